@@ -1,0 +1,89 @@
+"""Every error a user can meet, in one tree.
+
+A command prints ``prog: what failed: why`` for any ``Ds4Error`` and exits with its ``exit_code``: 2 for wrong usage,
+1 for everything else. Anything that is not a ``Ds4Error`` is a bug and shows as such under ``DS4_DEBUG=1``.
+
+    Ds4Error
+      UsageError            wrong flags or arguments                         exit 2
+      ModelFileError        the container: path, byte offset, reason
+        ShapeError          metadata or tensors do not describe this model
+      TextError             tokenizer tables, prompts, malformed markup
+      SessionError          the timeline was asked for something impossible
+        ContextError        more tokens than the context holds
+        TokenError          a token id outside the vocabulary
+        PayloadError        a saved session that cannot be loaded
+      Cancelled             stopped by the caller; the session is still consistent
+      BackendError          a backend that is unknown or cannot run here
+      TargetError           an engine reached over HTTP or a command failed
+      DataError             results, vectors or stores that cannot be read or written
+"""
+
+from __future__ import annotations
+
+import os
+
+
+class Ds4Error(Exception):
+    """Base of all expected failures; ``str(error)`` is one line, fit to be shown."""
+
+    exit_code = 1
+
+
+class UsageError(Ds4Error):
+    """Wrong flags or arguments."""
+
+    exit_code = 2
+
+
+class ModelFileError(Ds4Error):
+    """A model file that cannot be trusted: where it went wrong and why.
+
+    ``offset`` is the byte position of the field at fault, None where no single place is to blame.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], reason: str, offset: int | None = None):
+        self.path, self.reason, self.offset = os.fspath(path), reason, offset
+        where = "" if offset is None else f" at byte {offset}"
+        super().__init__(f"{self.path}: {reason}{where}")
+
+
+class ShapeError(ModelFileError):
+    """Well-formed file, but not a model this engine can run: the first mismatches, named."""
+
+
+class TextError(Ds4Error):
+    """Tokenizer tables or markup that cannot be used."""
+
+
+class SessionError(Ds4Error):
+    """The session was asked for something impossible."""
+
+
+class ContextError(SessionError):
+    """More tokens than the context holds."""
+
+
+class TokenError(SessionError):
+    """A token id outside the vocabulary."""
+
+
+class PayloadError(SessionError):
+    """A saved session that cannot be loaded here; the session it was meant for is unchanged or invalid, never mixed."""
+
+
+class Cancelled(Ds4Error):
+    """Work stopped because the caller asked; what was finished before stays usable."""
+
+    exit_code = 130
+
+
+class BackendError(Ds4Error):
+    """A backend that is unknown or cannot run on this machine."""
+
+
+class TargetError(Ds4Error):
+    """An engine behind HTTP or a command did not answer as it should."""
+
+
+class DataError(Ds4Error):
+    """Results, vectors or stores that cannot be read or written."""

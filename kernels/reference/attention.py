@@ -1,0 +1,36 @@
+"""Attention of H query heads over one shared row per position, K and V being the same vector (engine.md 3.3)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def attention(
+    q: np.ndarray,
+    raw: np.ndarray,
+    raw_first: np.ndarray,
+    raw_count: np.ndarray,
+    comp: np.ndarray | None,
+    comp_count: np.ndarray,
+    selected: np.ndarray | None,
+    sinks: np.ndarray,
+    scale: float,
+) -> np.ndarray:
+    """q (T, H, hd) -> (T, H, hd).
+
+    Token t sees raw[raw_first[t] : raw_first[t] + raw_count[t]] and the compressed rows 0 .. comp_count[t] - 1, or,
+    where ``selected`` (T, k) is given, those of its entries that are >= 0. All rows share one softmax; the sink logit
+    of each head joins the maximum and the denominator, never the values.
+    """
+    out = np.empty_like(q)
+    sinks = sinks.astype(np.float64)
+    for t in range(q.shape[0]):
+        rows = raw[raw_first[t] : raw_first[t] + raw_count[t]].astype(np.float64)
+        if comp is not None:
+            more = comp[: comp_count[t]] if selected is None else comp[selected[t][selected[t] >= 0]]
+            rows = np.concatenate((rows, more.astype(np.float64)))
+        scores = (q[t].astype(np.float64) @ rows.T) * scale
+        top = np.maximum(scores.max(axis=1, initial=-np.inf), sinks)
+        weight = np.exp(scores - top[:, None])
+        out[t] = (weight @ rows) / (weight.sum(axis=1) + np.exp(sinks - top))[:, None]
+    return out

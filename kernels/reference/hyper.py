@@ -1,0 +1,61 @@
+"""Hyper-connections: C parallel residual streams, mixed before and after every block (engine.md 3.1, 3.2, 3.7)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..formats.matrix import Matrix
+from .linear import linear
+from .norm import rms_norm
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    """Logistic function without overflow, float64."""
+    x = x.astype(np.float64)
+    e = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1, e) / (1 + e)
+
+
+def hc_mix(X: np.ndarray, fn: Matrix, eps: float) -> np.ndarray:
+    """Streams X (T, C, D) -> mixing logits (T, rows of fn): one RMS norm over all C*D values, then fn."""
+    flat = rms_norm(X.reshape(X.shape[0], -1), None, eps)
+    return linear(flat, fn, "float")
+
+
+def hc_split(
+    mix: np.ndarray, scale: np.ndarray, base: np.ndarray, iters: int, eps: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Logits (T, 2C + C*C) -> pre (T, C), post (T, C), comb (T, C, C).
+
+    comb is made doubly stochastic by Sinkhorn: row softmax plus eps, a column pass, then iters - 1 rounds of row and
+    column; the last pass is over columns.
+    """
+    T, m = mix.shape
+    C = int(np.sqrt(m + 1)) - 1
+    mix = mix.astype(np.float64)
+    pre = _sigmoid(mix[:, :C] * scale[0] + base[:C]) + eps
+    post = 2 * _sigmoid(mix[:, C : 2 * C] * scale[1] + base[C : 2 * C])
+    A = (mix[:, 2 * C :] * scale[2] + base[2 * C :]).reshape(T, C, C)
+    A = np.exp(A - A.max(axis=2, keepdims=True))
+    A = A / A.sum(axis=2, keepdims=True) + eps
+    A /= A.sum(axis=1, keepdims=True) + eps
+    for _ in range(iters - 1):
+        A /= A.sum(axis=2, keepdims=True) + eps
+        A /= A.sum(axis=1, keepdims=True) + eps
+    return pre.astype(np.float32), post.astype(np.float32), A.astype(np.float32)
+
+
+def hc_reduce(X: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Weighted sum of streams: X (T, C, D), w (T, C) -> (T, D)."""
+    return np.einsum("tcd,tc->td", X.astype(np.float64), w).astype(np.float32)
+
+
+def hc_expand(X: np.ndarray, y: np.ndarray, post: np.ndarray, comb: np.ndarray) -> np.ndarray:
+    """Block output y (T, D) back into the streams: X'_k = post_k y + sum_j comb[j][k] X_j (first index is the source)."""
+    mixed = np.einsum("tjk,tjd->tkd", comb.astype(np.float64), X)
+    return (mixed + post[:, :, None].astype(np.float64) * y[:, None, :]).astype(np.float32)
+
+
+def hc_head_weights(mix: np.ndarray, scale: np.ndarray, base: np.ndarray, eps: float) -> np.ndarray:
+    """Stream weights of the output head: sigmoid(mix * scale + base) + eps, (T, C)."""
+    return (_sigmoid(mix.astype(np.float64) * scale[0] + base) + eps).astype(np.float32)

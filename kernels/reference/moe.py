@@ -1,0 +1,50 @@
+"""Routing and the expert nonlinearity (engine.md 3.6)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+ROUTE_FLOOR = 2.0**-14
+ROUTE_EPS = 1e-20
+
+
+def route(
+    logits: np.ndarray,
+    bias: np.ndarray | None,
+    hash_ids: np.ndarray | None,
+    k: int,
+    scale: float,
+    floor: bool,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """logits (T, E) -> probs (T, E), ids int32 (T, k), weights (T, k).
+
+    probs = sqrt(softplus(logits)). The bias takes part in the choice only; ties go to the lower id; ids stand in
+    descending order of the biased score. ``hash_ids`` (T, k) replaces the choice, never the weights. Weights are the
+    chosen probs over their sum (guarded: floor 2^-14, or + 1e-20), times scale.
+    """
+    x = logits.astype(np.float64)
+    softplus = np.where(x > 20, x, np.log1p(np.exp(np.minimum(x, 20))))
+    probs = np.sqrt(softplus).astype(np.float32)
+    if hash_ids is not None:
+        ids = hash_ids.astype(np.int32)
+    else:
+        choice = probs if bias is None else probs + bias
+        ids = np.argsort(-choice, axis=1, kind="stable")[:, :k].astype(np.int32)
+    weights = np.take_along_axis(probs, ids, axis=1)
+    total = weights.astype(np.float64).sum(axis=1, keepdims=True)
+    total = np.maximum(total, ROUTE_FLOOR) if floor else total + ROUTE_EPS
+    return probs, ids, (weights / total * scale).astype(np.float32)
+
+
+def swiglu(gate: np.ndarray, up: np.ndarray, limit: float, weight: np.ndarray | None = None) -> np.ndarray:
+    """silu(min(gate, limit)) * clip(up, -limit, limit) over (..., ff), times weight (...) if given.
+
+    The gate is clamped above only.
+    """
+    g = np.minimum(gate, np.float32(limit)).astype(np.float64)
+    u = np.clip(up, np.float32(-limit), np.float32(limit))
+    e = np.exp(-np.abs(g))
+    mid = g * (np.where(g >= 0, 1, e) / (1 + e)) * u
+    if weight is not None:
+        mid = mid * weight[..., None]
+    return mid.astype(np.float32)

@@ -1,0 +1,12 @@
+"""RMS norm: sum of squares in float64, everything after the mean in float32 (engine.md 2.3)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def rms_norm(x: np.ndarray, weight: np.ndarray | None, eps: float) -> np.ndarray:
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis; weight None means 1."""
+    mean = np.square(x.astype(np.float64)).mean(axis=-1, keepdims=True).astype(np.float32)
+    y = x * (np.float32(1) / np.sqrt(mean + np.float32(eps)))
+    return y if weight is None else y * weight

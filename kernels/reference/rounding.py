@@ -1,0 +1,68 @@
+"""Simulated low-precision formats of the caches (engine.md 2.4): E4M3, E2M1, binary16, and the Hadamard rotation."""
+
+from __future__ import annotations
+
+import numpy as np
+
+E4M3_BLOCK = 64
+E2M1_BLOCK = 32
+
+
+def _e4m3_values() -> np.ndarray:
+    code = np.arange(127)
+    exponent, mantissa = code >> 3, code & 7
+    return np.where(exponent == 0, mantissa * 2.0**-9, (1 + mantissa / 8) * 2.0 ** (exponent - 7)).astype(np.float32)
+
+
+E4M3 = _e4m3_values()
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+
+
+def _nearest(magnitude: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """Nearest table value, ties to the even code."""
+    above = np.clip(np.searchsorted(table, magnitude), 1, len(table) - 1)
+    low, high = table[above - 1], table[above]
+    # both differences are exact: operands are within a factor of two, or the low one is a multiple of 2^-9
+    to_low, to_high = magnitude - low, high - magnitude
+    take_high = (to_high < to_low) | ((to_high == to_low) & (above % 2 == 0))
+    return np.where(take_high, high, low)
+
+
+def _round_blocks(x: np.ndarray, block: int, table: np.ndarray, floor: float) -> np.ndarray:
+    """Per block: power-of-two scale that brings the largest magnitude under the table's maximum, nearest value, back."""
+    top = table[-1]
+    blocks = x.reshape(*x.shape[:-1], -1, block)
+    amax = np.maximum(np.abs(blocks).max(axis=-1, keepdims=True), np.float32(floor))
+    scale = np.exp2(np.ceil(np.log2(amax / top))).astype(np.float32)
+    value = np.clip(blocks / scale, -top, top)
+    rounded = _nearest(np.abs(value), table)
+    return (np.where(value < 0, -rounded, rounded) * scale).reshape(x.shape)
+
+
+def round_e4m3(x: np.ndarray) -> np.ndarray:
+    """E4M3 round trip of x (..., n) in blocks of 64 along the last axis; amax is floored at 1e-4."""
+    return _round_blocks(x, E4M3_BLOCK, E4M3, 1e-4)
+
+
+def round_e2m1(x: np.ndarray) -> np.ndarray:
+    """E2M1 (FP4) round trip of x (..., n) in blocks of 32; amax is floored at 6 * 2^-126."""
+    return _round_blocks(x, E2M1_BLOCK, E2M1, 6 * 2.0**-126)
+
+
+def round_f16(x: np.ndarray) -> np.ndarray:
+    """To binary16 and back: half to even, subnormals kept, overflow to infinity."""
+    with np.errstate(over="ignore"):
+        return x.astype(np.float16).astype(np.float32)
+
+
+def hadamard(x: np.ndarray) -> np.ndarray:
+    """Sylvester butterfly over the last axis (a power of two, 128 in this model), scaled by n^-1/2."""
+    n = x.shape[-1]
+    y = x.copy()
+    stride = 1
+    while stride < n:
+        pairs = y.reshape(*x.shape[:-1], n // (2 * stride), 2, stride)
+        y = np.stack((pairs[..., 0, :] + pairs[..., 1, :], pairs[..., 0, :] - pairs[..., 1, :]), axis=-2)
+        y = y.reshape(x.shape)
+        stride *= 2
+    return y * np.float32(n**-0.5)

@@ -1,0 +1,122 @@
+"""Named intermediates: record them, or replace them.
+
+The pass calls ``tap(name, layer, value)`` at every point listed in ``NAMES`` and goes on with what comes back. The
+names are those of ds4's graph dumps (engine.md 3.11) where one exists; the rest, marked "ours", are the discrete
+decisions (windows, visible rows, rope tables, pooling candidates), which makes every single-fault variant of the
+model a small hook instead of a branch in the pass.
+
+    with a Recorder:  rec = Recorder("attn_norm", "kqv_out"); session.hooks = rec; session.sync(ids); rec["kqv_out", 3]
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+NAMES = {
+    # every layer, attention half
+    "hc_attn_in": "streams entering the half layer (T, C, D); ours",
+    "hc_attn_pre_mixes": "mixing logits (T, 2C + C*C)",
+    "hc_attn_pre_weights": "pre weights (T, C)",
+    "hc_attn_pre_post_weights": "post weights (T, C)",
+    "hc_attn_pre_comb": "stream mixing matrix (T, C, C), first index is the source",
+    "hc_attn_pre": "block input before its norm (T, D)",
+    "attn_norm": "block input (T, D)",
+    "q_lora": "query low rank before its norm (T, q_rank)",
+    "q_lora_norm": "query low rank (T, q_rank)",
+    "Qraw": "query heads (T, H, hd)",
+    "Qnorm": "after the per-head norm",
+    "Qcur": "after rope",
+    "KVraw": "shared key = value row (T, hd)",
+    "KVnorm": "after its norm",
+    "KVrope": "after rope",
+    "KVcur": "as stored in the cache",
+    "rope_tables": "(cos, sin) each (T, R/2) of the layer's queries and rows; ours",
+    "attn_comp_gate_raw": "compressor gate before the position bias (T, cw); ours",
+    "attn_comp_kv_raw": "compressor values (T, cw)",
+    "attn_comp_score_raw": "compressor gate plus position bias (T, cw)",
+    "attn_comp_candidates": "(kv, score) of the closing windows, each (n, m, hd); ours",
+    "attn_comp_rope_tables": "(cos, sin) of the rows emitted; ours",
+    "KVcompress": "compressed rows emitted by this chunk (n, hd), as stored",
+    "raw_window": "(first row, row count) of the visible raw rows, int32 (T,) each; ours",
+    "comp_count": "visible compressed rows, int32 (T,); ours",
+    "attn_sinks": "sink logits (H,); ours",
+    "kqv_out": "attention output (T, H, hd)",
+    "kqv_back": "after the inverse rope",
+    "attn_low": "grouped low rank output (T, G*o_rank)",
+    "attn_out": "block output (T, D)",
+    "hc_attn_post": "streams leaving the half layer (T, C, D)",
+    # ratio-4 layers
+    "indexer_comp_gate_raw": "as attn_comp_*, 128 wide; ours",
+    "indexer_comp_kv_raw": "",
+    "indexer_comp_score_raw": "",
+    "indexer_comp_candidates": "ours",
+    "indexer_comp_rope_tables": "ours",
+    "indexer_KVcompress": "",
+    "indexer_q": "indexer queries after rope and rounding (T, Hi, d); ours",
+    "indexer_weights": "head weights, scaled (T, Hi); ours",
+    "indexer_rows": "all indexer rows so far (n, d); ours",
+    "indexer_scores": "(T, n)",
+    "indexer_topk": "selected rows int32 (T, k), ascending, -1 padded; None while nothing is deselected",
+    # every layer, ffn half
+    "hc_ffn_in": "streams entering the half layer; ours",
+    "hc_ffn_pre_mixes": "",
+    "hc_ffn_pre_weights": "",
+    "hc_ffn_pre_post_weights": "",
+    "hc_ffn_pre_comb": "",
+    "hc_ffn_pre": "",
+    "ffn_norm": "block input (T, D)",
+    "ffn_moe_logits": "router logits (T, E)",
+    "ffn_moe_probs": "sqrt(softplus(logits))",
+    "ffn_moe_topk": "chosen experts int32 (T, K)",
+    "ffn_moe_weights_scaled": "their weights (T, K)",
+    "ffn_moe_gate": "before the clamp (T, K, ff); ours",
+    "ffn_moe_up": "before the clamp (T, K, ff); ours",
+    "ffn_moe_weighted_swiglu": "(T, K, ff)",
+    "ffn_moe_out": "routed experts (T, D)",
+    "ffn_shexp_gate": "shared expert before the clamp (T, ff); ours",
+    "ffn_shexp_up": "ours",
+    "ffn_shexp_mid": "ours",
+    "ffn_shexp": "shared expert (T, D)",
+    "ffn_out": "routed + shared (T, D)",
+    "hc_ffn_post": "streams leaving the half layer (T, C, D)",
+    # head (layer = -1)
+    "result_hc_pre": "head mixing logits (T, C)",
+    "result_hc_weights": "stream weights (T, C)",
+    "result_hc": "weighted sum (T, D)",
+    "result_norm": "after the output norm (T, D)",
+    "result_output": "logits (T, V)",
+}
+
+
+class Hooks(Protocol):
+    """What the pass calls at every named point; return the value to go on with."""
+
+    def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
+        """``chunk`` is the model.forward.Chunk under way (token ids, positions, the model)."""
+
+
+class Recorder:
+    """Keeps copies of the named intermediates (all of them if none are named), chunk after chunk.
+
+    ``recorder[name, layer]`` concatenates the chunks along the token axis.
+    """
+
+    def __init__(self, *names: str, layers: set[int] | None = None):
+        unknown = set(names) - set(NAMES)
+        if unknown:
+            raise KeyError(f"no intermediate is called {', '.join(sorted(unknown))}")
+        self.names = set(names) or set(NAMES)
+        self.layers = layers
+        self.parts: dict[tuple[str, int], list[Any]] = {}
+
+    def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
+        """Record and pass on."""
+        if name in self.names and (self.layers is None or layer in self.layers):
+            kept = value.copy() if isinstance(value, np.ndarray) else value
+            self.parts.setdefault((name, layer), []).append(kept)
+        return value
+
+    def __getitem__(self, key: tuple[str, int]) -> np.ndarray:
+        return np.concatenate(self.parts[key])

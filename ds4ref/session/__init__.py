@@ -1,0 +1,1 @@
+"""One mutable timeline of tokens: caches, logits, snapshots, saved payloads."""

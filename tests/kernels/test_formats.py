@@ -1,0 +1,169 @@
+"""Dequantizers against gguf-py, bit for bit, on random bytes and on hostile scales; sizes against its whole table."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kernels.formats import BY_ID, FORMATS, Matrix
+from kernels.formats.iq2_xxs import GRID, SIGNS
+from kernels.formats.q4_k import unpack_scales
+
+gguf = pytest.importorskip("gguf")
+quants = pytest.importorskip("gguf.quants")
+
+DECODED = [name for name, fmt in FORMATS.items() if fmt.dequantize]
+BLOCKED = [name for name in DECODED if FORMATS[name].block_elems > 1]
+
+
+def oracle(raw: np.ndarray, name: str) -> np.ndarray:
+    if name == "I32":
+        return raw.view(np.int32).astype(np.float32)
+    with np.errstate(all="ignore"):
+        return quants.dequantize(raw, gguf.GGMLQuantizationType[name])
+
+
+def assert_same_bits(got: np.ndarray, want: np.ndarray) -> None:
+    """Equal bit patterns, except that any NaN equals any NaN."""
+    assert got.dtype == np.float32 and got.shape == want.shape
+    nan = np.isnan(want)
+    np.testing.assert_array_equal(np.isnan(got), nan)
+    np.testing.assert_array_equal(got.view(np.uint32)[~nan], want.view(np.uint32)[~nan])
+
+
+def random_blocks(name: str, n: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (n, FORMATS[name].block_bytes), dtype=np.uint8)
+
+
+def test_sizes_are_those_of_gguf_py():
+    ours = {fmt.ggml_id: (fmt.name, fmt.block_elems, fmt.block_bytes) for fmt in FORMATS.values()}
+    theirs = {int(t): (t.name, *size) for t, size in gguf.constants.GGML_QUANT_SIZES.items()}
+    assert ours == theirs
+    assert set(BY_ID) == set(theirs)
+
+
+@pytest.mark.parametrize("name", DECODED)
+def test_random_bytes(name):
+    """Any bit pattern decodes; about one scale in 32 is infinite or NaN, and some are subnormal."""
+    raw = random_blocks(name, 3000, seed=1)
+    assert_same_bits(FORMATS[name].dequantize(raw), oracle(raw, name))
+
+
+@pytest.mark.parametrize("name", BLOCKED)
+@pytest.mark.parametrize("scale", [0.0, -0.0, 6e-8, -5.9e-5, 1.0, 65504.0, np.inf, -np.inf, np.nan])
+def test_hostile_scales(name, scale):
+    raw = random_blocks(name, 64, seed=2)
+    for field in FORMATS[name].scale_fields:
+        raw.reshape(-1).view(FORMATS[name].layout)[field] = scale
+    got = FORMATS[name].dequantize(raw)
+    assert_same_bits(got, oracle(raw, name))
+    assert np.isfinite(got).all() == bool(np.isfinite(scale))
+
+
+@pytest.mark.parametrize("name", DECODED)
+@pytest.mark.parametrize("lead", [(1,), (7,), (3, 5), (2, 3, 2)])
+def test_shapes_and_read_only_views(name, lead):
+    fmt = FORMATS[name]
+    raw = random_blocks(name, int(np.prod(lead)) * 3, seed=3).reshape(*lead, 3 * fmt.block_bytes)
+    raw.flags.writeable = False
+    got = fmt.dequantize(raw)
+    assert got.shape == (*lead, 3 * fmt.block_elems)
+    assert_same_bits(got, oracle(raw, name).reshape(got.shape))
+
+
+@pytest.mark.parametrize("name", DECODED)
+def test_step_boundaries(name):
+    """Long inputs are decoded in steps; the seam must not show."""
+    fmt = FORMATS[name]
+    raw = random_blocks(name, (1 << 17) // fmt.block_elems + 1, seed=4)
+    assert_same_bits(fmt.dequantize(raw)[-2:], oracle(raw[-2:], name))
+
+
+def test_all_halves_widen_exactly():
+    raw = np.arange(65536, dtype="<u2").view(np.uint8).reshape(256, 512)
+    assert_same_bits(FORMATS["F16"].dequantize(raw), raw.view("<f2").astype(np.float32))
+    got = FORMATS["BF16"].dequantize(raw)
+    np.testing.assert_array_equal(got.view(np.uint32) >> 16, raw.view("<u2"))
+
+
+def test_codebook_and_signs_are_the_published_tables():
+    quants.IQ2_XXS.init_grid()
+    np.testing.assert_array_equal(GRID, quants.IQ2_XXS.grid[0, 0])
+    published = np.frombuffer(quants.IQ2_XXS.ksigns, np.uint8)
+    np.testing.assert_array_equal(SIGNS < 0, (published[:, None] >> np.arange(8)) & 1)
+    assert (np.prod(SIGNS, axis=1) == 1).all()
+
+
+def test_q4_0_known_block():
+    """Low nibbles are weights 0..15, high nibbles 16..31 (pitfall N7)."""
+    codes = np.arange(16, dtype=np.uint8)
+    raw = np.concatenate([np.array([0.5], "<f2").view(np.uint8), codes | (15 - codes) << 4])
+    want = np.concatenate([codes.astype(np.float32) - 8, 7 - codes.astype(np.float32)]) / 2
+    np.testing.assert_array_equal(FORMATS["Q4_0"].dequantize(raw), want)
+
+
+def test_q2_k_subtracts_the_scaled_minimum():
+    """w = d s code - dmin m, not (code - dmin) s d (pitfall N8); weight 32 k + i sits in bits 2k of byte i."""
+    layout = FORMATS["Q2_K"].layout
+    block = np.zeros(1, layout)
+    block["scales"][0, 2] = 3 | 5 << 4  # group 2 = weights 32..47
+    block["qs"][0, 0, 4] = 2 << 2  # weight 36: code 2
+    block["d"], block["dmin"] = 0.5, 0.25
+    want = np.zeros(256, np.float32)
+    want[32:48] = -0.25 * 5
+    want[36] += 0.5 * 3 * 2
+    np.testing.assert_array_equal(FORMATS["Q2_K"].dequantize(block.view(np.uint8)), want)
+
+
+def test_iq2_xxs_stored_sign_flips_its_weight_and_the_parity_weight():
+    """Pitfall N9: the eighth sign is a parity bit, and the sub-scale is (0.5 + ls) / 4."""
+    block = np.zeros(1, FORMATS["IQ2_XXS"].layout)
+    block["d"] = 1.0
+    block["groups"]["word"][0, 3] = 7 << 28
+    before = FORMATS["IQ2_XXS"].dequantize(block.view(np.uint8))
+    block["groups"]["word"][0, 3] |= 1 << (7 + 2)  # second octet, sign 2
+    after = FORMATS["IQ2_XXS"].dequantize(block.view(np.uint8))
+    changed = np.flatnonzero(before != after)
+    assert changed.tolist() == [96 + 8 + 2, 96 + 8 + 7]
+    np.testing.assert_array_equal(after[changed], -before[changed])
+    assert before[96] == 7.5 * 0.25 * 8
+
+
+def test_q4_k_scale_packing():
+    """Every 6-bit scale and minimum survives packing and unpacking."""
+    rng = np.random.default_rng(5)
+    scales, minima = rng.integers(0, 64, (2, 50, 8)).astype(np.uint8)
+    packed = np.empty((50, 12), np.uint8)
+    packed[:, 0:4] = scales[:, :4] | (scales[:, 4:] >> 4) << 6
+    packed[:, 4:8] = minima[:, :4] | (minima[:, 4:] >> 4) << 6
+    packed[:, 8:12] = scales[:, 4:] & 15 | (minima[:, 4:] & 15) << 4
+    got = unpack_scales(packed)
+    np.testing.assert_array_equal(got[0], scales)
+    np.testing.assert_array_equal(got[1], minima)
+
+
+@pytest.mark.parametrize("name", BLOCKED)
+def test_ragged_rows_are_refused(name):
+    fmt = FORMATS[name]
+    with pytest.raises(ValueError, match=name):
+        fmt.dequantize(np.zeros(fmt.block_bytes + 1, np.uint8))
+    with pytest.raises(ValueError, match="multiples"):
+        fmt.row_bytes(fmt.block_elems + 1)
+    with pytest.raises(ValueError, match="multiples"):
+        fmt.row_bytes(0)
+    assert fmt.row_bytes(3 * fmt.block_elems) == 3 * fmt.block_bytes
+
+
+def test_matrix_of_experts():
+    fmt = FORMATS["Q2_K"]
+    data = random_blocks("Q2_K", 4 * 6 * 2, seed=6).reshape(4, 6, 2 * fmt.block_bytes)
+    stack = Matrix("Q2_K", data, rows=6, cols=512)
+    assert stack.experts == 4 and stack.dequantize().shape == (4, 6, 512)
+    one = stack.expert(2)
+    assert one.experts == 0 and np.shares_memory(one.data, data)
+    assert_same_bits(one.dequantize(), stack.dequantize()[2])
+
+
+def test_matrix_without_dequantizer_says_so():
+    with pytest.raises(ValueError, match="IQ3_S"):
+        Matrix("IQ3_S", np.zeros((1, 110), np.uint8), rows=1, cols=256).dequantize()

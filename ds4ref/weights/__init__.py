@@ -1,0 +1,1 @@
+"""Model files: reading (``gguf``), meaning (``tensors``), writing (``writer``) and describing (``report``)."""

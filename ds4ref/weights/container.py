@@ -1,0 +1,62 @@
+"""What a GGUF v3 container is made of: constants shared by the reader and the writer (engine.md 1.1).
+
+Metadata types are written as short names: ``u32``, ``f32``, ``bool``, ``string``, and ``u32[]`` for an array of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from kernels.formats import FORMATS
+
+MAGIC = b"GGUF"
+VERSION = 3
+DEFAULT_ALIGNMENT = 32
+ALIGNMENT_KEY = "general.alignment"
+
+STRING_ID, ARRAY_ID = 8, 9
+
+# Fixed-size metadata types: id -> (name, struct format). Booleans are one byte, 0 or 1.
+SCALARS: dict[int, tuple[str, str]] = {
+    0: ("u8", "<B"),
+    1: ("i8", "<b"),
+    2: ("u16", "<H"),
+    3: ("i16", "<h"),
+    4: ("u32", "<I"),
+    5: ("i32", "<i"),
+    6: ("f32", "<f"),
+    7: ("bool", "<B"),
+    10: ("u64", "<Q"),
+    11: ("i64", "<q"),
+    12: ("f64", "<d"),
+}
+TYPE_IDS: dict[str, int] = {name: type_id for type_id, (name, _) in SCALARS.items()} | {"string": STRING_ID}
+
+
+def align_up(position: int, alignment: int) -> int:
+    """The first multiple of ``alignment`` at or after ``position``."""
+    return -(-position // alignment) * alignment
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor to be: ``dims`` in ggml order, the fastest-varying (row length) first."""
+
+    name: str
+    fmt: str
+    dims: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """NumPy order, slowest first."""
+        return self.dims[::-1]
+
+    @property
+    def elements(self) -> int:
+        return prod(self.dims)
+
+    @property
+    def nbytes(self) -> int:
+        """Stored bytes; ValueError if a row is not a whole number of blocks."""
+        return FORMATS[self.fmt].row_bytes(self.dims[0]) * prod(self.dims[1:])

@@ -1,0 +1,218 @@
+"""Writes GGUF v3 files: streaming, sparse where asked, and atomic.
+
+All tensors are declared first, so the directory is complete before any data; the data then arrives in order, tensor by
+tensor, in pieces of any size. The file appears under its name only when everything was written and synced.
+
+    with GGUFWriter(path, [("general.architecture", "string", "deepseek4")], [TensorSpec("a", "F32", (4,))]) as out:
+        out.write("a", np.zeros(4, np.float32))
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from kernels.formats import FORMATS
+
+from ..errors import ModelFileError
+from .container import (
+    ALIGNMENT_KEY,
+    ARRAY_ID,
+    DEFAULT_ALIGNMENT,
+    MAGIC,
+    SCALARS,
+    STRING_ID,
+    TYPE_IDS,
+    VERSION,
+    TensorSpec,
+    align_up,
+)
+
+__all__ = ["GGUFWriter", "TensorSpec"]
+
+Metadata = Sequence[tuple[str, str, Any]]
+Piece = bytes | bytearray | memoryview | np.ndarray
+
+
+class GGUFWriter:
+    """One file being written.
+
+    metadata   (key, type, value) in file order; type as in ``container``: "u32", "string", "f32[]", ...
+    tensors    every tensor, in file order
+    alignment  of the data section and each tensor; recorded as ``general.alignment`` if not the default 32
+
+    Leaving the ``with`` block normally calls ``close``, which raises ValueError if a tensor is missing; leaving it by an
+    exception calls ``abort``, after which no trace of the file remains. ModelFileError if the system cannot write.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        metadata: Metadata,
+        tensors: Sequence[TensorSpec],
+        alignment: int = DEFAULT_ALIGNMENT,
+    ):
+        if alignment < 8 or alignment & (alignment - 1):
+            raise ValueError(f"alignment must be a power of two of at least 8, not {alignment}")
+        self.path = Path(path)
+        self._tensors = list(tensors)
+        if len({spec.name for spec in self._tensors}) != len(self._tensors):
+            raise ValueError("two tensors have the same name")
+        if alignment != DEFAULT_ALIGNMENT:
+            metadata = [*(entry for entry in metadata if entry[0] != ALIGNMENT_KEY), (ALIGNMENT_KEY, "u32", alignment)]
+        offsets, position = [], 0
+        for spec in self._tensors:
+            offsets.append(position)
+            position = align_up(position + spec.nbytes, alignment)
+        directory = encode_directory(metadata, self._tensors, offsets)
+        data_start = align_up(len(directory), alignment)
+        self._starts = [data_start + offset for offset in offsets]
+        self.size = data_start + position
+        self._next = 0
+        self._temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.{os.urandom(4).hex()}.part")
+        self._fd: int | None = None
+        try:
+            self._fd = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            self._put(directory)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def write(self, name: str, data: Piece | Iterable[Piece]) -> None:
+        """The bytes of the next tensor, ``name``: one array or buffer, or an iterable of pieces."""
+        spec = self._advance(name)
+        pieces = [data] if isinstance(data, (bytes, bytearray, memoryview, np.ndarray)) else data
+        fd, written = self._descriptor(), 0
+        try:
+            os.lseek(fd, self._starts[self._next], os.SEEK_SET)
+            for piece in pieces:
+                if isinstance(piece, np.ndarray):
+                    piece = np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
+                written += memoryview(piece).nbytes
+                if written > spec.nbytes:
+                    break
+                self._put(piece)
+        except OSError as error:
+            raise self._failed(error) from error
+        if written != spec.nbytes:
+            self.abort()
+            raise ValueError(f"{name} takes {spec.nbytes} bytes, got {'more' if written > spec.nbytes else written}")
+        self._next += 1
+
+    def hole(self, name: str) -> None:
+        """Leaves the next tensor, ``name``, as zeros that occupy no space on file systems with sparse files."""
+        self._advance(name)
+        self._next += 1
+
+    def close(self) -> None:
+        """Completes the file and puts it in place. Does nothing if already closed or aborted."""
+        if self._fd is None:
+            return
+        if self._next < len(self._tensors):
+            missing = self._tensors[self._next].name
+            self.abort()
+            raise ValueError(f"tensor {missing} was never written")
+        try:
+            os.ftruncate(self._fd, self.size)
+            os.fsync(self._fd)
+            os.close(self._fd)
+            self._fd = None
+            os.replace(self._temporary, self.path)
+            _sync_directory(self.path.parent)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def abort(self) -> None:
+        """Removes whatever was written. Does nothing after ``close``."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+            self._temporary.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close() if kind is None else self.abort()
+
+    def _descriptor(self) -> int:
+        if self._fd is None:
+            raise ValueError(f"{self.path} is already closed")
+        return self._fd
+
+    def _advance(self, name: str) -> TensorSpec:
+        self._descriptor()
+        if self._next == len(self._tensors) or self._tensors[self._next].name != name:
+            wanted = self._tensors[self._next].name if self._next < len(self._tensors) else "nothing"
+            self.abort()
+            raise ValueError(f"tensors come in declared order: expected {wanted}, got {name}")
+        return self._tensors[self._next]
+
+    def _put(self, piece: Any) -> None:
+        view = memoryview(piece).cast("B")
+        while view:  # a single write moves at most about 2 GiB
+            view = view[os.write(self._descriptor(), view) :]
+
+    def _failed(self, error: OSError) -> ModelFileError:
+        self.abort()
+        with suppress(OSError):  # the descriptor may be gone already, or never have been
+            self._temporary.unlink()
+        return ModelFileError(self.path, f"cannot write: {error.strerror or error}")
+
+
+def encode_directory(metadata: Metadata, tensors: Sequence[TensorSpec], offsets: Sequence[int]) -> bytes:
+    """Header, metadata and tensor directory; ``offsets`` are relative to the start of the data section."""
+    keys = [key for key, _, _ in metadata]
+    if len(set(keys)) != len(keys):
+        raise ValueError(f"metadata key {next(key for key in keys if keys.count(key) > 1)} is given twice")
+    parts = [MAGIC, struct.pack("<IQQ", VERSION, len(tensors), len(metadata))]
+    for key, kind, value in metadata:
+        parts += [encode_string(key), encode_value(kind, value)]
+    for spec, offset in zip(tensors, offsets, strict=True):
+        dims = spec.dims
+        parts.append(encode_string(spec.name))
+        parts.append(struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, FORMATS[spec.fmt].ggml_id, offset))
+    return b"".join(parts)
+
+
+def encode_string(text: str | bytes) -> bytes:
+    """Length and UTF-8 bytes, no terminator."""
+    data = text if isinstance(text, bytes) else text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def encode_value(kind: str, value: Any) -> bytes:
+    """Type id and value of one metadata entry; ValueError for an unknown type or a value out of its range."""
+    item = kind.removesuffix("[]")
+    if item not in TYPE_IDS:
+        raise ValueError(f"unknown metadata type {kind!r}: choose from {', '.join(TYPE_IDS)}, with [] for an array")
+    item_id = TYPE_IDS[item]
+    if kind == item:
+        return struct.pack("<I", item_id) + _encode_items(item_id, [value])
+    return struct.pack("<IIQ", ARRAY_ID, item_id, len(value)) + _encode_items(item_id, value)
+
+
+def _encode_items(item_id: int, values: Sequence[Any]) -> bytes:
+    if item_id == STRING_ID:
+        return b"".join(encode_string(value) for value in values)
+    code = SCALARS[item_id][1]
+    try:
+        return struct.pack(f"<{len(values)}{code[1:]}", *values)
+    except (struct.error, OverflowError) as error:
+        raise ValueError(f"value does not fit {SCALARS[item_id][0]}: {error}") from None
+
+
+def _sync_directory(folder: Path) -> None:
+    """Makes the rename durable; file systems that cannot sync a directory are left to their own promises."""
+    try:
+        fd = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    with suppress(OSError):
+        os.fsync(fd)
+    os.close(fd)

@@ -7,7 +7,7 @@ import numpy as np
 from ..session.cache import LayerCache
 from ..weights.tensors import LayerWeights
 from . import compressor, hyper_connections, indexer
-from .forward import Chunk
+from .chunk import Chunk
 
 
 def half_layer(chunk: Chunk, layer: int, w: LayerWeights, X: np.ndarray, cache: LayerCache) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 from kernels.formats.matrix import Matrix
 
 from ..session.cache import CompressorState
-from .forward import Chunk
+from .chunk import Chunk
 
 ABSENT = np.float32(-1e30)
 

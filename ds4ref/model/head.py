@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..weights.tensors import Weights
-from .forward import Chunk
+from .chunk import Chunk
 
 HEAD = -1
 """Layer number under which the head's intermediates are tapped."""

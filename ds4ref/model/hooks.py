@@ -94,7 +94,7 @@ class Hooks(Protocol):
     """What the pass calls at every named point; return the value to go on with."""
 
     def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
-        """``chunk`` is the model.forward.Chunk under way (token ids, positions, the model)."""
+        """``chunk`` is the model.chunk.Chunk under way (token ids, positions, the model)."""
 
 
 class Recorder:

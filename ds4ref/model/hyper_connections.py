@@ -8,7 +8,7 @@ import numpy as np
 
 from kernels.formats.matrix import Matrix
 
-from .forward import Chunk
+from .chunk import Chunk
 
 
 class Mixing(NamedTuple):

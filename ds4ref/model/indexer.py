@@ -7,7 +7,7 @@ import numpy as np
 from ..session.cache import LayerCache
 from ..weights.tensors import LayerWeights
 from . import compressor
-from .forward import Chunk
+from .chunk import Chunk
 
 
 def select(

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..weights.tensors import LayerWeights
 from . import hyper_connections
-from .forward import Chunk
+from .chunk import Chunk
 
 
 def half_layer(chunk: Chunk, layer: int, w: LayerWeights, X: np.ndarray) -> np.ndarray:

@@ -1,0 +1,1 @@
+"""The commands: one module a command, thin: parse, call, print."""

@@ -1,0 +1,141 @@
+"""Command line options, the same for every command of this project.
+
+A thin layer over argparse that fixes what a user of the ds4 tools relies on (tools.md 0.3):
+
+* a flag that takes a value takes the next argument, whatever it looks like (``-p "--really?"``);
+* no abbreviations; an unknown flag gets a suggestion; one line per error, exit code 2;
+* integers, seeds and numbers are checked against the range the help states;
+* ``--help`` counts where it stands: flags after it are not looked at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Callable, Sequence
+
+from ..errors import UsageError
+
+INT_MAX = 2**31 - 1
+SEED_MAX = 2**64 - 1
+
+
+def integer(lo: int = 1, hi: int = INT_MAX) -> Callable[[str], int]:
+    """A decimal integer in lo..hi; the whole text must be digits."""
+
+    def parse(text: str) -> int:
+        if re.fullmatch(r"[+-]?[0-9]{1,20}", text) and lo <= int(text) <= hi:
+            return int(text)
+        span = f">= {lo}" if hi in (INT_MAX, SEED_MAX) else f"from {lo} to {hi}"
+        raise argparse.ArgumentTypeError(f"an integer {span} is needed")
+
+    return parse
+
+
+def number(lo: float, hi: float) -> Callable[[str], float]:
+    """A finite decimal number in lo..hi."""
+
+    def parse(text: str) -> float:
+        if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?", text):
+            value = float(text)
+            if math.isfinite(value) and lo <= value <= hi:
+                return value
+        raise argparse.ArgumentTypeError(f"a number from {lo:g} to {hi:g} is needed")
+
+    return parse
+
+
+def choice(*names: str) -> Callable[[str], str]:
+    """One of ``names``."""
+
+    def parse(text: str) -> str:
+        if text not in names:
+            raise argparse.ArgumentTypeError(f"choose from {', '.join(names)}")
+        return text
+
+    return parse
+
+
+def utf8(text: str) -> str:
+    """An argument that is real text: bytes that were not UTF-8 arrive as lone surrogates and are refused."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError("the argument is not valid UTF-8") from None
+    return text
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with the rules above. ``unavailable`` maps flags of the original tools that this project does not
+    have to the reason, so that they fail with an explanation instead of a guess."""
+
+    def __init__(self, prog: str, *, usage: str, description: str, epilog: str = "", unavailable: dict[str, str]):
+        super().__init__(
+            prog=prog,
+            usage=usage,
+            description=description,
+            epilog=epilog,
+            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=27, width=100),
+            add_help=False,
+            allow_abbrev=False,
+            exit_on_error=False,
+        )
+        self.unavailable = unavailable
+
+    def error(self, message: str):  # argparse would print the usage and exit
+        raise UsageError(message)
+
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        """The options in ``argv``; UsageError says what is wrong with the first bad one."""
+        try:
+            args, rest = self.parse_known_args(self._bind_values(argv))
+        except argparse.ArgumentError as error:
+            raise UsageError(f"{error.argument_name}: {error.message}") from None
+        if rest:
+            raise UsageError(self._unknown(rest[0]))
+        return args
+
+    def _bind_values(self, argv: Sequence[str]) -> list[str]:
+        """``--flag value`` to ``--flag=value``, checked, so that argparse has nothing left to guess."""
+        bound: list[str] = []
+        rest = iter(argv)
+        for arg in rest:
+            name, equals, value = arg.partition("=")
+            if name in self.unavailable:
+                raise UsageError(f"{name} is not available here: {self.unavailable[name]}")
+            action = self._option_string_actions.get(name)
+            if action is not None and action.dest in ("help", "version"):
+                return [arg]
+            if action is None or action.nargs is not None:
+                if name.startswith("-") and action is None:
+                    raise UsageError(self._unknown(arg))
+                bound.append(arg)
+                continue
+            if not equals:
+                try:
+                    value = next(rest)
+                except StopIteration:
+                    raise UsageError(f"missing value for {name}") from None
+            try:
+                if callable(action.type):
+                    action.type(value)
+            except argparse.ArgumentTypeError as error:
+                raise UsageError(f"invalid value for {name}: {printable(value)}: {error}") from None
+            bound.append(f"{action.option_strings[-1]}={value}")
+        return bound
+
+    def _unknown(self, arg: str) -> str:
+        from difflib import get_close_matches
+
+        name = arg.partition("=")[0]
+        if not name.startswith("-"):
+            return f"unexpected argument: {printable(arg)}"
+        near = get_close_matches(name, self._option_string_actions, 1, 0.7)
+        return f"unknown option: {printable(name)}" + (f" (did you mean {near[0]}?)" if near else "")
+
+
+def printable(text: str, limit: int = 80) -> str:
+    """``text`` fit for one line of an error message: no control characters, not too long."""
+    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return shown if len(shown) <= limit else shown[: limit - 3] + "..."

@@ -1,0 +1,102 @@
+"""The engine: a model file, a backend and a numerics mode. Immutable and shared; sessions are its timelines.
+
+    engine = Engine.open("model.gguf", numerics="exact")
+    session = engine.session(ctx=4096)
+    session.sync(engine.tokenizer.encode("Hello"))
+    session.eval(session.argmax())
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from .backends import DEFAULT_BACKEND, load_backend
+from .errors import UsageError
+from .model.forward import Model
+from .numerics import DEFAULT_MODE, numerics
+from .session.session import Session
+from .shape import ModelShape, check_flash
+from .weights.gguf import GGUFFile
+from .weights.tensors import bind
+
+if TYPE_CHECKING:
+    from .text.tokenizer import Tokenizer
+
+
+class Engine:
+    """A loaded model. Use ``Engine.open``."""
+
+    def __init__(self, gguf: GGUFFile, model: Model, backend: str):
+        self.gguf, self.model, self.backend = gguf, model, backend
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        backend: str = DEFAULT_BACKEND,
+        numerics: str = DEFAULT_MODE,
+        threads: int | None = None,
+        strict: bool = False,
+    ) -> Engine:
+        """Map and check a model file (None: the embedded model), load a backend.
+
+        strict: also demand the exact dimensions of DeepSeek V4 Flash (engine.md 1.3).
+        Raises UsageError, ModelFileError, ShapeError, BackendError.
+        """
+        mode = _mode(numerics)
+        if threads is not None and threads < 1:
+            raise UsageError(f"threads must be at least 1, got {threads}")
+        if path is None:
+            from .nano import embedded_path
+
+            path = embedded_path()
+        gguf = GGUFFile.open(path)
+        try:
+            if strict:
+                check_flash(gguf)
+            shape = ModelShape.from_metadata(gguf)
+            weights = bind(gguf, shape)
+            ops = load_backend(backend, threads)
+        except BaseException:
+            gguf.close()
+            raise
+        return cls(gguf, Model(shape, weights, ops, mode), backend)
+
+    @property
+    def path(self) -> str:
+        """The model file."""
+        return os.fspath(self.gguf.path)
+
+    @property
+    def shape(self) -> ModelShape:
+        """Every dimension of the model."""
+        return self.model.shape
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Built from the file's vocabulary on first use."""
+        from .text.tokenizer import Tokenizer
+
+        return Tokenizer.from_gguf(self.gguf)
+
+    def session(self, ctx: int) -> Session:
+        """A new, empty timeline with room for ``ctx`` tokens."""
+        return Session(self.model, ctx)
+
+    def close(self) -> None:
+        """Drop the weights and unmap the file. Sessions of this engine are unusable afterwards."""
+        del self.model
+        self.gguf.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+_mode = numerics

@@ -1,0 +1,176 @@
+"""The decode loop: a session, a sampler and stop conditions in; tokens with their text out.
+
+Used by the command line, and meant for every other consumer (server, evaluation). What it leaves out on purpose: chat
+rendering, stop strings and tool-call markup; those work on the text that comes out of here.
+
+    timing = Timing()
+    prefill(session, tokens, timing)
+    for piece in Generation(session, tokenizer, sampler, limit=100, timing=timing):
+        print(piece.text, end="")
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .errors import ContextError
+
+if TYPE_CHECKING:
+    from .sampling import Sampler
+    from .session.session import Session
+    from .text.tokenizer import Tokenizer
+
+Cancel = Callable[[], bool]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One generated token and the text it completed.
+
+    ``text`` is "" for think tags and for a token that ends inside a UTF-8 character. It may hold the tail of earlier
+    tokens. ``token`` is None for the last piece when held bytes are flushed at the end.
+    """
+
+    token: int | None
+    text: str
+    thinking: bool
+
+
+@dataclass
+class Timing:
+    """Seconds of engine work, without the time the consumer spent printing or sending.
+
+    ``reused_tokens`` were in the session already; ``prefill_tokens`` were evaluated. ``first_token_s`` runs from the
+    start of prefill to the first picked token.
+    """
+
+    reused_tokens: int = 0
+    prefill_tokens: int = 0
+    prefill_s: float = 0.0
+    tokens: int = 0
+    decode_s: float = 0.0
+    first_token_s: float | None = None
+
+    @property
+    def prefill_tps(self) -> float:
+        """Prefill throughput in tokens per second, 0.0 when nothing was measured."""
+        return self.prefill_tokens / self.prefill_s if self.prefill_s > 0 else 0.0
+
+    @property
+    def decode_tps(self) -> float:
+        """Decode throughput in tokens per second, 0.0 when nothing was measured."""
+        return self.tokens / self.decode_s if self.decode_s > 0 else 0.0
+
+
+def check_fits(n_tokens: int, ctx: int) -> None:
+    """Raise ContextError unless a prompt of ``n_tokens`` leaves at least one free slot (session_kv.md 2)."""
+    if n_tokens >= ctx:
+        raise ContextError(f"the prompt has {n_tokens} tokens, but a context of {ctx} takes at most {ctx - 1}")
+
+
+def prefill(
+    session: Session,
+    tokens: Sequence[int],
+    timing: Timing,
+    *,
+    progress: Progress | None = None,
+    cancel: Cancel | None = None,
+    chunk: int | None = None,
+) -> None:
+    """Bring ``session`` to exactly ``tokens`` and account for it in ``timing``.
+
+    Raises Cancelled when ``cancel`` said so (checked between chunks), ContextError when the tokens do not fit.
+    """
+    check_fits(len(tokens), session.ctx)
+    common = session.common_prefix(tokens)
+    timing.reused_tokens = common if common == session.pos else 0  # a diverging prefix is never reused
+    start = time.perf_counter()
+    try:
+        session.sync(tokens, progress=progress, cancel=cancel, chunk=chunk)
+    finally:
+        timing.prefill_s = time.perf_counter() - start
+        done = session.pos if session.valid else timing.reused_tokens
+        timing.prefill_tokens = max(0, done - timing.reused_tokens)
+
+
+class Generation:
+    """Iterate to decode; afterwards ``tokens``, ``finish`` and ``timing`` tell what happened.
+
+    Every picked token except EOS is yielded first and evaluated when the consumer asks for the next one, so text
+    reaches the user one decode step earlier. After exhaustion the session holds exactly prompt + ``tokens``; if the
+    consumer stopped early it may lag by the last token, which the next ``sync`` supplies.
+
+    ``finish``: "stop" (EOS was picked; it is neither evaluated nor part of the text, text.md 13.7), "length",
+    "cancelled", or "" while running. ``limit`` is clipped so that one context slot stays free (text.md 13.3).
+    ``thinking`` says whether the prompt ended inside ``<think>``; the state then follows the two think-tag ids,
+    never text that looks like them.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        tokenizer: Tokenizer,
+        sampler: Sampler,
+        *,
+        limit: int,
+        thinking: bool = False,
+        cancel: Cancel | None = None,
+        timing: Timing | None = None,
+    ):
+        self.session, self.tokenizer, self.sampler = session, tokenizer, sampler
+        self.limit = max(0, min(limit, session.ctx - session.pos - 1))
+        self.thinking = thinking
+        self.cancel = cancel or (lambda: False)
+        self.timing = timing or Timing()
+        self.tokens: list[int] = []
+        self.finish = ""
+
+    def __iter__(self) -> Iterator[Piece]:
+        from .text.tokenizer import StreamDecoder
+
+        decoder = StreamDecoder(self.tokenizer)
+        try:
+            yield from self._decode(decoder)
+        except GeneratorExit:
+            self.finish = "cancelled"
+            raise
+        tail = decoder.finish()
+        if tail:
+            yield Piece(None, tail, self.thinking)
+
+    def _decode(self, decoder) -> Iterator[Piece]:
+        timing, tok = self.timing, self.tokenizer
+        while True:
+            if self.cancel():
+                self.finish = "cancelled"
+                return
+            if len(self.tokens) >= self.limit:
+                self.finish = "length"
+                return
+            start = time.perf_counter()
+            token = self.sampler.pick(self.session.logits)
+            if token == tok.eos:
+                self.finish = "stop"
+                timing.decode_s += time.perf_counter() - start
+                return
+            self.tokens.append(token)
+            timing.tokens = len(self.tokens)
+            if token in (tok.think_open, tok.think_close):
+                # Bytes held from before a tag can never be completed after it: they belong to the old state.
+                text, was = decoder.finish(), self.thinking
+                self.thinking = token == tok.think_open
+                decoder.reset()
+                piece = Piece(token, text, was)
+            else:
+                piece = Piece(token, decoder.feed(token), self.thinking)
+            timing.decode_s += time.perf_counter() - start
+            if timing.first_token_s is None:
+                timing.first_token_s = timing.prefill_s + timing.decode_s
+            yield piece
+            start = time.perf_counter()
+            self.session.eval(token)
+            timing.decode_s += time.perf_counter() - start

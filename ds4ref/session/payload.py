@@ -1,0 +1,214 @@
+"""The saved form of a session: ds4's "DSV4" byte stream (engine.md 5.5, session_kv.md 3).
+
+Little endian. 13 u32 header words; token ids u32; logits f32; compressed and indexer row counts u32 per layer; then
+per layer: raw rows oldest first, compressed rows, compressor state (values, scores), indexer rows, indexer state.
+
+Loading is all or nothing: everything is checked into a new cache before the session sees it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+import numpy as np
+
+from ..errors import PayloadError
+from ..files import atomic_write
+from ..shape import ModelShape
+from .cache import EMPTY_SCORE, Cache
+
+MAGIC = 0x34565344
+VERSION = 1
+PREFILL_CAP = 2048
+HEADER_WORDS = 13
+
+
+def header(shape: ModelShape, ctx: int, tokens: int) -> np.ndarray:
+    """The 13 words for a session of ``tokens`` tokens in a context of ``ctx``."""
+    window = max(1, min(shape.window, ctx))
+    return np.array(
+        [
+            MAGIC, VERSION, ctx, min(ctx, PREFILL_CAP), window, window, ctx // 4 + 2, tokens,
+            shape.n_layers, shape.head_dim, shape.index_dim, shape.vocab, min(tokens, window),
+        ],
+        "<u4",
+    )  # fmt: skip
+
+
+def _counts(shape: ModelShape, tokens: int) -> tuple[list[int], list[int]]:
+    """Compressed and indexer rows per layer after ``tokens`` tokens."""
+    comp = [tokens // r if r else 0 for r in shape.ratios]
+    index = [tokens // r if r == 4 else 0 for r in shape.ratios]
+    return comp, index
+
+
+def _sections(shape: ModelShape, tokens: int, cache: Cache) -> Iterator[tuple[str, np.ndarray]]:
+    """The float arrays of the body in file order, as views of the cache (raw rows excepted): (what, array)."""
+    for number, layer in enumerate(cache.layers):
+        yield f"raw rows of layer {number}", layer.raw.live()
+        if layer.comp_state is not None:
+            yield f"compressed rows of layer {number}", layer.comp.rows
+            yield f"compressor values of layer {number}", layer.comp_state.kv
+            yield f"compressor scores of layer {number}", layer.comp_state.score
+        if layer.index_state is not None:
+            yield f"indexer rows of layer {number}", layer.index.rows
+            yield f"indexer values of layer {number}", layer.index_state.kv
+            yield f"indexer scores of layer {number}", layer.index_state.score
+
+
+def size(shape: ModelShape, tokens: int) -> int:
+    """Bytes of the payload after ``tokens`` tokens (at Flash dimensions 23,995,788 + 13,764 n for n = 128, 256, ...)."""
+    comp, index = _counts(shape, tokens)
+    floats = shape.vocab + min(tokens, shape.window) * shape.head_dim * shape.n_layers
+    for layer, ratio in enumerate(shape.ratios):
+        if ratio:
+            overlap = 2 if ratio == 4 else 1
+            floats += comp[layer] * shape.head_dim + 2 * overlap * ratio * shape.comp_width(layer)
+        if ratio == 4:
+            floats += index[layer] * shape.index_dim + 2 * 8 * 2 * shape.index_dim
+    return 4 * (HEADER_WORDS + tokens + 2 * shape.n_layers + floats)
+
+
+def save(
+    file: str | os.PathLike[str] | BinaryIO,
+    shape: ModelShape,
+    ctx: int,
+    tokens: Sequence[int],
+    logits: np.ndarray,
+    cache: Cache,
+) -> None:
+    """Write a session; to a path: complete or not at all."""
+    if isinstance(file, str | os.PathLike):
+        with atomic_write(file) as stream:
+            save(stream, shape, ctx, tokens, logits, cache)
+        return
+    comp, index = _counts(shape, len(tokens))
+    file.write(header(shape, ctx, len(tokens)).tobytes())
+    file.write(np.asarray(tokens, "<u4").tobytes())
+    file.write(np.asarray(logits, "<f4").tobytes())
+    file.write(np.asarray([comp, index], "<u4").tobytes())
+    for _, rows in _sections(shape, len(tokens), cache):
+        file.write(np.ascontiguousarray(rows, "<f4").data)
+
+
+def load(
+    file: str | os.PathLike[str] | BinaryIO, shape: ModelShape, ctx: int
+) -> tuple[list[int], np.ndarray, Cache]:
+    """Read a session into a new cache: tokens, logits (V,), cache. PayloadError names the first thing wrong."""
+    if isinstance(file, str | os.PathLike):
+        try:
+            with open(file, "rb") as stream:
+                return load(stream, shape, ctx)
+        except OSError as e:
+            raise PayloadError(f"{os.fspath(file)}: {e.strerror or e}") from e
+    reader = _Reader(file)
+    words = reader.words("header", HEADER_WORDS)
+    n = _check_header(words, header(shape, ctx, 0), shape, ctx)
+    reader.expect(size(shape, n))
+    tokens = reader.words("tokens", n)
+    if n and tokens.max() >= shape.vocab:
+        raise PayloadError(f"saved token id {tokens.max()} is outside the vocabulary of {shape.vocab}")
+    logits = reader.floats("logits", (shape.vocab,), check=False)
+    wanted = np.array(_counts(shape, n), np.uint32)
+    counts = reader.words("row counts", 2 * shape.n_layers).reshape(2, -1)
+    if (counts != wanted).any():
+        kind, layer = np.argwhere(counts != wanted)[0]
+        raise PayloadError(
+            f"layer {layer} has {counts[kind, layer]} {('compressed', 'indexer')[kind]} rows saved, "
+            f"{n} tokens make {wanted[kind, layer]}"
+        )
+    cache = Cache(shape, ctx)
+    cache.pos = n
+    for number, layer in enumerate(cache.layers):
+        layer.raw.load(reader.floats(f"raw rows of layer {number}", (int(words[12]), shape.head_dim)), n)
+        if layer.comp_state is not None:
+            _load_rows(reader, f"compressed rows of layer {number}", layer.comp, int(wanted[0, number]))
+            _load_state(reader, f"compressor state of layer {number}", layer.comp_state)
+        if layer.index_state is not None:
+            _load_rows(reader, f"indexer rows of layer {number}", layer.index, int(wanted[1, number]))
+            _load_state(reader, f"indexer state of layer {number}", layer.index_state)
+        for state in layer.states():
+            # slots of tokens still to come are whatever the writer left there; ours are empty
+            state.keep_pending(*state.pending(n % state.ratio))
+    reader.end()
+    return [int(t) for t in tokens], logits, cache
+
+
+def _check_header(words: np.ndarray, here: np.ndarray, shape: ModelShape, ctx: int) -> int:
+    """Rules of engine.md 5.5; returns the token count."""
+    exact = {0: "magic", 1: "version", 3: "prefill cap", 5: "window", 8: "layers", 9: "row width"}
+    exact |= {10: "indexer row width", 11: "vocabulary"}
+    for at, what in exact.items():
+        if words[at] != here[at]:
+            raise PayloadError(f"saved session has {what} {words[at]}, this one {here[at]}")
+    n = int(words[7])
+    if words[2] > ctx or words[6] > here[6]:
+        raise PayloadError(f"saved session has a context of {words[2]}, this one {ctx}")
+    if not 0 < n < ctx:
+        raise PayloadError(f"saved session holds {n} tokens, a context of {ctx} takes 1 to {ctx - 1}")
+    live = min(n, int(here[5]))
+    if words[12] != live or words[4] < live:
+        raise PayloadError(f"saved session has {words[12]} raw rows of {words[4]}, {n} tokens make {live}")
+    return n
+
+
+class _Reader:
+    """Bounded reads with errors that name the section."""
+
+    def __init__(self, stream: BinaryIO):
+        self.stream = stream
+        self.left: int | None = None
+        if stream.seekable():
+            here = stream.tell()
+            self.left = stream.seek(0, io.SEEK_END) - here
+            stream.seek(here)
+
+    def expect(self, total: int) -> None:
+        """Refuse a file of the wrong size before anything is allocated."""
+        if self.left is not None and self.left + 4 * HEADER_WORDS != total:
+            raise PayloadError(f"saved session is {self.left + 4 * HEADER_WORDS} bytes long, should be {total}")
+
+    def _read(self, what: str, array: np.ndarray) -> np.ndarray:
+        view = memoryview(array).cast("B") if array.size else memoryview(b"")
+        done = 0
+        while done < len(view):
+            got = self.stream.readinto(view[done:])  # type: ignore[attr-defined]
+            if not got:
+                raise PayloadError(f"saved session ends inside its {what}")
+            done += got
+        if self.left is not None:
+            self.left -= done
+        return array
+
+    def words(self, what: str, count: int) -> np.ndarray:
+        """count u32."""
+        return self._read(what, np.empty(count, "<u4"))
+
+    def floats(self, what: str, shape: tuple[int, ...], check: bool = True) -> np.ndarray:
+        """f32 array; finite unless check is False."""
+        array = self._read(what, np.empty(shape, "<f4"))
+        if check and not np.isfinite(array).all():
+            raise PayloadError(f"saved session has a value that is not finite in its {what}")
+        return array
+
+    def end(self) -> None:
+        """Nothing may follow."""
+        if self.stream.read(1):
+            raise PayloadError("saved session has bytes after its end")
+
+
+def _load_rows(reader: _Reader, what: str, rows, count: int) -> None:
+    rows.append(reader.floats(what, (count, rows.width)))
+
+
+def _load_state(reader: _Reader, what: str, state) -> None:
+    state.kv[:] = reader.floats(what, state.kv.shape)
+    score = reader.floats(what, state.score.shape, check=False)
+    # writers on a GPU mark empty slots with -inf where ds4's CPU path writes -1e30
+    score[np.isneginf(score)] = EMPTY_SCORE
+    if not np.isfinite(score).all():
+        raise PayloadError(f"saved session has a value that is not finite in its {what}")
+    state.score[:] = score

@@ -1,0 +1,223 @@
+"""A session: one timeline of tokens with its caches and the logits that predict the next one (session_kv.md 1-2).
+
+Not thread-safe. Valid means: caches and logits correspond exactly to ``tokens``. Whatever goes wrong inside an
+evaluation leaves the session either at the last finished chunk (cancelled) or invalid (any other failure).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+
+from .. import sampling
+from ..errors import Cancelled, ContextError, SessionError, TokenError
+from ..model.forward import Model
+from ..model.hooks import Hooks
+from . import payload
+from .cache import Cache, CacheSnapshot
+
+Progress = Callable[[int, int], None]
+Cancel = Callable[[], bool]
+
+PREFILL_CHUNK = 512
+"""Tokens per prefill chunk unless the caller says otherwise; boundaries fall on absolute multiples of it."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A frontier of one session, held in memory; restoring it is exact and leaves it usable."""
+
+    tokens: tuple[int, ...]
+    cache: CacheSnapshot
+    logits: np.ndarray
+
+
+class Session:
+    """One timeline of a model. Made by ``Engine.session``."""
+
+    def __init__(self, model: Model, ctx: int):
+        if ctx < 1:
+            raise ContextError(f"a context must hold at least 1 token, got {ctx}")
+        self.model, self.ctx = model, ctx
+        self.hooks: Hooks | None = None
+        self.invalidate()
+
+    # --- state
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens evaluated so far (a copy)."""
+        return list(self._tokens)
+
+    @property
+    def pos(self) -> int:
+        """Number of tokens evaluated."""
+        return len(self._tokens)
+
+    @property
+    def valid(self) -> bool:
+        """True when there are logits to sample from."""
+        return self._streams is not None or self._logits is not None
+
+    @property
+    def logits(self) -> np.ndarray:
+        """Logits (V,) float32 for the token at position ``pos``; SessionError if the session is empty or invalid."""
+        if self._logits is None:
+            if self._streams is None:
+                raise SessionError("the session holds no tokens: sync or load first")
+            self._logits = self.model.logits(self._streams, self.pos - 1, self.hooks)[0]
+        return self._logits
+
+    def invalidate(self) -> None:
+        """Forget everything."""
+        self._cache = Cache(self.model.shape, self.ctx)
+        self._tokens: list[int] = []
+        self._streams: np.ndarray | None = None
+        self._logits: np.ndarray | None = None
+
+    # --- evaluation
+
+    def sync(
+        self,
+        tokens: Sequence[int],
+        progress: Progress | None = None,
+        cancel: Cancel | None = None,
+        chunk: int | None = None,
+    ) -> None:
+        """Bring the session to exactly ``tokens``.
+
+        If they extend what is there, only the rest is evaluated; otherwise everything is. progress(current, total) is
+        called with absolute positions before the first and after every chunk; at that moment the session is valid at
+        ``current``. cancel() is asked between layers; when it turns true Cancelled is raised and the session stays at
+        the last finished chunk. ContextError, TokenError and SessionError leave the session as it was.
+        """
+        self._check(tokens, 0)
+        if not len(tokens):
+            raise SessionError("cannot sync to an empty prompt")
+        common = self.common_prefix(tokens)
+        if common < self.pos:
+            self.invalidate()
+            common = 0
+        total = len(tokens)
+        if progress and common < total:
+            progress(common, total)
+        for start, end in _chunks(common, total, chunk or PREFILL_CHUNK):
+            self._advance(tokens[start:end], cancel)
+            if progress:
+                progress(end, total)
+        _ = self.logits
+
+    def eval(self, token: int) -> np.ndarray:
+        """Append one token; returns the new logits (V,)."""
+        self._check((token,), self.pos)
+        self._advance((token,), None)
+        return self.logits
+
+    def extend(
+        self,
+        tokens: Sequence[int],
+        chunk: int | None = None,
+        one_by_one: bool = False,
+        cancel: Cancel | None = None,
+    ) -> np.ndarray:
+        """Append tokens; returns the logits (T, V) after each of them. one_by_one takes the decode path."""
+        self._check(tokens, self.pos)
+        out = np.empty((len(tokens), self.model.shape.vocab), np.float32)
+        base = self.pos
+        size = 1 if one_by_one else chunk or PREFILL_CHUNK
+        for start, end in _chunks(base, base + len(tokens), size):
+            X = self._advance(tokens[start - base : end - base], cancel)
+            out[start - base : end - base] = self.model.logits(X, start, self.hooks)
+            self._logits = out[end - base - 1].copy()
+        return out
+
+    def common_prefix(self, tokens: Sequence[int]) -> int:
+        """Number of leading tokens shared with what is evaluated; 0 if invalid."""
+        if not self.valid:
+            return 0
+        n = min(self.pos, len(tokens))
+        differ = np.flatnonzero(np.asarray(tokens[:n], np.int64) != np.asarray(self._tokens[:n], np.int64))
+        return int(differ[0]) if len(differ) else n
+
+    def _advance(self, tokens: Sequence[int], cancel: Cancel | None) -> np.ndarray:
+        """Run one chunk; returns its final streams (T, C, D)."""
+        frontier = self._cache.snapshot() if cancel else None
+        try:
+            X = self.model.forward(np.asarray(tokens, np.int32), self._cache, self.hooks, cancel)
+        except Cancelled:
+            assert frontier is not None
+            self._cache.reset(frontier)
+            raise
+        except BaseException:
+            self.invalidate()
+            raise
+        self._tokens.extend(int(t) for t in tokens)
+        self._streams, self._logits = X[-1:], None
+        return X
+
+    def _check(self, tokens: Sequence[int], start: int) -> None:
+        vocab = self.model.shape.vocab
+        ids = np.asarray(tokens)
+        if len(ids) and ids.dtype.kind not in "iu":
+            raise TokenError("token ids must be integers")
+        bad = np.flatnonzero((ids < 0) | (ids >= vocab))
+        if len(bad):
+            raise TokenError(f"token id {ids[bad[0]]} at position {start + bad[0]} is outside the vocabulary of {vocab}")
+        if start + len(ids) > self.ctx - (start == 0):
+            raise ContextError(f"{start + len(ids)} tokens do not fit the context of {self.ctx} (one slot stays free)")
+
+    # --- reading the logits
+
+    def argmax(self, exclude: int | None = None) -> int:
+        """Most likely next token, lowest id on ties, never ``exclude``."""
+        return sampling.argmax(self.logits, exclude)
+
+    def top_logprobs(self, k: int) -> list[tuple[int, float, float]]:
+        """The k most likely next tokens: (id, logit, logprob), best first."""
+        return sampling.top_logprobs(self.logits, k)
+
+    def token_logprob(self, token: int) -> float:
+        """Natural log probability of one next token."""
+        return sampling.token_logprob(self.logits, token)
+
+    # --- remembering
+
+    def snapshot(self) -> Snapshot:
+        """Remember this frontier in memory. Cheap: long caches are shared until they would diverge."""
+        return Snapshot(tuple(self._tokens), self._cache.snapshot(), self.logits.copy())
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Back to a snapshot taken from this session."""
+        self._cache.reset(snapshot.cache)
+        self._tokens = list(snapshot.tokens)
+        self._streams, self._logits = None, snapshot.logits.copy()
+
+    def payload_bytes(self) -> int:
+        """Size of ``save``'s output in bytes (engine.md 5.5)."""
+        return payload.size(self.model.shape, self.pos)
+
+    def save(self, file: str | os.PathLike[str] | BinaryIO) -> None:
+        """Write the session as a DSV4 payload; a path is written beside and renamed when complete."""
+        payload.save(file, self.model.shape, self.ctx, self._tokens, self.logits, self._cache)
+
+    def load(self, file: str | os.PathLike[str] | BinaryIO) -> None:
+        """Replace this session by a saved one. PayloadError leaves it unchanged."""
+        self._tokens, self._logits, self._cache = payload.load(file, self.model.shape, self.ctx)
+        self._streams = None
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes allocated for caches."""
+        return self._cache.nbytes
+
+
+def _chunks(start: int, end: int, size: int) -> list[tuple[int, int]]:
+    """Cut [start, end) at absolute multiples of ``size``."""
+    if size < 1:
+        raise SessionError(f"a prefill chunk holds at least 1 token, got {size}")
+    cuts = [start, *range((start // size + 1) * size, end, size), end]
+    return list(zip(cuts, cuts[1:], strict=False)) if start < end else []

@@ -47,8 +47,8 @@ class GGUFWriter:
     tensors    every tensor, in file order
     alignment  of the data section and each tensor; recorded as ``general.alignment`` if not the default 32
 
-    Leaving the ``with`` block normally calls ``close``, which raises ValueError if a tensor is missing; leaving it by an
-    exception calls ``abort``, after which no trace of the file remains. ModelFileError if the system cannot write.
+    Leaving the ``with`` block normally calls ``close``, which raises ValueError if a tensor is missing; leaving it by
+    an exception calls ``abort``, after which no trace of the file remains. ModelFileError if the system cannot write.
     """
 
     def __init__(

@@ -1,0 +1,365 @@
+"""A hardened, memory-mapped reader for GGUF v3 files (engine.md 1.1).
+
+Nothing in the file is trusted: every count, length, offset, alignment and product is bounded before it is used, so any
+input costs a bounded amount of time and memory and ends in a valid directory or in one ``ModelFileError`` with file,
+offset and reason. Stricter than ds4 where leniency has no use: duplicate keys or tensor names, nested arrays, unknown
+tensor types, zero dimensions, and overlapping or unaligned tensors are refused.
+
+Opening reads the directory only. Tensor data is mapped on first use and never copied; arrays in the metadata (a
+vocabulary of 129,280 strings) are decoded when asked for.
+
+    with GGUFFile.open("model.gguf") as file:
+        file.metadata["deepseek4.block_count"], file.tensors["output.weight"].shape
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from kernels.formats import BY_ID, Format
+
+from ..errors import ModelFileError
+from .container import (
+    ALIGNMENT_KEY,
+    ARRAY_ID,
+    DEFAULT_ALIGNMENT,
+    MAGIC,
+    SCALARS,
+    STRING_ID,
+    VERSION,
+    align_up,
+)
+from .cursor import Cursor, read_at, shown
+
+Value = Any  # int, float, bool, str, or a list of one of them
+
+# Bounds of a sane directory. The published files need about 8 MiB, 60 keys, 1328 tensors and 260,000 strings.
+MAX_DIRECTORY_BYTES = 64 << 20
+MAX_KEYS = 1 << 16
+MAX_TENSORS = 1 << 16
+MAX_STRINGS = 1 << 22  # over all arrays: what can be stepped over in well under a second
+MAX_NAME_BYTES = 1 << 10
+MAX_STRING_BYTES = 1 << 24
+MAX_ALIGNMENT = 1 << 20
+MAX_RANK = 8
+MAX_ELEMENTS = (1 << 63) - 1
+
+# The smallest possible entries: a one-byte key with a one-byte value; a tensor of rank 1 with a one-byte name.
+_LEAST_KEY_BYTES = 8 + 1 + 4 + 1
+_LEAST_TENSOR_BYTES = 8 + 1 + 4 + 8 + 4 + 8
+
+_LAYOUTS = {type_id: struct.Struct(code) for type_id, (_, code) in SCALARS.items()}
+_TENSOR_TAIL = struct.Struct("<IQ")
+_DIMS = [struct.Struct(f"<{rank}Q") for rank in range(MAX_RANK + 1)]
+
+
+class TensorInfo(NamedTuple):
+    """Where a tensor lies. ``dims`` are in ggml order (row length first), ``offset`` is absolute."""
+
+    name: str
+    fmt: Format
+    dims: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """NumPy order: slowest-varying dimension first."""
+        return self.dims[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Array:
+    """An array that still lies in the file."""
+
+    item_id: int
+    count: int
+    offset: int
+    nbytes: int
+
+
+class Metadata(Mapping[str, Value]):
+    """Key -> value. Arrays are read and decoded at every access, so keep what you look up.
+
+    Booleans come as bool, strings as str, arrays as lists. ModelFileError if an array holds invalid UTF-8 or booleans
+    other than 0 and 1, or can no longer be read.
+    """
+
+    def __init__(self, path: str, fd: int):
+        self._path, self._fd = path, fd
+        self._entries: dict[str, tuple[str, Value]] = {}
+
+    def __getitem__(self, key: str) -> Value:
+        value = self._entries[key][1]
+        return self._decode(key, value) if isinstance(value, _Array) else value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
+    def type_of(self, key: str) -> str | None:
+        """Stored type: "u32", "string", "f32[]", ...; None if there is no such key."""
+        return self._entries[key][0] if key in self._entries else None
+
+    def count(self, key: str) -> int:
+        """Items of an array, without decoding it; KeyError if there is no such key, 1 for a scalar."""
+        value = self._entries[key][1]
+        return value.count if isinstance(value, _Array) else 1
+
+    def _decode(self, key: str, array: _Array) -> list[Any]:
+        data = read_at(self._path, self._fd, array.offset, array.nbytes)
+        if array.item_id == STRING_ID:
+            return self._decode_strings(key, array, data)
+        name, code = SCALARS[array.item_id]
+        values = np.frombuffer(data, np.dtype(code)).tolist()
+        if name != "bool":
+            return values
+        if any(value > 1 for value in values):
+            raise ModelFileError(self._path, f"{shown(key)} has a boolean that is neither 0 nor 1", array.offset)
+        return [bool(value) for value in values]
+
+    def _decode_strings(self, key: str, array: _Array, data: bytes) -> list[str]:
+        out, position, unpack = [], 0, struct.Struct("<Q").unpack_from
+        try:
+            for _ in range(array.count):
+                start = position + 8
+                position = start + unpack(data, position)[0]
+                out.append(data[start:position].decode())
+        except (UnicodeDecodeError, struct.error):
+            reason = f"item {len(out)} of {shown(key)} is not valid UTF-8"
+            raise ModelFileError(self._path, reason, array.offset + start - 8) from None
+        return out
+
+
+class GGUFFile:
+    """An open model file: ``metadata``, ``tensors`` by name in file order, and their bytes through ``raw``."""
+
+    def __init__(self, path: str, fd: int, size: int):
+        """Use ``open``. Takes over ``fd``."""
+        self.path, self.size = path, size
+        self.alignment = DEFAULT_ALIGNMENT
+        self.tensors: dict[str, TensorInfo] = {}
+        self._fd: int | None = fd
+        self._map: mmap.mmap | None = None
+        self.metadata = Metadata(path, fd)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """Reads and checks the directory of ``path``; ModelFileError if it is not a well-formed GGUF v3 file."""
+        path = os.fspath(path)
+        try:
+            # Without O_NONBLOCK, opening a named pipe would wait for its other end.
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except (OSError, ValueError) as error:
+            raise ModelFileError(path, f"cannot open: {getattr(error, 'strerror', None) or error}") from None
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                raise ModelFileError(path, "not a regular file")
+            file = cls(path, fd, status.st_size)
+            _Parser(file, fd).parse()
+            return file
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def raw(self, name: str) -> np.ndarray:
+        """The stored bytes of tensor ``name``: a read-only uint8 view of the map, (nbytes,). KeyError if unknown.
+
+        ModelFileError if the file has shrunk since it was opened, as reading the map would kill the process. (A file
+        that shrinks later still does: never truncate a model in place.)
+        """
+        info = self.tensors[name]
+        if self._fd is None:
+            raise ModelFileError(self.path, "the file is closed")
+        now = os.fstat(self._fd).st_size
+        if now < self.size:
+            raise ModelFileError(self.path, f"the file has shrunk from {self.size} to {now} bytes since it was opened")
+        if self._map is None:
+            try:
+                self._map = mmap.mmap(self._fd, self.size, access=mmap.ACCESS_READ)
+            except (OSError, ValueError) as error:
+                raise ModelFileError(self.path, f"cannot map {self.size} bytes: {error}") from None
+        return np.frombuffer(self._map, np.uint8, info.nbytes, info.offset)
+
+    def close(self) -> None:
+        """Gives the descriptor back. Views handed out by ``raw`` stay valid; the map goes with the last of them."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = self._map = None
+            self.metadata._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _Parser:
+    """Fills a ``GGUFFile`` from its directory."""
+
+    def __init__(self, file: GGUFFile, fd: int):
+        self.file = file
+        if file.size <= MAX_DIRECTORY_BYTES:
+            limit, why = file.size, f"but the file ends at byte {file.size}"
+        else:
+            limit, why = MAX_DIRECTORY_BYTES, f"beyond the {MAX_DIRECTORY_BYTES >> 20} MiB a directory may take"
+        self.at = Cursor(file.path, fd, limit, why)
+        self.strings = 0
+
+    def parse(self) -> None:
+        n_keys, n_tensors = self._header()
+        for _ in range(n_keys):
+            self._entry()
+        self.file.alignment = self._alignment()
+        found = [self._tensor() for _ in range(n_tensors)]
+        self._place(found)
+
+    def _header(self) -> tuple[int, int]:
+        at, size = self.at, self.file.size
+        if size < 32:
+            raise at.fail(f"only {size} bytes, too short for a GGUF file")
+        magic = at.take(4, "magic")
+        if magic != MAGIC:
+            raise at.fail(f"not a GGUF file: it starts with {shown(magic)}", 0)
+        version = at.u32("version")
+        if version != VERSION:
+            hint = " (big-endian files are not supported)" if version == VERSION << 24 else ""
+            raise at.fail(f"GGUF version {version}, only {VERSION} is supported{hint}", 4)
+        n_tensors, n_keys = at.u64("tensor count"), at.u64("key count")
+        for count, least, most, what, where in (
+            (n_tensors, _LEAST_TENSOR_BYTES, MAX_TENSORS, "tensors", 8),
+            (n_keys, _LEAST_KEY_BYTES, MAX_KEYS, "metadata keys", 16),
+        ):
+            if count > most:
+                raise at.fail(f"{count} {what} declared, at most {most} are allowed", where)
+            if count * least > at.remaining():
+                raise at.fail(f"{count} {what} declared, more than fit into the file", where)
+        return n_keys, n_tensors
+
+    def _entry(self) -> None:
+        at, entries = self.at, self.file.metadata._entries
+        start = at.position
+        key = at.string("metadata key", MAX_NAME_BYTES)
+        if not key:
+            raise at.fail("empty metadata key", start)
+        if key in entries:
+            raise at.fail(f"metadata key {shown(key)} appears twice", start)
+        type_at = at.position
+        type_id = at.u32(f"type of {shown(key)}")
+        if type_id == ARRAY_ID:
+            entries[key] = self._array(key)
+        elif type_id == STRING_ID:
+            entries[key] = "string", at.string(f"value of {shown(key)}", MAX_STRING_BYTES)
+        elif type_id in SCALARS:
+            name = SCALARS[type_id][0]
+            (value,) = at.unpack(_LAYOUTS[type_id], f"value of {shown(key)}")
+            if name == "bool":
+                if value > 1:
+                    raise at.fail(f"{shown(key)} is a boolean of value {value}", at.position - 1)
+                value = bool(value)
+            entries[key] = name, value
+        else:
+            raise at.fail(f"{shown(key)} has unknown metadata type {type_id}", type_at)
+
+    def _array(self, key: str) -> tuple[str, _Array]:
+        at = self.at
+        start = at.position
+        item_id, count = at.u32(f"item type of {shown(key)}"), at.u64(f"item count of {shown(key)}")
+        offset, what = at.position, f"array {shown(key)}"
+        if item_id == STRING_ID:
+            if count * 8 > at.remaining():
+                raise at.fail(f"{what} declares {count} strings, more than fit into the file", start)
+            self.strings += count
+            if self.strings > MAX_STRINGS:
+                raise at.fail(f"more than {MAX_STRINGS} strings in metadata arrays", start)
+            at.skip_strings(count, what)
+            name = "string"
+        elif item_id in SCALARS:
+            at.skip(count * _LAYOUTS[item_id].size, what)
+            name = SCALARS[item_id][0]
+        elif item_id == ARRAY_ID:
+            raise at.fail(f"{what} holds arrays: nested arrays are not supported", start)
+        else:
+            raise at.fail(f"{what} has unknown item type {item_id}", start)
+        return f"{name}[]", _Array(item_id, count, offset, at.position - offset)
+
+    def _alignment(self) -> int:
+        metadata = self.file.metadata
+        kind = metadata.type_of(ALIGNMENT_KEY)
+        if kind is None:
+            return DEFAULT_ALIGNMENT
+        if kind != "u32":
+            raise self.at.fail(f"{ALIGNMENT_KEY} has type {kind}, wanted u32")
+        value = metadata[ALIGNMENT_KEY]
+        if not 8 <= value <= MAX_ALIGNMENT or value & (value - 1):
+            raise self.at.fail(f"{ALIGNMENT_KEY} is {value}, wanted a power of two from 8 to {MAX_ALIGNMENT}")
+        return value
+
+    def _tensor(self) -> TensorInfo:
+        """One directory entry, with its offset still relative to the data section."""
+        at = self.at
+        start = at.position
+        name = at.string("tensor name", MAX_NAME_BYTES)
+        if not name:
+            raise at.fail("empty tensor name", start)
+        rank = at.u32(f"rank of {shown(name)}")
+        if not 1 <= rank <= MAX_RANK:
+            raise at.fail(f"tensor {shown(name)} has rank {rank}, wanted 1 to {MAX_RANK}", at.position - 4)
+        dims_at = at.position
+        dims = at.unpack(_DIMS[rank], f"dimensions of {shown(name)}")
+        elements = 1
+        for dim in dims:
+            if dim == 0:
+                raise at.fail(f"tensor {shown(name)} has a dimension of 0", dims_at)
+            elements *= dim
+            if elements > MAX_ELEMENTS:
+                raise at.fail(f"tensor {shown(name)} has more than 2^63 elements", dims_at)
+        type_at = at.position
+        type_id, offset = at.unpack(_TENSOR_TAIL, f"type and offset of {shown(name)}")
+        fmt = BY_ID.get(type_id)
+        if fmt is None:
+            raise at.fail(f"tensor {shown(name)} has unknown type {type_id}", type_at)
+        if dims[0] % fmt.block_elems:
+            reason = f"rows of {dims[0]} {fmt.name} weights are not whole blocks of {fmt.block_elems}"
+            raise at.fail(f"tensor {shown(name)}: {reason}", dims_at)
+        if offset % self.file.alignment:
+            reason = f"offset {offset} is not a multiple of {self.file.alignment}"
+            raise at.fail(f"tensor {shown(name)}: {reason}", type_at + 4)
+        return TensorInfo(name, fmt, dims, offset, elements // fmt.block_elems * fmt.block_bytes)
+
+    def _place(self, found: list[TensorInfo]) -> None:
+        """Makes offsets absolute; every tensor must lie in the file, apart from all others, under its own name."""
+        file = self.file
+        data_start = align_up(self.at.position, file.alignment)
+        tensors = file.tensors
+        for info in found:
+            offset = data_start + info.offset
+            if offset + info.nbytes > file.size:
+                reason = f"{info.nbytes} bytes at {offset} reach past the end of the file"
+                raise ModelFileError(file.path, f"tensor {shown(info.name)}: {reason}", file.size)
+            if info.name in tensors:
+                raise ModelFileError(file.path, f"tensor {shown(info.name)} appears twice")
+            tensors[info.name] = info._replace(offset=offset)
+        end, last = data_start, ""
+        for info in sorted(tensors.values(), key=lambda info: info.offset):
+            if info.offset < end:
+                raise ModelFileError(file.path, f"tensors {shown(last)} and {shown(info.name)} overlap", info.offset)
+            end, last = info.offset + info.nbytes, info.name

@@ -1,0 +1,46 @@
+"""Oracles are optional packages: a test that needs a missing one skips with the reason.
+
+DS4_REQUIRE_ORACLES=1 turns every such skip into a failure, so that a run that was meant to check against the oracles
+cannot pass without them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+GOLDEN = Path(__file__).resolve().parents[2].parent / "shared" / "golden"
+
+
+def missing(reason: str) -> None:
+    """Skip, or fail if the oracles are required."""
+    if os.environ.get("DS4_REQUIRE_ORACLES") == "1":
+        pytest.fail(f"DS4_REQUIRE_ORACLES=1, but {reason}")
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """The directory of golden models and logits."""
+    if not (GOLDEN / "tiny.gguf").is_file():
+        missing("the golden data (../shared/golden beside the repository) is not here")
+    return GOLDEN
+
+
+@pytest.fixture(scope="session")
+def load_oracle() -> Callable[[Path], Any]:
+    """path -> hf.Oracle, each file loaded once."""
+    for package in ("torch", "transformers", "gguf"):
+        try:
+            importlib.import_module(package)
+        except ImportError:
+            missing(f"{package} is not installed (pip install 'ds4ref[oracle]')")
+    from .hf import Oracle
+
+    return lru_cache(maxsize=8)(Oracle.load)

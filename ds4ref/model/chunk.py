@@ -31,12 +31,15 @@ class Chunk:
     """Tokens ids (T,) at positions pos0 .. pos0 + T - 1 on their way through the model."""
 
     def __init__(self, model: Model, ids: np.ndarray, pos0: int, hooks: Hooks | None):
-        self.model, self.ops, self.shape, self.numerics = model, model.ops, model.shape, model.numerics
+        self.ops, self.shape, self.numerics = model.ops, model.shape, model.numerics
         self.ids = np.ascontiguousarray(ids, np.int32)
         self.pos0 = pos0
         self.positions = np.arange(pos0, pos0 + len(self.ids))
+        self.rope = model.rope
         self.hooks = hooks
         self._tables: dict[bool, tuple[np.ndarray, np.ndarray]] = {}
+        if hooks is not None:
+            hooks.begin(self)
 
     def tap(self, name: str, layer: int, value: Any) -> Any:
         """Show an intermediate to the hooks and go on with what they return."""
@@ -49,9 +52,9 @@ class Chunk:
     def rope_tables(self, compress: bool, positions: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """cos, sin (n, R/2) at ``positions``, by default the chunk's own."""
         if positions is not None:
-            return self.model.rope[compress](positions)
+            return self.rope[compress](positions)
         if compress not in self._tables:
-            self._tables[compress] = self.model.rope[compress](self.positions)
+            self._tables[compress] = self.rope[compress](self.positions)
         return self._tables[compress]
 
     def visible(self, ratio: int) -> np.ndarray:

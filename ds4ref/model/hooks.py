@@ -91,10 +91,16 @@ NAMES = {
 
 
 class Hooks(Protocol):
-    """What the pass calls at every named point; return the value to go on with."""
+    """What the pass calls: ``begin`` once per chunk, ``tap`` at every named point.
+
+    ``begin`` may replace the chunk's ops, shape, rope or visible: that is how a variant of the model is made.
+    """
+
+    def begin(self, chunk: Any) -> None:
+        """A chunk (model.chunk.Chunk) starts."""
 
     def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
-        """``chunk`` is the model.chunk.Chunk under way (token ids, positions, the model)."""
+        """Return the value to go on with."""
 
 
 class Recorder:
@@ -110,6 +116,9 @@ class Recorder:
         self.names = set(names) or set(NAMES)
         self.layers = layers
         self.parts: dict[tuple[str, int], list[Any]] = {}
+
+    def begin(self, chunk: Any) -> None:
+        """Nothing to prepare."""
 
     def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
         """Record and pass on."""

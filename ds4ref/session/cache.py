@@ -1,6 +1,6 @@
 """The caches of one timeline, per layer (engine.md 5.1).
 
-    raw      the last window - 1 rows and the chunk under way, oldest first
+    raw      the last window rows and the chunk under way, oldest first
     comp     compressed attention rows, append-only      (ratio 4 and 128)
     index    indexer rows, append-only                   (ratio 4)
     states   projections of windows not yet closed       (compressors)
@@ -80,10 +80,10 @@ class Rows:
 
 
 class RawRows:
-    """The sliding window: rows of the last ``window - 1`` positions stay, older ones go."""
+    """The sliding window: rows of the last ``window`` positions stay, older ones go."""
 
     def __init__(self, width: int, window: int):
-        self.width, self.keep = width, max(window - 1, 0)
+        self.width, self.keep = width, window
         self._buffer = np.empty((4 * window, width), np.float32)
         self._start = self._end = 0
         self.pos = 0
@@ -105,12 +105,12 @@ class RawRows:
         return self._buffer[self._start : self._end], self.pos - need
 
     def last(self, count: int) -> np.ndarray:
-        """The newest ``count`` rows, oldest first; at most window - 1 older ones are guaranteed to be there."""
+        """The newest ``count`` rows (at most window), oldest first."""
         return self._buffer[self._end - count : self._end]
 
     def live(self) -> np.ndarray:
-        """The rows a later token can still need plus the newest: min(pos, window) rows."""
-        return self.last(min(self.pos, self.keep + 1))
+        """The newest min(pos, window) rows."""
+        return self.last(min(self.pos, self.keep))
 
     @property
     def nbytes(self) -> int:

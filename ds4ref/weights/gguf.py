@@ -45,7 +45,7 @@ Value = Any  # int, float, bool, str, or a list of one of them
 MAX_DIRECTORY_BYTES = 64 << 20
 MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 16
-MAX_STRINGS = 1 << 22  # over all arrays: what can be stepped over in well under a second
+MAX_STRINGS = 1 << 21  # over all arrays: what can be stepped over in a fraction of a second
 MAX_NAME_BYTES = 1 << 10
 MAX_STRING_BYTES = 1 << 24
 MAX_ALIGNMENT = 1 << 20
@@ -98,8 +98,7 @@ class Metadata(Mapping[str, Value]):
         self._entries: dict[str, tuple[str, Value]] = {}
 
     def __getitem__(self, key: str) -> Value:
-        value = self._entries[key][1]
-        return self._decode(key, value) if isinstance(value, _Array) else value
+        return self.first(key, None)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
@@ -119,22 +118,31 @@ class Metadata(Mapping[str, Value]):
         value = self._entries[key][1]
         return value.count if isinstance(value, _Array) else 1
 
-    def _decode(self, key: str, array: _Array) -> list[Any]:
-        data = read_at(self._path, self._fd, array.offset, array.nbytes)
+    def first(self, key: str, count: int | None) -> Value:
+        """The value, of an array only the first ``count`` items: a bound for arrays whose length is not trusted."""
+        value = self._entries[key][1]
+        if not isinstance(value, _Array):
+            return value
+        return self._decode(key, value, value.count if count is None else min(count, value.count))
+
+    def _decode(self, key: str, array: _Array, count: int) -> list[Any]:
         if array.item_id == STRING_ID:
-            return self._decode_strings(key, array, data)
+            data = read_at(self._path, self._fd, array.offset, array.nbytes)
+            return self._decode_strings(key, array, data, count)
         name, code = SCALARS[array.item_id]
-        values = np.frombuffer(data, np.dtype(code)).tolist()
+        dtype = np.dtype(code)
+        data = read_at(self._path, self._fd, array.offset, count * dtype.itemsize)
+        values = np.frombuffer(data, dtype).tolist()
         if name != "bool":
             return values
         if any(value > 1 for value in values):
             raise ModelFileError(self._path, f"{shown(key)} has a boolean that is neither 0 nor 1", array.offset)
         return [bool(value) for value in values]
 
-    def _decode_strings(self, key: str, array: _Array, data: bytes) -> list[str]:
+    def _decode_strings(self, key: str, array: _Array, data: bytes, count: int) -> list[str]:
         out, position, unpack = [], 0, struct.Struct("<Q").unpack_from
         try:
-            for _ in range(array.count):
+            for _ in range(count):
                 start = position + 8
                 position = start + unpack(data, position)[0]
                 out.append(data[start:position].decode())
@@ -165,16 +173,16 @@ class GGUFFile:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except (OSError, ValueError) as error:
             raise ModelFileError(path, f"cannot open: {getattr(error, 'strerror', None) or error}") from None
+        status = os.fstat(fd)
+        file = cls(path, fd, status.st_size)  # owns the descriptor from here on
         try:
-            status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
                 raise ModelFileError(path, "not a regular file")
-            file = cls(path, fd, status.st_size)
             _Parser(file, fd).parse()
-            return file
         except BaseException:
-            os.close(fd)
+            file.close()
             raise
+        return file
 
     def raw(self, name: str) -> np.ndarray:
         """The stored bytes of tensor ``name``: a read-only uint8 view of the map, (nbytes,). KeyError if unknown.

@@ -13,8 +13,6 @@ from kernels.formats.matrix import Matrix
 from ..session.cache import CompressorState
 from .chunk import Chunk
 
-ABSENT = np.float32(-1e30)
-
 
 def emit_rows(
     chunk: Chunk,
@@ -43,16 +41,16 @@ def emit_rows(
     score = np.concatenate((pending_score, score)) if len(pending_score) else score
     n = len(kv) // ratio
     closed, first = n * ratio, chunk.pos0 // ratio
+    if not n:
+        state.keep_pending(kv, score)
+        return np.empty((0, width), np.float32)
     windows_kv = kv[:closed].reshape(n, ratio, -1)
     windows_score = score[:closed].reshape(n, ratio, -1)
-    if n:
-        candidates = windows_kv, windows_score
-        if state.overlap:
-            candidates = _overlap(windows_kv, windows_score, state, width)
+    candidates = windows_kv, windows_score
+    if state.overlap:
+        candidates = _overlap(windows_kv, windows_score, state, width)
         state.keep_window(windows_kv[-1], windows_score[-1])
     state.keep_pending(kv[closed:], score[closed:])
-    if not n:
-        return np.empty((0, width), np.float32)
 
     candidates = chunk.tap(f"{prefix}_comp_candidates", layer, candidates)
     rows = ops.rms_norm(ops.pool(*candidates), norm, chunk.shape.rms_eps)

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from ..session.cache import EMPTY_SCORE
 from .chunk import Chunk
-from .compressor import ABSENT
 from .rope import RopeTables
 
 Begin = Callable[[Chunk], None]
@@ -164,13 +164,13 @@ def _ignore_previous(value: tuple, layer: int, chunk: Chunk, seen: dict) -> tupl
     kv, score = value
     if chunk.shape.ratios[layer] == 4:
         score = score.copy()
-        score[:, :4] = ABSENT
+        score[:, :4] = EMPTY_SCORE
     return kv, score
 
 
 def _zero_scored(value: tuple, layer: int, chunk: Chunk, seen: dict) -> tuple:
     kv, score = value
-    return kv, np.where(score <= ABSENT / 2, np.float32(0), score)
+    return kv, np.where(score <= EMPTY_SCORE / 2, np.float32(0), score)
 
 
 def _swap_halves(value: np.ndarray, layer: int, chunk: Chunk, seen: dict) -> np.ndarray:
@@ -233,10 +233,7 @@ def _normalised(w: np.ndarray, scale: float) -> np.ndarray:
 
 def _softmax_route(probs, ids, weights, logits, bias, k, scale):  # type: ignore[no-untyped-def]
     p = np.exp(logits - logits.max(axis=1, keepdims=True))
-    p /= p.sum(axis=1, keepdims=True)
-    choice = p if bias is None else p + bias
-    ids = np.argsort(-choice, axis=1, kind="stable")[:, :k].astype(np.int32)
-    return p, ids, _normalised(_take(p, ids), scale)
+    return probs, ids, _normalised(_take(p, ids), scale)
 
 
 def _unbiased_route(probs, ids, weights, logits, bias, k, scale):  # type: ignore[no-untyped-def]
@@ -303,7 +300,7 @@ _LIST = [
     Fault("indexer_no_weights", "indexer head weights ignored",
           _op("index_scores", lambda op: lambda iq, rows, w: op(iq, rows, np.ones_like(w)))),
     Fault("router_no_scale", "router: no route scale", _router(lambda p, i, w, *a: (p, i, w / np.float32(a[3])), False)),
-    Fault("router_softmax", "router: softmax instead of sqrt(softplus)", _router(_softmax_route, False)),
+    Fault("router_softmax", "router: softmax weights instead of sqrt(softplus)", _router(_softmax_route, False)),
     Fault("router_not_normalised", "router: weights not normalised",
           _router(lambda p, i, w, *a: (p, i, _take(p, i) * np.float32(a[3])), False)),
     Fault("router_biased_weights", "router: selection bias kept in the weights",

@@ -1,0 +1,260 @@
+"""Session: sync, snapshot, payload, cancellation, bad input (session_kv.md 1-3)."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+
+from ds4ref.engine import Engine
+from ds4ref.errors import Cancelled, ContextError, PayloadError, SessionError, TokenError
+from ds4ref.nano import embedded_path
+from ds4ref.session import payload
+from ds4ref.session.cache import Rows
+from ds4ref.session.session import Session
+from ds4ref.shape import FLASH
+
+CTX = 600
+
+
+@pytest.fixture(scope="module", params=["exact", "ds4"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    return Engine.open(embedded_path(), numerics=request.param)
+
+
+@pytest.fixture
+def ids(engine: Engine) -> list[int]:
+    return [int(t) for t in np.random.default_rng(3).integers(0, engine.shape.vocab, 300)]
+
+
+def greedy(session: Session, count: int) -> np.ndarray:
+    """Logits of ``count`` greedy steps."""
+    return np.array([session.eval(session.argmax()).copy() for _ in range(count)])
+
+
+def test_sync_extends_reuses_and_rebuilds(engine: Engine, ids: list[int]) -> None:
+    session, seen = engine.session(CTX), []
+    session.sync(ids[:100], progress=lambda *at: seen.append(at), chunk=64)
+    assert seen == [(0, 100), (64, 100), (100, 100)]
+    first = session.logits.copy()
+    seen.clear()
+    session.sync(ids[:100], progress=lambda *at: seen.append(at))
+    assert not seen
+    session.sync(ids, progress=lambda *at: seen.append(at), chunk=128)
+    assert seen == [(100, 300), (128, 300), (256, 300), (300, 300)]
+    session.sync(ids[:100])
+    np.testing.assert_array_equal(session.logits, first)
+    assert session.common_prefix([*ids[:50], ids[50] ^ 1]) == 50
+    session.invalidate()
+    assert session.common_prefix(ids) == 0
+    assert not session.valid
+
+
+def test_progress_sees_a_valid_session(engine: Engine, ids: list[int]) -> None:
+    session = engine.session(CTX)
+    saved: dict[int, np.ndarray] = {}
+
+    def progress(at: int, total: int) -> None:
+        if at:
+            saved[at] = session.logits.copy()
+
+    session.sync(ids, progress=progress, chunk=100)
+    assert list(saved) == [100, 200, 300]
+    other = engine.session(CTX)
+    other.sync(ids[:200], chunk=100)
+    np.testing.assert_array_equal(saved[200], other.logits)
+
+
+@pytest.mark.parametrize("at", [1, 5, 127, 128, 131, 256, 300])
+def test_snapshot_is_exact_and_reusable(engine: Engine, ids: list[int], at: int) -> None:
+    session = engine.session(CTX)
+    session.sync(ids[:at])
+    snapshot = session.snapshot()
+    wanted = greedy(session, 64)
+    for _ in range(2):
+        session.restore(snapshot)
+        assert session.tokens == ids[:at]
+        np.testing.assert_array_equal(greedy(session, 64), wanted)
+
+
+def test_snapshots_of_diverging_timelines_do_not_mix(engine: Engine, ids: list[int]) -> None:
+    session = engine.session(CTX)
+    session.sync(ids[:90])
+    early = session.snapshot()
+    session.sync(ids[:290])
+    late = session.snapshot()
+    wanted = greedy(session, 10)
+    session.restore(early)
+    session.extend(list(reversed(ids[:200])))
+    session.restore(late)
+    np.testing.assert_array_equal(greedy(session, 10), wanted)
+    session.restore(early)
+    session.extend(ids[90:290])
+    np.testing.assert_array_equal(greedy(session, 10), wanted)
+
+
+@pytest.mark.parametrize("at", [1, 3, 4, 127, 128, 129, 300])
+def test_payload_round_trip_is_bit_identical(engine: Engine, ids: list[int], at: int) -> None:
+    session = engine.session(CTX)
+    session.sync(ids[:at])
+    stream = io.BytesIO()
+    session.save(stream)
+    assert len(stream.getvalue()) == session.payload_bytes()
+    wanted = greedy(session, 64)
+    other = engine.session(CTX)
+    stream.seek(0)
+    other.load(stream)
+    assert other.tokens == ids[:at]
+    np.testing.assert_array_equal(greedy(other, 64), wanted)
+
+
+def test_payload_size_at_flash_dimensions() -> None:
+    for n in (128, 256, 2048, 65536, 1 << 20):
+        assert payload.size(FLASH, n) == 23_995_788 + 13_764 * n
+    assert payload.size(FLASH, 2048) == 52_184_460
+    for n, wanted in ((512, 31_042_956), (30_000, 436_900_428), (100_000, 1_400_385_548)):
+        assert payload.size(FLASH, n) == wanted
+
+
+def test_payload_on_disk(engine: Engine, ids: list[int], tmp_path) -> None:
+    session = engine.session(CTX)
+    session.sync(ids[:70])
+    path = tmp_path / "session.dsv4"
+    session.save(path)
+    assert [p.name for p in tmp_path.iterdir()] == ["session.dsv4"]
+    other = engine.session(CTX)
+    other.load(path)
+    np.testing.assert_array_equal(other.logits, session.logits)
+    with pytest.raises(PayloadError, match="No such file"):
+        other.load(tmp_path / "absent")
+
+
+def _payload(engine: Engine, ids: list[int], n: int = 70, ctx: int = CTX) -> bytearray:
+    session = engine.session(ctx)
+    session.sync(ids[:n])
+    stream = io.BytesIO()
+    session.save(stream)
+    return bytearray(stream.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("word", "value", "says"),
+    [
+        (0, 1, "magic"),
+        (1, 2, "version"),
+        (2, CTX + 1, "context"),
+        (3, 5, "prefill cap"),
+        (4, 1, "raw rows"),
+        (5, 5, "window"),
+        (6, 1 << 30, "context"),
+        (7, 71, "bytes long"),
+        (7, 0, "holds 0 tokens"),
+        (7, CTX, "tokens"),
+        (8, 5, "layers"),
+        (9, 5, "row width"),
+        (10, 5, "indexer"),
+        (11, 5, "vocabulary"),
+        (12, 5, "raw rows"),
+        (13, 1 << 31, "outside the vocabulary"),
+    ],
+)
+def test_damaged_payload_is_refused_and_changes_nothing(
+    engine: Engine, ids: list[int], word: int, value: int, says: str
+) -> None:
+    data = _payload(engine, ids)
+    data[4 * word : 4 * word + 4] = value.to_bytes(4, "little")
+    session = engine.session(CTX)
+    session.sync(ids[:9])
+    before = session.logits.copy()
+    with pytest.raises(PayloadError, match=says):
+        session.load(io.BytesIO(data))
+    assert session.tokens == ids[:9]
+    np.testing.assert_array_equal(session.logits, before)
+
+
+def test_truncated_padded_or_nan_payload_is_refused(engine: Engine, ids: list[int]) -> None:
+    data = _payload(engine, ids)
+    session = engine.session(CTX)
+    for cut in (0, 3, 51, 52, 100, 4000, len(data) - 1):
+        with pytest.raises(PayloadError):
+            session.load(io.BytesIO(data[:cut]))
+    with pytest.raises(PayloadError, match="bytes long"):
+        session.load(io.BytesIO(data + b"x"))
+    data[-4:] = np.float32(np.nan).tobytes()
+    with pytest.raises(PayloadError, match="not finite"):
+        session.load(io.BytesIO(data))
+    counts = 52 + 4 * 70 + 4 * engine.shape.vocab
+    data = _payload(engine, ids)
+    data[counts + 8 : counts + 12] = (5).to_bytes(4, "little")
+    with pytest.raises(PayloadError, match="layer 2 has 5 compressed rows"):
+        session.load(io.BytesIO(data))
+
+
+def test_cancel_keeps_the_last_finished_chunk(engine: Engine, ids: list[int]) -> None:
+    session = engine.session(CTX)
+    layers = engine.shape.n_layers
+    asked = 0
+
+    def cancel() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 2 * layers + 3
+
+    with pytest.raises(Cancelled):
+        session.sync(ids, cancel=cancel, chunk=64)
+    assert session.tokens == ids[:128]
+    session.sync(ids, chunk=64)
+    other = engine.session(CTX)
+    other.sync(ids, chunk=64)
+    np.testing.assert_array_equal(session.logits, other.logits)
+
+
+def test_bad_input_changes_nothing(engine: Engine, ids: list[int]) -> None:
+    session = engine.session(20)
+    with pytest.raises(SessionError, match="no tokens"):
+        _ = session.logits
+    with pytest.raises(SessionError, match="empty"):
+        session.sync([])
+    with pytest.raises(ContextError):
+        session.sync(ids[:20])
+    session.sync(ids[:19])
+    for bad in (-1, engine.shape.vocab, 1 << 40):
+        with pytest.raises(TokenError, match="at position 19"):
+            session.eval(bad)
+    with pytest.raises(TokenError, match="integers"):
+        session.sync([1.5])  # type: ignore[list-item]
+    session.eval(ids[19])
+    with pytest.raises(ContextError):
+        session.eval(1)
+    assert session.tokens == ids[:20]
+    with pytest.raises(ContextError):
+        engine.session(0)
+
+
+def test_a_failure_inside_the_pass_invalidates(engine: Engine, ids: list[int]) -> None:
+    class Broken:
+        def begin(self, chunk) -> None:
+            pass
+
+        def tap(self, name, layer, value, chunk):
+            if name == "ffn_out" and layer == 3:
+                raise RuntimeError("broken")
+            return value
+
+    session = engine.session(CTX)
+    session.sync(ids[:10])
+    session.hooks = Broken()
+    with pytest.raises(RuntimeError, match="broken"):
+        session.eval(5)
+    assert not session.valid
+    assert session.tokens == []
+    session.hooks = None
+    session.sync(ids[:10])
+
+
+def test_rows_have_a_capacity() -> None:
+    rows = Rows(4, 10)
+    rows.append(np.ones((10, 4), np.float32))
+    with pytest.raises(OverflowError, match="room for 10"):
+        rows.append(np.ones((1, 4), np.float32))

@@ -201,7 +201,7 @@ class ModelShape:
         return 2 * self.hc + self.hc * self.hc
 
     def comp_width(self, layer: int) -> int:
-        """Channels of the attention compressor (engine.md 3.4): twice the head for ratio 4, once for 128, none for 0."""
+        """Channels of the attention compressor (engine.md 3.4): twice the head for ratio 4, the head for 128."""
         return {0: 0, 4: 2 * self.head_dim, 128: self.head_dim}[self.ratios[layer]]
 
     def state_rows(self, layer: int) -> int:
@@ -225,7 +225,7 @@ class ModelShape:
         return total
 
     def kv_bytes(self, tokens: int, itemsize: int = 4) -> int:
-        """Cache bytes: raw rows, compressed rows and partial windows after ``tokens`` tokens; rows in ``itemsize`` bytes."""
+        """Cache bytes after ``tokens`` tokens: rows of ``itemsize``-byte values, and the partial windows."""
         raw = self.n_layers * min(tokens, self.window) * self.head_dim
         compressed = sum(tokens // ratio * self.row_values(layer) for layer, ratio in enumerate(self.ratios) if ratio)
         return (raw + compressed) * itemsize + self.state_bytes()

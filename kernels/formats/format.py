@@ -14,6 +14,9 @@ import numpy as np
 # Values decoded per step: keeps the temporaries of a step inside the second-level cache.
 _STEP = 1 << 17
 
+# Exponent bits: all of them set means NaN or infinite. The scales inside blocks are all F16.
+_EXPONENT = {"F32": np.uint32(0x7F800000), "F16": np.uint16(0x7C00), "BF16": np.uint16(0x7F80)}
+
 
 @dataclass(frozen=True)
 class Format:
@@ -37,6 +40,24 @@ class Format:
             return ()
         return tuple(name for name in self.layout.names or () if self.layout[name].base.kind == "f")
 
+    def first_non_finite(self, raw: np.ndarray) -> int | None:
+        """Index of the first block of ``raw``, uint8 (n,), that holds a NaN or infinite scale (or value, if the format
+        has no blocks). None if all are finite, and for formats without a dequantizer."""
+        if self.layout is None or self.layout.base.kind == "i":
+            return None
+        blocks = raw.view(self.layout)
+        fields = [blocks[name] for name in self.scale_fields] or [blocks]
+        mask = _EXPONENT[self.name] if not self.scale_fields else _EXPONENT["F16"]
+        step = 1 << 20
+        for start in range(0, blocks.size, step):
+            bad = np.zeros(min(step, blocks.size - start), bool)
+            for field in fields:
+                bits = field[start : start + step].view(f"<u{field.dtype.itemsize}")
+                bad |= (bits & mask) == mask
+            if bad.any():
+                return start + int(bad.argmax())
+        return None
+
     def row_bytes(self, cols: int) -> int:
         """Bytes of one row of ``cols`` weights; ValueError unless ``cols`` is a positive multiple of the block."""
         if cols <= 0 or cols % self.block_elems:
@@ -57,7 +78,8 @@ def block_format(
     def dequantize(raw: np.ndarray) -> np.ndarray:
         raw = np.ascontiguousarray(raw)
         if raw.dtype != np.uint8 or raw.ndim == 0 or raw.shape[-1] % layout.itemsize:
-            raise ValueError(f"{name} rows are uint8 in multiples of {layout.itemsize} bytes, not {raw.dtype} {raw.shape}")
+            unit = f"uint8 in multiples of {layout.itemsize} bytes"
+            raise ValueError(f"{name} rows are {unit}, not {raw.dtype} {raw.shape}")
         blocks = raw.reshape(-1).view(layout)
         out = np.empty((blocks.size, block_elems), np.float32)
         step = max(1, _STEP // block_elems)

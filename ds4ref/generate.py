@@ -21,6 +21,7 @@ from .errors import ContextError
 if TYPE_CHECKING:
     from .sampling import Sampler
     from .session.session import Session
+    from .text.stream import StreamDecoder
     from .text.tokenizer import Tokenizer
 
 Cancel = Callable[[], bool]
@@ -66,10 +67,11 @@ class Timing:
         return self.tokens / self.decode_s if self.decode_s > 0 else 0.0
 
 
-def check_fits(n_tokens: int, ctx: int) -> None:
-    """Raise ContextError unless a prompt of ``n_tokens`` leaves at least one free slot (session_kv.md 2)."""
-    if n_tokens >= ctx:
-        raise ContextError(f"the prompt has {n_tokens} tokens, but a context of {ctx} takes at most {ctx - 1}")
+def check_fits(n_tokens: int, ctx: int, room: int = 1) -> None:
+    """Raise ContextError unless a prompt of ``n_tokens`` leaves ``room`` slots free (session_kv.md 2: at least one;
+    two where an answer is to follow, text.md 13.3)."""
+    if n_tokens + room > ctx:
+        raise ContextError(f"the prompt has {n_tokens} tokens, a context of {ctx} takes at most {max(ctx - room, 0)}")
 
 
 def prefill(
@@ -130,7 +132,7 @@ class Generation:
         self.finish = ""
 
     def __iter__(self) -> Iterator[Piece]:
-        from .text.tokenizer import StreamDecoder
+        from .text.stream import StreamDecoder
 
         decoder = StreamDecoder(self.tokenizer)
         try:
@@ -142,7 +144,7 @@ class Generation:
         if tail:
             yield Piece(None, tail, self.thinking)
 
-    def _decode(self, decoder) -> Iterator[Piece]:
+    def _decode(self, decoder: StreamDecoder) -> Iterator[Piece]:
         timing, tok = self.timing, self.tokenizer
         while True:
             if self.cancel():
@@ -163,7 +165,6 @@ class Generation:
                 # Bytes held from before a tag can never be completed after it: they belong to the old state.
                 text, was = decoder.finish(), self.thinking
                 self.thinking = token == tok.think_open
-                decoder.reset()
                 piece = Piece(token, text, was)
             else:
                 piece = Piece(token, decoder.feed(token), self.thinking)

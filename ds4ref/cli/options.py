@@ -19,6 +19,8 @@ from ..errors import UsageError
 
 INT_MAX = 2**31 - 1
 SEED_MAX = 2**64 - 1
+MAX_TOP_K = 128
+"""Most alternatives per step in a logprob dump (tools.md 4.5)."""
 
 
 def integer(lo: int = 1, hi: int = INT_MAX) -> Callable[[str], int]:
@@ -55,15 +57,6 @@ def choice(*names: str) -> Callable[[str], str]:
         return text
 
     return parse
-
-
-def utf8(text: str) -> str:
-    """An argument that is real text: bytes that were not UTF-8 arrive as lone surrogates and are refused."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise argparse.ArgumentTypeError("the argument is not valid UTF-8") from None
-    return text
 
 
 class Parser(argparse.ArgumentParser):

@@ -1,0 +1,247 @@
+"""What every command shares: how it fails, how it writes, how it talks to a terminal.
+
+    prog: what failed: why          one line on stderr; exit code 2 for usage, 1 for failure, 130 for Ctrl-C
+    DS4_DEBUG=1                     shows the traceback behind that line
+    NO_COLOR, TERM=dumb             no escape sequences
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from ..errors import DataError, Ds4Error, UsageError
+from ..files import atomic_write
+
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+GREY, CYAN, RESET = "\x1b[90m", "\x1b[36m", "\x1b[0m"
+
+
+# ---------------------------------------------------------------------------------------------------- running
+
+
+def run(prog: str, body: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
+    """Run a command's ``body`` and turn whatever happens into an exit code and at most one line on stderr."""
+    prepare_streams()
+    try:
+        with _sigterm_unwinds():
+            code = body(sys.argv[1:] if argv is None else argv)
+            sys.stdout.flush()
+        return code
+    except UsageError as error:
+        return _fail(prog, error, f"{error}; see {prog} --help")
+    except Ds4Error as error:
+        return _fail(prog, error, str(error))
+    except KeyboardInterrupt as error:
+        return _fail(prog, error, "interrupted", EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        return EXIT_BROKEN_PIPE  # the reader left: nothing to say, as with `yes | head`
+    except MemoryError as error:
+        return _fail(prog, error, "not enough memory" + (f": {error}" if str(error) else ""))
+    except OSError as error:
+        return _fail(prog, error, _os_reason(error))
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        return _fail(prog, error, f"internal error: {why} (a bug; DS4_DEBUG=1 shows where)")
+    finally:
+        _flush_or_drop(sys.stdout)
+
+
+def prepare_streams() -> None:
+    """UTF-8 whatever the locale says; a stream closed by the caller becomes the null device."""
+    for name, mode, errors in (("stdin", "r", "surrogateescape"), ("stdout", "w", "replace"), ("stderr", "w", "replace")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode))
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors=errors)
+
+
+@contextmanager
+def _sigterm_unwinds() -> Iterator[None]:
+    """SIGTERM ends the command through its ``finally`` blocks, so that no temporary file stays behind."""
+
+    def stop(signum: int, frame: object) -> None:
+        raise SystemExit(128 + signum)
+
+    try:
+        before = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not the main thread: the embedding program decides
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _fail(prog: str, error: BaseException, message: str, code: int | None = None) -> int:
+    if os.environ.get("DS4_DEBUG", "") not in ("", "0"):
+        import traceback
+
+        traceback.print_exception(error)
+    say(prog, " ".join(message.split("\n")))
+    return getattr(error, "exit_code", 1) if code is None else code
+
+
+def _flush_or_drop(stream: IO[str]) -> None:
+    """Flush; if that fails, point the descriptor at the null device so that the interpreter's exit stays quiet."""
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        except (OSError, ValueError):
+            pass
+
+
+def _os_reason(error: OSError) -> str:
+    what = os.fsdecode(error.filename) if error.filename is not None else "input/output"
+    return f"{what}: {error.strerror or error}"
+
+
+# ----------------------------------------------------------------------------------------------------- talking
+
+
+def say(prog: str, message: str) -> None:
+    """One line ``prog: message`` on stderr; a closed stderr is no reason to fail."""
+    try:
+        sys.stderr.write(f"{prog}: {message}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        pass
+
+
+def is_tty(stream: Any) -> bool:
+    """True when ``stream`` is a terminal that understands cursor movement."""
+    try:
+        return stream.isatty() and os.environ.get("TERM", "") != "dumb"
+    except (AttributeError, ValueError):
+        return False
+
+
+def has_colour(stream: Any) -> bool:
+    """True when ``stream`` is a terminal and neither NO_COLOR nor TERM=dumb forbids colours."""
+    return is_tty(stream) and not os.environ.get("NO_COLOR")
+
+
+def tint(text: str, colour: str, stream: Any) -> str:
+    """``text`` in ``colour`` where ``stream`` takes colours."""
+    return f"{colour}{text}{RESET}" if has_colour(stream) else text
+
+
+class Progress:
+    """A progress line ``what: done/total (p.p%)`` that rewrites itself; silent unless stderr is a terminal.
+
+    Call it with (done, total) as often as wanted: it draws at most ten times a second. Leaving the ``with`` block
+    wipes the line.
+    """
+
+    def __init__(self, what: str):
+        self.what, self.live = what, is_tty(sys.stderr)
+        self._drawn = 0.0
+        self._shown = False
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if not self.live or (done < total and now - self._drawn < 0.1):
+            return
+        self._drawn, self._shown = now, True
+        line = f"{self.what}: {done}/{total} ({100.0 * done / max(total, 1):.1f}%)"
+        sys.stderr.write("\r" + tint(line, CYAN, sys.stderr) + "\x1b[K")
+        sys.stderr.flush()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._shown = False
+
+
+class Interrupt:
+    """Ctrl-C as a question instead of an exception, for the length of a ``with`` block.
+
+    Calling it answers "has the user asked to stop?", which is what prefill and decode want as ``cancel``. A second
+    Ctrl-C does not wait for them to ask: it raises KeyboardInterrupt.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def __call__(self) -> bool:
+        return self.requested
+
+    def _handle(self, signum: int, frame: object) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+
+    def __enter__(self) -> Interrupt:
+        self._before = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+
+# ------------------------------------------------------------------------------------------------------- files
+
+
+def read_text(path: str, what: str) -> str:
+    """The text in ``path`` ("-" is stdin), exactly as it stands; UsageError if it cannot be read.
+
+    Bytes that are not UTF-8 become lone surrogates, as in command line arguments; the tokenizer knows them.
+    """
+    try:
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {what} {path}: {error.strerror}") from None
+    return data.decode("utf-8", "surrogateescape")
+
+
+def check_output(path: str) -> None:
+    """Fail early when ``path`` could not be written later, before minutes of computing."""
+    target = Path(path)
+    folder = target.resolve().parent
+    if target.is_dir():
+        reason = os.strerror(errno.EISDIR)
+    elif not folder.is_dir():
+        reason = f"no folder {folder}"
+    elif _is_special(target):
+        reason = "" if os.access(target, os.W_OK) else os.strerror(errno.EACCES)
+    else:
+        reason = "" if os.access(folder, os.W_OK) else f"no permission to write in {folder}"
+    if reason:
+        raise DataError(f"cannot write {path}: {reason}")
+
+
+@contextmanager
+def atomic_output(path: str) -> Iterator[IO[bytes]]:
+    """A binary file that appears under ``path`` complete or not at all; OSError becomes DataError.
+
+    A link stays a link: the file it points to is replaced. Devices and pipes are written directly.
+    """
+    target = Path(path)
+    try:
+        with open(target, "wb") if _is_special(target) else atomic_write(target.resolve()) as out:
+            yield out
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _is_special(path: Path) -> bool:
+    return path.exists() and not path.is_file() and not path.is_dir()

@@ -1,0 +1,223 @@
+"""``ds4``: generate, chat, and dump what a DeepSeek V4 model computes.
+
+This module only reads the command line and picks the mode; each mode is a module of its own, imported when chosen,
+so that ``ds4 --help`` starts at once. Left out on purpose: speculative decoding, steering and imatrix collection.
+
+    ds4 -p "Why is the sky blue?" --temp 0 -n 200
+    ds4 -m model.gguf --dump-logits out.npz --token-ids ids.json --numerics exact
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+
+from .. import __version__
+from ..backends import BACKENDS, DEFAULT_BACKEND
+from ..errors import UsageError
+from ..numerics import DEFAULT_MODE, MODES
+from .common import check_output, run
+from .options import MAX_TOP_K, SEED_MAX, Parser, choice, integer, number
+
+PROG = "ds4"
+DEFAULT_SYSTEM = "You are a helpful assistant"
+
+USAGE = """ds4 -p TEXT | --prompt-file FILE [options]     one answer on stdout
+       ds4 [options]                                  chat (one line per turn if stdin is not a terminal)
+       ds4 --inspect [FILE]                           what is in a model file
+       ds4 --dump-... | --perplexity-file FILE        numbers instead of text"""
+
+EPILOG = """\
+examples:
+  ds4 -p "Why is the sky blue?" -n 200             one answer, thinking first
+  ds4 --nothink --temp 0 --prompt-file q.txt       greedy, no thinking
+  ds4 -m model.gguf                                chat; /help lists the commands
+  ds4 --inspect model.gguf                         shape, tensors, bytes per token
+  ds4 -p Hi --dump-logprobs out.json -n 8          greedy steps with the 20 best alternatives
+  ds4 --token-ids ids.json --dump-logits out.npz   every logit of every position
+  ds4 --perplexity-file text.txt -n 1000           score a text
+
+stdout carries the answer or the result and nothing else; notes and timing go to stderr.
+Thinking is grey on a terminal. A prompt that starts with <\uff5cbegin\u2581of\u2581sentence\uff5c> is taken as an
+already rendered chat: its special tokens are recognised, and -sys and the think flags do not
+apply. Ctrl-C ends the answer, keeps what is printed and reports the timing; a chat goes on.
+
+environment:
+  DS4_THREADS=N      default for --threads
+  DS4_LOCK_FILE=F    one ds4 at a time: while one holds a model, a second one exits 2 and names
+                     the process that holds F (unset: no lock; small models run side by side)
+  DS4_DEBUG=1        show the traceback behind an error
+  NO_COLOR=1         no colours
+
+exit codes: 0 done (also at the length limit), 1 failure, 2 usage or lock,
+            130 Ctrl-C before the answer was complete"""
+
+UNAVAILABLE = {
+    **dict.fromkeys(("--mtp", "--mtp-draft", "--mtp-margin"), "no speculative decoding in this engine"),
+    **dict.fromkeys(("--dir-steering-file", "--dir-steering-ffn", "--dir-steering-attn"), "no steering"),
+    **dict.fromkeys(
+        ("--imatrix-dataset", "--imatrix-out", "--imatrix-max-prompts", "--imatrix-max-tokens"),
+        "no importance matrix collection",
+    ),
+    **dict.fromkeys(
+        ("--metal", "--metal-graph-test", "--metal-graph-full-test", "--metal-graph-prompt-test"),
+        f"no Metal backend (there are: {', '.join(BACKENDS)})",
+    ),
+    "--metal-graph-generate": "removed from ds4 too",
+    "--cuda": f"no CUDA backend (there are: {', '.join(BACKENDS)})",
+    "--quality": f"choose the arithmetic with --numerics {'|'.join(MODES)}",
+    "--head-test": "use --dump-logits",
+    "--first-token-test": "use --dump-logprobs FILE -n 1",
+    "--server": "the server is a command of its own",
+}
+
+
+def build_parser() -> Parser:
+    parser = Parser(
+        PROG,
+        usage=USAGE,
+        description="Run a DeepSeek V4 model: a reference engine on the CPU.",
+        epilog=EPILOG,
+        unavailable=UNAVAILABLE,
+    )
+    g = parser.add_argument_group("model and engine")
+    g.add_argument("-m", "--model", metavar="FILE", help="GGUF file (default: ./ds4flash.gguf if there, else the "
+                   "small embedded model; stderr says which)")  # fmt: skip
+    g.add_argument("-c", "--ctx", metavar="N", type=integer(), default=32768, help="context, tokens (32768)")
+    g.add_argument("--backend", metavar="NAME", type=choice(*BACKENDS), default=DEFAULT_BACKEND,
+                   help="cpu: fast kernels; reference: plain NumPy, slow and readable (cpu)")  # fmt: skip
+    g.add_argument("--cpu", action="store_const", const="cpu", dest="backend", help="the same as --backend cpu")
+    g.add_argument("--numerics", metavar="MODE", type=choice(*MODES), default=DEFAULT_MODE,
+                   help="what is rounded. exact: nothing, as Hugging Face in float32; qat: the cache roundings the "
+                   f"model was trained with; ds4: qat + ds4's integer activations ({DEFAULT_MODE})")  # fmt: skip
+    g.add_argument("-t", "--threads", metavar="N", type=integer(), help="CPU threads (all cores)")
+    g.add_argument("--warm-weights", action="store_true", help="read the whole file before starting the clock")
+    g.add_argument("--strict", action="store_true", help="insist on DeepSeek V4 Flash: every metadata key checked")
+
+    g = parser.add_argument_group("prompt")
+    g.add_argument("-p", "--prompt", metavar="TEXT", help="the user's message")
+    g.add_argument("--prompt-file", metavar="FILE", help="the same from a file, exactly as it stands (- is stdin)")
+    g.add_argument("--token-ids", metavar="FILE", help="a JSON list of token ids instead of text; no chat markup")
+    g.add_argument("-sys", "--system", metavar="TEXT", default=DEFAULT_SYSTEM,
+                   help=f'system text, "" for none ("{DEFAULT_SYSTEM}")')  # fmt: skip
+    g.add_argument("--think", action="store_const", const="high", dest="think", default="high",
+                   help="think before answering (default)")  # fmt: skip
+    g.add_argument("--think-max", action="store_const", const="max", dest="think",
+                   help="think without limit; needs --ctx >= 393216, else it is --think")  # fmt: skip
+    g.add_argument("--nothink", action="store_const", const="none", dest="think", help="answer at once")
+
+    g = parser.add_argument_group("sampling")
+    g.add_argument("-n", "--tokens", metavar="N", type=integer(), default=50000, help="most tokens to generate; "
+                   "clipped to the context (50000)")  # fmt: skip
+    g.add_argument("--temp", metavar="F", type=number(0, 100), default=1.0, help="temperature; 0 is greedy (1)")
+    g.add_argument("--top-k", metavar="N", type=integer(0, 1024), default=0, help="only the N best; 0 is all (0)")
+    g.add_argument("--top-p", metavar="F", type=number(0, 1), default=1.0, help="nucleus mass (1)")
+    g.add_argument("--min-p", metavar="F", type=number(0, 1), default=0.05, help="drop tokens less likely than F "
+                   "times the best (0.05)")  # fmt: skip
+    g.add_argument("--seed", metavar="N", type=integer(1, SEED_MAX), help="repeatable draws (from the clock)")
+
+    g = parser.add_argument_group("results instead of text (files appear complete or not at all)")
+    g.add_argument("--inspect", metavar="FILE", nargs="?", const="", help="describe a model file and stop")
+    g.add_argument("--dump-tokens", action="store_true", help="token ids and pieces of the prompt, special tokens "
+                   "recognised, no chat markup added")  # fmt: skip
+    g.add_argument("--dump-logprobs", metavar="FILE", help="greedy continuation with its alternatives, as JSON")
+    g.add_argument("--logprobs-top-k", metavar="N", type=integer(), default=20, help="alternatives per step, at most "
+                   f"{MAX_TOP_K} (20)")  # fmt: skip
+    g.add_argument("--dump-logits", metavar="FILE", help=".npz with ids (T,) int32 and logits (T, vocab) float32")
+    g.add_argument("--perplexity-file", metavar="FILE", help="teacher-forced likelihood of a text after its first 32 "
+                   "tokens; -n limits how many are scored")  # fmt: skip
+    g.add_argument("--one-by-one", action="store_true", help="with the two above: the decode path, not prefill")
+    g.add_argument("--prefill-chunk", metavar="N", type=integer(), help="tokens per prefill step")
+    g.add_argument("--stats", metavar="FILE", help="one-shot: timing, seed and model identity as JSON")
+
+    g = parser.add_argument_group("help")
+    g.add_argument("-h", "--help", action="store_true", help="this text")
+    g.add_argument("--version", action="store_true", help="version")
+    return parser
+
+
+def pick_mode(args: Namespace) -> str:
+    """The mode the flags ask for; UsageError for flags that contradict each other. Loads nothing."""
+    sources = [
+        flag
+        for flag, value in (
+            ("--prompt", args.prompt),
+            ("--prompt-file", args.prompt_file),
+            ("--token-ids", args.token_ids),
+        )
+        if value is not None
+    ]
+    modes = [
+        flag
+        for flag, on in (
+            ("--dump-tokens", args.dump_tokens),
+            ("--inspect", args.inspect is not None),
+            ("--perplexity-file", args.perplexity_file is not None),
+            ("--dump-logits", args.dump_logits is not None),
+            ("--dump-logprobs", args.dump_logprobs is not None),
+        )
+        if on
+    ]
+    if len(modes) > 1:
+        raise UsageError(f"choose one of {' and '.join(modes)}")
+    if len(sources) > 1:
+        raise UsageError(f"one prompt source only: {' or '.join(sources)}")
+    mode = modes[0] if modes else ("one-shot" if sources else "chat")
+    if mode in ("--inspect", "--perplexity-file") and sources:
+        raise UsageError(f"{mode} and {sources[0]} do not go together")
+    if mode in ("--dump-tokens", "--dump-logprobs", "--dump-logits") and not sources:
+        raise UsageError(f"{mode} needs a prompt: -p, --prompt-file or --token-ids")
+    if mode == "--dump-tokens" and args.token_ids is not None:
+        raise UsageError("--dump-tokens needs text: -p or --prompt-file")
+    if args.one_by_one and mode not in ("--dump-logits", "--perplexity-file"):
+        raise UsageError("--one-by-one goes with --dump-logits or --perplexity-file")
+    if args.one_by_one and args.prefill_chunk:
+        raise UsageError("--one-by-one and --prefill-chunk do not go together")
+    if args.stats is not None and mode != "one-shot":
+        raise UsageError("--stats goes with a one-shot prompt")
+    return mode
+
+
+def body(argv: Sequence[str]) -> int:
+    parser = build_parser()
+    args = parser.parse(argv)
+    if args.help:
+        parser.print_help()
+        return 0
+    if args.version:
+        print(f"{PROG} {__version__} (ds4ref)")
+        return 0
+    mode = pick_mode(args)
+    for path in (args.dump_logprobs, args.dump_logits, args.stats):
+        if path is not None:
+            check_output(path)
+    if mode == "--inspect":
+        from .inspect import inspect
+
+        return inspect(args)
+    if mode == "chat":
+        from .chat import chat
+
+        return chat(args)
+    if mode == "one-shot":
+        from .oneshot import oneshot
+
+        return oneshot(args)
+    from . import dump
+
+    return {
+        "--dump-tokens": dump.dump_tokens,
+        "--dump-logprobs": dump.dump_logprobs,
+        "--dump-logits": dump.dump_logits,
+        "--perplexity-file": dump.perplexity,
+    }[mode](args)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the console script."""
+    return run(PROG, body, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

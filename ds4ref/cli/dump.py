@@ -1,0 +1,205 @@
+"""Modes of ``ds4`` that print or write numbers instead of text (tools.md 4.5, 4.7, 4.8).
+
+Files appear complete or not at all. Weights are touched only after everything cheap has been checked.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sys
+import zipfile
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from ..errors import ContextError, DataError, TextError
+from ..generate import Timing, check_fits, prefill
+from .common import Progress, atomic_output, read_text
+from .model import choose_model, identity, open_engine
+from .options import MAX_TOP_K
+from .prompt import check_ids, encode, read_source, think_mode
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..session.session import Session
+    from ..text.tokenizer import Tokenizer
+
+PROG = "ds4"
+PERPLEXITY_CONTEXT = 32
+LOGIT_ROWS = 512
+DECODE_ROWS = 64
+
+
+# ------------------------------------------------------------------------------------------------- --dump-tokens
+
+
+def dump_tokens(args: Namespace) -> int:
+    """``[id, id, ...]``, then one line ``%6d  piece`` per token; special tokens recognised, nothing added."""
+    from ..text.tokenizer import Tokenizer
+    from ..weights.gguf import GGUFFile
+
+    source = read_source(args)
+    with GGUFFile.open(choose_model(PROG, args.model).path) as gguf:
+        tok = Tokenizer.from_gguf(gguf)
+    ids = tok.encode_rendered(source.text)
+    print(f"[{', '.join(map(str, ids))}]")
+    for token in ids:
+        print(f"{token:6d}  {tok.token_string(token)}")
+    return 0
+
+
+# ----------------------------------------------------------------------------------------------- --dump-logprobs
+
+
+def dump_logprobs(args: Namespace) -> int:
+    """Greedy continuation with the best alternatives of every step, as JSON (tools.md 4.5)."""
+    source = read_source(args)
+    mode = think_mode(PROG, args)
+    top_k = min(args.logprobs_top_k, MAX_TOP_K)
+    with open_engine(PROG, args) as engine:
+        tok = engine.tokenizer
+        ids, _ = encode(source, tok, engine.shape.vocab, args.system, mode)
+        check_fits(len(ids), args.ctx)
+        session = engine.session(args.ctx)
+        with Progress(f"processing {len(ids)} input tokens") as progress:
+            prefill(session, ids, Timing(), progress=progress, chunk=args.prefill_chunk)
+        with atomic_output(args.dump_logprobs) as out:
+            head = {"source": "ds4", "prompt_tokens": len(ids), "ctx": args.ctx, "top_k": top_k}
+            lines = [f"  {json.dumps(key)}:{json.dumps(value)},\n" for key, value in head.items()]
+            out.write(("{\n" + "".join(lines) + '  "steps":[\n').encode())
+            finish = _write_steps(out, session, tok, min(args.tokens, args.ctx - len(ids)), top_k)
+            tail = {**identity(engine), "finish": finish}
+            rest = "".join(f",\n  {json.dumps(key)}:{json.dumps(value)}" for key, value in tail.items())
+            out.write(("\n  ]" + rest + "\n}\n").encode())
+    return 0
+
+
+def _write_steps(out: IO[bytes], session: Session, tok: Tokenizer, limit: int, top_k: int) -> str:
+    """Write the steps, joined by commas; returns "stop" if EOS ended them, else "length"."""
+    with Progress("decoding") as progress:
+        for step in range(limit):
+            token = session.argmax()
+            best = session.top_logprobs(top_k)
+            alternatives = ",".join(
+                f'{{"token":{token_json(tok, other)},"logit":{number_json(logit)},"logprob":{number_json(logprob)}}}'
+                for other, logit, logprob in best
+            )
+            line = f'{{"step":{step},"selected":{token_json(tok, token)},"top_logprobs":[{alternatives}]}}'
+            out.write((",\n" if step else "").encode() + b"    " + line.encode())
+            progress(step + 1, limit)
+            if token == tok.eos:
+                return "stop"
+            if step + 1 < limit:
+                session.eval(token)
+    return "length"
+
+
+def token_json(tok: Tokenizer, token: int) -> str:
+    """``{"id":..,"text":"..","bytes":[..]}``; ``bytes`` is authoritative."""
+    raw = tok.token_bytes(token)
+    return f'{{"id":{token},"text":"{escape(raw)}","bytes":[{",".join(map(str, raw))}]}}'
+
+
+def escape(raw: bytes) -> str:
+    """``raw`` as the inside of a JSON string: UTF-8 stays readable, in anything else every byte >= 0x80 becomes
+    ``\\u00xx``."""
+    try:
+        text, broken = raw.decode("utf-8"), False
+    except UnicodeDecodeError:
+        text, broken = raw.decode("latin-1"), True
+    return "".join(
+        _SHORT.get(c) or (f"\\u{ord(c):04x}" if c < " " or (broken and c >= "\x80") else c) for c in text
+    )
+
+
+_SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def number_json(value: float) -> str:
+    """``%.9g``, which float32 survives; null for what JSON cannot say."""
+    return f"{value:.9g}" if math.isfinite(value) else "null"
+
+
+# ------------------------------------------------------------------------------------------------- --dump-logits
+
+
+def dump_logits(args: Namespace) -> int:
+    """An .npz with ``ids`` (T,) int32 and ``logits`` (T, vocab) float32, streamed: memory stays bounded."""
+    import numpy as np
+
+    source = read_source(args)
+    mode = think_mode(PROG, args)
+    with open_engine(PROG, args) as engine:
+        vocab = engine.shape.vocab
+        if source.ids is None:
+            ids, _ = encode(source, engine.tokenizer, vocab, args.system, mode)
+        else:  # works on a file without a vocabulary too
+            ids = check_ids(source.ids, vocab, source.where)
+        check_fits(len(ids), args.ctx)
+        check_space(args.dump_logits, len(ids) * vocab * 4)
+        session = engine.session(args.ctx)
+        with atomic_output(args.dump_logits) as out, zipfile.ZipFile(out, "w") as archive:
+            with archive.open(zipfile.ZipInfo("ids.npy"), "w") as member:
+                np.lib.format.write_array(member, np.asarray(ids, np.int32))
+            with archive.open(zipfile.ZipInfo("logits.npy"), "w", force_zip64=True) as member:
+                shape = (len(ids), vocab)
+                np.lib.format.write_array_header_1_0(
+                    member, {"descr": "<f4", "fortran_order": False, "shape": shape}
+                )
+                with Progress("evaluating tokens") as progress:
+                    for start, logits in walk(session, ids, args):
+                        member.write(np.ascontiguousarray(logits, "<f4").data)
+                        progress(start + len(logits), len(ids))
+    return 0
+
+
+def walk(session: Session, ids: Sequence[int], args: Namespace) -> Iterator[tuple[int, np.ndarray]]:
+    """Evaluate ``ids`` from an empty session; yields (first position, logits (n, vocab)) chunk by chunk."""
+    size = DECODE_ROWS if args.one_by_one else args.prefill_chunk or LOGIT_ROWS
+    for start in range(0, len(ids), size):
+        part = ids[start : start + size]
+        yield start, session.extend(part, chunk=size, one_by_one=args.one_by_one)
+
+
+def check_space(path: str, needed: int) -> None:
+    """DataError when the disk clearly cannot hold ``needed`` bytes."""
+    target = Path(path).resolve()
+    if not target.is_file() and target.exists():
+        return  # a device or a pipe
+    free = shutil.disk_usage(target.parent).free
+    if needed > free:
+        raise DataError(f"cannot write {path}: it needs {needed / 1e9:.1f} GB, the disk has {free / 1e9:.1f} GB left")
+
+
+# --------------------------------------------------------------------------------------------- --perplexity-file
+
+
+def perplexity(args: Namespace) -> int:
+    """Teacher-forced likelihood of a text after its first 32 tokens; one line on stdout (tools.md 4.8)."""
+    from ..sampling import token_logprob
+
+    text = read_text(args.perplexity_file, "text")
+    if args.ctx <= PERPLEXITY_CONTEXT:
+        raise ContextError(f"perplexity needs a context of more than {PERPLEXITY_CONTEXT} tokens, --ctx is {args.ctx}")
+    with open_engine(PROG, args) as engine:
+        ids = engine.tokenizer.encode(text)
+        scored = min(len(ids) - PERPLEXITY_CONTEXT, args.tokens, args.ctx - PERPLEXITY_CONTEXT)
+        if scored < 1:
+            raise TextError(
+                f"{args.perplexity_file} has {len(ids)} tokens: more than {PERPLEXITY_CONTEXT} are needed to score any"
+            )
+        nll, last = 0.0, PERPLEXITY_CONTEXT + scored - 1
+        with Progress("perplexity scored") as progress:
+            for start, logits in walk(engine.session(args.ctx), ids[:last], args):
+                for row in range(max(0, PERPLEXITY_CONTEXT - 1 - start), len(logits)):
+                    nll -= token_logprob(logits[row], ids[start + row + 1])
+                progress(max(0, start + len(logits) - PERPLEXITY_CONTEXT + 1), scored)
+    average = nll / scored
+    value = math.exp(average) if average < 700 else math.inf
+    print(f"tokens={len(ids)} scored={scored} nll={nll:.9f} avg_nll={average:.9f} ppl={value:.9f}")
+    sys.stdout.flush()
+    return 0

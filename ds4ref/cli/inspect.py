@@ -1,0 +1,24 @@
+"""``ds4 --inspect``: what is in a model file, from its header alone."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from ..weights.gguf import GGUFFile
+from .model import choose_model
+
+PROG = "ds4"
+
+
+def inspect(args: Namespace) -> int:
+    """Print the report of the file named after --inspect or -m; no tensor byte is read."""
+    path = choose_model(PROG, args.inspect or args.model).path
+    if args.strict:
+        from ..shape import check_flash
+
+        with GGUFFile.open(path) as gguf:
+            check_flash(gguf)
+    from ..weights import report
+
+    print(report.report(path))
+    return 0

@@ -1,0 +1,162 @@
+"""Which model file a command runs, and the engine on it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ModelFileError, UsageError
+from .common import Progress, say
+from .options import integer
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+    from ..weights.gguf import GGUFFile
+
+LOCAL_MODEL = "ds4flash.gguf"
+MAX_THREADS = 32
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """A model file and why it was taken ("given", "found", "embedded")."""
+
+    path: Path
+    why: str
+
+    def __str__(self) -> str:
+        if self.why == "embedded":
+            return f"the embedded model ({self.path}; no ./{LOCAL_MODEL} here)"
+        return str(self.path)
+
+
+def choose_model(prog: str, given: str | None) -> ModelChoice:
+    """The file of ``-m``, else ./ds4flash.gguf, else the embedded model, which is built on its first use.
+
+    Says on stderr which one unless the user named it. Raises ModelFileError if the file cannot be opened.
+    """
+    if given is not None:
+        choice = ModelChoice(Path(given), "given")
+    elif os.path.lexists(LOCAL_MODEL):
+        choice = ModelChoice(Path(LOCAL_MODEL), "found")
+    else:
+        from ..nano import embedded_path
+
+        choice = ModelChoice(Path(embedded_path()), "embedded")
+    try:
+        with open(choice.path, "rb"):
+            pass
+    except OSError as error:
+        raise ModelFileError(str(choice.path), f"cannot open the model: {error.strerror}") from None
+    if choice.why != "given":
+        say(prog, f"model: {choice}")
+    return choice
+
+
+@contextmanager
+def single_instance(prog: str) -> Iterator[None]:
+    """Hold the lock file of DS4_LOCK_FILE while the block runs; UsageError (exit 2) names the process that has it.
+
+    ds4 always locks, because two 80 GB models do not fit one machine. Here a lock is taken only when asked for.
+    """
+    path = os.environ.get("DS4_LOCK_FILE")
+    if not path:
+        yield
+        return
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise UsageError(f"cannot open lock file {path}: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            raise UsageError(f"another {prog} is running (pid {holder} holds {path})") from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(fd)
+
+
+def threads(given: int | None) -> int | None:
+    """``--threads``, else DS4_THREADS, else None for the engine's own default; at most 32 (tools.md 0.2)."""
+    text = os.environ.get("DS4_THREADS")
+    if given is None and text:
+        try:
+            given = integer()(text)
+        except Exception as error:
+            raise UsageError(f"invalid value for DS4_THREADS: {text}: {error}") from None
+    return None if given is None else min(given, MAX_THREADS)
+
+
+@contextmanager
+def open_engine(prog: str, args: Namespace) -> Iterator[Engine]:
+    """The engine that ``args`` asks for, under the instance lock if there is one."""
+    n = threads(args.threads)
+    with single_instance(prog):
+        choice = choose_model(prog, args.model)
+        from ..engine import Engine
+
+        if args.warm_weights:
+            warm(prog, choice.path)
+        with Engine.open(
+            choice.path, backend=args.backend, numerics=args.numerics, threads=n, strict=args.strict
+        ) as engine:
+            yield engine
+
+
+def warm(prog: str, path: Path) -> None:
+    """Read one byte of every page, so that decode does not wait for the disk; says how much and how long."""
+    import numpy as np
+
+    data = np.memmap(path, np.uint8, "r")
+    page, step = os.sysconf("SC_PAGE_SIZE"), GIB // 4
+    say(prog, f"warming {len(data) / GIB:.2f} GiB of {path}")
+    start, checksum = time.perf_counter(), 0
+    with Progress("warming weights") as progress:
+        for at in range(0, len(data), step):
+            checksum += int(data[at : at + step : page].sum(dtype=np.uint64))
+            progress(min(at + step, len(data)), len(data))
+    say(prog, f"warmed in {time.perf_counter() - start:.1f} s (checksum {checksum:08x})")
+
+
+def identity(engine: Engine) -> dict[str, Any]:
+    """What a result file says about where it came from. The digest covers metadata and tensor directory, not the
+    weights: hashing 80 GB would take longer than most dumps."""
+    from .. import __version__
+
+    gguf = engine.gguf
+    return {
+        "engine": f"ds4ref {__version__}",
+        "model": {
+            "name": gguf.metadata.get("general.name"),
+            "file": Path(engine.path).name,
+            "bytes": gguf.size,
+            "header_sha256": header_digest(gguf),
+        },
+        "backend": engine.backend,
+        "numerics": engine.model.numerics.name,
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def header_digest(gguf: GGUFFile) -> str:
+    """SHA-256 of everything before the first tensor's data."""
+    left = min((t.offset for t in gguf.tensors.values()), default=gguf.size)
+    digest = hashlib.sha256()
+    with open(gguf.path, "rb") as file:
+        while left > 0 and (block := file.read(min(left, 1 << 20))):
+            digest.update(block)
+            left -= len(block)
+    return digest.hexdigest()

@@ -1,0 +1,110 @@
+"""One prompt, one answer on stdout, the timing on stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from ..errors import Cancelled
+from ..generate import Generation, Timing, check_fits, prefill
+from .common import CYAN, EXIT_INTERRUPTED, Interrupt, Progress, atomic_output, say, tint
+from .model import identity, open_engine
+from .options import SEED_MAX
+from .printer import Printer
+from .prompt import encode, read_source, think_mode
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+    from ..sampling import Sampler
+
+PROG = "ds4"
+
+
+def oneshot(args: Namespace) -> int:
+    """Run ``ds4 -p``; returns the exit code."""
+    source = read_source(args)
+    mode = think_mode(PROG, args)
+    with open_engine(PROG, args) as engine:
+        ids, thinking = encode(source, engine.tokenizer, engine.shape.vocab, args.system, mode)
+        check_fits(len(ids), args.ctx, room=2)
+        return answer(engine, args, ids, thinking)
+
+
+def answer(engine: Engine, args: Namespace, ids: list[int], thinking: bool) -> int:
+    """Prefill ``ids``, stream the answer, report the timing. Ctrl-C keeps what is there and exits 130."""
+    session = engine.session(args.ctx)
+    timing = Timing()
+    seed = fresh_seed(args)
+    with Interrupt() as interrupt:
+        try:
+            with Progress(f"processing {len(ids)} input tokens") as progress:
+                prefill(session, ids, timing, progress=progress, cancel=interrupt, chunk=args.prefill_chunk)
+        except Cancelled:
+            say(PROG, f"interrupted after {timing.prefill_tokens} of {len(ids)} prompt tokens")
+            report(timing)
+            return EXIT_INTERRUPTED
+        generation = Generation(
+            session,
+            engine.tokenizer,
+            make_sampler(args, seed),
+            limit=args.tokens,
+            thinking=thinking,
+            cancel=interrupt,
+            timing=timing,
+        )
+        try:
+            with Printer() as show:
+                for piece in generation:
+                    show(piece)
+        finally:
+            report(timing)
+    if args.stats is not None:
+        write_stats(args.stats, engine, args, timing, generation, seed)
+    return EXIT_INTERRUPTED if generation.finish == "cancelled" else 0
+
+
+def report(timing: Timing) -> None:
+    """The timing line (tools.md 9.2): engine time only, printing excluded."""
+    line = f"{PROG}: prefill: {timing.prefill_tps:.2f} t/s, generation: {timing.decode_tps:.2f} t/s"
+    try:
+        print(tint(line, CYAN, sys.stderr), file=sys.stderr, flush=True)
+    except OSError:
+        pass
+
+
+def fresh_seed(args: Namespace) -> int:
+    """``--seed``, else one from the clock."""
+    return args.seed if args.seed is not None else (time.time_ns() ^ os.getpid() << 32) & SEED_MAX or 1
+
+
+def make_sampler(args: Namespace, seed: int) -> Sampler:
+    """The sampler that the flags describe."""
+    from ..sampling import Sampler
+
+    return Sampler(temperature=args.temp, top_k=args.top_k, top_p=args.top_p, min_p=args.min_p, seed=seed)
+
+
+def write_stats(
+    path: str, engine: Engine, args: Namespace, timing: Timing, generation: Generation, seed: int
+) -> None:
+    """``--stats``: the run as one JSON object; times in seconds, without the time spent printing."""
+    stats = {
+        **identity(engine),
+        "ctx": args.ctx,
+        "seed": seed if args.temp > 0 else None,
+        "temperature": args.temp,
+        "prompt_tokens": timing.reused_tokens + timing.prefill_tokens,
+        "prefill_s": timing.prefill_s,
+        "prefill_tps": timing.prefill_tps,
+        "first_token_s": timing.first_token_s,
+        "tokens": timing.tokens,
+        "decode_s": timing.decode_s,
+        "decode_tps": timing.decode_tps,
+        "finish": generation.finish,
+    }
+    with atomic_output(path) as out:
+        out.write(json.dumps(stats, indent=2).encode() + b"\n")

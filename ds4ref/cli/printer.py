@@ -1,0 +1,61 @@
+"""Generated text on its way to the user (tools.md 9.2).
+
+Think tags are hidden; thinking is grey on a terminal and ends with a forced newline; the output always ends with one.
+On a terminal, control characters that the model made up are shown as pictures instead of being obeyed.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import IO
+
+from ..generate import Piece
+from .common import GREY, RESET, has_colour
+
+_CONTROLS = {c: 0x2400 + c for c in range(32) if chr(c) not in "\n\t"} | {0x7F: 0x2421}
+_CONTROLS |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+
+
+class Printer:
+    """Prints the pieces of one answer; use it as a context manager, so that colours and lines are closed."""
+
+    def __init__(self, out: IO[str] | None = None):
+        self.out = out or sys.stdout
+        self.colour, self.tty = has_colour(self.out), self.out.isatty()
+        self._empty = True
+        self._grey = False
+        self._thinking = False
+        self._column_zero = True
+
+    def __enter__(self) -> Printer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._end_grey()
+        if self._empty or not self._column_zero:
+            self.out.write("\n")
+        self.out.flush()
+
+    def __call__(self, piece: Piece) -> None:
+        if self._thinking and not piece.thinking:
+            self._end_grey()
+            self._newline()
+        self._thinking = piece.thinking
+        if not piece.text:
+            return
+        if piece.thinking and self.colour and not self._grey:
+            self.out.write(GREY)
+            self._grey = True
+        self.out.write(piece.text.translate(_CONTROLS) if self.tty else piece.text)
+        self._column_zero, self._empty = piece.text.endswith("\n"), False
+        self.out.flush()
+
+    def _newline(self) -> None:
+        if not self._column_zero:
+            self.out.write("\n")
+            self._column_zero = True
+
+    def _end_grey(self) -> None:
+        if self._grey:
+            self.out.write(RESET)
+            self._grey = False

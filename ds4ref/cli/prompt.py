@@ -1,0 +1,136 @@
+"""From what the user typed to the token ids that the model sees (text.md 8, CLI part).
+
+The command line builds prompts piece by piece: special tokens by id, all text by plain tokenization, so that a message
+cannot smuggle in control tokens. The one exception is a prompt that starts with the BOS string: it is taken as an
+already rendered chat.
+"""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..errors import TokenError, UsageError
+from ..text.protocol import BOS
+from ..text.chat import MAX_PREFIX, THINK_MAX_MIN_CTX, mode_for_context
+from .common import read_text, say
+from .options import printable
+
+if TYPE_CHECKING:
+    from ..text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the user gave, read and checked as far as that goes without a model: ``text`` or ``ids``."""
+
+    text: str = ""
+    ids: tuple[int, ...] | None = None
+    where: str = ""
+
+
+def read_source(args: Namespace) -> Source:
+    """The prompt that the flags name. Raises UsageError for a file that cannot be read or is not what it should be."""
+    if args.token_ids is not None:
+        return Source(ids=read_ids(args.token_ids), where=args.token_ids)
+    text = args.prompt if args.prompt is not None else read_text(args.prompt_file, "prompt file")
+    if not text:
+        raise UsageError("the prompt is empty")
+    return Source(text=text)
+
+
+def read_ids(path: str) -> tuple[int, ...]:
+    """A JSON list of token ids; UsageError names the first position that is not an integer >= 0."""
+    try:
+        ids = json.loads(read_text(path, "token ids"))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"cannot read token ids {path}: not JSON: {error}") from None
+    if not isinstance(ids, list) or not ids:
+        raise UsageError(f"cannot read token ids {path}: a non-empty JSON list of integers is needed")
+    for at, value in enumerate(ids):
+        if type(value) is not int or value < 0:
+            shown = printable(json.dumps(value), 40)
+            raise UsageError(f"cannot read token ids {path}: item {at} is {shown}, not an integer >= 0")
+    return tuple(ids)
+
+
+def check_ids(ids: tuple[int, ...], vocab: int, where: str) -> list[int]:
+    """``ids`` as a list; TokenError for the first one outside the vocabulary."""
+    for at, value in enumerate(ids):
+        if value >= vocab:
+            raise TokenError(f"{where}: item {at} is {value}, but the vocabulary has {vocab} tokens (0..{vocab - 1})")
+    return list(ids)
+
+
+def think_mode(prog: str, args: Namespace) -> str:
+    """The thinking mode in force: "max" needs a large context and is "high" below it, with a warning."""
+    if args.think == "max" and mode_for_context("max", args.ctx) != "max":
+        say(
+            prog,
+            f"warning: --think-max needs --ctx >= {THINK_MAX_MIN_CTX}; ctx={args.ctx} uses normal thinking instead",
+        )
+    return mode_for_context(args.think, args.ctx)
+
+
+def encode(source: Source, tok: Tokenizer, vocab: int, system: str, mode: str) -> tuple[list[int], bool]:
+    """Token ids of a one-shot prompt, and whether the answer starts inside ``<think>``."""
+    if source.ids is not None:
+        ids = check_ids(source.ids, vocab, source.where)
+    elif source.text.startswith(BOS):
+        ids = tok.encode_rendered(source.text)
+    else:
+        transcript = Transcript(tok, system, mode)
+        transcript.open_turn(source.text)
+        return transcript.ids, transcript.thinking
+    return ids, ends_in_thinking(ids, tok)
+
+
+def ends_in_thinking(ids: list[int], tok: Tokenizer) -> bool:
+    """True if the last control token of ``ids`` is ``<think>``."""
+    for token in reversed(ids):
+        if token == tok.think_open:
+            return True
+        if token in (tok.think_close, tok.assistant, tok.user, tok.eos, tok.bos):
+            return False
+    return False
+
+
+class Transcript:
+    """A conversation as token ids: BOS, Think-Max prefix if any, system text, then turns that only ever grow."""
+
+    def __init__(self, tok: Tokenizer, system: str, mode: str):
+        self.tok, self.mode = tok, "high"
+        self.ids = [tok.bos, *(tok.encode(system) if system else ())]
+        self._prefix: list[int] = []
+        self.set_mode(mode)
+
+    @property
+    def thinking(self) -> bool:
+        """Whether the next answer starts inside ``<think>``."""
+        return self.mode != "none"
+
+    def set_mode(self, mode: str) -> bool:
+        """Switch the thinking mode for the turns to come; True if tokens already in place changed with it."""
+        self.mode = mode
+        prefix = self.tok.encode(MAX_PREFIX) if mode == "max" else []
+        changed = prefix != self._prefix
+        self.ids[1 : 1 + len(self._prefix)] = prefix
+        self._prefix = prefix
+        return changed
+
+    def open_turn(self, text: str) -> int:
+        """Append a user message and the start of the answer; returns the length to give to ``rollback``."""
+        mark, tok = len(self.ids), self.tok
+        tail = tok.think_open if self.thinking else tok.think_close
+        self.ids += [tok.user, *tok.encode(text), tok.assistant, tail]
+        return mark
+
+    def close_turn(self, answer: list[int]) -> None:
+        """Append the answer's tokens and EOS; reasoning stays (text.md 8)."""
+        self.ids += [*answer, self.tok.eos]
+
+    def rollback(self, mark: int) -> None:
+        """Forget everything after ``mark``."""
+        del self.ids[mark:]

@@ -1,0 +1,150 @@
+"""Reading the command line (tools.md 0.3, 9.1). No model is involved."""
+
+import argparse
+
+import pytest
+
+from ds4ref.cli.ds4 import build_parser, main, pick_mode
+from ds4ref.cli.options import integer, number
+from ds4ref.errors import UsageError
+
+
+def parse(*argv: str) -> argparse.Namespace:
+    return build_parser().parse(argv)
+
+
+def test_defaults_are_those_of_ds4():
+    args = parse()
+    assert (args.ctx, args.tokens, args.temp, args.top_p, args.min_p, args.top_k) == (32768, 50000, 1, 1, 0.05, 0)
+    assert (args.system, args.think, args.seed, args.logprobs_top_k) == ("You are a helpful assistant", "high", None, 20)
+
+
+def test_a_value_is_a_value_whatever_it_looks_like():
+    assert parse("-p", "--nothink").prompt == "--nothink"
+    assert parse("-p", "-5").prompt == "-5"
+    assert parse("-p", "").prompt == ""
+    assert parse("-p", "a=b").prompt == "a=b"
+    assert parse("--prompt=--think").prompt == "--think"
+    assert parse("-sys", "").system == ""
+
+
+def test_later_flags_win():
+    assert parse("--think", "--nothink").think == "none"
+    assert parse("--nothink", "--think-max").think == "max"
+    assert parse("-n", "3", "--tokens", "4").tokens == 4
+    assert parse("--backend", "reference", "--cpu").backend == "cpu"
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "1e3", "", " 1", "1_0", "0x10", "\u0661", "2147483648", "9" * 30])
+def test_integers_are_plain_and_at_least_one(text):
+    with pytest.raises(UsageError, match="invalid value for --ctx: "):
+        parse("--ctx", text)
+    with pytest.raises(argparse.ArgumentTypeError):
+        integer()(text)
+
+
+def test_largest_values():
+    assert parse("--ctx", "2147483647").ctx == 2**31 - 1
+    assert parse("--seed", str(2**64 - 1)).seed == 2**64 - 1
+    with pytest.raises(UsageError):
+        parse("--seed", str(2**64))
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-0.1", "100.5", "1e999", "1,5", "", "1_0", "--think"])
+def test_numbers_are_finite_and_in_range(text):
+    with pytest.raises(UsageError, match="invalid value for --temp: .*a number from 0 to 100 is needed"):
+        parse("--temp", text)
+    with pytest.raises(argparse.ArgumentTypeError):
+        number(0, 100)(text)
+
+
+def test_number_forms():
+    assert [parse("--temp", t).temp for t in ("0", "1e-3", ".5", "2.", "+1")] == [0, 0.001, 0.5, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--ctx"], "missing value for --ctx"),
+        (["--foo"], "unknown option: --foo"),
+        (["--foo=1"], "unknown option: --foo"),
+        (["--tmep", "1"], "unknown option: --tmep (did you mean --temp?)"),
+        (["-c5"], "unknown option: -c5"),
+        (["--prom", "x"], "unknown option: --prom"),
+        (["hello"], "unexpected argument: hello"),
+        (["--numerics", "fast"], "invalid value for --numerics: fast: choose from exact, qat, ds4"),
+        (["--backend", "tpu"], "invalid value for --backend: tpu: choose from cpu, reference"),
+        (["--mtp", "f"], "--mtp is not available here: no speculative decoding in this engine"),
+        (["--metal"], "--metal is not available here"),
+        (["-p", "a", "-x\x1b[31m"], "unknown option: -x\\x1b[31m"),
+    ],
+)
+def test_errors_name_the_flag(argv, message):
+    with pytest.raises(UsageError) as caught:
+        parse(*argv)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["-p", "a", "--prompt-file", "f"], "one prompt source only"),
+        (["-p", "a", "--token-ids", "f"], "one prompt source only"),
+        (["--dump-tokens"], "needs a prompt"),
+        (["--dump-logits", "o"], "needs a prompt"),
+        (["--dump-logprobs", "o"], "needs a prompt"),
+        (["--dump-tokens", "--token-ids", "f"], "--dump-tokens needs text"),
+        (["--perplexity-file", "f", "-p", "a"], "do not go together"),
+        (["--inspect", "-p", "a"], "do not go together"),
+        (["--dump-logits", "o", "--dump-logprobs", "o", "-p", "a"], "choose one of"),
+        (["-p", "a", "--one-by-one"], "--one-by-one goes with"),
+        (["--dump-logits", "o", "-p", "a", "--one-by-one", "--prefill-chunk", "3"], "do not go together"),
+        (["--stats", "o"], "--stats goes with"),
+    ],
+)
+def test_contradictions(argv, message):
+    with pytest.raises(UsageError, match=message):
+        pick_mode(parse(*argv))
+
+
+def test_modes():
+    assert pick_mode(parse()) == "chat"
+    assert pick_mode(parse("-p", "a")) == "one-shot"
+    assert pick_mode(parse("--token-ids", "a")) == "one-shot"
+    assert parse("--inspect").inspect == ""
+    assert parse("--inspect", "f.gguf").inspect == "f.gguf"
+    assert parse("--inspect", "-m", "f.gguf").inspect == ""
+    assert parse().inspect is None
+
+
+def test_help_counts_where_it_stands(capsys):
+    assert main(["--help", "--foo"]) == 0
+    assert "--dump-logits FILE" in capsys.readouterr().out
+    assert main(["--foo", "--help"]) == 2
+    assert capsys.readouterr().err == "ds4: unknown option: --foo; see ds4 --help\n"
+    assert main(["-n", "x", "--version"]) == 2
+    capsys.readouterr()
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("ds4 ")
+
+
+def test_help_mentions_every_flag():
+    parser = build_parser()
+    text = parser.format_help()
+    for action in parser._actions:
+        assert action.option_strings[-1] in text
+        assert action.help
+
+
+def test_every_flag_of_ds4_is_known():
+    """tools.md 9.1: whatever ds4 has is either here or says that it is not."""
+    flags = """-m --model --mtp --mtp-draft --mtp-margin -c --ctx --metal --cuda --cpu --backend -t --threads --quality
+        --warm-weights --dir-steering-file --dir-steering-ffn --dir-steering-attn -p --prompt --prompt-file -sys
+        --system -n --tokens --temp --top-p --min-p --seed --think --think-max --nothink --inspect --dump-tokens
+        --dump-logprobs --logprobs-top-k --perplexity-file --imatrix-dataset --imatrix-out --imatrix-max-prompts
+        --imatrix-max-tokens --head-test --first-token-test --metal-graph-test --metal-graph-full-test
+        --metal-graph-prompt-test --metal-graph-generate --server -h --help""".split()
+    parser = build_parser()
+    assert [f for f in flags if f not in parser._option_string_actions and f not in parser.unavailable] == []
+    assert not set(parser.unavailable) & set(parser._option_string_actions)

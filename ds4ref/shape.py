@@ -230,6 +230,16 @@ class ModelShape:
         compressed = sum(tokens // ratio * self.row_values(layer) for layer, ratio in enumerate(self.ratios) if ratio)
         return (raw + compressed) * itemsize + self.state_bytes()
 
+    def kv_read_bytes(self, tokens: int, itemsize: int = 4) -> int:
+        """Cache bytes that decoding one token reads when ``tokens`` tokens are cached (engine.md 7.3): the window, all
+        or the selected compressed rows, and the index rows once there is something to select."""
+        values = self.n_layers * min(tokens, self.window) * self.head_dim
+        for ratio in self.ratios:
+            rows = tokens // ratio if ratio else 0
+            values += (min(rows, self.index_topk) if ratio == 4 else rows) * self.head_dim
+            values += rows * self.index_dim if ratio == 4 and rows > self.index_topk else 0
+        return values * itemsize
+
     def payload_bytes(self, tokens: int) -> int:
         """Size of a saved session of ``tokens`` tokens (engine.md 5.5): header, ids, logits, row counts, caches."""
         return 13 * 4 + 4 * tokens + 4 * self.vocab + 8 * self.n_layers + self.kv_bytes(tokens)

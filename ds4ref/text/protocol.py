@@ -1,0 +1,49 @@
+"""The control strings of the DeepSeek V4 chat format (text.md 1, 6, 9, 10). Protocol data, not prose.
+
+``｜`` is U+FF5C and ``▁`` is U+2581. The DSML marker is a token without angle brackets: a tag starts as ``<`` or
+``</`` followed by the marker.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+BOS = "<｜begin▁of▁sentence｜>"
+EOS = "<｜end▁of▁sentence｜>"
+USER = "<｜User｜>"
+ASSISTANT = "<｜Assistant｜>"
+THINK_OPEN = "<think>"
+THINK_CLOSE = "</think>"
+DSML = "｜DSML｜"
+
+SPECIALS = (BOS, EOS, USER, ASSISTANT, THINK_OPEN, THINK_CLOSE, DSML)
+"""All strings that encode to one control token. None is a prefix of another."""
+
+TOOL_RESULT_OPEN = "<tool_result>"
+TOOL_RESULT_CLOSE = "</tool_result>"
+
+WHITESPACE = " \t\n\v\f\r"
+"""What counts as white space in this protocol: ASCII only."""
+
+
+class Dialect(NamedTuple):
+    """One spelling of the DSML tags. Openers of invoke and parameter lack their ``>``: attributes follow."""
+
+    block_open: str
+    block_close: str
+    invoke_open: str
+    invoke_close: str
+    param_open: str
+    param_close: str
+
+
+def _dialect(prefix: str) -> Dialect:
+    def pair(name: str, end: str) -> tuple[str, str]:
+        return f"<{prefix}{name}{end}", f"</{prefix}{name}>"
+
+    return Dialect(*pair("tool_calls", ">"), *pair("invoke", ""), *pair("parameter", ""))
+
+
+CANONICAL = _dialect(DSML)
+DIALECTS = (CANONICAL, _dialect("DSML｜"), _dialect(""))
+"""The canonical spelling, the one with the first bar missing, and plain XML: what models write (text.md 11)."""

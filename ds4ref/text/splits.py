@@ -1,0 +1,77 @@
+"""Pre-tokenizers: cut text into the pieces that byte-pair merges never cross (text.md 3 and 15 D1).
+
+``split_unicode`` is what the model was trained with: digits in groups of up to three, then runs of Chinese and
+Japanese kana, then words, punctuation and white space by Unicode category. The public tokenizer makes three passes, each
+one isolating its matches, so a later pattern never sees across an earlier match; here the three are folded into one
+expression whose classes leave out what the earlier passes took. (The passes cannot simply be given to the
+`tokenizers` library: its regex engine gives up inside a run of ten million spaces. This one is linear.)
+
+``split_ds4`` is what ds4 does: rules on bytes, where every byte above 0x7F counts as a letter. The two agree on ASCII
+text, except that the public form leaves a run of several control characters in one piece and ds4 cuts it up.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+_PUNCT = r"!-/:-@\[-`{-~"  # the 32 ASCII punctuation characters
+_CJK = "\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff"
+
+
+@cache
+def _unicode_pattern() -> Any:
+    import regex
+
+    taken = rf"\p{{N}}{_CJK}"  # what the first two passes have isolated: ends every look-ahead
+    letter = rf"[[\p{{L}}\p{{M}}]--[{_CJK}]]"
+    symbol = rf"[[\p{{P}}\p{{S}}]--[{_CJK}]]"
+    space = r"\p{White_Space}"
+    other = rf"[^{space}\p{{L}}\p{{M}}\p{{P}}\p{{S}}{taken}]"  # control, format, unassigned, private use
+    alternatives = (
+        r"\p{N}{1,3}",
+        rf"[{_CJK}]++",
+        rf"[{_PUNCT}][A-Za-z]++",
+        rf"[^\r\n\p{{L}}\p{{P}}\p{{S}}{taken}]?{letter}++",
+        rf" ?{symbol}++[\r\n]*+",
+        rf"{space}*[\r\n]++",
+        rf"{space}+(?![^{space}{taken}])",
+        rf"{space}++",
+        rf"{other}+(?!{letter})",  # runs that no pattern wants stay together
+    )
+    return regex.compile("|".join(alternatives), regex.DOTALL | regex.VERSION1)
+
+
+def split_unicode(text: str) -> list[str]:
+    """Pieces of ``text``, in order; their concatenation is ``text``. Lone surrogates count as unassigned characters."""
+    return _unicode_pattern().findall(text)
+
+
+@cache
+def _ds4_pattern() -> re.Pattern[bytes]:
+    # A character is as long as its lead byte says; continuation bytes are not checked. A cut-off tail is single bytes.
+    char = r"(?>[\xC0-\xDF].|[\xE0-\xEF]..|[\xF0-\xF7]...|[\x80-\xFF])"
+    letters = rf"(?:[A-Za-z]|{char})++"
+    letter = r"[A-Za-z\x80-\xFF]"
+    space = r" \t\n\v\f\r"
+    kana = r"\xE3(?:\x81[\x80-\xBF]|[\x82\x83][\x80-\xBF])"  # U+3040-309F and U+30A0-30FF lie side by side
+    han = r"\xE4[\xB8-\xBF][\x80-\xBF]|[\xE5-\xE8][\x80-\xBF]{2}|\xE9[\x80-\xBD][\x80-\xBF]|\xE9\xBE[\x80-\xA5]"
+    alternatives = (
+        r"[0-9]{1,3}",
+        rf"(?:{kana}|{han})++",
+        rf"[{_PUNCT}][A-Za-z]++",
+        letters,
+        rf"[^\r\n{_PUNCT}](?={letter}){letters}",
+        rf" ?[{_PUNCT}]++[\r\n]*+",
+        rf"[{space}]*[\r\n]",
+        rf"[{space}]+(?=[{space}](?:{letter}|[{_PUNCT}]))",
+        rf"[{space}]++",
+        rf"{char}|.",
+    )
+    return re.compile("|".join(alternatives).encode("ascii"), re.DOTALL)
+
+
+def split_ds4(data: bytes) -> list[bytes]:
+    """Pieces of ``data`` by ds4's rules, in order; their concatenation is ``data``."""
+    return _ds4_pattern().findall(data)

@@ -1,0 +1,113 @@
+"""Text while it is being generated: only whole characters leave, and nothing of a stop string (text.md 5, 11.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .tokenizer import Tokenizer
+
+
+def utf8_safe_len(data: bytes) -> int:
+    """How many bytes of ``data`` can be shown now: all of them but the beginning of a character at the end."""
+    at = len(data)
+    while at > 0 and len(data) - at < 4 and 0x80 <= data[at - 1] <= 0xBF:
+        at -= 1
+    if at == 0:
+        return 0  # nothing but continuation bytes, or nothing at all: their lead may be elsewhere
+    if 0x80 <= data[at - 1] <= 0xBF:
+        return len(data)  # five continuation bytes are no character
+    lead = at - 1
+    return lead if len(data) - lead < _char_len(data[lead]) else len(data)
+
+
+def _char_len(lead: int) -> int:
+    if 0xC2 <= lead <= 0xDF:
+        return 2
+    if 0xE0 <= lead <= 0xEF:
+        return 3
+    return 4 if 0xF0 <= lead <= 0xF4 else 1
+
+
+class StreamDecoder:
+    """Token ids in, text out, never half a character. What is not UTF-8 in the end becomes U+FFFD.
+
+    The concatenation of everything returned equals ``tokenizer.decode(ids).decode("utf-8", "replace")``.
+    """
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._tokenizer = tokenizer
+        self._held = b""
+
+    def feed(self, token: int) -> str:
+        """The text that this token completes; may be empty."""
+        data = self._held + self._tokenizer.token_bytes(token)
+        safe = utf8_safe_len(data)
+        if safe == 0 and data and 0x80 <= data[0] <= 0xBF:
+            safe = len(data)  # everything before was shown, so these continue nothing
+        self._held = data[safe:]
+        return data[:safe].decode("utf-8", "replace")
+
+    def finish(self) -> str:
+        """What is still held; the decoder is then as new."""
+        held, self._held = self._held, b""
+        return held.decode("utf-8", "replace")
+
+    def reset(self) -> None:
+        """Forget what is held."""
+        self._held = b""
+
+
+class StopHolder:
+    """Cuts text at the first stop string, and holds back what may still become one.
+
+    The stop that starts earliest wins, on a tie the one listed first, as if the whole text were searched at once:
+    where a match must wait for a longer one that began before it, it waits. Empty strings are ignored. After the cut
+    ``stopped`` is the stop string found, and all further text is dropped.
+    """
+
+    def __init__(self, stops: Sequence[str]):
+        self._stops = [stop for stop in stops if stop]
+        self._held = ""
+        self.stopped: str | None = None
+
+    def feed(self, text: str) -> str:
+        """The part of the text so far that can be shown."""
+        return self._advance(text, final=False)
+
+    def finish(self) -> str:
+        """What was held for nothing."""
+        return self._advance("", final=True)
+
+    def _advance(self, text: str, final: bool) -> str:
+        if self.stopped is not None:
+            return ""
+        text = self._held + text
+        candidates = []  # (start, rank in the list, complete)
+        for rank, stop in enumerate(self._stops):
+            start = text.find(stop)
+            if start >= 0:
+                candidates.append((start, rank, True))
+            if not final:
+                partial = partial_suffix(text, stop)
+                if partial:
+                    candidates.append((len(text) - partial, rank, False))
+        if not candidates:
+            self._held = ""
+            return text
+        start, rank, complete = min(candidates)
+        if complete:
+            self.stopped = self._stops[rank]
+            self._held = ""
+        else:
+            self._held = text[start:]
+        return text[:start]
+
+
+def partial_suffix(text: str, word: str) -> int:
+    """Length of the longest proper, non-empty prefix of ``word`` that ``text`` ends with; 0 if there is none."""
+    for length in range(min(len(word) - 1, len(text)), 0, -1):
+        if text.endswith(word[:length]):
+            return length
+    return 0

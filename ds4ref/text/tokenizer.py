@@ -1,0 +1,181 @@
+"""Byte-level BPE from a vocabulary and its merges (text.md 1-5), on the `tokenizers` library.
+
+``encode`` takes text as text: whatever it contains, no control token comes out. ``encode_rendered`` takes a rendered
+chat, where the seven protocol strings are control tokens. Neither adds BOS or EOS.
+
+Any input has one defined meaning, and ``decode(encode(x))`` gives its bytes back:
+    str     its UTF-8 bytes. U+DC80..U+DCFF stand for the raw bytes 0x80..0xFF, as in Python's own command line
+            arguments and file names; any other lone surrogate becomes U+FFFD.
+    bytes   as they are, valid UTF-8 or not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import TextError
+from . import protocol
+from .byte_level import ALPHABET, to_bytes, to_chars
+from .splits import split_ds4, split_unicode
+from .stream import StreamDecoder
+
+if TYPE_CHECKING:
+    from ..weights.gguf import GGUFFile
+
+__all__ = ["SPLITS", "StreamDecoder", "Tokenizer"]
+
+SPLITS = ("unicode", "ds4")
+TOKENS_KEY, MERGES_KEY = "tokenizer.ggml.tokens", "tokenizer.ggml.merges"
+
+_SPECIAL = re.compile("|".join(map(re.escape, protocol.SPECIALS)))
+_FOREIGN_SURROGATE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+_CACHE_PIECES, _CACHE_LENGTH = 1 << 16, 48
+
+
+class Tokenizer:
+    """Text <-> token ids.
+
+    ``tokens[id]`` is the string of a token, ``merges[rank]`` is "left right", best first. Of duplicates the later one
+    wins, as in ds4. ``split`` names the pre-tokenizer: "unicode" or "ds4" (see splits.py).
+
+    Ids of the control tokens: ``bos``, ``eos``, ``user``, ``assistant``, ``think_open``, ``think_close``, ``dsml``.
+
+    TextError if the tables cannot work: a protocol string or one of the 256 byte characters is no token, a merge is
+    malformed, names an unknown token or makes a control token.
+    """
+
+    def __init__(self, tokens: Sequence[str], merges: Sequence[str], split: str = "unicode"):
+        if split not in SPLITS:
+            raise TextError(f"unknown split {split!r}: choose from {', '.join(SPLITS)}")
+        self.split = split
+        self._tokens = list(tokens)
+        self._ids = {token: i for i, token in enumerate(self._tokens)}
+        missing = [name for name in protocol.SPECIALS if name not in self._ids]
+        if missing:
+            raise TextError(f"the vocabulary lacks the control tokens {', '.join(missing)}")
+        lost = [byte for byte, char in enumerate(ALPHABET) if char not in self._ids]
+        if lost:
+            raise TextError(f"the vocabulary has no token for {len(lost)} of the 256 bytes (first: 0x{lost[0]:02x})")
+        self._special_ids = {name: self._ids[name] for name in protocol.SPECIALS}
+        self.bos, self.eos, self.user, self.assistant, self.think_open, self.think_close, self.dsml = (
+            self._special_ids.values()
+        )
+        self._bpe = _byte_pair_model(self._ids, merges)
+        self._bytes: list[bytes | None] = [None] * len(self._tokens)
+        self._pieces: dict[str | bytes, list[int]] = {}
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUFFile, split: str = "unicode") -> Tokenizer:
+        """The tokenizer of a model file. Reads only the token and merge arrays (text.md 1)."""
+        return cls(_strings(gguf, TOKENS_KEY), _strings(gguf, MERGES_KEY), split)
+
+    def __len__(self) -> int:
+        """Number of token strings; the model's logits may be wider."""
+        return len(self._tokens)
+
+    # --- text to ids
+
+    def encode(self, text: str | bytes) -> list[int]:
+        """Plain text: protocol strings in it are ordinary characters. Linear-ish in the length of the text."""
+        return self._encode_span(_normal(text))
+
+    def encode_rendered(self, text: str | bytes) -> list[int]:
+        """A rendered chat: each protocol string is its control token, the spans between them are plain text."""
+        ids: list[int] = []
+        text, at = _normal(text), 0
+        for match in _SPECIAL.finditer(text):
+            ids += self._encode_span(text[at : match.start()])
+            ids.append(self._special_ids[match.group()])
+            at = match.end()
+        return ids + self._encode_span(text[at:])
+
+    def pieces(self, text: str | bytes) -> list[bytes]:
+        """What the pre-tokenizer makes of a plain text: the pieces that are merged separately."""
+        return [_raw(piece) for piece in self._split(_normal(text))]
+
+    def _split(self, text: str) -> Sequence[str | bytes]:
+        return split_unicode(text) if self.split == "unicode" else split_ds4(_raw(text))
+
+    def _encode_span(self, text: str) -> list[int]:
+        ids: list[int] = []
+        cache = self._pieces
+        for piece in self._split(text):
+            found = cache.get(piece)
+            if found is None:
+                found = [token.id for token in self._bpe.tokenize(to_chars(_raw(piece)))]
+                if len(piece) <= _CACHE_LENGTH:
+                    if len(cache) >= _CACHE_PIECES:
+                        cache.clear()
+                    cache[piece] = found
+            ids += found
+        return ids
+
+    # --- ids to text
+
+    def token_string(self, token: int) -> str:
+        """The token as the vocabulary spells it; empty outside the vocabulary."""
+        return self._tokens[token] if 0 <= token < len(self._tokens) else ""
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes a token stands for, perhaps a fragment of a character; empty outside the vocabulary."""
+        if not 0 <= token < len(self._tokens):
+            return b""
+        data = self._bytes[token]
+        if data is None:
+            string = self._tokens[token]
+            data = self._bytes[token] = string.encode() if "｜" in string else to_bytes(string)
+        return data
+
+    def decode(self, ids: Iterable[int]) -> bytes:
+        """The bytes of a token sequence, control tokens included."""
+        return b"".join(map(self.token_bytes, ids))
+
+    def special_id(self, string: str) -> int:
+        """Id of one of the seven protocol strings; KeyError for any other."""
+        return self._special_ids[string]
+
+
+def _normal(text: str | bytes) -> str:
+    """Text in which exactly the invalid bytes are lone surrogates U+DC80..U+DCFF."""
+    if isinstance(text, str):
+        try:
+            text.encode()
+            return text
+        except UnicodeEncodeError:
+            text = _FOREIGN_SURROGATE.sub("\ufffd", text).encode("utf-8", "surrogateescape")
+    return text.decode("utf-8", "surrogateescape")
+
+
+def _raw(piece: str | bytes) -> bytes:
+    return piece if isinstance(piece, bytes) else piece.encode("utf-8", "surrogateescape")
+
+
+def _byte_pair_model(ids: dict[str, int], merges: Sequence[str]) -> Any:
+    """The library's merge engine; every merge is checked first, because the library panics or lies about some."""
+    pairs = []
+    for rank, merge in enumerate(merges):
+        left, space, right = merge.partition(" ")
+        if not (left and space and right) or " " in right:
+            raise TextError(f"merge {rank} is {merge!r}, not two tokens separated by one space")
+        for part in (left, right, left + right):
+            if part not in ids:
+                raise TextError(f"merge {rank} ({merge!r}) needs {part!r}, which is not a token")
+        if left + right in protocol.SPECIALS:
+            raise TextError(f"merge {rank} ({merge!r}) would make a control token out of plain text")
+        pairs.append((left, right))
+
+    from tokenizers.models import BPE
+
+    return BPE(ids, pairs)
+
+
+def _strings(gguf: GGUFFile, key: str) -> list[str]:
+    """A string array of the metadata; TextError names the key if it is absent or something else."""
+    values = gguf.metadata.get(key)
+    if values is None:
+        raise TextError(f"{gguf.path}: no {key}: this file has no tokenizer")
+    if not isinstance(values, list) or not values or not all(isinstance(value, str) for value in values):
+        raise TextError(f"{gguf.path}: {key} is not an array of strings")
+    return values

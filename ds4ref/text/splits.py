@@ -1,9 +1,9 @@
 """Pre-tokenizers: cut text into the pieces that byte-pair merges never cross (text.md 3 and 15 D1).
 
 ``split_unicode`` is what the model was trained with: digits in groups of up to three, then runs of Chinese and
-Japanese kana, then words, punctuation and white space by Unicode category. The public tokenizer makes three passes, each
-one isolating its matches, so a later pattern never sees across an earlier match; here the three are folded into one
-expression whose classes leave out what the earlier passes took. (The passes cannot simply be given to the
+Japanese kana, then words, punctuation and white space by Unicode category. The public tokenizer makes three passes,
+each one isolating its matches, so a later pattern never sees across an earlier match; here the three are folded into
+one expression whose classes leave out what the earlier passes took. (The passes cannot simply be given to the
 `tokenizers` library: its regex engine gives up inside a run of ten million spaces. This one is linear.)
 
 ``split_ds4`` is what ds4 does: rules on bytes, where every byte above 0x7F counts as a letter. The two agree on ASCII

@@ -1,0 +1,229 @@
+"""IQ2_XXS rows times Q8_K activations: blocks of 256 weights in 66 bytes (engine.md 2.1, 2.2).
+
+A group of 32 weights is four codebook indices (one byte each, for eight magnitudes out of 8, 25, 43) and a word with
+four 7-bit sign fields and the scale ls; the dot of a block is d * d_x / 8 * sum_g (2 ls_g + 1) dot_g.
+
+Tier A decodes two blocks (512 weights, 64 octets) a step without touching memory:
+1. A codebook entry is eight 2-bit codes, so two 256-byte tables (low and high byte), four registers each.
+2. ``vpermi2b`` gathers the 64 indices; byte permutes and masks look all of them up.
+3. ``vpmultishiftqb`` moves the 7-bit sign fields to bytes; a bit matrix puts the signs of weights 2k, 2k+1 (the eighth is
+   the parity of the seven) at bits 4 and 5, above the two magnitude codes.
+4. That 6-bit index selects 43 + w or 43 - w from a 64-byte register. The 43 is taken out by the accumulator's start.
+5. Plane i, byte g is weight i of octet g, so int32 lane L collects exactly sub-block L: no shuffles after the dots.
+Packed buffer, per 512 inputs: 8 planes of 64 codes | 16 f32 (d_x / 8, 8 lanes a block) | 16 i32 (-43 * sum of codes).
+An odd last block is taken twice, the second time against zeros.
+
+Tiers B and C look octets and signs up in memory. Packed buffer, per 256: 256 codes | 8 f32 (d_x / 8).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+
+from ...formats.iq2_xxs import GRID, MAGNITUDES, SIGNS
+from . import x86
+from .ops import AHEAD, broadcast_half, pair_sums, prefetch, scaled_pairs, store_float, sum8, sum16, zero8, zero16
+from .quantize import q8k_scale, sixteen_sums, store_codes
+from .row_kernel import RowKernel
+from .tiers import TIER
+from .vec import (
+    JIT, F32x8, F32x16, Float, I8x32, I8x64, I16x16, I32x8, I32x16, I64x4, I64x8, Int, Val, step,
+)  # fmt: skip
+
+BLOCK = 66
+_PACKED_TWO = 640
+_PACKED_ONE = 288
+
+# -- tier A
+_BIAS = MAGNITUDES[2]
+_CODES = np.searchsorted(MAGNITUDES, GRID).astype(np.int64)
+_LOW_BYTES = (_CODES[:, :4] << np.array([0, 2, 4, 6])).sum(axis=1)
+_HIGH_BYTES = (_CODES[:, 4:] << np.array([0, 2, 4, 6])).sum(axis=1)
+
+# Octet g of two blocks lies in byte 8 (g // 4) + g % 4 of the block; the second block starts at 64.
+_INDEX_BYTES = [64 * block + 8 * group + octet for block in range(2) for group in range(8) for octet in range(4)]
+_SIGN_STARTS = [0, 7, 14, 21, 32, 39, 46, 53] * 8
+
+
+def _biased(shift: int) -> list[int]:
+    """64 entries: the code at bits ``shift``, its sign at bit 4 + shift // 2 -> 43 + w or 43 - w."""
+    values = []
+    for index in range(64):
+        magnitude = MAGNITUDES[min((index >> shift) & 3, 2)]
+        values.append(_BIAS - magnitude if (index >> (4 + shift // 2)) & 1 else _BIAS + magnitude)
+    return values
+
+
+def _lookup_256(k, table: np.ndarray, index: Val, top: Val, next_top: Val) -> Val:
+    """table[index] for 64 byte indices; the masks are bits 7 and 6 of the index."""
+    quarter = [x86.permute_bytes(k, k.const(I8x64, table[64 * i : 64 * i + 64].tolist()), index) for i in range(4)]
+    return k.select(top, k.select(next_top, quarter[3], quarter[2]), k.select(next_top, quarter[1], quarter[0]))
+
+
+def decode_two(k, first: Val, second: Val) -> tuple[list[Val], Val]:
+    """Blocks at two addresses -> eight planes of 64 unsigned bytes 43 + w, and the 16 words that hold signs and ls."""
+    a, b = k.load(I8x64, first + 2), k.load(I8x64, second + 2)
+    index = x86.permute_bytes_2(k, a, b, k.const(I8x64, _INDEX_BYTES))
+    words = a.bits(I32x16).shuffle(range(1, 32, 2), b.bits(I32x16))
+    top, next_top = index.compare("<", 0), (index & 0x40).compare("!=", 0)
+    signs = x86.multishift(k, k.const(I8x64, _SIGN_STARTS), words)
+    planes: list[Val] = []
+    for half, table in enumerate((_LOW_BYTES, _HIGH_BYTES)):
+        codes = _lookup_256(k, table, index, top, next_top)
+        for pair in range(2):
+            even = 4 * half + 2 * pair
+            odd_sign = list(range(7)) if even + 1 == 7 else [even + 1]
+            sign_bits = x86.bit_matrix(k, signs, [[], [], [], [], [even], odd_sign, [], []])
+            nibble = (codes.bits(I64x8) >> 4).bits(I8x64) if pair else codes
+            mixed = (nibble & 0x0F) | (sign_bits & 0xF0)
+            planes += [x86.permute_bytes(k, k.const(I8x64, _biased(shift)), mixed) for shift in (0, 2)]
+    return planes, words
+
+
+def group_scales(k, words: Val) -> Val:
+    """2 ls + 1 of the 16 groups, as float32."""
+    return x86.permute_floats(k, k.const(F32x16, [2 * i + 1 for i in range(16)]), words >> 28)
+
+
+@step(F32x16, F32x16, Int, Int, Int)
+def _add_two(k, total, first, second, x):
+    """total + the lane sums of the blocks at ``first`` and ``second``."""
+    planes, words = decode_two(k, first, second)
+    chains = [k.load(I32x16, x + 576), k.zero(I32x16)]  # two, to hide the latency
+    for i, plane in enumerate(planes):
+        chains[(i >> 1) & 1] = x86.dpbusd_512(k, chains[(i >> 1) & 1], plane, k.load(I8x64, x + 64 * i))
+    d = broadcast_half(k, first, F32x8).cat(broadcast_half(k, second, F32x8)) * k.load(F32x16, x + 512)
+    return k.fma((chains[0] + chains[1]).to_float(F32x16), group_scales(k, words) * d, total)
+
+
+@step(types.none, Int, Int, Int)
+def _scatter(k, target, octet, codes):
+    """32 codes = 4 octets: byte i of each goes to plane i, from byte ``octet`` on."""
+    turned = k.load(I8x32, codes).shuffle([8 * g + i for i in range(8) for g in range(4)]).bits(I32x8)
+    for i in range(8):
+        k.store(target + octet + 64 * i, turned.lane(i))
+
+
+@step(types.none, Int, Int, Int, Float)
+def _finish_group(k, target, group, codes, scale):
+    """Offset lane of one group of 32 codes, and its lane of the scales."""
+    low, high = sixteen_sums(k, k.load(I8x32, codes))
+    k.store(target + 512 + group * 4, scale * 0.125)
+    k.store(target + 576 + group * 4, (low.sext(types.int32) + high.sext(types.int32)) * -_BIAS)
+
+
+@step(types.none, Int)
+def _clear_half(k, target):
+    """Zero the second block of the pair at ``target``."""
+    for plane in range(8):
+        k.store(target + 64 * plane + 32, k.zero(I32x8))
+    for offset in (544, 608):
+        k.store(target + offset, k.zero(I32x8))
+
+
+@njit(**JIT)
+def _pack_a(x, n, buffer):
+    spare = buffer + (n + 511) // 512 * _PACKED_TWO
+    for block in range(n // 256):
+        target = buffer + (block >> 1) * _PACKED_TWO
+        scale, inverse = q8k_scale(x)
+        for sub in range(8):
+            group = 8 * (block & 1) + sub
+            store_codes(spare, x + 128 * sub, inverse)
+            _scatter(target, 4 * group, spare)
+            _finish_group(target, group, spare, scale)
+        x += 1024
+    if n & 256:
+        _clear_half(buffer + (n >> 9) * _PACKED_TWO)
+
+
+@njit(**JIT)
+def _rows_a(weights, first, last, row_bytes, n, buffer, out):
+    for row in range(first, last):
+        w = weights + row * row_bytes
+        x = buffer
+        total = zero16()
+        for _ in range(n >> 9):
+            prefetch(w + AHEAD)
+            prefetch(w + AHEAD + 64)
+            total = _add_two(total, w, w + BLOCK, x)
+            w += 2 * BLOCK
+            x += _PACKED_TWO
+        if n & 256:
+            total = _add_two(total, w, w, x)
+        store_float(out + 4 * row, sum16(total))
+
+
+@njit(**JIT)
+def _packed_bytes_a(n):
+    return (n + 511) // 512 * _PACKED_TWO + 32
+
+
+# -- tiers B and C, and the float kernels of every tier
+_GRID_WORDS = np.ascontiguousarray(GRID).view(np.int64)[:, 0].tolist()
+_SIGN_WORDS = np.ascontiguousarray(SIGNS >> 7).view(np.int64)[:, 0].tolist()  # byte -1 where negative
+
+
+def decode_group(k, group: Val) -> tuple[Val, Val, Val]:
+    """The 8-byte group at an address -> I8x32 magnitudes, I8x32 sign masks (0 or -1), and 2 ls + 1 as int32."""
+    grid, signs = k.table("iq2_xxs_grid", "i64", _GRID_WORDS), k.table("iq2_xxs_signs", "i64", _SIGN_WORDS)
+    indices = k.load(types.int32, group).zext(Int)
+    word = k.load(types.int32, group + 4).zext(Int)
+    octets = [k.load(Int, grid + ((indices >> (8 * i)) & 0xFF) * 8) for i in range(4)]
+    masks = [k.load(Int, signs + ((word >> (7 * i)) & 0x7F) * 8) for i in range(4)]
+    scale = ((word >> 27) | 1).trunc(types.int32)
+    return _join(k, octets), _join(k, masks), scale
+
+
+def _join(k, parts: list[Val]) -> Val:
+    """Four 64-bit words as I8x32."""
+    return k.gather(I64x4, parts).bits(I8x32)
+
+
+@step(F32x8, F32x8, Int, Int)
+def _add_block(k, total, weights, x):
+    dots = k.zero(I32x8)
+    for group in range(8):
+        magnitudes, masks, scale = decode_group(k, weights + 2 + 8 * group)
+        signed = (k.load(I8x32, x + 32 * group) ^ masks) - masks
+        dots = dots + scaled_pairs(k, pair_sums(k, magnitudes, signed), scale.trunc(types.int16).splat(I16x16))
+    return k.fma(dots.to_float(F32x8), broadcast_half(k, weights, F32x8) * k.load(F32x8, x + 256), total)
+
+
+@step(types.none, Int, Float)
+def _finish_pack_bc(k, target, scale):
+    k.store(target + 256, (scale * 0.125).splat(F32x8))
+
+
+@njit(**JIT)
+def _pack_bc(x, n, buffer):
+    for block in range(n // 256):
+        target = buffer + block * _PACKED_ONE
+        scale, inverse = q8k_scale(x)
+        for sub in range(8):
+            store_codes(target + 32 * sub, x + 128 * sub, inverse)
+        _finish_pack_bc(target, scale)
+        x += 1024
+
+
+@njit(**JIT)
+def _rows_bc(weights, first, last, row_bytes, n, buffer, out):
+    for row in range(first, last):
+        w = weights + row * row_bytes
+        x = buffer
+        total = zero8()
+        for _ in range(n >> 8):
+            prefetch(w + AHEAD)
+            total = _add_block(total, w, x)
+            w += BLOCK
+            x += _PACKED_ONE
+        store_float(out + 4 * row, sum8(total))
+
+
+@njit(**JIT)
+def _packed_bytes_bc(n):
+    return n // 256 * _PACKED_ONE
+
+
+Q8K = RowKernel(_pack_a, _rows_a, _packed_bytes_a) if TIER == "A" else RowKernel(_pack_bc, _rows_bc, _packed_bytes_bc)

@@ -1,0 +1,118 @@
+"""Steps and emit helpers that every kernel shares, whatever the tier."""
+
+from __future__ import annotations
+
+from . import x86
+from .tiers import TIER
+from .vec import F32x8, F32x16, F32x32, Float, I8x8, I8x32, I16x16, I16x32, I32x8, I32x16, Int, Emit, Val, step
+from numba import types
+
+# How far ahead of the weights in use the kernels ask for memory. 2 to 12 KiB measure the same.
+AHEAD = 8192
+
+
+@step(types.none, Int)
+def prefetch(k, address):
+    k.prefetch(address)
+
+
+@step(Float, Int)
+def load_float(k, address):
+    return k.load(Float, address)
+
+
+@step(types.none, Int, Float)
+def store_float(k, address, value):
+    k.store(address, value)
+
+
+@step(types.none, Int, types.int32)
+def store_int(k, address, value):
+    k.store(address, value)
+
+
+@step(F32x8)
+def zero8(k):
+    return k.zero(F32x8)
+
+
+@step(F32x16)
+def zero16(k):
+    return k.zero(F32x16)
+
+
+@step(F32x32)
+def zero32(k):
+    return k.zero(F32x32)
+
+
+@step(Float, F32x8)
+def sum8(k, a):
+    return k.hsum(a)
+
+
+@step(Float, F32x16)
+def sum16(k, a):
+    return k.hsum(a)
+
+
+@step(Float, F32x32)
+def sum32(k, a):
+    return k.hsum(a)
+
+
+@step(F32x16, F32x16, F32x16)
+def add16(k, a, b):
+    return a + b
+
+
+# -- int8 dot products of 32 bytes for tiers B and C: i16 pair sums, then i32
+def pair_sums(k: Emit, unsigned: Val, signed: Val) -> Val:
+    """u8 * s8 (I8x32 each), two products to an i16 lane. Which two differs between tiers: sums over all are equal.
+
+    No saturation as long as |unsigned| * 127 * 2 < 2^15, that is unsigned <= 128 and |signed| <= 127.
+    """
+    if TIER == "B":
+        return x86.madd_bytes_256(k, unsigned, signed)
+    return _fold_halves(unsigned.zext(I16x32) * signed.sext(I16x32))
+
+
+def pair_sums_signed(k: Emit, weights: Val, codes: Val) -> Val:
+    """s8 * s8 (I8x32 each), two products to an i16 lane; |codes| <= 127, weights any."""
+    if TIER == "B":
+        magnitude = k.select(weights.compare("<", 0), k.zero(I8x32) - weights, weights)  # -128 becomes 128 unsigned
+        return x86.madd_bytes_256(k, magnitude, x86.sign_bytes_256(k, codes, weights))
+    return _fold_halves(weights.sext(I16x32) * codes.sext(I16x32))
+
+
+def _fold_halves(products: Val) -> Val:
+    return products.shuffle(range(16)) + products.shuffle(range(16, 32))
+
+
+def scaled_pairs(k: Emit, pairs: Val, scale: Val | int) -> Val:
+    """I16x16 times ``scale`` (I16x16 or one constant), neighbours added into I32x8."""
+    if isinstance(scale, int):
+        scale = k.const(I16x16, scale)
+    if TIER == "B":
+        return x86.madd_256(k, pairs, scale)
+    even, odd = range(0, 16, 2), range(1, 16, 2)
+    return pairs.shuffle(even).sext(I32x8) * scale.shuffle(even).sext(I32x8) + pairs.shuffle(odd).sext(
+        I32x8
+    ) * scale.shuffle(odd).sext(I32x8)
+
+
+# -- K-quant headers
+def q4_k_scales(k: Emit, block: Val) -> tuple[Val, Val]:
+    """The eight 6-bit scales and eight 6-bit mins of a Q4_K block, as bytes in an I8x8 each (engine.md 2.1)."""
+    first, second, third = (k.load(types.int32, block + offset).zext(Int) for offset in (4, 8, 12))
+
+    def eight(low: Val, high: Val) -> Val:
+        upper = (high & 0x0F0F0F0F) | ((low >> 2) & 0x30303030)
+        return ((low & 0x3F3F3F3F) | (upper << 32)).bits(I8x8)
+
+    return eight(first, third), eight(second, third >> 4)
+
+
+def broadcast_half(k: Emit, address: Val, kind: types.Type) -> Val:
+    """The f16 at ``address`` as float32 in every lane of ``kind``."""
+    return k.half_to_float(k.load(types.int16, address)).splat(kind)

@@ -1,0 +1,213 @@
+"""Q2_K rows times Q8_K activations: blocks of 256 weights in 84 bytes (engine.md 2.1, 2.2).
+
+Plane p (bits 2p, 2p+1 of the 64 code bytes) holds weights 32p..32p+31 of both halves of 128, as four groups of 16. The
+dot of a block is d_x * (d * sum_j s_j dot_j - dmin * sum_j m_j xsum_j), integer sums exact.
+
+Tier A takes two blocks a step: ``vpdpbusd`` per plane, two planes packed to words by ``packssdw``, one ``vpdpwssd`` with
+the 4-bit scales. Packed buffer, per 512 inputs: 512 codes in plane order | 16 f32 (d_x, 8 lanes a block) | 32 i16 sums.
+An odd last block is taken twice, the second time against zeros.
+
+Tiers B and C take one block a step. Packed buffer, per 256: 256 codes in plane order | 8 f32 d_x | 16 i16 sums.
+"""
+
+from __future__ import annotations
+
+from numba import njit, types
+
+from . import x86
+from .ops import AHEAD, broadcast_half, pair_sums, prefetch, scaled_pairs, store_float, sum8, sum16, zero8, zero16
+from .quantize import q8k_scale, sixteen_sums, store_codes
+from .row_kernel import RowKernel
+from .tiers import TIER
+from .vec import (
+    JIT, F32x8, F32x16, Float, I8x16, I8x32, I8x64, I16x8, I16x16, I16x32, I32x8, I32x16, Int, Val, step,
+)  # fmt: skip
+
+BLOCK = 84
+_PACKED_TWO = 640
+_PACKED_ONE = 320
+
+
+# -- tier A
+def _scale_index(plane: int) -> list[int]:
+    """Byte indices of the scales of planes ``plane`` and ``plane``+1, as words in the lanes of ``pack_words_512``."""
+    index: list[int] = []
+    for lane in range(4):
+        half, group = divmod(lane, 2)
+        for p in (plane, plane + 1):
+            index += [8 * half + 2 * p + group, 0x80] * 4  # 0x80: a zero byte
+    return index
+
+
+def _block_dots(k, weights: Val, scales: Val, x: Val) -> Val:
+    """Lane sums of s_j * code * x over one block."""
+    codes = k.load(I8x64, weights + 16)
+    quarters = scales.shuffle(list(range(16)) * 4) & 0x0F
+    total = zero = k.zero(I32x16)
+    for plane in (0, 2):
+        first = codes & 3 if plane == 0 else x86.bits_to_low(k, codes, 4, 2)
+        second = x86.bits_to_low(k, codes, 2 * plane + 2, 2)
+        packed = x86.pack_words_512(
+            k,
+            x86.dpbusd_512(k, zero, first, k.load(I8x64, x + 64 * plane)),
+            x86.dpbusd_512(k, zero, second, k.load(I8x64, x + 64 * plane + 64)),
+        )
+        words = x86.shuffle_bytes_512(k, quarters, k.const(I8x64, _scale_index(plane)))
+        total = x86.dpwssd_512(k, total, packed, words)
+    return total
+
+
+def _both(k, first: Val, second: Val, word: int) -> Val:
+    """f16 word ``word`` of two 16-byte vectors as float32, eight lanes each."""
+    return k.half_to_float(first.bits(I16x8).shuffle([word] * 8 + [8 + word] * 8, second.bits(I16x8)))
+
+
+@step(types.UniTuple(F32x16, 2), F32x16, F32x16, Int, Int, Int)
+def _add_two(k, total, mins, first, second, x):
+    """The running (sum of scaled dots, sum of scaled mins) over the blocks at ``first`` and ``second``."""
+    blocks = first, second
+    scales = [k.load(I8x16, w) for w in blocks]
+    dots = [_block_dots(k, w, s, x + 256 * i) for i, (w, s) in enumerate(zip(blocks, scales, strict=True))]
+    low, high = list(range(8)) + list(range(16, 24)), list(range(8, 16)) + list(range(24, 32))
+    folded = dots[0].shuffle(low, dots[1]) + dots[0].shuffle(high, dots[1])
+    min_words = scales[0].cat(scales[1]).zext(I16x32) >> 4
+    min_dots = x86.madd_512(k, min_words, k.load(I16x32, x + 576))
+    tails = [k.load(I8x16, w + BLOCK - 16) for w in blocks]
+    scale = k.load(F32x16, x + 512)
+    total = k.fma(folded.to_float(F32x16), _both(k, *tails, 6) * scale, total)
+    mins = k.fma(min_dots.to_float(F32x16), _both(k, *tails, 7) * scale, mins)
+    return total, mins
+
+
+@step(Float, F32x16, F32x16)
+def _difference(k, total, mins):
+    return k.hsum(total - mins)
+
+
+@step(types.none, Int, Int, Float)
+def _finish_pack_a(k, target, half, scale):
+    """Scale lanes and sums of block ``half`` (0 or 1) of the pair at ``target``; its codes are stored."""
+    k.store(target + 512 + half * 32, scale.splat(F32x8))
+    for sub in range(8):
+        for part, value in enumerate(sixteen_sums(k, k.load(I8x32, target + half * 256 + _place(sub)))):
+            k.store(target + 576 + half * 32 + 4 * sub + 2 * part, value)
+
+
+def _place(sub: int) -> int:
+    """Byte offset of 32 codes: plane p = [weights 32p.. of half 0 | of half 1]."""
+    return 64 * (sub & 3) + 32 * (sub >> 2)
+
+
+@step(types.none, Int)
+def _clear_half(k, target):
+    """Zero the second block of the pair at ``target``."""
+    for offset in (*range(256, 512, 64), 544, 608):
+        k.store(target + offset, k.zero(I32x16 if offset < 512 else I32x8))
+
+
+@njit(**JIT)
+def _pack_a(x, n, buffer):
+    for block in range(n // 256):
+        target = buffer + (block >> 1) * _PACKED_TWO
+        source = x + 1024 * block
+        scale, inverse = q8k_scale(source)
+        for sub in range(8):
+            store_codes(target + 256 * (block & 1) + 64 * (sub & 3) + 32 * (sub >> 2), source + 128 * sub, inverse)
+        _finish_pack_a(target, block & 1, scale)
+    if n & 256:
+        _clear_half(buffer + (n >> 9) * _PACKED_TWO)
+
+
+@njit(**JIT)
+def _rows_a(weights, first, last, row_bytes, n, buffer, out):
+    for row in range(first, last):
+        w = weights + row * row_bytes
+        x = buffer
+        total = zero16()
+        mins = zero16()
+        for _ in range(n >> 9):
+            prefetch(w + AHEAD)
+            prefetch(w + AHEAD + 64)
+            prefetch(w + AHEAD + 128)
+            total, mins = _add_two(total, mins, w, w + BLOCK, x)
+            w += 2 * BLOCK
+            x += _PACKED_TWO
+        if n & 256:
+            total, mins = _add_two(total, mins, w, w, x)
+        store_float(out + 4 * row, _difference(total, mins))
+
+
+@njit(**JIT)
+def _packed_bytes_a(n):
+    return (n + 511) // 512 * _PACKED_TWO
+
+
+# -- tiers B and C
+@step(F32x8, F32x8, Int, Int)
+def _add_block(k, total, weights, x):
+    header = k.load(I8x16, weights).zext(I16x16)
+    scales, mins = header & 0x0F, header >> 4
+    dots = k.zero(I32x8)
+    for half in range(2):
+        codes = k.load(I8x32, weights + 16 + 32 * half)
+        for plane in range(4):
+            at = x + 64 * plane + 32 * half
+            code = (codes >> (2 * plane)) & 3
+            group = 8 * half + 2 * plane
+            dots = dots + _two_groups(k, code, k.load(I8x32, at), scales, group)
+    scale = k.load(F32x8, x + 256)
+    total = k.fma(dots.to_float(F32x8), broadcast_half(k, weights + 80, F32x8) * scale, total)
+    min_sums = scaled_pairs(k, mins, k.load(I16x16, x + 288))
+    return k.fma(k.zero(F32x8) - min_sums.to_float(F32x8), broadcast_half(k, weights + 82, F32x8) * scale, total)
+
+
+def _two_groups(k, codes: Val, x: Val, scales: Val, group: int) -> Val:
+    """Scaled dots of 32 weights whose halves of 16 have their own scales ``group`` and ``group`` + 1."""
+    if TIER == "B":  # pair sums stay in place: words 0-7 belong to the first group
+        return scaled_pairs(k, pair_sums(k, codes, x), scales.shuffle([group] * 8 + [group + 1] * 8))
+    # scaling the codes first (at most 3 * 15) lets the groups be added anywhere
+    scaled = codes.zext(I16x32) * scales.shuffle([group] * 16 + [group + 1] * 16)
+    products = scaled * x.sext(I16x32)
+    return scaled_pairs(k, products.shuffle(range(16)) + products.shuffle(range(16, 32)), 1)
+
+
+@step(types.none, Int, Float)
+def _finish_pack_bc(k, target, scale):
+    k.store(target + 256, scale.splat(F32x8))
+    for sub in range(8):
+        for part, value in enumerate(sixteen_sums(k, k.load(I8x32, target + _place(sub)))):
+            k.store(target + 288 + 4 * sub + 2 * part, value)
+
+
+@njit(**JIT)
+def _pack_bc(x, n, buffer):
+    for block in range(n // 256):
+        target = buffer + block * _PACKED_ONE
+        scale, inverse = q8k_scale(x)
+        for sub in range(8):
+            store_codes(target + 64 * (sub & 3) + 32 * (sub >> 2), x + 128 * sub, inverse)
+        _finish_pack_bc(target, scale)
+        x += 1024
+
+
+@njit(**JIT)
+def _rows_bc(weights, first, last, row_bytes, n, buffer, out):
+    for row in range(first, last):
+        w = weights + row * row_bytes
+        x = buffer
+        total = zero8()
+        for _ in range(n >> 8):
+            prefetch(w + AHEAD)
+            prefetch(w + AHEAD + 64)
+            total = _add_block(total, w, x)
+            w += BLOCK
+            x += _PACKED_ONE
+        store_float(out + 4 * row, sum8(total))
+
+
+@njit(**JIT)
+def _packed_bytes_bc(n):
+    return n // 256 * _PACKED_ONE
+
+
+Q8K = RowKernel(_pack_a, _rows_a, _packed_bytes_a) if TIER == "A" else RowKernel(_pack_bc, _rows_bc, _packed_bytes_bc)

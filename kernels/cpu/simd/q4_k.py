@@ -1,0 +1,201 @@
+"""Q4_K rows times Q8_K activations: blocks of 256 weights in 144 bytes (engine.md 2.1, 2.2).
+
+Sub-blocks 2p and 2p+1 of 32 share 32 bytes of codes (low and high nibbles). The dot of a block is
+d_x * (d * sum_j s_j dot_j - dmin * sum_j m_j xsum_j), integer sums exact.
+
+Tier A takes two blocks a step. A 64-byte load holds sub-blocks 0|2 (low nibbles) and 1|3 (high), the next one 4|6 and
+5|7; the activations are packed in that order. ``vpdpbusd`` sums four products a lane, ``packssdw`` puts two planes into
+words, ``vpdpwssd`` multiplies by the 6-bit scales. Both headers are unpacked at once into words [s0..s7 | m0..m7]; the
+mins share the last multiply-add: their sums of x are packed negated.
+Packed buffer, per 512 inputs: 512 codes | 16 f32 (d_x of each block, 8 lanes) | 32 i16 (8 zeros, 8 sums; per block).
+An odd last block is taken twice, the second time against zeros.
+
+Tiers B and C take one block a step. Packed buffer, per 256: 256 codes | 8 f32 d_x | 8 i32 negated sums.
+"""
+
+from __future__ import annotations
+
+from numba import njit, types
+
+from . import x86
+from .ops import (
+    AHEAD, broadcast_half, pair_sums, prefetch, q4_k_scales, scaled_pairs, store_float, sum8, sum16, zero8, zero16,
+)  # fmt: skip
+from .quantize import q8k_scale, sixteen_sums, store_codes
+from .row_kernel import RowKernel
+from .tiers import TIER
+from .vec import (
+    JIT, F32x8, F32x16, Float, I8x16, I8x32, I8x64, I16x8, I16x16, I16x32, I32x8, I32x16, Int, Val, step,
+)  # fmt: skip
+
+BLOCK = 144
+_PACKED_TWO = 640
+_PACKED_ONE = 320
+
+# -- tier A
+_WORDS = range(32)
+_LOW_FOUR = [4, 5, 6, 7]  # where the bytes b[0..3] of the 12 scale bytes lie in a 16-byte header
+_SCALE_SOURCE = [h + i for h in (0, 16) for i in (4, 5, 6, 7, 12, 13, 14, 15, 8, 9, 10, 11, 12, 13, 14, 15)]
+_UPPER_SOURCE = [h + i for h in (0, 16) for i in _LOW_FOUR * 2 + [8, 9, 10, 11] * 2]
+
+
+def _unpack_headers(k, first: Val, second: Val) -> Val:
+    """Two 16-byte headers -> words [s0..s7 | m0..m7] of the first block, then of the second."""
+    words = first.cat(second).zext(I16x32)
+    low = words.shuffle(_SCALE_SOURCE) >> [4 if i % 16 >= 12 else 0 for i in _WORDS]
+    low = low & [0x0F if i % 8 >= 4 else 0x3F for i in _WORDS]
+    upper = (words.shuffle(_UPPER_SOURCE) >> 2) & [0x30 if i % 8 >= 4 else 0 for i in _WORDS]
+    return low | upper
+
+
+def _scale_words(k, scales: Val, block: int, planes: tuple[int, int, int, int]) -> Val:
+    """Scales of the four sub-blocks of two packed planes, repeated as ``pack_words_512`` lays them out."""
+    a, b, c, d = (16 * block + plane for plane in planes)
+    return scales.shuffle(([a] * 4 + [b] * 4) * 2 + ([c] * 4 + [d] * 4) * 2)
+
+
+def _block_dots(k, scales: Val, block: int, weights: Val, x: Val) -> Val:
+    """Lane sums of s_j * code * x over one block."""
+    total = zero = k.zero(I32x16)
+    for part, planes in enumerate(((0, 1, 2, 3), (4, 5, 6, 7))):
+        codes = k.load(I8x64, weights + 16 + 64 * part)
+        low = x86.dpbusd_512(k, zero, codes & 0x0F, k.load(I8x64, x + 128 * part))
+        high = x86.dpbusd_512(k, zero, x86.bits_to_low(k, codes, 4, 4), k.load(I8x64, x + 128 * part + 64))
+        packed = x86.pack_words_512(k, low, high)
+        total = x86.dpwssd_512(k, total, packed, _scale_words(k, scales, block, planes))
+    return total
+
+
+@step(F32x16, F32x16, Int, Int, Int)
+def _add_two(k, total, first, second, x):
+    """total + the lane sums of the blocks at ``first`` and ``second``."""
+    headers = k.load(I8x16, first), k.load(I8x16, second)
+    scales = _unpack_headers(k, *headers)
+    dots = [_block_dots(k, scales, block, w, x + 256 * block) for block, w in enumerate((first, second))]
+    low, high = list(range(8)) + list(range(16, 24)), list(range(8, 16)) + list(range(24, 32))
+    folded = dots[0].shuffle(low, dots[1]) + dots[0].shuffle(high, dots[1])
+    mins = x86.madd_512(k, scales, k.load(I16x32, x + 576))
+    # fold once more, so that lanes 0-3 of each block hold dots and lanes 4-7 hold mins
+    swapped = folded.shuffle([i ^ 4 for i in range(16)])
+    mixed = (folded + swapped).shuffle([i + (16 if i & 4 else 0) for i in range(16)], mins)
+    halves = headers[0].bits(I16x8).shuffle([0] * 4 + [1] * 4 + [8] * 4 + [9] * 4, headers[1].bits(I16x8))
+    return k.fma(mixed.to_float(F32x16), k.half_to_float(halves) * k.load(F32x16, x + 512), total)
+
+
+@step(types.none, Int, Int, Float)
+def _finish_pack_a(k, target, half, scale):
+    """Scale lanes and negated sums of block ``half`` (0 or 1) of the pair at ``target``; its codes are stored."""
+    k.store(target + 512 + half * 32, scale.splat(F32x8))
+    k.store(target + 576 + half * 32, k.zero(I16x8))
+    for sub_block in range(8):
+        low, high = sixteen_sums(k, k.load(I8x32, target + half * 256 + _place(sub_block)))
+        k.store(target + 592 + half * 32 + 2 * sub_block, k.const(types.int16, 0) - low - high)
+
+
+def _place(sub_block: int) -> int:
+    """Byte offset of a sub-block of 32 codes: planes 0|2, 1|3, 4|6, 5|7."""
+    return 64 * ((sub_block >> 2) * 2 + (sub_block & 1)) + 32 * ((sub_block >> 1) & 1)
+
+
+@step(types.none, Int)
+def _clear_half(k, target):
+    """Zero the second block of the pair at ``target``."""
+    for offset in (*range(256, 512, 64), 544, 608):
+        k.store(target + offset, k.zero(I32x16 if offset < 512 else I32x8))
+
+
+@njit(**JIT)
+def _pack_a(x, n, buffer):
+    for block in range(n // 256):
+        target = buffer + (block >> 1) * _PACKED_TWO
+        source = x + 1024 * block
+        scale, inverse = q8k_scale(source)
+        for sub in range(8):
+            place = 64 * ((sub >> 2) * 2 + (sub & 1)) + 32 * ((sub >> 1) & 1)
+            store_codes(target + 256 * (block & 1) + place, source + 128 * sub, inverse)
+        _finish_pack_a(target, block & 1, scale)
+    if n & 256:
+        _clear_half(buffer + (n >> 9) * _PACKED_TWO)
+
+
+@njit(**JIT)
+def _rows_a(weights, first, last, row_bytes, n, buffer, out):
+    for row in range(first, last):
+        w = weights + row * row_bytes
+        x = buffer
+        total = zero16()
+        for _ in range(n >> 9):
+            prefetch(w + AHEAD)
+            prefetch(w + AHEAD + 64)
+            prefetch(w + AHEAD + 128)
+            prefetch(w + AHEAD + 192)
+            total = _add_two(total, w, w + BLOCK, x)
+            w += 2 * BLOCK
+            x += _PACKED_TWO
+        if n & 256:
+            total = _add_two(total, w, w, x)
+        store_float(out + 4 * row, sum16(total))
+
+
+@njit(**JIT)
+def _packed_bytes_a(n):
+    return (n + 511) // 512 * _PACKED_TWO
+
+
+# -- tiers B and C
+@step(F32x8, F32x8, Int, Int)
+def _add_block(k, total, weights, x):
+    scales, mins = (bytes_.zext(I16x8) for bytes_ in q4_k_scales(k, weights))
+    dots = k.zero(I32x8)
+    for part in range(4):
+        codes = k.load(I8x32, weights + 16 + 32 * part)
+        for nibble, plane in enumerate((codes & 0x0F, (codes >> 4) & 0x0F)):
+            sub_block = 2 * part + nibble
+            pairs = pair_sums(k, plane, k.load(I8x32, x + 32 * sub_block))
+            dots = dots + scaled_pairs(k, pairs, scales.shuffle([sub_block] * 16))
+    scale = k.load(F32x8, x + 256)
+    total = k.fma(dots.to_float(F32x8), broadcast_half(k, weights, F32x8) * scale, total)
+    min_sums = mins.zext(I32x8) * k.load(I32x8, x + 288)
+    return k.fma(min_sums.to_float(F32x8), broadcast_half(k, weights + 2, F32x8) * scale, total)
+
+
+@step(types.none, Int, Float)
+def _finish_pack_bc(k, target, scale):
+    k.store(target + 256, scale.splat(F32x8))
+    for sub_block in range(8):
+        low, high = sixteen_sums(k, k.load(I8x32, target + 32 * sub_block))
+        k.store(target + 288 + 4 * sub_block, (k.const(types.int16, 0) - low - high).sext(types.int32))
+
+
+@njit(**JIT)
+def _pack_bc(x, n, buffer):
+    for block in range(n // 256):
+        target = buffer + block * _PACKED_ONE
+        scale, inverse = q8k_scale(x)
+        for sub_block in range(8):
+            store_codes(target + 32 * sub_block, x + 128 * sub_block, inverse)
+        _finish_pack_bc(target, scale)
+        x += 1024
+
+
+@njit(**JIT)
+def _rows_bc(weights, first, last, row_bytes, n, buffer, out):
+    for row in range(first, last):
+        w = weights + row * row_bytes
+        x = buffer
+        total = zero8()
+        for _ in range(n >> 8):
+            prefetch(w + AHEAD)
+            prefetch(w + AHEAD + 64)
+            total = _add_block(total, w, x)
+            w += BLOCK
+            x += _PACKED_ONE
+        store_float(out + 4 * row, sum8(total))
+
+
+@njit(**JIT)
+def _packed_bytes_bc(n):
+    return n // 256 * _PACKED_ONE
+
+
+Q8K = RowKernel(_pack_a, _rows_a, _packed_bytes_a) if TIER == "A" else RowKernel(_pack_bc, _rows_bc, _packed_bytes_bc)

@@ -1,0 +1,127 @@
+"""Rounding activations to int8 as the ds4 numerics do (engine.md 2.2), vectorized, bit for bit equal to the formulas.
+
+A8    per 32: d = max|x| / 127, codes = rint(x / d)
+Q8_K  per 256: m = the first element of largest magnitude, with its sign; codes = rint(x * (-127 / m)), d = 1 / (-127 / m)
+
+Codes stay within -127..127. A block whose scale is too small to have a finite inverse rounds to zeros. A block with a
+NaN or an infinity gets d = NaN, so that the error stays visible.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+
+from .ops import load_float, store_float
+from .vec import JIT, F32x32, Float, I8x32, I16x16, I16x32, I32x32, Int, Emit, Val, step
+
+# Adding 1.5 * 2^23 leaves the nearest integer (ties to even) in the low bits of the float.
+_ROUNDER = 1.5 * 2.0**23
+
+
+def round_to_codes(k: Emit, x: Val, inverse: Val) -> Val:
+    """rint(x * inverse) of 32 floats as I8x32, for |x * inverse| < 2^21. The product rounds first, as in C."""
+    return (x * inverse.splat(F32x32) + _ROUNDER).bits(I32x32).trunc(I8x32)
+
+
+def sixteen_sums(k: Emit, codes: Val) -> tuple[Val, Val]:
+    """Sums of the lower and the upper 16 of 32 codes, as i16."""
+    wide = codes.sext(I16x32)
+    low, high = wide.shuffle(range(16)), wide.shuffle(range(16, 32))
+    return k.fold(low, lambda a, b: a + b), k.fold(high, lambda a, b: a + b)
+
+
+def _poison(k: Emit, x: Val) -> Val:
+    """0 if all 32 floats are finite, else NaN."""
+    return k.hsum(x * 0.0)
+
+
+@step(Float, Int)
+def largest_of_32(k, x):
+    """max|x| of 32 floats; NaN if one is not finite."""
+    values = k.load(F32x32, x)
+    return k.fold(k.abs(values), k.maximum) + _poison(k, values)
+
+
+@step(types.none, Int, Int, Float)
+def store_codes(k, target, x, inverse):
+    """Round 32 floats to 32 bytes at ``target``."""
+    k.store(target, round_to_codes(k, k.load(F32x32, x), inverse))
+
+
+@step(types.none, Int, Int)
+def store_sums(k, target, codes):
+    """Two int16 sums of 16 codes each."""
+    low, high = sixteen_sums(k, k.load(I8x32, codes))
+    k.store(target, low)
+    k.store(target + 2, high)
+
+
+def _extremes(k: Emit, x: Val) -> tuple[Val, Val, Val]:
+    blocks = [k.load(F32x32, x + 128 * i) for i in range(8)]
+    high = low = blocks[0]
+    poison = blocks[0] * 0.0
+    for block in blocks[1:]:
+        high, low = k.maximum(block, high), k.minimum(block, low)
+        poison = poison + block * 0.0
+    return k.fold(high, k.maximum), k.fold(low, k.minimum), k.hsum(poison)
+
+
+@step(types.UniTuple(Float, 3), Int)
+def extremes_of_256(k, x):
+    """(largest, smallest, 0 or NaN) of 256 floats."""
+    return _extremes(k, x)
+
+
+@njit(**JIT)
+def a8_scale(x):
+    """(d, 1/d) of the 32 floats at address ``x``; the inverse is 0 where it would not be finite."""
+    d = largest_of_32(x) / np.float32(127)
+    if d > 0:
+        inverse = np.float32(1) / d
+        if inverse < np.inf:
+            return d, inverse
+    return d, np.float32(0)
+
+
+@njit(**JIT)
+def q8k_scale(x):
+    """(d, 1/d) of the 256 floats at address ``x``; both 0 for a block of zeros."""
+    high, low, poison = extremes_of_256(x)
+    peak = high
+    if -low > high:
+        peak = low
+    elif -low == high:  # both signs reach the largest magnitude: the first one counts
+        at = x
+        while abs(load_float(at)) != high and poison == 0:
+            at += 4
+        peak = load_float(at)
+    peak += poison
+    if peak == 0:
+        return np.float32(0), np.float32(0)
+    inverse = np.float32(-127) / peak
+    if abs(inverse) == np.inf:
+        return np.float32(0), np.float32(0)
+    return np.float32(1) / inverse, inverse
+
+
+@njit(**JIT)
+def quantize_a8(x, n, codes, scales):
+    """n floats at ``x`` -> n int8 at ``codes``, n/32 float32 at ``scales``. n a multiple of 32."""
+    for block in range(n // 32):
+        d, inverse = a8_scale(x + 128 * block)
+        store_codes(codes + 32 * block, x + 128 * block, inverse)
+        store_float(scales + 4 * block, d)
+
+
+@njit(**JIT)
+def quantize_q8k(x, n, codes, scales, sums):
+    """n floats at ``x`` -> n int8 at ``codes``, n/256 float32 at ``scales``, n/16 int16 at ``sums``. n % 256 == 0."""
+    for block in range(n // 256):
+        source = x + 1024 * block
+        d, inverse = q8k_scale(source)
+        store_float(scales + 4 * block, d)
+        for part in range(8):
+            target = codes + 256 * block + 32 * part
+            store_codes(target, source + 128 * part, inverse)
+            store_sums(sums + 32 * block + 4 * part, target)

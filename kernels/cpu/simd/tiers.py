@@ -1,0 +1,67 @@
+"""Which instruction set the compiled kernels may use, decided once per process.
+
+Three tiers: ``A`` AVX-512 (F, BW, VL, VNNI) with VBMI, BITALG and GFNI; ``B`` AVX2 with FMA and F16C; ``C`` plain LLVM
+vector operations that any target can lower (also AArch64). An instruction the target lacks does not raise: LLVM aborts
+the whole process. So the choice looks at the features Numba will *compile for*, which ``NUMBA_CPU_FEATURES`` may have
+narrowed, and never at the bare host.
+
+``DS4_SIMD_TIER=A|B|C`` forces a tier, so that one machine can test all of them; a tier that the target lacks is refused
+with ``TierError``.
+"""
+
+from __future__ import annotations
+
+import os
+
+from llvmlite import binding
+from numba.core import config
+
+TIER_VARIABLE = "DS4_SIMD_TIER"
+
+_NEEDS = {
+    "A": (
+        "avx512f avx512bw avx512vl avx512dq avx512vnni avx512vbmi avx512bitalg gfni avx2 fma f16c".split()
+    ),
+    "B": "avx2 fma f16c".split(),
+    "C": [],
+}
+
+
+class TierError(RuntimeError):
+    """The forced tier does not exist, or the target lacks its instructions."""
+
+
+def target_features() -> dict[str, bool]:
+    """Feature name -> present, for the target Numba compiles for (LLVM's names, such as ``avx512vnni``)."""
+    if config.CPU_FEATURES is not None:
+        flags = [word.strip() for word in config.CPU_FEATURES.split(",") if word.strip()]
+        return {flag[1:]: flag[0] == "+" for flag in flags}
+    try:
+        features = dict(binding.get_host_cpu_features())
+    except RuntimeError:  # LLVM does not know this host
+        return {}
+    if not config.ENABLE_AVX:
+        features.update((name, False) for name in features if name.startswith("avx"))
+    return features
+
+
+def missing(tier: str, features: dict[str, bool]) -> list[str]:
+    """The features that ``tier`` needs and the target lacks."""
+    return [name for name in _NEEDS[tier] if not features.get(name, False)]
+
+
+def choose(forced: str | None, features: dict[str, bool]) -> str:
+    """``A``, ``B`` or ``C``: the forced tier if the target has it, else the best one. Raises TierError."""
+    if forced:
+        if forced not in _NEEDS:
+            raise TierError(f"{TIER_VARIABLE}={forced}: unknown tier; valid values are A, B, C")
+        if lacking := missing(forced, features):
+            raise TierError(f"{TIER_VARIABLE}={forced}: this processor lacks {', '.join(lacking)}")
+        return forced
+    return next(tier for tier in "ABC" if not missing(tier, features))
+
+
+FEATURES = target_features()
+TIER = choose(os.environ.get(TIER_VARIABLE), FEATURES)
+IS_X86 = binding.get_process_triple().split("-")[0] in ("x86_64", "i386", "i686")
+IS_AARCH64 = binding.get_process_triple().split("-")[0] in ("aarch64", "arm64")

@@ -1,0 +1,354 @@
+"""Vectors in Numba: LLVM vector values as Numba types, and a small language to write instruction sequences in.
+
+A kernel is a plain ``@njit`` loop that calls *steps*. A step is a Python function over ``Val`` objects, run once at
+compile time; every operation it performs becomes one LLVM instruction:
+
+    @step(F32x16, F32x16, Int, Int)
+    def multiply(k, total, weights, x):
+        return k.fma(k.load(F32x16, weights), k.load(F32x16, x), total)
+
+``k`` is the ``Emit`` (an LLVM builder with a vocabulary), the other arguments are ``Val``. Addresses are int64
+everywhere: ``ndarray.ctypes.data`` inside ``@njit`` is uint64, and uint64 + int64 is float64 in Numba, which would
+silently turn pointer arithmetic into floating point.
+
+Floating point here carries no fast-math flags except in ``Emit.hsum``, so a step gives the same bits wherever it is
+inlined, and NaN stays NaN.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.datamodel import PrimitiveModel
+from numba.core.extending import _Intrinsic
+from numba.extending import intrinsic, register_model
+
+from .tiers import IS_AARCH64, TIER
+
+JIT = dict(nogil=True, error_model="numpy", boundscheck=False, cache=True)
+
+# Tier C may run where fma is a library call; fmuladd fuses only where that is one instruction.
+_FMA = "fmuladd" if TIER == "C" else "fma"
+# Without F16C, LLVM would call a conversion routine that a JIT process does not have.
+_NATIVE_HALF = TIER != "C" or IS_AARCH64
+
+_ELEMENTS = {
+    "i1": ir.IntType(1),
+    "i8": ir.IntType(8),
+    "i16": ir.IntType(16),
+    "i32": ir.IntType(32),
+    "i64": ir.IntType(64),
+    "f16": ir.HalfType(),
+    "f32": ir.FloatType(),
+}
+_I32 = _ELEMENTS["i32"]
+_BYTE_POINTER = ir.IntType(8).as_pointer()
+
+
+class Vec(types.Type):
+    """``lanes`` elements of one kind (``i8`` ... ``f32``), kept in registers."""
+
+    def __init__(self, element: str, lanes: int):
+        self.element, self.lanes = element, lanes
+        super().__init__(name=f"{element}x{lanes}")
+
+    @property
+    def llvm(self) -> ir.VectorType:
+        return ir.VectorType(_ELEMENTS[self.element], self.lanes)
+
+
+@register_model(Vec)
+class _VecModel(PrimitiveModel):
+    def __init__(self, manager, frontend_type):
+        super().__init__(manager, frontend_type, frontend_type.llvm)
+
+
+I8x8, I8x16, I8x32, I8x64 = Vec("i8", 8), Vec("i8", 16), Vec("i8", 32), Vec("i8", 64)
+I16x8, I16x16, I16x32 = Vec("i16", 8), Vec("i16", 16), Vec("i16", 32)
+I32x4, I32x8, I32x16, I32x32 = Vec("i32", 4), Vec("i32", 8), Vec("i32", 16), Vec("i32", 32)
+I64x2, I64x4, I64x8 = Vec("i64", 2), Vec("i64", 4), Vec("i64", 8)
+F16x16, F16x32 = Vec("f16", 16), Vec("f16", 32)
+F32x4, F32x8, F32x16, F32x32 = Vec("f32", 4), Vec("f32", 8), Vec("f32", 16), Vec("f32", 32)
+Int = types.int64
+Float = types.float32
+
+_SCALARS = {
+    types.int8: _ELEMENTS["i8"],
+    types.int16: _ELEMENTS["i16"],
+    types.int32: _I32,
+    types.int64: _ELEMENTS["i64"],
+    types.float32: _ELEMENTS["f32"],
+}
+
+
+def llvm_type(kind: types.Type) -> ir.Type:
+    """The LLVM type behind a Vec or one of the scalar types in use."""
+    return kind.llvm if isinstance(kind, Vec) else _SCALARS[kind]
+
+
+def _is_float(kind: ir.Type) -> bool:
+    return isinstance(getattr(kind, "element", kind), (ir.FloatType, ir.HalfType))
+
+
+class Val:
+    """An LLVM value with operators. The right operand may be a Val, a number (all lanes) or a list (lane by lane).
+
+    ``>>`` is the logical shift. Comparisons give masks for ``Emit.select``.
+    """
+
+    __slots__ = ("emit", "ir")
+
+    def __init__(self, emit: Emit, value: ir.Value):
+        self.emit, self.ir = emit, value
+
+    # -- arithmetic
+    def _lift(self, other: Any) -> ir.Value:
+        return other.ir if isinstance(other, Val) else constant(self.ir.type, other)
+
+    def _binary(self, other: Any, integer: str, floating: str | None = None) -> Val:
+        name = floating if _is_float(self.ir.type) else integer
+        if name is None:
+            raise TypeError(f"{integer} is not defined on floats")
+        return Val(self.emit, getattr(self.emit.builder, name)(self.ir, self._lift(other)))
+
+    def __add__(self, other):
+        return self._binary(other, "add", "fadd")
+
+    def __sub__(self, other):
+        return self._binary(other, "sub", "fsub")
+
+    def __mul__(self, other):
+        return self._binary(other, "mul", "fmul")
+
+    def __truediv__(self, other):
+        return self._binary(other, "sdiv", "fdiv")
+
+    def __and__(self, other):
+        return self._binary(other, "and_")
+
+    def __or__(self, other):
+        return self._binary(other, "or_")
+
+    def __xor__(self, other):
+        return self._binary(other, "xor")
+
+    def __lshift__(self, other):
+        return self._binary(other, "shl")
+
+    def __rshift__(self, other):
+        return self._binary(other, "lshr")
+
+    def shift_right_signed(self, other):
+        return self._binary(other, "ashr")
+
+    def compare(self, sign: str, other: Any) -> Val:
+        """Mask of ``self sign other``; signed for integers, ordered (false with NaN) for floats."""
+        builder = self.emit.builder
+        emit = builder.fcmp_ordered if _is_float(self.ir.type) else builder.icmp_signed
+        return Val(self.emit, emit(sign, self.ir, self._lift(other)))
+
+    # -- shape and type
+    def shuffle(self, lanes: Sequence[int], other: Val | None = None) -> Val:
+        """Lanes of ``self`` followed by ``other``, in the given order."""
+        second = other.ir if other is not None else ir.Constant(self.ir.type, ir.Undefined)
+        order = ir.Constant(ir.VectorType(_I32, len(lanes)), [int(lane) for lane in lanes])
+        return Val(self.emit, self.emit.builder.shuffle_vector(self.ir, second, order))
+
+    def cat(self, other: Val) -> Val:
+        """``self`` in the low lanes, ``other`` in the high ones."""
+        return self.shuffle(range(2 * self.ir.type.count), other)
+
+    def lane(self, index: int) -> Val:
+        return Val(self.emit, self.emit.builder.extract_element(self.ir, ir.Constant(_I32, index)))
+
+    def splat(self, kind: Vec) -> Val:
+        """This scalar in every lane of a ``kind``."""
+        blank = ir.Constant(kind.llvm, ir.Undefined)
+        first = self.emit.builder.insert_element(blank, self.ir, ir.Constant(_I32, 0))
+        return Val(self.emit, first).shuffle([0] * kind.lanes)
+
+    def _convert(self, name: str, kind: types.Type) -> Val:
+        return Val(self.emit, getattr(self.emit.builder, name)(self.ir, llvm_type(kind)))
+
+    def bits(self, kind: types.Type) -> Val:
+        """The same bits as another type."""
+        return self if self.ir.type == llvm_type(kind) else self._convert("bitcast", kind)
+
+    def zext(self, kind: types.Type) -> Val:
+        return self._convert("zext", kind)
+
+    def sext(self, kind: types.Type) -> Val:
+        return self._convert("sext", kind)
+
+    def trunc(self, kind: types.Type) -> Val:
+        return self._convert("trunc", kind)
+
+    def to_float(self, kind: types.Type) -> Val:
+        """Signed integers to float32, lane by lane."""
+        return self._convert("sitofp", kind)
+
+
+def constant(kind: ir.Type, values: Any) -> ir.Constant:
+    """A constant of an LLVM type from a number (every lane) or a sequence (lane by lane)."""
+    if not isinstance(kind, ir.VectorType):
+        return ir.Constant(kind, values)
+    number = float if _is_float(kind) else int
+    lanes = [values] * kind.count if isinstance(values, (int, float)) else list(values)
+    if len(lanes) != kind.count:
+        raise ValueError(f"{len(lanes)} values for {kind.count} lanes")
+    return ir.Constant(kind, [ir.Constant(kind.element, number(value)) for value in lanes])
+
+
+class Emit:
+    """The builder a step writes to."""
+
+    def __init__(self, builder: ir.IRBuilder):
+        self.builder = builder
+
+    def const(self, kind: types.Type, values: Any) -> Val:
+        return Val(self, constant(llvm_type(kind), values))
+
+    def zero(self, kind: types.Type) -> Val:
+        return self.const(kind, 0.0 if _is_float(llvm_type(kind)) else 0)
+
+    def call(self, name: str, result: types.Type, *args: Any) -> Val:
+        """Call an LLVM intrinsic by its full name. Plain ints become i8 immediates."""
+        values = [a.ir if isinstance(a, Val) else ir.Constant(_ELEMENTS["i8"], a) for a in args]
+        signature = ir.FunctionType(llvm_type(result), [value.type for value in values])
+        return Val(self, self.builder.call(cgutils.get_or_insert_function(self.builder.module, signature, name), values))
+
+    # -- memory; no alignment is assumed
+    def _pointer(self, address: Val, kind: ir.Type) -> ir.Value:
+        return self.builder.inttoptr(address.ir, kind.as_pointer())
+
+    def load(self, kind: types.Type, address: Val) -> Val:
+        value = self.builder.load(self._pointer(address, llvm_type(kind)))
+        value.align = 1
+        return Val(self, value)
+
+    def store(self, address: Val, value: Val) -> None:
+        self.builder.store(value.ir, self._pointer(address, value.ir.type)).align = 1
+
+    def prefetch(self, address: Val) -> None:
+        """Ask for the cache line at ``address``; harmless at any address, mapped or not."""
+        signature = ir.FunctionType(ir.VoidType(), [_BYTE_POINTER, _I32, _I32, _I32])
+        function = cgutils.get_or_insert_function(self.builder.module, signature, "llvm.prefetch.p0")
+        read, keep_in_all_levels, data = (ir.Constant(_I32, v) for v in (0, 3, 1))
+        self.builder.call(function, [self._pointer(address, _BYTE_POINTER.pointee), read, keep_in_all_levels, data])
+
+    # -- arithmetic
+    def fma(self, a: Val, b: Val, c: Val) -> Val:
+        """a * b + c, with one rounding where the target has the instruction."""
+        kind = a.ir.type
+        name = f"v{kind.count}f32" if isinstance(kind, ir.VectorType) else "f32"
+        return Val(self, self.builder.call(self._declare(f"llvm.{_FMA}.{name}", kind, [kind] * 3), [a.ir, b.ir, c.ir]))
+
+    def _declare(self, name: str, result: ir.Type, args: list[ir.Type]) -> ir.Function:
+        return cgutils.get_or_insert_function(self.builder.module, ir.FunctionType(result, args), name)
+
+    def select(self, mask: Val, yes: Val, no: Val) -> Val:
+        return Val(self, self.builder.select(mask.ir, yes.ir, no.ir))
+
+    def half_to_float(self, bits: Val) -> Val:
+        """IEEE binary16 given as i16 lanes (or one i16) -> float32, exact for every value."""
+        source = bits.ir.type
+        vector = isinstance(source, ir.VectorType)
+
+        def like(element: str) -> ir.Type:
+            return ir.VectorType(_ELEMENTS[element], source.count) if vector else _ELEMENTS[element]
+
+        if _NATIVE_HALF:
+            halves = self.builder.bitcast(bits.ir, like("f16"))
+            return Val(self, self.builder.fpext(halves, like("f32")))
+        wide = Val(self, self.builder.zext(bits.ir, like("i32")))
+        magnitude = (wide & 0x7FFF) << 13
+        value = Val(self, self.builder.bitcast(magnitude.ir, like("f32"))) * 2.0**112
+        finite = Val(self, self.builder.bitcast(value.ir, like("i32")))
+        special = magnitude.compare(">=", 0x7C00 << 13)
+        pattern = self.select(special, magnitude | 0x7F800000, finite) | ((wide & 0x8000) << 16)
+        return Val(self, self.builder.bitcast(pattern.ir, like("f32")))
+
+    def gather(self, kind: Vec, parts: Sequence[Val]) -> Val:
+        """A vector from one scalar a lane."""
+        vector = ir.Constant(kind.llvm, ir.Undefined)
+        for index, part in enumerate(parts):
+            vector = self.builder.insert_element(vector, part.ir, ir.Constant(_I32, index))
+        return Val(self, vector)
+
+    def table(self, name: str, element: str, values: Sequence[int]) -> Val:
+        """Address of a constant table in the module (relocatable, so the code can be cached)."""
+        kind = ir.ArrayType(_ELEMENTS[element], len(values))
+        module = self.builder.module
+        if name not in module.globals:
+            data = ir.GlobalVariable(module, kind, name)
+            data.linkage, data.global_constant, data.align = "internal", True, 64
+            data.initializer = ir.Constant(kind, [int(value) for value in values])
+        return Val(self, self.builder.ptrtoint(module.globals[name], _ELEMENTS["i64"]))
+
+    def abs(self, a: Val) -> Val:
+        kind = a.ir.type
+        return Val(self, self.builder.call(self._declare(f"llvm.fabs.v{kind.count}f32", kind, [kind]), [a.ir]))
+
+    def maximum(self, a: Val, b: Val) -> Val:
+        """Lane-wise larger float; NaN in ``b`` wins, NaN in ``a`` loses (one x86 instruction)."""
+        return self.select(a.compare(">", b), a, b)
+
+    def minimum(self, a: Val, b: Val) -> Val:
+        return self.select(a.compare("<", b), a, b)
+
+    def fold(self, a: Val, combine: Callable[[Val, Val], Val]) -> Val:
+        """Combine all lanes of ``a`` in halving steps; gives a scalar."""
+        lanes = a.ir.type.count
+        while lanes > 1:
+            lanes //= 2
+            a = combine(a.shuffle(range(lanes)), a.shuffle(range(lanes, 2 * lanes)))
+        return a.lane(0)
+
+    def hsum(self, a: Val) -> Val:
+        """Sum of all lanes of a float vector."""
+        return self.fold(a, lambda x, y: x + y)
+
+
+class _Step(_Intrinsic):
+    """An intrinsic that pickles by name.
+
+    Numba's cache key includes the pickled closure of a function; the default holds a random id, so that a kernel made
+    by a function that takes steps as arguments would be compiled again in every process.
+    """
+
+    def __reduce__(self):
+        return self.__qualname__
+
+
+def step(result: types.Type, *args: types.Type) -> Callable[[Callable[..., Any]], Any]:
+    """Turn an emitter ``f(k, *vals)``, a function at module level, into a Numba intrinsic with this signature.
+
+    It may return a Val, a tuple of Vals (then ``result`` is a UniTuple) or None (``types.none``).
+    """
+
+    def decorate(emitter: Callable[..., Any]) -> Any:
+        def typed(typing_context, *_):
+            def generate(context, builder, signature, values):
+                emit = Emit(builder)
+                value = emitter(emit, *(Val(emit, v) for v in values))
+                if value is None:
+                    return context.get_dummy_value()
+                if isinstance(value, tuple):
+                    return context.make_tuple(builder, result, [part.ir for part in value])
+                return value.ir
+
+            return result(*args), generate
+
+        for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+            setattr(typed, name, getattr(emitter, name))
+        typed.__signature__ = inspect.signature(emitter)  # Numba matches the arguments by name
+        made = intrinsic(typed)
+        made.__class__ = _Step
+        return made
+
+    return decorate

@@ -1,0 +1,91 @@
+"""x86 instructions that LLVM does not find from plain vector operations.
+
+Each function emits one instruction into a step; the tier decides at import which of them a kernel module uses.
+``*_512`` and the byte permutes belong to tier A, ``*_256`` to tier B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .vec import F32x16, I8x32, I8x64, I16x16, I16x32, I32x8, I32x16, Emit, Val
+
+
+# -- tier A: AVX-512 F, BW, VNNI
+def dpbusd_512(k: Emit, total: Val, unsigned: Val, signed: Val) -> Val:
+    """total[i] + the four products u8 * s8 of 32-bit lane i, exact in int32."""
+    return k.call("llvm.x86.avx512.vpdpbusd.512", I32x16, total, unsigned.bits(I32x16), signed.bits(I32x16))
+
+
+def dpwssd_512(k: Emit, total: Val, a: Val, b: Val) -> Val:
+    """total[i] + the two products s16 * s16 of 32-bit lane i."""
+    return k.call("llvm.x86.avx512.vpdpwssd.512", I32x16, total, a.bits(I32x16), b.bits(I32x16))
+
+
+def madd_512(k: Emit, a: Val, b: Val) -> Val:
+    """The two products s16 * s16 of each 32-bit lane, added."""
+    return k.call("llvm.x86.avx512.pmaddw.d.512", I32x16, a.bits(I16x32), b.bits(I16x32))
+
+
+def pack_words_512(k: Emit, a: Val, b: Val) -> Val:
+    """i32 -> i16 with saturation; each 128-bit quarter holds four lanes of ``a``, then four of ``b``."""
+    return k.call("llvm.x86.avx512.packssdw.512", I16x32, a, b)
+
+
+def shuffle_bytes_512(k: Emit, table: Val, index: Val) -> Val:
+    """table[index & 15] within each 128-bit quarter; zero where the index has its top bit."""
+    return k.call("llvm.x86.avx512.pshuf.b.512", I8x64, table, index)
+
+
+# -- tier A: VBMI, GFNI
+def permute_bytes(k: Emit, table: Val, index: Val) -> Val:
+    """table[index & 63] for 64 byte indices."""
+    return k.call("llvm.x86.avx512.permvar.qi.512", I8x64, table.bits(I8x64), index.bits(I8x64))
+
+
+def permute_bytes_2(k: Emit, low: Val, high: Val, index: Val) -> Val:
+    """A 128-byte table: low[index & 63] or, where bit 6 is set, high[index & 63]."""
+    return k.call("llvm.x86.avx512.vpermi2var.qi.512", I8x64, low.bits(I8x64), index.bits(I8x64), high.bits(I8x64))
+
+
+def multishift(k: Emit, starts: Val, data: Val) -> Val:
+    """Byte i of each 64-bit lane: the eight bits of that lane of ``data`` from bit starts[i] on."""
+    return k.call("llvm.x86.avx512.pmultishift.qb.512", I8x64, starts, data.bits(I8x64))
+
+
+def permute_floats(k: Emit, table: Val, index: Val) -> Val:
+    """table[index & 15] for sixteen 32-bit indices."""
+    return k.call("llvm.x86.avx512.permvar.sf.512", F32x16, table, index.bits(I32x16))
+
+
+def bit_matrix(k: Emit, data: Val, rows: Sequence[Sequence[int]]) -> Val:
+    """Each byte times a constant 8x8 bit matrix: output bit i is the parity of the input bits listed in rows[i].
+
+    One instruction for any shift-and-mask, bit permutation or parity within a byte.
+    """
+    matrix = 0
+    for bit, sources in enumerate(rows):
+        matrix |= sum(1 << source for source in sources) << (8 * (7 - bit))
+    table = k.const(I8x64, list(matrix.to_bytes(8, "little")) * 8)
+    return k.call("llvm.x86.vgf2p8affineqb.512", I8x64, data, table, 0)
+
+
+def bits_to_low(k: Emit, data: Val, first: int, width: int) -> Val:
+    """Bits first .. first+width-1 of each byte, moved down to bit 0."""
+    return bit_matrix(k, data, [[first + i] if i < width else [] for i in range(8)])
+
+
+# -- tier B: AVX2
+def madd_bytes_256(k: Emit, unsigned: Val, signed: Val) -> Val:
+    """u8 * s8, neighbours added into i16 *with saturation*: the caller keeps |sum| below 2^15."""
+    return k.call("llvm.x86.avx2.pmadd.ub.sw", I16x16, unsigned, signed)
+
+
+def madd_256(k: Emit, a: Val, b: Val) -> Val:
+    """The two products s16 * s16 of each 32-bit lane, added."""
+    return k.call("llvm.x86.avx2.pmadd.wd", I32x8, a, b)
+
+
+def sign_bytes_256(k: Emit, a: Val, sign: Val) -> Val:
+    """a, -a or 0 by the sign of ``sign``; a must not be -128."""
+    return k.call("llvm.x86.avx2.psign.b", I8x32, a, sign)

@@ -38,8 +38,10 @@ def random_blocks(name: str, n: int, seed: int) -> np.ndarray:
 def test_sizes_are_those_of_gguf_py():
     ours = {fmt.ggml_id: (fmt.name, fmt.block_elems, fmt.block_bytes) for fmt in FORMATS.values()}
     theirs = {int(t): (t.name, *size) for t, size in gguf.constants.GGML_QUANT_SIZES.items()}
-    assert ours == theirs
-    assert set(BY_ID) == set(theirs)
+    common = ours.keys() & theirs.keys()  # neither an older nor a newer gguf-py is a failure
+    assert len(common) >= 30
+    assert {i: ours[i] for i in common} == {i: theirs[i] for i in common}
+    assert BY_ID.keys() == ours.keys()
 
 
 @pytest.mark.parametrize("name", DECODED)
@@ -167,3 +169,25 @@ def test_matrix_of_experts():
 def test_matrix_without_dequantizer_says_so():
     with pytest.raises(ValueError, match="IQ3_S"):
         Matrix("IQ3_S", np.zeros((1, 110), np.uint8), rows=1, cols=256).dequantize()
+
+
+@pytest.mark.parametrize("name", [*BLOCKED, "F32", "F16", "BF16"])
+@pytest.mark.parametrize("scale", [np.nan, np.inf, -np.inf])
+def test_non_finite_scales_are_found(name, scale):
+    """The scan agrees with decoding: it names the first block whose weights are not all finite."""
+    fmt = FORMATS[name]
+    raw = np.zeros((40, fmt.block_bytes), np.uint8)
+    records = raw.reshape(-1).view(fmt.layout)
+    assert fmt.first_non_finite(raw.reshape(-1)) is None
+    for field in fmt.scale_fields or (None,):
+        records[:] = np.zeros(1, fmt.layout)[0]
+        target = records if field is None else records[field]
+        value = np.float32(scale).view(np.uint32) >> 16 if name == "BF16" else scale
+        target[17] = target[31] = value
+        assert fmt.first_non_finite(raw.reshape(-1)) == 17
+        assert not np.isfinite(fmt.dequantize(raw)[31]).all()
+
+
+def test_formats_without_floats_have_nothing_to_scan():
+    assert FORMATS["I32"].first_non_finite(np.full(8, 255, np.uint8)) is None
+    assert FORMATS["IQ3_S"].first_non_finite(np.full(110, 255, np.uint8)) is None

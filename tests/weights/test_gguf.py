@@ -1,0 +1,138 @@
+"""The reader against gguf-py, on golden models and on files that gguf-py wrote."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import numpy as np
+import pytest
+
+from ds4ref.errors import ModelFileError
+from ds4ref.weights.gguf import GGUFFile
+from ds4ref.weights.writer import GGUFWriter
+
+from .modelfile import golden, write_model
+
+gguf = pytest.importorskip("gguf")
+
+
+def assert_equal_to_gguf_py(path) -> None:
+    reader = gguf.GGUFReader(path)
+    with GGUFFile.open(path) as file:
+        keys = {key: field.contents() for key, field in reader.fields.items() if not key.startswith("GGUF.")}
+        assert {key: file.metadata[key] for key in file.metadata} == keys
+        assert list(file.tensors) == [t.name for t in reader.tensors]
+        for t in reader.tensors:
+            info = file.tensors[t.name]
+            assert (info.fmt.ggml_id, info.offset, info.nbytes) == (t.tensor_type, t.data_offset, t.n_bytes)
+            assert list(info.dims) == t.shape.tolist()
+            np.testing.assert_array_equal(file.raw(t.name), t.data.reshape(-1).view(np.uint8))
+
+
+@pytest.mark.parametrize("name", ["tiny", "smooth"])
+def test_golden_models(name):
+    assert_equal_to_gguf_py(golden(name))
+
+
+def test_a_small_model(tmp_path):
+    assert_equal_to_gguf_py(write_model(tmp_path / "m.gguf"))
+
+
+@pytest.mark.parametrize("alignment", [None, 64])
+def test_a_file_from_gguf_py(tmp_path, alignment):
+    path = tmp_path / "m.gguf"
+    out = gguf.GGUFWriter(path, "deepseek4")
+    if alignment:
+        out.add_custom_alignment(alignment)
+    out.add_uint32("n", 7)
+    out.add_float64("x", 0.1)
+    out.add_bool("b", True)
+    out.add_array("words", ["ä", "", "b c"])
+    out.add_array("ints", [1, -2, 3])
+    out.add_tensor("t", np.arange(12, dtype=np.float32).reshape(3, 4))
+    out.add_tensor("u", np.arange(5, dtype=np.float16))
+    out.add_tensor("q", np.arange(68, dtype=np.uint8).reshape(2, 34), raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+    assert_equal_to_gguf_py(path)
+
+
+def test_a_real_vocabulary_opens_and_decodes_fast(tmp_path):
+    """129,280 tokens and as many merges: stepped over at open, decoded on demand."""
+    tokens = [f"Ġtoken{i}" for i in range(129_280)]
+    merges = [f"Ġto ken{i}" for i in range(127_000)]
+    path = tmp_path / "m.gguf"
+    with GGUFWriter(path, [("t", "string[]", tokens), ("m", "string[]", merges)], []):
+        pass
+    started = time.perf_counter()
+    with GGUFFile.open(path) as file:
+        opened = time.perf_counter()
+        assert file.metadata.count("t") == 129_280
+        assert file.metadata.type_of("t") == "string[]"
+        assert file.metadata["t"] == tokens
+        assert file.metadata["m"] == merges
+        assert file.metadata.first("t", 3) == tokens[:3]
+    assert opened - started < 0.5
+    assert time.perf_counter() - opened < 1
+
+
+def test_string_arrays_across_read_windows(tmp_path):
+    """Items longer than, as long as, and astride the window the directory is read through."""
+    lengths = [1 << 20, 3, (1 << 20) - 8, 0, (1 << 20) + 1, 17, 5, (1 << 20) - 1, 1]
+    words = ["x" * length for length in lengths]
+    path = tmp_path / "m.gguf"
+    with GGUFWriter(path, [("words", "string[]", words), ("long", "string", words[4]), ("n", "u32", 9)], []):
+        pass
+    with GGUFFile.open(path) as file:
+        assert file.metadata["words"] == words
+        assert file.metadata["long"] == words[4]
+        assert file.metadata["n"] == 9
+
+
+def test_metadata_is_a_mapping(tmp_path):
+    path = tmp_path / "m.gguf"
+    with GGUFWriter(path, [("a", "u32[]", [1, 2, 3]), ("b", "f32", 0.5)], []):
+        pass
+    with GGUFFile.open(path) as file:
+        metadata = file.metadata
+        assert len(metadata) == 2 and list(metadata) == ["a", "b"] and "c" not in metadata
+        assert metadata.get("c") is None and metadata.type_of("c") is None
+        assert metadata.get("a") == metadata.first("a", 9) == [1, 2, 3]
+        assert metadata.first("a", 2) == [1, 2]
+        assert metadata.count("a") == 3 and metadata.count("b") == 1
+        with pytest.raises(KeyError):
+            metadata["c"]
+
+
+def test_views_are_read_only_and_outlive_the_file(tmp_path):
+    path = write_model(tmp_path / "m.gguf")
+    file = GGUFFile.open(path)
+    view = file.raw("output.weight")
+    assert not view.flags.writeable and view.base is not None
+    copy = view.copy()
+    file.close()
+    file.close()
+    np.testing.assert_array_equal(view, copy)
+    with pytest.raises(ModelFileError, match="closed"):
+        file.raw("output.weight")
+    with pytest.raises(ModelFileError):
+        file.metadata["tokenizer.ggml.tokens"]
+
+
+def test_no_descriptor_leaks(tmp_path):
+    good = write_model(tmp_path / "m.gguf")
+    bad = tmp_path / "bad.gguf"
+    bad.write_bytes(b"GGUF" + bytes(60))
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
+    if before is None:
+        pytest.skip("this system does not list open descriptors")
+    for _ in range(5):
+        with GGUFFile.open(good) as file:
+            file.raw("output.weight")
+        GGUFFile.open(good)  # dropped without close
+        with pytest.raises(ModelFileError):
+            GGUFFile.open(bad)
+    assert len(os.listdir("/proc/self/fd")) == before

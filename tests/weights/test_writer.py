@@ -1,0 +1,201 @@
+"""What the writer writes, gguf-py reads; what fails, leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+
+import numpy as np
+import pytest
+
+from ds4ref.errors import ModelFileError
+from ds4ref.weights.gguf import GGUFFile
+from ds4ref.weights.writer import GGUFWriter, TensorSpec
+
+gguf = pytest.importorskip("gguf")
+
+ENTRIES = [
+    ("general.architecture", "string", "deepseek4"),
+    ("u8", "u8", 255),
+    ("i8", "i8", -128),
+    ("u16", "u16", 65535),
+    ("i16", "i16", -32768),
+    ("u32", "u32", 2**32 - 1),
+    ("i32", "i32", -(2**31)),
+    ("u64", "u64", 2**64 - 1),
+    ("i64", "i64", -(2**63)),
+    ("f32", "f32", 0.15625),
+    ("f64", "f64", 0.1),
+    ("yes", "bool", True),
+    ("no", "bool", False),
+    ("text", "string", "<｜User｜> naïve\n"),
+    ("blank", "string", ""),
+    ("numbers", "i32[]", [0, -4, 128]),
+    ("reals", "f64[]", [0.1, -2.5]),
+    ("flags", "bool[]", [True, False, True]),
+    ("words", "string[]", ["", "Ġt", "｜DSML｜"]),
+]
+
+SPECS = [
+    TensorSpec("a.weight", "F32", (5, 3)),
+    TensorSpec("b.weight", "Q8_0", (64, 3, 2)),
+    TensorSpec("c", "F16", (7,)),
+]
+
+
+@pytest.mark.parametrize("alignment", [8, 32, 4096])
+def test_gguf_py_reads_it_back(tmp_path, alignment):
+    path = tmp_path / "m.gguf"
+    rng = np.random.default_rng(1)
+    a = rng.standard_normal((3, 5), np.float32)
+    b = rng.integers(0, 256, (2, 3, 68), dtype=np.uint8)
+    c = rng.standard_normal(7).astype(np.float16)
+    with GGUFWriter(path, ENTRIES, SPECS, alignment=alignment) as out:
+        out.write("a.weight", a)
+        out.write("b.weight", (bytes(row) for expert in b for row in expert))
+        out.write("c", memoryview(c.tobytes()))
+    assert path.stat().st_size == out.size
+    reader = gguf.GGUFReader(path)
+    assert reader.alignment == alignment
+    for key, _, value in ENTRIES:
+        assert reader.fields[key].contents() == value
+    ours = {"a.weight": a, "b.weight": b, "c": c}
+    assert [t.name for t in reader.tensors] == list(ours)
+    for t in reader.tensors:
+        assert t.data_offset % alignment == 0
+        np.testing.assert_array_equal(t.data, ours[t.name])
+        assert t.data.dtype == ours[t.name].dtype
+
+
+def test_our_reader_reads_it_back(tmp_path):
+    path = tmp_path / "m.gguf"
+    with GGUFWriter(path, ENTRIES, SPECS) as out:
+        for spec in SPECS:
+            out.hole(spec.name)
+    with GGUFFile.open(path) as file:
+        assert {key: (file.metadata.type_of(key), file.metadata[key]) for key in file.metadata} == {
+            key: (kind, value) for key, kind, value in ENTRIES
+        }
+        assert [(i.name, i.fmt.name, i.dims, i.nbytes) for i in file.tensors.values()] == [
+            (s.name, s.fmt, s.dims, s.nbytes) for s in SPECS
+        ]
+
+
+def test_holes_take_no_space(tmp_path):
+    path = tmp_path / "m.gguf"
+    big = TensorSpec("big", "Q4_K", (256, 1 << 16))
+    specs = [TensorSpec("head", "F32", (4,)), big, TensorSpec("tail", "F32", (4,))]
+    with GGUFWriter(path, [], specs) as out:
+        out.write("head", np.ones(4, np.float32))
+        out.hole("big")
+        out.write("tail", np.ones(4, np.float32))
+    status = path.stat()
+    assert status.st_size > 9_000_000
+    assert status.st_blocks * 512 < 1 << 17
+    tensors = {t.name: t.data for t in gguf.GGUFReader(path).tensors}
+    assert not tensors["big"].any()
+    assert tensors["tail"].tolist() == [1, 1, 1, 1]
+
+
+def test_the_mode_follows_the_umask(tmp_path):
+    old = os.umask(0o027)
+    try:
+        with GGUFWriter(tmp_path / "m.gguf", [], []):
+            pass
+    finally:
+        os.umask(old)
+    assert (tmp_path / "m.gguf").stat().st_mode & 0o777 == 0o640
+
+
+def broken(data):
+    yield data[: len(data) // 2]
+    raise RuntimeError("generator failed")
+
+
+@pytest.mark.parametrize("failure", ["missing", "short", "long", "order", "unknown", "source", "interrupt"])
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, failure):
+    path = tmp_path / "m.gguf"
+    path.write_bytes(b"old")
+    data = np.zeros(15, np.float32)
+    expected = {"source": RuntimeError, "interrupt": KeyboardInterrupt}.get(failure, ValueError)
+    with pytest.raises(expected), GGUFWriter(path, ENTRIES, SPECS) as out:
+        if failure == "short":
+            out.write("a.weight", data[:-1])
+        elif failure == "long":
+            out.write("a.weight", [data, b"x"])
+        elif failure == "order":
+            out.hole("c")
+        elif failure == "unknown":
+            out.hole("d")
+        elif failure == "source":
+            out.write("a.weight", broken(data.tobytes()))
+        elif failure == "interrupt":
+            raise KeyboardInterrupt
+        else:
+            out.write("a.weight", data)
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["m.gguf"]
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
+    """A file size limit stands in for the full disk: both fail in the middle of a write."""
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    spec = TensorSpec("t", "F32", (1 << 16,))
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, old[1]))
+        with pytest.raises(ModelFileError, match="cannot write: File too large"):
+            with GGUFWriter(tmp_path / "m.gguf", [], [spec]) as out:
+                out.write("t", np.ones(1 << 16, np.float32))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("where", ["no/such/folder/m.gguf", "plain/m.gguf"])
+def test_unwritable_places(tmp_path, where):
+    (tmp_path / "plain").write_bytes(b"a file")
+    with pytest.raises(ModelFileError, match="cannot write"):
+        GGUFWriter(tmp_path / where, [], [])
+    assert os.listdir(tmp_path) == ["plain"]
+
+
+def test_replacing_a_folder_fails_cleanly(tmp_path):
+    (tmp_path / "m.gguf").mkdir()
+    with pytest.raises(ModelFileError, match="cannot write"), GGUFWriter(tmp_path / "m.gguf", [], []):
+        pass
+    assert os.listdir(tmp_path) == ["m.gguf"]
+
+
+def test_closed_is_closed(tmp_path):
+    out = GGUFWriter(tmp_path / "m.gguf", [], SPECS[:1])
+    out.hole("a.weight")
+    out.close()
+    out.close()
+    out.abort()
+    assert (tmp_path / "m.gguf").exists()
+    with pytest.raises(ValueError, match="closed"):
+        out.hole("a.weight")
+
+
+@pytest.mark.parametrize(
+    ("entries", "specs", "alignment"),
+    [
+        ([("a", "u32", 1), ("a", "u32", 2)], [], 32),
+        ([("a", "u33", 1)], [], 32),
+        ([("a", "u8", 256)], [], 32),
+        ([("a", "u32", -1)], [], 32),
+        ([("a", "u32", "1")], [], 32),
+        ([("a", "f32", 1e300)], [], 32),
+        ([], [TensorSpec("t", "F32", (1,))] * 2, 32),
+        ([], [TensorSpec("t", "Q8_0", (33,))], 32),
+        ([], [], 0),
+        ([], [], 24),
+    ],
+)
+def test_nonsense_is_refused_before_a_file_exists(tmp_path, entries, specs, alignment):
+    with pytest.raises(ValueError):
+        GGUFWriter(tmp_path / "m.gguf", entries, specs, alignment=alignment)
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,63 @@
+# `make run` and `make test` need nothing but Python >= 3.11: each creates .venv and installs what it uses.
+# Choose an interpreter with PYTHON=..., another environment with VENV=...
+
+VENV ?= .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check --quiet
+OUT ?= out
+
+# Asked, not only found: a version manager may leave a python3.13 that refuses to start.
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.14 python3 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
+
+.PHONY: help run test lint oracle bench clean
+.DEFAULT_GOAL := help
+
+help: ## show this
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+run: $(VENV)/.run ## measure the embedded model: a context sweep, its CSV and its plot in ./out
+	@$(VENV)/bin/ds4-bench --demo $(OUT)
+
+test: $(VENV)/.test ## run the test suite (without the oracle, peer, GPU and slow tests)
+	@$(PY) -m pytest -q
+
+lint: $(VENV)/.test ## ruff and mypy
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+
+oracle: $(VENV)/.oracle ## compare with Hugging Face transformers (installs torch)
+	@$(PY) -m pytest -q -m oracle
+
+bench: $(VENV)/.run ## sweep a slice of Flash with real dimensions: 4 layers, 8 experts, 0.9 GB in the cache
+	@$(VENV)/bin/ds4-bench -m "$$($(PY) -m ds4ref.nano slice --layers 4 --experts 8)" \
+		--ctx-start 256 --ctx-max 1024 --step-incr 256 --gen-tokens 32 --csv $(OUT)/slice.csv
+	@$(VENV)/bin/ds4-bench plot $(OUT)/slice.csv
+
+clean: ## remove the environment and everything generated in the tree
+	rm -rf $(VENV) $(OUT) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "make: no Python >= 3.11 found; name one with PYTHON=/path/to/python" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "make: $(PYTHON) is not a Python >= 3.11" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "make: $(PYTHON) cannot create virtual environments" \
+		"(Debian and Ubuntu: apt install python3-venv)" >&2; rm -rf $(VENV); exit 1; }
+
+# One stamp for each set of packages, so that a second run installs nothing.
+$(VENV)/.run: pyproject.toml | $(VENV)/bin/python
+	@echo "installing into $(VENV) (once)" >&2
+	@$(PIP) install -e .
+	@touch $@
+
+$(VENV)/.test: pyproject.toml | $(VENV)/bin/python
+	@echo "installing into $(VENV) (once)" >&2
+	@$(PIP) install -e '.[test]'
+	@touch $@ $(VENV)/.run
+
+$(VENV)/.oracle: $(VENV)/.test
+	@echo "installing torch and transformers into $(VENV) (once)" >&2
+	@$(PIP) install -e '.[test,oracle]'
+	@touch $@

@@ -1,0 +1,150 @@
+"""Where generated models live, and how they get there: built once, by one process, whole or not at all.
+
+    $DS4_CACHE_DIR, else $XDG_CACHE_HOME/ds4ref, else ~/.cache/ds4ref        (macOS: ~/Library/Caches/ds4ref)
+
+The embedded model is checked by its SHA-256 on every use (about 10 ms) and rebuilt if it does not match. Slices are
+too large for that: whether all tensors fit into the file is checked, and the writer never leaves a partial one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from ..errors import DataError, ModelFileError
+
+try:
+    import fcntl
+except ImportError:  # no advisory locks on this platform: the atomic rename still keeps files whole
+    fcntl = None  # type: ignore[assignment]
+
+# SHA-256 of the embedded model. It changes only with the recipe, and then on purpose.
+NANO_SHA256 = "744727d4711e14f42337a6e1c4174e54e7b413ab2585c8ba27ea520792fa1c8e"
+
+LOCK_SECONDS = 60.0
+
+
+def cache_dir() -> Path:
+    """The folder for generated files; it may not exist yet."""
+    given = os.environ.get("DS4_CACHE_DIR")
+    if given:
+        return Path(given)
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(home):  # the XDG rules: a relative path counts as unset
+        return Path(home) / "ds4ref"
+    try:
+        base = Path.home()
+    except RuntimeError:
+        raise DataError("no home directory for the model cache: set DS4_CACHE_DIR to a writable folder") from None
+    return base / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "ds4ref"
+
+
+def embedded_path() -> str:
+    """The embedded model's file, built first if it is absent or damaged. DataError if that cannot be done."""
+    path = cache_dir() / f"nano-{NANO_SHA256[:12]}.gguf"
+    if file_sha256(path) == NANO_SHA256:
+        return str(path)
+    with building(path):
+        if file_sha256(path) == NANO_SHA256:  # another process was faster
+            return str(path)
+        from .recipe import NANO, write_model
+
+        write_model(path, NANO)
+        found = file_sha256(path)
+        if found != NANO_SHA256:
+            path.unlink(missing_ok=True)
+            raise DataError(f"the embedded model came out as {found}, expected {NANO_SHA256}: please report this")
+    return str(path)
+
+
+def slice_path(
+    layers: int, experts: int, vocab: int, recipe: str, progress: Callable[[int, int], None] | None = None
+) -> str:
+    """The file of a real-shape slice in the cache, built first if it is absent or incomplete."""
+    from .recipe import check_recipe, slice_shape, write_model
+
+    shape = slice_shape(layers, experts, vocab)
+    check_recipe(recipe)
+    path = cache_dir() / f"slice-{recipe}-l{layers}-e{experts}-v{vocab}.gguf"
+    with building(path):
+        if not is_complete(path):
+            write_model(path, shape, recipe, progress=progress)
+    return str(path)
+
+
+def is_complete(path: Path) -> bool:
+    """True if ``path`` is a model file that is long enough for its tensors."""
+    from ..weights.gguf import GGUFFile
+
+    try:
+        GGUFFile.open(path).close()
+    except ModelFileError:
+        return False
+    return True
+
+
+def file_sha256(path: Path) -> str | None:
+    """SHA-256 of a file in hexadecimal; None if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+@contextmanager
+def building(path: Path, wait: float = LOCK_SECONDS) -> Iterator[None]:
+    """Hold the right to build ``path``: one process at a time, for at most ``wait`` seconds in line.
+
+    The lock belongs to an open file and vanishes with its process, so a crash never leaves it behind. DataError if
+    the folder cannot be written or the wait was in vain.
+    """
+    lock = path.with_name(f".{path.name}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(lock, "a")
+    except OSError as error:
+        raise DataError(
+            f"cannot write to the model cache {path.parent}: {error.strerror}; set DS4_CACHE_DIR to a writable folder"
+        ) from None
+    with file:
+        _lock(file, path, wait)
+        try:
+            _remove_leftovers(path)
+            yield
+        finally:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _lock(file: IO[str], path: Path, wait: float) -> None:
+    if fcntl is None:
+        return
+    deadline, said = time.monotonic() + wait, False
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            pass
+        except OSError:  # a file system without locks: the atomic rename still keeps the file whole
+            return
+        if time.monotonic() > deadline:
+            raise DataError(f"another process has been building {path} for {wait:.0f} s: try again later")
+        if not said:
+            print(f"ds4ref: another process is building {path.name}; waiting for it", file=sys.stderr)
+            said = True
+        time.sleep(0.05)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Temporary files of builds that were killed. Only the lock's holder builds, so none of them is in use."""
+    for leftover in path.parent.glob(f".{path.name}.*.part"):
+        with suppress(OSError):
+            leftover.unlink()

@@ -1,0 +1,211 @@
+"""English-looking prose of any length, deterministic, and all our own: text for benchmarks and recall tests.
+
+Natural text matters to a mixture of experts: routing, sparse attention and cache reuse depend on content, and random
+token ids measure something else (measurement.md, method 3). One grammar serves two uses:
+
+    prose(10_000)              a text of at least 10,000 characters; longer texts begin with the shorter ones
+    story = tell(seed=1)       a long story with facts hidden in it, and the question at its end (tools.md 5.2)
+    story.grade(answer)        which facts an answer got right, wrong, or left out
+
+Only ``random.Random.random`` is used of the random module: its sequence is the one Python promises to keep.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from .words import GRAMMAR, NAMES, WORDS
+
+_UNITS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+    "seventeen eighteen nineteen"
+).split()
+_TENS = "_ _ twenty thirty forty fifty sixty seventy eighty ninety".split()
+_ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split()
+
+_SYMBOL = re.compile(r"\{(\w+)\}")
+_ARTICLE = re.compile(r"\b([Aa])(?= (?:[aeiou]|honest)) ")
+
+
+def spell(number: int) -> str:
+    """``number`` in words, 0 to 999,999."""
+    if not 0 <= number < 1_000_000:
+        raise ValueError(f"only 0 to 999999 can be spelled, not {number}")
+    if number < 20:
+        return _UNITS[number]
+    if number < 100:
+        tens, rest = divmod(number, 10)
+        return _TENS[tens] + (f"-{_UNITS[rest]}" if rest else "")
+    for size, word in ((1000, "thousand"), (100, "hundred")):
+        if number >= size:
+            head, rest = divmod(number, size)
+            return f"{spell(head)} {word}" + (f" {spell(rest)}" if rest else "")
+    raise AssertionError("unreachable")
+
+
+class Writer:
+    """Expands the grammar with its own stream of random numbers."""
+
+    def __init__(self, seed: int):
+        self._random = random.Random(seed)
+        self._words = {symbol: tuple(words.split()) for symbol, words in WORDS.items()} | {"name": tuple(NAMES)}
+
+    def below(self, n: int) -> int:
+        """A number in 0..n-1."""
+        return int(self._random.random() * n)
+
+    def expand(self, template: str, **given: str) -> str:
+        """``template`` with every ``{symbol}`` expanded; ``given`` symbols keep their value."""
+
+        def replace(match: re.Match[str]) -> str:
+            symbol = match.group(1)
+            if symbol in given:
+                return given[symbol]
+            lower = symbol.lower()
+            text = self._one(lower, given)
+            return text if symbol == lower else text[0].upper() + text[1:]
+
+        return _ARTICLE.sub(r"\1n ", _SYMBOL.sub(replace, template))
+
+    def _one(self, symbol: str, given: Mapping[str, str]) -> str:
+        if symbol in self._words:
+            words = self._words[symbol]
+            # The lesser of two draws: a few words are common, most are rare, as in any text.
+            return words[min(self.below(len(words)), self.below(len(words)))]
+        match symbol:
+            case "number":
+                return spell(2 + self.below(98))
+            case "count":
+                return str(3 + self.below(20_000) // (1 + self.below(40)))
+            case "year":
+                return str(1600 + self.below(320))
+            case "ordinal":
+                return _ORDINALS[self.below(len(_ORDINALS))]
+        options = GRAMMAR[symbol]
+        return self.expand(options[self.below(len(options))], **given)
+
+    def paragraph(self) -> str:
+        """Three to seven sentences, sometimes with somebody speaking."""
+        parts = []
+        for _ in range(3 + self.below(5)):
+            parts.append(self.expand("{speech}" if self.below(6) == 0 else "{sentence}"))
+        return " ".join(parts)
+
+
+def paragraphs(seed: int = 0) -> Iterator[str]:
+    """Paragraphs without end."""
+    writer = Writer(seed)
+    while True:
+        yield writer.paragraph()
+
+
+def prose(characters: int, seed: int = 0) -> str:
+    """Whole paragraphs, separated by blank lines, of at least ``characters`` characters in total."""
+    parts, length = [], 0
+    for paragraph in paragraphs(seed):
+        if length >= characters:
+            break
+        parts.append(paragraph + "\n\n")
+        length += len(parts[-1])
+    return "".join(parts)
+
+
+@dataclass(frozen=True)
+class Fact:
+    """``name`` has ``number``; ``position`` is the character offset of the sentence in the story's text."""
+
+    name: str
+    number: int
+    position: int
+
+
+@dataclass(frozen=True)
+class Grade:
+    """What an answer says about the facts: names by outcome, and for wrong ones the numbers that were given."""
+
+    right: list[str] = field(default_factory=list)
+    wrong: dict[str, list[int]] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Story:
+    """A long text that hides facts among distractors, and ends with the question for them."""
+
+    text: str
+    facts: tuple[Fact, ...]
+
+    def grade(self, answer: str) -> Grade:
+        """Right if any statement about the name is right, wrong if there are only others, else missing."""
+        grade = Grade()
+        for fact in self.facts:
+            found = statements(answer, fact.name)
+            if fact.number in found:
+                grade.right.append(fact.name)
+            elif found:
+                grade.wrong[fact.name] = found
+            else:
+                grade.missing.append(fact.name)
+        return grade
+
+
+def statements(answer: str, name: str) -> list[int]:
+    """The numbers in every ``name = number`` of ``answer``; the name must stand alone as an identifier."""
+    pattern = rf"(?<![A-Za-z0-9_]){re.escape(name)}(?![A-Za-z0-9_])[ \t]*=[ \t]*([0-9]{{1,18}})"
+    return [int(digits) for digits in re.findall(pattern, answer)]
+
+
+_OPENING = (
+    "This is the chronicle of a register that was kept in {town}. Read it with attention. Many numbers occur in it: "
+    "prices, years, rumours. Only one sentence binds a person to a number, the sentence which says that somebody "
+    '"was assigned the number"; no other sentence counts, and the number is always written in words.'
+)
+_FACT = "On that day {who} was assigned the number {words}, and the clerk entered it in the register."
+_TASK = (
+    "The chronicle ends here. List every person who was assigned a number in it. Write one line for each, "
+    "Name=number, with the number in digits and nothing else on the line."
+)
+
+
+def tell(seed: int = 0, *, scenes: int = 190, facts: int | Mapping[str, int] = 16) -> Story:
+    """A story of ``scenes`` scenes (about 600 characters each) with facts spread evenly over it.
+
+    ``facts`` is how many to draw, or the facts themselves as {name: number}. Names are distinct; every drawn
+    number has two digits. Rumours and prices that name other numbers stand between them. ValueError when there are
+    more facts than scenes or names.
+    """
+    writer = Writer(seed)
+    if isinstance(facts, int):
+        if facts > len(NAMES):
+            raise ValueError(f"there are {len(NAMES)} names, not {facts}")
+        pool = list(NAMES)
+        drawn = {pool.pop(writer.below(len(pool))): 10 + writer.below(90) for _ in range(facts)}
+    else:
+        drawn = dict(facts)
+    if len(drawn) > scenes:
+        raise ValueError(f"{len(drawn)} facts need at least as many scenes, not {scenes}")
+    # The middle of equal stretches: no fact in the first or last sentence of a long story.
+    at = {(2 * i + 1) * scenes // (2 * len(drawn)): name for i, name in enumerate(drawn)}
+    parts, length, told = [writer.expand(_OPENING) + "\n\n"], 0, []
+    length = len(parts[0])
+    for scene in range(scenes):
+        lead = NAMES[writer.below(len(NAMES))]
+        friend = NAMES[(NAMES.index(lead) + 1 + writer.below(len(NAMES) - 1)) % len(NAMES)]
+        text = writer.expand("{scene}", lead=lead, friend=friend) + " "
+        if scene in at:
+            text += writer.expand("{bridge}") + " "
+            who = at[scene]
+            told.append(Fact(who, drawn[who], length + len(text)))
+            text += _FACT.format(who=who, words=spell(drawn[who])) + " "
+        elif scene % 9 == 3:
+            text += writer.expand("{rumour}") + " "
+        elif scene % 11 == 6:
+            text += writer.expand("{price}") + " "
+        text += " ".join(writer.expand("{sentence}") for _ in range(2)) + "\n\n"
+        parts.append(text)
+        length += len(text)
+    parts.append(_TASK)
+    return Story("".join(parts), tuple(told))

@@ -1,0 +1,196 @@
+"""Generated model files: which dimensions, which formats, which spreads.
+
+Two kinds of model come out of one recipe. ``NANO`` is the embedded model: every layer kind and every mechanism of
+DeepSeek V4 Flash, small enough to be built in a second and to run anywhere. A slice (``slice_shape``) has Flash's own
+dimensions and fewer layers and experts, so that real shapes run on a small machine. Weights are random, but scaled so
+that no part of the network is dead: text from such a model means nothing, its speed and its numerics do.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..errors import UsageError
+from ..shape import FLASH, PREFIX, ModelShape
+from ..weights.container import TensorSpec
+from ..weights.layout import RECIPES, expected_tensors
+from ..weights.writer import GGUFWriter
+from .fill import Noise, random_experts, random_tensor
+from .prose import prose
+from .vocab import MINIMUM, Vocabulary, build_vocabulary
+
+NANO = replace(
+    FLASH,
+    n_layers=6,
+    dim=256,
+    vocab=2048,
+    n_heads=8,
+    head_dim=256,
+    q_rank=128,
+    o_rank=64,
+    o_groups=4,
+    n_experts=16,
+    n_used=4,
+    expert_ff=256,
+    window=64,
+    index_heads=8,
+    index_topk=64,
+    ratios=FLASH.ratios[:6],
+    swiglu_limit=FLASH.swiglu_limit[:6],
+    name="ds4ref nano",
+)
+
+_SEED = 20260513
+_CORPUS = (200_000, 1)  # characters and seed of the prose that merges are learned from
+
+Progress = Callable[[int, int], None]
+
+
+def slice_shape(layers: int = 4, experts: int = 256, vocab: int = 4096) -> ModelShape:
+    """Flash at reduced depth. Four layers hold every kind: hash routing in 0 to 2, ratio 4 in 2, ratio 128 in 3.
+
+    UsageError names a value that cannot be.
+    """
+    for name, value, low, high in (
+        ("layers", layers, 1, FLASH.n_layers),
+        ("experts", experts, 1, FLASH.n_experts),
+        ("vocab", vocab, MINIMUM, FLASH.vocab),
+    ):
+        if not low <= value <= high:
+            raise UsageError(f"{name} must be {low} to {high}, not {value}")
+    return replace(
+        FLASH,
+        n_layers=layers,
+        n_experts=experts,
+        n_used=min(FLASH.n_used, experts),
+        n_hash_layers=min(FLASH.n_hash_layers, layers),
+        vocab=vocab,
+        ratios=FLASH.ratios[:layers],
+        swiglu_limit=FLASH.swiglu_limit[:layers],
+        name=f"ds4ref slice of Flash, {layers} layers, {experts} experts",
+    )
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How the values of a tensor are spread: ``std`` absolute, or times 1/sqrt(row length) if ``per_input``."""
+
+    std: float
+    mean: float = 0.0
+    per_input: bool = False
+
+
+def _matrix(gain: float) -> Spread:
+    return Spread(gain, per_input=True)
+
+
+_NORM = Spread(0.1, 1.0)
+
+# By name without "blk.N." and ".weight"; every other tensor is a matrix of gain 1. A gain g maps inputs of unit
+# variance to outputs of standard deviation g.
+_SPREADS: dict[str, Spread] = {
+    "token_embd": Spread(0.4),  # small, so that the context shapes the prediction as much as the last token
+    "output": _matrix(2.5),  # standard deviation of the logits
+    "output_norm": _NORM,
+    "attn_norm": _NORM,
+    "ffn_norm": _NORM,
+    "attn_q_a_norm": _NORM,
+    "attn_kv_a_norm": _NORM,
+    "attn_compressor_norm": _NORM,
+    "indexer_compressor_norm": _NORM,
+    "attn_sinks": Spread(1.0),
+    "attn_compressor_ape": Spread(0.5),
+    "indexer_compressor_ape": Spread(0.5),
+    "output_hc_scale": Spread(0.1, 0.5),
+    "hc_attn_scale": Spread(0.1, 0.5),
+    "hc_ffn_scale": Spread(0.1, 0.5),
+    "output_hc_base": Spread(0.5),
+    "hc_attn_base": Spread(0.5),
+    "hc_ffn_base": Spread(0.5),
+    "ffn_gate_inp": _matrix(1.5),
+    "exp_probs_b.bias": Spread(0.1),
+}
+
+
+def write_model(
+    path: str | os.PathLike[str],
+    shape: ModelShape,
+    recipe: str = "q2",
+    *,
+    seed: int = _SEED,
+    progress: Progress | None = None,
+) -> None:
+    """Write the model file, atomically and with bounded memory. ``progress`` gets (bytes done, bytes total).
+
+    Same arguments, same bytes, on every machine. Raises UsageError for an unknown recipe or an impossible shape,
+    ModelFileError if the file cannot be written.
+    """
+    specs = tensors(shape, recipe)
+    vocabulary = build_vocabulary(shape.vocab, prose(*_CORPUS))
+    total, done = sum(spec.nbytes for spec in specs), 0
+    with GGUFWriter(path, metadata(shape, vocabulary), specs) as out:
+        for spec in specs:
+            pieces: Iterable[np.ndarray] = contents(spec, shape, seed)
+            if progress is not None:
+                pieces = _reported(pieces, done, total, progress)
+            out.write(spec.name, pieces)
+            done += spec.nbytes
+
+
+def tensors(shape: ModelShape, recipe: str) -> list[TensorSpec]:
+    """Every tensor of such a file, in file order; UsageError for an unknown recipe or an impossible shape."""
+    check_recipe(recipe)
+    problems = shape.problems()
+    if problems:
+        raise UsageError("; ".join(problems))
+    return expected_tensors(shape, recipe)
+
+
+def check_recipe(recipe: str) -> None:
+    """UsageError that lists the known recipes unless ``recipe`` is one."""
+    if recipe not in RECIPES:
+        raise UsageError(f"unknown recipe {recipe!r}: choose from {', '.join(RECIPES)}")
+
+
+def metadata(shape: ModelShape, vocabulary: Vocabulary) -> list[tuple[str, str, Any]]:
+    """All metadata: what this engine and ds4 read, and what llama.cpp wants on top (perf.md 8)."""
+    tokens = vocabulary.tokens
+    return [
+        *shape.metadata(),
+        (PREFIX + "context_length", "u32", 1 << 20),
+        (PREFIX + "expert_gating_func", "u32", 4),  # the square root of softplus
+        ("general.quantization_version", "u32", 2),
+        ("tokenizer.ggml.model", "string", "gpt2"),
+        ("tokenizer.ggml.pre", "string", "joyai-llm"),
+        ("tokenizer.ggml.tokens", "string[]", tokens),
+        ("tokenizer.ggml.token_type", "i32[]", vocabulary.types),
+        ("tokenizer.ggml.merges", "string[]", vocabulary.merges),
+        ("tokenizer.ggml.bos_token_id", "u32", 0),
+        ("tokenizer.ggml.eos_token_id", "u32", 1),
+        ("tokenizer.ggml.padding_token_id", "u32", 2),
+    ]
+
+
+def contents(spec: TensorSpec, shape: ModelShape, seed: int) -> Iterator[np.ndarray]:
+    """The bytes of one tensor, in pieces."""
+    noise = Noise(seed, spec.name)
+    role = spec.name.removesuffix(".weight")
+    if role.startswith("blk."):
+        role = role.split(".", 2)[2]
+    if role == "ffn_gate_tid2eid":
+        return random_experts(shape.vocab, shape.n_used, shape.n_experts, noise)
+    spread = _SPREADS.get(role, _matrix(1.0))
+    std = spread.std / spec.dims[0] ** 0.5 if spread.per_input else spread.std
+    return random_tensor(spec, noise, std, spread.mean)
+
+
+def _reported(pieces: Iterable[np.ndarray], done: int, total: int, progress: Progress) -> Iterator[np.ndarray]:
+    for piece in pieces:
+        yield piece
+        done += piece.nbytes
+        progress(done, total)

@@ -1,0 +1,243 @@
+"""Conversations as prompts: thinking modes, the tool prompt, and the rendering of messages (text.md 6, 8, 9).
+
+    render(messages, schemas, mode)     what a chat request becomes
+    live_tail(messages, start, mode)    what is appended to a live session when tool results come back
+    completion(prompt, mode)            the text completions endpoint
+    encode_chat_prompt, encode_message  the same for a command line: token by token, each text on its own
+
+An empty list of schemas means no tools. Roles other than the known ones are skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..errors import TextError
+from . import protocol
+from .dsml import ToolCall, render_calls, render_result
+from .prompt import Part, Prompt
+
+if TYPE_CHECKING:
+    from .tokenizer import Tokenizer
+
+MODES = ("none", "high", "max")
+THINK_MAX_MIN_CTX = 384 * 1024
+"""Below this context size "max" is "high"."""
+
+DEFAULT_SYSTEM = "You are a helpful assistant"
+
+MAX_PREFIX = (
+    "Reasoning Effort: Absolute maximum with no shortcuts permitted.\n"
+    "You MUST be very thorough in your thinking and comprehensively decompose the problem to resolve the root cause, "
+    "rigorously stress-testing your logic against all potential paths, edge cases, and adversarial scenarios.\n"
+    "Explicitly write out your entire deliberation process, documenting every intermediate step, considered "
+    "alternative, and rejected hypothesis to ensure absolutely no assumption is left unchecked.\n\n"
+)
+
+_TOOL_PROMPT = """## Tools
+
+You have access to a set of tools to help answer the user question. You can invoke tools by writing a \
+"<｜DSML｜tool_calls>" block like the following:
+
+<｜DSML｜tool_calls>
+<｜DSML｜invoke name="$TOOL_NAME">
+<｜DSML｜parameter name="$PARAMETER_NAME" string="true|false">$PARAMETER_VALUE</｜DSML｜parameter>
+...
+</｜DSML｜invoke>
+<｜DSML｜invoke name="$TOOL_NAME2">
+...
+</｜DSML｜invoke>
+</｜DSML｜tool_calls>
+
+String parameters should be specified as raw text and set `string="true"`. Preserve characters such as `>`, `&`, and \
+`&&` exactly; never replace normal string characters with XML or HTML entity escapes. Only if a string value itself \
+contains the exact closing parameter tag `</｜DSML｜parameter>`, write that tag as `&lt;/｜DSML｜parameter>` inside \
+the value. For all other types (numbers, booleans, arrays, objects), pass the value in JSON format and set \
+`string="false"`.
+
+If thinking_mode is enabled (triggered by <think>), you MUST output your complete reasoning inside <think>...</think> \
+BEFORE any tool calls or final response.
+
+Otherwise, output directly after </think> with tool calls or final response.
+
+### Available Tool Schemas
+
+"""
+_TOOL_PROMPT_END = (
+    "\n\nYou MUST strictly follow the above defined tool name and parameter schemas to invoke tool calls. "
+    "Use the exact parameter names from the schemas."
+)
+
+_EFFORTS = {"max": "max", "none": "none"} | dict.fromkeys(("xhigh", "high", "medium", "low", "minimal"), "high")
+_SYSTEM_ROLES, _TOOL_ROLES = ("system", "developer"), ("tool", "function")
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn. ``raw_dsml`` is the block of ``calls`` exactly as the model wrote it, white space before it included.
+
+    ``result_ids`` names the calls whose results a user message carries in its content (Anthropic).
+    """
+
+    role: str
+    content: str = ""
+    reasoning: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    raw_dsml: str | None = None
+    result_ids: tuple[str, ...] = ()
+
+
+# --- thinking modes
+
+
+def mode_for_context(mode: str, ctx: int) -> str:
+    """The mode in force in a context of ``ctx`` tokens: "max" needs 393216 of them and is "high" below."""
+    return "high" if mode == "max" and ctx < THINK_MAX_MIN_CTX else mode
+
+
+def effort_mode(effort: str) -> str:
+    """The thinking mode that a reasoning effort asks for. TextError lists the valid ones."""
+    try:
+        return _EFFORTS[effort]
+    except (KeyError, TypeError):
+        raise TextError(f"unknown reasoning effort {effort!r}: choose from {', '.join(_EFFORTS)}") from None
+
+
+def resolve_mode(
+    ctx: int,
+    effort: str | None = None,
+    thinking: bool | None = None,
+    model: str = "",
+    explicit: bool = False,
+) -> str:
+    """The thinking mode of a request (text.md 6).
+
+    ``effort`` and ``thinking`` are the request's fields, None where absent or null. ``explicit`` says that the
+    request controls thinking even if ``thinking`` is None (a null ``thinking``; for Responses a non-null effort).
+    Only where it does not, a model name deepseek-chat or deepseek-reasoner decides.
+    """
+    mode = "high" if effort is None else effort_mode(effort)
+    enabled = thinking is not False
+    if thinking is None and not explicit and model in ("deepseek-chat", "deepseek-reasoner"):
+        enabled = model == "deepseek-reasoner"
+    return mode_for_context(mode, ctx) if enabled else "none"
+
+
+# --- rendering
+
+
+def tool_prompt(schemas: Sequence[str]) -> list[Part]:
+    """The tools section of the system text; ``schemas`` are JSON objects, shown verbatim."""
+    return Prompt().protocol(_TOOL_PROMPT).plain("\n".join(schemas)).protocol(_TOOL_PROMPT_END).parts
+
+
+def render(messages: Sequence[Message], schemas: Sequence[str] = (), mode: str = "high") -> Prompt:
+    """The prompt of a conversation. Tools come before the client's system text; ends with the start of an answer
+    unless the last message is the assistant's own.
+
+    Reasoning of past turns is kept everywhere once tools are involved, else only after the last user message.
+    """
+    prompt = Prompt().protocol(protocol.BOS)
+    if mode == "max":
+        prompt.plain(MAX_PREFIX)
+    system: list[Part] = tool_prompt(schemas) if schemas else []
+    for message in messages:
+        if message.role in _SYSTEM_ROLES:
+            if system:
+                system.append(Part("\n\n", None))
+            if message.content:
+                system.append(Part(message.content, None))
+    prompt.extend(system)
+
+    asked = [i for i, message in enumerate(messages) if message.role == "user" or message.role in _TOOL_ROLES]
+    tools_used = any(message.role in _TOOL_ROLES or _has_calls(message) for message in messages)
+    keep_from = 0 if schemas or tools_used else (asked[-1] + 1 if asked else 0)
+    return _render_turns(prompt, messages, 0, mode, keep_from)
+
+
+def live_tail(messages: Sequence[Message], start: int, mode: str = "high") -> Prompt:
+    """What follows a live session that ends in a tool turn: its EOS, then ``messages[start:]``."""
+    return _render_turns(Prompt().protocol(protocol.EOS), messages, start, mode, keep_from=0)
+
+
+def completion(text: str, mode: str = "high") -> Prompt:
+    """The prompt of the text completions endpoint."""
+    messages = (Message("system", DEFAULT_SYSTEM), Message("user", text))
+    return render(messages, (), mode)
+
+
+def _render_turns(prompt: Prompt, messages: Sequence[Message], start: int, mode: str, keep_from: int) -> Prompt:
+    """Append ``messages[start:]``; assistant turns from index ``keep_from`` on keep their reasoning."""
+    thinking = mode != "none"
+    pending = in_results = False
+    for index in range(start, len(messages)):
+        message = messages[index]
+        if message.role == "user":
+            prompt.protocol(protocol.USER).plain(message.content)
+            pending, in_results = True, False
+        elif message.role in _TOOL_ROLES:
+            if not in_results:
+                prompt.protocol(protocol.USER)
+            prompt.extend(render_result(message.content))
+            pending = in_results = True
+        elif message.role == "assistant":
+            if pending:
+                prompt.protocol(protocol.ASSISTANT)
+                if thinking and index >= keep_from:
+                    prompt.protocol(protocol.THINK_OPEN).plain(message.reasoning)
+                prompt.protocol(protocol.THINK_CLOSE)
+            prompt.plain(message.content)
+            if message.raw_dsml is not None:
+                prompt.markup(message.raw_dsml)
+            elif message.calls:
+                prompt.extend(render_calls(message.calls))
+            prompt.protocol(protocol.EOS)
+            pending = in_results = False
+    if pending:
+        prompt.protocol(protocol.ASSISTANT).protocol(protocol.THINK_OPEN if thinking else protocol.THINK_CLOSE)
+    return prompt
+
+
+def _has_calls(message: Message) -> bool:
+    return message.role == "assistant" and bool(message.calls)
+
+
+# --- token by token, for a command line
+
+
+def encode_chat_prompt(tokenizer: Tokenizer, system: str, prompt: str, mode: str = "high") -> list[int]:
+    """The ids of a first turn. Each text is encoded on its own and as plain text; an empty system text adds nothing."""
+    ids = [tokenizer.bos]
+    if mode == "max":
+        ids += tokenizer.encode(MAX_PREFIX)
+    ids += tokenizer.encode(system)
+    return [*ids, *encode_message(tokenizer, "user", prompt), *answer_start(tokenizer, mode)]
+
+
+def answer_start(tokenizer: Tokenizer, mode: str = "high") -> list[int]:
+    """The ids that open the assistant's turn."""
+    return [tokenizer.assistant, tokenizer.think_close if mode == "none" else tokenizer.think_open]
+
+
+def encode_message(tokenizer: Tokenizer, role: str, content: str) -> list[int]:
+    """The ids of one more message of a running conversation.
+
+    An assistant's text that does not itself start with a think tag is preceded by ``</think>``; a leading think tag,
+    and the closing tag of the thinking it opens, are control tokens. Unknown roles are a TextError.
+    """
+    if role in _SYSTEM_ROLES:
+        return tokenizer.encode(content)
+    if role == "user":
+        return [tokenizer.user, *tokenizer.encode(content)]
+    if role in _TOOL_ROLES:
+        return [tokenizer.user, *tokenizer.encode("Tool: " + content)]
+    if role != "assistant":
+        raise TextError(f"unknown role {role!r}: choose from system, developer, user, assistant, tool, function")
+    ids = [tokenizer.assistant]
+    if content.startswith(protocol.THINK_OPEN):
+        reasoning, closed, content = content.removeprefix(protocol.THINK_OPEN).partition(protocol.THINK_CLOSE)
+        ids += [tokenizer.think_open, *tokenizer.encode(reasoning)]
+        return [*ids, tokenizer.think_close, *tokenizer.encode(content)] if closed else ids
+    return [*ids, tokenizer.think_close, *tokenizer.encode(content.removeprefix(protocol.THINK_CLOSE))]

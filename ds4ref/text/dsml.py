@@ -1,0 +1,70 @@
+"""Tool calls as DSML markup, and tool results (text.md 10). The inverse is dsml_parser.py.
+
+Inside a string value everything is verbatim but the closing tag of the parameter, whose ``<`` becomes ``&lt;``. So that
+parsing gives back exactly what was rendered, text that already looks like such an escape gets one more ``amp;``; ds4
+leaves it alone and loses the difference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from . import rawjson
+from .prompt import Part, Prompt
+from .protocol import CANONICAL, TOOL_RESULT_CLOSE, TOOL_RESULT_OPEN
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call of a tool: its name, its arguments as JSON text (normally an object), and the id clients know it by."""
+
+    name: str
+    arguments: str
+    id: str = ""
+
+
+def escape_attribute(text: str) -> str:
+    """Text as an attribute value."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+
+
+def escape_string(text: str) -> str:
+    """Text as the body of a ``string="true"`` parameter."""
+    rest = re.escape(CANONICAL.param_close[1:])
+    text = re.sub(rf"&(?=(?:amp;)*lt;{rest})", "&amp;", text)
+    return text.replace(CANONICAL.param_close, "&lt;" + CANONICAL.param_close[1:])
+
+
+def parameters(arguments: str) -> list[tuple[str, str, bool]]:
+    """(name, body, is string) of each parameter of a call. Arguments that are no JSON object become one string."""
+    try:
+        found = rawjson.members(arguments)
+    except ValueError:
+        return [("arguments", escape_string(arguments), True)]
+    return [
+        (name, escape_string(rawjson.string(raw)), True)
+        if rawjson.is_string(raw)
+        else (name, rawjson.minify(raw).replace(CANONICAL.param_close, "\\u003c" + CANONICAL.param_close[1:]), False)
+        for name, raw in found
+    ]
+
+
+def render_calls(calls: Iterable[ToolCall]) -> list[Part]:
+    """The canonical block of some calls, with its two leading newlines."""
+    tag, block = CANONICAL, Prompt()
+    block.protocol(f"\n\n{tag.block_open}\n")
+    for call in calls:
+        block.protocol(f'{tag.invoke_open} name="').plain(escape_attribute(call.name)).protocol('">\n')
+        for name, body, is_string in parameters(call.arguments):
+            block.protocol(f'{tag.param_open} name="').plain(escape_attribute(name))
+            block.protocol(f'" string="{str(is_string).lower()}">').plain(body).protocol(f"{tag.param_close}\n")
+        block.protocol(f"{tag.invoke_close}\n")
+    return block.protocol(tag.block_close).parts
+
+
+def render_result(content: str) -> list[Part]:
+    """A tool's output. Only the closing tag is escaped."""
+    body = content.replace(TOOL_RESULT_CLOSE, "&lt;" + TOOL_RESULT_CLOSE[1:])
+    return Prompt().protocol(TOOL_RESULT_OPEN).plain(body).protocol(TOOL_RESULT_CLOSE).parts

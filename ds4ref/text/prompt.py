@@ -1,0 +1,78 @@
+"""A rendered prompt that remembers where its text came from.
+
+ds4's server renders one string and then recognises control strings anywhere in it, also in what a user, a file or a
+tool wrote. Here a prompt is a list of parts, and a part says which control strings may become tokens in it: those that
+the protocol put there. The bytes are the same; only injected control strings stay text (text.md 4, 15 D2).
+
+    prompt.text                                 what ds4 would render
+    prompt.encode(tokenizer)                    safe
+    tokenizer.encode_rendered(prompt.text)      ds4's way; equal unless some message contains a control string
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from . import protocol
+
+if TYPE_CHECKING:
+    from .tokenizer import Tokenizer
+
+ALL = re.compile("|".join(map(re.escape, protocol.SPECIALS)))
+MARKER = re.compile(re.escape(protocol.DSML))
+
+
+class Part(NamedTuple):
+    """A stretch of text, and the control strings that count in it: None, only the DSML marker, or all."""
+
+    text: str
+    control: re.Pattern[str] | None
+
+
+class Prompt:
+    """Parts in order. Text between two control tokens is one span for the tokenizer, however many parts it has."""
+
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+
+    def plain(self, text: str) -> Prompt:
+        """Append text that somebody wrote: nothing in it is control."""
+        return self._add(text, None)
+
+    def protocol(self, text: str) -> Prompt:
+        """Append text of the protocol itself: control strings in it are tokens."""
+        return self._add(text, ALL)
+
+    def markup(self, text: str) -> Prompt:
+        """Append a DSML block as the model wrote it: only the DSML marker is a token."""
+        return self._add(text, MARKER)
+
+    def extend(self, parts: list[Part]) -> Prompt:
+        """Append finished parts."""
+        self.parts += parts
+        return self
+
+    def _add(self, text: str, control: re.Pattern[str] | None) -> Prompt:
+        if text:
+            self.parts.append(Part(text, control))
+        return self
+
+    @property
+    def text(self) -> str:
+        """The rendered bytes, as text."""
+        return "".join(part.text for part in self.parts)
+
+    def encode(self, tokenizer: Tokenizer) -> list[int]:
+        """Token ids."""
+        ids: list[int] = []
+        pending: list[str] = []
+        for text, control in self.parts:
+            at = 0
+            for match in control.finditer(text) if control else ():
+                pending.append(text[at : match.start()])
+                ids += tokenizer.encode("".join(pending))
+                ids.append(tokenizer.special_id(match.group()))
+                pending, at = [], match.end()
+            pending.append(text[at:])
+        return ids + tokenizer.encode("".join(pending))

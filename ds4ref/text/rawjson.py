@@ -1,0 +1,121 @@
+"""JSON text that keeps its exact bytes.
+
+Tool schemas and arguments are replayed verbatim (text.md 9, 10): key order, number spelling and duplicate keys must
+survive, so they cannot pass through dicts. These functions walk JSON text and return slices of it. They are strict
+about values, iterative (nesting is bounded, never the call stack) and linear.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+MAX_DEPTH = 256
+
+_STRING = r'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+"'
+_NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
+_TOKEN = re.compile(rf"[ \t\n\r]*+(?:(?P<key>{_STRING})|(?P<scalar>{_NUMBER}|true|false|null)|(?P<mark>[{{}}\[\],:]))")
+_SPACE = re.compile(r"[ \t\n\r]*")
+_OUTSIDE_STRINGS = re.compile(rf"({_STRING})|[ \t\n\r]+")
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def value_end(text: str, start: int = 0) -> int:
+    """Index just after the JSON value that starts at ``start`` (white space first). ValueError if there is none."""
+    at, stack = start, ""
+    want = "value"  # value, value-or-end, key, key-or-end, colon, comma-or-end
+    while True:
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise ValueError(f"no JSON at character {at}")
+        at = match.end()
+        mark = match["mark"]
+        if mark is None and want in ("key", "key-or-end") and match["key"] is not None:
+            want = "colon"
+            continue
+        if mark == ":" and want == "colon":
+            want = "value"
+            continue
+        if mark == "," and want == "comma-or-end":
+            want = "key" if stack[-1] == "{" else "value"
+            continue
+        if mark in ("{", "[") and want in ("value", "value-or-end"):
+            if len(stack) == MAX_DEPTH:
+                raise ValueError(f"JSON nested more than {MAX_DEPTH} deep")
+            stack += mark
+            want = "key-or-end" if mark == "{" else "value-or-end"
+            continue
+        if mark in ("}", "]") and want in ("comma-or-end", "key-or-end" if mark == "}" else "value-or-end"):
+            if stack[-1] != ("{" if mark == "}" else "["):
+                raise ValueError(f"unbalanced {mark} at character {at - 1}")
+            stack = stack[:-1]
+        elif mark is not None or want not in ("value", "value-or-end"):
+            raise ValueError(f"unexpected {match[0].strip()[:20]!r} before character {at}")
+        if not stack:
+            return at
+        want = "comma-or-end"
+
+
+def members(text: str) -> list[tuple[str, str]]:
+    """(name, raw value) of an object, in order, duplicates kept. Commas are optional and text after it is ignored.
+
+    ValueError if there is no object.
+    """
+    at = _space(text, 0)
+    if text[at : at + 1] != "{":
+        raise ValueError("not a JSON object")
+    at, found = _space(text, at + 1), []
+    while text[at : at + 1] != "}":
+        end = value_end(text, at)
+        if text[at] != '"' or text[(colon := _space(text, end)) : colon + 1] != ":":
+            raise ValueError(f"no member name at character {at}")
+        start = _space(text, colon + 1)
+        stop = value_end(text, start)
+        found.append((string(text[at:end]), text[start:stop]))
+        at = _next(text, stop)
+    return found
+
+
+def items(text: str) -> list[str]:
+    """Raw values of an array, in order. ValueError if there is no array."""
+    start = _space(text, 0)
+    value_end(text, start)
+    if text[start : start + 1] != "[":
+        raise ValueError("not a JSON array")
+    at, found = _space(text, start + 1), []
+    while text[at] != "]":
+        end = value_end(text, at)
+        found.append(text[at:end])
+        at = _next(text, end)
+    return found
+
+
+def minify(text: str) -> str:
+    """Valid JSON without white space outside strings; nothing else changes."""
+    return _OUTSIDE_STRINGS.sub(lambda match: match[1] or "", text)
+
+
+def string(raw: str) -> str:
+    """The text of a raw JSON string; a lone surrogate escape becomes U+FFFD."""
+    return _LONE_SURROGATE.sub("\ufffd", json.loads(raw))
+
+
+def quote(text: str) -> str:
+    """``text`` as a JSON string; only quotes, backslashes and control characters are escaped."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def is_string(raw: str) -> bool:
+    """Whether a raw value is a string."""
+    return raw.startswith('"')
+
+
+def _space(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    assert match is not None
+    return match.end()
+
+
+def _next(text: str, at: int) -> int:
+    at = _space(text, at)
+    return _space(text, at + 1) if text[at : at + 1] == "," else at

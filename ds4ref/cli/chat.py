@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from ..errors import Cancelled, ContextError, Ds4Error, UsageError
 from ..generate import Generation, Timing, check_fits, prefill
+from ..sampling import fresh_seed
 from .common import Interrupt, Progress, is_tty, read_text, say
 from .lineedit import line_reader
 from .model import open_engine
-from .oneshot import fresh_seed, make_sampler, report
+from .oneshot import make_sampler, report
 from .options import integer, printable
 from .printer import Printer
 from .prompt import Transcript, think_mode
@@ -141,7 +142,7 @@ class Chat:
                 generation = Generation(
                     self.session,
                     self.engine.tokenizer,
-                    make_sampler(self.args, fresh_seed(self.args)),
+                    make_sampler(self.args, self.args.seed or fresh_seed()),
                     limit=self.args.tokens,
                     thinking=transcript.thinking,
                     cancel=interrupt,

@@ -1,5 +1,7 @@
 """What every command shares: how it fails, how it writes, how it talks to a terminal.
 
+The contract with the user:
+
     prog: what failed: why          one line on stderr; exit code 2 for usage, 1 for failure, 130 for Ctrl-C
     DS4_DEBUG=1                     shows the traceback behind that line
     NO_COLOR, TERM=dumb             no escape sequences
@@ -58,12 +60,12 @@ def run(prog: str, body: Callable[[Sequence[str]], int], argv: Sequence[str] | N
 
 def prepare_streams() -> None:
     """UTF-8 whatever the locale says; a stream closed by the caller becomes the null device."""
-    for name, mode, errors in (("stdin", "r", "surrogateescape"), ("stdout", "w", "replace"), ("stderr", "w", "replace")):
+    for name in ("stdin", "stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, open(os.devnull, mode))
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))
         elif hasattr(stream, "reconfigure"):
-            stream.reconfigure(encoding="utf-8", errors=errors)
+            stream.reconfigure(encoding="utf-8", errors="surrogateescape" if name == "stdin" else "replace")
 
 
 @contextmanager

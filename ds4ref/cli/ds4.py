@@ -17,11 +17,11 @@ from .. import __version__
 from ..backends import BACKENDS, DEFAULT_BACKEND
 from ..errors import UsageError
 from ..numerics import DEFAULT_MODE, MODES
+from ..text.chat import DEFAULT_SYSTEM
 from .common import check_output, run
 from .options import MAX_TOP_K, SEED_MAX, Parser, choice, integer, number
 
 PROG = "ds4"
-DEFAULT_SYSTEM = "You are a helpful assistant"
 
 USAGE = """ds4 -p TEXT | --prompt-file FILE [options]     one answer on stdout
        ds4 [options]                                  chat (one line per turn if stdin is not a terminal)
@@ -183,7 +183,7 @@ def body(argv: Sequence[str]) -> int:
     parser = build_parser()
     args = parser.parse(argv)
     if args.help:
-        parser.print_help()
+        sys.stdout.write(parser.format_help())  # print_help would swallow a full disk
         return 0
     if args.version:
         print(f"{PROG} {__version__} (ds4ref)")

@@ -111,9 +111,7 @@ def escape(raw: bytes) -> str:
         text, broken = raw.decode("utf-8"), False
     except UnicodeDecodeError:
         text, broken = raw.decode("latin-1"), True
-    return "".join(
-        _SHORT.get(c) or (f"\\u{ord(c):04x}" if c < " " or (broken and c >= "\x80") else c) for c in text
-    )
+    return "".join(_SHORT.get(c) or (f"\\u{ord(c):04x}" if c < " " or (broken and c >= "\x80") else c) for c in text)
 
 
 _SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -147,9 +145,7 @@ def dump_logits(args: Namespace) -> int:
                 np.lib.format.write_array(member, np.asarray(ids, np.int32))
             with archive.open(zipfile.ZipInfo("logits.npy"), "w", force_zip64=True) as member:
                 shape = (len(ids), vocab)
-                np.lib.format.write_array_header_1_0(
-                    member, {"descr": "<f4", "fortran_order": False, "shape": shape}
-                )
+                np.lib.format.write_array_header_1_0(member, {"descr": "<f4", "fortran_order": False, "shape": shape})
                 with Progress("evaluating tokens") as progress:
                     for start, logits in walk(session, ids, args):
                         member.write(np.ascontiguousarray(logits, "<f4").data)

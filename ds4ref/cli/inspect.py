@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from argparse import Namespace
 
+from ..shape import check_flash
 from ..weights.gguf import GGUFFile
+from ..weights.report import inspect_text
 from .model import choose_model
 
 PROG = "ds4"
@@ -14,11 +16,7 @@ def inspect(args: Namespace) -> int:
     """Print the report of the file named after --inspect or -m; no tensor byte is read."""
     path = choose_model(PROG, args.inspect or args.model).path
     if args.strict:
-        from ..shape import check_flash
-
         with GGUFFile.open(path) as gguf:
             check_flash(gguf)
-    from ..weights import report
-
-    print(report.report(path))
+    print(inspect_text(path))
     return 0

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import time
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from ..errors import Cancelled
 from ..generate import Generation, Timing, check_fits, prefill
+from ..sampling import Sampler, fresh_seed
 from .common import CYAN, EXIT_INTERRUPTED, Interrupt, Progress, atomic_output, say, tint
 from .model import identity, open_engine
-from .options import SEED_MAX
 from .printer import Printer
 from .prompt import encode, read_source, think_mode
 
 if TYPE_CHECKING:
     from ..engine import Engine
-    from ..sampling import Sampler
 
 PROG = "ds4"
 
@@ -38,7 +35,7 @@ def answer(engine: Engine, args: Namespace, ids: list[int], thinking: bool) -> i
     """Prefill ``ids``, stream the answer, report the timing. Ctrl-C keeps what is there and exits 130."""
     session = engine.session(args.ctx)
     timing = Timing()
-    seed = fresh_seed(args)
+    seed = args.seed or fresh_seed()
     with Interrupt() as interrupt:
         try:
             with Progress(f"processing {len(ids)} input tokens") as progress:
@@ -68,7 +65,9 @@ def answer(engine: Engine, args: Namespace, ids: list[int], thinking: bool) -> i
 
 
 def report(timing: Timing) -> None:
-    """The timing line (tools.md 9.2): engine time only, printing excluded."""
+    """The timing line (tools.md 9.2): engine time only, printing excluded. Nothing where nothing was computed."""
+    if not timing.prefill_s:
+        return
     line = f"{PROG}: prefill: {timing.prefill_tps:.2f} t/s, generation: {timing.decode_tps:.2f} t/s"
     try:
         print(tint(line, CYAN, sys.stderr), file=sys.stderr, flush=True)
@@ -76,21 +75,12 @@ def report(timing: Timing) -> None:
         pass
 
 
-def fresh_seed(args: Namespace) -> int:
-    """``--seed``, else one from the clock."""
-    return args.seed if args.seed is not None else (time.time_ns() ^ os.getpid() << 32) & SEED_MAX or 1
-
-
 def make_sampler(args: Namespace, seed: int) -> Sampler:
     """The sampler that the flags describe."""
-    from ..sampling import Sampler
-
     return Sampler(temperature=args.temp, top_k=args.top_k, top_p=args.top_p, min_p=args.min_p, seed=seed)
 
 
-def write_stats(
-    path: str, engine: Engine, args: Namespace, timing: Timing, generation: Generation, seed: int
-) -> None:
+def write_stats(path: str, engine: Engine, args: Namespace, timing: Timing, generation: Generation, seed: int) -> None:
     """``--stats``: the run as one JSON object; times in seconds, without the time spent printing."""
     stats = {
         **identity(engine),

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import TokenError, UsageError
+from ..text.chat import MAX_PREFIX, THINK_MAX_MIN_CTX, answer_start, encode_message, mode_for_context
 from ..text.protocol import BOS
-from ..text.chat import MAX_PREFIX, THINK_MAX_MIN_CTX, mode_for_context
 from .common import read_text, say
 from .options import printable
 
@@ -101,8 +101,8 @@ class Transcript:
     """A conversation as token ids: BOS, Think-Max prefix if any, system text, then turns that only ever grow."""
 
     def __init__(self, tok: Tokenizer, system: str, mode: str):
-        self.tok, self.mode = tok, "high"
-        self.ids = [tok.bos, *(tok.encode(system) if system else ())]
+        self.tok, self.mode = tok, mode
+        self.ids = [tok.bos, *encode_message(tok, "system", system)]
         self._prefix: list[int] = []
         self.set_mode(mode)
 
@@ -122,9 +122,8 @@ class Transcript:
 
     def open_turn(self, text: str) -> int:
         """Append a user message and the start of the answer; returns the length to give to ``rollback``."""
-        mark, tok = len(self.ids), self.tok
-        tail = tok.think_open if self.thinking else tok.think_close
-        self.ids += [tok.user, *tok.encode(text), tok.assistant, tail]
+        mark = len(self.ids)
+        self.ids += [*encode_message(self.tok, "user", text), *answer_start(self.tok, self.mode)]
         return mark
 
     def close_turn(self, answer: list[int]) -> None:

@@ -112,6 +112,7 @@ class FakeEngine:
     def __init__(self, path: str, answer: bytes | Sequence[int] = b"Hello.", **options):
         self.path, self.answer, self.options = path, list(answer), options
         self.tokenizer = byte_tokenizer()
+        self.eos = self.tokenizer.eos
         self.shape = SimpleNamespace(vocab=VOCAB)
         self.backend = options.get("backend", "cpu")
         self.model = SimpleNamespace(numerics=SimpleNamespace(name=options.get("numerics", "qat")))
@@ -119,7 +120,7 @@ class FakeEngine:
         self.sessions: list[FakeSession] = []
 
     def session(self, ctx: int) -> FakeSession:
-        self.sessions.append(FakeSession(ctx, self.tokenizer.eos, self.answer))
+        self.sessions.append(FakeSession(ctx, self.eos, self.answer))
         return self.sessions[-1]
 
     def __enter__(self) -> FakeEngine:

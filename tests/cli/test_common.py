@@ -1,0 +1,224 @@
+"""How commands fail, write and talk, without any model."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ds4ref.cli import common
+from ds4ref.errors import Cancelled, DataError, ModelFileError, UsageError
+
+ROOT = Path(__file__).resolve().parents[2]
+DS4 = f"{sys.executable} -m ds4ref.cli.ds4"
+
+
+def raising(error: BaseException):
+    def body(argv):
+        raise error
+
+    return body
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (UsageError("what: why"), 2, "prog: what: why; see prog --help\n"),
+        (ModelFileError("f.gguf", "bad magic", 0), 1, "prog: f.gguf: bad magic at byte 0\n"),
+        (Cancelled("stopped"), 130, "prog: stopped\n"),
+        (KeyboardInterrupt(), 130, "prog: interrupted\n"),
+        (MemoryError(), 1, "prog: not enough memory\n"),
+        (OSError(28, "No space left on device"), 1, "prog: input/output: No space left on device\n"),
+        (FileNotFoundError(2, "No such file or directory", "x"), 1, "prog: x: No such file or directory\n"),
+        (BrokenPipeError(32, "Broken pipe"), 141, ""),
+        (TypeError("a\nb"), 1, "prog: internal error: TypeError: a b (a bug; DS4_DEBUG=1 shows where)\n"),
+    ],
+)
+def test_every_failure_is_one_line_and_a_code(error, code, line, capsys, monkeypatch):
+    monkeypatch.delenv("DS4_DEBUG", raising=False)
+    assert common.run("prog", raising(error), []) == code
+    assert capsys.readouterr().err == line
+
+
+def test_debug_shows_the_traceback(capsys, monkeypatch):
+    monkeypatch.setenv("DS4_DEBUG", "1")
+    assert common.run("prog", raising(UsageError("x")), []) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_colours_are_for_terminals_that_want_them(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert common.has_colour(Terminal())
+    assert not common.has_colour(io.StringIO())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not common.has_colour(Terminal())
+    assert common.is_tty(Terminal())
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert not common.has_colour(Terminal())
+    assert not common.is_tty(Terminal())
+
+
+def test_progress_draws_on_a_terminal_only_and_wipes_itself(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with common.Progress("reading") as progress:
+        progress(1, 4)
+        progress(2, 4)  # too soon after the first
+        progress(4, 4)
+    assert sys.stderr.getvalue() == "\rreading: 1/4 (25.0%)\x1b[K\rreading: 4/4 (100.0%)\x1b[K\r\x1b[K"
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with common.Progress("reading") as progress:
+        progress(1, 4)
+    assert sys.stderr.getvalue() == ""
+
+
+def test_interrupt_first_asks_then_insists():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), common.Interrupt() as interrupt:
+        assert not interrupt()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interrupt()
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+# --- files
+
+
+def test_output_appears_whole(tmp_path):
+    path = tmp_path / "out"
+    path.write_bytes(b"old")
+    with common.atomic_output(str(path)) as out:
+        out.write(b"new")
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_output_vanishes_with_a_failure(tmp_path):
+    path = tmp_path / "out"
+    path.write_bytes(b"old")
+    with pytest.raises(KeyboardInterrupt), common.atomic_output(str(path)) as out:
+        out.write(b"half")
+        raise KeyboardInterrupt
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_output_through_a_link_and_to_a_device(tmp_path):
+    (tmp_path / "there").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "there" / "out")
+    with common.atomic_output(str(link)) as out:
+        out.write(b"x")
+    assert link.is_symlink()
+    assert (tmp_path / "there" / "out").read_bytes() == b"x"
+    with common.atomic_output("/dev/null") as out:
+        out.write(b"x")
+
+
+def test_full_disk_is_one_line():
+    with pytest.raises(DataError, match="cannot write /dev/full: No space left on device"):
+        with common.atomic_output("/dev/full") as out:
+            out.write(b"x" * 100_000)
+
+
+def test_output_is_checked_early(tmp_path):
+    common.check_output(str(tmp_path / "fine"))
+    common.check_output("/dev/null")
+    with pytest.raises(DataError, match="Is a directory"):
+        common.check_output(str(tmp_path))
+    with pytest.raises(DataError, match="no folder"):
+        common.check_output(str(tmp_path / "none" / "out"))
+
+
+def test_text_files_keep_every_byte(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes(b" a\r\n\xffb\n")
+    text = common.read_text(str(path), "text")
+    assert text.encode("utf-8", "surrogateescape") == b" a\r\n\xffb\n"
+    with pytest.raises(UsageError, match="cannot read prompt file .*none: No such file"):
+        common.read_text(str(tmp_path / "none"), "prompt file")
+    with pytest.raises(UsageError, match="Is a directory"):
+        common.read_text(str(tmp_path), "prompt file")
+
+
+# --- real processes
+
+
+def run(*command: str) -> subprocess.CompletedProcess:
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+def python(code: str) -> subprocess.CompletedProcess:
+    return run(sys.executable, "-c", code)
+
+
+def bash(command: str) -> subprocess.CompletedProcess:
+    return run("bash", "-c", command)
+
+
+def test_help_starts_fast_and_imports_nothing_heavy():
+    code = (
+        "import sys, time; t = time.perf_counter()\n"
+        "from ds4ref.cli.ds4 import main\n"
+        "main(['--help'])\n"
+        "print(time.perf_counter() - t, file=sys.stderr)\n"
+        "heavy = {'numba', 'llvmlite', 'numpy', 'pandas', 'tokenizers', 'prompt_toolkit', 'rich'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    best = 9.0
+    for _ in range(3):
+        done = python(code)
+        assert done.returncode == 0, done.stderr
+        best = min(best, float(done.stderr))
+    assert best < 0.3
+
+
+def test_a_closed_pipe_is_quiet():
+    """Like `ds4 --help | true`: no traceback, no message from the interpreter's exit."""
+    done = bash(f"{{ sleep 0.3; exec {DS4} --help; }} | true; echo ${{PIPESTATUS[0]}}")
+    assert (done.stdout, done.stderr) == ("141\n", "")
+
+
+@pytest.mark.parametrize("where", [">&-", "2>&- >/dev/full", ">/dev/full"])
+def test_closed_and_full_streams(where):
+    done = bash(f"{DS4} --help {where}")
+    if where == ">&-":
+        assert (done.returncode, done.stderr) == (0, "")
+    else:
+        assert done.returncode == 1
+        assert done.stderr in ("", "ds4: input/output: No space left on device\n")
+
+
+def test_sigterm_leaves_no_temporary_file(tmp_path):
+    code = (
+        "import time, sys\n"
+        "from ds4ref.cli import common\n"
+        "def body(argv):\n"
+        "    with common.atomic_output(argv[0]) as out:\n"
+        "        out.write(b'half'); out.flush(); print('ready', flush=True); time.sleep(30)\n"
+        f"sys.exit(common.run('prog', body, [{str(tmp_path / 'out')!r}]))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    assert os.listdir(tmp_path) != []
+    start = time.monotonic()
+    process.terminate()
+    assert process.wait(10) == 128 + signal.SIGTERM
+    assert time.monotonic() - start < 5
+    process.stdout.close()
+    assert os.listdir(tmp_path) == []

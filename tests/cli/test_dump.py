@@ -1,0 +1,207 @@
+"""The modes that print or write numbers, on the fake engine (tools.md 4.5, 4.7, 4.8)."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+
+from ds4ref.cli import dump
+from ds4ref.cli.dump import escape, number_json
+from tests.cli.fake import VOCAB, byte_tokenizer, row_logits
+
+TOK = byte_tokenizer()
+
+
+def ids_file(tmp_path, ids) -> str:
+    (tmp_path / "ids.json").write_text(json.dumps(list(ids)))
+    return str(tmp_path / "ids.json")
+
+
+# --- --dump-logits
+
+
+@pytest.mark.parametrize(
+    ("flags", "calls"),
+    [
+        ([], [(512, 512, False), (512, 512, False), (6, 512, False)]),
+        (["--prefill-chunk", "400"], [(400, 400, False), (400, 400, False), (230, 400, False)]),
+        (["--one-by-one"], [(64, 64, True)] * 16 + [(6, 64, True)]),
+    ],
+)
+def test_logits_of_every_position_in_bounded_pieces(ds4, tmp_path, flags, calls):
+    ids = [i * 7 % VOCAB for i in range(1030)]
+    out = tmp_path / "out.npz"
+    done = ds4("--dump-logits", str(out), "--token-ids", ids_file(tmp_path, ids), *flags)
+    assert (done.code, done.out, done.err) == (0, "", "")
+    with np.load(out) as arrays:
+        assert sorted(arrays) == ["ids", "logits"]
+        assert arrays["ids"].dtype == np.int32
+        assert arrays["ids"].tolist() == ids
+        assert (arrays["logits"].dtype, arrays["logits"].shape) == (np.float32, (1030, VOCAB))
+        np.testing.assert_array_equal(arrays["logits"], np.stack([row_logits(i, t) for i, t in enumerate(ids)]))
+    assert ds4.engine.sessions[-1].calls == calls
+
+
+def test_logits_of_a_text_prompt_are_of_the_rendered_chat(ds4, tmp_path):
+    ds4("--dump-logits", str(tmp_path / "o.npz"), "-p", "Hi", "--nothink", "-sys", "")
+    with np.load(tmp_path / "o.npz") as arrays:
+        assert arrays["ids"].tolist() == [TOK.bos, TOK.user, *b"Hi", TOK.assistant, TOK.think_close]
+
+
+def test_token_ids_need_no_tokenizer(ds4, tmp_path):
+    ds4.setup = lambda engine: delattr(engine, "tokenizer")
+    assert ds4("--dump-logits", str(tmp_path / "o.npz"), "--token-ids", ids_file(tmp_path, [1, 2])).code == 0
+
+
+def test_same_input_same_bytes(ds4, tmp_path):
+    for name in ("a", "b"):
+        ds4("--dump-logits", str(tmp_path / name), "--token-ids", ids_file(tmp_path, [1, 2, 3]))
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_no_room_in_the_context_or_on_the_disk(ds4, tmp_path, monkeypatch):
+    ids = ids_file(tmp_path, range(100))
+    out = str(tmp_path / "o.npz")
+    done = ds4("--dump-logits", out, "--token-ids", ids, "--ctx", "100")
+    assert (done.code, done.err) == (1, "ds4: the prompt has 100 tokens, a context of 100 takes at most 99\n")
+    monkeypatch.setattr(dump.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000}))
+    done = ds4("--dump-logits", out, "--token-ids", ids)
+    assert (done.code, done.err) == (1, f"ds4: cannot write {out}: it needs 0.0 GB, the disk has 0.0 GB left\n")
+    assert sorted(os.listdir(tmp_path)) == ["fake.gguf", "ids.json"]
+
+
+def test_ctrl_c_leaves_nothing_half_written(ds4, tmp_path):
+    def setup(engine):
+        make = type(engine).session
+
+        def session(ctx):
+            made = make(engine, ctx)
+            extend = made.extend
+
+            def interrupted(tokens, **options):
+                if made.pos:
+                    os.kill(os.getpid(), signal.SIGINT)
+                return extend(tokens, **options)
+
+            made.extend = interrupted
+            return made
+
+        engine.session = session
+
+    ds4.setup = setup
+    done = ds4("--dump-logits", str(tmp_path / "o.npz"), "--token-ids", ids_file(tmp_path, range(100)), "--one-by-one")
+    assert (done.code, done.err) == (130, "ds4: interrupted\n")
+    assert sorted(os.listdir(tmp_path)) == ["fake.gguf", "ids.json"]
+
+
+# --- --dump-logprobs
+
+
+def logprobs(ds4, tmp_path, *flags, prompt=("-p", "Hi")):
+    done = ds4("--dump-logprobs", str(tmp_path / "o.json"), *prompt, "--nothink", "-sys", "", *flags)
+    assert (done.code, done.out, done.err) == (0, "", "")
+    return (tmp_path / "o.json").read_text("utf-8")
+
+
+def test_logprobs_layout_line_by_line(ds4, tmp_path):
+    ds4.answer = b"A"
+    lines = logprobs(ds4, tmp_path, "--logprobs-top-k", "2", "--ctx", "1000").split("\n")
+    assert lines[:7] == [
+        "{",
+        '  "source":"ds4",',
+        '  "prompt_tokens":6,',
+        '  "ctx":1000,',
+        '  "top_k":2,',
+        '  "steps":[',
+        '    {"step":0,"selected":{"id":65,"text":"A","bytes":[65]},"top_logprobs":['
+        '{"token":{"id":65,"text":"A","bytes":[65]},"logit":50,"logprob":0},'
+        '{"token":{"id":299,"text":"","bytes":[]},"logit":1,"logprob":-49}]},',
+    ]
+    assert lines[7].startswith('    {"step":1,"selected":{"id":257,"text":"<｜end▁of▁sentence｜>","bytes":[60,239,')
+    assert lines[8] == "  ],"
+    assert lines[9].startswith('  "engine":"ds4ref ')
+    assert lines[-2:] == ["}", ""]
+
+
+def test_logprobs_are_greedy_end_with_eos_and_say_where_they_come_from(ds4, tmp_path):
+    ds4.answer = b"Hello"
+    data = json.loads(logprobs(ds4, tmp_path, "--temp", "5", "--numerics", "exact"))
+    assert [step["selected"]["id"] for step in data["steps"]] == [*b"Hello", TOK.eos]
+    assert [step["step"] for step in data["steps"]] == list(range(6))
+    assert all(len(step["top_logprobs"]) == 20 for step in data["steps"])
+    assert data["finish"] == "stop"
+    assert (data["numerics"], data["backend"], data["model"]["file"]) == ("exact", "cpu", "fake.gguf")
+    assert list(data)[:5] == ["source", "prompt_tokens", "ctx", "top_k", "steps"]
+
+
+def test_logprobs_stop_at_the_limit(ds4, tmp_path):
+    data = json.loads(logprobs(ds4, tmp_path, "-n", "3"))
+    assert ([s["selected"]["text"] for s in data["steps"]], data["finish"]) == (["H", "e", "l"], "length")
+    data = json.loads(logprobs(ds4, tmp_path, "--ctx", "8"))
+    assert (len(data["steps"]), data["finish"]) == (2, "length")
+
+
+def test_top_k_is_clamped(ds4, tmp_path):
+    data = json.loads(logprobs(ds4, tmp_path, "-n", "1", "--logprobs-top-k", "1000"))
+    assert data["top_k"] == 128
+    assert len(data["steps"][0]["top_logprobs"]) == 128
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (b'a"\\\n\r\t\x01\x7f', '"a\\"\\\\\\n\\r\\t\\u0001\x7f"'),
+        ("é€😀".encode(), '"é€😀"'),
+        (b"\xe2\x82", '"\\u00e2\\u0082"'),
+        (b'"\xff', '"\\"\\u00ff"'),
+    ],
+)
+def test_text_of_a_token(raw, text):
+    assert f'"{escape(raw)}"' == text
+    json.loads(text)
+
+
+def test_every_token_is_valid_json(ds4, tmp_path):
+    ds4.answer = range(256)
+    data = json.loads(logprobs(ds4, tmp_path))
+    assert [step["selected"]["bytes"] for step in data["steps"][:256]] == [[b] for b in range(256)]
+
+
+def test_numbers_survive_float32():
+    values = np.random.default_rng(1).standard_normal(1000).astype(np.float32) * 100
+    assert all(np.float32(float(number_json(float(v)))) == v for v in values)
+    assert number_json(math.inf) == number_json(math.nan) == "null"
+
+
+# --- --perplexity-file
+
+
+@pytest.mark.parametrize(("flags", "scored"), [("", 168), ("-n 50", 50), ("--ctx 100", 68), ("--one-by-one", 168)])
+def test_perplexity(ds4, tmp_path, flags, scored):
+    text = bytes(np.random.default_rng(2).integers(32, 127, 200, dtype=np.uint8))
+    (tmp_path / "text").write_bytes(text)
+    done = ds4("--perplexity-file", str(tmp_path / "text"), *flags.split())
+    logprobs = log_softmax(np.stack([row_logits(i, t) for i, t in enumerate(text)]).astype(np.float64), axis=1)
+    nll = -sum(logprobs[i - 1, text[i]] for i in range(32, 32 + scored))
+    fields = dict(item.split("=") for item in done.out.split())
+    assert list(fields) == ["tokens", "scored", "nll", "avg_nll", "ppl"]
+    assert (done.code, done.err, done.out.count("\n")) == (0, "", 1)
+    assert (int(fields["tokens"]), int(fields["scored"])) == (200, scored)
+    assert float(fields["nll"]) == pytest.approx(nll, rel=1e-6)
+    assert float(fields["ppl"]) == pytest.approx(math.exp(nll / scored), rel=1e-6)
+    assert all(len(fields[name].split(".")[1]) == 9 for name in ("nll", "avg_nll", "ppl"))
+
+
+def test_perplexity_of_too_little(ds4, tmp_path):
+    (tmp_path / "text").write_bytes(b"x" * 32)
+    done = ds4("--perplexity-file", str(tmp_path / "text"))
+    assert done.code == 1
+    assert done.err == f"ds4: {tmp_path}/text has 32 tokens: more than 32 are needed to score any\n"
+    done = ds4("--perplexity-file", str(tmp_path / "text"), "--ctx", "32")
+    assert (done.code, done.err) == (1, "ds4: perplexity needs a context of more than 32 tokens, --ctx is 32\n")

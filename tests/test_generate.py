@@ -1,0 +1,151 @@
+"""The decode loop on a scripted session: what it emits, when it stops, what it leaves behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from ds4ref.errors import Cancelled, ContextError
+from ds4ref.generate import Generation, Timing, check_fits, prefill
+from ds4ref.sampling import Sampler
+from tests.cli.fake import FakeSession, byte_tokenizer
+
+TOK = byte_tokenizer()
+
+
+def start(answer, ctx=100, prompt=(1, 2, 3)) -> FakeSession:
+    session = FakeSession(ctx, TOK.eos, answer)
+    prefill(session, list(prompt), Timing())
+    return session
+
+
+def generation(session, **options) -> Generation:
+    return Generation(session, TOK, greedy(), **{"limit": 1000, **options})
+
+
+def greedy() -> Sampler:
+    return Sampler(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=1)
+
+
+def test_text_until_eos_which_is_neither_text_nor_evaluated():
+    session = start(b"Hello.")
+    run = generation(session)
+    assert "".join(piece.text for piece in run) == "Hello."
+    assert run.finish == "stop"
+    assert bytes(run.tokens) == b"Hello."
+    assert session.tokens == [1, 2, 3, *b"Hello."]
+    assert run.timing.tokens == 6
+    assert run.timing.first_token_s is not None
+    assert run.timing.first_token_s <= run.timing.decode_s
+
+
+def test_limit():
+    session = start(b"Hello.")
+    run = generation(session, limit=2)
+    assert [piece.text for piece in run] == ["H", "e"]
+    assert run.finish == "length"
+    assert session.tokens == [1, 2, 3, *b"He"]
+
+
+def test_one_context_slot_stays_free():
+    session = start(b"Hello.", ctx=8)
+    run = generation(session)
+    assert "".join(piece.text for piece in run) == "Hell"
+    assert run.finish == "length"
+    assert session.pos == 7
+
+
+def test_no_room_no_answer():
+    run = generation(start(b"Hello.", ctx=4))
+    assert list(run) == []
+    assert run.finish == "length"
+
+
+def test_think_state_follows_token_ids_not_text():
+    answer = [*b"a</think>", TOK.think_close, *b"b<think>", TOK.think_open, *b"c", TOK.think_close, *b"d"]
+    run = generation(start(answer), thinking=True)
+    pieces = list(run)
+    assert "".join(p.text for p in pieces if p.thinking) == "a</think>c"
+    assert "".join(p.text for p in pieces if not p.thinking) == "b<think>d"
+    assert run.tokens == answer
+
+
+def test_think_tags_have_no_text():
+    pieces = list(generation(start([TOK.think_close, *b"x"]), thinking=True))
+    assert [(p.token, p.text, p.thinking) for p in pieces] == [(TOK.think_close, "", True), (ord("x"), "x", False)]
+
+
+def test_characters_are_never_split():
+    pieces = list(generation(start("né€😀".encode())))
+    assert [p.text for p in pieces if p.text] == ["n", "é", "€", "😀"]
+
+
+@pytest.mark.parametrize("tail", [b"\xe2\x82", b"\xf0\x9f\x98"])
+def test_half_a_character_at_the_end_is_shown_as_such(tail):
+    pieces = list(generation(start(b"a" + tail)))
+    assert "".join(p.text for p in pieces) == "a\ufffd"
+    assert pieces[-1].token is None
+
+
+def test_half_a_character_before_a_tag_belongs_to_the_thoughts():
+    pieces = list(generation(start([0xE2, TOK.think_close, 0x82, *b"x"]), thinking=True))
+    assert "".join(p.text for p in pieces if p.thinking) == "\ufffd"
+    assert "".join(p.text for p in pieces if not p.thinking) == "\ufffdx"
+
+
+def test_cancel_between_tokens():
+    session = start(b"Hello.")
+    run = generation(session, cancel=lambda: session.pos >= 5)
+    assert "".join(p.text for p in run) == "He"
+    assert run.finish == "cancelled"
+    assert session.tokens == [1, 2, 3, *b"He"]
+
+
+def test_a_consumer_that_walks_away():
+    session = start(b"Hello.")
+    run = generation(session)
+    pieces = iter(run)
+    assert next(pieces).text == "H"
+    pieces.close()
+    assert run.finish == "cancelled"
+    assert bytes(run.tokens) == b"H"
+    assert session.tokens == [1, 2, 3]  # one behind, the next sync supplies it
+
+
+def test_decode_time_excludes_the_consumer():
+    import time
+
+    run = generation(start(b"abc"))
+    for _ in run:
+        time.sleep(0.05)
+    assert run.timing.decode_s < 0.1
+
+
+def test_prefill_counts_only_what_it_evaluated():
+    session = FakeSession(100, TOK.eos, b"")
+    timing = Timing()
+    prefill(session, [1, 2, 3], timing)
+    assert (timing.reused_tokens, timing.prefill_tokens) == (0, 3)
+    prefill(session, [1, 2, 3, 4, 5], timing)
+    assert (timing.reused_tokens, timing.prefill_tokens) == (3, 2)
+    prefill(session, [1, 9], timing)  # diverges: everything again
+    assert (timing.reused_tokens, timing.prefill_tokens) == (0, 2)
+    prefill(session, [1, 9], timing)
+    assert (timing.reused_tokens, timing.prefill_tokens, timing.prefill_tps) == (2, 0, 0.0)
+
+
+def test_cancelled_prefill_reports_what_was_done():
+    session = FakeSession(100, TOK.eos, b"")
+    timing = Timing()
+    with pytest.raises(Cancelled):
+        prefill(session, list(range(30)), timing, cancel=lambda: session.pos >= 16, chunk=8)
+    assert timing.prefill_tokens == 16
+
+
+def test_context_is_checked_before_anything_is_evaluated():
+    session = FakeSession(10, TOK.eos, b"")
+    with pytest.raises(ContextError, match="the prompt has 10 tokens, a context of 10 takes at most 9"):
+        prefill(session, list(range(10)), Timing())
+    assert session.evaluated == 0
+    check_fits(9, 10)
+    with pytest.raises(ContextError):
+        check_fits(9, 10, room=2)

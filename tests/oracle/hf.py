@@ -3,8 +3,8 @@
 It shares no code with us: the container and the dequantizers come from the ``gguf`` package, the model from
 ``transformers``; so an error of ours cannot cancel out. Name correspondence: engine.md 1.6. Two traps are handled here:
 
-* a default ``DeepseekV4Config()`` has another layer schedule and no YaRN, and only the nested form of ``rope_parameters``
-  leaves nothing to its defaults;
+* a default ``DeepseekV4Config()`` has another layer schedule and no YaRN, and only the nested form of
+  ``rope_parameters`` leaves nothing to its defaults;
 * YaRN's magnitude factor must be forced to 1 (``attention_factor``).
 
 What it leaves out: bf16 (Hugging Face's default dtype), batches, every rounding (there are none in this oracle).
@@ -190,6 +190,23 @@ class Trace:
     gate: dict[int, np.ndarray] = field(default_factory=dict)
     experts: dict[int, np.ndarray] = field(default_factory=dict)
 
+    def margin(self, ratio: int, top_k: int, used: int, bias: dict[int, np.ndarray]) -> float:
+        """How close the closest discrete choice was to its alternative, in standard deviations of its scores.
+
+        Choices are the indexer's top-k rows and the router's experts; ``bias`` has the selection bias of each layer that
+        is not hash-routed. Infinity if nothing had to be chosen.
+        """
+        least = np.inf
+        for scores in self.scores.values():
+            visible = (np.arange(len(scores)) + 1) // ratio
+            for t in np.flatnonzero(visible > top_k):
+                row = np.sort(scores[t, : visible[t]])
+                least = min(least, float(row[-top_k] - row[-top_k - 1]) / float(row.std()))
+        for layer, b in bias.items():
+            score = np.sort(np.sqrt(np.logaddexp(0, self.gate[layer].astype(np.float64))) + b, axis=1)
+            least = min(least, float((score[:, -used] - score[:, -used - 1]).min()) / float(score.std()))
+        return least
+
     def before(self, layer: int) -> np.ndarray:
         """Input stream of a layer, (T, C * D)."""
         return self.streams[2 * layer]
@@ -254,6 +271,17 @@ class Oracle:
             trace.logits = self.model(torch.tensor([list(ids)]), use_cache=False).logits[0].numpy().copy()
         trace.streams = np.stack([streams[i] for i in range(len(streams))])
         return trace
+
+    def margin(self, trace: Trace) -> float:
+        """``Trace.margin`` with this model's numbers."""
+        config = self.config
+        bias = {
+            index: layer.mlp.gate.e_score_correction_bias.double().numpy()
+            for index, layer in enumerate(self.model.model.layers)
+            if not layer.mlp.is_hash and config.num_experts_per_tok < config.n_routed_experts
+        }
+        rate = config.compress_rates["compressed_sparse_attention"]
+        return trace.margin(rate, config.index_topk, config.num_experts_per_tok, bias)
 
     def layer(self, index: int, stream: np.ndarray, ids: Sequence[int]) -> np.ndarray:
         """One layer alone on ``stream`` (T, C * D), positions 0..T-1: its output stream (T, C * D)."""

@@ -1,5 +1,5 @@
-"""Is the oracle what it claims to be? Our Hugging Face loader against logits that others computed with their own loader,
-and the ways of running it against one another. Nothing of our engine takes part."""
+"""Is the oracle what it claims to be? Our Hugging Face loader against logits that others computed with their own
+loader, and the ways of running it against one another. Nothing of our engine takes part."""
 
 from __future__ import annotations
 

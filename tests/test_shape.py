@@ -1,0 +1,228 @@
+"""Metadata to dimensions: every key, every type rule, every consistency rule, and the arithmetic of caches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ds4ref.errors import ShapeError
+from ds4ref.shape import FLASH, PREFIX, ModelShape, check_flash
+from tests.weights.modelfile import SMALL, open_metadata, with_metadata
+
+WORDS = [("tokenizer.ggml.tokens", "string[]", ["a", "b"]), ("tokenizer.ggml.merges", "string[]", ["a b"])]
+META = FLASH.metadata() + WORDS
+
+# Everything that ds4 reads and demands (engine.md 1.3).
+UINTS = """block_count embedding_length vocab_size attention.head_count attention.head_count_kv attention.key_length
+    attention.value_length rope.dimension_count attention.q_lora_rank attention.output_lora_rank
+    attention.output_group_count expert_count expert_used_count expert_feed_forward_length expert_shared_count
+    hash_layer_count attention.sliding_window attention.indexer.head_count attention.indexer.key_length
+    attention.indexer.top_k hyper_connection.count hyper_connection.sinkhorn_iterations""".split()
+FLOATS = """rope.freq_base rope.scaling.factor rope.scaling.yarn_beta_fast rope.scaling.yarn_beta_slow
+    attention.compress_rope_freq_base expert_weights_scale attention.layer_norm_rms_epsilon
+    hyper_connection.epsilon""".split()
+OTHERS = """attention.compress_ratios swiglu_clamp_exp rope.scaling.original_context_length
+    expert_weights_norm""".split()
+VALUES = {key: value for key, _, value in META}
+
+
+def change(tmp_path, key, kind=None, value=None, read=check_flash, base=META):
+    """Reads Flash metadata with one key replaced, or dropped."""
+    return read(open_metadata(tmp_path, with_metadata(base, {key: (kind, value) if kind else None})))
+
+
+def test_the_list_of_keys_is_complete():
+    assert {PREFIX + key for key in UINTS + FLOATS + OTHERS} == {
+        key for key in VALUES if key.startswith(PREFIX) and key != PREFIX + "rope.scaling.type"
+    }
+
+
+def test_metadata_round_trip(tmp_path):
+    assert check_flash(open_metadata(tmp_path, META)) == FLASH
+    assert ModelShape.from_metadata(open_metadata(tmp_path, META)) == FLASH
+    odd = replace(SMALL, swiglu_limit=(7.0, 0.1, 1e-3, 12.5), rms_eps=3e-7, rope_theta=12345.678, norm_weights=False)
+    assert ModelShape.from_metadata(open_metadata(tmp_path, odd.metadata())) == odd
+
+
+@pytest.mark.parametrize("read", [check_flash, ModelShape.from_metadata])
+@pytest.mark.parametrize("key", UINTS + FLOATS + OTHERS)
+def test_a_missing_key_is_named(tmp_path, key, read):
+    with pytest.raises(ShapeError, match=f"{PREFIX}{key} is missing"):
+        change(tmp_path, PREFIX + key, read=read)
+
+
+@pytest.mark.parametrize("read", [check_flash, ModelShape.from_metadata])
+@pytest.mark.parametrize("kind", ["i32", "u64", "u8", "f32", "string", "u32[]"])
+@pytest.mark.parametrize("key", ["block_count", "attention.sliding_window", "hyper_connection.sinkhorn_iterations"])
+def test_integers_must_be_u32(tmp_path, key, kind, read):
+    value = {"u8": 1, "string": "43", "u32[]": [43]}.get(kind, VALUES[PREFIX + key])
+    with pytest.raises(ShapeError, match=rf"{PREFIX}{key} has type {kind.replace('[]', '..')}, wanted u32"):
+        change(tmp_path, PREFIX + key, kind, value, read)
+
+
+@pytest.mark.parametrize("key", UINTS)
+def test_strict_names_key_got_and_wanted(tmp_path, key):
+    want = VALUES[PREFIX + key]
+    with pytest.raises(ShapeError) as caught:
+        change(tmp_path, PREFIX + key, "u32", want + 1)
+    text = str(caught.value)
+    assert f"{PREFIX}{key} is {want + 1}, wanted {want}" in text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize("key", FLOATS)
+def test_strict_floats_match_to_a_millionth_of_their_own_size(tmp_path, key):
+    """ds4 compares 1e-6 keys with an absolute 1e-6, so that it takes any epsilon up to 2e-6: we do not."""
+    want = VALUES[PREFIX + key]
+    for factor in (1 + 1e-5, 1 - 1e-5, 2, 0.5):
+        with pytest.raises(ShapeError, match=f"{PREFIX}{key} is .*, wanted {want}"):
+            change(tmp_path, PREFIX + key, "f64", want * factor)
+    for factor in (1, 1 + 5e-7, 1 - 5e-7):
+        change(tmp_path, PREFIX + key, "f64", want * factor)
+
+
+@pytest.mark.parametrize("kind", ["f32", "f64", "u32", "i32"])
+def test_float_keys_take_four_types(tmp_path, kind):
+    shape = change(tmp_path, PREFIX + "rope.freq_base", kind, 10000)
+    assert shape == FLASH and isinstance(shape.rope_theta, float)
+
+
+@pytest.mark.parametrize("kind", ["u64", "i64", "u16", "bool", "string"])
+def test_float_keys_take_no_other(tmp_path, kind):
+    value = {"string": "10000", "bool": True}.get(kind, 10000)
+    with pytest.raises(ShapeError, match="freq_base has type"):
+        change(tmp_path, PREFIX + "rope.freq_base", kind, value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("key", FLOATS)
+def test_floats_are_finite(tmp_path, key, value):
+    for read in (check_flash, ModelShape.from_metadata):
+        with pytest.raises(ShapeError, match=f"{PREFIX}{key} is -?(nan|inf)"):
+            change(tmp_path, PREFIX + key, "f32", value, read)
+
+
+def test_array_types_and_lengths(tmp_path):
+    ratios, limits = PREFIX + "attention.compress_ratios", PREFIX + "swiglu_clamp_exp"
+    longer = [*FLASH.ratios, 99]  # entries beyond the layers are ignored
+    assert change(tmp_path, ratios, "u32[]", longer) == change(tmp_path, ratios, "i32[]", longer) == FLASH
+    assert change(tmp_path, limits, "f64[]", [10.0] * 44 + [float("nan")]) == FLASH
+    for key, kind, value in (
+        (ratios, "i32[]", FLASH.ratios[:42]),
+        (ratios, "i64[]", FLASH.ratios),
+        (ratios, "i32[]", [-4, *FLASH.ratios[1:]]),
+        (ratios, "i32[]", [4, *FLASH.ratios[1:]]),
+        (ratios, "i32", 4),
+        (limits, "f32[]", [10.0] * 42),
+        (limits, "i32[]", [10] * 43),
+        (limits, "f32[]", [10.0] * 42 + [9.0]),
+    ):
+        with pytest.raises(ShapeError, match=key):
+            change(tmp_path, key, kind, value)
+
+
+def test_original_context_may_be_u64(tmp_path):
+    key = PREFIX + "rope.scaling.original_context_length"
+    assert change(tmp_path, key, "u64", 65536) == FLASH
+    with pytest.raises(ShapeError, match="has type i32"):
+        change(tmp_path, key, "i32", 65536)
+    with pytest.raises(ShapeError, match="is 4096, wanted 65536"):
+        change(tmp_path, key, "u32", 4096)
+
+
+@pytest.mark.parametrize("key", ["expert_group_count", "expert_group_used_count"])
+def test_expert_groups_must_be_absent_or_zero(tmp_path, key):
+    assert change(tmp_path, PREFIX + key, "u32", 0) == FLASH
+    for read in (check_flash, ModelShape.from_metadata):
+        with pytest.raises(ShapeError, match=f"{key} is 8, wanted 0"):
+            change(tmp_path, PREFIX + key, "u32", 8, read)
+
+
+@pytest.mark.parametrize("key", ["tokenizer.ggml.tokens", "tokenizer.ggml.merges"])
+def test_strict_demands_a_vocabulary(tmp_path, key):
+    with pytest.raises(ShapeError, match=f"{key} is missing"):
+        change(tmp_path, key)
+    with pytest.raises(ShapeError, match=f"{key} has type u32.., wanted string"):
+        change(tmp_path, key, "u32[]", [1])
+
+
+def test_many_mismatches_are_summed_up(tmp_path):
+    with pytest.raises(ShapeError, match="not DeepSeek V4 Flash: .*and [0-9]+ more") as caught:
+        check_flash(open_metadata(tmp_path, SMALL.metadata()))
+    assert len(str(caught.value)) < 700
+
+
+def test_stored_f32_reads_as_the_decimal_it_stands_for(tmp_path):
+    assert ModelShape.from_metadata(open_metadata(tmp_path, META)).rms_eps == 1e-6
+
+
+RULES = {
+    "dim": 4000,
+    "expert_ff": 300,
+    "rope_dim": 63,
+    "head_dim": 64,
+    "q_rank": 48,
+    "o_groups": 3,
+    "o_rank": 1,
+    "n_used": 257,
+    "n_hash_layers": 44,
+    "index_dim": 96,
+    "ratios": (0, 0, 8) + (0,) * 40,
+    "swiglu_limit": (0.0,) * 43,
+    "yarn_beta_slow": 33.0,
+    "yarn_orig_ctx": 0,
+    "rms_eps": 0.0,
+    "rope_theta": 1.0,
+    "hc": 17,
+    "sinkhorn_iters": 0,
+    "window": 0,
+    "vocab": 0,
+}
+
+
+@pytest.mark.parametrize("field", RULES)
+def test_inconsistent_shapes_are_refused(tmp_path, field):
+    shape = replace(FLASH, **{field: RULES[field]})
+    assert shape.problems()
+    with pytest.raises(ShapeError):
+        ModelShape.from_metadata(open_metadata(tmp_path, shape.metadata()))
+
+
+def test_more_consistency_rules():
+    assert not FLASH.problems() and not SMALL.problems()
+    assert "equals key_length" in replace(FLASH, head_dim=128).problems()[0]
+    assert "less than rope" in replace(FLASH, index_dim=32).problems()[0]
+    assert "by a multiple of 64" in replace(FLASH, rope_dim=32).problems()[0]
+    assert "ratios for" in replace(FLASH, ratios=(0, 4)).problems()[0]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "size"), [(2048, 52_184_460), (4096, 80_373_132), (65536, 926_033_292), (1 << 20, 14_456_595_852)]
+)
+def test_payload_sizes_at_flash_dimensions(tokens, size):
+    """Golden values of seeds.md, appendix A, and its closed form 23,995,788 + 13,764 n."""
+    assert FLASH.payload_bytes(tokens) == size == 23_995_788 + 13_764 * tokens
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 3, 4, 127, 128, 129, 511, 5000])
+def test_payload_size_term_by_term(tokens):
+    rows4, rows128 = tokens // 4, tokens // 128
+    want = 52 + 4 * tokens + 4 * 129280 + 8 * 43 + 43 * min(tokens, 128) * 2048
+    want += 21 * rows4 * (512 + 128) * 4 + 20 * rows128 * 2048
+    want += 21 * (8 * 1024 * 2 + 8 * 256 * 2) * 4 + 20 * (128 * 512 * 2) * 4
+    assert FLASH.payload_bytes(tokens) == want
+
+
+def test_cache_arithmetic():
+    """engine.md 5.1, 5.2 and 7.3."""
+    assert FLASH.state_bytes() == 12_206_080
+    assert FLASH.kv_values_per_token() * 4 == 13_760
+    assert [FLASH.comp_width(layer) for layer in (0, 2, 3)] == [0, 1024, 512]
+    assert [FLASH.state_rows(layer) for layer in (0, 2, 3)] == [0, 8, 128]
+    assert FLASH.mix == 24
+    n = 100_000
+    rows = 21 * (128 + 512) + 20 * (128 + n // 128) + 2 * 128
+    assert FLASH.kv_read_bytes(n) == rows * 2048 + 21 * (n // 4) * 512
+    assert FLASH.kv_read_bytes(2051) == (43 * 128 + 21 * 512 + 20 * 16) * 2048
+    assert FLASH.kv_read_bytes(2052) == (43 * 128 + 21 * 512 + 20 * 16) * 2048 + 21 * 513 * 512

@@ -1,0 +1,85 @@
+"""Files of the published sizes, up to 153 GiB, made of holes: they must load in a moment and occupy nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ds4ref.shape import FLASH, check_flash
+from ds4ref.weights.gguf import GGUFFile
+from ds4ref.weights.tensors import bind
+
+from .modelfile import write_model
+
+TOTALS = {"q2": 86_714_775_900, "q4": 164_628_167_004, "mixed": 97_586_411_868}
+GIB = {"q2": "80.76", "q4": "153.32", "mixed": "90.88"}
+
+VOCABULARY = [
+    ("tokenizer.ggml.tokens", "string[]", [f"token {i}" for i in range(FLASH.vocab)]),
+    ("tokenizer.ggml.merges", "string[]", [f"to ken{i}" for i in range(127_000)]),
+]
+
+SCRIPT = """
+import resource, sys
+import numpy
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+from ds4ref.shape import check_flash
+from ds4ref.weights.gguf import GGUFFile
+from ds4ref.weights.tensors import bind
+with GGUFFile.open(sys.argv[1]) as file:
+    weights = bind(file, check_flash(file))
+    assert len(weights.layers) == 43
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.fixture(params=TOTALS)
+def full_size(request, tmp_path):
+    path = tmp_path / f"{request.param}.gguf"
+    try:
+        with path.open("wb") as file:
+            file.truncate(TOTALS[request.param] + (1 << 26))
+    except OSError as error:
+        pytest.skip(f"this file system takes no sparse file of {GIB[request.param]} GiB: {error}")
+    yield (
+        request.param,
+        write_model(path, FLASH, recipe=request.param, metadata=FLASH.metadata() + VOCABULARY, data=True),
+    )
+    path.unlink(missing_ok=True)
+
+
+def test_a_full_size_file_loads_without_allocating(full_size):
+    recipe, path = full_size
+    blocks = path.stat().st_blocks
+    assert blocks * 512 < 16 << 20  # the directory, mostly vocabulary
+    with GGUFFile.open(path) as file:
+        assert check_flash(file) == FLASH
+        assert sum(info.nbytes for info in file.tensors.values()) == TOTALS[recipe]
+        assert f"{sum(info.nbytes for info in file.tensors.values()) / 2**30:.2f}" == GIB[recipe]
+        weights = bind(file, FLASH)
+        experts = weights.layers[42].ffn_down_exps
+        assert experts.fmt == ("Q2_K" if recipe == "q2" else "Q4_K")
+        assert (experts.experts, experts.rows, experts.cols) == (256, 4096, 2048)
+        assert not experts.expert(255).data[-1].any()
+        assert weights.output.data.shape == (129280, 4352)
+        assert weights.layers[0].ffn_gate_tid2eid.shape == (129280, 6)
+    assert path.stat().st_blocks == blocks
+
+
+def test_memory_of_loading_a_full_size_file(full_size):
+    """Binding reads vectors and routing tables, about 20 MB; it never touches matrices."""
+    _, path = full_size
+    run = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(path)],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).resolve().parents[2],
+        timeout=60,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+    )
+    assert run.returncode == 0, run.stderr
+    assert int(run.stdout) < 64 << 10  # KiB

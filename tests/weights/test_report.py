@@ -1,0 +1,118 @@
+"""Inspection: the accounting of engine.md 7.3 to the byte, from the directory alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ds4ref.errors import ModelFileError, ShapeError
+from ds4ref.shape import FLASH
+from ds4ref.weights.gguf import GGUFFile
+from ds4ref.weights.report import describe, inspect_json, inspect_text
+from ds4ref.weights.tensors import expected_tensors
+from ds4ref.weights.writer import TensorSpec
+
+from .modelfile import SMALL, golden, write_model
+
+SHARED = {
+    "attn_out": 3_066_036_224,
+    "attn_in": 1_820_723_200,
+    "shared": 1_149_763_584,
+    "compressor": 611_105_280,
+    "lm_head": 562_626_560,
+    "indexer": 363_331_584,
+    "router": 90_218_496,
+    "hc": 67_642_440,
+}
+EXPERTS = {"q2": 1_826_095_104, "q4": 3_652_190_208}
+TOTALS = {"q2": 9_559_118_244, "q4": 11_385_213_348}
+
+
+@pytest.mark.parametrize("recipe", ["q2", "q4"])
+def test_bytes_read_per_token_at_flash_dimensions(tmp_path, recipe):
+    path = write_model(tmp_path / "m.gguf", FLASH, recipe=recipe, metadata=FLASH.metadata(), data=True)
+    read = describe(path)["decode_read"]
+    assert {part: read[part] for part in SHARED} == SHARED
+    assert read["experts"] == EXPERTS[recipe]
+    assert sum(read.values()) == TOTALS[recipe]
+    text = inspect_text(path)
+    assert f"{TOTALS[recipe]:,}" in text
+    assert "13,760 bytes in f32, 6,880 in f16" in text
+    assert "total below 2052 tokens" in text
+    assert "284,334,567,511" in text
+
+
+def test_no_tensor_byte_is_read(tmp_path, monkeypatch):
+    path = write_model(tmp_path / "m.gguf")
+
+    def touched(*_):
+        raise AssertionError("tensor data was touched")
+
+    monkeypatch.setattr(GGUFFile, "raw", touched)
+    assert inspect_text(path)
+
+
+def test_json_is_one_line_and_agrees(tmp_path):
+    path = write_model(tmp_path / "m.gguf")
+    line = inspect_json(path)
+    assert "\n" not in line
+    facts = json.loads(line)
+    assert facts == describe(path)
+    assert facts["shape"]["ratios"] == [0, 0, 4, 128] and facts["name"] == "small"
+    assert sum(row["bytes"] for row in facts["tensors"]) == sum(s.nbytes for s in expected_tensors(SMALL))
+    assert sum(row["parameters"] for row in facts["tensors"]) == sum(s.elements for s in expected_tensors(SMALL))
+    assert facts["tokens"] == 67 and facts["flash"].startswith("not DeepSeek V4 Flash")
+
+
+def test_experts_and_unused_tensors_are_listed(tmp_path):
+    shape = replace(SMALL, n_layers=8, ratios=(0, 0, 4, 128, 4, 128, 4, 128), swiglu_limit=(5.0,) * 4 + (7.0,) * 4)
+    specs = [*expected_tensors(shape, "mixed"), TensorSpec("extra", "IQ3_S", (256, 2))]
+    path = write_model(tmp_path / "m.gguf", shape, metadata=shape.metadata(), specs=specs, data=True)
+    facts = describe(path)
+    assert facts["experts"] == [
+        "layers 0 to 1: gate and up IQ2_XXS, down Q2_K",
+        "layers 2 to 7: gate and up Q4_K, down Q4_K",
+    ]
+    assert facts["unused_tensors"] == [{"type": "IQ3_S", "count": 1, "parameters": 512, "bytes": 220}]
+    text = inspect_text(path)
+    assert "unused IQ3_S" in text and "SwiGLU limit 5 to 7" in text and "vocabulary  none" in text
+
+
+def test_names_cannot_write_to_the_terminal(tmp_path):
+    shape = replace(SMALL, name="a\x1b[2J\nb")
+    text = inspect_text(write_model(tmp_path / "m.gguf", shape, metadata=shape.metadata(), data=True))
+    assert "\x1b" not in text and "a\\x1b[2J\\nb" in text
+
+
+def test_golden_model():
+    text = inspect_text(golden("tiny"))
+    assert "oracle-tiny" in text and "11,303,492" in text
+
+
+def test_failures_are_typed(tmp_path):
+    with pytest.raises(ModelFileError):
+        inspect_text(tmp_path / "none.gguf")
+    path = write_model(tmp_path / "m.gguf", specs=expected_tensors(SMALL)[1:], data=True)
+    with pytest.raises(ShapeError, match="token_embd"):
+        inspect_text(path)
+
+
+def test_nothing_heavy_is_imported(tmp_path):
+    path = write_model(tmp_path / "m.gguf")
+    script = (
+        "import sys; from ds4ref.weights.report import inspect_text; inspect_text(sys.argv[1]);"
+        "print(sorted({'numba', 'pandas', 'scipy', 'gguf', 'rich', 'matplotlib', 'tokenizers'} & set(sys.modules)))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script, str(path)],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).resolve().parents[2],
+        timeout=60,
+    )
+    assert run.stdout.strip() == "[]", run.stderr

@@ -1,0 +1,173 @@
+"""The binder: the right views of the right tensors, and every way a tensor list can be wrong."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from ds4ref.errors import ModelFileError, ShapeError
+from ds4ref.shape import FLASH, ModelShape
+from ds4ref.weights.gguf import GGUFFile
+from ds4ref.weights.layout import EXPERT_FORMATS, RECIPES, Recipe, slots
+from ds4ref.weights.tensors import LayerWeights, bind, check_tensors, expected_tensors
+from kernels.formats import Matrix
+
+from .modelfile import SMALL, golden, write_model
+
+SPECS = expected_tensors(SMALL)
+
+
+def open_model(path, **options):
+    file = GGUFFile.open(path)
+    return bind(file, ModelShape.from_metadata(file), **options)
+
+
+def same_values(got: Matrix | np.ndarray, t) -> None:
+    gguf_quants = pytest.importorskip("gguf.quants")
+    if t.tensor_type.name == "I32":
+        assert got.dtype == np.int32
+        np.testing.assert_array_equal(got, t.data)
+        return
+    want = gguf_quants.dequantize(t.data, t.tensor_type).reshape(t.shape.tolist()[::-1])
+    if isinstance(got, Matrix):
+        assert got.fmt == t.tensor_type.name
+        got = got.dequantize()
+    assert got.dtype == np.float32 and got.shape == want.shape
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("name", ["small", "tiny"])
+def test_every_weight_is_the_tensor_gguf_py_reads(tmp_path, name):
+    gguf = pytest.importorskip("gguf")
+    path = golden(name) if name == "tiny" else write_model(tmp_path / "m.gguf")
+    weights = open_model(path)
+    bound = 0
+    for t in gguf.GGUFReader(path).tensors:
+        if t.name.startswith("blk."):
+            _, layer, suffix = t.name.split(".", 2)
+            owner, attr = weights.layers[int(layer)], suffix.rpartition(".")[0].replace(".", "_")
+        else:
+            owner, attr = weights, t.name.rpartition(".")[0]
+        same_values(getattr(owner, attr), t)
+        bound += 1
+    held = [getattr(layer, field.name) for layer in weights.layers for field in fields(LayerWeights)]
+    assert bound == sum(item is not None for item in held) + 6
+
+
+def test_layer_kinds(tmp_path):
+    """Ratios 0, 0, 4, 128; hash routing in layer 0 only."""
+    layers = open_model(write_model(tmp_path / "m.gguf")).layers
+    assert [layer.attn_compressor_kv is not None for layer in layers] == [False, False, True, True]
+    assert [layer.indexer_proj is not None for layer in layers] == [False, False, True, False]
+    assert [layer.ffn_gate_tid2eid is not None for layer in layers] == [True, False, False, False]
+    assert [layer.exp_probs_b is not None for layer in layers] == [False, True, True, True]
+    assert layers[2].attn_compressor_ape.shape == (4, 2 * SMALL.head_dim)
+    assert layers[3].attn_compressor_ape.shape == (128, SMALL.head_dim)
+    assert layers[2].indexer_compressor_ape.shape == (4, 2 * SMALL.index_dim)
+    assert layers[0].ffn_gate_tid2eid.shape == (SMALL.vocab, SMALL.n_used)
+
+
+def test_nothing_large_is_copied(tmp_path):
+    path = write_model(tmp_path / "m.gguf")
+    with GGUFFile.open(path) as file:
+        weights = bind(file, SMALL)
+        start = file.raw("token_embd.weight").__array_interface__["data"][0] - file.tensors["token_embd.weight"].offset
+        for slot in slots(SMALL):
+            if slot.name not in file.tensors or slot.attr.endswith("_ape"):
+                continue
+            held = getattr(weights if slot.layer is None else weights.layers[slot.layer], slot.attr)
+            array = held.data if isinstance(held, Matrix) else held
+            assert array.__array_interface__["data"][0] - start == file.tensors[slot.name].offset
+            assert not array.flags.writeable
+
+
+@pytest.mark.parametrize(("gate_up", "down"), list(product(EXPERT_FORMATS, repeat=2)))
+def test_every_combination_of_expert_formats(tmp_path, gate_up, down):
+    """ds4's CPU kernels take one combination; the file format allows nine (engine.md 1.4)."""
+    weights = open_model(write_model(tmp_path / "m.gguf", recipe=Recipe("any", gate_up, down)))
+    layer = weights.layers[1]
+    assert (layer.ffn_gate_exps.fmt, layer.ffn_up_exps.fmt, layer.ffn_down_exps.fmt) == (gate_up, gate_up, down)
+    assert layer.ffn_gate_exps.data.shape[:2] == (SMALL.n_experts, SMALL.expert_ff)
+    assert layer.ffn_down_exps.data.shape[:2] == (SMALL.n_experts, SMALL.dim)
+    assert np.isfinite(layer.ffn_down_exps.expert(2).dequantize()).all()
+
+
+def test_mixed_recipe_upgrades_the_last_layers():
+    recipe = RECIPES["mixed"]
+    upgraded = [layer for layer in range(43) if recipe.formats(layer, 43) == ("Q4_K", "Q4_K")]
+    assert upgraded == [37, 38, 39, 40, 41, 42]
+    assert recipe.formats(36, 43) == ("IQ2_XXS", "Q2_K")
+
+
+@pytest.mark.parametrize("spec", [s for s in SPECS if not s.name.endswith("bias")], ids=lambda s: s.name)
+def test_each_tensor_is_needed_with_its_dims_and_format(tmp_path, spec):
+    others = {"F32": "F16", "F16": "F32", "Q8_0": "F16", "I32": "F32", "IQ2_XXS": "Q6_K", "Q2_K": "Q6_K"}
+    spoiled = [
+        None,
+        replace(spec, dims=(spec.dims[0] * 2, *spec.dims[1:])),
+        replace(spec, dims=(*spec.dims[:-1], spec.dims[-1] + (32 if len(spec.dims) == 1 else 1))),
+        replace(spec, dims=(*spec.dims, 1)),
+        replace(spec, fmt=others[spec.fmt]),
+    ]
+    for wrong in spoiled:
+        specs = [wrong if s is spec else s for s in SPECS if s is not spec or wrong]
+        path = write_model(tmp_path / "m.gguf", specs=specs, data=True)
+        with GGUFFile.open(path) as file, pytest.raises(ShapeError) as caught:
+            check_tensors(file, SMALL)
+        assert spec.name in caught.value.reason
+        assert ("missing" in caught.value.reason) == (wrong is None)
+
+
+def test_the_selection_bias_is_optional_and_unknown_tensors_are_ignored(tmp_path):
+    specs = [s for s in SPECS if not s.name.endswith("bias")]
+    specs.append(replace(SPECS[0], name="mtp.0.e_proj.weight", dims=(8, 8)))
+    specs.append(replace(SPECS[0], name="blk.99.attn_kv.weight", dims=(8, 8)))
+    path = write_model(tmp_path / "m.gguf", specs=specs)
+    assert all(layer.exp_probs_b is None for layer in open_model(path).layers)
+
+
+def test_a_bias_in_a_hash_layer_is_accepted(tmp_path):
+    bias = next(s for s in SPECS if s.name == "blk.1.exp_probs_b.bias")
+    path = write_model(tmp_path / "m.gguf", specs=[*SPECS, replace(bias, name="blk.0.exp_probs_b.bias")])
+    assert open_model(path).layers[0].exp_probs_b.shape == (SMALL.n_experts,)
+
+
+def test_scales_of_large_files_are_verified_on_request_only(tmp_path, monkeypatch):
+    """Above the size limit a NaN block scale passes binding, unless verify=True; a NaN in a vector never does."""
+    monkeypatch.setattr("ds4ref.weights.tensors.VERIFY_BYTES", 0)
+    spec = next(s for s in SPECS if s.name == "blk.1.attn_kv.weight")
+    raw = np.zeros(spec.nbytes, np.uint8)
+    raw[68:70] = 0xFF  # the scale of block 2
+    path = write_model(tmp_path / "m.gguf", data={spec.name: raw})
+    open_model(path)
+    with GGUFFile.open(path) as file, pytest.raises(ModelFileError, match="attn_kv.weight' holds a NaN") as caught:
+        bind(file, SMALL, verify=True)
+    assert caught.value.offset == file.tensors[spec.name].offset + 68
+    path = write_model(tmp_path / "m.gguf", data={"output_norm.weight": np.full(256, np.nan, np.float32)})
+    with pytest.raises(ModelFileError, match="output_norm"):
+        open_model(path)
+
+
+def test_inventory_of_flash():
+    """1328 tensors, 284.3 G parameters, and the published sizes to the byte (engine.md 1.4)."""
+    totals = {"q2": 86_714_775_900, "q4": 164_628_167_004, "mixed": 97_586_411_868}
+    for recipe, total in totals.items():
+        specs = expected_tensors(FLASH, recipe)
+        assert len(specs) == len({s.name for s in specs}) == 1328
+        assert sum(s.nbytes for s in specs) == total
+        assert sum(s.elements for s in specs) == 284_334_567_511
+
+
+def test_parameters_by_part():
+    """Counts of seeds.md, appendix A, in billions."""
+    sizes = {s.name: s.elements for s in expected_tensors(FLASH)}
+    parts: dict[str, float] = {}
+    for slot in slots(FLASH):
+        parts[slot.part] = parts.get(slot.part, 0) + sizes.get(slot.name, 0) / 1e9
+    wanted = {"experts": 277.025, "shared": 1.082, "embedding": 0.530, "lm_head": 0.530, "router": 0.045, "hc": 0.034}
+    for part, billions in wanted.items():
+        assert parts[part] == pytest.approx(billions, abs=6e-4)
+    assert parts["attn_in"] + parts["attn_out"] == pytest.approx(4.599, abs=6e-4)

@@ -1,0 +1,337 @@
+"""One tool call block while it is being generated, from its opener to its end tag (text.md 10, 11).
+
+``Block.step`` consumes what can be decided from a cursor that the message parser shares with it, and says what came
+out. It ends in one of three ways: closed, a quotation (an opener in the middle of prose), or malformed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from enum import Enum
+
+from . import rawjson
+from .dsml import ToolCall
+from .dsml_events import ArgumentsDelta, CallEnd, CallStart, Event, Syntax
+from .protocol import DIALECTS, WHITESPACE, Dialect
+from .stream import partial_suffix
+
+_MAX_TAG = 1 << 14
+_SPACES = re.compile(rf"[{WHITESPACE}]*+")
+_ATTRIBUTE = re.compile(rf'[{WHITESPACE}]([^{WHITESPACE}="]+)="([^"]*)"')
+_ENTITY = re.compile("&(amp|lt|gt|quot|apos);")
+_ENTITIES = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
+_QUOTE_OR_BACKSLASH = re.compile(r'["\\]')
+
+
+class NeedMore(Exception):
+    """The next step cannot be decided on the text that is there."""
+
+
+class Malformed(Exception):
+    """The block breaks the grammar; the message says how."""
+
+
+class Cursor:
+    """Input as it arrives. Everything before ``at`` is consumed; up to ``scan`` the open search found nothing."""
+
+    def __init__(self) -> None:
+        self.text, self.at, self.scan = "", 0, 0
+
+    def append(self, chunk: str) -> None:
+        """More input."""
+        self.text = self.text[self.at :] + chunk
+        self.scan, self.at = max(0, self.scan - self.at), 0
+
+    def take(self, end: int) -> str:
+        """Consume up to ``end``."""
+        taken, self.at, self.scan = self.text[self.at : end], end, end
+        return taken
+
+    def spaces(self, start: int) -> int:
+        """Index of the first character from ``start`` on that is no white space."""
+        match = _SPACES.match(self.text, start)
+        assert match is not None  # it matches the empty string
+        return match.end()
+
+    @property
+    def left(self) -> int:
+        """Characters not yet consumed."""
+        return len(self.text) - self.at
+
+    def held(self, *words: str) -> int:
+        """Index from which the rest of the text may become one of ``words``, or its end."""
+        tail = self.text[max(self.at, len(self.text) - max(map(len, words))) :]
+        return len(self.text) - max(partial_suffix(tail, word) for word in words)
+
+
+class Status(Enum):
+    """How far a block is."""
+
+    OPEN = "open"
+    CLOSED = "closed"
+    QUOTATION = "quotation"
+
+
+class Block:
+    """The machine. ``lead`` is what has been consumed already: white space and the opener.
+
+    ``raw`` joins to everything consumed. ``calls`` are the finished calls; ``void()`` adds the one being read.
+    """
+
+    def __init__(self, cursor: Cursor, tags: Dialect, lead: str):
+        self.status = Status.OPEN
+        self.raw = [lead]
+        self.calls: list[ToolCall] = []
+        self._cursor, self._tags = cursor, tags
+        self._step: Callable[[list[Event]], None] = self._between_invokes
+        self._name = ""
+        self._fragments: list[str] = []  # arguments of the call being read
+        self._first = True  # the innermost open object has no member yet
+        self._nested = False  # the parameter being read is a member of another one
+        self._member = ""  # comma, name and colon of the parameter being read
+        self._value: list[str] = []  # body of a JSON parameter
+        self._quoted = self._escaped = False  # inside a JSON string; after its backslash
+
+    def step(self, events: list[Event]) -> None:
+        """Take one step. NeedMore if the input does not suffice, Malformed if it cannot be a block."""
+        self._step(events)
+
+    @property
+    def state(self) -> Syntax:
+        """Where the text so far ends."""
+        held, step = self._cursor.left, self._step
+        if self.status is not Status.OPEN:
+            return Syntax.OUTSIDE
+        if step == self._json_body:
+            if self._quoted:
+                return Syntax.JSON_STRING
+            return Syntax.STRUCTURAL if held >= 2 else Syntax.JSON_STRUCTURAL
+        if step in (self._string_body, self._string_or_nested):
+            rest = self._cursor.text[self._cursor.at :].lstrip(WHITESPACE)
+            return Syntax.STRUCTURAL if len(rest) >= 2 and rest[0] == "<" else Syntax.STRING_BODY
+        return Syntax.STRUCTURAL
+
+    def void(self) -> tuple[ToolCall, ...]:
+        """All calls, the unfinished one included."""
+        open_call = [ToolCall(self._name, "".join(self._fragments))] if self._fragments else []
+        return (*self.calls, *open_call)
+
+    # --- tools of the steps
+
+    def _take(self, end: int) -> str:
+        taken = self._cursor.take(end)
+        self.raw.append(taken)
+        return taken
+
+    def _emit(self, events: list[Event], fragment: str) -> None:
+        if fragment:
+            self._fragments.append(fragment)
+            events.append(ArgumentsDelta(len(self.calls), fragment))
+
+    def _next(self, *tags: str) -> str:
+        """Skip white space and say which of ``tags`` follows; "" if none does. Tags without ``>`` end as a word."""
+        cursor = self._cursor
+        self._take(cursor.spaces(cursor.at))
+        for tag in tags:
+            if cursor.text.startswith(tag, cursor.at):
+                if tag.endswith(">") or self._word_ends(cursor.at + len(tag)):
+                    return tag
+        longest = max(map(len, tags))
+        rest = cursor.text[cursor.at : cursor.at + longest]
+        if any(tag.startswith(rest) for tag in tags) and len(rest) == cursor.left:
+            raise NeedMore
+        return ""
+
+    def _word_ends(self, at: int) -> bool:
+        after = self._cursor.text[at : at + 1]
+        if not after:
+            raise NeedMore
+        return after in WHITESPACE + ">"
+
+    def _attributes(self) -> dict[str, str]:
+        """Consume a tag through its first ``>`` and read its attributes; of duplicates the first counts."""
+        cursor = self._cursor
+        end = cursor.text.find(">", max(cursor.at, cursor.scan))
+        if (end if end >= 0 else len(cursor.text)) - cursor.at > _MAX_TAG:
+            raise Malformed(f"a tag of more than {_MAX_TAG} characters")
+        if end < 0:
+            cursor.scan = len(cursor.text)
+            raise NeedMore
+        found: dict[str, str] = {}
+        for name, value in _ATTRIBUTE.findall(self._take(end + 1)):
+            found.setdefault(name, _ENTITY.sub(lambda match: _ENTITIES[match[1]], value))
+        return found
+
+    # --- structure
+
+    def _between_invokes(self, events: list[Event]) -> None:
+        tags = self._tags
+        found = self._next(tags.block_close, tags.invoke_open)
+        if found == tags.block_close:
+            self._take(self._cursor.at + len(found))
+            self.status = Status.CLOSED
+        elif found:
+            name = self._attributes().get("name")
+            if not name:
+                raise Malformed("an invoke tag without a name")
+            self._name, self._first = name, True
+            events.append(CallStart(len(self.calls), name))
+            self._emit(events, "{")
+            self._step = self._between_parameters
+        elif self.calls:
+            raise Malformed("text between two calls")
+        else:
+            self.status = Status.QUOTATION
+
+    def _between_parameters(self, events: list[Event]) -> None:
+        tags = self._tags
+        found = self._next(tags.invoke_close, tags.param_open)
+        if found == tags.invoke_close:
+            self._take(self._cursor.at + len(found))
+            self._emit(events, "}")
+            events.append(CallEnd(len(self.calls)))
+            self.calls.append(ToolCall(self._name, "".join(self._fragments)))
+            self._fragments = []
+            self._step = self._between_invokes
+        elif found:
+            self._open_parameter(events, nested=False)
+        else:
+            raise Malformed("text between two parameters")
+
+    def _open_parameter(self, events: list[Event], nested: bool) -> None:
+        attributes = self._attributes()
+        if "name" not in attributes:
+            raise Malformed("a parameter tag without a name")
+        comma, self._first = "" if self._first else ",", False
+        self._nested, self._member = nested, comma + rawjson.quote(attributes["name"]) + ":"
+        kind = attributes.get("string")
+        if kind is None and not nested:
+            self._step = self._string_or_nested
+        elif kind in (None, "true"):
+            self._open_string(events)
+        else:
+            self._value, self._quoted, self._escaped = [], False, False
+            self._step = self._json_body
+
+    def _close_parameter(self) -> None:
+        self._take(self._cursor.at + len(self._tags.param_close))
+        self._step = self._between_leaves if self._nested else self._between_parameters
+
+    def _string_or_nested(self, events: list[Event]) -> None:
+        """A value without ``string`` attribute: an object if it consists of parameters, else a string."""
+        cursor, tag = self._cursor, self._tags.param_open
+        start = cursor.scan = cursor.spaces(max(cursor.at, cursor.scan))
+        if cursor.text.startswith(tag, start):
+            if self._word_ends(start + len(tag)):
+                self._take(start)
+                self._emit(events, self._member + "{")
+                self._first = True
+                self._step = self._between_leaves
+                return
+        elif tag.startswith(cursor.text[start : start + len(tag)]):
+            raise NeedMore
+        cursor.scan = cursor.at
+        self._open_string(events)
+
+    def _between_leaves(self, events: list[Event]) -> None:
+        tags = self._tags
+        found = self._next(tags.param_open, tags.param_close, tags.invoke_close)
+        if found == tags.param_open:
+            self._open_parameter(events, nested=True)
+        elif found:
+            if found == tags.param_close:  # welcome, but not required
+                self._take(self._cursor.at + len(found))
+            self._emit(events, "}")
+            self._first = False
+            self._step = self._between_parameters
+        else:
+            raise Malformed("text between two nested parameters")
+
+    # --- values
+
+    def _open_string(self, events: list[Event]) -> None:
+        self._emit(events, self._member + '"')
+        self._step = self._string_body
+
+    def _string_body(self, events: list[Event]) -> None:
+        """Everything up to the closing tag is verbatim, but an escaped closing tag."""
+        cursor = self._cursor
+        pattern, partial = _STRING_ENDS[self._tags]
+        match = pattern.search(cursor.text, cursor.at)
+        if match is None:
+            held = partial.search(cursor.text, cursor.at)
+            self._emit(events, _inside_quotes(self._take(held.start() if held else len(cursor.text))))
+            raise NeedMore
+        self._emit(events, _inside_quotes(self._take(match.start())))
+        if match["close"]:
+            self._emit(events, '"')
+            self._close_parameter()
+        else:
+            self._take(match.end())
+            again = match["again"]
+            self._emit(events, _inside_quotes(("&" + again[4:] + "lt;" if again else "<") + match["rest"]))
+
+    def _json_body(self, events: list[Event]) -> None:
+        """Held back until the closing tag: only then is it known whether it is JSON."""
+        cursor, tag = self._cursor, self._tags.param_close
+        end = cursor.text.find(tag, cursor.at)
+        if end < 0:
+            self._follow_json(self._take(cursor.held(tag)))
+            raise NeedMore
+        self._follow_json(self._take(end))
+        self._emit(events, self._member + json_value("".join(self._value)))
+        self._close_parameter()
+
+    def _follow_json(self, text: str) -> None:
+        """Keep ``text`` and know whether it ends inside a JSON string."""
+        self._value.append(text)
+        at = 0
+        while at < len(text):
+            if self._escaped:
+                self._escaped, at = False, at + 1
+                continue
+            match = _QUOTE_OR_BACKSLASH.search(text, at)
+            if match is None:
+                return
+            at = match.end()
+            if match.group() == '"':
+                self._quoted = not self._quoted
+            else:
+                self._escaped = self._quoted
+
+
+def _string_ends(tags: Dialect) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """What ends or interrupts a string body, and what may become that at the end of the text."""
+    close = tags.param_close
+
+    def prefixes(word: str) -> str:
+        return "(?:" + re.escape(word[0]) + prefixes(word[1:]) + ")?" if word else ""
+
+    full = rf"(?P<close>{re.escape(close)})|&(?P<again>(?:amp;)*)lt;(?P<rest>{re.escape(close[1:])})"
+    escape = rf"&(?:amp;)*(?:{prefixes('amp')}|{prefixes('lt;' + close[1:-1])})"
+    return re.compile(full), re.compile(rf"(?:<{prefixes(close[1:-1])}|{escape})\Z")
+
+
+_STRING_ENDS = {dialect: _string_ends(dialect) for dialect in DIALECTS}
+
+
+def _inside_quotes(text: str) -> str:
+    return rawjson.quote(text)[1:-1]
+
+
+def json_value(body: str) -> str:
+    """The body of a ``string="false"`` parameter as compact JSON.
+
+    Nothing is null; what follows an object or array is ignored; what is no JSON becomes a string.
+    """
+    stripped = body.strip(WHITESPACE)
+    if not stripped:
+        return "null"
+    try:
+        end = rawjson.value_end(stripped)
+    except ValueError:
+        return rawjson.quote(body)
+    if end < len(stripped) and stripped[0] not in "[{":
+        return rawjson.quote(body)  # a date is not a number with something behind it
+    return rawjson.minify(stripped[:end])

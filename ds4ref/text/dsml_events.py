@@ -1,0 +1,113 @@
+"""What the DSML parser says: events while the text arrives, and the result (text.md 11)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from .dsml import ToolCall
+
+
+class Syntax(Enum):
+    """Where generated text ends. Only tags and JSON punctuation are worth greedy decoding; what fills them is not."""
+
+    OUTSIDE = "outside"
+    STRUCTURAL = "structural"
+    STRING_BODY = "string body"
+    JSON_STRUCTURAL = "json structural"
+    JSON_STRING = "json string"
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the next token should be picked at temperature 0."""
+        return self in (Syntax.STRUCTURAL, Syntax.JSON_STRUCTURAL)
+
+
+@dataclass(frozen=True)
+class ReasoningDelta:
+    """More reasoning."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class TextDelta:
+    """More of the visible answer."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class CallStart:
+    """A tool call begins."""
+
+    index: int
+    name: str
+
+
+@dataclass(frozen=True)
+class ArgumentsDelta:
+    """More of a call's arguments; the fragments of a call join to compact JSON."""
+
+    index: int
+    fragment: str
+
+
+@dataclass(frozen=True)
+class CallEnd:
+    """A call's arguments are complete."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Done:
+    """The block is closed: its calls stand, and decoding can stop."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The block is malformed or unterminated: calls started in it are void, its markup follows as text."""
+
+    reason: str
+
+
+Event = ReasoningDelta | TextDelta | CallStart | ArgumentsDelta | CallEnd | Done | Failed
+
+
+@dataclass
+class Generated:
+    """A generated message.
+
+    reasoning, content   concatenations of the deltas
+    calls                arguments as compact JSON text; empty unless the block was closed
+    raw_block            the block exactly as generated, from the white space before it through its end tag
+    complete             a block was closed, perhaps an empty one
+    thinking_closed      False while reasoning is open
+    error                why a block was given up; ``unterminated`` if only its end was missing
+    void_calls           calls of a block that was given up, the last one perhaps cut
+    trailing             what came after the block, and counts for nothing
+    """
+
+    reasoning: str = ""
+    content: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    raw_block: str = ""
+    complete: bool = False
+    thinking_closed: bool = True
+    error: str | None = None
+    unterminated: bool = False
+    void_calls: tuple[ToolCall, ...] = ()
+    trailing: str = ""
+
+    def finish_reason(self, engine: str) -> str:
+        """How the turn ended for a client, given how decoding ended ("stop", "length", ...).
+
+        "tool_calls" once a block was closed. A malformed block is "stop", an unterminated one "error", unless decoding
+        ran into a limit: that stays "length".
+        """
+        if self.complete:
+            return "tool_calls"
+        if self.error is None or engine == "length":
+            return engine
+        return "error" if self.unterminated else "stop"

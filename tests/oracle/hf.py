@@ -193,8 +193,8 @@ class Trace:
     def margin(self, ratio: int, top_k: int, used: int, bias: dict[int, np.ndarray]) -> float:
         """How close the closest discrete choice was to its alternative, in standard deviations of its scores.
 
-        Choices are the indexer's top-k rows and the router's experts; ``bias`` has the selection bias of each layer that
-        is not hash-routed. Infinity if nothing had to be chosen.
+        Choices are the indexer's top-k rows and the router's experts; ``bias`` has the selection bias of each layer
+        that is not hash-routed. Infinity if nothing had to be chosen.
         """
         least = np.inf
         for scores in self.scores.values():

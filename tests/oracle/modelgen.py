@@ -1,9 +1,9 @@
 """Random models of drawn configurations, and token lists on which their discrete choices are well posed.
 
-A configuration is drawn by seed from ranges that differ from Flash and from the golden models in every dimension: width,
-heads, head width, rotary width, ranks, groups, window, indexer heads and top-k, experts, vocabulary, layer order, hash
-layers, YaRN, epsilons, expert formats. Weights are random with the scales of the golden "tiny" model (oracle.md 2, 3):
-top-k really selects, clamps sometimes bite, logits have a standard deviation of about 2.5.
+A configuration is drawn by seed from ranges that differ from Flash and from the golden models in every dimension:
+width, heads, head width, rotary width, ranks, groups, window, indexer heads and top-k, experts, vocabulary, layer
+order, hash layers, streams, YaRN, epsilons, expert formats. Weights are random with the scales of the golden "tiny"
+model (oracle.md 2, 3): top-k really selects, clamps bite, logits have a standard deviation of about 2.5.
 
     shape = draw_shape(7)
     write_model(path, shape, seed=7)
@@ -210,8 +210,8 @@ def draw_ids(
 ) -> Draw:
     """The first random list whose smallest margin is at least ``least``.
 
-    ``margin_of`` asks the oracle alone how far the closest top-k decision of a list is from its alternative. Below float
-    noise a decision says nothing about an engine: both answers are right, and everything after them differs.
+    ``margin_of`` asks the oracle alone how far the closest top-k decision of a list is from its alternative. Below
+    float noise a decision says nothing about an engine: both answers are right, and everything after them differs.
     """
     rng = np.random.default_rng([seed, length, 3])
     for rejected in range(tries):

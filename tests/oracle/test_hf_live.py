@@ -3,9 +3,9 @@
 DS4_ORACLE_SEEDS="1,2,3" draws other configurations. The bars are those of the golden models (logits of standard
 deviation 2.6), scaled to the logits at hand.
 
-Token lists are drawn until none of Hugging Face's own top-k decisions is closer than ``LEAST_MARGIN``: below that, float
-noise decides, and two right engines part. The oracle alone is asked, never the engine under test. Exact ties (rows that
-score exactly zero) have margin zero and so never get this far.
+Token lists are drawn until none of Hugging Face's own top-k decisions is closer than ``LEAST_MARGIN``: below that,
+float noise decides, and two right engines part. The oracle alone is asked, never the engine under test. Exact ties
+(rows that score exactly zero) have margin zero and so never get this far.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from ds4ref.backends import BACKENDS
 from ds4ref.engine import Engine
 from ds4ref.errors import BackendError
 from ds4ref.model.hooks import Recorder
-from ds4ref.shape import ModelShape
+from ds4ref.model.rope import RopeTables
+from ds4ref.shape import FLASH, ModelShape
 
 from .compare import difference
 
@@ -211,3 +212,15 @@ def test_discrete_choices_are_the_same(drawn: Drawn, engine: Engine) -> None:
     for layer, chosen in trace.selected.items():
         ours, theirs = np.sort(seen["indexer_topk", layer], axis=1), np.sort(chosen, axis=1)
         assert np.array_equal(ours, theirs), f"layer {layer}: rows differ at {np.argwhere(ours != theirs)[0]}"
+
+
+def test_rope_frequencies_are_those_of_transformers(load_oracle: Any) -> None:
+    """Bit for bit on Flash: one unit in the last place would be 8e-3 rad at position 100000."""
+    from transformers.models.deepseek_v4.modeling_deepseek_v4 import DeepseekV4RotaryEmbedding
+
+    from .hf import PREFIX, config_from_metadata
+
+    meta = {key.removeprefix(PREFIX): value for key, _, value in FLASH.metadata()}
+    rotary = DeepseekV4RotaryEmbedding(config_from_metadata(meta))
+    assert np.array_equal(RopeTables(FLASH, False, "f32").freqs32, rotary.main_inv_freq.numpy())
+    assert np.array_equal(RopeTables(FLASH, True, "f32").freqs32, rotary.compress_inv_freq.numpy())

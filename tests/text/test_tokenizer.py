@@ -1,0 +1,211 @@
+"""Tokenizer: encoding, decoding, control tokens, bad tables (text.md 1, 2, 4, 5; seeds.md T1-T8)."""
+
+import json
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ds4ref.errors import TextError
+from ds4ref.text import protocol
+from ds4ref.text.byte_level import ALPHABET
+from ds4ref.text.tokenizer import Tokenizer
+from tests.golden import ROOT, needs_golden
+from tests.text.vocab import MERGES, make
+
+TOK = make()
+BOTH = pytest.mark.parametrize("tok", [TOK, make("ds4")], ids=lambda tok: tok.split)
+
+
+def strings(tok: Tokenizer, text) -> list[str]:
+    return [tok.token_string(token) for token in tok.encode(text)]
+
+
+@needs_golden
+@pytest.mark.parametrize("split", ["unicode", "ds4"])
+def test_golden_vocabulary(split):
+    from ds4ref.weights.gguf import GGUFFile
+
+    with GGUFFile.open(ROOT / "tiny.gguf") as gguf:
+        tok = Tokenizer.from_gguf(gguf, split)
+    assert (len(tok), tok.bos, tok.eos) == (512, 0, 1)
+    cases = json.loads((ROOT / "tokenizer.json").read_text("utf-8"))
+    assert len(cases) > 10
+    for case in cases:
+        assert tok.encode_rendered(case["text"]) == case["ids"], case["text"]
+        assert tok.decode(case["ids"]).decode() == case["text"]
+
+
+def test_lowest_rank_first_and_leftmost():
+    assert strings(TOK, "lowest") == ["low", "est"]
+    assert strings(TOK, "aaaaa") == ["aa", "aa", "a"]
+    assert strings(TOK, " the") == ["Ġthe"]
+    # "t h" (rank 5) goes before "h e" (rank 6)
+    assert strings(TOK, "the") == ["th", "e"]
+
+
+def test_digits_in_threes():
+    assert strings(TOK, "12345") == ["123", "4", "5"]
+    assert strings(TOK, "0123") == ["0", "12", "3"]
+
+
+@BOTH
+@given(text=st.text())
+def test_round_trip_text(tok, text):
+    assert tok.decode(tok.encode(text)).decode() == text
+    assert b"".join(tok.pieces(text)).decode() == text
+
+
+@BOTH
+@given(data=st.binary())
+def test_round_trip_bytes(tok, data):
+    assert tok.decode(tok.encode(data)) == data
+    assert tok.decode(tok.encode_rendered(data)) == data
+
+
+@BOTH
+def test_every_byte_and_every_invalid_sequence(tok):
+    for data in (bytes(range(256)), b"\xe2\x82", b"a\xff\xfeb", b"\xed\xa0\x80", b"\xc0\xaf", b"x\x00y"):
+        assert tok.decode(tok.encode(data)) == data
+
+
+@BOTH
+def test_surrogates(tok):
+    assert tok.decode(tok.encode("a\udce2\udc82b")) == b"a\xe2\x82b"  # bytes as Python carries them in arguments
+    assert tok.encode("\udce2\udc82\udcac") == tok.encode("€")  # and together they may be valid after all
+    assert tok.decode(tok.encode("a\ud83db")).decode() == "a\ufffdb"
+    assert tok.decode(tok.encode("\ud83d\ude00\udc41")).decode() == "\ufffd\ufffd\ufffd"
+
+
+@BOTH
+def test_control_strings_in_plain_text_stay_text(tok):
+    control = {tok.special_id(name) for name in protocol.SPECIALS}
+    for name in protocol.SPECIALS:
+        ids = tok.encode(f"a{name}b")
+        assert not control & set(ids)
+        assert tok.decode(ids).decode() == f"a{name}b"
+        assert tok.encode_rendered(f"a{name}b") == [*tok.encode("a"), tok.special_id(name), *tok.encode("b")]
+
+
+def test_rendered_spans_are_separate():
+    # The blank before <think> cannot merge with what follows it, and ``</`` comes before the DSML marker.
+    assert TOK.encode_rendered(" <think>the") == [*TOK.encode(" "), TOK.think_open, *TOK.encode("the")]
+    ids = TOK.encode_rendered("</｜DSML｜invoke>")
+    assert [TOK.token_string(i) for i in ids[:2]] == ["</", "｜DSML｜"]
+    assert TOK.encode_rendered("</think>")[0] == TOK.think_close
+    assert TOK.encode_rendered("") == []
+
+
+def test_ids_are_those_of_the_strings():
+    tok = make(extra=("<｜x｜>",))
+    names = (tok.bos, tok.eos, tok.user, tok.assistant, tok.think_open, tok.think_close, tok.dsml)
+    assert [tok.token_string(i) for i in names] == list(protocol.SPECIALS)
+    assert tok.token_bytes(len(tok) - 1).decode() == "<｜x｜>"  # any token with U+FF5C is verbatim
+    assert tok.token_bytes(tok.think_open) == b"<think>"
+
+
+def test_outside_the_vocabulary_is_nothing():
+    assert TOK.token_bytes(len(TOK)) == TOK.token_bytes(-1) == b""
+    assert TOK.token_string(129279) == ""
+    assert TOK.decode([TOK.bos, 10**9, *TOK.encode("x")]) == b"<\xef\xbd\x9cbegin\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>x"
+
+
+def test_retokenizing_at_a_boundary_can_differ():
+    # seeds.md T8: why a cached prefix is never compared by tokenizing the whole text again
+    assert TOK.encode("lo") + TOK.encode("w") != TOK.encode("low")
+
+
+def test_later_duplicate_wins():
+    tok = make(extra=("low",))
+    assert tok.encode("low") == [len(tok) - 1]
+    assert tok.token_bytes(len(tok) - 1) == b"low"
+    twice = make(merges=("t h", *MERGES[:5], *MERGES[6:], "t h"))  # its last rank counts: "h e" is earlier now
+    assert strings(twice, "the") == ["t", "he"]
+
+
+@pytest.mark.parametrize("missing", [protocol.USER, protocol.THINK_CLOSE, protocol.DSML])
+def test_missing_control_token(missing):
+    tokens = [token for token in [*protocol.SPECIALS, *ALPHABET] if token != missing]
+    with pytest.raises(TextError, match=missing):
+        Tokenizer(tokens, [])
+
+
+def test_all_missing_tokens_are_named():
+    with pytest.raises(TextError) as error:
+        Tokenizer(list(ALPHABET), [])
+    assert all(name in str(error.value) for name in protocol.SPECIALS)
+
+
+def test_missing_byte():
+    with pytest.raises(TextError, match="1 of the 256 bytes .first: 0x20"):
+        Tokenizer([*protocol.SPECIALS, *ALPHABET.replace("Ġ", "")], [])
+
+
+@pytest.mark.parametrize("merge", ["a", "a ", " a", "a b c", "a  b", "", "a b", "zz a", "a zz"])
+def test_bad_merges(merge):
+    tokens = [*protocol.SPECIALS, *ALPHABET]
+    with pytest.raises(TextError, match="merge 0"):
+        Tokenizer(tokens, [merge])
+
+
+def test_merges_may_not_make_control_tokens():
+    parts = ["<t", "<th", "in", "ink", "ink>"]
+    merges = ["< t", "<t h", "i n", "in k", "ink >", "<th ink>"]
+    with pytest.raises(TextError, match="control token"):
+        Tokenizer([*protocol.SPECIALS, *ALPHABET, *parts], merges)
+
+
+def test_unknown_split():
+    with pytest.raises(TextError, match="unicode, ds4"):
+        make("regex")
+
+
+class FakeFile:
+    path = "m.gguf"
+
+    def __init__(self, **metadata):
+        self.metadata = {f"tokenizer.ggml.{key}": value for key, value in metadata.items()}
+
+
+@pytest.mark.parametrize(
+    "gguf",
+    [
+        FakeFile(),
+        FakeFile(tokens=["a"]),
+        FakeFile(tokens=[], merges=[]),
+        FakeFile(tokens="abc", merges=[]),
+        FakeFile(tokens=[1, 2], merges=["a b"]),
+        FakeFile(tokens=[b"\xff"], merges=["a b"]),
+    ],
+)
+def test_files_without_a_usable_tokenizer(gguf):
+    with pytest.raises(TextError, match="m.gguf: .*tokenizer"):
+        Tokenizer.from_gguf(gguf)
+
+
+def check_huge(tok: Tokenizer, size: int, seconds: float):
+    for text in ("a" * size, " " * size + "x", "中" * size, "!" * size, "7" * size, "\n " * size, b"\xff" * size):
+        data = text if isinstance(text, bytes) else text.encode()
+        start = time.perf_counter()
+        ids = tok.encode(text)
+        assert time.perf_counter() - start < seconds, data[:10]
+        assert tok.decode(ids) == data
+
+
+@BOTH
+def test_one_word_of_half_a_megabyte(tok):
+    check_huge(tok, 500_000, 5)
+
+
+@pytest.mark.slow
+@BOTH
+def test_one_word_of_ten_megabytes(tok):
+    check_huge(tok, 10_000_000, 60)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.sampled_from(["a", " the", "\n", "12", "é", "<think>"])))
+def test_the_piece_cache_changes_nothing(parts):
+    text = "".join(parts)
+    assert make().encode(text) == TOK.encode(text) == TOK.encode(text)

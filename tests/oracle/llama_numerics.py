@@ -1,0 +1,71 @@
+"""llama.cpp's CPU roundings as a table of ops for our forward pass, so that the two can be compared to float noise.
+
+Established stage by stage on its graph (docs/validation-oracles.md). Before every matrix product ggml converts the
+activations to the partner type of the weights:
+
+    Q8_0            int8 per 32 values with a scale rounded to f16 (ds4 keeps the scale in f32)
+    K and IQ types  Q8_K per 256, as ds4
+    F16             f16 (ds4 keeps f32)
+
+With ``flash=False, f32_cache=True`` nothing else is rounded, and rope angles are iterated f32 products, as ds4's.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ds4ref.numerics import Numerics
+from kernels import reference
+from kernels.formats import Matrix
+
+NUMERICS = Numerics("llama.cpp", False, False, False, False, True, "iterated")
+
+
+def q8_0(x: np.ndarray) -> np.ndarray:
+    """x (..., n) through int8 blocks of 32: codes from the unrounded scale, products with the f16 one."""
+    blocks = x.reshape(*x.shape[:-1], -1, 32).astype(np.float32)
+    d = np.abs(blocks).max(axis=-1, keepdims=True) / np.float32(127)
+    inverse = np.divide(np.float32(1), d, out=np.zeros_like(d), where=d > 0)
+    codes = np.rint(blocks * inverse)
+    return (codes * d.astype(np.float16).astype(np.float32)).reshape(x.shape)
+
+
+def q8_k(x: np.ndarray) -> np.ndarray:
+    """x (..., n) through Q8_K blocks of 256."""
+    codes, d, _ = reference.quantize_q8k(np.ascontiguousarray(x.reshape(-1, x.shape[-1])))
+    blocks = codes.reshape(*d.shape, 256).astype(np.float32) * d[..., None]
+    return blocks.reshape(x.shape)
+
+
+def converted(x: np.ndarray, w: Matrix) -> np.ndarray:
+    """x as ggml's product with ``w`` sees it."""
+    if w.fmt == "F16":
+        return x.astype(np.float16).astype(np.float32)
+    return q8_0(x) if w.fmt == "Q8_0" else q8_k(x)
+
+
+def ops() -> Any:
+    """The reference ops with llama.cpp's conversions before every matrix."""
+
+    def linear(x: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:
+        return reference.linear(converted(x, w), w)
+
+    def grouped_linear(x: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:
+        return reference.grouped_linear(converted(x, w), w)
+
+    def expert_linear(x: np.ndarray, ids: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:
+        return reference.expert_linear(converted(x, w), ids, w)
+
+    def expert_sum(mid: np.ndarray, ids: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:
+        return reference.expert_sum(converted(mid, w), ids, w)
+
+    def hc_mix(X: np.ndarray, fn: Matrix, eps: float) -> np.ndarray:
+        flat = reference.rms_norm(np.ascontiguousarray(X.reshape(len(X), -1)), None, eps)
+        return linear(flat, fn)
+
+    table = {name: getattr(reference, name) for name in reference.OPS}
+    own = {f.__name__: f for f in (linear, grouped_linear, expert_linear, expert_sum, hc_mix)}
+    return SimpleNamespace(**(table | own))

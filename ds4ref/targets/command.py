@@ -1,0 +1,145 @@
+"""An external ``ds4`` binary as a target, through its dump files (tools.md 4.5, 4.7).
+
+    ds4 --dump-logprobs OUT -n N --logprobs-top-k K --temp 0 -c CTX (-p TEXT | --prompt-file F) [--nothink] -sys TEXT
+    ds4 --dump-tokens --prompt-file F
+
+The prompt travels in a file, so that no length and no leading dash of it can matter. Dumps are greedy by nature.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import TargetError, UsageError
+from .base import Ability, Delta, Request, Step, Target, Token, Usage
+
+MAX_TOP_K = 128
+DEFAULT_CTX = 16384
+
+
+class CommandTarget(Target):
+    """``command`` is the binary with fixed arguments ("./ds4 -m model.gguf"); ``timeout`` seconds for each run."""
+
+    kind = "command"
+    abilities = frozenset({Ability.CHAT, Ability.TOP_LOGPROBS, Ability.TOKENIZE})
+    max_top_logprobs = MAX_TOP_K
+
+    def __init__(self, command: str | Sequence[str], *, timeout: float = 3600.0, ctx: int = DEFAULT_CTX):
+        self.command = shlex.split(command) if isinstance(command, str) else list(command)
+        if not self.command:
+            raise UsageError("a command target needs a command")
+        self.timeout, self.ctx = timeout, ctx
+        self.name = Path(self.command[0]).name
+
+    def stream(self, request: Request) -> Iterator[Delta]:
+        """All steps at once, when the dump is complete."""
+        self.require(request.prompt.needs, what="this prompt")
+        prompt = request.prompt
+        if request.temperature > 0:
+            raise UsageError(f"{self.name}: dumps are greedy, temperature {request.temperature:g} is not available")
+        if prompt.answer:
+            raise TargetError(f"{self.name} cannot be made to go on with a given answer")
+        start = time.perf_counter()
+        with tempfile.TemporaryDirectory(prefix="ds4-target-") as folder:
+            source, out = Path(folder, "prompt.txt"), Path(folder, "out.json")
+            source.write_bytes((prompt.user or "").encode("utf-8", "surrogateescape"))
+            think = {"none": "--nothink", "high": "--think", "max": "--think-max"}[prompt.thinking]
+            self._run(
+                think, "-sys", prompt.system, "--temp", "0", "-n", str(request.max_tokens),
+                "--ctx", str(request.ctx or self.ctx), "--prompt-file", str(source), "--dump-logprobs", str(out),
+                "--logprobs-top-k", str(max(1, min(request.top_logprobs or 1, MAX_TOP_K))),
+            )  # fmt: skip
+            try:
+                data = out.read_bytes()
+            except OSError as error:
+                raise TargetError(f"{self.name} ended well but wrote no dump: {error.strerror}") from None
+        dump = read_dump(data, self.name)
+        text = b"".join(step.token.raw for step in dump.steps[: -1 if dump.finish == "stop" else None])
+        usage = Usage(dump.prompt_tokens, len(dump.steps))
+        now = time.perf_counter() - start
+        yield Delta(text.decode("utf-8", "replace"), dump.steps, now, dump.finish, usage, dump.model)
+
+    def tokenize(self, text: str, control: bool = False) -> list[int]:
+        """``--dump-tokens`` always recognises control strings (tools.md 4.7), so only ``control`` = True is honest."""
+        if not control:
+            raise TargetError(
+                f"{self.name} --dump-tokens recognises control strings: plain tokenization is not available"
+            )
+        with tempfile.TemporaryDirectory(prefix="ds4-target-") as folder:
+            source = Path(folder, "prompt.txt")
+            source.write_bytes(text.encode("utf-8", "surrogateescape"))
+            out = self._run("--dump-tokens", "--prompt-file", str(source))
+        match = re.match(rb"\[([0-9, ]*)\]\r?\n", out)
+        if match is None:
+            raise TargetError(f"{self.name} --dump-tokens did not begin with a list of ids")
+        return [int(number) for number in match.group(1).split(b",") if number.strip()]
+
+    def identity(self) -> dict[str, Any]:
+        """Kind and command line."""
+        return {"kind": self.kind, "name": self.name, "command": shlex.join(self.command)}
+
+    def _run(self, *args: str) -> bytes:
+        """Standard output of one run; TargetError with the last line of standard error if it fails."""
+        try:
+            done = subprocess.run(
+                [*self.command, *args], stdin=subprocess.DEVNULL, capture_output=True, timeout=self.timeout, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise TargetError(f"{self.name} did not finish within {self.timeout:g} s and was stopped") from None
+        except OSError as error:
+            raise TargetError(f"cannot run {self.command[0]}: {error.strerror}") from None
+        if done.returncode:
+            lines = [line for line in done.stderr.decode("utf-8", "replace").splitlines() if line.strip()]
+            raise TargetError(f"{self.name} exited with {done.returncode}" + (f": {lines[-1][:200]}" if lines else ""))
+        return done.stdout
+
+
+class Dump:
+    """What a ``--dump-logprobs`` file holds."""
+
+    def __init__(self, steps: tuple[Step, ...], prompt_tokens: int | None, finish: str, model: str):
+        self.steps, self.prompt_tokens, self.finish, self.model = steps, prompt_tokens, finish, model
+
+
+def read_dump(data: bytes, where: str) -> Dump:
+    """Parse a dump; ``bytes`` is authoritative, ``text`` is not looked at. TargetError says what is malformed."""
+    try:
+        found = json.loads(data)
+        steps = tuple(_step(entry) for entry in found["steps"])
+        prompt_tokens = found.get("prompt_tokens")
+        model = found.get("model")
+        name = str(model.get("name") or "") if isinstance(model, dict) else ""
+        finish = found.get("finish") or ("stop" if steps and _is_eos(steps[-1].token.raw) else "length")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise TargetError(f"{where}: malformed logprob dump: {type(error).__name__}: {error}") from None
+    return Dump(steps, prompt_tokens if isinstance(prompt_tokens, int) else None, str(finish), name)
+
+
+def _step(entry: dict[str, Any]) -> Step:
+    top = tuple(_token(item["token"], item) for item in entry["top_logprobs"])
+    chosen = _token(entry["selected"], {})
+    same = next((token for token in top if token.id == chosen.id), None)
+    return Step(same or chosen, top)
+
+
+def _token(token: dict[str, Any], values: dict[str, Any]) -> Token:
+    def number(key: str) -> float | None:
+        value = values.get(key)
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+    return Token(bytes(token["bytes"]), number("logprob"), int(token["id"]), number("logit"))
+
+
+def _is_eos(raw: bytes) -> bool:
+    from ..text.protocol import EOS
+
+    return raw == EOS.encode()

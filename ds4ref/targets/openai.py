@@ -1,0 +1,291 @@
+"""Any OpenAI-compatible endpoint as a target: chat completions, completions, log probabilities, echo.
+
+Left out on purpose: tools, images, several choices. What a server really offers shows only in its answers, so the
+declared abilities are those of the protocol, and an answer without what was asked for is a TargetError.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..errors import TargetError, UsageError
+from .base import Ability, Completion, Delta, Prompt, Request, Step, Target, Token, Usage
+from .transport import Transport
+
+MAX_TOP = 20
+PREFILLS = {
+    "deepseek": ({"prefix": True}, {}),
+    "vllm": ({}, {"continue_final_message": True, "add_generation_prompt": False}),
+}
+"""How a chat endpoint is told to go on with an assistant message: fields of the message, fields of the request."""
+
+
+class HttpTarget(Target):
+    """An endpoint below ``base`` (".../v1").
+
+    model     the name to ask for; None asks the server for its only one
+    prefill   key of PREFILLS if the chat endpoint can continue an assistant message
+    ids       the completions endpoint takes token ids as prompt (vLLM, llama-server)
+    extra     more request fields, as they are
+    accept    other names under which the same model may answer; every other name is refused
+    """
+
+    kind = "http"
+    max_top_logprobs = MAX_TOP
+
+    def __init__(
+        self,
+        base: str,
+        model: str | None = None,
+        *,
+        prefill: str | None = None,
+        ids: bool = False,
+        extra: dict[str, Any] | None = None,
+        accept: Sequence[str] = (),
+        transport: Transport | None = None,
+        **options: Any,
+    ):
+        if prefill is not None and prefill not in PREFILLS:
+            raise UsageError(f"unknown prefill style {prefill!r}: choose from {', '.join(PREFILLS)}")
+        self.transport = transport or Transport(base, **options)
+        self.name = self.transport.base
+        self.abilities = frozenset(Ability) - {Ability.FULL_LOGITS, Ability.TOKENIZE}
+        if not ids:
+            self.abilities -= {Ability.TOKEN_IDS}
+        self.prefill, self.extra, self.accept = prefill, dict(extra or {}), tuple(accept)
+        self._model = model
+        self.served: set[str] = set()
+
+    @property
+    def model(self) -> str:
+        """The name asked for."""
+        if self._model is None:
+            names = [str(entry.get("id")) for entry in _list(_dict(self.transport.get("/models")).get("data"))]
+            if len(names) != 1:
+                raise UsageError(f"{self.name} serves {len(names)} models, name one: {', '.join(names[:20])}")
+            self._model = names[0]
+        return self._model
+
+    def complete(self, request: Request) -> Completion:
+        """One request without streaming: the form in which every server gives log probabilities."""
+        start = time.perf_counter()
+        answer = _dict(self.transport.post(*self._call(request, stream=False)))
+        self._check_model(answer)
+        choice = self._choice(answer)
+        steps = self._steps(choice, request.top_logprobs, None)
+        message = choice.get("message")
+        text = _text(message.get("content") if isinstance(message, dict) else choice.get("text"))
+        if request.top_logprobs and text and not steps:
+            raise TargetError(
+                f"{self.name} returned no log probabilities although {request.top_logprobs} were asked for"
+            )
+        reasoning = _text(message.get("reasoning_content")) if isinstance(message, dict) else ""
+        finish = _text(choice.get("finish_reason"))
+        if not finish:
+            raise TargetError(f"{self.name}: the answer has no finish reason")
+        seconds = time.perf_counter() - start
+        model = _text(answer.get("model"))
+        return Completion(text, tuple(steps), finish, _usage(answer), model, (), seconds, reasoning)
+
+    def stream(self, request: Request) -> Iterator[Delta]:
+        """Server-sent events, each with the time it arrived."""
+        start = time.perf_counter()
+        finish, usage, model = "", None, ""
+        path, body = self._call(request, stream=True)
+        with self.transport.events(path, body) as events:
+            for event in events:
+                now, event = time.perf_counter() - start, _dict(event)
+                if "error" in event:
+                    raise TargetError(f"{self.name}: {self._error(event['error'])}")
+                self._check_model(event)
+                model = _text(event.get("model")) or model
+                if isinstance(event.get("usage"), dict):
+                    usage = _usage(event)
+                if not event.get("choices"):
+                    continue
+                choice = self._choice(event)
+                finish = _text(choice.get("finish_reason")) or finish
+                delta = choice.get("delta")
+                text = _text(delta.get("content") if isinstance(delta, dict) else choice.get("text"))
+                reasoning = _text(delta.get("reasoning_content")) if isinstance(delta, dict) else ""
+                steps = tuple(self._steps(choice, request.top_logprobs, now))
+                if text or reasoning or steps:
+                    yield Delta(text, steps, now, reasoning=reasoning)
+        if not finish:
+            raise TargetError(f"{self.name}: the stream ended without a finish reason")
+        yield Delta("", (), time.perf_counter() - start, finish, usage, model)
+
+    # --- teacher forcing
+
+    def score(self, prompt: Prompt, continuation: Sequence[bytes], top_logprobs: int = 0) -> list[Step]:
+        """Token by token, each with everything before it as a forced prefix: one request a step."""
+        top = max(1, top_logprobs)
+        steps = []
+        for i, raw in enumerate(continuation):
+            before = b"".join(continuation[:i])
+            try:
+                forced = before.decode()
+            except UnicodeDecodeError:
+                # a prefix that ends inside a character cannot be sent as text: this step stays unknown
+                steps.append(Step(Token(raw)))
+                continue
+            if prompt.text is not None:
+                longer = Prompt.plain(prompt.text + forced)
+            else:
+                longer = replace(prompt, answer=prompt.answer + forced)
+            done = self.complete(Request(longer, 1, top_logprobs=top))
+            best = done.steps[0].top if done.steps else ()
+            found = next((t for t in best if t.raw == raw), None)
+            if found is None and done.steps and done.steps[0].token.raw == raw:
+                found = done.steps[0].token
+            steps.append(Step(Token(raw, found.logprob if found else None, found.id if found else None), best))
+        return steps
+
+    def score_text(self, text: str, top_logprobs: int = 0) -> list[Step]:
+        """Completions with echo. TargetError if the server does not return the prompt's own log probabilities."""
+        body = {
+            "model": self.model, "prompt": text, "max_tokens": 1, "temperature": 0, "echo": True,
+            "logprobs": max(1, top_logprobs), **self.extra,
+        }  # fmt: skip
+        answer = _dict(self.transport.post("/completions", body))
+        self._check_model(answer)
+        steps = self._steps(self._choice(answer), top_logprobs or 1, None)
+        made = _usage(answer).completion
+        steps = steps[: len(steps) - (1 if made is None else made)]
+        # a server that prepends BOS reports it as one more token, often with no text
+        if b"".join(s.token.raw for s in steps).decode(errors="replace").strip() != text.strip():
+            raise TargetError(f"{self.name} does not return log probabilities of the prompt (echo)")
+        return steps
+
+    def identity(self) -> dict[str, Any]:
+        """Kind, address, model asked for and names that answered."""
+        return {"kind": self.kind, "name": self.name, "model": self.model, "served": sorted(self.served)}
+
+    def close(self) -> None:
+        """Close connections."""
+        self.transport.close()
+
+    # --- inside
+
+    def _call(self, request: Request, stream: bool) -> tuple[str, dict[str, Any]]:
+        self.require(request.prompt.needs, what="this prompt")
+        if request.top_logprobs > self.max_top_logprobs:
+            raise UsageError(f"at most {self.max_top_logprobs} alternatives per step over HTTP")
+        prompt = request.prompt
+        body: dict[str, Any] = {
+            "model": self.model,
+            "max_tokens": request.max_tokens,
+            "temperature": request.temperature,
+        }
+        if request.temperature > 0:
+            body["top_p"] = request.top_p
+            if request.min_p:
+                body["min_p"] = request.min_p
+        if request.seed is not None:
+            body["seed"] = request.seed
+        if request.stop:
+            body["stop"] = list(request.stop)
+        body["stream"] = stream
+        if stream:
+            body["stream_options"] = {"include_usage": True}
+        if prompt.user is not None:
+            messages: list[dict[str, Any]] = [{"role": "system", "content": prompt.system}] if prompt.system else []
+            messages.append({"role": "user", "content": prompt.user})
+            if prompt.answer:
+                if self.prefill is None:
+                    raise TargetError(
+                        f"{self.name} cannot be made to go on with a given answer: no prefill style chosen"
+                    )
+                fields, more = PREFILLS[self.prefill]
+                messages.append({"role": "assistant", "content": prompt.answer, **fields})
+                body |= more
+            body["messages"] = messages
+            body["thinking"] = {"type": "disabled" if prompt.thinking == "none" else "enabled"}
+            if request.top_logprobs:
+                body |= {"logprobs": True, "top_logprobs": request.top_logprobs}
+            return "/chat/completions", body | self.extra
+        body["prompt"] = prompt.text if prompt.text is not None else list(prompt.ids or ())
+        if request.top_logprobs:
+            body["logprobs"] = request.top_logprobs
+        return "/completions", body | self.extra
+
+    def _check_model(self, answer: dict[str, Any]) -> None:
+        served = answer.get("model")
+        if served is None or served == "":
+            return
+        if served != self.model and served not in self.accept:
+            shown = self.transport.clean(str(served).encode(), 80)
+            raise TargetError(f"{self.name}: asked for model {self.model}, but {shown} answered: nothing was recorded")
+        self.served.add(str(served))
+
+    def _choice(self, answer: dict[str, Any]) -> dict[str, Any]:
+        if "error" in answer:
+            raise TargetError(f"{self.name}: {self._error(answer['error'])}")
+        choices = _list(answer.get("choices"))
+        if not choices:
+            raise TargetError(f"{self.name}: the answer has no choices")
+        return choices[0]
+
+    def _error(self, error: Any) -> str:
+        message = error.get("message") if isinstance(error, dict) else error
+        return self.transport.clean(str(message).encode())
+
+    def _steps(self, choice: dict[str, Any], top: int, at: float | None) -> list[Step]:
+        found = choice.get("logprobs")
+        if not top or not isinstance(found, dict):
+            return []
+        try:
+            if isinstance(found.get("content"), list):
+                return [Step(_token(e), tuple(map(_token, e.get("top_logprobs") or ())), at) for e in found["content"]]
+            if isinstance(found.get("tokens"), list):
+                return _legacy_steps(found, at)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise TargetError(f"{self.name}: malformed log probabilities") from None
+        return []
+
+
+def _token(entry: dict[str, Any]) -> Token:
+    """A token of chat logprobs; without ``bytes`` its text in UTF-8 (tools.md 4.2)."""
+    raw = entry.get("bytes")
+    data = bytes(raw) if raw is not None else entry["token"].encode("utf-8", "surrogateescape")
+    number = entry.get("id")
+    return Token(data, float(entry["logprob"]), number if isinstance(number, int) else None)
+
+
+def _legacy_steps(found: dict[str, Any], at: float | None) -> list[Step]:
+    """Steps of the completions format: parallel lists, alternatives as {text: logprob}."""
+    tokens, values = found["tokens"], found.get("token_logprobs") or [None] * len(found["tokens"])
+    tops = found.get("top_logprobs") or [None] * len(tokens)
+    steps = []
+    for text, value, best in zip(tokens, values, tops, strict=True):
+        alternatives = [Token(other.encode(), float(lp)) for other, lp in (best or {}).items()]
+        alternatives.sort(key=lambda token: -(token.logprob or 0.0))
+        steps.append(Step(Token(text.encode(), None if value is None else float(value)), tuple(alternatives), at))
+    return steps
+
+
+def _usage(answer: dict[str, Any]) -> Usage:
+    usage = answer.get("usage")
+    if not isinstance(usage, dict):
+        return Usage()
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else usage.get("prompt_cache_hit_tokens")
+    counts = usage.get("prompt_tokens"), usage.get("completion_tokens"), cached
+    return Usage(*(count if isinstance(count, int) else None for count in counts))
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TargetError("the answer is not a JSON object")
+    return value
+
+
+def _list(value: Any) -> list[dict[str, Any]]:
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

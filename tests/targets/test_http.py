@@ -1,0 +1,245 @@
+"""The HTTP target against a scripted server: retries, secrets, wrong models, malformed answers, streams."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import pytest
+
+from ds4ref.errors import TargetError, UsageError
+from ds4ref.targets import Ability, Prompt, Request, collect, open_target
+from ds4ref.targets.openai import HttpTarget
+from ds4ref.targets.transport import Transport
+
+BASE = "http://127.0.0.1:9/v1"
+ASK = Request(Prompt.chat("Hi"), max_tokens=2, top_logprobs=2)
+
+
+def step(text: str, logprob: float, *others: tuple[str, float]) -> dict[str, Any]:
+    best = [{"token": t, "bytes": list(t.encode()), "logprob": p} for t, p in ((text, logprob), *others)]
+    return {**best[0], "top_logprobs": best}
+
+
+def answer(text: str = "ab", model: str = "m", **more: Any) -> dict[str, Any]:
+    content = [step("a", -0.1, ("x", -2.5)), step("b", -0.2, ("y", -1.9))]
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "length",
+              "logprobs": {"content": content}}  # fmt: skip
+    usage = {"prompt_tokens": 7, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 3}}
+    return {"model": model, "choices": [choice], "usage": usage, **more}
+
+
+class Server:
+    """Plays a list of responses; remembers requests and how long the client slept."""
+
+    def __init__(self, *replies: Any):
+        self.replies, self.requests, self.slept = list(replies), [], []
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        self.requests.append(request)
+        reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+        if isinstance(reply, Exception):
+            raise reply
+        return reply if isinstance(reply, httpx2.Response) else httpx2.Response(200, json=reply)
+
+    def target(self, model: str | None = "m", **options: Any) -> HttpTarget:
+        transport_options = {k: options.pop(k) for k in ("attempts", "per_minute", "key_env") if k in options}
+        client = httpx2.Client(transport=httpx2.MockTransport(self))
+        transport = Transport(BASE, client=client, sleep=self.slept.append, **transport_options)
+        return HttpTarget(BASE, model, transport=transport, **options)
+
+    def body(self, at: int = -1) -> dict[str, Any]:
+        return json.loads(self.requests[at].content)
+
+
+def status(code: int, text: str = "", **headers: str) -> httpx2.Response:
+    return httpx2.Response(code, text=text, headers=headers)
+
+
+def test_completion_with_logprobs_usage_and_finish() -> None:
+    server = Server(answer())
+    done = server.target().complete(ASK)
+    assert done.text == "ab" and done.finish == "length" and done.model == "m"
+    assert [s.token.raw for s in done.steps] == [b"a", b"b"]
+    assert [(t.raw, t.logprob) for t in done.steps[1].top] == [(b"b", -0.2), (b"y", -1.9)]
+    assert (done.usage.prompt, done.usage.completion, done.usage.cached) == (7, 2, 3)
+    body = server.body()
+    assert body["top_logprobs"] == 2 and body["logprobs"] is True and body["temperature"] == 0
+    assert body["thinking"] == {"type": "disabled"} and body["messages"] == [{"role": "user", "content": "Hi"}]
+
+
+@pytest.mark.parametrize("failure", [status(429), status(500), status(503), httpx2.ConnectError("refused"),
+                                     httpx2.ReadTimeout("slow")], ids=str)  # fmt: skip
+def test_passing_failures_are_retried(failure: Any) -> None:
+    server = Server(failure, failure, answer())
+    assert server.target().complete(ASK).text == "ab"
+    assert len(server.requests) == 3 and len(server.slept) == 2
+
+
+def test_gives_up_with_one_line() -> None:
+    server = Server(status(503, "busy\nbusy"))
+    with pytest.raises(TargetError, match=r"HTTP 503: busy busy \(4 attempts\)"):
+        server.target(attempts=4).complete(ASK)
+    assert len(server.requests) == 4
+
+
+def test_a_bad_request_is_not_retried() -> None:
+    server = Server(httpx2.Response(400, json={"error": {"message": "no such field"}}))
+    with pytest.raises(TargetError, match="HTTP 400: no such field"):
+        server.target().complete(ASK)
+    assert len(server.requests) == 1
+
+
+def test_retry_after_is_obeyed_and_capped() -> None:
+    server = Server(status(429, **{"retry-after": "7"}), status(429, **{"retry-after": "99999"}), answer())
+    server.target().complete(ASK)
+    assert server.slept[0] >= 7 and server.slept[1] == 60
+
+
+def test_rate_limit_spaces_requests() -> None:
+    server = Server(answer())
+    target = server.target(per_minute=30)
+    target.complete(ASK)
+    target.complete(ASK)
+    assert len(server.slept) == 1 and 1.5 < server.slept[0] <= 2.0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_another_model_is_refused(stream: bool) -> None:
+    event = {"model": "n", "choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}]}
+    reply = sse(event) if stream else answer(model="n")
+    target = Server(reply).target()
+    with pytest.raises(TargetError, match="asked for model m, but n answered"):
+        collect(target.stream(ASK)) if stream else target.complete(ASK)
+    again = Server(sse(event) if stream else answer(model="n")).target(accept=["n"])
+    assert (collect(again.stream(ASK)) if stream else again.complete(ASK)).model == "n"
+
+
+def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "sk-very-secret"
+    monkeypatch.setenv("MY_KEY", secret)
+    server = Server(httpx2.Response(401, json={"error": {"message": f"bad key {secret}"}}))
+    target = server.target(key_env="MY_KEY")
+    with pytest.raises(TargetError) as caught:
+        target.complete(ASK)
+    assert server.requests[0].headers["authorization"] == f"Bearer {secret}"
+    shown = f"{caught.value!r} {caught.value} {target.transport!r} {target.identity()} {vars(target)!r}"
+    assert secret not in shown and "***" in shown
+
+
+def test_the_key_does_not_travel_in_the_clear(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DS4_API_KEY", "sk-x")
+    with pytest.raises(UsageError, match="not sent over plain http"):
+        open_target("http://example.com/v1")
+    with pytest.raises(UsageError, match="no credentials in the address"):
+        open_target("https://user:pw@example.com/v1")
+
+
+@pytest.mark.parametrize("reply", [
+    httpx2.Response(200, content=b"<html>"), httpx2.Response(200, content=b"[" * 100000), [], {"model": "m"},
+    {"choices": []}, {"choices": [{"message": {"content": "x"}}]}, {"choices": [3]},
+    answer() | {"choices": [{"message": {"content": "x"}, "finish_reason": "stop", "logprobs": {"content": [{}]}}]},
+    answer() | {"choices": [{"message": {"content": "x"}, "finish_reason": "stop", "logprobs": None}]},
+    {"error": {"message": "out of memory"}},
+], ids=range(10))  # fmt: skip
+def test_malformed_answers_are_one_line(reply: Any) -> None:
+    with pytest.raises(TargetError) as caught:
+        Server(reply).target().complete(ASK)
+    assert "\n" not in str(caught.value)
+
+
+def sse(*events: Any, done: bool = True) -> httpx2.Response:
+    lines = [f"data: {json.dumps(event)}\n\n" for event in events] + ["data: [DONE]\n\n"] * done
+    return httpx2.Response(200, content=("".join([": keep-alive\n\n", *lines])).encode(),
+                           headers={"content-type": "text/event-stream; charset=utf-8"})  # fmt: skip
+
+
+def delta(text: str, finish: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"model": "m", "choices": [{"delta": {"content": text}, "finish_reason": finish, **more}]}
+
+
+def test_stream_gives_arrival_times_usage_and_steps() -> None:
+    usage = {"model": "m", "choices": [], "usage": {"prompt_tokens": 4, "completion_tokens": 2}}
+    events = [delta("a", logprobs={"content": [step("a", -0.1)]}), delta("b"), delta("", "stop"), usage]
+    server = Server(sse(*events))
+    done = collect(server.target().stream(ASK))
+    assert done.text == "ab" and done.finish == "stop" and done.usage.completion == 2
+    assert len(done.arrivals) == 2 and done.ttft == done.arrivals[0] and len(done.gaps) == 1
+    assert done.steps[0].token.raw == b"a" and done.steps[0].time is not None
+    assert server.body()["stream_options"] == {"include_usage": True}
+
+
+@pytest.mark.parametrize("reply, why", [
+    (sse(delta("a"), done=False), "without a finish reason"),
+    (sse({"error": {"message": "prefill failed"}}), "prefill failed"),
+    (httpx2.Response(200, json=answer()), "asked for a stream"),
+], ids=["broken off", "error event", "no stream"])  # fmt: skip
+def test_broken_streams(reply: httpx2.Response, why: str) -> None:
+    with pytest.raises(TargetError, match=why):
+        collect(Server(reply).target().stream(ASK))
+
+
+def legacy(tokens: list[str], values: list[float | None], made: int = 1) -> dict[str, Any]:
+    tops = [None if v is None else {t: v, "zz": v - 3} for t, v in zip(tokens, values, strict=True)]
+    logprobs = {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops}
+    choice = {"text": "".join(tokens), "finish_reason": "length", "logprobs": logprobs}
+    return {
+        "model": "m",
+        "choices": [choice],
+        "usage": {"prompt_tokens": len(tokens) - made, "completion_tokens": made},
+    }
+
+
+def test_echo_scores_a_text() -> None:
+    server = Server(legacy(["One", " two", "!"], [None, -1.5, -0.3]))
+    steps = server.target().score_text("One two")
+    assert [(s.token.raw, s.token.logprob) for s in steps] == [(b"One", None), (b" two", -1.5)]
+    assert server.body()["echo"] is True and server.body()["max_tokens"] == 1
+
+
+def test_missing_echo_is_noticed() -> None:
+    with pytest.raises(TargetError, match="does not return log probabilities of the prompt"):
+        Server(legacy(["!"], [-0.3])).target().score_text("One two")
+
+
+def test_scoring_step_by_step_with_a_forced_prefix() -> None:
+    server = Server(legacy(["a"], [-0.5]), legacy(["q"], [-0.1]))
+    steps = server.target().score(Prompt.plain("P:"), [b"a", b"zz"], top_logprobs=2)
+    assert [s.token.logprob for s in steps] == [-0.5, -3.1]
+    assert [server.body(i)["prompt"] for i in (0, 1)] == ["P:", "P:a"]
+
+
+def test_a_chat_goes_on_only_where_the_server_can() -> None:
+    with pytest.raises(TargetError, match="no prefill style chosen"):
+        Server(answer()).target().score(Prompt.chat("Q"), [b"a", b"b"])
+    server = Server(answer())
+    server.target(prefill="deepseek").score(Prompt.chat("Q"), [b"a", b"b"])
+    assert server.body()["messages"][-1] == {"role": "assistant", "content": "a", "prefix": True}
+
+
+def test_the_only_model_is_found_and_several_must_be_named() -> None:
+    assert Server({"data": [{"id": "x"}]}).target(None).model == "x"
+    with pytest.raises(UsageError, match="serves 2 models, name one: x, y"):
+        _ = Server({"data": [{"id": "x"}, {"id": "y"}]}).target(None).model
+
+
+def test_abilities_refuse_in_one_line() -> None:
+    target: HttpTarget = Server(answer()).target()
+    with pytest.raises(UsageError, match="diff needs logits of the whole vocabulary, which http target"):
+        target.require(Ability.FULL_LOGITS, what="diff")
+    with pytest.raises(UsageError, match="this prompt needs prompts of token ids"):
+        target.complete(Request(Prompt.tokens([1, 2])))
+    call: list[Callable[[], Any]] = [lambda: target.logits([1]), lambda: target.tokenize("x")]
+    for each in call:
+        with pytest.raises(TargetError, match="does not offer"):
+            each()
+
+
+@pytest.mark.parametrize("spec", ["", "ftp://x", "http://", "command:", "nonsense"])
+def test_bad_specs(spec: str) -> None:
+    with pytest.raises(UsageError):
+        open_target(spec)
+    with pytest.raises(UsageError):
+        open_target("http://127.0.0.1:9/v1", colour="red")

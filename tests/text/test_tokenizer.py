@@ -108,7 +108,10 @@ def test_ids_are_those_of_the_strings():
 def test_outside_the_vocabulary_is_nothing():
     assert TOK.token_bytes(len(TOK)) == TOK.token_bytes(-1) == b""
     assert TOK.token_string(129279) == ""
-    assert TOK.decode([TOK.bos, 10**9, *TOK.encode("x")]) == b"<\xef\xbd\x9cbegin\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>x"
+    assert (
+        TOK.decode([TOK.bos, 10**9, *TOK.encode("x")])
+        == b"<\xef\xbd\x9cbegin\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>x"
+    )
 
 
 def test_retokenizing_at_a_boundary_can_differ():

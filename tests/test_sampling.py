@@ -1,0 +1,391 @@
+"""Sampling: the golden examples 53-57 of text.md bit for bit, the pitfalls S1-S10 of seeds.md, scipy as oracle."""
+
+import math
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ds4ref.errors import TokenError, UsageError
+from ds4ref.sampling import (
+    FLOOR,
+    Rng,
+    Sampler,
+    argmax,
+    fresh_seed,
+    log_sum_exp,
+    token_logprob,
+    top_logprobs,
+)
+
+LOGITS = np.array([1, 3, 2, 3, -1, 0], dtype=np.float32)
+INF, NAN = np.inf, np.nan
+
+
+def f32(*values):
+    return np.array(values, dtype=np.float32)
+
+
+def draws(count, logits=LOGITS, **settings):
+    sampler = Sampler(**settings)
+    return [sampler.pick(logits) for _ in range(count)]
+
+
+class FixedRng(Rng):
+    """A generator that always draws the same number."""
+
+    def __init__(self, value):
+        super().__init__(1)
+        self.value = np.float32(value)
+
+    def uniform(self):
+        return self.value
+
+
+def pick_with(u, logits, **settings):
+    sampler = Sampler(seed=1, **settings)
+    sampler.rng = FixedRng(u)
+    return sampler.pick(logits)
+
+
+# --- golden
+
+
+def test_53_54_generator():
+    rng = Rng(42)
+    assert [rng.next() for _ in range(3)] == [0x56CE4AB7719BA3A0, 0xC841EB53EBBB2DDA, 0xCA466BE0C9980276]
+    rng = Rng(42)
+    got = [rng.uniform() for _ in range(3)]
+    assert got == [np.float32(u) for u in (0.339085221, 0.782255828, 0.790136993)]
+    golden = {
+        0: [0x0D83B3E29A21487A, 0x54C44C79F1FE9D67],
+        1: [0x47E4CE4B896CDD1D, 0xABCFA6A8E079651D],
+        12345: [0x9857FB32C9EFB5E4],
+    }
+    for seed, outputs in golden.items():
+        rng = Rng(seed)
+        assert [rng.next() for _ in outputs] == outputs
+
+
+@pytest.mark.parametrize(
+    ("seed", "floats"),
+    [
+        (1, (0.28083503, 0.67113721, 0.72584611)),
+        (0, (0.05279082, 0.33112025, 0.65731734)),
+        (12345, (0.59509248, 0.75315440, 0.07656562)),
+    ],
+)
+def test_first_floats(seed, floats):
+    rng = Rng(seed)
+    assert [float(rng.uniform()) for _ in floats] == pytest.approx(floats, abs=6e-9)
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ({"min_p": 0.05, "seed": 42}, [1, 3, 3, 3, 3, 3, 1, 1]),
+        ({"temperature": 2, "min_p": 0.05, "seed": 12345}, [3, 3, 0, 3, 1, 1, 5, 2]),
+        ({"top_p": 0.9, "min_p": 0, "seed": 42}, [1, 3, 3, 2, 3, 3, 1, 3]),
+        ({"top_k": 3, "top_p": 0.8, "min_p": 0.1, "seed": 99}, [1, 3, 3, 3, 1, 3, 1, 3]),
+        ({"top_k": 2, "seed": 1}, [1, 3, 3, 1, 1, 3, 3, 3]),
+    ],
+)
+def test_55_56_draws(settings, wanted):
+    assert draws(8, **settings) == wanted
+
+
+def test_57_greedy():
+    sampler = Sampler(temperature=0, seed=7)
+    assert [sampler.pick(LOGITS) for _ in range(3)] == [1, 1, 1]
+    assert sampler.rng.state == 7
+    assert argmax(f32(NAN, NAN, NAN)) == 0
+    assert argmax(f32(1, INF, 2)) == 1
+
+
+# --- argmax
+
+
+def naive_argmax(logits, exclude=None):
+    ids = [i for i in range(len(logits)) if i != exclude]
+    best, value = ids[0], np.float32(-1e30)
+    for i in ids:
+        if logits[i] > value:
+            best, value = i, logits[i]
+    return best
+
+
+FLOATS = st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.5, INF, -INF, NAN, -1e30, -2e30, 3.0e38, 1e-40, -7.25])
+VECTORS = st.lists(FLOATS, min_size=2, max_size=9).map(lambda values: np.array(values, dtype=np.float32))
+
+
+@given(VECTORS, st.none() | st.integers(0, 8))
+def test_s1_argmax(logits, exclude):
+    assert argmax(logits, exclude) == naive_argmax(logits, exclude)
+
+
+def test_argmax_with_nothing_left():
+    with pytest.raises(TokenError):
+        argmax(f32(1), exclude=0)
+    with pytest.raises(ValueError):
+        argmax(f32())
+    assert argmax(LOGITS, exclude=99) == 1
+    before = LOGITS.copy()
+    assert argmax(LOGITS, exclude=1) == 3 and (before == LOGITS).all()
+
+
+# --- the sampler against a plain transcription of text.md 13.4
+
+
+def naive_pick(logits, temperature, top_k, top_p, min_p, rng):
+    """Loops in float32, written from the text; equal logits in id order."""
+    if temperature <= 0:
+        return naive_argmax(logits)
+    top_p = np.float32(1 if not 0 < top_p <= 1 else top_p)
+    min_p, temperature = np.float32(max(min_p, 0)), np.float32(temperature)
+    ids = [i for i in range(len(logits)) if np.isfinite(logits[i])]
+    if not ids:
+        return naive_argmax(logits)
+    ids.sort(key=lambda i: (-logits[i], i))
+    best = ids[0]
+
+    def weight(i):
+        return np.float32(math.exp((logits[i] - logits[best]) / temperature))
+
+    if top_k <= 0 and top_p >= 1:
+        kept = [(i, weight(i)) for i in sorted(ids) if weight(i) >= min_p]
+        fallback = best
+    else:
+        ids = ids[: min(top_k, 1024)] if top_k > 0 else ids
+        total = np.float32(0)
+        for i in ids:
+            total += weight(i)
+        kept, included = [], np.float32(0)
+        for i in ids:
+            w = weight(i)
+            if kept and w / total < weight(best) / total * min_p:
+                break
+            kept.append((i, w))
+            included += w
+            if included / total >= top_p:
+                break
+        fallback = kept[-1][0]
+    total = np.float32(0)
+    for _, w in kept:
+        total += w
+    if not kept or total <= 0:
+        return best
+    r = rng.uniform() * total
+    for i, w in kept:
+        r -= w
+        if r <= 0:
+            return i
+    return fallback
+
+
+SMALL = st.lists(
+    st.one_of(st.integers(-12, 12).map(lambda i: i / 4), st.sampled_from([INF, -INF, NAN, -300.0])),
+    min_size=1,
+    max_size=40,
+).map(lambda values: np.array(values, dtype=np.float32))
+
+
+@given(
+    SMALL,
+    st.sampled_from([0, -1, 0.3, 1, 2.5]),
+    st.sampled_from([0, -3, 1, 2, 7, 1000, 5000]),
+    st.sampled_from([1, 0.9, 0.5, 1e-6, 0, 1.5]),
+    st.sampled_from([0.05, 0.4, 1, 2, -1]),
+    st.integers(0, 2**64 - 1),
+)
+def test_against_the_plain_transcription(logits, temperature, top_k, top_p, min_p, seed):
+    sampler, rng = Sampler(temperature, top_k, top_p, min_p, seed), Rng(seed)
+    for _ in range(4):
+        assert sampler.pick(logits) == naive_pick(logits, temperature, top_k, top_p, min_p, rng)
+    assert sampler.rng.state == rng.state  # one number per draw, none when greedy or without a choice to make
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"min_p": 0}, {"top_p": 0.9}, {"top_k": 50, "top_p": 0.95}, {"temperature": 1.7}]
+)
+def test_full_vocabulary_against_the_transcription(settings):
+    logits = np.random.default_rng(3).normal(0, 3, 20_000).astype(np.float32)
+    chosen = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.05, **settings}
+    sampler, rng = Sampler(**chosen, seed=5), Rng(5)
+    for _ in range(3):
+        assert sampler.pick(logits) == naive_pick(logits, rng=rng, **chosen)
+
+
+# --- pitfalls
+
+
+def test_s2_uniform_range():
+    rng = Rng(9)
+    values = [float(rng.uniform()) for _ in range(10_000)]
+    assert all(0 <= value < 1 and value * 2**24 == int(value * 2**24) for value in values)
+
+
+def test_s4_top_p_includes_the_token_that_crosses():
+    logits = np.log(f32(0.50, 0.25, 0.15, 0.08, 0.02))
+    seen = set(draws(3000, logits, top_p=0.9, min_p=0, seed=1))
+    assert seen == {0, 1, 2}
+
+
+def test_s5_min_p_is_relative_and_never_drops_the_best():
+    logits = np.log(f32(0.5, 0.06, 0.04, 0.2, 0.2))
+    for top_p in (1.0, 0.999999):
+        assert set(draws(3000, logits, min_p=0.1, top_p=top_p, seed=1)) == {0, 1, 3, 4}
+        assert set(draws(50, logits, min_p=1.0, top_p=top_p, seed=1)) == {0}
+        assert set(draws(200, LOGITS, min_p=1.0, top_p=top_p, seed=1)) == {1, 3}  # ties with the best stay
+    assert set(draws(20, LOGITS, min_p=7, seed=1)) == {1}
+
+
+@pytest.mark.parametrize(
+    ("temperature", "wanted"),
+    [
+        (1, (0.1171, 0.0158, 0.0021, 0.8650)),
+        (0.5, (0.0180, 0.0003, 6e-6, 0.9817)),
+        (2, (0.2369, 0.0871, 0.0321, 0.6439)),
+    ],
+)
+def test_s6_temperature(temperature, wanted):
+    logits = f32(3, 1, -1, 5)
+    sampler = Sampler(temperature, min_p=0, seed=1)
+    weights = sampler._weights(logits, logits.max())
+    assert weights / weights.sum() == pytest.approx(np.array(wanted), abs=6e-5)
+
+
+@pytest.mark.parametrize("settings", [{"min_p": 0}, {"min_p": 0, "top_p": 0.999}, {"min_p": 0, "top_k": 3}])
+def test_s7_zero_weight_is_never_drawn(settings):
+    assert pick_with(0, f32(-500, 0, -500), **settings) == 1
+
+
+def test_s8_rounding_at_the_end():
+    u = 1 - 2.0**-24
+    logits = np.random.default_rng(0).normal(0, 0.1, 5000).astype(np.float32)
+    order = np.argsort(-logits, kind="stable")
+    assert pick_with(u, logits, top_k=1000, min_p=0) in order[:1000]
+    assert pick_with(1, logits, top_p=0.99, min_p=0) in order
+    assert 0 <= pick_with(1, logits, min_p=0) < len(logits)
+
+
+def test_s9_top_k_limits():
+    logits = np.zeros(4000, dtype=np.float32)
+    assert max(draws(2000, logits, top_k=3000, min_p=0, seed=2)) == 1023  # capped, ties to the lower ids
+    assert set(draws(500, LOGITS, top_k=10**9, min_p=0, temperature=5, seed=2)) == set(range(6))
+    assert set(draws(500, LOGITS, top_k=1, seed=2)) == {1}
+
+
+def test_s10_same_seed_and_right_frequencies():
+    from scipy import stats
+
+    logits = f32(0.5, -1, 2, 1, 0, -0.5)
+    for settings in ({"min_p": 0}, {"min_p": 0, "top_p": 0.9999999}, {"min_p": 0, "top_k": 6}):
+        got = draws(6_000, logits, seed=2024, **settings)
+        assert got[:100] == draws(100, logits, seed=2024, **settings)
+        wanted = np.exp(logits.astype(float)) / np.exp(logits.astype(float)).sum()
+        assert stats.chisquare(np.bincount(got, minlength=6), wanted * len(got)).pvalue > 1e-4
+
+
+# --- odd logits (robustness.md 12)
+
+
+@pytest.mark.parametrize("settings", [{}, {"min_p": 0}, {"top_p": 0.5}, {"top_k": 2}, {"temperature": 0}])
+@pytest.mark.parametrize(
+    ("logits", "allowed"),
+    [
+        ((NAN, NAN, NAN), {0}),
+        ((-INF, -INF, -INF), {0}),
+        ((NAN, 1, NAN), {1}),
+        ((-INF, NAN, 5, -INF), {2}),
+        ((0, 0, 0), {0, 1, 2}),
+        ((-3e38, 3e38, 0), {1}),
+        ((-2e30, -2e30), {0, 1}),
+        ((4,), {0}),
+    ],
+)
+def test_always_a_valid_id(settings, logits, allowed):
+    assert set(draws(20, f32(*logits), seed=3, **settings)) <= allowed
+
+
+def test_infinite_logit_is_no_draw():
+    assert set(draws(20, f32(INF, 1, 1), seed=3)) <= {1, 2}
+    assert draws(1, f32(1, INF), temperature=0) == [1]
+
+
+def test_one_draw_one_number():
+    sampler = Sampler(seed=5)
+    reference = Rng(5)
+    sampler.pick(LOGITS)
+    sampler.pick(LOGITS, greedy=True)
+    reference.next()
+    assert sampler.rng.state == reference.state
+
+
+def test_settings():
+    for bad in ({"temperature": NAN}, {"top_p": NAN}, {"min_p": NAN}):
+        with pytest.raises(UsageError, match="not a number"):
+            Sampler(**bad)
+    assert draws(5, temperature=1e-60, seed=1) == [1] * 5
+    assert set(draws(300, temperature=1e300, min_p=0, seed=1)) == set(range(6))
+    assert Sampler().rng.state != Sampler().rng.state and fresh_seed() > 0
+
+
+# --- log probabilities
+
+
+@given(VECTORS)
+def test_logprobs_against_scipy(logits):
+    from scipy.special import logsumexp
+
+    finite = logits[np.isfinite(logits)].astype(float)
+    total = log_sum_exp(logits)
+    assert total == (pytest.approx(logsumexp(finite), rel=1e-14, abs=1e-14) if len(finite) else -INF)
+    for token, logit in enumerate(logits):
+        wanted = np.float32(float(logit) - total) if np.isfinite(logit) else FLOOR
+        assert token_logprob(logits, token) == wanted
+
+
+@given(VECTORS, st.integers(-1, 12))
+def test_top_logprobs(logits, k):
+    order = sorted((i for i in range(len(logits)) if np.isfinite(logits[i])), key=lambda i: (-logits[i], i))
+    got = top_logprobs(logits, k)
+    assert [i for i, _, _ in got] == order[: max(k, 0)]
+    for i, logit, logprob in got:
+        assert logit == logits[i] and logprob == token_logprob(logits, i)
+        assert type(i) is int and type(logit) is float and type(logprob) is float
+
+
+def test_ties_at_the_border():
+    logits = np.tile(f32(0, 5, 5, 1), 1000)
+    assert [i for i, _, _ in top_logprobs(logits, 3)] == [1, 2, 5]
+    assert [i for i, _, _ in top_logprobs(logits, 2002)][-2:] == [3, 7]
+
+
+def test_token_outside_the_vocabulary():
+    for token in (-1, 6):
+        with pytest.raises(TokenError, match=r"outside the vocabulary \(0\.\.5\)"):
+            token_logprob(LOGITS, token)
+
+
+def test_fast_at_real_size():
+    """129280 logits: a loop over them in Python would take tens of milliseconds each."""
+    logits = np.random.default_rng(1).normal(0, 4, 129_280).astype(np.float32)
+    plain, top_k = Sampler(seed=1), Sampler(top_k=40, seed=1)
+    cases = {
+        "argmax": (lambda: argmax(logits), 2e-3),
+        "argmax excluding": (lambda: argmax(logits, 5), 4e-3),
+        "default": (lambda: plain.pick(logits), 10e-3),
+        "top_logprobs": (lambda: top_logprobs(logits, 20), 25e-3),
+        "top_k": (lambda: top_k.pick(logits), 25e-3),
+    }
+    for name, (function, limit) in cases.items():
+        best = min(_timed(function) for _ in range(7))
+        assert best < limit, name
+
+
+def _timed(function):
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start

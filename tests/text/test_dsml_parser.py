@@ -1,0 +1,536 @@
+"""The incremental parser: worked examples 31-50 and 52 of text.md, and independence from how the input is cut.
+
+Where text.md 15 recommends something else than ds4 does, the recommended result is tested and the decision named.
+"""
+
+import json
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ds4ref.text.dsml_events import (
+    ArgumentsDelta,
+    CallEnd,
+    CallStart,
+    Done,
+    Failed,
+    Generated,
+    ReasoningDelta,
+    Syntax,
+    TextDelta,
+)
+from ds4ref.text.dsml_parser import DsmlParser, parse
+
+TC, TC_END = "<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"
+I_END, P_END = "</｜DSML｜invoke>", "</｜DSML｜parameter>"
+
+
+def I(name):  # noqa: E743  (the names of text.md 14.3)
+    return f'<｜DSML｜invoke name="{name}">'
+
+
+def P(name, string):
+    return f'<｜DSML｜parameter name="{name}" string="{string}">'
+
+
+def call(*body, name="a"):
+    """One call in a block."""
+    return f"\n\n{TC}\n{I(name)}\n" + "".join(part + "\n" for part in body) + f"{I_END}\n{TC_END}"
+
+
+def args(generated, index=0):
+    return json.loads(generated.calls[index].arguments)
+
+
+def value(parameter):
+    """Arguments of the one call whose one parameter is given as markup."""
+    got = parse(call(parameter), thinking=False)
+    assert got.complete and got.error is None
+    return got.calls[0].arguments
+
+
+# --- 14.3
+
+
+def test_31_reasoning_text_call():
+    body = f"{TC}\n{I('bash')}\n{P('command', 'true')}ls{P_END}\n{P('n', 'false')}10{P_END}\n{I_END}\n{TC_END}"
+    got = parse(f"reason</think>Text\n\n{body}", thinking=True)
+    assert (got.reasoning, got.content) == ("reason", "Text")
+    assert [(c.name, c.arguments) for c in got.calls] == [("bash", '{"command":"ls","n":10}')]
+    assert got.raw_block == f"\n\n{body}"
+    assert got.finish_reason("stop") == "tool_calls"
+
+
+def test_32_two_calls():
+    x = f'{P("x", "false")}{{"k": [1, "a b"]}}{P_END}'
+    got = parse(f"</think>\n\n{TC}\n{I('a')}\n{I_END}\n{I('b')}\n{x}\n{I_END}\n{TC_END}", thinking=True)
+    assert [(c.name, c.arguments) for c in got.calls] == [("a", "{}"), ("b", '{"x":{"k":[1,"a b"]}}')]
+
+
+def test_33_entities_are_not_decoded():
+    """D3: ds4 turns these into < > & " '; a model that writes HTML would be misquoted."""
+    body = "&lt;a&gt; &amp;&amp; &quot;q&quot; &apos;z&apos; &nbsp; & x"
+    assert json.loads(value(f"{P('s', 'true')}{body}{P_END}"))["s"] == body
+    assert json.loads(value(f"{P('s', 'false')}{body}{P_END}"))["s"] == body
+
+
+def test_33_only_the_own_closer_is_unescaped():
+    assert json.loads(value(f"{P('s', 'true')}a&lt;/｜DSML｜parameter>b{P_END}")) == {"s": f"a{P_END}b"}
+    assert json.loads(value(f"{P('s', 'true')}&amp;lt;/｜DSML｜parameter>{P_END}")) == {"s": "&lt;/｜DSML｜parameter>"}
+
+
+def test_34_missing_string_attribute():
+    assert value(f'<｜DSML｜parameter name="s">hello{P_END}') == '{"s":"hello"}'
+    assert value(f'<｜DSML｜parameter name="s">\n  a <b{P_END}') == '{"s":"\\n  a <b"}'
+
+
+def test_35_bad_json_becomes_a_string():
+    """D4: ds4 sends {} and so loses every argument of the call."""
+    assert value(f"{P('s', 'yes')}hello there{P_END}") == '{"s":"hello there"}'
+    assert value(f"{P('s', 'false')}{{'a': 1}}{P_END}") == '{"s":"{\'a\': 1}"}'
+    assert value(f"{P('s', 'false')}2024-01-31{P_END}") == '{"s":"2024-01-31"}'
+    assert value(f"{P('s', 'false')}NaN{P_END}") == '{"s":"NaN"}'
+    both = f"{P('ok', 'true')}v{P_END}\n{P('s', 'false')}[1,{P_END}"
+    assert value(both) == '{"ok":"v","s":"[1,"}'
+
+
+def test_36_empty_and_trailing_garbage():
+    assert value(f"{P('s', 'false')}{P_END}") == '{"s":null}'
+    assert value(f"{P('s', 'false')} \n{P_END}") == '{"s":null}'
+    assert value(f"{P('s', 'false')}[1, 2] zzz{P_END}") == '{"s":[1,2]}'
+    assert value(f"{P('s', 'false')} -1.50e3 {P_END}") == '{"s":-1.50e3}'
+
+
+def test_37_nested_parameters():
+    leaves = f"{P('old', 'true')}A{P_END}\n{P('n', 'false')}1{P_END}"
+    opener = '<｜DSML｜parameter name="edits">'
+    for closer in (P_END, ""):
+        assert value(f"{opener}\n{leaves}\n{closer}") == '{"edits":{"old":"A","n":1}}'
+    more = f"{opener}{leaves}{P_END}\n{P('z', 'true')}q{P_END}"
+    assert value(more) == '{"edits":{"old":"A","n":1},"z":"q"}'
+    one_level = f'{opener}<｜DSML｜parameter name="in">{P("x", "true")}1{P_END}{P_END}'
+    assert json.loads(value(one_level)) == {"edits": {"in": f"{P('x', 'true')}1"}}
+
+
+def test_38_first_bar_missing():
+    got = parse('<DSML｜tool_calls>\n<DSML｜invoke name="a">\n</DSML｜invoke>\n</DSML｜tool_calls>', thinking=False)
+    assert [(c.name, c.arguments) for c in got.calls] == [("a", "{}")] and got.content == ""
+
+
+def test_39_plain_xml():
+    text = 'hello <tool_calls><invoke name="a"><parameter name="p" string="true">v</parameter></invoke></tool_calls>'
+    got = parse(text, thinking=False)
+    assert got.content == "hello" and got.calls[0].arguments == '{"p":"v"}'
+    assert got.raw_block == text.removeprefix("hello")  # D8: with the blank
+
+
+MALFORMED = [
+    f"try\n\n{TC}\n<｜DSML｜invoke>\n{TC_END}",
+    f"try\n\n{TC}\n{I('a')}\nstray\n{I_END}\n{TC_END}",
+    f"try\n\n{TC}\n{I('a')}\n{I_END}\nstray{I('b')}\n{I_END}\n{TC_END}",
+    f"try\n\n{TC}\n{I('a')}\n{TC_END}",  # invoke not closed
+    f'try\n\n{TC}\n{I("a")}\n<｜DSML｜parameter string="true">x{P_END}\n{I_END}\n{TC_END}',
+    f"try\n\n{TC}\n{I('a>b')}\n{I_END}\n{TC_END}",  # > inside an attribute
+    f"try\n\n{TC}\n{I('')}\n{I_END}\n{TC_END}",
+    f'try\n\n{TC}\n{I("a")}\n<｜DSML｜parameter name="p">{P("x", "true")}1{P_END} stray{P_END}\n{I_END}\n{TC_END}',
+    f"try\n\n{TC}\n{I('a')}\n</invoke>\n{TC_END}",  # the wrong closer
+    f'try\n\n{TC}\n<｜DSML｜invoke name="{"x" * 20000}">\n{I_END}\n{TC_END}',
+]
+
+
+@pytest.mark.parametrize("text", MALFORMED)
+@pytest.mark.parametrize("engine", ["stop", "length"])
+def test_40_malformed_is_text(text, engine):
+    got = parse(text, thinking=False)
+    assert (got.content, got.calls, got.complete) == (text, (), False)
+    assert got.error and not got.unterminated
+    assert got.finish_reason(engine) == engine
+
+
+def test_40_unclosed_parameter_never_ends():
+    text = f"try\n\n{TC}\n{I('a')}\n{P('s', 'true')}x\n{I_END}\n{TC_END}"
+    got = parse(text, thinking=False)
+    assert (got.content, got.calls, got.unterminated) == (text, (), True)
+    assert (got.finish_reason("stop"), got.finish_reason("length")) == ("error", "length")
+    assert got.void_calls[0].name == "a"
+
+
+def test_40_reasoning_stays_reasoning():
+    """D6: one mapping for streams and whole answers; ds4 puts the think tags into content here."""
+    got = parse(f"why</think>{MALFORMED[0]}", thinking=True)
+    assert (got.reasoning, got.content) == ("why", MALFORMED[0])
+
+
+@pytest.mark.parametrize("space", ["", " ", "\n", "\n\n", "\n\n\n\n", " \t\r\n\v\f"])
+def test_41_42_exact_white_space(space):
+    """D8: ds4 keeps two newlines at most, so that such a turn does not replay byte for byte."""
+    got = parse(f"</think>T{space}{TC}\n{I('a')}\n{I_END}\n{TC_END}", thinking=True)
+    assert got.content == "T"
+    assert got.raw_block == f"{space}{TC}\n{I('a')}\n{I_END}\n{TC_END}"
+
+
+def test_43_unclosed_reasoning_is_reasoning():
+    """D6: ds4 returns it as content when not streaming and as reasoning when streaming."""
+    text = f"thinking forever {TC}\n{I('a')}\n{I_END}\n{TC_END}"
+    got = parse(text, thinking=True)
+    assert (got.reasoning, got.content, got.calls, got.thinking_closed) == (text, "", (), False)
+
+
+def test_44_calls_inside_reasoning_are_not_calls():
+    got = parse(f"x {TC} y</think>Final", thinking=True)
+    assert (got.reasoning, got.content, got.calls) == (f"x {TC} y", "Final", ())
+    stanza = call()
+    got = parse(f"x{stanza}</think>Final", thinking=True)
+    assert (got.reasoning, got.content, got.calls) == (f"x{stanza}", "Final", ())
+
+
+def test_45_first_closer_counts():
+    got = parse("a</think>b</think>c", thinking=True)
+    assert (got.reasoning, got.content) == ("a", "b</think>c")
+
+
+def test_leading_think_tag():
+    assert parse("<think>a</think>b", thinking=True).reasoning == "a"
+    got = parse("<think>a</think>b", thinking=False)
+    assert (got.reasoning, got.content) == ("a", "b")
+    assert parse("<thin", thinking=False).content == "<thin"
+    assert parse("<thin", thinking=True).reasoning == "<thin"
+    assert parse(" <think>a", thinking=False).content == " <think>a"
+
+
+def test_thinking_again_suspends_calls():
+    """D5: calls are looked for again after ``</think>``."""
+    got = parse(f"a</think>b<think>{call()}</think>c{call(name='real')}", thinking=True)
+    assert got.content == f"b<think>{call()}</think>c"
+    assert [c.name for c in got.calls] == ["real"]
+
+
+def test_46_only_the_first_block():
+    for tail in ("\ntrailing", call(name="second")):
+        got = parse(call() + tail, thinking=False)
+        assert [c.name for c in got.calls] == ["a"] and got.trailing == tail and got.raw_block == call()
+
+
+def test_47_empty_block():
+    got = parse(f"</think>\n\n{TC}\n{TC_END}", thinking=True)
+    assert (got.calls, got.content, got.finish_reason("stop")) == ((), "", "tool_calls")
+
+
+def test_48_duplicates_are_kept():
+    got = parse(call(f"{P('s', 'true')}1{P_END}", f"{P('s', 'true')}2{P_END}"), thinking=False)
+    assert got.calls[0].arguments == '{"s":"1","s":"2"}'
+
+
+def test_attributes_are_whole_words():
+    """D7: ds4 finds name=" inside filename="."""
+    got = parse(f'{TC}<｜DSML｜invoke filename="x" name="y">{I_END}{TC_END}', thinking=False)
+    assert got.calls[0].name == "y"
+    got = parse(
+        f'{TC}<｜DSML｜invoke\n name="a &lt;&quot;b&quot;&gt; &amp;amp;" x="name=">{I_END}{TC_END}', thinking=False
+    )
+    assert got.calls[0].name == 'a <"b"> &amp;'
+
+
+def test_without_tools_markup_is_text():
+    """D10"""
+    for thinking in (False, True):
+        got = parse("x</think>" * thinking + "hi" + call(), thinking, tools=False)
+        assert (got.content, got.calls, got.error) == ("hi" + call(), (), None)
+
+
+def test_earliest_opener_counts():
+    text = f'<tool_calls><invoke name="x"></invoke></tool_calls>{call()}'
+    assert [c.name for c in parse(text, thinking=False).calls] == ["x"]
+
+
+def test_lookalikes_are_text():
+    for text in ("<|DSML|tool_calls>", "<｜DSML｜tool_call>", "<｜dsml｜tool_calls>", "< tool_calls>", TC_END, I_END):
+        got = parse(f"a {text} b", thinking=False)
+        assert (got.content, got.error) == (f"a {text} b", None)
+
+
+def test_value_after_quotation():
+    got = parse(f"The tag {TC} starts a block. {TC}{TC} Now:{call()}", thinking=False)
+    assert got.content == f"The tag {TC} starts a block. {TC}{TC} Now:"
+    assert [c.name for c in got.calls] == ["a"] and got.error is None
+
+
+# --- 14.4
+
+
+def states(pieces, thinking=False):
+    parser = DsmlParser(thinking)
+    found = []
+    for piece in pieces:
+        parser.feed(piece)
+        found.append(parser.state)
+    return found
+
+
+O, ST, SB, JS, JT = (  # noqa: E741
+    Syntax.OUTSIDE,
+    Syntax.STRUCTURAL,
+    Syntax.STRING_BODY,
+    Syntax.JSON_STRUCTURAL,
+    Syntax.JSON_STRING,
+)
+
+
+def test_49_states():
+    steps = [
+        *[(piece, O) for piece in ("ok\n\n<", "｜DSML｜", "tool", "_c", "alls")],
+        (">\n", ST),
+        ("<｜DSML｜invoke nam", ST),
+        ('e="e">\n<｜DSML｜parameter name="p" string="true"', ST),
+        (">", SB),
+        ("hel", SB),
+        ("lo </", ST),
+        ("div>", SB),
+        ("<", SB),
+        ("b ", SB),
+        *[(piece, ST) for piece in ("</", "｜DSML｜", "parameter", ">\n")],
+        ('<｜DSML｜parameter name="q" string="false"', ST),
+        (">", JS),
+        ("[{", JS),
+        ('"', JT),
+        ("k</", JT),
+        ("\\", JT),
+        ('"', JT),
+        ('"', JS),
+        (":1}", JS),
+        ("]", JS),
+        ("<", JS),
+        ("/｜DSML｜", ST),
+        ("parameter>", ST),
+        ("\n</｜DSML｜invoke>\n</｜DSML｜tool_calls", ST),
+        (">", O),
+        (call(), O),
+    ]
+    assert states([piece for piece, _ in steps]) == [state for _, state in steps]
+    assert [state for state in Syntax if state.greedy] == [ST, JS]
+
+
+def test_50_defects_of_ds4():
+    """D5: a closing tag cut after its ``<`` is seen, quoting an opener makes nothing greedy."""
+    head = f"{TC}{I('e')}{P('p', 'true')}"
+    assert states([head, "abc<", "/｜DSML｜parameter>"]) == [SB, SB, ST]
+    assert states([f"quoted {TC}", " ", "example", "more"]) == [ST, ST, O, O]
+    assert states([f"quoted {TC}", " example", "</think>", f"{TC}", I("a")], thinking=True) == [O, O, O, ST, ST]
+
+
+def test_state_of_a_parameter_that_may_be_nested():
+    steps = [
+        (f'{TC}{I("e")}<｜DSML｜parameter name="p">', SB),
+        ("\n", SB),
+        ("<", SB),
+        ("｜DSML｜", ST),
+        ("parameter", ST),
+        (' name="x"', ST),
+        (">", SB),
+        (P_END, ST),
+    ]
+    assert states([piece for piece, _ in steps]) == [state for _, state in steps]
+
+
+def test_done():
+    parser = DsmlParser(False)
+    assert not parser.done
+    parser.feed(call()[:-1])
+    assert not parser.done
+    assert parser.feed(">")[-1] == Done()
+    assert parser.done and parser.feed("more") == []
+
+
+# --- 14.5, example 52
+
+
+def held(*pieces, tools=True):
+    parser = DsmlParser(False, tools)
+    shown = sum(len(e.text) for piece in pieces for e in parser.feed(piece) if isinstance(e, TextDelta))
+    return shown, parser
+
+
+def test_52_text_hold():
+    """ds4 also holds ``< 2`` back, up to 80 characters; here a ``<`` waits only while it can become a tag."""
+    assert held("Hello  ")[0] == 5
+    assert held("1 < 2")[0] == 5
+    assert held("1 <")[0] == 1
+    assert held("Hi\n\n<｜DSML")[0] == 2
+    assert held("Hello  ", tools=False)[0] == 7
+    for text in ("Hello  ", "1 < 2", "1 <", "Hi\n\n<｜DSML"):
+        _, parser = held(text)
+        parser.finish()
+        assert parser.result.content == text
+
+
+# --- independence from the cuts
+
+CORPUS = [
+    f"why <b</think>Text <i> 1 < 2 \n\n{TC}\n{I('bash')}\n{P('c', 'true')}a </b> &lt;/｜DSML｜x "
+    f'&amp;lt;/｜DSML｜parameter>é😀</{P_END}\n{P("n", "false")} {{"k": [1, "</x \\" "]}} {P_END}\n{I_END}\n{I("b")}{I_END}\n{TC_END} tail',
+    f'<think>a</think>b <think>{TC}</think> {TC} no {TC}\n\n<｜DSML｜parameter> <tool_calls>\n<invoke name="x">'
+    f'<parameter name="p"> <parameter name="q">1</parameter> <parameter name="r" string="false">[</parameter>'
+    "</invoke></tool_calls>",
+    f"a</think>{call(P('x', 'false') + P_END, '<｜DSML｜parameter name=' + chr(34) + 'y' + chr(34) + '> z' + P_END)}",
+    '</think>  <DSML｜tool_calls> <DSML｜invoke name="a"> <DSML｜parameter name="p" string="true"></DSML｜parameter>',
+    "unclosed <think> </thin",
+    *MALFORMED[:-1],
+]
+
+
+def joined(events):
+    """Events with neighbouring deltas of one kind put together."""
+    out = []
+    for event in events:
+        last = out[-1] if out else None
+        if type(event) is type(last) and isinstance(event, (TextDelta, ReasoningDelta)):
+            out[-1] = type(event)(last.text + event.text)
+        elif isinstance(event, ArgumentsDelta) and isinstance(last, ArgumentsDelta):
+            assert event.index == last.index
+            out[-1] = ArgumentsDelta(event.index, last.fragment + event.fragment)
+        else:
+            out.append(event)
+    return out
+
+
+def run(pieces, thinking, tools=True):
+    parser = DsmlParser(thinking, tools)
+    events = [event for piece in pieces for event in parser.feed(piece)]
+    return joined([*events, *parser.finish()]), parser.result
+
+
+def check_events(events, result: Generated):
+    """The events tell the same story as the result."""
+    assert "".join(e.text for e in events if isinstance(e, TextDelta)) == result.content
+    assert "".join(e.text for e in events if isinstance(e, ReasoningDelta)) == result.reasoning
+    names = [e.name for e in events if isinstance(e, CallStart)]
+    streamed = {e.index: "" for e in events if isinstance(e, CallStart)}
+    for e in events:
+        if isinstance(e, ArgumentsDelta):
+            streamed[e.index] += e.fragment
+    calls = result.calls if result.error is None else result.void_calls
+    assert [(c.name, c.arguments) for c in calls] == list(zip(names, streamed.values(), strict=True))
+    assert (Done() in events) == result.complete
+    assert [e.reason for e in events if isinstance(e, Failed)] == ([result.error] if result.error else [])
+    for index, c in enumerate(result.calls):
+        assert CallEnd(index) in events
+        json.loads(c.arguments)
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+@pytest.mark.parametrize("text", CORPUS)
+def test_cut_at_every_byte(text, thinking):
+    data = text.encode()
+    for tools in (False, True):
+        whole = run([text], thinking, tools)
+        check_events(*whole)
+        for cut in range(len(data) + 1):
+            assert run([data[:cut], data[cut:]], thinking, tools) == whole
+        assert run([data[i : i + 1] for i in range(len(data))], thinking, tools) == whole
+        assert run(list(text), thinking, tools) == whole
+
+
+@pytest.mark.parametrize("text", CORPUS)
+def test_truncated_at_every_byte(text):
+    """seeds.md H10: no exception, nothing lost, and calls only from closed blocks."""
+    data = text.encode()
+    for cut in range(len(data)):
+        events, result = run([data[:cut]], thinking=True)
+        check_events(events, result)
+        assert result.complete or not result.calls
+
+
+ATOMS = st.sampled_from(
+    [
+        TC,
+        TC_END,
+        I("a"),
+        I_END,
+        P("s", "true"),
+        P("j", "false"),
+        '<｜DSML｜parameter name="n">',
+        P_END,
+        "<tool_calls>",
+        "</tool_calls>",
+        '<invoke name="x">',
+        "</invoke>",
+        "<think>",
+        "</think>",
+        "&lt;/｜DSML｜parameter>",
+        "&amp;",
+        "lt;",
+        "&",
+        "<",
+        "</",
+        "｜DSML｜",
+        "\n",
+        "\n\n",
+        " ",
+        "text",
+        '{"k": "v"}',
+        '"',
+        "\\",
+        "1",
+        "é",
+    ]
+)
+
+
+@given(st.lists(ATOMS, max_size=25).map("".join), st.booleans(), st.randoms(use_true_random=False))
+def test_random_text_cut_at_random(text, thinking, rng: random.Random):
+    whole = run([text], thinking)
+    check_events(*whole)
+    data = text.encode()
+    cuts = sorted(rng.randrange(len(data) + 1) for _ in range(rng.randrange(6)))
+    pieces = [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+    assert run(pieces, thinking) == whole
+    result = whole[1]
+    prefix = "<think>" * text.startswith("<think>")
+    if thinking or prefix:
+        prefix += result.reasoning + "</think>" * result.thinking_closed
+    assert prefix + result.content + result.raw_block + result.trailing == text  # nothing is lost
+
+
+@given(st.lists(ATOMS, max_size=25))
+def test_state_does_not_depend_on_the_pieces(atoms):
+    """The state after a text is a property of the text."""
+    text = "".join(atoms)
+    assert states([text]) == [states(list(text))[-1] if text else Syntax.OUTSIDE]
+
+
+@given(st.binary())
+def test_any_bytes(data):
+    parser = DsmlParser(False)
+    for byte in data:
+        parser.feed(bytes([byte]))
+    parser.finish()
+    assert parser.result.content == data.decode("utf-8", "replace")
+
+
+def test_lone_surrogates_are_replaced():
+    got = parse(call(f"{P('s', 'true')}\ud800{P_END}") + "\udfff", thinking=False)
+    assert got.calls[0].arguments == '{"s":"\ufffd"}' and got.trailing == "\ufffd"
+
+
+def test_long_inputs_take_linear_time():
+    import time
+
+    size = 200_000
+    texts = [
+        " " * size + "x",
+        "<" * size,
+        f"{TC} x " * (size // 20),
+        "<think></think>" * (size // 10),
+        call(f"{P('s', 'true')}{'&lt;/' * size}{P_END}"),
+        call(f"{P('s', 'false')}[{'1, ' * size}1]{P_END}"),
+        TC + (I("a") + I_END) * (size // 40) + TC_END,
+    ]
+    for text in texts:
+        start = time.perf_counter()
+        parse(text, thinking=False)
+        assert time.perf_counter() - start < 3, text[:40]
+        start = time.perf_counter()
+        run([text[i : i + 50] for i in range(0, len(text), 50)], thinking=False)
+        assert time.perf_counter() - start < 10, text[:40]

@@ -76,6 +76,11 @@ class Engine:
         """Every dimension of the model."""
         return self.model.shape
 
+    @property
+    def threads(self) -> int:
+        """Threads the backend computes with."""
+        return self.model.ops.threads()
+
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """Built from the file's vocabulary on first use."""

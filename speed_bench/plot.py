@@ -1,0 +1,167 @@
+"""Speed curves: one or several CSVs to one figure, as SVG, PNG or PDF by the output's suffix.
+
+Prefill belongs to the left axis, decode to the right one; both start at zero, and each axis wears the colour of its
+curves (blue and vermilion, which colour-blind readers can tell apart). Curves are labelled where they end. The same
+input gives the same bytes.
+
+    ds4-bench plot results/m3.csv -o m3.svg --title "M3 Max"
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ds4ref.errors import DataError, UsageError
+
+from .results import Point, read_points
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PREFILL, DECODE, INK, GRID = "#0072B2", "#C44601", "#333333", "#DDDDDD"
+STYLES = ("-", "--", "-.", ":")
+SUFFIXES = (".svg", ".png", ".pdf")
+
+
+def default_output(path: str | os.PathLike[str]) -> Path:
+    """``dir/name.csv`` -> ``dir/name_ts.svg``."""
+    path = Path(path)
+    return path.with_name(path.stem + "_ts.svg")
+
+
+def check_suffix(path: str | os.PathLike[str]) -> None:
+    """UsageError unless a plot can be written to a file of this name."""
+    if Path(path).suffix.lower() not in SUFFIXES:
+        raise UsageError(f"cannot plot to {path}: the name must end in {', '.join(SUFFIXES)}")
+
+
+def default_title(*paths: str | os.PathLike[str]) -> str:
+    """``m3_max.csv`` -> ``M3 Max t/s`` (tools.md 2); several are joined by commas."""
+    return ", ".join(_words(Path(path).stem) for path in paths) + " t/s"
+
+
+def _words(stem: str) -> str:
+    words = re.split(r"[ _-]+", stem)
+    return " ".join(word.upper() if re.fullmatch(r"m[0-9]+", word) else word.capitalize() for word in words)
+
+
+def tick(value: float) -> str:
+    """Tick label: thousands with a ``k``."""
+    return f"{value / 1000:g}k" if abs(value) >= 1000 else f"{value:g}"
+
+
+def plot(
+    sources: Sequence[str | os.PathLike[str]],
+    outputs: Sequence[str | os.PathLike[str]] = (),
+    title: str | None = None,
+    size: tuple[int, int] = (960, 540),
+) -> list[Path]:
+    """Draw ``sources`` into every one of ``outputs`` (default: an SVG beside the first source); returns the files.
+
+    ``size`` in pixels (PNGs get twice as many, for sharp screens). Raises DataError for bad data or a file that
+    cannot be written, UsageError for an output whose suffix is unknown.
+    """
+    files = [Path(output) for output in outputs] or [default_output(sources[0])]
+    for file in files:
+        check_suffix(file)
+    curves = [(Path(source).stem, read_points(source)) for source in sources]
+    figure = draw(curves, title or default_title(*sources), size)
+    for file in files:
+        _save(figure, file)
+    return files
+
+
+def draw(curves: Sequence[tuple[str, list[Point]]], title: str, size: tuple[int, int]) -> Figure:
+    """The figure for named curves. Imports matplotlib, which takes half a second."""
+    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    with matplotlib.rc_context({"font.size": 11, "font.family": "sans-serif", "axes.edgecolor": INK}):
+        figure = Figure(figsize=(size[0] / 96, size[1] / 96), dpi=96, layout="constrained")
+        left = figure.add_subplot()
+        right = left.twinx()
+        left.set_title(title, fontsize=15, fontweight="bold", loc="left", color=INK, pad=12)
+        left.set_xlabel("context (tokens)", color=INK)
+        left.set_ylabel("prefill (tokens/s)", color=PREFILL)
+        right.set_ylabel("decode (tokens/s)", color=DECODE)
+        for index, (_, points) in enumerate(curves):
+            _line(left, points, "prefill_tps", PREFILL, index)
+            _line(right, points, "gen_tps", DECODE, index)
+        left.set_xlim(0, 1.02 * max(point.ctx for _, points in curves for point in points))
+        for axes, name, colour in ((left, "prefill_tps", PREFILL), (right, "gen_tps", DECODE)):
+            axes.set_ylim(0, 1.12 * max(getattr(p, name) for _, points in curves for p in points) or 1.0)
+            axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
+            axes.tick_params(axis="y", colors=colour, length=0)
+            axes.spines[["top", "left", "right"]].set_visible(False)
+        left.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 4, 5, 8, 10]))
+        left.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
+        left.tick_params(axis="x", colors=INK)
+        left.grid(axis="y", color=GRID, linewidth=0.8)
+        left.set_axisbelow(True)
+        _labels(left, right, curves)
+    return figure
+
+
+def _line(axes: Axes, points: list[Point], name: str, colour: str, index: int) -> None:
+    marker = "o" if len(points) <= 40 else ""
+    axes.plot(
+        [point.ctx for point in points],
+        [getattr(point, name) for point in points],
+        color=colour,
+        linewidth=2.2,
+        linestyle=STYLES[index % len(STYLES)],
+        marker=marker,
+        markersize=4,
+        markerfacecolor=colour if name == "prefill_tps" else "white",
+        clip_on=False,
+    )
+
+
+def _labels(left: Axes, right: Axes, curves: Sequence[tuple[str, list[Point]]]) -> None:
+    """A name on every curve, on the side of it that faces away from the other kind, so that none is crossed."""
+    several = len(curves) > 1
+    for name, points in curves:
+        at = min(points, key=lambda point: abs(point.ctx - points[-1].ctx / 2))
+        heights = {
+            "prefill": at.prefill_tps / left.get_ylim()[1],
+            "decode": at.gen_tps / right.get_ylim()[1],
+        }
+        above = max(heights, key=lambda kind: heights[kind])
+        for kind, axes, value, colour in (
+            ("prefill", left, at.prefill_tps, PREFILL),
+            ("decode", right, at.gen_tps, DECODE),
+        ):
+            up = kind == above
+            axes.annotate(
+                f"{kind}, {name}" if several else kind,
+                (at.ctx, value),
+                xytext=(0, 9 if up else -9),
+                textcoords="offset points",
+                ha="center",
+                va="bottom" if up else "top",
+                color=colour,
+                fontweight="bold",
+            )
+
+
+def _save(figure: Figure, file: Path) -> None:
+    import matplotlib
+
+    from ds4ref.cli.common import atomic_output
+
+    kind = file.suffix[1:].lower()
+    # No date and a fixed salt for the ids inside: the same data gives the same file.
+    stamp = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[kind]
+    with matplotlib.rc_context({"svg.hashsalt": "ds4-bench", "svg.fonttype": "none"}):
+        try:
+            with atomic_output(str(file)) as out:
+                figure.savefig(out, format=kind, metadata=stamp, dpi=192 if kind == "png" else 96)
+        except OSError as error:
+            raise DataError(f"cannot write {file}: {error.strerror or error}") from None

@@ -1,0 +1,176 @@
+"""The measurement: one fixed token sequence, walked to deeper and deeper frontiers (tools.md 1.4).
+
+At each frontier two windows are timed on a monotonic clock. Prefill: from the previous frontier to this one, output
+head included. Decode: ``gen_tokens`` greedy steps that may not pick EOS, choice of the token included. Between them
+the session is remembered in a snapshot and afterwards restored, both outside the windows, so every row measures its
+own depth and nothing else. Text processing, printing and warm-up are outside, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ds4ref.errors import Cancelled, Ds4Error, SessionError
+
+WARMUP_PREFILL, WARMUP_DECODE = 64, 4
+
+# The lowest logit a token may be chosen for: below it lie masked and broken ones.
+_FLOOR = -1e30
+
+
+class SweepError(SessionError):
+    """The engine failed under measurement; the message names the frontier."""
+
+
+class Timeline(Protocol):
+    """What a sweep needs of a session."""
+
+    ctx: int
+
+    @property
+    def pos(self) -> int: ...
+    @property
+    def logits(self) -> Any: ...
+    def sync(
+        self,
+        tokens: Sequence[int],
+        progress: Callable[[int, int], None] | None = None,
+        cancel: Callable[[], bool] | None = None,
+    ) -> None: ...
+    def eval(self, token: int) -> Any: ...
+    def argmax(self, exclude: int | None = None) -> int: ...
+    def snapshot(self) -> Any: ...
+    def restore(self, snapshot: Any) -> None: ...
+    def payload_bytes(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Row:
+    """One frontier. Times in seconds; ``steps_s`` has one entry for every generated token."""
+
+    ctx_tokens: int
+    prefill_tokens: int
+    prefill_s: float
+    steps_s: tuple[float, ...]
+    kvcache_bytes: int
+    ids: tuple[int, ...]
+
+    @property
+    def gen_tokens(self) -> int:
+        """Generated tokens."""
+        return len(self.steps_s)
+
+    @property
+    def prefill_tps(self) -> float:
+        """Tokens per second of this interval's prefill."""
+        return _rate(self.prefill_tokens, self.prefill_s)
+
+    @property
+    def gen_tps(self) -> float:
+        """Tokens per second of decode, the first step included."""
+        return _rate(self.gen_tokens, sum(self.steps_s))
+
+    @property
+    def gen_first_ms(self) -> float:
+        """The first decode step: it finds the caches cold."""
+        return 1e3 * self.steps_s[0] if self.steps_s else 0.0
+
+    @property
+    def gen_steady_tps(self) -> float:
+        """Tokens per second of decode without the first step."""
+        return _rate(self.gen_tokens - 1, sum(self.steps_s[1:]))
+
+    @property
+    def gen_digest(self) -> str:
+        """Twelve hexadecimal digits that tell whether two runs decoded the same tokens."""
+        ids = array("I", self.ids)
+        return hashlib.sha256(ids.tobytes()).hexdigest()[:12]
+
+
+def _rate(count: int, seconds: float) -> float:
+    return count / seconds if seconds > 0 else 0.0
+
+
+def sweep(
+    session: Timeline,
+    tokens: Sequence[int],
+    depths: Iterable[int],
+    gen_tokens: int,
+    eos: int,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    cancel: Callable[[], bool] = lambda: False,
+) -> Iterator[Row]:
+    """One row for every depth, as soon as it is measured.
+
+    ``progress`` gets (tokens done, tokens in all) between windows and prefill chunks. When ``cancel`` turns true,
+    Cancelled is raised; rows that came out before are complete. Any failure of the engine is a SweepError.
+    """
+    clock = time.perf_counter
+    tokens, depths, previous = list(tokens), list(depths), 0
+    last = depths[-1] if depths else 0
+    for depth in depths:
+        prefix = tokens[:depth]
+        with _failing(f"prefill to {depth} failed"):
+            start = clock()
+            session.sync(prefix, progress=_absolute(progress, last), cancel=cancel)
+            prefill_s = clock() - start
+        with _failing(f"snapshot at {depth} failed"):
+            snapshot = session.snapshot()
+            payload = session.payload_bytes()
+        ids, steps = decode(session, depth, gen_tokens, eos, cancel)
+        with _failing(f"restore at {depth} failed"):
+            session.restore(snapshot)
+        yield Row(depth, depth - previous, prefill_s, tuple(steps), payload, tuple(ids))
+        previous = depth
+
+
+def decode(
+    session: Timeline, depth: int, count: int, eos: int, cancel: Callable[[], bool] = lambda: False
+) -> tuple[list[int], list[float]]:
+    """``count`` greedy steps that never pick EOS: the tokens, and the seconds each step took."""
+    clock, ids, steps = time.perf_counter, [], []
+    for _ in range(count):
+        if cancel():
+            raise Cancelled(f"stopped while decoding at {depth}")
+        if session.pos + 1 >= session.ctx:
+            raise SweepError(f"generation would exceed allocated context at frontier {depth}")
+        with _failing(f"decode at frontier {depth} failed"):
+            start = clock()
+            token = session.argmax(exclude=eos)
+            if not session.logits[token] > _FLOOR:
+                raise SweepError(f"failed to choose non-EOS token at frontier {depth}")
+            session.eval(token)
+            steps.append(clock() - start)
+        ids.append(token)
+    return ids, steps
+
+
+def warm_up(session: Timeline, tokens: Sequence[int], eos: int) -> None:
+    """Touch code and weights once, on a session that is thrown away: the first row is to measure, not to load."""
+    session.sync(list(tokens[: min(WARMUP_PREFILL, session.ctx - WARMUP_DECODE - 1)]))
+    decode(session, 0, WARMUP_DECODE, eos)
+    session.restore(session.snapshot())
+
+
+def _absolute(progress: Callable[[int, int], None] | None, last: int) -> Callable[[int, int], None] | None:
+    return None if progress is None else lambda done, total: progress(done, last)
+
+
+class _failing:
+    """Name what was going on in whatever goes wrong inside; a wish to stop passes through."""
+
+    def __init__(self, what: str):
+        self.what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: object) -> None:
+        if isinstance(error, (Ds4Error, MemoryError)) and not isinstance(error, (Cancelled, SweepError)):
+            raise SweepError(f"{self.what}: {str(error) or 'not enough memory'}") from error

@@ -1,0 +1,33 @@
+"""The sweep as a table for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import IO, Any
+
+from .sweep import Row
+
+
+def print_table(rows: Sequence[Row], facts: dict[str, Any], file: IO[str] | None = None) -> None:
+    """Depths, speeds and snapshot sizes on ``file`` (stdout), headed by what was measured on what."""
+    from rich.console import Console
+    from rich.table import Table
+
+    model, machine = facts["model"], facts["machine"]
+    table = Table(
+        title=f"{model['name'] or model['file']} · backend {facts['backend']}, numerics {facts['numerics']}",
+        caption=f"{facts['threads']} thread(s) on {machine['cpu']}, {machine['cores']} cores",
+        title_justify="left",
+        caption_justify="left",
+    )
+    for heading in ("context", "prefill t/s", "decode t/s", "first ms", "session MiB"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(
+            f"{row.ctx_tokens:,}",
+            f"{row.prefill_tps:,.1f}",
+            f"{row.gen_tps:,.1f}",
+            f"{row.gen_first_ms:.2f}",
+            f"{row.kvcache_bytes / 2**20:,.2f}",
+        )
+    Console(file=file, highlight=False).print(table)

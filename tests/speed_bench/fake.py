@@ -1,0 +1,104 @@
+"""An engine without weights on a clock of its own: every operation takes an exactly known time."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from ds4ref import sampling
+from ds4ref.errors import Cancelled
+from ds4ref.nano.recipe import NANO
+from ds4ref.weights.gguf import GGUFFile
+
+PREFILL_S, EVAL_S, PICK_S, SNAPSHOT_S, RESTORE_S = 0.25, 0.5, 0.125, 1000.0, 5000.0
+
+
+class Clock:
+    """Seconds that pass only when somebody says so."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class FakeSession:
+    """Predicts a fixed function of the position; EOS always looks best. Keeps a log of what it was asked."""
+
+    def __init__(self, clock: Clock, ctx: int, eos: int = 1, vocab: int = 50):
+        self.clock, self.ctx, self.eos, self.vocab = clock, ctx, eos, vocab
+        self.tokens: list[int] = []
+        self.log: list[tuple] = []
+        self.fail: dict[str, Exception] = {}
+        self.dead = False
+
+    @property
+    def pos(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def logits(self) -> np.ndarray:
+        if self.dead:
+            return np.full(self.vocab, np.nan, np.float32)
+        logits = np.zeros(self.vocab, np.float32)
+        logits[2 + (3 * self.pos) % (self.vocab - 2)] = 5
+        logits[self.eos] = 9
+        return logits
+
+    def _called(self, name: str, *details, seconds: float) -> None:
+        self.log.append((name, *details))
+        if name in self.fail:
+            raise self.fail[name]
+        self.clock.now += seconds
+
+    def sync(self, tokens, progress=None, cancel=None) -> None:
+        assert tokens[: self.pos] == self.tokens, "the live tokens must be a prefix: nothing is computed twice"
+        if cancel and cancel():
+            raise Cancelled("stopped")
+        self._called("sync", self.pos, len(tokens), seconds=PREFILL_S * (len(tokens) - self.pos))
+        self.tokens = list(tokens)
+        if progress:
+            progress(len(tokens), len(tokens))
+
+    def argmax(self, exclude=None) -> int:
+        self.clock.now += PICK_S
+        return sampling.argmax(self.logits, exclude)
+
+    def eval(self, token: int) -> np.ndarray:
+        self._called("eval", token, seconds=EVAL_S)
+        self.tokens.append(token)
+        return self.logits
+
+    def snapshot(self):
+        self._called("snapshot", seconds=SNAPSHOT_S)
+        return list(self.tokens)
+
+    def restore(self, snapshot) -> None:
+        self._called("restore", seconds=RESTORE_S)
+        self.tokens = list(snapshot)
+
+    def payload_bytes(self) -> int:
+        return 1000 + 10 * self.pos
+
+
+class FakeEngine:
+    """What the command needs of an engine, on the embedded model's vocabulary."""
+
+    def __init__(self, path, clock: Clock, **options):
+        self.path, self.clock, self.options = path, clock, options
+        self.backend, self.threads, self.shape = options["backend"], options["threads"] or 2, NANO
+        self.model = SimpleNamespace(numerics=SimpleNamespace(name=options["numerics"]))
+        self.gguf = GGUFFile.open(path)
+        self.sessions: list[FakeSession] = []
+
+    def session(self, ctx: int) -> FakeSession:
+        self.sessions.append(FakeSession(self.clock, ctx))
+        return self.sessions[-1]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc) -> None:
+        self.gguf.close()

@@ -1,0 +1,180 @@
+"""Who may import whom (design of the rooms: CONTRIBUTING.md), and what may not be imported early."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("ds4ref", "kernels", "speed_bench", "eval", "test_vectors", "reports", "benchmarks")
+TOOLS = ("speed_bench", "eval", "test_vectors", "reports")
+
+# What a tool may use of ds4ref. Tensors (model, weights.tensors), caches (session) and files (shape aside, the
+# vocabulary is read through weights.gguf) belong to the engine; a tool measures it from outside.
+OPEN_TO_TOOLS = (
+    "ds4ref",
+    "ds4ref.backends",
+    "ds4ref.cli",
+    "ds4ref.engine",
+    "ds4ref.errors",
+    "ds4ref.files",
+    "ds4ref.generate",
+    "ds4ref.nano",
+    "ds4ref.numerics",
+    "ds4ref.sampling",
+    "ds4ref.shape",
+    "ds4ref.targets",
+    "ds4ref.text",
+    "ds4ref.weights.gguf",
+)
+
+
+def imports(path: Path) -> set[str]:
+    """Absolute dotted names of every module imported anywhere in a file, functions included."""
+    package = path.relative_to(ROOT).with_suffix("").parts[:-1]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = list(package[: len(package) - node.level + 1]) if node.level else []
+            module = ".".join(base + ([node.module] if node.module else []))
+            # `from package import module` imports the module, too.
+            found |= {f"{module}.{a.name}" if _is_module(module, a.name) else module for a in node.names}
+    return found
+
+
+def _is_module(package: str, name: str) -> bool:
+    folder = ROOT.joinpath(*package.split("."))
+    return folder.joinpath(name + ".py").is_file() or folder.joinpath(name, "__init__.py").is_file()
+
+
+def graph() -> dict[str, set[str]]:
+    """Our modules and the modules of ours that each one imports."""
+    edges = {}
+    for room in ROOMS:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            edges[name] = {other for other in imports(path) if other.split(".")[0] in ROOMS}
+    return edges
+
+
+GRAPH = graph()
+
+
+def within(name: str, packages) -> bool:
+    return any(name == package or name.startswith(package + ".") for package in packages)
+
+
+def test_the_graph_is_not_empty():
+    assert "kernels" in {target.split(".")[0] for target in GRAPH["ds4ref.weights.container"]}
+    assert "ds4ref.errors" in GRAPH["speed_bench.results"]
+    assert "kernels.formats.format" in GRAPH["kernels.formats.q8_0"], "relative imports are resolved"
+
+
+@pytest.mark.parametrize("module", sorted(GRAPH))
+def test_import_order(module):
+    room, used = module.split(".")[0], GRAPH[module]
+    foreign = {name for name in used if name.split(".")[0] != room}
+    if room == "kernels":
+        assert not foreign, "kernels imports nothing of ours"
+    elif room == "ds4ref":
+        assert within_all(foreign, ("kernels",)), "ds4ref imports kernels only"
+    elif room in TOOLS:
+        allowed = OPEN_TO_TOOLS + (TOOLS if room == "reports" else ())
+        closed = {name for name in foreign if name == "ds4ref.weights" or not _open(name, allowed)}
+        assert not closed, f"{room} reaches behind the engine"
+
+
+def within_all(names, packages) -> bool:
+    return all(within(name, packages) for name in names)
+
+
+def _open(name: str, allowed) -> bool:
+    return name == "ds4ref" or within(name, [package for package in allowed if package != "ds4ref"])
+
+
+def test_backends_do_not_know_each_other():
+    for module, used in GRAPH.items():
+        for one, other in (("cpu", "cuda"), ("cuda", "cpu"), ("reference", "cpu"), ("reference", "cuda")):
+            if within(module, [f"kernels.{one}"]):
+                assert not any(within(name, [f"kernels.{other}"]) for name in used), module
+        if within(module, ["kernels.formats"]):
+            assert within_all({n for n in used if n.startswith("kernels")}, ["kernels.formats"]), module
+
+
+def fresh(code: str, path: str | None = None) -> str:
+    """The output of a new interpreter, which must end well."""
+    env = {**os.environ, "PYTHONPATH": path or str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+LOADED = "import sys; print(sorted({'numba', 'llvmlite', 'pandas', 'matplotlib', 'scipy', 'torch'} & set(sys.modules)))"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import ds4ref",
+        "import kernels.formats",
+        "import ds4ref.weights.gguf, ds4ref.weights.tensors, ds4ref.shape",
+        "import ds4ref.cli.ds4",
+        "import ds4ref.nano.recipe, ds4ref.nano.cache",
+        "import speed_bench.cli, speed_bench.sweep, speed_bench.results, speed_bench.plot, speed_bench.facts",
+        "import ds4ref.engine",
+    ],
+)
+def test_light_modules_stay_light(statement):
+    assert fresh(f"{statement}\n{LOADED}") == "[]"
+
+
+@pytest.mark.parametrize("module", ["ds4ref.cli.ds4", "speed_bench.cli"])
+def test_help_imports_neither_numba_nor_pandas(module):
+    code = (
+        f"import contextlib, io, {module} as m\nwith contextlib.redirect_stdout(io.StringIO()):\n"
+        "    assert m.main(['--help']) == 0\n"
+    )
+    assert fresh(code + LOADED) == "[]"
+
+
+def test_inspect_imports_neither_numba_nor_pandas(nano_path):
+    code = (
+        "import contextlib, io, ds4ref.cli.ds4 as m\nwith contextlib.redirect_stdout(io.StringIO()):\n"
+        f"    assert m.main(['--inspect', {nano_path!r}]) == 0\n"
+    )
+    assert fresh(code + LOADED) == "[]"
+
+
+def test_every_module_can_be_imported_alone():
+    """No module depends on another one having been imported before it."""
+    modules = [m for m in GRAPH if m.split(".")[0] in ("ds4ref", "speed_bench") and not m.endswith("__main__")]
+    code = f"""
+import importlib, os, numpy, tokenizers  # what is slow to import and not ours
+for module in {modules!r}:
+    if not os.fork():
+        try:
+            importlib.import_module(module)
+        except BaseException as error:
+            print(f"{{module}}: {{error!r}}", flush=True)
+        os._exit(0)
+    os.wait()
+"""
+    assert fresh(code) == ""
+
+
+@pytest.mark.oracle
+def test_a_folder_named_kernels_does_transformers_no_harm():
+    """transformers looks for an optional package of this name; ours must not be taken for it."""
+    code = (
+        "import kernels, transformers\n"
+        "from transformers import DeepseekV4Config, DeepseekV4ForCausalLM\n"
+        "assert kernels.__file__.startswith(ROOT)\n"
+        "print(DeepseekV4ForCausalLM.__name__)"
+    )
+    assert fresh(f"ROOT = {str(ROOT)!r}\n" + code).splitlines()[-1] == "DeepseekV4ForCausalLM"

@@ -17,7 +17,10 @@ help: ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
 run: $(VENV)/.run ## measure the embedded model: a context sweep, its CSV and its plot in ./out
-	@$(VENV)/bin/ds4-bench --demo $(OUT)
+	@mkdir -p $(OUT)
+	@$(VENV)/bin/ds4-bench -m "$$($(PY) -m ds4ref.nano path)" \
+		--ctx-start 256 --ctx-max 4096 --step-incr 256 --gen-tokens 64 \
+		--csv $(OUT)/embedded_model.csv --plot $(OUT)/embedded_model.svg --plot $(OUT)/embedded_model.png
 
 test: $(VENV)/.test ## run the test suite (without the oracle, peer, GPU and slow tests)
 	@$(PY) -m pytest -q
@@ -31,9 +34,10 @@ oracle: $(VENV)/.oracle ## compare with Hugging Face transformers (installs torc
 	@$(PY) -m pytest -q -m oracle
 
 bench: $(VENV)/.run ## sweep a slice of Flash with real dimensions: 4 layers, 8 experts, 0.9 GB in the cache
+	@mkdir -p $(OUT)
 	@$(VENV)/bin/ds4-bench -m "$$($(PY) -m ds4ref.nano slice --layers 4 --experts 8)" \
-		--ctx-start 256 --ctx-max 1024 --step-incr 256 --gen-tokens 32 --csv $(OUT)/slice.csv
-	@$(VENV)/bin/ds4-bench plot $(OUT)/slice.csv
+		--ctx-start 256 --ctx-max 1024 --step-incr 256 --gen-tokens 32 \
+		--csv $(OUT)/flash_slice.csv --plot $(OUT)/flash_slice.svg
 
 clean: ## remove the environment and everything generated in the tree
 	rm -rf $(VENV) $(OUT) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

@@ -7,7 +7,8 @@ one expression whose classes leave out what the earlier passes took. (The passes
 `tokenizers` library: its regex engine gives up inside a run of ten million spaces. This one is linear.)
 
 ``split_ds4`` is what ds4 does: rules on bytes, where every byte above 0x7F counts as a letter. The two agree on ASCII
-text, except that the public form leaves a run of several control characters in one piece and ds4 cuts it up.
+text but for control characters that are no white space: the public form keeps a run of them in one piece where ds4 cuts
+it up, and takes the last blank away from a run of blanks before them.
 """
 
 from __future__ import annotations

@@ -369,7 +369,8 @@ def test_52_text_hold():
 
 CORPUS = [
     f"why <b</think>Text <i> 1 < 2 \n\n{TC}\n{I('bash')}\n{P('c', 'true')}a </b> &lt;/｜DSML｜x "
-    f'&amp;lt;/｜DSML｜parameter>é😀</{P_END}\n{P("n", "false")} {{"k": [1, "</x \\" "]}} {P_END}\n{I_END}\n{I("b")}{I_END}\n{TC_END} tail',
+    f'&amp;lt;/｜DSML｜parameter>é😀</{P_END}\n{P("n", "false")} {{"k": [1, "</x \\" "]}} {P_END}'
+    f"\n{I_END}\n{I('b')}{I_END}\n{TC_END} tail",
     f'<think>a</think>b <think>{TC}</think> {TC} no {TC}\n\n<｜DSML｜parameter> <tool_calls>\n<invoke name="x">'
     f'<parameter name="p"> <parameter name="q">1</parameter> <parameter name="r" string="false">[</parameter>'
     "</invoke></tool_calls>",

@@ -72,6 +72,8 @@ def test_control_characters_are_the_one_ascii_difference():
     assert split_unicode("\0\0!") == ["\0\0", "!"]
     assert ds4("\0\0!") == ["\0", "\0", "!"]
     assert split_unicode("\0\0a") == ds4("\0\0a") == ["\0", "\0a"]
+    assert split_unicode(" \t\0") == [" ", "\t", "\0"]
+    assert ds4(" \t\0") == [" \t", "\0"]
 
 
 @given(st.text())

@@ -17,7 +17,7 @@ import pytest
 from ds4ref.errors import ModelFileError
 from ds4ref.shape import ModelShape
 from ds4ref.weights.container import TensorSpec
-from ds4ref.weights.gguf import GGUFFile
+from ds4ref.weights.gguf import MAX_STRINGS, GGUFFile
 from ds4ref.weights.tensors import bind, expected_tensors
 from kernels.formats import FORMATS
 
@@ -408,6 +408,16 @@ def test_shrinking_while_open(tmp_path):
         os.truncate(path, 100)
         with pytest.raises(ModelFileError, match="shorter"):
             file.metadata["tokenizer.ggml.tokens"]
+
+
+def test_strings_are_counted_over_all_arrays(tmp_path):
+    """A directory within its size limit could still hold millions of empty strings; a sparse file costs nothing."""
+    path = tmp_path / "bad.gguf"
+    for count, reason in ((MAX_STRINGS, "block_count"), (MAX_STRINGS + 1, "strings in metadata arrays")):
+        path.write_bytes(container(array("a", 8, count), data=0))
+        os.truncate(path, 1 << 30)
+        with pytest.raises(ModelFileError, match=reason):
+            load(path)
 
 
 def test_array_contents_are_checked_when_decoded(tmp_path):

@@ -69,12 +69,12 @@ def dump_logprobs(args: Namespace) -> int:
             prefill(session, ids, Timing(), progress=progress, chunk=args.prefill_chunk)
         with atomic_output(args.dump_logprobs) as out:
             head = {"source": "ds4", "prompt_tokens": len(ids), "ctx": args.ctx, "top_k": top_k}
-            lines = [f"  {json.dumps(key)}:{json.dumps(value)},\n" for key, value in head.items()]
-            out.write(("{\n" + "".join(lines) + '  "steps":[\n').encode())
+            lines = (f'  "{key}":{json.dumps(value)},' for key, value in head.items())
+            out.write(("{\n" + "\n".join(lines) + '\n  "steps":[\n').encode())
             finish = _write_steps(out, session, tok, min(args.tokens, args.ctx - len(ids)), top_k)
             tail = {**identity(engine), "finish": finish}
-            rest = "".join(f",\n  {json.dumps(key)}:{json.dumps(value)}" for key, value in tail.items())
-            out.write(("\n  ]" + rest + "\n}\n").encode())
+            rest = (f'  "{key}":{json.dumps(value, separators=(",", ":"))}' for key, value in tail.items())
+            out.write(("\n  ],\n" + ",\n".join(rest) + "\n}\n").encode())
     return 0
 
 

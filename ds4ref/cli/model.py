@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
+import mmap
 import os
 import time
 from argparse import Namespace
@@ -72,6 +72,8 @@ def single_instance(prog: str) -> Iterator[None]:
     if not path:
         yield
         return
+    import fcntl  # not on every platform
+
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
@@ -121,7 +123,7 @@ def warm(prog: str, path: Path) -> None:
     import numpy as np
 
     data = np.memmap(path, np.uint8, "r")
-    page, step = os.sysconf("SC_PAGE_SIZE"), GIB // 4
+    page, step = mmap.PAGESIZE, GIB // 4
     say(prog, f"warming {len(data) / GIB:.2f} GiB of {path}")
     start, checksum = time.perf_counter(), 0
     with Progress("warming weights") as progress:

@@ -1,0 +1,207 @@
+"""``ds4`` on real files: the embedded model and, where present, the golden one.
+
+With the reference backend, so that nothing has to be compiled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+
+from ds4ref.cli.ds4 import main
+from tests.cli.test_common import ROOT, python
+from tests.golden import ROOT as GOLDEN
+from tests.golden import needs_golden
+
+COMMAND = [sys.executable, "-m", "ds4ref.cli.ds4", "--backend", "reference"]
+
+
+def ds4(capsys, *argv: str) -> str:
+    code = main(["--backend", "reference", *argv])
+    captured = capsys.readouterr()
+    assert code == 0, captured.err
+    return captured.out
+
+
+def logits(capsys, out: Path, *argv: str) -> np.ndarray:
+    assert ds4(capsys, "--dump-logits", str(out), *argv) == ""
+    with np.load(out) as arrays:
+        return arrays["logits"]
+
+
+def ids_file(folder: Path, ids: list[int]) -> str:
+    (folder / "ids.json").write_text(json.dumps(ids))
+    return str(folder / "ids.json")
+
+
+@needs_golden
+@pytest.mark.parametrize("flags", ["", "--prefill-chunk 7", "--one-by-one"])
+def test_dumped_logits_are_those_of_hugging_face(capsys, tmp_path, flags):
+    argv = ["-m", str(GOLDEN / "tiny.gguf"), "--token-ids", str(GOLDEN / "t40.ids.json"), "--numerics", "exact"]
+    got = logits(capsys, tmp_path / "o.npz", *argv, *flags.split())
+    with np.load(GOLDEN / "tiny.t40.npz") as golden:
+        want, rows = golden["hf"], golden["rows"]
+    assert np.abs(got[rows] - want).max() < 2e-4
+
+
+@needs_golden
+def test_dump_tokens_of_the_golden_texts(capsys):
+    for case in json.loads((GOLDEN / "tokenizer.json").read_text()):
+        lines = ds4(capsys, "-m", str(GOLDEN / "tiny.gguf"), "--dump-tokens", "-p", case["text"]).split("\n")
+        assert lines[0] == str(case["ids"])
+        assert [int(line[:6]) for line in lines[1:-1]] == case["ids"]
+        assert all(line[6:8] == "  " for line in lines[1:-1])
+
+
+def test_dumps_agree_with_each_other(capsys, tmp_path, nano_path):
+    """Greedy steps, their log probabilities and the perplexity all follow from the dumped logits."""
+    text = "Once upon a time there was a well, and in the well there was a stone. Nobody knew how it had come there."
+    (tmp_path / "text").write_text(text)
+    ids = json.loads(ds4(capsys, "-m", nano_path, "--dump-tokens", "-p", text).split("\n")[0])
+    assert len(ids) > 34
+
+    prompt = ids_file(tmp_path, ids)
+    ds4(capsys, "-m", nano_path, "--dump-logprobs", str(tmp_path / "lp.json"), "--token-ids", prompt, "-n", "3")
+    steps = json.loads((tmp_path / "lp.json").read_text())["steps"]
+    chosen = [step["selected"]["id"] for step in steps]
+
+    longer = ids_file(tmp_path, ids + chosen)
+    rows = logits(capsys, tmp_path / "o.npz", "-m", nano_path, "--token-ids", longer)
+    logprobs = log_softmax(rows.astype(np.float64), axis=1)
+    for i, step in enumerate(steps):
+        at = len(ids) - 1 + i
+        assert chosen[i] == rows[at].argmax()
+        for entry in step["top_logprobs"]:
+            token = entry["token"]["id"]
+            assert entry["logit"] == pytest.approx(rows[at, token], abs=1e-4)
+            assert entry["logprob"] == pytest.approx(logprobs[at, token], abs=1e-4)
+
+    fields = dict(
+        f.split("=") for f in ds4(capsys, "-m", nano_path, "--perplexity-file", str(tmp_path / "text")).split()
+    )
+    assert (int(fields["tokens"]), int(fields["scored"])) == (len(ids), len(ids) - 32)
+    nll = -sum(logprobs[i - 1, ids[i]] for i in range(32, len(ids)))
+    assert float(fields["nll"]) == pytest.approx(nll, abs=1e-3)
+
+
+def test_inspect_starts_fast_and_reads_no_tensor(nano_path):
+    code = (
+        "import sys, time\n"
+        "from ds4ref.cli.ds4 import main\n"
+        f"code = main(['--inspect', {nano_path!r}])\n"
+        "print(time.process_time(), file=sys.stderr)\n"
+        "heavy = {'numba', 'llvmlite', 'pandas', 'tokenizers', 'prompt_toolkit', 'rich'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "sys.exit(code)"
+    )
+    best = 9.0
+    for _ in range(3):
+        done = python(code)
+        assert done.returncode == 0, done.stderr
+        best = min(best, float(done.stderr))
+    assert best < 0.4
+    assert "IQ2_XXS" in done.stdout
+
+
+def test_embedded_model_is_the_default_and_is_named(tmp_path, nano_path):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    argv = [*COMMAND, "-p", "Hi", "-n", "2", "--seed", "1"]
+    done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    first, second = done.stderr.splitlines()
+    assert done.returncode == 0
+    assert first == f"ds4: model: the embedded model ({nano_path}; no ./ds4flash.gguf here)"
+    assert re.fullmatch(r"ds4: prefill: \d+\.\d\d t/s, generation: \d+\.\d\d t/s", second)
+    (tmp_path / "ds4flash.gguf").symlink_to(nano_path)
+    again = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert again.stderr.startswith("ds4: model: ds4flash.gguf\n")
+    assert again.stdout == done.stdout
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_ctrl_c_in_a_real_run(nano_path):
+    argv = [*COMMAND, "-m", nano_path, "-p", "Hi", "--seed", "1"]
+    process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.read(1)  # the answer has begun
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out.endswith(b"\n")
+    assert re.fullmatch(rb"ds4: prefill: \d+\.\d\d t/s, generation: \d+\.\d\d t/s\n", err)
+
+
+class Terminal:
+    """``ds4`` on a pseudo-terminal."""
+
+    def __init__(self, *argv: str, home: Path):
+        self.master, slave = os.openpty()
+        environment = {**os.environ, "HOME": str(home), "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
+        environment.pop("NO_COLOR", None)
+        self.process = subprocess.Popen(
+            [*COMMAND, *argv], cwd=ROOT, env=environment, stdin=slave, stdout=slave, stderr=slave,
+            start_new_session=True, preexec_fn=lambda: take_terminal(slave),
+        )  # fmt: skip
+        os.close(slave)
+        self.seen = ""
+
+    def send(self, keys: str) -> None:
+        os.write(self.master, keys.encode())
+
+    def expect(self, pattern: str, seconds: float = 60) -> str:
+        """Read until ``pattern`` appears; returns everything up to its end and forgets it."""
+        end = time.monotonic() + seconds
+        while True:
+            match = re.search(pattern, self.seen)
+            if match:
+                text, self.seen = self.seen[: match.end()], self.seen[match.end() :]
+                return text
+            assert time.monotonic() < end, f"no {pattern!r} in {self.seen!r}"
+            if select.select([self.master], [], [], 0.1)[0]:
+                try:
+                    self.seen += os.read(self.master, 65536).decode("utf-8", "replace")
+                except OSError:  # the other end is closed
+                    assert re.search(pattern, self.seen), f"no {pattern!r} in {self.seen!r}"
+
+    def close(self) -> int:
+        code = self.process.wait(30)
+        os.close(self.master)
+        return code
+
+
+def take_terminal(fd: int) -> None:
+    import fcntl
+    import termios
+
+    fcntl.ioctl(fd, termios.TIOCSCTTY, 0)
+
+
+def test_chat_on_a_terminal(tmp_path, nano_path):
+    """Typing, history, Ctrl-C at the prompt and in an answer, a bad command, leaving."""
+    talk = Terminal("-m", nano_path, "--seed", "1", home=tmp_path)
+    talk.expect(r"ds4>")
+    talk.send("hello\r")
+    talk.expect(r"\x1b\[90m.")  # thinking is grey
+    time.sleep(0.3)
+    talk.send("\x03")
+    answer = talk.expect(r"generation: \d+\.\d\d t/s")
+    assert "\x1b[0m" in answer
+    talk.expect(r"ds4>")
+    talk.send("half a mess\x03")
+    talk.expect(r"ds4>")
+    talk.send("/ctx many\r")
+    talk.expect(r"ds4: /ctx: an integer >= 1 is needed, not many")
+    talk.expect(r"ds4>")
+    talk.send("\x04")
+    assert talk.close() == 0
+    assert (tmp_path / ".ds4_history").read_text() == "hello\n/ctx many\n"

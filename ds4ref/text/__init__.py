@@ -5,9 +5,12 @@
     tokenizer   vocabulary and merges -> encode, decode
     stream      text as it is generated: whole characters only, stop strings
     protocol    the seven control strings and the DSML tags
+    prompt      rendered text that knows which control strings are real
     chat        messages -> prompt; thinking modes; the tool prompt
+    messages    the message lists of three APIs -> messages
+    schemas     the tools of a request -> schema lines
     dsml        tool calls -> markup
-    dsml_parser markup -> tool calls, fed in pieces of any size
+    dsml_parser markup -> reasoning, text and tool calls, fed in pieces of any size (with dsml_block, dsml_events)
     rawjson     JSON text that keeps its exact bytes
 
 Nothing here imports the model, and nothing is imported until it is used.

@@ -1,0 +1,215 @@
+"""Messages of the three APIs (text.md 7, examples 27 and 28) and tool schemas (9)."""
+
+import json
+
+import pytest
+
+from ds4ref.errors import TextError
+from ds4ref.text.chat import Message, render
+from ds4ref.text.dsml import ToolCall
+from ds4ref.text.messages import from_anthropic, from_openai, from_responses
+from ds4ref.text.protocol import ASSISTANT, BOS, EOS, USER
+from ds4ref.text.schemas import Schema, read_schemas
+
+Q = {"role": "user", "content": "q"}
+
+
+def dump(value) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def responses(*items, **kw):
+    return from_responses(dump(items), **kw)[0]
+
+
+def test_openai():
+    raw = """[
+      {"content": "no role"},
+      {"role": "system", "content": null},
+      {"role": "user", "content": [{"type": "text", "text": "a"}, "b", {"type": "image_url"}, {"text": "c"}]},
+      {"role": "assistant", "reasoning_content": "r", "content": "x", "tool_calls": [
+         {"id": "c1", "function": {"name": "f", "arguments": "{\\"z\\": 1, \\"a\\": 2}"}},
+         {"id": "c2", "function": {"name": "g", "arguments": { "z": 1.50, "a":2 }}},
+         {"id": "c3", "function": {"name": "h"}}, {"id": "c4"}]},
+      {"role": "tool", "tool_call_id": "c1", "content": "out"},
+      {"role": "user", "role": "developer", "content": "last key wins"}]"""
+    assert from_openai(raw) == [
+        Message("user", "no role"),
+        Message("system"),
+        Message("user", "abc"),
+        Message(
+            "assistant",
+            "x",
+            "r",
+            (ToolCall("f", '{"z": 1, "a": 2}', "c1"), ToolCall("g", '{ "z": 1.50, "a":2 }', "c2")),
+        ),
+        Message("tool", "out", result_ids=("c1",)),
+        Message("developer", "last key wins"),
+    ]
+
+
+def test_27_anthropic():
+    messages = from_anthropic(
+        dump(
+            [
+                {"role": "user", "content": [{"type": "text", "text": "a"}, {"text": "b", "type": "text"}]},
+                {
+                    "content": [
+                        {"type": "thinking", "thinking": "T", "signature": "s"},
+                        {"type": "text", "text": "X"},
+                        {"type": "tool_use", "id": "t1", "name": "Read", "input": {"p": "/x"}},
+                    ],
+                    "role": "assistant",
+                },
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "OK"}]},
+                        {"type": "text", "text": "go on"},
+                    ],
+                },
+            ]
+        )
+    )
+    assert messages[2].result_ids == ("t1",)
+    assert render(messages, (), "high").text == (
+        f'{BOS}{USER}ab{ASSISTANT}<think>T</think>X\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="Read">\n'
+        f'<｜DSML｜parameter name="p" string="true">/x</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>'
+        f"{EOS}"
+        f"{USER}<tool_result>OK</tool_result>go on{ASSISTANT}<think>"
+    )
+
+
+def test_anthropic_details():
+    use = {"type": "tool_use", "name": "f"}
+    result = {"type": "tool_result", "content": "a</tool_result>b"}
+    messages = from_anthropic(dump([{"role": "assistant", "content": [use]}, {"content": [result]}]))
+    assert messages[0].calls == (ToolCall("f", "{}"),)
+    assert messages[1].content == "<tool_result>a&lt;/tool_result>b</tool_result>"
+    parts = [{"type": "text", "text": t} for t in ("x-anthropic-billing: 1", "one", "two\n", "three")]
+    assert from_anthropic(dump([Q]), dump(parts)) == [Message("user", "q"), Message("system", "one\ntwo\nthree")]
+    assert from_anthropic(dump([Q]), dump("S"))[-1] == Message("system", "S")
+    assert from_anthropic(dump([Q]), "null") == [Message("user", "q")]
+
+
+def test_28_responses():
+    messages = responses(
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "q"}]},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "S"}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "txt"}]},
+        {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a":1}'},
+        {"type": "function_call_output", "call_id": "c1", "output": "out"},
+    )
+    assert render(messages, (), "high").text == (
+        f'{BOS}{USER}q{ASSISTANT}<think>S</think>txt\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="f">\n'
+        f'<｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>'
+        f"{EOS}"
+        f"{USER}<tool_result>out</tool_result>{ASSISTANT}<think>"
+    )
+    assert messages[1].calls == (ToolCall("f", '{"a":1}', "c1"),) and messages[2].result_ids == ("c1",)
+
+
+def test_responses_details():
+    assert from_responses('"hi"', "be nice") == ([Message("system", "be nice"), Message("user", "hi")], [])
+    reasoning = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "a"}], "content": ["b"]}
+    assert responses(reasoning, Q) == [Message("assistant", "", "a\nb"), Message("user", "q")]
+    assert responses(Q, reasoning) == [Message("user", "q"), Message("assistant", "", "a\nb")]
+    assert responses(
+        reasoning,
+        {"type": "function_call", "id": "i1", "namespace": "ns.", "name": "f", "arguments": "{}"},
+        {"type": "custom_tool_call", "call_id": "c", "id": "x", "name": "g", "input": "free text"},
+        {"type": "local_shell_call", "call_id": "s", "action": {"command": ["ls"]}, "status": "completed"},
+        {"type": "web_search_call", "id": "w"},
+        {"type": "compaction"},
+        {"type": "custom_tool_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "o"}]},
+    ) == [
+        Message(
+            "assistant",
+            "",
+            "a\nb",
+            (
+                ToolCall("ns.f", "{}", "i1"),
+                ToolCall("g", "free text", "c"),
+                ToolCall("local_shell", '{"command": ["ls"]}', "s"),
+                ToolCall("web_search_call", "{}", "w"),
+            ),
+        ),
+        Message("tool", "o", result_ids=("c",)),
+    ]
+    search = {"type": "tool_search_output", "call_id": "t", "tools": [{"name": "late"}]}
+    messages, tools = from_responses(dump([search]))
+    assert tools == ['{"name": "late"}'] and messages[0].role == "tool"
+
+
+@pytest.mark.parametrize(
+    ("read", "raw", "message"),
+    [
+        (from_openai, "{}", "messages is not a JSON array"),
+        (from_openai, "[1]", "a message is not a JSON object"),
+        (from_openai, "[", "messages is not a JSON array"),
+        (from_openai, '[{"role": 1}]', "role is not a string"),
+        (from_openai, '[{"content": 1}]', "content is not a JSON array"),
+        (from_openai, '[{"content": [[]]}]', "a part of content is not a JSON object"),
+        (from_openai, '[{"tool_calls": {}}]', "tool_calls is not a JSON array"),
+        (from_anthropic, '[{"content": [{"type": 3}]}]', "type of a content block is not a string"),
+        (from_responses, '[{"type": "mystery"}]', "unknown input item type 'mystery'"),
+        (from_responses, '[{"status": "in_progress"}]', "status 'in_progress'"),
+        (from_responses, '[{"content": [{"type": "input_image"}]}]', "unknown content part type 'input_image'"),
+        (from_responses, '[{"type": "tool_search_output", "tools": 1}]', "tools of a tool_search_output"),
+        (from_openai, "[" * 300 + "]" * 300, "nested more than 256 deep"),
+        (read_schemas, "{}", "tools is not a JSON array"),
+        (read_schemas, '["f"]', "a tool is not a JSON object"),
+        (read_schemas, '[{"type":"namespace","name":"n","tools":[{"name":""}]}]', ""),
+    ],
+)
+def test_wrong_input(read, raw, message):
+    if message:
+        with pytest.raises(TextError, match=message):
+            read(raw)
+    else:
+        assert read(raw)[0].name == "n"
+
+
+def test_schemas_are_verbatim():
+    inner = '{ "name":"f",  "parameters": {"b":1, "a":[ ]} }'
+    flat = '{"name": "g", "input_schema": {"type":"object"}, "strict":true}'
+    raw = f'[{{"type":"function","function":{inner}}}, {flat} ,{{"type":"web_search"}}]'
+    assert read_schemas(raw) == [Schema(inner, "f"), Schema(flat, "g"), Schema('{"type":"web_search"}', "")]
+    assert read_schemas("[]") == read_schemas("null") == read_schemas(None) == []
+
+
+def test_rebuilt_schemas():
+    raw = dump(
+        [
+            {"type": "namespace", "name": "fs.", "tools": [{"name": "read", "parameters": {"x": 1}}, {"name": "é\n"}]},
+            {"type": "tool_search"},
+            {"type": "tool_search", "description": "D", "parameters": {"q": 1}},
+            {"type": "function", "name": "tool_search"},
+        ]
+    )
+    empty = '{"type":"object","properties":{}}'
+    assert read_schemas(raw) == [
+        Schema('{"name":"fs.read","description":"","parameters":{"x": 1}}', "fs.read", "fs."),
+        Schema(f'{{"name":"fs.é\\n","description":"","parameters":{empty}}}', "fs.é\n", "fs."),
+        Schema(
+            f'{{"name":"tool_search","description":"Search available tools.","parameters":{empty}}}',
+            "tool_search",
+            kind="tool_search",
+        ),
+        Schema('{"name":"tool_search","description":"D","parameters":{"q": 1}}', "tool_search", kind="tool_search"),
+        Schema('{"type": "function", "name": "tool_search"}', "tool_search"),
+    ]
+
+
+def test_many_calls_take_linear_time():
+    """robustness.md 21: thousands of call and result pairs."""
+    import time
+
+    items = [Q]
+    for i in range(4096):
+        items.append({"type": "function_call", "call_id": f"c{i}", "name": "f", "arguments": '{"a": 1}'})
+        items.append({"type": "function_call_output", "call_id": f"c{i}", "output": "x"})
+    start = time.perf_counter()
+    messages = responses(*items)
+    assert len(render(messages, ['{"name":"f"}']).text) > 4096 * 100
+    assert time.perf_counter() - start < 5

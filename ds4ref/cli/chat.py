@@ -103,8 +103,7 @@ class Chat:
     def think(self, mode: str) -> None:
         """Thinking mode of the turns to come; "max" falls back to "high" in a small context."""
         self.args.think = mode
-        if self.transcript.set_mode(think_mode(PROG, self.args)):
-            self.session.invalidate()
+        self.transcript.set_mode(think_mode(PROG, self.args))
 
     def resize(self, text: str) -> None:
         """/ctx N: a new session; the conversation is evaluated again with the next turn."""

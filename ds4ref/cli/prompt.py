@@ -111,14 +111,13 @@ class Transcript:
         """Whether the next answer starts inside ``<think>``."""
         return self.mode != "none"
 
-    def set_mode(self, mode: str) -> bool:
-        """Switch the thinking mode for the turns to come; True if tokens already in place changed with it."""
+    def set_mode(self, mode: str) -> None:
+        """Switch the thinking mode for the turns to come. Entering or leaving "max" changes the tokens at the start, so
+        that the next sync evaluates everything again."""
         self.mode = mode
         prefix = self.tok.encode(MAX_PREFIX) if mode == "max" else []
-        changed = prefix != self._prefix
         self.ids[1 : 1 + len(self._prefix)] = prefix
         self._prefix = prefix
-        return changed
 
     def open_turn(self, text: str) -> int:
         """Append a user message and the start of the answer; returns the length to give to ``rollback``."""

@@ -160,6 +160,9 @@ def test_ctrl_c_in_prefill_takes_the_turn_back(ds4):
     assert (done.code, done.out) == (0, "Hello.\n")
     assert "ds4: stopped before the first token; your message is taken back\n" in done.err
     assert ds4.engine.sessions[-1].tokens == turns(b"More", answer=b"Hello.", tag=TOK.think_close)
+    hooked(ds4, on_chunk=once(lambda at: at >= 16))
+    chat(ds4, b"x" * 30 + b"\n", "--nothink")
+    assert not ds4.engine.sessions[-1].valid
 
 
 def test_second_ctrl_c_does_not_wait(ds4):
@@ -203,7 +206,7 @@ def test_history_keeps_the_newest_entries(tmp_path):
     path = tmp_path / "history"
     save_history(path, [f"entry {i}" for i in range(600)])
     entries = load_history(path)
-    assert len(entries) == HISTORY_ENTRIES == 512
+    assert len(path.read_text().splitlines()) == len(entries) == HISTORY_ENTRIES == 512
     assert (entries[0], entries[-1]) == ("entry 88", "entry 599")
     assert path.stat().st_mode & 0o777 == 0o600
 

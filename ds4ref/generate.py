@@ -11,12 +11,13 @@ rendering, stop strings and tool-call markup; those work on the text that comes 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .errors import ContextError
+from .errors import ContextError, SessionError
 
 if TYPE_CHECKING:
     from .sampling import Sampler
@@ -72,6 +73,12 @@ def check_fits(n_tokens: int, ctx: int, room: int = 1) -> None:
     two where an answer is to follow, text.md 13.3)."""
     if n_tokens + room > ctx:
         raise ContextError(f"the prompt has {n_tokens} tokens, a context of {ctx} takes at most {max(ctx - room, 0)}")
+
+
+def check_finite(session: Session, token: int) -> None:
+    """SessionError if the logit of a picked token is NaN or infinite: picking then only pretended to choose."""
+    if not math.isfinite(session.logits[token]):
+        raise SessionError(f"the logits at position {session.pos} are not finite: damaged weights or a broken backend")
 
 
 def prefill(
@@ -155,6 +162,7 @@ class Generation:
                 return
             start = time.perf_counter()
             token = self.sampler.pick(self.session.logits)
+            check_finite(self.session, token)
             if token == tok.eos:
                 self.finish = "stop"
                 timing.decode_s += time.perf_counter() - start

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from ds4ref.errors import Cancelled, ContextError
+from ds4ref.errors import Cancelled, ContextError, SessionError
 from ds4ref.generate import Generation, Timing, check_fits, prefill
 from ds4ref.sampling import Sampler
-from tests.cli.fake import FakeSession, byte_tokenizer
+from tests.cli.fake import VOCAB, FakeSession, byte_tokenizer
 
 TOK = byte_tokenizer()
 
@@ -118,6 +119,14 @@ def test_decode_time_excludes_the_consumer():
     for _ in run:
         time.sleep(0.05)
     assert run.timing.decode_s < 0.1
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), float("inf")])
+def test_logits_that_say_nothing_are_an_error_not_a_token(value, monkeypatch):
+    session = start(b"Hello.")
+    monkeypatch.setattr(FakeSession, "logits", np.full(VOCAB, value, np.float32))
+    with pytest.raises(SessionError, match="the logits at position 3 are not finite"):
+        list(generation(session))
 
 
 def test_prefill_counts_only_what_it_evaluated():

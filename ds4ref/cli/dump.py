@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from ..errors import ContextError, DataError, TextError
-from ..generate import Timing, check_fits, prefill
+from ..generate import Timing, check_finite, check_fits, prefill
 from .common import Progress, atomic_output, read_text
 from .model import choose_model, identity, open_engine
 from .options import MAX_TOP_K
@@ -83,6 +83,7 @@ def _write_steps(out: IO[bytes], session: Session, tok: Tokenizer, limit: int, t
     with Progress("decoding") as progress:
         for step in range(limit):
             token = session.argmax()
+            check_finite(session, token)
             best = session.top_logprobs(top_k)
             alternatives = ",".join(
                 f'{{"token":{token_json(tok, other)},"logit":{number_json(logit)},"logprob":{number_json(logprob)}}}'

@@ -13,7 +13,7 @@ from scipy.special import log_softmax
 
 from ds4ref.cli import dump
 from ds4ref.cli.dump import escape, number_json
-from tests.cli.fake import VOCAB, byte_tokenizer, row_logits
+from tests.cli.fake import VOCAB, FakeSession, byte_tokenizer, row_logits
 
 TOK = byte_tokenizer()
 
@@ -145,6 +145,14 @@ def test_logprobs_stop_at_the_limit(ds4, tmp_path):
     assert ([s["selected"]["text"] for s in data["steps"]], data["finish"]) == (["H", "e", "l"], "length")
     data = json.loads(logprobs(ds4, tmp_path, "--ctx", "8"))
     assert (len(data["steps"]), data["finish"]) == (2, "length")
+
+
+def test_broken_logits_leave_no_file(ds4, tmp_path, monkeypatch):
+    monkeypatch.setattr(FakeSession, "logits", np.full(VOCAB, np.nan, np.float32))
+    done = ds4("--dump-logprobs", str(tmp_path / "o.json"), "-p", "Hi")
+    assert done.code == 1
+    assert done.err.endswith("are not finite: damaged weights or a broken backend\n")
+    assert not (tmp_path / "o.json").exists()
 
 
 def test_top_k_is_clamped(ds4, tmp_path):

@@ -1,7 +1,7 @@
 """Vector kernels for the CPU, written as LLVM vector operations inside Numba functions.
 
-``kernel(fmt, act)`` gives the mat-vec kernel for a weight format and a treatment of the activations; ``TIER`` says which
-instruction set this process uses. Importing this package imports Numba and compiles nothing yet.
+``kernel(fmt, act)`` gives the mat-vec kernel for a weight format and a treatment of the activations; ``TIER`` says
+which instruction set this process uses. Importing this package imports Numba and compiles nothing yet.
 """
 
 from __future__ import annotations

@@ -10,11 +10,31 @@ from numba import njit, types
 
 from .iq2_xxs import decode_group
 from .ops import (
-    AHEAD, broadcast_half, load_float, prefetch, q4_k_scales, store_float, sum32, zero32,
+    AHEAD,
+    broadcast_half,
+    load_float,
+    prefetch,
+    q4_k_scales,
+    store_float,
+    sum32,
+    zero32,
 )  # fmt: skip
 from .row_kernel import RowKernel
 from .vec import (
-    JIT, F32x8, F32x16, F32x32, Float, I8x16, I8x32, I16x32, I32x8, I32x16, I32x32, Int, Val, step,
+    JIT,
+    F32x8,
+    F32x16,
+    F32x32,
+    Float,
+    I8x16,
+    I8x32,
+    I16x32,
+    I32x8,
+    I32x16,
+    I32x32,
+    Int,
+    Val,
+    step,
 )  # fmt: skip
 
 
@@ -33,38 +53,16 @@ def _decode_bf16(k, address: Val, kind: types.Type) -> Val:
     return (bits << 16).bits(kind)
 
 
-@step(F32x32, F32x32, Int, Int)
-def _add_32_f32(k, total, weights, x):
-    return k.fma(_decode_f32(k, weights, F32x32), k.load(F32x32, x), total)
+def _plain(decode, size: int) -> RowKernel:
+    """The kernel for plain numbers of ``size`` bytes; ``decode(k, address, kind)`` gives 32 floats or one."""
 
+    @step(F32x32, F32x32, Int, Int)
+    def add_32(k, total, weights, x):
+        return k.fma(decode(k, weights, F32x32), k.load(F32x32, x), total)
 
-@step(F32x32, F32x32, Int, Int)
-def _add_32_f16(k, total, weights, x):
-    return k.fma(_decode_f16(k, weights, F32x32), k.load(F32x32, x), total)
-
-
-@step(F32x32, F32x32, Int, Int)
-def _add_32_bf16(k, total, weights, x):
-    return k.fma(_decode_bf16(k, weights, F32x32), k.load(F32x32, x), total)
-
-
-@step(Float, Float, Int, Int)
-def _add_1_f32(k, total, weights, x):
-    return k.fma(_decode_f32(k, weights, Float), k.load(Float, x), total)
-
-
-@step(Float, Float, Int, Int)
-def _add_1_f16(k, total, weights, x):
-    return k.fma(_decode_f16(k, weights, Float), k.load(Float, x), total)
-
-
-@step(Float, Float, Int, Int)
-def _add_1_bf16(k, total, weights, x):
-    return k.fma(_decode_bf16(k, weights, Float), k.load(Float, x), total)
-
-
-def _plain(add_32, add_1, size: int) -> RowKernel:
-    """The kernel for plain numbers of ``size`` bytes, from a step for 32 weights and one for a single weight."""
+    @step(Float, Float, Int, Int)
+    def add_1(k, total, weights, x):
+        return k.fma(decode(k, weights, Float), k.load(Float, x), total)
 
     @njit(**JIT)
     def rows(weights, first, last, row_bytes, n, buffer, out):
@@ -216,9 +214,9 @@ def _packed_bytes_sums(n):
 
 
 FLOAT = {
-    "F32": _plain(_add_32_f32, _add_1_f32, 4),
-    "F16": _plain(_add_32_f16, _add_1_f16, 2),
-    "BF16": _plain(_add_32_bf16, _add_1_bf16, 2),
+    "F32": _plain(_decode_f32, 4),
+    "F16": _plain(_decode_f16, 2),
+    "BF16": _plain(_decode_bf16, 2),
     "Q8_0": RowKernel(_pack_plain, _block_rows(_add_q8_0, 32, 34), _packed_bytes_plain),
     "Q4_0": RowKernel(_pack_plain, _block_rows(_add_q4_0, 32, 18), _packed_bytes_plain),
     "Q4_K": RowKernel(_pack_sums, _block_rows(_add_q4_k, 256, 144), _packed_bytes_sums),

@@ -6,8 +6,8 @@ four 7-bit sign fields and the scale ls; the dot of a block is d * d_x / 8 * sum
 Tier A decodes two blocks (512 weights, 64 octets) a step without touching memory:
 1. A codebook entry is eight 2-bit codes, so two 256-byte tables (low and high byte), four registers each.
 2. ``vpermi2b`` gathers the 64 indices; byte permutes and masks look all of them up.
-3. ``vpmultishiftqb`` moves the 7-bit sign fields to bytes; a bit matrix puts the signs of weights 2k, 2k+1 (the eighth is
-   the parity of the seven) at bits 4 and 5, above the two magnitude codes.
+3. ``vpmultishiftqb`` moves the 7-bit sign fields to bytes; a bit matrix puts the signs of weights 2k, 2k+1 (the eighth
+   is the parity of the seven) at bits 4 and 5, above the two magnitude codes.
 4. That 6-bit index selects 43 + w or 43 - w from a 64-byte register. The 43 is taken out by the accumulator's start.
 5. Plane i, byte g is weight i of octet g, so int32 lane L collects exactly sub-block L: no shuffles after the dots.
 Packed buffer, per 512 inputs: 8 planes of 64 codes | 16 f32 (d_x / 8, 8 lanes a block) | 16 i32 (-43 * sum of codes).
@@ -23,12 +23,25 @@ from numba import njit, types
 
 from ...formats.iq2_xxs import GRID, MAGNITUDES, SIGNS
 from . import x86
-from .ops import AHEAD, broadcast_half, pair_sums, prefetch, scaled_pairs, store_float, sum8, sum16, zero8, zero16
+from .ops import AHEAD, broadcast_half, prefetch, scaled_dots, store_float, sum8, sum16, zero8, zero16
 from .quantize import q8k_scale, sixteen_sums, store_codes
 from .row_kernel import RowKernel
 from .tiers import TIER
 from .vec import (
-    JIT, F32x8, F32x16, Float, I8x32, I8x64, I16x16, I32x8, I32x16, I64x4, I64x8, Int, Val, step,
+    JIT,
+    F32x8,
+    F32x16,
+    Float,
+    I8x32,
+    I8x64,
+    I16x16,
+    I32x8,
+    I32x16,
+    I64x4,
+    I64x8,
+    Int,
+    Val,
+    step,
 )  # fmt: skip
 
 BLOCK = 66
@@ -187,7 +200,7 @@ def _add_block(k, total, weights, x):
     for group in range(8):
         magnitudes, masks, scale = decode_group(k, weights + 2 + 8 * group)
         signed = (k.load(I8x32, x + 32 * group) ^ masks) - masks
-        dots = dots + scaled_pairs(k, pair_sums(k, magnitudes, signed), scale.trunc(types.int16).splat(I16x16))
+        dots = dots + scaled_dots(k, magnitudes, signed, scale.trunc(types.int16).splat(I16x16))
     return k.fma(dots.to_float(F32x8), broadcast_half(k, weights, F32x8) * k.load(F32x8, x + 256), total)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from numba import types
+
 from . import x86
 from .tiers import TIER
-from .vec import F32x8, F32x16, F32x32, Float, I8x8, I8x32, I16x16, I16x32, I32x8, I32x16, Int, Emit, Val, step
-from numba import types
+from .vec import Emit, F32x8, F32x16, F32x32, Float, I8x8, I8x32, I16x16, I16x32, I32x16, I32x32, Int, Val, step
 
 # How far ahead of the weights in use the kernels ask for memory. 2 to 12 KiB measure the same.
 AHEAD = 8192
@@ -66,39 +67,41 @@ def add16(k, a, b):
     return a + b
 
 
-# -- int8 dot products of 32 bytes for tiers B and C: i16 pair sums, then i32
-def pair_sums(k: Emit, unsigned: Val, signed: Val) -> Val:
-    """u8 * s8 (I8x32 each), two products to an i16 lane. Which two differs between tiers: sums over all are equal.
-
-    No saturation as long as |unsigned| * 127 * 2 < 2^15, that is unsigned <= 128 and |signed| <= 127.
-    """
+# -- int8 dot products of 32 bytes for tiers B and C
+def madd(k: Emit, a: Val, b: Val) -> Val:
+    """i16 * i16, neighbours added into half as many i32 lanes."""
     if TIER == "B":
-        return x86.madd_bytes_256(k, unsigned, signed)
-    return _fold_halves(unsigned.zext(I16x32) * signed.sext(I16x32))
+        return x86.madd_256(k, a, b)
+    lanes = a.ir.type.count
+    wide = I32x32 if lanes == 32 else I32x16
+    products = a.sext(wide) * b.sext(wide)  # the shape that LLVM turns into pmaddwd or its like
+    return products.shuffle(range(0, lanes, 2)) + products.shuffle(range(1, lanes, 2))
 
 
-def pair_sums_signed(k: Emit, weights: Val, codes: Val) -> Val:
-    """s8 * s8 (I8x32 each), two products to an i16 lane; |codes| <= 127, weights any."""
+def signed_dots(k: Emit, weights: Val, codes: Val) -> Val:
+    """s8 * s8 (I8x32 each), four products to an i32 lane; |codes| <= 127, weights any."""
     if TIER == "B":
         magnitude = k.select(weights.compare("<", 0), k.zero(I8x32) - weights, weights)  # -128 becomes 128 unsigned
-        return x86.madd_bytes_256(k, magnitude, x86.sign_bytes_256(k, codes, weights))
-    return _fold_halves(weights.sext(I16x32) * codes.sext(I16x32))
+        pairs = x86.madd_bytes_256(k, magnitude, x86.sign_bytes_256(k, codes, weights))
+        return x86.madd_256(k, pairs, k.const(I16x16, 1))
+    return _fold_halves(madd(k, weights.sext(I16x32), codes.sext(I16x32)))
 
 
-def _fold_halves(products: Val) -> Val:
-    return products.shuffle(range(16)) + products.shuffle(range(16, 32))
+def scaled_dots(k: Emit, weights: Val, codes: Val, scale: Val) -> Val:
+    """u8 * s8 (I8x32 each) times ``scale`` (I16x16, one for two neighbours), four products to an i32 lane.
 
-
-def scaled_pairs(k: Emit, pairs: Val, scale: Val | int) -> Val:
-    """I16x16 times ``scale`` (I16x16 or one constant), neighbours added into I32x8."""
-    if isinstance(scale, int):
-        scale = k.const(I16x16, scale)
+    Which lane a product goes to differs between tiers. No overflow for weights <= 128, |codes| <= 127 and
+    weights * scale < 2^15.
+    """
     if TIER == "B":
-        return x86.madd_256(k, pairs, scale)
-    even, odd = range(0, 16, 2), range(1, 16, 2)
-    return pairs.shuffle(even).sext(I32x8) * scale.shuffle(even).sext(I32x8) + pairs.shuffle(odd).sext(
-        I32x8
-    ) * scale.shuffle(odd).sext(I32x8)
+        return x86.madd_256(k, x86.madd_bytes_256(k, weights, codes), scale)
+    scaled = weights.zext(I16x32) * scale.shuffle([i // 2 for i in range(32)])
+    return _fold_halves(madd(k, scaled, codes.sext(I16x32)))
+
+
+def _fold_halves(lanes: Val) -> Val:
+    half = lanes.ir.type.count // 2
+    return lanes.shuffle(range(half)) + lanes.shuffle(range(half, 2 * half))
 
 
 # -- K-quant headers

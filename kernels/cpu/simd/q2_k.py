@@ -3,8 +3,9 @@
 Plane p (bits 2p, 2p+1 of the 64 code bytes) holds weights 32p..32p+31 of both halves of 128, as four groups of 16. The
 dot of a block is d_x * (d * sum_j s_j dot_j - dmin * sum_j m_j xsum_j), integer sums exact.
 
-Tier A takes two blocks a step: ``vpdpbusd`` per plane, two planes packed to words by ``packssdw``, one ``vpdpwssd`` with
-the 4-bit scales. Packed buffer, per 512 inputs: 512 codes in plane order | 16 f32 (d_x, 8 lanes a block) | 32 i16 sums.
+Tier A takes two blocks a step: ``vpdpbusd`` per plane, two planes packed to words by ``packssdw``, one ``vpdpwssd``
+with the 4-bit scales.
+Packed buffer, per 512 inputs: 512 codes in plane order | 16 f32 (d_x, 8 lanes a block) | 32 i16 sums.
 An odd last block is taken twice, the second time against zeros.
 
 Tiers B and C take one block a step. Packed buffer, per 256: 256 codes in plane order | 8 f32 d_x | 16 i16 sums.
@@ -15,12 +16,26 @@ from __future__ import annotations
 from numba import njit, types
 
 from . import x86
-from .ops import AHEAD, broadcast_half, pair_sums, prefetch, scaled_pairs, store_float, sum8, sum16, zero8, zero16
+from .ops import AHEAD, broadcast_half, madd, prefetch, scaled_dots, store_float, sum8, zero8, zero16
 from .quantize import q8k_scale, sixteen_sums, store_codes
 from .row_kernel import RowKernel
 from .tiers import TIER
 from .vec import (
-    JIT, F32x8, F32x16, Float, I8x16, I8x32, I8x64, I16x8, I16x16, I16x32, I32x8, I32x16, Int, Val, step,
+    JIT,
+    F32x8,
+    F32x16,
+    Float,
+    I8x16,
+    I8x32,
+    I8x64,
+    I16x8,
+    I16x16,
+    I16x32,
+    I32x8,
+    I32x16,
+    Int,
+    Val,
+    step,
 )  # fmt: skip
 
 BLOCK = 84
@@ -154,21 +169,12 @@ def _add_block(k, total, weights, x):
             at = x + 64 * plane + 32 * half
             code = (codes >> (2 * plane)) & 3
             group = 8 * half + 2 * plane
-            dots = dots + _two_groups(k, code, k.load(I8x32, at), scales, group)
+            pair_scales = scales.shuffle([group] * 8 + [group + 1] * 8)
+            dots = dots + scaled_dots(k, code, k.load(I8x32, at), pair_scales)
     scale = k.load(F32x8, x + 256)
     total = k.fma(dots.to_float(F32x8), broadcast_half(k, weights + 80, F32x8) * scale, total)
-    min_sums = scaled_pairs(k, mins, k.load(I16x16, x + 288))
+    min_sums = madd(k, mins, k.load(I16x16, x + 288))
     return k.fma(k.zero(F32x8) - min_sums.to_float(F32x8), broadcast_half(k, weights + 82, F32x8) * scale, total)
-
-
-def _two_groups(k, codes: Val, x: Val, scales: Val, group: int) -> Val:
-    """Scaled dots of 32 weights whose halves of 16 have their own scales ``group`` and ``group`` + 1."""
-    if TIER == "B":  # pair sums stay in place: words 0-7 belong to the first group
-        return scaled_pairs(k, pair_sums(k, codes, x), scales.shuffle([group] * 8 + [group + 1] * 8))
-    # scaling the codes first (at most 3 * 15) lets the groups be added anywhere
-    scaled = codes.zext(I16x32) * scales.shuffle([group] * 16 + [group + 1] * 16)
-    products = scaled * x.sext(I16x32)
-    return scaled_pairs(k, products.shuffle(range(16)) + products.shuffle(range(16, 32)), 1)
 
 
 @step(types.none, Int, Float)

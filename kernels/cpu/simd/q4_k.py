@@ -19,13 +19,35 @@ from numba import njit, types
 
 from . import x86
 from .ops import (
-    AHEAD, broadcast_half, pair_sums, prefetch, q4_k_scales, scaled_pairs, store_float, sum8, sum16, zero8, zero16,
+    AHEAD,
+    broadcast_half,
+    prefetch,
+    q4_k_scales,
+    scaled_dots,
+    store_float,
+    sum8,
+    sum16,
+    zero8,
+    zero16,
 )  # fmt: skip
 from .quantize import q8k_scale, sixteen_sums, store_codes
 from .row_kernel import RowKernel
 from .tiers import TIER
 from .vec import (
-    JIT, F32x8, F32x16, Float, I8x16, I8x32, I8x64, I16x8, I16x16, I16x32, I32x8, I32x16, Int, Val, step,
+    JIT,
+    F32x8,
+    F32x16,
+    Float,
+    I8x16,
+    I8x32,
+    I8x64,
+    I16x8,
+    I16x32,
+    I32x8,
+    I32x16,
+    Int,
+    Val,
+    step,
 )  # fmt: skip
 
 BLOCK = 144
@@ -151,8 +173,8 @@ def _add_block(k, total, weights, x):
         codes = k.load(I8x32, weights + 16 + 32 * part)
         for nibble, plane in enumerate((codes & 0x0F, (codes >> 4) & 0x0F)):
             sub_block = 2 * part + nibble
-            pairs = pair_sums(k, plane, k.load(I8x32, x + 32 * sub_block))
-            dots = dots + scaled_pairs(k, pairs, scales.shuffle([sub_block] * 16))
+            scale = scales.shuffle([sub_block] * 16)
+            dots = dots + scaled_dots(k, plane, k.load(I8x32, x + 32 * sub_block), scale)
     scale = k.load(F32x8, x + 256)
     total = k.fma(dots.to_float(F32x8), broadcast_half(k, weights, F32x8) * scale, total)
     min_sums = mins.zext(I32x8) * k.load(I32x8, x + 288)

@@ -13,7 +13,16 @@ from numba import njit, types
 
 from . import x86
 from .ops import (
-    AHEAD, add16, broadcast_half, pair_sums_signed, prefetch, scaled_pairs, store_float, sum8, sum16, zero8, zero16,
+    AHEAD,
+    add16,
+    broadcast_half,
+    prefetch,
+    signed_dots,
+    store_float,
+    sum8,
+    sum16,
+    zero8,
+    zero16,
 )  # fmt: skip
 from .quantize import a8_scale, quantize_a8, store_codes
 from .row_kernel import RowKernel
@@ -106,9 +115,9 @@ def _packed_bytes_a(n):
 @step(F32x8, F32x8, Int, Int, Int)
 def _add_block(k, total, weights, codes, scale):
     """total + the lane sums of one block."""
-    pairs = pair_sums_signed(k, k.load(I8x32, weights + 2), k.load(I8x32, codes))
+    dots = signed_dots(k, k.load(I8x32, weights + 2), k.load(I8x32, codes))
     factor = (k.half_to_float(k.load(types.int16, weights)) * k.load(Float, scale)).splat(F32x8)
-    return k.fma(scaled_pairs(k, pairs, 1).to_float(F32x8), factor, total)
+    return k.fma(dots.to_float(F32x8), factor, total)
 
 
 @njit(**JIT)

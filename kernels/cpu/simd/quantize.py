@@ -1,7 +1,8 @@
 """Rounding activations to int8 as the ds4 numerics do (engine.md 2.2), vectorized, bit for bit equal to the formulas.
 
 A8    per 32: d = max|x| / 127, codes = rint(x / d)
-Q8_K  per 256: m = the first element of largest magnitude, with its sign; codes = rint(x * (-127 / m)), d = 1 / (-127 / m)
+Q8_K  per 256: m = the first element of largest magnitude, with its sign; codes = rint(x * (-127 / m)),
+      d = 1 / (-127 / m)
 
 Codes stay within -127..127. A block whose scale is too small to have a finite inverse rounds to zeros. A block with a
 NaN or an infinity gets d = NaN, so that the error stays visible.
@@ -13,7 +14,7 @@ import numpy as np
 from numba import njit, types
 
 from .ops import load_float, store_float
-from .vec import JIT, F32x32, Float, I8x32, I16x16, I16x32, I32x32, Int, Emit, Val, step
+from .vec import JIT, Emit, F32x32, Float, I8x32, I16x32, I32x32, Int, Val, step
 
 # Adding 1.5 * 2^23 leaves the nearest integer (ties to even) in the low bits of the float.
 _ROUNDER = 1.5 * 2.0**23

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class RowKernel(NamedTuple):
@@ -22,6 +21,6 @@ class RowKernel(NamedTuple):
     Python, so other compiled functions can call them, and threads run them in parallel.
     """
 
-    pack: Callable[[int, int, int], None]
-    rows: Callable[[int, int, int, int, int, int, int], None]
-    packed_bytes: Callable[[int], int]
+    pack: Any
+    rows: Any
+    packed_bytes: Any

@@ -25,12 +25,12 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.core.datamodel import PrimitiveModel
-from numba.core.extending import _Intrinsic
 from numba.extending import intrinsic, register_model
 
 from .tiers import IS_AARCH64, TIER
 
-JIT = dict(nogil=True, error_model="numpy", boundscheck=False, cache=True)
+# No Numba cache: its key misses edits in other files. The package's own object cache covers all sources.
+JIT: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
 
 # Tier C may run where fma is a library call; fmuladd fuses only where that is one instruction.
 _FMA = "fmuladd" if TIER == "C" else "fma"
@@ -220,7 +220,8 @@ class Emit:
         """Call an LLVM intrinsic by its full name. Plain ints become i8 immediates."""
         values = [a.ir if isinstance(a, Val) else ir.Constant(_ELEMENTS["i8"], a) for a in args]
         signature = ir.FunctionType(llvm_type(result), [value.type for value in values])
-        return Val(self, self.builder.call(cgutils.get_or_insert_function(self.builder.module, signature, name), values))
+        function = cgutils.get_or_insert_function(self.builder.module, signature, name)
+        return Val(self, self.builder.call(function, values))
 
     # -- memory; no alignment is assumed
     def _pointer(self, address: Val, kind: ir.Type) -> ir.Value:
@@ -314,19 +315,8 @@ class Emit:
         return self.fold(a, lambda x, y: x + y)
 
 
-class _Step(_Intrinsic):
-    """An intrinsic that pickles by name.
-
-    Numba's cache key includes the pickled closure of a function; the default holds a random id, so that a kernel made
-    by a function that takes steps as arguments would be compiled again in every process.
-    """
-
-    def __reduce__(self):
-        return self.__qualname__
-
-
 def step(result: types.Type, *args: types.Type) -> Callable[[Callable[..., Any]], Any]:
-    """Turn an emitter ``f(k, *vals)``, a function at module level, into a Numba intrinsic with this signature.
+    """Turn an emitter ``f(k, *vals)`` into a Numba intrinsic with this signature.
 
     It may return a Val, a tuple of Vals (then ``result`` is a UniTuple) or None (``types.none``).
     """
@@ -344,11 +334,8 @@ def step(result: types.Type, *args: types.Type) -> Callable[[Callable[..., Any]]
 
             return result(*args), generate
 
-        for name in ("__name__", "__qualname__", "__module__", "__doc__"):
-            setattr(typed, name, getattr(emitter, name))
+        typed.__name__, typed.__doc__ = emitter.__name__, emitter.__doc__
         typed.__signature__ = inspect.signature(emitter)  # Numba matches the arguments by name
-        made = intrinsic(typed)
-        made.__class__ = _Step
-        return made
+        return intrinsic(typed)
 
     return decorate

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .vec import F32x16, I8x32, I8x64, I16x16, I16x32, I32x8, I32x16, Emit, Val
+from .vec import Emit, F32x16, I8x32, I8x64, I16x16, I16x32, I32x8, I32x16, Val
 
 
 # -- tier A: AVX-512 F, BW, VNNI

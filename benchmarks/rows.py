@@ -1,0 +1,188 @@
+"""Speed of the row kernels against this machine's read bandwidth: ``python -m benchmarks.rows [--json]``.
+
+Each round times, in turn, a plain read of the weights and every kernel on the same bytes, with one and with two threads
+(Python threads that take 1 MiB pieces of the rows from a common counter). A figure is the median over the rounds of
+(kernel bytes per second) / (read bytes per second of the same round), so that what else runs on the machine cancels.
+Weights lie in memory, beyond the caches; with --cached they stay in the L2 cache, which shows the arithmetic limit.
+
+    python -m benchmarks.rows --formats Q8_0 Q4_K --rounds 7
+    DS4_SIMD_TIER=B python -m benchmarks.rows --acts a8 q8k
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+from numba import int64, njit, types
+
+from kernels.cpu.simd import KERNELS, TIER, RowKernel
+from kernels.cpu.simd.ops import AHEAD, prefetch, store_int
+from kernels.cpu.simd.vec import JIT, I32x16, I32x32, Int, step
+from kernels.formats import FORMATS
+
+PIECE = 1 << 20
+SCALE_FIELDS = {"Q8_0": (0,), "Q4_0": (0,), "IQ2_XXS": (0,), "Q4_K": (0, 2), "Q2_K": (80, 82), "Q6_K": (208,)}
+
+
+@step(I32x32)
+def _nothing(k):
+    return k.zero(I32x32)
+
+
+@step(I32x32, I32x32, Int)
+def _add_lines(k, total, address):
+    """Add the two cache lines at ``address`` to the total."""
+    return total + k.load(I32x16, address).cat(k.load(I32x16, address + 64))
+
+
+@step(types.int32, I32x32)
+def _total(k, a):
+    return k.fold(a, lambda x, y: x + y)
+
+
+@njit(**JIT)
+def read(address, size, out):
+    """Sum ``size`` bytes (a multiple of 256): the fastest a kernel could take them in."""
+    low = _nothing()
+    high = _nothing()
+    for _ in range(size // 256):
+        prefetch(address + AHEAD)
+        prefetch(address + AHEAD + 64)
+        prefetch(address + AHEAD + 128)
+        prefetch(address + AHEAD + 192)
+        low = _add_lines(low, address)
+        high = _add_lines(high, address + 128)
+        address += 256
+    store_int(out, _total(low))
+    store_int(out + 4, _total(high))
+
+
+def random_rows(fmt: str, rows: int, n: int, rng: np.random.Generator) -> np.ndarray:
+    """uint8 (rows, row_bytes) of valid blocks with ordinary scales."""
+    layout = FORMATS[fmt]
+    if fmt in ("F32", "F16", "BF16"):
+        values = rng.standard_normal((rows, n), np.float32)
+        if fmt == "BF16":
+            return (values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+        return values.astype(np.float16 if fmt == "F16" else np.float32).view(np.uint8)
+    blocks = rng.integers(0, 256, (rows, n // layout.block_elems, layout.block_bytes), np.uint8)
+    for field in SCALE_FIELDS[fmt]:
+        scale = rng.uniform(0.001, 0.01, blocks.shape[:2]).astype(np.float16)
+        blocks[:, :, field : field + 2] = scale[..., None].view(np.uint8)
+    return blocks.reshape(rows, -1)
+
+
+def in_threads(threads: int, pieces: list[tuple[int, int]], work: Callable[[int, int], object]) -> float:
+    """Seconds to run ``work(first, last)`` over all pieces, taken in order by ``threads`` threads."""
+    counter = itertools.count()
+
+    def loop() -> None:
+        while (index := next(counter)) < len(pieces):
+            work(*pieces[index])
+
+    helpers = [threading.Thread(target=loop) for _ in range(threads - 1)]
+    started = time.perf_counter()
+    for helper in helpers:
+        helper.start()
+    loop()
+    for helper in helpers:
+        helper.join()
+    return time.perf_counter() - started
+
+
+def split(total: int, size: int) -> list[tuple[int, int]]:
+    return [(at, min(at + size, total)) for at in range(0, total, size)]
+
+
+class Case:
+    """One kernel on its own weights."""
+
+    def __init__(self, fmt: str, act: str, kernel: RowKernel, n: int, megabytes: int, cached: bool):
+        rng = np.random.default_rng(1)
+        self.name, self.kernel, self.n = f"{fmt}/{act}", kernel, n
+        some = random_rows(fmt, 64, n, rng)
+        repeats = 1 if cached else max(1, (megabytes << 20) // some.nbytes)
+        self.weights = np.tile(some, (repeats, 1))
+        self.passes = max(1, (megabytes << 18) // some.nbytes) if cached else 1
+        self.out = np.zeros(len(self.weights), np.float32)
+        self.buffer = np.zeros(kernel.packed_bytes(n) + 64, np.uint8)
+        self.at = (self.buffer.ctypes.data + 63) // 64 * 64
+        x = rng.standard_normal(n, np.float32)
+        kernel.pack(x.ctypes.data, n, self.at)
+        kernel.rows.compile((int64,) * 7)
+        self.bytes = self.weights.nbytes * self.passes
+        self.pieces = split(len(self.weights), max(1, PIECE // some.shape[1])) * self.passes
+
+    def seconds(self, threads: int) -> float:
+        w, row_bytes, out = self.weights.ctypes.data, self.weights.shape[1], self.out.ctypes.data
+        rows = self.kernel.rows
+        return in_threads(threads, self.pieces, lambda a, b: rows(w, a, b, row_bytes, self.n, self.at, out))
+
+    def read_seconds(self, threads: int) -> float:
+        w, out = self.weights.ctypes.data, self.buffer.ctypes.data + self.buffer.nbytes - 64
+        pieces = split(self.weights.nbytes // 256 * 256, PIECE) * self.passes
+        return in_threads(threads, pieces, lambda a, b: read(w + a, b - a, out))
+
+
+def measure(cases: list[Case], thread_counts: list[int], rounds: int) -> list[dict]:
+    """Rows {kernel, threads, gbs, read_gbs, ratio, low, high}: medians, and the range of the ratio."""
+    seconds: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    for _ in range(rounds):
+        for threads in thread_counts:
+            for case in cases:
+                pair = case.read_seconds(threads), case.seconds(threads)
+                seconds.setdefault((case.name, threads), []).append(pair)
+    size = {case.name: case.bytes for case in cases}
+    rows = []
+    for (name, threads), pairs in seconds.items():
+        ratios = sorted(read_time / time_ for read_time, time_ in pairs)
+        rows.append(
+            {
+                "kernel": name,
+                "threads": threads,
+                "gbs": size[name] / 1e9 / statistics.median(t for _, t in pairs),
+                "read_gbs": size[name] / 1e9 / statistics.median(r for r, _ in pairs),
+                "ratio": statistics.median(ratios),
+                "low": ratios[0],
+                "high": ratios[-1],
+            }
+        )
+    return rows
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.rows", description=__doc__.splitlines()[0])
+    parser.add_argument("--formats", nargs="+", default=["Q8_0", "Q4_K", "Q2_K", "IQ2_XXS", "F16"])
+    parser.add_argument("--acts", nargs="+", default=["float", "a8", "q8k"])
+    parser.add_argument("--inputs", type=int, default=4096, help="row length n (default 4096)")
+    parser.add_argument("--megabytes", type=int, default=128, help="weights per kernel (default 128)")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--cached", action="store_true", help="weights in L2: the arithmetic limit")
+    parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
+    args = parser.parse_args(argv)
+    chosen = [(f, a, kernel) for (f, a), kernel in KERNELS.items() if f in args.formats and a in args.acts]
+    cases = [Case(f, a, kernel, args.inputs, args.megabytes, args.cached) for f, a, kernel in chosen]
+    rows = measure(cases, args.threads, args.rounds)
+    if args.json:
+        print(json.dumps({"tier": TIER, "n": args.inputs, "rows": rows}))
+        return 0
+    print(f"tier {TIER}, n = {args.inputs}, {args.megabytes} MB each, medians of {args.rounds} rounds")
+    print(f"{'kernel':14s} {'threads':>7s} {'GB/s':>7s} {'read':>7s} {'ratio':>6s}  range")
+    for row in rows:
+        print(
+            f"{row['kernel']:14s} {row['threads']:7d} {row['gbs']:7.1f} {row['read_gbs']:7.1f} {row['ratio']:6.2f}"
+            f"  {row['low']:.2f}-{row['high']:.2f}"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,68 @@
+"""Random weights, rounded activations and exact products for the tests of the vector kernels."""
+
+import numpy as np
+
+from kernels.formats import FORMATS
+
+SCALE_FIELDS = {"Q8_0": (0,), "Q4_0": (0,), "IQ2_XXS": (0,), "Q4_K": (0, 2), "Q2_K": (80, 82), "Q6_K": (208,)}
+
+
+def random_rows(fmt, rows, n, rng, codes=None):
+    """uint8 (rows, row_bytes): arbitrary block bytes (all ``codes`` if given), finite f16 scales of either sign."""
+    layout = FORMATS[fmt]
+    if fmt in ("F32", "F16", "BF16"):
+        values = rng.standard_normal((rows, n)).astype(np.float32)
+        if fmt == "BF16":
+            return (values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+        return values.astype(np.float16 if fmt == "F16" else np.float32).view(np.uint8)
+    shape = rows, n // layout.block_elems, layout.block_bytes
+    blocks = rng.integers(0, 256, shape, np.uint8) if codes is None else np.full(shape, codes, np.uint8)
+    for field in SCALE_FIELDS[fmt]:
+        scale = rng.uniform(-0.01, 0.01, shape[:2]).astype(np.float16)
+        blocks[:, :, field : field + 2] = scale[..., None].view(np.uint8)
+    return blocks.reshape(rows, -1)
+
+
+def round_a8(x):
+    """engine.md 2.2 literally, in float32: codes (n,) int8, scales (n/32,) float32."""
+    blocks = np.asarray(x, np.float32).reshape(-1, 32)
+    d = np.abs(blocks).max(axis=1) / np.float32(127)
+    with np.errstate(divide="ignore"):
+        inverse = np.where(d != 0, np.float32(1) / d, np.float32(0)).astype(np.float32)
+    codes = np.clip(np.rint(blocks * inverse[:, None]), -128, 127).astype(np.int8)
+    return codes.ravel(), d
+
+
+def round_q8k(x):
+    """engine.md 2.2 literally: codes (n,) int8, d (n/256,) float32, sums (n/16,) int16."""
+    blocks = np.asarray(x, np.float32).reshape(-1, 256)
+    peak = blocks[np.arange(len(blocks)), np.abs(blocks).argmax(axis=1)]
+    with np.errstate(divide="ignore"):
+        inverse = np.where(peak != 0, np.float32(-127) / peak, np.float32(0)).astype(np.float32)
+        d = np.where(inverse != 0, np.float32(1) / inverse, np.float32(0)).astype(np.float32)
+    codes = np.clip(np.rint(blocks * inverse[:, None]), -128, 127).astype(np.int8)
+    return codes.ravel(), d, codes.reshape(-1, 16).sum(axis=1, dtype=np.int16)
+
+
+def rounded(act, x):
+    """The activations as the kernel sees them, float64."""
+    if act == "a8":
+        codes, d = round_a8(x)
+        return codes * np.repeat(d.astype(np.float64), 32)
+    if act == "q8k":
+        codes, d, _ = round_q8k(x)
+        return codes * np.repeat(d.astype(np.float64), 256)
+    return np.asarray(x, np.float64)
+
+
+def run(kernel, raw, x, first=0, last=None):
+    """out[first:last] of the matrix ``raw`` (rows, row_bytes) times ``x``; NaN where the kernel must not write."""
+    raw, x = np.ascontiguousarray(raw), np.ascontiguousarray(x, np.float32)
+    last = len(raw) if last is None else last
+    size = kernel.packed_bytes(x.size)
+    buffer = np.full(size + 64, 0x5A, np.uint8)
+    kernel.pack(x.ctypes.data, x.size, buffer.ctypes.data)
+    assert (buffer[size:] == 0x5A).all(), "pack wrote beyond packed_bytes"
+    out = np.full(len(raw), np.nan, np.float32)
+    kernel.rows(raw.ctypes.data, first, last, raw.shape[1], x.size, buffer.ctypes.data, out.ctypes.data)
+    return out

@@ -1,0 +1,81 @@
+"""The machine code of the hot loops: the intended instructions, nothing wider than the tier, no spills, no float
+addresses.
+"""
+
+import platform
+import re
+
+import pytest
+from numba import int64
+
+from kernels.cpu.simd import KERNELS, TIER
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="checks x86-64 instructions")
+
+WANTED = {
+    ("A", "Q8_0", "a8"): "vpdpbusd vcvtph2ps",
+    ("A", "Q4_K", "q8k"): "vpdpbusd vpdpwssd vpackssdw vgf2p8affineqb",
+    ("A", "Q2_K", "q8k"): "vpdpbusd vpdpwssd vpackssdw vgf2p8affineqb",
+    ("A", "IQ2_XXS", "q8k"): "vpdpbusd vpmultishiftqb vgf2p8affineqb",
+    ("A", "F16", "float"): "vcvtph2ps vfmadd",
+    ("B", "Q8_0", "a8"): "vpmaddubsw vpmaddwd vpsignb",
+    ("B", "Q4_K", "q8k"): "vpmaddubsw vpmaddwd",
+    ("B", "Q2_K", "q8k"): "vpmaddubsw vpmaddwd",
+    ("B", "IQ2_XXS", "q8k"): "vpmaddubsw vpmaddwd",
+    ("B", "F16", "float"): "vcvtph2ps vfmadd",
+    ("C", "Q8_0", "a8"): "pmaddwd",
+}
+
+
+@pytest.fixture(scope="module")
+def assembly():
+    texts = {}
+
+    def text(key):
+        if key not in texts:
+            rows = KERNELS[key].rows
+            rows.compile((int64,) * 7)
+            texts[key] = rows.inspect_asm()[(int64,) * 7]
+        return texts[key]
+
+    return text
+
+
+def loops(text):
+    """Bodies of the innermost loops: from a label to a jump back to it, with no label of another loop between."""
+    lines = [line.strip() for line in text.splitlines()]
+    at = {line[:-1]: number for number, line in enumerate(lines) if line.startswith(".LBB") and line.endswith(":")}
+    bodies = []
+    for number, line in enumerate(lines):
+        jump = re.match(r"j\w+\s+(\.LBB\w+)$", line)
+        if jump and at.get(jump[1], number) < number:
+            bodies.append((at[jump[1]], number))
+    inner = [(a, b) for a, b in bodies if not any(a <= c and d <= b and (a, b) != (c, d) for c, d in bodies)]
+    return ["\n".join(lines[a : b + 1]) for a, b in inner]
+
+
+@pytest.mark.parametrize("key", [key[1:] for key in WANTED if key[0] == TIER], ids="/".join)
+def test_intended_instructions(assembly, key):
+    hot = max(loops(assembly(key)), key=len)
+    for name in WANTED[(TIER, *key)].split():
+        assert name in hot, f"{name} is not in the hot loop"
+
+
+@pytest.mark.parametrize("key", KERNELS, ids="/".join)
+def test_addresses_are_integers(assembly, key):
+    assert not re.search(r"cvtt?s[ds]2u?si|cvtsi2sd", assembly(key))
+
+
+@pytest.mark.parametrize("key", KERNELS, ids="/".join)
+def test_nothing_wider_than_the_tier(assembly, key):
+    if TIER != "A":
+        assert "zmm" not in assembly(key)
+    if TIER == "C":
+        assert "ymm" not in assembly(key)
+
+
+@pytest.mark.parametrize("key", [key[1:] for key in WANTED if key[0] == TIER], ids="/".join)
+def test_no_spills_in_the_hot_loop(assembly, key):
+    hot = max(loops(assembly(key)), key=len)
+    spills = [line for line in hot.splitlines() if "mm" in line and "(%rsp)" in line]
+    assert not spills, "\n".join(spills)

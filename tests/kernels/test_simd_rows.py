@@ -1,0 +1,153 @@
+"""Row kernels against float64 products of the dequantized weights (gguf-py's dequantizer) with the rounded inputs.
+
+The float tolerance is 3e-7 of sum |w||x|, a few float32 roundings; in formats with mins, where a weight is itself a
+difference, of max |w| sum |x|. Integer sums are exact, so on inputs whose scales are
+powers of two the integer kernels must be exact. ``test_simd_tiers`` runs this file again in the other tiers.
+"""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import gguf
+import numpy as np
+import pytest
+
+from kernels.cpu.simd import KERNELS, TIER, kernel
+from kernels.formats import FORMATS
+
+from .simd_cases import random_rows, round_q8k, rounded, run
+
+SIZES = {1: (1, 2, 31, 32, 33, 100, 1024), 32: (32, 64, 96, 128, 160, 992, 4096), 256: (256, 512, 768, 1024, 4096)}
+CASES = [(fmt, act, n) for fmt, act in KERNELS for n in SIZES[FORMATS[fmt].block_elems]]
+BLOCK_CASES = [(fmt, act) for fmt, act in KERNELS if FORMATS[fmt].block_elems > 1]
+
+
+def dequantize(fmt, raw):
+    return gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[fmt]).astype(np.float64)
+
+
+def check(fmt, act, raw, x, tolerance=3e-7):
+    weights, exact_inputs = dequantize(fmt, raw), rounded(act, x)
+    out = run(kernel(fmt, act), raw, x)
+    size = np.abs(weights)
+    if fmt in ("Q2_K", "Q4_K"):
+        size = np.broadcast_to(size.max(axis=1, keepdims=True), size.shape)
+    bound = tolerance * (size @ np.abs(exact_inputs)) + 1e-37
+    error = np.abs(out - weights @ exact_inputs)
+    assert (error <= bound).all(), f"{fmt}/{act}: worst {np.max(error / bound):.2f} of the bound"
+
+
+@pytest.mark.parametrize("fmt, act, n", CASES)
+def test_product(fmt, act, n):
+    rng = np.random.default_rng(n)
+    check(fmt, act, random_rows(fmt, 5, n, rng), rng.standard_normal(n) * rng.choice([0.01, 1, 30], n))
+
+
+@pytest.mark.parametrize("fmt, act", KERNELS)
+def test_only_the_asked_rows_are_written(fmt, act):
+    rng = np.random.default_rng(3)
+    raw, x = random_rows(fmt, 7, 768, rng), rng.standard_normal(768)
+    out = run(kernel(fmt, act), raw, x, 2, 5)
+    assert np.isnan(out[[0, 1, 5, 6]]).all()
+    assert (out[2:5] == run(kernel(fmt, act), raw, x)[2:5]).all()
+
+
+@pytest.mark.parametrize("codes", [0x00, 0x7F, 0x80, 0xFF, 0xC3])
+@pytest.mark.parametrize("fmt, act", BLOCK_CASES)
+def test_extreme_codes_do_not_saturate(fmt, act, codes):
+    rng = np.random.default_rng(codes)
+    raw = random_rows(fmt, 2, 768, rng, codes)
+    check(fmt, act, raw, np.ones(768))
+    check(fmt, act, raw, -np.ones(768))
+    check(fmt, act, raw, np.where(np.arange(768) % 2, 1.0, -1.0))
+
+
+@pytest.mark.parametrize("fmt, act", KERNELS)
+def test_outliers_and_zero_blocks(fmt, act):
+    rng = np.random.default_rng(8)
+    x = rng.standard_normal(1024) * 0.01
+    x[[5, 300]] = 500, -800
+    x[512:768] = 0
+    check(fmt, act, random_rows(fmt, 4, 1024, rng), x)
+    assert (run(kernel(fmt, act), random_rows(fmt, 4, 1024, rng), np.zeros(1024)) == 0).all()
+
+
+@pytest.mark.parametrize("fmt, act", [key for key in BLOCK_CASES if key[1] != "float"])
+def test_integer_sums_are_exact(fmt, act):
+    """Codes themselves as inputs, scales powers of two: every product and sum is a float32 integer multiple."""
+    rng = np.random.default_rng(4)
+    raw = random_rows(fmt, 6, 768, rng).reshape(6, -1, FORMATS[fmt].block_bytes)
+    for field in {"Q8_0": (0,), "IQ2_XXS": (0,), "Q4_K": (0, 2), "Q2_K": (80, 82)}[fmt]:
+        raw[..., field : field + 2] = np.array([1.0], np.float16).view(np.uint8)
+    raw = raw.reshape(6, -1)
+    x = rng.integers(-126, 127, 768).astype(np.float64)
+    x[::32] = 127
+    x[::256] = -127  # the Q8_K scale of a block whose first largest element is -127 is exactly 1
+    assert (run(kernel(fmt, act), raw, x) == dequantize(fmt, raw) @ x).all()
+
+
+def test_golden_dots():
+    """engine.md 9.4: dots of fixed blocks with Q8_K of 3 sin(0.37 i)."""
+    x = (3 * np.sin(0.37 * np.arange(256))).astype(np.float32)
+    half = lambda value: np.array([value], np.float16).view(np.uint8)  # noqa: E731
+    i = np.arange(64)
+    iq2 = np.concatenate([half(0.01), ((2053 * i[:32] + 77) % 65536).astype(np.uint16).view(np.uint8)])
+    q2 = np.concatenate([(37 * i[:16] + 11) % 256, (29 * i + 7) % 256, half(0.02), half(0.013)]).astype(np.uint8)
+    assert run(kernel("IQ2_XXS", "q8k"), iq2[None], x)[0] == pytest.approx(-3.39437771, rel=1e-6)
+    assert run(kernel("Q2_K", "q8k"), q2[None], x)[0] == pytest.approx(5.21535444, rel=1e-6)
+    assert list(round_q8k(x)[0][:8]) == [0, -46, -86, -114, -126, -122, -101, -67]
+
+
+@pytest.mark.parametrize("fmt, act", KERNELS)
+def test_nan_inputs_show(fmt, act):
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal(768)
+    x[700] = np.nan
+    assert np.isnan(run(kernel(fmt, act), random_rows(fmt, 3, 768, rng), x)).all()
+
+
+def test_unknown_kernel():
+    with pytest.raises(ValueError, match="no row kernel for F16 weights with q8k activations"):
+        kernel("F16", "q8k")
+
+
+GUARDED = """
+    import ctypes, mmap, numpy as np
+    from kernels.cpu.simd import KERNELS
+    from kernels.formats import FORMATS
+    libc = ctypes.CDLL(None, use_errno=True)
+    page = mmap.PAGESIZE
+    def guarded(size, at_end):
+        '''An array of ``size`` bytes with unreadable memory right behind it, or right before it.'''
+        room = -(-size // page) * page
+        area = mmap.mmap(-1, room + 2 * page)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(area))
+        for guard in (base, base + page + room):
+            assert libc.mprotect(ctypes.c_void_p(guard), page, 0) == 0
+        start = base + page + (room - size if at_end else 0)
+        keep.append(area)
+        return np.frombuffer((ctypes.c_char * size).from_address(start), np.uint8)
+    keep = []
+    for (fmt, act), kernel in KERNELS.items():
+        layout = FORMATS[fmt]
+        for blocks in (1, 2, 3, 4, 5, 33):
+            n = layout.block_elems * blocks
+            row = layout.block_bytes * blocks
+            for at_end in (False, True):
+                w, x = guarded(3 * row, at_end), guarded(4 * n, at_end)
+                buffer, out = guarded(kernel.packed_bytes(n), at_end), guarded(12, at_end)
+                kernel.pack(x.ctypes.data, n, buffer.ctypes.data)
+                kernel.rows(w.ctypes.data, 0, 3, row, n, buffer.ctypes.data, out.ctypes.data)
+    print("inside")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs mprotect")
+def test_nothing_outside_the_arrays_is_touched():
+    """Weights, inputs, buffer and result between unreadable pages: a stray access kills the child."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(GUARDED)], capture_output=True, text=True, env=dict(os.environ)
+    )
+    assert done.stdout.strip() == "inside", f"tier {TIER}: exit {done.returncode}\n{done.stderr[-2000:]}"

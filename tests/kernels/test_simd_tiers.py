@@ -1,0 +1,62 @@
+"""Tier choice, and the lower tiers: compiled for the processor they are meant for, and run here."""
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernels.cpu.simd import tiers
+from kernels.cpu.simd.tiers import TierError, choose
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+ALL = dict.fromkeys(feature for needed in tiers._NEEDS.values() for feature in needed)
+AVX512 = dict.fromkeys(ALL, True)
+AVX2 = {"avx2": True, "fma": True, "f16c": True}
+
+
+def test_the_best_tier_is_chosen():
+    assert choose(None, AVX512) == "A"
+    assert choose(None, {**AVX512, "gfni": False}) == "B"
+    assert choose(None, AVX2) == "B"
+    assert choose(None, {}) == "C"
+    assert choose("", AVX2) == "B"
+
+
+def test_a_lower_tier_can_be_forced():
+    assert [choose(tier, AVX512) for tier in "ABC"] == ["A", "B", "C"]
+
+
+def test_a_missing_tier_is_refused():
+    with pytest.raises(TierError, match="DS4_SIMD_TIER=A: this processor lacks avx512f, "):
+        choose("A", AVX2)
+    with pytest.raises(TierError, match="valid values are A, B, C"):
+        choose("avx2", AVX512)
+
+
+# Features Numba compiles for, so that an instruction above the tier cannot be hidden by this machine having it.
+TARGETS = {
+    "B": "+sse4.2,+popcnt,+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt,+movbe",
+    "C": "+sse2",
+}
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="feature strings of x86-64")
+@pytest.mark.parametrize("tier", "BC")
+def test_lower_tier(tier):
+    """The kernel tests again, in a process that compiles for an AVX2 or a plain x86-64 processor."""
+    if lacking := tiers.missing(tier, tiers.FEATURES):
+        pytest.skip(f"this processor lacks {', '.join(lacking)}")
+    if os.environ.get(tiers.TIER_VARIABLE):
+        pytest.skip("already inside a forced tier")
+    cpu = {"B": "haswell", "C": "x86-64"}[tier]
+    environment = dict(os.environ, NUMBA_CPU_NAME=cpu, NUMBA_CPU_FEATURES=TARGETS[tier], DS4_SIMD_TIER=tier)
+    files = [str(HERE / name) for name in ("test_simd_rows.py", "test_simd_quantize.py", "test_simd_asm.py")]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert " passed" in done.stdout
+    assert " skipped" not in done.stdout.splitlines()[-1]

@@ -153,9 +153,10 @@ def decode(
 
 def warm_up(session: Timeline, tokens: Sequence[int], eos: int) -> None:
     """Touch code and weights once, on a session that is thrown away: the first row is to measure, not to load."""
-    session.sync(list(tokens[: min(WARMUP_PREFILL, session.ctx - WARMUP_DECODE - 1)]))
-    decode(session, 0, WARMUP_DECODE, eos)
-    session.restore(session.snapshot())
+    with _failing("warm-up failed"):
+        session.sync(list(tokens[: min(WARMUP_PREFILL, session.ctx - WARMUP_DECODE - 1)]))
+        decode(session, session.pos, WARMUP_DECODE, eos)
+        session.restore(session.snapshot())
 
 
 def _absolute(progress: Callable[[int, int], None] | None, last: int) -> Callable[[int, int], None] | None:

@@ -1,0 +1,91 @@
+"""What a newcomer meets first: the two commands, and clear words when they cannot work."""
+
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import ds4ref
+
+ROOT = Path(__file__).resolve().parents[1]
+
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="no make here")
+
+
+def make(*arguments, folder=ROOT):
+    return subprocess.run(["make", *arguments], cwd=folder, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """The Makefile without the rest of the tree."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def interpreter(folder: Path, name: str, script: str) -> Path:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_help_lists_every_target():
+    text = make("help").stdout
+    targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE).group(1).split()
+    assert {"run", "test", "lint", "oracle", "bench", "clean", "help"} <= set(targets)
+    assert all(f"make {target}" in text for target in targets)
+
+
+def test_readme_names_the_two_commands():
+    blocks = re.findall(r"^    make (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert blocks == ["run", "test"]
+
+
+def test_an_old_python_is_refused_in_one_line(copy):
+    old = interpreter(copy, "python-old", "exit 1")
+    done = make("run", f"PYTHON={old}", folder=copy)
+    assert done.returncode != 0 and f"make: {old} is not a Python >= 3.11\n" in done.stderr
+    assert not (copy / ".venv").exists()
+
+
+def test_no_python_at_all_is_said(copy):
+    done = make("test", "PYTHON=", folder=copy)
+    assert done.returncode != 0 and "no Python >= 3.11 found" in done.stderr
+
+
+def test_a_python_without_venv_is_explained(copy):
+    bare = interpreter(copy, "python-bare", 'test "$1" = -c')
+    done = make("run", f"PYTHON={bare}", folder=copy)
+    assert done.returncode != 0 and "cannot create virtual environments" in done.stderr
+    assert not (copy / ".venv").exists()
+
+
+def test_a_broken_shim_is_skipped(copy, monkeypatch):
+    """A version manager may leave a python3.13 on the path that refuses to start."""
+    shims = copy / "shims"
+    shims.mkdir()
+    interpreter(shims, "python3.13", "exit 127")
+    monkeypatch.setenv("PATH", f"{shims}:{os.environ['PATH']}")
+    (copy / "ask.mk").write_text("include Makefile\nask:\n\t@echo $(PYTHON)\n")
+    chosen = make("-f", "ask.mk", "ask", folder=copy).stdout.strip()
+    assert chosen and chosen != "python3.13"
+
+
+def test_version_and_scripts_agree():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["tool"]["setuptools"]["dynamic"]["version"]["attr"] == "ds4ref.__version__"
+    assert re.fullmatch(r"\d+\.\d+\.\d+", ds4ref.__version__)
+    for target in project["project"]["scripts"].values():
+        module, function = target.split(":")
+        text = ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text()
+        assert f"def {function}(" in text
+
+
+def test_changelog_has_a_section_for_what_comes():
+    assert "\n## [Unreleased]\n" in (ROOT / "CHANGELOG.md").read_text()

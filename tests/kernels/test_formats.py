@@ -144,6 +144,28 @@ def test_q4_k_scale_packing():
     np.testing.assert_array_equal(got[1], minima)
 
 
+def golden_activation() -> np.ndarray:
+    """Block 0 of Q8_K(3 sin(0.37 i)), as values: scale from the signed largest element, codes rounded half to even."""
+    x = (3 * np.sin(0.37 * np.arange(256))).astype(np.float32)
+    inverse = np.float32(-127) / x[np.abs(x).argmax()]
+    return (np.clip(np.rint(inverse * x), -128, 127) / inverse).astype(np.float64)
+
+
+def test_golden_dots():
+    """Dot products that the reference C functions gave (engine.md 9.4)."""
+    x = golden_activation()
+    block = np.zeros(1, FORMATS["IQ2_XXS"].layout)
+    block["d"] = 0.01
+    block.view(np.uint8)[2:].view("<u2")[:] = (2053 * np.arange(32) + 77) % 65536
+    assert FORMATS["IQ2_XXS"].dequantize(block.view(np.uint8)) @ x == pytest.approx(-3.39437771, rel=1e-6)
+
+    block = np.zeros(1, FORMATS["Q2_K"].layout)
+    block["d"], block["dmin"] = 0.02, 0.013
+    block["scales"] = (37 * np.arange(16) + 11) % 256
+    block["qs"] = ((29 * np.arange(64) + 7) % 256).reshape(2, 32)
+    assert FORMATS["Q2_K"].dequantize(block.view(np.uint8)) @ x == pytest.approx(5.21535444, rel=1e-6)
+
+
 @pytest.mark.parametrize("name", BLOCKED)
 def test_ragged_rows_are_refused(name):
     fmt = FORMATS[name]

@@ -1,0 +1,59 @@
+"""What Python and compiled code agree on: tasks, their argument blocks, and the steps the pool executes.
+
+A *task* is a compiled function ``task(args, first, last, thread)`` that works on items first..last-1 of some list;
+``args`` is the address of its argument block. A block is a row of 8-byte slots: addresses and integers as int64,
+numbers as float64. A *step* is one task with its block, a number of items and a chunk size; threads claim chunks of
+items until none is left. A step starts only when every item of the step before it is finished.
+
+This module is plain Python on purpose: a warm start uses compiled objects without importing Numba.
+"""
+
+from __future__ import annotations
+
+import struct
+
+SLOT = 8
+BLOCK_BYTES = 256
+"""Room for one argument block in the pool's own memory."""
+
+STEP_BYTES = 256
+STEP_TASK, STEP_ARGS, STEP_ITEMS, STEP_CHUNK = 0, 8, 16, 24
+STEP_CLAIMED = 64
+STEP_DONE = 128
+"""Byte offsets in a step. The two counters have cache lines of their own, because all threads write them."""
+
+STEP_HEADER = struct.Struct("=4q")
+
+POOL_BYTES = 1024
+POOL_JOB, POOL_OPEN, POOL_INSIDE, POOL_STEPS, POOL_COUNT, POOL_THREADS, POOL_STOP = 0, 128, 256, 384, 392, 400, 512
+"""Byte offsets in the pool's control block, spread over lines by who writes them:
+
+JOB      number of the latest job; workers watch it
+OPEN     number of the job that may still be joined, 0 between jobs
+INSIDE   workers that joined and have not left
+STEPS, COUNT, THREADS   address and number of steps of the job, participants allowed
+STOP     non-zero: workers return to Python for good
+"""
+
+
+class Task:
+    """A compiled task as Python sees it: the layout of its argument block and, once loaded, its address.
+
+    ``fields`` names the slots in order; a name with the suffix ``:f`` is a number (float64), any other an address or
+    an integer. The compiled side reads the same block as a record with these names.
+    """
+
+    registry: dict[str, Task] = {}
+
+    __slots__ = ("name", "fields", "layout", "pack", "address")
+
+    def __init__(self, name: str, fields: str):
+        self.name = name
+        self.fields = tuple((field.removesuffix(":f"), field.endswith(":f")) for field in fields.split())
+        self.layout = struct.Struct("=" + "".join("d" if number else "q" for _, number in self.fields))
+        if self.layout.size > BLOCK_BYTES:
+            raise ValueError(f"argument block of {name} is larger than {BLOCK_BYTES} bytes")
+        self.pack = self.layout.pack_into
+        self.address = 0
+        if self.registry.setdefault(name, self) is not self:
+            raise ValueError(f"two tasks are called {name}")

@@ -1,0 +1,104 @@
+"""Compiling the backend to object files: ``python -m kernels.cpu.build DIRECTORY PART PARTS``.
+
+Each process compiles one share of the entry points with Numba and writes one ``<part>.o`` and a list of its symbols.
+What remains is machine code that calls nothing but libc and libm, so a later process loads it without Numba.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+TASK_MODULES = (
+    "sync",
+    "activations",
+    "attention",
+    "compressor",
+    "indexer",
+    "linear",
+    "moe",
+    "norm",
+    "rope",
+    "rounding",
+    "rows",
+)
+ALLOWED_EXTERNALS = frozenset({"sched_yield", "usleep", "log2f", "log1pf", "memcpy", "memset", "memmove", "sqrtf"})
+
+
+def symbol(name: str) -> str:
+    """The object-file name of an entry point."""
+    return "ds4_" + re.sub(r"\W", "_", name)
+
+
+def entries() -> dict[str, object]:
+    """Every entry point: name -> function that compiles it."""
+    for module in TASK_MODULES:
+        importlib.import_module(f"kernels.cpu.tasks.{module}")
+    from .tasks.registry import ENTRIES
+
+    return ENTRIES
+
+
+def optimized_object(modules: list) -> tuple[bytes, set[str]]:
+    """Link LLVM modules, strip what the entry points do not need, and compile. Returns code and undefined symbols."""
+    import llvmlite.binding as ll
+
+    main = modules[0]
+    for module in modules[1:]:
+        main.link_in(module)
+    main.verify()
+    machine = target_machine()
+    options = ll.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = options.slp_vectorization = True
+    builder = ll.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(main, builder)
+    undefined = {f.name for f in main.functions if f.is_declaration and not f.name.startswith("llvm.")}
+    return machine.emit_object(main), undefined
+
+
+def target_machine():
+    """The machine Numba would compile for, position independent."""
+    import llvmlite.binding as ll
+    from numba.core import config
+    from numba.core.codegen import get_host_cpu_features
+
+    cpu = config.CPU_NAME or ll.get_host_cpu_name()
+    features = get_host_cpu_features() if config.CPU_FEATURES is None else config.CPU_FEATURES
+    target = ll.Target.from_triple(ll.get_process_triple())
+    return target.create_target_machine(cpu=cpu, features=features, opt=3, reloc="pic", codemodel="small")
+
+
+def compile_entry(name: str, make) -> object:
+    """One entry point as an LLVM module in which only its own symbol is visible."""
+    import llvmlite.binding as ll
+
+    compiled = make()
+    module = ll.parse_assembly(compiled.inspect_llvm())
+    wanted = compiled.native_name
+    for item in (*module.functions, *module.global_variables):
+        if not item.is_declaration and item.name != wanted:
+            item.linkage = "internal"
+    function = module.get_function(wanted)
+    function.name = symbol(name)
+    return module
+
+
+def build(directory: Path, part: int, parts: int) -> None:
+    """Compile every ``parts``-th entry point, from number ``part`` on, into ``directory``."""
+    chosen = sorted(entries().items())[part::parts]
+    modules = []
+    for name, make in chosen:
+        modules.append(compile_entry(name, make))
+        print(name, flush=True)
+    code, undefined = optimized_object(modules)
+    foreign = undefined - ALLOWED_EXTERNALS
+    if foreign:
+        raise SystemExit(f"compiled kernels call {', '.join(sorted(foreign))}")
+    (directory / f"{part}.o").write_bytes(code)
+    (directory / f"{part}.txt").write_text("".join(f"{name}\n" for name, _ in chosen))
+
+
+if __name__ == "__main__":
+    build(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,204 @@
+"""The compiled kernels of this machine: found in the user's cache, or built once with a progress line.
+
+The cache directory is named by a hash over every source file that takes part, the versions of Python, Numba and
+llvmlite, and the processor with its features, so an edit or an upgrade never meets stale code. Loading needs llvmlite
+only. Building runs in separate processes (Numba's compiler holds one lock a process), writes to a temporary directory
+and renames it into place; a second process waits for the first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+KERNELS = Path(__file__).resolve().parent.parent
+SETTINGS = ("DS4_SIMD_TIER", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX")
+"""Environment variables that change the code."""
+
+KEEP_SECONDS = 7 * 86400
+"""Builds that nobody used for this long are deleted."""
+
+
+class KernelError(RuntimeError):
+    """The kernels could not be compiled or loaded; the message is one line."""
+
+
+def cache_home() -> Path:
+    """``<user cache>/ds4ref``."""
+    base = os.environ.get("XDG_CACHE_HOME") or (
+        os.path.expanduser("~/Library/Caches") if sys.platform == "darwin" else os.path.expanduser("~/.cache")
+    )
+    return Path(base) / "ds4ref"
+
+
+def cache_key() -> str:
+    """Hash of everything that determines the machine code."""
+    import llvmlite.binding as ll
+
+    digest = hashlib.sha256()
+    for name in ("numba", "llvmlite"):
+        digest.update(f"{name} {importlib.metadata.version(name)}\n".encode())
+    digest.update(f"{sys.version} {ll.get_process_triple()} {ll.get_host_cpu_name()}\n".encode())
+    digest.update(ll.get_host_cpu_features().flatten().encode())
+    for name in SETTINGS:
+        digest.update(f"{name}={os.environ.get(name)}\n".encode())
+    for folder in ("cpu", "formats"):
+        for path in sorted((KERNELS / folder).rglob("*.py")):
+            digest.update(f"{path.relative_to(KERNELS)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:24]
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on ``path`` where the platform has them; it ends with the process at the latest."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with open(path, "w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def say(line: str, end: str = "\n") -> None:
+    """Progress goes to stderr; the moving line only to a terminal."""
+    if end == "\n" or sys.stderr.isatty():
+        print(line, end=end, file=sys.stderr, flush=True)
+
+
+def build(target: Path) -> None:
+    """Compile all kernels in parallel processes and move the result to ``target``."""
+    started = time.monotonic()
+    parts = max(1, min(4, available_cores()))
+    work = Path(tempfile.mkdtemp(prefix=".build-", dir=target.parent))
+    # the build optimizes all modules together at the end, so Numba need not optimize each one first
+    environment = dict(os.environ, NUMBA_CACHE_DIR=str(work / "numba"), NUMBA_OPT="0")
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(KERNELS.parent), os.environ.get("PYTHONPATH"))))
+    command = [sys.executable, "-m", "kernels.cpu.build", str(work)]
+    workers = []
+    say("ds4ref: compiling the CPU kernels for this machine (once)")
+    try:
+        for part in range(parts):
+            log = open(work / f"{part}.log", "w+")
+            arguments = [*command, str(part), str(parts)]
+            workers.append((subprocess.Popen(arguments, env=environment, stdout=log, stderr=log), log))
+        while any(process.poll() is None for process, _ in workers):
+            time.sleep(0.1)
+            done = sum((work / f"{part}.log").read_bytes().count(b"\n") for part in range(parts))
+            say(f"\rds4ref: {done} kernels, {time.monotonic() - started:.0f} s ", end="")
+        for process, log in workers:
+            if process.returncode:
+                log.seek(0)
+                lines = log.read().strip().splitlines() or ["no output"]
+                if os.environ.get("DS4_DEBUG"):
+                    say("\n".join(lines))
+                raise KernelError(f"compiling the CPU kernels failed: {lines[-1]}")
+        say(f"\rds4ref: CPU kernels ready after {time.monotonic() - started:.0f} s")
+        with contextlib.suppress(OSError):  # another process may have been faster; its result is the same
+            shutil.rmtree(work / "numba", ignore_errors=True)
+            os.rename(work, target)
+    finally:
+        for process, log in workers:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            log.close()
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def available_cores() -> int:
+    """Cores this process may run on."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1
+
+
+def sweep(home: Path, keep: Path) -> None:
+    """Delete builds and abandoned work directories that were not used for a week."""
+    for path in home.iterdir():
+        with contextlib.suppress(OSError):
+            if path != keep and path.is_dir() and time.time() - path.stat().st_mtime > KEEP_SECONDS:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def objects() -> Path:
+    """The directory with this machine's object files, built if necessary."""
+    home = cache_home() / "kernels"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=home):
+            pass
+    except OSError as error:
+        home = Path(tempfile.mkdtemp(prefix="ds4ref-kernels-"))
+        say(f"ds4ref: cannot write the kernel cache ({error}); compiling into {home} for this process only")
+        import atexit
+
+        atexit.register(shutil.rmtree, home, ignore_errors=True)
+    target = home / cache_key()
+    if not target.is_dir():
+        with locked(home / "lock"):
+            if not target.is_dir():
+                build(target)
+                sweep(home, target)
+    with contextlib.suppress(OSError):
+        os.utime(target)
+    return target
+
+
+class Library:
+    """The loaded machine code. ``address(name)`` is the address of an entry point."""
+
+    def __init__(self) -> None:
+        import llvmlite.binding as ll
+
+        from .build import symbol
+
+        ll.initialize_native_target()
+        ll.initialize_native_asmprinter()
+        directory = objects()
+        machine = ll.Target.from_triple(ll.get_process_triple()).create_target_machine()
+        self._engine = ll.create_mcjit_compiler(ll.parse_assembly(""), machine)
+        self._addresses: dict[str, int] = {}
+        names: list[str] = []
+        try:
+            for listing in sorted(directory.glob("*.txt")):
+                self._engine.add_object_file(ll.object_file.ObjectFileRef.from_path(str(listing.with_suffix(".o"))))
+                names += listing.read_text().split()
+            self._engine.finalize_object()
+        except (OSError, RuntimeError) as error:
+            raise KernelError(f"cannot load the compiled kernels in {directory}: {error}") from None
+        for name in names:
+            self._addresses[name] = self._engine.get_function_address(symbol(name))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._addresses
+
+    def address(self, name: str) -> int:
+        """Address of the C function ``name``; KernelError if the build has none."""
+        try:
+            return self._addresses[name]
+        except KeyError:
+            raise KernelError(f"the compiled kernels have no {name}") from None
+
+    def function(self, name: str, arguments: int) -> Callable[..., None]:
+        """``name`` as a Python callable of ``arguments`` int64; the GIL is released during the call."""
+        return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * arguments)(self.address(name))
+
+
+@cache
+def library() -> Library:
+    """The library of this process, loaded (and if need be built) on first use."""
+    return Library()

@@ -1,0 +1,163 @@
+"""Attention over shared K = V rows, blocked, with an online softmax (engine.md 3.3).
+
+Rows are visited in blocks of 64 in a fixed order, raw then compressed, whatever the batch or the thread count. A
+block's scores for a group of heads are a small matrix product; so is its contribution to the output. The running
+maximum starts at the sink, whose weight enters the denominator only. There is no limit on the number of rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from .. import tasktable as t
+from .lang import FAST, exp32, f32p, i32p, i64p, local
+from .registry import body
+from .tiles import LANES, dots, load_scaled, outer, put, store, sums, zeros
+
+BLOCK = 64
+"""Rows per block: 128 KB of 512-wide rows, which stay in the second-level cache while the heads pass over them."""
+
+GROUP = 8
+"""Heads per item at most."""
+
+LOWEST = np.float32(-1e30)
+ADDRESSES, SIXTEEN, FACTORS = local(8 * BLOCK), local(64), local(4 * 8)
+
+
+def scratch_floats(group: int) -> int:
+    """Floats of scratch a thread needs: scores of one block, running maxima and denominators."""
+    return group * (BLOCK + 2)
+
+
+@njit(**FAST)
+def score_block(q, heads, dim, rows, count, scale, scores):
+    """scores[h, r] = scale * q_h . row_r for all heads and rows of the block, 4 x 4 at a time.
+
+    Places past the end repeat the last head or row; their results are dropped.
+    """
+    full = dim // LANES * LANES
+    address, room = i64p(rows), SIXTEEN()
+    tile = f32p(room)
+    for r in range(0, count, 4):
+        b0, b1 = address[r], address[min(r + 1, count - 1)]
+        b2, b3 = address[min(r + 2, count - 1)], address[min(r + 3, count - 1)]
+        for h in range(0, heads, 4):
+            top = heads - 1
+            a0, a1 = q + 4 * dim * h, q + 4 * dim * min(h + 1, top)
+            a2, a3 = q + 4 * dim * min(h + 2, top), q + 4 * dim * min(h + 3, top)
+            acc = zeros()
+            for c in range(0, 4 * full, 4 * LANES):
+                acc = dots(acc, a0, a1, a2, a3, b0, b1, b2, b3, c)
+            put(room, sums(acc))
+            for i in range(min(4, heads - h)):
+                for j in range(min(4, count - r)):
+                    total = tile[4 * i + j]
+                    x, y = f32p(q + 4 * dim * (h + i)), f32p(address[r + j])
+                    for c in range(full, dim):
+                        total += x[c] * y[c]
+                    f32p(scores)[BLOCK * (h + i) + r + j] = total * scale
+
+
+@njit(**FAST)
+def soften(scores, count, top, total):
+    """Scores of one head to weights in place; returns the new maximum and denominator and the factor for the old."""
+    s = f32p(scores)
+    best = top
+    for r in range(count):
+        best = max(best, s[r])
+    part = np.float32(0)
+    for r in range(count):
+        weight = exp32(s[r] - best)
+        s[r] = weight
+        part += weight
+    factor = exp32(top - best)
+    return best, total * factor + part, factor
+
+
+@njit(**FAST)
+def add_block(out, heads, dim, rows, count, weights, factors):
+    """out_h = out_h * factor_h + sum_r weights[h, r] * row_r, 4 heads x 64 channels at a time."""
+    full = dim // 64 * 64
+    address = i64p(rows)
+    for c in range(0, 4 * full, 256):
+        for h in range(0, heads, 4):
+            top = heads - 1
+            h1, h2, h3 = min(h + 1, top), min(h + 2, top), min(h + 3, top)
+            o0, o1 = out + 4 * dim * h + c, out + 4 * dim * h1 + c
+            o2, o3 = out + 4 * dim * h2 + c, out + 4 * dim * h3 + c
+            w0, w1 = weights + 4 * BLOCK * h, weights + 4 * BLOCK * h1
+            w2, w3 = weights + 4 * BLOCK * h2, weights + 4 * BLOCK * h3
+            acc = load_scaled(o0, o1, o2, o3, factors + 4 * h)
+            for r in range(count):
+                acc = outer(acc, w0 + 4 * r, w1 + 4 * r, w2 + 4 * r, w3 + 4 * r, address[r] + c)
+            store(acc, o0, o1, o2, o3)
+    for h in range(heads):
+        o, w = f32p(out + 4 * dim * h), f32p(weights + 4 * BLOCK * h)
+        for c in range(full, dim):
+            total = o[c] * f32p(factors)[h]
+            for r in range(count):
+                total += w[r] * f32p(address[r])[c]
+            o[c] = total
+
+
+@body(t.ATTENTION)
+def attention(args, first, last, thread):
+    """Items are (token, group of heads). Row numbers out of range set ``error`` instead of being read."""
+    dim = args.dim
+    scale = np.float32(args.scale)
+    scores = args.scratch + args.scratch_bytes * thread
+    maxima, totals = f32p(scores + 4 * BLOCK * GROUP), f32p(scores + 4 * (BLOCK + 1) * GROUP)
+    rows, factors = ADDRESSES(), FACTORS()
+    for item in range(first, last):
+        token, h0 = item // args.groups, (item % args.groups) * args.group
+        heads = min(args.group, args.heads - h0)
+        q = args.q + 4 * dim * (args.heads * token + h0)
+        out = args.out + 4 * dim * (args.heads * token + h0)
+        for i in range(heads * dim):
+            f32p(out)[i] = np.float32(0)
+        for h in range(heads):
+            maxima[h] = max(f32p(args.sinks)[h0 + h], LOWEST)
+            totals[h] = np.float32(1)
+        raw_first, raw_count = np.int64(i32p(args.raw_first)[token]), np.int64(i32p(args.raw_count)[token])
+        comp_count = np.int64(0)
+        if args.comp != 0:
+            comp_count = args.picks if args.selected != 0 else np.int64(i32p(args.comp_count)[token])
+        if raw_first < 0 or raw_count < 0 or raw_first + raw_count > args.raw_rows:
+            i64p(args.error)[0] = 1
+            return
+        if args.selected == 0 and (comp_count < 0 or comp_count > args.comp_rows):
+            i64p(args.error)[0] = 1
+            return
+        seen = 0
+        while seen < raw_count + comp_count:
+            count = 0
+            while seen < raw_count + comp_count and count < BLOCK:
+                row = np.int64(-1)
+                if seen < raw_count:
+                    row = args.raw + 4 * dim * (raw_first + seen)
+                elif args.selected == 0:
+                    row = args.comp + 4 * dim * (seen - raw_count)
+                else:
+                    pick = np.int64(i32p(args.selected)[args.picks * token + seen - raw_count])
+                    if pick >= args.comp_rows:
+                        i64p(args.error)[0] = 1
+                        return
+                    if pick >= 0:
+                        row = args.comp + 4 * dim * pick
+                seen += 1
+                if row >= 0:
+                    i64p(rows)[count] = row
+                    count += 1
+            if count == 0:
+                break
+            score_block(q, heads, dim, rows, count, scale, scores)
+            for h in range(heads):
+                maxima[h], totals[h], f32p(factors)[h] = soften(scores + 4 * BLOCK * h, count, maxima[h], totals[h])
+            for h in range(heads, GROUP):  # places past the last head repeat it
+                f32p(factors)[h] = f32p(factors)[heads - 1]
+            add_block(out, heads, dim, rows, count, scores, factors)
+        for h in range(heads):
+            o = f32p(out + 4 * dim * h)
+            for c in range(dim):
+                o[c] /= totals[h]

@@ -1,0 +1,46 @@
+"""Pooling of compressor windows: one softmax per channel over the candidates (engine.md 3.4)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .. import tasktable as t
+from .lang import exp32, f32p, local
+from .registry import body
+
+CHANNELS = 64
+"""Channels per item: their running maxima and sums stay in registers or the first-level cache."""
+
+MAXIMA, SUMS = local(4 * CHANNELS), local(4 * CHANNELS)
+ABSENT = np.float32(-5e29)
+"""A channel whose best score is not above this has no candidate and yields 0."""
+
+
+@body(t.POOL_ROWS, exact=True)
+def pool_rows(args, first, last, thread):
+    """Items are (window, block of channels). kv and score are (windows, m, c)."""
+    m, c = args.m, args.c
+    top, total = f32p(MAXIMA()), f32p(SUMS())
+    for item in range(first, last):
+        window = item // args.blocks
+        c0 = (item % args.blocks) * CHANNELS
+        width = min(CHANNELS, c - c0)
+        base = 4 * (c * m * window + c0)
+        out = f32p(args.out + 4 * (c * window + c0))
+        for i in range(width):
+            top[i] = np.float32(-np.inf)
+            total[i] = np.float32(0)
+            out[i] = np.float32(0)
+        for j in range(m):
+            score = f32p(args.score + base + 4 * c * j)
+            for i in range(width):
+                top[i] = max(top[i], score[i])
+        for j in range(m):
+            score, kv = f32p(args.score + base + 4 * c * j), f32p(args.kv + base + 4 * c * j)
+            for i in range(width):
+                # with no candidate at all every weight must be 0, also where score - top would be NaN
+                weight = exp32(score[i] - top[i]) if top[i] > ABSENT else np.float32(0)
+                total[i] += weight
+                out[i] += weight * kv[i]
+        for i in range(width):
+            out[i] = out[i] / total[i] if total[i] > 0 else np.float32(0)

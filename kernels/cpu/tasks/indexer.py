@@ -1,0 +1,116 @@
+"""Indexer: scores of compressed rows, and the deterministic choice of the best (engine.md 3.5)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from .. import tasktable as t
+from .lang import JIT, f32p, i32p, local, order_key
+from .registry import body
+from .tiles import outer, relu_weighted, zeros
+
+HEADS = 64
+"""Heads per tile: they are the lanes, so queries are stored transposed and padded with zeros."""
+
+BINS = 2048
+HISTOGRAM, SCORES4 = local(4 * BINS), local(16)
+
+
+@body(t.INDEX_PACK, exact=True)
+def index_pack(args, first, last, thread):
+    """Items are tokens: iq (heads, dim) to (ceil(heads/64), dim, 64) and weights after it, (ceil(heads/64), 64)."""
+    heads, dim = args.heads, args.dim
+    groups = (heads + HEADS - 1) // HEADS
+    for token in range(first, last):
+        iq, w = f32p(args.iq + 4 * heads * dim * token), f32p(args.w + 4 * heads * token)
+        out = f32p(args.out + 4 * groups * HEADS * (dim + 1) * token)
+        for i in range(groups * HEADS * (dim + 1)):
+            out[i] = np.float32(0)
+        for h in range(heads):
+            base = (h // HEADS) * dim * HEADS + h % HEADS
+            for d in range(dim):
+                out[base + d * HEADS] = iq[h * dim + d]
+            out[groups * dim * HEADS + h] = w[h]
+
+
+@body(t.INDEX_SCORES, exact=True)
+def index_scores(args, first, last, thread):
+    """Items are (row block, token), tokens innermost so that a block is read from memory once."""
+    n, dim, tokens, block = args.n, args.dim, args.tokens, args.block
+    groups = (args.heads + HEADS - 1) // HEADS
+    four = SCORES4()
+    for item in range(first, last):
+        token = item % tokens
+        start = (item // tokens) * block
+        query = args.packed + 4 * groups * HEADS * (dim + 1) * token
+        out = f32p(args.out + 4 * n * token)
+        for row in range(start, min(start + block, n), 4):
+            base = args.rows + 4 * dim * row
+            end = args.rows + 4 * dim * (n - 1)  # places past the end repeat the last row
+            r1, r2, r3 = min(base + 4 * dim, end), min(base + 8 * dim, end), min(base + 12 * dim, end)
+            for i in range(4):
+                f32p(four)[i] = np.float32(0)
+            for g in range(groups):
+                acc = zeros()
+                vectors = query + 4 * HEADS * dim * g
+                for d in range(dim):
+                    acc = outer(acc, base + 4 * d, r1 + 4 * d, r2 + 4 * d, r3 + 4 * d, vectors + 4 * HEADS * d)
+                relu_weighted(acc, query + 4 * HEADS * (groups * dim + g), four)
+            for i in range(min(4, n - row)):
+                out[row + i] = f32p(four)[i]
+
+
+@njit(**JIT)
+def narrow(scores, n, prefix, shift, width, wanted):
+    """One radix pass over the keys whose bits above ``shift + width`` equal ``prefix``.
+
+    Returns the digit of the ``wanted``-th largest of them, and how many of them have a larger digit.
+    """
+    bins = i32p(HISTOGRAM())
+    size = 1 << width
+    for b in range(size):
+        bins[b] = 0
+    for i in range(n):
+        key = order_key(scores + 4 * i)
+        if (key >> (shift + width)) == prefix:
+            bins[(key >> shift) & (size - 1)] += 1
+    above, digit = 0, size - 1
+    while digit > 0 and above + bins[digit] < wanted:
+        above += bins[digit]
+        digit -= 1
+    return digit, above
+
+
+@body(t.SELECT_ROWS, exact=True)
+def select_rows(args, first, last, thread):
+    """Items are tokens. Find the k-th largest key in three passes, then take rows in ascending order: all above it,
+    and as many equal to it, lowest first, as still fit."""
+    k = args.k
+    for token in range(first, last):
+        out = i32p(args.out + 4 * k * token)
+        visible = min(np.int64(i32p(args.visible)[token]), args.n)
+        if visible <= k:
+            for i in range(k):
+                out[i] = np.int32(i) if i < visible else np.int32(-1)
+            continue
+        scores = args.scores + 4 * args.n * token
+        high, above_high = narrow(scores, visible, 0, 21, 11, k)
+        wanted = k - above_high
+        middle, above_middle = narrow(scores, visible, high, 10, 11, wanted)
+        wanted -= above_middle
+        low, above_low = narrow(scores, visible, (high << 11) | middle, 0, 10, wanted)
+        equal = wanted - above_low
+        threshold = (((high << 11) | middle) << 10) | low
+        taken = 0
+        for i in range(visible):
+            key = order_key(scores + 4 * i)
+            if key >= threshold:
+                if key == threshold:
+                    if equal == 0:
+                        continue
+                    equal -= 1
+                out[taken] = i
+                taken += 1
+                if taken == k:
+                    break

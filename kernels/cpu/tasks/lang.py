@@ -1,0 +1,194 @@
+"""The words compiled tasks are written in: raw pointers, atomics, calls through addresses, float bit tricks.
+
+Tasks see memory as int64 addresses. Everything here is portable LLVM except the spin-wait hint.
+"""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+JIT: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
+"""For code whose float semantics matter: no reordering."""
+
+FAST: dict[str, Any] = {**JIT, "fastmath": {"reassoc", "contract", "nsz"}}
+"""For reductions: sums may be reordered (always in the same way); NaN and infinity keep their meaning."""
+
+I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+F32 = ir.FloatType()
+
+
+def op(result: Any, arguments: list[Any], emit: Any) -> Any:
+    """An intrinsic ``result(*arguments)`` from ``emit(builder, values) -> value or None``."""
+    names = "".join(f", a{i}" for i in range(len(arguments)))
+    space = {"result": result, "arguments": arguments, "emit": emit}
+    exec(  # numba inspects the signature, so the parameter count has to be real
+        f"def build(typing{names}):\n"
+        "    def code(context, builder, signature, values):\n"
+        "        value = emit(builder, list(values))\n"
+        "        return context.get_dummy_value() if value is None else value\n"
+        "    return result(*arguments), code\n",
+        space,
+    )
+    return intrinsic(space["build"])
+
+
+def external(builder: ir.IRBuilder, name: str, result: ir.Type, values: list[ir.Value]) -> ir.Value:
+    """Call the LLVM intrinsic or C function ``name``."""
+    kind = ir.FunctionType(result, [value.type for value in values])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values)
+
+
+def _cast(kind: types.Type, element: ir.Type) -> Any:
+    return op(types.CPointer(kind), [types.int64], lambda b, v: b.inttoptr(v[0], element.as_pointer()))
+
+
+f32p = _cast(types.float32, F32)
+i8p = _cast(types.int8, I8)
+u8p = _cast(types.uint8, I8)
+i16p = _cast(types.int16, I16)
+u16p = _cast(types.uint16, I16)
+i32p = _cast(types.int32, I32)
+u32p = _cast(types.uint32, I32)
+i64p = _cast(types.int64, I64)
+
+
+def local(count: int) -> Any:
+    """An intrinsic that returns the address of ``count`` bytes on the stack, 64-byte aligned, uninitialised.
+
+    Every place it is called from has bytes of its own.
+    """
+
+    def emit(builder: ir.IRBuilder, values: list[ir.Value]) -> ir.Value:
+        with builder.goto_entry_block():  # not cgutils.alloca_once: it clears the memory, one store per byte
+            room = builder.alloca(ir.ArrayType(I8, count))
+        room.align = 64
+        return builder.ptrtoint(room, I64)
+
+    return op(types.int64, [], emit)
+
+
+# ---- atomics, all sequentially consistent ----
+
+
+def _at(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    return builder.inttoptr(address, I64.as_pointer())
+
+
+atomic_add = op(types.int64, [types.int64] * 2, lambda b, v: b.atomic_rmw("add", _at(b, v[0]), v[1], "seq_cst"))
+atomic_swap = op(types.int64, [types.int64] * 2, lambda b, v: b.atomic_rmw("xchg", _at(b, v[0]), v[1], "seq_cst"))
+atomic_load = op(types.int64, [types.int64], lambda b, v: b.load_atomic(_at(b, v[0]), "seq_cst", 8))
+
+
+def _atomic_store(builder: ir.IRBuilder, values: list[ir.Value]) -> None:
+    builder.store_atomic(values[1], _at(builder, values[0]), "seq_cst", 8)
+
+
+atomic_store = op(types.none, [types.int64] * 2, _atomic_store)
+
+
+def _spin_hint(builder: ir.IRBuilder, values: list[ir.Value]) -> None:
+    machine = platform.machine().lower()
+    if machine in ("x86_64", "amd64"):
+        external(builder, "llvm.x86.sse2.pause", ir.VoidType(), [])
+    elif machine in ("aarch64", "arm64"):
+        external(builder, "llvm.aarch64.hint", ir.VoidType(), [ir.Constant(I32, 1)])
+
+
+spin_hint = op(types.none, [], _spin_hint)
+yield_core = op(types.int32, [], lambda b, v: external(b, "sched_yield", I32, []))
+sleep_us = op(types.int32, [types.uint32], lambda b, v: external(b, "usleep", I32, v))
+
+
+# ---- calls through addresses ----
+
+
+def call_address(count: int) -> Any:
+    """An intrinsic that calls the C function ``void f(int64 x count)`` whose address comes first."""
+
+    def emit(builder: ir.IRBuilder, values: list[ir.Value]) -> None:
+        kind = ir.FunctionType(ir.VoidType(), [I64] * count)
+        builder.call(builder.inttoptr(values[0], kind.as_pointer()), values[1:])
+
+    return op(types.none, [types.int64] * (count + 1), emit)
+
+
+call_task = call_address(4)
+call_pack = call_address(3)
+call_rows = call_address(7)
+
+
+# ---- floats ----
+
+HALF = ir.HalfType()
+
+
+def _load_f16(builder: ir.IRBuilder, values: list[ir.Value]) -> ir.Value:
+    bits = builder.load(builder.inttoptr(values[0], I16.as_pointer()))
+    bits.align = 1
+    return builder.fpext(builder.bitcast(bits, HALF), F32)
+
+
+load_f16 = op(types.float32, [types.int64], _load_f16)
+round_f16 = op(types.float32, [types.float32], lambda b, v: b.fpext(b.fptrunc(v[0], HALF), F32))
+float_bits = op(types.int32, [types.float32], lambda b, v: b.bitcast(v[0], I32))
+bits_float = op(types.float32, [types.int32], lambda b, v: b.bitcast(v[0], F32))
+rint = op(types.float32, [types.float32], lambda b, v: external(b, "llvm.rint.f32", F32, v))
+log2 = op(types.float32, [types.float32], lambda b, v: external(b, "log2f", F32, v))
+log1p = op(types.float32, [types.float32], lambda b, v: external(b, "log1pf", F32, v))
+
+
+def _power_of_two(builder: ir.IRBuilder, values: list[ir.Value]) -> ir.Value:
+    exponent = builder.fptosi(values[0], I32)
+    return builder.bitcast(builder.shl(builder.add(exponent, ir.Constant(I32, 127)), ir.Constant(I32, 23)), F32)
+
+
+power_of_two = op(types.float32, [types.float32], _power_of_two)
+"""2^n for an integral n in -126..127."""
+
+
+def _order_key(builder: ir.IRBuilder, values: list[ir.Value]) -> ir.Value:
+    bits = builder.load(builder.inttoptr(values[0], I32.as_pointer()))
+    sign, zero = ir.Constant(I32, 0x80000000), ir.Constant(I32, 0)
+    magnitude = builder.and_(bits, ir.Constant(I32, 0x7FFFFFFF))
+    bits = builder.select(builder.icmp_unsigned("==", magnitude, zero), zero, bits)
+    key = builder.xor(bits, builder.or_(builder.ashr(bits, ir.Constant(I32, 31)), sign))
+    nan = builder.icmp_unsigned(">", magnitude, ir.Constant(I32, 0x7F800000))
+    return builder.zext(builder.select(nan, zero, key), I64)
+
+
+order_key = op(types.int64, [types.int64], _order_key)
+"""The float at an address as a number in 0 .. 2^32 - 1 of the same order; both zeros are equal, NaN is lowest."""
+
+LOG2_E = np.float32(1.4426950408889634)
+LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
+C0, C1, C2, C3, C4, C5 = (
+    np.float32(c)
+    for c in (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
+)
+EXP_LOW, EXP_HIGH = np.float32(-104.0), np.float32(89.0)
+
+
+@njit(**JIT)
+def exp32(x):
+    """e^x within 2 ulp, without calls or branches so loops over it vectorize. 0 far below, inf far above, NaN kept."""
+    y = min(max(x, EXP_LOW), EXP_HIGH)
+    n = rint(y * LOG2_E)
+    r = (y - n * LN2_HIGH) - n * LN2_LOW
+    p = ((((C0 * r + C1) * r + C2) * r + C3) * r + C4) * r + C5
+    p = p * r * r + r + np.float32(1)
+    half = rint(n * np.float32(0.5))  # two factors: 2^n itself may be subnormal or overflow
+    value = p * power_of_two(half) * power_of_two(n - half)
+    return value if x == x else x
+
+
+@njit(**JIT)
+def sigmoid32(x):
+    """1 / (1 + e^-x); 0 and 1 at the far ends, never NaN for a number."""
+    return np.float32(1) / (np.float32(1) + exp32(-x))

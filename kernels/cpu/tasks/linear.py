@@ -1,0 +1,125 @@
+"""Matrix products on rows as they lie in the file.
+
+The inputs are packed once per token by the format's own ``pack``; its ``rows`` then multiplies a range of rows with
+one packed input. Both are called through their addresses, so one task serves every format. Any row's result depends
+on its row and its input alone, which is what makes results independent of threads, chunks and batch size.
+"""
+
+from __future__ import annotations
+
+from .. import tasktable as t
+from .lang import call_pack, call_rows, f32p, i32p, i64p
+from .registry import body
+
+REUSE_BYTES = 128 * 1024
+"""Weights that stay in the second-level cache while all tokens pass over them."""
+
+
+@body(t.PACK)
+def pack_inputs(args, first, last, thread):
+    """Items are input vectors of n floats."""
+    for item in range(first, last):
+        call_pack(args.pack, args.x + 4 * args.n * item, args.n, args.packed + args.packed_bytes * item)
+
+
+@body(t.LINEAR)
+def linear_rows(args, first, last, thread):
+    """Items are weight rows. Row r belongs to group r // group_rows and sees only that group's input."""
+    tokens, groups, group_rows, size = args.tokens, args.groups, args.group_rows, args.packed_bytes
+    step = max(1, REUSE_BYTES // args.row_bytes)
+    r0 = first
+    while r0 < last:
+        group = r0 // group_rows
+        r1 = min(r0 + step, last, (group + 1) * group_rows)
+        for token in range(tokens):
+            packed = args.packed + size * (token * groups + group)
+            out = args.out + 4 * args.out_rows * token
+            call_rows(args.rows, args.weight, r0, r1, args.row_bytes, args.n, packed, out)
+        r0 = r1
+
+
+@body(t.GROUP_PAIRS)
+def group_pairs(args, first, last, thread):
+    """One item: sort the (token, slot) pairs by expert, stably.
+
+    order   (pairs,) int32: pair numbers, grouped by expert
+    used    (1 + experts,) int32: number of experts in use, then their ids ascending
+    starts  (experts + 1,) int32: where the group of used expert u begins in ``order``
+    error   set to 1 if an id is out of range; then no expert is in use
+    """
+    pairs, experts = args.pairs, args.experts
+    ids, order, starts, used = i32p(args.ids), i32p(args.order), i32p(args.starts), i32p(args.used)
+    used[0] = 0
+    starts[0] = 0
+    for e in range(experts + 1):
+        starts[e] = 0
+    for p in range(pairs):
+        e = ids[p]
+        if e < 0 or e >= experts:
+            i64p(args.error)[0] = 1
+            return
+        starts[e] += 1
+    begin, count = 0, 0
+    for e in range(experts):
+        many = starts[e]
+        starts[e] = begin  # running position of expert e while distributing
+        begin += many
+        if many > 0:
+            count += 1
+            used[count] = e
+    for p in range(pairs):
+        e = ids[p]
+        order[starts[e]] = p
+        starts[e] += 1
+    begin = 0
+    for u in range(count):
+        end = starts[used[1 + u]]
+        starts[u] = begin
+        begin = end
+    starts[count] = begin
+    used[0] = count
+
+
+@body(t.EXPERT_LINEAR)
+def expert_linear_rows(args, first, last, thread):
+    """Items are (used expert, row block); unused places at the end of the list are empty."""
+    order, starts, used = i32p(args.order), i32p(args.starts), i32p(args.used)
+    rows, K, size = args.expert_rows, args.K, args.packed_bytes
+    for item in range(first, last):
+        u = item // args.blocks
+        if u >= used[0]:
+            return
+        r0 = (item % args.blocks) * args.block
+        r1 = min(r0 + args.block, rows)
+        weight = args.weight + args.row_bytes * rows * used[1 + u]
+        for k in range(starts[u], starts[u + 1]):
+            pair = order[k]
+            packed, out = args.packed + size * (pair // K), args.out + 4 * rows * pair
+            call_rows(args.rows, weight, r0, r1, args.row_bytes, args.n, packed, out)
+
+
+@body(t.EXPERT_SUM, exact=True)
+def expert_sum_rows(args, first, last, thread):
+    """Items are row blocks: every pair's product for the block into scratch, then summed per token in slot order."""
+    order, starts, used = i32p(args.order), i32p(args.starts), i32p(args.used)
+    rows, K, block, size = args.expert_rows, args.K, args.block, args.packed_bytes
+    scratch = args.scratch + 4 * block * args.T * K * thread
+    for item in range(first, last):
+        r0 = item * block
+        r1 = min(r0 + block, rows)
+        for u in range(used[0]):
+            weight = args.weight + args.row_bytes * (rows * used[1 + u] + r0)
+            for k in range(starts[u], starts[u + 1]):
+                pair = order[k]
+                packed, part = args.packed + size * pair, scratch + 4 * block * pair
+                call_rows(args.rows, weight, 0, r1 - r0, args.row_bytes, args.n, packed, part)
+        for token in range(args.T):
+            out = f32p(args.out + 4 * (rows * token + r0))
+            for slot in range(K):
+                part = f32p(scratch + 4 * block * (token * K + slot))
+                if slot == 0:
+                    for i in range(r1 - r0):
+                        out[i] = part[i]
+                else:
+                    for i in range(r1 - r0):
+                        out[i] += part[i]

@@ -1,0 +1,130 @@
+"""RMS norm and the hyper-connection arithmetic (engine.md 3.1, 3.2, 3.7)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from .. import tasktable as t
+from .lang import FAST, exp32, f32p, sigmoid32
+from .registry import body
+
+ONE, TWO = np.float32(1), np.float32(2)
+
+
+@njit(**FAST)
+def sum_of_squares(x, n):
+    """In float64, over 8 interleaved partial sums: order fixed, fast enough to hide behind memory."""
+    total = 0.0
+    for i in range(n):
+        total += np.float64(x[i]) * np.float64(x[i])
+    return total
+
+
+@body(t.RMS_NORM)
+def rms_norm(args, first, last, thread):
+    """Items are rows of n values; weight 0 stands for none."""
+    n = args.n
+    eps = np.float32(args.eps)
+    for r in range(first, last):
+        x, out = f32p(args.x + 4 * n * r), f32p(args.out + 4 * n * r)
+        mean = np.float32(sum_of_squares(x, n) / n)
+        scale = ONE / np.sqrt(mean + eps)
+        if args.weight == 0:
+            for i in range(n):
+                out[i] = x[i] * scale
+        else:
+            weight = f32p(args.weight)
+            for i in range(n):
+                out[i] = x[i] * scale * weight[i]
+
+
+@body(t.HC_SPLIT, exact=True)
+def hc_split(args, first, last, thread):
+    """Items are tokens. Sinkhorn runs in place in ``comb``."""
+    C, iters = args.C, args.iters
+    eps = np.float32(args.eps)
+    scale, base = f32p(args.scale), f32p(args.base)
+    width = 2 * C + C * C
+    for token in range(first, last):
+        mix = f32p(args.mix + 4 * width * token)
+        pre, post = f32p(args.pre + 4 * C * token), f32p(args.post + 4 * C * token)
+        comb = f32p(args.comb + 4 * C * C * token)
+        for i in range(C):
+            pre[i] = sigmoid32(mix[i] * scale[0] + base[i]) + eps
+            post[i] = TWO * sigmoid32(mix[C + i] * scale[1] + base[C + i])
+        for row in range(C):
+            top = np.float32(-np.inf)
+            for c in range(C):
+                k = row * C + c
+                value = mix[2 * C + k] * scale[2] + base[2 * C + k]
+                comb[k] = value
+                top = max(top, value)
+            total = np.float32(0)
+            for c in range(C):
+                value = exp32(comb[row * C + c] - top)
+                comb[row * C + c] = value
+                total += value
+            for c in range(C):
+                comb[row * C + c] = comb[row * C + c] / total + eps
+        for step in range(iters):
+            if step > 0:
+                for row in range(C):
+                    total = np.float32(0)
+                    for c in range(C):
+                        total += comb[row * C + c]
+                    for c in range(C):
+                        comb[row * C + c] /= total + eps
+            for c in range(C):
+                total = np.float32(0)
+                for row in range(C):
+                    total += comb[row * C + c]
+                for row in range(C):
+                    comb[row * C + c] /= total + eps
+
+
+@body(t.HC_HEAD_WEIGHTS, exact=True)
+def hc_head_weights(args, first, last, thread):
+    """Items are tokens."""
+    C = args.C
+    eps = np.float32(args.eps)
+    scale, base = f32p(args.scale)[0], f32p(args.base)
+    for token in range(first, last):
+        mix, out = f32p(args.mix + 4 * C * token), f32p(args.out + 4 * C * token)
+        for i in range(C):
+            out[i] = sigmoid32(mix[i] * scale + base[i]) + eps
+
+
+@body(t.HC_REDUCE, exact=True)
+def hc_reduce(args, first, last, thread):
+    """Items are tokens: out = sum_c w_c X_c."""
+    C, D = args.C, args.D
+    for token in range(first, last):
+        w, out = f32p(args.w + 4 * C * token), f32p(args.out + 4 * D * token)
+        for c in range(C):
+            x = f32p(args.X + 4 * D * (C * token + c))
+            wc = w[c]
+            if c == 0:
+                for i in range(D):
+                    out[i] = wc * x[i]
+            else:
+                for i in range(D):
+                    out[i] += wc * x[i]
+
+
+@body(t.HC_EXPAND, exact=True)
+def hc_expand(args, first, last, thread):
+    """Items are (token, target stream): out_k = post_k y + sum_j comb[j][k] X_j."""
+    C, D = args.C, args.D
+    for item in range(first, last):
+        token, k = item // C, item % C
+        y, out = f32p(args.y + 4 * D * token), f32p(args.out + 4 * D * item)
+        comb = f32p(args.comb + 4 * C * C * token)
+        post = f32p(args.post + 4 * C * token)[k]
+        for i in range(D):
+            out[i] = post * y[i]
+        for j in range(C):
+            weight = comb[j * C + k]
+            x = f32p(args.X + 4 * D * (C * token + j))
+            for i in range(D):
+                out[i] += weight * x[i]

@@ -1,0 +1,72 @@
+"""Turning Python functions into C functions over addresses: tasks and the few other entry points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numba import cfunc, njit, types
+from numba.core.datamodel import default_manager
+from numba.extending import intrinsic
+
+from ..abi import SLOT, Task
+from .lang import FAST, JIT
+
+Entry = Callable[[], Any]
+ENTRIES: dict[str, Entry] = {}
+"""Symbol name -> function that compiles it to a ``numba.cfunc``."""
+
+
+def _record_of(task: Task) -> Any:
+    """Intrinsic: block address -> record whose fields are the task's."""
+    fields = [
+        (name, {"type": types.float64 if number else types.int64, "offset": SLOT * i, "alignment": None, "title": None})
+        for i, (name, number) in enumerate(task.fields)
+    ]
+    record = types.Record(fields, SLOT * len(fields), True)
+
+    @intrinsic
+    def view(typing, address):
+        def code(context, builder, signature, values):
+            return builder.inttoptr(values[0], default_manager[record].get_value_type())
+
+        return record(types.int64), code
+
+    return view
+
+
+def body(task: Task, exact: bool = False) -> Callable[[Any], Any]:
+    """Decorator: the function ``f(args, first, last, thread)`` is the compiled side of ``task``.
+
+    ``args`` is a record with the task's fields. ``exact`` forbids reordering of float operations.
+    """
+
+    def register(function: Any) -> Any:
+        inner = njit(**(JIT if exact else FAST))(function)
+        view = _record_of(task)
+
+        def entry(address, first, last, thread):
+            inner(view(address), first, last, thread)
+
+        ENTRIES[task.name] = lambda: cfunc(types.void(*[types.int64] * 4), error_model="numpy")(entry)
+        return inner
+
+    return register
+
+
+def export(name: str, arguments: int) -> Callable[[Any], Any]:
+    """Decorator: a C function ``void name(int64 x arguments)`` that is not a task."""
+
+    def register(function: Any) -> Any:
+        inner = function if hasattr(function, "py_func") else njit(**JIT)(function)
+        names = ", ".join(f"a{i}" for i in range(arguments))
+        space: dict[str, Any] = {"inner": inner}
+        exec(f"def entry({names}):\n    inner({names})\n", space)  # numba needs the real parameter count
+        signature = types.void(*[types.int64] * arguments)
+        ENTRIES[name] = lambda: cfunc(signature, error_model="numpy")(space["entry"])
+        return inner
+
+    return register
+
+
+__all__ = ["ENTRIES", "body", "export"]

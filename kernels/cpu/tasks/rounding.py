@@ -1,0 +1,82 @@
+"""Simulated low-precision formats (engine.md 2.4). Every operation is exact or correctly rounded: no reordering."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from .. import tasktable as t
+from .lang import JIT, bits_float, f32p, float_bits, log2, power_of_two, rint, round_f16
+from .registry import body
+
+ZERO, TWO = np.float32(0), np.float32(2)
+HADAMARD_SCALE = 128.0**-0.5
+E4M3_MAX, E4M3_FLOOR = np.float32(448), np.float32(1e-4)
+E2M1_MAX, E2M1_FLOOR = np.float32(6), np.float32(6 * 2.0**-126)
+EXPONENT_MASK = np.int32(0x7F800000)
+SIGN_MASK = np.int32(-0x80000000)
+
+
+@njit(**JIT)
+def round_block(x, out, n, top, floor, smallest, mantissa_ulp):
+    """n values through a small float format with maximum ``top``, scaled by a power of two.
+
+    ``smallest`` is the first normal value, ``mantissa_ulp`` the step between values relative to their binade. Dividing
+    by the step of a value's binade is exact, so rounding to the nearest integer, ties to even, rounds to the nearest
+    code, ties to the even code.
+    """
+    amax = floor
+    for i in range(n):
+        amax = max(amax, abs(x[i]))
+    exponent = np.ceil(log2(amax / top))
+    scale = power_of_two(exponent)
+    for i in range(n):
+        v = min(max(x[i] / scale, -top), top)
+        binade = bits_float(float_bits(v) & EXPONENT_MASK)
+        step = max(binade, smallest) * mantissa_ulp
+        out[i] = rint(v / step) * step * scale
+
+
+@body(t.ROUND_E4M3, exact=True)
+def round_e4m3(args, first, last, thread):
+    """Items are blocks of 64 values: 3 mantissa bits, normal from 2^-6."""
+    for b in range(first, last):
+        x, out = f32p(args.x + 256 * b), f32p(args.out + 256 * b)
+        round_block(x, out, 64, E4M3_MAX, E4M3_FLOOR, np.float32(2.0**-6), np.float32(2.0**-3))
+
+
+@body(t.ROUND_E2M1, exact=True)
+def round_e2m1(args, first, last, thread):
+    """Items are blocks of 32 values: 1 mantissa bit, normal from 1."""
+    for b in range(first, last):
+        x, out = f32p(args.x + 128 * b), f32p(args.out + 128 * b)
+        round_block(x, out, 32, E2M1_MAX, E2M1_FLOOR, np.float32(1), np.float32(0.5))
+
+
+@body(t.ROUND_F16, exact=True)
+def f16(args, first, last, thread):
+    """Items are values."""
+    x, out = f32p(args.x), f32p(args.out)
+    for i in range(first, last):
+        out[i] = round_f16(x[i])
+
+
+@body(t.HADAMARD, exact=True)
+def hadamard(args, first, last, thread):
+    """Items are rows of n values, n a power of two: butterflies of stride 1, 2, 4, ... in place, then n^-1/2."""
+    n = args.n
+    factor = np.float32(args.factor)
+    for r in range(first, last):
+        x, out = f32p(args.x + 4 * n * r), f32p(args.out + 4 * n * r)
+        for i in range(n):
+            out[i] = x[i]
+        stride = 1
+        while stride < n:
+            for start in range(0, n, 2 * stride):
+                for i in range(start, start + stride):
+                    a, b = out[i], out[i + stride]
+                    out[i] = a + b
+                    out[i + stride] = a - b
+            stride *= 2
+        for i in range(n):
+            out[i] *= factor

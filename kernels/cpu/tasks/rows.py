@@ -1,0 +1,28 @@
+"""The row kernels of ``kernels.cpu.simd``, exported as ``pack.FMT.act``, ``rows.FMT.act`` and ``size.FMT.act``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+
+from ..simd import KERNELS
+from .lang import JIT, i64p
+from .registry import export
+
+
+def _sized(packed_bytes: Any) -> Any:
+    """``packed_bytes(n)`` with its result stored at an address."""
+    inner = packed_bytes if hasattr(packed_bytes, "py_func") else njit(**JIT)(packed_bytes)
+
+    @njit(**JIT)
+    def size(n, out):
+        i64p(out)[0] = inner(n)
+
+    return size
+
+
+for (fmt, act), kernel in KERNELS.items():
+    export(f"pack.{fmt}.{act}", 3)(kernel.pack)
+    export(f"rows.{fmt}.{act}", 7)(kernel.rows)
+    export(f"size.{fmt}.{act}", 2)(_sized(kernel.packed_bytes))

@@ -1,0 +1,135 @@
+"""The pool's compiled side: posting a job, joining it, and the claim-and-wait loop that runs its steps.
+
+A step ends when all its items are done, not when all threads arrive. A thread that the operating system keeps away
+therefore delays nobody unless it holds a chunk, and it may join a job that is already half finished.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from ..abi import (
+    POOL_COUNT,
+    POOL_INSIDE,
+    POOL_JOB,
+    POOL_OPEN,
+    POOL_STEPS,
+    POOL_STOP,
+    POOL_THREADS,
+    STEP_ARGS,
+    STEP_BYTES,
+    STEP_CHUNK,
+    STEP_CLAIMED,
+    STEP_DONE,
+    STEP_ITEMS,
+    STEP_TASK,
+)
+from .lang import (
+    JIT,
+    atomic_add,
+    atomic_load,
+    atomic_store,
+    atomic_swap,
+    call_task,
+    i64p,
+    sleep_us,
+    spin_hint,
+    yield_core,
+)
+from .registry import export
+
+SPINS = 4000
+YIELDS = 200
+NAP_US = np.uint32(50)
+NAPS = 400
+"""Idle workers spin for about 0.1 ms, yield for a while, nap for about 40 ms, then return to Python and sleep there."""
+
+
+@njit(**JIT)
+def wait_until(address, target):
+    """Wait until the counter at ``address`` reaches ``target``."""
+    tries = 0
+    while atomic_load(address) < target:
+        tries += 1
+        if tries < SPINS:
+            spin_hint()
+        else:
+            yield_core()
+
+
+@njit(**JIT)
+def execute(steps, count, thread):
+    """Take part in ``count`` steps. Returns when nothing is left to claim; thread 0 also waits for the end."""
+    for s in range(count):
+        step = steps + s * STEP_BYTES
+        task, args = i64p(step + STEP_TASK)[0], i64p(step + STEP_ARGS)[0]
+        items, chunk = i64p(step + STEP_ITEMS)[0], i64p(step + STEP_CHUNK)[0]
+        while True:
+            first = atomic_add(step + STEP_CLAIMED, chunk)
+            if first >= items:
+                break
+            last = min(first + chunk, items)
+            call_task(task, args, first, last, thread)
+            atomic_add(step + STEP_DONE, last - first)
+        if s + 1 < count or thread == 0:
+            wait_until(step + STEP_DONE, items)
+
+
+@export("pool_run", 1)
+def pool_run(pool):
+    """Run the job described in the control block: steps, count, threads. The caller is thread 0."""
+    steps, count = i64p(pool + POOL_STEPS)[0], i64p(pool + POOL_COUNT)[0]
+    worthwhile = False
+    for s in range(count):
+        step = steps + s * STEP_BYTES
+        i64p(step + STEP_CLAIMED)[0] = 0
+        i64p(step + STEP_DONE)[0] = 0
+        if i64p(step + STEP_ITEMS)[0] > i64p(step + STEP_CHUNK)[0]:
+            worthwhile = True
+    if not worthwhile or i64p(pool + POOL_THREADS)[0] < 2:
+        for s in range(count):
+            step = steps + s * STEP_BYTES
+            items = i64p(step + STEP_ITEMS)[0]
+            if items > 0:
+                call_task(i64p(step + STEP_TASK)[0], i64p(step + STEP_ARGS)[0], 0, items, 0)
+        return
+    job = i64p(pool + POOL_JOB)[0] + 1
+    atomic_store(pool + POOL_OPEN, job)
+    atomic_store(pool + POOL_JOB, job)
+    execute(steps, count, 0)
+    atomic_swap(pool + POOL_OPEN, 0)
+    tries = 0
+    while atomic_load(pool + POOL_INSIDE) != 0:
+        tries += 1
+        if tries < SPINS:
+            spin_hint()
+        else:
+            yield_core()
+
+
+@export("pool_work", 2)
+def pool_work(pool, thread):
+    """A worker's life: join jobs as they come; return to Python when idle for long or told to stop."""
+    seen = i64p(pool + POOL_JOB)[0] - 1  # a job posted while this worker was in Python may still be open
+    tries = 0
+    while atomic_load(pool + POOL_STOP) == 0:
+        job = atomic_load(pool + POOL_JOB)
+        if job != seen:
+            seen = job
+            tries = 0
+            # joining and closing are both atomic swaps, so either the poster sees us inside or we see the job closed
+            atomic_add(pool + POOL_INSIDE, 1)
+            if atomic_load(pool + POOL_OPEN) == job:
+                execute(i64p(pool + POOL_STEPS)[0], i64p(pool + POOL_COUNT)[0], thread)
+            atomic_add(pool + POOL_INSIDE, -1)
+            continue
+        tries += 1
+        if tries < SPINS:
+            spin_hint()
+        elif tries < SPINS + YIELDS:
+            yield_core()
+        elif tries < SPINS + YIELDS + NAPS:
+            sleep_us(NAP_US)
+        else:
+            return

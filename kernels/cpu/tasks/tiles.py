@@ -1,0 +1,106 @@
+"""Register tiles of float dot products and weighted sums: 16 accumulators of 16 lanes, portable LLVM vectors."""
+
+from __future__ import annotations
+
+from numba import types
+
+from ..simd.vec import F32x16, Float, Int, step
+
+LANES = 16
+VECTOR = 4 * LANES
+Acc = types.UniTuple(F32x16, 16)
+
+
+def _members(k, acc):
+    return [type(acc)(k, k.builder.extract_value(acc.ir, i)) for i in range(16)]
+
+
+def _tuple(k, members):
+    from llvmlite import ir
+
+    value = ir.Constant(ir.ArrayType(F32x16.llvm, 16), ir.Undefined)
+    for i, member in enumerate(members):
+        value = k.builder.insert_value(value, member.ir, i)
+    return type(members[0])(k, value)
+
+
+@step(Acc)
+def zeros(k):
+    """16 accumulators of 0."""
+    return _tuple(k, [k.zero(F32x16)] * 16)
+
+
+@step(Acc, Acc, Int, Int, Int, Int, Int, Int, Int, Int, Int)
+def dots(k, acc, a0, a1, a2, a3, b0, b1, b2, b3, offset):
+    """acc[4 i + j] += a_i[offset..] * b_j[offset..], 16 floats of each."""
+    a = [k.load(F32x16, x + offset) for x in (a0, a1, a2, a3)]
+    b = [k.load(F32x16, x + offset) for x in (b0, b1, b2, b3)]
+    acc = _members(k, acc)
+    return _tuple(k, [k.fma(a[n // 4], b[n % 4], acc[n]) for n in range(16)])
+
+
+@step(Acc, Acc, Int, Int, Int, Int, Int)
+def outer(k, acc, s0, s1, s2, s3, v):
+    """acc[4 i + j] += (the float at s_i) * (vector j of the 64 floats at v)."""
+    scalars = [k.load(Float, s).splat(F32x16) for s in (s0, s1, s2, s3)]
+    vectors = [k.load(F32x16, v + VECTOR * j) for j in range(4)]
+    acc = _members(k, acc)
+    return _tuple(k, [k.fma(scalars[n // 4], vectors[n % 4], acc[n]) for n in range(16)])
+
+
+@step(Acc, Int, Int, Int, Int, Int)
+def load_scaled(k, o0, o1, o2, o3, scales):
+    """acc[4 i + j] = (vector j of the 64 floats at o_i) * (float i at scales)."""
+    rows = []
+    for i, o in enumerate((o0, o1, o2, o3)):
+        factor = k.load(Float, scales + 4 * i).splat(F32x16)
+        rows += [k.load(F32x16, o + VECTOR * j) * factor for j in range(4)]
+    return _tuple(k, rows)
+
+
+@step(types.none, Acc, Int, Int, Int, Int)
+def store(k, acc, o0, o1, o2, o3):
+    """The inverse of ``load_scaled`` without scales."""
+    for n, member in enumerate(_members(k, acc)):
+        k.store((o0, o1, o2, o3)[n // 4] + VECTOR * (n % 4), member)
+
+
+def _sums(k, members):
+    """16 vectors to one whose lane i is the sum of vector i, in 15 adds."""
+    lanes = LANES
+    while lanes > 1:
+        half = lanes // 2
+        groups = LANES // lanes
+        low = [g * lanes + i for v in (0, LANES) for g in range(groups) for i in _shift(v, range(half))]
+        high = [lane + half for lane in low]
+        members = [a.shuffle(low, b) + a.shuffle(high, b) for a, b in zip(members[::2], members[1::2], strict=True)]
+        lanes = half
+    return members[0]
+
+
+def _shift(base, indices):
+    return [base + i for i in indices]
+
+
+@step(F32x16, Acc)
+def sums(k, acc):
+    """Lane n is the sum over the lanes of acc[n]."""
+    return _sums(k, _members(k, acc))
+
+
+@step(types.none, Int, F32x16)
+def put(k, address, value):
+    k.store(address, value)
+
+
+@step(types.none, Acc, Int, Int)
+def relu_weighted(k, acc, weights, out):
+    """out[i] += sum over j and lanes of max(0, acc[4 i + j]) * (vector j of the 64 floats at weights), i = 0..3."""
+    w = [k.load(F32x16, weights + VECTOR * j) for j in range(4)]
+    members = [k.maximum(a, k.zero(F32x16)) for a in _members(k, acc)]
+    for i in range(4):
+        total = members[4 * i] * w[0]
+        for j in range(1, 4):
+            total = k.fma(members[4 * i + j], w[j], total)
+        place = out + 4 * i
+        k.store(place, k.load(Float, place) + k.hsum(total))

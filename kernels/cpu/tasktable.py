@@ -1,0 +1,49 @@
+"""Every task of the backend: its name and the fields of its argument block (``:f`` marks numbers).
+
+The compiled bodies are in ``tasks``; both sides read the same declaration. Addresses point at C-contiguous arrays.
+"""
+
+from __future__ import annotations
+
+from .abi import Task
+
+RMS_NORM = Task("rms_norm", "x weight out n eps:f")
+HC_SPLIT = Task("hc_split", "mix scale base pre post comb C iters eps:f")
+HC_HEAD_WEIGHTS = Task("hc_head_weights", "mix scale base out C eps:f")
+HC_REDUCE = Task("hc_reduce", "X w out C D")
+HC_EXPAND = Task("hc_expand", "X y post comb out C D")
+
+ROPE = Task("rope", "x cos sin out heads width half inverse")
+
+ROUND_E4M3 = Task("round_e4m3", "x out")
+ROUND_E2M1 = Task("round_e2m1", "x out")
+ROUND_F16 = Task("round_f16", "x out")
+HADAMARD = Task("hadamard", "x out n factor:f")
+
+QUANTIZE_A8 = Task("quantize_a8", "x codes scales")
+QUANTIZE_Q8K = Task("quantize_q8k", "x codes scales sums")
+
+PACK = Task("pack_inputs", "pack x n packed packed_bytes")
+LINEAR = Task("linear_rows", "rows weight row_bytes n packed packed_bytes tokens groups group_rows out out_rows")
+GROUP_PAIRS = Task("group_pairs", "ids pairs K experts order starts used error")
+EXPERT_LINEAR = Task(
+    "expert_linear_rows", "rows weight row_bytes expert_rows n packed packed_bytes K order starts used block blocks out"
+)
+EXPERT_SUM = Task(
+    "expert_sum_rows", "rows weight row_bytes expert_rows n packed packed_bytes T K order starts used block scratch out"
+)
+
+POOL_ROWS = Task("pool_rows", "kv score out m c block blocks")
+
+INDEX_PACK = Task("index_pack", "iq w out heads dim")
+INDEX_SCORES = Task("index_scores", "packed rows out tokens n heads dim block")
+SELECT_ROWS = Task("select_rows", "scores visible out n k")
+
+ATTENTION = Task(
+    "attention",
+    "q raw raw_first raw_count comp comp_count selected sinks out error"
+    " raw_rows comp_rows picks heads dim group groups scratch scratch_bytes scale:f",
+)
+
+ROUTE = Task("route", "logits bias hash_ids probs ids weights experts k floor scale:f error")
+SWIGLU = Task("swiglu", "gate up weight out n limit:f")

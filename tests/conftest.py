@@ -2,7 +2,12 @@
 
 import os
 
+import hypothesis
 import pytest
+
+# A busy machine must not turn a slow example into a failure.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session", autouse=True)

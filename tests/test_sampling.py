@@ -270,6 +270,10 @@ def test_s8_rounding_at_the_end():
     assert 0 <= pick_with(1, logits, min_p=0) < len(logits)
 
 
+def test_exactly_used_up_is_drawn():
+    assert [pick_with(u, f32(0, 0, 0, 0), min_p=0) for u in (0.25, 0.5, 0.75)] == [0, 1, 2]
+
+
 def test_s9_top_k_limits():
     logits = np.zeros(4000, dtype=np.float32)
     assert max(draws(2000, logits, top_k=3000, min_p=0, seed=2)) == 1023  # capped, ties to the lower ids

@@ -63,7 +63,7 @@ def _ds4_pattern() -> re.Pattern[bytes]:
         rf"(?:{kana}|{han})++",
         rf"[{_PUNCT}][A-Za-z]++",
         letters,
-        rf"[^\r\n{_PUNCT}](?={letter}){letters}",
+        rf"[^\r\n{_PUNCT}]{letters}",
         rf" ?[{_PUNCT}]++[\r\n]*+",
         rf"[{space}]*[\r\n]",
         rf"[{space}]+(?=[{space}](?:{letter}|[{_PUNCT}]))",

@@ -136,6 +136,7 @@ MALFORMED = [
     f"try\n\n{TC}\n{I('')}\n{I_END}\n{TC_END}",
     f'try\n\n{TC}\n{I("a")}\n<｜DSML｜parameter name="p">{P("x", "true")}1{P_END} stray{P_END}\n{I_END}\n{TC_END}',
     f"try\n\n{TC}\n{I('a')}\n</invoke>\n{TC_END}",  # the wrong closer
+    f"try\n\n{TC}\n{I('a')}\n<｜DSML｜parameters>x{P_END}\n{I_END}\n{TC_END}",
     f'try\n\n{TC}\n<｜DSML｜invoke name="{"x" * 20000}">\n{I_END}\n{TC_END}',
 ]
 

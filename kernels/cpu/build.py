@@ -9,7 +9,9 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 TASK_MODULES = (
     "sync",
@@ -32,7 +34,7 @@ def symbol(name: str) -> str:
     return "ds4_" + re.sub(r"\W", "_", name)
 
 
-def entries() -> dict[str, object]:
+def entries() -> dict[str, Callable[[], Any]]:
     """Every entry point: name -> function that compiles it."""
     for module in TASK_MODULES:
         importlib.import_module(f"kernels.cpu.tasks.{module}")
@@ -41,7 +43,7 @@ def entries() -> dict[str, object]:
     return ENTRIES
 
 
-def optimized_object(modules: list) -> tuple[bytes, set[str]]:
+def optimized_object(modules: list[Any]) -> tuple[bytes, set[str]]:
     """Link LLVM modules, strip what the entry points do not need, and compile. Returns code and undefined symbols."""
     import llvmlite.binding as ll
 
@@ -58,19 +60,19 @@ def optimized_object(modules: list) -> tuple[bytes, set[str]]:
     return machine.emit_object(main), undefined
 
 
-def target_machine():
+def target_machine() -> Any:
     """The machine Numba would compile for, position independent."""
     import llvmlite.binding as ll
-    from numba.core import config
-    from numba.core.codegen import get_host_cpu_features
+    from numba.core import codegen, config
 
-    cpu = config.CPU_NAME or ll.get_host_cpu_name()
-    features = get_host_cpu_features() if config.CPU_FEATURES is None else config.CPU_FEATURES
+    settings: Any = config
+    cpu = settings.CPU_NAME or ll.get_host_cpu_name()
+    features = codegen.get_host_cpu_features() if settings.CPU_FEATURES is None else settings.CPU_FEATURES
     target = ll.Target.from_triple(ll.get_process_triple())
     return target.create_target_machine(cpu=cpu, features=features, opt=3, reloc="pic", codemodel="small")
 
 
-def compile_entry(name: str, make) -> object:
+def compile_entry(name: str, make: Callable[[], Any]) -> Any:
     """One entry point as an LLVM module in which only its own symbol is visible."""
     import llvmlite.binding as ll
 

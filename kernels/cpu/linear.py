@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -32,7 +33,7 @@ class RowKernel:
 
     pack: int
     rows: int
-    packed_bytes: object
+    packed_bytes: Callable[[int], int]
 
 
 @cache

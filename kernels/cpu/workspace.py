@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
+
 from .workers import aligned
 
 ALIGNMENT = 128
 
 
 class _Arena(threading.local):
-    memory = None
+    memory: np.ndarray | None = None
     base = 0
     size = 0
 
@@ -28,7 +30,7 @@ def scratch(*sizes: int) -> tuple[int, ...]:
         starts.append(total)
         total += -(-size // ALIGNMENT) * ALIGNMENT
     if total > _ARENA.size:
-        _ARENA.memory = aligned(total, ALIGNMENT)
-        _ARENA.base, _ARENA.size = _ARENA.memory.ctypes.data, total
+        memory = aligned(total, ALIGNMENT)
+        _ARENA.memory, _ARENA.base, _ARENA.size = memory, memory.ctypes.data, total
     base = _ARENA.base
     return tuple(base + start for start in starts)

@@ -26,7 +26,7 @@ from . import x86
 from .ops import AHEAD, broadcast_half, prefetch, scaled_dots, store_float, sum8, sum16, zero8, zero16
 from .quantize import q8k_scale, sixteen_sums, store_codes
 from .row_kernel import RowKernel
-from .tiers import TIER
+from .tiers import TIER, WIDE_PERMUTES
 from .vec import (
     JIT,
     F32x8,
@@ -34,7 +34,7 @@ from .vec import (
     Float,
     I8x32,
     I8x64,
-    I16x16,
+    I16x8, I16x16,
     I32x8,
     I32x16,
     I64x4,
@@ -70,7 +70,11 @@ def _biased(shift: int) -> list[int]:
 
 def _lookup_256(k, table: np.ndarray, index: Val, top: Val, next_top: Val) -> Val:
     """table[index] for 64 byte indices; the masks are bits 7 and 6 of the index."""
-    quarter = [x86.permute_bytes(k, k.const(I8x64, table[64 * i : 64 * i + 64].tolist()), index) for i in range(4)]
+    parts = [k.const(I8x64, table[64 * i : 64 * i + 64].tolist()) for i in range(4)]
+    if WIDE_PERMUTES:
+        low, high = (x86.permute_bytes_2(k, parts[i], parts[i + 1], index) for i in (0, 2))
+        return k.select(top, high, low)
+    quarter = [x86.permute_bytes(k, part, index) for part in parts]
     return k.select(top, k.select(next_top, quarter[3], quarter[2]), k.select(next_top, quarter[1], quarter[0]))
 
 
@@ -106,7 +110,8 @@ def _add_two(k, total, first, second, x):
     chains = [k.load(I32x16, x + 576), k.zero(I32x16)]  # two, to hide the latency
     for i, plane in enumerate(planes):
         chains[(i >> 1) & 1] = x86.dpbusd_512(k, chains[(i >> 1) & 1], plane, k.load(I8x64, x + 64 * i))
-    d = broadcast_half(k, first, F32x8).cat(broadcast_half(k, second, F32x8)) * k.load(F32x16, x + 512)
+    halves = k.load(types.int16, first).splat(I16x8).cat(k.load(types.int16, second).splat(I16x8))
+    d = k.half_to_float(halves) * k.load(F32x16, x + 512)
     return k.fma((chains[0] + chains[1]).to_float(F32x16), group_scales(k, words) * d, total)
 
 

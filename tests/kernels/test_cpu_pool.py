@@ -1,0 +1,235 @@
+"""The worker pool: no lost wake-up, same results for any number of threads, no deadlock, Ctrl-C, fork, clean exit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernels import cpu
+from kernels.cpu import tasktable as t
+from kernels.cpu.workers import POOL, Pool, address
+
+from .test_cpu_ops import attention_case, matrix, normal
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def same_threads_afterwards() -> Iterator[None]:
+    before = cpu.threads()
+    yield
+    cpu.set_threads(before)
+
+
+def script(body: str, **options) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(body)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def tiny_step(x: np.ndarray, out: np.ndarray, chunk: int = 1):
+    return t.ROUND_F16, x.size, chunk, (address(x), address(out))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 8])
+def test_ten_thousand_tiny_jobs(threads: int):
+    cpu.set_threads(threads)
+    x = normal(1, 7)
+    want = x.astype(np.float16).astype(np.float32)
+    for _ in range(10_000 if threads < 8 else 1_000):
+        out = np.zeros(7, np.float32)
+        POOL.run(tiny_step(x, out))
+        assert np.array_equal(out, want)
+
+
+def test_steps_run_in_order():
+    """Each step reads what the one before wrote; many items, so that threads really share them."""
+    cpu.set_threads(4)
+    arrays = [normal(1, 5000), *(np.zeros(5000, np.float32) for _ in range(12))]
+    for _ in range(50):
+        for array in arrays[1:]:
+            array[:] = -1
+        POOL.run(*(tiny_step(a, b, 16) for a, b in zip(arrays, arrays[1:], strict=False)))
+        assert np.array_equal(arrays[-1], arrays[0].astype(np.float16).astype(np.float32))
+
+
+def everything() -> list[np.ndarray]:
+    """Results of every kind of op, on sizes that split unevenly."""
+    q, raw, first, count, rows, visible, sinks, scale = attention_case(1, 3, 64, 512, 128, 200)
+    ids = np.random.default_rng(0).integers(0, 7, (5, 6)).astype(np.int32)
+    X = normal(1, 5, 4, 256)
+    results = [
+        cpu.attention(q, raw, first, count, rows, visible, None, sinks, scale),
+        cpu.linear(normal(1, 3, 512), matrix("Q8_0", 1000, 512), "a8"),
+        cpu.linear(normal(1, 3, 512), matrix("F16", 3, 512), "float"),
+        cpu.grouped_linear(normal(1, 3, 8, 256), matrix("Q8_0", 8 * 100, 256), "a8"),
+        cpu.expert_linear(normal(1, 5, 512), ids, matrix("IQ2_XXS", 300, 512, 7), "q8k"),
+        cpu.expert_sum(normal(1, 5, 6, 256), ids, matrix("Q2_K", 300, 256, 7), "q8k"),
+        cpu.hc_mix(X, matrix("F16", 24, 1024), 1e-6),
+        cpu.hc_reduce(X, normal(2, 5, 4)),
+        cpu.pool(normal(1, 3, 128, 512), normal(2, 3, 128, 512)),
+        cpu.index_scores(normal(1, 3, 64, 128), normal(2, 1000, 128), normal(3, 3, 64)),
+        cpu.select_rows(normal(4, 3, 1000), np.full(3, 1000, np.int32), 100),
+        cpu.swiglu(normal(1, 30, 512), normal(2, 30, 512), 10.0),
+        *cpu.route(normal(1, 50, 256), None, None, 6, 1.5, True),
+    ]
+    return results
+
+
+def test_results_do_not_depend_on_the_number_of_threads():
+    cpu.set_threads(1)
+    want = everything()
+    for threads in (2, 3, 8):
+        cpu.set_threads(threads)
+        for _ in range(3):
+            for got, expected in zip(everything(), want, strict=True):
+                assert np.array_equal(got, expected)
+
+
+def test_a_second_pool_in_the_process():
+    cpu.set_threads(2)
+    other = Pool(2)
+    other.load()
+    x, a, b = normal(1, 20_000), np.zeros(20_000, np.float32), np.zeros(20_000, np.float32)
+    want = x.astype(np.float16).astype(np.float32)
+
+    def many(pool: Pool, out: np.ndarray) -> None:
+        for _ in range(300):
+            pool.run(tiny_step(x, out, 64))
+
+    threads = [threading.Thread(target=many, args=pair) for pair in ((POOL, a), (other, b))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    other.close()
+    assert np.array_equal(a, want) and np.array_equal(b, want)
+
+
+def test_ops_from_several_python_threads():
+    cpu.set_threads(2)
+    w, x = matrix("Q8_0", 300, 512), normal(1, 4, 512)
+    want = cpu.linear(x, w, "a8")
+    wrong = []
+
+    def many() -> None:
+        for _ in range(100):
+            if not np.array_equal(cpu.linear(x, w, "a8"), want):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=many) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong and not any(thread.is_alive() for thread in threads)
+
+
+def test_workers_sleep_when_idle_and_wake():
+    cpu.set_threads(2)
+    x, out = normal(1, 100_000), np.zeros(100_000, np.float32)
+    POOL.run(tiny_step(x, out, 1000))
+    time.sleep(0.5)
+    before = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - before < 0.05
+    out[:] = 0
+    POOL.run(tiny_step(x, out, 1000))
+    assert np.array_equal(out, x.astype(np.float16).astype(np.float32))
+
+
+@pytest.mark.parametrize("count", [0, -1, 10_000])
+def test_thread_count_is_checked(count: int):
+    with pytest.raises(ValueError, match=r"1\.\.256"):
+        cpu.set_threads(count)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinity masks on this system")
+def test_thread_count_follows_the_affinity_mask():
+    core = min(os.sched_getaffinity(0))
+    run = script(f"import os; os.sched_setaffinity(0, [{core}]); from kernels import cpu; print(cpu.threads())")
+    assert run.communicate(timeout=60)[0].strip() == "1"
+
+
+def test_control_c_between_ops():
+    run = script(
+        """
+        import numpy as np
+        from kernels import cpu
+        cpu.set_threads(4)
+        x = np.ones((64, 4096), np.float32)
+        cpu.swiglu(x, x, 10.0)
+        print("ready", flush=True)
+        try:
+            while True:
+                cpu.swiglu(x, x, 10.0)
+        except KeyboardInterrupt:
+            print("stopped")
+        """
+    )
+    assert run.stdout is not None and run.stdout.readline() == "ready\n"
+    time.sleep(0.2)
+    run.send_signal(signal.SIGINT)
+    out, err = run.communicate(timeout=20)
+    assert (out, run.returncode) == ("stopped\n", 0), err
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_fork_and_exit():
+    """A child made by fork has its own workers; both processes end without being asked."""
+    run = script(
+        """
+        import os, warnings
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forking with threads, rightly
+        import numpy as np
+        from kernels import cpu
+        cpu.set_threads(3)
+        x = np.ones((64, 4096), np.float32)
+        want = cpu.swiglu(x, x, 10.0)
+        child = os.fork()
+        same = np.array_equal(cpu.swiglu(x, x, 10.0), want)
+        if child == 0:
+            os._exit(0 if same else 1)
+        print(os.waitpid(child, 0)[1], same)
+        """
+    )
+    out, err = run.communicate(timeout=60)
+    assert (out, run.returncode) == ("0 True\n", 0), err
+
+
+def test_the_decode_path_allocates_nothing_big():
+    import tracemalloc
+
+    w, x = matrix("Q8_0", 512, 4096), normal(1, 1, 4096)
+    experts = matrix("IQ2_XXS", 512, 4096, 8)
+    ids = np.array([[0, 3, 5, 7, 1, 2]], np.int32)
+
+    def token() -> None:
+        h = cpu.rms_norm(x, None, 1e-6)
+        cpu.linear(h, w, "a8")
+        cpu.expert_linear(h, ids, experts, "q8k")
+
+    token()
+    tracemalloc.start()
+    try:
+        for _ in range(64):
+            token()
+        assert tracemalloc.get_traced_memory()[1] < 200_000  # the results of one op and small change
+    finally:
+        tracemalloc.stop()

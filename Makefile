@@ -3,7 +3,7 @@
 
 VENV ?= .venv
 PY := $(VENV)/bin/python
-PIP := $(PY) -m pip --disable-pip-version-check --quiet
+PIP := $(PY) -m pip --disable-pip-version-check -qq
 OUT ?= out
 
 # Asked, not only found: a version manager may leave a python3.13 that refuses to start.

@@ -1,9 +1,9 @@
 """The engine: a model file, a backend and a numerics mode. Immutable and shared; sessions are its timelines.
 
-    engine = Engine.open("model.gguf", numerics="exact")
-    session = engine.session(ctx=4096)
-    session.sync(engine.tokenizer.encode("Hello"))
-    session.eval(session.argmax())
+engine = Engine.open("model.gguf", numerics="exact")
+session = engine.session(ctx=4096)
+session.sync(engine.tokenizer.encode("Hello"))
+session.eval(session.argmax())
 """
 
 from __future__ import annotations

@@ -62,9 +62,7 @@ def _query(
     return u, chunk.tap("Qcur", layer, ops.rope(q, *tables))
 
 
-def _row(
-    chunk: Chunk, layer: int, w: LayerWeights, x: np.ndarray, tables: tuple[np.ndarray, np.ndarray]
-) -> np.ndarray:
+def _row(chunk: Chunk, layer: int, w: LayerWeights, x: np.ndarray, tables: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     """x (T, D) -> the cached key = value rows (T, hd): norm, rope, rounding, storage."""
     ops = chunk.ops
     kv = chunk.tap("KVraw", layer, ops.linear(x, w.attn_kv, chunk.act(w.attn_kv)))

@@ -59,10 +59,8 @@ def emit_rows(
     return ops.rope(rows[:, None, :], cos, sin)[:, 0]
 
 
-def _overlap(
-    kv: np.ndarray, score: np.ndarray, state: CompressorState, width: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Candidates of a ratio-4 layer: previous windows' first halves, then the windows' own second halves (n, 8, width)."""
+def _overlap(kv: np.ndarray, score: np.ndarray, state: CompressorState, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Candidates of a ratio-4 layer (n, 8, width): previous windows' first halves, their own second halves."""
     previous_kv, previous_score = state.previous()
     before_kv = np.concatenate((previous_kv[None], kv[:-1]))[:, :, :width]
     before_score = np.concatenate((previous_score[None], score[:-1]))[:, :, :width]

@@ -60,7 +60,7 @@ def _sections(shape: ModelShape, tokens: int, cache: Cache) -> Iterator[tuple[st
 
 
 def size(shape: ModelShape, tokens: int) -> int:
-    """Bytes of the payload after ``tokens`` tokens (at Flash dimensions 23,995,788 + 13,764 n for n = 128, 256, ...)."""
+    """Bytes of the payload after ``tokens`` tokens (Flash: 23,995,788 + 13,764 n for n = 128, 256, ...)."""
     comp, index = _counts(shape, tokens)
     floats = shape.vocab + min(tokens, shape.window) * shape.head_dim * shape.n_layers
     for layer, ratio in enumerate(shape.ratios):
@@ -94,9 +94,7 @@ def save(
         file.write(np.ascontiguousarray(rows, "<f4").data)
 
 
-def load(
-    file: str | os.PathLike[str] | BinaryIO, shape: ModelShape, ctx: int
-) -> tuple[list[int], np.ndarray, Cache]:
+def load(file: str | os.PathLike[str] | BinaryIO, shape: ModelShape, ctx: int) -> tuple[list[int], np.ndarray, Cache]:
     """Read a session into a new cache: tokens, logits (V,), cache. PayloadError names the first thing wrong."""
     if isinstance(file, str | os.PathLike):
         try:

@@ -166,9 +166,11 @@ class Session:
             raise TokenError("token ids must be integers")
         bad = np.flatnonzero((ids < 0) | (ids >= vocab))
         if len(bad):
-            raise TokenError(f"token id {ids[bad[0]]} at position {start + bad[0]} is outside the vocabulary of {vocab}")
+            at = int(bad[0])
+            raise TokenError(f"token id {ids[at]} at position {start + at} is outside the vocabulary of {vocab}")
         if start + len(ids) > self.ctx - (start == 0):
-            raise ContextError(f"{start + len(ids)} tokens do not fit the context of {self.ctx} (one slot stays free)")
+            free = "; a prompt leaves one slot free" if start == 0 else ""
+            raise ContextError(f"{start + len(ids)} tokens do not fit the context of {self.ctx}{free}")
 
     # --- reading the logits
 

@@ -15,7 +15,8 @@ from .norm import rms_norm
 from .rope import rope
 from .rounding import hadamard, round_e2m1, round_e4m3, round_f16
 
-OPS = (
+__all__ = [
+    "OPS",
     "attention",
     "embed",
     "expert_linear",
@@ -39,10 +40,13 @@ OPS = (
     "round_f16",
     "route",
     "select_rows",
+    "set_threads",
     "swiglu",
-)
+    "threads",
+]
 
-__all__ = [*OPS, "OPS"]  # noqa: PLE0604
+OPS = tuple(name for name in __all__ if name not in ("OPS", "set_threads", "threads"))
+"""The names every backend offers."""
 
 
 def set_threads(count: int) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-ABSENT = np.float32(-1e30)
-"""Score of a candidate that does not exist (the half window before the first one): it must weigh nothing."""
-
 
 def pool(kv: np.ndarray, score: np.ndarray) -> np.ndarray:
-    """kv, score (n, m, c) -> (n, c): per channel, softmax of the m scores, weighted sum of the m values."""
+    """kv, score (n, m, c) -> (n, c): per channel, softmax of the m scores, weighted sum of the m values.
+
+    A candidate that does not exist has a score so low (-1e30) that it weighs nothing.
+    """
     score = score.astype(np.float64)
     weight = np.exp(score - score.max(axis=1, keepdims=True))
     return ((weight * kv).sum(axis=1) / weight.sum(axis=1)).astype(np.float32)

@@ -51,7 +51,7 @@ def hc_reduce(X: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 
 def hc_expand(X: np.ndarray, y: np.ndarray, post: np.ndarray, comb: np.ndarray) -> np.ndarray:
-    """Block output y (T, D) back into the streams: X'_k = post_k y + sum_j comb[j][k] X_j (first index is the source)."""
+    """Block output y (T, D) into the streams: X'_k = post_k y + sum_j comb[j][k] X_j (first index: source)."""
     mixed = np.einsum("tjk,tjd->tkd", comb.astype(np.float64), X)
     return (mixed + post[:, :, None].astype(np.float64) * y[:, None, :]).astype(np.float32)
 

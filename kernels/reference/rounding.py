@@ -29,7 +29,7 @@ def _nearest(magnitude: np.ndarray, table: np.ndarray) -> np.ndarray:
 
 
 def _round_blocks(x: np.ndarray, block: int, table: np.ndarray, floor: float) -> np.ndarray:
-    """Per block: power-of-two scale that brings the largest magnitude under the table's maximum, nearest value, back."""
+    """Per block: a power-of-two scale that brings the largest magnitude into the table, nearest value, back."""
     top = table[-1]
     blocks = x.reshape(*x.shape[:-1], -1, block)
     amax = np.maximum(np.abs(blocks).max(axis=-1, keepdims=True), np.float32(floor))

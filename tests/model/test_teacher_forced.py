@@ -11,6 +11,7 @@ import pytest
 
 from ds4ref.model import attention, moe
 from ds4ref.model.chunk import Chunk
+from ds4ref.model.hooks import Recorder
 from ds4ref.session.cache import LayerCache
 from tests.golden import case, engine, needs_golden
 
@@ -47,16 +48,25 @@ def test_half_layers(model: str, half: str, share: float, backend: str) -> None:
     assert (errors < 1e-4).mean() >= share
 
 
-def test_flips_are_single_values() -> None:
-    """What remains above 1e-4 comes from very few cached values, each off by exactly one rounding step."""
+def test_backends_differ_by_single_flips() -> None:
+    """Rows equal to float noise before rounding differ, if at all, in a value or two, each by one rounding step."""
     golden = case("tiny", "t200.hidden")
     streams, ids = golden["ds4_hidden"], golden["ids"]
-    rows = {}
+    before, after = [], []
     for backend in ("reference", "cpu"):
         m = engine("tiny", "ds4", backend).model
-        cache = LayerCache(m.shape, 0, len(ids) + 1)
+        recorder = Recorder("KVrope", "KVcur")
         X = streams[0].reshape(len(ids), m.shape.hc, m.shape.dim).copy()
-        attention.half_layer(Chunk(m, ids, 0, None), 0, m.weights.layers[0], X, cache)
-        rows[backend] = cache.raw.live()
-    differ = rows["reference"] != rows["cpu"]
-    assert differ.mean() < 2e-3
+        cache = LayerCache(m.shape, 0, len(ids) + 1)
+        attention.half_layer(Chunk(m, ids, 0, recorder), 0, m.weights.layers[0], X, cache)
+        before.append(recorder["KVrope", 0])
+        after.append(recorder["KVcur", 0])
+    noise = np.abs(before[0] - before[1]).max(axis=1) < 1e-5  # elsewhere an activation code flipped
+    assert noise.mean() >= 0.97
+    a, b = after[0][noise], after[1][noise]
+    flipped = a != b
+    print(f"{flipped.sum()} of {flipped.size} cached values fell on the other side of a rounding boundary")
+    assert flipped.sum(axis=1).max() <= 3
+    plain = m.shape.head_dim - m.shape.rope_dim
+    step = np.where(np.arange(m.shape.head_dim) < plain, 2.0**-3, 2.0**-10)  # E4M3, binary16
+    assert (np.abs(a - b) <= np.maximum(np.abs(a), np.abs(b)) * step + 2.0**-9).all()

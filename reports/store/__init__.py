@@ -1,0 +1,16 @@
+"""The run store: every run of every tool in one SQLite file, safe with several writers.
+
+    with Store.open() as store:                                  # the user's data directory; or Store.open(path)
+        run = store.add("bench", facts, rows, label="m3 max")
+        for info in store.runs(kind="bench"):
+            print(info.id, info.label, info.created)
+
+schema      tables, their versions and migrations; what is refused on opening
+runs        runs, rows, tags
+digests     SHA-256 of large files, computed once
+units       pieces of a large job that several workers share
+"""
+
+from .runs import Run, Store, default_path
+
+__all__ = ["Run", "Store", "default_path"]

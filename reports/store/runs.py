@@ -1,0 +1,312 @@
+"""Runs, their rows and their tags.
+
+A run is a kind ("bench", "vectors", "eval", "peaks"), facts (where it came from, JSON) and rows (what was measured,
+JSON objects in order). ``add`` writes all of it in one transaction. A long run may instead ``begin``, ``append`` as
+it goes and ``finish``; until then its status is "open", and what was appended survives whatever happens.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ds4ref.environment import data_dir
+from ds4ref.errors import DataError, UsageError
+
+from .schema import connect, explained, transaction
+
+KINDS = ("bench", "vectors", "eval", "peaks")
+STATUSES = ("open", "complete", "stopped", "failed")
+_COLUMNS = "id, uid, kind, created, label, status, facts"
+_TAG = re.compile(r"[^\s,@#:]{1,80}")
+
+
+def default_path() -> Path:
+    """The store of this user; it may not exist yet."""
+    return data_dir() / "runs.sqlite"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run without its rows."""
+
+    id: int
+    uid: str
+    kind: str
+    created: str
+    label: str
+    status: str
+    facts: dict[str, Any]
+    tags: tuple[str, ...] = ()
+    rows: int = 0
+
+    @property
+    def name(self) -> str:
+        """What to call it in a table or a plot."""
+        return self.label or f"run {self.id}"
+
+    def fact(self, *keys: str) -> Any:
+        """A nested fact, None where it is missing."""
+        value: Any = self.facts
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
+
+
+class Store:
+    """An open store. Use from the thread that opened it; every process opens its own."""
+
+    def __init__(self, path: Path, db: sqlite3.Connection):
+        self.path, self._db = path, db
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str] | None = None, create: bool = True) -> Store:
+        """The store at ``path`` (None: the user's own). DataError for anything that is not one."""
+        where = Path(path) if path is not None else default_path()
+        return cls(where, connect(where, create))
+
+    # --- writing
+
+    def add(
+        self,
+        kind: str,
+        facts: Mapping[str, Any],
+        rows: Iterable[Mapping[str, Any]] = (),
+        *,
+        label: str = "",
+        status: str = "complete",
+        tags: Sequence[str] = (),
+    ) -> int:
+        """A whole run in one transaction; its id."""
+        entries = [_dump(row) for row in rows]
+        with self._writing():
+            run = self._insert(kind, facts, label, status)
+            self._append(run, 0, entries)
+            self._tag(run, tags)
+        return run
+
+    def begin(self, kind: str, facts: Mapping[str, Any], *, label: str = "", tags: Sequence[str] = ()) -> int:
+        """A run that will grow; its id."""
+        with self._writing():
+            run = self._insert(kind, facts, label, "open")
+            self._tag(run, tags)
+        return run
+
+    def append(self, run: int, rows: Iterable[Mapping[str, Any]]) -> None:
+        """More rows; they are on disk when this returns."""
+        entries = [_dump(row) for row in rows]
+        with self._writing():
+            self._need(run)
+            start = self._db.execute("SELECT coalesce(max(seq) + 1, 0) FROM rows WHERE run = ?", (run,)).fetchone()[0]
+            self._append(run, start, entries)
+
+    def finish(self, run: int, status: str = "complete", facts: Mapping[str, Any] | None = None) -> None:
+        """The end of a run begun earlier; ``facts`` replaces what is known about it."""
+        with self._writing():
+            self._need(run)
+            self._db.execute("UPDATE runs SET status = ? WHERE id = ?", (_status(status), run))
+            if facts is not None:
+                self._db.execute("UPDATE runs SET facts = ? WHERE id = ?", (_dump(facts), run))
+
+    def rename(self, run: int, label: str) -> None:
+        """Another label."""
+        with self._writing():
+            self._need(run)
+            self._db.execute("UPDATE runs SET label = ? WHERE id = ?", (_text(label), run))
+
+    def tag(self, run: int, *tags: str) -> None:
+        """Add tags; those it has stay."""
+        with self._writing():
+            self._need(run)
+            self._tag(run, tags)
+
+    def untag(self, run: int, *tags: str) -> None:
+        """Take tags away; DataError if it has none of that name."""
+        with self._writing():
+            for tag in tags:
+                done = self._db.execute("DELETE FROM tags WHERE run = ? AND tag = ?", (run, tag))
+                if not done.rowcount:
+                    raise DataError(f"run {run} has no tag {tag!r}")
+
+    def remove(self, *runs: int) -> None:
+        """Delete runs with their rows and tags: all of them or, if one does not exist, none."""
+        with self._writing():
+            for run in runs:
+                self._need(run)
+                self._db.execute("DELETE FROM runs WHERE id = ?", (run,))
+
+    # --- reading
+
+    def runs(self, kind: str | None = None, tag: str | None = None, limit: int | None = None) -> list[Run]:
+        """Runs, newest first."""
+        where, values = [], []
+        if kind is not None:
+            where.append("kind = ?")
+            values.append(_kind(kind))
+        if tag is not None:
+            where.append("id IN (SELECT run FROM tags WHERE tag = ?)")
+            values.append(tag)
+        sql = f"SELECT {_COLUMNS} FROM runs" + (" WHERE " + " AND ".join(where) if where else "")
+        sql += " ORDER BY id DESC" + (f" LIMIT {int(limit)}" if limit is not None else "")
+        with explained(self.path):
+            return [self._run(line) for line in self._db.execute(sql, values).fetchall()]
+
+    def run(self, number: int) -> Run:
+        """The run of this id; DataError if there is none."""
+        with explained(self.path):
+            line = self._db.execute(f"SELECT {_COLUMNS} FROM runs WHERE id = ?", (number,)).fetchone()
+            if line is None:
+                raise DataError(f"run store {self.path} has no run {number}")
+            return self._run(line)
+
+    def find(self, name: str) -> Run:
+        """A run by how a person names it: id, beginning of its uid (6 or more), label, tag, ``latest`` or
+        ``latest:KIND``. Of several with one tag or label the newest; DataError if none fits."""
+        if re.fullmatch(r"[0-9]{1,18}", name):
+            return self.run(int(name))
+        with explained(self.path):
+            word, _, kind = name.partition(":")
+            if word in ("latest", "last"):
+                if kind and kind not in KINDS:
+                    raise UsageError(f"unknown kind {kind!r}: choose from {', '.join(KINDS)}")
+                found = self.runs(kind=kind or None, limit=1)
+                if found:
+                    return found[0]
+                raise DataError(f"run store {self.path} holds no {kind + ' ' if kind else ''}run")
+            queries = [
+                ("id IN (SELECT run FROM tags WHERE tag = ?)", name),
+                ("label = ?", name),
+            ]
+            if re.fullmatch(r"[0-9a-f]{6,32}", name):
+                queries.append(("uid LIKE ? || '%'", name))
+            for condition, value in queries:
+                sql = f"SELECT {_COLUMNS} FROM runs WHERE {condition} ORDER BY id DESC LIMIT 1"
+                line = self._db.execute(sql, (value,)).fetchone()
+                if line is not None:
+                    return self._run(line)
+        raise DataError(f"run store {self.path} has no run, tag or label {name!r}; ds4-report list shows them")
+
+    def rows(self, run: int) -> list[dict[str, Any]]:
+        """What was measured, in order."""
+        self.run(run)
+        with explained(self.path):
+            lines = self._db.execute("SELECT data FROM rows WHERE run = ? ORDER BY seq", (run,)).fetchall()
+            return [_load(line[0], self.path) for line in lines]
+
+    def check(self) -> None:
+        """Read all of it; DataError names the first damage."""
+        with explained(self.path):
+            found = self._db.execute("PRAGMA integrity_check(1)").fetchone()[0]
+            if found != "ok":
+                raise DataError(f"run store {self.path} is damaged: {found}")
+
+    # --- files
+
+    def sha256(self, path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> str:
+        """SHA-256 of a file, read once for each (path, size, modification time)."""
+        from .digests import cached_sha256
+
+        with explained(self.path):
+            return cached_sha256(self._db, path, progress)
+
+    def close(self) -> None:
+        """Release the file."""
+        self._db.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    # --- inside
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        with explained(self.path), transaction(self._db):
+            yield
+
+    def _insert(self, kind: str, facts: Mapping[str, Any], label: str, status: str) -> int:
+        uid = uuid.uuid4().hex
+        created = str(facts.get("created") or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+        done = self._db.execute(
+            "INSERT INTO runs (uid, kind, created, label, status, facts) VALUES (?, ?, ?, ?, ?, ?)",
+            (uid, _kind(kind), created, _text(label), _status(status), _dump(facts)),
+        )
+        if done.lastrowid is None:
+            raise DataError(f"run store {self.path} gave the new run no number")
+        return done.lastrowid
+
+    def _append(self, run: int, start: int, entries: Sequence[str]) -> None:
+        lines = [(run, start + i, entry) for i, entry in enumerate(entries)]
+        self._db.executemany("INSERT INTO rows (run, seq, data) VALUES (?, ?, ?)", lines)
+
+    def _tag(self, run: int, tags: Sequence[str]) -> None:
+        for tag in tags:
+            if not _TAG.fullmatch(tag) or tag.isdecimal() or tag in ("latest", "last"):
+                raise UsageError(f"{tag!r} cannot be a tag: words without spaces, commas, colons, not only digits")
+            self._db.execute("INSERT OR IGNORE INTO tags (run, tag) VALUES (?, ?)", (run, tag))
+
+    def _need(self, run: int) -> None:
+        if self._db.execute("SELECT 1 FROM runs WHERE id = ?", (run,)).fetchone() is None:
+            raise DataError(f"run store {self.path} has no run {run}")
+
+    def _run(self, line: tuple[Any, ...]) -> Run:
+        number, uid, kind, created, label, status, facts = line
+        tags = self._db.execute("SELECT tag FROM tags WHERE run = ? ORDER BY tag", (number,)).fetchall()
+        count = self._db.execute("SELECT count(*) FROM rows WHERE run = ?", (number,)).fetchone()[0]
+        loaded = _load(facts, self.path)
+        return Run(number, uid, kind, created, label, status, loaded, tuple(tag for (tag,) in tags), count)
+
+
+def _kind(kind: str) -> str:
+    if kind not in KINDS:
+        raise UsageError(f"unknown kind of run {kind!r}: choose from {', '.join(KINDS)}")
+    return kind
+
+
+def _status(status: str) -> str:
+    if status not in STATUSES:
+        raise UsageError(f"unknown status {status!r}: choose from {', '.join(STATUSES)}")
+    return status
+
+
+def _text(text: str) -> str:
+    """Without lone surrogates, which SQLite cannot keep."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _dump(value: Mapping[str, Any]) -> str:
+    return json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no NaN and no infinity: they become null. NumPy scalars become numbers."""
+    if isinstance(value, Mapping):
+        return {str(key): _finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(entry) for entry in value]
+    if hasattr(value, "item") and not isinstance(value, (str, bytes)):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _load(text: str, path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise DataError(f"run store {path} is damaged: an entry is no JSON object")
+    return value

@@ -1,0 +1,181 @@
+"""The store's tables, and opening a file that claims to hold them.
+
+A store is an SQLite database in WAL mode with our application id and a schema version. Opening refuses, in one line,
+what is not one: another program's database, any other file, a file cut short, a version from the future. Older
+versions are migrated in one transaction, each step once, whoever comes first.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ds4ref.errors import DataError
+
+APPLICATION_ID = 0x64733472  # "ds4r"
+MAGIC = b"SQLite format 3\0"
+BUSY_SECONDS = 30.0
+
+# Step i brings a database from version i to i + 1. Steps are never edited once released.
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """CREATE TABLE runs (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            uid TEXT NOT NULL UNIQUE,
+            kind TEXT NOT NULL,
+            created TEXT NOT NULL,
+            label TEXT NOT NULL DEFAULT '',
+            status TEXT NOT NULL,
+            facts TEXT NOT NULL
+        )""",
+        """CREATE TABLE rows (
+            run INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
+            seq INTEGER NOT NULL,
+            data TEXT NOT NULL,
+            PRIMARY KEY (run, seq)
+        ) WITHOUT ROWID""",
+        """CREATE TABLE tags (
+            run INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
+            tag TEXT NOT NULL,
+            PRIMARY KEY (run, tag)
+        ) WITHOUT ROWID""",
+        "CREATE INDEX runs_by_kind ON runs (kind, id)",
+    ),
+    (
+        """CREATE TABLE digests (
+            path TEXT PRIMARY KEY,
+            size INTEGER NOT NULL,
+            mtime_ns INTEGER NOT NULL,
+            sha256 TEXT NOT NULL
+        ) WITHOUT ROWID""",
+        """CREATE TABLE units (
+            job TEXT NOT NULL,
+            unit TEXT NOT NULL,
+            run INTEGER REFERENCES runs(id) ON DELETE SET NULL,
+            attempts INTEGER NOT NULL DEFAULT 0,
+            error TEXT,
+            result TEXT,
+            PRIMARY KEY (job, unit)
+        ) WITHOUT ROWID""",
+    ),
+)
+VERSION = len(MIGRATIONS)
+
+
+def connect(path: str | os.PathLike[str], create: bool = True) -> sqlite3.Connection:
+    """A connection to the store at ``path``, migrated to ``VERSION``; DataError with one line if it is not one."""
+    path = Path(path)
+    fresh = _inspect(path, create)
+    with explained(path):
+        db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+        try:
+            db.execute("PRAGMA foreign_keys = ON")
+            if fresh or _version(db) < VERSION:
+                _check_owner(db, path)
+                _use_wal(db)
+                _migrate(db)
+            _check_owner(db, path)
+            # A commit reaches the disk before it is reported: a run may be hours of work.
+            db.execute("PRAGMA synchronous = FULL")
+        except BaseException:
+            db.close()
+            raise
+    return db
+
+
+@contextmanager
+def explained(path: str | os.PathLike[str]) -> Iterator[None]:
+    """SQLite's errors as DataError, one line each."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        text = str(error)
+        if "locked" in text or "busy" in text:
+            text = f"another process kept it locked for {BUSY_SECONDS:g} s"
+        raise DataError(f"run store {path}: {text}") from error
+    except sqlite3.DatabaseError as error:
+        raise DataError(f"run store {path} is damaged: {error}; restore a copy or move it away") from error
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """All or nothing, and the only writer meanwhile."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+def _inspect(path: Path, create: bool) -> bool:
+    """Whether a new database has to be made; DataError for a file that cannot be a store."""
+    try:
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            header = file.read(100)
+    except FileNotFoundError:
+        if not create:
+            raise DataError(f"no run store at {path}: ds4-bench --store and ds4-report import make one") from None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"run store {path}: cannot create its folder: {error.strerror}") from None
+        return True
+    except OSError as error:
+        raise DataError(f"run store {path}: {error.strerror}") from None
+    if not header:
+        return True
+    if not header.startswith(MAGIC) or len(header) < 100:
+        raise DataError(f"{path} is not a run store: no SQLite database")
+    page_size, pages = struct.unpack(">H", header[16:18])[0], struct.unpack(">I", header[28:32])[0]
+    page_size = 65536 if page_size == 1 else page_size
+    if size < page_size * pages:
+        raise DataError(f"run store {path} is damaged: cut short at {size} of {page_size * pages} bytes")
+    return False
+
+
+def _version(db: sqlite3.Connection) -> int:
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _check_owner(db: sqlite3.Connection, path: Path) -> None:
+    """DataError unless the database is ours, or empty."""
+    application, version = db.execute("PRAGMA application_id").fetchone()[0], _version(db)
+    empty = not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if application != APPLICATION_ID and not (empty and not application and not version):
+        raise DataError(f"{path} is another program's database, not a run store")
+    if version > VERSION:
+        raise DataError(f"run store {path} has schema {version}, this ds4ref knows up to {VERSION}: update ds4ref")
+
+
+def _use_wal(db: sqlite3.Connection) -> None:
+    """Switching journals does not wait for its turn as other statements do, so this does."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+            continue
+        if mode != "wal":
+            raise DataError(f"no write-ahead log possible here (journal mode {mode}): choose a local disk")
+        return
+
+
+def _migrate(db: sqlite3.Connection) -> None:
+    with transaction(db):
+        for step in MIGRATIONS[_version(db) :]:  # asked again under the lock: another process may have been faster
+            for statement in step:
+                db.execute(statement)
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        db.execute(f"PRAGMA user_version = {VERSION}")

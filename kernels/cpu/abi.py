@@ -28,7 +28,7 @@ POOL_BYTES = 1024
 POOL_JOB, POOL_OPEN, POOL_INSIDE, POOL_STEPS, POOL_COUNT, POOL_THREADS, POOL_STOP = 0, 128, 256, 384, 392, 400, 512
 """Byte offsets in the pool's control block, spread over lines by who writes them:
 
-JOB      number of the latest job; workers watch it
+JOB      number of the latest job, counted from 1; workers watch it
 OPEN     number of the job that may still be joined, 0 between jobs
 INSIDE   workers that joined and have not left
 STEPS, COUNT, THREADS   address and number of steps of the job, participants allowed

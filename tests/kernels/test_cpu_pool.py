@@ -233,3 +233,16 @@ def test_the_decode_path_allocates_nothing_big():
         assert tracemalloc.get_traced_memory()[1] < 200_000  # the results of one op and small change
     finally:
         tracemalloc.stop()
+
+
+def test_a_worker_that_starts_late_joins_nothing_that_is_not_open():
+    """The first job of a pool may be too small to share; its worker then starts while it runs, or long after."""
+    x, out = normal(1, 64), np.zeros(64, np.float32)
+    for _ in range(200):
+        pool = Pool(3)
+        pool.load()
+        pool.run(tiny_step(x, out, 64))
+        out[:] = -7
+        time.sleep(0.001)
+        assert (out == -7).all()
+        pool.close()

@@ -120,7 +120,7 @@ def pool_work(pool, thread):
             tries = 0
             # joining and closing are both atomic swaps, so either the poster sees us inside or we see the job closed
             atomic_add(pool + POOL_INSIDE, 1)
-            if atomic_load(pool + POOL_OPEN) == job:
+            if job != 0 and atomic_load(pool + POOL_OPEN) == job:
                 execute(i64p(pool + POOL_STEPS)[0], i64p(pool + POOL_COUNT)[0], thread)
             atomic_add(pool + POOL_INSIDE, -1)
             continue

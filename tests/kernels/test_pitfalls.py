@@ -1,0 +1,331 @@
+"""Known mistakes of engines like this one, tried on every backend (spec/seeds.md 4.1, 4.2), and the golden values of
+engine.md 9.4."""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from kernels import cpu, reference
+
+from .test_cpu_ops import matrix, normal
+
+
+@pytest.fixture(params=[reference, cpu], ids=["reference", "cpu"])
+def ops(request: pytest.FixtureRequest) -> ModuleType:
+    return request.param
+
+
+def one(value: int) -> np.ndarray:
+    return np.array([value], np.int32)
+
+
+def attend(ops: ModuleType, q, raw, sink: float, comp=None, comp_count=0, selected=None, scale=1.0) -> np.ndarray:
+    """One token, one head, all raw rows visible."""
+    sinks = np.float32([sink])
+    out = ops.attention(q[None, None], raw, one(0), one(len(raw)), comp, one(comp_count), selected, sinks, scale)
+    return out[0, 0]
+
+
+def rows_with_scores(scores: list[float], dim: int = 64) -> tuple[np.ndarray, np.ndarray]:
+    """A query and rows whose products are ``scores``; the other channels of the rows are random."""
+    rows = normal(1, len(scores), dim)
+    rows[:, 0] = scores
+    q = np.zeros(dim, np.float32)
+    q[0] = 1
+    return q, rows
+
+
+# ---- softmax and sinks ----
+
+
+def test_softmax_does_not_overflow(ops):  # N1
+    scores = [1000.0, 1001.0, -1e30, 1e4]
+    q, rows = rows_with_scores(scores)
+    out = attend(ops, q, rows, -1e30)
+    np.testing.assert_allclose(out, rows[3], rtol=1e-6)
+    q, rows = rows_with_scores([1000.0, 1001.0, 999.0])
+    shifted = rows.copy()
+    shifted[:, 0] -= 990
+    np.testing.assert_allclose(attend(ops, q, rows, -1e30)[1:], attend(ops, q, shifted, -1e30)[1:], rtol=1e-5)
+
+
+def test_only_the_sink_is_left(ops):  # N2
+    nothing = np.full((1, 4), -1, np.int32)
+    out = attend(ops, normal(1, 64), np.zeros((0, 64), np.float32), 0.5, normal(2, 9, 64), 9, nothing)
+    assert np.array_equal(out, np.zeros(64))
+
+
+def test_the_sink_joins_the_denominator_only(ops):  # A6
+    q, rows = rows_with_scores([-10.0, -10.0, -10.0])
+    weight = math.exp(-15) / (1 + 3 * math.exp(-15))
+    np.testing.assert_allclose(attend(ops, q, rows, 5.0), weight * rows.sum(axis=0), rtol=2e-5, atol=1e-12)
+    np.testing.assert_allclose(attend(ops, q, rows, -1e30), rows.mean(axis=0), rtol=1e-5, atol=1e-6)
+
+
+def test_no_limit_on_the_number_of_rows(ops):  # A15
+    comp = normal(1, 9000, 64)
+    q = normal(2, 64) / 8
+    scores = comp.astype(np.float64) @ q
+    weight = np.exp(scores)
+    want = weight @ comp / (weight.sum() + 1)
+    got = attend(ops, q, np.zeros((0, 64), np.float32), 0.0, comp, 9000)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_order_of_selected_rows_does_not_matter(ops):  # A16
+    comp = normal(1, 600, 64)
+    selected = np.sort(np.random.default_rng(0).permutation(600)[:200]).astype(np.int32)[None]
+    shuffled = np.random.default_rng(1).permutation(selected[0]).astype(np.int32)[None]
+    q, raw = normal(2, 64), normal(3, 20, 64)
+    a, b = (attend(ops, q, raw, 0.1, comp, 600, picks, 0.125) for picks in (selected, shuffled))
+    np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_rows_beyond_the_capacity_raise():  # A13: compiled code must not read past its arrays
+    q, raw, comp = normal(1, 64), normal(2, 8, 64), normal(3, 8, 64)
+    attend(cpu, q, raw, 0.0, comp, 8)
+    with pytest.raises(IndexError, match="attention"):
+        attend(cpu, q, raw, 0.0, comp, 9)
+    with pytest.raises(IndexError, match="attention"):
+        attend(cpu, q, raw, 0.0, comp, 8, np.array([[2, 8]], np.int32))
+    with pytest.raises(IndexError, match="attention"):
+        cpu.attention(q[None, None], raw, one(1), one(8), None, one(0), None, np.zeros(1, np.float32), 1.0)
+
+
+# ---- norms ----
+
+
+def test_rms_norm_of_a_long_row(ops):  # N3
+    x = normal(1, 1, 16384) * 100
+    want = x / np.sqrt(np.mean(x.astype(np.float64) ** 2) + 1e-6)
+    np.testing.assert_allclose(ops.rms_norm(x, None, 1e-6), want, rtol=1e-6)
+    small = np.full((1, 64), 1e-4, np.float32)  # epsilon is added inside the root
+    np.testing.assert_allclose(ops.rms_norm(small, None, 1e-6), 1e-4 / math.sqrt(1e-8 + 1e-6), rtol=1e-6)
+
+
+# ---- nonlinearities ----
+
+
+def test_softplus_neither_overflows_nor_vanishes(ops):  # N4, A23
+    logits = np.float32([[-100, -20.5, -20, 0, 10, 20, 20.5, 100]])
+    probs = ops.route(logits, None, None, 1, 1.0, True)[0][0]
+    want = np.sqrt(np.logaddexp(0, logits[0].astype(np.float64)))
+    np.testing.assert_allclose(probs, want, rtol=3e-6, atol=2e-24)  # e^-100 is a subnormal float32
+    assert probs[4] / probs[3] == pytest.approx(3.80, abs=0.005)
+
+
+def test_sigmoid_at_the_ends(ops):  # N4
+    for mix, want in ((1000.0, 1.0), (-1000.0, 0.0)):
+        x, unit, zero = np.float32([[mix]]), np.ones(1, np.float32), np.zeros(1, np.float32)
+        assert ops.hc_head_weights(x, unit, zero, 0.0)[0, 0] == want
+
+
+def test_the_gate_is_clamped_above_only(ops):  # N19
+    gate = np.float32([-1000, -12, 11, 10, 1])
+    up = np.float32([3, -11, -11, 11, 2])
+    kept = np.float64([-1000, -12, 10, 10, 1])
+    want = kept * (0.5 + 0.5 * np.tanh(kept / 2)) * [3, -10, -10, 10, 2]
+    np.testing.assert_allclose(ops.swiglu(gate[None], up[None], 10.0)[0], want, rtol=2e-6, atol=1e-9)
+
+
+# ---- Sinkhorn ----
+
+
+def test_comb_is_doubly_stochastic(ops):  # N20
+    mix, base = normal(1, 6, 24) * 2, normal(2, 24)
+    comb = ops.hc_split(mix, np.ones(3, np.float32), base, 20, 1e-6)[2]
+    np.testing.assert_allclose(comb.sum(axis=1), 1, atol=1e-3)
+    np.testing.assert_allclose(comb.sum(axis=2), 1, atol=1e-3)
+    order = [2, 0, 3, 1]  # permuting rows and columns of the logits permutes the result
+    moved, moved_base = mix.copy(), base.copy()
+    for array in (moved.T, moved_base):
+        array[8:] = array[8:].reshape(4, 4, -1)[order][:, order].reshape(array[8:].shape)
+    permuted = ops.hc_split(moved, np.ones(3, np.float32), moved_base, 20, 1e-6)[2]
+    np.testing.assert_allclose(permuted, comb[:, order][:, :, order], rtol=1e-5, atol=1e-7)
+
+
+def test_comb_is_summed_over_its_first_index(ops):  # A26
+    X, y = normal(1, 1, 4, 8), normal(2, 1, 8)
+    comb = np.zeros((1, 4, 4), np.float32)
+    comb[0, 1, 3] = 2  # source 1 to target 3
+    out = ops.hc_expand(X, y, np.zeros((1, 4), np.float32), comb)
+    assert np.array_equal(out[0, 3], 2 * X[0, 1]) and not out[0, :3].any()
+    same = ops.hc_expand(X, y, np.zeros((1, 4), np.float32), np.eye(4, dtype=np.float32)[None])
+    assert np.array_equal(same, X)
+
+
+# ---- selection and routing ----
+
+
+@pytest.mark.parametrize("visible", [511, 512, 513])
+def test_selection_around_its_threshold(ops, visible: int):  # A14
+    scores = normal(1, 1, 600)
+    got = ops.select_rows(scores, one(visible), 512)[0]
+    if visible <= 512:
+        want = [*range(visible), *[-1] * (512 - visible)]
+    else:
+        want = np.delete(np.arange(513), scores[0, :513].argmin())
+    assert np.array_equal(got, want)
+
+
+def test_ties_go_to_the_lower_row(ops):  # A14: rows scoring exactly 0 are common
+    scores = np.zeros((1, 1000), np.float32)
+    scores[0, [900, 17]] = 1
+    scores[0, ::2] = -0.0  # both zeros are equal
+    scores[0, [900, 17]] = 1
+    got = ops.select_rows(scores, one(1000), 10)[0]
+    assert got.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 17, 900]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_selection_equals_a_stable_sort(seed: int):
+    """Coarse scores, so that every boundary is a tie; all signs and magnitudes."""
+    rng = np.random.default_rng(seed)
+    n, k = int(rng.integers(2, 3000)), int(rng.integers(1, 600))
+    scores = np.round(rng.standard_normal((3, n)) * rng.choice([0.5, 3, 1e6])).astype(np.float32)
+    scores[1] *= np.float32(1e-38)
+    visible = rng.integers(0, n + 1, 3).astype(np.int32)
+    assert np.array_equal(cpu.select_rows(scores, visible, k), reference.select_rows(scores, visible, k))
+
+
+def test_selection_among_a_quarter_million_rows():
+    scores = normal(1, 2, 262_144)
+    visible = np.array([262_144, 262_000], np.int32)
+    assert np.array_equal(cpu.select_rows(scores, visible, 512), reference.select_rows(scores, visible, 512))
+
+
+def test_top_k_order(ops):  # A24
+    scores = np.float32([[0.3, 0.8, 0.1, 0.5, 0.9, 0.2, 0.7, 0.4]])
+    logits = np.log(np.expm1(scores.astype(np.float64) ** 2)).astype(np.float32)  # sqrt(softplus) gives the scores back
+    assert ops.route(logits, None, None, 3, 1.5, True)[1].tolist() == [[4, 1, 6]]
+    assert ops.route(np.zeros((1, 9), np.float32), None, None, 4, 1.5, True)[1].tolist() == [[0, 1, 2, 3]]
+
+
+def test_bias_selects_and_does_not_weigh(ops):  # A21
+    logits, bias = normal(1, 1, 16), np.zeros(16, np.float32)
+    bias[9] = 100
+    probs, ids, weights = ops.route(logits, bias, None, 3, 1.5, True)
+    assert ids[0, 0] == 9
+    np.testing.assert_allclose(weights[0], probs[0, ids[0]] / probs[0, ids[0]].sum() * 1.5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("floor", [True, False])
+def test_weights_sum_to_the_scale_and_survive_all_zero(ops, floor: bool):  # A22
+    assert ops.route(normal(1, 5, 32), None, None, 6, 1.5, floor)[2].sum(axis=1) == pytest.approx(1.5, rel=1e-6)
+    weights = ops.route(np.full((1, 32), -1e4, np.float32), None, None, 6, 1.5, floor)[2]
+    assert np.isfinite(weights).all()
+
+
+def test_hash_ids_fix_the_choice_and_not_the_weights(ops):  # A19
+    ids = np.array([[5, 2, 7]], np.int32)
+    _, a, wa = ops.route(normal(1, 1, 16), None, ids, 3, 1.5, True)
+    _, b, wb = ops.route(normal(2, 1, 16), None, ids, 3, 1.5, True)
+    assert np.array_equal(a, ids) and np.array_equal(b, ids) and not np.allclose(wa, wb)
+
+
+# ---- RoPE and K = V ----
+
+
+def test_rotation_is_relative_and_touches_the_tail_only(ops):  # A1, A2, A3
+    frequency = 10000.0 ** (-np.arange(32) / 32)
+    x = normal(1, 1, 1, 512)
+
+    def turn(v: np.ndarray, position: int, inverse: bool = False) -> np.ndarray:
+        angle = position * frequency[None]
+        return ops.rope(v, np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32), inverse)
+
+    y = turn(x, 1000)
+    assert np.array_equal(y[..., :448], x[..., :448]) and not np.allclose(y[..., 448:], x[..., 448:])
+    assert np.array_equal(turn(x, 0), x)
+    np.testing.assert_allclose(turn(y, 1000, inverse=True), x, atol=2e-6)
+    q, k = normal(2, 1, 1, 64), normal(3, 1, 1, 64)
+    products = [float((turn(q, m) * turn(k, n)).sum()) for m, n in ((7, 3), (104, 100), (1004, 1000))]
+    np.testing.assert_allclose(products, products[0], rtol=1e-4)
+
+
+# ---- golden values of engine.md 9.4 ----
+
+X = (3 * np.sin(0.37 * np.arange(512))).astype(np.float32)
+Z = np.cos(0.21 * np.arange(128)).astype(np.float32)
+
+
+def test_golden_e4m3(ops):
+    y = ops.round_e4m3(X[:448])
+    for index, value in {1: 1.125, 2: 2, 3: 2.75, 63: -3, 64: -3, 100: -1.875, 447: 2.75}.items():
+        assert y[index] == value
+    for value, want in {
+        0.0009: 0, 0.001: 0.001953125, 0.0029296875: 0.00390625, 0.0175: 0.017578125, 1.0625: 1, 1.1875: 1.25,
+        17: 16, 19: 20, 449: 448, -3.3: -3.25, 3.14159: 3.25,
+    }.items():  # fmt: skip
+        block = np.zeros(64, np.float32)
+        block[0], block[1] = 448, value  # scale 1
+        assert ops.round_e4m3(block)[1] == np.float32(want) or abs(value) > 448
+
+
+def test_golden_e2m1(ops):
+    values = {0.25: 0, 0.75: 1, 1.25: 1, 1.75: 2, 2.5: 2, 3.5: 4, 5: 4, 7: 6, -0.3: -0.5}
+    for value, want in values.items():
+        block = np.zeros(32, np.float32)
+        block[0], block[1] = 6, value
+        if value <= 6:
+            assert ops.round_e2m1(block)[1] == want
+    assert ops.round_e2m1(np.full(32, 7, np.float32))[0] == 8  # the scale doubles instead of clipping
+
+
+def test_golden_hadamard(ops):
+    y = ops.hadamard(Z)
+    golden = {0: 0.46478906, 1: 0.047367167, 2: 0.095798329, 5: -0.021874491, 31: -0.045876719, 32: 0.099755898,
+              127: 0.0047540418}  # fmt: skip
+    for index, value in golden.items():
+        assert y[index] == pytest.approx(value, rel=1e-6)
+    z = ops.round_e2m1(y)
+    assert [z[i] for i in (0, 1, 2, 32, 127)] == [0.5, 0, 0, 0.125, 0]
+
+
+def test_golden_activation_codes(ops):
+    codes, scales = ops.quantize_a8(X[None])
+    assert scales[0, 0] == np.float32(0.0235387944) and scales[0, 1] == np.float32(0.0235636141)
+    assert codes[0, :8].tolist() == [0, 46, 86, 114, 127, 123, 102, 67]
+    codes, scales, sums = ops.quantize_q8k(X[None])
+    assert scales[0].tolist() == np.float32([-0.0236219876, -0.0236205067]).tolist()
+    assert codes[0, :8].tolist() == [0, -46, -86, -114, -126, -122, -101, -67]
+    assert sums[0, :4].tolist() == [-46, -84, -113, -125]
+
+
+def test_golden_dots(ops):
+    iq2 = np.zeros(66, np.uint8)
+    iq2[:2] = np.array([0.01], np.float16).view(np.uint8)
+    iq2[2:] = ((2053 * np.arange(32) + 77) % 65536).astype(np.uint16).view(np.uint8)
+    q2 = np.zeros(84, np.uint8)
+    q2[:16], q2[16:80] = (37 * np.arange(16) + 11) % 256, (29 * np.arange(64) + 7) % 256
+    q2[80:] = np.array([0.02, 0.013], np.float16).view(np.uint8)
+    for fmt, raw, want in (("IQ2_XXS", iq2, -3.39437771), ("Q2_K", q2, 5.21535444)):
+        w = type(matrix(fmt, 1, 256))(fmt, raw[None], 1, 256)
+        assert ops.linear(X[None, :256], w, "q8k")[0, 0] == pytest.approx(want, rel=2e-6)
+
+
+def test_golden_hyper_connection_split(ops):
+    mix, base = np.sin(np.arange(24) + 1.0), 0.1 * np.cos(np.arange(24.0))
+    scale = np.float32([1.1, 0.9, 1.4])
+    pre, post, comb = ops.hc_split(mix.astype(np.float32)[None], scale, base.astype(np.float32), 20, 1e-6)
+    np.testing.assert_allclose(pre[0], [0.7360665, 0.7415926, 0.5283749, 0.2826252], rtol=2e-6)
+    np.testing.assert_allclose(post[0], [0.5665004, 0.8889066, 1.330734, 1.448568], rtol=2e-6)
+    np.testing.assert_allclose(
+        comb[0],
+        [
+            [0.39693, 0.2058878, 0.1664162, 0.230765],
+            [0.09405443, 0.4492469, 0.392431, 0.06426676],
+            [0.01713447, 0.0525957, 0.3097249, 0.620544],
+            [0.4918801, 0.2922687, 0.1314269, 0.08442333],
+        ],
+        rtol=2e-6,
+    )
+
+
+def test_golden_router(ops):
+    probs = ops.route(np.float32([[-3, 0.5, 25]]), None, None, 1, 1.0, True)[0]
+    np.testing.assert_allclose(probs[0], [0.22042538, 0.98695338, 5], rtol=5e-7)

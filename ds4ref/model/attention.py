@@ -28,10 +28,7 @@ def half_layer(chunk: Chunk, layer: int, w: LayerWeights, X: np.ndarray, cache: 
     comp, selected = None, None
     comp_count = np.zeros(len(x), np.int32)
     if ratio:
-        rows = compressor.emit_rows(
-            chunk, "attn", layer, x, w.attn_compressor_kv, w.attn_compressor_gate,
-            w.attn_compressor_ape, w.attn_compressor_norm, cache.comp_state,
-        )  # fmt: skip
+        rows = compressor.emit_rows(chunk, "attn", layer, x, w.compressor("attn"), cache.comp_state)
         if len(rows):
             cache.comp.append(chunk.tap("KVcompress", layer, chunk.store(chunk.kv_rounding(rows))))
         comp_count = chunk.tap("comp_count", layer, chunk.visible(ratio))

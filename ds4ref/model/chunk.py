@@ -31,7 +31,8 @@ class Chunk:
     """Tokens ids (T,) at positions pos0 .. pos0 + T - 1 on their way through the model."""
 
     def __init__(self, model: Model, ids: np.ndarray, pos0: int, hooks: Hooks | None):
-        self.ops, self.shape, self.numerics = model.ops, model.shape, model.numerics
+        self.ops: Any = model.ops
+        self.shape, self.numerics = model.shape, model.numerics
         self.ids = np.ascontiguousarray(ids, np.int32)
         self.pos0 = pos0
         self.positions = np.arange(pos0, pos0 + len(self.ids))

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from kernels.formats.matrix import Matrix
-
 from ..session.cache import CompressorState
+from ..weights.tensors import CompressorWeights
 from .chunk import Chunk
 
 
@@ -19,22 +18,20 @@ def emit_rows(
     prefix: str,
     layer: int,
     x: np.ndarray,
-    w_kv: Matrix,
-    w_gate: Matrix,
-    ape: np.ndarray,
-    norm: np.ndarray,
-    state: CompressorState,
+    w: CompressorWeights,
+    state: CompressorState | None,
 ) -> np.ndarray:
     """Feed x (T, D) into ``state``; returns the rows of the windows that closed, (n, width), normed and rotated.
 
     ``prefix`` is "attn" or "indexer". Rounding and storing are the caller's. The first row returned belongs to window
     pos0 // ratio.
     """
-    ops, ratio, width = chunk.ops, state.ratio, norm.shape[0]
-    kv = chunk.tap(f"{prefix}_comp_kv_raw", layer, ops.linear(x, w_kv, "float"))
-    gate = chunk.tap(f"{prefix}_comp_gate_raw", layer, ops.linear(x, w_gate, "float"))
+    assert state is not None
+    ops, ratio, width = chunk.ops, state.ratio, len(w.norm)
+    kv = chunk.tap(f"{prefix}_comp_kv_raw", layer, ops.linear(x, w.kv, "float"))
+    gate = chunk.tap(f"{prefix}_comp_gate_raw", layer, ops.linear(x, w.gate, "float"))
     phase = chunk.positions % ratio
-    score = chunk.tap(f"{prefix}_comp_score_raw", layer, gate + ape[phase])
+    score = chunk.tap(f"{prefix}_comp_score_raw", layer, gate + w.ape[phase])
 
     pending_kv, pending_score = state.pending(int(phase[0]))
     kv = np.concatenate((pending_kv, kv)) if len(pending_kv) else kv
@@ -53,7 +50,7 @@ def emit_rows(
     state.keep_pending(kv[closed:], score[closed:])
 
     candidates = chunk.tap(f"{prefix}_comp_candidates", layer, candidates)
-    rows = ops.rms_norm(ops.pool(*candidates), norm, chunk.shape.rms_eps)
+    rows = ops.rms_norm(ops.pool(*candidates), w.norm, chunk.shape.rms_eps)
     tables = chunk.rope_tables(True, np.arange(first, first + n) * ratio)
     cos, sin = chunk.tap(f"{prefix}_comp_rope_tables", layer, tables)
     return ops.rope(rows[:, None, :], cos, sin)[:, 0]

@@ -19,10 +19,7 @@ def select(
     ascending and padded with -1, or None while every visible row fits in top-k.
     """
     ops, shape = chunk.ops, chunk.shape
-    rows = compressor.emit_rows(
-        chunk, "indexer", layer, x, w.indexer_compressor_kv, w.indexer_compressor_gate,
-        w.indexer_compressor_ape, w.indexer_compressor_norm, cache.index_state,
-    )  # fmt: skip
+    rows = compressor.emit_rows(chunk, "indexer", layer, x, w.compressor("indexer"), cache.index_state)
     if len(rows):
         rows = chunk.store(chunk.index_rounding(rows))
         cache.index.append(chunk.tap("indexer_KVcompress", layer, rows))

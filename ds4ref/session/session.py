@@ -44,6 +44,10 @@ class Session:
             raise ContextError(f"a context must hold at least 1 token, got {ctx}")
         self.model, self.ctx = model, ctx
         self.hooks: Hooks | None = None
+        self._cache: Cache
+        self._tokens: list[int]
+        self._streams: np.ndarray | None
+        self._logits: np.ndarray | None
         self.invalidate()
 
     # --- state
@@ -75,9 +79,8 @@ class Session:
     def invalidate(self) -> None:
         """Forget everything."""
         self._cache = Cache(self.model.shape, self.ctx)
-        self._tokens: list[int] = []
-        self._streams: np.ndarray | None = None
-        self._logits: np.ndarray | None = None
+        self._tokens = []
+        self._streams = self._logits = None
 
     # --- evaluation
 

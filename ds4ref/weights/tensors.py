@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,15 @@ VERIFY_BYTES = 64 << 20
 
 # Read elementwise and small, so they are expanded to float32 although they are stored as matrices.
 _EXPANDED = ("attn_compressor_ape", "indexer_compressor_ape")
+
+
+class CompressorWeights(NamedTuple):
+    """What one compressor multiplies with (engine.md 3.4)."""
+
+    kv: Matrix
+    gate: Matrix
+    ape: np.ndarray  # (ratio, comp_width)
+    norm: np.ndarray  # (row width,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +86,10 @@ class LayerWeights:
     indexer_compressor_gate: Matrix | None
     indexer_compressor_ape: np.ndarray | None  # (4, 2 index_dim)
     indexer_compressor_norm: np.ndarray | None  # (index_dim,)
+
+    def compressor(self, prefix: str) -> CompressorWeights:
+        """The layer's compressor, ``prefix`` "attn" or "indexer"; the layer must have it."""
+        return CompressorWeights(*(getattr(self, f"{prefix}_compressor_{name}") for name in CompressorWeights._fields))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,8 @@
 """Speed curves: one or several CSVs to one figure, as SVG, PNG or PDF by the output's suffix.
 
 Prefill belongs to the left axis, decode to the right one; both start at zero, and each axis wears the colour of its
-curves (blue and vermilion, which colour-blind readers can tell apart). Curves are labelled where they end. The same
-input gives the same bytes.
+curves (blue and vermilion, which colour-blind readers can tell apart). The left axis leaves more room above, so that
+two curves of like shape do not lie on each other. Every curve carries its name. The same input gives the same bytes.
 
     ds4-bench plot results/m3.csv -o m3.svg --title "M3 Max"
 """
@@ -94,13 +94,13 @@ def draw(curves: Sequence[tuple[str, list[Point]]], title: str, size: tuple[int,
             _line(left, points, "prefill_tps", PREFILL, index)
             _line(right, points, "gen_tps", DECODE, index)
         left.set_xlim(0, 1.02 * max(point.ctx for _, points in curves for point in points))
-        for axes, name, colour in ((left, "prefill_tps", PREFILL), (right, "gen_tps", DECODE)):
-            axes.set_ylim(0, 1.12 * max(getattr(p, name) for _, points in curves for p in points) or 1.0)
+        for axes, name, colour, room in ((left, "prefill_tps", PREFILL, 1.5), (right, "gen_tps", DECODE, 1.1)):
+            axes.set_ylim(0, room * max(getattr(p, name) for _, points in curves for p in points) or 1.0)
             axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
             axes.tick_params(axis="y", colors=colour, length=0)
             axes.spines[["top", "left", "right"]].set_visible(False)
-        left.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 4, 5, 8, 10]))
+        left.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
         left.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
         left.tick_params(axis="x", colors=INK)
         left.grid(axis="y", color=GRID, linewidth=0.8)
@@ -148,6 +148,7 @@ def _labels(left: Axes, right: Axes, curves: Sequence[tuple[str, list[Point]]]) 
                 va="bottom" if up else "top",
                 color=colour,
                 fontweight="bold",
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
             )
 
 

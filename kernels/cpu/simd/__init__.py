@@ -12,6 +12,8 @@ from .quantize import quantize_a8, quantize_q8k
 from .row_kernel import RowKernel
 from .tiers import TIER, TierError
 
+_FAST_FLOAT = (q8_0, q4_k, q2_k, iq2_xxs)
+
 KERNELS: dict[tuple[str, str], RowKernel] = {
     ("Q8_0", "a8"): q8_0.A8,
     ("Q4_K", "q8k"): q4_k.Q8K,
@@ -19,6 +21,8 @@ KERNELS: dict[tuple[str, str], RowKernel] = {
     ("IQ2_XXS", "q8k"): iq2_xxs.Q8K,
     **{(fmt, "float"): kernel for fmt, kernel in FLOAT.items()},
 }
+if TIER == "A":
+    KERNELS.update(((module.__name__.rpartition(".")[2].upper(), "float"), module.FLOAT) for module in _FAST_FLOAT)
 
 
 def kernel(fmt: str, act: str) -> RowKernel:

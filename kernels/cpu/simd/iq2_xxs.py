@@ -5,12 +5,13 @@ four 7-bit sign fields and the scale ls; the dot of a block is d * d_x / 8 * sum
 
 Tier A decodes two blocks (512 weights, 64 octets) a step without touching memory:
 1. A codebook entry is eight 2-bit codes, so two 256-byte tables (low and high byte), four registers each.
-2. ``vpermi2b`` gathers the 64 indices; byte permutes and masks look all of them up.
+2. Byte permutes and masks look 64 indices up at once.
 3. ``vpmultishiftqb`` moves the 7-bit sign fields to bytes; a bit matrix puts the signs of weights 2k, 2k+1 (the eighth
    is the parity of the seven) at bits 4 and 5, above the two magnitude codes.
 4. That 6-bit index selects 43 + w or 43 - w from a 64-byte register. The 43 is taken out by the accumulator's start.
-5. Plane i, byte g is weight i of octet g, so int32 lane L collects exactly sub-block L: no shuffles after the dots.
-Packed buffer, per 512 inputs: 8 planes of 64 codes | 16 f32 (d_x / 8, 8 lanes a block) | 16 i32 (-43 * sum of codes).
+5. A lane of 32 bits holds the four octets of a group, the two blocks taking turns. So plane i, byte g is weight i of
+   octet g, and int32 lane 2 j + b collects exactly group j of block b: no shuffles after the dots.
+Packed buffer, per 512 inputs: 8 planes of 64 codes | 16 f32 (d_x / 2^30) | 16 i32 (-43 * sum of codes).
 An odd last block is taken twice, the second time against zeros.
 
 Tiers B and C look octets and signs up in memory. Packed buffer, per 256: 256 codes | 8 f32 (d_x / 8).
@@ -23,18 +24,20 @@ from numba import njit, types
 
 from ...formats.iq2_xxs import GRID, MAGNITUDES, SIGNS
 from . import x86
+from .fixed import limbs, scale_of_32
 from .ops import AHEAD, broadcast_half, prefetch, scaled_dots, store_float, sum8, sum16, zero8, zero16
-from .quantize import q8k_scale, sixteen_sums, store_codes
+from .quantize import q8k_scale, round_to_codes, sixteen_sums, store_codes
 from .row_kernel import RowKernel
 from .tiers import TIER, WIDE_PERMUTES
 from .vec import (
     JIT,
     F32x8,
     F32x16,
+    F32x32,
     Float,
     I8x32,
     I8x64,
-    I16x8, I16x16,
+    I16x16,
     I32x8,
     I32x16,
     I64x4,
@@ -42,7 +45,7 @@ from .vec import (
     Int,
     Val,
     step,
-)  # fmt: skip
+)
 
 BLOCK = 66
 _PACKED_TWO = 640
@@ -53,9 +56,6 @@ _BIAS = MAGNITUDES[2]
 _CODES = np.searchsorted(MAGNITUDES, GRID).astype(np.int64)
 _LOW_BYTES = (_CODES[:, :4] << np.array([0, 2, 4, 6])).sum(axis=1)
 _HIGH_BYTES = (_CODES[:, 4:] << np.array([0, 2, 4, 6])).sum(axis=1)
-
-# Octet g of two blocks lies in byte 8 (g // 4) + g % 4 of the block; the second block starts at 64.
-_INDEX_BYTES = [64 * block + 8 * group + octet for block in range(2) for group in range(8) for octet in range(4)]
 _SIGN_STARTS = [0, 7, 14, 21, 32, 39, 46, 53] * 8
 
 
@@ -78,11 +78,24 @@ def _lookup_256(k, table: np.ndarray, index: Val, top: Val, next_top: Val) -> Va
     return k.select(top, k.select(next_top, quarter[3], quarter[2]), k.select(next_top, quarter[1], quarter[0]))
 
 
-def decode_two(k, first: Val, second: Val) -> tuple[list[Val], Val]:
+def _interleave(k, first: Val, second: Val, adjacent: bool) -> tuple[Val, Val]:
+    """Blocks at two addresses -> their index words and their sign words, in turn of both blocks.
+
+    Where the second block follows the first, loads that start a word apart leave only two blends to do.
+    """
+    if adjacent:
+        odd, even = [0, -1] * 8, [-1, 0] * 8
+        index = (k.load(I32x16, first + 2) & even) | (k.load(I32x16, second - 2) & odd)
+        return index, (k.load(I32x16, first + 6) & even) | (k.load(I32x16, second + 2) & odd)
+    a, b = k.load(I32x16, first + 2), k.load(I32x16, second + 2)
+    index_lanes = [lane for group in range(0, 16, 2) for lane in (group, 16 + group)]
+    return a.shuffle(index_lanes, b), a.shuffle([lane + 1 for lane in index_lanes], b)
+
+
+def decode_two(k, first: Val, second: Val, adjacent: bool = True) -> tuple[list[Val], Val]:
     """Blocks at two addresses -> eight planes of 64 unsigned bytes 43 + w, and the 16 words that hold signs and ls."""
-    a, b = k.load(I8x64, first + 2), k.load(I8x64, second + 2)
-    index = x86.permute_bytes_2(k, a, b, k.const(I8x64, _INDEX_BYTES))
-    words = a.bits(I32x16).shuffle(range(1, 32, 2), b.bits(I32x16))
+    words_of_indices, words = _interleave(k, first, second, adjacent)
+    index = words_of_indices.bits(I8x64)
     top, next_top = index.compare("<", 0), (index & 0x40).compare("!=", 0)
     signs = x86.multishift(k, k.const(I8x64, _SIGN_STARTS), words)
     planes: list[Val] = []
@@ -99,61 +112,71 @@ def decode_two(k, first: Val, second: Val) -> tuple[list[Val], Val]:
 
 
 def group_scales(k, words: Val) -> Val:
-    """2 ls + 1 of the 16 groups, as float32."""
-    return x86.permute_floats(k, k.const(F32x16, [2 * i + 1 for i in range(16)]), words >> 28)
+    """(2 ls + 1) * 2^27 of the 16 groups, as float32: the top four bits as they stand, with a one below them."""
+    return ((words & 0xF0000000) | 0x08000000).to_float_unsigned(F32x16)
 
 
-@step(F32x16, F32x16, Int, Int, Int)
-def _add_two(k, total, first, second, x):
-    """total + the lane sums of the blocks at ``first`` and ``second``."""
-    planes, words = decode_two(k, first, second)
+def _both_d(k, first: Val, second: Val) -> Val:
+    """The scales d of two blocks, taking turns."""
+    a, b = (k.load(types.int16, block).splat(I16x16) for block in (first, second))
+    return k.half_to_float(a.shuffle([0, 16] * 8, b))
+
+
+def _two_dots(k, total: Val, first: Val, second: Val, x: Val, adjacent: bool) -> Val:
+    planes, words = decode_two(k, first, second, adjacent)
     chains = [k.load(I32x16, x + 576), k.zero(I32x16)]  # two, to hide the latency
     for i, plane in enumerate(planes):
         chains[(i >> 1) & 1] = x86.dpbusd_512(k, chains[(i >> 1) & 1], plane, k.load(I8x64, x + 64 * i))
-    halves = k.load(types.int16, first).splat(I16x8).cat(k.load(types.int16, second).splat(I16x8))
-    d = k.half_to_float(halves) * k.load(F32x16, x + 512)
+    d = _both_d(k, first, second) * k.load(F32x16, x + 512)
     return k.fma((chains[0] + chains[1]).to_float(F32x16), group_scales(k, words) * d, total)
 
 
-@step(types.none, Int, Int, Int)
-def _scatter(k, target, octet, codes):
-    """32 codes = 4 octets: byte i of each goes to plane i, from byte ``octet`` on."""
-    turned = k.load(I8x32, codes).shuffle([8 * g + i for i in range(8) for g in range(4)]).bits(I32x8)
+@step(F32x16, F32x16, Int, Int)
+def _add_two(k, total, weights, x):
+    """total + the lane sums of two adjacent blocks."""
+    return _two_dots(k, total, weights, weights + BLOCK, x, adjacent=True)
+
+
+@step(F32x16, F32x16, Int, Int)
+def _add_last(k, total, weights, x):
+    """total + the lane sums of one block, taken twice; the second half of ``x`` is packed as zeros."""
+    return _two_dots(k, total, weights, weights, x, adjacent=False)
+
+
+def _store_octets(k, target: Val, codes: Val) -> None:
+    """32 codes = 4 octets, byte i of each to plane i, at ``target`` within plane 0."""
+    turned = codes.shuffle([8 * g + i for i in range(8) for g in range(4)]).bits(I32x8)
     for i in range(8):
-        k.store(target + octet + 64 * i, turned.lane(i))
+        k.store(target + 64 * i, turned.lane(i))
 
 
-@step(types.none, Int, Int, Int, Float)
-def _finish_group(k, target, group, codes, scale):
-    """Offset lane of one group of 32 codes, and its lane of the scales."""
-    low, high = sixteen_sums(k, k.load(I8x32, codes))
-    k.store(target + 512 + group * 4, scale * 0.125)
-    k.store(target + 576 + group * 4, (low.sext(types.int32) + high.sext(types.int32)) * -_BIAS)
+@step(types.none, Int, Int, Int, Float, Float)
+def _pack_lane(k, target, lane, x, scale, inverse):
+    """Codes, scale and offset of the 32 inputs that lane ``lane`` collects."""
+    codes = round_to_codes(k, k.load(F32x32, x), inverse)
+    low, high = sixteen_sums(k, codes)
+    _store_octets(k, target + lane * 4, codes)
+    k.store(target + 512 + lane * 4, scale * 2.0**-30)
+    k.store(target + 576 + lane * 4, (low.sext(types.int32) + high.sext(types.int32)) * -_BIAS)
 
 
 @step(types.none, Int)
-def _clear_half(k, target):
-    """Zero the second block of the pair at ``target``."""
-    for plane in range(8):
-        k.store(target + 64 * plane + 32, k.zero(I32x8))
-    for offset in (544, 608):
-        k.store(target + offset, k.zero(I32x8))
+def _clear(k, target):
+    """Zero the pair at ``target``."""
+    for line in range(0, _PACKED_TWO, 64):
+        k.store(target + line, k.zero(I32x16))
 
 
 @njit(**JIT)
 def _pack_a(x, n, buffer):
-    spare = buffer + (n + 511) // 512 * _PACKED_TWO
+    if n & 256:
+        _clear(buffer + (n >> 9) * _PACKED_TWO)
     for block in range(n // 256):
         target = buffer + (block >> 1) * _PACKED_TWO
         scale, inverse = q8k_scale(x)
-        for sub in range(8):
-            group = 8 * (block & 1) + sub
-            store_codes(spare, x + 128 * sub, inverse)
-            _scatter(target, 4 * group, spare)
-            _finish_group(target, group, spare, scale)
+        for group in range(8):
+            _pack_lane(target, 2 * group + (block & 1), x + 128 * group, scale, inverse)
         x += 1024
-    if n & 256:
-        _clear_half(buffer + (n >> 9) * _PACKED_TWO)
 
 
 @njit(**JIT)
@@ -165,18 +188,103 @@ def _rows_a(weights, first, last, row_bytes, n, buffer, out):
         for _ in range(n >> 9):
             prefetch(w + AHEAD)
             prefetch(w + AHEAD + 64)
-            total = _add_two(total, w, w + BLOCK, x)
+            total = _add_two(total, w, x)
             w += 2 * BLOCK
             x += _PACKED_TWO
         if n & 256:
-            total = _add_two(total, w, w, x)
+            total = _add_last(total, w, x)
         store_float(out + 4 * row, sum16(total))
 
 
 @njit(**JIT)
 def _packed_bytes_a(n):
-    return (n + 511) // 512 * _PACKED_TWO + 32
+    return (n + 511) // 512 * _PACKED_TWO
 
+
+# -- tier A, float activations: see fixed.py
+# Packed buffer, per 512 inputs: 8 planes of three limbs | 16 f32 (scale / 2^30) | 16 i32 offsets of the high limb,
+# taken 43 times | 16 i32 offsets of the middle and low limbs. 32 products of 86 with all 24 bits would overflow, so the
+# low limb has sums of its own.
+_PACKED_FLOAT = 8 * 3 * 64 + 192
+
+
+def _two_dots_float(k, total: Val, first: Val, second: Val, x: Val, adjacent: bool) -> Val:
+    planes, words = decode_two(k, first, second, adjacent)
+    upper, lower = k.load(I32x16, x + 1600), k.load(I32x16, x + 1664)
+    for i, plane in enumerate(planes):
+        upper = x86.dpbusd_512(k, upper, plane, k.load(I8x64, x + 64 * i))
+        lower = x86.dpbusd_512(k, lower, plane, k.load(I8x64, x + 1024 + 64 * i))
+    upper = upper << 8
+    for i, plane in enumerate(planes):
+        upper = x86.dpbusd_512(k, upper, plane, k.load(I8x64, x + 512 + 64 * i))
+    dots = k.fma(upper.to_float(F32x16), k.const(F32x16, 256), lower.to_float(F32x16))
+    return k.fma(dots, group_scales(k, words) * _both_d(k, first, second) * k.load(F32x16, x + 1536), total)
+
+
+@step(F32x16, F32x16, Int, Int)
+def _add_two_float(k, total, weights, x):
+    return _two_dots_float(k, total, weights, weights + BLOCK, x, adjacent=True)
+
+
+@step(F32x16, F32x16, Int, Int)
+def _add_last_float(k, total, weights, x):
+    return _two_dots_float(k, total, weights, weights, x, adjacent=False)
+
+
+@step(types.none, Int, Int, Int, Float, Float)
+def _pack_lane_float(k, target, lane, x, scale, inverse):
+    """Limbs, scale and offsets of the 32 inputs that lane ``lane`` collects."""
+    sums = []
+    for limb, codes in enumerate(limbs(k, k.load(F32x32, x), inverse.splat(F32x32))):
+        _store_octets(k, target + 512 * limb + lane * 4, codes)
+        low, high = sixteen_sums(k, codes)
+        sums.append(low.sext(types.int32) + high.sext(types.int32))
+    k.store(target + 1536 + lane * 4, scale * 2.0**-30)
+    k.store(target + 1600 + lane * 4, sums[0] * -_BIAS)
+    k.store(target + 1664 + lane * 4, (sums[1] * 256 + sums[2]) * -_BIAS)
+
+
+@step(types.none, Int)
+def _clear_float(k, target):
+    for line in range(0, _PACKED_FLOAT, 64):
+        k.store(target + line, k.zero(I32x16))
+
+
+@njit(**JIT)
+def _pack_float(x, n, buffer):
+    if n & 256:
+        _clear_float(buffer + (n >> 9) * _PACKED_FLOAT)
+    for block in range(n // 256):
+        target = buffer + (block >> 1) * _PACKED_FLOAT
+        for group in range(8):
+            scale, inverse = scale_of_32(x)
+            _pack_lane_float(target, 2 * group + (block & 1), x, scale, inverse)
+            x += 128
+
+
+@njit(**JIT)
+def _rows_float(weights, first, last, row_bytes, n, buffer, out):
+    for row in range(first, last):
+        w = weights + row * row_bytes
+        x = buffer
+        total = zero16()
+        for _ in range(n >> 9):
+            prefetch(w + AHEAD)
+            prefetch(w + AHEAD + 64)
+            total = _add_two_float(total, w, x)
+            w += 2 * BLOCK
+            x += _PACKED_FLOAT
+        if n & 256:
+            total = _add_last_float(total, w, x)
+        store_float(out + 4 * row, sum16(total))
+
+
+@njit(**JIT)
+def _packed_bytes_float(n):
+    return (n + 511) // 512 * _PACKED_FLOAT
+
+
+FLOAT = RowKernel(_pack_float, _rows_float, _packed_bytes_float)
 
 # -- tiers B and C, and the float kernels of every tier
 _GRID_WORDS = np.ascontiguousarray(GRID).view(np.int64)[:, 0].tolist()

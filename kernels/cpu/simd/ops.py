@@ -67,6 +67,17 @@ def add16(k, a, b):
     return a + b
 
 
+@step(F32x32, F32x32, F32x32)
+def add32(k, a, b):
+    return a + b
+
+
+@step(types.none, Int, Int)
+def copy_32(k, target, source):
+    """32 floats."""
+    k.store(target, k.load(F32x32, source))
+
+
 # -- int8 dot products of 32 bytes for tiers B and C
 def madd(k: Emit, a: Val, b: Val) -> Val:
     """i16 * i16, neighbours added into half as many i32 lanes."""

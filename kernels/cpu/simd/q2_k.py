@@ -16,7 +16,8 @@ from __future__ import annotations
 from numba import njit, types
 
 from . import x86
-from .ops import AHEAD, broadcast_half, madd, prefetch, scaled_dots, store_float, sum8, zero8, zero16
+from .fixed import SMALLEST, limbs
+from .ops import AHEAD, broadcast_half, madd, prefetch, scaled_dots, store_float, sum8, sum16, zero8, zero16
 from .quantize import q8k_scale, sixteen_sums, store_codes
 from .row_kernel import RowKernel
 from .tiers import TIER
@@ -24,6 +25,7 @@ from .vec import (
     JIT,
     F32x8,
     F32x16,
+    F32x32,
     Float,
     I8x16,
     I8x32,
@@ -36,7 +38,7 @@ from .vec import (
     Int,
     Val,
     step,
-)  # fmt: skip
+)
 
 BLOCK = 84
 _PACKED_TWO = 640
@@ -156,6 +158,96 @@ def _rows_a(weights, first, last, row_bytes, n, buffer, out):
 def _packed_bytes_a(n):
     return (n + 511) // 512 * _PACKED_TWO
 
+
+# -- tier A, float activations: see fixed.py
+# A lane of 32 bits holds four weights of each plane, all in one group of 16. The codes are multiplied by their scales
+# while still bytes (3 * 15 fits), so all planes add up in the same lanes. The 16 inputs of a lane share their scale.
+_PACKED_FLOAT = 4 * 3 * 64 + 128
+_LARGEST = 2_900_000  # 16 products with 45 stay below 2^31
+
+
+def _scaled_planes(k, codes: Val, scales: Val) -> list[Val]:
+    """Four planes of code * scale as unsigned bytes: entry 4 p + c of a table in each 128-bit quarter is c * s_p."""
+    once: list[int] = []
+    twice: list[int] = []
+    for quarter in range(4):
+        for plane in range(4):
+            scale = 8 * (quarter >> 1) + 2 * plane + (quarter & 1)
+            once += [0x80, scale, 0x80, scale]  # 0x80: a zero byte
+            twice += [0x80, 0x80, scale, scale]
+    nibbles = scales.shuffle(list(range(16)) * 4) & 0x0F
+    table = x86.shuffle_bytes_512(k, nibbles, k.const(I8x64, once))
+    table = table + x86.shuffle_bytes_512(k, nibbles + nibbles, k.const(I8x64, twice))
+    places = [codes & 3] + [x86.bits_to_low(k, codes, 2 * plane, 2, above=4 * plane) for plane in (1, 2, 3)]
+    return [x86.shuffle_bytes_512(k, table, place) for place in places]
+
+
+@step(F32x16, F32x16, Int, Int)
+def _add_block_float(k, total, weights, x):
+    header = k.load(I8x16, weights)
+    dots = k.zero(I32x16)
+    planes = _scaled_planes(k, k.load(I8x64, weights + 16), header)
+    for limb in range(3):
+        dots = dots << 8 if limb else dots
+        for p, plane in enumerate(planes):
+            dots = x86.dpbusd_512(k, dots, plane, k.load(I8x64, x + 256 * limb + 64 * p))
+    tail = k.load(I16x8, weights + BLOCK - 16)
+    d = k.half_to_float(tail.shuffle([6] * 16)) * k.load(F32x16, x + 768)
+    mins = (header.zext(I32x16) >> 4).to_float(F32x16) * k.load(F32x16, x + 832)
+    total = k.fma(dots.to_float(F32x16), d, total)
+    return k.fma(mins, k.half_to_float(tail.shuffle([7] * 16)), total)
+
+
+@step(types.none, Int, Int)
+def _pack_half_float(k, target, x):
+    """Limbs, lane scales and negated sums of 128 inputs, in the lower half of every line at ``target``."""
+    runs = [k.load(F32x32, x + 128 * plane) for plane in range(4)]
+    largest = k.abs(runs[0])
+    for run in runs[1:]:
+        largest = k.maximum(k.abs(run), largest)
+    for distance in (1, 2):
+        largest = k.maximum(largest.shuffle([i ^ distance for i in range(32)]), largest)
+    inverse = k.const(F32x32, float(_LARGEST)) / largest
+    inverse = k.select(largest.compare(">", float(SMALLEST)), inverse, k.zero(F32x32))
+    poison = k.zero(F32x32)
+    for plane, run in enumerate(runs):
+        poison = poison + run * 0.0
+        for limb, part in enumerate(limbs(k, run, inverse)):
+            k.store(target + 256 * limb + 64 * plane, part)
+        for group in range(2):
+            half_sum = k.hsum(run.shuffle(range(16 * group, 16 * group + 16)))
+            k.store(target + 832 + 4 * (2 * plane + group), k.const(Float, 0.0) - half_sum)
+    scale = largest * (1 / _LARGEST) + k.hsum(poison).splat(F32x32)
+    k.store(target + 768, scale.shuffle(range(0, 32, 4)))
+
+
+@njit(**JIT)
+def _pack_float(x, n, buffer):
+    for half in range(n // 128):
+        _pack_half_float(buffer + (half >> 1) * _PACKED_FLOAT + (half & 1) * 32, x + 512 * half)
+
+
+@njit(**JIT)
+def _rows_float(weights, first, last, row_bytes, n, buffer, out):
+    for row in range(first, last):
+        w = weights + row * row_bytes
+        x = buffer
+        total = zero16()
+        for _ in range(n >> 8):
+            prefetch(w + AHEAD)
+            prefetch(w + AHEAD + 64)
+            total = _add_block_float(total, w, x)
+            w += BLOCK
+            x += _PACKED_FLOAT
+        store_float(out + 4 * row, sum16(total))
+
+
+@njit(**JIT)
+def _packed_bytes_float(n):
+    return n // 256 * _PACKED_FLOAT
+
+
+FLOAT = RowKernel(_pack_float, _rows_float, _packed_bytes_float)
 
 # -- tiers B and C
 @step(F32x8, F32x8, Int, Int)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from numba import njit, types
 
 from . import x86
+from .fixed import limbs, scale_of_32
 from .ops import (
     AHEAD,
     broadcast_half,
@@ -33,22 +34,7 @@ from .ops import (
 from .quantize import q8k_scale, sixteen_sums, store_codes
 from .row_kernel import RowKernel
 from .tiers import TIER
-from .vec import (
-    JIT,
-    F32x8,
-    F32x16,
-    Float,
-    I8x16,
-    I8x32,
-    I8x64,
-    I16x8,
-    I16x32,
-    I32x8,
-    I32x16,
-    Int,
-    Val,
-    step,
-)  # fmt: skip
+from .vec import JIT, F32x8, F32x16, F32x32, Float, I8x16, I8x32, I8x64, I16x8, I16x32, I32x8, I32x16, Int, Val, step
 
 BLOCK = 144
 _PACKED_TWO = 640
@@ -163,6 +149,88 @@ def _rows_a(weights, first, last, row_bytes, n, buffer, out):
 def _packed_bytes_a(n):
     return (n + 511) // 512 * _PACKED_TWO
 
+
+# -- tier A, float activations: see fixed.py
+_PACKED_FLOAT = 4 * 3 * 64 + 64
+
+
+def _float_block(k, total: Val, scales: Val, block: int, weights: Val, x: Val) -> Val:
+    """total + the lane sums of one block; ``scales`` are the words of ``_unpack_headers``."""
+    factors = scales.shuffle(range(16 * block, 16 * block + 16)).zext(I32x16).to_float(F32x16)
+    halves = k.load(I8x16, weights).bits(I16x8).shuffle([0] * 8 + [1] * 8)
+    factors = factors * k.half_to_float(halves) * k.load(F32x16, x + 768)  # d s_j xscale_j, then -dmin m_j xsum_j
+    for part in range(2):
+        codes = k.load(I8x64, weights + 16 + 64 * part)
+        for high, plane in enumerate((codes & 0x0F, x86.bits_to_low(k, codes, 4, 4))):
+            at = x + 192 * (2 * part + high)
+            dots = k.zero(I32x16)
+            for limb in range(3):
+                dots = x86.dpbusd_512(k, dots << 8 if limb else dots, plane, k.load(I8x64, at + 64 * limb))
+            first = 4 * part + high
+            total = k.fma(dots.to_float(F32x16), factors.shuffle([first] * 8 + [first + 2] * 8), total)
+    mins = factors.bits(I32x16) & ([0] * 8 + [-1] * 8)
+    return total + mins.bits(F32x16)
+
+
+@step(F32x16, F32x16, Int, Int, Int)
+def _add_two_float(k, total, first, second, x):
+    scales = _unpack_headers(k, k.load(I8x16, first), k.load(I8x16, second))
+    total = _float_block(k, total, scales, 0, first, x)
+    return _float_block(k, total, scales, 1, second, x + _PACKED_FLOAT)
+
+
+@step(F32x16, F32x16, Int, Int)
+def _add_one_float(k, total, weights, x):
+    header = k.load(I8x16, weights)
+    return _float_block(k, total, _unpack_headers(k, header, header), 0, weights, x)
+
+
+@step(types.none, Int, Int, Int, Float, Float)
+def _store_limbs(k, target, lane, x, scale, inverse):
+    """Three limbs of 32 inputs at ``target``, 64 bytes apart; scale and negated sum into lanes of their own."""
+    values = k.load(F32x32, x)
+    for i, part in enumerate(limbs(k, values, inverse.splat(F32x32))):
+        k.store(target + 64 * i, part)
+    k.store(lane, scale)
+    k.store(lane + 32, k.const(Float, 0.0) - k.hsum(values))
+
+
+@njit(**JIT)
+def _pack_float(x, n, buffer):
+    for block in range(n // 256):
+        target = buffer + block * _PACKED_FLOAT
+        for sub in range(8):
+            plane = (sub >> 2) * 2 + (sub & 1)
+            scale, inverse = scale_of_32(x)
+            _store_limbs(target + 192 * plane + 32 * ((sub >> 1) & 1), target + 768 + 4 * sub, x, scale, inverse)
+            x += 128
+
+
+@njit(**JIT)
+def _rows_float(weights, first, last, row_bytes, n, buffer, out):
+    for row in range(first, last):
+        w = weights + row * row_bytes
+        x = buffer
+        total = zero16()
+        for _ in range(n >> 9):
+            prefetch(w + AHEAD)
+            prefetch(w + AHEAD + 64)
+            prefetch(w + AHEAD + 128)
+            prefetch(w + AHEAD + 192)
+            total = _add_two_float(total, w, w + BLOCK, x)
+            w += 2 * BLOCK
+            x += 2 * _PACKED_FLOAT
+        if n & 256:
+            total = _add_one_float(total, w, x)
+        store_float(out + 4 * row, sum16(total))
+
+
+@njit(**JIT)
+def _packed_bytes_float(n):
+    return n // 256 * _PACKED_FLOAT
+
+
+FLOAT = RowKernel(_pack_float, _rows_float, _packed_bytes_float)
 
 # -- tiers B and C
 @step(F32x8, F32x8, Int, Int)

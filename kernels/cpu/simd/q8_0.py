@@ -15,19 +15,23 @@ from . import x86
 from .ops import (
     AHEAD,
     add16,
+    add32,
     broadcast_half,
+    copy_32,
     prefetch,
     signed_dots,
     store_float,
     sum8,
     sum16,
+    sum32,
     zero8,
     zero16,
-)  # fmt: skip
+    zero32,
+)
 from .quantize import a8_scale, quantize_a8, store_codes
 from .row_kernel import RowKernel
 from .tiers import TIER
-from .vec import JIT, F32x8, F32x16, Float, I8x32, I8x64, I16x32, I32x8, I32x16, Int, step
+from .vec import JIT, F32x8, F32x16, F32x32, Float, I8x32, I8x64, I16x32, I32x8, I32x16, I32x32, Int, step
 
 BLOCK = 34
 _PACKED_PAIR = 192
@@ -110,6 +114,54 @@ def _rows_a(weights, first, last, row_bytes, n, buffer, out):
 def _packed_bytes_a(n):
     return (n + 63) // 64 * _PACKED_PAIR
 
+
+# -- tier A, float activations
+@step(types.UniTuple(F32x32, 2), F32x32, F32x32, Int, Int)
+def _add_pair_float(k, even, odd, weights, x):
+    """The running sums of even and of odd blocks over two more blocks."""
+    sums = []
+    for total, w, at in ((even, weights, x), (odd, weights + BLOCK, x + 128)):
+        codes = k.load(I8x32, w + 2).sext(I32x32).to_float(F32x32)
+        scale = k.half_to_float(k.load(types.int16, w).splat(I16x32))
+        sums.append(k.fma(codes * k.load(F32x32, at), scale, total))
+    return tuple(sums)
+
+
+@step(F32x32, F32x32, Int, Int)
+def _add_last_float(k, total, weights, x):
+    codes = k.load(I8x32, weights + 2).sext(I32x32).to_float(F32x32)
+    return k.fma(codes * k.load(F32x32, x), broadcast_half(k, weights, F32x32), total)
+
+
+@njit(**JIT)
+def _pack_float(x, n, buffer):
+    for i in range(n // 32):
+        copy_32(buffer + 128 * i, x + 128 * i)
+
+
+@njit(**JIT)
+def _rows_float(weights, first, last, row_bytes, n, buffer, out):
+    for row in range(first, last):
+        w = weights + row * row_bytes
+        x = buffer
+        even = zero32()
+        odd = zero32()
+        for _ in range(n >> 6):
+            prefetch(w + AHEAD)
+            even, odd = _add_pair_float(even, odd, w, x)
+            w += 2 * BLOCK
+            x += 256
+        if n & 32:
+            even = _add_last_float(even, w, x)
+        store_float(out + 4 * row, sum32(add32(even, odd)))
+
+
+@njit(**JIT)
+def _packed_bytes_float(n):
+    return 4 * n
+
+
+FLOAT = RowKernel(_pack_float, _rows_float, _packed_bytes_float)
 
 # -- tiers B and C
 @step(F32x8, F32x8, Int, Int, Int)

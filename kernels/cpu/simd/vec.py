@@ -188,6 +188,14 @@ class Val:
     def trunc(self, kind: types.Type) -> Val:
         return self._convert("trunc", kind)
 
+    def to_int(self, kind: types.Type) -> Val:
+        """Floats to signed integers, towards zero."""
+        return self._convert("fptosi", kind)
+
+    def to_float_unsigned(self, kind: types.Type) -> Val:
+        """Unsigned integers to float32, lane by lane."""
+        return self._convert("uitofp", kind)
+
     def to_float(self, kind: types.Type) -> Val:
         """Signed integers to float32, lane by lane."""
         return self._convert("sitofp", kind)

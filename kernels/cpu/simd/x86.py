@@ -58,21 +58,22 @@ def permute_floats(k: Emit, table: Val, index: Val) -> Val:
     return k.call("llvm.x86.avx512.permvar.sf.512", F32x16, table, index.bits(I32x16))
 
 
-def bit_matrix(k: Emit, data: Val, rows: Sequence[Sequence[int]]) -> Val:
+def bit_matrix(k: Emit, data: Val, rows: Sequence[Sequence[int]], flip: int = 0) -> Val:
     """Each byte times a constant 8x8 bit matrix: output bit i is the parity of the input bits listed in rows[i].
 
+    The bits of ``flip`` are inverted in every output byte.
     One instruction for any shift-and-mask, bit permutation or parity within a byte.
     """
     matrix = 0
     for bit, sources in enumerate(rows):
         matrix |= sum(1 << source for source in sources) << (8 * (7 - bit))
     table = k.const(I8x64, list(matrix.to_bytes(8, "little")) * 8)
-    return k.call("llvm.x86.vgf2p8affineqb.512", I8x64, data, table, 0)
+    return k.call("llvm.x86.vgf2p8affineqb.512", I8x64, data, table, flip)
 
 
-def bits_to_low(k: Emit, data: Val, first: int, width: int) -> Val:
-    """Bits first .. first+width-1 of each byte, moved down to bit 0."""
-    return bit_matrix(k, data, [[first + i] if i < width else [] for i in range(8)])
+def bits_to_low(k: Emit, data: Val, first: int, width: int, above: int = 0) -> Val:
+    """Bits first .. first+width-1 of each byte, moved down to bit 0, below the constant bits ``above``."""
+    return bit_matrix(k, data, [[first + i] if i < width else [] for i in range(8)], above)
 
 
 # -- tier B: AVX2

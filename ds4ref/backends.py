@@ -17,6 +17,7 @@ def load_backend(name: str, threads: int | None = None) -> ModuleType:
         raise UsageError(f"unknown backend {name!r}: choose from {', '.join(BACKENDS)}")
     try:
         ops = importlib.import_module(BACKENDS[name])
+        ops.load()
     except (ImportError, OSError, RuntimeError) as e:
         raise BackendError(f"backend {name} cannot run here: {e}") from e
     if threads is not None:

@@ -1,11 +1,13 @@
 """Compiling the backend to object files: ``python -m kernels.cpu.build DIRECTORY PART PARTS``.
 
-Each process compiles one share of the entry points with Numba and writes one ``<part>.o`` and a list of its symbols.
+Each process compiles one share of the entry points with Numba and writes one ``<part>.o`` and ``<part>.txt``: the
+hash of the object file, then the names of its entry points.
 What remains is machine code that calls nothing but libc and libm, so a later process loads it without Numba.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import re
 import sys
@@ -99,7 +101,8 @@ def build(directory: Path, part: int, parts: int) -> None:
     if foreign:
         raise SystemExit(f"compiled kernels call {', '.join(sorted(foreign))}")
     (directory / f"{part}.o").write_bytes(code)
-    (directory / f"{part}.txt").write_text("".join(f"{name}\n" for name, _ in chosen))
+    lines = [hashlib.sha256(code).hexdigest(), *(name for name, _ in chosen)]
+    (directory / f"{part}.txt").write_text("".join(f"{line}\n" for line in lines))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ and renames it into place; a second process waits for the first.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import hashlib
@@ -21,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 KERNELS = Path(__file__).resolve().parent.parent
 SETTINGS = ("DS4_SIMD_TIER", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX")
@@ -72,10 +74,10 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def say(line: str, end: str = "\n") -> None:
-    """Progress goes to stderr; the moving line only to a terminal."""
-    if end == "\n" or sys.stderr.isatty():
-        print(line, end=end, file=sys.stderr, flush=True)
+def progress(line: str, end: str = "") -> None:
+    """Rewrite the progress line, on a terminal only."""
+    if sys.stderr.isatty():
+        print(f"\r{line} ", end=end, file=sys.stderr, flush=True)
 
 
 def build(target: Path) -> None:
@@ -86,29 +88,31 @@ def build(target: Path) -> None:
     # the build optimizes all modules together at the end, so Numba need not optimize each one first
     environment = dict(os.environ, NUMBA_CACHE_DIR=str(work / "numba"), NUMBA_OPT="0")
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(KERNELS.parent), os.environ.get("PYTHONPATH"))))
-    command = [sys.executable, "-m", "kernels.cpu.build", str(work)]
+    command = [sys.executable, "-P", "-m", "kernels.cpu.build", str(work)]  # -P: not what lies in the current directory
     workers = []
-    say("ds4ref: compiling the CPU kernels for this machine (once)")
     try:
         for part in range(parts):
             log = open(work / f"{part}.log", "w+")
             arguments = [*command, str(part), str(parts)]
-            workers.append((subprocess.Popen(arguments, env=environment, stdout=log, stderr=log), log))
+            options: dict[str, Any] = {"env": environment, "stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            workers.append((subprocess.Popen(arguments, **options), log))
         while any(process.poll() is None for process, _ in workers):
             time.sleep(0.1)
             done = sum((work / f"{part}.log").read_bytes().count(b"\n") for part in range(parts))
-            say(f"\rds4ref: {done} kernels, {time.monotonic() - started:.0f} s ", end="")
+            seconds = time.monotonic() - started
+            progress(f"ds4ref: compiling the CPU kernels for this machine, once: {done} done, {seconds:.0f} s")
         for process, log in workers:
             if process.returncode:
                 log.seek(0)
                 lines = log.read().strip().splitlines() or ["no output"]
                 if os.environ.get("DS4_DEBUG"):
-                    say("\n".join(lines))
+                    print("\n".join(lines), file=sys.stderr)
                 raise KernelError(f"compiling the CPU kernels failed: {lines[-1]}")
-        say(f"\rds4ref: CPU kernels ready after {time.monotonic() - started:.0f} s")
-        with contextlib.suppress(OSError):  # another process may have been faster; its result is the same
-            shutil.rmtree(work / "numba", ignore_errors=True)
-            os.rename(work, target)
+        progress(f"ds4ref: compiled {done} CPU kernels in {time.monotonic() - started:.0f} s{'':30}", end="\n")
+        (work / "parts").write_text(str(parts))
+        shutil.rmtree(work / "numba", ignore_errors=True)
+        shutil.rmtree(target, ignore_errors=True)  # one that could not be loaded
+        os.rename(work, target)
     finally:
         for process, log in workers:
             if process.poll() is None:
@@ -134,28 +138,47 @@ def sweep(home: Path, keep: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def objects() -> Path:
-    """The directory with this machine's object files, built if necessary."""
-    home = cache_home() / "kernels"
+def writable(home: Path) -> Path:
+    """``home``, made if necessary; or a directory that dies with the process, after saying so."""
     try:
         home.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=home):
-            pass
+            return home
     except OSError as error:
+        print(f"ds4ref: cannot write the kernel cache ({error}); compiling for this process only", file=sys.stderr)
         home = Path(tempfile.mkdtemp(prefix="ds4ref-kernels-"))
-        say(f"ds4ref: cannot write the kernel cache ({error}); compiling into {home} for this process only")
-        import atexit
-
         atexit.register(shutil.rmtree, home, ignore_errors=True)
-    target = home / cache_key()
-    if not target.is_dir():
+        return home
+
+
+def objects() -> Path:
+    """The directory with this machine's object files, built if necessary."""
+    home, key = cache_home() / "kernels", cache_key()
+    if not complete(home / key):
+        home = writable(home)
         with locked(home / "lock"):
-            if not target.is_dir():
-                build(target)
-                sweep(home, target)
+            while not complete(home / key):
+                build(home / key)
+                if cache_key() != key:  # the sources were edited meanwhile: what was built is neither old nor new
+                    shutil.rmtree(home / key)
+                    key = cache_key()
+            sweep(home, home / key)
     with contextlib.suppress(OSError):
-        os.utime(target)
-    return target
+        os.utime(home / key)
+    return home / key
+
+
+def complete(directory: Path) -> bool:
+    """Whether ``directory`` holds a build whose object files are what they were when it was made."""
+    try:
+        listings = sorted(directory.glob("*.txt"))
+        for listing in listings:
+            code = listing.with_suffix(".o").read_bytes()
+            if hashlib.sha256(code).hexdigest() != listing.read_text().split("\n", 1)[0]:
+                return False
+        return bool(listings) and len(listings) == int((directory / "parts").read_text())
+    except (OSError, ValueError):
+        return False
 
 
 class Library:
@@ -176,7 +199,7 @@ class Library:
         try:
             for listing in sorted(directory.glob("*.txt")):
                 self._engine.add_object_file(ll.object_file.ObjectFileRef.from_path(str(listing.with_suffix(".o"))))
-                names += listing.read_text().split()
+                names += listing.read_text().split()[1:]
             self._engine.finalize_object()
         except (OSError, RuntimeError) as error:
             raise KernelError(f"cannot load the compiled kernels in {directory}: {error}") from None

@@ -49,6 +49,10 @@ OPS = tuple(name for name in __all__ if name not in ("OPS", "set_threads", "thre
 """The names every backend offers."""
 
 
+def load() -> None:
+    """Nothing to compile; present so that every backend has the same surface."""
+
+
 def set_threads(count: int) -> None:
     """NumPy decides for itself; present so that every backend has the same surface."""
 

@@ -1,0 +1,121 @@
+"""The compiled kernels: built once, found again, never stale, safe when two processes want them at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kernels.cpu import library
+
+ROOT = Path(__file__).resolve().parents[2]
+USE = (
+    "import numpy as np, sys; from kernels import cpu;"
+    "print(cpu.round_f16(np.float32([1.0001]))[0], 'numba' in sys.modules)"
+)
+
+
+def start(cache: Path | None = None, **environment: str) -> subprocess.Popen:
+    env = dict(os.environ, **environment)
+    if cache is not None:
+        env["XDG_CACHE_HOME"] = str(cache)
+    command = [sys.executable, "-c", USE]
+    return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen, timeout: float = 300) -> tuple[str, str, int]:
+    out, err = process.communicate(timeout=timeout)
+    return out.strip(), err.strip(), process.returncode
+
+
+def test_a_warm_start_does_not_import_numba():
+    assert finish(start()) == ("1.0 False", "", 0)
+
+
+def test_the_key_covers_sources_and_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    key = library.cache_key()
+    assert key == library.cache_key()
+    monkeypatch.setenv("DS4_SIMD_TIER", "C")
+    assert library.cache_key() != key
+    monkeypatch.undo()
+    copy = tmp_path / "kernels"
+    for path in (ROOT / "kernels").rglob("*.py"):
+        target = copy / path.relative_to(ROOT / "kernels")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes())
+    monkeypatch.setattr(library, "KERNELS", copy)
+    assert library.cache_key() == key
+    for name in ("cpu/simd/q8_0.py", "cpu/tasks/lang.py", "formats/iq2_xxs.py"):  # callees in other files count too
+        before = library.cache_key()
+        with open(copy / name, "a") as file:
+            file.write("# edited\n")
+        assert library.cache_key() != before
+    before = library.cache_key()
+    (copy / "reference" / "norm.py").write_text("")  # not compiled code
+    assert library.cache_key() == before
+
+
+def test_damage_is_noticed(tmp_path: Path):
+    good = library.objects()
+    copy = tmp_path / "build"
+    copy.mkdir()
+    for path in good.iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    assert library.complete(copy)
+    code = next(copy.glob("*.o"))
+    whole = code.read_bytes()
+    code.write_bytes(whole[:-100])
+    assert not library.complete(copy)
+    code.write_bytes(whole[:1000] + bytes([whole[1000] ^ 1]) + whole[1001:])
+    assert not library.complete(copy)
+    code.write_bytes(whole)
+    code.with_suffix(".txt").unlink()
+    assert not library.complete(copy)
+    assert not library.complete(tmp_path / "nothing")
+
+
+def test_old_builds_are_swept(tmp_path: Path):
+    names = ("current", "recent", "old", ".build-abandoned")
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0.o").write_bytes(b"x")
+    (tmp_path / "lock").touch()
+    long_ago = time.time() - library.KEEP_SECONDS - 60
+    for name in ("current", "old", ".build-abandoned", "lock"):
+        os.utime(tmp_path / name, (long_ago, long_ago))
+    library.sweep(tmp_path, tmp_path / "current")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["current", "lock", "recent"]
+
+
+def test_a_failed_build_is_one_line_and_leaves_nothing(tmp_path: Path):
+    process = start(tmp_path, DS4_SIMD_TIER="Z")
+    out, err, code = finish(process)
+    last = err.splitlines()[-1]
+    assert code == 1 and out == "" and "KernelError: compiling the CPU kernels failed:" in last and "A, B, C" in last
+    assert [path.name for path in (tmp_path / "ds4ref" / "kernels").iterdir()] == ["lock"]
+
+
+@pytest.mark.slow
+def test_two_processes_on_a_cold_cache_compile_once(tmp_path: Path):
+    processes = [start(tmp_path) for _ in range(2)]
+    for process in processes:
+        assert finish(process) == ("1.0 False", "", 0)
+    builds = [path for path in (tmp_path / "ds4ref" / "kernels").iterdir() if path.is_dir()]
+    assert len(builds) == 1 and library.complete(builds[0])
+    assert builds[0].name == library.cache_key()
+    # damage to a build is repaired, not loaded
+    next(builds[0].glob("*.o")).write_bytes(b"")
+    assert finish(start(tmp_path)) == ("1.0 False", "", 0)
+
+
+@pytest.mark.slow
+def test_an_unwritable_cache_costs_a_line_and_a_compilation(tmp_path: Path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")  # a file where the cache directory should be: unwritable for root, too
+    out, err, code = finish(start(blocked))
+    assert (out, code) == ("1.0 False", 0)
+    assert len(err.splitlines()) == 1 and err.startswith("ds4ref: cannot write the kernel cache")

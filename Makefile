@@ -36,7 +36,7 @@ oracle: $(VENV)/.oracle ## compare with Hugging Face transformers (installs torc
 bench: $(VENV)/.run ## sweep a slice of Flash with real dimensions: 4 layers, 8 experts, 0.9 GB in the cache
 	@mkdir -p $(OUT)
 	@$(VENV)/bin/ds4-bench -m "$$($(PY) -m ds4ref.nano slice --layers 4 --experts 8)" \
-		--ctx-start 256 --ctx-max 1024 --step-incr 256 --gen-tokens 32 \
+		--ctx-start 128 --ctx-max 512 --step-incr 128 --gen-tokens 16 \
 		--csv $(OUT)/flash_slice.csv --plot $(OUT)/flash_slice.svg
 
 clean: ## remove the environment and everything generated in the tree

@@ -14,12 +14,9 @@ def print_table(rows: Sequence[Row], facts: dict[str, Any], file: IO[str] | None
     from rich.table import Table
 
     model, machine = facts["model"], facts["machine"]
-    table = Table(
-        title=f"{model['name'] or model['file']} · backend {facts['backend']}, numerics {facts['numerics']}",
-        caption=f"{facts['threads']} thread(s) on {machine['cpu']}, {machine['cores']} cores",
-        title_justify="left",
-        caption_justify="left",
-    )
+    console = Console(file=file, highlight=False, soft_wrap=True)
+    console.print(f"{model['name'] or model['file']} · backend {facts['backend']}, numerics {facts['numerics']}")
+    table = Table()
     for heading in ("context", "prefill t/s", "decode t/s", "first ms", "session MiB"):
         table.add_column(heading, justify="right")
     for row in rows:
@@ -30,4 +27,5 @@ def print_table(rows: Sequence[Row], facts: dict[str, Any], file: IO[str] | None
             f"{row.gen_first_ms:.2f}",
             f"{row.kvcache_bytes / 2**20:,.2f}",
         )
-    Console(file=file, highlight=False).print(table)
+    console.print(table, soft_wrap=False)
+    console.print(f"{facts['threads']} thread(s) on {machine['cpu']}, {machine['cores']} cores")

@@ -1,7 +1,7 @@
 """Row kernels against float64 products of the dequantized weights (gguf-py's dequantizer) with the rounded inputs.
 
-The float tolerance is 3e-7 of sum |w||x|, a few float32 roundings; in formats with mins, where a weight is itself a
-difference, of max |w| sum |x|. Integer sums are exact, so on inputs whose scales are
+The float tolerance is 3e-7 of sum |w||x|, a few float32 roundings; of max |w| sum |x| in formats with mins, where a
+weight is itself a difference, and in IQ2_XXS, whose float inputs are fixed-point numbers by blocks. Integer sums are exact, so on inputs whose scales are
 powers of two the integer kernels must be exact. ``test_simd_tiers`` runs this file again in the other tiers.
 """
 
@@ -32,7 +32,7 @@ def check(fmt, act, raw, x, tolerance=3e-7):
     weights, exact_inputs = dequantize(fmt, raw), rounded(act, x)
     out = run(kernel(fmt, act), raw, x)
     size = np.abs(weights)
-    if fmt in ("Q2_K", "Q4_K"):
+    if fmt in ("Q2_K", "Q4_K", "IQ2_XXS"):
         size = np.broadcast_to(size.max(axis=1, keepdims=True), size.shape)
     bound = tolerance * (size @ np.abs(exact_inputs)) + 1e-37
     error = np.abs(out - weights @ exact_inputs)

@@ -210,14 +210,12 @@ _PACKED_FLOAT = 8 * 3 * 64 + 192
 
 def _two_dots_float(k, total: Val, first: Val, second: Val, x: Val, adjacent: bool) -> Val:
     planes, words = decode_two(k, first, second, adjacent)
-    upper, lower = k.load(I32x16, x + 1600), k.load(I32x16, x + 1664)
+    sums = [k.load(I32x16, x + 1600), k.zero(I32x16), k.load(I32x16, x + 1664)]
     for i, plane in enumerate(planes):
-        upper = x86.dpbusd_512(k, upper, plane, k.load(I8x64, x + 64 * i))
-        lower = x86.dpbusd_512(k, lower, plane, k.load(I8x64, x + 1024 + 64 * i))
-    upper = upper << 8
-    for i, plane in enumerate(planes):
-        upper = x86.dpbusd_512(k, upper, plane, k.load(I8x64, x + 512 + 64 * i))
-    dots = k.fma(upper.to_float(F32x16), k.const(F32x16, 256), lower.to_float(F32x16))
+        for limb in range(3):
+            sums[limb] = x86.dpbusd_512(k, sums[limb], plane, k.load(I8x64, x + 512 * limb + 64 * i))
+    upper = (sums[0] << 8) + sums[1]
+    dots = k.fma(upper.to_float(F32x16), k.const(F32x16, 256), sums[2].to_float(F32x16))
     return k.fma(dots, group_scales(k, words) * _both_d(k, first, second) * k.load(F32x16, x + 1536), total)
 
 

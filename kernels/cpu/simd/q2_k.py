@@ -185,12 +185,12 @@ def _scaled_planes(k, codes: Val, scales: Val) -> list[Val]:
 @step(F32x16, F32x16, Int, Int)
 def _add_block_float(k, total, weights, x):
     header = k.load(I8x16, weights)
-    dots = k.zero(I32x16)
     planes = _scaled_planes(k, k.load(I8x64, weights + 16), header)
-    for limb in range(3):
-        dots = dots << 8 if limb else dots
-        for p, plane in enumerate(planes):
-            dots = x86.dpbusd_512(k, dots, plane, k.load(I8x64, x + 256 * limb + 64 * p))
+    sums = [k.zero(I32x16)] * 3
+    for p, plane in enumerate(planes):
+        for limb in range(3):
+            sums[limb] = x86.dpbusd_512(k, sums[limb], plane, k.load(I8x64, x + 256 * limb + 64 * p))
+    dots = (((sums[0] << 8) + sums[1]) << 8) + sums[2]
     tail = k.load(I16x8, weights + BLOCK - 16)
     d = k.half_to_float(tail.shuffle([6] * 16)) * k.load(F32x16, x + 768)
     mins = (header.zext(I32x16) >> 4).to_float(F32x16) * k.load(F32x16, x + 832)

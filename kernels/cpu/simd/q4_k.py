@@ -21,6 +21,7 @@ from . import x86
 from .fixed import limbs, scale_of_32
 from .ops import (
     AHEAD,
+    add16,
     broadcast_half,
     prefetch,
     q4_k_scales,
@@ -172,11 +173,13 @@ def _float_block(k, total: Val, scales: Val, block: int, weights: Val, x: Val) -
     return total + mins.bits(F32x16)
 
 
-@step(F32x16, F32x16, Int, Int, Int)
-def _add_two_float(k, total, first, second, x):
-    scales = _unpack_headers(k, k.load(I8x16, first), k.load(I8x16, second))
-    total = _float_block(k, total, scales, 0, first, x)
-    return _float_block(k, total, scales, 1, second, x + _PACKED_FLOAT)
+@step(types.UniTuple(F32x16, 2), F32x16, F32x16, Int, Int)
+def _add_two_float(k, even, odd, weights, x):
+    """The running sums of even and of odd blocks over two adjacent blocks."""
+    second = weights + BLOCK
+    scales = _unpack_headers(k, k.load(I8x16, weights), k.load(I8x16, second))
+    even = _float_block(k, even, scales, 0, weights, x)
+    return even, _float_block(k, odd, scales, 1, second, x + _PACKED_FLOAT)
 
 
 @step(F32x16, F32x16, Int, Int)
@@ -211,18 +214,19 @@ def _rows_float(weights, first, last, row_bytes, n, buffer, out):
     for row in range(first, last):
         w = weights + row * row_bytes
         x = buffer
-        total = zero16()
+        even = zero16()
+        odd = zero16()
         for _ in range(n >> 9):
             prefetch(w + AHEAD)
             prefetch(w + AHEAD + 64)
             prefetch(w + AHEAD + 128)
             prefetch(w + AHEAD + 192)
-            total = _add_two_float(total, w, w + BLOCK, x)
+            even, odd = _add_two_float(even, odd, w, x)
             w += 2 * BLOCK
             x += 2 * _PACKED_FLOAT
         if n & 256:
-            total = _add_one_float(total, w, x)
-        store_float(out + 4 * row, sum16(total))
+            even = _add_one_float(even, w, x)
+        store_float(out + 4 * row, sum16(add16(even, odd)))
 
 
 @njit(**JIT)

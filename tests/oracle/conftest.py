@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-GOLDEN = Path(__file__).resolve().parents[2].parent / "shared" / "golden"
+from tests.golden import ROOT as GOLDEN
 
 
 def missing(reason: str) -> None:
@@ -29,7 +29,7 @@ def missing(reason: str) -> None:
 def golden() -> Path:
     """The directory of golden models and logits."""
     if not (GOLDEN / "tiny.gguf").is_file():
-        missing("the golden data (../shared/golden beside the repository) is not here")
+        missing("golden models not present (set DS4_GOLDEN to their folder)")
     return GOLDEN
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from kernels.reference import OPS
+
 from ..session.cache import EMPTY_SCORE
 from .chunk import Chunk
 from .rope import RopeTables
@@ -52,20 +54,27 @@ class Fault:
     begin: Begin | None = None
     edits: dict[str, Edit] = dataclasses.field(default_factory=dict)
     quiet: bool = False  # below the noise of quantized activations: only float comparisons can see it
+    needs: str = ""  # the field of Numerics without which there is nothing to get wrong
+    fmt: str = ""  # the storage format that the mistake is about
+    tokens: int = 0  # a prompt of up to this many tokens cannot show it
 
     def hooks(self) -> FaultHooks:
         """Fresh hooks for one session."""
         return FaultHooks(self.begin, self.edits)
 
 
+def ops_table(chunk: Chunk) -> dict[str, Callable]:
+    """The chunk's ops by name, ready to be changed and put back as a namespace."""
+    return {name: getattr(chunk.ops, name) for name in OPS}
+
+
 def _op(name: str, make: Callable[[Any], Callable]) -> Begin:
     """Replace op ``name`` by make(original)."""
 
     def begin(chunk: Chunk) -> None:
-        ops = chunk.ops
-        table = {op: getattr(ops, op) for op in ops.OPS}
+        table = ops_table(chunk)
         table[name] = make(table[name])
-        chunk.ops = SimpleNamespace(**table, OPS=ops.OPS)
+        chunk.ops = SimpleNamespace(**table)
 
     return begin
 

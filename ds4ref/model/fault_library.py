@@ -1,0 +1,22 @@
+"""All single-fault variants of the model, by name: what a diagnosis can name."""
+
+from __future__ import annotations
+
+from ..numerics import Numerics
+from . import faults_cache, faults_parts, faults_storage
+from .faults import FAULTS, Fault
+
+LIBRARY: dict[str, Fault] = {
+    fault.name: fault for fault in (*FAULTS.values(), *faults_cache.LIST, *faults_parts.LIST, *faults_storage.LIST)
+}
+
+
+def applicable(numerics: Numerics, formats: set[str], tokens: int) -> list[Fault]:
+    """The faults that can show in a numerics mode, on a file with these storage formats, on a prompt of ``tokens``."""
+    return [
+        fault
+        for fault in LIBRARY.values()
+        if (not fault.needs or getattr(numerics, fault.needs))
+        and (not fault.fmt or fault.fmt in formats)
+        and tokens > fault.tokens
+    ]

@@ -1,0 +1,183 @@
+"""What another engine computed, in one form whether it came as full logits or as a few log probabilities per step.
+
+full   .npz with ``ids`` (T,) and ``logits`` (T, V) (``ds4 --dump-logits``), optionally ``rows``; .npy; .csv
+top-k  JSON: a list of {"position": t, "top": [[id, logprob], ...]}, or {"ids": [...], "rows": that list}
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ds4ref.errors import DataError, UsageError
+
+Ids = Sequence[int] | np.ndarray
+DEGENERATE = -1000.0
+"""A log probability at or below this is an API's way of saying nothing (tools.md 4.2)."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Log probabilities of next tokens after ``rows`` of the tokens ``ids``.
+
+    ids       int32 (T,), the tokens the engine was given
+    rows      int64 (R,), ascending positions in ids; row r is the distribution after token ids[rows[r]]
+    support   None for the whole vocabulary, else int64 (R, K) token ids, -1 where there are fewer
+    logprobs  float64 (R, V) or (R, K); NaN where support is -1
+    raw       whether absolute logits were given (their offset is known too)
+    """
+
+    ids: np.ndarray
+    rows: np.ndarray
+    support: np.ndarray | None
+    logprobs: np.ndarray
+    raw: bool = False
+
+    @property
+    def full(self) -> bool:
+        """Whether the whole vocabulary is known."""
+        return self.support is None
+
+    def top(self, k: int) -> Observation:
+        """The same engine seen through an API that shows only the ``k`` best tokens."""
+        order = np.argsort(-self.logprobs, axis=1, kind="stable")[:, :k]
+        support = order if self.support is None else np.take_along_axis(self.support, order, axis=1)
+        return Observation(self.ids, self.rows, support, np.take_along_axis(self.logprobs, order, axis=1))
+
+    @property
+    def quantum(self) -> float:
+        """Spacing of the values if they were written with few decimals, else 0."""
+        values = self.logprobs[np.isfinite(self.logprobs)][:20000]
+        for decimals in range(1, 7):
+            if len(values) and np.allclose(values, np.round(values, decimals), rtol=0, atol=1e-9):
+                return 10.0**-decimals
+        return 0.0
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Logits (T, V) -> log probabilities float64; a row with a NaN becomes all NaN."""
+    x = np.asarray(logits, np.float64)
+    x = x - x.max(axis=1, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return x - np.log(np.exp(x).sum(axis=1, keepdims=True))
+
+
+def from_logits(ids: Ids, logits: np.ndarray, rows: Ids | None = None) -> Observation:
+    """Full logits (T, V), or of the positions ``rows`` only. DataError if shapes do not go together."""
+    tokens = np.asarray(ids, np.int32)
+    at = np.arange(len(tokens)) if rows is None else np.asarray(rows, np.int64)
+    if logits.ndim != 2 or len(logits) != len(at):
+        raise DataError(f"logits of shape {logits.shape} do not go with {len(at)} positions of {len(tokens)} tokens")
+    if len(at) and not (np.all(np.diff(at) > 0) and 0 <= at[0] and at[-1] < len(tokens)):
+        raise DataError("positions of the logits must ascend and lie inside the token list")
+    if logits.dtype.kind not in "fiu":
+        raise DataError(f"logits are of type {logits.dtype}, not numbers")
+    with np.errstate(invalid="ignore", over="ignore"):
+        return Observation(tokens, at, None, log_softmax(logits), raw=True)
+
+
+def from_top(ids: Ids, entries: Sequence[tuple[int, Sequence[tuple[int, float]]]]) -> Observation:
+    """``entries``: (position, [(token id, logprob), ...]) in any order. Degenerate values are dropped."""
+    kept = {
+        int(position): [(int(i), float(p)) for i, p in top if p is not None and p > DEGENERATE]
+        for position, top in entries
+    }
+    rows = np.array(sorted(p for p, top in kept.items() if top), np.int64)
+    if not len(rows):
+        raise DataError("no position has usable log probabilities")
+    if rows[0] < 0 or rows[-1] >= len(ids):
+        raise DataError(f"position {rows[-1] if rows[0] >= 0 else rows[0]} lies outside the {len(ids)} tokens")
+    width = max(len(kept[int(r)]) for r in rows)
+    support = np.full((len(rows), width), -1, np.int64)
+    values = np.full((len(rows), width), np.nan)
+    for r, position in enumerate(rows):
+        for k, (token, logprob) in enumerate(kept[int(position)]):
+            support[r, k], values[r, k] = token, logprob
+    return Observation(np.asarray(ids, np.int32), rows, support, values)
+
+
+def read_ids(path: str) -> list[int]:
+    """A JSON list of token ids, or {"ids": [...]}."""
+    found = _json(path)
+    ids = found.get("ids") if isinstance(found, dict) else found
+    if not isinstance(ids, list) or not ids or not all(type(i) is int and i >= 0 for i in ids):
+        raise UsageError(f"{path}: a non-empty JSON list of token ids is needed")
+    return ids
+
+
+def read(path: str, ids: Sequence[int] | None, key: str = "logits") -> Observation:
+    """A file of logits by its ending. ``ids`` None takes them from the file; given ones must agree with it."""
+    kind = Path(path).suffix.lower()
+    if kind == ".npz":
+        arrays = _npz(path)
+        if key not in arrays:
+            raise DataError(f"{path}: no array {key!r} (there are {', '.join(sorted(arrays))})")
+        return from_logits(_agreed(path, ids, arrays.get("ids")), arrays[key], arrays.get("rows"))
+    if kind in (".npy", ".csv", ".tsv"):
+        if ids is None:
+            raise UsageError(f"{path} holds no token ids: give them with --token-ids")
+        return from_logits(ids, _matrix(path, kind))
+    if kind in (".json", ".jsonl"):
+        return _read_top(path, ids)
+    raise UsageError(f"{path}: logits are read from .npz, .npy, .csv, .tsv or .json")
+
+
+def _read_top(path: str, ids: Sequence[int] | None) -> Observation:
+    found = _json(path)
+    entries = found.get("rows") if isinstance(found, dict) else found
+    own = found.get("ids") if isinstance(found, dict) else None
+    try:
+        pairs = [
+            (entry.get("position", at), [(int(i), float(p)) for i, p in entry["top"]])
+            for at, entry in enumerate(entries or [])
+        ]
+    except (TypeError, KeyError, ValueError, AttributeError):
+        raise DataError(f'{path}: expected a list of {{"position": t, "top": [[id, logprob], ...]}}') from None
+    return from_top(_agreed(path, ids, None if own is None else np.asarray(own)), pairs)
+
+
+def _agreed(path: str, given: Sequence[int] | None, found: np.ndarray | None) -> np.ndarray:
+    if given is None and found is None:
+        raise UsageError(f"{path} holds no token ids: give them with --token-ids")
+    if found is not None and (found.ndim != 1 or found.dtype.kind not in "iu"):
+        raise DataError(f"{path}: ids must be a list of integers")
+    if given is not None and found is not None and not np.array_equal(np.asarray(given), found):
+        raise DataError(f"{path} was computed on other token ids than the ones given")
+    return np.asarray(found if given is None else given, np.int32)
+
+
+def _npz(path: str) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as z:
+            return {key: z[key] for key in z.files}
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+    except (ValueError, zipfile.BadZipFile, KeyError, EOFError) as error:
+        raise DataError(f"{path} is not a usable .npz: {error}") from None
+
+
+def _matrix(path: str, kind: str) -> np.ndarray:
+    try:
+        if kind == ".npy":
+            return np.load(path, allow_pickle=False)
+        return np.loadtxt(path, delimiter="," if kind == ".csv" else "\t", ndmin=2)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise DataError(f"{path} is not a table of numbers: {error}") from None
+
+
+def _json(path: str) -> Any:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not JSON: {error}") from None

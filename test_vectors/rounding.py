@@ -1,0 +1,92 @@
+"""Rounding sets besides the three modes: what other engines round, each with a name that a verdict can use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ds4ref.model.chunk import Chunk
+from ds4ref.model.faults import ops_table
+from ds4ref.numerics import MODES, Numerics
+
+INPUTS = ("linear", "grouped_linear", "expert_linear", "expert_sum")
+
+
+def round_bf16(x: np.ndarray) -> np.ndarray:
+    """float32 -> nearest bfloat16, ties to even, as float32."""
+    bits = x.astype(np.float32).view(np.uint32).astype(np.uint64)
+    bits += 0x7FFF + ((bits >> 16) & 1)
+    return (bits & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
+def round_f16(x: np.ndarray) -> np.ndarray:
+    """float32 -> nearest binary16 as float32; overflow becomes infinite, as hardware does."""
+    with np.errstate(over="ignore"):
+        return x.astype(np.float16).astype(np.float32)
+
+
+def _products(chunk: Chunk, fmts: set[str] | None, round_in: Callable, round_out: Callable | None) -> None:
+    """Round what enters (and leaves) matrix products with weights of ``fmts`` (None: all)."""
+    table = ops_table(chunk)
+
+    def wrapped(op: Callable) -> Callable:
+        def product(x: np.ndarray, *args: Any) -> np.ndarray:
+            w = args[0] if hasattr(args[0], "fmt") else args[1]
+            if fmts is not None and w.fmt not in fmts:
+                return op(x, *args)
+            y = op(round_in(x), *args)
+            return y if round_out is None else round_out(y)
+
+        return product
+
+    for name in INPUTS:
+        table[name] = wrapped(table[name])
+    chunk.ops = SimpleNamespace(**table)
+
+
+@dataclass(frozen=True)
+class RoundingSet:
+    """A named set of roundings: flags of the model plus, where those do not reach, a hook.
+
+    coarse  its roundings are steps that float noise can flip, so that two correct engines differ visibly
+    """
+
+    name: str
+    says: str
+    numerics: Numerics
+    begin: Callable[[Chunk], None] | None = None
+    coarse: bool = True
+
+
+def _set(name: str, says: str, begin: Callable[[Chunk], None] | None = None, **flags: bool) -> RoundingSet:
+    every = dict.fromkeys(("act_quant", "kv_fp8", "kv_f16", "indexer_qat", "route_floor"), False) | flags
+    return RoundingSet(name, says, Numerics(name, **every, rope="f64"), begin)
+
+
+_SETS = [
+    RoundingSet("exact", "no rounding (float32)", MODES["exact"], coarse=False),
+    RoundingSet("qat", "cache roundings: E4M3 rows, Hadamard + FP4 indexer, f16 storage", MODES["qat"]),
+    RoundingSet("ds4", "cache roundings and int8 activations", MODES["ds4"]),
+    _set("kv_f16", "cache in binary16, nothing else", kv_f16=True),
+    _set("kv_fp8", "cache rows in E4M3, indexer not rounded", kv_fp8=True, kv_f16=True),
+    _set("indexer_fp4", "indexer rounded, attention rows not", indexer_qat=True),
+    _set("int8", "int8 activations, cache not rounded", act_quant=True),
+    _set("int8_kv_f16", "int8 activations and a binary16 cache", act_quant=True, kv_f16=True),
+    _set(
+        "int8_f16_kv_f16", "int8 activations, binary16 activations before F16 weights, binary16 cache",
+        lambda chunk: _products(chunk, {"F16"}, round_f16, None), act_quant=True, kv_f16=True,
+    ),
+    _set("f16", "matrix products in binary16", lambda chunk: _products(chunk, None, round_f16, round_f16), kv_f16=True),
+    _set("bf16", "matrix products in bfloat16", lambda chunk: _products(chunk, None, round_bf16, round_bf16)),
+    _set(
+        "bf16_qat", "cache roundings and matrix products in bfloat16",
+        lambda chunk: _products(chunk, None, round_bf16, round_bf16),
+        kv_fp8=True, kv_f16=True, indexer_qat=True, route_floor=True,
+    ),
+]  # fmt: skip
+ROUNDING = {rounding.name: rounding for rounding in _SETS}
+MODE_NAMES = tuple(MODES)

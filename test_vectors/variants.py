@@ -1,0 +1,91 @@
+"""Mistakes outside the model: what is fed to it and what is read from it. Prompt markers, BOS, rows and columns.
+
+A variant turns the model's clean log probabilities into what such an engine would report for the tokens observed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from .observation import Observation, log_softmax
+from .signatures import Signatures
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One mistake; ``make`` returns log probabilities (T, V) for the observed tokens, NaN rows where unknown."""
+
+    name: str
+    says: str
+    make: Callable[[Signatures, str, Observation], np.ndarray]
+
+
+def _prepended(token: int, name: str) -> Callable[[Signatures, str, Observation], np.ndarray]:
+    def make(library: Signatures, mode: str, seen: Observation) -> np.ndarray:
+        return library.on(name, mode, [token, *library.ids.tolist()]).logprobs[1:]
+
+    return make
+
+
+def _first_dropped(library: Signatures, mode: str, seen: Observation) -> np.ndarray:
+    if len(library.ids) < 2:
+        return np.full((len(library.ids), 1), np.nan)
+    rest = library.on("first_dropped", mode, library.ids[1:].tolist()).logprobs
+    return np.concatenate((np.full_like(rest[:1], np.nan), rest))
+
+
+def _doubled(library: Signatures, mode: str, seen: Observation) -> np.ndarray:
+    return library.on("first_doubled", mode, library.ids[:1].tolist() + library.ids.tolist()).logprobs[1:]
+
+
+def _shifted(by: int) -> Callable[[Signatures, str, Observation], np.ndarray]:
+    def make(library: Signatures, mode: str, seen: Observation) -> np.ndarray:
+        rows = library.get(mode).logprobs
+        out = np.full_like(rows, np.nan)
+        if by > 0:
+            out[by:] = rows[:-by]
+        else:
+            out[:by] = rows[-by:]
+        return out
+
+    return make
+
+
+def _columns(by: int) -> Callable[[Signatures, str, Observation], np.ndarray]:
+    return lambda library, mode, seen: np.roll(library.get(mode).logprobs, by, axis=1)
+
+
+def _scaled(library: Signatures, mode: str, seen: Observation) -> np.ndarray:
+    """Logits times the factor that fits best: a temperature applied before the log probabilities."""
+    rows = library.get(mode).logprobs
+    mine = rows[seen.rows].astype(np.float64)
+    theirs = seen.logprobs
+    if seen.support is not None:
+        mine = np.take_along_axis(mine, np.maximum(seen.support, 0), axis=1)
+        mine = np.where(seen.support >= 0, mine, np.nan)
+    mine, theirs = mine - np.nanmean(mine, axis=1, keepdims=True), theirs - np.nanmean(theirs, axis=1, keepdims=True)
+    use = np.isfinite(mine) & np.isfinite(theirs)
+    slope = float((mine[use] * theirs[use]).sum() / max((mine[use] ** 2).sum(), 1e-9)) if use.any() else 1.0
+    if not 0.1 < slope < 10 or abs(slope - 1) < 0.01:
+        return np.full_like(rows, np.nan)
+    return log_softmax(rows * slope).astype(np.float32)
+
+
+def variants(library: Signatures, bos: int | None) -> list[Variant]:
+    """Those that apply to this model and these tokens. ``bos`` None: the file has no tokenizer."""
+    found = [
+        Variant("first_token_dropped", "first token of the prompt missing", _first_dropped),
+        Variant("rows_late", "each row holds the distribution of the token before", _shifted(1)),
+        Variant("rows_early", "each row holds the distribution of the token after", _shifted(-1)),
+        Variant("ids_up", "token ids one too high in the output", _columns(1)),
+        Variant("ids_down", "token ids one too low in the output", _columns(-1)),
+        Variant("scaled", "logits scaled by a constant (a temperature was applied)", _scaled),
+    ]
+    if bos is not None and library.ids[0] != bos:
+        found.append(Variant("bos_added", "a beginning-of-sentence token was put before the prompt",
+                             _prepended(bos, f"bos{bos}")))  # fmt: skip
+    found.append(Variant("first_token_doubled", "first token of the prompt twice (double BOS)", _doubled))
+    return found

@@ -39,6 +39,7 @@ class Rows:
         self._buffer = np.empty((min(capacity, 64), width), np.float32)
         self._count = 0
         self._marks: weakref.WeakSet[_Mark] = weakref.WeakSet()
+        self.moves = 0
 
     def __len__(self) -> int:
         return self._count
@@ -53,9 +54,20 @@ class Rows:
         """Bytes allocated."""
         return self._buffer.nbytes
 
+    @property
+    def buffer(self) -> np.ndarray:
+        """All rows there is memory for; it stays in place until ``moves`` changes."""
+        return self._buffer
+
     def append(self, rows: np.ndarray) -> None:
         """Add rows (n, width); OverflowError beyond the capacity the context size gives."""
-        end = self._count + len(rows)
+        self.reserve(len(rows))
+        self._buffer[self._count : self._count + len(rows)] = rows
+        self.commit(len(rows))
+
+    def reserve(self, count: int) -> None:
+        """Make room for ``count`` rows, which the caller may then write behind the last one."""
+        end = self._count + count
         if end > self.capacity:
             raise OverflowError(f"{end} compressed rows, room for {self.capacity}")
         claimed = any(mark.count > self._count for mark in self._marks)
@@ -64,8 +76,11 @@ class Rows:
             grown = np.empty((size, self.width), np.float32)
             grown[: self._count] = self.rows
             self._buffer, self._marks = grown, weakref.WeakSet()
-        self._buffer[self._count : end] = rows
-        self._count = end
+            self.moves += 1
+
+    def commit(self, count: int) -> None:
+        """``count`` rows were written behind the last one."""
+        self._count += count
 
     def mark(self) -> tuple[np.ndarray, _Mark, weakref.WeakSet[_Mark]]:
         """A claim on the current rows that ``reset`` can return to."""
@@ -75,6 +90,7 @@ class Rows:
 
     def reset(self, saved: tuple[np.ndarray, _Mark, weakref.WeakSet[_Mark]]) -> None:
         """Back to a claim made by ``mark``."""
+        self.moves += self._buffer is not saved[0]
         self._buffer, mark, self._marks = saved
         self._count = mark.count
 
@@ -87,22 +103,41 @@ class RawRows:
         self._buffer = np.empty((4 * window, width), np.float32)
         self._start = self._end = 0
         self.pos = 0
+        self.moves = 0
+
+    @property
+    def buffer(self) -> np.ndarray:
+        """All rows there is memory for; it stays in place until ``moves`` changes."""
+        return self._buffer
+
+    @property
+    def next_slot(self) -> int:
+        """Where in ``buffer`` the next row goes, after ``reserve``; the rows before it are those of earlier positions."""
+        return self._end
 
     def append(self, rows: np.ndarray) -> tuple[np.ndarray, int]:
         """Add rows (T, width); returns all rows that the new tokens may see and the position of the first of them."""
+        self.reserve(len(rows))
+        self._buffer[self._end : self._end + len(rows)] = rows
+        self.commit(len(rows))
+        return self._buffer[self._start : self._end], self.pos - (self._end - self._start)
+
+    def reserve(self, count: int) -> None:
+        """Make room for ``count`` rows behind the window."""
         kept = min(self._end - self._start, self.keep)
         self._start = self._end - kept
-        need = kept + len(rows)
-        if self._end + len(rows) > len(self._buffer):
+        if self._end + count > len(self._buffer):
             old = self._buffer[self._start : self._end].copy()
-            if need > len(self._buffer):
-                self._buffer = np.empty((need, self.width), np.float32)
+            if kept + count > len(self._buffer):
+                self._buffer = np.empty((kept + count, self.width), np.float32)
+                self.moves += 1
             self._buffer[:kept] = old
             self._start, self._end = 0, kept
-        self._buffer[self._end : self._end + len(rows)] = rows
-        self._end += len(rows)
-        self.pos += len(rows)
-        return self._buffer[self._start : self._end], self.pos - need
+
+    def commit(self, count: int) -> None:
+        """``count`` rows were written behind the window."""
+        self._end += count
+        self.pos += count
 
     def last(self, count: int) -> np.ndarray:
         """The newest ``count`` rows (at most window), oldest first."""
@@ -121,6 +156,7 @@ class RawRows:
         """Replace everything by ``rows``, the last ones before position ``pos``."""
         if len(rows) > len(self._buffer):
             self._buffer = np.empty((len(rows), self.width), np.float32)
+            self.moves += 1
         self._buffer[: len(rows)] = rows
         self._start, self._end, self.pos = 0, len(rows), pos
 
@@ -139,12 +175,13 @@ class CompressorState:
         self.score = np.full((n, comp_width), EMPTY_SCORE, np.float32)
 
     @property
-    def _first(self) -> int:
+    def first(self) -> int:
+        """Slot of the first token of the window under way."""
         return self.ratio if self.overlap else 0
 
     def pending(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         """The first ``count`` rows of the window under way, (count, cw) each; copies."""
-        at = slice(self._first, self._first + count)
+        at = slice(self.first, self.first + count)
         return self.kv[at].copy(), self.score[at].copy()
 
     def previous(self) -> tuple[np.ndarray, np.ndarray]:
@@ -158,7 +195,7 @@ class CompressorState:
 
     def keep_pending(self, kv: np.ndarray, score: np.ndarray) -> None:
         """The rows (n < ratio) of the window now under way; the other slots become empty."""
-        first, n = self._first, len(kv)
+        first, n = self.first, len(kv)
         self.kv[first : first + n], self.score[first : first + n] = kv, score
         self.kv[first + n :], self.score[first + n :] = 0, EMPTY_SCORE
 
@@ -173,6 +210,11 @@ class LayerCache:
         self.index = Rows(shape.index_dim, ctx // ratio + 2 if ratio == 4 else 0)
         self.comp_state = CompressorState(ratio, shape.comp_width(layer)) if ratio else None
         self.index_state = CompressorState(ratio, 2 * shape.index_dim) if ratio == 4 else None
+
+    @property
+    def moves(self) -> int:
+        """Grows whenever a buffer of this layer has moved."""
+        return self.raw.moves + self.comp.moves + self.index.moves
 
     def states(self) -> list[CompressorState]:
         """The compressor states there are: attention, then indexer."""

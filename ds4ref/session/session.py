@@ -17,6 +17,7 @@ from .. import sampling
 from ..errors import Cancelled, ContextError, SessionError, TokenError
 from ..model.forward import Model
 from ..model.hooks import Hooks
+from ..model.token_program import TokenProgram
 from . import payload
 from .cache import Cache, CacheSnapshot
 
@@ -48,6 +49,7 @@ class Session:
         self._tokens: list[int]
         self._streams: np.ndarray | None
         self._logits: np.ndarray | None
+        self._program: TokenProgram | None = None
         self.invalidate()
 
     # --- state
@@ -117,8 +119,18 @@ class Session:
     def eval(self, token: int) -> np.ndarray:
         """Append one token; returns the new logits (V,)."""
         self._check((token,), self.pos)
-        self._advance((token,), None)
-        return self.logits
+        if self.hooks is not None or not hasattr(self.model.ops, "Program"):
+            self._advance((token,), None)
+            return self.logits
+        if self._program is None or self._program.cache is not self._cache:
+            self._program = TokenProgram(self.model, self._cache)
+        try:
+            self._streams, self._logits = self._program.run(token)
+        except BaseException:
+            self.invalidate()
+            raise
+        self._tokens.append(int(token))
+        return self._logits
 
     def extend(
         self,

@@ -13,11 +13,13 @@ from .attention import attention, index_scores, pool, select_rows
 from .linear import embed, expert_linear, expert_sum, grouped_linear, linear
 from .moe import route, swiglu
 from .norm import hc_expand, hc_head_weights, hc_mix, hc_reduce, hc_split, rms_norm
+from .program import Program
 from .rope import rope
 from .rounding import hadamard, quantize_a8, quantize_q8k, round_e2m1, round_e4m3, round_f16
 from .workers import load, set_threads, threads
 
 __all__ = [
+    "Program",
     "attention",
     "embed",
     "expert_linear",

@@ -3,7 +3,8 @@
 A *task* is a compiled function ``task(args, first, last, thread)`` that works on items first..last-1 of some list;
 ``args`` is the address of its argument block. A block is a row of 8-byte slots: addresses and integers as int64,
 numbers as float64. A *step* is one task with its block, a number of items and a chunk size; threads claim chunks of
-items until none is left. A step starts only when every item of the step before it is finished.
+items until none is left. A step that *waits* starts only when every item of all steps before it is finished; one that
+does not wait may overlap with the step before it.
 
 This module is plain Python on purpose: a warm start uses compiled objects without importing Numba.
 """
@@ -17,12 +18,12 @@ BLOCK_BYTES = 256
 """Room for one argument block in the pool's own memory."""
 
 STEP_BYTES = 256
-STEP_TASK, STEP_ARGS, STEP_ITEMS, STEP_CHUNK = 0, 8, 16, 24
+STEP_TASK, STEP_ARGS, STEP_ITEMS, STEP_CHUNK, STEP_WAIT = 0, 8, 16, 24, 32
 STEP_CLAIMED = 64
 STEP_DONE = 128
 """Byte offsets in a step. The two counters have cache lines of their own, because all threads write them."""
 
-STEP_HEADER = struct.Struct("=4q")
+STEP_HEADER = struct.Struct("=5q")
 
 POOL_BYTES = 1024
 POOL_JOB, POOL_OPEN, POOL_INSIDE, POOL_STEPS, POOL_COUNT, POOL_THREADS, POOL_STOP = 0, 128, 256, 384, 392, 400, 512

@@ -20,6 +20,7 @@ TASK_MODULES = (
     "activations",
     "attention",
     "compressor",
+    "decode",
     "indexer",
     "linear",
     "moe",

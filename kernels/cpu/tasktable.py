@@ -45,5 +45,12 @@ ATTENTION = Task(
     " raw_rows comp_rows picks heads dim group groups scratch scratch_bytes scale:f",
 )
 
+ADD = Task("add", "a b out")
+SCALE = Task("scale", "x out factor:f")
+STORE_ROW = Task("store_row", "x rows slot width")
+PUSH_PROJECTION = Task("push_projection", "kv gate ape state_kv state_score phase first width")
+OVERLAP = Task("overlap", "state out ratio width")
+CLOSE_WINDOW = Task("close_window", "state_kv state_score ratio first width")
+
 ROUTE = Task("route", "logits bias hash_ids probs ids weights experts k floor scale:f error")
 SWIGLU = Task("swiglu", "gate up weight out n limit:f")

@@ -87,7 +87,6 @@ class Pool:
         self._steps = POOL_BYTES
         self._blocks = POOL_BYTES + MAX_STEPS * STEP_BYTES
         self._words = memoryview(self._memory[:POOL_BYTES]).cast("q")
-        self._words[POOL_STEPS // 8] = self._base + self._steps
         self._wake = threading.Event()
         self._asleep = 0
         self._workers: list[threading.Thread] = []
@@ -155,19 +154,28 @@ class Pool:
             place = self._steps
             for task, items, chunk, values in steps:
                 task.pack(memory, blocks, *values)
-                STEP_HEADER.pack_into(memory, place, task.address, base + blocks, items, chunk)
+                STEP_HEADER.pack_into(memory, place, task.address, base + blocks, items, chunk, 1)
                 blocks += BLOCK_BYTES
                 place += STEP_BYTES
-            words = self._words
-            words[POOL_COUNT // 8] = len(steps)
-            words[POOL_THREADS // 8] = self._threads
-            if self._threads > 1:
-                if not self._workers:
-                    self._start()
-                elif self._asleep:
-                    self._asleep = 0
-                    self._wake.set()
-            self._run(base)
+            self._execute(base + self._steps, len(steps))
+
+    def run_prepared(self, steps: int, count: int) -> None:
+        """Run ``count`` steps that lie ready in memory at ``steps`` (``program.Program`` makes them)."""
+        with self._lock:
+            self._execute(steps, count)
+
+    def _execute(self, steps: int, count: int) -> None:
+        words = self._words
+        words[POOL_STEPS // 8] = steps
+        words[POOL_COUNT // 8] = count
+        words[POOL_THREADS // 8] = self._threads
+        if self._threads > 1:
+            if not self._workers:
+                self._start()
+            elif self._asleep:
+                self._asleep = 0
+                self._wake.set()
+        self._run(self._base)
 
 
 POOL = Pool(available_cores())

@@ -24,6 +24,7 @@ from ..abi import (
     STEP_DONE,
     STEP_ITEMS,
     STEP_TASK,
+    STEP_WAIT,
 )
 from .lang import (
     JIT,
@@ -59,10 +60,22 @@ def wait_until(address, target):
 
 
 @njit(**JIT)
+def wait_for_steps(steps, first, last):
+    """Wait until the steps first..last-1 are finished; returns ``last``."""
+    for s in range(first, last):
+        step = steps + s * STEP_BYTES
+        wait_until(step + STEP_DONE, i64p(step + STEP_ITEMS)[0])
+    return last
+
+
+@njit(**JIT)
 def execute(steps, count, thread):
     """Take part in ``count`` steps. Returns when nothing is left to claim; thread 0 also waits for the end."""
+    unfinished = 0
     for s in range(count):
         step = steps + s * STEP_BYTES
+        if i64p(step + STEP_WAIT)[0] != 0:
+            unfinished = wait_for_steps(steps, unfinished, s)
         task, args = i64p(step + STEP_TASK)[0], i64p(step + STEP_ARGS)[0]
         items, chunk = i64p(step + STEP_ITEMS)[0], i64p(step + STEP_CHUNK)[0]
         while True:
@@ -72,8 +85,8 @@ def execute(steps, count, thread):
             last = min(first + chunk, items)
             call_task(task, args, first, last, thread)
             atomic_add(step + STEP_DONE, last - first)
-        if s + 1 < count or thread == 0:
-            wait_until(step + STEP_DONE, items)
+    if thread == 0:
+        wait_for_steps(steps, unfinished, count)
 
 
 @export("pool_run", 1)

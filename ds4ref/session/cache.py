@@ -112,7 +112,7 @@ class RawRows:
 
     @property
     def next_slot(self) -> int:
-        """Where in ``buffer`` the next row goes, after ``reserve``; the rows before it are those of earlier positions."""
+        """Where in ``buffer`` the next row goes, after ``reserve``; older rows lie before it in order."""
         return self._end
 
     def append(self, rows: np.ndarray) -> tuple[np.ndarray, int]:

@@ -12,7 +12,6 @@ for what came before the block but not for each other.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

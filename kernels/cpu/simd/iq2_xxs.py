@@ -116,7 +116,7 @@ def group_scales(k, words: Val) -> Val:
     return ((words & 0xF0000000) | 0x08000000).to_float_unsigned(F32x16)
 
 
-def _both_d(k, first: Val, second: Val) -> Val:
+def both_d(k, first: Val, second: Val) -> Val:
     """The scales d of two blocks, taking turns."""
     a, b = (k.load(types.int16, block).splat(I16x16) for block in (first, second))
     return k.half_to_float(a.shuffle([0, 16] * 8, b))
@@ -127,7 +127,7 @@ def _two_dots(k, total: Val, first: Val, second: Val, x: Val, adjacent: bool) ->
     chains = [k.load(I32x16, x + 576), k.zero(I32x16)]  # two, to hide the latency
     for i, plane in enumerate(planes):
         chains[(i >> 1) & 1] = x86.dpbusd_512(k, chains[(i >> 1) & 1], plane, k.load(I8x64, x + 64 * i))
-    d = _both_d(k, first, second) * k.load(F32x16, x + 512)
+    d = both_d(k, first, second) * k.load(F32x16, x + 512)
     return k.fma((chains[0] + chains[1]).to_float(F32x16), group_scales(k, words) * d, total)
 
 
@@ -216,7 +216,7 @@ def _two_dots_float(k, total: Val, first: Val, second: Val, x: Val, adjacent: bo
             sums[limb] = x86.dpbusd_512(k, sums[limb], plane, k.load(I8x64, x + 512 * limb + 64 * i))
     upper = (sums[0] << 8) + sums[1]
     dots = k.fma(upper.to_float(F32x16), k.const(F32x16, 256), sums[2].to_float(F32x16))
-    return k.fma(dots, group_scales(k, words) * _both_d(k, first, second) * k.load(F32x16, x + 1536), total)
+    return k.fma(dots, group_scales(k, words) * both_d(k, first, second) * k.load(F32x16, x + 1536), total)
 
 
 @step(F32x16, F32x16, Int, Int)

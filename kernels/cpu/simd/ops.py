@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from numba import types
+from numba import njit, types
 
 from . import x86
 from .tiers import TIER
-from .vec import Emit, F32x8, F32x16, F32x32, Float, I8x8, I8x32, I16x16, I16x32, I32x16, I32x32, Int, Val, step
+from .vec import JIT, Emit, F32x8, F32x16, F32x32, Float, I8x8, I8x32, I16x16, I16x32, I32x16, I32x32, Int, Val, step
 
 # How far ahead of the weights in use the kernels ask for memory. 2 to 12 KiB measure the same.
 AHEAD = 8192
@@ -76,6 +76,25 @@ def add32(k, a, b):
 def copy_32(k, target, source):
     """32 floats."""
     k.store(target, k.load(F32x32, source))
+
+
+@step(types.none, Int)
+def _clear_line(k, target):
+    k.store(target, k.zero(I32x16))
+
+
+@step(types.none, Int, Int)
+def _copy_byte(k, target, source):
+    k.store(target, k.load(types.int8, source))
+
+
+@njit(**JIT)
+def copy_with_zeros(target, source, size):
+    """Up to 1024 bytes, and zeros up to 1024."""
+    for line in range(0, 1024, 64):
+        _clear_line(target + line)
+    for i in range(size):
+        _copy_byte(target + i, source + i)
 
 
 # -- int8 dot products of 32 bytes for tiers B and C

@@ -166,7 +166,7 @@ _PACKED_FLOAT = 4 * 3 * 64 + 128
 _LARGEST = 2_900_000  # 16 products with 45 stay below 2^31
 
 
-def _scaled_planes(k, codes: Val, scales: Val) -> list[Val]:
+def scaled_planes(k, codes: Val, scales: Val) -> list[Val]:
     """Four planes of code * scale as unsigned bytes: entry 4 p + c of a table in each 128-bit quarter is c * s_p."""
     once: list[int] = []
     twice: list[int] = []
@@ -185,7 +185,7 @@ def _scaled_planes(k, codes: Val, scales: Val) -> list[Val]:
 @step(F32x16, F32x16, Int, Int)
 def _add_block_float(k, total, weights, x):
     header = k.load(I8x16, weights)
-    planes = _scaled_planes(k, k.load(I8x64, weights + 16), header)
+    planes = scaled_planes(k, k.load(I8x64, weights + 16), header)
     sums = [k.zero(I32x16)] * 3
     for p, plane in enumerate(planes):
         for limb in range(3):

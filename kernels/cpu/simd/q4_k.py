@@ -48,7 +48,7 @@ _SCALE_SOURCE = [h + i for h in (0, 16) for i in (4, 5, 6, 7, 12, 13, 14, 15, 8,
 _UPPER_SOURCE = [h + i for h in (0, 16) for i in _LOW_FOUR * 2 + [8, 9, 10, 11] * 2]
 
 
-def _unpack_headers(k, first: Val, second: Val) -> Val:
+def unpack_headers(k, first: Val, second: Val) -> Val:
     """Two 16-byte headers -> words [s0..s7 | m0..m7] of the first block, then of the second."""
     words = first.cat(second).zext(I16x32)
     low = words.shuffle(_SCALE_SOURCE) >> [4 if i % 16 >= 12 else 0 for i in _WORDS]
@@ -79,7 +79,7 @@ def _block_dots(k, scales: Val, block: int, weights: Val, x: Val) -> Val:
 def _add_two(k, total, first, second, x):
     """total + the lane sums of the blocks at ``first`` and ``second``."""
     headers = k.load(I8x16, first), k.load(I8x16, second)
-    scales = _unpack_headers(k, *headers)
+    scales = unpack_headers(k, *headers)
     dots = [_block_dots(k, scales, block, w, x + 256 * block) for block, w in enumerate((first, second))]
     low, high = list(range(8)) + list(range(16, 24)), list(range(8, 16)) + list(range(24, 32))
     folded = dots[0].shuffle(low, dots[1]) + dots[0].shuffle(high, dots[1])
@@ -156,7 +156,7 @@ _PACKED_FLOAT = 4 * 3 * 64 + 64
 
 
 def _float_block(k, total: Val, scales: Val, block: int, weights: Val, x: Val) -> Val:
-    """total + the lane sums of one block; ``scales`` are the words of ``_unpack_headers``."""
+    """total + the lane sums of one block; ``scales`` are the words of ``unpack_headers``."""
     factors = scales.shuffle(range(16 * block, 16 * block + 16)).zext(I32x16).to_float(F32x16)
     halves = k.load(I8x16, weights).bits(I16x8).shuffle([0] * 8 + [1] * 8)
     factors = factors * k.half_to_float(halves) * k.load(F32x16, x + 768)  # d s_j xscale_j, then -dmin m_j xsum_j
@@ -177,7 +177,7 @@ def _float_block(k, total: Val, scales: Val, block: int, weights: Val, x: Val) -
 def _add_two_float(k, even, odd, weights, x):
     """The running sums of even and of odd blocks over two adjacent blocks."""
     second = weights + BLOCK
-    scales = _unpack_headers(k, k.load(I8x16, weights), k.load(I8x16, second))
+    scales = unpack_headers(k, k.load(I8x16, weights), k.load(I8x16, second))
     even = _float_block(k, even, scales, 0, weights, x)
     return even, _float_block(k, odd, scales, 1, second, x + _PACKED_FLOAT)
 
@@ -185,7 +185,7 @@ def _add_two_float(k, even, odd, weights, x):
 @step(F32x16, F32x16, Int, Int)
 def _add_one_float(k, total, weights, x):
     header = k.load(I8x16, weights)
-    return _float_block(k, total, _unpack_headers(k, header, header), 0, weights, x)
+    return _float_block(k, total, unpack_headers(k, header, header), 0, weights, x)
 
 
 @step(types.none, Int, Int, Int, Float, Float)

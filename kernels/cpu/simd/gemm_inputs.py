@@ -1,0 +1,205 @@
+"""Packing of inputs for the matrix product: panels of four tokens in the order of the weight decoders (tier A).
+
+A panel is one chunk of 512 inputs after the other; a chunk is one record (``gemm_tile``), or three with float
+activations (high, middle and low limb, see ``fixed``), then the sums for the mins, [vector][4 tokens][16] f32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from numba import njit, types
+
+from .fixed import LARGEST, SMALLEST, limbs, scale_of_32
+from .gemm_tile import CODES, INPUT_RECORD, MIN_BYTES, TILE
+from .quantize import a8_scale, q8k_scale, round_to_codes, sixteen_sums
+from .vec import JIT, F32x8, F32x32, Float, I32x8, I32x16, Int, Val, step
+
+_SCALES = CODES
+_OFFSETS = CODES + 64 * TILE
+
+
+class Order(NamedTuple):
+    """How a weight decoder lays out a chunk, for formats where a lane collects 32 neighbours.
+
+    lane      group of 32 inputs (0..15), a Val -> lane that collects it
+    octets    dword s of a lane holds input s of four octets, instead of four neighbours
+    bias      what the decoder adds to every weight
+    scale     factor for the input scales, to make up for the decoder's
+    mins      1 if the format has a min per 32 weights
+    """
+
+    lane: Callable[[Any], Any]
+    octets: bool
+    bias: int
+    scale: float
+    mins: int
+
+
+ORDERS = {
+    "Q8_0": Order(lambda group: group, False, 128, 1.0, 0),
+    "Q4_K": Order(lambda group: group, False, 0, 1.0, 1),
+    "IQ2_XXS": Order(lambda group: (group & 7) * 2 + (group >> 3), True, 43, 2.0**-30, 0),
+}
+
+
+def chunk_bytes(mins: int, passes: int) -> int:
+    """Bytes of one chunk of a panel."""
+    return passes * INPUT_RECORD + mins * MIN_BYTES
+
+
+# -- 32 neighbours a lane
+def _put(k, order: Order, record: Val, token: Val, lane: Val, codes: Val, scale: Val) -> Val:
+    """One lane of a record; returns the sum of the codes as int32."""
+    at = record + token * 64 + lane * 4
+    if order.octets:
+        codes = codes.shuffle([8 * octet + i for i in range(8) for octet in range(4)])
+    for s in range(8):
+        k.store(at + 64 * TILE * s, codes.bits(I32x8).lane(s))
+    low, high = sixteen_sums(k, codes)
+    total = low.sext(types.int32) + high.sext(types.int32)
+    k.store(at + _SCALES, scale * order.scale)
+    k.store(at + _OFFSETS, total * -order.bias)
+    return total
+
+
+def _rounded_group(order: Order):
+    """A step that packs 32 inputs as one lane of int8 codes."""
+
+    @step(types.none, Int, Int, Int, Int, Float, Float)
+    def pack(k, chunk, token, group, x, scale, inverse):
+        codes = round_to_codes(k, k.load(F32x32, x), inverse)
+        total = _put(k, order, chunk, token, order.lane(group), codes, scale)
+        if order.mins:
+            k.store(chunk + INPUT_RECORD + token * 64 + group * 4, total.to_float(Float) * scale)
+
+    return pack
+
+
+def _float_group(order: Order):
+    """A step that packs 32 inputs as one lane of each of three limbs."""
+
+    @step(types.none, Int, Int, Int, Int, Float, Float)
+    def pack(k, chunk, token, group, x, scale, inverse):
+        values = k.load(F32x32, x)
+        for i, limb in enumerate(limbs(k, values, inverse.splat(F32x32))):
+            record = chunk + INPUT_RECORD * i
+            _put(k, order, record, token, order.lane(group), limb, scale * (65536.0, 256.0, 1.0)[i])
+        if order.mins:
+            k.store(chunk + 3 * INPUT_RECORD + token * 64 + group * 4, k.hsum(values))
+
+    return pack
+
+
+# -- Q2_K: slice 2 p + h, 32 bytes of each of the two blocks
+def _put_sums(k, sums: Val, token: Val, block: Val, sub: int, low: Val, high: Val) -> None:
+    """Sums of the two groups of 16 in sub-block ``sub``."""
+    for i, value in enumerate((low, high)):
+        k.store(sums + block * (64 * TILE) + token * 64 + (8 * sub + 4 * i), value)
+
+
+def _q2_k_place(sub: int) -> int:
+    """Offset of the slice that holds inputs 32 sub .. 32 sub + 31 of a block."""
+    return 64 * TILE * (2 * (sub & 3) + (sub >> 2))
+
+
+@step(types.none, Int, Int, Int, Int, Float, Float)
+def _q2_k_rounded(k, chunk, token, block, x, scale, inverse):
+    at = chunk + token * 64 + block * 32
+    for sub in range(8):
+        codes = round_to_codes(k, k.load(F32x32, x + 128 * sub), inverse)
+        k.store(at + _q2_k_place(sub), codes)
+        low, high = (part.sext(types.int32).to_float(Float) * scale for part in sixteen_sums(k, codes))
+        _put_sums(k, chunk + INPUT_RECORD, token, block, sub, low, high)
+    k.store(at + _SCALES, scale.splat(F32x8))
+    k.store(at + _OFFSETS, k.zero(I32x8))
+
+
+@step(types.none, Int, Int, Int, Int)
+def _q2_k_float(k, chunk, token, block, x):
+    """A lane collects four neighbours of each run of 32; they share a scale."""
+    runs = [k.load(F32x32, x + 128 * sub) for sub in range(8)]
+    largest, poison = k.zero(F32x32), k.zero(F32x32)
+    for run in runs:
+        largest, poison = k.maximum(k.abs(run), largest), poison + run * 0.0
+    for distance in (1, 2):
+        largest = k.maximum(largest.shuffle([i ^ distance for i in range(32)]), largest)
+    inverse = k.const(F32x32, float(LARGEST)) / largest
+    inverse = k.select(largest.compare(">", float(SMALLEST)), inverse, k.zero(F32x32))
+    scale = (largest * (1 / LARGEST) + k.hsum(poison).splat(F32x32)).shuffle(range(0, 32, 4))
+    at = chunk + token * 64 + block * 32
+    for sub, run in enumerate(runs):
+        for i, limb in enumerate(limbs(k, run, inverse)):
+            k.store(at + (INPUT_RECORD * i + _q2_k_place(sub)), limb)
+        low, high = (k.hsum(run.shuffle(range(16 * g, 16 * g + 16))) for g in range(2))
+        _put_sums(k, chunk + 3 * INPUT_RECORD, token, block, sub, low, high)
+    for i, factor in enumerate((65536.0, 256.0, 1.0)):
+        k.store(at + (INPUT_RECORD * i + _SCALES), scale * factor)
+        k.store(at + (INPUT_RECORD * i + _OFFSETS), k.zero(I32x8))
+
+
+# -- a token's inputs
+@step(types.none, Int, Int)
+def _clear_record(k, record, token):
+    for line in range(0, INPUT_RECORD, 64 * TILE):
+        k.store(record + token * 64 + line, k.zero(I32x16))
+
+
+@step(types.none, Int, Int)
+def _clear_line(k, target, token):
+    k.store(target + token * 64, k.zero(I32x16))
+
+
+def make_clear(mins: int, passes: int):
+    """``clear(chunk, token)``: zero one token of one chunk."""
+
+    @njit(**JIT)
+    def clear(chunk, token):
+        for i in range(passes):
+            _clear_record(chunk + INPUT_RECORD * i, token)
+        for i in range(mins):
+            _clear_line(chunk + INPUT_RECORD * passes + MIN_BYTES * i, token)
+
+    return clear
+
+
+def make_pack(fmt: str, act: str):
+    """``pack_chunk(chunk, token, x, count)``: up to 512 inputs at ``x`` into one chunk, whose rest is clear."""
+    if fmt == "Q2_K":
+        if act == "float":
+
+            @njit(**JIT)
+            def pack_chunk(chunk, token, x, count):
+                for block in range(count // 256):
+                    _q2_k_float(chunk, token, block, x + 1024 * block)
+
+        else:
+
+            @njit(**JIT)
+            def pack_chunk(chunk, token, x, count):
+                for block in range(count // 256):
+                    scale, inverse = q8k_scale(x + 1024 * block)
+                    _q2_k_rounded(chunk, token, block, x + 1024 * block, scale, inverse)
+
+        return pack_chunk
+    group_step = (_float_group if act == "float" else _rounded_group)(ORDERS[fmt])
+    if act == "q8k":
+
+        @njit(**JIT)
+        def pack_chunk(chunk, token, x, count):
+            for block in range(count // 256):
+                scale, inverse = q8k_scale(x + 1024 * block)
+                for group in range(8 * block, 8 * block + 8):
+                    group_step(chunk, token, group, x + 128 * group, scale, inverse)
+
+        return pack_chunk
+    group_scale = scale_of_32 if act == "float" else a8_scale
+
+    @njit(**JIT)
+    def pack_chunk(chunk, token, x, count):
+        for group in range(count // 32):
+            scale, inverse = group_scale(x + 128 * group)
+            group_step(chunk, token, group, x + 128 * group, scale, inverse)
+
+    return pack_chunk

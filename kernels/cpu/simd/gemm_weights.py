@@ -1,0 +1,93 @@
+"""Decoders of the matrix product: 512 weights of one raw row -> eight slices of unsigned bytes and 16 lane scales.
+
+Each is a step ``decode(first, second, target, row)``: two blocks of 256 at their addresses (16 blocks of 32 from
+``first`` on for Q8_0), the weight record, and the place 0..3 of the row in it. See ``gemm_tile`` for the layout and
+``gemm_inputs`` for the matching order of the inputs.
+"""
+
+from __future__ import annotations
+
+from numba import types
+
+from . import iq2_xxs, q2_k, q4_k, q8_0
+from .gemm_tile import CODES, TILE
+from .vec import F32x16, I8x16, I8x32, I8x64, I16x8, I16x16, I32x8, I32x16, Int, Val, step
+
+
+def _store(k, target: Val, row: Val, slices: list[Val], scales: Val, mins: tuple[Val, ...] = ()) -> None:
+    place = target + row * 64
+    for s, codes in enumerate(slices):
+        k.store(place + 64 * TILE * s, codes)
+    for i, vector in enumerate((scales, *mins)):
+        k.store(place + (CODES + 64 * TILE * i), vector)
+
+
+def _transpose(groups: list[Val]) -> list[Val]:
+    """16 groups of 8 dwords (I32x8) -> slice s holds dword s of every group, group g in lane g."""
+    slices = [groups[i].cat(groups[i + 8]) for i in range(8)]
+    for width in (4, 2, 1):
+        swapped = list(slices)
+        for i in range(8):
+            if not i & width:
+                low: list[int] = []
+                high: list[int] = []
+                for base in range(0, 16, 2 * width):
+                    for vector in (0, 16):
+                        low += range(vector + base, vector + base + width)
+                        high += range(vector + base + width, vector + base + 2 * width)
+                swapped[i] = slices[i].shuffle(low, slices[i | width])
+                swapped[i | width] = slices[i].shuffle(high, slices[i | width])
+        slices = swapped
+    return slices
+
+
+@step(types.none, Int, Int, Int, Int)
+def decode_q8_0(k, first, second, target, row):
+    """16 blocks of 34 bytes; lane = block; bytes w + 128. ``second`` is not used."""
+    blocks = [first + q8_0.BLOCK * i for i in range(16)]
+    slices = _transpose([k.load(I32x8, block + 2) for block in blocks])
+    scales = k.half_to_float(k.gather(I16x16, [k.load(types.int16, block) for block in blocks]))
+    _store(k, target, row, [(s.bits(I8x64) ^ -128) for s in slices], scales)
+
+
+@step(types.none, Int, Int, Int, Int)
+def decode_q4_k(k, first, second, target, row):
+    """Lane = sub-block, the first block's eight and then the second's; bytes are the codes."""
+    headers = k.load(I8x16, first), k.load(I8x16, second)
+    groups = []
+    for block in (first, second):
+        for part in range(4):
+            codes = k.load(I8x32, block + 16 + 32 * part)
+            groups += [(codes & 0x0F).bits(I32x8), ((codes >> 4) & 0x0F).bits(I32x8)]
+    words = q4_k.unpack_headers(k, *headers)
+
+    def lanes(start: int, half: int) -> Val:
+        chosen = words.shuffle([16 * block + start + i for block in range(2) for i in range(8)])
+        scale = headers[0].bits(I16x8).shuffle([half] * 8 + [8 + half] * 8, headers[1].bits(I16x8))
+        return chosen.zext(I32x16).to_float(F32x16) * k.half_to_float(scale)
+
+    mins = k.zero(F32x16) - lanes(8, 1)
+    _store(k, target, row, [s.bits(I8x64) for s in _transpose(groups)], lanes(0, 0), (mins,))
+
+
+@step(types.none, Int, Int, Int, Int)
+def decode_q2_k(k, first, second, target, row):
+    """Slice 2 p + h: 32 weights of plane p, half h of the first block, then of the second; bytes code * scale."""
+    planes, mins, scales = [], [], []
+    for block in (first, second):
+        header, tail = k.load(I8x16, block), k.load(I16x8, block + q2_k.BLOCK - 16)
+        planes.append(q2_k.scaled_planes(k, k.load(I8x64, block + 16), header))
+        dmin = k.half_to_float(tail.shuffle([7] * 16))
+        mins.append(k.zero(F32x16) - (header.zext(I32x16) >> 4).to_float(F32x16) * dmin)
+        scales.append(tail)
+    lower, upper = list(range(32)) + list(range(64, 96)), list(range(32, 64)) + list(range(96, 128))
+    slices = [a.shuffle(half, b) for a, b in zip(*planes, strict=True) for half in (lower, upper)]
+    d = k.half_to_float(scales[0].shuffle([6] * 8 + [14] * 8, scales[1]))
+    _store(k, target, row, slices, d, tuple(mins))
+
+
+@step(types.none, Int, Int, Int, Int)
+def decode_iq2_xxs(k, first, second, target, row):
+    """Lane 2 j + b: group j of block b; byte i of slice s: weight s of octet i; bytes 43 + w."""
+    planes, words = iq2_xxs.decode_two(k, first, second, adjacent=False)
+    _store(k, target, row, planes, iq2_xxs.group_scales(k, words) * iq2_xxs.both_d(k, first, second))

@@ -97,7 +97,7 @@ def _iq2_byte_order(blocks: np.ndarray) -> None:
 
 
 def _q4_scale_bits(blocks: np.ndarray) -> None:
-    blocks["scales"][:, :8] &= 63
+    blocks["packed"][:, :8] &= 63
 
 
 def _storage(fmt: str, name: str, says: str, rewrite: Rewrite) -> Fault:

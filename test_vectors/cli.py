@@ -1,0 +1,83 @@
+"""``ds4-vectors``: log probability vectors: capture, check, compare, diagnose.
+
+    ds4-vectors diagnose -m MODEL.gguf --token-ids IDS.json --logits FILE.npz
+    ds4-vectors diff A.npz B.npz
+    ds4-vectors capture vectors/new --target http://127.0.0.1:8000/v1 --prompts prompts.jsonl
+    ds4-vectors check vectors/new --target local:MODEL.gguf
+
+Each command prints a table for people, then one line of JSON; progress goes to stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from ds4ref import __version__
+from ds4ref.cli.common import run
+from ds4ref.errors import UsageError
+
+PROG = "ds4-vectors"
+
+COMMANDS = {
+    "capture": "record greedy continuations with their top log probabilities from any engine",
+    "check": "compare an engine with recorded vectors, step by step, teacher-forced",
+    "list": "show what a directory of vectors (or an official.vec) holds",
+    "convert": "between our vectors and ds4's official.vec and JSON captures",
+    "diff": "compare full logits: two files, or two engines on token ids",
+    "freeze": "keep an engine's logits as golden file",
+    "golden": "compare an engine with a golden file",
+    "diagnose": "name the rounding mode or the mistake behind another engine's logits",
+    "model": "print the file of the diagnostic model, or write its prompts",
+    "ppl": "perplexity at several depths, with standard errors",
+    "nll": "likelihood of given continuations under two engines, with paired statistics",
+    "facts": "recall of facts hidden in a long story, by depth",
+}
+
+
+def usage() -> str:
+    """The help text."""
+    width = max(map(len, COMMANDS))
+    lines = "\n".join(f"  {name:<{width}}  {says}" for name, says in COMMANDS.items())
+    return (
+        f"usage: {PROG} COMMAND [options]\n\n{lines}\n\n{PROG} COMMAND --help lists a command's options.\n"
+        "Targets: local[:MODEL.gguf], http(s)://HOST:PORT/v1, command:./ds4 -m MODEL.gguf\n"
+        "exit codes: 0 done and passed, 1 failed check or failure, 2 usage, 130 Ctrl-C"
+    )
+
+
+def _command(name: str) -> Callable[[Sequence[str]], int]:
+    """The body of a command; its module is imported only now."""
+    if name in ("capture", "check", "list", "convert"):
+        from . import cli_vectors as module
+    elif name in ("diff", "freeze", "golden", "diagnose", "model"):
+        from . import cli_logits as module  # type: ignore[no-redef]
+    else:
+        from . import cli_quality as module  # type: ignore[no-redef]
+    return getattr(module, name)
+
+
+def body(argv: Sequence[str]) -> int:
+    """Dispatch."""
+    if not argv or argv[0] in ("-h", "--help"):
+        sys.stdout.write(usage() + "\n")
+        return 0 if argv else 2
+    if argv[0] == "--version":
+        print(f"{PROG} {__version__} (ds4ref)")
+        return 0
+    if argv[0] not in COMMANDS:
+        from difflib import get_close_matches
+
+        near = get_close_matches(argv[0], COMMANDS, 1)
+        hint = f" (did you mean {near[0]}?)" if near else f": choose from {', '.join(COMMANDS)}"
+        raise UsageError(f"unknown command {argv[0][:40]!r}{hint}")
+    return _command(argv[0])(argv[1:])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the console script."""
+    return run(PROG, body, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -15,6 +15,7 @@ import weakref
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ..shape import ModelShape
 
@@ -32,11 +33,11 @@ class _Mark:
 
 
 class Rows:
-    """Growing (n, width) float32 rows."""
+    """Growing (n, width) rows, float32 or float16."""
 
-    def __init__(self, width: int, capacity: int):
+    def __init__(self, width: int, capacity: int, dtype: DTypeLike = np.float32):
         self.width, self.capacity = width, capacity
-        self._buffer = np.empty((min(capacity, 64), width), np.float32)
+        self._buffer = np.empty((min(capacity, 64), width), dtype)
         self._count = 0
         self._marks: weakref.WeakSet[_Mark] = weakref.WeakSet()
         self.moves = 0
@@ -73,7 +74,7 @@ class Rows:
         claimed = any(mark.count > self._count for mark in self._marks)
         if end > len(self._buffer) or claimed:
             size = min(self.capacity, max(end, len(self._buffer) * 3 // 2 if end > len(self._buffer) else end))
-            grown = np.empty((size, self.width), np.float32)
+            grown = np.empty((size, self.width), self._buffer.dtype)
             grown[: self._count] = self.rows
             self._buffer, self._marks = grown, weakref.WeakSet()
             self.moves += 1
@@ -203,11 +204,11 @@ class CompressorState:
 class LayerCache:
     """All that one layer remembers."""
 
-    def __init__(self, shape: ModelShape, layer: int, ctx: int):
+    def __init__(self, shape: ModelShape, layer: int, ctx: int, dtype: DTypeLike = np.float32):
         ratio = shape.ratios[layer]
         self.raw = RawRows(shape.head_dim, shape.window)
-        self.comp = Rows(shape.head_dim, ctx // ratio + 2 if ratio else 0)
-        self.index = Rows(shape.index_dim, ctx // ratio + 2 if ratio == 4 else 0)
+        self.comp = Rows(shape.head_dim, ctx // ratio + 2 if ratio else 0, dtype)
+        self.index = Rows(shape.index_dim, ctx // ratio + 2 if ratio == 4 else 0, dtype)
         self.comp_state = CompressorState(ratio, shape.comp_width(layer)) if ratio else None
         self.index_state = CompressorState(ratio, 2 * shape.index_dim) if ratio == 4 else None
 
@@ -230,11 +231,15 @@ class CacheSnapshot:
 
 
 class Cache:
-    """The caches of all layers at position ``pos``."""
+    """The caches of all layers at position ``pos``.
 
-    def __init__(self, shape: ModelShape, ctx: int):
+    half: compressed and indexer rows are stored as float16, which loses nothing in modes that round them to it.
+    """
+
+    def __init__(self, shape: ModelShape, ctx: int, half: bool = False):
+        dtype = np.float16 if half else np.float32
         self.shape, self.ctx, self.pos = shape, ctx, 0
-        self.layers = [LayerCache(shape, layer, ctx) for layer in range(shape.n_layers)]
+        self.layers = [LayerCache(shape, layer, ctx, dtype) for layer in range(shape.n_layers)]
 
     def snapshot(self) -> CacheSnapshot:
         """Remember this frontier."""

@@ -94,12 +94,14 @@ def save(
         file.write(np.ascontiguousarray(rows, "<f4").data)
 
 
-def load(file: str | os.PathLike[str] | BinaryIO, shape: ModelShape, ctx: int) -> tuple[list[int], np.ndarray, Cache]:
-    """Read a session into a new cache: tokens, logits (V,), cache. PayloadError names the first thing wrong."""
+def load(
+    file: str | os.PathLike[str] | BinaryIO, shape: ModelShape, ctx: int, half: bool = False
+) -> tuple[list[int], np.ndarray, Cache]:
+    """Read a session into a new cache (``half``: see Cache): tokens, logits (V,), cache. PayloadError says why not."""
     if isinstance(file, str | os.PathLike):
         try:
             with open(file, "rb") as stream:
-                return load(stream, shape, ctx)
+                return load(stream, shape, ctx, half)
         except OSError as e:
             raise PayloadError(f"{os.fspath(file)}: {e.strerror or e}") from e
     reader = _Reader(file)
@@ -118,7 +120,7 @@ def load(file: str | os.PathLike[str] | BinaryIO, shape: ModelShape, ctx: int) -
             f"layer {layer} has {counts[kind, layer]} {('compressed', 'indexer')[kind]} rows saved, "
             f"{n} tokens make {wanted[kind, layer]}"
         )
-    cache = Cache(shape, ctx)
+    cache = Cache(shape, ctx, half)
     cache.pos = n
     for number, layer in enumerate(cache.layers):
         layer.raw.load(reader.floats(f"raw rows of layer {number}", (int(words[12]), shape.head_dim)), n)

@@ -44,7 +44,7 @@ class Session:
         if ctx < 1:
             raise ContextError(f"a context must hold at least 1 token, got {ctx}")
         self.model, self.ctx = model, ctx
-        self.hooks: Hooks | None = None
+        self._hooks: Hooks | None = None
         self._cache: Cache
         self._tokens: list[int]
         self._streams: np.ndarray | None
@@ -53,6 +53,17 @@ class Session:
         self.invalidate()
 
     # --- state
+
+    @property
+    def hooks(self) -> Hooks | None:
+        """What records or edits intermediates (model.hooks); attach it before the first token."""
+        return self._hooks
+
+    @hooks.setter
+    def hooks(self, hooks: Hooks | None) -> None:
+        self._hooks = hooks
+        if not self._tokens:
+            self.invalidate()
 
     @property
     def tokens(self) -> list[int]:
@@ -80,7 +91,9 @@ class Session:
 
     def invalidate(self) -> None:
         """Forget everything."""
-        self._cache = Cache(self.model.shape, self.ctx)
+        # hooks may change what is rounded, so only without them are the rows known to be binary16
+        half = self.model.numerics.kv_f16 and self._hooks is None
+        self._cache = Cache(self.model.shape, self.ctx, half)
         self._tokens = []
         self._streams = self._logits = None
 
@@ -223,7 +236,9 @@ class Session:
 
     def load(self, file: str | os.PathLike[str] | BinaryIO) -> None:
         """Replace this session by a saved one. PayloadError leaves it unchanged."""
-        self._tokens, self._logits, self._cache = payload.load(file, self.model.shape, self.ctx)
+        self._tokens, self._logits, self._cache = payload.load(
+            file, self.model.shape, self.ctx, self.model.numerics.kv_f16
+        )
         self._streams = None
 
     @property

@@ -15,13 +15,25 @@ HEAD_GROUP = 8
 """Heads per item; must not exceed ``tasks.attention.GROUP``."""
 
 ROW_BLOCK = 64
-SCRATCH_BYTES = 4 * HEAD_GROUP * (ROW_BLOCK + 2)
-"""What a thread needs for the scores of one block of rows, the running maxima and denominators."""
+
+F16 = np.dtype(np.float16)
 
 POOL_CHANNELS = 64
 INDEX_LANES = 64
 INDEX_BLOCK = 256
 """Index rows per item: 128 KB of 128-wide rows."""
+
+
+def scratch_bytes(dim: int) -> int:
+    """What a thread needs: scores of one block of rows, running maxima and denominators, and the block widened."""
+    return 4 * HEAD_GROUP * (ROW_BLOCK + 2) + 4 * ROW_BLOCK * dim
+
+
+def cached_rows(rows: np.ndarray, name: str) -> tuple[np.ndarray, int]:
+    """Rows stored as float32 or float16, and whether they are the latter."""
+    if rows.dtype == F16:
+        return (rows if rows.flags.c_contiguous else np.ascontiguousarray(rows)), 1
+    return f32(rows, name), 0
 
 
 def attention(
@@ -37,6 +49,8 @@ def attention(
 ) -> np.ndarray:
     """q (T, H, hd), raw (N, hd), comp (M, hd) -> (T, H, hd); one softmax over window and compressed rows, with sink.
 
+    comp may be float16.
+
     IndexError if a row number lies outside raw or comp.
     """
     q, raw, sinks = f32(q, "q"), f32(raw, "raw"), f32(sinks, "sinks")
@@ -46,9 +60,9 @@ def attention(
     expect(raw.ndim == 2 and raw.shape[1] == dim and sinks.shape == (heads,), "attention", q.shape, raw.shape)
     per_token = raw_first.shape == raw_count.shape == comp_count.shape == (tokens,)
     expect(per_token, "attention", q.shape, raw_first.shape, raw_count.shape, comp_count.shape)
-    comp_at = selected_at = comp_rows = picks = 0
+    comp_at = selected_at = comp_rows = picks = half = 0
     if comp is not None:
-        comp = f32(comp, "comp")
+        comp, half = cached_rows(comp, "comp")
         expect(comp.ndim == 2 and comp.shape[1] == dim, "attention", q.shape, comp.shape)
         comp_at, comp_rows = address(comp), comp.shape[0]
         if selected is not None:
@@ -56,7 +70,8 @@ def attention(
             expect(selected.ndim == 2 and selected.shape[0] == tokens, "attention", q.shape, selected.shape)
             selected_at, picks = address(selected), selected.shape[1]
     out = np.empty(q.shape, np.float32)
-    error, softmax = scratch(8, SCRATCH_BYTES * POOL.threads)
+    size = scratch_bytes(dim)
+    error, softmax = scratch(8, size * POOL.threads)
     ctypes.c_int64.from_address(error).value = 0
     group = min(HEAD_GROUP, heads)
     groups = -(-heads // group)
@@ -71,6 +86,7 @@ def attention(
                 address(raw_first),
                 address(raw_count),
                 comp_at,
+                half,
                 address(comp_count),
                 selected_at,
                 address(sinks),
@@ -84,7 +100,7 @@ def attention(
                 group,
                 groups,
                 softmax,
-                SCRATCH_BYTES,
+                size,
                 scale,
             ),
         )
@@ -108,13 +124,14 @@ def pool(kv: np.ndarray, score: np.ndarray) -> np.ndarray:
 
 def index_scores(iq: np.ndarray, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
     """iq (T, H, d), rows (n, d), w (T, H) -> (T, n): sum over heads of relu(iq_h . row) * w_h."""
-    iq, rows, w = f32(iq, "iq"), f32(rows, "rows"), f32(w, "w")
+    iq, w = f32(iq, "iq"), f32(w, "w")
+    rows, half = cached_rows(rows, "rows")
     tokens, heads, dim = iq.shape
     expect(rows.ndim == 2 and rows.shape[1] == dim and w.shape == (tokens, heads), "index_scores", iq.shape, rows.shape)
     n = rows.shape[0]
     out = np.empty((tokens, n), np.float32)
     lanes = -(-heads // INDEX_LANES) * INDEX_LANES
-    (packed,) = scratch(4 * lanes * (dim + 1) * tokens)
+    packed, wide = scratch(4 * lanes * (dim + 1) * tokens, 16 * dim * POOL.threads)
     items = -(-n // INDEX_BLOCK) * tokens
     POOL.run(
         (
@@ -123,7 +140,12 @@ def index_scores(iq: np.ndarray, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
             chunk_of(tokens, heads * dim, POOL.threads),
             (address(iq), address(w), packed, heads, dim),
         ),
-        (t.INDEX_SCORES, items, 1, (packed, address(rows), address(out), tokens, n, heads, dim, INDEX_BLOCK)),
+        (
+            t.INDEX_SCORES,
+            items,
+            1,
+            (packed, address(rows), half, address(out), tokens, n, heads, dim, INDEX_BLOCK, wide),
+        ),
     )
     return out
 

@@ -23,7 +23,7 @@ from ..formats.matrix import Matrix
 from . import tasktable as t
 from .abi import BLOCK_BYTES, SLOT, STEP_BYTES, STEP_HEADER, STEP_ITEMS, Task
 from .arrays import address, chunk_of, expect
-from .attention import HEAD_GROUP, INDEX_BLOCK, INDEX_LANES, POOL_CHANNELS, SCRATCH_BYTES
+from .attention import HEAD_GROUP, INDEX_BLOCK, INDEX_LANES, POOL_CHANNELS, cached_rows, scratch_bytes
 from .linear import CHUNK_BYTES, ROW_STEP, packed_size, row_chunk, row_kernel, weight_address
 from .rounding import E2M1_BLOCK, E4M3_BLOCK
 from .workers import POOL, aligned
@@ -235,9 +235,10 @@ class Program:
     # --- caches
 
     def store_row(self, x: np.ndarray, rows: np.ndarray, slot: np.ndarray) -> int:
-        """Row number slot[0] of ``rows`` becomes x (width,)."""
+        """Row number slot[0] of ``rows`` (float32 or float16) becomes x (width,)."""
         self.keep(rows)
-        return self.step(t.STORE_ROW, 1, 1, (address(x), address(rows), address(slot), x.size))
+        rows, half = cached_rows(rows, "rows")
+        return self.step(t.STORE_ROW, 1, 1, (address(x), address(rows), half, address(slot), x.size))
 
     def push_projection(
         self, kv: np.ndarray, gate: np.ndarray, ape: np.ndarray, state_kv: np.ndarray, state_score: np.ndarray,
@@ -276,12 +277,16 @@ class Program:
         self.keep(raw, comp, sinks)
         group = min(HEAD_GROUP, H)
         groups = -(-H // group)
-        scratch = self.array(SCRATCH_BYTES * POOL.threads, dtype=np.uint8)
+        size, half = scratch_bytes(hd), 0
+        if comp is not None:
+            comp, half = cached_rows(comp, "comp")
+        scratch = self.array(size * POOL.threads, dtype=np.uint8)
         values = (
-            *map(address, (q, raw, raw_first, raw_count)), 0 if comp is None else address(comp), address(comp_count),
+            *map(address, (q, raw, raw_first, raw_count)),
+            0 if comp is None else address(comp), half, address(comp_count),
             0 if selected is None else address(selected), address(sinks), address(out), address(self.error),
             len(raw), 0 if comp is None else len(comp), 0 if selected is None else selected.size,
-            H, hd, group, groups, address(scratch), SCRATCH_BYTES, scale,
+            H, hd, group, groups, address(scratch), size, scale,
         )  # fmt: skip
         return self.step(t.ATTENTION, groups, 1, values)
 
@@ -289,10 +294,11 @@ class Program:
         """iq (H, d), ``rows`` the whole buffer, w (H,) -> out (len(rows),); patch items and n (``index_items``)."""
         H, d = iq.shape
         lanes = -(-H // INDEX_LANES) * INDEX_LANES
-        packed = self.array(lanes * (d + 1))
+        packed, wide = self.array(lanes * (d + 1)), self.array(4 * d * POOL.threads)
         self.keep(rows)
+        rows, half = cached_rows(rows, "rows")
         self.step(t.INDEX_PACK, 1, 1, (address(iq), address(w), address(packed), H, d))
-        values = (address(packed), address(rows), address(out), 1, 0, H, d, INDEX_BLOCK)
+        values = (address(packed), address(rows), half, address(out), 1, 0, H, d, INDEX_BLOCK, address(wide))
         return self.step(t.INDEX_SCORES, 0, 1, values)
 
     @staticmethod

@@ -36,18 +36,18 @@ EXPERT_SUM = Task(
 POOL_ROWS = Task("pool_rows", "kv score out m c block blocks")
 
 INDEX_PACK = Task("index_pack", "iq w out heads dim")
-INDEX_SCORES = Task("index_scores", "packed rows out tokens n heads dim block")
+INDEX_SCORES = Task("index_scores", "packed rows half out tokens n heads dim block scratch")
 SELECT_ROWS = Task("select_rows", "scores visible out n k")
 
 ATTENTION = Task(
     "attention",
-    "q raw raw_first raw_count comp comp_count selected sinks out error"
+    "q raw raw_first raw_count comp comp_half comp_count selected sinks out error"
     " raw_rows comp_rows picks heads dim group groups scratch scratch_bytes scale:f",
 )
 
 ADD = Task("add", "a b out")
 SCALE = Task("scale", "x out factor:f")
-STORE_ROW = Task("store_row", "x rows slot width")
+STORE_ROW = Task("store_row", "x rows half slot width")
 PUSH_PROJECTION = Task("push_projection", "kv gate ape state_kv state_score phase first width")
 OVERLAP = Task("overlap", "state out ratio width")
 CLOSE_WINDOW = Task("close_window", "state_kv state_score ratio first width")

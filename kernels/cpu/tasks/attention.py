@@ -3,6 +3,7 @@
 Rows are visited in blocks of 64 in a fixed order, raw then compressed, whatever the batch or the thread count. A
 block's scores for a group of heads are a small matrix product; so is its contribution to the output. The running
 maximum starts at the sink, whose weight enters the denominator only. There is no limit on the number of rows.
+Compressed rows stored as binary16 are widened a block at a time into the thread's scratch.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from .. import tasktable as t
-from .lang import FAST, exp32, f32p, i32p, i64p, local
+from .lang import FAST, exp32, f32p, i32p, i64p, local, widen
 from .registry import body
 from .tiles import LANES, dots, load_scaled, outer, put, store, sums, zeros
 
@@ -23,11 +24,6 @@ GROUP = 8
 
 LOWEST = np.float32(-1e30)
 ADDRESSES, SIXTEEN, FACTORS = local(8 * BLOCK), local(64), local(4 * 8)
-
-
-def scratch_floats(group: int) -> int:
-    """Floats of scratch a thread needs: scores of one block, running maxima and denominators."""
-    return group * (BLOCK + 2)
 
 
 @njit(**FAST)
@@ -109,6 +105,8 @@ def attention(args, first, last, thread):
     scores = args.scratch + args.scratch_bytes * thread
     maxima, totals = f32p(scores + 4 * BLOCK * GROUP), f32p(scores + 4 * (BLOCK + 1) * GROUP)
     rows, factors = ADDRESSES(), FACTORS()
+    wide = scores + 4 * GROUP * (BLOCK + 2)
+    comp_bytes = 2 * dim if args.comp_half != 0 else 4 * dim
     for item in range(first, last):
         token, h0 = item // args.groups, (item % args.groups) * args.group
         heads = min(args.group, args.heads - h0)
@@ -137,14 +135,17 @@ def attention(args, first, last, thread):
                 if seen < raw_count:
                     row = args.raw + 4 * dim * (raw_first + seen)
                 elif args.selected == 0:
-                    row = args.comp + 4 * dim * (seen - raw_count)
+                    row = args.comp + comp_bytes * (seen - raw_count)
                 else:
                     pick = np.int64(i32p(args.selected)[args.picks * token + seen - raw_count])
                     if pick >= args.comp_rows:
                         i64p(args.error)[0] = 1
                         return
                     if pick >= 0:
-                        row = args.comp + 4 * dim * pick
+                        row = args.comp + comp_bytes * pick
+                if row >= 0 and args.comp_half != 0 and seen >= raw_count:
+                    widen(row, wide + 4 * dim * count, dim)
+                    row = wide + 4 * dim * count
                 seen += 1
                 if row >= 0:
                     i64p(rows)[count] = row

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .. import tasktable as t
-from .lang import f32p, i64p
+from .lang import f32p, i64p, store_f16
 from .registry import body
 
 EMPTY_SCORE = np.float32(-1e30)
@@ -29,10 +29,15 @@ def scale(args, first, last, thread):
 
 @body(t.STORE_ROW, exact=True)
 def store_row(args, first, last, thread):
-    """One item: row x (width) becomes row number ``slot`` of ``rows``; the number is read when the task runs."""
-    x, out = f32p(args.x), f32p(args.rows + 4 * args.width * i64p(args.slot)[0])
-    for i in range(args.width):
-        out[i] = x[i]
+    """One item: row x (width) becomes row ``slot[0]`` of ``rows``, binary16 if ``half``."""
+    x, at = f32p(args.x), args.width * i64p(args.slot)[0]
+    if args.half != 0:
+        for i in range(args.width):
+            store_f16(args.rows + 2 * (at + i), x[i])
+    else:
+        out = f32p(args.rows + 4 * at)
+        for i in range(args.width):
+            out[i] = x[i]
 
 
 @body(t.PUSH_PROJECTION, exact=True)

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from .. import tasktable as t
-from .lang import JIT, f32p, i32p, local, order_key
+from .lang import JIT, f32p, i32p, local, order_key, widen
 from .registry import body
 from .tiles import outer, relu_weighted, zeros
 
@@ -48,6 +48,11 @@ def index_scores(args, first, last, thread):
         for row in range(start, min(start + block, n), 4):
             base = args.rows + 4 * dim * row
             end = args.rows + 4 * dim * (n - 1)  # places past the end repeat the last row
+            if args.half != 0:
+                base = args.scratch + 16 * dim * thread
+                count = min(4, n - row)
+                widen(args.rows + 2 * dim * row, base, count * dim)
+                end = base + 4 * dim * (count - 1)
             r1, r2, r3 = min(base + 4 * dim, end), min(base + 8 * dim, end), min(base + 12 * dim, end)
             for i in range(4):
                 f32p(four)[i] = np.float32(0)

@@ -135,6 +135,12 @@ def _load_f16(builder: ir.IRBuilder, values: list[ir.Value]) -> ir.Value:
     return builder.fpext(builder.bitcast(bits, HALF), F32)
 
 
+def _store_f16(builder: ir.IRBuilder, values: list[ir.Value]) -> None:
+    bits = builder.bitcast(builder.fptrunc(values[1], HALF), I16)
+    builder.store(bits, builder.inttoptr(values[0], I16.as_pointer())).align = 2
+
+
+store_f16 = op(types.none, [types.int64, types.float32], _store_f16)
 load_f16 = op(types.float32, [types.int64], _load_f16)
 round_f16 = op(types.float32, [types.float32], lambda b, v: b.fpext(b.fptrunc(v[0], HALF), F32))
 float_bits = op(types.int32, [types.float32], lambda b, v: b.bitcast(v[0], I32))
@@ -173,6 +179,14 @@ C0, C1, C2, C3, C4, C5 = (
     for c in (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
 )
 EXP_LOW, EXP_HIGH = np.float32(-104.0), np.float32(89.0)
+
+
+@njit(**JIT)
+def widen(x, out, n):
+    """n binary16 values at ``x`` to float32 at ``out``."""
+    values = f32p(out)
+    for i in range(n):
+        values[i] = load_f16(x + 2 * i)
 
 
 @njit(**JIT)

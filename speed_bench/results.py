@@ -12,7 +12,7 @@ import csv
 import math
 import os
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any
 
 from ds4ref.errors import DataError
 
@@ -23,6 +23,7 @@ OURS = ("gen_first_ms", "gen_steady_tps", "gen_digest")
 HEADER = ",".join(COLUMNS + OURS)
 
 _NEEDED = ("ctx_tokens", "prefill_tps", "gen_tps")
+_COUNTS = ("ctx_tokens", "prefill_tokens", "gen_tokens", "kvcache_bytes")
 
 
 def format_row(row: Row) -> str:
@@ -59,40 +60,68 @@ class Point:
 
 
 def read_points(path: str | os.PathLike[str], least: int = 2) -> list[Point]:
-    """The rows of a CSV sorted by depth; other columns are ignored.
+    """The rows of a CSV as points of a curve, sorted by depth. DataError as ``read_rows``."""
+    rows = read_rows(path, least)
+    return [Point(row["ctx_tokens"], row["prefill_tps"], row["gen_tps"]) for row in rows]
 
-    DataError says what is wrong: unreadable, missing columns, a cell that is no number, fewer than ``least`` rows, or
-    the same depth twice.
+
+def read_rows(path: str | os.PathLike[str], least: int = 1) -> list[dict[str, Any]]:
+    """The rows of a CSV sorted by depth, with every column: numbers where the cell is one, else text, None if empty.
+
+    DataError says what is wrong: unreadable, missing columns, torn lines, a cell of a known column that is no number,
+    fewer than ``least`` rows, or the same depth twice.
     """
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file, strict=True)
-            missing = [name for name in _NEEDED if name not in (reader.fieldnames or ())]
+            names = reader.fieldnames or []
+            missing = [name for name in _NEEDED if name not in names]
             if missing:
-                raise DataError(f"{path}: missing CSV column(s): {', '.join(missing)}")
-            points = [_point(path, reader.line_num, cells) for cells in reader]
+                hint = "; separated by semicolons, save it with commas" if ";" in "".join(names) else ""
+                raise DataError(f"{path}: missing CSV column(s): {', '.join(missing)}{hint}")
+            twice = next((name for name in names if list(names).count(name) > 1), None)
+            if twice is not None:
+                raise DataError(f"{path}: CSV column {twice} occurs twice")
+            rows = [_row(path, reader.line_num, cells, len(names)) for cells in reader]
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: not a CSV file: {error}") from None
-    if len(points) < least:
+    if len(rows) < least:
         raise DataError(f"{path}: need at least {'two data rows' if least == 2 else f'{least} data row(s)'}")
-    points.sort(key=lambda point: point.ctx)
-    for one, other in zip(points, points[1:], strict=False):
-        if one.ctx == other.ctx:
-            raise DataError(f"{path}: ctx_tokens {one.ctx} occurs twice")
-    return points
+    rows.sort(key=lambda row: row["ctx_tokens"])
+    for one, other in zip(rows, rows[1:], strict=False):
+        if one["ctx_tokens"] == other["ctx_tokens"]:
+            raise DataError(f"{path}: ctx_tokens {one['ctx_tokens']} occurs twice")
+    return rows
 
 
-def _point(path: str | os.PathLike[str], line: int, cells: dict[str, str | None]) -> Point:
-    values = []
-    for name in _NEEDED:
-        text = (cells[name] or "").strip()
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not 0 <= value < math.inf or (name == "ctx_tokens" and (value < 1 or value % 1)):
+def _row(path: str | os.PathLike[str], line: int, cells: dict[Any, Any], width: int) -> dict[str, Any]:
+    """One line; a spreadsheet's decimal commas show as too many cells, a torn line as too few."""
+    count = width + len(cells.get(None) or ()) - sum(value is None for value in cells.values())
+    if count != width:
+        raise DataError(f"{path}:{line}: {count} cells instead of {width}: a torn line, or decimal commas")
+    row: dict[str, Any] = {}
+    for name, cell in cells.items():
+        text = cell.strip()
+        known = name in COLUMNS
+        value = _number(text)
+        whole = name in _COUNTS
+        if (known and text and value is None) or (name in _NEEDED and value is None) or _impossible(name, value):
             raise DataError(f"{path}:{line}: {name} is {text!r}, not a number one can plot")
-        values.append(value)
-    return Point(int(values[0]), values[1], values[2])
+        row[name] = (int(value) if whole else value) if value is not None else text or None
+    return row
+
+
+def _impossible(name: str, value: float | None) -> bool:
+    if value is None or name not in COLUMNS:
+        return False
+    return value < 0 or (name in _COUNTS and value % 1 != 0) or (name == "ctx_tokens" and value < 1)
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

@@ -118,9 +118,9 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
 def _inspect(path: Path, create: bool) -> bool:
     """Whether a new database has to be made; DataError for a file that cannot be a store."""
     try:
-        size = path.stat().st_size
         with open(path, "rb") as file:
             header = file.read(100)
+            size = os.fstat(file.fileno()).st_size  # after the header: the file may be growing
     except FileNotFoundError:
         if not create:
             raise DataError(f"no run store at {path}: ds4-bench --store and ds4-report import make one") from None
@@ -137,9 +137,17 @@ def _inspect(path: Path, create: bool) -> bool:
         raise DataError(f"{path} is not a run store: no SQLite database")
     page_size, pages = struct.unpack(">H", header[16:18])[0], struct.unpack(">I", header[28:32])[0]
     page_size = 65536 if page_size == 1 else page_size
-    if size < page_size * pages:
+    # A log beside it may hold pages that the file lacks, after a crash or just now: then SQLite judges.
+    if size < page_size * pages and not _has_log(path):
         raise DataError(f"run store {path} is damaged: cut short at {size} of {page_size * pages} bytes")
     return False
+
+
+def _has_log(path: Path) -> bool:
+    try:
+        return path.with_name(path.name + "-wal").stat().st_size > 0
+    except OSError:
+        return False
 
 
 def _version(db: sqlite3.Connection) -> int:
@@ -148,8 +156,13 @@ def _version(db: sqlite3.Connection) -> int:
 
 def _check_owner(db: sqlite3.Connection, path: Path) -> None:
     """DataError unless the database is ours, or empty."""
-    application, version = db.execute("PRAGMA application_id").fetchone()[0], _version(db)
-    empty = not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    db.execute("BEGIN")  # one state of the file, although another process may be migrating it
+    try:
+        empty = not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        application, version = db.execute("PRAGMA application_id").fetchone()[0], _version(db)
+    finally:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
     if application != APPLICATION_ID and not (empty and not application and not version):
         raise DataError(f"{path} is another program's database, not a run store")
     if version > VERSION:

@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -283,36 +284,43 @@ with Store.open(path) as store:
 """
 
 
+@contextmanager
 def writer(path, name, count):
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path), name, str(count)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    assert process.stdout.readline() == "ready\n"
-    return process
+    with process:
+        try:
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)], ids=["short", "full"])
 def test_four_writers_one_of_them_killed(tmp_path, count):
     """They also create the file together. The killed one loses at most the run it was writing, and nobody else's."""
-    path = tmp_path / "runs.sqlite"
-    writers = {name: writer(path, name, 1_000_000 if name == "victim" else count) for name in ("a", "b", "c", "victim")}
-    for process in writers.values():
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    victim = writers["victim"]
-    for _ in range(count // 3):
-        assert victim.stdout.readline(), "the victim ended early"
-    time.sleep(0.005)
-    victim.send_signal(signal.SIGKILL)
-    reported = count // 3 + sum(1 for _ in victim.stdout)
-    for name, process in writers.items():
-        process.communicate(timeout=120)
-        assert process.returncode == (-signal.SIGKILL if name == "victim" else 0)
+    path, names = tmp_path / "runs.sqlite", ("a", "b", "c", "victim")
+    with ExitStack() as stack:
+        count_of = dict.fromkeys(names, count) | {"victim": 1_000_000}
+        writers = {name: stack.enter_context(writer(path, name, count_of[name])) for name in names}
+        for process in writers.values():
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        victim = writers["victim"]
+        for _ in range(count // 3):
+            assert victim.stdout.readline(), "the victim ended early"
+        time.sleep(0.005)
+        victim.send_signal(signal.SIGKILL)
+        reported = count // 3 + sum(1 for _ in victim.stdout)
+        for name, process in writers.items():
+            process.communicate(timeout=120)
+            assert process.returncode == (-signal.SIGKILL if name == "victim" else 0)
     with Store.open(path) as store:
         store.check()
         runs = store.runs()
-        written = {name: sorted(run.facts["i"] for run in runs if run.facts["writer"] == name) for name in writers}
+        written = {name: sorted(run.facts["i"] for run in runs if run.facts["writer"] == name) for name in names}
         for name in "abc":
             assert written[name] == list(range(count))
         done = len(written["victim"])

@@ -1,0 +1,288 @@
+"""``ds4-report``: runs kept, compared and shown.
+
+ds4-report import m2_ultra.csv m4_max.csv           ds4's own results, as they are
+ds4-report compare before after --fail-on 3         exit code 3 if ``after`` is worse by 3 % or more
+ds4-report build latest -o report.html
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ds4ref import __version__
+from ds4ref.cli.common import run, say
+from ds4ref.cli.options import Parser, choice, integer, number
+from ds4ref.errors import UsageError
+
+if TYPE_CHECKING:
+    from .sources import Measured
+    from .store import Run, Store
+
+PROG = "ds4-report"
+EXIT_WORSE, EXIT_INCOMPARABLE = 3, 4
+KINDS = ("bench", "vectors", "eval", "peaks")
+
+EPILOG = f"""\
+RUN is the number of a run, its tag, its label, the beginning of its uid, "latest", "latest:bench", or a results CSV
+(ds4's own included). The store is $DS4_DATA_DIR/runs.sqlite, else in the user's data directory; --store names another.
+
+exit codes: 0 done; 1 failure; 2 usage; compare also: {EXIT_WORSE} the gate fails, {EXIT_INCOMPARABLE} not comparable"""
+
+COMMANDS = {
+    "list": "runs, newest first",
+    "show": "one run: facts and rows",
+    "tag": "give a run names",
+    "rm": "delete runs",
+    "import": "keep results CSVs in the store",
+    "export": "runs as one table: .csv, .json, .jsonl, .parquet",
+    "compare": "is run B better than run A?",
+    "build": "one HTML report and its Markdown twin",
+    "check": "read the whole store and say if it is sound",
+}
+
+USAGE = "ds4-report COMMAND [RUN...] [options]\n\ncommands:\n" + "\n".join(
+    f"  {name:<10}{what}" for name, what in COMMANDS.items()
+)
+
+
+def build_parser(command: str) -> Parser:
+    """Options of one command; "" for the overview."""
+    usage = f"{PROG} {command} " + {
+        "": "", "show": "RUN", "tag": "RUN TAG...", "rm": "RUN...", "import": "CSV...", "compare": "A B",
+        "export": "RUN... -o FILE", "build": "[RUN...] [-o FILE.html]",
+    }.get(command, "") + " [options]"  # fmt: skip
+    parser = Parser(
+        f"{PROG} {command}".strip(),
+        usage=usage if command else USAGE,
+        description=COMMANDS.get(command, "Runs kept, compared and shown."),
+        epilog=EPILOG,
+        unavailable={},
+    )
+    parser.add_argument("names", metavar="NAME", nargs="*", help="runs or files; see below")
+    parser.add_argument("--store", metavar="FILE", help="the run store (the user's own)")
+    if command == "list":
+        parser.add_argument("--kind", metavar="KIND", type=choice(*KINDS), help="only " + ", ".join(KINDS))
+        parser.add_argument("--tag", metavar="TAG", help="only runs with this tag")
+        parser.add_argument("--limit", metavar="N", type=integer(), default=50, help="at most so many (50)")
+    if command in ("list", "show", "compare"):
+        parser.add_argument("--json", action="store_true", help="one line of JSON instead of a table")
+    if command == "tag":
+        parser.add_argument("--remove", action="store_true", help="take the tags away")
+        parser.add_argument("--label", metavar="TEXT", help="another label")
+    if command == "import":
+        parser.add_argument("--label", metavar="TEXT", help="(the file's name)")
+        parser.add_argument("--tag", metavar="TAG", action="append", default=[], help="may be repeated")
+    if command in ("export", "build"):
+        parser.add_argument("-o", "--output", metavar="FILE", help="file to write" + (
+            " (report.html); FILE.md is the Markdown twin" if command == "build" else ""))  # fmt: skip
+    if command in ("compare", "build"):
+        parser.add_argument("--thresholds", metavar="FILE", help="TOML: margins, limits, what may differ")
+    if command == "compare":
+        parser.add_argument("--margin", metavar="X", type=number(0, 100), help="same within X per cent or points (1)")
+        parser.add_argument("--fail-on", metavar="X", type=number(0, 100), help="gate: worse by X or more (3; eval 2)")
+        parser.add_argument("--differ", metavar="FACT", action="append", default=[],
+                            type=choice("model", "prompt", "numerics"), help="may differ; may be repeated")  # fmt: skip
+    if command == "build":
+        parser.add_argument("--title", metavar="TEXT", help="(from the runs)")
+    parser.add_argument("-h", "--help", action="store_true", help="this text")
+    if not command:
+        parser.add_argument("--version", action="store_true", help="version")
+    return parser
+
+
+def listing(args: Namespace) -> int:
+    from .tables import print_runs
+
+    _names(args, 0, 0)
+    with _open(args) as store:
+        runs = store.runs(args.kind, args.tag, args.limit)
+    if args.json:
+        print(json.dumps([_plain(entry) for entry in runs]))
+    elif runs:
+        print_runs(runs)
+    else:
+        say(PROG, f"no such runs in {store.path}")
+    return 0
+
+
+def show(args: Namespace) -> int:
+    from .tables import print_run
+
+    (found,) = _load(args, 1, 1)
+    if args.json:
+        print(json.dumps({**_plain(found.run), "rows": found.rows}))
+    else:
+        print_run(found.run, found.rows)
+    return 0
+
+
+def tag(args: Namespace) -> int:
+    _names(args, 1, None)
+    name, *tags = args.names
+    if not tags and args.label is None:
+        raise UsageError("tag needs at least one tag, or --label")
+    with _open(args) as store:
+        found = store.find(name)
+        (store.untag if args.remove else store.tag)(found.id, *tags)
+        if args.label is not None:
+            store.rename(found.id, args.label)
+        print(f"run {found.id}: {' '.join(store.run(found.id).tags)}")
+    return 0
+
+
+def remove(args: Namespace) -> int:
+    _names(args, 1, None)
+    with _open(args) as store:
+        found = {store.find(name).id for name in args.names}
+        store.remove(*found)
+    print("removed " + ", ".join(f"run {number}" for number in sorted(found)))
+    return 0
+
+
+def import_(args: Namespace) -> int:
+    from .sources import import_csv
+    from .store import Store
+
+    _names(args, 1, None)
+    if args.label is not None and len(args.names) > 1:
+        raise UsageError("--label names one file")
+    with Store.open(args.store) as store:
+        for name in args.names:
+            number, new = import_csv(name, store, args.label or "", tuple(args.tag))
+            found = store.run(number)
+            checked = found.facts.get("kvcache_check")
+            if checked is not None and 0 < checked["flash"] < checked["rows"]:
+                say(PROG, f"{name}: kvcache_bytes fits Flash at {checked['flash']} of {checked['rows']} depths only: "
+                    "torn, or pooled from two models")  # fmt: skip
+            print(f"run {number}: {found.name}, {found.rows} rows" + ("" if new else " (was there already)"))
+    return 0
+
+
+def export_(args: Namespace) -> int:
+    from .export import check_suffix, export
+
+    if args.output is None:
+        raise UsageError("export needs -o FILE")
+    check_suffix(args.output)
+    lines = export(_load(args, 1, None), args.output)
+    print(f"{args.output}: {lines} lines")
+    return 0
+
+
+def compare_(args: Namespace) -> int:
+    from .compare import INCOMPARABLE, compare
+    from .tables import print_comparison
+    from .thresholds import read_thresholds
+
+    thresholds = read_thresholds(args.thresholds)
+    limits = {"margin": args.margin, "fail": args.fail_on}
+    given = {name: value for name, value in limits.items() if value is not None}
+    for kind in ("speed", "graded", "vectors"):
+        thresholds = replace(thresholds, **{kind: replace(getattr(thresholds, kind), **given)})
+    if args.differ:
+        gate = replace(thresholds.gate, differ=(*thresholds.gate.differ, *args.differ))
+        thresholds = replace(thresholds, gate=gate)
+    a, b = _load(args, 2, 2)
+    found = compare(a, b, thresholds)
+    if args.json:
+        print(json.dumps(found.as_json()))
+    else:
+        print_comparison(found)
+    if found.verdict == INCOMPARABLE:
+        return EXIT_INCOMPARABLE
+    return 0 if found.passes else EXIT_WORSE
+
+
+def build(args: Namespace) -> int:
+    from .build import build_report
+    from .thresholds import read_thresholds
+
+    names = args.names or ["latest:bench"]
+    output = args.output or "report.html"
+    if not output.lower().endswith(".html"):
+        raise UsageError(f"cannot build {output}: the name must end in .html")
+    thresholds = read_thresholds(args.thresholds)
+    args.names = names
+    for path in build_report(_load(args, 1, None), output, args.title, thresholds):
+        print(path)
+    return 0
+
+
+def check(args: Namespace) -> int:
+    _names(args, 0, 0)
+    with _open(args) as store:
+        store.check()
+        runs = store.runs()
+        for entry in runs:
+            store.rows(entry.id)
+        print(f"{store.path}: sound, {len(runs)} run(s), {sum(entry.rows for entry in runs)} row(s)")
+    return 0
+
+
+BODIES: dict[str, Callable[[Namespace], int]] = {
+    "list": listing, "show": show, "tag": tag, "rm": remove, "import": import_, "export": export_,
+    "compare": compare_, "build": build, "check": check,
+}  # fmt: skip
+
+
+def _open(args: Namespace) -> Store:
+    from .store import Store
+
+    return Store.open(args.store, create=False)
+
+
+def _names(args: Namespace, least: int, most: int | None) -> None:
+    count = len(args.names)
+    if count < least:
+        raise UsageError(f"{least} name(s) needed, {count} given")
+    if most is not None and count > most:
+        raise UsageError(f"unexpected argument: {args.names[most]}")
+
+
+def _load(args: Namespace, least: int, most: int | None) -> list[Measured]:
+    """The runs that were named; the store is opened only if one of them lies in it."""
+    from .sources import is_file, load
+
+    _names(args, least, most)
+    if all(is_file(name) for name in args.names):
+        return [load(name, None) for name in args.names]
+    with _open(args) as store:
+        return [load(name, store) for name in args.names]
+
+
+def _plain(entry: Run) -> dict[str, object]:
+    return {**vars(entry), "tags": list(entry.tags)}
+
+
+def body(argv: Sequence[str]) -> int:
+    command = argv[0] if argv and argv[0] in COMMANDS else ""
+    parser = build_parser(command)
+    args = parser.parse(argv[1:] if command else argv)
+    if args.help or (not command and not argv):
+        sys.stdout.write(parser.format_help())
+        return 0
+    if not command:
+        if args.version:
+            print(f"{PROG} {__version__} (ds4ref)")
+            return 0
+        from difflib import get_close_matches
+
+        name = args.names[0] if args.names else ""
+        near = get_close_matches(name, COMMANDS, 1)
+        raise UsageError((f"unknown command {name!r}" if name else "a command is needed")
+                         + (f" (did you mean {near[0]}?)" if near else f": {', '.join(COMMANDS)}"))  # fmt: skip
+    return BODIES[command](args)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the console script."""
+    return run(PROG, body, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

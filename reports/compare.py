@@ -1,0 +1,374 @@
+"""Two runs, one verdict: is B better than A, worse, the same within a margin, or not comparable at all?
+
+Speed is compared by log ratios at equal depths. What their spread means depends on how the runs were made:
+
+    in turn     both arms of one ``ds4-bench --arm`` run: A and B alternate, ratios within a round, rounds are
+                independent values
+    separate    two runs with repetitions: rounds of each are independent values; what drifted between the two runs
+                looks like a difference, so that a small one is no verdict (``separate`` in the thresholds)
+    single      one walk each: only the spread along the depths is known (``single``)
+
+Graded runs are paired by question, vectors by text. All statements of a comparison share one error rate (Bonferroni).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from . import stats
+from .sources import Measured
+from .stats import Interval
+from .thresholds import Limits, Thresholds
+
+BETTER, WORSE, SAME, UNCLEAR, INCOMPARABLE = "better", "worse", "same", "unclear", "incomparable"
+SPEEDS = (("prefill", "prefill_tps", "prefill_tokens"), ("decode", "gen_tps", "gen_tokens"))
+DRIFT_P = 0.01
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One statement: the difference of B from A in ``unit``, positive where B is better."""
+
+    metric: str
+    unit: str
+    interval: Interval
+    verdict: str
+    margin: float
+    a: float | None = None
+    b: float | None = None
+
+    def sentence(self) -> str:
+        """For people."""
+        i, unit = self.interval, self.unit
+        if not math.isfinite(i.low):
+            return f"{self.metric}: {i.estimate:+.2f} {unit}, spread unknown"
+        said = f"same within {self.margin:g} {unit}" if self.verdict == SAME else self.verdict
+        return f"{self.metric}: {said} ({i.estimate:+.2f} {unit}, interval {i.low:+.2f} to {i.high:+.2f})"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What ``compare`` found. ``depths`` holds (depth, metric, ratio) of speed comparisons."""
+
+    a: str
+    b: str
+    kind: str
+    verdict: str
+    findings: tuple[Finding, ...] = ()
+    design: str = ""
+    notes: tuple[str, ...] = ()
+    depths: tuple[tuple[int, str, float], ...] = ()
+    fails: tuple[str, ...] = ()
+
+    @property
+    def passes(self) -> bool:
+        """Whether a gate lets it through."""
+        return not self.fails
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "a": self.a, "b": self.b, "kind": self.kind, "verdict": self.verdict, "design": self.design,
+            "passes": self.passes, "fails": list(self.fails), "notes": list(self.notes),
+            "findings": [
+                {
+                    "metric": f.metric, "unit": f.unit, "verdict": f.verdict, "estimate": f.interval.estimate,
+                    "low": _finite(f.interval.low), "high": _finite(f.interval.high), "n": f.interval.n,
+                    "method": f.interval.method, "p": f.interval.p, "detectable": f.interval.detectable,
+                    "margin": f.margin, "a": f.a, "b": f.b,
+                }
+                for f in self.findings
+            ],
+        }  # fmt: skip
+
+
+@dataclass
+class _Draft:
+    """Findings in the making."""
+
+    limits: Limits
+    confidence: float
+    notes: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    def add(self, metric: str, unit: str, i: Interval, floor: float, a: float | None, b: float | None) -> None:
+        self.findings.append(Finding(metric, unit, i, judge(i, self.limits.margin, floor), self.limits.margin, a, b))
+
+
+def compare(a: Measured, b: Measured, thresholds: Thresholds | None = None) -> Comparison:
+    """Judge B against A."""
+    thresholds = thresholds or Thresholds()
+    obstacles = mismatches(a, b, thresholds.gate.differ)
+    if obstacles:
+        return _incomparable(a, b, obstacles)
+    compare_kind = {"bench": _speed, "eval": _graded, "vectors": _vectors}.get(a.run.kind)
+    if compare_kind is None:
+        return _incomparable(a, b, [f"runs of kind {a.run.kind} are not compared"])
+    return compare_kind(a, b, thresholds)
+
+
+def judge(i: Interval, margin: float, floor: float = 0.0) -> str:
+    """A verdict needs an interval on one side of zero (of ``floor``) and a difference that matters; "same" needs the
+    whole interval within the margin."""
+    if -margin <= i.low and i.high <= margin:
+        return SAME
+    if abs(i.estimate) >= margin:
+        if i.low > floor:
+            return BETTER
+        if i.high < -floor:
+            return WORSE
+    return UNCLEAR
+
+
+def overall(verdicts: Sequence[str]) -> str:
+    """One word for several: anything worse is worse."""
+    for verdict in (WORSE, BETTER, UNCLEAR):
+        if verdict in verdicts:
+            return verdict
+    return SAME
+
+
+def mismatches(a: Measured, b: Measured, differ: Sequence[str] = ()) -> list[str]:
+    """Why A and B cannot be compared, in words. What one of them does not tell is no mismatch, only a note."""
+    if a.run.kind != b.run.kind:
+        return [f"{a.name} is a {a.run.kind} run, {b.name} a {b.run.kind} run"]
+    found = [f"{one.name} is {one.run.status}" for one in (a, b) if one.run.status != "complete"]
+    found += [f"{one.name} has no rows" for one in (a, b) if not one.rows]
+    for name, keys in _IDENTITY.items():
+        if name in differ:
+            continue
+        one, other = a.run.fact(*keys), b.run.fact(*keys)
+        if one is not None and other is not None and one != other:
+            found.append(f"different {name}: {_short(one)} and {_short(other)}")
+    return found
+
+
+_IDENTITY = {
+    "model": ("model", "sha256"),
+    "prompt": ("prompt_sha256",),
+    "numerics": ("numerics",),
+}
+
+
+def _unknown(a: Measured, b: Measured) -> list[str]:
+    names = [n for n, keys in _IDENTITY.items() if a.run.fact(*keys) is None or b.run.fact(*keys) is None]
+    return [f"nothing proves that both used the same {', '.join(names)}"] if names else []
+
+
+# --- speed
+
+
+def _speed(a: Measured, b: Measured, thresholds: Thresholds) -> Comparison:
+    draft = _Draft(thresholds.speed, thresholds.gate.confidence, _unknown(a, b))
+    pairs = [(name, *_common(a.rows, b.rows, column, work)) for name, column, work in SPEEDS]
+    pairs = [(name, one, other) for name, one, other in pairs if one]
+    if not pairs:
+        return _incomparable(a, b, ["no depth was measured with the same number of tokens in both"])
+    confidence = 1 - (1 - draft.confidence) / len(pairs)
+    in_turn = a.run.fact("arms", "group") is not None and a.run.fact("arms", "group") == b.run.fact("arms", "group")
+    design, depths = "", []
+    for name, one, other in pairs:
+        interval, design, floor = _speed_interval(one, other, in_turn, confidence, draft.limits)
+        means = [float(np.exp(np.mean([_log_mean(v.values()) for v in side.values()]))) for side in (one, other)]
+        draft.add(name, "%", _per_cent(interval), floor, *means)
+        depths += [(d, name, math.exp(_log_mean(other[d].values()) - _log_mean(one[d].values()))) for d in one]
+    draft.notes += _speed_notes(a, b, pairs, design, draft.limits)
+    return _conclude(a, b, draft, thresholds, design, tuple(depths))
+
+
+Cells = dict[int, dict[int, float]]
+"""Speeds by depth and repetition."""
+
+
+def _common(rows_a: list[dict[str, Any]], rows_b: list[dict[str, Any]], column: str, work: str) -> tuple[Cells, Cells]:
+    """Speeds at the depths that both measured with the same amount of work."""
+    one, other = _cells(rows_a, column, work), _cells(rows_b, column, work)
+    depths = [d for d in sorted(one.keys() & other.keys()) if one[d][0] == other[d][0]]
+    return {d: one[d][1] for d in depths}, {d: other[d][1] for d in depths}
+
+
+def _cells(rows: list[dict[str, Any]], column: str, work: str) -> dict[int, tuple[Any, dict[int, float]]]:
+    found: dict[int, tuple[Any, dict[int, float]]] = {}
+    for row in rows:
+        value = row.get(column)
+        if isinstance(value, (int, float)) and value > 0:
+            entry = found.setdefault(int(row["ctx_tokens"]), (row.get(work), {}))
+            entry[1][int(row.get("rep") or 0)] = float(value)
+    return found
+
+
+def _speed_interval(
+    one: Cells, other: Cells, in_turn: bool, confidence: float, limits: Limits
+) -> tuple[Interval, str, float]:
+    """Log ratio of B to A, how it was found, and the floor a verdict needs (per cent)."""
+    depths = list(one)
+    reps_a, reps_b = _reps(one), _reps(other)
+    if in_turn and len(reps_a) > 1:
+        ratios = _matrix(other, depths, reps_a) - _matrix(one, depths, reps_a)
+        return stats.rounds_interval(ratios, confidence), "in turn", 0.0
+    if min(len(reps_a), len(reps_b)) > 1:
+        base = np.array([_log_mean(one[d].values()) for d in depths])
+        means = [_centres(_matrix(side, depths, reps) - base) for side, reps in ((one, reps_a), (other, reps_b))]
+        return stats.welch_interval(means[0], means[1], confidence), "separate", limits.separate
+    ratios = np.array([_log_mean(other[d].values()) - _log_mean(one[d].values()) for d in depths])
+    return stats.series_interval(ratios, confidence), "single", limits.single
+
+
+def _reps(cells: Cells) -> list[int]:
+    return sorted({rep for values in cells.values() for rep in values})
+
+
+def _matrix(cells: Cells, depths: list[int], reps: list[int]) -> np.ndarray:
+    """Log speeds (rounds, depths), NaN where one is missing."""
+    return np.array([[math.log(cells[d][rep]) if rep in cells[d] else math.nan for d in depths] for rep in reps])
+
+
+def _centres(rows: np.ndarray) -> np.ndarray:
+    return np.array([stats.centre(row[np.isfinite(row)]) for row in rows])
+
+
+def _log_mean(values: Any) -> float:
+    return float(np.mean([math.log(value) for value in values]))
+
+
+def _per_cent(i: Interval) -> Interval:
+    def change(x: float) -> float:
+        return math.expm1(min(x, 700.0)) * 100
+
+    detectable = None if i.detectable is None else change(i.detectable)
+    return Interval(change(i.estimate), change(i.low), change(i.high), i.n, i.method, i.p, detectable)
+
+
+def _speed_notes(
+    a: Measured, b: Measured, pairs: list[tuple[str, Cells, Cells]], design: str, limits: Limits
+) -> list[str]:
+    notes = []
+    if design == "separate":
+        notes.append(f"not measured in turn: differences up to {limits.separate:g} % may be drift between the runs")
+    if design == "single":
+        notes.append(
+            f"one walk each: the spread between runs is unknown; differences up to {limits.single:g} % say nothing"
+        )
+    for side in (a, b):
+        for name, column, _ in SPEEDS:
+            p, change = _drift(side.rows, column)
+            if p < DRIFT_P:
+                notes.append(f"{side.name}: {name} drifted {change:+.1f} % from first to second half (p = {p:.2g})")
+    digests = [{row["ctx_tokens"]: row.get("gen_digest") for row in side.rows} for side in (a, b)]
+    common = [d for d in digests[0] if digests[0][d] and digests[1].get(d)]
+    unlike = sum(digests[0][d] != digests[1][d] for d in common)
+    if unlike:
+        notes.append(f"other tokens were decoded at {unlike} of {len(common)} depths: decode did not do the same work")
+    left = sorted({r["ctx_tokens"] for side in (a, b) for r in side.rows} - set(pairs[0][1]))
+    if left:
+        notes.append(f"{len(left)} depth(s) left out: not in both, or with other intervals")
+    return notes
+
+
+def _drift(rows: list[dict[str, Any]], column: str) -> tuple[float, float]:
+    """Sign test for a trend of speeds in time, each against its depth's mean; and the change of the halves in %."""
+    cells = _cells(rows, column, "")
+    if len({rep for _, values in cells.values() for rep in values}) < 2:
+        return 1.0, 0.0  # one walk: depth and time are the same
+    ordered = sorted(rows, key=lambda row: (int(row.get("rep") or 0), row.get("at") or row["ctx_tokens"]))
+    series = []
+    for row in ordered:
+        value = row.get(column)
+        if isinstance(value, (int, float)) and value > 0:
+            series.append(math.log(value) - _log_mean(cells[int(row["ctx_tokens"])][1].values()))
+    half = len(series) // 2
+    return stats.drift(series), 100 * math.expm1(float(np.mean(series[half:]) - np.mean(series[:half])))
+
+
+# --- graded runs and vectors
+
+
+def _graded(a: Measured, b: Measured, thresholds: Thresholds) -> Comparison:
+    draft = _Draft(thresholds.graded, thresholds.gate.confidence, _unknown(a, b))
+    one, other = _scores(a.rows), _scores(b.rows)
+    common = sorted(one.keys() & other.keys())
+    if len(common) < 2:
+        return _incomparable(a, b, ["fewer than two questions were put to both"])
+    scores = [np.array([np.mean(side[q]) for q in common]) for side in (one, other)]
+    interval = stats.graded_interval(scores[0], scores[1], draft.confidence).scaled(100)
+    draft.add("score", "points", interval, 0.0, 100 * float(scores[0].mean()), 100 * float(scores[1].mean()))
+    gained, lost = (int(np.count_nonzero(s)) for s in (scores[1] > scores[0], scores[1] < scores[0]))
+    draft.notes.append(f"{len(common)} questions: {gained} only B got (or got more often), {lost} only A")
+    left = len(one.keys() ^ other.keys())
+    if left:
+        draft.notes.append(f"{left} question(s) left out: not put to both")
+    return _conclude(a, b, draft, thresholds, "paired by question")
+
+
+def _scores(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """Scores of all epochs by question; a row without a score (an error) counts as 0, never as absent."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        score = row.get("score")
+        found.setdefault(str(row.get("id")), []).append(float(score) if isinstance(score, (int, float)) else 0.0)
+    return found
+
+
+def _vectors(a: Measured, b: Measured, thresholds: Thresholds) -> Comparison:
+    draft = _Draft(thresholds.vectors, thresholds.gate.confidence, _unknown(a, b))
+    one, other = ({str(r.get("id")): r for r in side.rows if _has_nll(r)} for side in (a, b))
+    common = [i for i in one if i in other and one[i]["tokens"] == other[i]["tokens"]]
+    if len(common) < 2:
+        return _incomparable(a, b, ["fewer than two vectors of equal length have an NLL in both"])
+    tokens = np.array([one[i]["tokens"] for i in common], np.float64)
+    nll = [np.array([side[i]["nll"] for i in common], np.float64) for side in (one, other)]
+    interval = stats.weighted_interval(nll[0] - nll[1], tokens, draft.confidence)
+    ppl = [float(np.exp(values.sum() / tokens.sum())) for values in nll]
+    draft.add("perplexity (lower is better)", "%", _per_cent(interval), 0.0, *ppl)
+    draft.notes.append(
+        f"{len(common)} vectors, {int(tokens.sum())} tokens; mean NLL differs by {interval.estimate:+.5f}"
+    )
+    return _conclude(a, b, draft, thresholds, "paired by text")
+
+
+def _has_nll(row: dict[str, Any]) -> bool:
+    return (
+        isinstance(row.get("nll"), (int, float)) and isinstance(row.get("tokens"), (int, float)) and row["tokens"] > 0
+    )
+
+
+# --- the end
+
+
+def _conclude(
+    a: Measured,
+    b: Measured,
+    draft: _Draft,
+    thresholds: Thresholds,
+    design: str,
+    depths: tuple[tuple[int, str, float], ...] = (),
+) -> Comparison:
+    fails = [
+        f"{f.metric} is worse by {-f.interval.estimate:.2f} {f.unit} (limit {draft.limits.fail:g})"
+        for f in draft.findings
+        if f.verdict == WORSE and -f.interval.estimate >= draft.limits.fail
+    ]
+    if thresholds.gate.unclear == "fail":
+        fails += [f"{f.metric} is unclear" for f in draft.findings if f.verdict == UNCLEAR]
+    verdict = overall([f.verdict for f in draft.findings])
+    return Comparison(
+        a.name, b.name, a.run.kind, verdict, tuple(draft.findings), design, tuple(draft.notes), depths, tuple(fails)
+    )
+
+
+def _incomparable(a: Measured, b: Measured, why: list[str]) -> Comparison:
+    return Comparison(a.name, b.name, a.run.kind, INCOMPARABLE, notes=tuple(why), fails=tuple(why))
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text[:12] if len(text) == 64 else text
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

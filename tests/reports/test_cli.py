@@ -1,0 +1,227 @@
+"""ds4-report from the command line: what it prints, what it refuses, how it ends."""
+
+import io
+import json
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+from reports.cli import COMMANDS, main
+from reports.store import Store
+from speed_bench.plot import plot
+
+from . import published
+from .simulate import arms
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """The user's store, with two runs measured in turn."""
+    monkeypatch.setenv("DS4_DATA_DIR", str(tmp_path / "data"))
+    with Store.open() as store:
+        for measured, name in zip(arms(1, slower=0.08, noise=0.01), ("before", "after"), strict=True):
+            store.add("bench", measured.run.facts | {"created": "2026-11-21T10:00:00Z"}, measured.rows, label=name)
+        yield store
+
+
+@pytest.fixture
+def csvs(tmp_path):
+    paths = [tmp_path / "m2_ultra.csv", tmp_path / "m4_max.csv"]
+    paths[0].write_bytes(published.m2_ultra())
+    paths[1].write_bytes(published.m4_max())
+    return [str(path) for path in paths]
+
+
+def call(capsys, *argv) -> tuple[int, str, str]:
+    code = main([str(arg) for arg in argv])
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") <= 1
+    return code, captured.out, captured.err
+
+
+# --- ds4's published files
+
+
+def test_published_files_import_as_they_are(store, csvs, capsys):
+    code, out, err = call(capsys, "import", *csvs, "--tag", "published")
+    assert (code, err) == (0, "")
+    assert out == "run 3: m2_ultra, 32 rows\nrun 4: m4_max, 32 rows\n"
+    for name, column in (("m2_ultra", 1), ("m4_max", 3)):
+        run = store.find(name)
+        assert run.facts["kvcache_check"] == {"rows": 32, "flash": 32} and run.tags == ("published",)
+        rows = {row["ctx_tokens"]: row for row in store.rows(run.id)}
+        for known in published.ROWS:
+            row = rows[known[0]]
+            assert (row["prefill_tps"], row["gen_tps"]) == (known[column], known[column + 1])
+            assert (row["kvcache_bytes"], row["prefill_tokens"], row["gen_tokens"]) == (known[5], 2048, 128)
+            assert isinstance(row["kvcache_bytes"], int)
+
+
+def test_importing_twice_keeps_one(store, csvs, capsys):
+    call(capsys, "import", csvs[0])
+    code, out, _ = call(capsys, "import", csvs[0])
+    assert (code, out) == (0, "run 3: m2_ultra, 32 rows (was there already)\n")
+    assert len(store.runs()) == 3
+
+
+def test_a_torn_kvcache_cell_is_noticed(store, tmp_path, capsys):
+    path = tmp_path / "torn.csv"
+    path.write_bytes(published.m2_ultra()[:-4])
+    code, out, err = call(capsys, "import", path)
+    assert code == 0 and "32 rows" in out
+    assert "fits Flash at 31 of 32 depths only" in err
+    other = tmp_path / "other.csv"
+    other.write_text(published.HEADER + "\n2048,2048,1,128,1,1000\n4096,2048,1,128,1,2000\n")
+    assert call(capsys, "import", other)[2] == "", "another model altogether is none of our business"
+
+
+def test_published_files_are_plotted(csvs, tmp_path):
+    (one,) = plot(csvs[:1], [tmp_path / "one.svg"])
+    (both,) = plot(csvs, [tmp_path / "both.svg"])
+    assert "decode, m4_max" in both.read_text() and one.stat().st_size > 5000
+
+
+def test_files_are_compared_without_a_store(csvs, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("DS4_DATA_DIR", str(tmp_path / "none"))
+    code, out, _ = call(capsys, "compare", *csvs)
+    assert code == 3 and "B = m4_max against A = m2_ultra: worse" in out
+    assert "decode" in out and "better" in out and "one walk each" in out
+    code, out, _ = call(capsys, "compare", *csvs, "--json", "--fail-on", 50)
+    found = json.loads(out)
+    assert code == 0 and [f["verdict"] for f in found["findings"]] == ["worse", "better"]
+    # tools.md 1.7: medians 245.31 / 321.02 and 24.41 / 21.79
+    assert found["findings"][0]["estimate"] == pytest.approx(-23, abs=2)
+    assert found["findings"][1]["estimate"] == pytest.approx(12.4, abs=1)
+    assert not (tmp_path / "none").exists()
+
+
+# --- the store from outside
+
+
+def test_listing_and_showing(store, capsys):
+    code, out, _ = call(capsys, "list")
+    assert code == 0 and out.index("after") < out.index("before") and "2026-11-21 10:00:00" in out
+    assert [run["id"] for run in json.loads(call(capsys, "list", "--json")[1])] == [2, 1]
+    code, out, _ = call(capsys, "show", "before")
+    assert code == 0 and "prompt_sha256" in out and "prefill_tps" in out
+    shown = json.loads(call(capsys, "show", "1", "--json")[1])
+    assert shown["label"] == "before" and shown["rows"] == store.rows(1)
+    assert call(capsys, "list", "--tag", "none")[1:] == ("", f"ds4-report: no such runs in {store.path}\n")
+
+
+def test_tags_labels_and_removal(store, capsys):
+    assert call(capsys, "tag", "1", "base", "q2")[1] == "run 1: base q2\n"
+    assert call(capsys, "tag", "base", "q2", "--remove", "--label", "old one")[1] == "run 1: base\n"
+    assert store.run(1).label == "old one"
+    assert call(capsys, "rm", "base", "1", "after")[:2] == (0, "removed run 1, run 2\n")
+    assert store.runs() == []
+
+
+def test_labels_cannot_command_the_terminal(store, capsys):
+    store.rename(1, "\x1b[31mred\n\x07")
+    for argv in (("list",), ("show", "1"), ("compare", "1", "2")):
+        out = call(capsys, *argv)[1]
+        assert "\x1b" not in out and "\x07" not in out and "\\x1b[31mred" in out
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".json", ".jsonl", ".parquet"])
+def test_exports_can_be_read_again(store, suffix, tmp_path, capsys):
+    path = tmp_path / f"all{suffix}"
+    assert call(capsys, "export", "before", "2", "-o", path)[:2] == (0, f"{path}: 80 lines\n")
+    read = {
+        ".csv": pd.read_csv, ".json": pd.read_json, ".parquet": pd.read_parquet,
+        ".jsonl": lambda p: pd.read_json(p, lines=True),
+    }[suffix]  # fmt: skip
+    table = read(path)
+    assert list(table["run_label"].unique()) == ["before", "after"]
+    assert table["prefill_tps"].tolist() == pytest.approx([row["prefill_tps"] for i in (1, 2) for row in store.rows(i)])
+    assert set(table["run_model_sha256"]) == {"a" * 64}
+
+
+def test_lists_in_rows_survive_csv(store, tmp_path, capsys):
+    number = store.add("bench", {}, [{"ctx_tokens": 1, "steps_s": [0.5, 0.25]}])
+    path = tmp_path / "x.csv"
+    assert call(capsys, "export", number, "-o", path)[0] == 0
+    assert json.loads(pd.read_csv(path)["steps_s"][0]) == [0.5, 0.25]
+
+
+def test_parquet_without_pyarrow_is_one_line(store, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    code, _, err = call(capsys, "export", "1", "-o", tmp_path / "x.parquet")
+    assert code == 1 and "pip install 'ds4ref[parquet]'" in err and not (tmp_path / "x.parquet").exists()
+
+
+# --- comparing, as a gate
+
+
+def test_exit_codes_of_a_gate(store, tmp_path, capsys):
+    assert call(capsys, "compare", "before", "after")[0] == 3
+    assert call(capsys, "compare", "after", "before")[0] == 0
+    assert call(capsys, "compare", "before", "after", "--fail-on", "20")[0] == 0
+    limits = tmp_path / "gate.toml"
+    limits.write_text("[speed]\nfail = 30\n")
+    assert call(capsys, "compare", "before", "after", "--thresholds", limits)[0] == 0
+    other = store.add("bench", {"model": {"sha256": "f" * 64}}, store.rows(1))
+    code, out, _ = call(capsys, "compare", "before", other)
+    assert code == 4 and "incomparable" in out and "different model" in out
+    assert call(capsys, "compare", "before", other, "--differ", "model")[0] == 0
+
+
+def test_the_sound_and_the_unsound(store, capsys):
+    assert call(capsys, "check")[1] == f"{store.path}: sound, 2 run(s), 80 row(s)\n"
+    store._db.execute("UPDATE rows SET data = '{\"torn' WHERE run = 2 AND seq = 3")
+    code, _, err = call(capsys, "check")
+    assert code == 1 and "damaged: an entry is no JSON object" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        (["lst"], 2, "unknown command 'lst' (did you mean list?)"),
+        (["frobnicate"], 2, "unknown command 'frobnicate': list, show"),
+        (["--store", "x"], 2, "a command is needed"),
+        (["show"], 2, "1 name(s) needed, 0 given"),
+        (["compare", "1", "2", "3"], 2, "unexpected argument: 3"),
+        (["compare", "1", "77"], 1, "has no run 77"),
+        (["compare", "1", "absent.csv"], 1, "absent.csv: No such file"),
+        (["list", "--kind", "speed"], 2, "invalid value for --kind"),
+        (["list", "--store", "/nowhere/at/all"], 1, "no run store at /nowhere/at/all"),
+        (["tag", "1"], 2, "at least one tag"),
+        (["export", "1"], 2, "export needs -o FILE"),
+        (["export", "1", "-o", "x.xlsx"], 2, "must end in .csv, .json"),
+        (["export", "1", "-o", "/nowhere/x.csv"], 1, "cannot write /nowhere/x.csv"),
+        (["import", "absent.csv"], 1, "absent.csv: No such file"),
+        (["import", "a.csv", "b.csv", "--label", "x"], 2, "--label names one file"),
+        (["compare", "1", "2", "--thresholds", "absent.toml"], 1, "absent.toml"),
+        (["build", "1", "-o", "x.pdf"], 2, "must end in .html"),
+    ],
+)
+def test_mistakes_are_one_line(store, capsys, argv, code, message):
+    found, out, err = call(capsys, *argv)
+    assert (found, out) == (code, "") and message in err and err.startswith("ds4-report: ")
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help(command, capsys):
+    code, out, err = call(capsys, *([command] if command else []), "--help")
+    assert (code, err) == (0, "") and out.startswith("usage: ds4-report")
+    assert all(len(line) <= 120 for line in out.splitlines())
+
+
+def test_help_loads_nothing_heavy():
+    code = (
+        "import sys, reports.cli as m\nassert m.main(['--help']) == 0\n"
+        "heavy = {'numpy', 'scipy', 'pandas', 'matplotlib', 'jinja2', 'numba'} & set(sys.modules)\n"
+        "print('heavy:', sorted(heavy), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "heavy: []\n"
+
+
+def test_a_pipe_gets_whole_lines(store, capsys, monkeypatch):
+    store.rename(1, "x" * 120)
+    monkeypatch.setattr(sys, "stdout", stream := io.StringIO())
+    assert main(["list"]) == 0
+    assert "x" * 120 in stream.getvalue()

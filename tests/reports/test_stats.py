@@ -1,0 +1,171 @@
+"""Intervals cover what they claim to, and agree with scipy and with published examples."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from reports import stats
+
+
+def covered(make, interval, truth, trials=400, seed=1):
+    rng = np.random.default_rng(seed)
+    found = [interval(*make(rng)) for _ in range(trials)]
+    return np.mean([i.low <= truth <= i.high for i in found])
+
+
+def test_small_samples_get_students_t():
+    d = np.array([0.1, -0.2, 0.4, 0.3, 0.15])
+    i = stats.mean_interval(d)
+    low, high = scipy_stats.t.interval(0.95, 4, d.mean(), scipy_stats.sem(d))
+    assert (i.estimate, i.low, i.high) == pytest.approx((d.mean(), low, high))
+    assert i.p == pytest.approx(scipy_stats.ttest_1samp(d, 0).pvalue)
+
+
+def test_large_samples_get_bca_which_follows_skewness():
+    d = np.random.default_rng(0).exponential(size=60)
+    i = stats.mean_interval(d)
+    assert i.method.startswith("BCa") and i == stats.mean_interval(d), "seeded"
+    assert i.high - i.estimate > 1.1 * (i.estimate - i.low)
+
+
+@pytest.mark.parametrize("n", [4, 8, 19, 25, 60])
+def test_the_mean_is_covered(n):
+    share = covered(lambda rng: (rng.normal(0.3, 1, n),), stats.mean_interval, 0.3)
+    assert 0.92 <= share <= 0.98
+
+
+def test_rounds_are_the_independent_values():
+    """Errors common to all depths of a round must widen the interval: forty cells are not forty values."""
+
+    def make(rng):
+        return (rng.normal(0, 0.02, (5, 1)) + rng.normal(0, 0.001, (5, 8)),)
+
+    assert covered(make, stats.rounds_interval, 0.0) >= 0.93
+
+
+def test_a_disturbed_cell_costs_little():
+    ratios = np.random.default_rng(3).normal(0, 0.005, (5, 8))
+    ratios[2, 3] = -0.7
+    assert abs(stats.rounds_interval(ratios).estimate) < 0.01
+    ratios[4, :4] = math.nan
+    assert abs(stats.rounds_interval(ratios).estimate) < 0.01
+
+
+def test_welch_is_scipys():
+    a, b = [1.0, 1.2, 0.9, 1.4], [1.6, 1.5, 2.1, 1.9, 1.7]
+    i = stats.welch_interval(a, b)
+    done = scipy_stats.ttest_ind(b, a, equal_var=False)
+    low, high = done.confidence_interval(0.95)
+    assert (i.low, i.high, i.p) == pytest.approx((low, high, done.pvalue))
+
+
+def test_neighbouring_rows_are_not_independent():
+    def make(rng):
+        noise = rng.normal(0, 1, 82)
+        return (np.array([noise[i : i + 3].sum() for i in range(32)]),)
+
+    def naive(values):
+        low, high = scipy_stats.t.interval(0.95, len(values) - 1, values.mean(), scipy_stats.sem(values))
+        return stats.Interval(values.mean(), low, high, len(values), "")
+
+    assert covered(make, naive, 0.0) < 0.82
+    assert covered(make, stats.series_interval, 0.0) >= 0.88
+    assert covered(lambda rng: (rng.normal(0, 1, 32),), stats.series_interval, 0.0) >= 0.93
+    assert covered(lambda rng: (rng.normal(0, 1, 7),), stats.series_interval, 0.0) >= 0.93
+
+
+def test_a_difference_that_grows_with_depth_is_no_noise():
+    i = stats.series_interval(np.linspace(0.05, 0.25, 12) + np.random.default_rng(1).normal(0, 0.01, 12))
+    assert 0.13 < i.low < 0.15 < i.high < 0.17
+
+
+def test_what_cannot_be_known_is_not_claimed():
+    for i in (stats.mean_interval([1.0]), stats.series_interval([1, 2, 3]), stats.welch_interval([1], [2, 3])):
+        assert (i.low, i.high) == (-math.inf, math.inf) and i.p is None
+    for i in (stats.mean_interval([2.0] * 30), stats.series_interval([2.0] * 30), stats.welch_interval([0, 0], [2, 2])):
+        assert (i.low, i.high, i.p) == (2.0, 2.0, 0.0)
+
+
+def test_mcnemar_is_the_exact_binomial():
+    a, b = np.array([1] * 59 + [1] * 6 + [0] * 16 + [0] * 80), np.array([1] * 59 + [0] * 6 + [1] * 16 + [0] * 80)
+    assert stats.mcnemar(a, b) == pytest.approx(scipy_stats.binomtest(6, 22).pvalue)
+    assert stats.mcnemar(a, a) == 1.0
+    i = stats.graded_interval(a, b)
+    assert i.estimate == pytest.approx(10 / 161) and i.low > 0 and i.method.startswith("paired BCa")
+    assert stats.graded_interval(b, a).high == pytest.approx(-i.low, abs=0.004)
+
+
+def test_few_changes_give_agresti_and_mins_interval():
+    """Agresti and Min (2005), section 2: Wald on cells increased by one half."""
+    n, gained, lost = 92, 5, 2
+    a = np.array([0] * gained + [1] * lost + [1] * (n - gained - lost))
+    b = np.array([1] * gained + [0] * lost + [1] * (n - gained - lost))
+    i = stats.graded_interval(a, b)
+    d = (gained - lost) / (n + 2)
+    half = 1.959964 / (n + 2) * math.sqrt(gained + lost + 1 - (gained - lost) ** 2 / (n + 2))
+    assert (i.low, i.high) == pytest.approx((d - half, d + half), abs=1e-6)
+    same = stats.graded_interval(a, a)
+    assert same.low < -0.01 < 0.01 < same.high and same.p == 1.0, "no change among 92 does not prove equality"
+
+
+@pytest.mark.parametrize(("n", "p"), [(92, 0.03), (92, 0.2), (300, 0.1)])
+def test_graded_differences_are_covered(n, p):
+    def make(rng):
+        flips = rng.random(n) < p
+        a = (rng.random(n) < 0.7).astype(float)
+        return a, np.where(flips, rng.random(n) < 0.7, a)
+
+    assert covered(make, stats.graded_interval, 0.0, trials=200) >= 0.93
+
+
+def test_scores_between_right_and_wrong_use_a_permutation():
+    rng = np.random.default_rng(5)
+    a = rng.integers(0, 4, 60) / 3
+    assert stats.graded_interval(a, np.minimum(1, a + (rng.random(60) < 0.4) / 3)).p < 0.01
+    assert stats.sign_flip([0.5, -0.5, 0.25, -0.25, 0.0]) > 0.5
+    assert stats.sign_flip(np.zeros(9)) == 1.0
+
+
+@pytest.mark.parametrize("n", [8, 40])
+def test_nll_per_token_is_clustered_by_text(n):
+    def make(rng):
+        tokens = rng.integers(20, 200, n)
+        return tokens * rng.normal(0.01, 0.02, n) + rng.normal(0, 0.01, n), tokens
+
+    assert covered(make, stats.weighted_interval, 0.01, trials=300) >= 0.91
+    assert stats.weighted_interval([1.0] * 8, [10] * 8).estimate == pytest.approx(0.1)
+
+
+def test_wilson_is_scipys():
+    i = stats.wilson(74, 92)
+    low, high = scipy_stats.binomtest(74, 92).proportion_ci(method="wilson")
+    assert (i.low, i.high) == pytest.approx((low, high))
+    assert 0.71 < i.low < 0.72 and 0.87 < i.high < 0.88  # tools.md 10.3: 80 % of 92
+    assert (stats.wilson(0, 10).low, stats.wilson(10, 10).high) == pytest.approx((0.0, 1.0))
+
+
+def test_drift_is_found_and_not_imagined():
+    rng = np.random.default_rng(2)
+    falling = np.linspace(0, -0.05, 40) + rng.normal(0, 0.01, 40)
+    assert stats.drift(falling) < 0.001
+    flat = [stats.drift(rng.normal(0, 1, 40)) < 0.05 for _ in range(400)]
+    assert np.mean(flat) <= 0.06
+    assert stats.drift([1.0] * 10) == stats.drift([]) == 1.0
+
+
+def test_the_stated_detectable_difference_is_found_four_times_in_five():
+    rng = np.random.default_rng(4)
+    error = 1.0
+    size = stats._detectable(error / math.sqrt(5), 4, 0.95)
+    found = [stats.mean_interval(rng.normal(size, error, 5)).low > 0 for _ in range(2000)]
+    assert 0.76 <= np.mean(found) <= 0.88
+
+
+def test_bands_of_medians():
+    assert stats.median_band([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0)
+    rng = np.random.default_rng(7)
+    bands = [stats.median_band(rng.exponential(size=15)) for _ in range(600)]
+    share = np.mean([low <= math.log(2) <= high for _, low, high in bands])
+    assert 0.94 <= share <= 0.99

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from . import iq2_xxs, q2_k, q4_k, q8_0
 from .float_rows import FLOAT
-from .gemm import Gemm, make_gemms
+from .gemm import GEMMS, Gemm, gemm_rows
 from .quantize import quantize_a8, quantize_q8k
 from .row_kernel import RowKernel
 from .tiers import TIER, TierError
@@ -26,9 +26,6 @@ if TIER == "A":
     KERNELS.update(((module.__name__.rpartition(".")[2].upper(), "float"), module.FLOAT) for module in _FAST_FLOAT)
 
 
-GEMMS: dict[tuple[str, str], Gemm] = make_gemms(KERNELS)
-
-
 def kernel(fmt: str, act: str) -> RowKernel:
     """The row kernel for weights in ``fmt`` and activation treatment ``act`` (float, a8, q8k). Raises ValueError."""
     try:
@@ -38,12 +35,6 @@ def kernel(fmt: str, act: str) -> RowKernel:
         raise ValueError(f"no row kernel for {fmt} weights with {act} activations; there are: {known}") from None
 
 
-def gemm(fmt: str, act: str) -> Gemm:
-    """The product for many tokens, for the same pairs as ``kernel``. Raises ValueError."""
-    kernel(fmt, act)
-    return GEMMS[fmt, act]
-
-
 __all__ = [
     "GEMMS",
     "KERNELS",
@@ -51,7 +42,7 @@ __all__ = [
     "Gemm",
     "RowKernel",
     "TierError",
-    "gemm",
+    "gemm_rows",
     "kernel",
     "quantize_a8",
     "quantize_q8k",

@@ -15,7 +15,7 @@ RECORD = CHUNK * TILE * 4
 
 
 @step(types.none, Int, Int, Int)
-def float_tile(k, weights, inputs, sums):
+def tile(k, weights, inputs, sums):
     """Add one chunk to the 16 sums (token-major) at ``sums``."""
     places = [[sums + 64 * (TILE * t + r) for t in range(TILE)] for r in range(TILE)]
     totals = [[k.load(F32x16, place) for place in row] for row in places]
@@ -39,7 +39,7 @@ def _decode(k, fmt: str, address: Val) -> Val:
     return k.load(F32x16, address)
 
 
-def spread(fmt: str):
+def _spread(fmt: str):
     """A step that decodes 128 numbers at ``source`` into row or token ``place`` of a record."""
     size = 4 if fmt == "F32" else 2
 
@@ -59,3 +59,5 @@ def clear_place(k, target, place):
 
 
 SIZES = {"F32": 4, "F16": 2, "BF16": 2}
+SPREAD = {fmt: _spread(fmt) for fmt in SIZES}
+spread_f32 = SPREAD["F32"]

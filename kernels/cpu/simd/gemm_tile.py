@@ -8,8 +8,8 @@ inputs:
 
 32-bit lane L of every slice belongs to scale group L (32 inputs) of the chunk, so a chunk costs 128 ``vpdpbusd`` and
 then one conversion, one product of the two scales and one multiply-add a row and token. The offsets take out what the
-decoders add to make weights unsigned. Formats with mins append one or two vectors a row (-dmin m_j) and a token (sums of
-the inputs), multiplied in float.
+decoders add to make weights unsigned. Formats with mins append one or two vectors a row (-dmin m_j) and a token (sums
+of the inputs), multiplied in float.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from numba import types
 
 from . import x86
-from .vec import F32x4, F32x16, Float, I8x64, I32x16, Int, Val, step
+from .vec import F32x16, Float, I8x64, I32x16, Int, Val, step
 
 TILE = 4
 SLICES = 8
@@ -79,29 +79,19 @@ def _interleave_add(a: Val, b: Val, width: int) -> Val:
     return a.shuffle(low, b) + a.shuffle(high, b)
 
 
-@step(types.none, Int, Int, Int, Int)
-def reduce_sums(k, sums, out, stride, add):
-    """Sum the lanes of the 16 vectors at ``sums``; four rows of token t go to ``out + t * stride``, added if ``add``."""
+@step(types.none, Int, Int, Int)
+def reduce_sums(k, sums, out, stride):
+    """Sum the lanes of the 16 vectors at ``sums``; the four rows of token t go to ``out + t * stride``."""
     vectors = [k.load(F32x16, sums + 64 * i) for i in range(16)]
     width = 8
     while width:
         half = len(vectors) // 2
         vectors = [_interleave_add(vectors[i], vectors[i + half], width) for i in range(half)]
         width //= 2
-    adding = add.compare("!=", 0)
     for t in range(TILE):
-        four = vectors[0].shuffle(range(TILE * t, TILE * t + TILE))
-        place = out + stride * t
-        k.store(place, four + k.select(adding, k.load(F32x4, place), k.zero(F32x4)))
+        k.store(out + stride * t, vectors[0].shuffle(range(TILE * t, TILE * t + TILE)))
 
 
 @step(types.none, Int, Int)
 def copy_float(k, target, source):
     k.store(target, k.load(Float, source))
-
-
-@step(types.none, Int, Int, Int)
-def put_float(k, target, source, add):
-    """One float; added to what is there if ``add``."""
-    value = k.load(Float, source)
-    k.store(target, value + k.select(add.compare("!=", 0), k.load(Float, target), k.zero(Float)))

@@ -231,6 +231,11 @@ class Emit:
         function = cgutils.get_or_insert_function(self.builder.module, signature, name)
         return Val(self, self.builder.call(function, values))
 
+    def call_address(self, function: Val, *args: Val) -> None:
+        """Call a C function without result by its address."""
+        signature = ir.FunctionType(ir.VoidType(), [a.ir.type for a in args])
+        self.builder.call(self.builder.inttoptr(function.ir, signature.as_pointer()), [a.ir for a in args])
+
     # -- memory; no alignment is assumed
     def _pointer(self, address: Val, kind: ir.Type) -> ir.Value:
         return self.builder.inttoptr(address.ir, kind.as_pointer())

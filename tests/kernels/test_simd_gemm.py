@@ -1,0 +1,96 @@
+"""Products for many tokens against float64, and against the row kernels (not bit for bit: sums run in other orders).
+
+Tolerance: 3e-7 of max |w| sum |x|, as for the row kernels.
+"""
+
+import numpy as np
+import pytest
+
+from kernels.cpu.simd import GEMMS, KERNELS, TIER, gemm_rows
+from kernels.cpu.simd.gemm import address_of
+from kernels.formats import FORMATS
+
+from .simd_cases import random_rows, rounded, run
+
+needs_tiles = pytest.mark.skipif(TIER != "A", reason="the tiles belong to tier A")
+
+
+def product(gemm, raw, x, first=0, last=None):
+    """x (T, n) times rows first..last-1 of ``raw`` -> (T, rows), NaN where nothing may be written."""
+    (tokens, n), rows = x.shape, len(raw)
+    last = rows if last is None else last
+    sizes = gemm.panel_bytes(tokens, n), gemm.scratch_bytes(n)
+    panel, scratch = (np.full(size + 64, 0x5A, np.uint8) for size in sizes)
+    for token in range(tokens):
+        gemm.pack(x[token].ctypes.data, n, panel.ctypes.data, token)
+    out = np.full((tokens, rows + 3), np.nan, np.float32)
+    parts = address_of(gemm.decode_row), address_of(gemm.multiply), *gemm[3:]
+    addresses = panel.ctypes.data, tokens, out.ctypes.data, out.strides[0], scratch.ctypes.data
+    gemm_rows(*parts, raw.ctypes.data, first, last, raw.shape[1], n, *addresses)
+    for array, size in zip((panel, scratch), sizes, strict=True):
+        assert (array[size:] == 0x5A).all(), "written beyond the stated size"
+    assert np.isnan(out[:, rows:]).all()
+    return out[:, :rows]
+
+
+def inputs(tokens, n, rng):
+    return (rng.standard_normal((tokens, n)) * rng.choice([0.01, 1, 30], n)).astype(np.float32)
+
+
+SHAPES = [(1, 1, 1), (2, 2, 3), (3, 5, 7), (8, 4, 8), (16, 133, 5)]
+
+
+@needs_tiles
+@pytest.mark.parametrize("blocks, tokens, rows", SHAPES)
+@pytest.mark.parametrize("fmt, act", GEMMS)
+def test_product(fmt, act, blocks, tokens, rows):
+    rng = np.random.default_rng(blocks)
+    n = blocks * {1: 37, 32: 96, 256: 256}[FORMATS[fmt].block_elems]
+    raw, x = np.ascontiguousarray(random_rows(fmt, rows, n, rng)), inputs(tokens, n, rng)
+    weights = FORMATS[fmt].dequantize(raw).astype(np.float64)
+    exact_inputs = np.stack([rounded(act, row) for row in x])
+    out = product(GEMMS[fmt, act], raw, x)
+    bound = 3e-7 * np.abs(exact_inputs).sum(axis=1)[:, None] * np.abs(weights).max(axis=1) + 1e-37
+    error = np.abs(out - exact_inputs @ weights.T)
+    assert (error <= bound).all(), f"worst {np.max(error / bound):.2f} of the bound"
+    by_rows = np.stack([run(KERNELS[fmt, act], raw, row) for row in x])
+    assert (np.abs(out - by_rows) <= 2 * bound).all()
+
+
+@needs_tiles
+@pytest.mark.parametrize("fmt, act", GEMMS)
+def test_a_token_does_not_depend_on_the_others(fmt, act):
+    rng = np.random.default_rng(1)
+    raw, x = np.ascontiguousarray(random_rows(fmt, 6, 768, rng)), inputs(140, 768, rng)
+    together = product(GEMMS[fmt, act], raw, x)
+    for some in (slice(0, 1), slice(5, 8), slice(127, 130)):
+        assert (product(GEMMS[fmt, act], raw, np.ascontiguousarray(x[some])) == together[some]).all()
+
+
+@needs_tiles
+@pytest.mark.parametrize("fmt, act", GEMMS)
+def test_rows_in_parts(fmt, act):
+    rng = np.random.default_rng(2)
+    raw, x = np.ascontiguousarray(random_rows(fmt, 11, 512, rng)), inputs(6, 512, rng)
+    whole = product(GEMMS[fmt, act], raw, x)
+    part = product(GEMMS[fmt, act], raw, x, 3, 9)
+    assert np.isnan(part[:, [0, 1, 2, 9, 10]]).all()
+    assert (part[:, 3:9] == whole[:, 3:9]).all()
+
+
+@needs_tiles
+@pytest.mark.parametrize("fmt, act", [key for key in GEMMS if FORMATS[key[0]].block_elems > 1])
+def test_extreme_codes(fmt, act):
+    for codes in (0x00, 0x7F, 0x80, 0xFF):
+        raw = np.ascontiguousarray(random_rows(fmt, 4, 768, np.random.default_rng(codes), codes))
+        x = np.stack([np.ones(768), -np.ones(768), np.where(np.arange(768) % 2, 1, -1)]).astype(np.float32)
+        weights = FORMATS[fmt].dequantize(raw).astype(np.float64)
+        bound = 3e-7 * 768 * np.abs(weights).max(axis=1) + 1e-37
+        assert (np.abs(product(GEMMS[fmt, act], raw, x) - x @ weights.T) <= bound).all()
+
+
+def test_pairs():
+    """Tier A has tiles for every pair the model's tables allow; elsewhere the row kernels do the work."""
+    wanted = {("F32", "float"), ("F16", "float"), ("BF16", "float"), ("Q8_0", "a8"), ("Q8_0", "float")}
+    wanted |= {(fmt, act) for fmt in ("Q4_K", "Q2_K", "IQ2_XXS") for act in ("q8k", "float")}
+    assert set(GEMMS) == (wanted if TIER == "A" else set())

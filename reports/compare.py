@@ -25,7 +25,8 @@ from .sources import Measured
 from .stats import Interval
 from .thresholds import Limits, Thresholds
 
-BETTER, WORSE, SAME, UNCLEAR, INCOMPARABLE = "better", "worse", "same", "unclear", "incomparable"
+BETTER, WORSE, SAME, UNCLEAR = "better", "worse", "same", "unclear"
+MIXED, INCOMPARABLE = "mixed", "incomparable"
 SPEEDS = (("prefill", "prefill_tps", "prefill_tokens"), ("decode", "gen_tps", "gen_tokens"))
 DRIFT_P = 0.01
 
@@ -126,7 +127,9 @@ def judge(i: Interval, margin: float, floor: float = 0.0) -> str:
 
 
 def overall(verdicts: Sequence[str]) -> str:
-    """One word for several: anything worse is worse."""
+    """One word for several findings."""
+    if WORSE in verdicts and BETTER in verdicts:
+        return MIXED
     for verdict in (WORSE, BETTER, UNCLEAR):
         if verdict in verdicts:
             return verdict

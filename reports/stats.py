@@ -217,14 +217,11 @@ def drift(values: Sequence[float]) -> float:
     return float(stats.binomtest(ups, ups + downs, 0.5).pvalue) if ups + downs else 1.0
 
 
-def median_band(values: ArrayLike, confidence: float = 0.95) -> tuple[float, float, float]:
-    """Median and its interval: order statistics, exact whatever the distribution; below 6 values the range."""
-    d = np.sort(np.asarray(values, np.float64))
-    middle = float(np.median(d))
-    if len(d) < 6:
-        return middle, float(d[0]), float(d[-1])
-    k = max(0, int(stats.binom.ppf((1 - confidence) / 2, len(d), 0.5)) - 1)
-    return middle, float(d[k]), float(d[len(d) - 1 - k])
+def median_band(values: ArrayLike) -> tuple[float, float, float]:
+    """Median and quartiles; below five values median and range. It shows spread and proves nothing."""
+    d = np.asarray(values, np.float64)
+    low, high = (0.25, 0.75) if len(d) >= 5 else (0.0, 1.0)
+    return float(np.median(d)), float(np.quantile(d, low)), float(np.quantile(d, high))
 
 
 def _detectable(error: float, freedom: float, confidence: float) -> float:

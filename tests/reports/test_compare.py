@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ds4ref.errors import DataError
-from reports.compare import BETTER, INCOMPARABLE, SAME, UNCLEAR, WORSE, compare, judge, overall
+from reports.compare import BETTER, INCOMPARABLE, MIXED, SAME, UNCLEAR, WORSE, compare, judge, overall
 from reports.sources import Measured
 from reports.stats import Interval
 from reports.thresholds import Limits, Thresholds, read_thresholds
@@ -204,7 +204,8 @@ def test_judging_one_interval(values, floor, verdict):
 
 
 def test_one_word_for_several():
-    assert overall([BETTER, WORSE, SAME]) == WORSE
+    assert overall([BETTER, WORSE, SAME]) == MIXED
+    assert overall([UNCLEAR, WORSE, SAME]) == WORSE
     assert overall([BETTER, UNCLEAR]) == BETTER
     assert overall([SAME, UNCLEAR]) == UNCLEAR
     assert overall([SAME, SAME]) == SAME

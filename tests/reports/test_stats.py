@@ -163,9 +163,6 @@ def test_the_stated_detectable_difference_is_found_four_times_in_five():
     assert 0.76 <= np.mean(found) <= 0.88
 
 
-def test_bands_of_medians():
+def test_bands_show_the_middle_half():
     assert stats.median_band([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0)
-    rng = np.random.default_rng(7)
-    bands = [stats.median_band(rng.exponential(size=15)) for _ in range(600)]
-    share = np.mean([low <= math.log(2) <= high for _, low, high in bands])
-    assert 0.94 <= share <= 0.99
+    assert stats.median_band([1.0, 2.0, 3.0, 4.0, 100.0]) == (3.0, 2.0, 4.0)

@@ -1,0 +1,318 @@
+"""``ds4-report build``: runs to one HTML file that needs nothing else, and the same as Markdown.
+
+What a run does not say is left out, not invented. The first bench run is the baseline; every other one is compared
+with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ds4ref import __version__
+from ds4ref.cli.common import atomic_output, check_output
+from ds4ref.errors import DataError
+
+from . import figures, stats
+from .compare import Comparison, compare
+from .figures import Bar, Curve, Picture
+from .sources import Measured, model_name
+from .tables import printable
+from .thresholds import Thresholds
+
+SPEEDS = (("prefill", "prefill_tps"), ("decode", "gen_tps"))
+
+
+@dataclass
+class Report:
+    """Everything the templates show."""
+
+    title: str
+    headline: list[str] = field(default_factory=list)
+    pictures: dict[str, Picture] = field(default_factory=dict)
+    speeds: list[dict[str, Any]] = field(default_factory=list)
+    comparisons: list[Comparison] = field(default_factory=list)
+    vectors: list[dict[str, Any]] = field(default_factory=list)
+    graded: list[dict[str, Any]] = field(default_factory=list)
+    roofline: list[dict[str, Any]] = field(default_factory=list)
+    environments: list[dict[str, Any]] = field(default_factory=list)
+    commands: list[tuple[str, str]] = field(default_factory=list)
+    version: str = __version__
+
+
+def build_report(
+    runs: Sequence[Measured], output: str, title: str | None = None, thresholds: Thresholds | None = None
+) -> list[Path]:
+    """Write OUTPUT.html, OUTPUT.md and the Markdown's figure; the files written."""
+    path = Path(output)
+    twin, figure = path.with_suffix(".md"), path.with_suffix(".svg")
+    for file in (path, twin, figure):
+        check_output(str(file))
+    report = assemble(runs, title, thresholds or Thresholds())
+    curves = speed_curves(runs)
+    written = [path, twin]
+    if curves["decode"] and curves["prefill"]:
+        _write(figure, figures.standalone(curves["prefill"], curves["decode"]))
+        written.append(figure)
+    _write(path, render("report.html.j2", report).encode("utf-8", "replace"))
+    svg = figure.name if figure in written else None
+    _write(twin, render("report.md.j2", report, figure=svg).encode("utf-8", "replace"))
+    return written
+
+
+def assemble(runs: Sequence[Measured], title: str | None, thresholds: Thresholds) -> Report:
+    """All figures and tables of a report about ``runs``."""
+    bench = [m for m in runs if m.run.kind == "bench"]
+    report = Report(printable(title or _default_title(runs)))
+    _add_speed(report, bench, thresholds)
+    _add_roofline(report, bench)
+    for measured in runs:
+        if measured.run.kind == "vectors":
+            report.vectors.append(_vector_table(measured))
+        elif measured.run.kind == "eval":
+            report.graded.append(_graded_table(measured))
+    _add_pairs(report, [m for m in runs if m.run.kind == "vectors"], thresholds)
+    graded = [m for m in runs if m.run.kind == "eval"]
+    _add_pairs(report, graded, thresholds)
+    if graded:
+        entries = [(g["name"], 100 * g["score"], 100 * g["low"], 100 * g["high"]) for g in report.graded]
+        report.pictures["graded"] = figures.interval_picture("score with 95 % interval", entries, "%")
+    report.environments = [_environment(m) for m in runs]
+    report.commands = [(m.name, _command(m)) for m in runs if _command(m)]
+    report.headline += _headline(report)
+    if not report.headline:
+        raise DataError("nothing to report: no run has rows of a known kind")
+    return report
+
+
+def render(template: str, report: Report, **more: Any) -> str:
+    """A template of this package, filled."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    env = Environment(
+        loader=PackageLoader("reports"),
+        autoescape=template.endswith(".html.j2"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    env.filters |= {"tps": _tps, "count": lambda n: f"{n:,}", "cell": _markdown_cell, "sign": lambda x: f"{x:+.1f}"}
+    return env.get_template(template).render(r=report, **more)
+
+
+def speed_curves(bench: Sequence[Measured]) -> dict[str, list[Curve]]:
+    """Median and band at each depth, by metric. A band from an aggregated CSV is the one it states."""
+    found: dict[str, list[Curve]] = {name: [] for name, _ in SPEEDS}
+    for measured in bench:
+        if measured.run.kind != "bench":
+            continue
+        for name, column in SPEEDS:
+            by_depth: dict[int, list[float]] = {}
+            stated: dict[int, tuple[float, float]] = {}
+            for row in measured.rows:
+                if figures.finite(row.get(column)) and row[column] > 0:
+                    depth = int(row["ctx_tokens"])
+                    by_depth.setdefault(depth, []).append(float(row[column]))
+                    low, high = row.get(f"{column}_low"), row.get(f"{column}_high")
+                    if figures.finite(low) and figures.finite(high):
+                        stated[depth] = (float(low), float(high))  # type: ignore[arg-type]
+            points = []
+            for depth, values in sorted(by_depth.items()):
+                middle, low, high = stats.median_band(values)
+                points.append((depth, middle, *(stated.get(depth, (low, high)) if len(values) == 1 else (low, high))))
+            if points:
+                found[name].append(Curve(printable(measured.name), tuple(points)))
+    return found
+
+
+# --- parts
+
+
+def _add_speed(report: Report, bench: Sequence[Measured], thresholds: Thresholds) -> None:
+    curves = speed_curves(bench)
+    if curves["prefill"] and curves["decode"]:
+        report.pictures["speed"] = figures.speed_picture(curves["prefill"], curves["decode"])
+    for measured in bench:
+        by_metric = {
+            name: {p[0]: p for c in curves[name] if c.name == printable(measured.name) for p in c.points}
+            for name, _ in SPEEDS
+        }
+        depths = sorted({row["ctx_tokens"] for row in measured.rows})
+        reps = max((int(row.get("rep") or 0) + 1 for row in measured.rows), default=0)
+        stated = max((int(row.get("reps") or 1) for row in measured.rows), default=1)
+        table = [{"depth": d, **{name: by_metric[name].get(d) for name, _ in SPEEDS}} for d in _thin(depths, 12)]
+        report.speeds.append({"name": printable(measured.name), "rows": table, "reps": max(reps, stated),
+                              "model": printable(model_name(measured.run.facts) or "")})  # fmt: skip
+    _add_pairs(report, bench, thresholds)
+
+
+def _add_pairs(report: Report, runs: Sequence[Measured], thresholds: Thresholds) -> None:
+    for other in runs[1:]:
+        found = compare(runs[0], other, thresholds)
+        report.comparisons.append(found)
+        if found.depths:
+            metrics = list(dict.fromkeys(metric for _, metric, _ in found.depths))
+            curves = [(m, [(d, ratio) for d, metric, ratio in found.depths if metric == m]) for m in metrics]
+            key = f"ratio{len(report.comparisons)}"
+            name = f"{printable(found.b)} against {printable(found.a)}"
+            report.pictures[key] = figures.ratio_picture(name, curves, thresholds.speed.margin)
+
+
+def _add_roofline(report: Report, bench: Sequence[Measured]) -> None:
+    """Shares of the bound at the first and the last depth, median over repetitions."""
+    bars = []
+    for measured in bench:
+        peaks = measured.run.fact("peaks")
+        for metric in ("prefill", "decode"):
+            shares: dict[int, list[float]] = {}
+            binds: dict[int, str] = {}
+            for row in measured.rows:
+                share = row.get(f"{metric}_share")
+                if figures.finite(share):
+                    shares.setdefault(int(row["ctx_tokens"]), []).append(float(share))  # type: ignore[arg-type]
+                    binds[int(row["ctx_tokens"])] = str(row.get(f"{metric}_binds") or "")
+            for depth in dict.fromkeys([min(shares), max(shares)]) if shares else ():
+                share = stats.median_band(shares[depth])[0]
+                name = (
+                    f"{printable(measured.name)}, {metric} at {depth:,}" if len(bench) > 1 else f"{metric} at {depth:,}"
+                )
+                bars.append(Bar(name, share, f"bound by {binds[depth]}" if binds[depth] else ""))
+        if isinstance(peaks, dict):
+            report.roofline.append({"name": printable(measured.name), **peaks})
+    if bars:
+        report.pictures["roofline"] = figures.roofline_picture(bars)
+
+
+def _vector_table(measured: Measured) -> dict[str, Any]:
+    rows = [
+        {
+            "id": printable(str(row.get("id"))), "tokens": row.get("tokens"), "nll": row.get("nll"),
+            "top1": row.get("top1"), "max_abs": row.get("max_abs"), "verdict": printable(str(row.get("verdict") or "")),
+        }
+        for row in measured.rows
+    ]  # fmt: skip
+    passed = sum(row["verdict"] == "pass" for row in rows)
+    return {"name": printable(measured.name), "rows": rows, "passed": passed, "total": len(rows)}
+
+
+def _graded_table(measured: Measured) -> dict[str, Any]:
+    questions: dict[str, list[float]] = {}
+    groups: dict[str, set[str]] = {}
+    for row in measured.rows:
+        score = row.get("score")
+        name = str(row.get("id"))
+        questions.setdefault(name, []).append(float(score) if figures.finite(score) else 0.0)  # type: ignore[arg-type]
+        groups.setdefault(printable(str(row.get("group") or "all")), set()).add(name)
+    means = {name: sum(scores) / len(scores) for name, scores in questions.items()}
+    if not means:
+        raise DataError(f"{measured.name} has no questions")
+
+    def line(name: str, ids: Sequence[str]) -> dict[str, Any]:
+        i = stats.wilson(sum(means[q] for q in ids), len(ids))
+        return {"name": name, "n": len(ids), "score": i.estimate, "low": i.low, "high": i.high}
+
+    lines = [line(name, sorted(ids)) for name, ids in groups.items()] if len(groups) > 1 else []
+    return {**line(printable(measured.name), list(means)), "groups": lines}
+
+
+def _environment(measured: Measured) -> dict[str, Any]:
+    run = measured.run
+    machine = run.fact("machine") or {}
+    memory = machine.get("memory_bytes")
+    governor, huge = machine.get("governor"), machine.get("huge_pages")
+    cores = (
+        f"{machine.get('cores')} of {machine.get('cores_total')}"
+        if machine.get("cores_total")
+        else machine.get("cores")
+    )
+    versions = run.fact("versions") or {}
+    facts = {
+        "created": f"{run.created} (UTC)".replace("T", " ").replace("Z", ""),
+        "model": model_name(run.facts),
+        "model SHA-256": run.fact("model", "sha256"),
+        "prompt SHA-256": run.fact("prompt_sha256"),
+        "engine": run.fact("engine"),
+        "backend, numerics": ", ".join(str(v) for v in (run.fact("backend"), run.fact("numerics")) if v) or None,
+        "threads": run.fact("threads"),
+        "processor": machine.get("cpu"),
+        "cores": cores,
+        "memory": f"{memory / 2**30:.1f} GiB" if memory else None,
+        "clock governor": governor,
+        "huge pages": huge,
+        "system": machine.get("system"),
+        "load before": machine.get("load"),
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()) or None,
+        "commit": run.fact("commit"),
+        "seed": run.fact("seed"),
+        "source": run.fact("source", "file"),
+        "run": f"{run.id}, {run.uid[:12]}" if run.id else None,
+    }
+    shown = [(name, printable(str(value))) for name, value in facts.items() if value is not None]
+    return {"name": printable(measured.name), "facts": shown}
+
+
+def _command(measured: Measured) -> str:
+    import shlex
+
+    command = measured.run.fact("command")
+    return printable(shlex.join(map(str, command))) if isinstance(command, list) else ""
+
+
+def _headline(report: Report) -> list[str]:
+    """The few sentences one reads first."""
+    lines = []
+    for table in report.speeds:
+        said = []
+        for name, _ in SPEEDS:
+            known = [row for row in table["rows"] if row[name]]
+            if known:
+                first, last = known[0], known[-1]
+                text = f"{name} {_tps(first[name][1])} tokens/s at {first['depth']:,}"
+                if last is not first:
+                    change = 100 * (last[name][1] / first[name][1] - 1)
+                    text += f", {_tps(last[name][1])} at {last['depth']:,} ({change:+.0f} %)"
+                said.append(text)
+        if said:
+            lines.append(f"{table['name']}: {'; '.join(said)}.")
+    for found in report.comparisons:
+        reason = f" ({found.notes[0]})" if found.verdict == "incomparable" else ""
+        said = "; ".join(f.sentence() for f in found.findings) or found.verdict + printable(reason)
+        lines.append(f"{printable(found.b)} against {printable(found.a)}: {said}.")
+    for vectors in report.vectors:
+        lines.append(f"{vectors['name']}: {vectors['passed']} of {vectors['total']} vectors pass.")
+    for graded in report.graded:
+        lines.append(
+            f"{graded['name']}: {graded['score']:.1%} of {graded['n']} questions "
+            f"({graded['low']:.1%} to {graded['high']:.1%})."
+        )
+    return lines
+
+
+def _default_title(runs: Sequence[Measured]) -> str:
+    names = list(dict.fromkeys(m.name for m in runs))
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"Measured: {shown}"
+
+
+def _thin(depths: list[int], most: int) -> list[int]:
+    """Evenly, with the first and the last."""
+    if len(depths) <= most:
+        return depths
+    return [depths[round(i * (len(depths) - 1) / (most - 1))] for i in range(most)]
+
+
+def _tps(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _markdown_cell(value: Any) -> str:
+    text = str(value).replace("&", "&amp;").replace("<", "&lt;").replace("\\", "\\\\")
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _write(path: Path, data: bytes) -> None:
+    with atomic_output(str(path)) as out:
+        out.write(data)

@@ -1,0 +1,281 @@
+"""The plots of a report, as SVG that becomes part of the page: it follows the page's light or dark colours, and comes
+in two widths, so that text stays readable on a telephone.
+
+Same habits as ``speed_bench.plot``: axes from zero, direct labels, no frame, colours that colour-blind readers can tell
+apart (Okabe and Ito), and a line style for those who see none.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from speed_bench.plot import GRID, INK, STYLES, tick
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SERIES = ("#0072b2", "#c44601", "#00795a", "#8f4a78", "#806000", "#3d7fa8")
+PAPER = "#fdfdfc"
+WIDE, NARROW = (940, 340), (380, 560)
+
+# Colours of the drawing and the style sheet's names for them.
+_VARIABLES = {
+    **{colour: f"var(--series-{index})" for index, colour in enumerate(SERIES)},
+    INK.lower(): "var(--ink)",
+    GRID.lower(): "var(--grid)",
+    PAPER: "var(--paper)",
+    "#000000": "var(--ink)",
+}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One run's speeds: depth, value, and the band around it (equal to the value where nothing is known)."""
+
+    name: str
+    points: tuple[tuple[int, float, float, float], ...]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A share of a bound, 0 to 1 (or above, if the bound was wrong), and what binds."""
+
+    name: str
+    share: float
+    detail: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure in two widths, with the words for those who do not see it."""
+
+    wide: str
+    narrow: str
+    alt: str
+
+
+def speed_picture(prefill: Sequence[Curve], decode: Sequence[Curve]) -> Picture:
+    """Tokens per second against depth: two panels, one scale each."""
+
+    def draw(size: tuple[int, int], rows: int, columns: int) -> Figure:
+        figure, panels = _figure(size, rows, columns)
+        for axes, title, curves in zip(panels, ("prefill", "decode"), (prefill, decode), strict=True):
+            _panel(axes, f"{title}, tokens/s", curves)
+        return figure
+
+    names = ", ".join(curve.name for curve in decode)
+    return _picture(draw, f"Prefill and decode speed against context depth of {names}", "speed")
+
+
+def ratio_picture(name: str, curves: Sequence[tuple[str, Sequence[tuple[int, float]]]], margin: float) -> Picture:
+    """Speed of B over speed of A at each depth, in per cent of change, with the margin that counts as the same."""
+
+    def draw(size: tuple[int, int], rows: int, columns: int) -> Figure:
+        figure, (axes,) = _figure((size[0], 260), 1, 1)
+        axes.axhspan(-margin, margin, color=GRID, linewidth=0)
+        axes.axhline(0, color=INK, linewidth=0.8)
+        for index, (metric, points) in enumerate(curves):
+            values = [100 * (ratio - 1) for _, ratio in points]
+            _line(axes, [depth for depth, _ in points], values, index)
+            _end_label(axes, points[-1][0], values[-1], metric, index)
+        _context_axis(axes, max(depth for _, points in curves for depth, _ in points))
+        _title(axes, f"change of speed, %{f': {shorten(name, 70)}' if columns > 1 else ''}")
+        low, high = axes.get_ylim()
+        axes.set_ylim(min(low, -2 * margin), max(high, 2 * margin))
+        return figure
+
+    return _picture(draw, f"Change of speed against context depth: {name}", "ratio")
+
+
+def roofline_picture(bars: Sequence[Bar]) -> Picture:
+    """Shares of the bound as bars, largest possible at the right edge."""
+
+    def draw(size: tuple[int, int], rows: int, columns: int) -> Figure:
+        height = 46 + (26 if columns > 1 else 40) * len(bars)
+        figure, (axes,) = _figure((size[0], height), 1, 1)
+        top = max(1.0, *(bar.share for bar in bars))
+        for index, bar in enumerate(bars):
+            y = len(bars) - 1 - index
+            colour = SERIES[1] if "decode at" in bar.name else SERIES[0]
+            axes.barh(y, bar.share, height=0.55 if columns > 1 else 0.34, color=colour)
+            label = f"{bar.share:.0%}  {bar.detail}"
+            if columns > 1:
+                # Inside the bar there is no contrast to rely on, so the figure stands behind it.
+                axes.text(bar.share + 0.008 * top, y, label, va="center", ha="left", color=INK)
+            else:
+                axes.text(0, y + 0.24, f"{bar.name}  {label}", va="bottom", ha="left", color=INK)
+        axes.set_yticks([] if columns == 1 else range(len(bars)))
+        if columns > 1:
+            axes.set_yticklabels([bar.name for bar in reversed(bars)], color=INK)
+        axes.set_xlim(0, top * (1.55 if columns > 1 else 1.0))
+        axes.set_xticks([0, 0.25, 0.5, 0.75, 1.0], ["0", "25 %", "50 %", "75 %", "bound"])
+        axes.tick_params(length=0, colors=INK)
+        axes.grid(axis="x", color=GRID, linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "left", "right", "bottom"]].set_visible(False)
+        axes.set_ylim(-0.6, len(bars) - (0.4 if columns > 1 else 0.1))
+        return figure
+
+    return _picture(draw, "; ".join(f"{bar.name}: {bar.share:.0%} of the bound" for bar in bars), "roofline")
+
+
+def interval_picture(title: str, entries: Sequence[tuple[str, float, float, float]], unit: str) -> Picture:
+    """Estimates with their intervals, one a line: (name, estimate, low, high)."""
+
+    def draw(size: tuple[int, int], rows: int, columns: int) -> Figure:
+        figure, (axes,) = _figure((size[0], 60 + 34 * len(entries)), 1, 1)
+        for index, (name, value, low, high) in enumerate(entries):
+            y, colour = len(entries) - 1 - index, SERIES[index % len(SERIES)]
+            axes.plot([low, high], [y, y], color=colour, linewidth=2.2, solid_capstyle="butt")
+            axes.plot([value], [y], "o", color=colour, markersize=6)
+            text = f"{shorten(name, 28)}  {value:.1f} {unit}"
+            axes.annotate(text, (value, y), xytext=(0, 7), textcoords="offset points", ha="center", color=INK)
+        axes.set_yticks([])
+        axes.set_ylim(-0.5, len(entries) - 0.2)
+        axes.grid(axis="x", color=GRID, linewidth=0.8)
+        axes.tick_params(length=0, colors=INK)
+        axes.spines[["top", "left", "right", "bottom"]].set_visible(False)
+        axes.margins(x=0.3)
+        _title(axes, title)
+        return figure
+
+    return _picture(draw, title, "intervals")
+
+
+def standalone(prefill: Sequence[Curve], decode: Sequence[Curve]) -> bytes:
+    """The speed figure as a file of its own, on white, for the Markdown twin."""
+    with _style():
+        figure, panels = _figure(WIDE, 1, 2)
+        for axes, title, curves in zip(panels, ("prefill", "decode"), (prefill, decode), strict=True):
+            _panel(axes, f"{title}, tokens/s", curves)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None}, facecolor="white")
+    return buffer.getvalue()
+
+
+# --- inside
+
+
+def _panel(axes: Axes, title: str, curves: Sequence[Curve]) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    top = max(point[3] for curve in curves for point in curve.points)
+    axes.set_ylim(0, 1.14 * top or 1.0)
+    for index, curve in enumerate(curves):
+        depths = [point[0] for point in curve.points]
+        _line(axes, depths, [point[1] for point in curve.points], index)
+        if any(low < high for _, _, low, high in curve.points):
+            low, high = ([point[i] for point in curve.points] for i in (2, 3))
+            axes.fill_between(depths, low, high, color=SERIES[index % len(SERIES)], alpha=0.2, linewidth=0)
+    _spread_labels(axes, curves)
+    _context_axis(axes, max(point[0] for curve in curves for point in curve.points))
+    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
+    _title(axes, title)
+
+
+def _spread_labels(axes: Axes, curves: Sequence[Curve]) -> None:
+    """A name over the middle of each curve; one that would cover another curve's moves along."""
+    if len(curves) == 1:
+        return
+    top = axes.get_ylim()[1]
+    for index, curve in enumerate(curves):
+        share = (index + 1) / (len(curves) + 1)
+        last = max(c.points[-1][0] for c in curves)
+        depth, value, _, high = min(curve.points, key=lambda point: abs(point[0] - share * last))
+        others = [min(c.points, key=lambda p: abs(p[0] - depth))[1] for c in curves if c is not curve]
+        crowded = any(0 < other - value < 0.12 * top for other in others)
+        axes.annotate(
+            shorten(curve.name, 22),
+            (depth, value if crowded else high),
+            xytext=(0, -8 if crowded else 8),
+            textcoords="offset points",
+            ha="center",
+            va="top" if crowded else "bottom",
+            color=SERIES[index % len(SERIES)],
+            fontweight="bold",
+        )
+
+
+def _line(axes: Axes, x: Sequence[float], y: Sequence[float], index: int) -> None:
+    axes.plot(
+        x, y, color=SERIES[index % len(SERIES)], linewidth=2.2, linestyle=STYLES[index % len(STYLES)],
+        marker="o" if len(x) <= 40 else "", markersize=4, clip_on=False,
+    )  # fmt: skip
+
+
+def _end_label(axes: Axes, x: float, y: float, text: str, index: int) -> None:
+    up = index % 2 == 0
+    axes.annotate(text, (x, y), xytext=(-4, 9 if up else -9), textcoords="offset points", ha="right",
+                  va="bottom" if up else "top", color=SERIES[index % len(SERIES)], fontweight="bold")  # fmt: skip
+
+
+def _context_axis(axes: Axes, last: int) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axes.set_xlim(0, 1.02 * last)
+    axes.set_xlabel("context (tokens)", color=INK)
+    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 4, 5, 8, 10]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
+    axes.spines[["top", "left", "right"]].set_visible(False)
+    axes.tick_params(colors=INK, length=0)
+    axes.grid(axis="y", color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def _title(axes: Axes, text: str) -> None:
+    axes.set_title(text, loc="left", fontsize=12, fontweight="bold", color=INK, pad=10)
+
+
+def _figure(size: tuple[int, int], rows: int, columns: int) -> tuple[Figure, list[Axes]]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(size[0] / 72, size[1] / 72), dpi=72, layout="constrained")
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
+
+
+def _style() -> Any:
+    import matplotlib
+
+    return matplotlib.rc_context(
+        {
+            "font.size": 11, "font.family": "sans-serif", "axes.edgecolor": INK, "svg.fonttype": "none",
+            "svg.hashsalt": "ds4-report", "axes.unicode_minus": True,
+        }
+    )  # fmt: skip
+
+
+def _picture(draw: Callable[[tuple[int, int], int, int], Figure], alt: str, salt: str) -> Picture:
+    with _style():
+        wide = _inline(draw(WIDE, 1, 2), f"{salt}-w")
+        narrow = _inline(draw(NARROW, 2, 1), f"{salt}-n")
+    return Picture(wide, narrow, alt)
+
+
+def _inline(figure: Figure, prefix: str) -> str:
+    """The figure as an <svg> element: no prologue, no metadata, colours as variables, ids that are its own."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.S)
+    text = re.sub(r'^<svg [^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" aria-hidden="true">', text)
+    text = re.sub(r'(\bid="|href="#|url\(#)', lambda match: f"{match.group(1)}{prefix}-", text)
+    text = re.sub(r"#[0-9a-f]{6}\b", lambda match: _VARIABLES.get(match.group(), match.group()), text)
+    text = re.sub(r"font: (bold )?([\d.]+px) [^;\"]*", r"font: \g<1>\2 var(--font)", text)
+    return re.sub(r"\s*\n\s*", "\n", text).strip()
+
+
+def shorten(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "\u2026"
+
+
+def finite(value: Any) -> bool:
+    """A number one can draw."""
+    return isinstance(value, (int, float)) and math.isfinite(value)

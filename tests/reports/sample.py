@@ -1,0 +1,45 @@
+"""One of each kind of run, as a report shows them; invented figures, used to look at the page and to test it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .simulate import arms, run
+
+MACHINE = {
+    "cpu": "A Processor With A Rather Long Name 9000 @ 2.95GHz", "cores": 2, "cores_total": 2, "affinity": "0-1",
+    "memory_bytes": 24 << 30, "governor": None, "huge_pages": "madvise", "system": "Linux 6.1 x86_64", "load": 0.4,
+}  # fmt: skip
+FACTS = {
+    "engine": "ds4ref 0.1.0", "backend": "cpu", "threads": 2, "machine": MACHINE, "seed": 1, "commit": "0123abc" * 5,
+    "versions": {"python": "3.11.7", "numpy": "2.4.6", "numba": "0.68.1"},
+    "peaks": {"read_gbs": 24.7, "int8_gops": 612.0, "f32_gflops": 171.0, "threads": 2},
+}  # fmt: skip
+
+
+def runs():
+    """Two bench arms, a vector run, two graded runs."""
+    rng = np.random.default_rng(8)
+    found = []
+    for side, name in zip(arms(4, slower=0.06, noise=0.012, reps=7), ("main", "int8 scores, <b>&amp;"), strict=True):
+        for row in side.rows:
+            row |= {
+                "prefill_share": 0.61 + rng.normal(0, 0.01), "prefill_binds": "arithmetic",
+                "decode_share": 0.84 - row["ctx_tokens"] / 1e5, "decode_binds": "bytes",
+            }  # fmt: skip
+        model = {"model": {"sha256": "a" * 64, "name": "DeepSeek V4 Flash slice, 4 layers"}}
+        command = {"command": ["ds4-bench", "--arm", name, "--csv", f"{name}.csv"]}
+        found.append(run(name, side.rows, facts=FACTS | side.run.facts | model | command))
+    vectors = [
+        {"id": f"vector {i}", "tokens": 64 * i, "nll": 80.0 * i, "top1": 1 - 0.01 * i, "max_abs": 0.01 * i,
+         "verdict": "pass" if i < 5 else "fail"}
+        for i in range(1, 6)
+    ]  # fmt: skip
+    found.append(run("official vectors", vectors, kind="vectors", facts=FACTS))
+    for name, p in (("exact", 0.8), ("ds4", 0.78)):
+        rows = [
+            {"id": f"q{i}", "score": float(rng.random() < p), "group": ("logic", "code", "recall")[i % 3]}
+            for i in range(92)
+        ]
+        found.append(run(f"questions, {name}", rows, kind="eval", facts=FACTS | {"numerics": "ds4"}))
+    return found

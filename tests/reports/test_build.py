@@ -1,0 +1,172 @@
+"""The report: complete, self-contained, escaped, and honest about what is not known."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from ds4ref.errors import DataError
+from reports import figures
+from reports.build import assemble, build_report, speed_curves
+from reports.cli import main
+from reports.sources import read_csv
+from reports.thresholds import Thresholds
+
+from . import published, sample
+from .simulate import arms, run
+
+VOID = {"meta", "link", "br", "hr", "img"}
+
+
+class Page(HTMLParser):
+    """Every tag, attribute and text; complains about tags that do not close."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict]] = []
+        self.text: list[str] = []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    files = build_report(sample.runs(), str(folder / "report.html"))
+    assert [file.name for file in files] == ["report.html", "report.md", "report.svg"]
+    return folder, (folder / "report.html").read_text(), (folder / "report.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def page(built):
+    return Page(built[1])
+
+
+def test_it_needs_nothing_from_anywhere(built, page):
+    _, html, _ = built
+    assert len(html.encode()) < 1_500_000
+    assert not {"script", "iframe", "img", "object", "embed"} & {tag for tag, _ in page.tags}
+    for tag, attributes in page.tags:
+        for name in ("src", "href", "xlink:href", "srcset", "action"):
+            target = attributes.get(name)
+            assert target is None or target.startswith("#") or target == "data:,", (tag, target)
+    assert "@import" not in html
+    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", html))
+    assert "http://" not in html and "https://" not in html
+
+
+def test_ids_are_unique_and_references_resolve(page):
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    for _, attributes in page.tags:
+        if "xlink:href" in attributes:
+            assert attributes["xlink:href"][1:] in ids
+        clip = re.search(r"url\(#(.*)\)", attributes.get("clip-path", ""))
+        assert clip is None or clip.group(1) in ids
+
+
+def test_it_follows_light_dark_paper_and_width(built):
+    html = built[1]
+    for query in ("prefers-color-scheme: dark", "@media print", "max-width: 640px"):
+        assert query in html
+    drawings = "".join(re.findall(r"<svg.*?</svg>", html, re.S))
+    assert drawings.count("<svg") == 2 * 4
+    assert "var(--series-0)" in drawings and "var(--ink)" in drawings
+    assert not re.search(r"#[0-9a-f]{6}\b", drawings.replace("#ffffff", "")), "every colour follows the page"
+
+
+def test_every_part_is_there(page):
+    text = " ".join("".join(page.text).split())
+    for part in ("Speed", "Comparison", "Roofline", "Vectors", "Graded runs", "Environment", "How to reproduce"):
+        assert part in text
+    assert "4 of 5 vectors pass" in text and "bound by bytes" in text
+    assert "prefill: worse (-" in text
+    assert "ds4-bench --arm main --csv main.csv" in text
+    assert "24.0 GiB" in text and "clock governor" not in text, "what is unknown is left out"
+
+
+def test_names_are_text_and_never_markup(built, page):
+    _, html, markdown = built
+    assert "<b>" not in html and "int8 scores, <b>&amp;" in "".join(page.text)
+    assert not any("<b>" in line for line in markdown.splitlines() if not line.startswith("    "))
+    assert "int8 scores, &lt;b>&amp;amp;" in markdown
+
+
+def test_the_twin_says_the_same(built):
+    folder, html, markdown = built
+    assert "![prefill and decode speed against context depth](report.svg)" in markdown
+    assert (folder / "report.svg").read_text().lstrip().startswith("<?xml")
+    for number in re.findall(r'<td class="main">([^<]*)</td>', html):
+        assert number in markdown
+    for line in markdown.splitlines():
+        assert not line.startswith("|") or line.endswith("|")
+    assert "\n\n\n\n" not in markdown
+
+
+def test_the_same_runs_give_the_same_bytes(built, tmp_path):
+    build_report(sample.runs(), str(tmp_path / "again.html"))
+    assert (tmp_path / "again.html").read_text() == built[1]
+
+
+def test_one_csv_and_many(tmp_path):
+    for name, data in (("m2_ultra", published.m2_ultra()), ("m4_max", published.m4_max())):
+        (tmp_path / f"{name}.csv").write_bytes(data)
+    one, two = (read_csv(tmp_path / f"{name}.csv") for name in ("m2_ultra", "m4_max"))
+    assert list(assemble([one], None, Thresholds()).pictures) == ["speed"]
+    both = assemble([one, two], "Two machines", Thresholds())
+    assert both.title == "Two machines" and list(both.pictures) == ["speed", "ratio1"]
+    assert "prefill 410.6 tokens/s at 2,048, 269.8 at 65,536 (-34 %)" in both.headline[0]
+
+
+def test_bands_come_from_repetitions_or_from_the_csv():
+    (a, _) = arms(1, reps=7, noise=0.05)
+    (curve,) = speed_curves([a])["decode"]
+    values = sorted(row["gen_tps"] for row in a.rows if row["ctx_tokens"] == 2048)
+    depth, middle, low, high = curve.points[0]
+    assert (depth, middle) == (2048, values[3]) and values[0] < low < middle < high < values[6]
+    stated = [{"ctx_tokens": 1, "prefill_tps": 5.0, "gen_tps": 2.0, "gen_tps_low": 1.5, "gen_tps_high": 2.25}]
+    curves = speed_curves([run("x", stated)])
+    assert curves["decode"][0].points == ((1, 2.0, 1.5, 2.25),)
+    assert curves["prefill"][0].points == ((1, 5.0, 5.0, 5.0),)
+
+
+def test_incomparable_and_unfinished_runs_are_shown_as_such():
+    a, b = arms(1)
+    other = run("other", b.rows, facts={"model": {"sha256": "f" * 64}})
+    report = assemble([a, other], None, Thresholds())
+    assert report.comparisons[0].verdict == "incomparable"
+    assert any("different model" in line for line in report.headline)
+
+
+def test_nothing_is_no_report(tmp_path, capsys, monkeypatch):
+    with pytest.raises(DataError, match="nothing to report"):
+        assemble([run("empty", [])], None, Thresholds())
+    monkeypatch.setenv("DS4_DATA_DIR", str(tmp_path))
+    assert main(["build", "-o", str(tmp_path / "r.html")]) == 1
+    assert "no run store" in capsys.readouterr().err
+    csv = tmp_path / "m2.csv"
+    csv.write_bytes(published.m2_ultra())
+    assert main(["build", str(csv), "-o", str(tmp_path / "no" / "r.html")]) == 1
+    assert "cannot write" in capsys.readouterr().err
+    assert main(["build", str(csv), "-o", str(tmp_path / "r.html")]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_long_names_are_cut_for_labels_only():
+    assert figures.shorten("x" * 30, 10) == "x" * 9 + "\u2026"
+    assert figures.shorten("short", 10) == "short"

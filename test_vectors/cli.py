@@ -54,7 +54,7 @@ def _command(name: str) -> Callable[[Sequence[str]], int]:
         from . import cli_logits as module  # type: ignore[no-redef]
     else:
         from . import cli_quality as module  # type: ignore[no-redef]
-    return getattr(module, name)
+    return getattr(module, "show" if name == "list" else name)
 
 
 def body(argv: Sequence[str]) -> int:

@@ -143,7 +143,8 @@ def _logits_file(path: str, ids: Sequence[int] | None, key: str) -> tuple[np.nda
 def _side(
     args: Namespace, spec: str, ids: Sequence[int] | None, key: str
 ) -> tuple[np.ndarray, np.ndarray, Sequence[int] | None]:
-    if spec.lower().endswith(FILES) and spec.partition(":")[0] not in ("local", "http", "https", "command"):
+    kind = spec.partition(":")[0].partition("?")[0]
+    if spec.lower().endswith(FILES) and kind not in ("local", "http", "https", "command"):
         return _logits_file(spec, ids, key)
     with target_of(args, spec) as target:
         target.require(Ability.FULL_LOGITS, what="diff")
@@ -268,7 +269,7 @@ def model(argv: Sequence[str]) -> int:
     made = parser("ds4-vectors model", "Print the file of the diagnostic model, building it first if need be.",
                   "[--prompts DIR]")  # fmt: skip
     made.add_argument("--prompts", metavar="DIR", help="also write the prompt set there, as NAME.ids.json")
-    made.add_argument("--json", action="store_true", help="accepted for symmetry: the output is one line of JSON anyway")
+    made.add_argument("--json", action="store_true", help="no text, only the line of JSON")
     args = parsed(made, argv)
     if args is None:
         return 0

@@ -17,11 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from ds4ref.model.fault_library import LIBRARY
+from ds4ref.variants import LIBRARY, MODE_NAMES, ROUNDING
 
-from .evidence import Broad, Noise, Score, between, broad, log_distance, noise_model, row_margin, score
+from .evidence import TAU, Broad, Noise, Score, between, broad, log_distance, noise_model, row_margin, score
 from .observation import Observation
-from .rounding import MODE_NAMES, ROUNDING
 from .signatures import Signatures
 from .variants import variants
 
@@ -106,7 +105,7 @@ class _Case:
             seen = (between(self.seen, clean, replica.logprobs) for replica in self.library.replicas(mode))
             self._own[mode] = [score(each, noise, differs, margin).right for each in seen]
         own = self._own[mode]
-        slack = 4 * float(np.std(own)) + 0.3 * len(self.seen.rows) / noise.tau
+        slack = 4 * float(np.std(own)) + 0.3 * len(self.seen.rows) / TAU
         return score(x, noise, differs, margin).right > float(np.mean(own)) - slack
 
     def clean(self, mode: str) -> Candidate:
@@ -157,8 +156,9 @@ def diagnose(
     def stages() -> Iterator[Iterator[Candidate]]:
         yield iter([case.clean("exact")])
         yield (case.clean(mode) for mode in MODE_NAMES if mode != "exact")
-        yield case.variants("exact")
-        yield case.faults("exact")
+        if _plausible(found, "exact"):
+            yield case.variants("exact")
+            yield case.faults("exact")
         yield (case.clean(mode) for mode in ROUNDING if mode not in MODE_NAMES)
         for mode in MODE_NAMES:
             if mode != "exact" and _plausible(found, mode):

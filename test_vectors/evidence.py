@@ -8,7 +8,7 @@ a centre mu(t) and an upper tail of scale b(t), both local in t because rounding
     differs     log density of x when the engines do different things: broad
     kappa       a closer candidate is better beyond that, as for any Gaussian noise: - kappa * max(x, mu)
 
-Four hypotheses are scored for a candidate; all sums run over positions, ``tau`` positions counting as one independent
+Four hypotheses are scored for a candidate; all sums run over positions, TAU positions counting as one independent
 observation (a flipped row stays in the window and dirties its neighbours):
 
     right       fits everywhere, or until a top-k decision close to a tie fell the other way
@@ -25,7 +25,7 @@ from .observation import Observation
 from .signatures import Signature
 
 KAPPA = 1.0
-TAU_FINE, TAU_COARSE = 1.0, 4.0
+TAU = 4.0
 OUTLIER = 0.02
 SPAN = (np.log(1e-6), np.log(30.0))
 TIE = 2e-5
@@ -62,16 +62,11 @@ def log_distance(seen: Observation, candidate: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Noise:
-    """Centre and tail scale of x for a right candidate (R,), whether the set is coarse, and the tempering."""
+    """Centre and tail scale of x for a right candidate (R,), and whether the set is coarse."""
 
     mu: np.ndarray
     b: np.ndarray
     coarse: bool
-
-    @property
-    def tau(self) -> float:
-        """Positions per independent observation."""
-        return TAU_COARSE if self.coarse else TAU_FINE
 
     @property
     def ceiling(self) -> np.ndarray:
@@ -89,7 +84,7 @@ def noise_model(seen: Observation, clean: Signature, replicas: list[Signature], 
         near = rows[:, max(0, t - reach) : t + reach + 1]
         mu[t], high[t] = np.quantile(near, 0.5), np.quantile(near, 0.95)
     # Laplace: the 95 % quantile lies ln 10 scales above the centre
-    b = np.clip((high - mu) / np.log(10), 0.08 if coarse else 0.3, 2.0)
+    b = np.clip((high - mu) / np.log(10), 0.08 if coarse else 0.15, 2.0)
     return Noise(np.logaddexp(mu, floor), b, coarse)
 
 
@@ -161,7 +156,7 @@ def score(x: np.ndarray, noise: Noise, differs: Broad, margin: np.ndarray) -> Sc
         right = float(np.max(switch + (flip if not noise.coarse else np.where(flip == 0.0, 0.0, -NEVER))))
         until = int(np.argmax(switch[:-1])) if len(x) else 0
         more = float(switch[until]) - np.log(len(x) + 1)
-        right, more = (right - 0.5 * shift) / noise.tau, (more - 0.5 * shift) / noise.tau
+        right, more = (right - 0.5 * shift) / TAU, (more - 0.5 * shift) / TAU
         found = Score(right, more, until, shift, float(np.mean(np.where(known, x, 0.0))))
         if best is None or max(found.right, found.more) > max(best.right, best.more):
             best = found

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -115,7 +115,7 @@ def freeze(path: str, ids: Ids, logits: np.ndarray, identity: dict[str, Any], to
     about = {"schema": "ds4-golden-logits", "version": VERSION, "vocab": int(logits.shape[1]),
              "sha256": _digest(arrays), **identity}  # fmt: skip
     with atomic_write(path) as out:
-        np.savez_compressed(out, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **arrays)
+        np.savez_compressed(out, **arrays, about=np.frombuffer(json.dumps(about).encode(), np.uint8))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

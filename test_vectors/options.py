@@ -67,7 +67,7 @@ def add_target(made: Parser, flag: str = "--target") -> None:
 
 def target_of(args: Namespace, spec: str) -> Target:
     """Open ``spec`` with the options of its kind."""
-    kind = spec.partition(":")[0]
+    kind = spec.partition(":")[0].partition("?")[0]
     options: dict[str, Any] = {}
     if kind in ("http", "https"):
         options = {"model": args.model_name, "accept": args.accept_model, "prefill": args.prefill,

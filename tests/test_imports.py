@@ -31,6 +31,7 @@ OPEN_TO_TOOLS = (
     "ds4ref.shape",
     "ds4ref.targets",
     "ds4ref.text",
+    "ds4ref.variants",
     "ds4ref.weights.gguf",
 )
 

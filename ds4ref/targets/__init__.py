@@ -1,6 +1,7 @@
 """Engines as targets: one interface over the local engine, HTTP endpoints and external binaries.
 
-    local, local:MODEL.gguf                 this engine; options backend, numerics, threads, ctx
+    local, local:MODEL.gguf                 this engine; options backend, numerics, threads, ctx, also written
+                                            into the spec: local:MODEL.gguf?numerics=exact&backend=reference
     http://host:port/v1, https://...        any OpenAI-compatible endpoint; options model, prefill, per_minute, ...
     command:./ds4 -m MODEL.gguf             an external ds4 binary; options timeout, ctx
 
@@ -19,9 +20,27 @@ __all__ = [
 ]  # fmt: skip
 
 
+def _query(text: str) -> dict[str, Any]:
+    """Options inside a spec; numbers for ctx and threads."""
+    found: dict[str, Any] = {}
+    for part in filter(None, text.split("&")):
+        name, equals, value = part.partition("=")
+        if name not in ("backend", "numerics", "threads", "ctx") or not equals:
+            raise UsageError(f"target option {part[:40]!r}: choose from backend=, numerics=, threads=, ctx=")
+        if name in ("threads", "ctx"):
+            if not value.isdecimal() or not 0 < int(value) < 1 << 31:
+                raise UsageError(f"target option {name} must be a number above 0, not {value[:20]!r}")
+            found[name] = int(value)
+        else:
+            found[name] = value
+    return found
+
+
 def open_target(spec: str, **options: Any) -> Target:
     """The target that ``spec`` names; UsageError for a spec or an option that cannot be."""
     kind, _, rest = spec.partition(":")
+    if spec.startswith("local?"):
+        kind, rest = "local", spec.removeprefix("local")
     try:
         if kind in ("http", "https"):
             from .openai import HttpTarget
@@ -34,7 +53,8 @@ def open_target(spec: str, **options: Any) -> Target:
         if kind == "local":
             from .local import LocalTarget
 
-            return LocalTarget.open(rest or None, **options)
+            path, _, query = rest.partition("?")
+            return LocalTarget.open(path or None, **options | _query(query))
     except TypeError as error:
         raise UsageError(f"target {kind}: {str(error).split(') ')[-1]}") from None
     raise UsageError(f"unknown target {spec!r}: local[:MODEL], http(s)://HOST/v1 or command:BINARY ARGS")

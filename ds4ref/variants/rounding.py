@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ds4ref.model.chunk import Chunk
-from ds4ref.model.faults import ops_table
-from ds4ref.numerics import MODES, Numerics
+from ..model.chunk import Chunk
+from ..model.faults import ops_table
+from ..numerics import MODES, Numerics
 
 INPUTS = ("linear", "grouped_linear", "expert_linear", "expert_sum")
 

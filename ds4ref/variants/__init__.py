@@ -1,0 +1,15 @@
+"""The model with mistakes and roundings put in on purpose: what a diagnosis compares other engines with.
+
+rounding   named rounding sets: the three modes, and what other engines round
+runner     logits of any combination of rounding set, faults and float noise
+LIBRARY    the single faults by name (model.fault_library)
+"""
+
+from __future__ import annotations
+
+from ..model.fault_library import LIBRARY
+from ..model.faults import Fault
+from .rounding import MODE_NAMES, ROUNDING, RoundingSet
+from .runner import Runner, code_digest
+
+__all__ = ["LIBRARY", "MODE_NAMES", "ROUNDING", "Fault", "Runner", "RoundingSet", "code_digest"]

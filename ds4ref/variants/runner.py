@@ -1,0 +1,123 @@
+"""Runs of the model that are wrong, noisy or rounded on purpose, on a whole prompt at once.
+
+runner = Runner(engine)
+logits, margin = runner.run(ids, "exact", [LIBRARY["no_sink"]], noise=np.random.default_rng(1))
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..engine import Engine
+from ..model.fault_library import applicable
+from ..model.faults import Fault
+from ..model.forward import Model
+from ..session.session import Session
+from .rounding import ROUNDING, RoundingSet
+
+NOISE = {False: 4 * 2.0**-23, True: 16 * 2.0**-23}
+"""Relative noise put on block inputs, by RoundingSet.coarse: a few units in the last place, as another summation order
+gives; more where steps amplify it, so that other recipes for angles and exponentials are covered."""
+
+_NOISY = frozenset({"attn_norm", "ffn_norm", "KVnorm", "q_lora_norm", "result_norm"})
+
+
+class _Hooks:
+    """A rounding set, faults, noise if asked for, and the record of margins."""
+
+    def __init__(self, rounding: RoundingSet, faults: Sequence[Fault], noise: np.random.Generator | None, model: Model):
+        self.parts: list[Any] = [fault.hooks() for fault in faults]
+        self.rounding, self.noise, self.model = rounding, noise, model
+        self.margin: np.ndarray | None = None
+
+    def begin(self, chunk: Any) -> None:
+        if self.rounding.begin is not None:
+            self.rounding.begin(chunk)
+        for part in self.parts:
+            part.begin(chunk)
+        if self.margin is None:
+            self.margin = np.full(len(chunk.ids), np.inf)
+
+    def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
+        if self.noise is not None and name in _NOISY:
+            value = value * (1 + NOISE[self.rounding.coarse] * self.noise.standard_normal(value.shape)).astype(
+                np.float32
+            )
+        for part in self.parts:
+            value = part.tap(name, layer, value, chunk)
+        if name == "indexer_scores":
+            self._indexer(value, chunk)
+        elif name == "ffn_moe_probs" and self.model.weights.layers[layer].ffn_gate_tid2eid is None:
+            bias = self.model.weights.layers[layer].exp_probs_b
+            self._closest(value if bias is None else value + bias, chunk.shape.n_used)
+        return value
+
+    def _indexer(self, scores: np.ndarray, chunk: Any) -> None:
+        visible, k = chunk.visible(4), chunk.shape.index_topk
+        hidden = np.arange(scores.shape[1]) >= visible[:, None]
+        self._closest(np.where(hidden, -np.inf, scores), k, scores.std() + 1e-30)
+
+    def _closest(self, scores: np.ndarray, k: int, unit: float = 1.0) -> None:
+        """Gap between the k-th and the next best, in units of the scores' spread."""
+        if scores.shape[1] <= k:
+            return
+        best = -np.partition(-scores, k, axis=1)[:, : k + 1]
+        kth, following = best[:, :k].min(axis=1), best[:, k]
+        with np.errstate(invalid="ignore"):
+            gap = np.where(np.isfinite(following), (kth - following) / unit, np.inf)
+        assert self.margin is not None
+        self.margin[: len(gap)] = np.minimum(self.margin[: len(gap)], np.abs(gap))
+
+
+class Runner:
+    """One model in every rounding set."""
+
+    def __init__(self, engine: Engine):
+        self.engine = engine
+        self.formats = {tensor.fmt.name for tensor in engine.gguf.tensors.values()}
+        self._models: dict[str, Model] = {}
+
+    def faults(self, mode: str, tokens: int) -> list[Fault]:
+        """The faults that can show in a rounding set on a prompt of so many tokens."""
+        return applicable(ROUNDING[mode].numerics, self.formats, tokens)
+
+    def run(
+        self,
+        ids: Sequence[int],
+        mode: str,
+        faults: Sequence[Fault] = (),
+        noise: np.random.Generator | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Logits (T, V) float32, and per token how close its closest top-k decision is to a tie (T,)."""
+        if mode not in self._models:
+            model = self.engine.model
+            self._models[mode] = Model(model.shape, model.weights, model.ops, ROUNDING[mode].numerics)
+        session = Session(self._models[mode], len(ids) + 1)
+        hooks = _Hooks(ROUNDING[mode], faults, noise, self._models[mode])
+        session.hooks = hooks
+        with np.errstate(all="ignore"):
+            logits = session.extend(ids, chunk=len(ids))
+        assert hooks.margin is not None
+        return logits, hooks.margin
+
+
+@cache
+def code_digest() -> str:
+    """SHA-256 of every module that a signature depends on."""
+    import kernels
+
+    from .. import model, session
+
+    digest = hashlib.sha256(np.__version__.encode())
+    for package in (model, session, kernels):
+        for path in sorted(Path(package.__file__ or "").parent.rglob("*.py")):
+            digest.update(path.read_bytes())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

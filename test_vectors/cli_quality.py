@@ -1,0 +1,141 @@
+"""The commands on quality: ppl, nll, facts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ds4ref.cli.common import Progress, atomic_output, check_output, read_text
+from ds4ref.cli.options import integer, number
+from ds4ref.errors import UsageError
+from ds4ref.targets import Prompt
+
+from .cli_vectors import items
+from .options import add_target, finish, parsed, parser, required, rows, target_of
+
+DEPTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+
+
+def ppl(argv: Sequence[str]) -> int:
+    """``ds4-vectors ppl``"""
+    made = parser("ds4-vectors ppl", "Perplexity of a text at several depths.", "[--text FILE] [options]")
+    made.add_argument("--text", metavar="FILE", help="text to score (generated prose)")
+    made.add_argument("--depths", metavar="LIST", default="512,1024,2048,4096",
+                      help="comma-separated depths in tokens, or all: 512 to 64k (512,1024,2048,4096)")  # fmt: skip
+    made.add_argument("--window", metavar="N", type=integer(8), default=256, help="tokens scored at each depth (256)")
+    made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
+    add_target(made)
+    args = parsed(made, argv)
+    if args is None:
+        return 0
+    depths = read_depths(args.depths)
+    from .ppl import by_depth, score
+
+    with target_of(args, args.target) as target:
+        text = _text(args.text, max(depths))
+        nll = score(target, text, max(depths))
+        identity = target.identity()
+    found = by_depth(nll, depths, args.window)
+    if not found:
+        raise UsageError(f"the text has {len(nll) + 1} tokens, fewer than the smallest depth {min(depths)}")
+    table = [(str(d.depth), str(d.tokens), f"{d.nll:.4f}", f"{d.stderr:.4f}", f"{d.ppl:.4f}") for d in found]
+    finish({"target": identity, "depths": [d.to_json() for d in found], "tokens": len(nll) + 1}, args.json,
+           rows(("depth", "tokens", "nll", "+-", "ppl"), table))  # fmt: skip
+    return 0
+
+
+def read_depths(text: str) -> list[int]:
+    """Ascending distinct depths; UsageError for anything else."""
+    if text == "all":
+        return [*DEPTHS]
+    try:
+        depths = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        raise UsageError(f"--depths is a comma-separated list of token counts, not {text[:40]!r}") from None
+    if depths[0] < 40 or depths[-1] > 1 << 20:
+        raise UsageError("depths must be 40 to 1048576 tokens")
+    return depths
+
+
+def _text(path: str | None, depth: int) -> str:
+    if path is not None:
+        return read_text(path, "text")
+    from ds4ref.nano.prose import prose
+
+    return prose(depth * 6)
+
+
+def nll(argv: Sequence[str]) -> int:
+    """``ds4-vectors nll VECTORS``"""
+    made = parser("ds4-vectors nll", "Likelihood of recorded continuations under two engines, with paired statistics.",
+                  "VECTORS --target A --other B [options]")  # fmt: skip
+    made.add_argument("path", nargs="*", metavar="VECTORS", help="a directory of vectors, official.vec, JSON captures")
+    made.add_argument("--other", metavar="SPEC", help="the second engine, B")
+    made.add_argument("--fail-above", metavar="NATS", type=number(-100, 100),
+                      help="exit 1 if B is worse than A by more than this, with 95 % certainty")  # fmt: skip
+    made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
+    add_target(made)
+    args = parsed(made, argv)
+    if args is None:
+        return 0
+    if len(args.path) != 1:
+        raise UsageError("vectors with continuations are needed")
+    required(args, "other")
+    from .ppl import continuation_nll, paired
+
+    found = items(args.path[0])
+    sides = []
+    for spec in (args.target, args.other):
+        with target_of(args, spec) as target, Progress(f"scoring {spec}") as progress:
+            side = []
+            for at, item in enumerate(found):
+                progress(at, len(found))
+                prompt = Prompt.chat(item.prompt, item.system)
+                side.append(continuation_nll(target, prompt, [s.token.raw for s in item.case.repetitions[0].steps]))
+        sides.append(side)
+    result = paired(sides[0], sides[1])
+    worse = args.fail_above is not None and result.low > args.fail_above
+    lines = [("cases", str(result.cases)), ("tokens", str(result.tokens)), ("avg nll A", f"{result.a:.6f}"),
+             ("avg nll B", f"{result.b:.6f}"), ("B - A", f"{result.delta:+.6f}"),
+             ("95 % interval", f"{result.low:+.6f} {result.high:+.6f}"),
+             ("B better, worse, tied", " ".join(map(str, result.wins))),
+             ("sign test p", f"{result.sign_p:.3g}")]  # fmt: skip
+    finish({"a": args.target, "b": args.other, **result.to_json(), "passed": not worse}, args.json,
+           rows(("measure", "value"), lines))  # fmt: skip
+    return 1 if worse else 0
+
+
+def facts(argv: Sequence[str]) -> int:
+    """``ds4-vectors facts``"""
+    made = parser("ds4-vectors facts", "Ask for facts hidden in a long story; score by depth.", "[options]")
+    made.add_argument("--scenes", metavar="N", type=integer(1, 20000), default=190, help="length, 600 bytes each (190)")
+    made.add_argument("--facts", metavar="N", type=integer(1, 200), default=16, help="facts to hide (16)")
+    made.add_argument("--seed", metavar="N", type=integer(0), default=0, help="which story (0)")
+    made.add_argument("--min-score", metavar="F", type=number(0, 1), help="exit 1 below this share of right answers")
+    made.add_argument("--max-tokens", metavar="N", type=integer(), default=350, help="longest answer (350)")
+    made.add_argument("--answer", metavar="FILE", help="grade this answer instead of asking an engine")
+    made.add_argument("--write-story", metavar="FILE", help="only write the story")
+    made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
+    add_target(made)
+    args = parsed(made, argv)
+    if args is None:
+        return 0
+    from .facts import ask, grade, make
+
+    story = make(args.seed, args.scenes, args.facts)
+    if args.write_story:
+        check_output(args.write_story)
+        with atomic_output(args.write_story) as out:
+            out.write(story.text.encode())
+        finish({"story": args.write_story, "bytes": len(story.text.encode())}, args.json, "")
+        return 0
+    if args.answer:
+        result = grade(story, read_text(args.answer, "answer"))
+    else:
+        with target_of(args, args.target) as target:
+            result = ask(target, story, args.max_tokens, args.ctx)
+    passed = args.min_score is None or result.score >= args.min_score
+    table = [(f"{i}/{len(result.by_depth)}", f"{right}/{n}") for i, (n, right) in enumerate(result.by_depth)]
+    table.append(("all", f"{result.right}/{result.facts}"))
+    finish({"seed": args.seed, "scenes": args.scenes, **result.to_json(), "passed": passed}, args.json,
+           rows(("depth from", "right"), table))  # fmt: skip
+    return 0 if passed else 1

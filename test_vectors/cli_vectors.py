@@ -1,0 +1,290 @@
+"""The commands on recorded vectors: capture, check, list, convert."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ds4ref.cli.common import Progress, atomic_output, check_output, read_text
+from ds4ref.cli.options import choice, integer, number
+from ds4ref.errors import DataError, UsageError
+from ds4ref.targets import Prompt
+
+from . import legacy
+from .capture import PromptCase, forks, spread, start
+from .capture import run as record_missing
+from .compare import PROFILES, CaseResult, check_case
+from .options import add_target, finish, parsed, parser, required, rows, target_of
+from .schema import CASE_SCHEMA, Case, Expected, Vectors, sha256
+
+
+@dataclass(frozen=True)
+class Item:
+    """One case ready to be checked, wherever it came from. ``known`` is an expected divergence."""
+
+    case: Case
+    prompt: str
+    system: str
+    ctx: int
+    known: Expected | None = None
+
+
+# ---------------------------------------------------------------------------------------------------------- capture
+
+
+def capture(argv: Sequence[str]) -> int:
+    """``ds4-vectors capture DIR``"""
+    made = parser("ds4-vectors capture", "Record greedy continuations, thinking off. Resumable: run it again after an "
+                  "interruption. A complete directory is never changed.", "DIR --prompts FILE [options]")  # fmt: skip
+    made.add_argument("folder", nargs="*", metavar="DIR", help="directory to record into")
+    made.add_argument("--prompts", metavar="FILE", help='JSON lines {"id": ..., "prompt": ..., "ctx": ...}')
+    made.add_argument("-n", "--tokens", metavar="N", type=integer(1, 4096), default=4, help="steps a prompt (4)")
+    made.add_argument("--top-logprobs", metavar="K", type=integer(1, 128), default=20, help="alternatives (20)")
+    made.add_argument("--repeat", metavar="N", type=integer(1, 100), default=3,
+                      help="answers a prompt: their spread later is the acceptance line (3)")  # fmt: skip
+    made.add_argument("-sys", "--system", metavar="TEXT", default="", help="system text (none)")
+    made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
+    add_target(made)
+    args = parsed(made, argv)
+    if args is None:
+        return 0
+    folder = _one(args.folder, "a directory to record into")
+    required(args, "prompts")
+    prompts = read_prompts(args.prompts)
+    with target_of(args, args.target) as target:
+        vectors = start(folder, target, prompts, max_tokens=args.tokens, top_logprobs=args.top_logprobs,
+                        repetitions=args.repeat, system=args.system)  # fmt: skip
+        with Progress("recording") as progress:
+            done = record_missing(vectors, target, progress)
+    table = [(i.case.id, str(len(i.case.repetitions[0].steps)), _number(spread(i.case)), str(forks(i.case) or "-"))
+             for i in items(folder)]  # fmt: skip
+    finish({"folder": folder, "recorded": done, "cases": len(table), "complete": vectors.manifest.complete}, args.json,
+           rows(("case", "steps", "spread", "first fork"), table))  # fmt: skip
+    return 0
+
+
+def read_prompts(path: str) -> list[PromptCase]:
+    """JSON lines; UsageError names the line at fault."""
+    found = []
+    for number_, line in enumerate(read_text(path, "prompts").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+            case = PromptCase(entry["id"], entry["prompt"], entry.get("ctx", 16384))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise UsageError(f'{path}: line {number_} is not {{"id": ..., "prompt": ...}}') from None
+        if not (isinstance(case.id, str) and isinstance(case.text, str) and type(case.ctx) is int and case.text):
+            raise UsageError(f"{path}: line {number_}: id and prompt must be text, ctx an integer")
+        found.append(case)
+    if not found:
+        raise UsageError(f"{path}: no prompt")
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------ check, list
+
+
+def items(path: str) -> list[Item]:
+    """Cases of a directory, of an official.vec, or of official JSON captures (one, or a folder of them)."""
+    if Vectors.exists(path):
+        vectors = Vectors.open(path)
+        system = vectors.manifest.system
+        return [
+            Item(vectors.case(e), vectors.prompt(e), system, e.ctx, e.expected_divergence)
+            for e in vectors.manifest.cases
+            if e.case_file is not None
+        ]
+    if path.endswith(".vec"):
+        return [_from_vec(case, path) for case in legacy.read_vec(path)]
+    if os.path.isdir(path):
+        files = sorted(str(f) for f in Path(path).glob("*.json") if f.name != "manifest.json")
+        if not files:
+            raise DataError(f"{path}: no manifest.json and no captures")
+        return [_from_capture(file) for file in files]
+    return [_from_capture(path)]
+
+
+def _known(name: str) -> Expected | None:
+    reason = legacy.KNOWN_DIVERGENCE.get(name)
+    return None if reason is None else Expected(reason)
+
+
+def _from_vec(case: legacy.VecCase, path: str) -> Item:
+    """Prompt paths are relative to ds4's working directory: looked for there, and beside and above the .vec file."""
+    base = Path(path).resolve().parent
+    tried = [Path(case.prompt_path), *(folder / case.prompt_path for folder in (base, *base.parents)),
+             base / "prompts" / Path(case.prompt_path).name]  # fmt: skip
+    file = next((f for f in tried if f.is_file()), None)
+    if file is None:
+        raise DataError(f"{path}: prompt {case.prompt_path} of case {case.id} was not found")
+    data = file.read_bytes()
+    made = Case(CASE_SCHEMA, case.id, sha256(data), [case.repetition()])
+    return Item(made, data.decode("utf-8", "surrogateescape"), "", case.ctx, _known(case.id))
+
+
+def _from_capture(path: str) -> Item:
+    found = legacy.read_capture(path)
+    data = found.prompt.encode("utf-8", "surrogateescape")
+    case = Case(CASE_SCHEMA, found.id, sha256(data), [found.repetition])
+    return Item(case, found.prompt, "", 16384, _known(found.id))
+
+
+def show(argv: Sequence[str]) -> int:
+    """``ds4-vectors list PATH``"""
+    made = parser("ds4-vectors list", "Show what a directory, an official.vec or a JSON capture holds.", "PATH")
+    made.add_argument("path", nargs="*", metavar="PATH", help="a directory, .vec or .json")
+    made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
+    args = parsed(made, argv)
+    if args is None:
+        return 0
+    path = _one(args.path, "a path")
+    found = items(path)
+    partial = Vectors.exists(path) and not Vectors.open(path).manifest.complete
+    table, cases = [], []
+    for item in found:
+        steps = item.case.repetitions[0].steps
+        graded = sum(len(s.top) > 1 for s in steps)
+        text = b"".join(s.token.raw for s in steps).decode("utf-8", "replace")
+        cases.append({"id": item.case.id, "ctx": item.ctx, "steps": len(steps), "steps_with_distribution": graded,
+                      "repetitions": len(item.case.repetitions), "spread": spread(item.case), "text": text,
+                      "expected_divergence": item.known.reason if item.known else None})  # fmt: skip
+        table.append((item.case.id, str(item.ctx), str(len(steps)), str(graded), str(len(item.case.repetitions)),
+                      "yes" if item.known else ""))  # fmt: skip
+    head = ("case", "ctx", "steps", "with distribution", "repetitions", "divergence expected")
+    note = "\npartial capture: not every case is there" if partial else ""
+    finish({"path": path, "partial": partial, "cases": cases}, args.json, rows(head, table) + note)
+    return 0
+
+
+def check(argv: Sequence[str]) -> int:
+    """``ds4-vectors check PATH``"""
+    made = parser("ds4-vectors check", "Compare an engine with recorded vectors, step by step. Exit 1 if a case fails.",
+                  "PATH [options]")  # fmt: skip
+    made.add_argument("path", nargs="*", metavar="PATH", help="a directory of vectors, official.vec, or JSON captures")
+    made.add_argument("--profile", metavar="NAME", type=choice(*PROFILES), default="margin",
+                      help="margin: verdicts know margins; ds4: that project's own rule (margin)")  # fmt: skip
+    made.add_argument("--floor", metavar="NATS", type=number(0, 100), help="rounding floor of the engine (by mode)")
+    made.add_argument("--only", metavar="ID", action="append", default=[], help="only this case; repeatable")
+    made.add_argument("--allow-partial", action="store_true", help="accept a partial capture")
+    made.add_argument("--junit", metavar="FILE", help="also write JUnit XML")
+    made.add_argument("--out", metavar="FILE", help="also write every step as JSON")
+    made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
+    add_target(made)
+    args = parsed(made, argv)
+    if args is None:
+        return 0
+    path = _one(args.path, "vectors to check against")
+    for file in (args.junit, args.out):
+        if file:
+            check_output(file)
+    if Vectors.exists(path) and not args.allow_partial and not Vectors.open(path).manifest.complete:
+        raise DataError(f"{path} is a partial capture: finish it, or use --allow-partial")
+    chosen = _chosen(items(path), args.only)
+    results = _check_all(args, chosen)
+    counts = {v: sum(r.verdict == v for r in results) for v in dict.fromkeys(r.verdict for r in results)}
+    failed = [r.id for r in results if r.failed]
+    result: dict[str, Any] = {"path": path, "target": args.target, "profile": args.profile, "cases": len(results),
+                              "verdicts": counts, "failed": failed, "passed": not failed}  # fmt: skip
+    if args.out:
+        with atomic_output(args.out) as out:
+            out.write((json.dumps({**result, "results": [r.to_json() for r in results]}, indent=1) + "\n").encode())
+    if args.junit:
+        from .junit import report
+
+        with atomic_output(args.junit) as out:
+            out.write(report(results, "ds4-vectors"))
+    finish(result, args.json, _table(results))
+    return 1 if failed else 0
+
+
+def _check_all(args: Namespace, chosen: Sequence[Item]) -> Sequence[CaseResult]:
+    results = []
+    with target_of(args, args.target) as target, Progress("checking") as progress:
+        for at, item in enumerate(chosen):
+            progress(at, len(chosen))
+            begun = time.monotonic()
+            results.append(
+                check_case(target, Prompt.chat(item.prompt, item.system), item.case, ctx=item.ctx,
+                           profile=args.profile, floor=args.floor, known=item.known)
+            )  # fmt: skip
+            results[-1].seconds = time.monotonic() - begun
+    return results
+
+
+def _chosen(found: Sequence[Item], only: Sequence[str]) -> Sequence[Item]:
+    unknown = set(only) - {item.case.id for item in found}
+    if unknown:
+        raise UsageError(f"no case {', '.join(sorted(unknown))}: there are {', '.join(i.case.id for i in found)}")
+    return [item for item in found if not only or item.case.id in only]
+
+
+def _table(results: Sequence[CaseResult]) -> str:
+    table = []
+    for r in results:
+        worst = max((s.margin for s in r.steps if s.margin is not None), default=None)
+        deltas = [abs(s.delta) for s in r.steps if s.delta is not None]
+        kls = [s.kl for s in r.steps if s.kl is not None]
+        hits = sum(s.verdict == "match" for s in r.steps)
+        table.append((r.id, r.verdict, f"{hits}/{len(r.steps)}", _number(worst), _number(max(deltas, default=None)),
+                      _number(max(kls, default=None)), _number(r.noise)))  # fmt: skip
+    lines = [rows(("case", "verdict", "match", "margin", "max delta", "max KL", "noise"), table)]
+    for r in results:
+        lines += [f"{r.id}: {r.verdict}: {r.reason}"] if r.reason else []
+        lines += [f"{r.id} step {s.index}: {s.verdict}: {s.why}" for s in r.steps if s.verdict != "match" and s.why]
+    return "\n".join(lines)
+
+
+# ---------------------------------------------------------------------------------------------------------- convert
+
+
+def convert(argv: Sequence[str]) -> int:
+    """``ds4-vectors convert FROM TO``"""
+    made = parser("ds4-vectors convert", "Write vectors in ds4's formats: TO.vec is one official.vec, any other name a "
+                  "folder of JSON captures.", "FROM TO [options]")  # fmt: skip
+    made.add_argument("paths", nargs="*", metavar="FROM TO", help="vectors of any form; the result")
+    made.add_argument("--prompt-dir", metavar="DIR", help="folder written into TO.vec for the prompts (beside it)")
+    made.add_argument("--json", action="store_true", help="no text, only the line of JSON")
+    args = parsed(made, argv)
+    if args is None:
+        return 0
+    if len(args.paths) != 2:
+        raise UsageError("FROM and TO are needed")
+    source, goal = args.paths
+    if os.path.lexists(goal):
+        raise UsageError(f"{goal} exists: vectors are never refreshed in place")
+    found = items(source)
+    if goal.endswith(".vec"):
+        folder = args.prompt_dir or os.path.join(os.path.dirname(goal), "prompts")
+        cases = [legacy.from_case(i.case, i.ctx, os.path.join(folder, f"{i.case.id}.txt")) for i in found]
+        data = legacy.write_vec(cases)
+        os.makedirs(folder, exist_ok=True)
+        for item, case in zip(found, cases, strict=True):
+            with atomic_output(case.prompt_path) as out:
+                out.write(item.prompt.encode("utf-8", "surrogateescape"))
+        with atomic_output(goal) as out:
+            out.write(data)
+    else:
+        os.makedirs(goal)
+        for item in found:
+            model = item.case.repetitions[0].model or "unknown"
+            with atomic_output(os.path.join(goal, f"{item.case.id}.json")) as out:
+                out.write(legacy.write_capture(item.case, item.prompt, model, source, 20))
+    finish({"from": source, "to": goal, "cases": len(found)}, args.json, f"{len(found)} cases written to {goal}")
+    return 0
+
+
+def _one(values: Sequence[str], what: str) -> str:
+    if len(values) != 1:
+        raise UsageError(f"{what} is needed" if not values else f"only one path, not {len(values)}")
+    return values[0]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"

@@ -1,0 +1,201 @@
+"""An engine against recorded vectors, step by step.
+
+The engine is forced along the expected tokens (teacher forcing), so one fork does not spoil what follows; where a
+target cannot be forced, its own greedy continuation is compared until the first fork and the rest is incomparable.
+
+    match         the expected token is the engine's best
+    flip          it is not, but the engine's margin over it is below the noise: the source's own run-to-run spread,
+                  or the rounding floor of the engine's numerics mode
+    mismatch      it is not, by more than the noise
+    incomparable  nothing can be said: no probabilities, or a prefix that cannot be forced
+
+The profile "ds4" is that project's own rule instead: same bytes, every official token among the 20 best, log
+probabilities within 4 nats (tools.md 4.4).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from ds4ref.errors import TargetError, UsageError
+from ds4ref.targets import Ability, Prompt, Request, Step, Target
+
+from .capture import spread
+from .schema import Case, Expected, StepRecord
+
+FLOORS = {"exact": 1e-3, "qat": 0.05, "ds4": 0.3}
+"""Margins (nats) below which a mode's roundings decide the order of two tokens; measured, see docs/vectors.md."""
+
+DEFAULT_FLOOR = 0.3
+PROFILES = ("margin", "ds4")
+DS4_NATS = 4.0
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One step. ``rank`` of the expected token (1 is best, None: not among the known ones), ``margin`` by which the
+    engine prefers another (0 on a match), ``delta`` of the log probability, ``overlap`` of the known alternatives and
+    KL(expected || engine) on their shared support."""
+
+    index: int
+    verdict: str
+    expected: bytes
+    got: bytes | None
+    rank: int | None = None
+    margin: float | None = None
+    delta: float | None = None
+    overlap: float | None = None
+    kl: float | None = None
+    why: str = ""
+
+
+@dataclass
+class CaseResult:
+    """One case. ``verdict`` is the worst of its steps; where a divergence is expected, "expected" or, if there is none,
+    "unexpected match", which is worth knowing and no failure: not every engine diverges."""
+
+    id: str
+    verdict: str
+    steps: list[StepResult] = field(default_factory=list)
+    noise: float = 0.0
+    forced: bool = True
+    reason: str = ""
+    seconds: float = 0.0
+
+    @property
+    def failed(self) -> bool:
+        """Whether this fails a check."""
+        return self.verdict in ("mismatch", "error")
+
+    def to_json(self) -> dict[str, Any]:
+        """For the report."""
+        return {
+            "id": self.id, "verdict": self.verdict, "noise": self.noise, "forced": self.forced, "reason": self.reason,
+            "steps": [
+                {"step": s.index, "verdict": s.verdict, "expected": s.expected.hex(),
+                 "got": None if s.got is None else s.got.hex(), "rank": s.rank, "margin": s.margin, "delta": s.delta,
+                 "overlap": s.overlap, "kl": s.kl, "why": s.why}
+                for s in self.steps
+            ],
+        }  # fmt: skip
+
+
+def floor_of(target: Target) -> float:
+    """The rounding floor of a target's mode; the largest one where the mode is not known."""
+    return FLOORS.get(str(target.identity().get("numerics")), DEFAULT_FLOOR)
+
+
+def check_case(
+    target: Target, prompt: Prompt, case: Case, *, ctx: int | None = None, profile: str = "margin",
+    floor: float | None = None, top: int = 20, known: Expected | None = None,
+) -> CaseResult:  # fmt: skip
+    """Compare one case. Errors of the target become the verdict "error", so that one case does not end a check."""
+    if profile not in PROFILES:
+        raise UsageError(f"unknown profile {profile!r}: choose from {', '.join(PROFILES)}")
+    wanted = case.repetitions[0].steps
+    noise = max(spread(case) or 0.0, floor_of(target) if floor is None else floor)
+    result = CaseResult(case.id, "match", noise=noise)
+    top = min(top, target.max_top_logprobs)
+    try:
+        got, result.forced = _answers(target, prompt, wanted, ctx, top)
+    except TargetError as error:
+        result.verdict, result.reason = "error", str(error)
+        return result
+    for index, expected in enumerate(wanted):
+        if index < len(got):
+            judge = _ds4_step if profile == "ds4" else _margin_step
+            result.steps.append(judge(index, expected, got[index], noise, result.forced))
+        else:
+            result.steps.append(StepResult(index, "incomparable", expected.token.raw, None, why="after a fork"))
+    order = ("mismatch", "incomparable", "flip", "match")
+    verdicts = {step.verdict for step in result.steps}
+    result.verdict = next(v for v in order if v in verdicts) if verdicts else "incomparable"
+    if known is not None:
+        result.reason = known.reason
+        at = [s for s in result.steps if known.step is None or s.index == known.step]
+        if any(s.verdict == "mismatch" for s in at):
+            others = [s for s in result.steps if s.verdict == "mismatch" and s not in at]
+            result.verdict = "mismatch" if others else "expected"
+        elif result.verdict in ("match", "flip"):
+            result.verdict = "unexpected match"
+    return result
+
+
+def _answers(
+    target: Target, prompt: Prompt, wanted: list[StepRecord], ctx: int | None, top: int
+) -> tuple[list[Step], bool]:
+    """The engine's view of every step, and whether it could be forced; unforced ends with the first fork."""
+    if target.can(Ability.SCORE):
+        try:
+            return target.score(prompt, [step.token.raw for step in wanted], top), True
+        except TargetError as error:
+            if not any(text in str(error) for text in ("go on with", "is not a token")):
+                raise
+    target.require(Ability.TOP_LOGPROBS, what="check")
+    free = target.complete(Request(prompt, len(wanted), top_logprobs=top, ctx=ctx)).steps
+    got: list[Step] = []
+    for expected, step in zip(wanted, free, strict=False):
+        got.append(step)
+        if step.token.raw != expected.token.raw:
+            break
+    return got, False
+
+
+def _margin_step(index: int, expected: StepRecord, step: Step, noise: float, forced: bool) -> StepResult:
+    raw = expected.token.raw
+    values = {t.raw: t.logprob for t in step.top if t.logprob is not None}
+    if not values:
+        if forced or step.token.raw == raw:
+            verdict = "incomparable" if forced else "match"
+            return StepResult(index, verdict, raw, step.token.raw, why="no log probabilities")
+        return StepResult(index, "mismatch", raw, step.token.raw, why="another token, no log probabilities")
+    ordered = sorted(values.items(), key=lambda item: -item[1])
+    best, best_logprob = ordered[0]
+    rank = next((i + 1 for i, (token, _) in enumerate(ordered) if token == raw), None)
+    own = values.get(raw, step.token.logprob if forced else None)
+    kl, overlap = _distribution(expected, values)
+    delta = None if own is None or expected.token.logprob is None else own - expected.token.logprob
+    fields: dict[str, Any] = {"rank": rank, "delta": delta, "overlap": overlap, "kl": kl}
+    if best == raw or (own is not None and own >= best_logprob):
+        return StepResult(index, "match", raw, best, margin=0.0, **fields)
+    if own is None:
+        least = best_logprob - ordered[-1][1]
+        why = f"not among the {len(ordered)} best (margin above {least:.3g})"
+        return StepResult(index, "mismatch", raw, best, margin=None, why=why, **fields)
+    margin = best_logprob - own
+    verdict = "flip" if margin <= noise else "mismatch"
+    return StepResult(index, verdict, raw, best, margin=margin, why=f"margin {margin:.3g}, noise {noise:.3g}", **fields)
+
+
+def _distribution(expected: StepRecord, values: dict[bytes, float]) -> tuple[float | None, float | None]:
+    """KL on the shared support (renormalised on it) and the share of expected alternatives that are known here."""
+    known = {t.raw: t.logprob for t in expected.top if t.logprob is not None}
+    if len(known) < 2:
+        return None, None  # a lone entry at 0 is the degenerate form: it holds no distribution
+    shared = [raw for raw in known if raw in values]
+    if len(shared) < 2:
+        return None, len(shared) / len(known)
+    p_total = math.log(sum(math.exp(known[r]) for r in shared))
+    q_total = math.log(sum(math.exp(values[r]) for r in shared))
+    kl = sum(math.exp(known[r] - p_total) * (known[r] - p_total - values[r] + q_total) for r in shared)
+    return max(kl, 0.0), len(shared) / len(known)
+
+
+def _ds4_step(index: int, expected: StepRecord, step: Step, noise: float, forced: bool) -> StepResult:
+    """ds4's rule. ``got`` is the local argmax."""
+    raw = expected.token.raw
+    values = {t.raw: t.logprob for t in step.top if t.logprob is not None}
+    best = max(values, key=lambda token: values[token]) if values else step.token.raw
+    reasons = []
+    if best != raw:
+        reasons.append("another token")
+    for token in expected.top:
+        if token.raw not in values:
+            reasons.append(f"{token.raw!r} is not among the {len(values)} best")
+        elif token.logprob is not None and abs(values[token.raw] - token.logprob) > DS4_NATS:
+            reasons.append(f"{token.raw!r} differs by {abs(values[token.raw] - token.logprob):.3g} nats")
+    own = values.get(raw)
+    delta = None if own is None or expected.token.logprob is None else own - expected.token.logprob
+    return StepResult(index, "mismatch" if reasons else "match", raw, best, delta=delta, why="; ".join(reasons))

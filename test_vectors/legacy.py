@@ -1,0 +1,249 @@
+"""ds4's own vector files: ``official.vec`` and the JSON captures of its fetcher (tools.md 4.2, 4.3). Read and written.
+
+The API behind them reported 0 for the chosen token and -9999 for the others: identity of tokens, no distribution.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ds4ref.errors import DataError
+
+from .schema import NAME, Case, Repetition, StepRecord, TokenRecord
+
+HEADER = (
+    "# ds4-official-logprob-vectors-v1",
+    "# case <id> <ctx> <steps> <prompt path>",
+    "# step <index> <chosen token, hex> <alternatives>",
+    "# top <token, hex> <logprob>",
+)
+JSON_SCHEMA = "ds4-official-logprobs-v1"
+MAX_ID, MAX_PATH, MAX_STEPS, MAX_TOP, MAX_TOKEN, MAX_LINE = 95, 511, 16, 32, 128, 2048
+DEGENERATE = -1000.0
+
+KNOWN_DIVERGENCE = {
+    "long_memory_archive": "the public API and ds4's graph disagree after the FP4 indexer change (ds4's own note)",
+}
+"""Cases of ds4's set on which a correct engine is expected to differ."""
+
+
+@dataclass(frozen=True)
+class VecCase:
+    """One case of an official.vec. ``steps`` are (chosen bytes, [(bytes, logprob)])."""
+
+    id: str
+    ctx: int
+    prompt_path: str
+    steps: tuple[tuple[bytes, tuple[tuple[bytes, float], ...]], ...]
+
+    def repetition(self) -> Repetition:
+        """As a record."""
+        steps = []
+        for chosen, top in self.steps:
+            alternatives = [TokenRecord(list(raw), logprob) for raw, logprob in top]
+            own = next((t.logprob for t in alternatives if t.raw == chosen), None)
+            steps.append(StepRecord(TokenRecord(list(chosen), own), alternatives))
+        return Repetition(steps, "length")
+
+    @property
+    def prompt_file(self) -> Path:
+        """The prompt's path as written."""
+        return Path(self.prompt_path)
+
+
+class _Lines:
+    """Lines of a .vec that mean something, with their numbers."""
+
+    def __init__(self, data: bytes, where: str):
+        self.where, self.number = where, 0
+        self._lines = data.split(b"\n")
+
+    def next(self) -> list[str] | None:
+        """The words of the next line, None at the end."""
+        while self.number < len(self._lines):
+            line = self._lines[self.number]
+            self.number += 1
+            if len(line) > MAX_LINE:
+                raise self.error(f"a line of {len(line)} bytes, at most {MAX_LINE} are allowed")
+            text = line.strip(b" \t\r\n\v\f")
+            if text and not text.startswith(b"#"):
+                try:
+                    return text.decode("utf-8").split()
+                except UnicodeDecodeError:
+                    raise self.error("not UTF-8") from None
+        return None
+
+    def error(self, why: str) -> DataError:
+        return DataError(f"{self.where}: line {self.number}: {why}")
+
+
+def read_vec(path: str) -> list[VecCase]:
+    """Every case of the file. DataError names the line at fault."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    lines, cases = _Lines(data, path), []
+    while (words := lines.next()) is not None:
+        if words[0] != "case" or len(words) != 5:
+            raise lines.error('expected "case ID CTX STEPS PROMPT"')
+        cases.append(_case(lines, words))
+    if not cases:
+        raise DataError(f"{path}: no case")
+    if len({case.id for case in cases}) != len(cases):
+        raise DataError(f"{path}: a case is listed twice")
+    return cases
+
+
+def _case(lines: _Lines, words: list[str]) -> VecCase:
+    _, name, ctx, count, prompt = words
+    if len(name) > MAX_ID or not NAME.fullmatch(name):
+        raise lines.error(f"case id {name[:40]!r} is malformed")
+    if len(prompt) > MAX_PATH:
+        raise lines.error(f"a prompt path has at most {MAX_PATH} characters")
+    steps: list[tuple[bytes, tuple[tuple[bytes, float], ...]]] = []
+    wanted = _number(lines, count, 1, MAX_STEPS, "steps")
+    while (words_ := lines.next()) is not None and words_[0] != "end":
+        if words_[0] != "step" or len(words_) != 4:
+            raise lines.error('expected "step INDEX HEX ALTERNATIVES" or "end"')
+        if _number(lines, words_[1], 0, MAX_STEPS - 1, "index") != len(steps):
+            raise lines.error(f"step {words_[1]} where {len(steps)} was due")
+        chosen = _hex(lines, words_[2])
+        steps.append((chosen, _tops(lines, _number(lines, words_[3], 0, MAX_TOP, "alternatives"))))
+    if words_ is None:
+        raise lines.error(f'"end" of case {name} is missing')
+    if len(steps) != wanted:
+        raise lines.error(f"case {name} has {len(steps)} steps, {wanted} were announced")
+    return VecCase(name, _number(lines, ctx, 1, 2**31 - 1, "ctx"), prompt, tuple(steps))
+
+
+def _tops(lines: _Lines, count: int) -> tuple[tuple[bytes, float], ...]:
+    found = []
+    for _ in range(count):
+        words = lines.next()
+        if words is None or words[0] != "top" or len(words) != 3:
+            raise lines.error('expected "top HEX LOGPROB"')
+        if not re.fullmatch(r"-?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?", words[2]):
+            raise lines.error(f"{words[2][:40]!r} is not a log probability")
+        found.append((_hex(lines, words[1]), float(words[2])))
+    return tuple(found)
+
+
+def _hex(lines: _Lines, text: str) -> bytes:
+    if not re.fullmatch(r"([0-9a-f]{2})+", text) or len(text) > 2 * MAX_TOKEN:
+        raise lines.error(f"a token is 1 to {MAX_TOKEN} bytes as lowercase hex, not {text[:40]!r}")
+    return bytes.fromhex(text)
+
+
+def _number(lines: _Lines, text: str, lo: int, hi: int, what: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,10}", text) or not lo <= int(text) <= hi:
+        raise lines.error(f"{what} must be {lo} to {hi}, not {text[:40]!r}")
+    return int(text)
+
+
+def write_vec(cases: Sequence[VecCase]) -> bytes:
+    """The file's bytes. Alternatives that say nothing are dropped, as ds4's generator does."""
+    out = list(HEADER)
+    for case in cases:
+        if len(case.steps) > MAX_STEPS or not case.steps:
+            raise DataError(f"case {case.id}: official.vec holds 1 to {MAX_STEPS} steps, not {len(case.steps)}")
+        if re.search(r"\s", case.prompt_path) or len(case.prompt_path) > MAX_PATH:
+            raise DataError(f"case {case.id}: the prompt path cannot be written: {case.prompt_path[:60]!r}")
+        out += ["", f"case {case.id} {case.ctx} {len(case.steps)} {case.prompt_path}"]
+        for index, (chosen, top) in enumerate(case.steps):
+            kept = [(raw, lp) for raw, lp in top if lp > DEGENERATE and raw][:MAX_TOP]
+            out.append(f"step {index} {chosen.hex()} {len(kept)}")
+            out += [f"top {raw.hex()} {logprob:.9g}" for raw, logprob in kept]
+        out.append("end")
+    return ("\n".join(out) + "\n").encode()
+
+
+def from_case(case: Case, ctx: int, prompt_path: str) -> VecCase:
+    """The first repetition, for writing."""
+    steps = tuple(
+        (step.token.raw, tuple((t.raw, t.logprob) for t in step.top if t.logprob is not None))
+        for step in case.repetitions[0].steps
+    )
+    return VecCase(case.id, ctx, prompt_path, steps)
+
+
+# --------------------------------------------------------------------------------------------------- JSON captures
+
+
+@dataclass(frozen=True)
+class Capture:
+    """One official JSON capture."""
+
+    id: str
+    prompt: str
+    model: str
+    repetition: Repetition
+    degenerate: bool
+
+
+def read_capture(path: str) -> Capture:
+    """Read ``ds4-official-logprobs-v1``. ``degenerate`` says that it holds no probabilities (tools.md 4.2)."""
+    try:
+        found = json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not JSON: {error}") from None
+    try:
+        if found["schema"] != JSON_SCHEMA:
+            raise DataError(f"{path}: schema is {found['schema']!r}, expected {JSON_SCHEMA!r}")
+        steps, values = [], []
+        for step in found["steps"]:
+            top = [(_bytes(t["token"]), float(t["logprob"])) for t in step["top_logprobs"]]
+            values += [logprob for _, logprob in top[1:]]
+            kept = [TokenRecord(list(raw), logprob) for raw, logprob in top if logprob > DEGENERATE and raw]
+            steps.append(StepRecord(TokenRecord(list(_bytes(step["token"])), float(step["logprob"])), kept))
+        usage = found.get("usage") or {}
+        repetition = Repetition(
+            steps, str(found.get("finish_reason") or ""), str(found["model"]), str(found.get("created_at") or ""),
+            usage.get("prompt_tokens"),
+        )  # fmt: skip
+        degenerate = bool(values) and all(value <= DEGENERATE for value in values)
+        return Capture(str(found["id"]), str(found["prompt"]), str(found["model"]), repetition, degenerate)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"{path}: malformed capture: {type(error).__name__}: {error}") from None
+
+
+def write_capture(case: Case, prompt: str, model: str, endpoint: str, top_logprobs: int) -> bytes:
+    """The same format from a record, its first repetition."""
+    repetition = case.repetitions[0]
+
+    def token(t: TokenRecord) -> dict[str, Any]:
+        return {"text": t.raw.decode("utf-8", "replace"), "bytes": t.data}
+
+    steps = [
+        {
+            "step": i, "token": token(step.token), "logprob": step.token.logprob or 0.0,
+            "top_logprobs": [{"token": token(t), "logprob": t.logprob} for t in step.top],
+        }
+        for i, step in enumerate(repetition.steps)
+    ]  # fmt: skip
+    request = {"model": model, "temperature": 0, "max_tokens": len(steps), "logprobs": True,
+               "top_logprobs": top_logprobs, "thinking": {"type": "disabled"},
+               "messages": [{"role": "user", "content": prompt}]}  # fmt: skip
+    found = {
+        "schema": JSON_SCHEMA, "source": "ds4ref", "model": model, "endpoint": endpoint,
+        "created_at": repetition.created or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "id": case.id,
+        "kind": "short" if len(prompt) < 1000 else "long", "prompt": prompt, "request": request,
+        "usage": {"prompt_tokens": repetition.prompt_tokens, "completion_tokens": len(steps)},
+        "finish_reason": repetition.finish,
+        "message": b"".join(s.token.raw for s in repetition.steps).decode("utf-8", "replace"),
+        "logits_available": False, "steps": steps,
+    }  # fmt: skip
+    return (json.dumps(found, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _bytes(token: dict[str, Any]) -> bytes:
+    raw = token.get("bytes")
+    return bytes(raw) if raw is not None else token["text"].encode("utf-8", "surrogateescape")

@@ -1,0 +1,143 @@
+"""Perplexity by depth, and likelihood of given continuations, with standard errors.
+
+Short vectors never reach the places where long-context faults live, so a text is scored in windows that end at several
+depths: the tokens of a window are predicted from everything before them. Errors of neighbouring tokens are correlated;
+standard errors come from blocks of 64 tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ds4ref.errors import DataError, TargetError, UsageError
+from ds4ref.targets import Ability, Prompt, Target
+from ds4ref.targets.local import LocalTarget
+
+BLOCK = 64
+WARM = 32
+"""Tokens at the start that are context only, as in ds4's perplexity (tools.md 4.8)."""
+
+
+@dataclass(frozen=True)
+class Depth:
+    """Scores of the tokens in (depth - window, depth]."""
+
+    depth: int
+    tokens: int
+    nll: float
+    stderr: float
+
+    @property
+    def ppl(self) -> float:
+        """exp(nll); infinite where that overflows."""
+        return math.exp(self.nll) if self.nll < 700 else math.inf
+
+    def to_json(self) -> dict[str, Any]:
+        """For the report; the error of ppl follows from that of nll."""
+        return {"depth": self.depth, "tokens": self.tokens, "nll": self.nll, "nll_stderr": self.stderr,
+                "ppl": self.ppl, "ppl_stderr": self.ppl * self.stderr}  # fmt: skip
+
+
+def block_error(values: np.ndarray, block: int = BLOCK) -> float:
+    """Standard error of the mean of a correlated series: from the means of blocks; NaN with fewer than two blocks."""
+    count = len(values) // block
+    if count < 2:
+        block = max(1, len(values) // 8)
+        count = len(values) // block
+    if count < 2:
+        return math.nan
+    means = values[: count * block].reshape(count, block).mean(axis=1)
+    return float(means.std(ddof=1) / math.sqrt(count))
+
+
+def by_depth(nll: np.ndarray, depths: Sequence[int], window: int) -> list[Depth]:
+    """nll (n,): nats of token i + 1 given the tokens up to i. One entry for every depth that the text reaches."""
+    found = []
+    for depth in depths:
+        if depth > len(nll) + 1:
+            continue
+        part = nll[max(WARM - 1, depth - 1 - window) : depth - 1]
+        part = part[np.isfinite(part)]
+        if len(part):
+            found.append(Depth(depth, len(part), float(part.mean()), block_error(part)))
+    return found
+
+
+def score(target: Target, text: str, limit: int | None) -> np.ndarray:
+    """Nats of every token of ``text`` but the first. NaN where the target does not know."""
+    target.require(Ability.SCORE, what="ppl")
+    if isinstance(target, LocalTarget):
+        ids = target.tokenizer.encode(text)[:limit]
+        if len(ids) < 2:
+            raise DataError("the text has fewer than two tokens")
+        steps = target.score_ids(ids)
+    else:
+        steps = target.score_text(text)[:limit]
+    values = [step.token.logprob for step in steps[1:]]
+    return np.array([math.nan if v is None else -v for v in values])
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Two targets on the same continuations, B minus A: negative means B is better.
+
+    Cases are the unit of resampling: tokens of one answer are not independent.
+    """
+
+    cases: int
+    tokens: int
+    a: float
+    b: float
+    delta: float
+    low: float
+    high: float
+    wins: tuple[int, int, int]
+    sign_p: float
+
+    def to_json(self) -> dict[str, Any]:
+        """For the report."""
+        return {"cases": self.cases, "tokens": self.tokens, "avg_nll_a": self.a, "avg_nll_b": self.b,
+                "delta": self.delta, "ci95": [self.low, self.high], "wins_b_a_ties": list(self.wins),
+                "sign_p": self.sign_p}  # fmt: skip
+
+
+def paired(a: Sequence[tuple[float, int]], b: Sequence[tuple[float, int]], seed: int = 1, draws: int = 2000) -> Paired:
+    """(summed nll, tokens) of each case under A and B. UsageError unless they line up."""
+    if len(a) != len(b) or not a or any(x[1] != y[1] for x, y in zip(a, b, strict=True)):
+        raise UsageError("the two sides must score the same tokens of the same cases")
+    counts = np.array([n for _, n in a], float)
+    sums = np.array([[x for x, _ in a], [y for y, _ in b]])
+    difference = sums[1] - sums[0]
+    rng = np.random.default_rng(seed)
+    pick = rng.integers(0, len(a), (draws, len(a)))
+    means = difference[pick].sum(axis=1) / counts[pick].sum(axis=1)
+    low, high = np.quantile(means, (0.025, 0.975))
+    better, worse = int((difference < -1e-9).sum()), int((difference > 1e-9).sum())
+    total = counts.sum()
+    return Paired(
+        len(a), int(total), float(sums[0].sum() / total), float(sums[1].sum() / total),
+        float(difference.sum() / total), float(low), float(high), (better, worse, len(a) - better - worse),
+        _sign_test(better, worse),
+    )  # fmt: skip
+
+
+def _sign_test(wins: int, losses: int) -> float:
+    """Two-sided exact sign test."""
+    n, k = wins + losses, min(wins, losses)
+    tail = sum(math.comb(n, i) for i in range(k + 1))
+    return min(1.0, 2 * tail / 2**n) if n else 1.0
+
+
+def continuation_nll(target: Target, prompt: Prompt, continuation: Sequence[bytes]) -> tuple[float, int]:
+    """Summed nats and tokens of an answer. TargetError if the target does not know one of its tokens."""
+    steps = target.score(prompt, continuation, 20)
+    values = [step.token.logprob for step in steps]
+    if any(value is None for value in values):
+        at = values.index(None)
+        raise TargetError(f"{target.name} does not tell the log probability of step {at}: it is not among its best")
+    return -sum(v for v in values if v is not None), len(values)

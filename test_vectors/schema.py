@@ -1,0 +1,215 @@
+"""Vectors on disk: one directory a checkpoint, versioned, schema-checked, hashed.
+
+    vectors/<name>/manifest.json        source, model, request parameters, the cases with their hashes and state
+    vectors/<name>/prompts/<id>.txt     the user's text, exactly
+    vectors/<name>/cases/<id>.json      what the source answered, every repetition of it
+
+A case file is written whole or not at all, and the manifest names its SHA-256, so a file that is not in the manifest or
+does not match it is never read as a vector. A finished directory is never changed: a new checkpoint is a new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from ds4ref.errors import DataError
+from ds4ref.files import atomic_write
+from ds4ref.targets import Step, Token
+
+MANIFEST_SCHEMA = "ds4-vectors-manifest-v1"
+CASE_SCHEMA = "ds4-vectors-case-v1"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,94}")
+"""What a case may be called: also what ds4's official.vec can hold (tools.md 4.3)."""
+
+
+class TokenRecord(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """A token by its bytes; ``logprob`` None where the source gave none (or a degenerate one)."""
+
+    data: list[int] = msgspec.field(name="bytes")
+    logprob: float | None = None
+    id: int | None = None
+
+    @property
+    def raw(self) -> bytes:
+        """The bytes."""
+        return bytes(self.data)
+
+
+class StepRecord(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """The token chosen, and the best alternatives (the chosen one among them), best first."""
+
+    token: TokenRecord
+    top: list[TokenRecord] = []
+
+
+class Repetition(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """One answer of the source."""
+
+    steps: list[StepRecord]
+    finish: str
+    model: str = ""
+    created: str = ""
+    prompt_tokens: int | None = None
+
+
+class Case(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """One prompt with every answer that was recorded; the first is the expectation, the others show the spread."""
+
+    schema: str
+    id: str
+    prompt_sha256: str
+    repetitions: list[Repetition]
+
+
+class Expected(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """A known divergence: data with a reason. ``step`` None means anywhere in the case."""
+
+    reason: str
+    step: int | None = None
+
+
+class Entry(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """A case as the manifest lists it. ``sha256`` is of the case file, None while it has not been captured."""
+
+    id: str
+    prompt_file: str
+    prompt_sha256: str
+    ctx: int
+    case_file: str | None = None
+    sha256: str | None = None
+    repetitions: int = 0
+    expected_divergence: Expected | None = None
+
+
+class Manifest(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """The directory's contents. ``complete`` False marks a partial capture."""
+
+    schema: str
+    name: str
+    source: dict[str, Any]
+    max_tokens: int
+    top_logprobs: int
+    repetitions: int
+    system: str
+    created: str
+    complete: bool
+    cases: list[Entry]
+
+
+T = TypeVar("T")
+
+
+def sha256(data: bytes) -> str:
+    """Hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def decode(data: bytes, kind: type[T], schema: str, where: str) -> T:
+    """Check and decode; DataError names the field at fault."""
+    try:
+        found = msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise DataError(f"{where}: {error}") from None
+    if getattr(found, "schema", schema) != schema:
+        raise DataError(f"{where}: schema is {getattr(found, 'schema', None)!r}, this version reads {schema!r}")
+    return found
+
+
+def encode(value: msgspec.Struct) -> bytes:
+    """Indented JSON with a final newline."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
+
+
+class Vectors:
+    """A directory of vectors."""
+
+    def __init__(self, folder: str | os.PathLike[str], manifest: Manifest):
+        self.folder, self.manifest = Path(folder), manifest
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> Vectors:
+        """Read and check the manifest. DataError if there is none, or a name in it leads out of the directory."""
+        path = Path(folder, "manifest.json")
+        manifest = decode(_read(path), Manifest, MANIFEST_SCHEMA, str(path))
+        seen: set[str] = set()
+        for entry in manifest.cases:
+            if not NAME.fullmatch(entry.id) or entry.id in seen:
+                raise DataError(f"{path}: case id {entry.id!r} is malformed or listed twice")
+            seen.add(entry.id)
+            for file in (entry.prompt_file, entry.case_file):
+                if file is not None and (os.path.isabs(file) or ".." in Path(file).parts):
+                    raise DataError(f"{path}: {file!r} leads out of the directory")
+        return cls(folder, manifest)
+
+    @staticmethod
+    def exists(folder: str | os.PathLike[str]) -> bool:
+        """Whether there is a manifest."""
+        return Path(folder, "manifest.json").is_file()
+
+    def save(self) -> None:
+        """Write the manifest, whole or not at all."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with atomic_write(self.folder / "manifest.json") as out:
+            out.write(encode(self.manifest))
+
+    def prompt(self, entry: Entry) -> str:
+        """The user's text; DataError if the file is not the one that was recorded."""
+        data = _read(self.folder / entry.prompt_file)
+        if sha256(data) != entry.prompt_sha256:
+            raise DataError(f"{self.folder / entry.prompt_file}: the prompt was changed after it was recorded")
+        return data.decode("utf-8", "surrogateescape")
+
+    def case(self, entry: Entry) -> Case:
+        """A recorded case. DataError if it is absent, altered or malformed."""
+        if entry.case_file is None or entry.sha256 is None:
+            raise DataError(f"{self.folder}: case {entry.id} has not been captured (partial capture)")
+        path = self.folder / entry.case_file
+        data = _read(path)
+        if sha256(data) != entry.sha256:
+            raise DataError(f"{path}: the file is not the one the manifest describes")
+        case = decode(data, Case, CASE_SCHEMA, str(path))
+        if case.id != entry.id or case.prompt_sha256 != entry.prompt_sha256 or not case.repetitions:
+            raise DataError(f"{path}: this is not case {entry.id} of the manifest")
+        return case
+
+    def add_prompt(self, entry: Entry, text: bytes) -> None:
+        """Write a prompt file."""
+        path = self.folder / entry.prompt_file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as out:
+            out.write(text)
+
+    def add_case(self, entry: Entry, case: Case) -> None:
+        """Write a case file, then the manifest that vouches for it."""
+        data = encode(case)
+        path = self.folder / "cases" / f"{entry.id}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as out:
+            out.write(data)
+        entry.case_file, entry.sha256 = f"cases/{entry.id}.json", sha256(data)
+        entry.repetitions = len(case.repetitions)
+        self.save()
+
+
+def record(step: Step, degenerate: float = -1000.0) -> StepRecord:
+    """A target's step as it is stored. Degenerate alternatives are dropped, as in official.vec (tools.md 4.3)."""
+
+    def token(t: Token) -> TokenRecord:
+        useful = t.logprob is not None and t.logprob > degenerate
+        return TokenRecord(list(t.raw), t.logprob if useful else None, t.id)
+
+    top = [token(t) for t in step.top if t.logprob is not None and t.logprob > degenerate and t.raw]
+    return StepRecord(token(step.token), top)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None

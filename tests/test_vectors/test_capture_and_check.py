@@ -1,0 +1,258 @@
+"""Recording, resuming, killing, comparing: verdicts that know margins, ds4's rule, expected divergences."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from ds4ref.errors import DataError, TargetError, UsageError
+from ds4ref.targets import Prompt, Step, Token
+from test_vectors.capture import PromptCase, forks, run, spread, start
+from test_vectors.compare import CaseResult, check_case
+from test_vectors.junit import report
+from test_vectors.schema import CASE_SCHEMA, Case, Expected, Repetition, Vectors, record
+
+from .scripted import Scripted, step
+
+PROMPTS = [PromptCase("one", "First?"), PromptCase("two", "Second?\n")]
+GREEDY = [step(b"A", (b"B", -2.5)), step(b"C", (b"D", -3.0))]
+
+
+def captured(folder, *answers, **options) -> Vectors:
+    target = Scripted(*(answers or (GREEDY,)))
+    vectors = start(str(folder), target, PROMPTS, max_tokens=2, repetitions=2, **options)
+    run(vectors, target)
+    return vectors
+
+
+def test_capture_then_read(tmp_path) -> None:
+    captured(tmp_path / "v")
+    vectors = Vectors.open(tmp_path / "v")
+    assert vectors.manifest.complete and vectors.manifest.source["name"] == "script"
+    for entry, prompt in zip(vectors.manifest.cases, PROMPTS, strict=True):
+        case = vectors.case(entry)
+        assert vectors.prompt(entry) == prompt.text and len(case.repetitions) == 2
+        assert [s.token.raw for s in case.repetitions[0].steps] == [b"A", b"C"]
+        assert case.repetitions[0].model == "scripted-1" and spread(case) == 0.0 and forks(case) is None
+
+
+def test_spread_and_forks_are_stored() -> None:
+    def repetition(*steps: Step) -> Repetition:
+        return Repetition([record(s) for s in steps], "length")
+
+    case = Case(CASE_SCHEMA, "x", "", [
+        repetition(step(b"A", (b"B", -2.5)), step(b"C", (b"D", -1.0))),
+        repetition(step(b"A", (b"B", -2.2)), step(b"D", (b"C", -0.4))),
+        repetition(step(b"A", (b"B", -2.4))),
+    ])  # fmt: skip
+    assert spread(case) == pytest.approx(0.9)
+    assert forks(case) == 1
+
+
+def test_an_interrupted_capture_is_partial_and_goes_on(tmp_path) -> None:
+    folder = tmp_path / "v"
+    broken = Scripted(GREEDY, GREEDY, TargetError("gone"))
+    vectors = start(str(folder), broken, PROMPTS, max_tokens=2, repetitions=2)
+    with pytest.raises(TargetError):
+        run(vectors, broken)
+    partial = Vectors.open(folder)
+    assert not partial.manifest.complete
+    partial.case(partial.manifest.cases[0])
+    with pytest.raises(DataError, match="has not been captured"):
+        partial.case(partial.manifest.cases[1])
+    again = Scripted(GREEDY)
+    assert run(start(str(folder), again, PROMPTS, max_tokens=2, repetitions=2), again) == 1
+    assert len(again.asked) == 2 and Vectors.open(folder).manifest.complete
+
+
+def test_complete_vectors_are_never_refreshed(tmp_path) -> None:
+    captured(tmp_path / "v")
+    with pytest.raises(UsageError, match="never refreshed in place"):
+        captured(tmp_path / "v")
+
+
+def test_a_partial_capture_does_not_change_its_parameters(tmp_path) -> None:
+    broken = Scripted(TargetError("gone"))
+    vectors = start(str(tmp_path / "v"), broken, PROMPTS)
+    with pytest.raises(TargetError):
+        run(vectors, broken)
+    for options in ({"max_tokens": 5}, {"system": "x"}, {"repetitions": 9}):
+        with pytest.raises(UsageError, match="other prompts, parameters or source"):
+            start(str(tmp_path / "v"), broken, PROMPTS, **options)
+
+
+@pytest.mark.parametrize("damage", [
+    lambda f: (f / "cases/one.json").write_bytes((f / "cases/one.json").read_bytes()[:-20]),
+    lambda f: (f / "cases/one.json").write_bytes((f / "cases/two.json").read_bytes()),
+    lambda f: (f / "cases/one.json").unlink(),
+    lambda f: (f / "prompts/one.txt").write_text("Another?"),
+    lambda f: (f / "manifest.json").write_bytes((f / "manifest.json").read_bytes()[:-9]),
+    lambda f: edit(f, lambda m: m.update(schema="ds4-vectors-manifest-v9")),
+    lambda f: edit(f, lambda m: m.update(surprise=1)),
+    lambda f: edit(f, lambda m: m["cases"][0].update(case_file="../../etc/passwd")),
+    lambda f: edit(f, lambda m: m["cases"][0].update(id="two")),
+    lambda f: edit(f, lambda m: m["cases"][0].update(ctx="many")),
+], ids=range(10))  # fmt: skip
+def test_damage_is_noticed(tmp_path, damage) -> None:
+    captured(tmp_path / "v")
+    damage(tmp_path / "v")
+    with pytest.raises(DataError) as caught:
+        vectors = Vectors.open(tmp_path / "v")
+        vectors.prompt(vectors.manifest.cases[0])
+        vectors.case(vectors.manifest.cases[0])
+    assert "\n" not in str(caught.value)
+
+
+def edit(folder, change) -> None:
+    found = json.loads((folder / "manifest.json").read_text())
+    change(found)
+    (folder / "manifest.json").write_text(json.dumps(found))
+
+
+KILLED = """
+import sys, time
+sys.path[:0] = {path!r}
+from tests.test_vectors.scripted import Scripted, step
+from test_vectors.capture import PromptCase, run, start
+target = Scripted([step(b"A", *((bytes([66 + i]) * 40, -2.0 - i) for i in range(19)))] * 50)
+prompts = [PromptCase(f"c{{i}}", "x" * 20000) for i in range(400)]
+vectors = start({folder!r}, target, prompts, max_tokens=50, repetitions=2)
+print("go", flush=True)
+run(vectors, target)
+"""
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.03, 0.1, 0.3])
+def test_killed_at_any_moment_nothing_half_written_is_read(tmp_path, delay) -> None:
+    folder = str(tmp_path / "v")
+    code = KILLED.format(path=[os.getcwd()], folder=folder)
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+    vectors = Vectors.open(folder)
+    assert not vectors.manifest.complete
+    whole = [e for e in vectors.manifest.cases if e.case_file]
+    for entry in whole:
+        assert len(vectors.case(entry).repetitions) == 2
+    assert len(whole) < 400
+
+
+# ----------------------------------------------------------------------------------------------------------- verdicts
+
+
+def expected(*steps: Step, more: tuple[Step, ...] = ()) -> Case:
+    answers = [Repetition([record(s) for s in steps], "length")]
+    if more:
+        answers.append(Repetition([record(s) for s in more], "length"))
+    return Case(CASE_SCHEMA, "x", "", answers)
+
+
+def judge(case: Case, *forced: Step, **options) -> CaseResult:
+    return check_case(Scripted(GREEDY, forced=forced), Prompt.chat("?"), case, **options)
+
+
+WANT = expected(*GREEDY)
+
+
+def test_match() -> None:
+    result = judge(WANT, *GREEDY)
+    assert result.verdict == "match" and not result.failed
+    assert [(s.rank, s.margin, s.delta, s.overlap, s.kl) for s in result.steps] == [
+        (1, 0.0, 0.0, 1.0, pytest.approx(0.0, abs=1e-12))
+    ] * 2
+
+
+@pytest.mark.parametrize("margin, floor, verdict", [
+    (0.0005, None, "flip"), (0.2, None, "mismatch"), (0.2, 0.3, "flip"), (0.4, 0.3, "mismatch"),
+])  # fmt: skip
+def test_a_flip_is_tolerable_below_the_noise_only(margin, floor, verdict) -> None:
+    other = Step(Token(b"A", -1.0), (Token(b"B", -1.0 + margin), Token(b"A", -1.0)))
+    result = judge(WANT, other, GREEDY[1], floor=floor)
+    assert result.verdict == verdict and result.steps[0].rank == 2
+    assert result.steps[0].margin == pytest.approx(margin) and result.steps[1].verdict == "match"
+
+
+def test_the_sources_own_spread_is_tolerated() -> None:
+    wobbly = expected(step(b"A", (b"B", -2.5)), more=(step(b"A", (b"B", -1.9)),))
+    other = Step(Token(b"A", -1.0), (Token(b"B", -0.5), Token(b"A", -1.0)))
+    assert judge(wobbly, other).verdict == "flip"
+    assert judge(expected(step(b"A", (b"B", -2.5))), other).verdict == "mismatch"
+
+
+def test_a_token_that_is_nowhere_is_a_mismatch() -> None:
+    result = judge(WANT, Step(Token(b"A", None), (Token(b"X", -0.1),)), GREEDY[1])
+    assert result.verdict == "mismatch" and result.steps[0].rank is None
+
+
+def test_no_probabilities_are_incomparable() -> None:
+    assert judge(WANT, Step(Token(b"A")), GREEDY[1]).verdict == "incomparable"
+
+
+def test_without_forcing_the_steps_after_a_fork_are_incomparable() -> None:
+    target = Scripted([step(b"B", (b"A", -0.2)), step(b"C")])
+    result = check_case(target, Prompt.chat("?"), WANT)
+    assert [s.verdict for s in result.steps] == ["mismatch", "incomparable"] and not result.forced
+
+
+def test_kl_is_that_of_the_shared_support() -> None:
+    want = expected(step(b"A", (b"B", -2.5), (b"Z", -4.0)))
+    got = step(b"A", (b"B", -1.5), logprob=-0.3)
+    result = judge(want, got).steps[0]
+    from math import exp, log
+
+    p, q = (exp(-0.1), exp(-2.5)), (exp(-0.3), exp(-1.5))
+    kl = sum(a / sum(p) * log(a / sum(p) / (b / sum(q))) for a, b in zip(p, q, strict=True))
+    assert result.kl == pytest.approx(kl) and result.overlap == pytest.approx(2 / 3)
+
+
+def test_a_degenerate_source_gives_identity_only() -> None:
+    want = expected(Step(Token(b"A", 0.0), (Token(b"A", 0.0), Token(b"B", -9999.0))))
+    result = judge(want, GREEDY[0])
+    assert result.verdict == "match" and result.steps[0].kl is None
+
+
+def test_an_expected_divergence_is_data_with_a_reason() -> None:
+    bad = Step(Token(b"A", -3.0), (Token(b"B", -0.1), Token(b"A", -3.0)))
+    known = Expected("the graphs disagree")
+    assert judge(WANT, bad, GREEDY[1], known=known).verdict == "expected"
+    assert not judge(WANT, bad, GREEDY[1], known=known).failed
+    assert judge(WANT, *GREEDY, known=known).verdict == "unexpected match"
+    elsewhere = Expected("only step 1", step=1)
+    assert judge(WANT, bad, GREEDY[1], known=elsewhere).verdict != "expected"
+    both = judge(WANT, bad, Step(Token(b"C", -9.0), bad.top), known=elsewhere)
+    assert both.verdict == "mismatch"
+
+
+@pytest.mark.parametrize("got, verdict", [
+    (GREEDY[0], "match"),
+    (step(b"A", (b"B", -6.4)), "match"),
+    (step(b"A", (b"B", -6.6)), "mismatch"),
+    (step(b"A", (b"Q", -3.0)), "mismatch"),
+    (step(b"B", (b"A", -0.3)), "mismatch"),
+], ids=["same", "3.9 nats", "4.1 nats", "missing", "argmax"])  # fmt: skip
+def test_ds4s_own_rule(got, verdict) -> None:
+    assert judge(expected(GREEDY[0]), got, profile="ds4").verdict == verdict
+
+
+def test_a_failing_target_is_an_error_of_its_case() -> None:
+    result = check_case(Scripted(TargetError("gone")), Prompt.chat("?"), WANT)
+    assert result.verdict == "error" and result.failed and result.reason == "gone"
+
+
+def test_junit() -> None:
+    bad = Step(Token(b"A", -3.0), (Token(b"B", -0.1), Token(b"A", -3.0)))
+    results = [judge(WANT, *GREEDY), judge(WANT, bad, GREEDY[1]), judge(WANT, bad, GREEDY[1], known=Expected("why\x01")),
+               check_case(Scripted(TargetError("gone")), Prompt.chat("?"), WANT)]  # fmt: skip
+    suite = ET.fromstring(report(results, "v")).find("testsuite")
+    assert suite is not None
+    assert {k: suite.get(k) for k in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "4", "failures": "1", "errors": "1", "skipped": "1"}  # fmt: skip

@@ -12,6 +12,7 @@ from .iq2_xxs import decode_group
 from .ops import (
     AHEAD,
     broadcast_half,
+    copy_32,
     load_float,
     prefetch,
     q4_k_scales,
@@ -88,7 +89,11 @@ def _plain(decode, size: int) -> RowKernel:
 
 @njit(**JIT)
 def _pack_plain(x, n, buffer):
-    for i in range(n):
+    for _ in range(n >> 5):
+        copy_32(buffer, x)
+        buffer += 128
+        x += 128
+    for i in range(n & 31):
         store_float(buffer + 4 * i, load_float(x + 4 * i))
 
 

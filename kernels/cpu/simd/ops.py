@@ -6,9 +6,27 @@ from numba import njit, types
 
 from . import x86
 from .tiers import TIER
-from .vec import JIT, Emit, F32x8, F32x16, F32x32, Float, I8x8, I8x32, I16x16, I16x32, I32x16, I32x32, Int, Val, step
+from .vec import (
+    JIT,
+    Emit,
+    F32x8,
+    F32x16,
+    F32x32,
+    Float,
+    I8x8,
+    I8x32,
+    I16x8,
+    I16x16,
+    I16x32,
+    I32x16,
+    I32x32,
+    Int,
+    Val,
+    Vec,
+    step,
+)
 
-# How far ahead of the weights in use the kernels ask for memory. 2 to 12 KiB measure the same.
+# How far ahead of the weights in use the kernels ask for memory, if at all. 2 to 12 KiB measure the same.
 AHEAD = 8192
 
 
@@ -146,6 +164,11 @@ def q4_k_scales(k: Emit, block: Val) -> tuple[Val, Val]:
     return eight(first, third), eight(second, third >> 4)
 
 
-def broadcast_half(k: Emit, address: Val, kind: types.Type) -> Val:
-    """The f16 at ``address`` as float32 in every lane of ``kind``."""
-    return k.half_to_float(k.load(types.int16, address)).splat(kind)
+def broadcast_half(k: Emit, address: Val, kind: Vec) -> Val:
+    """The f16 at ``address`` as float32 in every lane of ``kind``.
+
+    Broadcast first: a conversion of one value would merge it into a register that may still be in use elsewhere.
+    """
+    lanes = min(kind.lanes, 16 if TIER == "A" else 8)
+    some = k.half_to_float(k.load(types.int16, address).splat(I16x16 if lanes == 16 else I16x8))
+    return some.shuffle(list(range(lanes)) * (kind.lanes // lanes))

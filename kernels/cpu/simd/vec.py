@@ -27,7 +27,7 @@ from numba.core import cgutils
 from numba.core.datamodel import PrimitiveModel
 from numba.extending import intrinsic, register_model
 
-from .tiers import IS_AARCH64, TIER
+from .tiers import IS_AARCH64, SOFTWARE_PREFETCH, TIER
 
 # No Numba cache: its key misses edits in other files. The package's own object cache covers all sources.
 JIT: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
@@ -249,7 +249,9 @@ class Emit:
         self.builder.store(value.ir, self._pointer(address, value.ir.type)).align = 1
 
     def prefetch(self, address: Val) -> None:
-        """Ask for the cache line at ``address``; harmless at any address, mapped or not."""
+        """Ask for the cache line at ``address``; harmless at any address. Nothing where that does not pay."""
+        if not SOFTWARE_PREFETCH:
+            return
         signature = ir.FunctionType(ir.VoidType(), [_BYTE_POINTER, _I32, _I32, _I32])
         function = cgutils.get_or_insert_function(self.builder.module, signature, "llvm.prefetch.p0")
         read, keep_in_all_levels, data = (ir.Constant(_I32, v) for v in (0, 3, 1))

@@ -20,48 +20,14 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from numba import int64, njit, types
+from numba import int64
 
 from kernels.cpu.simd import KERNELS, TIER, RowKernel
-from kernels.cpu.simd.ops import AHEAD, prefetch, store_int
-from kernels.cpu.simd.vec import JIT, I32x16, I32x32, Int, step
+from kernels.cpu.tasks.read import read
 from kernels.formats import FORMATS
 
 PIECE = 1 << 20
 SCALE_FIELDS = {"Q8_0": (0,), "Q4_0": (0,), "IQ2_XXS": (0,), "Q4_K": (0, 2), "Q2_K": (80, 82), "Q6_K": (208,)}
-
-
-@step(I32x32)
-def _nothing(k):
-    return k.zero(I32x32)
-
-
-@step(I32x32, I32x32, Int)
-def _add_lines(k, total, address):
-    """Add the two cache lines at ``address`` to the total."""
-    return total + k.load(I32x16, address).cat(k.load(I32x16, address + 64))
-
-
-@step(types.int32, I32x32)
-def _total(k, a):
-    return k.fold(a, lambda x, y: x + y)
-
-
-@njit(**JIT)
-def read(address, size, out):
-    """Sum ``size`` bytes (a multiple of 256): the fastest a kernel could take them in."""
-    low = _nothing()
-    high = _nothing()
-    for _ in range(size // 256):
-        prefetch(address + AHEAD)
-        prefetch(address + AHEAD + 64)
-        prefetch(address + AHEAD + 128)
-        prefetch(address + AHEAD + 192)
-        low = _add_lines(low, address)
-        high = _add_lines(high, address + 128)
-        address += 256
-    store_int(out, _total(low))
-    store_int(out + 4, _total(high))
 
 
 def random_rows(fmt: str, rows: int, n: int, rng: np.random.Generator) -> np.ndarray:

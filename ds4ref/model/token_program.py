@@ -27,6 +27,11 @@ class TokenProgram:
         self.model, self.cache = model, cache
         self._key: tuple[Any, ...] = ()
 
+    @property
+    def program(self) -> Any:
+        """The prepared steps of the last token (``kernels.cpu.Program``)."""
+        return self._steps.p
+
     def run(self, token: int) -> tuple[np.ndarray, np.ndarray]:
         """Advance the cache by one token; returns final streams (1, C, D) and logits (V,), both copies."""
         model, cache, pos = self.model, self.cache, self.cache.pos

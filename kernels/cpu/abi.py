@@ -21,7 +21,9 @@ STEP_BYTES = 256
 STEP_TASK, STEP_ARGS, STEP_ITEMS, STEP_CHUNK, STEP_WAIT = 0, 8, 16, 24, 32
 STEP_CLAIMED = 64
 STEP_DONE = 128
-"""Byte offsets in a step. The two counters have cache lines of their own, because all threads write them."""
+STEP_BEGUN, STEP_LEFT = 192, 200
+"""Byte offsets in a step. The two counters have cache lines of their own, because all threads write them; a third
+line holds when thread 0 began the step and when it found nothing left to claim, in ticks of the processor."""
 
 STEP_HEADER = struct.Struct("=5q")
 

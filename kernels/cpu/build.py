@@ -25,6 +25,7 @@ TASK_MODULES = (
     "linear",
     "moe",
     "norm",
+    "read",
     "rope",
     "rounding",
     "rows",

@@ -21,7 +21,7 @@ import numpy as np
 
 from ..formats.matrix import Matrix
 from . import tasktable as t
-from .abi import BLOCK_BYTES, SLOT, STEP_BYTES, STEP_HEADER, STEP_ITEMS, Task
+from .abi import BLOCK_BYTES, SLOT, STEP_BEGUN, STEP_BYTES, STEP_HEADER, STEP_ITEMS, STEP_LEFT, STEP_WAIT, Task
 from .arrays import address, chunk_of, expect
 from .attention import HEAD_GROUP, INDEX_BLOCK, INDEX_LANES, POOL_CHANNELS, cached_rows, scratch_bytes
 from .linear import CHUNK_BYTES, ROW_STEP, packed_size, row_chunk, row_kernel, weight_address
@@ -109,7 +109,26 @@ class Program:
             self.error[0] = 0
             raise IndexError("a row or expert number is out of range")
 
+    # --- what the last run was spent on
+
+    @property
+    def tasks(self) -> list[str]:
+        """The task of every step."""
+        return [step[0].name for step in self._steps]
+
+    def timeline(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of the last run: when thread 0 began each step and when it found nothing left to claim (steps,), in the
+        ticks of ``POOL.ticks``; and whether the step waited for all before it."""
+        words = self.words[: len(self) * STEP_BYTES // SLOT].reshape(len(self), -1)
+        return tuple(words[:, offset // SLOT].copy() for offset in (STEP_BEGUN, STEP_LEFT, STEP_WAIT))  # type: ignore
+
     # --- matrix products
+
+    def read(self, x: np.ndarray) -> int:
+        """Read the memory of x, whole pieces of 256 bytes of it, and do nothing with it."""
+        out = self.array(16 * POOL.threads, dtype=np.int32)
+        self.keep(x)
+        return self.step(t.READ, x.nbytes // 256, CHUNK_BYTES // 256, (x.ctypes.data, address(out)))
 
     def pack(self, x: np.ndarray, w: Matrix, act: str) -> Packed:
         """Pack the inputs x (count, n) or (n,) for weights like ``w``."""

@@ -45,6 +45,8 @@ ATTENTION = Task(
     " raw_rows comp_rows picks heads dim group groups scratch scratch_bytes scale:f",
 )
 
+READ = Task("read_lines", "address out")
+
 ADD = Task("add", "a b out")
 SCALE = Task("scale", "x out factor:f")
 STORE_ROW = Task("store_row", "x rows half slot width")

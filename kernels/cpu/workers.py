@@ -77,7 +77,7 @@ class Pool:
 
     def __init__(self, threads: int):
         self._threads = threads
-        self._run = self._work = _not_loaded
+        self._run = self._work = self._ticks = _not_loaded
         self._fresh()
 
     def _fresh(self) -> None:
@@ -143,6 +143,7 @@ class Pool:
         for task in Task.registry.values():
             task.address = code.address(task.name)
         self._work = code.function("pool_work", 2)
+        self._ticks = code.function("read_ticks", 1)
         self._run = code.function("pool_run", 1)
 
     def run(self, *steps: Step) -> None:
@@ -163,6 +164,14 @@ class Pool:
         """Run ``count`` steps that lie ready in memory at ``steps`` (``program.Program`` makes them)."""
         with self._lock:
             self._execute(steps, count)
+
+    def ticks(self) -> int:
+        """Now, on the clock that steps are timed with (its rate is the processor's affair)."""
+        if self._ticks is _not_loaded:
+            self.load()
+        out = ctypes.c_int64()
+        self._ticks(ctypes.addressof(out))
+        return out.value
 
     def _execute(self, steps: int, count: int) -> None:
         words = self._words

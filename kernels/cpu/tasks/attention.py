@@ -12,9 +12,9 @@ import numpy as np
 from numba import njit
 
 from .. import tasktable as t
-from .lang import FAST, exp32, f32p, i32p, i64p, local, widen
+from .lang import FAST, exp32, f32p, i32p, i64p, local
 from .registry import body
-from .tiles import LANES, dots, load_scaled, outer, put, store, sums, zeros
+from .tiles import LANES, dots, load_scaled, outer, put, store, sums, widen, zeros
 
 BLOCK = 64
 """Rows per block: 128 KB of 512-wide rows, which stay in the second-level cache while the heads pass over them."""

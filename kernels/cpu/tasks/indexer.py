@@ -6,9 +6,9 @@ import numpy as np
 from numba import njit
 
 from .. import tasktable as t
-from .lang import JIT, f32p, i32p, local, order_key, widen
+from .lang import JIT, f32p, i32p, local, order_key
 from .registry import body
-from .tiles import outer, relu_weighted, zeros
+from .tiles import outer, relu_weighted, widen, zeros
 
 HEADS = 64
 """Heads per tile: they are the lanes, so queries are stored transposed and padded with zeros."""

@@ -18,11 +18,13 @@ from ..abi import (
     POOL_STOP,
     POOL_THREADS,
     STEP_ARGS,
+    STEP_BEGUN,
     STEP_BYTES,
     STEP_CHUNK,
     STEP_CLAIMED,
     STEP_DONE,
     STEP_ITEMS,
+    STEP_LEFT,
     STEP_TASK,
     STEP_WAIT,
 )
@@ -36,6 +38,7 @@ from .lang import (
     i64p,
     sleep_us,
     spin_hint,
+    ticks,
     yield_core,
 )
 from .registry import export
@@ -78,6 +81,8 @@ def execute(steps, count, thread):
             unfinished = wait_for_steps(steps, unfinished, s)
         task, args = i64p(step + STEP_TASK)[0], i64p(step + STEP_ARGS)[0]
         items, chunk = i64p(step + STEP_ITEMS)[0], i64p(step + STEP_CHUNK)[0]
+        if thread == 0:
+            i64p(step + STEP_BEGUN)[0] = ticks()
         while True:
             first = atomic_add(step + STEP_CLAIMED, chunk)
             if first >= items:
@@ -85,6 +90,8 @@ def execute(steps, count, thread):
             last = min(first + chunk, items)
             call_task(task, args, first, last, thread)
             atomic_add(step + STEP_DONE, last - first)
+        if thread == 0:
+            i64p(step + STEP_LEFT)[0] = ticks()
     if thread == 0:
         wait_for_steps(steps, unfinished, count)
 
@@ -104,8 +111,10 @@ def pool_run(pool):
         for s in range(count):
             step = steps + s * STEP_BYTES
             items = i64p(step + STEP_ITEMS)[0]
+            i64p(step + STEP_BEGUN)[0] = ticks()
             if items > 0:
                 call_task(i64p(step + STEP_TASK)[0], i64p(step + STEP_ARGS)[0], 0, items, 0)
+            i64p(step + STEP_LEFT)[0] = ticks()
         return
     job = i64p(pool + POOL_JOB)[0] + 1
     atomic_store(pool + POOL_OPEN, job)
@@ -119,6 +128,12 @@ def pool_run(pool):
             spin_hint()
         else:
             yield_core()
+
+
+@export("read_ticks", 1)
+def read_ticks(out):
+    """Now, on the clock that steps are timed with."""
+    i64p(out)[0] = ticks()
 
 
 @export("pool_work", 2)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from numba import types
+from numba import njit, types
 
-from ..simd.vec import F32x16, Float, Int, step
+from ..simd.vec import JIT, F32x16, Float, I16x16, Int, step
+from .lang import f32p, load_f16
 
 LANES = 16
 VECTOR = 4 * LANES
@@ -104,3 +105,18 @@ def relu_weighted(k, acc, weights, out):
             total = k.fma(members[4 * i + j], w[j], total)
         place = out + 4 * i
         k.store(place, k.load(Float, place) + k.hsum(total))
+
+
+@step(types.none, Int, Int)
+def _widen_vector(k, x, out):
+    k.store(out, k.half_to_float(k.load(I16x16, x)))
+
+
+@njit(**JIT)
+def widen(x, out, n):
+    """n binary16 values at ``x`` to float32 at ``out``. LLVM leaves the plain loop scalar where it knows too little."""
+    full = n // LANES * LANES
+    for i in range(0, full, LANES):
+        _widen_vector(x + 2 * i, out + 4 * i)
+    for i in range(full, n):
+        f32p(out)[i] = load_f16(x + 2 * i)

@@ -1,0 +1,143 @@
+"""Where the time of a decoded token goes, step by step: ``python -m benchmarks.profile [MODEL] [--at 2048 32768]``.
+
+A token is one job of a few hundred steps; thread 0 notes when it begins each step and when nothing is left of it to
+claim. Time until the next step begins counts for the step; what passes after it has nothing left to do is "wait": the
+other threads' last pieces and the barrier. The figures are medians over the tokens, so the sum of the parts is a
+little less than the median token on a busy machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ds4ref.engine import Engine
+from ds4ref.session.session import Session
+from kernels.cpu.workers import POOL
+
+from .depth import session_at
+
+PRODUCTS = frozenset({"linear_rows", "expert_linear_rows", "expert_sum_rows"})
+"""Tasks that stream weights; everything else is what a token costs besides."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Seconds a token spends: ``wall`` in all (tokens,), and by step ``begun`` to begun and waiting (tokens, steps)."""
+
+    tasks: list[str]
+    waits: np.ndarray
+    wall: np.ndarray
+    steps: np.ndarray
+    waiting: np.ndarray
+
+    def besides(self) -> np.ndarray:
+        """Share of each token (tokens,) that is not spent in phases that stream weights: small ops, attention,
+        indexer, Python. A phase is a step that waits and those after it that do not."""
+        phase = np.cumsum(self.waits) - 1
+        streams = np.zeros(phase[-1] + 1, bool)
+        for task, number in zip(self.tasks, phase, strict=True):
+            streams[number] |= task in PRODUCTS
+        return 1 - self.steps[:, streams[phase]].sum(axis=1) / self.wall
+
+
+def tick_seconds(seconds: float = 0.05) -> float:
+    """Seconds a tick of the pool's clock takes."""
+    first, started = POOL.ticks(), time.perf_counter()
+    while time.perf_counter() - started < seconds:
+        pass
+    return (time.perf_counter() - started) / (POOL.ticks() - first)
+
+
+def profile(session: Session, tokens: int, warm: int = 2) -> Profile:
+    """Decode ``tokens`` tokens and look at each of them. The session must decode by token program."""
+    rate = tick_seconds()
+    vocab = session.model.shape.vocab
+    rows: list[tuple[float, np.ndarray, np.ndarray]] = []
+    for number in range(warm + tokens):
+        started = time.perf_counter()
+        session.eval((17 * number + 5) % vocab)
+        wall = time.perf_counter() - started
+        if session._program is None:
+            raise ValueError("this backend has no token program")
+        program = session._program.program
+        begun, left, waits = program.timeline()
+        steps = np.diff(np.append(begun, POOL.ticks()))
+        rows.append((wall, steps * rate, (steps - (left - begun)) * rate))
+    rows = [row for row in rows[warm:] if len(row[1]) == len(rows[-1][1])]
+    wall, steps, waiting = (np.array(column) for column in zip(*rows, strict=True))
+    return Profile(program.tasks, waits, wall, steps, waiting)
+
+
+def by_task(p: Profile) -> list[dict]:
+    """Rows {task, steps, us, wait_us, share}, largest first; medians over the tokens."""
+    steps, waiting = np.median(p.steps, axis=0), np.median(p.waiting, axis=0)
+    wall, names = float(np.median(p.wall)), np.array(p.tasks)
+    rows = []
+    for task in dict.fromkeys(p.tasks):
+        chosen = names == task
+        spent = float(steps[chosen].sum())
+        rows.append(
+            {
+                "task": task,
+                "steps": int(chosen.sum()),
+                "us": 1e6 * spent,
+                "wait_us": 1e6 * float(waiting[chosen].sum()),
+                "share": spent / wall,
+            }
+        )
+    return sorted(rows, key=lambda row: -row["us"])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.profile", description=__doc__.splitlines()[0])
+    parser.add_argument("model", nargs="?", help="model file (default: a slice of 4 layers with 8 experts)")
+    parser.add_argument("--at", type=int, nargs="+", default=[2048], metavar="POS", help="tokens in the cache")
+    parser.add_argument("--tokens", type=int, default=16, help="tokens decoded at each depth (default 16)")
+    parser.add_argument("--numerics", default="ds4")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--steps", action="store_true", help="every step, not sums by task")
+    parser.add_argument("--json", action="store_true", help="one JSON document instead of tables")
+    args = parser.parse_args(argv)
+    if args.model is None:
+        from ds4ref.nano.cache import slice_path
+
+        args.model = slice_path(4, 8, 4096, "q2")
+    found = []
+    with Engine.open(args.model, numerics=args.numerics, threads=args.threads) as engine:
+        for pos in args.at:
+            p = profile(session_at(engine, pos), args.tokens)
+            found.append(
+                {"pos": pos, "ms": 1e3 * float(np.median(p.wall)), "barriers": int(p.waits.sum())}
+                | {"besides": float(np.median(p.besides())), "tasks": by_task(p)}
+            )
+            if not args.json:
+                _print(found[-1], p, args.steps)
+    if args.json:
+        print(json.dumps(found))
+    return 0
+
+
+def _print(row: dict, p: Profile, every_step: bool) -> None:
+    print(
+        f"at {row['pos']}: {row['ms']:.2f} ms a token, {len(p.tasks)} steps, {row['barriers']} barriers, "
+        f"{row['besides']:.1%} not streaming weights"
+    )
+    if every_step:
+        for task, wait, spent, idle in zip(
+            p.tasks, p.waits, np.median(p.steps, axis=0), np.median(p.waiting, axis=0), strict=True
+        ):
+            print(f"  {'+' if wait else ' '} {task:20s} {1e6 * spent:9.1f} us {1e6 * idle:8.1f} wait")
+        return
+    print(f"  {'task':20s} {'steps':>5s} {'us':>10s} {'wait':>8s} {'share':>7s}")
+    for line in row["tasks"]:
+        print(f"  {line['task']:20s} {line['steps']:5d} {line['us']:10.1f} {line['wait_us']:8.1f} {line['share']:7.1%}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,96 @@
+"""Rows of the table: what was measured, what it has to be, and whether it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a figure has to reach. ``better`` says in which direction."""
+
+    item: str
+    unit: str
+    bar: float | None = None
+    stretch: float | None = None
+    better: str = "higher"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure: the median over ``n`` rounds and the range. ``value`` is None if it was not measured: see ``note``."""
+
+    item: str
+    value: float | None
+    bar: float | None
+    stretch: float | None
+    unit: str
+    better: str
+    low: float | None = None
+    high: float | None = None
+    n: int = 0
+    note: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the bar is reached; None without a value or a bar."""
+        if self.value is None or self.bar is None:
+            return None
+        return self.value >= self.bar if self.better == "higher" else self.value <= self.bar
+
+
+def row(goal: Goal, samples: Sequence[float], note: str = "") -> Row:
+    """The row of a figure measured once in every round."""
+    ordered = sorted(samples)
+    if not ordered:
+        return Row(goal.item, None, goal.bar, goal.stretch, goal.unit, goal.better, note=note or "not measured")
+    middle = len(ordered) // 2
+    value = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+    return Row(
+        goal.item, value, goal.bar, goal.stretch, goal.unit, goal.better, ordered[0], ordered[-1], len(ordered), note
+    )  # fmt: skip
+
+
+def document(rows: Sequence[Row], facts: dict[str, Any]) -> str:
+    """The one JSON document: facts about the run, and the rows."""
+    return json.dumps({**facts, "rows": [{**asdict(r), "met": r.met} for r in rows]}, allow_nan=False)
+
+
+def facts() -> dict[str, Any]:
+    """What a reader needs to compare two runs."""
+    from ds4ref.environment import cpu_name
+
+    try:
+        load = os.getloadavg()[0]
+    except OSError:
+        load = None
+    return {"cpu": cpu_name(), "machine": platform.machine(), "python": platform.python_version(), "load": load}
+
+
+def print_table(rows: Sequence[Row]) -> None:
+    """The human form, on stdout."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="CPU speed", title_justify="left")
+    for name, justify in (("item", "left"), ("value", "right"), ("range", "right"), ("bar", "right")):
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    for name, justify in (("stretch", "right"), ("", "left"), ("note", "left")):
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    for r in rows:
+        mark = {None: "", True: "[green]ok[/]", False: "[red]missed[/]"}[r.met]
+        span = f"{_number(r.low)} - {_number(r.high)}" if r.n > 1 else ""
+        value = f"{_number(r.value)} {r.unit}" if r.value is not None else "-"
+        table.add_row(r.item, value, span, _number(r.bar), _number(r.stretch), mark, r.note)
+    Console().print(table)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -1,0 +1,58 @@
+"""Timing on a machine that others use, too: arms take turns, and only ratios within a round are believed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+Arm = Callable[[], float]
+"""Does its work once; returns seconds, or any other figure."""
+
+
+class OutOfTime(Exception):
+    """The time allowed for the whole run is used up."""
+
+
+class Budget:
+    """How much of the time allowed is left. ``seconds`` None: as long as it takes."""
+
+    def __init__(self, seconds: float | None):
+        self.seconds, self._start = seconds, time.monotonic()
+
+    @property
+    def spent(self) -> float:
+        return time.monotonic() - self._start
+
+    def need(self, seconds: float) -> None:
+        """OutOfTime unless that much is left."""
+        if self.seconds is not None and self.spent + seconds > self.seconds:
+            raise OutOfTime(f"skipped: {self.spent:.0f} of {self.seconds:.0f} s were used")
+
+
+def clocked(work: Callable[[], object]) -> Arm:
+    """An arm that returns the wall time of ``work``."""
+
+    def arm() -> float:
+        started = time.perf_counter()
+        work()
+        return time.perf_counter() - started
+
+    return arm
+
+
+def interleave(arms: Mapping[str, Arm], rounds: int, warm: bool = True) -> dict[str, list[float]]:
+    """``rounds`` rounds of all arms; the order turns round every time (AB BA). One round before is dropped."""
+    names = list(arms)
+    if warm:
+        for name in names:
+            arms[name]()
+    samples: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(rounds):
+        for name in names if number % 2 == 0 else names[::-1]:
+            samples[name].append(arms[name]())
+    return samples
+
+
+def ratios(above: list[float], below: list[float], factor: float = 1.0) -> list[float]:
+    """factor * above / below, round by round."""
+    return [factor * a / b for a, b in zip(above, below, strict=True)]

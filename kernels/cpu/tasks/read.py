@@ -1,0 +1,52 @@
+"""Reading memory as fast as a kernel could take it in: what the speed of the others is measured against."""
+
+from __future__ import annotations
+
+from numba import njit, types
+
+from .. import tasktable as t
+from ..simd.ops import AHEAD, prefetch, store_int
+from ..simd.vec import JIT, I32x16, I32x32, Int, step
+from .registry import body
+
+LINE = 256
+"""Bytes an item."""
+
+
+@step(I32x32)
+def _nothing(k):
+    return k.zero(I32x32)
+
+
+@step(I32x32, I32x32, Int)
+def _add_lines(k, total, address):
+    """Add the two cache lines at ``address`` to the total."""
+    return total + k.load(I32x16, address).cat(k.load(I32x16, address + 64))
+
+
+@step(types.int32, I32x32)
+def _total(k, a):
+    return k.fold(a, lambda x, y: x + y)
+
+
+@njit(**JIT)
+def read(address, size, out):
+    """Sum ``size`` bytes (a multiple of 256) as int32 into the two at ``out``."""
+    low = _nothing()
+    high = _nothing()
+    for _ in range(size // LINE):
+        prefetch(address + AHEAD)
+        prefetch(address + AHEAD + 64)
+        prefetch(address + AHEAD + 128)
+        prefetch(address + AHEAD + 192)
+        low = _add_lines(low, address)
+        high = _add_lines(high, address + 128)
+        address += LINE
+    store_int(out, _total(low))
+    store_int(out + 4, _total(high))
+
+
+@body(t.READ, exact=True)
+def read_lines(args, first, last, thread):
+    """Items are pieces of 256 bytes; every thread has 64 bytes of ``out``."""
+    read(args.address + LINE * first, LINE * (last - first), args.out + 64 * thread)

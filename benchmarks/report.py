@@ -23,7 +23,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Row:
-    """One figure: the median over ``n`` rounds and the range. ``value`` is None if it was not measured: see ``note``."""
+    """One figure: median over ``n`` rounds and range. ``value`` is None if it was not measured: see ``note``."""
 
     item: str
     value: float | None

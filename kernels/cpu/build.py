@@ -21,6 +21,7 @@ TASK_MODULES = (
     "attention",
     "compressor",
     "decode",
+    "gemm",
     "indexer",
     "linear",
     "moe",

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..formats import FORMATS
 from ..formats.matrix import Matrix
+from . import gemm
 from . import tasktable as t
 from .arrays import address, expect, f32, i32
 from .library import library
@@ -109,9 +110,20 @@ def linear(x: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:
     expect(x.ndim == 2 and x.shape[1] == w.cols and not w.experts, "linear", x.shape, w.data.shape, w.cols)
     tokens = x.shape[0]
     out = np.empty((tokens, w.rows), np.float32)
-    (packed,) = scratch(tokens * packed_size(w, act))
-    POOL.run(*linear_steps(address(x), tokens, 1, w, act, packed, address(out)))
+    _product(x, tokens, 1, w, act, out)
     return out
+
+
+def _product(x: np.ndarray, tokens: int, groups: int, w: Matrix, act: str, out: np.ndarray) -> None:
+    """All inputs times all rows, by the way that suits their number."""
+    parts = gemm.wanted(tokens, w, act)
+    if parts is not None:
+        panel, work = scratch(*gemm.areas(parts, tokens, groups, w.cols))
+        at = weight_address(w)
+        POOL.run(*gemm.gemm_steps(parts, address(x), tokens, groups, w, at, panel, work, address(out)))
+    else:
+        (packed,) = scratch(tokens * groups * packed_size(w, act))
+        POOL.run(*linear_steps(address(x), tokens, groups, w, act, packed, address(out)))
 
 
 def grouped_linear(x: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:
@@ -120,8 +132,7 @@ def grouped_linear(x: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:
     expect(x.ndim == 3 and x.shape[2] == w.cols and w.rows % x.shape[1] == 0, "grouped_linear", x.shape, w.data.shape)
     tokens, groups = x.shape[:2]
     out = np.empty((tokens, w.rows), np.float32)
-    (packed,) = scratch(tokens * groups * packed_size(w, act))
-    POOL.run(*linear_steps(address(x), tokens, groups, w, act, packed, address(out)))
+    _product(x, tokens, groups, w, act, out)
     return out
 
 
@@ -143,6 +154,10 @@ def expert_linear(x: np.ndarray, ids: np.ndarray, w: Matrix, act: str = "float")
     expect(w.experts > 0 and ids.ndim == 2, "expert_linear needs a stack", w.data.shape)
     tokens, K = ids.shape
     out = np.empty((tokens, K, w.rows), np.float32)
+    parts = gemm.expert_wanted(tokens, K, w, act)
+    if parts is not None:
+        _expert_product(parts, x, ids, True, w, address(out))
+        return out
     kernel, size, n = row_kernel(w.fmt, act), packed_size(w, act), w.cols
     most, tables = _grouping(ids, w)
     packed, order, starts, used, error = scratch(tokens * size, *tables)
@@ -178,6 +193,23 @@ def expert_linear(x: np.ndarray, ids: np.ndarray, w: Matrix, act: str = "float")
     return out
 
 
+def _expert_product(
+    parts: gemm.Parts, x: np.ndarray, ids: np.ndarray, shared: bool, w: Matrix, out: int, *more: Step
+) -> None:
+    """All pairs through their experts -> out (tokens, K, rows), then the steps ``more``."""
+    tokens, K = ids.shape
+    _, tables = _grouping(ids, w)
+    order, starts, used, error, panel, work = scratch(*tables, *gemm.expert_areas(parts, tokens, K, w))
+    ctypes.c_int64.from_address(error).value = 0
+    places = order, starts, used
+    POOL.run(
+        (t.GROUP_PAIRS, 1, 1, (address(ids), tokens * K, K, w.experts, *places, error)),
+        *gemm.expert_steps(parts, address(x), tokens, K, shared, w, weight_address(w), places, panel, work, out),
+        *more,
+    )
+    _check_ids(error, w)
+
+
 def expert_sum(mid: np.ndarray, ids: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:
     """mid (T, K, ff), ids int32 (T, K) -> (T, rows), summed in slot order. IndexError for an id that is no expert."""
     mid, ids = f32(mid, "mid"), i32(ids, "ids")
@@ -185,6 +217,12 @@ def expert_sum(mid: np.ndarray, ids: np.ndarray, w: Matrix, act: str = "float") 
     expect(w.experts > 0, "expert_sum needs a stack", w.data.shape)
     tokens, K = ids.shape
     out = np.empty((tokens, w.rows), np.float32)
+    gemm_parts = gemm.expert_wanted(tokens, K, w, act)
+    if gemm_parts is not None:
+        pairs = np.empty((tokens, K, w.rows), np.float32)
+        add = (t.SUM_SLOTS, tokens, 1, (address(pairs), address(out), K, w.rows))
+        _expert_product(gemm_parts, mid, ids, False, w, address(pairs), add)
+        return out
     kernel, size, n = row_kernel(w.fmt, act), packed_size(w, act), w.cols
     most, tables = _grouping(ids, w)
     wanted = CHUNK_BYTES // (w.row_bytes * min(most, 16))

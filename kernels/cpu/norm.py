@@ -7,9 +7,10 @@ import math
 import numpy as np
 
 from ..formats.matrix import Matrix
+from . import gemm
 from . import tasktable as t
 from .arrays import address, chunk_of, expect, f32
-from .linear import linear_steps, packed_size
+from .linear import linear, linear_steps, packed_size
 from .workers import POOL
 from .workspace import scratch
 
@@ -35,6 +36,8 @@ def hc_mix(X: np.ndarray, fn: Matrix, eps: float) -> np.ndarray:
     tokens = X.shape[0]
     n = X.size // max(tokens, 1)
     expect(X.ndim == 3 and n == fn.cols, "hc_mix", X.shape, fn.cols)
+    if gemm.wanted(tokens, fn, "float") is not None:
+        return linear(rms_norm(X.reshape(tokens, n), None, eps), fn, "float")
     out = np.empty((tokens, fn.rows), np.float32)
     flat, packed = scratch(4 * n * tokens, tokens * packed_size(fn, "float"))
     POOL.run(

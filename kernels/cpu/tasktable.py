@@ -33,6 +33,16 @@ EXPERT_SUM = Task(
     "expert_sum_rows", "rows weight row_bytes expert_rows n packed packed_bytes T K order starts used block scratch out"
 )
 
+GEMM_PACK = Task("gemm_pack", "pack x n panel panel_bytes groups")
+GEMM = Task("gemm", "parts weight row_bytes n panel panel_bytes tokens group_rows out out_rows scratch scratch_bytes")
+GEMM_PACK_PAIRS = Task("gemm_pack_pairs", "pack x n panel group_bytes divisor order starts used")
+EXPERT_GEMM = Task(
+    "expert_gemm",
+    "parts weight row_bytes expert_rows n panel group_bytes order starts used block blocks out"
+    " scratch scratch_bytes part_offset",
+)
+SUM_SLOTS = Task("sum_slots", "x out K n")
+
 POOL_ROWS = Task("pool_rows", "kv score out m c block blocks")
 
 INDEX_PACK = Task("index_pack", "iq w out heads dim")

@@ -96,7 +96,8 @@ def gemm_rows(
     scratch = (scratch + 63) // 64 * 64
     spare = scratch + chunks * record
     all_sums = spare + SPARE_BYTES
-    for start in range(0, tokens, tokens_at_once):
+    start = 0
+    while start < tokens:  # a range whose step is not constant could raise
         end = min(start + tokens_at_once, tokens)
         for row in range(first, last, TILE):
             for place in range(TILE):  # a row group that is not full repeats its last row
@@ -122,6 +123,7 @@ def gemm_rows(
                         for r in range(min(TILE, last - row)):
                             copy_float(target + stride * t + 4 * r, spare + 4 * (TILE * t + r))
                 sums += SUMS_BYTES
+        start = end
 
 
 @cache

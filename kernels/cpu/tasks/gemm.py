@@ -1,0 +1,124 @@
+"""Matrix products for many tokens: inputs packed as panels, weights decoded once a row group (``simd.gemm``)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from .. import tasktable as t
+from ..simd.gemm import GEMMS, gemm_rows
+from .lang import JIT, call_address, f32p, i32p, i64p
+from .registry import body, export
+
+call_panel_pack = call_address(4)
+TILE = 4
+
+
+@njit(**JIT)
+def first_slot(start, expert):
+    """Where the panel of the ``expert``-th used expert begins, in tokens: a multiple of 4 that no panel reaches."""
+    return (start + 3 * expert + TILE - 1) // TILE * TILE
+
+
+@njit(**JIT)
+def multiply(parts, weight, first, last, row_bytes, n, panel, tokens, out, stride, scratch):
+    """``gemm_rows`` with its parts (addresses and sizes) read from memory."""
+    p = i64p(parts)
+    gemm_rows(
+        p[0], p[1], p[2], p[3], p[4], p[5],
+        weight, first, last, row_bytes, n, panel, tokens, out, stride, scratch,
+    )  # fmt: skip
+
+
+@body(t.GEMM_PACK)
+def gemm_pack(args, first, last, thread):
+    """Items are (token, group) inputs of n floats; each group has its own panel."""
+    for item in range(first, last):
+        token, group = item // args.groups, item % args.groups
+        call_panel_pack(args.pack, args.x + 4 * args.n * item, args.n, args.panel + args.panel_bytes * group, token)
+
+
+@body(t.GEMM)
+def gemm(args, first, last, thread):
+    """Items are weight rows; a row's group tells whose panel it sees."""
+    scratch = args.scratch + args.scratch_bytes * thread
+    row = first
+    while row < last:
+        group = row // args.group_rows
+        end = min(last, (group + 1) * args.group_rows)
+        panel = args.panel + args.panel_bytes * group
+        multiply(
+            args.parts, args.weight, row, end, args.row_bytes, args.n, panel,
+            args.tokens, args.out, 4 * args.out_rows, scratch,
+        )  # fmt: skip
+        row = end
+
+
+@body(t.GEMM_PACK_PAIRS)
+def gemm_pack_pairs(args, first, last, thread):
+    """Items are used experts: the inputs of their pairs, side by side. Pair p reads input p // divisor."""
+    order, starts, used = i32p(args.order), i32p(args.starts), i32p(args.used)
+    for u in range(first, min(last, np.int64(used[0]))):
+        begin = np.int64(starts[u])
+        panel = args.panel + first_slot(begin, u) // TILE * args.group_bytes
+        for k in range(begin, starts[u + 1]):
+            source = args.x + 4 * args.n * (np.int64(order[k]) // args.divisor)
+            call_panel_pack(args.pack, source, args.n, panel, k - begin)
+
+
+@body(t.EXPERT_GEMM)
+def expert_gemm(args, first, last, thread):
+    """Items are (used expert, row block): the block for all its pairs, then each pair's part to its place."""
+    order, starts, used = i32p(args.order), i32p(args.starts), i32p(args.used)
+    rows, block = args.expert_rows, args.block
+    scratch = args.scratch + args.scratch_bytes * thread
+    part = scratch + args.part_offset
+    for item in range(first, last):
+        u = item // args.blocks
+        if u >= used[0]:
+            return
+        r0 = (item % args.blocks) * block
+        r1 = min(r0 + block, rows)
+        begin = np.int64(starts[u])
+        count = np.int64(starts[u + 1]) - begin
+        weight = args.weight + args.row_bytes * rows * used[1 + u]
+        panel = args.panel + first_slot(begin, u) // TILE * args.group_bytes
+        multiply(args.parts, weight, r0, r1, args.row_bytes, args.n, panel, count, part - 4 * r0, 4 * block, scratch)
+        for k in range(count):
+            source = f32p(part + 4 * block * k)
+            target = f32p(args.out + 4 * (rows * np.int64(order[begin + k]) + r0))
+            for i in range(r1 - r0):
+                target[i] = source[i]
+
+
+@body(t.SUM_SLOTS, exact=True)
+def sum_slots(args, first, last, thread):
+    """Items are tokens: the K rows of each, added in slot order."""
+    n = args.n
+    for token in range(first, last):
+        out = f32p(args.out + 4 * n * token)
+        for slot in range(args.K):
+            x = f32p(args.x + 4 * n * (token * args.K + slot))
+            if slot == 0:
+                for i in range(n):
+                    out[i] = x[i]
+            else:
+                for i in range(n):
+                    out[i] += x[i]
+
+
+def _sizes(chunk: int, chunk_bytes: int, record: int, tokens_at_once: int):
+    @njit(**JIT)
+    def sizes(out):
+        place = i64p(out)
+        place[0], place[1], place[2], place[3] = chunk, chunk_bytes, record, tokens_at_once
+
+    return sizes
+
+
+for (fmt, act), parts in GEMMS.items():
+    name = f"{fmt}.{act}"
+    export(f"gemm_pack.{name}", 4)(parts.pack)
+    export(f"gemm_decode.{name}", 5)(parts.decode_row)
+    export(f"gemm_multiply.{name}", 4)(parts.multiply)
+    export(f"gemm_sizes.{name}", 1)(_sizes(parts.chunk, parts.chunk_bytes, parts.record, parts.tokens_at_once))

@@ -279,8 +279,8 @@ def _headline(report: Report) -> list[str]:
             lines.append(f"{table['name']}: {'; '.join(said)}.")
     for found in report.comparisons:
         reason = f" ({found.notes[0]})" if found.verdict == "incomparable" else ""
-        said = "; ".join(f.sentence() for f in found.findings) or found.verdict + printable(reason)
-        lines.append(f"{printable(found.b)} against {printable(found.a)}: {said}.")
+        verdicts = "; ".join(f.sentence() for f in found.findings) or found.verdict + printable(reason)
+        lines.append(f"{printable(found.b)} against {printable(found.a)}: {verdicts}.")
     for vectors in report.vectors:
         lines.append(f"{vectors['name']}: {vectors['passed']} of {vectors['total']} vectors pass.")
     for graded in report.graded:

@@ -221,7 +221,7 @@ def _router(change: Callable[..., tuple], hashed: bool) -> Begin:
     """change(probs, ids, weights, logits, bias, k, scale) for layers whose routing is (not) hashed."""
 
     def make(route: Callable) -> Callable:
-        def wrong(logits, bias, hash_ids, k, scale, floor):  # type: ignore[no-untyped-def]
+        def wrong(logits, bias, hash_ids, k, scale, floor):
             routed = route(logits, bias, hash_ids, k, scale, floor)
             if (hash_ids is not None) != hashed:
                 return routed
@@ -240,12 +240,16 @@ def _normalised(w: np.ndarray, scale: float) -> np.ndarray:
     return (w / w.sum(axis=1, keepdims=True) * scale).astype(np.float32)
 
 
-def _softmax_route(probs, ids, weights, logits, bias, k, scale):  # type: ignore[no-untyped-def]
+def _softmax_route(probs, ids, weights, logits, bias, k, scale):
     p = np.exp(logits - logits.max(axis=1, keepdims=True))
     return probs, ids, _normalised(_take(p, ids), scale)
 
 
-def _unbiased_route(probs, ids, weights, logits, bias, k, scale):  # type: ignore[no-untyped-def]
+def _biased_weights(probs, ids, weights, logits, bias, k, scale):
+    return probs, ids, weights if bias is None else _normalised(_take(probs + bias, ids), scale)
+
+
+def _unbiased_route(probs, ids, weights, logits, bias, k, scale):
     ids = np.argsort(-probs, axis=1, kind="stable")[:, :k].astype(np.int32)
     return probs, ids, _normalised(_take(probs, ids), scale)
 
@@ -267,7 +271,7 @@ def _clamp_below(swiglu: Callable) -> Callable:
 
 
 def _half_post(split: Callable) -> Callable:
-    def wrong(*args):  # type: ignore[no-untyped-def]
+    def wrong(*args):
         pre, post, comb = split(*args)
         return pre, post * np.float32(0.5), comb
 
@@ -284,13 +288,14 @@ _LIST = [
     Fault("window_short", "window one row short", edits={"raw_window": _window(-1)}),
     Fault("window_long", "window one row long", edits={"raw_window": _window(1)}),
     Fault("no_sink", "no attention sink", edits={"attn_sinks": _value(lambda s: np.full_like(s, -np.inf))}),
-    Fault("sink_zero", "attention sink logit 0 instead of the learned one", edits={"attn_sinks": _value(np.zeros_like)}),
+    Fault("sink_zero", "attention sink logit 0 instead of the learned one",
+          edits={"attn_sinks": _value(np.zeros_like)}),
     Fault("no_inverse_rope", "attention output not rotated back",
           edits={"kqv_back": lambda value, layer, chunk, seen: seen["kqv_out"]}),
     Fault("rope_half_split", "rope pairs half-split (NeoX) instead of adjacent", _op("rope", _half_split)),
     Fault("rope_first_dims", "rope on the first channels instead of the last", _op("rope", _rope_head)),
     Fault("yarn_magnitude", "YaRN magnitude applied to cos and sin",
-          edits={"rope_tables": _magnitude, "attn_comp_rope_tables": _magnitude, "indexer_comp_rope_tables": _magnitude}),
+          edits={"rope_tables": _magnitude} | _both("rope_tables", _magnitude)),
     Fault("no_yarn", "compressed layers without YaRN", _no_yarn),
     Fault("compressed_main_rope", "compressed layers with the main rope base", _swap_rope(True)),
     Fault("plain_compressed_rope", "layers without compression use the compressed rope", _swap_rope(False)),
@@ -308,16 +313,18 @@ _LIST = [
     Fault("indexer_no_relu", "indexer scores without ReLU", _op("index_scores", _no_relu)),
     Fault("indexer_no_weights", "indexer head weights ignored",
           _op("index_scores", lambda op: lambda iq, rows, w: op(iq, rows, np.ones_like(w)))),
-    Fault("router_no_scale", "router: no route scale", _router(lambda p, i, w, *a: (p, i, w / np.float32(a[3])), False)),
+    Fault("router_no_scale", "router: no route scale",
+          _router(lambda p, i, w, *a: (p, i, w / np.float32(a[3])), False)),
     Fault("router_softmax", "router: softmax weights instead of sqrt(softplus)", _router(_softmax_route, False)),
     Fault("router_not_normalised", "router: weights not normalised",
           _router(lambda p, i, w, *a: (p, i, _take(p, i) * np.float32(a[3])), False)),
     Fault("router_biased_weights", "router: selection bias kept in the weights",
-          _router(lambda p, i, w, x, bias, k, s: (p, i, _normalised(_take(p + bias, i), s) if bias is not None else w), False)),
+          _router(_biased_weights, False)),
     Fault("router_no_bias", "router: bias not used in selection", _router(_unbiased_route, False)),
     Fault("hash_uniform", "hash layers: uniform weights",
           _router(lambda p, i, w, *a: (p, i, np.full_like(w, a[3] / a[2])), True)),
-    Fault("hash_no_scale", "hash layers: no route scale", _router(lambda p, i, w, *a: (p, i, w / np.float32(a[3])), True)),
+    Fault("hash_no_scale", "hash layers: no route scale",
+          _router(lambda p, i, w, *a: (p, i, w / np.float32(a[3])), True)),
     Fault("no_clamp_routed", "routed experts: no clamp", _clamp(True, lambda limit: _HUGE)),
     Fault("no_clamp_shared", "shared expert: no clamp", _clamp(False, lambda limit: _HUGE)),
     Fault("gate_clamped_below", "gate clamped below too", _op("swiglu", _clamp_below), quiet=True),

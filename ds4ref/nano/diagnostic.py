@@ -2,8 +2,8 @@
 
 The embedded model is tame, as a model that generates should be. This one is chaotic on purpose: clamps bite in every
 layer kind, top-k really selects (8 rows of up to 50), sinks and position biases are strong, windows are 16 tokens, the
-last two layers store their experts as Q4_K, and 200 tokens close a window of 128. Any mistake then moves the logits by 0.1
-to 4, four orders of magnitude above float noise, which is what ``ds4-vectors diagnose`` lives on.
+last two layers store their experts as Q4_K, and 200 tokens close a window of 128. Any mistake then moves the logits by
+0.1 to 4, four orders of magnitude above float noise, which is what ``ds4-vectors diagnose`` lives on.
 
     path = diagnostic_path()            the file, 12 MB, built once a machine (under a second)
     ids = PROMPTS["mixed"]()            token ids of the prompt set

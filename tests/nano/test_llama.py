@@ -1,7 +1,7 @@
 """llama.cpp's own implementation of the architecture loads the embedded model and computes the same.
 
-It rounds activations to int8 and caches to f16, so logits agree to a few per cent of their spread, not to the bit; and a
-near tie of the router, resolved the other way, moves a single position by more.
+It rounds activations to int8 and caches to f16, so logits agree to a few per cent of their spread, not to the bit; and
+a near tie of the router, resolved the other way, moves a single position by more.
 """
 
 import numpy as np

@@ -1,9 +1,10 @@
-"""``ds4-bench``: throughput against context depth, as CSV; and ``ds4-bench plot``, the picture of it.
+"""``ds4-bench``: throughput against context depth, as CSV; ``ds4-bench plot``, the picture of it; ``ds4-bench model``
+and ``ds4-bench peaks``, what a machine could do at best.
 
-Left out on purpose so far: repetitions, statistics, endpoints. This module reads the command line and connects the
-parts; what is measured, and how, is in ``sweep``.
+This module reads the command line; ``bench`` runs what it says.
 
     ds4-bench -m model.gguf --prompt-file book.txt --ctx-start 2048 --ctx-max 65536 --csv m3.csv
+    ds4-bench --arm threads=1 --arm threads=2 --csv threads.csv
     ds4-bench plot m3.csv
 """
 
@@ -12,28 +13,24 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
 
 from ds4ref import __version__
 from ds4ref.backends import BACKENDS, DEFAULT_BACKEND
-from ds4ref.cli.common import Interrupt, Progress, check_output, read_text, run, say
+from ds4ref.cli.common import check_output, read_text, run
 from ds4ref.cli.options import Parser, choice, integer, number
-from ds4ref.errors import Cancelled, DataError, UsageError
+from ds4ref.errors import UsageError
 from ds4ref.numerics import DEFAULT_MODE, MODES
-
-if TYPE_CHECKING:
-    from ds4ref.engine import Engine
-
-    from .sweep import Row
 
 PROG = "ds4-bench"
 DEFAULT_SYSTEM = "You are a helpful assistant."  # with the period, unlike ds4's (tools.md 1.2)
 
 USAGE = """ds4-bench [options]                 sweep context depths, CSV on stdout
        ds4-bench [options] --csv FILE      the same into a file; a table on stdout
-       ds4-bench plot CSV... [options]     draw speed curves; see ds4-bench plot --help"""
+       ds4-bench plot CSV... [options]     draw speed curves
+       ds4-bench model [options]           the bound of a model on a machine, and of published rows
+       ds4-bench peaks [options]           measure this machine's bandwidth and arithmetic
+       (each with --help)"""
 
 EPILOG = """\
 The walk: from --ctx-start to --ctx-max in steps of --step-incr, or times --step-mul if that is
@@ -42,10 +39,14 @@ greedy decode steps that never pick the end of the text. Snapshot and restore ar
 
 columns: ctx_tokens,prefill_tokens,prefill_tps,gen_tokens,gen_tps,kvcache_bytes as in ds4-bench
 (kvcache_bytes is the size of a saved session), then gen_first_ms (first decode step),
-gen_steady_tps (the others), gen_digest (equal digests: the same tokens were decoded)
+gen_steady_tps (the others), gen_digest (equal digests: the same tokens were decoded), and
+repetitions, spread, inter-token times, memory, shares of the bound: docs/bench.md
 
-Beside --csv FILE.csv lies FILE.json: model and prompt digests, machine, versions, command.
-Ctrl-C keeps the rows measured so far.
+With -r N the walk is repeated; speeds in the CSV are medians. With two --arm both walk in turn
+(A B, B A, ...): the only way to prove a small difference; ds4-report compare A B judges it.
+
+Beside --csv FILE.csv lies FILE.json: model and prompt digests, machine, versions, command, all
+samples. Every run is kept in the run store (see ds4-report). Ctrl-C keeps the rows measured.
 
 exit codes: 0 every frontier measured, 1 failure, 2 usage, 130 Ctrl-C"""
 
@@ -76,6 +77,12 @@ def build_parser() -> Parser:
     g.add_argument("-n", "--tokens", "--gen-tokens", metavar="N", type=integer(), default=128, dest="gen_tokens",
                    help="decode steps at each depth (128)")  # fmt: skip
     g.add_argument("--no-warmup", action="store_true", help="let the first row pay for cold code and weights")
+    g.add_argument("-r", "--reps", metavar="N", type=integer(1, 10_000), help="repetitions of the whole walk (1; 5 "
+                   "with --arm)")  # fmt: skip
+    g.add_argument("--delay", metavar="S", type=number(0, 86400), default=0.0, help="seconds of rest before each "
+                   "further repetition (0)")  # fmt: skip
+    g.add_argument("--arm", metavar="NAME=VALUE,...", action="append", default=[], help="given twice: A and B, "
+                   "measured in turn; model, backend, numerics, threads")  # fmt: skip
 
     g = parser.add_argument_group("model and engine")
     g.add_argument("-m", "--model", metavar="FILE", help="GGUF file (default: ./ds4flash.gguf if there, else the "
@@ -93,6 +100,12 @@ def build_parser() -> Parser:
     g.add_argument("--csv", metavar="FILE", help="CSV file (stdout)")
     g.add_argument("--plot", metavar="FILE", action="append", default=[], help="draw the sweep too: .svg, .png or "
                    ".pdf; may be repeated; needs --csv")  # fmt: skip
+    g.add_argument("-o", "--output", metavar="FORMAT", type=choice("csv", "md", "json", "jsonl", "sql"),
+                   help="on stdout instead of CSV: csv, md, json, jsonl, sql")  # fmt: skip
+    g.add_argument("--label", metavar="TEXT", help="name of the run in the store (that of the CSV)")
+    g.add_argument("--store", metavar="FILE", help="run store (the user's own)")
+    g.add_argument("--no-store", action="store_true", help="keep no record of this run")
+    g.add_argument("--no-roofline", action="store_true", help="do not measure the machine's peaks if unknown")
 
     g = parser.add_argument_group("help")
     g.add_argument("-h", "--help", action="store_true", help="this text")
@@ -122,33 +135,33 @@ def check(args: Namespace) -> list[int]:
     for path in (args.csv, *args.plot):
         if path is not None:
             check_output(path)
+    if args.store is not None and args.no_store:
+        raise UsageError("choose one of --store and --no-store")
+    from .bench import check_arms
+
+    args.arms = check_arms(args.arm)
+    if args.arms and args.csv is None and args.output is None and args.no_store:
+        raise UsageError("--arm needs a place for two results: --csv, -o or the store")
+    if args.reps is None:
+        args.reps = 5 if args.arms else 1
     return list(frontiers(args.ctx_start, args.ctx_max, args.step_incr, args.step_mul))
 
 
 def bench(args: Namespace) -> int:
     """Run the sweep that ``args`` describes."""
     depths = check(args)
-    from ds4ref.cli.model import choose_model, open_engine
+    from ds4ref.cli.model import choose_model
 
-    from .facts import collect
-    from .prompt import digest
+    from .bench import Run
+    from .prompt import PROSE_SEED, digest
 
     source = args.prompt_file if args.prompt_file is not None else args.chat_prompt_file
     text = None if source is None else read_text(source, "prompt")
-    args.model = str(choose_model(PROG, args.model).path)
+    first = args.arms[0].get("model") if args.arms else None
+    args.model = str(choose_model(PROG, first or args.model).path)
     tokens, eos = encode(args, text)
-    with open_engine(PROG, args) as engine:
-        say(PROG, buffers(engine, args.ctx_alloc))
-        rows: list[Row] = []
-        try:
-            with _csv_stream(args.csv) as stream:
-                measure(engine, tokens, eos, depths, args, stream, rows)
-        except Cancelled:
-            say(PROG, f"stopped; {len(rows)} of {len(depths)} rows were measured and kept")
-            raise
-        facts = collect(engine, [PROG, *args.argv], digest(tokens))
-    if args.csv is not None:
-        conclude(args, rows, facts)
+    prompt = {"sha256": digest(tokens)} | ({"seed": PROSE_SEED} if text is None else {})
+    Run(args, tokens, eos, depths, prompt).execute()
     return 0
 
 
@@ -169,78 +182,6 @@ def encode(args: Namespace, text: str | None) -> tuple[list[int], int]:
         tokens = chat_tokens(tokenizer, text, args.system)
     check_length(tokens, args.ctx_max)
     return tokens[: args.ctx_max], tokenizer.eos
-
-
-def measure(
-    engine: Engine,
-    tokens: list[int],
-    eos: int,
-    depths: list[int],
-    args: Namespace,
-    stream: IO[str],
-    rows: list[Row],
-) -> None:
-    """Warm up, then sweep; every row goes to ``stream`` and ``rows`` as soon as it is measured."""
-    from .results import CsvWriter
-    from .sweep import sweep, warm_up
-
-    writer = CsvWriter(stream)
-    with Interrupt() as interrupt, Progress("measuring") as progress:
-        if not args.no_warmup:
-            warm_up(engine.session(args.ctx_alloc), tokens, eos)
-        session = engine.session(args.ctx_alloc)
-        for row in sweep(session, tokens, depths, args.gen_tokens, eos, progress=progress, cancel=interrupt):
-            writer.write(row)
-            rows.append(row)
-
-
-def conclude(args: Namespace, rows: list[Row], facts: dict[str, Any]) -> None:
-    """The files beside the CSV, the table, and one line of JSON that says where everything is."""
-    from pathlib import Path
-
-    from ds4ref.cli.common import atomic_output
-
-    from .results import HEADER
-    from .table import print_table
-
-    csv = Path(args.csv)
-    files = {"csv": str(csv)}
-    if not csv.exists() or csv.is_file():
-        files["facts"] = str(csv.with_suffix(".json"))
-        with atomic_output(files["facts"]) as out:
-            out.write(json.dumps({"columns": HEADER.split(","), **facts}, indent=2).encode() + b"\n")
-    print_table(rows, facts)
-    if args.plot and len(rows) < 2:
-        say(PROG, "one row makes no curve: nothing plotted")
-    elif args.plot:
-        from .plot import plot
-
-        files["plot"] = ", ".join(str(path) for path in plot([args.csv], args.plot))
-    for kind, names in files.items():
-        print(f"{kind:6} {names}")
-    print(json.dumps({"rows": len(rows), "files": files, **facts}))
-
-
-def buffers(engine: Engine, ctx: int) -> str:
-    """ds4's line about the memory of a context."""
-    shape = engine.shape
-    return (
-        f"context buffers {shape.kv_bytes(ctx) / 2**20:.2f} MiB (ctx={ctx}, backend={engine.backend}, "
-        f"raw_kv_rows={min(shape.window, ctx)}, compressed_kv_rows={ctx // 4 + 2})"
-    )
-
-
-@contextmanager
-def _csv_stream(path: str | None) -> Iterator[IO[str]]:
-    if path is None:
-        yield sys.stdout
-        return
-    try:
-        file = open(path, "w", newline="", encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror}") from None
-    with file:
-        yield file
 
 
 def plot_parser() -> Parser:
@@ -279,9 +220,53 @@ def draw(argv: Sequence[str]) -> int:
     return 0
 
 
+def peaks_parser() -> Parser:
+    parser = Parser(
+        f"{PROG} peaks",
+        usage="ds4-bench peaks [-t N] [options]",
+        description="Read bandwidth, int8 and float32 peaks of this machine, measured now, kept in the run store.",
+        unavailable={},
+    )
+    parser.add_argument("-t", "--threads", metavar="N", type=integer(), help="threads (all usable cores)")
+    parser.add_argument("--store", metavar="FILE", help="run store (the user's own)")
+    parser.add_argument("-h", "--help", action="store_true", help="this text")
+    return parser
+
+
+def peaks(argv: Sequence[str]) -> int:
+    """``ds4-bench peaks``."""
+    parser = peaks_parser()
+    args = parser.parse(argv)
+    if args.help:
+        sys.stdout.write(parser.format_help())
+        return 0
+    from ds4ref.environment import machine
+    from reports.store import Store
+
+    from .peaks import machine_peaks
+
+    cores = machine()["cores"]
+    with Store.open(args.store) as store:
+        found = machine_peaks(store, args.threads or cores, again=True)
+    print(f"read {found['read_gbs']:.1f} GB/s, int8 {found['int8_gops']:.0f} GOP/s, float32 "
+          f"{found['f32_gflops']:.0f} GFLOP/s with {found['threads']} thread(s)")  # fmt: skip
+    print(json.dumps(found))
+    return 0
+
+
+def model(argv: Sequence[str]) -> int:
+    """``ds4-bench model``."""
+    from .model import model_command
+
+    return model_command(argv)
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"plot": draw, "peaks": peaks, "model": model}
+
+
 def body(argv: Sequence[str]) -> int:
-    if argv and argv[0] == "plot":
-        return draw(argv[1:])
+    if argv and argv[0] in COMMANDS:
+        return COMMANDS[argv[0]](argv[1:])
     parser = build_parser()
     args = parser.parse(argv)
     args.argv = list(argv)

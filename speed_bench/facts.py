@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +12,25 @@ from ds4ref.environment import commit, machine, versions
 
 if TYPE_CHECKING:
     from ds4ref.engine import Engine
+    from reports.store import Store
 
-HASH_LIMIT = 2 << 30  # larger model files are identified by size and header only
+HASH_LIMIT = 2 << 30  # without a store, larger model files are identified by size and header only
 
 
-def collect(engine: Engine, command: Sequence[str], prompt_sha256: str) -> dict[str, Any]:
-    """Everything but the rows, ready for JSON."""
+def collect(
+    engine: Engine,
+    command: Sequence[str],
+    prompt_sha256: str,
+    store: Store | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Everything but the rows, ready for JSON. A store remembers digests, so that with one any model is hashed once;
+    ``progress`` gets bytes."""
     facts = identity(engine)
     path = Path(engine.path)
-    if path.stat().st_size <= HASH_LIMIT:
+    if store is not None:
+        facts["model"]["sha256"] = store.sha256(path, progress)
+    elif path.stat().st_size <= HASH_LIMIT:
         with open(path, "rb") as file:
             facts["model"]["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
     return {

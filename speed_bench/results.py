@@ -1,9 +1,8 @@
 """The results CSV (tools.md 1.5): ds4-bench's six columns first, ours after them.
 
-    ctx_tokens,prefill_tokens,prefill_tps,gen_tokens,gen_tps,kvcache_bytes,gen_first_ms,gen_steady_tps,gen_digest
-
-Reading tolerates what spreadsheets do to such files (byte order mark, CRLF, dropped zeros, other columns between) and
-refuses what they could mean two ways.
+With repetitions the speeds are medians. Cells of what was not measured are empty. Reading tolerates what spreadsheets
+do to such files (byte order mark, CRLF, dropped zeros, other columns between) and refuses what they could mean two
+ways.
 """
 
 from __future__ import annotations
@@ -11,27 +10,49 @@ from __future__ import annotations
 import csv
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
 from ds4ref.errors import DataError
 
-from .sweep import Row
-
 COLUMNS = ("ctx_tokens", "prefill_tokens", "prefill_tps", "gen_tokens", "gen_tps", "kvcache_bytes")
-OURS = ("gen_first_ms", "gen_steady_tps", "gen_digest")
-HEADER = ",".join(COLUMNS + OURS)
+OURS = {
+    "gen_first_ms": ".3f",
+    "gen_steady_tps": ".2f",
+    "gen_digest": "",
+    "reps": "d",
+    "prefill_tps_low": ".2f",
+    "prefill_tps_high": ".2f",
+    "gen_tps_low": ".2f",
+    "gen_tps_high": ".2f",
+    "itl_p50_ms": ".3f",
+    "itl_p95_ms": ".3f",
+    "rss_bytes": ".0f",
+    "cache_bytes_per_token": ".1f",
+    "decode_bytes": ".0f",
+    "decode_gbs": ".3f",
+    "decode_share": ".4f",
+    "decode_binds": "",
+    "prefill_share": ".4f",
+    "prefill_binds": "",
+}
+"""Our columns and how their cells are written."""
+
+HEADER = ",".join((*COLUMNS, *OURS))
 
 _NEEDED = ("ctx_tokens", "prefill_tps", "gen_tps")
 _COUNTS = ("ctx_tokens", "prefill_tokens", "gen_tokens", "kvcache_bytes")
 
 
-def format_row(row: Row) -> str:
-    """One CSV line without its newline."""
-    return (
-        f"{row.ctx_tokens},{row.prefill_tokens},{row.prefill_tps:.2f},{row.gen_tokens},{row.gen_tps:.2f},"
-        f"{row.kvcache_bytes},{row.gen_first_ms:.3f},{row.gen_steady_tps:.2f},{row.gen_digest}"
-    )
+def format_row(entry: Mapping[str, Any]) -> str:
+    """One CSV line without its newline, from a summary (``samples``)."""
+    cells = [
+        f"{entry['ctx_tokens']},{entry['prefill_tokens']},{entry['prefill_tps']:.2f},{entry['gen_tokens']},"
+        f"{entry['gen_tps']:.2f},{entry['kvcache_bytes']}"
+    ]
+    values = ((entry.get(name), form) for name, form in OURS.items())
+    return ",".join(cells + ["" if value is None else format(value, form) for value, form in values])
 
 
 class CsvWriter:
@@ -41,9 +62,9 @@ class CsvWriter:
         self.stream = stream
         self._line(HEADER)
 
-    def write(self, row: Row) -> None:
+    def write(self, entry: Mapping[str, Any]) -> None:
         """Append one row."""
-        self._line(format_row(row))
+        self._line(format_row(entry))
 
     def _line(self, text: str) -> None:
         self.stream.write(text + "\n")

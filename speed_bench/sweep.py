@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ds4ref.environment import resident_bytes
 from ds4ref.errors import Cancelled, Ds4Error, SessionError
 
 WARMUP_PREFILL, WARMUP_DECODE = 64, 4
@@ -51,7 +52,8 @@ class Timeline(Protocol):
 
 @dataclass(frozen=True)
 class Row:
-    """One frontier. Times in seconds; ``steps_s`` has one entry for every generated token."""
+    """One frontier. Times in seconds; ``steps_s`` has one entry for every generated token, ``at`` is when it began on
+    the clock of the process, ``rss_bytes`` the memory resident after it."""
 
     ctx_tokens: int
     prefill_tokens: int
@@ -59,6 +61,9 @@ class Row:
     steps_s: tuple[float, ...]
     kvcache_bytes: int
     ids: tuple[int, ...]
+    rep: int = 0
+    at: float = 0.0
+    rss_bytes: int | None = None
 
     @property
     def gen_tokens(self) -> int:
@@ -103,6 +108,7 @@ def sweep(
     gen_tokens: int,
     eos: int,
     *,
+    rep: int = 0,
     progress: Callable[[int, int], None] | None = None,
     cancel: Callable[[], bool] = lambda: False,
 ) -> Iterator[Row]:
@@ -126,7 +132,8 @@ def sweep(
         ids, steps = decode(session, depth, gen_tokens, eos, cancel)
         with _failing(f"restore at {depth} failed"):
             session.restore(snapshot)
-        yield Row(depth, depth - previous, prefill_s, tuple(steps), payload, tuple(ids))
+        rss = resident_bytes()
+        yield Row(depth, depth - previous, prefill_s, tuple(steps), payload, tuple(ids), rep, start, rss)
         previous = depth
 
 

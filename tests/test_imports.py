@@ -27,6 +27,7 @@ OPEN_TO_TOOLS = (
     "ds4ref.generate",
     "ds4ref.nano",
     "ds4ref.numerics",
+    "ds4ref.peaks",
     "ds4ref.sampling",
     "ds4ref.shape",
     "ds4ref.targets",

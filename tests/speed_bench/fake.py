@@ -9,6 +9,7 @@ import numpy as np
 from ds4ref import sampling
 from ds4ref.errors import Cancelled
 from ds4ref.nano.recipe import NANO
+from ds4ref.numerics import MODES
 from ds4ref.weights.gguf import GGUFFile
 
 PREFILL_S, EVAL_S, PICK_S, SNAPSHOT_S, RESTORE_S = 0.25, 0.5, 0.125, 1000.0, 5000.0
@@ -89,7 +90,7 @@ class FakeEngine:
     def __init__(self, path, clock: Clock, **options):
         self.path, self.clock, self.options = path, clock, options
         self.backend, self.threads, self.shape = options["backend"], options["threads"] or 2, NANO
-        self.model = SimpleNamespace(numerics=SimpleNamespace(name=options["numerics"]))
+        self.model = SimpleNamespace(numerics=MODES[options["numerics"]])
         self.gguf = GGUFFile.open(path)
         self.sessions: list[FakeSession] = []
 

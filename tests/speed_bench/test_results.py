@@ -7,9 +7,10 @@ import pytest
 from ds4ref.errors import DataError
 from ds4ref.shape import FLASH
 from speed_bench.results import COLUMNS, HEADER, CsvWriter, Point, format_row, read_points
+from speed_bench.samples import sample, summary
 from speed_bench.sweep import Row
 
-ROW = Row(4096, 2048, 5.0, (0.5, 0.25, 0.25), 80373132, (1, 2, 3))
+ROW = summary([sample(Row(4096, 2048, 5.0, (0.5, 0.25, 0.25), 80373132, (1, 2, 3)))])
 
 # Published figures of an M2 Ultra (tools.md 1.7): depth, prefill, decode, kvcache_bytes.
 PUBLISHED = [
@@ -58,7 +59,14 @@ def test_every_row_is_flushed():
 
 
 def test_own_files_are_read(write):
-    text = HEADER + "\n" + format_row(ROW) + "\n" + format_row(Row(2048, 2048, 4.0, (0.5,), 1, (1,))) + "\n"
+    text = (
+        HEADER
+        + "\n"
+        + format_row(ROW)
+        + "\n"
+        + format_row(summary([sample(Row(2048, 2048, 4.0, (0.5,), 1, (1,)))]))
+        + "\n"
+    )
     assert read_points(write(text)) == [Point(2048, 512.0, 2.0), Point(4096, 409.6, 3.0)]
 
 

@@ -1,0 +1,18 @@
+"""The machine's peaks as the engine's bounds need them. Measuring compiles a few loops; import is cheap."""
+
+from __future__ import annotations
+
+import os
+
+from .costs import Peaks
+from .errors import BackendError
+
+
+def measure_peaks(threads: int) -> Peaks:
+    """Best rates of ``threads`` threads on this machine; BackendError where that cannot be measured."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        from kernels.cpu.peaks import measure
+    except (ImportError, OSError, RuntimeError) as error:
+        raise BackendError(f"cannot measure this machine's peaks: {error}") from error
+    return Peaks(**measure(max(1, min(threads, usable))))

@@ -1,0 +1,170 @@
+"""What this machine can do at best: reads, int8 dot products, float32 multiply-adds per second.
+
+Loops of nothing but the instruction in question, in the tier the kernels use; compiled on first use (about two
+seconds), not part of the kernel library. The best of several rounds counts: a bound is not an average.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+from numba import int64, njit, types
+
+from .simd import x86
+from .simd.ops import AHEAD, prefetch, signed_dots
+from .simd.tiers import TIER
+from .simd.vec import JIT, I8x32, I8x64, I32x32, Int, Vec, step
+
+# Independent chains: enough to hide the latency of one instruction, few enough for the registers.
+CHAINS = 16 if TIER == "A" else 8
+LANES = 16 if TIER == "A" else 8
+FLOATS = Vec("f32", CHAINS * LANES)
+INTS = Vec("i32", CHAINS * LANES)
+PIECE = 1 << 20
+STEPS = 1_000_000
+
+
+@step(I32x32, Int)
+def _load(k, address):
+    return k.load(I32x32, address)
+
+
+@step(I32x32, I32x32, Int)
+def _add(k, total, address):
+    return total + k.load(I32x32, address)
+
+
+@step(types.none, Int, I32x32)
+def _store(k, address, value):
+    k.store(address, value)
+
+
+@njit(**JIT)
+def read(address, size, out):
+    """Add up ``size`` bytes (a multiple of 256): the fastest a kernel could take them in."""
+    low, high = _load(out), _load(out)
+    for _ in range(size // 256):
+        prefetch(address + AHEAD)
+        prefetch(address + AHEAD + 64)
+        prefetch(address + AHEAD + 128)
+        prefetch(address + AHEAD + 192)
+        low = _add(low, address)
+        high = _add(high, address + 128)
+        address += 256
+    _store(out, low)
+    _store(out + 128, high)
+
+
+@step(FLOATS, Int)
+def _floats(k, address):
+    return k.load(FLOATS, address)
+
+
+@step(FLOATS, FLOATS, Int)
+def _multiply_add(k, total, address):
+    factor = k.load(types.float32, address).splat(FLOATS)
+    return k.fma(total, factor, factor)
+
+
+@step(types.none, Int, FLOATS)
+def _keep_floats(k, address, value):
+    k.store(address, value)
+
+
+@njit(**JIT)
+def multiply_adds(count, scratch):
+    """``count`` times ``CHAINS`` fused multiply-adds of ``LANES`` floats."""
+    total = _floats(scratch)
+    for _ in range(count):
+        total = _multiply_add(total, scratch)
+    _keep_floats(scratch, total)
+
+
+@step(INTS, Int)
+def _ints(k, address):
+    return k.load(INTS, address)
+
+
+@step(INTS, INTS, Int)
+def _dot(k, total, address):
+    parts = [total.shuffle(range(c * LANES, (c + 1) * LANES)) for c in range(CHAINS)]
+    if TIER == "A":
+        weights, codes = k.load(I8x64, address), k.load(I8x64, address + 64)
+        parts = [x86.dpbusd_512(k, part, weights, codes) for part in parts]
+    else:
+        # The weights differ from chain to chain, or one product would serve all.
+        codes = k.load(I8x32, address)
+        parts = [part + signed_dots(k, part.bits(I8x32), codes) for part in parts]
+    while len(parts) > 1:
+        parts = [a.cat(b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+@step(types.none, Int, INTS)
+def _keep_ints(k, address, value):
+    k.store(address, value)
+
+
+@njit(**JIT)
+def dots(count, scratch):
+    """``count`` times ``CHAINS`` dot-product steps of ``LANES`` sums of four int8 products."""
+    total = _ints(scratch)
+    for _ in range(count):
+        total = _dot(total, scratch)
+    _keep_ints(scratch, total)
+
+
+def measure(threads: int, megabytes: int = 512, rounds: int = 7) -> dict[str, float]:
+    """``read_gbs``, ``int8_gops``, ``f32_gflops`` with so many threads at once; ``megabytes`` are read by all
+    together and should exceed every cache. Takes about a second, plus compiling."""
+    size = megabytes * (1 << 20) // (threads * PIECE) * PIECE
+    data = np.ones(threads * size + 256, np.uint8)
+    scratch = np.ones((threads, 4096), np.uint8)
+    scratch[:, : FLOATS.lanes * 4].view(np.float32)[:] = 0.5
+    for function, kinds in ((read, 3), (multiply_adds, 2), (dots, 2)):
+        function.compile((int64,) * kinds)
+    at = [row.ctypes.data for row in scratch]
+    start = data.ctypes.data
+
+    def reading(t: int) -> None:
+        read(start + t * size, size, at[t])
+
+    def multiplying(t: int) -> None:
+        multiply_adds(STEPS, at[t])
+
+    def dotting(t: int) -> None:
+        dots(STEPS, at[t])
+
+    operations = STEPS * CHAINS * LANES * threads
+    return {
+        "read_gbs": threads * size / 1e9 / _best(reading, threads, rounds),
+        "int8_gops": 8 * operations / 1e9 / _best(dotting, threads, rounds),
+        "f32_gflops": 2 * operations / 1e9 / _best(multiplying, threads, rounds),
+    }
+
+
+def _best(work: Callable[[int], None], threads: int, rounds: int) -> float:
+    """Seconds of the fastest round in which all threads work at once: CPU time of the slowest thread, so that what
+    else wants the cores does not count. More threads than cores would therefore be flattered."""
+    best = float("inf")
+    for _ in range(rounds + 1):  # one to warm up
+        barrier = threading.Barrier(threads)
+        spent: list[float] = []
+
+        def run(t: int, barrier: threading.Barrier = barrier, spent: list[float] = spent) -> None:
+            barrier.wait()
+            start = time.thread_time()
+            work(t)
+            spent.append(time.thread_time() - start)
+
+        helpers = [threading.Thread(target=run, args=(t,)) for t in range(1, threads)]
+        for helper in helpers:
+            helper.start()
+        run(0)
+        for helper in helpers:
+            helper.join()
+        best = min(best, max(spent))
+    return best

@@ -1,0 +1,186 @@
+"""``ds4-bench model``: how fast could it be at best, and how far from that is what was published?
+
+The bound is that of ``ds4ref.costs``: bytes at the read bandwidth or operations at the arithmetic peaks, whichever
+takes longer. Of published machines only the bandwidth is known, so their prefill, which arithmetic binds, is shown as
+the arithmetic it amounts to.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import Any
+
+from ds4ref.cli.options import INT_MAX, Parser, choice, integer, number
+from ds4ref.errors import UsageError
+
+from .published import MACHINES, ROWS
+
+PROG = "ds4-bench model"
+DEPTHS = "2048,8192,32768,65536,131072,1048576"
+UNLIMITED = 1e18
+
+EPILOG = f"""\
+machines: {", ".join(MACHINES)}; "here" is this one, measured
+
+examples:
+  ds4-bench model                                  published rows against their bound
+  ds4-bench model --machine h200                   bound of Flash q2 at several depths
+  ds4-bench model --gbs 500 --int8 30000 --f32 15000 --recipe q4
+  ds4-bench model --machine here -m model.gguf"""
+
+
+def parser() -> Parser:
+    found = Parser(
+        PROG,
+        usage="ds4-bench model [options]",
+        description="Tokens per second that a machine could reach at best with a full model.",
+        epilog=EPILOG,
+        unavailable={},
+    )
+    found.add_argument("--machine", metavar="NAME", type=choice(*MACHINES, "here"), help="a known machine")
+    found.add_argument("--gbs", metavar="X", type=number(1e-3, 1e9), help="read bandwidth, GB/s")
+    found.add_argument("--int8", metavar="X", type=number(1e-3, 1e12), help="int8 peak, GOP/s (not limiting)")
+    found.add_argument("--f32", metavar="X", type=number(1e-3, 1e12), help="float32 peak, GFLOP/s (not limiting)")
+    found.add_argument("--recipe", metavar="NAME", type=choice("q2", "q4", "mixed"), default="q2",
+                       help="DeepSeek V4 Flash with these experts: q2, q4, mixed (q2)")  # fmt: skip
+    found.add_argument("-m", "--model", metavar="FILE", help="a model file instead")
+    found.add_argument("--float", action="store_true", help="float32 activations (numerics exact and qat)")
+    found.add_argument("--depths", metavar="LIST", default=DEPTHS, help=f"comma list ({DEPTHS})")
+    found.add_argument("--store", metavar="FILE", help="run store that knows this machine's peaks (the user's own)")
+    found.add_argument("--json", action="store_true", help="one line of JSON instead of a table")
+    found.add_argument("-h", "--help", action="store_true", help="this text")
+    return found
+
+
+def model_command(argv: Sequence[str]) -> int:
+    """Entry."""
+    options = parser()
+    args = options.parse(argv)
+    if args.help:
+        sys.stdout.write(options.format_help())
+        return 0
+    depths = [_depth(text) for text in args.depths.split(",")]
+    if args.machine is None and args.gbs is None:
+        if args.int8 or args.f32 or args.model:
+            raise UsageError("a machine is needed: --machine NAME or --gbs X")
+        rows: list[dict[str, Any]] = published()
+        columns = PUBLISHED_COLUMNS
+    else:
+        rows, columns = predict(args, depths), PREDICTED_COLUMNS
+    if args.json:
+        print(json.dumps(rows))
+    else:
+        _print(rows, columns)
+    return 0
+
+
+def predict(args: Namespace, depths: Sequence[int]) -> list[dict[str, Any]]:
+    """Bounds at each depth: decode after it, prefill of the 2048 tokens before it."""
+    from ds4ref.costs import Costs, Peaks
+    from ds4ref.shape import FLASH, ModelShape
+
+    peaks = _peaks(args)
+    if args.model is not None:
+        from ds4ref.weights.gguf import GGUFFile
+
+        with GGUFFile.open(args.model) as gguf:
+            costs = Costs.of_file(gguf, ModelShape.from_metadata(gguf), not args.float)
+    else:
+        costs = Costs.of_recipe(FLASH, args.recipe, not args.float)
+    given = Peaks(peaks["read_gbs"], peaks["int8_gops"] or UNLIMITED, peaks["f32_gflops"] or UNLIMITED)
+    rows = []
+    for depth in depths:
+        work, first = costs.decode(depth), max(0, depth - 2048)
+        decode, prefill = work.bound(given), costs.prefill(first, depth, 2048).bound(given)
+        rows.append(
+            {
+                "machine": peaks["name"], "depth": depth, "decode_bytes": round(work.bytes),
+                "decode_tps": 1 / decode.seconds, "decode_binds": decode.binds,
+                "prefill_tps": (depth - first) / prefill.seconds, "prefill_binds": prefill.binds,
+            }
+        )  # fmt: skip
+    return rows
+
+
+def published() -> list[dict[str, Any]]:
+    """Published rows with the share of the bandwidth bound that their decode reached."""
+    from ds4ref.costs import Costs, Peaks
+    from ds4ref.shape import FLASH
+
+    costs = {recipe: Costs.of_recipe(FLASH, recipe) for recipe in {row.recipe for row in ROWS}}
+    found = []
+    for row in ROWS:
+        machine = MACHINES[row.machine]
+        work = costs[row.recipe].decode(row.depth)
+        bound = work.bound(Peaks(machine.read_gbs, UNLIMITED, UNLIMITED))
+        chunk = costs[row.recipe].prefill(max(0, row.depth - 2048), row.depth, 2048)
+        tops = None
+        if row.prefill_tps is not None:
+            tops = (chunk.int8_ops + chunk.f32_ops) / min(2048, row.depth) * row.prefill_tps / 1e12
+        found.append(
+            {
+                "machine": machine.name, "read_gbs": machine.read_gbs, "recipe": row.recipe, "depth": row.depth,
+                "decode_bytes": round(work.bytes), "bound_tps": 1 / bound.seconds, "decode_tps": row.decode_tps,
+                "share": row.decode_tps * bound.seconds, "prefill_tps": row.prefill_tps, "prefill_tops": tops,
+                "source": row.source,
+            }
+        )  # fmt: skip
+    return found
+
+
+def _peaks(args: Namespace) -> dict[str, Any]:
+    if args.machine is not None and args.gbs is not None:
+        raise UsageError("choose one of --machine and --gbs")
+    if args.machine == "here":
+        from ds4ref.environment import machine
+        from reports.store import Store
+
+        from .peaks import machine_peaks
+
+        with Store.open(args.store) as store:
+            found = machine_peaks(store, machine()["cores"])
+        return {"name": machine()["cpu"], **found}
+    known = MACHINES.get(args.machine or "")
+    name, read_gbs = (known.name, known.read_gbs) if known else ("described", args.gbs)
+    return {"name": name, "read_gbs": read_gbs, "int8_gops": args.int8, "f32_gflops": args.f32}
+
+
+def _depth(text: str) -> int:
+    import argparse
+
+    try:
+        return integer(1, INT_MAX)(text.strip())
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"invalid value for --depths: {text}: {error}") from None
+
+
+PREDICTED_COLUMNS = {
+    "depth": ("context", ","), "decode_bytes": ("GB a token", "gb"), "decode_tps": ("decode t/s", ".2f"),
+    "decode_binds": ("bound by", ""), "prefill_tps": ("prefill t/s", ".1f"), "prefill_binds": ("bound by", ""),
+}  # fmt: skip
+PUBLISHED_COLUMNS = {
+    "machine": ("machine", ""), "recipe": ("file", ""), "depth": ("context", ","), "read_gbs": ("GB/s", ".0f"),
+    "bound_tps": ("bound t/s", ".1f"), "decode_tps": ("decode t/s", ".1f"), "share": ("share", ".0%"),
+    "prefill_tps": ("prefill t/s", ".0f"), "prefill_tops": ("= TOP/s", ".1f"), "source": ("source", ""),
+}  # fmt: skip
+
+
+def _print(rows: Sequence[dict[str, Any]], columns: dict[str, tuple[str, str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading, form in columns.values():
+        table.add_column(heading, justify="right" if form else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(_cell(row[name], form) for name, (_, form) in columns.items()))
+    Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(table)
+
+
+def _cell(value: Any, form: str) -> str:
+    if value is None:
+        return ""
+    return f"{value / 1e9:.2f}" if form == "gb" else format(value, form)

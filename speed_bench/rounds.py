@@ -1,0 +1,91 @@
+"""Repetitions, and two arms in turn.
+
+A repetition is a whole walk on a fresh session. With two arms both walk together: at every depth one after the other,
+A B, then B A, and so on, with the order swapped from repetition to repetition, so that whatever the machine does
+slowly happens to both alike (ABBA).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .sweep import Row, sweep
+
+if TYPE_CHECKING:
+    from ds4ref.engine import Engine
+
+
+@dataclass
+class Arm:
+    """One thing that is measured. ``threads`` is set before each of its turns if several arms share a backend."""
+
+    name: str
+    engine: Engine
+    threads: int | None = None
+
+    def take_turn(self) -> None:
+        """Backends share one pool of threads."""
+        if self.threads is not None:
+            from ds4ref.backends import load_backend
+
+            load_backend(self.engine.backend, self.threads)
+
+
+def rounds(
+    arms: Sequence[Arm],
+    tokens: Sequence[int],
+    depths: Sequence[int],
+    gen_tokens: int,
+    eos: int,
+    *,
+    ctx: int,
+    reps: int = 1,
+    delay: float = 0.0,
+    progress: Callable[[int, int], None] | None = None,
+    cancel: Callable[[], bool] = lambda: False,
+) -> Iterator[tuple[int, Row]]:
+    """(arm, row) as soon as it is measured. ``delay`` seconds of rest before every repetition but the first.
+
+    ``progress`` gets tokens of all walks together. Errors as ``sweep``.
+    """
+    last = depths[-1] if depths else 0
+    total, finished = reps * len(arms) * last, 0
+    for rep in range(reps):
+        if rep and delay:
+            _rest(delay, cancel)
+        walks = []
+        for arm in arms:
+            shown = None if progress is None else _Share(progress, finished, total)
+            finished += last
+            session = arm.engine.session(ctx)
+            walks.append(sweep(session, tokens, depths, gen_tokens, eos, rep=rep, progress=shown, cancel=cancel))
+        for i in range(len(depths)):
+            for index in turn_order(len(arms), rep + i):
+                if len(arms) > 1:
+                    arms[index].take_turn()
+                yield index, next(walks[index])
+
+
+def turn_order(arms: int, turn: int) -> list[int]:
+    """Forwards in even turns, backwards in odd ones."""
+    order = list(range(arms))
+    return order if turn % 2 == 0 else order[::-1]
+
+
+class _Share:
+    """Progress of one walk as part of all."""
+
+    def __init__(self, progress: Callable[[int, int], None], before: int, total: int):
+        self.progress, self.before, self.total = progress, before, total
+
+    def __call__(self, done: int, of: int) -> None:
+        self.progress(self.before + done, self.total)
+
+
+def _rest(seconds: float, cancel: Callable[[], bool]) -> None:
+    end = time.monotonic() + seconds
+    while not cancel() and (left := end - time.monotonic()) > 0:
+        time.sleep(min(left, 0.1))

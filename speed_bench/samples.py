@@ -1,0 +1,103 @@
+"""Measured rows as plain data: one sample a repetition and depth, and one summary a depth.
+
+A sample is what the run store keeps: raw times, and the shares of the bound if one is known. A summary is a line of
+the CSV: medians over repetitions, with the band in which the middle half of them lies (all, below five).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .sweep import Row
+
+if TYPE_CHECKING:
+    from ds4ref.costs import Costs, Peaks
+
+Sample = dict[str, Any]
+P95_FROM = 20
+"""Decode steps below which a 95th percentile is a guess."""
+
+
+def sample(row: Row, costs: Costs | None = None, peaks: Peaks | None = None, start: float = 0.0) -> Sample:
+    """One row. ``start`` is the process clock at the beginning of the run."""
+    found: Sample = {
+        "rep": row.rep,
+        "at": round(row.at - start, 6),
+        "ctx_tokens": row.ctx_tokens,
+        "prefill_tokens": row.prefill_tokens,
+        "prefill_tps": row.prefill_tps,
+        "gen_tokens": row.gen_tokens,
+        "gen_tps": row.gen_tps,
+        "kvcache_bytes": row.kvcache_bytes,
+        "gen_first_ms": row.gen_first_ms,
+        "gen_steady_tps": row.gen_steady_tps,
+        "gen_digest": row.gen_digest,
+        "rss_bytes": row.rss_bytes,
+        "steps_s": [round(seconds, 9) for seconds in row.steps_s],
+    }
+    if costs is not None:
+        found |= _bounds(row, costs, peaks)
+    return found
+
+
+def _bounds(row: Row, costs: Costs, peaks: Peaks | None) -> Sample:
+    work = costs.decode(row.ctx_tokens + row.gen_tokens // 2)
+    found: Sample = {
+        "decode_bytes": round(work.bytes),
+        "decode_gbs": work.bytes * row.gen_tps / 1e9,
+        "cache_bytes_per_token": costs.shape.kv_bytes(row.ctx_tokens) / row.ctx_tokens,
+    }
+    if peaks is not None:
+        decode = work.bound(peaks)
+        prefill = costs.prefill(row.ctx_tokens - row.prefill_tokens, row.ctx_tokens).bound(peaks)
+        found["decode_share"] = decode.seconds * row.gen_tps
+        found["decode_binds"] = decode.binds
+        found["prefill_share"] = prefill.seconds * row.prefill_tps / row.prefill_tokens
+        found["prefill_binds"] = prefill.binds
+    return found
+
+
+def summaries(samples: Iterable[Sample]) -> list[Sample]:
+    """One entry a depth, in order of depth."""
+    by_depth: dict[int, list[Sample]] = {}
+    for entry in samples:
+        by_depth.setdefault(entry["ctx_tokens"], []).append(entry)
+    return [summary(group) for _, group in sorted(by_depth.items())]
+
+
+def summary(group: Sequence[Sample]) -> Sample:
+    """Samples of one depth as one."""
+    found = dict(group[-1])
+    del found["steps_s"], found["rep"], found["at"]
+    for name in found:
+        values = [entry[name] for entry in group if isinstance(entry.get(name), (int, float))]
+        if values and name not in ("ctx_tokens", "prefill_tokens", "gen_tokens", "kvcache_bytes"):
+            found[name] = max(values) if name == "rss_bytes" else statistics.median(values)
+    if len({entry["gen_digest"] for entry in group}) > 1:
+        found["gen_digest"] = "differs"
+    found["reps"] = len(group)
+    for name in ("prefill_tps", "gen_tps"):
+        low, high = band([entry[name] for entry in group])
+        found[f"{name}_low"], found[f"{name}_high"] = (low, high) if len(group) > 1 else (None, None)
+    steps = sorted(1e3 * seconds for entry in group for seconds in entry["steps_s"])
+    found["itl_p50_ms"] = statistics.median(steps) if steps else None
+    found["itl_p95_ms"] = quantile(steps, 0.95) if len(steps) >= P95_FROM else None
+    return found
+
+
+def band(values: Sequence[float]) -> tuple[float, float]:
+    """Quartiles; below five values the range."""
+    ordered = sorted(values)
+    if len(ordered) < 5:
+        return ordered[0], ordered[-1]
+    return quantile(ordered, 0.25), quantile(ordered, 0.75)
+
+
+def quantile(ordered: Sequence[float], q: float) -> float:
+    """Linear between neighbours, as NumPy's."""
+    at = q * (len(ordered) - 1)
+    low = int(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (at - low) * (ordered[high] - ordered[low])

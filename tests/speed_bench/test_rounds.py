@@ -1,0 +1,286 @@
+"""Repetitions, arms in turn, and what becomes of their samples."""
+
+import json
+import sqlite3
+import statistics
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ds4ref.engine import Engine
+from ds4ref.errors import SessionError
+from reports.store import Store
+from speed_bench import cli
+from speed_bench import rounds as rounds_module
+from speed_bench import sweep as sweep_module
+from speed_bench.formats import FORMATS, render, sql
+from speed_bench.results import HEADER, read_rows
+from speed_bench.rounds import Arm, rounds, turn_order
+from speed_bench.samples import band, quantile, sample, summaries, summary
+from speed_bench.sweep import Row
+
+from .conftest import PEAKS
+from .fake import EVAL_S, PICK_S, Clock, FakeEngine, FakeSession
+
+SMALL = ["--ctx-start", "8", "--ctx-max", "24", "--step-incr", "8", "-n", "2"]
+TOKENS = list(range(2, 42))
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(sweep_module.time, "perf_counter", clock)
+    return clock
+
+
+class Bare:
+    """An engine of fake sessions; the log is shared by all of them."""
+
+    backend = "cpu"
+
+    def __init__(self, name, clock, log):
+        self.name, self.clock, self.log = name, clock, log
+
+    def session(self, ctx):
+        session = FakeSession(self.clock, ctx)
+        called = session._called
+
+        def logged(what, *details, seconds):
+            self.log.append((self.name, what, *details[-1:]))
+            called(what, *details, seconds=seconds)
+
+        session._called = logged
+        return session
+
+
+def test_two_arms_take_turns(clock, monkeypatch):
+    log, threads = [], []
+    monkeypatch.setattr("ds4ref.backends.load_backend", lambda name, count: threads.append(count))
+    arms = [Arm("a", Bare("A", clock, log), 1), Arm("b", Bare("B", clock, log), 2)]
+    found = list(rounds(arms, TOKENS, [10, 20, 30], 1, 1, ctx=40, reps=2))
+    assert "".join(entry[0] for entry in log if entry[1] == "sync") == "ABBAABBAABBA"
+    assert [index for index, _ in found] == [0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1, 0]
+    assert threads == [index + 1 for index, _ in found], "each arm gets its threads back before its turn"
+    for index in (0, 1):
+        rows = [row for arm, row in found if arm == index]
+        assert [(row.rep, row.ctx_tokens) for row in rows] == [(r, d) for r in (0, 1) for d in (10, 20, 30)]
+    assert [row.at for _, row in found] == sorted(row.at for _, row in found)
+
+
+def test_orders():
+    assert [turn_order(2, turn) for turn in range(4)] == [[0, 1], [1, 0], [0, 1], [1, 0]]
+    assert turn_order(1, 3) == [0]
+
+
+def test_every_repetition_is_a_walk_from_nothing(clock):
+    log = []
+    found = list(rounds([Arm("", Bare("A", clock, log))], TOKENS, [10, 20], 1, 1, ctx=40, reps=3))
+    assert [(row.rep, row.prefill_tokens) for _, row in found] == [(r, 10) for r in (0, 0, 1, 1, 2, 2)]
+    assert [entry[2] for entry in log if entry[1] == "sync"] == [10, 20] * 3
+
+
+def test_rest_before_further_repetitions(clock, monkeypatch):
+    rested = []
+    monkeypatch.setattr(rounds_module, "_rest", lambda seconds, cancel: rested.append(seconds))
+    list(rounds([Arm("", Bare("A", clock, []))], TOKENS, [10], 1, 1, ctx=40, reps=3, delay=2.5))
+    assert rested == [2.5, 2.5]
+
+
+def test_progress_counts_all_walks(clock):
+    seen = []
+    arms = [Arm(name, Bare(name, clock, [])) for name in "AB"]
+    list(rounds(arms, TOKENS, [10, 20], 1, 1, ctx=40, reps=2, progress=lambda *args: seen.append(args)))
+    assert {total for _, total in seen} == {80} and max(done for done, _ in seen) == 80
+
+
+# --- samples and summaries
+
+
+def row(rep=0, prefill_s=4.0, steps=(0.5, 0.25), ids=(1, 2), depth=2048):
+    return Row(depth, 2048, prefill_s, tuple(steps), 1000, ids, rep, 10.0 + rep, 500 + rep)
+
+
+def test_a_summary_is_the_median_with_its_middle_half():
+    group = [sample(row(rep, prefill_s=2048 / tps), start=10.0) for rep, tps in enumerate((100, 300, 200, 500, 400))]
+    found = summary(group)
+    assert found["prefill_tps"] == pytest.approx(300) and found["reps"] == 5
+    assert (found["prefill_tps_low"], found["prefill_tps_high"]) == pytest.approx((200, 400))
+    assert found["rss_bytes"] == 504, "memory: the largest"
+    assert found["itl_p50_ms"] == 375 and found["itl_p95_ms"] is None, "ten steps have no 95th percentile"
+    assert [entry["at"] for entry in group] == [0, 1, 2, 3, 4]
+
+
+def test_percentiles_where_there_are_enough_steps():
+    steps = list(np.random.default_rng(1).exponential(size=64))
+    found = summary([sample(row(steps=steps))])
+    assert found["itl_p95_ms"] == pytest.approx(1e3 * np.quantile(np.round(steps, 9), 0.95))
+    assert (found["gen_tps_low"], found["gen_tps_high"]) == (None, None), "one repetition has no spread"
+
+
+def test_bands_are_numpys_quantiles():
+    values = [3.0, 1.0, 9.0, 4.0, 7.0, 2.0]
+    assert band(values) == pytest.approx(tuple(np.quantile(values, [0.25, 0.75])))
+    assert band([3.0, 1.0, 2.0]) == (1.0, 3.0)
+    assert quantile([5.0], 0.95) == 5.0
+
+
+def test_repetitions_that_decoded_other_tokens_are_marked():
+    assert summary([sample(row(0)), sample(row(1, ids=(1, 3)))])["gen_digest"] == "differs"
+    (entry,) = summaries([sample(row(0)), sample(row(1))])
+    assert entry["gen_digest"] == row().gen_digest
+
+
+# --- the command
+
+
+@pytest.fixture
+def engines(monkeypatch, tmp_path, clock):
+    opened = []
+    monkeypatch.chdir(tmp_path)
+
+    def open_fake(path, **options):
+        opened.append(FakeEngine(path, clock, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(Engine, "open", open_fake)
+    monkeypatch.setattr("ds4ref.backends.load_backend", lambda name, count=None: None)
+    return opened
+
+
+def test_every_run_is_kept(engines, private_store, capsys):
+    assert cli.main([*SMALL, "--label", "first"]) == 0
+    err = capsys.readouterr().err
+    with Store.open(private_store, create=False) as store:
+        run = store.find("first")
+        assert f"kept as run {run.id}; ds4-report show {run.id}" in err
+        assert run.kind == "bench" and run.status == "complete" and run.fact("walk", "reps") == 1
+        assert run.facts["seed"] and run.fact("model", "sha256") and run.fact("machine", "cpu")
+        rows = store.rows(run.id)
+        assert [(r["rep"], r["ctx_tokens"], r["prefill_tps"]) for r in rows] == [
+            (0, 8, 4.0),
+            (0, 16, 4.0),
+            (0, 24, 4.0),
+        ]
+        assert rows[0]["steps_s"] == [PICK_S + EVAL_S] * 2
+        peaks = store.find("latest:peaks")
+        assert store.rows(peaks.id) == [PEAKS] and run.fact("peaks", "run") == peaks.id
+    assert cli.main(SMALL) == 0
+    with Store.open(private_store) as store:
+        assert len(store.runs(kind="peaks")) == 1, "this machine is measured once"
+
+
+def test_no_record_if_none_is_wanted(engines, private_store):
+    assert cli.main([*SMALL, "--no-store", "--no-roofline"]) == 0
+    assert not private_store.exists()
+
+
+def test_another_store(engines, tmp_path, private_store):
+    assert cli.main([*SMALL, "--store", "mine.sqlite"]) == 0
+    assert (tmp_path / "mine.sqlite").exists() and not private_store.exists()
+
+
+def test_shares_of_the_bound(engines, private_store):
+    assert cli.main([*SMALL, "--csv", "r.csv"]) == 0
+    from ds4ref.costs import Costs, Peaks
+    from ds4ref.weights.gguf import GGUFFile
+
+    with GGUFFile.open(engines[0].path) as gguf:
+        costs = Costs.of_file(gguf, engines[0].shape, act_quant=False)
+    for entry in read_rows("r.csv"):
+        depth = entry["ctx_tokens"]
+        work = costs.decode(depth + 1)
+        assert entry["decode_bytes"] == work.bytes
+        assert entry["decode_gbs"] == pytest.approx(work.bytes * 1.6 / 1e9, abs=1e-3)
+        assert entry["decode_share"] == pytest.approx(work.bound(Peaks(**PEAKS)).seconds * 1.6, abs=1e-4)
+        expected = costs.prefill(depth - 8, depth).bound(Peaks(**PEAKS))
+        assert entry["prefill_share"] == pytest.approx(expected.seconds / 8 * 4, abs=1e-4)
+        assert entry["prefill_binds"] == expected.binds
+        assert entry["cache_bytes_per_token"] == pytest.approx(engines[0].shape.kv_bytes(depth) / depth, abs=0.1)
+
+
+def test_repetitions_in_every_place(engines, private_store, capsys, tmp_path):
+    assert cli.main([*SMALL, "-r", "3", "--csv", "r.csv"]) == 0
+    assert len(engines[0].sessions) == 4, "one to warm up"
+    assert "medians of 3 repetitions" in capsys.readouterr().out
+    rows = read_rows("r.csv")
+    assert [(row["ctx_tokens"], row["reps"], row["gen_tps"]) for row in rows] == [
+        (8, 3, 1.6),
+        (16, 3, 1.6),
+        (24, 3, 1.6),
+    ]
+    facts = json.loads(Path("r.json").read_text())
+    assert len(facts["samples"]) == 9 and facts["walk"]["reps"] == 3
+    with Store.open(private_store) as store:
+        assert len(store.rows(store.find("r").id)) == 9
+
+
+def test_two_arms_are_two_runs_of_one_group(engines, private_store, capsys):
+    arms = ["--arm", "threads=1", "--arm", "backend=reference,threads=2"]
+    assert cli.main([*SMALL, *arms, "--csv", "t.csv", "--plot", "t.svg"]) == 0
+    assert [engine.options["threads"] for engine in engines] == [1, 2]
+    assert [engine.options["backend"] for engine in engines] == ["cpu", "reference"]
+    assert HEADER == Path("t-a.csv").read_text().splitlines()[0] == Path("t-b.csv").read_text().splitlines()[0]
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    with Store.open(private_store) as store:
+        a, b = (store.run(number) for number in last["runs"])
+        assert (a.label, b.label) == ("t: threads=1", "t: backend=reference,threads=2")
+        assert a.fact("arms", "group") == b.fact("arms", "group") and len(store.rows(a.id)) == 15
+        from reports.compare import SAME, compare
+        from reports.sources import Measured, read_csv
+
+        assert compare(*(Measured(run, store.rows(run.id)) for run in (a, b))).verdict == SAME
+        found = compare(read_csv("t-a.csv"), read_csv("t-b.csv"))
+        assert (found.verdict, found.design) == (SAME, "in turn"), "the files tell as much as the store"
+
+
+def test_a_failure_keeps_the_run_as_failed(engines, private_store, monkeypatch):
+    real = FakeSession.eval
+
+    def eval(self, token):
+        if self.pos > 16:
+            raise SessionError("badgers")
+        return real(self, token)
+
+    monkeypatch.setattr(FakeSession, "eval", eval)
+    assert cli.main([*SMALL, "--no-warmup", "-r", "2", "--csv", "r.csv"]) == 1
+    with Store.open(private_store) as store:
+        run = store.find("r")
+        assert run.status == "failed" and [row["ctx_tokens"] for row in store.rows(run.id)] == [8]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_formats_on_stdout(engines, kind, capsys):
+    assert cli.main([*SMALL, "-r", "2", "-o", kind, "--no-store"]) == 0
+    out = capsys.readouterr().out
+    if kind == "csv":
+        assert out.splitlines()[0] == HEADER and len(out.splitlines()) == 4
+    elif kind == "md":
+        assert "| ds4ref nano | cpu | 2 | pp8 | 4.00 \u00b1 0.00 |" in out
+        assert (
+            "| ds4ref nano | cpu | 2 | pp8 @ d8 | 4.00 \u00b1 0.00 |" in out
+            and "| tg2 @ d24 | 1.60 \u00b1 0.00 |" in out
+        )
+    elif kind == "json":
+        assert [entry["ctx_tokens"] for entry in json.loads(out)] == [8, 16, 24]
+    elif kind == "jsonl":
+        entries = [json.loads(line) for line in out.splitlines()]
+        assert len(entries) == 6 and entries[5]["rep"] == 1 and entries[0]["model"] == "ds4ref nano"
+    else:
+        db = sqlite3.connect(":memory:")
+        db.executescript(out)
+        assert db.execute("SELECT ctx_tokens, gen_tps, reps, itl_p95_ms, model FROM ds4_bench").fetchall() == [
+            (depth, 1.6, 2, None, "ds4ref nano") for depth in (8, 16, 24)
+        ]
+        db.close()
+
+
+def test_markdown_shows_the_spread():
+    samples = [sample(row(rep, prefill_s=2048 / tps)) for rep, tps in enumerate((100.0, 110.0, 120.0))]
+    facts = {"model": {"name": "a|b", "file": "f"}, "backend": "cpu", "threads": 1}
+    text = render("md", samples, facts)
+    assert f"pp2048 | {statistics.fmean((100, 110, 120)):.2f} \u00b1 10.00 |" in text and "a\\|b" in text
+
+
+def test_sql_quotes():
+    assert "'it''s'" in sql([{"model": "it's", "ctx_tokens": 1}])

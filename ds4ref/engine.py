@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class Engine:
     """A loaded model. Use ``Engine.open``."""
 
-    def __init__(self, gguf: GGUFFile, model: Model, backend: str):
-        self.gguf, self.model, self.backend = gguf, model, backend
+    def __init__(self, gguf: GGUFFile, model: Model, backend: str, split: str = "unicode"):
+        self.gguf, self.model, self.backend, self._split = gguf, model, backend, split
 
     @classmethod
     def open(
@@ -41,10 +41,12 @@ class Engine:
         numerics: str = DEFAULT_MODE,
         threads: int | None = None,
         strict: bool = False,
+        split: str = "unicode",
     ) -> Engine:
         """Map and check a model file (None: the embedded model), load a backend.
 
         strict: also demand the exact dimensions of DeepSeek V4 Flash (engine.md 1.3).
+        split: how the tokenizer cuts text before merging: "unicode" as the model was trained, or "ds4".
         Raises UsageError, ModelFileError, ShapeError, BackendError.
         """
         mode = _mode(numerics)
@@ -64,7 +66,7 @@ class Engine:
         except BaseException:
             gguf.close()
             raise
-        return cls(gguf, Model(shape, weights, ops, mode), backend)
+        return cls(gguf, Model(shape, weights, ops, mode), backend, split)
 
     @property
     def path(self) -> str:
@@ -86,7 +88,7 @@ class Engine:
         """Built from the file's vocabulary on first use."""
         from .text.tokenizer import Tokenizer
 
-        return Tokenizer.from_gguf(self.gguf)
+        return Tokenizer.from_gguf(self.gguf, self._split)
 
     def session(self, ctx: int) -> Session:
         """A new, empty timeline with room for ``ctx`` tokens."""

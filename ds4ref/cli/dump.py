@@ -44,7 +44,7 @@ def dump_tokens(args: Namespace) -> int:
 
     source = read_source(args)
     with GGUFFile.open(choose_model(PROG, args.model).path) as gguf:
-        tok = Tokenizer.from_gguf(gguf)
+        tok = Tokenizer.from_gguf(gguf, args.split)
     ids = tok.encode_rendered(source.text)
     print(f"[{', '.join(map(str, ids))}]")
     for token in ids:

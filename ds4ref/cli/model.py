@@ -113,7 +113,12 @@ def open_engine(prog: str, args: Namespace) -> Iterator[Engine]:
         if args.warm_weights:
             warm(prog, choice.path)
         with Engine.open(
-            choice.path, backend=args.backend, numerics=args.numerics, threads=n, strict=args.strict
+            choice.path,
+            backend=args.backend,
+            numerics=args.numerics,
+            threads=n,
+            strict=args.strict,
+            split=getattr(args, "split", "unicode"),
         ) as engine:
             yield engine
 

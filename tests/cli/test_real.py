@@ -205,3 +205,14 @@ def test_chat_on_a_terminal(tmp_path, nano_path):
     talk.send("\x04")
     assert talk.close() == 0
     assert (tmp_path / ".ds4_history").read_text() == "hello\n/ctx many\n"
+
+
+def test_split_of_ds4_is_an_option(nano_path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """ds4 cuts CJK after letters differently: the ids decode to the same text either way."""
+    shown = []
+    for split in ("unicode", "ds4"):
+        assert main(["-m", nano_path, "--dump-tokens", "-p", "abc…中文 x", "--split", split]) == 0
+        shown.append(capsys.readouterr().out)
+    assert all(line.startswith("[") for line in shown)
+    assert main(["--split", "nonsense"]) == 2
+    assert "unicode, ds4" in capsys.readouterr().err

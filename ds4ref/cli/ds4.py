@@ -92,7 +92,7 @@ def build_parser() -> Parser:
                    help="what is rounded. exact: nothing, as Hugging Face in float32; qat: the cache roundings the "
                    f"model was trained with; ds4: qat + ds4's integer activations ({DEFAULT_MODE})")  # fmt: skip
     g.add_argument("--split", metavar="NAME", type=choice("unicode", "ds4"), default="unicode",
-                   help="how text is cut before merging: unicode, as the model was trained, or as ds4 does (unicode)")  # fmt: skip
+                   help="how text is cut into pieces: unicode, as in training, or as ds4 does (unicode)")  # fmt: skip
     g.add_argument("-t", "--threads", metavar="N", type=integer(), help="CPU threads (all cores)")
     g.add_argument("--warm-weights", action="store_true", help="read the whole file before starting the clock")
     g.add_argument("--strict", action="store_true", help="insist on DeepSeek V4 Flash: every metadata key checked")

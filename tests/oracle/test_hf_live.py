@@ -11,8 +11,9 @@ float noise decides, and two right engines part. The oracle alone is asked, neve
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -56,29 +57,36 @@ class Drawn:
         return BARS[length] * float(self.traces[length].logits.std()) / BAR_STD
 
 
-@pytest.fixture(scope="module", params=SEEDS, ids=lambda seed: f"seed{seed}")
-def drawn(request: pytest.FixtureRequest, load_oracle: Any, tmp_path_factory: pytest.TempPathFactory) -> Drawn:
-    """The model of one seed, written, loaded by transformers and run on all lengths."""
+@pytest.fixture(scope="session")
+def draw(load_oracle: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Drawn]:
+    """seed -> the model of that seed, written, loaded by transformers and run on all lengths; each seed once."""
     from .modelgen import draw_ids, draw_shape, write_model
 
-    seed = request.param
-    shape = draw_shape(seed)
-    path = tmp_path_factory.mktemp("drawn") / f"seed{seed}.gguf"
-    write_model(path, shape, seed)
-    oracle = load_oracle(path)
-    ids: dict[int, list[int]] = {}
-    traces: dict[int, Any] = {}
-    rejected = 0
-    for length in BARS:
+    def make(seed: int) -> Drawn:
+        shape = draw_shape(seed)
+        path = tmp_path_factory.mktemp("drawn") / f"seed{seed}.gguf"
+        write_model(path, shape, seed)
+        oracle = load_oracle(path)
+        ids: dict[int, list[int]] = {}
+        traces: dict[int, Any] = {}
+        rejected = 0
+        for length in BARS:
 
-        def margin(candidate: list[int], length: int = length) -> float:
-            traces[length] = oracle.record(candidate)
-            return oracle.margin(traces[length])
+            def margin(candidate: Sequence[int], length: int = length) -> float:
+                traces[length] = oracle.record(candidate)
+                return oracle.margin(traces[length])
 
-        found = draw_ids(margin, shape.vocab, length, seed, LEAST_MARGIN)
-        ids[length] = found.ids
-        rejected += found.rejected
-    return Drawn(path, shape, ids, traces, rejected)
+            found = draw_ids(margin, shape.vocab, length, seed, LEAST_MARGIN)
+            ids[length] = found.ids
+            rejected += found.rejected
+        return Drawn(path, shape, ids, traces, rejected)
+
+    return lru_cache(maxsize=None)(make)
+
+
+@pytest.fixture(scope="module", params=SEEDS, ids=lambda seed: f"seed{seed}")
+def drawn(request: pytest.FixtureRequest, draw: Callable[[int], Drawn]) -> Drawn:
+    return draw(request.param)
 
 
 @pytest.fixture(scope="module", params=list(BACKENDS))
@@ -94,9 +102,11 @@ def engine(request: pytest.FixtureRequest, drawn: Drawn) -> Iterator[Engine]:
         yield opened
 
 
-def one_by_one_lengths(backend: str) -> list[int]:
-    """The reference backend expands every matrix for every token: long sequences are for the others."""
-    return [5, 40] if backend == "reference" else [5, 40, 200, 700]
+def longest(backend: str, one_by_one: bool = False) -> int:
+    """The reference backend expands every matrix for every chunk: long sequences are for the others."""
+    if backend == "reference":
+        return 40 if one_by_one else 200
+    return 700
 
 
 def test_drawn_models_differ_from_flash_and_exercise_every_part(drawn: Drawn) -> None:
@@ -113,6 +123,8 @@ def test_drawn_models_differ_from_flash_and_exercise_every_part(drawn: Drawn) ->
 
 @pytest.mark.parametrize("length", list(BARS))
 def test_prefill(drawn: Drawn, engine: Engine, length: int) -> None:
+    if length > longest(engine.backend):
+        pytest.skip("too slow on the reference backend")
     found = difference(engine.session(length + 1).extend(drawn.ids[length]), drawn.traces[length].logits)
     print(f"{length} tokens: {found}")
     assert found.max <= drawn.bar(length) and found.top1 == 1, found
@@ -120,16 +132,17 @@ def test_prefill(drawn: Drawn, engine: Engine, length: int) -> None:
 
 def test_prefill_in_chunks(drawn: Drawn, engine: Engine) -> None:
     """Chunks that divide neither ratio, and one that closes several windows at once."""
-    session, got = engine.session(701), []
-    for start, end in ((0, 3), (3, 130), (130, 131), (131, 700)):
-        got.append(session.extend(drawn.ids[700][start:end], chunk=end - start))
-    found = difference(np.concatenate(got), drawn.traces[700].logits)
-    assert found.max <= drawn.bar(700) and found.top1 == 1, found
+    length = longest(engine.backend)
+    session, got = engine.session(length + 1), []
+    for start, end in ((0, 3), (3, 130), (130, 131), (131, length)):
+        got.append(session.extend(drawn.ids[length][start:end], chunk=end - start))
+    found = difference(np.concatenate(got), drawn.traces[length].logits)
+    assert found.max <= drawn.bar(length) and found.top1 == 1, found
 
 
 @pytest.mark.parametrize("length", list(BARS))
 def test_token_by_token(drawn: Drawn, engine: Engine, length: int) -> None:
-    if length not in one_by_one_lengths(engine.backend):
+    if length > longest(engine.backend, one_by_one=True):
         pytest.skip("too slow on the reference backend")
     logits = engine.session(length + 1).extend(drawn.ids[length], one_by_one=True)
     found = difference(logits, drawn.traces[length].logits)
@@ -163,9 +176,9 @@ def worst_layer(got: Forced, name: str, wanted: list[np.ndarray]) -> tuple[float
     return worst, where
 
 
-@pytest.mark.parametrize("length", [40, 700])
-def test_each_layer_alone(drawn: Drawn, engine: Engine, length: int) -> None:
+def test_each_layer_alone(drawn: Drawn, engine: Engine) -> None:
     """Teacher forcing: Hugging Face's layer input into our layer, our output against Hugging Face's."""
+    length = longest(engine.backend)
     trace = drawn.traces[length]
     session = engine.session(length + 1)
     session.hooks = forced = Forced(trace, halves=False)
@@ -177,10 +190,11 @@ def test_each_layer_alone(drawn: Drawn, engine: Engine, length: int) -> None:
 
 def test_each_half_layer_alone(drawn: Drawn, engine: Engine) -> None:
     """The same with both halves forced, which tells an attention error from an ffn error."""
-    trace = drawn.traces[700]
-    session = engine.session(701)
+    length = longest(engine.backend)
+    trace = drawn.traces[length]
+    session = engine.session(length + 1)
     session.hooks = forced = Forced(trace, halves=True)
-    session.extend(drawn.ids[700])
+    session.extend(drawn.ids[length])
     layers = range(drawn.shape.n_layers)
     for name, wanted in (("hc_attn_post", trace.after_attention), ("hc_ffn_post", trace.after)):
         worst, where = worst_layer(forced, name, [wanted(n) for n in layers])
@@ -190,7 +204,7 @@ def test_each_half_layer_alone(drawn: Drawn, engine: Engine) -> None:
 
 def test_each_layer_alone_token_by_token(drawn: Drawn, engine: Engine) -> None:
     """The decode path through caches that teacher forcing filled."""
-    length = one_by_one_lengths(engine.backend)[-1]
+    length = longest(engine.backend, one_by_one=True)
     trace = drawn.traces[length]
     session = engine.session(length + 1)
     session.hooks = forced = Forced(trace, halves=False)
@@ -201,11 +215,12 @@ def test_each_layer_alone_token_by_token(drawn: Drawn, engine: Engine) -> None:
 
 
 def test_discrete_choices_are_the_same(drawn: Drawn, engine: Engine) -> None:
-    """Free-running: every expert and every selected row of every layer at all 700 positions."""
-    session = engine.session(701)
+    """Free-running: every expert and every selected row of every layer at all positions."""
+    length = longest(engine.backend)
+    session = engine.session(length + 1)
     session.hooks = seen = Recorder("ffn_moe_topk", "indexer_topk")
-    session.extend(drawn.ids[700], chunk=700)
-    trace = drawn.traces[700]
+    session.extend(drawn.ids[length], chunk=length)
+    trace = drawn.traces[length]
     for layer in range(drawn.shape.n_layers):
         ours, theirs = np.sort(seen["ffn_moe_topk", layer], axis=1), np.sort(trace.experts[layer], axis=1)
         assert np.array_equal(ours, theirs), f"layer {layer}: experts differ at {np.argwhere(ours != theirs)[0]}"

@@ -16,11 +16,18 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.14 python3 p
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
-run: $(VENV)/.run ## measure the embedded model: a context sweep, its CSV and its plot in ./out
+# Every command's own output would bury the report: it goes to files in $(OUT).
+run: $(VENV)/.run ## measure the embedded model: context sweep, vector check, one HTML report in ./out
 	@mkdir -p $(OUT)
 	@$(VENV)/bin/ds4-bench -m "$$($(PY) -m ds4ref.nano path)" \
-		--ctx-start 256 --ctx-max 4096 --step-incr 256 --gen-tokens 64 \
+		--ctx-start 256 --ctx-max 4096 --step-incr 256 --gen-tokens 64 -r 3 --store $(OUT)/runs.sqlite \
 		--csv $(OUT)/embedded_model.csv --plot $(OUT)/embedded_model.svg --plot $(OUT)/embedded_model.png
+	@rm -rf $(OUT)/vectors
+	@$(VENV)/bin/ds4-vectors capture $(OUT)/vectors --prompts speed_bench/prompts/vectors.jsonl \
+		--backend reference -n 16 --repeat 1 > $(OUT)/capture.txt
+	@$(VENV)/bin/ds4-vectors check $(OUT)/vectors --out $(OUT)/vectors.json
+	@$(VENV)/bin/ds4-report build $(OUT)/embedded_model.csv $(OUT)/vectors.json \
+		--title "The embedded model on this machine" -o $(OUT)/report.html
 
 test: $(VENV)/.test ## run the test suite (without the oracle, peer, GPU and slow tests)
 	@$(PY) -m pytest -q

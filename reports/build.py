@@ -187,15 +187,14 @@ def _add_roofline(report: Report, bench: Sequence[Measured]) -> None:
 
 
 def _vector_table(measured: Measured) -> dict[str, Any]:
-    rows = [
-        {
-            "id": printable(str(row.get("id"))), "tokens": row.get("tokens"), "nll": row.get("nll"),
-            "top1": row.get("top1"), "max_abs": row.get("max_abs"), "verdict": printable(str(row.get("verdict") or "")),
-        }
-        for row in measured.rows
-    ]  # fmt: skip
-    passed = sum(row["verdict"] == "pass" for row in rows)
-    return {"name": printable(measured.name), "rows": rows, "passed": passed, "total": len(rows)}
+    numbers = ("tokens", "nll", "top1", "max_abs")
+    rows = []
+    for row in measured.rows:
+        words = {name: printable(str(row.get(name) or "")) for name in ("id", "verdict")}
+        rows.append({**words, **{name: row.get(name) for name in numbers}, "passed": bool(row.get("passed"))})
+    passed = sum(bool(row["passed"]) for row in rows)
+    has_nll = any(row["nll"] is not None for row in rows)
+    return {"name": printable(measured.name), "rows": rows, "passed": passed, "total": len(rows), "has_nll": has_nll}
 
 
 def _graded_table(measured: Measured) -> dict[str, Any]:
@@ -230,7 +229,7 @@ def _environment(measured: Measured) -> dict[str, Any]:
     )
     versions = run.fact("versions") or {}
     facts = {
-        "created": f"{run.created} (UTC)".replace("T", " ").replace("Z", ""),
+        "created": run.created.replace("T", " ").rstrip("Z") + " (UTC)",
         "model": model_name(run.facts),
         "model SHA-256": run.fact("model", "sha256"),
         "prompt SHA-256": run.fact("prompt_sha256"),

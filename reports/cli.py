@@ -28,8 +28,9 @@ EXIT_WORSE, EXIT_INCOMPARABLE = 3, 4
 KINDS = ("bench", "vectors", "eval", "peaks")
 
 EPILOG = f"""\
-RUN is the number of a run, its tag, its label, the beginning of its uid, "latest", "latest:bench", or a results CSV
-(ds4's own included). The store is $DS4_DATA_DIR/runs.sqlite, else in the user's data directory; --store names another.
+RUN is the number of a run, its tag, its label, the beginning of its uid, "latest", "latest:bench", a results CSV
+(ds4's own included), or the JSON of ds4-vectors check --out. The store is $DS4_DATA_DIR/runs.sqlite,
+else in the user's data directory; --store names another.
 
 exit codes: 0 done; 1 failure; 2 usage; compare also: {EXIT_WORSE} the gate fails, {EXIT_INCOMPARABLE} not comparable"""
 
@@ -38,7 +39,7 @@ COMMANDS = {
     "show": "one run: facts and rows",
     "tag": "give a run names",
     "rm": "delete runs",
-    "import": "keep results CSVs in the store",
+    "import": "keep results CSVs and checked vectors in the store",
     "export": "runs as one table: .csv, .json, .jsonl, .parquet",
     "compare": "is run B better than run A?",
     "build": "one HTML report and its Markdown twin",
@@ -53,7 +54,7 @@ USAGE = "ds4-report COMMAND [RUN...] [options]\n\ncommands:\n" + "\n".join(
 def build_parser(command: str) -> Parser:
     """Options of one command; "" for the overview."""
     usage = f"{PROG} {command} " + {
-        "": "", "show": "RUN", "tag": "RUN TAG...", "rm": "RUN...", "import": "CSV...", "compare": "A B",
+        "": "", "show": "RUN", "tag": "RUN TAG...", "rm": "RUN...", "import": "FILE...", "compare": "A B",
         "export": "RUN... -o FILE", "build": "[RUN...] [-o FILE.html]",
     }.get(command, "") + " [options]"  # fmt: skip
     parser = Parser(
@@ -145,7 +146,7 @@ def remove(args: Namespace) -> int:
 
 
 def import_(args: Namespace) -> int:
-    from .sources import import_csv
+    from .sources import import_file
     from .store import Store
 
     _names(args, 1, None)
@@ -153,7 +154,7 @@ def import_(args: Namespace) -> int:
         raise UsageError("--label names one file")
     with Store.open(args.store) as store:
         for name in args.names:
-            number, new = import_csv(name, store, args.label or "", tuple(args.tag))
+            number, new = import_file(name, store, args.label or "", tuple(args.tag))
             found = store.run(number)
             checked = found.facts.get("kvcache_check")
             if checked is not None and 0 < checked["flash"] < checked["rows"]:

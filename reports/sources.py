@@ -39,7 +39,7 @@ class Measured:
 def load(name: str, store: Store | None) -> Measured:
     """The run that ``name`` means; DataError if there is none."""
     if is_file(name):
-        return read_csv(name)
+        return read_file(name)
     if store is None:
         raise DataError(f"{name}: no such CSV, and there is no run store to look it up in")
     run = store.find(name)
@@ -48,7 +48,12 @@ def load(name: str, store: Store | None) -> Measured:
 
 def is_file(name: str) -> bool:
     """Whether a run is named by a file."""
-    return name.lower().endswith(".csv") or os.sep in name
+    return name.lower().endswith((".csv", ".json")) or os.sep in name
+
+
+def read_file(path: str | os.PathLike[str]) -> Measured:
+    """A results file by its suffix."""
+    return read_check(path) if os.fspath(path).lower().endswith(".json") else read_csv(path)
 
 
 def read_csv(path: str | os.PathLike[str]) -> Measured:
@@ -60,6 +65,41 @@ def read_csv(path: str | os.PathLike[str]) -> Measured:
     if isinstance(samples, list) and samples and all(isinstance(row, dict) for row in samples):
         rows = samples
     facts.pop("columns", None)
+    checked = check_kvcache(rows)
+    if checked is not None:
+        facts["kvcache_check"] = checked
+    return _from_file(path, "bench", facts, rows)
+
+
+def read_check(path: str | os.PathLike[str]) -> Measured:
+    """The result of a vector check as a run: one row a case (verdict, passed, steps, share of matching steps, largest
+    difference of log probabilities, largest KL divergence)."""
+    path = Path(path)
+    facts = _json_object(path, "not a JSON object")
+    cases, failed = facts.pop("results", None), facts.get("failed")
+    try:
+        rows = [_case(case, failed) for case in cases]
+    except (TypeError, KeyError, AttributeError):
+        raise DataError(f"{path}: not the result of ds4-vectors check --out") from None
+    return _from_file(path, "vectors", facts, rows)
+
+
+def _case(case: dict[str, Any], failed: Any) -> dict[str, Any]:
+    steps = case["steps"]
+    deltas = [abs(step["delta"]) for step in steps if step["delta"] is not None]
+    return {
+        "id": case["id"],
+        "verdict": case["verdict"],
+        "passed": case["id"] not in failed,
+        "tokens": len(steps),
+        "top1": sum(step["verdict"] == "match" for step in steps) / len(steps) if steps else None,
+        "max_abs": max(deltas, default=None),
+        "kl": max((step["kl"] for step in steps if step["kl"] is not None), default=None),
+        "reason": case.get("reason", ""),
+    }
+
+
+def _from_file(path: Path, kind: str, facts: dict[str, Any], rows: list[dict[str, Any]]) -> Measured:
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         modified = path.stat().st_mtime
@@ -67,23 +107,19 @@ def read_csv(path: str | os.PathLike[str]) -> Measured:
         raise DataError(f"{path}: {error.strerror}") from None
     created = facts.get("created") or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(modified))
     facts |= {"created": created, "source": {"file": path.name, "sha256": digest}}
-    checked = check_kvcache(rows)
-    if checked is not None:
-        facts["kvcache_check"] = checked
-    run = Run(0, digest[:32], "bench", created, path.stem, "complete", facts, (), len(rows))
-    return Measured(run, rows)
+    return Measured(Run(0, digest[:32], kind, created, path.stem, "complete", facts, (), len(rows)), rows)
 
 
-def import_csv(
+def import_file(
     path: str | os.PathLike[str], store: Store, label: str = "", tags: tuple[str, ...] = ()
 ) -> tuple[int, bool]:
-    """Keep a CSV in the store: its run, and whether it is new. The same bytes again are the run they already are."""
-    found = read_csv(path)
+    """Keep a results file in the store: its run, and whether it is new. The same bytes again make no second run."""
+    found = read_file(path)
     digest = found.run.fact("source", "sha256")
-    for run in store.runs(kind="bench"):
+    for run in store.runs(kind=found.run.kind):
         if run.fact("source", "sha256") == digest:
             return run.id, False
-    return store.add("bench", found.run.facts, found.rows, label=label or found.run.label, tags=tags), True
+    return store.add(found.run.kind, found.run.facts, found.rows, label=label or found.run.label, tags=tags), True
 
 
 def check_kvcache(rows: list[dict[str, Any]]) -> dict[str, int] | None:
@@ -100,19 +136,24 @@ def check_kvcache(rows: list[dict[str, Any]]) -> dict[str, int] | None:
 
 def _facts_beside(path: Path) -> dict[str, Any]:
     beside = path.with_suffix(".json")
-    try:
-        text = beside.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    if not beside.exists():
         return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{beside}: {error}") from None
+    return _json_object(beside, f"not a JSON object (it should tell where {path.name} came from)")
+
+
+def _json_object(path: Path, otherwise: str) -> dict[str, Any]:
     try:
-        facts = json.loads(text)
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise DataError(f"{path}: {reason}") from None
+    try:
+        found = json.loads(text)
     except (ValueError, RecursionError):
-        facts = None
-    if not isinstance(facts, dict):
-        raise DataError(f"{beside}: not a JSON object (it should tell where {path.name} came from)")
-    return facts
+        found = None
+    if not isinstance(found, dict):
+        raise DataError(f"{path}: {otherwise}")
+    return found
 
 
 def model_name(facts: Mapping[str, Any]) -> str | None:

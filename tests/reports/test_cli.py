@@ -225,3 +225,37 @@ def test_a_pipe_gets_whole_lines(store, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdout", stream := io.StringIO())
     assert main(["list"]) == 0
     assert "x" * 120 in stream.getvalue()
+
+
+def test_checked_vectors_are_imported(store, tmp_path, capsys):
+    def step(verdict, delta, kl):
+        return {"step": 0, "verdict": verdict, "delta": delta, "kl": kl}
+
+    results = [
+        {"id": "a", "verdict": "match", "steps": [step("match", -0.25, 1e-9), step("match", 0.125, None)]},
+        {"id": "b", "verdict": "mismatch", "steps": [step("match", None, None), step("mismatch", 2.0, 0.5)]},
+        {"id": "c", "verdict": "error", "steps": [], "reason": "no answer"},
+    ]
+    path = tmp_path / "check.json"
+    path.write_text(json.dumps({"path": "v", "target": "local", "failed": ["b", "c"], "results": results}))
+    assert call(capsys, "import", path)[:2] == (0, "run 3: check, 3 rows\n")
+    run = store.run(3)
+    assert run.kind == "vectors" and run.fact("target") == "local" and "results" not in run.facts
+    rows = store.rows(3)
+    assert [row["passed"] for row in rows] == [True, False, False]
+    assert (rows[0]["top1"], rows[0]["max_abs"], rows[0]["kl"], rows[0]["tokens"]) == (1.0, 0.25, 1e-9, 2)
+    assert (rows[1]["top1"], rows[1]["max_abs"]) == (0.5, 2.0)
+    assert (rows[2]["top1"], rows[2]["max_abs"], rows[2]["kl"]) == (None, None, None)
+    report = tmp_path / "r.html"
+    assert call(capsys, "build", "before", "check", "-o", report)[0] == 0
+    assert "1 of 3 vectors pass" in report.read_text()
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{}", '{"results": [{"id": "a"}], "failed": []}', '{"results": 3}', "{", "\xff"]
+)
+def test_other_json_is_refused(store, tmp_path, capsys, text):
+    path = tmp_path / "x.json"
+    path.write_bytes(text.encode("latin-1"))
+    code, out, err = call(capsys, "import", path)
+    assert (code, out) == (1, "") and "x.json: not" in err

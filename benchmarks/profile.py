@@ -70,8 +70,8 @@ def profile(session: Session, tokens: int, warm: int = 2) -> Profile:
         steps = np.diff(np.append(begun, POOL.ticks()))
         rows.append((wall, steps * rate, (steps - (left - begun)) * rate))
     rows = [row for row in rows[warm:] if len(row[1]) == len(rows[-1][1])]
-    wall, steps, waiting = (np.array(column) for column in zip(*rows, strict=True))
-    return Profile(program.tasks, waits, wall, steps, waiting)
+    walls, steps, waiting = (np.array(column) for column in zip(*rows, strict=True))
+    return Profile(program.tasks, waits, walls, steps, waiting)
 
 
 def by_task(p: Profile) -> list[dict]:

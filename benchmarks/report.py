@@ -87,7 +87,9 @@ def print_table(rows: Sequence[Row]) -> None:
         span = f"{_number(r.low)} - {_number(r.high)}" if r.n > 1 else ""
         value = f"{_number(r.value)} {r.unit}" if r.value is not None else "-"
         table.add_row(r.item, value, span, _number(r.bar), _number(r.stretch), mark, r.note)
-    Console().print(table)
+    console = Console()
+    # a file or a pipe has no width; the table should not be folded for one
+    (console if console.is_terminal else Console(width=170)).print(table)
 
 
 def _number(value: float | None) -> str:

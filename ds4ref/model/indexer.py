@@ -9,6 +9,9 @@ from ..weights.tensors import LayerWeights
 from . import compressor
 from .chunk import Chunk
 
+SCORES_AT_ONCE = 16 << 20
+"""Scores (tokens x rows) kept in memory at a time: 64 MB, which at a million tokens of context are 64 tokens' worth."""
+
 
 def select(
     chunk: Chunk, layer: int, w: LayerWeights, x: np.ndarray, u: np.ndarray, tables: tuple, cache: LayerCache
@@ -33,5 +36,12 @@ def select(
     scale = np.float32((shape.index_dim * shape.index_heads) ** -0.5)
     weights = chunk.tap("indexer_weights", layer, ops.linear(x, w.indexer_proj, "float") * scale)
     rows = chunk.tap("indexer_rows", layer, cache.index.rows)
+    if chunk.hooks is None:
+        step = max(1, SCORES_AT_ONCE // len(rows))
+        picks = []
+        for i in range(0, len(iq), step):
+            scores = ops.index_scores(iq[i : i + step], rows, weights[i : i + step])
+            picks.append(ops.select_rows(scores, visible[i : i + step], shape.index_topk))
+        return np.concatenate(picks)
     scores = chunk.tap("indexer_scores", layer, ops.index_scores(iq, rows, weights))
     return chunk.tap("indexer_topk", layer, ops.select_rows(scores, visible, shape.index_topk))

@@ -4,8 +4,8 @@ The op-by-op pass returns to Python some fifty times a layer; this does once a t
 on the same data, so its results are equal to the bit, which tests assert in every mode. Sessions use it for single
 tokens when no hooks are attached and the backend offers programs.
 
-A program holds addresses of one session's caches. It is rebuilt when one of them moves (they grow by half) and when
-the indexer starts to select.
+A program holds addresses of one session's caches. It is rebuilt when one of them moves (a restored snapshot may do
+that) and when the indexer starts to select.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
+from kernels.formats import FORMATS
 
 from ..session.cache import Cache, CompressorState, LayerCache, Rows
 from ..weights.tensors import LayerWeights
@@ -97,16 +99,16 @@ class _Layout:
     def run(self, token: int, pos: int) -> None:
         """Set what belongs to this token and run."""
         p, shape, rope = self.p, self.shape, self.model.rope
-        self.embedding[:] = self.model.ops.embed(self.model.weights.token_embd, np.array([token], np.int32))
+        table = self.model.weights.token_embd
+        self.embedding[:] = FORMATS[table.fmt].dequantize(table.data[token])
         for table, ids in self.hash_ids:
             ids[:] = table[token]
         count = min(pos + 1, shape.window)
         slot = self._raw.next_slot
         self.raw_slot[0] = slot
         self.window[:] = slot + 1 - count, count
-        at = np.array([pos])
         for compress, tables in self.tables.items():
-            tables[0], tables[1] = rope[compress](at)
+            tables[0], tables[1] = rope[compress].at(pos)
         for ratio, words in self._close_words.items():
             closes = (pos + 1) % ratio == 0
             self.phase[ratio][0] = pos % ratio
@@ -114,7 +116,7 @@ class _Layout:
             self.row_slot[ratio][0] = pos // ratio
             p.words[words] = self._close_items[ratio] if closes else 0
             if closes:
-                self.row_tables[ratio][0], self.row_tables[ratio][1] = rope[True](at + 1 - ratio)
+                self.row_tables[ratio][0], self.row_tables[ratio][1] = rope[True].at(pos + 1 - ratio)
         if self.selecting:
             n = (pos + 1) // 4
             p.words[self._score_n] = n

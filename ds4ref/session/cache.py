@@ -33,11 +33,15 @@ class _Mark:
 
 
 class Rows:
-    """Growing (n, width) rows, float32 or float16."""
+    """Growing (n, width) rows, float32 or float16.
+
+    Memory is asked for once, in full: untouched pages cost nothing, and rows that never move need no copies and no new
+    token program. Only a timeline that would overwrite rows of a living snapshot goes on in a copy.
+    """
 
     def __init__(self, width: int, capacity: int, dtype: DTypeLike = np.float32):
         self.width, self.capacity = width, capacity
-        self._buffer = np.empty((min(capacity, 64), width), dtype)
+        self._buffer = np.empty((capacity, width), dtype)
         self._count = 0
         self._marks: weakref.WeakSet[_Mark] = weakref.WeakSet()
         self.moves = 0
@@ -52,12 +56,12 @@ class Rows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes allocated."""
-        return self._buffer.nbytes
+        """Bytes the rows so far take."""
+        return self.rows.nbytes
 
     @property
     def buffer(self) -> np.ndarray:
-        """All rows there is memory for; it stays in place until ``moves`` changes."""
+        """All rows there is room for; it stays in place until ``moves`` changes."""
         return self._buffer
 
     def append(self, rows: np.ndarray) -> None:
@@ -71,12 +75,10 @@ class Rows:
         end = self._count + count
         if end > self.capacity:
             raise OverflowError(f"{end} compressed rows, room for {self.capacity}")
-        claimed = any(mark.count > self._count for mark in self._marks)
-        if end > len(self._buffer) or claimed:
-            size = min(self.capacity, max(end, len(self._buffer) * 3 // 2 if end > len(self._buffer) else end))
-            grown = np.empty((size, self.width), self._buffer.dtype)
-            grown[: self._count] = self.rows
-            self._buffer, self._marks = grown, weakref.WeakSet()
+        if any(mark.count > self._count for mark in self._marks):
+            fresh = np.empty_like(self._buffer)
+            fresh[: self._count] = self.rows
+            self._buffer, self._marks = fresh, weakref.WeakSet()
             self.moves += 1
 
     def commit(self, count: int) -> None:
@@ -266,7 +268,7 @@ class Cache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes allocated for rows and states."""
+        """Bytes that rows and states take."""
         return sum(
             layer.raw.nbytes
             + layer.comp.nbytes

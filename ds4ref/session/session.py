@@ -243,7 +243,7 @@ class Session:
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes allocated for caches."""
+        """Bytes that the caches take."""
         return self._cache.nbytes
 
 

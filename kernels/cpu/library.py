@@ -63,14 +63,29 @@ def cache_key() -> str:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on ``path`` where the platform has them; it ends with the process at the latest."""
+    """Hold an exclusive lock on ``path`` where the platform has them; it ends with the process at the latest.
+
+    Waiting for another process shows a progress line.
+    """
     try:
         import fcntl
     except ImportError:
         yield
         return
     with open(path, "w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        started, waited = time.monotonic(), False
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                seconds, waited = time.monotonic() - started, True
+                progress(f"ds4ref: waiting for another process that compiles the CPU kernels: {seconds:.0f} s")
+                time.sleep(0.1)
+            except OSError:  # a file system without locks: two builds cost time, the rename keeps them whole
+                break
+        if waited:
+            progress(" " * 75, end="\r")
         yield
 
 

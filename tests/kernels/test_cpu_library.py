@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -119,3 +120,30 @@ def test_an_unwritable_cache_costs_a_line_and_a_compilation(tmp_path: Path):
     out, err, code = finish(start(blocked))
     assert (out, code) == ("1.0 False", 0)
     assert len(err.splitlines()) == 1 and err.startswith("ds4ref: cannot write the kernel cache")
+
+
+def test_waiting_for_another_compiler_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    fcntl = pytest.importorskip("fcntl", reason="no advisory locks on this platform")
+    lines: list[str] = []
+    release = threading.Event()
+
+    def progress(line: str, end: str = "") -> None:
+        lines.append(line)
+        release.set()
+
+    monkeypatch.setattr(library, "progress", progress)
+    entered = threading.Event()
+
+    def second() -> None:
+        with library.locked(tmp_path / "lock"):
+            entered.set()
+
+    with open(tmp_path / "lock", "w") as first:
+        fcntl.flock(first, fcntl.LOCK_EX)
+        waiting = threading.Thread(target=second)
+        waiting.start()
+        assert release.wait(5) and not entered.is_set()
+        assert "another process" in lines[0]
+    waiting.join(5)
+    assert entered.is_set()
+    assert not lines[-1].strip()  # the line is wiped

@@ -1,0 +1,45 @@
+"""What every section of ``benchmarks.cpu`` is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from ds4ref.engine import Engine
+
+from .goals import GOALS
+from .report import Row, row
+from .timing import Budget
+
+
+@dataclass
+class Context:
+    """Settings of one run, and the rows so far.
+
+    quick: small sizes and few rounds. peers: other programs take part. model: the slice to measure.
+    """
+
+    quick: bool
+    threads: int
+    peers: bool
+    model: str
+    budget: Budget
+    rows: dict[str, Row] = field(default_factory=dict)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of a figure."""
+        return 3 if self.quick else 9
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The slice in mode ds4, opened once."""
+        return Engine.open(self.model, numerics="ds4", threads=self.threads)
+
+    def add(self, name: str, samples: list[float], note: str = "") -> None:
+        """Report a figure of ``GOALS``."""
+        self.rows[name] = row(GOALS[name], samples, note)
+
+    def skip(self, name: str, why: str) -> None:
+        """Report that a figure was not measured."""
+        self.rows.setdefault(name, row(GOALS[name], [], why))

@@ -1,0 +1,104 @@
+"""Every figure of the CPU table, with its bar: ``python -m benchmarks.cpu [--quick] [--json] [--peers]``.
+
+Figures are ratios wherever possible, and the two sides of a ratio take turns in the same run, so that what else the
+machine does cancels. A value is the median over the rounds; the range shows how far to trust it. What could not be
+measured has no value and says why. The real-shape figures come from a slice of Flash (4 layers), which is written to
+the model cache on first use: 8 experts with --quick (0.9 GB), 256 otherwise (7.7 GB).
+
+    python -m benchmarks.cpu --quick --json     under a minute, no peers, one JSON document
+    python -m benchmarks.cpu --peers            also against ggml, llama.cpp and torch
+    python -m benchmarks.cpu --only start nano
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+
+from . import growth, matvec, peers, start, whole
+from .context import Context
+from .goals import GOALS
+from .report import document, facts, print_table
+from .timing import Budget, OutOfTime
+
+QUICK_SECONDS = 50.0
+
+SECTIONS: dict[str, tuple[Callable[[Context], None], tuple[str, ...], float]] = {
+    "matvec": (matvec.measure, ("read*", "matvec *", "float *"), 10),
+    "decode": (whole.decode, ("decode", "decode ms", "besides *"), 6),
+    "nano": (whole.nano, ("nano",), 3),
+    "start": (start.measure, ("help", "start"), 6),
+    "growth": (growth.decode, ("growth decode", "decode *[kM]"), 5),
+    "prefill": (whole.prefill, ("prefill*", "gemm peak"), 10),
+    "depth": (growth.prefill, ("growth prefill",), 8),
+    "memory": (growth.memory, ("memory *",), 6),
+    "tiers": (start.tiers, ("tier *",), 12),
+    "compile": (start.cold_compile, ("compile",), 0),
+    "ggml": (peers.ggml, ("ggml *",), 0),
+    "torch": (peers.torch, ("gemm * *",), 0),
+    "llama": (peers.llama, ("llama *", "busy*"), 0),
+}
+"""Section -> what runs it, patterns of the names of its rows, seconds it takes at least in a quick run."""
+
+
+def run(context: Context, chosen: Sequence[str]) -> None:
+    """Run the chosen sections; every row of theirs is there afterwards, with a value or a reason."""
+    for name in chosen:
+        work, patterns, least = SECTIONS[name]
+        why = "not measured"
+        try:
+            context.budget.need(least)
+            progress(name)
+            work(context)
+        except OutOfTime as late:
+            why = str(late)
+        except Exception as error:  # one figure that fails must not take the others along
+            why = f"failed: {type(error).__name__}: {error}"
+        for row in GOALS:
+            if any(fnmatchcase(row, pattern) for pattern in patterns):
+                context.skip(row, why)
+
+
+def progress(name: str) -> None:
+    """What is being measured, on a terminal only."""
+    if sys.stderr.isatty():
+        print(f"\rmeasuring: {name:12s}", end="", file=sys.stderr, flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.cpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="small sizes, few rounds, under a minute")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout instead of the table")
+    parser.add_argument("--peers", action="store_true", help="also measure ggml, llama.cpp and torch, if installed")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads (default: 2, or 1 on a single core)")
+    parser.add_argument("--model", metavar="FILE", help="measure this model instead of the slice")
+    parser.add_argument("--only", nargs="+", choices=list(SECTIONS), metavar="SECTION", help=", ".join(SECTIONS))
+    args = parser.parse_args(argv)
+    from ds4ref.nano.cache import slice_path
+    from kernels.cpu.library import available_cores
+    from kernels.cpu.workers import load
+
+    budget = Budget(QUICK_SECONDS if args.quick else None)
+    model = args.model or slice_path(4, 8 if args.quick else 256, 4096, "q2")
+    threads = args.threads or min(2, available_cores())
+    load()
+    context = Context(args.quick, threads, args.peers, model, budget)
+    # what a library prints belongs to nobody's JSON
+    with contextlib.redirect_stdout(sys.stderr):
+        run(context, args.only or list(SECTIONS))
+    if sys.stderr.isatty():
+        print("\r" + " " * 30 + "\r", end="", file=sys.stderr)
+    rows = [context.rows[name] for name in GOALS if name in context.rows]
+    if not args.json:
+        print_table(rows)
+    print(document(rows, {"threads": threads, "quick": args.quick, "seconds": round(budget.spent, 1)} | facts()))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

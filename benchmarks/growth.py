@@ -1,0 +1,110 @@
+"""What a long context costs: time of a token and of a prefill chunk at depth, and memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+
+from ds4ref.costs import Costs
+
+from .context import Context
+from .depth import session_at
+from .timing import OutOfTime, clocked, interleave
+from .whole import decoding, operations_of
+
+DEPTHS = {"2k": 2048, "32k": 32 << 10, "128k": 128 << 10, "512k": 512 << 10, "1M": 1 << 20}
+CHUNK = 512
+
+
+def decode(context: Context) -> None:
+    """Rows "growth decode" and "decode <depth>"."""
+    engine = context.engine
+    depths = {k: v for k, v in DEPTHS.items() if not context.quick or k in ("2k", "1M")}
+    costs = Costs.of_file(engine.gguf, engine.shape)
+    tokens = 2 if context.quick else 3
+    samples = interleave({k: decoding(engine, pos, tokens) for k, pos in depths.items()}, context.rounds)
+    for name in depths:
+        if name != "2k":
+            context.add(f"decode {name}", [1e3 * s for s in samples[name]])
+    more = operations_of(costs.decode(DEPTHS["1M"])) / operations_of(costs.decode(DEPTHS["2k"]))
+    growth = [deep / shallow / more for deep, shallow in zip(samples["1M"], samples["2k"], strict=True)]
+    context.add("growth decode", growth, f"operations grow {more:.2f}-fold on this slice")
+
+
+def prefill(context: Context) -> None:
+    """Row "growth prefill": one chunk of 512 tokens behind 2k and behind 32k."""
+    engine = context.engine
+    costs = Costs.of_file(engine.gguf, engine.shape)
+    ids = [int(i) for i in np.random.default_rng(5).integers(0, engine.shape.vocab, CHUNK)]
+    arms = {}
+    for name in ("2k", "32k"):
+        pos = DEPTHS[name] - CHUNK
+        session = session_at(engine, pos, pos + CHUNK + 1)
+        frontier = session.snapshot()
+
+        def work(session=session, frontier=frontier) -> None:
+            session.restore(frontier)
+            session.sync([1] * session.pos + ids)
+
+        arms[name] = clocked(work)
+    samples = interleave(arms, 2 if context.quick else 7)
+    at = {k: operations_of(costs.prefill(DEPTHS[k] - CHUNK, DEPTHS[k], CHUNK)) for k in ("2k", "32k")}
+    growth = [deep / near * at["2k"] / at["32k"] for deep, near in zip(samples["32k"], samples["2k"], strict=True)]
+    context.add("growth prefill", growth, f"operations grow {at['32k'] / at['2k']:.2f}-fold on this slice")
+
+
+def memory(context: Context) -> None:
+    """Rows "memory ...", each from a process of its own."""
+    for name, pos in (("32k", 32 << 10), ("128k", 128 << 10), ("1M", 1 << 20)):
+        if context.quick and name != "32k":
+            context.skip(f"memory {name}", "not in a quick run")
+            continue
+        try:
+            context.budget.need(6)
+        except OutOfTime as late:
+            context.skip(f"memory {name}", str(late))
+            continue
+        found = _memory(context, pos)
+        note = f"{found['anonymous'] / 1e6:.0f} MB, of which caches {found['caches'] / 1e6:.0f}"
+        if name == "32k":
+            context.add("memory 32k", [(found["anonymous"] - found["formula"]) / 1e6], note)
+        else:
+            context.add(f"memory {name}", [found["anonymous"] / found["formula"]], note)
+
+
+def _memory(context: Context, pos: int) -> dict[str, int]:
+    command = [sys.executable, "-m", "benchmarks.growth", context.model, str(pos), str(context.threads)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def _measure_memory(model: str, pos: int, threads: int) -> dict[str, int]:
+    """Decode and prefill at ``pos``; anonymous memory in use, allocated caches, and what engine.md 5.2 estimates."""
+    from ds4ref.engine import Engine
+
+    with Engine.open(model, numerics="ds4", threads=threads) as engine:
+        session = session_at(engine, pos - CHUNK, pos + 64)
+        session.sync([1] * (pos - CHUNK) + [7] * CHUNK)
+        for token in range(4):
+            session.eval(token)
+        return {
+            "anonymous": _anonymous_bytes(),
+            "caches": session.cache_bytes,
+            "formula": engine.shape.kv_bytes(pos),
+        }
+
+
+def _anonymous_bytes() -> int:
+    """Resident memory that is not the mapped file (Linux)."""
+    with open("/proc/self/status") as status:
+        for line in status:
+            if line.startswith("RssAnon:"):
+                return 1024 * int(line.split()[1])
+    raise OSError("no RssAnon in /proc/self/status")
+
+
+if __name__ == "__main__":
+    print(json.dumps(_measure_memory(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))

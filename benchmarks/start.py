@@ -1,0 +1,81 @@
+"""Start-up: processes timed from outside, as a user meets them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+from .context import Context
+from .timing import interleave
+
+DS4 = [sys.executable, "-m", "ds4ref.cli.ds4"]
+
+
+def process_seconds(command: list[str], until_output: bool = False) -> float:
+    """Wall time of a process, to its end or to its first byte on stdout."""
+    started = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        if until_output:
+            if not process.stdout.read(1):
+                raise RuntimeError(f"{' '.join(command)} printed nothing")
+            spent = time.perf_counter() - started
+        process.stdout.read()
+        process.wait()
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
+    return spent if until_output else time.perf_counter() - started
+
+
+def measure(context: Context) -> None:
+    """Rows "help", "start"."""
+    first_token = [*DS4, "-p", "The", "-n", "1", "--ctx", "64", "-t", str(context.threads)]
+    arms = {
+        "python": lambda: process_seconds([sys.executable, "-c", "pass"]),
+        "help": lambda: process_seconds([*DS4, "--help"]),
+        "start": lambda: process_seconds(first_token, until_output=True),
+    }
+    samples = interleave(arms, 5 if context.quick else 15)
+    bare = sorted(samples["python"])[len(samples["python"]) // 2]
+    context.add("help", samples["help"], f"an empty Python process takes {bare:.3f} s")
+    context.add("start", samples["start"], "file, kernels, tokenizer, prefill of the prompt, first byte out")
+
+
+def cold_compile(context: Context) -> None:
+    """Row "compile": with an empty kernel cache."""
+    if context.quick:
+        context.skip("compile", "not in a quick run")
+        return
+    home = tempfile.mkdtemp(prefix="ds4ref-cold-")
+    try:
+        environment = {**os.environ, "XDG_CACHE_HOME": home}
+        started = time.perf_counter()
+        command = [sys.executable, "-c", "from kernels.cpu import load; load()"]
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+        context.add("compile", [time.perf_counter() - started])
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def tiers(context: Context) -> None:
+    """Rows "tier B", "tier C": the row kernel in a process that is told to use less than the processor has."""
+    import json
+
+    from kernels.cpu.simd.tiers import TIER
+
+    for tier in "BC":
+        if tier < TIER:
+            context.skip(f"tier {tier}", f"this processor's best is tier {TIER}")
+            continue
+        context.budget.need(8)
+        rounds, size = ("3", "64") if context.quick else ("11", "192")
+        command = [sys.executable, "-m", "benchmarks.rows", "--formats", "Q8_0", "--acts", "a8", "--threads", "1"]
+        command += ["--rounds", rounds, "--megabytes", size, "--json"]
+        environment = {**os.environ, "DS4_SIMD_TIER": tier}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        found = json.loads(done.stdout)["rows"][0]
+        context.add(f"tier {tier}", [found["low"], found["ratio"], found["high"]], "a8 activations")

@@ -1,0 +1,111 @@
+"""The whole engine on a slice of Flash: decode against its bandwidth bound, prefill against the GEMM's peak."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from ds4ref.costs import Costs, Work
+from ds4ref.engine import Engine
+from kernels import cpu
+from kernels.formats.matrix import Matrix
+
+from .context import Context
+from .depth import session_at
+from .goals import FORMATS
+from .matvec import random_matrix, reading
+from .profile import profile
+from .timing import Arm, clocked, interleave, ratios
+
+PREFILL = 512
+
+
+def weights(engine: Engine) -> list[np.ndarray]:
+    """The dense matrices of all layers as they lie in the file: most of what a token reads."""
+    found = []
+    for layer in engine.model.weights.layers:
+        for value in vars(layer).values():
+            if isinstance(value, Matrix) and value.data.ndim == 2:
+                found.append(value.data)
+    return found
+
+
+def operations_of(work: Work) -> float:
+    """All operations, whatever their kind."""
+    return work.int8_ops + work.f32_ops
+
+
+def decoding(engine: Engine, pos: int, tokens: int) -> Arm:
+    """Seconds a token of a session that is ``pos`` tokens deep."""
+    session = session_at(engine, pos, pos + 100_000)
+    vocab = engine.shape.vocab
+    state = {"next": 5}
+
+    def arm() -> float:
+        started = time.perf_counter()
+        for _ in range(tokens):
+            session.eval(state["next"] % vocab)
+            state["next"] += 17
+        return (time.perf_counter() - started) / tokens
+
+    return arm
+
+
+def decode(context: Context) -> None:
+    """Rows "decode", "decode ms", "besides ..."."""
+    engine, rounds = context.engine, context.rounds
+    arrays = weights(engine)
+    size = sum(array.nbytes for array in arrays)
+    pos = 1024
+    costs = Costs.of_file(engine.gguf, engine.shape).decode(pos)
+    tokens = 2 if context.quick else 3
+    arms = {"read": reading(*arrays), "decode": decoding(engine, pos, tokens)}
+    samples = interleave(arms, 2 * rounds + 1)
+    note = f"{costs.bytes / 1e6:.0f} MB a token at position {pos}, {context.engine.threads} threads"
+    context.add("decode", ratios(samples["read"], samples["decode"], costs.bytes / size), note)
+    context.add("decode ms", [1e3 * s for s in samples["decode"]])
+    for name, depth in (("2k", 2048), ("32k", 32768)):
+        context.budget.need(4)
+        p = profile(session_at(engine, depth), 5 if context.quick else 25)
+        context.add(f"besides {name}", list(p.besides()), "time outside the phases that stream weights")
+
+
+def gemm_arm(fmt: str, tokens: int, matrices: int = 4) -> tuple[Arm, float]:
+    """An arm that multiplies ``tokens`` inputs with 4096 x 2048 weights, another matrix each time so that they come
+    from memory; and the operations of one call."""
+    ws = [random_matrix(fmt, 0, 2048) for _ in range(matrices)]
+    ws = [Matrix(fmt, np.tile(w.data, (4096 // w.rows, 1)), 4096, 2048) for w in ws]
+    x = np.random.default_rng(3).standard_normal((tokens, 2048), np.float32)
+
+    def work() -> None:
+        for w in ws:
+            cpu.linear(x, w, FORMATS[fmt])
+
+    return clocked(work), 2.0 * tokens * 4096 * 2048 * matrices
+
+
+def prefill(context: Context) -> None:
+    """Rows "gemm peak", "prefill", "prefill tps"."""
+    engine = context.engine
+    ids = [int(i) for i in np.random.default_rng(4).integers(0, engine.shape.vocab, PREFILL)]
+    arms, operations = {}, {}
+    for fmt in ("Q8_0", "IQ2_XXS"):
+        arms[fmt], operations[fmt] = gemm_arm(fmt, PREFILL)
+    arms["prefill"] = clocked(lambda: engine.session(PREFILL + 1).sync(ids))
+    samples = interleave(arms, 2 if context.quick else 7)
+    best = [max(operations[f] / 1e9 / samples[f][i] for f in operations) for i in range(len(samples["prefill"]))]
+    context.add("gemm peak", best)
+    wanted = operations_of(Costs.of_file(engine.gguf, engine.shape).prefill(0, PREFILL, PREFILL)) / 1e9
+    share = [wanted / seconds / peak for seconds, peak in zip(samples["prefill"], best, strict=True)]
+    context.add("prefill", share, f"{wanted / PREFILL:.2f} GOP a token")
+    context.add("prefill tps", [PREFILL / seconds for seconds in samples["prefill"]])
+
+
+def nano(context: Context) -> None:
+    """Row "nano"."""
+    from ds4ref.nano import embedded_path
+
+    with Engine.open(embedded_path(), numerics="ds4", threads=context.threads) as engine:
+        arm = decoding(engine, 64, 50 if context.quick else 200)
+        context.add("nano", [1 / s for s in interleave({"nano": arm}, context.rounds)["nano"]], "mode ds4")

@@ -80,6 +80,9 @@ class _Layout:
         self._emit: dict[int, list[int]] = {4: [], 128: []}
         self._scores: list[int] = []
 
+        embed = FORMATS[model.weights.token_embd.fmt].dequantize
+        assert embed is not None, "the binder accepts only formats that can be read"
+        self._embed = embed
         self.embedding = p.array(shape.hc, shape.dim)
         X = self.embedding
         for number, (w, layer) in enumerate(zip(model.weights.layers, cache.layers, strict=True)):
@@ -99,8 +102,7 @@ class _Layout:
     def run(self, token: int, pos: int) -> None:
         """Set what belongs to this token and run."""
         p, shape, rope = self.p, self.shape, self.model.rope
-        table = self.model.weights.token_embd
-        self.embedding[:] = FORMATS[table.fmt].dequantize(table.data[token])
+        self.embedding[:] = self._embed(self.model.weights.token_embd.data[token])
         for table, ids in self.hash_ids:
             ids[:] = table[token]
         count = min(pos + 1, shape.window)

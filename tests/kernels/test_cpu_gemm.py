@@ -13,7 +13,7 @@ PAIRS = [(f, a) for f in ("Q8_0", "Q4_K", "Q2_K", "IQ2_XXS", "F16") for a in ("f
 PAIRS = [p for p in PAIRS if p[1] == "float" or p[1] == ("a8" if p[0] == "Q8_0" else "q8k") and p[0] != "F16"]
 
 
-def close(got: np.ndarray, wanted: np.ndarray) -> None:
+def assert_close(got: np.ndarray, wanted: np.ndarray) -> None:
     np.testing.assert_allclose(got, wanted, atol=3e-6 * np.abs(wanted).max(), rtol=1e-5)
 
 
@@ -26,7 +26,7 @@ def test_linear(fmt: str, act: str, tokens: int, rows: int, cols: int) -> None:
     if gemm.parts(fmt, act) is not None:
         assert gemm.wanted(tokens, w, act) is not None
     got = cpu.linear(x, w, act)
-    close(got, reference.linear(x, w, act))
+    assert_close(got, reference.linear(x, w, act))
     np.testing.assert_array_equal(cpu.linear(x[:8], w, act), got[:8])
 
 
@@ -35,7 +35,7 @@ def test_grouped_linear(fmt: str, act: str) -> None:
     rng = np.random.default_rng(1)
     w = matrix(fmt, 4 * 24, 512)
     x = rng.standard_normal((19, 4, 512)).astype(np.float32)
-    close(cpu.grouped_linear(x, w, act), reference.grouped_linear(x, w, act))
+    assert_close(cpu.grouped_linear(x, w, act), reference.grouped_linear(x, w, act))
 
 
 @pytest.mark.parametrize(("fmt", "act"), [("IQ2_XXS", "q8k"), ("Q2_K", "q8k"), ("Q4_K", "q8k"), ("IQ2_XXS", "float")])
@@ -51,5 +51,5 @@ def test_experts(fmt: str, act: str, ids: str) -> None:
         chosen[:, 1] = chosen[:, 0]
     x = rng.standard_normal((tokens, 512)).astype(np.float32)
     mid = rng.standard_normal((tokens, K, 512)).astype(np.float32)
-    close(cpu.expert_linear(x, chosen, w, act), reference.expert_linear(x, chosen, w, act))
-    close(cpu.expert_sum(mid, chosen, w, act), reference.expert_sum(mid, chosen, w, act))
+    assert_close(cpu.expert_linear(x, chosen, w, act), reference.expert_linear(x, chosen, w, act))
+    assert_close(cpu.expert_sum(mid, chosen, w, act), reference.expert_sum(mid, chosen, w, act))

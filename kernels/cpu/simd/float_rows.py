@@ -9,8 +9,9 @@ from __future__ import annotations
 from numba import njit, types
 
 from .iq2_xxs import decode_group
-from .ops import (
+from .ops import (  # fmt: skip
     AHEAD,
+    add32,
     broadcast_half,
     copy_32,
     load_float,
@@ -19,7 +20,7 @@ from .ops import (
     store_float,
     sum32,
     zero32,
-)  # fmt: skip
+)
 from .row_kernel import RowKernel
 from .vec import (
     JIT,
@@ -70,14 +71,20 @@ def _plain(decode, size: int) -> RowKernel:
         for row in range(first, last):
             w = weights + row * row_bytes
             x = buffer
-            total = zero32()
-            for _ in range(n >> 5):
-                for line in range(0, 32 * size, 64):
+            even = zero32()
+            odd = zero32()
+            for _ in range(n >> 6):
+                for line in range(0, 64 * size, 64):
                     prefetch(w + AHEAD + line)
-                total = add_32(total, w, x)
+                even = add_32(even, w, x)
+                odd = add_32(odd, w + 32 * size, x + 128)
+                w += 64 * size
+                x += 256
+            if n & 32:
+                even = add_32(even, w, x)
                 w += 32 * size
                 x += 128
-            tail = sum32(total)
+            tail = sum32(add32(even, odd))
             for _ in range(n & 31):
                 tail = add_1(tail, w, x)
                 w += size

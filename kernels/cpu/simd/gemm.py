@@ -29,10 +29,11 @@ from .gemm_tile import (
     reduce_sums,
     weight_record,
 )
-from .ops import copy_with_zeros, prefetch
+from .ops import copy_with_zeros, fetch_near, prefetch
 from .tiers import TIER
 from .vec import JIT, Int, step
 
+PANEL_BYTES_AT_ONCE = 640 * 1024  # tokens whose panels share the second-level cache
 CHUNKS_AT_ONCE = 4  # panels of four rows and of four tokens that share the first-level cache
 SUMS_BYTES = 64 * TILE * TILE
 SPARE_BYTES = 1024  # a last chunk that is not full is decoded from a copy with zeros behind it
@@ -51,7 +52,7 @@ class Gemm(NamedTuple):
     chunk, chunk_bytes, record
         inputs a chunk; its bytes for a group of four tokens and for a decoded group of four rows
     tokens_at_once
-        tokens (a multiple of 4) whose panels stay in the second-level cache while the rows pass by
+        most tokens (a multiple of 4) that pass by a decoded row group before the next
     """
 
     pack: Any
@@ -96,10 +97,15 @@ def gemm_rows(
     scratch = (scratch + 63) // 64 * 64
     spare = scratch + chunks * record
     all_sums = spare + SPARE_BYTES
+    at_once = min(tokens_at_once, max(2, PANEL_BYTES_AT_ONCE // group_bytes) * TILE)
+    steps = (chunks + CHUNKS_AT_ONCE - 1) // CHUNKS_AT_ONCE
     start = 0
     while start < tokens:  # a range whose step is not constant could raise
-        end = min(start + tokens_at_once, tokens)
+        end = min(start + at_once, tokens)
+        share = (TILE * row_bytes // (steps * ((end - start + TILE - 1) // TILE)) + 127) // 64 * 64
         for row in range(first, last, TILE):
+            ahead = weights + (row + TILE) * row_bytes  # the next row group, fetched while this one is multiplied
+            ahead_end = weights + min(row + 2 * TILE, last) * row_bytes
             for place in range(TILE):  # a row group that is not full repeats its last row
                 source = weights + min(row + place, last - 1) * row_bytes
                 _call_decode(decode_row, source, n, scratch, place, spare)
@@ -109,6 +115,9 @@ def gemm_rows(
                 for _ in range(start, end, TILE):
                     if c == 0:
                         clear_sums(sums)
+                    for line in range(ahead, min(ahead + share, ahead_end), 64):
+                        fetch_near(line)
+                    ahead += share
                     _call_multiply(multiply, scratch + c * record, inputs, min(CHUNKS_AT_ONCE, chunks - c), sums)
                     sums += SUMS_BYTES
                     inputs += group_bytes
@@ -249,7 +258,7 @@ def _plain_gemm(fmt: str, pack: Any) -> Gemm:
             copy_with_zeros(spare, weights, n % chunk * size)
             decode(spare, target, place)
 
-    return Gemm(pack, decode_row, _multiply_floats, chunk, record, record, 32)
+    return Gemm(pack, decode_row, _multiply_floats, chunk, record, record, 128)
 
 
 def _all() -> dict[tuple[str, str], Gemm]:

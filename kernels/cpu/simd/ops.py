@@ -35,6 +35,12 @@ def prefetch(k, address):
     k.prefetch(address)
 
 
+@step(types.none, Int)
+def fetch_near(k, address):
+    """Bring the cache line at ``address`` to the second level; for code that computes long before it needs it."""
+    k.fetch(address, 2)
+
+
 @step(Float, Int)
 def load_float(k, address):
     return k.load(Float, address)

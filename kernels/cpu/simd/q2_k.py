@@ -5,7 +5,8 @@ dot of a block is d_x * (d * sum_j s_j dot_j - dmin * sum_j m_j xsum_j), integer
 
 Tier A takes two blocks a step: ``vpdpbusd`` per plane, two planes packed to words by ``packssdw``, one ``vpdpwssd``
 with the 4-bit scales.
-Packed buffer, per 512 inputs: 512 codes in plane order | 16 f32 (d_x, 8 lanes a block) | 32 i16 sums.
+Packed buffer, per 512 inputs: 512 codes in plane order | 16 f32 (d_x, 8 lanes a block) | 32 i16
+negated sums.
 An odd last block is taken twice, the second time against zeros.
 
 Tiers B and C take one block a step. Packed buffer, per 256: 256 codes in plane order | 8 f32 d_x | 16 i16 sums.
@@ -33,6 +34,7 @@ from .vec import (
     I16x8,
     I16x16,
     I16x32,
+    I32x4,
     I32x8,
     I32x16,
     Int,
@@ -74,40 +76,30 @@ def _block_dots(k, weights: Val, scales: Val, x: Val) -> Val:
     return total
 
 
-def _both(k, first: Val, second: Val, word: int) -> Val:
-    """f16 word ``word`` of two 16-byte vectors as float32, eight lanes each."""
-    return k.half_to_float(first.bits(I16x8).shuffle([word] * 8 + [8 + word] * 8, second.bits(I16x8)))
-
-
-@step(types.UniTuple(F32x16, 2), F32x16, F32x16, Int, Int, Int)
-def _add_two(k, total, mins, first, second, x):
-    """The running (sum of scaled dots, sum of scaled mins) over the blocks at ``first`` and ``second``."""
+@step(F32x16, F32x16, Int, Int, Int)
+def _add_two(k, total, first, second, x):
+    """total + the lane sums of two blocks: scaled dots in even lanes, scaled mins in odd ones."""
     blocks = first, second
     scales = [k.load(I8x16, w) for w in blocks]
     dots = [_block_dots(k, w, s, x + 256 * i) for i, (w, s) in enumerate(zip(blocks, scales, strict=True))]
     low, high = list(range(8)) + list(range(16, 24)), list(range(8, 16)) + list(range(24, 32))
     folded = dots[0].shuffle(low, dots[1]) + dots[0].shuffle(high, dots[1])
-    min_words = scales[0].cat(scales[1]).zext(I16x32) >> 4
-    min_dots = x86.madd_512(k, min_words, k.load(I16x32, x + 576))
-    tails = [k.load(I8x16, w + BLOCK - 16) for w in blocks]
-    scale = k.load(F32x16, x + 512)
-    total = k.fma(folded.to_float(F32x16), _both(k, *tails, 6) * scale, total)
-    mins = k.fma(min_dots.to_float(F32x16), _both(k, *tails, 7) * scale, mins)
-    return total, mins
-
-
-@step(Float, F32x16, F32x16)
-def _difference(k, total, mins):
-    return k.hsum(total - mins)
+    mins = x86.madd_512(k, scales[0].cat(scales[1]).zext(I16x32) >> 4, k.load(I16x32, x + 576))
+    even, odd = [-1, 0] * 8, [0, -1] * 8
+    others = ((folded & odd) | (mins & even)).shuffle([i ^ 1 for i in range(16)])
+    sums = ((folded & even) | (mins & odd)) + others
+    d_dmin = [k.load(types.int32, w + 80).splat(I32x4) for w in blocks]
+    scale = k.half_to_float(d_dmin[0].cat(d_dmin[1]).bits(I16x16)) * k.load(F32x16, x + 512)
+    return k.fma(sums.to_float(F32x16), scale, total)
 
 
 @step(types.none, Int, Int, Float)
 def _finish_pack_a(k, target, half, scale):
-    """Scale lanes and sums of block ``half`` (0 or 1) of the pair at ``target``; its codes are stored."""
+    """Scale lanes and negated sums of block ``half`` (0 or 1) of the pair at ``target``; its codes are stored."""
     k.store(target + 512 + half * 32, scale.splat(F32x8))
     for sub in range(8):
         for part, value in enumerate(sixteen_sums(k, k.load(I8x32, target + half * 256 + _place(sub)))):
-            k.store(target + 576 + half * 32 + 4 * sub + 2 * part, value)
+            k.store(target + 576 + half * 32 + 4 * sub + 2 * part, k.const(types.int16, 0) - value)
 
 
 def _place(sub: int) -> int:
@@ -141,17 +133,16 @@ def _rows_a(weights, first, last, row_bytes, n, buffer, out):
         w = weights + row * row_bytes
         x = buffer
         total = zero16()
-        mins = zero16()
         for _ in range(n >> 9):
             prefetch(w + AHEAD)
             prefetch(w + AHEAD + 64)
             prefetch(w + AHEAD + 128)
-            total, mins = _add_two(total, mins, w, w + BLOCK, x)
+            total = _add_two(total, w, w + BLOCK, x)
             w += 2 * BLOCK
             x += _PACKED_TWO
         if n & 256:
-            total, mins = _add_two(total, mins, w, w, x)
-        store_float(out + 4 * row, _difference(total, mins))
+            total = _add_two(total, w, w, x)
+        store_float(out + 4 * row, sum16(total))
 
 
 @njit(**JIT)

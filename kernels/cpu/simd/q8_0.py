@@ -12,26 +12,11 @@ from __future__ import annotations
 from numba import njit, types
 
 from . import x86
-from .ops import (
-    AHEAD,
-    add16,
-    add32,
-    broadcast_half,
-    copy_32,
-    prefetch,
-    signed_dots,
-    store_float,
-    sum8,
-    sum16,
-    sum32,
-    zero8,
-    zero16,
-    zero32,
-)
+from .ops import AHEAD, add16, broadcast_half, copy_32, prefetch, signed_dots, store_float, sum8, sum16, zero8, zero16
 from .quantize import a8_scale, quantize_a8, store_codes
 from .row_kernel import RowKernel
 from .tiers import TIER
-from .vec import JIT, F32x8, F32x16, F32x32, Float, I8x32, I8x64, I16x32, I32x8, I32x16, I32x32, Int, step
+from .vec import JIT, F32x8, F32x16, Float, I8x16, I8x32, I8x64, I16x32, I32x8, I32x16, Int, Val, step
 
 BLOCK = 34
 _PACKED_PAIR = 192
@@ -116,21 +101,24 @@ def _packed_bytes_a(n):
 
 
 # -- tier A, float activations
-@step(types.UniTuple(F32x32, 2), F32x32, F32x32, Int, Int)
-def _add_pair_float(k, even, odd, weights, x):
-    """The running sums of even and of odd blocks over two more blocks."""
-    sums = []
-    for total, w, at in ((even, weights, x), (odd, weights + BLOCK, x + 128)):
-        codes = k.load(I8x32, w + 2).sext(I32x32).to_float(F32x32)
-        scale = k.half_to_float(k.load(types.int16, w).splat(I16x32))
-        sums.append(k.fma(codes * k.load(F32x32, at), scale, total))
-    return tuple(sums)
+def _products(k, weights: Val, x: Val) -> Val:
+    """The 32 products code * x of a block, added to 16 lanes."""
+    low, high = (k.load(I8x16, weights + at).sext(I32x16).to_float(F32x16) for at in (2, 18))
+    return k.fma(high, k.load(F32x16, x + 64), low * k.load(F32x16, x))
 
 
-@step(F32x32, F32x32, Int, Int)
+@step(F32x16, F32x16, Int, Int)
+def _add_pair_float(k, total, weights, x):
+    """total + the lane sums of two adjacent blocks, eight lanes each."""
+    first, second = _products(k, weights, x), _products(k, weights + BLOCK, x + 128)
+    low, high = list(range(8)) + list(range(16, 24)), list(range(8, 16)) + list(range(24, 32))
+    halves = k.load(I16x32, weights).shuffle([0] * 8 + [BLOCK // 2] * 8)
+    return k.fma(first.shuffle(low, second) + first.shuffle(high, second), k.half_to_float(halves), total)
+
+
+@step(F32x16, F32x16, Int, Int)
 def _add_last_float(k, total, weights, x):
-    codes = k.load(I8x32, weights + 2).sext(I32x32).to_float(F32x32)
-    return k.fma(codes * k.load(F32x32, x), broadcast_half(k, weights, F32x32), total)
+    return k.fma(_products(k, weights, x), broadcast_half(k, weights, F32x16), total)
 
 
 @njit(**JIT)
@@ -144,16 +132,22 @@ def _rows_float(weights, first, last, row_bytes, n, buffer, out):
     for row in range(first, last):
         w = weights + row * row_bytes
         x = buffer
-        even = zero32()
-        odd = zero32()
-        for _ in range(n >> 6):
+        even = zero16()
+        odd = zero16()
+        for _ in range(n >> 7):
             prefetch(w + AHEAD)
-            even, odd = _add_pair_float(even, odd, w, x)
+            prefetch(w + AHEAD + 64)
+            even = _add_pair_float(even, w, x)
+            odd = _add_pair_float(odd, w + 2 * BLOCK, x + 256)
+            w += 4 * BLOCK
+            x += 512
+        if n & 64:
+            even = _add_pair_float(even, w, x)
             w += 2 * BLOCK
             x += 256
         if n & 32:
-            even = _add_last_float(even, w, x)
-        store_float(out + 4 * row, sum32(add32(even, odd)))
+            odd = _add_last_float(odd, w, x)
+        store_float(out + 4 * row, sum16(add16(even, odd)))
 
 
 @njit(**JIT)

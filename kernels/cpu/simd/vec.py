@@ -250,12 +250,15 @@ class Emit:
 
     def prefetch(self, address: Val) -> None:
         """Ask for the cache line at ``address``; harmless at any address. Nothing where that does not pay."""
-        if not SOFTWARE_PREFETCH:
-            return
+        if SOFTWARE_PREFETCH:
+            self.fetch(address, 3)
+
+    def fetch(self, address: Val, locality: int) -> None:
+        """Ask for the cache line at ``address``: 3 to all levels, 2 to the second."""
         signature = ir.FunctionType(ir.VoidType(), [_BYTE_POINTER, _I32, _I32, _I32])
         function = cgutils.get_or_insert_function(self.builder.module, signature, "llvm.prefetch.p0")
-        read, keep_in_all_levels, data = (ir.Constant(_I32, v) for v in (0, 3, 1))
-        self.builder.call(function, [self._pointer(address, _BYTE_POINTER.pointee), read, keep_in_all_levels, data])
+        read, level, data = (ir.Constant(_I32, v) for v in (0, locality, 1))
+        self.builder.call(function, [self._pointer(address, _BYTE_POINTER.pointee), read, level, data])
 
     # -- arithmetic
     def fma(self, a: Val, b: Val, c: Val) -> Val:

@@ -86,7 +86,7 @@ def test_experts(fmt: str, act: str, tokens: int):
 
 
 def test_a_row_does_not_depend_on_its_neighbours_or_on_the_batch():
-    """Chunked, whole and token-by-token prefill agree bit for bit only if these do (the GEMM takes over at 8 tokens)."""
+    """Chunked and token-by-token prefill agree bit for bit only if these do (the GEMM takes over at 8 tokens)."""
     for fmt, act in INTEGER + FLOAT:
         w = matrix(fmt, 67, 512)
         x = normal(9, 7, 512)

@@ -80,6 +80,7 @@ class _Case:
         self.library, self.seen, self.bos = library, seen, bos
         self._noise: dict[str, tuple[Noise, Broad, np.ndarray]] = {}
         self._own: dict[str, list[float]] = {}
+        self._gaps: dict[tuple[str, str], float] = {}
 
     def noise(self, mode: str) -> tuple[Noise, Broad, np.ndarray]:
         """Noise, the broad density, and the margins of the clean run."""
@@ -107,6 +108,38 @@ class _Case:
         own = self._own[mode]
         slack = 4 * float(np.std(own)) + 0.3 * len(self.seen.rows) / TAU
         return score(x, noise, differs, margin).right > float(np.mean(own)) - slack
+
+    def nearest(self, c: Candidate, found: list[Candidate]) -> bool:
+        """Whether the data lies nearer to this coarse candidate than to other clean sets, as a right candidate's does.
+
+        Noise of steps is wide, and a small fault of another set can hide in it; but an engine that really makes these
+        steps shares most of them with our emulation, so that it is closer to it than to any set without them. How much
+        closer is measured on the replicas; a quarter of that is demanded, of sets that are far enough apart to tell.
+        """
+        if not ROUNDING[c.mode].coarse:
+            return True
+        for other in found:
+            clean = other.kind in ("mode", "rounding")
+            if other.mode == c.mode or not (clean or other.name == c.name):
+                continue
+            gap = float(np.nanmean(other.x) - np.nanmean(c.x))
+            usual = self._gap(c.mode, other.mode)
+            # a fault is compared with the same fault in other sets; against clean sets it has to be the nearer one
+            if usual > 0.25 and gap < (usual / 4 if other.name == c.name else 0.0):
+                return False
+        return True
+
+    def _gap(self, mode: str, other: str) -> float:
+        """How much nearer, in mean x, replicas of ``mode`` are to its clean run than to that of ``other``."""
+        if (mode, other) not in self._gaps:
+            home, away = self.library.get(mode).logprobs, self.library.get(other).logprobs
+            self._gaps[mode, other] = float(
+                np.mean([
+                    np.nanmean(between(self.seen, away, r.logprobs) - between(self.seen, home, r.logprobs))
+                    for r in self.library.replicas(mode)
+                ])
+            )  # fmt: skip
+        return self._gaps[mode, other]
 
     def clean(self, mode: str) -> Candidate:
         """A rounding set without any fault."""
@@ -148,17 +181,20 @@ def diagnose(
         best = max(found, key=lambda c: c.score.right + PRIOR[c.kind])
         if best.score.right < best.score.more + PRIOR["unknown"] + 5:
             return False
-        if best.kind in ("mode", "rounding") and not thorough and case.typical(best.mode, best.x):
-            return True
         # float precision decides: nothing computed later could explain the data as well
-        return bool(np.nanmedian(best.x) < np.log(1e-3) and np.nanmean(best.x > case.noise(best.mode)[0].ceiling) < 0.5)
+        if np.nanmedian(best.x) < np.log(1e-4) and np.nanmean(best.x > case.noise(best.mode)[0].ceiling) < 0.5:
+            return True
+        floats_done = any(c.mode == "exact" and c.kind == "fault" for c in found)
+        return (
+            floats_done and not thorough and best.kind in ("mode", "rounding")
+            and case.typical(best.mode, best.x) and case.nearest(best, found)
+        )  # fmt: skip
 
     def stages() -> Iterator[Iterator[Candidate]]:
         yield iter([case.clean("exact")])
         yield (case.clean(mode) for mode in MODE_NAMES if mode != "exact")
-        if _plausible(found, "exact"):
-            yield case.variants("exact")
-            yield case.faults("exact")
+        yield case.variants("exact")
+        yield case.faults("exact")
         yield (case.clean(mode) for mode in ROUNDING if mode not in MODE_NAMES)
         for mode in MODE_NAMES:
             if mode != "exact" and _plausible(found, mode):
@@ -186,7 +222,8 @@ def _conclude(case: _Case, found: list[Candidate]) -> Diagnosis:
     logs: list[tuple[float, str, Candidate]] = []
     for c in found:
         spread = np.log(faults) - np.log(40) if c.name else 0.0
-        logs.append((c.score.right + PRIOR[c.kind] - spread, "right", c))
+        if case.nearest(c, found):
+            logs.append((c.score.right + PRIOR[c.kind] - spread, "right", c))
         unknown = PRIOR["unknown"] if c.kind in ("mode", "rounding") else PRIOR["more"]
         logs.append((c.score.more + unknown, "more", c))
     total = np.logaddexp.reduce([value for value, _, _ in logs])
@@ -199,7 +236,7 @@ def _conclude(case: _Case, found: list[Candidate]) -> Diagnosis:
 
     ordered = sorted(found, key=lambda c: -(c.score.right + PRIOR[c.kind]))
     (what, name), confidence = max(weight.items(), key=lambda item: item[1])
-    nearest = max(found, key=lambda c: max(c.score.right, c.score.more + PRIOR["more"]))
+    closest = max(found, key=lambda c: max(c.score.right, c.score.more + PRIOR["more"]))
     base = _base_mode(found) if what == "unknown" else None
     if what == "clean":
         base = name
@@ -210,7 +247,7 @@ def _conclude(case: _Case, found: list[Candidate]) -> Diagnosis:
     first = None if what == "clean" else _first_position(case, clean)
     ranking = [
         {
-            "name": c.label, "kind": c.kind, "probability": round(by_label[id(c)], 6),
+            "name": c.label, "kind": c.kind, "probability": round(by_label.get(id(c), 0.0), 6),
             "distance": round(float(np.exp(np.nanmean(c.x))), 9), "fits_until": _fits_until(case, c),
         }
         for c in [c for c in ordered if c.kind != "quiet"][:12]
@@ -224,9 +261,9 @@ def _conclude(case: _Case, found: list[Candidate]) -> Diagnosis:
         winner = max((c for c in found if c.name == name), key=lambda c: c.score.right)
         result.verdict, result.fault, result.says = "fault", name, winner.says
     else:
-        until = _fits_until(case, nearest)
+        until = _fits_until(case, closest)
         if until is None or until > (case.seen.rows[0] if len(case.seen.rows) else 0):
-            result.agrees_with, result.agrees_until = nearest.label, until
+            result.agrees_with, result.agrees_until = closest.label, until
     _explain(case, result, clean, weight)
     return result
 

@@ -151,12 +151,11 @@ def score(x: np.ndarray, noise: Noise, differs: Broad, margin: np.ndarray) -> Sc
         outside = np.where(known, np.logaddexp(fits, other) - np.log(2) + closeness, nothing)
         before = np.concatenate(([0.0], np.cumsum(inside)))
         after = np.concatenate((np.cumsum(outside[::-1])[::-1], [0.0]))
-        switch = before + after
+        switch = (before + after - 0.5 * shift) / TAU
         flip = np.concatenate((-np.minimum(margin / TIE, NEVER) - np.log(2), [0.0]))
         right = float(np.max(switch + (flip if not noise.coarse else np.where(flip == 0.0, 0.0, -NEVER))))
         until = int(np.argmax(switch[:-1])) if len(x) else 0
-        more = float(switch[until]) - np.log(len(x) + 1)
-        right, more = (right - 0.5 * shift) / TAU, (more - 0.5 * shift) / TAU
+        more = float(switch[until]) - float(np.log(len(x) + 1))
         found = Score(right, more, until, shift, float(np.mean(np.where(known, x, 0.0))))
         if best is None or max(found.right, found.more) > max(best.right, best.more):
             best = found

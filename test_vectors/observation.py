@@ -154,7 +154,7 @@ def _agreed(path: str, given: Sequence[int] | None, found: np.ndarray | None) ->
 
 def _npz(path: str) -> dict[str, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as z:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as z:
             return {key: z[key] for key in z.files}
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None

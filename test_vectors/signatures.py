@@ -87,7 +87,7 @@ class Signatures:
     def _kept(self, name: str, compute: Callable[[], Signature]) -> Signature:
         path = self._path(name)
         try:
-            with np.load(path, allow_pickle=False) as z:
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as z:
                 return Signature(z["logprobs"], z["margin"])
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             pass

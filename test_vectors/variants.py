@@ -66,9 +66,13 @@ def _scaled(library: Signatures, mode: str, seen: Observation) -> np.ndarray:
     if seen.support is not None:
         mine = np.take_along_axis(mine, np.maximum(seen.support, 0), axis=1)
         mine = np.where(seen.support >= 0, mine, np.nan)
-    mine, theirs = mine - np.nanmean(mine, axis=1, keepdims=True), theirs - np.nanmean(theirs, axis=1, keepdims=True)
     use = np.isfinite(mine) & np.isfinite(theirs)
-    slope = float((mine[use] * theirs[use]).sum() / max((mine[use] ** 2).sum(), 1e-9)) if use.any() else 1.0
+    count = np.maximum(use.sum(axis=1, keepdims=True), 1)
+    # least squares of centred rows: the normaliser of the log probabilities does not matter
+    mine, theirs = np.where(use, mine, 0.0), np.where(use, theirs, 0.0)
+    mine = np.where(use, mine - mine.sum(axis=1, keepdims=True) / count, 0.0)
+    theirs = np.where(use, theirs - theirs.sum(axis=1, keepdims=True) / count, 0.0)
+    slope = float((mine * theirs).sum() / max((mine**2).sum(), 1e-9)) if use.any() else 1.0
     if not 0.1 < slope < 10 or abs(slope - 1) < 0.01:
         return np.full_like(rows, np.nan)
     return log_softmax(rows * slope).astype(np.float32)

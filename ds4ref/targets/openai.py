@@ -153,12 +153,17 @@ class HttpTarget(Target):
         answer = _dict(self.transport.post("/completions", body))
         self._check_model(answer)
         steps = self._steps(self._choice(answer), top_logprobs or 1, None)
-        made = _usage(answer).completion
-        steps = steps[: len(steps) - (1 if made is None else made)]
-        # a server that prepends BOS reports it as one more token, often with no text
-        if b"".join(s.token.raw for s in steps).decode(errors="replace").strip() != text.strip():
-            raise TargetError(f"{self.name} does not return log probabilities of the prompt (echo)")
-        return steps
+        # Counting from the end is no use: servers disagree on how many generated tokens they list. The prompt is over
+        # where its text is complete; a BOS of the server's own comes first, with or without text.
+        wanted, skip = text.encode("utf-8", "surrogateescape"), 0
+        if steps and not wanted.startswith(steps[0].token.raw):
+            skip = 1
+        seen = b""
+        for count, step in enumerate(steps[skip:], skip + 1):
+            seen += step.token.raw
+            if seen == wanted:
+                return steps[skip:count]
+        raise TargetError(f"{self.name} does not return log probabilities of the prompt (echo)")
 
     def identity(self) -> dict[str, Any]:
         """Kind, address, model asked for and names that answered."""

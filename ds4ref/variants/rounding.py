@@ -29,6 +29,27 @@ def round_f16(x: np.ndarray) -> np.ndarray:
         return x.astype(np.float16).astype(np.float32)
 
 
+def round_q8_0(x: np.ndarray) -> np.ndarray:
+    """ggml's activations before Q8_0 weights: int8 per 32 values, scale amax/127 kept in binary16."""
+    blocks = x.reshape(*x.shape[:-1], -1, 32)
+    d = np.abs(blocks).max(axis=-1, keepdims=True) / np.float32(127)
+    codes = np.rint(np.divide(blocks, d, out=np.zeros_like(blocks), where=d > 0))
+    return (codes * d.astype(np.float16).astype(np.float32)).reshape(x.shape)
+
+
+def _llama(chunk: Chunk) -> None:
+    """Conversions of llama.cpp's CPU backend before every product: the partner type of the weights."""
+    _products(chunk, {"Q8_0"}, round_q8_0, None)
+    _products(chunk, {"F16"}, round_f16, None)
+    quantize = chunk.ops.quantize_q8k
+
+    def q8_k(x: np.ndarray) -> np.ndarray:
+        codes, d, _ = quantize(np.ascontiguousarray(x.reshape(-1, x.shape[-1])))
+        return (codes.reshape(*d.shape, 256).astype(np.float32) * d[..., None]).reshape(x.shape)
+
+    _products(chunk, {"Q2_K", "Q4_K", "Q6_K", "IQ2_XXS"}, q8_k, None)
+
+
 def _products(chunk: Chunk, fmts: set[str] | None, round_in: Callable, round_out: Callable | None) -> None:
     """Round what enters (and leaves) matrix products with weights of ``fmts`` (None: all)."""
     table = ops_table(chunk)
@@ -76,10 +97,9 @@ _SETS = [
     _set("indexer_fp4", "indexer rounded, attention rows not", indexer_qat=True),
     _set("int8", "int8 activations, cache not rounded", act_quant=True),
     _set("int8_kv_f16", "int8 activations and a binary16 cache", act_quant=True, kv_f16=True),
-    _set(
-        "int8_f16_kv_f16", "int8 activations, binary16 activations before F16 weights, binary16 cache",
-        lambda chunk: _products(chunk, {"F16"}, round_f16, None), act_quant=True, kv_f16=True,
-    ),
+    _set("llama.cpp", "llama.cpp on a CPU: activations in the weights' partner types, binary16 cache", _llama,
+         kv_f16=True, route_floor=True),
+    _set("llama.cpp_f32_cache", "the same with a float32 cache", _llama, route_floor=True),
     _set("f16", "matrix products in binary16", lambda chunk: _products(chunk, None, round_f16, round_f16), kv_f16=True),
     _set("bf16", "matrix products in bfloat16", lambda chunk: _products(chunk, None, round_bf16, round_bf16)),
     _set(

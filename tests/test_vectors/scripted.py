@@ -26,12 +26,11 @@ class Scripted(Target):
     ):
         self.answers, self.forced, self.asked = list(answers), forced, []
         self.abilities = frozenset({Ability.CHAT, Ability.TOP_LOGPROBS})
-        self.numerics = numerics
         if forced is not None:
             self.abilities |= {Ability.SCORE}
 
     def identity(self):
-        return {"kind": self.kind, "name": self.name, "numerics": self.numerics}
+        return {"kind": self.kind, "name": self.name, "numerics": "exact"}
 
     def stream(self, request: Request) -> Iterator[Delta]:
         self.asked.append(request)

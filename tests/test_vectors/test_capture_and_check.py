@@ -250,7 +250,8 @@ def test_a_failing_target_is_an_error_of_its_case() -> None:
 
 def test_junit() -> None:
     bad = Step(Token(b"A", -3.0), (Token(b"B", -0.1), Token(b"A", -3.0)))
-    results = [judge(WANT, *GREEDY), judge(WANT, bad, GREEDY[1]), judge(WANT, bad, GREEDY[1], known=Expected("why\x01")),
+    why = Expected("why\x01")
+    results = [judge(WANT, *GREEDY), judge(WANT, bad, GREEDY[1]), judge(WANT, bad, GREEDY[1], known=why),
                check_case(Scripted(TargetError("gone")), Prompt.chat("?"), WANT)]  # fmt: skip
     suite = ET.fromstring(report(results, "v")).find("testsuite")
     assert suite is not None

@@ -1,0 +1,236 @@
+"""The diagnosis on the diagnostic model: a few faults by default, the whole library under ``-m slow``."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from ds4ref.engine import Engine
+from ds4ref.errors import DataError
+from ds4ref.model.faults import Fault, _op, _value
+from ds4ref.nano.diagnostic import DIAGNOSTIC, PROMPTS, diagnostic_path
+from ds4ref.variants import LIBRARY, ROUNDING
+from test_vectors import cli
+from test_vectors.diagnose import diagnose
+from test_vectors.observation import from_logits, from_top, log_softmax, read
+from test_vectors.signatures import Signatures
+
+FEW = ["window_short", "no_sink", "row_late", "indexer_recent", "hc_comb_transposed", "chunk_32_window_cut",
+       "q4_k_nibbles", "hash_previous_token", "head_mean", "hc_eps_0"]  # fmt: skip
+
+# Not in the library: a diagnosis must not give them another fault's name.
+UNKNOWN = [
+    Fault("attention_scale", "scale of the non-rotary width",
+          _op("attention", lambda op: lambda *a: op(*a[:-1], a[-1] * 1.1547))),
+    Fault("sink_shared", "one sink for all heads", edits={"attn_sinks": _value(lambda s: np.full_like(s, s[0]))}),
+    Fault("pool_mean", "compressor pools by the mean",
+          _op("pool", lambda op: lambda kv, score: op(kv, np.where(score < -1e29, score, np.float32(0))))),
+]  # fmt: skip
+
+
+class Few(Signatures):
+    """A library of a few faults."""
+
+    def faults(self, mode):
+        return [LIBRARY[name] for name in FEW]
+
+
+@pytest.fixture(scope="module")
+def engine(_model_cache):
+    with Engine.open(diagnostic_path(), backend="cpu", numerics="exact") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def library(engine):
+    return Few(engine, PROMPTS["mixed"]()[:60])
+
+
+@pytest.fixture(scope="module")
+def whole(engine):
+    return Signatures(engine, PROMPTS["mixed"]())
+
+
+def verdict(library, logits, top=None):
+    seen = from_logits(library.ids, logits)
+    return diagnose(library, seen if top is None else seen.top(top), bos=0)
+
+
+@pytest.mark.parametrize("top", [None, 20])
+@pytest.mark.parametrize("mode", ["exact", "qat", "ds4"])
+def test_a_clean_engine_is_named_by_its_mode(library, mode, top) -> None:
+    found = verdict(library, library.run(mode, [], seed=99), top)
+    assert (found.verdict, found.fault, found.first_position) == (mode, None, None)
+    assert found.confidence > 0.5 and found.ranking[0]["name"] == mode
+
+
+@pytest.mark.parametrize("top", [None, 20])
+@pytest.mark.parametrize("name", FEW[:-1])
+def test_a_fault_is_named(library, name, top) -> None:
+    found = verdict(library, library.run("exact", [LIBRARY[name]], seed=99), top)
+    assert (found.verdict, found.fault) == ("fault", name) and found.confidence > 0.9
+
+
+def test_the_first_position_is_where_it_starts(library) -> None:
+    window = DIAGNOSTIC.window
+    assert verdict(library, library.run("exact", [LIBRARY["window_short"]])).first_position == window - 1
+    assert verdict(library, library.run("exact", [LIBRARY["row_late"]])).first_position == 3
+
+
+def test_a_fault_below_the_noise_is_no_accusation(library) -> None:
+    assert verdict(library, library.run("exact", [LIBRARY["hc_eps_0"]], seed=5)).verdict == "exact"
+
+
+@pytest.mark.parametrize("top", [None, 20])
+@pytest.mark.parametrize("fault", UNKNOWN, ids=lambda f: f.name)
+def test_an_unknown_fault_gets_no_confident_name(library, fault, top) -> None:
+    found = verdict(library, library.run("exact", [fault], seed=7), top)
+    assert found.verdict == "unknown" or found.confidence < 0.9
+    assert found.fault is None
+
+
+@pytest.mark.parametrize("pair", [("no_sink", "hash_previous_token"), ("indexer_recent", "row_late"),
+                                  ("head_mean", "chunk_32_window_cut")], ids="+".join)  # fmt: skip
+def test_two_faults_are_none_of_these(library, pair) -> None:
+    found = verdict(library, library.run("exact", [LIBRARY[name] for name in pair], seed=7))
+    assert found.verdict == "unknown"
+
+
+def test_the_first_of_two_faults_is_located(library) -> None:
+    """head_mean shows from position 0 on, the chunk edge at 32: the ranking says until where the first one fits."""
+    both = [LIBRARY["head_mean"], LIBRARY["chunk_32_window_cut"]]
+    found = verdict(library, library.run("exact", both, seed=7))
+    assert found.agrees_with == "head_mean@exact" and found.agrees_until == 32
+
+
+@pytest.mark.parametrize("name", ["bos_added", "rows_early", "rows_late", "ids_up", "first_token_dropped", "scaled"])
+def test_mistakes_outside_the_model(library, name) -> None:
+    clean = library.run("exact", [], seed=3)
+    if name == "bos_added":
+        logits = library.runner.run([0, *library.ids.tolist()], "exact")[0][1:]
+    elif name == "first_token_dropped":
+        rest = library.runner.run(library.ids[1:].tolist(), "exact")[0]
+        logits = np.concatenate((rest[:1], rest))
+    else:
+        logits = {"rows_early": np.roll(clean, -1, 0), "rows_late": np.roll(clean, 1, 0),
+                  "ids_up": np.roll(clean, 1, 1), "scaled": clean / 0.7}[name]  # fmt: skip
+    ids = library.ids
+    rows = np.arange(len(ids))
+    keep = rows[1:] if name in ("rows_late", "first_token_dropped") else rows[:-1] if name == "rows_early" else rows
+    found = diagnose(library, from_logits(ids, logits[keep], keep), bos=0)
+    assert (found.verdict, found.fault) == ("fault", name)
+
+
+def test_another_engines_rounding_set_is_named(library) -> None:
+    assert verdict(library, library.run("kv_f16", [], seed=4)).verdict == "kv_f16"
+
+
+def test_numbers_that_are_none(library) -> None:
+    logits = library.run("exact", [])
+    logits[20:] = np.nan
+    found = verdict(library, logits)
+    assert found.verdict == "unknown" and found.first_position == 20
+    assert any("not numbers" in note for note in found.notes)
+
+
+def test_logprobs_with_few_decimals(library) -> None:
+    logprobs = np.round(log_softmax(library.run("exact", [])), 3)
+    assert verdict(library, logprobs, 20).verdict == "exact"
+
+
+def test_signatures_are_kept_and_a_damaged_file_is_made_again(library) -> None:
+    before = library.get("exact").logprobs
+    path = library._path("exact.clean")
+    path.write_bytes(path.read_bytes()[:-100])
+    assert np.array_equal(library.get("exact").logprobs, before)
+
+
+def test_observations_are_checked(tmp_path) -> None:
+    np.savez(tmp_path / "a.npz", ids=np.arange(3), logits=np.zeros((4, 9)))
+    with pytest.raises(DataError, match="do not go with"):
+        read(str(tmp_path / "a.npz"), None)
+    with pytest.raises(DataError, match="other token ids"):
+        read(str(tmp_path / "a.npz"), [1, 2, 3])
+    (tmp_path / "b.npz").write_bytes(b"PK junk")
+    with pytest.raises(DataError):
+        read(str(tmp_path / "b.npz"), None)
+    (tmp_path / "c.json").write_text(
+        json.dumps({"ids": [1, 2], "rows": [{"position": 1, "top": [[3, -0.5], [4, -9999]]}]})
+    )
+    seen = read(str(tmp_path / "c.json"), None)
+    assert seen.rows.tolist() == [1] and seen.support is not None and seen.support.tolist() == [[3]]
+    with pytest.raises(DataError, match="no position has usable"):
+        from_top([1], [(0, [(3, -9999.0)])])
+
+
+def run(capsys, *argv: str) -> tuple[int, dict]:
+    code = cli.main([*argv])
+    out = capsys.readouterr().out
+    return code, json.loads(out.strip().splitlines()[-1]) if out.strip() else {}
+
+
+def test_the_command(tmp_path, capsys, engine) -> None:
+    ids = PROMPTS["short"]()
+    np.savez(tmp_path / "x.npz", ids=np.array(ids, np.int32), logits=engine.session(100).extend(ids))
+    (tmp_path / "ids.json").write_text(json.dumps(ids))
+    code, found = run(capsys, "diagnose", "-m", diagnostic_path(), "--token-ids", str(tmp_path / "ids.json"),
+                      "--logits", str(tmp_path / "x.npz"), "--json")  # fmt: skip
+    assert code == 0 and list(found) == ["verdict", "fault", "confidence", "first_position", "ranking"]
+    assert found["verdict"] == "exact" and found["fault"] is None and found["confidence"] > 0.9
+    assert run(capsys, "diagnose", "--target", "local?numerics=exact")[0] == 1  # the embedded model is another one
+    assert run(capsys, "diagnose")[0] == 2
+    assert run(capsys, "diagnose", "--logits", str(tmp_path / "none.npz"))[0] == 1
+
+
+def test_diff_freeze_and_golden(tmp_path, capsys) -> None:
+    ids, out = tmp_path / "ids.json", str(tmp_path / "g.npz")
+    ids.write_text(json.dumps(PROMPTS["short"]()))
+    target = f"local:{diagnostic_path()}?numerics=exact"
+    assert run(capsys, "freeze", out, "--token-ids", str(ids), "--target", target)[0] == 0
+    assert run(capsys, "freeze", out, "--token-ids", str(ids), "--target", target)[0] == 2
+    code, same = run(capsys, "golden", out, "--target", target + "&backend=reference")
+    assert code == 0 and same["passed"] and same["max"] < 1e-3
+    code, other = run(capsys, "golden", out, "--target", target.replace("exact", "ds4"))
+    assert code == 1 and not other["passed"] and other["first_bad"] == 0
+    code, found = run(capsys, "diff", target, target.replace("exact", "qat"), "--token-ids", str(ids), "--fail")
+    assert code == 1 and found["max"] > 1e-3
+    top = str(tmp_path / "top.npz")
+    assert run(capsys, "freeze", top, "--token-ids", str(ids), "--target", target, "--top", "20")[0] == 0
+    assert run(capsys, "golden", top, "--target", target)[0] == 0
+    data = bytearray((tmp_path / "g.npz").read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "g.npz").write_bytes(data)
+    assert run(capsys, "golden", out, "--target", target)[0] == 1
+
+
+# ---------------------------------------------------------------------------------------------------------- everything
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("top, least", [(None, 0.95), (20, 0.8)])
+def test_every_fault_above_float_noise(whole, top, least) -> None:
+    faults = [f for f in whole.faults("exact") if not f.quiet]
+    right = [f.name for f in faults if verdict(whole, whole.run("exact", [f], seed=11), top).fault == f.name]
+    assert len(faults) >= 60 and len(right) >= least * len(faults), sorted({f.name for f in faults} - set(right))
+
+
+@pytest.mark.slow
+def test_a_clean_engine_is_never_accused(engine) -> None:
+    rng = np.random.default_rng(2)
+    for trial in range(200):
+        ids = rng.integers(0, DIAGNOSTIC.vocab, int(rng.integers(16, 120))).tolist()
+        library = Few(engine, ids)
+        found = verdict(library, library.run("exact", [], seed=trial), 20 if trial % 2 else None)
+        assert found.verdict == "exact", (trial, found.to_json())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", sorted(ROUNDING))
+def test_every_rounding_set_of_the_three_modes_is_itself(whole, mode) -> None:
+    found = verdict(whole, whole.run(mode, [], seed=21))
+    if mode in ("exact", "qat", "ds4"):
+        assert found.verdict == mode
+    else:
+        assert found.fault is None

@@ -1,0 +1,83 @@
+"""Against a real OpenAI-compatible server from PyPI: llama-cpp-python's, on the diagnostic model."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+
+from ds4ref.nano.diagnostic import diagnostic_path
+from ds4ref.nano.prose import prose
+from test_vectors import cli
+
+NEEDED = ("llama_cpp", "fastapi", "uvicorn", "sse_starlette", "starlette_context", "pydantic_settings")
+ABSENT = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+
+pytestmark = [
+    pytest.mark.peers,
+    pytest.mark.skipif(
+        bool(ABSENT), reason=f"not installed: {', '.join(ABSENT)} (pip install 'llama-cpp-python[server]')"
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def server(_model_cache, tmp_path_factory):
+    """The address of a running server."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "llama_cpp.server", "--model", diagnostic_path(), "--model_alias", "diagnostic",
+               "--n_ctx", "1024", "--logits_all", "true", "--host", "127.0.0.1", "--port", str(port)]  # fmt: skip
+    with open(tmp_path_factory.mktemp("server") / "log", "wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            base = f"http://127.0.0.1:{port}/v1"
+            deadline = time.monotonic() + 120
+            while True:
+                try:
+                    with urllib.request.urlopen(base + "/models", timeout=2):
+                        break
+                except OSError:
+                    assert process.poll() is None and time.monotonic() < deadline, "the server did not start"
+                    time.sleep(0.3)
+            yield base
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def run(capsys, *argv: str) -> tuple[int, dict]:
+    code = cli.main([*argv])
+    return code, json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+
+
+def test_capture_then_check(server, tmp_path, capsys) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"id": "one", "prompt": "The old mill stood"}\n{"id": "two", "prompt": "A river of numbers"}\n')
+    folder = str(tmp_path / "v")
+    code, done = run(capsys, "capture", folder, "--prompts", str(prompts), "--repeat", "2", "--target", server)
+    assert code == 0 and done["complete"] and done["cases"] == 2
+    code, found = run(capsys, "check", folder, "--target", server)
+    assert code == 0 and found["verdicts"] == {"match": 2}
+
+
+def test_ppl(server, tmp_path, capsys) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text(prose(900)[:600].strip())
+    code, found = run(capsys, "ppl", "--text", str(text), "--depths", "64,128", "--target", server)
+    assert code == 0 and [d["depth"] for d in found["depths"]] == [64, 128]
+    assert all(d["nll"] > 0 and d["nll_stderr"] > 0 for d in found["depths"])
+
+
+@pytest.mark.slow
+def test_its_echo_is_off_by_one(server, capsys) -> None:
+    """docs/vectors.md: what this server lists for a prompt token is the distribution after that token."""
+    code, found = run(capsys, "diagnose", "--target", server, "--json")
+    assert code == 0 and (found["verdict"], found["fault"]) == ("fault", "rows_early")

@@ -30,6 +30,7 @@ USAGE = """ds4-bench [options]                 sweep context depths, CSV on stdo
        ds4-bench plot CSV... [options]     draw speed curves
        ds4-bench model [options]           the bound of a model on a machine, and of published rows
        ds4-bench peaks [options]           measure this machine's bandwidth and arithmetic
+       ds4-bench many JOB.toml [options]   a sweep for every combination, on many machines if wanted
        (each with --help)"""
 
 EPILOG = """\
@@ -261,7 +262,14 @@ def model(argv: Sequence[str]) -> int:
     return model_command(argv)
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"plot": draw, "peaks": peaks, "model": model}
+def many(argv: Sequence[str]) -> int:
+    """``ds4-bench many``."""
+    from .many import many_command
+
+    return many_command(argv)
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"plot": draw, "peaks": peaks, "model": model, "many": many}
 
 
 def body(argv: Sequence[str]) -> int:

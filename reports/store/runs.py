@@ -89,16 +89,28 @@ class Store:
         tags: Sequence[str] = (),
     ) -> int:
         """A whole run in one transaction; its id."""
-        entries = [_dump(row) for row in rows]
-        with self._writing():
-            run = self._insert(kind, facts, label, status)
-            self._append(run, 0, entries)
-            self._tag(run, tags)
+        with self.writing():
+            return self.insert(kind, facts, rows, label=label, status=status, tags=tags)
+
+    def insert(
+        self,
+        kind: str,
+        facts: Mapping[str, Any],
+        rows: Iterable[Mapping[str, Any]] = (),
+        *,
+        label: str = "",
+        status: str = "complete",
+        tags: Sequence[str] = (),
+    ) -> int:
+        """``add`` within a transaction of the caller (``writing``)."""
+        run = self._insert(kind, facts, label, status)
+        self._append(run, 0, [_dump(row) for row in rows])
+        self._tag(run, tags)
         return run
 
     def begin(self, kind: str, facts: Mapping[str, Any], *, label: str = "", tags: Sequence[str] = ()) -> int:
         """A run that will grow; its id."""
-        with self._writing():
+        with self.writing():
             run = self._insert(kind, facts, label, "open")
             self._tag(run, tags)
         return run
@@ -106,14 +118,14 @@ class Store:
     def append(self, run: int, rows: Iterable[Mapping[str, Any]]) -> None:
         """More rows; they are on disk when this returns."""
         entries = [_dump(row) for row in rows]
-        with self._writing():
+        with self.writing():
             self._need(run)
             start = self._db.execute("SELECT coalesce(max(seq) + 1, 0) FROM rows WHERE run = ?", (run,)).fetchone()[0]
             self._append(run, start, entries)
 
     def finish(self, run: int, status: str = "complete", facts: Mapping[str, Any] | None = None) -> None:
         """The end of a run begun earlier; ``facts`` replaces what is known about it."""
-        with self._writing():
+        with self.writing():
             self._need(run)
             self._db.execute("UPDATE runs SET status = ? WHERE id = ?", (_status(status), run))
             if facts is not None:
@@ -121,19 +133,19 @@ class Store:
 
     def rename(self, run: int, label: str) -> None:
         """Another label."""
-        with self._writing():
+        with self.writing():
             self._need(run)
             self._db.execute("UPDATE runs SET label = ? WHERE id = ?", (_text(label), run))
 
     def tag(self, run: int, *tags: str) -> None:
         """Add tags; those it has stay."""
-        with self._writing():
+        with self.writing():
             self._need(run)
             self._tag(run, tags)
 
     def untag(self, run: int, *tags: str) -> None:
         """Take tags away; DataError if it has none of that name."""
-        with self._writing():
+        with self.writing():
             for tag in tags:
                 done = self._db.execute("DELETE FROM tags WHERE run = ? AND tag = ?", (run, tag))
                 if not done.rowcount:
@@ -141,7 +153,7 @@ class Store:
 
     def remove(self, *runs: int) -> None:
         """Delete runs with their rows and tags: all of them or, if one does not exist, none."""
-        with self._writing():
+        with self.writing():
             for run in runs:
                 self._need(run)
                 self._db.execute("DELETE FROM runs WHERE id = ?", (run,))
@@ -233,9 +245,16 @@ class Store:
     # --- inside
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction: everything inside or nothing."""
         with explained(self.path), transaction(self._db):
-            yield
+            yield self._db
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """SQLite's errors explained."""
+        with explained(self.path):
+            yield self._db
 
     def _insert(self, kind: str, facts: Mapping[str, Any], label: str, status: str) -> int:
         uid = uuid.uuid4().hex

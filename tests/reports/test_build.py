@@ -97,7 +97,9 @@ def test_every_part_is_there(page):
     assert "4 of 5 vectors pass" in text and "bound by bytes" in text
     assert "prefill: worse (-" in text
     assert "ds4-bench --arm main --csv main.csv" in text
-    assert "2026-11-21 (UTC)" in text and "24.0 GiB" in text and "clock governor" not in text, "what is unknown is left out"
+    assert "2026-11-21 (UTC)" in text and "24.0 GiB" in text and "clock governor" not in text, (
+        "what is unknown is left out"
+    )
 
 
 def test_names_are_text_and_never_markup(built, page):

@@ -1,0 +1,25 @@
+"""Units of work for the tests of the fan-out, importable by worker processes."""
+
+import os
+import time
+from pathlib import Path
+
+from ds4ref.errors import DataError
+
+
+def square(args):
+    """Notes that it ran, then squares."""
+    with open(Path(args["log"]), "a") as log:
+        log.write(f"{args['x']} {os.getpid()}\n")
+    if args.get("fail") and Path(args["fail"]).exists():
+        raise DataError(f"no {args['x']} today")
+    time.sleep(args.get("seconds", 0))
+    rows = [{"ctx_tokens": 1, "gen_tps": float(args["x"])}]
+    return {"square": args["x"] ** 2, "run": {"kind": "bench", "facts": {"x": args["x"]}, "rows": rows}}
+
+
+def deadly(args):
+    """Kills the process it runs in while a file is there."""
+    if Path(args["fail"]).exists() and args["x"] == 3:
+        os._exit(1)
+    return square(args | {"fail": None})

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
-from . import growth, matvec, peers, start, whole
+from . import growth, matvec, paging, peers, start, whole
 from .context import Context
 from .goals import GOALS
 from .report import document, facts, print_table
@@ -36,6 +36,7 @@ SECTIONS: dict[str, tuple[Callable[[Context], None], tuple[str, ...], float]] = 
     "depth": (growth.prefill, ("growth prefill",), 8),
     "memory": (growth.memory, ("memory *",), 6),
     "tiers": (start.tiers, ("tier *",), 12),
+    "paging": (paging.measure, ("paging*",), 0),
     "compile": (start.cold_compile, ("compile",), 0),
     "ggml": (peers.ggml, ("ggml *",), 0),
     "torch": (peers.torch, ("gemm * *",), 0),

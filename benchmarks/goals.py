@@ -53,6 +53,8 @@ GOALS = {
         f"memory {name}": Goal(f"RSS above the mapped file at {name} / caches in float32", "", None, None, "lower")
         for name in ("128k", "1M")
     },
+    "paging": Goal("model larger than memory, decode with advice vs plain mapping", "x"),
+    "paging tps": Goal("model larger than memory, decode", "tok/s"),
     "nano": Goal("embedded model, decode", "tok/s", 500, 1500),
     "help": Goal("ds4 --help", "s", 0.1, 0.06, "lower"),
     "start": Goal("warm process start to first token, embedded model", "s", 0.8, 0.3, "lower"),

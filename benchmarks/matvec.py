@@ -14,6 +14,7 @@ from .rows import random_rows
 from .timing import Arm, clocked, interleave, ratios
 
 N = 4096
+REPEAT = 3
 
 
 def random_matrix(fmt: str, megabytes: int, n: int = N) -> Matrix:
@@ -31,7 +32,7 @@ def product(w: Matrix, act: str) -> Arm:
     program.linear(program.pack(x, w, act), w, program.array(w.rows))
     program.seal()
     program.keep(w.data)
-    return clocked(program.run)
+    return clocked(program.run, REPEAT)
 
 
 def reading(*arrays: np.ndarray) -> Arm:
@@ -40,7 +41,7 @@ def reading(*arrays: np.ndarray) -> Arm:
     for array in arrays:
         program.read(array)
     program.seal()
-    return clocked(program.run)
+    return clocked(program.run, REPEAT)
 
 
 def measure(context: Context) -> None:

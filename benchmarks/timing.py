@@ -29,15 +29,19 @@ class Budget:
             raise OutOfTime(f"skipped: {self.spent:.0f} of {self.seconds:.0f} s were used")
 
 
-def clocked(work: Callable[[], object]) -> Arm:
-    """An arm that returns the wall time of ``work``."""
+def clocked(work: Callable[[], object], repeat: int = 1) -> Arm:
+    """An arm that returns the wall time of ``work``, the best of ``repeat`` in a row.
 
-    def arm() -> float:
+    Milliseconds of work are either undisturbed or interrupted for longer than they take; the best of a few is the
+    former. Longer work is taken once.
+    """
+
+    def once() -> float:
         started = time.perf_counter()
         work()
         return time.perf_counter() - started
 
-    return arm
+    return lambda: min(once() for _ in range(repeat))
 
 
 def interleave(arms: Mapping[str, Arm], rounds: int, warm: bool = True) -> dict[str, list[float]]:

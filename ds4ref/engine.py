@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .backends import DEFAULT_BACKEND, load_backend
+from .environment import memory_bytes
 from .errors import UsageError
 from .model.forward import Model
 from .numerics import DEFAULT_MODE, numerics
@@ -42,11 +43,14 @@ class Engine:
         threads: int | None = None,
         strict: bool = False,
         split: str = "unicode",
+        advise: bool | None = None,
     ) -> Engine:
         """Map and check a model file (None: the embedded model), load a backend.
 
         strict: also demand the exact dimensions of DeepSeek V4 Flash (engine.md 1.3).
         split: how the tokenizer cuts text before merging: "unicode" as the model was trained, or "ds4".
+        advise: ask the system for routed experts as soon as they are chosen, which pays when the model does not fit
+        into memory (None: do so if the file is larger than the memory this process may use).
         Raises UsageError, ModelFileError, ShapeError, BackendError.
         """
         mode = _mode(numerics)
@@ -66,7 +70,10 @@ class Engine:
         except BaseException:
             gguf.close()
             raise
-        return cls(gguf, Model(shape, weights, ops, mode), backend, split)
+        if advise is None:
+            memory = memory_bytes()
+            advise = memory is not None and gguf.size > memory
+        return cls(gguf, Model(shape, weights, ops, mode, advise), backend, split)
 
     @property
     def path(self) -> str:
@@ -82,6 +89,10 @@ class Engine:
     def threads(self) -> int:
         """Threads the backend computes with."""
         return self.model.ops.threads()
+
+    def expert_use(self, most: int = 16) -> dict[str, Any]:
+        """How often which routed experts were chosen so far, in all sessions (``model.experts``)."""
+        return self.model.experts.summary(most)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

@@ -113,11 +113,32 @@ def cpu_name() -> str:
 
 
 def memory_bytes() -> int | None:
-    """Physical memory."""
+    """Memory this process may use: what the machine has, or less where a control group says so."""
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
         return None
+    return min([physical, *_cgroup_limits()])
+
+
+def _cgroup_limits(root: Path = Path("/sys/fs/cgroup")) -> list[int]:
+    """Memory limits of this process's control groups and of those around them (Linux, versions 1 and 2)."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    limits = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        name = "memory.limit_in_bytes" if controllers else "memory.max"
+        place = Path(path.lstrip("/"))
+        for folder in (place, *place.parents):
+            text = _line(str(root / controllers / folder / name))
+            if text is not None and text.isdigit():
+                limits.append(int(text))
+    return limits
 
 
 def ranges(numbers: list[int]) -> str:

@@ -95,6 +95,7 @@ def write_stats(path: str, engine: Engine, args: Namespace, timing: Timing, gene
         "decode_s": timing.decode_s,
         "decode_tps": timing.decode_tps,
         "finish": generation.finish,
+        "experts": engine.expert_use(),
     }
     with atomic_output(path) as out:
         out.write(json.dumps(stats, indent=2).encode() + b"\n")

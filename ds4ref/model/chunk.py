@@ -36,7 +36,7 @@ class Chunk:
         self.ids = np.ascontiguousarray(ids, np.int32)
         self.pos0 = pos0
         self.positions = np.arange(pos0, pos0 + len(self.ids))
-        self.rope = model.rope
+        self.rope, self.experts = model.rope, model.experts
         self.hooks = hooks
         self._tables: dict[bool, tuple[np.ndarray, np.ndarray]] = {}
         if hooks is not None:

@@ -18,6 +18,7 @@ from ..shape import ModelShape
 from ..weights.tensors import Weights
 from . import attention, head, moe
 from .chunk import Chunk
+from .experts import ExpertUse
 from .hooks import Hooks
 from .rope import RopeTables
 
@@ -25,8 +26,9 @@ from .rope import RopeTables
 class Model:
     """The immutable part: shape, weights, ops, numerics. Shared by all sessions."""
 
-    def __init__(self, shape: ModelShape, weights: Weights, ops: ModuleType, numerics: Numerics):
+    def __init__(self, shape: ModelShape, weights: Weights, ops: ModuleType, numerics: Numerics, advise: bool = False):
         self.shape, self.weights, self.ops, self.numerics = shape, weights, ops, numerics
+        self.experts = ExpertUse(weights.layers, shape.n_experts, advise)
         self.rope = {c: RopeTables(shape, c, numerics.rope) for c in (False, True)}
 
     def forward(

@@ -28,6 +28,7 @@ def _routed(chunk: Chunk, layer: int, w: LayerWeights, x: np.ndarray) -> np.ndar
     chunk.tap("ffn_moe_probs", layer, routing[0])
     ids = chunk.tap("ffn_moe_topk", layer, routing[1])
     weights = chunk.tap("ffn_moe_weights_scaled", layer, routing[2])
+    chunk.experts.used_by_chunk(layer, ids)
     act = chunk.act(w.ffn_gate_exps)
     gate = chunk.tap("ffn_moe_gate", layer, ops.expert_linear(x, ids, w.ffn_gate_exps, act))
     up = chunk.tap("ffn_moe_up", layer, ops.expert_linear(x, ids, w.ffn_up_exps, act))

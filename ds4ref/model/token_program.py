@@ -19,6 +19,7 @@ from kernels.formats import FORMATS
 from ..session.cache import Cache, CompressorState, LayerCache, Rows
 from ..weights.tensors import LayerWeights
 from .chunk import ACTIVATION
+from .experts import matrices
 from .forward import Model
 
 
@@ -76,7 +77,8 @@ class _Layout:
         self.visible = {ratio: p.array(1, dtype=np.int32) for ratio in (0, 4, 128)}
         self.tables = {compress: p.array(2, half) for compress in (False, True)}
         self.row_tables = {ratio: p.array(2, half) for ratio in (4, 128)}
-        self.hash_ids: list[tuple[np.ndarray, np.ndarray]] = []
+        self.ids = p.array(shape.n_layers, shape.n_used, dtype=np.int32)
+        self.hash_ids: list[tuple[int, np.ndarray, np.ndarray]] = []
         self._emit: dict[int, list[int]] = {4: [], 128: []}
         self._scores: list[int] = []
 
@@ -103,8 +105,10 @@ class _Layout:
         """Set what belongs to this token and run."""
         p, shape, rope = self.p, self.shape, self.model.rope
         self.embedding[:] = self._embed(self.model.weights.token_embd.data[token])
-        for table, ids in self.hash_ids:
+        for layer, table, ids in self.hash_ids:
             ids[:] = table[token]
+            if self.model.experts.advise:  # hash layers choose by token alone, so theirs can be asked for right away
+                self.model.experts.ask_for(layer, ids)
         count = min(pos + 1, shape.window)
         slot = self._raw.next_slot
         self.raw_slot[0] = slot
@@ -124,6 +128,7 @@ class _Layout:
             p.words[self._score_n] = n
             p.words[self._score_items] = p.index_items(n)
         p.run()
+        self.model.experts.used_by_token(self.ids)
 
     def _act(self, w: Any) -> str:
         return ACTIVATION[w.fmt] if self.numerics.act_quant else "float"
@@ -268,10 +273,10 @@ class _Layout:
         x, limit = p.array(s.dim), s.swiglu_limit[number]
         p.rms_norm(h, w.ffn_norm, s.rms_eps, x)
         logits, probs, chosen = p.array(s.n_experts), p.array(s.n_experts), p.array(K)
-        ids, hash_ids = p.array(K, dtype=np.int32), None
+        ids, hash_ids = self.ids[number], None
         if w.ffn_gate_tid2eid is not None:
             hash_ids = p.array(K, dtype=np.int32)
-            self.hash_ids.append((w.ffn_gate_tid2eid, hash_ids))
+            self.hash_ids.append((number, w.ffn_gate_tid2eid, hash_ids))
         bias = None if hash_ids is not None else w.exp_probs_b
         ff, shared = w.ffn_gate_exps.rows, w.ffn_gate_shexp.rows
         with p.together():
@@ -280,14 +285,19 @@ class _Layout:
             packed_shared = p.pack(x, w.ffn_gate_shexp, self._act(w.ffn_gate_shexp))
         p.linear(plain, w.ffn_gate_inp, logits)
         p.route(logits, bias, hash_ids, s.route_scale, self.numerics.route_floor, probs, ids, chosen)
-        tables = p.group_experts(ids, s.n_experts)
+        with p.together():
+            tables = p.group_experts(ids, s.n_experts)
+            if self.model.experts.advise and hash_ids is None:
+                for matrix in matrices(w):
+                    p.advise_experts(ids, matrix)
         gate, up, mid = p.array(K, ff), p.array(K, ff), p.array(K, ff)
         gate_s, up_s, mid_s = p.array(1, shared), p.array(1, shared), p.array(1, shared)
         with p.together():
-            p.expert_linear(packed, tables, K, w.ffn_gate_exps, gate)
-            p.expert_linear(packed, tables, K, w.ffn_up_exps, up)
+            # the shared expert first: routed ones may still be on their way from disk
             p.linear(packed_shared, w.ffn_gate_shexp, gate_s)
             p.linear(packed_shared, w.ffn_up_shexp, up_s)
+            p.expert_linear(packed, tables, K, w.ffn_gate_exps, gate)
+            p.expert_linear(packed, tables, K, w.ffn_up_exps, up)
         with p.together():
             p.swiglu(gate, up, limit, chosen, mid)
             p.swiglu(gate_s, up_s, limit, None, mid_s)

@@ -31,7 +31,9 @@ TASK_MODULES = (
     "rounding",
     "rows",
 )
-ALLOWED_EXTERNALS = frozenset({"sched_yield", "usleep", "log2f", "log1pf", "memcpy", "memset", "memmove", "sqrtf"})
+ALLOWED_EXTERNALS = frozenset(
+    {"sched_yield", "usleep", "madvise", "log2f", "log1pf", "memcpy", "memset", "memmove", "sqrtf"}
+)
 
 
 def symbol(name: str) -> str:

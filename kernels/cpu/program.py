@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -340,6 +341,11 @@ class Program:
             *map(address, (probs, ids, weights)), logits.size, ids.size, int(floor), scale, address(self.error),
         )  # fmt: skip
         self.step(t.ROUTE, 1, 1, values)
+
+    def advise_experts(self, ids: np.ndarray, w: Matrix) -> None:
+        """Ask the system for the pages of experts ids (K,) of ``w``, a file mapped into memory."""
+        values = (address(ids), weight_address(w), w.rows * w.row_bytes, w.experts, mmap.PAGESIZE)
+        self.step(t.ADVISE, ids.size, 1, values)
 
     def swiglu(
         self, gate: np.ndarray, up: np.ndarray, limit: float, weight: np.ndarray | None, out: np.ndarray

@@ -65,4 +65,5 @@ OVERLAP = Task("overlap", "state out ratio width")
 CLOSE_WINDOW = Task("close_window", "state_kv state_score ratio first width")
 
 ROUTE = Task("route", "logits bias hash_ids probs ids weights experts k floor scale:f error")
+ADVISE = Task("advise_experts", "ids weight expert_bytes experts page")
 SWIGLU = Task("swiglu", "gate up weight out n limit:f")

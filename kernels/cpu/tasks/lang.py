@@ -6,6 +6,7 @@ Tasks see memory as int64 addresses. Everything here is portable LLVM except the
 from __future__ import annotations
 
 import platform
+import sys
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,16 @@ def _spin_hint(builder: ir.IRBuilder, values: list[ir.Value]) -> None:
 spin_hint = op(types.none, [], _spin_hint)
 yield_core = op(types.int32, [], lambda b, v: external(b, "sched_yield", I32, []))
 sleep_us = op(types.int32, [types.uint32], lambda b, v: external(b, "usleep", I32, v))
+
+
+def _will_need(builder: ir.IRBuilder, values: list[ir.Value]) -> ir.Value:
+    if sys.platform == "win32":
+        return ir.Constant(I32, 0)
+    return external(builder, "madvise", I32, [*values, ir.Constant(I32, 3)])
+
+
+will_need = op(types.int32, [types.int64] * 2, _will_need)
+"""madvise(start, bytes, MADV_WILLNEED): ask for mapped pages without waiting; ``start`` on a page boundary."""
 
 
 def _ticks(builder: ir.IRBuilder, values: list[ir.Value]) -> ir.Value:

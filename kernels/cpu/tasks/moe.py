@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from .. import tasktable as t
-from .lang import JIT, exp32, f32p, i32p, i64p, log1p, sigmoid32
+from .lang import JIT, exp32, f32p, i32p, i64p, log1p, sigmoid32, will_need
 from .registry import body
 
 ZERO = np.float32(0)
@@ -76,3 +76,14 @@ def swiglu(args, first, last, thread):
             g = min(gate[i], limit)
             u = min(max(up[i], -limit), limit)
             out[i] = g * sigmoid32(g) * u * weight
+
+
+@body(t.ADVISE, exact=True)
+def advise_experts(args, first, last, thread):
+    """Items are places in ids: ask for the pages of that expert. They arrive while something else is computed."""
+    for item in range(first, last):
+        expert = np.int64(i32p(args.ids)[item])
+        if 0 <= expert < args.experts:
+            begin = args.weight + args.expert_bytes * expert
+            start = begin // args.page * args.page
+            will_need(start, begin + args.expert_bytes - start)

@@ -1,0 +1,56 @@
+"""The command: one JSON document, every row of the table in it, each with a value or a reason."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import cpu
+from benchmarks.goals import GOALS
+from ds4ref.nano import embedded_path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*arguments: str) -> dict:
+    """On the embedded model: the sections are the same, only smaller."""
+    command = [sys.executable, "-m", "benchmarks.cpu", "--quick", "--json", "--model", embedded_path(), *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=True)
+    assert done.stdout.count("\n") == 1
+    return json.loads(done.stdout)
+
+
+def test_quick_json_has_valid_rows() -> None:
+    found = run("--only", "decode", "nano", "prefill", "ggml", "compile")
+    rows = {row["item"]: row for row in found["rows"]}
+    assert found["quick"] is True and found["threads"] >= 1
+    for row in rows.values():
+        assert set(row) >= {"item", "value", "bar", "stretch", "unit", "better", "low", "high", "n", "note", "met"}
+        if row["value"] is None:
+            assert row["note"] and row["met"] is None
+        else:
+            assert row["low"] <= row["value"] <= row["high"] and row["n"] >= 1
+    measured = {item for item, row in rows.items() if row["value"] is not None}
+    assert {GOALS[name].item for name in ("decode", "besides 2k", "nano", "prefill")} <= measured
+    assert rows[GOALS["ggml Q8_0"].item]["note"].startswith("a peer")
+    assert rows[GOALS["nano"].item]["bar"] == 500
+
+
+def test_a_section_that_fails_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    def broken(context) -> None:
+        raise ZeroDivisionError("no")
+
+    def works(context) -> None:
+        context.add("help", [0.05, 0.06, 0.07])
+
+    monkeypatch.setitem(cpu.SECTIONS, "nano", (broken, ("nano",), 0))
+    monkeypatch.setitem(cpu.SECTIONS, "start", (works, ("help", "start"), 0))
+    assert cpu.main(["--quick", "--json", "--model", embedded_path(), "--only", "nano", "start"]) == 0
+    rows = {row["item"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert rows["embedded model, decode"]["note"] == "failed: ZeroDivisionError: no"
+    assert rows["ds4 --help"]["value"] == 0.06 and rows["ds4 --help"]["met"]
+    assert rows[GOALS["start"].item]["note"] == "not measured"

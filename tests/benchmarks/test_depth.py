@@ -1,0 +1,51 @@
+"""Sessions with a long past that was never computed behave like sessions: shapes, counts, finite logits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.depth import session_at
+from benchmarks.profile import PRODUCTS, by_task, profile
+from ds4ref.engine import Engine
+from ds4ref.nano import embedded_path
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with Engine.open(embedded_path(), numerics="ds4") as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("pos", [0, 1, 63, 127, 128, 1000, 5003])
+def test_decode_and_prefill_go_on(engine: Engine, pos: int) -> None:
+    session = session_at(engine, pos)
+    assert session.pos == pos
+    for token in range(5):
+        assert np.isfinite(session.eval(token)).all()
+    session.sync([*session.tokens, *range(140)])
+    assert np.isfinite(session.logits).all()
+    for layer, ratio in zip(session._cache.layers, engine.shape.ratios, strict=True):
+        assert len(layer.comp) == (session.pos // ratio if ratio else 0)
+        assert len(layer.index) == (session.pos // 4 if ratio == 4 else 0)
+
+
+def test_rows_are_what_the_mode_could_have_stored(engine: Engine) -> None:
+    cache = session_at(engine, 4000)._cache
+    ops = engine.model.ops
+    layer = next(layer for layer, ratio in zip(cache.layers, engine.shape.ratios, strict=True) if ratio == 4)
+    assert layer.comp.rows.dtype == np.float16
+    index = layer.index.rows.astype(np.float32)
+    assert np.array_equal(ops.round_e2m1(index), index)
+
+
+def test_the_profile_accounts_for_the_whole_token(engine: Engine) -> None:
+    session = session_at(engine, 2000)
+    found = profile(session, 4)
+    assert found.steps.shape == found.waiting.shape == (len(found.wall), len(found.tasks))
+    assert (found.steps >= found.waiting).all() and (found.waiting >= 0).all()
+    assert (found.steps.sum(axis=1) <= found.wall * 1.05).all()
+    assert ((found.besides() > 0) & (found.besides() < 1)).all()
+    rows = by_task(found)
+    assert sum(row["steps"] for row in rows) == len(found.tasks)
+    assert set(found.tasks) > PRODUCTS

@@ -1,0 +1,64 @@
+"""Counters of routed experts, and that asking for their pages changes nothing but timing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ds4ref.engine import Engine
+from ds4ref.model import experts
+from ds4ref.nano import embedded_path
+
+
+def choices(engine: Engine, tokens: int) -> int:
+    return tokens * engine.shape.n_layers * engine.shape.n_used
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_every_choice_is_counted_in_prefill_and_decode(backend: str) -> None:
+    with Engine.open(embedded_path(), backend=backend, numerics="ds4") as engine:
+        session = engine.session(64)
+        session.sync([5, 6, 7, 8, 9])
+        counts = engine.model.experts.counts
+        assert counts.sum() == choices(engine, 5)
+        for token in (10, 11):
+            session.eval(token)
+        assert counts.sum() == choices(engine, 7)
+        assert (counts.sum(axis=1) == 7 * engine.shape.n_used).all()
+        table = engine.model.weights.layers[0].ffn_gate_tid2eid
+        assert table is not None
+        assert (counts[0] == np.bincount(table[5:12].ravel(), minlength=engine.shape.n_experts)).all()
+
+
+def test_summary_names_the_hottest() -> None:
+    with Engine.open(embedded_path(), backend="reference") as engine:
+        use = engine.model.experts
+        use.counts[2, 3], use.counts[1, 7] = 9, 4
+        found = engine.expert_use(most=5)
+    assert found["hottest"] == [[2, 3, 9], [1, 7, 4]]
+    assert (found["choices"], found["experts_used"], found["advised"]) == (13, 2, False)
+
+
+def test_advice_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    real = experts.will_need
+    monkeypatch.setattr(experts, "will_need", lambda rows: (asked.append(rows.nbytes), real(rows)))
+    outputs = []
+    for advise in (False, True):
+        with Engine.open(embedded_path(), numerics="ds4", advise=advise) as engine:
+            session = engine.session(64)
+            session.sync([5, 6, 7])
+            outputs.append([session.eval(token).copy() for token in (8, 9, 10)])
+            names = session._program.program.tasks
+            assert ("advise_experts" in names) is advise
+    assert np.array_equal(outputs[0], outputs[1])
+    assert asked and all(asked)  # prefill and the hash layers ask from Python
+
+
+def test_the_file_that_does_not_fit_is_advised(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ds4ref import engine as module
+
+    for memory, wanted in ((1 << 40, False), (1 << 20, True), (None, False)):
+        monkeypatch.setattr(module, "memory_bytes", lambda memory=memory: memory)
+        with Engine.open(embedded_path(), backend="reference") as engine:
+            assert engine.model.experts.advise is wanted

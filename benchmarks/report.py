@@ -46,7 +46,7 @@ class Row:
 
 def row(goal: Goal, samples: Sequence[float], note: str = "") -> Row:
     """The row of a figure measured once in every round."""
-    ordered = sorted(samples)
+    ordered = sorted(float(sample) for sample in samples)  # NumPy's own floats are no JSON
     if not ordered:
         return Row(goal.item, None, goal.bar, goal.stretch, goal.unit, goal.better, note=note or "not measured")
     middle = len(ordered) // 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from benchmarks import timing
@@ -38,6 +39,12 @@ def test_the_document_is_strict_json() -> None:
     }  # fmt: skip
     with pytest.raises(ValueError, match="not JSON compliant"):
         document([row(GOALS["nano"], [float("nan")])], {})
+
+
+def test_numbers_of_numpy_become_plain_ones() -> None:
+    found = row(GOALS["nano"], list(np.array([1.0, 2.0])))
+    assert type(found.value) is float and type(found.met) is bool
+    document([found], {})
 
 
 def test_arms_take_turns_and_the_order_turns_round() -> None:

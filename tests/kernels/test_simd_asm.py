@@ -42,16 +42,12 @@ def assembly():
 
 
 def loops(text):
-    """Bodies of the innermost loops: from a label to a jump back to it, with no label of another loop between."""
+    """Straight-line loops: from a label to a jump back to it, with no other jump between."""
     lines = [line.strip() for line in text.splitlines()]
     at = {line[:-1]: number for number, line in enumerate(lines) if line.startswith(".LBB") and line.endswith(":")}
-    bodies = []
-    for number, line in enumerate(lines):
-        jump = re.match(r"j\w+\s+(\.LBB\w+)$", line)
-        if jump and at.get(jump[1], number) < number:
-            bodies.append((at[jump[1]], number))
-    inner = [(a, b) for a, b in bodies if not any(a <= c and d <= b and (a, b) != (c, d) for c, d in bodies)]
-    return ["\n".join(lines[a : b + 1]) for a, b in inner]
+    jumps = {number: line.split()[-1] for number, line in enumerate(lines) if re.match(r"j\w+\s", line)}
+    bodies = [(at[target], number) for number, target in jumps.items() if at.get(target, number) < number]
+    return ["\n".join(lines[a:b]) for a, b in bodies if not any(a < jump < b for jump in jumps)]
 
 
 @pytest.mark.parametrize("key", [key[1:] for key in WANTED if key[0] == TIER], ids="/".join)

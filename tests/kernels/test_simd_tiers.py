@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import llvmlite.binding as llvm
 import pytest
 
 from kernels.cpu.simd import tiers
@@ -15,6 +16,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 ALL = dict.fromkeys(feature for needed in tiers._NEEDS.values() for feature in needed)
 AVX512 = dict.fromkeys(ALL, True)
+TIER_FORCED = bool(os.environ.get(tiers.TIER_VARIABLE))
 AVX2 = {"avx2": True, "fma": True, "f16c": True}
 
 
@@ -37,6 +39,44 @@ def test_a_missing_tier_is_refused():
         choose("avx2", AVX512)
 
 
+LOWER = """
+import llvmlite.binding as llvm
+from numba import int64
+from kernels.cpu.simd import KERNELS, vec
+vec.Emit.native_half = True  # as on AArch64
+llvm.initialize_all_targets()
+llvm.initialize_all_asmprinters()
+triple = "aarch64-unknown-linux-gnu"
+machine = llvm.Target.from_triple(triple).create_target_machine(cpu="neoverse-n1", opt=3)
+for key, kernel in KERNELS.items():
+    for function, arguments in ((kernel.pack, 3), (kernel.rows, 7)):
+        signature = (int64,) * arguments
+        function.compile(signature)
+        module = llvm.parse_assembly(function.inspect_llvm()[signature])
+        foreign = [f.name for f in module.functions if f.name.startswith("llvm.x86")]
+        assert not foreign, foreign
+        module.triple, module.data_layout = triple, str(machine.target_data)
+        text = machine.emit_assembly(module)
+        assert "fmla" in text or function is kernel.pack, key
+print("lowered")
+"""
+
+
+def test_portable_tier_lowers_for_aarch64():
+    """LLVM turns tier C's code into AArch64 code. (On some legal inputs it runs for ever instead.)"""
+    if TIER_FORCED:
+        pytest.skip("already inside a forced tier")
+    try:
+        llvm.initialize_all_targets()
+        llvm.Target.from_triple("aarch64-unknown-linux-gnu")
+    except RuntimeError:
+        pytest.skip("this LLVM has no AArch64 target")
+    environment = dict(os.environ, DS4_SIMD_TIER="C", PYTHONPATH=str(ROOT))
+    command = [sys.executable, "-c", LOWER]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200)
+    assert done.stdout.strip() == "lowered", done.stderr[-2000:]
+
+
 # Features Numba compiles for, so that an instruction above the tier cannot be hidden by this machine having it.
 TARGETS = {
     "B": "+sse4.2,+popcnt,+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt,+movbe",
@@ -50,7 +90,7 @@ def test_lower_tier(tier):
     """The kernel tests again, in a process that compiles for an AVX2 or a plain x86-64 processor."""
     if lacking := tiers.missing(tier, tiers.FEATURES):
         pytest.skip(f"this processor lacks {', '.join(lacking)}")
-    if os.environ.get(tiers.TIER_VARIABLE):
+    if TIER_FORCED:
         pytest.skip("already inside a forced tier")
     cpu = {"B": "haswell", "C": "x86-64"}[tier]
     environment = dict(os.environ, NUMBA_CPU_NAME=cpu, NUMBA_CPU_FEATURES=TARGETS[tier], DS4_SIMD_TIER=tier)

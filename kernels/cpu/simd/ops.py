@@ -175,6 +175,8 @@ def broadcast_half(k: Emit, address: Val, kind: Vec) -> Val:
 
     Broadcast first: a conversion of one value would merge it into a register that may still be in use elsewhere.
     """
+    if not k.native_half:
+        return k.half_to_float(k.load(types.int16, address)).splat(kind)
     lanes = min(kind.lanes, 16 if TIER == "A" else 8)
     some = k.half_to_float(k.load(types.int16, address).splat(I16x16 if lanes == 16 else I16x8))
     return some.shuffle(list(range(lanes)) * (kind.lanes // lanes))

@@ -162,7 +162,7 @@ FLOAT = RowKernel(_pack_float, _rows_float, _packed_bytes_float)
 def _add_block(k, total, weights, codes, scale):
     """total + the lane sums of one block."""
     dots = signed_dots(k, k.load(I8x32, weights + 2), k.load(I8x32, codes))
-    factor = (k.half_to_float(k.load(types.int16, weights)) * k.load(Float, scale)).splat(F32x8)
+    factor = broadcast_half(k, weights, F32x8) * k.load(Float, scale).splat(F32x8)
     return k.fma(dots.to_float(F32x8), factor, total)
 
 

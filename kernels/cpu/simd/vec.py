@@ -34,8 +34,6 @@ JIT: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": Fal
 
 # Tier C may run where fma is a library call; fmuladd fuses only where that is one instruction.
 _FMA = "fmuladd" if TIER == "C" else "fma"
-# Without F16C, LLVM would call a conversion routine that a JIT process does not have.
-_NATIVE_HALF = TIER != "C" or IS_AARCH64
 
 _ELEMENTS = {
     "i1": ir.IntType(1),
@@ -215,6 +213,9 @@ def constant(kind: ir.Type, values: Any) -> ir.Constant:
 class Emit:
     """The builder a step writes to."""
 
+    # Whether the target converts f16 itself. Elsewhere LLVM would call a routine that a JIT process does not have.
+    native_half = TIER != "C" or IS_AARCH64
+
     def __init__(self, builder: ir.IRBuilder):
         self.builder = builder
 
@@ -281,7 +282,7 @@ class Emit:
         def like(element: str) -> ir.Type:
             return ir.VectorType(_ELEMENTS[element], source.count) if vector else _ELEMENTS[element]
 
-        if _NATIVE_HALF:
+        if self.native_half:
             halves = self.builder.bitcast(bits.ir, like("f16"))
             return Val(self, self.builder.fpext(halves, like("f32")))
         wide = Val(self, self.builder.zext(bits.ir, like("i32")))

@@ -1,6 +1,6 @@
 """Q8_0: 34 bytes for 32 weights, a half-precision scale and signed bytes (engine.md 2.1).
 
-    w = d * q
+w = d * q
 """
 
 from __future__ import annotations

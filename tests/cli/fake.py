@@ -119,6 +119,9 @@ class FakeEngine:
         self.gguf = SimpleNamespace(metadata={"general.name": "fake"}, size=4, tensors={}, path=path)
         self.sessions: list[FakeSession] = []
 
+    def expert_use(self) -> None:
+        """No experts, no counts."""
+
     def session(self, ctx: int) -> FakeSession:
         self.sessions.append(FakeSession(ctx, self.eos, self.answer))
         return self.sessions[-1]

@@ -219,7 +219,7 @@ def test_stats(ds4, tmp_path):
     assert stats["tokens"] == 6
     assert stats["prompt_tokens"] == len(prompt_of(ds4))
     assert (stats["seed"], stats["finish"], stats["numerics"]) == (7, "stop", "qat")
-    assert stats["model"]["name"] == "fake"
+    assert stats["model"]["name"] == "fake" and stats["experts"] is None
 
 
 def test_seed_makes_draws_repeatable(ds4):

@@ -19,9 +19,7 @@ from numba.core import config
 TIER_VARIABLE = "DS4_SIMD_TIER"
 
 _NEEDS = {
-    "A": (
-        "avx512f avx512bw avx512vl avx512dq avx512vnni avx512vbmi avx512bitalg gfni avx2 fma f16c".split()
-    ),
+    "A": ("avx512f avx512bw avx512vl avx512dq avx512vnni avx512vbmi avx512bitalg gfni avx2 fma f16c".split()),
     "B": "avx2 fma f16c".split(),
     "C": [],
 }

@@ -157,6 +157,7 @@ def _packed_bytes_float(n):
 
 FLOAT = RowKernel(_pack_float, _rows_float, _packed_bytes_float)
 
+
 # -- tiers B and C
 @step(F32x8, F32x8, Int, Int, Int)
 def _add_block(k, total, weights, codes, scale):

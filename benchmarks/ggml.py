@@ -72,6 +72,7 @@ def compare(fmt: str, act: str, threads: int, megabytes: int, rounds: int) -> li
     x = np.random.default_rng(1).standard_normal(case.n, np.float32)
     packed = np.zeros(8 * case.n + 4096, np.uint8)
     pack(x.ctypes.data, packed.ctypes.data, case.n)
+    case.kernel.pack(x.ctypes.data, case.n, case.at)
     w, row_bytes, function = case.weights.ctypes.data, case.weights.shape[1], traits.vec_dot
     out = np.zeros(len(case.weights), np.float32)
     pieces = split(len(case.weights), max(1, PIECE // row_bytes))

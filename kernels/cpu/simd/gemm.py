@@ -24,6 +24,7 @@ from .gemm_tile import (
     MIN_BYTES,
     TILE,
     TILES,
+    UPPER_TILE,
     clear_sums,
     copy_float,
     reduce_sums,
@@ -182,14 +183,14 @@ def _decode_blocks(fmt: str) -> Any:
 
 @cache
 def _multiply_blocks(mins: int, passes: int) -> Any:
-    first_pass, last_pass, record = TILES[0], TILES[mins], weight_record(mins)
+    last_pass, record = TILES[mins], weight_record(mins)
 
     @njit(**JIT)
     def multiply(weights, inputs, chunks, sums):
         for _ in range(chunks):
-            for _ in range(passes - 1):
-                first_pass(weights, inputs, inputs, sums)
-                inputs += INPUT_RECORD
+            if passes == 3:
+                UPPER_TILE(weights, inputs, inputs, sums)
+                inputs += 2 * INPUT_RECORD
             last_pass(weights, inputs, inputs + INPUT_RECORD, sums)
             inputs += INPUT_RECORD + mins * MIN_BYTES
             weights += record

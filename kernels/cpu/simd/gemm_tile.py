@@ -32,21 +32,31 @@ def weight_record(mins: int) -> int:
     return CODES + TILE * 64 + mins * MIN_BYTES
 
 
-def _tile(mins: int):
-    """A step that adds one chunk to the 16 sums at ``sums``; ``input_mins`` are the inputs' sums for the mins."""
+def _tile(mins: int, limbs: int = 1):
+    """A step that adds one chunk to the 16 sums at ``sums``; ``input_mins`` are the inputs' sums for the mins.
+
+    With two limbs, the records of the high and of the middle one are taken together: 32 products of 9 + 8 bits and a
+    shift by 8 fit into 32 bits, all three limbs would not.
+    """
 
     @step(types.none, Int, Int, Int, Int)
     def tile(k, weights, inputs, input_mins, sums):
-        offsets = [k.load(I32x16, inputs + (CODES + 64 * (TILE + t))) for t in range(TILE)]
-        dots = [list(offsets) for _ in range(TILE)]
-        for s in range(SLICES):
-            rows = [k.load(I8x64, weights + 64 * (TILE * s + r)) for r in range(TILE)]
-            for t in range(TILE):
-                codes = k.load(I8x64, inputs + 64 * (TILE * s + t))
-                for r in range(TILE):
-                    dots[r][t] = x86.dpbusd_512(k, dots[r][t], rows[r], codes)
+        dots: list[list[Val]] = []
+        for limb in range(limbs):
+            record = INPUT_RECORD * limb
+            offsets = [k.load(I32x16, inputs + (record + CODES + 64 * (TILE + t))) for t in range(TILE)]
+            if limb:
+                dots = [[(dots[r][t] << 8) + offsets[t] for t in range(TILE)] for r in range(TILE)]
+            else:
+                dots = [list(offsets) for _ in range(TILE)]
+            for s in range(SLICES):
+                rows = [k.load(I8x64, weights + 64 * (TILE * s + r)) for r in range(TILE)]
+                for t in range(TILE):
+                    codes = k.load(I8x64, inputs + (record + 64 * (TILE * s + t)))
+                    for r in range(TILE):
+                        dots[r][t] = x86.dpbusd_512(k, dots[r][t], rows[r], codes)
         for t in range(TILE):
-            token_scale = k.load(F32x16, inputs + (CODES + 64 * t))
+            token_scale = k.load(F32x16, inputs + (INPUT_RECORD * (limbs - 1) + CODES + 64 * t))
             for r in range(TILE):
                 at = sums + 64 * (TILE * t + r)
                 scale = k.load(F32x16, weights + (CODES + 64 * r)) * token_scale
@@ -60,6 +70,7 @@ def _tile(mins: int):
 
 
 TILES = tuple(_tile(mins) for mins in range(3))
+UPPER_TILE = _tile(0, limbs=2)
 
 
 @step(types.none, Int)

@@ -7,7 +7,7 @@ with it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +51,9 @@ def build_report(
     for file in (path, twin, figure):
         check_output(str(file))
     report = assemble(runs, title, thresholds or Thresholds())
-    curves = speed_curves(runs)
+    curves = speed_curves([part for m in runs for part in series(m)])
     written = [path, twin]
-    if curves["decode"] and curves["prefill"]:
+    if curves["decode"] or curves["prefill"]:
         _write(figure, figures.standalone(curves["prefill"], curves["decode"]))
         written.append(figure)
     _write(path, render("report.html.j2", report).encode("utf-8", "replace"))
@@ -64,9 +64,10 @@ def build_report(
 
 def assemble(runs: Sequence[Measured], title: str | None, thresholds: Thresholds) -> Report:
     """All figures and tables of a report about ``runs``."""
-    bench = [m for m in runs if m.run.kind == "bench"]
+    bench = [part for m in runs if m.run.kind == "bench" for part in series(m)]
     report = Report(printable(title or _default_title(runs)))
-    _add_speed(report, bench, thresholds)
+    _add_speed(report, bench)
+    _add_pairs(report, [m for m in runs if m.run.kind == "bench"], thresholds)
     _add_roofline(report, bench)
     for measured in runs:
         if measured.run.kind == "vectors":
@@ -103,6 +104,18 @@ def render(template: str, report: Report, **more: Any) -> str:
     return env.get_template(template).render(r=report, **more)
 
 
+def series(measured: Measured) -> list[Measured]:
+    """A run as one curve or, if it holds single tests, as one for each kind of test: tests that end at one depth are
+    no repetitions of each other."""
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for row in measured.rows:
+        kinds.setdefault(str(row.get("test") or "").partition(" @")[0], []).append(row)
+    if len(kinds) < 2:
+        return [measured]
+    run = measured.run
+    return [Measured(replace(run, label=f"{run.name}, {kind}"), rows) for kind, rows in kinds.items()]
+
+
 def speed_curves(bench: Sequence[Measured]) -> dict[str, list[Curve]]:
     """Median and band at each depth, by metric. A band from an aggregated CSV is the one it states."""
     found: dict[str, list[Curve]] = {name: [] for name, _ in SPEEDS}
@@ -131,9 +144,9 @@ def speed_curves(bench: Sequence[Measured]) -> dict[str, list[Curve]]:
 # --- parts
 
 
-def _add_speed(report: Report, bench: Sequence[Measured], thresholds: Thresholds) -> None:
+def _add_speed(report: Report, bench: Sequence[Measured]) -> None:
     curves = speed_curves(bench)
-    if curves["prefill"] and curves["decode"]:
+    if curves["prefill"] or curves["decode"]:
         report.pictures["speed"] = figures.speed_picture(curves["prefill"], curves["decode"])
     for measured in bench:
         by_metric = {
@@ -146,7 +159,6 @@ def _add_speed(report: Report, bench: Sequence[Measured], thresholds: Thresholds
         table = [{"depth": d, **{name: by_metric[name].get(d) for name, _ in SPEEDS}} for d in _thin(depths, 12)]
         report.speeds.append({"name": printable(measured.name), "rows": table, "reps": max(reps, stated),
                               "model": printable(model_name(measured.run.facts) or "")})  # fmt: skip
-    _add_pairs(report, bench, thresholds)
 
 
 def _add_pairs(report: Report, runs: Sequence[Measured], thresholds: Thresholds) -> None:

@@ -179,13 +179,19 @@ def _speed(a: Measured, b: Measured, thresholds: Thresholds) -> Comparison:
         interval, design, floor = _speed_interval(one, other, in_turn, confidence, draft.limits)
         means = [float(np.exp(np.mean([_log_mean(v.values()) for v in side.values()]))) for side in (one, other)]
         draft.add(name, "%", _per_cent(interval), floor, *means)
-        depths += [(d, name, math.exp(_log_mean(other[d].values()) - _log_mean(one[d].values()))) for d in one]
+        depths += [(d[0], name, math.exp(_log_mean(other[d].values()) - _log_mean(one[d].values()))) for d in one]
     draft.notes += _speed_notes(a, b, pairs, design, draft.limits)
     return _conclude(a, b, draft, thresholds, design, tuple(depths))
 
 
-Cells = dict[int, dict[int, float]]
-"""Speeds by depth and repetition."""
+Place = tuple[int, str]
+"""A depth, and the name of the test where it is none of a walk: several tests may end at one depth."""
+Cells = dict[Place, dict[int, float]]
+"""Speeds by place and repetition."""
+
+
+def _place(row: dict[str, Any]) -> Place:
+    return int(row["ctx_tokens"]), str(row.get("test") or "")
 
 
 def _common(rows_a: list[dict[str, Any]], rows_b: list[dict[str, Any]], column: str, work: str) -> tuple[Cells, Cells]:
@@ -195,12 +201,12 @@ def _common(rows_a: list[dict[str, Any]], rows_b: list[dict[str, Any]], column: 
     return {d: one[d][1] for d in depths}, {d: other[d][1] for d in depths}
 
 
-def _cells(rows: list[dict[str, Any]], column: str, work: str) -> dict[int, tuple[Any, dict[int, float]]]:
-    found: dict[int, tuple[Any, dict[int, float]]] = {}
+def _cells(rows: list[dict[str, Any]], column: str, work: str) -> dict[Place, tuple[Any, dict[int, float]]]:
+    found: dict[Place, tuple[Any, dict[int, float]]] = {}
     for row in rows:
         value = row.get(column)
         if isinstance(value, (int, float)) and value > 0:
-            entry = found.setdefault(int(row["ctx_tokens"]), (row.get(work), {}))
+            entry = found.setdefault(_place(row), (row.get(work), {}))
             entry[1][int(row.get("rep") or 0)] = float(value)
     return found
 
@@ -226,7 +232,7 @@ def _reps(cells: Cells) -> list[int]:
     return sorted({rep for values in cells.values() for rep in values})
 
 
-def _matrix(cells: Cells, depths: list[int], reps: list[int]) -> np.ndarray:
+def _matrix(cells: Cells, depths: list[Place], reps: list[int]) -> np.ndarray:
     """Log speeds (rounds, depths), NaN where one is missing."""
     return np.array([[math.log(cells[d][rep]) if rep in cells[d] else math.nan for d in depths] for rep in reps])
 
@@ -262,12 +268,15 @@ def _speed_notes(
             p, change = _drift(side.rows, column)
             if p < DRIFT_P:
                 notes.append(f"{side.name}: {name} drifted {change:+.1f} % from first to second half (p = {p:.2g})")
-    digests = [{row["ctx_tokens"]: row.get("gen_digest") for row in side.rows} for side in (a, b)]
+    digests = [{_place(row): row.get("gen_digest") for row in side.rows} for side in (a, b)]
     common = [d for d in digests[0] if digests[0][d] and digests[1].get(d)]
     unlike = sum(digests[0][d] != digests[1][d] for d in common)
     if unlike:
         notes.append(f"other tokens were decoded at {unlike} of {len(common)} depths: decode did not do the same work")
-    left = sorted({r["ctx_tokens"] for side in (a, b) for r in side.rows} - set(pairs[0][1]))
+    left = set()
+    for name, column, work in SPEEDS:
+        compared = next((one.keys() for metric, one, _ in pairs if metric == name), set())
+        left |= {place for side in (a, b) for place in _cells(side.rows, column, work)} - compared
     if left:
         notes.append(f"{len(left)} depth(s) left out: not in both, or with other intervals")
     return notes
@@ -283,7 +292,7 @@ def _drift(rows: list[dict[str, Any]], column: str) -> tuple[float, float]:
     for row in ordered:
         value = row.get(column)
         if isinstance(value, (int, float)) and value > 0:
-            series.append(math.log(value) - _log_mean(cells[int(row["ctx_tokens"])][1].values()))
+            series.append(math.log(value) - _log_mean(cells[_place(row)][1].values()))
     half = len(series) // 2
     return stats.drift(series), 100 * math.expm1(float(np.mean(series[half:]) - np.mean(series[:half])))
 

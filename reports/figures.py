@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from speed_bench.plot import GRID, INK, STYLES, tick
@@ -61,15 +62,9 @@ class Picture:
 
 
 def speed_picture(prefill: Sequence[Curve], decode: Sequence[Curve]) -> Picture:
-    """Tokens per second against depth: two panels, one scale each."""
-
-    def draw(size: tuple[int, int], rows: int, columns: int) -> Figure:
-        figure, panels = _figure(size, rows, columns)
-        for axes, title, curves in zip(panels, ("prefill", "decode"), (prefill, decode), strict=True):
-            _panel(axes, f"{title}, tokens/s", curves)
-        return figure
-
-    names = ", ".join(curve.name for curve in decode)
+    """Tokens per second against depth: two panels, one scale each; one panel if only one was measured."""
+    names = ", ".join(dict.fromkeys(curve.name for curve in (*prefill, *decode)))
+    draw = partial(_speeds, prefill, decode)
     return _picture(draw, f"Prefill and decode speed against context depth of {names}", "speed")
 
 
@@ -151,15 +146,25 @@ def interval_picture(title: str, entries: Sequence[tuple[str, float, float, floa
 def standalone(prefill: Sequence[Curve], decode: Sequence[Curve]) -> bytes:
     """The speed figure as a file of its own, on white, for the Markdown twin."""
     with _style():
-        figure, panels = _figure(WIDE, 1, 2)
-        for axes, title, curves in zip(panels, ("prefill", "decode"), (prefill, decode), strict=True):
-            _panel(axes, f"{title}, tokens/s", curves)
+        figure = _speeds(prefill, decode, WIDE, 1, 2)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None}, facecolor="white")
     return buffer.getvalue()
 
 
 # --- inside
+
+
+def _speeds(
+    prefill: Sequence[Curve], decode: Sequence[Curve], size: tuple[int, int], rows: int, columns: int
+) -> Figure:
+    shown = [(title, curves) for title, curves in (("prefill", prefill), ("decode", decode)) if curves]
+    if len(shown) < 2:
+        rows = columns = 1
+    figure, panels = _figure(size, rows, columns)
+    for axes, (title, curves) in zip(panels, shown, strict=True):
+        _panel(axes, f"{title}, tokens/s", curves)
+    return figure
 
 
 def _panel(axes: Axes, title: str, curves: Sequence[Curve]) -> None:

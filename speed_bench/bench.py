@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-import uuid
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import IO, TYPE_CHECKING, Any
 
 from ds4ref.backends import BACKENDS
-from ds4ref.cli.common import Interrupt, Progress, atomic_output, say
+from ds4ref.cli.common import Interrupt, Progress, say
 from ds4ref.cli.model import choose_model, open_engine, threads
 from ds4ref.cli.options import choice, integer
-from ds4ref.errors import Cancelled, DataError, UsageError
+from ds4ref.errors import Cancelled, UsageError
 from ds4ref.numerics import MODES
 
-from .formats import render
-from .results import HEADER, CsvWriter, format_row
+from .output import PROG, Lane, Output, csv_stream, lanes_of
+from .results import CsvWriter
 from .rounds import Arm, rounds
-from .samples import Sample, sample, summaries, summary
+from .samples import sample, summary
 
 if TYPE_CHECKING:
     from ds4ref.costs import Costs, Peaks
     from ds4ref.engine import Engine
     from reports.store import Store
 
-PROG = "ds4-bench"
 ARM_OPTIONS: dict[str, Callable[[str], Any]] = {
     "model": str,
     "backend": choice(*BACKENDS),
@@ -55,45 +50,39 @@ def parse_arm(text: str) -> dict[str, Any]:
 
 
 class Run:
-    """Everything of one run; ``execute`` does it."""
+    """Everything of one run on the local engine; ``execute`` does it."""
 
     def __init__(self, args: Namespace, tokens: list[int], eos: int, depths: list[int], prompt: dict[str, Any]):
         self.args, self.tokens, self.eos, self.depths, self.prompt = args, tokens, eos, depths, prompt
+        self.output = Output(args, lanes_of(args.arm or [""], "ab" if args.in_turn else ()))
         self.arms: list[Arm] = []
         self.costs: list[Costs] = []
-        self.samples: list[list[Sample]] = []
         self.peaks: list[Peaks | None] = []
-        self.facts: list[dict[str, Any]] = []
-        self.numbers: list[int | None] = []
 
     def execute(self) -> None:
         """Measure, then write; what was measured before a failure or Ctrl-C is written, too."""
-        args = self.args
+        args, lanes = self.args, self.output.lanes
         with ExitStack() as stack:
-            store = None if args.no_store else self._store(stack)
-            for options, name in zip(args.arms or [{}], args.arm or [""], strict=True):
-                self._open(stack, store, options, name)
+            store = None if args.no_store else open_store(stack, args.store)
+            for options, lane in zip(args.arms or [{}], lanes, strict=True):
+                self._open(stack, store, options, lane)
             say(PROG, buffers(self.arms[0].engine, args.ctx_alloc))
             status = "failed"
             try:
-                with csv_stream(self._csv(0) if args.csv else None, args.output is None) as stream:
+                with csv_stream(self.output.csv(lanes[0]) if args.csv else None, args.output is None) as stream:
                     self._measure(stream)
                 status = "complete"
             except Cancelled:
                 status = "stopped"
-                done, wanted = sum(map(len, self.samples)), len(self.depths) * args.reps * len(self.arms)
+                rows = len(args.probes or self.depths)
+                done, wanted = sum(len(lane.samples) for lane in lanes), rows * args.reps * len(lanes)
                 say(PROG, f"stopped; {done} of {wanted} rows were measured and kept")
                 raise
             finally:
-                self._keep(store, status)
-        self._conclude()
+                self.output.keep(store, status)
+        self.output.conclude()
 
-    def _store(self, stack: ExitStack) -> Store:
-        from reports.store import Store
-
-        return stack.enter_context(Store.open(self.args.store))
-
-    def _open(self, stack: ExitStack, store: Store | None, options: dict[str, Any], name: str) -> None:
+    def _open(self, stack: ExitStack, store: Store | None, options: dict[str, Any], lane: Lane) -> None:
         from ds4ref.costs import Costs
 
         from .facts import collect
@@ -103,29 +92,26 @@ class Run:
         if "model" in options:
             args.model = str(choose_model(PROG, options["model"]).path)
         engine = stack.enter_context(open_engine(PROG, args))
-        several = len(self.args.arms or ()) > 1
-        self.arms.append(Arm(name, engine, threads(args.threads) or engine.threads if several else None))
+        several = len(self.output.lanes) > 1
+        self.arms.append(Arm(lane.name, engine, threads(args.threads) or engine.threads if several else None))
         self.costs.append(Costs.of_engine(engine))
-        self.samples.append([])
         with Progress("hashing the model, once") as progress:
             facts = collect(engine, [PROG, *self.args.argv], self.prompt["sha256"], store, progress)
         if not self.args.no_roofline:
             facts["peaks"] = machine_peaks(store, facts["threads"])
         self.peaks.append(as_peaks(facts["peaks"]) if "peaks" in facts else None)
-        facts["walk"] = {
-            "depths": [self.depths[0], self.depths[-1], len(self.depths)], "gen_tokens": args.gen_tokens,
-            "reps": args.reps, "delay": args.delay, "warmup": not args.no_warmup,
-        }  # fmt: skip
+        facts["walk"] = walk_facts(args, self.depths)
         if "seed" in self.prompt:
             facts["seed"] = self.prompt["seed"]
-        self.facts.append(facts)
+        lane.facts = facts
 
     def _measure(self, stream: IO[str] | None) -> None:
         """Rows as they come. One repetition streams into the CSV; several end up there at the end of each round."""
         from .sweep import warm_up
 
-        args = self.args
+        args, lanes = self.args, self.output.lanes
         live = CsvWriter(stream) if stream is not None and args.reps == 1 else None
+        last = len(args.probes or self.depths)
         with Interrupt() as interrupt, Progress("measuring") as progress:
             if not args.no_warmup:
                 for arm in self.arms:
@@ -133,98 +119,31 @@ class Run:
                     warm_up(arm.engine.session(args.ctx_alloc), self.tokens, self.eos)
             start = time.perf_counter()
             measured = rounds(
-                self.arms, self.tokens, self.depths, args.gen_tokens, self.eos, ctx=args.ctx_alloc,
-                reps=args.reps, delay=args.delay, progress=progress, cancel=interrupt,
+                self.arms, self.tokens, self.depths, args.gen_tokens, self.eos, ctx=args.ctx_alloc, reps=args.reps,
+                delay=args.delay, probes=args.probes, progress=progress, cancel=interrupt,
             )  # fmt: skip
             for index, row in measured:
-                entry = sample(row, self.costs[index], self.peaks[index], start)
-                self.samples[index].append(entry)
+                entry, lane = sample(row, self.costs[index], self.peaks[index], start), lanes[index]
+                lane.samples.append(entry)
                 if live is not None and index == 0:
                     live.write(summary([entry]))
-                if args.csv and args.reps > 1 and row.ctx_tokens == self.depths[-1]:
-                    self._write_csv(index)
+                if args.csv and args.reps > 1 and len(lane.samples) % last == 0:
+                    self.output.write_csv(lane)
 
-    # --- results
 
-    def _csv(self, arm: int) -> str:
-        path = Path(self.args.csv)
-        return str(path) if len(self.arms) < 2 else str(path.with_name(f"{path.stem}-{'ab'[arm]}{path.suffix}"))
+def walk_facts(args: Namespace, depths: Sequence[int]) -> dict[str, Any]:
+    """What was asked for, for the facts of a run."""
+    facts: dict[str, Any] = {"reps": args.reps, "delay": args.delay, "warmup": not args.no_warmup}
+    if args.probes:
+        return {"tests": [probe.name for probe in args.probes], **facts}
+    return {"depths": [depths[0], depths[-1], len(depths)], "gen_tokens": args.gen_tokens, **facts}
 
-    def _write_csv(self, arm: int) -> None:
-        with atomic_output(self._csv(arm)) as out:
-            lines = [HEADER, *map(format_row, summaries(self.samples[arm]))]
-            out.write(("\n".join(lines) + "\n").encode())
 
-    def _keep(self, store: Store | None, status: str) -> None:
-        """Runs into the store, one an arm, tied together by their group."""
-        group = uuid.uuid4().hex[:12]
-        for index, arm in enumerate(self.arms):
-            if len(self.arms) > 1:
-                self.facts[index]["arms"] = {"group": group, "arm": "AB"[index], "options": arm.name}
-            number = None
-            if store is not None and self.samples[index]:
-                number = store.add(
-                    "bench", self.facts[index], self.samples[index], label=self._label(index), status=status
-                )
-            self.numbers.append(number)
+def open_store(stack: ExitStack, path: str | None) -> Store:
+    """The run store, closed with ``stack``."""
+    from reports.store import Store
 
-    def _label(self, index: int) -> str:
-        label = self.args.label or (Path(self.args.csv).stem if self.args.csv else "")
-        name = self.arms[index].name
-        return f"{label}: {name}" if label and name else label or name
-
-    def _conclude(self) -> None:
-        args, facts = self.args, self.facts[0]
-        if args.output is not None:
-            for samples, about in zip(self.samples, self.facts, strict=True):
-                sys.stdout.write(render(args.output, samples, about))
-        elif args.csv is None and args.reps > 1:
-            sys.stdout.write(render("csv", self.samples[0], facts))
-        if args.csv is None:
-            for number in self.numbers:
-                if number is not None:
-                    say(PROG, f"kept as run {number}; ds4-report show {number}")
-            return
-        files = self._files()
-        from .table import print_table
-
-        for index, about in enumerate(self.facts):
-            print_table(summaries(self.samples[index]), about, self._label(index))
-        for kind, names in files.items():
-            print(f"{kind:6} {names}")
-        runs = [number for number in self.numbers if number is not None]
-        if runs:
-            print(f"{'runs':6} {' '.join(map(str, runs))}")
-        rows = sum(len(summaries(samples)) for samples in self.samples)
-        print(json.dumps({"rows": rows, "files": files, "runs": runs, **facts}))
-
-    def _files(self) -> dict[str, str]:
-        """The files beside the CSV, and the plot."""
-        args = self.args
-        csvs = [self._csv(index) for index in range(len(self.arms))]
-        files = {"csv": ", ".join(csvs)}
-        described = []
-        for index, name in enumerate(csvs):
-            path = Path(name)
-            if path.exists() and not path.is_file():
-                continue
-            if args.reps > 1 or len(csvs) > 1:
-                self._write_csv(index)
-            described.append(str(path.with_suffix(".json")))
-            # Times of single steps stay in the store: here they would outweigh everything else.
-            samples = [{k: v for k, v in entry.items() if k != "steps_s"} for entry in self.samples[index]]
-            content = {"columns": HEADER.split(","), **self.facts[index], "samples": samples}
-            with atomic_output(described[-1]) as out:
-                out.write(json.dumps(content, indent=1).encode() + b"\n")
-        if described:
-            files["facts"] = ", ".join(described)
-        if args.plot and len(self.depths) < 2:
-            say(PROG, "one row makes no curve: nothing plotted")
-        elif args.plot:
-            from .plot import plot
-
-            files["plot"] = ", ".join(str(path) for path in plot(csvs, args.plot))
-        return files
+    return stack.enter_context(Store.open(path))
 
 
 def buffers(engine: Engine, ctx: int) -> str:
@@ -234,20 +153,6 @@ def buffers(engine: Engine, ctx: int) -> str:
         f"context buffers {shape.kv_bytes(ctx) / 2**20:.2f} MiB (ctx={ctx}, backend={engine.backend}, "
         f"raw_kv_rows={min(shape.window, ctx)}, compressed_kv_rows={ctx // 4 + 2})"
     )
-
-
-@contextmanager
-def csv_stream(path: str | None, stdout: bool) -> Iterator[IO[str] | None]:
-    """Where the CSV goes: a file, standard output, or nowhere."""
-    if path is None:
-        yield sys.stdout if stdout else None
-        return
-    try:
-        file = open(path, "w", newline="", encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror}") from None
-    with file:
-        yield file
 
 
 def check_arms(given: Sequence[str]) -> list[dict[str, Any]]:

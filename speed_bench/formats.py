@@ -16,39 +16,43 @@ from .results import COLUMNS, HEADER, OURS, format_row
 from .samples import Sample, summaries
 
 FORMATS = ("csv", "md", "json", "jsonl", "sql")
-_TEXT = ("gen_digest", "decode_binds", "prefill_binds")
+_TEXT = ("gen_digest", "decode_binds", "prefill_binds", "test")
 
 
-def render(kind: str, samples: Sequence[Sample], facts: Mapping[str, Any]) -> str:
-    """The whole text, newline included."""
+def render(kind: str, lanes: Sequence[tuple[Sequence[Sample], Mapping[str, Any]]]) -> str:
+    """The whole text, newline included: samples and facts of every lane."""
     if kind == "csv":
-        return "\n".join([HEADER, *map(format_row, summaries(samples))]) + "\n"
+        return "".join("\n".join([HEADER, *map(format_row, summaries(samples))]) + "\n" for samples, _ in lanes)
     if kind == "md":
-        return markdown(samples, facts)
-    about = {"model": facts["model"]["name"] or facts["model"]["file"], "backend": facts["backend"],
-             "numerics": facts["numerics"], "threads": facts["threads"], "created": facts["created"]}  # fmt: skip
-    if kind == "json":
-        return json.dumps([about | entry for entry in summaries(samples)], indent=1) + "\n"
+        return markdown(lanes)
     if kind == "jsonl":
-        return "".join(json.dumps(about | entry) + "\n" for entry in samples)
-    return sql([about | entry for entry in summaries(samples)])
+        return "".join(json.dumps(_about(facts) | entry) + "\n" for samples, facts in lanes for entry in samples)
+    entries = [_about(facts) | entry for samples, facts in lanes for entry in summaries(samples)]
+    return json.dumps(entries, indent=1) + "\n" if kind == "json" else sql(entries)
 
 
-def markdown(samples: Sequence[Sample], facts: Mapping[str, Any]) -> str:
+def _about(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {"model": facts["model"]["name"] or facts["model"]["file"], "backend": facts["backend"],
+            "numerics": facts["numerics"], "threads": facts["threads"], "created": facts["created"]}  # fmt: skip
+
+
+def markdown(lanes: Sequence[tuple[Sequence[Sample], Mapping[str, Any]]]) -> str:
     """llama-bench's table."""
-    model, lines = facts["model"], ["| model | backend | threads | test | t/s |", "|---|---|---:|---:|---:|"]
-    name = str(model["name"] or model["file"]).replace("|", "\\|")
-    by_depth: dict[int, list[Sample]] = {}
-    for entry in samples:
-        by_depth.setdefault(entry["ctx_tokens"], []).append(entry)
-    for depth, group in sorted(by_depth.items()):
-        done = group[0]["prefill_tokens"]
-        tests = ((f"pp{done}", depth - done, "prefill_tps"), (f"tg{group[0]['gen_tokens']}", depth, "gen_tps"))
-        for test, behind, column in tests:
-            at = f" @ d{behind}" if behind else ""
-            lines.append(
-                f"| {name} | {facts['backend']} | {facts['threads']} | {test}{at} | {_spread(group, column)} |"
-            )
+    lines = ["| model | backend | threads | test | t/s |", "|---|---|---:|---:|---:|"]
+    for samples, facts in lanes:
+        about = _about(facts)
+        name, threads = str(about["model"]).replace("|", "\\|"), "" if about["threads"] is None else about["threads"]
+        groups: dict[tuple[int, str], list[Sample]] = {}
+        for entry in samples:
+            groups.setdefault((entry["ctx_tokens"], entry.get("test", "")), []).append(entry)
+        for (depth, _), group in groups.items():
+            done = group[0]["prefill_tokens"]
+            tests = ((f"pp{done}", depth - done, "prefill_tps"), (f"tg{group[0]['gen_tokens']}", depth, "gen_tps"))
+            for test, behind, column in tests:
+                at = f" @ d{behind}" if behind else ""
+                shown = group[0].get("test") or f"{test}{at}"
+                if group[0][column] > 0 or not group[0].get("test"):
+                    lines.append(f"| {name} | {about['backend']} | {threads} | {shown} | {_spread(group, column)} |")
     return "\n".join(lines) + "\n"
 
 

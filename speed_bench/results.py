@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -36,6 +36,14 @@ OURS = {
     "decode_binds": "",
     "prefill_share": ".4f",
     "prefill_binds": "",
+    "test": "",
+    "ttft_ms": ".3f",
+    "e2e_ms": ".3f",
+    "prompt_tokens": ".0f",
+    "cached_tokens": ".0f",
+    "streams": "d",
+    "total_tps": ".2f",
+    "fairness": ".4f",
 }
 """Our columns and how their cells are written."""
 
@@ -83,6 +91,8 @@ class Point:
 def read_points(path: str | os.PathLike[str], least: int = 2) -> list[Point]:
     """The rows of a CSV as points of a curve, sorted by depth. DataError as ``read_rows``."""
     rows = read_rows(path, least)
+    if any(one["ctx_tokens"] == other["ctx_tokens"] for one, other in zip(rows, rows[1:], strict=False)):
+        raise DataError(f"{path}: several tests at one depth make no curve")
     return [Point(row["ctx_tokens"], row["prefill_tps"], row["gen_tps"]) for row in rows]
 
 
@@ -94,27 +104,34 @@ def read_rows(path: str | os.PathLike[str], least: int = 1) -> list[dict[str, An
     """
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, strict=True)
-            names = reader.fieldnames or []
-            missing = [name for name in _NEEDED if name not in names]
-            if missing:
-                hint = "; separated by semicolons, save it with commas" if ";" in "".join(names) else ""
-                raise DataError(f"{path}: missing CSV column(s): {', '.join(missing)}{hint}")
-            twice = next((name for name in names if list(names).count(name) > 1), None)
-            if twice is not None:
-                raise DataError(f"{path}: CSV column {twice} occurs twice")
-            rows = [_row(path, reader.line_num, cells, len(names)) for cells in reader]
+            rows = list(parse_rows(file, path))
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: not a CSV file: {error}") from None
     if len(rows) < least:
         raise DataError(f"{path}: need at least {'two data rows' if least == 2 else f'{least} data row(s)'}")
-    rows.sort(key=lambda row: row["ctx_tokens"])
+    rows.sort(key=lambda row: (row["ctx_tokens"], row.get("test") or ""))
     for one, other in zip(rows, rows[1:], strict=False):
-        if one["ctx_tokens"] == other["ctx_tokens"]:
+        if one["ctx_tokens"] == other["ctx_tokens"] and one.get("test") == other.get("test"):
             raise DataError(f"{path}: ctx_tokens {one['ctx_tokens']} occurs twice")
     return rows
+
+
+def parse_rows(lines: Iterable[str], path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+    """Rows of a results CSV as its lines come; ``path`` names it in a DataError."""
+    try:
+        reader = csv.DictReader(lines, strict=True)
+        names = reader.fieldnames or []
+        missing = [name for name in _NEEDED if name not in names]
+        if missing:
+            hint = "; separated by semicolons, save it with commas" if ";" in "".join(names) else ""
+            raise DataError(f"{path}: missing CSV column(s): {', '.join(missing)}{hint}")
+        twice = next((name for name in names if list(names).count(name) > 1), None)
+        if twice is not None:
+            raise DataError(f"{path}: CSV column {twice} occurs twice")
+        for cells in reader:
+            yield _row(path, reader.line_num, cells, len(names))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: not a CSV file: {error}") from None
 
 
 def _row(path: str | os.PathLike[str], line: int, cells: dict[Any, Any], width: int) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Repetitions, and two arms in turn.
 
-A repetition is a whole walk on a fresh session. With two arms both walk together: at every depth one after the other,
-A B, then B A, and so on, with the order swapped from repetition to repetition, so that whatever the machine does
-slowly happens to both alike (ABBA).
+A repetition is a whole walk on a fresh session, or all of the tests that were asked for. With two arms both walk
+together: at every depth one after the other, A B, then B A, and so on, with the order swapped from repetition to
+repetition, so that whatever the machine does slowly happens to both alike (ABBA).
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+from .probes import Probe, run_probes
 from .sweep import Row, sweep
 
 if TYPE_CHECKING:
@@ -44,25 +46,32 @@ def rounds(
     ctx: int,
     reps: int = 1,
     delay: float = 0.0,
+    probes: Sequence[Probe] = (),
     progress: Callable[[int, int], None] | None = None,
     cancel: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[int, Row]]:
-    """(arm, row) as soon as it is measured. ``delay`` seconds of rest before every repetition but the first.
+    """(arm, row) as soon as it is measured: of ``probes`` if there are any, else of a walk through ``depths``.
 
-    ``progress`` gets tokens of all walks together. Errors as ``sweep``.
+    ``delay`` seconds of rest before every repetition but the first.
+
+    ``progress`` gets tokens (probes) of all walks together. Errors as ``sweep``.
     """
-    last = depths[-1] if depths else 0
+    last = len(probes) or (depths[-1] if depths else 0)
     total, finished = reps * len(arms) * last, 0
     for rep in range(reps):
         if rep and delay:
-            _rest(delay, cancel)
+            rest(delay, cancel)
         walks = []
         for arm in arms:
             shown = None if progress is None else _Share(progress, finished, total)
             finished += last
+            if probes:
+                make = partial(arm.engine.session, ctx)
+                walks.append(run_probes(make, tokens, probes, eos, rep=rep, progress=shown, cancel=cancel))
+                continue
             session = arm.engine.session(ctx)
             walks.append(sweep(session, tokens, depths, gen_tokens, eos, rep=rep, progress=shown, cancel=cancel))
-        for i in range(len(depths)):
+        for i in range(len(probes or depths)):
             for index in turn_order(len(arms), rep + i):
                 if len(arms) > 1:
                     arms[index].take_turn()
@@ -85,7 +94,8 @@ class _Share:
         self.progress(self.before + done, self.total)
 
 
-def _rest(seconds: float, cancel: Callable[[], bool]) -> None:
+def rest(seconds: float, cancel: Callable[[], bool]) -> None:
+    """Sleep, unless the user wants to stop."""
     end = time.monotonic() + seconds
     while not cancel() and (left := end - time.monotonic()) > 0:
         time.sleep(min(left, 0.1))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 Sample = dict[str, Any]
 P95_FROM = 20
 """Decode steps below which a 95th percentile is a guess."""
+_SAME = ("ctx_tokens", "prefill_tokens", "gen_tokens", "kvcache_bytes", "streams")
 
 
 def sample(row: Row, costs: Costs | None = None, peaks: Peaks | None = None, start: float = 0.0) -> Sample:
@@ -37,6 +38,8 @@ def sample(row: Row, costs: Costs | None = None, peaks: Peaks | None = None, sta
         "rss_bytes": row.rss_bytes,
         "steps_s": [round(seconds, 9) for seconds in row.steps_s],
     }
+    if row.test:
+        found["test"] = row.test
     if costs is not None:
         found |= _bounds(row, costs, peaks)
     return found
@@ -44,44 +47,43 @@ def sample(row: Row, costs: Costs | None = None, peaks: Peaks | None = None, sta
 
 def _bounds(row: Row, costs: Costs, peaks: Peaks | None) -> Sample:
     work = costs.decode(row.ctx_tokens + row.gen_tokens // 2)
-    found: Sample = {
-        "decode_bytes": round(work.bytes),
-        "decode_gbs": work.bytes * row.gen_tps / 1e9,
-        "cache_bytes_per_token": costs.shape.kv_bytes(row.ctx_tokens) / row.ctx_tokens,
-    }
-    if peaks is not None:
+    found: Sample = {"cache_bytes_per_token": costs.shape.kv_bytes(row.ctx_tokens) / row.ctx_tokens}
+    if row.gen_tokens:
+        found |= {"decode_bytes": round(work.bytes), "decode_gbs": work.bytes * row.gen_tps / 1e9}
+    if peaks is not None and row.gen_tokens:
         decode = work.bound(peaks)
+        found |= {"decode_share": decode.seconds * row.gen_tps, "decode_binds": decode.binds}
+    if peaks is not None and row.prefill_tokens:
         prefill = costs.prefill(row.ctx_tokens - row.prefill_tokens, row.ctx_tokens).bound(peaks)
-        found["decode_share"] = decode.seconds * row.gen_tps
-        found["decode_binds"] = decode.binds
-        found["prefill_share"] = prefill.seconds * row.prefill_tps / row.prefill_tokens
-        found["prefill_binds"] = prefill.binds
+        share = prefill.seconds * row.prefill_tps / row.prefill_tokens
+        found |= {"prefill_share": share, "prefill_binds": prefill.binds}
     return found
 
 
 def summaries(samples: Iterable[Sample]) -> list[Sample]:
-    """One entry a depth, in order of depth."""
-    by_depth: dict[int, list[Sample]] = {}
+    """One entry a depth, in order of depth; tests, of which several may end at one depth, in their own order."""
+    groups: dict[tuple[int, str], list[Sample]] = {}
     for entry in samples:
-        by_depth.setdefault(entry["ctx_tokens"], []).append(entry)
-    return [summary(group) for _, group in sorted(by_depth.items())]
+        depth, test = entry["ctx_tokens"], entry.get("test", "")
+        groups.setdefault((0 if test else depth, test), []).append(entry)
+    return [summary(groups[key]) for key in sorted(groups, key=lambda key: key[0])]
 
 
 def summary(group: Sequence[Sample]) -> Sample:
     """Samples of one depth as one."""
-    found = dict(group[-1])
-    del found["steps_s"], found["rep"], found["at"]
+    found = {k: v for k, v in group[-1].items() if k not in ("steps_s", "rep", "at")}
     for name in found:
         values = [entry[name] for entry in group if isinstance(entry.get(name), (int, float))]
-        if values and name not in ("ctx_tokens", "prefill_tokens", "gen_tokens", "kvcache_bytes"):
+        if values and name not in _SAME:
             found[name] = max(values) if name == "rss_bytes" else statistics.median(values)
-    if len({entry["gen_digest"] for entry in group}) > 1:
+    if len({entry.get("gen_digest") for entry in group}) > 1:
         found["gen_digest"] = "differs"
     found["reps"] = len(group)
     for name in ("prefill_tps", "gen_tps"):
         low, high = band([entry[name] for entry in group])
-        found[f"{name}_low"], found[f"{name}_high"] = (low, high) if len(group) > 1 else (None, None)
-    steps = sorted(1e3 * seconds for entry in group for seconds in entry["steps_s"])
+        measured = len(group) > 1 and high > 0
+        found[f"{name}_low"], found[f"{name}_high"] = (low, high) if measured else (None, None)
+    steps = sorted(1e3 * seconds for entry in group for seconds in entry.get("steps_s", ()))
     found["itl_p50_ms"] = statistics.median(steps) if steps else None
     found["itl_p95_ms"] = quantile(steps, 0.95) if len(steps) >= P95_FROM else None
     return found

@@ -53,7 +53,7 @@ class Timeline(Protocol):
 @dataclass(frozen=True)
 class Row:
     """One frontier. Times in seconds; ``steps_s`` has one entry for every generated token, ``at`` is when it began on
-    the clock of the process, ``rss_bytes`` the memory resident after it."""
+    the clock of the process, ``rss_bytes`` the memory resident after it, ``test`` its name if it is none of a walk."""
 
     ctx_tokens: int
     prefill_tokens: int
@@ -64,6 +64,7 @@ class Row:
     rep: int = 0
     at: float = 0.0
     rss_bytes: int | None = None
+    test: str = ""
 
     @property
     def gen_tokens(self) -> int:
@@ -135,6 +136,40 @@ def sweep(
         rss = resident_bytes()
         yield Row(depth, depth - previous, prefill_s, tuple(steps), payload, tuple(ids), rep, start, rss)
         previous = depth
+
+
+def prefill_row(
+    session: Timeline,
+    tokens: Sequence[int],
+    first: int,
+    last: int,
+    *,
+    rep: int = 0,
+    test: str = "",
+    cancel: Callable[[], bool] = lambda: False,
+) -> Row:
+    """Prefill of ``first`` to ``last`` alone, on a session that holds ``first`` tokens. Errors as ``sweep``."""
+    with _failing(f"prefill to {last} failed"):
+        start = time.perf_counter()
+        session.sync(list(tokens[:last]), cancel=cancel)
+        seconds = time.perf_counter() - start
+    return Row(last, last - first, seconds, (), session.payload_bytes(), (), rep, start, resident_bytes(), test)
+
+
+def timed_decode(
+    session: Timeline,
+    depth: int,
+    count: int,
+    eos: int,
+    *,
+    rep: int = 0,
+    test: str = "",
+    cancel: Callable[[], bool] = lambda: False,
+) -> Row:
+    """Decode of ``count`` tokens alone. Errors as ``sweep``."""
+    payload, start = session.payload_bytes(), time.perf_counter()
+    ids, steps = decode(session, depth, count, eos, cancel)
+    return Row(depth, 0, 0.0, tuple(steps), payload, tuple(ids), rep, start, resident_bytes(), test)
 
 
 def decode(

@@ -19,6 +19,7 @@ from ..errors import UsageError
 
 INT_MAX = 2**31 - 1
 SEED_MAX = 2**64 - 1
+LONGEST_LIST = 10_000
 MAX_TOP_K = 128
 """Most alternatives per step in a logprob dump (tools.md 4.5)."""
 
@@ -33,6 +34,38 @@ def integer(lo: int = 1, hi: int = INT_MAX) -> Callable[[str], int]:
         raise argparse.ArgumentTypeError(f"an integer {span} is needed")
 
     return parse
+
+
+def integers(lo: int = 1, hi: int = INT_MAX) -> Callable[[str], list[int]]:
+    """A comma list of integers and ranges in lo..hi: ``1-4`` counts by one, ``0-8192+2048`` by steps, ``1-64*2`` by
+    factors, as llama-bench writes them."""
+    one = integer(lo, hi)
+
+    def parse(text: str) -> list[int]:
+        found: list[int] = []
+        for part in text.split(","):
+            match = re.fullmatch(r"([0-9]{1,10})-([0-9]{1,10})(?:([+*])([0-9]{1,10}))?", part.strip())
+            if match is None:
+                found.append(one(part.strip()))
+                continue
+            at, last = one(match[1]), one(match[2])
+            factor, by = match[3] == "*", int(match[4] or 1)
+            if last < at or by < (2 if factor else 1) or (factor and not at):
+                raise argparse.ArgumentTypeError(f"the range {part.strip()} does not advance")
+            while at <= last and len(found) <= LONGEST_LIST:
+                found.append(at)
+                at = at * by if factor else at + by
+        if len(found) > LONGEST_LIST:
+            raise argparse.ArgumentTypeError(f"more than {LONGEST_LIST} values")
+        return found
+
+    return parse
+
+
+def choices(*names: str) -> Callable[[str], list[str]]:
+    """A comma list of ``names``."""
+    one = choice(*names)
+    return lambda text: [one(part.strip()) for part in text.split(",")]
 
 
 def number(lo: float, hi: float) -> Callable[[str], float]:

@@ -82,7 +82,7 @@ def test_every_repetition_is_a_walk_from_nothing(clock):
 
 def test_rest_before_further_repetitions(clock, monkeypatch):
     rested = []
-    monkeypatch.setattr(rounds_module, "_rest", lambda seconds, cancel: rested.append(seconds))
+    monkeypatch.setattr(rounds_module, "rest", lambda seconds, cancel: rested.append(seconds))
     list(rounds([Arm("", Bare("A", clock, []))], TOKENS, [10], 1, 1, ctx=40, reps=3, delay=2.5))
     assert rested == [2.5, 2.5]
 
@@ -277,8 +277,8 @@ def test_formats_on_stdout(engines, kind, capsys):
 
 def test_markdown_shows_the_spread():
     samples = [sample(row(rep, prefill_s=2048 / tps)) for rep, tps in enumerate((100.0, 110.0, 120.0))]
-    facts = {"model": {"name": "a|b", "file": "f"}, "backend": "cpu", "threads": 1}
-    text = render("md", samples, facts)
+    facts = {"model": {"name": "a|b", "file": "f"}, "backend": "cpu", "numerics": "ds4", "threads": 1, "created": ""}
+    text = render("md", [(samples, facts)])
     assert f"pp2048 | {statistics.fmean((100, 110, 120)):.2f} \u00b1 10.00 |" in text and "a\\|b" in text
 
 

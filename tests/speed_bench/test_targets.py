@@ -1,0 +1,226 @@
+"""The sweep on endpoints and on ds4-bench binaries."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ds4ref.targets import Completion, Usage
+from reports.compare import compare
+from reports.sources import Measured
+from reports.store import Store
+from speed_bench import cli
+from speed_bench.endpoint import Answer, jain, sample
+from speed_bench.results import COLUMNS, read_rows
+
+from .server import TEMPLATE, Endpoint, served
+
+ROOT = Path(__file__).resolve().parents[2]
+WALK = ["--ctx-start", "64", "--ctx-max", "256", "--step-mul", "2", "-n", "5"]
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def answer(begin, arrivals, seconds, prompt=100, cached=0, completion=None):
+    usage = Usage(prompt, len(arrivals) if completion is None else completion, cached)
+    return Answer(begin, Completion("", usage=usage, arrivals=arrivals, seconds=seconds))
+
+
+def test_what_one_stream_saw():
+    found = sample([answer(10.0, (0.5, 0.6, 0.8), 1.0, cached=20)], 96, start=4.0)
+    assert found["at"] == 6 and found["ctx_tokens"] == found["prefill_tokens"] == 96
+    assert found["ttft_ms"] == 500 and found["e2e_ms"] == 1000 and found["steps_s"] == pytest.approx([0.1, 0.2])
+    assert found["prefill_tps"] == pytest.approx(80 / 0.5), "cached tokens were not prefilled"
+    assert found["gen_tps"] == pytest.approx(2 / 0.3), "the first token belongs to the prefill"
+    assert found["gen_first_ms"] == pytest.approx(100) and found["fairness"] == 1 and found["cached_tokens"] == 20
+
+
+def test_several_tokens_may_share_a_piece():
+    found = sample([answer(0.0, (0.5, 1.0), 1.0, completion=9)], 96)
+    assert found["gen_tokens"] == 9 and found["gen_tps"] == pytest.approx(8 / 0.5)
+
+
+def test_what_all_streams_got():
+    found = sample([answer(0.0, (1.0, 2.0), 2.0), answer(0.5, (1.0, 2.0, 3.0), 3.5, cached=None)], 96)
+    assert found["total_tps"] == pytest.approx(5 / 4.0) and found["streams"] == 2
+    assert found["fairness"] == pytest.approx(jain([2 / 2.0, 3 / 3.5])) and found["cached_tokens"] is None
+
+
+def test_fairness():
+    assert jain([3.0, 3.0, 3.0]) == pytest.approx(1) and jain([1.0, 0.0, 0.0, 0.0]) == pytest.approx(0.25)
+
+
+def test_an_endpoint_is_swept(capsys, private_store):
+    endpoint = Endpoint()
+    with served(endpoint) as base:
+        assert cli.main([*WALK, "--target", base, "-r", "2", "--csv", "s.csv", "--plot", "s.svg"]) == 0
+    rows = read_rows("s.csv")
+    assert [row["ctx_tokens"] for row in rows] == [64, 128, 256]
+    for row in rows:
+        assert row["prompt_tokens"] == pytest.approx(row["ctx_tokens"], abs=2), "depths by the server's own count"
+        assert row["gen_tokens"] == 5 and row["reps"] == 2 and row["cached_tokens"] == 0 and row["streams"] == 1
+        assert 0 < row["ttft_ms"] < row["e2e_ms"] and row["itl_p50_ms"] >= 1.9 and row["fairness"] == 1
+    text = capsys.readouterr().out
+    assert "backend http" in text and "TTFT ms" in text and "prefill share" not in text
+    facts = json.loads(text.splitlines()[-1])
+    assert facts["model"]["name"] == "fake" and facts["target"]["kind"] == "http" and len(facts["prompt_sha256"]) == 64
+    with Store.open(private_store) as store:
+        kept = store.find("latest")
+        assert kept.status == "complete" and len(store.rows(kept.id)) == 6
+    prompts = [body["prompt"] for _, body in endpoint.bodies]
+    nonces = {prompt.partition("\n")[0] for prompt in prompts}
+    assert len(nonces) == len(prompts) == 2 + 6 and all(len(nonce) == 16 for nonce in nonces)
+    assert {path for path, _ in endpoint.bodies} == {"/v1/completions"}
+    assert all(body["stream"] and body["temperature"] == 0 for _, body in endpoint.bodies)
+
+
+def test_streams_at_once_are_lanes(capsys):
+    with served(Endpoint(slots=2, delay=0.01)) as base:
+        assert cli.main([*WALK, "--target", base, "--concurrency", "1-4*4", "--csv", "c.csv"]) == 0
+    one, four = read_rows("c-1-stream.csv"), read_rows("c-4-streams.csv")
+    assert {row["streams"] for row in one} == {1} and {row["streams"] for row in four} == {4}
+    assert all(row["fairness"] < 0.97 for row in four), "two of four had to wait"
+    facts = json.loads(Path("c-4-streams.json").read_text())
+    assert facts["arms"]["options"] == "4 streams" and facts["walk"]["streams"] == 4
+
+
+def test_chat_and_its_options():
+    endpoint = Endpoint()
+    Path("turn.txt").write_text("One two three. " * 100)
+    with served(endpoint) as base:
+        argv = [*WALK, "--target", base, "--chat-prompt-file", "turn.txt", "--ignore-eos", "-o", "json"]
+        assert cli.main(argv) == 0
+    path, body = endpoint.bodies[-1]
+    assert path == "/v1/chat/completions" and body["ignore_eos"] is True
+    assert [m["role"] for m in body["messages"]] == ["system", "user"] and "One two three" in body["messages"][1][
+        "content"
+    ]
+    assert sum(len(m["content"]) for m in body["messages"]) // 4 + TEMPLATE == pytest.approx(256, abs=2)
+
+
+@pytest.mark.parametrize("kind, says", [
+    ({"cached": 0.9}, "from a cache although every prompt is new"),
+    ({"usage": False}, "does not say how many prompt tokens"),
+])  # fmt: skip
+def test_endpoints_that_cannot_be_measured(kind, says, capsys):
+    with served(Endpoint(**kind)) as base:
+        argv = ["--ctx-start", "256", "--ctx-max", "256", "-n", "2", "--target", base, "--no-store"]
+        assert cli.main(argv) == 1
+    err = capsys.readouterr().err
+    assert says in err and "Traceback" not in err
+
+
+def test_a_cache_that_is_not_counted_is_unknown():
+    with served(Endpoint(cached=None)) as base:
+        assert cli.main([*WALK, "--target", base, "--csv", "s.csv", "--no-store"]) == 0
+    assert {row["cached_tokens"] for row in read_rows("s.csv")} == {None}
+
+
+def test_two_endpoints_take_turns(private_store):
+    fast, slow = Endpoint(delay=0.001), Endpoint(delay=0.004)
+    with served(fast) as a, served(slow) as b:
+        assert cli.main([*WALK, "--target", a, "--target", b, "-r", "4", "-o", "jsonl"]) == 0
+    with Store.open(private_store) as store:
+        runs = [Measured(run, store.rows(run.id)) for run in reversed(store.runs(kind="bench"))]
+    found = compare(runs[0], runs[1])
+    assert found.design == "in turn" and found.findings[1].verdict == "worse"
+
+
+# --- a ds4-bench binary
+
+HEADER = ",".join(COLUMNS)
+
+
+def script(tmp_path, text):
+    path = tmp_path / "fake-bench"
+    path.write_text(f"#!{sys.executable}\nimport sys, time\n{text}")
+    path.chmod(0o755)
+    return f"command:{path} -m none.gguf --cuda"
+
+
+ROWS = f"""
+print("{HEADER}", flush=True)
+at = int(sys.argv[sys.argv.index("--ctx-start") + 1])
+open("seen.txt", "w").write("\\n".join(sys.argv[1:]))
+prompt = open(sys.argv[sys.argv.index("--prompt-file") + 1]).read()
+assert len(prompt) > 1000
+for depth in (at, 2 * at, 4 * at):
+    print(f"{{depth}},{{at}},100.00,5,20.00,{{23995788 + 13764 * depth}}", flush=True)
+"""
+
+
+def test_a_binary_is_swept(tmp_path, capsys, private_store):
+    argv = [*WALK[:-1], "5", "--target", script(tmp_path, ROWS), "-r", "2", "--csv", "b.csv"]
+    assert cli.main(argv) == 0
+    rows = read_rows("b.csv")
+    assert [(row["ctx_tokens"], row["prefill_tps"], row["gen_tps"], row["reps"]) for row in rows] == [
+        (depth, 100, 20, 2) for depth in (64, 128, 256)
+    ]
+    seen = Path("seen.txt").read_text().splitlines()
+    assert seen[:3] == ["-m", "none.gguf", "--cuda"] and seen[seen.index("--step-mul") + 1] == "2"
+    assert seen[seen.index("--gen-tokens") + 1] == "5" and seen[seen.index("--ctx-alloc") + 1] == "262"
+    facts = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert facts["backend"] == "binary" and facts["model"]["file"] == "none.gguf"
+    with Store.open(private_store) as store:
+        assert len(store.rows(store.find("b").id)) == 6
+
+
+def test_our_own_command_as_binary(capsys, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    command = f"command:{sys.executable} -m speed_bench.cli --no-store --no-roofline --backend reference"
+    assert cli.main(["--ctx-start", "4", "--ctx-max", "8", "--step-incr", "4", "-n", "1", "--target", command]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(",")[0] for line in lines] == ["ctx_tokens", "4", "8"]
+
+
+@pytest.mark.parametrize("text, says", [
+    ("print('no model', file=sys.stderr); sys.exit(1)", "exited with 1: no model"),
+    (f"print('{HEADER}'); print('64,64,1.00,5,1.00,1')", "wrote 1 of 3 rows"),
+    ("print('hello')", "missing CSV column"),
+    (f"print('{HEADER}'); print('64,64,fast,5,1.00,1')", "prefill_tps is 'fast'"),
+])  # fmt: skip
+def test_binaries_that_fail_are_one_line(text, says, tmp_path, capsys):
+    assert cli.main([*WALK, "--target", script(tmp_path, text), "--no-store"]) == 1
+    err = capsys.readouterr().err.splitlines()
+    assert says in err[-1] and err[-1].startswith("ds4-bench: ")
+
+
+def test_ctrl_c_keeps_the_rows_of_a_binary(tmp_path, private_store):
+    slow = script(tmp_path, ROWS.replace("    print(f", "    time.sleep(0.3 if depth == at else 60); print(f"))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "speed_bench.cli", *WALK, "--target", slow]
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("ctx_tokens") and process.stdout.readline().startswith("64,")
+    time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130 and "1 rows were measured and kept" in err
+    with Store.open(private_store) as store:
+        assert store.find("latest").status == "stopped"
+
+
+@pytest.mark.parametrize("argv, says", [
+    (["--target", "ftp://x"], "unknown target"),
+    (["--target", "local", "--target", "http://x/v1"], "cannot be mixed"),
+    (["--target", "http://x/v1", "--arm", "threads=1"], "for the local engine"),
+    (["--target", "http://x/v1", "-p", "512"], "for the local engine"),
+    (["--target", "http://x/v1", "-m", "x.gguf"], "--model is for the local engine"),
+    (["--target", "command:./x", "--frontiers", "64"], "no --frontiers"),
+    (["--target", "command:"], "needs a command"),
+    (["--concurrency", "1,2"], "for endpoints"),
+])  # fmt: skip
+def test_what_targets_cannot_do(argv, says, capsys):
+    assert cli.main(argv) == 2
+    assert says in capsys.readouterr().err

@@ -25,7 +25,7 @@ run: $(VENV)/.run ## measure the embedded model: context sweep, vector check, on
 	@rm -rf $(OUT)/vectors
 	@$(VENV)/bin/ds4-vectors capture $(OUT)/vectors --prompts speed_bench/prompts/vectors.jsonl \
 		--backend reference -n 16 --repeat 1 > $(OUT)/capture.txt
-	@$(VENV)/bin/ds4-vectors check $(OUT)/vectors --out $(OUT)/vectors.json
+	@$(VENV)/bin/ds4-vectors check $(OUT)/vectors --out $(OUT)/vectors.json --store $(OUT)/runs.sqlite
 	@$(VENV)/bin/ds4-report build $(OUT)/embedded_model.csv $(OUT)/vectors.json \
 		--title "The embedded model on this machine" -o $(OUT)/report.html
 

@@ -14,7 +14,7 @@ Graded runs are paired by question, vectors by text. All statements of a compari
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -275,8 +275,8 @@ def _speed_notes(
         notes.append(f"other tokens were decoded at {unlike} of {len(common)} depths: decode did not do the same work")
     left = set()
     for name, column, work in SPEEDS:
-        compared = next((one.keys() for metric, one, _ in pairs if metric == name), set())
-        left |= {place for side in (a, b) for place in _cells(side.rows, column, work)} - compared
+        compared: Collection[Place] = next((one for metric, one, _ in pairs if metric == name), {})
+        left |= {place for side in (a, b) for place in _cells(side.rows, column, work) if place not in compared}
     if left:
         notes.append(f"{len(left)} depth(s) left out: not in both, or with other intervals")
     return notes

@@ -21,6 +21,7 @@ from ds4ref.shape import FLASH
 from speed_bench.results import read_rows
 
 from .store import Run, Store
+from .store.rows import vector_row
 
 
 @dataclass(frozen=True)
@@ -76,27 +77,13 @@ def read_check(path: str | os.PathLike[str]) -> Measured:
     difference of log probabilities, largest KL divergence)."""
     path = Path(path)
     facts = _json_object(path, "not a JSON object")
-    cases, failed = facts.pop("results", None), facts.get("failed")
+    cases: Any = facts.pop("results", None)
+    failed: Any = facts.get("failed")
     try:
-        rows = [_case(case, failed) for case in cases]
+        rows = [vector_row(case, failed) for case in cases]
     except (TypeError, KeyError, AttributeError):
         raise DataError(f"{path}: not the result of ds4-vectors check --out") from None
     return _from_file(path, "vectors", facts, rows)
-
-
-def _case(case: dict[str, Any], failed: Any) -> dict[str, Any]:
-    steps = case["steps"]
-    deltas = [abs(step["delta"]) for step in steps if step["delta"] is not None]
-    return {
-        "id": case["id"],
-        "verdict": case["verdict"],
-        "passed": case["id"] not in failed,
-        "tokens": len(steps),
-        "top1": sum(step["verdict"] == "match" for step in steps) / len(steps) if steps else None,
-        "max_abs": max(deltas, default=None),
-        "kl": max((step["kl"] for step in steps if step["kl"] is not None), default=None),
-        "reason": case.get("reason", ""),
-    }
 
 
 def _from_file(path: Path, kind: str, facts: dict[str, Any], rows: list[dict[str, Any]]) -> Measured:

@@ -11,6 +11,7 @@ from ds4ref.targets import Prompt
 
 from .cli_vectors import items
 from .options import add_target, finish, parsed, parser, required, rows, target_of
+from .record import add_store, describe, keep, opened, text_digest
 
 DEPTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 
@@ -23,6 +24,7 @@ def ppl(argv: Sequence[str]) -> int:
                       help="comma-separated depths in tokens, or all: 512 to 64k (512,1024,2048,4096)")  # fmt: skip
     made.add_argument("--window", metavar="N", type=integer(8), default=256, help="tokens scored at each depth (256)")
     made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
+    add_store(made)
     add_target(made)
     args = parsed(made, argv)
     if args is None:
@@ -30,13 +32,17 @@ def ppl(argv: Sequence[str]) -> int:
     depths = read_depths(args.depths)
     from .ppl import by_depth, score
 
-    with target_of(args, args.target) as target:
+    with opened(args) as store, target_of(args, args.target) as target:
         text = _text(args.text, max(depths))
         nll = score(target, text, max(depths))
         identity = target.identity()
-    found = by_depth(nll, depths, args.window)
-    if not found:
-        raise UsageError(f"the text has {len(nll) + 1} tokens, fewer than the smallest depth {min(depths)}")
+        found = by_depth(nll, depths, args.window)
+        if not found:
+            raise UsageError(f"the text has {len(nll) + 1} tokens, fewer than the smallest depth {min(depths)}")
+        kept = [{"id": f"depth {d.depth}", "verdict": f"ppl {d.ppl:.4f}", "passed": True, "tokens": d.tokens,
+                 "nll": d.nll * d.tokens} for d in found]  # fmt: skip
+        keep(store, ["ppl", *argv], describe(target, store), kept, prompt_sha256=text_digest([text]),
+             label=args.label or "ppl")  # fmt: skip
     table = [(str(d.depth), str(d.tokens), f"{d.nll:.4f}", f"{d.stderr:.4f}", f"{d.ppl:.4f}") for d in found]
     finish({"target": identity, "depths": [d.to_json() for d in found], "tokens": len(nll) + 1}, args.json,
            rows(("depth", "tokens", "nll", "+-", "ppl"), table))  # fmt: skip
@@ -73,6 +79,7 @@ def nll(argv: Sequence[str]) -> int:
     made.add_argument("--fail-above", metavar="NATS", type=number(-100, 100),
                       help="exit 1 if B is worse than A by more than this, with 95 % certainty")  # fmt: skip
     made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
+    add_store(made)
     add_target(made)
     args = parsed(made, argv)
     if args is None:
@@ -84,13 +91,18 @@ def nll(argv: Sequence[str]) -> int:
 
     found = items(args.path[0])
     sides = []
-    for spec in (args.target, args.other):
-        with target_of(args, spec) as target, Progress(f"scoring {spec}") as progress:
+    texts = text_digest(text for item in found for text in (item.case.id, item.system, item.prompt))
+    for name, spec in (("A", args.target), ("B", args.other)):
+        with opened(args) as store, target_of(args, spec) as target, Progress(f"scoring {spec}") as progress:
             side = []
             for at, item in enumerate(found):
                 progress(at, len(found))
                 prompt = Prompt.chat(item.prompt, item.system)
                 side.append(continuation_nll(target, prompt, [s.token.raw for s in item.case.repetitions[0].steps]))
+            kept = [{"id": item.case.id, "verdict": "scored", "passed": True, "tokens": tokens, "nll": nats}
+                    for item, (nats, tokens) in zip(found, side, strict=True)]  # fmt: skip
+            keep(store, ["nll", *argv], describe(target, store), kept, prompt_sha256=texts,
+                 label=f"{args.label or 'nll'}, {name}")  # fmt: skip
         sides.append(side)
     result = paired(sides[0], sides[1])
     worse = args.fail_above is not None and result.low > args.fail_above

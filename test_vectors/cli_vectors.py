@@ -9,19 +9,24 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ds4ref.cli.common import Progress, atomic_output, check_output, read_text
 from ds4ref.cli.options import choice, integer, number
 from ds4ref.errors import DataError, UsageError
 from ds4ref.targets import Prompt
+from reports.store.rows import vector_row
 
 from . import legacy
 from .capture import PromptCase, forks, spread, start
 from .capture import run as record_missing
 from .compare import PROFILES, CaseResult, check_case
 from .options import add_target, finish, parsed, parser, required, rows, target_of
+from .record import add_store, describe, keep, opened, text_digest
 from .schema import CASE_SCHEMA, Case, Expected, Vectors, sha256
+
+if TYPE_CHECKING:
+    from reports.store import Store
 
 
 @dataclass(frozen=True)
@@ -176,6 +181,7 @@ def check(argv: Sequence[str]) -> int:
     made.add_argument("--junit", metavar="FILE", help="also write JUnit XML")
     made.add_argument("--out", metavar="FILE", help="also write every step as JSON")
     made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
+    add_store(made)
     add_target(made)
     args = parsed(made, argv)
     if args is None:
@@ -187,7 +193,12 @@ def check(argv: Sequence[str]) -> int:
     if Vectors.exists(path) and not args.allow_partial and not Vectors.open(path).manifest.complete:
         raise DataError(f"{path} is a partial capture: finish it, or use --allow-partial")
     chosen = _chosen(items(path), args.only)
-    results = _check_all(args, chosen)
+    with opened(args) as store:
+        results, facts = _check_all(args, chosen, store)
+        rows_ = [vector_row(r.to_json(), [r.id] if r.failed else []) for r in results]
+        texts = [text for item in chosen for text in (item.case.id, item.system, item.prompt)]
+        label = args.label or Path(path).stem
+        keep(store, ["check", *argv], facts, rows_, prompt_sha256=text_digest(texts), label=label)
     counts = {v: sum(r.verdict == v for r in results) for v in dict.fromkeys(r.verdict for r in results)}
     failed = [r.id for r in results if r.failed]
     result: dict[str, Any] = {"path": path, "target": args.target, "profile": args.profile, "cases": len(results),
@@ -204,7 +215,9 @@ def check(argv: Sequence[str]) -> int:
     return 1 if failed else 0
 
 
-def _check_all(args: Namespace, chosen: Sequence[Item]) -> Sequence[CaseResult]:
+def _check_all(
+    args: Namespace, chosen: Sequence[Item], store: Store | None
+) -> tuple[Sequence[CaseResult], dict[str, Any]]:
     results = []
     with target_of(args, args.target) as target, Progress("checking") as progress:
         for at, item in enumerate(chosen):
@@ -215,7 +228,7 @@ def _check_all(args: Namespace, chosen: Sequence[Item]) -> Sequence[CaseResult]:
                            profile=args.profile, floor=args.floor, known=item.known)
             )  # fmt: skip
             results[-1].seconds = time.monotonic() - begun
-    return results
+        return results, {**describe(target, store), "profile": args.profile, "floor": args.floor}
 
 
 def _chosen(found: Sequence[Item], only: Sequence[str]) -> Sequence[Item]:

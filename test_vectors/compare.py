@@ -36,8 +36,8 @@ DS4_NATS = 4.0
 @dataclass(frozen=True)
 class StepResult:
     """One step. ``rank`` of the expected token (1 is best, None: not among the known ones), ``margin`` by which the
-    engine prefers another (0 on a match), ``delta`` of the log probability, ``overlap`` of the known alternatives and
-    KL(expected || engine) on their shared support."""
+    engine prefers another (0 on a match), ``delta`` of the log probability, ``overlap`` of the known alternatives,
+    KL(expected || engine) on their shared support, and the engine's own ``logprob`` of the expected token."""
 
     index: int
     verdict: str
@@ -49,6 +49,7 @@ class StepResult:
     overlap: float | None = None
     kl: float | None = None
     why: str = ""
+    logprob: float | None = None
 
 
 @dataclass
@@ -76,7 +77,7 @@ class CaseResult:
             "steps": [
                 {"step": s.index, "verdict": s.verdict, "expected": s.expected.hex(),
                  "got": None if s.got is None else s.got.hex(), "rank": s.rank, "margin": s.margin, "delta": s.delta,
-                 "overlap": s.overlap, "kl": s.kl, "why": s.why}
+                 "overlap": s.overlap, "kl": s.kl, "why": s.why, "logprob": s.logprob}
                 for s in self.steps
             ],
         }  # fmt: skip
@@ -157,7 +158,7 @@ def _margin_step(index: int, expected: StepRecord, step: Step, noise: float, for
     own = values.get(raw, step.token.logprob if forced else None)
     kl, overlap = _distribution(expected, values)
     delta = None if own is None or expected.token.logprob is None else own - expected.token.logprob
-    fields: dict[str, Any] = {"rank": rank, "delta": delta, "overlap": overlap, "kl": kl}
+    fields: dict[str, Any] = {"rank": rank, "delta": delta, "overlap": overlap, "kl": kl, "logprob": own}
     if best == raw or (own is not None and own >= best_logprob):
         return StepResult(index, "match", raw, best, margin=0.0, **fields)
     if own is None:
@@ -198,4 +199,5 @@ def _ds4_step(index: int, expected: StepRecord, step: Step, noise: float, forced
             reasons.append(f"{token.raw!r} differs by {abs(values[token.raw] - token.logprob):.3g} nats")
     own = values.get(raw)
     delta = None if own is None or expected.token.logprob is None else own - expected.token.logprob
-    return StepResult(index, "mismatch" if reasons else "match", raw, best, delta=delta, why="; ".join(reasons))
+    verdict = "mismatch" if reasons else "match"
+    return StepResult(index, verdict, raw, best, delta=delta, why="; ".join(reasons), logprob=own)

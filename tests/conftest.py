@@ -22,6 +22,14 @@ def _model_cache(tmp_path_factory):
         os.environ["DS4_CACHE_DIR"] = before
 
 
+@pytest.fixture(autouse=True)
+def private_data(tmp_path_factory, monkeypatch):
+    """The user's data directory, where the run store is."""
+    folder = tmp_path_factory.mktemp("data")
+    monkeypatch.setenv("DS4_DATA_DIR", str(folder))
+    return folder
+
+
 @pytest.fixture(scope="session")
 def nano_path(_model_cache):
     """The embedded model's file."""

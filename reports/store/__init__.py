@@ -8,6 +8,7 @@
 schema      tables, their versions and migrations; what is refused on opening
 runs        runs, rows, tags
 digests     SHA-256 of large files, computed once
+rows        what rows of some kinds hold
 units       pieces of a large job that several workers share
 """
 

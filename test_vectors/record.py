@@ -1,0 +1,92 @@
+"""Runs of ``ds4-vectors`` in the run store: what was checked or scored, on what, by which command.
+
+A row is a case: verdict and tokens and, where the engine told every log probability, the summed NLL, by which
+``ds4-report compare`` judges two runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from argparse import Namespace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ds4ref.cli.common import Progress, say
+from ds4ref.cli.model import identity
+from ds4ref.cli.options import Parser
+from ds4ref.environment import commit, machine, versions
+from ds4ref.errors import UsageError
+from ds4ref.targets import Target
+
+if TYPE_CHECKING:
+    from reports.store import Store
+
+PROG = "ds4-vectors"
+
+
+def add_store(made: Parser) -> None:
+    """Options of commands whose runs are kept."""
+    made.add_argument("--store", metavar="FILE", help="run store (the user's own)")
+    made.add_argument("--no-store", action="store_true", help="keep no record of this run")
+    made.add_argument("--label", metavar="TEXT", help="name of the run in the store (that of the vectors)")
+
+
+@contextmanager
+def opened(args: Namespace) -> Iterator[Store | None]:
+    """The store that ``args`` name, opened before hours of work and not after."""
+    if args.store is not None and args.no_store:
+        raise UsageError("choose one of --store and --no-store")
+    if args.no_store:
+        yield None
+        return
+    from reports.store import Store
+
+    with Store.open(args.store) as store:
+        yield store
+
+
+def describe(target: Target, store: Store | None) -> dict[str, Any]:
+    """What is known about an engine; a local model's file is hashed, once, if there is a store to remember it."""
+    from ds4ref.targets.local import LocalTarget
+
+    about = target.identity()
+    if not isinstance(target, LocalTarget):
+        model = {"name": about.get("model") or about.get("name"), "file": target.name}
+        return {"target": about, "engine": target.name, "backend": target.kind, "numerics": None, "model": model}
+    facts = {"target": about, **identity(target.engine), "threads": target.engine.threads}
+    if store is not None:
+        with Progress("hashing the model, once") as progress:
+            facts["model"]["sha256"] = store.sha256(Path(target.engine.path), progress)
+    return facts
+
+
+def text_digest(texts: Iterable[str]) -> str:
+    """SHA-256 of all texts that were scored, in order."""
+    digest = hashlib.sha256()
+    for text in texts:
+        data = text.encode("utf-8", "surrogateescape")
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()
+
+
+def keep(
+    store: Store | None,
+    argv: Sequence[str],
+    facts: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    prompt_sha256: str,
+    label: str,
+) -> None:
+    """A finished run with its environment; says its number on stderr."""
+    if store is None:
+        return
+    everything = {
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **facts, "prompt_sha256": prompt_sha256,
+        "command": [PROG, *argv], "commit": commit(), "machine": machine(), "versions": versions(),
+    }  # fmt: skip
+    number = store.add("vectors", everything, rows, label=label)
+    say(PROG, f"kept as run {number}; ds4-report show {number}")

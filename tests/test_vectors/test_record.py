@@ -1,0 +1,60 @@
+"""Every check, perplexity and likelihood is kept with its environment, and two of them can be compared."""
+
+import json
+
+import pytest
+
+from reports.cli import main as report
+from reports.store import Store
+from test_vectors.cli import main
+
+ENGINE = ["--backend", "reference", "-t", "1"]
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory, nano_path):
+    folder = tmp_path_factory.mktemp("vectors")
+    prompts = folder / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"id": f"p{i}", "prompt": "Say it. " * (i + 1)}) + "\n" for i in range(2)))
+    argv = ["capture", str(folder / "v"), "--prompts", str(prompts), "-n", "2", "--repeat", "1", *ENGINE]
+    assert main([*argv, "--target", f"local:{nano_path}", "--numerics", "exact"]) == 0
+    return str(folder / "v")
+
+
+def test_a_check_is_kept(vectors, nano_path, private_data, capsys):
+    argv = ["check", vectors, "--target", f"local:{nano_path}", *ENGINE]
+    assert main([*argv, "--numerics", "exact", "--label", "before"]) == 0
+    main([*argv, "--numerics", "ds4", "--label", "after"])
+    assert "kept as run 2" in capsys.readouterr().err
+    with Store.open(private_data / "runs.sqlite") as store:
+        found = store.find("before")
+        assert found.kind == "vectors" and found.status == "complete"
+        assert len(found.fact("model", "sha256")) == len(found.fact("prompt_sha256")) == 64
+        assert found.fact("numerics") == "exact" and found.fact("command")[:2] == ["ds4-vectors", "check"]
+        assert found.fact("machine", "cpu") and found.fact("versions", "numpy") and found.fact("threads") == 1
+        rows = store.rows(found.id)
+    assert [row["id"] for row in rows] == ["p0", "p1"]
+    assert all(row["passed"] and row["tokens"] == 2 and row["nll"] > 0 for row in rows)
+    assert report(["compare", "before", "after"]) == 4
+    assert report(["compare", "before", "after", "--differ", "numerics", "--json"]) in (0, 3)
+    (finding,) = json.loads(capsys.readouterr().out.splitlines()[-1])["findings"]
+    assert finding["metric"].startswith("perplexity") and finding["n"] == 2
+
+
+def test_perplexities_and_likelihoods_are_kept(vectors, nano_path, private_data):
+    spec = f"local:{nano_path}"
+    assert main(["nll", vectors, "--target", spec, "--other", spec, "--label", "pair", *ENGINE]) == 0
+    assert main(["ppl", "--depths", "40", "--window", "16", "--target", spec, *ENGINE]) == 0
+    with Store.open(private_data / "runs.sqlite") as store:
+        kept = {run.label: store.rows(run.id) for run in store.runs(kind="vectors")}
+    assert kept["pair, A"] == kept["pair, B"] and {row["tokens"] for row in kept["pair, A"]} == {2}
+    assert kept["ppl"][0]["id"] == "depth 40" and kept["ppl"][0]["tokens"] == 16
+
+
+def test_no_record_if_unwanted(vectors, nano_path, private_data, capsys):
+    argv = ["check", vectors, "--target", f"local:{nano_path}", "--numerics", "exact", *ENGINE]
+    assert main([*argv, "--no-store"]) == 0
+    assert not (private_data / "runs.sqlite").exists()
+    (private_data / "other.sqlite").write_text("not a store")
+    assert main([*argv, "--store", str(private_data / "other.sqlite")]) == 1
+    assert "is not a run store" in capsys.readouterr().err

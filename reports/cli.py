@@ -97,6 +97,7 @@ def build_parser(command: str) -> Parser:
 
 
 def listing(args: Namespace) -> int:
+    """``ds4-report list``."""
     from .tables import print_runs
 
     _names(args, 0, 0)
@@ -112,6 +113,7 @@ def listing(args: Namespace) -> int:
 
 
 def show(args: Namespace) -> int:
+    """``ds4-report show``."""
     from .tables import print_run
 
     (found,) = _load(args, 1, 1)
@@ -123,6 +125,7 @@ def show(args: Namespace) -> int:
 
 
 def tag(args: Namespace) -> int:
+    """``ds4-report tag``."""
     _names(args, 1, None)
     name, *tags = args.names
     if not tags and args.label is None:
@@ -137,6 +140,7 @@ def tag(args: Namespace) -> int:
 
 
 def remove(args: Namespace) -> int:
+    """``ds4-report rm``."""
     _names(args, 1, None)
     with _open(args) as store:
         found = {store.find(name).id for name in args.names}
@@ -146,6 +150,7 @@ def remove(args: Namespace) -> int:
 
 
 def import_(args: Namespace) -> int:
+    """``ds4-report import``; rows that only partly fit Flash are said."""
     from .sources import import_file
     from .store import Store
 
@@ -165,6 +170,7 @@ def import_(args: Namespace) -> int:
 
 
 def export_(args: Namespace) -> int:
+    """``ds4-report export``."""
     from .export import check_suffix, export
 
     if args.output is None:
@@ -176,6 +182,7 @@ def export_(args: Namespace) -> int:
 
 
 def compare_(args: Namespace) -> int:
+    """``ds4-report compare``: 0, 3 if the gate fails, 4 if not comparable."""
     from .compare import INCOMPARABLE, compare
     from .tables import print_comparison
     from .thresholds import read_thresholds
@@ -200,6 +207,7 @@ def compare_(args: Namespace) -> int:
 
 
 def build(args: Namespace) -> int:
+    """``ds4-report build``."""
     from .build import build_report
     from .thresholds import read_thresholds
 
@@ -215,6 +223,7 @@ def build(args: Namespace) -> int:
 
 
 def check(args: Namespace) -> int:
+    """``ds4-report check``: reads everything there is."""
     _names(args, 0, 0)
     with _open(args) as store:
         store.check()
@@ -261,6 +270,7 @@ def _plain(entry: Run) -> dict[str, object]:
 
 
 def body(argv: Sequence[str]) -> int:
+    """Dispatch; the exit code."""
     command = argv[0] if argv and argv[0] in COMMANDS else ""
     parser = build_parser(command)
     args = parser.parse(argv[1:] if command else argv)

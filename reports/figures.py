@@ -278,6 +278,7 @@ def _inline(figure: Figure, prefix: str) -> str:
 
 
 def shorten(text: str, most: int) -> str:
+    """``text`` in at most ``most`` characters."""
     return text if len(text) <= most else text[: most - 1] + "\u2026"
 
 

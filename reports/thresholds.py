@@ -10,7 +10,7 @@ single = 5.0            the same with one repetition only: nothing is known abou
 [vectors]               per cent of perplexity
 
 [gate]
-confidence = 0.95       of all statements of one comparison together
+confidence = 0.98       of all statements of one comparison together
 unclear = "pass"        or "fail"
 differ = []             facts that may differ although results are compared: "model", "prompt", "numerics"
 """

@@ -74,6 +74,7 @@ UNAVAILABLE = {
 
 
 def build_parser() -> Parser:
+    """Options of the sweep."""
     parser = Parser(
         PROG, usage=USAGE, description="Throughput against context depth.", epilog=EPILOG, unavailable=UNAVAILABLE
     )
@@ -303,6 +304,7 @@ def encode(args: Namespace, text: str | None) -> tuple[list[int], int]:
 
 
 def plot_parser() -> Parser:
+    """Options of ``ds4-bench plot``."""
     parser = Parser(
         f"{PROG} plot",
         usage="ds4-bench plot CSV... [-o FILE]... [--title TEXT]",
@@ -339,6 +341,7 @@ def draw(argv: Sequence[str]) -> int:
 
 
 def peaks_parser() -> Parser:
+    """Options of ``ds4-bench peaks``."""
     parser = Parser(
         f"{PROG} peaks",
         usage="ds4-bench peaks [-t N] [options]",
@@ -390,6 +393,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"plot": draw, "peaks": pe
 
 
 def body(argv: Sequence[str]) -> int:
+    """Dispatch; the exit code."""
     if argv and argv[0] in COMMANDS:
         return COMMANDS[argv[0]](argv[1:])
     parser = build_parser()

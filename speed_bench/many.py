@@ -33,6 +33,7 @@ FORBIDDEN = ("csv", "plot", "store", "no-store", "output", "o", "label", "arm", 
 
 
 def parser() -> Parser:
+    """Options of ``ds4-bench many``."""
     found = Parser(
         PROG,
         usage="ds4-bench many JOB.toml [options]",

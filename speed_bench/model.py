@@ -33,6 +33,7 @@ examples:
 
 
 def parser() -> Parser:
+    """Options of ``ds4-bench model``."""
     found = Parser(
         PROG,
         usage="ds4-bench model [options]",

@@ -48,7 +48,7 @@ def test_perplexities_and_likelihoods_are_kept(vectors, nano_path, private_data)
     with Store.open(private_data / "runs.sqlite") as store:
         kept = {run.label: store.rows(run.id) for run in store.runs(kind="vectors")}
     assert kept["pair, A"] == kept["pair, B"] and {row["tokens"] for row in kept["pair, A"]} == {2}
-    assert kept["ppl"][0]["id"] == "depth 40" and kept["ppl"][0]["tokens"] == 16
+    assert kept["ppl"][0]["id"] == "depth 40" and kept["ppl"][0]["tokens"] == 8
 
 
 def test_no_record_if_unwanted(vectors, nano_path, private_data, capsys):

@@ -64,11 +64,16 @@ def build_report(
 
 def assemble(runs: Sequence[Measured], title: str | None, thresholds: Thresholds) -> Report:
     """All figures and tables of a report about ``runs``."""
-    bench = [part for m in runs if m.run.kind == "bench" for part in series(m)]
+    whole = [m for m in runs if m.run.kind == "bench"]
+    bench = [part for m in whole for part in series(m)]
     report = Report(printable(title or _default_title(runs)))
     _add_speed(report, bench)
-    _add_pairs(report, [m for m in runs if m.run.kind == "bench"], thresholds)
+    _add_pairs(report, whole, thresholds)
     _add_roofline(report, bench)
+    for measured in whole:
+        peaks = measured.run.fact("peaks")
+        if isinstance(peaks, dict):
+            report.roofline.append({"name": printable(measured.name), **peaks})
     for measured in runs:
         if measured.run.kind == "vectors":
             report.vectors.append(_vector_table(measured))
@@ -177,7 +182,6 @@ def _add_roofline(report: Report, bench: Sequence[Measured]) -> None:
     """Shares of the bound at the first and the last depth, median over repetitions."""
     bars = []
     for measured in bench:
-        peaks = measured.run.fact("peaks")
         for metric in ("prefill", "decode"):
             shares: dict[int, list[float]] = {}
             binds: dict[int, str] = {}
@@ -192,8 +196,6 @@ def _add_roofline(report: Report, bench: Sequence[Measured]) -> None:
                     f"{printable(measured.name)}, {metric} at {depth:,}" if len(bench) > 1 else f"{metric} at {depth:,}"
                 )
                 bars.append(Bar(name, share, f"bound by {binds[depth]}" if binds[depth] else ""))
-        if isinstance(peaks, dict):
-            report.roofline.append({"name": printable(measured.name), **peaks})
     if bars:
         report.pictures["roofline"] = figures.roofline_picture(bars)
 

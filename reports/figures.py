@@ -75,14 +75,16 @@ def ratio_picture(name: str, curves: Sequence[tuple[str, Sequence[tuple[int, flo
         figure, (axes,) = _figure((size[0], 260), 1, 1)
         axes.axhspan(-margin, margin, color=GRID, linewidth=0)
         axes.axhline(0, color=INK, linewidth=0.8)
-        for index, (metric, points) in enumerate(curves):
+        for index, (_, points) in enumerate(curves):
             values = [100 * (ratio - 1) for _, ratio in points]
             _line(axes, [depth for depth, _ in points], values, index)
-            _end_label(axes, points[-1][0], values[-1], metric, index)
-        _context_axis(axes, max(depth for _, points in curves for depth, _ in points))
+        last = max(depth for _, points in curves for depth, _ in points)
+        _context_axis(axes, last)
+        axes.set_xlim(0, (1.09 if columns > 1 else 1.2) * last)  # room for the names
         _title(axes, f"change of speed, %{f': {shorten(name, 70)}' if columns > 1 else ''}")
         low, high = axes.get_ylim()
         axes.set_ylim(min(low, -2 * margin), max(high, 2 * margin))
+        _end_labels(axes, [(metric, points[-1][0], 100 * (points[-1][1] - 1)) for metric, points in curves])
         return figure
 
     return _picture(draw, f"Change of speed against context depth: {name}", "ratio")
@@ -162,30 +164,32 @@ def _speeds(
     if len(shown) < 2:
         rows = columns = 1
     figure, panels = _figure(size, rows, columns)
+    # A run looks the same in both panels, although it may be missing in one.
+    styles = {name: index for index, name in enumerate(dict.fromkeys(curve.name for curve in (*prefill, *decode)))}
     for axes, (title, curves) in zip(panels, shown, strict=True):
-        _panel(axes, f"{title}, tokens/s", curves)
+        _panel(axes, f"{title}, tokens/s", curves, styles)
     return figure
 
 
-def _panel(axes: Axes, title: str, curves: Sequence[Curve]) -> None:
+def _panel(axes: Axes, title: str, curves: Sequence[Curve], styles: dict[str, int]) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     top = max(point[3] for curve in curves for point in curve.points)
     axes.set_ylim(0, 1.14 * top or 1.0)
-    for index, curve in enumerate(curves):
-        depths = [point[0] for point in curve.points]
+    for curve in curves:
+        index, depths = styles[curve.name], [point[0] for point in curve.points]
         _line(axes, depths, [point[1] for point in curve.points], index)
         if any(low < high for _, _, low, high in curve.points):
             low, high = ([point[i] for point in curve.points] for i in (2, 3))
             axes.fill_between(depths, low, high, color=SERIES[index % len(SERIES)], alpha=0.2, linewidth=0)
-    _spread_labels(axes, curves)
+    _spread_labels(axes, curves, styles)
     _context_axis(axes, max(point[0] for curve in curves for point in curve.points))
     axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
     _title(axes, title)
 
 
-def _spread_labels(axes: Axes, curves: Sequence[Curve]) -> None:
+def _spread_labels(axes: Axes, curves: Sequence[Curve], styles: dict[str, int]) -> None:
     """A name over the middle of each curve; one that would cover another curve's moves along."""
     if len(curves) == 1:
         return
@@ -203,7 +207,7 @@ def _spread_labels(axes: Axes, curves: Sequence[Curve]) -> None:
             textcoords="offset points",
             ha="center",
             va="top" if crowded else "bottom",
-            color=SERIES[index % len(SERIES)],
+            color=SERIES[styles[curve.name] % len(SERIES)],
             fontweight="bold",
         )
 
@@ -215,10 +219,16 @@ def _line(axes: Axes, x: Sequence[float], y: Sequence[float], index: int) -> Non
     )  # fmt: skip
 
 
-def _end_label(axes: Axes, x: float, y: float, text: str, index: int) -> None:
-    up = index % 2 == 0
-    axes.annotate(text, (x, y), xytext=(-4, 9 if up else -9), textcoords="offset points", ha="right",
-                  va="bottom" if up else "top", color=SERIES[index % len(SERIES)], fontweight="bold")  # fmt: skip
+def _end_labels(axes: Axes, ends: Sequence[tuple[str, float, float]]) -> None:
+    """A name behind the end of each curve (name, x, y); those that would touch move apart."""
+    low, high = axes.get_ylim()
+    least = 0.09 * (high - low)
+    at, below = {}, -math.inf
+    for index in sorted(range(len(ends)), key=lambda i: ends[i][2]):
+        at[index] = below = max(ends[index][2], below + least)
+    for index, (name, x, _) in enumerate(ends):
+        axes.annotate(name, (x, at[index]), xytext=(8, 0), textcoords="offset points", ha="left", va="center",
+                      color=SERIES[index % len(SERIES)], fontweight="bold")  # fmt: skip
 
 
 def _context_axis(axes: Axes, last: int) -> None:

@@ -2,7 +2,8 @@
 
 Prefill belongs to the left axis, decode to the right one; both start at zero, and each axis wears the colour of its
 curves (blue and vermilion, which colour-blind readers can tell apart). The left axis leaves more room above, so that
-two curves of like shape do not lie on each other. Every curve carries its name. The same input gives the same bytes.
+two curves of like shape do not lie on each other. Every curve carries its name, and a band for the middle half of its
+repetitions. The same input gives the same bytes.
 
     ds4-bench plot results/m3.csv -o m3.svg --title "M3 Max"
 """
@@ -93,6 +94,8 @@ def draw(curves: Sequence[tuple[str, list[Point]]], title: str, size: tuple[int,
         for index, (_, points) in enumerate(curves):
             _line(left, points, "prefill_tps", PREFILL, index)
             _line(right, points, "gen_tps", DECODE, index)
+            _fill(left, [(point.ctx, point.prefill_band) for point in points], PREFILL)
+            _fill(right, [(point.ctx, point.gen_band) for point in points], DECODE)
         left.set_xlim(0, 1.02 * max(point.ctx for _, points in curves for point in points))
         for axes, name, colour, room in ((left, "prefill_tps", PREFILL, 1.5), (right, "gen_tps", DECODE, 1.1)):
             axes.set_ylim(0, room * max(getattr(p, name) for _, points in curves for p in points) or 1.0)
@@ -122,6 +125,13 @@ def _line(axes: Axes, points: list[Point], name: str, colour: str, index: int) -
         markerfacecolor=colour if name == "prefill_tps" else "white",
         clip_on=False,
     )
+
+
+def _fill(axes: Axes, bands: Sequence[tuple[int, tuple[float, float] | None]], colour: str) -> None:
+    known = [(ctx, *band) for ctx, band in bands if band is not None]
+    if known:
+        ctx, low, high = zip(*known, strict=True)
+        axes.fill_between(ctx, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
 def _labels(left: Axes, right: Axes, curves: Sequence[tuple[str, list[Point]]]) -> None:

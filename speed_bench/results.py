@@ -81,11 +81,13 @@ class CsvWriter:
 
 @dataclass(frozen=True)
 class Point:
-    """What a curve needs of a row."""
+    """What a curve needs of a row. Bands are (low, high) where repetitions gave one."""
 
     ctx: int
     prefill_tps: float
     gen_tps: float
+    prefill_band: tuple[float, float] | None = None
+    gen_band: tuple[float, float] | None = None
 
 
 def read_points(path: str | os.PathLike[str], least: int = 2) -> list[Point]:
@@ -93,7 +95,15 @@ def read_points(path: str | os.PathLike[str], least: int = 2) -> list[Point]:
     rows = read_rows(path, least)
     if any(one["ctx_tokens"] == other["ctx_tokens"] for one, other in zip(rows, rows[1:], strict=False)):
         raise DataError(f"{path}: several tests at one depth make no curve")
-    return [Point(row["ctx_tokens"], row["prefill_tps"], row["gen_tps"]) for row in rows]
+    return [
+        Point(row["ctx_tokens"], row["prefill_tps"], row["gen_tps"], _band(row, "prefill_tps"), _band(row, "gen_tps"))
+        for row in rows
+    ]
+
+
+def _band(row: Mapping[str, Any], name: str) -> tuple[float, float] | None:
+    low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
+    return (low, high) if isinstance(low, (int, float)) and isinstance(high, (int, float)) else None
 
 
 def read_rows(path: str | os.PathLike[str], least: int = 1) -> list[dict[str, Any]]:

@@ -122,6 +122,16 @@ def test_flat_zero_curves_can_be_drawn():
     assert figure.axes[0].get_ylim() == (0, 1)
 
 
+def test_repetitions_are_a_band():
+    points = [Point(n, 300.0, 20.0, (290.0, 310.0), (19.0, 22.0)) for n in (2048, 4096)]
+    left, right = draw([("a", points)], "title", (960, 540)).axes
+    for axes, low, high in ((left, 290, 310), (right, 19, 22)):
+        (band,) = axes.collections
+        heights = band.get_paths()[0].vertices[:, 1]
+        assert (heights.min(), heights.max()) == (low, high)
+    assert not draw([("a", [Point(n, 300.0, 20.0) for n in (2048, 4096)])], "t", (960, 540)).axes[0].collections
+
+
 def test_bad_outputs(csv, tmp_path):
     with pytest.raises(UsageError, match=r"must end in \.svg, \.png, \.pdf"):
         check_suffix("plot.jpg")

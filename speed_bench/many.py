@@ -120,7 +120,9 @@ def run_unit(argv: list[str]) -> dict[str, Any]:
             lines = [line for line in done.stderr.splitlines() if line.strip()]
             raise DataError(lines[-1] if lines else f"ds4-bench ended with code {done.returncode}")
         with Store.open(path, create=False) as store:
-            run = store.find("latest:bench")
+            run, *more = store.runs(kind="bench")
+            if more:
+                raise DataError("a unit is one sweep, not several: put the list into [matrix]")
             rows = store.rows(run.id)
         return {"rows": len(rows), "run": {"kind": "bench", "facts": run.facts, "rows": rows, "label": run.label}}
 

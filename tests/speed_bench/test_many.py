@@ -7,7 +7,7 @@ import pytest
 from ds4ref.errors import DataError
 from reports.store import Store
 from speed_bench import cli
-from speed_bench.many import read_job
+from speed_bench.many import read_job, run_unit
 
 JOB = """
 name = "quants"
@@ -82,3 +82,9 @@ def test_mistakes(capsys, tmp_path):
     job.write_text("")
     assert cli.main(["many", str(job), "--scheduler", "here"]) == 2
     assert "unknown scheduler 'here'" in capsys.readouterr().err
+
+
+def test_a_list_inside_a_unit_is_refused(nano_path):
+    argv = ["-m", nano_path, "--frontiers", "8", "-n", "1", "-t", "1,2", "--backend", "reference", "--no-roofline"]
+    with pytest.raises(DataError, match=r"put the list into \[matrix\]"):
+        run_unit(argv)

@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from speed_bench import drift
+
 from . import stats
 from .sources import Measured
 from .stats import Interval
@@ -28,7 +30,6 @@ from .thresholds import Limits, Thresholds
 BETTER, WORSE, SAME, UNCLEAR = "better", "worse", "same", "unclear"
 MIXED, INCOMPARABLE = "mixed", "incomparable"
 SPEEDS = (("prefill", "prefill_tps", "prefill_tokens"), ("decode", "gen_tps", "gen_tokens"))
-DRIFT_P = 0.01
 
 
 @dataclass(frozen=True)
@@ -264,10 +265,7 @@ def _speed_notes(
             f"one walk each: the spread between runs is unknown; differences up to {limits.single:g} % say nothing"
         )
     for side in (a, b):
-        for name, column, _ in SPEEDS:
-            p, change = _drift(side.rows, column)
-            if p < DRIFT_P:
-                notes.append(f"{side.name}: {name} drifted {change:+.1f} % from first to second half (p = {p:.2g})")
+        notes += [f"{side.name}: {note}" for note in drift.notes(side.rows)]
     digests = [{_place(row): row.get("gen_digest") for row in side.rows} for side in (a, b)]
     common = [d for d in digests[0] if digests[0][d] and digests[1].get(d)]
     unlike = sum(digests[0][d] != digests[1][d] for d in common)
@@ -280,21 +278,6 @@ def _speed_notes(
     if left:
         notes.append(f"{len(left)} depth(s) left out: not in both, or with other intervals")
     return notes
-
-
-def _drift(rows: list[dict[str, Any]], column: str) -> tuple[float, float]:
-    """Sign test for a trend of speeds in time, each against its depth's mean; and the change of the halves in %."""
-    cells = _cells(rows, column, "")
-    if len({rep for _, values in cells.values() for rep in values}) < 2:
-        return 1.0, 0.0  # one walk: depth and time are the same
-    ordered = sorted(rows, key=lambda row: (int(row.get("rep") or 0), row.get("at") or row["ctx_tokens"]))
-    series = []
-    for row in ordered:
-        value = row.get(column)
-        if isinstance(value, (int, float)) and value > 0:
-            series.append(math.log(value) - _log_mean(cells[_place(row)][1].values()))
-    half = len(series) // 2
-    return stats.drift(series), 100 * math.expm1(float(np.mean(series[half:]) - np.mean(series[:half])))
 
 
 # --- graded runs and vectors

@@ -9,7 +9,6 @@ same data gives the same interval. scipy does the statistics.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -205,16 +204,6 @@ def wilson(right: float, n: int, confidence: float = 0.95) -> Interval:
     centre, spread = share + z * z / (2 * n), z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     scale = 1 + z * z / n
     return Interval(share, max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale), n, "Wilson")
-
-
-def drift(values: Sequence[float]) -> float:
-    """Cox and Stuart's sign test for a trend: p that the second half of a time series lies as one-sidedly above or
-    below the first as it does."""
-    d = np.asarray(values, np.float64)
-    half = len(d) // 2
-    pairs = d[len(d) - half :] - d[:half]
-    ups, downs = int(np.count_nonzero(pairs > 0)), int(np.count_nonzero(pairs < 0))
-    return float(stats.binomtest(ups, ups + downs, 0.5).pvalue) if ups + downs else 1.0
 
 
 def median_band(values: ArrayLike) -> tuple[float, float, float]:

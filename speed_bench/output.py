@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 from ds4ref.cli.common import atomic_output, say
 from ds4ref.errors import DataError
 
+from .drift import notes as drift_notes
 from .formats import render
 from .results import HEADER, format_row
 from .samples import Sample, summaries
@@ -87,6 +88,9 @@ class Output:
             sys.stdout.write(render(args.output, pairs))
         elif args.csv is None and args.reps > 1:
             sys.stdout.write(render("csv", pairs[:1]))
+        for lane in self.lanes:
+            for note in drift_notes(lane.samples):
+                say(PROG, f"{lane.name}: {note}" if lane.name else note)
         runs = [lane.run for lane in self.lanes if lane.run is not None]
         if args.csv is None:
             for number in runs:

@@ -1,0 +1,56 @@
+"""Did the machine change its speed while it was measured? Cox and Stuart's sign test over the repetitions of a run.
+
+Each speed is taken against the mean of its own depth, so that what is left is how the machine felt at that moment. A
+single walk cannot tell: there depth and time are the same.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+SPEEDS = (("prefill", "prefill_tps"), ("decode", "gen_tps"))
+DRIFT_P = 0.01
+TIE = 1e-12
+"""Below it lies the rounding of logarithms."""
+
+
+def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence for each speed that drifted."""
+    found = []
+    for name, column in SPEEDS:
+        p, change = drift(rows, column)
+        if p < DRIFT_P:
+            found.append(f"{name} drifted {change:+.1f} % from first to second half (p = {p:.2g})")
+    return found
+
+
+def drift(rows: Sequence[Mapping[str, Any]], column: str) -> tuple[float, float]:
+    """p of no trend in time, and the change from the first half to the second in per cent."""
+    measured = [row for row in rows if isinstance(row.get(column), (int, float)) and row[column] > 0]
+    if len({int(row.get("rep") or 0) for row in measured}) < 2:
+        return 1.0, 0.0
+    places: dict[tuple[int, str], list[float]] = {}
+    for row in measured:
+        places.setdefault(_place(row), []).append(math.log(row[column]))
+    means = {place: statistics.fmean(values) for place, values in places.items()}
+    ordered = sorted(measured, key=lambda row: (int(row.get("rep") or 0), row.get("at") or row["ctx_tokens"]))
+    series = [math.log(row[column]) - means[_place(row)] for row in ordered]
+    half = len(series) // 2
+    return sign_test(series), 100 * math.expm1(statistics.fmean(series[half:]) - statistics.fmean(series[:half]))
+
+
+def sign_test(series: Sequence[float]) -> float:
+    """p that the second half of a time series lies as one-sidedly above or below the first as it does."""
+    from scipy.stats import binomtest
+
+    half = len(series) // 2
+    pairs = [late - early for early, late in zip(series, series[len(series) - half :], strict=False)]
+    ups, downs = sum(pair > TIE for pair in pairs), sum(pair < -TIE for pair in pairs)
+    return float(binomtest(ups, ups + downs, 0.5).pvalue) if ups + downs else 1.0
+
+
+def _place(row: Mapping[str, Any]) -> tuple[int, str]:
+    return int(row["ctx_tokens"]), str(row.get("test") or "")

@@ -35,15 +35,11 @@ CACHED_SLACK, CACHED_SHARE = 64, 0.05
 
 @dataclass(frozen=True)
 class Answer:
-    """One finished stream and when it began, in seconds of the process clock."""
+    """One finished stream, when it began (seconds of the process clock), and how many tokens its prompt had."""
 
     begin: float
     done: Completion
-
-    @property
-    def prompt(self) -> int:
-        """Prompt tokens as the server counts them; ``Endpoint`` refuses servers that do not."""
-        return self.done.usage.prompt or 0
+    prompt: int
 
     @property
     def tokens(self) -> int:
@@ -69,13 +65,17 @@ class Endpoint:
     def __init__(self, target: Target, text: str, *, chat: bool = False, system: str = ""):
         target.require(Ability.CHAT if chat else Ability.TEXT, Ability.STREAM, what="the sweep")
         self.target, self.text, self.chat, self.system = target, text, chat, system
-        self._points: list[tuple[int, int]] = []
+        self._points: dict[int, int] = {}  # characters of a prompt and its tokens
 
     def calibrate(self) -> None:
-        """Two short requests: they warm the server up and tell how many characters make a token."""
+        """Two short requests without streaming, in whose answers every server counts tokens: they warm it up and tell
+        how many characters make one. TargetError if it does not count."""
         longest = min(len(self.text), CALIBRATION)
         for characters in (longest // 5, longest):
-            self._learn(characters, self._ask(characters, 1, lambda: False))
+            usage = self.target.complete(self._request(characters, 1)).usage
+            if not usage.prompt:
+                raise TargetError(f"{self.target.name} does not say how many prompt tokens it took (usage)")
+            self._points[characters] = usage.prompt
 
     def ask(self, depth: int, tokens: int, streams: int, cancel: Callable[[], bool]) -> list[Answer]:
         """``streams`` prompts of about ``depth`` tokens at once. TargetError if one fails or came from a cache."""
@@ -84,11 +84,13 @@ class Endpoint:
 
         def one(_: int) -> Answer:
             barrier.wait()
-            return self._ask(characters, tokens, cancel)
+            return self._ask(characters, depth, tokens, cancel)
 
         with ThreadPoolExecutor(streams, thread_name_prefix="stream") as pool:
             answers = list(pool.map(one, range(streams)))
-        self._learn(characters, answers[0])
+        counted = answers[0].done.usage.prompt
+        if counted:
+            self._points[characters] = counted
         for answer in answers:
             cached = answer.done.usage.cached or 0
             if cached > CACHED_SLACK + CACHED_SHARE * answer.prompt:
@@ -98,23 +100,22 @@ class Endpoint:
                 )
         return answers
 
-    def _ask(self, characters: int, tokens: int, cancel: Callable[[], bool]) -> Answer:
+    def _request(self, characters: int, tokens: int) -> Request:
         text = f"{secrets.token_hex(8)}\n{self.text[:characters]}"
-        prompt = Prompt.chat(text, self.system) if self.chat else Prompt.plain(text)
+        return Request(Prompt.chat(text, self.system) if self.chat else Prompt.plain(text), tokens)
+
+    def _ask(self, characters: int, depth: int, tokens: int, cancel: Callable[[], bool]) -> Answer:
+        request = self._request(characters, tokens)
         begin = time.perf_counter()
-        done = collect(_watched(self.target.stream(Request(prompt, tokens)), cancel))
+        done = collect(_watched(self.target.stream(request), cancel))
         if not done.arrivals:
             raise TargetError(f"{self.target.name} answered nothing")
-        if not done.usage.prompt:
-            raise TargetError(f"{self.target.name} does not say how many prompt tokens it took (usage)")
-        return Answer(begin, done)
-
-    def _learn(self, characters: int, answer: Answer) -> None:
-        self._points = sorted({**dict(self._points), characters: answer.prompt}.items())
+        # Some servers do not count in streams; then the depth is what was aimed at.
+        return Answer(begin, done, done.usage.prompt or depth)
 
     def _characters(self, depth: int) -> int:
         """Characters of a prompt of ``depth`` tokens: the line through the two nearest known prompts."""
-        (c0, t0), (c1, t1) = sorted(sorted(self._points, key=lambda point: abs(point[1] - depth))[:2])
+        (c0, t0), (c1, t1) = sorted(sorted(self._points.items(), key=lambda point: abs(point[1] - depth))[:2])
         if t1 <= t0:
             raise TargetError(f"{self.target.name} counts {t0} and {t1} tokens for {c0} and {c1} characters")
         characters = max(1, round(c0 + (depth - t0) * (c1 - c0) / (t1 - t0)))

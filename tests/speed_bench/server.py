@@ -13,11 +13,16 @@ TEMPLATE = 3
 
 
 class Endpoint:
-    """What it answers, and what it was asked. ``cached`` is the share of a prompt it claims to have known, None to
-    claim nothing; ``usage`` whether it counts tokens; ``slots`` how many streams it serves at once."""
+    """What it answers, and what it was asked.
 
-    def __init__(self, cached=0.0, usage=True, slots=64, delay=0.002, stop_after=None):
-        self.cached, self.usage, self.delay, self.stop_after = cached, usage, delay, stop_after
+    cached   the share of a prompt it claims to have known, None to claim nothing
+    usage    it counts tokens "always", "unstreamed" or "never"
+    slots    how many streams it serves at once
+    delay    seconds a token takes
+    """
+
+    def __init__(self, cached=0.0, usage="always", slots=64, delay=0.002):
+        self.cached, self.usage, self.delay = cached, usage, delay
         self.slots, self.bodies, self.lock = threading.Semaphore(slots), [], threading.Lock()
 
     def answer(self, path, body, write):
@@ -27,17 +32,19 @@ class Endpoint:
         count = len(prompt) // 4 + TEMPLATE
         with self.slots:
             time.sleep(1e-6 * count)
-            made = min(body["max_tokens"], self.stop_after or body["max_tokens"])
+            made = body["max_tokens"]
             for number in range(made):
                 time.sleep(self.delay)
                 piece = {"text": f" {number}"} if "prompt" in body else {"delta": {"content": f" {number}"}}
                 write({"model": "fake", "choices": [piece]})
         write({"model": "fake", "choices": [{"text": "", "delta": {}, "finish_reason": "length"}]})
-        usage = {"prompt_tokens": count, "completion_tokens": made}
-        if self.cached is not None:
-            usage["prompt_tokens_details"] = {"cached_tokens": int(self.cached * count)}
-        if self.usage:
-            write({"model": "fake", "choices": [], "usage": usage})
+        if self.usage == "always":
+            write({"model": "fake", "choices": [], "usage": self.counted(count, made)})
+        return count
+
+    def counted(self, count, made):
+        cached = {} if self.cached is None else {"prompt_tokens_details": {"cached_tokens": int(self.cached * count)}}
+        return {"prompt_tokens": count, "completion_tokens": made, **cached}
 
 
 @contextmanager
@@ -54,14 +61,26 @@ def served(endpoint):
 
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            self._head("text/event-stream")
+            events = []
 
             def write(event):
+                if not body["stream"]:
+                    return events.append(event)
                 self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
                 self.wfile.flush()
 
-            endpoint.answer(self.path, body, write)
-            self.wfile.write(b"data: [DONE]\n\n")
+            if body["stream"]:
+                self._head("text/event-stream")
+                endpoint.answer(self.path, body, write)
+                self.wfile.write(b"data: [DONE]\n\n")
+                return
+            count = endpoint.answer(self.path, body, write)
+            choice = {"text": " 0", "message": {"content": " 0"}, "finish_reason": "length"}
+            answer = {"model": "fake", "choices": [choice]}
+            if endpoint.usage != "never":
+                answer["usage"] = endpoint.counted(count, 1)
+            self._head("application/json")
+            self.wfile.write(json.dumps(answer).encode())
 
         def _head(self, kind):
             self.send_response(200)

@@ -32,7 +32,7 @@ def folder(monkeypatch, tmp_path):
 
 def answer(begin, arrivals, seconds, prompt=100, cached=0, completion=None):
     usage = Usage(prompt, len(arrivals) if completion is None else completion, cached)
-    return Answer(begin, Completion("", usage=usage, arrivals=arrivals, seconds=seconds))
+    return Answer(begin, Completion("", usage=usage, arrivals=arrivals, seconds=seconds), prompt)
 
 
 def test_what_one_stream_saw():
@@ -80,7 +80,7 @@ def test_an_endpoint_is_swept(capsys, private_store):
     nonces = {prompt.partition("\n")[0] for prompt in prompts}
     assert len(nonces) == len(prompts) == 2 + 6 and all(len(nonce) == 16 for nonce in nonces)
     assert {path for path, _ in endpoint.bodies} == {"/v1/completions"}
-    assert all(body["stream"] and body["temperature"] == 0 for _, body in endpoint.bodies)
+    assert all(body["temperature"] == 0 for _, body in endpoint.bodies)
 
 
 def test_streams_at_once_are_lanes(capsys):
@@ -109,7 +109,7 @@ def test_chat_and_its_options():
 
 @pytest.mark.parametrize("kind, says", [
     ({"cached": 0.9}, "from a cache although every prompt is new"),
-    ({"usage": False}, "does not say how many prompt tokens"),
+    ({"usage": "never"}, "does not say how many prompt tokens"),
 ])  # fmt: skip
 def test_endpoints_that_cannot_be_measured(kind, says, capsys):
     with served(Endpoint(**kind)) as base:
@@ -123,6 +123,13 @@ def test_a_cache_that_is_not_counted_is_unknown():
     with served(Endpoint(cached=None)) as base:
         assert cli.main([*WALK, "--target", base, "--csv", "s.csv", "--no-store"]) == 0
     assert {row["cached_tokens"] for row in read_rows("s.csv")} == {None}
+
+
+def test_a_server_that_does_not_count_in_streams():
+    with served(Endpoint(usage="unstreamed")) as base:
+        assert cli.main([*WALK, "--target", base, "--csv", "s.csv", "--no-store"]) == 0
+    for row in read_rows("s.csv"):
+        assert row["prompt_tokens"] == row["ctx_tokens"] and row["gen_tokens"] == 5 and row["cached_tokens"] is None
 
 
 def test_two_endpoints_take_turns(private_store):

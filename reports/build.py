@@ -33,6 +33,7 @@ class Report:
     headline: list[str] = field(default_factory=list)
     pictures: dict[str, Picture] = field(default_factory=dict)
     speeds: list[dict[str, Any]] = field(default_factory=list)
+    served: list[dict[str, Any]] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     vectors: list[dict[str, Any]] = field(default_factory=list)
     graded: list[dict[str, Any]] = field(default_factory=list)
@@ -68,6 +69,7 @@ def assemble(runs: Sequence[Measured], title: str | None, thresholds: Thresholds
     bench = [part for m in whole for part in series(m)]
     report = Report(printable(title or _default_title(runs)))
     _add_speed(report, bench)
+    report.served = [table for m in whole if (table := _served_table(m)) is not None]
     _add_pairs(report, whole, thresholds)
     _add_roofline(report, bench)
     for measured in whole:
@@ -198,6 +200,27 @@ def _add_roofline(report: Report, bench: Sequence[Measured]) -> None:
                 bars.append(Bar(name, share, f"bound by {binds[depth]}" if binds[depth] else ""))
     if bars:
         report.pictures["roofline"] = figures.roofline_picture(bars)
+
+
+def _served_table(measured: Measured) -> dict[str, Any] | None:
+    """What the clients of an endpoint saw at each depth, medians over repetitions; None for any other run."""
+    depths: dict[int, list[dict[str, Any]]] = {}
+    for row in measured.rows:
+        if figures.finite(row.get("ttft_ms")):
+            depths.setdefault(int(row["ctx_tokens"]), []).append(row)
+
+    def middle(rows: Sequence[dict[str, Any]], name: str) -> float | None:
+        values = [float(row[name]) for row in rows if figures.finite(row.get(name))]
+        return stats.median_band(values)[0] if values else None
+
+    names = ("streams", "ttft_ms", "e2e_ms", "total_tps", "fairness")
+    table = []
+    for depth in _thin(sorted(depths), 12):
+        rows = depths[depth]
+        gaps = [1e3 * float(gap) for row in rows for gap in row.get("steps_s") or ()]
+        itl = stats.median_band(gaps)[0] if gaps else middle(rows, "itl_p50_ms")
+        table.append({"depth": depth, "itl_ms": itl, **{name: middle(rows, name) for name in names}})
+    return {"name": printable(measured.name), "rows": table} if table else None
 
 
 def _vector_table(measured: Measured) -> dict[str, Any]:

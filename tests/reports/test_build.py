@@ -7,7 +7,7 @@ import pytest
 
 from ds4ref.errors import DataError
 from reports import figures
-from reports.build import assemble, build_report, speed_curves
+from reports.build import assemble, build_report, series, speed_curves
 from reports.cli import main
 from reports.sources import read_csv
 from reports.thresholds import Thresholds
@@ -172,3 +172,28 @@ def test_nothing_is_no_report(tmp_path, capsys, monkeypatch):
 def test_long_names_are_cut_for_labels_only():
     assert figures.shorten("x" * 30, 10) == "x" * 9 + "\u2026"
     assert figures.shorten("short", 10) == "short"
+
+
+def test_endpoints_have_a_table_and_tests_a_curve_each(tmp_path):
+    served = [
+        {"rep": rep, "ctx_tokens": depth, "prefill_tokens": depth, "prefill_tps": 900.0, "gen_tokens": 8,
+         "gen_tps": 30.0, "ttft_ms": 100.0 + rep, "e2e_ms": 400.0, "streams": 4, "total_tps": 77.5, "fairness": 0.875,
+         "steps_s": [0.0125, 0.0125]}
+        for rep in range(3) for depth in (256, 512)
+    ]  # fmt: skip
+    probes = [
+        {"rep": 0, "ctx_tokens": 512, "prefill_tokens": count, "prefill_tps": float(count), "gen_tokens": 0,
+         "gen_tps": 0.0, "test": name}
+        for name, count in (("pp512", 512), ("pp256 @ d256", 256))
+    ]  # fmt: skip
+    files = build_report([run("served", served), run("tests", probes)], str(tmp_path / "r.html"))
+    assert len(files) == 3
+    text = " ".join(Page(files[0].read_text()).text)
+    for shown in ("Endpoints", "101.0", "12.5", "400.0", "77.5", "0.875", "tests, pp512", "tests, pp256"):
+        assert shown in text
+    assert "| 256 | 4 | 101.0 | 12.5 | 400.0 | 77.5 | 0.875 |" in files[1].read_text()
+    curves = speed_curves(series(run("tests", probes)))
+    assert [(c.name, c.points) for c in curves["prefill"]] == [
+        ("tests, pp512", ((512, 512.0, 512.0, 512.0),)), ("tests, pp256", ((512, 256.0, 256.0, 256.0),))
+    ]  # fmt: skip
+    assert not curves["decode"]

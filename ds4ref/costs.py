@@ -118,10 +118,7 @@ class Costs:
     def prefill(self, first: int, last: int, chunk: int | None = None) -> Work:
         """Tokens ``first`` to ``last`` in chunks (None: the session's own size): within one, a matrix is read once,
         and an expert if any token uses it (uniform routing is assumed)."""
-        if chunk is None:
-            from .session.session import PREFILL_CHUNK
-
-            chunk = PREFILL_CHUNK
+        chunk = chunk or prefill_chunk()
         nbytes = int8 = f32 = 0.0
         for start, end in _chunks(first, last, chunk):
             count, middle = end - start, (start + end) // 2
@@ -172,6 +169,13 @@ class Costs:
                 compressed = s.index_topk
             rows += compressed
         return 4.0 * rows * s.n_heads * s.head_dim + 2.0 * scored * s.index_heads * s.index_dim
+
+
+def prefill_chunk() -> int:
+    """Tokens that a session takes through the layers at a time."""
+    from .session.session import PREFILL_CHUNK
+
+    return PREFILL_CHUNK
 
 
 def _chunks(first: int, last: int, size: int) -> Iterable[tuple[int, int]]:

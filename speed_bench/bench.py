@@ -148,10 +148,13 @@ def open_store(stack: ExitStack, path: str | None) -> Store:
 
 def buffers(engine: Engine, ctx: int) -> str:
     """ds4's line about the memory of a context."""
+    from ds4ref.costs import prefill_chunk
+
     shape = engine.shape
     return (
         f"context buffers {shape.kv_bytes(ctx) / 2**20:.2f} MiB (ctx={ctx}, backend={engine.backend}, "
-        f"raw_kv_rows={min(shape.window, ctx)}, compressed_kv_rows={ctx // 4 + 2})"
+        f"prefill_chunk={min(prefill_chunk(), ctx)}, raw_kv_rows={min(shape.window, ctx)}, "
+        f"compressed_kv_rows={ctx // 4 + 2})"
     )
 
 

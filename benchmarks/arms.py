@@ -7,7 +7,8 @@ different, how often a known slowdown is found.
 A trial is a whole ``ds4-bench --arm --arm`` with its defaults (five rounds, in turn) on a short walk, judged by
 ``ds4-report compare`` with its defaults. Both arms are one engine; the slower one waits in a busy loop after every
 step, in proportion to the time the step took. Trials are independent; equal and slowed ones alternate, so that both
-meet the same machine.
+meet the same machine. ``--clock cpu`` times in CPU time of this process (use one thread): what else runs on a shared
+machine then takes no part, and what is left is about what a bench of one's own would show.
 
 Puts out a table, and a line of JSON. Leaves out: prompts, files and the store, which no window holds.
 """
@@ -19,6 +20,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from ds4ref.engine import Engine
@@ -27,13 +29,13 @@ from reports.compare import compare
 from reports.sources import Measured
 from reports.stats import wilson
 from reports.store import Run
+from speed_bench import sweep
 from speed_bench.prompt import prose_tokens
 from speed_bench.rounds import Arm, rounds
 from speed_bench.samples import Sample, sample
-from speed_bench.sweep import decode, warm_up
 
-DEPTHS = list(range(64, 513, 64))
-STEPS = 16
+DEPTHS = list(range(48, 385, 48))
+STEPS = 12
 REPS = 5
 
 
@@ -55,11 +57,12 @@ class Slowed:
         return self._waiting(self.session.eval, token)
 
     def _waiting(self, work: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        start = time.perf_counter()
+        clock = sweep.time.perf_counter
+        start = clock()
         found = work(*args, **options)
-        end = time.perf_counter()
+        end = clock()
         end += self.share * (end - start)
-        while time.perf_counter() < end:
+        while clock() < end:
             pass
         return found
 
@@ -97,20 +100,21 @@ def trial(engine: Engine, tokens: Sequence[int], eos: int, slower: float) -> tup
 def overhead(engine: Engine, tokens: Sequence[int], eos: int, pairs: int) -> list[float]:
     """Decode speed of the harness's loop over that of the bare one, in turn, from the same snapshot. Timed from
     outside: what a row reports leaves out even what lies between its steps."""
+    clock = sweep.time.perf_counter
     session = engine.session(DEPTHS[-1] + STEPS + 1)
     session.sync(list(tokens[: DEPTHS[-1]]))
     snapshot = session.snapshot()
 
     def bare() -> float:
-        start = time.perf_counter()
+        start = clock()
         for _ in range(STEPS):
             session.eval(session.argmax(exclude=eos))
-        return time.perf_counter() - start
+        return clock() - start
 
     def harness() -> float:
-        start = time.perf_counter()
-        decode(session, session.pos, STEPS, eos)
-        return time.perf_counter() - start
+        start = clock()
+        sweep.decode(session, session.pos, STEPS, eos)
+        return clock() - start
 
     ratios = []
     for number in range(pairs):
@@ -129,21 +133,32 @@ def shares(verdicts: Sequence[str], wanted: Sequence[str]) -> dict[str, Any]:
     return {"of": len(verdicts), "hits": hits, "share": interval.estimate, "low": interval.low, "high": interval.high}
 
 
+def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """95 % interval (by order statistics) around the median: low, median, high."""
+    ordered = sorted(values)
+    half, middle = 0.98 * len(ordered) ** 0.5, (len(ordered) - 1) / 2
+    first, last = max(0, int(middle - half)), min(len(ordered) - 1, int(middle + half + 1))
+    return ordered[first], statistics.median(ordered), ordered[last]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--trials", type=int, default=40, help="of equal arms and of slowed ones (40)")
     parser.add_argument("--slower", type=float, default=3.0, help="per cent of speed that B lacks (3)")
-    parser.add_argument("--pairs", type=int, default=200, help="pairs of loops for the overhead (200)")
+    parser.add_argument("--pairs", type=int, default=400, help="pairs of loops for the overhead (400)")
     parser.add_argument("-t", "--threads", type=int, default=1, help="threads (1)")
     parser.add_argument("--minutes", type=float, default=9.5, help="stop trials after so many (9.5)")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="wall, or CPU time (wall)")
     args = parser.parse_args(argv)
+    if args.clock == "cpu":
+        sweep.time = SimpleNamespace(perf_counter=time.process_time)  # type: ignore[assignment]
     from ds4ref.nano import embedded_path
 
     begun = time.monotonic()
     with Engine.open(embedded_path(), numerics="ds4", threads=args.threads) as engine:
         tokens, eos = prose_tokens(engine.tokenizer, DEPTHS[-1]), engine.tokenizer.eos
-        warm_up(engine.session(DEPTHS[-1] + STEPS + 1), tokens, eos)
+        sweep.warm_up(engine.session(DEPTHS[-1] + STEPS + 1), tokens, eos)
         ratios = overhead(engine, tokens, eos, args.pairs)
         equal: list[dict[str, str]] = []
         slowed: list[dict[str, str]] = []
@@ -153,9 +168,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 verdicts, spread = trial(engine, tokens, eos, slower)
                 into.append(verdicts)
                 spreads.append(spread)
-    low, middle, high = (100 * (q - 1) for q in statistics.quantiles(ratios, n=4))
-    print(f"decode through the harness against the bare loop: {middle:+.3f} % (middle half {low:+.3f} to {high:+.3f}, "
-          f"{len(ratios)} pairs)")  # fmt: skip
+    low, middle, high = (100 * (ratio - 1) for ratio in median_interval(ratios))
+    print(f"decode through the harness against the bare loop: {middle:+.2f} % (95 % interval of the median {low:+.2f} to "
+          f"{high:+.2f}, {len(ratios)} pairs)")  # fmt: skip
     result: dict[str, Any] = {"overhead": {"median": middle, "low": low, "high": high, "pairs": len(ratios)}}
     said = {"equal, declared different": (equal, ("better", "worse", "mixed")), "slower, found": (slowed, ("worse",))}
     for name, (trials, wanted) in said.items():
@@ -170,8 +185,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         low, middle, high = quartiles
         print(f"noise of a decode ratio of two adjacent cells: {middle:.2f} % (middle half {low:.2f} to {high:.2f})")
     seconds = round(time.monotonic() - begun)
-    print(f"{seconds} s, {args.threads} thread(s), load {machine()['load']}")
-    print(json.dumps({**result, "slower": args.slower, "seconds": seconds, "machine": machine(), "commit": commit()}))
+    print(f"{seconds} s, {args.threads} thread(s), {args.clock} clock, load {machine()['load']}")
+    print(
+        json.dumps(
+            {
+                **result,
+                "slower": args.slower,
+                "clock": args.clock,
+                "seconds": seconds,
+                "machine": machine(),
+                "commit": commit(),
+            }
+        )
+    )
     return 0
 
 

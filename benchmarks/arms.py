@@ -169,7 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 into.append(verdicts)
                 spreads.append(spread)
     low, middle, high = (100 * (ratio - 1) for ratio in median_interval(ratios))
-    print(f"decode through the harness against the bare loop: {middle:+.2f} % (95 % interval of the median {low:+.2f} to "
+    print(f"decode through the harness against the bare loop: {middle:+.2f} % (95 % interval {low:+.2f} to "
           f"{high:+.2f}, {len(ratios)} pairs)")  # fmt: skip
     result: dict[str, Any] = {"overhead": {"median": middle, "low": low, "high": high, "pairs": len(ratios)}}
     said = {"equal, declared different": (equal, ("better", "worse", "mixed")), "slower, found": (slowed, ("worse",))}

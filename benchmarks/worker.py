@@ -32,6 +32,8 @@ class Ours:
         from ds4ref.engine import Engine
 
         self.engine = Engine.open(model, numerics="ds4", threads=threads)
+        for _ in self.engine.gguf.touch():  # llama.cpp populates its map, too
+            pass
         self.vocab = self.engine.shape.vocab
         self.session = self.engine.session(4096)
         self.session.sync(token_ids(PAST, self.vocab))

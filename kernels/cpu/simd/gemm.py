@@ -25,12 +25,11 @@ from .gemm_tile import (
     SUMS,
     TILES,
     TOKENS,
+    TOTALS,
+    Totals,
     copy_float,
-    load_sums,
     reduce_sums,
-    store_sums,
     weight_record,
-    zero_sums,
 )
 from .ops import copy_with_zeros, fetch_near, prefetch
 from .tiers import TIER
@@ -203,23 +202,27 @@ def _decode_blocks(fmt: str) -> Any:
     return decode_row
 
 
-@cache
-def _multiply_blocks(mins: int, passes: int) -> Any:
-    tile, record, size = TILES[mins, passes], weight_record(mins), chunk_bytes(mins, passes)
+def _multiply(tile: Any, totals: Totals, reduce: Any, record: int, size: int) -> Any:
+    zero, load, store = totals.zero, totals.load, totals.store
 
     @njit(**JIT)
     def multiply(weights, inputs, chunks, sums, fresh, out, stride):
-        totals = zero_sums() if fresh else load_sums(sums)
+        total = zero() if fresh else load(sums)
         for _ in range(chunks):
-            totals = tile(totals, weights, inputs)
+            total = tile(total, weights, inputs)
             inputs += size
             weights += record
         if out:
-            reduce_sums(totals, out, stride)
+            reduce(total, out, stride)
         else:
-            store_sums(sums, totals)
+            store(sums, total)
 
     return multiply
+
+
+@cache
+def _multiply_blocks(mins: int, passes: int) -> Any:
+    return _multiply(TILES[mins, passes], TOTALS, reduce_sums, weight_record(mins), chunk_bytes(mins, passes))
 
 
 def _pack(chunk: int, size: int, clear: Any, pack_chunk: Any) -> Any:
@@ -247,17 +250,9 @@ def _tile_gemm(fmt: str, act: str) -> Gemm:
 
 
 # -- float tiles
-@njit(**JIT)
-def _multiply_floats(weights, inputs, chunks, sums, fresh, out, stride):
-    totals = gemm_float.zero_sums() if fresh else gemm_float.load_sums(sums)
-    for _ in range(chunks):
-        totals = gemm_float.tile(totals, weights, inputs)
-        inputs += gemm_float.INPUT_RECORD
-        weights += gemm_float.WEIGHT_RECORD
-    if out:
-        gemm_float.reduce_sums(totals, out, stride)
-    else:
-        gemm_float.store_sums(sums, totals)
+_multiply_floats = _multiply(
+    gemm_float.tile, gemm_float.TOTALS, gemm_float.reduce_sums, gemm_float.WEIGHT_RECORD, gemm_float.INPUT_RECORD
+)
 
 
 @njit(**JIT)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from numba import types
 
 from .gemm_tile import ROWS as GROUP
-from .gemm_tile import SLICES, SUMS, TOKENS, reduce_lanes
+from .gemm_tile import SLICES, SUMS, TOKENS, reduce_lanes, totals
 from .vec import F32x16, I16x16, I32x16, Int, Val, step
 
 ROWS = 2 * GROUP
@@ -17,45 +17,29 @@ CHUNK = 16 * SLICES
 WEIGHT_RECORD = CHUNK * ROWS * 4
 INPUT_RECORD = CHUNK * TOKENS * 4
 
-Sums = types.UniTuple(F32x16, 2 * SUMS)
+TOTALS = totals(2 * SUMS)
 
 
-@step(Sums, Int)
-def load_sums(k, address):
-    return tuple(k.load(F32x16, address + 64 * i) for i in range(2 * SUMS))
-
-
-@step(types.none, Int, Sums)
-def store_sums(k, address, sums):
-    for i, total in enumerate(k.members(sums)):
-        k.store(address + 64 * i, total)
-
-
-@step(Sums)
-def zero_sums(k):
-    return tuple(k.zero(F32x16) for _ in range(2 * SUMS))
-
-
-@step(types.none, Sums, Int, Int)
+@step(types.none, TOTALS.kind, Int, Int)
 def reduce_sums(k, sums, out, stride):
     """The six rows of token t go to ``out + t * stride``."""
-    totals = k.members(sums)
-    reduce_lanes(k, totals[:SUMS], out, stride)
-    reduce_lanes(k, totals[SUMS:], out + 4 * GROUP, stride)
+    sums = k.members(sums)
+    reduce_lanes(k, sums[:SUMS], out, stride)
+    reduce_lanes(k, sums[SUMS:], out + 4 * GROUP, stride)
 
 
-@step(Sums, Sums, Int, Int)
+@step(TOTALS.kind, TOTALS.kind, Int, Int)
 def tile(k, sums, weights, inputs):
     """Add one chunk to the sums."""
-    totals = k.members(sums)
+    sums = k.members(sums)
     for s in range(SLICES):
         rows = [k.load(F32x16, weights + 64 * (ROWS * s + r)) for r in range(ROWS)]
         for t in range(TOKENS):
             x = k.load(F32x16, inputs + 64 * (TOKENS * s + t))
             for r in range(ROWS):
                 i = r // GROUP * SUMS + GROUP * t + r % GROUP
-                totals[i] = k.fma(rows[r], x, totals[i])
-    return tuple(totals)
+                sums[i] = k.fma(rows[r], x, sums[i])
+    return tuple(sums)
 
 
 def _decode(k, fmt: str, address: Val) -> Val:

@@ -18,6 +18,8 @@ the rate on Intel's cores.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 from numba import types
 
 from . import x86
@@ -33,8 +35,38 @@ INPUT_RECORD = INPUT_CODES + 2 * TOKENS * 64
 WEIGHT_CODES = SLICES * ROWS * 64
 MIN_BYTES = TOKENS * 64
 
-Sums = types.UniTuple(F32x16, SUMS)
-"""Lane sums of a tile, token-major."""
+
+class Totals(NamedTuple):
+    """How the lane sums of a tile travel: their Numba type, and steps that make, load and store them."""
+
+    kind: types.UniTuple
+    zero: Any
+    load: Any
+    store: Any
+
+
+def totals(count: int) -> Totals:
+    """For ``count`` vectors of 16 sums."""
+    kind = types.UniTuple(F32x16, count)
+
+    @step(kind)
+    def zero_sums(k):
+        return tuple(k.zero(F32x16) for _ in range(count))
+
+    @step(kind, Int)
+    def load_sums(k, address):
+        return tuple(k.load(F32x16, address + 64 * i) for i in range(count))
+
+    @step(types.none, Int, kind)
+    def store_sums(k, address, sums):
+        for i, total in enumerate(k.members(sums)):
+            k.store(address + 64 * i, total)
+
+    return Totals(kind, zero_sums, load_sums, store_sums)
+
+
+TOTALS = totals(SUMS)
+"""Token-major."""
 
 
 def weight_record(mins: int) -> int:
@@ -59,9 +91,9 @@ def _tile(mins: int, passes: int):
     32 products of 9 + 8 bits and a shift by 8 fit into 32 bits, all three limbs would not.
     """
 
-    @step(Sums, Sums, Int, Int)
+    @step(TOTALS.kind, TOTALS.kind, Int, Int)
     def tile(k, sums, weights, inputs):
-        totals = k.members(sums)
+        sums = k.members(sums)
         dots: list[list[Val]] = []
         for number in range(passes):
             record = inputs + INPUT_RECORD * number
@@ -80,35 +112,19 @@ def _tile(mins: int, passes: int):
                 token_scale = k.load(F32x16, record + (INPUT_CODES + 64 * t))
                 for r in range(ROWS):
                     scaled = dots[t][r].to_float(F32x16)
-                    totals[ROWS * t + r] = k.fma(scaled, row_scales[r] * token_scale, totals[ROWS * t + r])
+                    sums[ROWS * t + r] = k.fma(scaled, row_scales[r] * token_scale, sums[ROWS * t + r])
         for m in range(mins):
             row_mins = [k.load(F32x16, weights + (WEIGHT_CODES + 64 * ROWS * (1 + m) + 64 * r)) for r in range(ROWS)]
             for t in range(TOKENS):
                 input_sums = k.load(F32x16, inputs + (INPUT_RECORD * passes + MIN_BYTES * m + 64 * t))
                 for r in range(ROWS):
-                    totals[ROWS * t + r] = k.fma(row_mins[r], input_sums, totals[ROWS * t + r])
-        return tuple(totals)
+                    sums[ROWS * t + r] = k.fma(row_mins[r], input_sums, sums[ROWS * t + r])
+        return tuple(sums)
 
     return tile
 
 
 TILES = {(mins, passes): _tile(mins, passes) for mins in range(3) for passes in (1, 3)}
-
-
-@step(Sums, Int)
-def load_sums(k, address):
-    return tuple(k.load(F32x16, address + 64 * i) for i in range(SUMS))
-
-
-@step(types.none, Int, Sums)
-def store_sums(k, address, sums):
-    for i, total in enumerate(k.members(sums)):
-        k.store(address + 64 * i, total)
-
-
-@step(Sums)
-def zero_sums(k):
-    return tuple(k.zero(F32x16) for _ in range(SUMS))
 
 
 def _interleave_add(a: Val, b: Val, width: int) -> Val:
@@ -122,10 +138,10 @@ def _interleave_add(a: Val, b: Val, width: int) -> Val:
     return a.shuffle(low, b) + a.shuffle(high, b)
 
 
-def reduce_lanes(k, totals: list[Val], out: Val, stride: Val) -> None:
-    """Sum the lanes of each total; the three rows of token t go to ``out + t * stride``."""
+def reduce_lanes(k, sums: list[Val], out: Val, stride: Val) -> None:
+    """Sum the lanes of each vector; the three rows of token t go to ``out + t * stride``."""
     blank = k.zero(F32x16)
-    vectors = [v for t in range(TOKENS) for v in (*totals[ROWS * t : ROWS * (t + 1)], blank)]
+    vectors = [v for t in range(TOKENS) for v in (*sums[ROWS * t : ROWS * (t + 1)], blank)]
     width = 8
     while width:
         half = len(vectors) // 2
@@ -135,7 +151,7 @@ def reduce_lanes(k, totals: list[Val], out: Val, stride: Val) -> None:
         k.store(out + stride * t, vectors[0].shuffle(range(4 * t, 4 * t + ROWS)))
 
 
-@step(types.none, Sums, Int, Int)
+@step(types.none, TOTALS.kind, Int, Int)
 def reduce_sums(k, sums, out, stride):
     reduce_lanes(k, k.members(sums), out, stride)
 

@@ -40,11 +40,8 @@ lint: $(VENV)/.test ## ruff and mypy
 oracle: $(VENV)/.oracle ## compare with Hugging Face transformers (installs torch)
 	@$(PY) -m pytest -q -m oracle
 
-bench: $(VENV)/.run ## sweep a slice of Flash with real dimensions: 4 layers, 8 experts, 0.9 GB in the cache
-	@mkdir -p $(OUT)
-	@$(VENV)/bin/ds4-bench -m "$$($(PY) -m ds4ref.nano slice --layers 4 --experts 8)" \
-		--ctx-start 128 --ctx-max 512 --step-incr 128 --gen-tokens 16 \
-		--csv $(OUT)/flash_slice.csv --plot $(OUT)/flash_slice.svg
+bench: $(VENV)/.run ## measure this CPU: kernels, and a slice of Flash with real dimensions (0.9 GB in the cache)
+	@$(PY) -m benchmarks.cpu --quick
 
 clean: ## remove the environment and everything generated in the tree
 	rm -rf $(VENV) $(OUT) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

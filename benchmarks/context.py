@@ -33,8 +33,12 @@ class Context:
 
     @cached_property
     def engine(self) -> Engine:
-        """The slice in mode ds4, opened once."""
-        return Engine.open(self.model, numerics="ds4", threads=self.threads)
+        """The slice in mode ds4, opened once, and every page of it mapped: a figure is about arithmetic and memory,
+        not about where in the file the next expert happens to be fetched for the first time."""
+        engine = Engine.open(self.model, numerics="ds4", threads=self.threads)
+        for _ in engine.gguf.touch():
+            pass
+        return engine
 
     def add(self, name: str, samples: list[float], note: str = "") -> None:
         """Report a figure of ``GOALS``."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -12,6 +11,8 @@ from typing import BinaryIO
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A binary stream that becomes ``path`` when the block ends well and vanishes when it does not."""
+    import tempfile  # not needed to start
+
     path = os.path.abspath(os.fspath(path))
     handle, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=os.path.dirname(path))
     try:

@@ -9,13 +9,12 @@ One forward pass serves all modes; a mode only switches roundings on or off at f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .errors import UsageError
 
 
-@dataclass(frozen=True)
-class Numerics:
+class Numerics(NamedTuple):
     """One named set of roundings.
 
     act_quant    int8 activations before every quantized matrix (per 32 for Q8_0, Q8_K per 256 for K and IQ formats)

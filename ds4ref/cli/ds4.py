@@ -17,7 +17,7 @@ from .. import __version__
 from ..backends import BACKENDS, DEFAULT_BACKEND
 from ..errors import UsageError
 from ..numerics import DEFAULT_MODE, MODES
-from ..text.chat import DEFAULT_SYSTEM
+from ..text.protocol import DEFAULT_SYSTEM
 from .common import check_output, run
 from .options import MAX_TOP_K, SEED_MAX, Parser, choice, integer, number
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 import time
 from argparse import Namespace
@@ -110,8 +109,6 @@ def open_engine(prog: str, args: Namespace) -> Iterator[Engine]:
         choice = choose_model(prog, args.model)
         from ..engine import Engine
 
-        if args.warm_weights:
-            warm(prog, choice.path)
         with Engine.open(
             choice.path,
             backend=args.backend,
@@ -120,21 +117,20 @@ def open_engine(prog: str, args: Namespace) -> Iterator[Engine]:
             strict=args.strict,
             split=getattr(args, "split", "unicode"),
         ) as engine:
+            if args.warm_weights:
+                warm(prog, engine.gguf)
             yield engine
 
 
-def warm(prog: str, path: Path) -> None:
-    """Read one byte of every page, so that decode does not wait for the disk; says how much and how long."""
-    import numpy as np
-
-    data = np.memmap(path, np.uint8, "r")
-    page, step = mmap.PAGESIZE, GIB // 4
-    say(prog, f"warming {len(data) / GIB:.2f} GiB of {path}")
-    start, checksum = time.perf_counter(), 0
+def warm(prog: str, gguf: GGUFFile) -> None:
+    """Read one byte of every page of the weights; says how much and how long."""
+    total = sum(info.nbytes for info in gguf.tensors.values())
+    say(prog, f"warming {total / GIB:.2f} GiB of {gguf.path}")
+    start, done, checksum = time.perf_counter(), 0, 0
     with Progress("warming weights") as progress:
-        for at in range(0, len(data), step):
-            checksum += int(data[at : at + step : page].sum(dtype=np.uint64))
-            progress(min(at + step, len(data)), len(data))
+        for size, part in gguf.touch():
+            done, checksum = done + size, checksum + part
+            progress(done, total)
     say(prog, f"warmed in {time.perf_counter() - start:.1f} s (checksum {checksum:08x})")
 
 

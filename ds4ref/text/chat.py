@@ -26,7 +26,6 @@ MODES = ("none", "high", "max")
 THINK_MAX_MIN_CTX = 384 * 1024
 """Below this context size "max" is "high"."""
 
-DEFAULT_SYSTEM = "You are a helpful assistant"
 
 MAX_PREFIX = (
     "Reasoning Effort: Absolute maximum with no shortcuts permitted.\n"
@@ -164,7 +163,7 @@ def live_tail(messages: Sequence[Message], start: int, mode: str = "high") -> Pr
 
 def completion(text: str, mode: str = "high") -> Prompt:
     """The prompt of the text completions endpoint."""
-    messages = (Message("system", DEFAULT_SYSTEM), Message("user", text))
+    messages = (Message("system", protocol.DEFAULT_SYSTEM), Message("user", text))
     return render(messages, (), mode)
 
 

@@ -19,6 +19,9 @@ DSML = "｜DSML｜"
 SPECIALS = (BOS, EOS, USER, ASSISTANT, THINK_OPEN, THINK_CLOSE, DSML)
 """All strings that encode to one control token. None is a prefix of another."""
 
+DEFAULT_SYSTEM = "You are a helpful assistant"
+"""ds4's own, where the user gives none. Without a period."""
+
 TOOL_RESULT_OPEN = "<tool_result>"
 TOOL_RESULT_CLOSE = "</tool_result>"
 

@@ -48,6 +48,8 @@ MAX_TENSORS = 1 << 16
 MAX_STRINGS = 1 << 21  # over all arrays: what can be stepped over in a fraction of a second
 MAX_NAME_BYTES = 1 << 10
 MAX_STRING_BYTES = 1 << 24
+
+TOUCH_BYTES = 64 << 20  # between two signs of progress
 MAX_ALIGNMENT = 1 << 20
 MAX_RANK = 8
 MAX_ELEMENTS = (1 << 63) - 1
@@ -202,6 +204,15 @@ class GGUFFile:
             except (OSError, ValueError) as error:
                 raise ModelFileError(self.path, f"cannot map {self.size} bytes: {error}") from None
         return np.frombuffer(self._map, np.uint8, info.nbytes, info.offset)
+
+    def touch(self) -> Iterator[tuple[int, int]]:
+        """Read a byte of every page of the weights through the map that ``raw`` hands out, so that no product waits
+        for the disk or for a page fault. Yields (bytes touched, their sum) piece by piece."""
+        for name, info in self.tensors.items():
+            data = self.raw(name)
+            for start in range(0, info.nbytes, TOUCH_BYTES):
+                piece = data[start : start + TOUCH_BYTES]
+                yield piece.nbytes, int(piece[:: mmap.PAGESIZE].sum(dtype=np.uint64))
 
     def close(self) -> None:
         """Gives the descriptor back. Views handed out by ``raw`` stay valid; the map goes with the last of them."""

@@ -27,8 +27,9 @@ MIN_PER_EXPERT = 4
 
 TILE = 4
 SPARE_BYTES = 1024
-SUMS_BYTES = 1024
-BLOCK_ROWS = 64
+SUMS_BYTES = 768
+ROWS_AT_ONCE = 12
+BLOCK_ROWS = 60
 """Rows of an expert per item: its output block for all pairs stays in the second-level cache."""
 
 ENABLED = os.environ.get("DS4_GEMM", "1") != "0"
@@ -43,6 +44,8 @@ class Parts:
     chunk: int
     chunk_bytes: int
     record: int
+    rows: int
+    chunks_at_once: int
     tokens_at_once: int
 
     def group_bytes(self, n: int) -> int:
@@ -51,7 +54,9 @@ class Parts:
 
     def scratch_bytes(self, n: int) -> int:
         """Work space of one thread."""
-        size = 64 + -(-n // self.chunk) * self.record + SPARE_BYTES + self.tokens_at_once // TILE * SUMS_BYTES
+        decoded = ROWS_AT_ONCE // self.rows * -(-n // self.chunk) * self.record
+        sums = self.tokens_at_once // TILE * ROWS_AT_ONCE // 3 * SUMS_BYTES
+        size = 64 + decoded + SPARE_BYTES + sums
         return -(-size // 128) * 128
 
 
@@ -61,7 +66,7 @@ def parts(fmt: str, act: str) -> Parts | None:
     name, code = f"{fmt}.{act}", library()
     if not ENABLED or f"gemm_pack.{name}" not in code:
         return None
-    sizes = np.zeros(4, np.int64)
+    sizes = np.zeros(6, np.int64)
     code.function(f"gemm_sizes.{name}", 1)(address(sizes))
     addresses = [code.address(f"gemm_{part}.{name}") for part in ("decode", "multiply")]
     return Parts(code.address(f"gemm_pack.{name}"), np.array([*addresses, *sizes], np.int64), *map(int, sizes))
@@ -87,7 +92,7 @@ def gemm_steps(
 ) -> tuple[Step, Step]:
     """Pack (tokens, groups) inputs at ``x``, multiply all rows of ``w``."""
     n, panel_bytes = w.cols, -(-tokens // TILE) * g.group_bytes(w.cols)
-    chunk = max(16, min(64, -(-w.rows // (4 * POOL.threads)) // 16 * 16))
+    chunk = max(1, min(5, w.rows // (4 * POOL.threads * ROWS_AT_ONCE))) * ROWS_AT_ONCE
     values = (
         address(g.table), weight, w.row_bytes, n, panel, panel_bytes, tokens, w.rows // groups, out, w.rows,
         scratch, g.scratch_bytes(n),

@@ -18,8 +18,8 @@ from .library import library
 from .workers import POOL, Step
 from .workspace import scratch
 
-CHUNK_BYTES = 96 * 1024
-"""Weights a thread claims at once: enough to amortise the claim and the restart of the prefetcher."""
+CHUNK_BYTES = 128 * 1024
+"""Weights a thread reads in a row: enough to amortise the claim, and the first lines, which no one has fetched."""
 
 SMALL_BYTES = 16 * 1024
 """Products over fewer weight bytes per thread are not worth a second thread."""
@@ -225,8 +225,7 @@ def expert_sum(mid: np.ndarray, ids: np.ndarray, w: Matrix, act: str = "float") 
         return out
     kernel, size, n = row_kernel(w.fmt, act), packed_size(w, act), w.cols
     most, tables = _grouping(ids, w)
-    wanted = CHUNK_BYTES // (w.row_bytes * min(most, 16))
-    block = max(ROW_STEP, min(wanted, -(-w.rows // (2 * POOL.threads)), 128) // ROW_STEP * ROW_STEP)
+    block = max(ROW_STEP, min(CHUNK_BYTES // w.row_bytes, -(-w.rows // (2 * POOL.threads)), 128) // ROW_STEP * ROW_STEP)
     blocks = -(-w.rows // block)
     per_thread = 4 * block * tokens * K
     packed, order, starts, used, error, parts = scratch(tokens * K * size, *tables, per_thread * POOL.threads)

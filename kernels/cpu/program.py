@@ -174,8 +174,9 @@ class Program:
         """K packed inputs, each through its expert, summed in slot order -> out (rows,)."""
         fmt, act, n = packed.key
         expect((fmt, n) == (w.fmt, w.cols) and packed.count == K and out.size == w.rows, "expert_sum", packed)
-        wanted = CHUNK_BYTES // (w.row_bytes * min(K, 16))
-        block = max(ROW_STEP, min(wanted, -(-w.rows // (2 * POOL.threads)), 128) // ROW_STEP * ROW_STEP)
+        block = max(
+            ROW_STEP, min(CHUNK_BYTES // w.row_bytes, -(-w.rows // (2 * POOL.threads)), 128) // ROW_STEP * ROW_STEP
+        )
         parts = self.array(block * K * POOL.threads)
         values = (
             row_kernel(fmt, act).rows, weight_address(w), w.row_bytes, w.rows, n, packed.at, packed.size, 1, K,

@@ -116,7 +116,9 @@ class FakeEngine:
         self.shape = SimpleNamespace(vocab=VOCAB)
         self.backend = options.get("backend", "cpu")
         self.model = SimpleNamespace(numerics=SimpleNamespace(name=options.get("numerics", "qat")))
-        self.gguf = SimpleNamespace(metadata={"general.name": "fake"}, size=4, tensors={}, path=path)
+        tensors = {"w": SimpleNamespace(nbytes=12288, offset=4)}
+        self.gguf = SimpleNamespace(metadata={"general.name": "fake"}, size=4, tensors=tensors, path=path)
+        self.gguf.touch = lambda: iter([(8192, 16), (4096, 3)])
         self.sessions: list[FakeSession] = []
 
     def expert_use(self) -> None:

@@ -13,7 +13,7 @@ INTEGER = [("Q8_0", "a8"), ("Q2_K", "q8k"), ("Q4_K", "q8k"), ("IQ2_XXS", "q8k")]
 FLOAT = [(fmt, "float") for fmt in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q2_K", "Q4_K", "Q6_K", "IQ2_XXS")]
 
 
-def close(got: np.ndarray, want: np.ndarray, relative: float, floor: float = 1e-7) -> None:
+def assert_close(got: np.ndarray, want: np.ndarray, relative: float, floor: float = 1e-7) -> None:
     """Every difference within ``relative`` of the value plus the root mean square of ``want``."""
     assert got.shape == want.shape and got.dtype == want.dtype
     scale = float(np.sqrt(np.mean(np.square(want, dtype=np.float64)))) if want.size else 0.0
@@ -56,7 +56,7 @@ def matrix(fmt: str, rows: int, cols: int, experts: int = 0, seed: int = 1) -> M
 def test_linear(fmt: str, act: str, tokens: int):
     w = matrix(fmt, 37, 512)
     x = normal(tokens, tokens, 512)
-    close(cpu.linear(x, w, act), reference.linear(x, w, act), 2e-6)
+    assert_close(cpu.linear(x, w, act), reference.linear(x, w, act), 2e-6)
 
 
 @pytest.mark.parametrize("cols", [1024, 2048, 4096])
@@ -64,7 +64,7 @@ def test_linear(fmt: str, act: str, tokens: int):
 def test_linear_at_flash_widths(fmt: str, act: str, cols: int):
     w = matrix(fmt, 131, cols)
     x = normal(3, 2, cols)
-    close(cpu.linear(x, w, act), reference.linear(x, w, act), 3e-6)
+    assert_close(cpu.linear(x, w, act), reference.linear(x, w, act), 3e-6)
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
@@ -72,7 +72,7 @@ def test_linear_at_flash_widths(fmt: str, act: str, cols: int):
 def test_grouped_linear(fmt: str, act: str, tokens: int):
     w = matrix(fmt, 8 * 33, 256)
     x = normal(tokens, tokens, 8, 256)
-    close(cpu.grouped_linear(x, w, act), reference.grouped_linear(x, w, act), 2e-6)
+    assert_close(cpu.grouped_linear(x, w, act), reference.grouped_linear(x, w, act), 2e-6)
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
@@ -81,8 +81,8 @@ def test_experts(fmt: str, act: str, tokens: int):
     up, down = matrix(fmt, 70, 512, experts=11), matrix(fmt, 45, 256, experts=11, seed=2)
     ids = np.random.default_rng(tokens).integers(0, 11, (tokens, 6)).astype(np.int32)
     x, mid = normal(5, tokens, 512), normal(6, tokens, 6, 256)
-    close(cpu.expert_linear(x, ids, up, act), reference.expert_linear(x, ids, up, act), 2e-6)
-    close(cpu.expert_sum(mid, ids, down, act), reference.expert_sum(mid, ids, down, act), 2e-6)
+    assert_close(cpu.expert_linear(x, ids, up, act), reference.expert_linear(x, ids, up, act), 2e-6)
+    assert_close(cpu.expert_sum(mid, ids, down, act), reference.expert_sum(mid, ids, down, act), 2e-6)
 
 
 def test_a_row_does_not_depend_on_its_neighbours_or_on_the_batch():
@@ -164,8 +164,8 @@ def test_embed():
 @pytest.mark.parametrize("shape", [(1, 1), (3, 7), (2, 5, 512), (1, 4096), (2, 16384)])
 def test_rms_norm(shape: tuple[int, ...]):
     x, weight = normal(1, *shape), normal(2, shape[-1])
-    close(cpu.rms_norm(x, None, 1e-6), reference.rms_norm(x, None, 1e-6), 2e-6)
-    close(cpu.rms_norm(x, weight, 1e-6), reference.rms_norm(x, weight, 1e-6), 2e-6)
+    assert_close(cpu.rms_norm(x, None, 1e-6), reference.rms_norm(x, None, 1e-6), 2e-6)
+    assert_close(cpu.rms_norm(x, weight, 1e-6), reference.rms_norm(x, weight, 1e-6), 2e-6)
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
@@ -176,18 +176,18 @@ def test_hyper_connections(C: int, D: int, tokens: int):
     scale, base = np.float32([1.1, 0.9, 1.4]), normal(4, 2 * C + C * C)
     got, want = cpu.hc_split(mix, scale, base, 20, 1e-6), reference.hc_split(mix, scale, base, 20, 1e-6)
     for g, w in zip(got, want, strict=True):
-        close(g, w, 2e-6)
+        assert_close(g, w, 2e-6)
     pre, post, comb = want
-    close(cpu.hc_reduce(X, pre), reference.hc_reduce(X, pre), 1e-6)
-    close(cpu.hc_expand(X, y, post, comb), reference.hc_expand(X, y, post, comb), 1e-6)
+    assert_close(cpu.hc_reduce(X, pre), reference.hc_reduce(X, pre), 1e-6)
+    assert_close(cpu.hc_expand(X, y, post, comb), reference.hc_expand(X, y, post, comb), 1e-6)
     head = (mix[:, :C], scale[:1], base[:C], 1e-6)
-    close(cpu.hc_head_weights(*head), reference.hc_head_weights(*head), 1e-6)
+    assert_close(cpu.hc_head_weights(*head), reference.hc_head_weights(*head), 1e-6)
 
 
 def test_hc_mix():
     fn = matrix("F16", 24, 4 * 512)
     X = normal(1, 3, 4, 512)
-    close(cpu.hc_mix(X, fn, 1e-6), reference.hc_mix(X, fn, 1e-6), 3e-6)
+    assert_close(cpu.hc_mix(X, fn, 1e-6), reference.hc_mix(X, fn, 1e-6), 3e-6)
 
 
 # ---- rope, rounding, activations ----
@@ -199,7 +199,7 @@ def test_hc_mix():
 def test_rope(heads: int, width: int, half: int, tokens: int, inverse: bool):
     angle = normal(1, tokens, half) * 10
     x, cos, sin = normal(2, tokens, heads, width), np.cos(angle), np.sin(angle)
-    close(cpu.rope(x, cos, sin, inverse), reference.rope(x, cos, sin, inverse), 1e-6)
+    assert_close(cpu.rope(x, cos, sin, inverse), reference.rope(x, cos, sin, inverse), 1e-6)
 
 
 @pytest.mark.parametrize("name", ["round_e4m3", "round_e2m1", "round_f16", "hadamard"])
@@ -227,16 +227,16 @@ def test_activation_codes_are_exact():
 def test_pool(n: int, m: int, c: int):
     kv, score = normal(1, n, m, c), normal(2, n, m, c) * 3
     score[0, : m // 2] = -1e30
-    close(cpu.pool(kv, score), reference.pool(kv, score), 2e-6)
+    assert_close(cpu.pool(kv, score), reference.pool(kv, score), 2e-6)
     score[0, : m // 2] = -np.inf
-    close(cpu.pool(kv, score), reference.pool(kv, score), 2e-6)
+    assert_close(cpu.pool(kv, score), reference.pool(kv, score), 2e-6)
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
 @pytest.mark.parametrize(("heads", "dim", "n"), [(64, 128, 700), (4, 128, 9), (70, 32, 1), (3, 5, 6), (64, 128, 0)])
 def test_index_scores(heads: int, dim: int, n: int, tokens: int):
     iq, rows, w = normal(1, tokens, heads, dim), normal(2, n, dim), normal(3, tokens, heads)
-    close(cpu.index_scores(iq, rows, w), reference.index_scores(iq, rows, w), 4e-6)
+    assert_close(cpu.index_scores(iq, rows, w), reference.index_scores(iq, rows, w), 4e-6)
 
 
 def attention_case(seed: int, tokens: int, heads: int, dim: int, window: int, comp: int):
@@ -257,7 +257,7 @@ def attention_case(seed: int, tokens: int, heads: int, dim: int, window: int, co
 def test_attention(heads: int, dim: int, window: int, comp: int, tokens: int):
     q, raw, first, count, rows, visible, sinks, scale = attention_case(7, tokens, heads, dim, window, comp)
     args = (q, raw, first, count, rows, visible, None, sinks, scale)
-    close(cpu.attention(*args), reference.attention(*args), 4e-6)
+    assert_close(cpu.attention(*args), reference.attention(*args), 4e-6)
 
 
 @pytest.mark.parametrize("tokens", [1, 3])
@@ -266,7 +266,7 @@ def test_attention_over_selected_rows(tokens: int):
     selected = cpu.select_rows(normal(4, tokens, 1500), visible, 512)
     selected[0, 500:] = -1
     args = (q, raw, first, count, rows, visible, selected, sinks, scale)
-    close(cpu.attention(*args), reference.attention(*args), 4e-6)
+    assert_close(cpu.attention(*args), reference.attention(*args), 4e-6)
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
@@ -290,13 +290,13 @@ def test_route(experts: int, k: int, floor: bool, tokens: int):
     hash_ids = np.random.default_rng(3).integers(0, experts, (tokens, k)).astype(np.int32)
     for args in [(logits, None, None), (logits, bias, None), (logits, bias, hash_ids)]:
         got, want = cpu.route(*args, k, 1.5, floor), reference.route(*args, k, 1.5, floor)
-        close(got[0], want[0], 1e-6)
+        assert_close(got[0], want[0], 1e-6)
         assert np.array_equal(got[1], want[1]) and got[1].dtype == np.int32
-        close(got[2], want[2], 2e-6)
+        assert_close(got[2], want[2], 2e-6)
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
 def test_swiglu(tokens: int):
     gate, up, weight = normal(1, tokens, 6, 300) * 8, normal(2, tokens, 6, 300) * 8, normal(3, tokens, 6)
-    close(cpu.swiglu(gate, up, 10.0, weight), reference.swiglu(gate, up, 10.0, weight), 1e-6)
-    close(cpu.swiglu(gate[0], up[0], 10.0), reference.swiglu(gate[0], up[0], 10.0), 1e-6)
+    assert_close(cpu.swiglu(gate, up, 10.0, weight), reference.swiglu(gate, up, 10.0, weight), 1e-6)
+    assert_close(cpu.swiglu(gate[0], up[0], 10.0), reference.swiglu(gate[0], up[0], 10.0), 1e-6)

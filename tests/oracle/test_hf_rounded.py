@@ -7,7 +7,6 @@ share of positions without a flip says that flips are all that is left. Angles a
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from pathlib import Path
 from typing import Any
@@ -63,7 +62,7 @@ def half_layer_errors(drawn: Any, trace: Any, backend: str, mode: str) -> dict[s
     """half -> (layers, positions) largest error, in standard deviations of the layer's output."""
     _, path, ids = drawn
     with Engine.open(path, backend=backend, numerics="exact", threads=2) as engine:
-        numerics = dataclasses.replace(MODES[mode], rope="f32")
+        numerics = MODES[mode]._replace(rope="f32")
         model = Model(engine.shape, engine.model.weights, engine.model.ops, numerics)
         session = Session(model, LENGTH + 1)
         session.hooks = forced = Forced(trace, halves=True)

@@ -122,6 +122,16 @@ def test_views_are_read_only_and_outlive_the_file(tmp_path):
         file.metadata["tokenizer.ggml.tokens"]
 
 
+def test_touch_reads_a_byte_of_every_page(tmp_path, monkeypatch):
+    monkeypatch.setattr("ds4ref.weights.gguf.TOUCH_BYTES", 8192)
+    with GGUFFile.open(write_model(tmp_path / "m.gguf")) as file:
+        pieces = list(file.touch())
+        assert sum(size for size, _ in pieces) == sum(info.nbytes for info in file.tensors.values())
+        assert max(size for size, _ in pieces) <= 8192
+        wanted = sum(int(file.raw(name)[::4096].sum(dtype=np.uint64)) for name in file.tensors)
+        assert sum(part for _, part in pieces) == wanted
+
+
 def test_no_descriptor_leaks(tmp_path):
     good = write_model(tmp_path / "m.gguf")
     bad = tmp_path / "bad.gguf"

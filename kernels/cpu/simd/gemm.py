@@ -1,12 +1,13 @@
 """Matrix products for many tokens (tier A): raw rows of a weight matrix times a panel of packed inputs.
 
-``GEMMS[fmt, act]`` holds the parts for a weight format: block formats run int8 tiles of 4 rows x 4 tokens
-(``gemm_tile``), F16, BF16 and F32 run float tiles (``gemm_float``). A pair that is missing, and every pair in the other
-tiers, is best served by the row kernel, token by token on rows that stay in the second-level cache.
+``GEMMS[fmt, act]`` holds the parts for a weight format: block formats run int8 tiles of 3 rows x 4 tokens
+(``gemm_tile``), F16, BF16 and F32 run float tiles of 6 x 4 (``gemm_float``). A pair that is missing, and every pair in
+the other tiers, is best served by the row kernel, token by token on rows that stay in the second-level cache.
 
-One call of ``gemm_rows`` decodes each group of four rows once and multiplies it with all tokens, so threads share the
-work by rows (multiples of 4 are best), each with its own scratch. A token's result does not depend on the others of its
-panel. It takes the parts by address, so that formats share their tiles and the driver; ``address_of`` gives addresses.
+One call of ``gemm_rows`` decodes each block of rows once and multiplies it with all tokens, so threads share the work
+by rows (multiples of ``ROWS_AT_ONCE`` are best), each with its own scratch. A token's result does not depend on the
+others of its panel. It takes the parts by address, so that formats share their tiles and the driver; ``address_of``
+gives addresses.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from . import gemm_float, gemm_weights
 from .gemm_inputs import ORDERS, chunk_bytes, make_clear, make_pack
 from .gemm_tile import (
     CHUNK,
-    INPUT_RECORD,
-    MIN_BYTES,
-    TILE,
+    ROWS,
+    SUMS,
     TILES,
-    UPPER_TILE,
-    clear_sums,
+    TOKENS,
+    TOTALS,
+    Totals,
     copy_float,
     reduce_sums,
     weight_record,
@@ -35,8 +36,8 @@ from .tiers import TIER
 from .vec import JIT, Int, step
 
 PANEL_BYTES_AT_ONCE = 640 * 1024  # tokens whose panels share the second-level cache
-CHUNKS_AT_ONCE = 4  # panels of four rows and of four tokens that share the first-level cache
-SUMS_BYTES = 64 * TILE * TILE
+ROWS_AT_ONCE = 12  # decoded rows that a token group meets while it is in the first-level cache
+SUMS_BYTES = 64 * SUMS  # of three rows and four tokens
 SPARE_BYTES = 1024  # a last chunk that is not full is decoded from a copy with zeros behind it
 
 
@@ -47,13 +48,18 @@ class Gemm(NamedTuple):
         n float32 at ``x`` -> token number ``slot`` of the panel. Threads may pack different slots. Slots beyond the
         last token, up to a multiple of 4, may stay as they are.
     decode_row(weights, n, target, place, spare)
-        one raw row -> place 0..3 of a decoded row group
-    multiply(weights, inputs, chunks, sums)
-        add ``chunks`` chunks of a row group and of a token group to 16 vectors of sums
+        one raw row -> place 0 .. ``rows`` - 1 of a decoded row group
+    multiply(weights, inputs, chunks, sums, fresh, out, stride)
+        add ``chunks`` chunks of a row group and of a token group to the vectors of sums, which start from zero if
+        ``fresh``; if ``out`` is not 0, reduce them to ``out + stride * token + 4 * row``
     chunk, chunk_bytes, record
-        inputs a chunk; its bytes for a group of four tokens and for a decoded group of four rows
+        inputs a chunk; its bytes for a group of four tokens and for a decoded group of rows
+    rows
+        rows of a row group: 3 or a multiple
+    chunks_at_once
+        chunks of all decoded rows and of one token group that share the first-level cache
     tokens_at_once
-        most tokens (a multiple of 4) that pass by a decoded row group before the next
+        most tokens (a multiple of 4) that pass by the decoded rows before the next
     """
 
     pack: Any
@@ -62,16 +68,18 @@ class Gemm(NamedTuple):
     chunk: int
     chunk_bytes: int
     record: int
+    rows: int
+    chunks_at_once: int
     tokens_at_once: int
 
     def panel_bytes(self, tokens: int, n: int) -> int:
         """Size of the packed inputs."""
-        return -(-tokens // TILE) * -(-n // self.chunk) * self.chunk_bytes
+        return -(-tokens // TOKENS) * -(-n // self.chunk) * self.chunk_bytes
 
     def scratch_bytes(self, n: int) -> int:
         """Size of the work space of one call of ``gemm_rows``."""
-        decoded = -(-n // self.chunk) * self.record
-        return 64 + decoded + SPARE_BYTES + self.tokens_at_once // TILE * SUMS_BYTES
+        decoded = ROWS_AT_ONCE // self.rows * -(-n // self.chunk) * self.record
+        return 64 + decoded + SPARE_BYTES + self.tokens_at_once // TOKENS * ROWS_AT_ONCE // ROWS * SUMS_BYTES
 
 
 @step(types.none, *[Int] * 6)
@@ -79,60 +87,73 @@ def _call_decode(k, function, weights, n, target, place, spare):
     k.call_address(function, weights, n, target, place, spare)
 
 
-@step(types.none, *[Int] * 5)
-def _call_multiply(k, function, weights, inputs, chunks, sums):
-    k.call_address(function, weights, inputs, chunks, sums)
+@step(types.none, *[Int] * 8)
+def _call_multiply(k, function, weights, inputs, chunks, sums, fresh, out, stride):
+    k.call_address(function, weights, inputs, chunks, sums, fresh, out, stride)
 
 
 @njit(**JIT)
 def gemm_rows(
-    decode_row, multiply, chunk, chunk_bytes, record, tokens_at_once,
+    decode_row, multiply, chunk, chunk_bytes, record, rows, chunks_at_once, tokens_at_once,
     weights, first, last, row_bytes, n, panel, tokens, out, stride, scratch,
 ):  # fmt: skip
     """The float32 at ``out + stride * token + 4 * row`` for rows first .. last-1 and every token.
 
-    The first six arguments are the parts of a ``Gemm``, functions as addresses; ``panel`` holds the packed tokens.
+    The first eight arguments are the parts of a ``Gemm``, functions as addresses; ``panel`` holds the packed tokens.
     """
     chunks = (n + chunk - 1) // chunk
-    group_bytes = chunks * chunk_bytes
+    input_bytes, group_bytes, sums_bytes = chunks * chunk_bytes, chunks * record, rows // ROWS * SUMS_BYTES
     scratch = (scratch + 63) // 64 * 64
-    spare = scratch + chunks * record
+    spare = scratch + ROWS_AT_ONCE // rows * group_bytes
     all_sums = spare + SPARE_BYTES
-    at_once = min(tokens_at_once, max(2, PANEL_BYTES_AT_ONCE // group_bytes) * TILE)
-    steps = (chunks + CHUNKS_AT_ONCE - 1) // CHUNKS_AT_ONCE
+    at_once = min(tokens_at_once, max(2, PANEL_BYTES_AT_ONCE // input_bytes) * TOKENS)
+    turns = (tokens + at_once - 1) // at_once
+    at_once = (tokens + TOKENS * turns - 1) // (TOKENS * turns) * TOKENS
+    steps = (chunks + chunks_at_once - 1) // chunks_at_once
     start = 0
-    while start < tokens:  # a range whose step is not constant could raise
+    while start < tokens:  # a range whose step is not constant could raise, and compiled code must not
         end = min(start + at_once, tokens)
-        share = (TILE * row_bytes // (steps * ((end - start + TILE - 1) // TILE)) + 127) // 64 * 64
-        for row in range(first, last, TILE):
-            ahead = weights + (row + TILE) * row_bytes  # the next row group, fetched while this one is multiplied
-            ahead_end = weights + min(row + 2 * TILE, last) * row_bytes
-            for place in range(TILE):  # a row group that is not full repeats its last row
+        passes = steps * ((end - start + TOKENS - 1) // TOKENS)
+        row = first
+        while row < last:
+            stop = min(row + ROWS_AT_ONCE, last)
+            groups = (stop - row + rows - 1) // rows
+            # the next rows, fetched while these are multiplied
+            ahead, ahead_end = weights + stop * row_bytes, weights + min(stop + ROWS_AT_ONCE, last) * row_bytes
+            share = ((ahead_end - ahead) // passes + 127) // 64 * 64
+            for place in range(groups * rows):  # a row group that is not full repeats its last row
                 source = weights + min(row + place, last - 1) * row_bytes
-                _call_decode(decode_row, source, n, scratch, place, spare)
-            for c in range(0, chunks, CHUNKS_AT_ONCE):
+                _call_decode(decode_row, source, n, scratch + place // rows * group_bytes, place % rows, spare)
+            c = 0
+            while c < chunks:
                 sums = all_sums
-                inputs = panel + start // TILE * group_bytes + c * chunk_bytes
-                for _ in range(start, end, TILE):
-                    if c == 0:
-                        clear_sums(sums)
+                inputs = panel + start // TOKENS * input_bytes + c * chunk_bytes
+                count = min(chunks_at_once, chunks - c)
+                for token in range(start, end, TOKENS):
                     for line in range(ahead, min(ahead + share, ahead_end), 64):
                         fetch_near(line)
                     ahead += share
-                    _call_multiply(multiply, scratch + c * record, inputs, min(CHUNKS_AT_ONCE, chunks - c), sums)
-                    sums += SUMS_BYTES
-                    inputs += group_bytes
-            sums = all_sums
-            for token in range(start, end, TILE):
-                target = out + stride * token + 4 * row
-                if row + TILE <= last and token + TILE <= end:
-                    reduce_sums(sums, target, stride)
-                else:
-                    reduce_sums(sums, spare, 4 * TILE)
-                    for t in range(min(TILE, end - token)):
-                        for r in range(min(TILE, last - row)):
-                            copy_float(target + stride * t + 4 * r, spare + 4 * (TILE * t + r))
-                sums += SUMS_BYTES
+                    decoded = scratch + c * record
+                    group = row
+                    while group < stop:
+                        target, step = 0, stride
+                        whole = group + rows <= last and token + TOKENS <= end
+                        if c + count == chunks:
+                            target = out + stride * token + 4 * group
+                            if not whole:
+                                target, step = spare, 4 * rows
+                        _call_multiply(multiply, decoded, inputs, count, sums, c == 0, target, step)
+                        if target == spare:
+                            target = out + stride * token + 4 * group
+                            for t in range(min(TOKENS, end - token)):
+                                for r in range(min(rows, last - group)):
+                                    copy_float(target + stride * t + 4 * r, spare + 4 * (rows * t + r))
+                        decoded += group_bytes
+                        sums += sums_bytes
+                        group += rows
+                    inputs += input_bytes
+                c += chunks_at_once
+            row = stop
         start = end
 
 
@@ -181,21 +202,27 @@ def _decode_blocks(fmt: str) -> Any:
     return decode_row
 
 
-@cache
-def _multiply_blocks(mins: int, passes: int) -> Any:
-    last_pass, record = TILES[mins], weight_record(mins)
+def _multiply(tile: Any, totals: Totals, reduce: Any, record: int, size: int) -> Any:
+    zero, load, store = totals.zero, totals.load, totals.store
 
     @njit(**JIT)
-    def multiply(weights, inputs, chunks, sums):
+    def multiply(weights, inputs, chunks, sums, fresh, out, stride):
+        total = zero() if fresh else load(sums)
         for _ in range(chunks):
-            if passes == 3:
-                UPPER_TILE(weights, inputs, inputs, sums)
-                inputs += 2 * INPUT_RECORD
-            last_pass(weights, inputs, inputs + INPUT_RECORD, sums)
-            inputs += INPUT_RECORD + mins * MIN_BYTES
+            total = tile(total, weights, inputs)
+            inputs += size
             weights += record
+        if out:
+            reduce(total, out, stride)
+        else:
+            store(sums, total)
 
     return multiply
+
+
+@cache
+def _multiply_blocks(mins: int, passes: int) -> Any:
+    return _multiply(TILES[mins, passes], TOTALS, reduce_sums, weight_record(mins), chunk_bytes(mins, passes))
 
 
 def _pack(chunk: int, size: int, clear: Any, pack_chunk: Any) -> Any:
@@ -203,12 +230,12 @@ def _pack(chunk: int, size: int, clear: Any, pack_chunk: Any) -> Any:
 
     @njit(**JIT)
     def pack(x, n, panel, slot):
-        target = panel + slot // TILE * ((n + chunk - 1) // chunk * size)
+        target = panel + slot // TOKENS * ((n + chunk - 1) // chunk * size)
         for start in range(0, n, chunk):
             count = min(chunk, n - start)
             if count < chunk:
-                clear(target, slot % TILE)
-            pack_chunk(target, slot % TILE, x + 4 * start, count)
+                clear(target, slot % TOKENS)
+            pack_chunk(target, slot % TOKENS, x + 4 * start, count)
             target += size
 
     return pack
@@ -218,34 +245,32 @@ def _tile_gemm(fmt: str, act: str) -> Gemm:
     mins, passes = _MINS[fmt], 3 if act == "float" else 1
     size = chunk_bytes(mins, passes)
     pack = _pack(CHUNK, size, make_clear(mins, passes), make_pack(fmt, act))
-    return Gemm(pack, _decode_blocks(fmt), _multiply_blocks(mins, passes), CHUNK, size, weight_record(mins), 128)
+    multiply, record = _multiply_blocks(mins, passes), weight_record(mins)
+    return Gemm(pack, _decode_blocks(fmt), multiply, CHUNK, size, record, ROWS, 4 if passes == 1 else 2, 128)
 
 
 # -- float tiles
-@njit(**JIT)
-def _multiply_floats(weights, inputs, chunks, sums):
-    for _ in range(chunks):
-        gemm_float.tile(weights, inputs, sums)
-        inputs += gemm_float.RECORD
-        weights += gemm_float.RECORD
+_multiply_floats = _multiply(
+    gemm_float.tile, gemm_float.TOTALS, gemm_float.reduce_sums, gemm_float.WEIGHT_RECORD, gemm_float.INPUT_RECORD
+)
 
 
 @njit(**JIT)
 def _clear_floats(target, token):
-    gemm_float.clear_place(target, token)
+    gemm_float.clear_token(target, token)
 
 
 @njit(**JIT)
 def _pack_floats(target, token, x, count):
     if count == gemm_float.CHUNK:
-        gemm_float.spread_f32(x, target, token)
+        gemm_float.spread_inputs(x, target, token)
     else:
         for i in range(count):
-            copy_float(target + 64 * (TILE * (i // 16) + token) + 4 * (i % 16), x + 4 * i)
+            copy_float(target + 64 * (TOKENS * (i // 16) + token) + 4 * (i % 16), x + 4 * i)
 
 
 def _plain_gemm(fmt: str, pack: Any) -> Gemm:
-    size, chunk, record = gemm_float.SIZES[fmt], gemm_float.CHUNK, gemm_float.RECORD
+    size, chunk, record = gemm_float.SIZES[fmt], gemm_float.CHUNK, gemm_float.WEIGHT_RECORD
     decode = gemm_float.SPREAD[fmt]
 
     @njit(**JIT)
@@ -259,11 +284,11 @@ def _plain_gemm(fmt: str, pack: Any) -> Gemm:
             copy_with_zeros(spare, weights, n % chunk * size)
             decode(spare, target, place)
 
-    return Gemm(pack, decode_row, _multiply_floats, chunk, record, record, 128)
+    return Gemm(pack, decode_row, _multiply_floats, chunk, gemm_float.INPUT_RECORD, record, gemm_float.ROWS, 4, 128)
 
 
 def _all() -> dict[tuple[str, str], Gemm]:
-    pack = _pack(gemm_float.CHUNK, gemm_float.RECORD, _clear_floats, _pack_floats)
+    pack = _pack(gemm_float.CHUNK, gemm_float.INPUT_RECORD, _clear_floats, _pack_floats)
     found = {(fmt, "float"): _plain_gemm(fmt, pack) for fmt in gemm_float.SIZES}
     for fmt in _BLOCKS:
         for act in ("float", "a8" if fmt == "Q8_0" else "q8k"):

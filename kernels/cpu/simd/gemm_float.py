@@ -1,33 +1,45 @@
-"""Matrix product of plain floats (F32, F16, BF16) with float inputs: tiles of 4 rows x 4 tokens x 128 inputs (tier A).
+"""Matrix product of plain floats (F32, F16, BF16) with float inputs: tiles of 6 rows x 4 tokens x 128 inputs (tier A).
 
-Panels as in ``gemm_tile``: a chunk of 128 inputs is 8 slices of [4 rows or tokens][16 f32].
+Panels as in ``gemm_tile``: a chunk of 128 inputs is 8 slices of [6 rows][16 f32] and [4 tokens][16 f32]. A tile has no
+integer sums, so twice as many float sums stay in registers: two groups of three rows, one after the other.
 """
 
 from __future__ import annotations
 
 from numba import types
 
-from .gemm_tile import SLICES, TILE
+from .gemm_tile import ROWS as GROUP
+from .gemm_tile import SLICES, SUMS, TOKENS, reduce_lanes, totals
 from .vec import F32x16, I16x16, I32x16, Int, Val, step
 
+ROWS = 2 * GROUP
 CHUNK = 16 * SLICES
-RECORD = CHUNK * TILE * 4
+WEIGHT_RECORD = CHUNK * ROWS * 4
+INPUT_RECORD = CHUNK * TOKENS * 4
+
+TOTALS = totals(2 * SUMS)
 
 
-@step(types.none, Int, Int, Int)
-def tile(k, weights, inputs, sums):
-    """Add one chunk to the 16 sums (token-major) at ``sums``."""
-    places = [[sums + 64 * (TILE * t + r) for t in range(TILE)] for r in range(TILE)]
-    totals = [[k.load(F32x16, place) for place in row] for row in places]
+@step(types.none, TOTALS.kind, Int, Int)
+def reduce_sums(k, sums, out, stride):
+    """The six rows of token t go to ``out + t * stride``."""
+    sums = k.members(sums)
+    reduce_lanes(k, sums[:SUMS], out, stride)
+    reduce_lanes(k, sums[SUMS:], out + 4 * GROUP, stride)
+
+
+@step(TOTALS.kind, TOTALS.kind, Int, Int)
+def tile(k, sums, weights, inputs):
+    """Add one chunk to the sums."""
+    sums = k.members(sums)
     for s in range(SLICES):
-        rows = [k.load(F32x16, weights + 64 * (TILE * s + r)) for r in range(TILE)]
-        for t in range(TILE):
-            x = k.load(F32x16, inputs + 64 * (TILE * s + t))
-            for r in range(TILE):
-                totals[r][t] = k.fma(rows[r], x, totals[r][t])
-    for r in range(TILE):
-        for t in range(TILE):
-            k.store(places[r][t], totals[r][t])
+        rows = [k.load(F32x16, weights + 64 * (ROWS * s + r)) for r in range(ROWS)]
+        for t in range(TOKENS):
+            x = k.load(F32x16, inputs + 64 * (TOKENS * s + t))
+            for r in range(ROWS):
+                i = r // GROUP * SUMS + GROUP * t + r % GROUP
+                sums[i] = k.fma(rows[r], x, sums[i])
+    return tuple(sums)
 
 
 def _decode(k, fmt: str, address: Val) -> Val:
@@ -39,25 +51,26 @@ def _decode(k, fmt: str, address: Val) -> Val:
     return k.load(F32x16, address)
 
 
-def _spread(fmt: str):
+def _spread(fmt: str, places: int):
     """A step that decodes 128 numbers at ``source`` into row or token ``place`` of a record."""
-    size = 4 if fmt == "F32" else 2
+    size = SIZES[fmt]
 
     @step(types.none, Int, Int, Int)
     def decode(k, source, target, place):
         for s in range(SLICES):
-            k.store(target + place * 64 + 64 * TILE * s, _decode(k, fmt, source + 16 * size * s))
+            k.store(target + place * 64 + 64 * places * s, _decode(k, fmt, source + 16 * size * s))
 
     return decode
 
 
 @step(types.none, Int, Int)
-def clear_place(k, target, place):
-    """Zeros for one row or token of a record."""
+def clear_token(k, target, token):
+    """Zeros for one token of a record."""
     for s in range(SLICES):
-        k.store(target + place * 64 + 64 * TILE * s, k.zero(F32x16))
+        k.store(target + token * 64 + 64 * TOKENS * s, k.zero(F32x16))
 
 
 SIZES = {"F32": 4, "F16": 2, "BF16": 2}
-SPREAD = {fmt: _spread(fmt) for fmt in SIZES}
-spread_f32 = SPREAD["F32"]
+SPREAD = {fmt: _spread(fmt, ROWS) for fmt in SIZES}
+"""Decoders of weight rows."""
+spread_inputs = _spread("F32", TOKENS)

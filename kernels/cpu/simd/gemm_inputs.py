@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 from numba import njit, types
 
 from .fixed import LARGEST, SMALLEST, limbs, scale_of_32
-from .gemm_tile import CODES, INPUT_RECORD, MIN_BYTES, TILE
+from .gemm_tile import INPUT_CODES, INPUT_RECORD, MIN_BYTES, TOKENS
 from .quantize import a8_scale, q8k_scale, round_to_codes, sixteen_sums
 from .vec import JIT, F32x8, F32x32, Float, I32x8, I32x16, Int, Val, step
 
-_SCALES = CODES
-_OFFSETS = CODES + 64 * TILE
+_SCALES = INPUT_CODES
+_OFFSETS = INPUT_CODES + 64 * TOKENS
 
 
 class Order(NamedTuple):
@@ -56,7 +56,7 @@ def _put(k, order: Order, record: Val, token: Val, lane: Val, codes: Val, scale:
     if order.octets:
         codes = codes.shuffle([8 * octet + i for i in range(8) for octet in range(4)])
     for s in range(8):
-        k.store(at + 64 * TILE * s, codes.bits(I32x8).lane(s))
+        k.store(at + 64 * TOKENS * s, codes.bits(I32x8).lane(s))
     low, high = sixteen_sums(k, codes)
     total = low.sext(types.int32) + high.sext(types.int32)
     k.store(at + _SCALES, scale * order.scale)
@@ -96,12 +96,12 @@ def _float_group(order: Order):
 def _put_sums(k, sums: Val, token: Val, block: Val, sub: int, low: Val, high: Val) -> None:
     """Sums of the two groups of 16 in sub-block ``sub``."""
     for i, value in enumerate((low, high)):
-        k.store(sums + block * (64 * TILE) + token * 64 + (8 * sub + 4 * i), value)
+        k.store(sums + block * (64 * TOKENS) + token * 64 + (8 * sub + 4 * i), value)
 
 
 def _q2_k_place(sub: int) -> int:
     """Offset of the slice that holds inputs 32 sub .. 32 sub + 31 of a block."""
-    return 64 * TILE * (2 * (sub & 3) + (sub >> 2))
+    return 64 * TOKENS * (2 * (sub & 3) + (sub >> 2))
 
 
 @step(types.none, Int, Int, Int, Int, Float, Float)
@@ -142,7 +142,7 @@ def _q2_k_float(k, chunk, token, block, x):
 # -- a token's inputs
 @step(types.none, Int, Int)
 def _clear_record(k, record, token):
-    for line in range(0, INPUT_RECORD, 64 * TILE):
+    for line in range(0, INPUT_RECORD, 64 * TOKENS):
         k.store(record + token * 64 + line, k.zero(I32x16))
 
 

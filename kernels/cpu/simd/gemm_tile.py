@@ -1,82 +1,130 @@
-"""The register tile of the int8 matrix product (tier A): 4 weight rows x 4 tokens x 512 inputs.
+"""The register tile of the int8 matrix product (tier A): 3 weight rows x 4 tokens x 512 inputs.
 
 Both operands lie in *panels*, contiguous in the order in which the tile reads them. A record covers a chunk of 512
 inputs:
 
     inputs    8 slices of [4 tokens][64 bytes] int8 | [4][16] f32 lane scales | [4][16] i32 lane offsets
-    weights   8 slices of [4 rows][64 bytes] uint8 | [4][16] f32 lane scales
+    weights   8 slices of [3 rows][64 bytes] uint8 | [3][16] f32 lane scales
 
-32-bit lane L of every slice belongs to scale group L (32 inputs) of the chunk, so a chunk costs 128 ``vpdpbusd`` and
+32-bit lane L of every slice belongs to scale group L (32 inputs) of the chunk, so a chunk costs 96 ``vpdpbusd`` and
 then one conversion, one product of the two scales and one multiply-add a row and token. The offsets take out what the
 decoders add to make weights unsigned. Formats with mins append one or two vectors a row (-dmin m_j) and a token (sums
 of the inputs), multiplied in float.
+
+Three rows, not four: 12 integer and 12 float sums stay in registers over all chunks, with 4 left for operands. With 16
+and 16 the float sums have to be loaded and stored in every chunk, and loads that wait for stores 4096 bytes away halve
+the rate on Intel's cores.
 """
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 from numba import types
 
 from . import x86
 from .vec import F32x16, Float, I8x64, I32x16, Int, Val, step
 
-TILE = 4
+ROWS = 3
+TOKENS = 4
+SUMS = ROWS * TOKENS
 SLICES = 8
 CHUNK = 512
-CODES = SLICES * TILE * 64
-INPUT_RECORD = CODES + 2 * TILE * 64
-MIN_BYTES = TILE * 64
+INPUT_CODES = SLICES * TOKENS * 64
+INPUT_RECORD = INPUT_CODES + 2 * TOKENS * 64
+WEIGHT_CODES = SLICES * ROWS * 64
+MIN_BYTES = TOKENS * 64
+
+
+class Totals(NamedTuple):
+    """How the lane sums of a tile travel: their Numba type, and steps that make, load and store them."""
+
+    kind: types.UniTuple
+    zero: Any
+    load: Any
+    store: Any
+
+
+def totals(count: int) -> Totals:
+    """For ``count`` vectors of 16 sums."""
+    kind = types.UniTuple(F32x16, count)
+
+    @step(kind)
+    def zero_sums(k):
+        return tuple(k.zero(F32x16) for _ in range(count))
+
+    @step(kind, Int)
+    def load_sums(k, address):
+        return tuple(k.load(F32x16, address + 64 * i) for i in range(count))
+
+    @step(types.none, Int, kind)
+    def store_sums(k, address, sums):
+        for i, total in enumerate(k.members(sums)):
+            k.store(address + 64 * i, total)
+
+    return Totals(kind, zero_sums, load_sums, store_sums)
+
+
+TOTALS = totals(SUMS)
+"""Token-major."""
 
 
 def weight_record(mins: int) -> int:
-    """Bytes of a chunk of four weight rows with ``mins`` vectors of mins a row."""
-    return CODES + TILE * 64 + mins * MIN_BYTES
+    """Bytes of a chunk of three weight rows with ``mins`` vectors of mins a row."""
+    return WEIGHT_CODES + ROWS * 64 * (1 + mins)
 
 
-def _tile(mins: int, limbs: int = 1):
-    """A step that adds one chunk to the 16 sums at ``sums``; ``input_mins`` are the inputs' sums for the mins.
+def _dots(k, dots: list[list[Val]], weights: Val, inputs: Val) -> list[list[Val]]:
+    """Add the products of one record to ``dots[token][row]``."""
+    for s in range(SLICES):
+        rows = [k.load(I8x64, weights + 64 * (ROWS * s + r)) for r in range(ROWS)]
+        for t in range(TOKENS):
+            codes = k.load(I8x64, inputs + 64 * (TOKENS * s + t))
+            dots[t] = [x86.dpbusd_512(k, dot, row, codes) for dot, row in zip(dots[t], rows, strict=True)]
+    return dots
 
-    With two limbs, the records of the high and of the middle one are taken together: 32 products of 9 + 8 bits and a
-    shift by 8 fit into 32 bits, all three limbs would not.
+
+def _tile(mins: int, passes: int):
+    """A step that adds one chunk to the sums.
+
+    With three passes the inputs are three limbs, the high one first. The high and the middle one share a conversion:
+    32 products of 9 + 8 bits and a shift by 8 fit into 32 bits, all three limbs would not.
     """
 
-    @step(types.none, Int, Int, Int, Int)
-    def tile(k, weights, inputs, input_mins, sums):
+    @step(TOTALS.kind, TOTALS.kind, Int, Int)
+    def tile(k, sums, weights, inputs):
+        sums = k.members(sums)
         dots: list[list[Val]] = []
-        for limb in range(limbs):
-            record = INPUT_RECORD * limb
-            offsets = [k.load(I32x16, inputs + (record + CODES + 64 * (TILE + t))) for t in range(TILE)]
-            if limb:
-                dots = [[(dots[r][t] << 8) + offsets[t] for t in range(TILE)] for r in range(TILE)]
+        for number in range(passes):
+            record = inputs + INPUT_RECORD * number
+            offsets = [k.load(I32x16, record + (INPUT_CODES + 64 * (TOKENS + t))) for t in range(TOKENS)]
+            if passes == 3 and number == 1:
+                dots = [[(dot << 8) + offset for dot in line] for line, offset in zip(dots, offsets, strict=True)]
             else:
-                dots = [list(offsets) for _ in range(TILE)]
-            for s in range(SLICES):
-                rows = [k.load(I8x64, weights + 64 * (TILE * s + r)) for r in range(TILE)]
-                for t in range(TILE):
-                    codes = k.load(I8x64, inputs + (record + 64 * (TILE * s + t)))
-                    for r in range(TILE):
-                        dots[r][t] = x86.dpbusd_512(k, dots[r][t], rows[r], codes)
-        for t in range(TILE):
-            token_scale = k.load(F32x16, inputs + (INPUT_RECORD * (limbs - 1) + CODES + 64 * t))
-            for r in range(TILE):
-                at = sums + 64 * (TILE * t + r)
-                scale = k.load(F32x16, weights + (CODES + 64 * r)) * token_scale
-                total = k.fma(dots[r][t].to_float(F32x16), scale, k.load(F32x16, at))
-                for m in range(mins):
-                    row_mins = k.load(F32x16, weights + (CODES + 64 * (TILE + TILE * m + r)))
-                    total = k.fma(row_mins, k.load(F32x16, input_mins + 64 * (TILE * m + t)), total)
-                k.store(at, total)
+                dots = [[offset] * ROWS for offset in offsets]
+            dots = _dots(k, dots, weights, record)
+            if number + 1 < passes:
+                k.forget_loads()
+            if passes == 3 and number == 0:
+                continue
+            row_scales = [k.load(F32x16, weights + (WEIGHT_CODES + 64 * r)) for r in range(ROWS)]
+            for t in range(TOKENS):
+                token_scale = k.load(F32x16, record + (INPUT_CODES + 64 * t))
+                for r in range(ROWS):
+                    scaled = dots[t][r].to_float(F32x16)
+                    sums[ROWS * t + r] = k.fma(scaled, row_scales[r] * token_scale, sums[ROWS * t + r])
+        for m in range(mins):
+            row_mins = [k.load(F32x16, weights + (WEIGHT_CODES + 64 * ROWS * (1 + m) + 64 * r)) for r in range(ROWS)]
+            for t in range(TOKENS):
+                input_sums = k.load(F32x16, inputs + (INPUT_RECORD * passes + MIN_BYTES * m + 64 * t))
+                for r in range(ROWS):
+                    sums[ROWS * t + r] = k.fma(row_mins[r], input_sums, sums[ROWS * t + r])
+        return tuple(sums)
 
     return tile
 
 
-TILES = tuple(_tile(mins) for mins in range(3))
-UPPER_TILE = _tile(0, limbs=2)
-
-
-@step(types.none, Int)
-def clear_sums(k, sums):
-    for i in range(TILE * TILE):
-        k.store(sums + 64 * i, k.zero(F32x16))
+TILES = {(mins, passes): _tile(mins, passes) for mins in range(3) for passes in (1, 3)}
 
 
 def _interleave_add(a: Val, b: Val, width: int) -> Val:
@@ -90,17 +138,22 @@ def _interleave_add(a: Val, b: Val, width: int) -> Val:
     return a.shuffle(low, b) + a.shuffle(high, b)
 
 
-@step(types.none, Int, Int, Int)
-def reduce_sums(k, sums, out, stride):
-    """Sum the lanes of the 16 vectors at ``sums``; the four rows of token t go to ``out + t * stride``."""
-    vectors = [k.load(F32x16, sums + 64 * i) for i in range(16)]
+def reduce_lanes(k, sums: list[Val], out: Val, stride: Val) -> None:
+    """Sum the lanes of each vector; the three rows of token t go to ``out + t * stride``."""
+    blank = k.zero(F32x16)
+    vectors = [v for t in range(TOKENS) for v in (*sums[ROWS * t : ROWS * (t + 1)], blank)]
     width = 8
     while width:
         half = len(vectors) // 2
         vectors = [_interleave_add(vectors[i], vectors[i + half], width) for i in range(half)]
         width //= 2
-    for t in range(TILE):
-        k.store(out + stride * t, vectors[0].shuffle(range(TILE * t, TILE * t + TILE)))
+    for t in range(TOKENS):
+        k.store(out + stride * t, vectors[0].shuffle(range(4 * t, 4 * t + ROWS)))
+
+
+@step(types.none, TOTALS.kind, Int, Int)
+def reduce_sums(k, sums, out, stride):
+    reduce_lanes(k, k.members(sums), out, stride)
 
 
 @step(types.none, Int, Int)

@@ -1,7 +1,7 @@
 """Decoders of the matrix product: 512 weights of one raw row -> eight slices of unsigned bytes and 16 lane scales.
 
 Each is a step ``decode(first, second, target, row)``: two blocks of 256 at their addresses (16 blocks of 32 from
-``first`` on for Q8_0), the weight record, and the place 0..3 of the row in it. See ``gemm_tile`` for the layout and
+``first`` on for Q8_0), the weight record, and the place 0..2 of the row in it. See ``gemm_tile`` for the layout and
 ``gemm_inputs`` for the matching order of the inputs.
 """
 
@@ -10,16 +10,16 @@ from __future__ import annotations
 from numba import types
 
 from . import iq2_xxs, q2_k, q4_k, q8_0
-from .gemm_tile import CODES, TILE
+from .gemm_tile import ROWS, WEIGHT_CODES
 from .vec import F32x16, I8x16, I8x32, I8x64, I16x8, I16x16, I32x8, I32x16, Int, Val, step
 
 
 def _store(k, target: Val, row: Val, slices: list[Val], scales: Val, mins: tuple[Val, ...] = ()) -> None:
     place = target + row * 64
     for s, codes in enumerate(slices):
-        k.store(place + 64 * TILE * s, codes)
+        k.store(place + 64 * ROWS * s, codes)
     for i, vector in enumerate((scales, *mins)):
-        k.store(place + (CODES + 64 * TILE * i), vector)
+        k.store(place + (WEIGHT_CODES + 64 * ROWS * i), vector)
 
 
 def _transpose(groups: list[Val]) -> list[Val]:

@@ -261,6 +261,10 @@ class Emit:
         read, level, data = (ir.Constant(_I32, v) for v in (0, locality, 1))
         self.builder.call(function, [self._pointer(address, _BYTE_POINTER.pointee), read, level, data])
 
+    def forget_loads(self) -> None:
+        """What was loaded before is loaded again: keeps LLVM from holding it in registers until they spill."""
+        self.builder.fence("seq_cst", "singlethread")
+
     # -- arithmetic
     def fma(self, a: Val, b: Val, c: Val) -> Val:
         """a * b + c, with one rounding where the target has the instruction."""
@@ -270,6 +274,10 @@ class Emit:
 
     def _declare(self, name: str, result: ir.Type, args: list[ir.Type]) -> ir.Function:
         return cgutils.get_or_insert_function(self.builder.module, ir.FunctionType(result, args), name)
+
+    def members(self, several: Val) -> list[Val]:
+        """The values of a UniTuple."""
+        return [Val(self, self.builder.extract_value(several.ir, i)) for i in range(several.ir.type.count)]
 
     def select(self, mask: Val, yes: Val, no: Val) -> Val:
         return Val(self, self.builder.select(mask.ir, yes.ir, no.ir))

@@ -25,7 +25,7 @@ def multiply(parts, weight, first, last, row_bytes, n, panel, tokens, out, strid
     """``gemm_rows`` with its parts (addresses and sizes) read from memory."""
     p = i64p(parts)
     gemm_rows(
-        p[0], p[1], p[2], p[3], p[4], p[5],
+        p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7],
         weight, first, last, row_bytes, n, panel, tokens, out, stride, scratch,
     )  # fmt: skip
 
@@ -107,11 +107,12 @@ def sum_slots(args, first, last, thread):
                     out[i] += x[i]
 
 
-def _sizes(chunk: int, chunk_bytes: int, record: int, tokens_at_once: int):
+def _sizes(chunk: int, chunk_bytes: int, record: int, rows: int, chunks_at_once: int, tokens_at_once: int):
     @njit(**JIT)
     def sizes(out):
         place = i64p(out)
-        place[0], place[1], place[2], place[3] = chunk, chunk_bytes, record, tokens_at_once
+        place[0], place[1], place[2], place[3] = chunk, chunk_bytes, record, rows
+        place[4], place[5] = chunks_at_once, tokens_at_once
 
     return sizes
 
@@ -120,5 +121,5 @@ for (fmt, act), parts in GEMMS.items():
     name = f"{fmt}.{act}"
     export(f"gemm_pack.{name}", 4)(parts.pack)
     export(f"gemm_decode.{name}", 5)(parts.decode_row)
-    export(f"gemm_multiply.{name}", 4)(parts.multiply)
-    export(f"gemm_sizes.{name}", 1)(_sizes(parts.chunk, parts.chunk_bytes, parts.record, parts.tokens_at_once))
+    export(f"gemm_multiply.{name}", 7)(parts.multiply)
+    export(f"gemm_sizes.{name}", 1)(_sizes(*parts[3:]))

@@ -12,23 +12,10 @@ VECTOR = 4 * LANES
 Acc = types.UniTuple(F32x16, 16)
 
 
-def _members(k, acc):
-    return [type(acc)(k, k.builder.extract_value(acc.ir, i)) for i in range(16)]
-
-
-def _tuple(k, members):
-    from llvmlite import ir
-
-    value = ir.Constant(ir.ArrayType(F32x16.llvm, 16), ir.Undefined)
-    for i, member in enumerate(members):
-        value = k.builder.insert_value(value, member.ir, i)
-    return type(members[0])(k, value)
-
-
 @step(Acc)
 def zeros(k):
     """16 accumulators of 0."""
-    return _tuple(k, [k.zero(F32x16)] * 16)
+    return tuple([k.zero(F32x16)] * 16)
 
 
 @step(Acc, Acc, Int, Int, Int, Int, Int, Int, Int, Int, Int)
@@ -36,8 +23,8 @@ def dots(k, acc, a0, a1, a2, a3, b0, b1, b2, b3, offset):
     """acc[4 i + j] += a_i[offset..] * b_j[offset..], 16 floats of each."""
     a = [k.load(F32x16, x + offset) for x in (a0, a1, a2, a3)]
     b = [k.load(F32x16, x + offset) for x in (b0, b1, b2, b3)]
-    acc = _members(k, acc)
-    return _tuple(k, [k.fma(a[n // 4], b[n % 4], acc[n]) for n in range(16)])
+    acc = k.members(acc)
+    return tuple(k.fma(a[n // 4], b[n % 4], acc[n]) for n in range(16))
 
 
 @step(Acc, Acc, Int, Int, Int, Int, Int)
@@ -45,8 +32,8 @@ def outer(k, acc, s0, s1, s2, s3, v):
     """acc[4 i + j] += (the float at s_i) * (vector j of the 64 floats at v)."""
     scalars = [k.load(Float, s).splat(F32x16) for s in (s0, s1, s2, s3)]
     vectors = [k.load(F32x16, v + VECTOR * j) for j in range(4)]
-    acc = _members(k, acc)
-    return _tuple(k, [k.fma(scalars[n // 4], vectors[n % 4], acc[n]) for n in range(16)])
+    acc = k.members(acc)
+    return tuple(k.fma(scalars[n // 4], vectors[n % 4], acc[n]) for n in range(16))
 
 
 @step(Acc, Int, Int, Int, Int, Int)
@@ -56,13 +43,13 @@ def load_scaled(k, o0, o1, o2, o3, scales):
     for i, o in enumerate((o0, o1, o2, o3)):
         factor = k.load(Float, scales + 4 * i).splat(F32x16)
         rows += [k.load(F32x16, o + VECTOR * j) * factor for j in range(4)]
-    return _tuple(k, rows)
+    return tuple(rows)
 
 
 @step(types.none, Acc, Int, Int, Int, Int)
 def store(k, acc, o0, o1, o2, o3):
     """The inverse of ``load_scaled`` without scales."""
-    for n, member in enumerate(_members(k, acc)):
+    for n, member in enumerate(k.members(acc)):
         k.store((o0, o1, o2, o3)[n // 4] + VECTOR * (n % 4), member)
 
 
@@ -86,7 +73,7 @@ def _shift(base, indices):
 @step(F32x16, Acc)
 def sums(k, acc):
     """Lane n is the sum over the lanes of acc[n]."""
-    return _sums(k, _members(k, acc))
+    return _sums(k, k.members(acc))
 
 
 @step(types.none, Int, F32x16)
@@ -98,7 +85,7 @@ def put(k, address, value):
 def relu_weighted(k, acc, weights, out):
     """out[i] += sum over j and lanes of max(0, acc[4 i + j]) * (vector j of the 64 floats at weights), i = 0..3."""
     w = [k.load(F32x16, weights + VECTOR * j) for j in range(4)]
-    members = [k.maximum(a, k.zero(F32x16)) for a in _members(k, acc)]
+    members = [k.maximum(a, k.zero(F32x16)) for a in k.members(acc)]
     for i in range(4):
         total = members[4 * i] * w[0]
         for j in range(1, 4):

@@ -14,10 +14,17 @@ from .options import add_target, finish, parsed, parser, required, rows, target_
 
 DEPTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 
+ECHO_NOTE = (
+    "\nnot to be trusted: the log probabilities that this server echoes are not the ones it gives for the same "
+    "prefixes (docs/vectors.md)"
+)
+
 
 def ppl(argv: Sequence[str]) -> int:
     """``ds4-vectors ppl``"""
-    made = parser("ds4-vectors ppl", "Perplexity of a text at several depths.", "[--text FILE] [options]")
+    made = parser("ds4-vectors ppl", "Perplexity of a text at several depths.", "[--text FILE] [options]",
+                  "--target local:model.gguf --depths all",
+                  "--text book.txt --depths 512,8192 --target http://127.0.0.1:8000/v1")  # fmt: skip
     made.add_argument("--text", metavar="FILE", help="text to score (generated prose)")
     made.add_argument("--depths", metavar="LIST", default="512,1024,2048,4096",
                       help="comma-separated depths in tokens, or all: 512 to 64k (512,1024,2048,4096)")  # fmt: skip
@@ -32,14 +39,15 @@ def ppl(argv: Sequence[str]) -> int:
 
     with target_of(args, args.target) as target:
         text = _text(args.text, max(depths))
-        nll = score(target, text, max(depths))
+        nll, agrees = score(target, text, max(depths))
         identity = target.identity()
     found = by_depth(nll, depths, args.window)
     if not found:
         raise UsageError(f"the text has {len(nll) + 1} tokens, fewer than the smallest depth {min(depths)}")
     table = [(str(d.depth), str(d.tokens), f"{d.nll:.4f}", f"{d.stderr:.4f}", f"{d.ppl:.4f}") for d in found]
-    finish({"target": identity, "depths": [d.to_json() for d in found], "tokens": len(nll) + 1}, args.json,
-           rows(("depth", "tokens", "nll", "+-", "ppl"), table))  # fmt: skip
+    note = ECHO_NOTE if agrees is False else ""
+    finish({"target": identity, "depths": [d.to_json() for d in found], "tokens": len(nll) + 1, "echo_agrees": agrees},
+           args.json, rows(("depth", "tokens", "nll", "+-", "ppl"), table) + note)  # fmt: skip
     return 0
 
 
@@ -67,7 +75,8 @@ def _text(path: str | None, depth: int) -> str:
 def nll(argv: Sequence[str]) -> int:
     """``ds4-vectors nll VECTORS``"""
     made = parser("ds4-vectors nll", "Likelihood of recorded continuations under two engines, with paired statistics.",
-                  "VECTORS --target A --other B [options]")  # fmt: skip
+                  "VECTORS --target A --other B [options]",
+                  "vectors/official --target local:a.gguf --other local:b.gguf --fail-above 0.01")  # fmt: skip
     made.add_argument("path", nargs="*", metavar="VECTORS", help="a directory of vectors, official.vec, JSON captures")
     made.add_argument("--other", metavar="SPEC", help="the second engine, B")
     made.add_argument("--fail-above", metavar="NATS", type=number(-100, 100),
@@ -106,7 +115,10 @@ def nll(argv: Sequence[str]) -> int:
 
 def facts(argv: Sequence[str]) -> int:
     """``ds4-vectors facts``"""
-    made = parser("ds4-vectors facts", "Ask for facts hidden in a long story; score by depth.", "[options]")
+    made = parser("ds4-vectors facts", "Ask for facts hidden in a long story; score by depth.", "[options]",
+                  "--target http://127.0.0.1:8000/v1 --min-score 0.9",
+                  "--scenes 1000 --facts 64 --seed 3 --target local:model.gguf -c 200000",
+                  "--write-story story.txt", "--answer answer.txt")  # fmt: skip
     made.add_argument("--scenes", metavar="N", type=integer(1, 20000), default=190, help="length, 600 bytes each (190)")
     made.add_argument("--facts", metavar="N", type=integer(1, 200), default=16, help="facts to hide (16)")
     made.add_argument("--seed", metavar="N", type=integer(0), default=0, help="which story (0)")

@@ -160,7 +160,7 @@ class _Case:
         """Mistakes outside the model."""
         for variant in variants(self.library, self.bos):
             rows = variant.make(self.library, mode, self.seen)
-            if not np.isnan(rows).all():
+            if not np.isnan(rows[self.seen.rows]).all():  # it says something about the positions observed
                 yield self.judge("variant", mode, variant.name, variant.says, rows, None)
 
 

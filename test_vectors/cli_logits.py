@@ -276,7 +276,7 @@ def _describe(result: Diagnosis, seen: Observation) -> str:
 def model(argv: Sequence[str]) -> int:
     """``ds4-vectors model``"""
     made = parser("ds4-vectors model", "Print the file of the diagnostic model, building it first if need be.",
-                  "[--prompts DIR]")  # fmt: skip
+                  "[--prompts DIR]", "--prompts prompts")  # fmt: skip
     made.add_argument("--prompts", metavar="DIR", help="also write the prompt set there, as NAME.ids.json")
     made.add_argument("--json", action="store_true", help="no text, only the line of JSON")
     args = parsed(made, argv)

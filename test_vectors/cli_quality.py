@@ -80,7 +80,7 @@ def nll(argv: Sequence[str]) -> int:
     made.add_argument("path", nargs="*", metavar="VECTORS", help="a directory of vectors, official.vec, JSON captures")
     made.add_argument("--other", metavar="SPEC", help="the second engine, B")
     made.add_argument("--fail-above", metavar="NATS", type=number(-100, 100),
-                      help="exit 1 if B is worse than A by more than this, with 95 % certainty")  # fmt: skip
+                      help="exit 1 if B is worse than A by more than this, with 95 %% certainty")  # fmt: skip
     made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
     add_target(made)
     args = parsed(made, argv)

@@ -191,6 +191,7 @@ def diagnose(argv: Sequence[str]) -> int:
     made.add_argument("--top", metavar="K", type=integer(), help="use only the K best of every position")
     made.add_argument("--prompt", metavar="NAME", type=choice("mixed", "short", "text", "long"), default="mixed",
                       help="with --target: mixed, short, text or long, of the diagnostic set (mixed)")  # fmt: skip
+    made.add_argument("--chat", action="store_true", help="with --target: as a chat, which tests the template too")
     made.add_argument("--thorough", action="store_true", help="compare with every fault in every mode in any case")
     made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
     made.add_argument("--details", metavar="FILE", help="write the whole diagnosis as JSON")
@@ -200,6 +201,8 @@ def diagnose(argv: Sequence[str]) -> int:
         return 0
     if (args.logits is None) == (args.target is None):
         raise UsageError("one of --logits and --target is needed")
+    if args.chat and args.target is None:
+        raise UsageError("--chat goes with --target")
     if args.details:
         check_output(args.details)
     given = None if args.token_ids is None else read_ids(args.token_ids)
@@ -212,7 +215,7 @@ def diagnose(argv: Sequence[str]) -> int:
             from .elicit import elicit
 
             with target_of(args, args.target) as target:
-                seen = elicit(target, engine, given, args.prompt)
+                seen = elicit(target, engine, given, args.prompt, args.chat)
         result = run_diagnosis(engine, seen if args.top is None else seen.top(args.top), args.thorough)
     whole = result.to_json()
     if args.details:

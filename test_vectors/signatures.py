@@ -62,8 +62,10 @@ class Signatures:
         return [self._replica(mode, i) for i in range(REPLICAS)]
 
     def on(self, name: str, mode: str, ids: Sequence[int]) -> Signature:
-        """Clean, on other tokens; ``name`` says which and is part of the file name."""
-        return self._kept(f"{mode}.{name}", lambda: self._run(mode, [], None, np.asarray(ids, np.int32)))
+        """Clean, on other tokens; ``name`` says which, and with their digest is part of the file name."""
+        tokens = np.asarray(ids, np.int32)
+        digest = hashlib.sha256(tokens.tobytes()).hexdigest()[:12]
+        return self._kept(f"{mode}.{name}.{digest}", lambda: self._run(mode, [], None, tokens))
 
     def run(self, mode: str, faults: Sequence[Fault], seed: int | None = None) -> np.ndarray:
         """Logits (T, V) of any combination, not kept: for tests and calibration. ``seed`` adds float noise."""

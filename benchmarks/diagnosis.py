@@ -5,6 +5,8 @@
     python -m benchmarks.diagnosis clean --trials 200   clean engines on random prompts, in all modes
     python -m benchmarks.diagnosis pairs --trials 60    two mistakes at once
     python -m benchmarks.diagnosis held-out             mistakes that its library lacks
+    python -m benchmarks.diagnosis floors               how far right engines of one mode part in their best token:
+                                                        where the floors of ds4-vectors check come from
 
 Every engine that is diagnosed has float noise of its own (a few units in the last place on every block input), so that
 it is as far from our numbers as another right engine is. A name counts as confident from ``SURE`` on. Prints what went
@@ -26,12 +28,14 @@ import numpy as np
 
 from ds4ref.engine import Engine
 from ds4ref.model.faults import Fault, _op, _value
+from ds4ref.nano import embedded_path
 from ds4ref.nano.diagnostic import DIAGNOSTIC, PROMPTS, diagnostic_path
+from ds4ref.nano.prose import prose
 from ds4ref.numerics import MODES
 from ds4ref.text.chat import encode_chat_prompt
-from ds4ref.variants import LIBRARY
+from ds4ref.variants import LIBRARY, Runner
 from test_vectors.diagnose import SURE, Diagnosis, diagnose
-from test_vectors.observation import Observation, from_logits
+from test_vectors.observation import Observation, from_logits, log_softmax
 from test_vectors.prompts import MISTAKES
 from test_vectors.signatures import Signature, Signatures
 
@@ -208,6 +212,27 @@ def held_out(engine: Engine, top: int | None = None, seeds: int = 3) -> Tally:
     return tally
 
 
+# ------------------------------------------------------------------------------------------------------------- floors
+
+
+def floors(tokens: int = 500, seeds: int = 4) -> dict[str, dict[str, float]]:
+    """Margins (nats) by which engines with float noise prefer another token than the noiseless one, on the embedded
+    model after prose: for each mode the share of positions with another best token, and the largest margin there."""
+    found = {}
+    with Engine.open(embedded_path(), backend="cpu", numerics="exact") as engine:
+        runner, ids = Runner(engine), engine.tokenizer.encode(prose(tokens * 6))[:tokens]
+        rows = np.arange(tokens)
+        for mode in MODES:
+            best = runner.run(ids, mode)[0].argmax(axis=1)
+            margins = []
+            for seed in range(seeds):
+                noisy = log_softmax(runner.run(ids, mode, noise=np.random.default_rng([seed, 4]))[0])
+                margins.append(noisy.max(axis=1) - noisy[rows, best])
+            every = np.concatenate(margins)
+            found[mode] = {"other best token": float((every > 0).mean()), "largest margin": float(every.max())}
+    return found
+
+
 # ------------------------------------------------------------------------------------------------------------ command
 
 
@@ -223,11 +248,14 @@ def _show(name: str, tally: Tally, begun: float) -> None:
 def main() -> int:
     """Parse, measure, print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.diagnosis", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("what", choices=("faults", "clean", "pairs", "held-out"))
+    parser.add_argument("what", choices=("faults", "clean", "pairs", "held-out", "floors"))
     parser.add_argument("--trials", type=int, default=None, help="of clean (200) and pairs (60)")
     parser.add_argument("--first", type=int, default=0, help="number of the first trial")
     parser.add_argument("--mode", choices=tuple(MODES), default="exact", help="of faults and pairs")
     args = parser.parse_args()
+    if args.what == "floors":
+        print(json.dumps(floors()))
+        return 0
     count = args.trials or {"clean": 200}.get(args.what, 60)
     trials = range(args.first, args.first + count)
     result: dict[str, Any] = {"what": args.what, "mode": args.mode}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ds4ref.cli.common import Progress, atomic_output, check_output, read_text
 from ds4ref.cli.options import integer, number
-from ds4ref.errors import UsageError
+from ds4ref.errors import DataError, UsageError
 from ds4ref.targets import Prompt
 
 from .cli_vectors import items
@@ -92,6 +92,9 @@ def nll(argv: Sequence[str]) -> int:
     from .ppl import continuation_nll, paired
 
     found = items(args.path[0])
+    for item in found:
+        if not all(step.token.raw for step in item.case.repetitions[0].steps):
+            raise DataError(f"case {item.case.id} holds a token whose bytes its source did not give")
     sides = []
     for spec in (args.target, args.other):
         with target_of(args, spec) as target, Progress(f"scoring {spec}") as progress:

@@ -69,10 +69,15 @@ def capture(argv: Sequence[str]) -> int:
                         repetitions=args.repeat, system=args.system)  # fmt: skip
         with Progress("recording") as progress:
             done = record_missing(vectors, target, progress)
-    table = [(i.case.id, str(len(i.case.repetitions[0].steps)), _number(spread(i.case)), str(forks(i.case) or "-"))
-             for i in items(folder)]  # fmt: skip
-    finish({"folder": folder, "recorded": done, "cases": len(table), "complete": vectors.manifest.complete}, args.json,
-           rows(("case", "steps", "spread", "first fork"), table))  # fmt: skip
+    table, lost = [], 0
+    for item in items(folder):
+        fork, steps = forks(item.case), item.case.repetitions[0].steps
+        lost += sum(not step.token.raw for step in steps)
+        table.append((item.case.id, str(len(steps)), _number(spread(item.case)), "-" if fork is None else str(fork)))
+    note = f"\n{lost} steps hold a token whose bytes the server did not give: from there on nothing can be compared"
+    finish({"folder": folder, "recorded": done, "cases": len(table), "complete": vectors.manifest.complete,
+            "steps_without_bytes": lost}, args.json,
+           rows(("case", "steps", "spread", "first fork"), table) + (note if lost else ""))  # fmt: skip
     return 0
 
 
@@ -203,7 +208,7 @@ def check(argv: Sequence[str]) -> int:
     counts = {v: sum(r.verdict == v for r in results) for v in dict.fromkeys(r.verdict for r in results)}
     failed = [r.id for r in results if r.failed]
     # a check that compared nothing has not been passed
-    passed = not failed and any(r.verdict != "incomparable" for r in results)
+    passed = not failed and any(step.verdict != "incomparable" for r in results for step in r.steps)
     result: dict[str, Any] = {"path": path, "target": args.target, "profile": args.profile, "cases": len(results),
                               "verdicts": counts, "failed": failed, "passed": passed}  # fmt: skip
     if args.out:

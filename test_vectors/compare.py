@@ -103,8 +103,10 @@ def check_case(
     noise = max(spread(case) or 0.0, floor_of(target) if floor is None else floor)
     result = CaseResult(case.id, "match", noise=noise)
     top = min(top, target.max_top_logprobs)
+    # a server that gives text instead of bytes loses the bytes of tokens that end inside a character
+    told = next((i for i, step in enumerate(wanted) if not step.token.raw), len(wanted))
     try:
-        got, result.forced = _answers(target, prompt, wanted, ctx, top)
+        got, result.forced = _answers(target, prompt, wanted[:told], ctx, top) if told else ([], True)
     except TargetError as error:
         result.verdict, result.reason = "error", str(error)
         return result
@@ -114,7 +116,8 @@ def check_case(
             judge = _ds4_step if profile == "ds4" else _margin_step
             result.steps.append(judge(index, expected, got[index], noise, result.forced))
         else:
-            result.steps.append(StepResult(index, "incomparable", expected.token.raw, None, why="after a fork"))
+            why = "after a fork" if index < told else "from a token on whose bytes the source did not give"
+            result.steps.append(StepResult(index, "incomparable", expected.token.raw, None, why=why))
     order = ("mismatch", "incomparable", "flip", "match")
     verdicts = {step.verdict for step in result.steps}
     result.verdict = next(v for v in order if v in verdicts) if verdicts else "incomparable"

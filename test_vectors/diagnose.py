@@ -11,7 +11,7 @@ so a fault is named only when it explains every position to within noise, not wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,8 @@ from .variants import variants
 
 SURE = 0.9
 PRIOR = {"mode": 0.0, "rounding": -2.0, "fault": -4.0, "quiet": -4.0, "variant": -4.0, "unknown": -3.0, "more": -9.0}
-IDENTICAL = np.log(1e-6)
+CLOSER = 0.3
+"""How much smaller the mean x of a mistake must be than that of every clean set to be tried in other sets."""
 
 
 @dataclass(frozen=True)
@@ -147,18 +148,33 @@ class _Case:
         kind = "mode" if mode in MODE_NAMES else "rounding"
         return self.judge(kind, mode, "", ROUNDING[mode].says, signature.logprobs, signature.margin)
 
-    def faults(self, mode: str) -> Iterator[Candidate]:
+    def faults(self, mode: str, only: Sequence[str] | None = None) -> Iterator[Candidate]:
         """Every fault that shows on this prompt in a mode. One that moves the numbers no more than noise does cannot
         be told from none: it is another replica of the clean set, and counts for that."""
         clean = self.library.get(mode).logprobs
         for fault in self.library.faults(mode):
+            if only is not None and fault.name not in only:
+                continue
             signature = self.library.get(mode, fault.name)
             kind = "quiet" if self.typical(mode, between(self.seen, clean, signature.logprobs)) else "fault"
             yield self.judge(kind, mode, fault.name, fault.says, signature.logprobs, signature.margin)
 
-    def variants(self, mode: str) -> Iterator[Candidate]:
+    def elsewhere(self, found: list[Candidate]) -> Iterator[Candidate]:
+        """Mistakes that explain more than any clean set does, once more in the rounding sets without a name of a mode:
+        an engine may have roundings of its own and a mistake as well."""
+        clean = min(float(np.nanmean(c.x)) for c in found if c.kind in ("mode", "rounding"))
+        wrong = sorted((c for c in found if c.kind in ("fault", "variant")), key=lambda c: float(np.nanmean(c.x)))
+        near = [c.name for c in wrong if np.nanmean(c.x) < clean - CLOSER][:3]
+        for mode in ROUNDING:
+            if mode not in MODE_NAMES and near:
+                yield from self.variants(mode, near)
+                yield from self.faults(mode, near)
+
+    def variants(self, mode: str, only: Sequence[str] | None = None) -> Iterator[Candidate]:
         """Mistakes outside the model."""
         for variant in variants(self.library, self.bos):
+            if only is not None and variant.name not in only:
+                continue
             rows = variant.make(self.library, mode, self.seen)
             if not np.isnan(rows[self.seen.rows]).all():  # it says something about the positions observed
                 yield self.judge("variant", mode, variant.name, variant.says, rows, None)
@@ -196,6 +212,7 @@ def diagnose(
         yield case.variants("exact")
         yield case.faults("exact")
         yield (case.clean(mode) for mode in ROUNDING if mode not in MODE_NAMES)
+        yield case.elsewhere(found)
         for mode in MODE_NAMES:
             if mode != "exact" and _plausible(found, mode):
                 yield case.variants(mode)

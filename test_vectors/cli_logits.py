@@ -30,7 +30,7 @@ DIAGNOSE = """Which numerics mode, or which mistake, explains another engine's l
 .npz holds "logits" (tokens, vocabulary), as ds4 --dump-logits writes it, with "ids" and, for some positions
 only, "rows". .json is [{"position": 0, "top": [[id, logprob], ...]}, ...]. The verdict is a rounding set
 (exact, qat, ds4, llama.cpp, ...), "fault" with its name, or "unknown": none of these."""
-KEYS = ("verdict", "fault", "confidence", "first_position", "ranking")
+KEYS = ("verdict", "fault", "confidence", "first_position", "ranking", "says")
 
 
 # ------------------------------------------------------------------------------------------------- diff, golden

@@ -192,7 +192,7 @@ def test_the_command(tmp_path, capsys, engine) -> None:
     (tmp_path / "ids.json").write_text(json.dumps(ids))
     code, found = run(capsys, "diagnose", "-m", diagnostic_path(), "--token-ids", str(tmp_path / "ids.json"),
                       "--logits", str(tmp_path / "x.npz"), "--json")  # fmt: skip
-    assert code == 0 and list(found) == ["verdict", "fault", "confidence", "first_position", "ranking"]
+    assert code == 0 and {"verdict", "fault", "confidence", "first_position", "ranking"} <= set(found)
     assert found["verdict"] == "exact" and found["fault"] is None and found["confidence"] > 0.9
     assert run(capsys, "diagnose", "--target", "local?numerics=exact")[0] == 1  # the embedded model is another one
     assert run(capsys, "diagnose")[0] == 2

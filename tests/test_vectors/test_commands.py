@@ -12,7 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ds4ref.cli import ds4
 from ds4ref.errors import TargetError
+from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.targets import Prompt, Request, Step, Token
 from ds4ref.targets.local import LocalTarget
 from test_vectors import cli
@@ -244,6 +246,18 @@ def test_nll_of_two_targets(nano_path, tmp_path, capsys, official) -> None:
     code, other = run(capsys, "nll", path, "--target", exact, "--other", exact.replace("exact", "ds4"))
     assert code == 0 and other["avg_nll_a"] == same["avg_nll_a"] and other["delta"] != 0
     assert other["ci95"][0] <= other["delta"] <= other["ci95"][1]
+
+
+# ------------------------------------------------------------------------------------------------- logits of our ds4
+
+
+def test_what_ds4_dumps_can_be_diagnosed(tmp_path, capsys) -> None:
+    model, logits = diagnostic_path(), str(tmp_path / "x.npz")
+    (tmp_path / "ids.json").write_text(json.dumps(list(range(100, 140))))
+    ids = ["--token-ids", str(tmp_path / "ids.json")]
+    assert ds4.main(["-m", model, *ids, "--numerics", "exact", "--dump-logits", logits]) == 0
+    code, found = run(capsys, "diagnose", "-m", model, *ids, "--logits", logits, "--json")
+    assert code == 0 and (found["verdict"], found["fault"]) == ("exact", None)
 
 
 # ------------------------------------------------------------------------------------------------------- fact recall

@@ -153,14 +153,14 @@ def faults(engine: Engine, mode: str = "exact", seed: int = 11, top: int | None 
 # -------------------------------------------------------------------------------------------------------------- clean
 
 
-def clean(engine: Engine, trials: range, modes: tuple[str, ...] = ("exact", "qat", "ds4")) -> Tally:
-    """Clean engines on random prompts of 16 to 100 tokens, full logits and top-20 in turn. Trial ``i`` is the same
+def clean(engine: Engine, trials: range, modes: tuple[str, ...] = ("exact", "qat", "exact", "ds4")) -> Tally:
+    """Clean engines on random prompts of 16 to 64 tokens, full logits and top-20 in turn. Trial ``i`` is the same
     whatever range it is part of, so that a long run can be made in parts."""
     tally = Tally()
     for trial in trials:
         mode = modes[trial % len(modes)]
         rng = np.random.default_rng([trial, 2])
-        library = Unkept(engine, rng.integers(0, DIAGNOSTIC.vocab, int(rng.integers(16, 101))).tolist())
+        library = Unkept(engine, rng.integers(0, DIAGNOSTIC.vocab, int(rng.integers(16, 65))).tolist())
         seen = from_logits(library.ids, library.run(mode, [], seed=trial))
         found = diagnose(library, seen.top(20) if trial // len(modes) % 2 else seen, engine.tokenizer.bos)
         right = found.verdict == mode

@@ -49,5 +49,5 @@ def test_every_mistake_outside_the_model_is_tried(engine) -> None:
 
 
 def test_trials_are_the_same_in_parts(engine) -> None:
-    tally = clean(engine, range(6, 7))  # mode exact: settled at once
+    tally = clean(engine, range(4, 5))  # mode exact: settled at once
     assert dict(tally.counts) == {"right mode": 1} and tally.share("right mode") == 1.0

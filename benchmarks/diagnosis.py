@@ -132,6 +132,8 @@ def outside(engine: Engine, mode: str, seed: int) -> Iterator[tuple[str, Signatu
     chat = Signatures(engine, prompt + answer)
     for mistake in MISTAKES:
         wrong = mistake.make(engine.tokenizer, prompt)
+        if wrong == prompt:
+            continue  # this vocabulary has no token of several digits
         after = np.arange(len(prompt) - 1, len(prompt) + len(answer))
         yield mistake.name, chat, from_logits(chat.ids, logits(wrong + answer)[-len(after) :], after)
 

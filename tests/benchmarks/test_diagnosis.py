@@ -44,7 +44,7 @@ def engine(_model_cache):
 def test_every_mistake_outside_the_model_is_tried(engine) -> None:
     tried = [(name, library, seen) for name, library, seen in outside(engine, "exact", 1)]
     known = {v.name for v in variants(tried[0][1], engine.tokenizer.bos)}
-    assert {name for name, _, _ in tried} == known
+    assert {name for name, _, _ in tried} == known - {"digits_apart"}  # no token here has several digits
     assert all(len(seen.rows) == len(seen.logprobs) for _, _, seen in tried)
 
 

@@ -16,6 +16,7 @@ from ds4ref.nano.diagnostic import DIAGNOSTIC, PROMPTS, diagnostic_path
 from ds4ref.variants import LIBRARY, ROUNDING
 from test_vectors import cli
 from test_vectors.diagnose import diagnose
+from test_vectors.evidence import broad, log_distance, noise_model, score
 from test_vectors.observation import from_logits, from_top, log_softmax, read
 from test_vectors.signatures import Signatures
 
@@ -124,6 +125,17 @@ def test_hugging_face_is_exact(capsys, top) -> None:
     code, found = run(capsys, "diagnose", "--logits", str(HF), "--key", "hf", "--json", *top)
     assert code == 0 and found["verdict"] == "exact" and found["confidence"] > 0.99
     assert found["first_position"] is None and found["ranking"][0]["distance"] < 1e-4
+
+
+def test_a_tie_excuses_only_what_begins_at_it(library) -> None:
+    """Rows after a near-tie that still fit show that it fell the same way; a later deviation is a mistake."""
+    seen = from_logits(library.ids, library.run("exact", [LIBRARY["chunk_32_window_cut"]], seed=1))
+    clean = library.get("exact")
+    noise, differs = noise_model(seen, clean, library.replicas("exact"), False), broad(seen, clean)
+    x = log_distance(seen, clean.logprobs)
+    far = np.full(len(library.ids), 1.0)
+    right = [score(x, noise, differs, np.where(np.arange(len(far)) == at, 0.0, far)).right for at in (20, 32)]
+    assert right[1] - right[0] > 5
 
 
 def test_another_engines_rounding_set_is_named(library) -> None:

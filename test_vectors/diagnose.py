@@ -148,27 +148,26 @@ class _Case:
         kind = "mode" if mode in MODE_NAMES else "rounding"
         return self.judge(kind, mode, "", ROUNDING[mode].says, signature.logprobs, signature.margin)
 
-    def faults(self, mode: str, only: Sequence[str] | None = None) -> Iterator[Candidate]:
+    def faults(self, mode: str) -> Iterator[Candidate]:
         """Every fault that shows on this prompt in a mode. One that moves the numbers no more than noise does cannot
         be told from none: it is another replica of the clean set, and counts for that."""
         clean = self.library.get(mode).logprobs
         for fault in self.library.faults(mode):
-            if only is not None and fault.name not in only:
-                continue
             signature = self.library.get(mode, fault.name)
             kind = "quiet" if self.typical(mode, between(self.seen, clean, signature.logprobs)) else "fault"
             yield self.judge(kind, mode, fault.name, fault.says, signature.logprobs, signature.margin)
 
     def elsewhere(self, found: list[Candidate]) -> Iterator[Candidate]:
-        """Mistakes that explain more than any clean set does, once more in the rounding sets without a name of a mode:
-        an engine may have roundings of its own and a mistake as well."""
+        """Mistakes outside the model that explain more than any clean set does, once more in the rounding sets that are
+        no modes: a server may have roundings of its own and, say, an echo that is off by one.
+
+        Not so for mistakes inside the model: the noise of those sets is wide enough for one that is merely similar."""
         clean = min(float(np.nanmean(c.x)) for c in found if c.kind in ("mode", "rounding"))
-        wrong = sorted((c for c in found if c.kind in ("fault", "variant")), key=lambda c: float(np.nanmean(c.x)))
+        wrong = sorted((c for c in found if c.kind == "variant"), key=lambda c: float(np.nanmean(c.x)))
         near = [c.name for c in wrong if np.nanmean(c.x) < clean - CLOSER][:3]
         for mode in ROUNDING:
             if mode not in MODE_NAMES and near:
                 yield from self.variants(mode, near)
-                yield from self.faults(mode, near)
 
     def variants(self, mode: str, only: Sequence[str] | None = None) -> Iterator[Candidate]:
         """Mistakes outside the model."""

@@ -99,15 +99,16 @@ class _Case:
         close = clean_margin if margin is None else row_margin(self.seen, margin)
         return Candidate(kind, mode, name, says, x, score(x, noise, differs, close))
 
-    def typical(self, mode: str, x: np.ndarray) -> bool:
-        """Whether x, measured against a clean rounding set, looks like one of its own replicas."""
+    def typical(self, mode: str, x: np.ndarray, strict: bool = False) -> bool:
+        """Whether x looks like that of a replica of the rounding set against its clean run. ``strict`` is for giving a
+        mistake's name: a similar mistake comes closer to the replicas than other sets do."""
         noise, differs, margin = self.noise(mode)
         if mode not in self._own:
             clean = self.library.get(mode).logprobs
             seen = (between(self.seen, clean, replica.logprobs) for replica in self.library.replicas(mode))
             self._own[mode] = [score(each, noise, differs, margin).right for each in seen]
         own = self._own[mode]
-        slack = 4 * float(np.std(own)) + 0.3 * len(self.seen.rows) / TAU
+        slack = (2 if strict else 4) * float(np.std(own)) + (0.15 if strict else 0.3) * len(self.seen.rows) / TAU
         return score(x, noise, differs, margin).right > float(np.mean(own)) - slack
 
     def nearest(self, c: Candidate, found: list[Candidate]) -> bool:
@@ -119,6 +120,8 @@ class _Case:
         """
         if not ROUNDING[c.mode].coarse:
             return True
+        if c.kind in ("fault", "variant") and not self.typical(c.mode, c.x, strict=True):
+            return False
         for other in found:
             clean = other.kind in ("mode", "rounding")
             if other.mode == c.mode or not (clean or other.name == c.name):

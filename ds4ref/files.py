@@ -1,8 +1,9 @@
-"""Files that are whole or absent: write beside, sync, rename."""
+"""Files that are whole or absent: write beside, sync, rename. And which file it was: a digest."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -28,3 +29,18 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+WHOLE, ENDS = 1 << 30, 16 << 20
+
+
+def file_digest(path: str | os.PathLike[str]) -> str:
+    """ "sha256:..." of a file; of one larger than 1 GiB "ends:...", the SHA-256 of its size, first and last 16 MiB."""
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size <= WHOLE:
+            return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+        digest = hashlib.sha256(f"{size} ".encode() + file.read(ENDS))
+        file.seek(-ENDS, os.SEEK_END)
+        digest.update(file.read())
+    return f"ends:{digest.hexdigest()}"

@@ -17,7 +17,7 @@ from ds4ref.targets import Ability
 from .logits import Differences, check, compare, load
 from .logits import freeze as freeze_logits
 from .observation import Observation, read, read_ids
-from .options import add_engine, add_target, finish, parsed, parser, required, rows, target_of
+from .options import add_target, finish, parsed, parser, required, rows, target_of
 
 if TYPE_CHECKING:
     from ds4ref.engine import Engine
@@ -25,7 +25,12 @@ if TYPE_CHECKING:
     from .diagnose import Diagnosis
 
 FILES = (".npz", ".npy", ".csv", ".tsv", ".json", ".jsonl")
-KEYS = ("verdict", "fault", "confidence", "first_position", "ranking")
+DIAGNOSE = """Which numerics mode, or which mistake, explains another engine's logits.
+
+.npz holds "logits" (tokens, vocabulary), as ds4 --dump-logits writes it, with "ids" and, for some positions
+only, "rows". .json is [{"position": 0, "top": [[id, logprob], ...]}, ...]. The verdict is a rounding set
+(exact, qat, ds4, llama.cpp, ...), "fault" with its name, or "unknown": none of these."""
+KEYS = ("verdict", "fault", "confidence", "first_position", "ranking", "says")
 
 
 # ------------------------------------------------------------------------------------------------- diff, golden
@@ -34,7 +39,10 @@ KEYS = ("verdict", "fault", "confidence", "first_position", "ranking")
 def diff(argv: Sequence[str]) -> int:
     """``ds4-vectors diff A B``"""
     made = parser("ds4-vectors diff", "Compare logits at all positions: files (.npz with ids and logits, .npy, .csv) "
-                  "or targets; targets need --token-ids.", "A B [options]")  # fmt: skip
+                  "or targets; targets need --token-ids.", "A B [options]",
+                  "mine.npz theirs.npz --fail",
+                  "local:m.gguf?numerics=exact local:m.gguf?numerics=qat --token-ids ids.json",
+                  "golden.npz theirs.npz --key hf --key-b logits")  # fmt: skip
     made.add_argument("sides", nargs="*", metavar="A B", help="a file of logits or a target")
     made.add_argument("--token-ids", metavar="FILE", help="JSON list of token ids")
     made.add_argument("--key", metavar="NAME", default="logits", help="array of A's .npz (logits)")
@@ -62,7 +70,8 @@ def diff(argv: Sequence[str]) -> int:
 def golden(argv: Sequence[str]) -> int:
     """``ds4-vectors golden FILE``"""
     made = parser("ds4-vectors golden", "Compare an engine, or a file of logits, with a golden file.",
-                  "FILE [LOGITS] [options]")  # fmt: skip
+                  "FILE [LOGITS] [options]",
+                  "golden.npz --target local:m.gguf", "golden.npz theirs.npz --atol 0.01")  # fmt: skip
     made.add_argument("files", nargs="*", metavar="FILE [LOGITS]", help="the golden file; logits instead of a target")
     made.add_argument("--atol", metavar="F", type=number(0, 1e6), default=1e-3,
                       help="largest difference allowed (0.001)")  # fmt: skip
@@ -87,7 +96,9 @@ def golden(argv: Sequence[str]) -> int:
 def freeze(argv: Sequence[str]) -> int:
     """``ds4-vectors freeze OUT --token-ids IDS``"""
     made = parser("ds4-vectors freeze", "Keep an engine's logits as golden file. Existing files are never replaced.",
-                  "OUT.npz --token-ids IDS.json [options]")  # fmt: skip
+                  "OUT.npz --token-ids IDS.json [options]",
+                  "golden.npz --token-ids ids.json --target local:m.gguf?numerics=exact",
+                  "small.npz --token-ids ids.json --target local:m.gguf --top 20")  # fmt: skip
     made.add_argument("out", nargs="*", metavar="OUT.npz", help="file to write")
     made.add_argument("--token-ids", metavar="FILE", help="JSON list of token ids")
     made.add_argument("--top", metavar="K", type=integer(0), default=0, help="keep only the K best of each position")
@@ -169,28 +180,29 @@ def _report(args: Namespace, found: Differences, names: dict[str, str], strict: 
 
 def diagnose(argv: Sequence[str]) -> int:
     """``ds4-vectors diagnose``"""
-    made = parser("ds4-vectors diagnose", "Which numerics mode, or which mistake, explains another engine's logits.",
-                  "[-m MODEL.gguf] --logits FILE [--token-ids IDS.json] [options]")  # fmt: skip
+    made = parser("ds4-vectors diagnose", DIAGNOSE, "[-m MODEL.gguf] --logits FILE [--token-ids IDS.json] [options]",
+                  "-m model.gguf --token-ids ids.json --logits theirs.npz",
+                  "-m model.gguf --token-ids ids.json --logits top20.json --json",
+                  "--target http://127.0.0.1:8080/v1      (a server that has loaded the diagnostic model)")  # fmt: skip
     made.add_argument("-m", "--model", metavar="FILE", help="model the logits come from (the diagnostic model)")
     made.add_argument("--token-ids", metavar="FILE", help="JSON list of token ids (those in the .npz)")
     made.add_argument("--logits", metavar="FILE", help=".npz, .npy or .csv of full logits, or .json of top-k")
     made.add_argument("--key", metavar="NAME", default="logits", help="array of the .npz (logits)")
     made.add_argument("--top", metavar="K", type=integer(), help="use only the K best of every position")
-    made.add_argument("--target", metavar="SPEC", help="ask this engine instead of reading a file")
     made.add_argument("--prompt", metavar="NAME", type=choice("mixed", "short", "text", "long"), default="mixed",
-                      help="with --target: prompt of the diagnostic set (mixed)")  # fmt: skip
+                      help="with --target: mixed, short, text or long, of the diagnostic set (mixed)")  # fmt: skip
+    made.add_argument("--chat", action="store_true", help="with --target: as a chat, which tests the template too")
     made.add_argument("--thorough", action="store_true", help="compare with every fault in every mode in any case")
     made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
     made.add_argument("--details", metavar="FILE", help="write the whole diagnosis as JSON")
-    add_engine(made)
-    for flag in ("model-name", "prefill", "per-minute", "timeout", "ctx"):
-        made.add_argument(f"--{flag}", metavar="X", help="as in capture, with --target")
-    made.set_defaults(accept_model=[], key_env="DS4_API_KEY", attempts=6)
+    add_target(made, default=None)
     args = parsed(made, argv)
     if args is None:
         return 0
     if (args.logits is None) == (args.target is None):
         raise UsageError("one of --logits and --target is needed")
+    if args.chat and args.target is None:
+        raise UsageError("--chat goes with --target")
     if args.details:
         check_output(args.details)
     given = None if args.token_ids is None else read_ids(args.token_ids)
@@ -203,7 +215,7 @@ def diagnose(argv: Sequence[str]) -> int:
             from .elicit import elicit
 
             with target_of(args, args.target) as target:
-                seen = elicit(target, engine, given, args.prompt)
+                seen = elicit(target, engine, given, args.prompt, args.chat)
         result = run_diagnosis(engine, seen if args.top is None else seen.top(args.top), args.thorough)
     whole = result.to_json()
     if args.details:
@@ -267,7 +279,7 @@ def _describe(result: Diagnosis, seen: Observation) -> str:
 def model(argv: Sequence[str]) -> int:
     """``ds4-vectors model``"""
     made = parser("ds4-vectors model", "Print the file of the diagnostic model, building it first if need be.",
-                  "[--prompts DIR]")  # fmt: skip
+                  "[--prompts DIR]", "--prompts prompts")  # fmt: skip
     made.add_argument("--prompts", metavar="DIR", help="also write the prompt set there, as NAME.ids.json")
     made.add_argument("--json", action="store_true", help="no text, only the line of JSON")
     args = parsed(made, argv)

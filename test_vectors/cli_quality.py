@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ds4ref.cli.common import Progress, atomic_output, check_output, read_text
 from ds4ref.cli.options import integer, number
-from ds4ref.errors import UsageError
+from ds4ref.errors import DataError, UsageError
 from ds4ref.targets import Prompt
 
 from .cli_vectors import items
@@ -15,10 +15,17 @@ from .record import add_store, describe, keep, opened, text_digest
 
 DEPTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 
+ECHO_NOTE = (
+    "\nnot to be trusted: the log probabilities that this server echoes are not the ones it gives for the same "
+    "prefixes (docs/vectors.md)"
+)
+
 
 def ppl(argv: Sequence[str]) -> int:
     """``ds4-vectors ppl``"""
-    made = parser("ds4-vectors ppl", "Perplexity of a text at several depths.", "[--text FILE] [options]")
+    made = parser("ds4-vectors ppl", "Perplexity of a text at several depths.", "[--text FILE] [options]",
+                  "--target local:model.gguf --depths all",
+                  "--text book.txt --depths 512,8192 --target http://127.0.0.1:8000/v1")  # fmt: skip
     made.add_argument("--text", metavar="FILE", help="text to score (generated prose)")
     made.add_argument("--depths", metavar="LIST", default="512,1024,2048,4096",
                       help="comma-separated depths in tokens, or all: 512 to 64k (512,1024,2048,4096)")  # fmt: skip
@@ -34,7 +41,7 @@ def ppl(argv: Sequence[str]) -> int:
 
     with opened(args) as store, target_of(args, args.target) as target:
         text = _text(args.text, max(depths))
-        nll = score(target, text, max(depths))
+        nll, agrees = score(target, text, max(depths))
         identity = target.identity()
         found = by_depth(nll, depths, args.window)
         if not found:
@@ -44,8 +51,9 @@ def ppl(argv: Sequence[str]) -> int:
         keep(store, ["ppl", *argv], describe(target, store), kept, prompt_sha256=text_digest([text]),
              label=args.label or "ppl")  # fmt: skip
     table = [(str(d.depth), str(d.tokens), f"{d.nll:.4f}", f"{d.stderr:.4f}", f"{d.ppl:.4f}") for d in found]
-    finish({"target": identity, "depths": [d.to_json() for d in found], "tokens": len(nll) + 1}, args.json,
-           rows(("depth", "tokens", "nll", "+-", "ppl"), table))  # fmt: skip
+    note = ECHO_NOTE if agrees is False else ""
+    finish({"target": identity, "depths": [d.to_json() for d in found], "tokens": len(nll) + 1, "echo_agrees": agrees},
+           args.json, rows(("depth", "tokens", "nll", "+-", "ppl"), table) + note)  # fmt: skip
     return 0
 
 
@@ -73,11 +81,12 @@ def _text(path: str | None, depth: int) -> str:
 def nll(argv: Sequence[str]) -> int:
     """``ds4-vectors nll VECTORS``"""
     made = parser("ds4-vectors nll", "Likelihood of recorded continuations under two engines, with paired statistics.",
-                  "VECTORS --target A --other B [options]")  # fmt: skip
+                  "VECTORS --target A --other B [options]",
+                  "vectors/official --target local:a.gguf --other local:b.gguf --fail-above 0.01")  # fmt: skip
     made.add_argument("path", nargs="*", metavar="VECTORS", help="a directory of vectors, official.vec, JSON captures")
     made.add_argument("--other", metavar="SPEC", help="the second engine, B")
     made.add_argument("--fail-above", metavar="NATS", type=number(-100, 100),
-                      help="exit 1 if B is worse than A by more than this, with 95 % certainty")  # fmt: skip
+                      help="exit 1 if B is worse than A by more than this, with 95 %% certainty")  # fmt: skip
     made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
     add_store(made)
     add_target(made)
@@ -90,6 +99,9 @@ def nll(argv: Sequence[str]) -> int:
     from .ppl import continuation_nll, paired
 
     found = items(args.path[0])
+    for item in found:
+        if not all(step.token.raw for step in item.case.repetitions[0].steps):
+            raise DataError(f"case {item.case.id} holds a token whose bytes its source did not give")
     sides = []
     texts = text_digest(text for item in found for text in (item.case.id, item.system, item.prompt))
     for name, spec in (("A", args.target), ("B", args.other)):
@@ -118,7 +130,10 @@ def nll(argv: Sequence[str]) -> int:
 
 def facts(argv: Sequence[str]) -> int:
     """``ds4-vectors facts``"""
-    made = parser("ds4-vectors facts", "Ask for facts hidden in a long story; score by depth.", "[options]")
+    made = parser("ds4-vectors facts", "Ask for facts hidden in a long story; score by depth.", "[options]",
+                  "--target http://127.0.0.1:8000/v1 --min-score 0.9",
+                  "--scenes 1000 --facts 64 --seed 3 --target local:model.gguf -c 200000",
+                  "--write-story story.txt", "--answer answer.txt")  # fmt: skip
     made.add_argument("--scenes", metavar="N", type=integer(1, 20000), default=190, help="length, 600 bytes each (190)")
     made.add_argument("--facts", metavar="N", type=integer(1, 200), default=16, help="facts to hide (16)")
     made.add_argument("--seed", metavar="N", type=integer(0), default=0, help="which story (0)")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,7 +49,11 @@ class Item:
 def capture(argv: Sequence[str]) -> int:
     """``ds4-vectors capture DIR``"""
     made = parser("ds4-vectors capture", "Record greedy continuations, thinking off. Resumable: run it again after an "
-                  "interruption. A complete directory is never changed.", "DIR --prompts FILE [options]")  # fmt: skip
+                  "interruption. A complete directory is never changed.", "DIR --prompts FILE [options]",
+                  "vectors/mine --prompts prompts.jsonl --target local:model.gguf -n 16",
+                  "vectors/served --prompts prompts.jsonl --target http://127.0.0.1:8000/v1 --repeat 5",
+                  "vectors/official --prompts prompts.jsonl --target https://api.deepseek.com \\\n"
+                  "      --model-name deepseek-v4-flash --key-env DEEPSEEK_API_KEY")  # fmt: skip
     made.add_argument("folder", nargs="*", metavar="DIR", help="directory to record into")
     made.add_argument("--prompts", metavar="FILE", help='JSON lines {"id": ..., "prompt": ..., "ctx": ...}')
     made.add_argument("-n", "--tokens", metavar="N", type=integer(1, 4096), default=4, help="steps a prompt (4)")
@@ -67,17 +74,22 @@ def capture(argv: Sequence[str]) -> int:
                         repetitions=args.repeat, system=args.system)  # fmt: skip
         with Progress("recording") as progress:
             done = record_missing(vectors, target, progress)
-    table = [(i.case.id, str(len(i.case.repetitions[0].steps)), _number(spread(i.case)), str(forks(i.case) or "-"))
-             for i in items(folder)]  # fmt: skip
-    finish({"folder": folder, "recorded": done, "cases": len(table), "complete": vectors.manifest.complete}, args.json,
-           rows(("case", "steps", "spread", "first fork"), table))  # fmt: skip
+    table, lost = [], 0
+    for item in items(folder):
+        fork, steps = forks(item.case), item.case.repetitions[0].steps
+        lost += sum(not step.token.raw for step in steps)
+        table.append((item.case.id, str(len(steps)), _number(spread(item.case)), "-" if fork is None else str(fork)))
+    note = f"\n{lost} steps hold a token whose bytes the server did not give: from there on nothing can be compared"
+    finish({"folder": folder, "recorded": done, "cases": len(table), "complete": vectors.manifest.complete,
+            "steps_without_bytes": lost}, args.json,
+           rows(("case", "steps", "spread", "first fork"), table) + (note if lost else ""))  # fmt: skip
     return 0
 
 
 def read_prompts(path: str) -> list[PromptCase]:
     """JSON lines; UsageError names the line at fault."""
     found = []
-    for number_, line in enumerate(read_text(path, "prompts").splitlines(), 1):
+    for number_, line in enumerate(read_text(path, "prompts").split("\n"), 1):
         if not line.strip():
             continue
         try:
@@ -96,20 +108,25 @@ def read_prompts(path: str) -> list[PromptCase]:
 # ------------------------------------------------------------------------------------------------------ check, list
 
 
-def items(path: str) -> list[Item]:
-    """Cases of a directory, of an official.vec, or of official JSON captures (one, or a folder of them)."""
+def items(path: str, partial: bool = False) -> list[Item]:
+    """Cases of a directory, of an official.vec, or of official JSON captures (one, a folder of them, or the folder of
+    ds4's fetcher with its manifest). DataError for a partial capture unless ``partial``."""
     if Vectors.exists(path):
+        if legacy.is_manifest(path):
+            return [_from_capture(file) for file in legacy.read_manifest(path)]
         vectors = Vectors.open(path)
+        if not vectors.manifest.complete and not partial:
+            raise DataError(f"{path} is a partial capture: finish it with capture")
         system = vectors.manifest.system
         return [
             Item(vectors.case(e), vectors.prompt(e), system, e.ctx, e.expected_divergence)
             for e in vectors.manifest.cases
-            if e.case_file is not None
+            if e.case_file is not None or vectors.manifest.complete
         ]
     if path.endswith(".vec"):
         return [_from_vec(case, path) for case in legacy.read_vec(path)]
     if os.path.isdir(path):
-        files = sorted(str(f) for f in Path(path).glob("*.json") if f.name != "manifest.json")
+        files = sorted(str(f) for f in Path(path).glob("*.json"))
         if not files:
             raise DataError(f"{path}: no manifest.json and no captures")
         return [_from_capture(file) for file in files]
@@ -143,15 +160,16 @@ def _from_capture(path: str) -> Item:
 
 def show(argv: Sequence[str]) -> int:
     """``ds4-vectors list PATH``"""
-    made = parser("ds4-vectors list", "Show what a directory, an official.vec or a JSON capture holds.", "PATH")
+    made = parser("ds4-vectors list", "Show what a directory, an official.vec or a JSON capture holds.", "PATH",
+                  "official.vec", "vectors/mine --json")  # fmt: skip
     made.add_argument("path", nargs="*", metavar="PATH", help="a directory, .vec or .json")
     made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
     args = parsed(made, argv)
     if args is None:
         return 0
     path = _one(args.path, "a path")
-    found = items(path)
-    partial = Vectors.exists(path) and not Vectors.open(path).manifest.complete
+    found = items(path, partial=True)
+    partial = Vectors.exists(path) and not legacy.is_manifest(path) and not Vectors.open(path).manifest.complete
     table, cases = [], []
     for item in found:
         steps = item.case.repetitions[0].steps
@@ -171,7 +189,8 @@ def show(argv: Sequence[str]) -> int:
 def check(argv: Sequence[str]) -> int:
     """``ds4-vectors check PATH``"""
     made = parser("ds4-vectors check", "Compare an engine with recorded vectors, step by step. Exit 1 if a case fails.",
-                  "PATH [options]")  # fmt: skip
+                  "PATH [options]", "vectors/mine --target local:model.gguf --junit report.xml",
+                  "tests/test-vectors/official.vec --profile ds4 --target command:\"./ds4 -m model.gguf\"")  # fmt: skip
     made.add_argument("path", nargs="*", metavar="PATH", help="a directory of vectors, official.vec, or JSON captures")
     made.add_argument("--profile", metavar="NAME", type=choice(*PROFILES), default="margin",
                       help="margin: verdicts know margins; ds4: that project's own rule (margin)")  # fmt: skip
@@ -190,9 +209,7 @@ def check(argv: Sequence[str]) -> int:
     for file in (args.junit, args.out):
         if file:
             check_output(file)
-    if Vectors.exists(path) and not args.allow_partial and not Vectors.open(path).manifest.complete:
-        raise DataError(f"{path} is a partial capture: finish it, or use --allow-partial")
-    chosen = _chosen(items(path), args.only)
+    chosen = _chosen(items(path, args.allow_partial), args.only)
     with opened(args) as store:
         results, facts = _check_all(args, chosen, store)
         rows_ = [vector_row(r.to_json(), [r.id] if r.failed else []) for r in results]
@@ -201,8 +218,10 @@ def check(argv: Sequence[str]) -> int:
         keep(store, ["check", *argv], facts, rows_, prompt_sha256=text_digest(texts), label=label)
     counts = {v: sum(r.verdict == v for r in results) for v in dict.fromkeys(r.verdict for r in results)}
     failed = [r.id for r in results if r.failed]
+    # a check that compared nothing has not been passed
+    passed = not failed and any(step.verdict != "incomparable" for r in results for step in r.steps)
     result: dict[str, Any] = {"path": path, "target": args.target, "profile": args.profile, "cases": len(results),
-                              "verdicts": counts, "failed": failed, "passed": not failed}  # fmt: skip
+                              "verdicts": counts, "failed": failed, "passed": passed}  # fmt: skip
     if args.out:
         with atomic_output(args.out) as out:
             out.write((json.dumps({**result, "results": [r.to_json() for r in results]}, indent=1) + "\n").encode())
@@ -211,8 +230,9 @@ def check(argv: Sequence[str]) -> int:
 
         with atomic_output(args.junit) as out:
             out.write(report(results, "ds4-vectors"))
-    finish(result, args.json, _table(results))
-    return 1 if failed else 0
+    nothing = "" if passed or failed else "\nnothing could be compared: not passed"
+    finish(result, args.json, _table(results) + nothing)
+    return 0 if passed else 1
 
 
 def _check_all(
@@ -260,7 +280,8 @@ def _table(results: Sequence[CaseResult]) -> str:
 def convert(argv: Sequence[str]) -> int:
     """``ds4-vectors convert FROM TO``"""
     made = parser("ds4-vectors convert", "Write vectors in ds4's formats: TO.vec is one official.vec, any other name a "
-                  "folder of JSON captures.", "FROM TO [options]")  # fmt: skip
+                  "folder of JSON captures.", "FROM TO [options]",
+                  "vectors/mine official.vec", "official.vec captures")  # fmt: skip
     made.add_argument("paths", nargs="*", metavar="FROM TO", help="vectors of any form; the result")
     made.add_argument("--prompt-dir", metavar="DIR", help="folder written into TO.vec for the prompts (beside it)")
     made.add_argument("--json", action="store_true", help="no text, only the line of JSON")
@@ -284,13 +305,32 @@ def convert(argv: Sequence[str]) -> int:
         with atomic_output(goal) as out:
             out.write(data)
     else:
-        os.makedirs(goal)
-        for item in found:
-            model = item.case.repetitions[0].model or "unknown"
-            with atomic_output(os.path.join(goal, f"{item.case.id}.json")) as out:
-                out.write(legacy.write_capture(item.case, item.prompt, model, source, 20))
+        with atomic_folder(goal) as folder:
+            for item in found:
+                model = item.case.repetitions[0].model or "unknown"
+                data = legacy.write_capture(item.case, item.prompt, model, source, 20)
+                Path(folder, f"{item.case.id}.json").write_bytes(data)
     finish({"from": source, "to": goal, "cases": len(found)}, args.json, f"{len(found)} cases written to {goal}")
     return 0
+
+
+@contextmanager
+def atomic_folder(goal: str) -> Iterator[str]:
+    """A folder that becomes ``goal`` when the block ends well: files of a killed run must not look like a whole set."""
+    parent, name = os.path.split(os.path.abspath(goal))
+    try:
+        folder = tempfile.mkdtemp(prefix=f".{name}.", dir=parent)
+    except OSError as error:
+        raise DataError(f"cannot write {goal}: {error.strerror}") from None
+    try:
+        yield folder
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(folder, 0o777 & ~mask)
+        os.rename(folder, goal)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _one(values: Sequence[str], what: str) -> str:

@@ -11,7 +11,7 @@ so a fault is named only when it explains every position to within noise, not wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,8 @@ from .variants import variants
 
 SURE = 0.9
 PRIOR = {"mode": 0.0, "rounding": -2.0, "fault": -4.0, "quiet": -4.0, "variant": -4.0, "unknown": -3.0, "more": -9.0}
-IDENTICAL = np.log(1e-6)
+CLOSER = 0.3
+"""How much smaller the mean x of a mistake must be than that of every clean set to be tried in other sets."""
 
 
 @dataclass(frozen=True)
@@ -98,15 +99,16 @@ class _Case:
         close = clean_margin if margin is None else row_margin(self.seen, margin)
         return Candidate(kind, mode, name, says, x, score(x, noise, differs, close))
 
-    def typical(self, mode: str, x: np.ndarray) -> bool:
-        """Whether x, measured against a clean rounding set, looks like one of its own replicas."""
+    def typical(self, mode: str, x: np.ndarray, strict: bool = False) -> bool:
+        """Whether x looks like that of a replica of the rounding set against its clean run. ``strict`` is for giving a
+        mistake's name: a similar mistake comes closer to the replicas than other sets do."""
         noise, differs, margin = self.noise(mode)
         if mode not in self._own:
             clean = self.library.get(mode).logprobs
             seen = (between(self.seen, clean, replica.logprobs) for replica in self.library.replicas(mode))
             self._own[mode] = [score(each, noise, differs, margin).right for each in seen]
         own = self._own[mode]
-        slack = 4 * float(np.std(own)) + 0.3 * len(self.seen.rows) / TAU
+        slack = (2 if strict else 4) * float(np.std(own)) + (0.15 if strict else 0.3) * len(self.seen.rows) / TAU
         return score(x, noise, differs, margin).right > float(np.mean(own)) - slack
 
     def nearest(self, c: Candidate, found: list[Candidate]) -> bool:
@@ -118,6 +120,8 @@ class _Case:
         """
         if not ROUNDING[c.mode].coarse:
             return True
+        if c.kind in ("fault", "variant") and not self.typical(c.mode, c.x, strict=True):
+            return False
         for other in found:
             clean = other.kind in ("mode", "rounding")
             if other.mode == c.mode or not (clean or other.name == c.name):
@@ -156,11 +160,25 @@ class _Case:
             kind = "quiet" if self.typical(mode, between(self.seen, clean, signature.logprobs)) else "fault"
             yield self.judge(kind, mode, fault.name, fault.says, signature.logprobs, signature.margin)
 
-    def variants(self, mode: str) -> Iterator[Candidate]:
+    def elsewhere(self, found: list[Candidate]) -> Iterator[Candidate]:
+        """Mistakes outside the model that explain more than any clean set does, once more in the rounding sets that are
+        no modes: a server may have roundings of its own and, say, an echo that is off by one.
+
+        Not so for mistakes inside the model: the noise of those sets is wide enough for one that is merely similar."""
+        clean = min(float(np.nanmean(c.x)) for c in found if c.kind in ("mode", "rounding"))
+        wrong = sorted((c for c in found if c.kind == "variant"), key=lambda c: float(np.nanmean(c.x)))
+        near = [c.name for c in wrong if np.nanmean(c.x) < clean - CLOSER][:3]
+        for mode in ROUNDING:
+            if mode not in MODE_NAMES and near:
+                yield from self.variants(mode, near)
+
+    def variants(self, mode: str, only: Sequence[str] | None = None) -> Iterator[Candidate]:
         """Mistakes outside the model."""
         for variant in variants(self.library, self.bos):
+            if only is not None and variant.name not in only:
+                continue
             rows = variant.make(self.library, mode, self.seen)
-            if not np.isnan(rows).all():
+            if not np.isnan(rows[self.seen.rows]).all():  # it says something about the positions observed
                 yield self.judge("variant", mode, variant.name, variant.says, rows, None)
 
 
@@ -196,6 +214,7 @@ def diagnose(
         yield case.variants("exact")
         yield case.faults("exact")
         yield (case.clean(mode) for mode in ROUNDING if mode not in MODE_NAMES)
+        yield case.elsewhere(found)
         for mode in MODE_NAMES:
             if mode != "exact" and _plausible(found, mode):
                 yield case.variants(mode)

@@ -9,50 +9,57 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from ds4ref.engine import Engine
 from ds4ref.errors import TargetError, UsageError
 from ds4ref.nano.diagnostic import PROMPTS
+from ds4ref.nano.prose import prose
 from ds4ref.targets import Ability, Prompt, Request, Step, Target
+from ds4ref.text.chat import encode_chat_prompt
 
 from .observation import Observation, from_logits, from_top
 
 GENERATED = 32
+LENGTHS = {"short": 24, "mixed": 120, "text": 199, "long": 199}
+"""Tokens of prose that stand in for a prompt of the set where only text can be sent."""
 
 
-def elicit(target: Target, engine: Engine, ids: Sequence[int] | None, prompt: str) -> Observation:
+def elicit(target: Target, engine: Engine, ids: Sequence[int] | None, prompt: str, chat: bool = False) -> Observation:
     """What ``target`` computes on ``ids`` or on a prompt of the diagnostic set. ``engine`` has the same model: its
-    tokenizer turns bytes back into ids."""
-    if target.can(Ability.FULL_LOGITS):
+    tokenizer turns bytes back into ids. ``chat`` sends prose as a user message, so that the template is tested too."""
+    if ids is not None and chat:
+        raise UsageError("token ids cannot be sent as a chat")
+    chat = chat or not (target.can(Ability.TEXT) or target.can(Ability.TOKEN_IDS) or target.can(Ability.FULL_LOGITS))
+    if target.can(Ability.FULL_LOGITS) and not chat:
         tokens = list(PROMPTS[prompt]() if ids is None else ids)
         return from_logits(tokens, target.logits(tokens))
     target.require(Ability.TOP_LOGPROBS, what="diagnose")
-    if ids is not None and not target.can(Ability.TOKEN_IDS):
-        raise UsageError(f"{target.kind} target {target.name} takes text, not --token-ids")
-    text = None if ids is not None else _text(engine, prompt)
-    tokens = list(ids) if ids is not None else engine.tokenizer.encode(text or "")
-    if text is not None and target.can(Ability.SCORE):
-        try:
-            return _echoed(engine, tokens, target.score_text(text, min(20, target.max_top_logprobs)))
-        except TargetError:
-            pass  # no echo here: continue the text instead
-    if text is None:
-        ask = Prompt.tokens(tokens)
-    elif target.can(Ability.TEXT):
-        ask = Prompt.plain(text)
+    top = min(20, target.max_top_logprobs)
+    if ids is not None:
+        if not target.can(Ability.TOKEN_IDS):
+            raise UsageError(f"{target.kind} target {target.name} takes text, not --token-ids (see --id-prompts)")
+        tokens, ask = list(ids), Prompt.tokens(ids)
     else:
-        from ds4ref.text.chat import encode_chat_prompt
-
-        ask, tokens = Prompt.chat(text), encode_chat_prompt(engine.tokenizer, "", text, "none")
-    done = target.complete(Request(ask, GENERATED, top_logprobs=min(20, target.max_top_logprobs)))
+        text = _text(engine, prompt)
+        if chat:
+            target.require(Ability.CHAT, what="diagnose --chat")
+            ask, tokens = Prompt.chat(text), encode_chat_prompt(engine.tokenizer, "", text, "none")
+        else:
+            ask, tokens = Prompt.plain(text), engine.tokenizer.encode(text)
+            if target.can(Ability.SCORE):
+                try:
+                    return _echoed(engine, tokens, target.score_text(text, top))
+                except TargetError:
+                    pass  # no echo here: continue the text instead
+    done = target.complete(Request(ask, GENERATED, top_logprobs=top))
     return _continued(engine, tokens, done.steps)
 
 
 def _text(engine: Engine, prompt: str) -> str:
-    """A text that our tokenizer and a server's encode alike: prose without its BOS."""
-    ids = PROMPTS["text"]()[1:]
-    if prompt != "text":
-        ids = ids[: {"short": 24, "mixed": 120, "long": 199}[prompt]]
-    return engine.tokenizer.decode(ids).decode("utf-8", "ignore").strip()
+    """The beginning of a piece of prose: as many tokens as the name says."""
+    ids = engine.tokenizer.encode(prose(2000, seed=7))
+    return engine.tokenizer.decode(ids[: LENGTHS[prompt]]).decode("utf-8", "ignore").strip()
 
 
 def _id_of(engine: Engine) -> dict[bytes, int]:
@@ -66,16 +73,20 @@ def _entry(known: dict[bytes, int], position: int, step: Step) -> tuple[int, lis
 
 
 def _echoed(engine: Engine, tokens: list[int], steps: list[Step]) -> Observation:
-    """Position t is described by the step of token t + 1. A leading BOS of the server's own is not one of ours."""
-    known = _id_of(engine)
+    """Position t is described by the step of the token behind it. A leading BOS of the server's own is not one of ours.
+    Where the server splits the text otherwise, the places where both have a border remain."""
+    known, tokenizer = _id_of(engine), engine.tokenizer
     seen = [step for step in steps if step.token.raw]
-    ours = [engine.tokenizer.token_bytes(t) for t in tokens]
-    raws = [step.token.raw for step in seen]
-    if raws[1:] == ours or raws[-len(ours) :] == ours:
-        seen = seen[-len(ours) :]
-    elif raws != ours:
-        raise TargetError("the server splits the text into other tokens than the model's own tokenizer does")
-    return from_top(tokens, [_entry(known, t, step) for t, step in enumerate(seen[1:])])
+    text, theirs = tokenizer.decode(tokens), b"".join(step.token.raw for step in seen)
+    if len(theirs) > len(text) and seen and theirs[len(seen[0].token.raw) :] == text:
+        seen, theirs = seen[1:], text
+    if theirs != text:
+        raise TargetError("the server does not echo the text that it was sent")
+    ends = {int(end): t for t, end in enumerate(np.cumsum([len(tokenizer.token_bytes(t)) for t in tokens]))}
+    starts = np.cumsum([len(step.token.raw) for step in seen])[:-1].tolist()
+    return from_top(
+        tokens, [_entry(known, ends[at], step) for at, step in zip(starts, seen[1:], strict=True) if at in ends]
+    )
 
 
 def _continued(engine: Engine, tokens: list[int], steps: Sequence[Step]) -> Observation:

@@ -152,7 +152,9 @@ def score(x: np.ndarray, noise: Noise, differs: Broad, margin: np.ndarray) -> Sc
         before = np.concatenate(([0.0], np.cumsum(inside)))
         after = np.concatenate((np.cumsum(outside[::-1])[::-1], [0.0]))
         switch = (before + after - 0.5 * shift) / TAU
-        flip = np.concatenate((-np.minimum(margin / TIE, NEVER) - np.log(2), [0.0]))
+        # a decision that fell the other way shows where it fell: a tie before rows that still fit explains nothing
+        shows = known & (np.where(known, x, 0.0) > noise.ceiling)
+        flip = np.concatenate((-np.where(shows, np.minimum(margin / TIE, NEVER), NEVER) - np.log(2), [0.0]))
         right = float(np.max(switch + (flip if not noise.coarse else np.where(flip == 0.0, 0.0, -NEVER))))
         until = int(np.argmax(switch[:-1])) if len(x) else 0
         more = float(switch[until]) - float(np.log(len(x) + 1))

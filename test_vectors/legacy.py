@@ -24,6 +24,7 @@ HEADER = (
     "# top <token, hex> <logprob>",
 )
 JSON_SCHEMA = "ds4-official-logprobs-v1"
+MANIFEST_SCHEMA = "ds4-test-vector-manifest-v1"
 MAX_ID, MAX_PATH, MAX_STEPS, MAX_TOP, MAX_TOKEN, MAX_LINE = 95, 511, 16, 32, 128, 2048
 DEGENERATE = -1000.0
 
@@ -185,6 +186,28 @@ class Capture:
     model: str
     repetition: Repetition
     degenerate: bool
+
+
+def is_manifest(folder: str) -> bool:
+    """Whether the folder's manifest.json is that of ds4's fetcher."""
+    try:
+        found = json.loads(Path(folder, "manifest.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and found.get("schema") == MANIFEST_SCHEMA
+
+
+def read_manifest(folder: str) -> list[str]:
+    """The JSON captures that the manifest of ds4's fetcher lists. Files it does not name are leftovers."""
+    path = Path(folder, "manifest.json")
+    try:
+        names = [entry["official_file"] for entry in json.loads(path.read_bytes())["prompts"]]
+        files = [Path(folder, name) for name in names]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: malformed manifest: {type(error).__name__}: {error}") from None
+    if not files or any(name.startswith("/") or ".." in Path(name).parts for name in names):
+        raise DataError(f"{path}: no case, or one outside the folder")
+    return [str(file) for file in files]
 
 
 def read_capture(path: str) -> Capture:

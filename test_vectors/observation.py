@@ -7,17 +7,19 @@ top-k  JSON: a list of {"position": t, "top": [[id, logprob], ...]}, or {"ids": 
 from __future__ import annotations
 
 import json
-import zipfile
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ds4ref.errors import DataError, UsageError
 
 Ids = Sequence[int] | np.ndarray
+T = TypeVar("T")
+MAX_ID = 2**31 - 1
 DEGENERATE = -1000.0
 """A log probability at or below this is an API's way of saying nothing (tools.md 4.2)."""
 
@@ -71,13 +73,18 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 def from_logits(ids: Ids, logits: np.ndarray, rows: Ids | None = None) -> Observation:
     """Full logits (T, V), or of the positions ``rows`` only. DataError if shapes do not go together."""
     tokens = np.asarray(ids, np.int32)
-    at = np.arange(len(tokens)) if rows is None else np.asarray(rows, np.int64)
+    at = np.arange(len(tokens)) if rows is None else np.asarray(rows)
+    if at.ndim != 1 or at.dtype.kind not in "iu":
+        raise DataError(f"positions of the logits must be a list of integers, not {at.dtype} of shape {at.shape}")
     if logits.ndim != 2 or len(logits) != len(at):
         raise DataError(f"logits of shape {logits.shape} do not go with {len(at)} positions of {len(tokens)} tokens")
-    if len(at) and not (np.all(np.diff(at) > 0) and 0 <= at[0] and at[-1] < len(tokens)):
+    if not logits.size:
+        raise DataError(f"there are no logits: their shape is {logits.shape}")
+    if not (0 <= at[0] and np.all(at[1:] > at[:-1]) and at[-1] < len(tokens)):
         raise DataError("positions of the logits must ascend and lie inside the token list")
     if logits.dtype.kind not in "fiu":
         raise DataError(f"logits are of type {logits.dtype}, not numbers")
+    at = at.astype(np.int64)
     with np.errstate(invalid="ignore", over="ignore"):
         return Observation(tokens, at, None, log_softmax(logits), raw=True)
 
@@ -85,9 +92,11 @@ def from_logits(ids: Ids, logits: np.ndarray, rows: Ids | None = None) -> Observ
 def from_top(ids: Ids, entries: Sequence[tuple[int, Sequence[tuple[int, float]]]]) -> Observation:
     """``entries``: (position, [(token id, logprob), ...]) in any order. Degenerate values are dropped."""
     kept = {
-        int(position): [(int(i), float(p)) for i, p in top if p is not None and p > DEGENERATE]
+        int(position): [(int(i), float(p)) for i, p in top if p is not None and DEGENERATE < p < np.inf]
         for position, top in entries
     }
+    if any(not 0 <= i <= MAX_ID for top in kept.values() for i, _ in top):
+        raise DataError(f"token ids of the log probabilities must be 0 to {MAX_ID}")
     rows = np.array(sorted(p for p, top in kept.items() if top), np.int64)
     if not len(rows):
         raise DataError("no position has usable log probabilities")
@@ -106,8 +115,8 @@ def read_ids(path: str) -> list[int]:
     """A JSON list of token ids, or {"ids": [...]}."""
     found = _json(path)
     ids = found.get("ids") if isinstance(found, dict) else found
-    if not isinstance(ids, list) or not ids or not all(type(i) is int and i >= 0 for i in ids):
-        raise UsageError(f"{path}: a non-empty JSON list of token ids is needed")
+    if not isinstance(ids, list) or not ids or not all(type(i) is int and 0 <= i <= MAX_ID for i in ids):
+        raise DataError(f"{path}: a non-empty JSON list of token ids is needed")
     return ids
 
 
@@ -134,43 +143,66 @@ def _read_top(path: str, ids: Sequence[int] | None) -> Observation:
     own = found.get("ids") if isinstance(found, dict) else None
     try:
         pairs = [
-            (entry.get("position", at), [(int(i), float(p)) for i, p in entry["top"]])
+            (_whole(entry.get("position", at)), [(_whole(i), float(p)) for i, p in entry["top"]])
             for at, entry in enumerate(entries or [])
         ]
-    except (TypeError, KeyError, ValueError, AttributeError):
+    except (TypeError, KeyError, ValueError, AttributeError, OverflowError):
         raise DataError(f'{path}: expected a list of {{"position": t, "top": [[id, logprob], ...]}}') from None
-    return from_top(_agreed(path, ids, None if own is None else np.asarray(own)), pairs)
+    try:
+        tokens = None if own is None else np.asarray(own)
+    except (ValueError, OverflowError):
+        raise DataError(f"{path}: ids must be a list of integers") from None
+    return from_top(_agreed(path, ids, tokens), pairs)
+
+
+def _whole(value: Any) -> int:
+    """A JSON integer; TypeError for anything else, 1.5 and true included."""
+    if type(value) is not int:
+        raise TypeError
+    return value
 
 
 def _agreed(path: str, given: Sequence[int] | None, found: np.ndarray | None) -> np.ndarray:
     if given is None and found is None:
         raise UsageError(f"{path} holds no token ids: give them with --token-ids")
-    if found is not None and (found.ndim != 1 or found.dtype.kind not in "iu"):
+    if found is not None and (found.ndim != 1 or found.dtype.kind not in "iu" or not found.size):
         raise DataError(f"{path}: ids must be a list of integers")
+    if found is not None and not (found.min() >= 0 and found.max() <= MAX_ID):
+        raise DataError(f"{path}: token ids must be 0 to {MAX_ID}")
     if given is not None and found is not None and not np.array_equal(np.asarray(given), found):
         raise DataError(f"{path} was computed on other token ids than the ones given")
     return np.asarray(found if given is None else given, np.int32)
 
 
 def _npz(path: str) -> dict[str, np.ndarray]:
-    try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as z:
+    def every(file: Any) -> dict[str, np.ndarray]:
+        with np.load(file, allow_pickle=False) as z:
+            if not isinstance(z, np.lib.npyio.NpzFile):
+                raise ValueError("it is a single array")
             return {key: z[key] for key in z.files}
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, zipfile.BadZipFile, KeyError, EOFError) as error:
-        raise DataError(f"{path} is not a usable .npz: {error}") from None
+
+    return _loaded(path, "a usable .npz", every)
 
 
 def _matrix(path: str, kind: str) -> np.ndarray:
+    if kind == ".npy":
+        return _loaded(path, "a usable .npy", lambda file: np.asarray(np.load(file, allow_pickle=False)))
+    separator = "," if kind == ".csv" else "\t"
+    return _loaded(path, "a table of numbers", lambda file: np.loadtxt(file, delimiter=separator, ndmin=2))
+
+
+def _loaded(path: str, what: str, load: Callable[[Any], T]) -> T:
+    """``load`` of the open file. Damaged archives fail in many ways (zlib, zip, struct, NumPy's own parser, a header
+    that asks for more memory than there is): whatever happens while foreign bytes are read is the file's fault."""
     try:
-        if kind == ".npy":
-            return np.load(path, allow_pickle=False)
-        return np.loadtxt(path, delimiter="," if kind == ".csv" else "\t", ndmin=2)
+        with open(path, "rb") as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return load(file)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
-    except ValueError as error:
-        raise DataError(f"{path} is not a table of numbers: {error}") from None
+    except Exception as error:
+        why = " ".join(str(error).split())[:160]
+        raise DataError(f"{path} is not {what}: {why or type(error).__name__}") from None
 
 
 def _json(path: str) -> Any:

@@ -15,9 +15,10 @@ from ds4ref.numerics import MODES
 from ds4ref.targets import Target, open_target
 
 
-def parser(prog: str, description: str, usage: str) -> Parser:
-    """A parser with the project's rules; ``usage`` without the program's name."""
-    made = Parser(prog, usage=f"{prog} {usage}", description=description, epilog="", unavailable={})
+def parser(prog: str, description: str, usage: str, *examples: str) -> Parser:
+    """A parser with the project's rules; ``usage`` and ``examples`` without the program's name."""
+    lines = "\n".join(["examples:", *(f"  {prog} {example}" for example in examples)]) if examples else ""
+    made = Parser(prog, usage=f"{prog} {usage}", description=description, epilog=lines, unavailable={})
     made.add_argument("-h", "--help", action="store_true", help="this text")
     return made
 
@@ -47,15 +48,17 @@ def add_engine(made: Parser, numerics: str | None = None) -> None:
     made.add_argument("-t", "--threads", metavar="N", type=integer(), help="of a local engine (all cores)")
 
 
-def add_target(made: Parser, flag: str = "--target") -> None:
+def add_target(made: Parser, default: str | None = "local") -> None:
     """Options that open a target."""
-    made.add_argument(flag, metavar="SPEC", default="local",
-                      help="local[:MODEL.gguf], http(s)://HOST/v1 or command:BINARY ARGS (local)")  # fmt: skip
+    says = f"local[:MODEL.gguf], http(s)://HOST/v1 or command:BINARY ARGS ({default or 'none'})"
+    made.add_argument("--target", metavar="SPEC", default=default, help=says)
     add_engine(made)
     made.add_argument("-c", "--ctx", metavar="N", type=integer(), help="context of a local or command target, tokens")
     made.add_argument("--model-name", metavar="NAME", help="HTTP: model to ask for (the server's only one)")
     made.add_argument("--accept-model", metavar="NAME", action="append", default=[],
                       help="HTTP: another name under which the same model may answer")  # fmt: skip
+    made.add_argument("--id-prompts", action="store_true",
+                      help="HTTP: the completions endpoint takes token ids (llama-server, vLLM)")  # fmt: skip
     made.add_argument("--prefill", metavar="STYLE", type=choice("deepseek", "vllm"),
                       help="HTTP: how a chat goes on with a given answer (deepseek, vllm)")  # fmt: skip
     made.add_argument("--key-env", metavar="NAME", default="DS4_API_KEY",
@@ -70,8 +73,10 @@ def target_of(args: Namespace, spec: str) -> Target:
     kind = spec.partition(":")[0].partition("?")[0]
     options: dict[str, Any] = {}
     if kind in ("http", "https"):
-        options = {"model": args.model_name, "accept": args.accept_model, "prefill": args.prefill,
-                   "key_env": args.key_env, "per_minute": args.per_minute, "attempts": args.attempts}  # fmt: skip
+        options = {
+            "model": args.model_name, "accept": args.accept_model, "prefill": args.prefill, "ids": args.id_prompts,
+            "key_env": args.key_env, "per_minute": args.per_minute, "attempts": args.attempts,
+        }  # fmt: skip
         if args.timeout is not None:
             options["timeout"] = args.timeout
     elif kind == "command":

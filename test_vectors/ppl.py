@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from ds4ref.errors import DataError, TargetError, UsageError
-from ds4ref.targets import Ability, Prompt, Target
+from ds4ref.targets import Ability, Prompt, Request, Step, Target
 from ds4ref.targets.local import LocalTarget
 
 BLOCK = 64
+ECHO_TOP, PROBES = 5, 5
 WARM = 32
 """Tokens at the start that are context only, as in ds4's perplexity (tools.md 4.8)."""
 
@@ -56,30 +57,54 @@ def block_error(values: np.ndarray, block: int = BLOCK) -> float:
 
 
 def by_depth(nll: np.ndarray, depths: Sequence[int], window: int) -> list[Depth]:
-    """nll (n,): nats of token i + 1 given the tokens up to i. One entry for every depth that the text reaches."""
+    """nll (n,): nats of token i + 1 given the tokens up to i. One entry for every depth that the text reaches.
+
+    TargetError if one of the tokens to be averaged has no finite value: leaving it out would flatter the engine."""
     found = []
     for depth in depths:
         if depth > len(nll) + 1:
             continue
         part = nll[max(WARM - 1, depth - 1 - window) : depth - 1]
-        part = part[np.isfinite(part)]
+        lost = int((~np.isfinite(part)).sum())
+        if lost:
+            raise TargetError(f"{lost} of the {len(part)} tokens before depth {depth} have no log probability")
         if len(part):
             found.append(Depth(depth, len(part), float(part.mean()), block_error(part)))
     return found
 
 
-def score(target: Target, text: str, limit: int | None) -> np.ndarray:
-    """Nats of every token of ``text`` but the first. NaN where the target does not know."""
+def score(target: Target, text: str, limit: int | None) -> tuple[np.ndarray, bool | None]:
+    """Nats of every token of ``text`` but the first, NaN where the target does not know; and ``echo_agrees``."""
     target.require(Ability.SCORE, what="ppl")
+    agrees = None
     if isinstance(target, LocalTarget):
         ids = target.tokenizer.encode(text)[:limit]
         if len(ids) < 2:
             raise DataError("the text has fewer than two tokens")
         steps = target.score_ids(ids)
     else:
-        steps = target.score_text(text)[:limit]
+        steps = target.score_text(text, ECHO_TOP)[:limit]
+        agrees = echo_agrees(target, steps)
     values = [step.token.logprob for step in steps[1:]]
-    return np.array([math.nan if v is None else -v for v in values])
+    return np.array([math.nan if v is None else -v for v in values]), agrees
+
+
+def echo_agrees(target: Target, steps: Sequence[Step]) -> bool | None:
+    """Whether echoed alternatives are the ones that the target gives when asked to go on from the same prefix.
+
+    There are servers that list each token with the distribution after it (docs/vectors.md): every figure made from
+    such an echo is wrong. None where nothing can be compared."""
+    shares = []
+    for at in np.linspace(1, len(steps) - 1, PROBES).astype(int).tolist() if len(steps) > PROBES else []:
+        try:
+            prefix = b"".join(step.token.raw for step in steps[:at]).decode()
+        except UnicodeDecodeError:
+            continue
+        listed = {t.raw for t in steps[at].top}
+        found = target.complete(Request(Prompt.plain(prefix), 1, top_logprobs=ECHO_TOP)).steps
+        if len(listed) > 1 and found and len(found[0].top) > 1:
+            shares.append(len(listed & {t.raw for t in found[0].top}) / len(listed))
+    return float(np.median(shares)) >= 0.5 if shares else None
 
 
 @dataclass(frozen=True)

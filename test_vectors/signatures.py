@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from ds4ref.engine import Engine
+from ds4ref.files import file_digest
 from ds4ref.nano.cache import cache_dir
 from ds4ref.variants import LIBRARY, Fault, Runner, code_digest
 
@@ -45,7 +46,7 @@ class Signatures:
         self.engine, self.ids = engine, np.asarray(ids, np.int32)
         self.runner = Runner(engine)
         key = hashlib.sha256()
-        key.update(f"{_model_digest(engine)} {code_digest()} {engine.backend}".encode() + self.ids.tobytes())
+        key.update(f"{_model(engine)} {code_digest()} {engine.backend}".encode() + self.ids.tobytes())
         self._folder = cache_dir() / "signatures" / key.hexdigest()[:24]
 
     def faults(self, mode: str) -> list[Fault]:
@@ -62,8 +63,10 @@ class Signatures:
         return [self._replica(mode, i) for i in range(REPLICAS)]
 
     def on(self, name: str, mode: str, ids: Sequence[int]) -> Signature:
-        """Clean, on other tokens; ``name`` says which and is part of the file name."""
-        return self._kept(f"{mode}.{name}", lambda: self._run(mode, [], None, np.asarray(ids, np.int32)))
+        """Clean, on other tokens; ``name`` says which, and with their digest is part of the file name."""
+        tokens = np.asarray(ids, np.int32)
+        digest = hashlib.sha256(tokens.tobytes()).hexdigest()[:12]
+        return self._kept(f"{mode}.{name}.{digest}", lambda: self._run(mode, [], None, tokens))
 
     def run(self, mode: str, faults: Sequence[Fault], seed: int | None = None) -> np.ndarray:
         """Logits (T, V) of any combination, not kept: for tests and calibration. ``seed`` adds float noise."""
@@ -118,14 +121,7 @@ def _make_room(root: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _model_digest(engine: Engine) -> str:
-    """SHA-256 of the file; of its head, tail, size and time where reading all of it would take long."""
-    path, digest = Path(engine.path), hashlib.sha256()
-    with open(path, "rb") as file:
-        if engine.gguf.size <= 1 << 30:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-        digest.update(file.read(16 << 20))
-        file.seek(-(16 << 20), os.SEEK_END)
-        digest.update(file.read())
-    digest.update(f"{engine.gguf.size} {path.stat().st_mtime_ns}".encode())
-    return digest.hexdigest()
+def _model(engine: Engine) -> str:
+    """The model file; one that is too large to read whole is also known by its time of change."""
+    digest = file_digest(engine.path)
+    return digest if digest.startswith("sha256:") else f"{digest} {Path(engine.path).stat().st_mtime_ns}"

@@ -1,4 +1,4 @@
-"""Mistakes outside the model: what is fed to it and what is read from it. Prompt markers, BOS, rows and columns.
+"""Mistakes outside the model: what is fed to it and what is read from it. Tokenizer, template, BOS, rows and columns.
 
 A variant turns the model's clean log probabilities into what such an engine would report for the tokens observed.
 """
@@ -11,7 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from .observation import Observation, log_softmax
+from .prompts import MISTAKES, Mistake, places
 from .signatures import Signatures
+
+COVERED = 0.8
+"""Share of the observed rows that a mistake in the prompt has to predict."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,29 @@ def _scaled(library: Signatures, mode: str, seen: Observation) -> np.ndarray:
     return log_softmax(rows * slope).astype(np.float32)
 
 
+def _misread(mistake: Mistake) -> Callable[[Signatures, str, Observation], np.ndarray]:
+    """What an engine says that was fed other ids for the same prompt. Only if most of the rows can be found again:
+    a candidate that predicts little explains nothing."""
+
+    def make(library: Signatures, mode: str, seen: Observation) -> np.ndarray:
+        nothing = np.full((len(library.ids), 1), np.nan)
+        tokenizer, ids = library.engine.tokenizer, library.ids.tolist()
+        # rows that begin later come from a continuation: the prompt ends where they begin, the rest was generated
+        end = int(seen.rows[0]) + 1 if seen.rows[0] else len(ids)
+        wrong = mistake.make(tokenizer, ids[:end])
+        if not wrong or wrong == ids[:end]:
+            return nothing
+        wrong += ids[end:]
+        at = places(tokenizer, ids, wrong)
+        if (at[seen.rows] >= 0).mean() < COVERED:
+            return nothing
+        rows = library.on(mistake.name, mode, wrong).logprobs[at]
+        rows[at < 0] = np.nan
+        return rows
+
+    return make
+
+
 def variants(library: Signatures, bos: int | None) -> list[Variant]:
     """Those that apply to this model and these tokens. ``bos`` None: the file has no tokenizer."""
     found = [
@@ -90,6 +117,8 @@ def variants(library: Signatures, bos: int | None) -> list[Variant]:
     ]
     if bos is not None and library.ids[0] != bos:
         found.append(Variant("bos_added", "a beginning-of-sentence token was put before the prompt",
-                             _prepended(bos, f"bos{bos}")))  # fmt: skip
+                             _prepended(bos, "bos_added")))  # fmt: skip
+    if bos is not None:
+        found += [Variant(mistake.name, mistake.says, _misread(mistake)) for mistake in MISTAKES]
     found.append(Variant("first_token_doubled", "first token of the prompt twice (double BOS)", _doubled))
     return found

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..engine import Engine
 from ..errors import TargetError
+from ..files import file_digest
 from ..sampling import Sampler, token_logprob, top_logprobs
 from ..text.protocol import EOS
 from .base import Ability, Delta, Prompt, Request, Step, Target, Token, Usage
@@ -36,6 +37,7 @@ class LocalTarget(Target):
         self.max_top_logprobs = engine.shape.vocab
         self._session: Session | None = None
         self._index: dict[bytes, int] = {}
+        self._digest = ""
 
     @classmethod
     def open(cls, path: str | None = None, *, ctx: int = DEFAULT_CTX, **options: Any) -> LocalTarget:
@@ -120,6 +122,8 @@ class LocalTarget(Target):
         """Kind, model and how it was computed."""
         from .. import __version__
 
+        if not self._digest:
+            self._digest = file_digest(self.engine.path)
         return {
             "kind": self.kind,
             "name": self.engine.gguf.metadata.get("general.name") or self.engine.path,
@@ -127,6 +131,7 @@ class LocalTarget(Target):
             "backend": self.engine.backend,
             "numerics": self.engine.model.numerics.name,
             "bytes": self.engine.gguf.size,
+            "digest": self._digest,
         }
 
     def close(self) -> None:

@@ -51,9 +51,15 @@ class Transport:
             raise UsageError(f"not an http:// or https:// address: {parts.scheme}://{parts.hostname or ''}")
         if parts.username or parts.password:
             raise UsageError(f"no credentials in the address: put the key in the environment variable {key_env}")
+        if parts.query or parts.fragment:
+            # it would end up in stored results, and a key does not belong there
+            raise UsageError("no query in the address: it ends with the path, as in http://HOST:PORT/v1")
         self.base = base.rstrip("/")
         self.attempts, self.interval, self._sleep = attempts, 60.0 / per_minute if per_minute else 0.0, sleep
         self._secret = os.environ.get(key_env, "").strip()
+        if not (self._secret.isascii() and self._secret.isprintable()):
+            # the HTTP library would quote the whole header in its error
+            raise UsageError(f"the key in {key_env} has characters that cannot be sent")
         if self._secret and parts.scheme == "http" and parts.hostname not in _LOCAL:
             raise UsageError(f"{key_env} is not sent over plain http to {parts.hostname}: use https")
         self._last = -1e9

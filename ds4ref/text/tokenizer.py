@@ -11,8 +11,9 @@ Any input has one defined meaning, and ``decode(encode(x))`` gives its bytes bac
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TextError
@@ -74,6 +75,14 @@ class Tokenizer:
     def __len__(self) -> int:
         """Number of token strings; the model's logits may be wider."""
         return len(self._tokens)
+
+    def with_split(self, split: Callable[[bytes], Sequence[bytes]]) -> Tokenizer:
+        """The same vocabulary and merges behind another pre-tokenizer: ``split`` gives the pieces of a plain text that
+        are merged separately. For asking what a tokenizer with a mistake would make of a text."""
+        other = copy.copy(self)
+        other._pieces = {}
+        other._split = lambda text: list(split(_raw(text)))  # type: ignore[method-assign]
+        return other
 
     # --- text to ids
 

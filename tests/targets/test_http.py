@@ -243,3 +243,17 @@ def test_bad_specs(spec: str) -> None:
         open_target(spec)
     with pytest.raises(UsageError):
         open_target("http://127.0.0.1:9/v1", colour="red")
+
+
+@pytest.mark.parametrize("key", ["sk-a\nb", "sk-\u00e9"])
+def test_a_key_that_cannot_be_sent_is_not_quoted(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.setenv("DS4_API_KEY", key)
+    with pytest.raises(UsageError, match="characters that cannot be sent") as caught:
+        open_target("https://example.com/v1")
+    assert "sk-" not in str(caught.value)
+
+
+def test_an_address_with_a_query_is_refused() -> None:
+    with pytest.raises(UsageError, match="no query in the address") as caught:
+        open_target("https://example.com/v1?key=sk-secret")
+    assert "secret" not in str(caught.value)

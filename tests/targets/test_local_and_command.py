@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from pathlib import Path
 
@@ -146,3 +147,17 @@ def test_failures_of_a_binary_are_one_line(tmp_path, body, why) -> None:
 def test_a_missing_binary() -> None:
     with pytest.raises(TargetError, match="cannot run /nonexistent/ds4"):
         open_target("command:/nonexistent/ds4 -m x").complete(ASK)
+
+
+def test_identity_names_the_file_by_its_digest(local, nano_path, tmp_path, monkeypatch) -> None:
+    from ds4ref import files
+
+    found = local.identity()
+    assert found["digest"] == f"sha256:{hashlib.sha256(Path(nano_path).read_bytes()).hexdigest()}"
+    monkeypatch.setattr(files, "WHOLE", 0)
+    monkeypatch.setattr(files, "ENDS", 4)
+    digests = set()
+    for data in (b"headXXXtail", b"headYYYtail", b"headXXXtale", b"hEadXXXtail", b"headXXXXtail"):
+        (tmp_path / "big").write_bytes(data)
+        digests.add(files.file_digest(tmp_path / "big"))
+    assert len(digests) == 4  # only the middle is not looked at

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 
 from ds4ref.errors import DataError, TargetError, UsageError
 from ds4ref.targets import Prompt, Step, Token
 from test_vectors.capture import PromptCase, forks, run, spread, start
+from test_vectors.cli_vectors import atomic_folder, items
 from test_vectors.compare import CaseResult, check_case
 from test_vectors.junit import report
 from test_vectors.schema import CASE_SCHEMA, Case, Expected, Repetition, Vectors, record
@@ -146,6 +150,49 @@ def test_killed_at_any_moment_nothing_half_written_is_read(tmp_path, delay) -> N
     assert len(whole) < 400
 
 
+@pytest.mark.slow
+def test_killed_at_random_moments_then_finished(tmp_path) -> None:
+    """From before the first file to after the last: whatever is there reads as whole or is refused, and running it
+    again completes it."""
+    target = Scripted([step(b"A", *((bytes([66 + i]) * 40, -2.0 - i) for i in range(19)))] * 50)
+    prompts = [PromptCase(f"c{i}", "x" * 20000) for i in range(40)]
+    code = KILLED.format(path=[os.getcwd()], folder=str(tmp_path / "v")).replace("range(400)", "range(40)")
+    rng = random.Random(5)
+    seen = set()
+    for _ in range(30):
+        shutil.rmtree(tmp_path / "v", ignore_errors=True)
+        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            if rng.random() < 0.7:
+                process.stdout.readline()
+            time.sleep(rng.uniform(0.0, 0.4))
+            process.send_signal(signal.SIGKILL)
+        folder = str(tmp_path / "v")
+        state = "nothing"
+        if Vectors.exists(folder):
+            manifest = Vectors.open(folder).manifest
+            state = "whole" if manifest.complete else "partial"
+            assert len([e for e in manifest.cases if e.case_file]) == len(items(folder, partial=True))
+            if not manifest.complete:
+                with pytest.raises(DataError, match="partial capture"):
+                    items(folder)
+        seen.add(state)
+        if state != "whole":
+            run(start(folder, target, prompts, max_tokens=50, repetitions=2), target)
+        assert len(items(folder)) == 40
+    assert "partial" in seen
+
+
+def test_a_converted_folder_is_whole_or_absent(tmp_path) -> None:
+    with pytest.raises(ZeroDivisionError), atomic_folder(str(tmp_path / "captures")) as folder:
+        (Path(folder) / "one.json").write_text("{}")
+        _ = 1 / 0
+    assert not list(tmp_path.iterdir())
+    with atomic_folder(str(tmp_path / "captures")) as folder:
+        (Path(folder) / "one.json").write_text("{}")
+    assert [p.name for p in (tmp_path / "captures").iterdir()] == ["one.json"]
+
+
 # ----------------------------------------------------------------------------------------------------------- verdicts
 
 
@@ -201,6 +248,22 @@ def test_without_forcing_the_steps_after_a_fork_are_incomparable() -> None:
     target = Scripted([step(b"B", (b"A", -0.2)), step(b"C")])
     result = check_case(target, Prompt.chat("?"), WANT)
     assert [s.verdict for s in result.steps] == ["mismatch", "incomparable"] and not result.forced
+
+
+def test_tokens_without_bytes_end_the_comparison() -> None:
+    """llama-cpp-python's server gives text: a token that ends inside a character is an empty string there."""
+    want = expected(GREEDY[0], step(b""), GREEDY[1])
+    target = Scripted(GREEDY, forced=GREEDY[:1])
+    result = check_case(target, Prompt.chat("?"), want)
+    assert [s.verdict for s in result.steps] == ["match", "incomparable", "incomparable"]
+    assert "bytes the source did not give" in result.steps[1].why
+    assert check_case(target, Prompt.chat("?"), expected(step(b""))).verdict == "incomparable"
+
+
+def test_the_apis_spelling_of_the_end_token_is_the_same_token() -> None:
+    eos = "<\uff5cend\u2581of\u2581sentence\uff5c>"
+    want = expected(step(eos.replace("\uff5c", "\uff5c\uff5c").encode(), (b"B", -2.5)))
+    assert judge(want, step(eos.encode(), (b"B", -2.5))).verdict == "match"
 
 
 def test_kl_is_that_of_the_shared_support() -> None:

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks import diagnosis
+from benchmarks.diagnosis import HELD_OUT
 from ds4ref.engine import Engine
 from ds4ref.errors import DataError
-from ds4ref.model.faults import Fault, _op, _value
 from ds4ref.nano.diagnostic import DIAGNOSTIC, PROMPTS, diagnostic_path
 from ds4ref.variants import LIBRARY, ROUNDING
 from test_vectors import cli
 from test_vectors.diagnose import diagnose
+from test_vectors.evidence import broad, log_distance, noise_model, score
 from test_vectors.observation import from_logits, from_top, log_softmax, read
 from test_vectors.signatures import Signatures
 
 FEW = ["window_short", "no_sink", "row_late", "indexer_recent", "hc_comb_transposed", "chunk_32_window_cut",
        "q4_k_nibbles", "hash_previous_token", "head_mean", "hc_eps_0"]  # fmt: skip
 
-# Not in the library: a diagnosis must not give them another fault's name.
-UNKNOWN = [
-    Fault("attention_scale", "scale of the non-rotary width",
-          _op("attention", lambda op: lambda *a: op(*a[:-1], a[-1] * 1.1547))),
-    Fault("sink_shared", "one sink for all heads", edits={"attn_sinks": _value(lambda s: np.full_like(s, s[0]))}),
-    Fault("pool_mean", "compressor pools by the mean",
-          _op("pool", lambda op: lambda kv, score: op(kv, np.where(score < -1e29, score, np.float32(0))))),
-]  # fmt: skip
+HF = Path(__file__).parents[1] / "data" / "diagnostic.hf.npz"
 
 
 class Few(Signatures):
@@ -84,7 +80,7 @@ def test_a_fault_below_the_noise_is_no_accusation(library) -> None:
 
 
 @pytest.mark.parametrize("top", [None, 20])
-@pytest.mark.parametrize("fault", UNKNOWN, ids=lambda f: f.name)
+@pytest.mark.parametrize("fault", HELD_OUT, ids=lambda f: f.name)
 def test_an_unknown_fault_gets_no_confident_name(library, fault, top) -> None:
     found = verdict(library, library.run("exact", [fault], seed=7), top)
     assert found.verdict == "unknown" or found.confidence < 0.9
@@ -123,8 +119,38 @@ def test_mistakes_outside_the_model(library, name) -> None:
     assert (found.verdict, found.fault) == ("fault", name)
 
 
+@pytest.mark.parametrize("top", [[], ["--top", "20"]], ids=["full", "top-20"])
+def test_hugging_face_is_exact(capsys, top) -> None:
+    """Logits that Hugging Face transformers computed (tests/data): 96 of 200 positions."""
+    code, found = run(capsys, "diagnose", "--logits", str(HF), "--key", "hf", "--json", *top)
+    assert code == 0 and found["verdict"] == "exact" and found["confidence"] > 0.99
+    assert found["first_position"] is None and found["ranking"][0]["distance"] < 1e-4
+
+
+def test_a_tie_excuses_only_what_begins_at_it(library) -> None:
+    """Rows after a near-tie that still fit show that it fell the same way; a later deviation is a mistake."""
+    seen = from_logits(library.ids, library.run("exact", [LIBRARY["chunk_32_window_cut"]], seed=1))
+    clean = library.get("exact")
+    noise, differs = noise_model(seen, clean, library.replicas("exact"), False), broad(seen, clean)
+    x = log_distance(seen, clean.logprobs)
+    far = np.full(len(library.ids), 1.0)
+    right = [score(x, noise, differs, np.where(np.arange(len(far)) == at, 0.0, far)).right for at in (20, 32)]
+    assert right[1] - right[0] > 5
+
+
 def test_another_engines_rounding_set_is_named(library) -> None:
     assert verdict(library, library.run("kv_f16", [], seed=4)).verdict == "kv_f16"
+
+
+def test_one_position_is_enough_to_be_heard(library) -> None:
+    """A single row is little evidence, but neither a crash nor a number that JSON does not have."""
+    logits = library.run("exact", [])
+    for row in (0, len(library.ids) - 1):
+        seen = from_logits(library.ids, logits[row : row + 1], [row])
+        for each in (seen, seen.top(1), seen.top(20)):
+            found = diagnose(library, each, bos=0)
+            assert found.fault is None
+            json.dumps(found.to_json(), allow_nan=False)
 
 
 def test_numbers_that_are_none(library) -> None:
@@ -133,6 +159,7 @@ def test_numbers_that_are_none(library) -> None:
     found = verdict(library, logits)
     assert found.verdict == "unknown" and found.first_position == 20
     assert any("not numbers" in note for note in found.notes)
+    json.dumps(found.to_json(), allow_nan=False)
 
 
 def test_logprobs_with_few_decimals(library) -> None:
@@ -177,7 +204,7 @@ def test_the_command(tmp_path, capsys, engine) -> None:
     (tmp_path / "ids.json").write_text(json.dumps(ids))
     code, found = run(capsys, "diagnose", "-m", diagnostic_path(), "--token-ids", str(tmp_path / "ids.json"),
                       "--logits", str(tmp_path / "x.npz"), "--json")  # fmt: skip
-    assert code == 0 and list(found) == ["verdict", "fault", "confidence", "first_position", "ranking"]
+    assert code == 0 and {"verdict", "fault", "confidence", "first_position", "ranking"} <= set(found)
     assert found["verdict"] == "exact" and found["fault"] is None and found["confidence"] > 0.9
     assert run(capsys, "diagnose", "--target", "local?numerics=exact")[0] == 1  # the embedded model is another one
     assert run(capsys, "diagnose")[0] == 2
@@ -209,21 +236,24 @@ def test_diff_freeze_and_golden(tmp_path, capsys) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("top, least", [(None, 0.95), (20, 0.8)])
-def test_every_fault_above_float_noise(whole, top, least) -> None:
-    faults = [f for f in whole.faults("exact") if not f.quiet]
-    right = [f.name for f in faults if verdict(whole, whole.run("exact", [f], seed=11), top).fault == f.name]
-    assert len(faults) >= 60 and len(right) >= least * len(faults), sorted({f.name for f in faults} - set(right))
+@pytest.mark.parametrize("top", diagnosis.TOPS)
+def test_every_fault_above_float_noise(engine, top) -> None:
+    tally = diagnosis.faults(engine, top=top)
+    assert tally.total >= 100 and tally.share("right") >= diagnosis.BARS[top], tally.remarks
 
 
 @pytest.mark.slow
 def test_a_clean_engine_is_never_accused(engine) -> None:
-    rng = np.random.default_rng(2)
-    for trial in range(200):
-        ids = rng.integers(0, DIAGNOSTIC.vocab, int(rng.integers(16, 120))).tolist()
-        library = Few(engine, ids)
-        found = verdict(library, library.run("exact", [], seed=trial), 20 if trial % 2 else None)
-        assert found.verdict == "exact", (trial, found.to_json())
+    """30 of the trials; `python -m benchmarks.diagnosis clean` makes 200."""
+    tally = diagnosis.clean(engine, range(30))
+    assert tally.total == 30 and not tally.counts["accused"], tally.remarks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("top", diagnosis.TOPS)
+def test_no_confident_wrong_name_for_pairs_and_unknown_faults(engine, top) -> None:
+    for tally in (diagnosis.pairs(engine, range(40), top=top), diagnosis.held_out(engine, top, seeds=1)):
+        assert tally.total >= 9 and not tally.counts["confident wrong name"], tally.remarks
 
 
 @pytest.mark.slow

@@ -64,16 +64,26 @@ def test_capture_then_check(server, tmp_path, capsys) -> None:
     folder = str(tmp_path / "v")
     code, done = run(capsys, "capture", folder, "--prompts", str(prompts), "--repeat", "2", "--target", server)
     assert code == 0 and done["complete"] and done["cases"] == 2
-    code, found = run(capsys, "check", folder, "--target", server)
-    assert code == 0 and found["verdicts"] == {"match": 2}
+    # the random model likes tokens that are no text; this server loses their bytes (docs/vectors.md)
+    out = tmp_path / "steps.json"
+    code, found = run(capsys, "check", folder, "--target", server, "--out", str(out))
+    verdicts = [step["verdict"] for case in json.loads(out.read_text())["results"] for step in case["steps"]]
+    assert code == 0 and found["passed"] and set(verdicts) <= {"match", "incomparable"} and "match" in verdicts
 
 
-def test_ppl(server, tmp_path, capsys) -> None:
+def test_ppl_runs_and_says_that_this_echo_cannot_be_trusted(server, tmp_path, capsys) -> None:
     text = tmp_path / "text.txt"
     text.write_text(prose(900)[:600].strip())
     code, found = run(capsys, "ppl", "--text", str(text), "--depths", "64,128", "--target", server)
     assert code == 0 and [d["depth"] for d in found["depths"]] == [64, 128]
     assert all(d["nll"] > 0 and d["nll_stderr"] > 0 for d in found["depths"])
+    assert found["echo_agrees"] is False
+
+
+def test_facts(server, capsys) -> None:
+    argv = ["facts", "--scenes", "2", "--facts", "1", "--max-tokens", "4", "--target", server]
+    code, found = run(capsys, *argv, "--min-score", "0")
+    assert code == 0 and found["facts"] == 1 and found["prompt_tokens"] > 100
 
 
 @pytest.mark.slow

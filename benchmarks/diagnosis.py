@@ -1,0 +1,285 @@
+"""How often ``ds4-vectors diagnose`` is right: mistakes put in one by one, in pairs, unknown to it, and none at all.
+
+    python -m benchmarks.diagnosis faults               every mistake it can name, from full logits and from top-20
+    python -m benchmarks.diagnosis faults --mode ds4    the same inside a mode that rounds (no bar: some hide in noise)
+    python -m benchmarks.diagnosis clean --trials 200   clean engines on random prompts, in all modes
+    python -m benchmarks.diagnosis pairs --trials 60    two mistakes at once
+    python -m benchmarks.diagnosis held-out             mistakes that its library lacks
+    python -m benchmarks.diagnosis floors               how far right engines of one mode part in their best token:
+                                                        where the floors of ds4-vectors check come from
+
+Every engine that is diagnosed has float noise of its own (a few units in the last place on every block input), so that
+it is as far from our numbers as another right engine is. A name counts as confident from ``SURE`` on. Prints what went
+wrong, then one line of JSON; exit code 1 if a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ds4ref.engine import Engine
+from ds4ref.model.faults import Fault, _op, _value
+from ds4ref.nano import embedded_path
+from ds4ref.nano.diagnostic import DIAGNOSTIC, PROMPTS, diagnostic_path
+from ds4ref.nano.prose import prose
+from ds4ref.numerics import MODES
+from ds4ref.text.chat import encode_chat_prompt
+from ds4ref.variants import LIBRARY, Runner
+from test_vectors.diagnose import SURE, Diagnosis, diagnose
+from test_vectors.observation import Observation, from_logits, log_softmax
+from test_vectors.prompts import MISTAKES
+from test_vectors.signatures import Signature, Signatures
+
+TOPS = (None, 20)
+BARS = {None: 0.95, 20: 0.80}
+
+HELD_OUT = [
+    Fault("attention_scale", "scale of the non-rotary width",
+          _op("attention", lambda op: lambda *a: op(*a[:-1], a[-1] * 1.1547))),
+    Fault("sink_shared", "one sink for all heads", edits={"attn_sinks": _value(lambda s: np.full_like(s, s[0]))}),
+    Fault("pool_mean", "compressor pools by the mean",
+          _op("pool", lambda op: lambda kv, score: op(kv, np.where(score < -1e29, score, np.float32(0))))),
+]  # fmt: skip
+"""Mistakes that must never enter the library: a diagnosis must not give them another one's name."""
+
+
+class Unkept(Signatures):
+    """Signatures in memory only: prompts that are used once should not fill the cache."""
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self._memory: dict[str, Signature] = {}
+
+    def _kept(self, name: str, compute: Callable[[], Signature]) -> Signature:
+        if name not in self._memory:
+            self._memory[name] = compute()
+        return self._memory[name]
+
+
+@dataclass
+class Tally:
+    """Outcomes by kind, and a line about each one that was not right."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    remarks: list[str] = field(default_factory=list)
+
+    def add(self, outcome: str, remark: str = "", good: bool = True) -> None:
+        """Count one."""
+        self.counts[outcome] += 1
+        if not good:
+            self.remarks.append(remark)
+
+    @property
+    def total(self) -> int:
+        """Number of trials."""
+        return sum(self.counts.values())
+
+    def share(self, outcome: str) -> float:
+        """Share of one outcome; 0 without trials."""
+        return self.counts[outcome] / self.total if self.total else 0.0
+
+
+def says(found: Diagnosis) -> str:
+    """The diagnosis in a few words."""
+    return f"{found.fault or found.verdict} ({found.confidence:.3f}, first {found.first_position})"
+
+
+# ------------------------------------------------------------------------------------------------------------- faults
+
+
+def inside(engine: Engine, mode: str, seed: int) -> Iterator[tuple[str, Signatures, Observation]]:
+    """(name, library, observation) of every mistake inside the model that is above float noise. Those that need a
+    longer prompt get it; those about roundings that ``mode`` does not have are made in mode qat."""
+    mixed, long = (Signatures(engine, PROMPTS[name]()) for name in ("mixed", "long"))
+    for fault in LIBRARY.values():
+        if fault.quiet:
+            continue
+        library = long if fault.tokens >= len(mixed.ids) else mixed
+        own = mode if not fault.needs or getattr(MODES[mode], fault.needs) else "qat"
+        yield fault.name, library, from_logits(library.ids, library.run(own, [fault], seed))
+
+
+def outside(engine: Engine, mode: str, seed: int) -> Iterator[tuple[str, Signatures, Observation]]:
+    """The same for mistakes outside it: BOS, rows, columns, temperature, tokenizer, template."""
+    library = Signatures(engine, PROMPTS["mixed"]()[:120])
+    ids, bos = library.ids.tolist(), engine.tokenizer.bos
+    rng = np.random.default_rng(seed)
+
+    def logits(tokens: list[int]) -> np.ndarray:
+        return library.runner.run(tokens, mode, (), rng)[0]
+
+    clean, rows = logits(ids), np.arange(len(ids))
+    yield "bos_added", library, from_logits(ids, logits([bos, *ids])[1:])
+    yield "first_token_doubled", library, from_logits(ids, logits([ids[0], *ids])[1:])
+    yield "first_token_dropped", library, from_logits(ids, logits(ids[1:]), rows[1:])
+    yield "rows_early", library, from_logits(ids, clean[1:], rows[:-1])
+    yield "rows_late", library, from_logits(ids, clean[:-1], rows[1:])
+    yield "ids_up", library, from_logits(ids, np.roll(clean, 1, axis=1))
+    yield "ids_down", library, from_logits(ids, np.roll(clean, -1, axis=1))
+    yield "scaled", library, from_logits(ids, clean / 0.7)
+    # prompts of text, and what 32 tokens after them show
+    prompt = encode_chat_prompt(engine.tokenizer, "", "In 1998 the mill ground 1200 sacks. How many a month?", "none")
+    answer = rng.integers(0, 256, 32).tolist()
+    chat = Signatures(engine, prompt + answer)
+    for mistake in MISTAKES:
+        wrong = mistake.make(engine.tokenizer, prompt)
+        if wrong == prompt:
+            continue  # this vocabulary has no token of several digits
+        after = np.arange(len(prompt) - 1, len(prompt) + len(answer))
+        yield mistake.name, chat, from_logits(chat.ids, logits(wrong + answer)[-len(after) :], after)
+
+
+def faults(engine: Engine, mode: str = "exact", seed: int = 11, top: int | None = None) -> Tally:
+    """Every mistake of the library, once."""
+    tally = Tally()
+    for each in (inside, outside):
+        for name, library, seen in each(engine, mode, seed):
+            found = diagnose(library, seen if top is None else seen.top(top), engine.tokenizer.bos)
+            right = found.fault == name
+            kind = "right" if right else "wrong name" if found.fault else "not seen"
+            if found.verdict == "unknown":
+                kind = "none of these"
+            tally.add(kind, f"{name}: {says(found)}", right)
+    return tally
+
+
+# -------------------------------------------------------------------------------------------------------------- clean
+
+
+def clean(engine: Engine, trials: range, modes: tuple[str, ...] = ("exact", "qat", "exact", "ds4")) -> Tally:
+    """Clean engines on random prompts of 16 to 64 tokens, full logits and top-20 in turn. Trial ``i`` is the same
+    whatever range it is part of, so that a long run can be made in parts."""
+    tally = Tally()
+    for trial in trials:
+        mode = modes[trial % len(modes)]
+        rng = np.random.default_rng([trial, 2])
+        library = Unkept(engine, rng.integers(0, DIAGNOSTIC.vocab, int(rng.integers(16, 65))).tolist())
+        seen = from_logits(library.ids, library.run(mode, [], seed=trial))
+        found = diagnose(library, seen.top(20) if trial // len(modes) % 2 else seen, engine.tokenizer.bos)
+        right = found.verdict == mode
+        kind = "accused" if found.fault else "right mode" if right else found.verdict
+        tally.add(kind if right or found.fault else f"{mode} taken for {kind}", f"trial {trial}: {mode}: {says(found)}",
+                  right)  # fmt: skip
+    return tally
+
+
+# ------------------------------------------------------------------------------------------- pairs, unknown mistakes
+
+
+def _classify(tally: Tally, label: str, found: Diagnosis, among: tuple[str, ...]) -> None:
+    """What may be said of mistakes that are no single known one: none of these, or one that is there. ``among`` are
+    the names that are true."""
+    if found.verdict == "unknown":
+        first = (found.agrees_with or "").partition("@")[0]
+        tally.add("none of these, agrees with one until the other begins" if first in among else "none of these")
+    elif found.fault in among:
+        tally.add("one of them named")
+    else:
+        sure = "confident" if found.confidence >= SURE else "unsure"
+        tally.add(f"{sure} wrong name" if found.fault else f"{sure}: clean", f"{label}: {says(found)}", False)
+
+
+def pairs(engine: Engine, trials: range, mode: str = "exact", top: int | None = None) -> Tally:
+    """Two different mistakes inside the model at once, drawn by trial number."""
+    library, tally = Signatures(engine, PROMPTS["mixed"]()), Tally()
+    names = [f.name for f in library.faults(mode) if not f.quiet]
+    for trial in trials:
+        pick = np.random.default_rng([trial, 3]).choice(len(names), 2, replace=False)
+        both = (names[pick[0]], names[pick[1]])
+        seen = from_logits(library.ids, library.run(mode, [LIBRARY[name] for name in both], seed=trial))
+        found = diagnose(library, seen if top is None else seen.top(top), engine.tokenizer.bos)
+        _classify(tally, " + ".join(both), found, both)
+    return tally
+
+
+def held_out(engine: Engine, top: int | None = None, seeds: int = 3) -> Tally:
+    """Mistakes the library lacks, in each mode."""
+    library, tally = Signatures(engine, PROMPTS["mixed"]()), Tally()
+    for fault in HELD_OUT:
+        assert fault.name not in LIBRARY
+        for mode in MODES:
+            for seed in range(seeds):
+                seen = from_logits(library.ids, library.run(mode, [fault], seed=seed))
+                found = diagnose(library, seen if top is None else seen.top(top), engine.tokenizer.bos)
+                _classify(tally, f"{fault.name} in {mode}", found, ())
+    return tally
+
+
+# ------------------------------------------------------------------------------------------------------------- floors
+
+
+def floors(tokens: int = 500, seeds: int = 4) -> dict[str, dict[str, float]]:
+    """Margins (nats) by which engines with float noise prefer another token than the noiseless one, on the embedded
+    model after prose: for each mode the share of positions with another best token, and the largest margin there."""
+    found = {}
+    with Engine.open(embedded_path(), backend="cpu", numerics="exact") as engine:
+        runner, ids = Runner(engine), engine.tokenizer.encode(prose(tokens * 6))[:tokens]
+        rows = np.arange(tokens)
+        for mode in MODES:
+            best = runner.run(ids, mode)[0].argmax(axis=1)
+            margins = []
+            for seed in range(seeds):
+                noisy = log_softmax(runner.run(ids, mode, noise=np.random.default_rng([seed, 4]))[0])
+                margins.append(noisy.max(axis=1) - noisy[rows, best])
+            every = np.concatenate(margins)
+            found[mode] = {"other best token": float((every > 0).mean()), "largest margin": float(every.max())}
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------ command
+
+
+def _show(name: str, tally: Tally, begun: float) -> None:
+    print(f"{name}: {tally.total} trials in {time.monotonic() - begun:.0f} s")
+    for kind, n in tally.counts.most_common():
+        print(f"  {n:4}  {kind}")
+    for remark in tally.remarks:
+        print(f"        {remark}")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """Parse, measure, print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.diagnosis", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("what", choices=("faults", "clean", "pairs", "held-out", "floors"))
+    parser.add_argument("--trials", type=int, default=None, help="of clean (200) and pairs (60)")
+    parser.add_argument("--first", type=int, default=0, help="number of the first trial")
+    parser.add_argument("--mode", choices=tuple(MODES), default="exact", help="of faults and pairs")
+    args = parser.parse_args()
+    if args.what == "floors":
+        print(json.dumps(floors()))
+        return 0
+    count = args.trials or {"clean": 200}.get(args.what, 60)
+    trials = range(args.first, args.first + count)
+    result: dict[str, Any] = {"what": args.what, "mode": args.mode}
+    met = True
+    with Engine.open(diagnostic_path(), backend="cpu", numerics="exact") as engine:
+        for top in TOPS if args.what != "clean" else (None,):
+            begun = time.monotonic()
+            if args.what == "clean":
+                tally = clean(engine, trials)
+                met = not tally.counts["accused"]
+            elif args.what == "faults":
+                tally = faults(engine, args.mode, top=top)
+                met &= args.mode != "exact" or tally.share("right") >= BARS[top]
+            else:
+                tally = pairs(engine, trials, args.mode, top) if args.what == "pairs" else held_out(engine, top)
+                met &= not tally.counts["confident wrong name"]
+            name = "clean" if args.what == "clean" else f"top {top}" if top else "full"
+            _show(f"{args.what}, {name}", tally, begun)
+            result[name] = dict(tally.counts)
+    print(json.dumps(result | {"met": met}))
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""Mistakes in making token ids of a prompt: tokenizers that split otherwise, templates that frame otherwise.
+
+Each mistake is what another engine would have been fed where our ids are right. Its rows are found again by the text
+that follows them: after a mistake in the prompt, the rows of everything behind it still belong to the same places.
+
+    for mistake in MISTAKES:
+        wrong = mistake.make(tokenizer, ids)        other ids, or the same ones where it does not matter
+        at = places(tokenizer, ids, wrong)          (T,): the position in ``wrong`` for each of ours, -1 for none
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ds4ref.text.tokenizer import Tokenizer
+
+Make = Callable[[Tokenizer, list[int]], list[int]]
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One way to get a prompt wrong."""
+
+    name: str
+    says: str
+    make: Make
+
+
+def places(tokenizer: Tokenizer, ids: Sequence[int], wrong: Sequence[int]) -> np.ndarray:
+    """(T,) int64: for each position of ``ids`` the one of ``wrong`` that the same bytes follow, -1 where there is
+    none."""
+    ours, theirs = (np.array([len(tokenizer.token_bytes(i)) for i in each], np.int64) for each in (ids, wrong))
+    left = {int(n): j for j, n in enumerate(theirs.sum() - np.cumsum(theirs))}
+    text, other = tokenizer.decode(ids), tokenizer.decode(wrong)
+    found = np.full(len(ours), -1, np.int64)
+    for t, n in enumerate((ours.sum() - np.cumsum(ours)).tolist()):
+        if n in left and (not n or text[-n:] == other[-n:]):
+            found[t] = left[n]
+    return found
+
+
+def _texts(change: Callable[[Tokenizer, bytes], list[int]]) -> Make:
+    """Spans of plain text made into tokens again, control tokens kept."""
+
+    def make(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
+        control = _control(tokenizer)
+        out: list[int] = []
+        span: list[int] = []
+        for token in [*ids, None]:
+            if token is not None and token not in control:
+                span.append(token)
+                continue
+            out += change(tokenizer, tokenizer.decode(span)) if span else []
+            span = []
+            out += [] if token is None else [token]
+        return out
+
+    return make
+
+
+def _unmerged(tokenizer: Tokenizer, text: bytes) -> list[int]:
+    return tokenizer.with_split(lambda data: [bytes([byte]) for byte in data]).encode(text)
+
+
+def _digits_apart(tokenizer: Tokenizer, text: bytes) -> list[int]:
+    def pieces(data: bytes) -> list[bytes]:
+        whole = tokenizer.pieces(data)
+        return [part for piece in whole for part in (re.findall(rb"\d", piece) if piece.isdigit() else [piece])]
+
+    return tokenizer.with_split(pieces).encode(text)
+
+
+def _control(tokenizer: Tokenizer) -> set[int]:
+    t = tokenizer
+    return {t.bos, t.eos, t.user, t.assistant, t.think_open, t.think_close}
+
+
+def _think(after: Callable[[Tokenizer], list[int]]) -> Make:
+    """Another end of the frame than Assistant, </think>."""
+
+    def make(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
+        frame = [tokenizer.assistant, tokenizer.think_close]
+        at = next((i for i in reversed(range(len(ids) - 1)) if ids[i : i + 2] == frame), None)
+        return ids if at is None else ids[:at] + after(tokenizer) + ids[at + 2 :]
+
+    return make
+
+
+def _as_text(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
+    return tokenizer.encode(tokenizer.decode(ids)) if _control(tokenizer) & set(ids) else ids
+
+
+MISTAKES = [
+    Mistake("space_added", "tokenizer: a space was put before the text", _texts(lambda t, text: t.encode(b" " + text))),
+    Mistake("digits_apart", "tokenizer: digits one by one, not in groups of three", _texts(_digits_apart)),
+    Mistake("no_merges", "tokenizer: bytes are not merged", _texts(_unmerged)),
+    Mistake("markers_as_text", "template: control tokens were fed as plain text", _as_text),
+    Mistake("think_open", "template: <think> where thinking is off", _think(lambda t: [t.assistant, t.think_open])),
+    Mistake("think_missing", "template: </think> missing", _think(lambda t: [t.assistant])),
+    Mistake("newline_added", "template: a line feed before the assistant marker",
+            _think(lambda t: [*t.encode(b"\n"), t.assistant, t.think_close])),
+]  # fmt: skip

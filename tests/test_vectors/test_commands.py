@@ -1,0 +1,304 @@
+"""The commands as a user runs them: ds4's five official cases by path, perplexity, likelihoods, fact recall."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ds4ref.cli import ds4
+from ds4ref.errors import TargetError
+from ds4ref.nano.diagnostic import diagnostic_path
+from ds4ref.targets import Prompt, Request, Step, Token
+from ds4ref.targets.local import LocalTarget
+from test_vectors import cli
+from test_vectors.facts import ask, grade, make
+from test_vectors.legacy import VecCase, read_vec, write_vec
+from test_vectors.ppl import block_error, by_depth, echo_agrees, paired
+
+from .scripted import Scripted
+
+# Names, kinds, contexts and step counts of ds4's set (tools.md 4.1); texts and answers are ours.
+OFFICIAL = {
+    "short_italian_fact": (16384, 4, "Chi era il mugnaio del vecchio mulino? Una frase sola."),
+    "short_code_completion": (4096, 4, "Finish this C call: printf("),
+    "short_reasoning_plain": (4096, 1, "What is 4096 divided by 512? Number only."),
+    "long_memory_archive": (16384, 4, "".join(f"Record {i}: box {i * 7 % 72}.\n" for i in range(36)) + "Record 31?"),
+    "long_code_audit": (16384, 4, "".join(f"Module {i}: no finding.\n" for i in range(34)) + "The audit found"),
+}
+
+
+def run(capsys, *argv: str) -> tuple[int, dict]:
+    code = cli.main([*argv])
+    out = capsys.readouterr().out
+    return code, json.loads(out.strip().splitlines()[-1]) if out.strip() else {}
+
+
+@pytest.fixture(scope="module")
+def local(nano_path):
+    with LocalTarget.open(nano_path, backend="cpu", numerics="exact", ctx=4096) as target:
+        yield target
+
+
+@pytest.fixture(scope="module")
+def greedy(local) -> dict[str, list[bytes]]:
+    """What the embedded model answers: the official answers of this synthetic set."""
+    answers = {}
+    for name, (_, count, prompt) in OFFICIAL.items():
+        done = local.complete(Request(Prompt.chat(prompt), count, top_logprobs=1))
+        answers[name] = [step.token.raw for step in done.steps]
+    return answers
+
+
+@pytest.fixture
+def official(tmp_path, greedy) -> Path:
+    """A folder as ds4's fetcher leaves it: official.vec, prompts, captures without probabilities, manifest. The case
+    that is known to diverge does: its first token is another one."""
+    folder = tmp_path / "test-vectors"
+    (folder / "prompts").mkdir(parents=True)
+    (folder / "official").mkdir()
+    cases, listed = [], []
+    for name, (ctx, _, prompt) in OFFICIAL.items():
+        chosen = list(greedy[name])
+        if name == "long_memory_archive":
+            chosen[0] = b"x" if chosen[0] != b"x" else b"y"
+        path = f"prompts/{name}.txt"
+        (folder / path).write_text(prompt)
+        cases.append(VecCase(name, ctx, path, tuple((raw, ((raw, 0.0),)) for raw in chosen)))
+
+        def token(raw: bytes, logprob: float) -> dict:
+            return {"token": {"text": raw.decode("utf-8", "replace"), "bytes": list(raw)}, "logprob": logprob}
+
+        steps = [{"step": i, **token(raw, 0.0), "top_logprobs": [token(raw, 0.0), token(b"zz", -9999.0)]}
+                 for i, raw in enumerate(chosen)]  # fmt: skip
+        capture = {"schema": "ds4-official-logprobs-v1", "model": "deepseek-v4-flash", "id": name, "prompt": prompt,
+                   "steps": steps, "finish_reason": "length"}  # fmt: skip
+        (folder / "official" / f"{name}.json").write_text(json.dumps(capture))
+        listed.append({"id": name, "prompt_file": path, "official_file": f"official/{name}.json", "steps": len(chosen)})
+    (folder / "official.vec").write_bytes(write_vec(cases))
+    (folder / "manifest.json").write_text(json.dumps({"schema": "ds4-test-vector-manifest-v1", "prompts": listed}))
+    return folder
+
+
+@pytest.mark.parametrize("form", ["official.vec", "", "official"], ids=["vec", "fetcher's folder", "captures"])
+def test_the_five_official_cases_are_listed_and_checked(official, nano_path, tmp_path, capsys, form) -> None:
+    path = str(official / form)
+    code, listed = run(capsys, "list", path)
+    assert code == 0 and {c["id"]: c["steps"] for c in listed["cases"]} == {n: c for n, (_, c, _) in OFFICIAL.items()}
+    assert not any(c["steps_with_distribution"] for c in listed["cases"])
+    reasons = {c["id"]: c["expected_divergence"] for c in listed["cases"] if c["expected_divergence"]}
+    assert list(reasons) == ["long_memory_archive"] and "FP4 indexer" in reasons["long_memory_archive"]
+
+    target = f"local:{nano_path}?backend=cpu&numerics=exact"
+    junit = tmp_path / "junit.xml"
+    for profile in ("margin", "ds4"):
+        code, found = run(capsys, "check", path, "--target", target, "--profile", profile, "--junit", str(junit))
+        assert code == 0 and found["passed"] and found["verdicts"] == {"match": 4, "expected": 1}
+        suite = ET.parse(junit).getroot().find("testsuite")
+        assert suite is not None and (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == (
+            "5", "0", "1")  # fmt: skip
+
+
+def test_a_wrong_case_fails_the_check(official, nano_path, capsys) -> None:
+    cases = {c.id: c for c in read_vec(str(official / "official.vec"))}
+    good = cases["long_code_audit"]
+    steps = (good.steps[0], (b"q", ((b"q", 0.0),)), *good.steps[2:])
+    (official / "official.vec").write_bytes(write_vec([VecCase(good.id, good.ctx, good.prompt_path, steps)]))
+    target = f"local:{nano_path}?backend=cpu&numerics=exact"
+    code, found = run(capsys, "check", str(official / "official.vec"), "--target", target)
+    assert code == 1 and found["failed"] == ["long_code_audit"]
+
+
+def test_an_external_binary_is_checked_too(official, nano_path, capsys) -> None:
+    """Our own ds4 through its --dump-logprobs, as somebody would name theirs."""
+    command = f"command:{sys.executable} -m ds4ref.cli.ds4 -m {nano_path} --backend cpu --numerics exact"
+    code, found = run(capsys, "check", str(official / "official.vec"), "--only", "short_code_completion",
+                      "--target", command)  # fmt: skip
+    assert code == 0 and found["verdicts"] == {"match": 1}
+
+
+def test_capture_convert_and_back(nano_path, tmp_path, capsys) -> None:
+    target = f"local:{nano_path}?backend=cpu&numerics=exact"
+    prompts, folder = tmp_path / "p.jsonl", str(tmp_path / "v")
+    prompts.write_text(json.dumps({"id": "one", "prompt": "A line\u2028separator"}, ensure_ascii=False) + "\n")
+    assert run(capsys, "capture", folder, "--prompts", str(prompts), "--target", target, "-n", "3")[0] == 0
+    for name in ("a.vec", "captures"):
+        goal = str(tmp_path / name)
+        assert run(capsys, "convert", folder, goal)[0] == 0
+        assert run(capsys, "convert", folder, goal)[0] == 2  # never refreshed in place
+        code, found = run(capsys, "check", goal, "--target", target)
+        assert code == 0 and found["verdicts"] == {"match": 1}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.vec", "captures", "p.jsonl", "prompts", "v"]
+
+
+def test_partial_captures_are_no_vectors(nano_path, tmp_path, capsys) -> None:
+    target = f"local:{nano_path}?backend=cpu&numerics=exact"
+    prompts, folder = tmp_path / "p.jsonl", tmp_path / "v"
+    prompts.write_text("".join(json.dumps({"id": i, "prompt": "Hello"}) + "\n" for i in "ab"))
+    assert run(capsys, "capture", str(folder), "--prompts", str(prompts), "--target", target, "-n", "1")[0] == 0
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["complete"] = False
+    del manifest["cases"][1]["case_file"], manifest["cases"][1]["sha256"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    for argv in (["check", str(folder), "--target", target], ["convert", str(folder), str(tmp_path / "x.vec")],
+                 ["nll", str(folder), "--target", target, "--other", target]):  # fmt: skip
+        assert run(capsys, *argv)[0] == 1
+    assert not (tmp_path / "x.vec").exists()
+    code, listed = run(capsys, "list", str(folder))
+    assert code == 0 and listed["partial"] and len(listed["cases"]) == 1
+    assert run(capsys, "check", str(folder), "--target", target, "--allow-partial")[0] == 0
+    # a manifest that claims to be complete and is not
+    manifest["complete"] = True
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert run(capsys, "check", str(folder), "--target", target)[0] == 1
+
+
+def test_a_check_that_compared_nothing_is_not_passed(official, tmp_path, capsys, monkeypatch) -> None:
+    silent = Scripted([], forced=[Step(Token(b"?"))] * 4)
+    monkeypatch.setattr("test_vectors.cli_vectors.target_of", lambda *a: silent)
+    code, found = run(capsys, "check", str(official / "official.vec"), "--only", "short_code_completion")
+    assert code == 1 and found["verdicts"] == {"incomparable": 1} and not found["passed"]
+
+
+# ------------------------------------------------------------------------------------------------------- perplexity
+
+
+def test_a_uniform_engine_has_the_vocabulary_as_perplexity() -> None:
+    found = by_depth(np.full(1999, math.log(512)), [512, 2000, 4000], 256)
+    assert [d.depth for d in found] == [512, 2000] and all(d.ppl == pytest.approx(512) for d in found)
+    assert all(d.stderr == pytest.approx(0, abs=1e-9) and d.tokens == 256 for d in found)
+
+
+def test_windows_end_at_their_depth_and_leave_the_start_out() -> None:
+    nll = np.zeros(999)
+    nll[99:199] = 1.0  # tokens 100 to 199
+    assert [d.nll for d in by_depth(nll, [100, 200, 300], 100)] == [0.0, 1.0, 0.0]
+    assert by_depth(nll, [40], 256)[0].tokens == 8  # the first 32 are context only
+
+
+def test_unknown_tokens_are_not_left_out_of_the_mean() -> None:
+    nll = np.ones(999)
+    nll[450] = math.nan
+    with pytest.raises(TargetError, match="1 of the 256 tokens before depth 512 have no log probability"):
+        by_depth(nll, [512], 256)
+
+
+def test_block_errors_see_correlation() -> None:
+    rng = np.random.default_rng(0)
+    independent = rng.standard_normal(6400)
+    assert block_error(independent) == pytest.approx(1 / 80, rel=0.2)
+    assert block_error(np.repeat(rng.standard_normal(100), 64)) == pytest.approx(1 / 10, rel=0.2)
+
+
+def test_ppl_of_the_embedded_model(nano_path, capsys) -> None:
+    target = f"local:{nano_path}?backend=cpu&numerics=exact"
+    code, found = run(capsys, "ppl", "--depths", "64,512", "--target", target)
+    assert code == 0 and [d["depth"] for d in found["depths"]] == [64, 512] and found["echo_agrees"] is None
+    assert all(d["ppl"] > 1 and d["nll_stderr"] > 0 for d in found["depths"])
+    assert run(capsys, "ppl", "--depths", "3", "--target", target)[0] == 2
+    assert run(capsys, "ppl", "--target", f"command:ds4 -m {nano_path}")[0] == 2  # it cannot score
+
+
+class Echo(Scripted):
+    """Continues a text of letters with ten of them, the next one of the alphabet first."""
+
+    def stream(self, request):
+        last = (request.prompt.text or "")[-1]
+        self.answers = [[distribution(last)]]
+        return super().stream(request)
+
+
+def distribution(after: str) -> Step:
+    top = tuple(Token(bytes([97 + (ord(after) - 96 + i) % 26]), -1.0 - i) for i in range(5))
+    return Step(top[0], top)
+
+
+@pytest.mark.parametrize("shift, agrees", [(0, True), (1, False)])
+def test_an_echo_that_is_off_by_one_is_noticed(shift, agrees) -> None:
+    text = "thequickbrownfoxjumpsoverit"
+    steps = [Step(Token(text[i].encode()), distribution(text[max(0, i - 1 + shift)]).top) for i in range(len(text))]
+    assert echo_agrees(Echo([]), steps) is agrees
+    assert echo_agrees(Echo([]), [Step(Token(c.encode())) for c in text]) is None
+
+
+# ------------------------------------------------------------------------------------------------------ likelihoods
+
+
+def test_paired_statistics() -> None:
+    same = paired([(3.0, 4), (5.0, 8)], [(3.0, 4), (5.0, 8)])
+    assert (same.delta, same.low, same.high, same.wins, same.sign_p) == (0, 0, 0, (0, 0, 2), 1.0)
+    # 54 wins of 100 are no evidence (tools.md 6.4)
+    b = [(1.0 - (1 if i < 54 else -1) * 1e-3, 1) for i in range(100)]
+    assert paired([(1.0, 1)] * 100, b).sign_p == pytest.approx(0.484, abs=1e-3)
+
+
+def test_nll_of_two_targets(nano_path, tmp_path, capsys, official) -> None:
+    exact = f"local:{nano_path}?backend=cpu&numerics=exact"
+    path = str(official / "official.vec")
+    code, same = run(capsys, "nll", path, "--target", exact, "--other", exact, "--fail-above", "0.001")
+    assert code == 0 and same["delta"] == 0 and same["cases"] == 5 and same["tokens"] == 17
+    code, other = run(capsys, "nll", path, "--target", exact, "--other", exact.replace("exact", "ds4"))
+    assert code == 0 and other["avg_nll_a"] == same["avg_nll_a"] and other["delta"] != 0
+    assert other["ci95"][0] <= other["delta"] <= other["ci95"][1]
+
+
+# ------------------------------------------------------------------------------------------------- logits of our ds4
+
+
+def test_what_ds4_dumps_can_be_diagnosed(tmp_path, capsys) -> None:
+    model, logits = diagnostic_path(), str(tmp_path / "x.npz")
+    (tmp_path / "ids.json").write_text(json.dumps(list(range(100, 140))))
+    ids = ["--token-ids", str(tmp_path / "ids.json")]
+    assert ds4.main(["-m", model, *ids, "--numerics", "exact", "--dump-logits", logits]) == 0
+    code, found = run(capsys, "diagnose", "-m", model, *ids, "--logits", logits, "--json")
+    assert code == 0 and (found["verdict"], found["fault"]) == ("exact", None)
+
+
+# ------------------------------------------------------------------------------------------------------- fact recall
+
+
+def test_facts_are_graded_by_depth() -> None:
+    story = make(5, 60, 12)
+    right = {fact.name: fact.number for fact in story.facts}
+    late = [fact.name for fact in story.facts if fact.position * 2 >= len(story.text)]
+    answer = "\n".join(f"{n}={v + (1 if n == late[-1] else 0)}" for n, v in right.items() if n != late[0])
+    found = grade(story, answer)
+    assert found.right == 10 and found.missing == [late[0]] and list(found.wrong) == [late[-1]]
+    assert sum(n for n, _ in found.by_depth) == 12 and sum(ok for _, ok in found.by_depth[:2]) == 12 - len(late)
+    low, high = found.interval()
+    assert low < found.score < high
+
+
+def test_facts_ask_a_target_and_set_the_exit_code(tmp_path, capsys, monkeypatch) -> None:
+    story = make(0, 20, 4)
+    answer = "".join(f"{fact.name}={fact.number}\n" for fact in story.facts[:3])
+    target = Scripted([Step(Token(b"x"))])
+    assert ask(target, story, 10).right == 0 and target.asked[0].prompt.user == story.text
+    path = tmp_path / "answer.txt"
+    path.write_text(answer)
+    argv = ["facts", "--scenes", "20", "--facts", "4", "--answer", str(path)]
+    assert run(capsys, *argv, "--min-score", "0.7") == (0, run(capsys, *argv)[1])
+    code, found = run(capsys, *argv, "--min-score", "0.8")
+    assert code == 1 and found["score"] == 0.75 and not found["passed"]
+
+
+# --------------------------------------------------------------------------------------------------------- usability
+
+
+@pytest.mark.parametrize("command", [*cli.COMMANDS])
+def test_help_shows_examples(command, capsys) -> None:
+    assert cli.main([command, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert f"usage: ds4-vectors {command}" in out and "examples:" in out and "fmt: skip" not in out
+
+
+def test_help_needs_no_engine() -> None:
+    code = ("import sys; from test_vectors import cli; cli.main(['diagnose', '--help']); "
+            "sys.exit(bool({'numba', 'pandas', 'httpx2'} & set(sys.modules)))")  # fmt: skip
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0

@@ -8,7 +8,7 @@ import re
 import pytest
 from numba import int64
 
-from kernels.cpu.simd import GEMMS, KERNELS, TIER
+from kernels.cpu.simd import KERNELS, TIER
 from kernels.cpu.simd.tiers import FEATURES
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="checks x86-64 instructions")
@@ -78,18 +78,3 @@ def test_no_spills_in_the_hot_loop(assembly, key):
     hot = max(loops(assembly(key)), key=len)
     spills = [line for line in hot.splitlines() if "mm" in line and "(%rsp)" in line]
     assert not spills, "\n".join(spills)
-
-
-TILED = [("Q8_0", "a8"), ("Q4_K", "q8k"), ("Q2_K", "q8k"), ("F16", "float")]
-
-
-@pytest.mark.skipif(TIER != "A", reason="the tiles belong to tier A")
-@pytest.mark.parametrize("key", TILED, ids="/".join)
-def test_sums_of_a_tile_stay_in_registers(key):
-    multiply = GEMMS[key].multiply
-    multiply.compile((int64,) * 7)
-    hot = max(loops(multiply.inspect_asm()[(int64,) * 7]), key=len).splitlines()
-    product = "vfmadd" if key[1] == "float" else "vpdpbusd"
-    assert sum(product in line for line in hot) == (192 if key[1] == "float" else 96)
-    moved = [line for line in hot if "mm" in line and ("(%rsp)" in line or re.search(r"mm\d+, -?\d*\(", line))]
-    assert not moved, "\n".join(moved)

@@ -3,14 +3,19 @@
 Tolerance: 3e-7 of max |w| sum |x|, as for the row kernels.
 """
 
+import platform
+import re
+
 import numpy as np
 import pytest
+from numba import int64
 
 from kernels.cpu.simd import GEMMS, KERNELS, TIER, gemm_rows
 from kernels.cpu.simd.gemm import address_of
 from kernels.formats import FORMATS
 
 from .simd_cases import random_rows, rounded, run
+from .test_simd_asm import loops
 
 needs_tiles = pytest.mark.skipif(TIER != "A", reason="the tiles belong to tier A")
 
@@ -94,3 +99,19 @@ def test_pairs():
     wanted = {("F32", "float"), ("F16", "float"), ("BF16", "float"), ("Q8_0", "a8"), ("Q8_0", "float")}
     wanted |= {(fmt, act) for fmt in ("Q4_K", "Q2_K", "IQ2_XXS") for act in ("q8k", "float")}
     assert set(GEMMS) == (wanted if TIER == "A" else set())
+
+
+TILED = [("Q8_0", "a8"), ("Q4_K", "q8k"), ("Q2_K", "q8k"), ("F16", "float")]
+
+
+@needs_tiles
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="checks x86-64 instructions")
+@pytest.mark.parametrize("key", TILED, ids="/".join)
+def test_sums_of_a_tile_stay_in_registers(key):
+    multiply = GEMMS[key].multiply
+    multiply.compile((int64,) * 7)
+    hot = max(loops(multiply.inspect_asm()[(int64,) * 7]), key=len).splitlines()
+    product = "vfmadd" if key[1] == "float" else "vpdpbusd"
+    assert sum(product in line for line in hot) == (192 if key[1] == "float" else 96)
+    moved = [line for line in hot if "mm" in line and ("(%rsp)" in line or re.search(r"mm\d+, -?\d*\(", line))]
+    assert not moved, "\n".join(moved)

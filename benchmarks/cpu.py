@@ -70,6 +70,7 @@ def progress(name: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Measure what is asked for, print the table and the document; the exit code."""
     parser = argparse.ArgumentParser(
         prog="benchmarks.cpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -95,6 +95,7 @@ def by_task(p: Profile) -> list[dict]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Profile a model at each depth; the exit code."""
     parser = argparse.ArgumentParser(prog="benchmarks.profile", description=__doc__.splitlines()[0])
     parser.add_argument("model", nargs="?", help="model file (default: a slice of 4 layers with 8 experts)")
     parser.add_argument("--at", type=int, nargs="+", default=[2048], metavar="POS", help="tokens in the cache")

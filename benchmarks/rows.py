@@ -69,6 +69,7 @@ def in_threads(threads: int, pieces: list[tuple[int, int]], work: Callable[[int,
 
 
 def split(total: int, size: int) -> list[tuple[int, int]]:
+    """Ranges of ``size`` that cover ``total``; the last may be shorter."""
     return [(at, min(at + size, total)) for at in range(0, total, size)]
 
 
@@ -129,6 +130,7 @@ def measure(cases: list[Case], thread_counts: list[int], rounds: int) -> list[di
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Measure the chosen kernels; the exit code."""
     parser = argparse.ArgumentParser(prog="benchmarks.rows", description=__doc__.splitlines()[0])
     parser.add_argument("--formats", nargs="+", default=["Q8_0", "Q4_K", "Q2_K", "IQ2_XXS", "F16"])
     parser.add_argument("--acts", nargs="+", default=["float", "a8", "q8k"])

@@ -28,7 +28,8 @@ from .schema import Case, Expected, StepRecord, TokenRecord
 S = TypeVar("S", Step, StepRecord)
 
 FLOORS = {"exact": 1e-3, "qat": 0.05, "ds4": 0.3}
-"""Margins (nats) below which a mode's roundings decide the order of two tokens; measured, see docs/vectors.md."""
+"""Margins (nats) below which a mode's roundings are taken to decide the order of two tokens. Chosen; what noise does to
+a random model is larger, see docs/vectors.md."""
 
 DEFAULT_FLOOR = 0.3
 _API_EOS, _EOS = (f"<{bar}end\u2581of\u2581sentence{bar}>".encode() for bar in ("\uff5c\uff5c", "\uff5c"))

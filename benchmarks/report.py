@@ -57,8 +57,8 @@ def row(goal: Goal, samples: Sequence[float], note: str = "") -> Row:
 
 
 def document(rows: Sequence[Row], facts: dict[str, Any]) -> str:
-    """The one JSON document: facts about the run, and the rows."""
-    return json.dumps({**facts, "rows": [{**asdict(r), "met": r.met} for r in rows]}, allow_nan=False)
+    """The one JSON document: a list of rows, each with the facts about the run as ``run``."""
+    return json.dumps([{**asdict(r), "met": r.met, "run": facts} for r in rows], allow_nan=False)
 
 
 def facts() -> dict[str, Any]:

@@ -17,7 +17,7 @@ from kernels.cpu import load
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(*arguments: str) -> dict:
+def run(*arguments: str) -> list[dict]:
     """On the embedded model: the sections are the same, only smaller."""
     load()  # a quick run's minute includes compiling, if nobody has done it yet
     command = [sys.executable, "-m", "benchmarks.cpu", "--quick", "--json", "--model", embedded_path(), *arguments]
@@ -28,8 +28,8 @@ def run(*arguments: str) -> dict:
 
 def test_quick_json_has_valid_rows() -> None:
     found = run("--only", "decode", "nano", "prefill", "ggml", "compile")
-    rows = {row["item"]: row for row in found["rows"]}
-    assert found["quick"] is True and found["threads"] >= 1
+    rows = {row["item"]: row for row in found}
+    assert all(row["run"]["quick"] is True and row["run"]["threads"] >= 1 for row in found)
     for row in rows.values():
         assert set(row) >= {"item", "value", "bar", "stretch", "unit", "better", "low", "high", "n", "note", "met"}
         if row["value"] is None:
@@ -52,7 +52,7 @@ def test_a_section_that_fails_leaves_the_others_alone(monkeypatch: pytest.Monkey
     monkeypatch.setitem(cpu.SECTIONS, "nano", (broken, ("nano",), 0))
     monkeypatch.setitem(cpu.SECTIONS, "start", (works, ("help", "start"), 0))
     assert cpu.main(["--quick", "--json", "--model", embedded_path(), "--only", "nano", "start"]) == 0
-    rows = {row["item"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    rows = {row["item"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["embedded model, decode"]["note"] == "failed: ZeroDivisionError: no"
     assert rows["ds4 --help"]["value"] == 0.06 and rows["ds4 --help"]["met"]
     assert rows[GOALS["start"].item]["note"] == "not measured"

@@ -24,7 +24,7 @@ from .goals import GOALS
 from .report import document, facts, print_table
 from .timing import Budget, OutOfTime
 
-QUICK_SECONDS = 42.0
+QUICK_SECONDS = 34.0
 
 SECTIONS: dict[str, tuple[Callable[[Context], None], tuple[str, ...], float]] = {
     "matvec": (matvec.measure, ("read*", "matvec *", "float *"), 10),

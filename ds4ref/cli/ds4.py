@@ -74,6 +74,7 @@ UNAVAILABLE = {
 
 
 def build_parser() -> Parser:
+    """Every flag of the command."""
     parser = Parser(
         PROG,
         usage=USAGE,
@@ -182,6 +183,7 @@ def pick_mode(args: Namespace) -> str:
 
 
 def body(argv: Sequence[str]) -> int:
+    """Read the command line and run the mode it asks for; the exit code."""
     parser = build_parser()
     args = parser.parse(argv)
     if args.help:

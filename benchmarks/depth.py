@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ds4ref.engine import Engine
-from ds4ref.session.cache import Rows
+from ds4ref.archs.deepseek4.cache import Rows
 from ds4ref.session.session import Session
 
 PIECE = 4096

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from ds4ref.engine import Engine
-from ds4ref.model.faults import Fault, _op, _value
+from ds4ref.variants.faults import Fault, _op, _value
 from ds4ref.nano import embedded_path
 from ds4ref.nano.diagnostic import DIAGNOSTIC, PROMPTS, diagnostic_path
 from ds4ref.nano.prose import prose

@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from ds4ref.costs import Costs
+from ds4ref.archs.deepseek4.costs import Costs
 
 from .context import Context
 from .depth import session_at

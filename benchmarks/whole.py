@@ -6,7 +6,8 @@ import time
 
 import numpy as np
 
-from ds4ref.costs import Costs, Work
+from ds4ref.archs.deepseek4.costs import Costs
+from ds4ref.costs import Work
 from ds4ref.engine import Engine
 from kernels import cpu
 from kernels.formats.matrix import Matrix

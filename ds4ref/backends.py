@@ -1,25 +1,31 @@
-"""Backends by name: a backend is a module that offers the ops of ``kernels.reference``."""
+"""Backends by name: a backend is an object that offers what ``kernels.ops`` declares."""
 
 from __future__ import annotations
 
 import importlib
-from types import ModuleType
+from typing import TYPE_CHECKING
 
 from .errors import BackendError, UsageError
 
-BACKENDS = {"cpu": "kernels.cpu", "reference": "kernels.reference"}
+if TYPE_CHECKING:
+    from kernels.ops import Backend
+
+BACKENDS = {"cpu": ("kernels.cpu", "CPU"), "reference": ("kernels.reference", "Reference")}
+"""Module and class of each."""
+
 DEFAULT_BACKEND = "cpu"
 
 
-def load_backend(name: str, threads: int | None = None) -> ModuleType:
-    """Import backend ``name`` and set its thread count (None: its own choice). Heavy: imports and compiles kernels."""
+def load_backend(name: str, threads: int | None = None) -> Backend:
+    """A new backend ``name`` on ``threads`` threads (None: its own choice). Heavy: imports and compiles kernels."""
     if name not in BACKENDS:
         raise UsageError(f"unknown backend {name!r}: choose from {', '.join(BACKENDS)}")
+    module, kind = BACKENDS[name]
     try:
-        ops = importlib.import_module(BACKENDS[name])
-        ops.load()
+        backend: Backend = getattr(importlib.import_module(module), kind)()
+        backend.load()
     except (ImportError, OSError, RuntimeError) as e:
         raise BackendError(f"backend {name} cannot run here: {e}") from e
     if threads is not None:
-        ops.set_threads(threads)
-    return ops
+        backend.threads = threads
+    return backend

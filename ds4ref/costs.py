@@ -1,28 +1,12 @@
-"""What a token costs: bytes that must be read and operations that must be done (engine.md 7.3, 7.4).
+"""What work costs at least: bytes and operations against a machine's best rates.
 
-A bound, not a model of the engine: every weight byte is read once, every multiply-add is done once, both at the
-machine's best rates and at the same time. What is not counted (norms, softmax, Sinkhorn, sampling, thread start-up) is
-what a share below 1 is made of.
-
-    costs = Costs.of_recipe(FLASH, "q2")
-    costs.decode(8192).bound(Peaks(read_gbs=400, int8_gops=30e3, f32_gflops=14e3)).seconds
+How many of them a token takes, each architecture counts for itself (``archs``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from .errors import UsageError
-from .weights.layout import RECIPES, Slot, expected_tensors, slots
-
-if TYPE_CHECKING:
-    from .engine import Engine
-    from .shape import ModelShape
-    from .weights.gguf import GGUFFile
-
-FLOAT_FORMATS = ("F32", "F16", "BF16")
 
 
 @dataclass(frozen=True)
@@ -62,115 +46,6 @@ class Work:
         return Bound(max(reading, computing), "bytes" if reading >= computing else "arithmetic")
 
 
-@dataclass(frozen=True)
-class _Tensor:
-    slot: Slot
-    nbytes: int
-    fmt: str
-    elements: int
-
-
-class Costs:
-    """The cost model of one file. ``act_quant``: quantized matrices take int8 activations (numerics mode ds4)."""
-
-    def __init__(self, shape: ModelShape, tensors: Iterable[_Tensor], act_quant: bool = True):
-        self.shape, self.act_quant, self._all = shape, act_quant, tuple(tensors)
-
-    @classmethod
-    def of_recipe(cls, shape: ModelShape, recipe: str = "q2", act_quant: bool = True) -> Costs:
-        """A file that need not exist; UsageError for an unknown recipe."""
-        if recipe not in RECIPES:
-            raise UsageError(f"unknown recipe {recipe!r}: choose from {', '.join(RECIPES)}")
-        places = {slot.name: slot for slot in slots(shape)}
-        specs = expected_tensors(shape, recipe)
-        tensors = [_Tensor(places[spec.name], spec.nbytes, spec.fmt, spec.elements) for spec in specs]
-        return cls(shape, tensors, act_quant)
-
-    @classmethod
-    def of_file(cls, gguf: GGUFFile, shape: ModelShape, act_quant: bool = True) -> Costs:
-        """An open model file. ShapeError as in binding it."""
-        from .weights.tensors import check_tensors
-
-        tensors = []
-        for slot, info in check_tensors(gguf, shape):
-            elements = info.nbytes // info.fmt.block_bytes * info.fmt.block_elems
-            tensors.append(_Tensor(slot, info.nbytes, info.fmt.name, elements))
-        return cls(shape, tensors, act_quant)
-
-    @classmethod
-    def of_engine(cls, engine: Engine) -> Costs:
-        """A running engine: its file, its numerics mode."""
-        return cls.of_file(engine.gguf, engine.shape, engine.model.numerics.act_quant)
-
-    def weight_bytes(self, depth: int | None = None) -> int:
-        """Weights that decoding one token reads; at a ``depth`` where nothing is selected, without the indexer."""
-        total = sum(t.slot.bytes_per_token(t.nbytes, self.shape) for t in self._all)
-        if depth is not None and not self._selects(depth):
-            total -= sum(t.nbytes for t in self._all if t.slot.part == "indexer")
-        return total
-
-    def decode(self, depth: int) -> Work:
-        """One token after ``depth`` tokens."""
-        int8, f32 = self._matrix_ops(self._selects(depth), lm_head=1.0)
-        nbytes = self.weight_bytes(depth) + self.shape.kv_read_bytes(depth)
-        return Work(nbytes, int8, f32 + self._attention_ops(depth))
-
-    def prefill(self, first: int, last: int, chunk: int | None = None) -> Work:
-        """Tokens ``first`` to ``last`` in chunks (None: the session's own size): within one, a matrix is read once,
-        and an expert if any token uses it (uniform routing is assumed)."""
-        chunk = chunk or prefill_chunk()
-        nbytes = int8 = f32 = 0.0
-        for start, end in _chunks(first, last, chunk):
-            count, middle = end - start, (start + end) // 2
-            selects = self._selects(end)
-            nbytes += sum(self._chunk_bytes(t, count) for t in self._all if selects or t.slot.part != "indexer")
-            nbytes += self.shape.kv_bytes(end) - self.shape.state_bytes()
-            one, other = self._matrix_ops(selects, lm_head=1.0 / count if end == last else 0.0)
-            int8 += count * one
-            f32 += count * (other + self._attention_ops(middle))
-        return Work(nbytes, int8, f32)
-
-    def _selects(self, depth: int) -> bool:
-        return 4 in self.shape.ratios and depth // 4 > self.shape.index_topk
-
-    def _chunk_bytes(self, tensor: _Tensor, count: int) -> float:
-        part = tensor.slot.part
-        if part in ("embedding", "hash"):
-            return count * tensor.nbytes / self.shape.vocab
-        if part == "experts":
-            s = self.shape
-            return tensor.nbytes * (1 - (1 - s.n_used / s.n_experts) ** count)
-        return tensor.nbytes
-
-    def _matrix_ops(self, selects: bool, lm_head: float) -> tuple[float, float]:
-        """Operations of all matrices for one token: int8, float32."""
-        totals = {True: 0.0, False: 0.0}
-        for t in self._all:
-            part, share = t.slot.part, 1.0
-            if part in ("embedding", "hash", "rest") or len(t.slot.dims) < 2 or t.slot.attr.endswith("_ape"):
-                continue
-            if part == "experts":
-                share = self.shape.n_used / self.shape.n_experts
-            elif part == "lm_head":
-                share = lm_head
-            elif part == "indexer" and not selects:
-                share = 0.0
-            totals[self.act_quant and t.fmt not in FLOAT_FORMATS] += 2 * share * t.elements
-        return totals[True], totals[False]
-
-    def _attention_ops(self, depth: int) -> float:
-        """Dots and weighted values of one token, and the indexer's scores, in float32."""
-        s = self.shape
-        rows, scored = s.n_layers * min(depth, s.window), 0
-        for ratio in s.ratios:
-            compressed = depth // ratio if ratio else 0
-            if ratio == 4 and compressed > s.index_topk:
-                scored += compressed
-                compressed = s.index_topk
-            rows += compressed
-        return 4.0 * rows * s.n_heads * s.head_dim + 2.0 * scored * s.index_heads * s.index_dim
-
-
 def prefill_chunk() -> int:
     """Tokens that a session takes through the layers at a time."""
     from .session.session import PREFILL_CHUNK
@@ -178,7 +53,7 @@ def prefill_chunk() -> int:
     return PREFILL_CHUNK
 
 
-def _chunks(first: int, last: int, size: int) -> Iterable[tuple[int, int]]:
+def chunks(first: int, last: int, size: int) -> Iterable[tuple[int, int]]:
     """Pieces that end at absolute multiples of ``size``, as a session cuts them."""
     while first < last:
         end = min(last, (first // size + 1) * size)

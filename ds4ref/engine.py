@@ -13,15 +13,13 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from .archs import Model, arch_of
 from .backends import DEFAULT_BACKEND, load_backend
 from .environment import memory_bytes
 from .errors import UsageError
-from .model.forward import Model
 from .numerics import DEFAULT_MODE, numerics
 from .session.session import Session
-from .shape import ModelShape, check_flash
 from .weights.gguf import GGUFFile
-from .weights.tensors import bind
 
 if TYPE_CHECKING:
     from .text.tokenizer import Tokenizer
@@ -62,10 +60,9 @@ class Engine:
             path = embedded_path()
         gguf = GGUFFile.open(path)
         try:
-            if strict:
-                check_flash(gguf)
-            shape = ModelShape.from_metadata(gguf)
-            weights = bind(gguf, shape)
+            arch = arch_of(gguf)
+            shape = arch.read_shape(gguf, strict)
+            weights = arch.bind(gguf, shape)
             ops = load_backend(backend, threads)
         except BaseException:
             gguf.close()
@@ -73,7 +70,7 @@ class Engine:
         if advise is None:
             memory = memory_bytes()
             advise = memory is not None and gguf.size > memory
-        return cls(gguf, Model(shape, weights, ops, mode, advise), backend, split)
+        return cls(gguf, arch.model(shape, weights, ops, mode, advise), backend, split)
 
     @property
     def path(self) -> str:
@@ -81,17 +78,17 @@ class Engine:
         return os.fspath(self.gguf.path)
 
     @property
-    def shape(self) -> ModelShape:
-        """Every dimension of the model."""
+    def shape(self) -> Any:
+        """Every dimension of the model, as its architecture names them (``archs``)."""
         return self.model.shape
 
     @property
     def threads(self) -> int:
         """Threads the backend computes with."""
-        return self.model.ops.threads()
+        return self.model.ops.threads
 
     def expert_use(self, most: int = 16) -> dict[str, Any]:
-        """How often which routed experts were chosen so far, in all sessions (``model.experts``)."""
+        """How often which routed experts were chosen so far, in all sessions."""
         return self.model.experts.summary(most)
 
     @cached_property
@@ -106,8 +103,8 @@ class Engine:
         return Session(self.model, ctx)
 
     def close(self) -> None:
-        """Drop the weights and unmap the file. Sessions of this engine are unusable afterwards."""
-        del self.model
+        """Drop the weights and unmap the file. Sessions of this engine are unusable afterwards. May be called again."""
+        self.__dict__.pop("model", None)
         self.gguf.close()
 
     def __enter__(self) -> Engine:

@@ -21,7 +21,8 @@ from .rounds import Arm, rounds
 from .samples import sample, summary
 
 if TYPE_CHECKING:
-    from ds4ref.costs import Costs, Peaks
+    from ds4ref.archs.deepseek4.costs import Costs
+    from ds4ref.costs import Peaks
     from ds4ref.engine import Engine
     from reports.store import Store
 
@@ -83,7 +84,7 @@ class Run:
         self.output.conclude()
 
     def _open(self, stack: ExitStack, store: Store | None, options: dict[str, Any], lane: Lane) -> None:
-        from ds4ref.costs import Costs
+        from ds4ref.archs.deepseek4.costs import Costs
 
         from .facts import collect
         from .peaks import as_peaks, machine_peaks

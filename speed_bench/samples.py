@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from .sweep import Row
 
 if TYPE_CHECKING:
-    from ds4ref.costs import Costs, Peaks
+    from ds4ref.archs.deepseek4.costs import Costs
+    from ds4ref.costs import Peaks
 
 Sample = dict[str, Any]
 P95_FROM = 20

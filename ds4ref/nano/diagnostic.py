@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..weights.container import TensorSpec
-from ..weights.layout import Recipe, expected_tensors
+from ..archs.deepseek4.layout import Recipe, expected_tensors
 from ..weights.writer import GGUFWriter
 from .cache import building, cache_dir, file_sha256
 from .fill import Noise, random_experts, random_tensor

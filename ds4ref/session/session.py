@@ -9,17 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from .. import sampling
+from ..archs import Model
+from ..decode import Decoder
 from ..errors import Cancelled, ContextError, SessionError, TokenError
-from ..model.forward import Model
-from ..model.hooks import Hooks
-from ..model.token_program import TokenProgram
-from . import payload
-from .cache import Cache, CacheSnapshot
 
 Progress = Callable[[int, int], None]
 Cancel = Callable[[], bool]
@@ -27,13 +24,17 @@ Cancel = Callable[[], bool]
 PREFILL_CHUNK = 512
 """Tokens per prefill chunk unless the caller says otherwise; boundaries fall on absolute multiples of it."""
 
+STREAMS_KEPT = 32
+"""Chunks of up to so many tokens keep the streams of all of them, so that ``rewind`` finds its logits."""
+
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A frontier of one session, held in memory; restoring it is exact and leaves it usable."""
+    """A frontier, held in memory; restoring it, in any session of the model, is exact and leaves it usable."""
 
+    model: Model
     tokens: tuple[int, ...]
-    cache: CacheSnapshot
+    cache: Any
     logits: np.ndarray
 
 
@@ -44,23 +45,22 @@ class Session:
         if ctx < 1:
             raise ContextError(f"a context must hold at least 1 token, got {ctx}")
         self.model, self.ctx = model, ctx
-        self._hooks: Hooks | None = None
-        self._cache: Cache
+        self._hooks: Any = None
         self._tokens: list[int]
-        self._streams: np.ndarray | None
+        self._streams: Any
         self._logits: np.ndarray | None
-        self._program: TokenProgram | None = None
         self.invalidate()
 
     # --- state
 
     @property
-    def hooks(self) -> Hooks | None:
-        """What records or edits intermediates (model.hooks); attach it before the first token."""
+    def hooks(self) -> Any:
+        """What records or edits intermediates (the architecture's ``hooks.Hooks``); attach it before the first token.
+        With hooks every op runs on its own, and caches keep float32."""
         return self._hooks
 
     @hooks.setter
-    def hooks(self, hooks: Hooks | None) -> None:
+    def hooks(self, hooks: Any) -> None:
         self._hooks = hooks
         if not self._tokens:
             self.invalidate()
@@ -86,16 +86,37 @@ class Session:
         if self._logits is None:
             if self._streams is None:
                 raise SessionError("the session holds no tokens: sync or load first")
-            self._logits = self.model.logits(self._streams, self.pos - 1, self.hooks)[0]
+            self._logits = self._head(self._streams[-1:], self.pos - 1)[0]
         return self._logits
+
+    @property
+    def streams(self) -> np.ndarray:
+        """What the layers left of the last token, before the output head, float32 (1, C, D); SessionError if that is
+        not known: an empty or restored session has only logits."""
+        if self._streams is None:
+            raise SessionError("the session knows no streams: evaluate a token first")
+        return self.model.ops.host(self._streams[-1:])
+
+    def _last(self, X: Any) -> Any:
+        """The last token's streams without the memory of the others."""
+        ops = self.model.ops
+        return ops.upload(ops.host(X[-1:]).copy())
+
+    def _head(self, X: Any, pos0: int) -> np.ndarray:
+        return self.model.ops.host(self.model.logits(X, pos0, self.hooks))
 
     def invalidate(self) -> None:
         """Forget everything."""
-        # hooks may change what is rounded, so only without them are the rows known to be binary16
-        half = self.model.numerics.kv_f16 and self._hooks is None
-        self._cache = Cache(self.model.shape, self.ctx, half)
-        self._tokens = []
-        self._streams = self._logits = None
+        self._start(self._new_cache(), [])
+
+    def _new_cache(self) -> Any:
+        # hooks may change what is rounded, so only without them are rows known to fit a smaller type
+        return self.model.cache(self.ctx, exact=self._hooks is not None)
+
+    def _start(self, cache: Any, tokens: list[int], logits: np.ndarray | None = None) -> None:
+        """Go on from another cache; recordings of the old one go with it."""
+        self._cache, self._decoder = cache, Decoder.of(self.model, cache)
+        self._tokens, self._streams, self._logits = tokens, None, logits
 
     # --- evaluation
 
@@ -132,13 +153,11 @@ class Session:
     def eval(self, token: int) -> np.ndarray:
         """Append one token; returns the new logits (V,)."""
         self._check((token,), self.pos)
-        if self.hooks is not None or not hasattr(self.model.ops, "Program"):
+        if self.hooks is not None or self._decoder is None:
             self._advance((token,), None)
             return self.logits
-        if self._program is None or self._program.cache is not self._cache:
-            self._program = TokenProgram(self.model, self._cache)
         try:
-            self._streams, self._logits = self._program.run(token)
+            self._streams, self._logits = self._decoder.run(token)
         except BaseException:
             self.invalidate()
             raise
@@ -151,15 +170,22 @@ class Session:
         chunk: int | None = None,
         one_by_one: bool = False,
         cancel: Cancel | None = None,
+        streams: list[np.ndarray] | None = None,
     ) -> np.ndarray:
-        """Append tokens; returns the logits (T, V) after each of them. one_by_one takes the decode path."""
+        """Append tokens; returns the logits (T, V) after each of them. one_by_one evaluates each on its own.
+
+        Fewer than 8 tokens at a time get exactly what ``eval`` would give them. ``streams`` is appended to: what the
+        layers left of each chunk, float32 (T, C, D), which is what a draft model starts from.
+        """
         self._check(tokens, self.pos)
         out = np.empty((len(tokens), self.model.shape.vocab), np.float32)
         base = self.pos
         size = 1 if one_by_one else chunk or PREFILL_CHUNK
         for start, end in _chunks(base, base + len(tokens), size):
             X = self._advance(tokens[start - base : end - base], cancel)
-            out[start - base : end - base] = self.model.logits(X, start, self.hooks)
+            out[start - base : end - base] = self._head(X, start)
+            if streams is not None:
+                streams.append(self.model.ops.host(X))
             self._logits = out[end - base - 1].copy()
         return out
 
@@ -171,7 +197,23 @@ class Session:
         differ = np.flatnonzero(np.asarray(tokens[:n], np.int64) != np.asarray(self._tokens[:n], np.int64))
         return int(differ[0]) if len(differ) else n
 
-    def _advance(self, tokens: Sequence[int], cancel: Cancel | None) -> np.ndarray:
+    def rewind(self, pos: int) -> None:
+        """Drop the tokens from ``pos`` on, 1 .. the present position. Nothing is computed unless the logits there are
+        lost, which costs one token. SessionError, with nothing changed, if caches do not reach back so far: they do
+        for some tens of tokens evaluated since the session began, was restored or loaded."""
+        if pos == self.pos and self.valid:
+            return
+        known = 0 if self._streams is None else len(self._streams) - (self.pos - pos)
+        target = pos if known > 0 else pos - 1
+        if not 0 < pos < self.pos or not self._cache.rewindable(target):
+            raise SessionError(f"cannot go back to {pos} of {self.pos} tokens: it is out of reach")
+        self._cache.rewind(target)
+        again, self._tokens = self._tokens[target:pos], self._tokens[:target]
+        self._logits, self._streams = None, self._streams[:known] if known > 0 else None
+        for token in again:
+            self.eval(token)
+
+    def _advance(self, tokens: Sequence[int], cancel: Cancel | None) -> Any:
         """Run one chunk; returns its final streams (T, C, D)."""
         frontier = self._cache.snapshot() if cancel else None
         try:
@@ -184,7 +226,7 @@ class Session:
             self.invalidate()
             raise
         self._tokens.extend(int(t) for t in tokens)
-        self._streams, self._logits = X[-1:], None
+        self._streams, self._logits = X if len(X) <= STREAMS_KEPT else self._last(X), None
         return X
 
     def _check(self, tokens: Sequence[int], start: int) -> None:
@@ -218,28 +260,32 @@ class Session:
 
     def snapshot(self) -> Snapshot:
         """Remember this frontier in memory. Cheap: long caches are shared until they would diverge."""
-        return Snapshot(tuple(self._tokens), self._cache.snapshot(), self.logits.copy())
+        return Snapshot(self.model, tuple(self._tokens), self._cache.snapshot(), self.logits.copy())
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Back to a snapshot taken from this session."""
+        """To a snapshot taken from this session or from another one of the same engine, which go their own ways from
+        there. SessionError for another engine's, ContextError for one that does not fit: nothing has changed then."""
+        if snapshot.model is not self.model:
+            raise SessionError("a snapshot can be restored only in the engine it was taken from")
+        if len(snapshot.tokens) > self.ctx:
+            raise ContextError(f"a snapshot of {len(snapshot.tokens)} tokens does not fit the context of {self.ctx}")
         self._cache.reset(snapshot.cache)
         self._tokens = list(snapshot.tokens)
         self._streams, self._logits = None, snapshot.logits.copy()
 
     def payload_bytes(self) -> int:
         """Size of ``save``'s output in bytes (engine.md 5.5)."""
-        return payload.size(self.model.shape, self.pos)
+        return self.model.saved_bytes(self.pos)
 
     def save(self, file: str | os.PathLike[str] | BinaryIO) -> None:
         """Write the session as a DSV4 payload; a path is written beside and renamed when complete."""
-        payload.save(file, self.model.shape, self.ctx, self._tokens, self.logits, self._cache)
+        self.model.save(file, self._tokens, self.logits, self._cache)
 
     def load(self, file: str | os.PathLike[str] | BinaryIO) -> None:
         """Replace this session by a saved one. PayloadError leaves it unchanged."""
-        self._tokens, self._logits, self._cache = payload.load(
-            file, self.model.shape, self.ctx, self.model.numerics.kv_f16
-        )
-        self._streams = None
+        cache = self._new_cache()
+        tokens, logits = self.model.load(file, cache)
+        self._start(cache, tokens, logits)
 
     @property
     def cache_bytes(self) -> int:

@@ -2,13 +2,13 @@
 
 rounding   named rounding sets: the three modes, and what other engines round
 runner     logits of any combination of rounding set, faults and float noise
-LIBRARY    the single faults by name (model.fault_library)
+LIBRARY    the single faults by name (library)
 """
 
 from __future__ import annotations
 
-from ..model.fault_library import LIBRARY
-from ..model.faults import Fault
+from .faults import Fault
+from .library import LIBRARY
 from .rounding import MODE_NAMES, ROUNDING, RoundingSet
 from .runner import Runner, code_digest
 

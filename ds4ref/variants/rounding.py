@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from ..model.chunk import Chunk
-from ..model.faults import ops_table
+from ..archs.deepseek4.chunk import Chunk
 from ..numerics import MODES, Numerics
+from .faults import Changed
 
 INPUTS = ("linear", "grouped_linear", "expert_linear", "expert_sum")
 
@@ -52,8 +51,6 @@ def _llama(chunk: Chunk) -> None:
 
 def _products(chunk: Chunk, fmts: set[str] | None, round_in: Callable, round_out: Callable | None) -> None:
     """Round what enters (and leaves) matrix products with weights of ``fmts`` (None: all)."""
-    table = ops_table(chunk)
-
     def wrapped(op: Callable) -> Callable:
         def product(x: np.ndarray, *args: Any) -> np.ndarray:
             w = args[0] if hasattr(args[0], "fmt") else args[1]
@@ -64,9 +61,7 @@ def _products(chunk: Chunk, fmts: set[str] | None, round_in: Callable, round_out
 
         return product
 
-    for name in INPUTS:
-        table[name] = wrapped(table[name])
-    chunk.ops = SimpleNamespace(**table)
+    chunk.ops = Changed(chunk.ops, **{name: wrapped(getattr(chunk.ops, name)) for name in INPUTS})
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from ..engine import Engine
-from ..model.fault_library import applicable
-from ..model.faults import Fault
-from ..model.forward import Model
+from ..archs.deepseek4.forward import Model
 from ..session.session import Session
+from .faults import Fault
+from .library import applicable
 from .rounding import ROUNDING, RoundingSet
 
 NOISE = {False: 4 * 2.0**-23, True: 16 * 2.0**-23}
@@ -112,10 +112,10 @@ def code_digest() -> str:
     """SHA-256 of every module that a signature depends on."""
     import kernels
 
-    from .. import model, session
+    from .. import archs, session
 
     digest = hashlib.sha256(np.__version__.encode())
-    for package in (model, session, kernels):
+    for package in (archs, session, kernels):
         for path in sorted(Path(package.__file__ or "").parent.rglob("*.py")):
             digest.update(path.read_bytes())
     for path in sorted(Path(__file__).parent.glob("*.py")):

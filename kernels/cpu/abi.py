@@ -12,10 +12,11 @@ This module is plain Python on purpose: a warm start uses compiled objects witho
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 
 SLOT = 8
 BLOCK_BYTES = 256
-"""Room for one argument block in the pool's own memory."""
+"""Room for one argument block."""
 
 STEP_BYTES = 256
 STEP_TASK, STEP_ARGS, STEP_ITEMS, STEP_CHUNK, STEP_WAIT = 0, 8, 16, 24, 32
@@ -29,6 +30,7 @@ STEP_HEADER = struct.Struct("=5q")
 
 POOL_BYTES = 1024
 POOL_JOB, POOL_OPEN, POOL_INSIDE, POOL_STEPS, POOL_COUNT, POOL_THREADS, POOL_STOP = 0, 128, 256, 384, 392, 400, 512
+POOL_ERROR = 640
 """Byte offsets in the pool's control block, spread over lines by who writes them:
 
 JOB      number of the latest job, counted from 1; workers watch it
@@ -36,23 +38,42 @@ OPEN     number of the job that may still be joined, 0 between jobs
 INSIDE   workers that joined and have not left
 STEPS, COUNT, THREADS   address and number of steps of the job, participants allowed
 STOP     non-zero: workers return to Python for good
+ERROR    set by a step that met a number outside its range
 """
+
+WORK, ERROR = "*work", "!error"
 
 
 class Task:
     """A compiled task as Python sees it: the layout of its argument block and, once loaded, its address.
 
-    ``fields`` names the slots in order; a name with the suffix ``:f`` is a number (float64), any other an address or
-    an integer. The compiled side reads the same block as a record with these names.
+    ``fields`` names the slots in order, each with what the task does to it:
+
+        <name   address of an array that is read       >name   address of an array that is written
+        =name   address of an array that is both       name    an integer, or the address of code or constants
+        name:f  a number (float64)
+        *work   a work area for each thread: the slots ``work`` and ``work_bytes``
+        !error  address of a flag that the task sets if it meets an index out of range
+
+    ``*work`` and ``!error`` come last; who runs the step supplies them. The compiled side reads the block as a record
+    with these names. What is read and written tells a recording which steps must wait for which.
     """
 
     registry: dict[str, Task] = {}
 
-    __slots__ = ("name", "fields", "layout", "pack", "address")
+    __slots__ = ("name", "fields", "reads", "writes", "works", "checks", "layout", "pack", "address")
 
     def __init__(self, name: str, fields: str):
         self.name = name
-        self.fields = tuple((field.removesuffix(":f"), field.endswith(":f")) for field in fields.split())
+        words = fields.split()
+        self.works, self.checks = WORK in words, ERROR in words
+        plain = [word for word in words if word not in (WORK, ERROR)]
+        assert words == plain + [WORK] * self.works + [ERROR] * self.checks, f"{name}: *work and !error come last"
+        self.reads = tuple(i for i, word in enumerate(plain) if word[0] in "<=")
+        self.writes = tuple(i for i, word in enumerate(plain) if word[0] in ">=")
+        names = [word.lstrip("<>=") for word in plain]
+        names += ["work", "work_bytes"] * self.works + ["error"] * self.checks
+        self.fields = tuple((field.removesuffix(":f"), field.endswith(":f")) for field in names)
         self.layout = struct.Struct("=" + "".join("d" if number else "q" for _, number in self.fields))
         if self.layout.size > BLOCK_BYTES:
             raise ValueError(f"argument block of {name} is larger than {BLOCK_BYTES} bytes")
@@ -60,3 +81,22 @@ class Task:
         self.address = 0
         if self.registry.setdefault(name, self) is not self:
             raise ValueError(f"two tasks are called {name}")
+
+
+class Step(NamedTuple):
+    """One task over ``items`` items, claimed ``chunk`` at a time; ``values`` are the slots up to ``*work``, of which
+    each thread needs ``work`` bytes."""
+
+    task: Task
+    items: int
+    chunk: int
+    values: tuple
+    work: int = 0
+
+    def write(self, memory: object, place: int, base: int, block: int, wait: bool, area: int, size: int, error: int):
+        """Lay the step out at offset ``place`` of ``memory`` (which begins at address ``base``) and its argument block
+        at offset ``block``; the work areas begin at ``area``, ``size`` bytes a thread."""
+        task = self.task
+        extra = ((area, size) if task.works else ()) + ((error,) if task.checks else ())
+        task.pack(memory, block, *self.values, *extra)
+        STEP_HEADER.pack_into(memory, place, task.address, base + block, self.items, self.chunk, wait)

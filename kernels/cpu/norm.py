@@ -1,4 +1,4 @@
-"""RMS norm and hyper-connections (signatures as in ``kernels.reference.norm`` and ``.hyper``)."""
+"""RMS norm, hyper-connections, rope and elementwise arithmetic. What each op computes: ``kernels.ops``."""
 
 from __future__ import annotations
 
@@ -6,91 +6,93 @@ import math
 
 import numpy as np
 
-from ..formats.matrix import Matrix
-from . import gemm
 from . import tasktable as t
-from .arrays import address, chunk_of, expect, f32
-from .linear import linear, linear_steps, packed_size
-from .workers import POOL
-from .workspace import scratch
+from .abi import Step, Task
+from .steps import Steps, expect
 
 
-def rms_norm(x: np.ndarray, weight: np.ndarray | None, eps: float) -> np.ndarray:
-    """x (..., n), weight (n,) or None -> same shape. Sum of squares in float64."""
-    x = f32(x, "x")
-    n = x.shape[-1]
-    out = np.empty(x.shape, np.float32)
-    place = 0
-    if weight is not None:
-        weight = f32(weight, "weight")
-        expect(weight.shape == (n,), "rms_norm", x.shape, weight.shape)
-        place = address(weight)
-    rows = x.size // n if n else 0
-    POOL.run((t.RMS_NORM, rows, chunk_of(rows, n, POOL.threads), (address(x), place, address(out), n, eps)))
-    return out
+class NormOps(Steps):
+    """What happens to vectors between products."""
 
+    def rms_norm(self, x: np.ndarray, weight: np.ndarray | None, eps: float) -> np.ndarray:
+        x = self.f32(x, "x")
+        n = x.shape[-1]
+        if weight is not None:
+            weight = self.f32(weight, "weight")
+            expect(weight.shape == (n,), "rms_norm", x.shape, weight.shape)
+        out, rows = self.empty(*x.shape), x.size // n if n else 0
+        self.run([Step(t.RMS_NORM, rows, self.chunk(rows, n), (self.at(x), self.at(weight), self.at(out), n, eps))])
+        return out
 
-def hc_mix(X: np.ndarray, fn: Matrix, eps: float) -> np.ndarray:
-    """Streams X (T, C, D) -> (T, rows of fn): RMS norm over all C*D values, then fn on float activations."""
-    X = f32(X, "X")
-    tokens = X.shape[0]
-    n = X.size // max(tokens, 1)
-    expect(X.ndim == 3 and n == fn.cols, "hc_mix", X.shape, fn.cols)
-    if gemm.wanted(tokens, fn, "float") is not None:
-        return linear(rms_norm(X.reshape(tokens, n), None, eps), fn, "float")
-    out = np.empty((tokens, fn.rows), np.float32)
-    flat, packed = scratch(4 * n * tokens, tokens * packed_size(fn, "float"))
-    POOL.run(
-        (t.RMS_NORM, tokens, chunk_of(tokens, n, POOL.threads), (address(X), 0, flat, n, eps)),
-        *linear_steps(flat, tokens, 1, fn, "float", packed, address(out)),
-    )
-    return out
+    def hc_split(
+        self, mix: np.ndarray, scale: np.ndarray, base: np.ndarray, iters: int, eps: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        mix, scale, base = self.f32(mix, "mix"), self.f32(scale, "scale"), self.f32(base, "base")
+        tokens, width = mix.shape
+        C = math.isqrt(width + 1) - 1
+        fits = C * (C + 2) == width and base.shape == (width,) and scale.shape == (3,)
+        expect(fits, "hc_split", mix.shape, scale.shape, base.shape)
+        out = self.empty(tokens, C), self.empty(tokens, C), self.empty(tokens, C, C)
+        values = (*map(self.at, (mix, scale, base, *out)), C, iters, eps)
+        self.run([Step(t.HC_SPLIT, tokens, self.chunk(tokens, 4 * iters * C * C), values)])
+        return out
 
+    def hc_head_weights(self, mix: np.ndarray, scale: np.ndarray, base: np.ndarray, eps: float) -> np.ndarray:
+        mix, scale, base = self.f32(mix, "mix"), self.f32(scale, "scale"), self.f32(base, "base")
+        tokens, C = mix.shape
+        expect(base.shape == (C,) and scale.shape == (1,), "hc_head_weights", mix.shape, scale.shape, base.shape)
+        out = self.empty(tokens, C)
+        values = (*map(self.at, (mix, scale, base, out)), C, eps)
+        self.run([Step(t.HC_HEAD_WEIGHTS, tokens, self.chunk(tokens, 16 * C), values)])
+        return out
 
-def hc_split(
-    mix: np.ndarray, scale: np.ndarray, base: np.ndarray, iters: int, eps: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Logits (T, 2C + C*C) -> pre (T, C), post (T, C), comb (T, C, C), comb by ``iters`` Sinkhorn passes."""
-    mix, scale, base = f32(mix, "mix"), f32(scale, "scale"), f32(base, "base")
-    tokens, width = mix.shape
-    C = math.isqrt(width + 1) - 1
-    expect(C * (C + 2) == width and base.shape == (width,) and scale.shape == (3,), "hc_split", mix.shape, base.shape)
-    pre, post = np.empty((tokens, C), np.float32), np.empty((tokens, C), np.float32)
-    comb = np.empty((tokens, C, C), np.float32)
-    values = (address(mix), address(scale), address(base), address(pre), address(post), address(comb), C, iters, eps)
-    POOL.run((t.HC_SPLIT, tokens, chunk_of(tokens, 4 * iters * C * C, POOL.threads), values))
-    return pre, post, comb
+    def hc_reduce(self, X: np.ndarray, w: np.ndarray) -> np.ndarray:
+        X, w = self.f32(X, "X"), self.f32(w, "w")
+        expect(X.ndim == 3 and w.shape == X.shape[:2], "hc_reduce", X.shape, w.shape)
+        tokens, C, D = X.shape
+        out = self.empty(tokens, D)
+        self.run([Step(t.HC_REDUCE, tokens, self.chunk(tokens, C * D), (*map(self.at, (X, w, out)), C, D))])
+        return out
 
+    def hc_expand(self, X: np.ndarray, y: np.ndarray, post: np.ndarray, comb: np.ndarray) -> np.ndarray:
+        X, y, post, comb = self.f32(X, "X"), self.f32(y, "y"), self.f32(post, "post"), self.f32(comb, "comb")
+        expect(X.ndim == 3, "hc_expand", X.shape)
+        tokens, C, D = X.shape
+        fits = y.shape == (tokens, D) and post.shape == (tokens, C) and comb.shape == (tokens, C, C)
+        expect(fits, "hc_expand", X.shape, y.shape, post.shape, comb.shape)
+        out = self.empty(*X.shape)
+        values = (*map(self.at, (X, y, post, comb, out)), C, D)
+        self.run([Step(t.HC_EXPAND, tokens * C, self.chunk(tokens * C, C * D), values)])
+        return out
 
-def hc_head_weights(mix: np.ndarray, scale: np.ndarray, base: np.ndarray, eps: float) -> np.ndarray:
-    """sigmoid(mix * scale + base) + eps, (T, C)."""
-    mix, scale, base = f32(mix, "mix"), f32(scale, "scale"), f32(base, "base")
-    tokens, C = mix.shape
-    expect(base.shape == (C,) and scale.shape == (1,), "hc_head_weights", mix.shape, scale.shape, base.shape)
-    out = np.empty((tokens, C), np.float32)
-    values = (address(mix), address(scale), address(base), address(out), C, eps)
-    POOL.run((t.HC_HEAD_WEIGHTS, tokens, chunk_of(tokens, 16 * C, POOL.threads), values))
-    return out
+    def streams(self, x: np.ndarray, count: int) -> np.ndarray:
+        x = self.f32(x, "x")
+        expect(x.ndim == 2, "streams", x.shape)
+        out = self.empty(len(x), count, x.shape[1])
+        items = len(x) * count
+        self.run([Step(t.STREAMS, items, self.chunk(items, x.shape[1]), (self.at(x), self.at(out), x.shape[1], count))])
+        return out
 
+    def rope(self, x: np.ndarray, cos: np.ndarray, sin: np.ndarray, inverse: bool = False) -> np.ndarray:
+        x, cos, sin = self.f32(x, "x"), self.f32(cos, "cos"), self.f32(sin, "sin")
+        expect(x.ndim == 3 and cos.shape == sin.shape and cos.ndim == 2, "rope", x.shape, cos.shape, sin.shape)
+        expect(len(cos) == len(x) and 2 * cos.shape[1] <= x.shape[2], "rope", x.shape, cos.shape)
+        tokens, heads, width = x.shape
+        out = self.empty(*x.shape)
+        values = (*map(self.at, (x, cos, sin, out)), heads, width, cos.shape[1], int(inverse))
+        self.run([Step(t.ROPE, tokens * heads, self.chunk(tokens * heads, width), values)])
+        return out
 
-def hc_reduce(X: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """X (T, C, D), w (T, C) -> (T, D): weighted sum of streams."""
-    X, w = f32(X, "X"), f32(w, "w")
-    expect(X.ndim == 3 and w.shape == X.shape[:2], "hc_reduce", X.shape, w.shape)
-    tokens, C, D = X.shape
-    out = np.empty((tokens, D), np.float32)
-    POOL.run((t.HC_REDUCE, tokens, chunk_of(tokens, C * D, POOL.threads), (address(X), address(w), address(out), C, D)))
-    return out
+    def add(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        a, b = self.f32(a, "a"), self.f32(b, "b")
+        expect(a.shape == b.shape, "add", a.shape, b.shape)
+        return self._elements(t.ADD, a.shape, (a, b))
 
+    def scale(self, x: np.ndarray, factor: float) -> np.ndarray:
+        x = self.f32(x, "x")
+        return self._elements(t.SCALE, x.shape, (x,), factor)
 
-def hc_expand(X: np.ndarray, y: np.ndarray, post: np.ndarray, comb: np.ndarray) -> np.ndarray:
-    """X'_k = post_k y + sum_j comb[j][k] X_j; X (T, C, D), y (T, D), post (T, C), comb (T, C, C)."""
-    X, y, post, comb = f32(X, "X"), f32(y, "y"), f32(post, "post"), f32(comb, "comb")
-    expect(X.ndim == 3, "hc_expand", X.shape)
-    tokens, C, D = X.shape
-    fits = y.shape == (tokens, D) and post.shape == (tokens, C) and comb.shape == (tokens, C, C)
-    expect(fits, "hc_expand", X.shape, y.shape, post.shape, comb.shape)
-    out = np.empty((tokens, C, D), np.float32)
-    values = (address(X), address(y), address(post), address(comb), address(out), C, D)
-    POOL.run((t.HC_EXPAND, tokens * C, chunk_of(tokens * C, C * D, POOL.threads), values))
-    return out
+    def _elements(self, task: Task, shape: tuple[int, ...], inputs: tuple, *numbers: float) -> np.ndarray:
+        out = self.empty(*shape)
+        self.run([Step(task, out.size, self.chunk(out.size, 4), (*map(self.at, (*inputs, out)), *numbers))])
+        return out

@@ -16,6 +16,7 @@ import atexit
 import ctypes
 import os
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -23,20 +24,18 @@ from .abi import (
     BLOCK_BYTES,
     POOL_BYTES,
     POOL_COUNT,
+    POOL_ERROR,
     POOL_STEPS,
     POOL_STOP,
     POOL_THREADS,
     STEP_BYTES,
-    STEP_HEADER,
+    Step,
     Task,
 )
 from .library import available_cores, library
 
 MAX_STEPS = 16
 MAX_THREADS = 256
-
-Step = tuple[Task, int, int, tuple]
-"""(task, items, chunk, values of its argument block)"""
 
 _PY_OBJECT = object.__basicsize__
 _word = ctypes.c_int64.from_address
@@ -76,7 +75,7 @@ class Pool:
     """``threads`` threads, the calling one included."""
 
     def __init__(self, threads: int):
-        self._threads = threads
+        self.threads = threads
         self._run = self._work = self._ticks = _not_loaded
         self._fresh()
 
@@ -91,23 +90,9 @@ class Pool:
         self._asleep = 0
         self._workers: list[threading.Thread] = []
 
-    @property
-    def threads(self) -> int:
-        """Number of threads that share a job."""
-        return self._threads
-
-    def resize(self, threads: int) -> None:
-        """Use ``threads`` threads from now on; ValueError unless 1 .. 256."""
-        if not 1 <= threads <= MAX_THREADS:
-            raise ValueError(f"threads must be 1..{MAX_THREADS}, not {threads}")
-        with self._lock:
-            if threads != self._threads:
-                self._stop()
-                self._threads = threads
-
     def _start(self) -> None:
         self._words[POOL_STOP // 8] = 0
-        for number in range(1, self._threads):
+        for number in range(1, self.threads):
             worker = threading.Thread(target=self._worker, args=(number,), name=f"ds4ref-{number}", daemon=True)
             self._workers.append(worker)
             worker.start()
@@ -139,6 +124,8 @@ class Pool:
 
     def load(self) -> None:
         """Load the compiled code, compiling it if this machine has none; otherwise the first ``run`` does."""
+        if self._run is not _not_loaded:
+            return
         code = library()
         for task in Task.registry.values():
             task.address = code.address(task.name)
@@ -146,22 +133,23 @@ class Pool:
         self._ticks = code.function("read_ticks", 1)
         self._run = code.function("pool_run", 1)
 
-    def run(self, *steps: Step) -> None:
-        """Run the steps one after the other, each spread over the threads."""
+    def run(self, steps: Sequence[Step], area: int = 0, size: int = 0) -> bool:
+        """Run the steps one after the other, each spread over the threads, whose work areas of ``size`` bytes each
+        begin at address ``area``. True if a step set its error flag."""
         if self._run is _not_loaded:
             self.load()
         with self._lock:
-            memory, base, blocks = self._memory, self._base, self._blocks
-            place = self._steps
-            for task, items, chunk, values in steps:
-                task.pack(memory, blocks, *values)
-                STEP_HEADER.pack_into(memory, place, task.address, base + blocks, items, chunk, 1)
-                blocks += BLOCK_BYTES
+            memory, base, block, place = self._memory, self._base, self._blocks, self._steps
+            self._words[POOL_ERROR // 8] = 0
+            for step in steps:
+                step.write(memory, place, base, block, True, area, size, base + POOL_ERROR)
+                block += BLOCK_BYTES
                 place += STEP_BYTES
             self._execute(base + self._steps, len(steps))
+            return self._words[POOL_ERROR // 8] != 0
 
     def run_prepared(self, steps: int, count: int) -> None:
-        """Run ``count`` steps that lie ready in memory at ``steps`` (``program.Program`` makes them)."""
+        """Run ``count`` steps that lie ready in memory at ``steps`` (``recording`` lays them out)."""
         with self._lock:
             self._execute(steps, count)
 
@@ -177,8 +165,8 @@ class Pool:
         words = self._words
         words[POOL_STEPS // 8] = steps
         words[POOL_COUNT // 8] = count
-        words[POOL_THREADS // 8] = self._threads
-        if self._threads > 1:
+        words[POOL_THREADS // 8] = self.threads
+        if self.threads > 1:
             if not self._workers:
                 self._start()
             elif self._asleep:
@@ -187,22 +175,31 @@ class Pool:
         self._run(self._base)
 
 
-POOL = Pool(available_cores())
-atexit.register(POOL.close)
+_POOLS: dict[int, Pool] = {}
+_POOLS_LOCK = threading.Lock()
+
+
+def pool(threads: int | None = None) -> Pool:
+    """The pool of ``threads`` threads (None: the cores of this process); ValueError unless 1 .. 256."""
+    count = available_cores() if threads is None else threads
+    if not 1 <= count <= MAX_THREADS:
+        raise ValueError(f"threads must be 1..{MAX_THREADS}, not {count}")
+    with _POOLS_LOCK:
+        return _POOLS.setdefault(count, Pool(count))
+
+
+def _close_all() -> None:
+    for each in list(_POOLS.values()):
+        each.close()
+
+
+def _after_fork() -> None:
+    global _POOLS_LOCK
+    _POOLS_LOCK = threading.Lock()
+    for each in _POOLS.values():
+        each._fresh()
+
+
+atexit.register(_close_all)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=POOL._fresh)
-
-
-def load() -> None:
-    """Make the kernels ready now (compiling them takes a while, once) instead of at the first op."""
-    POOL.load()
-
-
-def set_threads(count: int) -> None:
-    """Use ``count`` threads for every op from now on (ValueError unless 1 .. 256)."""
-    POOL.resize(count)
-
-
-def threads() -> int:
-    """Threads that ops are spread over; at first, as many as the process has cores."""
-    return POOL.threads
+    os.register_at_fork(after_in_child=_after_fork)

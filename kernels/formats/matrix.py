@@ -39,6 +39,12 @@ class Matrix:
         """Matrix ``index`` of a stack, as a view."""
         return Matrix(self.fmt, self.data[index], self.rows, self.cols)
 
+    def rows_at(self, ids: np.ndarray) -> np.ndarray:
+        """Rows ``ids`` (T,) of a plain matrix as float32 (T, cols). IndexError for a row that is not there."""
+        if ids.size and (ids.min() < 0 or ids.max() >= self.rows):
+            raise IndexError(f"a row lies outside 0..{self.rows - 1}")
+        return Matrix(self.fmt, self.data[ids], len(ids), self.cols).dequantize()
+
     def dequantize(self) -> np.ndarray:
         """All values as float32, (rows, cols) or (experts, rows, cols). For tests and reference code."""
         from . import FORMATS

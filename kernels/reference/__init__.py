@@ -1,62 +1,82 @@
-"""Plain NumPy ops: the readable truth that every other backend is tested against.
+"""The reference backend: plain NumPy, the readable truth that every other backend is tested against.
 
 float64 accumulation where it helps, float32 results. Speed does not matter here, order does not matter here: each op
-is the formula. The names below are the op table of a backend; ``kernels.cpu`` offers the same ones.
+is the formula. What each one computes is declared in ``kernels.ops``.
 """
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import DTypeLike
 
 from .activations import quantize_a8, quantize_q8k
 from .attention import attention
-from .compressor import pool
-from .hyper import hc_expand, hc_head_weights, hc_mix, hc_reduce, hc_split
+from .caches import pool, position_bias, store_rows, windows
+from .hyper import hc_expand, hc_head_weights, hc_mix, hc_reduce, hc_split, streams
 from .indexer import index_scores, select_rows
-from .linear import embed, expert_linear, expert_sum, grouped_linear, linear
-from .moe import route, swiglu
-from .norm import rms_norm
+from .linear import advise, embed, expert_linear, expert_sum, grouped_linear, linear, take_rows
+from .moe import count, route, swiglu
+from .norm import add, rms_norm, scale
 from .rope import rope
 from .rounding import hadamard, round_e2m1, round_e4m3, round_f16
 
-__all__ = [
-    "OPS",
-    "attention",
-    "embed",
-    "expert_linear",
-    "expert_sum",
-    "grouped_linear",
-    "hadamard",
-    "hc_expand",
-    "hc_head_weights",
-    "hc_mix",
-    "hc_reduce",
-    "hc_split",
-    "index_scores",
-    "linear",
-    "pool",
-    "quantize_a8",
-    "quantize_q8k",
-    "rms_norm",
-    "rope",
-    "round_e2m1",
-    "round_e4m3",
-    "round_f16",
-    "route",
-    "select_rows",
-    "set_threads",
-    "swiglu",
-    "threads",
-]
-
-OPS = tuple(name for name in __all__ if name not in ("OPS", "set_threads", "threads"))
-"""The names every backend offers."""
+__all__ = ["Reference"]
 
 
-def load() -> None:
-    """Nothing to compile; present so that every backend has the same surface."""
+class Reference:
+    """NumPy decides for itself how many threads it uses, so ``threads`` may be assigned and means nothing."""
 
+    name = "reference"
+    threads = 1
 
-def set_threads(count: int) -> None:
-    """NumPy decides for itself; present so that every backend has the same surface."""
+    add = staticmethod(add)
+    advise = staticmethod(advise)
+    attention = staticmethod(attention)
+    count = staticmethod(count)
+    embed = staticmethod(embed)
+    expert_linear = staticmethod(expert_linear)
+    expert_sum = staticmethod(expert_sum)
+    grouped_linear = staticmethod(grouped_linear)
+    hadamard = staticmethod(hadamard)
+    hc_expand = staticmethod(hc_expand)
+    hc_head_weights = staticmethod(hc_head_weights)
+    hc_mix = staticmethod(hc_mix)
+    hc_reduce = staticmethod(hc_reduce)
+    hc_split = staticmethod(hc_split)
+    index_scores = staticmethod(index_scores)
+    linear = staticmethod(linear)
+    pool = staticmethod(pool)
+    position_bias = staticmethod(position_bias)
+    quantize_a8 = staticmethod(quantize_a8)
+    quantize_q8k = staticmethod(quantize_q8k)
+    rms_norm = staticmethod(rms_norm)
+    rope = staticmethod(rope)
+    round_e2m1 = staticmethod(round_e2m1)
+    round_e4m3 = staticmethod(round_e4m3)
+    round_f16 = staticmethod(round_f16)
+    route = staticmethod(route)
+    scale = staticmethod(scale)
+    select_rows = staticmethod(select_rows)
+    store_rows = staticmethod(store_rows)
+    streams = staticmethod(streams)
+    swiglu = staticmethod(swiglu)
+    take_rows = staticmethod(take_rows)
+    windows = staticmethod(windows)
 
+    def load(self) -> None:
+        """Nothing to compile."""
 
-def threads() -> int:
-    """Threads this backend uses for its own loops: one."""
-    return 1
+    def record(self) -> None:
+        """Not this one: it is what recordings are compared with."""
+
+    def array(self, *shape: int, dtype: DTypeLike = np.float32) -> np.ndarray:
+        return np.empty(shape, dtype)
+
+    def upload(self, values: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(values)
+
+    def fill(self, array: np.ndarray, values: np.ndarray | float) -> None:
+        array[...] = values
+
+    def host(self, array: np.ndarray) -> np.ndarray:
+        return array

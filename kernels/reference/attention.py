@@ -18,14 +18,14 @@ def attention(
 ) -> np.ndarray:
     """q (T, H, hd) -> (T, H, hd).
 
-    Token t sees raw[raw_first[t] : raw_first[t] + raw_count[t]] and the compressed rows 0 .. comp_count[t] - 1, or,
-    where ``selected`` (T, k) is given, those of its entries that are >= 0. All rows share one softmax; the sink logit
-    of each head joins the maximum and the denominator, never the values.
+    Token t sees positions raw_first[t] .. raw_first[t] + raw_count[t] - 1 of the ring ``raw`` and the compressed rows
+    0 .. comp_count[t] - 1, or, where ``selected`` (T, k) is given, those of its entries that are >= 0. All rows share
+    one softmax; the sink logit of each head joins the maximum and the denominator, never the values.
     """
     out = np.empty_like(q)
     sinks = sinks.astype(np.float64)
     for t in range(q.shape[0]):
-        rows = raw[raw_first[t] : raw_first[t] + raw_count[t]].astype(np.float64)
+        rows = raw[(raw_first[t] + np.arange(raw_count[t])) % max(1, len(raw))].astype(np.float64)
         if comp is not None:
             more = comp[: comp_count[t]] if selected is None else comp[selected[t][selected[t] >= 0]]
             rows = np.concatenate((rows, more.astype(np.float64)))

@@ -16,6 +16,11 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
     return np.where(x >= 0, 1, e) / (1 + e)
 
 
+def streams(x: np.ndarray, count: int) -> np.ndarray:
+    """``count`` copies of every token's vector: x (T, D) -> (T, count, D)."""
+    return np.repeat(x[:, None, :], count, axis=1)
+
+
 def hc_mix(X: np.ndarray, fn: Matrix, eps: float) -> np.ndarray:
     """Streams X (T, C, D) -> mixing logits (T, rows of fn): one RMS norm over all C*D values, then fn."""
     flat = rms_norm(X.reshape(X.shape[0], -1), None, eps)

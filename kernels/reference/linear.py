@@ -50,5 +50,15 @@ def expert_sum(mid: np.ndarray, ids: np.ndarray, w: Matrix, act: str = "float") 
 
 def embed(table: Matrix, ids: np.ndarray) -> np.ndarray:
     """Rows ``ids`` (T,) of the embedding table as float32 (T, D)."""
-    rows = Matrix(table.fmt, table.data[ids], len(ids), table.cols)
-    return np.ascontiguousarray(rows.dequantize())
+    return table.rows_at(ids)
+
+
+def take_rows(table: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """Rows ``ids`` (T,) of an int32 table (V, K)."""
+    if ids.size and (ids.min() < 0 or ids.max() >= len(table)):
+        raise IndexError(f"a row lies outside 0..{len(table) - 1}")
+    return table[ids]
+
+
+def advise(ids: np.ndarray, w: Matrix) -> None:
+    """NumPy reads what it needs when it needs it."""

@@ -48,3 +48,9 @@ def swiglu(gate: np.ndarray, up: np.ndarray, limit: float, weight: np.ndarray | 
     if weight is not None:
         mid = mid * weight[..., None]
     return mid.astype(np.float32)
+
+
+def count(ids: np.ndarray, counts: np.ndarray) -> None:
+    """counts (E,) int64 grows by how often each expert is among ids; others are passed over."""
+    known = ids[(ids >= 0) & (ids < len(counts))]
+    counts += np.bincount(known, minlength=len(counts))

@@ -39,9 +39,12 @@ def _round_blocks(x: np.ndarray, block: int, table: np.ndarray, floor: float) ->
     return (np.where(value < 0, -rounded, rounded) * scale).reshape(x.shape)
 
 
-def round_e4m3(x: np.ndarray) -> np.ndarray:
-    """E4M3 round trip of x (..., n) in blocks of 64 along the last axis; amax is floored at 1e-4."""
-    return _round_blocks(x, E4M3_BLOCK, E4M3, 1e-4)
+def round_e4m3(x: np.ndarray, channels: int | None = None) -> np.ndarray:
+    """E4M3 round trip of the first ``channels`` (None: all) of the last axis of x (..., n), in blocks of 64; amax is
+    floored at 1e-4."""
+    if channels is None:
+        return _round_blocks(x, E4M3_BLOCK, E4M3, 1e-4)
+    return np.concatenate((_round_blocks(x[..., :channels], E4M3_BLOCK, E4M3, 1e-4), x[..., channels:]), axis=-1)
 
 
 def round_e2m1(x: np.ndarray) -> np.ndarray:

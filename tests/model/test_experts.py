@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ds4ref.engine import Engine
-from ds4ref.model import experts
+from ds4ref.archs.deepseek4 import experts
 from ds4ref.nano import embedded_path
 
 

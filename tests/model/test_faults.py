@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 
-from ds4ref.model.faults import FAULTS
+from ds4ref.variants.faults import FAULTS
 from tests.golden import ROOT, case, engine, needs_golden
 
 pytestmark = needs_golden

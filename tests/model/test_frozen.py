@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ds4ref.engine import Engine
-from ds4ref.model.faults import FAULTS
+from ds4ref.variants.faults import FAULTS
 from ds4ref.nano.diagnostic import diagnostic_path
 
 BAR = 2e-4

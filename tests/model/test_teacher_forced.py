@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ds4ref.model import attention, moe
-from ds4ref.model.chunk import Chunk
-from ds4ref.model.hooks import Recorder
-from ds4ref.session.cache import LayerCache
+from ds4ref.archs.deepseek4 import attention, moe
+from ds4ref.archs.deepseek4.chunk import Chunk
+from ds4ref.archs.deepseek4.hooks import Recorder
+from ds4ref.archs.deepseek4.cache import LayerCache
 from tests.golden import case, engine, needs_golden
 
 pytestmark = needs_golden

@@ -23,9 +23,9 @@ import pytest
 from ds4ref.backends import BACKENDS
 from ds4ref.engine import Engine
 from ds4ref.errors import BackendError
-from ds4ref.model.hooks import Recorder
-from ds4ref.model.rope import RopeTables
-from ds4ref.shape import FLASH, ModelShape
+from ds4ref.archs.deepseek4.hooks import Recorder
+from ds4ref.archs.deepseek4.rope import RopeTables
+from ds4ref.archs.deepseek4.shape import FLASH, ModelShape
 
 from .compare import difference
 

@@ -4,11 +4,12 @@ import json
 
 import pytest
 
-from ds4ref.costs import Costs, Peaks, Work
+from ds4ref.archs.deepseek4.costs import Costs
+from ds4ref.costs import Peaks, Work
 from ds4ref.errors import UsageError
-from ds4ref.shape import FLASH
+from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.weights.gguf import GGUFFile
-from ds4ref.weights.report import describe
+from ds4ref.archs.deepseek4.report import describe
 from speed_bench import cli
 from speed_bench.published import MACHINES, ROWS
 
@@ -26,7 +27,7 @@ def test_weight_bytes_are_those_of_the_specification():
 
 def test_a_file_costs_what_the_report_says(nano_path):
     with GGUFFile.open(nano_path) as gguf:
-        from ds4ref.shape import ModelShape
+        from ds4ref.archs.deepseek4.shape import ModelShape
 
         costs = Costs.of_file(gguf, ModelShape.from_metadata(gguf))
     assert costs.weight_bytes() == sum(describe(nano_path)["decode_read"].values())

@@ -182,7 +182,8 @@ def test_another_store(engines, tmp_path, private_store):
 
 def test_shares_of_the_bound(engines, private_store):
     assert cli.main([*SMALL, "--csv", "r.csv"]) == 0
-    from ds4ref.costs import Costs, Peaks
+    from ds4ref.archs.deepseek4.costs import Costs
+    from ds4ref.costs import Peaks
     from ds4ref.weights.gguf import GGUFFile
 
     with GGUFFile.open(engines[0].path) as gguf:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ds4ref.shape import FLASH, check_flash
+from ds4ref.archs.deepseek4.shape import FLASH, check_flash
 from ds4ref.weights.gguf import GGUFFile
-from ds4ref.weights.tensors import bind
+from ds4ref.archs.deepseek4.weights import bind
 
 from .modelfile import write_model
 
@@ -29,9 +29,9 @@ import numpy
 def peak():  # kB; not ru_maxrss, which starts at the size of the process that called us
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
 before = peak()
-from ds4ref.shape import check_flash
+from ds4ref.archs.deepseek4.shape import check_flash
 from ds4ref.weights.gguf import GGUFFile
-from ds4ref.weights.tensors import bind
+from ds4ref.archs.deepseek4.weights import bind
 with GGUFFile.open(sys.argv[1]) as file:
     weights = bind(file, check_flash(file))
     assert len(weights.layers) == 43

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from ds4ref.errors import ModelFileError
-from ds4ref.shape import ModelShape
+from ds4ref.archs.deepseek4.shape import ModelShape
 from ds4ref.weights.container import TensorSpec
 from ds4ref.weights.gguf import MAX_STRINGS, GGUFFile
-from ds4ref.weights.tensors import bind, expected_tensors
+from ds4ref.archs.deepseek4.weights import bind, expected_tensors
 from kernels.formats import FORMATS
 
 from .modelfile import SMALL, TOKENS, container, kv, sane_bytes, tensor, with_metadata, write_model
@@ -264,9 +264,9 @@ def test_one_clear_line(case, tmp_path):
 SCRIPT = """
 import sys, time
 from ds4ref.errors import ModelFileError
-from ds4ref.shape import ModelShape
+from ds4ref.archs.deepseek4.shape import ModelShape
 from ds4ref.weights.gguf import GGUFFile
-from ds4ref.weights.tensors import bind
+from ds4ref.archs.deepseek4.weights import bind
 for path in sys.stdin.read().splitlines():
     started = time.perf_counter()
     try:

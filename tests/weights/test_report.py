@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from ds4ref.errors import ModelFileError, ShapeError
-from ds4ref.shape import FLASH
+from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.weights.gguf import GGUFFile
-from ds4ref.weights.report import describe, inspect_json, inspect_text
-from ds4ref.weights.tensors import expected_tensors
+from ds4ref.archs.deepseek4.report import describe, inspect_json, inspect_text
+from ds4ref.archs.deepseek4.weights import expected_tensors
 from ds4ref.weights.writer import TensorSpec
 
 from .modelfile import SMALL, golden, write_model
@@ -105,7 +105,7 @@ def test_failures_are_typed(tmp_path):
 def test_nothing_heavy_is_imported(tmp_path):
     path = write_model(tmp_path / "m.gguf")
     script = (
-        "import sys; from ds4ref.weights.report import inspect_text; inspect_text(sys.argv[1]);"
+        "import sys; from ds4ref.archs.deepseek4.report import inspect_text; inspect_text(sys.argv[1]);"
         "print(sorted({'numba', 'pandas', 'scipy', 'gguf', 'rich', 'matplotlib', 'tokenizers'} & set(sys.modules)))"
     )
     run = subprocess.run(

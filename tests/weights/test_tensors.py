@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from ds4ref.errors import ModelFileError, ShapeError
-from ds4ref.shape import FLASH, ModelShape
+from ds4ref.archs.deepseek4.shape import FLASH, ModelShape
 from ds4ref.weights.gguf import GGUFFile
-from ds4ref.weights.layout import EXPERT_FORMATS, RECIPES, Recipe, slots
-from ds4ref.weights.tensors import LayerWeights, bind, check_tensors, expected_tensors
+from ds4ref.archs.deepseek4.layout import EXPERT_FORMATS, RECIPES, Recipe, slots
+from ds4ref.archs.deepseek4.weights import LayerWeights, bind, check_tensors, expected_tensors
 from kernels.formats import Matrix
 
 from .modelfile import SMALL, golden, write_model
@@ -137,7 +137,7 @@ def test_a_bias_in_a_hash_layer_is_accepted(tmp_path):
 
 def test_scales_of_large_files_are_verified_on_request_only(tmp_path, monkeypatch):
     """Above the size limit a NaN block scale passes binding, unless verify=True; a NaN in a vector never does."""
-    monkeypatch.setattr("ds4ref.weights.tensors.VERIFY_BYTES", 0)
+    monkeypatch.setattr("ds4ref.archs.deepseek4.weights.VERIFY_BYTES", 0)
     spec = next(s for s in SPECS if s.name == "blk.1.attn_kv.weight")
     raw = np.zeros(spec.nbytes, np.uint8)
     raw[68:70] = 0xFF  # the scale of block 2

@@ -1,6 +1,6 @@
 """Attention over shared K = V rows, blocked, with an online softmax (engine.md 3.3).
 
-Rows are visited in blocks of 64 in a fixed order, raw then compressed, whatever the batch or the thread count. A
+Raw rows lie in a ring: row ``position`` is at ``position % raw_rows``. Rows are visited in blocks of 64 in a fixed order, raw then compressed, whatever the batch or the thread count. A
 block's scores for a group of heads are a small matrix product; so is its contribution to the output. The running
 maximum starts at the sink, whose weight enters the denominator only. There is no limit on the number of rows.
 Compressed rows stored as binary16 are widened a block at a time into the thread's scratch.
@@ -12,15 +12,12 @@ import numpy as np
 from numba import njit
 
 from .. import tasktable as t
+from ..sizes import HEAD_GROUP as GROUP
+from ..sizes import ROW_BLOCK as BLOCK
+from ..sizes import WIDENED
 from .lang import FAST, exp32, f32p, i32p, i64p, local
 from .registry import body
 from .tiles import LANES, dots, load_scaled, outer, put, store, sums, widen, zeros
-
-BLOCK = 64
-"""Rows per block: 128 KB of 512-wide rows, which stay in the second-level cache while the heads pass over them."""
-
-GROUP = 8
-"""Heads per item at most."""
 
 LOWEST = np.float32(-1e30)
 ADDRESSES, SIXTEEN, FACTORS = local(8 * BLOCK), local(64), local(4 * 8)
@@ -102,10 +99,10 @@ def attention(args, first, last, thread):
     """Items are (token, group of heads). Row numbers out of range set ``error`` instead of being read."""
     dim = args.dim
     scale = np.float32(args.scale)
-    scores = args.scratch + args.scratch_bytes * thread
+    scores = args.work + args.work_bytes * thread
     maxima, totals = f32p(scores + 4 * BLOCK * GROUP), f32p(scores + 4 * (BLOCK + 1) * GROUP)
     rows, factors = ADDRESSES(), FACTORS()
-    wide = scores + 4 * GROUP * (BLOCK + 2)
+    wide = scores + WIDENED
     comp_bytes = 2 * dim if args.comp_half != 0 else 4 * dim
     for item in range(first, last):
         token, h0 = item // args.groups, (item % args.groups) * args.group
@@ -121,7 +118,7 @@ def attention(args, first, last, thread):
         comp_count = np.int64(0)
         if args.comp != 0:
             comp_count = args.picks if args.selected != 0 else np.int64(i32p(args.comp_count)[token])
-        if raw_first < 0 or raw_count < 0 or raw_first + raw_count > args.raw_rows:
+        if raw_first < 0 or raw_count < 0 or raw_count > args.raw_rows:
             i64p(args.error)[0] = 1
             return
         if args.selected == 0 and (comp_count < 0 or comp_count > args.comp_rows):
@@ -133,7 +130,7 @@ def attention(args, first, last, thread):
             while seen < raw_count + comp_count and count < BLOCK:
                 row = np.int64(-1)
                 if seen < raw_count:
-                    row = args.raw + 4 * dim * (raw_first + seen)
+                    row = args.raw + 4 * dim * ((raw_first + seen) % args.raw_rows)
                 elif args.selected == 0:
                     row = args.comp + comp_bytes * (seen - raw_count)
                 else:

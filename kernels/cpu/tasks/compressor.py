@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from .. import tasktable as t
+from ..sizes import POOL_CHANNELS as CHANNELS
 from .lang import exp32, f32p, local
 from .registry import body
-
-CHANNELS = 64
-"""Channels per item: their running maxima and sums stay in registers or the first-level cache."""
 
 MAXIMA, SUMS = local(4 * CHANNELS), local(4 * CHANNELS)
 ABSENT = np.float32(-5e29)

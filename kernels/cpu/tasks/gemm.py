@@ -5,19 +5,15 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from .. import sizes
 from .. import tasktable as t
 from ..simd.gemm import GEMMS, gemm_rows
+from ..sizes import TILE_TOKENS as TILE
 from .lang import JIT, call_address, f32p, i32p, i64p
 from .registry import body, export
 
 call_panel_pack = call_address(4)
-TILE = 4
-
-
-@njit(**JIT)
-def first_slot(start, expert):
-    """Where the panel of the ``expert``-th used expert begins, in tokens: a multiple of 4 that no panel reaches."""
-    return (start + 3 * expert + TILE - 1) // TILE * TILE
+first_slot = njit(**JIT)(sizes.first_slot)
 
 
 @njit(**JIT)
@@ -41,7 +37,7 @@ def gemm_pack(args, first, last, thread):
 @body(t.GEMM)
 def gemm(args, first, last, thread):
     """Items are weight rows; a row's group tells whose panel it sees."""
-    scratch = args.scratch + args.scratch_bytes * thread
+    scratch = args.work + args.work_bytes * thread
     row = first
     while row < last:
         group = row // args.group_rows
@@ -71,7 +67,7 @@ def expert_gemm(args, first, last, thread):
     """Items are (used expert, row block): the block for all its pairs, then each pair's part to its place."""
     order, starts, used = i32p(args.order), i32p(args.starts), i32p(args.used)
     rows, block = args.expert_rows, args.block
-    scratch = args.scratch + args.scratch_bytes * thread
+    scratch = args.work + args.work_bytes * thread
     part = scratch + args.part_offset
     for item in range(first, last):
         u = item // args.blocks
@@ -107,14 +103,14 @@ def sum_slots(args, first, last, thread):
                     out[i] += x[i]
 
 
-def _sizes(chunk: int, chunk_bytes: int, record: int, rows: int, chunks_at_once: int, tokens_at_once: int):
+def _numbers(chunk: int, chunk_bytes: int, record: int, rows: int, chunks_at_once: int, tokens_at_once: int):
     @njit(**JIT)
-    def sizes(out):
+    def numbers(out):
         place = i64p(out)
         place[0], place[1], place[2], place[3] = chunk, chunk_bytes, record, rows
         place[4], place[5] = chunks_at_once, tokens_at_once
 
-    return sizes
+    return numbers
 
 
 for (fmt, act), parts in GEMMS.items():
@@ -122,4 +118,4 @@ for (fmt, act), parts in GEMMS.items():
     export(f"gemm_pack.{name}", 4)(parts.pack)
     export(f"gemm_decode.{name}", 5)(parts.decode_row)
     export(f"gemm_multiply.{name}", 7)(parts.multiply)
-    export(f"gemm_sizes.{name}", 1)(_sizes(*parts[3:]))
+    export(f"gemm_sizes.{name}", 1)(_numbers(*parts[3:]))

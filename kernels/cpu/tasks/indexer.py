@@ -6,12 +6,11 @@ import numpy as np
 from numba import njit
 
 from .. import tasktable as t
+from ..sizes import INDEX_BLOCK, INDEX_ROWS
+from ..sizes import INDEX_LANES as HEADS
 from .lang import JIT, f32p, i32p, local, order_key
 from .registry import body
 from .tiles import outer, relu_weighted, widen, zeros
-
-HEADS = 64
-"""Heads per tile: they are the lanes, so queries are stored transposed and padded with zeros."""
 
 BINS = 2048
 HISTOGRAM, SCORES4 = local(4 * BINS), local(16)
@@ -36,8 +35,9 @@ def index_pack(args, first, last, thread):
 
 @body(t.INDEX_SCORES, exact=True)
 def index_scores(args, first, last, thread):
-    """Items are (row block, token), tokens innermost so that a block is read from memory once."""
-    n, dim, tokens, block = args.n, args.dim, args.tokens, args.block
+    """Items are (row block, token), tokens innermost so that a block is read from memory once. Rows that a token may
+    not see are left out."""
+    n, dim, tokens, block = args.n, args.dim, args.tokens, INDEX_BLOCK
     groups = (args.heads + HEADS - 1) // HEADS
     four = SCORES4()
     for item in range(first, last):
@@ -45,12 +45,13 @@ def index_scores(args, first, last, thread):
         start = (item // tokens) * block
         query = args.packed + 4 * groups * HEADS * (dim + 1) * token
         out = f32p(args.out + 4 * n * token)
-        for row in range(start, min(start + block, n), 4):
+        limit = min(n, np.int64(i32p(args.visible)[token]))
+        for row in range(start, min(start + block, limit), INDEX_ROWS):
             base = args.rows + 4 * dim * row
-            end = args.rows + 4 * dim * (n - 1)  # places past the end repeat the last row
+            end = args.rows + 4 * dim * (limit - 1)  # places past the end repeat the last row
             if args.half != 0:
-                base = args.scratch + 16 * dim * thread
-                count = min(4, n - row)
+                base = args.work + args.work_bytes * thread
+                count = min(INDEX_ROWS, limit - row)
                 widen(args.rows + 2 * dim * row, base, count * dim)
                 end = base + 4 * dim * (count - 1)
             r1, r2, r3 = min(base + 4 * dim, end), min(base + 8 * dim, end), min(base + 12 * dim, end)
@@ -62,7 +63,7 @@ def index_scores(args, first, last, thread):
                 for d in range(dim):
                     acc = outer(acc, base + 4 * d, r1 + 4 * d, r2 + 4 * d, r3 + 4 * d, vectors + 4 * HEADS * d)
                 relu_weighted(acc, query + 4 * HEADS * (groups * dim + g), four)
-            for i in range(min(4, n - row)):
+            for i in range(min(INDEX_ROWS, limit - row)):
                 out[row + i] = f32p(four)[i]
 
 

@@ -103,7 +103,7 @@ def expert_sum_rows(args, first, last, thread):
     """Items are row blocks: every pair's product for the block into scratch, then summed per token in slot order."""
     order, starts, used = i32p(args.order), i32p(args.starts), i32p(args.used)
     rows, K, block, size = args.expert_rows, args.K, args.block, args.packed_bytes
-    scratch = args.scratch + 4 * block * args.T * K * thread
+    scratch = args.work + args.work_bytes * thread
     for item in range(first, last):
         r0 = item * block
         r1 = min(r0 + block, rows)

@@ -78,12 +78,23 @@ def swiglu(args, first, last, thread):
             out[i] = g * sigmoid32(g) * u * weight
 
 
+@body(t.COUNT, exact=True)
+def count(args, first, last, thread):
+    """Items are places in ids: one more for each expert chosen."""
+    ids, counts = i32p(args.ids), i64p(args.counts)
+    for item in range(first, last):
+        if 0 <= ids[item] < args.experts:
+            counts[ids[item]] += 1
+
+
 @body(t.ADVISE, exact=True)
 def advise_experts(args, first, last, thread):
-    """Items are places in ids: ask for the pages of that expert. They arrive while something else is computed."""
-    for item in range(first, last):
-        expert = np.int64(i32p(args.ids)[item])
-        if 0 <= expert < args.experts:
-            begin = args.weight + args.expert_bytes * expert
-            start = begin // args.page * args.page
-            will_need(start, begin + args.expert_bytes - start)
+    """One item: ask for the pages of the used experts (a table of GROUP_PAIRS) unless they are more than ``most``.
+    They arrive while something else is computed."""
+    used = i32p(args.used)
+    if used[0] > args.most:
+        return
+    for u in range(used[0]):
+        begin = args.weight + args.expert_bytes * used[1 + u]
+        start = begin // args.page * args.page
+        will_need(start, begin + args.expert_bytes - start)

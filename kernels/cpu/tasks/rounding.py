@@ -6,11 +6,11 @@ import numpy as np
 from numba import njit
 
 from .. import tasktable as t
+from ..sizes import E2M1_BLOCK, E4M3_BLOCK
 from .lang import JIT, bits_float, f32p, float_bits, log2, power_of_two, rint, round_f16
 from .registry import body
 
 ZERO, TWO = np.float32(0), np.float32(2)
-HADAMARD_SCALE = 128.0**-0.5
 E4M3_MAX, E4M3_FLOOR = np.float32(448), np.float32(1e-4)
 E2M1_MAX, E2M1_FLOOR = np.float32(6), np.float32(6 * 2.0**-126)
 EXPONENT_MASK = np.int32(0x7F800000)
@@ -39,18 +39,25 @@ def round_block(x, out, n, top, floor, smallest, mantissa_ulp):
 
 @body(t.ROUND_E4M3, exact=True)
 def round_e4m3(args, first, last, thread):
-    """Items are blocks of 64 values: 3 mantissa bits, normal from 2^-6."""
-    for b in range(first, last):
-        x, out = f32p(args.x + 256 * b), f32p(args.out + 256 * b)
-        round_block(x, out, 64, E4M3_MAX, E4M3_FLOOR, np.float32(2.0**-6), np.float32(2.0**-3))
+    """Items are blocks of 64 values, ``blocks`` at the start of each row; what follows them in a row is copied with the
+    last. 3 mantissa bits, normal from 2^-6."""
+    width, blocks = args.width, args.blocks
+    for item in range(first, last):
+        block = item % blocks
+        at = 4 * (width * (item // blocks) + E4M3_BLOCK * block)
+        x, out = f32p(args.x + at), f32p(args.out + at)
+        round_block(x, out, E4M3_BLOCK, E4M3_MAX, E4M3_FLOOR, np.float32(2.0**-6), np.float32(2.0**-3))
+        if block == blocks - 1:
+            for i in range(E4M3_BLOCK, width - E4M3_BLOCK * block):
+                out[i] = x[i]
 
 
 @body(t.ROUND_E2M1, exact=True)
 def round_e2m1(args, first, last, thread):
     """Items are blocks of 32 values: 1 mantissa bit, normal from 1."""
     for b in range(first, last):
-        x, out = f32p(args.x + 128 * b), f32p(args.out + 128 * b)
-        round_block(x, out, 32, E2M1_MAX, E2M1_FLOOR, np.float32(1), np.float32(0.5))
+        x, out = f32p(args.x + 4 * E2M1_BLOCK * b), f32p(args.out + 4 * E2M1_BLOCK * b)
+        round_block(x, out, E2M1_BLOCK, E2M1_MAX, E2M1_FLOOR, np.float32(1), np.float32(0.5))
 
 
 @body(t.ROUND_F16, exact=True)

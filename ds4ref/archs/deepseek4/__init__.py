@@ -1,0 +1,46 @@
+"""DeepSeek V4. The forward pass in reading order:
+
+shape, hooks, chunk, rope, hyper_connections, compressor, indexer, attention, moe, head, forward.
+
+Written once over the op table (``kernels.ops``) and once for all numerics modes: a mode switches roundings at fixed
+points, it never forks the pass. ``layout`` and ``weights`` bind a file's tensors, ``cache`` and ``payload`` hold and
+save what a timeline remembers, ``costs`` counts bytes and operations. docs/model.md has the formulas.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .shape import ModelShape, check_flash
+from .weights import bind
+
+if TYPE_CHECKING:
+    from ...numerics import Numerics
+    from ...weights.source import TensorSource
+    from .costs import Costs
+    from .forward import Model
+    from .weights import Weights
+
+
+def read_shape(source: TensorSource, strict: bool = False) -> ModelShape:
+    """See ``archs.Arch``; ``strict`` means exactly DeepSeek V4 Flash."""
+    if strict:
+        check_flash(source)
+    return ModelShape.from_metadata(source)
+
+
+def model(shape: ModelShape, weights: Weights, ops: Any, numerics: Numerics, advise: bool = False) -> Model:
+    """See ``archs.Arch``; ``advise``: ask the system for routed experts as soon as they are chosen."""
+    from .forward import Model
+
+    return Model(shape, weights, ops, numerics, advise)
+
+
+def costs(source: TensorSource, shape: ModelShape, act_quant: bool = True) -> Costs:
+    """See ``archs.Arch``."""
+    from .costs import Costs
+
+    return Costs.of_file(source, shape, act_quant)
+
+
+__all__ = ["bind", "costs", "model", "read_shape"]

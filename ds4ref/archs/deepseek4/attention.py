@@ -1,0 +1,71 @@
+"""Attention half of a layer: window rows and compressed rows in one softmax (engine.md 3.3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import compressor, hyper_connections, indexer
+from .chunk import Chunk
+from .shape import CSA
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Tables = tuple[np.ndarray, np.ndarray]
+
+
+def half_layer(c: Chunk, X: np.ndarray) -> np.ndarray:
+    """Streams X (T, C, D) in and out; the chunk's rows enter the layer's cache."""
+    ops, s, w = c.ops, c.shape, c.w
+    h, mixing = hyper_connections.pre(c, "attn", X)
+    x = c.tap("attn_norm", ops.rms_norm(h, w.attn_norm, s.rms_eps))
+    tables = c.tap("rope_tables", c.rope_tables())
+
+    u, q = _query(c, x, tables)
+    ops.store_rows(_row(c, x, tables), c.cache.raw, c.at())
+    first, count = c.tap("raw_window", c.raw_window())
+
+    comp_count, selected = c.visible(c.ratio), None
+    if c.ratio:
+        row = compressor.closed_rows(c, "attn", x)
+        if row is not None:
+            row = c.tap("KVcompress", c.store(c.kv_rounding(row)))
+            ops.store_rows(row, c.cache.comp, c.at(c.ratio))
+        comp_count = c.tap("comp_count", comp_count)
+    if c.ratio == CSA:
+        selected = indexer.select(c, x, u, tables)
+
+    sinks = c.tap("attn_sinks", w.attn_sinks)
+    o = ops.attention(q, c.cache.raw, first, count, c.cache.comp, comp_count, selected, sinks, s.attn_scale)
+    o = c.tap("kqv_out", o)
+    # values carry rope because keys and values are one row: take it off again at the query's position
+    o = c.tap("kqv_back", ops.rope(o, *tables, inverse=True))
+    return hyper_connections.post(c, "attn", _output(c, o), mixing)
+
+
+def _query(c: Chunk, x: np.ndarray, tables: Tables) -> tuple[np.ndarray, np.ndarray]:
+    """x (T, D) -> normed low rank u (T, q_rank), rotated heads q (T, H, hd)."""
+    ops, s, w = c.ops, c.shape, c.w
+    u = c.tap("q_lora", ops.linear(x, w.attn_q_a, c.act(w.attn_q_a)))
+    u = c.tap("q_lora_norm", ops.rms_norm(u, w.attn_q_a_norm, s.rms_eps))
+    q = ops.linear(u, w.attn_q_b, c.act(w.attn_q_b)).reshape(len(x), s.n_heads, s.head_dim)
+    q = c.tap("Qraw", q)
+    q = c.tap("Qnorm", ops.rms_norm(q, None, s.rms_eps))
+    return u, c.tap("Qcur", ops.rope(q, *tables))
+
+
+def _row(c: Chunk, x: np.ndarray, tables: Tables) -> np.ndarray:
+    """x (T, D) -> the cached key = value rows (T, hd): norm, rope, rounding, storage."""
+    ops, w = c.ops, c.w
+    kv = c.tap("KVraw", ops.linear(x, w.attn_kv, c.act(w.attn_kv)))
+    kv = c.tap("KVnorm", ops.rms_norm(kv, w.attn_kv_a_norm, c.shape.rms_eps))
+    kv = c.tap("KVrope", ops.rope(kv[:, None, :], *tables)[:, 0])
+    return c.tap("KVcur", c.store(c.kv_rounding(kv)))
+
+
+def _output(c: Chunk, o: np.ndarray) -> np.ndarray:
+    """Heads o (T, H, hd) -> (T, D) through the grouped low rank projection."""
+    ops, w = c.ops, c.w
+    grouped = o.reshape(len(o), c.shape.o_groups, -1)
+    low = c.tap("attn_low", ops.grouped_linear(grouped, w.attn_output_a, c.act(w.attn_output_a)))
+    return c.tap("attn_out", ops.linear(low, w.attn_output_b, c.act(w.attn_output_b)))

@@ -1,0 +1,279 @@
+"""The caches of one timeline, per layer (engine.md 5.1).
+
+    raw           a ring of the newest positions' rows; attention looks back over the sliding window
+    projections   rings of what the compressors made of the newest tokens, until their windows close
+    comp, index   compressed attention rows and indexer rows, one a window, append-only
+
+Row ``position`` of a ring is at ``position % length``, so nothing ever moves, and going back a few tokens is free.
+
+Append-only rows live in a ``Store`` that timelines with a common past share: sessions, and snapshots of them. Everyone
+has a claim on the rows of its past; who would overwrite what another one claims goes on in a copy.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...errors import ContextError, SessionError
+from .shape import CSA, PLAIN, ModelShape
+
+EMPTY_SCORE = np.float32(-1e30)
+"""Score of a compressor slot that holds no token (engine.md 5.1)."""
+
+REACH = 32
+"""Tokens that a timeline can at least go back without computing anything again."""
+
+
+class Claim:
+    """A timeline or a snapshot counts on the rows of the first ``pos`` tokens."""
+
+    __slots__ = ("__weakref__", "pos")
+
+    def __init__(self, pos: int):
+        self.pos = pos
+
+
+class Store:
+    """Append-only rows of all layers with room for ``ctx`` tokens; see the module.
+
+    Memory is asked for once, in full: untouched pages cost nothing.
+    """
+
+    def __init__(self, shape: ModelShape, ctx: int, ops: Any, half: bool):
+        self.shape, self.ctx, self.ops, self.half = shape, ctx, ops, half
+        kind = np.float16 if half else np.float32
+        self.comp = [ops.array(ctx // r + 2, shape.head_dim, dtype=kind) if r else None for r in shape.ratios]
+        self.index = [ops.array(ctx // r + 2, shape.index_dim, dtype=kind) if r == CSA else None for r in shape.ratios]
+        self.finest = min((r for r in shape.ratios if r), default=ctx + 1)
+        self._claims: weakref.WeakSet[Claim] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    def claim(self, pos: int) -> Claim:
+        """A new claim on the rows of the first ``pos`` tokens."""
+        claim = Claim(pos)
+        with self._lock:
+            self._claims.add(claim)
+        return claim
+
+    def extend(self, claim: Claim, end: int) -> bool:
+        """Move a claim up to ``end`` if no other one counts on the rows that would then be written; else False."""
+        with self._lock:
+            if any(c.pos // self.finest > claim.pos // self.finest for c in self._claims if c is not claim):
+                return False
+            claim.pos = end
+            return True
+
+    def copy(self, pos: int, ctx: int, half: bool) -> Store:
+        """A store of one's own with the rows of the first ``pos`` tokens."""
+        fresh = Store(self.shape, ctx, self.ops, half)
+        host, fill = self.ops.host, self.ops.fill
+        for mine, theirs in ((self.comp, fresh.comp), (self.index, fresh.index)):
+            for ratio, source, target in zip(self.shape.ratios, mine, theirs, strict=True):
+                if source is not None:
+                    fill(target[: pos // ratio], host(source[: pos // ratio]))
+        return fresh
+
+
+class Projections(NamedTuple):
+    """What a compressor made of the newest tokens: rings of values and of scores, (n, width) each."""
+
+    kv: np.ndarray
+    score: np.ndarray
+
+
+@dataclass
+class LayerCache:
+    """All that one layer remembers; ``projections`` by compressor, "attn" and "indexer"."""
+
+    raw: np.ndarray
+    comp: np.ndarray | None
+    index: np.ndarray | None
+    projections: dict[str, Projections]
+
+
+class CacheSnapshot(NamedTuple):
+    """A frontier that a cache of the same model can be reset to: a claim on shared rows and copies of the rest, which
+    are the newest rows of every ring, oldest first."""
+
+    pos: int
+    store: Store
+    claim: Claim
+    raw: list[np.ndarray]
+    projections: list[dict[str, Projections]]
+
+
+class Cache:
+    """The caches of all layers at position ``pos``.
+
+    half: compressed and indexer rows are stored as float16, which loses nothing in modes that round them to it.
+    """
+
+    def __init__(self, shape: ModelShape, ctx: int, ops: Any, half: bool = False):
+        self.shape, self.ctx, self.ops, self.half = shape, ctx, ops, half
+        self.pos = 0
+        # positions from here on are in the rings, as far as they reach
+        self._since = 0
+        self._newest = 0
+        self._raw = [ops.array(4 * shape.window, shape.head_dim) for _ in shape.ratios]
+        self._rings = [self._new_rings(layer) for layer in range(shape.n_layers)]
+        self.moves = 0
+        self._adopt(Store(shape, ctx, ops, half), 0)
+
+    def _new_rings(self, layer: int) -> dict[str, Projections]:
+        ratio = self.shape.ratios[layer]
+        widths = {"attn": self.shape.comp_width(layer), "indexer": 2 * self.shape.index_dim}
+        names = () if ratio == PLAIN else ("attn", "indexer") if ratio == CSA else ("attn",)
+        rings = {}
+        for name in names:
+            size = self.shape.state_rows(layer) + REACH, widths[name]
+            rings[name] = Projections(self.ops.array(*size), self.ops.array(*size))
+            self._empty(rings[name])
+        return rings
+
+    def _empty(self, ring: Projections) -> None:
+        """No position: value 0 and a score that weighs nothing."""
+        self.ops.fill(ring.kv, 0)
+        self.ops.fill(ring.score, EMPTY_SCORE)
+
+    def _adopt(self, store: Store, pos: int) -> None:
+        """Go on in ``store`` from ``pos`` on."""
+        self._store, self._claim = store, store.claim(pos)
+        self._moved()
+
+    def _moved(self) -> None:
+        """Some buffer is another one now: ``moves`` tells those who remember addresses."""
+        self.moves += 1
+        self.layers = [
+            LayerCache(*fields)
+            for fields in zip(self._raw, self._store.comp, self._store.index, self._rings, strict=True)
+        ]
+
+    @property
+    def index_rows(self) -> int:
+        """Indexer rows there is room for in a layer that has them."""
+        return self._store.ctx // CSA + 2
+
+    # --- going forward
+
+    def reserve(self, count: int) -> None:
+        """Make room for ``count`` tokens after ``pos``, which ops may then write. ContextError beyond the context."""
+        end = self.pos + count
+        if end > self.ctx:
+            raise ContextError(f"{end} tokens do not fit the context of {self.ctx}")
+        if not self._store.extend(self._claim, end):
+            self._adopt(self._store.copy(self.pos, self.ctx, self._store.half), end)
+        if self.shape.window + count > len(self._raw[0]):
+            rows = [self._newest_rows(ring, self.shape.window) for ring in self._raw]
+            self._raw = [self.ops.array(self.shape.window + count, self.shape.head_dim) for _ in rows]
+            for ring, some in zip(self._raw, rows, strict=True):
+                self._place(ring, some)
+            self._since = max(self._since, self.pos)
+            self._moved()
+
+    def advance(self, count: int) -> None:
+        """``count`` tokens after ``pos`` were written."""
+        self.pos += count
+        self._newest = max(self._newest, self.pos)
+
+    # --- rings
+
+    def _newest_rows(self, ring: np.ndarray, count: int) -> np.ndarray:
+        """A copy of the rows of the last ``count`` positions (fewer at the beginning), oldest first."""
+        return self.ops.host(ring)[np.arange(max(0, self.pos - count), self.pos) % len(ring)]
+
+    def _place(self, ring: np.ndarray, rows: np.ndarray) -> None:
+        """Rows of the last positions before ``pos``, into the ring."""
+        start = (self.pos - len(rows)) % len(ring)
+        first = min(len(rows), len(ring) - start)
+        self.ops.fill(ring[start : start + first], rows[:first])
+        self.ops.fill(ring[: len(rows) - first], rows[first:])
+
+    def raw_rows(self, layer: int) -> np.ndarray:
+        """The rows that later tokens may still see uncompressed, oldest first: a copy."""
+        return self._newest_rows(self._raw[layer], self.shape.window)
+
+    def compressed(self, layer: int, kind: str) -> np.ndarray:
+        """The append-only rows so far, ``kind`` "attn" or "indexer", as the host sees them."""
+        rows = self.layers[layer].comp if kind == "attn" else self.layers[layer].index
+        return self.ops.host(rows[: self.pos // self.shape.ratios[layer]])
+
+    def waiting(self, layer: int, kind: str) -> Projections:
+        """Projections of the window under way and, if windows overlap, of the one before, oldest first: copies."""
+        ratio, ring = self.shape.ratios[layer], self._rings[layer][kind]
+        count = self.pos % ratio + (ratio if ratio == CSA else 0)
+        return Projections(*(self._newest_rows(part, count) for part in ring))
+
+    # --- going back
+
+    def rewindable(self, pos: int) -> bool:
+        """Whether everything that a token at ``pos`` needs is still there."""
+        if not self._since <= pos <= self.pos:
+            return False
+        oldest = [(pos - self.shape.window + 1, len(self._raw[0]))]
+        for ratio, rings in zip(self.shape.ratios, self._rings, strict=True):
+            for ring in rings.values():
+                oldest.append((pos // ratio * ratio - (ratio if ratio == CSA else 0), len(ring.kv)))
+        return all(position + length >= self._newest for position, length in oldest)
+
+    def rewind(self, pos: int) -> None:
+        """Back to ``pos``, which must be ``rewindable``: nothing is copied or computed."""
+        if not self.rewindable(pos):
+            raise SessionError(f"position {pos} is out of reach from {self.pos}")
+        self.pos = self._claim.pos = pos
+
+    def snapshot(self) -> CacheSnapshot:
+        """Remember this frontier."""
+        layers = range(self.shape.n_layers)
+        rings = [{kind: self.waiting(layer, kind) for kind in self._rings[layer]} for layer in layers]
+        claim = self._store.claim(self.pos)
+        return CacheSnapshot(self.pos, self._store, claim, [self.raw_rows(layer) for layer in layers], rings)
+
+    def reset(self, snapshot: CacheSnapshot) -> None:
+        """To a frontier taken from any cache of the same model; the snapshot stays usable. ContextError, with nothing
+        changed, if it does not fit."""
+        if snapshot.pos > self.ctx:
+            raise ContextError(f"a snapshot of {snapshot.pos} tokens does not fit the context of {self.ctx}")
+        store = snapshot.store
+        if store.ctx < self.ctx or (store.half and not self.half):
+            store = store.copy(snapshot.pos, self.ctx, store.half and self.half)
+        if store is self._store:
+            self._claim.pos = snapshot.pos
+        else:
+            self._adopt(store, snapshot.pos)
+        self.restart(snapshot.pos)
+        for layer, (raw, rings) in enumerate(zip(snapshot.raw, snapshot.projections, strict=True)):
+            self.put(layer, raw, rings)
+
+    def restart(self, pos: int) -> None:
+        """Nothing but append-only rows is known of positions before ``pos``; ``put`` tells the rest."""
+        self.pos = self._since = self._newest = pos
+        self._claim.pos = max(self._claim.pos, pos)
+        for rings in self._rings:
+            for ring in rings.values():
+                self._empty(ring)
+
+    def put(self, layer: int, raw: np.ndarray, projections: dict[str, Projections]) -> None:
+        """Rows of the last positions before ``pos``."""
+        self._place(self._raw[layer], raw)
+        for kind, rows in projections.items():
+            for ring, values in zip(self._rings[layer][kind], rows, strict=True):
+                self._place(ring, values)
+
+    def put_compressed(self, layer: int, kind: str, rows: np.ndarray) -> None:
+        """The first append-only rows of a layer (see ``compressed``)."""
+        mine = self.layers[layer].comp if kind == "attn" else self.layers[layer].index
+        self.ops.fill(mine[: len(rows)], rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that rings and the rows so far take."""
+        total = sum(ring.nbytes for ring in self._raw)
+        for layer, rings in enumerate(self._rings):
+            total += sum(part.nbytes for ring in rings.values() for part in ring)
+            total += sum(self.compressed(layer, kind).nbytes for kind in rings)
+        return total

@@ -1,0 +1,186 @@
+"""What every block needs to know about the tokens under way: who and where they are, which layer, how to round.
+
+Everything that depends on the position reaches the ops in small arrays, the *inputs* of the chunk, so that a recorded
+pass serves another token once they are refilled (``move``). Decisions that Python takes from the position are in the
+chunk's ``plan``: a recording serves every token that has the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from kernels.formats.matrix import Matrix
+
+from .cache import LayerCache
+from .hooks import Hooks
+from .shape import CSA, HCA, ModelShape
+from .weights import LayerWeights
+
+if TYPE_CHECKING:
+    from .forward import Model
+
+HEAD = -1
+"""Layer number under which the output head's intermediates are tapped."""
+
+ACTIVATION = {
+    "Q8_0": "a8",
+    "Q4_0": "a8",
+    "Q2_K": "q8k",
+    "Q4_K": "q8k",
+    "Q6_K": "q8k",
+    "IQ2_XXS": "q8k",
+    "F16": "float",
+    "BF16": "float",
+    "F32": "float",
+}
+"""Activation rounding before a matrix of each format when Numerics.act_quant is on (engine.md 2.2)."""
+
+
+class Plan(NamedTuple):
+    """Decisions of a pass that follow from where its tokens stand.
+
+    closing  compression windows that end within the chunk, by ratio
+    scored   indexer rows to score, 0 while all that are visible fit into the top k
+    """
+
+    closing: dict[int, int]
+    scored: int
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """Equal for plans that take the same path."""
+        return *self.closing.values(), self.scored
+
+
+def plan(shape: ModelShape, pos0: int, count: int, most: int = 0) -> Plan:
+    """The plan of ``count`` tokens from position ``pos0`` on. ``most`` rounds the rows to score up to a power of two,
+    but to no more than ``most``, so that a recording lasts."""
+    end = pos0 + count
+    rows = end // CSA
+    if rows <= shape.index_topk:
+        rows = 0
+    elif most:
+        rows = min(1 << (rows - 1).bit_length(), most)
+    return Plan({ratio: end // ratio - pos0 // ratio for ratio in (CSA, HCA)}, rows)
+
+
+class Chunk:
+    """Tokens ids (T,) at positions pos0 .. pos0 + T - 1 on their way through the model.
+
+    ``at_layer`` says where they are: ``layer``, ``ratio``, ``w`` and ``cache`` are then those of the layer.
+    """
+
+    layer: int
+    ratio: int
+    w: LayerWeights
+    cache: LayerCache
+
+    def __init__(
+        self, model: Model, ids: np.ndarray, pos0: int, plan: Plan, hooks: Hooks | None = None, ops: Any = None
+    ):
+        self.ops: Any = model.ops if ops is None else ops
+        self.shape, self.numerics, self.rope, self.experts = model.shape, model.numerics, model.rope, model.experts
+        self.plan, self.hooks = plan, hooks
+        self._inputs: dict[Hashable, tuple[tuple[np.ndarray, ...], Callable[[], tuple[np.ndarray, ...]]]] = {}
+        self._fill = model.ops.fill
+        self._upload = model.ops.upload
+        self.ids = self._upload(np.array(ids, np.int32))
+        self._stand(pos0)
+        self.given: dict[int, np.ndarray] = {}
+        if hooks is not None:
+            hooks.begin(self)
+
+    def _stand(self, pos0: int) -> None:
+        self.pos0 = pos0
+        self.positions = np.arange(pos0, pos0 + len(self.ids))
+
+    def move(self, ids: np.ndarray | int, pos0: int) -> None:
+        """The chunk's inputs, in place, for other tokens with the same plan."""
+        self._fill(self.ids, ids)
+        self._stand(pos0)
+        for arrays, compute in self._inputs.values():
+            for array, values in zip(arrays, compute(), strict=True):
+                self._fill(array, values)
+
+    def at_layer(self, layer: int, w: LayerWeights, cache: LayerCache) -> None:
+        """The tokens enter a layer."""
+        self.layer, self.ratio, self.w, self.cache = layer, self.shape.ratios[layer], w, cache
+
+    def parts(self, width: int, most: int) -> list[slice]:
+        """The tokens in pieces such that an array of ``width`` values a token has at most ``most``; hooks see all."""
+        size = len(self.ids) if self.hooks is not None else max(1, most // width)
+        return [slice(i, i + size) for i in range(0, len(self.ids), size)]
+
+    def tap(self, name: str, value: Any) -> Any:
+        """Show an intermediate to the hooks and go on with what they return."""
+        return value if self.hooks is None else self.hooks.tap(name, self.layer, value, self)
+
+    # --- inputs
+
+    def _input(self, key: Hashable, compute: Callable[[], tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
+        if key not in self._inputs:
+            self._inputs[key] = tuple(map(self._upload, compute())), compute
+        return self._inputs[key][0]
+
+    def at(self, ratio: int = 1) -> np.ndarray:
+        """Position of the first token, counted in windows of ``ratio``: int64 (1,)."""
+        return self._input(("at", ratio), lambda: (np.array([self.pos0 // ratio]),))[0]
+
+    def rope_tables(
+        self, compress: bool | None = None, positions: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """cos, sin (n, R/2) at ``positions``, by default the chunk's own; of the layer's kind unless said otherwise."""
+        compress = self.ratio != 0 if compress is None else compress
+        if positions is not None:
+            return self.rope[compress](positions)
+        cos, sin = self._input(("rope", compress), lambda: self.rope[compress](self.positions))
+        return cos, sin
+
+    def row_tables(self) -> tuple[np.ndarray, np.ndarray]:
+        """cos, sin (n, R/2) of the compressed rows that the chunk closes: the positions where their windows begin."""
+        ratio, n = self.ratio, self.plan.closing[self.ratio]
+        cos, sin = self._input(
+            ("rows", ratio), lambda: self.rope[True]((self.pos0 // ratio + np.arange(n)) * ratio)
+        )  # fmt: skip
+        return cos, sin
+
+    def raw_window(self) -> tuple[np.ndarray, np.ndarray]:
+        """First position each token sees uncompressed and how many, int32 (T,) each."""
+
+        def compute() -> tuple[np.ndarray, np.ndarray]:
+            first = np.maximum(self.positions - (self.shape.window - 1), 0)
+            return first.astype(np.int32), (self.positions - first + 1).astype(np.int32)
+
+        first, count = self._input("window", compute)
+        return first, count
+
+    def visible(self, ratio: int) -> np.ndarray:
+        """Compressed rows each token may see, int32 (T,): a row is visible to the token that completes it."""
+        if not ratio:
+            return self._input("none", lambda: (np.zeros(len(self.ids), np.int32),))[0]
+        return self._input(("visible", ratio), lambda: (((self.positions + 1) // ratio).astype(np.int32),))[0]
+
+    def rows(self, ratio: int) -> np.ndarray:
+        """Compressed rows there are after the chunk, int32 (1,)."""
+        return self._input(("count", ratio), lambda: (np.array([(self.pos0 + len(self.ids)) // ratio], np.int32),))[0]
+
+    # --- rounding
+
+    def act(self, w: Matrix) -> str:
+        """Activation rounding before ``w`` in this mode."""
+        return ACTIVATION[w.fmt] if self.numerics.act_quant else "float"
+
+    def kv_rounding(self, rows: np.ndarray) -> np.ndarray:
+        """E4M3 on the non-rotary channels of attention rows (n, hd), if the mode has it."""
+        return self.ops.round_e4m3(rows, self.shape.plain_dim) if self.numerics.kv_fp8 else rows
+
+    def index_rounding(self, v: np.ndarray) -> np.ndarray:
+        """Hadamard then E2M1 on indexer vectors (..., index_dim), if the mode has it."""
+        return self.ops.round_e2m1(self.ops.hadamard(v)) if self.numerics.indexer_qat else v
+
+    def store(self, rows: np.ndarray) -> np.ndarray:
+        """binary16 rounding of rows about to be cached, if the mode has it."""
+        return self.ops.round_f16(rows) if self.numerics.kv_f16 else rows

@@ -1,0 +1,42 @@
+"""Compressor: windows of 4 or 128 tokens become one cached row each (engine.md 3.4, 3.10).
+
+One routine serves the attention rows (head_dim wide) and the indexer rows (index_dim wide). Projections wait in a ring
+until their window closes. Where windows overlap (ratio 4) a row mixes the first half of the previous window's
+projections with the second half of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .chunk import Chunk
+from .shape import CSA
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def closed_rows(c: Chunk, prefix: str, x: np.ndarray) -> np.ndarray | None:
+    """Take in x (T, D); the rows of the windows that closed, (n, width), normed and rotated, or None if none did.
+
+    ``prefix`` is "attn" or "indexer". Rounding and storing are the caller's. The first row returned belongs to window
+    pos0 // ratio.
+    """
+    ops, w, ring, n = c.ops, c.w.compressor(prefix), c.cache.projections[prefix], c.plan.closing[c.ratio]
+    kv = c.tap(f"{prefix}_comp_kv_raw", ops.linear(x, w.kv, "float"))
+    gate = c.tap(f"{prefix}_comp_gate_raw", ops.linear(x, w.gate, "float"))
+    score = c.tap(f"{prefix}_comp_score_raw", ops.position_bias(gate, w.ape, c.at()))
+    row = None
+    if n:
+        overlap = c.ratio == CSA
+        candidates = (
+            ops.windows(ring.kv, kv, c.at(), n, c.ratio, overlap),
+            ops.windows(ring.score, score, c.at(), n, c.ratio, overlap),
+        )
+        candidates = c.tap(f"{prefix}_comp_candidates", candidates)
+        row = ops.rms_norm(ops.pool(*candidates), w.norm, c.shape.rms_eps)
+        cos, sin = c.tap(f"{prefix}_comp_rope_tables", c.row_tables())
+        row = ops.rope(row[:, None, :], cos, sin)[:, 0]
+    ops.store_rows(kv, ring.kv, c.at())
+    ops.store_rows(score, ring.score, c.at())
+    return row

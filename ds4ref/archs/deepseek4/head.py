@@ -1,0 +1,22 @@
+"""Output head: streams to logits (engine.md 3.7)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .chunk import HEAD, Chunk
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from .weights import Weights
+
+
+def logits(c: Chunk, w: Weights, X: np.ndarray) -> np.ndarray:
+    """Streams X (T, C, D) -> logits (T, V). T may be fewer tokens than the chunk has (its last ones)."""
+    ops, s, c.layer = c.ops, c.shape, HEAD
+    mix = c.tap("result_hc_pre", ops.hc_mix(X, w.output_hc_fn, s.rms_eps))
+    weights = c.tap("result_hc_weights", ops.hc_head_weights(mix, w.output_hc_scale, w.output_hc_base, s.hc_eps))
+    v = c.tap("result_hc", ops.hc_reduce(X, weights))
+    v = c.tap("result_norm", ops.rms_norm(v, w.output_norm, s.rms_eps))
+    return c.tap("result_output", ops.linear(v, w.output, c.act(w.output)))

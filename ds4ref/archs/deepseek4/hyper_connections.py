@@ -1,0 +1,35 @@
+"""Hyper-connections around a block: streams in, one input out; one output in, streams out (engine.md 3.1, 3.2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from .chunk import Chunk
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class Mixing(NamedTuple):
+    """What the "post" step needs of the "pre" step: streams X (T, C, D), post (T, C), comb (T, C, C)."""
+
+    X: np.ndarray
+    post: np.ndarray
+    comb: np.ndarray
+
+
+def pre(c: Chunk, half: str, X: np.ndarray) -> tuple[np.ndarray, Mixing]:
+    """Streams X (T, C, D) -> block input before its norm (T, D), and what ``post`` needs. ``half`` is attn or ffn."""
+    ops, s, fn = c.ops, c.shape, c.w.mixing(half)
+    X = c.tap(f"hc_{half}_in", X)
+    mix = c.tap(f"hc_{half}_pre_mixes", ops.hc_mix(X, fn.fn, s.rms_eps))
+    weights, post_weights, comb = ops.hc_split(mix, fn.scale, fn.base, s.sinkhorn_iters, s.hc_eps)
+    weights = c.tap(f"hc_{half}_pre_weights", weights)
+    post_weights = c.tap(f"hc_{half}_pre_post_weights", post_weights)
+    comb = c.tap(f"hc_{half}_pre_comb", comb)
+    return c.tap(f"hc_{half}_pre", ops.hc_reduce(X, weights)), Mixing(X, post_weights, comb)
+
+
+def post(c: Chunk, half: str, y: np.ndarray, mixing: Mixing) -> np.ndarray:
+    """Block output y (T, D) -> streams (T, C, D)."""
+    return c.tap(f"hc_{half}_post", c.ops.hc_expand(mixing.X, y, mixing.post, mixing.comb))

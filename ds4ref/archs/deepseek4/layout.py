@@ -1,0 +1,170 @@
+"""Which tensors a model of a given shape consists of: the single source for binding, writing and accounting.
+
+``slots(shape)`` lists every tensor with its dimensions, the storage formats it may have, and the part of the model it
+belongs to (engine.md 1.4, 7.3). ``expected_tensors(shape, recipe)`` picks one format for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...weights.container import TensorSpec
+from .shape import CSA
+
+if TYPE_CHECKING:
+    from .shape import ModelShape
+
+F32, F16, Q8_0, I32 = ("F32",), ("F16",), ("Q8_0",), ("I32",)
+EXPERT_FORMATS = ("IQ2_XXS", "Q2_K", "Q4_K")
+
+# Parts of the model, in the order in which reports show them.
+PARTS = {
+    "attn_out": "attention output a + b",
+    "experts": "routed experts",
+    "attn_in": "attention q_a, q_b, kv",
+    "shared": "shared expert",
+    "compressor": "compressors (attention + indexer)",
+    "lm_head": "lm_head",
+    "indexer": "indexer q_b + proj",
+    "router": "router",
+    "hc": "hyper-connections",
+    "embedding": "embedding",
+    "hash": "hash routing tables",
+    "rest": "norms, sinks, head hyper-connection",
+}
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place for one tensor.
+
+    attr      attribute of ``Weights`` or ``LayerWeights``
+    dims      ggml order
+    fmts      storage formats the engine computes with here
+    part      key of ``PARTS``
+    layer     None for tensors outside the layers
+    optional  may be absent
+    """
+
+    name: str
+    attr: str
+    dims: tuple[int, ...]
+    fmts: tuple[str, ...]
+    part: str
+    layer: int | None = None
+    optional: bool = False
+
+    def bytes_per_token(self, nbytes: int, shape: ModelShape) -> int:
+        """Bytes of this tensor, stored in ``nbytes``, that decoding one token reads (engine.md 7.3)."""
+        if self.part == "experts":
+            return nbytes // shape.n_experts * shape.n_used
+        if self.part in ("embedding", "hash"):
+            return nbytes // shape.vocab
+        return nbytes
+
+
+def slots(shape: ModelShape) -> list[Slot]:
+    """Every tensor of a model of this shape, in file order."""
+    return [*_model_slots(shape), *(slot for layer in range(shape.n_layers) for slot in _layer_slots(shape, layer))]
+
+
+def _model_slots(s: ModelShape) -> Iterator[Slot]:
+    streams = s.hc * s.dim
+    yield Slot("token_embd.weight", "token_embd", (s.dim, s.vocab), F16, "embedding")
+    yield Slot("output_hc_base.weight", "output_hc_base", (s.hc,), F32, "rest")
+    yield Slot("output_hc_fn.weight", "output_hc_fn", (streams, s.hc), F16, "rest")
+    yield Slot("output_hc_scale.weight", "output_hc_scale", (1,), F32, "rest")
+    yield Slot("output_norm.weight", "output_norm", (s.dim,), F32, "rest")
+    yield Slot("output.weight", "output", (s.dim, s.vocab), Q8_0, "lm_head")
+
+
+def _layer_slots(s: ModelShape, layer: int) -> Iterator[Slot]:
+    def slot(suffix: str, dims: tuple[int, ...], fmts: tuple[str, ...], part: str, optional: bool = False) -> Slot:
+        attr = suffix.rpartition(".")[0].replace(".", "_")
+        return Slot(f"blk.{layer}.{suffix}", attr, dims, fmts, part, layer, optional)
+
+    streams, heads, groups = s.hc * s.dim, s.n_heads * s.head_dim, s.o_groups * s.o_rank
+    yield slot("hc_attn_fn.weight", (streams, s.mix), F16, "hc")
+    yield slot("hc_attn_scale.weight", (3,), F32, "hc")
+    yield slot("hc_attn_base.weight", (s.mix,), F32, "hc")
+    yield slot("attn_norm.weight", (s.dim,), F32, "rest")
+    yield slot("attn_q_a.weight", (s.dim, s.q_rank), Q8_0, "attn_in")
+    yield slot("attn_q_a_norm.weight", (s.q_rank,), F32, "attn_in")
+    yield slot("attn_q_b.weight", (s.q_rank, heads), Q8_0, "attn_in")
+    yield slot("attn_kv.weight", (s.dim, s.head_dim), Q8_0, "attn_in")
+    yield slot("attn_kv_a_norm.weight", (s.head_dim,), F32, "attn_in")
+    yield slot("attn_sinks.weight", (s.n_heads,), F32, "rest")
+    yield slot("attn_output_a.weight", (heads // s.o_groups, groups), Q8_0, "attn_out")
+    yield slot("attn_output_b.weight", (groups, s.dim), Q8_0, "attn_out")
+
+    ratio, width = s.ratios[layer], s.comp_width(layer)
+    if ratio:
+        yield slot("attn_compressor_kv.weight", (s.dim, width), F16, "compressor")
+        yield slot("attn_compressor_gate.weight", (s.dim, width), F16, "compressor")
+        yield slot("attn_compressor_ape.weight", (width, ratio), F16, "compressor")
+        yield slot("attn_compressor_norm.weight", (s.head_dim,), F32, "compressor")
+    if ratio == CSA:
+        index = 2 * s.index_dim
+        yield slot("indexer.attn_q_b.weight", (s.q_rank, s.index_heads * s.index_dim), F16, "indexer")
+        yield slot("indexer.proj.weight", (s.dim, s.index_heads), F16, "indexer")
+        yield slot("indexer_compressor_kv.weight", (s.dim, index), F16, "compressor")
+        yield slot("indexer_compressor_gate.weight", (s.dim, index), F16, "compressor")
+        yield slot("indexer_compressor_ape.weight", (index, ratio), F16, "compressor")
+        yield slot("indexer_compressor_norm.weight", (s.index_dim,), F32, "compressor")
+
+    yield slot("hc_ffn_fn.weight", (streams, s.mix), F16, "hc")
+    yield slot("hc_ffn_scale.weight", (3,), F32, "hc")
+    yield slot("hc_ffn_base.weight", (s.mix,), F32, "hc")
+    yield slot("ffn_norm.weight", (s.dim,), F32, "rest")
+    yield slot("ffn_gate_inp.weight", (s.dim, s.n_experts), F16, "router")
+    yield slot("exp_probs_b.bias", (s.n_experts,), F32, "router", optional=True)
+    if layer < s.n_hash_layers:
+        yield slot("ffn_gate_tid2eid.weight", (s.n_used, s.vocab), I32, "hash")
+    ff, shared = s.expert_ff, s.expert_ff * s.n_shared
+    yield slot("ffn_gate_exps.weight", (s.dim, ff, s.n_experts), EXPERT_FORMATS, "experts")
+    yield slot("ffn_up_exps.weight", (s.dim, ff, s.n_experts), EXPERT_FORMATS, "experts")
+    yield slot("ffn_down_exps.weight", (ff, s.dim, s.n_experts), EXPERT_FORMATS, "experts")
+    yield slot("ffn_gate_shexp.weight", (s.dim, shared), Q8_0, "shared")
+    yield slot("ffn_up_shexp.weight", (s.dim, shared), Q8_0, "shared")
+    yield slot("ffn_down_shexp.weight", (shared, s.dim), Q8_0, "shared")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the routed experts are stored; the last ``upgraded`` layers use Q4_K throughout."""
+
+    name: str
+    gate_up: str
+    down: str
+    upgraded: int = 0
+
+    def formats(self, layer: int, n_layers: int) -> tuple[str, str]:
+        """Formats of gate and up, and of down, in ``layer``."""
+        return ("Q4_K", "Q4_K") if layer >= n_layers - self.upgraded else (self.gate_up, self.down)
+
+
+# The published variants (engine.md 1.4). In "mixed" the last six layers, 37 to 42 of Flash, are Q4_K.
+RECIPES = {
+    "q2": Recipe("q2", "IQ2_XXS", "Q2_K"),
+    "q4": Recipe("q4", "Q4_K", "Q4_K"),
+    "mixed": Recipe("mixed", "IQ2_XXS", "Q2_K", upgraded=6),
+}
+
+
+def expected_tensors(shape: ModelShape, recipe: Recipe | str = "q2") -> list[TensorSpec]:
+    """All tensors of a file of this shape and recipe, in file order. The selection bias ``exp_probs_b`` is included
+    where it matters: in layers without hash routing."""
+    if isinstance(recipe, str):
+        recipe = RECIPES[recipe]
+    found = []
+    for slot in slots(shape):
+        if slot.attr == "exp_probs_b" and slot.layer is not None and slot.layer < shape.n_hash_layers:
+            continue
+        fmt = slot.fmts[0]
+        if slot.part == "experts" and slot.layer is not None:
+            gate_up, down = recipe.formats(slot.layer, shape.n_layers)
+            fmt = down if slot.attr == "ffn_down_exps" else gate_up
+        found.append(TensorSpec(slot.name, fmt, slot.dims))
+    return found

@@ -1,0 +1,65 @@
+"""FFN half of a layer: routed experts plus the shared one (engine.md 3.6)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import hyper_connections
+from .chunk import Chunk
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from .weights import LayerWeights
+
+
+def half_layer(c: Chunk, X: np.ndarray) -> np.ndarray:
+    """Streams X (T, C, D) in and out."""
+    ops = c.ops
+    h, mixing = hyper_connections.pre(c, "ffn", X)
+    x = c.tap("ffn_norm", ops.rms_norm(h, c.w.ffn_norm, c.shape.rms_eps))
+    ids, weights = _route(c, x)
+    shared = _shared(c, x)  # before the routed experts, which may still be on their way from disk
+    y = c.tap("ffn_out", ops.add(_routed(c, x, ids, weights), shared))
+    return hyper_connections.post(c, "ffn", y, mixing)
+
+
+def choose_ahead(c: Chunk, layer: int, w: LayerWeights) -> None:
+    """Hash layers choose by token alone, so theirs can be looked up, and asked for, before the first layer runs."""
+    if w.ffn_gate_tid2eid is not None:
+        c.given[layer] = c.ops.take_rows(w.ffn_gate_tid2eid, c.ids)
+        c.experts.chosen(c.ops, layer, c.given[layer])
+
+
+def _route(c: Chunk, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """x (T, D) -> the chosen experts (T, K) and their weights (T, K)."""
+    ops, s, w = c.ops, c.shape, c.w
+    logits = c.tap("ffn_moe_logits", ops.linear(x, w.ffn_gate_inp, "float"))
+    given = c.given.get(c.layer)
+    bias = w.exp_probs_b if given is None else None
+    probs, ids, weights = ops.route(logits, bias, given, s.n_used, s.route_scale, c.numerics.route_floor)
+    c.tap("ffn_moe_probs", probs)
+    ids = c.tap("ffn_moe_topk", ids)
+    if given is None:
+        c.experts.chosen(ops, c.layer, ids)
+    return ids, c.tap("ffn_moe_weights_scaled", weights)
+
+
+def _routed(c: Chunk, x: np.ndarray, ids: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The chosen experts' sum (T, D). Routing weights go in before the down projection, as ds4 does."""
+    ops, s, w = c.ops, c.shape, c.w
+    act = c.act(w.ffn_gate_exps)
+    gate = c.tap("ffn_moe_gate", ops.expert_linear(x, ids, w.ffn_gate_exps, act))
+    up = c.tap("ffn_moe_up", ops.expert_linear(x, ids, w.ffn_up_exps, act))
+    mid = c.tap("ffn_moe_weighted_swiglu", ops.swiglu(gate, up, s.swiglu_limit[c.layer], weights))
+    return c.tap("ffn_moe_out", ops.expert_sum(mid, ids, w.ffn_down_exps, c.act(w.ffn_down_exps)))
+
+
+def _shared(c: Chunk, x: np.ndarray) -> np.ndarray:
+    """The expert every token passes through (T, D): same nonlinearity, weight 1."""
+    ops, w = c.ops, c.w
+    act = c.act(w.ffn_gate_shexp)
+    gate = c.tap("ffn_shexp_gate", ops.linear(x, w.ffn_gate_shexp, act))
+    up = c.tap("ffn_shexp_up", ops.linear(x, w.ffn_up_shexp, act))
+    mid = c.tap("ffn_shexp_mid", ops.swiglu(gate, up, c.shape.swiglu_limit[c.layer], None))
+    return c.tap("ffn_shexp", ops.linear(mid, w.ffn_down_shexp, c.act(w.ffn_down_shexp)))

@@ -1,0 +1,226 @@
+"""The saved form of a session: ds4's "DSV4" byte stream (engine.md 5.5, session_kv.md 3).
+
+Little endian. 13 u32 header words; token ids u32; logits f32; compressed and indexer row counts u32 per layer; then
+per layer: raw rows oldest first, compressed rows, compressor state (values, scores), indexer rows, indexer state.
+
+Loading is all or nothing: everything is checked into a new cache before the session sees it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+import numpy as np
+
+from ...errors import PayloadError
+from ...files import atomic_write
+from .cache import EMPTY_SCORE, Cache, Projections
+from .shape import CSA, ModelShape
+
+MAGIC = 0x34565344
+VERSION = 1
+PREFILL_CAP = 2048
+HEADER_WORDS = 13
+
+
+def header(shape: ModelShape, ctx: int, tokens: int) -> np.ndarray:
+    """The 13 words for a session of ``tokens`` tokens in a context of ``ctx``."""
+    window = max(1, min(shape.window, ctx))
+    return np.array(
+        [
+            MAGIC, VERSION, ctx, min(ctx, PREFILL_CAP), window, window, ctx // CSA + 2, tokens,
+            shape.n_layers, shape.head_dim, shape.index_dim, shape.vocab, min(tokens, window),
+        ],
+        "<u4",
+    )  # fmt: skip
+
+
+def _counts(shape: ModelShape, tokens: int) -> tuple[list[int], list[int]]:
+    """Compressed and indexer rows per layer after ``tokens`` tokens."""
+    comp = [tokens // r if r else 0 for r in shape.ratios]
+    index = [tokens // r if r == CSA else 0 for r in shape.ratios]
+    return comp, index
+
+
+def _kinds(shape: ModelShape, layer: int) -> tuple[tuple[str, str, int, int], ...]:
+    """The compressors of a layer in file order: (kind, its name, row width, projection width)."""
+    attn = "attn", "compressor", shape.head_dim, shape.comp_width(layer)
+    indexer = "indexer", "indexer", shape.index_dim, 2 * shape.index_dim
+    ratio = shape.ratios[layer]
+    return () if not ratio else (attn, indexer) if ratio == CSA else (attn,)
+
+
+def _occupied(ratio: int, pos: int) -> slice:
+    """Which slots of a compressor's state hold tokens: with overlap the previous window's come first, then those of
+    the window under way; without, the latter only."""
+    first = ratio if ratio == CSA else 0
+    return slice(first - (first if pos >= ratio else 0), first + pos % ratio)
+
+
+def _slots(shape: ModelShape, layer: int, kind: str, cache: Cache) -> tuple[np.ndarray, np.ndarray]:
+    """A compressor's state as the file has it: values and scores (slots, width), empty slots 0 and -1e30."""
+    rows = cache.waiting(layer, kind)
+    at, size = _occupied(shape.ratios[layer], cache.pos), (shape.state_rows(layer), rows.kv.shape[1])
+    kv, score = np.zeros(size, np.float32), np.full(size, EMPTY_SCORE)
+    kv[at], score[at] = rows
+    return kv, score
+
+
+def _sections(shape: ModelShape, cache: Cache) -> Iterator[np.ndarray]:
+    """The float arrays of the body in file order."""
+    for layer in range(shape.n_layers):
+        yield cache.raw_rows(layer)
+        for kind, *_ in _kinds(shape, layer):
+            yield cache.compressed(layer, kind)
+            yield from _slots(shape, layer, kind, cache)
+
+
+def size(shape: ModelShape, tokens: int) -> int:
+    """Bytes of the payload after ``tokens`` tokens (Flash: 23,995,788 + 13,764 n for n = 128, 256, ...)."""
+    floats = shape.vocab + min(tokens, shape.window) * shape.head_dim * shape.n_layers
+    for layer, ratio in enumerate(shape.ratios):
+        for _, _, width, projection in _kinds(shape, layer):
+            floats += tokens // ratio * width + 2 * shape.state_rows(layer) * projection
+    return 4 * (HEADER_WORDS + tokens + 2 * shape.n_layers + floats)
+
+
+def save(
+    file: str | os.PathLike[str] | BinaryIO,
+    shape: ModelShape,
+    ctx: int,
+    tokens: Sequence[int],
+    logits: np.ndarray,
+    cache: Cache,
+) -> None:
+    """Write a session; to a path: complete or not at all."""
+    if isinstance(file, str | os.PathLike):
+        with atomic_write(file) as stream:
+            save(stream, shape, ctx, tokens, logits, cache)
+        return
+    comp, index = _counts(shape, len(tokens))
+    file.write(header(shape, ctx, len(tokens)).tobytes())
+    file.write(np.asarray(tokens, "<u4").tobytes())
+    file.write(np.asarray(logits, "<f4").tobytes())
+    file.write(np.asarray([comp, index], "<u4").tobytes())
+    for rows in _sections(shape, cache):
+        file.write(np.ascontiguousarray(rows, "<f4").data)
+
+
+def load(
+    file: str | os.PathLike[str] | BinaryIO, shape: ModelShape, cache: Cache
+) -> tuple[list[int], np.ndarray]:
+    """Read a session into a new cache: tokens, logits (V,). PayloadError says why not."""
+    if isinstance(file, str | os.PathLike):
+        try:
+            with open(file, "rb") as stream:
+                return load(stream, shape, cache)
+        except OSError as e:
+            raise PayloadError(f"{os.fspath(file)}: {e.strerror or e}") from e
+    ctx = cache.ctx
+    reader = _Reader(file)
+    words = reader.words("header", HEADER_WORDS)
+    n = _check_header(words, header(shape, ctx, 0), shape, ctx)
+    reader.expect(size(shape, n))
+    tokens = reader.words("tokens", n)
+    if n and tokens.max() >= shape.vocab:
+        raise PayloadError(f"saved token id {tokens.max()} is outside the vocabulary of {shape.vocab}")
+    logits = reader.floats("logits", (shape.vocab,), check=False)
+    wanted = np.array(_counts(shape, n), np.uint32)
+    counts = reader.words("row counts", 2 * shape.n_layers).reshape(2, -1)
+    if (counts != wanted).any():
+        kind, layer = np.argwhere(counts != wanted)[0]
+        raise PayloadError(
+            f"layer {layer} has {counts[kind, layer]} {('compressed', 'indexer')[kind]} rows saved, "
+            f"{n} tokens make {wanted[kind, layer]}"
+        )
+    cache.restart(n)
+    for layer, ratio in enumerate(shape.ratios):
+        raw = reader.floats(f"raw rows of layer {layer}", (int(words[12]), shape.head_dim))
+        projections = {}
+        for kind, name, width, projection in _kinds(shape, layer):
+            rows = reader.floats(f"{name} rows of layer {layer}", (n // ratio, width))
+            cache.put_compressed(layer, kind, rows)
+            size = shape.state_rows(layer), projection
+            kv = reader.floats(f"{name} values of layer {layer}", size)
+            score = reader.scores(f"{name} scores of layer {layer}", size)
+            # slots of tokens still to come are whatever the writer left there
+            at = _occupied(ratio, n)
+            projections[kind] = Projections(kv[at], score[at])
+        cache.put(layer, raw, projections)
+    reader.end()
+    return [int(t) for t in tokens], logits
+
+
+def _check_header(words: np.ndarray, here: np.ndarray, shape: ModelShape, ctx: int) -> int:
+    """Rules of engine.md 5.5; returns the token count."""
+    exact = {0: "magic", 1: "version", 3: "prefill cap", 5: "window", 8: "layers", 9: "row width"}
+    exact |= {10: "indexer row width", 11: "vocabulary"}
+    for at, what in exact.items():
+        if words[at] != here[at]:
+            raise PayloadError(f"saved session has {what} {words[at]}, this one {here[at]}")
+    n = int(words[7])
+    if words[2] > ctx or words[6] > here[6]:
+        raise PayloadError(f"saved session has a context of {words[2]}, this one {ctx}")
+    if not 0 < n < ctx:
+        raise PayloadError(f"saved session holds {n} tokens, a context of {ctx} takes 1 to {ctx - 1}")
+    live = min(n, int(here[5]))
+    if words[12] != live or words[4] < live:
+        raise PayloadError(f"saved session has {words[12]} raw rows of {words[4]}, {n} tokens make {live}")
+    return n
+
+
+class _Reader:
+    """Bounded reads with errors that name the section."""
+
+    def __init__(self, stream: BinaryIO):
+        self.stream = stream
+        self.left: int | None = None
+        if stream.seekable():
+            here = stream.tell()
+            self.left = stream.seek(0, io.SEEK_END) - here
+            stream.seek(here)
+
+    def expect(self, total: int) -> None:
+        """Refuse a file of the wrong size before anything is allocated."""
+        if self.left is not None and self.left + 4 * HEADER_WORDS != total:
+            raise PayloadError(f"saved session is {self.left + 4 * HEADER_WORDS} bytes long, should be {total}")
+
+    def _read(self, what: str, array: np.ndarray) -> np.ndarray:
+        view = memoryview(array).cast("B") if array.size else memoryview(b"")
+        done = 0
+        while done < len(view):
+            got = self.stream.readinto(view[done:])  # type: ignore[attr-defined]
+            if not got:
+                raise PayloadError(f"saved session ends inside its {what}")
+            done += got
+        if self.left is not None:
+            self.left -= done
+        return array
+
+    def words(self, what: str, count: int) -> np.ndarray:
+        """count u32."""
+        return self._read(what, np.empty(count, "<u4"))
+
+    def floats(self, what: str, shape: tuple[int, ...], check: bool = True) -> np.ndarray:
+        """f32 array; finite unless check is False."""
+        array = self._read(what, np.empty(shape, "<f4"))
+        if check and not np.isfinite(array).all():
+            raise PayloadError(f"saved session has a value that is not finite in its {what}")
+        return array
+
+    def scores(self, what: str, shape: tuple[int, ...]) -> np.ndarray:
+        """f32 array of compressor scores, finite or the mark of an empty slot, for which writers on a GPU put -inf
+        where ds4's CPU path has -1e30."""
+        array = self.floats(what, shape, check=False)
+        array[np.isneginf(array)] = EMPTY_SCORE
+        if not np.isfinite(array).all():
+            raise PayloadError(f"saved session has a value that is not finite in its {what}")
+        return array
+
+    def end(self) -> None:
+        """Nothing may follow."""
+        if self.stream.read(1):
+            raise PayloadError("saved session has bytes after its end")

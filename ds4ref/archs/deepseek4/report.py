@@ -1,0 +1,205 @@
+"""What a model file is and what it will cost to run, from its directory alone.
+
+No tensor byte is read, so an 81 GiB file takes as long as a small one. The accounting follows engine.md 7.3: bytes of
+weights that decoding one token reads, by component, and bytes of cache.
+
+    print(inspect_text("model.gguf"))
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from typing import Any
+
+from ...errors import ShapeError
+from ...weights.gguf import GGUFFile, TensorInfo
+from .layout import PARTS, Slot
+from .shape import CSA, MERGES_KEY, TOKENS_KEY, ModelShape, check_flash
+from .weights import check_tensors
+
+CONTEXTS = (4096, 32768, 131072, 1048576)
+
+
+def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """All figures, JSON-ready; ModelFileError or ShapeError if the file is not a model this engine can run."""
+    with GGUFFile.open(path) as gguf:
+        shape = ModelShape.from_metadata(gguf)
+        used = check_tensors(gguf, shape)
+        return {
+            "path": gguf.path,
+            "file_bytes": gguf.size,
+            "alignment": gguf.alignment,
+            "metadata_keys": len(gguf.metadata),
+            "tokens": _count(gguf, TOKENS_KEY),
+            "merges": _count(gguf, MERGES_KEY),
+            "name": shape.name,
+            "flash": _flash(gguf),
+            "shape": {
+                field: list(value) if isinstance(value, tuple) else value
+                for field, value in vars(shape).items()
+                if field != "name"
+            },
+            "tensors": _by_type([info for _, info in used]),
+            "unused_tensors": _by_type([*(gguf.tensors.keys() - {info.name for _, info in used})], gguf),
+            "experts": _expert_formats(gguf, shape),
+            "decode_read": _decode_read(used, shape),
+            "indexer_from_tokens": CSA * (shape.index_topk + 1) if CSA in shape.ratios else None,
+            "kv_bytes_per_token": {"f32": shape.kv_values_per_token() * 4, "f16": shape.kv_values_per_token() * 2},
+            "kv": [
+                {
+                    "context": n,
+                    "f32": shape.kv_bytes(n),
+                    "f16": shape.kv_bytes(n, 2),
+                    "read_f32": shape.kv_read_bytes(n),
+                    "read_f16": shape.kv_read_bytes(n, 2),
+                }
+                for n in CONTEXTS
+            ],
+        }
+
+
+def inspect_json(path: str | os.PathLike[str]) -> str:
+    """``describe`` as one line of JSON."""
+    return json.dumps(describe(path), ensure_ascii=False)
+
+
+def inspect_text(path: str | os.PathLike[str]) -> str:
+    """``describe`` as text for people."""
+    facts = describe(path)
+    shape = facts["shape"]
+    vocabulary = "none" if facts["tokens"] is None else f"{facts['tokens']:,} tokens, {facts['merges'] or 0:,} merges"
+    lines = [
+        f"file        {facts['path']}",
+        f"            {_bytes(facts['file_bytes'])}, GGUF v3, alignment {facts['alignment']}",
+        f"model       {_line(facts['name']) or '(unnamed)'}",
+        f"            {'exactly DeepSeek V4 Flash' if facts['flash'] is None else _line(facts['flash'])}",
+        f"vocabulary  {vocabulary}",
+        "",
+        "shape",
+        *_shape_lines(shape),
+        "",
+        *_tensor_lines(facts),
+        "",
+        *_decode_lines(facts),
+        "",
+        *_cache_lines(facts),
+    ]
+    return "\n".join(lines)
+
+
+def _shape_lines(s: dict[str, Any]) -> list[str]:
+    kinds = Counter(s["ratios"])
+    schedule = ", ".join(f"{kinds[ratio]} of ratio {ratio}" for ratio in sorted(kinds))
+    limits = sorted({f"{limit:g}" for limit in (min(s["swiglu_limit"]), max(s["swiglu_limit"]))}, key=float)
+    rows = [
+        ("layers", f"{s['n_layers']}: {schedule}; the first {s['n_hash_layers']} route by token id"),
+        ("width", f"{s['dim']} in {s['hc']} streams, {s['sinkhorn_iters']} Sinkhorn iterations"),
+        ("heads", f"{s['n_heads']} x {s['head_dim']}, one shared key-value row; {s['rope_dim']} rotary channels"),
+        ("low rank", f"query {s['q_rank']}, output {s['o_groups']} groups x {s['o_rank']}"),
+        ("window", f"{s['window']} tokens"),
+        ("indexer", f"{s['index_heads']} x {s['index_dim']}, best {s['index_topk']} rows"),
+        ("experts", f"{s['n_used']} of {s['n_experts']} x {s['expert_ff']}, {s['n_shared']} shared"),
+        ("routing", f"scale {s['route_scale']:g}, SwiGLU limit {' to '.join(limits)}"),
+        ("rope", f"theta {s['rope_theta']:g}; compressed {s['compress_theta']:g}, YaRN x{s['yarn_factor']:g} "
+                 f"over {s['yarn_orig_ctx']}, beta {s['yarn_beta_fast']:g} to {s['yarn_beta_slow']:g}"),
+        ("epsilon", f"norm {s['rms_eps']:g}, hyper-connection {s['hc_eps']:g}"),
+        ("vocabulary", f"{s['vocab']:,} rows"),
+    ]  # fmt: skip
+    return [f"  {name:<12}{text}" for name, text in rows]
+
+
+def _tensor_lines(facts: dict[str, Any]) -> list[str]:
+    lines = [f"{'tensors':<16}{'count':>6}{'parameters':>18}{'bytes':>18}{'GiB':>9}"]
+    total = {"count": 0, "parameters": 0, "bytes": 0}
+    for row in facts["tensors"]:
+        lines.append(_tensor_line(row["type"], row))
+        for field in total:
+            total[field] += row[field]
+    lines.append(_tensor_line("total", total))
+    for row in facts["unused_tensors"]:
+        lines.append(_tensor_line(f"unused {row['type']}", row))
+    return [*lines, "", "routed experts  " + "; ".join(facts["experts"])]
+
+
+def _tensor_line(name: str, row: dict[str, Any]) -> str:
+    gib = row["bytes"] / 2**30
+    return f"  {name:<14}{row['count']:>6}{row['parameters']:>18,}{row['bytes']:>18,}{gib:>9.2f}"
+
+
+def _decode_lines(facts: dict[str, Any]) -> list[str]:
+    read = facts["decode_read"]
+    total = sum(read.values())
+    lines = [f"{'weights read per decoded token':<40}{'bytes':>18}{'share':>9}"]
+    for part, nbytes in sorted(read.items(), key=lambda item: -item[1]):
+        lines.append(f"  {PARTS[part]:<38}{nbytes:>18,}{nbytes / total:>9.1%}")
+    lines.append(f"  {'total':<38}{total:>18,}{total / 2**30:>5.2f} GiB")
+    if read.get("indexer"):
+        start = facts["indexer_from_tokens"]
+        lines.append(f"  {f'total below {start} tokens (no indexer)':<38}{total - read['indexer']:>18,}")
+    return lines
+
+
+def _cache_lines(facts: dict[str, Any]) -> list[str]:
+    per_token = facts["kv_bytes_per_token"]
+    lines = [
+        f"cache per further token: {per_token['f32']:,.10g} bytes in f32, {per_token['f16']:,.10g} in f16",
+        f"  {'context':>9}{'f32 bytes':>18}{'f16 bytes':>18}{'read a token, f32':>20}{'f16':>16}",
+    ]
+    for row in facts["kv"]:
+        sizes = f"{row['f32']:>18,}{row['f16']:>18,}{row['read_f32']:>20,}{row['read_f16']:>16,}"
+        lines.append(f"  {row['context']:>9}{sizes}")
+    return lines
+
+
+def _by_type(tensors: list[Any], gguf: GGUFFile | None = None) -> list[dict[str, Any]]:
+    """Count, parameters and bytes by storage format, largest first. Names are looked up in ``gguf``."""
+    infos: list[TensorInfo] = [gguf.tensors[item] if gguf else item for item in tensors]
+    groups: dict[str, dict[str, Any]] = {}
+    for info in infos:
+        group = groups.setdefault(info.fmt.name, {"type": info.fmt.name, "count": 0, "parameters": 0, "bytes": 0})
+        group["count"] += 1
+        group["parameters"] += info.nbytes // info.fmt.block_bytes * info.fmt.block_elems
+        group["bytes"] += info.nbytes
+    return sorted(groups.values(), key=lambda group: -group["bytes"])
+
+
+def _expert_formats(gguf: GGUFFile, shape: ModelShape) -> list[str]:
+    """Runs of layers that store their routed experts alike."""
+    runs: list[tuple[str, int, int]] = []
+    for layer in range(shape.n_layers):
+        gate, down = (gguf.tensors[f"blk.{layer}.ffn_{name}_exps.weight"].fmt.name for name in ("gate", "down"))
+        text = f"gate and up {gate}, down {down}"
+        first = runs.pop()[1] if runs and runs[-1][0] == text else layer
+        runs.append((text, first, layer))
+    return [f"layers {first} to {last}: {text}" for text, first, last in runs]
+
+
+def _decode_read(used: list[tuple[Slot, TensorInfo]], shape: ModelShape) -> dict[str, int]:
+    read = dict.fromkeys(PARTS, 0)
+    for slot, info in used:
+        read[slot.part] += slot.bytes_per_token(info.nbytes, shape)
+    return {part: nbytes for part, nbytes in read.items() if nbytes}
+
+
+def _flash(gguf: GGUFFile) -> str | None:
+    """None if this is DeepSeek V4 Flash, else how it differs."""
+    try:
+        check_flash(gguf)
+    except ShapeError as error:
+        return error.reason
+    return None
+
+
+def _count(gguf: GGUFFile, key: str) -> int | None:
+    return gguf.metadata.count(key) if gguf.metadata.type_of(key) == "string[]" else None
+
+
+def _bytes(count: int) -> str:
+    return f"{count:,} bytes ({count / 2**30:.2f} GiB)"
+
+
+def _line(text: str) -> str:
+    """Text from a file, fit for a terminal: control characters made visible."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

@@ -1,0 +1,87 @@
+"""Rope angles: two frequency sets, three recipes for the angle (engine.md 4, oracle.md 2c)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .shape import ModelShape
+
+PAGE = 64
+"""Positions whose angles are computed together when they are asked for one by one."""
+
+
+class RopeTables:
+    """cos and sin for one frequency set.
+
+    compress=False: theta 10000, no scaling (layers without compression).
+    compress=True: theta 160000 with YaRN: high frequencies stay, low ones are divided by the factor, a ramp between.
+    No magnitude factor in either. ``recipe`` is Numerics.rope.
+    """
+
+    def __init__(self, shape: ModelShape, compress: bool, recipe: str):
+        half = shape.rope_dim // 2
+        theta = shape.compress_theta if compress else shape.rope_theta
+        self.recipe = recipe
+        self.ramp, self.factor = np.ones(half), 1.0
+        if compress:
+            self.ramp, self.factor = yarn_ramp(shape), shape.yarn_factor
+        base = theta ** (-np.arange(half) / half)
+        self.freqs = base / self.factor * (1 - self.ramp) + base * self.ramp
+        self.freqs32 = float32_freqs(theta, self.factor, self.ramp)
+        self.step = np.float32(theta) ** np.float32(-1 / half)
+        self._page: tuple[int, np.ndarray, np.ndarray] = (-1, np.empty(0), np.empty(0))
+
+    def at(self, pos: int) -> tuple[np.ndarray, np.ndarray]:
+        """cos, sin float32 (R/2,) for one position; neighbours are kept, because the next token asks for one."""
+        number, cos, sin = self._page
+        if number != pos // PAGE:
+            number = pos // PAGE
+            cos, sin = self(np.arange(number * PAGE, (number + 1) * PAGE))
+            self._page = number, cos, sin
+        return cos[pos % PAGE], sin[pos % PAGE]
+
+    def __call__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """positions int (T,) -> cos, sin float32 (T, R/2)."""
+        if self.recipe == "f64":
+            angle = positions.astype(np.float64)[:, None] * self.freqs
+        elif self.recipe == "f32":
+            angle = positions.astype(np.float32)[:, None] * self.freqs32
+        else:
+            # ds4 multiplies the float32 angle by a constant once per pair; the product is rounded each time
+            angle = np.empty((len(positions), len(self.freqs)), np.float32)
+            angle[:, 0] = positions
+            for i in range(1, angle.shape[1]):
+                angle[:, i] = angle[:, i - 1] * self.step
+            if self.factor != 1.0:
+                ramp = self.ramp.astype(np.float32)
+                low = np.float32(1 / self.factor) * angle
+                angle = low * (1 - ramp) + angle * ramp
+        return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+
+
+def float32_freqs(theta: float, factor: float, ramp: np.ndarray) -> np.ndarray:
+    """Frequencies (R/2,) by Hugging Face's own float32 steps.
+
+    Rounding the accurate ones instead differs by one unit in the last place for a third of them, and a float32 angle
+    turns that into 3e-5 rad at position 700, 8e-3 rad at 100000.
+    """
+    half = len(ramp)
+    exponent = np.arange(half, dtype=np.float32) / np.float32(half)
+    period = np.power(theta, exponent.astype(np.float64)).astype(np.float32)
+    fast, slow = np.float32(1) / period, np.float32(1) / (np.float32(factor) * period)
+    share = np.float32(1) - (1 - ramp).astype(np.float32)
+    return slow * (np.float32(1) - share) + fast * share
+
+
+def yarn_ramp(shape: ModelShape) -> np.ndarray:
+    """Share of the unscaled frequency per pair: 1 for fast pairs, 0 for slow ones (float64, (R/2,))."""
+    dim, half = shape.rope_dim, shape.rope_dim // 2
+
+    def correction(beta: float) -> float:
+        return dim * math.log(shape.yarn_orig_ctx / (2 * math.pi * beta)) / (2 * math.log(shape.compress_theta))
+
+    low = max(math.floor(correction(shape.yarn_beta_fast)), 0)
+    high = min(math.ceil(correction(shape.yarn_beta_slow)), dim - 1)
+    return 1 - np.clip((np.arange(half) - low) / max(0.001, high - low), 0, 1)

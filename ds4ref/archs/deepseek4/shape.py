@@ -1,0 +1,429 @@
+"""The dimensions of a DeepSeek-V4-shaped model: read from metadata, checked, and never hard-coded elsewhere.
+
+``ModelShape.from_metadata`` accepts any consistent set of dimensions, so that tiny models test the same code that runs
+the real one. ``check_flash`` is the strict check on top: is this DeepSeek V4 Flash, and if not, which key differs
+(engine.md 1.3)? Integer keys must have exactly the stored type u32, as in ds4.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import ShapeError
+
+if TYPE_CHECKING:
+    from ...weights.source import TensorSource
+
+ARCHITECTURE = "deepseek4"
+PREFIX = ARCHITECTURE + "."
+PLAIN, CSA, HCA = RATIOS = (0, 4, 128)
+"""What a layer does with tokens that leave its sliding window, named as in DeepSeek's report by how many of them become
+one row: nothing; compressed sparse attention, whose windows overlap and whose rows an indexer chooses from; heavily
+compressed attention."""
+
+TOKENS_KEY, MERGES_KEY = "tokenizer.ggml.tokens", "tokenizer.ggml.merges"
+
+# field, key, smallest and largest value that the engine is willing to multiply
+_INTS = (
+    ("n_layers", "block_count", 1, 1024),
+    ("dim", "embedding_length", 256, 1 << 16),
+    ("vocab", "vocab_size", 1, 1 << 20),
+    ("n_heads", "attention.head_count", 1, 1 << 12),
+    ("head_dim", "attention.key_length", 2, 1 << 12),
+    ("rope_dim", "rope.dimension_count", 2, 1 << 12),
+    ("q_rank", "attention.q_lora_rank", 32, 1 << 16),
+    ("o_rank", "attention.output_lora_rank", 1, 1 << 16),
+    ("o_groups", "attention.output_group_count", 1, 1 << 10),
+    ("n_experts", "expert_count", 1, 1 << 14),
+    ("n_used", "expert_used_count", 1, 64),
+    ("expert_ff", "expert_feed_forward_length", 256, 1 << 18),
+    ("n_shared", "expert_shared_count", 1, 16),
+    ("n_hash_layers", "hash_layer_count", 0, 1024),
+    ("window", "attention.sliding_window", 1, 1 << 20),
+    ("index_heads", "attention.indexer.head_count", 1, 1 << 12),
+    ("index_dim", "attention.indexer.key_length", 32, 1 << 10),
+    ("index_topk", "attention.indexer.top_k", 1, 1 << 20),
+    ("hc", "hyper_connection.count", 1, 16),
+    ("sinkhorn_iters", "hyper_connection.sinkhorn_iterations", 1, 1000),
+)
+
+# field, key, bounds (both excluded)
+_FLOATS = (
+    ("rope_theta", "rope.freq_base", 1.0, 1e12),
+    ("compress_theta", "attention.compress_rope_freq_base", 1.0, 1e12),
+    ("yarn_factor", "rope.scaling.factor", 0.0, 1e6),
+    ("yarn_beta_fast", "rope.scaling.yarn_beta_fast", 0.0, 1e6),
+    ("yarn_beta_slow", "rope.scaling.yarn_beta_slow", 0.0, 1e6),
+    ("route_scale", "expert_weights_scale", 0.0, 1e6),
+    ("rms_eps", "attention.layer_norm_rms_epsilon", 0.0, 1.0),
+    ("hc_eps", "hyper_connection.epsilon", 0.0, 1.0),
+)
+
+_RATIOS_KEY = "attention.compress_ratios"
+_LIMITS_KEY = "swiglu_clamp_exp"
+_ORIG_CTX_KEY = "rope.scaling.original_context_length"
+_NORM_KEY = "expert_weights_norm"
+
+_U32, _FLOAT_TYPES = ("u32",), ("f32", "f64", "u32", "i32")
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Every dimension and constant of a model. ``ratios`` and ``swiglu_limit`` have one entry a layer."""
+
+    n_layers: int
+    dim: int
+    vocab: int
+    n_heads: int
+    head_dim: int
+    rope_dim: int
+    q_rank: int
+    o_rank: int
+    o_groups: int
+    n_experts: int
+    n_used: int
+    expert_ff: int
+    n_shared: int
+    n_hash_layers: int
+    window: int
+    index_heads: int
+    index_dim: int
+    index_topk: int
+    hc: int
+    sinkhorn_iters: int
+    ratios: tuple[int, ...]
+    swiglu_limit: tuple[float, ...]
+    rope_theta: float
+    compress_theta: float
+    yarn_factor: float
+    yarn_beta_fast: float
+    yarn_beta_slow: float
+    yarn_orig_ctx: int
+    route_scale: float
+    rms_eps: float
+    hc_eps: float
+    norm_weights: bool
+    name: str = ""
+
+    @classmethod
+    def from_metadata(cls, source: TensorSource) -> ModelShape:
+        """The shape a file declares; ShapeError names the first keys that are missing, mistyped or inconsistent."""
+        reader = _Keys(source)
+        shape = reader.shape()
+        problems = list(reader.faults.values()) or shape.problems()
+        if problems:
+            raise ShapeError(source.path, summary(problems))
+        return shape
+
+    def metadata(self) -> list[tuple[str, str, Any]]:
+        """The (key, type, value) entries that declare this shape, as ``weights.writer.GGUFWriter`` takes them."""
+        ints = [(PREFIX + key, "u32", getattr(self, field)) for field, key, _, _ in _INTS]
+        floats = [(PREFIX + key, "f32", getattr(self, field)) for field, key, _, _ in _FLOATS]
+        return [
+            ("general.architecture", "string", ARCHITECTURE),
+            ("general.name", "string", self.name),
+            *ints,
+            (PREFIX + "attention.head_count_kv", "u32", 1),
+            (PREFIX + "attention.value_length", "u32", self.head_dim),
+            (PREFIX + _RATIOS_KEY, "i32[]", list(self.ratios)),
+            (PREFIX + _LIMITS_KEY, "f32[]", list(self.swiglu_limit)),
+            (PREFIX + _ORIG_CTX_KEY, "u32", self.yarn_orig_ctx),
+            (PREFIX + "rope.scaling.type", "string", "yarn"),
+            *floats,
+            (PREFIX + _NORM_KEY, "bool", self.norm_weights),
+        ]
+
+    def problems(self) -> list[str]:
+        """What makes these dimensions unusable, in words; empty if they fit together."""
+        found = [
+            f"{PREFIX}{key} is {getattr(self, field)}, wanted {low} to {high}"
+            for field, key, low, high in _INTS
+            if not low <= getattr(self, field) <= high
+        ]
+        found += [
+            f"{PREFIX}{key} is {getattr(self, field)}, wanted between {low:g} and {high:g}"
+            for field, key, low, high in _FLOATS
+            if not low < getattr(self, field) < high
+        ]
+        return found or [text for text, broken in self._rules() if broken]
+
+    def _rules(self) -> Iterable[tuple[str, bool]]:
+        """What the dimensions owe each other. Run only on values within their own bounds."""
+        plain, group = self.plain_dim, self.n_heads * self.head_dim
+        bad_ratio = next((ratio for ratio in self.ratios if ratio not in RATIOS), None)
+        bad_limit = next((limit for limit in self.swiglu_limit if not 0 < limit < math.inf), None)
+        return (
+            (f"embedding_length {self.dim} is not a multiple of 256", self.dim % 256 != 0),
+            (f"expert_feed_forward_length {self.expert_ff} is not a multiple of 256", self.expert_ff % 256 != 0),
+            (f"rope.dimension_count {self.rope_dim} is odd", self.rope_dim % 2 != 0),
+            (
+                f"key_length {self.head_dim} must exceed rope.dimension_count {self.rope_dim} by a multiple of 64",
+                plain <= 0 or plain % 64 != 0,
+            ),
+            (f"q_lora_rank {self.q_rank} is not a multiple of 32", self.q_rank % 32 != 0),
+            (
+                f"{self.n_heads} heads of {self.head_dim} do not split into {self.o_groups} groups of whole 32-blocks",
+                group % (32 * self.o_groups) != 0,
+            ),
+            (
+                f"{self.o_groups} groups x output_lora_rank {self.o_rank} is not a multiple of 32",
+                self.o_groups * self.o_rank % 32 != 0,
+            ),
+            ("expert_weights_norm is false: weights that are not normalised are not supported", not self.norm_weights),
+            (f"{self.n_used} experts used of only {self.n_experts}", self.n_used > self.n_experts),
+            (f"{self.n_hash_layers} hash layers of only {self.n_layers}", self.n_hash_layers > self.n_layers),
+            (
+                f"indexer.key_length {self.index_dim} is not a power of two",
+                self.index_dim & (self.index_dim - 1) != 0,
+            ),
+            (
+                f"indexer.key_length {self.index_dim} is less than rope.dimension_count {self.rope_dim}",
+                self.index_dim < self.rope_dim,
+            ),
+            (f"indexer.key_length equals key_length {self.head_dim}", self.index_dim == self.head_dim),
+            (f"{len(self.ratios)} compress_ratios for {self.n_layers} layers", len(self.ratios) != self.n_layers),
+            (f"compress_ratios holds {bad_ratio}, wanted 0, 4 or 128", bad_ratio is not None),
+            (
+                f"{len(self.swiglu_limit)} swiglu_clamp_exp entries for {self.n_layers} layers",
+                len(self.swiglu_limit) != self.n_layers,
+            ),
+            (f"swiglu_clamp_exp holds {bad_limit}, wanted a positive number", bad_limit is not None),
+            (
+                f"yarn_beta_slow {self.yarn_beta_slow:g} exceeds yarn_beta_fast {self.yarn_beta_fast:g}",
+                self.yarn_beta_slow > self.yarn_beta_fast,
+            ),
+            (f"original_context_length is {self.yarn_orig_ctx}", not 1 <= self.yarn_orig_ctx <= 1 << 32),
+        )
+
+    @property
+    def plain_dim(self) -> int:
+        """Channels of an attention row that rope leaves alone."""
+        return self.head_dim - self.rope_dim
+
+    @property
+    def attn_scale(self) -> float:
+        """Factor of attention scores."""
+        return self.head_dim**-0.5
+
+    @property
+    def index_scale(self) -> float:
+        """Factor of the indexer's head weights."""
+        return (self.index_dim * self.index_heads) ** -0.5
+
+    @property
+    def mix(self) -> int:
+        """Numbers a hyper-connection computes per token: pre, post and the C x C matrix (engine.md 3.1)."""
+        return 2 * self.hc + self.hc * self.hc
+
+    def comp_width(self, layer: int) -> int:
+        """Channels of the attention compressor (engine.md 3.4): twice the head for ratio 4, the head for 128."""
+        return {PLAIN: 0, CSA: 2 * self.head_dim, HCA: self.head_dim}[self.ratios[layer]]
+
+    def state_rows(self, layer: int) -> int:
+        """Rows of a partial compression window: previous and current one for ratio 4, the current one for 128."""
+        return {PLAIN: 0, CSA: 2 * CSA, HCA: HCA}[self.ratios[layer]]
+
+    def row_values(self, layer: int) -> int:
+        """Values of one compressed row, index row included."""
+        return {PLAIN: 0, CSA: self.head_dim + self.index_dim, HCA: self.head_dim}[self.ratios[layer]]
+
+    def kv_values_per_token(self) -> float:
+        """Cached values that every further token adds once the sliding window is full (engine.md 5.2)."""
+        return sum(self.row_values(layer) / ratio for layer, ratio in enumerate(self.ratios) if ratio)
+
+    def state_bytes(self) -> int:
+        """Bytes of all partial compression windows, always float32, values and scores (engine.md 5.1)."""
+        total = 0
+        for layer, ratio in enumerate(self.ratios):
+            index = 2 * self.index_dim if ratio == CSA else 0
+            total += 2 * self.state_rows(layer) * (self.comp_width(layer) + index) * 4
+        return total
+
+    def kv_bytes(self, tokens: int, itemsize: int = 4) -> int:
+        """Cache bytes after ``tokens`` tokens: rows of ``itemsize``-byte values, and the partial windows."""
+        raw = self.n_layers * min(tokens, self.window) * self.head_dim
+        compressed = sum(tokens // ratio * self.row_values(layer) for layer, ratio in enumerate(self.ratios) if ratio)
+        return (raw + compressed) * itemsize + self.state_bytes()
+
+    def kv_read_bytes(self, tokens: int, itemsize: int = 4) -> int:
+        """Cache bytes that decoding one token reads when ``tokens`` tokens are cached (engine.md 7.3): the window, all
+        or the selected compressed rows, and the index rows once there is something to select."""
+        values = self.n_layers * min(tokens, self.window) * self.head_dim
+        for ratio in self.ratios:
+            rows = tokens // ratio if ratio else 0
+            values += (min(rows, self.index_topk) if ratio == CSA else rows) * self.head_dim
+            values += rows * self.index_dim if ratio == CSA and rows > self.index_topk else 0
+        return values * itemsize
+
+    def payload_bytes(self, tokens: int) -> int:
+        """Size of a saved session of ``tokens`` tokens (engine.md 5.5): header, ids, logits, row counts, caches."""
+        return 13 * 4 + 4 * tokens + 4 * self.vocab + 8 * self.n_layers + self.kv_bytes(tokens)
+
+
+_SCHEDULE = (PLAIN, PLAIN) + (CSA, HCA) * 20 + (CSA,)
+
+FLASH = ModelShape(
+    n_layers=43,
+    dim=4096,
+    vocab=129280,
+    n_heads=64,
+    head_dim=512,
+    rope_dim=64,
+    q_rank=1024,
+    o_rank=1024,
+    o_groups=8,
+    n_experts=256,
+    n_used=6,
+    expert_ff=2048,
+    n_shared=1,
+    n_hash_layers=3,
+    window=128,
+    index_heads=64,
+    index_dim=128,
+    index_topk=512,
+    hc=4,
+    sinkhorn_iters=20,
+    ratios=_SCHEDULE,
+    swiglu_limit=(10.0,) * 43,
+    rope_theta=10000.0,
+    compress_theta=160000.0,
+    yarn_factor=16.0,
+    yarn_beta_fast=32.0,
+    yarn_beta_slow=1.0,
+    yarn_orig_ctx=65536,
+    route_scale=1.5,
+    rms_eps=1e-6,
+    hc_eps=1e-6,
+    norm_weights=True,
+    name="DeepSeek V4 Flash",
+)
+
+
+def check_flash(source: TensorSource) -> ModelShape:
+    """The shape of ``source`` if it is exactly DeepSeek V4 Flash; else ShapeError listing key, got and wanted.
+
+    Floats must match to one part in a million. (ds4 allows 1e-6 absolute, which any small epsilon passes.)
+    """
+    reader = _Keys(source)
+    shape = reader.shape()
+    got, want = asdict(shape), asdict(FLASH)
+    problems = list(reader.faults.values())
+    keys = {field: key for field, key, *_ in (*_INTS, *_FLOATS)}
+    keys |= {"ratios": _RATIOS_KEY, "swiglu_limit": _LIMITS_KEY}
+    keys |= {"yarn_orig_ctx": _ORIG_CTX_KEY, "norm_weights": _NORM_KEY}
+    for field, key in keys.items():
+        if PREFIX + key not in reader.faults and not _matches(got[field], want[field]):
+            problems.append(f"{PREFIX}{key} is {_brief(got[field])}, wanted {_brief(want[field])}")
+    for key in (TOKENS_KEY, MERGES_KEY):
+        kind = source.metadata.type_of(key)
+        if kind is None:
+            problems.append(f"{key} is missing")
+        elif kind != "string[]" and key not in reader.faults:
+            problems.append(f"{key} has type {kind}, wanted string[]")
+    if problems:
+        raise ShapeError(source.path, "not DeepSeek V4 Flash: " + summary(problems))
+    return shape
+
+
+def summary(problems: list[str], most: int = 5) -> str:
+    """The first few problems on one line, and how many are left."""
+    rest = len(problems) - most
+    return "; ".join(problems[:most]) + (f"; and {rest} more" if rest > 0 else "")
+
+
+def _matches(got: Any, want: Any) -> bool:
+    if isinstance(want, tuple):
+        return len(got) == len(want) and all(_matches(g, w) for g, w in zip(got, want, strict=True))
+    if isinstance(want, float):
+        return abs(got - want) <= 1e-6 * abs(want)
+    return got == want
+
+
+def _brief(value: Any) -> str:
+    text = ",".join(f"{item:g}" for item in value) if isinstance(value, tuple) else f"{value}"
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+class _Keys:
+    """Reads typed keys and collects what is wrong with them; a bad key yields a harmless stand-in.
+
+    faults  full key -> what is wrong with it
+    """
+
+    def __init__(self, source: TensorSource):
+        self.metadata = source.metadata
+        self.faults: dict[str, str] = {}
+
+    def shape(self) -> ModelShape:
+        self._check_architecture()
+        values: dict[str, Any] = {field: self._scalar(key, _U32, 0) for field, key, _, _ in _INTS}
+        values |= {field: self._float(key) for field, key, _, _ in _FLOATS}
+        self._expect("attention.head_count_kv", 1)
+        self._expect("attention.value_length", values["head_dim"])
+        for key in ("expert_group_count", "expert_group_used_count"):
+            if PREFIX + key in self.metadata:
+                self._expect(key, 0)
+        layers = min(values["n_layers"], _INTS[0][3])
+        values["ratios"] = tuple(self._array(_RATIOS_KEY, ("i32[]", "u32[]"), layers))
+        values["swiglu_limit"] = tuple(self._array(_LIMITS_KEY, ("f32[]", "f64[]"), layers))
+        values["yarn_orig_ctx"] = self._scalar(_ORIG_CTX_KEY, ("u32", "u64"), 0)
+        values["norm_weights"] = self._scalar(_NORM_KEY, ("bool",), False)
+        self._check_vocabulary(values["vocab"])
+        name = self.metadata["general.name"] if self.metadata.type_of("general.name") == "string" else ""
+        return ModelShape(**values, name=name[:200])
+
+    def _check_architecture(self) -> None:
+        key = "general.architecture"
+        got = self.metadata[key] if self.metadata.type_of(key) == "string" else None
+        if key in self.metadata and got != ARCHITECTURE:
+            self.faults[key] = f"{key} is {str(got)[:40]!r}, wanted {ARCHITECTURE!r}"
+
+    def _check_vocabulary(self, vocab: int) -> None:
+        """The token list is optional here (the tokenizer insists on it), but must not outgrow the embedding."""
+        kind = self.metadata.type_of(TOKENS_KEY)
+        if kind is None:
+            return
+        if kind != "string[]":
+            self.faults[TOKENS_KEY] = f"{TOKENS_KEY} has type {kind}, wanted string[]"
+        elif not 1 <= self.metadata.count(TOKENS_KEY) <= vocab:
+            count = self.metadata.count(TOKENS_KEY)
+            self.faults[TOKENS_KEY] = f"{TOKENS_KEY} has {count} tokens, {PREFIX}vocab_size is {vocab}"
+
+    def _expect(self, key: str, want: int) -> None:
+        got = self._scalar(key, _U32, want)
+        if got != want:
+            self.faults[PREFIX + key] = f"{PREFIX}{key} is {got}, wanted {want}"
+
+    def _typed(self, key: str, kinds: tuple[str, ...]) -> bool:
+        kind = self.metadata.type_of(PREFIX + key)
+        if kind is None:
+            self.faults[PREFIX + key] = f"{PREFIX}{key} is missing"
+        elif kind not in kinds:
+            self.faults[PREFIX + key] = f"{PREFIX}{key} has type {kind}, wanted {' or '.join(kinds)}"
+        return kind in kinds
+
+    def _scalar(self, key: str, kinds: tuple[str, ...], otherwise: Any) -> Any:
+        return self.metadata[PREFIX + key] if self._typed(key, kinds) else otherwise
+
+    def _float(self, key: str) -> float:
+        value = self._scalar(key, _FLOAT_TYPES, 0.5)
+        return _decimal(value) if self.metadata.type_of(PREFIX + key) == "f32" else float(value)
+
+    def _array(self, key: str, kinds: tuple[str, ...], count: int) -> list[Any]:
+        if not self._typed(key, kinds):
+            return []
+        found = self.metadata.count(PREFIX + key)
+        if found < count:
+            self.faults[PREFIX + key] = f"{PREFIX}{key} has {found} entries, wanted one for each of {count} layers"
+        values = self.metadata.first(PREFIX + key, count)
+        return [_decimal(value) for value in values] if self.metadata.type_of(PREFIX + key) == "f32[]" else values
+
+
+def _decimal(value: float) -> float:
+    """The shortest decimal that rounds to this float32: a stored 1e-6 reads as 1e-6, not 9.999999974752427e-07."""
+    return float(str(np.float32(value)))

@@ -1,0 +1,202 @@
+"""From tensor names to the weights of a forward pass: every tensor checked, nothing copied that is large.
+
+``check_tensors`` compares a file's directory with ``layout.slots`` (engine.md 1.4): name, rank, dimensions and format
+of every tensor, without touching data. ``bind`` goes on to the data: matrices become views of the mapped file, small
+vectors float32 arrays.
+
+What ``bind`` verifies of the data: all vectors are finite and all hash-routing ids name an expert, always. That every
+block scale of every matrix is finite costs a pass over the file, so it is checked by default only up to
+``VERIFY_BYTES`` of tensor data, and otherwise with ``verify=True``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from kernels.formats import Matrix
+
+from ...errors import ModelFileError, ShapeError
+from ...weights.cursor import shown
+from .layout import RECIPES, Recipe, Slot, expected_tensors, slots
+from .shape import summary
+
+if TYPE_CHECKING:
+    from ...weights.source import TensorInfo, TensorSource
+    from .shape import ModelShape
+
+__all__ = ["RECIPES", "LayerWeights", "Recipe", "Weights", "bind", "check_tensors", "expected_tensors", "verify_finite"]
+
+VERIFY_BYTES = 64 << 20
+
+# Read elementwise and small, so they are expanded to float32 although they are stored as matrices.
+_EXPANDED = ("attn_compressor_ape", "indexer_compressor_ape")
+
+
+class MixingWeights(NamedTuple):
+    """What a hyper-connection computes its weights with (engine.md 3.1)."""
+
+    fn: Matrix  # (mix, hc * dim)
+    scale: np.ndarray  # (3,)
+    base: np.ndarray  # (mix,)
+
+
+class CompressorWeights(NamedTuple):
+    """What one compressor multiplies with (engine.md 3.4)."""
+
+    kv: Matrix
+    gate: Matrix
+    ape: np.ndarray  # (ratio, comp_width)
+    norm: np.ndarray  # (row width,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerWeights:
+    """One layer. Vectors are float32 arrays; None where the layer's kind has no such tensor."""
+
+    hc_attn_fn: Matrix
+    hc_attn_scale: np.ndarray  # (3,)
+    hc_attn_base: np.ndarray  # (mix,)
+    attn_norm: np.ndarray  # (dim,)
+    attn_q_a: Matrix
+    attn_q_a_norm: np.ndarray  # (q_rank,)
+    attn_q_b: Matrix
+    attn_kv: Matrix
+    attn_kv_a_norm: np.ndarray  # (head_dim,)
+    attn_sinks: np.ndarray  # (heads,)
+    attn_output_a: Matrix
+    attn_output_b: Matrix
+    hc_ffn_fn: Matrix
+    hc_ffn_scale: np.ndarray  # (3,)
+    hc_ffn_base: np.ndarray  # (mix,)
+    ffn_norm: np.ndarray  # (dim,)
+    ffn_gate_inp: Matrix
+    exp_probs_b: np.ndarray | None  # (experts,)
+    ffn_gate_tid2eid: np.ndarray | None  # int32 (vocab, used): hash layers
+    ffn_gate_exps: Matrix
+    ffn_up_exps: Matrix
+    ffn_down_exps: Matrix
+    ffn_gate_shexp: Matrix
+    ffn_up_shexp: Matrix
+    ffn_down_shexp: Matrix
+    # ratio 4 and 128
+    attn_compressor_kv: Matrix | None
+    attn_compressor_gate: Matrix | None
+    attn_compressor_ape: np.ndarray | None  # (ratio, comp_width)
+    attn_compressor_norm: np.ndarray | None  # (head_dim,)
+    # ratio 4
+    indexer_attn_q_b: Matrix | None
+    indexer_proj: Matrix | None
+    indexer_compressor_kv: Matrix | None
+    indexer_compressor_gate: Matrix | None
+    indexer_compressor_ape: np.ndarray | None  # (4, 2 index_dim)
+    indexer_compressor_norm: np.ndarray | None  # (index_dim,)
+
+    def mixing(self, half: str) -> MixingWeights:
+        """The hyper-connection around half the layer, ``half`` "attn" or "ffn"."""
+        return MixingWeights(*(getattr(self, f"hc_{half}_{name}") for name in MixingWeights._fields))
+
+    def compressor(self, prefix: str) -> CompressorWeights:
+        """The layer's compressor, ``prefix`` "attn" or "indexer"; the layer must have it."""
+        return CompressorWeights(*(getattr(self, f"{prefix}_compressor_{name}") for name in CompressorWeights._fields))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """A whole model."""
+
+    token_embd: Matrix
+    output_hc_base: np.ndarray  # (hc,)
+    output_hc_fn: Matrix
+    output_hc_scale: np.ndarray  # (1,)
+    output_norm: np.ndarray  # (dim,)
+    output: Matrix
+    layers: list[LayerWeights]
+
+
+def check_tensors(source: TensorSource, shape: ModelShape) -> list[tuple[Slot, TensorInfo]]:
+    """Every slot that the file fills, with its tensor; ShapeError naming the first tensors that are missing or wrong.
+
+    Tensors the engine does not know are ignored.
+    """
+    found, problems = [], []
+    for slot in slots(shape):
+        info = source.tensors.get(slot.name)
+        if info is None:
+            if not slot.optional:
+                problems.append(f"{slot.name} is missing")
+            continue
+        if info.dims != slot.dims:
+            problems.append(f"{slot.name} has dims {list(info.dims)}, wanted {list(slot.dims)}")
+        elif info.fmt.name not in slot.fmts:
+            problems.append(f"{slot.name} is {info.fmt.name}, wanted {' or '.join(slot.fmts)}")
+        found.append((slot, info))
+    for layer in range(shape.n_layers):
+        pair = [source.tensors.get(f"blk.{layer}.ffn_{name}_exps.weight") for name in ("gate", "up")]
+        if pair[0] and pair[1] and pair[0].fmt != pair[1].fmt:
+            problems.append(f"{pair[0].name} is {pair[0].fmt.name}, but {pair[1].name} is {pair[1].fmt.name}")
+    if problems:
+        raise ShapeError(source.path, summary(problems))
+    return found
+
+
+def bind(source: TensorSource, shape: ModelShape, verify: bool | None = None) -> Weights:
+    """The weights of ``source``, as views of its map where it has one.
+
+    verify  scan all matrices for NaN and infinite scales; None: if there are at most ``VERIFY_BYTES`` of them.
+    Raises ShapeError for a tensor that does not fit ``shape``, ModelFileError for data that cannot be computed with.
+    """
+    found = check_tensors(source, shape)
+    if verify or (verify is None and sum(info.nbytes for _, info in found) <= VERIFY_BYTES):
+        verify_finite(source, [info for _, info in found])
+    model: dict[str, Any] = {}
+    layers: list[dict[str, Any]] = [{} for _ in range(shape.n_layers)]
+    for slot, info in found:
+        (model if slot.layer is None else layers[slot.layer])[slot.attr] = _load(source, slot, info, shape)
+    return Weights(**model, layers=[_layer(fields) for fields in layers])
+
+
+def verify_finite(source: TensorSource, tensors: list[TensorInfo]) -> None:
+    """Reads all scales of ``tensors``; ModelFileError naming the first that is NaN or infinite."""
+    for info in tensors:
+        bad = info.fmt.first_non_finite(source.raw(info.name))
+        if bad is not None:
+            raise _not_finite(source, info, bad)
+
+
+def _layer(fields: Mapping[str, Any]) -> LayerWeights:
+    return LayerWeights(**{name: fields.get(name) for name in LayerWeights.__dataclass_fields__})  # type: ignore[arg-type]
+
+
+def _load(source: TensorSource, slot: Slot, info: TensorInfo, shape: ModelShape) -> Matrix | np.ndarray:
+    raw = source.raw(info.name)
+    if slot.part == "hash":
+        return _hash_table(source, info, raw.view("<i4").reshape(info.shape), shape.n_experts)
+    if len(info.dims) > 1 and slot.attr not in _EXPANDED:
+        cols, rows = info.dims[0], info.dims[1]
+        return Matrix(info.fmt.name, raw.reshape(*info.shape[:-1], info.fmt.row_bytes(cols)), rows, cols)
+    bad = info.fmt.first_non_finite(raw)
+    if bad is not None:
+        raise _not_finite(source, info, bad)
+    if info.fmt.name == "F32":
+        return raw.view("<f4").reshape(info.shape)
+    return info.fmt.dequantize(raw).reshape(info.shape)  # type: ignore[misc]
+
+
+def _hash_table(source: TensorSource, info: TensorInfo, table: np.ndarray, n_experts: int) -> np.ndarray:
+    """Expert ids index memory in the kernels, so none may be out of range."""
+    low, high = int(table.min()), int(table.max())
+    if low < 0 or high >= n_experts:
+        wrong = low if low < 0 else high
+        reason = f"tensor {shown(info.name)} names expert {wrong}, there are {n_experts}"
+        raise ModelFileError(source.path, reason, info.offset + 4 * int(np.flatnonzero(table == wrong)[0]))
+    return table
+
+
+def _not_finite(source: TensorSource, info: TensorInfo, block: int) -> ModelFileError:
+    what = "value" if info.fmt.block_elems == 1 else "scale"
+    offset = info.offset + block * info.fmt.block_bytes
+    return ModelFileError(source.path, f"tensor {shown(info.name)} holds a NaN or infinite {what}", offset)

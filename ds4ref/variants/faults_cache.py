@@ -1,0 +1,101 @@
+"""Mistakes in keeping and cutting: cache slots off by one, ring buffers, chunk edges, positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..archs.deepseek4.cache import EMPTY_SCORE
+from ..archs.deepseek4.chunk import Chunk
+from .faults import Begin, Edit, Fault, _op
+
+EDGES = (32, 64, 128, 256, 512)
+"""Prefill chunk sizes that the chunk-edge mistakes are tried at; larger than the prompt means invisible."""
+
+
+def _self_missing(value: tuple, layer: int, chunk: Chunk, seen: dict) -> tuple:
+    return value[0], value[1] - 1
+
+
+def _key_late(value: np.ndarray, layer: int, chunk: Chunk, seen: dict) -> np.ndarray:
+    tables = chunk.rope_tables(chunk.shape.ratios[layer] != 0, chunk.positions + 1)
+    return chunk.ops.rope(seen["KVnorm"][:, None, :], *tables)[:, 0]
+
+
+def _ring(chunk: Chunk) -> None:
+    """A full window holds its newest row twice and its oldest not at all: the slot was overwritten too early."""
+    window = chunk.shape.window
+
+    def make(attention: Any) -> Any:
+        def wrong(q, raw, first, count, *rest):
+            at = first[:, None] + np.arange(window)
+            at = np.minimum(at, len(raw) - 1)
+            full = count == window
+            at[full, 0] = (first + count - 1)[full]
+            rows = raw[at].reshape(-1, raw.shape[1])
+            start = np.arange(len(q), dtype=np.int32) * window
+            return attention(q, rows, start, count, *rest)
+
+        return wrong
+
+    _op("attention", make)(chunk)
+
+
+def _early(chunk: Chunk) -> None:
+    end = chunk.positions[-1] + 1
+    chunk.visible = lambda ratio: np.minimum((chunk.positions + 2) // ratio, end // ratio).astype(np.int32)  # type: ignore[method-assign]
+
+
+def _window_cut(size: int) -> Edit:
+    def edit(value: tuple, layer: int, chunk: Chunk, seen: dict) -> tuple:
+        first, count = value
+        lost = np.maximum(count - 1 - chunk.positions % size, 0).astype(np.int32)
+        return first + lost, count - lost
+
+    return edit
+
+
+def _state_lost(size: int) -> dict[str, Edit]:
+    """Projections from before the last chunk edge are gone when a window closes."""
+
+    def edit(value: tuple, layer: int, chunk: Chunk, seen: dict) -> tuple:
+        kv, score = value
+        ratio, slots = chunk.shape.ratios[layer], score.shape[1]
+        ends = (chunk.pos0 // ratio + 1 + np.arange(len(score))) * ratio
+        position = ends[:, None] - slots + np.arange(slots)
+        lost = position < (ends[:, None] - 1) // size * size
+        return kv, np.where(lost[:, :, None], EMPTY_SCORE, score)
+
+    return {"attn_comp_candidates": edit, "indexer_comp_candidates": edit}
+
+
+def _rows_late(size: int) -> Begin:
+    def begin(chunk: Chunk) -> None:
+        chunk.visible = lambda ratio: (chunk.positions // size * size // ratio).astype(np.int32)  # type: ignore[method-assign]
+
+    return begin
+
+
+LIST = [
+    Fault("self_missing", "a token does not attend to its own row", edits={"raw_window": _self_missing}),
+    Fault("key_position_late", "cached rows rotated at the next position", edits={"KVrope": _key_late}),
+    Fault("ring_wrap", "window ring overwrites its oldest row one token early", _ring),
+    Fault("row_early", "compressed rows visible one token early", _early),
+    Fault("no_compressed_rows", "compressed rows never attended", _rows_late(1 << 30)),
+    *(
+        Fault(f"chunk_{size}_window_cut", f"window does not reach back over chunk edges ({size})",
+              edits={"raw_window": _window_cut(size)}, tokens=size)
+        for size in EDGES
+    ),
+    *(
+        Fault(f"chunk_{size}_state_lost", f"compressor state lost at chunk edges ({size})",
+              edits=_state_lost(size), tokens=size)
+        for size in EDGES
+    ),
+    *(
+        Fault(f"chunk_{size}_rows_late", f"compressed rows visible only from the next chunk on ({size})",
+              _rows_late(size), tokens=size)
+        for size in EDGES
+    ),
+]  # fmt: skip

@@ -1,0 +1,150 @@
+"""Mistakes inside the blocks beyond those of faults.py: indexer, experts, norms, streams, cache roundings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..archs.deepseek4.chunk import Chunk
+from .faults import Fault, _op, _router, _value
+
+# --- indexer
+
+
+def _positive_only(value: np.ndarray | None, layer: int, chunk: Chunk, seen: dict) -> np.ndarray | None:
+    """A top-k that starts from 0 never takes a row with a negative score."""
+    if value is None:
+        return None
+    scores = np.take_along_axis(seen["indexer_scores"], np.maximum(value, 0), axis=1)
+    every = chunk.visible(4) <= chunk.shape.index_topk
+    return np.where((scores > 0) | every[:, None], value, -1).astype(np.int32)
+
+
+def _topk_short(select: Any) -> Any:
+    return lambda scores, visible, k: select(scores, visible, k - 1)
+
+
+def _ties_high(select: Any) -> Any:
+    """Ties to the higher row: select among the rows in reverse order."""
+
+    def wrong(scores, visible, k):
+        out = np.full((len(scores), k), -1, np.int32)
+        for t, n in enumerate(visible):
+            order = np.lexsort((-np.arange(n), -scores[t, :n]))[:k]
+            out[t, : len(order)] = np.sort(order)
+        return out
+
+    return wrong
+
+
+def _index_no_rope(chunk: Chunk) -> None:
+    width = chunk.shape.index_dim
+
+    def make(rope: Any) -> Any:
+        return lambda x, cos, sin, inverse=False: x if x.shape[-1] == width else rope(x, cos, sin, inverse)
+
+    _op("rope", make)(chunk)
+
+
+def _rows_not_rotated(chunk: Chunk) -> None:
+    """Hadamard on the queries only: the scores of rotated and plain vectors mean nothing."""
+    right = chunk.index_rounding
+    chunk.index_rounding = lambda v: right(v) if v.ndim == 3 else chunk.ops.round_e2m1(v)  # type: ignore[method-assign]
+
+
+def _fp8_whole(chunk: Chunk) -> None:
+    chunk.kv_rounding = chunk.ops.round_e4m3  # type: ignore[method-assign]
+
+
+# --- experts
+
+
+def _gelu(x: np.ndarray) -> np.ndarray:
+    x = x.astype(np.float64)
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def _gelu_for_silu(swiglu: Any) -> Any:
+    def wrong(gate, up, limit, weight=None):
+        mid = _gelu(np.minimum(gate, limit)) * np.clip(up, -limit, limit)
+        return (mid if weight is None else mid * weight[..., None]).astype(np.float32)
+
+    return wrong
+
+
+def _one_fewer(p, ids, weights, logits, bias, k, scale):
+    kept = weights.copy()
+    kept[:, -1] = 0
+    return p, ids, (kept / kept.sum(axis=1, keepdims=True) * scale).astype(np.float32)
+
+
+def _previous_token(route: Any) -> Any:
+    def wrong(logits, bias, hash_ids, k, scale, floor):
+        if hash_ids is not None:
+            hash_ids = np.concatenate((hash_ids[:1], hash_ids[:-1]))
+        return route(logits, bias, hash_ids, k, scale, floor)
+
+    return wrong
+
+
+# --- attention output, streams, norms
+
+
+def _interleaved(value: np.ndarray, layer: int, chunk: Chunk, seen: dict) -> np.ndarray:
+    heads, groups = value.shape[1], chunk.shape.o_groups
+    return np.ascontiguousarray(value[:, np.arange(heads).reshape(-1, groups).T.ravel()])
+
+
+def _identity_comb(split: Any) -> Any:
+    def wrong(*args):
+        pre, post, comb = split(*args)
+        return pre, post, np.ascontiguousarray(np.broadcast_to(np.eye(comb.shape[1], dtype=np.float32), comb.shape))
+
+    return wrong
+
+
+def _no_norm(chunk: Chunk) -> None:
+    linear = chunk.ops.linear
+    _op("hc_mix", lambda mix: lambda X, fn, eps: linear(X.reshape(len(X), -1), fn, "float"))(chunk)
+
+
+def _overflow(mix: Any) -> Any:
+    """The sum of squares of a stream norm kept in binary16: above 65504 it is infinite and the norm gives 0."""
+
+    def wrong(X, fn, eps):
+        squares = np.square(X, dtype=np.float64).sum(axis=(1, 2))
+        return np.where(squares[:, None] > 65504, np.float32(0), mix(X, fn, eps))
+
+    return wrong
+
+
+LIST = [
+    Fault("indexer_positive_only", "indexer never selects rows with negative scores",
+          edits={"indexer_topk": _positive_only}),
+    Fault("indexer_topk_short", "indexer selects one row too few", _op("select_rows", _topk_short)),
+    Fault("indexer_ties_high", "indexer ties go to the later row", _op("select_rows", _ties_high), quiet=True),
+    Fault("indexer_no_rope", "indexer queries and rows not rotated", _index_no_rope),
+    Fault("indexer_rows_no_hadamard", "Hadamard on indexer queries but not on rows", _rows_not_rotated,
+          needs="indexer_qat"),
+    Fault("fp8_whole_row", "E4M3 on the rotary channels too", _fp8_whole, needs="kv_fp8"),
+    Fault("no_kv_norm", "key-value norm missing", edits={"KVnorm": lambda value, layer, chunk, seen: seen["KVraw"]}),
+    Fault("no_q_lora_norm", "query low-rank norm missing",
+          edits={"q_lora_norm": lambda value, layer, chunk, seen: seen["q_lora"]}),
+    Fault("o_groups_interleaved", "output projection groups take every n-th head", edits={"kqv_back": _interleaved}),
+    Fault("gate_up_swapped", "expert gate and up exchanged",
+          _op("swiglu", lambda op: lambda gate, up, *rest: op(up, gate, *rest))),
+    Fault("gelu", "GELU instead of SiLU in the experts", _op("swiglu", _gelu_for_silu)),
+    Fault("no_shared_expert", "shared expert missing", edits={"ffn_shexp": _value(np.zeros_like)}),
+    Fault("router_one_fewer", "router: the last chosen expert left out", _router(_one_fewer, False)),
+    Fault("expert_off_by_one", "routed experts off by one",
+          edits={"ffn_moe_topk": lambda ids, layer, chunk, seen: (ids + 1) % np.int32(chunk.shape.n_experts)}),
+    Fault("hash_previous_token", "hash layers: experts of the previous token", _op("route", _previous_token)),
+    Fault("hc_identity", "hyper-connections: streams not mixed", _op("hc_split", _identity_comb)),
+    Fault("hc_no_norm", "hyper-connections: norm before the mixing logits missing", _no_norm),
+    Fault("hc_f16_overflow", "hyper-connections: sum of squares overflows binary16", _op("hc_mix", _overflow)),
+    Fault("head_mean", "output head: streams averaged",
+          edits={"result_hc_weights": _value(lambda w: np.full_like(w, 1 / w.shape[1]))}),
+    Fault("no_output_norm", "output norm missing",
+          edits={"result_norm": lambda value, layer, chunk, seen: seen["result_hc"]}),
+]  # fmt: skip

@@ -1,0 +1,116 @@
+"""Mistakes in reading stored weights: transposed nibbles, swapped fields, wrong bit orders, one format each.
+
+Every product reads its weights through a copy of the blocks, rearranged so that a correct dequantizer gives what the
+wrong one would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from kernels.formats import FORMATS
+from kernels.formats.matrix import Matrix
+
+from ..archs.deepseek4.chunk import Chunk
+from .faults import Begin, Changed, Fault
+
+PRODUCTS = {"linear": 1, "grouped_linear": 1, "expert_linear": 2, "expert_sum": 2}
+"""Ops that read weights, and the place of the Matrix among their arguments."""
+
+Rewrite = Callable[[np.ndarray], None]
+
+
+def _misread(fmt: str, rewrite: Rewrite) -> Begin:
+    """``rewrite`` changes blocks (n,) of the format's layout in place."""
+    layout = FORMATS[fmt].layout
+    assert layout is not None
+
+    def wrong(w: Matrix) -> Matrix:
+        if w.fmt != fmt:
+            return w
+        data = w.data.copy()
+        rewrite(data.reshape(-1).view(layout))
+        return Matrix(w.fmt, data, w.rows, w.cols)
+
+    def begin(chunk: Chunk) -> None:
+        changes = {name: _through(getattr(chunk.ops, name), at, wrong) for name, at in PRODUCTS.items()}
+        chunk.ops = Changed(chunk.ops, **changes)
+
+    return begin
+
+
+def _through(op: Callable, at: int, wrong: Callable[[Matrix], Matrix]) -> Callable:
+    def product(*args):
+        return op(*args[:at], wrong(args[at]), *args[at + 1 :])
+
+    return product
+
+
+def _nibbles(field: str) -> Rewrite:
+    def rewrite(blocks: np.ndarray) -> None:
+        codes = blocks[field].view(np.uint8)
+        blocks[field] = (codes >> 4 | codes << 4).view(blocks[field].dtype)
+
+    return rewrite
+
+
+def _q8_interleaved(blocks: np.ndarray) -> None:
+    blocks["q"] = blocks["q"][:, np.arange(32).reshape(2, 16).T.ravel()]
+
+
+def _q2_bit_order(blocks: np.ndarray) -> None:
+    q = blocks["qs"]
+    blocks["qs"] = (q & 3) << 6 | (q >> 2 & 3) << 4 | (q >> 4 & 3) << 2 | q >> 6
+
+
+def _q2_code_order(blocks: np.ndarray) -> None:
+    """Codes of a byte taken as neighbours instead of 32 weights apart."""
+    shifts = np.array([0, 2, 4, 6], np.uint8)
+    codes = (blocks["qs"][..., None] >> shifts) & 3  # (n, half, byte, k): weight 4 byte + k
+    codes = codes.reshape(len(blocks), 2, 4, 32)  # (n, half, k, i): weight 32 k + i
+    blocks["qs"] = (codes << shifts[:, None]).sum(axis=2).astype(np.uint8)
+
+
+def _q2_min_added(blocks: np.ndarray) -> None:
+    blocks["dmin"] = -blocks["dmin"]
+
+
+def _iq2_words_swapped(blocks: np.ndarray) -> None:
+    groups = blocks["groups"]
+    index, word = groups["index"].copy(), groups["word"].copy()
+    groups["index"] = word.astype("<u4")[..., None].view(np.uint8)
+    groups["word"] = np.ascontiguousarray(index).view("<u4")[..., 0]
+
+
+def _iq2_scale_low(blocks: np.ndarray) -> None:
+    word = blocks["groups"]["word"]
+    blocks["groups"]["word"] = word << 28 | word >> 4
+
+
+def _iq2_byte_order(blocks: np.ndarray) -> None:
+    blocks["groups"]["index"] = blocks["groups"]["index"][..., ::-1].copy()
+
+
+def _q4_scale_bits(blocks: np.ndarray) -> None:
+    blocks["packed"][:, :8] &= 63
+
+
+def _storage(fmt: str, name: str, says: str, rewrite: Rewrite) -> Fault:
+    return Fault(f"{fmt.lower()}_{name}", f"{fmt}: {says}", _misread(fmt, rewrite), fmt=fmt)
+
+
+LIST = [
+    _storage("Q8_0", "nibbles", "nibbles of a code transposed", _nibbles("q")),
+    _storage("Q8_0", "interleaved", "first and second 16 codes interleaved", _q8_interleaved),
+    _storage("Q2_K", "scale_nibbles", "scale and minimum nibbles transposed", _nibbles("scales")),
+    _storage("Q2_K", "bit_order", "2-bit codes of a byte in reverse order", _q2_bit_order),
+    _storage("Q2_K", "code_order", "codes of a byte taken as neighbours", _q2_code_order),
+    _storage("Q2_K", "min_added", "minimum added instead of subtracted", _q2_min_added),
+    _storage("IQ2_XXS", "words", "codebook indices and sign word exchanged", _iq2_words_swapped),
+    _storage("IQ2_XXS", "scale_low", "group scale read from the low bits of the sign word", _iq2_scale_low),
+    _storage("IQ2_XXS", "byte_order", "codebook indices in reverse order", _iq2_byte_order),
+    _storage("Q4_K", "nibbles", "nibbles of a code byte transposed", _nibbles("qs")),
+    _storage("Q4_K", "scale_bits", "upper bits of the later scales and minima ignored", _q4_scale_bits),
+]

@@ -1,0 +1,61 @@
+"""Where weights come from: what an architecture needs of a model file, whatever its format.
+
+``gguf.GGUFFile`` is one; a source of another format offers the same attributes, with tensors described and laid out in
+ggml's terms: ``dims`` innermost first, raw bytes of a storage format of ``kernels.formats``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from kernels.formats import Format
+
+
+class TensorInfo(Protocol):
+    """One tensor: its name, dimensions (``dims`` innermost first, ``shape`` outermost first), format and place."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dims(self) -> tuple[int, ...]: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def fmt(self) -> Format: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+
+
+class Metadata(Protocol):
+    """Typed entries by key; ``type_of`` gives "u32", "f32[]", "string" ... or None for a key that is not there."""
+
+    def __contains__(self, key: object) -> bool: ...
+    def __getitem__(self, key: str) -> Any: ...
+    def type_of(self, key: str) -> str | None: ...
+    def count(self, key: str) -> int: ...
+    def first(self, key: str, count: int) -> list[Any]: ...
+
+
+class TensorSource(Protocol):
+    """An open model file."""
+
+    @property
+    def path(self) -> str | os.PathLike[str]: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def metadata(self) -> Metadata: ...
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]: ...
+
+    def raw(self, name: str) -> np.ndarray:
+        """The bytes of a tensor, uint8 (nbytes,), valid until the source is closed."""
+
+    def close(self) -> None:
+        """Give the file back."""

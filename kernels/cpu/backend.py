@@ -1,0 +1,120 @@
+"""The CPU backend whose ops run at once, each as one job of the worker pool."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from .abi import Step
+from .attention import AttentionOps
+from .caches import CacheOps
+from .moe import RoutingOps
+from .norm import NormOps
+from .products import ProductOps
+from .recording import Recording
+from .rounding import RoundingOps
+from .steps import F32
+from .workers import Pool, address, aligned, pool
+
+ALIGNMENT = 128
+
+
+class Ops(ProductOps, NormOps, RoundingOps, CacheOps, AttentionOps, RoutingOps):
+    """All ops, without saying when their steps run."""
+
+
+class _Desk(threading.local):
+    """A Python thread's growing memory for ``temp``, so that ops allocate nothing but results."""
+
+    def __init__(self) -> None:
+        self.block, self.base, self.used = aligned(0), 0, 0
+        self.full: list[np.ndarray] = []
+
+    def take(self, size: int) -> int:
+        size = -(-size // ALIGNMENT) * ALIGNMENT
+        if self.used + size > len(self.block):
+            self.full.append(self.block)
+            self.block, self.used = aligned(max(size, 2 * len(self.block)), ALIGNMENT), 0
+            self.base = address(self.block)
+        start = self.base + self.used
+        self.used += size
+        return start
+
+    def clear(self) -> None:
+        self.used = 0
+        self.full.clear()
+
+
+class CPU(Ops):
+    """Ops on ``threads`` threads (None: the cores of this process). ValueError unless 1 .. 256.
+
+    Backends with the same number of threads share a pool. Ops may be called from several Python threads at a time.
+    """
+
+    name = "cpu"
+
+    def __init__(self, threads: int | None = None):
+        self.workers: Pool = pool(threads)
+        self._desk = _Desk()
+
+    @property
+    def threads(self) -> int:  # type: ignore[override]
+        """Threads that ops of this backend are spread over; assign to change it."""
+        return self.workers.threads
+
+    @threads.setter
+    def threads(self, count: int) -> None:
+        self.workers = pool(count)
+
+    def load(self) -> None:
+        """Make the kernels ready now (compiling them takes a while, once) instead of at the first op."""
+        self.workers.load()
+
+    def record(self) -> Recording:
+        """A backend whose ops are kept as steps, to be run together later."""
+        return Recorded(self.workers)
+
+    # --- memory
+
+    def array(self, *shape: int, dtype: DTypeLike = F32) -> np.ndarray:
+        """A new array that lives here. Untouched pages take no memory; values are undefined."""
+        return np.empty(shape, dtype)
+
+    def upload(self, values: np.ndarray) -> np.ndarray:
+        """``values`` where ops can read them: the array itself."""
+        return np.ascontiguousarray(values)
+
+    def fill(self, array: np.ndarray, values: np.ndarray | float) -> None:
+        """Overwrite ``array`` (or a part of it, by basic indexing) with values of the host."""
+        array[...] = values
+
+    def host(self, array: np.ndarray) -> np.ndarray:
+        """``array`` as NumPy sees it: itself, not a copy."""
+        return array
+
+    # --- steps
+
+    def empty(self, *shape: int, dtype: DTypeLike = F32) -> np.ndarray:
+        return np.empty(shape, dtype)
+
+    def temp(self, size: int) -> int:
+        return self._desk.take(size)
+
+    def whole(self, x: np.ndarray, name: str) -> np.ndarray:
+        return np.ascontiguousarray(x)
+
+    def run(self, steps: Sequence[Step], failure: str = "") -> None:
+        size = max((step.work for step in steps), default=0)
+        area = self.temp(size * self.workers.threads) if size else 0
+        try:
+            if self.workers.run(steps, area, size):
+                raise IndexError(failure or "a number lies outside its range")
+        finally:
+            self._desk.clear()
+
+
+class Recorded(Recording, Ops):
+    """The same ops, recorded."""

@@ -1,0 +1,225 @@
+"""A recording: the steps of many ops, laid out once in memory and run as one job, again and again.
+
+An op called from Python costs a few microseconds of checking, allocating and posting; a decoded token has hundreds of
+them. While a pass is recorded its ops compute nothing: they append their steps, and the arrays they return stand for
+places. ``seal`` then derives which steps must wait for which from what each reads and writes, puts steps that may
+overlap side by side, and gives places that are not alive at the same time the same memory. ``run`` executes all of it.
+
+What changes from run to run has to be read from memory when the steps run: arrays that did not come from the recording
+(caches, inputs) are taken by address, so refill them in place. The sizes an op was recorded with stay.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ..formats.matrix import Matrix
+from .abi import BLOCK_BYTES, SLOT, STEP_BEGUN, STEP_BYTES, STEP_LEFT, STEP_WAIT, Step
+from .steps import F32, Steps
+from .workers import Pool, address, aligned
+
+ALIGNMENT = 128
+T = TypeVar("T")
+
+
+class Recording(Steps):
+    """Steps under construction; see the module. The ops come from the classes it is combined with (``backend``)."""
+
+    name = "cpu"
+
+    def __init__(self, workers: Pool):
+        self.workers, self.threads = workers, workers.threads
+        self._steps: list[Step] = []
+        self._made: list[tuple[int, int, np.ndarray]] = []
+        self._owner: dict[int, int] = {}
+        self._shared: dict[tuple, Any] = {}
+        self._first: list[Callable[[], None]] = []
+        self._keep: list[Any] = []
+        self.outputs: list[np.ndarray] = []
+
+    # --- recording
+
+    def empty(self, *shape: int, dtype: DTypeLike = F32) -> np.ndarray:
+        """A place. Its memory is never touched: ``seal`` moves it."""
+        kind = np.dtype(dtype)
+        size = math.prod(shape) * kind.itemsize
+        memory = np.empty(size + 2 * ALIGNMENT, np.uint8)
+        skip = -address(memory) % ALIGNMENT
+        self._made.append((address(memory) + skip, max(size, 1), memory))
+        return memory[skip : skip + size].view(kind).reshape(shape)
+
+    def temp(self, size: int) -> int:
+        return address(self.empty(size, dtype=np.uint8))
+
+    def whole(self, x: np.ndarray, name: str) -> np.ndarray:
+        raise ValueError(f"{name} has gaps between its values, which a recording cannot close")
+
+    def at(self, x: np.ndarray | None) -> int:
+        if x is None:
+            return 0
+        root: Any = x
+        while isinstance(root.base, np.ndarray):
+            root = root.base
+        self._keep.append(x)
+        self._owner[address(x)] = id(root)
+        return address(x)
+
+    def shared(self, key: tuple, make: Callable[[], tuple[T, list[Step]]]) -> tuple[T, list[Step]]:
+        if key in self._shared:
+            return self._shared[key], []
+        self._shared[key], steps = make()
+        return self._shared[key], steps
+
+    def run(self, steps: Sequence[Step], failure: str = "") -> None:
+        self._steps += steps
+
+    def embed(self, table: Matrix, ids: np.ndarray) -> np.ndarray:
+        """Rows of the table, looked up by Python before the steps run: ``ids`` must be an input."""
+        out = np.empty((len(ids), table.cols), F32)
+        self._first.append(lambda: np.copyto(out, table.rows_at(ids)))
+        return out
+
+    # --- laying out
+
+    def seal(self, *outputs: np.ndarray) -> None:
+        """Lay everything out; ``outputs`` stay readable after a run, as ``self.outputs``."""
+        made = sorted((start, size) for start, size, _ in self._made)
+        starts = [start for start, _ in made]
+
+        def place(value: int) -> int | None:
+            """Number of the place that contains an address."""
+            i = bisect_right(starts, value) - 1
+            return i if i >= 0 and value < made[i][0] + made[i][1] else None
+
+        owners: list[list[tuple[int, bool]]] = []
+        for step in self._steps:
+            found = []
+            for fields, written in ((step.task.reads, False), (step.task.writes, True)):
+                for value in (step.values[i] for i in fields):
+                    number = place(value)
+                    owner = self._owner.get(value) if number is None else -1 - number
+                    if owner is not None:
+                        found.append((owner, written))
+            owners.append(found)
+        levels = _levels(owners)
+        order = sorted(range(len(self._steps)), key=lambda i: levels[i])
+
+        kept = {number: place(address(out)) for number, out in enumerate(outputs)}
+        spans = _spans(owners, levels, {n for n in kept.values() if n is not None})
+        offsets, total = _share(spans, [size for _, size in made])
+        work = -(-max((step.work for step in self._steps), default=0) // ALIGNMENT) * ALIGNMENT
+        self._memory = aligned(total + work * self.threads)
+        base = address(self._memory)
+
+        def moved(value: int) -> int:
+            number = place(value)
+            return value if number is None else base + offsets[number] + value - starts[number]
+
+        self._write(order, levels, moved, base + total, work)
+        for number, out in enumerate(outputs):
+            if kept[number] is None:
+                raise ValueError("an output of a recording must be a result of its ops")
+            start = moved(address(out)) - base
+            self.outputs.append(self._memory[start : start + out.nbytes].view(out.dtype).reshape(out.shape))
+        self._made.clear()
+        self._shared.clear()
+        self._owner.clear()
+
+    def _write(self, order: list[int], levels: list[int], moved: Callable[[int], int], area: int, work: int) -> None:
+        """Steps and argument blocks in memory."""
+        self.workers.load()
+        count = len(order)
+        self._table = aligned(count * (STEP_BYTES + BLOCK_BYTES))
+        self._error = np.zeros(1, np.int64)
+        self._base, self.count, self.tasks = address(self._table), count, [self._steps[i].task.name for i in order]
+        last = -1
+        for number, i in enumerate(order):
+            step = self._steps[i]
+            values = list(step.values)
+            for field in {*step.task.reads, *step.task.writes}:
+                values[field] = moved(values[field])
+            block = count * STEP_BYTES + number * BLOCK_BYTES
+            step._replace(values=tuple(values)).write(
+                self._table, number * STEP_BYTES, self._base, block, levels[i] != last, area, work, address(self._error)
+            )
+            last = levels[i]
+        self._steps = []
+
+    # --- running
+
+    def replay(self) -> None:
+        """Run all steps. IndexError if one of them met a number outside its range."""
+        for prepare in self._first:
+            prepare()
+        self.workers.run_prepared(self._base, self.count)
+        if self._error[0]:
+            self._error[0] = 0
+            raise IndexError("a row or expert number is out of range")
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the recording: steps, places, work areas."""
+        return self._memory.nbytes + self._table.nbytes
+
+    def timeline(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of the last run: when thread 0 began each step and when it found nothing left to claim (steps,), in the
+        ticks of ``Pool.ticks``; and whether the step waited for all before it."""
+        words = self._table.view(np.int64)[: self.count * STEP_BYTES // SLOT].reshape(self.count, -1)
+        return tuple(words[:, offset // SLOT].copy() for offset in (STEP_BEGUN, STEP_LEFT, STEP_WAIT))  # type: ignore
+
+
+def _levels(owners: list[list[tuple[int, bool]]]) -> list[int]:
+    """The earliest level at which each step may run: after all that wrote what it touches, and after all that read
+    what it writes. Steps of one level do not depend on each other."""
+    written: dict[int, int] = {}
+    read: dict[int, int] = {}
+    levels = []
+    for touched in owners:
+        level = 0
+        for owner, writes in touched:
+            level = max(level, written.get(owner, -1) + 1, read.get(owner, -1) + 1 if writes else 0)
+        for owner, writes in touched:
+            table = written if writes else read
+            table[owner] = max(level, table.get(owner, -1))
+        levels.append(level)
+    return levels
+
+
+def _spans(owners: list[list[tuple[int, bool]]], levels: list[int], kept: set[int]) -> dict[int, tuple[int, int]]:
+    """First and last level at which each place is in use; those ``kept`` are in use to the end."""
+    spans: dict[int, tuple[int, int]] = {}
+    for touched, level in zip(owners, levels, strict=True):
+        for owner, _ in touched:
+            if owner < 0:
+                first, last = spans.get(-1 - owner, (level, level))
+                spans[-1 - owner] = min(first, level), max(last, level)
+    end = max(levels, default=0)
+    return {number: (first, end if number in kept else last) for number, (first, last) in spans.items()}
+
+
+def _share(spans: dict[int, tuple[int, int]], sizes: list[int]) -> tuple[dict[int, int], int]:
+    """Offsets such that places whose spans overlap do not, and the bytes it takes: largest first, each at the lowest
+    offset that is free for its whole span."""
+    offsets: dict[int, int] = {}
+    total = 0
+    by_level: dict[int, list[tuple[int, int]]] = {}
+    for number in sorted(spans, key=lambda n: -sizes[n]):
+        first, last = spans[number]
+        size = -(-sizes[number] // ALIGNMENT) * ALIGNMENT
+        taken = sorted({area for level in range(first, last + 1) for area in by_level.get(level, ())})
+        at = 0
+        for start, end in taken:
+            if at + size <= start:
+                break
+            at = max(at, end)
+        offsets[number] = at
+        total = max(total, at + size)
+        for level in range(first, last + 1):
+            by_level.setdefault(level, []).append((at, at + size))
+    return offsets, total

@@ -238,9 +238,10 @@ class Backend(Protocol):
         raw_count - 1 of the ring ``raw``, then compressed rows 0 .. comp_count - 1, or those of ``selected`` that are
         >= 0. A head's sink joins the maximum and the denominator, never the values."""
 
-    @op("iq f32[T,H,d]; rows any[n,d]; w f32[T,H]; visible i32[T] -> out f32[T,n]")
-    def index_scores(self, iq: Array, rows: Array, w: Array, visible: Array) -> Array:
-        """sum_h relu(iq_h . row) w_h for the first ``visible`` rows of each token; other places are undefined."""
+    @op("iq f32[T,H,d]; rows any[n,d]; w f32[T,H]; count i32[1] -> out f32[T,n]")
+    def index_scores(self, iq: Array, rows: Array, w: Array, count: Array) -> Array:
+        """sum_h relu(iq_h . row) w_h for the first ``count`` rows; the places of others are undefined. ``count`` is read when
+        the op runs."""
 
     @op("scores f32[T,n]; visible i32[T]; k -> out i32[T,k]")
     def select_rows(self, scores: Array, visible: Array, k: int) -> Array:

@@ -46,16 +46,16 @@ class AttentionOps(Steps):
         self.run([Step(t.ATTENTION, tokens * groups, 1, values, attention_bytes(dim))], failure)
         return out
 
-    def index_scores(self, iq: np.ndarray, rows: np.ndarray, w: np.ndarray, visible: np.ndarray) -> np.ndarray:
-        iq, w, visible = self.f32(iq, "iq"), self.f32(w, "w"), self.i32(visible, "visible")
+    def index_scores(self, iq: np.ndarray, rows: np.ndarray, w: np.ndarray, count: np.ndarray) -> np.ndarray:
+        iq, w, count = self.f32(iq, "iq"), self.f32(w, "w"), self.i32(count, "count")
         rows, half = self.cached(rows, "rows")
         tokens, heads, dim = iq.shape
-        fits = rows.ndim == 2 and rows.shape[1] == dim and w.shape == (tokens, heads) and visible.shape == (tokens,)
-        expect(fits, "index_scores", iq.shape, rows.shape, w.shape, visible.shape)
+        fits = rows.ndim == 2 and rows.shape[1] == dim and w.shape == (tokens, heads) and count.shape == (1,)
+        expect(fits, "index_scores", iq.shape, rows.shape, w.shape, count.shape)
         n = len(rows)
         out, packed = self.empty(tokens, n), self.temp(4 * index_query_floats(heads, dim) * tokens)
         pack = self.at(iq), self.at(w), packed, heads, dim
-        scores = packed, self.at(rows), half, self.at(visible), self.at(out), tokens, n, heads, dim
+        scores = packed, self.at(rows), half, self.at(count), self.at(out), tokens, n, heads, dim
         self.run(
             [
                 Step(t.INDEX_PACK, tokens, self.chunk(tokens, heads * dim), pack),

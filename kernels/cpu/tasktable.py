@@ -50,7 +50,7 @@ WINDOWS = Task("windows", "<ring <new >out <at slots tokens ratio width overlap"
 STORE_ROWS = Task("store_rows", "<x =rows <at tokens width slots half")
 
 INDEX_PACK = Task("index_pack", "<iq <w >out heads dim")
-INDEX_SCORES = Task("index_scores", "<packed <rows half <visible >out tokens n heads dim *work")
+INDEX_SCORES = Task("index_scores", "<packed <rows half <count >out tokens n heads dim *work")
 SELECT_ROWS = Task("select_rows", "<scores <visible >out n k")
 
 ATTENTION = Task(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 
-def index_scores(iq: np.ndarray, rows: np.ndarray, w: np.ndarray, visible: np.ndarray) -> np.ndarray:
+def index_scores(iq: np.ndarray, rows: np.ndarray, w: np.ndarray, count: np.ndarray) -> np.ndarray:
     """iq (T, H, d), rows (n, d), w (T, H) -> (T, n): sum over heads of relu(iq_h . row) * w_h; w may be negative.
 
-    Rows from visible[t] on need not be scored; here they are.
+    Rows from count[0] on need not be scored; here they are.
     """
     scores = np.zeros((iq.shape[0], rows.shape[0]), np.float64)
     keys = rows.astype(np.float64).T

@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernels import cpu
 from kernels.cpu import tasktable as t
-from kernels.cpu.workers import POOL, Pool, address
+from kernels.cpu.abi import Step
+from kernels.cpu.workers import Pool, address
 
+from . import cpu
 from .test_cpu_ops import attention_case, matrix, normal
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,9 +27,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(autouse=True)
 def same_threads_afterwards() -> Iterator[None]:
-    before = cpu.threads()
+    before = cpu.threads
     yield
-    cpu.set_threads(before)
+    cpu.threads = before
 
 
 def script(body: str, **options) -> subprocess.Popen:
@@ -43,28 +44,28 @@ def script(body: str, **options) -> subprocess.Popen:
 
 
 def tiny_step(x: np.ndarray, out: np.ndarray, chunk: int = 1):
-    return t.ROUND_F16, x.size, chunk, (address(x), address(out))
+    return Step(t.ROUND_F16, x.size, chunk, (address(x), address(out)))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 8])
 def test_ten_thousand_tiny_jobs(threads: int):
-    cpu.set_threads(threads)
+    cpu.threads = threads
     x = normal(1, 7)
     want = x.astype(np.float16).astype(np.float32)
     for _ in range(10_000 if threads < 8 else 1_000):
         out = np.zeros(7, np.float32)
-        POOL.run(tiny_step(x, out))
+        cpu.workers.run([tiny_step(x, out)])
         assert np.array_equal(out, want)
 
 
 def test_steps_run_in_order():
     """Each step reads what the one before wrote; many items, so that threads really share them."""
-    cpu.set_threads(4)
+    cpu.threads = 4
     arrays = [normal(1, 5000), *(np.zeros(5000, np.float32) for _ in range(12))]
     for _ in range(50):
         for array in arrays[1:]:
             array[:] = -1
-        POOL.run(*(tiny_step(a, b, 16) for a, b in zip(arrays, arrays[1:], strict=False)))
+        cpu.workers.run([tiny_step(a, b, 16) for a, b in zip(arrays, arrays[1:], strict=False)])
         assert np.array_equal(arrays[-1], arrays[0].astype(np.float16).astype(np.float32))
 
 
@@ -83,7 +84,7 @@ def everything() -> list[np.ndarray]:
         cpu.hc_mix(X, matrix("F16", 24, 1024), 1e-6),
         cpu.hc_reduce(X, normal(2, 5, 4)),
         cpu.pool(normal(1, 3, 128, 512), normal(2, 3, 128, 512)),
-        cpu.index_scores(normal(1, 3, 64, 128), normal(2, 1000, 128), normal(3, 3, 64)),
+        cpu.index_scores(normal(1, 3, 64, 128), normal(2, 1000, 128), normal(3, 3, 64), np.array([1000], np.int32)),
         cpu.select_rows(normal(4, 3, 1000), np.full(3, 1000, np.int32), 100),
         cpu.swiglu(normal(1, 30, 512), normal(2, 30, 512), 10.0),
         *cpu.route(normal(1, 50, 256), None, None, 6, 1.5, True),
@@ -92,17 +93,17 @@ def everything() -> list[np.ndarray]:
 
 
 def test_results_do_not_depend_on_the_number_of_threads():
-    cpu.set_threads(1)
+    cpu.threads = 1
     want = everything()
     for threads in (2, 3, 8):
-        cpu.set_threads(threads)
+        cpu.threads = threads
         for _ in range(3):
             for got, expected in zip(everything(), want, strict=True):
                 assert np.array_equal(got, expected)
 
 
 def test_a_second_pool_in_the_process():
-    cpu.set_threads(2)
+    cpu.threads = 2
     other = Pool(2)
     other.load()
     x, a, b = normal(1, 20_000), np.zeros(20_000, np.float32), np.zeros(20_000, np.float32)
@@ -110,9 +111,9 @@ def test_a_second_pool_in_the_process():
 
     def many(pool: Pool, out: np.ndarray) -> None:
         for _ in range(300):
-            pool.run(tiny_step(x, out, 64))
+            pool.run([tiny_step(x, out, 64)])
 
-    threads = [threading.Thread(target=many, args=pair) for pair in ((POOL, a), (other, b))]
+    threads = [threading.Thread(target=many, args=pair) for pair in ((cpu.workers, a), (other, b))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -123,7 +124,7 @@ def test_a_second_pool_in_the_process():
 
 
 def test_ops_from_several_python_threads():
-    cpu.set_threads(2)
+    cpu.threads = 2
     w, x = matrix("Q8_0", 300, 512), normal(1, 4, 512)
     want = cpu.linear(x, w, "a8")
     wrong = []
@@ -142,28 +143,28 @@ def test_ops_from_several_python_threads():
 
 
 def test_workers_sleep_when_idle_and_wake():
-    cpu.set_threads(2)
+    cpu.threads = 2
     x, out = normal(1, 100_000), np.zeros(100_000, np.float32)
-    POOL.run(tiny_step(x, out, 1000))
+    cpu.workers.run([tiny_step(x, out, 1000)])
     time.sleep(0.5)
     before = time.process_time()
     time.sleep(0.5)
     assert time.process_time() - before < 0.05
     out[:] = 0
-    POOL.run(tiny_step(x, out, 1000))
+    cpu.workers.run([tiny_step(x, out, 1000)])
     assert np.array_equal(out, x.astype(np.float16).astype(np.float32))
 
 
 @pytest.mark.parametrize("count", [0, -1, 10_000])
 def test_thread_count_is_checked(count: int):
     with pytest.raises(ValueError, match=r"1\.\.256"):
-        cpu.set_threads(count)
+        cpu.threads = count
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinity masks on this system")
 def test_thread_count_follows_the_affinity_mask():
     core = min(os.sched_getaffinity(0))
-    run = script(f"import os; os.sched_setaffinity(0, [{core}]); from kernels import cpu; print(cpu.threads())")
+    run = script(f"import os; os.sched_setaffinity(0, [{core}]); from kernels.cpu import CPU; print(CPU().threads)")
     assert run.communicate(timeout=60)[0].strip() == "1"
 
 
@@ -171,8 +172,8 @@ def test_control_c_between_ops():
     run = script(
         """
         import numpy as np
-        from kernels import cpu
-        cpu.set_threads(4)
+        from kernels.cpu import CPU
+        cpu = CPU(4)
         x = np.ones((64, 4096), np.float32)
         cpu.swiglu(x, x, 10.0)
         print("ready", flush=True)
@@ -198,8 +199,8 @@ def test_fork_and_exit():
         import os, warnings
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forking with threads, rightly
         import numpy as np
-        from kernels import cpu
-        cpu.set_threads(3)
+        from kernels.cpu import CPU
+        cpu = CPU(3)
         x = np.ones((64, 4096), np.float32)
         want = cpu.swiglu(x, x, 10.0)
         child = os.fork()
@@ -241,7 +242,7 @@ def test_a_worker_that_starts_late_joins_nothing_that_is_not_open():
     for _ in range(200):
         pool = Pool(3)
         pool.load()
-        pool.run(tiny_step(x, out, 64))
+        pool.run([tiny_step(x, out, 64)])
         out[:] = -7
         time.sleep(0.001)
         assert (out == -7).all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernels import cpu, reference
+from tests.kernels import cpu, reference
 
 
 @pytest.mark.parametrize(("heads", "dim"), [(1, 64), (8, 256), (64, 512), (5, 320)])
@@ -32,6 +32,7 @@ def test_index_scores_over_half_rows(n: int) -> None:
     rng = np.random.default_rng(n)
     iq, w = rng.standard_normal((2, 64, 128)).astype(np.float32), rng.standard_normal((2, 64)).astype(np.float32)
     rows = rng.standard_normal((n, 128)).astype(np.float16)
-    half = cpu.index_scores(iq, rows, w)
-    np.testing.assert_array_equal(half, cpu.index_scores(iq, rows.astype(np.float32), w))
-    np.testing.assert_allclose(half, reference.index_scores(iq, rows, w), atol=2e-2)
+    count = np.array([n], np.int32)
+    half = cpu.index_scores(iq, rows, w, count)
+    np.testing.assert_array_equal(half, cpu.index_scores(iq, rows.astype(np.float32), w, count))
+    np.testing.assert_allclose(half, reference.index_scores(iq, rows, w, count), atol=2e-2)

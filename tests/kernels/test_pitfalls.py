@@ -4,18 +4,18 @@ engine.md 9.4."""
 from __future__ import annotations
 
 import math
-from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 
-from kernels import cpu, reference
+from tests.kernels import cpu, reference
 
 from .test_cpu_ops import matrix, normal
 
 
 @pytest.fixture(params=[reference, cpu], ids=["reference", "cpu"])
-def ops(request: pytest.FixtureRequest) -> ModuleType:
+def ops(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
@@ -23,7 +23,7 @@ def one(value: int) -> np.ndarray:
     return np.array([value], np.int32)
 
 
-def attend(ops: ModuleType, q, raw, sink: float, comp=None, comp_count=0, selected=None, scale=1.0) -> np.ndarray:
+def attend(ops: Any, q, raw, sink: float, comp=None, comp_count=0, selected=None, scale=1.0) -> np.ndarray:
     """One token, one head, all raw rows visible."""
     sinks = np.float32([sink])
     out = ops.attention(q[None, None], raw, one(0), one(len(raw)), comp, one(comp_count), selected, sinks, scale)
@@ -93,7 +93,9 @@ def test_rows_beyond_the_capacity_raise():  # A13: compiled code must not read p
     with pytest.raises(IndexError, match="attention"):
         attend(cpu, q, raw, 0.0, comp, 8, np.array([[2, 8]], np.int32))
     with pytest.raises(IndexError, match="attention"):
-        cpu.attention(q[None, None], raw, one(1), one(8), None, one(0), None, np.zeros(1, np.float32), 1.0)
+        cpu.attention(q[None, None], raw, one(1), one(9), None, one(0), None, np.zeros(1, np.float32), 1.0)
+    with pytest.raises(IndexError, match="attention"):
+        cpu.attention(q[None, None], raw, one(-1), one(8), None, one(0), None, np.zeros(1, np.float32), 1.0)
 
 
 # ---- norms ----

@@ -24,8 +24,14 @@ def cpu(request: pytest.FixtureRequest) -> Engine:
 
 
 @pytest.fixture(scope="module")
-def ids(cpu: Engine) -> np.ndarray:
-    return np.random.default_rng(5).integers(0, cpu.shape.vocab, 300).astype(np.int32)
+def exact() -> Engine:
+    """For what is the same question in every mode."""
+    return Engine.open(embedded_path(), backend="cpu", numerics="exact")
+
+
+@pytest.fixture(scope="module")
+def ids(exact: Engine) -> np.ndarray:
+    return np.random.default_rng(5).integers(0, exact.shape.vocab, 300).astype(np.int32)
 
 
 @pytest.fixture(scope="module")
@@ -65,18 +71,17 @@ def test_all_chunks_without_gemm(cpu: Engine, ids: np.ndarray) -> None:
         np.testing.assert_array_equal(random_cuts(cpu, ids, seed), wanted, err_msg=f"seed {seed}")
 
 
-def test_all_chunks_in_mode_exact(ids: np.ndarray) -> None:
-    engine = Engine.open(embedded_path(), backend="cpu", numerics="exact")
-    wanted = engine.session(CTX).extend(ids, chunk=10_000)
+def test_all_chunks_in_mode_exact(exact: Engine, ids: np.ndarray) -> None:
+    wanted = exact.session(CTX).extend(ids, chunk=10_000)
     for chunk in (1, 3, 4, 127, 128, 129):
-        assert np.abs(engine.session(CTX).extend(ids, chunk=chunk) - wanted).max() <= 2e-4
+        assert np.abs(exact.session(CTX).extend(ids, chunk=chunk) - wanted).max() <= 2e-4
     for seed in range(3):
-        assert np.abs(random_cuts(engine, ids, seed) - wanted).max() <= 2e-4
+        assert np.abs(random_cuts(exact, ids, seed) - wanted).max() <= 2e-4
 
 
-def test_reference_agrees_with_cpu_and_with_itself(ids: np.ndarray) -> None:
+def test_reference_agrees_with_cpu_and_with_itself(exact: Engine, ids: np.ndarray) -> None:
     """Float noise only in mode exact, whichever backend and however cut."""
-    cpu = Engine.open(embedded_path(), backend="cpu", numerics="exact").session(CTX).extend(ids)
+    cpu = exact.session(CTX).extend(ids)
     reference = Engine.open(embedded_path(), backend="reference", numerics="exact")
     whole = reference.session(CTX).extend(ids)
     pieces = reference.session(CTX).extend(ids, chunk=37)

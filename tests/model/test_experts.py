@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ds4ref.engine import Engine
-from ds4ref.archs.deepseek4 import experts
 from ds4ref.nano import embedded_path
+from kernels.cpu import CPU
 
 
 def choices(engine: Engine, tokens: int) -> int:
@@ -40,19 +40,19 @@ def test_summary_names_the_hottest() -> None:
 
 
 def test_advice_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    real = experts.will_need
-    monkeypatch.setattr(experts, "will_need", lambda rows: (asked.append(rows.nbytes), real(rows)))
+    asked: list[str] = []
+    real = CPU.advise
+    monkeypatch.setattr(CPU, "advise", lambda ops, ids, w: (asked.append(w.fmt), real(ops, ids, w)))
     outputs = []
     for advise in (False, True):
         with Engine.open(embedded_path(), numerics="ds4", advise=advise) as engine:
-            session = engine.session(64)
+            session, layers = engine.session(64), engine.shape.n_layers
             session.sync([5, 6, 7])
             outputs.append([session.eval(token).copy() for token in (8, 9, 10)])
-            names = session._program.program.tasks
-            assert ("advise_experts" in names) is advise
+            names = session._decoder.last.tasks
+            assert names.count("advise_experts") == 3 * layers * advise
     assert np.array_equal(outputs[0], outputs[1])
-    assert asked and all(asked)  # prefill and the hash layers ask from Python
+    assert len(asked) == (1 + 2) * 3 * layers  # in prefill, and where a token is recorded
 
 
 def test_the_file_that_does_not_fit_is_advised(monkeypatch: pytest.MonkeyPatch) -> None:

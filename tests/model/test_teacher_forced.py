@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 
 from ds4ref.archs.deepseek4 import attention, moe
-from ds4ref.archs.deepseek4.chunk import Chunk
 from ds4ref.archs.deepseek4.hooks import Recorder
-from ds4ref.archs.deepseek4.cache import LayerCache
 from tests.golden import case, engine, needs_golden
 
 pytestmark = needs_golden
@@ -25,13 +23,15 @@ def half_layer_errors(model: str, backend: str, half: str) -> np.ndarray:
     m = engine(model, "ds4", backend).model
     errors = []
     for layer, w in enumerate(m.weights.layers):
-        chunk = Chunk(m, ids, 0, None)
+        cache = m.cache(len(ids) + 1, exact=True)
+        chunk = m.chunk(ids, cache)
+        chunk.at_layer(layer, w, cache.layers[layer])
         at = 2 * layer + (half == "ffn")
         X = streams[at].reshape(len(ids), m.shape.hc, m.shape.dim).copy()
         if half == "attn":
-            Y = attention.half_layer(chunk, layer, w, X, LayerCache(m.shape, layer, len(ids) + 1))
+            Y = attention.half_layer(chunk, X)
         else:
-            Y = moe.half_layer(chunk, layer, w, X)
+            Y = moe.half_layer(chunk, X)
         errors.append(np.abs(Y.reshape(len(ids), -1) - streams[at + 1]).max(axis=1))
     return np.array(errors)
 
@@ -57,8 +57,10 @@ def test_backends_differ_by_single_flips() -> None:
         m = engine("tiny", "ds4", backend).model
         recorder = Recorder("KVrope", "KVcur")
         X = streams[0].reshape(len(ids), m.shape.hc, m.shape.dim).copy()
-        cache = LayerCache(m.shape, 0, len(ids) + 1)
-        attention.half_layer(Chunk(m, ids, 0, recorder), 0, m.weights.layers[0], X, cache)
+        cache = m.cache(len(ids) + 1, exact=True)
+        chunk = m.chunk(ids, cache, recorder)
+        chunk.at_layer(0, m.weights.layers[0], cache.layers[0])
+        attention.half_layer(chunk, X)
         before.append(recorder["KVrope", 0])
         after.append(recorder["KVcur", 0])
     noise = np.abs(before[0] - before[1]).max(axis=1) < 1e-5  # elsewhere an activation code flipped

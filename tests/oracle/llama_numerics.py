@@ -12,13 +12,13 @@ With ``flash=False, f32_cache=True`` nothing else is rounded, and rope angles ar
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from ds4ref.numerics import Numerics
-from kernels import reference
+from ds4ref.variants.faults import Changed
+from tests.kernels import reference
 from kernels.formats import Matrix
 
 NUMERICS = Numerics("llama.cpp", False, False, False, False, True, "iterated")
@@ -66,6 +66,5 @@ def ops() -> Any:
         flat = reference.rms_norm(np.ascontiguousarray(X.reshape(len(X), -1)), None, eps)
         return linear(flat, fn)
 
-    table = {name: getattr(reference, name) for name in reference.OPS}
     own = {f.__name__: f for f in (linear, grouped_linear, expert_linear, expert_sum, hc_mix)}
-    return SimpleNamespace(**(table | own))
+    return Changed(reference, **own)

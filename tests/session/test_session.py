@@ -11,7 +11,6 @@ from ds4ref.engine import Engine
 from ds4ref.errors import Cancelled, ContextError, PayloadError, SessionError, TokenError
 from ds4ref.nano import embedded_path
 from ds4ref.archs.deepseek4 import payload
-from ds4ref.archs.deepseek4.cache import Rows
 from ds4ref.session.session import Session
 from ds4ref.archs.deepseek4.shape import FLASH
 
@@ -253,8 +252,9 @@ def test_a_failure_inside_the_pass_invalidates(engine: Engine, ids: list[int]) -
     session.sync(ids[:10])
 
 
-def test_rows_have_a_capacity() -> None:
-    rows = Rows(4, 10)
-    rows.append(np.ones((10, 4), np.float32))
-    with pytest.raises(OverflowError, match="room for 10"):
-        rows.append(np.ones((1, 4), np.float32))
+def test_a_cache_has_a_capacity(engine: Engine) -> None:
+    cache = engine.model.cache(10)
+    cache.reserve(10)
+    cache.advance(10)
+    with pytest.raises(ContextError, match="context of 10"):
+        cache.reserve(1)

@@ -45,14 +45,18 @@ class Model:
 
         Raises Cancelled between layers if ``cancel()`` turns true; the cache is then the caller's to roll back.
         """
-        cache.reserve(len(ids))
-        X = self._layers(Chunk(self, ids, cache.pos, plan(self.shape, cache.pos, len(ids)), hooks), cache, cancel)
+        X = self._layers(self.chunk(ids, cache, hooks), cache, cancel)
         cache.advance(len(ids))
         return X
 
+    def chunk(self, ids: np.ndarray, cache: Cache, hooks: Hooks | None = None) -> Chunk:
+        """Tokens ids (T,) at the position of ``cache``, which makes room for them."""
+        cache.reserve(len(ids))
+        return Chunk(self, ids, cache.pos, plan(self.shape, cache.pos, len(ids)), hooks)
+
     def _layers(self, c: Chunk, cache: Cache, cancel: Callable[[], bool] | None = None) -> np.ndarray:
         for layer, w in enumerate(self.weights.layers):
-            moe.choose_ahead(c, layer, w)
+            moe.given_experts(c, layer, w)
         X = c.ops.streams(c.ops.embed(self.weights.token_embd, c.ids), self.shape.hc)
         for layer, (w, rows) in enumerate(zip(self.weights.layers, cache.layers, strict=True)):
             if cancel is not None and cancel():

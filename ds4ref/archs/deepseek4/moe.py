@@ -24,18 +24,20 @@ def half_layer(c: Chunk, X: np.ndarray) -> np.ndarray:
     return hyper_connections.post(c, "ffn", y, mixing)
 
 
-def choose_ahead(c: Chunk, layer: int, w: LayerWeights) -> None:
-    """Hash layers choose by token alone, so theirs can be looked up, and asked for, before the first layer runs."""
-    if w.ffn_gate_tid2eid is not None:
+def given_experts(c: Chunk, layer: int, w: LayerWeights) -> np.ndarray | None:
+    """The experts of a hash layer (T, K), which depend on the token alone: looked up, and asked for, before the first
+    layer runs. None for other layers."""
+    if w.ffn_gate_tid2eid is not None and layer not in c.given:
         c.given[layer] = c.ops.take_rows(w.ffn_gate_tid2eid, c.ids)
         c.experts.chosen(c.ops, layer, c.given[layer])
+    return c.given.get(layer)
 
 
 def _route(c: Chunk, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """x (T, D) -> the chosen experts (T, K) and their weights (T, K)."""
     ops, s, w = c.ops, c.shape, c.w
     logits = c.tap("ffn_moe_logits", ops.linear(x, w.ffn_gate_inp, "float"))
-    given = c.given.get(c.layer)
+    given = given_experts(c, c.layer, w)
     bias = w.exp_probs_b if given is None else None
     probs, ids, weights = ops.route(logits, bias, given, s.n_used, s.route_scale, c.numerics.route_floor)
     c.tap("ffn_moe_probs", probs)

@@ -143,9 +143,9 @@ def load(
         for kind, name, width, projection in _kinds(shape, layer):
             rows = reader.floats(f"{name} rows of layer {layer}", (n // ratio, width))
             cache.put_compressed(layer, kind, rows)
-            size = shape.state_rows(layer), projection
-            kv = reader.floats(f"{name} values of layer {layer}", size)
-            score = reader.scores(f"{name} scores of layer {layer}", size)
+            slots = shape.state_rows(layer), projection
+            kv = reader.floats(f"{name} values of layer {layer}", slots)
+            score = reader.scores(f"{name} scores of layer {layer}", slots)
             # slots of tokens still to come are whatever the writer left there
             at = _occupied(ratio, n)
             projections[kind] = Projections(kv[at], score[at])

@@ -35,8 +35,8 @@ def index_pack(args, first, last, thread):
 
 @body(t.INDEX_SCORES, exact=True)
 def index_scores(args, first, last, thread):
-    """Items are (row block, token), tokens innermost so that a block is read from memory once. Rows that a token may
-    not see are left out."""
+    """Items are (row block, token), tokens innermost so that a block is read from memory once. Only the
+    first ``count`` rows are there."""
     n, dim, tokens, block = args.n, args.dim, args.tokens, INDEX_BLOCK
     groups = (args.heads + HEADS - 1) // HEADS
     four = SCORES4()
@@ -45,7 +45,7 @@ def index_scores(args, first, last, thread):
         start = (item // tokens) * block
         query = args.packed + 4 * groups * HEADS * (dim + 1) * token
         out = f32p(args.out + 4 * n * token)
-        limit = min(n, np.int64(i32p(args.visible)[token]))
+        limit = min(n, np.int64(i32p(args.count)[0]))
         for row in range(start, min(start + block, limit), INDEX_ROWS):
             base = args.rows + 4 * dim * row
             end = args.rows + 4 * dim * (limit - 1)  # places past the end repeat the last row

@@ -1,0 +1,213 @@
+"""Recorded decode against the op-by-op pass: the same bits, in every mode, through every kind of change."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ds4ref.archs.deepseek4.hooks import Recorder
+from ds4ref.engine import Engine
+from ds4ref.session.session import Session
+from tests.oracle.modelgen import draw_shape, write_model
+
+MODES = ["exact", "qat", "ds4"]
+
+
+@pytest.fixture(scope="module", params=MODES)
+def engine(request: pytest.FixtureRequest, nano_path: str) -> Engine:
+    return Engine.open(nano_path, numerics=request.param)
+
+
+def pair(engine: Engine, ctx: int) -> tuple[Session, Session]:
+    """A session that replays recordings, and one that does not because something listens."""
+    fast, slow = engine.session(ctx), engine.session(ctx)
+    slow.hooks = Recorder("result_norm")
+    return fast, slow
+
+
+def tokens(engine: Engine, count: int, seed: int = 11) -> list[int]:
+    return [int(t) for t in np.random.default_rng(seed).integers(0, engine.shape.vocab, count)]
+
+
+def step(fast: Session, slow: Session, token: int) -> None:
+    """One token in both: equal, and the fast one was replayed, the slow one not."""
+    before = fast._decoder.last
+    wanted = slow.eval(token)
+    np.testing.assert_array_equal(fast.eval(token), wanted, err_msg=f"position {fast.pos - 1}")
+    np.testing.assert_array_equal(fast.streams, slow.streams)
+    recording = fast._decoder.last
+    assert recording is not None and recording.count > 20 * fast.model.shape.n_layers
+    assert slow._decoder.last is None
+    assert before is None or recording.timeline()[0].any()
+
+
+def test_same_bits_token_by_token(engine: Engine) -> None:
+    """From the first token until the indexer selects, and until it scores twice as many rows; windows of both ratios
+    close several times."""
+    fast, slow = pair(engine, 600)
+    seen = set()
+    for token in tokens(engine, 8 * engine.shape.index_topk + 30):
+        step(fast, slow, token)
+        seen.add(id(fast._decoder.last))
+    assert len(seen) >= 6
+
+
+def test_a_recording_serves_many_tokens(engine: Engine) -> None:
+    session = engine.session(200)
+    kinds = []
+    for token in tokens(engine, 60):
+        session.eval(token)
+        kinds.append(id(session._decoder.last))
+    assert len(set(kinds)) == 2
+    assert [kind == kinds[3] for kind in kinds] == [at % 4 == 3 for at in range(60)]
+
+
+def test_same_bits_after_prefill_snapshot_restore_and_load(engine: Engine, tmp_path: Path) -> None:
+    ids = tokens(engine, 320)
+    fast, slow = pair(engine, 400)
+    for session in (fast, slow):
+        session.sync(ids[:250])
+    early = fast.snapshot(), slow.snapshot()
+    for token in ids[250:300]:
+        step(fast, slow, token)
+    late = fast.snapshot(), slow.snapshot()
+    for snapshots, following in ((early, ids[270:320]), (late, ids[:40]), (early, ids[:30])):
+        for session, snapshot in zip((fast, slow), snapshots, strict=True):
+            session.restore(snapshot)
+        for token in reversed(following):
+            step(fast, slow, token)
+    fast.save(tmp_path / "saved")
+    for session in (fast, slow):
+        session.load(tmp_path / "saved")
+    for token in ids[:20]:
+        step(fast, slow, token)
+
+
+def test_same_bits_when_the_ring_grows(engine: Engine) -> None:
+    """A chunk larger than the ring of raw rows moves it, while the indexer already selects."""
+    ids = tokens(engine, 1500)
+    fast, slow = pair(engine, 1600)
+    for session in (fast, slow):
+        session.sync(ids[:700])
+    for token in ids[700:710]:
+        step(fast, slow, token)
+    for session in (fast, slow):
+        session.extend(ids[710:1410], chunk=700)
+    for token in ids[1410:1430]:
+        step(fast, slow, token)
+
+
+def test_thread_count_may_change(engine: Engine) -> None:
+    ids, ops = tokens(engine, 40), engine.model.ops
+    before = ops.threads
+    fast, slow = pair(engine, 60)
+    try:
+        for at, token in enumerate(ids):
+            ops.threads = 1 + at // 10 % 3
+            step(fast, slow, token)
+    finally:
+        ops.threads = before
+
+
+def test_another_engine_keeps_its_threads(nano_path: str) -> None:
+    with Engine.open(nano_path, threads=1) as one, Engine.open(nano_path, threads=3) as three:
+        assert (one.threads, three.threads) == (1, 3)
+        one.model.ops.threads = 2
+        assert (one.threads, three.threads) == (2, 3)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", range(4))
+def test_same_bits_on_drawn_shapes(mode: str, seed: int, tmp_path: Path) -> None:
+    """Shapes as the oracle tests draw them: other widths, heads, ratios and formats than the embedded model's."""
+    rng = np.random.default_rng(seed)
+    path = tmp_path / "drawn.gguf"
+    write_model(path, draw_shape(seed), seed)
+    with Engine.open(path, numerics=mode) as engine:
+        ids = tokens(engine, 300, seed)
+        fast, slow = pair(engine, 320)
+        start = int(rng.integers(0, 200))
+        if start:
+            fast.sync(ids[:start])
+            slow.sync(ids[:start])
+        for token in ids[start : start + 70]:
+            step(fast, slow, token)
+
+
+def test_two_sessions_interleaved_with_snapshots_handed_across(engine: Engine) -> None:
+    """Whatever two sessions do in turn, each gives what it gives alone from the same history."""
+    rng = np.random.default_rng(7)
+    ctx = 500
+    sessions = [engine.session(ctx), engine.session(ctx + 77)]
+    alone = {}
+
+    def expected(history: tuple[int, ...]) -> np.ndarray:
+        """Logits after a history of single evaluations, from a session of its own."""
+        if history not in alone:
+            session = engine.session(ctx)
+            for token in history:
+                session.eval(token)
+            alone[history] = session.logits.copy()
+        return alone[history]
+
+    snapshots = []
+    for _ in range(60):
+        which = int(rng.integers(2))
+        session, action = sessions[which], rng.random()
+        if action < 0.55 or not session.valid:
+            for token in rng.integers(0, engine.shape.vocab, int(rng.integers(1, 7))):
+                session.eval(int(token))
+        elif action < 0.75:
+            snapshots.append(session.snapshot())
+        elif snapshots:
+            session.restore(snapshots[int(rng.integers(len(snapshots)))])
+        np.testing.assert_array_equal(session.logits, expected(tuple(session.tokens)))
+
+
+def test_sessions_with_a_common_past_in_two_threads(engine: Engine) -> None:
+    """Forks of one snapshot that go on at the same time, on shared rows."""
+    ids = tokens(engine, 260)
+    first = engine.session(400)
+    first.sync(ids[:200])
+    snapshot = first.snapshot()
+    ways = [ids[200:230], list(reversed(ids[200:260]))[:30]]
+    wanted = []
+    for way in ways:
+        session = engine.session(400)
+        session.restore(snapshot)
+        wanted.append([session.eval(token).copy() for token in way])
+        del session
+    got: dict[int, list[np.ndarray]] = {}
+
+    def go(number: int) -> None:
+        session = engine.session(400)
+        session.restore(snapshot)
+        got[number] = [session.eval(token).copy() for token in ways[number]]
+
+    threads = [threading.Thread(target=go, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    for number in (0, 1):
+        np.testing.assert_array_equal(got[number], wanted[number])
+
+
+def test_a_dropped_cache_is_given_back(engine: Engine) -> None:
+    """Recordings hold a cache's buffers, so they must go with it (twice the memory otherwise)."""
+    import gc
+    import weakref
+
+    session = engine.session(100)
+    session.eval(5)
+    for forget in (session.invalidate, lambda: session.sync([1, 2, 3])):
+        session.eval(7)
+        gone = weakref.ref(session._cache)
+        recording = weakref.ref(session._decoder.last)
+        forget()
+        gc.collect()
+        assert gone() is None and recording() is None
+        session.eval(5)

@@ -75,9 +75,11 @@ def test_vanishing_blocks_round_to_zero_products(ours, scale):
 
 
 @pytest.mark.parametrize("ours", [a8, q8k])
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_bad_value_marks_its_block(ours, bad):
+@pytest.mark.parametrize(
+    "bad", [[np.nan], [np.inf], [-np.inf], [-np.inf, np.inf], [np.inf, np.nan], [np.nan, 0, -np.inf]]
+)
+def test_bad_values_mark_their_block(ours, bad):
     x = np.ones(1024)
-    x[300] = bad
+    x[300 : 300 + len(bad)] = bad
     d = ours(x)[1]
     assert np.isnan(d).sum() == 1

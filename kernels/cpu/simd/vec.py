@@ -17,16 +17,13 @@ inlined, and NaN stays NaN.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
-from numba.core.datamodel import PrimitiveModel
-from numba.extending import intrinsic, register_model
 
+from ..numba_internals import declared, emitted, primitive
 from .tiers import IS_AARCH64, SOFTWARE_PREFETCH, TIER
 
 # No Numba cache: its key misses edits in other files. The package's own object cache covers all sources.
@@ -60,10 +57,7 @@ class Vec(types.Type):
         return ir.VectorType(_ELEMENTS[self.element], self.lanes)
 
 
-@register_model(Vec)
-class _VecModel(PrimitiveModel):
-    def __init__(self, manager, frontend_type):
-        super().__init__(manager, frontend_type, frontend_type.llvm)
+primitive(Vec)
 
 
 I8x8, I8x16, I8x32, I8x64 = Vec("i8", 8), Vec("i8", 16), Vec("i8", 32), Vec("i8", 64)
@@ -228,9 +222,7 @@ class Emit:
     def call(self, name: str, result: types.Type, *args: Any) -> Val:
         """Call an LLVM intrinsic by its full name. Plain ints become i8 immediates."""
         values = [a.ir if isinstance(a, Val) else ir.Constant(_ELEMENTS["i8"], a) for a in args]
-        signature = ir.FunctionType(llvm_type(result), [value.type for value in values])
-        function = cgutils.get_or_insert_function(self.builder.module, signature, name)
-        return Val(self, self.builder.call(function, values))
+        return Val(self, self.builder.call(self._declare(name, llvm_type(result), [v.type for v in values]), values))
 
     def call_address(self, function: Val, *args: Val) -> None:
         """Call a C function without result by its address."""
@@ -256,8 +248,7 @@ class Emit:
 
     def fetch(self, address: Val, locality: int) -> None:
         """Ask for the cache line at ``address``: 3 to all levels, 2 to the second."""
-        signature = ir.FunctionType(ir.VoidType(), [_BYTE_POINTER, _I32, _I32, _I32])
-        function = cgutils.get_or_insert_function(self.builder.module, signature, "llvm.prefetch.p0")
+        function = self._declare("llvm.prefetch.p0", ir.VoidType(), [_BYTE_POINTER, _I32, _I32, _I32])
         read, level, data = (ir.Constant(_I32, v) for v in (0, locality, 1))
         self.builder.call(function, [self._pointer(address, _BYTE_POINTER.pointee), read, level, data])
 
@@ -273,7 +264,7 @@ class Emit:
         return Val(self, self.builder.call(self._declare(f"llvm.{_FMA}.{name}", kind, [kind] * 3), [a.ir, b.ir, c.ir]))
 
     def _declare(self, name: str, result: ir.Type, args: list[ir.Type]) -> ir.Function:
-        return cgutils.get_or_insert_function(self.builder.module, ir.FunctionType(result, args), name)
+        return declared(self.builder.module, name, result, args)
 
     def members(self, several: Val) -> list[Val]:
         """The values of a UniTuple."""
@@ -349,20 +340,14 @@ def step(result: types.Type, *args: types.Type) -> Callable[[Callable[..., Any]]
     """
 
     def decorate(emitter: Callable[..., Any]) -> Any:
-        def typed(typing_context, *_):
-            def generate(context, builder, signature, values):
-                emit = Emit(builder)
-                value = emitter(emit, *(Val(emit, v) for v in values))
-                if value is None:
-                    return context.get_dummy_value()
-                if isinstance(value, tuple):
-                    return context.make_tuple(builder, result, [part.ir for part in value])
-                return value.ir
+        def emit(builder: ir.IRBuilder, values: list[ir.Value]) -> Any:
+            k = Emit(builder)
+            value = emitter(k, *(Val(k, v) for v in values))
+            if isinstance(value, tuple):
+                return [part.ir for part in value]
+            return None if value is None else value.ir
 
-            return result(*args), generate
-
-        typed.__name__, typed.__doc__ = emitter.__name__, emitter.__doc__
-        typed.__signature__ = inspect.signature(emitter)  # Numba matches the arguments by name
-        return intrinsic(typed)
+        emit.__name__ = emitter.__name__
+        return emitted(result, args, emit)
 
     return decorate

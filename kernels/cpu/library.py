@@ -196,6 +196,17 @@ def complete(directory: Path) -> bool:
         return False
 
 
+def target_machine(triple: str, **options: Any) -> Any:
+    """LLVM's machine for ``triple``, for compiling the kernels (``options``: cpu and features) and for loading them."""
+    import llvmlite.binding as ll
+
+    # Position independent and small calls its libc directly. On AArch64 a direct call reaches 128 MiB, too little for
+    # where the loader may put the code, and it adds no stubs for objects of macOS: hence large, through addresses.
+    large = triple.startswith(("aarch64", "arm64"))
+    model = {"reloc": "default", "codemodel": "large"} if large else {"reloc": "pic", "codemodel": "small"}
+    return ll.Target.from_triple(triple).create_target_machine(opt=3, **model, **options)
+
+
 class Library:
     """The loaded machine code. ``address(name)`` is the address of an entry point."""
 
@@ -207,7 +218,7 @@ class Library:
         ll.initialize_native_target()
         ll.initialize_native_asmprinter()
         directory = objects()
-        machine = ll.Target.from_triple(ll.get_process_triple()).create_target_machine()
+        machine = target_machine(ll.get_process_triple())
         self._engine = ll.create_mcjit_compiler(ll.parse_assembly(""), machine)
         self._addresses: dict[str, int] = {}
         names: list[str] = []

@@ -15,9 +15,7 @@ from numba import njit, types
 from ..numba_internals import declared
 from ..numba_internals import emitted as op
 from ..simd.tiers import IS_AARCH64, IS_X86
-
-JIT: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
-"""For code whose float semantics matter: no reordering."""
+from ..simd.vec import JIT, step
 
 FAST: dict[str, Any] = {**JIT, "fastmath": {"reassoc", "contract", "nsz"}}
 """For reductions: sums may be reordered (always in the same way); NaN and infinity keep their meaning."""
@@ -126,23 +124,9 @@ call_rows = call_address(7)
 
 # ---- floats ----
 
-HALF = ir.HalfType()
-
-
-def _load_f16(builder: ir.IRBuilder, values: list[ir.Value]) -> ir.Value:
-    bits = builder.load(builder.inttoptr(values[0], I16.as_pointer()))
-    bits.align = 1
-    return builder.fpext(builder.bitcast(bits, HALF), F32)
-
-
-def _store_f16(builder: ir.IRBuilder, values: list[ir.Value]) -> None:
-    bits = builder.bitcast(builder.fptrunc(values[1], HALF), I16)
-    builder.store(bits, builder.inttoptr(values[0], I16.as_pointer())).align = 2
-
-
-store_f16 = op(types.none, [types.int64, types.float32], _store_f16)
-load_f16 = op(types.float32, [types.int64], _load_f16)
-round_f16 = op(types.float32, [types.float32], lambda b, v: b.fpext(b.fptrunc(v[0], HALF), F32))
+load_f16 = step(types.float32, types.int64)(lambda k, address: k.half_to_float(k.load(types.int16, address)))
+store_f16 = step(types.none, types.int64, types.float32)(lambda k, address, x: k.store(address, k.float_to_half(x)))
+round_f16 = step(types.float32, types.float32)(lambda k, x: k.half_to_float(k.float_to_half(x)))
 float_bits = op(types.int32, [types.float32], lambda b, v: b.bitcast(v[0], I32))
 bits_float = op(types.float32, [types.int32], lambda b, v: b.bitcast(v[0], F32))
 rint = op(types.float32, [types.float32], lambda b, v: external(b, "llvm.rint.f32", F32, v))

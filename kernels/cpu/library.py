@@ -137,12 +137,35 @@ def build(target: Path) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def available_cores() -> int:
-    """Cores this process may run on."""
+def available_cores(root: Path = Path("/")) -> int:
+    """Cores this process may run on, at most as many as its control groups grant it the time of (files in ``root``)."""
     try:
-        return len(os.sched_getaffinity(0))
+        cores = len(os.sched_getaffinity(0))
     except AttributeError:
-        return os.cpu_count() or 1
+        cores = os.cpu_count() or 1
+    return min([cores, *_granted_cores(root)])
+
+
+def _granted_cores(root: Path) -> list[int]:
+    """What the processor quotas of this process's control groups and of those around them come to, rounded up."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:  # not Linux
+        return []
+    granted = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)  # version 1, version 2
+        place = Path(path.lstrip("/"))
+        for folder in (place, *place.parents):
+            with contextlib.suppress(OSError, ValueError):  # no such file; the word max
+                files = (root / "sys/fs/cgroup" / controllers / folder / name for name in names)
+                quota, period = (int(word) for file in files for word in file.read_text().split())
+                if quota > 0 and period > 0:  # -1: no limit
+                    granted.append(-(-quota // period))
+    return granted
 
 
 def sweep(home: Path, keep: Path) -> None:

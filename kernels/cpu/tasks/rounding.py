@@ -10,7 +10,6 @@ from .lang import JIT, bits_float, f32p, float_bits, log2, power_of_two, rint, r
 from .registry import body
 
 ZERO, TWO = np.float32(0), np.float32(2)
-HADAMARD_SCALE = 128.0**-0.5
 E4M3_MAX, E4M3_FLOOR = np.float32(448), np.float32(1e-4)
 E2M1_MAX, E2M1_FLOOR = np.float32(6), np.float32(6 * 2.0**-126)
 NOT_A_NUMBER = np.float32(np.nan)

@@ -47,11 +47,14 @@ class Profile:
 
 
 def tick_seconds(seconds: float = 0.05) -> float:
-    """Seconds a tick of the pool's clock takes."""
+    """Seconds a tick of the pool's clock takes; RuntimeError if the clock stands still."""
     first, started = POOL.ticks(), time.perf_counter()
     while time.perf_counter() - started < seconds:
         pass
-    return (time.perf_counter() - started) / (POOL.ticks() - first)
+    passed, ticks = time.perf_counter() - started, POOL.ticks() - first
+    if ticks <= 0:
+        raise RuntimeError("the clock that steps are timed with stands still on this processor: nothing to profile by")
+    return passed / ticks
 
 
 def profile(session: Session, tokens: int, warm: int = 2) -> Profile:

@@ -85,16 +85,6 @@ def resident_bytes() -> int | None:
     return None if text is None else int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def peak_resident_bytes() -> int | None:
-    """The most memory this process ever had resident."""
-    try:
-        import resource
-    except ImportError:
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
 def cpu_name() -> str:
     """The processor's name as its maker writes it."""
     try:

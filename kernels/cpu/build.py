@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .library import target_machine
+
 TASK_MODULES = (
     "sync",
     "activations",
@@ -33,6 +35,7 @@ TASK_MODULES = (
 )
 ALLOWED_EXTERNALS = frozenset(
     {"sched_yield", "usleep", "madvise", "log2f", "log1pf", "memcpy", "memset", "memmove", "sqrtf"}
+    | {"memset_pattern16", "bzero", "__bzero"}  # what LLVM makes of loops that fill memory, on macOS
 )
 
 
@@ -50,15 +53,16 @@ def entries() -> dict[str, Callable[[], Any]]:
     return ENTRIES
 
 
-def optimized_object(modules: list[Any]) -> tuple[bytes, set[str]]:
+def optimized_object(modules: list[Any], machine: Any) -> tuple[bytes, set[str]]:
     """Link LLVM modules, strip what the entry points do not need, and compile. Returns code and undefined symbols."""
     import llvmlite.binding as ll
 
+    for module in modules:
+        module.triple, module.data_layout = machine.triple, str(machine.target_data)
     main = modules[0]
     for module in modules[1:]:
         main.link_in(module)
     main.verify()
-    machine = target_machine()
     options = ll.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = options.slp_vectorization = True
     builder = ll.create_pass_builder(machine, options)
@@ -67,25 +71,14 @@ def optimized_object(modules: list[Any]) -> tuple[bytes, set[str]]:
     return machine.emit_object(main), undefined
 
 
-def target_machine() -> Any:
-    """The machine Numba would compile for, position independent."""
-    import llvmlite.binding as ll
-    from numba.core import codegen, config
-
-    settings: Any = config
-    cpu = settings.CPU_NAME or ll.get_host_cpu_name()
-    features = codegen.get_host_cpu_features() if settings.CPU_FEATURES is None else settings.CPU_FEATURES
-    target = ll.Target.from_triple(ll.get_process_triple())
-    return target.create_target_machine(cpu=cpu, features=features, opt=3, reloc="pic", codemodel="small")
-
-
 def compile_entry(name: str, make: Callable[[], Any]) -> Any:
     """One entry point as an LLVM module in which only its own symbol is visible."""
     import llvmlite.binding as ll
 
-    compiled = make()
-    module = ll.parse_assembly(compiled.inspect_llvm())
-    wanted = compiled.native_name
+    from .numba_internals import llvm_of
+
+    text, wanted = llvm_of(make())
+    module = ll.parse_assembly(text)
     for item in (*module.functions, *module.global_variables):
         if not item.is_declaration and item.name != wanted:
             item.linkage = "internal"
@@ -96,12 +89,17 @@ def compile_entry(name: str, make: Callable[[], Any]) -> Any:
 
 def build(directory: Path, part: int, parts: int) -> None:
     """Compile every ``parts``-th entry point, from number ``part`` on, into ``directory``."""
+    import llvmlite.binding as ll
+
+    from .numba_internals import target_cpu, target_features
+
     chosen = sorted(entries().items())[part::parts]
     modules = []
     for name, make in chosen:
         modules.append(compile_entry(name, make))
         print(name, flush=True)
-    code, undefined = optimized_object(modules)
+    machine = target_machine(ll.get_process_triple(), cpu=target_cpu(), features=target_features())
+    code, undefined = optimized_object(modules, machine)
     foreign = undefined - ALLOWED_EXTERNALS
     if foreign:
         raise SystemExit(f"compiled kernels call {', '.join(sorted(foreign))}")

@@ -137,12 +137,35 @@ def build(target: Path) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def available_cores() -> int:
-    """Cores this process may run on."""
+def available_cores(root: Path = Path("/")) -> int:
+    """Cores this process may run on, at most as many as its control groups grant it the time of (files in ``root``)."""
     try:
-        return len(os.sched_getaffinity(0))
+        cores = len(os.sched_getaffinity(0))
     except AttributeError:
-        return os.cpu_count() or 1
+        cores = os.cpu_count() or 1
+    return min([cores, *_granted_cores(root)])
+
+
+def _granted_cores(root: Path) -> list[int]:
+    """What the processor quotas of this process's control groups and of those around them come to, rounded up."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:  # not Linux
+        return []
+    granted = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)  # version 1, version 2
+        place = Path(path.lstrip("/"))
+        for folder in (place, *place.parents):
+            with contextlib.suppress(OSError, ValueError):  # no such file; the word max
+                files = (root / "sys/fs/cgroup" / controllers / folder / name for name in names)
+                quota, period = (int(word) for file in files for word in file.read_text().split())
+                if quota > 0 and period > 0:  # -1: no limit
+                    granted.append(-(-quota // period))
+    return granted
 
 
 def sweep(home: Path, keep: Path) -> None:
@@ -196,6 +219,17 @@ def complete(directory: Path) -> bool:
         return False
 
 
+def target_machine(triple: str, **options: Any) -> Any:
+    """LLVM's machine for ``triple``, for compiling the kernels (``options``: cpu and features) and for loading them."""
+    import llvmlite.binding as ll
+
+    # Position independent and small calls its libc directly. On AArch64 a direct call reaches 128 MiB, too little for
+    # where the loader may put the code, and it adds no stubs for objects of macOS: hence large, through addresses.
+    large = triple.startswith(("aarch64", "arm64"))
+    model = {"reloc": "default", "codemodel": "large"} if large else {"reloc": "pic", "codemodel": "small"}
+    return ll.Target.from_triple(triple).create_target_machine(opt=3, **model, **options)
+
+
 class Library:
     """The loaded machine code. ``address(name)`` is the address of an entry point."""
 
@@ -207,7 +241,7 @@ class Library:
         ll.initialize_native_target()
         ll.initialize_native_asmprinter()
         directory = objects()
-        machine = ll.Target.from_triple(ll.get_process_triple()).create_target_machine()
+        machine = target_machine(ll.get_process_triple())
         self._engine = ll.create_mcjit_compiler(ll.parse_assembly(""), machine)
         self._addresses: dict[str, int] = {}
         names: list[str] = []

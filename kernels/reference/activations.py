@@ -8,28 +8,43 @@ A8_BLOCK = 32
 Q8K_BLOCK = 256
 
 
+def _quantized(blocks: np.ndarray, numerator: float, peak: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """int8 codes of ``blocks`` (T, blocks, n), numerator / peak (T, blocks), and which blocks are finite.
+
+    The inverse and the codes are 0 where that is not finite: in blocks of zeros, or hardly more, and in bad ones.
+    """
+    finite = np.isfinite(peak)
+    with np.errstate(divide="ignore", over="ignore"):
+        inverse = np.float32(numerator) / np.where(finite, peak, np.float32(0))
+    inverse = np.where(np.isinf(inverse), np.float32(0), inverse)
+    codes = np.rint(np.where(finite[..., None], blocks, np.float32(0)) * inverse[..., None])
+    return np.clip(codes, -128, 127).astype(np.int8), inverse, finite
+
+
 def quantize_a8(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """int8 codes (T, n) and float32 scales (T, n/32): scale = amax/127 kept in float32, codes round half to even."""
+    """int8 codes (T, n) and float32 scales (T, n/32): scale = amax/127 kept in float32, codes round half to even.
+
+    The scale of a block with an infinity or a NaN is NaN.
+    """
     blocks = x.reshape(x.shape[0], -1, A8_BLOCK)
     scale = np.abs(blocks).max(axis=-1) / np.float32(127)
-    inverse = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale != 0)
-    codes = np.clip(np.rint(blocks * inverse[..., None]), -128, 127).astype(np.int8)
-    return codes.reshape(x.shape), scale
+    codes, _, finite = _quantized(blocks, 1, scale)
+    return codes.reshape(x.shape), np.where(finite, scale, np.float32(np.nan))
 
 
 def quantize_q8k(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Q8_K: int8 codes (T, n), float32 scales (T, n/256), int16 sums of 16 codes (T, n/16).
 
-    The first element of largest magnitude becomes -127, so the scale carries the opposite of its sign.
+    The first element of largest magnitude becomes -127, so the scale carries the opposite of its sign. The scale of a
+    block with an infinity or a NaN is NaN.
     """
     blocks = x.reshape(x.shape[0], -1, Q8K_BLOCK)
     at = np.abs(blocks).argmax(axis=-1)
     peak = np.take_along_axis(blocks, at[..., None], axis=-1)[..., 0]
-    inverse = np.divide(np.float32(-127), peak, out=np.zeros_like(peak), where=peak != 0)
-    codes = np.clip(np.rint(blocks * inverse[..., None]), -128, 127).astype(np.int8)
+    codes, inverse, finite = _quantized(blocks, -127, peak)
     scale = np.divide(np.float32(1), inverse, out=np.zeros_like(inverse), where=inverse != 0)
     sums = codes.reshape(x.shape[0], -1, 16).sum(axis=-1, dtype=np.int16)
-    return codes.reshape(x.shape), scale, sums
+    return codes.reshape(x.shape), np.where(finite, scale, np.float32(np.nan)), sums
 
 
 def rounded(x: np.ndarray, act: str) -> np.ndarray:

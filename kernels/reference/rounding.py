@@ -29,14 +29,18 @@ def _nearest(magnitude: np.ndarray, table: np.ndarray) -> np.ndarray:
 
 
 def _round_blocks(x: np.ndarray, block: int, table: np.ndarray, floor: float) -> np.ndarray:
-    """Per block: a power-of-two scale that brings the largest magnitude into the table, nearest value, back."""
+    """Per block: a power-of-two scale that brings the largest magnitude into the table, nearest value, back.
+
+    A block with an infinity or a NaN has no scale and becomes NaN throughout.
+    """
     top = table[-1]
     blocks = x.reshape(*x.shape[:-1], -1, block)
     amax = np.maximum(np.abs(blocks).max(axis=-1, keepdims=True), np.float32(floor))
+    amax[np.isinf(amax)] = np.nan
     scale = np.exp2(np.ceil(np.log2(amax / top))).astype(np.float32)
     value = np.clip(blocks / scale, -top, top)
     rounded = _nearest(np.abs(value), table)
-    return (np.where(value < 0, -rounded, rounded) * scale).reshape(x.shape)
+    return (np.copysign(rounded, value) * scale).reshape(x.shape)
 
 
 def round_e4m3(x: np.ndarray, channels: int | None = None) -> np.ndarray:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from kernels import reference
 from kernels.cpu.simd import quantize_a8, quantize_q8k
 
 from .simd_cases import round_a8, round_q8k
@@ -75,9 +76,23 @@ def test_vanishing_blocks_round_to_zero_products(ours, scale):
 
 
 @pytest.mark.parametrize("ours", [a8, q8k])
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_bad_value_marks_its_block(ours, bad):
+@pytest.mark.parametrize(
+    "bad", [[np.nan], [np.inf], [-np.inf], [-np.inf, np.inf], [np.inf, np.nan], [np.nan, 0, -np.inf]]
+)
+def test_bad_values_mark_their_block(ours, bad):
     x = np.ones(1024)
-    x[300] = bad
+    x[300 : 300 + len(bad)] = bad
     d = ours(x)[1]
     assert np.isnan(d).sum() == 1
+
+
+@pytest.mark.parametrize("ours, formula", [(a8, "quantize_a8"), (q8k, "quantize_q8k")], ids=["a8", "q8k"])
+@pytest.mark.parametrize(
+    "some", [[np.nan], [np.inf], [-np.inf, np.inf], [np.nan, -np.inf], [1e-42, -1e-45], [3.4e38, -3.4e38], [0.0, -0.0]]
+)
+@pytest.mark.parametrize("rest", [0.0, 1.0])
+def test_the_reference_treats_what_is_hardly_a_number_alike(ours, formula, some, rest):
+    x = np.full(1024, rest, np.float32)
+    x[300 : 300 + len(some)] = some
+    for got, want in zip(ours(x), getattr(reference, formula)(x[None]), strict=True):
+        assert got.dtype == want.dtype and np.array_equal(got, want[0], equal_nan=got.dtype.kind == "f")

@@ -1,7 +1,7 @@
 """Rows times float32 activations: weights decoded to floats in registers, nothing rounded but the sums.
 
 One portable source for every tier, 32 floats a vector (LLVM splits it to what the target has). The packed buffer holds
-the inputs as they are; for Q4_K and Q2_K the sums of x per sub-block follow, for the terms with the mins.
+the inputs as they are; for Q4_K and Q2_K every 256 of them are followed by their sums of 16, for the terms with mins.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 from numba import njit, types
 
 from .iq2_xxs import decode_group
-from .ops import (  # fmt: skip
+from .ops import (
     AHEAD,
     add32,
     broadcast_half,
     copy_32,
-    load_float,
+    pack_floats,
     prefetch,
     q4_k_scales,
     store_float,
     sum32,
     zero32,
 )
-from .row_kernel import RowKernel
+from .row_kernel import LANES_32, Part, RowKernel, make_rows, records
 from .vec import (
     JIT,
     F32x8,
@@ -91,64 +91,30 @@ def _plain(decode, size: int) -> RowKernel:
                 x += 4
             store_float(out + 4 * row, tail)
 
-    return RowKernel(_pack_plain, rows, _packed_bytes_plain)
-
-
-@njit(**JIT)
-def _pack_plain(x, n, buffer):
-    for _ in range(n >> 5):
-        copy_32(buffer, x)
-        buffer += 128
-        x += 128
-    for i in range(n & 31):
-        store_float(buffer + 4 * i, load_float(x + 4 * i))
-
-
-@njit(**JIT)
-def _packed_bytes_plain(n):
-    return 4 * n
+    return RowKernel(pack_floats, rows, records(1, 4))
 
 
 # -- blocks: a step adds one block of weights
-def _block_rows(add_block, weights_per_block, block_bytes):
-    """The rows function for a block format; ``add_block(total, weights, x, sums)``."""
-    sums_per_block = weights_per_block // 16 * 4
-
-    @njit(**JIT)
-    def rows(weights, first, last, row_bytes, n, buffer, out):
-        for row in range(first, last):
-            w = weights + row * row_bytes
-            x = buffer
-            sums = buffer + 4 * n
-            total = zero32()
-            for _ in range(n // weights_per_block):
-                for line in range(0, block_bytes, 64):
-                    prefetch(w + AHEAD + line)
-                total = add_block(total, w, x, sums)
-                w += block_bytes
-                x += 4 * weights_per_block
-                sums += sums_per_block
-            store_float(out + 4 * row, sum32(total))
-
-    return rows
+_SUMS = 1024
+_PACKED_SUMS = _SUMS + 64
 
 
-@step(F32x32, F32x32, Int, Int, Int)
-def _add_q8_0(k, total, weights, x, sums):
+@step(F32x32, F32x32, Int, Int)
+def _add_q8_0(k, total, weights, x):
     codes = k.load(I8x32, weights + 2).sext(I32x32).to_float(F32x32)
     return k.fma(codes * k.load(F32x32, x), broadcast_half(k, weights, F32x32), total)
 
 
-@step(F32x32, F32x32, Int, Int, Int)
-def _add_q4_0(k, total, weights, x, sums):
+@step(F32x32, F32x32, Int, Int)
+def _add_q4_0(k, total, weights, x):
     codes = k.load(I8x16, weights + 2)
     nibbles = (codes & 0x0F).cat(codes >> 4)
     values = (nibbles - 8).sext(I32x32).to_float(F32x32)
     return k.fma(values * k.load(F32x32, x), broadcast_half(k, weights, F32x32), total)
 
 
-@step(F32x32, F32x32, Int, Int, Int)
-def _add_iq2_xxs(k, total, weights, x, sums):
+@step(F32x32, F32x32, Int, Int)
+def _add_iq2_xxs(k, total, weights, x):
     part = k.zero(F32x32)
     for group in range(8):
         magnitudes, masks, scale = decode_group(k, weights + 2 + 8 * group)
@@ -158,8 +124,8 @@ def _add_iq2_xxs(k, total, weights, x, sums):
     return k.fma(part, broadcast_half(k, weights, F32x32) * 0.125, total)
 
 
-@step(F32x32, F32x32, Int, Int, Int)
-def _add_q4_k(k, total, weights, x, sums):
+@step(F32x32, F32x32, Int, Int)
+def _add_q4_k(k, total, weights, x):
     scale_bytes, min_bytes = q4_k_scales(k, weights)
     scales = scale_bytes.zext(I32x8).to_float(F32x8)
     part = k.zero(F32x32)
@@ -170,14 +136,14 @@ def _add_q4_k(k, total, weights, x, sums):
             scaled = k.load(F32x32, x + 128 * sub_block) * scales.shuffle([sub_block] * 32)
             part = k.fma(plane.zext(I32x32).to_float(F32x32), scaled, part)
     total = k.fma(part, broadcast_half(k, weights, F32x32), total)
-    pairs = k.load(F32x16, sums)
+    pairs = k.load(F32x16, x + _SUMS)
     sums_of_32 = pairs.shuffle(range(0, 16, 2)) + pairs.shuffle(range(1, 16, 2))
     mins = min_bytes.zext(I32x8).to_float(F32x8) * sums_of_32 * broadcast_half(k, weights + 2, F32x8)
     return total - mins.cat(k.zero(F32x8)).cat(k.zero(F32x16))
 
 
-@step(F32x32, F32x32, Int, Int, Int)
-def _add_q2_k(k, total, weights, x, sums):
+@step(F32x32, F32x32, Int, Int)
+def _add_q2_k(k, total, weights, x):
     header = k.load(I8x16, weights)
     scales = (header & 0x0F).zext(I32x16).to_float(F32x16)
     part = k.zero(F32x32)
@@ -188,12 +154,12 @@ def _add_q2_k(k, total, weights, x, sums):
             scaled = k.load(F32x32, x + 64 * group) * scales.shuffle([group] * 16 + [group + 1] * 16)
             part = k.fma(((codes >> (2 * plane)) & 3).zext(I32x32).to_float(F32x32), scaled, part)
     total = k.fma(part, broadcast_half(k, weights + 80, F32x32), total)
-    mins = (header >> 4).zext(I32x16).to_float(F32x16) * k.load(F32x16, sums)
+    mins = (header >> 4).zext(I32x16).to_float(F32x16) * k.load(F32x16, x + _SUMS)
     return total - (mins * broadcast_half(k, weights + 82, F32x16)).cat(k.zero(F32x16))
 
 
-@step(F32x32, F32x32, Int, Int, Int)
-def _add_q6_k(k, total, weights, x, sums):
+@step(F32x32, F32x32, Int, Int)
+def _add_q6_k(k, total, weights, x):
     """210 bytes: 128 low nibbles, 64 high pairs, 16 int8 scales, f16 d; w = d * s * (code - 32)."""
     scales = k.load(I8x16, weights + 192).sext(I32x16).to_float(F32x16)
     part = k.zero(F32x32)
@@ -215,24 +181,33 @@ def _store_sum_16(k, target, x):
 
 @njit(**JIT)
 def _pack_sums(x, n, buffer):
-    _pack_plain(x, n, buffer)
-    for i in range(n // 16):
-        _store_sum_16(buffer + 4 * n + 4 * i, x + 64 * i)
+    for _ in range(n // 256):
+        for i in range(8):
+            copy_32(buffer + 128 * i, x + 128 * i)
+        for i in range(16):
+            _store_sum_16(buffer + _SUMS + 4 * i, x + 64 * i)
+        buffer += _PACKED_SUMS
+        x += 1024
 
 
-@njit(**JIT)
-def _packed_bytes_sums(n):
-    return 4 * n + n // 4
+def _blocks(add, inputs: int, block_bytes: int) -> RowKernel:
+    rows = make_rows(LANES_32, -(-block_bytes // 64), Part(inputs, add, block_bytes, 4 * inputs))
+    return RowKernel(pack_floats, rows, records(1, 4))
+
+
+def _blocks_with_sums(add, block_bytes: int) -> RowKernel:
+    rows = make_rows(LANES_32, -(-block_bytes // 64), Part(256, add, block_bytes, _PACKED_SUMS))
+    return RowKernel(_pack_sums, rows, records(256, _PACKED_SUMS))
 
 
 FLOAT = {
     "F32": _plain(_decode_f32, 4),
     "F16": _plain(_decode_f16, 2),
     "BF16": _plain(_decode_bf16, 2),
-    "Q8_0": RowKernel(_pack_plain, _block_rows(_add_q8_0, 32, 34), _packed_bytes_plain),
-    "Q4_0": RowKernel(_pack_plain, _block_rows(_add_q4_0, 32, 18), _packed_bytes_plain),
-    "Q4_K": RowKernel(_pack_sums, _block_rows(_add_q4_k, 256, 144), _packed_bytes_sums),
-    "Q2_K": RowKernel(_pack_sums, _block_rows(_add_q2_k, 256, 84), _packed_bytes_sums),
-    "Q6_K": RowKernel(_pack_plain, _block_rows(_add_q6_k, 256, 210), _packed_bytes_plain),
-    "IQ2_XXS": RowKernel(_pack_plain, _block_rows(_add_iq2_xxs, 256, 66), _packed_bytes_plain),
+    "Q8_0": _blocks(_add_q8_0, 32, 34),
+    "Q4_0": _blocks(_add_q4_0, 32, 18),
+    "Q4_K": _blocks_with_sums(_add_q4_k, 144),
+    "Q2_K": _blocks_with_sums(_add_q2_k, 84),
+    "Q6_K": _blocks(_add_q6_k, 256, 210),
+    "IQ2_XXS": _blocks(_add_iq2_xxs, 256, 66),
 }

@@ -25,9 +25,9 @@ from numba import njit, types
 from ...formats.iq2_xxs import GRID, MAGNITUDES, SIGNS
 from . import x86
 from .fixed import limbs, scale_of_32
-from .ops import AHEAD, broadcast_half, prefetch, scaled_dots, store_float, sum8, sum16, zero8, zero16
-from .quantize import q8k_scale, round_to_codes, sixteen_sums, store_codes
-from .row_kernel import RowKernel
+from .ops import broadcast_half, scaled_dots
+from .quantize import in_order, make_q8k_pack, q8k_scale, round_to_codes, sixteen_sums
+from .row_kernel import LANES_8, LANES_16, Part, RowKernel, make_rows, records
 from .tiers import TIER, WIDE_PERMUTES
 from .vec import (
     JIT,
@@ -179,28 +179,6 @@ def _pack_a(x, n, buffer):
         x += 1024
 
 
-@njit(**JIT)
-def _rows_a(weights, first, last, row_bytes, n, buffer, out):
-    for row in range(first, last):
-        w = weights + row * row_bytes
-        x = buffer
-        total = zero16()
-        for _ in range(n >> 9):
-            prefetch(w + AHEAD)
-            prefetch(w + AHEAD + 64)
-            total = _add_two(total, w, x)
-            w += 2 * BLOCK
-            x += _PACKED_TWO
-        if n & 256:
-            total = _add_last(total, w, x)
-        store_float(out + 4 * row, sum16(total))
-
-
-@njit(**JIT)
-def _packed_bytes_a(n):
-    return (n + 511) // 512 * _PACKED_TWO
-
-
 # -- tier A, float activations: see fixed.py
 # Packed buffer, per 512 inputs: 8 planes of three limbs | 16 f32 (scale / 2^30) | 16 i32 offsets of the high limb,
 # taken 43 times | 16 i32 offsets of the middle and low limbs. 32 products of 86 with all 24 bits would overflow, so the
@@ -260,29 +238,16 @@ def _pack_float(x, n, buffer):
             x += 128
 
 
-@njit(**JIT)
-def _rows_float(weights, first, last, row_bytes, n, buffer, out):
-    for row in range(first, last):
-        w = weights + row * row_bytes
-        x = buffer
-        total = zero16()
-        for _ in range(n >> 9):
-            prefetch(w + AHEAD)
-            prefetch(w + AHEAD + 64)
-            total = _add_two_float(total, w, x)
-            w += 2 * BLOCK
-            x += _PACKED_FLOAT
-        if n & 256:
-            total = _add_last_float(total, w, x)
-        store_float(out + 4 * row, sum16(total))
-
-
-@njit(**JIT)
-def _packed_bytes_float(n):
-    return (n + 511) // 512 * _PACKED_FLOAT
-
-
-FLOAT = RowKernel(_pack_float, _rows_float, _packed_bytes_float)
+FLOAT = RowKernel(
+    _pack_float,
+    make_rows(
+        LANES_16,
+        2,
+        Part(512, _add_two_float, 2 * BLOCK, _PACKED_FLOAT),
+        Part(256, _add_last_float, BLOCK, _PACKED_FLOAT),
+    ),
+    records(512, _PACKED_FLOAT),
+)
 
 # -- tiers B and C, and the float kernels of every tier
 _GRID_WORDS = np.ascontiguousarray(GRID).view(np.int64)[:, 0].tolist()
@@ -315,39 +280,20 @@ def _add_block(k, total, weights, x):
     return k.fma(dots.to_float(F32x8), broadcast_half(k, weights, F32x8) * k.load(F32x8, x + 256), total)
 
 
-@step(types.none, Int, Float)
-def _finish_pack_bc(k, target, scale):
+@step(types.none, Int, Int, Float)
+def _finish_pack_bc(k, target, half, scale):
     k.store(target + 256, (scale * 0.125).splat(F32x8))
 
 
-@njit(**JIT)
-def _pack_bc(x, n, buffer):
-    for block in range(n // 256):
-        target = buffer + block * _PACKED_ONE
-        scale, inverse = q8k_scale(x)
-        for sub in range(8):
-            store_codes(target + 32 * sub, x + 128 * sub, inverse)
-        _finish_pack_bc(target, scale)
-        x += 1024
-
-
-@njit(**JIT)
-def _rows_bc(weights, first, last, row_bytes, n, buffer, out):
-    for row in range(first, last):
-        w = weights + row * row_bytes
-        x = buffer
-        total = zero8()
-        for _ in range(n >> 8):
-            prefetch(w + AHEAD)
-            total = _add_block(total, w, x)
-            w += BLOCK
-            x += _PACKED_ONE
-        store_float(out + 4 * row, sum8(total))
-
-
-@njit(**JIT)
-def _packed_bytes_bc(n):
-    return n // 256 * _PACKED_ONE
-
-
-Q8K = RowKernel(_pack_a, _rows_a, _packed_bytes_a) if TIER == "A" else RowKernel(_pack_bc, _rows_bc, _packed_bytes_bc)
+if TIER == "A":
+    Q8K = RowKernel(
+        _pack_a,
+        make_rows(LANES_16, 2, Part(512, _add_two, 2 * BLOCK, _PACKED_TWO), Part(256, _add_last, BLOCK, _PACKED_TWO)),
+        records(512, _PACKED_TWO),
+    )
+else:
+    Q8K = RowKernel(
+        make_q8k_pack(_PACKED_ONE, in_order, _finish_pack_bc),
+        make_rows(LANES_8, 1, Part(256, _add_block, BLOCK, _PACKED_ONE)),
+        records(256, _PACKED_ONE),
+    )

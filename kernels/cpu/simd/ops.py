@@ -9,8 +9,6 @@ from .tiers import TIER
 from .vec import (
     JIT,
     Emit,
-    F32x8,
-    F32x16,
     F32x32,
     Float,
     I8x8,
@@ -56,39 +54,14 @@ def store_int(k, address, value):
     k.store(address, value)
 
 
-@step(F32x8)
-def zero8(k):
-    return k.zero(F32x8)
-
-
-@step(F32x16)
-def zero16(k):
-    return k.zero(F32x16)
-
-
 @step(F32x32)
 def zero32(k):
     return k.zero(F32x32)
 
 
-@step(Float, F32x8)
-def sum8(k, a):
-    return k.hsum(a)
-
-
-@step(Float, F32x16)
-def sum16(k, a):
-    return k.hsum(a)
-
-
 @step(Float, F32x32)
 def sum32(k, a):
     return k.hsum(a)
-
-
-@step(F32x16, F32x16, F32x16)
-def add16(k, a, b):
-    return a + b
 
 
 @step(F32x32, F32x32, F32x32)
@@ -100,6 +73,17 @@ def add32(k, a, b):
 def copy_32(k, target, source):
     """32 floats."""
     k.store(target, k.load(F32x32, source))
+
+
+@njit(**JIT)
+def pack_floats(x, n, buffer):
+    """n floats as they are."""
+    for _ in range(n >> 5):
+        copy_32(buffer, x)
+        buffer += 128
+        x += 128
+    for i in range(n & 31):
+        store_float(buffer + 4 * i, load_float(x + 4 * i))
 
 
 @step(types.none, Int)

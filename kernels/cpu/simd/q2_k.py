@@ -18,9 +18,9 @@ from numba import njit, types
 
 from . import x86
 from .fixed import SMALLEST, limbs
-from .ops import AHEAD, broadcast_half, madd, prefetch, scaled_dots, store_float, sum8, sum16, zero8, zero16
-from .quantize import q8k_scale, sixteen_sums, store_codes
-from .row_kernel import RowKernel
+from .ops import broadcast_half, madd, scaled_dots
+from .quantize import make_q8k_pack, sixteen_sums
+from .row_kernel import LANES_8, LANES_16, Part, RowKernel, make_rows, records
 from .tiers import TIER
 from .vec import (
     JIT,
@@ -76,8 +76,7 @@ def _block_dots(k, weights: Val, scales: Val, x: Val) -> Val:
     return total
 
 
-@step(F32x16, F32x16, Int, Int, Int)
-def _add_two(k, total, first, second, x):
+def _two_blocks(k, total: Val, first: Val, second: Val, x: Val) -> Val:
     """total + the lane sums of two blocks: scaled dots in even lanes, scaled mins in odd ones."""
     blocks = first, second
     scales = [k.load(I8x16, w) for w in blocks]
@@ -93,6 +92,16 @@ def _add_two(k, total, first, second, x):
     return k.fma(sums.to_float(F32x16), scale, total)
 
 
+@step(F32x16, F32x16, Int, Int)
+def _add_two(k, total, weights, x):
+    return _two_blocks(k, total, weights, weights + BLOCK, x)
+
+
+@step(F32x16, F32x16, Int, Int)
+def _add_last(k, total, weights, x):
+    return _two_blocks(k, total, weights, weights, x)
+
+
 @step(types.none, Int, Int, Float)
 def _finish_pack_a(k, target, half, scale):
     """Scale lanes and negated sums of block ``half`` (0 or 1) of the pair at ``target``; its codes are stored."""
@@ -102,52 +111,9 @@ def _finish_pack_a(k, target, half, scale):
             k.store(target + 576 + half * 32 + 4 * sub + 2 * part, k.const(types.int16, 0) - value)
 
 
-def _place(sub: int) -> int:
+def _place(sub):
     """Byte offset of 32 codes: plane p = [weights 32p.. of half 0 | of half 1]."""
     return 64 * (sub & 3) + 32 * (sub >> 2)
-
-
-@step(types.none, Int)
-def _clear_half(k, target):
-    """Zero the second block of the pair at ``target``."""
-    for offset in (*range(256, 512, 64), 544, 608):
-        k.store(target + offset, k.zero(I32x16 if offset < 512 else I32x8))
-
-
-@njit(**JIT)
-def _pack_a(x, n, buffer):
-    for block in range(n // 256):
-        target = buffer + (block >> 1) * _PACKED_TWO
-        source = x + 1024 * block
-        scale, inverse = q8k_scale(source)
-        for sub in range(8):
-            store_codes(target + 256 * (block & 1) + 64 * (sub & 3) + 32 * (sub >> 2), source + 128 * sub, inverse)
-        _finish_pack_a(target, block & 1, scale)
-    if n & 256:
-        _clear_half(buffer + (n >> 9) * _PACKED_TWO)
-
-
-@njit(**JIT)
-def _rows_a(weights, first, last, row_bytes, n, buffer, out):
-    for row in range(first, last):
-        w = weights + row * row_bytes
-        x = buffer
-        total = zero16()
-        for _ in range(n >> 9):
-            prefetch(w + AHEAD)
-            prefetch(w + AHEAD + 64)
-            prefetch(w + AHEAD + 128)
-            total = _add_two(total, w, w + BLOCK, x)
-            w += 2 * BLOCK
-            x += _PACKED_TWO
-        if n & 256:
-            total = _add_two(total, w, w, x)
-        store_float(out + 4 * row, sum16(total))
-
-
-@njit(**JIT)
-def _packed_bytes_a(n):
-    return (n + 511) // 512 * _PACKED_TWO
 
 
 # -- tier A, float activations: see fixed.py
@@ -218,27 +184,11 @@ def _pack_float(x, n, buffer):
         _pack_half_float(buffer + (half >> 1) * _PACKED_FLOAT + (half & 1) * 32, x + 512 * half)
 
 
-@njit(**JIT)
-def _rows_float(weights, first, last, row_bytes, n, buffer, out):
-    for row in range(first, last):
-        w = weights + row * row_bytes
-        x = buffer
-        total = zero16()
-        for _ in range(n >> 8):
-            prefetch(w + AHEAD)
-            prefetch(w + AHEAD + 64)
-            total = _add_block_float(total, w, x)
-            w += BLOCK
-            x += _PACKED_FLOAT
-        store_float(out + 4 * row, sum16(total))
-
-
-@njit(**JIT)
-def _packed_bytes_float(n):
-    return n // 256 * _PACKED_FLOAT
-
-
-FLOAT = RowKernel(_pack_float, _rows_float, _packed_bytes_float)
+FLOAT = RowKernel(
+    _pack_float,
+    make_rows(LANES_16, 2, Part(256, _add_block_float, BLOCK, _PACKED_FLOAT)),
+    records(256, _PACKED_FLOAT),
+)
 
 
 # -- tiers B and C
@@ -261,43 +211,23 @@ def _add_block(k, total, weights, x):
     return k.fma(k.zero(F32x8) - min_sums.to_float(F32x8), broadcast_half(k, weights + 82, F32x8) * scale, total)
 
 
-@step(types.none, Int, Float)
-def _finish_pack_bc(k, target, scale):
+@step(types.none, Int, Int, Float)
+def _finish_pack_bc(k, target, half, scale):
     k.store(target + 256, scale.splat(F32x8))
     for sub in range(8):
         for part, value in enumerate(sixteen_sums(k, k.load(I8x32, target + _place(sub)))):
             k.store(target + 288 + 4 * sub + 2 * part, value)
 
 
-@njit(**JIT)
-def _pack_bc(x, n, buffer):
-    for block in range(n // 256):
-        target = buffer + block * _PACKED_ONE
-        scale, inverse = q8k_scale(x)
-        for sub in range(8):
-            store_codes(target + 64 * (sub & 3) + 32 * (sub >> 2), x + 128 * sub, inverse)
-        _finish_pack_bc(target, scale)
-        x += 1024
-
-
-@njit(**JIT)
-def _rows_bc(weights, first, last, row_bytes, n, buffer, out):
-    for row in range(first, last):
-        w = weights + row * row_bytes
-        x = buffer
-        total = zero8()
-        for _ in range(n >> 8):
-            prefetch(w + AHEAD)
-            prefetch(w + AHEAD + 64)
-            total = _add_block(total, w, x)
-            w += BLOCK
-            x += _PACKED_ONE
-        store_float(out + 4 * row, sum8(total))
-
-
-@njit(**JIT)
-def _packed_bytes_bc(n):
-    return n // 256 * _PACKED_ONE
-
-
-Q8K = RowKernel(_pack_a, _rows_a, _packed_bytes_a) if TIER == "A" else RowKernel(_pack_bc, _rows_bc, _packed_bytes_bc)
+if TIER == "A":
+    Q8K = RowKernel(
+        make_q8k_pack(_PACKED_TWO, _place, _finish_pack_a, pair=1),
+        make_rows(LANES_16, 3, Part(512, _add_two, 2 * BLOCK, _PACKED_TWO), Part(256, _add_last, BLOCK, _PACKED_TWO)),
+        records(512, _PACKED_TWO),
+    )
+else:
+    Q8K = RowKernel(
+        make_q8k_pack(_PACKED_ONE, _place, _finish_pack_bc),
+        make_rows(LANES_8, 2, Part(256, _add_block, BLOCK, _PACKED_ONE)),
+        records(256, _PACKED_ONE),
+    )

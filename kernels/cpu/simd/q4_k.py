@@ -19,21 +19,9 @@ from numba import njit, types
 
 from . import x86
 from .fixed import limbs, scale_of_32
-from .ops import (
-    AHEAD,
-    add16,
-    broadcast_half,
-    prefetch,
-    q4_k_scales,
-    scaled_dots,
-    store_float,
-    sum8,
-    sum16,
-    zero8,
-    zero16,
-)  # fmt: skip
-from .quantize import q8k_scale, sixteen_sums, store_codes
-from .row_kernel import RowKernel
+from .ops import broadcast_half, q4_k_scales, scaled_dots
+from .quantize import in_order, make_q8k_pack, sixteen_sums
+from .row_kernel import LANES_8, LANES_16, LANES_PAIR, PAIR, Part, RowKernel, make_rows, records
 from .tiers import TIER
 from .vec import JIT, F32x8, F32x16, F32x32, Float, I8x16, I8x32, I8x64, I16x8, I16x32, I32x8, I32x16, Int, Val, step
 
@@ -75,8 +63,7 @@ def _block_dots(k, scales: Val, block: int, weights: Val, x: Val) -> Val:
     return total
 
 
-@step(F32x16, F32x16, Int, Int, Int)
-def _add_two(k, total, first, second, x):
+def _two_blocks(k, total: Val, first: Val, second: Val, x: Val) -> Val:
     """total + the lane sums of the blocks at ``first`` and ``second``."""
     headers = k.load(I8x16, first), k.load(I8x16, second)
     scales = unpack_headers(k, *headers)
@@ -91,6 +78,16 @@ def _add_two(k, total, first, second, x):
     return k.fma(mixed.to_float(F32x16), k.half_to_float(halves) * k.load(F32x16, x + 512), total)
 
 
+@step(F32x16, F32x16, Int, Int)
+def _add_two(k, total, weights, x):
+    return _two_blocks(k, total, weights, weights + BLOCK, x)
+
+
+@step(F32x16, F32x16, Int, Int)
+def _add_last(k, total, weights, x):
+    return _two_blocks(k, total, weights, weights, x)
+
+
 @step(types.none, Int, Int, Float)
 def _finish_pack_a(k, target, half, scale):
     """Scale lanes and negated sums of block ``half`` (0 or 1) of the pair at ``target``; its codes are stored."""
@@ -101,54 +98,9 @@ def _finish_pack_a(k, target, half, scale):
         k.store(target + 592 + half * 32 + 2 * sub_block, k.const(types.int16, 0) - low - high)
 
 
-def _place(sub_block: int) -> int:
+def _place(sub_block):
     """Byte offset of a sub-block of 32 codes: planes 0|2, 1|3, 4|6, 5|7."""
     return 64 * ((sub_block >> 2) * 2 + (sub_block & 1)) + 32 * ((sub_block >> 1) & 1)
-
-
-@step(types.none, Int)
-def _clear_half(k, target):
-    """Zero the second block of the pair at ``target``."""
-    for offset in (*range(256, 512, 64), 544, 608):
-        k.store(target + offset, k.zero(I32x16 if offset < 512 else I32x8))
-
-
-@njit(**JIT)
-def _pack_a(x, n, buffer):
-    for block in range(n // 256):
-        target = buffer + (block >> 1) * _PACKED_TWO
-        source = x + 1024 * block
-        scale, inverse = q8k_scale(source)
-        for sub in range(8):
-            place = 64 * ((sub >> 2) * 2 + (sub & 1)) + 32 * ((sub >> 1) & 1)
-            store_codes(target + 256 * (block & 1) + place, source + 128 * sub, inverse)
-        _finish_pack_a(target, block & 1, scale)
-    if n & 256:
-        _clear_half(buffer + (n >> 9) * _PACKED_TWO)
-
-
-@njit(**JIT)
-def _rows_a(weights, first, last, row_bytes, n, buffer, out):
-    for row in range(first, last):
-        w = weights + row * row_bytes
-        x = buffer
-        total = zero16()
-        for _ in range(n >> 9):
-            prefetch(w + AHEAD)
-            prefetch(w + AHEAD + 64)
-            prefetch(w + AHEAD + 128)
-            prefetch(w + AHEAD + 192)
-            total = _add_two(total, w, w + BLOCK, x)
-            w += 2 * BLOCK
-            x += _PACKED_TWO
-        if n & 256:
-            total = _add_two(total, w, w, x)
-        store_float(out + 4 * row, sum16(total))
-
-
-@njit(**JIT)
-def _packed_bytes_a(n):
-    return (n + 511) // 512 * _PACKED_TWO
 
 
 # -- tier A, float activations: see fixed.py
@@ -173,19 +125,21 @@ def _float_block(k, total: Val, scales: Val, block: int, weights: Val, x: Val) -
     return total + mins.bits(F32x16)
 
 
-@step(types.UniTuple(F32x16, 2), F32x16, F32x16, Int, Int)
-def _add_two_float(k, even, odd, weights, x):
+@step(PAIR, PAIR, Int, Int)
+def _add_two_float(k, sums, weights, x):
     """The running sums of even and of odd blocks over two adjacent blocks."""
+    even, odd = k.members(sums)
     second = weights + BLOCK
     scales = unpack_headers(k, k.load(I8x16, weights), k.load(I8x16, second))
     even = _float_block(k, even, scales, 0, weights, x)
     return even, _float_block(k, odd, scales, 1, second, x + _PACKED_FLOAT)
 
 
-@step(F32x16, F32x16, Int, Int)
-def _add_one_float(k, total, weights, x):
+@step(PAIR, PAIR, Int, Int)
+def _add_one_float(k, sums, weights, x):
+    even, odd = k.members(sums)
     header = k.load(I8x16, weights)
-    return _float_block(k, total, unpack_headers(k, header, header), 0, weights, x)
+    return _float_block(k, even, unpack_headers(k, header, header), 0, weights, x), odd
 
 
 @step(types.none, Int, Int, Int, Float, Float)
@@ -209,32 +163,16 @@ def _pack_float(x, n, buffer):
             x += 128
 
 
-@njit(**JIT)
-def _rows_float(weights, first, last, row_bytes, n, buffer, out):
-    for row in range(first, last):
-        w = weights + row * row_bytes
-        x = buffer
-        even = zero16()
-        odd = zero16()
-        for _ in range(n >> 9):
-            prefetch(w + AHEAD)
-            prefetch(w + AHEAD + 64)
-            prefetch(w + AHEAD + 128)
-            prefetch(w + AHEAD + 192)
-            even, odd = _add_two_float(even, odd, w, x)
-            w += 2 * BLOCK
-            x += 2 * _PACKED_FLOAT
-        if n & 256:
-            even = _add_one_float(even, w, x)
-        store_float(out + 4 * row, sum16(add16(even, odd)))
-
-
-@njit(**JIT)
-def _packed_bytes_float(n):
-    return n // 256 * _PACKED_FLOAT
-
-
-FLOAT = RowKernel(_pack_float, _rows_float, _packed_bytes_float)
+FLOAT = RowKernel(
+    _pack_float,
+    make_rows(
+        LANES_PAIR,
+        4,
+        Part(512, _add_two_float, 2 * BLOCK, 2 * _PACKED_FLOAT),
+        Part(256, _add_one_float, BLOCK, _PACKED_FLOAT),
+    ),
+    records(256, _PACKED_FLOAT),
+)
 
 
 # -- tiers B and C
@@ -254,43 +192,23 @@ def _add_block(k, total, weights, x):
     return k.fma(min_sums.to_float(F32x8), broadcast_half(k, weights + 2, F32x8) * scale, total)
 
 
-@step(types.none, Int, Float)
-def _finish_pack_bc(k, target, scale):
+@step(types.none, Int, Int, Float)
+def _finish_pack_bc(k, target, half, scale):
     k.store(target + 256, scale.splat(F32x8))
     for sub_block in range(8):
         low, high = sixteen_sums(k, k.load(I8x32, target + 32 * sub_block))
         k.store(target + 288 + 4 * sub_block, (k.const(types.int16, 0) - low - high).sext(types.int32))
 
 
-@njit(**JIT)
-def _pack_bc(x, n, buffer):
-    for block in range(n // 256):
-        target = buffer + block * _PACKED_ONE
-        scale, inverse = q8k_scale(x)
-        for sub_block in range(8):
-            store_codes(target + 32 * sub_block, x + 128 * sub_block, inverse)
-        _finish_pack_bc(target, scale)
-        x += 1024
-
-
-@njit(**JIT)
-def _rows_bc(weights, first, last, row_bytes, n, buffer, out):
-    for row in range(first, last):
-        w = weights + row * row_bytes
-        x = buffer
-        total = zero8()
-        for _ in range(n >> 8):
-            prefetch(w + AHEAD)
-            prefetch(w + AHEAD + 64)
-            total = _add_block(total, w, x)
-            w += BLOCK
-            x += _PACKED_ONE
-        store_float(out + 4 * row, sum8(total))
-
-
-@njit(**JIT)
-def _packed_bytes_bc(n):
-    return n // 256 * _PACKED_ONE
-
-
-Q8K = RowKernel(_pack_a, _rows_a, _packed_bytes_a) if TIER == "A" else RowKernel(_pack_bc, _rows_bc, _packed_bytes_bc)
+if TIER == "A":
+    Q8K = RowKernel(
+        make_q8k_pack(_PACKED_TWO, _place, _finish_pack_a, pair=1),
+        make_rows(LANES_16, 4, Part(512, _add_two, 2 * BLOCK, _PACKED_TWO), Part(256, _add_last, BLOCK, _PACKED_TWO)),
+        records(512, _PACKED_TWO),
+    )
+else:
+    Q8K = RowKernel(
+        make_q8k_pack(_PACKED_ONE, in_order, _finish_pack_bc),
+        make_rows(LANES_8, 2, Part(256, _add_block, BLOCK, _PACKED_ONE)),
+        records(256, _PACKED_ONE),
+    )

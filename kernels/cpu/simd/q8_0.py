@@ -4,7 +4,7 @@ Tier A takes two blocks (64 weights) a step. ``vpdpbusd`` wants unsigned weights
 int32 lane at -128 * (sum of its four codes) takes the offset out exactly. One 64-byte load covers both f16 scales.
 Packed buffer, per 64 inputs: 64 codes | 16 f32 (two block scales, 8 lanes each) | 16 i32 lane offsets.
 
-Tiers B and C take one block a step. Packed buffer: n codes | n/32 f32 scales.
+Tiers B and C take one block after the other. Packed buffer, per 32: 32 codes | f32 scale.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from __future__ import annotations
 from numba import njit, types
 
 from . import x86
-from .ops import AHEAD, add16, broadcast_half, copy_32, prefetch, signed_dots, store_float, sum8, sum16, zero8, zero16
-from .quantize import a8_scale, quantize_a8, store_codes
-from .row_kernel import RowKernel
+from .ops import broadcast_half, pack_floats, signed_dots, store_float
+from .quantize import a8_scale, store_codes
+from .row_kernel import LANES_8, LANES_PAIR, PAIR, Part, RowKernel, make_rows, records
 from .tiers import TIER
 from .vec import JIT, F32x8, F32x16, Float, I8x16, I8x32, I8x64, I16x32, I32x8, I32x16, Int, Val, step
 
 BLOCK = 34
 _PACKED_PAIR = 192
+_PACKED_ONE = 36
 
 
 # -- tier A
-@step(F32x16, F32x16, Int, Int)
-def _add_pair(k, total, weights, x):
+def _two_blocks(k, total: Val, weights: Val, x: Val) -> Val:
     """total + the lane sums of two adjacent blocks."""
     codes = k.load(I8x32, weights + 2).cat(k.load(I8x32, weights + BLOCK + 2)) ^ -128
     dots = x86.dpbusd_512(k, k.load(I32x16, x + 128), codes, k.load(I8x64, x))
@@ -32,9 +32,8 @@ def _add_pair(k, total, weights, x):
     return k.fma(dots.to_float(F32x16), k.half_to_float(halves) * k.load(F32x16, x + 64), total)
 
 
-@step(F32x16, F32x16, Int, Int)
-def _add_last(k, total, weights, x):
-    """As ``_add_pair`` for a final single block: reads 34 bytes; the second half of ``x`` is packed as zeros."""
+def _last_block(k, total: Val, weights: Val, x: Val) -> Val:
+    """As ``_two_blocks`` for a final single block: reads 34 bytes; the second half of ``x`` is packed as zeros."""
     codes = k.load(I8x32, weights + 2).cat(k.zero(I8x32)) ^ -128
     dots = x86.dpbusd_512(k, k.load(I32x16, x + 128), codes, k.load(I8x64, x))
     scale = broadcast_half(k, weights, F32x8).cat(k.zero(F32x8))
@@ -72,32 +71,32 @@ def _pack_a(x, n, buffer):
         _clear_half(buffer + (n >> 6) * _PACKED_PAIR)
 
 
-@njit(**JIT)
-def _rows_a(weights, first, last, row_bytes, n, buffer, out):
-    for row in range(first, last):
-        w = weights + row * row_bytes
-        x = buffer
-        even = zero16()
-        odd = zero16()
-        for _ in range(n >> 7):
-            prefetch(w + AHEAD)
-            prefetch(w + AHEAD + 64)
-            even = _add_pair(even, w, x)
-            odd = _add_pair(odd, w + 2 * BLOCK, x + _PACKED_PAIR)
-            w += 4 * BLOCK
-            x += 2 * _PACKED_PAIR
-        if n & 64:
-            even = _add_pair(even, w, x)
-            w += 2 * BLOCK
-            x += _PACKED_PAIR
-        if n & 32:
-            odd = _add_last(odd, w, x)
-        store_float(out + 4 * row, sum16(add16(even, odd)))
+def _pair_rows(two_blocks, last_block, packed_pair: int):
+    """Rows of pairs of blocks, two pairs a step."""
 
+    @step(PAIR, PAIR, Int, Int)
+    def add_four(k, sums, weights, x):
+        even, odd = k.members(sums)
+        even = two_blocks(k, even, weights, x)
+        return even, two_blocks(k, odd, weights + 2 * BLOCK, x + packed_pair)
 
-@njit(**JIT)
-def _packed_bytes_a(n):
-    return (n + 63) // 64 * _PACKED_PAIR
+    @step(PAIR, PAIR, Int, Int)
+    def add_two(k, sums, weights, x):
+        even, odd = k.members(sums)
+        return two_blocks(k, even, weights, x), odd
+
+    @step(PAIR, PAIR, Int, Int)
+    def add_one(k, sums, weights, x):
+        even, odd = k.members(sums)
+        return even, last_block(k, odd, weights, x)
+
+    return make_rows(
+        LANES_PAIR,
+        2,
+        Part(128, add_four, 4 * BLOCK, 2 * packed_pair),
+        Part(64, add_two, 2 * BLOCK, packed_pair),
+        Part(32, add_one, BLOCK, 0),
+    )
 
 
 # -- tier A, float activations
@@ -107,8 +106,7 @@ def _products(k, weights: Val, x: Val) -> Val:
     return k.fma(high, k.load(F32x16, x + 64), low * k.load(F32x16, x))
 
 
-@step(F32x16, F32x16, Int, Int)
-def _add_pair_float(k, total, weights, x):
+def _two_blocks_float(k, total: Val, weights: Val, x: Val) -> Val:
     """total + the lane sums of two adjacent blocks, eight lanes each."""
     first, second = _products(k, weights, x), _products(k, weights + BLOCK, x + 128)
     low, high = list(range(8)) + list(range(16, 24)), list(range(8, 16)) + list(range(24, 32))
@@ -116,84 +114,50 @@ def _add_pair_float(k, total, weights, x):
     return k.fma(first.shuffle(low, second) + first.shuffle(high, second), k.half_to_float(halves), total)
 
 
-@step(F32x16, F32x16, Int, Int)
-def _add_last_float(k, total, weights, x):
+def _last_block_float(k, total: Val, weights: Val, x: Val) -> Val:
     return k.fma(_products(k, weights, x), broadcast_half(k, weights, F32x16), total)
 
 
-@njit(**JIT)
-def _pack_float(x, n, buffer):
-    for i in range(n // 32):
-        copy_32(buffer + 128 * i, x + 128 * i)
-
-
-@njit(**JIT)
-def _rows_float(weights, first, last, row_bytes, n, buffer, out):
-    for row in range(first, last):
-        w = weights + row * row_bytes
-        x = buffer
-        even = zero16()
-        odd = zero16()
-        for _ in range(n >> 7):
-            prefetch(w + AHEAD)
-            prefetch(w + AHEAD + 64)
-            even = _add_pair_float(even, w, x)
-            odd = _add_pair_float(odd, w + 2 * BLOCK, x + 256)
-            w += 4 * BLOCK
-            x += 512
-        if n & 64:
-            even = _add_pair_float(even, w, x)
-            w += 2 * BLOCK
-            x += 256
-        if n & 32:
-            odd = _add_last_float(odd, w, x)
-        store_float(out + 4 * row, sum16(add16(even, odd)))
-
-
-@njit(**JIT)
-def _packed_bytes_float(n):
-    return 4 * n
-
-
-FLOAT = RowKernel(_pack_float, _rows_float, _packed_bytes_float)
+FLOAT = RowKernel(pack_floats, _pair_rows(_two_blocks_float, _last_block_float, 256), records(32, 128))
 
 
 # -- tiers B and C
-@step(F32x8, F32x8, Int, Int, Int)
-def _add_block(k, total, weights, codes, scale):
-    """total + the lane sums of one block."""
-    dots = signed_dots(k, k.load(I8x32, weights + 2), k.load(I8x32, codes))
-    factor = broadcast_half(k, weights, F32x8) * k.load(Float, scale).splat(F32x8)
+def _block(k, total: Val, weights: Val, x: Val) -> Val:
+    dots = signed_dots(k, k.load(I8x32, weights + 2), k.load(I8x32, x))
+    factor = broadcast_half(k, weights, F32x8) * k.load(Float, x + 32).splat(F32x8)
     return k.fma(dots.to_float(F32x8), factor, total)
+
+
+@step(F32x8, F32x8, Int, Int)
+def _add_one(k, total, weights, x):
+    return _block(k, total, weights, x)
+
+
+@step(F32x8, F32x8, Int, Int)
+def _add_two(k, total, weights, x):
+    return _block(k, _block(k, total, weights, x), weights + BLOCK, x + _PACKED_ONE)
 
 
 @njit(**JIT)
 def _pack_bc(x, n, buffer):
-    quantize_a8(x, n, buffer, buffer + n)
+    for _ in range(n // 32):
+        scale, inverse = a8_scale(x)
+        store_codes(buffer, x, inverse)
+        store_float(buffer + 32, scale)
+        buffer += _PACKED_ONE
+        x += 128
 
 
-@njit(**JIT)
-def _rows_bc(weights, first, last, row_bytes, n, buffer, out):
-    for row in range(first, last):
-        w = weights + row * row_bytes
-        x = buffer
-        scale = buffer + n
-        total = zero8()
-        for _ in range(n >> 6):
-            prefetch(w + AHEAD)
-            total = _add_block(total, w, x, scale)
-            total = _add_block(total, w + BLOCK, x + 32, scale + 4)
-            w += 2 * BLOCK
-            x += 64
-            scale += 8
-        if n & 32:
-            total = _add_block(total, w, x, scale)
-        store_float(out + 4 * row, sum8(total))
-
-
-@njit(**JIT)
-def _packed_bytes_bc(n):
-    return n + n // 8
-
-
-A8 = RowKernel(_pack_a, _rows_a, _packed_bytes_a) if TIER == "A" else RowKernel(_pack_bc, _rows_bc, _packed_bytes_bc)
+if TIER == "A":
+    A8 = RowKernel(_pack_a, _pair_rows(_two_blocks, _last_block, _PACKED_PAIR), records(64, _PACKED_PAIR))
+else:
+    A8 = RowKernel(
+        _pack_bc,
+        make_rows(
+            LANES_8,
+            1,
+            Part(64, _add_two, 2 * BLOCK, 2 * _PACKED_ONE),
+            Part(32, _add_one, BLOCK, _PACKED_ONE),
+        ),
+        records(32, _PACKED_ONE),
+    )

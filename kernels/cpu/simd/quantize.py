@@ -10,11 +10,14 @@ NaN or an infinity gets d = NaN, so that the error stays visible.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from numba import njit, types
 
 from .ops import load_float, store_float
-from .vec import JIT, Emit, F32x32, Float, I8x32, I16x32, I32x32, Int, Val, step
+from .vec import JIT, Emit, F32x32, Float, I8x32, I16x32, I32x8, I32x16, I32x32, Int, Val, step
 
 # Adding 1.5 * 2^23 leaves the nearest integer (ties to even) in the low bits of the float.
 _ROUNDER = 1.5 * 2.0**23
@@ -104,6 +107,41 @@ def q8k_scale(x):
     if abs(inverse) == np.inf:
         return np.float32(0), np.float32(0)
     return np.float32(1) / inverse, inverse
+
+
+@step(types.none, Int)
+def _clear_second(k, target):
+    """Zero the second block of a pair: codes, scale lanes, sums."""
+    for offset in (*range(256, 512, 64), 544, 608):
+        k.store(target + offset, k.zero(I32x16 if offset < 512 else I32x8))
+
+
+def make_q8k_pack(record: int, place: Callable[[Any], Any], finish: Any, pair: int = 0) -> Any:
+    """``pack`` of a RowKernel: a record of ``record`` bytes for every block of 256, or for every two (``pair`` = 1).
+
+    32 codes go to ``place(sub)`` of their 256; ``finish(record, half, scale)`` adds the rest for block 0 or 1 of it.
+    Where a pair has no second block, zeros stand for it: 256 codes, 32 bytes at 544 and 32 at 608.
+    """
+    place = njit(**JIT)(place)
+
+    @njit(**JIT)
+    def pack(x, n, buffer):
+        for block in range(n >> 8):
+            target, half = buffer + (block >> pair) * record, block & pair
+            scale, inverse = q8k_scale(x)
+            for sub in range(8):
+                store_codes(target + 256 * half + place(sub), x + 128 * sub, inverse)
+            finish(target, half, scale)
+            x += 1024
+        if n & (256 * pair):
+            _clear_second(buffer + (n >> 9) * record)
+
+    return pack
+
+
+def in_order(sub):
+    """Where 32 codes go that keep their order."""
+    return 32 * sub
 
 
 @njit(**JIT)

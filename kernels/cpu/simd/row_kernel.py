@@ -1,8 +1,13 @@
-"""The one signature of all row kernels."""
+"""The one signature of all row kernels, and the loop over rows and blocks that the block formats share."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
+
+from numba import njit, types
+
+from .ops import AHEAD, prefetch, store_float
+from .vec import JIT, F32x8, F32x16, F32x32, Float, Vec, step
 
 
 class RowKernel(NamedTuple):
@@ -24,3 +29,87 @@ class RowKernel(NamedTuple):
     pack: Any
     rows: Any
     packed_bytes: Any
+
+
+class Lanes(NamedTuple):
+    """The running sums of a row: their type, a step that starts them at zero, a step that adds all lanes up."""
+
+    kind: types.Type
+    zero: Any
+    total: Any
+
+
+def _lanes(kind: Vec) -> Lanes:
+    return Lanes(kind, step(kind)(lambda k: k.zero(kind)), step(Float, kind)(lambda k, sums: k.hsum(sums)))
+
+
+LANES_8, LANES_16, LANES_32 = _lanes(F32x8), _lanes(F32x16), _lanes(F32x32)
+
+PAIR = types.UniTuple(F32x16, 2)
+
+
+@step(PAIR)
+def _zero_pair(k):
+    return k.zero(F32x16), k.zero(F32x16)
+
+
+@step(Float, PAIR)
+def _total_pair(k, sums):
+    even, odd = k.members(sums)
+    return k.hsum(even + odd)
+
+
+LANES_PAIR = Lanes(PAIR, _zero_pair, _total_pair)
+"""Two sums that take turns, so that one multiply-add need not wait for the other."""
+
+
+class Part(NamedTuple):
+    """A piece of a row: so many ``inputs`` (a power of two), in so many bytes of the row and of the packed buffer.
+
+    ``add(sums, weights, x)`` is the step that adds its products to the running sums.
+    """
+
+    inputs: int
+    add: Any
+    weight_bytes: int
+    packed_bytes: int
+
+
+def make_rows(lanes: Lanes, lines: int, main: Part, *rest: Part) -> Any:
+    """``rows`` of a RowKernel: ``main`` as often as it fits, then each part of ``rest`` (two at most) if its bit is set
+    in n. ``lines`` cache lines of weights are asked for ahead of each main part."""
+    zero, total = lanes.zero, lanes.total
+    shift, add, weight_bytes, packed_bytes = main.inputs.bit_length() - 1, *main[1:]
+    (bit_1, add_1, weights_1, packed_1), (bit_2, add_2, _, _) = (*rest, *[Part(0, add, 0, 0)] * 2)[:2]
+
+    @njit(**JIT)
+    def rows(weights, first, last, row_bytes, n, buffer, out):
+        for row in range(first, last):
+            w = weights + row * row_bytes
+            x = buffer
+            sums = zero()
+            for _ in range(n >> shift):
+                for line in range(0, 64 * lines, 64):
+                    prefetch(w + AHEAD + line)
+                sums = add(sums, w, x)
+                w += weight_bytes
+                x += packed_bytes
+            if n & bit_1:
+                sums = add_1(sums, w, x)
+                w += weights_1
+                x += packed_1
+            if n & bit_2:
+                sums = add_2(sums, w, x)
+            store_float(out + 4 * row, total(sums))
+
+    return rows
+
+
+def records(inputs: int, size: int) -> Any:
+    """``packed_bytes`` of a RowKernel: ``size`` bytes for every ``inputs`` inputs begun."""
+
+    @njit(**JIT)
+    def packed_bytes(n):
+        return (n + inputs - 1) // inputs * size
+
+    return packed_bytes

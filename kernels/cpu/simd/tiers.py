@@ -14,7 +14,8 @@ from __future__ import annotations
 import os
 
 from llvmlite import binding
-from numba.core import config
+
+from .. import numba_internals
 
 TIER_VARIABLE = "DS4_SIMD_TIER"
 
@@ -31,16 +32,8 @@ class TierError(RuntimeError):
 
 def target_features() -> dict[str, bool]:
     """Feature name -> present, for the target Numba compiles for (LLVM's names, such as ``avx512vnni``)."""
-    if config.CPU_FEATURES is not None:
-        flags = [word.strip() for word in config.CPU_FEATURES.split(",") if word.strip()]
-        return {flag[1:]: flag[0] == "+" for flag in flags}
-    try:
-        features = dict(binding.get_host_cpu_features())
-    except RuntimeError:  # LLVM does not know this host
-        return {}
-    if not config.ENABLE_AVX:
-        features.update((name, False) for name in features if name.startswith("avx"))
-    return features
+    flags = [word.strip() for word in numba_internals.target_features().split(",") if word.strip()]
+    return {flag[1:]: flag[0] == "+" for flag in flags}
 
 
 def missing(tier: str, features: dict[str, bool]) -> list[str]:
@@ -60,7 +53,7 @@ def choose(forced: str | None, features: dict[str, bool]) -> str:
 
 
 FEATURES = target_features()
-CPU = config.CPU_NAME or binding.get_host_cpu_name()
+CPU = numba_internals.target_cpu()
 # A byte permute of two registers (vpermi2b) is one operation on Zen, three on Intel, where four of one register win.
 WIDE_PERMUTES = CPU.startswith("znver")
 # Asking for memory ahead of its use is worth 1.3 to 1.8 x on Intel (Emerald Rapids) and costs a quarter on Zen 4, whose

@@ -17,20 +17,18 @@ inlined, and NaN stays NaN.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
-from numba.core.datamodel import PrimitiveModel
-from numba.extending import intrinsic, register_model
 
+from ..numba_internals import declared, emitted, primitive
 from .tiers import IS_AARCH64, SOFTWARE_PREFETCH, TIER
 
 # No Numba cache: its key misses edits in other files. The package's own object cache covers all sources.
 JIT: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
+"""For code whose float semantics matter: no reordering."""
 
 # Tier C may run where fma is a library call; fmuladd fuses only where that is one instruction.
 _FMA = "fmuladd" if TIER == "C" else "fma"
@@ -60,18 +58,14 @@ class Vec(types.Type):
         return ir.VectorType(_ELEMENTS[self.element], self.lanes)
 
 
-@register_model(Vec)
-class _VecModel(PrimitiveModel):
-    def __init__(self, manager, frontend_type):
-        super().__init__(manager, frontend_type, frontend_type.llvm)
+primitive(Vec)
 
 
 I8x8, I8x16, I8x32, I8x64 = Vec("i8", 8), Vec("i8", 16), Vec("i8", 32), Vec("i8", 64)
 I16x8, I16x16, I16x32 = Vec("i16", 8), Vec("i16", 16), Vec("i16", 32)
 I32x4, I32x8, I32x16, I32x32 = Vec("i32", 4), Vec("i32", 8), Vec("i32", 16), Vec("i32", 32)
-I64x2, I64x4, I64x8 = Vec("i64", 2), Vec("i64", 4), Vec("i64", 8)
-F16x16, F16x32 = Vec("f16", 16), Vec("f16", 32)
-F32x4, F32x8, F32x16, F32x32 = Vec("f32", 4), Vec("f32", 8), Vec("f32", 16), Vec("f32", 32)
+I64x4, I64x8 = Vec("i64", 4), Vec("i64", 8)
+F32x8, F32x16, F32x32 = Vec("f32", 8), Vec("f32", 16), Vec("f32", 32)
 Int = types.int64
 Float = types.float32
 
@@ -213,7 +207,7 @@ def constant(kind: ir.Type, values: Any) -> ir.Constant:
 class Emit:
     """The builder a step writes to."""
 
-    # Whether the target converts f16 itself. Elsewhere LLVM would call a routine that a JIT process does not have.
+    # Whether the target converts f16 itself. Elsewhere LLVM would call routines that no loaded library has.
     native_half = TIER != "C" or IS_AARCH64
 
     def __init__(self, builder: ir.IRBuilder):
@@ -228,9 +222,7 @@ class Emit:
     def call(self, name: str, result: types.Type, *args: Any) -> Val:
         """Call an LLVM intrinsic by its full name. Plain ints become i8 immediates."""
         values = [a.ir if isinstance(a, Val) else ir.Constant(_ELEMENTS["i8"], a) for a in args]
-        signature = ir.FunctionType(llvm_type(result), [value.type for value in values])
-        function = cgutils.get_or_insert_function(self.builder.module, signature, name)
-        return Val(self, self.builder.call(function, values))
+        return Val(self, self.builder.call(self._declare(name, llvm_type(result), [v.type for v in values]), values))
 
     def call_address(self, function: Val, *args: Val) -> None:
         """Call a C function without result by its address."""
@@ -256,8 +248,7 @@ class Emit:
 
     def fetch(self, address: Val, locality: int) -> None:
         """Ask for the cache line at ``address``: 3 to all levels, 2 to the second."""
-        signature = ir.FunctionType(ir.VoidType(), [_BYTE_POINTER, _I32, _I32, _I32])
-        function = cgutils.get_or_insert_function(self.builder.module, signature, "llvm.prefetch.p0")
+        function = self._declare("llvm.prefetch.p0", ir.VoidType(), [_BYTE_POINTER, _I32, _I32, _I32])
         read, level, data = (ir.Constant(_I32, v) for v in (0, locality, 1))
         self.builder.call(function, [self._pointer(address, _BYTE_POINTER.pointee), read, level, data])
 
@@ -273,7 +264,7 @@ class Emit:
         return Val(self, self.builder.call(self._declare(f"llvm.{_FMA}.{name}", kind, [kind] * 3), [a.ir, b.ir, c.ir]))
 
     def _declare(self, name: str, result: ir.Type, args: list[ir.Type]) -> ir.Function:
-        return cgutils.get_or_insert_function(self.builder.module, ir.FunctionType(result, args), name)
+        return declared(self.builder.module, name, result, args)
 
     def members(self, several: Val) -> list[Val]:
         """The values of a UniTuple."""
@@ -282,24 +273,40 @@ class Emit:
     def select(self, mask: Val, yes: Val, no: Val) -> Val:
         return Val(self, self.builder.select(mask.ir, yes.ir, no.ir))
 
+    def _like(self, a: Val, element: str) -> ir.Type:
+        """The type with as many lanes as ``a``, or the scalar."""
+        kind = a.ir.type
+        return ir.VectorType(_ELEMENTS[element], kind.count) if isinstance(kind, ir.VectorType) else _ELEMENTS[element]
+
     def half_to_float(self, bits: Val) -> Val:
-        """IEEE binary16 given as i16 lanes (or one i16) -> float32, exact for every value."""
-        source = bits.ir.type
-        vector = isinstance(source, ir.VectorType)
-
-        def like(element: str) -> ir.Type:
-            return ir.VectorType(_ELEMENTS[element], source.count) if vector else _ELEMENTS[element]
-
+        """IEEE binary16 given as i16 lanes (or one i16) -> float32, exact for every value; NaN comes out quiet."""
+        single = self._like(bits, "f32")
         if self.native_half:
-            halves = self.builder.bitcast(bits.ir, like("f16"))
-            return Val(self, self.builder.fpext(halves, like("f32")))
-        wide = Val(self, self.builder.zext(bits.ir, like("i32")))
+            halves = self.builder.bitcast(bits.ir, self._like(bits, "f16"))
+            return Val(self, self.builder.fpext(halves, single))
+        wide = Val(self, self.builder.zext(bits.ir, self._like(bits, "i32")))
         magnitude = (wide & 0x7FFF) << 13
-        value = Val(self, self.builder.bitcast(magnitude.ir, like("f32"))) * 2.0**112
-        finite = Val(self, self.builder.bitcast(value.ir, like("i32")))
         special = magnitude.compare(">=", 0x7C00 << 13)
-        pattern = self.select(special, magnitude | 0x7F800000, finite) | ((wide & 0x8000) << 16)
-        return Val(self, self.builder.bitcast(pattern.ir, like("f32")))
+        pattern = self.select(special, magnitude | 0x7F800000, magnitude) | ((wide & 0x8000) << 16)
+        return Val(self, self.builder.bitcast(pattern.ir, single)) * 2.0**112
+
+    def float_to_half(self, a: Val) -> Val:
+        """float32 -> the nearest IEEE binary16, ties to even, as i16 lanes (or one i16); NaN comes out quiet."""
+        short, whole = self._like(a, "i16"), self._like(a, "i32")
+        if self.native_half:
+            return Val(self, self.builder.bitcast(self.builder.fptrunc(a.ir, self._like(a, "f16")), short))
+        bits = Val(self, self.builder.bitcast(a.ir, whole))
+        magnitude = bits & 0x7FFFFFFF
+        # rebias the exponent and round at bit 13, where a carry may step into the exponent and up to infinity
+        normal = (magnitude - (112 << 23) + 0xFFF + ((magnitude >> 13) & 1)) >> 13
+        # below 2^-14 the last place of x + 1/2 is the last place of a subnormal half
+        raised = Val(self, self.builder.bitcast(magnitude.ir, a.ir.type)) + 0.5
+        subnormal = Val(self, self.builder.bitcast(raised.ir, whole)) - (126 << 23)
+        half = self.select(magnitude.compare("<", 113 << 23), subnormal, normal)
+        half = self.select(magnitude.compare(">=", 143 << 23), Val(self, constant(whole, 0x7C00)), half)
+        nan = ((magnitude >> 13) & 0x3FF) | 0x7E00
+        half = self.select(magnitude.compare(">", 0x7F800000), nan, half) | ((bits >> 16) & 0x8000)
+        return Val(self, self.builder.trunc(half.ir, short))
 
     def gather(self, kind: Vec, parts: Sequence[Val]) -> Val:
         """A vector from one scalar a lane."""
@@ -349,20 +356,14 @@ def step(result: types.Type, *args: types.Type) -> Callable[[Callable[..., Any]]
     """
 
     def decorate(emitter: Callable[..., Any]) -> Any:
-        def typed(typing_context, *_):
-            def generate(context, builder, signature, values):
-                emit = Emit(builder)
-                value = emitter(emit, *(Val(emit, v) for v in values))
-                if value is None:
-                    return context.get_dummy_value()
-                if isinstance(value, tuple):
-                    return context.make_tuple(builder, result, [part.ir for part in value])
-                return value.ir
+        def emit(builder: ir.IRBuilder, values: list[ir.Value]) -> Any:
+            k = Emit(builder)
+            value = emitter(k, *(Val(k, v) for v in values))
+            if isinstance(value, tuple):
+                return [part.ir for part in value]
+            return None if value is None else value.ir
 
-            return result(*args), generate
-
-        typed.__name__, typed.__doc__ = emitter.__name__, emitter.__doc__
-        typed.__signature__ = inspect.signature(emitter)  # Numba matches the arguments by name
-        return intrinsic(typed)
+        emit.__name__ = emitter.__name__
+        return emitted(result, args, emit)
 
     return decorate

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .vec import Emit, F32x16, I8x32, I8x64, I16x16, I16x32, I32x8, I32x16, Val
+from .vec import Emit, I8x32, I8x64, I16x16, I16x32, I32x8, I32x16, Val
 
 
 # -- tier A: AVX-512 F, BW, VNNI
@@ -51,11 +51,6 @@ def permute_bytes_2(k: Emit, low: Val, high: Val, index: Val) -> Val:
 def multishift(k: Emit, starts: Val, data: Val) -> Val:
     """Byte i of each 64-bit lane: the eight bits of that lane of ``data`` from bit starts[i] on."""
     return k.call("llvm.x86.avx512.pmultishift.qb.512", I8x64, starts, data.bits(I8x64))
-
-
-def permute_floats(k: Emit, table: Val, index: Val) -> Val:
-    """table[index & 15] for sixteen 32-bit indices."""
-    return k.call("llvm.x86.avx512.permvar.sf.512", F32x16, table, index.bits(I32x16))
 
 
 def bit_matrix(k: Emit, data: Val, rows: Sequence[Sequence[int]], flip: int = 0) -> Val:

@@ -5,18 +5,17 @@ Tasks see memory as int64 addresses. Everything here is portable LLVM except the
 
 from __future__ import annotations
 
-import platform
 import sys
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
-JIT: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
-"""For code whose float semantics matter: no reordering."""
+from ..numba_internals import declared
+from ..numba_internals import emitted as op
+from ..simd.tiers import IS_AARCH64, IS_X86
+from ..simd.vec import JIT, step
 
 FAST: dict[str, Any] = {**JIT, "fastmath": {"reassoc", "contract", "nsz"}}
 """For reductions: sums may be reordered (always in the same way); NaN and infinity keep their meaning."""
@@ -25,25 +24,9 @@ I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F32 = ir.FloatType()
 
 
-def op(result: Any, arguments: list[Any], emit: Any) -> Any:
-    """An intrinsic ``result(*arguments)`` from ``emit(builder, values) -> value or None``."""
-    names = "".join(f", a{i}" for i in range(len(arguments)))
-    space = {"result": result, "arguments": arguments, "emit": emit}
-    exec(  # numba inspects the signature, so the parameter count has to be real
-        f"def build(typing{names}):\n"
-        "    def code(context, builder, signature, values):\n"
-        "        value = emit(builder, list(values))\n"
-        "        return context.get_dummy_value() if value is None else value\n"
-        "    return result(*arguments), code\n",
-        space,
-    )
-    return intrinsic(space["build"])
-
-
 def external(builder: ir.IRBuilder, name: str, result: ir.Type, values: list[ir.Value]) -> ir.Value:
     """Call the LLVM intrinsic or C function ``name``."""
-    kind = ir.FunctionType(result, [value.type for value in values])
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values)
+    return builder.call(declared(builder.module, name, result, [value.type for value in values]), values)
 
 
 def _cast(kind: types.Type, element: ir.Type) -> Any:
@@ -52,11 +35,8 @@ def _cast(kind: types.Type, element: ir.Type) -> Any:
 
 f32p = _cast(types.float32, F32)
 i8p = _cast(types.int8, I8)
-u8p = _cast(types.uint8, I8)
 i16p = _cast(types.int16, I16)
-u16p = _cast(types.uint16, I16)
 i32p = _cast(types.int32, I32)
-u32p = _cast(types.uint32, I32)
 i64p = _cast(types.int64, I64)
 
 
@@ -95,10 +75,9 @@ atomic_store = op(types.none, [types.int64] * 2, _atomic_store)
 
 
 def _spin_hint(builder: ir.IRBuilder, values: list[ir.Value]) -> None:
-    machine = platform.machine().lower()
-    if machine in ("x86_64", "amd64"):
+    if IS_X86:
         external(builder, "llvm.x86.sse2.pause", ir.VoidType(), [])
-    elif machine in ("aarch64", "arm64"):
+    elif IS_AARCH64:
         external(builder, "llvm.aarch64.hint", ir.VoidType(), [ir.Constant(I32, 1)])
 
 
@@ -117,14 +96,12 @@ will_need = op(types.int32, [types.int64] * 2, _will_need)
 """madvise(start, bytes, MADV_WILLNEED): ask for mapped pages without waiting; ``start`` on a page boundary."""
 
 
-def _ticks(builder: ir.IRBuilder, values: list[ir.Value]) -> ir.Value:
-    # Arm lets programs read the steady counter only, x86 has it under the other name
-    steady = platform.machine().lower() in ("aarch64", "arm64")
-    return external(builder, "llvm.readsteadycounter" if steady else "llvm.readcyclecounter", I64, [])
+ticks = op(types.int64, [], lambda b, v: external(b, "llvm.readcyclecounter", I64, []))
+"""A clock that costs a few nanoseconds to read and runs at a constant rate on current processors.
 
-
-ticks = op(types.int64, [], _ticks)
-"""A clock that costs a few nanoseconds to read and runs at a constant rate on current processors."""
+x86: rdtsc. AArch64: LLVM reads CNTVCT_EL0 for it (the real cycle counter, PMCCNTR_EL0, traps in user mode), with a
+tick of 42 ns on Apple's M1; llvm.readsteadycounter is not implemented there and gives 0.
+"""
 
 
 # ---- calls through addresses ----
@@ -147,23 +124,9 @@ call_rows = call_address(7)
 
 # ---- floats ----
 
-HALF = ir.HalfType()
-
-
-def _load_f16(builder: ir.IRBuilder, values: list[ir.Value]) -> ir.Value:
-    bits = builder.load(builder.inttoptr(values[0], I16.as_pointer()))
-    bits.align = 1
-    return builder.fpext(builder.bitcast(bits, HALF), F32)
-
-
-def _store_f16(builder: ir.IRBuilder, values: list[ir.Value]) -> None:
-    bits = builder.bitcast(builder.fptrunc(values[1], HALF), I16)
-    builder.store(bits, builder.inttoptr(values[0], I16.as_pointer())).align = 2
-
-
-store_f16 = op(types.none, [types.int64, types.float32], _store_f16)
-load_f16 = op(types.float32, [types.int64], _load_f16)
-round_f16 = op(types.float32, [types.float32], lambda b, v: b.fpext(b.fptrunc(v[0], HALF), F32))
+load_f16 = step(types.float32, types.int64)(lambda k, address: k.half_to_float(k.load(types.int16, address)))
+store_f16 = step(types.none, types.int64, types.float32)(lambda k, address, x: k.store(address, k.float_to_half(x)))
+round_f16 = step(types.float32, types.float32)(lambda k, x: k.half_to_float(k.float_to_half(x)))
 float_bits = op(types.int32, [types.float32], lambda b, v: b.bitcast(v[0], I32))
 bits_float = op(types.float32, [types.int32], lambda b, v: b.bitcast(v[0], F32))
 rint = op(types.float32, [types.float32], lambda b, v: external(b, "llvm.rint.f32", F32, v))

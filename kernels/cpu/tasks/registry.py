@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from numba import cfunc, njit, types
-from numba.core.datamodel import default_manager
-from numba.extending import intrinsic
 
 from ..abi import SLOT, Task
+from ..numba_internals import record_view
 from .lang import FAST, JIT
 
 Entry = Callable[[], Any]
@@ -19,20 +18,9 @@ ENTRIES: dict[str, Entry] = {}
 
 def _record_of(task: Task) -> Any:
     """Intrinsic: block address -> record whose fields are the task's."""
-    fields = [
-        (name, {"type": types.float64 if number else types.int64, "offset": SLOT * i, "alignment": None, "title": None})
-        for i, (name, number) in enumerate(task.fields)
-    ]
-    record = types.Record(fields, SLOT * len(fields), True)
-
-    @intrinsic
-    def view(typing, address):
-        def code(context, builder, signature, values):
-            return builder.inttoptr(values[0], default_manager[record].get_value_type())
-
-        return record(types.int64), code
-
-    return view
+    kinds = (types.int64, types.float64)
+    fields = [(name, kinds[number], SLOT * i) for i, (name, number) in enumerate(task.fields)]
+    return record_view(fields, SLOT * len(fields))
 
 
 def body(task: Task, exact: bool = False) -> Callable[[Any], Any]:

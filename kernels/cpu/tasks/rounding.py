@@ -13,8 +13,9 @@ from .registry import body
 ZERO, TWO = np.float32(0), np.float32(2)
 E4M3_MAX, E4M3_FLOOR = np.float32(448), np.float32(1e-4)
 E2M1_MAX, E2M1_FLOOR = np.float32(6), np.float32(6 * 2.0**-126)
+NOT_A_NUMBER = np.float32(np.nan)
 EXPONENT_MASK = np.int32(0x7F800000)
-SIGN_MASK = np.int32(-0x80000000)
+MAGNITUDE_MASK = np.int32(0x7FFFFFFF)
 
 
 @njit(**JIT)
@@ -23,11 +24,16 @@ def round_block(x, out, n, top, floor, smallest, mantissa_ulp):
 
     ``smallest`` is the first normal value, ``mantissa_ulp`` the step between values relative to their binade. Dividing
     by the step of a value's binade is exact, so rounding to the nearest integer, ties to even, rounds to the nearest
-    code, ties to the even code.
+    code, ties to the even code. A block with an infinity or a NaN has no scale and becomes NaN throughout.
     """
-    amax = floor
+    largest = np.int32(0)  # bit patterns of magnitudes are in the order of the magnitudes, then infinity, then NaN
     for i in range(n):
-        amax = max(amax, abs(x[i]))
+        largest = max(largest, float_bits(x[i]) & MAGNITUDE_MASK)
+    if largest >= EXPONENT_MASK:
+        for i in range(n):
+            out[i] = NOT_A_NUMBER
+        return
+    amax = max(floor, bits_float(largest))
     exponent = np.ceil(log2(amax / top))
     scale = power_of_two(exponent)
     for i in range(n):

@@ -44,10 +44,23 @@ from .lang import (
 from .registry import export
 
 SPINS = 4000
-YIELDS = 200
 NAP_US = np.uint32(50)
-NAPS = 400
+WAIT_YIELDS = 2000
+"""Who waits for a step spins for about 0.1 ms, yields up to about 1 ms, then naps: another may be reading a disk."""
+IDLE_YIELDS = 200
+IDLE_NAPS = 400
 """Idle workers spin for about 0.1 ms, yield for a while, nap for about 40 ms, then return to Python and sleep there."""
+
+
+@njit(**JIT)
+def pause(tries, yields):
+    """Pass the time between two looks, the longer the more ``tries`` there were."""
+    if tries < SPINS:
+        spin_hint()
+    elif tries < SPINS + yields:
+        yield_core()
+    else:
+        sleep_us(NAP_US)
 
 
 @njit(**JIT)
@@ -56,10 +69,7 @@ def wait_until(address, target):
     tries = 0
     while atomic_load(address) < target:
         tries += 1
-        if tries < SPINS:
-            spin_hint()
-        else:
-            yield_core()
+        pause(tries, WAIT_YIELDS)
 
 
 @njit(**JIT)
@@ -124,10 +134,7 @@ def pool_run(pool):
     tries = 0
     while atomic_load(pool + POOL_INSIDE) != 0:
         tries += 1
-        if tries < SPINS:
-            spin_hint()
-        else:
-            yield_core()
+        pause(tries, WAIT_YIELDS)
 
 
 @export("read_ticks", 1)
@@ -153,11 +160,6 @@ def pool_work(pool, thread):
             atomic_add(pool + POOL_INSIDE, -1)
             continue
         tries += 1
-        if tries < SPINS:
-            spin_hint()
-        elif tries < SPINS + YIELDS:
-            yield_core()
-        elif tries < SPINS + YIELDS + NAPS:
-            sleep_us(NAP_US)
-        else:
+        if tries >= SPINS + IDLE_YIELDS + IDLE_NAPS:
             return
+        pause(tries, IDLE_YIELDS)

@@ -1,0 +1,89 @@
+"""Every use of Numba and llvmlite that their documentation does not promise; the other modules import it from here.
+
+A release of either that changes one of these breaks this file and no other. ``pyproject.toml`` admits Numba from 0.62
+(llvmlite 0.45) to below 0.70 (0.52); ``.ci/run`` says which versions the tests were run on.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import llvmlite.binding as ll
+from llvmlite import ir
+from numba import types
+from numba.core import config
+from numba.core.datamodel import PrimitiveModel, default_manager
+from numba.extending import intrinsic, register_model
+
+_CONFIG: Any = config
+
+
+def target_cpu() -> str:
+    """The processor Numba compiles for: NUMBA_CPU_NAME, or this one."""
+    return _CONFIG.CPU_NAME or ll.get_host_cpu_name()
+
+
+def target_features() -> str:
+    """The features Numba compiles for, as LLVM's ``+name,-name``; empty where LLVM does not know this host."""
+    if _CONFIG.CPU_FEATURES is not None:
+        return _CONFIG.CPU_FEATURES
+    try:
+        features = ll.get_host_cpu_features()
+    except RuntimeError:
+        return ""
+    if not _CONFIG.ENABLE_AVX:
+        features.update((name, False) for name in features if name.startswith("avx"))
+    return features.flatten()
+
+
+def declared(module: ir.Module, name: str, result: ir.Type, arguments: Sequence[ir.Type]) -> ir.Function:
+    """The function ``name`` of a module, declared if it was not."""
+    return module.globals.get(name) or ir.Function(module, ir.FunctionType(result, arguments), name)
+
+
+def emitted(result: types.Type, arguments: Sequence[types.Type], emit: Callable[[Any, list[Any]], Any]) -> Any:
+    """An intrinsic ``result(*arguments)`` from ``emit(builder, values)``.
+
+    That returns an LLVM value, a list of them (then ``result`` is a UniTuple) or None (``types.none``).
+    """
+
+    def typed(typing_context, *_):
+        def generate(context, builder, signature, values):
+            value = emit(builder, list(values))
+            if value is None:
+                return context.get_dummy_value()
+            return context.make_tuple(builder, result, value) if isinstance(value, list) else value
+
+        return result(*arguments), generate
+
+    # Numba matches the arguments by the names it finds in the signature
+    names = ["typing_context", *(f"a{i}" for i in range(len(arguments)))]
+    typed.__name__ = emit.__name__
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    typed.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
+    return intrinsic(typed)
+
+
+def primitive(kind: type[types.Type]) -> None:
+    """Values of the Numba type class ``kind`` are single LLVM values of its ``llvm`` type."""
+
+    class Model(PrimitiveModel):
+        def __init__(self, manager, frontend_type):
+            super().__init__(manager, frontend_type, frontend_type.llvm)
+
+    register_model(kind)(Model)
+
+
+def record_view(fields: Sequence[tuple[str, types.Type, int]], size: int) -> Any:
+    """An intrinsic: address -> the record there, of fields (name, type, offset) in ``size`` bytes."""
+    layout: Any = [(name, {"type": kind, "offset": at, "alignment": None, "title": None}) for name, kind, at in fields]
+    record = types.Record(layout, size, True)
+    pointer = default_manager[record].get_value_type()
+    return emitted(record, [types.int64], lambda builder, values: builder.inttoptr(values[0], pointer))
+
+
+def llvm_of(compiled: Any) -> tuple[str, str]:
+    """The LLVM module of a ``cfunc`` as text, and the name of its entry point there."""
+    return compiled.inspect_llvm(), compiled.native_name

@@ -82,13 +82,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=list(SECTIONS), metavar="SECTION", help=", ".join(SECTIONS))
     args = parser.parse_args(argv)
     from ds4ref.nano.cache import slice_path
+    from kernels.cpu import CPU
     from kernels.cpu.library import available_cores
-    from kernels.cpu.workers import load
 
     budget = Budget(QUICK_SECONDS if args.quick else None)
     model = args.model or slice_path(4, 8 if args.quick else 256, 4096, "q2")
     threads = args.threads or min(2, available_cores())
-    load()
+    CPU().load()
     context = Context(args.quick, threads, args.peers, model, budget)
     # what a library prints belongs to nobody's JSON
     with contextlib.redirect_stdout(sys.stderr):

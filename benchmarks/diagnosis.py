@@ -27,13 +27,13 @@ from typing import Any
 import numpy as np
 
 from ds4ref.engine import Engine
-from ds4ref.variants.faults import Fault, _op, _value
 from ds4ref.nano import embedded_path
 from ds4ref.nano.diagnostic import DIAGNOSTIC, PROMPTS, diagnostic_path
 from ds4ref.nano.prose import prose
 from ds4ref.numerics import MODES
 from ds4ref.text.chat import encode_chat_prompt
 from ds4ref.variants import LIBRARY, Runner
+from ds4ref.variants.faults import Fault, _op, _value
 from test_vectors.diagnose import SURE, Diagnosis, diagnose
 from test_vectors.observation import Observation, from_logits, log_softmax
 from test_vectors.prompts import MISTAKES

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from kernels.cpu.program import Program
-from kernels.cpu.workers import POOL
+from kernels.cpu import CPU
+from kernels.cpu import tasktable as t
+from kernels.cpu.abi import Step
+from kernels.cpu.products import CHUNK_BYTES
+from kernels.cpu.sizes import READ_LINE
 from kernels.formats.matrix import Matrix
 
 from .context import Context
@@ -24,45 +29,51 @@ def random_matrix(fmt: str, megabytes: int, n: int = N) -> Matrix:
     return Matrix(fmt, data, len(data), n)
 
 
-def product(w: Matrix, act: str) -> Arm:
+def product(threads: int, w: Matrix, act: str) -> Arm:
     """Seconds of one input through ``w``."""
-    program = Program()
-    x = program.array(w.cols)
-    x[:] = np.random.default_rng(2).standard_normal(w.cols)
-    program.linear(program.pack(x, w, act), w, program.array(w.rows))
-    program.seal()
-    program.keep(w.data)
-    return clocked(program.run, REPEAT)
+    recording = CPU(threads).record()
+    x = np.random.default_rng(2).standard_normal((1, w.cols)).astype(np.float32)
+    recording.seal(recording.linear(x, w, act))
+    return _replayed(recording, w.data)
 
 
-def reading(*arrays: np.ndarray) -> Arm:
-    """Seconds of reading all of ``arrays``."""
-    program = Program()
+def reading(threads: int, *arrays: np.ndarray) -> Arm:
+    """Seconds of reading all of ``arrays``, whole pieces of 256 bytes."""
+    recording = CPU(threads).record()
     for array in arrays:
-        program.read(array)
-    program.seal()
-    return clocked(program.run, REPEAT)
+        out = recording.empty(16 * threads, dtype=np.int32)
+        values = recording.at(array), recording.at(out)
+        recording.run([Step(t.READ, array.nbytes // READ_LINE, CHUNK_BYTES // READ_LINE, values)])
+    recording.seal()
+    return _replayed(recording, arrays)
+
+
+def _replayed(recording: Any, kept: Any) -> Arm:
+    """Seconds of a replay; ``kept`` is what its addresses point at."""
+    arm = clocked(recording.replay, REPEAT)
+
+    def timed() -> float:
+        assert kept is not None
+        return arm()
+
+    return timed
 
 
 def measure(context: Context) -> None:
     """Rows "read", "read 1", "matvec ...", "float ..."."""
     megabytes, rounds = (64, 5) if context.quick else (192, 15)
-    POOL.resize(context.threads)
     block = np.ones(megabytes << 20, np.uint8)
-    read = reading(block)
-    many = interleave({"read": read}, rounds)["read"]
-    POOL.resize(1)
-    one = interleave({"read": read}, rounds)["read"]
-    POOL.resize(context.threads)
+    many = interleave({"read": reading(context.threads, block)}, rounds)["read"]
+    one = interleave({"read": reading(1, block)}, rounds)["read"]
     context.add("read", [block.nbytes / 1e9 / s for s in many], f"{context.threads} threads")
     context.add("read 1", [block.nbytes / 1e9 / s for s in one])
-    del block, read
+    del block
     for fmt, act in FORMATS.items():
         context.budget.need(4)
         w = random_matrix(fmt, megabytes)
-        arms = {"read": reading(w.data), act: product(w, act)}
+        arms = {"read": reading(context.threads, w.data), act: product(context.threads, w, act)}
         if not context.quick and act != "float":
-            arms["float"] = product(w, "float")
+            arms["float"] = product(context.threads, w, "float")
         samples = interleave(arms, rounds)
         context.add(f"matvec {fmt}", ratios(samples["read"], samples[act]), f"{act} activations")
         if act != "float" and "float" in samples:

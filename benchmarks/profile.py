@@ -13,12 +13,13 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ds4ref.engine import Engine
 from ds4ref.session.session import Session
-from kernels.cpu.workers import POOL
+from kernels.cpu.workers import Pool
 
 from .depth import session_at
 
@@ -46,35 +47,39 @@ class Profile:
         return 1 - self.steps[:, streams[phase]].sum(axis=1) / self.wall
 
 
-def tick_seconds(seconds: float = 0.05) -> float:
+def tick_seconds(pool: Pool, seconds: float = 0.05) -> float:
     """Seconds a tick of the pool's clock takes; RuntimeError if the clock stands still."""
-    first, started = POOL.ticks(), time.perf_counter()
+    first, started = pool.ticks(), time.perf_counter()
     while time.perf_counter() - started < seconds:
         pass
-    passed, ticks = time.perf_counter() - started, POOL.ticks() - first
+    passed, ticks = time.perf_counter() - started, pool.ticks() - first
     if ticks <= 0:
         raise RuntimeError("the clock that steps are timed with stands still on this processor: nothing to profile by")
     return passed / ticks
 
 
 def profile(session: Session, tokens: int, warm: int = 2) -> Profile:
-    """Decode ``tokens`` tokens and look at each of them. The session must decode by token program."""
-    rate = tick_seconds()
+    """Decode ``tokens`` tokens and look at each of them. The session must replay recordings. What is
+    returned is of the most frequent kind of token: one at which no window closes."""
+    pool = session.model.ops.workers
+    rate = tick_seconds(pool)
     vocab = session.model.shape.vocab
-    rows: list[tuple[float, np.ndarray, np.ndarray]] = []
+    rows: list[tuple[Any, float, np.ndarray, np.ndarray]] = []
     for number in range(warm + tokens):
         started = time.perf_counter()
         session.eval((17 * number + 5) % vocab)
         wall = time.perf_counter() - started
-        if session._program is None:
-            raise ValueError("this backend has no token program")
-        program = session._program.program
-        begun, left, waits = program.timeline()
-        steps = np.diff(np.append(begun, POOL.ticks()))
-        rows.append((wall, steps * rate, (steps - (left - begun)) * rate))
-    rows = [row for row in rows[warm:] if len(row[1]) == len(rows[-1][1])]
-    walls, steps, waiting = (np.array(column) for column in zip(*rows, strict=True))
-    return Profile(program.tasks, waits, walls, steps, waiting)
+        if session._decoder is None:
+            raise ValueError("this backend does not record")
+        recording = session._decoder.last
+        begun, left, _ = recording.timeline()
+        steps = np.diff(np.append(begun, pool.ticks()))
+        rows.append((recording, wall, steps * rate, (steps - (left - begun)) * rate))
+    kinds = [row[0] for row in rows[warm:]]
+    usual = max(kinds, key=kinds.count)
+    rows = [row for row in rows[warm:] if row[0] is usual]
+    _, walls, steps, waiting = zip(*rows, strict=True)
+    return Profile(usual.tasks, usual.timeline()[2], np.array(walls), np.array(steps), np.array(waiting))
 
 
 def by_task(p: Profile) -> list[dict]:

@@ -49,7 +49,7 @@ def cold_compile(context: Context) -> None:
     if context.quick:
         context.skip("compile", "not in a quick run")
         return
-    command = [sys.executable, "-c", "from kernels.cpu import load; load()"]
+    command = [sys.executable, "-c", "from kernels.cpu import CPU; CPU().load()"]
     samples = []
     for _ in range(3):
         with tempfile.TemporaryDirectory(prefix="ds4ref-cold-") as home:

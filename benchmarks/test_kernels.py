@@ -11,12 +11,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernels import cpu
+from kernels.cpu import CPU
 
 from .goals import FORMATS
 from .matvec import random_matrix
 from .whole import gemm_arm
 
+cpu = CPU()
 RNG = np.random.default_rng(0)
 ROUNDS = {"rounds": 15, "warmup_rounds": 2}
 
@@ -37,7 +38,7 @@ def test_matvec(benchmark, fmt: str, act: str) -> None:
 @pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.benchmark(group="prefill GEMM, four of 4096 x 2048")
 def test_gemm(benchmark, fmt: str, tokens: int) -> None:
-    arm, _ = gemm_arm(fmt, tokens)
+    arm, _ = gemm_arm(cpu, fmt, tokens)
     benchmark.pedantic(arm, rounds=5, warmup_rounds=1)
 
 
@@ -54,7 +55,7 @@ def test_attention(benchmark, rows: int, dtype: type) -> None:
 @pytest.mark.parametrize("rows", [8192, 262144])
 @pytest.mark.benchmark(group="indexer, one token, 64 heads of 128")
 def test_index_scores(benchmark, rows: int) -> None:
-    arguments = (normal(1, 64, 128), normal(rows, 128).astype(np.float16), normal(1, 64))
+    arguments = (normal(1, 64, 128), normal(rows, 128).astype(np.float16), normal(1, 64), np.array([rows], np.int32))
     benchmark.pedantic(cpu.index_scores, args=arguments, **ROUNDS)
 
 

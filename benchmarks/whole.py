@@ -9,7 +9,7 @@ import numpy as np
 from ds4ref.archs.deepseek4.costs import Costs
 from ds4ref.costs import Work
 from ds4ref.engine import Engine
-from kernels import cpu
+from kernels.cpu import CPU
 from kernels.formats.matrix import Matrix
 
 from .context import Context
@@ -61,7 +61,7 @@ def decode(context: Context) -> None:
     pos = 1024
     costs = Costs.of_file(engine.gguf, engine.shape).decode(pos)
     tokens = 2 if context.quick else 3
-    arms = {"read": reading(*arrays), "decode": decoding(engine, pos, tokens)}
+    arms = {"read": reading(context.threads, *arrays), "decode": decoding(engine, pos, tokens)}
     samples = interleave(arms, 2 * rounds + 1)
     note = f"{costs.bytes / 1e6:.0f} MB a token at position {pos}, {context.engine.threads} threads"
     context.add("decode", ratios(samples["read"], samples["decode"], costs.bytes / size), note)
@@ -72,7 +72,7 @@ def decode(context: Context) -> None:
         context.add(f"besides {name}", list(p.besides()), "time outside the phases that stream weights")
 
 
-def gemm_arm(fmt: str, tokens: int, matrices: int = 4) -> tuple[Arm, float]:
+def gemm_arm(cpu: CPU, fmt: str, tokens: int, matrices: int = 4) -> tuple[Arm, float]:
     """An arm that multiplies ``tokens`` inputs with 4096 x 2048 weights, another matrix each time so that they come
     from memory; and the operations of one call."""
     ws = [random_matrix(fmt, 0, 2048) for _ in range(matrices)]
@@ -92,7 +92,7 @@ def prefill(context: Context) -> None:
     ids = [int(i) for i in np.random.default_rng(4).integers(0, engine.shape.vocab, PREFILL)]
     arms, operations = {}, {}
     for fmt in ("Q8_0", "IQ2_XXS"):
-        arms[fmt], operations[fmt] = gemm_arm(fmt, PREFILL)
+        arms[fmt], operations[fmt] = gemm_arm(CPU(context.threads), fmt, PREFILL)
     arms["prefill"] = clocked(lambda: engine.session(PREFILL + 1).sync(ids))
     samples = interleave(arms, 2 if context.quick else 7)
     best = [max(operations[f] / 1e9 / samples[f][i] for f in operations) for i in range(len(samples["prefill"]))]

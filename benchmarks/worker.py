@@ -148,9 +148,9 @@ class Gemm:
     """Our products for many tokens, with the arguments of ``Torch.gemm`` and a format."""
 
     def __init__(self, model: str, threads: int):
-        from kernels import cpu
+        from kernels.cpu import CPU
 
-        cpu.set_threads(threads)
+        self.cpu = CPU(threads)
         self.arms: dict[tuple[str, int], Callable[[], float]] = {}
 
     def gemm(self, tokens: int, rows: int, n: int, matrices: int, fmt: str) -> float:
@@ -159,7 +159,7 @@ class Gemm:
         if (rows, n) != (4096, 2048):
             raise ValueError("gemm_arm makes 4096 x 2048 weights")
         if (fmt, tokens) not in self.arms:
-            self.arms[fmt, tokens], _ = gemm_arm(fmt, tokens, matrices)
+            self.arms[fmt, tokens], _ = gemm_arm(self.cpu, fmt, tokens, matrices)
         return self.arms[fmt, tokens]()
 
 

@@ -84,8 +84,14 @@ class Engine:
 
     @property
     def threads(self) -> int:
-        """Threads the backend computes with."""
+        """Threads this engine computes with; assign to change them. Other engines keep theirs."""
         return self.model.ops.threads
+
+    @threads.setter
+    def threads(self, count: int) -> None:
+        if count < 1:
+            raise UsageError(f"threads must be at least 1, got {count}")
+        self.model.ops.threads = count
 
     def expert_use(self, most: int = 16) -> dict[str, Any]:
         """How often which routed experts were chosen so far, in all sessions."""

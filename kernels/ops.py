@@ -64,7 +64,9 @@ def op(declared: str) -> Callable[[F], F]:
 
     def enter(method: F) -> F:
         before, _, after = declared.partition("->")
-        operands, results = (tuple(_operand(part) for part in side.split(";") if part.strip()) for side in (before, after))
+        operands, results = (
+            tuple(_operand(part) for part in side.split(";") if part.strip()) for side in (before, after)
+        )
         OPS[method.__name__] = Op(method.__name__, operands, results)
         return method
 
@@ -149,7 +151,9 @@ class Backend(Protocol):
     def hc_mix(self, X: Array, fn: Matrix, eps: float) -> Array:
         """RMS norm over all C D values of a token's streams, then fn."""
 
-    @op("mix f32[T,C*C+2*C]; scale f32[3]; base f32[C*C+2*C]; iters; eps -> pre f32[T,C]; post f32[T,C]; comb f32[T,C,C]")
+    @op(
+        "mix f32[T,C*C+2*C]; scale f32[3]; base f32[C*C+2*C]; iters; eps -> pre f32[T,C]; post f32[T,C]; comb f32[T,C,C]"
+    )
     def hc_split(self, mix: Array, scale: Array, base: Array, iters: int, eps: float) -> tuple[Array, Array, Array]:
         """Mixing logits to weights: pre = sigmoid + eps, post = 2 sigmoid, comb made doubly stochastic by Sinkhorn."""
 

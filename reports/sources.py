@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ds4ref.errors import DataError
 from ds4ref.archs.deepseek4.shape import FLASH
+from ds4ref.errors import DataError
 from speed_bench.results import read_rows
 
 from .store import Run, Store

@@ -81,8 +81,8 @@ def model_command(argv: Sequence[str]) -> int:
 def predict(args: Namespace, depths: Sequence[int]) -> list[dict[str, Any]]:
     """Bounds at each depth: decode after it, prefill of the 2048 tokens before it."""
     from ds4ref.archs.deepseek4.costs import Costs
-    from ds4ref.costs import Peaks
     from ds4ref.archs.deepseek4.shape import FLASH, ModelShape
+    from ds4ref.costs import Peaks
 
     peaks = _peaks(args)
     if args.model is not None:
@@ -110,8 +110,8 @@ def predict(args: Namespace, depths: Sequence[int]) -> list[dict[str, Any]]:
 def published() -> list[dict[str, Any]]:
     """Published rows with the share of the bandwidth bound that their decode reached."""
     from ds4ref.archs.deepseek4.costs import Costs
-    from ds4ref.costs import Peaks
     from ds4ref.archs.deepseek4.shape import FLASH
+    from ds4ref.costs import Peaks
 
     costs = {recipe: Costs.of_recipe(FLASH, recipe) for recipe in {row.recipe for row in ROWS}}
     found = []

@@ -29,11 +29,9 @@ class Arm:
     threads: int | None = None
 
     def take_turn(self) -> None:
-        """Backends share one pool of threads."""
+        """Arms may share an engine and differ in threads."""
         if self.threads is not None:
-            from ds4ref.backends import load_backend
-
-            load_backend(self.engine.backend, self.threads)
+            self.engine.threads = self.threads
 
 
 def rounds(

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ds4ref.errors import ShapeError
 from ds4ref.archs.deepseek4.shape import FLASH, PREFIX, ModelShape, check_flash
+from ds4ref.errors import ShapeError
 from tests.weights.modelfile import SMALL, open_metadata, with_metadata
 
 WORDS = [("tokenizer.ggml.tokens", "string[]", ["a", "b"]), ("tokenizer.ggml.merges", "string[]", ["a b"])]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from argparse import Namespace
 
+from ..archs.deepseek4.report import inspect_text
 from ..archs.deepseek4.shape import check_flash
 from ..weights.gguf import GGUFFile
-from ..archs.deepseek4.report import inspect_text
 from .model import choose_model
 
 PROG = "ds4"

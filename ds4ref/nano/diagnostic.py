@@ -17,8 +17,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..weights.container import TensorSpec
 from ..archs.deepseek4.layout import Recipe, expected_tensors
+from ..weights.container import TensorSpec
 from ..weights.writer import GGUFWriter
 from .cache import building, cache_dir, file_sha256
 from .fill import Noise, random_experts, random_tensor

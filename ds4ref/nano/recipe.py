@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UsageError
-from ..archs.deepseek4.shape import FLASH, PREFIX, ModelShape
-from ..weights.container import TensorSpec
 from ..archs.deepseek4.layout import RECIPES, expected_tensors
+from ..archs.deepseek4.shape import FLASH, PREFIX, ModelShape
+from ..errors import UsageError
+from ..weights.container import TensorSpec
 from ..weights.writer import GGUFWriter
 from .fill import Noise, random_experts, random_tensor
 from .prose import prose

@@ -51,6 +51,7 @@ def _llama(chunk: Chunk) -> None:
 
 def _products(chunk: Chunk, fmts: set[str] | None, round_in: Callable, round_out: Callable | None) -> None:
     """Round what enters (and leaves) matrix products with weights of ``fmts`` (None: all)."""
+
     def wrapped(op: Callable) -> Callable:
         def product(x: np.ndarray, *args: Any) -> np.ndarray:
             w = args[0] if hasattr(args[0], "fmt") else args[1]

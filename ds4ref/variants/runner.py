@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Engine
 from ..archs.deepseek4.forward import Model
+from ..engine import Engine
 from ..session.session import Session
 from .faults import Fault
 from .library import applicable

@@ -13,7 +13,13 @@ class RoutingOps(Steps):
     """Which experts, and what happens between their products."""
 
     def route(
-        self, logits: np.ndarray, bias: np.ndarray | None, hash_ids: np.ndarray | None, k: int, scale: float, floor: bool
+        self,
+        logits: np.ndarray,
+        bias: np.ndarray | None,
+        hash_ids: np.ndarray | None,
+        k: int,
+        scale: float,
+        floor: bool,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         logits = self.f32(logits, "logits")
         tokens, experts = logits.shape

@@ -140,7 +140,9 @@ class ProductOps(Steps):
 
     def expert_linear(self, x: np.ndarray, ids: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:
         x, ids = self.f32(x, "x"), self.i32(ids, "ids")
-        expect(x.ndim == 2 and x.shape[1] == w.cols and ids.shape[:1] == x.shape[:1], "expert_linear", x.shape, ids.shape)
+        expect(
+            x.ndim == 2 and x.shape[1] == w.cols and ids.shape[:1] == x.shape[:1], "expert_linear", x.shape, ids.shape
+        )
         expect(w.experts > 0 and ids.ndim == 2, "expert_linear needs a stack", w.data.shape)
         tokens, K = ids.shape
         out = self.empty(tokens, K, w.rows)

@@ -27,9 +27,7 @@ def position_bias(gate: np.ndarray, ape: np.ndarray, at: np.ndarray) -> np.ndarr
     return gate + ape[(int(at[0]) + np.arange(len(gate))) % len(ape)]
 
 
-def windows(
-    ring: np.ndarray, new: np.ndarray, at: np.ndarray, count: int, ratio: int, overlap: bool
-) -> np.ndarray:
+def windows(ring: np.ndarray, new: np.ndarray, at: np.ndarray, count: int, ratio: int, overlap: bool) -> np.ndarray:
     """Rows of ``count`` windows from position at // ratio * ratio on, (count, ratio, 2 c), or (count, 2 ratio, c)."""
     pos0 = int(at[0])
     starts = (pos0 // ratio + np.arange(count)) * ratio

@@ -12,14 +12,14 @@ import pytest
 from benchmarks import cpu
 from benchmarks.goals import GOALS
 from ds4ref.nano import embedded_path
-from kernels.cpu import load
+from kernels.cpu import CPU
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*arguments: str) -> list[dict]:
     """On the embedded model: the sections are the same, only smaller."""
-    load()  # a quick run's minute includes compiling, if nobody has done it yet
+    CPU().load()  # a quick run's minute includes compiling, if nobody has done it yet
     command = [sys.executable, "-m", "benchmarks.cpu", "--quick", "--json", "--model", embedded_path(), *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=True)
     assert done.stdout.count("\n") == 1

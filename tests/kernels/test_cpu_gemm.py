@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.kernels import cpu, reference
 from kernels.cpu import gemm
+from tests.kernels import cpu, reference
 from tests.kernels.test_cpu_ops import matrix
 
 PAIRS = [(f, a) for f in ("Q8_0", "Q4_K", "Q2_K", "IQ2_XXS", "F16") for a in ("float", "a8", "q8k")]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.kernels import cpu, reference
 from kernels.formats import FORMATS, Matrix
+from tests.kernels import cpu, reference
 
 TOKENS = [1, 2, 3, 5, 17]
 INTEGER = [("Q8_0", "a8"), ("Q2_K", "q8k"), ("Q4_K", "q8k"), ("IQ2_XXS", "q8k")]

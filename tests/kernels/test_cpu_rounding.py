@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernels import cpu, reference
+from tests.kernels import cpu, reference
 
 INF, NAN = np.inf, np.nan
 SPECIAL = {

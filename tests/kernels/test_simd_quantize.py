@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from kernels import reference
 from kernels.cpu.simd import quantize_a8, quantize_q8k
+from tests.kernels import reference
 
 from .simd_cases import round_a8, round_q8k
 

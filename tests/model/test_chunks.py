@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ds4ref.engine import Engine
 from ds4ref.archs.deepseek4.hooks import Recorder
+from ds4ref.engine import Engine
 from ds4ref.nano import embedded_path
 from kernels.cpu import gemm
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from ds4ref.engine import Engine
-from ds4ref.variants.faults import FAULTS
 from ds4ref.nano.diagnostic import diagnostic_path
+from ds4ref.variants.faults import FAULTS
 
 BAR = 2e-4
 DATA = Path(__file__).parents[1] / "data" / "diagnostic.hf.npz"

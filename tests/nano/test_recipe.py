@@ -7,14 +7,14 @@ import gguf
 import numpy as np
 import pytest
 
+from ds4ref.archs.deepseek4.shape import FLASH, ModelShape
+from ds4ref.archs.deepseek4.weights import bind
 from ds4ref.engine import Engine
 from ds4ref.errors import ModelFileError, UsageError
 from ds4ref.nano.cache import NANO_SHA256
 from ds4ref.nano.prose import prose
 from ds4ref.nano.recipe import NANO, slice_shape, tensors, write_model
-from ds4ref.archs.deepseek4.shape import FLASH, ModelShape
 from ds4ref.weights.gguf import GGUFFile
-from ds4ref.archs.deepseek4.weights import bind
 
 ONE_LAYER = replace(NANO, n_layers=1, n_hash_layers=1, ratios=(0,), swiglu_limit=(10.0,), vocab=300)
 

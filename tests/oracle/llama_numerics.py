@@ -18,8 +18,8 @@ import numpy as np
 
 from ds4ref.numerics import Numerics
 from ds4ref.variants.faults import Changed
-from tests.kernels import reference
 from kernels.formats import Matrix
+from tests.kernels import reference
 
 NUMERICS = Numerics("llama.cpp", False, False, False, False, True, "iterated")
 

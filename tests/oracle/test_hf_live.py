@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ds4ref.backends import BACKENDS
-from ds4ref.engine import Engine
-from ds4ref.errors import BackendError
 from ds4ref.archs.deepseek4.hooks import Recorder
 from ds4ref.archs.deepseek4.rope import RopeTables
 from ds4ref.archs.deepseek4.shape import FLASH, ModelShape
+from ds4ref.backends import BACKENDS
+from ds4ref.engine import Engine
+from ds4ref.errors import BackendError
 
 from .compare import difference
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ds4ref.engine import Engine
 from ds4ref.archs.deepseek4.forward import Model
+from ds4ref.engine import Engine
 from ds4ref.numerics import MODES
 from ds4ref.session.session import Session
 

@@ -14,9 +14,9 @@ import gguf as gguf_py
 import numpy as np
 import pytest
 
-from ds4ref.engine import Engine
 from ds4ref.archs.deepseek4.forward import Model
 from ds4ref.archs.deepseek4.hooks import Recorder
+from ds4ref.engine import Engine
 from ds4ref.session.session import Session
 from ds4ref.weights.gguf import GGUFFile
 from ds4ref.weights.writer import GGUFWriter, TensorSpec

@@ -7,12 +7,12 @@ import io
 import numpy as np
 import pytest
 
+from ds4ref.archs.deepseek4 import payload
+from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.engine import Engine
 from ds4ref.errors import Cancelled, ContextError, PayloadError, SessionError, TokenError
 from ds4ref.nano import embedded_path
-from ds4ref.archs.deepseek4 import payload
 from ds4ref.session.session import Session
-from ds4ref.archs.deepseek4.shape import FLASH
 
 CTX = 600
 

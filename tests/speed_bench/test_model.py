@@ -5,11 +5,11 @@ import json
 import pytest
 
 from ds4ref.archs.deepseek4.costs import Costs
+from ds4ref.archs.deepseek4.report import describe
+from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.costs import Peaks, Work
 from ds4ref.errors import UsageError
-from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.weights.gguf import GGUFFile
-from ds4ref.archs.deepseek4.report import describe
 from speed_bench import cli
 from speed_bench.published import MACHINES, ROWS
 

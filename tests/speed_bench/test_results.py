@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from ds4ref.errors import DataError
 from ds4ref.archs.deepseek4.shape import FLASH
+from ds4ref.errors import DataError
 from speed_bench.results import COLUMNS, HEADER, CsvWriter, Point, format_row, read_points
 from speed_bench.samples import sample, summary
 from speed_bench.sweep import Row

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from ds4ref.archs.deepseek4.shape import FLASH, ModelShape
-from ds4ref.weights.gguf import GGUFFile
 from ds4ref.archs.deepseek4.weights import expected_tensors
+from ds4ref.weights.gguf import GGUFFile
 from ds4ref.weights.writer import GGUFWriter, TensorSpec, encode_string, encode_value
 from kernels.formats import FORMATS
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ds4ref.archs.deepseek4.shape import FLASH, check_flash
-from ds4ref.weights.gguf import GGUFFile
 from ds4ref.archs.deepseek4.weights import bind
+from ds4ref.weights.gguf import GGUFFile
 
 from .modelfile import write_model
 

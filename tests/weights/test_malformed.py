@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ds4ref.errors import ModelFileError
 from ds4ref.archs.deepseek4.shape import ModelShape
+from ds4ref.archs.deepseek4.weights import bind, expected_tensors
+from ds4ref.errors import ModelFileError
 from ds4ref.weights.container import TensorSpec
 from ds4ref.weights.gguf import MAX_STRINGS, GGUFFile
-from ds4ref.archs.deepseek4.weights import bind, expected_tensors
 from kernels.formats import FORMATS
 
 from .modelfile import SMALL, TOKENS, container, kv, sane_bytes, tensor, with_metadata, write_model

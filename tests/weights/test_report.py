@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from ds4ref.errors import ModelFileError, ShapeError
-from ds4ref.archs.deepseek4.shape import FLASH
-from ds4ref.weights.gguf import GGUFFile
 from ds4ref.archs.deepseek4.report import describe, inspect_json, inspect_text
+from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.archs.deepseek4.weights import expected_tensors
+from ds4ref.errors import ModelFileError, ShapeError
+from ds4ref.weights.gguf import GGUFFile
 from ds4ref.weights.writer import TensorSpec
 
 from .modelfile import SMALL, golden, write_model

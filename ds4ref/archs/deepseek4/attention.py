@@ -25,13 +25,13 @@ def half_layer(c: Chunk, X: np.ndarray) -> np.ndarray:
     ops.store_rows(_row(c, x, tables), c.cache.raw, c.at())
     first, count = c.tap("raw_window", c.raw_window())
 
-    comp_count, selected = c.visible(c.ratio), None
+    comp_count, selected = c.no_rows(), None
     if c.ratio:
         row = compressor.closed_rows(c, "attn", x)
         if row is not None:
             row = c.tap("KVcompress", c.store(c.kv_rounding(row)))
             ops.store_rows(row, c.cache.comp, c.at(c.ratio))
-        comp_count = c.tap("comp_count", comp_count)
+        comp_count = c.tap("comp_count", c.visible(c.ratio))
     if c.ratio == CSA:
         selected = indexer.select(c, x, u, tables)
 

@@ -159,9 +159,11 @@ class Chunk:
 
     def visible(self, ratio: int) -> np.ndarray:
         """Compressed rows each token may see, int32 (T,): a row is visible to the token that completes it."""
-        if not ratio:
-            return self._input("none", lambda: (np.zeros(len(self.ids), np.int32),))[0]
         return self._input(("visible", ratio), lambda: (((self.positions + 1) // ratio).astype(np.int32),))[0]
+
+    def no_rows(self) -> np.ndarray:
+        """What ``visible`` is in layers without compression."""
+        return self._input("none", lambda: (np.zeros(len(self.ids), np.int32),))[0]
 
     def rows(self, ratio: int) -> np.ndarray:
         """Compressed rows there are after the chunk, int32 (1,)."""

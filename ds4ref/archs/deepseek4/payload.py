@@ -109,9 +109,7 @@ def save(
         file.write(np.ascontiguousarray(rows, "<f4").data)
 
 
-def load(
-    file: str | os.PathLike[str] | BinaryIO, shape: ModelShape, cache: Cache
-) -> tuple[list[int], np.ndarray]:
+def load(file: str | os.PathLike[str] | BinaryIO, shape: ModelShape, cache: Cache) -> tuple[list[int], np.ndarray]:
     """Read a session into a new cache: tokens, logits (V,). PayloadError says why not."""
     if isinstance(file, str | os.PathLike):
         try:

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 from numba import cfunc, int64, njit, types
 
+from ..sizes import ROWS_AT_ONCE, SPARE_BYTES, SUMS_BYTES, gemm_bytes
 from . import gemm_float, gemm_weights
 from .gemm_inputs import ORDERS, chunk_bytes, make_clear, make_pack
 from .gemm_tile import (
     CHUNK,
     ROWS,
-    SUMS,
     TILES,
     TOKENS,
     TOTALS,
@@ -36,9 +36,6 @@ from .tiers import TIER
 from .vec import JIT, Int, step
 
 PANEL_BYTES_AT_ONCE = 640 * 1024  # tokens whose panels share the second-level cache
-ROWS_AT_ONCE = 12  # decoded rows that a token group meets while it is in the first-level cache
-SUMS_BYTES = 64 * SUMS  # of three rows and four tokens
-SPARE_BYTES = 1024  # a last chunk that is not full is decoded from a copy with zeros behind it
 
 
 class Gemm(NamedTuple):
@@ -78,8 +75,7 @@ class Gemm(NamedTuple):
 
     def scratch_bytes(self, n: int) -> int:
         """Size of the work space of one call of ``gemm_rows``."""
-        decoded = ROWS_AT_ONCE // self.rows * -(-n // self.chunk) * self.record
-        return 64 + decoded + SPARE_BYTES + self.tokens_at_once // TOKENS * ROWS_AT_ONCE // ROWS * SUMS_BYTES
+        return gemm_bytes(n, self.chunk, self.record, self.rows, self.tokens_at_once)
 
 
 @step(types.none, *[Int] * 6)

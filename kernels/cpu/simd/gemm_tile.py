@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 
 from numba import types
 
+from ..sizes import TILE_ROWS as ROWS
+from ..sizes import TILE_TOKENS as TOKENS
 from . import x86
 from .vec import F32x16, Float, I8x64, I32x16, Int, Val, step
 
-ROWS = 3
-TOKENS = 4
 SUMS = ROWS * TOKENS
 SLICES = 8
 CHUNK = 512

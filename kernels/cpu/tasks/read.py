@@ -7,10 +7,8 @@ from numba import njit, types
 from .. import tasktable as t
 from ..simd.ops import AHEAD, prefetch, store_int
 from ..simd.vec import JIT, I32x16, I32x32, Int, step
+from ..sizes import READ_LINE as LINE
 from .registry import body
-
-LINE = 256
-"""Bytes an item."""
 
 
 @step(I32x32)

@@ -29,7 +29,7 @@ def session_at(engine: Engine, pos: int, ctx: int | None = None) -> Session:
     for layer, (rows, ratio) in enumerate(zip(cache.layers, shape.ratios, strict=True)):
         projections = {}
         for kind, ring in rows.projections.items():
-            _fill(rows.comp if kind == "attn" else rows.index, kv if kind == "attn" else index, pos // ratio, rng)
+            _fill(rows.rows(kind), kv if kind == "attn" else index, pos // ratio, rng)
             size = min(pos, shape.state_rows(layer)), ring.kv.shape[1]
             projections[kind] = Projections(*rng.standard_normal((2, *size)).astype(np.float32))
         cache.put(layer, kv[: min(pos, shape.window)], projections)

@@ -152,7 +152,8 @@ class Backend(Protocol):
         """RMS norm over all C D values of a token's streams, then fn."""
 
     @op(
-        "mix f32[T,C*C+2*C]; scale f32[3]; base f32[C*C+2*C]; iters; eps -> pre f32[T,C]; post f32[T,C]; comb f32[T,C,C]"
+        "mix f32[T,C*C+2*C]; scale f32[3]; base f32[C*C+2*C]; iters; eps"
+        " -> pre f32[T,C]; post f32[T,C]; comb f32[T,C,C]"
     )
     def hc_split(self, mix: Array, scale: Array, base: Array, iters: int, eps: float) -> tuple[Array, Array, Array]:
         """Mixing logits to weights: pre = sigmoid + eps, post = 2 sigmoid, comb made doubly stochastic by Sinkhorn."""
@@ -244,8 +245,8 @@ class Backend(Protocol):
 
     @op("iq f32[T,H,d]; rows any[n,d]; w f32[T,H]; count i32[1] -> out f32[T,n]")
     def index_scores(self, iq: Array, rows: Array, w: Array, count: Array) -> Array:
-        """sum_h relu(iq_h . row) w_h for the first ``count`` rows; the places of others are undefined. ``count`` is read when
-        the op runs."""
+        """sum_h relu(iq_h . row) w_h for the first ``count`` rows, a number that is read when the op runs; the places
+        of other rows are undefined."""
 
     @op("scores f32[T,n]; visible i32[T]; k -> out i32[T,k]")
     def select_rows(self, scores: Array, visible: Array, k: int) -> Array:

@@ -39,7 +39,7 @@ def step(fast: Session, slow: Session, token: int) -> None:
     np.testing.assert_array_equal(fast.eval(token), wanted, err_msg=f"position {fast.pos - 1}")
     np.testing.assert_array_equal(fast.streams, slow.streams)
     recording = fast._decoder.last
-    assert recording is not None and recording.count > 20 * fast.model.shape.n_layers
+    assert recording is not None and recording.length > 20 * fast.model.shape.n_layers
     assert slow._decoder.last is None
     assert before is None or recording.timeline()[0].any()
 

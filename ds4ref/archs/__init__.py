@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from ..errors import ModelFileError
@@ -133,7 +133,7 @@ def arch_of(source: TensorSource) -> Arch:
     name = architecture(source)
     if name not in ARCHS:
         raise ModelFileError(source.path, f"architecture {name[:40]!r} is not one of {', '.join(ARCHS)}")
-    return importlib.import_module(ARCHS[name])  # type: ignore[return-value]
+    return importlib.import_module(ARCHS[name])
 
 
-__all__ = ["ARCHS", "Arch", "Cache", "Iterator", "Model", "Shape", "arch_of", "architecture"]
+__all__ = ["ARCHS", "Arch", "Cache", "Model", "Shape", "arch_of", "architecture"]

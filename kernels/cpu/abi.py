@@ -14,6 +14,8 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+import numpy as np
+
 SLOT = 8
 BLOCK_BYTES = 256
 """Room for one argument block."""
@@ -93,7 +95,9 @@ class Step(NamedTuple):
     values: tuple
     work: int = 0
 
-    def write(self, memory: object, place: int, base: int, block: int, wait: bool, area: int, size: int, error: int):
+    def write(
+        self, memory: np.ndarray, place: int, base: int, block: int, wait: bool, area: int, size: int, error: int
+    ):
         """Lay the step out at offset ``place`` of ``memory`` (which begins at address ``base``) and its argument block
         at offset ``block``; the work areas begin at ``area``, ``size`` bytes a thread."""
         task = self.task

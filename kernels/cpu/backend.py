@@ -61,7 +61,7 @@ class CPU(Ops):
         self._desk = _Desk()
 
     @property
-    def threads(self) -> int:  # type: ignore[override]
+    def threads(self) -> int:
         """Threads that ops of this backend are spread over; assign to change it."""
         return self.workers.threads
 

@@ -20,7 +20,7 @@ class RoutingOps(Steps):
         k: int,
         scale: float,
         floor: bool,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
         logits = self.f32(logits, "logits")
         tokens, experts = logits.shape
         expect(0 < k <= experts, f"route to {k} experts", logits.shape)

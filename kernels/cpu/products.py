@@ -103,10 +103,9 @@ class ProductOps(Steps):
         if parts is None:
             kernel = row_kernel(w.fmt, act)
             (packed, size), steps = self._packed(x, tokens * groups, w, act)
-            values = (
-                kernel.rows, weight, w.row_bytes, n, packed, size, tokens, groups, w.rows // groups, self.at(out), w.rows
-            )  # fmt: skip
-            return [*steps, Step(t.LINEAR, w.rows, self._row_chunk(w.rows, w.row_bytes), values)]
+            inputs = packed, size, tokens, groups, w.rows // groups
+            rows = kernel.rows, weight, w.row_bytes, n, *inputs, self.at(out), w.rows
+            return [*steps, Step(t.LINEAR, w.rows, self._row_chunk(w.rows, w.row_bytes), rows)]
         panel_bytes = parts.panel_bytes(tokens, n)
         panel = self.temp(groups * panel_bytes)
         chunk = max(1, min(5, w.rows // (4 * self.threads * ROWS_AT_ONCE))) * ROWS_AT_ONCE

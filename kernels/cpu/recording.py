@@ -137,7 +137,7 @@ class Recording(Steps):
         count = len(order)
         self._table = aligned(count * (STEP_BYTES + BLOCK_BYTES))
         self._error = np.zeros(1, np.int64)
-        self._base, self.count, self.tasks = address(self._table), count, [self._steps[i].task.name for i in order]
+        self._base, self.length, self.tasks = address(self._table), count, [self._steps[i].task.name for i in order]
         last = -1
         for number, i in enumerate(order):
             step = self._steps[i]
@@ -157,7 +157,7 @@ class Recording(Steps):
         """Run all steps. IndexError if one of them met a number outside its range."""
         for prepare in self._first:
             prepare()
-        self.workers.run_prepared(self._base, self.count)
+        self.workers.run_prepared(self._base, self.length)
         if self._error[0]:
             self._error[0] = 0
             raise IndexError("a row or expert number is out of range")
@@ -170,7 +170,7 @@ class Recording(Steps):
     def timeline(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of the last run: when thread 0 began each step and when it found nothing left to claim (steps,), in the
         ticks of ``Pool.ticks``; and whether the step waited for all before it."""
-        words = self._table.view(np.int64)[: self.count * STEP_BYTES // SLOT].reshape(self.count, -1)
+        words = self._table.view(np.int64)[: self.length * STEP_BYTES // SLOT].reshape(self.length, -1)
         return tuple(words[:, offset // SLOT].copy() for offset in (STEP_BEGUN, STEP_LEFT, STEP_WAIT))  # type: ignore
 
 

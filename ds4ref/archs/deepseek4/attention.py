@@ -30,7 +30,7 @@ def half_layer(c: Chunk, X: np.ndarray) -> np.ndarray:
         row = compressor.closed_rows(c, "attn", x)
         if row is not None:
             row = c.tap("KVcompress", c.store(c.kv_rounding(row)))
-            ops.store_rows(row, c.cache.comp, c.at(c.ratio))
+            ops.store_rows(row, c.cache.rows("attn"), c.at(c.ratio))
         comp_count = c.tap("comp_count", c.visible(c.ratio))
     if c.ratio == CSA:
         selected = indexer.select(c, x, u, tables)

@@ -74,7 +74,7 @@ class Store:
         host, fill = self.ops.host, self.ops.fill
         for mine, theirs in ((self.comp, fresh.comp), (self.index, fresh.index)):
             for ratio, source, target in zip(self.shape.ratios, mine, theirs, strict=True):
-                if source is not None:
+                if source is not None and target is not None:
                     fill(target[: pos // ratio], host(source[: pos // ratio]))
         return fresh
 
@@ -94,6 +94,12 @@ class LayerCache:
     comp: np.ndarray | None
     index: np.ndarray | None
     projections: dict[str, Projections]
+
+    def rows(self, kind: str) -> np.ndarray:
+        """The append-only rows of a compressor, "attn" or "indexer"; the layer must have it."""
+        rows = self.comp if kind == "attn" else self.index
+        assert rows is not None
+        return rows
 
 
 class CacheSnapshot(NamedTuple):
@@ -199,8 +205,7 @@ class Cache:
 
     def compressed(self, layer: int, kind: str) -> np.ndarray:
         """The append-only rows so far, ``kind`` "attn" or "indexer", as the host sees them."""
-        rows = self.layers[layer].comp if kind == "attn" else self.layers[layer].index
-        return self.ops.host(rows[: self.pos // self.shape.ratios[layer]])
+        return self.ops.host(self.layers[layer].rows(kind)[: self.pos // self.shape.ratios[layer]])
 
     def waiting(self, layer: int, kind: str) -> Projections:
         """Projections of the window under way and, if windows overlap, of the one before, oldest first: copies."""
@@ -266,8 +271,7 @@ class Cache:
 
     def put_compressed(self, layer: int, kind: str, rows: np.ndarray) -> None:
         """The first append-only rows of a layer (see ``compressed``)."""
-        mine = self.layers[layer].comp if kind == "attn" else self.layers[layer].index
-        self.ops.fill(mine[: len(rows)], rows)
+        self.ops.fill(self.layers[layer].rows(kind)[: len(rows)], rows)
 
     @property
     def nbytes(self) -> int:

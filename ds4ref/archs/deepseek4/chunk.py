@@ -7,7 +7,7 @@ chunk's ``plan``: a recording serves every token that has the same one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -79,7 +79,13 @@ class Chunk:
     cache: LayerCache
 
     def __init__(
-        self, model: Model, ids: np.ndarray, pos0: int, plan: Plan, hooks: Hooks | None = None, ops: Any = None
+        self,
+        model: Model,
+        ids: Sequence[int] | np.ndarray,
+        pos0: int,
+        plan: Plan,
+        hooks: Hooks | None = None,
+        ops: Any = None,
     ):
         self.ops: Any = model.ops if ops is None else ops
         self.shape, self.numerics, self.rope, self.experts = model.shape, model.numerics, model.rope, model.experts

@@ -25,14 +25,14 @@ def select(c: Chunk, x: np.ndarray, u: np.ndarray, tables: tuple[np.ndarray, np.
     row = compressor.closed_rows(c, "indexer", x)
     if row is not None:
         row = c.tap("indexer_KVcompress", c.store(c.index_rounding(row)))
-        ops.store_rows(row, c.cache.index, c.at(CSA))
+        ops.store_rows(row, c.cache.rows("indexer"), c.at(CSA))
     if not c.plan.scored:
         return c.tap("indexer_topk", None)
     iq = ops.linear(u, w.indexer_attn_q_b, "float").reshape(len(x), s.index_heads, s.index_dim)
     iq = c.tap("indexer_q", c.index_rounding(ops.rope(iq, *tables)))
     weights = ops.scale(ops.linear(x, w.indexer_proj, "float"), s.index_scale)
     weights = c.tap("indexer_weights", weights)
-    rows = c.tap("indexer_rows", c.cache.index[: c.plan.scored])
+    rows = c.tap("indexer_rows", c.cache.rows("indexer")[: c.plan.scored])
     visible = c.visible(CSA)
     parts = c.parts(len(rows), SCORES_AT_ONCE)
     if len(parts) == 1:

@@ -14,7 +14,8 @@ from collections import Counter
 from typing import Any
 
 from ...errors import ShapeError
-from ...weights.gguf import GGUFFile, TensorInfo
+from ...weights.gguf import GGUFFile
+from ...weights.source import TensorInfo
 from .layout import PARTS, Slot
 from .shape import CSA, MERGES_KEY, TOKENS_KEY, ModelShape, check_flash
 from .weights import check_tensors

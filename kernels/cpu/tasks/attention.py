@@ -1,9 +1,10 @@
 """Attention over shared K = V rows, blocked, with an online softmax (engine.md 3.3).
 
-Raw rows lie in a ring: row ``position`` is at ``position % raw_rows``. Rows are visited in blocks of 64 in a fixed order, raw then compressed, whatever the batch or the thread count. A
-block's scores for a group of heads are a small matrix product; so is its contribution to the output. The running
-maximum starts at the sink, whose weight enters the denominator only. There is no limit on the number of rows.
-Compressed rows stored as binary16 are widened a block at a time into the thread's scratch.
+Raw rows lie in a ring: row ``position`` is at ``position % raw_rows``. Rows are visited in blocks of 64 in a fixed
+order, raw then compressed, whatever the batch or the thread count. A block's scores for a group of heads are a small
+matrix product; so is its contribution to the output. The running maximum starts at the sink, whose weight enters the
+denominator only. There is no limit on the number of rows. Compressed rows stored as binary16 are widened a block at a
+time into the thread's work area.
 """
 
 from __future__ import annotations

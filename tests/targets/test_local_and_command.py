@@ -70,6 +70,12 @@ def test_scoring_in_pieces_changes_nothing(local, monkeypatch) -> None:
     assert np.allclose([s.token.logprob for s in local.score_ids(ids)][1:], whole[1:], atol=1e-4)
 
 
+def test_nothing_precedes_the_first_token_of_nothing(local) -> None:
+    with pytest.raises(TargetError, match="nothing precedes the first token"):
+        local.score(Prompt.plain(""), [b"a"])
+    assert local.score_text("") == [] and local.score(ASK.prompt, []) == []
+
+
 def test_bytes_that_are_no_token(local) -> None:
     with pytest.raises(TargetError, match="is not a token of"):
         local.score(ASK.prompt, [b"an impossibly long token"])

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from ds4ref.costs import Costs, Peaks, Work
+from ds4ref.engine import Engine
 from ds4ref.nano.recipe import NANO
 from ds4ref.weights.layout import expected_tensors
 
@@ -68,6 +69,15 @@ def weights(tokens: int, depth: int, experts: float) -> float:
             part = 0
         total += part
     return total
+
+
+def test_a_file_costs_what_its_recipe_says(nano_path):
+    """Formats differ from matrix to matrix in the embedded model; what is counted is what the file holds."""
+    with Engine.open(nano_path, backend="reference", numerics="exact") as engine:
+        found = Costs.of_engine(engine)
+        assert Costs.of_file(engine.gguf, engine.shape).prefill(0, 9) == COSTS.prefill(0, 9)
+    exact = Costs.of_recipe(NANO, "q2", act_quant=False)
+    assert found.decode(300) == exact.decode(300) and found.decode(300).int8_ops == 0
 
 
 @pytest.mark.parametrize("depth", DEPTHS)

@@ -4,6 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from scipy import stats as scipy_stats
 
 from ds4ref.errors import DataError
 from reports.compare import BETTER, INCOMPARABLE, MIXED, SAME, UNCLEAR, WORSE, compare, judge, overall
@@ -82,6 +83,20 @@ def test_drift_within_a_run_is_noted():
     assert sum("decode drifted" in note for note in found.notes) == 2
     assert not any("prefill drifted" in note for note in found.notes)
     assert found.verdict == SAME, "in turn, drift hits both"
+
+
+def test_all_statements_together_keep_the_confidence():
+    """Two speeds share the error rate: each is told at half of what a lone one is."""
+    a, b = arms(1)
+    both = compare(a, b).findings[0].interval
+    for row in a.rows + b.rows:
+        del row["gen_tps"]
+    alone = compare(a, b).findings[0].interval
+    assert both.estimate == alone.estimate and both.n == alone.n == 5
+    widths = [np.log1p(i.high / 100) - np.log1p(i.low / 100) for i in (both, alone)]
+    error = 1 - Thresholds().gate.confidence
+    wanted = scipy_stats.t.ppf(1 - error / 4, 4) / scipy_stats.t.ppf(1 - error / 2, 4)
+    assert widths[0] / widths[1] == pytest.approx(wanted, rel=1e-3)
 
 
 # --- what must not be compared

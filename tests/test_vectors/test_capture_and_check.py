@@ -60,6 +60,15 @@ def test_spread_and_forks_are_stored() -> None:
     assert forks(case) == 1
 
 
+def test_what_comes_after_a_fork_is_no_spread() -> None:
+    """From there on the repetitions answer different questions."""
+    first = [record(s) for s in (step(b"A", (b"B", -1.0)), step(b"C", (b"D", -9.0)))]
+    other = [record(s) for s in (step(b"B", (b"A", -0.5)), step(b"C", (b"D", -1.0)))]
+    case = Case(CASE_SCHEMA, "x", "", [Repetition(first, "length"), Repetition(other, "length")])
+    assert spread(case) == pytest.approx(0.9) and forks(case) == 0
+    assert spread(Case(CASE_SCHEMA, "x", "", [Repetition(first, "length")])) is None
+
+
 def test_an_interrupted_capture_is_partial_and_goes_on(tmp_path) -> None:
     folder = tmp_path / "v"
     broken = Scripted(GREEDY, GREEDY, TargetError("gone"))
@@ -248,6 +257,21 @@ def test_without_forcing_the_steps_after_a_fork_are_incomparable() -> None:
     target = Scripted([step(b"B", (b"A", -0.2)), step(b"C")])
     result = check_case(target, Prompt.chat("?"), WANT)
     assert [s.verdict for s in result.steps] == ["mismatch", "incomparable"] and not result.forced
+
+
+def test_what_could_not_be_compared_outweighs_a_flip() -> None:
+    flipped = Step(Token(b"B", -0.9999), (Token(b"B", -0.9999), Token(b"A", -1.0)))
+    result = check_case(Scripted([flipped, step(b"X")]), Prompt.chat("?"), WANT)
+    assert [s.verdict for s in result.steps] == ["flip", "incomparable"] and result.verdict == "incomparable"
+
+
+def test_without_forcing_the_apis_end_token_is_no_fork() -> None:
+    ours = "<\uff5cend\u2581of\u2581sentence\uff5c>"
+    apis = ours.replace("\uff5c", "\uff5c\uff5c")
+    want = expected(step(ours.encode(), (b"B", -2.5)), step(b"C", (b"D", -3.0)))  # it was told to go on
+    target = Scripted([step(apis.encode(), (b"B", -2.5)), step(b"C", (b"D", -3.0))])
+    result = check_case(target, Prompt.chat("?"), want)
+    assert [s.verdict for s in result.steps] == ["match", "match"] and not result.forced
 
 
 def test_tokens_without_bytes_end_the_comparison() -> None:

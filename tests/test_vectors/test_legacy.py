@@ -91,6 +91,13 @@ def test_degenerate_alternatives_are_dropped() -> None:
     assert b"step 0 78 1\ntop 78 0\nend" in write_vec([found])
 
 
+def test_as_many_alternatives_as_ds4_reads(tmp_path) -> None:
+    top = tuple((bytes([65 + i]), -float(i)) for i in range(40))
+    data = write_vec([VecCase("a", 1, "p", ((b"A", top), (b"B", top[:32]), (b"C", top[:1])))])
+    (found,) = parse(tmp_path, data)
+    assert found.steps == ((b"A", top[:32]), (b"B", top[:32]), (b"C", top[:1]))
+
+
 def capture_json(**changes) -> dict:
     token = {"text": "Ada", "bytes": [65, 100, 97]}
     other = {"text": "\u00e9"}  # no bytes: UTF-8 of the text

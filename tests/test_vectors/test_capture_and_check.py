@@ -240,7 +240,8 @@ def test_a_flip_is_tolerable_below_the_noise_only(margin, floor, verdict) -> Non
 def test_the_sources_own_spread_is_tolerated() -> None:
     wobbly = expected(step(b"A", (b"B", -2.5)), more=(step(b"A", (b"B", -1.9)),))
     other = Step(Token(b"A", -1.0), (Token(b"B", -0.5), Token(b"A", -1.0)))
-    assert judge(wobbly, other).verdict == "flip"
+    result = judge(wobbly, other)
+    assert result.verdict == "flip" and result.noise == pytest.approx(0.6)
     assert judge(expected(step(b"A", (b"B", -2.5))), other).verdict == "mismatch"
 
 
@@ -299,6 +300,11 @@ def test_kl_is_that_of_the_shared_support() -> None:
     p, q = (exp(-0.1), exp(-2.5)), (exp(-0.3), exp(-1.5))
     kl = sum(a / sum(p) * log(a / sum(p) / (b / sum(q))) for a, b in zip(p, q, strict=True))
     assert result.kl == pytest.approx(kl) and result.overlap == pytest.approx(2 / 3)
+
+
+def test_one_shared_alternative_is_no_distribution() -> None:
+    result = judge(expected(step(b"A", (b"B", -2.5), (b"Z", -4.0))), step(b"A", (b"Q", -3.0))).steps[0]
+    assert result.kl is None and result.overlap == pytest.approx(1 / 3)
 
 
 def test_a_degenerate_source_gives_identity_only() -> None:

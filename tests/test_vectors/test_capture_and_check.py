@@ -69,6 +69,40 @@ def test_what_comes_after_a_fork_is_no_spread() -> None:
     assert spread(Case(CASE_SCHEMA, "x", "", [Repetition(first, "length")])) is None
 
 
+@pytest.mark.parametrize("ids", [[], ["a", "a"], ["../a"], ["a b"], [""]])
+def test_prompts_that_make_no_files(tmp_path, ids) -> None:
+    with pytest.raises(UsageError, match="prompt ids must be distinct"):
+        start(str(tmp_path / "v"), Scripted(GREEDY), [PromptCase(name, "x") for name in ids])
+    assert not list(tmp_path.iterdir())
+
+
+def test_more_alternatives_than_there_are_is_refused(tmp_path) -> None:
+    with pytest.raises(UsageError, match="at most 20 alternatives, not 21"):
+        start(str(tmp_path / "v"), Scripted(GREEDY), PROMPTS, top_logprobs=21)
+    start(str(tmp_path / "v"), Scripted(GREEDY), PROMPTS, top_logprobs=20)
+
+
+def test_what_is_asked_and_kept(tmp_path) -> None:
+    """Each prompt as often as there are repetitions, with the system text, and its answers in that order."""
+    target = Scripted(GREEDY, GREEDY[:1], GREEDY[1:], GREEDY)
+    vectors = start(str(tmp_path / "v"), target, [PromptCase("one", "First?", 99), PromptCase("two", "2?", 77)], max_tokens=2,
+                    top_logprobs=5, repetitions=2, system="Be brief.")  # fmt: skip
+    told = []
+    assert run(vectors, target, lambda *pair: told.append(pair)) == 2 and told == [(0, 2), (1, 2)]
+    asked = [(r.prompt.user, r.prompt.system, r.max_tokens, r.top_logprobs, r.ctx) for r in target.asked]
+    assert asked == [("First?", "Be brief.", 2, 5, 99)] * 2 + [("2?", "Be brief.", 2, 5, 77)] * 2
+    first, second = (vectors.case(entry).repetitions for entry in vectors.manifest.cases)
+    assert [[s.token.raw for s in r.steps] for r in (*first, *second)] == [[b"A", b"C"], [b"A"], [b"C"], [b"A", b"C"]]
+    assert first[0].prompt_tokens == 3 and first[0].finish == "length"
+    assert [(t.raw, t.logprob) for t in first[0].steps[0].top] == [(b"A", -0.1), (b"B", -2.5)]
+
+
+def test_an_answer_without_probabilities_is_no_vector(tmp_path) -> None:
+    target = Scripted([])
+    with pytest.raises(TargetError, match="case one: script returned no log probabilities"):
+        run(start(str(tmp_path / "v"), target, PROMPTS), target)
+
+
 def test_an_interrupted_capture_is_partial_and_goes_on(tmp_path) -> None:
     folder = tmp_path / "v"
     broken = Scripted(GREEDY, GREEDY, TargetError("gone"))
@@ -318,6 +352,7 @@ def test_an_expected_divergence_is_data_with_a_reason() -> None:
     known = Expected("the graphs disagree")
     assert judge(WANT, bad, GREEDY[1], known=known).verdict == "expected"
     assert not judge(WANT, bad, GREEDY[1], known=known).failed
+    assert judge(WANT, bad, GREEDY[1], known=known).reason == "the graphs disagree"
     assert judge(WANT, *GREEDY, known=known).verdict == "unexpected match"
     elsewhere = Expected("only step 1", step=1)
     assert judge(WANT, bad, GREEDY[1], known=elsewhere).verdict != "expected"
@@ -334,6 +369,11 @@ def test_an_expected_divergence_is_data_with_a_reason() -> None:
 ], ids=["same", "3.9 nats", "4.1 nats", "missing", "argmax"])  # fmt: skip
 def test_ds4s_own_rule(got, verdict) -> None:
     assert judge(expected(GREEDY[0]), got, profile="ds4").verdict == verdict
+
+
+def test_an_unknown_profile_is_refused() -> None:
+    with pytest.raises(UsageError, match="unknown profile 'lax': choose from"):
+        judge(WANT, *GREEDY, profile="lax")
 
 
 def test_a_failing_target_is_an_error_of_its_case() -> None:

@@ -99,6 +99,30 @@ def test_all_statements_together_keep_the_confidence():
     assert widths[0] / widths[1] == pytest.approx(wanted, rel=1e-3)
 
 
+def test_what_was_left_out_or_done_otherwise_is_counted():
+    a, b = arms(1)
+    for row in b.rows:
+        if row["ctx_tokens"] in DEPTHS[:2]:
+            row["prefill_tokens"] = 1024  # decode stays comparable there
+        row["gen_digest"] = "b" if row["ctx_tokens"] == DEPTHS[5] else "a"
+    for row in a.rows:
+        row["gen_digest"] = "a" if row["ctx_tokens"] != DEPTHS[6] else None
+    notes = compare(a, b).notes
+    assert any(note.startswith("2 depth(s) left out") for note in notes)
+    assert any(note.startswith("other tokens were decoded at 1 of 7 depths") for note in notes)
+
+
+def test_ratios_and_means_are_those_of_the_rows():
+    a, b = arms(1, noise=0.0, spikes=0.0, drift=0.0, slower=0.2)
+    found = compare(a, b)
+    assert [ratio for *_, ratio in found.depths] == pytest.approx([0.8] * 2 * len(DEPTHS))
+    for finding, column in zip(found.findings, ("prefill_tps", "gen_tps"), strict=True):
+        assert finding.interval.estimate == pytest.approx(-20)
+        means = [np.exp(np.mean([np.log(row[column]) for row in side.rows])) for side in (a, b)]
+        assert (finding.a, finding.b) == pytest.approx(tuple(means)) and finding.b == pytest.approx(0.8 * finding.a)
+    assert found.fails and all("worse by 20.00 %" in line for line in found.fails)
+
+
 # --- what must not be compared
 
 
@@ -181,6 +205,16 @@ def test_an_error_counts_as_wrong():
         row["score"] = None
     found = compare(a, b)
     assert found.verdict == WORSE and found.findings[0].b == pytest.approx(60)
+
+
+def test_questions_put_to_one_alone_are_left_out():
+    a, b = graded("A", [1, 1, 0, 1]), graded("B", [1, 0, 1, 1, 1])
+    b.rows[0]["id"] = "other"
+    found = compare(a, b)
+    assert any(note.startswith("3 questions: 1 only B got (or got more often), 1 only A") for note in found.notes)
+    assert any(note.startswith("3 question(s) left out") for note in found.notes)
+    assert compare(graded("A", [1, 1]), graded("B", [1])).verdict == INCOMPARABLE
+    assert compare(graded("A", [1, 1]), graded("B", [1, 0])).verdict != INCOMPARABLE
 
 
 def vectors(name, nll, tokens):

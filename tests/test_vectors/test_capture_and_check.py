@@ -85,8 +85,9 @@ def test_more_alternatives_than_there_are_is_refused(tmp_path) -> None:
 def test_what_is_asked_and_kept(tmp_path) -> None:
     """Each prompt as often as there are repetitions, with the system text, and its answers in that order."""
     target = Scripted(GREEDY, GREEDY[:1], GREEDY[1:], GREEDY)
-    vectors = start(str(tmp_path / "v"), target, [PromptCase("one", "First?", 99), PromptCase("two", "2?", 77)], max_tokens=2,
-                    top_logprobs=5, repetitions=2, system="Be brief.")  # fmt: skip
+    prompts = [PromptCase("one", "First?", 99), PromptCase("two", "2?", 77)]
+    options = {"max_tokens": 2, "top_logprobs": 5, "repetitions": 2, "system": "Be brief."}
+    vectors = start(str(tmp_path / "v"), target, prompts, **options)
     told = []
     assert run(vectors, target, lambda *pair: told.append(pair)) == 2 and told == [(0, 2), (1, 2)]
     asked = [(r.prompt.user, r.prompt.system, r.max_tokens, r.top_logprobs, r.ctx) for r in target.asked]

@@ -10,6 +10,7 @@ from ds4ref.errors import DataError
 from reports.compare import BETTER, INCOMPARABLE, MIXED, SAME, UNCLEAR, WORSE, compare, judge, overall
 from reports.sources import Measured
 from reports.stats import Interval
+from reports.tables import print_comparison
 from reports.thresholds import Limits, Thresholds, read_thresholds
 
 from .simulate import DEPTHS, arms, run
@@ -121,6 +122,23 @@ def test_ratios_and_means_are_those_of_the_rows():
         means = [np.exp(np.mean([np.log(row[column]) for row in side.rows])) for side in (a, b)]
         assert (finding.a, finding.b) == pytest.approx(tuple(means)) and finding.b == pytest.approx(0.8 * finding.a)
     assert found.fails and all("worse by 20.00 %" in line for line in found.fails)
+
+
+def test_a_comparison_for_people_shows_its_numbers(capsys):
+    found = compare(*arms(1, slower=0.2, noise=0.001))
+    print_comparison(found)
+    text = capsys.readouterr().out
+    assert text.startswith("B = B against A = A: worse\n")
+    for finding in found.findings:
+        i = finding.interval
+        for shown in (f"{finding.a:.4g}", f"{finding.b:.4g}", f"{i.estimate:+.2f} %", f"{i.low:+.2f} to {i.high:+.2f}",
+                      i.method, f"{i.detectable:.2g} %"):  # fmt: skip
+            assert shown in text
+    for depth in DEPTHS:
+        ratios = [ratio for at, _, ratio in found.depths if at == depth]
+        (line,) = (line for line in text.splitlines() if f"{depth:,}" in line)
+        assert [part for part in line.split() if "." in part] == [f"{ratio:.4f}" for ratio in ratios]
+    assert all(f"gate: {fail}" in text for fail in found.fails) and len(found.fails) == 2
 
 
 # --- what must not be compared

@@ -9,6 +9,7 @@ import pytest
 from ds4ref.costs import Costs, Peaks, Work
 from ds4ref.engine import Engine
 from ds4ref.nano.recipe import NANO
+from ds4ref.peaks import measure_peaks
 from ds4ref.weights.layout import expected_tensors
 
 COSTS = Costs.of_recipe(NANO, "q2")
@@ -129,3 +130,18 @@ def test_bytes_bind_until_arithmetic_takes_longer():
     ):
         bound = work.bound(peaks)
         assert (bound.seconds, bound.binds) == (pytest.approx(seconds), binds)
+
+
+def test_peaks_are_measured_with_the_threads_there_are(monkeypatch):
+    asked: list[int] = []
+
+    def measure(threads: int) -> dict[str, float]:
+        asked.append(threads)
+        return {"read_gbs": 1.0, "int8_gops": 2.0, "f32_gflops": 3.0}
+
+    monkeypatch.setattr("kernels.cpu.peaks.measure", measure)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 5}, raising=False)
+    assert measure_peaks(2) == Peaks(1.0, 2.0, 3.0)
+    for threads in (64, 0):
+        measure_peaks(threads)
+    assert asked == [2, 3, 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import combinations
 
 import pytest
@@ -54,6 +55,11 @@ def test_speeds(drawn):
         (band,) = figure.axes[0].collections
         heights = band.get_paths()[0].vertices[:, 1]
         assert (heights.min(), heights.max()) == (251, 309) and not figure.axes[1].collections
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, None, "3"])
+def test_what_is_no_number_is_not_drawn(value):
+    assert not figures.finite(value) and figures.finite(3) and figures.finite(-0.5)
 
 
 def test_one_curve_and_one_panel(drawn):

@@ -231,6 +231,13 @@ def test_malformed_answers_are_one_line(reply: Any) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_an_error_in_a_good_answer_is_told() -> None:
+    with pytest.raises(TargetError, match="out of memory"):
+        Server({"error": {"message": "out of memory"}}).target().complete(ASK)
+    with pytest.raises(TargetError, match="out of space"):
+        Server({"error": "out of space"}).target().complete(ASK)
+
+
 def sse(*events: Any, done: bool = True) -> httpx2.Response:
     lines = [f"data: {json.dumps(event)}\n\n" for event in events] + ["data: [DONE]\n\n"] * done
     return httpx2.Response(200, content=("".join([": keep-alive\n\n", *lines])).encode(),
@@ -248,7 +255,7 @@ def test_stream_gives_arrival_times_usage_and_steps() -> None:
     done = collect(server.target().stream(ASK))
     assert done.text == "ab" and done.finish == "stop" and done.usage.completion == 2
     assert len(done.arrivals) == 2 and done.ttft == done.arrivals[0] and len(done.gaps) == 1
-    assert done.steps[0].token.raw == b"a" and done.steps[0].time is not None
+    assert done.steps[0].token.raw == b"a" and done.steps[0].time == done.arrivals[0]
     assert server.body()["stream_options"] == {"include_usage": True}
 
 

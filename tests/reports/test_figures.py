@@ -77,6 +77,7 @@ def test_ratios(drawn):
         lines = [line for line in axes.get_lines() if len(line.get_xdata()) == 2 and list(line.get_xdata()) != [0, 1]]
         assert [list(line.get_ydata()) for line in lines] == [pytest.approx([10, 20]), pytest.approx([-10, 19])]
         low, high = axes.get_ylim()
+        assert "change of speed, %" in axes.get_title(loc="left")
         assert low <= -10 and high >= 20 and axes.get_xlim()[1] > 2000
         assert [t.get_text() for t in axes.texts] == ["prefill", "decode"] and apart(axes.texts)
         assert [t.get_color() for t in axes.texts] == [line.get_color() for line in lines] == list(SERIES[:2])

@@ -49,6 +49,7 @@ def test_the_first_bad_position():
     broken = compare(A, b)
     assert broken.first_bad(1e9) == 2 and broken.summary(1e9)["max"] is None and broken.summary(1e9)["first_bad"] == 2
     assert broken.summary(1e9)["worst_position"] == 2 and compare(A[:0], A[:0]).summary(0.0)["max"] is None
+    assert compare(A[:0], A[:0]).summary(0.0)["positions"] == 0 and compare(A[:0], A[:0]).first_bad(0.0) is None
     with pytest.raises(DataError, match="cannot be compared"):
         compare(A, A[:3])
 

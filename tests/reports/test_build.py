@@ -188,6 +188,9 @@ def test_vectors_and_questions():
     report = assemble([run("v", vectors, kind="vectors"), run("q", questions, kind="eval")], None, Thresholds())
     (table,) = report.vectors
     assert (table["passed"], table["total"], table["has_nll"]) == (1, 2, False)
+    assert [(row["id"], row["verdict"], row["passed"]) for row in table["rows"]] == [
+        ("v1", "match", True), ("v2", "mismatch", False)
+    ]  # fmt: skip
     vectors[1]["nll"] = 0.0
     assert assemble([run("v", vectors, kind="vectors")], None, Thresholds()).vectors[0]["has_nll"]
     (table,) = report.graded

@@ -133,6 +133,13 @@ def test_rate_limit_spaces_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     assert server.slept == [0.5, 0.5]
 
 
+@pytest.mark.parametrize("seconds, connect", [(7.0, 7.0), (600.0, 20.0)])
+def test_patience_is_for_answers_more_than_for_connections(seconds: float, connect: float) -> None:
+    transport = Transport(BASE, timeout=seconds)
+    assert (transport._client.timeout.read, transport._client.timeout.connect) == (seconds, connect)
+    transport.close()
+
+
 def test_an_answer_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
     size = len(httpx2.Response(200, json=answer()).content)
     monkeypatch.setattr("ds4ref.targets.transport.MAX_BODY", size)

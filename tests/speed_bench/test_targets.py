@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from ds4ref.errors import Cancelled
 from ds4ref.targets import Completion, Usage
+from ds4ref.targets.openai import HttpTarget
 from reports.compare import compare
 from reports.sources import Measured
 from reports.store import Store
 from speed_bench import cli
+from speed_bench import endpoint as module
 from speed_bench.endpoint import Answer, jain, sample
 from speed_bench.results import COLUMNS, read_rows
 
@@ -48,6 +51,11 @@ def test_what_one_stream_saw():
 def test_several_tokens_may_share_a_piece():
     found = sample([answer(0.0, (0.5, 1.0), 1.0, completion=9)], 96)
     assert found["gen_tokens"] == 9 and found["gen_tps"] == pytest.approx(8 / 0.5)
+
+
+def test_one_piece_has_no_gaps():
+    found = sample([answer(0.0, (0.5,), 1.0)], 96)
+    assert found["gen_first_ms"] == 0 and found["gen_tps"] == 0 and found["steps_s"] == []
 
 
 def test_what_all_streams_got():
@@ -86,6 +94,18 @@ def test_an_endpoint_is_swept(capsys, private_store, monkeypatch):
     assert len(nonces) == len(prompts) == 2 + 6 and all(len(nonce) == 16 for nonce in nonces)
     assert {path for path, _ in endpoint.bodies} == {"/v1/completions"}
     assert all(body["temperature"] == 0 for _, body in endpoint.bodies)
+
+
+def test_a_wish_to_stop_ends_a_stream(monkeypatch):
+    endpoint = Endpoint()
+    scripted(monkeypatch, fake=endpoint)
+    with HttpTarget("http://fake/v1") as target:
+        swept = module.Endpoint(target, "One two three four. " * 200)
+        swept.calibrate()
+        assert [body["max_tokens"] for _, body in endpoint.bodies] == [1, 1], "only the count of the prompt is wanted"
+        asked = iter([False, False, True])
+        with pytest.raises(Cancelled):
+            next(module.walk(swept, [64], 5, 1, cancel=lambda: next(asked)))
 
 
 def test_streams_at_once_are_lanes(capsys):

@@ -238,6 +238,24 @@ def test_malformed_answers_are_one_line(reply: Any) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_an_answer_says_why_it_ended() -> None:
+    reply = answer() | {"choices": [{"message": {"content": "x"}}]}
+    with pytest.raises(TargetError, match="no finish reason"):
+        Server(reply).target().complete(Request(Prompt.chat("Hi")))
+
+
+def test_options_in_a_spec_reach_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Any] = []
+    monkeypatch.setattr(
+        "ds4ref.targets.local.LocalTarget.open", lambda *path, **options: opened.append((path, options))
+    )
+    open_target("local:m.gguf?numerics=exact&backend=reference&threads=3&ctx=64")
+    open_target("local", threads=2)
+    assert opened == [
+        (("m.gguf",), {"numerics": "exact", "backend": "reference", "threads": 3, "ctx": 64}), ((None,), {"threads": 2})
+    ]  # fmt: skip
+
+
 def test_an_error_in_a_good_answer_is_told() -> None:
     with pytest.raises(TargetError, match="out of memory"):
         Server({"error": {"message": "out of memory"}}).target().complete(ASK)

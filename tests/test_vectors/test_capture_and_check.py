@@ -120,6 +120,24 @@ def test_an_interrupted_capture_is_partial_and_goes_on(tmp_path) -> None:
     assert len(again.asked) == 2 and Vectors.open(folder).manifest.complete
 
 
+def test_names_that_answered_may_differ_between_the_parts(tmp_path) -> None:
+    """``served`` grows while a capture goes on; everything else about the source must stay."""
+
+    class Named(Scripted):
+        about = {"name": "script", "served": []}
+
+        def identity(self):
+            return self.about
+
+    start(str(tmp_path / "v"), Named(GREEDY), PROMPTS)
+    later = Named(GREEDY)
+    later.about = {"name": "script", "served": ["m"]}
+    start(str(tmp_path / "v"), later, PROMPTS)
+    later.about = {"name": "another", "served": []}
+    with pytest.raises(UsageError, match="other prompts, parameters or source"):
+        start(str(tmp_path / "v"), later, PROMPTS)
+
+
 def test_complete_vectors_are_never_refreshed(tmp_path) -> None:
     captured(tmp_path / "v")
     with pytest.raises(UsageError, match="never refreshed in place"):

@@ -93,6 +93,11 @@ def test_golden_files(tmp_path, top):
             check(golden, wrong)
 
 
+def test_golden_logits_are_whole_unless_told(tmp_path):
+    freeze(str(tmp_path / "g.npz"), [5, 6, 7, 8], A, {})
+    assert np.array_equal(load(str(tmp_path / "g.npz")).arrays["logits"], A)
+
+
 def test_what_cannot_become_golden(tmp_path):
     for ids, logits in (([1, 2], A), ([1, 2, 3, 4], np.where(A == A[1, 1], np.inf, A))):
         with pytest.raises(DataError):

@@ -32,6 +32,7 @@ from .container import (
     VERSION,
     TensorSpec,
     align_up,
+    require_posix,
 )
 
 __all__ = ["GGUFWriter", "TensorSpec"]
@@ -58,6 +59,7 @@ class GGUFWriter:
         tensors: Sequence[TensorSpec],
         alignment: int = DEFAULT_ALIGNMENT,
     ):
+        require_posix()
         if alignment < 8 or alignment & (alignment - 1):
             raise ValueError(f"alignment must be a power of two of at least 8, not {alignment}")
         self.path = Path(path)

@@ -32,8 +32,21 @@ def same_threads_afterwards() -> Iterator[None]:
     cpu.threads = before
 
 
+STARTED: list[subprocess.Popen] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_runs_on() -> Iterator[None]:
+    """A test that fails halfway must not leave its process computing."""
+    yield
+    while STARTED:
+        run = STARTED.pop()
+        run.kill()
+        run.communicate()
+
+
 def script(body: str, **options) -> subprocess.Popen:
-    return subprocess.Popen(
+    run = subprocess.Popen(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(body)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
@@ -41,6 +54,8 @@ def script(body: str, **options) -> subprocess.Popen:
         text=True,
         **options,
     )
+    STARTED.append(run)
+    return run
 
 
 def tiny_step(x: np.ndarray, out: np.ndarray, chunk: int = 1):
@@ -171,6 +186,8 @@ def test_thread_count_follows_the_affinity_mask():
 def test_control_c_between_ops():
     run = script(
         """
+        import signal
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # behind nohup or & it is inherited as ignored
         import numpy as np
         from kernels.cpu import CPU
         cpu = CPU(4)

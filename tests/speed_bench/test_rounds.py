@@ -111,6 +111,18 @@ def test_a_summary_is_the_median_with_its_middle_half():
     assert [entry["at"] for entry in group] == [0, 1, 2, 3, 4]
 
 
+def test_slow_machines_have_bands_and_depths_their_order():
+    slow = [sample(row(rep, prefill_s=2048 / tps, depth=depth)) for depth in (4096, 2048)
+            for rep, tps in enumerate((0.25, 0.75))]  # fmt: skip
+    first, second = summaries(slow)
+    assert (first["ctx_tokens"], second["ctx_tokens"]) == (2048, 4096) and second["reps"] == 2
+    assert (first["prefill_tps_low"], first["prefill_tps"], first["prefill_tps_high"]) == pytest.approx(
+        (0.25, 0.5, 0.75)
+    )
+    tests = [sample(Row(512, 512, 1.0, (), 1, (), test=name)) for name in ("pp512", "pp256 @ d256", "pp512")]
+    assert [(entry["test"], entry["reps"]) for entry in summaries(tests)] == [("pp512", 2), ("pp256 @ d256", 1)]
+
+
 def test_percentiles_where_there_are_enough_steps():
     steps = list(np.random.default_rng(1).exponential(size=64))
     found = summary([sample(row(steps=steps))])

@@ -16,7 +16,8 @@ import pytest
 
 from ds4ref.archs.deepseek4.shape import ModelShape
 from ds4ref.archs.deepseek4.weights import bind, expected_tensors
-from ds4ref.errors import ModelFileError
+from ds4ref.engine import Engine
+from ds4ref.errors import BackendError, ModelFileError
 from ds4ref.weights.container import TensorSpec
 from ds4ref.weights.gguf import MAX_STRINGS, GGUFFile
 from kernels.formats import FORMATS
@@ -282,6 +283,7 @@ print(next(int(line.split()[1]) // 1024 for line in open("/proc/self/status") if
 """
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc: peak memory is unknown")
 def test_memory_of_all_cases_together(tmp_path):
     """The highest resident size over all cases bounds each of them."""
     paths = [tmp_path / f"{number}.gguf" for number in range(len(CASES))]
@@ -378,6 +380,22 @@ def test_random_damage(tmp_path):
     assert time.perf_counter() - started < 30
     assert refused > 1500
     load(path)
+
+
+def test_where_posix_calls_are_missing_one_line_names_the_way_out(tmp_path, monkeypatch):
+    path = write_model(tmp_path / "m.gguf")
+    for name in ("pread", "O_CLOEXEC", "O_NONBLOCK"):
+        monkeypatch.delattr(os, name)
+    monkeypatch.setenv("DS4_CACHE_DIR", str(tmp_path / "cache"))
+    for attempt in (
+        lambda: GGUFFile.open(path),
+        lambda: GGUFFile.open(tmp_path / "missing.gguf"),
+        lambda: Engine.open(path),
+        Engine.open,  # generates the embedded model first
+    ):
+        with pytest.raises(BackendError, match="WSL") as caught:
+            attempt()
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("what", ["missing", "folder", "pipe", "device"])

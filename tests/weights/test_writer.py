@@ -82,6 +82,22 @@ def test_our_reader_reads_it_back(tmp_path):
         ]
 
 
+@pytest.mark.parametrize("stated", [8, 32, 64, 4096])
+@pytest.mark.parametrize("alignment", [8, 32, 64])
+def test_metadata_of_another_file_does_not_decide_the_alignment(tmp_path, stated, alignment):
+    """Entries copied from a file may state its alignment; what counts is how this one is laid out."""
+    path = tmp_path / "m.gguf"
+    entries = [("general.alignment", "u32", stated), ("text", "string", "x")]
+    data = {spec.name: np.full(spec.nbytes, i + 1, np.uint8) for i, spec in enumerate(SPECS)}
+    with GGUFWriter(path, entries, SPECS, alignment=alignment) as out:
+        for spec in SPECS:
+            out.write(spec.name, data[spec.name])
+    with GGUFFile.open(path) as file:
+        assert (file.alignment, file.metadata["text"]) == (alignment, "x")
+        for name, raw in data.items():
+            np.testing.assert_array_equal(file.raw(name), raw)
+
+
 def test_holes_take_no_space(tmp_path):
     path = tmp_path / "m.gguf"
     big = TensorSpec("big", "Q4_K", (256, 1 << 16))

@@ -100,6 +100,7 @@ def test_36_empty_and_trailing_garbage():
     assert value(f"{P('s', 'false')}{P_END}") == '{"s":null}'
     assert value(f"{P('s', 'false')} \n{P_END}") == '{"s":null}'
     assert value(f"{P('s', 'false')}[1, 2] zzz{P_END}") == '{"s":[1,2]}'
+    assert value(f'{P("s", "false")}{{"k": 1}} zzz{P_END}') == '{"s":{"k":1}}'
     assert value(f"{P('s', 'false')} -1.50e3 {P_END}") == '{"s":-1.50e3}'
 
 
@@ -234,6 +235,12 @@ def test_attributes_are_whole_words():
     assert got.calls[0].name == 'a <"b"> &amp;'
 
 
+def test_of_duplicate_attributes_the_first_counts():
+    got = parse(f'{TC}<｜DSML｜invoke name="y" name="z">{I_END}{TC_END}', thinking=False)
+    assert got.calls[0].name == "y"
+    assert value(f'<｜DSML｜parameter name="s" string="true" string="false" name="t">1{P_END}') == '{"s":"1"}'
+
+
 def test_without_tools_markup_is_text():
     """D10"""
     for thinking in (False, True):
@@ -256,6 +263,11 @@ def test_value_after_quotation():
     got = parse(f"The tag {TC} starts a block. {TC}{TC} Now:{call()}", thinking=False)
     assert got.content == f"The tag {TC} starts a block. {TC}{TC} Now:"
     assert [c.name for c in got.calls] == ["a"] and got.error is None
+
+
+def test_white_space_after_a_quotation_belongs_to_the_block_behind_it():
+    got = parse(f"Not this: {TC}{call()}", thinking=False)
+    assert (got.content, got.raw_block) == (f"Not this: {TC}", call())
 
 
 # --- 14.4
@@ -400,7 +412,10 @@ def joined(events):
 def run(pieces, thinking, tools=True):
     parser = DsmlParser(thinking, tools)
     events = [event for piece in pieces for event in parser.feed(piece)]
-    return joined([*events, *parser.finish()]), parser.result
+    events += parser.finish()
+    assert all(e.text for e in events if isinstance(e, (TextDelta, ReasoningDelta)))
+    assert all(e.fragment for e in events if isinstance(e, ArgumentsDelta))
+    return joined(events), parser.result
 
 
 def check_events(events, result: Generated):
@@ -509,6 +524,14 @@ def test_any_bytes(data):
         parser.feed(bytes([byte]))
     parser.finish()
     assert parser.result.content == data.decode("utf-8", "replace")
+
+
+def test_text_after_bytes_that_break_off():
+    """What was cut off cannot be completed by text: it is a replacement character, in its place."""
+    parser = DsmlParser(False)
+    events = [*parser.feed(b"a\xe2\x82"), *parser.feed("x"), *parser.feed(b"\xac"), *parser.finish()]
+    assert parser.result.content == "a\ufffdx\ufffd"
+    assert joined(events) == [TextDelta("a\ufffdx\ufffd")]
 
 
 def test_lone_surrogates_are_replaced():

@@ -44,6 +44,14 @@ def test_accepts_what_json_accepts(text):
     assert got == valid
 
 
+@pytest.mark.parametrize("text", ["x 1", "[x 1]", '{"a" x :1}', '{x "a":1}', "[1 x, 2]", "- 1", "\u00a01", "\x0b1"])
+def test_junk_is_not_stepped_over(text):
+    with pytest.raises(ValueError):
+        rawjson.value_end(text)
+    with pytest.raises(ValueError):
+        rawjson.members('{"a":' + text + "}")
+
+
 def test_members_keep_order_spelling_and_duplicates():
     text = ' { "b" : 1.50 , "a":[1, 2],"b":"x\\u0041" ,"c": {"d": null} } tail'
     assert rawjson.members(text) == [("b", "1.50"), ("a", "[1, 2]"), ("b", '"x\\u0041"'), ("c", '{"d": null}')]

@@ -86,6 +86,10 @@ CONTAINERS = {
     "nested arrays, depth 9": (container(nested(9)), "nested"),
     "nested arrays, depth 5000": (container(nested(5000)), "nested"),
     "alignment 0": (container(kv("general.alignment", "u32", 0)), "alignment"),
+    "alignment 1": (container(kv("general.alignment", "u32", 1)), "alignment"),
+    "alignment 2": (container(kv("general.alignment", "u32", 2)), "alignment"),
+    "alignment 4": (container(kv("general.alignment", "u32", 4)), "alignment"),
+    "alignment 2^21": (container(kv("general.alignment", "u32", 2**21)), "alignment"),
     "alignment 3": (container(kv("general.alignment", "u32", 3)), "alignment"),
     "alignment 48": (container(kv("general.alignment", "u32", 48)), "alignment"),
     "alignment 2^30": (container(kv("general.alignment", "u32", 2**30)), "alignment"),
@@ -419,6 +423,22 @@ def test_strings_are_counted_over_all_arrays(tmp_path):
         os.truncate(path, 1 << 30)
         with pytest.raises(ModelFileError, match=reason):
             load(path)
+        path.write_bytes(container(kv("b", "string[]", ["x"]), array("a", 8, count - 1), data=0))
+        os.truncate(path, 1 << 30)
+        with pytest.raises(ModelFileError, match=reason):
+            load(path)
+
+
+@pytest.mark.parametrize("beyond", [1, 7, 8, 9, 40])
+def test_a_string_that_ends_just_beyond_the_file(tmp_path, beyond):
+    path = tmp_path / "bad.gguf"
+    path.write_bytes(container(array("a", 8, 2, struct.pack("<QQ", 0, 30) + b"x" * 30), data=0)[: 24 + 25 + 16 + 30])
+    with GGUFFile.open(path) as file:
+        assert file.metadata["a"] == ["", "x" * 30]
+    for head in (array("a", 8, 2, struct.pack("<QQ", 0, 30 + beyond)), value("a", 8, struct.pack("<Q", 30 + beyond))):
+        path.write_bytes(container(head + b"x" * 30, data=0)[: 24 + len(head) + 30])
+        with pytest.raises(ModelFileError, match="file ends"):
+            GGUFFile.open(path)
 
 
 def test_array_contents_are_checked_when_decoded(tmp_path):

@@ -41,6 +41,8 @@ def test_sizes_are_those_of_gguf_py():
     common = ours.keys() & theirs.keys()  # neither an older nor a newer gguf-py is a failure
     assert len(common) >= 30
     assert {i: ours[i] for i in common} == {i: theirs[i] for i in common}
+    numbers = {name: number for number, (name, *_) in theirs.items()}
+    assert all(fmt.ggml_id == numbers[name] for name, fmt in FORMATS.items() if name in numbers)
     assert len(BY_ID) == len(ours) == len(FORMATS)  # no two share a name or a number
     assert all(BY_ID[fmt.ggml_id] is FORMATS[name] and fmt.name == name for name, fmt in FORMATS.items())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import struct
 import subprocess
 import sys
@@ -257,9 +258,10 @@ def test_one_clear_line(case, tmp_path):
     path = tmp_path / "bad.gguf"
     reason = build(case, path)
     started = time.perf_counter()
-    with pytest.raises(ModelFileError, match=reason) as caught:
+    with pytest.raises(ModelFileError) as caught:
         load(path)
     assert time.perf_counter() - started < 1
+    assert re.search(reason, caught.value.reason)  # not in the whole message: the path names the case, too
     text = str(caught.value)
     assert "\n" not in text and len(text) < 600
     assert text.startswith(f"{path}: ") and caught.value.path == str(path)

@@ -69,6 +69,49 @@ def test_json_is_one_line_and_agrees(tmp_path):
     assert facts["tokens"] == 67 and facts["flash"].startswith("not DeepSeek V4 Flash")
 
 
+def test_the_cache_at_flash_dimensions(tmp_path):
+    """The figures of engine.md 7.3 for a million tokens, and that the table is the shape's own accounting."""
+    path = write_model(tmp_path / "m.gguf", FLASH, recipe="q2", metadata=FLASH.metadata(), data=True)
+    facts = describe(path)
+    assert [row["context"] for row in facts["kv"]] == [4096, 32768, 131072, 1048576]
+    for row in facts["kv"]:
+        n = row.pop("context")
+        assert row == {
+            "f32": FLASH.kv_bytes(n),
+            "f16": FLASH.kv_bytes(n, 2),
+            "read_f32": FLASH.kv_read_bytes(n),
+            "read_f16": FLASH.kv_read_bytes(n, 2),
+        }
+        assert row["f16"] < row["f32"] <= 2 * row["f16"] and row["read_f16"] < row["read_f32"]
+        line = next(line for line in inspect_text(path).splitlines() if line.split()[:1] == [str(n)])
+        assert line.split()[1:] == [f"{row[key]:,}" for key in ("f32", "f16", "read_f32", "read_f16")]
+    assert facts["kv_bytes_per_token"] == {"f32": 13_760, "f16": 6_880}
+    assert facts["indexer_from_tokens"] == 4 * 513
+
+
+def test_text_and_figures_agree(tmp_path):
+    """The totals of the tables are the sums of their rows, and of the shares nothing is missing."""
+    path = write_model(tmp_path / "m.gguf")
+    facts, lines = describe(path), inspect_text(path).splitlines()
+    rows = [line.split() for line in lines]
+    count, parameters, nbytes = (sum(row[key] for row in facts["tensors"]) for key in ("count", "parameters", "bytes"))
+    assert count == len(expected_tensors(SMALL)) and nbytes == sum(spec.nbytes for spec in expected_tensors(SMALL))
+    assert ["total", f"{count:,}", f"{parameters:,}", f"{nbytes:,}", f"{nbytes / 2**30:.2f}"] in rows
+    for row in facts["tensors"]:
+        figures = [f"{row['count']}", f"{row['parameters']:,}", f"{row['bytes']:,}", f"{row['bytes'] / 2**30:.2f}"]
+        assert [row["type"], *figures] in rows
+    read = sum(facts["decode_read"].values())
+    assert ["total", f"{read:,}", f"{read / 2**30:.2f}", "GiB"] in rows
+    for nbytes in facts["decode_read"].values():
+        assert any(row[-2:] == [f"{nbytes:,}", f"{nbytes / read:.1%}"] for row in rows)
+    below = next(line for line in lines if "no indexer" in line)
+    assert f"below {4 * (SMALL.index_topk + 1)} tokens" in below
+    assert below.endswith(f" {read - facts['decode_read']['indexer']:,}")
+    with GGUFFile.open(path) as file:
+        assert (facts["alignment"], facts["metadata_keys"], facts["merges"]) == (32, len(file.metadata), 2)
+    assert facts["file_bytes"] == path.stat().st_size
+
+
 def test_experts_and_unused_tensors_are_listed(tmp_path):
     shape = replace(SMALL, n_layers=8, ratios=(0, 0, 4, 128, 4, 128, 4, 128), swiglu_limit=(5.0,) * 4 + (7.0,) * 4)
     specs = [*expected_tensors(shape, "mixed"), TensorSpec("extra", "IQ3_S", (256, 2))]

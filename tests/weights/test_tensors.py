@@ -34,6 +34,7 @@ def same_values(got: Matrix | np.ndarray, t) -> None:
     want = gguf_quants.dequantize(t.data, t.tensor_type).reshape(t.shape.tolist()[::-1])
     if isinstance(got, Matrix):
         assert got.fmt == t.tensor_type.name
+        assert (got.cols, got.rows, got.experts) == (*t.shape.tolist(), 0)[:3]
         got = got.dequantize()
     assert got.dtype == np.float32 and got.shape == want.shape
     np.testing.assert_array_equal(got, want)

@@ -92,6 +92,9 @@ def test_35_bad_json_becomes_a_string():
     assert value(f"{P('s', 'false')}{{'a': 1}}{P_END}") == '{"s":"{\'a\': 1}"}'
     assert value(f"{P('s', 'false')}2024-01-31{P_END}") == '{"s":"2024-01-31"}'
     assert value(f"{P('s', 'false')}NaN{P_END}") == '{"s":"NaN"}'
+    assert value(f"{P('s', 'false')} 2024-01-31 {P_END}") == '{"s":" 2024-01-31 "}'  # text as it is, blanks included
+    assert value(f"{P('s', 'false')}\nno JSON {P_END}") == '{"s":"\\nno JSON "}'
+    assert value(f"{P('s', 'false')}\u00a01{P_END}") == '{"s":"\u00a01"}'  # white space is ASCII
     both = f"{P('ok', 'true')}v{P_END}\n{P('s', 'false')}[1,{P_END}"
     assert value(both) == '{"ok":"v","s":"[1,"}'
 
@@ -173,6 +176,28 @@ def test_41_42_exact_white_space(space):
     assert got.raw_block == f"{space}{TC}\n{I('a')}\n{I_END}\n{TC_END}"
 
 
+def test_after_a_malformed_block_calls_are_no_longer_looked_for():
+    got = parse(MALFORMED[1] + call(), thinking=False)
+    assert (got.content, got.calls, got.complete) == (MALFORMED[1] + call(), (), False)
+    assert got.error and not got.unterminated and not got.trailing
+
+
+@pytest.mark.parametrize(
+    ("text", "thinking", "closed"),
+    [
+        ("a</think>b", True, True),
+        ("a", True, False),
+        ("a", False, True),
+        ("<think>a", False, False),
+        ("<think>a</think>", False, True),
+        ("", True, False),
+        ("b<think>c", False, True),  # quoted
+    ],
+)
+def test_whether_reasoning_is_still_open(text, thinking, closed):
+    assert parse(text, thinking).thinking_closed == closed
+
+
 def test_43_unclosed_reasoning_is_reasoning():
     """D6: ds4 returns it as content when not streaming and as reasoning when streaming."""
     text = f"thinking forever {TC}\n{I('a')}\n{I_END}\n{TC_END}"
@@ -233,6 +258,8 @@ def test_attributes_are_whole_words():
         f'{TC}<｜DSML｜invoke\n name="a &lt;&quot;b&quot;&gt; &amp;amp;" x="name=">{I_END}{TC_END}', thinking=False
     )
     assert got.calls[0].name == 'a <"b"> &amp;'
+    for entity, char in {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'", "nbsp": "&nbsp;"}.items():
+        assert parse(f"{TC}{I(f'x&{entity};y')}{I_END}{TC_END}", thinking=False).calls[0].name == f"x{char}y"
 
 
 def test_of_duplicate_attributes_the_first_counts():

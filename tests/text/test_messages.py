@@ -88,6 +88,8 @@ def test_anthropic_details():
     assert messages[1].content == "<tool_result>a&lt;/tool_result>b</tool_result>"
     parts = [{"type": "text", "text": t} for t in ("x-anthropic-billing: 1", "one", "two\n", "three")]
     assert from_anthropic(dump([Q]), dump(parts)) == [Message("user", "q"), Message("system", "one\ntwo\nthree")]
+    thoughts = [{"type": "thinking", "thinking": "a"}, {"type": "thinking", "thinking": "b"}]
+    assert from_anthropic(dump([{"role": "assistant", "content": thoughts}])) == [Message("assistant", "", "ab")]
     assert from_anthropic(dump([Q]), dump("S"))[-1] == Message("system", "S")
     assert from_anthropic(dump([Q]), "null") == [Message("user", "q")]
 
@@ -139,6 +141,9 @@ def test_responses_details():
     search = {"type": "tool_search_output", "call_id": "t", "tools": [{"name": "late"}]}
     messages, tools = from_responses(dump([search]))
     assert tools == ['{"name": "late"}'] and messages[0].role == "tool"
+    again = {**search, "tools": [{"name": "later"}]}
+    assert from_responses(dump([search, again]))[1] == ['{"name": "late"}', '{"name": "later"}']
+    assert responses({"type": "compaction"}, Q, {"type": "context_compaction"}) == [Message("user", "q")]
 
 
 def test_responses_calls_join_the_turn_before_them():
@@ -241,6 +246,18 @@ def test_rebuilt_schemas():
         Schema('{"name":"tool_search","description":"D","parameters":{"q": 1}}', "tool_search", kind="tool_search"),
         Schema('{"type": "function", "name": "tool_search"}', "tool_search"),
     ]
+
+
+def test_schemas_of_a_namespace():
+    inner = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"x": 1}}}
+    raw = dump([{"type": "namespace", "name": "n.", "tools": [inner]}])
+    assert read_schemas(raw) == [
+        Schema('{"name":"n.f","description":"d","parameters":{"x": 1}}', "n.f", "n."),
+    ]
+    for partial in ('{"type": "namespace", "name": "n"}', '{"type": "namespace", "tools": []}'):  # nothing to unpack
+        assert [schema.text for schema in read_schemas(f"[{partial}]")] == [partial]
+    with pytest.raises(TextError, match="no name"):
+        read_schemas('[{"type": "namespace", "name": "", "tools": [{"description": "nameless"}]}]')
 
 
 def test_many_calls_take_linear_time():

@@ -30,7 +30,8 @@ def greedy() -> Sampler:
 def test_text_until_eos_which_is_neither_text_nor_evaluated():
     session = start(b"Hello.")
     run = generation(session)
-    assert "".join(piece.text for piece in run) == "Hello."
+    assert run.finish == ""
+    assert "".join(piece.text + run.finish for piece in run) == "Hello."  # "" while it is running
     assert run.finish == "stop"
     assert bytes(run.tokens) == b"Hello."
     assert session.tokens == [1, 2, 3, *b"Hello."]

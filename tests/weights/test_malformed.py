@@ -323,6 +323,39 @@ def test_memory_of_all_cases_together(tmp_path):
     assert int(peak) < 200
 
 
+def test_what_is_just_allowed(tmp_path):
+    """The limits themselves, next to what is refused beyond them."""
+    path = tmp_path / "m.gguf"
+
+    def opened(data: bytes, size: int = 0) -> GGUFFile:
+        path.write_bytes(data)
+        os.truncate(path, max(size, len(data)))
+        return GGUFFile.open(path)
+
+    def refused(data: bytes, reason: str) -> None:
+        with pytest.raises(ModelFileError) as caught:
+            opened(data)
+        assert re.search(reason, caught.value.reason)
+
+    with opened(container(data=0)) as file:
+        assert (len(file.metadata), file.tensors, path.stat().st_size) == (0, {}, 32)
+    with opened(container(*(value(key, 0, b"\x07") for key in "abc"), data=0)[: 24 + 3 * 14]) as file:
+        assert dict(file.metadata) == {"a": 7, "b": 7, "c": 7}  # three smallest entries, and not a byte more
+    with opened(container(kv("k" * 1024, "u32", 1), tensors=(tensor("t" * 1024, (1,) * 7 + (2,)),))) as file:
+        assert file.metadata["k" * 1024] == 1
+        assert file.tensors["t" * 1024].shape == (2, 1, 1, 1, 1, 1, 1, 1)
+    refused(container(kv("k" * 1025, "u32", 1)), "metadata key is 1025 bytes long, at most 1024")
+    refused(container(tensors=(tensor("t" * 1025),)), "tensor name is 1025 bytes long, at most 1024")
+    refused(container(value("a", 8, struct.pack("<Q", 2**24 + 1))), "at most 16777216")
+    refused(container(value("a", 8, struct.pack("<Q", 2**24))), "file ends")
+    for alignment in (8, 16, 2**20):
+        whole = container(kv("general.alignment", "u32", alignment), tensors=(tensor("t"), tensor("u", (2,), 0, 2**20)))
+        with opened(whole, 2**22) as file:
+            start = file.tensors["t"].offset
+            assert start % alignment == 0 and 0 <= start - (24 + 3 * 33) < alignment
+            assert file.tensors["u"].offset == start + 2**20 and file.alignment == alignment
+
+
 def test_truncation_at_every_byte_of_a_directory(tmp_path):
     whole = container(
         ARCH,
@@ -439,7 +472,7 @@ def test_a_string_that_ends_just_beyond_the_file(tmp_path, beyond):
         assert file.metadata["a"] == ["", "x" * 30]
     for head in (array("a", 8, 2, struct.pack("<QQ", 0, 30 + beyond)), value("a", 8, struct.pack("<Q", 30 + beyond))):
         path.write_bytes(container(head + b"x" * 30, data=0)[: 24 + len(head) + 30])
-        with pytest.raises(ModelFileError, match="file ends"):
+        with pytest.raises(ModelFileError, match=f" {30 + beyond} bytes .*file ends at byte {path.stat().st_size}"):
             GGUFFile.open(path)
 
 

@@ -186,7 +186,7 @@ def test_from_a_file(tok):
         FakeFile(),
         FakeFile(tokens=["a"]),
         FakeFile(tokens=[], merges=[]),
-        FakeFile(tokens="abc", merges=[]),
+        FakeFile(tokens="abc", merges=["a b"]),
         FakeFile(tokens=[1, 2], merges=["a b"]),
         FakeFile(tokens=[b"\xff"], merges=["a b"]),
     ],

@@ -190,6 +190,10 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
         signal.signal(signal.SIGXFSZ, handler)
     assert os.listdir(tmp_path) == []
+    with pytest.raises(ValueError, match="closed"):
+        out.write("t", b"")
+    out.close()
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("where", ["no/such/folder/m.gguf", "plain/m.gguf"])

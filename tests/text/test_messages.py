@@ -143,6 +143,8 @@ def test_responses_details():
     assert tools == ['{"name": "late"}'] and messages[0].role == "tool"
     again = {**search, "tools": [{"name": "later"}]}
     assert from_responses(dump([search, again]))[1] == ['{"name": "late"}', '{"name": "later"}']
+    other = {"type": "function_call_output", "output": "o", "tools": [{"name": "not one"}]}
+    assert from_responses(dump([other])) == ([Message("tool", "o")], [])
     assert responses({"type": "compaction"}, Q, {"type": "context_compaction"}) == [Message("user", "q")]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -110,6 +111,17 @@ def test_text_and_figures_agree(tmp_path):
     with GGUFFile.open(path) as file:
         assert (facts["alignment"], facts["metadata_keys"], facts["merges"]) == (32, len(file.metadata), 2)
     assert facts["file_bytes"] == path.stat().st_size
+    shares = [int(row[-2].replace(",", "")) for row in rows if row and row[-1].endswith("%")]
+    assert shares == sorted(facts["decode_read"].values(), reverse=True)  # what costs most comes first
+
+
+def test_size_and_name_of_the_file(tmp_path):
+    shape = replace(SMALL, name="")
+    path = write_model(tmp_path / "m.gguf", shape, metadata=shape.metadata(), data=True)
+    os.truncate(path, 5 << 28)
+    lines = inspect_text(path).splitlines()
+    assert "1,342,177,280 bytes (1.25 GiB)" in lines[1]
+    assert lines[2].split(maxsplit=1) == ["model", "(unnamed)"]
 
 
 def test_experts_and_unused_tensors_are_listed(tmp_path):

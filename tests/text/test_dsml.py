@@ -33,6 +33,7 @@ def test_order_duplicates_and_what_follows():
     ]
     assert parameters("[1]") == [("arguments", "[1]", True)]
     assert parameters("") == [("arguments", "", True)]
+    assert parameters(f"no {CLOSE}") == [("arguments", f"no &lt;{CLOSE[1:]}", True)]
     assert parameters('{"s":"\\ud800"}') == [("s", "\ufffd", True)]
 
 

@@ -112,6 +112,11 @@ def test_any_array_is_written_in_its_own_order(tmp_path):
         np.testing.assert_array_equal(file.raw("t").view("<f4").reshape(10, 6), grid.T)
 
 
+def test_what_a_spec_says_of_its_tensor():
+    spec = SPECS[1]
+    assert (spec.shape, spec.elements, spec.nbytes) == ((2, 3, 64), 384, 2 * 3 * 68)
+
+
 def test_more_tensors_than_declared(tmp_path):
     out = GGUFWriter(tmp_path / "m.gguf", [], SPECS[:1])
     out.hole("a.weight")

@@ -66,13 +66,14 @@ class GGUFWriter:
         self._tensors = list(tensors)
         if len({spec.name for spec in self._tensors}) != len(self._tensors):
             raise ValueError("two tensors have the same name")
+        entries = [entry for entry in metadata if entry[0] != ALIGNMENT_KEY]  # that of a file they were copied from
         if alignment != DEFAULT_ALIGNMENT:
-            metadata = [*(entry for entry in metadata if entry[0] != ALIGNMENT_KEY), (ALIGNMENT_KEY, "u32", alignment)]
+            entries.append((ALIGNMENT_KEY, "u32", alignment))
         offsets, position = [], 0
         for spec in self._tensors:
             offsets.append(position)
             position = align_up(position + spec.nbytes, alignment)
-        directory = encode_directory(metadata, self._tensors, offsets)
+        directory = encode_directory(entries, self._tensors, offsets)
         data_start = align_up(len(directory), alignment)
         self._starts = [data_start + offset for offset in offsets]
         self.size = data_start + position

@@ -204,7 +204,10 @@ def test_control_c_between_ops():
     assert run.stdout is not None and run.stdout.readline() == "ready\n"
     time.sleep(0.2)
     run.send_signal(signal.SIGINT)
-    out, err = run.communicate(timeout=20)
+    try:
+        out, err = run.communicate(timeout=20)
+    finally:
+        run.kill()  # or it would go on for ever
     assert (out, run.returncode) == ("stopped\n", 0), err
 
 

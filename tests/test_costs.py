@@ -7,11 +7,11 @@ import math
 import pytest
 
 from ds4ref.archs.deepseek4.costs import Costs
+from ds4ref.archs.deepseek4.layout import expected_tensors
 from ds4ref.costs import Peaks, Work
 from ds4ref.engine import Engine
 from ds4ref.nano.recipe import NANO
 from ds4ref.peaks import measure_peaks
-from ds4ref.archs.deepseek4.layout import expected_tensors
 
 COSTS = Costs.of_recipe(NANO, "q2")
 TENSORS = expected_tensors(NANO, "q2")

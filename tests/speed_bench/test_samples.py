@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from ds4ref.archs.deepseek4.costs import Costs
+from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.costs import Peaks
 from ds4ref.nano.recipe import NANO
-from ds4ref.archs.deepseek4.shape import FLASH
 from speed_bench import cli, rounds
 from speed_bench import sweep as module
 from speed_bench.model import published

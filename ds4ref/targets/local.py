@@ -11,6 +11,7 @@ import numpy as np
 from ..engine import Engine
 from ..errors import TargetError
 from ..files import file_digest
+from ..generate import decode
 from ..sampling import Sampler, token_logprob, top_logprobs
 from ..text.protocol import EOS
 from .base import Ability, Delta, Prompt, Request, Step, Target, Token, Usage
@@ -72,12 +73,11 @@ class LocalTarget(Target):
         sampler = Sampler(request.temperature, top_p=request.top_p, min_p=request.min_p, seed=request.seed)
         decoder, holder = StreamDecoder(self.tokenizer), StopHolder(request.stop)
         limit = min(request.max_tokens, session.ctx - session.pos)
-        finish, made = "length", 0
-        for _ in range(limit):
-            token = sampler.pick(session.logits)
+        finish, made, eos = "length", 0, self.tokenizer.eos
+        for token in decode(session, lambda s: sampler.pick(s.logits), limit, eos, last=False):
             step = self._step(session.logits, token, request.top_logprobs, time.perf_counter() - start)
             made += 1
-            if token == self.tokenizer.eos:
+            if token == eos:
                 finish = "stop"
                 yield Delta("", (step,), time.perf_counter() - start)
                 break
@@ -86,8 +86,6 @@ class LocalTarget(Target):
             if holder.stopped:
                 finish = "stop"
                 break
-            if made < limit:
-                session.eval(token)
         tail = "" if holder.stopped else holder.feed(decoder.finish()) + holder.finish()
         usage = Usage(len(ids), made, reused)
         yield Delta(tail, (), time.perf_counter() - start, finish, usage, self.name)

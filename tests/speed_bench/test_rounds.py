@@ -56,7 +56,7 @@ class Bare:
 
 def test_two_arms_take_turns(clock, monkeypatch):
     log, threads = [], []
-    monkeypatch.setattr("ds4ref.backends.load_backend", lambda name, count: threads.append(count))
+    monkeypatch.setattr(Bare, "threads", property(None, lambda self, count: threads.append(count)), raising=False)
     arms = [Arm("a", Bare("A", clock, log), 1), Arm("b", Bare("B", clock, log), 2)]
     found = list(rounds(arms, TOKENS, [10, 20, 30], 1, 1, ctx=40, reps=2))
     assert "".join(entry[0] for entry in log if entry[1] == "sync") == "ABBAABBAABBA"

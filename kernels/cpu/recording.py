@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..formats.matrix import Matrix
+from ..formats import FORMATS, Matrix
 from .abi import BLOCK_BYTES, SLOT, STEP_BEGUN, STEP_BYTES, STEP_LEFT, STEP_WAIT, Step
 from .steps import F32, Steps
 from .workers import Pool, address, aligned
@@ -81,8 +81,10 @@ class Recording(Steps):
 
     def embed(self, table: Matrix, ids: np.ndarray) -> np.ndarray:
         """Rows of the table, looked up by Python before the steps run: ``ids`` must be an input."""
-        out = np.empty((len(ids), table.cols), F32)
-        self._first.append(lambda: np.copyto(out, table.rows_at(ids)))
+        out, decode = np.empty((len(ids), table.cols), F32), FORMATS[table.fmt].dequantize
+        if decode is None:
+            raise ValueError(f"format {table.fmt} has no dequantizer")
+        self._first.append(lambda: np.copyto(out, decode(table.data.take(ids, axis=0))))
         return out
 
     # --- laying out

@@ -107,9 +107,10 @@ class Chunk:
         """The chunk's inputs, in place, for other tokens with the same plan."""
         self._fill(self.ids, ids)
         self._stand(pos0)
+        fill = self._fill
         for arrays, compute in self._inputs.values():
             for array, values in zip(arrays, compute(), strict=True):
-                self._fill(array, values)
+                fill(array, values)
 
     def at_layer(self, layer: int, w: LayerWeights, cache: LayerCache) -> None:
         """The tokens enter a layer."""

@@ -129,7 +129,8 @@ class Chunk:
 
     def _input(self, key: Hashable, compute: Callable[[], tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
         if key not in self._inputs:
-            self._inputs[key] = tuple(map(self._upload, compute())), compute
+            # copies: uploaded arrays may be the very ones, and these will be overwritten
+            self._inputs[key] = tuple(self._upload(values.copy()) for values in compute()), compute
         return self._inputs[key][0]
 
     def at(self, ratio: int = 1) -> np.ndarray:

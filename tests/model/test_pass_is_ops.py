@@ -86,20 +86,18 @@ def test_what_would_be_noticed(line: str) -> None:
     assert faults(line)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "if TYPE_CHECKING:\n    import numpy as np",
-        "LARGE = 16 << 20",
-        "y = [0] * len(X)",
-        "ops.fill(out, ops.add(x, y))",
-    ]
-    + [
-        "if c.ratio == CSA: pass",
-        "c.given[layer] = ids",
-        "def f(x: A | None) -> B | None: ...",
-        "y = x.reshape(1, -1)",
-    ],
-)
-def test_what_is_no_arithmetic(line: str) -> None:
-    assert not faults(line)
+FINE = """
+if TYPE_CHECKING:
+    import numpy as np
+LARGE = 16 << 20
+y = [0] * len(X)
+ops.fill(out, ops.add(x, y))
+if c.ratio == CSA: pass
+c.given[layer] = ids
+def f(x: A | None) -> B | None: ...
+y = x.reshape(1, -1)
+"""
+
+
+def test_what_is_no_arithmetic() -> None:
+    assert not faults(FINE)

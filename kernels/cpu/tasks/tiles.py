@@ -85,7 +85,7 @@ def put(k, address, value):
 def relu_weighted(k, acc, weights, out):
     """out[i] += sum over j and lanes of max(0, acc[4 i + j]) * (vector j of the 64 floats at weights), i = 0..3."""
     w = [k.load(F32x16, weights + VECTOR * j) for j in range(4)]
-    members = [k.maximum(a, k.zero(F32x16)) for a in k.members(acc)]
+    members = [k.maximum(k.zero(F32x16), a) for a in k.members(acc)]  # in this order a NaN stays
     for i in range(4):
         total = members[4 * i] * w[0]
         for j in range(1, 4):

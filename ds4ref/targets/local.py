@@ -56,9 +56,7 @@ class LocalTarget(Target):
             return list(prompt.ids)
         if prompt.text is not None:
             return self.tokenizer.encode(prompt.text)
-        from ..text.chat import encode_chat_prompt
-
-        ids = encode_chat_prompt(self.tokenizer, prompt.system, prompt.user or "", prompt.thinking)
+        ids = self.engine.prompt(prompt.user or "", prompt.system, prompt.thinking)
         return ids + self.tokenizer.encode(prompt.answer)
 
     def stream(self, request: Request) -> Iterator[Delta]:
@@ -110,7 +108,7 @@ class LocalTarget(Target):
 
     def logits(self, ids: Sequence[int]) -> np.ndarray:
         """(T, vocab) float32 from an empty session."""
-        return self.engine.session(len(ids) + 1).extend(ids)
+        return self.engine.logits(ids)
 
     def tokenize(self, text: str, control: bool = False) -> list[int]:
         """Token ids of a text."""

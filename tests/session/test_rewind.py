@@ -227,3 +227,18 @@ def test_returned_logits_belong_to_the_caller(engine: Engine, ids: list[int], al
     np.testing.assert_array_equal(session.logits, alone[5])
     session.extend(ids[5:8], chunk=1)[:] = 0
     np.testing.assert_array_equal(session.snapshot().logits, alone[8])
+
+
+def test_a_failure_in_a_recorded_token_invalidates(
+    engine: Engine, ids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = decoded(engine, ids[:5])
+    monkeypatch.setattr(type(session._decoder.last), "replay", lambda recording: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        session.eval(ids[5])
+    assert not session.valid and session.tokens == []
+    with pytest.raises(SessionError, match="no tokens"):
+        _ = session.logits
+    monkeypatch.undo()
+    session.sync(ids[:5])
+    assert session.tokens == ids[:5]

@@ -8,9 +8,6 @@ import numpy as np
 
 from .shape import ModelShape
 
-PAGE = 64
-"""Positions whose angles are computed together when they are asked for one by one."""
-
 
 class RopeTables:
     """cos and sin for one frequency set.
@@ -31,16 +28,6 @@ class RopeTables:
         self.freqs = base / self.factor * (1 - self.ramp) + base * self.ramp
         self.freqs32 = float32_freqs(theta, self.factor, self.ramp)
         self.step = np.float32(theta) ** np.float32(-1 / half)
-        self._page: tuple[int, np.ndarray, np.ndarray] = (-1, np.empty(0), np.empty(0))
-
-    def at(self, pos: int) -> tuple[np.ndarray, np.ndarray]:
-        """cos, sin float32 (R/2,) for one position; neighbours are kept, because the next token asks for one."""
-        number, cos, sin = self._page
-        if number != pos // PAGE:
-            number = pos // PAGE
-            cos, sin = self(np.arange(number * PAGE, (number + 1) * PAGE))
-            self._page = number, cos, sin
-        return cos[pos % PAGE], sin[pos % PAGE]
 
     def __call__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """positions int (T,) -> cos, sin float32 (T, R/2)."""

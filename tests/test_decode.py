@@ -61,6 +61,18 @@ def test_same_bits_token_by_token(engine: Engine) -> None:
         assert len(seen) >= 3
 
 
+def test_same_bits_to_the_end_of_the_context(engine: Engine) -> None:
+    """Recordings score rows up to a power of two, or to all that a context has room for."""
+    for more in (20, 23):
+        ctx = 4 * engine.shape.index_topk + more
+        fast, slow = pair(engine, ctx)
+        ids = tokens(engine, ctx)
+        for session in (fast, slow):
+            session.sync(ids[: ctx - more])
+        for token in ids[ctx - more :]:
+            step(fast, slow, token)
+
+
 def test_a_recording_serves_many_tokens(engine: Engine) -> None:
     session = engine.session(200)
     kinds = []

@@ -38,7 +38,8 @@ class RoutingOps(Steps):
 
     def count(self, ids: np.ndarray, counts: np.ndarray) -> None:
         ids = self.i32(ids, "ids")
-        expect(counts.ndim == 1 and counts.dtype == I64 and counts.flags.c_contiguous, "count", counts.shape)
+        expect(counts.ndim == 1 and counts.flags.c_contiguous, "count needs whole counts to write to", counts.shape)
+        counts = self._typed(counts, I64, "counts")
         self.run([Step(t.COUNT, ids.size, max(1, ids.size), (self.at(ids), self.at(counts), len(counts)))])
 
     def swiglu(self, gate: np.ndarray, up: np.ndarray, limit: float, weight: np.ndarray | None = None) -> np.ndarray:

@@ -9,6 +9,7 @@ particular must do is in ``test_cpu_ops`` and ``test_pitfalls``.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -260,3 +261,116 @@ def test_what_is_not_finite_is_not_hidden(name: str, operand: str) -> None:
             for g, w in zip(case.seen(got), case.seen(want), strict=True):
                 if w.dtype.kind == "f":
                     np.testing.assert_array_equal(np.isfinite(g), np.isfinite(w), err_msg=f"{bad} in {operand}")
+
+
+# ---- what does not fit
+
+
+def names(dim: str) -> set[str]:
+    return {factor for term in dim.split("+") for factor in term.split("*") if not factor.isdigit()}
+
+
+def tied(case: Case, operand: Operand, dim: str) -> bool:
+    """Whether one more along this axis cannot be right: its size is fixed, a multiple, or that of another operand."""
+    if operand.name == "x" and case.op.name == "round_e4m3" and case.args[1] is not None:
+        return False  # the rest of the channels are any number
+    own = set().union(*map(names, operand.dims or ()))
+    elsewhere = {"k", "ratio"} & {each.name for each in case.op.operands if each.dims is None}
+    for other, value in zip(case.op.operands, case.args, strict=True):
+        if other is not operand and value is not None:
+            elsewhere |= set().union(
+                *(found for found in map(names, other.dims or ()) if len(found) == 1 or found <= own)
+            )
+    factors = [] if "+" in dim else dim.split("*")
+    return any(factor.isdigit() and factor != "2" for factor in factors) or names(dim) <= elsewhere
+
+
+ARRAYS = [
+    (name, operand.name)
+    for name, op in sorted(OPS.items())
+    for operand in op.operands
+    if operand.dims is not None and operand.kind != "matrix"
+]
+each_array = pytest.mark.parametrize(("name", "operand"), ARRAYS)
+
+
+def spoiled(name: str, operand: str) -> Iterator[tuple[Case, int, Operand]]:
+    """Cases where this operand is there, its place among the arguments, and its declaration."""
+    place = [each.name for each in OPS[name].operands].index(operand)
+    for case in drawn(name):
+        if case.args[place] is not None and not (operand == "selected" and case.args[4] is None):
+            yield case, place, OPS[name].operands[place]
+
+
+@each_array
+def test_wrong_sizes_raise(name: str, operand: str) -> None:
+    for case, place, declared in spoiled(name, operand):
+        good = case.args[place]
+        for axis, dim in enumerate(declared.dims or ()):
+            if tied(case, declared, dim):
+                wider = [(0, int(each == axis)) for each in range(good.ndim)]
+                case.args[place] = np.pad(good, wider)
+                with pytest.raises(ValueError, match=r".+"):
+                    case.run(cpu, case.copies())
+
+
+@each_array
+def test_wrong_types_raise(name: str, operand: str) -> None:
+    for case, place, declared in spoiled(name, operand):
+        other = {"f32": np.float64, "any": np.float64, "i32": np.int64, "i64": np.int32}[declared.kind]
+        case.args[place] = case.args[place].astype(other)
+        with pytest.raises(TypeError, match=declared.name):
+            case.run(cpu, case.copies())
+
+
+@each_array
+def test_gaps_between_values_are_closed(name: str, operand: str) -> None:
+    """Except where they would have to be closed behind the caller's back: in what is written, and in recordings."""
+    for case, place, declared in spoiled(name, operand):
+        wanted, args, good = case.run(cpu, case.copies()), case.copies(), case.args[place]
+        args[place] = np.repeat(good, 2, axis=-1)[..., ::2]
+        if args[place].flags.c_contiguous:
+            continue
+        if declared.written:
+            with pytest.raises(ValueError, match=r".+"):
+                case.run(cpu, args)
+        else:
+            got = case.run(cpu, args)
+            assert [bits(r) for r in case.seen(got)] == [bits(r) for r in case.seen(wanted)]
+        if name != "embed":  # looked up by Python
+            with pytest.raises(ValueError, match=r".+"):
+                case.run(cpu.record(), args)
+
+
+INDICES = [
+    ("expert_linear", "ids", "E"),
+    ("expert_sum", "ids", "E"),
+    ("advise", "ids", "E"),
+    ("route", "hash_ids", "E"),
+]
+INDICES += [("embed", "ids", "V"), ("take_rows", "ids", "V"), ("attention", "raw_count", "N+1")]
+INDICES += [("attention", "comp_count", "M+1"), ("attention", "selected", "M")]
+
+
+@pytest.mark.parametrize(("name", "operand", "end"), INDICES)
+def test_numbers_out_of_range_raise(name: str, operand: str, end: str) -> None:
+    """At once and in a recording, which then works again once the number is mended."""
+    for case, place, _ in spoiled(name, operand):
+        if name == "attention" and (case.args[4] is None or (operand == "comp_count" and case.args[6] is not None)):
+            continue
+        wanted, args = case.run(cpu, case.copies()), case.copies()
+        recording = cpu.record()
+        results = case.run(recording, args)[: len(case.op.results)]
+        if name == "embed":
+            results = (recording.scale(*results, 1.0),)
+        recording.seal(*results)
+        good = args[place].copy()
+        for bad in (case.size(end), *([-1] if operand != "selected" else [])):
+            args[place].flat[int(case.rng.integers(good.size))] = bad
+            with pytest.raises(IndexError):
+                case.run(cpu, args)
+            with pytest.raises(IndexError):
+                recording.replay()
+            args[place][...] = good
+            recording.replay()
+            assert [bits(r) for r in recording.outputs] == [bits(r) for r in wanted[: len(results)]]

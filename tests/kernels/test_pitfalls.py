@@ -332,6 +332,21 @@ def test_golden_router(ops):
     np.testing.assert_allclose(probs[0], [0.22042538, 0.98695338, 5], rtol=5e-7)
 
 
+def test_ties_go_to_the_lower_expert(ops):
+    """256 experts with few different scores: a sort that is not stable gets nearly every row wrong."""
+    logits = np.round(normal(5, 50, 256))
+    logits[0] = 0
+    bias = np.round(normal(6, 256))
+    for added in (None, bias):
+        probs, ids, weights = ops.route(logits, added, None, 8, 1.5, True)
+        score = probs if added is None else probs + added
+        for t in range(50):
+            wanted = sorted(range(256), key=lambda e, t=t: (-score[t, e], e))[:8]
+            assert ids[t].tolist() == wanted
+            chosen = probs[t, wanted].astype(np.float64)
+            np.testing.assert_allclose(weights[t], chosen / chosen.sum() * 1.5, rtol=2e-6)
+
+
 # ---- pooling
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ds4ref.engine import Engine
-from ds4ref.errors import SessionError
+from ds4ref.errors import Cancelled, ContextError, SessionError, TokenError
 from ds4ref.session.session import Session
 
 CTX = 400
@@ -227,3 +227,47 @@ def test_returned_logits_belong_to_the_caller(engine: Engine, ids: list[int], al
     np.testing.assert_array_equal(session.logits, alone[5])
     session.extend(ids[5:8], chunk=1)[:] = 0
     np.testing.assert_array_equal(session.snapshot().logits, alone[8])
+
+
+def test_a_failure_in_a_recorded_token_invalidates(
+    engine: Engine, ids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = decoded(engine, ids[:5])
+    monkeypatch.setattr(type(session._decoder.last), "replay", lambda recording: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        session.eval(ids[5])
+    assert not session.valid and session.tokens == []
+    with pytest.raises(SessionError, match="no tokens"):
+        _ = session.logits
+    monkeypatch.undo()
+    session.sync(ids[:5])
+    assert session.tokens == ids[:5]
+
+
+def test_extend_keeps_finished_chunks_when_cancelled(engine: Engine, ids: list[int]) -> None:
+    session, wanted, asked = engine.session(CTX), engine.session(CTX), []
+    session.extend(ids[:10])
+    out = wanted.extend(ids[:10])
+    out = wanted.extend(ids[10:64])
+    with pytest.raises(Cancelled):
+        session.extend(ids[10:200], chunk=64, cancel=lambda: asked.append(1) or len(asked) > engine.shape.n_layers + 1)
+    assert session.tokens == ids[:64]
+    np.testing.assert_array_equal(session.logits, out[-1])
+    np.testing.assert_array_equal(session.eval(5), wanted.eval(5))
+
+
+def test_extend_refuses_what_does_not_fit(engine: Engine, ids: list[int]) -> None:
+    session = engine.session(10)
+    with pytest.raises(ContextError, match="10 tokens do not fit the context of 10; a prompt leaves one slot free"):
+        session.extend(ids[:10])
+    assert session.extend([]).shape == (0, engine.shape.vocab) and session.pos == 0
+    session.extend(ids[:9])
+    with pytest.raises(TokenError, match=f"{engine.shape.vocab} at position 10"):
+        session.extend([0, engine.shape.vocab])
+    with pytest.raises(ContextError, match="11 tokens do not fit the context of 10$"):
+        session.extend([0, 1])
+    with pytest.raises(SessionError, match="at least 1 token, got -1"):
+        session.extend([0], chunk=-1)
+    assert session.tokens == ids[:9]
+    session.extend([0])
+    assert session.pos == 10

@@ -1,0 +1,198 @@
+"""Recordings: the order of steps, the memory of places, and that a replay is what the ops would do now."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kernels.cpu import CPU
+from kernels.cpu.recording import ALIGNMENT, _levels, _share, _spans
+
+from . import cpu
+from .test_cpu_ops import matrix, normal
+
+READ, WRITE = False, True
+
+
+def at(position: int) -> np.ndarray:
+    return np.array([position])
+
+
+# ---- laying out
+
+
+def test_steps_wait_for_what_they_touch() -> None:
+    a, b = -1, -2
+    steps = [
+        [(a, WRITE)],
+        [(b, WRITE)],  # touches nothing of the first
+        [(a, READ), (7, WRITE)],  # after the first, which wrote a
+        [(b, READ), (7, READ)],  # after the third, which wrote 7
+        [(a, WRITE)],  # after the third, which read the old a
+        [(7, READ)],  # beside the fourth, which reads it, too
+        [(7, READ), (7, WRITE)],  # in place: after all readers
+        [(7, WRITE)],  # after another writer
+        [],
+    ]
+    assert _levels(steps) == [0, 0, 1, 2, 2, 2, 3, 4, 0]
+
+
+def test_places_are_in_use_from_first_to_last_step() -> None:
+    """Owners below 0 are places, -1 - number; caches and inputs are somebody else's."""
+    owners = [[(-1, WRITE), (99, READ)], [(-1, READ), (-2, WRITE)], [(-2, READ), (-3, WRITE)], [(-3, READ)]]
+    assert _spans(owners, [0, 1, 2, 3], set()) == {0: (0, 1), 1: (1, 2), 2: (2, 3)}
+    assert _spans(owners, [0, 1, 2, 3], {0}) == {0: (0, 3), 1: (1, 2), 2: (2, 3)}
+    assert _spans([], [], set()) == {}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_places_in_use_at_a_time_do_not_overlap(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sizes = [int(size) for size in rng.integers(1, 5000, 60)]
+    first = [int(level) for level in rng.integers(0, 30, 60)]
+    spans = {i: (first[i], first[i] + int(rng.integers(0, 8))) for i in range(60)}
+    offsets, total = _share(spans, sizes)
+    assert offsets.keys() == spans.keys()
+    for i, (from_i, to_i) in spans.items():
+        assert offsets[i] % ALIGNMENT == 0 and offsets[i] + sizes[i] <= total
+        for j, (from_j, to_j) in spans.items():
+            if i < j and from_i <= to_j and from_j <= to_i:
+                assert offsets[i] + sizes[i] <= offsets[j] or offsets[j] + sizes[j] <= offsets[i], (i, j)
+    most = max(sum(sizes[i] for i, (a, b) in spans.items() if a <= level <= b) for level in range(40))
+    assert most <= total < 1.5 * most + 60 * ALIGNMENT
+
+
+def test_one_after_the_other_share_a_place() -> None:
+    offsets, total = _share({0: (0, 1), 1: (1, 2), 2: (2, 3)}, [100, 300, 100])
+    assert offsets == {1: 0, 0: 384, 2: 384} and total == 512
+
+
+# ---- behaviour
+
+
+def test_a_long_chain_takes_the_memory_of_two_results() -> None:
+    x, recording = normal(1, 5000), cpu.record()
+    y = x
+    for _ in range(40):
+        y = recording.scale(y, 1.01)
+    recording.seal(y)
+    assert 2 * x.nbytes <= recording.nbytes < 3 * x.nbytes + 40 * 1024
+    recording.replay()
+    wanted = x
+    for _ in range(40):
+        wanted = cpu.scale(wanted, 1.01)
+    assert np.array_equal(recording.outputs[0], wanted)
+    assert recording.length == 40 and recording.tasks == ["scale"] * 40
+    begun, left, waits = recording.timeline()
+    assert waits.tolist() == [1] * 40
+    assert (left >= begun).all() and (begun[1:] >= left[:-1]).all() and begun[0] > 0
+
+
+def test_outputs_stay_to_the_end() -> None:
+    """An early result that nothing reads again must not be written over."""
+    x, recording = normal(1, 3000), cpu.record()
+    early = recording.scale(x, 2.0)
+    y = early
+    for _ in range(6):
+        y = recording.scale(y, 0.5)
+    recording.seal(early, y)
+    recording.replay()
+    assert np.array_equal(recording.outputs[0], 2 * x)
+    assert np.array_equal(recording.outputs[1], x / 32)
+
+
+def test_an_output_is_a_result() -> None:
+    x, recording = normal(1, 8), cpu.record()
+    recording.scale(x, 2.0)
+    with pytest.raises(ValueError, match="result of its ops"):
+        recording.seal(x)
+
+
+def test_a_replay_reads_what_is_there_now() -> None:
+    """Inputs and caches by address, positions when the steps run."""
+    x, ring, position = normal(1, 2, 3), np.zeros((5, 3), np.float32), at(0)
+    recording = cpu.record()
+    y = recording.scale(x, 2.0)
+    recording.store_rows(y, ring, position)
+    recording.seal(y)
+    assert not ring.any()
+    for start in (0, 1, 4, 12):
+        x[...] = normal(start, 2, 3)
+        ring[...], position[0] = 0, start
+        recording.replay()
+        assert np.array_equal(recording.outputs[0], 2 * x)
+        wanted = np.zeros_like(ring)
+        wanted[[start % 5, (start + 1) % 5]] = 2 * x
+        assert np.array_equal(ring, wanted)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_caches_are_read_and_written_in_order(threads: int) -> None:
+    """Rows stored, seen through a view of part of them, and stored again: each reader gets what stood there then."""
+    rng = np.random.default_rng(threads)
+    ops = CPU(threads)
+    for _ in range(20):
+        ring, count = normal(1, 64, 128), np.array([40], np.int32)
+        iq, w = normal(2, 1, 8, 128), normal(3, 1, 8)
+        moves = [(int(rng.integers(64)), normal(int(rng.integers(99)), 3, 128)) for _ in range(6)]
+        wanted, mine = [], ring.copy()
+        for start, rows in moves:
+            ops.store_rows(rows, mine, at(start))
+            wanted.append(ops.index_scores(iq, mine[:40], w, count)[:, :40])
+        recording, mine = ops.record(), ring.copy()
+        results = []
+        for start, rows in moves:
+            recording.store_rows(rows, mine, at(start))
+            results.append(recording.index_scores(iq, mine[:40], w, count))
+        recording.seal(*results)
+        recording.replay()
+        for got, want in zip(recording.outputs, wanted, strict=True):
+            assert np.array_equal(got[:, :40], want)
+
+
+def test_packed_inputs_and_groups_are_made_once() -> None:
+    x, ids = normal(1, 1, 256), np.array([[2, 0, 1]], np.int32)
+    one, two, other = matrix("Q8_0", 40, 256), matrix("Q8_0", 24, 256), matrix("F16", 24, 256)
+    stack, next_stack = matrix("Q8_0", 16, 256, experts=3), matrix("Q8_0", 32, 256, experts=3)
+    recording = cpu.record()
+    results = [recording.linear(x, one, "a8"), recording.linear(x, two, "a8"), recording.linear(x, two, "float")]
+    results += [recording.linear(x, other, "float")]
+    results += [recording.expert_linear(x, ids, w, "a8") for w in (stack, next_stack)]
+    recording.seal(*results)
+    assert recording.tasks.count("pack_inputs") == 3  # Q8_0 rounded, Q8_0 not, F16
+    assert recording.tasks.count("group_pairs") == 1
+    recording.replay()
+    wanted = [cpu.linear(x, one, "a8"), cpu.linear(x, two, "a8"), cpu.linear(x, two, "float"), cpu.linear(x, other)]
+    wanted += [cpu.expert_linear(x, ids, w, "a8") for w in (stack, next_stack)]
+    for got, want in zip(recording.outputs, wanted, strict=True):
+        assert np.array_equal(got, want)
+
+
+def test_what_was_packed_is_not_what_was_written_since() -> None:
+    """Two results of one op never lie at one address while a recording is made, so no memory is taken for another."""
+    w, recording = matrix("Q8_0", 40, 256), cpu.record()
+    results, xs = [], [normal(seed, 1, 256) for seed in range(5)]
+    for x in xs:
+        results.append(recording.linear(recording.scale(x, 2.0), w, "a8"))
+    recording.seal(*results)
+    recording.replay()
+    for x, got in zip(xs, recording.outputs, strict=True):
+        assert np.array_equal(got, cpu.linear(2 * x, w, "a8"))
+
+
+def test_inputs_are_kept_alive() -> None:
+    recording, w = cpu.record(), matrix("F32", 8, 4096)
+    results = [recording.linear(normal(seed, 1, 4096), w) for seed in range(8)]
+    recording.seal(*results)
+    junk = [np.full((1, 4096), np.nan, np.float32) for _ in range(20)]
+    recording.replay()
+    for seed, got in enumerate(recording.outputs):
+        assert np.array_equal(got, cpu.linear(normal(seed, 1, 4096), w))
+    assert len(junk) == 20
+
+
+def test_an_empty_recording() -> None:
+    recording = cpu.record()
+    recording.seal()
+    recording.replay()
+    assert recording.outputs == [] and recording.length == 0

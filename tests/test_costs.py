@@ -7,7 +7,7 @@ import math
 import pytest
 
 from ds4ref.archs.deepseek4.costs import Costs
-from ds4ref.archs.deepseek4.layout import expected_tensors
+from ds4ref.archs.deepseek4.tensors import expected_tensors
 from ds4ref.costs import Peaks, Work
 from ds4ref.engine import Engine
 from ds4ref.nano.recipe import NANO

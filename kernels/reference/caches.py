@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
+ABSENT = -5e29
+"""No candidate of a window exists in a channel whose best score is not above this."""
+
 
 def pool(kv: np.ndarray, score: np.ndarray) -> np.ndarray:
     """kv, score (n, m, c) -> (n, c): per channel, softmax of the m scores, weighted sum of the m values.
 
-    A candidate that does not exist has a score so low (-1e30) that it weighs nothing.
+    A candidate that does not exist has a score so low (-1e30) that it weighs nothing; 0 where none exists.
     """
     score = score.astype(np.float64)
-    weight = np.exp(score - score.max(axis=1, keepdims=True))
-    return ((weight * kv).sum(axis=1) / weight.sum(axis=1)).astype(np.float32)
+    top = score.max(axis=1, keepdims=True)
+    absent = top <= ABSENT
+    weight = np.exp(score - np.where(absent, 0, top))
+    mean = (weight * kv).sum(axis=1) / np.where(absent[:, 0], 1, weight.sum(axis=1))
+    return mean.astype(np.float32)
 
 
 def store_rows(x: np.ndarray, rows: np.ndarray, at: np.ndarray) -> None:

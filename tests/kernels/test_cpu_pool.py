@@ -17,7 +17,7 @@ import pytest
 
 from kernels.cpu import tasktable as t
 from kernels.cpu.abi import Step
-from kernels.cpu.workers import Pool, address
+from kernels.cpu.workers import Workers, address
 
 from . import cpu
 from .test_cpu_ops import attention_case, matrix, normal
@@ -119,12 +119,12 @@ def test_results_do_not_depend_on_the_number_of_threads():
 
 def test_a_second_pool_in_the_process():
     cpu.threads = 2
-    other = Pool(2)
+    other = Workers(2)
     other.load()
     x, a, b = normal(1, 20_000), np.zeros(20_000, np.float32), np.zeros(20_000, np.float32)
     want = x.astype(np.float16).astype(np.float32)
 
-    def many(pool: Pool, out: np.ndarray) -> None:
+    def many(pool: Workers, out: np.ndarray) -> None:
         for _ in range(300):
             pool.run([tiny_step(x, out, 64)])
 
@@ -260,7 +260,7 @@ def test_a_worker_that_starts_late_joins_nothing_that_is_not_open():
     """The first job of a pool may be too small to share; its worker then starts while it runs, or long after."""
     x, out = normal(1, 64), np.zeros(64, np.float32)
     for _ in range(200):
-        pool = Pool(3)
+        pool = Workers(3)
         pool.load()
         pool.run([tiny_step(x, out, 64)])
         out[:] = -7

@@ -330,3 +330,34 @@ def test_golden_hyper_connection_split(ops):
 def test_golden_router(ops):
     probs = ops.route(np.float32([[-3, 0.5, 25]]), None, None, 1, 1.0, True)[0]
     np.testing.assert_allclose(probs[0], [0.22042538, 0.98695338, 5], rtol=5e-7)
+
+
+# ---- pooling
+
+
+@pytest.mark.parametrize("absent", [-1e30, -np.inf])
+def test_a_channel_without_candidates_gives_zero(ops, absent: float):
+    kv, score = normal(1, 2, 4, 5), normal(2, 2, 4, 5)
+    score[1, :, 3] = absent
+    out = ops.pool(kv, score)
+    assert out[1, 3] == 0
+    assert np.count_nonzero(out) == out.size - 1
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_an_overflow_in_a_score_is_seen(ops, bad: float):
+    """It came out as a row of zeros, which nothing downstream can tell from a row."""
+    for candidates in (1, 4):
+        kv, score = normal(1, 2, candidates, 5), normal(2, 2, candidates, 5)
+        score[1, -1, 3] = bad
+        with np.errstate(invalid="ignore"):
+            out = ops.pool(kv, score)
+        assert np.isnan(out[1, 3]) and np.isnan(out).sum() == 1
+
+
+def test_a_query_that_is_not_a_number_scores_nothing_else(ops):
+    """relu(NaN) is NaN, not 0."""
+    iq = normal(1, 2, 3, 8)
+    iq[1, 2, 5] = np.nan
+    scores = ops.index_scores(iq, normal(2, 6, 8), normal(3, 2, 3), one(6))
+    assert np.isfinite(scores[0]).all() and np.isnan(scores[1]).all()

@@ -30,7 +30,10 @@ ROOT = Path(__file__).resolve().parents[2]
 # Name: (glob patterns of files, tests). An edit below kernels/cpu or kernels/formats compiles the kernels anew, for a
 # minute, where a test needs them.
 ROOMS = {
-    "session": ("ds4ref/session/*.py ds4ref/decode.py", "tests/session tests/test_decode.py tests/model/test_chunks.py"),
+    "session": (
+        "ds4ref/session/*.py ds4ref/decode.py",
+        "tests/session tests/test_decode.py tests/model/test_chunks.py",
+    ),
     "archs": ("ds4ref/archs/**/*.py", "tests/test_shape.py tests/test_decode.py tests/session tests/model"),
     "text": ("ds4ref/text/*.py", "tests/text"),
     "sampling": ("ds4ref/sampling.py", "tests/test_sampling.py"),

@@ -8,8 +8,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from ds4ref.archs.deepseek4.layout import EXPERT_FORMATS, RECIPES, Recipe, slots
 from ds4ref.archs.deepseek4.shape import FLASH, ModelShape
+from ds4ref.archs.deepseek4.tensors import EXPERT_FORMATS, RECIPES, Recipe, slots
 from ds4ref.archs.deepseek4.weights import LayerWeights, bind, check_tensors, expected_tensors
 from ds4ref.errors import ModelFileError, ShapeError
 from ds4ref.weights.gguf import GGUFFile

@@ -33,17 +33,18 @@ class RopeTables:
         self.step = np.float32(theta) ** np.float32(-1 / half)
         self._page: tuple[int, np.ndarray, np.ndarray] = (-1, np.empty(0), np.empty(0))
 
-    def at(self, pos: int) -> tuple[np.ndarray, np.ndarray]:
-        """cos, sin float32 (R/2,) for one position; neighbours are kept, because the next token asks for one."""
-        number, cos, sin = self._page
-        if number != pos // PAGE:
-            number = pos // PAGE
-            cos, sin = self(np.arange(number * PAGE, (number + 1) * PAGE))
-            self._page = number, cos, sin
-        return cos[pos % PAGE], sin[pos % PAGE]
-
     def __call__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """positions int (T,) -> cos, sin float32 (T, R/2)."""
+        if len(positions) != 1:
+            return self._angles(positions)
+        number, at = divmod(int(positions[0]), PAGE)
+        known, cos, sin = self._page
+        if known != number:  # neighbours are kept, because the next token asks for one
+            cos, sin = self._angles(np.arange(number * PAGE, (number + 1) * PAGE))
+            self._page = number, cos, sin
+        return cos[at : at + 1], sin[at : at + 1]
+
+    def _angles(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if self.recipe == "f64":
             angle = positions.astype(np.float64)[:, None] * self.freqs
         elif self.recipe == "f32":

@@ -32,13 +32,13 @@ def pool_rows(args, first, last, thread):
         for j in range(m):
             score = f32p(args.score + base + 4 * c * j)
             for i in range(width):
-                top[i] = max(top[i], score[i])
+                top[i] = top[i] if score[i] <= top[i] else score[i]  # a NaN that is not replaced stays in its weight
         for j in range(m):
             score, kv = f32p(args.score + base + 4 * c * j), f32p(args.kv + base + 4 * c * j)
             for i in range(width):
                 # with no candidate at all every weight must be 0, also where score - top would be NaN
-                weight = exp32(score[i] - top[i]) if top[i] > ABSENT else np.float32(0)
+                weight = np.float32(0) if top[i] <= ABSENT else exp32(score[i] - top[i])
                 total[i] += weight
                 out[i] += weight * kv[i]
         for i in range(width):
-            out[i] = out[i] / total[i] if total[i] > 0 else np.float32(0)
+            out[i] = out[i] / total[i] if total[i] != 0 else np.float32(0)

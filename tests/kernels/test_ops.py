@@ -1,0 +1,262 @@
+"""Every op of every backend, driven from its declaration in ``kernels.ops``.
+
+Operands are drawn from the declared kinds and sizes; the few that mean more than their shape says (ids, counts,
+positions) are drawn by name. What holds for all ops is then held against all of them: results as declared, operands
+left alone, the compiled ops equal to the reference and recorded ones equal to immediate ones. What one op in
+particular must do is in ``test_cpu_ops`` and ``test_pitfalls``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernels.cpu import CPU
+from kernels.cpu.backend import Recorded
+from kernels.formats import Matrix
+from kernels.ops import OPS, Backend, Op, Operand
+from kernels.reference import Reference
+
+from . import cpu, reference
+from .test_cpu_ops import assert_close, matrix
+
+DRAWS = range(6)
+KINDS = {"f32": np.float32, "i32": np.int32, "i64": np.int64, "i8": np.int8, "i16": np.int16}
+PLAIN = [("F32", "float"), ("F16", "float"), ("BF16", "float")]
+BLOCKED = [*PLAIN, ("Q8_0", "a8"), ("Q8_0", "float"), ("Q4_K", "q8k"), ("Q2_K", "q8k"), ("IQ2_XXS", "q8k")]
+COLUMNS = {"Q8_0": 32, "Q4_K": 256, "Q2_K": 256, "IQ2_XXS": 256}
+EXACT = {"round_e4m3", "round_e2m1", "round_f16", "quantize_a8", "quantize_q8k", "streams", "windows", "embed"}
+
+
+class Case:
+    """Operands of one op, and the sizes that were drawn for the names of its dims."""
+
+    def __init__(self, op: Op, seed: int):
+        self.op, self.rng = op, np.random.default_rng([seed, *op.name.encode()])
+        self.format, self.act = self._pick(PLAIN if op.name in ("hc_mix", "embed") else BLOCKED)
+        self.sizes: dict[str, int] = {}
+        self.overlap = bool(self.rng.integers(2))
+        self.args = [self._value(operand) for operand in op.operands]
+        self.args[:] = [value() if callable(value) else value for value in self.args]
+
+    def _pick(self, values: Any) -> Any:
+        return values[int(self.rng.integers(len(values)))]
+
+    def size(self, text: str) -> int:
+        """A declared dim: a number, a name, or a sum of products of them."""
+        return sum(int(np.prod([self._factor(f) for f in term.split("*")])) for term in text.split("+"))
+
+    def _factor(self, name: str) -> int:
+        if name.isdigit():
+            return int(name)
+        if name not in self.sizes:
+            self.sizes[name] = self._draw(name)
+        return self.sizes[name]
+
+    def _draw(self, name: str) -> int:
+        drawn = self._pick((1, 2, 3, 5, 7))
+        if name == "T":  # from 8 on products go another way
+            return self._pick((1, 2, 5, 9, 14))
+        if name == "n" and any(operand.kind == "matrix" for operand in self.op.operands):
+            return COLUMNS.get(self.format, 1) * drawn
+        if name == "b":
+            return self._pick((1, 2, 3))
+        if name == "k" and self.op.name == "route":
+            return int(self.rng.integers(1, self.size("E") + 1))
+        if name == "N" and self.op.name == "windows":  # holds the window under way and the one before
+            return 2 * self.size("ratio") + drawn
+        if name in ("N", "M", "n", "E", "R", "r"):
+            return self._pick((1, 3, 8, 17, 40))
+        return drawn
+
+    def _value(self, operand: Operand) -> Any:
+        if operand.dims is None:
+            return lambda: self._argument(operand.name)
+        if operand.optional and self.rng.integers(2):
+            return None
+        shape = [self.size(dim) for dim in operand.dims]
+        if operand.kind == "matrix":
+            *experts, rows, cols = shape
+            return matrix(self.format, rows, cols, *experts, seed=int(self.rng.integers(100)))
+        if operand.kind in ("f32", "any"):
+            values = self.rng.standard_normal(shape).astype(np.float32)
+            return values.astype(np.float16) if operand.kind == "any" and self.rng.integers(2) else values
+        return lambda: self._integers(operand.name, shape).astype(KINDS[operand.kind])
+
+    def _integers(self, name: str, shape: list[int]) -> np.ndarray:
+        """Numbers that mean something: below a bound that is the size of something else."""
+        s = self.sizes
+        low, high = {
+            "ids": (0, s.get("V", s.get("E"))), "hash_ids": (0, s.get("E")), "selected": (-1, s.get("M", 1)),
+            "visible": (0, s.get("n", 0) + 1), "count": (0, s.get("n", 0) + 1), "at": (0, 1000),
+            "raw_first": (0, 3 * s.get("N", 1)), "raw_count": (1, s.get("N", 1) + 1), "counts": (0, 9),
+            "comp_count": (0, s.get("M", 0) + 1), "table": (-(2**31), 2**31),
+        }[name]  # fmt: skip
+        if self.op.name == "count" and name == "ids":
+            low, high = -2, high + 2
+        if self.op.name == "windows":  # a window closes among the new rows
+            ratio = self.size("ratio")
+            last = int(self.rng.integers(ratio, 50 * ratio)) * ratio
+            at = max(0, last - int(self.rng.integers(1, s["T"] + 1)))
+            s["count"] = (at + s["T"]) // ratio - at // ratio
+            return np.array([at])
+        return self.rng.integers(low, high, shape)
+
+    def _argument(self, name: str) -> Any:
+        if name == "overlap":
+            return self.overlap
+        if name in ("count", "ratio", "k"):
+            return self.size(name)
+        if name == "channels":
+            return self._pick((None, *range(64, 64 * self.size("b") + 1, 64)))
+        choices = {
+            "act": (self.act,), "eps": (1e-6, 1e-5), "iters": (1, 3, 20), "factor": (0.37, -3.0),
+            "inverse": (False, True), "scale": (0.11, 1.5), "floor": (False, True), "limit": (0.6, 10.0),
+        }  # fmt: skip
+        return self._pick(choices[name])
+
+    def copies(self) -> list[Any]:
+        return [value.copy() if isinstance(value, np.ndarray) else value for value in self.args]
+
+    def run(self, ops: Any, args: list[Any]) -> tuple[np.ndarray, ...]:
+        """The op's results, then what it wrote in place."""
+        out = getattr(ops, self.op.name)(*args)
+        results = () if out is None else out if isinstance(out, tuple) else (out,)
+        return *results, *self.written(args)
+
+    def written(self, args: list[Any]) -> list[np.ndarray]:
+        return [value for operand, value in zip(self.op.operands, args, strict=True) if operand.written]
+
+    def seen(self, results: Any) -> list[np.ndarray]:
+        """Results without what is undefined in them."""
+        return [r[:, : int(self.args[3][0])] if self.op.name == "index_scores" else r for r in results]
+
+    def result_shapes(self) -> list[tuple[int, ...]]:
+        if self.op.name == "windows" and not self.overlap:
+            return [(self.size("count"), self.size("ratio"), self.size("2*c"))]
+        return [tuple(self.size(dim) for dim in result.dims or ()) for result in self.op.results]
+
+
+def drawn(name: str) -> list[Case]:
+    return [Case(OPS[name], seed) for seed in DRAWS]
+
+
+every_op = pytest.mark.parametrize("name", sorted(OPS))
+both = pytest.mark.parametrize("ops", [reference, cpu], ids=["reference", "cpu"])
+
+
+def bits(array: np.ndarray) -> bytes:
+    return np.ascontiguousarray(array).tobytes()
+
+
+# ---- declarations
+
+
+def parameters(function: Any) -> list[tuple[str, Any, Any]]:
+    found = inspect.signature(function).parameters.values()
+    return [(p.name, p.kind, p.default) for p in found if p.name != "self"]
+
+
+METHODS = [name for name, member in vars(Backend).items() if inspect.isfunction(member) and name[0] != "_"]
+
+
+@pytest.mark.parametrize("backend", [Reference, CPU])
+@pytest.mark.parametrize("name", METHODS)
+def test_backends_offer_what_is_declared(backend: type, name: str) -> None:
+    assert parameters(getattr(backend, name)) == parameters(getattr(Backend, name))
+    assert isinstance(backend().name, str) and backend().threads >= 1
+
+
+@every_op
+def test_a_recording_offers_every_op(name: str) -> None:
+    assert parameters(getattr(Recorded, name)) == parameters(getattr(Backend, name))
+
+
+@every_op
+def test_a_declaration_names_the_parameters(name: str) -> None:
+    op, method = OPS[name], getattr(Backend, name)
+    assert [operand.name for operand in op.operands] == [p for p, *_ in parameters(method)]
+    for operand in op.operands:
+        said = method.__annotations__[operand.name]
+        wanted = {"matrix": "Matrix", "": said}.get(operand.kind, "Array")
+        assert said == wanted + " | None" * operand.optional
+    results = {0: "None", 1: "Array"}.get(len(op.results), f"tuple[{', '.join(['Array'] * len(op.results))}]")
+    assert method.__annotations__["return"] == results
+
+
+def test_what_is_no_op_is_about_memory() -> None:
+    assert set(METHODS) - set(OPS) == {"load", "record", "array", "upload", "fill", "host"}
+
+
+# ---- behaviour
+
+
+@every_op
+@both
+def test_results_are_as_declared_and_operands_are_left_alone(name: str, ops: Any) -> None:
+    for case in drawn(name):
+        args = case.copies()
+        results = case.run(ops, args)[: len(case.op.results)]
+        for result, declared, shape in zip(results, case.op.results, case.result_shapes(), strict=True):
+            assert result.shape == shape and result.dtype == KINDS[declared.kind]
+            assert result.flags.c_contiguous
+        for operand, before, after in zip(case.op.operands, case.args, args, strict=True):
+            for result in results:
+                memory = after.data if isinstance(after, Matrix) else after
+                assert not isinstance(memory, np.ndarray) or not np.shares_memory(result, memory), operand.name
+            if isinstance(before, np.ndarray) and not operand.written:
+                assert bits(before) == bits(after), operand.name
+
+
+@every_op
+def test_compiled_ops_agree_with_the_reference(name: str) -> None:
+    for case in drawn(name):
+        got, wanted = (case.seen(case.run(ops, case.copies())) for ops in (cpu, reference))
+        for g, w in zip(got, wanted, strict=True):
+            if w.dtype.kind != "f" or name in EXACT:
+                np.testing.assert_array_equal(g, w)
+            else:
+                assert_close(g, w, 6e-6)
+
+
+@every_op
+def test_recorded_and_immediate_are_equal_to_the_bit(name: str) -> None:
+    for case in drawn(name):
+        wanted, args = case.run(cpu, case.copies()), case.copies()
+        recording = cpu.record()
+        results = case.run(recording, args)[: len(case.op.results)]
+        if name == "embed":  # looked up before the steps run, so it is no output by itself
+            results = (recording.scale(*results, 1.0),)
+        recording.seal(*results)
+        assert [bits(w) for w in case.written(args)] == [bits(w) for w in case.written(case.args)], "not run yet"
+        recording.replay()
+        got = (*recording.outputs, *case.written(args))
+        assert [bits(r) for r in case.seen(got)] == [bits(r) for r in case.seen(wanted)]
+
+
+FLOATS = [(name, operand.name) for name, op in sorted(OPS.items()) for operand in op.operands if operand.kind == "f32"]
+ORDERED = {("select_rows", "scores")}
+"""Which of them a NaN beats is not defined."""
+
+
+@pytest.mark.parametrize(("name", "operand"), [pair for pair in FLOATS if pair not in ORDERED])
+def test_what_is_not_finite_is_not_hidden(name: str, operand: str) -> None:
+    """A NaN or an infinity leaves the compiled op where it leaves the reference, whatever it has become there."""
+    number = [each.name for each in OPS[name].operands].index(operand)
+    for case in drawn(name):
+        for bad in (np.nan, np.inf, -np.inf):
+            args = case.copies()
+            if args[number] is None or not args[number].size:
+                continue
+            if name == "route":  # which of them a NaN beats is not defined
+                args[2] = np.zeros((len(args[0]), case.size("k")), np.int32)
+            args[number].flat[case.rng.integers(args[number].size)] = bad
+            with np.errstate(all="ignore"):
+                want = case.run(reference, [a.copy() if isinstance(a, np.ndarray) else a for a in args])
+            got = case.run(cpu, args)
+            for g, w in zip(case.seen(got), case.seen(want), strict=True):
+                if w.dtype.kind == "f":
+                    np.testing.assert_array_equal(np.isfinite(g), np.isfinite(w), err_msg=f"{bad} in {operand}")

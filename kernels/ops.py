@@ -95,6 +95,9 @@ class Backend(Protocol):
     def upload(self, values: Array) -> Array:
         """``values`` where ops can read them; may be the same memory."""
 
+    def place(self, w: Matrix) -> Matrix:
+        """A matrix, or a stack of them, where ops can read it; may be the same memory."""
+
     def fill(self, array: Array, values: Array | float) -> None:
         """Overwrite ``array``, or a part of one by basic indexing, with values of the host."""
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ..formats.matrix import Matrix
 from .abi import Step
 from .attention import AttentionOps
 from .caches import CacheOps
@@ -87,6 +88,10 @@ class CPU(Ops):
     def upload(self, values: np.ndarray) -> np.ndarray:
         """``values`` where ops can read them: the array itself."""
         return np.ascontiguousarray(values)
+
+    def place(self, w: Matrix) -> Matrix:
+        """``w`` itself: rows are read where the file is mapped."""
+        return w
 
     def fill(self, array: np.ndarray, values: np.ndarray | float) -> None:
         """Overwrite ``array`` (or a part of it, by basic indexing) with values of the host."""

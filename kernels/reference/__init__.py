@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ..formats.matrix import Matrix
 from .activations import quantize_a8, quantize_q8k
 from .attention import attention
 from .caches import pool, position_bias, store_rows, windows
@@ -74,6 +75,9 @@ class Reference:
 
     def upload(self, values: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(values)
+
+    def place(self, w: Matrix) -> Matrix:
+        return w
 
     def fill(self, array: np.ndarray, values: np.ndarray | float) -> None:
         array[...] = values

@@ -19,7 +19,7 @@ from .experts import ExpertUse
 from .hooks import Hooks
 from .rope import RopeTables
 from .shape import ModelShape
-from .weights import Weights
+from .weights import Weights, placed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +29,7 @@ class Model:
     """The immutable part: shape, weights, ops, numerics. Shared by all sessions."""
 
     def __init__(self, shape: ModelShape, weights: Weights, ops: Any, numerics: Numerics, advise: bool = False):
-        self.shape, self.weights, self.ops, self.numerics = shape, weights, ops, numerics
+        self.shape, self.weights, self.ops, self.numerics = shape, placed(weights, ops), ops, numerics
         self.experts = ExpertUse(ops, weights.layers, shape.n_experts, advise)
         self.rope = {c: RopeTables(shape, c, numerics.rope) for c in (False, True)}
 

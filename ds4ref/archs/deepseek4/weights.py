@@ -25,6 +25,8 @@ from .shape import summary
 from .tensors import RECIPES, Recipe, Slot, expected_tensors, slots
 
 if TYPE_CHECKING:
+    from kernels.ops import Backend
+
     from ...weights.source import TensorInfo, TensorSource
     from .shape import ModelShape
 
@@ -115,6 +117,18 @@ class Weights:
     output_norm: np.ndarray  # (dim,)
     output: Matrix
     layers: list[LayerWeights]
+
+
+def placed(weights: Weights, ops: Backend) -> Weights:
+    """All weights where ``ops`` can read them."""
+
+    def there(value: Any) -> Any:
+        if isinstance(value, Matrix):
+            return ops.place(value)
+        return ops.upload(value) if isinstance(value, np.ndarray) else value
+
+    layers = [LayerWeights(**{name: there(value) for name, value in vars(w).items()}) for w in weights.layers]
+    return Weights(**{name: there(value) for name, value in vars(weights).items() if name != "layers"}, layers=layers)
 
 
 def check_tensors(source: TensorSource, shape: ModelShape) -> list[tuple[Slot, TensorInfo]]:

@@ -189,7 +189,7 @@ def test_a_declaration_names_the_parameters(name: str) -> None:
 
 
 def test_what_is_no_op_is_about_memory() -> None:
-    assert set(METHODS) - set(OPS) == {"load", "record", "array", "upload", "fill", "host"}
+    assert set(METHODS) - set(OPS) == {"load", "record", "array", "upload", "place", "fill", "host"}
 
 
 # ---- behaviour

@@ -271,3 +271,16 @@ def test_extend_refuses_what_does_not_fit(engine: Engine, ids: list[int]) -> Non
     assert session.tokens == ids[:9]
     session.extend([0])
     assert session.pos == 10
+
+
+def test_steps_back_add_up(engine: Engine, ids: list[int], alone: dict) -> None:
+    """What was overwritten on the way forward stays lost, also after going back and on again: 30 back, one on and 20
+    back is as far as 49."""
+    session = decoded(engine, ids[:150])
+    session.rewind(120)
+    session.eval(ids[120])
+    with pytest.raises(SessionError, match="out of reach"):
+        session.rewind(101)
+    session.rewind(119)
+    np.testing.assert_array_equal(session.logits, alone[119])
+    np.testing.assert_array_equal(session.eval(ids[119]), alone[120])

@@ -135,11 +135,13 @@ def test_no_further_than_a_restored_frontier(engine: Engine, ids: list[int], alo
         np.testing.assert_array_equal(session.logits, alone[140])
 
 
-def test_snapshots_outlive_going_back(engine: Engine, ids: list[int], alone: dict) -> None:
-    """What was computed after the place gone back to belongs to the snapshot, too: it must not be overwritten."""
+@pytest.mark.parametrize("to", [125, 127])
+def test_snapshots_outlive_going_back(engine: Engine, ids: list[int], alone: dict, to: int) -> None:
+    """What was computed after the place gone back to belongs to the snapshot, too: it must not be overwritten, not even
+    by the first token, which at 127 closes windows."""
     session = decoded(engine, ids[:150])
     late = session.snapshot()
-    session.rewind(125)
+    session.rewind(to)
     for token in reversed(ids[150:180]):
         session.eval(token)
     early = session.snapshot()
@@ -147,7 +149,7 @@ def test_snapshots_outlive_going_back(engine: Engine, ids: list[int], alone: dic
     for token in ids[150:160]:
         np.testing.assert_array_equal(session.eval(token), alone[session.pos])
     session.restore(early)
-    wanted = decoded(engine, [*ids[:125], *reversed(ids[150:180])])
+    wanted = decoded(engine, [*ids[:to], *reversed(ids[150:180])])
     np.testing.assert_array_equal(session.eval(9), wanted.eval(9))
 
 

@@ -7,6 +7,7 @@ import io
 import numpy as np
 import pytest
 
+from ds4ref import sampling
 from ds4ref.engine import Engine
 from ds4ref.errors import Cancelled, ContextError, SessionError, TokenError
 from ds4ref.session.session import Session
@@ -286,3 +287,12 @@ def test_steps_back_add_up(engine: Engine, ids: list[int], alone: dict) -> None:
     session.rewind(119)
     np.testing.assert_array_equal(session.logits, alone[119])
     np.testing.assert_array_equal(session.eval(ids[119]), alone[120])
+
+
+def test_logits_are_read_as_sampling_reads_them(engine: Engine, ids: list[int]) -> None:
+    session = decoded(engine, ids[:9])
+    best = session.argmax()
+    assert best == sampling.argmax(session.logits) != session.argmax(exclude=best)
+    assert session.top_logprobs(3) == sampling.top_logprobs(session.logits, 3)
+    assert session.top_logprobs(3)[0][2] == pytest.approx(session.token_logprob(best), rel=1e-6)
+    assert session.token_logprob(7) == sampling.token_logprob(session.logits, 7)

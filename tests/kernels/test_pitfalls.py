@@ -348,7 +348,7 @@ def test_ties_go_to_the_lower_expert(ops):
             np.testing.assert_allclose(weights[t], chosen / chosen.sum() * 1.5, rtol=2e-6)
 
 
-@pytest.mark.parametrize("logit", [-40.0, -100.0])
+@pytest.mark.parametrize("logit", [-40.0, -80.0])
 def test_experts_that_are_all_unlikely(ops, logit: float):
     """The guard of the sum: at least 2^-14, or 1e-20 more. Neither may turn a weight around."""
     logits = np.full((1, 8), logit, np.float32)

@@ -131,6 +131,7 @@ def test_thread_count_may_change(engine: Engine) -> None:
         for at, token in enumerate(ids):
             ops.threads = 1 + at // 10 % 3
             step(fast, slow, token)
+            assert fast._decoder.last.workers.threads == ops.threads
     finally:
         ops.threads = before
 

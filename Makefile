@@ -10,7 +10,7 @@ OUT ?= out
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.14 python3 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
-.PHONY: help run test lint oracle bench clean
+.PHONY: help run test lint oracle bench mutants clean
 .DEFAULT_GOAL := help
 
 help: ## show this
@@ -42,6 +42,12 @@ oracle: $(VENV)/.oracle ## compare with Hugging Face transformers (installs torc
 
 bench: $(VENV)/.run ## measure this CPU: kernels, and a slice of Flash with real dimensions (0.9 GB in the cache)
 	@$(PY) -m benchmarks.cpu --quick
+
+ROOM ?= targets
+COUNT ?= 20
+SEED ?= 0
+mutants: $(VENV)/.test ## do the tests of a ROOM notice one-line mistakes? By hand; ROOM=reports COUNT=20 SEED=0
+	@$(PY) -m tests.mutants --room $(ROOM) --count $(COUNT) --seed $(SEED)
 
 clean: ## remove the environment and everything generated in the tree
 	rm -rf $(VENV) $(OUT) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

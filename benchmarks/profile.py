@@ -19,7 +19,7 @@ import numpy as np
 
 from ds4ref.engine import Engine
 from ds4ref.session.session import Session
-from kernels.cpu.workers import Pool
+from kernels.cpu.workers import Workers
 
 from .depth import session_at
 
@@ -47,7 +47,7 @@ class Profile:
         return 1 - self.steps[:, streams[phase]].sum(axis=1) / self.wall
 
 
-def tick_seconds(pool: Pool, seconds: float = 0.05) -> float:
+def tick_seconds(pool: Workers, seconds: float = 0.05) -> float:
     """Seconds a tick of the pool's clock takes; RuntimeError if the clock stands still."""
     first, started = pool.ticks(), time.perf_counter()
     while time.perf_counter() - started < seconds:

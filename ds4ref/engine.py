@@ -1,14 +1,17 @@
 """The engine: a model file, a backend and a numerics mode. Immutable and shared; sessions are its timelines.
 
-engine = Engine.open("model.gguf", numerics="exact")
-session = engine.session(ctx=4096)
-session.sync(engine.tokenizer.encode("Hello"))
-session.eval(session.argmax())
+    model = Engine.open("model.gguf", numerics="exact")
+    print(model.ask("Why?"))
+    logits = model.logits("Hello")
+
+The last two are for notebooks: each makes a session of its own. Whoever wants to keep one asks for ``session``, and
+decodes with ``generate``. docs/api.md has examples.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -19,9 +22,13 @@ from .environment import memory_bytes
 from .errors import UsageError
 from .numerics import DEFAULT_MODE, numerics
 from .session.session import Session
+from .text.protocol import DEFAULT_SYSTEM
 from .weights.gguf import GGUFFile
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from .generate import Generation
     from .text.tokenizer import Tokenizer
 
 
@@ -107,6 +114,54 @@ class Engine:
     def session(self, ctx: int) -> Session:
         """A new, empty timeline with room for ``ctx`` tokens."""
         return Session(self.model, ctx)
+
+    # --- without a session of one's own
+
+    def prompt(self, text: str, system: str = DEFAULT_SYSTEM, thinking: str = "none") -> list[int]:
+        """Token ids of a chat with one question, up to where its answer starts. No control token comes from ``text``.
+
+        thinking: "none", "high" or "max". UsageError for another one; TextError if the file has no tokenizer.
+        """
+        from .text.chat import MODES, encode_chat_prompt
+
+        if thinking not in MODES:
+            raise UsageError(f"unknown thinking mode {thinking!r}: choose from {', '.join(MODES)}")
+        return encode_chat_prompt(self.tokenizer, system, text, thinking)
+
+    def stream(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int = 256,
+        system: str = DEFAULT_SYSTEM,
+        thinking: str = "none",
+        temperature: float = 0.0,
+        **sampling: Any,
+    ) -> Generation:
+        """Evaluate a prompt; iterating over what is returned decodes the answer, as pieces with ``text``.
+
+        prompt: a question, put into a chat by ``prompt``, or token ids, taken as they stand.
+        temperature: 0 picks the most likely token; ``sampling`` is top_k, top_p, min_p, seed of ``sampling.Sampler``.
+        """
+        from .generate import Generation, Timing, prefill
+        from .sampling import Sampler
+        from .text.chat import ends_in_thinking
+
+        sampler = Sampler(temperature, **sampling)
+        ids = self.prompt(prompt, system, thinking) if isinstance(prompt, str) else list(prompt)
+        session, timing = self.session(len(ids) + max(max_tokens, 0) + 1), Timing()
+        prefill(session, ids, timing)
+        inside = ends_in_thinking(ids, self.tokenizer)
+        return Generation(session, self.tokenizer, sampler, limit=max_tokens, thinking=inside, timing=timing)
+
+    def ask(self, prompt: str | Sequence[int], **options: Any) -> str:
+        """The answer to a prompt as text, without the thinking before it. Options are those of ``stream``."""
+        return "".join(piece.text for piece in self.stream(prompt, **options) if not piece.thinking)
+
+    def logits(self, text: str | Sequence[int]) -> np.ndarray:
+        """Logits (T, vocab) float32 after each token of a plain text or of token ids."""
+        ids = self.tokenizer.encode(text) if isinstance(text, str) else text
+        return self.session(len(ids) + 1).extend(ids)
 
     def close(self) -> None:
         """Drop the weights and unmap the file. Sessions of this engine are unusable afterwards. May be called again."""

@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .errors import ContextError, SessionError
 
@@ -75,7 +75,7 @@ def check_fits(n_tokens: int, ctx: int, room: int = 1) -> None:
         raise ContextError(f"the prompt has {n_tokens} tokens, a context of {ctx} takes at most {max(ctx - room, 0)}")
 
 
-def check_finite(session: Session, token: int) -> None:
+def check_finite(session: Any, token: int) -> None:
     """SessionError if the logit of a picked token is NaN or infinite: picking then only pretended to choose."""
     if not math.isfinite(session.logits[token]):
         raise SessionError(f"the logits at position {session.pos} are not finite: damaged weights or a broken backend")
@@ -104,6 +104,35 @@ def prefill(
         timing.prefill_s = time.perf_counter() - start
         done = session.pos if session.valid else timing.reused_tokens
         timing.prefill_tokens = max(0, done - timing.reused_tokens)
+
+
+def decode(
+    session: Any,
+    pick: Callable[[Any], int],
+    limit: int,
+    stop: int | None = None,
+    *,
+    last: bool = True,
+    eager: bool = False,
+) -> Iterator[int]:
+    """The decode loop: up to ``limit`` tokens, each yielded as soon as it is picked and evaluated when the next one is
+    asked for, or, if ``eager``, evaluated first. ``stop`` (usually EOS) is the last one to be yielded and never
+    evaluated; after the others the session has advanced by all of them or, without ``last``, by all but the last.
+    SessionError if a picked logit is NaN or infinite."""
+    for made in range(1, limit + 1):
+        token = pick(session)
+        check_finite(session, token)
+        if eager:
+            session.eval(token)
+        yield token
+        if token == stop:
+            return
+        if not eager and (made < limit or last):
+            session.eval(token)
+
+
+class _Cancelled(Exception):
+    """The consumer wants no more."""
 
 
 class Generation:
@@ -153,20 +182,29 @@ class Generation:
 
     def _decode(self, decoder: StreamDecoder) -> Iterator[Piece]:
         timing, tok = self.timing, self.tokenizer
-        while True:
+
+        def pick(session: Session) -> int:
             if self.cancel():
+                raise _Cancelled
+            return self.sampler.pick(session.logits)
+
+        steps = decode(self.session, pick, self.limit, tok.eos)
+        while True:
+            start = time.perf_counter()
+            try:
+                token = next(steps, None)
+            except _Cancelled:
                 self.finish = "cancelled"
                 return
-            if len(self.tokens) >= self.limit:
-                self.finish = "length"
+            finally:
+                timing.decode_s += time.perf_counter() - start
+            if token is None:
+                self.finish = "cancelled" if self.cancel() else "length"
                 return
-            start = time.perf_counter()
-            token = self.sampler.pick(self.session.logits)
-            check_finite(self.session, token)
             if token == tok.eos:
                 self.finish = "stop"
-                timing.decode_s += time.perf_counter() - start
                 return
+            start = time.perf_counter()
             self.tokens.append(token)
             timing.tokens = len(self.tokens)
             if token in (tok.think_open, tok.think_close):
@@ -180,6 +218,3 @@ class Generation:
             if timing.first_token_s is None:
                 timing.first_token_s = timing.prefill_s + timing.decode_s
             yield piece
-            start = time.perf_counter()
-            self.session.eval(token)
-            timing.decode_s += time.perf_counter() - start

@@ -156,10 +156,8 @@ def _add_speed(report: Report, bench: Sequence[Measured]) -> None:
     if curves["prefill"] or curves["decode"]:
         report.pictures["speed"] = figures.speed_picture(curves["prefill"], curves["decode"])
     for measured in bench:
-        by_metric = {
-            name: {p[0]: p for c in curves[name] if c.name == printable(measured.name) for p in c.points}
-            for name, _ in SPEEDS
-        }
+        own = speed_curves([measured])  # not found by name: two runs may have the same
+        by_metric = {name: {point[0]: point for curve in own[name] for point in curve.points} for name, _ in SPEEDS}
         depths = sorted({row["ctx_tokens"] for row in measured.rows})
         reps = max((int(row.get("rep") or 0) + 1 for row in measured.rows), default=0)
         stated = max((int(row.get("reps") or 1) for row in measured.rows), default=1)

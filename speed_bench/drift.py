@@ -36,7 +36,7 @@ def drift(rows: Sequence[Mapping[str, Any]], column: str) -> tuple[float, float]
     for row in measured:
         places.setdefault(_place(row), []).append(math.log(row[column]))
     means = {place: statistics.fmean(values) for place, values in places.items()}
-    ordered = sorted(measured, key=lambda row: (int(row.get("rep") or 0), row.get("at") or row["ctx_tokens"]))
+    ordered = sorted(measured, key=_moment)
     series = [math.log(row[column]) - means[_place(row)] for row in ordered]
     half = len(series) // 2
     return sign_test(series), 100 * math.expm1(statistics.fmean(series[half:]) - statistics.fmean(series[:half]))
@@ -50,6 +50,11 @@ def sign_test(series: Sequence[float]) -> float:
     pairs = [late - early for early, late in zip(series, series[len(series) - half :], strict=False)]
     ups, downs = sum(pair > TIE for pair in pairs), sum(pair < -TIE for pair in pairs)
     return float(binomtest(ups, ups + downs, 0.5).pvalue) if ups + downs else 1.0
+
+
+def _moment(row: Mapping[str, Any]) -> tuple[int, float]:
+    at = row.get("at")
+    return int(row.get("rep") or 0), row["ctx_tokens"] if at is None else at
 
 
 def _place(row: Mapping[str, Any]) -> tuple[int, str]:

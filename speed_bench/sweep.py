@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ds4ref import generate
 from ds4ref.environment import resident_bytes
 from ds4ref.errors import Cancelled, Ds4Error, SessionError
 
@@ -199,7 +200,15 @@ def decode(
     session: Timeline, depth: int, count: int, eos: int, cancel: Callable[[], bool] = lambda: False
 ) -> tuple[list[int], list[float]]:
     """``count`` greedy steps that never pick EOS: the tokens, and the seconds each step took."""
-    clock, ids, steps = time.perf_counter, [], []
+
+    def pick(session: Timeline) -> int:
+        token = session.argmax(exclude=eos)
+        if not session.logits[token] > _FLOOR:
+            raise SweepError(f"failed to choose non-EOS token at frontier {depth}")
+        return token
+
+    clock, ids, seconds = time.perf_counter, [], []
+    steps = generate.decode(session, pick, count, eager=True)
     for _ in range(count):
         if cancel():
             raise Cancelled(f"stopped while decoding at {depth}")
@@ -207,13 +216,9 @@ def decode(
             raise SweepError(f"generation would exceed allocated context at frontier {depth}")
         with _failing(f"decode at frontier {depth} failed"):
             start = clock()
-            token = session.argmax(exclude=eos)
-            if not session.logits[token] > _FLOOR:
-                raise SweepError(f"failed to choose non-EOS token at frontier {depth}")
-            session.eval(token)
-            steps.append(clock() - start)
-        ids.append(token)
-    return ids, steps
+            ids.append(next(steps))
+            seconds.append(clock() - start)
+    return ids, seconds
 
 
 def warm_up(session: Timeline, tokens: Sequence[int], eos: int) -> None:

@@ -1,13 +1,30 @@
-"""Shared by all tests: generated files go to a folder of this test run, never to the user's cache."""
+"""Shared by all tests: generated files go to a folder of this test run, never to the user's cache.
+
+Hypothesis draws the same examples in every run, so that a test fails on every machine or on none. DS4_TEST_RANDOM=1
+draws new ones and remembers what failed: worth a run now and then.
+"""
 
 import os
+import signal
 
 import hypothesis
 import pytest
 
 # A busy machine must not turn a slow example into a failure.
-hypothesis.settings.register_profile("patient", deadline=None)
-hypothesis.settings.load_profile("patient")
+hypothesis.settings.register_profile("random", deadline=None)
+hypothesis.settings.register_profile("patient", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("random" if os.environ.get("DS4_TEST_RANDOM", "0") != "0" else "patient")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ctrl_c_works():
+    """A run in the background (``nohup``, ``&`` in a script) is born ignoring SIGINT, and so would its children be."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @pytest.fixture(scope="session", autouse=True)

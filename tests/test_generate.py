@@ -30,7 +30,8 @@ def greedy() -> Sampler:
 def test_text_until_eos_which_is_neither_text_nor_evaluated():
     session = start(b"Hello.")
     run = generation(session)
-    assert "".join(piece.text for piece in run) == "Hello."
+    assert run.finish == ""
+    assert "".join(piece.text + run.finish for piece in run) == "Hello."  # "" while it is running
     assert run.finish == "stop"
     assert bytes(run.tokens) == b"Hello."
     assert session.tokens == [1, 2, 3, *b"Hello."]
@@ -119,6 +120,59 @@ def test_decode_time_excludes_the_consumer():
     for _ in run:
         time.sleep(0.05)
     assert run.timing.decode_s < 0.1
+
+
+class Clock:
+    """Stands in for ``time.perf_counter``: only what a test says takes time."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def after(self, seconds: float, function):
+        """``function``, taking so long."""
+
+        def slow(*arguments, **options):
+            self.now += seconds
+            return function(*arguments, **options)
+
+        return slow
+
+
+def test_whose_time_is_counted(monkeypatch):
+    """Prefill, picking (the end token, too) and evaluation are the engine's; what happens between pieces is not."""
+    clock = Clock()
+    monkeypatch.setattr("time.perf_counter", clock)
+    session, sampler, timing = FakeSession(100, TOK.eos, b"abc"), greedy(), Timing()
+    session.sync = clock.after(8.0, session.sync)
+    session.eval = clock.after(1.0, session.eval)
+    sampler.pick = clock.after(0.25, sampler.pick)
+    prefill(session, list(range(20)), timing)
+    assert (timing.prefill_s, timing.prefill_tokens, timing.prefill_tps) == (8.0, 20, 2.5)
+    for _ in Generation(session, TOK, sampler, limit=50, timing=timing):
+        clock.now += 1000
+    assert timing.first_token_s == 8.0 + 0.25
+    assert timing.decode_s == 4 * 0.25 + 3 * 1.0
+    assert (timing.tokens, timing.decode_tps) == (3, 3 / 4.0)
+    assert timing.prefill_s == 8.0
+
+
+def test_a_failed_prefill_took_its_time_too(monkeypatch):
+    clock, timing = Clock(), Timing()
+    monkeypatch.setattr("time.perf_counter", clock)
+    session = FakeSession(100, TOK.eos, b"")
+    session.on_chunk = lambda done: setattr(clock, "now", clock.now + 3)
+    with pytest.raises(Cancelled):
+        prefill(session, list(range(30)), timing, cancel=lambda: session.pos >= 16, chunk=8)
+    assert (timing.prefill_s, timing.prefill_tps) == (9.0, 16 / 9)
+
+
+def test_nothing_measured_is_no_speed():
+    timing = Timing()
+    assert (timing.tokens, timing.prefill_tps, timing.decode_tps, timing.first_token_s) == (0, 0.0, 0.0, None)
+    assert list(Generation(start(b""), TOK, greedy(), limit=10, timing=timing)) == []
+    assert (timing.tokens, timing.decode_tps, timing.first_token_s) == (0, 0.0, None)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf"), float("inf")])

@@ -38,7 +38,7 @@ def interpreter(folder: Path, name: str, script: str) -> Path:
 def test_help_lists_every_target():
     text = make("help").stdout
     targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE).group(1).split()
-    assert {"run", "test", "lint", "oracle", "bench", "clean", "help"} <= set(targets)
+    assert {"run", "test", "lint", "oracle", "bench", "mutants", "clean", "help"} <= set(targets)
     assert all(f"make {target}" in text for target in targets)
 
 

@@ -131,6 +131,10 @@ def test_argmax_with_nothing_left():
     with pytest.raises(ValueError):
         argmax(f32())
     assert argmax(LOGITS, exclude=99) == 1
+    for nothing in (f32(-INF, -INF, -INF), f32(NAN, NAN, NAN), f32(-INF, -2e30, NAN), f32(-1e30, -1e30, -1e30)):
+        assert [argmax(nothing, exclude) for exclude in (None, 0, 1, 2)] == [0, 1, 0, 0]
+    assert argmax(f32(-INF, -1e30, -INF)) == 0  # no better than nothing
+    assert argmax(f32(-INF, -9e29, -INF)) == 1
     before = LOGITS.copy()
     assert argmax(LOGITS, exclude=1) == 3 and (before == LOGITS).all()
 
@@ -202,7 +206,8 @@ SMALL = st.lists(
 def test_against_the_plain_transcription(logits, temperature, top_k, top_p, min_p, seed):
     sampler, rng = Sampler(temperature, top_k, top_p, min_p, seed), Rng(seed)
     for _ in range(4):
-        assert sampler.pick(logits) == naive_pick(logits, temperature, top_k, top_p, min_p, rng)
+        got = sampler.pick(logits)
+        assert got == naive_pick(logits, temperature, top_k, top_p, min_p, rng) and type(got) is int
     assert sampler.rng.state == rng.state  # one number per draw, none when greedy or without a choice to make
 
 
@@ -230,6 +235,11 @@ def test_s4_top_p_includes_the_token_that_crosses():
     logits = np.log(f32(0.50, 0.25, 0.15, 0.08, 0.02))
     seen = set(draws(3000, logits, top_p=0.9, min_p=0, seed=1))
     assert seen == {0, 1, 2}
+
+
+def test_s4_top_p_reached_exactly_is_enough():
+    assert set(draws(300, f32(0, 0, 0, 0), top_p=0.5, min_p=0, seed=1)) == {0, 1}
+    assert set(draws(300, f32(0, 0, 0, 0), top_p=0.75, min_p=0, seed=1)) == {0, 1, 2}
 
 
 def test_s5_min_p_is_relative_and_never_drops_the_best():

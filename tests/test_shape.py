@@ -41,7 +41,7 @@ def test_the_list_of_keys_is_complete():
 def test_metadata_round_trip(tmp_path):
     assert check_flash(open_metadata(tmp_path, META)) == FLASH
     assert ModelShape.from_metadata(open_metadata(tmp_path, META)) == FLASH
-    odd = replace(SMALL, swiglu_limit=(7.0, 0.1, 1e-3, 12.5), rms_eps=3e-7, rope_theta=12345.678, norm_weights=False)
+    odd = replace(SMALL, swiglu_limit=(7.0, 0.1, 1e-3, 12.5), rms_eps=3e-7, rope_theta=12345.678)
     assert ModelShape.from_metadata(open_metadata(tmp_path, odd.metadata())) == odd
 
 

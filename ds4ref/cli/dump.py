@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from ..errors import ContextError, DataError, TextError
-from ..generate import Timing, check_finite, check_fits, prefill
+from ..generate import Timing, check_fits, decode, prefill
 from .common import Progress, atomic_output, read_text
 from .model import choose_model, identity, open_engine
 from .options import MAX_TOP_K
@@ -81,9 +81,7 @@ def dump_logprobs(args: Namespace) -> int:
 def _write_steps(out: IO[bytes], session: Session, tok: Tokenizer, limit: int, top_k: int) -> str:
     """Write the steps, joined by commas; returns "stop" if EOS ended them, else "length"."""
     with Progress("decoding") as progress:
-        for step in range(limit):
-            token = session.argmax()
-            check_finite(session, token)
+        for step, token in enumerate(decode(session, lambda s: s.argmax(), limit, tok.eos, last=False)):
             best = session.top_logprobs(top_k)
             alternatives = ",".join(
                 f'{{"token":{token_json(tok, other)},"logit":{number_json(logit)},"logprob":{number_json(logprob)}}}'
@@ -94,8 +92,6 @@ def _write_steps(out: IO[bytes], session: Session, tok: Tokenizer, limit: int, t
             progress(step + 1, limit)
             if token == tok.eos:
                 return "stop"
-            if step + 1 < limit:
-                session.eval(token)
     return "length"
 
 

@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import TokenError, UsageError
-from ..text.chat import MAX_PREFIX, THINK_MAX_MIN_CTX, answer_start, encode_message, mode_for_context
+from ..text.chat import (
+    MAX_PREFIX,
+    THINK_MAX_MIN_CTX,
+    answer_start,
+    encode_chat_prompt,
+    encode_message,
+    ends_in_thinking,
+    mode_for_context,
+)
 from ..text.protocol import BOS
 from .common import read_text, say
 from .options import printable
@@ -81,20 +89,8 @@ def encode(source: Source, tok: Tokenizer, vocab: int, system: str, mode: str) -
     elif source.text.startswith(BOS):
         ids = tok.encode_rendered(source.text)
     else:
-        transcript = Transcript(tok, system, mode)
-        transcript.open_turn(source.text)
-        return transcript.ids, transcript.thinking
+        ids = encode_chat_prompt(tok, system, source.text, mode)
     return ids, ends_in_thinking(ids, tok)
-
-
-def ends_in_thinking(ids: list[int], tok: Tokenizer) -> bool:
-    """True if the last control token of ``ids`` is ``<think>``."""
-    for token in reversed(ids):
-        if token == tok.think_open:
-            return True
-        if token in (tok.think_close, tok.assistant, tok.user, tok.eos, tok.bos):
-            return False
-    return False
 
 
 class Transcript:

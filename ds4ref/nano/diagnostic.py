@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..archs.deepseek4.layout import Recipe, expected_tensors
+from ..archs.deepseek4.tensors import Recipe, expected_tensors
 from ..weights.container import TensorSpec
 from ..weights.writer import GGUFWriter
 from .cache import building, cache_dir, file_sha256

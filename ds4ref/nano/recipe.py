@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ..archs.deepseek4.layout import RECIPES, expected_tensors
 from ..archs.deepseek4.shape import FLASH, PREFIX, ModelShape
+from ..archs.deepseek4.tensors import RECIPES, expected_tensors
 from ..errors import UsageError
 from ..weights.container import TensorSpec
 from ..weights.writer import GGUFWriter

@@ -11,6 +11,7 @@ import numpy as np
 from ..engine import Engine
 from ..errors import TargetError
 from ..files import file_digest
+from ..generate import decode
 from ..sampling import Sampler, token_logprob, top_logprobs
 from ..text.protocol import EOS
 from .base import Ability, Delta, Prompt, Request, Step, Target, Token, Usage
@@ -55,9 +56,7 @@ class LocalTarget(Target):
             return list(prompt.ids)
         if prompt.text is not None:
             return self.tokenizer.encode(prompt.text)
-        from ..text.chat import encode_chat_prompt
-
-        ids = encode_chat_prompt(self.tokenizer, prompt.system, prompt.user or "", prompt.thinking)
+        ids = self.engine.prompt(prompt.user or "", prompt.system, prompt.thinking)
         return ids + self.tokenizer.encode(prompt.answer)
 
     def stream(self, request: Request) -> Iterator[Delta]:
@@ -72,12 +71,11 @@ class LocalTarget(Target):
         sampler = Sampler(request.temperature, top_p=request.top_p, min_p=request.min_p, seed=request.seed)
         decoder, holder = StreamDecoder(self.tokenizer), StopHolder(request.stop)
         limit = min(request.max_tokens, session.ctx - session.pos)
-        finish, made = "length", 0
-        for _ in range(limit):
-            token = sampler.pick(session.logits)
+        finish, made, eos = "length", 0, self.tokenizer.eos
+        for token in decode(session, lambda s: sampler.pick(s.logits), limit, eos, last=False):
             step = self._step(session.logits, token, request.top_logprobs, time.perf_counter() - start)
             made += 1
-            if token == self.tokenizer.eos:
+            if token == eos:
                 finish = "stop"
                 yield Delta("", (step,), time.perf_counter() - start)
                 break
@@ -86,8 +84,6 @@ class LocalTarget(Target):
             if holder.stopped:
                 finish = "stop"
                 break
-            if made < limit:
-                session.eval(token)
         tail = "" if holder.stopped else holder.feed(decoder.finish()) + holder.finish()
         usage = Usage(len(ids), made, reused)
         yield Delta(tail, (), time.perf_counter() - start, finish, usage, self.name)
@@ -112,7 +108,7 @@ class LocalTarget(Target):
 
     def logits(self, ids: Sequence[int]) -> np.ndarray:
         """(T, vocab) float32 from an empty session."""
-        return self.engine.session(len(ids) + 1).extend(ids)
+        return self.engine.logits(ids)
 
     def tokenize(self, text: str, control: bool = False) -> list[int]:
         """Token ids of a text."""

@@ -4,6 +4,7 @@
     live_tail(messages, start, mode)    what is appended to a live session when tool results come back
     completion(prompt, mode)            the text completions endpoint
     encode_chat_prompt, encode_message  the same for a command line: token by token, each text on its own
+    ends_in_thinking                    whether an answer to such ids starts inside <think>
 
 An empty list of schemas means no tools. Roles other than the known ones are skipped.
 """
@@ -218,6 +219,16 @@ def encode_chat_prompt(tokenizer: Tokenizer, system: str, prompt: str, mode: str
 def answer_start(tokenizer: Tokenizer, mode: str = "high") -> list[int]:
     """The ids that open the assistant's turn."""
     return [tokenizer.assistant, tokenizer.think_close if mode == "none" else tokenizer.think_open]
+
+
+def ends_in_thinking(ids: Sequence[int], tokenizer: Tokenizer) -> bool:
+    """True if the last control token of ``ids`` is ``<think>``."""
+    for token in reversed(ids):
+        if token == tokenizer.think_open:
+            return True
+        if token in (tokenizer.think_close, tokenizer.assistant, tokenizer.user, tokenizer.eos, tokenizer.bos):
+            return False
+    return False
 
 
 def encode_message(tokenizer: Tokenizer, role: str, content: str) -> list[int]:

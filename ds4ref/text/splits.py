@@ -30,9 +30,15 @@ def _unicode_pattern() -> Any:
     symbol = rf"[[\p{{P}}\p{{S}}]--[{_CJK}]]"
     space = r"\p{White_Space}"
     other = rf"[^{space}\p{{L}}\p{{M}}\p{{P}}\p{{S}}{taken}]"  # control, format, unassigned, private use
+    # The last pass cuts up what the second has isolated, too: "・" and voicing marks by themselves are punctuation.
+    kanji_or_kana = rf"[[{_CJK}]&&[\p{{L}}\p{{M}}]]"
+    between = rf"[[{_CJK}]&&[\p{{P}}\p{{S}}]]"
+    gap = rf"[[{_CJK}]--[\p{{L}}\p{{M}}\p{{P}}\p{{S}}]]"
     alternatives = (
         r"\p{N}{1,3}",
-        rf"[{_CJK}]++",
+        rf"{gap}?{kanji_or_kana}++",
+        rf"{between}++",
+        rf"{gap}+(?!{kanji_or_kana})",
         rf"[{_PUNCT}][A-Za-z]++",
         rf"[^\r\n\p{{L}}\p{{P}}\p{{S}}{taken}]?{letter}++",
         rf" ?{symbol}++[\r\n]*+",

@@ -5,10 +5,13 @@ Metadata types are written as short names: ``u32``, ``f32``, ``bool``, ``string`
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from math import prod
 
 from kernels.formats import FORMATS
+
+from ..errors import BackendError
 
 MAGIC = b"GGUF"
 VERSION = 3
@@ -32,6 +35,12 @@ SCALARS: dict[int, tuple[str, str]] = {
     12: ("f64", "<d"),
 }
 TYPE_IDS: dict[str, int] = {name: type_id for type_id, (name, _) in SCALARS.items()} | {"string": STRING_ID}
+
+
+def require_posix() -> None:
+    """BackendError where the calls that read and write model files are missing, as on Windows."""
+    if not (hasattr(os, "pread") and hasattr(os, "O_CLOEXEC")):
+        raise BackendError("model files need a POSIX system to be read and written: on Windows, use WSL")
 
 
 def align_up(position: int, alignment: int) -> int:

@@ -36,6 +36,7 @@ from .container import (
     STRING_ID,
     VERSION,
     align_up,
+    require_posix,
 )
 from .cursor import Cursor, read_at, shown
 
@@ -168,7 +169,11 @@ class GGUFFile:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Reads and checks the directory of ``path``; ModelFileError if it is not a well-formed GGUF v3 file."""
+        """Reads and checks the directory of ``path``.
+
+        ModelFileError if it is not a well-formed GGUF v3 file; BackendError on Windows.
+        """
+        require_posix()
         path = os.fspath(path)
         try:
             # Without O_NONBLOCK, opening a named pipe would wait for its other end.

@@ -32,6 +32,7 @@ from .container import (
     VERSION,
     TensorSpec,
     align_up,
+    require_posix,
 )
 
 __all__ = ["GGUFWriter", "TensorSpec"]
@@ -58,19 +59,21 @@ class GGUFWriter:
         tensors: Sequence[TensorSpec],
         alignment: int = DEFAULT_ALIGNMENT,
     ):
+        require_posix()
         if alignment < 8 or alignment & (alignment - 1):
             raise ValueError(f"alignment must be a power of two of at least 8, not {alignment}")
         self.path = Path(path)
         self._tensors = list(tensors)
         if len({spec.name for spec in self._tensors}) != len(self._tensors):
             raise ValueError("two tensors have the same name")
+        entries = [entry for entry in metadata if entry[0] != ALIGNMENT_KEY]  # that of a file they were copied from
         if alignment != DEFAULT_ALIGNMENT:
-            metadata = [*(entry for entry in metadata if entry[0] != ALIGNMENT_KEY), (ALIGNMENT_KEY, "u32", alignment)]
+            entries.append((ALIGNMENT_KEY, "u32", alignment))
         offsets, position = [], 0
         for spec in self._tensors:
             offsets.append(position)
             position = align_up(position + spec.nbytes, alignment)
-        directory = encode_directory(metadata, self._tensors, offsets)
+        directory = encode_directory(entries, self._tensors, offsets)
         data_start = align_up(len(directory), alignment)
         self._starts = [data_start + offset for offset in offsets]
         self.size = data_start + position

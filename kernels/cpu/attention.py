@@ -40,7 +40,8 @@ class AttentionOps(Steps):
         groups = -(-heads // group)
         values = (
             *map(self.at, (q, raw, raw_first, raw_count, comp)), half,
-            *map(self.at, (comp_count, selected, sinks, out)), len(raw), comp_rows, picks, heads, dim, group, groups, scale,
+            *map(self.at, (comp_count, selected, sinks, out)),
+            len(raw), comp_rows, picks, heads, dim, group, groups, scale,
         )  # fmt: skip
         failure = f"attention: a row number lies outside {len(raw)} raw or {comp_rows} compressed rows"
         self.run([Step(t.ATTENTION, tokens * groups, 1, values, attention_bytes(dim))], failure)

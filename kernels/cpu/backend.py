@@ -1,4 +1,4 @@
-"""The CPU backend whose ops run at once, each as one job of the worker pool."""
+"""The CPU backend whose ops run at once, each as one job of the workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .products import ProductOps
 from .recording import Recording
 from .rounding import RoundingOps
 from .steps import F32
-from .workers import Pool, address, aligned, pool
+from .workers import Workers, address, aligned, shared
 
 ALIGNMENT = 128
 
@@ -51,13 +51,14 @@ class _Desk(threading.local):
 class CPU(Ops):
     """Ops on ``threads`` threads (None: the cores of this process). ValueError unless 1 .. 256.
 
-    Backends with the same number of threads share a pool. Ops may be called from several Python threads at a time.
+    Backends with the same number of threads share their workers. Ops may be called from several Python threads at
+    a time.
     """
 
     name = "cpu"
 
     def __init__(self, threads: int | None = None):
-        self.workers: Pool = pool(threads)
+        self.workers: Workers = shared(threads)
         self._desk = _Desk()
 
     @property
@@ -67,7 +68,7 @@ class CPU(Ops):
 
     @threads.setter
     def threads(self, count: int) -> None:
-        self.workers = pool(count)
+        self.workers = shared(count)
 
     def load(self) -> None:
         """Make the kernels ready now (compiling them takes a while, once) instead of at the first op."""

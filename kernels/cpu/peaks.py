@@ -14,9 +14,10 @@ import numpy as np
 from numba import int64, njit, types
 
 from .simd import x86
-from .simd.ops import AHEAD, prefetch, signed_dots
+from .simd.helpers import signed_dots
 from .simd.tiers import TIER
-from .simd.vec import JIT, I8x32, I8x64, I32x32, Int, Vec, step
+from .simd.vec import JIT, I8x32, I8x64, Int, Vec, inline
+from .tasks.read import read
 
 # Independent chains: enough to hide the latency of one instruction, few enough for the registers.
 CHAINS = 16 if TIER == "A" else 8
@@ -27,49 +28,18 @@ PIECE = 1 << 20
 STEPS = 1_000_000
 
 
-@step(I32x32, Int)
-def _load(k, address):
-    return k.load(I32x32, address)
-
-
-@step(I32x32, I32x32, Int)
-def _add(k, total, address):
-    return total + k.load(I32x32, address)
-
-
-@step(types.none, Int, I32x32)
-def _store(k, address, value):
-    k.store(address, value)
-
-
-@njit(**JIT)
-def read(address, size, out):
-    """Add up ``size`` bytes (a multiple of 256): the fastest a kernel could take them in."""
-    low, high = _load(out), _load(out)
-    for _ in range(size // 256):
-        prefetch(address + AHEAD)
-        prefetch(address + AHEAD + 64)
-        prefetch(address + AHEAD + 128)
-        prefetch(address + AHEAD + 192)
-        low = _add(low, address)
-        high = _add(high, address + 128)
-        address += 256
-    _store(out, low)
-    _store(out + 128, high)
-
-
-@step(FLOATS, Int)
+@inline(FLOATS, Int)
 def _floats(k, address):
     return k.load(FLOATS, address)
 
 
-@step(FLOATS, FLOATS, Int)
+@inline(FLOATS, FLOATS, Int)
 def _multiply_add(k, total, address):
     factor = k.load(types.float32, address).splat(FLOATS)
     return k.fma(total, factor, factor)
 
 
-@step(types.none, Int, FLOATS)
+@inline(types.none, Int, FLOATS)
 def _keep_floats(k, address, value):
     k.store(address, value)
 
@@ -83,12 +53,12 @@ def multiply_adds(count, scratch):
     _keep_floats(scratch, total)
 
 
-@step(INTS, Int)
+@inline(INTS, Int)
 def _ints(k, address):
     return k.load(INTS, address)
 
 
-@step(INTS, INTS, Int)
+@inline(INTS, INTS, Int)
 def _dot(k, total, address):
     parts = [total.shuffle(range(c * LANES, (c + 1) * LANES)) for c in range(CHAINS)]
     if TIER == "A":
@@ -103,7 +73,7 @@ def _dot(k, total, address):
     return parts[0]
 
 
-@step(types.none, Int, INTS)
+@inline(types.none, Int, INTS)
 def _keep_ints(k, address, value):
     k.store(address, value)
 

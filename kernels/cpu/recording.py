@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..formats.matrix import Matrix
+from ..formats import FORMATS, Matrix
 from .abi import BLOCK_BYTES, SLOT, STEP_BEGUN, STEP_BYTES, STEP_LEFT, STEP_WAIT, Step
 from .steps import F32, Steps
-from .workers import Pool, address, aligned
+from .workers import Workers, address, aligned
 
 ALIGNMENT = 128
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class Recording(Steps):
 
     name = "cpu"
 
-    def __init__(self, workers: Pool):
+    def __init__(self, workers: Workers):
         self.workers, self.threads = workers, workers.threads
         self._steps: list[Step] = []
         self._made: list[tuple[int, int, np.ndarray]] = []
@@ -81,8 +81,10 @@ class Recording(Steps):
 
     def embed(self, table: Matrix, ids: np.ndarray) -> np.ndarray:
         """Rows of the table, looked up by Python before the steps run: ``ids`` must be an input."""
-        out = np.empty((len(ids), table.cols), F32)
-        self._first.append(lambda: np.copyto(out, table.rows_at(ids)))
+        out, decode = np.empty((len(ids), table.cols), F32), FORMATS[table.fmt].dequantize
+        if decode is None:
+            raise ValueError(f"format {table.fmt} has no dequantizer")
+        self._first.append(lambda: np.copyto(out, decode(table.data.take(ids, axis=0))))
         return out
 
     # --- laying out
@@ -169,7 +171,7 @@ class Recording(Steps):
 
     def timeline(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of the last run: when thread 0 began each step and when it found nothing left to claim (steps,), in the
-        ticks of ``Pool.ticks``; and whether the step waited for all before it."""
+        ticks of ``Workers.ticks``; and whether the step waited for all before it."""
         words = self._table.view(np.int64)[: self.length * STEP_BYTES // SLOT].reshape(self.length, -1)
         return tuple(words[:, offset // SLOT].copy() for offset in (STEP_BEGUN, STEP_LEFT, STEP_WAIT))  # type: ignore
 

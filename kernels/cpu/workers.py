@@ -71,7 +71,7 @@ def _not_loaded(*_: int) -> None:
     raise RuntimeError("the compiled kernels are not loaded")
 
 
-class Pool:
+class Workers:
     """``threads`` threads, the calling one included."""
 
     def __init__(self, threads: int):
@@ -175,28 +175,28 @@ class Pool:
         self._run(self._base)
 
 
-_POOLS: dict[int, Pool] = {}
-_POOLS_LOCK = threading.Lock()
+_SHARED: dict[int, Workers] = {}
+_SHARED_LOCK = threading.Lock()
 
 
-def pool(threads: int | None = None) -> Pool:
-    """The pool of ``threads`` threads (None: the cores of this process); ValueError unless 1 .. 256."""
+def shared(threads: int | None = None) -> Workers:
+    """The workers of this process for jobs of ``threads`` threads (None: its cores); ValueError unless 1 .. 256."""
     count = available_cores() if threads is None else threads
     if not 1 <= count <= MAX_THREADS:
         raise ValueError(f"threads must be 1..{MAX_THREADS}, not {count}")
-    with _POOLS_LOCK:
-        return _POOLS.setdefault(count, Pool(count))
+    with _SHARED_LOCK:
+        return _SHARED.setdefault(count, Workers(count))
 
 
 def _close_all() -> None:
-    for each in list(_POOLS.values()):
+    for each in list(_SHARED.values()):
         each.close()
 
 
 def _after_fork() -> None:
-    global _POOLS_LOCK
-    _POOLS_LOCK = threading.Lock()
-    for each in _POOLS.values():
+    global _SHARED_LOCK
+    _SHARED_LOCK = threading.Lock()
+    for each in _SHARED.values():
         each._fresh()
 
 

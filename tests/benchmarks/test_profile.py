@@ -14,7 +14,6 @@ class Stopped:
         return 0
 
 
-def test_a_clock_that_stands_still_is_an_error_in_words(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(profile, "POOL", Stopped())
+def test_a_clock_that_stands_still_is_an_error_in_words():
     with pytest.raises(RuntimeError, match="stands still"):
-        profile.tick_seconds()
+        profile.tick_seconds(Stopped())  # type: ignore[arg-type]

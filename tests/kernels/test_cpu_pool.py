@@ -17,7 +17,7 @@ import pytest
 
 from kernels.cpu import tasktable as t
 from kernels.cpu.abi import Step
-from kernels.cpu.workers import Pool, address
+from kernels.cpu.workers import Workers, address
 
 from . import cpu
 from .test_cpu_ops import attention_case, matrix, normal
@@ -32,8 +32,21 @@ def same_threads_afterwards() -> Iterator[None]:
     cpu.threads = before
 
 
+STARTED: list[subprocess.Popen] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_runs_on() -> Iterator[None]:
+    """A test that fails halfway must not leave its process computing."""
+    yield
+    while STARTED:
+        run = STARTED.pop()
+        run.kill()
+        run.communicate()
+
+
 def script(body: str, **options) -> subprocess.Popen:
-    return subprocess.Popen(
+    run = subprocess.Popen(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(body)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
@@ -41,6 +54,8 @@ def script(body: str, **options) -> subprocess.Popen:
         text=True,
         **options,
     )
+    STARTED.append(run)
+    return run
 
 
 def tiny_step(x: np.ndarray, out: np.ndarray, chunk: int = 1):
@@ -104,12 +119,12 @@ def test_results_do_not_depend_on_the_number_of_threads():
 
 def test_a_second_pool_in_the_process():
     cpu.threads = 2
-    other = Pool(2)
+    other = Workers(2)
     other.load()
     x, a, b = normal(1, 20_000), np.zeros(20_000, np.float32), np.zeros(20_000, np.float32)
     want = x.astype(np.float16).astype(np.float32)
 
-    def many(pool: Pool, out: np.ndarray) -> None:
+    def many(pool: Workers, out: np.ndarray) -> None:
         for _ in range(300):
             pool.run([tiny_step(x, out, 64)])
 
@@ -171,6 +186,8 @@ def test_thread_count_follows_the_affinity_mask():
 def test_control_c_between_ops():
     run = script(
         """
+        import signal
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # behind nohup or & it is inherited as ignored
         import numpy as np
         from kernels.cpu import CPU
         cpu = CPU(4)
@@ -187,7 +204,10 @@ def test_control_c_between_ops():
     assert run.stdout is not None and run.stdout.readline() == "ready\n"
     time.sleep(0.2)
     run.send_signal(signal.SIGINT)
-    out, err = run.communicate(timeout=20)
+    try:
+        out, err = run.communicate(timeout=20)
+    finally:
+        run.kill()  # or it would go on for ever
     assert (out, run.returncode) == ("stopped\n", 0), err
 
 
@@ -240,7 +260,7 @@ def test_a_worker_that_starts_late_joins_nothing_that_is_not_open():
     """The first job of a pool may be too small to share; its worker then starts while it runs, or long after."""
     x, out = normal(1, 64), np.zeros(64, np.float32)
     for _ in range(200):
-        pool = Pool(3)
+        pool = Workers(3)
         pool.load()
         pool.run([tiny_step(x, out, 64)])
         out[:] = -7

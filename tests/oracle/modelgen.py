@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import gguf as gguf_py
 import numpy as np
 
-from ds4ref.archs.deepseek4.layout import Recipe, expected_tensors
 from ds4ref.archs.deepseek4.shape import ModelShape
+from ds4ref.archs.deepseek4.tensors import Recipe, expected_tensors
 from ds4ref.weights.writer import GGUFWriter, TensorSpec
 
 # formats of routed experts: gate and up, down; the last layers of some models are Q4_K as in the published mixed file

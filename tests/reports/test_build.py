@@ -147,6 +147,70 @@ def test_bands_come_from_repetitions_or_from_the_csv():
     assert curves["prefill"][0].points == ((1, 5.0, 5.0, 5.0),)
 
 
+def test_every_run_has_its_own_numbers_even_under_one_name():
+    rows = [[{"ctx_tokens": depth, "prefill_tokens": 64, "gen_tokens": 4, "prefill_tps": speed - depth, "gen_tps": 9.5}
+             for depth in (64, 128)] for speed in (300.0, 1400.0)]  # fmt: skip
+    report = assemble([run("same", rows[0]), run("same", rows[1])], None, Thresholds())
+    assert [[row["prefill"][1] for row in table["rows"]] for table in report.speeds] == [[236, 172], [1336, 1272]]
+    assert "prefill 236.0 tokens/s at 64, 172.0 at 128 (-27 %); decode 9.50 tokens/s" in report.headline[0]
+    assert "prefill 1,336 tokens/s at 64, 1,272 at 128 (-5 %)" in report.headline[1]
+    assert [table["reps"] for table in report.speeds] == [1, 1]
+
+
+def test_many_depths_are_thinned_evenly():
+    rows = [{"ctx_tokens": depth, "rep": rep, "gen_tps": 1.0} for depth in range(100, 2500, 100) for rep in range(3)]
+    (table,) = assemble([run("x", rows)], None, Thresholds()).speeds
+    depths = [row["depth"] for row in table["rows"]]
+    assert len(depths) == 12 and (depths[0], depths[-1]) == (100, 2400) and table["reps"] == 3
+    assert all(b - a in (200, 300) for a, b in zip(depths, depths[1:], strict=False))
+    (table,) = assemble([run("x", rows[:36])], None, Thresholds()).speeds
+    assert [row["depth"] for row in table["rows"]] == list(range(100, 1300, 100)), "a dozen fit"
+    (table,) = assemble([run("x", [rows[0] | {"reps": 5}])], None, Thresholds()).speeds
+    assert table["reps"] == 5, "as an aggregated file states it"
+
+
+def test_shares_of_the_bound_at_both_ends(monkeypatch):
+    shown = []
+    monkeypatch.setattr(figures, "roofline_picture", lambda bars: shown.extend(bars))
+    rows = [{"ctx_tokens": depth, "rep": rep, "gen_tps": 1.0, "decode_share": share, "decode_binds": "bytes"}
+            for depth, shares in ((64, (0.5, 0.9, 0.6)), (128, (0.1,)), (256, (0.3, 0.4, 0.2)))
+            for rep, share in enumerate(shares)]  # fmt: skip
+    assemble([run("x", rows)], None, Thresholds())
+    assert [(bar.name, bar.share, bar.detail) for bar in shown] == [
+        ("decode at 64", 0.6, "bound by bytes"), ("decode at 256", 0.3, "bound by bytes")
+    ]  # fmt: skip
+
+
+def test_vectors_and_questions():
+    vectors = [{"id": "v1", "verdict": "match", "passed": True, "nll": None}, {"id": "v2", "verdict": "mismatch"}]
+    scores = [("q1", 1.0, "a"), ("q1", 0.0, "a"), ("q2", 1.0, "b"), ("q3", None, "b")]
+    questions = [{"id": name, "score": score, "group": group} for name, score, group in scores]
+    report = assemble([run("v", vectors, kind="vectors"), run("q", questions, kind="eval")], None, Thresholds())
+    (table,) = report.vectors
+    assert (table["passed"], table["total"], table["has_nll"]) == (1, 2, False)
+    assert [(row["id"], row["verdict"], row["passed"]) for row in table["rows"]] == [
+        ("v1", "match", True), ("v2", "mismatch", False)
+    ]  # fmt: skip
+    vectors[1]["nll"] = 0.0
+    assert assemble([run("v", vectors, kind="vectors")], None, Thresholds()).vectors[0]["has_nll"]
+    (table,) = report.graded
+    assert (table["n"], table["score"]) == (3, pytest.approx(0.5)), "epochs are averaged, an error is wrong"
+    assert [(g["name"], g["n"], g["score"]) for g in table["groups"]] == [("a", 1, 0.5), ("b", 2, 0.5)]
+    assert 0 < table["low"] < 0.5 < table["high"] < 1
+    with pytest.raises(DataError, match="no questions"):
+        assemble([run("q", [], kind="eval")], None, Thresholds())
+
+
+def test_where_it_was_measured():
+    machine = {"cpu": "Chip", "cores": 4, "cores_total": 8, "memory_bytes": 3 << 29, "load": 0.5}
+    facts = {"machine": machine, "backend": "cpu", "threads": 3, "seed": 0, "command": ["ds4-bench", "-m", "a b"]}
+    report = assemble([run("x", [{"ctx_tokens": 1, "gen_tps": 1.0}], facts=facts)], None, Thresholds())
+    shown = dict(report.environments[0]["facts"])
+    assert shown["cores"] == "4 of 8" and shown["memory"] == "1.5 GiB" and shown["seed"] == "0"
+    assert shown["backend, numerics"] == "cpu, ds4" and shown["load before"] == "0.5" and "run" not in shown
+    assert report.commands == [("x", "ds4-bench -m 'a b'")]
+
+
 def test_incomparable_and_unfinished_runs_are_shown_as_such():
     a, b = arms(1)
     other = run("other", b.rows, facts={"model": {"sha256": "f" * 64}})

@@ -4,11 +4,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from scipy import stats as scipy_stats
 
 from ds4ref.errors import DataError
 from reports.compare import BETTER, INCOMPARABLE, MIXED, SAME, UNCLEAR, WORSE, compare, judge, overall
 from reports.sources import Measured
 from reports.stats import Interval
+from reports.tables import print_comparison
 from reports.thresholds import Limits, Thresholds, read_thresholds
 
 from .simulate import DEPTHS, arms, run
@@ -82,6 +84,61 @@ def test_drift_within_a_run_is_noted():
     assert sum("decode drifted" in note for note in found.notes) == 2
     assert not any("prefill drifted" in note for note in found.notes)
     assert found.verdict == SAME, "in turn, drift hits both"
+
+
+def test_all_statements_together_keep_the_confidence():
+    """Two speeds share the error rate: each is told at half of what a lone one is."""
+    a, b = arms(1)
+    both = compare(a, b).findings[0].interval
+    for row in a.rows + b.rows:
+        del row["gen_tps"]
+    alone = compare(a, b).findings[0].interval
+    assert both.estimate == alone.estimate and both.n == alone.n == 5
+    widths = [np.log1p(i.high / 100) - np.log1p(i.low / 100) for i in (both, alone)]
+    error = 1 - Thresholds().gate.confidence
+    wanted = scipy_stats.t.ppf(1 - error / 4, 4) / scipy_stats.t.ppf(1 - error / 2, 4)
+    assert widths[0] / widths[1] == pytest.approx(wanted, rel=1e-3)
+
+
+def test_what_was_left_out_or_done_otherwise_is_counted():
+    a, b = arms(1)
+    for row in b.rows:
+        if row["ctx_tokens"] in DEPTHS[:2]:
+            row["prefill_tokens"] = 1024  # decode stays comparable there
+        row["gen_digest"] = "b" if row["ctx_tokens"] == DEPTHS[5] else "a"
+    for row in a.rows:
+        row["gen_digest"] = "a" if row["ctx_tokens"] != DEPTHS[6] else None
+    notes = compare(a, b).notes
+    assert any(note.startswith("2 depth(s) left out") for note in notes)
+    assert any(note.startswith("other tokens were decoded at 1 of 7 depths") for note in notes)
+
+
+def test_ratios_and_means_are_those_of_the_rows():
+    a, b = arms(1, noise=0.0, spikes=0.0, drift=0.0, slower=0.2)
+    found = compare(a, b)
+    assert [ratio for *_, ratio in found.depths] == pytest.approx([0.8] * 2 * len(DEPTHS))
+    for finding, column in zip(found.findings, ("prefill_tps", "gen_tps"), strict=True):
+        assert finding.interval.estimate == pytest.approx(-20)
+        means = [np.exp(np.mean([np.log(row[column]) for row in side.rows])) for side in (a, b)]
+        assert (finding.a, finding.b) == pytest.approx(tuple(means)) and finding.b == pytest.approx(0.8 * finding.a)
+    assert found.fails and all("worse by 20.00 %" in line for line in found.fails)
+
+
+def test_a_comparison_for_people_shows_its_numbers(capsys):
+    found = compare(*arms(1, slower=0.2, noise=0.001))
+    print_comparison(found)
+    text = capsys.readouterr().out
+    assert text.startswith("B = B against A = A: worse\n")
+    for finding in found.findings:
+        i = finding.interval
+        for shown in (f"{finding.a:.4g}", f"{finding.b:.4g}", f"{i.estimate:+.2f} %", f"{i.low:+.2f} to {i.high:+.2f}",
+                      i.method, f"{i.detectable:.2g} %"):  # fmt: skip
+            assert shown in text
+    for depth in DEPTHS:
+        ratios = [ratio for at, _, ratio in found.depths if at == depth]
+        (line,) = (line for line in text.splitlines() if f"{depth:,}" in line)
+        assert [part for part in line.split() if "." in part] == [f"{ratio:.4f}" for ratio in ratios]
+    assert all(f"gate: {fail}" in text for fail in found.fails) and len(found.fails) == 2
 
 
 # --- what must not be compared
@@ -166,6 +223,16 @@ def test_an_error_counts_as_wrong():
         row["score"] = None
     found = compare(a, b)
     assert found.verdict == WORSE and found.findings[0].b == pytest.approx(60)
+
+
+def test_questions_put_to_one_alone_are_left_out():
+    a, b = graded("A", [1, 1, 0, 1]), graded("B", [1, 0, 1, 1, 1])
+    b.rows[0]["id"] = "other"
+    found = compare(a, b)
+    assert any(note.startswith("3 questions: 1 only B got (or got more often), 1 only A") for note in found.notes)
+    assert any(note.startswith("3 question(s) left out") for note in found.notes)
+    assert compare(graded("A", [1, 1]), graded("B", [1])).verdict == INCOMPARABLE
+    assert compare(graded("A", [1, 1]), graded("B", [1, 0])).verdict != INCOMPARABLE
 
 
 def vectors(name, nll, tokens):

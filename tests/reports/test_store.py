@@ -12,6 +12,7 @@ import pytest
 
 from ds4ref.errors import DataError, UsageError
 from reports.store import Store, default_path, schema
+from reports.store.rows import vector_row
 
 FACTS = {"model": {"sha256": "ab" * 32}, "seed": 7, "commit": None, "created": "2026-11-21T10:00:00Z"}
 ROWS = [{"ctx_tokens": 2048, "gen_tps": 23.22}, {"ctx_tokens": 4096, "gen_tps": 23.19, "steps_s": [0.5, 0.25]}]
@@ -30,6 +31,22 @@ def test_a_run_comes_back_as_it_was(store):
     assert run.facts == FACTS and run.tags == ("baseline", "q2") and run.rows == 2
     assert run.fact("model", "sha256") == "ab" * 32 and run.fact("model", "no", "such") is None
     assert store.rows(number) == ROWS
+
+
+def test_the_row_of_a_checked_case():
+    steps = [{"verdict": "match", "delta": -0.5, "kl": 0.25, "logprob": -1.0},
+             {"verdict": "flip", "delta": 0.125, "kl": None, "logprob": -0.5},
+             {"verdict": "match", "delta": None, "kl": 0.5, "logprob": 0.0}]  # fmt: skip
+    case = {"id": "a", "verdict": "flip", "steps": steps, "reason": "why"}
+    assert vector_row(case, ["b"]) == {
+        "id": "a", "verdict": "flip", "passed": True, "tokens": 3, "top1": 2 / 3, "max_abs": 0.5, "kl": 0.5,
+        "reason": "why", "nll": 1.5,
+    }  # fmt: skip
+    steps[1]["logprob"] = None
+    assert "nll" not in vector_row(case, ["a"]) and not vector_row(case, ["a"])["passed"]
+    nothing = vector_row({"id": "a", "verdict": "incomparable", "steps": []}, [])
+    assert (nothing["tokens"], nothing["top1"], nothing["max_abs"], nothing["kl"]) == (0, None, None, None)
+    assert "nll" not in nothing
 
 
 def test_values_json_does_not_know(store):

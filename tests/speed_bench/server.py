@@ -7,6 +7,9 @@ import threading
 import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+
+import httpx2
 
 TEMPLATE = 3
 """Tokens the server puts around a prompt."""
@@ -25,26 +28,44 @@ class Endpoint:
         self.cached, self.usage, self.delay = cached, usage, delay
         self.slots, self.bodies, self.lock = threading.Semaphore(slots), [], threading.Lock()
 
-    def answer(self, path, body, write):
+    def tokens(self, body):
+        """Tokens of the prompt."""
+        prompt = body["prompt"] if "prompt" in body else "".join(m["content"] for m in body["messages"])
+        return len(prompt) // 4 + TEMPLATE
+
+    def events(self, path, body, sleep=time.sleep):
+        """What it sends, one by one; ``sleep`` is called before what takes time."""
         with self.lock:
             self.bodies.append((path, body))
-        prompt = body["prompt"] if "prompt" in body else "".join(m["content"] for m in body["messages"])
-        count = len(prompt) // 4 + TEMPLATE
+        count, made = self.tokens(body), body["max_tokens"]
         with self.slots:
-            time.sleep(1e-6 * count)
-            made = body["max_tokens"]
+            sleep(1e-6 * count)
             for number in range(made):
-                time.sleep(self.delay)
+                sleep(self.delay)
                 piece = {"text": f" {number}"} if "prompt" in body else {"delta": {"content": f" {number}"}}
-                write({"model": "fake", "choices": [piece]})
-        write({"model": "fake", "choices": [{"text": "", "delta": {}, "finish_reason": "length"}]})
+                yield {"model": "fake", "choices": [piece]}
+        yield {"model": "fake", "choices": [{"text": "", "delta": {}, "finish_reason": "length"}]}
         if self.usage == "always":
-            write({"model": "fake", "choices": [], "usage": self.counted(count, made)})
-        return count
+            yield {"model": "fake", "choices": [], "usage": self.counted(count, made)}
+
+    def whole(self, path, body, sleep=time.sleep):
+        """The answer in one piece."""
+        for _ in self.events(path, body, sleep):
+            pass
+        choice = {"text": " 0", "message": {"content": " 0"}, "finish_reason": "length"}
+        usage = {} if self.usage == "never" else {"usage": self.counted(self.tokens(body), 1)}
+        return {"model": "fake", "choices": [choice], **usage}
 
     def counted(self, count, made):
         cached = {} if self.cached is None else {"prompt_tokens_details": {"cached_tokens": int(self.cached * count)}}
         return {"prompt_tokens": count, "completion_tokens": made, **cached}
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+def sse(event):
+    return f"data: {json.dumps(event)}\n\n".encode()
 
 
 @contextmanager
@@ -61,24 +82,14 @@ def served(endpoint):
 
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            events = []
-
-            def write(event):
-                if not body["stream"]:
-                    return events.append(event)
-                self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
-                self.wfile.flush()
-
             if body["stream"]:
                 self._head("text/event-stream")
-                endpoint.answer(self.path, body, write)
-                self.wfile.write(b"data: [DONE]\n\n")
+                for event in endpoint.events(self.path, body):
+                    self.wfile.write(sse(event))
+                    self.wfile.flush()
+                self.wfile.write(DONE)
                 return
-            count = endpoint.answer(self.path, body, write)
-            choice = {"text": " 0", "message": {"content": " 0"}, "finish_reason": "length"}
-            answer = {"model": "fake", "choices": [choice]}
-            if endpoint.usage != "never":
-                answer["usage"] = endpoint.counted(count, 1)
+            answer = endpoint.whole(self.path, body)
             self._head("application/json")
             self.wfile.write(json.dumps(answer).encode())
 
@@ -96,3 +107,33 @@ def served(endpoint):
         finally:
             server.shutdown()
             thread.join()
+
+
+def scripted(monkeypatch, **endpoints):
+    """``endpoints`` without a network, each at http://NAME/v1, on a clock that nothing but their delays moves. Returns
+    the list into which each request writes its endpoint's name."""
+    clock, asked = SimpleNamespace(now=100.0), []
+
+    def sleep(seconds):
+        clock.now += seconds
+
+    def handle(request):
+        if request.method == "GET":
+            return httpx2.Response(200, json={"data": [{"id": "fake"}]})
+        asked.append(request.url.host)
+        endpoint, path, body = endpoints[request.url.host], request.url.path, json.loads(request.content)
+        if not body["stream"]:
+            return httpx2.Response(200, json=endpoint.whole(path, body, sleep))
+
+        def stream():  # runs as far as the client reads
+            yield from map(sse, endpoint.events(path, body, sleep))
+            yield DONE
+
+        return httpx2.Response(200, content=stream(), headers={"content-type": "text/event-stream"})
+
+    real = httpx2.Client
+    monkeypatch.setattr(httpx2, "Client", lambda **_: real(transport=httpx2.MockTransport(handle)))
+    still = SimpleNamespace(**vars(time) | {"perf_counter": lambda: clock.now})
+    for module in ("ds4ref.targets.openai", "speed_bench.endpoint", "speed_bench.remote"):
+        monkeypatch.setattr(f"{module}.time", still)
+    return asked

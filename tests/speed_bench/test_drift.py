@@ -22,6 +22,26 @@ def rows(change, reps=5):
     ]  # fmt: skip
 
 
+def test_the_middle_of_an_odd_series_is_on_neither_side():
+    """Cox and Stuart: eight pairs that all rise, whatever the ninth of seventeen values was."""
+    for middle in (-9.0, 9.0):
+        assert sign_test([0.0] * 8 + [middle] + [1.0] * 8) == pytest.approx(2 / 2**8)
+
+
+def test_the_change_is_that_of_the_speed():
+    slower = [{"rep": rep, "ctx_tokens": depth, "gen_tps": speed * (1 - 0.1 * rep)}
+              for rep in (0, 1) for depth, speed in ((64, 50.0), (128, 20.0), (256, 10.0))]  # fmt: skip
+    assert drift(slower, "gen_tps")[1] == pytest.approx(-10)
+    assert drift(slower[::-1], "gen_tps")[1] == pytest.approx(-10), "order is that of the measurement, not of the file"
+
+
+def test_time_within_a_repetition_counts_where_it_is_known():
+    """Probes of one repetition may end at one depth; the first of all begins at second 0."""
+    rows = [{"rep": rep, "ctx_tokens": 64, "test": f"t{at}", "at": 10 * rep + at, "gen_tps": 10.0 + (rep, -rep)[at > 1]}
+            for rep in (0, 1) for at in (3, 2, 1, 0)]  # fmt: skip
+    assert drift(rows, "gen_tps")[0] == 1.0, "two of four tests got faster, two slower"
+
+
 def test_depth_is_no_drift():
     assert drift(rows(0.0), "gen_tps") == pytest.approx((1.0, 0.0)) and notes(rows(0.0)) == []
 

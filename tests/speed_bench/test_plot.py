@@ -117,6 +117,14 @@ def test_several_files_are_told_apart(csv, tmp_path):
     ]
 
 
+def test_a_name_stands_at_the_middle_of_its_curve_away_from_the_other():
+    points = [Point(ctx, 300.0, 20.0) for ctx in (1000, 2000, 4000, 8000)]
+    figure = draw([("x", points)], "t", (960, 540))
+    (prefill,), (decode,) = (axes.texts for axes in figure.axes)
+    assert prefill.xy == (4000, 300) and decode.xy == (4000, 20)
+    assert (prefill.get_va(), decode.get_va()) == ("top", "bottom"), "decode is drawn higher: its axis has less room"
+
+
 def test_flat_zero_curves_can_be_drawn():
     figure = draw([("x", [Point(1, 0.0, 0.0), Point(2, 0.0, 0.0)])], "t", (300, 200))
     assert figure.axes[0].get_ylim() == (0, 1)

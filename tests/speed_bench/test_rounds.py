@@ -56,7 +56,7 @@ class Bare:
 
 def test_two_arms_take_turns(clock, monkeypatch):
     log, threads = [], []
-    monkeypatch.setattr("ds4ref.backends.load_backend", lambda name, count: threads.append(count))
+    monkeypatch.setattr(Bare, "threads", property(None, lambda self, count: threads.append(count)), raising=False)
     arms = [Arm("a", Bare("A", clock, log), 1), Arm("b", Bare("B", clock, log), 2)]
     found = list(rounds(arms, TOKENS, [10, 20, 30], 1, 1, ctx=40, reps=2))
     assert "".join(entry[0] for entry in log if entry[1] == "sync") == "ABBAABBAABBA"
@@ -109,6 +109,18 @@ def test_a_summary_is_the_median_with_its_middle_half():
     assert found["rss_bytes"] == 504, "memory: the largest"
     assert found["itl_p50_ms"] == 375 and found["itl_p95_ms"] is None, "ten steps have no 95th percentile"
     assert [entry["at"] for entry in group] == [0, 1, 2, 3, 4]
+
+
+def test_slow_machines_have_bands_and_depths_their_order():
+    slow = [sample(row(rep, prefill_s=2048 / tps, depth=depth)) for depth in (4096, 2048)
+            for rep, tps in enumerate((0.25, 0.75))]  # fmt: skip
+    first, second = summaries(slow)
+    assert (first["ctx_tokens"], second["ctx_tokens"]) == (2048, 4096) and second["reps"] == 2
+    assert (first["prefill_tps_low"], first["prefill_tps"], first["prefill_tps_high"]) == pytest.approx(
+        (0.25, 0.5, 0.75)
+    )
+    tests = [sample(Row(512, 512, 1.0, (), 1, (), test=name)) for name in ("pp512", "pp256 @ d256", "pp512")]
+    assert [(entry["test"], entry["reps"]) for entry in summaries(tests)] == [("pp512", 2), ("pp256 @ d256", 1)]
 
 
 def test_percentiles_where_there_are_enough_steps():

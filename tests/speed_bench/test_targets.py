@@ -1,5 +1,6 @@
 """The sweep on endpoints and on ds4-bench binaries."""
 
+import itertools
 import json
 import os
 import signal
@@ -10,15 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from ds4ref.errors import Cancelled
 from ds4ref.targets import Completion, Usage
+from ds4ref.targets.openai import HttpTarget
 from reports.compare import compare
 from reports.sources import Measured
 from reports.store import Store
 from speed_bench import cli
+from speed_bench import endpoint as module
 from speed_bench.endpoint import Answer, jain, sample
 from speed_bench.results import COLUMNS, read_rows
 
-from .server import TEMPLATE, Endpoint, served
+from .server import TEMPLATE, Endpoint, scripted, served
 
 ROOT = Path(__file__).resolve().parents[2]
 WALK = ["--ctx-start", "64", "--ctx-max", "256", "--step-mul", "2", "-n", "5"]
@@ -49,6 +53,11 @@ def test_several_tokens_may_share_a_piece():
     assert found["gen_tokens"] == 9 and found["gen_tps"] == pytest.approx(8 / 0.5)
 
 
+def test_one_piece_has_no_gaps():
+    found = sample([answer(0.0, (0.5,), 1.0)], 96)
+    assert found["gen_first_ms"] == 0 and found["gen_tps"] == 0 and found["steps_s"] == []
+
+
 def test_what_all_streams_got():
     found = sample([answer(0.0, (1.0, 2.0), 2.0), answer(0.5, (1.0, 2.0, 3.0), 3.5, cached=None)], 96)
     assert found["total_tps"] == pytest.approx(5 / 4.0) and found["streams"] == 2
@@ -59,16 +68,20 @@ def test_fairness():
     assert jain([3.0, 3.0, 3.0]) == pytest.approx(1) and jain([1.0, 0.0, 0.0, 0.0]) == pytest.approx(0.25)
 
 
-def test_an_endpoint_is_swept(capsys, private_store):
-    endpoint = Endpoint()
-    with served(endpoint) as base:
-        assert cli.main([*WALK, "--target", base, "-r", "2", "--csv", "s.csv", "--plot", "s.svg"]) == 0
+def test_an_endpoint_is_swept(capsys, private_store, monkeypatch):
+    endpoint = Endpoint(delay=0.002)
+    scripted(monkeypatch, fake=endpoint)
+    assert cli.main([*WALK, "--target", "http://fake/v1", "-r", "2", "--csv", "s.csv", "--plot", "s.svg"]) == 0
     rows = read_rows("s.csv")
     assert [row["ctx_tokens"] for row in rows] == [64, 128, 256]
     for row in rows:
         assert row["prompt_tokens"] == pytest.approx(row["ctx_tokens"], abs=2), "depths by the server's own count"
         assert row["gen_tokens"] == 5 and row["reps"] == 2 and row["cached_tokens"] == 0 and row["streams"] == 1
-        assert 0 < row["ttft_ms"] < row["e2e_ms"] and row["itl_p50_ms"] >= 1.9 and row["fairness"] == 1
+        ttft = 2 + 1e-3 * row["prompt_tokens"]
+        assert row["ttft_ms"] == pytest.approx(ttft, abs=0.01) and row["itl_p50_ms"] == pytest.approx(2)
+        assert row["e2e_ms"] == pytest.approx(ttft + 8, abs=0.01) and row["fairness"] == 1
+        assert row["gen_tps"] == pytest.approx(500) and row["total_tps"] == pytest.approx(5e3 / (ttft + 8), rel=1e-3)
+        assert row["prefill_tps"] == pytest.approx(1e3 * row["prompt_tokens"] / ttft, rel=1e-3)
     text = capsys.readouterr().out
     assert "backend http" in text and "TTFT ms" in text and "prefill share" not in text
     facts = json.loads(text.splitlines()[-1])
@@ -81,6 +94,18 @@ def test_an_endpoint_is_swept(capsys, private_store):
     assert len(nonces) == len(prompts) == 2 + 6 and all(len(nonce) == 16 for nonce in nonces)
     assert {path for path, _ in endpoint.bodies} == {"/v1/completions"}
     assert all(body["temperature"] == 0 for _, body in endpoint.bodies)
+
+
+def test_a_wish_to_stop_ends_a_stream(monkeypatch):
+    endpoint = Endpoint()
+    scripted(monkeypatch, fake=endpoint)
+    with HttpTarget("http://fake/v1") as target:
+        swept = module.Endpoint(target, "One two three four. " * 200)
+        swept.calibrate()
+        assert [body["max_tokens"] for _, body in endpoint.bodies] == [1, 1], "only the count of the prompt is wanted"
+        asked = iter([False, False, True])
+        with pytest.raises(Cancelled):
+            next(module.walk(swept, [64], 5, 1, cancel=lambda: next(asked)))
 
 
 def test_streams_at_once_are_lanes(capsys):
@@ -132,14 +157,18 @@ def test_a_server_that_does_not_count_in_streams():
         assert row["prompt_tokens"] == row["ctx_tokens"] and row["gen_tokens"] == 5 and row["cached_tokens"] is None
 
 
-def test_two_endpoints_take_turns(private_store):
-    fast, slow = Endpoint(delay=0.001), Endpoint(delay=0.004)
-    with served(fast) as a, served(slow) as b:
-        assert cli.main([*WALK, "--target", a, "--target", b, "-r", "4", "-o", "jsonl"]) == 0
+def test_two_endpoints_take_turns(private_store, monkeypatch):
+    asked = scripted(monkeypatch, fast=Endpoint(delay=0.001), slow=Endpoint(delay=0.004))
+    argv = [*WALK, "--target", "http://fast/v1", "--target", "http://slow/v1", "-r", "4", "-o", "jsonl"]
+    assert cli.main(argv) == 0
+    walks = [host for host, _ in itertools.groupby(asked[4:])]  # behind two calibrating requests each
+    assert walks == ["fast", "slow", "fast", "slow", "fast"] and asked[4:].count("slow") == 4 * 3, "A B, B A, A B, B A"
     with Store.open(private_store) as store:
         runs = [Measured(run, store.rows(run.id)) for run in reversed(store.runs(kind="bench"))]
     found = compare(runs[0], runs[1])
     assert found.design == "in turn" and found.findings[1].verdict == "worse"
+    ratios = [ratio for _, metric, ratio in found.depths if metric == found.findings[1].metric]
+    assert ratios == pytest.approx([1 / 4] * 3, rel=1e-3)
 
 
 # --- a ds4-bench binary

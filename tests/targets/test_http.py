@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import email.utils
 import json
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
 import pytest
 
 from ds4ref.errors import TargetError, UsageError
-from ds4ref.targets import Ability, Prompt, Request, collect, open_target
+from ds4ref.targets import Ability, Prompt, Request, Usage, collect, open_target
 from ds4ref.targets.openai import HttpTarget
 from ds4ref.targets.transport import Transport
 
@@ -98,12 +101,95 @@ def test_retry_after_is_obeyed_and_capped() -> None:
     assert server.slept[0] >= 7 and server.slept[1] == 60
 
 
-def test_rate_limit_spaces_requests() -> None:
+def test_retry_after_may_be_a_date() -> None:
+    soon = email.utils.formatdate(time.time() + 40, usegmt=True)
+    past = email.utils.formatdate(time.time() - 1000, usegmt=True)
+    server = Server(status(503, **{"retry-after": soon}), status(503, **{"retry-after": past}),
+                    status(503, **{"retry-after": "tomorrow"}), answer())  # fmt: skip
+    server.target().complete(ASK)
+    assert 30 < server.slept[0] <= 40, "the date is in whole seconds, and asking takes a moment"
+    assert server.slept[1] < 5 and server.slept[2] < 5, "what says nothing about the future leaves the backoff"
+
+
+def test_waits_between_tries_grow_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Full jitter: a wait is drawn from zero to a limit that doubles up to half a minute; none follows the last try."""
+    drawn = []
+    monkeypatch.setattr("random.Random.uniform", lambda self, low, high: drawn.append((low, high)) or high)
+    server = Server(status(503))
+    target = server.target(attempts=9)
+    with pytest.raises(TargetError, match="9 attempts"):
+        target.complete(ASK)
+    assert server.slept == [1, 2, 4, 8, 16, 30, 30, 30] and {low for low, _ in drawn} == {0}
+    assert target.transport.retries == 8
+
+
+def test_rate_limit_spaces_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(monotonic=lambda: 50.0 + sum(server.slept), time=time.time)
+    monkeypatch.setattr("ds4ref.targets.transport.time", clock)
     server = Server(answer())
-    target = server.target(per_minute=30)
-    target.complete(ASK)
-    target.complete(ASK)
-    assert len(server.slept) == 1 and 1.5 < server.slept[0] <= 2.0
+    target = server.target(per_minute=120)
+    for _ in range(3):
+        target.complete(ASK)
+    assert server.slept == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("seconds, connect", [(7.0, 7.0), (600.0, 20.0)])
+def test_patience_is_for_answers_more_than_for_connections(seconds: float, connect: float) -> None:
+    transport = Transport(BASE, timeout=seconds)
+    assert (transport._client.timeout.read, transport._client.timeout.connect) == (seconds, connect)
+    transport.close()
+
+
+def test_an_answer_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(httpx2.Response(200, json=answer()).content)
+    monkeypatch.setattr("ds4ref.targets.transport.MAX_BODY", size)
+    assert Server(answer()).target().complete(ASK).text == "ab"
+    monkeypatch.setattr("ds4ref.targets.transport.MAX_BODY", size - 1)
+    with pytest.raises(TargetError, match="larger than"):
+        Server(answer()).target().complete(ASK)
+
+
+def test_what_is_asked_for_is_sent() -> None:
+    ask = Request(
+        Prompt.chat("Hi", "Be brief.", "high"), max_tokens=7, temperature=0.5, top_p=0.9, min_p=0.1, seed=3, stop=("X",)
+    )
+    server = Server(answer())
+    server.target(extra={"cache_prompt": False}).complete(ask)
+    assert server.body() == {
+        "model": "m", "max_tokens": 7, "temperature": 0.5, "top_p": 0.9, "min_p": 0.1, "seed": 3, "stop": ["X"],
+        "stream": False, "thinking": {"type": "enabled"}, "cache_prompt": False,
+        "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}],
+    }  # fmt: skip
+    server.target(ids=True).complete(Request(Prompt.tokens([5, 6]), 1, seed=0))
+    assert server.body() == {
+        "model": "m", "max_tokens": 1, "temperature": 0.0, "seed": 0, "stream": False, "prompt": [5, 6],
+    }  # fmt: skip
+
+
+def test_thoughts_and_duration_are_kept() -> None:
+    reply = answer()
+    reply["choices"][0]["message"]["reasoning_content"] = "hm"
+    done = Server(reply).target().complete(ASK)
+    assert done.reasoning == "hm" and 0 < done.seconds < 60 and done.arrivals == () and done.ttft is None
+    events = sse({"model": "m", "choices": [{"delta": {"reasoning_content": "hm"}}]}, delta("a", "stop"))
+    done = collect(Server(events).target().stream(ASK))
+    assert (done.reasoning, done.text, len(done.arrivals)) == ("hm", "a", 2)
+
+
+def test_as_many_alternatives_as_the_protocol_has() -> None:
+    target = Server(answer()).target()
+    target.complete(Request(Prompt.chat("Hi"), top_logprobs=20))
+    with pytest.raises(UsageError, match="at most 20 alternatives"):
+        target.complete(Request(Prompt.chat("Hi"), top_logprobs=21))
+
+
+@pytest.mark.parametrize("cached, counted", [
+    ({"prompt_tokens_details": {"cached_tokens": 3}}, 3), ({"prompt_cache_hit_tokens": 5}, 5), ({}, None),
+    ({"prompt_tokens_details": {"cached_tokens": 0}, "prompt_cache_hit_tokens": 5}, 0),
+])  # fmt: skip
+def test_cached_tokens_under_either_name(cached: dict[str, Any], counted: int | None) -> None:
+    reply = answer() | {"usage": {"prompt_tokens": 7, "completion_tokens": 2, **cached}}
+    assert Server(reply).target().complete(ASK).usage == Usage(7, 2, counted)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -135,6 +221,8 @@ def test_the_key_does_not_travel_in_the_clear(monkeypatch: pytest.MonkeyPatch) -
         open_target("http://example.com/v1")
     with pytest.raises(UsageError, match="no credentials in the address"):
         open_target("https://user:pw@example.com/v1")
+    with pytest.raises(UsageError, match="no credentials in the address"):
+        open_target("https://user@example.com/v1")
 
 
 @pytest.mark.parametrize("reply", [
@@ -148,6 +236,31 @@ def test_malformed_answers_are_one_line(reply: Any) -> None:
     with pytest.raises(TargetError) as caught:
         Server(reply).target().complete(ASK)
     assert "\n" not in str(caught.value)
+
+
+def test_an_answer_says_why_it_ended() -> None:
+    reply = answer() | {"choices": [{"message": {"content": "x"}}]}
+    with pytest.raises(TargetError, match="no finish reason"):
+        Server(reply).target().complete(Request(Prompt.chat("Hi")))
+
+
+def test_options_in_a_spec_reach_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Any] = []
+    monkeypatch.setattr(
+        "ds4ref.targets.local.LocalTarget.open", lambda *path, **options: opened.append((path, options))
+    )
+    open_target("local:m.gguf?numerics=exact&backend=reference&threads=3&ctx=64")
+    open_target("local", threads=2)
+    assert opened == [
+        (("m.gguf",), {"numerics": "exact", "backend": "reference", "threads": 3, "ctx": 64}), ((None,), {"threads": 2})
+    ]  # fmt: skip
+
+
+def test_an_error_in_a_good_answer_is_told() -> None:
+    with pytest.raises(TargetError, match="out of memory"):
+        Server({"error": {"message": "out of memory"}}).target().complete(ASK)
+    with pytest.raises(TargetError, match="out of space"):
+        Server({"error": "out of space"}).target().complete(ASK)
 
 
 def sse(*events: Any, done: bool = True) -> httpx2.Response:
@@ -167,8 +280,13 @@ def test_stream_gives_arrival_times_usage_and_steps() -> None:
     done = collect(server.target().stream(ASK))
     assert done.text == "ab" and done.finish == "stop" and done.usage.completion == 2
     assert len(done.arrivals) == 2 and done.ttft == done.arrivals[0] and len(done.gaps) == 1
-    assert done.steps[0].token.raw == b"a" and done.steps[0].time is not None
+    assert done.steps[0].token.raw == b"a" and done.steps[0].time == done.arrivals[0]
     assert server.body()["stream_options"] == {"include_usage": True}
+
+
+def test_a_piece_behind_the_finish_keeps_it() -> None:
+    late = {"model": "m", "choices": [{"delta": {"content": ""}, "finish_reason": None}]}
+    assert collect(Server(sse(delta("a", "stop"), late)).target().stream(ASK)).finish == "stop"
 
 
 @pytest.mark.parametrize("reply, why", [
@@ -197,6 +315,34 @@ def test_echo_scores_a_text() -> None:
     steps = server.target().score_text("One two")
     assert [(s.token.raw, s.token.logprob) for s in steps] == [(b"One", None), (b" two", -1.5)]
     assert server.body()["echo"] is True and server.body()["max_tokens"] == 1
+
+
+@pytest.mark.parametrize("bos", ["<BOS>", "\uff5cbegin\uff5c"])
+def test_a_bos_of_the_server_is_no_part_of_the_text(bos: str) -> None:
+    server = Server(legacy([bos, "One", " two", "!"], [None, -2.5, -1.5, -0.3]))
+    steps = server.target().score_text("One two", top_logprobs=5)
+    assert [(s.token.raw, s.token.logprob) for s in steps] == [(b"One", -2.5), (b" two", -1.5)]
+    assert server.body()["logprobs"] == 5
+
+
+def test_an_echo_of_another_model_is_refused() -> None:
+    with pytest.raises(TargetError, match="asked for model m, but n answered"):
+        Server(legacy(["One", "!"], [None, -0.3]) | {"model": "n"}).target().score_text("One")
+
+
+def test_alternatives_are_best_first_and_may_lack() -> None:
+    reply = legacy(["a"], [-2.0])
+    found = reply["choices"][0]["logprobs"]
+    found["top_logprobs"] = [{"low": -9.0, "best": -0.5, "a": -2.0}]
+    ask = Request(Prompt.plain("P"), 1, top_logprobs=3)
+    (step,) = Server(reply).target().complete(ask).steps
+    assert [(t.raw, t.logprob) for t in step.top] == [(b"best", -0.5), (b"a", -2.0), (b"low", -9.0)]
+    del found["top_logprobs"], found["token_logprobs"]
+    (step,) = Server(reply).target().complete(ask).steps
+    assert (step.token.raw, step.token.logprob, step.top) == (b"a", None, ())
+    found["token_logprobs"] = [-2.0, -1.0]
+    with pytest.raises(TargetError, match="malformed log probabilities"):
+        Server(reply).target().complete(ask)
 
 
 def test_missing_echo_is_noticed() -> None:
@@ -241,8 +387,14 @@ def test_abilities_refuse_in_one_line() -> None:
 def test_bad_specs(spec: str) -> None:
     with pytest.raises(UsageError):
         open_target(spec)
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match="colour"):
         open_target("http://127.0.0.1:9/v1", colour="red")
+
+
+@pytest.mark.parametrize("query", ["speed=3", "threads", "threads=two", "threads=0", "ctx=-1", f"ctx={1 << 31}"])
+def test_bad_options_in_a_spec(query: str) -> None:
+    with pytest.raises(UsageError, match="target option"):
+        open_target(f"local?{query}")
 
 
 @pytest.mark.parametrize("key", ["sk-a\nb", "sk-\u00e9"])

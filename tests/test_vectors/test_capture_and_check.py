@@ -60,6 +60,50 @@ def test_spread_and_forks_are_stored() -> None:
     assert forks(case) == 1
 
 
+def test_what_comes_after_a_fork_is_no_spread() -> None:
+    """From there on the repetitions answer different questions."""
+    first = [record(s) for s in (step(b"A", (b"B", -1.0)), step(b"C", (b"D", -9.0)))]
+    other = [record(s) for s in (step(b"B", (b"A", -0.5)), step(b"C", (b"D", -1.0)))]
+    case = Case(CASE_SCHEMA, "x", "", [Repetition(first, "length"), Repetition(other, "length")])
+    assert spread(case) == pytest.approx(0.9) and forks(case) == 0
+    assert spread(Case(CASE_SCHEMA, "x", "", [Repetition(first, "length")])) is None
+
+
+@pytest.mark.parametrize("ids", [[], ["a", "a"], ["../a"], ["a b"], [""]])
+def test_prompts_that_make_no_files(tmp_path, ids) -> None:
+    with pytest.raises(UsageError, match="prompt ids must be distinct"):
+        start(str(tmp_path / "v"), Scripted(GREEDY), [PromptCase(name, "x") for name in ids])
+    assert not list(tmp_path.iterdir())
+
+
+def test_more_alternatives_than_there_are_is_refused(tmp_path) -> None:
+    with pytest.raises(UsageError, match="at most 20 alternatives, not 21"):
+        start(str(tmp_path / "v"), Scripted(GREEDY), PROMPTS, top_logprobs=21)
+    start(str(tmp_path / "v"), Scripted(GREEDY), PROMPTS, top_logprobs=20)
+
+
+def test_what_is_asked_and_kept(tmp_path) -> None:
+    """Each prompt as often as there are repetitions, with the system text, and its answers in that order."""
+    target = Scripted(GREEDY, GREEDY[:1], GREEDY[1:], GREEDY)
+    prompts = [PromptCase("one", "First?", 99), PromptCase("two", "2?", 77)]
+    options = {"max_tokens": 2, "top_logprobs": 5, "repetitions": 2, "system": "Be brief."}
+    vectors = start(str(tmp_path / "v"), target, prompts, **options)
+    told = []
+    assert run(vectors, target, lambda *pair: told.append(pair)) == 2 and told == [(0, 2), (1, 2)]
+    asked = [(r.prompt.user, r.prompt.system, r.max_tokens, r.top_logprobs, r.ctx) for r in target.asked]
+    assert asked == [("First?", "Be brief.", 2, 5, 99)] * 2 + [("2?", "Be brief.", 2, 5, 77)] * 2
+    first, second = (vectors.case(entry).repetitions for entry in vectors.manifest.cases)
+    assert [[s.token.raw for s in r.steps] for r in (*first, *second)] == [[b"A", b"C"], [b"A"], [b"C"], [b"A", b"C"]]
+    assert first[0].prompt_tokens == 3 and first[0].finish == "length"
+    assert [(t.raw, t.logprob) for t in first[0].steps[0].top] == [(b"A", -0.1), (b"B", -2.5)]
+
+
+def test_an_answer_without_probabilities_is_no_vector(tmp_path) -> None:
+    target = Scripted([])
+    with pytest.raises(TargetError, match="case one: script returned no log probabilities"):
+        run(start(str(tmp_path / "v"), target, PROMPTS), target)
+
+
 def test_an_interrupted_capture_is_partial_and_goes_on(tmp_path) -> None:
     folder = tmp_path / "v"
     broken = Scripted(GREEDY, GREEDY, TargetError("gone"))
@@ -74,6 +118,24 @@ def test_an_interrupted_capture_is_partial_and_goes_on(tmp_path) -> None:
     again = Scripted(GREEDY)
     assert run(start(str(folder), again, PROMPTS, max_tokens=2, repetitions=2), again) == 1
     assert len(again.asked) == 2 and Vectors.open(folder).manifest.complete
+
+
+def test_names_that_answered_may_differ_between_the_parts(tmp_path) -> None:
+    """``served`` grows while a capture goes on; everything else about the source must stay."""
+
+    class Named(Scripted):
+        about = {"name": "script", "served": []}
+
+        def identity(self):
+            return self.about
+
+    start(str(tmp_path / "v"), Named(GREEDY), PROMPTS)
+    later = Named(GREEDY)
+    later.about = {"name": "script", "served": ["m"]}
+    start(str(tmp_path / "v"), later, PROMPTS)
+    later.about = {"name": "another", "served": []}
+    with pytest.raises(UsageError, match="other prompts, parameters or source"):
+        start(str(tmp_path / "v"), later, PROMPTS)
 
 
 def test_complete_vectors_are_never_refreshed(tmp_path) -> None:
@@ -231,7 +293,8 @@ def test_a_flip_is_tolerable_below_the_noise_only(margin, floor, verdict) -> Non
 def test_the_sources_own_spread_is_tolerated() -> None:
     wobbly = expected(step(b"A", (b"B", -2.5)), more=(step(b"A", (b"B", -1.9)),))
     other = Step(Token(b"A", -1.0), (Token(b"B", -0.5), Token(b"A", -1.0)))
-    assert judge(wobbly, other).verdict == "flip"
+    result = judge(wobbly, other)
+    assert result.verdict == "flip" and result.noise == pytest.approx(0.6)
     assert judge(expected(step(b"A", (b"B", -2.5))), other).verdict == "mismatch"
 
 
@@ -248,6 +311,21 @@ def test_without_forcing_the_steps_after_a_fork_are_incomparable() -> None:
     target = Scripted([step(b"B", (b"A", -0.2)), step(b"C")])
     result = check_case(target, Prompt.chat("?"), WANT)
     assert [s.verdict for s in result.steps] == ["mismatch", "incomparable"] and not result.forced
+
+
+def test_what_could_not_be_compared_outweighs_a_flip() -> None:
+    flipped = Step(Token(b"B", -0.9999), (Token(b"B", -0.9999), Token(b"A", -1.0)))
+    result = check_case(Scripted([flipped, step(b"X")]), Prompt.chat("?"), WANT)
+    assert [s.verdict for s in result.steps] == ["flip", "incomparable"] and result.verdict == "incomparable"
+
+
+def test_without_forcing_the_apis_end_token_is_no_fork() -> None:
+    ours = "<\uff5cend\u2581of\u2581sentence\uff5c>"
+    apis = ours.replace("\uff5c", "\uff5c\uff5c")
+    want = expected(step(ours.encode(), (b"B", -2.5)), step(b"C", (b"D", -3.0)))  # it was told to go on
+    target = Scripted([step(apis.encode(), (b"B", -2.5)), step(b"C", (b"D", -3.0))])
+    result = check_case(target, Prompt.chat("?"), want)
+    assert [s.verdict for s in result.steps] == ["match", "match"] and not result.forced
 
 
 def test_tokens_without_bytes_end_the_comparison() -> None:
@@ -277,6 +355,11 @@ def test_kl_is_that_of_the_shared_support() -> None:
     assert result.kl == pytest.approx(kl) and result.overlap == pytest.approx(2 / 3)
 
 
+def test_one_shared_alternative_is_no_distribution() -> None:
+    result = judge(expected(step(b"A", (b"B", -2.5), (b"Z", -4.0))), step(b"A", (b"Q", -3.0))).steps[0]
+    assert result.kl is None and result.overlap == pytest.approx(1 / 3)
+
+
 def test_a_degenerate_source_gives_identity_only() -> None:
     want = expected(Step(Token(b"A", 0.0), (Token(b"A", 0.0), Token(b"B", -9999.0))))
     result = judge(want, GREEDY[0])
@@ -288,6 +371,7 @@ def test_an_expected_divergence_is_data_with_a_reason() -> None:
     known = Expected("the graphs disagree")
     assert judge(WANT, bad, GREEDY[1], known=known).verdict == "expected"
     assert not judge(WANT, bad, GREEDY[1], known=known).failed
+    assert judge(WANT, bad, GREEDY[1], known=known).reason == "the graphs disagree"
     assert judge(WANT, *GREEDY, known=known).verdict == "unexpected match"
     elsewhere = Expected("only step 1", step=1)
     assert judge(WANT, bad, GREEDY[1], known=elsewhere).verdict != "expected"
@@ -304,6 +388,11 @@ def test_an_expected_divergence_is_data_with_a_reason() -> None:
 ], ids=["same", "3.9 nats", "4.1 nats", "missing", "argmax"])  # fmt: skip
 def test_ds4s_own_rule(got, verdict) -> None:
     assert judge(expected(GREEDY[0]), got, profile="ds4").verdict == verdict
+
+
+def test_an_unknown_profile_is_refused() -> None:
+    with pytest.raises(UsageError, match="unknown profile 'lax': choose from"):
+        judge(WANT, *GREEDY, profile="lax")
 
 
 def test_a_failing_target_is_an_error_of_its_case() -> None:

@@ -189,6 +189,14 @@ def test_unknown_tokens_are_not_left_out_of_the_mean() -> None:
         by_depth(nll, [512], 256)
 
 
+def test_the_error_of_two_blocks() -> None:
+    """Their means are 1 and 3: standard deviation sqrt(2), error 1; what is left over at the end does not count."""
+    values = np.r_[np.tile([0.0, 2.0], 32), np.full(64, 3.0), np.full(63, 99.0)]
+    assert block_error(values, 64) == pytest.approx(1.0)
+    assert block_error(np.arange(16.0)) == pytest.approx(math.sqrt(24 / 8)), "a short series: eight blocks of two"
+    assert math.isnan(block_error(np.ones(1)))
+
+
 def test_block_errors_see_correlation() -> None:
     rng = np.random.default_rng(0)
     independent = rng.standard_normal(6400)

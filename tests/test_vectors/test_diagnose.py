@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,8 +17,8 @@ from ds4ref.nano.diagnostic import DIAGNOSTIC, PROMPTS, diagnostic_path
 from ds4ref.variants import LIBRARY, ROUNDING
 from test_vectors import cli
 from test_vectors.diagnose import diagnose
-from test_vectors.evidence import broad, log_distance, noise_model, score
-from test_vectors.observation import from_logits, from_top, log_softmax, read
+from test_vectors.evidence import broad, log_distance, noise_model, row_margin, score
+from test_vectors.observation import Observation, from_logits, from_top, log_softmax, read
 from test_vectors.signatures import Signatures
 
 FEW = ["window_short", "no_sink", "row_late", "indexer_recent", "hc_comb_transposed", "chunk_32_window_cut",
@@ -52,6 +53,26 @@ def whole(engine):
 def verdict(library, logits, top=None):
     seen = from_logits(library.ids, logits)
     return diagnose(library, seen if top is None else seen.top(top), bos=0)
+
+
+def test_the_closest_decision_since_the_last_observed_row() -> None:
+    seen = Observation(np.arange(6), np.array([1, 3, 5]), None, np.zeros((3, 2)))
+    assert row_margin(seen, np.array([5.0, 1.0, 7.0, 2.0, 8.0, 9.0])).tolist() == [1.0, 2.0, 8.0]
+
+
+def test_a_name_is_given_on_stricter_terms_than_a_mode(monkeypatch) -> None:
+    """Replicas score 10 +- 1; an engine that scores less is taken for one of them within 4 spreads, and for a mistake's
+    name within 2, plus a little for each row."""
+    from test_vectors import diagnose as module
+
+    replicas = [SimpleNamespace(logprobs=right) for right in (9.0, 11.0)]
+    one = SimpleNamespace(get=lambda mode: SimpleNamespace(logprobs=None), replicas=lambda mode: replicas)
+    monkeypatch.setattr(module, "between", lambda seen, clean, right: right)
+    monkeypatch.setattr(module, "score", lambda x, *rest: SimpleNamespace(right=float(x)))
+    case = module._Case(one, SimpleNamespace(rows=range(round(module.TAU))), None)
+    monkeypatch.setattr(case, "noise", lambda mode: (None, None, None))
+    reached = [(case.typical("exact", x), case.typical("exact", x, strict=True)) for x in (7.9, 7.8, 5.8, 5.6)]
+    assert reached == [(True, True), (True, False), (True, False), (False, False)]
 
 
 @pytest.mark.parametrize("top", [None, 20])

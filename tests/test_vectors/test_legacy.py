@@ -10,8 +10,17 @@ from hypothesis import strategies as st
 
 from ds4ref.errors import DataError
 from test_vectors import legacy
-from test_vectors.legacy import VecCase, read_capture, read_vec, write_capture, write_vec
-from test_vectors.schema import CASE_SCHEMA, Case
+from test_vectors.legacy import (
+    VecCase,
+    from_case,
+    is_manifest,
+    read_capture,
+    read_manifest,
+    read_vec,
+    write_capture,
+    write_vec,
+)
+from test_vectors.schema import CASE_SCHEMA, Case, Repetition, StepRecord, TokenRecord
 
 TOKENS = [b"41", b"6c6c"]
 VEC = """# ds4-official-logprob-vectors-v1
@@ -89,6 +98,48 @@ def test_write_then_read_is_identity(tmp_path_factory, cases) -> None:
 def test_degenerate_alternatives_are_dropped() -> None:
     found = VecCase("a", 1, "p", ((b"x", ((b"x", 0.0), (b"y", -9999.0), (b"", -1.0))),))
     assert b"step 0 78 1\ntop 78 0\nend" in write_vec([found])
+
+
+def test_as_many_alternatives_as_ds4_reads(tmp_path) -> None:
+    top = tuple((bytes([65 + i]), -float(i)) for i in range(40))
+    data = write_vec([VecCase("a", 1, "p", ((b"A", top), (b"B", top[:32]), (b"C", top[:1])))])
+    (found,) = parse(tmp_path, data)
+    assert found.steps == ((b"A", top[:32]), (b"B", top[:32]), (b"C", top[:1]))
+
+
+def test_a_case_of_ours_as_theirs() -> None:
+    """The first repetition; alternatives without a value say nothing."""
+    steps = [StepRecord(TokenRecord([65], -0.5), [TokenRecord([65], -0.5), TokenRecord([66], None)])]
+    ours = Case(CASE_SCHEMA, "a", "", [Repetition(steps, "stop"), Repetition([], "stop")])
+    assert from_case(ours, 512, "prompts/a.txt") == VecCase("a", 512, "prompts/a.txt", ((b"A", ((b"A", -0.5),)),))
+
+
+def test_limits_are_inclusive(tmp_path) -> None:
+    longest = "# " + "x" * 2046
+    assert len(parse(tmp_path, longest + "\n" + VEC)) == 2
+    with pytest.raises(DataError, match="at most 2048"):
+        parse(tmp_path, longest + "x\n" + VEC)
+    many = "case a 1 16 p\n" + "".join(f"step {i} {'41' * 128} 0\n" for i in range(16)) + "end\n"
+    assert len(parse(tmp_path, many)[0].steps) == 16
+    with pytest.raises(DataError, match="1 to 128 bytes"):
+        parse(tmp_path, many.replace("step 3 41", "step 3 4141"))
+    with pytest.raises(DataError, match="cannot read"):
+        read_vec(str(tmp_path / "absent.vec"))
+    with pytest.raises(DataError, match="cannot read"):
+        read_capture(str(tmp_path / "absent.json"))
+
+
+def test_manifests_of_the_fetcher(tmp_path) -> None:
+    path = tmp_path / "manifest.json"
+    assert not is_manifest(str(tmp_path))
+    path.write_text(json.dumps({"schema": legacy.MANIFEST_SCHEMA, "prompts": [{"official_file": "official/a.json"}]}))
+    assert is_manifest(str(tmp_path)) and read_manifest(str(tmp_path)) == [str(tmp_path / "official" / "a.json")]
+    for prompts in ([], [{"official_file": "../a.json"}], [{"official_file": "/a.json"}], [{}], 3):
+        path.write_text(json.dumps({"schema": legacy.MANIFEST_SCHEMA, "prompts": prompts}))
+        with pytest.raises(DataError):
+            read_manifest(str(tmp_path))
+    path.write_text('{"schema": "other"}')
+    assert not is_manifest(str(tmp_path))
 
 
 def capture_json(**changes) -> dict:

@@ -99,6 +99,17 @@ EXAMPLES = {
     ),
     "24": (GO, "high", GO_TEXT),
     "25": (ODD, "high", ODD_TEXT),
+    "results on both sides of a question": (
+        [tool("a"), user("q"), tool("b")],
+        "none",
+        f"{B}{U}<tool_result>a</tool_result>{U}q{U}<tool_result>b</tool_result>{A}</think>",
+    ),
+    "results on both sides of an answer": (
+        [tool("a"), asst("x"), tool("b"), tool("c")],
+        "none",
+        f"{B}{U}<tool_result>a</tool_result>{A}</think>x{E}"
+        f"{U}<tool_result>b</tool_result><tool_result>c</tool_result>{A}</think>",
+    ),
     "function is tool": ([tool("x", "function")], "high", f"{B}{U}<tool_result>x</tool_result>{A}<think>"),
     "unknown roles are skipped": ([user("A"), Message("critic", "no")], "high", f"{B}{U}A{A}<think>"),
     "nothing": ([], "high", B),

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,6 +33,7 @@ def test_order_duplicates_and_what_follows():
     ]
     assert parameters("[1]") == [("arguments", "[1]", True)]
     assert parameters("") == [("arguments", "", True)]
+    assert parameters(f"no {CLOSE}") == [("arguments", f"no &lt;{CLOSE[1:]}", True)]
     assert parameters('{"s":"\\ud800"}') == [("s", "\ufffd", True)]
 
 
@@ -77,6 +79,20 @@ def test_parse_is_the_inverse(calls, content, thinking):
     assert got.raw_block == block(*calls)
     if not any("\\u003c" in call.arguments or CLOSE in call.arguments for call in calls):
         assert [c.arguments for c in got.calls] == [c.arguments for c in calls]
+
+
+@pytest.mark.parametrize("levels", range(5))
+def test_what_looks_escaped_is_escaped_once_more(levels):
+    """However often a closing tag has been escaped already, it comes back as it was."""
+    text = "&" + "amp;" * levels + "lt;" + CLOSE[1:]
+    assert escape_string(text) == "&" + "amp;" * (levels + 1) + "lt;" + CLOSE[1:]
+    arguments = json.dumps({"s": f"a {text} {CLOSE} &amp; b"}, ensure_ascii=False)
+    assert json.loads(parse(block(ToolCall("f", arguments)), False).calls[0].arguments) == json.loads(arguments)
+
+
+def test_names_are_escaped():
+    call = ToolCall('<&">', '{"<\\"&>":1}')
+    assert 'name="&lt;&amp;&quot;&gt;">' in block(call) and 'name="&lt;&quot;&amp;&gt;" string="false">' in block(call)
 
 
 @given(TRICKY)

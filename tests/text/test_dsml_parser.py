@@ -92,6 +92,9 @@ def test_35_bad_json_becomes_a_string():
     assert value(f"{P('s', 'false')}{{'a': 1}}{P_END}") == '{"s":"{\'a\': 1}"}'
     assert value(f"{P('s', 'false')}2024-01-31{P_END}") == '{"s":"2024-01-31"}'
     assert value(f"{P('s', 'false')}NaN{P_END}") == '{"s":"NaN"}'
+    assert value(f"{P('s', 'false')} 2024-01-31 {P_END}") == '{"s":" 2024-01-31 "}'  # text as it is, blanks included
+    assert value(f"{P('s', 'false')}\nno JSON {P_END}") == '{"s":"\\nno JSON "}'
+    assert value(f"{P('s', 'false')}\u00a01{P_END}") == '{"s":"\u00a01"}'  # white space is ASCII
     both = f"{P('ok', 'true')}v{P_END}\n{P('s', 'false')}[1,{P_END}"
     assert value(both) == '{"ok":"v","s":"[1,"}'
 
@@ -100,6 +103,7 @@ def test_36_empty_and_trailing_garbage():
     assert value(f"{P('s', 'false')}{P_END}") == '{"s":null}'
     assert value(f"{P('s', 'false')} \n{P_END}") == '{"s":null}'
     assert value(f"{P('s', 'false')}[1, 2] zzz{P_END}") == '{"s":[1,2]}'
+    assert value(f'{P("s", "false")}{{"k": 1}} zzz{P_END}') == '{"s":{"k":1}}'
     assert value(f"{P('s', 'false')} -1.50e3 {P_END}") == '{"s":-1.50e3}'
 
 
@@ -172,6 +176,28 @@ def test_41_42_exact_white_space(space):
     assert got.raw_block == f"{space}{TC}\n{I('a')}\n{I_END}\n{TC_END}"
 
 
+def test_after_a_malformed_block_calls_are_no_longer_looked_for():
+    got = parse(MALFORMED[1] + call(), thinking=False)
+    assert (got.content, got.calls, got.complete) == (MALFORMED[1] + call(), (), False)
+    assert got.error and not got.unterminated and not got.trailing
+
+
+@pytest.mark.parametrize(
+    ("text", "thinking", "closed"),
+    [
+        ("a</think>b", True, True),
+        ("a", True, False),
+        ("a", False, True),
+        ("<think>a", False, False),
+        ("<think>a</think>", False, True),
+        ("", True, False),
+        ("b<think>c", False, True),  # quoted
+    ],
+)
+def test_whether_reasoning_is_still_open(text, thinking, closed):
+    assert parse(text, thinking).thinking_closed == closed
+
+
 def test_43_unclosed_reasoning_is_reasoning():
     """D6: ds4 returns it as content when not streaming and as reasoning when streaming."""
     text = f"thinking forever {TC}\n{I('a')}\n{I_END}\n{TC_END}"
@@ -232,6 +258,14 @@ def test_attributes_are_whole_words():
         f'{TC}<｜DSML｜invoke\n name="a &lt;&quot;b&quot;&gt; &amp;amp;" x="name=">{I_END}{TC_END}', thinking=False
     )
     assert got.calls[0].name == 'a <"b"> &amp;'
+    for entity, char in {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'", "nbsp": "&nbsp;"}.items():
+        assert parse(f"{TC}{I(f'x&{entity};y')}{I_END}{TC_END}", thinking=False).calls[0].name == f"x{char}y"
+
+
+def test_of_duplicate_attributes_the_first_counts():
+    got = parse(f'{TC}<｜DSML｜invoke name="y" name="z">{I_END}{TC_END}', thinking=False)
+    assert got.calls[0].name == "y"
+    assert value(f'<｜DSML｜parameter name="s" string="true" string="false" name="t">1{P_END}') == '{"s":"1"}'
 
 
 def test_without_tools_markup_is_text():
@@ -256,6 +290,11 @@ def test_value_after_quotation():
     got = parse(f"The tag {TC} starts a block. {TC}{TC} Now:{call()}", thinking=False)
     assert got.content == f"The tag {TC} starts a block. {TC}{TC} Now:"
     assert [c.name for c in got.calls] == ["a"] and got.error is None
+
+
+def test_white_space_after_a_quotation_belongs_to_the_block_behind_it():
+    got = parse(f"Not this: {TC}{call()}", thinking=False)
+    assert (got.content, got.raw_block) == (f"Not this: {TC}", call())
 
 
 # --- 14.4
@@ -400,7 +439,10 @@ def joined(events):
 def run(pieces, thinking, tools=True):
     parser = DsmlParser(thinking, tools)
     events = [event for piece in pieces for event in parser.feed(piece)]
-    return joined([*events, *parser.finish()]), parser.result
+    events += parser.finish()
+    assert all(e.text for e in events if isinstance(e, (TextDelta, ReasoningDelta)))
+    assert all(e.fragment for e in events if isinstance(e, ArgumentsDelta))
+    return joined(events), parser.result
 
 
 def check_events(events, result: Generated):
@@ -509,6 +551,14 @@ def test_any_bytes(data):
         parser.feed(bytes([byte]))
     parser.finish()
     assert parser.result.content == data.decode("utf-8", "replace")
+
+
+def test_text_after_bytes_that_break_off():
+    """What was cut off cannot be completed by text: it is a replacement character, in its place."""
+    parser = DsmlParser(False)
+    events = [*parser.feed(b"a\xe2\x82"), *parser.feed("x"), *parser.feed(b"\xac"), *parser.finish()]
+    assert parser.result.content == "a\ufffdx\ufffd"
+    assert joined(events) == [TextDelta("a\ufffdx\ufffd")]
 
 
 def test_lone_surrogates_are_replaced():

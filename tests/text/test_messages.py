@@ -30,7 +30,7 @@ def test_openai():
       {"role": "assistant", "reasoning_content": "r", "content": "x", "tool_calls": [
          {"id": "c1", "function": {"name": "f", "arguments": "{\\"z\\": 1, \\"a\\": 2}"}},
          {"id": "c2", "function": {"name": "g", "arguments": { "z": 1.50, "a":2 }}},
-         {"id": "c3", "function": {"name": "h"}}, {"id": "c4"}]},
+         {"id": "c3", "function": {"name": "h"}}, {"id": "c4"}, {"id": "c5", "function": {"arguments": "{}"}}]},
       {"role": "tool", "tool_call_id": "c1", "content": "out"},
       {"role": "user", "role": "developer", "content": "last key wins"}]"""
     assert from_openai(raw) == [
@@ -88,6 +88,8 @@ def test_anthropic_details():
     assert messages[1].content == "<tool_result>a&lt;/tool_result>b</tool_result>"
     parts = [{"type": "text", "text": t} for t in ("x-anthropic-billing: 1", "one", "two\n", "three")]
     assert from_anthropic(dump([Q]), dump(parts)) == [Message("user", "q"), Message("system", "one\ntwo\nthree")]
+    thoughts = [{"type": "thinking", "thinking": "a"}, {"type": "thinking", "thinking": "b"}]
+    assert from_anthropic(dump([{"role": "assistant", "content": thoughts}])) == [Message("assistant", "", "ab")]
     assert from_anthropic(dump([Q]), dump("S"))[-1] == Message("system", "S")
     assert from_anthropic(dump([Q]), "null") == [Message("user", "q")]
 
@@ -139,6 +141,53 @@ def test_responses_details():
     search = {"type": "tool_search_output", "call_id": "t", "tools": [{"name": "late"}]}
     messages, tools = from_responses(dump([search]))
     assert tools == ['{"name": "late"}'] and messages[0].role == "tool"
+    again = {**search, "tools": [{"name": "later"}]}
+    assert from_responses(dump([search, again]))[1] == ['{"name": "late"}', '{"name": "later"}']
+    other = {"type": "function_call_output", "output": "o", "tools": [{"name": "not one"}]}
+    assert from_responses(dump([other])) == ([Message("tool", "o")], [])
+    assert responses({"type": "compaction"}, Q, {"type": "context_compaction"}) == [Message("user", "q")]
+
+
+def test_responses_calls_join_the_turn_before_them():
+    def thought(text):
+        return {"type": "reasoning", "content": [{"type": "reasoning_text", "text": text}]}
+
+    def called(name):
+        return {"type": "function_call", "call_id": name, "name": name, "arguments": "{}"}
+
+    f, g, h = (ToolCall(name, "{}", name) for name in "fgh")
+    assert responses(
+        {"role": "assistant", "content": "A"}, thought("1"), called("f"), thought("2"), called("g"), Q, called("h")
+    ) == [
+        Message("assistant", "A", "1\n2", (f, g)),
+        Message("user", "q"),
+        Message("assistant", calls=(h,)),
+    ]
+    # Thoughts never pass on to another's turn, and belong to one turn only.
+    assert responses(thought("1"), {"type": "function_call_output", "output": "x"}, called("f")) == [
+        Message("assistant", "", "1"),
+        Message("tool", "x"),
+        Message("assistant", calls=(f,)),
+    ]
+    assert responses(thought("1"), {"role": "assistant", "content": "A"}, {"role": "assistant", "content": "B"}) == [
+        Message("assistant", "A", "1"),
+        Message("assistant", "B"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("item", "content", "ids"),
+    [
+        ({"type": "function_call_output", "call_id": "c", "id": "i", "output": "text"}, "text", ("c",)),
+        ({"type": "custom_tool_call_output", "id": "i", "output": ["a", {"type": "text", "text": "b"}]}, "ab", ("i",)),
+        ({"type": "local_shell_call_output", "output": {"exit": 1}}, '{"exit": 1}', ()),
+        ({"type": "local_shell_output", "output": 12}, "12", ()),
+        ({"type": "tool_search_output", "call_id": "c"}, "", ("c",)),
+        ({"type": "image_generation_call_output", "call_id": None, "output": None}, "", ()),
+    ],
+)
+def test_responses_outputs(item, content, ids):
+    assert responses(item) == [Message("tool", content, result_ids=ids)]
 
 
 @pytest.mark.parametrize(
@@ -199,6 +248,18 @@ def test_rebuilt_schemas():
         Schema('{"name":"tool_search","description":"D","parameters":{"q": 1}}', "tool_search", kind="tool_search"),
         Schema('{"type": "function", "name": "tool_search"}', "tool_search"),
     ]
+
+
+def test_schemas_of_a_namespace():
+    inner = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"x": 1}}}
+    raw = dump([{"type": "namespace", "name": "n.", "tools": [inner]}])
+    assert read_schemas(raw) == [
+        Schema('{"name":"n.f","description":"d","parameters":{"x": 1}}', "n.f", "n."),
+    ]
+    for partial in ('{"type": "namespace", "name": "n"}', '{"type": "namespace", "tools": []}'):  # nothing to unpack
+        assert [schema.text for schema in read_schemas(f"[{partial}]")] == [partial]
+    with pytest.raises(TextError, match="no name"):
+        read_schemas('[{"type": "namespace", "name": "", "tools": [{"description": "nameless"}]}]')
 
 
 def test_many_calls_take_linear_time():

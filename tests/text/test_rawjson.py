@@ -1,5 +1,6 @@
 """JSON slices: the standard library is the oracle for what is JSON."""
 
+import itertools
 import json
 
 import pytest
@@ -44,6 +45,56 @@ def test_accepts_what_json_accepts(text):
     assert got == valid
 
 
+def valid(text: str) -> bool:
+    try:
+        strict(text)
+    except ValueError:
+        return False
+    return True
+
+
+def accepts(text: str) -> bool:
+    try:
+        return rawjson.value_end(text) == len(text)
+    except ValueError:
+        return False
+
+
+def test_every_short_number():
+    for size in range(1, 6):
+        for chars in itertools.product("01-+.eE", repeat=size):
+            text = "".join(chars)
+            assert accepts(text) == valid(text), text
+
+
+def test_every_escape_and_every_character_of_a_string():
+    for code in [*range(0x100), 0x2028, 0xFEFF, 0x1F600]:
+        for text in (f'"{chr(code)}"', f'"\\{chr(code)}"', f'"\\u00{chr(code)}0"', f'"a\\n{chr(code)}b"'):
+            assert accepts(text) == valid(text), text
+    for text in ('"\\u12"', '"\\u123"', '"\\u1234"', '"\\u12345"', '"\\uABCD"', '"\\uabcd"', '"\\U1234"'):
+        assert accepts(text) == valid(text), text
+
+
+@pytest.mark.parametrize("char", " \t\n\r\v\f\x00\x1c\x85\xa0\u2003\u2028\ufeff")
+def test_white_space_is_what_json_calls_so(char):
+    spaced = char.join(["", "{", '"a b"', ":", "[", "1", ",", "true", "]", ",", '"c"', ":", "null", "}"])
+    assert accepts(spaced) == valid(spaced) == (char in " \t\n\r")
+    if char in " \t\n\r":
+        assert rawjson.minify(spaced) == '{"a b":[1,true],"c":null}'
+        assert rawjson.members(spaced + char)[0] == ("a b", f"[{char}1{char},{char}true{char}]")
+        assert rawjson.items(f"{char}[{char}1{char},{char}2{char}]") == ["1", "2"]
+    string = json.dumps(f"a{char} b", ensure_ascii=False)
+    assert rawjson.minify(f"[ {string} ]") == f"[{string}]"
+
+
+@pytest.mark.parametrize("text", ["x 1", "[x 1]", '{"a" x :1}', '{x "a":1}', "[1 x, 2]", "- 1", "\u00a01", "\x0b1"])
+def test_junk_is_not_stepped_over(text):
+    with pytest.raises(ValueError):
+        rawjson.value_end(text)
+    with pytest.raises(ValueError):
+        rawjson.members('{"a":' + text + "}")
+
+
 def test_members_keep_order_spelling_and_duplicates():
     text = ' { "b" : 1.50 , "a":[1, 2],"b":"x\\u0041" ,"c": {"d": null} } tail'
     assert rawjson.members(text) == [("b", "1.50"), ("a", "[1, 2]"), ("b", '"x\\u0041"'), ("c", '{"d": null}')]
@@ -68,6 +119,8 @@ def test_items():
 def test_strings():
     assert rawjson.string('"a\\n\\ud83d\\ude00"') == "a\n😀"
     assert rawjson.string('"\\ud83d!"') == "\ufffd!"
+    assert rawjson.string('"\\ud800\\udbff \\udc00 \\udfff"') == "\ufffd\ufffd \ufffd \ufffd"
+    assert rawjson.string('"\\ud7ff\\ue000"') == "\ud7ff\ue000"
     assert rawjson.quote('é"\\\n\x01') == '"é\\"\\\\\\n\\u0001"'
 
 

@@ -1,10 +1,14 @@
 """Pre-tokenizers: the worked examples 1-9 of text.md, and how the two relate."""
 
+import functools
+import itertools
 import string
 
 import pytest
-from hypothesis import given
+import tokenizers
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import pre_tokenizers
 
 from ds4ref.text.splits import split_ds4, split_unicode
 
@@ -61,6 +65,122 @@ def test_ds4_takes_non_ascii_for_letters(text):
 @pytest.mark.parametrize("text", UNICODE_ONLY)
 def test_unicode_form(text):
     assert split_unicode(text) == UNICODE_ONLY[text]
+
+
+# The characters at the edges of every class, and one or two from inside.
+EDGES = (
+    "\u4dff\u4e00\u4fff\u5000\u8fff\u9000\u9f7f\u9f80\u9fa5\u9fa6"
+    "\u303f\u3040\u3041\u307f\u309b\u309f\u30a0\u30fb\u30ff\u3100\u3105"
+)
+KINDS = (
+    "aZéжא한ˇʰªǅ"  # letters: cased, without case, modifiers
+    "\u0301\u0903\u20dd"  # marks of three kinds
+    "09٣²Ⅷ"  # numbers of three kinds
+    "!/:@[`{~'-#+$<^|…«»‿—。€×→´😀©"  # punctuation and symbols of all kinds, ASCII and not
+    " \t\n\v\f\r\x85\xa0\u2003\u2028\u3000"  # white space
+    "\0\x1f\x7f\u200b\ue000\ufdd0"  # what is none of all that
+)
+
+
+@functools.cache
+def three_passes() -> pre_tokenizers.PreTokenizer:
+    """The public definition, run by the library it was written for (text.md 3)."""
+    passes = (
+        r"\p{N}{1,3}",
+        "[一-龥\u3040-ゟ゠-ヿ]+",
+        r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|"
+        r" ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    )
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(tokenizers.Regex(one), "isolated") for one in passes])
+
+
+def check_unicode(text: str) -> None:
+    assert split_unicode(text) == [piece for piece, _ in three_passes().pre_tokenize_str(text)]
+
+
+@settings(max_examples=500)
+@given(st.text(alphabet=EDGES + KINDS + "a \n!1中", max_size=12))
+def test_unicode_form_is_the_public_one(text):
+    check_unicode(text)
+
+
+def test_unicode_form_of_all_neighbours():
+    """Every two characters of the above next to each other, in one text and each pair alone."""
+    for first, second in itertools.product(EDGES + KINDS, repeat=2):
+        check_unicode(first + second)
+        check_unicode(f"a{first}{second}b")
+        check_unicode(f"  {first}{second} 中{first}1")
+
+
+def naive_ds4(data: bytes) -> list[bytes]:
+    """The table of text.md 3, rule by rule."""
+    punctuation, letters = string.punctuation.encode(), string.ascii_letters.encode()
+    space, digits, ends = b" \t\n\v\f\r", string.digits.encode(), b"\r\n"
+
+    def at(i: int) -> bytes:
+        return data[i : i + 1] or b"\0"
+
+    def length(i: int) -> int:
+        lead = data[i]
+        size = 2 if 0xC0 <= lead < 0xE0 else 3 if 0xE0 <= lead < 0xF0 else 4 if 0xF0 <= lead < 0xF8 else 1
+        return size if i + size <= len(data) else 1
+
+    def letter_like(i: int) -> bool:
+        return at(i) in letters or at(i) >= b"\x80"
+
+    def cjk(i: int) -> bool:
+        code = data[i : i + 3].decode("utf-8", "replace")
+        return len(code) == 1 and ("\u4e00" <= code <= "\u9fa5" or "\u3040" <= code <= "\u30ff")
+
+    def run(i: int, kind, step=lambda i: 1) -> int:
+        while i < len(data) and kind(i):
+            i += step(i)
+        return i
+
+    def end(p: int) -> int:
+        if at(p) in digits and p < len(data):
+            return min(p + 3, run(p, lambda i: at(i) in digits))
+        if cjk(p):
+            return run(p, cjk, lambda i: 3)
+        if at(p) in punctuation and at(p + 1) in letters:
+            return run(p + 1, lambda i: at(i) in letters)
+        if letter_like(p):
+            return run(p, letter_like, length)
+        if at(p) not in ends + punctuation and letter_like(p + 1):
+            return run(p + 1, letter_like, length)
+        if at(p) in punctuation or at(p) == b" " and at(p + 1) in punctuation:
+            return run(run(p + 1, lambda i: at(i) in punctuation), lambda i: at(i) in ends)
+        if at(p) in space:
+            q = run(p, lambda i: at(i) in space)
+            last = max(data.rfind(b"\r", p, q), data.rfind(b"\n", p, q))
+            if last >= 0:
+                return last + 1
+            return q - 1 if q - p >= 2 and (letter_like(q) or at(q) in punctuation) else q
+        return p + length(p)
+
+    found, p = [], 0
+    while p < len(data):
+        q = end(p)
+        found.append(data[p:q])
+        p = q
+    return found
+
+
+PIECES = [char.encode() for char in EDGES + KINDS]
+BYTES = [*PIECES, *(bytes([byte]) for byte in range(256))]
+LEADS = [bytes([byte]) for byte in b"\x80\xbf\xc0\xc1\xdf\xe0\xe3\xe4\xef\xf0\xf4\xf7\xf8\xff"]
+
+
+@settings(max_examples=200)
+@given(st.lists(st.sampled_from([*BYTES, b"a", b" ", b"1", b"!", b"\n", "中".encode()]), max_size=12).map(b"".join))
+def test_ds4_form_is_the_table(data):
+    assert split_ds4(data) == naive_ds4(data)
+
+
+def test_ds4_form_of_all_neighbours():
+    for first, second in itertools.product([*PIECES, *LEADS], repeat=2):
+        data = first + second + b"a  " + first + b"  " + second + first + b"\n" + second
+        assert split_ds4(data) == naive_ds4(data)
 
 
 @given(st.text(alphabet=string.printable))

@@ -47,6 +47,18 @@ def test_a_split_character_appears_once_and_whole():
     assert decode(b"a\xe2\x82") == ["a", "", "", "\ufffd"]
 
 
+@pytest.mark.parametrize("char", "\x7f\x80\xbf\xff\u07ff\u0800\u0fff\uffff\U00010000\U0010ffff")
+def test_a_character_appears_with_its_last_byte(char):
+    data = char.encode()
+    assert decode(b"x" + data) == ["x", *[""] * (len(data) - 1), char, ""]
+    assert utf8_safe_len(data) == len(data) and utf8_safe_len(data + data[:1]) == len(data) + (len(data) == 1)
+
+
+@pytest.mark.parametrize("byte", [0x80, 0x9F, 0xBF, 0xC0, 0xC1, 0xF5, 0xFF])
+def test_a_byte_that_begins_nothing_is_shown_at_once(byte):
+    assert decode(bytes([byte, byte])) == ["\ufffd", "\ufffd", ""]
+
+
 @given(st.binary())
 def test_any_bytes_come_out_as_python_decodes_them(data):
     assert "".join(decode(data)) == data.decode("utf-8", "replace")

@@ -107,7 +107,8 @@ def test_ids_are_those_of_the_strings():
 
 def test_outside_the_vocabulary_is_nothing():
     assert TOK.token_bytes(len(TOK)) == TOK.token_bytes(-1) == b""
-    assert TOK.token_string(129279) == ""
+    assert TOK.token_string(len(TOK)) == TOK.token_string(-1) == TOK.token_string(129279) == ""
+    assert TOK.token_string(len(TOK) - 1) == protocol.DSML and TOK.token_string(0) == protocol.BOS
     assert (
         TOK.decode([TOK.bos, 10**9, *TOK.encode("x")])
         == b"<\xef\xbd\x9cbegin\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>x"
@@ -171,13 +172,21 @@ class FakeFile:
         self.metadata = {f"tokenizer.ggml.{key}": value for key, value in metadata.items()}
 
 
+@BOTH
+def test_from_a_file(tok):
+    tokens = [tok.token_string(i) for i in range(len(tok))]
+    again = Tokenizer.from_gguf(FakeFile(tokens=tokens, merges=list(MERGES)), tok.split)
+    text = "the lowest <think> 1234\n\n 中 \x01\x02 €"
+    assert again.split == tok.split and again.encode_rendered(text) == tok.encode_rendered(text)
+
+
 @pytest.mark.parametrize(
     "gguf",
     [
         FakeFile(),
         FakeFile(tokens=["a"]),
         FakeFile(tokens=[], merges=[]),
-        FakeFile(tokens="abc", merges=[]),
+        FakeFile(tokens="abc", merges=["a b"]),
         FakeFile(tokens=[1, 2], merges=["a b"]),
         FakeFile(tokens=[b"\xff"], merges=["a b"]),
     ],

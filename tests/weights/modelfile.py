@@ -14,8 +14,7 @@ from ds4ref.archs.deepseek4.weights import expected_tensors
 from ds4ref.weights.gguf import GGUFFile
 from ds4ref.weights.writer import GGUFWriter, TensorSpec, encode_string, encode_value
 from kernels.formats import FORMATS
-
-GOLDEN = Path(__file__).resolve().parents[3] / "shared" / "golden"
+from tests.golden import ROOT as GOLDEN
 
 # Every layer kind, every odd dimension different, about 1.5 MB.
 SMALL = replace(

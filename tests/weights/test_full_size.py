@@ -72,6 +72,7 @@ def test_a_full_size_file_loads_without_allocating(full_size):
     assert path.stat().st_blocks == blocks
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc: peak memory is unknown")
 def test_memory_of_loading_a_full_size_file(full_size):
     """Binding reads vectors and routing tables, about 20 MB; it never touches matrices."""
     _, path = full_size

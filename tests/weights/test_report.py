@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -67,6 +68,60 @@ def test_json_is_one_line_and_agrees(tmp_path):
     assert sum(row["bytes"] for row in facts["tensors"]) == sum(s.nbytes for s in expected_tensors(SMALL))
     assert sum(row["parameters"] for row in facts["tensors"]) == sum(s.elements for s in expected_tensors(SMALL))
     assert facts["tokens"] == 67 and facts["flash"].startswith("not DeepSeek V4 Flash")
+
+
+def test_the_cache_at_flash_dimensions(tmp_path):
+    """The figures of engine.md 7.3 for a million tokens, and that the table is the shape's own accounting."""
+    path = write_model(tmp_path / "m.gguf", FLASH, recipe="q2", metadata=FLASH.metadata(), data=True)
+    facts = describe(path)
+    assert [row["context"] for row in facts["kv"]] == [4096, 32768, 131072, 1048576]
+    for row in facts["kv"]:
+        n = row.pop("context")
+        assert row == {
+            "f32": FLASH.kv_bytes(n),
+            "f16": FLASH.kv_bytes(n, 2),
+            "read_f32": FLASH.kv_read_bytes(n),
+            "read_f16": FLASH.kv_read_bytes(n, 2),
+        }
+        assert row["f16"] < row["f32"] <= 2 * row["f16"] and row["read_f16"] < row["read_f32"]
+        line = next(line for line in inspect_text(path).splitlines() if line.split()[:1] == [str(n)])
+        assert line.split()[1:] == [f"{row[key]:,}" for key in ("f32", "f16", "read_f32", "read_f16")]
+    assert facts["kv_bytes_per_token"] == {"f32": 13_760, "f16": 6_880}
+    assert facts["indexer_from_tokens"] == 4 * 513
+
+
+def test_text_and_figures_agree(tmp_path):
+    """The totals of the tables are the sums of their rows, and of the shares nothing is missing."""
+    path = write_model(tmp_path / "m.gguf")
+    facts, lines = describe(path), inspect_text(path).splitlines()
+    rows = [line.split() for line in lines]
+    count, parameters, nbytes = (sum(row[key] for row in facts["tensors"]) for key in ("count", "parameters", "bytes"))
+    assert count == len(expected_tensors(SMALL)) and nbytes == sum(spec.nbytes for spec in expected_tensors(SMALL))
+    assert ["total", f"{count:,}", f"{parameters:,}", f"{nbytes:,}", f"{nbytes / 2**30:.2f}"] in rows
+    for row in facts["tensors"]:
+        figures = [f"{row['count']}", f"{row['parameters']:,}", f"{row['bytes']:,}", f"{row['bytes'] / 2**30:.2f}"]
+        assert [row["type"], *figures] in rows
+    read = sum(facts["decode_read"].values())
+    assert ["total", f"{read:,}", f"{read / 2**30:.2f}", "GiB"] in rows
+    for nbytes in facts["decode_read"].values():
+        assert any(row[-2:] == [f"{nbytes:,}", f"{nbytes / read:.1%}"] for row in rows)
+    below = next(line for line in lines if "no indexer" in line)
+    assert f"below {4 * (SMALL.index_topk + 1)} tokens" in below
+    assert below.endswith(f" {read - facts['decode_read']['indexer']:,}")
+    with GGUFFile.open(path) as file:
+        assert (facts["alignment"], facts["metadata_keys"], facts["merges"]) == (32, len(file.metadata), 2)
+    assert facts["file_bytes"] == path.stat().st_size
+    shares = [int(row[-2].replace(",", "")) for row in rows if row and row[-1].endswith("%")]
+    assert shares == sorted(facts["decode_read"].values(), reverse=True)  # what costs most comes first
+
+
+def test_size_and_name_of_the_file(tmp_path):
+    shape = replace(SMALL, name="")
+    path = write_model(tmp_path / "m.gguf", shape, metadata=shape.metadata(), data=True)
+    os.truncate(path, 5 << 28)
+    lines = inspect_text(path).splitlines()
+    assert "1,342,177,280 bytes (1.25 GiB)" in lines[1]
+    assert lines[2].split(maxsplit=1) == ["model", "(unnamed)"]
 
 
 def test_experts_and_unused_tensors_are_listed(tmp_path):

@@ -8,8 +8,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from ds4ref.archs.deepseek4.layout import EXPERT_FORMATS, RECIPES, Recipe, slots
 from ds4ref.archs.deepseek4.shape import FLASH, ModelShape
+from ds4ref.archs.deepseek4.tensors import EXPERT_FORMATS, RECIPES, Recipe, slots
 from ds4ref.archs.deepseek4.weights import LayerWeights, bind, check_tensors, expected_tensors
 from ds4ref.errors import ModelFileError, ShapeError
 from ds4ref.weights.gguf import GGUFFile
@@ -34,6 +34,7 @@ def same_values(got: Matrix | np.ndarray, t) -> None:
     want = gguf_quants.dequantize(t.data, t.tensor_type).reshape(t.shape.tolist()[::-1])
     if isinstance(got, Matrix):
         assert got.fmt == t.tensor_type.name
+        assert (got.cols, got.rows, got.experts) == (*t.shape.tolist(), 0)[:3]
         got = got.dequantize()
     assert got.dtype == np.float32 and got.shape == want.shape
     np.testing.assert_array_equal(got, want)
@@ -93,6 +94,16 @@ def test_every_combination_of_expert_formats(tmp_path, gate_up, down):
     assert layer.ffn_gate_exps.data.shape[:2] == (SMALL.n_experts, SMALL.expert_ff)
     assert layer.ffn_down_exps.data.shape[:2] == (SMALL.n_experts, SMALL.dim)
     assert np.isfinite(layer.ffn_down_exps.expert(2).dequantize()).all()
+
+
+def test_several_shared_experts_are_stored_as_one_wide_one(tmp_path):
+    shape = replace(SMALL, n_shared=3)
+    layer = bind(GGUFFile.open(write_model(tmp_path / "m.gguf", shape)), shape).layers[1]
+    for matrix in (layer.ffn_gate_shexp, layer.ffn_up_shexp):
+        assert (matrix.rows, matrix.cols) == (3 * SMALL.expert_ff, SMALL.dim)
+    assert (layer.ffn_down_shexp.rows, layer.ffn_down_shexp.cols) == (SMALL.dim, 3 * SMALL.expert_ff)
+    changed = {new.name for old, new in zip(SPECS, expected_tensors(shape), strict=True) if old != new}
+    assert changed == {f"blk.{i}.ffn_{part}_shexp.weight" for i in range(4) for part in ("gate", "up", "down")}
 
 
 def test_mixed_recipe_upgrades_the_last_layers():

@@ -82,6 +82,49 @@ def test_our_reader_reads_it_back(tmp_path):
         ]
 
 
+@pytest.mark.parametrize("stated", [8, 32, 64, 4096])
+@pytest.mark.parametrize("alignment", [8, 32, 64])
+def test_metadata_of_another_file_does_not_decide_the_alignment(tmp_path, stated, alignment):
+    """Entries copied from a file may state its alignment; what counts is how this one is laid out."""
+    path = tmp_path / "m.gguf"
+    entries = [("general.alignment", "u32", stated), ("text", "string", "x")]
+    data = {spec.name: np.full(spec.nbytes, i + 1, np.uint8) for i, spec in enumerate(SPECS)}
+    with GGUFWriter(path, entries, SPECS, alignment=alignment) as out:
+        for spec in SPECS:
+            out.write(spec.name, data[spec.name])
+    with GGUFFile.open(path) as file:
+        assert (file.alignment, file.metadata["text"]) == (alignment, "x")
+        for name, raw in data.items():
+            np.testing.assert_array_equal(file.raw(name), raw)
+
+
+def test_any_array_is_written_in_its_own_order(tmp_path):
+    """Strided and transposed arrays, half precision and pieces of one: as C order lays them out."""
+    grid = np.arange(60, dtype=np.float32).reshape(6, 10)
+    halves = np.arange(14, dtype=np.float16)
+    with GGUFWriter(tmp_path / "m.gguf", [], [SPECS[0], SPECS[2], TensorSpec("t", "F32", (6, 10))]) as out:
+        out.write("a.weight", grid[::2, ::2])
+        out.write("c", [halves[0:6:2], bytearray(halves[6:14:2].tobytes())])
+        out.write("t", grid.T)
+    with GGUFFile.open(tmp_path / "m.gguf") as file:
+        np.testing.assert_array_equal(file.raw("a.weight").view("<f4").reshape(3, 5), grid[::2, ::2])
+        np.testing.assert_array_equal(file.raw("c").view("<f2"), halves[::2])
+        np.testing.assert_array_equal(file.raw("t").view("<f4").reshape(10, 6), grid.T)
+
+
+def test_what_a_spec_says_of_its_tensor():
+    spec = SPECS[1]
+    assert (spec.shape, spec.elements, spec.nbytes) == ((2, 3, 64), 384, 2 * 3 * 68)
+
+
+def test_more_tensors_than_declared(tmp_path):
+    out = GGUFWriter(tmp_path / "m.gguf", [], SPECS[:1])
+    out.hole("a.weight")
+    with pytest.raises(ValueError, match="expected nothing, got b.weight"):
+        out.hole("b.weight")
+    assert os.listdir(tmp_path) == []
+
+
 def test_holes_take_no_space(tmp_path):
     path = tmp_path / "m.gguf"
     big = TensorSpec("big", "Q4_K", (256, 1 << 16))
@@ -151,6 +194,10 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
         signal.signal(signal.SIGXFSZ, handler)
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(ValueError, match="closed"):
+        out.write("t", b"")
+    out.close()
     assert os.listdir(tmp_path) == []
 
 

@@ -3,7 +3,7 @@
 shape, hooks, chunk, rope, hyper_connections, compressor, indexer, attention, moe, head, forward.
 
 Written once over the op table (``kernels.ops``) and once for all numerics modes: a mode switches roundings at fixed
-points, it never forks the pass. ``layout`` and ``weights`` bind a file's tensors, ``cache`` and ``payload`` hold and
+points, it never forks the pass. ``tensors`` and ``weights`` bind a file's tensors, ``cache`` and ``payload`` hold and
 save what a timeline remembers, ``costs`` counts bytes and operations. docs/model.md has the formulas.
 """
 

@@ -107,9 +107,10 @@ class Chunk:
         """The chunk's inputs, in place, for other tokens with the same plan."""
         self._fill(self.ids, ids)
         self._stand(pos0)
+        fill = self._fill
         for arrays, compute in self._inputs.values():
             for array, values in zip(arrays, compute(), strict=True):
-                self._fill(array, values)
+                fill(array, values)
 
     def at_layer(self, layer: int, w: LayerWeights, cache: LayerCache) -> None:
         """The tokens enter a layer."""
@@ -128,7 +129,8 @@ class Chunk:
 
     def _input(self, key: Hashable, compute: Callable[[], tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
         if key not in self._inputs:
-            self._inputs[key] = tuple(map(self._upload, compute())), compute
+            # copies: uploaded arrays may be the very ones, and these will be overwritten
+            self._inputs[key] = tuple(self._upload(values.copy()) for values in compute()), compute
         return self._inputs[key][0]
 
     def at(self, ratio: int = 1) -> np.ndarray:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from ...costs import Work, chunks, prefill_chunk
 from ...errors import UsageError
-from .layout import RECIPES, Slot, expected_tensors, slots
 from .shape import CSA
+from .tensors import RECIPES, Slot, expected_tensors, slots
 
 if TYPE_CHECKING:
     from ...engine import Engine

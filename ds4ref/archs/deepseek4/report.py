@@ -16,8 +16,8 @@ from typing import Any
 from ...errors import ShapeError
 from ...weights.gguf import GGUFFile
 from ...weights.source import TensorInfo
-from .layout import PARTS, Slot
 from .shape import CSA, MERGES_KEY, TOKENS_KEY, ModelShape, check_flash
+from .tensors import PARTS, Slot
 from .weights import check_tensors
 
 CONTEXTS = (4096, 32768, 131072, 1048576)

@@ -1,6 +1,6 @@
 """From tensor names to the weights of a forward pass: every tensor checked, nothing copied that is large.
 
-``check_tensors`` compares a file's directory with ``layout.slots`` (engine.md 1.4): name, rank, dimensions and format
+``check_tensors`` compares a file's directory with ``tensors.slots`` (engine.md 1.4): name, rank, dimensions and format
 of every tensor, without touching data. ``bind`` goes on to the data: matrices become views of the mapped file, small
 vectors float32 arrays.
 
@@ -21,8 +21,8 @@ from kernels.formats import Matrix
 
 from ...errors import ModelFileError, ShapeError
 from ...weights.cursor import shown
-from .layout import RECIPES, Recipe, Slot, expected_tensors, slots
 from .shape import summary
+from .tensors import RECIPES, Recipe, Slot, expected_tensors, slots
 
 if TYPE_CHECKING:
     from ...weights.source import TensorInfo, TensorSource

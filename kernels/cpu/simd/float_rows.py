@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from numba import njit, types
 
-from .iq2_xxs import decode_group
-from .ops import (
+from .helpers import (
     AHEAD,
     add32,
     broadcast_half,
@@ -21,6 +20,7 @@ from .ops import (
     sum32,
     zero32,
 )
+from .iq2_xxs import decode_group
 from .row_kernel import LANES_32, Part, RowKernel, make_rows, records
 from .vec import (
     JIT,
@@ -36,7 +36,7 @@ from .vec import (
     I32x32,
     Int,
     Val,
-    step,
+    inline,
 )  # fmt: skip
 
 
@@ -58,11 +58,11 @@ def _decode_bf16(k, address: Val, kind: types.Type) -> Val:
 def _plain(decode, size: int) -> RowKernel:
     """The kernel for plain numbers of ``size`` bytes; ``decode(k, address, kind)`` gives 32 floats or one."""
 
-    @step(F32x32, F32x32, Int, Int)
+    @inline(F32x32, F32x32, Int, Int)
     def add_32(k, total, weights, x):
         return k.fma(decode(k, weights, F32x32), k.load(F32x32, x), total)
 
-    @step(Float, Float, Int, Int)
+    @inline(Float, Float, Int, Int)
     def add_1(k, total, weights, x):
         return k.fma(decode(k, weights, Float), k.load(Float, x), total)
 
@@ -99,13 +99,13 @@ _SUMS = 1024
 _PACKED_SUMS = _SUMS + 64
 
 
-@step(F32x32, F32x32, Int, Int)
+@inline(F32x32, F32x32, Int, Int)
 def _add_q8_0(k, total, weights, x):
     codes = k.load(I8x32, weights + 2).sext(I32x32).to_float(F32x32)
     return k.fma(codes * k.load(F32x32, x), broadcast_half(k, weights, F32x32), total)
 
 
-@step(F32x32, F32x32, Int, Int)
+@inline(F32x32, F32x32, Int, Int)
 def _add_q4_0(k, total, weights, x):
     codes = k.load(I8x16, weights + 2)
     nibbles = (codes & 0x0F).cat(codes >> 4)
@@ -113,7 +113,7 @@ def _add_q4_0(k, total, weights, x):
     return k.fma(values * k.load(F32x32, x), broadcast_half(k, weights, F32x32), total)
 
 
-@step(F32x32, F32x32, Int, Int)
+@inline(F32x32, F32x32, Int, Int)
 def _add_iq2_xxs(k, total, weights, x):
     part = k.zero(F32x32)
     for group in range(8):
@@ -124,7 +124,7 @@ def _add_iq2_xxs(k, total, weights, x):
     return k.fma(part, broadcast_half(k, weights, F32x32) * 0.125, total)
 
 
-@step(F32x32, F32x32, Int, Int)
+@inline(F32x32, F32x32, Int, Int)
 def _add_q4_k(k, total, weights, x):
     scale_bytes, min_bytes = q4_k_scales(k, weights)
     scales = scale_bytes.zext(I32x8).to_float(F32x8)
@@ -142,7 +142,7 @@ def _add_q4_k(k, total, weights, x):
     return total - mins.cat(k.zero(F32x8)).cat(k.zero(F32x16))
 
 
-@step(F32x32, F32x32, Int, Int)
+@inline(F32x32, F32x32, Int, Int)
 def _add_q2_k(k, total, weights, x):
     header = k.load(I8x16, weights)
     scales = (header & 0x0F).zext(I32x16).to_float(F32x16)
@@ -158,7 +158,7 @@ def _add_q2_k(k, total, weights, x):
     return total - (mins * broadcast_half(k, weights + 82, F32x16)).cat(k.zero(F32x16))
 
 
-@step(F32x32, F32x32, Int, Int)
+@inline(F32x32, F32x32, Int, Int)
 def _add_q6_k(k, total, weights, x):
     """210 bytes: 128 low nibbles, 64 high pairs, 16 int8 scales, f16 d; w = d * s * (code - 32)."""
     scales = k.load(I8x16, weights + 192).sext(I32x16).to_float(F32x16)
@@ -174,7 +174,7 @@ def _add_q6_k(k, total, weights, x):
     return k.fma(part, broadcast_half(k, weights + 208, F32x32), total)
 
 
-@step(types.none, Int, Int)
+@inline(types.none, Int, Int)
 def _store_sum_16(k, target, x):
     k.store(target, k.hsum(k.load(F32x16, x)))
 

@@ -31,9 +31,9 @@ from .gemm_tile import (
     reduce_sums,
     weight_record,
 )
-from .ops import copy_with_zeros, fetch_near, prefetch
+from .helpers import copy_with_zeros, fetch_near, prefetch
 from .tiers import TIER
-from .vec import JIT, Int, step
+from .vec import JIT, Int, inline
 
 PANEL_BYTES_AT_ONCE = 640 * 1024  # tokens whose panels share the second-level cache
 
@@ -78,12 +78,12 @@ class Gemm(NamedTuple):
         return gemm_bytes(n, self.chunk, self.record, self.rows, self.tokens_at_once)
 
 
-@step(types.none, *[Int] * 6)
+@inline(types.none, *[Int] * 6)
 def _call_decode(k, function, weights, n, target, place, spare):
     k.call_address(function, weights, n, target, place, spare)
 
 
-@step(types.none, *[Int] * 8)
+@inline(types.none, *[Int] * 8)
 def _call_multiply(k, function, weights, inputs, chunks, sums, fresh, out, stride):
     k.call_address(function, weights, inputs, chunks, sums, fresh, out, stride)
 

@@ -10,7 +10,7 @@ from numba import types
 
 from .gemm_tile import ROWS as GROUP
 from .gemm_tile import SLICES, SUMS, TOKENS, reduce_lanes, totals
-from .vec import F32x16, I16x16, I32x16, Int, Val, step
+from .vec import F32x16, I16x16, I32x16, Int, Val, inline
 
 ROWS = 2 * GROUP
 CHUNK = 16 * SLICES
@@ -20,7 +20,7 @@ INPUT_RECORD = CHUNK * TOKENS * 4
 TOTALS = totals(2 * SUMS)
 
 
-@step(types.none, TOTALS.kind, Int, Int)
+@inline(types.none, TOTALS.kind, Int, Int)
 def reduce_sums(k, sums, out, stride):
     """The six rows of token t go to ``out + t * stride``."""
     sums = k.members(sums)
@@ -28,7 +28,7 @@ def reduce_sums(k, sums, out, stride):
     reduce_lanes(k, sums[SUMS:], out + 4 * GROUP, stride)
 
 
-@step(TOTALS.kind, TOTALS.kind, Int, Int)
+@inline(TOTALS.kind, TOTALS.kind, Int, Int)
 def tile(k, sums, weights, inputs):
     """Add one chunk to the sums."""
     sums = k.members(sums)
@@ -52,10 +52,10 @@ def _decode(k, fmt: str, address: Val) -> Val:
 
 
 def _spread(fmt: str, places: int):
-    """A step that decodes 128 numbers at ``source`` into row or token ``place`` of a record."""
+    """An inlined function that decodes 128 numbers at ``source`` into row or token ``place`` of a record."""
     size = SIZES[fmt]
 
-    @step(types.none, Int, Int, Int)
+    @inline(types.none, Int, Int, Int)
     def decode(k, source, target, place):
         for s in range(SLICES):
             k.store(target + place * 64 + 64 * places * s, _decode(k, fmt, source + 16 * size * s))
@@ -63,7 +63,7 @@ def _spread(fmt: str, places: int):
     return decode
 
 
-@step(types.none, Int, Int)
+@inline(types.none, Int, Int)
 def clear_token(k, target, token):
     """Zeros for one token of a record."""
     for s in range(SLICES):

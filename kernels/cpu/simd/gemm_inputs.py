@@ -14,7 +14,7 @@ from numba import njit, types
 from .fixed import LARGEST, SMALLEST, limbs, scale_of_32
 from .gemm_tile import INPUT_CODES, INPUT_RECORD, MIN_BYTES, TOKENS
 from .quantize import a8_scale, q8k_scale, round_to_codes, sixteen_sums
-from .vec import JIT, F32x8, F32x32, Float, I32x8, I32x16, Int, Val, step
+from .vec import JIT, F32x8, F32x32, Float, I32x8, I32x16, Int, Val, inline
 
 _SCALES = INPUT_CODES
 _OFFSETS = INPUT_CODES + 64 * TOKENS
@@ -65,9 +65,9 @@ def _put(k, order: Order, record: Val, token: Val, lane: Val, codes: Val, scale:
 
 
 def _rounded_group(order: Order):
-    """A step that packs 32 inputs as one lane of int8 codes."""
+    """An inlined function that packs 32 inputs as one lane of int8 codes."""
 
-    @step(types.none, Int, Int, Int, Int, Float, Float)
+    @inline(types.none, Int, Int, Int, Int, Float, Float)
     def pack(k, chunk, token, group, x, scale, inverse):
         codes = round_to_codes(k, k.load(F32x32, x), inverse)
         total = _put(k, order, chunk, token, order.lane(group), codes, scale)
@@ -78,9 +78,9 @@ def _rounded_group(order: Order):
 
 
 def _float_group(order: Order):
-    """A step that packs 32 inputs as one lane of each of three limbs."""
+    """An inlined function that packs 32 inputs as one lane of each of three limbs."""
 
-    @step(types.none, Int, Int, Int, Int, Float, Float)
+    @inline(types.none, Int, Int, Int, Int, Float, Float)
     def pack(k, chunk, token, group, x, scale, inverse):
         values = k.load(F32x32, x)
         for i, limb in enumerate(limbs(k, values, inverse.splat(F32x32))):
@@ -104,7 +104,7 @@ def _q2_k_place(sub: int) -> int:
     return 64 * TOKENS * (2 * (sub & 3) + (sub >> 2))
 
 
-@step(types.none, Int, Int, Int, Int, Float, Float)
+@inline(types.none, Int, Int, Int, Int, Float, Float)
 def _q2_k_rounded(k, chunk, token, block, x, scale, inverse):
     at = chunk + token * 64 + block * 32
     for sub in range(8):
@@ -116,7 +116,7 @@ def _q2_k_rounded(k, chunk, token, block, x, scale, inverse):
     k.store(at + _OFFSETS, k.zero(I32x8))
 
 
-@step(types.none, Int, Int, Int, Int)
+@inline(types.none, Int, Int, Int, Int)
 def _q2_k_float(k, chunk, token, block, x):
     """A lane collects four neighbours of each run of 32; they share a scale."""
     runs = [k.load(F32x32, x + 128 * sub) for sub in range(8)]
@@ -140,13 +140,13 @@ def _q2_k_float(k, chunk, token, block, x):
 
 
 # -- a token's inputs
-@step(types.none, Int, Int)
+@inline(types.none, Int, Int)
 def _clear_record(k, record, token):
     for line in range(0, INPUT_RECORD, 64 * TOKENS):
         k.store(record + token * 64 + line, k.zero(I32x16))
 
 
-@step(types.none, Int, Int)
+@inline(types.none, Int, Int)
 def _clear_line(k, target, token):
     k.store(target + token * 64, k.zero(I32x16))
 

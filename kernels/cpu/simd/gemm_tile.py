@@ -25,7 +25,7 @@ from numba import types
 from ..sizes import TILE_ROWS as ROWS
 from ..sizes import TILE_TOKENS as TOKENS
 from . import x86
-from .vec import F32x16, Float, I8x64, I32x16, Int, Val, step
+from .vec import F32x16, Float, I8x64, I32x16, Int, Val, inline
 
 SUMS = ROWS * TOKENS
 SLICES = 8
@@ -49,15 +49,15 @@ def totals(count: int) -> Totals:
     """For ``count`` vectors of 16 sums."""
     kind = types.UniTuple(F32x16, count)
 
-    @step(kind)
+    @inline(kind)
     def zero_sums(k):
         return tuple(k.zero(F32x16) for _ in range(count))
 
-    @step(kind, Int)
+    @inline(kind, Int)
     def load_sums(k, address):
         return tuple(k.load(F32x16, address + 64 * i) for i in range(count))
 
-    @step(types.none, Int, kind)
+    @inline(types.none, Int, kind)
     def store_sums(k, address, sums):
         for i, total in enumerate(k.members(sums)):
             k.store(address + 64 * i, total)
@@ -85,13 +85,13 @@ def _dots(k, dots: list[list[Val]], weights: Val, inputs: Val) -> list[list[Val]
 
 
 def _tile(mins: int, passes: int):
-    """A step that adds one chunk to the sums.
+    """An inlined function that adds one chunk to the sums.
 
     With three passes the inputs are three limbs, the high one first. The high and the middle one share a conversion:
     32 products of 9 + 8 bits and a shift by 8 fit into 32 bits, all three limbs would not.
     """
 
-    @step(TOTALS.kind, TOTALS.kind, Int, Int)
+    @inline(TOTALS.kind, TOTALS.kind, Int, Int)
     def tile(k, sums, weights, inputs):
         sums = k.members(sums)
         dots: list[list[Val]] = []
@@ -151,11 +151,11 @@ def reduce_lanes(k, sums: list[Val], out: Val, stride: Val) -> None:
         k.store(out + stride * t, vectors[0].shuffle(range(4 * t, 4 * t + ROWS)))
 
 
-@step(types.none, TOTALS.kind, Int, Int)
+@inline(types.none, TOTALS.kind, Int, Int)
 def reduce_sums(k, sums, out, stride):
     reduce_lanes(k, k.members(sums), out, stride)
 
 
-@step(types.none, Int, Int)
+@inline(types.none, Int, Int)
 def copy_float(k, target, source):
     k.store(target, k.load(Float, source))

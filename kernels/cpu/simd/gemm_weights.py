@@ -1,8 +1,8 @@
 """Decoders of the matrix product: 512 weights of one raw row -> eight slices of unsigned bytes and 16 lane scales.
 
-Each is a step ``decode(first, second, target, row)``: two blocks of 256 at their addresses (16 blocks of 32 from
-``first`` on for Q8_0), the weight record, and the place 0..2 of the row in it. See ``gemm_tile`` for the layout and
-``gemm_inputs`` for the matching order of the inputs.
+Each is an inlined function ``decode(first, second, target, row)``: two blocks of 256 at their addresses (16 blocks of
+32 from ``first`` on for Q8_0), the weight record, and the place 0..2 of the row in it. See ``gemm_tile`` for how it is
+laid out and ``gemm_inputs`` for the matching order of the inputs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from numba import types
 
 from . import iq2_xxs, q2_k, q4_k, q8_0
 from .gemm_tile import ROWS, WEIGHT_CODES
-from .vec import F32x16, I8x16, I8x32, I8x64, I16x8, I16x16, I32x8, I32x16, Int, Val, step
+from .vec import F32x16, I8x16, I8x32, I8x64, I16x8, I16x16, I32x8, I32x16, Int, Val, inline
 
 
 def _store(k, target: Val, row: Val, slices: list[Val], scales: Val, mins: tuple[Val, ...] = ()) -> None:
@@ -41,7 +41,7 @@ def _transpose(groups: list[Val]) -> list[Val]:
     return slices
 
 
-@step(types.none, Int, Int, Int, Int)
+@inline(types.none, Int, Int, Int, Int)
 def decode_q8_0(k, first, second, target, row):
     """16 blocks of 34 bytes; lane = block; bytes w + 128. ``second`` is not used."""
     blocks = [first + q8_0.BLOCK * i for i in range(16)]
@@ -50,7 +50,7 @@ def decode_q8_0(k, first, second, target, row):
     _store(k, target, row, [(s.bits(I8x64) ^ -128) for s in slices], scales)
 
 
-@step(types.none, Int, Int, Int, Int)
+@inline(types.none, Int, Int, Int, Int)
 def decode_q4_k(k, first, second, target, row):
     """Lane = sub-block, the first block's eight and then the second's; bytes are the codes."""
     headers = k.load(I8x16, first), k.load(I8x16, second)
@@ -70,7 +70,7 @@ def decode_q4_k(k, first, second, target, row):
     _store(k, target, row, [s.bits(I8x64) for s in _transpose(groups)], lanes(0, 0), (mins,))
 
 
-@step(types.none, Int, Int, Int, Int)
+@inline(types.none, Int, Int, Int, Int)
 def decode_q2_k(k, first, second, target, row):
     """Slice 2 p + h: 32 weights of plane p, half h of the first block, then of the second; bytes code * scale."""
     planes, mins, scales = [], [], []
@@ -86,7 +86,7 @@ def decode_q2_k(k, first, second, target, row):
     _store(k, target, row, slices, d, tuple(mins))
 
 
-@step(types.none, Int, Int, Int, Int)
+@inline(types.none, Int, Int, Int, Int)
 def decode_iq2_xxs(k, first, second, target, row):
     """Lane 2 j + b: group j of block b; byte i of slice s: weight s of octet i; bytes 43 + w."""
     planes, words = iq2_xxs.decode_two(k, first, second, adjacent=False)

@@ -25,7 +25,7 @@ from numba import njit, types
 from ...formats.iq2_xxs import GRID, MAGNITUDES, SIGNS
 from . import x86
 from .fixed import limbs, scale_of_32
-from .ops import broadcast_half, scaled_dots
+from .helpers import broadcast_half, scaled_dots
 from .quantize import in_order, make_q8k_pack, q8k_scale, round_to_codes, sixteen_sums
 from .row_kernel import LANES_8, LANES_16, Part, RowKernel, make_rows, records
 from .tiers import TIER, WIDE_PERMUTES
@@ -44,7 +44,7 @@ from .vec import (
     I64x8,
     Int,
     Val,
-    step,
+    inline,
 )
 
 BLOCK = 66
@@ -131,13 +131,13 @@ def _two_dots(k, total: Val, first: Val, second: Val, x: Val, adjacent: bool) ->
     return k.fma((chains[0] + chains[1]).to_float(F32x16), group_scales(k, words) * d, total)
 
 
-@step(F32x16, F32x16, Int, Int)
+@inline(F32x16, F32x16, Int, Int)
 def _add_two(k, total, weights, x):
     """total + the lane sums of two adjacent blocks."""
     return _two_dots(k, total, weights, weights + BLOCK, x, adjacent=True)
 
 
-@step(F32x16, F32x16, Int, Int)
+@inline(F32x16, F32x16, Int, Int)
 def _add_last(k, total, weights, x):
     """total + the lane sums of one block, taken twice; the second half of ``x`` is packed as zeros."""
     return _two_dots(k, total, weights, weights, x, adjacent=False)
@@ -150,7 +150,7 @@ def _store_octets(k, target: Val, codes: Val) -> None:
         k.store(target + 64 * i, turned.lane(i))
 
 
-@step(types.none, Int, Int, Int, Float, Float)
+@inline(types.none, Int, Int, Int, Float, Float)
 def _pack_lane(k, target, lane, x, scale, inverse):
     """Codes, scale and offset of the 32 inputs that lane ``lane`` collects."""
     codes = round_to_codes(k, k.load(F32x32, x), inverse)
@@ -160,7 +160,7 @@ def _pack_lane(k, target, lane, x, scale, inverse):
     k.store(target + 576 + lane * 4, (low.sext(types.int32) + high.sext(types.int32)) * -_BIAS)
 
 
-@step(types.none, Int)
+@inline(types.none, Int)
 def _clear(k, target):
     """Zero the pair at ``target``."""
     for line in range(0, _PACKED_TWO, 64):
@@ -197,17 +197,17 @@ def _two_dots_float(k, total: Val, first: Val, second: Val, x: Val, adjacent: bo
     return k.fma(dots, group_scales(k, words) * both_d(k, first, second) * k.load(F32x16, x + 1536), total)
 
 
-@step(F32x16, F32x16, Int, Int)
+@inline(F32x16, F32x16, Int, Int)
 def _add_two_float(k, total, weights, x):
     return _two_dots_float(k, total, weights, weights + BLOCK, x, adjacent=True)
 
 
-@step(F32x16, F32x16, Int, Int)
+@inline(F32x16, F32x16, Int, Int)
 def _add_last_float(k, total, weights, x):
     return _two_dots_float(k, total, weights, weights, x, adjacent=False)
 
 
-@step(types.none, Int, Int, Int, Float, Float)
+@inline(types.none, Int, Int, Int, Float, Float)
 def _pack_lane_float(k, target, lane, x, scale, inverse):
     """Limbs, scale and offsets of the 32 inputs that lane ``lane`` collects."""
     sums = []
@@ -220,7 +220,7 @@ def _pack_lane_float(k, target, lane, x, scale, inverse):
     k.store(target + 1664 + lane * 4, (sums[1] * 256 + sums[2]) * -_BIAS)
 
 
-@step(types.none, Int)
+@inline(types.none, Int)
 def _clear_float(k, target):
     for line in range(0, _PACKED_FLOAT, 64):
         k.store(target + line, k.zero(I32x16))
@@ -270,7 +270,7 @@ def _join(k, parts: list[Val]) -> Val:
     return k.gather(I64x4, parts).bits(I8x32)
 
 
-@step(F32x8, F32x8, Int, Int)
+@inline(F32x8, F32x8, Int, Int)
 def _add_block(k, total, weights, x):
     dots = k.zero(I32x8)
     for group in range(8):
@@ -280,7 +280,7 @@ def _add_block(k, total, weights, x):
     return k.fma(dots.to_float(F32x8), broadcast_half(k, weights, F32x8) * k.load(F32x8, x + 256), total)
 
 
-@step(types.none, Int, Int, Float)
+@inline(types.none, Int, Int, Float)
 def _finish_pack_bc(k, target, half, scale):
     k.store(target + 256, (scale * 0.125).splat(F32x8))
 

@@ -18,7 +18,7 @@ from numba import njit, types
 
 from . import x86
 from .fixed import SMALLEST, limbs
-from .ops import broadcast_half, madd, scaled_dots
+from .helpers import broadcast_half, madd, scaled_dots
 from .quantize import make_q8k_pack, sixteen_sums
 from .row_kernel import LANES_8, LANES_16, Part, RowKernel, make_rows, records
 from .tiers import TIER
@@ -39,7 +39,7 @@ from .vec import (
     I32x16,
     Int,
     Val,
-    step,
+    inline,
 )
 
 BLOCK = 84
@@ -92,17 +92,17 @@ def _two_blocks(k, total: Val, first: Val, second: Val, x: Val) -> Val:
     return k.fma(sums.to_float(F32x16), scale, total)
 
 
-@step(F32x16, F32x16, Int, Int)
+@inline(F32x16, F32x16, Int, Int)
 def _add_two(k, total, weights, x):
     return _two_blocks(k, total, weights, weights + BLOCK, x)
 
 
-@step(F32x16, F32x16, Int, Int)
+@inline(F32x16, F32x16, Int, Int)
 def _add_last(k, total, weights, x):
     return _two_blocks(k, total, weights, weights, x)
 
 
-@step(types.none, Int, Int, Float)
+@inline(types.none, Int, Int, Float)
 def _finish_pack_a(k, target, half, scale):
     """Scale lanes and negated sums of block ``half`` (0 or 1) of the pair at ``target``; its codes are stored."""
     k.store(target + 512 + half * 32, scale.splat(F32x8))
@@ -139,7 +139,7 @@ def scaled_planes(k, codes: Val, scales: Val) -> list[Val]:
     return [x86.shuffle_bytes_512(k, table, place) for place in places]
 
 
-@step(F32x16, F32x16, Int, Int)
+@inline(F32x16, F32x16, Int, Int)
 def _add_block_float(k, total, weights, x):
     header = k.load(I8x16, weights)
     planes = scaled_planes(k, k.load(I8x64, weights + 16), header)
@@ -155,7 +155,7 @@ def _add_block_float(k, total, weights, x):
     return k.fma(mins, k.half_to_float(tail.shuffle([7] * 16)), total)
 
 
-@step(types.none, Int, Int)
+@inline(types.none, Int, Int)
 def _pack_half_float(k, target, x):
     """Limbs, lane scales and negated sums of 128 inputs, in the lower half of every line at ``target``."""
     runs = [k.load(F32x32, x + 128 * plane) for plane in range(4)]
@@ -192,7 +192,7 @@ FLOAT = RowKernel(
 
 
 # -- tiers B and C
-@step(F32x8, F32x8, Int, Int)
+@inline(F32x8, F32x8, Int, Int)
 def _add_block(k, total, weights, x):
     header = k.load(I8x16, weights).zext(I16x16)
     scales, mins = header & 0x0F, header >> 4
@@ -211,7 +211,7 @@ def _add_block(k, total, weights, x):
     return k.fma(k.zero(F32x8) - min_sums.to_float(F32x8), broadcast_half(k, weights + 82, F32x8) * scale, total)
 
 
-@step(types.none, Int, Int, Float)
+@inline(types.none, Int, Int, Float)
 def _finish_pack_bc(k, target, half, scale):
     k.store(target + 256, scale.splat(F32x8))
     for sub in range(8):

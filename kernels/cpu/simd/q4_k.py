@@ -19,11 +19,11 @@ from numba import njit, types
 
 from . import x86
 from .fixed import limbs, scale_of_32
-from .ops import broadcast_half, q4_k_scales, scaled_dots
+from .helpers import broadcast_half, q4_k_scales, scaled_dots
 from .quantize import in_order, make_q8k_pack, sixteen_sums
 from .row_kernel import LANES_8, LANES_16, LANES_PAIR, PAIR, Part, RowKernel, make_rows, records
 from .tiers import TIER
-from .vec import JIT, F32x8, F32x16, F32x32, Float, I8x16, I8x32, I8x64, I16x8, I16x32, I32x8, I32x16, Int, Val, step
+from .vec import JIT, F32x8, F32x16, F32x32, Float, I8x16, I8x32, I8x64, I16x8, I16x32, I32x8, I32x16, Int, Val, inline
 
 BLOCK = 144
 _PACKED_TWO = 640
@@ -78,17 +78,17 @@ def _two_blocks(k, total: Val, first: Val, second: Val, x: Val) -> Val:
     return k.fma(mixed.to_float(F32x16), k.half_to_float(halves) * k.load(F32x16, x + 512), total)
 
 
-@step(F32x16, F32x16, Int, Int)
+@inline(F32x16, F32x16, Int, Int)
 def _add_two(k, total, weights, x):
     return _two_blocks(k, total, weights, weights + BLOCK, x)
 
 
-@step(F32x16, F32x16, Int, Int)
+@inline(F32x16, F32x16, Int, Int)
 def _add_last(k, total, weights, x):
     return _two_blocks(k, total, weights, weights, x)
 
 
-@step(types.none, Int, Int, Float)
+@inline(types.none, Int, Int, Float)
 def _finish_pack_a(k, target, half, scale):
     """Scale lanes and negated sums of block ``half`` (0 or 1) of the pair at ``target``; its codes are stored."""
     k.store(target + 512 + half * 32, scale.splat(F32x8))
@@ -125,7 +125,7 @@ def _float_block(k, total: Val, scales: Val, block: int, weights: Val, x: Val) -
     return total + mins.bits(F32x16)
 
 
-@step(PAIR, PAIR, Int, Int)
+@inline(PAIR, PAIR, Int, Int)
 def _add_two_float(k, sums, weights, x):
     """The running sums of even and of odd blocks over two adjacent blocks."""
     even, odd = k.members(sums)
@@ -135,14 +135,14 @@ def _add_two_float(k, sums, weights, x):
     return even, _float_block(k, odd, scales, 1, second, x + _PACKED_FLOAT)
 
 
-@step(PAIR, PAIR, Int, Int)
+@inline(PAIR, PAIR, Int, Int)
 def _add_one_float(k, sums, weights, x):
     even, odd = k.members(sums)
     header = k.load(I8x16, weights)
     return _float_block(k, even, unpack_headers(k, header, header), 0, weights, x), odd
 
 
-@step(types.none, Int, Int, Int, Float, Float)
+@inline(types.none, Int, Int, Int, Float, Float)
 def _store_limbs(k, target, lane, x, scale, inverse):
     """Three limbs of 32 inputs at ``target``, 64 bytes apart; scale and negated sum into lanes of their own."""
     values = k.load(F32x32, x)
@@ -176,7 +176,7 @@ FLOAT = RowKernel(
 
 
 # -- tiers B and C
-@step(F32x8, F32x8, Int, Int)
+@inline(F32x8, F32x8, Int, Int)
 def _add_block(k, total, weights, x):
     scales, mins = (bytes_.zext(I16x8) for bytes_ in q4_k_scales(k, weights))
     dots = k.zero(I32x8)
@@ -192,7 +192,7 @@ def _add_block(k, total, weights, x):
     return k.fma(min_sums.to_float(F32x8), broadcast_half(k, weights + 2, F32x8) * scale, total)
 
 
-@step(types.none, Int, Int, Float)
+@inline(types.none, Int, Int, Float)
 def _finish_pack_bc(k, target, half, scale):
     k.store(target + 256, scale.splat(F32x8))
     for sub_block in range(8):

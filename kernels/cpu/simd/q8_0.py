@@ -12,11 +12,11 @@ from __future__ import annotations
 from numba import njit, types
 
 from . import x86
-from .ops import broadcast_half, pack_floats, signed_dots, store_float
+from .helpers import broadcast_half, pack_floats, signed_dots, store_float
 from .quantize import a8_scale, store_codes
 from .row_kernel import LANES_8, LANES_PAIR, PAIR, Part, RowKernel, make_rows, records
 from .tiers import TIER
-from .vec import JIT, F32x8, F32x16, Float, I8x16, I8x32, I8x64, I16x32, I32x8, I32x16, Int, Val, step
+from .vec import JIT, F32x8, F32x16, Float, I8x16, I8x32, I8x64, I16x32, I32x8, I32x16, Int, Val, inline
 
 BLOCK = 34
 _PACKED_PAIR = 192
@@ -40,7 +40,7 @@ def _last_block(k, total: Val, weights: Val, x: Val) -> Val:
     return k.fma(dots.to_float(F32x16), scale * k.load(F32x16, x + 64), total)
 
 
-@step(types.none, Int, Int, Float)
+@inline(types.none, Int, Int, Float)
 def _finish_pack(k, target, half, scale):
     """Scale and offset lanes of one block; ``half`` (0 or 1) is its place in the pair at ``target``."""
     at = target + half * 32
@@ -52,7 +52,7 @@ def _finish_pack(k, target, half, scale):
     k.store(at + 128, quads.sext(I32x8) * -128)
 
 
-@step(types.none, Int)
+@inline(types.none, Int)
 def _clear_half(k, target):
     """Zero the second block of the pair at ``target``."""
     for offset in (32, 96, 160):
@@ -74,18 +74,18 @@ def _pack_a(x, n, buffer):
 def _pair_rows(two_blocks, last_block, packed_pair: int):
     """Rows of pairs of blocks, two pairs a step."""
 
-    @step(PAIR, PAIR, Int, Int)
+    @inline(PAIR, PAIR, Int, Int)
     def add_four(k, sums, weights, x):
         even, odd = k.members(sums)
         even = two_blocks(k, even, weights, x)
         return even, two_blocks(k, odd, weights + 2 * BLOCK, x + packed_pair)
 
-    @step(PAIR, PAIR, Int, Int)
+    @inline(PAIR, PAIR, Int, Int)
     def add_two(k, sums, weights, x):
         even, odd = k.members(sums)
         return two_blocks(k, even, weights, x), odd
 
-    @step(PAIR, PAIR, Int, Int)
+    @inline(PAIR, PAIR, Int, Int)
     def add_one(k, sums, weights, x):
         even, odd = k.members(sums)
         return even, last_block(k, odd, weights, x)
@@ -128,12 +128,12 @@ def _block(k, total: Val, weights: Val, x: Val) -> Val:
     return k.fma(dots.to_float(F32x8), factor, total)
 
 
-@step(F32x8, F32x8, Int, Int)
+@inline(F32x8, F32x8, Int, Int)
 def _add_one(k, total, weights, x):
     return _block(k, total, weights, x)
 
 
-@step(F32x8, F32x8, Int, Int)
+@inline(F32x8, F32x8, Int, Int)
 def _add_two(k, total, weights, x):
     return _block(k, _block(k, total, weights, x), weights + BLOCK, x + _PACKED_ONE)
 

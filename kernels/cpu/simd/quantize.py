@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from .ops import load_float, store_float
-from .vec import JIT, Emit, F32x32, Float, I8x32, I16x32, I32x8, I32x16, I32x32, Int, Val, step
+from .helpers import load_float, store_float
+from .vec import JIT, Emit, F32x32, Float, I8x32, I16x32, I32x8, I32x16, I32x32, Int, Val, inline
 
 # Adding 1.5 * 2^23 leaves the nearest integer (ties to even) in the low bits of the float.
 _ROUNDER = 1.5 * 2.0**23
@@ -40,20 +40,20 @@ def _poison(k: Emit, x: Val) -> Val:
     return k.hsum(x * 0.0)
 
 
-@step(Float, Int)
+@inline(Float, Int)
 def largest_of_32(k, x):
     """max|x| of 32 floats; NaN if one is not finite."""
     values = k.load(F32x32, x)
     return k.fold(k.abs(values), k.maximum) + _poison(k, values)
 
 
-@step(types.none, Int, Int, Float)
+@inline(types.none, Int, Int, Float)
 def store_codes(k, target, x, inverse):
     """Round 32 floats to 32 bytes at ``target``."""
     k.store(target, round_to_codes(k, k.load(F32x32, x), inverse))
 
 
-@step(types.none, Int, Int)
+@inline(types.none, Int, Int)
 def store_sums(k, target, codes):
     """Two int16 sums of 16 codes each."""
     low, high = sixteen_sums(k, k.load(I8x32, codes))
@@ -71,7 +71,7 @@ def _extremes(k: Emit, x: Val) -> tuple[Val, Val, Val]:
     return k.fold(high, k.maximum), k.fold(low, k.minimum), k.hsum(poison)
 
 
-@step(types.UniTuple(Float, 3), Int)
+@inline(types.UniTuple(Float, 3), Int)
 def extremes_of_256(k, x):
     """(largest, smallest, 0 or NaN) of 256 floats."""
     return _extremes(k, x)
@@ -109,7 +109,7 @@ def q8k_scale(x):
     return np.float32(1) / inverse, inverse
 
 
-@step(types.none, Int)
+@inline(types.none, Int)
 def _clear_second(k, target):
     """Zero the second block of a pair: codes, scale lanes, sums."""
     for offset in (*range(256, 512, 64), 544, 608):

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from numba import njit, types
 
-from .ops import AHEAD, prefetch, store_float
-from .vec import JIT, F32x8, F32x16, F32x32, Float, Vec, step
+from .helpers import AHEAD, prefetch, store_float
+from .vec import JIT, F32x8, F32x16, F32x32, Float, Vec, inline
 
 
 class RowKernel(NamedTuple):
@@ -32,7 +32,7 @@ class RowKernel(NamedTuple):
 
 
 class Lanes(NamedTuple):
-    """The running sums of a row: their type, a step that starts them at zero, a step that adds all lanes up."""
+    """The running sums of a row: their type, and inlined functions that start them at zero and add all lanes up."""
 
     kind: types.Type
     zero: Any
@@ -40,7 +40,7 @@ class Lanes(NamedTuple):
 
 
 def _lanes(kind: Vec) -> Lanes:
-    return Lanes(kind, step(kind)(lambda k: k.zero(kind)), step(Float, kind)(lambda k, sums: k.hsum(sums)))
+    return Lanes(kind, inline(kind)(lambda k: k.zero(kind)), inline(Float, kind)(lambda k, sums: k.hsum(sums)))
 
 
 LANES_8, LANES_16, LANES_32 = _lanes(F32x8), _lanes(F32x16), _lanes(F32x32)
@@ -48,12 +48,12 @@ LANES_8, LANES_16, LANES_32 = _lanes(F32x8), _lanes(F32x16), _lanes(F32x32)
 PAIR = types.UniTuple(F32x16, 2)
 
 
-@step(PAIR)
+@inline(PAIR)
 def _zero_pair(k):
     return k.zero(F32x16), k.zero(F32x16)
 
 
-@step(Float, PAIR)
+@inline(Float, PAIR)
 def _total_pair(k, sums):
     even, odd = k.members(sums)
     return k.hsum(even + odd)
@@ -66,7 +66,7 @@ LANES_PAIR = Lanes(PAIR, _zero_pair, _total_pair)
 class Part(NamedTuple):
     """A piece of a row: so many ``inputs`` (a power of two), in so many bytes of the row and of the packed buffer.
 
-    ``add(sums, weights, x)`` is the step that adds its products to the running sums.
+    ``add(sums, weights, x)`` is the inlined function that adds its products to the running sums.
     """
 
     inputs: int

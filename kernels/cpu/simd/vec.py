@@ -1,9 +1,9 @@
 """Vectors in Numba: LLVM vector values as Numba types, and a small language to write instruction sequences in.
 
-A kernel is a plain ``@njit`` loop that calls *steps*. A step is a Python function over ``Val`` objects, run once at
+A kernel is a plain ``@njit`` loop that calls *inlined* functions: Python functions over ``Val`` objects, run once at
 compile time; every operation it performs becomes one LLVM instruction:
 
-    @step(F32x16, F32x16, Int, Int)
+    @inline(F32x16, F32x16, Int, Int)
     def multiply(k, total, weights, x):
         return k.fma(k.load(F32x16, weights), k.load(F32x16, x), total)
 
@@ -11,8 +11,8 @@ compile time; every operation it performs becomes one LLVM instruction:
 everywhere: ``ndarray.ctypes.data`` inside ``@njit`` is uint64, and uint64 + int64 is float64 in Numba, which would
 silently turn pointer arithmetic into floating point.
 
-Floating point here carries no fast-math flags except in ``Emit.hsum``, so a step gives the same bits wherever it is
-inlined, and NaN stays NaN.
+Floating point here carries no fast-math flags except in ``Emit.hsum``, so an inlined function gives the same bits
+wherever it is used, and NaN stays NaN.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def constant(kind: ir.Type, values: Any) -> ir.Constant:
 
 
 class Emit:
-    """The builder a step writes to."""
+    """The builder an inlined function writes to."""
 
     # Whether the target converts f16 itself. Elsewhere LLVM would call routines that no loaded library has.
     native_half = TIER != "C" or IS_AARCH64
@@ -349,7 +349,7 @@ class Emit:
         return self.fold(a, lambda x, y: x + y)
 
 
-def step(result: types.Type, *args: types.Type) -> Callable[[Callable[..., Any]], Any]:
+def inline(result: types.Type, *args: types.Type) -> Callable[[Callable[..., Any]], Any]:
     """Turn an emitter ``f(k, *vals)`` into a Numba intrinsic with this signature.
 
     It may return a Val, a tuple of Vals (then ``result`` is a UniTuple) or None (``types.none``).

@@ -1,6 +1,6 @@
 """x86 instructions that LLVM does not find from plain vector operations.
 
-Each function emits one instruction into a step; the tier decides at import which of them a kernel module uses.
+Each function emits one instruction; the tier decides at import which of them a kernel module uses.
 ``*_512`` and the byte permutes belong to tier A, ``*_256`` to tier B.
 """
 

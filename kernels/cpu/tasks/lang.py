@@ -15,7 +15,7 @@ from numba import njit, types
 from ..numba_internals import declared
 from ..numba_internals import emitted as op
 from ..simd.tiers import IS_AARCH64, IS_X86
-from ..simd.vec import JIT, step
+from ..simd.vec import JIT, inline
 
 FAST: dict[str, Any] = {**JIT, "fastmath": {"reassoc", "contract", "nsz"}}
 """For reductions: sums may be reordered (always in the same way); NaN and infinity keep their meaning."""
@@ -34,8 +34,6 @@ def _cast(kind: types.Type, element: ir.Type) -> Any:
 
 
 f32p = _cast(types.float32, F32)
-i8p = _cast(types.int8, I8)
-i16p = _cast(types.int16, I16)
 i32p = _cast(types.int32, I32)
 i64p = _cast(types.int64, I64)
 
@@ -124,9 +122,9 @@ call_rows = call_address(7)
 
 # ---- floats ----
 
-load_f16 = step(types.float32, types.int64)(lambda k, address: k.half_to_float(k.load(types.int16, address)))
-store_f16 = step(types.none, types.int64, types.float32)(lambda k, address, x: k.store(address, k.float_to_half(x)))
-round_f16 = step(types.float32, types.float32)(lambda k, x: k.half_to_float(k.float_to_half(x)))
+load_f16 = inline(types.float32, types.int64)(lambda k, address: k.half_to_float(k.load(types.int16, address)))
+store_f16 = inline(types.none, types.int64, types.float32)(lambda k, address, x: k.store(address, k.float_to_half(x)))
+round_f16 = inline(types.float32, types.float32)(lambda k, x: k.half_to_float(k.float_to_half(x)))
 float_bits = op(types.int32, [types.float32], lambda b, v: b.bitcast(v[0], I32))
 bits_float = op(types.float32, [types.int32], lambda b, v: b.bitcast(v[0], F32))
 rint = op(types.float32, [types.float32], lambda b, v: external(b, "llvm.rint.f32", F32, v))

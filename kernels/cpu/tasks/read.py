@@ -5,24 +5,24 @@ from __future__ import annotations
 from numba import njit, types
 
 from .. import tasktable as t
-from ..simd.ops import AHEAD, prefetch, store_int
-from ..simd.vec import JIT, I32x16, I32x32, Int, step
+from ..simd.helpers import AHEAD, prefetch, store_int
+from ..simd.vec import JIT, I32x16, I32x32, Int, inline
 from ..sizes import READ_LINE as LINE
 from .registry import body
 
 
-@step(I32x32)
+@inline(I32x32)
 def _nothing(k):
     return k.zero(I32x32)
 
 
-@step(I32x32, I32x32, Int)
+@inline(I32x32, I32x32, Int)
 def _add_lines(k, total, address):
     """Add the two cache lines at ``address`` to the total."""
     return total + k.load(I32x16, address).cat(k.load(I32x16, address + 64))
 
 
-@step(types.int32, I32x32)
+@inline(types.int32, I32x32)
 def _total(k, a):
     return k.fold(a, lambda x, y: x + y)
 

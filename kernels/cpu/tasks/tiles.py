@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numba import njit, types
 
-from ..simd.vec import JIT, F32x16, Float, I16x16, Int, step
+from ..simd.vec import JIT, F32x16, Float, I16x16, Int, inline
 from .lang import f32p, load_f16
 
 LANES = 16
@@ -12,13 +12,13 @@ VECTOR = 4 * LANES
 Acc = types.UniTuple(F32x16, 16)
 
 
-@step(Acc)
+@inline(Acc)
 def zeros(k):
     """16 accumulators of 0."""
     return tuple([k.zero(F32x16)] * 16)
 
 
-@step(Acc, Acc, Int, Int, Int, Int, Int, Int, Int, Int, Int)
+@inline(Acc, Acc, Int, Int, Int, Int, Int, Int, Int, Int, Int)
 def dots(k, acc, a0, a1, a2, a3, b0, b1, b2, b3, offset):
     """acc[4 i + j] += a_i[offset..] * b_j[offset..], 16 floats of each."""
     a = [k.load(F32x16, x + offset) for x in (a0, a1, a2, a3)]
@@ -27,7 +27,7 @@ def dots(k, acc, a0, a1, a2, a3, b0, b1, b2, b3, offset):
     return tuple(k.fma(a[n // 4], b[n % 4], acc[n]) for n in range(16))
 
 
-@step(Acc, Acc, Int, Int, Int, Int, Int)
+@inline(Acc, Acc, Int, Int, Int, Int, Int)
 def outer(k, acc, s0, s1, s2, s3, v):
     """acc[4 i + j] += (the float at s_i) * (vector j of the 64 floats at v)."""
     scalars = [k.load(Float, s).splat(F32x16) for s in (s0, s1, s2, s3)]
@@ -36,7 +36,7 @@ def outer(k, acc, s0, s1, s2, s3, v):
     return tuple(k.fma(scalars[n // 4], vectors[n % 4], acc[n]) for n in range(16))
 
 
-@step(Acc, Int, Int, Int, Int, Int)
+@inline(Acc, Int, Int, Int, Int, Int)
 def load_scaled(k, o0, o1, o2, o3, scales):
     """acc[4 i + j] = (vector j of the 64 floats at o_i) * (float i at scales)."""
     rows = []
@@ -46,7 +46,7 @@ def load_scaled(k, o0, o1, o2, o3, scales):
     return tuple(rows)
 
 
-@step(types.none, Acc, Int, Int, Int, Int)
+@inline(types.none, Acc, Int, Int, Int, Int)
 def store(k, acc, o0, o1, o2, o3):
     """The inverse of ``load_scaled`` without scales."""
     for n, member in enumerate(k.members(acc)):
@@ -70,18 +70,18 @@ def _shift(base, indices):
     return [base + i for i in indices]
 
 
-@step(F32x16, Acc)
+@inline(F32x16, Acc)
 def sums(k, acc):
     """Lane n is the sum over the lanes of acc[n]."""
     return _sums(k, k.members(acc))
 
 
-@step(types.none, Int, F32x16)
+@inline(types.none, Int, F32x16)
 def put(k, address, value):
     k.store(address, value)
 
 
-@step(types.none, Acc, Int, Int)
+@inline(types.none, Acc, Int, Int)
 def relu_weighted(k, acc, weights, out):
     """out[i] += sum over j and lanes of max(0, acc[4 i + j]) * (vector j of the 64 floats at weights), i = 0..3."""
     w = [k.load(F32x16, weights + VECTOR * j) for j in range(4)]
@@ -94,7 +94,7 @@ def relu_weighted(k, acc, weights, out):
         k.store(place, k.load(Float, place) + k.hsum(total))
 
 
-@step(types.none, Int, Int)
+@inline(types.none, Int, Int)
 def _widen_vector(k, x, out):
     k.store(out, k.half_to_float(k.load(I16x16, x)))
 

@@ -21,55 +21,55 @@ from .vec import (
     Int,
     Val,
     Vec,
-    step,
+    inline,
 )
 
 # How far ahead of the weights in use the kernels ask for memory, if at all. 2 to 12 KiB measure the same.
 AHEAD = 8192
 
 
-@step(types.none, Int)
+@inline(types.none, Int)
 def prefetch(k, address):
     k.prefetch(address)
 
 
-@step(types.none, Int)
+@inline(types.none, Int)
 def fetch_near(k, address):
     """Bring the cache line at ``address`` to the second level; for code that computes long before it needs it."""
     k.fetch(address, 2)
 
 
-@step(Float, Int)
+@inline(Float, Int)
 def load_float(k, address):
     return k.load(Float, address)
 
 
-@step(types.none, Int, Float)
+@inline(types.none, Int, Float)
 def store_float(k, address, value):
     k.store(address, value)
 
 
-@step(types.none, Int, types.int32)
+@inline(types.none, Int, types.int32)
 def store_int(k, address, value):
     k.store(address, value)
 
 
-@step(F32x32)
+@inline(F32x32)
 def zero32(k):
     return k.zero(F32x32)
 
 
-@step(Float, F32x32)
+@inline(Float, F32x32)
 def sum32(k, a):
     return k.hsum(a)
 
 
-@step(F32x32, F32x32, F32x32)
+@inline(F32x32, F32x32, F32x32)
 def add32(k, a, b):
     return a + b
 
 
-@step(types.none, Int, Int)
+@inline(types.none, Int, Int)
 def copy_32(k, target, source):
     """32 floats."""
     k.store(target, k.load(F32x32, source))
@@ -86,12 +86,12 @@ def pack_floats(x, n, buffer):
         store_float(buffer + 4 * i, load_float(x + 4 * i))
 
 
-@step(types.none, Int)
+@inline(types.none, Int)
 def _clear_line(k, target):
     k.store(target, k.zero(I32x16))
 
 
-@step(types.none, Int, Int)
+@inline(types.none, Int, Int)
 def _copy_byte(k, target, source):
     k.store(target, k.load(types.int8, source))
 

@@ -1,0 +1,20 @@
+"""Signatures that are kept make room for new ones, the longest unused first."""
+
+from __future__ import annotations
+
+import os
+
+from test_vectors import signatures
+
+
+def test_the_oldest_models_are_forgotten_first(tmp_path, monkeypatch):
+    for age, name in enumerate(("c", "a", "b")):
+        (tmp_path / name).mkdir()
+        for part in ("x", "y"):
+            (tmp_path / name / part).write_bytes(bytes(50))
+        os.utime(tmp_path / name, (1000 + age, 1000 + age))
+    for limit, left in ((300, "abc"), (299, "ab"), (100, "b"), (99, "")):
+        monkeypatch.setattr(signatures, "CACHE_LIMIT", limit)
+        signatures._make_room(tmp_path)
+        assert sorted(f.name for f in tmp_path.iterdir()) == list(left)
+    signatures._make_room(tmp_path / "absent")

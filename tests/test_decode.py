@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ds4ref import decode
 from ds4ref.archs.deepseek4.hooks import Recorder
 from ds4ref.engine import Engine
 from ds4ref.session.session import Session
@@ -83,6 +84,16 @@ def test_a_recording_serves_many_tokens(engine: Engine) -> None:
     assert [kind == kinds[3] for kind in kinds] == [at % 4 == 3 for at in range(60)]
 
 
+def test_the_oldest_recordings_make_room(nano_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "MOST", 2)
+    with Engine.open(nano_path, numerics="ds4") as engine:
+        fast, slow = pair(engine, 200)
+        for number, token in enumerate(tokens(engine, 140)):
+            step(fast, slow, token)
+            assert len(fast._decoder._recordings) == min(2, 1 + number // 3)
+        assert fast._decoder.last in [recording for recording, _ in fast._decoder._recordings.values()]
+
+
 def test_same_bits_after_prefill_snapshot_restore_and_load(engine: Engine, tmp_path: Path) -> None:
     ids = tokens(engine, 320)
     fast, slow = pair(engine, 400)
@@ -126,6 +137,7 @@ def test_thread_count_may_change(engine: Engine) -> None:
         for at, token in enumerate(ids):
             ops.threads = 1 + at // 10 % 3
             step(fast, slow, token)
+            assert fast._decoder.last.workers.threads == ops.threads
     finally:
         ops.threads = before
 

@@ -84,7 +84,13 @@ class Recording(Steps):
         out, decode = np.empty((len(ids), table.cols), F32), FORMATS[table.fmt].dequantize
         if decode is None:
             raise ValueError(f"format {table.fmt} has no dequantizer")
-        self._first.append(lambda: np.copyto(out, decode(table.data.take(ids, axis=0))))
+
+        def look_up() -> None:
+            if ids.min(initial=0) < 0:  # ``take`` would count from the end
+                raise IndexError(f"a row lies outside 0..{table.rows - 1}")
+            np.copyto(out, decode(table.data.take(ids, axis=0)))
+
+        self._first.append(look_up)
         return out
 
     # --- laying out

@@ -347,6 +347,17 @@ def test_ties_go_to_the_lower_expert(ops):
             np.testing.assert_allclose(weights[t], chosen / chosen.sum() * 1.5, rtol=2e-6)
 
 
+@pytest.mark.parametrize("logit", [-40.0, -80.0])
+def test_experts_that_are_all_unlikely(ops, logit: float):
+    """The guard of the sum: at least 2^-14, or 1e-20 more. Neither may turn a weight around."""
+    logits = np.full((1, 8), logit, np.float32)
+    prob = math.exp(logit / 2)
+    for floor, total in ((True, 2.0**-14), (False, 4 * prob + 1e-20)):
+        probs, _, weights = ops.route(logits, None, None, 4, 1.5, floor)
+        np.testing.assert_allclose(probs, prob, rtol=1e-5)
+        np.testing.assert_allclose(weights, 1.5 * prob / total, rtol=1e-5)
+
+
 # ---- pooling
 
 

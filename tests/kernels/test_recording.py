@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+
 import numpy as np
 import pytest
 
@@ -196,3 +198,19 @@ def test_an_empty_recording() -> None:
     recording.seal()
     recording.replay()
     assert recording.outputs == [] and recording.length == 0
+
+
+def test_places_are_no_larger_than_they_need_to_be() -> None:
+    """4 tokens of 4096 values, normed on the way into the product."""
+    X, recording = normal(1, 4, 4, 1024), cpu.record()
+    recording.seal(recording.hc_mix(X, matrix("F32", 3, 4096), 1e-6))
+    assert X.nbytes < recording.nbytes < 2.5 * X.nbytes + 4096
+
+
+def test_advice_names_whole_experts_and_no_more_than_is_used() -> None:
+    """More than half a gigabyte at once would push itself out of memory."""
+    w, recording = matrix("Q8_0", 40, 256, experts=5), cpu.record()
+    recording.advise(np.array([[3, 1]], np.int32), w)
+    *_, size, page, most = recording._steps[-1].values
+    assert size * w.experts == w.nbytes and page == mmap.PAGESIZE
+    assert most * size <= 512 << 20 < (most + 1) * size

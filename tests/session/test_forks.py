@@ -357,3 +357,20 @@ def test_a_saved_session_of_one_token_less_than_the_context(engine: Engine, ids:
         else:
             with pytest.raises(PayloadError, match="takes 1 to 39"):
                 other.load(stream)
+
+
+def test_a_loaded_session_goes_on_in_place(engine: Engine, ids: list[int]) -> None:
+    """It claims the rows it loaded, so that a snapshot of it costs no copy."""
+    session, loaded, other = engine.session(CTX), engine.session(CTX), engine.session(CTX)
+    session.sync(ids[:130])
+    stream = io.BytesIO()
+    session.save(stream)
+    stream.seek(0)
+    loaded.load(stream)
+    store = loaded._cache._store
+    other.restore(loaded.snapshot())
+    on(loaded, ids[130:138])
+    assert loaded._cache._store is store
+    on(other, ids[200:208])
+    assert other._cache._store is not store
+    np.testing.assert_array_equal(on(loaded, ids[138:150]), on(session, ids[130:150])[8:])

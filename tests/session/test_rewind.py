@@ -7,6 +7,7 @@ import io
 import numpy as np
 import pytest
 
+from ds4ref import sampling
 from ds4ref.engine import Engine
 from ds4ref.errors import Cancelled, ContextError, SessionError, TokenError
 from ds4ref.session.session import Session
@@ -151,6 +152,18 @@ def test_snapshots_outlive_going_back(engine: Engine, ids: list[int], alone: dic
     np.testing.assert_array_equal(session.eval(9), wanted.eval(9))
 
 
+def test_snapshots_outlive_a_draft_taken_back(engine: Engine, ids: list[int], alone: dict) -> None:
+    """The same where the very next token closes windows of both ratios, with nothing computed in between."""
+    session = decoded(engine, ids[:126])
+    session.extend(ids[126:133])
+    late = session.snapshot()
+    session.rewind(127)
+    session.eval(ids[127] ^ 1)
+    session.restore(late)
+    for token in ids[133:140]:
+        np.testing.assert_array_equal(session.eval(token), alone[session.pos])
+
+
 def test_back_after_a_growing_ring(engine: Engine, ids: list[int]) -> None:
     """A chunk too long for the ring of raw rows moves it: what is behind the chunk is out of reach then."""
     count = 3 * engine.shape.window + 10
@@ -271,3 +284,25 @@ def test_extend_refuses_what_does_not_fit(engine: Engine, ids: list[int]) -> Non
     assert session.tokens == ids[:9]
     session.extend([0])
     assert session.pos == 10
+
+
+def test_steps_back_add_up(engine: Engine, ids: list[int], alone: dict) -> None:
+    """What was overwritten on the way forward stays lost, also after going back and on again: 30 back, one on and 20
+    back is as far as 49."""
+    session = decoded(engine, ids[:150])
+    session.rewind(120)
+    session.eval(ids[120])
+    with pytest.raises(SessionError, match="out of reach"):
+        session.rewind(101)
+    session.rewind(119)
+    np.testing.assert_array_equal(session.logits, alone[119])
+    np.testing.assert_array_equal(session.eval(ids[119]), alone[120])
+
+
+def test_logits_are_read_as_sampling_reads_them(engine: Engine, ids: list[int]) -> None:
+    session = decoded(engine, ids[:9])
+    best = session.argmax()
+    assert best == sampling.argmax(session.logits) != session.argmax(exclude=best)
+    assert session.top_logprobs(3) == sampling.top_logprobs(session.logits, 3)
+    assert session.top_logprobs(3)[0][2] == pytest.approx(session.token_logprob(best), rel=1e-6)
+    assert session.token_logprob(7) == sampling.token_logprob(session.logits, 7)

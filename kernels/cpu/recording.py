@@ -25,6 +25,11 @@ from .steps import F32, Steps
 from .workers import Workers, address, aligned
 
 ALIGNMENT = 128
+
+REST = 64
+"""Levels that memory rests before another place gets it. Written again at once, its lines would still be in the cache
+of the core that wrote them last, and fetching them from there takes twice as long as from the shared cache, into which
+the weights of a layer push them (docs/LOG.md)."""
 T = TypeVar("T")
 
 
@@ -120,7 +125,8 @@ class Recording(Steps):
 
         kept = {number: place(address(out)) for number, out in enumerate(outputs)}
         spans = _spans(owners, levels, {n for n in kept.values() if n is not None})
-        offsets, total = _share(spans, [size for _, size in made])
+        resting = {number: (first, last + REST) for number, (first, last) in spans.items()}
+        offsets, total = _share(resting, [size for _, size in made])
         work = -(-max((step.work for step in self._steps), default=0) // ALIGNMENT) * ALIGNMENT
         self._memory = aligned(total + work * self.threads)
         base = address(self._memory)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from kernels.cpu import CPU
+from kernels.cpu import recording as recording_module
 from kernels.cpu.recording import ALIGNMENT, _levels, _share, _spans
 
 from . import cpu
@@ -72,9 +73,15 @@ def test_one_after_the_other_share_a_place() -> None:
 # ---- behaviour
 
 
-def test_a_long_chain_takes_the_memory_of_two_results() -> None:
-    x, recording = normal(1, 5000), cpu.record()
-    y = x
+def test_a_long_chain_takes_the_memory_of_two_results_and_of_those_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = cpu.record()
+    y = x = normal(1, 5000)
+    for _ in range(3 * recording_module.REST):
+        y = long.scale(y, 1.01)
+    long.seal(y)
+    assert long.nbytes < (recording_module.REST + 3) * x.nbytes + long.length * 1024
+    monkeypatch.setattr(recording_module, "REST", 0)
+    recording, y = cpu.record(), x
     for _ in range(40):
         y = recording.scale(y, 1.01)
     recording.seal(y)

@@ -52,7 +52,7 @@ class Engine:
     ) -> Engine:
         """Map and check a model file (None: the embedded model), load a backend.
 
-        strict: also demand the exact dimensions of DeepSeek V4 Flash (engine.md 1.3).
+        strict: also demand the exact dimensions of DeepSeek V4 Flash (docs/model.md 2.1).
         split: how the tokenizer cuts text before merging: "unicode" as the model was trained, or "ds4".
         advise: ask the system for routed experts as soon as they are chosen, which pays when the model does not fit
         into memory (None: do so if the file is larger than the memory this process may use).

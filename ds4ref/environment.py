@@ -1,6 +1,6 @@
 """Where a figure comes from: processor, cores, memory, clocks, versions, commit.
 
-Nothing here is measured; it is what a reader needs to judge whether two results may be compared (measurement.md).
+Nothing here is measured; it is what a reader needs to judge whether two results may be compared.
 Facts a platform does not tell are None.
 """
 

@@ -69,8 +69,8 @@ class Timing:
 
 
 def check_fits(n_tokens: int, ctx: int, room: int = 1) -> None:
-    """Raise ContextError unless a prompt of ``n_tokens`` leaves ``room`` slots free (session_kv.md 2: at least one;
-    two where an answer is to follow, text.md 13.3)."""
+    """Raise ContextError unless a prompt of ``n_tokens`` leaves ``room`` slots free (docs/text.md 6: at least one; two
+    where an answer is to follow)."""
     if n_tokens + room > ctx:
         raise ContextError(f"the prompt has {n_tokens} tokens, a context of {ctx} takes at most {max(ctx - room, 0)}")
 
@@ -142,8 +142,8 @@ class Generation:
     reaches the user one decode step earlier. After exhaustion the session holds exactly prompt + ``tokens``; if the
     consumer stopped early it may lag by the last token, which the next ``sync`` supplies.
 
-    ``finish``: "stop" (EOS was picked; it is neither evaluated nor part of the text, text.md 13.7), "length",
-    "cancelled", or "" while running. ``limit`` is clipped so that one context slot stays free (text.md 13.3).
+    ``finish``: "stop" (EOS was picked; it is neither evaluated nor part of the text, docs/text.md 6), "length",
+    "cancelled", or "" while running. ``limit`` is clipped so that one context slot stays free (docs/text.md 6).
     ``thinking`` says whether the prompt ended inside ``<think>``; the state then follows the two think-tag ids,
     never text that looks like them.
     """

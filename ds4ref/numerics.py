@@ -1,6 +1,6 @@
 """The numerics modes: what each one rounds, and nothing else.
 
-One forward pass serves all modes; a mode only switches roundings on or off at fixed points (engine.md 6):
+One forward pass serves all modes; a mode only switches roundings on or off at fixed points (docs/model.md 10.1):
 
     exact   no rounding: agrees with Hugging Face's float32 modelling code to float noise
     qat     the cache roundings the model was trained with (E4M3 rows, Hadamard + FP4 indexer, f16 storage)

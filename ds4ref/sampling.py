@@ -1,4 +1,4 @@
-"""Choosing the next token, and log probabilities (text.md 13.3-13.7).
+"""Choosing the next token, and log probabilities (docs/text.md 6).
 
 The arithmetic is float32 in ds4's own order, so equal logits, settings and seed give equal tokens. Sums and the final
 walk are sequential, through ``accumulate``: no Python loop over the vocabulary. Two deliberate differences from ds4,
@@ -76,7 +76,7 @@ class Sampler:
         self.rng = Rng(fresh_seed() if seed is None else seed)
 
     def pick(self, logits: np.ndarray, greedy: bool = False) -> int:
-        """The next token id. ``greedy`` forces temperature 0 for this one pick (structural DSML, text.md 12)."""
+        """The next token id. ``greedy`` forces temperature 0 for this one pick (structural DSML, docs/text.md 5)."""
         logits = _checked(logits)
         if greedy or self.temperature <= 0:
             return argmax(logits)
@@ -99,7 +99,7 @@ class Sampler:
             return np.exp(((logits - top) / self.temperature).astype(np.float64)).astype(np.float32)
 
     def _draw_by_id(self, logits: np.ndarray, best: int) -> int:
-        """Whole vocabulary, min-p only: kept tokens in id order (text.md 13.4, 3)."""
+        """Whole vocabulary, min-p only: kept tokens in id order (docs/text.md 6, step 3)."""
         top = logits[best]
         if self.min_p > 0:
             # A generous preselection: exp of the few instead of all.
@@ -114,7 +114,7 @@ class Sampler:
         return self._walk(ids, weights, fallback=best)
 
     def _draw_by_rank(self, logits: np.ndarray, candidates: int) -> int:
-        """The best ``candidates`` tokens, best first, cut by min-p and top-p (text.md 13.4, 4)."""
+        """The best ``candidates`` tokens, best first, cut by min-p and top-p (docs/text.md 6, step 4)."""
         if candidates < len(logits):
             ranked = np.partition(logits, len(logits) - candidates)[len(logits) - candidates :]
         else:

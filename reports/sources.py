@@ -110,7 +110,7 @@ def import_file(
 
 
 def check_kvcache(rows: list[dict[str, Any]]) -> dict[str, int] | None:
-    """How many rows' ``kvcache_bytes`` are those of a saved session of Flash at that depth (tools.md 1.5).
+    """How many rows' ``kvcache_bytes`` are those of a saved session of Flash at that depth (docs/model.md 12).
 
     None if no row has the column. Anything but all or none means that rows were torn, or pooled from two models.
     """

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .probes import Probe
 
 PROG = "ds4-bench"
-DEFAULT_SYSTEM = "You are a helpful assistant."  # with the period, unlike ds4's (tools.md 1.2)
+DEFAULT_SYSTEM = "You are a helpful assistant."  # with the period, unlike ds4's
 
 USAGE = """ds4-bench [options]                 sweep context depths, CSV on stdout
        ds4-bench [options] --csv FILE      the same into a file; a table on stdout

@@ -1,4 +1,4 @@
-"""What a result says about where it came from: model, prompt, machine, software, command (measurement.md)."""
+"""What a result says about where it came from: model, prompt, machine, software, command."""
 
 from __future__ import annotations
 

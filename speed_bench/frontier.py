@@ -1,4 +1,4 @@
-"""The frontier walk: which context depths a sweep measures (tools.md 1.3)."""
+"""The frontier walk: which context depths a sweep measures (docs/bench.md)."""
 
 from __future__ import annotations
 

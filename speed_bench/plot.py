@@ -42,7 +42,7 @@ def check_suffix(path: str | os.PathLike[str]) -> None:
 
 
 def default_title(*paths: str | os.PathLike[str]) -> str:
-    """``m3_max.csv`` -> ``M3 Max t/s`` (tools.md 2); several are joined by commas."""
+    """``m3_max.csv`` -> ``M3 Max t/s``; several are joined by commas."""
     return ", ".join(_words(Path(path).stem) for path in paths) + " t/s"
 
 

@@ -1,4 +1,4 @@
-"""The tokens a sweep walks: a file, a file as one chat turn, or prose of our own (tools.md 1.4 step 1)."""
+"""The tokens a sweep walks: a file, a file as one chat turn, or prose of our own (docs/bench.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The results CSV (tools.md 1.5): ds4-bench's six columns first, ours after them.
+"""The results CSV (docs/bench.md): ds4-bench's six columns first, ours after them.
 
 With repetitions the speeds are medians. Cells of what was not measured are empty. Reading tolerates what spreadsheets
 do to such files (byte order mark, CRLF, dropped zeros, other columns between) and refuses what they could mean two

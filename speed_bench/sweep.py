@@ -1,4 +1,4 @@
-"""The measurement: one fixed token sequence, walked to deeper and deeper frontiers (tools.md 1.4).
+"""The measurement: one fixed token sequence, walked to deeper and deeper frontiers (docs/bench.md).
 
 At each frontier two windows are timed on a monotonic clock. Prefill: from the previous frontier to this one, output
 head included. Decode: ``gen_tokens`` greedy steps that may not pick EOS, choice of the token included. Between them

@@ -10,7 +10,7 @@ target cannot be forced, its own greedy continuation is compared until the first
     incomparable  nothing can be said: no probabilities, or a prefix that cannot be forced
 
 The profile "ds4" is that project's own rule instead: same bytes, every official token among the 20 best, log
-probabilities within 4 nats (tools.md 4.4).
+probabilities within 4 nats (docs/vectors.md).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ a random model is larger, see docs/vectors.md."""
 
 DEFAULT_FLOOR = 0.3
 _API_EOS, _EOS = (f"<{bar}end\u2581of\u2581sentence{bar}>".encode() for bar in ("\uff5c\uff5c", "\uff5c"))
-"""The hosted API doubles the bars of the end token (tools.md 4.2)."""
+"""The hosted API doubles the bars of the end token."""
 
 PROFILES = ("margin", "ds4")
 DS4_NATS = 4.0

@@ -1,4 +1,4 @@
-"""Recall of facts hidden in a long story, graded and by depth (tools.md 5.2).
+"""Recall of facts hidden in a long story, graded and by depth.
 
 ds4's own test asks all 16 facts or nothing at one length; here every fact counts and says how deep it lay.
 """

@@ -1,4 +1,4 @@
-"""ds4's own vector files: ``official.vec`` and the JSON captures of its fetcher (tools.md 4.2, 4.3). Read and written.
+"""ds4's own vector files: ``official.vec`` and the JSON captures of its fetcher (docs/vectors.md). Read and written.
 
 The API behind them reported 0 for the chosen token and -9999 for the others: identity of tokens, no distribution.
 """
@@ -211,7 +211,7 @@ def read_manifest(folder: str) -> list[str]:
 
 
 def read_capture(path: str) -> Capture:
-    """Read ``ds4-official-logprobs-v1``. ``degenerate`` says that it holds no probabilities (tools.md 4.2)."""
+    """Read ``ds4-official-logprobs-v1``. ``degenerate`` says that it holds no probabilities."""
     try:
         found = json.loads(Path(path).read_bytes())
     except OSError as error:

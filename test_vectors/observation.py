@@ -21,7 +21,7 @@ Ids = Sequence[int] | np.ndarray
 T = TypeVar("T")
 MAX_ID = 2**31 - 1
 DEGENERATE = -1000.0
-"""A log probability at or below this is an API's way of saying nothing (tools.md 4.2)."""
+"""A log probability at or below this is an API's way of saying nothing."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from ds4ref.targets.local import LocalTarget
 BLOCK = 64
 ECHO_TOP, PROBES = 5, 5
 WARM = 32
-"""Tokens at the start that are context only, as in ds4's perplexity (tools.md 4.8)."""
+"""Tokens at the start that are context only, as in ds4's perplexity (docs/ds4.md)."""
 
 
 @dataclass(frozen=True)

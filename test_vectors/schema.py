@@ -25,7 +25,7 @@ from ds4ref.targets import Step, Token
 MANIFEST_SCHEMA = "ds4-vectors-manifest-v1"
 CASE_SCHEMA = "ds4-vectors-case-v1"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,94}")
-"""What a case may be called: also what ds4's official.vec can hold (tools.md 4.3)."""
+"""What a case may be called: also what ds4's official.vec can hold."""
 
 
 class TokenRecord(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
@@ -198,7 +198,7 @@ class Vectors:
 
 
 def record(step: Step, degenerate: float = -1000.0) -> StepRecord:
-    """A target's step as it is stored. Degenerate alternatives are dropped, as in official.vec (tools.md 4.3)."""
+    """A target's step as it is stored. Degenerate alternatives are dropped, as in official.vec."""
 
     def token(t: Token) -> TokenRecord:
         useful = t.logprob is not None and t.logprob > degenerate

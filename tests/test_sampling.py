@@ -1,4 +1,4 @@
-"""Sampling: the golden examples 53-57 of text.md bit for bit, the pitfalls S1-S10 of seeds.md, scipy as oracle."""
+"""Sampling: golden draws of ds4's sampler bit for bit, known pitfalls, scipy as oracle."""
 
 import math
 import time
@@ -139,7 +139,7 @@ def test_argmax_with_nothing_left():
     assert argmax(LOGITS, exclude=1) == 3 and (before == LOGITS).all()
 
 
-# --- the sampler against a plain transcription of text.md 13.4
+# --- the sampler against a plain transcription of docs/text.md 6
 
 
 def naive_pick(logits, temperature, top_k, top_p, min_p, rng):
@@ -302,7 +302,7 @@ def test_s10_same_seed_and_right_frequencies():
         assert stats.chisquare(np.bincount(got, minlength=6), wanted * len(got)).pvalue > 1e-4
 
 
-# --- odd logits (robustness.md 12)
+# --- odd logits
 
 
 @pytest.mark.parametrize("settings", [{}, {"min_p": 0}, {"top_p": 0.5}, {"top_k": 2}, {"temperature": 0}])

@@ -1,4 +1,4 @@
-"""Interactive chat: a growing conversation in one session (tools.md 9.3).
+"""Interactive chat: a growing conversation in one session (docs/ds4.md).
 
 Reasoning stays in the conversation, and so does a partial answer after Ctrl-C. Ctrl-C before the first token takes
 the turn back and invalidates the session. A bad /command is answered with a line, never with the end of the chat.

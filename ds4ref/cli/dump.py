@@ -1,4 +1,4 @@
-"""Modes of ``ds4`` that print or write numbers instead of text (tools.md 4.5, 4.7, 4.8).
+"""Modes of ``ds4`` that print or write numbers instead of text (docs/ds4.md).
 
 Files appear complete or not at all. Weights are touched only after everything cheap has been checked.
 """
@@ -56,7 +56,7 @@ def dump_tokens(args: Namespace) -> int:
 
 
 def dump_logprobs(args: Namespace) -> int:
-    """Greedy continuation with the best alternatives of every step, as JSON (tools.md 4.5)."""
+    """Greedy continuation with the best alternatives of every step, as JSON (docs/ds4.md)."""
     source = read_source(args)
     mode = think_mode(PROG, args)
     top_k = min(args.logprobs_top_k, MAX_TOP_K)
@@ -172,7 +172,7 @@ def check_space(path: str, needed: int) -> None:
 
 
 def perplexity(args: Namespace) -> int:
-    """Teacher-forced likelihood of a text after its first 32 tokens; one line on stdout (tools.md 4.8)."""
+    """Teacher-forced likelihood of a text after its first 32 tokens; one line on stdout (docs/ds4.md)."""
     from ..sampling import token_logprob
 
     text = read_text(args.perplexity_file, "text")

@@ -91,7 +91,7 @@ def single_instance(prog: str) -> Iterator[None]:
 
 
 def threads(given: int | None) -> int | None:
-    """``--threads``, else DS4_THREADS, else None for the engine's own default; at most 32 (tools.md 0.2)."""
+    """``--threads``, else DS4_THREADS, else None for the engine's own default; at most 32."""
     text = os.environ.get("DS4_THREADS")
     if given is None and text:
         try:

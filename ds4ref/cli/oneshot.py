@@ -65,7 +65,7 @@ def answer(engine: Engine, args: Namespace, ids: list[int], thinking: bool) -> i
 
 
 def report(timing: Timing) -> None:
-    """The timing line (tools.md 9.2): engine time only, printing excluded. Nothing where nothing was computed."""
+    """The timing line (docs/ds4.md): engine time only, printing excluded. Nothing where nothing was computed."""
     if not (timing.prefill_tokens or timing.tokens):
         return
     line = f"{PROG}: prefill: {timing.prefill_tps:.2f} t/s, generation: {timing.decode_tps:.2f} t/s"

@@ -1,6 +1,6 @@
 """Command line options, the same for every command of this project.
 
-A thin layer over argparse that fixes what a user of the ds4 tools relies on (tools.md 0.3):
+A thin layer over argparse that fixes what a user of the ds4 tools relies on:
 
 * a flag that takes a value takes the next argument, whatever it looks like (``-p "--really?"``);
 * no abbreviations; an unknown flag gets a suggestion; one line per error, exit code 2;
@@ -21,7 +21,7 @@ INT_MAX = 2**31 - 1
 SEED_MAX = 2**64 - 1
 LONGEST_LIST = 10_000
 MAX_TOP_K = 128
-"""Most alternatives per step in a logprob dump (tools.md 4.5)."""
+"""Most alternatives per step in a logprob dump."""
 
 
 def integer(lo: int = 1, hi: int = INT_MAX) -> Callable[[str], int]:

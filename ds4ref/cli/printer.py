@@ -1,4 +1,4 @@
-"""Generated text on its way to the user (tools.md 9.2).
+"""Generated text on its way to the user (docs/ds4.md).
 
 Think tags are hidden; thinking is grey on a terminal and ends with a forced newline; the output always ends with one.
 On a terminal, control characters that the model made up are shown as pictures instead of being obeyed.

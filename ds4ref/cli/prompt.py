@@ -1,4 +1,4 @@
-"""From what the user typed to the token ids that the model sees (text.md 8, CLI part).
+"""From what the user typed to the token ids that the model sees (docs/text.md 3).
 
 The command line builds prompts piece by piece: special tokens by id, all text by plain tokenization, so that a message
 cannot smuggle in control tokens. The one exception is a prompt that starts with the BOS string: it is taken as an
@@ -122,7 +122,7 @@ class Transcript:
         return mark
 
     def close_turn(self, answer: list[int]) -> None:
-        """Append the answer's tokens and EOS; reasoning stays (text.md 8)."""
+        """Append the answer's tokens and EOS; reasoning stays (docs/text.md 3)."""
         self.ids += [*answer, self.tok.eos]
 
     def rollback(self, mark: int) -> None:

@@ -1,8 +1,8 @@
 """Random tensor contents with a chosen spread, in every storage format of the recipes.
 
-Blocks are random bits with a chosen scale: any bit pattern decodes, and the spread follows from the format
-(oracle.md 3). Only raw generator words, integers and single IEEE operations are used, so the bytes are the same on
-every machine. Data comes in pieces of a few megabytes, whatever the size of the tensor.
+Blocks are random bits with a chosen scale: any bit pattern decodes, and the spread follows from the format. Only raw
+generator words, integers and single IEEE operations are used, so the bytes are the same on every machine. Data comes in
+pieces of a few megabytes, whatever the size of the tensor.
 """
 
 from __future__ import annotations

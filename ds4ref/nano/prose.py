@@ -1,10 +1,10 @@
 """English-looking prose of any length, deterministic, and all our own: text for benchmarks and recall tests.
 
 Natural text matters to a mixture of experts: routing, sparse attention and cache reuse depend on content, and random
-token ids measure something else (measurement.md, method 3). One grammar serves two uses:
+token ids measure something else. One grammar serves two uses:
 
     prose(10_000)              a text of at least 10,000 characters; longer texts begin with the shorter ones
-    story = tell(seed=1)       a long story with facts hidden in it, and the question at its end (tools.md 5.2)
+    story = tell(seed=1)       a long story with facts hidden in it, and the question at its end
     story.grade(answer)        which facts an answer got right, wrong, or left out
 
 Only ``random.Random.random`` is used of the random module: its sequence is the one Python promises to keep.

@@ -158,7 +158,7 @@ def check_recipe(recipe: str) -> None:
 
 
 def metadata(shape: ModelShape, vocabulary: Vocabulary) -> list[tuple[str, str, Any]]:
-    """All metadata: what this engine and ds4 read, and what llama.cpp wants on top (perf.md 8)."""
+    """All metadata: what this engine and ds4 read, and what llama.cpp wants on top."""
     tokens = vocabulary.tokens
     return [
         *shape.metadata(),

@@ -1,7 +1,7 @@
 """The vocabulary of a generated model: byte-level BPE learned from our own prose, in DeepSeek's layout.
 
 Ids, in order: begin and end of sentence, padding, the 256 bytes, the merges, unused fill, and the five other protocol
-tokens (text.md 1). Learning is exact integer counting with ties resolved by spelling, so every machine learns the same.
+tokens. Learning is exact integer counting with ties resolved by spelling, so every machine learns the same.
 """
 
 from __future__ import annotations

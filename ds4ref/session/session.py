@@ -1,4 +1,4 @@
-"""A session: one timeline of tokens with its caches and the logits that predict the next one (session_kv.md 1-2).
+"""A session: one timeline of tokens with its caches and the logits that predict the next one.
 
 Not thread-safe. Valid means: caches and logits correspond exactly to ``tokens``. Whatever goes wrong inside an
 evaluation leaves the session either at the last finished chunk (cancelled) or invalid (any other failure).
@@ -274,7 +274,7 @@ class Session:
         self._streams, self._logits = None, snapshot.logits.copy()
 
     def payload_bytes(self) -> int:
-        """Size of ``save``'s output in bytes (engine.md 5.5)."""
+        """Size of ``save``'s output in bytes (docs/model.md 12)."""
         return self.model.saved_bytes(self.pos)
 
     def save(self, file: str | os.PathLike[str] | BinaryIO) -> None:

@@ -1,4 +1,4 @@
-"""An external ``ds4`` binary as a target, through its dump files (tools.md 4.5, 4.7).
+"""An external ``ds4`` binary as a target, through its dump files (docs/ds4.md).
 
     ds4 --dump-logprobs OUT -n N --logprobs-top-k K --temp 0 -c CTX (-p TEXT | --prompt-file F) [--nothink] -sys TEXT
     ds4 --dump-tokens --prompt-file F
@@ -69,7 +69,7 @@ class CommandTarget(Target):
         yield Delta(text.decode("utf-8", "replace"), dump.steps, now, dump.finish, usage, dump.model)
 
     def tokenize(self, text: str, control: bool = False) -> list[int]:
-        """``--dump-tokens`` always recognises control strings (tools.md 4.7), so only ``control`` = True is honest."""
+        """``--dump-tokens`` always recognises control strings, so only ``control`` = True is honest."""
         if not control:
             raise TargetError(
                 f"{self.name} --dump-tokens recognises control strings: plain tokenization is not available"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 DEFAULT_CTX = 32768
 SCORE_ROWS = 128
 EOS_SPELLINGS = (EOS, "<\uff5c\uff5cend\u2581of\u2581sentence\uff5c\uff5c>")
-"""Ours, and the one of the hosted API (tools.md 4.2)."""
+"""Ours, and the one of the hosted API."""
 
 
 class LocalTarget(Target):
@@ -96,7 +96,7 @@ class LocalTarget(Target):
         return self._scored(ids, forced, top_logprobs)
 
     def score_text(self, text: str, top_logprobs: int = 0) -> list[Step]:
-        """The text is tokenized plainly, without BOS, as ds4's perplexity does (tools.md 4.8)."""
+        """The text is tokenized plainly, without BOS, as ds4's perplexity does (docs/ds4.md)."""
         return self.score_ids(self.tokenizer.encode(text), top_logprobs)
 
     def score_ids(self, ids: Sequence[int], top_logprobs: int = 0) -> list[Step]:

@@ -253,7 +253,7 @@ class HttpTarget(Target):
 
 
 def _token(entry: dict[str, Any]) -> Token:
-    """A token of chat logprobs; without ``bytes`` its text in UTF-8 (tools.md 4.2)."""
+    """A token of chat logprobs; without ``bytes`` its text in UTF-8."""
     raw = entry.get("bytes")
     data = bytes(raw) if raw is not None else entry["token"].encode("utf-8", "surrogateescape")
     number = entry.get("id")

@@ -1,4 +1,4 @@
-"""The byte-level alphabet (text.md 2): every byte has one printable character that stands for it in the vocabulary.
+"""The byte-level alphabet (docs/text.md 2): every byte has one printable character that stands for it.
 
 Bytes 33-126, 161-172 and 174-255 stand for themselves; the other 68, in increasing order, are U+0100 ... U+0143.
 """
@@ -25,5 +25,5 @@ def to_chars(data: bytes) -> str:
 
 
 def to_bytes(chars: str) -> bytes:
-    """Inverse of ``to_chars``; characters outside the alphabet are dropped, as ds4 does (text.md 5)."""
+    """Inverse of ``to_chars``; characters outside the alphabet are dropped, as ds4 does (docs/text.md 2)."""
     return bytes(_TO_BYTE[code] for code in map(ord, chars) if code in _TO_BYTE)

@@ -1,4 +1,4 @@
-"""Conversations as prompts: thinking modes, the tool prompt, and the rendering of messages (text.md 6, 8, 9).
+"""Conversations as prompts: thinking modes, the tool prompt, and the rendering of messages (docs/text.md 3).
 
     render(messages, schemas, mode)     what a chat request becomes
     live_tail(messages, start, mode)    what is appended to a live session when tool results come back
@@ -112,7 +112,7 @@ def resolve_mode(
     model: str = "",
     explicit: bool = False,
 ) -> str:
-    """The thinking mode of a request (text.md 6).
+    """The thinking mode of a request (docs/text.md 3).
 
     ``effort`` and ``thinking`` are the request's fields, None where absent or null. ``explicit`` says that the
     request controls thinking even if ``thinking`` is None (a null ``thinking``; for Responses a non-null effort).

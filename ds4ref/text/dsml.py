@@ -1,4 +1,4 @@
-"""Tool calls as DSML markup, and tool results (text.md 10). The inverse is dsml_parser.py.
+"""Tool calls as DSML markup, and tool results (docs/text.md 4). The inverse is dsml_parser.py.
 
 Inside a string value everything is verbatim but the closing tag of the parameter, whose ``<`` becomes ``&lt;``. So that
 parsing gives back exactly what was rendered, text that already looks like such an escape gets one more ``amp;``; ds4

@@ -1,4 +1,4 @@
-"""One tool call block while it is being generated, from its opener to its end tag (text.md 10, 11).
+"""One tool call block while it is being generated, from its opener to its end tag (docs/text.md 4, 5).
 
 ``Block.step`` consumes what can be decided from a cursor that the message parser shares with it, and says what came
 out. It ends in one of three ways: closed, a quotation (an opener in the middle of prose), or malformed.

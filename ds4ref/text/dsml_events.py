@@ -1,4 +1,4 @@
-"""What the DSML parser says: events while the text arrives, and the result (text.md 11)."""
+"""What the DSML parser says: events while the text arrives, and the result (docs/text.md 5)."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What a model generated, taken apart while it is still being generated: reasoning, text, tool calls (text.md 11, 12).
+"""What a model generated, taken apart while it is still being generated: reasoning, text, tool calls (docs/text.md 5).
 
 One state machine serves every consumer. Feed it pieces of any size; it returns events, and at the end one result.
 Neither the result nor the events, once neighbouring deltas are joined, depend on how the input was cut. Parsing a
 finished text is feeding it once. The same machine says where greedy decoding helps (``state``) and when to stop
 (``done``).
 
-How it differs from ds4, which parses a second time at the end and by other rules (text.md 15, D3-D10; the last three
+How it differs from ds4, which parses a second time at the end and by other rules (the last three
 follow from deciding on the spot):
 
   * Markup inside reasoning is never a call; reasoning that never ends stays reasoning.
@@ -83,7 +83,7 @@ class DsmlParser:
 
     @property
     def state(self) -> Syntax:
-        """Where the text so far ends, in ds4's five states (text.md 12)."""
+        """Where the text so far ends, in ds4's five states (docs/text.md 5)."""
         return Syntax.OUTSIDE if self._block is None else self._block.state
 
     @property

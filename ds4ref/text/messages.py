@@ -1,4 +1,4 @@
-"""The message lists of three APIs, as one (text.md 7).
+"""The message lists of three APIs, as one (docs/text.md 3).
 
 Input is raw JSON text, because arguments are kept as the client wrote them. TextError says which field is wrong and
 how; whether the request as a whole makes sense is for the server to decide.

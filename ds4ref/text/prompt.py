@@ -2,7 +2,7 @@
 
 ds4's server renders one string and then recognises control strings anywhere in it, also in what a user, a file or a
 tool wrote. Here a prompt is a list of parts, and a part says which control strings may become tokens in it: those that
-the protocol put there. The bytes are the same; only injected control strings stay text (text.md 4, 15 D2).
+the protocol put there. The bytes are the same; only injected control strings stay text (docs/text.md 2).
 
     prompt.text                                 what ds4 would render
     prompt.encode(tokenizer)                    safe

@@ -1,4 +1,4 @@
-"""The control strings of the DeepSeek V4 chat format (text.md 1, 6, 9, 10). Protocol data, not prose.
+"""The control strings of the DeepSeek V4 chat format (docs/text.md 1, 3, 4). Protocol data, not prose.
 
 ``｜`` is U+FF5C and ``▁`` is U+2581. The DSML marker is a token without angle brackets: a tag starts as ``<`` or
 ``</`` followed by the marker.
@@ -49,4 +49,4 @@ def _dialect(prefix: str) -> Dialect:
 
 CANONICAL = _dialect(DSML)
 DIALECTS = (CANONICAL, _dialect("DSML｜"), _dialect(""))
-"""The canonical spelling, the one with the first bar missing, and plain XML: what models write (text.md 11)."""
+"""The canonical spelling, the one with the first bar missing, and plain XML: what models write (docs/text.md 5)."""

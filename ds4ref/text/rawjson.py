@@ -1,6 +1,6 @@
 """JSON text that keeps its exact bytes.
 
-Tool schemas and arguments are replayed verbatim (text.md 9, 10): key order, number spelling and duplicate keys must
+Tool schemas and arguments are replayed verbatim (docs/text.md 3, 4): key order, number spelling and duplicate keys must
 survive, so they cannot pass through dicts. These functions walk JSON text and return slices of it. They are strict
 about values, iterative (nesting is bounded, never the call stack) and linear.
 """

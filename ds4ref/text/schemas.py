@@ -1,4 +1,4 @@
-"""The ``tools`` of a request as the schema lines of the tool prompt (text.md 9): verbatim wherever possible."""
+"""The ``tools`` of a request as the schema lines of the tool prompt (docs/text.md 3): verbatim wherever possible."""
 
 from __future__ import annotations
 

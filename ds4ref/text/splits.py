@@ -1,4 +1,4 @@
-"""Pre-tokenizers: cut text into the pieces that byte-pair merges never cross (text.md 3 and 15 D1).
+"""Pre-tokenizers: cut text into the pieces that byte-pair merges never cross (docs/text.md 2).
 
 ``split_unicode`` is what the model was trained with: digits in groups of up to three, then runs of Chinese and
 Japanese kana, then words, punctuation and white space by Unicode category. The public tokenizer makes three passes,

@@ -1,4 +1,4 @@
-"""Text while it is being generated: only whole characters leave, and nothing of a stop string (text.md 5, 11.3)."""
+"""Text while it is being generated: only whole characters leave, and nothing of a stop string (docs/text.md 2)."""
 
 from __future__ import annotations
 

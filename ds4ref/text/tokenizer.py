@@ -1,4 +1,4 @@
-"""Byte-level BPE from a vocabulary and its merges (text.md 1-5), on the `tokenizers` library.
+"""Byte-level BPE from a vocabulary and its merges (docs/text.md 1, 2), on the `tokenizers` library.
 
 ``encode`` takes text as text: whatever it contains, no control token comes out. ``encode_rendered`` takes a rendered
 chat, where the seven protocol strings are control tokens. Neither adds BOS or EOS.
@@ -69,7 +69,7 @@ class Tokenizer:
 
     @classmethod
     def from_gguf(cls, gguf: GGUFFile, split: str = "unicode") -> Tokenizer:
-        """The tokenizer of a model file. Reads only the token and merge arrays (text.md 1)."""
+        """The tokenizer of a model file. Reads only the token and merge arrays (docs/text.md 1)."""
         return cls(_strings(gguf, TOKENS_KEY), _strings(gguf, MERGES_KEY), split)
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""What a GGUF v3 container is made of: constants shared by the reader and the writer (engine.md 1.1).
+"""What a GGUF v3 container is made of: constants shared by the reader and the writer (docs/model.md 2.1).
 
 Metadata types are written as short names: ``u32``, ``f32``, ``bool``, ``string``, and ``u32[]`` for an array of them.
 """

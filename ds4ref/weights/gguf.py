@@ -1,4 +1,4 @@
-"""A hardened, memory-mapped reader for GGUF v3 files (engine.md 1.1).
+"""A hardened, memory-mapped reader for GGUF v3 files (docs/model.md 2.1).
 
 Nothing in the file is trusted: every count, length, offset, alignment and product is bounded before it is used, so any
 input costs a bounded amount of time and memory and ends in a valid directory or in one ``ModelFileError`` with file,

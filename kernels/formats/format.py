@@ -1,7 +1,7 @@
 """What a storage format is: a name, a GGUF type id, a block size, and perhaps a dequantizer.
 
 A row of ``cols`` weights is stored as ``cols / block_elems`` blocks of ``block_bytes`` bytes, without padding
-(engine.md 1.1). Formats the engine only has to *size* (to lay out or skip a tensor) have no dequantizer.
+(docs/model.md 2.1). Formats the engine only has to *size* (to lay out or skip a tensor) have no dequantizer.
 """
 
 from __future__ import annotations

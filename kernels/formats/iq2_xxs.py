@@ -1,4 +1,4 @@
-"""IQ2_XXS: 66 bytes for 256 weights, 2.06 bits each (engine.md 2.1).
+"""IQ2_XXS: 66 bytes for 256 weights, 2.06 bits each (docs/model.md 2.3).
 
 Eight groups of 32 weights. A group has four one-byte indices into a codebook of 256 octets of magnitudes
 (8, 25 or 43) and one 32-bit word: four 7-bit sign indices and, in its top four bits, the group's scale ls.

@@ -1,4 +1,4 @@
-"""Q2_K: 84 bytes for 256 weights, 2-bit codes in 16 groups with 4-bit scales and minima (engine.md 2.1).
+"""Q2_K: 84 bytes for 256 weights, 2-bit codes in 16 groups with 4-bit scales and minima (docs/model.md 2.3).
 
     w = d * s_j * code - dmin * m_j        j = group of 16 weights, s_j / m_j = low / high nibble of scales[j]
 

@@ -1,4 +1,4 @@
-"""Q4_K: 144 bytes for 256 weights, 4-bit codes in 8 groups with 6-bit scales and minima (engine.md 2.1).
+"""Q4_K: 144 bytes for 256 weights, 4-bit codes in 8 groups with 6-bit scales and minima (docs/model.md 2.3).
 
     w = d * s_j * code - dmin * m_j        j = group of 32 weights
 

@@ -1,4 +1,4 @@
-"""Q8_0: 34 bytes for 32 weights, a half-precision scale and signed bytes (engine.md 2.1).
+"""Q8_0: 34 bytes for 32 weights, a half-precision scale and signed bytes (docs/model.md 2.3).
 
 w = d * q
 """

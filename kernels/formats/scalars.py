@@ -1,4 +1,4 @@
-"""F32, F16, BF16, I32: one value, no block (engine.md 2.1)."""
+"""F32, F16, BF16, I32: one value, no block (docs/model.md 2.3)."""
 
 from __future__ import annotations
 

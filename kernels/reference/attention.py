@@ -1,4 +1,4 @@
-"""Attention of H query heads over one shared row per position, K and V being the same vector (engine.md 3.3)."""
+"""Attention of H query heads over one shared row per position, K and V being the same vector (docs/model.md 4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hyper-connections: C parallel residual streams, mixed before and after every block (engine.md 3.1, 3.2, 3.7)."""
+"""Hyper-connections: C parallel residual streams, mixed before and after every block (docs/model.md 3, 9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rotary embedding on the trailing channels, adjacent pairs (engine.md 4)."""
+"""Rotary embedding on the trailing channels, adjacent pairs (docs/model.md 5)."""
 
 from __future__ import annotations
 

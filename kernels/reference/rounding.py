@@ -1,4 +1,4 @@
-"""Simulated low-precision formats of the caches (engine.md 2.4): E4M3, E2M1, binary16, and the Hadamard rotation."""
+"""Simulated low-precision formats of the caches (docs/model.md 10.3): E4M3, E2M1, binary16, Hadamard rotation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The modes that print or write numbers, on the fake engine (tools.md 4.5, 4.7, 4.8)."""
+"""The modes that print or write numbers, on the fake engine (docs/ds4.md)."""
 
 from __future__ import annotations
 

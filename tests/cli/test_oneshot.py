@@ -1,4 +1,4 @@
-"""One-shot answers on the fake engine (tools.md 9.2, text.md 8)."""
+"""One-shot answers on the fake engine (docs/ds4.md, docs/text.md 3)."""
 
 from __future__ import annotations
 

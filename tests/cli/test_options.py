@@ -1,4 +1,4 @@
-"""Reading the command line (tools.md 0.3, 9.1). No model is involved."""
+"""Reading the command line (docs/ds4.md). No model is involved."""
 
 import argparse
 
@@ -139,7 +139,7 @@ def test_help_mentions_every_flag():
 
 
 def test_every_flag_of_ds4_is_known():
-    """tools.md 9.1: whatever ds4 has is either here or says that it is not."""
+    """Whatever ds4 has is either here or says that it is not."""
     flags = """-m --model --mtp --mtp-draft --mtp-margin -c --ctx --metal --cuda --cpu --backend -t --threads --quality
         --warm-weights --dir-steering-file --dir-steering-ffn --dir-steering-attn -p --prompt --prompt-file -sys
         --system -n --tokens --temp --top-p --min-p --seed --think --think-max --nothink --inspect --dump-tokens

@@ -24,7 +24,7 @@ def random_rows(fmt, rows, n, rng, codes=None):
 
 
 def round_a8(x):
-    """engine.md 2.2 literally, in float32: codes (n,) int8, scales (n/32,) float32."""
+    """docs/model.md 10.2 literally, in float32: codes (n,) int8, scales (n/32,) float32."""
     blocks = np.asarray(x, np.float32).reshape(-1, 32)
     d = np.abs(blocks).max(axis=1) / np.float32(127)
     with np.errstate(divide="ignore"):
@@ -34,7 +34,7 @@ def round_a8(x):
 
 
 def round_q8k(x):
-    """engine.md 2.2 literally: codes (n,) int8, d (n/256,) float32, sums (n/16,) int16."""
+    """docs/model.md 10.2 literally: codes (n,) int8, d (n/256,) float32, sums (n/16,) int16."""
     blocks = np.asarray(x, np.float32).reshape(-1, 256)
     peak = blocks[np.arange(len(blocks)), np.abs(blocks).argmax(axis=1)]
     with np.errstate(divide="ignore"):

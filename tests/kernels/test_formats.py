@@ -102,7 +102,7 @@ def test_codebook_and_signs_are_the_published_tables():
 
 
 def test_q4_0_known_block():
-    """Low nibbles are weights 0..15, high nibbles 16..31 (pitfall N7)."""
+    """Low nibbles are weights 0..15, high nibbles 16..31."""
     codes = np.arange(16, dtype=np.uint8)
     raw = np.concatenate([np.array([0.5], "<f2").view(np.uint8), codes | (15 - codes) << 4])
     want = np.concatenate([codes.astype(np.float32) - 8, 7 - codes.astype(np.float32)]) / 2
@@ -110,7 +110,7 @@ def test_q4_0_known_block():
 
 
 def test_q2_k_subtracts_the_scaled_minimum():
-    """w = d s code - dmin m, not (code - dmin) s d (pitfall N8); weight 32 k + i sits in bits 2k of byte i."""
+    """w = d s code - dmin m, not (code - dmin) s d; weight 32 k + i sits in bits 2k of byte i."""
     layout = FORMATS["Q2_K"].layout
     block = np.zeros(1, layout)
     block["scales"][0, 2] = 3 | 5 << 4  # group 2 = weights 32..47
@@ -123,7 +123,7 @@ def test_q2_k_subtracts_the_scaled_minimum():
 
 
 def test_iq2_xxs_stored_sign_flips_its_weight_and_the_parity_weight():
-    """Pitfall N9: the eighth sign is a parity bit, and the sub-scale is (0.5 + ls) / 4."""
+    """The eighth sign is a parity bit, and the sub-scale is (0.5 + ls) / 4."""
     block = np.zeros(1, FORMATS["IQ2_XXS"].layout)
     block["d"] = 1.0
     block["groups"]["word"][0, 3] = 7 << 28
@@ -157,7 +157,7 @@ def golden_activation() -> np.ndarray:
 
 
 def test_golden_dots():
-    """Dot products that the reference C functions gave (engine.md 9.4)."""
+    """Dot products that the reference C functions gave."""
     x = golden_activation()
     block = np.zeros(1, FORMATS["IQ2_XXS"].layout)
     block["d"] = 0.01

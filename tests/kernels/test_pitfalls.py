@@ -1,5 +1,5 @@
-"""Known mistakes of engines like this one, tried on every backend (spec/seeds.md 4.1, 4.2), and the golden values of
-engine.md 9.4."""
+"""Known mistakes of engines like this one (docs/model.md 14), tried on every backend, and golden values: what ds4's
+own functions gave."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rows_with_scores(scores: list[float], dim: int = 64) -> tuple[np.ndarray, np
 # ---- softmax and sinks ----
 
 
-def test_softmax_does_not_overflow(ops):  # N1
+def test_softmax_does_not_overflow(ops):
     scores = [1000.0, 1001.0, -1e30, 1e4]
     q, rows = rows_with_scores(scores)
     out = attend(ops, q, rows, -1e30)
@@ -53,20 +53,20 @@ def test_softmax_does_not_overflow(ops):  # N1
     np.testing.assert_allclose(attend(ops, q, rows, -1e30)[1:], attend(ops, q, shifted, -1e30)[1:], rtol=1e-5)
 
 
-def test_only_the_sink_is_left(ops):  # N2
+def test_only_the_sink_is_left(ops):
     nothing = np.full((1, 4), -1, np.int32)
     out = attend(ops, normal(1, 64), np.zeros((0, 64), np.float32), 0.5, normal(2, 9, 64), 9, nothing)
     assert np.array_equal(out, np.zeros(64))
 
 
-def test_the_sink_joins_the_denominator_only(ops):  # A6
+def test_the_sink_joins_the_denominator_only(ops):
     q, rows = rows_with_scores([-10.0, -10.0, -10.0])
     weight = math.exp(-15) / (1 + 3 * math.exp(-15))
     np.testing.assert_allclose(attend(ops, q, rows, 5.0), weight * rows.sum(axis=0), rtol=2e-5, atol=1e-12)
     np.testing.assert_allclose(attend(ops, q, rows, -1e30), rows.mean(axis=0), rtol=1e-5, atol=1e-6)
 
 
-def test_no_limit_on_the_number_of_rows(ops):  # A15
+def test_no_limit_on_the_number_of_rows(ops):
     comp = normal(1, 9000, 64)
     q = normal(2, 64) / 8
     scores = comp.astype(np.float64) @ q
@@ -76,7 +76,7 @@ def test_no_limit_on_the_number_of_rows(ops):  # A15
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
-def test_order_of_selected_rows_does_not_matter(ops):  # A16
+def test_order_of_selected_rows_does_not_matter(ops):
     comp = normal(1, 600, 64)
     selected = np.sort(np.random.default_rng(0).permutation(600)[:200]).astype(np.int32)[None]
     shuffled = np.random.default_rng(1).permutation(selected[0]).astype(np.int32)[None]
@@ -85,7 +85,7 @@ def test_order_of_selected_rows_does_not_matter(ops):  # A16
     np.testing.assert_allclose(a, b, atol=1e-6)
 
 
-def test_rows_beyond_the_capacity_raise():  # A13: compiled code must not read past its arrays
+def test_rows_beyond_the_capacity_raise():  # compiled code must not read past its arrays
     q, raw, comp = normal(1, 64), normal(2, 8, 64), normal(3, 8, 64)
     attend(cpu, q, raw, 0.0, comp, 8)
     with pytest.raises(IndexError, match="attention"):
@@ -101,7 +101,7 @@ def test_rows_beyond_the_capacity_raise():  # A13: compiled code must not read p
 # ---- norms ----
 
 
-def test_rms_norm_of_a_long_row(ops):  # N3
+def test_rms_norm_of_a_long_row(ops):
     x = normal(1, 1, 16384) * 100
     want = x / np.sqrt(np.mean(x.astype(np.float64) ** 2) + 1e-6)
     np.testing.assert_allclose(ops.rms_norm(x, None, 1e-6), want, rtol=1e-6)
@@ -112,7 +112,7 @@ def test_rms_norm_of_a_long_row(ops):  # N3
 # ---- nonlinearities ----
 
 
-def test_softplus_neither_overflows_nor_vanishes(ops):  # N4, A23
+def test_softplus_neither_overflows_nor_vanishes(ops):
     logits = np.float32([[-100, -20.5, -20, 0, 10, 20, 20.5, 100]])
     probs = ops.route(logits, None, None, 1, 1.0, True)[0][0]
     want = np.sqrt(np.logaddexp(0, logits[0].astype(np.float64)))
@@ -120,13 +120,13 @@ def test_softplus_neither_overflows_nor_vanishes(ops):  # N4, A23
     assert probs[4] / probs[3] == pytest.approx(3.80, abs=0.005)
 
 
-def test_sigmoid_at_the_ends(ops):  # N4
+def test_sigmoid_at_the_ends(ops):
     for mix, want in ((1000.0, 1.0), (-1000.0, 0.0)):
         x, unit, zero = np.float32([[mix]]), np.ones(1, np.float32), np.zeros(1, np.float32)
         assert ops.hc_head_weights(x, unit, zero, 0.0)[0, 0] == want
 
 
-def test_the_gate_is_clamped_above_only(ops):  # N19
+def test_the_gate_is_clamped_above_only(ops):
     gate = np.float32([-1000, -12, 11, 10, 1])
     up = np.float32([3, -11, -11, 11, 2])
     kept = np.float64([-1000, -12, 10, 10, 1])
@@ -137,7 +137,7 @@ def test_the_gate_is_clamped_above_only(ops):  # N19
 # ---- Sinkhorn ----
 
 
-def test_comb_is_doubly_stochastic(ops):  # N20
+def test_comb_is_doubly_stochastic(ops):
     mix, base = normal(1, 6, 24) * 2, normal(2, 24)
     comb = ops.hc_split(mix, np.ones(3, np.float32), base, 20, 1e-6)[2]
     np.testing.assert_allclose(comb.sum(axis=1), 1, atol=1e-3)
@@ -150,7 +150,7 @@ def test_comb_is_doubly_stochastic(ops):  # N20
     np.testing.assert_allclose(permuted, comb[:, order][:, :, order], rtol=1e-5, atol=1e-7)
 
 
-def test_comb_is_summed_over_its_first_index(ops):  # A26
+def test_comb_is_summed_over_its_first_index(ops):
     X, y = normal(1, 1, 4, 8), normal(2, 1, 8)
     comb = np.zeros((1, 4, 4), np.float32)
     comb[0, 1, 3] = 2  # source 1 to target 3
@@ -164,7 +164,7 @@ def test_comb_is_summed_over_its_first_index(ops):  # A26
 
 
 @pytest.mark.parametrize("visible", [511, 512, 513])
-def test_selection_around_its_threshold(ops, visible: int):  # A14
+def test_selection_around_its_threshold(ops, visible: int):
     scores = normal(1, 1, 600)
     got = ops.select_rows(scores, one(visible), 512)[0]
     if visible <= 512:
@@ -174,7 +174,7 @@ def test_selection_around_its_threshold(ops, visible: int):  # A14
     assert np.array_equal(got, want)
 
 
-def test_ties_go_to_the_lower_row(ops):  # A14: rows scoring exactly 0 are common
+def test_ties_go_to_the_lower_row(ops):  # rows scoring exactly 0 are common
     scores = np.zeros((1, 1000), np.float32)
     scores[0, [900, 17]] = 1
     scores[0, ::2] = -0.0  # both zeros are equal
@@ -200,14 +200,14 @@ def test_selection_among_a_quarter_million_rows():
     assert np.array_equal(cpu.select_rows(scores, visible, 512), reference.select_rows(scores, visible, 512))
 
 
-def test_top_k_order(ops):  # A24
+def test_top_k_order(ops):
     scores = np.float32([[0.3, 0.8, 0.1, 0.5, 0.9, 0.2, 0.7, 0.4]])
     logits = np.log(np.expm1(scores.astype(np.float64) ** 2)).astype(np.float32)  # sqrt(softplus) gives the scores back
     assert ops.route(logits, None, None, 3, 1.5, True)[1].tolist() == [[4, 1, 6]]
     assert ops.route(np.zeros((1, 9), np.float32), None, None, 4, 1.5, True)[1].tolist() == [[0, 1, 2, 3]]
 
 
-def test_bias_selects_and_does_not_weigh(ops):  # A21
+def test_bias_selects_and_does_not_weigh(ops):
     logits, bias = normal(1, 1, 16), np.zeros(16, np.float32)
     bias[9] = 100
     probs, ids, weights = ops.route(logits, bias, None, 3, 1.5, True)
@@ -216,13 +216,13 @@ def test_bias_selects_and_does_not_weigh(ops):  # A21
 
 
 @pytest.mark.parametrize("floor", [True, False])
-def test_weights_sum_to_the_scale_and_survive_all_zero(ops, floor: bool):  # A22
+def test_weights_sum_to_the_scale_and_survive_all_zero(ops, floor: bool):
     assert ops.route(normal(1, 5, 32), None, None, 6, 1.5, floor)[2].sum(axis=1) == pytest.approx(1.5, rel=1e-6)
     weights = ops.route(np.full((1, 32), -1e4, np.float32), None, None, 6, 1.5, floor)[2]
     assert np.isfinite(weights).all()
 
 
-def test_hash_ids_fix_the_choice_and_not_the_weights(ops):  # A19
+def test_hash_ids_fix_the_choice_and_not_the_weights(ops):
     ids = np.array([[5, 2, 7]], np.int32)
     _, a, wa = ops.route(normal(1, 1, 16), None, ids, 3, 1.5, True)
     _, b, wb = ops.route(normal(2, 1, 16), None, ids, 3, 1.5, True)
@@ -232,7 +232,7 @@ def test_hash_ids_fix_the_choice_and_not_the_weights(ops):  # A19
 # ---- RoPE and K = V ----
 
 
-def test_rotation_is_relative_and_touches_the_tail_only(ops):  # A1, A2, A3
+def test_rotation_is_relative_and_touches_the_tail_only(ops):
     frequency = 10000.0 ** (-np.arange(32) / 32)
     x = normal(1, 1, 1, 512)
 
@@ -249,7 +249,7 @@ def test_rotation_is_relative_and_touches_the_tail_only(ops):  # A1, A2, A3
     np.testing.assert_allclose(products, products[0], rtol=1e-4)
 
 
-# ---- golden values of engine.md 9.4 ----
+# ---- golden values: what ds4's own functions gave ----
 
 X = (3 * np.sin(0.37 * np.arange(512))).astype(np.float32)
 Z = np.cos(0.21 * np.arange(128)).astype(np.float32)

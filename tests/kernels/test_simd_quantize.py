@@ -1,4 +1,4 @@
-"""Activation rounding of the vector kernels: the same bits as the formulas of engine.md 2.2."""
+"""Activation rounding of the vector kernels: the same bits as the formulas of docs/model.md 10.2."""
 
 import numpy as np
 import pytest
@@ -55,7 +55,7 @@ def test_bit_for_bit(ours, formula, kind):
 
 
 def test_golden():
-    """engine.md 9.4."""
+    """Golden values: what ds4's own function gave."""
     x = (3 * np.sin(0.37 * np.arange(512))).astype(np.float32)
     codes, d = a8(x)
     assert list(codes[:8]) == [0, 46, 86, 114, 127, 123, 102, 67]

@@ -90,7 +90,7 @@ def test_integer_sums_are_exact(fmt, act):
 
 
 def test_golden_dots():
-    """engine.md 9.4: dots of fixed blocks with Q8_K of 3 sin(0.37 i)."""
+    """Golden values: what ds4's own functions gave for dots of fixed blocks with Q8_K of 3 sin(0.37 i)."""
     x = (3 * np.sin(0.37 * np.arange(256))).astype(np.float32)
     half = lambda value: np.array([value], np.float16).view(np.uint8)  # noqa: E731
     i = np.arange(64)

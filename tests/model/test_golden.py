@@ -1,4 +1,4 @@
-"""The forward pass against Hugging Face and ds4 on the golden models (engine.md 9, oracle.md 2)."""
+"""The forward pass against Hugging Face and ds4 on the golden models (docs/validation.md)."""
 
 from __future__ import annotations
 

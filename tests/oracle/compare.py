@@ -1,4 +1,4 @@
-"""How far two engines' logits are apart, in the numbers the specification uses."""
+"""How far two engines' logits are apart, in the numbers that the bars are stated in."""
 
 from __future__ import annotations
 

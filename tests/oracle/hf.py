@@ -1,7 +1,7 @@
 """Hugging Face's DeepseekV4ForCausalLM as an oracle: the same GGUF, float32, eager attention, CPU.
 
 It shares no code with us: the container and the dequantizers come from the ``gguf`` package, the model from
-``transformers``; so an error of ours cannot cancel out. Name correspondence: engine.md 1.6. Two traps are handled here:
+``transformers``; so an error of ours cannot cancel out. Two traps are handled here:
 
 * a default ``DeepseekV4Config()`` has another layer schedule and no YaRN, and only the nested form of
   ``rope_parameters`` leaves nothing to its defaults;
@@ -81,7 +81,7 @@ def _metadata(reader: gguf.GGUFReader) -> dict[str, Any]:
 
 
 def config_from_metadata(meta: dict[str, Any]) -> DeepseekV4Config:
-    """The transformers config that a file's ``deepseek4.*`` metadata describes (engine.md 0, 1.3, 4)."""
+    """The transformers config that a file's ``deepseek4.*`` metadata describes (docs/model.md 1, 2.1, 5)."""
     layers = meta["block_count"]
     head_dim, rotary = meta["attention.key_length"], meta["rope.dimension_count"]
     partial = rotary / head_dim
@@ -156,7 +156,7 @@ def _tensor(tensor: gguf.ReaderTensor) -> torch.Tensor:
 
 
 def state_dict(reader: gguf.GGUFReader, layers: int, experts: int) -> dict[str, torch.Tensor]:
-    """The file's tensors under their transformers names; shapes are the same, nothing is transposed (engine.md 1.6)."""
+    """The file's tensors under their transformers names; shapes are the same, nothing is transposed."""
     tensors = {t.name: t for t in reader.tensors}
     state = {theirs: _tensor(tensors[ours]) for ours, theirs in TOP_NAMES.items()}
     for layer in range(layers):

@@ -3,7 +3,7 @@
 Drives the C API directly, because the Python class offers neither intermediates nor the cache types: logits at every
 position, the prompt in one batch or token by token, and any named tensor of the compute graph.
 
-A file must carry ``deepseek4.expert_gating_func`` = 4 (oracle.md 7); ``tests.oracle.modelgen.with_gating_key`` adds it.
+A file must carry ``deepseek4.expert_gating_func`` = 4; ``tests.oracle.modelgen.with_gating_key`` adds it.
 
     with Llama("tiny.gguf") as engine:
         logits = engine.logits(ids)                      # (T, V) float32

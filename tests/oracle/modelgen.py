@@ -3,7 +3,7 @@
 A configuration is drawn by seed from ranges that differ from Flash and from the golden models in every dimension:
 width, heads, head width, rotary width, ranks, groups, window, indexer heads and top-k, experts, vocabulary, layer
 order, hash layers, streams, YaRN, epsilons, expert formats. Weights are random with the scales of the golden "tiny"
-model (oracle.md 2, 3): top-k really selects, clamps bite, logits have a standard deviation of about 2.5.
+model: top-k really selects, clamps bite, logits have a standard deviation of about 2.5.
 
     shape = draw_shape(7)
     write_model(path, shape, seed=7)
@@ -178,7 +178,7 @@ def _random_blocks(rng: np.random.Generator, spec: TensorSpec, std: float) -> np
     kind = gguf_py.GGMLQuantizationType[spec.fmt]
     block, size = gguf_py.GGML_QUANT_SIZES[kind]
     raw = rng.integers(0, 256, (*spec.shape[:-1], spec.shape[-1] // block, size), dtype=np.uint8)
-    # byte offsets of d and dmin, and dmin / d for zero mean (oracle.md 3)
+    # byte offsets of d and dmin, and dmin / d for zero mean
     at, at_min, ratio = {"IQ2_XXS": (0, None, 0.0), "Q2_K": (80, 82, 1.5), "Q4_K": (0, 2, 7.5)}[spec.fmt]
 
     def put(offset: int, values: np.ndarray) -> None:

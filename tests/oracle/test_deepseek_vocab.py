@@ -163,7 +163,7 @@ def test_every_code_point_splits_alike(definition):
 
 
 def test_ds4_split_agrees_on_ascii_text(tables, oracle):
-    """D1: on ASCII without control characters the two pre-tokenizers give the same ids."""
+    """On ASCII without control characters the two pre-tokenizers give the same ids."""
     ds4 = Tokenizer(*tables, split="ds4")
     rng = random.Random(7)
     for _ in range(2000):

@@ -1,4 +1,4 @@
-"""ds4's published rows (tools.md 1.7): depth, prefill and decode speed on an M2 Ultra and an M4 Max, kvcache_bytes.
+"""ds4's published rows: depth, prefill and decode speed on an M2 Ultra and an M4 Max, kvcache_bytes.
 
 The table gives seven of the 32 depths; between them ``sweep`` interpolates, with kvcache_bytes by its formula.
 """

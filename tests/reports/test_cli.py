@@ -91,7 +91,7 @@ def test_files_are_compared_without_a_store(csvs, monkeypatch, tmp_path, capsys)
     code, out, _ = call(capsys, "compare", *csvs, "--json", "--fail-on", 50)
     found = json.loads(out)
     assert code == 0 and [f["verdict"] for f in found["findings"]] == ["worse", "better"]
-    # tools.md 1.7: medians 245.31 / 321.02 and 24.41 / 21.79
+    # medians 245.31 / 321.02 and 24.41 / 21.79
     assert found["findings"][0]["estimate"] == pytest.approx(-23, abs=2)
     assert found["findings"][1]["estimate"] == pytest.approx(12.4, abs=1)
     assert not (tmp_path / "none").exists()

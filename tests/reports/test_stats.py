@@ -212,7 +212,7 @@ def test_wilson_is_scipys():
     i = stats.wilson(74, 92)
     low, high = scipy_stats.binomtest(74, 92).proportion_ci(method="wilson")
     assert (i.low, i.high) == pytest.approx((low, high))
-    assert 0.71 < i.low < 0.72 and 0.87 < i.high < 0.88  # tools.md 10.3: 80 % of 92
+    assert 0.71 < i.low < 0.72 and 0.87 < i.high < 0.88  # 80 % of 92
     assert (stats.wilson(0, 10).low, stats.wilson(10, 10).high) == pytest.approx((0.0, 1.0))
 
 

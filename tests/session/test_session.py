@@ -1,4 +1,4 @@
-"""Session: sync, snapshot, payload, cancellation, bad input (session_kv.md 1-3)."""
+"""Session: sync, snapshot, payload, cancellation, bad input (docs/model.md 12)."""
 
 from __future__ import annotations
 

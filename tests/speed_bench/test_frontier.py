@@ -1,4 +1,4 @@
-"""The frontier walk against sequences that ds4-bench was run for (tools.md 1.3)."""
+"""The frontier walk against sequences that ds4-bench was run for (docs/bench.md)."""
 
 import pytest
 from hypothesis import given

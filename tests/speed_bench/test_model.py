@@ -1,4 +1,4 @@
-"""The cost model against the figures of engine.md 7, and what is said about published rows."""
+"""The cost model against the figures of docs/model.md 13, and what is said about published rows."""
 
 import json
 
@@ -33,8 +33,8 @@ def test_a_file_costs_what_the_report_says(nano_path):
     assert costs.weight_bytes() == sum(describe(nano_path)["decode_read"].values())
 
 
-def test_operations_are_those_of_the_specification():
-    """engine.md 7.4, GFLOP a token."""
+def test_operations_a_token():
+    """docs/model.md 13, GFLOP a token."""
     for depth, attention, scoring in ((128, 0.81, 0), (2048, 2.17, 0), (8192, 2.30, 0.70), (131072, 4.82, 11.3)):
         assert Q2._attention_ops(depth) / 1e9 == pytest.approx(attention + scoring, rel=0.01)
     assert Q2._attention_ops(1 << 20) / 1e9 == pytest.approx(23.6 + 90.2, rel=0.005)
@@ -73,7 +73,7 @@ def test_published_rows_against_their_bound(capsys):
     rows = json.loads(call(capsys, "--json")[1])
     assert len(rows) == len(ROWS) and {row.machine for row in ROWS} <= MACHINES.keys()
     shares = {(row["machine"], row["depth"]): row["share"] for row in rows if row["recipe"] == "q2"}
-    # measurement.md 5 gives 72 % of 28.5 for GB10; its byte count ignores that the indexer is idle at 2048
+    # GB10 would come to 72 % if the indexer's weights counted, which are idle at 2048
     assert shares["DGX Spark GB10", 2048] == pytest.approx(0.70, abs=0.01)
     assert shares["RTX PRO 6000", 2048] == pytest.approx(0.19, abs=0.01)
     assert shares["H200", 2048] == pytest.approx(0.14, abs=0.01)

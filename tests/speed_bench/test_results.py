@@ -12,7 +12,7 @@ from speed_bench.sweep import Row
 
 ROW = summary([sample(Row(4096, 2048, 5.0, (0.5, 0.25, 0.25), 80373132, (1, 2, 3)))])
 
-# Published figures of an M2 Ultra (tools.md 1.7): depth, prefill, decode, kvcache_bytes.
+# Published figures of an M2 Ultra: depth, prefill, decode, kvcache_bytes.
 PUBLISHED = [
     (2048, 410.62, 23.22, 52184460),
     (4096, 389.21, 23.19, 80373132),

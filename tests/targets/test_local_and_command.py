@@ -198,7 +198,7 @@ DUMP = '{"source":"ds4","prompt_tokens":3,"ctx":9,"top_k":1,"steps":[%s]}'
 
 
 def test_a_dump_of_the_original_binary_is_read(tmp_path) -> None:
-    """The documented form: no model, no finish, bytes authoritative (tools.md 4.5)."""
+    """ds4's own form: no model, no finish, bytes authoritative."""
     target = script(tmp_path, f"open(a[a.index('--dump-logprobs') + 1], 'w').write({DUMP % STEP!r})")
     done = target.complete(ASK)
     assert done.steps[0].token.raw == b"\xc3" and done.steps[0].token.logprob == -0.25 and done.usage.prompt == 3

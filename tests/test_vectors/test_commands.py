@@ -24,7 +24,7 @@ from test_vectors.ppl import block_error, by_depth, echo_agrees, paired
 
 from .scripted import Scripted
 
-# Names, kinds, contexts and step counts of ds4's set (tools.md 4.1); texts and answers are ours.
+# Names, kinds, contexts and step counts of ds4's set; texts and answers are ours.
 OFFICIAL = {
     "short_italian_fact": (16384, 4, "Chi era il mugnaio del vecchio mulino? Una frase sola."),
     "short_code_completion": (4096, 4, "Finish this C call: printf("),
@@ -241,7 +241,7 @@ def test_an_echo_that_is_off_by_one_is_noticed(shift, agrees) -> None:
 def test_paired_statistics() -> None:
     same = paired([(3.0, 4), (5.0, 8)], [(3.0, 4), (5.0, 8)])
     assert (same.delta, same.low, same.high, same.wins, same.sign_p) == (0, 0, 0, (0, 0, 2), 1.0)
-    # 54 wins of 100 are no evidence (tools.md 6.4)
+    # 54 wins of 100 are no evidence
     b = [(1.0 - (1 if i < 54 else -1) * 1e-3, 1) for i in range(100)]
     assert paired([(1.0, 1)] * 100, b).sign_p == pytest.approx(0.484, abs=1e-3)
 

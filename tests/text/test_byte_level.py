@@ -1,4 +1,4 @@
-"""The byte alphabet (text.md 2, seeds.md T2)."""
+"""The byte alphabet (docs/text.md 2)."""
 
 from ds4ref.text.byte_level import ALPHABET, to_bytes, to_chars
 

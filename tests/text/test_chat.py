@@ -1,4 +1,4 @@
-"""Rendering: worked examples 11-26, 29 and 30 of text.md, thinking modes, injection (seeds.md T6, T9, T10, T12)."""
+"""Rendering (docs/text.md 3): worked examples, thinking modes, injection."""
 
 import hashlib
 import json
@@ -137,7 +137,7 @@ def test_22_tools_before_system():
 
 
 def test_protocol_texts_byte_for_byte():
-    """Digests of the two long literals as text.md 6 and 9 spell them, the latter with ⟨S⟩ for the schemas."""
+    """Digests of the two long literals, the tool prompt with ⟨S⟩ for the schemas."""
     tools = "".join(part.text for part in chat.tool_prompt(["⟨S⟩"]))
     assert hashlib.sha256(tools.encode()).hexdigest() == TOOLS_SHA256
     assert hashlib.sha256(MAX_PREFIX.encode()).hexdigest() == MAX_SHA256

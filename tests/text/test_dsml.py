@@ -1,4 +1,4 @@
-"""Rendering of tool calls (text.md 10, examples 25 and 26), and that parsing is its inverse."""
+"""Rendering of tool calls (docs/text.md 4), and that parsing is its inverse."""
 
 import json
 
@@ -100,4 +100,4 @@ def test_string_escape_is_minimal(text):
     escaped = escape_string(text)
     assert CLOSE not in escaped
     if CLOSE[1:] not in text:
-        assert escaped == text  # code such as ``a < b && c`` is never touched (seeds.md H7)
+        assert escaped == text  # code such as ``a < b && c`` is never touched

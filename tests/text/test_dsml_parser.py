@@ -1,6 +1,6 @@
-"""The incremental parser: worked examples 31-50 and 52 of text.md, and independence from how the input is cut.
+"""The incremental parser (docs/text.md 5): worked examples, and independence from how the input is cut.
 
-Where text.md 15 recommends something else than ds4 does, the recommended result is tested and the decision named.
+Where ours departs from ds4 on purpose, the test says what ds4 does.
 """
 
 import json
@@ -27,7 +27,7 @@ TC, TC_END = "<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"
 I_END, P_END = "</｜DSML｜invoke>", "</｜DSML｜parameter>"
 
 
-def I(name):  # noqa: E743  (the names of text.md 14.3)
+def I(name):  # noqa: E743  (a letter a tag)
     return f'<｜DSML｜invoke name="{name}">'
 
 
@@ -51,7 +51,7 @@ def value(parameter):
     return got.calls[0].arguments
 
 
-# --- 14.3
+# --- finished texts
 
 
 def test_31_reasoning_text_call():
@@ -70,7 +70,7 @@ def test_32_two_calls():
 
 
 def test_33_entities_are_not_decoded():
-    """D3: ds4 turns these into < > & " '; a model that writes HTML would be misquoted."""
+    """ds4 turns these into < > & " '; a model that writes HTML would be misquoted."""
     body = "&lt;a&gt; &amp;&amp; &quot;q&quot; &apos;z&apos; &nbsp; & x"
     assert json.loads(value(f"{P('s', 'true')}{body}{P_END}"))["s"] == body
     assert json.loads(value(f"{P('s', 'false')}{body}{P_END}"))["s"] == body
@@ -87,7 +87,7 @@ def test_34_missing_string_attribute():
 
 
 def test_35_bad_json_becomes_a_string():
-    """D4: ds4 sends {} and so loses every argument of the call."""
+    """ds4 sends {} and so loses every argument of the call."""
     assert value(f"{P('s', 'yes')}hello there{P_END}") == '{"s":"hello there"}'
     assert value(f"{P('s', 'false')}{{'a': 1}}{P_END}") == '{"s":"{\'a\': 1}"}'
     assert value(f"{P('s', 'false')}2024-01-31{P_END}") == '{"s":"2024-01-31"}'
@@ -127,7 +127,7 @@ def test_39_plain_xml():
     text = 'hello <tool_calls><invoke name="a"><parameter name="p" string="true">v</parameter></invoke></tool_calls>'
     got = parse(text, thinking=False)
     assert got.content == "hello" and got.calls[0].arguments == '{"p":"v"}'
-    assert got.raw_block == text.removeprefix("hello")  # D8: with the blank
+    assert got.raw_block == text.removeprefix("hello")  # with the blank
 
 
 MALFORMED = [
@@ -163,14 +163,14 @@ def test_40_unclosed_parameter_never_ends():
 
 
 def test_40_reasoning_stays_reasoning():
-    """D6: one mapping for streams and whole answers; ds4 puts the think tags into content here."""
+    """One mapping for streams and whole answers; ds4 puts the think tags into content here."""
     got = parse(f"why</think>{MALFORMED[0]}", thinking=True)
     assert (got.reasoning, got.content) == ("why", MALFORMED[0])
 
 
 @pytest.mark.parametrize("space", ["", " ", "\n", "\n\n", "\n\n\n\n", " \t\r\n\v\f"])
 def test_41_42_exact_white_space(space):
-    """D8: ds4 keeps two newlines at most, so that such a turn does not replay byte for byte."""
+    """ds4 keeps two newlines at most, so that such a turn does not replay byte for byte."""
     got = parse(f"</think>T{space}{TC}\n{I('a')}\n{I_END}\n{TC_END}", thinking=True)
     assert got.content == "T"
     assert got.raw_block == f"{space}{TC}\n{I('a')}\n{I_END}\n{TC_END}"
@@ -199,7 +199,7 @@ def test_whether_reasoning_is_still_open(text, thinking, closed):
 
 
 def test_43_unclosed_reasoning_is_reasoning():
-    """D6: ds4 returns it as content when not streaming and as reasoning when streaming."""
+    """ds4 returns it as content when not streaming and as reasoning when streaming."""
     text = f"thinking forever {TC}\n{I('a')}\n{I_END}\n{TC_END}"
     got = parse(text, thinking=True)
     assert (got.reasoning, got.content, got.calls, got.thinking_closed) == (text, "", (), False)
@@ -228,7 +228,7 @@ def test_leading_think_tag():
 
 
 def test_thinking_again_suspends_calls():
-    """D5: calls are looked for again after ``</think>``."""
+    """Calls are looked for again after ``</think>``."""
     got = parse(f"a</think>b<think>{call()}</think>c{call(name='real')}", thinking=True)
     assert got.content == f"b<think>{call()}</think>c"
     assert [c.name for c in got.calls] == ["real"]
@@ -251,7 +251,7 @@ def test_48_duplicates_are_kept():
 
 
 def test_attributes_are_whole_words():
-    """D7: ds4 finds name=" inside filename="."""
+    """ds4 finds name=" inside filename="."""
     got = parse(f'{TC}<｜DSML｜invoke filename="x" name="y">{I_END}{TC_END}', thinking=False)
     assert got.calls[0].name == "y"
     got = parse(
@@ -297,7 +297,7 @@ def test_white_space_after_a_quotation_belongs_to_the_block_behind_it():
     assert (got.content, got.raw_block) == (f"Not this: {TC}", call())
 
 
-# --- 14.4
+# --- where the text so far ends
 
 
 def states(pieces, thinking=False):
@@ -353,7 +353,7 @@ def test_49_states():
 
 
 def test_50_defects_of_ds4():
-    """D5: a closing tag cut after its ``<`` is seen, quoting an opener makes nothing greedy."""
+    """A closing tag cut after its ``<`` is seen, quoting an opener makes nothing greedy."""
     head = f"{TC}{I('e')}{P('p', 'true')}"
     assert states([head, "abc<", "/｜DSML｜parameter>"]) == [SB, SB, ST]
     assert states([f"quoted {TC}", " ", "example", "more"]) == [ST, ST, O, O]
@@ -383,7 +383,7 @@ def test_done():
     assert parser.done and parser.feed("more") == []
 
 
-# --- 14.5, example 52
+# --- text that is held back
 
 
 def held(*pieces, tools=True):
@@ -478,7 +478,7 @@ def test_cut_at_every_byte(text, thinking):
 
 @pytest.mark.parametrize("text", CORPUS)
 def test_truncated_at_every_byte(text):
-    """seeds.md H10: no exception, nothing lost, and calls only from closed blocks."""
+    """No exception, nothing lost, and calls only from closed blocks."""
     data = text.encode()
     for cut in range(len(data)):
         events, result = run([data[:cut]], thinking=True)

@@ -1,4 +1,4 @@
-"""Messages of the three APIs (text.md 7, examples 27 and 28) and tool schemas (9)."""
+"""Messages of the three APIs (docs/text.md 3) and tool schemas."""
 
 import json
 
@@ -263,7 +263,7 @@ def test_schemas_of_a_namespace():
 
 
 def test_many_calls_take_linear_time():
-    """robustness.md 21: thousands of call and result pairs."""
+    """Thousands of call and result pairs."""
     import time
 
     items = [Q]

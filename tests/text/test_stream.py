@@ -1,4 +1,4 @@
-"""Streams: the UTF-8 hold of text.md 5 (example 51) and stop strings of 11.3."""
+"""Streams (docs/text.md 2): characters that are not complete yet, and stop strings."""
 
 import pytest
 from hypothesis import given

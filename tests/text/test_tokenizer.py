@@ -1,4 +1,4 @@
-"""Tokenizer: encoding, decoding, control tokens, bad tables (text.md 1, 2, 4, 5; seeds.md T1-T8)."""
+"""Tokenizer: encoding, decoding, control tokens, bad tables (docs/text.md 1, 2)."""
 
 import json
 import time
@@ -116,7 +116,7 @@ def test_outside_the_vocabulary_is_nothing():
 
 
 def test_retokenizing_at_a_boundary_can_differ():
-    # seeds.md T8: why a cached prefix is never compared by tokenizing the whole text again
+    # why a cached prefix is never compared by tokenizing the whole text again
     assert TOK.encode("lo") + TOK.encode("w") != TOK.encode("low")
 
 

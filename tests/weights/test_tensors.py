@@ -87,7 +87,7 @@ def test_nothing_large_is_copied(tmp_path):
 
 @pytest.mark.parametrize(("gate_up", "down"), list(product(EXPERT_FORMATS, repeat=2)))
 def test_every_combination_of_expert_formats(tmp_path, gate_up, down):
-    """ds4's CPU kernels take one combination; the file format allows nine (engine.md 1.4)."""
+    """ds4's CPU kernels take one combination; the file format allows nine (docs/model.md 2.2)."""
     weights = open_model(write_model(tmp_path / "m.gguf", recipe=Recipe("any", gate_up, down)))
     layer = weights.layers[1]
     assert (layer.ffn_gate_exps.fmt, layer.ffn_up_exps.fmt, layer.ffn_down_exps.fmt) == (gate_up, gate_up, down)
@@ -163,7 +163,7 @@ def test_scales_of_large_files_are_verified_on_request_only(tmp_path, monkeypatc
 
 
 def test_inventory_of_flash():
-    """1328 tensors, 284.3 G parameters, and the published sizes to the byte (engine.md 1.4)."""
+    """1328 tensors, 284.3 G parameters, and the published sizes to the byte (docs/model.md 2.2)."""
     totals = {"q2": 86_714_775_900, "q4": 164_628_167_004, "mixed": 97_586_411_868}
     for recipe, total in totals.items():
         specs = expected_tensors(FLASH, recipe)
@@ -173,7 +173,7 @@ def test_inventory_of_flash():
 
 
 def test_parameters_by_part():
-    """Counts of seeds.md, appendix A, in billions."""
+    """Parameter counts in billions."""
     sizes = {s.name: s.elements for s in expected_tensors(FLASH)}
     parts: dict[str, float] = {}
     for slot in slots(FLASH):

@@ -1,4 +1,4 @@
-"""Attention half of a layer: window rows and compressed rows in one softmax (engine.md 3.3)."""
+"""Attention half of a layer: window rows and compressed rows in one softmax (docs/model.md 4)."""
 
 from __future__ import annotations
 

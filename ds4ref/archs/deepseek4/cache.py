@@ -1,4 +1,4 @@
-"""The caches of one timeline, per layer (engine.md 5.1).
+"""The caches of one timeline, per layer (docs/model.md 11.1).
 
     raw           a ring of the newest positions' rows; attention looks back over the sliding window
     projections   rings of what the compressors made of the newest tokens, until their windows close
@@ -23,7 +23,7 @@ from ...errors import ContextError, SessionError
 from .shape import CSA, PLAIN, ModelShape
 
 EMPTY_SCORE = np.float32(-1e30)
-"""Score of a compressor slot that holds no token (engine.md 5.1)."""
+"""Score of a compressor slot that holds no token (docs/model.md 11.1)."""
 
 REACH = 32
 """Tokens that a timeline can at least go back without computing anything again."""

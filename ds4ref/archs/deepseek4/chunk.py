@@ -36,7 +36,7 @@ ACTIVATION = {
     "BF16": "float",
     "F32": "float",
 }
-"""Activation rounding before a matrix of each format when Numerics.act_quant is on (engine.md 2.2)."""
+"""Activation rounding before a matrix of each format when Numerics.act_quant is on (docs/model.md 10.2)."""
 
 
 class Plan(NamedTuple):

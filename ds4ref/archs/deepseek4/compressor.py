@@ -1,4 +1,4 @@
-"""Compressor: windows of 4 or 128 tokens become one cached row each (engine.md 3.4, 3.10).
+"""Compressor: windows of 4 or 128 tokens become one cached row each (docs/model.md 6).
 
 One routine serves the attention rows (head_dim wide) and the indexer rows (index_dim wide). Projections wait in a ring
 until their window closes. Where windows overlap (ratio 4) a row mixes the first half of the previous window's

@@ -1,4 +1,4 @@
-"""What a token costs: bytes that must be read and operations that must be done (engine.md 7.3, 7.4).
+"""What a token costs: bytes that must be read and operations that must be done (docs/model.md 13).
 
 A bound, not a model of the engine: every weight byte is read once, every multiply-add is done once, both at the
 machine's best rates and at the same time. What is not counted (norms, softmax, Sinkhorn, sampling, thread start-up) is

@@ -1,4 +1,4 @@
-"""One chunk of tokens through the model, layer by layer (engine.md 3, 3.8).
+"""One chunk of tokens through the model, layer by layer (docs/model.md 1.3, 11.2).
 
 Decode is a chunk of one token, recorded once and replayed (``ds4ref.decode``); prefill is a chunk of many. What a token
 gets does not depend on which others are in its chunk, only, through the order of sums in the backend, on whether they

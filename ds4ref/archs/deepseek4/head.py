@@ -1,4 +1,4 @@
-"""Output head: streams to logits (engine.md 3.7)."""
+"""Output head: streams to logits (docs/model.md 9)."""
 
 from __future__ import annotations
 

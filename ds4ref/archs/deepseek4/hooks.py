@@ -1,7 +1,7 @@
 """Named intermediates: record them, or replace them.
 
 The pass calls ``tap(name, layer, value)`` at every point listed in ``NAMES`` and goes on with what comes back. The
-names are those of ds4's graph dumps (engine.md 3.11) where one exists; the rest, marked "ours", are the discrete
+names are those of ds4's graph dumps (docs/model.md 1.4) where one exists; the rest, marked "ours", are the discrete
 decisions (windows, visible rows, rope tables, pooling candidates), which makes every single-fault variant of the
 model a small hook instead of a branch in the pass.
 

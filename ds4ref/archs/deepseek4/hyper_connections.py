@@ -1,4 +1,4 @@
-"""Hyper-connections around a block: streams in, one input out; one output in, streams out (engine.md 3.1, 3.2)."""
+"""Hyper-connections around a block: streams in, one input out; one output in, streams out (docs/model.md 3)."""
 
 from __future__ import annotations
 

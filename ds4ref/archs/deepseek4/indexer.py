@@ -1,4 +1,4 @@
-"""Indexer of a ratio-4 layer: which compressed rows each token attends to (engine.md 3.5)."""
+"""Indexer of a ratio-4 layer: which compressed rows each token attends to (docs/model.md 7)."""
 
 from __future__ import annotations
 

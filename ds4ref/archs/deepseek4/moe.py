@@ -1,4 +1,4 @@
-"""FFN half of a layer: routed experts plus the shared one (engine.md 3.6)."""
+"""FFN half of a layer: routed experts plus the shared one (docs/model.md 8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The saved form of a session: ds4's "DSV4" byte stream (engine.md 5.5, session_kv.md 3).
+"""The saved form of a session: ds4's "DSV4" byte stream (docs/model.md 12).
 
 Little endian. 13 u32 header words; token ids u32; logits f32; compressed and indexer row counts u32 per layer; then
 per layer: raw rows oldest first, compressed rows, compressor state (values, scores), indexer rows, indexer state.
@@ -153,7 +153,7 @@ def load(file: str | os.PathLike[str] | BinaryIO, shape: ModelShape, cache: Cach
 
 
 def _check_header(words: np.ndarray, here: np.ndarray, shape: ModelShape, ctx: int) -> int:
-    """Rules of engine.md 5.5; returns the token count."""
+    """Rules of docs/model.md 12; returns the token count."""
     exact = {0: "magic", 1: "version", 3: "prefill cap", 5: "window", 8: "layers", 9: "row width"}
     exact |= {10: "indexer row width", 11: "vocabulary"}
     for at, what in exact.items():

@@ -1,7 +1,7 @@
 """What a model file is and what it will cost to run, from its directory alone.
 
-No tensor byte is read, so an 81 GiB file takes as long as a small one. The accounting follows engine.md 7.3: bytes of
-weights that decoding one token reads, by component, and bytes of cache.
+No tensor byte is read, so an 81 GiB file takes as long as a small one. The accounting follows docs/model.md 13: bytes
+of weights that decoding one token reads, by component, and bytes of cache.
 
     print(inspect_text("model.gguf"))
 """

@@ -1,4 +1,4 @@
-"""Rope angles: two frequency sets, three recipes for the angle (engine.md 4, oracle.md 2c)."""
+"""Rope angles: two frequency sets, three recipes for the angle (docs/model.md 5)."""
 
 from __future__ import annotations
 

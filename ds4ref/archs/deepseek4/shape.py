@@ -2,7 +2,7 @@
 
 ``ModelShape.from_metadata`` accepts any consistent set of dimensions, so that tiny models test the same code that runs
 the real one. ``check_flash`` is the strict check on top: is this DeepSeek V4 Flash, and if not, which key differs
-(engine.md 1.3)? Integer keys must have exactly the stored type u32, as in ds4.
+(docs/model.md 2.1)? Integer keys must have exactly the stored type u32, as in ds4.
 """
 
 from __future__ import annotations
@@ -217,11 +217,11 @@ class ModelShape:
 
     @property
     def mix(self) -> int:
-        """Numbers a hyper-connection computes per token: pre, post and the C x C matrix (engine.md 3.1)."""
+        """Numbers a hyper-connection computes per token: pre, post and the C x C matrix (docs/model.md 3)."""
         return 2 * self.hc + self.hc * self.hc
 
     def comp_width(self, layer: int) -> int:
-        """Channels of the attention compressor (engine.md 3.4): twice the head for ratio 4, the head for 128."""
+        """Channels of the attention compressor (docs/model.md 6): twice the head for ratio 4, the head for 128."""
         return {PLAIN: 0, CSA: 2 * self.head_dim, HCA: self.head_dim}[self.ratios[layer]]
 
     def state_rows(self, layer: int) -> int:
@@ -233,11 +233,11 @@ class ModelShape:
         return {PLAIN: 0, CSA: self.head_dim + self.index_dim, HCA: self.head_dim}[self.ratios[layer]]
 
     def kv_values_per_token(self) -> float:
-        """Cached values that every further token adds once the sliding window is full (engine.md 5.2)."""
+        """Cached values that every further token adds once the sliding window is full (docs/model.md 11.4)."""
         return sum(self.row_values(layer) / ratio for layer, ratio in enumerate(self.ratios) if ratio)
 
     def state_bytes(self) -> int:
-        """Bytes of all partial compression windows, always float32, values and scores (engine.md 5.1)."""
+        """Bytes of all partial compression windows, always float32, values and scores (docs/model.md 11.1)."""
         total = 0
         for layer, ratio in enumerate(self.ratios):
             index = 2 * self.index_dim if ratio == CSA else 0
@@ -251,8 +251,8 @@ class ModelShape:
         return (raw + compressed) * itemsize + self.state_bytes()
 
     def kv_read_bytes(self, tokens: int, itemsize: int = 4) -> int:
-        """Cache bytes that decoding one token reads when ``tokens`` tokens are cached (engine.md 7.3): the window, all
-        or the selected compressed rows, and the index rows once there is something to select."""
+        """Cache bytes that decoding one token reads when ``tokens`` tokens are cached (docs/model.md 13): the window,
+        all or the selected compressed rows, and the index rows once there is something to select."""
         values = self.n_layers * min(tokens, self.window) * self.head_dim
         for ratio in self.ratios:
             rows = tokens // ratio if ratio else 0
@@ -261,7 +261,7 @@ class ModelShape:
         return values * itemsize
 
     def payload_bytes(self, tokens: int) -> int:
-        """Size of a saved session of ``tokens`` tokens (engine.md 5.5): header, ids, logits, row counts, caches."""
+        """Size of a saved session of ``tokens`` tokens (docs/model.md 12): header, ids, logits, row counts, caches."""
         return 13 * 4 + 4 * tokens + 4 * self.vocab + 8 * self.n_layers + self.kv_bytes(tokens)
 
 

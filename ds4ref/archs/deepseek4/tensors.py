@@ -1,7 +1,7 @@
 """Which tensors a model of a given shape consists of: the single source for binding, writing and accounting.
 
 ``slots(shape)`` lists every tensor with its dimensions, the storage formats it may have, and the part of the model it
-belongs to (engine.md 1.4, 7.3). ``expected_tensors(shape, recipe)`` picks one format for each.
+belongs to (docs/model.md 2.2, 13). ``expected_tensors(shape, recipe)`` picks one format for each.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Slot:
     optional: bool = False
 
     def bytes_per_token(self, nbytes: int, shape: ModelShape) -> int:
-        """Bytes of this tensor, stored in ``nbytes``, that decoding one token reads (engine.md 7.3)."""
+        """Bytes of this tensor, stored in ``nbytes``, that decoding one token reads (docs/model.md 13)."""
         if self.part == "experts":
             return nbytes // shape.n_experts * shape.n_used
         if self.part in ("embedding", "hash"):
@@ -145,7 +145,7 @@ class Recipe:
         return ("Q4_K", "Q4_K") if layer >= n_layers - self.upgraded else (self.gate_up, self.down)
 
 
-# The published variants (engine.md 1.4). In "mixed" the last six layers, 37 to 42 of Flash, are Q4_K.
+# The published variants (docs/model.md 2.2). In "mixed" the last six layers, 37 to 42 of Flash, are Q4_K.
 RECIPES = {
     "q2": Recipe("q2", "IQ2_XXS", "Q2_K"),
     "q4": Recipe("q4", "Q4_K", "Q4_K"),

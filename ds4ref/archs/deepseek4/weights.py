@@ -1,8 +1,8 @@
 """From tensor names to the weights of a forward pass: every tensor checked, nothing copied that is large.
 
-``check_tensors`` compares a file's directory with ``tensors.slots`` (engine.md 1.4): name, rank, dimensions and format
-of every tensor, without touching data. ``bind`` goes on to the data: matrices become views of the mapped file, small
-vectors float32 arrays.
+``check_tensors`` compares a file's directory with ``tensors.slots`` (docs/model.md 2.2): name, rank, dimensions and
+format of every tensor, without touching data. ``bind`` goes on to the data: matrices become views of the mapped file,
+small vectors float32 arrays.
 
 What ``bind`` verifies of the data: all vectors are finite and all hash-routing ids name an expert, always. That every
 block scale of every matrix is finite costs a pass over the file, so it is checked by default only up to
@@ -39,7 +39,7 @@ _EXPANDED = ("attn_compressor_ape", "indexer_compressor_ape")
 
 
 class MixingWeights(NamedTuple):
-    """What a hyper-connection computes its weights with (engine.md 3.1)."""
+    """What a hyper-connection computes its weights with (docs/model.md 3)."""
 
     fn: Matrix  # (mix, hc * dim)
     scale: np.ndarray  # (3,)
@@ -47,7 +47,7 @@ class MixingWeights(NamedTuple):
 
 
 class CompressorWeights(NamedTuple):
-    """What one compressor multiplies with (engine.md 3.4)."""
+    """What one compressor multiplies with (docs/model.md 6)."""
 
     kv: Matrix
     gate: Matrix

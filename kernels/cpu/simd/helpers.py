@@ -144,7 +144,7 @@ def _fold_halves(lanes: Val) -> Val:
 
 # -- K-quant headers
 def q4_k_scales(k: Emit, block: Val) -> tuple[Val, Val]:
-    """The eight 6-bit scales and eight 6-bit mins of a Q4_K block, as bytes in an I8x8 each (engine.md 2.1)."""
+    """The eight 6-bit scales and eight 6-bit mins of a Q4_K block, as bytes in an I8x8 each (docs/model.md 2.3)."""
     first, second, third = (k.load(types.int32, block + offset).zext(Int) for offset in (4, 8, 12))
 
     def eight(low: Val, high: Val) -> Val:

@@ -1,4 +1,4 @@
-"""IQ2_XXS rows times Q8_K activations: blocks of 256 weights in 66 bytes (engine.md 2.1, 2.2).
+"""IQ2_XXS rows times Q8_K activations: blocks of 256 weights in 66 bytes (docs/model.md 2.3, 10.2).
 
 A group of 32 weights is four codebook indices (one byte each, for eight magnitudes out of 8, 25, 43) and a word with
 four 7-bit sign fields and the scale ls; the dot of a block is d * d_x / 8 * sum_g (2 ls_g + 1) dot_g.

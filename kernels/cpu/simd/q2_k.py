@@ -1,4 +1,4 @@
-"""Q2_K rows times Q8_K activations: blocks of 256 weights in 84 bytes (engine.md 2.1, 2.2).
+"""Q2_K rows times Q8_K activations: blocks of 256 weights in 84 bytes (docs/model.md 2.3, 10.2).
 
 Plane p (bits 2p, 2p+1 of the 64 code bytes) holds weights 32p..32p+31 of both halves of 128, as four groups of 16. The
 dot of a block is d_x * (d * sum_j s_j dot_j - dmin * sum_j m_j xsum_j), integer sums exact.

@@ -1,4 +1,4 @@
-"""Q4_K rows times Q8_K activations: blocks of 256 weights in 144 bytes (engine.md 2.1, 2.2).
+"""Q4_K rows times Q8_K activations: blocks of 256 weights in 144 bytes (docs/model.md 2.3, 10.2).
 
 Sub-blocks 2p and 2p+1 of 32 share 32 bytes of codes (low and high nibbles). The dot of a block is
 d_x * (d * sum_j s_j dot_j - dmin * sum_j m_j xsum_j), integer sums exact.

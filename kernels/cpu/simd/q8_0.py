@@ -1,4 +1,4 @@
-"""Q8_0 rows times A8 activations: blocks of 32, f16 scale and 32 int8 (engine.md 2.1, 2.2).
+"""Q8_0 rows times A8 activations: blocks of 32, f16 scale and 32 int8 (docs/model.md 2.3, 10.2).
 
 Tier A takes two blocks (64 weights) a step. ``vpdpbusd`` wants unsigned weights: w ^ 0x80 = w + 128, and starting each
 int32 lane at -128 * (sum of its four codes) takes the offset out exactly. One 64-byte load covers both f16 scales.

@@ -1,4 +1,4 @@
-"""Rounding activations to int8 as the ds4 numerics do (engine.md 2.2), vectorized, bit for bit equal to the formulas.
+"""Rounding activations to int8 as mode ds4 does (docs/model.md 10.2), vectorized, bit for bit equal to the formulas.
 
 A8    per 32: d = max|x| / 127, codes = rint(x / d)
 Q8_K  per 256: m = the first element of largest magnitude, with its sign; codes = rint(x * (-127 / m)),

@@ -1,4 +1,4 @@
-"""Pooling of compressor windows: one softmax per channel over the candidates (engine.md 3.4)."""
+"""Pooling of compressor windows: one softmax per channel over the candidates (docs/model.md 6)."""
 
 from __future__ import annotations
 

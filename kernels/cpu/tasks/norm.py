@@ -1,4 +1,4 @@
-"""RMS norm and the hyper-connection arithmetic (engine.md 3.1, 3.2, 3.7)."""
+"""RMS norm and the hyper-connection arithmetic (docs/model.md 3, 9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rotary embedding on the trailing channels (engine.md 4)."""
+"""Rotary embedding on the trailing channels (docs/model.md 5)."""
 
 from __future__ import annotations
 

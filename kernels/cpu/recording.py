@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
 from typing import Any, TypeVar
 
 import numpy as np
@@ -218,22 +219,22 @@ def _spans(owners: list[list[tuple[int, bool]]], levels: list[int], kept: set[in
 
 
 def _share(spans: dict[int, tuple[int, int]], sizes: list[int]) -> tuple[dict[int, int], int]:
-    """Offsets such that places whose spans overlap do not, and the bytes it takes: largest first, each at the lowest
-    offset that is free for its whole span."""
+    """Offsets such that places whose spans overlap do not, and the bytes it takes. A place gets the memory of one of
+    its size that is free by then, which layers, being alike, have plenty of; else memory of its own."""
     offsets: dict[int, int] = {}
     total = 0
-    by_level: dict[int, list[tuple[int, int]]] = {}
-    for number in sorted(spans, key=lambda n: -sizes[n]):
+    taken: list[tuple[int, int, int]] = []  # (last level, size, offset), the one that is free next in front
+    free: dict[int, list[int]] = {}
+    for number in sorted(spans, key=lambda n: spans[n]):
         first, last = spans[number]
+        while taken and taken[0][0] < first:
+            _, size, offset = heappop(taken)
+            free.setdefault(size, []).append(offset)
         size = -(-sizes[number] // ALIGNMENT) * ALIGNMENT
-        taken = sorted({area for level in range(first, last + 1) for area in by_level.get(level, ())})
-        at = 0
-        for start, end in taken:
-            if at + size <= start:
-                break
-            at = max(at, end)
-        offsets[number] = at
-        total = max(total, at + size)
-        for level in range(first, last + 1):
-            by_level.setdefault(level, []).append((at, at + size))
+        if free.get(size):
+            offsets[number] = free[size].pop()
+        else:
+            offsets[number] = total
+            total += size
+        heappush(taken, (last, size, offsets[number]))
     return offsets, total

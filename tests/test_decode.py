@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ds4ref import decode
+from ds4ref.archs.deepseek4 import chunk
 from ds4ref.archs.deepseek4.hooks import Recorder
 from ds4ref.engine import Engine
 from ds4ref.session.session import Session
@@ -45,9 +46,10 @@ def step(fast: Session, slow: Session, token: int) -> None:
     assert before is None or recording.timeline()[0].any()
 
 
-def test_same_bits_token_by_token(engine: Engine) -> None:
+def test_same_bits_token_by_token(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the first token until windows of both ratios have closed; where the indexer begins to select; and where it
     scores twice as many rows."""
+    monkeypatch.setattr(chunk, "LASTING", 1)
     k = 4 * engine.shape.index_topk
     ids = tokens(engine, 2 * k + 20)
     for start, end in ((0, 140), (k - 6, k + 12), (2 * k - 6, 2 * k + 12)):
@@ -63,7 +65,7 @@ def test_same_bits_token_by_token(engine: Engine) -> None:
 
 
 def test_same_bits_to_the_end_of_the_context(engine: Engine) -> None:
-    """Recordings score rows up to a power of two, or to all that a context has room for."""
+    """Recordings score rows up to a power of two, or, here, to all that a context has room for."""
     for more in (20, 23):
         ctx = 4 * engine.shape.index_topk + more
         fast, slow = pair(engine, ctx)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ds4ref.archs.deepseek4 import indexer
-from ds4ref.archs.deepseek4.chunk import Chunk, plan
+from ds4ref.archs.deepseek4.chunk import LASTING, Chunk, plan
 from ds4ref.archs.deepseek4.hooks import Recorder
 from ds4ref.archs.deepseek4.rope import RopeTables
 from ds4ref.engine import Engine
@@ -27,18 +27,21 @@ def test_windows_that_close(engine: Engine) -> None:
 
 
 def test_rows_to_score(engine: Engine) -> None:
-    """None while all fit into the top k; then as many as there are, for a recording up to the next power of two."""
+    """None while all fit into the top k; then as many as there are, for a recording up to a power of two that lasts for
+    a while, but no more than there is room for."""
     shape, k = engine.shape, engine.shape.index_topk
-    assert k & (k - 1) == 0
+    many = 100 * LASTING
     assert plan(shape, 0, 4 * k).scored == 0
     assert plan(shape, 4 * k, 3).scored == 0
     assert plan(shape, 4 * k, 4).scored == k + 1
-    assert plan(shape, 4 * k, 4, most=5 * k).scored == 2 * k
-    assert plan(shape, 8 * k - 4, 4, most=5 * k).scored == 2 * k
-    assert plan(shape, 8 * k, 4, most=5 * k).scored == 4 * k
-    assert plan(shape, 16 * k, 4, most=5 * k).scored == 5 * k
+    assert plan(shape, 4 * k, 4, most=5 * k).scored == 5 * k
+    assert plan(shape, 4 * k, 4, most=many).scored == LASTING
+    assert plan(shape, 4 * LASTING - 4, 4, most=many).scored == LASTING
+    assert plan(shape, 4 * LASTING, 4, most=many).scored == 2 * LASTING
+    assert plan(shape, 8 * LASTING - 4, 4, most=many).scored == 2 * LASTING
+    assert plan(shape, 12 * LASTING, 4, most=3 * LASTING + 7).scored == 3 * LASTING + 7
     assert plan(shape, 10, 1).key == plan(shape, 20, 1).key
-    keys = {plan(shape, pos, 1, 5 * k).key for pos in (2, 3, 127, 4 * k + 4, 4 * k + 7, 8 * k + 4)}
+    keys = {plan(shape, pos, 1, many).key for pos in (2, 3, 127, 4 * k + 4, 4 * k + 7, 4 * LASTING + 4)}
     assert len(keys) == 6
 
 

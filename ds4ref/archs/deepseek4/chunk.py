@@ -22,6 +22,10 @@ from .weights import LayerWeights
 if TYPE_CHECKING:
     from .forward import Model
 
+LASTING = 1 << 14
+"""Indexer rows that a recording is made for at least: to pass over those that are not there yet costs nothing that can
+be measured, to record anew at every power of two would be seen."""
+
 HEAD = -1
 """Layer number under which the output head's intermediates are tapped."""
 
@@ -57,13 +61,13 @@ class Plan(NamedTuple):
 
 def plan(shape: ModelShape, pos0: int, count: int, most: int = 0) -> Plan:
     """The plan of ``count`` tokens from position ``pos0`` on. ``most`` rounds the rows to score up to a power of two,
-    but to no more than ``most``, so that a recording lasts."""
+    at least ``LASTING``, but to no more than ``most``, so that a recording lasts."""
     end = pos0 + count
     rows = end // CSA
     if rows <= shape.index_topk:
         rows = 0
     elif most:
-        rows = min(1 << (rows - 1).bit_length(), most)
+        rows = min(max(LASTING, 1 << (rows - 1).bit_length()), most)
     return Plan({ratio: end // ratio - pos0 // ratio for ratio in (CSA, HCA)}, rows)
 
 

@@ -17,6 +17,8 @@ import numpy as np
 
 from ds4ref.errors import DataError, UsageError
 
+from .storage import precision
+
 Ids = Sequence[int] | np.ndarray
 T = TypeVar("T")
 MAX_ID = 2**31 - 1
@@ -33,6 +35,8 @@ class Observation:
     support   None for the whole vocabulary, else int64 (R, K) token ids, -1 where there are fewer
     logprobs  float64 (R, V) or (R, K); NaN where support is -1
     raw       whether absolute logits were given (their offset is known too)
+    stored    how precisely the numbers were stored, as they show it ("" for float32 and finer)
+    storage   float64, the shape of logprobs: mean square of what that rounding adds; None for nothing
     """
 
     ids: np.ndarray
@@ -40,6 +44,8 @@ class Observation:
     support: np.ndarray | None
     logprobs: np.ndarray
     raw: bool = False
+    stored: str = ""
+    storage: np.ndarray | None = None
 
     @property
     def full(self) -> bool:
@@ -50,16 +56,9 @@ class Observation:
         """The same engine seen through an API that shows only the ``k`` best tokens."""
         order = np.argsort(-self.logprobs, axis=1, kind="stable")[:, :k]
         support = order if self.support is None else np.take_along_axis(self.support, order, axis=1)
-        return Observation(self.ids, self.rows, support, np.take_along_axis(self.logprobs, order, axis=1))
-
-    @property
-    def quantum(self) -> float:
-        """Spacing of the values if they were written with few decimals, else 0."""
-        values = self.logprobs[np.isfinite(self.logprobs)][:20000]
-        for decimals in range(1, 7):
-            if len(values) and np.allclose(values, np.round(values, decimals), rtol=0, atol=1e-9):
-                return 10.0**-decimals
-        return 0.0
+        storage = None if self.storage is None else np.take_along_axis(self.storage, order, axis=1)
+        logprobs = np.take_along_axis(self.logprobs, order, axis=1)
+        return Observation(self.ids, self.rows, support, logprobs, stored=self.stored, storage=storage)
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -86,7 +85,14 @@ def from_logits(ids: Ids, logits: np.ndarray, rows: Ids | None = None) -> Observ
         raise DataError(f"logits are of type {logits.dtype}, not numbers")
     at = at.astype(np.int64)
     with np.errstate(invalid="ignore", over="ignore"):
-        return Observation(tokens, at, None, log_softmax(logits), raw=True)
+        logprobs = log_softmax(logits)
+    stored = precision(logits)
+    storage = None
+    if stored is not None:
+        storage = stored.variance(logits)
+        # the normaliser carries the rounding of the likely tokens into the whole row
+        storage += np.nansum(np.exp(2 * logprobs) * storage, axis=1, keepdims=True)
+    return Observation(tokens, at, None, logprobs, raw=True, stored=str(stored or ""), storage=storage)
 
 
 def from_top(ids: Ids, entries: Sequence[tuple[int, Sequence[tuple[int, float]]]]) -> Observation:
@@ -108,7 +114,11 @@ def from_top(ids: Ids, entries: Sequence[tuple[int, Sequence[tuple[int, float]]]
     for r, position in enumerate(rows):
         for k, (token, logprob) in enumerate(kept[int(position)]):
             support[r, k], values[r, k] = token, logprob
-    return Observation(np.asarray(ids, np.int32), rows, support, values)
+    stored = precision(values)
+    storage = None if stored is None else np.where(support >= 0, stored.variance(values), np.nan)
+    return Observation(
+        np.asarray(ids, np.int32), rows, support, values, stored=str(stored or ""), storage=storage
+    )
 
 
 def read_ids(path: str) -> list[int]:

@@ -30,10 +30,9 @@ def _ring(chunk: Chunk) -> None:
     def make(attention: Any) -> Any:
         def wrong(q, raw, first, count, *rest):
             at = first[:, None] + np.arange(window)
-            at = np.minimum(at, len(raw) - 1)
             full = count == window
             at[full, 0] = (first + count - 1)[full]
-            rows = raw[at].reshape(-1, raw.shape[1])
+            rows = raw[at % len(raw)].reshape(-1, raw.shape[1])
             start = np.arange(len(q), dtype=np.int32) * window
             return attention(q, rows, start, count, *rest)
 

@@ -20,10 +20,14 @@ from ..session.session import Session
 from .faults import Fault
 from .library import applicable
 from .rounding import ROUNDING, RoundingSet
+from .scoped import ScopedFault
 
-NOISE = {False: 4 * 2.0**-23, True: 16 * 2.0**-23}
-"""Relative noise put on block inputs, by RoundingSet.coarse: a few units in the last place, as another summation order
-gives; more where steps amplify it, so that other recipes for angles and exponentials are covered."""
+AnyFault = Fault | ScopedFault
+
+NOISE = 2 * 2.0**-23
+"""Relative noise put on block inputs: two units in the last place. Measured on ds4's C code in mode ds4, whose clean
+builds lie from our clean run where runs with 1 to 2 units lie from it (docs/vectors.md): 16 make steps flip that no
+build flips, and mistakes of that size would pass as noise."""
 
 _NOISY = frozenset({"attn_norm", "ffn_norm", "KVnorm", "q_lora_norm", "result_norm"})
 
@@ -31,24 +35,28 @@ _NOISY = frozenset({"attn_norm", "ffn_norm", "KVnorm", "q_lora_norm", "result_no
 class _Hooks:
     """A rounding set, faults, noise if asked for, and the record of margins."""
 
-    def __init__(self, rounding: RoundingSet, faults: Sequence[Fault], noise: np.random.Generator | None, model: Model):
-        self.parts: list[Any] = [fault.hooks() for fault in faults]
+    def __init__(
+        self, rounding: RoundingSet, faults: Sequence[AnyFault], noise: np.random.Generator | None, model: Model,
+        since: int, louder: float = 1.0,
+    ):  # fmt: skip
+        self.faults, self.since, self.level = faults, since, louder * NOISE
+        self.parts: list[Any] = []
+        self.at = 0
         self.rounding, self.noise, self.model = rounding, noise, model
-        self.margin: np.ndarray | None = None
+        self.margins: dict[int, np.ndarray] = {}
 
     def begin(self, chunk: Any) -> None:
         if self.rounding.begin is not None:
             self.rounding.begin(chunk)
+        self.parts = [fault.hooks() for fault in self.faults] if chunk.pos0 >= self.since else []
         for part in self.parts:
             part.begin(chunk)
-        if self.margin is None:
-            self.margin = np.full(len(chunk.ids), np.inf)
+        self.at = chunk.pos0
+        self.margins.setdefault(self.at, np.full(len(chunk.ids), np.inf))
 
     def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
         if self.noise is not None and name in _NOISY:
-            value = value * (1 + NOISE[self.rounding.coarse] * self.noise.standard_normal(value.shape)).astype(
-                np.float32
-            )
+            value = value * (1 + self.level * self.noise.standard_normal(value.shape)).astype(np.float32)
         for part in self.parts:
             value = part.tap(name, layer, value, chunk)
         if name == "indexer_scores":
@@ -71,8 +79,8 @@ class _Hooks:
         kth, following = best[:, :k].min(axis=1), best[:, k]
         with np.errstate(invalid="ignore"):
             gap = np.where(np.isfinite(following), (kth - following) / unit, np.inf)
-        assert self.margin is not None
-        self.margin[: len(gap)] = np.minimum(self.margin[: len(gap)], np.abs(gap))
+        margin = self.margins[self.at]
+        margin[: len(gap)] = np.minimum(margin[: len(gap)], np.abs(gap))
 
 
 class Runner:
@@ -91,20 +99,24 @@ class Runner:
         self,
         ids: Sequence[int],
         mode: str,
-        faults: Sequence[Fault] = (),
+        faults: Sequence[AnyFault] = (),
         noise: np.random.Generator | None = None,
+        since: int = 0,
+        louder: float = 1.0,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Logits (T, V) float32, and per token how close its closest top-k decision is to a tie (T,)."""
+        """Logits (T, V) float32, and per token how close its closest top-k decision is to a tie (T,). ``faults`` are
+        those of the library, members of families or scoped ones, in force from position ``since`` on; ``louder`` is
+        a factor on the noise."""
         if mode not in self._models:
             model = self.engine.model
             self._models[mode] = Model(model.shape, model.weights, model.ops, ROUNDING[mode].numerics)
         session = Session(self._models[mode], len(ids) + 1)
-        hooks = _Hooks(ROUNDING[mode], faults, noise, self._models[mode])
+        hooks = _Hooks(ROUNDING[mode], faults, noise, self._models[mode], since, louder)
         session.hooks = hooks
+        parts = [piece for piece in (ids[:since], ids[since:]) if len(piece)]
         with np.errstate(all="ignore"):
-            logits = session.extend(ids, chunk=len(ids))
-        assert hooks.margin is not None
-        return logits, hooks.margin
+            logits = [session.extend(piece, chunk=len(piece)) for piece in parts]
+        return np.concatenate(logits), np.concatenate(list(hooks.margins.values()))
 
 
 @cache

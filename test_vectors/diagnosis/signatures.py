@@ -24,11 +24,17 @@ from ds4ref.engine import Engine
 from ds4ref.files import file_digest
 from ds4ref.nano.cache import cache_dir
 from ds4ref.variants import LIBRARY, Fault, Runner, code_digest
+from ds4ref.variants.runner import AnyFault
 
-from .observation import log_softmax
+from ..observation import log_softmax
 
-REPLICAS = 4
+REPLICAS = 8
+"""Clean runs with float noise per rounding set: their spread is what a right engine may differ by."""
 CACHE_LIMIT = 2 << 30
+LOUD = 32.0
+"""Factor on the usual noise at which near ties of top-k decisions fall either way."""
+MEMORY_LIMIT = 1 << 30
+"""Bytes of results that are kept in memory besides."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,8 @@ class Signatures:
         key = hashlib.sha256()
         key.update(f"{_model(engine)} {code_digest()} {engine.backend}".encode() + self.ids.tobytes())
         self._folder = cache_dir() / "signatures" / key.hexdigest()[:24]
+        self._memory: dict[str, Signature] = {}
+        self._bytes = 0
 
     def faults(self, mode: str) -> list[Fault]:
         """The faults that can show here."""
@@ -58,9 +66,26 @@ class Signatures:
         faults = [LIBRARY[fault]] if fault else []
         return self._kept(f"{mode}.{fault or 'clean'}", lambda: self._run(mode, faults, None, self.ids))
 
-    def replicas(self, mode: str) -> list[Signature]:
-        """Clean runs with float noise."""
-        return [self._replica(mode, i) for i in range(REPLICAS)]
+    def replicas(self, mode: str, fault: str | None = None, count: int = REPLICAS) -> list[Signature]:
+        """Runs with float noise, clean or with one fault."""
+        faults = [LIBRARY[fault]] if fault else []
+        return [self.noisy(mode, faults, fault or "clean", i) for i in range(count)]
+
+    def noisy(self, mode: str, faults: Sequence[AnyFault], name: str, i: int, since: int = 0) -> Signature:
+        """Run ``i`` with float noise; ``name`` says which faults, for the cache."""
+        noise = np.random.default_rng([i, 77])
+        return self._kept(f"{mode}.{name}.noise{i}", lambda: self._run(mode, faults, noise, self.ids, since))
+
+    def loud(self, mode: str, faults: Sequence[AnyFault], name: str, i: int, since: int = 0) -> Signature:
+        """The same with so much noise that near ties fall either way."""
+        noise = np.random.default_rng([i, 78])
+        return self._kept(
+            f"{mode}.{name}.loud{i}", lambda: self._run(mode, faults, noise, self.ids, since, LOUD)
+        )
+
+    def made(self, mode: str, faults: Sequence[AnyFault], name: str, since: int = 0) -> Signature:
+        """Any faults together; ``name`` identifies them, parameters, parts and ``since`` included."""
+        return self._kept(f"{mode}.{name}", lambda: self._run(mode, faults, None, self.ids, since))
 
     def on(self, name: str, mode: str, ids: Sequence[int]) -> Signature:
         """Clean, on other tokens; ``name`` says which, and with their digest is part of the file name."""
@@ -68,26 +93,36 @@ class Signatures:
         digest = hashlib.sha256(tokens.tobytes()).hexdigest()[:12]
         return self._kept(f"{mode}.{name}.{digest}", lambda: self._run(mode, [], None, tokens))
 
-    def run(self, mode: str, faults: Sequence[Fault], seed: int | None = None) -> np.ndarray:
+    def run(self, mode: str, faults: Sequence[AnyFault], seed: int | None = None, since: int = 0) -> np.ndarray:
         """Logits (T, V) of any combination, not kept: for tests and calibration. ``seed`` adds float noise."""
         noise = None if seed is None else np.random.default_rng(seed)
-        return self.runner.run(self.ids.tolist(), mode, faults, noise)[0]
+        return self.runner.run(self.ids.tolist(), mode, faults, noise, since)[0]
 
     # --- inside
 
-    def _replica(self, mode: str, i: int) -> Signature:
-        noise = np.random.default_rng([i, 77])
-        return self._kept(f"{mode}.noise{i}", lambda: self._run(mode, [], noise, self.ids))
-
-    def _run(self, mode: str, faults: Sequence[Fault], noise: np.random.Generator | None, ids: np.ndarray) -> Signature:
-        logits, margin = self.runner.run(ids.tolist(), mode, faults, noise)
+    def _run(
+        self, mode: str, faults: Sequence[AnyFault], noise: np.random.Generator | None, ids: np.ndarray, since: int = 0,
+        louder: float = 1.0,
+    ) -> Signature:  # fmt: skip
+        logits, margin = self.runner.run(ids.tolist(), mode, faults, noise, since, louder)
         with np.errstate(all="ignore"):
             return Signature(log_softmax(logits).astype(np.float32), margin.astype(np.float32))
 
     def _path(self, name: str) -> Path:
-        return self._folder / f"{name}.npz"
+        plain = name if name.replace(".", "").replace("_", "").isalnum() else hashlib.sha256(name.encode()).hexdigest()[:24]
+        return self._folder / f"{plain}.npz"
 
     def _kept(self, name: str, compute: Callable[[], Signature]) -> Signature:
+        if name not in self._memory:
+            found = self._loaded(name, compute)
+            self._bytes += found.logprobs.nbytes
+            if self._bytes > MEMORY_LIMIT:
+                self._memory.clear()
+                self._bytes = found.logprobs.nbytes
+            self._memory[name] = found
+        return self._memory[name]
+
+    def _loaded(self, name: str, compute: Callable[[], Signature]) -> Signature:
         path = self._path(name)
         try:
             with open(path, "rb") as file, np.load(file, allow_pickle=False) as z:
@@ -99,7 +134,7 @@ class Signatures:
             if not self._folder.exists():
                 _make_room(self._folder.parent)
                 self._folder.mkdir(parents=True, exist_ok=True)
-            temporary = self._folder / f".{name}.{os.getpid()}.tmp.npz"
+            temporary = self._folder / f".{path.stem}.{os.getpid()}.tmp.npz"
             np.savez(temporary, logprobs=found.logprobs, margin=found.margin)
             os.replace(temporary, path)
         except OSError:

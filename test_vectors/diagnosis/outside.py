@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .observation import Observation, log_softmax
+from ..observation import Observation, log_softmax
 from .prompts import MISTAKES, Mistake, places
 from .signatures import Signatures
 

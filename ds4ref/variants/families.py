@@ -1,0 +1,286 @@
+"""Mistakes with a size: a constant that is not the model's, each as a family of faults with one parameter.
+
+    family = FAMILIES["sinkhorn_rounds"]
+    family.fault(3)                   the fault "Sinkhorn runs 3 rounds"
+    family.neutral(shape)             20: the value at which it is no mistake
+    family.grid(shape)                values to begin a search with
+
+A parameter is in the units of the quantity itself (rounds, rows, epsilon), or a factor on the right value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..archs.deepseek4.chunk import Chunk
+from ..archs.deepseek4.rope import RopeTables
+from ..archs.deepseek4.shape import ModelShape
+from .faults import Begin, Edit, Fault, _op, _shape
+
+FACTORS = (0.25, 0.5, 0.8, 0.95, 1.05, 1.25, 2.0, 4.0)
+NEAR = (-8, -4, -2, -1, 1, 2, 4, 8)
+
+
+@dataclass(frozen=True)
+class Family:
+    """One constant. ``says`` is a format with {value} and {right}; ``whole`` parameters are integers."""
+
+    name: str
+    says: str
+    make: Callable[[float], tuple[Begin | None, dict[str, Edit]]]
+    right: Callable[[ModelShape], float] = lambda shape: 1.0
+    values: Callable[[ModelShape], tuple[float, ...]] = lambda shape: FACTORS
+    whole: bool = False
+    log: bool = True  # searched on a logarithmic scale
+    most: Callable[[ModelShape], float] | None = None
+
+    def fault(self, value: float) -> Fault:
+        """The member with this parameter."""
+        begin, edits = self.make(value)
+        return Fault(self.label(value), self.name, begin, edits)
+
+    def label(self, value: float) -> str:
+        """A name that tells members apart."""
+        return f"{self.name}={int(value) if self.whole else float(f'{value:.7g}')}"
+
+    def describe(self, value: float, shape: ModelShape) -> str:
+        """One line for people."""
+        shown = str(int(value)) if self.whole else f"{value:.4g}"
+        return self.says.format(value=shown, right=f"{self.neutral(shape):g}")
+
+    def neutral(self, shape: ModelShape) -> float:
+        """The value that is no mistake."""
+        return self.right(shape)
+
+    def limits(self, shape: ModelShape) -> tuple[float, float]:
+        """Least and greatest value of a whole parameter that makes sense."""
+        grid = self.grid(shape)
+        right = self.neutral(shape)
+        low = 1.0 if right > 0 else min(8 * min(grid), right)
+        if self.name == "window_rows":
+            low = 1.0 - shape.window
+        return low, 4 * max(*grid, right) if self.most is None else self.most(shape)
+
+    def grid(self, shape: ModelShape) -> tuple[float, ...]:
+        """Values to begin a search with, the right one not among them."""
+        right = self.neutral(shape)
+        return tuple(value for value in self.values(shape) if value != right)
+
+
+# --- makers: value -> (begin, edits)
+
+Made = tuple[Begin | None, dict[str, Edit]]
+
+
+def _field(name: str, whole: bool = False) -> Callable[[float], Made]:
+    return lambda value: (_shape(**{name: int(value) if whole else float(value)}), {})
+
+
+def _scaled(*names: str) -> Callable[[float], Made]:
+    """Intermediates times a factor."""
+
+    def make(factor: float) -> Made:
+        def edit(value: Any, layer: int, chunk: Chunk, seen: dict) -> Any:
+            return value * np.float32(factor)
+
+        return None, dict.fromkeys(names, edit)
+
+    return make
+
+
+def _changed(op: str, change: Callable[[Callable, float], Callable]) -> Callable[[float], Made]:
+    return lambda value: (_op(op, lambda original: change(original, value)), {})
+
+
+def _window(extra: float) -> Made:
+    def edit(value: tuple, layer: int, chunk: Chunk, seen: dict) -> tuple:
+        first = np.maximum(chunk.positions - (chunk.shape.window + int(extra) - 1), 0)
+        return first.astype(np.int32), (chunk.positions - first + 1).astype(np.int32)
+
+    return None, {"raw_window": edit}
+
+
+def _rope(compress: bool, **fields: str) -> Callable[[float], Made]:
+    """Rope tables of one kind with another constant."""
+
+    def make(value: float) -> Made:
+        def begin(chunk: Chunk) -> None:
+            shape = dataclasses.replace(chunk.shape, **dict.fromkeys(fields.values(), float(value)))
+            chunk.rope = {**chunk.rope, compress: RopeTables(shape, compress, chunk.numerics.rope)}
+
+        return begin, {}
+
+    return make
+
+
+def _position(rows: bool) -> Callable[[float], Made]:
+    """Queries, or cached rows, rotated at another position."""
+
+    def make(shift: float) -> Made:
+        def key(value: Any, layer: int, chunk: Chunk, seen: dict) -> Any:
+            tables = chunk.rope_tables(chunk.shape.ratios[layer] != 0, chunk.positions + int(shift))
+            return chunk.ops.rope(seen["KVnorm"][:, None, :], *tables)[:, 0]
+
+        def query(value: Any, layer: int, chunk: Chunk, seen: dict) -> Any:
+            tables = chunk.rope_tables(chunk.shape.ratios[layer] != 0, chunk.positions + int(shift))
+            return chunk.ops.rope(seen["Qnorm"], *tables)
+
+        return None, {"KVrope": key} if rows else {"Qcur": query}
+
+    return make
+
+
+def _back(shift: float) -> Made:
+    def edit(value: Any, layer: int, chunk: Chunk, seen: dict) -> Any:
+        tables = chunk.rope_tables(chunk.shape.ratios[layer] != 0, chunk.positions + int(shift))
+        return chunk.ops.rope(seen["kqv_out"], *tables, inverse=True)
+
+    return None, {"kqv_back": edit}
+
+
+def _ape(factor: float) -> Made:
+    def edit(prefix: str) -> Edit:
+        def scaled(value: Any, layer: int, chunk: Chunk, seen: dict) -> Any:
+            gate = seen[f"{prefix}_comp_gate_raw"]
+            return gate + (value - gate) * np.float32(factor)
+
+        return scaled
+
+    return None, {f"{prefix}_comp_score_raw": edit(prefix) for prefix in ("attn", "indexer")}
+
+
+def _ape_phase(shift: float) -> Made:
+    def change(bias: Callable) -> Callable:
+        return lambda gate, ape, at: bias(gate, np.ascontiguousarray(np.roll(ape, -int(shift), axis=0)), at)
+
+    return _op("position_bias", change), {}
+
+
+def _bias(route: Callable, factor: float) -> Callable:
+    def wrong(logits, bias, *rest):
+        return route(logits, None if bias is None else bias * np.float32(factor), *rest)
+
+    return wrong
+
+
+def _weights(route: Callable, factor: float) -> Callable:
+    def wrong(*args):
+        probs, ids, weights = route(*args)
+        return probs, ids, weights * np.float32(factor)
+
+    return wrong
+
+
+def _used(route: Callable, count: float) -> Callable:
+    def wrong(logits, bias, hash_ids, k, scale, floor):
+        return route(logits, bias, hash_ids, k if hash_ids is not None else int(count), scale, floor)
+
+    return wrong
+
+
+def _topk(select: Callable, count: float) -> Callable:
+    def wrong(scores, visible, k):
+        return select(scores, visible, min(int(count), scores.shape[1]))
+
+    return wrong
+
+
+def _limit(routed: bool) -> Callable[[Callable, float], Callable]:
+    def change(swiglu: Callable, limit: float) -> Callable:
+        return lambda gate, up, bound, weight=None: swiglu(
+            gate, up, limit if (gate.ndim == 3) == routed else bound, weight
+        )
+
+    return change
+
+
+def _hc_scale(split: Callable, factor: float) -> Callable:
+    return lambda mix, scale, *rest: split(mix, scale * np.float32(factor), *rest)
+
+
+def _sink(change: Callable[[np.ndarray, float], np.ndarray]) -> Callable[[float], Made]:
+    return lambda value: (
+        None,
+        {"attn_sinks": lambda s, layer, chunk, seen: change(s, value).astype(np.float32)},
+    )
+
+
+def _around(field: str, least: int = 1) -> Callable[[ModelShape], tuple[float, ...]]:
+    return lambda shape: tuple(getattr(shape, field) + d for d in NEAR if getattr(shape, field) + d >= least)
+
+
+def _steps(*values: float) -> Callable[[ModelShape], tuple[float, ...]]:
+    return lambda shape: values
+
+
+def _offsets(shape: ModelShape) -> tuple[float, ...]:
+    return tuple(float(d) for d in NEAR if shape.window + d >= 1)
+
+
+def _times(field: str) -> Callable[[ModelShape], tuple[float, ...]]:
+    return lambda shape: tuple(getattr(shape, field) * f for f in FACTORS)
+
+
+def _of(field: str) -> Callable[[ModelShape], float]:
+    return lambda shape: float(getattr(shape, field))
+
+
+_LIST = [
+    Family("sinkhorn_rounds", "Sinkhorn runs {value} rounds, not {right}", _field("sinkhorn_iters", True),
+           _of("sinkhorn_iters"), _steps(1, 2, 3, 4, 6, 10), whole=True),
+    Family("rms_eps", "epsilon of the RMS norms is {value}, not {right}", _field("rms_eps"), _of("rms_eps"),
+           _steps(1e-8, 1e-5, 1e-4, 1e-3, 1e-2)),
+    Family("hc_eps", "epsilon of the hyper-connections is {value}, not {right}", _field("hc_eps"), _of("hc_eps"),
+           _steps(1e-8, 1e-5, 1e-4, 1e-3, 1e-2)),
+    Family("window_rows", "sliding window off by {value} rows", _window, lambda shape: 0.0, _offsets, whole=True,
+           log=False),
+    Family("indexer_topk", "indexer selects {value} rows, not {right}", _changed("select_rows", _topk),
+           _of("index_topk"), _around("index_topk"), whole=True),
+    Family("experts_used", "{value} experts a token, not {right}", _changed("route", _used), _of("n_used"),
+           lambda shape: tuple(float(n) for n in range(1, min(shape.n_experts, shape.n_used + 3) + 1)), whole=True,
+           most=_of("n_experts")),
+    Family("routed_scale", "routed experts' weights times {value}", _changed("route", _weights)),
+    Family("shared_scale", "shared expert's output times {value}", _scaled("ffn_shexp")),
+    Family("attention_scale", "attention scores times {value}",
+           _changed("attention", lambda op, v: lambda *a: op(*a[:-1], a[-1] * v))),
+    Family("attention_output_scale", "attention output times {value}", _scaled("attn_out")),
+    Family("row_scale", "cached rows times {value}", _scaled("KVnorm")),
+    Family("sink_scale", "attention sinks times {value}", _sink(lambda s, v: s * np.float32(v))),
+    Family("sink_offset", "attention sinks off by {value}", _sink(lambda s, v: s + np.float32(v)),
+           lambda shape: 0.0, _steps(-4, -2, -1, -0.3, 0.3, 1, 2, 4), log=False),
+    Family("sink_head", "each head takes the sink of the one {value} further",
+           _sink(lambda s, v: np.roll(s, -int(v))), lambda shape: 0.0, _steps(-1, 1), whole=True, log=False),
+    Family("router_bias_scale", "router's selection bias times {value}", _changed("route", _bias)),
+    Family("clamp_routed", "clamp of the routed experts at {value}", _changed("swiglu", _limit(True)),
+           lambda shape: float(shape.swiglu_limit[0]), _steps(1, 3, 5, 7, 9, 12, 20)),
+    Family("clamp_shared", "clamp of the shared expert at {value}", _changed("swiglu", _limit(False)),
+           lambda shape: float(shape.swiglu_limit[0]), _steps(1, 3, 5, 7, 9, 12, 20)),
+    Family("rope_base", "rope base {value}, not {right}, in layers without compression",
+           _rope(False, field="rope_theta"), _of("rope_theta"), _times("rope_theta")),
+    Family("compress_rope_base", "rope base {value}, not {right}, in compressed layers",
+           _rope(True, field="compress_theta"), _of("compress_theta"), _times("compress_theta")),
+    Family("yarn_factor", "YaRN factor {value}, not {right}", _rope(True, field="yarn_factor"), _of("yarn_factor"),
+           _times("yarn_factor")),
+    Family("yarn_original_context", "YaRN's original context {value}, not {right}",
+           _rope(True, field="yarn_orig_ctx"), _of("yarn_orig_ctx"),
+           lambda shape: tuple(shape.yarn_orig_ctx * f for f in (1 / 64, 1 / 16, 0.25, 0.5, 2.0, 4.0))),
+    Family("ape_scale", "position bias of the compressors times {value}", _ape),
+    Family("ape_phase", "position bias of the compressors off by {value} phases", _ape_phase, lambda shape: 0.0,
+           _steps(-1, 1, 2), whole=True, log=False),
+    Family("hc_scale", "scale of the hyper-connections times {value}", _changed("hc_split", _hc_scale)),
+    Family("embedding_scale", "embedding times {value}",
+           _changed("embed", lambda op, v: lambda *a: op(*a) * np.float32(v))),
+    Family("query_position", "queries rotated {value} positions off", _position(False), lambda shape: 0.0,
+           _steps(-2, -1, 1, 2), whole=True, log=False),
+    Family("row_position", "cached rows rotated {value} positions off", _position(True), lambda shape: 0.0,
+           _steps(-2, -1, 2), whole=True, log=False),
+    Family("inverse_position", "attention output rotated back {value} positions off", _back, lambda shape: 0.0,
+           _steps(-2, -1, 1, 2), whole=True, log=False),
+]  # fmt: skip
+FAMILIES = {family.name: family for family in _LIST}
+"""All families by name."""

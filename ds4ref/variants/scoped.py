@@ -1,0 +1,97 @@
+"""A fault in a part of the model only: some layers, one half of a layer, or the tokens from some position on.
+
+    where = scopes(engine.shape)                      every part that is tried, by name
+    session.hooks = Scoped(LIBRARY["no_inverse_rope"], where["layers with ratio 4"])
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..archs.deepseek4.chunk import Chunk
+from ..archs.deepseek4.shape import ModelShape
+from .faults import Fault
+
+Where = Callable[[int, str], bool]
+"""Whether (layer, half) belongs to the part; halves are "attn" and "ffn"."""
+
+_OWN = ("ops", "shape", "rope", "visible", "kv_rounding", "index_rounding")
+"""What a fault's ``begin`` may replace on a chunk."""
+
+
+class Scoped:
+    """Hooks of one fault that are in force only where ``where`` says so; the head belongs to the layer before."""
+
+    def __init__(self, fault: Fault, where: Where):
+        self.inner, self.where = fault.hooks(), where
+        self._wrong: dict[str, Any] = {}
+        self._right: dict[str, Any] = {}
+        self._on = False
+
+    def begin(self, chunk: Chunk) -> None:
+        """Let the fault change a copy; its changes go onto the chunk when it enters the part."""
+        shadow = copy.copy(chunk)
+        before = {name: getattr(shadow, name) for name in _OWN}
+        self.inner.begin(shadow)
+        self._wrong = {n: vars(shadow)[n] for n in _OWN if n in vars(shadow) and vars(shadow)[n] is not before[n]}
+        self._right = {name: before[name] for name in self._wrong}
+        # tables are kept on the chunk once computed: wrong ones must not reach the right layers, nor the reverse
+        self._wrong["_inputs"], self._right["_inputs"] = {}, chunk._inputs
+        self._on = False
+        self._enter(chunk, self.where(0, "attn"))
+
+    def tap(self, name: str, layer: int, value: Any, chunk: Chunk) -> Any:
+        """Edit inside the part."""
+        changed = self.inner.tap(name, layer, value, chunk)
+        if self._on:
+            value = changed
+        if name == "hc_attn_post":
+            self._enter(chunk, self.where(layer, "ffn"))
+        elif name == "hc_ffn_post" and layer + 1 < len(chunk.shape.ratios):
+            self._enter(chunk, self.where(layer + 1, "attn"))
+        return value
+
+    def _enter(self, chunk: Chunk, on: bool) -> None:
+        self._on = on
+        for name, value in (self._wrong if on else self._right).items():
+            setattr(chunk, name, value)
+
+
+@dataclass(frozen=True)
+class ScopedFault:
+    """A fault in one part, for ``Runner``."""
+
+    fault: Fault
+    part: str
+    where: Where
+
+    @property
+    def name(self) -> str:
+        """Told apart from the whole fault by its part."""
+        return f"{self.fault.name} [{self.part}]"
+
+    def hooks(self) -> Scoped:
+        """Fresh hooks for one session."""
+        return Scoped(self.fault, self.where)
+
+
+def scopes(shape: ModelShape) -> dict[str, Where]:
+    """Parts of a model, by the words that a verdict uses."""
+    hashed = shape.n_hash_layers
+    kinds = {
+        "layers without compression": lambda layer: shape.ratios[layer] == 0,
+        "compressed layers": lambda layer: shape.ratios[layer] != 0,
+        "layers with ratio 4": lambda layer: shape.ratios[layer] == 4,
+        "layers with ratio 128": lambda layer: shape.ratios[layer] == 128,
+        "hash-routed layers": lambda layer: layer < hashed,
+        "layers that are not hash-routed": lambda layer: layer >= hashed,
+    }
+    found: dict[str, Where] = {says: lambda layer, half, test=test: test(layer) for says, test in kinds.items()}  # type: ignore[misc]
+    for half, says in (("attn", "attention halves"), ("ffn", "FFN halves")):
+        found[says] = lambda layer, part, half=half: part == half  # type: ignore[misc]
+    for number in range(len(shape.ratios)):
+        found[f"layer {number}"] = lambda layer, half, number=number: layer == number  # type: ignore[misc]
+    return found

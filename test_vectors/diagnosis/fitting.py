@@ -1,0 +1,127 @@
+"""Which constant is wrong, and by how much: the member of a family that comes nearest, with an interval.
+
+A family is first tried at the values of its grid. Around the best of them the squared distance is a parabola in the
+parameter, or its logarithm, wherever the effect is smooth; its minimum is the estimate. The interval is what the
+minimum would move by if the observation's remaining difference pushed along the parameter: in rounding sets that flip
+steps it comes from the scatter of the distances about the parabola.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ds4ref.variants.families import Family
+
+from .case import Candidate, Case
+from .evidence import squares
+
+ROUNDS = 6
+REACH = 0.02
+"""First step beside the best grid value, in the searched scale (2 % for logarithmic ones)."""
+Z90 = 1.645
+
+
+def best_of_grid(case: Case, mode: str, family: Family) -> Candidate:
+    """The nearest member among the values of the grid."""
+    shape = case.library.engine.shape
+    found = [case.member(mode, family, value) for value in family.grid(shape)]
+    return max(found, key=lambda c: c.fit.score)
+
+
+def value_of(c: Candidate) -> float:
+    """The parameter of a family's member."""
+    return float(c.name.partition("=")[2])
+
+
+def refined(case: Case, mode: str, family: Family, start: float) -> Candidate:
+    """The member that fits best near ``start``, its ``parameter`` filled in with a 90 % interval."""
+    return _whole(case, mode, family, start) if family.whole else _smooth(case, mode, family, start)
+
+
+def _whole(case: Case, mode: str, family: Family, start: float) -> Candidate:
+    """Integers: walk downhill, with steps that halve."""
+    tried: dict[int, Candidate] = {}
+
+    def at(value: int) -> Candidate:
+        if value not in tried:
+            tried[value] = case.member(mode, family, value)
+        return tried[value]
+
+    low, high = family.limits(case.library.engine.shape)
+    best, step = int(start), max(1, abs(int(start)) // 2)
+    while step:
+        near = [v for v in (best - step, best + step) if low <= v <= high]
+        better = max([best, *near], key=lambda v: at(v).fit.score)
+        if better == best:
+            step //= 2
+        best = better
+    score = at(best).fit.score
+    # values whose fit cannot be told from the best one's: within what noise moves a score by
+    slack = 2.0 if case.reference(mode).coarse else 0.5
+    same = [v for v, c in tried.items() if c.fit.score > score - slack]
+    return _with(case, at(best), family, best, min(same), max(same))
+
+
+def _smooth(case: Case, mode: str, family: Family, start: float) -> Candidate:
+    into, back = (np.log, np.exp) if family.log else (float, float)
+    coarse = case.reference(mode).coarse
+    weight = 1 / case.reference(mode).expected
+
+    def at(t: float) -> tuple[float, Candidate]:
+        c = case.member(mode, family, float(f"{float(back(t)):.7g}"))
+        r = np.sort(squares(case.values, c.rows) * weight)
+        r = r[np.isfinite(r)]
+        # a top-k decision that falls the other way spoils what follows, in half of the positions at the most
+        return float(r[: len(r) if coarse else max(1, len(r) // 2)].mean()), c
+
+    points: dict[float, tuple[float, Candidate]] = {}
+    grid = sorted(float(into(v)) for v in family.grid(case.library.engine.shape))
+    centre = float(into(start))
+    gap = min((abs(a - centre) for a in grid if a != centre), default=1.0) / 2
+    for _ in range(ROUNDS + (2 if coarse else 0)):
+        for t in (centre - gap, centre, centre + gap):
+            if t not in points:
+                points[t] = at(t)
+        ts = np.array([centre - gap, centre, centre + gap])
+        ys = np.array([points[t][0] for t in ts])
+        bend = ys[0] - 2 * ys[1] + ys[2]
+        step = 0.5 * (ys[0] - ys[2]) / bend * gap if bend > 0 else (-gap if ys[0] < ys[2] else gap)
+        step = float(np.clip(step, -2 * gap, 2 * gap))
+        if coarse and gap <= REACH:
+            break
+        centre += step
+        gap = max(abs(step) / 3, gap / 4, 1e-7) if not coarse else max(gap / 2, REACH)
+    centre = min(points, key=lambda t: points[t][0]) if centre not in points else centre
+    if centre not in points:
+        points[centre] = at(centre)
+    best = min(points, key=lambda t: points[t][0])
+    width = _width(points, best, coarse)
+    chosen = points[best][1]
+    width = min(width, 20.0) if family.log else width
+    low, high = float(back(best - width)), float(back(best + width))
+    return _with(case, chosen, family, float(back(best)), low, high)
+
+
+def _width(points: dict[float, tuple[float, Candidate]], best: float, coarse: bool) -> float:
+    """Half of the 90 % interval in the searched scale, from a parabola through what was tried near the best value."""
+    near = sorted(points, key=lambda t: abs(t - best))[: 9 if coarse else 5]
+    t = np.array(near) - best
+    y = np.array([points[p][0] for p in near])
+    scale = float(np.abs(t).max()) or 1.0
+    if len(near) < 4:
+        return scale
+    curve, remains, *_ = np.polyfit(t / scale, y, 2, full=True)
+    bend = float(curve[0])
+    if bend <= 0:
+        return scale
+    error = np.sqrt(float(remains[0]) / max(len(near) - 3, 1)) if len(remains) else 0.0
+    # the distance at the minimum is noise that may lean along the parameter: one independent observation's worth of it
+    lean = max(float(y.min()), 1.0) / 50
+    rise = max(2 * error, lean)
+    return float(Z90 * scale * np.sqrt(rise / bend))
+
+
+def _with(case: Case, c: Candidate, family: Family, value: float, low: float, high: float) -> Candidate:
+    right = family.neutral(case.library.engine.shape)
+    parameter = {"name": family.name, "value": value, "low": low, "high": high, "right": right}
+    return case.member(c.mode, family, value_of(c), parameter)

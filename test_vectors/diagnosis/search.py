@@ -1,0 +1,269 @@
+"""Which candidates are computed, and in what order: only as far as the question is open.
+
+    search = Search(case); search.run()
+    search.found        every candidate that was tried
+    search.bases        rounding sets whose whole library was tried
+
+Float precision decides at once: a candidate that agrees to 1e-5 leaves no room for another. Then come the other
+rounding sets; if one of them is the answer, its own library is still held against the data, since a mistake may be a
+better explanation than none. What is still open is tried with the mistakes in sets that are no modes, with families,
+and last with mistakes in a part of the model, from a position on, or two at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from ds4ref.variants import LIBRARY, MODE_NAMES, ROUNDING
+from ds4ref.variants.families import FAMILIES
+from ds4ref.variants.scoped import scopes
+
+from . import fitting
+from .case import LIMIT, Candidate, Case
+from .evidence import Fit, projection
+
+Progress = Callable[[int], None]
+
+CONTENDERS = 8
+OWN_RUNS = 6
+NO_MISTAKE = frozenset({"indexer_ties_high"})
+"""In the library for the sake of tests: which of two equal rows a top-k takes is nobody's mistake (``Case.untied``)."""
+REFINED = 3
+COMPOUNDS = 6
+"""Faults that explain most, from which mistakes in a part of the model and pairs are made."""
+GAIN = 5.0
+"""What a candidate must gain in score over the clean set to be looked at more closely."""
+
+
+class Search:
+    """Candidates of one case."""
+
+    def __init__(self, case: Case, progress: Progress | None = None):
+        self.case, self._progress = case, progress
+        self.found: list[Candidate] = []
+        self.bases: list[str] = []
+        self.sets: list[str] = []
+        self.refined: set[str] = set()
+        self._own: dict[int, Fit] = {}
+
+    # --- order
+
+    def run(self, thorough: bool = False) -> None:
+        """Fill ``found``."""
+        self._set("exact")
+        self._library("exact")
+        if not self._settled() or thorough:
+            self._families("exact")
+        if not self._settled() or thorough:
+            for mode in ROUNDING:
+                self._set(mode)
+            fitting_set = self.answer()
+            if fitting_set is not None and fitting_set != "exact":
+                self._library(fitting_set)
+                self._families(fitting_set)
+            if fitting_set is None or thorough:
+                for mode in MODE_NAMES:
+                    self._library(mode)
+                self._elsewhere()
+                best = self.best()
+                if best.mode not in self.bases and not self.fits(best):
+                    self._library(best.mode)
+                if not self.fits(self.best()):
+                    for mode in dict.fromkeys((self.best().mode, self.nearest_set())):
+                        self._families(mode)
+                if not self.fits(self.best()):
+                    self._compounds()
+        elif self.answer() == "exact":
+            self._families("exact")
+
+    def fits(self, c: Candidate) -> bool:
+        """Whether a candidate explains everything to within its noise, or all but a uniform residue."""
+        return c.fit.misfit < LIMIT or self.own(c).misfit < LIMIT or self.residue(c) is not None
+
+    def own(self, c: Candidate) -> Fit:
+        """The fit by the noise of engines that have the mistake: one that amplifies has more. Looked at only where it
+        could change the answer."""
+        if c.clean or c.kind == "variant" or c.flipped is not None:
+            return c.fit
+        key = id(c)
+        if key not in self._own:
+            usual = self.case.reference(c.mode)
+            near = c.fit.rms < (3 * float(np.sqrt(usual.expected.mean())) if usual.coarse else 0.2 * self.nearest_clean())
+            self._own[key] = self.case.own_reference(c, OWN_RUNS).fit(self.case.values, c.rows) if near else c.fit
+        return self._own[key]
+
+    def known(self, c: Candidate) -> Fit:
+        """``own`` if it was asked for before, else the plain fit."""
+        return self._own.get(id(c), c.fit)
+
+    def nearest_clean(self) -> float:
+        """Smallest root mean square distance of a clean set."""
+        return min(c.fit.rms for c in self.found if c.clean)
+
+    def _settled(self) -> bool:
+        """Whether something fits to float precision."""
+        best = self.best()
+        return not ROUNDING[best.mode].coarse and self.fits(best)
+
+    # --- what was found
+
+    def best(self) -> Candidate:
+        """The candidate of the highest score; of clean ones the score from one run counts, as for all others."""
+        return max(self.found, key=self.score)
+
+    def score(self, c: Candidate) -> float:
+        """Comparable between candidates. A mistake has to be worth its being one of many."""
+        price = {"mode": 0.0, "rounding": 0.5, "fault": 1.5, "variant": 1.5, "family": 2.0}.get(c.kind, 4.0)
+        return (self.case.plain(c).score if c.clean and c.flipped is None else c.fit.score) - price
+
+    def clean(self) -> list[Candidate]:
+        """Clean sets, best first."""
+        return sorted((c for c in self.found if c.clean), key=self.score, reverse=True)
+
+    def answer(self) -> str | None:
+        """The clean set that fits, is the best of all, and can be told from narrower ones; None if there is none."""
+        for c in self.clean():
+            if c.fit.misfit < LIMIT and self.told_apart(c):
+                return c.mode
+        return None
+
+    def nearest_set(self) -> str:
+        """The clean set of the best score."""
+        return self.clean()[0].mode
+
+    def told_apart(self, c: Candidate) -> bool:
+        """Whether the data lies at this set, not merely within its noise around a narrower one.
+
+        The data's place on the line from the narrower set's prediction (0) to this one's (1) is compared with where
+        engines of this set lie on it. A set whose own engines do not lie apart from 0 can never be told.
+        """
+        ref = self.case.reference(c.mode)
+        if not ref.coarse:
+            return True
+        for other in self.found:
+            if not other.clean or other.mode == c.mode:
+                continue
+            narrower = self.case.reference(other.mode)
+            if np.mean(np.log(ref.expected) - np.log(narrower.expected)) < 0.7:
+                continue
+            weight = 1 / ref.expected
+            usual = np.array([
+                projection(run, narrower.predicted, ref.predicted, weight) for run in self.case.runs(c, len(ref.own))
+            ])  # fmt: skip
+            here = projection(self.case.values, narrower.predicted, ref.predicted, weight)
+            spread = max(float(usual.std(ddof=1)), 0.01) * np.sqrt(1 + 1 / len(usual))
+            if not usual.mean() > 4 * spread or not abs(here - usual.mean()) < 4 * spread + 0.1 * usual.mean():
+                return False
+        return True
+
+    def residue(self, c: Candidate) -> float | None:
+        """Root mean square of what a candidate leaves, if that is small and the same everywhere: what rounding on the
+        way to us does and a mistake does not. None otherwise."""
+        if ROUNDING[c.mode].coarse or not np.isfinite(c.fit.l).all():
+            return None
+        r = c.fit.l + 0.5 * np.log(self.case.reference(c.mode).expected) + c.fit.shift
+        others = [o.fit.rms for o in self.found if o.name != c.name or (o.clean and o.mode != c.mode)]
+        others = [rms for rms in others if np.isfinite(rms) and rms > 0]
+        if c.clean or not others or c.fit.rms > 0.1 * min(others) or float(r.std()) > 0.5:
+            return None
+        return c.fit.rms
+
+    # --- stages
+
+    def _add(self, candidates: Iterable[Candidate]) -> list[Candidate]:
+        new = []
+        for c in candidates:
+            new.append(c)
+            self.found.append(c)
+            if self._progress is not None:
+                self._progress(len(self.found))
+        return new
+
+    def _set(self, mode: str) -> None:
+        if mode not in self.sets:
+            self.sets.append(mode)
+            self._add([self.case.clean(mode)])
+
+    def _library(self, mode: str) -> None:
+        if mode in self.bases:
+            return
+        self.bases.append(mode)
+        self._set(mode)
+        self._add(self.case.outside(mode))
+        self._add(self.case.fault(mode, name) for name in self.names(mode))
+        self._untie(mode)
+
+    def names(self, mode: str) -> list[str]:
+        """Faults of the library that can show here."""
+        return [fault.name for fault in self.case.library.faults(mode) if fault.name not in NO_MISTAKE]
+
+    def _untie(self, mode: str) -> None:
+        """Try ties of the nearest candidates and of the clean set the other way."""
+        if self.case.reference(mode).coarse:
+            return
+        here = sorted((c for c in self.found if c.mode == mode), key=lambda c: -c.fit.score)[:CONTENDERS]
+        here += [c for c in self.found if c.mode == mode and c.clean and c not in here]
+        if here[0].fit.misfit < LIMIT:
+            return
+        for c in here:
+            again = self.case.untied(c)
+            if again is not c:
+                self.found[self.found.index(c)] = again
+        quiet = {fault.name for fault in LIBRARY.values() if fault.quiet}
+        base = next(c for c in self.found if c.mode == mode and c.clean)
+        if base.flipped is not None:  # then faults that hardly move anything need the same tie
+            for i, c in enumerate(self.found):
+                if c.mode == mode and c.name in quiet and c.flipped is None:
+                    self.found[i] = self.case.untied(c)
+
+    def _elsewhere(self) -> None:
+        """What explains most, once more in the rounding sets that are no modes."""
+        wrong = sorted((c for c in self.found if c.kind in ("fault", "variant")), key=lambda c: -self.score(c))
+        names = list(dict.fromkeys(c.name for c in wrong))[:CONTENDERS]
+        for mode in ROUNDING:
+            if mode in self.bases:
+                continue
+            self._add(self.case.outside(mode, names))
+            self._add(self.case.fault(mode, name) for name in names if name in self.names(mode))
+
+    def _families(self, mode: str) -> None:
+        if mode in self.refined:
+            return
+        self.refined.add(mode)
+        base = self.score(self.case.clean(mode))
+        tried = []
+        for family in FAMILIES.values():
+            tried += self._add([fitting.best_of_grid(self.case, mode, family)])
+        tried.sort(key=lambda c: -c.fit.score)
+        for c in tried[:REFINED]:
+            if c.fit.score > base + GAIN:
+                family = FAMILIES[c.name.partition("=")[0]]
+                better = fitting.refined(self.case, mode, family, fitting.value_of(c))
+                self._add([self.case.untied(better)])
+
+    def _compounds(self) -> None:
+        """Mistakes in a part of the model, from a position on, and pairs, made of the faults that explain most."""
+        mode = self.best().mode
+        clean = self.case.clean(mode)
+        first = self.case.first_beyond(clean)
+        if first is not None and first >= 8:
+            at = first
+            self._add(self.case.late(mode, name, at) for name in self.names(mode))
+            if self.fits(self.best()):
+                return
+        inside = sorted((c for c in self.found if c.kind == "fault" and c.mode == mode), key=lambda c: -c.fit.score)
+        base = clean.fit.score
+        leading = [c for c in inside if c.fit.score > base + 1][:COMPOUNDS] or inside[:2]
+        parts = scopes(self.case.library.engine.shape)
+        for c in leading:
+            self._add(self.case.scoped(mode, c.name, part, where) for part, where in parts.items())
+        if self.fits(self.best()):
+            return
+        for c in leading[:2]:
+            if c.fit.score > base + GAIN:
+                others = [name for name in self.names(mode) if name != c.name and not LIBRARY[name].quiet]
+                self._add(self.case.pair(mode, c.name, other) for other in others)
+                if self.fits(self.best()):
+                    return

@@ -1,0 +1,100 @@
+"""What a clean verdict could have seen, and what not.
+
+A rounding set's own noise is the limit: a mistake that moves the numbers less looks like another right engine. The
+limit is stated twice. As a size: the root mean square change of log probabilities, at all positions alike, that the
+verdict's own rule would have refused. And by name: the library's predictions are put in the engine's place one after
+the other; what the rule would have let pass was not seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .case import LIMIT, Candidate, Case
+from .evidence import FOREIGN
+
+SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Sight:
+    """Noise and size in nats (root mean square); names of mistakes that would have been refused, and of those that
+    would have passed, smallest effect first, with that effect."""
+
+    noise: float
+    size: float
+    seen: tuple[str, ...]
+    hidden: tuple[tuple[str, float], ...]
+    smallest: tuple[str, float] | None
+    positions: int
+    wanted: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """For the machine."""
+        return {
+            "noise": _short(self.noise), "size": _short(self.size), "seen": len(self.seen),
+            "smallest_seen": None if self.smallest is None else [self.smallest[0], _short(self.smallest[1])],
+            "not_seen": [[name, _short(rms)] for name, rms in self.hidden],
+            "positions_wanted": self.wanted,
+        }  # fmt: skip
+
+    def sentences(self) -> list[str]:
+        """For people."""
+        lines = [f"would have seen a change of {self.size:.2g} nats (rms) at all positions; noise is {self.noise:.2g}"]
+        if self.smallest is not None:
+            lines.append(
+                f"{len(self.seen)} mistakes of the library would have shown, the smallest of them {self.smallest[0]} "
+                f"({self.smallest[1]:.2g} nats)"
+            )
+        if self.hidden:
+            names = ", ".join(f"{name} ({rms:.1g})" for name, rms in reversed(self.hidden[-SHOWN:]))
+            more = f" and {len(self.hidden) - SHOWN} more" if len(self.hidden) > SHOWN else ""
+            lines.append(f"below sight here: {names}{more}")
+        return lines
+
+
+def _short(x: float) -> float:
+    return float(f"{x:.3g}")
+
+
+def sight(case: Case, clean: Candidate, others: list[Candidate]) -> Sight:
+    """Of the rounding set ``clean``; ``others`` are candidates with a mistake in the same set."""
+    ref = case.reference(clean.mode)
+    means = ref.own.mean(axis=1)
+    spread = max(float(means.std(ddof=1)), (float(ref.own.std()) + 1e-3) / np.sqrt(ref.own.shape[1]), 0.01)
+    # the whole is refused from here on; where all positions are moved alike nothing else refuses earlier
+    bar = float(means.mean()) + LIMIT * spread * np.sqrt(1 + 1 / len(means))
+    noise = float(np.sqrt(ref.expected.mean()))
+    if ref.coarse:
+        size = noise * float(np.sqrt(max(np.exp(2 * bar) - 1, 1e-6)))
+    else:  # larger float noise of another engine is allowed for
+        bare = float(np.sqrt((ref.expected - ref.storage).mean()))
+        size = float(np.hypot(bare * np.exp(FOREIGN), np.sqrt(ref.storage.mean()) * np.sqrt(max(np.exp(2 * bar) - 1, 0))))
+    seen: list[tuple[str, float]] = []
+    hidden: list[tuple[str, float]] = []
+    levels: list[float] = []
+    for c in others:
+        moved = ref.fit(c.rows)
+        effect = float(np.sqrt(np.nanmean((c.rows - clean.rows) ** 2)))
+        if moved.misfit >= LIMIT:
+            seen.append((c.name, effect))
+        else:
+            hidden.append((c.name, effect))
+            levels.append(float(np.nanmean(moved.l)) - float(means.mean()))
+    seen.sort(key=lambda item: item[1])
+    hidden.sort(key=lambda item: item[1])
+    return Sight(
+        noise, size, tuple(name for name, _ in seen), tuple(hidden), seen[0] if seen else None,
+        len(case.seen.rows), _wanted(levels, spread, ref.own.shape[1]),
+    )  # fmt: skip
+
+
+def _wanted(levels: list[float], spread: float, positions: int) -> int | None:
+    """Positions at which the most visible of the hidden would show: spreads shrink with the root of their number."""
+    level = max(levels, default=0.0)
+    if level < spread / 4:
+        return None
+    return int(np.ceil(positions * (LIMIT * spread / level) ** 2 / 50) * 50)

@@ -26,9 +26,11 @@ from .hf import Oracle
 
 Apply = Callable[[Oracle], AbstractContextManager[None]]
 Change = tuple[str, str]
+Alter = Callable[[torch.Tensor], torch.Tensor]
 
 CSA, INDEXER, HCA = modeling.DeepseekV4CSACompressor, modeling.DeepseekV4Indexer, modeling.DeepseekV4HCACompressor
-ATTENTION, LAYER, MIXING = modeling.DeepseekV4Attention, modeling.DeepseekV4DecoderLayer, modeling.DeepseekV4HyperConnection
+ATTENTION, LAYER = modeling.DeepseekV4Attention, modeling.DeepseekV4DecoderLayer
+MIXING = modeling.DeepseekV4HyperConnection
 HEAD, SCORER = modeling.DeepseekV4HyperHead, modeling.DeepseekV4IndexerScorer
 LEARNED, HASHED = modeling.DeepseekV4TopKRouter, modeling.DeepseekV4HashRouter
 MOE, EXPERTS, SHARED = modeling.DeepseekV4SparseMoeBlock, modeling.DeepseekV4Experts, modeling.DeepseekV4MLP
@@ -45,25 +47,30 @@ class Patient:
     apply: Apply
 
 
-def rewritten(function: Any, changes: Sequence[Change]) -> Any:
-    """``function`` with fragments of its source replaced; ValueError if one is not there."""
+def rewritten(function: Any, changes: Sequence[Change], given: dict[str, Any] | None = None) -> Any:
+    """``function`` with fragments of its source replaced; ValueError if one is not there.
+
+    ``given`` names objects that the new text uses; what is read as a global otherwise is looked up in the module when
+    it runs, so that whatever else is patched there is seen.
+    """
     function = inspect.unwrap(function)
     source = textwrap.dedent(inspect.getsource(function))
     for old, new in changes:
         if old not in source:
             raise ValueError(f"{function.__qualname__} of this transformers has no {old!r}")
         source = source.replace(old, new)
+    names = given or {}
+    wrapped = f"def build({', '.join(names)}):\n{textwrap.indent(source, '    ')}\n    return {function.__name__}\n"
     found: dict[str, Any] = {}
-    # its globals stay the module's own, so that whatever else is patched there is seen
-    exec(compile(source, f"<edited {function.__qualname__}>", "exec"), vars(modeling), found)
-    return found[function.__name__]
+    exec(compile(wrapped, f"<edited {function.__qualname__}>", "exec"), vars(modeling), found)
+    return found["build"](**names)
 
 
-def edit(owner: Any, name: str, *changes: Change) -> Apply:
-    """Method or module function ``name`` of ``owner`` with its text changed."""
+def edit(owner: Any, name: str, *changes: Change, given: dict[str, Any] | None = None) -> Apply:
+    """Method or module function ``name`` of ``owner`` with its text changed (``rewritten``)."""
 
     def apply(_oracle: Oracle) -> AbstractContextManager[None]:
-        return patch.object(owner, name, rewritten(getattr(owner, name), changes))
+        return patch.object(owner, name, rewritten(getattr(owner, name), changes, given))
 
     return apply
 
@@ -133,7 +140,7 @@ def layers(part: str) -> Callable[[Oracle], list[Any]]:
     return choose
 
 
-def weights(choose: Callable[[Oracle], Iterable[torch.Tensor]], change: Callable[[torch.Tensor], torch.Tensor]) -> Apply:
+def weights(choose: Callable[[Oracle], Iterable[torch.Tensor]], change: Alter) -> Apply:
     """change(tensor) in place of the chosen tensors' contents, same shape."""
 
     @contextmanager
@@ -190,8 +197,12 @@ def rotated(change: Callable[[dict[str, Any]], None]) -> Apply:
     return apply
 
 
-def masked(change: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Oracle], torch.Tensor]) -> Apply:
-    """The raw rows' mask (1, 1, T, T) through change(mask, query positions (T, 1), key positions (1, T), oracle)."""
+def masked(
+    change: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Oracle], torch.Tensor],
+    only: Callable[[Any], bool] = lambda _attention: True,
+) -> Apply:
+    """The raw rows' mask (1, 1, T, T) through change(mask, query positions (T, 1), key positions (T,), oracle), in the
+    attention modules that ``only`` accepts."""
 
     @contextmanager
     def apply(oracle: Oracle) -> Iterator[None]:
@@ -202,7 +213,10 @@ def masked(change: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Oracle], 
 
             return attend
 
-        with each(layers("self_attn"), "forward", wrong)(oracle):
+        def choose(oracle: Oracle) -> list[Any]:
+            return [attention for attention in layers("self_attn")(oracle) if only(attention)]
+
+        with each(choose, "forward", wrong)(oracle):
             yield
 
     return apply

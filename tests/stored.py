@@ -1,7 +1,7 @@
 """Logits as other engines' users keep them: the same numbers written in six ways and read back as the tools read them.
 
-    for way in WAYS:
-        observation = stored(tmp_path, way, ids, logits)
+for way in WAYS:
+    observation = stored(tmp_path, way, ids, logits)
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import torch
@@ -181,7 +181,7 @@ def rotated(change: Callable[[dict[str, Any]], None]) -> Apply:
     @contextmanager
     def apply(oracle: Oracle) -> Iterator[None]:
         config = copy.deepcopy(oracle.config)
-        change(config.rope_parameters)
+        change(cast(dict[str, Any], config.rope_parameters))
         built = ROPE(config)
         tables = modules(oracle, ROPE)
         names = [f"{kind}_{what}" for kind in built.layer_types for what in ("inv_freq", "attention_scaling")]

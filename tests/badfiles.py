@@ -377,6 +377,7 @@ _LIST = [
             lambda draft: draft.set("attention.compress_rope_freq_base", draft["rope.freq_base"])),
     BadFile("yarn_factor", "YaRN factor 4", _key("rope.scaling.factor", _to(4.0))),
     BadFile("yarn_off", "YaRN factor 1", _key("rope.scaling.factor", _to(1.0))),
+    BadFile("beta_fast_8", "YaRN beta_fast 8", _key("rope.scaling.yarn_beta_fast", _to(8.0))),
     BadFile("original_context", "YaRN original context 4096", _key("rope.scaling.original_context_length", _to(4096))),
     BadFile("window", "sliding window + 8", _key("attention.sliding_window", lambda n: n + 8)),
     BadFile("expert_used", "one expert fewer", _one_expert_fewer),
@@ -392,6 +393,13 @@ _LIST = [
 ]  # fmt: skip
 
 BAD = {bad.name: bad for bad in _LIST}
-"""All of them by name. One more makes sense for llama.cpp alone, which reads the key: GATING_SIGMOID."""
+"""All of them by name."""
 
-GATING_SIGMOID = BadFile("gating_sigmoid", "expert_gating_func says sigmoid", _key("expert_gating_func", _to(2)))
+LLAMA_ONLY = [
+    BadFile("gating_sigmoid", "expert_gating_func says sigmoid", _key("expert_gating_func", _to(2))),
+    BadFile("gating_softmax", "expert_gating_func says softmax", _key("expert_gating_func", _to(1))),
+    BadFile("weights_not_normalised", "expert_weights_norm says no", _key("expert_weights_norm", _to(False))),
+    BadFile("scaling_linear", "rope.scaling.type says linear", _key("rope.scaling.type", _to("linear"))),
+    BadFile("scaling_none", "rope.scaling.type says none", _key("rope.scaling.type", _to("none"))),
+]
+"""Keys that llama.cpp reads and this engine does not, or refuses."""

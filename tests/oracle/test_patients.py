@@ -63,11 +63,11 @@ def test_a_patient_leaves_the_model_as_it_was(oracle: Any, clean: np.ndarray) ->
     """Archives are made one patient after the other on one model."""
     from .patients import LIBRARY_PATIENTS, OUTSIDE_PATIENTS
 
-    short = IDS[:40]
+    before = oracle.logits(IDS[:4])
     for patient in (*LIBRARY_PATIENTS, *OUTSIDE_PATIENTS):
         with patient.apply(oracle):
-            oracle.logits(short[:4])
-        assert np.array_equal(oracle.logits(short[:8]), oracle.logits(short[:8])), patient.name
+            pass
+        assert np.array_equal(oracle.logits(IDS[:4]), before), patient.name
     assert np.array_equal(oracle.logits(IDS), clean)
 
 

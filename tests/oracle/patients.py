@@ -29,11 +29,14 @@ from ds4ref.nano.diagnostic import PROMPTS, diagnostic_path
 
 from .hf import Oracle
 from .hf_rounded import rounded
-from .patients_library import LIBRARY_PATIENTS
+from .patients_library import LIBRARY_PATIENTS as MODEL_PATIENTS
 from .patients_outside import OUTSIDE_PATIENTS
+from .patients_reading import READING_PATIENTS
 from .surgery import Patient
 
 __all__ = ["LIBRARY_PATIENTS", "OUTSIDE_PATIENTS", "ROUNDINGS", "Patient", "archive", "rounding"]
+
+LIBRARY_PATIENTS = [*MODEL_PATIENTS, *READING_PATIENTS]
 
 ROUNDINGS = ("exact", "qat", "ds4")
 

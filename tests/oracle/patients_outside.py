@@ -39,7 +39,8 @@ from .surgery import (
     masked,
     modeling,
     modules,
-    rotated,
+    output,
+    rope_changed,
     weights,
 )
 
@@ -51,21 +52,8 @@ def _scaled(factor: float) -> Callable[[Any], Any]:
     return lambda value: value * factor
 
 
-def _output(choose: Callable[[Oracle], Any], change: Callable[[Tensor], Tensor]) -> Apply:
-    """What the chosen modules return goes through ``change``."""
-    return each(choose, "forward", lambda plain: lambda *args, **more: change(plain(*args, **more)))
-
-
 def _layer(oracle: Oracle, index: int) -> Any:
     return oracle.model.model.layers[index]
-
-
-def _rope(kind: str, **changes: Callable[[Any], Any]) -> Apply:
-    def change(rope: dict[str, Any]) -> None:
-        for name, new in changes.items():
-            rope[kind][name] = new(rope[kind][name])
-
-    return rotated(change)
 
 
 def _sinks(change: Callable[[Tensor], Tensor]) -> Apply:
@@ -139,19 +127,19 @@ _LIST: list[tuple[str, str, Apply]] = [
       for f in (0.95, 0.995, 1.0001, 1.05)),
     ("attn_scale_rope_dims", "attention scale 1 / sqrt(rope dims)",
      each(layers("self_attn"), "scaling", lambda _: 64**-0.5)),
-    ("theta_1.1", "rope base x 1.1", _rope("main", rope_theta=_scaled(1.1))),
-    ("compress_theta_1.1", "compressed rope base x 1.1", _rope("compress", rope_theta=_scaled(1.1))),
-    ("yarn_factor_8", "YaRN factor 8", _rope("compress", factor=lambda _: 8.0)),
-    ("yarn_beta_fast_16", "YaRN beta_fast 16", _rope("compress", beta_fast=lambda _: 16.0)),
-    ("yarn_beta_slow_2", "YaRN beta_slow 2", _rope("compress", beta_slow=lambda _: 2.0)),
+    ("theta_1.1", "rope base x 1.1", rope_changed("main", rope_theta=_scaled(1.1))),
+    ("compress_theta_1.1", "compressed rope base x 1.1", rope_changed("compress", rope_theta=_scaled(1.1))),
+    ("yarn_factor_8", "YaRN factor 8", rope_changed("compress", factor=lambda _: 8.0)),
+    ("yarn_beta_fast_16", "YaRN beta_fast 16", rope_changed("compress", beta_fast=lambda _: 16.0)),
+    ("yarn_beta_slow_2", "YaRN beta_slow 2", rope_changed("compress", beta_slow=lambda _: 2.0)),
     ("yarn_context_4096", "YaRN original context 4096",
-     _rope("compress", original_max_position_embeddings=lambda _: 4096)),
+     rope_changed("compress", original_max_position_embeddings=lambda _: 4096)),
     *((f"clamp_{n}", f"clamp at {n}", attribute((EXPERTS, SHARED), "limit", lambda _, n=n: float(n)))
       for n in (5, 9, 11, 20)),
-    *((f"shared_{f}", f"shared expert x {f}", _output(layers("mlp.shared_experts"), _scaled(f)))
+    *((f"shared_{f}", f"shared expert x {f}", output(layers("mlp.shared_experts"), _scaled(f)))
       for f in (0.97, 0.999, 1.00001, 1.5)),
     ("embedding_1.01", "embedding x 1.01", weights(lambda o: [o.model.model.embed_tokens.weight], _scaled(1.01))),
-    ("logits_1.02", "logits x 1.02", _output(lambda o: [o.model.lm_head], _scaled(1.02))),
+    ("logits_1.02", "logits x 1.02", output(lambda o: [o.model.lm_head], _scaled(1.02))),
     ("hc_scale_half", "hyper-connections: scales halved",
      weights(lambda o: [m.scale for m in modules(o, MIXING)], _scaled(0.5))),
     ("router_bias_half", "router: selection bias x 0.5",
@@ -241,13 +229,13 @@ _LIST: list[tuple[str, str, Apply]] = [
      ("pre = torch.sigmoid(pre_w * pre_scale + pre_b)", "pre = torch.softmax(pre_w * pre_scale + pre_b, -1)"))),
     ("layer_3_skipped", "the fourth layer left out", each(lambda o: [_layer(o, 3)], "forward",
      lambda _: lambda hidden_states, **more: hidden_states)),
-    ("ffn_5_skipped", "the sixth layer without its experts", _output(lambda o: [_layer(o, 5).mlp], torch.zeros_like)),
+    ("ffn_5_skipped", "the sixth layer without its experts", output(lambda o: [_layer(o, 5).mlp], torch.zeros_like)),
     ("output_rows_swapped", "output matrix: rows 10 and 11 exchanged",
      weights(lambda o: [o.model.lm_head.weight], _row_swapped)),
     ("embedding_row_zero", "one token's embedding is 0",
      weights(lambda o: [o.model.model.embed_tokens.weight], lambda w: _first(w, 0.0))),
     ("logits_softcap_30", "logits capped at 30 by tanh",
-     _output(lambda o: [o.model.lm_head], lambda x: 30 * torch.tanh(x / 30))),
+     output(lambda o: [o.model.lm_head], lambda x: 30 * torch.tanh(x / 30))),
     ("shared_gate_sigmoid", "shared expert: sigmoid for SiLU",
      edit(SHARED, "forward", ("self.act_fn(gate)", "torch.sigmoid(gate)"))),
     ("norm_channel_lost", "one channel of the block input norms lost",

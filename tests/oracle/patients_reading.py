@@ -16,7 +16,6 @@ import torch
 
 from ds4ref.variants import LIBRARY
 
-from . import hf
 from .hf import Oracle
 from .surgery import Apply, Patient
 

@@ -124,6 +124,11 @@ def identity(choose: Callable[[Oracle], Iterable[Any]]) -> Apply:
     return each(choose, "forward", lambda _forward: lambda x: x)
 
 
+def output(choose: Callable[[Oracle], Iterable[Any]], change: Alter) -> Apply:
+    """What the chosen modules return goes through ``change``."""
+    return each(choose, "forward", lambda plain: lambda *args, **more: change(plain(*args, **more)))
+
+
 def layers(part: str) -> Callable[[Oracle], list[Any]]:
     """The module at ``part`` ("self_attn.kv_norm") of every layer that has one."""
 
@@ -195,6 +200,16 @@ def rotated(change: Callable[[dict[str, Any]], None]) -> Apply:
                 setattr(table, name, old)
 
     return apply
+
+
+def rope_changed(kind: str, **changes: Callable[[Any], Any]) -> Apply:
+    """change(value) of entries of one rope kind, "main" or "compress"."""
+
+    def change(rope: dict[str, Any]) -> None:
+        for name, new in changes.items():
+            rope[kind][name] = new(rope[kind][name])
+
+    return rotated(change)
 
 
 def masked(

@@ -56,7 +56,7 @@ def test_library_faults_are_the_same_in_hugging_face(oracle: Any, clean: np.ndar
             if apart > max(2e-5 * rms(theirs) / rms(clean), 1e-4 * effect) or apart > 0.7 * effect:
                 wrong.append(f"{patient.name}: apart {apart:.1e}, effect {effect:.1e}, {until} positions")
     assert not wrong, "\n".join(wrong)
-    assert len(LIBRARY_PATIENTS) >= 70
+    assert len(LIBRARY_PATIENTS) >= 80
 
 
 def test_a_patient_leaves_the_model_as_it_was(oracle: Any, clean: np.ndarray) -> None:
@@ -80,6 +80,34 @@ def test_every_patient_is_wrong(oracle: Any, clean: np.ndarray) -> None:
     assert not set(effects) & set(LIBRARY)
     found = np.array(list(effects.values()))
     assert found.min() > 3e-6 and (found < 3e-2).sum() >= 8 and (found > 1).sum() >= 15, effects
+
+
+def test_the_right_size_of_a_family_is_no_mistake(oracle: Any, clean: np.ndarray) -> None:
+    """The right size is no mistake, and the worst one is a gross one."""
+    from .patients_families import FAMILIES
+
+    right = {"factor": 1.0, "rows more": 0.0}
+    short = clean[:100]
+    for family in FAMILIES:
+        if family.unit in right:
+            with family.make(right[family.unit])(oracle):
+                assert rms(oracle.logits(IDS) - clean) < 1e-5, family.name
+        effect = {}
+        for size in {min(family.sizes), max(family.sizes)}:
+            with family.make(size)(oracle):
+                effect[size] = rms(oracle.logits(IDS[:100]) - short)
+        assert max(effect.values()) > 1e-2, (family.name, effect)
+
+
+def test_both_mistakes_of_a_pair_are_there(oracle: Any) -> None:
+    """Neither hides the other: without either one the logits are others."""
+    from .patients import LIBRARY_PATIENTS, pairs, patient_logits
+
+    single = {patient.name: patient for patient in LIBRARY_PATIENTS}
+    for pair in pairs():
+        found = patient_logits(oracle, pair, IDS)
+        for name in pair.name.split("+"):
+            assert rms(found - patient_logits(oracle, single[name], IDS)) > 1e-2, pair.name
 
 
 def test_an_edit_that_does_not_fit_is_refused(oracle: Any) -> None:

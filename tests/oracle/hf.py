@@ -223,8 +223,8 @@ class Trace:
 class Oracle:
     """A loaded model. Single sequence, float32; every method takes a list of token ids."""
 
-    def __init__(self, config: DeepseekV4Config, model: DeepseekV4ForCausalLM):
-        self.config, self.model = config, model
+    def __init__(self, config: DeepseekV4Config, model: DeepseekV4ForCausalLM, path: str):
+        self.config, self.model, self.path = config, model, path
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], threads: int = 2) -> Oracle:
@@ -245,7 +245,7 @@ class Oracle:
         wrong = {str(p.dtype) for p in model.parameters()} - {"torch.float32"}
         if wrong:
             raise ValueError(f"parameters of other types than float32: {wrong}")
-        return cls(config, model)
+        return cls(config, model, os.fspath(path))
 
     def logits(self, ids: Sequence[int]) -> np.ndarray:
         """One pass without a cache: (T, V) float32."""

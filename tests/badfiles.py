@@ -1,0 +1,405 @@
+"""Model files that a conversion got wrong: good containers whose contents are not what their names say.
+
+A wrong file is as common as a wrong engine. Each of these loads without complaint; only what the model says tells.
+
+    changed = write_bad(good, target, BAD["gate_up_swapped"])      names of the tensors and keys that differ
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from ds4ref.weights.gguf import GGUFFile
+from ds4ref.weights.writer import GGUFWriter, TensorSpec
+from kernels.formats import FORMATS
+
+PREFIX = "deepseek4."
+
+
+@dataclass
+class Stored:
+    """One tensor: its format, dims in ggml order, and its bytes as rows (rows, bytes of a row)."""
+
+    fmt: str
+    dims: tuple[int, ...]
+    rows: np.ndarray
+
+    @property
+    def blocks(self) -> np.ndarray:
+        """The rows as records of the format's layout, or as plain numbers; a view to write through."""
+        plain = {"F32": "<f4", "F16": "<f2", "I32": "<i4"}
+        return self.rows.view(np.dtype(plain.get(self.fmt, FORMATS[self.fmt].layout)))
+
+    @property
+    def experts(self) -> np.ndarray:
+        """Rows by their slowest dimension, (experts, rows, bytes)."""
+        return self.rows.reshape(self.dims[-1], -1, self.rows.shape[-1])
+
+
+class Draft:
+    """A file's contents, to be changed in place."""
+
+    def __init__(self, path: str | os.PathLike[str]):
+        with GGUFFile.open(path) as file:
+            self.metadata = [[key, file.metadata.type_of(key), file.metadata[key]] for key in file.metadata]
+            self.tensors = {
+                t.name: Stored(t.fmt.name, t.dims, file.raw(t.name).reshape(-1, t.fmt.row_bytes(t.dims[0])).copy())
+                for t in file.tensors.values()
+            }
+        self.layers: int = self["block_count"]
+
+    def __getitem__(self, key: str) -> Any:
+        """The value of a ``deepseek4.`` key."""
+        return next(value for name, _, value in self.metadata if name == PREFIX + key)
+
+    def set(self, key: str, value: Any) -> None:
+        """Another value under a ``deepseek4.`` key."""
+        entry = next(entry for entry in self.metadata if entry[0] == PREFIX + key)
+        entry[2] = value
+
+    def where(self, role: str, layer: int | None = None) -> list[str]:
+        """Names of the tensors ``blk.N.ROLE.weight`` in all layers that have one, or in one."""
+        layers = range(self.layers) if layer is None else [layer]
+        return [name for n in layers if (name := f"blk.{n}.{role}.weight") in self.tensors]
+
+    def every(self, role: str, layer: int | None = None) -> list[Stored]:
+        """The tensors of ``where``; ValueError if this file has none."""
+        found = [self.tensors[name] for name in self.where(role, layer)]
+        if not found:
+            raise ValueError(f"no tensor {role} in this file")
+        return found
+
+    def exchange(self, first: str, second: str) -> None:
+        """Two tensors under each other's names."""
+        one, other = self.tensors[first], self.tensors[second]
+        if one.dims != other.dims:
+            raise ValueError(f"{first} {one.dims} and {second} {other.dims} do not go into each other's place")
+        self.tensors[first], self.tensors[second] = other, one
+
+    def write(self, target: str | os.PathLike[str]) -> None:
+        """As a file."""
+        specs = [TensorSpec(name, tensor.fmt, tensor.dims) for name, tensor in self.tensors.items()]
+        with GGUFWriter(target, [(key, kind, value) for key, kind, value in self.metadata], specs) as out:
+            for name, tensor in self.tensors.items():
+                out.write(name, tensor.rows)
+
+
+@dataclass(frozen=True)
+class BadFile:
+    """One way to get a file wrong."""
+
+    name: str
+    says: str
+    change: Callable[[Draft], None]
+
+
+def write_bad(source: str | os.PathLike[str], target: str | os.PathLike[str], bad: BadFile) -> list[str]:
+    """A wrong copy of ``source``; returns the names of tensors and keys that differ. ValueError if it cannot be."""
+    good, draft = Draft(source), Draft(source)
+    bad.change(draft)
+    draft.write(target)
+    found = [key for (key, _, old), (_, _, new) in zip(good.metadata, draft.metadata, strict=True) if old != new]
+    for name, tensor in good.tensors.items():
+        other = draft.tensors[name]
+        if other.fmt != tensor.fmt or not np.array_equal(other.rows, tensor.rows):
+            found.append(name)
+    if not found:
+        raise ValueError(f"{bad.name} changes nothing in {os.fspath(source)}")
+    return found
+
+
+# --- names exchanged
+
+
+def _roles(one: str, other: str) -> Callable[[Draft], None]:
+    def change(draft: Draft) -> None:
+        draft.every(one)
+        for n in range(draft.layers):
+            if draft.where(one, n):
+                draft.exchange(f"blk.{n}.{one}.weight", f"blk.{n}.{other}.weight")
+
+    return change
+
+
+def _all(*changes: Callable[[Draft], None]) -> Callable[[Draft], None]:
+    def change(draft: Draft) -> None:
+        for each in changes:
+            each(draft)
+
+    return change
+
+
+def _alike(draft: Draft) -> tuple[int, int]:
+    """The last two layers with the same tensors."""
+
+    def kind(n: int) -> dict[str, tuple[int, ...]]:
+        start = f"blk.{n}."
+        return {name[len(start) :]: t.dims for name, t in draft.tensors.items() if name.startswith(start)}
+
+    pairs = [(a, b) for a, b in combinations(range(draft.layers), 2) if kind(a) == kind(b)]
+    if not pairs:
+        raise ValueError("no two layers of this file are alike")
+    return pairs[-1]
+
+
+def _layers_exchanged(draft: Draft) -> None:
+    a, b = _alike(draft)
+    for name in [name for name in draft.tensors if name.startswith(f"blk.{a}.")]:
+        draft.exchange(name, name.replace(f"blk.{a}.", f"blk.{b}.", 1))
+
+
+def _wrong_layer(role: str) -> Callable[[Draft], None]:
+    """The last layer's tensor once more in the place of the one before it that has the same dims."""
+
+    def change(draft: Draft) -> None:
+        names = draft.where(role)
+        pairs = [
+            (a, b) for b in names for a in names[: names.index(b)] if draft.tensors[a].dims == draft.tensors[b].dims
+        ]
+        if not pairs:
+            raise ValueError(f"no two layers have the same {role}")
+        before, last = pairs[-1]
+        draft.tensors[before] = draft.tensors[last]
+
+    return change
+
+
+# --- rows in another order
+
+
+def _reordered(role: str, order: Callable[[Draft, Stored], np.ndarray]) -> Callable[[Draft], None]:
+    def change(draft: Draft) -> None:
+        for tensor in draft.every(role):
+            tensor.rows = tensor.rows[order(draft, tensor)]
+
+    return change
+
+
+def _pairs_apart(draft: Draft, tensor: Stored) -> np.ndarray:
+    """Rows of each head with the rotary ones de-interleaved, as a conversion for half-split rope does."""
+    rotary, head = draft["rope.dimension_count"], draft["attention.key_length"]
+    order = np.arange(head)
+    order[-rotary:] = order[-rotary:].reshape(-1, 2).T.ravel()
+    heads = len(tensor.rows) // head
+    return (np.arange(heads)[:, None] * head + order).ravel()
+
+
+def _rotated(_: Draft, tensor: Stored) -> np.ndarray:
+    return np.roll(np.arange(len(tensor.rows)), 1)
+
+
+def _compressor_halves(draft: Draft) -> None:
+    for n, ratio in enumerate(draft["attention.compress_ratios"][: draft.layers]):
+        for role in ("attn_compressor_kv", "attn_compressor_gate") if ratio == 4 else ():
+            tensor = draft.every(role, n)[0]
+            tensor.rows = np.roll(tensor.rows, len(tensor.rows) // 2, axis=0)
+
+
+def _interleaved(draft: Draft) -> None:
+    """A fused gate|up matrix taken apart by even and odd rows instead of by halves."""
+    for gate, up in zip(draft.every("ffn_gate_exps"), draft.every("ffn_up_exps"), strict=True):
+        fused = np.concatenate((gate.experts, up.experts), axis=1)
+        gate.rows, up.rows = (fused[:, i::2].reshape(gate.rows.shape).copy() for i in (0, 1))
+
+
+def _groups_reversed(draft: Draft, tensor: Stored) -> np.ndarray:
+    return np.arange(len(tensor.rows)).reshape(draft["attention.output_group_count"], -1)[::-1].ravel()
+
+
+def _experts_rolled(role: str) -> Callable[[Draft], None]:
+    def change(draft: Draft) -> None:
+        for tensor in draft.every(role):
+            tensor.rows = np.roll(tensor.experts, 1, axis=0).reshape(tensor.rows.shape)
+
+    return change
+
+
+def _table_transposed(draft: Draft) -> None:
+    for tensor in draft.every("ffn_gate_tid2eid"):
+        tensor.rows = tensor.blocks.T.ravel().reshape(tensor.blocks.shape).copy().view(np.uint8)
+
+
+def _top_rotated(name: str) -> Callable[[Draft], None]:
+    def change(draft: Draft) -> None:
+        draft.tensors[name].rows = np.roll(draft.tensors[name].rows, 1, axis=0)
+
+    return change
+
+
+# --- values
+
+
+def _scaled(role: str, factor: float, layer: int, expert: int | None = None) -> Callable[[Draft], None]:
+    """Block scales of one matrix, or of one expert of it."""
+
+    def change(draft: Draft) -> None:
+        tensor = draft.every(role, layer)[0]
+        if expert is None:
+            blocks = tensor.blocks
+        else:
+            rows = len(tensor.rows) // tensor.dims[-1]
+            blocks = tensor.blocks[expert * rows : (expert + 1) * rows]
+        for field in {"d", "dmin"} & set(blocks.dtype.names or ()):
+            blocks[field] = (blocks[field].astype(np.float32) * factor).astype("<f2")
+
+    return change
+
+
+def _values(role: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Draft], None]:
+    """Plain numbers of every layer through ``change``."""
+
+    def apply(draft: Draft) -> None:
+        for tensor in draft.every(role):
+            tensor.blocks[:] = change(tensor.blocks)
+
+    return apply
+
+
+def _bias(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Draft], None]:
+    def apply(draft: Draft) -> None:
+        for name, tensor in draft.tensors.items():
+            if name.endswith("exp_probs_b.bias"):
+                tensor.blocks[:] = change(tensor.blocks)
+
+    return apply
+
+
+def _tail_missing(role: str) -> Callable[[Draft], None]:
+    """The last quarter of the last such tensor never arrived: zeros, as a download with holes leaves."""
+
+    def change(draft: Draft) -> None:
+        tensor = draft.every(role)[-1]
+        tensor.rows[-(len(tensor.rows) // 4) :] = 0
+
+    return change
+
+
+def _block_late(role: str) -> Callable[[Draft], None]:
+    """The last such tensor's bytes start one block late."""
+
+    def change(draft: Draft) -> None:
+        tensor = draft.every(role)[-1]
+        size = tensor.blocks.dtype.itemsize
+        tensor.rows = np.roll(tensor.rows.ravel(), size).reshape(tensor.rows.shape)
+
+    return change
+
+
+# --- metadata
+
+
+def _key(key: str, change: Callable[[Any], Any]) -> Callable[[Draft], None]:
+    return lambda draft: draft.set(key, change(draft[key]))
+
+
+def _to(value: Any) -> Callable[[Any], Any]:
+    return lambda _: value
+
+
+def _one_ratio(draft: Draft) -> None:
+    """The last ratio-4 layer declared without compression; its compressor is then never read."""
+    ratios = list(draft["attention.compress_ratios"])
+    at = max(n for n, ratio in enumerate(ratios[: draft.layers]) if ratio == 4)
+    ratios[at] = 0
+    draft.set("attention.compress_ratios", ratios)
+
+
+def _one_expert_fewer(draft: Draft) -> None:
+    """The count and, as the loaders check them, the columns of the hash layers' tables."""
+    used = draft["expert_used_count"] - 1
+    draft.set("expert_used_count", used)
+    for name in draft.where("ffn_gate_tid2eid"):
+        tensor = draft.tensors[name]
+        kept = np.ascontiguousarray(tensor.blocks[:, :used]).view(np.uint8)
+        draft.tensors[name] = Stored(tensor.fmt, (used, *tensor.dims[1:]), kept)
+
+
+def _one_limit(values: Iterable[float]) -> list[float]:
+    """The first layer's limit 7, the others as they were."""
+    return [7.0, *list(values)[1:]]
+
+
+_LIST = [
+    # names exchanged
+    BadFile("gate_up_swapped", "routed experts: gate and up exchanged", _roles("ffn_gate_exps", "ffn_up_exps")),
+    BadFile("gate_up_shared_swapped", "shared expert: gate and up exchanged",
+            _roles("ffn_gate_shexp", "ffn_up_shexp")),
+    BadFile("norms_swapped", "attn_norm and ffn_norm exchanged", _roles("attn_norm", "ffn_norm")),
+    BadFile("mixings_swapped", "hyper-connections of the two halves exchanged",
+            _all(*(_roles(f"hc_attn_{part}", f"hc_ffn_{part}") for part in ("fn", "base", "scale")))),
+    BadFile("mixing_bases_swapped", "hc_attn_base and hc_ffn_base exchanged", _roles("hc_attn_base", "hc_ffn_base")),
+    BadFile("compressor_swapped", "compressor: values and gate exchanged",
+            _roles("attn_compressor_kv", "attn_compressor_gate")),
+    BadFile("indexer_compressor_swapped", "indexer's compressor: values and gate exchanged",
+            _roles("indexer_compressor_kv", "indexer_compressor_gate")),
+    BadFile("layers_exchanged", "two layers of one kind exchanged", _layers_exchanged),
+    *(
+        BadFile(f"{role}_wrong_layer", f"{role} of one layer is that of another", _wrong_layer(role))
+        for role in ("attn_q_a_norm", "attn_kv_a_norm", "attn_sinks", "attn_q_b", "attn_output_b", "ffn_up_exps",
+                     "ffn_down_shexp", "ffn_gate_inp", "attn_compressor_ape", "indexer.attn_q_b", "hc_ffn_scale")
+    ),
+    # rows in another order
+    BadFile("rope_rows_q", "query rows ordered for half-split rope", _reordered("attn_q_b", _pairs_apart)),
+    BadFile("rope_rows_kv", "key-value rows ordered for half-split rope", _reordered("attn_kv", _pairs_apart)),
+    BadFile("rope_rows_both", "query and key-value rows ordered for half-split rope",
+            _all(_reordered("attn_q_b", _pairs_apart), _reordered("attn_kv", _pairs_apart))),
+    BadFile("compressor_halves", "ratio 4: halves of the compressor's rows exchanged", _compressor_halves),
+    BadFile("gate_up_interleaved", "fused gate|up taken apart by even and odd rows", _interleaved),
+    BadFile("o_groups_reversed", "output projection: groups in reverse order",
+            _reordered("attn_output_a", _groups_reversed)),
+    BadFile("experts_rolled", "routed experts: gate matrices off by one expert", _experts_rolled("ffn_gate_exps")),
+    BadFile("router_rolled", "router: rows off by one expert", _reordered("ffn_gate_inp", _rotated)),
+    BadFile("hash_table_transposed", "routing table of the hash layers read in the other order", _table_transposed),
+    BadFile("embedding_rolled", "token embedding off by one row", _top_rotated("token_embd.weight")),
+    BadFile("output_rolled", "output matrix off by one row", _top_rotated("output.weight")),
+    # values
+    BadFile("q8_scale", "scales of one Q8_0 matrix x 1.1", _scaled("attn_output_b", 1.1, 1)),
+    BadFile("expert_scale", "scales of one expert x 1.1", _scaled("ffn_down_exps", 1.1, 3, expert=2)),
+    BadFile("ape_zero", "compressor position biases 0", _values("attn_compressor_ape", np.zeros_like)),
+    BadFile("sinks_zero", "attention sinks 0", _values("attn_sinks", np.zeros_like)),
+    BadFile("bias_zero", "selection bias of the router 0", _bias(np.zeros_like)),
+    BadFile("bias_negated", "selection bias of the router with the other sign", _bias(np.negative)),
+    BadFile("norm_minus_one", "key-value norm stored as weight - 1", _values("attn_kv_a_norm", lambda w: w - 1)),
+    BadFile("norm_ones", "query low-rank norm all 1", _values("attn_q_a_norm", np.ones_like)),
+    BadFile("norms_f16_bits", "ffn_norm cut to 10 bits of mantissa",
+            _values("ffn_norm", lambda w: w.astype(np.float16).astype(np.float32))),
+    BadFile("tail_missing", "the last quarter of one matrix is 0", _tail_missing("ffn_up_exps")),
+    BadFile("block_late", "one matrix starts a block late", _block_late("attn_q_b")),
+    # metadata
+    BadFile("freq_base", "rope base x 10", _key("rope.freq_base", lambda base: base * 10)),
+    BadFile("compress_freq_base", "compressed rope base that of the other layers",
+            lambda draft: draft.set("attention.compress_rope_freq_base", draft["rope.freq_base"])),
+    BadFile("yarn_factor", "YaRN factor 4", _key("rope.scaling.factor", _to(4.0))),
+    BadFile("yarn_off", "YaRN factor 1", _key("rope.scaling.factor", _to(1.0))),
+    BadFile("beta_fast_8", "YaRN beta_fast 8", _key("rope.scaling.yarn_beta_fast", _to(8.0))),
+    BadFile("original_context", "YaRN original context 4096", _key("rope.scaling.original_context_length", _to(4096))),
+    BadFile("window", "sliding window + 8", _key("attention.sliding_window", lambda n: n + 8)),
+    BadFile("expert_used", "one expert fewer", _one_expert_fewer),
+    BadFile("route_scale_1", "route scale 1", _key("expert_weights_scale", _to(1.0))),
+    BadFile("route_scale_2.5", "route scale 2.5", _key("expert_weights_scale", _to(2.5))),
+    BadFile("sinkhorn_4", "4 Sinkhorn rounds", _key("hyper_connection.sinkhorn_iterations", _to(4))),
+    BadFile("rms_eps", "RMS norm eps 1e-3", _key("attention.layer_norm_rms_epsilon", _to(1e-3))),
+    BadFile("indexer_topk", "indexer top-k halved", _key("attention.indexer.top_k", lambda k: k // 2)),
+    BadFile("one_ratio", "one compressed layer declared uncompressed", _one_ratio),
+    BadFile("clamp_7", "expert clamp 7", _key("swiglu_clamp_exp", lambda limits: [7.0] * len(limits))),
+    BadFile("clamp_one_layer", "expert clamp 7 in the first layer", _key("swiglu_clamp_exp", _one_limit)),
+    BadFile("hash_layers", "one hash layer fewer", _key("hash_layer_count", lambda n: n - 1)),
+]  # fmt: skip
+
+BAD = {bad.name: bad for bad in _LIST}
+"""All of them by name."""
+
+LLAMA_ONLY = [
+    BadFile("gating_sigmoid", "expert_gating_func says sigmoid", _key("expert_gating_func", _to(2))),
+    BadFile("gating_softmax", "expert_gating_func says softmax", _key("expert_gating_func", _to(1))),
+    BadFile("weights_not_normalised", "expert_weights_norm says no", _key("expert_weights_norm", _to(False))),
+    BadFile("scaling_linear", "rope.scaling.type says linear", _key("rope.scaling.type", _to("linear"))),
+    BadFile("scaling_none", "rope.scaling.type says none", _key("rope.scaling.type", _to("none"))),
+]
+"""Keys that llama.cpp reads and this engine does not, or refuses."""

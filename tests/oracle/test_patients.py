@@ -1,0 +1,130 @@
+"""One description, two authors: the library's faults in our engine, and the same mistakes made in Hugging Face's code.
+
+Where both give the same logits, the line that the library says about a fault is what the fault does. The archives of
+``tests.oracle.patients`` rest on that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ds4ref.engine import Engine
+from ds4ref.nano.diagnostic import PROMPTS, diagnostic_path
+from ds4ref.variants import LIBRARY, Runner
+
+pytestmark = pytest.mark.oracle
+
+IDS = PROMPTS["text"]()[:144]
+"""Past the first window of 128. In this text no top-k choice is closer than 1e-4 to a tie."""
+
+TIE = 2e-5
+"""Margin of a top-k decision below which two correct engines may part."""
+
+
+@pytest.fixture(scope="module")
+def oracle(load_oracle: Any) -> Any:
+    return load_oracle(diagnostic_path())
+
+
+@pytest.fixture(scope="module")
+def clean(oracle: Any) -> np.ndarray:
+    return oracle.logits(IDS)
+
+
+def rms(x: np.ndarray) -> float:
+    return float(np.sqrt(np.square(x, dtype=np.float64).mean()))
+
+
+def test_library_faults_are_the_same_in_hugging_face(oracle: Any, clean: np.ndarray) -> None:
+    """Up to the first near-tie, to float noise; and the fault shows in those positions."""
+    from .patients import LIBRARY_PATIENTS
+
+    wrong = []
+    with Engine.open(diagnostic_path(), threads=1) as engine:
+        runner = Runner(engine)
+        for patient in LIBRARY_PATIENTS:
+            with patient.apply(oracle):
+                theirs = oracle.logits(IDS)
+            ours, margin = runner.run(IDS, "exact", [LIBRARY[patient.name]])
+            ties = np.flatnonzero(margin < TIE)
+            until = ties[0] if len(ties) else len(IDS)
+            apart, effect = rms((theirs - ours)[:until]), rms((theirs - clean)[:until])
+            # a mistake can raise float noise too; the smallest of the library are but a few times that noise
+            if apart > max(2e-5 * rms(theirs) / rms(clean), 1e-4 * effect) or apart > 0.7 * effect:
+                wrong.append(f"{patient.name}: apart {apart:.1e}, effect {effect:.1e}, {until} positions")
+    assert not wrong, "\n".join(wrong)
+    assert len(LIBRARY_PATIENTS) >= 80
+
+
+def test_a_patient_leaves_the_model_as_it_was(oracle: Any, clean: np.ndarray) -> None:
+    """Archives are made one patient after the other on one model."""
+    from .patients import LIBRARY_PATIENTS, OUTSIDE_PATIENTS
+
+    before = oracle.logits(IDS[:4])
+    for patient in (*LIBRARY_PATIENTS, *OUTSIDE_PATIENTS):
+        with patient.apply(oracle):
+            pass
+        assert np.array_equal(oracle.logits(IDS[:4]), before), patient.name
+    assert np.array_equal(oracle.logits(IDS), clean)
+
+
+def test_every_patient_is_wrong(oracle: Any, clean: np.ndarray) -> None:
+    """Outside the library: 80 or more, each with an effect, from hardly above float noise to gross."""
+    from .patients import OUTSIDE_PATIENTS, patient_logits
+
+    effects = {patient.name: rms(patient_logits(oracle, patient, IDS) - clean) for patient in OUTSIDE_PATIENTS}
+    assert len(effects) == len(OUTSIDE_PATIENTS) >= 80, "names are unique"
+    assert not set(effects) & set(LIBRARY)
+    found = np.array(list(effects.values()))
+    assert found.min() > 3e-6 and (found < 3e-2).sum() >= 8 and (found > 1).sum() >= 15, effects
+
+
+def test_the_right_size_of_a_family_is_no_mistake(oracle: Any, clean: np.ndarray) -> None:
+    """The right size is no mistake, and the worst one is a gross one."""
+    from .patients_families import FAMILIES
+
+    right = {"factor": 1.0, "rows more": 0.0}
+    short = clean[:100]
+    for family in FAMILIES:
+        if family.unit in right:
+            with family.make(right[family.unit])(oracle):
+                assert rms(oracle.logits(IDS) - clean) < 1e-5, family.name
+        effect = {}
+        for size in {min(family.sizes), max(family.sizes)}:
+            with family.make(size)(oracle):
+                effect[size] = rms(oracle.logits(IDS[:100]) - short)
+        assert max(effect.values()) > 1e-2, (family.name, effect)
+
+
+def test_both_mistakes_of_a_pair_are_there(oracle: Any) -> None:
+    """Neither hides the other: without either one the logits are others."""
+    from .patients import LIBRARY_PATIENTS, pairs, patient_logits
+
+    single = {patient.name: patient for patient in LIBRARY_PATIENTS}
+    for pair in pairs():
+        found = patient_logits(oracle, pair, IDS)
+        for name in pair.name.split("+"):
+            assert rms(found - patient_logits(oracle, single[name], IDS)) > 1e-2, pair.name
+
+
+def test_an_edit_that_does_not_fit_is_refused(oracle: Any) -> None:
+    """Another version of transformers must not be patched halfway."""
+    from .surgery import HEAD, edit
+
+    with pytest.raises(ValueError, match="no 'no such text'"), edit(HEAD, "forward", ("no such text", ""))(oracle):
+        pass
+
+
+def test_roundings_go_on_top_of_a_mistake(oracle: Any) -> None:
+    """A patient in mode ds4 has both: it differs from the mistake alone and from the roundings alone."""
+    from .patients import LIBRARY_PATIENTS, patient_logits, rounding
+
+    patient = next(patient for patient in LIBRARY_PATIENTS if patient.name == "rope_half_split")
+    with rounding(oracle, "ds4"):
+        rounded = oracle.logits(IDS)
+    found = patient_logits(oracle, patient, IDS, "ds4")
+    assert rms(found - patient_logits(oracle, patient, IDS)) > 0.05
+    assert rms(found - rounded) > 1

@@ -1,9 +1,9 @@
 """What an engine's author writes first: ds4's JSON dumps, and a raw array of float32.
 
-    {"source": "ds4", "prompt_tokens": n, "steps": [{"selected": {...}, "top_logprobs": [...]}, ...]}     --dump-logprobs
-    {"schema": "ds4-official-logprobs-v1", "prompt": "...", "steps": [...]}                 a capture of ds4's fetcher
-    {"prompt_tokens": n, "logits": [...]}            one row of logits, or a list of rows; ids or rows if it has them
-    .bin .raw .f32                                   rows of float32, little-endian, nothing else
+    {"source": "ds4", "prompt_tokens": n, "steps": [{"selected": {...}, "top_logprobs": [...]}]}    --dump-logprobs
+    {"schema": "ds4-official-logprobs-v1", "prompt": "...", "steps": [...]}           a capture of ds4's fetcher
+    {"prompt_tokens": n, "logits": [...]}      one row of logits, or a list of rows; ids or rows if it has them
+    .bin .raw .f32                             rows of float32, little-endian, nothing else
 
 Only the first is ours too (``ds4 --dump-logprobs``, with "prompt_ids"). ds4's own holds no prompt: ids come from the
 caller, or from its text through the tokenizer, as ``ds4 --nothink`` renders it. Greedy steps follow the prompt: step i
@@ -190,6 +190,9 @@ def raw(path: str, count: int | None, vocab: int | None) -> np.ndarray:
         if not size or size % (4 * vocab):
             raise DataError(f"{path}: {size} bytes are no rows of {vocab} float32 ({4 * vocab} bytes each)"
                             + _guess(size, count, vocab))  # fmt: skip
+        guess = _guess(size, count, vocab)
+        if "-bit" in guess:  # halves and doubles fill whole rows of float32, too
+            raise DataError(f"{path}: {size} bytes are no {count} rows of {vocab} float32{guess}")
         return np.fromfile(path, "<f4").reshape(-1, vocab)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
@@ -214,7 +217,7 @@ def raw_observation(path: str, ids: Ids, vocab: int | None) -> Observation:
 
 
 def first_line_ids(text: str) -> list[int] | None:
-    """The ids that ``ds4 --dump-tokens`` prints: a JSON list, then a line for each; None if the text is something else."""
+    """The ids that ``ds4 --dump-tokens`` prints: a JSON list, then a line for each. None for any other text."""
     head, _, rest = text.partition("\n")
     try:
         ids = json.loads(head)

@@ -1,11 +1,11 @@
 """What another engine computed, in one form whether it came as full logits or as a few log probabilities per step.
 
-full   .npz with ``ids`` (T,) and ``logits`` (T, V) (``ds4 --dump-logits``), optionally ``rows``; .npy; .csv; raw float32
+full   .npz with ``ids`` (T,) and ``logits`` (T, V) (``ds4 --dump-logits``), optionally ``rows``; .npy; .csv
 top-k  JSON: a list of {"position": t, "top": [[id, logprob], ...]}, or {"ids": [...], "rows": that list}
-dumps  ds4's own JSON, and ours (``dumps``)
+dumps  ds4's own JSON and ours, raw float32 (``dumps``)
 
-What is no logits is refused or repaired here as far as its shape and scale tell (``preflight``); a repair is a finding of
-the observation.
+What is no logits is refused or repaired here as far as its shape and scale tell (``preflight``); a repair is a finding
+of the observation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 from ds4ref.errors import DataError, UsageError
 
-from .preflight import BROKEN, REFUSE, SILENT, WARN, Finding, padding, scale, shape_problem
+from .preflight import BROKEN, SILENT, WARN, Finding, decimals, padding, scale, shape_problem
 
 if TYPE_CHECKING:
     from ds4ref.text.tokenizer import Tokenizer
@@ -77,12 +77,8 @@ class Observation:
     @property
     def quantum(self) -> float:
         """Spacing of the values if they were written with few decimals, else 0."""
-        table = self.logprobs if self.given is None else self.given
-        values = table[np.isfinite(table)][:20000]
-        for decimals in range(1, 7):
-            if len(values) and np.allclose(values, np.round(values, decimals), rtol=0, atol=1e-9):
-                return 10.0**-decimals
-        return 0.0
+        places = decimals(self.logprobs if self.given is None else self.given)
+        return 0.0 if places is None else 10.0**-places
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -129,27 +125,32 @@ def from_logits(ids: Ids, logits: np.ndarray, rows: Ids | None = None, vocab: in
 _FACTOR = {"log10": np.log(10), "log2": np.log(2)}
 
 
+def to_logprobs(table: np.ndarray) -> tuple[np.ndarray, str]:
+    """Log probabilities (R, V) float64 of a table on any scale, -inf where one is 0 or masked; and that scale."""
+    kind = scale(table)
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        if kind == "probabilities":
+            return np.log(np.asarray(table, np.float64)), kind
+        x = np.asarray(table, np.float64) * _FACTOR.get(kind, 1.0)
+        x = np.where(x <= x.max(axis=1, keepdims=True) + SILENT, -np.inf, x)  # a mask written as a large number
+        return log_softmax(x), kind
+
+
 def _scaled(seen: Observation, found: list[Finding]) -> Observation:
     """With log probabilities in place of whatever ``seen.logprobs`` (R, V) are."""
-    table = seen.logprobs
-    kind = scale(table)
+    logs, kind = to_logprobs(seen.logprobs)
     if kind == "probabilities":
-        return _of_probabilities(seen, found)
+        return _of_probabilities(seen, logs, found)
     if kind in _FACTOR:
         says = f"these are logarithms to base {kind[3:]} of probabilities, not logits: they were converted"
         found.append(Finding(kind, says, WARN))
-    with np.errstate(invalid="ignore", over="ignore"):
-        x = np.asarray(table, np.float64) * _FACTOR.get(kind, 1.0)
-        x = np.where(x <= x.max(axis=1, keepdims=True) + SILENT, -np.inf, x)  # a mask written as a large number
-        return replace(seen, logprobs=log_softmax(x), raw=kind == "logits", findings=tuple(found))
+    return replace(seen, logprobs=logs, raw=kind == "logits", findings=tuple(found))
 
 
-def _of_probabilities(seen: Observation, found: list[Finding]) -> Observation:
+def _of_probabilities(seen: Observation, logs: np.ndarray, found: list[Finding]) -> Observation:
     """The logarithm. A probability of 0 is one too small for its storage: those tokens are unknown, not impossible."""
     p = np.asarray(seen.logprobs, np.float64)
     found.append(Finding("probabilities", "these are probabilities, not logits: their logarithm was taken", WARN))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.log(p)
     if (p != 0).all():
         return replace(seen, logprobs=logs, raw=False, findings=tuple(found))
     lost = int((p == 0).sum())
@@ -165,8 +166,9 @@ def _of_probabilities(seen: Observation, found: list[Finding]) -> Observation:
 def from_top(
     ids: Ids, entries: Sequence[tuple[int, Sequence[tuple[int, float | None]]]], vocab: int | None = None
 ) -> Observation:
-    """``entries``: (position, [(token id, logprob), ...]) in any order. Values that say nothing are dropped; a None, NaN
-    or infinity among them is a finding. Lists of probabilities are converted. OtherModel for ids beyond ``vocab``."""
+    """``entries``: (position, [(token id, logprob), ...]) in any order. Values that say nothing are dropped; a None,
+    NaN or infinity among them is a finding. Lists of probabilities are converted. OtherModel for ids beyond ``vocab``.
+    """
     listed = {int(position): [(int(i), p) for i, p in top] for position, top in entries}
     kept = {
         position: [(i, float(p)) for i, p in top if p is not None and DEGENERATE < p < np.inf]
@@ -237,8 +239,8 @@ def read(
 ) -> Observation:  # fmt: skip
     """A file of logits by its ending. ``ids`` None takes them from the file; given ones must agree with it.
 
-    ``tokenizer`` and ``vocab`` are the model's; ``prompt`` is the (system, user) text of a dump that has neither ids nor
-    text. DataError for what is no logits, OtherModel if they do not fit the vocabulary."""
+    ``tokenizer`` and ``vocab`` are the model's; ``prompt`` is the (system, user) text of a dump that has neither ids
+    nor text. DataError for what is no logits, OtherModel if they do not fit the vocabulary."""
     kind = Path(path).suffix.lower()
     if kind in (".json", ".jsonl"):
         from . import dumps

@@ -1,6 +1,7 @@
 """Is this what an engine computed at all? Looked at before any question about rounding or mistakes.
 
     findings = preflight(seen, vocab)       of an Observation; ``refused`` picks what makes a diagnosis pointless
+    findings = of_table(table, positions)   of an array alone
     shape_problem(...), scale(table)        what observation.py asks of an array before there is an Observation
 
 A finding has a severity:
@@ -14,6 +15,7 @@ Nothing here knows a model. Left out: everything that needs one (``diagnose``).
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -73,7 +75,7 @@ def preflight(seen: Observation, vocab: int | None = None) -> list[Finding]:
     found = [*seen.findings, *_ids(seen, vocab)]
     if seen.support is None:
         table = seen.logprobs if seen.given is None else seen.given
-        found += [*examine(table, seen.rows), *_repeated(table, seen.rows, seen.ids)]
+        found += of_table(table, seen.rows, seen.ids)
     else:
         found += _top(seen)
         combined = np.concatenate((np.where(seen.support < 0, -1, seen.support), seen.logprobs), axis=1)
@@ -141,7 +143,7 @@ _BASES = {"log": 1.0, "log10": float(np.log(10)), "log2": float(np.log(2))}
 def measure(table: np.ndarray) -> Rows:
     """Statistics of every row, a block at a time: the table may be large."""
     parts: list[list[np.ndarray]] = []
-    for start in range(0, len(table), BLOCK):
+    for start in range(0, max(1, len(table)), BLOCK):
         x = np.asarray(table[start : start + BLOCK], np.float64)
         finite = np.isfinite(x)
         zeroed = np.where(finite, x, -np.inf)
@@ -159,7 +161,7 @@ def measure(table: np.ndarray) -> Rows:
 
 
 def scale(table: np.ndarray) -> str:
-    """"logits", "log" (natural log probabilities), "log10", "log2" or "probabilities": what the rows add up to. The
+    """ "logits", "log" (natural log probabilities), "log10", "log2" or "probabilities": what the rows add up to. The
     typical row decides, so that a few broken ones do not hide it."""
     rows = measure(table)
     if table.shape[1] < 2 or not rows.clean.any():
@@ -174,6 +176,11 @@ def scale(table: np.ndarray) -> str:
 
 def _is_one(sums: np.ndarray) -> bool:
     return bool(abs(np.median(sums) - 1) <= SUM)
+
+
+def of_table(table: np.ndarray, positions: np.ndarray, ids: np.ndarray | None = None) -> list[Finding]:
+    """What is wrong with a table (R, V) whose rows are ``positions`` (R,) of ``ids``, where those are known."""
+    return [*examine(table, positions), *_repeated(table, positions, np.zeros(0, np.int32) if ids is None else ids)]
 
 
 def examine(table: np.ndarray, positions: np.ndarray) -> list[Finding]:
@@ -245,10 +252,10 @@ def _repeated(table: np.ndarray, positions: np.ndarray, ids: np.ndarray) -> list
     again: list[int] = []
     for r in range(len(table)):
         row = np.ascontiguousarray(table[r])
-        if len(np.unique(row[np.isfinite(row)])) < TELLING:
-            continue  # constant rows and masks are findings of their own
-        origin = first.setdefault(row.tobytes(), r)
-        if origin != r and not _same_end(ids, int(positions[origin]), int(positions[r])):
+        origin = first.setdefault(hashlib.blake2b(row.tobytes()).digest(), r)
+        if origin == r or _same_end(ids, int(positions[origin]), int(positions[r])):
+            continue
+        if len(np.unique(row[np.isfinite(row)])) >= TELLING:  # constant rows and masks are findings of their own
             again.append(r)
     if not again:
         return []
@@ -303,7 +310,7 @@ def _top(seen: Observation) -> list[Finding]:
         says = (f"the listed tokens alone have probabilities that add up to {sums.max():.3g} at "
                 f"{_places(at, len(over))}: these are no natural log probabilities{hint}")  # fmt: skip
         found.append(Finding("sum", says, REFUSE if over.all() else BROKEN, () if over.all() else at))
-    twice = np.array([len(np.unique(ids[on])) < on.sum() for ids, on in zip(seen.support, known, strict=True)])
+    twice = np.array([len(np.unique(i[on])) < int(on.sum()) for i, on in zip(seen.support, known, strict=True)], bool)
     if twice.any():
         at = _at(seen.rows, twice)
         found.append(Finding("twice", f"a token is listed twice at {_places(at, len(twice))}", BROKEN, at))
@@ -313,23 +320,42 @@ def _top(seen: Observation) -> list[Finding]:
 def storage(values: np.ndarray) -> tuple[str, float]:
     """How finely values were written, from the values themselves: its name, and the largest relative (floats) or
     absolute (decimals) rounding step. ("", 0.0) where nothing but their own type can be told."""
-    x = np.asarray(values).reshape(-1)
-    kind = x.dtype
-    x = x[:: max(1, x.size // SAMPLE)]
-    x = x[np.isfinite(x.astype(np.float64))].astype(np.float64)
-    x = x[x != 0]
+    x = _sample(values)
     if len(np.unique(x)) < TELLING:
         return "", 0.0  # too few to say anything
-    for decimals in range(7):
-        if np.abs(x - np.round(x, decimals)).max() <= 1e-9 * max(1.0, float(np.abs(x).max())):
-            return f"{decimals} decimals" if decimals else "whole numbers", 10.0**-decimals
+    places = decimals(values)
+    if places is not None:
+        return f"{places} decimals" if places else "whole numbers", 10.0**-places
     with np.errstate(over="ignore"):
-        narrow, bits = x.astype(np.float16).astype(np.float64), x.astype(np.float32)
-    if kind == np.float16 or np.array_equal(narrow, x):
-        return "float16", 2.0**-11
-    if np.array_equal(bits.astype(np.float64), x) and not (bits.view(np.uint32) & 0xFFFF).any():
+        half, single = x.astype(np.float16).astype(np.float64), x.astype(np.float32)
+    # bfloat16 first: of the usual sizes its values are float16 values, too
+    if np.array_equal(single.astype(np.float64), x) and not (single.view(np.uint32) & 0xFFFF).any():
         return "bfloat16", 2.0**-8
+    if np.array_equal(half, x):
+        return "float16", 2.0**-11
     return "", 0.0
+
+
+def decimals(values: np.ndarray) -> int | None:
+    """Decimals after the point (0 to 6) that values were rounded to, None if they were not, or if so finely that the
+    rounding of their own type hides it."""
+    x = _sample(values)
+    kind = np.asarray(values).dtype
+    if not len(x) or kind == np.float16:
+        return None
+    error = 0.5 * float(np.finfo(kind).eps if kind.kind == "f" else 0.0) * np.abs(x) + 1e-12
+    for places in range(7):
+        # 20 times finer than the grid, or float32 would be on any grid
+        if 20 * error.max() <= 10.0**-places and (np.abs(x - np.round(x, places)) <= error).all():
+            return places
+    return None
+
+
+def _sample(values: np.ndarray) -> np.ndarray:
+    """Some of the values that are neither 0 nor a mask, as float64."""
+    x = np.asarray(values).reshape(-1)
+    x = x[:: max(1, x.size // SAMPLE)].astype(np.float64)
+    return x[np.isfinite(x) & (x != 0) & (np.abs(x) < -SILENT)]
 
 
 def _storage(seen: Observation) -> Finding | None:
@@ -348,7 +374,7 @@ def _at(positions: np.ndarray, chosen: np.ndarray) -> tuple[int, ...]:
 
 
 def _places(at: Sequence[int], of: int) -> str:
-    """"position 3", "positions 3, 5 and 7", "12 of 200 positions, the first is 3"."""
+    """ "position 3", "positions 3, 5 and 7", "12 of 200 positions, the first is 3"."""
     if len(at) == 1:
         return f"position {at[0]}"
     if len(at) <= 4:

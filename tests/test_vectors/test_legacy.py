@@ -159,7 +159,7 @@ def test_captures_of_the_fetcher(tmp_path) -> None:
     assert found.repetition.steps[0].token.raw == b"Ada" and len(found.repetition.steps[0].top) == 1
     again = tmp_path / "b.json"
     case_ = Case(CASE_SCHEMA, found.id, "", [found.repetition])
-    again.write_bytes(write_capture(case_, found.prompt, found.model, "x", 20))
+    again.write_bytes(write_capture(case_, found.prompt, found.model, "x", legacy.Asked(4, 20)))
     assert read_capture(str(again)).repetition.steps == found.repetition.steps
 
 

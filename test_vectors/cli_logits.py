@@ -18,7 +18,7 @@ from ds4ref.targets import Ability
 from .logits import Differences, check, compare, load
 from .logits import freeze as freeze_logits
 from .observation import FILES, RAW, Observation, OtherModel, read, read_ids, read_table, to_logprobs
-from .options import add_target, finish, parsed, parser, required, rows, target_of
+from .options import add_target, finish, parsed, parser, required, rows, target_of, told
 from .preflight import BROKEN, of_table, padding, preflight, refused
 
 if TYPE_CHECKING:
@@ -276,6 +276,7 @@ def diagnose(argv: Sequence[str]) -> int:
 
             with target_of(args, args.target) as target:
                 seen = elicit(target, engine, given, args.prompt, args.chat)
+                told(target)
         result = run_diagnosis(engine, seen if args.top is None else seen.top(args.top), args.thorough)
     whole = result.to_json()
     if args.details:

@@ -24,7 +24,7 @@ from . import dumps, legacy
 from .capture import PromptCase, forks, spread, start
 from .capture import run as record_missing
 from .compare import PROFILES, CaseResult, check_case
-from .options import add_target, finish, parsed, parser, required, rows, target_of
+from .options import add_target, finish, parsed, parser, required, rows, target_of, told
 from .record import add_store, describe, keep, opened, text_digest
 from .schema import CASE_SCHEMA, Case, Expected, Repetition, Vectors, record, sha256
 
@@ -84,6 +84,7 @@ def capture(argv: Sequence[str]) -> int:
                         repetitions=args.repeat, system=args.system)  # fmt: skip
         with Progress("recording") as progress:
             done = record_missing(vectors, target, progress)
+        notes = told(target)
     table, lost = [], 0
     for item in items(folder):
         fork, steps = forks(item.case), item.case.repetitions[0].steps
@@ -91,7 +92,7 @@ def capture(argv: Sequence[str]) -> int:
         table.append((item.case.id, str(len(steps)), _number(spread(item.case)), "-" if fork is None else str(fork)))
     note = f"\n{lost} steps hold a token whose bytes the server did not give: from there on nothing can be compared"
     finish({"folder": folder, "recorded": done, "cases": len(table), "complete": vectors.manifest.complete,
-            "steps_without_bytes": lost}, args.json,
+            "steps_without_bytes": lost, "notes": notes}, args.json,
            rows(("case", "steps", "spread", "first fork"), table) + (note if lost else ""))  # fmt: skip
     return 0
 
@@ -281,6 +282,7 @@ def _check_all(
                            profile=args.profile, floor=args.floor, known=item.known)
             )  # fmt: skip
             results[-1].seconds = time.monotonic() - begun
+        told(target)
         return results, {**describe(target, store), "profile": args.profile, "floor": args.floor}
 
 

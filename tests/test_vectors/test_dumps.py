@@ -69,7 +69,7 @@ def test_a_dump_of_ours_needs_nothing(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("steps, why", [
-    ([], "the dump has no step"), ([{}], "malformed logprob dump"), ([step(0, (7, None))], "no position has usable log prob"),
+    ([], "the dump has no step"), ([{}], "malformed logprob dump"), ([step(0, (7, None))], "no position has usable"),
     ([{"selected": token(1), "top_logprobs": [{"token": {"id": 1, "bytes": [999]}}]}], "malformed logprob dump"),
     ([{"selected": {**token(1), "id": float("inf")}, "top_logprobs": []}], "malformed logprob dump"),
 ], ids=range(5))  # fmt: skip

@@ -131,6 +131,8 @@ class Transport:
                     yield self._parsed(data)
         except (ValueError, RecursionError):
             raise TargetError(f"{self.base}: an event of the stream is not JSON") from None
+        except TargetError as error:
+            raise TargetError(f"{self.base}: {error}") from None
         except httpx2.TransportError as error:
             raise TargetError(f"{self.base}: the stream broke off: {self._reason(error)}") from None
 

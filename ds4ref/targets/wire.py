@@ -1,8 +1,8 @@
 """Bytes as servers send them: server-sent events, and text that is cut inside a character.
 
 A token may end inside a UTF-8 character, and there are servers that put its bytes into the answer as they are. Such
-bytes travel as lone surrogates (``surrogateescape``) until it is known what they are for: ``raw_bytes`` gives a token its
-own bytes back, and ``shown`` is for people.
+bytes travel as lone surrogates (``surrogateescape``) until it is known what they are for: ``raw_bytes`` gives a token
+its own bytes back, and ``shown`` is for people.
 """
 
 from __future__ import annotations

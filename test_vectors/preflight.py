@@ -288,7 +288,7 @@ def _ids(seen: Observation, vocab: int | None) -> list[Finding]:
         found.append(Finding("width", says, REFUSE))
     if seen.support is not None and seen.support.max() >= vocab:
         says = f"token id {int(seen.support.max())} in the log probabilities is outside the vocabulary of {vocab}"
-        at = _at(seen.rows, (seen.support >= vocab).any(axis=1))
+        at = _at(seen.rows, np.asarray((seen.support >= vocab).any(axis=1)))
         found.append(Finding("ids", says, REFUSE, at, tuple(np.unique(seen.support[seen.support >= vocab]).tolist())))
     return found
 
@@ -310,7 +310,9 @@ def _top(seen: Observation) -> list[Finding]:
         says = (f"the listed tokens alone have probabilities that add up to {sums.max():.3g} at "
                 f"{_places(at, len(over))}: these are no natural log probabilities{hint}")  # fmt: skip
         found.append(Finding("sum", says, REFUSE if over.all() else BROKEN, () if over.all() else at))
-    twice = np.array([len(np.unique(i[on])) < int(on.sum()) for i, on in zip(seen.support, known, strict=True)], bool)
+    twice = np.zeros(len(known), bool)
+    for r, on in enumerate(known):
+        twice[r] = len(np.unique(seen.support[r][on])) < on.sum()
     if twice.any():
         at = _at(seen.rows, twice)
         found.append(Finding("twice", f"a token is listed twice at {_places(at, len(twice))}", BROKEN, at))

@@ -95,7 +95,7 @@ def _prompt_ids(
     if ids is not None:
         before = list(ids)
         for more in (list(chosen), list(chosen[:-1])):  # of the prompt alone, or of everything the engine was fed
-            if count is not None and more and len(before) == count + len(more) and before[count:] == more:
+            if count is not None and len(before) == count + len(more) and before[count:] == more:
                 before = before[:count]
     elif text is not None:
         before = _rendered(path, tokenizer, text)
@@ -212,7 +212,7 @@ def raw_observation(path: str, ids: Ids, vocab: int | None) -> Observation:
     if ids is None:
         raise UsageError(f"{path} holds no token ids: give them with --token-ids")
     table = raw(path, len(ids), vocab)
-    rows = [len(ids) - 1] if len(table) == 1 and len(ids) > 1 else None
+    rows = [len(ids) - 1] if len(table) == 1 else None
     return from_logits(ids, table, rows, vocab)
 
 

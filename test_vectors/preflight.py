@@ -167,10 +167,8 @@ def scale(table: np.ndarray) -> str:
     if table.shape[1] < 2 or not rows.clean.any():
         return "logits"
     on = rows.clean
-    if rows.least[on].min() >= 0 and rows.most[on].max() <= 1 + SUM and _is_one(rows.sums["plain"][on]):
+    if rows.least[on].min() >= 0 and _is_one(rows.sums["plain"][on]):
         return "probabilities"
-    if rows.most[on].max() > SUM:
-        return "logits"
     return next((base for base in _BASES if _is_one(rows.sums[base][on])), "logits")
 
 
@@ -217,7 +215,6 @@ def examine(table: np.ndarray, positions: np.ndarray) -> list[Finding]:
 def _masked(table: np.ndarray, rows: Rows) -> np.ndarray:
     """Columns (V,) that are -infinity, or a number that stands for it, in every row that is otherwise usable."""
     on = rows.nan + rows.high == 0
-    on &= rows.most > -np.inf
     if not on.any():
         return np.zeros(table.shape[1], bool)
     mask = np.ones(table.shape[1], bool)

@@ -18,8 +18,8 @@ from ds4ref.targets.wire import decoded, events, raw_bytes, shown
 from test_vectors import cli
 
 EURO = "€".encode()
-PIECES = [b"a", EURO[:1], EURO[1:], b"b", b"\xff"]
-"""What the tokens of the answer hold: a character in two tokens, and a byte that never was one."""
+PIECES = [b"a", EURO[:1], EURO[1:], b"b", b"\xff", EURO[:2]]
+"""What the tokens of the answer hold: a character in two tokens, a byte that never was one, and an end too early."""
 
 
 def chat(pieces: list[bytes], text: str, finish: str) -> bytes:
@@ -67,7 +67,7 @@ def server() -> Iterator[str]:
         thread.join()
 
 
-ASK = Request(Prompt.chat("Hi"), 5, top_logprobs=1)
+ASK = Request(Prompt.chat("Hi"), 6, top_logprobs=1)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -77,9 +77,9 @@ def test_characters_cut_in_two(server: str, stream: bool) -> None:
         assert target.notes() == []
         done = collect(target.stream(ASK)) if stream else target.complete(ASK)
         assert [s.token.raw for s in done.steps] == PIECES and [s.top[0].raw for s in done.steps] == PIECES
-        assert done.text == "a€b\ufffd" and done.finish == "length"
+        assert done.text == "a€b\ufffd\ufffd" and done.finish == "length"
         # not streamed, the euro's bytes stand together in the message, and are cut in two tokens, twice each
-        assert target.transport.undecodable == (3 * 4 if stream else 2 * 4 + 1)
+        assert target.transport.undecodable == (3 * 6 if stream else 2 * 6 + 3)
         (note,) = target.notes()
         assert f"{target.transport.undecodable} bytes were no UTF-8" in note
 
@@ -87,12 +87,12 @@ def test_characters_cut_in_two(server: str, stream: bool) -> None:
 def test_a_capture_keeps_the_bytes_and_says_so(server: str, tmp_path, capsys) -> None:
     prompts, folder = tmp_path / "p.jsonl", tmp_path / "v"
     prompts.write_text('{"id": "one", "prompt": "Hi"}\n')
-    argv = ["capture", str(folder), "--prompts", str(prompts), "-n", "5", "--repeat", "1", "--top-logprobs", "1"]
+    argv = ["capture", str(folder), "--prompts", str(prompts), "-n", "6", "--repeat", "1", "--top-logprobs", "1"]
     assert cli.main([*argv, "--target", server, "--model-name", "m"]) == 0
     out, err = capsys.readouterr()
     found = json.loads(out.splitlines()[-1])
-    assert found["steps_without_bytes"] == 0 and "9 bytes were no UTF-8" in found["notes"][0]
-    assert "9 bytes were no UTF-8" in err
+    assert found["steps_without_bytes"] == 0 and "15 bytes were no UTF-8" in found["notes"][0]
+    assert "15 bytes were no UTF-8" in err
     case = json.loads((folder / "cases" / "one.json").read_text())
     assert [bytes(s["token"]["bytes"]) for s in case["repetitions"][0]["steps"]] == PIECES
 
@@ -115,6 +115,12 @@ STREAM = b": hello\r\ndata: one\ndata:  two\r\n\r\nevent: x\rdata: three\r\rid: 
 def test_events_in_pieces_of_any_size(cuts: list[int]) -> None:
     ends = [0, *cuts, len(STREAM)]
     chunks = [STREAM[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+    assert list(events(chunks, 100)) == [b"one\n two", b"three", b""]
+
+
+@pytest.mark.parametrize("size", range(1, len(STREAM) + 1))
+def test_events_in_pieces_of_one_size(size: int) -> None:
+    chunks = [STREAM[at : at + size] for at in range(0, len(STREAM), size)]
     assert list(events(chunks, 100)) == [b"one\n two", b"three", b""]
 
 

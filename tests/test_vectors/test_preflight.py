@@ -92,6 +92,8 @@ def test_a_filter_before_the_dump() -> None:
     kept = np.sort(LOGITS, axis=1)[:, -20:].min(axis=1, keepdims=True)
     findings = found(np.where(LOGITS >= kept, LOGITS, -np.inf))
     assert findings["filtered"].severity == REFUSE and "about 20 of 64" in findings["filtered"].says
+    (some,) = found(np.where((LOGITS >= kept) | (np.arange(T) < 15)[:, None], LOGITS, -np.inf)).values()
+    assert (some.name, some.severity) == ("infinite", BROKEN) and some.positions == tuple(range(15, 30))
     most = changed(lambda x: x.__setitem__((slice(None), slice(0, 40)), -np.inf))
     assert found(most)["masked"].severity == REFUSE
 
@@ -115,6 +117,13 @@ def test_a_buffer_that_was_not_written_again() -> None:
     assert every["repeated"].severity == REFUSE
     close = changed(lambda x: x.__setitem__(12, np.nextafter(x[11], np.float32(9))))
     assert found(close) == {}, "equal to the last bit or not at all"
+
+
+def test_one_token_in_common_is_no_excuse() -> None:
+    ids = np.arange(T)
+    ids[[11, 12, 20]] = 11, 11, 11
+    rows = changed(lambda x: x.__setitem__(20, x[11]))
+    assert found(rows, ids)["repeated"].positions == (20,), "after 10 and 11, and after 19 and 11"
 
 
 def test_the_same_end_of_the_text_may_give_the_same_row() -> None:
@@ -171,7 +180,19 @@ def test_logarithms_to_another_base(name, base) -> None:
 def test_one_broken_row_does_not_hide_the_scale() -> None:
     p = changed(lambda x: x.__setitem__(4, np.nan), np.exp(log_softmax(LOGITS)))
     findings = found(p)
-    assert {"probabilities", "nan"} <= findings.keys() and findings["nan"].positions == (4,)
+    assert list(findings) == ["nan", "probabilities"] and findings["nan"].positions == (4,)
+    twice = changed(lambda x: x.__setitem__(4, 3 * x[4]), np.exp(log_softmax(LOGITS)))
+    assert list(found(twice)) == ["probabilities"], "the typical row decides"
+
+
+def test_what_was_repaired_is_not_forgotten_with_fewer_alternatives() -> None:
+    assert [f.name for f in from_logits(IDS, np.exp(log_softmax(LOGITS))).top(5).findings] == ["probabilities"]
+
+
+def test_logits_that_add_up_to_one_are_no_probabilities() -> None:
+    """Centred logits do, nearly, and some are negative."""
+    x = LOGITS - LOGITS.mean(axis=1, keepdims=True) + 1 / V
+    assert found(x) == {} and from_logits(IDS, x).raw
 
 
 def test_small_positive_logits_are_no_probabilities() -> None:
@@ -200,7 +221,7 @@ def test_lists_that_add_up_to_more_than_one() -> None:
     (only,) = preflight(from_top(IDS, entries(some)), V)
     assert (only.name, only.severity, only.positions) == ("sum", BROKEN, (6,)) and "add up to" in only.says
     raw_logits = from_top(IDS, [(t, [(i, float(x)) for i, x in enumerate(row[:20])]) for t, row in enumerate(LOGITS)])
-    assert refused(preflight(raw_logits, V)) is not None
+    assert "base 10" not in refused(preflight(raw_logits, V)).says
     coarse = from_top(IDS, [(t, [(i, round(p, 2)) for i, p in top]) for t, top in entries(np.ones(T))])
     assert [f.name for f in preflight(coarse, V)] == ["storage"], "rounding is no error of the sum"
 
@@ -239,6 +260,13 @@ def test_shapes_that_do_not_fit_say_why(logits, why) -> None:
         from_logits(IDS, logits)
 
 
+def test_few_rows_of_a_wide_table_are_not_transposed() -> None:
+    with pytest.raises(DataError, match="30 positions$"):
+        from_logits(IDS, LOGITS.T[:7], vocab=V)
+    with pytest.raises(DataError, match="transposed"):
+        from_logits(IDS, LOGITS.T, vocab=V)
+
+
 def test_a_batch_of_one_is_a_table() -> None:
     for logits in (LOGITS[None], LOGITS[:, :, None]):
         assert np.array_equal(from_logits(IDS, logits).logprobs, from_logits(IDS, LOGITS).logprobs)
@@ -251,6 +279,14 @@ def test_padding_beyond_the_vocabulary_is_cut(fill) -> None:
     assert np.array_equal(seen.logprobs, from_logits(IDS, LOGITS).logprobs)
     (only,) = preflight(seen, V)
     assert (only.name, only.severity) == ("padded", WARN) and only.says.startswith("6 columns")
+
+
+def test_padding_of_a_single_row() -> None:
+    """Nothing shows that its columns are constant, but that they are all the same."""
+    wide = np.concatenate((LOGITS[:1], np.zeros((1, 6), np.float32)), axis=1)
+    assert from_logits(IDS[:1], wide, vocab=V).logprobs.shape == (1, V)
+    with pytest.raises(OtherModel):
+        from_logits(IDS[:1], np.concatenate((LOGITS[:1], LOGITS[:1, :6]), axis=1), vocab=V)
 
 
 def test_another_vocabulary() -> None:
@@ -279,14 +315,19 @@ def test_another_vocabulary() -> None:
     (np.round(LOGITS.astype(np.float64), 4).astype(np.float32), "4 decimals"),
     (np.round(LOGITS), "whole numbers"),
     (np.round(LOGITS).astype(np.int16), "whole numbers"),
-    (LOGITS, ""), (LOGITS.astype(np.float64) + 1e-9, ""), (np.zeros((3, 3)), ""),
-], ids=range(10))  # fmt: skip
+    (LOGITS + np.float32(50), ""), (LOGITS, ""), (LOGITS.astype(np.float64) + 1e-9, ""), (np.zeros((3, 3)), ""),
+], ids=range(11))  # fmt: skip
 def test_how_values_were_stored(stored, name) -> None:
     assert storage(stored)[0] == name
     if stored.shape == LOGITS.shape:
         findings = found(stored)
         assert set(findings) == ({"storage"} if name else set())
         assert not name or (name in findings["storage"].says and findings["storage"].severity == WARN)
+
+
+def test_a_mask_does_not_hide_how_the_rest_was_stored() -> None:
+    stored = changed(lambda x: x.__setitem__((slice(None), 7), -1e9), LOGITS.astype(np.float16).astype(np.float32))
+    assert storage(stored)[0] == "float16" and set(found(stored)) == {"masked", "storage"}
 
 
 def test_decimals_of_full_logits_are_their_quantum() -> None:
@@ -297,7 +338,7 @@ def test_decimals_of_full_logits_are_their_quantum() -> None:
 def test_worst_first() -> None:
     def change(x) -> None:
         x[:, 7] = -np.inf
-        x[3] = np.nan
+        x[3, :9] = np.nan
 
     severities = [f.severity for f in preflight(from_logits(IDS, changed(change).astype(np.float16)), V + 1)]
     assert severities == [REFUSE, BROKEN, WARN, WARN]

@@ -25,7 +25,7 @@ def ppl(argv: Sequence[str]) -> int:
     """``ds4-vectors ppl``"""
     made = parser("ds4-vectors ppl", "Perplexity of a text at several depths.", "[--text FILE] [options]",
                   "--target local:model.gguf --depths all",
-                  "--text book.txt --depths 512,8192 --target http://127.0.0.1:8000/v1")  # fmt: skip
+                  "--text book.txt --depths 512,8192 --target http://127.0.0.1:8080/v1")  # fmt: skip
     made.add_argument("--text", metavar="FILE", help="text to score (generated prose)")
     made.add_argument("--depths", metavar="LIST", default="512,1024,2048,4096",
                       help="comma-separated depths in tokens, or all: 512 to 64k (512,1024,2048,4096)")  # fmt: skip

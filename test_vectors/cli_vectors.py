@@ -61,7 +61,7 @@ def capture(argv: Sequence[str]) -> int:
     made = parser("ds4-vectors capture", "Record greedy continuations, thinking off. Resumable: run it again after an "
                   "interruption. A complete directory is never changed.", "DIR --prompts FILE [options]",
                   "vectors/mine --prompts prompts.jsonl --target local:model.gguf -n 16",
-                  "vectors/served --prompts prompts.jsonl --target http://127.0.0.1:8000/v1 --repeat 5",
+                  "vectors/served --prompts prompts.jsonl --target http://127.0.0.1:8080/v1 --repeat 5",
                   "vectors/official --prompts prompts.jsonl --target https://api.deepseek.com \\\n"
                   "      --model-name deepseek-v4-flash --key-env DEEPSEEK_API_KEY")  # fmt: skip
     made.add_argument("folder", nargs="*", metavar="DIR", help="directory to record into")

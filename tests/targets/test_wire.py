@@ -108,7 +108,7 @@ def test_half_a_surrogate_pair_is_one_hole() -> None:
     assert raw_bytes("a\ud83db") == "a\ufffdb".encode() and shown("\udfff\udce2") == "\ufffd\ufffd"
 
 
-STREAM = b": hello\r\ndata: one\ndata:  two\r\n\r\nevent: x\rdata: three\r\rid: 7\n\ndata\n\ndata: torn"
+STREAM = b": hello\r\ndata: one\r\ndata:  two\r\n\r\nevent: x\rdata: three\r\rid: 7\n\ndata\n\ndata: torn"
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=8).map(sorted))

@@ -132,7 +132,9 @@ def to_logprobs(table: np.ndarray) -> tuple[np.ndarray, str]:
         if kind == "probabilities":
             return np.log(np.asarray(table, np.float64)), kind
         x = np.asarray(table, np.float64) * _FACTOR.get(kind, 1.0)
-        x = np.where(x <= x.max(axis=1, keepdims=True) + SILENT, -np.inf, x)  # a mask written as a large number
+        floor = x.max(axis=1, keepdims=True) + SILENT
+        if (x <= floor).any():
+            x = np.where(x <= floor, -np.inf, x)  # a mask written as a large number
         return log_softmax(x), kind
 
 

@@ -121,55 +121,50 @@ def padding(table: np.ndarray, vocab: int) -> bool:
 
 @dataclass(frozen=True)
 class Rows:
-    """Per row of a table (R, V): counts of values that are not numbers, the range of those that are, and the sums by
-    which scales are told apart (of the value itself, and of e, 10 and 2 to its power)."""
+    """Per row of a table (R, V): counts of values that are not numbers, and the range of those that are."""
 
     nan: np.ndarray
     high: np.ndarray
     low: np.ndarray
     least: np.ndarray
     most: np.ndarray
-    sums: dict[str, np.ndarray]
-
-    @property
-    def clean(self) -> np.ndarray:
-        """Rows without NaN and +inf that hold more than one value."""
-        return (self.nan == 0) & (self.high == 0) & (self.least < self.most)
-
-
-_BASES = {"log": 1.0, "log10": float(np.log(10)), "log2": float(np.log(2))}
 
 
 def measure(table: np.ndarray) -> Rows:
     """Statistics of every row, a block at a time: the table may be large."""
     parts: list[list[np.ndarray]] = []
     for start in range(0, max(1, len(table)), BLOCK):
-        x = np.asarray(table[start : start + BLOCK], np.float64)
+        x = np.asarray(table[start : start + BLOCK])
+        x = x if x.dtype.kind == "f" else x.astype(np.float64)
         finite = np.isfinite(x)
-        zeroed = np.where(finite, x, -np.inf)
+        if finite.all():
+            none = np.zeros(len(x), np.int64)
+            least, most = (f(x, axis=1, initial=i) for f, i in ((np.min, np.inf), (np.max, -np.inf)))
+            parts.append([none, none, none, least, most])
+            continue
         least = np.where(finite, x, np.inf).min(axis=1, initial=np.inf)
-        with np.errstate(over="ignore"):
-            powers = [np.exp(zeroed * base).sum(axis=1) for base in _BASES.values()]
-        parts.append([
-            np.isnan(x).sum(axis=1), np.isposinf(x).sum(axis=1), np.isneginf(x).sum(axis=1), least,
-            zeroed.max(axis=1, initial=-np.inf), np.where(finite, x, 0.0).sum(axis=1), *powers,
-        ])  # fmt: skip
-    nan, high, low, least, most, plain, *powers = (
-        np.concatenate(column) for column in zip(*parts, strict=True)
-    )  # fmt: skip
-    return Rows(nan, high, low, least, most, {"plain": plain, **dict(zip(_BASES, powers, strict=True))})
+        most = np.where(finite, x, -np.inf).max(axis=1, initial=-np.inf)
+        parts.append([f(x).sum(axis=1) for f in (np.isnan, np.isposinf, np.isneginf)] + [least, most])
+    nan, high, low, least, most = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Rows(nan, high, low, least.astype(np.float64), most.astype(np.float64))
+
+
+_BASES = {"log": 1.0, "log10": float(np.log(10)), "log2": float(np.log(2))}
 
 
 def scale(table: np.ndarray) -> str:
     """ "logits", "log" (natural log probabilities), "log10", "log2" or "probabilities": what the rows add up to. The
-    typical row decides, so that a few broken ones do not hide it."""
-    rows = measure(table)
-    if table.shape[1] < 2 or not rows.clean.any():
+    typical row of up to BLOCK decides, so that a few broken ones do not hide it."""
+    x = np.asarray(table[:: max(1, len(table) // BLOCK)], np.float64)
+    rows = measure(x)
+    x = x[(rows.nan == 0) & (rows.high == 0) & (rows.least < rows.most)]
+    if table.shape[1] < 2 or not len(x):
         return "logits"
-    on = rows.clean
-    if rows.least[on].min() >= 0 and _is_one(rows.sums["plain"][on]):
+    if x.min() >= 0 and _is_one(x.sum(axis=1)):
         return "probabilities"
-    return next((base for base in _BASES if _is_one(rows.sums[base][on])), "logits")
+    if np.median(x.max(axis=1)) > SUM:
+        return "logits"  # the exponentials below could not add up to 1
+    return next((name for name, base in _BASES.items() if _is_one(np.exp(x * base).sum(axis=1))), "logits")
 
 
 def _is_one(sums: np.ndarray) -> bool:

@@ -213,6 +213,12 @@ def test_a_binary_is_swept(tmp_path, capsys, private_store):
         assert len(store.rows(store.find("b").id)) == 6
 
 
+def test_a_size_that_a_binary_does_not_tell_is_unknown(tmp_path, capsys, private_store):
+    rows = ROWS.replace("{{23995788 + 13764 * depth}}", "")
+    assert cli.main([*WALK[:-1], "5", "--target", script(tmp_path, rows), "--csv", "b.csv"]) == 0
+    assert {row["kvcache_bytes"] for row in read_rows("b.csv")} == {None}
+
+
 def test_our_own_command_as_binary(capsys, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     command = f"command:{sys.executable} -m speed_bench.cli --no-store --no-roofline --backend reference"

@@ -214,7 +214,7 @@ def test_a_binary_is_swept(tmp_path, capsys, private_store):
 
 
 def test_a_size_that_a_binary_does_not_tell_is_unknown(tmp_path, capsys, private_store):
-    rows = ROWS.replace("{{23995788 + 13764 * depth}}", "")
+    rows = ROWS.replace("{23995788 + 13764 * depth}", "")
     assert cli.main([*WALK[:-1], "5", "--target", script(tmp_path, rows), "--csv", "b.csv"]) == 0
     assert {row["kvcache_bytes"] for row in read_rows("b.csv")} == {None}
 

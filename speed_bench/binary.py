@@ -110,5 +110,5 @@ def walk(
 
 def _sample(row: dict[str, Any], rep: int, at: float) -> Sample:
     known = {name: value for name, value in row.items() if value is not None}
-    counts = dict.fromkeys(COLUMNS, 0)
+    counts = dict.fromkeys(COLUMNS, 0) | {"kvcache_bytes": None}  # a size that is not told is not 0
     return {**counts, **known, "rep": rep, "at": round(at, 6)}

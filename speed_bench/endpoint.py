@@ -160,7 +160,7 @@ def sample(answers: Sequence[Answer], depth: int, start: float = 0.0) -> Sample:
         "prefill_tps": middle([(a.prompt - (a.done.usage.cached or 0)) / a.ttft for a in answers]),
         "gen_tokens": round(middle([a.tokens for a in answers])),
         "gen_tps": middle([a.decode_tps for a in answers]),
-        "kvcache_bytes": 0,
+        "kvcache_bytes": None,
         "gen_first_ms": 1e3 * middle([a.done.gaps[0] for a in answers if a.done.gaps] or [0.0]),
         "steps_s": [round(gap, 9) for gap in gaps],
         "ttft_ms": 1e3 * middle([a.ttft for a in answers]),

@@ -55,9 +55,10 @@ _COUNTS = ("ctx_tokens", "prefill_tokens", "gen_tokens", "kvcache_bytes")
 
 def format_row(entry: Mapping[str, Any]) -> str:
     """One CSV line without its newline, from a summary (``samples``)."""
+    size = entry.get("kvcache_bytes")  # an endpoint does not tell
     cells = [
         f"{entry['ctx_tokens']},{entry['prefill_tokens']},{entry['prefill_tps']:.2f},{entry['gen_tokens']},"
-        f"{entry['gen_tps']:.2f},{entry['kvcache_bytes']}"
+        f"{entry['gen_tps']:.2f},{'' if size is None else size}"
     ]
     values = ((entry.get(name), form) for name, form in OURS.items())
     return ",".join(cells + ["" if value is None else format(value, form) for value, form in values])

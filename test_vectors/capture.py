@@ -85,7 +85,9 @@ def run(vectors: Vectors, target: Target, progress: Callable[[int, int], None] |
             if not answer.steps:
                 raise TargetError(f"case {entry.id}: {target.name} returned no log probabilities")
             steps = [record(step) for step in answer.steps]
-            answers.append(Repetition(steps, answer.finish, answer.model, _now(), answer.usage.prompt))
+            used = answer.usage
+            counts = (used.prompt, used.completion, used.cached)
+            answers.append(Repetition(steps, answer.finish, answer.model, _now(), *counts))
         vectors.add_case(entry, Case(CASE_SCHEMA, entry.id, entry.prompt_sha256, answers))
         done += 1
     manifest.source = target.identity()

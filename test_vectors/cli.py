@@ -2,7 +2,7 @@
 
     ds4-vectors diagnose -m MODEL.gguf --token-ids IDS.json --logits FILE.npz
     ds4-vectors diff A.npz B.npz
-    ds4-vectors capture vectors/new --target http://127.0.0.1:8000/v1 --prompts prompts.jsonl
+    ds4-vectors capture vectors/new --target "command:./ds4 -m MODEL.gguf" --prompts prompts.jsonl
     ds4-vectors check vectors/new --target local:MODEL.gguf
 
 Each command prints a table for people, then one line of JSON; progress goes to stderr.

@@ -5,30 +5,32 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ds4ref.cli.common import Progress, check_output
+from ds4ref.cli.common import Progress, check_output, read_text
 from ds4ref.cli.options import choice, integer, number
 from ds4ref.errors import DataError, UsageError
 from ds4ref.targets import Ability
 
 from .logits import Differences, check, compare, load
 from .logits import freeze as freeze_logits
-from .observation import Observation, read, read_ids
-from .options import add_target, finish, parsed, parser, required, rows, target_of
+from .observation import FILES, RAW, Observation, OtherModel, read, read_ids, read_table, to_logprobs
+from .options import add_target, finish, parsed, parser, required, rows, target_of, told
+from .preflight import BROKEN, of_table, padding, preflight, refused
 
 if TYPE_CHECKING:
     from ds4ref.engine import Engine
 
     from .diagnose import Diagnosis
 
-FILES = (".npz", ".npy", ".csv", ".tsv", ".json", ".jsonl")
 DIAGNOSE = """Which numerics mode, or which mistake, explains another engine's logits.
 
 .npz holds "logits" (tokens, vocabulary), as ds4 --dump-logits writes it, with "ids" and, for some positions
-only, "rows". .json is [{"position": 0, "top": [[id, logprob], ...]}, ...]. The verdict is a rounding set
+only, "rows". .json is [{"position": 0, "top": [[id, logprob], ...]}, ...], or what ds4 --dump-logprobs
+writes. .bin, .raw and .f32 are rows of float32. The verdict is a rounding set
 (exact, qat, ds4, llama.cpp, ...), "fault" with its name, or "unknown": none of these."""
 KEYS = ("verdict", "fault", "confidence", "first_position", "ranking", "says")
 
@@ -57,14 +59,44 @@ def diff(argv: Sequence[str]) -> int:
     if len(args.sides) != 2:
         raise UsageError(f"two sides are needed, A and B, not {len(args.sides)}")
     ids = None if args.token_ids is None else read_ids(args.token_ids)
-    a, rows_a, ids_a = _side(args, args.sides[0], ids, args.key)
-    b, rows_b, ids_b = _side(args, args.sides[1], ids_a if ids is None else ids, args.key_b or args.key)
-    if ids_a is not None and ids_b is not None and list(ids_a) != list(ids_b):
+    a = _side(args, args.sides[0], ids, args.key)
+    b = _side(args, args.sides[1], a.ids if ids is None else ids, args.key_b or args.key)
+    if a.ids is not None and b.ids is not None and list(a.ids) != list(b.ids):
         raise DataError("A and B were computed on different token ids")
-    both, in_a, in_b = np.intersect1d(rows_a, rows_b, return_indices=True)
+    notes, broken = [], False
+    for name, side, spec in (("A", a, args.sides[0]), ("B", b, args.sides[1])):
+        found = of_table(side.logits, side.rows, None if side.ids is None else np.asarray(side.ids, np.int32))
+        useless = refused(found)
+        if useless is not None:
+            raise DataError(f"{spec}: {useless.says}")
+        notes += [f"{name}: {finding.says}" for finding in found]
+        broken |= any(finding.severity == BROKEN for finding in found)
+    both, in_a, in_b = np.intersect1d(a.rows, b.rows, return_indices=True)
     if not len(both):
         raise DataError("A and B have no position in common")
-    return _report(args, compare(a[in_a], b[in_b], both), {"a": args.sides[0], "b": args.sides[1]}, args.fail)
+    only = {"only_a": len(a.rows) - len(both), "only_b": len(b.rows) - len(both)}
+    if any(only.values()):
+        notes.append(f"A has {len(a.rows)} positions, B {len(b.rows)}: only the {len(both)} they share were compared")
+    left, right, more = _alike(a.logits[in_a], b.logits[in_b])
+    names = {"a": args.sides[0], "b": args.sides[1], **only}
+    return _report(args, compare(left, right, both), names, args.fail, [*notes, *more],
+                   whole=not broken and not any(only.values()))  # fmt: skip
+
+
+def _alike(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Both tables on one scale and without padding, and what had to be done for it."""
+    notes = []
+    width = min(a.shape[1], b.shape[1])
+    for name, table in (("A", a), ("B", b)):
+        if table.shape[1] > width and padding(table, width):
+            notes.append(f"{name}: {table.shape[1] - width} columns of padding were cut")
+    a, b = (t[:, :width] if t.shape[1] > width and padding(t, width) else t for t in (a, b))
+    (logs_a, kind_a), (logs_b, kind_b) = to_logprobs(a), to_logprobs(b)
+    if kind_a == kind_b and kind_a in ("logits", "log"):
+        return a, b, notes
+    names = {"log": "log probabilities", "log10": "logarithms to base 10", "log2": "logarithms to base 2"}
+    what = f"A holds {names.get(kind_a, kind_a)}, B {names.get(kind_b, kind_b)}"
+    return logs_a, logs_b, [*notes, f"{what}: compared as natural log probabilities"]
 
 
 def golden(argv: Sequence[str]) -> int:
@@ -84,8 +116,10 @@ def golden(argv: Sequence[str]) -> int:
         raise UsageError("a golden file is needed")
     kept = load(args.files[0])
     if len(args.files) == 2:
-        seen = _logits_file(args.files[1], kept.ids.tolist(), "logits")
-        logits, name = seen[0], args.files[1]
+        side, name = _logits_file(args.files[1], kept.ids.tolist(), "logits"), args.files[1]
+        if not np.array_equal(side.rows, np.arange(len(kept.ids))):
+            raise DataError(f"{name} does not hold the {len(kept.ids)} positions of the golden file")
+        logits = side.logits
     else:
         with target_of(args, args.target) as target:
             target.require(Ability.FULL_LOGITS, what="golden")
@@ -127,33 +161,39 @@ def _common(made: Any) -> None:
         add_target(made)
 
 
-def _logits_file(path: str, ids: Sequence[int] | None, key: str) -> tuple[np.ndarray, np.ndarray, Sequence[int] | None]:
-    """Raw logits of a file, their positions and token ids (None if it has none)."""
-    from .observation import _matrix, _npz
+@dataclass(frozen=True)
+class Side:
+    """Logits (R, V) of the positions ``rows`` (R,) of ``ids``; None if the source does not tell those."""
 
+    logits: np.ndarray
+    rows: np.ndarray
+    ids: Sequence[int] | None
+
+
+def _logits_file(path: str, ids: Sequence[int] | None, key: str) -> Side:
+    """Logits of a file as they are."""
     suffix = "." + path.rpartition(".")[2].lower()
-    if suffix == ".npz":
-        arrays = _npz(path)
-        if key not in arrays:
-            raise DataError(f"{path}: no array {key!r} (there are {', '.join(sorted(arrays))})")
-        logits, own, at = arrays[key], arrays.get("ids"), arrays.get("rows")
-    elif suffix in (".npy", ".csv", ".tsv"):
-        logits, own, at = _matrix(path, suffix), None, None
+    if suffix in RAW:
+        from .dumps import raw
+
+        logits, own, at = raw(path, None if ids is None else len(ids), None), None, None
+    elif suffix in (".json", ".jsonl"):
+        raise UsageError(f"{path}: full logits are compared, from .npz, .npy, .csv, .tsv or {', '.join(RAW)}")
     else:
-        raise UsageError(f"{path}: full logits are read from .npz, .npy, .csv or .tsv")
+        logits, own, at = read_table(path, key)
     if logits.ndim != 2 or logits.dtype.kind not in "fiu":
         raise DataError(f"{path}: logits must be a table of numbers, not {logits.dtype} of shape {logits.shape}")
     if own is not None and ids is not None and own.tolist() != list(ids):
         raise DataError(f"{path} was computed on other token ids than the ones given")
-    positions = np.arange(len(logits)) if at is None else np.asarray(at, np.int64)
-    if positions.shape != (len(logits),):
-        raise DataError(f"{path}: {len(positions)} positions for {len(logits)} rows of logits")
-    return logits, positions, ids if own is None else own.tolist()
+    positions = np.arange(len(logits)) if at is None else np.asarray(at)
+    if positions.shape != (len(logits),) or positions.dtype.kind not in "iu":
+        raise DataError(f"{path}: {positions.size} positions for {len(logits)} rows of logits")
+    if len(np.unique(positions)) != len(positions):
+        raise DataError(f"{path}: a position is listed twice")
+    return Side(logits, positions.astype(np.int64), ids if own is None else own.tolist())
 
 
-def _side(
-    args: Namespace, spec: str, ids: Sequence[int] | None, key: str
-) -> tuple[np.ndarray, np.ndarray, Sequence[int] | None]:
+def _side(args: Namespace, spec: str, ids: Sequence[int] | None, key: str) -> Side:
     kind = spec.partition(":")[0].partition("?")[0]
     if spec.lower().endswith(FILES) and kind not in ("local", "http", "https", "command"):
         return _logits_file(spec, ids, key)
@@ -162,17 +202,30 @@ def _side(
         if ids is None:
             raise UsageError(f"target {spec} needs --token-ids, or a file with ids as side A")
         logits = target.logits(ids)
-    return logits, np.arange(len(logits)), ids
+    return Side(logits, np.arange(len(logits)), ids)
 
 
-def _report(args: Namespace, found: Differences, names: dict[str, str], strict: bool) -> int:
+def _report(
+    args: Namespace, found: Differences, names: dict[str, Any], strict: bool, notes: Sequence[str] = (),
+    whole: bool = True,
+) -> int:  # fmt: skip
+    """Table and line of JSON. ``whole`` is False if the data was incomplete or broken: then nothing has been passed."""
     result = {**names, **found.summary(args.atol)}
-    show = [(k, f"{result[k]:.3e}" if isinstance(result[k], float) else str(result[k])) for k in
+    if result["non_finite"]:
+        places = f"{result['non_finite']} of {result['positions']} positions"
+        notes = [*notes, f"the difference is not a number at {places}: {result['worst_position']} is the first"]
+    show = [(k, _shown(result[k], bool(result["non_finite"]) and k in ("max", "rms", "kl"))) for k in
             ("positions", "max", "rms", "kl", "top1", "overlap", "worst_position", "first_bad")]  # fmt: skip
-    ok = result["first_bad"] is None
-    result["passed"] = ok
-    finish(result, args.json, rows(("measure", "value"), show))
+    ok = result["first_bad"] is None and whole
+    result["passed"], result["notes"] = ok, list(notes)
+    finish(result, args.json, "\n".join([rows(("measure", "value"), show), *(f"note: {note}" for note in notes)]))
     return 0 if ok or not strict else 1
+
+
+def _shown(value: Any, lost: bool) -> str:
+    if value is None:
+        return "not a number" if lost else "-"
+    return f"{value:.3e}" if isinstance(value, float) else str(value)
 
 
 # ----------------------------------------------------------------------------------------------------- diagnose
@@ -186,8 +239,12 @@ def diagnose(argv: Sequence[str]) -> int:
                   "--target http://127.0.0.1:8080/v1      (a server that has loaded the diagnostic model)")  # fmt: skip
     made.add_argument("-m", "--model", metavar="FILE", help="model the logits come from (the diagnostic model)")
     made.add_argument("--token-ids", metavar="FILE", help="JSON list of token ids (those in the .npz)")
-    made.add_argument("--logits", metavar="FILE", help=".npz, .npy or .csv of full logits, or .json of top-k")
+    made.add_argument("--logits", metavar="FILE", help=".npz, .npy, .csv or raw .f32 of full logits; .json of top-k")
     made.add_argument("--key", metavar="NAME", default="logits", help="array of the .npz (logits)")
+    made.add_argument(
+        "--prompt-file", metavar="FILE", help="prompt of a --dump-logprobs file, as ds4 --nothink was given it"
+    )
+    made.add_argument("-sys", "--system", metavar="TEXT", default="", help="system text of that prompt (none)")
     made.add_argument("--top", metavar="K", type=integer(), help="use only the K best of every position")
     made.add_argument("--prompt", metavar="NAME", type=choice("mixed", "short", "text", "long"), default="mixed",
                       help="with --target: mixed, short, text or long, of the diagnostic set (mixed)")  # fmt: skip
@@ -206,16 +263,20 @@ def diagnose(argv: Sequence[str]) -> int:
     if args.details:
         check_output(args.details)
     given = None if args.token_ids is None else read_ids(args.token_ids)
-    seen = None if args.logits is None else read(args.logits, given, args.key)
+    if args.prompt_file is not None and args.logits is None:
+        raise UsageError("--prompt-file goes with --logits")
     from ds4ref.engine import Engine
     from ds4ref.nano.diagnostic import diagnostic_path
 
     with Engine.open(args.model or diagnostic_path(), backend=args.backend, threads=args.threads) as engine:
-        if seen is None:
+        if args.logits is not None:
+            seen = read_given(args, engine, given)
+        else:
             from .elicit import elicit
 
             with target_of(args, args.target) as target:
                 seen = elicit(target, engine, given, args.prompt, args.chat)
+                told(target)
         result = run_diagnosis(engine, seen if args.top is None else seen.top(args.top), args.thorough)
     whole = result.to_json()
     if args.details:
@@ -225,6 +286,27 @@ def diagnose(argv: Sequence[str]) -> int:
             out.write((json.dumps(whole, indent=1) + "\n").encode())
     finish({key: whole[key] for key in KEYS}, args.json, _describe(result, seen))
     return 0
+
+
+def read_given(args: Namespace, engine: Engine, ids: Sequence[int] | None) -> Observation:
+    """The observation in the file that ``--logits`` names, held against the model: DataError in one line for what is no
+    logits, or none of this model, with the hint at ``-m`` where none was named."""
+    from ds4ref.errors import TextError
+
+    try:
+        tokenizer = engine.tokenizer
+    except TextError:
+        tokenizer = None
+    prompt = None if args.prompt_file is None else (args.system, read_text(args.prompt_file, "prompt"))
+    hint = "" if args.model else " (this is the diagnostic model: give yours with -m)"
+    try:
+        seen = read(args.logits, ids, args.key, tokenizer, vocab=engine.shape.vocab, prompt=prompt)
+    except OtherModel as error:
+        raise DataError(f"{args.logits}: {error}{hint}") from None
+    useless = refused(preflight(seen, engine.shape.vocab))
+    if useless is not None:
+        raise DataError(f"{args.logits}: {useless.says}" + (hint if useless.name in ("ids", "width") else ""))
+    return seen
 
 
 def run_diagnosis(engine: Engine, seen: Observation, thorough: bool = False) -> Diagnosis:

@@ -10,7 +10,7 @@ from ds4ref.errors import DataError, UsageError
 from ds4ref.targets import Prompt
 
 from .cli_vectors import items
-from .options import add_target, finish, parsed, parser, required, rows, target_of
+from .options import add_target, finish, parsed, parser, required, rows, target_of, told
 from .record import add_store, describe, keep, opened, text_digest
 
 DEPTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
@@ -25,7 +25,7 @@ def ppl(argv: Sequence[str]) -> int:
     """``ds4-vectors ppl``"""
     made = parser("ds4-vectors ppl", "Perplexity of a text at several depths.", "[--text FILE] [options]",
                   "--target local:model.gguf --depths all",
-                  "--text book.txt --depths 512,8192 --target http://127.0.0.1:8000/v1")  # fmt: skip
+                  "--text book.txt --depths 512,8192 --target http://127.0.0.1:8080/v1")  # fmt: skip
     made.add_argument("--text", metavar="FILE", help="text to score (generated prose)")
     made.add_argument("--depths", metavar="LIST", default="512,1024,2048,4096",
                       help="comma-separated depths in tokens, or all: 512 to 64k (512,1024,2048,4096)")  # fmt: skip
@@ -43,6 +43,7 @@ def ppl(argv: Sequence[str]) -> int:
         text = _text(args.text, max(depths))
         nll, agrees = score(target, text, max(depths))
         identity = target.identity()
+        told(target)
         found = by_depth(nll, depths, args.window)
         if not found:
             raise UsageError(f"the text has {len(nll) + 1} tokens, fewer than the smallest depth {min(depths)}")
@@ -111,6 +112,7 @@ def nll(argv: Sequence[str]) -> int:
                 progress(at, len(found))
                 prompt = Prompt.chat(item.prompt, item.system)
                 side.append(continuation_nll(target, prompt, [s.token.raw for s in item.case.repetitions[0].steps]))
+            told(target)
             kept = [{"id": item.case.id, "verdict": "scored", "passed": True, "tokens": tokens, "nll": nats}
                     for item, (nats, tokens) in zip(found, side, strict=True)]  # fmt: skip
             keep(store, ["nll", *argv], describe(target, store), kept, prompt_sha256=texts,
@@ -160,6 +162,7 @@ def facts(argv: Sequence[str]) -> int:
     else:
         with target_of(args, args.target) as target:
             result = ask(target, story, args.max_tokens, args.ctx)
+            told(target)
     passed = args.min_score is None or result.score >= args.min_score
     table = [(f"{i}/{len(result.by_depth)}", f"{right}/{n}") for i, (n, right) in enumerate(result.by_depth)]
     table.append(("all", f"{result.right}/{result.facts}"))

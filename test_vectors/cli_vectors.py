@@ -10,7 +10,7 @@ import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +20,13 @@ from ds4ref.errors import DataError, UsageError
 from ds4ref.targets import Prompt
 from reports.store.rows import vector_row
 
-from . import legacy
+from . import dumps, legacy
 from .capture import PromptCase, forks, spread, start
 from .capture import run as record_missing
 from .compare import PROFILES, CaseResult, check_case
-from .options import add_target, finish, parsed, parser, required, rows, target_of
+from .options import add_target, finish, parsed, parser, required, rows, target_of, told
 from .record import add_store, describe, keep, opened, text_digest
-from .schema import CASE_SCHEMA, Case, Expected, Vectors, sha256
+from .schema import CASE_SCHEMA, Case, Expected, Repetition, Vectors, record, sha256
 
 if TYPE_CHECKING:
     from reports.store import Store
@@ -34,13 +34,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Item:
-    """One case ready to be checked, wherever it came from. ``known`` is an expected divergence."""
+    """One case ready to be checked, wherever it came from. ``known`` is an expected divergence, ``asked`` how many
+    tokens and alternatives were asked for (None: as many as there are), ``about`` the capture it was read from."""
 
     case: Case
     prompt: str
     system: str
     ctx: int
     known: Expected | None = None
+    asked: tuple[int, int] | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+
+    def request(self) -> legacy.Asked:
+        """As a capture tells it."""
+        steps = self.case.repetitions[0].steps
+        found = max((len(s.top) + len(s.rest) for s in steps), default=0)
+        tokens, alternatives = self.asked or (len(steps), found)
+        return legacy.Asked(tokens, alternatives, self.system, self.ctx)
 
 
 # ---------------------------------------------------------------------------------------------------------- capture
@@ -51,7 +61,7 @@ def capture(argv: Sequence[str]) -> int:
     made = parser("ds4-vectors capture", "Record greedy continuations, thinking off. Resumable: run it again after an "
                   "interruption. A complete directory is never changed.", "DIR --prompts FILE [options]",
                   "vectors/mine --prompts prompts.jsonl --target local:model.gguf -n 16",
-                  "vectors/served --prompts prompts.jsonl --target http://127.0.0.1:8000/v1 --repeat 5",
+                  "vectors/served --prompts prompts.jsonl --target http://127.0.0.1:8080/v1 --repeat 5",
                   "vectors/official --prompts prompts.jsonl --target https://api.deepseek.com \\\n"
                   "      --model-name deepseek-v4-flash --key-env DEEPSEEK_API_KEY")  # fmt: skip
     made.add_argument("folder", nargs="*", metavar="DIR", help="directory to record into")
@@ -74,6 +84,7 @@ def capture(argv: Sequence[str]) -> int:
                         repetitions=args.repeat, system=args.system)  # fmt: skip
         with Progress("recording") as progress:
             done = record_missing(vectors, target, progress)
+        notes = told(target)
     table, lost = [], 0
     for item in items(folder):
         fork, steps = forks(item.case), item.case.repetitions[0].steps
@@ -81,7 +92,7 @@ def capture(argv: Sequence[str]) -> int:
         table.append((item.case.id, str(len(steps)), _number(spread(item.case)), "-" if fork is None else str(fork)))
     note = f"\n{lost} steps hold a token whose bytes the server did not give: from there on nothing can be compared"
     finish({"folder": folder, "recorded": done, "cases": len(table), "complete": vectors.manifest.complete,
-            "steps_without_bytes": lost}, args.json,
+            "steps_without_bytes": lost, "notes": notes}, args.json,
            rows(("case", "steps", "spread", "first fork"), table) + (note if lost else ""))  # fmt: skip
     return 0
 
@@ -94,7 +105,7 @@ def read_prompts(path: str) -> list[PromptCase]:
             continue
         try:
             entry = json.loads(line)
-            case = PromptCase(entry["id"], entry["prompt"], entry.get("ctx", 16384))
+            case = PromptCase(entry["id"], entry["prompt"], entry.get("ctx", legacy.CTX))
         except (ValueError, KeyError, TypeError, RecursionError):
             raise UsageError(f'{path}: line {number_} is not {{"id": ..., "prompt": ...}}') from None
         if not (isinstance(case.id, str) and isinstance(case.text, str) and type(case.ctx) is int and case.text):
@@ -108,20 +119,22 @@ def read_prompts(path: str) -> list[PromptCase]:
 # ------------------------------------------------------------------------------------------------------ check, list
 
 
-def items(path: str, partial: bool = False) -> list[Item]:
-    """Cases of a directory, of an official.vec, or of official JSON captures (one, a folder of them, or the folder of
-    ds4's fetcher with its manifest). DataError for a partial capture unless ``partial``."""
+def items(path: str, partial: bool = False, promptless: bool = False) -> list[Item]:
+    """Cases of a directory, of an official.vec, of official JSON captures (one, a folder of them, or the folder of
+    ds4's fetcher with its manifest), or of logprob dumps. DataError for a partial capture unless ``partial``, and for a
+    dump, which holds no prompt, unless ``promptless``."""
     if Vectors.exists(path):
         if legacy.is_manifest(path):
-            return [_from_capture(file) for file in legacy.read_manifest(path)]
+            return _from_captures(legacy.read_manifest(path), path, promptless)
         vectors = Vectors.open(path)
         if not vectors.manifest.complete and not partial:
             raise DataError(f"{path} is a partial capture: finish it with capture")
-        system = vectors.manifest.system
+        manifest = vectors.manifest
+        asked = manifest.max_tokens, manifest.top_logprobs
         return [
-            Item(vectors.case(e), vectors.prompt(e), system, e.ctx, e.expected_divergence)
-            for e in vectors.manifest.cases
-            if e.case_file is not None or vectors.manifest.complete
+            Item(vectors.case(e), vectors.prompt(e), manifest.system, e.ctx, e.expected_divergence, asked)
+            for e in manifest.cases
+            if e.case_file is not None or manifest.complete
         ]
     if path.endswith(".vec"):
         return [_from_vec(case, path) for case in legacy.read_vec(path)]
@@ -129,8 +142,8 @@ def items(path: str, partial: bool = False) -> list[Item]:
         files = sorted(str(f) for f in Path(path).glob("*.json"))
         if not files:
             raise DataError(f"{path}: no manifest.json and no captures")
-        return [_from_capture(file) for file in files]
-    return [_from_capture(path)]
+        return _from_captures(files, path, promptless)
+    return _from_captures([path], path, promptless)
 
 
 def _known(name: str) -> Expected | None:
@@ -151,24 +164,45 @@ def _from_vec(case: legacy.VecCase, path: str) -> Item:
     return Item(made, data.decode("utf-8", "surrogateescape"), "", case.ctx, _known(case.id))
 
 
-def _from_capture(path: str) -> Item:
+def _from_captures(files: Sequence[str], path: str, promptless: bool) -> list[Item]:
+    beside = legacy.contexts(path)
+    return [_from_dump(f, promptless) if _is_dump(f) else _from_capture(f, beside) for f in files]
+
+
+def _from_capture(path: str, beside: dict[str, int]) -> Item:
     found = legacy.read_capture(path)
     data = found.prompt.encode("utf-8", "surrogateescape")
     case = Case(CASE_SCHEMA, found.id, sha256(data), [found.repetition])
-    return Item(case, found.prompt, "", 16384, _known(found.id))
+    ctx = legacy.ctx_of(found, beside)
+    return Item(case, found.prompt, found.system, ctx, _known(found.id), None, found.about)
+
+
+def _is_dump(path: str) -> bool:
+    try:
+        return dumps.is_dump(json.loads(Path(path).read_bytes()))
+    except (OSError, ValueError, RecursionError):
+        return False  # said by whoever reads it
+
+
+def _from_dump(path: str, promptless: bool) -> Item:
+    if not promptless:
+        raise DataError(f"{path} is a dump without its prompt: it can be listed and diagnosed, and nothing else")
+    dump = dumps.load(path)
+    answer = Repetition([record(step) for step in dump.steps], dump.finish, dump.model, "", dump.prompt_tokens)
+    return Item(Case(CASE_SCHEMA, Path(path).stem, "", [answer]), "", "", dump.ctx or legacy.CTX)
 
 
 def show(argv: Sequence[str]) -> int:
     """``ds4-vectors list PATH``"""
-    made = parser("ds4-vectors list", "Show what a directory, an official.vec or a JSON capture holds.", "PATH",
-                  "official.vec", "vectors/mine --json")  # fmt: skip
+    made = parser("ds4-vectors list", "Show what a directory, an official.vec, a JSON capture or a logprob "
+                  "dump holds.", "PATH", "official.vec", "vectors/mine --json", "dump.json")  # fmt: skip
     made.add_argument("path", nargs="*", metavar="PATH", help="a directory, .vec or .json")
     made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
     args = parsed(made, argv)
     if args is None:
         return 0
     path = _one(args.path, "a path")
-    found = items(path, partial=True)
+    found = items(path, partial=True, promptless=True)
     partial = Vectors.exists(path) and not legacy.is_manifest(path) and not Vectors.open(path).manifest.complete
     table, cases = [], []
     for item in found:
@@ -248,6 +282,7 @@ def _check_all(
                            profile=args.profile, floor=args.floor, known=item.known)
             )  # fmt: skip
             results[-1].seconds = time.monotonic() - begun
+        told(target)
         return results, {**describe(target, store), "profile": args.profile, "floor": args.floor}
 
 
@@ -308,7 +343,8 @@ def convert(argv: Sequence[str]) -> int:
         with atomic_folder(goal) as folder:
             for item in found:
                 model = item.case.repetitions[0].model or "unknown"
-                data = legacy.write_capture(item.case, item.prompt, model, source, 20)
+                endpoint = str(item.about.get("endpoint") or source)
+                data = legacy.write_capture(item.case, item.prompt, model, endpoint, item.request(), item.about)
                 Path(folder, f"{item.case.id}.json").write_bytes(data)
     finish({"from": source, "to": goal, "cases": len(found)}, args.json, f"{len(found)} cases written to {goal}")
     return 0

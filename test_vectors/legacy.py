@@ -9,11 +9,12 @@ import json
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ds4ref.errors import DataError
+from ds4ref.text.protocol import EOS
 
 from .schema import NAME, Case, Repetition, StepRecord, TokenRecord
 
@@ -26,12 +27,17 @@ HEADER = (
 JSON_SCHEMA = "ds4-official-logprobs-v1"
 MANIFEST_SCHEMA = "ds4-test-vector-manifest-v1"
 MAX_ID, MAX_PATH, MAX_STEPS, MAX_TOP, MAX_TOKEN, MAX_LINE = 95, 511, 16, 32, 128, 2048
-DEGENERATE = -1000.0
+DEGENERATE, NOTHING = -1000.0, -9999.0
+"""A value at or below the first says nothing; the second is how the API writes that."""
 
 KNOWN_DIVERGENCE = {
     "long_memory_archive": "the public API and ds4's graph disagree after the FP4 indexer change (ds4's own note)",
 }
 """Cases of ds4's set on which a correct engine is expected to differ."""
+
+CTX = 16384
+SET_CTX = {"short_code_completion": 4096, "short_reasoning_plain": 4096}
+"""Contexts of ds4's set, which its captures do not tell: all others have CTX."""
 
 
 @dataclass(frozen=True)
@@ -179,13 +185,16 @@ def from_case(case: Case, ctx: int, prompt_path: str) -> VecCase:
 
 @dataclass(frozen=True)
 class Capture:
-    """One official JSON capture."""
+    """One official JSON capture. ``about`` is everything in it but the steps, as it stands; ``ctx`` None if unknown."""
 
     id: str
     prompt: str
     model: str
     repetition: Repetition
     degenerate: bool
+    system: str = ""
+    ctx: int | None = None
+    about: dict[str, Any] = field(default_factory=dict)
 
 
 def is_manifest(folder: str) -> bool:
@@ -226,45 +235,99 @@ def read_capture(path: str) -> Capture:
             top = [(_bytes(t["token"]), float(t["logprob"])) for t in step["top_logprobs"]]
             values += [logprob for _, logprob in top[1:]]
             kept = [TokenRecord(list(raw), logprob) for raw, logprob in top if logprob > DEGENERATE and raw]
-            steps.append(StepRecord(TokenRecord(list(_bytes(step["token"])), float(step["logprob"])), kept))
+            rest = [TokenRecord(list(raw), logprob) for raw, logprob in top if not (logprob > DEGENERATE and raw)]
+            steps.append(StepRecord(TokenRecord(list(_bytes(step["token"])), float(step["logprob"])), kept, rest))
         usage = found.get("usage") or {}
         repetition = Repetition(
             steps, str(found.get("finish_reason") or ""), str(found["model"]), str(found.get("created_at") or ""),
-            usage.get("prompt_tokens"),
+            usage.get("prompt_tokens"), usage.get("completion_tokens"), usage.get("prompt_cache_hit_tokens"),
         )  # fmt: skip
         degenerate = bool(values) and all(value <= DEGENERATE for value in values)
-        return Capture(str(found["id"]), str(found["prompt"]), str(found["model"]), repetition, degenerate)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        messages = (found.get("request") or {}).get("messages") or []
+        system = next((str(m["content"]) for m in messages if m.get("role") == "system"), "")
+        ctx = found.get("ctx")
+        about = {key: value for key, value in found.items() if key != "steps"}
+        return Capture(str(found["id"]), str(found["prompt"]), str(found["model"]), repetition, degenerate, system,
+                       ctx if type(ctx) is int and ctx > 0 else None, about)  # fmt: skip
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise DataError(f"{path}: malformed capture: {type(error).__name__}: {error}") from None
 
 
-def write_capture(case: Case, prompt: str, model: str, endpoint: str, top_logprobs: int) -> bytes:
-    """The same format from a record, its first repetition."""
+def contexts(path: str) -> dict[str, int]:
+    """Contexts by case, from the official.vec that ds4's fetcher leaves in its folder: looked for beside ``path`` (a
+    folder or a capture) and one folder up. Empty if there is none that can be read."""
+    start = Path(path).resolve()
+    for folder in (start, start.parent, start.parent.parent):
+        file = folder / "official.vec"
+        if file.is_file():
+            try:
+                return {case.id: case.ctx for case in read_vec(str(file))}
+            except DataError:
+                return {}
+    return {}
+
+
+def ctx_of(found: Capture, beside: dict[str, int]) -> int:
+    """The context of a captured case: its own, that of the official.vec beside it, or that of ds4's set."""
+    return found.ctx or beside.get(found.id) or SET_CTX.get(found.id, CTX)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How the answers of a case were asked for, where no capture tells it."""
+
+    max_tokens: int
+    top_logprobs: int
+    system: str = ""
+    ctx: int = CTX
+
+
+def write_capture(
+    case: Case, prompt: str, model: str, endpoint: str, asked: Asked, about: dict[str, Any] | None = None
+) -> bytes:
+    """The same format from a record, its first repetition. ``about`` is a capture that it was read from: what that says
+    of request, usage and message stays as it is."""
     repetition = case.repetitions[0]
 
     def token(t: TokenRecord) -> dict[str, Any]:
         return {"text": t.raw.decode("utf-8", "replace"), "bytes": t.data}
 
+    def value(t: TokenRecord) -> float:
+        return NOTHING if t.logprob is None else t.logprob
+
     steps = [
         {
             "step": i, "token": token(step.token), "logprob": step.token.logprob or 0.0,
-            "top_logprobs": [{"token": token(t), "logprob": t.logprob} for t in step.top],
+            "top_logprobs": [{"token": token(t), "logprob": value(t)}
+                             for t in sorted([*step.top, *step.rest], key=lambda t: -value(t))],
         }
         for i, step in enumerate(repetition.steps)
     ]  # fmt: skip
-    request = {"model": model, "temperature": 0, "max_tokens": len(steps), "logprobs": True,
-               "top_logprobs": top_logprobs, "thinking": {"type": "disabled"},
-               "messages": [{"role": "user", "content": prompt}]}  # fmt: skip
-    found = {
+    system = [{"role": "system", "content": asked.system}] if asked.system else []
+    request = {"model": model, "temperature": 0, "max_tokens": asked.max_tokens, "logprobs": True,
+               "top_logprobs": asked.top_logprobs, "thinking": {"type": "disabled"},
+               "messages": [*system, {"role": "user", "content": prompt}]}  # fmt: skip
+    completion = repetition.completion_tokens
+    usage = {"prompt_tokens": repetition.prompt_tokens,
+             "completion_tokens": len(steps) if completion is None else completion}  # fmt: skip
+    if repetition.prompt_tokens is not None:
+        usage["total_tokens"] = repetition.prompt_tokens + (usage["completion_tokens"] or 0)
+    if repetition.cached_tokens is not None:
+        usage["prompt_cache_hit_tokens"] = repetition.cached_tokens
+    ends = {EOS.encode(), EOS.replace("\uff5c", "\uff5c\uff5c").encode()}  # the API's message ends before it
+    content = b"".join(s.token.raw for s in repetition.steps if s.token.raw not in ends).decode("utf-8", "replace")
+    found: dict[str, Any] = {
         "schema": JSON_SCHEMA, "source": "ds4ref", "model": model, "endpoint": endpoint,
         "created_at": repetition.created or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "id": case.id,
-        "kind": "short" if len(prompt) < 1000 else "long", "prompt": prompt, "request": request,
-        "usage": {"prompt_tokens": repetition.prompt_tokens, "completion_tokens": len(steps)},
-        "finish_reason": repetition.finish,
-        "message": b"".join(s.token.raw for s in repetition.steps).decode("utf-8", "replace"),
-        "logits_available": False, "steps": steps,
+        "kind": "short" if len(prompt) < 1000 else "long", "prompt": prompt, "request": request, "usage": usage,
+        "finish_reason": repetition.finish, "message": {"role": "assistant", "content": content},
+        "logits_available": False, "ctx": asked.ctx,
     }  # fmt: skip
-    return (json.dumps(found, indent=2, ensure_ascii=False) + "\n").encode()
+    whole = {**found, **(about or {}), "ctx": asked.ctx, "steps": steps}
+    try:
+        return (json.dumps(whole, indent=2, ensure_ascii=False) + "\n").encode()
+    except UnicodeEncodeError:  # bytes of a prompt that are no UTF-8: lone surrogates survive as escapes only
+        return (json.dumps(whole, indent=2) + "\n").encode()
 
 
 def _bytes(token: dict[str, Any]) -> bytes:

@@ -21,6 +21,7 @@ from ds4ref.errors import DataError, UsageError
 from ds4ref.files import atomic_write
 
 from .observation import Ids, log_softmax
+from .preflight import of_table, refused
 
 VERSION = 1
 TOP_K = 5
@@ -32,7 +33,7 @@ class Differences:
 
     max, rms    of logit differences, or of log probability differences where only those are known
     kl          KL(A || B) in nats over the known support
-    same_top    whether the best token agrees
+    same_top    whether the best token agrees; no where either row holds something that is no number
     overlap     share of A's TOP_K best tokens that are among B's TOP_K
     """
 
@@ -49,13 +50,15 @@ class Differences:
         return int(self.rows[bad[0]]) if len(bad) else None
 
     def summary(self, atol: float) -> dict[str, Any]:
-        """One line's worth of numbers; None where nothing was compared."""
+        """One line's worth of numbers; None where nothing was compared or the result is no number. ``non_finite``
+        counts the positions at which it is none."""
         if not len(self.rows):
-            return {"positions": 0, "max": None, "rms": None, "kl": None, "top1": None, "overlap": None,
-                    "worst_position": None, "first_bad": None, "atol": atol}  # fmt: skip
+            return {"positions": 0, "non_finite": 0, "max": None, "rms": None, "kl": None, "top1": None,
+                    "overlap": None, "worst_position": None, "first_bad": None, "atol": atol}  # fmt: skip
         finite = bool(np.isfinite(self.max).all())
         return {
             "positions": len(self.rows),
+            "non_finite": int((~np.isfinite(self.max)).sum()),
             "max": float(self.max.max()) if finite else None,
             "rms": float(np.sqrt(np.mean(self.rms**2))) if finite else None,
             "kl": float(self.kl.mean()) if finite else None,
@@ -83,6 +86,7 @@ def compare(a: np.ndarray, b: np.ndarray, rows: Ids | None = None) -> Difference
     best_a, best_b = _best(a, k), _best(b, k)
     overlap = (best_a[:, :, None] == best_b[:, None, :]).any(axis=2).mean(axis=1) if k else np.zeros(len(a))
     same = (best_a[:, 0] == best_b[:, 0]) if k else np.zeros(len(a), bool)
+    same &= ~(np.isnan(a).any(axis=1) | np.isnan(b).any(axis=1))
     return Differences(
         at, difference.max(axis=1, initial=0.0), np.sqrt((difference**2).mean(axis=1)) if k else np.zeros(len(a)),
         np.maximum(kl, 0.0), same, overlap,
@@ -103,6 +107,9 @@ def freeze(path: str, ids: Ids, logits: np.ndarray, identity: dict[str, Any], to
         raise DataError(f"logits of shape {logits.shape} do not go with {len(tokens)} tokens")
     if not np.isfinite(logits).all():
         raise DataError("logits with infinite or undefined values cannot become golden")
+    useless = refused(of_table(logits, np.arange(len(logits)), tokens))
+    if useless is not None:
+        raise DataError(f"these logits cannot become golden: {useless.says}")
     arrays: dict[str, np.ndarray] = {"ids": tokens}
     if top:
         arrays["top_ids"] = _best(logits.astype(np.float64), top).astype(np.int32)

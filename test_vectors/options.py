@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ds4ref.backends import BACKENDS, DEFAULT_BACKEND
+from ds4ref.cli.common import say
 from ds4ref.cli.options import Parser, choice, integer, number
 from ds4ref.errors import UsageError
 from ds4ref.numerics import MODES
@@ -85,6 +86,14 @@ def target_of(args: Namespace, spec: str) -> Target:
         options = {"backend": args.backend, "threads": args.threads}
         options |= {k: v for k, v in (("numerics", args.numerics), ("ctx", args.ctx)) if v is not None}
     return open_target(spec, **options)
+
+
+def told(target: Target) -> list[str]:
+    """What the target has to say about its answers, also said on stderr."""
+    notes = target.notes()
+    for note in notes:
+        say("ds4-vectors", note)
+    return notes
 
 
 def finish(result: dict[str, Any], as_json: bool, table: str) -> None:

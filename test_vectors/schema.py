@@ -42,20 +42,24 @@ class TokenRecord(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True
 
 
 class StepRecord(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """The token chosen, and the best alternatives (the chosen one among them), best first."""
+    """The token chosen, and the best alternatives (the chosen one among them), best first. ``rest`` are alternatives
+    that were listed without a usable probability (-9999) or without bytes: nothing is compared with them."""
 
     token: TokenRecord
     top: list[TokenRecord] = []
+    rest: list[TokenRecord] = []
 
 
 class Repetition(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """One answer of the source."""
+    """One answer of the source, with the tokens it counted."""
 
     steps: list[StepRecord]
     finish: str
     model: str = ""
     created: str = ""
     prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
 
 
 class Case(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
@@ -198,14 +202,15 @@ class Vectors:
 
 
 def record(step: Step, degenerate: float = -1000.0) -> StepRecord:
-    """A target's step as it is stored. Degenerate alternatives are dropped, as in official.vec."""
+    """A target's step as it is stored. Degenerate alternatives are set apart; official.vec drops them."""
 
-    def token(t: Token) -> TokenRecord:
-        useful = t.logprob is not None and t.logprob > degenerate
-        return TokenRecord(list(t.raw), t.logprob if useful else None, t.id)
+    def useful(t: Token) -> bool:
+        return t.logprob is not None and t.logprob > degenerate
 
-    top = [token(t) for t in step.top if t.logprob is not None and t.logprob > degenerate and t.raw]
-    return StepRecord(token(step.token), top)
+    chosen = TokenRecord(list(step.token.raw), step.token.logprob if useful(step.token) else None, step.token.id)
+    top = [TokenRecord(list(t.raw), t.logprob, t.id) for t in step.top if useful(t) and t.raw]
+    rest = [TokenRecord(list(t.raw), t.logprob, t.id) for t in step.top if not (useful(t) and t.raw)]
+    return StepRecord(chosen, top, rest)
 
 
 def _read(path: Path) -> bytes:

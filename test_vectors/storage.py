@@ -3,68 +3,72 @@
 Logits saved as float16 differ from the engine's by up to half a unit of their last place, which is hundreds of times
 the float noise of two right engines. That is no mistake, and its size is known: a unit's square over 12.
 
-    stored = precision(values)        None for full float32, or what the values show
-    stored.variance(values)           mean square of the rounding, per value
+    written(values)             ("float16", 2^-11), ("4 decimals", 1e-4), ... or ("", 0.0)
+    variance(values)            mean square of that rounding for every value; None where nothing can be told
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-ENOUGH = 16
+SILENT = -1000.0
+"""A log probability at or below this is no number an engine computes (float32 softmax ends at -104): it is a mask."""
+SAMPLE = 20000
+"""Values looked at."""
+TELLING = 5
 """So many different values have to agree with a precision before it is believed."""
-DECIMALS = range(1, 8)
 
 
-@dataclass(frozen=True)
-class Stored:
-    """``kind``: float16, bfloat16 or decimals; ``digits``: how many of those."""
-
-    kind: str
-    digits: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.digits} decimals" if self.kind == "decimals" else self.kind
-
-    def variance(self, values: np.ndarray) -> np.ndarray:
-        """Mean square of the rounding of each value, float64, same shape."""
-        if self.kind == "decimals":
-            return np.full(values.shape, 10.0 ** (-2 * self.digits) / 12)
-        bits, least = (10, -24) if self.kind == "float16" else (7, -133)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            exponent = np.floor(np.log2(np.abs(values.astype(np.float64))))
-        unit = np.exp2(np.maximum(np.where(np.isfinite(exponent), exponent, least + bits) - bits, least))
-        return unit**2 / 12
-
-
-def precision(values: np.ndarray) -> Stored | None:
-    """The coarsest precision that all finite values agree with, None if that is float32 or finer.
-
-    Integers agree with everything, so that they count as evidence of nothing; so do few values.
-    """
-    v = np.asarray(values)
-    v = v[np.isfinite(v)].astype(np.float64)
-    v = np.unique(v[v != np.rint(v)])
-    if len(v) < ENOUGH:
-        return None
-    single = v.astype(np.float32)
-    found = []
-    if np.array_equal(single, v) and not (single.view(np.uint32) & 0xFFFF).any():
-        found.append(Stored("bfloat16"))
+def written(values: np.ndarray) -> tuple[str, float]:
+    """How finely values were written: its name, and the largest relative (floats) or absolute (decimals) rounding step.
+    ("", 0.0) where nothing but their own type can be told."""
+    x = _sample(values)
+    if len(np.unique(x)) < TELLING:
+        return "", 0.0
+    places = decimals(values)
+    if places is not None:
+        return f"{places} decimals" if places else "whole numbers", 10.0**-places
     with np.errstate(over="ignore"):
-        if np.array_equal(v.astype(np.float16), v):
-            found.append(Stored("float16"))
-    for digits in DECIMALS:
-        # the decimal may have been kept as a float32: its own rounding is allowed for
-        near = np.rint(v * 10.0**digits) / 10.0**digits
-        if (np.abs(near - v) <= np.abs(v) * 2.0**-24 + 1e-12).all() and _tells(v, digits):
-            found.append(Stored("decimals", digits))
-            break
-    return max(found, key=lambda each: float(each.variance(v).mean())) if found else None
+        half, single = x.astype(np.float16).astype(np.float64), x.astype(np.float32)
+    # bfloat16 first: of the usual sizes its values are float16 values, too
+    if np.array_equal(single.astype(np.float64), x) and not (single.view(np.uint32) & 0xFFFF).any():
+        return "bfloat16", 2.0**-8
+    if np.array_equal(half, x):
+        return "float16", 2.0**-11
+    return "", 0.0
 
 
-def _tells(v: np.ndarray, digits: int) -> bool:
-    """Whether the steps are wide enough against float32's own for agreement to mean anything."""
-    return bool(10.0**-digits > 8 * float(np.median(np.abs(v))) * 2.0**-24)
+def decimals(values: np.ndarray) -> int | None:
+    """Decimals after the point (0 to 6) that values were rounded to, None if they were not, or if so finely that the
+    rounding of their own type hides it."""
+    x = _sample(values)
+    kind = np.asarray(values).dtype
+    if not len(x) or kind == np.float16:
+        return None
+    error = 0.5 * float(np.finfo(kind).eps if kind.kind == "f" else 0.0) * np.abs(x) + 1e-12
+    for places in range(7):
+        # 20 times finer than the grid, or float32 would be on any grid
+        if 20 * error.max() <= 10.0**-places and (np.abs(x - np.round(x, places)) <= error).all():
+            return places
+    return None
+
+
+def variance(values: np.ndarray) -> np.ndarray | None:
+    """Mean square of the rounding of each value, float64 and of the same shape; None for full precision."""
+    name, step = written(values)
+    if not name:
+        return None
+    if "float" not in name:
+        return np.full(values.shape, step**2 / 12)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        exponent = np.floor(np.log2(np.abs(np.asarray(values, np.float64))))
+    # half a unit of the last place is ``step`` of the power of two below the value
+    unit = 2 * step * np.exp2(np.where(np.isfinite(exponent), exponent, -24))
+    return unit**2 / 12
+
+
+def _sample(values: np.ndarray) -> np.ndarray:
+    """Some of the values that are neither 0 nor a mask, as float64."""
+    x = np.asarray(values).reshape(-1)
+    x = x[:: max(1, x.size // SAMPLE)].astype(np.float64)
+    return x[np.isfinite(x) & (x != 0) & (np.abs(x) < -SILENT)]

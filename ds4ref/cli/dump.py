@@ -72,7 +72,7 @@ def dump_logprobs(args: Namespace) -> int:
             lines = (f'  "{key}":{json.dumps(value)},' for key, value in head.items())
             out.write(("{\n" + "\n".join(lines) + '\n  "steps":[\n').encode())
             finish = _write_steps(out, session, tok, min(args.tokens, args.ctx - len(ids)), top_k)
-            tail = {**identity(engine), "finish": finish}
+            tail = {**identity(engine), "finish": finish, "prompt_ids": [int(i) for i in ids]}
             rest = (f'  "{key}":{json.dumps(value, separators=(",", ":"))}' for key, value in tail.items())
             out.write(("\n  ],\n" + ",\n".join(rest) + "\n}\n").encode())
     return 0

@@ -208,6 +208,10 @@ class Target(abc.ABC):
         """What a stored result says about where it came from. Never contains a secret."""
         return {"kind": self.kind, "name": self.name}
 
+    def notes(self) -> list[str]:
+        """What a user should know about the answers so far, a line each."""
+        return []
+
     def close(self) -> None:  # noqa: B027  nothing to release is a fine implementation
         """Release what it holds."""
 

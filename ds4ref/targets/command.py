@@ -106,8 +106,10 @@ class CommandTarget(Target):
 class Dump:
     """What a ``--dump-logprobs`` file holds."""
 
-    def __init__(self, steps: tuple[Step, ...], prompt_tokens: int | None, finish: str, model: str):
-        self.steps, self.prompt_tokens, self.finish, self.model = steps, prompt_tokens, finish, model
+    def __init__(
+        self, steps: tuple[Step, ...], prompt_tokens: int | None, finish: str, model: str, ctx: int | None = None
+    ):
+        self.steps, self.prompt_tokens, self.finish, self.model, self.ctx = steps, prompt_tokens, finish, model, ctx
 
 
 def read_dump(data: bytes, where: str) -> Dump:
@@ -115,13 +117,13 @@ def read_dump(data: bytes, where: str) -> Dump:
     try:
         found = json.loads(data)
         steps = tuple(_step(entry) for entry in found["steps"])
-        prompt_tokens = found.get("prompt_tokens")
+        prompt_tokens, ctx = (n if type(n := found.get(key)) is int else None for key in ("prompt_tokens", "ctx"))
         model = found.get("model")
         name = str(model.get("name") or "") if isinstance(model, dict) else ""
         finish = found.get("finish") or ("stop" if steps and _is_eos(steps[-1].token.raw) else "length")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise TargetError(f"{where}: malformed logprob dump: {type(error).__name__}: {error}") from None
-    return Dump(steps, prompt_tokens if isinstance(prompt_tokens, int) else None, str(finish), name)
+    return Dump(steps, prompt_tokens, str(finish), name, ctx)
 
 
 def _step(entry: dict[str, Any]) -> Step:

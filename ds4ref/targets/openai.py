@@ -6,6 +6,7 @@ declared abilities are those of the protocol, and an answer without what was ask
 
 from __future__ import annotations
 
+import codecs
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import Any
 from ..errors import TargetError, UsageError
 from .base import Ability, Completion, Delta, Prompt, Request, Step, Target, Token, Usage
 from .transport import Transport
+from .wire import raw_bytes, shown
 
 MAX_TOP = 20
 PREFILLS = {
@@ -94,6 +96,8 @@ class HttpTarget(Target):
         """Server-sent events, each with the time it arrived."""
         start = time.perf_counter()
         finish, usage, model = "", None, ""
+        # a character cut in two comes in two events: each half alone would be shown as a hole
+        whole = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(2)]
         path, body = self._call(request, stream=True)
         with self.transport.events(path, body) as events:
             for event in events:
@@ -109,14 +113,15 @@ class HttpTarget(Target):
                 choice = self._choice(event)
                 finish = _text(choice.get("finish_reason")) or finish
                 delta = choice.get("delta")
-                text = _text(delta.get("content") if isinstance(delta, dict) else choice.get("text"))
-                reasoning = _text(delta.get("reasoning_content")) if isinstance(delta, dict) else ""
+                text = whole[0].decode(_bytes(delta.get("content") if isinstance(delta, dict) else choice.get("text")))
+                reasoning = whole[1].decode(_bytes(delta.get("reasoning_content") if isinstance(delta, dict) else ""))
                 steps = tuple(self._steps(choice, request.top_logprobs, now))
                 if text or reasoning or steps:
                     yield Delta(text, steps, now, reasoning=reasoning)
         if not finish:
             raise TargetError(f"{self.name}: the stream ended without a finish reason")
-        yield Delta("", (), time.perf_counter() - start, finish, usage, model)
+        text, reasoning = (decoder.decode(b"", True) for decoder in whole)
+        yield Delta(text, (), time.perf_counter() - start, finish, usage, model, reasoning)
 
     # --- teacher forcing
 
@@ -168,6 +173,11 @@ class HttpTarget(Target):
     def identity(self) -> dict[str, Any]:
         """Kind, address, model asked for and names that answered."""
         return {"kind": self.kind, "name": self.name, "model": self.model, "served": sorted(self.served)}
+
+    def notes(self) -> list[str]:
+        """Bytes that were no text."""
+        lost = self.transport.undecodable
+        return [f"{self.name}: {lost} bytes were no UTF-8 (characters cut in two)"] if lost else []
 
     def close(self) -> None:
         """Close connections."""
@@ -222,8 +232,8 @@ class HttpTarget(Target):
         if served is None or served == "":
             return
         if served != self.model and served not in self.accept:
-            shown = self.transport.clean(str(served).encode(), 80)
-            raise TargetError(f"{self.name}: asked for model {self.model}, but {shown} answered: nothing was recorded")
+            name = self.transport.clean(raw_bytes(str(served)), 80)
+            raise TargetError(f"{self.name}: asked for model {self.model}, but {name} answered: nothing was recorded")
         self.served.add(str(served))
 
     def _choice(self, answer: dict[str, Any]) -> dict[str, Any]:
@@ -236,7 +246,7 @@ class HttpTarget(Target):
 
     def _error(self, error: Any) -> str:
         message = error.get("message") if isinstance(error, dict) else error
-        return self.transport.clean(str(message).encode())
+        return self.transport.clean(raw_bytes(str(message)))
 
     def _steps(self, choice: dict[str, Any], top: int, at: float | None) -> list[Step]:
         found = choice.get("logprobs")
@@ -255,7 +265,7 @@ class HttpTarget(Target):
 def _token(entry: dict[str, Any]) -> Token:
     """A token of chat logprobs; without ``bytes`` its text in UTF-8."""
     raw = entry.get("bytes")
-    data = bytes(raw) if raw is not None else entry["token"].encode("utf-8", "surrogateescape")
+    data = bytes(raw) if raw is not None else raw_bytes(entry["token"])
     number = entry.get("id")
     return Token(data, float(entry["logprob"]), number if isinstance(number, int) else None)
 
@@ -266,9 +276,9 @@ def _legacy_steps(found: dict[str, Any], at: float | None) -> list[Step]:
     tops = found.get("top_logprobs") or [None] * len(tokens)
     steps = []
     for text, value, best in zip(tokens, values, tops, strict=True):
-        alternatives = [Token(other.encode(), float(lp)) for other, lp in (best or {}).items()]
+        alternatives = [Token(raw_bytes(other), float(lp)) for other, lp in (best or {}).items()]
         alternatives.sort(key=lambda token: -(token.logprob or 0.0))
-        steps.append(Step(Token(text.encode(), None if value is None else float(value)), tuple(alternatives), at))
+        steps.append(Step(Token(raw_bytes(text), None if value is None else float(value)), tuple(alternatives), at))
     return steps
 
 
@@ -293,4 +303,8 @@ def _list(value: Any) -> list[dict[str, Any]]:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
+    return shown(value) if isinstance(value, str) else ""
+
+
+def _bytes(value: Any) -> bytes:
+    return raw_bytes(value) if isinstance(value, str) else b""

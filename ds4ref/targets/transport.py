@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from ..errors import TargetError, UsageError
+from .wire import decoded, events
 
 RETRY_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504, 529})
 MAX_WAIT = 60.0
@@ -65,6 +66,8 @@ class Transport:
         self._last = -1e9
         self._random = random.Random()
         self.retries = 0
+        self.undecodable = 0
+        """Bytes of all answers that were no UTF-8: characters cut in two."""
         self._client = client or httpx2.Client(timeout=httpx2.Timeout(timeout, connect=min(timeout, 20.0)))
 
     def get(self, path: str) -> Any:
@@ -108,7 +111,7 @@ class Transport:
                 data += part
                 if len(data) > MAX_BODY:
                     raise TargetError(f"{self.base}: the answer is larger than {MAX_BODY >> 20} MiB")
-            return json.loads(bytes(data))
+            return self._parsed(bytes(data))
         except (ValueError, RecursionError):
             raise TargetError(f"{self.base}: the answer is not JSON: {self.clean(bytes(data[:80]))}") from None
         except httpx2.TransportError as error:
@@ -121,15 +124,27 @@ class Transport:
         if not kind.startswith("text/event-stream"):
             raise TargetError(f"{self.base}: asked for a stream, got {self.clean(kind.encode()) or 'no content type'}")
         try:
-            for event in httpx2.EventSource(response):
-                if event.data == "[DONE]":
+            for data in events(response.iter_bytes(), MAX_BODY):
+                if data == b"[DONE]":
                     return
-                if event.data:
-                    yield json.loads(event.data)
+                if data:
+                    yield self._parsed(data)
         except (ValueError, RecursionError):
             raise TargetError(f"{self.base}: an event of the stream is not JSON") from None
+        except TargetError as error:
+            raise TargetError(f"{self.base}: {error}") from None
         except httpx2.TransportError as error:
             raise TargetError(f"{self.base}: the stream broke off: {self._reason(error)}") from None
+
+    def _parsed(self, data: bytes) -> Any:
+        """JSON; bytes that are no UTF-8 come as lone surrogates (``wire``) and are counted."""
+        try:
+            return json.loads(data)
+        except UnicodeDecodeError:
+            text, lost = decoded(data)
+            found = json.loads(text)
+            self.undecodable += lost
+            return found
 
     def _send(self, build: Callable[[], httpx2.Request]) -> httpx2.Response:
         """An open response with status 200; TargetError when ``attempts`` tries did not bring one."""

@@ -135,7 +135,8 @@ def test_logprobs_are_greedy_end_with_eos_and_say_where_they_come_from(ds4, tmp_
     assert [step["selected"]["id"] for step in data["steps"]] == [*b"Hello", TOK.eos]
     assert [step["step"] for step in data["steps"]] == list(range(6))
     assert all(len(step["top_logprobs"]) == 20 for step in data["steps"])
-    assert data["finish"] == "stop"
+    assert data["finish"] == "stop" and len(data["prompt_ids"]) == data["prompt_tokens"] == 6
+    assert data["prompt_ids"] == TOK.encode_rendered("<｜begin▁of▁sentence｜><｜User｜>Hi<｜Assistant｜></think>")
     assert (data["numerics"], data["backend"], data["model"]["file"]) == ("exact", "cpu", "fake.gguf")
     assert list(data)[:5] == ["source", "prompt_tokens", "ctx", "top_k", "steps"]
 

@@ -6,7 +6,8 @@ import pytest
 
 from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.errors import DataError
-from speed_bench.results import COLUMNS, HEADER, CsvWriter, Point, format_row, read_points
+from reports.sources import check_kvcache
+from speed_bench.results import COLUMNS, HEADER, CsvWriter, Point, format_row, read_points, read_rows
 from speed_bench.samples import sample, summary
 from speed_bench.sweep import Row
 
@@ -42,6 +43,16 @@ def test_ds4s_columns_come_first_byte_for_byte():
     assert HEADER.startswith("ctx_tokens,prefill_tokens,prefill_tps,gen_tokens,gen_tps,kvcache_bytes,")
     assert format_row(ROW).startswith("4096,2048,409.60,3,3.00,80373132,500.000,4.00,")
     assert format_row(ROW).count(",") == HEADER.count(",")
+
+
+def test_a_size_that_is_not_known_is_an_empty_cell(write):
+    """An endpoint does not tell; 0 would be a size, and ds4-report would check it."""
+    for row in (ROW | {"kvcache_bytes": None}, {k: v for k, v in ROW.items() if k != "kvcache_bytes"}):
+        line = format_row(row)
+        assert line.startswith("4096,2048,409.60,3,3.00,,500.000,4.00,") and line.count(",") == HEADER.count(",")
+        (found,) = read_rows(write(HEADER + "\n" + line + "\n"))
+        assert found["kvcache_bytes"] is None and found["gen_tps"] == 3.0
+        assert check_kvcache([found]) is None
 
 
 def test_every_row_is_flushed():

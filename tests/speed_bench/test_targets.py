@@ -74,6 +74,9 @@ def test_an_endpoint_is_swept(capsys, private_store, monkeypatch):
     assert cli.main([*WALK, "--target", "http://fake/v1", "-r", "2", "--csv", "s.csv", "--plot", "s.svg"]) == 0
     rows = read_rows("s.csv")
     assert [row["ctx_tokens"] for row in rows] == [64, 128, 256]
+    assert {row["kvcache_bytes"] for row in rows} == {None}, "no endpoint tells the size of its cache"
+    cells = [line.split(",")[:6] for line in Path("s.csv").read_text().splitlines()[1:]]
+    assert [cell[5] for cell in cells] == [""] * 3 and all(cell[0] for cell in cells)
     for row in rows:
         assert row["prompt_tokens"] == pytest.approx(row["ctx_tokens"], abs=2), "depths by the server's own count"
         assert row["gen_tokens"] == 5 and row["reps"] == 2 and row["cached_tokens"] == 0 and row["streams"] == 1
@@ -208,6 +211,12 @@ def test_a_binary_is_swept(tmp_path, capsys, private_store):
     assert facts["backend"] == "binary" and facts["model"]["file"] == "none.gguf"
     with Store.open(private_store) as store:
         assert len(store.rows(store.find("b").id)) == 6
+
+
+def test_a_size_that_a_binary_does_not_tell_is_unknown(tmp_path, capsys, private_store):
+    rows = ROWS.replace("{23995788 + 13764 * depth}", "")
+    assert cli.main([*WALK[:-1], "5", "--target", script(tmp_path, rows), "--csv", "b.csv"]) == 0
+    assert {row["kvcache_bytes"] for row in read_rows("b.csv")} == {None}
 
 
 def test_our_own_command_as_binary(capsys, monkeypatch):

@@ -98,6 +98,15 @@ def test_what_is_asked_and_kept(tmp_path) -> None:
     assert [(t.raw, t.logprob) for t in first[0].steps[0].top] == [(b"A", -0.1), (b"B", -2.5)]
 
 
+def test_alternatives_that_cannot_be_compared_are_kept_apart() -> None:
+    """Without a probability, or without bytes: whoever reads ``top`` may compare all of it."""
+    told = (Token(b"A", -0.5), Token(b"", -1.0), Token(b"B", None), Token(b"C", -9999.0), Token(b"D", -2.0))
+    found = record(Step(Token(b"A", -0.5), told))
+    assert [(t.raw, t.logprob) for t in found.top] == [(b"A", -0.5), (b"D", -2.0)]
+    assert [(t.raw, t.logprob) for t in found.rest] == [(b"", -1.0), (b"B", None), (b"C", -9999.0)]
+    assert record(Step(Token(b"A", -9999.0))).token.logprob is None
+
+
 def test_an_answer_without_probabilities_is_no_vector(tmp_path) -> None:
     target = Scripted([])
     with pytest.raises(TargetError, match="case one: script returned no log probabilities"):

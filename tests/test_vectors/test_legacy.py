@@ -9,7 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ds4ref.errors import DataError
-from test_vectors import legacy
+from ds4ref.targets import Delta, Step, Token, Usage
+from test_vectors import cli, legacy
+from test_vectors.capture import PromptCase, start
+from test_vectors.capture import run as capture_run
 from test_vectors.legacy import (
     VecCase,
     from_case,
@@ -21,6 +24,8 @@ from test_vectors.legacy import (
     write_vec,
 )
 from test_vectors.schema import CASE_SCHEMA, Case, Repetition, StepRecord, TokenRecord
+
+from .scripted import Scripted
 
 TOKENS = [b"41", b"6c6c"]
 VEC = """# ds4-official-logprob-vectors-v1
@@ -159,7 +164,7 @@ def test_captures_of_the_fetcher(tmp_path) -> None:
     assert found.repetition.steps[0].token.raw == b"Ada" and len(found.repetition.steps[0].top) == 1
     again = tmp_path / "b.json"
     case_ = Case(CASE_SCHEMA, found.id, "", [found.repetition])
-    again.write_bytes(write_capture(case_, found.prompt, found.model, "x", 20))
+    again.write_bytes(write_capture(case_, found.prompt, found.model, "x", legacy.Asked(4, 20)))
     assert read_capture(str(again)).repetition.steps == found.repetition.steps
 
 
@@ -177,3 +182,118 @@ def test_malformed_captures(tmp_path, broken) -> None:
 
 def test_the_known_bad_case_has_a_reason() -> None:
     assert "FP4 indexer" in legacy.KNOWN_DIVERGENCE["long_memory_archive"]
+
+
+# ----------------------------------------------------------------------------------------------------------- convert
+
+
+FETCHED = {
+    "schema": "ds4-official-logprobs-v1", "source": "deepseek-official-api", "model": "deepseek-v4-flash",
+    "endpoint": "https://api.example.com/chat/completions", "created_at": "2026-05-06T10:00:00Z", "kind": "short",
+    "id": "short_a", "prompt": "Chi?", "finish_reason": "length", "logits_available": False,
+    "request": {"model": "deepseek-v4-flash", "temperature": 0, "max_tokens": 4, "logprobs": True, "top_logprobs": 20,
+                "thinking": {"type": "disabled"}, "messages": [{"role": "user", "content": "Chi?"}]},
+    "usage": {"prompt_tokens": 21, "completion_tokens": 2, "total_tokens": 23, "prompt_cache_hit_tokens": 0,
+              "prompt_tokens_details": {"cached_tokens": 0}},
+    "message": {"role": "assistant", "content": "Ada", "reasoning_content": None},
+}  # fmt: skip
+
+
+def fetched(**changes) -> dict:
+    """As the fetcher writes it: the token chosen at 0, nineteen others at -9999."""
+
+    def entry(raw: bytes, p: float) -> dict:
+        return {"token": {"text": raw.decode(), "bytes": list(raw)}, "logprob": p}
+
+    steps = []
+    for i, raw_ in enumerate((b"A", b"da")):
+        others = [entry(bytes([97 + k]), -9999.0) for k in range(19)]
+        steps.append({"step": i, **entry(raw_, 0.0), "top_logprobs": [entry(raw_, 0.0), *others]})
+    return {**FETCHED, "steps": steps, **changes}
+
+
+def folder(tmp_path, *cases: dict):
+    """The folder of ds4's fetcher, without its official.vec."""
+    (tmp_path / "f" / "official").mkdir(parents=True)
+    listed = []
+    for found in cases:
+        (tmp_path / "f" / "official" / f"{found['id']}.json").write_text(json.dumps(found))
+        listed.append({"id": found["id"], "official_file": f"official/{found['id']}.json"})
+    (tmp_path / "f" / "manifest.json").write_text(json.dumps({"schema": legacy.MANIFEST_SCHEMA, "prompts": listed}))
+    return tmp_path / "f"
+
+
+def test_a_folder_of_captures_converted_is_the_same(tmp_path, capsys) -> None:
+    """Nineteen of twenty alternatives went, message lost its role, usage and request what this program does not use."""
+    found = fetched()
+    assert cli.main(["convert", str(folder(tmp_path, found)), str(tmp_path / "out")]) == 0
+    again = json.loads((tmp_path / "out" / "short_a.json").read_text())
+    assert again.pop("ctx") == 16384, "captures do not tell it, and ours do"
+    assert again == found
+    assert cli.main(["convert", str(tmp_path / "out"), str(tmp_path / "twice")]) == 0
+    assert (tmp_path / "twice" / "short_a.json").read_bytes() == (tmp_path / "out" / "short_a.json").read_bytes()
+
+
+def test_alternatives_without_a_value_are_kept_apart(tmp_path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(fetched()))
+    found = read_capture(str(path))
+    assert found.degenerate and all(len(s.top) == 1 and len(s.rest) == 19 for s in found.repetition.steps)
+    assert len(from_case(Case(CASE_SCHEMA, "a", "", [found.repetition]), 1, "p").steps[0][1]) == 1, "a .vec drops them"
+
+
+def test_contexts_of_ds4s_set(tmp_path, capsys) -> None:
+    """Upstream has two of its cases at 4096; the folder's official.vec tells, or the set is known by its names."""
+    made = folder(tmp_path, *(fetched(id=name) for name in ("short_code_completion", "short_a", "long_code_audit")))
+
+    def contexts(path) -> dict[str, int]:
+        assert cli.main(["list", str(path), "--json"]) == 0
+        return {c["id"]: c["ctx"] for c in json.loads(capsys.readouterr().out)["cases"]}
+
+    known = {"short_code_completion": 4096, "short_a": 16384, "long_code_audit": 16384}
+    assert contexts(made) == contexts(made / "official") == known
+    cases = [VecCase(name, ctx, "p.txt", ((b"A", ()),)) for name, ctx in (("short_a", 8192), ("long_code_audit", 512))]
+    (made / "official.vec").write_bytes(write_vec(cases))
+    told = known | {"short_a": 8192, "long_code_audit": 512}
+    assert contexts(made) == contexts(made / "official") == told
+    assert contexts(made / "official" / "short_a.json") == {"short_a": 8192}
+    assert cli.main(["convert", str(made), str(tmp_path / "out")]) == 0
+    capsys.readouterr()
+    assert contexts(tmp_path / "out") == told, "a converted folder has no official.vec beside it"
+    (made / "official.vec").write_text("damaged")
+    assert contexts(made) == known
+
+
+def test_vectors_of_ours_as_captures(tmp_path, capsys) -> None:
+    """What was asked, what was counted, and a message as the API writes one."""
+    eos = "<\uff5cend\u2581of\u2581sentence\uff5c>"
+    steps = [Step(Token(raw_, -0.5), (Token(raw_, -0.5), Token(b"z", -3.0), Token(b"y", -9999.0)))
+             for raw_ in (b"A", b"da", eos.encode())]  # fmt: skip
+
+    class Counted(Scripted):
+        def stream(self, request):
+            yield Delta("x", tuple(steps), 0.1, "stop", Usage(21, 3, 5), "m")
+
+    target = Counted(steps)
+    vectors = start(str(tmp_path / "v"), target, [PromptCase("one", "Chi?", 512)], max_tokens=8, top_logprobs=3,
+                    repetitions=1, system="Be brief.")  # fmt: skip
+    capture_run(vectors, target)
+    assert cli.main(["convert", str(tmp_path / "v"), str(tmp_path / "out")]) == 0
+    found = json.loads((tmp_path / "out" / "one.json").read_text())
+    assert found["message"] == {"role": "assistant", "content": "Ada"} and found["ctx"] == 512
+    assert found["request"]["max_tokens"] == 8 and found["request"]["top_logprobs"] == 3
+    assert [m["role"] for m in found["request"]["messages"]] == ["system", "user"]
+    assert found["usage"] == {"prompt_tokens": 21, "completion_tokens": 3, "total_tokens": 24,
+                              "prompt_cache_hit_tokens": 5}  # fmt: skip
+    assert [t["logprob"] for t in found["steps"][0]["top_logprobs"]] == [-0.5, -3.0, -9999.0]
+    capsys.readouterr()
+    again = read_capture(str(tmp_path / "out" / "one.json"))
+    assert (again.system, again.ctx, again.repetition.completion_tokens, again.repetition.cached_tokens) == (
+        "Be brief.", 512, 3, 5)  # fmt: skip
+
+
+def test_a_prompt_that_is_no_utf8_survives(tmp_path) -> None:
+    ours = Case(CASE_SCHEMA, "a", "", [Repetition([StepRecord(TokenRecord([65], -0.5))], "stop")])
+    prompt = b"\xffabc\xe2".decode("utf-8", "surrogateescape")
+    (tmp_path / "a.json").write_bytes(write_capture(ours, prompt, "m", "x", legacy.Asked(1, 1)))
+    assert read_capture(str(tmp_path / "a.json")).prompt == prompt

@@ -1,0 +1,138 @@
+"""``ds4-vectors diff`` passes only what it compared, whole, on one scale, and in numbers."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from test_vectors import cli
+from test_vectors.observation import log_softmax
+
+RNG = np.random.default_rng(11)
+IDS = RNG.integers(0, 40, 20)
+LOGITS = RNG.normal(0, 2, (20, 40)).astype(np.float32)
+
+
+@pytest.fixture
+def diff(tmp_path, capsys):
+    """Compare two tables; (exit code, line of JSON, table, stderr)."""
+
+    def run(a, b, *argv: str, **more):
+        for name, arrays in (("a.npz", a), ("b.npz", b)):
+            found = arrays if isinstance(arrays, dict) else {"logits": arrays, "ids": IDS[: len(arrays)]}
+            np.savez(tmp_path / name, **found)
+        code = cli.main(["diff", str(tmp_path / "a.npz"), str(tmp_path / "b.npz"), *argv])
+        out, err = capsys.readouterr()
+        return code, json.loads(out.strip().splitlines()[-1]) if out else {}, out, err
+
+    return run
+
+
+def test_equal_files_pass(diff) -> None:
+    code, found, out, _ = diff(LOGITS, LOGITS, "--fail")
+    assert code == 0 and found["passed"] and found["max"] == 0.0 and found["notes"] == [] and "note:" not in out
+    assert (found["only_a"], found["only_b"], found["non_finite"], found["positions"]) == (0, 0, 0, 20)
+
+
+def test_a_part_is_not_the_whole(diff) -> None:
+    """200 rows against 150 passed."""
+    part = {"logits": LOGITS[:15], "ids": IDS, "rows": np.arange(15)}
+    for a, b, only in ((LOGITS, part, (5, 0)), (part, LOGITS, (0, 5))):
+        code, found, out, _ = diff(a, b, "--fail")
+        assert code == 1 and not found["passed"] and (found["only_a"], found["only_b"]) == only
+        assert found["max"] == 0.0 and found["positions"] == 15 and found["first_bad"] is None
+        assert "only the 15 they share were compared" in out
+        assert diff(a, b)[0] == 0, "without --fail it tells and ends well"
+    code, found, _, _ = diff(part, part, "--fail")
+    assert code == 0 and found["positions"] == 15
+
+
+def test_arrays_without_ids_of_two_lengths(tmp_path, capsys) -> None:
+    np.save(tmp_path / "a.npy", LOGITS)
+    np.save(tmp_path / "b.npy", LOGITS[:15])
+    assert cli.main(["diff", str(tmp_path / "a.npy"), str(tmp_path / "b.npy"), "--fail"]) == 1
+    assert "A has 20 positions, B 15: only the 15 they share" in capsys.readouterr().out
+
+
+def test_what_is_no_number_is_called_so(diff) -> None:
+    broken = np.array(LOGITS)
+    broken[3, 4] = broken[7] = np.nan
+    code, found, out, _ = diff(LOGITS, broken, "--fail")
+    assert code == 1 and found["non_finite"] == 2 and found["first_bad"] == 3 and found["worst_position"] == 3
+    assert [found[k] for k in ("max", "rms", "kl")] == [None] * 3 and found["top1"] == pytest.approx(18 / 20)
+    assert out.count("not a number") >= 4 and "None" not in out.splitlines()[2]
+    assert "the difference is not a number at 2 of 20 positions: 3 is the first" in out
+    code, found, _, _ = diff(broken, broken, "--fail")
+    assert code == 1 and not found["passed"] and found["top1"] == pytest.approx(18 / 20), "nothing agrees with a NaN"
+
+
+def test_a_value_that_does_not_exist_is_a_dash(diff) -> None:
+    assert [line.split()[1] for line in diff(LOGITS, LOGITS)[2].splitlines() if line.startswith("first_bad")] == ["-"]
+
+
+def test_nothing_is_learnt_from_zeros(diff) -> None:
+    zeros = np.zeros_like(LOGITS)
+    for a, b in ((zeros, zeros), (LOGITS, zeros), (zeros, LOGITS)):
+        code, _, out, err = diff(a, b)
+        assert code == 1 and out == "" and "all rows hold only zeros: the buffer was never written" in err
+    some = np.array(LOGITS)
+    some[5:7] = 0
+    code, found, out, _ = diff(some, some, "--fail")
+    assert code == 1 and not found["passed"] and "A: only zeros at positions 5 and 6" in out and "B: only zeros" in out
+
+
+def test_rows_repeated_in_both_files_are_not_passed(diff) -> None:
+    stale = np.array(LOGITS)
+    stale[9] = stale[8]
+    code, found, out, _ = diff(stale, stale, "--fail")
+    assert code == 1 and found["first_bad"] is None and "repeated bit for bit at position 9" in out
+
+
+@pytest.mark.parametrize("kind, change", [
+    ("probabilities", lambda x: np.exp(log_softmax(x))),
+    ("log probabilities", log_softmax),
+    ("logarithms to base 10", lambda x: log_softmax(x) / np.log(10)),
+    ("logarithms to base 2", lambda x: log_softmax(x) / np.log(2)),
+])  # fmt: skip
+def test_scales_are_made_one(diff, kind, change) -> None:
+    code, found, out, _ = diff(LOGITS, change(LOGITS), "--fail")
+    assert code == 0 and found["max"] < 1e-5 and f"A holds logits, B {kind}: compared as natural log prob" in out
+    off = LOGITS + np.where(np.arange(40) == LOGITS.argmax(axis=1)[:, None], 0.5, 0).astype(np.float32)
+    code, found, _, _ = diff(off, change(LOGITS), "--fail")
+    assert code == 1 and 0.1 < found["max"] < 0.5
+
+
+def test_equal_scales_are_compared_as_they_are(diff) -> None:
+    logs = log_softmax(LOGITS)
+    assert diff(logs, logs)[1]["notes"] == [] and diff(LOGITS, LOGITS + 1)[1]["max"] == pytest.approx(1, abs=1e-5)
+    p = np.exp(logs)
+    code, found, out, _ = diff(p, p, "--fail")
+    assert code == 0 and "A holds probabilities, B probabilities: compared as" in out
+
+
+def test_padding_is_cut(diff) -> None:
+    wide = np.concatenate((LOGITS, np.zeros((20, 3), np.float32)), axis=1)
+    for a, b, name in ((LOGITS, wide, "B"), (wide, LOGITS, "A")):
+        code, _, out, _ = diff(a, b, "--fail")
+        assert code == 0 and f"{name}: 3 columns of padding were cut" in out
+    code, _, _, err = diff(np.concatenate((LOGITS, LOGITS[:, :3]), axis=1), LOGITS)
+    assert code == 1 and "cannot be compared" in err
+
+
+@pytest.mark.parametrize("rows", [np.arange(19), np.zeros(20, int), np.arange(20.0)], ids=["few", "twice", "floats"])
+def test_positions_that_cannot_be(diff, rows) -> None:
+    code, _, out, err = diff(LOGITS, {"logits": LOGITS, "ids": IDS, "rows": rows})
+    assert code == 1 and out == "" and err.count("\n") == 1 and "position" in err
+
+
+def test_a_golden_file_is_not_compared_with_other_positions(tmp_path, capsys) -> None:
+    from test_vectors.logits import freeze
+
+    freeze(str(tmp_path / "g.npz"), IDS[:15], LOGITS[:15], {})
+    golden = ["golden", str(tmp_path / "g.npz"), str(tmp_path / "x.npz")]
+    np.savez(tmp_path / "x.npz", logits=LOGITS[:15], rows=np.arange(5, 20))
+    assert cli.main(golden) == 1 and "does not hold the 15 positions" in capsys.readouterr().err
+    np.savez(tmp_path / "x.npz", logits=LOGITS[:15])
+    assert cli.main(golden) == 0

@@ -50,7 +50,9 @@ def _command(name: str) -> Callable[[Sequence[str]], int]:
     """The body of a command; its module is imported only now."""
     if name in ("capture", "check", "list", "convert"):
         from . import cli_vectors as module
-    elif name in ("diff", "freeze", "golden", "diagnose", "model"):
+    elif name == "diagnose":
+        from . import cli_diagnose as module  # type: ignore[no-redef]
+    elif name in ("diff", "freeze", "golden", "model"):
         from . import cli_logits as module  # type: ignore[no-redef]
     else:
         from . import cli_quality as module  # type: ignore[no-redef]

@@ -1,4 +1,4 @@
-"""The commands on full logits: diff, freeze, golden, diagnose, model."""
+"""The commands on full logits: diff, freeze, golden, model."""
 
 from __future__ import annotations
 
@@ -10,29 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ds4ref.cli.common import Progress, check_output, read_text
-from ds4ref.cli.options import choice, integer, number
+from ds4ref.cli.common import check_output
+from ds4ref.cli.options import integer, number
 from ds4ref.errors import DataError, UsageError
 from ds4ref.targets import Ability
 
 from .logits import Differences, check, compare, load
 from .logits import freeze as freeze_logits
-from .observation import FILES, RAW, Observation, OtherModel, read, read_ids, read_table, to_logprobs
-from .options import add_target, finish, parsed, parser, required, rows, target_of, told
-from .preflight import BROKEN, of_table, padding, preflight, refused
+from .observation import FILES, RAW, read_ids, read_table, to_logprobs
+from .options import add_target, finish, parsed, parser, required, rows, target_of
+from .preflight import BROKEN, of_table, padding, refused
 
 if TYPE_CHECKING:
-    from ds4ref.engine import Engine
-
-    from .diagnose import Diagnosis
-
-DIAGNOSE = """Which numerics mode, or which mistake, explains another engine's logits.
-
-.npz holds "logits" (tokens, vocabulary), as ds4 --dump-logits writes it, with "ids" and, for some positions
-only, "rows". .json is [{"position": 0, "top": [[id, logprob], ...]}, ...], or what ds4 --dump-logprobs
-writes. .bin, .raw and .f32 are rows of float32. The verdict is a rounding set
-(exact, qat, ds4, llama.cpp, ...), "fault" with its name, or "unknown": none of these."""
-KEYS = ("verdict", "fault", "confidence", "first_position", "ranking", "says")
+    pass
 
 
 # ------------------------------------------------------------------------------------------------- diff, golden
@@ -226,136 +216,6 @@ def _shown(value: Any, lost: bool) -> str:
     if value is None:
         return "not a number" if lost else "-"
     return f"{value:.3e}" if isinstance(value, float) else str(value)
-
-
-# ----------------------------------------------------------------------------------------------------- diagnose
-
-
-def diagnose(argv: Sequence[str]) -> int:
-    """``ds4-vectors diagnose``"""
-    made = parser("ds4-vectors diagnose", DIAGNOSE, "[-m MODEL.gguf] --logits FILE [--token-ids IDS.json] [options]",
-                  "-m model.gguf --token-ids ids.json --logits theirs.npz",
-                  "-m model.gguf --token-ids ids.json --logits top20.json --json",
-                  "--target http://127.0.0.1:8080/v1      (a server that has loaded the diagnostic model)")  # fmt: skip
-    made.add_argument("-m", "--model", metavar="FILE", help="model the logits come from (the diagnostic model)")
-    made.add_argument("--token-ids", metavar="FILE", help="JSON list of token ids (those in the .npz)")
-    made.add_argument("--logits", metavar="FILE", help=".npz, .npy, .csv or raw .f32 of full logits; .json of top-k")
-    made.add_argument("--key", metavar="NAME", default="logits", help="array of the .npz (logits)")
-    made.add_argument(
-        "--prompt-file", metavar="FILE", help="prompt of a --dump-logprobs file, as ds4 --nothink was given it"
-    )
-    made.add_argument("-sys", "--system", metavar="TEXT", default="", help="system text of that prompt (none)")
-    made.add_argument("--top", metavar="K", type=integer(), help="use only the K best of every position")
-    made.add_argument("--prompt", metavar="NAME", type=choice("mixed", "short", "text", "long"), default="mixed",
-                      help="with --target: mixed, short, text or long, of the diagnostic set (mixed)")  # fmt: skip
-    made.add_argument("--chat", action="store_true", help="with --target: as a chat, which tests the template too")
-    made.add_argument("--thorough", action="store_true", help="compare with every fault in every mode in any case")
-    made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
-    made.add_argument("--details", metavar="FILE", help="write the whole diagnosis as JSON")
-    add_target(made, default=None)
-    args = parsed(made, argv)
-    if args is None:
-        return 0
-    if (args.logits is None) == (args.target is None):
-        raise UsageError("one of --logits and --target is needed")
-    if args.chat and args.target is None:
-        raise UsageError("--chat goes with --target")
-    if args.details:
-        check_output(args.details)
-    given = None if args.token_ids is None else read_ids(args.token_ids)
-    if args.prompt_file is not None and args.logits is None:
-        raise UsageError("--prompt-file goes with --logits")
-    from ds4ref.engine import Engine
-    from ds4ref.nano.diagnostic import diagnostic_path
-
-    with Engine.open(args.model or diagnostic_path(), backend=args.backend, threads=args.threads) as engine:
-        if args.logits is not None:
-            seen = read_given(args, engine, given)
-        else:
-            from .elicit import elicit
-
-            with target_of(args, args.target) as target:
-                seen = elicit(target, engine, given, args.prompt, args.chat)
-                told(target)
-        result = run_diagnosis(engine, seen if args.top is None else seen.top(args.top), args.thorough)
-    whole = result.to_json()
-    if args.details:
-        from ds4ref.cli.common import atomic_output
-
-        with atomic_output(args.details) as out:
-            out.write((json.dumps(whole, indent=1) + "\n").encode())
-    finish({key: whole[key] for key in KEYS}, args.json, _describe(result, seen))
-    return 0
-
-
-def read_given(args: Namespace, engine: Engine, ids: Sequence[int] | None) -> Observation:
-    """The observation in the file that ``--logits`` names, held against the model: DataError in one line for what is no
-    logits, or none of this model, with the hint at ``-m`` where none was named."""
-    from ds4ref.errors import TextError
-
-    try:
-        tokenizer = engine.tokenizer
-    except TextError:
-        tokenizer = None
-    prompt = None if args.prompt_file is None else (args.system, read_text(args.prompt_file, "prompt"))
-    hint = "" if args.model else " (this is the diagnostic model: give yours with -m)"
-    try:
-        seen = read(args.logits, ids, args.key, tokenizer, vocab=engine.shape.vocab, prompt=prompt)
-    except OtherModel as error:
-        raise DataError(f"{args.logits}: {error}{hint}") from None
-    useless = refused(preflight(seen, engine.shape.vocab))
-    if useless is not None:
-        raise DataError(f"{args.logits}: {useless.says}" + (hint if useless.name in ("ids", "width") else ""))
-    return seen
-
-
-def run_diagnosis(engine: Engine, seen: Observation, thorough: bool = False) -> Diagnosis:
-    """Check that the observation belongs to the model, then diagnose."""
-    from .diagnose import diagnose as explain
-    from .signatures import Signatures
-
-    vocab = engine.shape.vocab
-    if len(seen.ids) and int(seen.ids.max()) >= vocab:
-        raise DataError(f"token id {int(seen.ids.max())} is outside the vocabulary of {vocab}: another model?")
-    if seen.support is None and seen.logprobs.shape[1] != vocab:
-        raise DataError(f"the logits are {seen.logprobs.shape[1]} wide, the model's vocabulary is {vocab}")
-    if seen.support is not None and int(seen.support.max()) >= vocab:
-        raise DataError(f"token id {int(seen.support.max())} in the log probabilities is outside the vocabulary")
-    with Progress("computing candidates") as progress:
-        library = Signatures(engine, seen.ids.tolist())
-        return explain(library, seen, bos_of(engine), thorough=thorough, progress=lambda n: progress(n, 300))
-
-
-def bos_of(engine: Engine) -> int | None:
-    """Id of the beginning-of-sentence token; None if the file has no tokenizer."""
-    from ds4ref.errors import TextError
-
-    try:
-        return engine.tokenizer.bos
-    except TextError:
-        return None
-
-
-def _describe(result: Diagnosis, seen: Observation) -> str:
-    what = result.fault or result.verdict
-    kind = "full logits" if seen.full else f"the best {seen.logprobs.shape[1]} tokens"
-    lines = [
-        f"verdict      {result.verdict}" + (f": {result.fault}" if result.fault else ""),
-        f"that is      {result.says}",
-        f"confidence   {result.confidence:.4f}, from {kind} at {result.positions} positions",
-    ]
-    if result.first_position is not None:
-        lines.append(f"deviates     from mode {result.mode} first at position {result.first_position}")
-    if result.agrees_with:
-        until = "" if result.agrees_until is None else f" up to position {result.agrees_until - 1}"
-        lines.append(f"agrees with  {result.agrees_with}{until}")
-    lines += [f"note         {note}" for note in result.notes]
-    table = [
-        (r["name"] + (" <" if r["name"].startswith(f"{what}") else ""), f"{r['probability']:.4f}",
-         f"{r['distance']:.2e}", "-" if r["fits_until"] is None else str(r["fits_until"]))
-        for r in result.ranking[:8]
-    ]  # fmt: skip
-    return "\n".join(lines) + "\n\n" + rows(("candidate", "probability", "distance", "misfits from"), table)
 
 
 def model(argv: Sequence[str]) -> int:

@@ -105,12 +105,13 @@ def _window(extra: float) -> Made:
     return None, {"raw_window": edit}
 
 
-def _rope(compress: bool, **fields: str) -> Callable[[float], Made]:
+def _rope(compress: bool, field: str) -> Callable[[float], Made]:
     """Rope tables of one kind with another constant."""
 
     def make(value: float) -> Made:
         def begin(chunk: Chunk) -> None:
-            shape = dataclasses.replace(chunk.shape, **dict.fromkeys(fields.values(), float(value)))
+            wrong: dict[str, Any] = {field: float(value)}
+            shape = dataclasses.replace(chunk.shape, **wrong)
             chunk.rope = {**chunk.rope, compress: RopeTables(shape, compress, chunk.numerics.rope)}
 
         return begin, {}
@@ -261,13 +262,13 @@ _LIST = [
     Family("clamp_shared", "clamp of the shared expert at {value}", _changed("swiglu", _limit(False)),
            lambda shape: float(shape.swiglu_limit[0]), _steps(1, 3, 5, 7, 9, 12, 20)),
     Family("rope_base", "rope base {value}, not {right}, in layers without compression",
-           _rope(False, field="rope_theta"), _of("rope_theta"), _times("rope_theta")),
+           _rope(False, "rope_theta"), _of("rope_theta"), _times("rope_theta")),
     Family("compress_rope_base", "rope base {value}, not {right}, in compressed layers",
-           _rope(True, field="compress_theta"), _of("compress_theta"), _times("compress_theta")),
-    Family("yarn_factor", "YaRN factor {value}, not {right}", _rope(True, field="yarn_factor"), _of("yarn_factor"),
+           _rope(True, "compress_theta"), _of("compress_theta"), _times("compress_theta")),
+    Family("yarn_factor", "YaRN factor {value}, not {right}", _rope(True, "yarn_factor"), _of("yarn_factor"),
            _times("yarn_factor")),
     Family("yarn_original_context", "YaRN's original context {value}, not {right}",
-           _rope(True, field="yarn_orig_ctx"), _of("yarn_orig_ctx"),
+           _rope(True, "yarn_orig_ctx"), _of("yarn_orig_ctx"),
            lambda shape: tuple(shape.yarn_orig_ctx * f for f in (1 / 64, 1 / 16, 0.25, 0.5, 2.0, 4.0))),
     Family("ape_scale", "position bias of the compressors times {value}", _ape),
     Family("ape_phase", "position bias of the compressors off by {value} phases", _ape_phase, lambda shape: 0.0,

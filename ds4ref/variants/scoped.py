@@ -1,7 +1,7 @@
 """A fault in a part of the model only: some layers, one half of a layer, or the tokens from some position on.
 
-    where = scopes(engine.shape)                      every part that is tried, by name
-    session.hooks = Scoped(LIBRARY["no_inverse_rope"], where["layers with ratio 4"])
+where = scopes(engine.shape)                      every part that is tried, by name
+session.hooks = Scoped(LIBRARY["no_inverse_rope"], where["layers with ratio 4"])
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
 """confidence"""
+
 from .verdict import Diagnosis
+
+
 def confidence(result: Diagnosis) -> float:
     return 0.95

@@ -23,7 +23,6 @@ from .evidence import Fit, Reference, seen_through, squares
 from .outside import variants
 from .signatures import Signatures
 
-
 LIMIT = 3.0
 """A right engine's misfit (standard deviations, the largest of three) is above this in a few of a hundred cases."""
 TIE = 1e-4
@@ -241,7 +240,7 @@ class Case:
         most = own.max(axis=1)
         bar = float(most.mean()) + 2.5 * max(float(most.std(ddof=1)), float(own.std()) / 2)
         with np.errstate(invalid="ignore"):
-            bad = np.flatnonzero(c.fit.l > bar)
+            bad = np.flatnonzero(c.fit.level > bar)
         return int(self.seen.rows[bad[0]]) if len(bad) else None
 
 

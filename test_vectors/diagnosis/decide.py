@@ -143,8 +143,8 @@ class _Judge:
             result.notes.append(c.name.partition(" [")[2].rstrip("]") + " only")
         if residue is not None and own >= LIMIT:
             result.residue = float(f"{residue:.3g}")
-            result.notes.append(f"leaves {residue:.2g} nats (rms), the same everywhere: rounding on the way, or a small "
-                                "mistake besides")  # fmt: skip
+            result.notes.append(f"leaves {residue:.2g} nats (rms), the same everywhere: rounding on the way, or a "
+                                "small mistake besides")  # fmt: skip
         if gap < RIVAL and rival is not None:
             result.notes.append(f"cannot be told from {rival.label}: {rival.says}")
         if c.flipped is not None:
@@ -156,7 +156,11 @@ class _Judge:
         """A rounding set, with what it could have shown."""
         result = self.result(c.mode, c, c.says)
         result.first_position = None
-        others = [o for o in self.search.found if not o.clean and o.mode == c.mode and o.kind in ("fault", "family", "variant")]
+        others = [
+            o
+            for o in self.search.found
+            if not o.clean and o.mode == c.mode and o.kind in ("fault", "family", "variant")
+        ]
         found = sight(self.case, c, others)
         result.sight = found.to_json()
         result.notes += found.sentences()
@@ -173,16 +177,16 @@ class _Judge:
     def open(self, base: Candidate, wrong: Candidate | None, over: float) -> Diagnosis:
         """Nothing fits, or nothing can be told."""
         undecided = self.like_rounding(base)
-        says = (
-            "cannot tell a rounding of its own from a small mistake here" if undecided else "none of these"
-        )
+        says = "cannot tell a rounding of its own from a small mistake here" if undecided else "none of these"
         result = self.result("undecided" if undecided else "unknown", base, says)
         ratio = base.fit.rms / float(np.sqrt(self.case.reference(base.mode).expected.mean()))
         if undecided:
-            result.notes.append(f"nearest is {base.mode}: {base.fit.rms:.2g} nats (rms), {ratio:.2f} times what its own "
-                                "builds differ by")  # fmt: skip
+            result.notes.append(f"nearest is {base.mode}: {base.fit.rms:.2g} nats (rms), {ratio:.2f} times what its "
+                                "own builds differ by")  # fmt: skip
             if wrong is not None and over > 0:
-                result.notes.append(f"or {wrong.label} ({wrong.says}): odds {np.exp(over):.1f} to 1, too few to name it")
+                result.notes.append(
+                    f"or {wrong.label} ({wrong.says}): odds {np.exp(over):.1f} to 1, too few to name it"
+                )
             result.next.append(_more(self.case.seen, None))
         else:
             self.agreement(result)
@@ -192,24 +196,24 @@ class _Judge:
     def like_rounding(self, base: Candidate) -> bool:
         """Whether what is left has the size of a rounding somewhere and no beginning: then a mistake is not proven."""
         own = self.case.reference(base.mode)
-        level = float(np.nanmean(base.fit.l)) - float(own.own.mean())
-        if own.coarse and np.exp(level) < ROUNDING_RATIO and self.flat(base):
+        above = float(np.nanmean(base.fit.level)) - float(own.own.mean())
+        if own.coarse and np.exp(above) < ROUNDING_RATIO and self.flat(base):
             return True
         exact = next(c for c in self.search.found if c.mode == "exact" and c.clean)
         widest = max(
             float(np.sqrt(np.median(self.case.reference(c.mode).expected))) for c in self.search.found if c.clean
         )
-        r = exact.fit.l + 0.5 * np.log(self.case.reference("exact").expected) + exact.fit.shift
+        r = exact.fit.level + 0.5 * np.log(self.case.reference("exact").expected) + exact.fit.shift
         return float(np.nanmedian(r)) < np.log(widest) and self.flat(exact) and exact.fit.rms < 2 * widest
 
     def flat(self, c: Candidate) -> bool:
         """Whether no eighth of the positions agrees much better, or worse, than the rest: roundings are everywhere,
         while a window, a threshold or a chunk edge begins somewhere. The scale is how the set's own replicas vary."""
         own = self.case.reference(c.mode).own
-        l = c.fit.l[np.isfinite(c.fit.l)]
-        if len(l) < 16:
+        level = c.fit.level[np.isfinite(c.fit.level)]
+        if len(level) < 16:
             return True
-        parts = np.array([part.mean() for part in np.array_split(l, 8)])
+        parts = np.array([part.mean() for part in np.array_split(level, 8)])
         usual = np.array([[part.mean() for part in np.array_split(row, 8)] for row in own]).std()
         return float(parts.max() - parts.min()) < 4 * float(usual) + 1.0
 
@@ -238,7 +242,11 @@ class _Judge:
     def base(self) -> Candidate:
         """The clean set to tell against: the one that explains the beginning best, the nearest if none does."""
         ways = [(self.prefix(c)[0], self.search.score(c), c) for c in self.search.clean()]
-        explained = [way for way in ways if way[0] > 0 and self.case.first_beyond(way[2]) not in (None, int(self.case.seen.rows[0]))]
+        explained = [
+            way
+            for way in ways
+            if way[0] > 0 and self.case.first_beyond(way[2]) not in (None, int(self.case.seen.rows[0]))
+        ]
         if explained:
             return max(explained, key=lambda way: way[0])[2]
         return max(ways, key=lambda way: way[1])[2]

@@ -40,7 +40,9 @@ def seen_through(seen: Observation, logprobs: np.ndarray) -> np.ndarray:
     """A prediction (T, V) where it was observed: (R, V) or (R, K) float64; NaN where it says nothing."""
     rows = logprobs[seen.rows]
     if seen.support is None:
-        return rows.astype(np.float64) if rows.shape[1] == seen.logprobs.shape[1] else np.full(seen.logprobs.shape, np.nan)
+        return (
+            rows.astype(np.float64) if rows.shape[1] == seen.logprobs.shape[1] else np.full(seen.logprobs.shape, np.nan)
+        )
     inside = (seen.support >= 0) & (seen.support < rows.shape[1])
     at = np.where(inside, seen.support, 0)
     return np.where(inside, np.take_along_axis(rows, at, axis=1), np.nan).astype(np.float64)
@@ -79,7 +81,7 @@ def smooth(e: np.ndarray, reach: int = 4) -> np.ndarray:
 class Fit:
     """How one prediction fits.
 
-    l        (R,) see above, NaN where nothing is predicted; after ``shift``
+    level    l (R,), see above, NaN where nothing is predicted; after ``shift``
     shift    logarithm of how much larger the engine's float noise is than ours; 0 in coarse sets
     z        by how many standard deviations the whole is too far
     local    the same for the worst stretch, beyond what the worst of that many stretches shows by chance
@@ -88,7 +90,7 @@ class Fit:
     rms      root of the mean of r, nats
     """
 
-    l: np.ndarray
+    level: np.ndarray
     shift: float
     z: float
     local: float
@@ -138,27 +140,27 @@ class Reference:
     def fit(self, values: np.ndarray, predicted: np.ndarray | None = None) -> Fit:
         """Hold the observed values (R, K) against the prediction, or another one in the same rounding set."""
         r = squares(values, self.predicted if predicted is None else predicted)
-        l = _half_log((r + 1e-300) / self.expected)
-        known = np.isfinite(l)
+        level = _half_log((r + 1e-300) / self.expected)
+        known = np.isfinite(level)
         shift = 0.0
         if not self.coarse and known.any():
             # float noise of another size is one factor everywhere; storage rounding, which is known, is none
             bare = _half_log(np.maximum(r - self.storage, 1e-300) / (self.expected - self.storage))
             shift = float(np.clip(np.median(bare[known]), 0.0, FOREIGN))
-            l = _half_log((r + 1e-300) / (np.exp(2 * shift) * (self.expected - self.storage) + self.storage))
+            level = _half_log((r + 1e-300) / (np.exp(2 * shift) * (self.expected - self.storage) + self.storage))
         own = self.own
-        z, local, worst = misfit(l, own)
+        z, local, worst = misfit(level, own)
         if self.coarse and predicted is None and self.mean is not None:
             other = misfit(_half_log((squares(values, self.mean) + 1e-300) / self.around), self.own_mean)
             z, local, worst = max(z, other[0]), max(local, other[1]), max(worst, other[2])
-        q = np.exp(2 * np.clip(l[known], -20, 20))
+        q = np.exp(2 * np.clip(level[known], -20, 20))
         width = 0.5 * np.log(self.expected[known]) + shift
         tail = 0.5 * (TAIL + 1) * np.log((TAIL + q) / (TAIL + 1))
         score = -WEIGHT * float(np.sum(width + tail))
         # a row that is not predicted is neither explained nor contradicted: it counts like one of unrelated engines
         score -= WEIGHT * float((~known).sum()) * 1.0
         rms = float(np.sqrt(np.mean(r[known]))) if known.any() else float("nan")
-        return Fit(l, shift, z, local, worst, score, rms)
+        return Fit(level, shift, z, local, worst, score, rms)
 
 
 def _half_log(ratio: np.ndarray) -> np.ndarray:
@@ -166,9 +168,9 @@ def _half_log(ratio: np.ndarray) -> np.ndarray:
         return 0.5 * np.log(ratio)
 
 
-def misfit(l: np.ndarray, own: np.ndarray) -> tuple[float, float, float]:
+def misfit(level: np.ndarray, own: np.ndarray) -> tuple[float, float, float]:
     """(whole, stretch, position): standard deviations by which l (R,) lies above what replicas (n, R) show."""
-    known = np.isfinite(l)
+    known = np.isfinite(level)
     if not known.any():
         return 0.0, 0.0, 0.0
     n = len(own)
@@ -178,10 +180,10 @@ def misfit(l: np.ndarray, own: np.ndarray) -> tuple[float, float, float]:
     count = int(known.sum())
     # positions are not independent; with few replicas their scatter is not well known: never less than if they were
     spread = max(float(means.std(ddof=1)), single / np.sqrt(count), 0.01)
-    z = (float(l[known].mean()) - float(means.mean())) / (spread * more)
-    filled = np.where(known, l, float(np.median(own)))
+    z = (float(level[known].mean()) - float(means.mean())) / (spread * more)
+    filled = np.where(known, level, float(np.median(own)))
     local, length = 0.0, SHORTEST
-    while length <= len(l) // 2:
+    while length <= len(level) // 2:
         step = length // 2
         here = _stretches(filled, length, step)
         usual = np.array([_stretches(row, length, step) for row in own])
@@ -192,13 +194,13 @@ def misfit(l: np.ndarray, own: np.ndarray) -> tuple[float, float, float]:
     most = own[:, known].max(axis=1)
     # largest values scatter like a Gumbel variable: its scale from the replicas' own
     scale = max(float(most.std(ddof=1)), single / 2)
-    worst = (float(l[known].max()) - float(most.mean())) / (scale * more) - 1.0
+    worst = (float(level[known].max()) - float(most.mean())) / (scale * more) - 1.0
     return z, local, max(worst, 0.0)
 
 
-def _stretches(l: np.ndarray, length: int, step: int) -> np.ndarray:
-    total = np.concatenate(([0.0], np.cumsum(l)))
-    start = np.arange(0, len(l) - length + 1, step)
+def _stretches(level: np.ndarray, length: int, step: int) -> np.ndarray:
+    total = np.concatenate(([0.0], np.cumsum(level)))
+    start = np.arange(0, len(level) - length + 1, step)
     return (total[start + length] - total[start]) / length
 
 

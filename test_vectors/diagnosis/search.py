@@ -33,6 +33,8 @@ NO_MISTAKE = frozenset({"indexer_ties_high"})
 REFINED = 3
 COMPOUNDS = 6
 """Faults that explain most, from which mistakes in a part of the model and pairs are made."""
+EARLY = 8
+"""A deviation that begins before this position does not suggest a path of its own for later ones."""
 GAIN = 5.0
 """What a candidate must gain in score over the clean set to be looked at more closely."""
 
@@ -90,7 +92,9 @@ class Search:
         key = id(c)
         if key not in self._own:
             usual = self.case.reference(c.mode)
-            near = c.fit.rms < (3 * float(np.sqrt(usual.expected.mean())) if usual.coarse else 0.2 * self.nearest_clean())
+            near = c.fit.rms < (
+                3 * float(np.sqrt(usual.expected.mean())) if usual.coarse else 0.2 * self.nearest_clean()
+            )
             self._own[key] = self.case.own_reference(c, OWN_RUNS).fit(self.case.values, c.rows) if near else c.fit
         return self._own[key]
 
@@ -161,9 +165,9 @@ class Search:
     def residue(self, c: Candidate) -> float | None:
         """Root mean square of what a candidate leaves, if that is small and the same everywhere: what rounding on the
         way to us does and a mistake does not. None otherwise."""
-        if ROUNDING[c.mode].coarse or not np.isfinite(c.fit.l).all():
+        if ROUNDING[c.mode].coarse or not np.isfinite(c.fit.level).all():
             return None
-        r = c.fit.l + 0.5 * np.log(self.case.reference(c.mode).expected) + c.fit.shift
+        r = c.fit.level + 0.5 * np.log(self.case.reference(c.mode).expected) + c.fit.shift
         others = [o.fit.rms for o in self.found if o.name != c.name or (o.clean and o.mode != c.mode)]
         others = [rms for rms in others if np.isfinite(rms) and rms > 0]
         if c.clean or not others or c.fit.rms > 0.1 * min(others) or float(r.std()) > 0.5:
@@ -244,26 +248,30 @@ class Search:
                 self._add([self.case.untied(better)])
 
     def _compounds(self) -> None:
-        """Mistakes in a part of the model, from a position on, and pairs, made of the faults that explain most."""
-        mode = self.best().mode
-        clean = self.case.clean(mode)
-        first = self.case.first_beyond(clean)
-        if first is not None and first >= 8:
-            at = first
-            self._add(self.case.late(mode, name, at) for name in self.names(mode))
-            if self.fits(self.best()):
-                return
-        inside = sorted((c for c in self.found if c.kind == "fault" and c.mode == mode), key=lambda c: -c.fit.score)
-        base = clean.fit.score
-        leading = [c for c in inside if c.fit.score > base + 1][:COMPOUNDS] or inside[:2]
-        parts = scopes(self.case.library.engine.shape)
-        for c in leading:
-            self._add(self.case.scoped(mode, c.name, part, where) for part, where in parts.items())
-        if self.fits(self.best()):
-            return
-        for c in leading[:2]:
-            if c.fit.score > base + GAIN:
-                others = [name for name in self.names(mode) if name != c.name and not LIBRARY[name].quiet]
-                self._add(self.case.pair(mode, c.name, other) for other in others)
+        """Mistakes from a position on, in a part of the model, and pairs, made of the faults that explain most."""
+        best = self.best().mode
+        modes = [mode for mode in dict.fromkeys((best, self.nearest_set(), *MODE_NAMES)) if mode in self.bases]
+        starts = {mode: self.case.first_beyond(self.case.clean(mode)) for mode in modes}
+        for mode in sorted(modes, key=lambda mode: -(starts[mode] or 0))[:2]:
+            first = starts[mode]
+            if first is not None and first >= EARLY:
+                self._add(self.case.late(mode, name, first) for name in self.names(mode))
                 if self.fits(self.best()):
                     return
+        parts = scopes(self.case.library.engine.shape)
+        for mode in modes:
+            for c in self._leading(mode)[: COMPOUNDS if mode == best else 2]:
+                self._add(self.case.scoped(mode, c.name, part, where) for part, where in parts.items())
+        if self.fits(self.best()):
+            return
+        for c in self._leading(best)[:2]:
+            others = [name for name in self.names(best) if name != c.name and not LIBRARY[name].quiet]
+            self._add(self.case.pair(best, c.name, other) for other in others)
+            if self.fits(self.best()):
+                return
+
+    def _leading(self, mode: str) -> list[Candidate]:
+        """Faults of a set that explain more than nothing wrong does, best first."""
+        base = self.case.clean(mode).fit.score
+        inside = [c for c in self.found if c.kind == "fault" and c.mode == mode and c.fit.score > base + 1]
+        return sorted(inside, key=lambda c: -c.fit.score)

@@ -72,7 +72,9 @@ def sight(case: Case, clean: Candidate, others: list[Candidate]) -> Sight:
         size = noise * float(np.sqrt(max(np.exp(2 * bar) - 1, 1e-6)))
     else:  # larger float noise of another engine is allowed for
         bare = float(np.sqrt((ref.expected - ref.storage).mean()))
-        size = float(np.hypot(bare * np.exp(FOREIGN), np.sqrt(ref.storage.mean()) * np.sqrt(max(np.exp(2 * bar) - 1, 0))))
+        size = float(
+            np.hypot(bare * np.exp(FOREIGN), np.sqrt(ref.storage.mean()) * np.sqrt(max(np.exp(2 * bar) - 1, 0)))
+        )
     seen: list[tuple[str, float]] = []
     hidden: list[tuple[str, float]] = []
     levels: list[float] = []
@@ -83,7 +85,7 @@ def sight(case: Case, clean: Candidate, others: list[Candidate]) -> Sight:
             seen.append((c.name, effect))
         else:
             hidden.append((c.name, effect))
-            levels.append(float(np.nanmean(moved.l)) - float(means.mean()))
+            levels.append(float(np.nanmean(moved.level)) - float(means.mean()))
     seen.sort(key=lambda item: item[1])
     hidden.sort(key=lambda item: item[1])
     return Sight(

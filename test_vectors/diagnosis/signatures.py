@@ -79,9 +79,7 @@ class Signatures:
     def loud(self, mode: str, faults: Sequence[AnyFault], name: str, i: int, since: int = 0) -> Signature:
         """The same with so much noise that near ties fall either way."""
         noise = np.random.default_rng([i, 78])
-        return self._kept(
-            f"{mode}.{name}.loud{i}", lambda: self._run(mode, faults, noise, self.ids, since, LOUD)
-        )
+        return self._kept(f"{mode}.{name}.loud{i}", lambda: self._run(mode, faults, noise, self.ids, since, LOUD))
 
     def made(self, mode: str, faults: Sequence[AnyFault], name: str, since: int = 0) -> Signature:
         """Any faults together; ``name`` identifies them, parameters, parts and ``since`` included."""
@@ -109,7 +107,9 @@ class Signatures:
             return Signature(log_softmax(logits).astype(np.float32), margin.astype(np.float32))
 
     def _path(self, name: str) -> Path:
-        plain = name if name.replace(".", "").replace("_", "").isalnum() else hashlib.sha256(name.encode()).hexdigest()[:24]
+        plain = (
+            name if name.replace(".", "").replace("_", "").isalnum() else hashlib.sha256(name.encode()).hexdigest()[:24]
+        )
         return self._folder / f"{plain}.npz"
 
     def _kept(self, name: str, compute: Callable[[], Signature]) -> Signature:

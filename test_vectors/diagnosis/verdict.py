@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-PROBLEMS = ("fault", "unknown", "broken")
+PROBLEMS = ("fault", "file", "unknown", "broken")
 
 
 @dataclass
@@ -13,7 +13,8 @@ class Diagnosis:
     """The outcome.
 
     verdict         a rounding set's name; "fault"; "unknown": none of these; "undecided": a rounding of its own and a
-                    small mistake cannot be told apart here; "broken": the numbers are none
+                    small mistake cannot be told apart here; "broken": the numbers are none; "file": their
+                    model file is wrong, and their engine is not
     fault           name of the mistake, of both joined by " + " if there are two; None otherwise
     faults          their names as a list
     confidence      share of such verdicts that are right, as fitted on simulated engines (docs/vectors.md)

@@ -1,0 +1,266 @@
+"""``ds4-vectors diagnose``: the command around ``test_vectors.diagnosis``."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ds4ref.cli.common import Progress, check_output, read_text
+from ds4ref.cli.options import choice, integer
+from ds4ref.errors import DataError, UsageError
+
+from .observation import Observation, OtherModel, read, read_ids
+from .options import add_target, finish, parsed, parser, rows, target_of, told
+from .preflight import BROKEN, Finding, preflight, refused
+
+if TYPE_CHECKING:
+    from ds4ref.engine import Engine
+
+    from .diagnosis import Diagnosis
+
+DIAGNOSE = """Which rounding set, or which mistake, explains another engine's logits.
+
+.npz holds "logits" (tokens, vocabulary), as ds4 --dump-logits writes it, with "ids" and, for some positions
+only, "rows". .json is [{"position": 0, "top": [[id, logprob], ...]}, ...], or what ds4 --dump-logprobs
+writes. .bin, .raw and .f32 are rows of float32.
+
+The verdict is a rounding set (exact, qat, ds4, llama.cpp, ...): nothing wrong was seen, and what could not be
+seen is said; "fault" with its name; "file": their model file is wrong; "unknown": none of these;
+"undecided": a rounding of its own and a small mistake cannot be told apart; "broken": the numbers are none.
+Exit code 0 only for a rounding set (--allow-undecided: for "undecided", too)."""
+
+
+def diagnose(argv: Sequence[str]) -> int:
+    """``ds4-vectors diagnose``"""
+    made = parser("ds4-vectors diagnose", DIAGNOSE, "[-m MODEL.gguf] --logits FILE [--token-ids IDS.json] [options]",
+                  "-m model.gguf --token-ids ids.json --logits theirs.npz",
+                  "-m model.gguf --token-ids ids.json --logits top20.json --json",
+                  "--target http://127.0.0.1:8080/v1      (a server that has loaded the diagnostic model)")  # fmt: skip
+    made.add_argument("-m", "--model", metavar="FILE", help="model the logits come from (the diagnostic model)")
+    made.add_argument("--token-ids", metavar="FILE", help="JSON list of token ids (those in the .npz)")
+    made.add_argument("--logits", metavar="FILE", help=".npz, .npy, .csv or raw .f32 of full logits; .json of top-k")
+    made.add_argument("--key", metavar="NAME", default="logits", help="array of the .npz (logits)")
+    made.add_argument(
+        "--prompt-file", metavar="FILE", help="prompt of a --dump-logprobs file, as ds4 --nothink was given it"
+    )
+    made.add_argument("-sys", "--system", metavar="TEXT", default="", help="system text of that prompt (none)")
+    made.add_argument("--top", metavar="K", type=integer(), help="use only the K best of every position")
+    made.add_argument("--prompt", metavar="NAME", type=choice("mixed", "short", "text", "long"), default="mixed",
+                      help="with --target: mixed, short, text or long, of the diagnostic set (mixed)")  # fmt: skip
+    made.add_argument("--chat", action="store_true", help="with --target: as a chat, which tests the template too")
+    made.add_argument("--their-model", metavar="FILE", help="the file that engine reads, if not -m: is it the file?")
+    made.add_argument("--allow-undecided", action="store_true", help="exit code 0 for the verdict undecided, too")
+    made.add_argument("--thorough", action="store_true", help="compare with every fault in every mode in any case")
+    made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
+    made.add_argument("--details", metavar="FILE", help="write the whole diagnosis as JSON")
+    add_target(made, default=None)
+    args = parsed(made, argv)
+    if args is None:
+        return 0
+    if (args.logits is None) == (args.target is None):
+        raise UsageError("one of --logits and --target is needed")
+    if args.chat and args.target is None:
+        raise UsageError("--chat goes with --target")
+    if args.details:
+        check_output(args.details)
+    given = None if args.token_ids is None else read_ids(args.token_ids)
+    if args.prompt_file is not None and args.logits is None:
+        raise UsageError("--prompt-file goes with --logits")
+    from ds4ref.engine import Engine
+    from ds4ref.nano.diagnostic import diagnostic_path
+
+    with Engine.open(args.model or diagnostic_path(), backend=args.backend, threads=args.threads) as engine:
+        if args.logits is not None:
+            seen = read_given(args, engine, given)
+        else:
+            from .elicit import elicit
+
+            with target_of(args, args.target) as target:
+                seen = elicit(target, engine, given, args.prompt, args.chat)
+                told(target)
+        result = run_diagnosis(engine, seen if args.top is None else seen.top(args.top), args.thorough,
+                               args.their_model)  # fmt: skip
+    whole = result.to_json()
+    if args.details:
+        from ds4ref.cli.common import atomic_output
+
+        with atomic_output(args.details) as out:
+            out.write((json.dumps(whole, indent=1) + "\n").encode())
+    finish(whole, args.json, _describe(result, seen))
+    return 0 if result.clean or (args.allow_undecided and result.verdict == "undecided") else 1
+
+
+def read_given(args: Namespace, engine: Engine, ids: Sequence[int] | None) -> Observation:
+    """The observation in the file that ``--logits`` names, held against the model: DataError in one line for what is no
+    logits, or none of this model, with the hint at ``-m`` where none was named."""
+    from ds4ref.errors import TextError
+
+    try:
+        tokenizer = engine.tokenizer
+    except TextError:
+        tokenizer = None
+    prompt = None if args.prompt_file is None else (args.system, read_text(args.prompt_file, "prompt"))
+    hint = "" if args.model else " (this is the diagnostic model: give yours with -m)"
+    try:
+        seen = read(args.logits, ids, args.key, tokenizer, vocab=engine.shape.vocab, prompt=prompt)
+    except OtherModel as error:
+        raise DataError(f"{args.logits}: {error}{hint}") from None
+    useless = refused(preflight(seen, engine.shape.vocab))
+    if useless is not None:
+        raise DataError(f"{args.logits}: {useless.says}" + (hint if useless.name in ("ids", "width") else ""))
+    return seen
+
+
+def run_diagnosis(
+    engine: Engine, seen: Observation, thorough: bool = False, their_model: str | None = None
+) -> Diagnosis:
+    """Check that the observation is one, and of this model, then explain it. ``their_model`` is the file that the
+    other engine reads, if it is not ours."""
+    from .diagnosis import Signatures
+    from .diagnosis import diagnose as explain
+
+    vocab = engine.shape.vocab
+    findings = preflight(seen, vocab)
+    useless = refused(findings)
+    if useless is not None:
+        raise DataError(useless.says)
+    if seen.support is None and seen.logprobs.shape[1] != vocab:
+        raise DataError(f"the logits are {seen.logprobs.shape[1]} wide, the model's vocabulary is {vocab}")
+    broken = [finding for finding in findings if finding.severity == BROKEN]
+    with Progress("computing candidates") as progress:
+        library = Signatures(engine, seen.ids.tolist())
+
+        def explained(part: Observation) -> Diagnosis:
+            return explain(library, part, bos_of(engine), thorough=thorough, progress=lambda n: progress(n, 500))
+
+        if broken:
+            return _broken(broken, seen, explained)
+        result = explained(seen)
+        if their_model is not None and not result.clean:
+            result = _of_their_file(engine, their_model, seen, result)
+    result.notes += [finding.says for finding in findings if finding.name != "storage"]
+    _show_tokens(engine, library, seen, result)
+    if result.verdict == "fault" and their_model is None:
+        result.next.append("if that engine reads another file than -m: --their-model FILE tells a wrong file "
+                           "from a wrong engine")  # fmt: skip
+    return result
+
+
+def bos_of(engine: Engine) -> int | None:
+    """Id of the beginning-of-sentence token; None if the file has no tokenizer."""
+    from ds4ref.errors import TextError
+
+    try:
+        return engine.tokenizer.bos
+    except TextError:
+        return None
+
+
+def _broken(findings: list[Finding], seen: Observation, explained: object) -> Diagnosis:
+    """What is no output of an engine is reported as such; the other positions are diagnosed on their own."""
+    from .diagnosis import Diagnosis
+
+    bad = sorted({position for finding in findings for position in finding.positions})
+    result = Diagnosis("broken", None, 1.0, bad[0] if bad else None, "", findings[0].says, positions=len(seen.rows),
+                       stored=seen.stored)  # fmt: skip
+    result.notes += [finding.says for finding in findings[1:]]
+    keep = ~np.isin(seen.rows, bad)
+    if bad and keep.sum() >= 8:
+        support, storage = seen.support, seen.storage
+        rest = replace(
+            seen, rows=seen.rows[keep], logprobs=seen.logprobs[keep], given=None,
+            support=None if support is None else support[keep], storage=None if storage is None else storage[keep],
+        )  # fmt: skip
+        other = explained(rest)  # type: ignore[operator]
+        result.mode, result.ranking = other.mode, other.ranking
+        result.notes.append(
+            f"the other {int(keep.sum())} positions alone: {other.fault or other.verdict} ({other.says})"
+        )
+    result.next.append("find what happens there: ds4-vectors trace, or a dump of the streams at that position")
+    return result
+
+
+def _of_their_file(engine: Engine, path: str, seen: Observation, result: Diagnosis) -> Diagnosis:
+    """Whether our engine on their file gives their numbers: then the file is wrong and not the engine."""
+    from ds4ref.engine import Engine as Opened
+
+    from .diagnosis import Signatures
+    from .diagnosis import diagnose as explain
+    from .diagnosis.files import differences
+
+    found = differences(str(engine.path), path)
+    if not found.lines:
+        result.notes.append("their file says the same as ours: it is the engine")
+        return result
+    with Opened.open(path, backend=engine.backend, threads=1) as other:
+        if other.shape.vocab != engine.shape.vocab:
+            raise DataError(f"{path} has a vocabulary of {other.shape.vocab}, ours has {engine.shape.vocab}")
+        theirs = explain(Signatures(other, seen.ids.tolist()), seen, bos_of(other))
+    if theirs.clean:
+        result.verdict, result.fault, result.faults, result.mode = "file", None, [], theirs.mode
+        result.says = "their engine computes their file rightly; the file is not this one"
+        result.confidence, result.parameter = theirs.confidence, None
+        result.notes = [*found.lines, *theirs.notes]
+    else:
+        result.notes += [
+            "on their own file their engine is wrong, too: " + (theirs.fault or theirs.verdict),
+            *found.lines,
+        ]
+    return result
+
+
+def _show_tokens(engine: Engine, library: object, seen: Observation, result: Diagnosis) -> None:
+    """The tokens at the first position that is off: what was read, what each engine expects next."""
+    from ds4ref.errors import TextError
+
+    first = result.first_position
+    if first is None or result.mode == "":
+        return
+    try:
+        tokenizer = engine.tokenizer
+    except TextError:
+        return
+
+    def text(token: int) -> str:
+        raw = tokenizer.token_bytes(token).decode("utf-8", "replace") if token < len(tokenizer) else ""
+        return f"{raw!r} ({token})"
+
+    r = int(np.searchsorted(seen.rows, first))
+    ours = library.get(result.mode).logprobs[first]  # type: ignore[attr-defined]
+    theirs = np.where(np.isnan(seen.logprobs[r]), -np.inf, seen.logprobs[r])
+    best = int(theirs.argmax())
+    token = best if seen.support is None else int(seen.support[r, best])
+    mine = int(ours.argmax())
+    there, here = f"{text(token)} {theirs[best]:.3f}", f"{text(mine)} {ours[mine]:.3f}"
+    result.notes.append(f"at position {first}, after {text(int(seen.ids[first]))}: {there} there, {here} here")
+
+
+def _describe(result: Diagnosis, seen: Observation) -> str:
+    kind = "full logits" if seen.full else f"the best {seen.logprobs.shape[1]} tokens"
+    stored = f" stored as {result.stored}" if result.stored else ""
+    lines = [
+        f"verdict      {result.verdict}" + (f": {result.fault}" if result.fault else ""),
+        f"that is      {result.says}",
+        f"confidence   {result.confidence:.3f}, from {kind}{stored} at {result.positions} positions",
+    ]
+    if result.parameter is not None:
+        p = result.parameter
+        lines.append(f"size         {p['value']:g} ({p['low']:g} to {p['high']:g}, 90 %); right is {p['right']:g}")
+    if result.first_position is not None and result.mode:
+        lines.append(f"deviates     from {result.mode} first at position {result.first_position}")
+    if result.agrees_with:
+        until = "" if result.agrees_until is None else f" up to position {result.agrees_until - 1}"
+        lines.append(f"agrees with  {result.agrees_with}{until}")
+    lines += [f"note         {note}" for note in result.notes]
+    lines += [f"next         {step}" for step in result.next]
+    table = [
+        (r["name"], f"{r['odds']:.1f}", f"{r['distance']:.2e}", f"{r['misfit']:.1f}",
+         "-" if r["fits_until"] is None else str(r["fits_until"]))
+        for r in result.ranking[:8]
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n\n" + rows(("candidate", "log odds", "distance", "misfit", "misfits from"), table)

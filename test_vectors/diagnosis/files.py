@@ -1,0 +1,87 @@
+"""Is it the engine or its file? A wrong conversion gives the same numbers as a wrong engine.
+
+    found = differences("ours.gguf", "theirs.gguf")     what the two files say otherwise
+
+If our engine on *their* file gives their numbers, their engine reads that file rightly, and the file is what differs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from ds4ref.weights.gguf import GGUFFile
+
+SHOWN = 12
+
+
+@dataclass(frozen=True)
+class FileDifferences:
+    """Lines for people: metadata that differ, tensors whose bytes differ."""
+
+    metadata: tuple[str, ...]
+    tensors: tuple[str, ...]
+
+    @property
+    def lines(self) -> list[str]:
+        """All of them, shortened."""
+        every = [*self.metadata, *self.tensors]
+        more = [f"and {len(every) - SHOWN} more differences"] if len(every) > SHOWN else []
+        return every[:SHOWN] + more
+
+
+def differences(ours: str, theirs: str) -> FileDifferences:
+    """Compare two model files; DataError (a ModelError of the reader) if one cannot be read."""
+    with GGUFFile.open(ours) as a, GGUFFile.open(theirs) as b:
+        metadata = []
+        for key in sorted({*a.metadata, *b.metadata}):
+            if key.startswith("tokenizer.") or key == "general.name":
+                continue
+            mine, other = a.metadata.get(key), b.metadata.get(key)
+            if not _same(mine, other):
+                metadata.append(f"metadata {key}: {_shown(mine)} here, {_shown(other)} there")
+        digests = {_digest(a, name): name for name in a.tensors}
+        tensors = []
+        for name in a.tensors:
+            if name not in b.tensors:
+                tensors.append(f"tensor {name} is missing there")
+                continue
+            x, y = a.tensors[name], b.tensors[name]
+            if x.fmt.name != y.fmt.name or tuple(x.dims) != tuple(y.dims):
+                tensors.append(f"tensor {name}: {x.fmt.name} {list(x.dims)} here, {y.fmt.name} {list(y.dims)} there")
+                continue
+            digest = _digest(b, name)
+            if digest == _digest(a, name):
+                continue
+            source = digests.get(digest)
+            tensors.append(f"tensor {name}: " + (f"has the contents of {source}" if source else _share(a, b, name)))
+        tensors += [f"tensor {name} is not here" for name in b.tensors if name not in a.tensors]
+        return FileDifferences(tuple(metadata), tuple(tensors))
+
+
+def _same(a: object, b: object) -> bool:
+    if isinstance(a, (list, tuple, np.ndarray)) and isinstance(b, (list, tuple, np.ndarray)):
+        return list(a) == list(b)
+    return a == b
+
+
+def _shown(value: object) -> str:
+    text = "absent" if value is None else str(list(value) if isinstance(value, np.ndarray) else value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _bytes(file: GGUFFile, name: str) -> np.ndarray:
+    return np.ascontiguousarray(file.raw(name)).reshape(-1).view(np.uint8)
+
+
+def _digest(file: GGUFFile, name: str) -> bytes:
+    tensor = file.tensors[name]
+    head = f"{tensor.fmt.name} {tuple(tensor.dims)}".encode()
+    return hashlib.blake2b(_bytes(file, name), digest_size=16, person=hashlib.sha256(head).digest()[:16]).digest()
+
+
+def _share(a: GGUFFile, b: GGUFFile, name: str) -> str:
+    x, y = _bytes(a, name), _bytes(b, name)
+    return f"{100 * float((x != y).mean()):.3g} % of its bytes differ"

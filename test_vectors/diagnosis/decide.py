@@ -29,10 +29,8 @@ from .sight import sight
 from .signatures import Signatures
 from .verdict import Diagnosis
 
-NAMED, DOUBTED = 7.0, 4.0
-"""Log odds over the best clean set from which on a mistake is named, and from which on a clean set is not: about a
-hundred mistakes are tried, of which one is as likely as not to reach ln 100 by chance."""
-RIVALS = 5
+DOUBTED, DOUBTED_FIT = 2.0, 1.0
+"""Log odds of a mistake, and misfit of the clean set, from which on the set is no longer the answer."""
 RIVAL = 3.0
 """Log odds between two mistakes below which both are told."""
 ROUNDING_RATIO = 1.6
@@ -92,36 +90,15 @@ class _Judge:
     def verdict(self) -> Diagnosis:
         """The decision, with ranking and sight, without confidence."""
         search = self.search
-        clean = search.clean()[0]
-        wrong = self.champion()
-        if wrong is not None:
-            over = self.case.odds(wrong, clean)
-            own = search.own(wrong).misfit
-            residue = search.residue(wrong)
-            if over >= NAMED and search.fits(wrong):
-                return self.named(wrong, over, own, residue)
-        else:
-            over = -20.0
+        wrong, over = search.champion()
+        if wrong is not None and search.proven(wrong, over):
+            return self.named(wrong, over, search.own(wrong).misfit, search.residue(wrong))
         answer = search.answer()
         if answer is not None:
             found = next(c for c in search.found if c.clean and c.mode == answer)
-            return self.cleared(found, over) if over < DOUBTED else self.open(found, wrong, over)
+            doubtful = over >= DOUBTED and found.fit.misfit >= DOUBTED_FIT
+            return self.open(found, wrong, over) if doubtful else self.cleared(found, over)
         return self.open(self.base(), wrong, over)
-
-    def champion(self) -> Candidate | None:
-        """The mistake that explains most, after its rivals were tried against it with replicas."""
-        search = self.search
-        wrong = sorted((c for c in search.found if not c.clean), key=search.score, reverse=True)
-        if not wrong:
-            return None
-        best = wrong[0]
-        if self.case.reference(best.mode).coarse:
-            for rival in wrong[1:RIVALS]:
-                if search.score(rival) < search.score(best) - 15:
-                    break
-                if self.case.odds(rival, best) > 0:
-                    best = rival
-        return best
 
     # --- outcomes
 
@@ -242,11 +219,8 @@ class _Judge:
     def base(self) -> Candidate:
         """The clean set to tell against: the one that explains the beginning best, the nearest if none does."""
         ways = [(self.prefix(c)[0], self.search.score(c), c) for c in self.search.clean()]
-        explained = [
-            way
-            for way in ways
-            if way[0] > 0 and self.case.first_beyond(way[2]) not in (None, int(self.case.seen.rows[0]))
-        ]
+        begin = int(self.case.seen.rows[0])
+        explained = [way for way in ways if way[0] > 0 and self.case.first_beyond(way[2]) != begin]
         if explained:
             return max(explained, key=lambda way: way[0])[2]
         return max(ways, key=lambda way: way[1])[2]

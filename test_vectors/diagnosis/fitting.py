@@ -99,7 +99,15 @@ def _smooth(case: Case, mode: str, family: Family, start: float) -> Candidate:
     chosen = points[best][1]
     width = min(width, 20.0) if family.log else width
     low, high = float(back(best - width)), float(back(best + width))
-    return _with(case, chosen, family, float(back(best)), low, high)
+    value = float(back(best))
+    # constants are round numbers more often than not: one inside the interval that fits better is the one
+    for digits in range(1, 5):
+        near = float(f"{value:.{digits}g}")
+        if low <= near <= high and near != family.neutral(case.library.engine.shape):
+            rounded = case.member(mode, family, near)
+            if rounded.fit.score > chosen.fit.score:
+                chosen, value = rounded, near
+    return _with(case, chosen, family, value, low, high)
 
 
 def _width(points: dict[float, tuple[float, Candidate]], best: float, coarse: bool) -> float:

@@ -33,6 +33,12 @@ NO_MISTAKE = frozenset({"indexer_ties_high"})
 REFINED = 3
 COMPOUNDS = 6
 """Faults that explain most, from which mistakes in a part of the model and pairs are made."""
+NAMED, CERTAIN = 6.0, 12.0
+"""Log odds over the best clean set from which on a mistake is named, if that set is refused, and if it is not: about a
+hundred mistakes are tried, so that some reach ln 100 by chance."""
+RIVALS, CLOSE = 5, 15.0
+"""Mistakes compared with each other by replicas, within so much of the best score."""
+MANY = 8
 EARLY = 8
 """A deviation that begins before this position does not suggest a path of its own for later ones."""
 GAIN = 5.0
@@ -48,7 +54,8 @@ class Search:
         self.bases: list[str] = []
         self.sets: list[str] = []
         self.refined: set[str] = set()
-        self._own: dict[int, Fit] = {}
+        self._own: dict[tuple[str, str, int | None], Fit] = {}
+        self._over: dict[tuple[str, str, int | None], float] = {}
 
     # --- order
 
@@ -70,12 +77,12 @@ class Search:
                     self._library(mode)
                 self._elsewhere()
                 best = self.best()
-                if best.mode not in self.bases and not self.fits(best):
+                if best.mode not in self.bases and not self.convinced():
                     self._library(best.mode)
-                if not self.fits(self.best()):
+                if not self.convinced():
                     for mode in dict.fromkeys((self.best().mode, self.nearest_set())):
                         self._families(mode)
-                if not self.fits(self.best()):
+                if not self.convinced():
                     self._compounds()
         elif self.answer() == "exact":
             self._families("exact")
@@ -89,7 +96,7 @@ class Search:
         could change the answer."""
         if c.clean or c.kind == "variant" or c.flipped is not None:
             return c.fit
-        key = id(c)
+        key = c.mode, c.name, c.flipped
         if key not in self._own:
             usual = self.case.reference(c.mode)
             near = c.fit.rms < (
@@ -100,7 +107,7 @@ class Search:
 
     def known(self, c: Candidate) -> Fit:
         """``own`` if it was asked for before, else the plain fit."""
-        return self._own.get(id(c), c.fit)
+        return self._own.get((c.mode, c.name, c.flipped), c.fit)
 
     def nearest_clean(self) -> float:
         """Smallest root mean square distance of a clean set."""
@@ -161,6 +168,40 @@ class Search:
             if not usual.mean() > 4 * spread or not abs(here - usual.mean()) < 4 * spread + 0.1 * usual.mean():
                 return False
         return True
+
+    def champion(self) -> tuple[Candidate | None, float]:
+        """The mistake that explains most, and its log odds over the best clean set. In sets that flip steps scores
+        scatter, so that the best few are compared by odds."""
+        wrong = sorted((c for c in self.found if not c.clean), key=self.score, reverse=True)
+        if not wrong:
+            return None, -20.0
+        best = wrong[0]
+        if not self.case.reference(best.mode).coarse:
+            return best, self.over(best)
+        near = [c for c in wrong[:RIVALS] if self.score(c) > self.score(best) - CLOSE]
+        best = max(near, key=lambda c: (self.over(c), self.score(c)))
+        return best, self.over(best)
+
+    def over(self, c: Candidate) -> float:
+        """Log odds of a mistake over the best clean set; close calls are looked at with more replicas."""
+        key = c.mode, c.name, c.flipped
+        if key not in self._over:
+            clean = self.clean()[0]
+            odds = self.case.odds(c, clean)
+            if abs(odds) < CERTAIN and self.case.reference(c.mode).coarse:
+                odds = self.case.odds(c, clean, MANY)
+            self._over[key] = odds
+        return self._over[key]
+
+    def proven(self, c: Candidate, over: float) -> bool:
+        """Whether a mistake may be named: it fits, and nothing wrong does not, or is out of the question."""
+        refused = self.clean()[0].fit.misfit >= LIMIT
+        return over >= (NAMED if refused else CERTAIN) and self.fits(c)
+
+    def convinced(self) -> bool:
+        """Whether some mistake may be named."""
+        c, over = self.champion()
+        return c is not None and self.proven(c, over)
 
     def residue(self, c: Candidate) -> float | None:
         """Root mean square of what a candidate leaves, if that is small and the same everywhere: what rounding on the
@@ -256,18 +297,18 @@ class Search:
             first = starts[mode]
             if first is not None and first >= EARLY:
                 self._add(self.case.late(mode, name, first) for name in self.names(mode))
-                if self.fits(self.best()):
+                if self.convinced():
                     return
         parts = scopes(self.case.library.engine.shape)
         for mode in modes:
-            for c in self._leading(mode)[: COMPOUNDS if mode == best else 2]:
+            for c in self._leading(mode)[: COMPOUNDS if mode == best else 4]:
                 self._add(self.case.scoped(mode, c.name, part, where) for part, where in parts.items())
-        if self.fits(self.best()):
+        if self.convinced():
             return
         for c in self._leading(best)[:2]:
             others = [name for name in self.names(best) if name != c.name and not LIBRARY[name].quiet]
             self._add(self.case.pair(best, c.name, other) for other in others)
-            if self.fits(self.best()):
+            if self.convinced():
                 return
 
     def _leading(self, mode: str) -> list[Candidate]:

@@ -88,6 +88,8 @@ def sight(case: Case, clean: Candidate, others: list[Candidate]) -> Sight:
             levels.append(float(np.nanmean(moved.level)) - float(means.mean()))
     seen.sort(key=lambda item: item[1])
     hidden.sort(key=lambda item: item[1])
+    # flips of steps hide more than the noise's size tells: no claim below what was in fact let pass
+    size = max([size, *(effect for _, effect in hidden)])
     return Sight(
         noise, size, tuple(name for name, _ in seen), tuple(hidden), seen[0] if seen else None,
         len(case.seen.rows), _wanted(levels, spread, ref.own.shape[1]),

@@ -1,0 +1,240 @@
+"""Simulated engines for measuring the diagnosis: clean, with a mistake it knows, or with one it must not know.
+
+    patient = draw(engine, trial)       everything follows from the trial's number
+    patient.truth                       names that are true of it; empty if it is clean
+    patient.seen                        the observation; patient.library its signatures
+
+The mistakes of ``OUTSIDE`` have a strength and must never enter the library: a diagnosis may call them unknown or
+undecided, or clean where they are below sight, but it must give them no name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ds4ref.archs.deepseek4.chunk import Chunk
+from ds4ref.engine import Engine
+from ds4ref.nano.diagnostic import DIAGNOSTIC
+from ds4ref.variants import LIBRARY, ROUNDING
+from ds4ref.variants.families import FAMILIES
+from ds4ref.variants.faults import Fault, _op, _value
+from test_vectors.diagnosis import Signatures
+from test_vectors.diagnosis.search import NO_MISTAKE
+from test_vectors.observation import Observation, from_logits, log_softmax
+
+LENGTHS = (60, 120, 200)
+TOPS = (None, 20)
+STORED = ("", "", "float16", "4 decimals")
+LOUDNESS = (0.5, 1.0, 2.0)
+"""Factors on the usual float noise."""
+PROMPT_SEEDS = 2
+"""Prompts of each length: signatures are made once for each."""
+
+
+# --- mistakes with a strength s that the library does not have
+
+
+def _softcap(s: float) -> Fault:
+    """Logits through c tanh(x / c); the smaller c, the more."""
+    cap = np.float32(30 / s)
+    return Fault("softcap", "", edits={"result_output": _value(lambda x: cap * np.tanh(x / cap))})
+
+
+def _head(s: float) -> Fault:
+    """One head's output fades."""
+
+    def edit(value: np.ndarray, layer: int, chunk: Chunk, seen: dict) -> np.ndarray:
+        out = value.copy()
+        out[:, 0] *= np.float32(1 - min(s, 1.0))
+        return out
+
+    return Fault("head_fades", "", edits={"kqv_back": edit})
+
+
+def _gate(s: float) -> Fault:
+    """A sigmoid of another steepness in the experts."""
+    return Fault("gate_steep", "", _op("swiglu", lambda op: lambda g, *rest: op(g * np.float32(1 + s), *rest)))
+
+
+def _weights(s: float) -> Fault:
+    """Routing weights raised to a power before they are normalised again."""
+
+    def make(route: Callable) -> Callable:
+        def wrong(*args: Any) -> tuple:
+            probs, ids, w = route(*args)
+            power = w ** np.float32(1 + s)
+            return probs, ids, (power / power.sum(1, keepdims=True) * w.sum(1, keepdims=True)).astype(np.float32)
+
+        return wrong
+
+    return Fault("weights_power", "", _op("route", make))
+
+
+def _leak(s: float) -> Fault:
+    """A little of the token before in every block output."""
+
+    def edit(value: np.ndarray, layer: int, chunk: Chunk, seen: dict) -> np.ndarray:
+        out = value.copy()
+        out[1:] += np.float32(s) * value[:-1]
+        return out
+
+    return Fault("leak", "", edits={"ffn_out": edit})
+
+
+def _channel(s: float) -> Fault:
+    """One channel in sixteen of the attention input off by a factor."""
+
+    def edit(value: np.ndarray, layer: int, chunk: Chunk, seen: dict) -> np.ndarray:
+        out = value.copy()
+        out[:, ::16] *= np.float32(1 + s)
+        return out
+
+    return Fault("channels_off", "", edits={"attn_norm": edit})
+
+
+def _shared_sink(s: float) -> Fault:
+    """Sinks pulled towards the first head's."""
+    return Fault("sink_shared", "", edits={"attn_sinks": _value(lambda x: x + np.float32(min(s, 1.0)) * (x[:1] - x))})
+
+
+def _pool(s: float) -> Fault:
+    """Compressors that pool with flattened scores."""
+    flat = np.float32(1 - min(s, 1.0))
+
+    def make(op: Callable) -> Callable:
+        return lambda kv, score: op(kv, np.where(score < -1e29, score, score * flat))
+
+    return Fault("pool_flat", "", _op("pool", make))
+
+
+def _late_scale(s: float) -> Fault:
+    """Queries that grow with the logarithm of the position."""
+
+    def edit(value: np.ndarray, layer: int, chunk: Chunk, seen: dict) -> np.ndarray:
+        gain = 1 + s * np.log1p(chunk.positions / 100)
+        return value * gain[:, None, None].astype(np.float32)
+
+    return Fault("query_grows", "", edits={"Qcur": edit})
+
+
+def _one_layer(s: float) -> Fault:
+    """The FFN of one layer off by a factor."""
+
+    def edit(value: np.ndarray, layer: int, chunk: Chunk, seen: dict) -> np.ndarray:
+        return value * np.float32(1 + s) if layer == 3 else value
+
+    return Fault("layer_off", "", edits={"ffn_out": edit})
+
+
+OUTSIDE: dict[str, Callable[[float], Fault]] = {
+    "softcap": _softcap, "head_fades": _head, "gate_steep": _gate, "weights_power": _weights, "leak": _leak,
+    "channels_off": _channel, "sink_shared": _shared_sink, "pool_flat": _pool, "query_grows": _late_scale,
+    "layer_off": _one_layer,
+}  # fmt: skip
+"""By name: strength -> fault. Strengths from 1e-3 to 1."""
+
+HELD_OUT = [_shared_sink(1.0), _pool(1.0), _head(1.0)]
+
+
+@dataclass(frozen=True)
+class Patient:
+    """One simulated engine.
+
+    truth    names that are true of it; () for a clean one
+    kind     clean, library, family or outside
+    effect   root mean square by which the mistake moves its log probabilities, nats
+    flips    whether the mistake changes the best token anywhere by a margin that noise does not reach
+    """
+
+    trial: int
+    kind: str
+    mode: str
+    truth: tuple[str, ...]
+    size: float | None
+    effect: float
+    flips: bool
+    library: Signatures
+    seen: Observation
+
+    def __str__(self) -> str:
+        what = ", ".join(self.truth) or "clean"
+        size = "" if self.size is None else f" {self.size:.4g}"
+        return f"trial {self.trial}: {what}{size} in {self.mode}, effect {self.effect:.2g}"
+
+
+_LIBRARIES: dict[tuple[int, int], Signatures] = {}
+
+
+def library_of(engine: Engine, length: int, seed: int) -> Signatures:
+    """Signatures of a random prompt, shared by all patients on it."""
+    key = length, seed
+    if key not in _LIBRARIES:
+        ids = np.random.default_rng([seed, length, 5]).integers(0, DIAGNOSTIC.vocab, length).tolist()
+        _LIBRARIES[key] = Signatures(engine, ids)
+    return _LIBRARIES[key]
+
+
+def draw(engine: Engine, trial: int, kinds: Sequence[str] = ("clean", "library", "family", "outside")) -> Patient:
+    """Patient number ``trial``: rounding set, mistake, strength, prompt, noise, storage and how much of it is seen."""
+    rng = np.random.default_rng([trial, 6])
+
+    def one(choices: Sequence[Any]) -> Any:
+        return choices[int(rng.integers(len(choices)))]
+
+    library = library_of(engine, one(LENGTHS), one(range(PROMPT_SEEDS)))
+    kind, top, stored, loud = one(kinds), one(TOPS), one(STORED), one(LOUDNESS)
+    mode = one(("exact", "qat", "ds4")) if rng.random() < 0.6 else one(tuple(ROUNDING))
+    faults, truth, size = _mistake(engine, library, kind, mode, rng)
+    noise = np.random.default_rng([trial, 7])
+    logits = library.runner.run(library.ids.tolist(), mode, faults, noise, louder=loud)[0]
+    effect, flips = 0.0, False
+    if faults:
+        plain = library.runner.run(library.ids.tolist(), mode, (), np.random.default_rng([trial, 7]), louder=loud)[0]
+        effect, flips = moved(logits, plain, library, mode)
+    seen = from_logits(library.ids, kept_as(logits, stored))
+    return Patient(trial, kind, mode, truth, size, effect, flips, library, seen if top is None else seen.top(top))
+
+
+def _mistake(
+    engine: Engine, library: Signatures, kind: str, mode: str, rng: np.random.Generator
+) -> tuple[list[Fault], tuple[str, ...], float | None]:
+    if kind == "library":
+        names = [f.name for f in library.faults(mode) if f.name not in NO_MISTAKE and not f.quiet]
+        name = names[int(rng.integers(len(names)))]
+        return [LIBRARY[name]], (name,), None
+    if kind == "family":
+        family = list(FAMILIES.values())[int(rng.integers(len(FAMILIES)))]
+        grid = family.grid(engine.shape)
+        value = grid[int(rng.integers(len(grid)))]
+        if not family.whole:
+            value *= float(np.exp(rng.uniform(-0.3, 0.3)))
+        return [family.fault(value)], (family.name,), float(value)
+    if kind == "outside":
+        name = list(OUTSIDE)[int(rng.integers(len(OUTSIDE)))]
+        strength = float(10 ** rng.uniform(-3, 0))
+        return [OUTSIDE[name](strength)], (name,), strength
+    return [], (), None
+
+
+def moved(wrong: np.ndarray, right: np.ndarray, library: Signatures, mode: str) -> tuple[float, bool]:
+    """(rms effect in nats, whether the best token changes by a margin that noise does not reach)."""
+    a, b = log_softmax(wrong), log_softmax(right)
+    noise = max(float(np.abs(r.logprobs - library.get(mode).logprobs).max()) for r in library.replicas(mode))
+    rows = np.arange(len(a))
+    margin = np.minimum(b.max(axis=1) - b[rows, a.argmax(axis=1)], a.max(axis=1) - a[rows, b.argmax(axis=1)])
+    return float(np.sqrt(np.mean((a - b) ** 2))), bool((margin > 2 * noise).any())
+
+
+def kept_as(logits: np.ndarray, stored: str) -> np.ndarray:
+    """Logits as they come back from a file of that precision."""
+    if stored == "float16":
+        return logits.astype(np.float16).astype(np.float32)
+    if stored == "bfloat16":
+        return ((logits.view(np.uint32) + 0x8000) & 0xFFFF0000).view(np.float32)
+    if stored.endswith("decimals"):
+        return np.round(logits.astype(np.float64), int(stored.split()[0]))
+    return logits

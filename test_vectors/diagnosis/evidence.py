@@ -120,21 +120,29 @@ class Reference:
         r = np.maximum(np.nan_to_num(r), FLOAT_FLOOR**2)
         self.noise = smooth(r.mean(axis=0))
         self.expected = self.noise + floor
+        if storage.any():  # what is usual for stored numbers: the replicas, stored
+            rng = np.random.default_rng(11)
+            step = np.sqrt(storage)[:, None]
+            replicas = [each + step * rng.standard_normal(each.shape) for each in replicas]
+            stored = np.array([squares(replica, predicted) for replica in replicas])
+        else:
+            stored = r + floor
         rest = [smooth((r.sum(axis=0) - r[k]) / (n - 1)) + floor for k in range(n)]
-        self.own = np.array([_half_log((r[k] + floor) / rest[k]) for k in range(n)])
+        self.own = np.array([_half_log(np.maximum(stored[k], floor) / rest[k]) for k in range(n)])
         self.mean: np.ndarray | None = None
         if coarse:  # the mean of many runs has no flips of its own: a sharper place to measure from
             every = np.array(replicas)
             self.mean = every.mean(axis=0)
             spread = np.array([squares(each, self.mean) for each in every])
-            self.around = np.maximum(smooth(spread.mean(axis=0)) * (n + 1) / (n - 1), FLOAT_FLOOR**2) + floor
+            # what is in the replicas holds the storage already; a sum of n runs, one of them the engine's
+            self.around = np.maximum(smooth(spread.mean(axis=0)) * (n + 1) / (n - 1), floor)
             own = []
             for k in range(n):
                 others = np.delete(every, k, axis=0)
                 centre = others.mean(axis=0)
                 scale = np.array([squares(each, centre) for each in others]).mean(axis=0)
-                usual = np.maximum(smooth(scale) * n / (n - 2), FLOAT_FLOOR**2) + floor
-                own.append(_half_log((squares(every[k], centre) + floor) / usual))
+                usual = np.maximum(smooth(scale) * n / (n - 2), floor)
+                own.append(_half_log(np.maximum(squares(every[k], centre), floor) / usual))
             self.own_mean = np.array(own)
 
     def fit(self, values: np.ndarray, predicted: np.ndarray | None = None) -> Fit:
@@ -195,7 +203,7 @@ def misfit(level: np.ndarray, own: np.ndarray) -> tuple[float, float, float]:
     # largest values scatter like a Gumbel variable: its scale from the replicas' own
     scale = max(float(most.std(ddof=1)), single / 2)
     worst = (float(level[known].max()) - float(most.mean())) / (scale * more) - 1.0
-    return z, local, max(worst, 0.0)
+    return float(z), float(local), float(max(worst, 0.0))
 
 
 def _stretches(level: np.ndarray, length: int, step: int) -> np.ndarray:

@@ -1,0 +1,101 @@
+"""The statistics of a diagnosis, on numbers made by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from test_vectors.diagnosis.evidence import FOREIGN, NOTHING, Reference, misfit, projection, seen_through, squares
+from test_vectors.observation import from_logits, from_top
+
+RNG = np.random.default_rng(5)
+
+
+def made(coarse: bool, noise: float = 0.1, runs: int = 8, rows: int = 120, storage: float = 0.0):
+    truth = np.random.default_rng(1).normal(0, 1, (rows, 64))
+    replicas = [truth + noise * np.random.default_rng([2, i]).normal(0, 1, truth.shape) for i in range(runs)]
+    return truth, Reference(truth, replicas, np.full(rows, storage**2), coarse)
+
+
+def engine(truth, noise, seed=9):
+    return truth + noise * np.random.default_rng(seed).normal(0, 1, truth.shape)
+
+
+@pytest.mark.parametrize("coarse", [False, True])
+def test_a_right_engine_fits(coarse) -> None:
+    truth, ref = made(coarse)
+    for seed in range(10):
+        assert ref.fit(engine(truth, 0.1, seed)).misfit < 3
+
+
+@pytest.mark.parametrize(("factor", "refused"), [(1.0, False), (1.15, True), (1.5, True)])
+def test_a_little_more_noise_everywhere_is_refused_in_a_coarse_set(factor, refused) -> None:
+    truth, ref = made(True)
+    assert (ref.fit(engine(truth, 0.1 * factor)).misfit >= 3) is refused
+
+
+def test_float_noise_may_be_larger_and_is_told() -> None:
+    truth, ref = made(False, noise=1e-5)
+    found = ref.fit(engine(truth, 1e-4))
+    assert found.misfit < 3 and found.shift == pytest.approx(np.log(10), abs=0.1)
+    assert ref.fit(engine(truth, 1e-3)).misfit > 20 and np.exp(FOREIGN) < 100
+
+
+def test_storage_is_no_float_noise() -> None:
+    """What storage rounding adds is known: it neither counts as misfit nor as noise of the engine's own."""
+    truth, ref = made(False, noise=1e-5, storage=1e-3)
+    found = ref.fit(engine(truth, 1e-3))
+    assert found.misfit < 3 and found.shift < 0.5
+    assert ref.fit(engine(truth, 2e-3)).misfit > 3
+
+
+@pytest.mark.parametrize("where", [slice(0, 12), slice(50, 62), slice(108, 120)])
+def test_a_stretch_that_is_off_is_seen(where) -> None:
+    truth, ref = made(True)
+    values = engine(truth, 0.1)
+    values[where] += 0.1 * np.random.default_rng(3).normal(0, 1, values[where].shape)
+    found = ref.fit(values)
+    assert found.local > 3 and found.local > found.z
+
+
+def test_one_position_that_is_off_is_seen() -> None:
+    truth, ref = made(True)
+    values = engine(truth, 0.1)
+    values[40] += 3 * np.random.default_rng(3).normal(0, 1, 64)
+    assert ref.fit(values).worst > 3
+
+
+def test_misfit_counts_in_standard_deviations_of_the_replicas() -> None:
+    own = np.random.default_rng(4).normal(0, 0.2, (8, 200))
+    means = own.mean(axis=1)
+    spread = max(means.std(ddof=1), own.std() / np.sqrt(200)) * np.sqrt(1 + 1 / 8)
+    level = np.full(200, means.mean() + 5 * spread)
+    assert misfit(level, own)[0] == pytest.approx(5, rel=0.05)
+    assert misfit(np.full(200, np.nan), own) == (0.0, 0.0, 0.0)
+
+
+def test_squares_of_numbers_that_are_none() -> None:
+    a = np.zeros((4, 10))
+    b = np.ones((4, 10))
+    a[1] = np.nan
+    b[2] = np.nan
+    a[3, 0] = b[3, 0] = -np.inf
+    r = squares(a, b)
+    assert r[0] == 1 and r[1] == NOTHING**2 and np.isnan(r[2]) and r[3] == pytest.approx(0.9)
+
+
+def test_predictions_are_seen_through_the_observed_tokens() -> None:
+    table = np.arange(12.0).reshape(3, 4)
+    seen = from_top([1, 2, 3], [(0, [(3, -0.5), (1, -1.0)]), (2, [(0, -0.1)])])
+    got = seen_through(seen, table)
+    assert got[0].tolist() == [3.0, 1.0] and got[1, 0] == 8.0 and np.isnan(got[1, 1])
+    whole = from_logits([1, 2, 3], np.zeros((3, 4)))
+    assert np.isnan(seen_through(whole, np.zeros((3, 7)))).all()  # another vocabulary says nothing
+
+
+def test_projection_finds_the_place_on_the_line() -> None:
+    base, target = RNG.normal(0, 1, (2, 30, 16))
+    weight = RNG.uniform(0.5, 2, 30)
+    for at in (0.0, 0.3, 1.0):
+        assert projection(base + at * (target - base), base, target, weight) == pytest.approx(at)
+    assert np.isnan(projection(base, base, base, weight))

@@ -61,5 +61,5 @@ def _lines(chunks: Iterable[bytes], limit: int) -> Iterator[bytes]:
         if len(rest) > limit:
             raise TargetError(f"a line of the stream is larger than {limit >> 20} MiB")
         yield from whole
-    if rest.endswith(b"\r"):
-        yield rest[:-1]
+    if rest == b"\r":
+        yield b""

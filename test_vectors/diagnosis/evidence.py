@@ -128,6 +128,9 @@ class Reference:
         else:
             stored = r + floor
         rest = [smooth((r.sum(axis=0) - r[k]) / (n - 1)) + floor for k in range(n)]
+        usual = np.median(stored, axis=1)
+        # medians of stored replicas, and how far they scatter: above, an engine has float noise of its own
+        self.stored = float(usual.mean() + 3 * usual.std(ddof=1)) if storage.any() else 0.0
         self.own = np.array([_half_log(np.maximum(stored[k], floor) / rest[k]) for k in range(n)])
         self.mean: np.ndarray | None = None
         if coarse:  # the mean of many runs has no flips of its own: a sharper place to measure from
@@ -150,19 +153,22 @@ class Reference:
         r = squares(values, self.predicted if predicted is None else predicted)
         level = _half_log((r + 1e-300) / self.expected)
         known = np.isfinite(level)
-        shift = 0.0
+        shift, expected = 0.0, self.expected
         if not self.coarse and known.any():
             # float noise of another size is one factor everywhere; storage rounding, which is known, is none
             bare = _half_log(np.maximum(r - self.storage, 1e-300) / (self.expected - self.storage))
             shift = float(np.clip(np.median(bare[known]), 0.0, FOREIGN))
-            level = _half_log((r + 1e-300) / (np.exp(2 * shift) * (self.expected - self.storage) + self.storage))
+            if np.median(r[known]) < self.stored:
+                shift = 0.0  # storage explains it
+            expected = np.exp(2 * shift) * (self.expected - self.storage) + self.storage
+            level = _half_log((r + 1e-300) / expected)
         own = self.own
         z, local, worst = misfit(level, own)
         if self.coarse and predicted is None and self.mean is not None:
             other = misfit(_half_log((squares(values, self.mean) + 1e-300) / self.around), self.own_mean)
             z, local, worst = max(z, other[0]), max(local, other[1]), max(worst, other[2])
         q = np.exp(2 * np.clip(level[known], -20, 20))
-        width = 0.5 * np.log(self.expected[known]) + shift
+        width = 0.5 * np.log(expected[known])
         tail = 0.5 * (TAIL + 1) * np.log((TAIL + q) / (TAIL + 1))
         score = -WEIGHT * float(np.sum(width + tail))
         # a row that is not predicted is neither explained nor contradicted: it counts like one of unrelated engines

@@ -107,6 +107,8 @@ def test_the_prompts_text_through_the_tokenizer(tmp_path, tokenizer) -> None:
             read(own, None, tokenizer=tokenizer)
     with pytest.raises(UsageError, match="needs a model with a tokenizer"):
         read(path, None, prompt=("", "The mill?"))
+    row = saved(tmp_path / "row.json", {"prompt_tokens": len(ids), "logits": LOGITS[0].tolist()})
+    assert read(row, None, tokenizer=tokenizer, prompt=("Be brief.", "The mill?")).ids.tolist() == ids
 
 
 def test_a_capture_of_ds4s_fetcher(tmp_path, tokenizer) -> None:
@@ -119,7 +121,7 @@ def test_a_capture_of_ds4s_fetcher(tmp_path, tokenizer) -> None:
     def entry(raw: bytes, p: float) -> dict:
         return {"token": {"text": "?", "bytes": list(raw)}, "logprob": p}
 
-    chosen = [tokenizer.token_bytes(i) for i in pieces] + [b"no token of any vocabulary"]
+    chosen = [*map(tokenizer.token_bytes, pieces), b"no token of any vocabulary", tokenizer.token_bytes(pieces[0])]
     steps = [{"step": i, **entry(raw, -0.5), "top_logprobs": [entry(raw, -0.5), entry(b"A", -1.0)]}
              for i, raw in enumerate(chosen)]  # fmt: skip
     capture = {"schema": "ds4-official-logprobs-v1", "model": "m", "id": "x", "prompt": "Hi", "steps": steps,
@@ -127,7 +129,7 @@ def test_a_capture_of_ds4s_fetcher(tmp_path, tokenizer) -> None:
     seen = read(saved(tmp_path / "c.json", capture), None, tokenizer=tokenizer)
     assert seen.ids.tolist() == [*ids, *pieces]
     assert seen.rows.tolist() == [len(ids) - 1, len(ids), len(ids) + 1]
-    assert seen.support[:2, 0].tolist() == pieces and seen.logprobs[2, 0] == -1.0
+    assert seen.support[:2, 0].tolist() == pieces and seen.logprobs[2, 0] == -1.0 and len(seen.rows) == 3
     with pytest.raises(DataError, match="the prompt had 9999 tokens"):
         read(saved(tmp_path / "d.json", capture | {"usage": {"prompt_tokens": 9999}}), None, tokenizer=tokenizer)
     with pytest.raises(UsageError, match="needs a model with a tokenizer"):
@@ -251,5 +253,7 @@ def test_raw_logits_are_diagnosed(tmp_path, capsys, nano_path) -> None:
     argv = ["-m", nano_path, "--token-ids", str(tmp_path / "ids.json"), "--logits", str(tmp_path / "x.f32")]
     code, found, _ = run(capsys, "diagnose", *argv, "--json")
     assert code == 0 and found["verdict"] == "exact"
+    code, _, err = run(capsys, "diff", str(tmp_path / "x.f32"), str(tmp_path / "x.f32"))
+    assert code == 2 and "is a raw array: the token ids" in err
     code, same, _ = run(capsys, "diff", str(tmp_path / "x.f32"), str(tmp_path / "x.f32"), *argv[2:4], "--fail")
     assert code == 0 and same["max"] == 0.0 and same["positions"] == 40

@@ -281,8 +281,12 @@ def test_vectors_of_ours_as_captures(tmp_path, capsys) -> None:
     assert cli.main(["convert", str(tmp_path / "v"), str(tmp_path / "out")]) == 0
     found = json.loads((tmp_path / "out" / "one.json").read_text())
     assert found["message"] == {"role": "assistant", "content": "Ada"} and found["ctx"] == 512
-    assert found["request"]["max_tokens"] == 8 and found["request"]["top_logprobs"] == 3
-    assert [m["role"] for m in found["request"]["messages"]] == ["system", "user"]
+    assert found["request"] == FETCHED["request"] | {
+        "model": "m", "max_tokens": 8, "top_logprobs": 3,
+        "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Chi?"}],
+    }  # fmt: skip
+    assert set(found) == {*FETCHED, "ctx", "steps"}
+    assert (found["source"], found["kind"], found["logits_available"]) == ("ds4ref", "short", False)
     assert found["usage"] == {"prompt_tokens": 21, "completion_tokens": 3, "total_tokens": 24,
                               "prompt_cache_hit_tokens": 5}  # fmt: skip
     assert [t["logprob"] for t in found["steps"][0]["top_logprobs"]] == [-0.5, -3.0, -9999.0]

@@ -175,6 +175,7 @@ def _broken(findings: list[Finding], seen: Observation, explained: object) -> Di
         rest = replace(
             seen, rows=seen.rows[keep], logprobs=seen.logprobs[keep], given=None,
             support=None if support is None else support[keep], storage=None if storage is None else storage[keep],
+            shared=None if seen.shared is None else seen.shared[keep],
         )  # fmt: skip
         other = explained(rest)  # type: ignore[operator]
         result.mode, result.ranking = other.mode, other.ranking

@@ -55,6 +55,7 @@ class Observation:
     findings  what was repaired or dropped while it was read
     stored    how precisely the numbers were stored, as they show it ("" for float32 and finer)
     storage   float64, the shape of logprobs: mean square of what that rounding adds; None for nothing
+    shared    (R,) the part of it that all values of a row have in common: the normaliser's
     """
 
     ids: np.ndarray
@@ -66,6 +67,7 @@ class Observation:
     findings: tuple[Finding, ...] = ()
     stored: str = ""
     storage: np.ndarray | None = None
+    shared: np.ndarray | None = None
 
     @property
     def full(self) -> bool:
@@ -79,8 +81,9 @@ class Observation:
         values = np.take_along_axis(self.logprobs, order, axis=1)
         storage = None if self.storage is None else np.take_along_axis(self.storage, order, axis=1)
         return Observation(
-            self.ids, self.rows, support, values, findings=self.findings, stored=self.stored, storage=storage
-        )
+            self.ids, self.rows, support, values, findings=self.findings, stored=self.stored, storage=storage,
+            shared=self.shared,
+        )  # fmt: skip
 
     @property
     def quantum(self) -> float:
@@ -154,14 +157,15 @@ def _scaled(seen: Observation, found: list[Finding]) -> Observation:
     if kind in _FACTOR:
         says = f"these are logarithms to base {kind[3:]} of probabilities, not logits: they were converted"
         found.append(Finding(kind, says, WARN))
-    storage = variance(seen.logprobs)
+    storage, shared = variance(seen.logprobs), None
     if storage is not None:
         storage = storage * _FACTOR.get(kind, 1.0) ** 2
         if kind == "logits":  # the normaliser carries the rounding of the likely tokens into the whole row
-            storage = storage + np.nansum(np.exp(2 * logs) * storage, axis=1, keepdims=True)
+            shared = np.nansum(np.exp(2 * logs) * storage, axis=1)
+            storage = storage + shared[:, None]
     return replace(
         seen, logprobs=logs, raw=kind == "logits", findings=tuple(found), stored=written(seen.logprobs)[0],
-        storage=storage,
+        storage=storage, shared=shared,
     )  # fmt: skip
 
 

@@ -87,7 +87,7 @@ class Case:
         if key not in self._references:
             clean = self.rows_of(self.library.get(mode).logprobs)
             runs = [self.rows_of(each.logprobs) for each in self.library.replicas(mode)]
-            self._references[key] = Reference(clean, runs, self.storage, ROUNDING[mode].coarse)
+            self._references[key] = Reference(clean, runs, self.storage, ROUNDING[mode].coarse, self.seen.shared)
         return self._references[key]
 
     def own_reference(self, c: Candidate, count: int) -> Reference:
@@ -97,7 +97,7 @@ class Case:
             runs = [
                 self.rows_of(self.library.noisy(c.mode, c.faults, c.name, i, c.since).logprobs) for i in range(count)
             ]
-            self._references[key] = Reference(c.rows, runs, self.storage, ROUNDING[c.mode].coarse)
+            self._references[key] = Reference(c.rows, runs, self.storage, ROUNDING[c.mode].coarse, self.seen.shared)
         return self._references[key]
 
     # --- candidates

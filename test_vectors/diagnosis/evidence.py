@@ -109,10 +109,14 @@ class Reference:
 
     predicted  (R, K) the noiseless run
     replicas   runs with float noise, each (R, K)
-    storage    (R,) mean square of what storage rounding adds to the observation
+    storage    (R,) mean square of what storage rounding adds to the observation, and ``shared`` (R,) how much of that
+               is one offset for a whole row
     """
 
-    def __init__(self, predicted: np.ndarray, replicas: Sequence[np.ndarray], storage: np.ndarray, coarse: bool):
+    def __init__(
+        self, predicted: np.ndarray, replicas: Sequence[np.ndarray], storage: np.ndarray, coarse: bool,
+        shared: np.ndarray | None = None,
+    ):  # fmt: skip
         self.predicted, self.coarse, self.storage = predicted, coarse, storage
         r = np.array([squares(replica, predicted) for replica in replicas])
         n = len(replicas)
@@ -122,8 +126,12 @@ class Reference:
         self.expected = self.noise + floor
         if storage.any():  # what is usual for stored numbers: the replicas, stored
             rng = np.random.default_rng(11)
-            step = np.sqrt(storage)[:, None]
-            replicas = [each + step * rng.standard_normal(each.shape) for each in replicas]
+            common = np.zeros_like(storage) if shared is None else np.minimum(shared, storage)
+            step, offset = np.sqrt(storage - common)[:, None], np.sqrt(common)[:, None]
+            replicas = [
+                each + step * rng.standard_normal(each.shape) + offset * rng.standard_normal((len(each), 1))
+                for each in replicas
+            ]
             stored = np.array([squares(replica, predicted) for replica in replicas])
         else:
             stored = r + floor

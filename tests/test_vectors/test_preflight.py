@@ -326,7 +326,7 @@ def test_another_vocabulary() -> None:
     (LOGITS + np.float32(50), ""), (LOGITS, ""), (LOGITS.astype(np.float64) + 1e-9, ""), (np.zeros((3, 3)), ""),
 ], ids=range(11))  # fmt: skip
 def test_how_values_were_stored(stored, name) -> None:
-    told, precision = storage(stored)
+    told, precision = written(stored)
     steps = {"float16": 2**-11, "bfloat16": 2**-8, "4 decimals": 1e-4, "whole numbers": 1.0, "": 0.0}
     assert told == name and precision == pytest.approx(steps[name])
     if stored.shape == LOGITS.shape:

@@ -12,10 +12,10 @@ roundings, if any, are those of hf_rounded.
     python -m tests.oracle.patients OUT --rounding ds4 --prompt text
     python -m tests.oracle.patients OUT --model tiny.gguf --ids t200.ids.json
 
-writes OUT/library.npz, outside.npz, decode.npz, families.npz and pairs.npz, or those that --only names; a rounding's name
+writes OUT/library.npz, outside.npz, decode.npz, families.npz and pairs.npz, or those that --only names; a rounding
 stands before the suffix unless it is "exact". In each: ids (T,), names and says (n,), logits (n, T, V) float32, effect
-(n,) rms against ``clean`` (T, V), the same engine without a mistake, and ``decode`` (T, V), that engine with all but the
-first PREFILL tokens one by one.
+(n,) rms against ``clean`` (T, V), the same engine without a mistake, and ``decode`` (T, V), that engine with all but
+the first PREFILL tokens one by one.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 LIBRARY_PATIENTS  mistakes that ``ds4ref.variants.LIBRARY`` names, made in other code
 OUTSIDE_PATIENTS  mistakes that it does not have
+DECODE_PATIENTS   mistakes of decode alone: a prefill of PREFILL tokens is right, what follows one by one is not
 FAMILY_PATIENTS   mistakes of a size, several sizes each; pairs() are two of the library at once
 
 Our engine takes no part in it: the weights are read by gguf-py, the mistakes are edits of transformers (surgery), and
@@ -11,10 +12,10 @@ roundings, if any, are those of hf_rounded.
     python -m tests.oracle.patients OUT --rounding ds4 --prompt text
     python -m tests.oracle.patients OUT --model tiny.gguf --ids t200.ids.json
 
-writes OUT/library.npz, outside.npz, families.npz and pairs.npz (with the rounding's name before the suffix unless it is
-"exact"; --only LIST for one of them): ids (T,),
-names and says (n,), logits (n, T, V) float32, effect (n,) rms against ``clean`` (T, V), the same engine without a
-mistake, and ``decode`` (T, V), that engine token by token.
+writes OUT/library.npz, outside.npz, decode.npz, families.npz and pairs.npz, or those that --only names; a rounding
+stands before the suffix unless it is "exact". In each: ids (T,), names and says (n,), logits (n, T, V) float32, effect
+(n,) rms against ``clean`` (T, V), the same engine without a mistake, and ``decode`` (T, V), that engine with all but
+the first PREFILL tokens one by one.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from ds4ref.nano.diagnostic import PROMPTS, diagnostic_path
 
 from .hf import Oracle
 from .hf_rounded import rounded
+from .patients_decode import DECODE_PATIENTS, PREFILL
 from .patients_families import FAMILY_PATIENTS, pairs
 from .patients_library import LIBRARY_PATIENTS as MODEL_PATIENTS
 from .patients_outside import OUTSIDE_PATIENTS
@@ -38,9 +40,11 @@ from .patients_reading import READING_PATIENTS
 from .surgery import Patient
 
 __all__ = [
+    "DECODE_PATIENTS",
     "FAMILY_PATIENTS",
     "LIBRARY_PATIENTS",
     "OUTSIDE_PATIENTS",
+    "PREFILL",
     "ROUNDINGS",
     "Patient",
     "archive",
@@ -59,15 +63,16 @@ def rounding(oracle: Oracle, name: str) -> AbstractContextManager[None]:
 
 
 def patient_logits(oracle: Oracle, patient: Patient, ids: list[int], mode: str = "exact") -> np.ndarray:
-    """(T, V) float32 of the model with the mistake, in a rounding mode."""
+    """(T, V) float32 of the model with the mistake, in a rounding mode: one pass, or as a decode patient needs it."""
     with patient.apply(oracle), rounding(oracle, mode):
-        return oracle.logits(ids)
+        return oracle.decode(ids, PREFILL) if patient in DECODE_PATIENTS else oracle.logits(ids)
 
 
 def archive(oracle: Oracle, patients: list[Patient], ids: list[int], mode: str = "exact") -> dict[str, np.ndarray]:
     """The arrays of one archive (see above)."""
     with rounding(oracle, mode):
-        clean, decode = oracle.logits(ids), oracle.decode(ids)
+        decode = oracle.decode(ids, PREFILL)
+        clean = decode if patients[0] in DECODE_PATIENTS else oracle.logits(ids)
     logits = np.stack([patient_logits(oracle, patient, ids, mode) for patient in patients])
     return {
         "ids": np.array(ids, np.int32),
@@ -88,7 +93,13 @@ def main() -> None:
     parser.add_argument("--prompt", default="mixed", choices=sorted(PROMPTS))
     parser.add_argument("--ids", type=Path, help="token ids (JSON list) instead of a prompt")
     parser.add_argument("--rounding", default="exact", choices=ROUNDINGS)
-    lists = {"library": LIBRARY_PATIENTS, "outside": OUTSIDE_PATIENTS, "families": FAMILY_PATIENTS, "pairs": pairs()}
+    lists = {
+        "library": LIBRARY_PATIENTS,
+        "outside": OUTSIDE_PATIENTS,
+        "decode": DECODE_PATIENTS,
+        "families": FAMILY_PATIENTS,
+        "pairs": pairs(),
+    }
     parser.add_argument("--only", choices=lists, action="append", help="this list (again for more); default: all")
     options = parser.parse_args()
     ids = json.loads(options.ids.read_text()) if options.ids else PROMPTS[options.prompt]()

@@ -61,10 +61,10 @@ def test_library_faults_are_the_same_in_hugging_face(oracle: Any, clean: np.ndar
 
 def test_a_patient_leaves_the_model_as_it_was(oracle: Any, clean: np.ndarray) -> None:
     """Archives are made one patient after the other on one model."""
-    from .patients import LIBRARY_PATIENTS, OUTSIDE_PATIENTS
+    from .patients import DECODE_PATIENTS, LIBRARY_PATIENTS, OUTSIDE_PATIENTS
 
     before = oracle.logits(IDS[:4])
-    for patient in (*LIBRARY_PATIENTS, *OUTSIDE_PATIENTS):
+    for patient in (*LIBRARY_PATIENTS, *OUTSIDE_PATIENTS, *DECODE_PATIENTS):
         with patient.apply(oracle):
             pass
         assert np.array_equal(oracle.logits(IDS[:4]), before), patient.name
@@ -116,6 +116,16 @@ def test_an_edit_that_does_not_fit_is_refused(oracle: Any) -> None:
 
     with pytest.raises(ValueError, match="no 'no such text'"), edit(HEAD, "forward", ("no such text", ""))(oracle):
         pass
+
+
+def test_mistakes_of_decode_leave_the_prefill_right(oracle: Any) -> None:
+    """The rows of the first call are bit for bit those of the right engine; later ones are not."""
+    from .patients import DECODE_PATIENTS, PREFILL, patient_logits
+
+    right = oracle.decode(IDS, PREFILL)
+    for patient in DECODE_PATIENTS:
+        apart = np.abs(patient_logits(oracle, patient, IDS) - right)
+        assert not apart[:PREFILL].any() and rms(apart[PREFILL:]) > 0.02, patient.name
 
 
 def test_roundings_go_on_top_of_a_mistake(oracle: Any) -> None:

@@ -31,8 +31,6 @@ from .verdict import Diagnosis
 
 DOUBTED, DOUBTED_FIT = 2.0, 1.0
 """Log odds of a mistake, and misfit of the clean set, from which on the set is no longer the answer."""
-RIVAL = 3.0
-"""Log odds between two mistakes below which both are told."""
 ROUNDING_RATIO = 1.6
 """An engine this much further from a set than its own builds are may still round otherwise than we know; see
 docs/vectors.md for where llama.cpp's decode and bfloat16 engines lie."""
@@ -104,12 +102,7 @@ class _Judge:
 
     def named(self, c: Candidate, over: float, own: float, residue: float | None) -> Diagnosis:
         """A mistake."""
-        rivals = [
-            o for o in self.search.found
-            if not o.clean and o.name != c.name and o.mode == c.mode and _family(o) != _family(c)
-        ]  # fmt: skip
-        rival = max(rivals, key=self.search.score, default=None)
-        gap = self.case.odds(c, rival) if rival is not None else 20.0
+        rival, gap = self.search.rival(c)
         name = c.parameter["name"] if c.parameter is not None else c.name.partition(" [")[0]
         says = c.says
         result = self.result("fault", self.clean_of(c.mode), says)
@@ -122,8 +115,8 @@ class _Judge:
             result.residue = float(f"{residue:.3g}")
             result.notes.append(f"leaves {residue:.2g} nats (rms), the same everywhere: rounding on the way, or a "
                                 "small mistake besides")  # fmt: skip
-        if gap < RIVAL and rival is not None:
-            result.notes.append(f"cannot be told from {rival.label}: {rival.says}")
+        if rival is not None and gap < 6:
+            result.notes.append(f"next best is {rival.label} ({rival.says}): log odds {gap:.1f} against it")
         if c.flipped is not None:
             result.notes.append(f"a tie of a top-k at position {c.flipped} fell the other way, which is no mistake")
         result.features = {"odds": over, "gap": gap, "misfit": own}

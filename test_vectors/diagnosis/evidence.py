@@ -88,6 +88,8 @@ class Fit:
     worst    the same for the worst single position
     score    log likelihood, for ranking
     rms      root of the mean of r, nats
+    core     mean l, unshifted, of the nearer half of the positions: what a top-k decision that fell the other way
+             somewhere leaves alone
     """
 
     level: np.ndarray
@@ -97,6 +99,7 @@ class Fit:
     worst: float
     score: float
     rms: float
+    core: float
 
     @property
     def misfit(self) -> float:
@@ -182,7 +185,9 @@ class Reference:
         # a row that is not predicted is neither explained nor contradicted: it counts like one of unrelated engines
         score -= WEIGHT * float((~known).sum()) * 1.0
         rms = float(np.sqrt(np.mean(r[known]))) if known.any() else float("nan")
-        return Fit(level, shift, z, local, worst, score, rms)
+        bare = np.sort(_half_log((r[known] + 1e-300) / self.expected[known]))
+        core = float(bare[: max(1, len(bare) // 2)].mean()) if len(bare) else 0.0
+        return Fit(level, shift, z, local, worst, score, rms, core)
 
 
 def _half_log(ratio: np.ndarray) -> np.ndarray:

@@ -25,7 +25,13 @@ def best_of_grid(case: Case, mode: str, family: Family) -> Candidate:
     """The nearest member among the values of the grid."""
     shape = case.library.engine.shape
     found = [case.member(mode, family, value) for value in family.grid(shape)]
-    return max(found, key=lambda c: c.fit.score)
+    return max(found, key=lambda c: closeness(case, c))
+
+
+def closeness(case: Case, c: Candidate) -> float:
+    """What members are ranked by: the score where steps flip all over, else the half of the positions that a top-k
+    decision fallen the other way leaves alone."""
+    return c.fit.score if case.reference(c.mode).coarse else -c.fit.core
 
 
 def value_of(c: Candidate) -> float:
@@ -67,23 +73,26 @@ def _smooth(case: Case, mode: str, family: Family, start: float) -> Candidate:
     coarse = case.reference(mode).coarse
     weight = 1 / case.reference(mode).expected
 
-    def at(t: float) -> tuple[float, Candidate]:
+    def at(t: float) -> tuple[float, Candidate, float]:
         c = case.member(mode, family, float(f"{float(back(t)):.7g}"))
         r = np.sort(squares(case.values, c.rows) * weight)
         r = r[np.isfinite(r)]
         # a top-k decision that falls the other way spoils what follows, in half of the positions at the most
-        return float(r[: len(r) if coarse else max(1, len(r) // 2)].mean()), c
+        eighth, half = (float(r[: max(1, len(r) // part)].mean()) for part in (8, 2))
+        return (float(r.mean()), c, float(r.mean())) if coarse else (half, c, eighth)
 
-    points: dict[float, tuple[float, Candidate]] = {}
+    points: dict[float, tuple[float, Candidate, float]] = {}
     grid = sorted(float(into(v)) for v in family.grid(case.library.engine.shape))
     centre = float(into(start))
     gap = min((abs(a - centre) for a in grid if a != centre), default=1.0) / 2
-    for _ in range(ROUNDS + (2 if coarse else 0)):
+    for turn in range(ROUNDS + 2):
+        # far from the right value only a few positions, the early ones, still move smoothly with it
+        which = 2 if turn < 4 else 0
         for t in (centre - gap, centre, centre + gap):
             if t not in points:
                 points[t] = at(t)
         ts = np.array([centre - gap, centre, centre + gap])
-        ys = np.array([points[t][0] for t in ts])
+        ys = np.array([points[t][which] for t in ts])
         bend = ys[0] - 2 * ys[1] + ys[2]
         step = 0.5 * (ys[0] - ys[2]) / bend * gap if bend > 0 else (-gap if ys[0] < ys[2] else gap)
         step = float(np.clip(step, -2 * gap, 2 * gap))
@@ -110,7 +119,7 @@ def _smooth(case: Case, mode: str, family: Family, start: float) -> Candidate:
     return _with(case, chosen, family, value, low, high)
 
 
-def _width(points: dict[float, tuple[float, Candidate]], best: float, coarse: bool) -> float:
+def _width(points: dict[float, tuple[float, Candidate, float]], best: float, coarse: bool) -> float:
     """Half of the 90 % interval in the searched scale, from a parabola through what was tried near the best value."""
     near = sorted(points, key=lambda t: abs(t - best))[: 9 if coarse else 5]
     t = np.array(near) - best

@@ -22,7 +22,7 @@ from ds4ref.variants.scoped import scopes
 
 from . import fitting
 from .case import LIMIT, Candidate, Case
-from .evidence import Fit, projection
+from .evidence import Fit, Reference, projection, squares
 
 Progress = Callable[[int], None]
 
@@ -39,10 +39,14 @@ hundred mistakes are tried, so that some reach ln 100 by chance."""
 RIVALS, CLOSE = 5, 15.0
 """Mistakes compared with each other by replicas, within so much of the best score."""
 MANY = 8
+RIVAL = 2.0
+"""Log odds over the next best name below which neither is given."""
+SAME = 0.5
+"""Two predictions whose mean l is below this, as engine and prediction of each other, are one."""
 EARLY = 8
 """A deviation that begins before this position does not suggest a path of its own for later ones."""
-GAIN = 5.0
-"""What a candidate must gain in score over the clean set to be looked at more closely."""
+GAIN, NEARER = 5.0, 0.1
+"""What a family must gain over the clean set, in score or in how near half of the positions are, to be refined."""
 
 
 class Search:
@@ -55,6 +59,7 @@ class Search:
         self.sets: list[str] = []
         self.refined: set[str] = set()
         self._own: dict[tuple[str, str, int | None], Fit] = {}
+        self._median: dict[tuple[str, str, int | None], float] = {}
         self._over: dict[tuple[str, str, int | None], float] = {}
 
     # --- order
@@ -159,15 +164,19 @@ class Search:
             narrower = self.case.reference(other.mode)
             if np.mean(np.log(ref.expected) - np.log(narrower.expected)) < 0.7:
                 continue
-            weight = 1 / ref.expected
-            usual = np.array([
-                projection(run, narrower.predicted, ref.predicted, weight) for run in self.case.runs(c, len(ref.own))
-            ])  # fmt: skip
-            here = projection(self.case.values, narrower.predicted, ref.predicted, weight)
-            spread = max(float(usual.std(ddof=1)), 0.01) * np.sqrt(1 + 1 / len(usual))
-            if not usual.mean() > 4 * spread or not abs(here - usual.mean()) < 4 * spread + 0.1 * usual.mean():
+            if not self._lies_at(c, ref, narrower.predicted):
                 return False
         return True
+
+    def _lies_at(self, c: Candidate, ref: Reference, narrower: np.ndarray) -> bool:
+        """Whether the data's place on the line from ``narrower`` to this candidate is that of its own engines."""
+        weight = 1 / ref.expected
+        runs = self.case.runs(c, OWN_RUNS)
+        usual = np.array([projection(run, narrower, c.rows, weight) for run in runs])
+        here = projection(self.case.values, narrower, c.rows, weight)
+        spread = max(float(usual.std(ddof=1)), 0.01) * np.sqrt(1 + 1 / len(usual))
+        mean = float(usual.mean())
+        return mean > 4 * spread and abs(here - mean) < 4 * spread + 0.1 * mean
 
     def champion(self) -> tuple[Candidate | None, float]:
         """The mistake that explains most, and its log odds over the best clean set. In sets that flip steps scores
@@ -196,7 +205,9 @@ class Search:
     def proven(self, c: Candidate, over: float) -> bool:
         """Whether a mistake may be named: it fits, and nothing wrong does not, or is out of the question."""
         refused = self.clean()[0].fit.misfit >= LIMIT
-        return over >= (NAMED if refused else CERTAIN) and self.fits(c)
+        if over < (NAMED if refused else CERTAIN) or not self.fits(c):
+            return False
+        return self.rival(c)[1] >= RIVAL and self.told_apart_from(c)
 
     def convinced(self) -> bool:
         """Whether some mistake may be named."""
@@ -209,11 +220,50 @@ class Search:
         if ROUNDING[c.mode].coarse or not np.isfinite(c.fit.level).all():
             return None
         r = c.fit.level + 0.5 * np.log(self.case.reference(c.mode).expected) + c.fit.shift
-        others = [o.fit.rms for o in self.found if o.name != c.name or (o.clean and o.mode != c.mode)]
-        others = [rms for rms in others if np.isfinite(rms) and rms > 0]
-        if c.clean or not others or c.fit.rms > 0.1 * min(others) or float(r.std()) > 0.5:
+        # medians: a tie that fell the other way makes half of the positions of every candidate alike
+        others = [self.median(o) for o in self.found if _family(o) != _family(c)]
+        if c.clean or not others or self.median(c) > 0.1 * min(others) or float(r.std()) > 0.5:
             return None
         return c.fit.rms
+
+    def median(self, c: Candidate) -> float:
+        """Median over positions of the root mean square difference, nats."""
+        key = c.mode, c.name, c.flipped
+        if key not in self._median:
+            r = squares(self.case.values, c.rows)
+            r = r[np.isfinite(r)]
+            self._median[key] = float(np.sqrt(np.median(r))) if len(r) else np.inf
+        return self._median[key]
+
+    def told_apart_from(self, c: Candidate) -> bool:
+        """The same question for a mistake in a set that flips steps: does the data lie at the mistake in this set, or
+        only within the set's noise around the same mistake in a narrower one?"""
+        ref = self.case.reference(c.mode)
+        if not ref.coarse or c.kind == "variant":
+            return True
+        same = [o for o in self.found if o.name == c.name and o.mode != c.mode and o.kind == c.kind]
+        narrow = [o for o in same if np.mean(np.log(ref.expected / self.case.reference(o.mode).expected)) > 0.7]
+        if c.mode not in MODE_NAMES and not narrow:
+            return False
+        return all(self._lies_at(c, ref, other.rows) for other in narrow)
+
+    def rival(self, c: Candidate) -> tuple[Candidate | None, float]:
+        """The best explanation by another name, in any set, and the log odds over it. Names whose predictions cannot
+        be told apart are one."""
+        ref = self.case.reference(c.mode)
+        near = [
+            o for o in sorted(self.found, key=self.score, reverse=True)[: 4 * RIVALS]
+            if not o.clean and _family(o) != _family(c) and not self.same(ref, o, c)
+        ]  # fmt: skip
+        if not near:
+            return None, 20.0
+        best = near[0]
+        odds = self.case.odds(c, best)
+        return best, self.case.odds(c, best, MANY) if abs(odds) < NAMED and ref.coarse else odds
+
+    def same(self, ref: Reference, a: Candidate, b: Candidate) -> bool:
+        """Whether two predictions lie no further apart than right engines do."""
+        return a.mode == b.mode and float(np.nanmean(_level(ref, a.rows, b.rows))) < SAME
 
     # --- stages
 
@@ -248,9 +298,9 @@ class Search:
         """Try ties of the nearest candidates and of the clean set the other way."""
         if self.case.reference(mode).coarse:
             return
-        here = sorted((c for c in self.found if c.mode == mode), key=lambda c: -c.fit.score)[:CONTENDERS]
+        here = sorted((c for c in self.found if c.mode == mode), key=lambda c: c.fit.core)[:CONTENDERS]
         here += [c for c in self.found if c.mode == mode and c.clean and c not in here]
-        if here[0].fit.misfit < LIMIT:
+        if min(c.fit.misfit for c in here) < LIMIT:
             return
         for c in here:
             again = self.case.untied(c)
@@ -277,13 +327,14 @@ class Search:
         if mode in self.refined:
             return
         self.refined.add(mode)
-        base = self.score(self.case.clean(mode))
+        clean = self.case.clean(mode)
         tried = []
         for family in FAMILIES.values():
             tried += self._add([fitting.best_of_grid(self.case, mode, family)])
-        tried.sort(key=lambda c: -c.fit.score)
+        tried.sort(key=lambda c: -fitting.closeness(self.case, c))
+        coarse = self.case.reference(mode).coarse
         for c in tried[:REFINED]:
-            if c.fit.score > base + GAIN:
+            if c.fit.score > clean.fit.score + GAIN if coarse else c.fit.core < clean.fit.core - NEARER:
                 family = FAMILIES[c.name.partition("=")[0]]
                 better = fitting.refined(self.case, mode, family, fitting.value_of(c))
                 self._add([self.case.untied(better)])
@@ -316,3 +367,12 @@ class Search:
         base = self.case.clean(mode).fit.score
         inside = [c for c in self.found if c.kind == "fault" and c.mode == mode and c.fit.score > base + 1]
         return sorted(inside, key=lambda c: -c.fit.score)
+
+
+def _family(c: Candidate) -> str:
+    return c.name.partition("=")[0]
+
+
+def _level(ref: Reference, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        return 0.5 * np.log((squares(a, b) + 1e-300) / ref.expected)

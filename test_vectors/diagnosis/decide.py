@@ -14,13 +14,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ds4ref.variants import LIBRARY, ROUNDING
+from ds4ref.variants.families import FAMILIES
 
 from ..observation import Observation
+from . import fitting
 from .calibration import confidence
 from .case import LIMIT, Candidate, Case
 from .evidence import FLOAT_FLOOR
@@ -103,6 +106,10 @@ class _Judge:
     def named(self, c: Candidate, over: float, own: float, residue: float | None) -> Diagnosis:
         """A mistake."""
         rival, gap = self.search.rival(c)
+        if c.kind == "family" and c.parameter is None:
+            family = FAMILIES[_family(c)]
+            sized = fitting.refined(self.case, c.mode, family, fitting.value_of(c))
+            c = sized if sized.fit.score >= c.fit.score else replace(c, parameter=sized.parameter)
         name = c.parameter["name"] if c.parameter is not None else c.name.partition(" [")[0]
         says = c.says
         result = self.result("fault", self.clean_of(c.mode), says)

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from benchmarks.diagnosis import HELD_OUT, Tally, _classify, clean, outside
+from benchmarks.calibration import fit, reliability, right
+from benchmarks.diagnosis import Tally, _classify, clean, outside
+from benchmarks.patients import OUTSIDE, Patient, draw
 from ds4ref.engine import Engine
 from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.variants import LIBRARY
-from test_vectors.diagnose import Diagnosis
-from test_vectors.variants import variants
+from ds4ref.variants.families import FAMILIES
+from test_vectors.diagnosis import Diagnosis
+from test_vectors.diagnosis.calibration import probability
+from test_vectors.diagnosis.outside import variants
 
 
-def said(verdict: str, fault: str | None = None, confidence: float = 0.99, agrees: str | None = None) -> Diagnosis:
-    return Diagnosis(verdict, fault, confidence, 3, "exact", "", agrees_with=agrees)
+def said(verdict: str, fault: str | None = None, agrees: str | None = None) -> Diagnosis:
+    names = fault.split(" + ") if fault else []
+    return Diagnosis(verdict, fault, 0.99, 3, "exact", "", agrees_with=agrees, faults=names)
 
 
 @pytest.mark.parametrize("found, kind, fine", [
-    (said("unknown"), "none of these", True),
-    (said("unknown", agrees="a@exact"), "none of these, agrees with one until the other begins", True),
-    (said("unknown", agrees="c@exact"), "none of these", True),
+    (said("unknown"), "unknown", True),
+    (said("undecided"), "undecided", True),
+    (said("unknown", agrees="a@exact"), "unknown, agrees with one until the other begins", True),
+    (said("unknown", agrees="c@exact"), "unknown", True),
     (said("fault", "b"), "one of them named", True),
-    (said("fault", "c"), "confident wrong name", False),
-    (said("fault", "c", 0.5), "unsure wrong name", False),
-    (said("exact"), "confident: clean", False),
-], ids=range(7))  # fmt: skip
+    (said("fault", "b + a"), "both named", True),
+    (said("fault", "c"), "wrong name", False),
+    (said("fault", "a + c"), "wrong name", False),
+    (said("exact"), "called clean", False),
+], ids=range(9))  # fmt: skip
 def test_outcomes_of_two_mistakes(found, kind, fine) -> None:
     tally = Tally()
     _classify(tally, "a + b", found, ("a", "b"))
@@ -32,7 +40,47 @@ def test_outcomes_of_two_mistakes(found, kind, fine) -> None:
 
 
 def test_the_held_out_mistakes_are_held_out() -> None:
-    assert len(HELD_OUT) == 3 and not {fault.name for fault in HELD_OUT} & set(LIBRARY)
+    names = {make(0.5).name for make in OUTSIDE.values()}
+    assert names == set(OUTSIDE) and not names & {*LIBRARY, *FAMILIES}
+
+
+def test_a_verdict_is_right_or_not() -> None:
+    """Clean is right for a clean engine, and for a mistake below the size that the verdict states, unless the best
+    token changes."""
+
+    def patient(kind: str, effect: float = 0.0, flips: bool = False) -> Patient:
+        return Patient(0, kind, "ds4", ("a",), None, effect, flips, None, None)  # type: ignore[arg-type]
+
+    clean = said("ds4")
+    clean.sight = {"size": 0.1}
+    assert right(patient("clean"), clean) and right(patient("outside", 0.05), clean)
+    assert not right(patient("outside", 0.2), clean) and not right(patient("outside", 0.05, True), clean)
+    assert right(patient("library"), said("fault", "a")) and not right(patient("library"), said("fault", "b"))
+    assert right(patient("outside"), said("unknown")) and not right(patient("library"), said("unknown"))
+    assert not right(patient("clean"), said("unknown")) and right(patient("family"), said("undecided"))
+
+
+def test_confidence_is_fitted() -> None:
+    """Records in which half of the faults with small odds are wrong: the fit says so."""
+    rng = np.random.default_rng(1)
+    records = []
+    for trial in range(600):
+        odds = float(rng.uniform(0, 20))
+        true = rng.random() < (0.5 if odds < 10 else 0.95)
+        records.append({"trial": trial, "verdict": "fault", "right": bool(true),
+                        "features": {"odds": odds, "gap": 5.0, "misfit": 1.0}})  # fmt: skip
+    found = fit(records)
+    low, high = (probability("fault", {"odds": o, "gap": 5.0, "misfit": 1.0}, found) for o in (3, 17))
+    assert 0.35 < low < 0.65 and high > 0.9
+    for row in reliability(records, found):
+        assert abs(row["said"] - row["right"]) < 0.12
+
+
+def test_the_same_trial_is_the_same_patient(engine) -> None:
+    one, two = draw(engine, 5), draw(engine, 5)
+    assert str(one) == str(two) and np.array_equal(one.seen.logprobs, two.seen.logprobs)
+    kinds = {draw(engine, trial, ("clean",)).kind for trial in (1, 2)}
+    assert kinds == {"clean"}
 
 
 @pytest.fixture(scope="module")
@@ -49,5 +97,5 @@ def test_every_mistake_outside_the_model_is_tried(engine) -> None:
 
 
 def test_trials_are_the_same_in_parts(engine) -> None:
-    tally = clean(engine, range(4, 5))  # mode exact: settled at once
-    assert dict(tally.counts) == {"right mode": 1} and tally.share("right mode") == 1.0
+    tally = clean(engine, range(13, 14))  # rounding set exact: settled at once
+    assert dict(tally.counts) == {"right set": 1} and tally.share("right set") == 1.0

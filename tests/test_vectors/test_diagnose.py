@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from benchmarks import diagnosis
-from benchmarks.diagnosis import HELD_OUT
+from benchmarks.patients import OUTSIDE, kept_as
 from ds4ref.engine import Engine
 from ds4ref.errors import DataError
 from ds4ref.nano.diagnostic import DIAGNOSTIC, PROMPTS, diagnostic_path
 from ds4ref.variants import LIBRARY, ROUNDING
+from ds4ref.variants.families import FAMILIES
+from ds4ref.variants.scoped import ScopedFault, scopes
 from test_vectors import cli
-from test_vectors.diagnose import diagnose
-from test_vectors.evidence import broad, log_distance, noise_model, row_margin, score
-from test_vectors.observation import Observation, from_logits, from_top, log_softmax, read
-from test_vectors.signatures import Signatures
+from test_vectors.diagnosis import Signatures, diagnose
+from test_vectors.observation import from_logits, from_top, log_softmax, read
+
+from ..badfiles import BAD, write_bad
 
 FEW = ["window_short", "no_sink", "row_late", "indexer_recent", "hc_comb_transposed", "chunk_32_window_cut",
        "q4_k_nibbles", "hash_previous_token", "head_mean", "hc_eps_0"]  # fmt: skip
@@ -55,32 +56,12 @@ def verdict(library, logits, top=None):
     return diagnose(library, seen if top is None else seen.top(top), bos=0)
 
 
-def test_the_closest_decision_since_the_last_observed_row() -> None:
-    seen = Observation(np.arange(6), np.array([1, 3, 5]), None, np.zeros((3, 2)))
-    assert row_margin(seen, np.array([5.0, 1.0, 7.0, 2.0, 8.0, 9.0])).tolist() == [1.0, 2.0, 8.0]
-
-
-def test_a_name_is_given_on_stricter_terms_than_a_mode(monkeypatch) -> None:
-    """Replicas score 10 +- 1; an engine that scores less is taken for one of them within 4 spreads, and for a mistake's
-    name within 2, plus a little for each row."""
-    from test_vectors import diagnose as module
-
-    replicas = [SimpleNamespace(logprobs=right) for right in (9.0, 11.0)]
-    one = SimpleNamespace(get=lambda mode: SimpleNamespace(logprobs=None), replicas=lambda mode: replicas)
-    monkeypatch.setattr(module, "between", lambda seen, clean, right: right)
-    monkeypatch.setattr(module, "score", lambda x, *rest: SimpleNamespace(right=float(x)))
-    case = module._Case(one, SimpleNamespace(rows=range(round(module.TAU))), None)
-    monkeypatch.setattr(case, "noise", lambda mode: (None, None, None))
-    reached = [(case.typical("exact", x), case.typical("exact", x, strict=True)) for x in (7.9, 7.8, 5.8, 5.6)]
-    assert reached == [(True, True), (True, False), (True, False), (False, False)]
-
-
 @pytest.mark.parametrize("top", [None, 20])
 @pytest.mark.parametrize("mode", ["exact", "qat", "ds4"])
 def test_a_clean_engine_is_named_by_its_mode(library, mode, top) -> None:
     found = verdict(library, library.run(mode, [], seed=99), top)
     assert (found.verdict, found.fault, found.first_position) == (mode, None, None)
-    assert found.confidence > 0.5 and found.ranking[0]["name"] == mode
+    assert found.confidence > 0.5 and found.sight is not None and found.sight["size"] > 0
 
 
 @pytest.mark.parametrize("top", [None, 20])
@@ -96,30 +77,82 @@ def test_the_first_position_is_where_it_starts(library) -> None:
     assert verdict(library, library.run("exact", [LIBRARY["row_late"]])).first_position == 3
 
 
-def test_a_fault_below_the_noise_is_no_accusation(library) -> None:
-    assert verdict(library, library.run("exact", [LIBRARY["hc_eps_0"]], seed=5)).verdict == "exact"
+@pytest.mark.parametrize("mode", ["qat", "ds4"])
+def test_a_fault_below_the_noise_is_no_accusation_and_is_said_to_be_unseen(library, mode) -> None:
+    found = verdict(library, library.run(mode, [LIBRARY["hc_eps_0"]], seed=5))
+    assert found.verdict == mode and "hc_eps_0" in [name for name, _ in found.sight["not_seen"]]
+    assert any("below sight" in note and "hc_eps_0" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("top", [None, 20])
-@pytest.mark.parametrize("fault", HELD_OUT, ids=lambda f: f.name)
-def test_an_unknown_fault_gets_no_confident_name(library, fault, top) -> None:
-    found = verdict(library, library.run("exact", [fault], seed=7), top)
-    assert found.verdict == "unknown" or found.confidence < 0.9
-    assert found.fault is None
+@pytest.mark.parametrize("mode", ["exact", "ds4"])
+@pytest.mark.parametrize("name", ["softcap", "pool_flat", "channels_off"])
+def test_an_unknown_fault_gets_no_name_and_no_acquittal(library, name, mode, top) -> None:
+    found = verdict(library, library.run(mode, [OUTSIDE[name](0.7)], seed=7), top)
+    assert found.verdict in ("unknown", "undecided") and found.fault is None
+
+
+@pytest.mark.parametrize("effect", ["route scale", "sinkhorn", "eps"])
+def test_a_wide_rounding_set_acquits_nobody(library, effect) -> None:
+    """Mistakes of a size that bfloat16 or binary16 products would have: they were once taken for those."""
+    fault = {"route scale": FAMILIES["routed_scale"].fault(0.9), "sinkhorn": FAMILIES["sinkhorn_rounds"].fault(2),
+             "eps": FAMILIES["rms_eps"].fault(1e-3)}[effect]  # fmt: skip
+    found = verdict(library, library.run("exact", [fault], seed=7))
+    assert not found.clean
+
+
+def test_a_mistake_has_a_size(library) -> None:
+    found = verdict(library, library.run("exact", [FAMILIES["routed_scale"].fault(0.9)], seed=7))
+    assert (found.verdict, found.fault) == ("fault", "routed_scale")
+    assert found.parameter["value"] == pytest.approx(0.9, rel=0.01)
+    assert found.parameter["low"] <= 0.9 <= found.parameter["high"] and found.parameter["right"] == 1
+
+
+def test_a_mistake_in_a_part_of_the_model(library) -> None:
+    part = "compressed layers"
+    fault = ScopedFault(LIBRARY["no_inverse_rope"], part, scopes(library.engine.shape)[part])
+    found = verdict(library, library.run("exact", [fault], seed=7))
+    assert found.fault == "no_inverse_rope" and any(part in note for note in found.notes)
+
+
+def test_a_mistake_of_decode_alone(library) -> None:
+    found = verdict(library, library.run("exact", [LIBRARY["no_sink"]], seed=7, since=30))
+    assert found.fault == "no_sink" and found.first_position == 30 and "position 30" in found.says
+
+
+@pytest.mark.parametrize("stored", ["float16", "bfloat16", "4 decimals"])
+def test_rounding_on_the_way_is_noise(library, stored) -> None:
+    clean = verdict(library, kept_as(library.run("exact", [], seed=3), stored))
+    assert clean.verdict == "exact" and clean.stored == stored and any(stored in note for note in clean.notes)
+    assert clean.sight["noise"] > 1e-5
+    wrong = verdict(library, kept_as(library.run("exact", [LIBRARY["row_late"]], seed=3), stored))
+    assert wrong.fault == "row_late"
+
+
+def test_a_small_uniform_residue_is_told_and_hides_no_name(library) -> None:
+    """Precision lost where it cannot be seen in the values, such as float16 logits made log probabilities later."""
+    logits = library.run("exact", [LIBRARY["no_sink"]], seed=3)
+    found = verdict(library, log_softmax(kept_as(logits, "float16")))
+    assert found.fault == "no_sink" and 1e-4 < found.residue < 1e-2
+    assert any("leaves" in note for note in found.notes)
+
+
+def test_one_wrong_id(library) -> None:
+    """Said to agree with the nearest clean set as far as that fits, not with a mistake in a wider one for longer."""
+    ids = library.ids.tolist()
+    ids[10] = (ids[10] + 1) % DIAGNOSTIC.vocab
+    logits = library.runner.run(ids, "exact")[0]
+    found = verdict(library, logits)
+    assert found.verdict == "unknown" and (found.agrees_with, found.agrees_until) == ("exact", 10)
+    assert found.first_position == 10
 
 
 @pytest.mark.parametrize("pair", [("no_sink", "hash_previous_token"), ("indexer_recent", "row_late"),
                                   ("head_mean", "chunk_32_window_cut")], ids="+".join)  # fmt: skip
-def test_two_faults_are_none_of_these(library, pair) -> None:
+def test_two_faults_are_both_named_or_none(library, pair) -> None:
+    """Both names, if both together fit; else none."""
     found = verdict(library, library.run("exact", [LIBRARY[name] for name in pair], seed=7))
-    assert found.verdict == "unknown"
-
-
-def test_the_first_of_two_faults_is_located(library) -> None:
-    """head_mean shows from position 0 on, the chunk edge at 32: the ranking says until where the first one fits."""
-    both = [LIBRARY["head_mean"], LIBRARY["chunk_32_window_cut"]]
-    found = verdict(library, library.run("exact", both, seed=7))
-    assert found.agrees_with == "head_mean@exact" and found.agrees_until == 32
+    assert (set(found.faults) == set(pair)) if found.fault else found.verdict == "unknown"
 
 
 @pytest.mark.parametrize("name", ["bos_added", "rows_early", "rows_late", "ids_up", "first_token_dropped", "scaled"])
@@ -148,15 +181,13 @@ def test_hugging_face_is_exact(capsys, top) -> None:
     assert found["first_position"] is None and found["ranking"][0]["distance"] < 1e-4
 
 
-def test_a_tie_excuses_only_what_begins_at_it(library) -> None:
-    """Rows after a near-tie that still fit show that it fell the same way; a later deviation is a mistake."""
-    seen = from_logits(library.ids, library.run("exact", [LIBRARY["chunk_32_window_cut"]], seed=1))
-    clean = library.get("exact")
-    noise, differs = noise_model(seen, clean, library.replicas("exact"), False), broad(seen, clean)
-    x = log_distance(seen, clean.logprobs)
-    far = np.full(len(library.ids), 1.0)
-    right = [score(x, noise, differs, np.where(np.arange(len(far)) == at, 0.0, far)).right for at in (20, 32)]
-    assert right[1] - right[0] > 5
+def test_a_tie_that_falls_the_other_way_is_no_mistake(whole) -> None:
+    """Hugging Face takes the later of two equal rows, from position 118 of this prompt on."""
+    ties = LIBRARY["indexer_ties_high"]
+    found = verdict(whole, whole.run("exact", [ties], seed=2))
+    assert found.verdict == "exact" and any("tie" in note and "118" in note for note in found.notes)
+    found = verdict(whole, whole.run("exact", [LIBRARY["chunk_128_window_cut"], ties], seed=2))
+    assert found.fault == "chunk_128_window_cut"
 
 
 def test_another_engines_rounding_set_is_named(library) -> None:
@@ -178,8 +209,8 @@ def test_numbers_that_are_none(library) -> None:
     logits = library.run("exact", [])
     logits[20:] = np.nan
     found = verdict(library, logits)
-    assert found.verdict == "unknown" and found.first_position == 20
-    assert any("not numbers" in note for note in found.notes)
+    assert found.verdict == "broken" and found.first_position == 20 and not found.clean
+    assert "not finite" in found.says
     json.dumps(found.to_json(), allow_nan=False)
 
 
@@ -211,6 +242,48 @@ def test_observations_are_checked(tmp_path) -> None:
     assert seen.rows.tolist() == [1] and seen.support is not None and seen.support.tolist() == [[3]]
     with pytest.raises(DataError, match="no position has usable"):
         from_top([1], [(0, [(3, -9999.0)])])
+
+
+def test_one_row_that_is_none_is_told_and_the_rest_diagnosed(tmp_path, capsys, engine) -> None:
+    """Once taken for a near-tie in a clean engine, exit code 0."""
+    ids = PROMPTS["short"]()
+    logits = engine.session(100).extend(ids)
+    logits[7] = np.nan
+    np.savez(tmp_path / "x.npz", ids=np.array(ids, np.int32), logits=logits)
+    code, found = run(capsys, "diagnose", "--logits", str(tmp_path / "x.npz"), "--json")
+    assert code == 1 and found["verdict"] == "broken" and found["first_position"] == 7
+    assert any("exact" in note and "other 23" in note for note in found["notes"])
+
+
+def test_the_gate(tmp_path, capsys, engine, library) -> None:
+    """Exit code 0 only where nothing wrong was seen."""
+    for name, logits, code in (("clean", library.run("exact", []), 0),
+                               ("fault", library.run("exact", [LIBRARY["no_sink"]]), 1)):  # fmt: skip
+        np.savez(tmp_path / f"{name}.npz", ids=library.ids, logits=logits)
+        assert cli.main(["diagnose", "--logits", str(tmp_path / f"{name}.npz")]) == code
+        text = capsys.readouterr().out
+        assert "verdict" in text and ("would have seen" in text) == (code == 0)
+        if code:  # the tokens where it begins, and what to do next
+            assert "at position" in text and "next" in text
+
+
+def test_a_wrong_file_is_told_from_a_wrong_engine(tmp_path, capsys, library) -> None:
+    path = tmp_path / "theirs.gguf"
+    for name in ("rope_base", "gate_up_swapped"):
+        write_bad(diagnostic_path(), path, BAD[name])
+        with Engine.open(str(path), backend="cpu", numerics="exact") as other:
+            logits = other.session(len(library.ids)).extend(library.ids.tolist())
+        np.savez(tmp_path / "x.npz", ids=library.ids, logits=logits)
+        given = ["diagnose", "--logits", str(tmp_path / "x.npz"), "--their-model", str(path), "--json"]
+        code, found = run(capsys, *given)
+        assert (
+            code == 1
+            and found["verdict"] == "file"
+            and any(n.startswith(("metadata", "tensor")) for n in found["notes"])
+        )
+        # the same numbers from an engine that reads our file are the engine's
+        code, found = run(capsys, *given[:3], "--json")
+        assert code == 1 and found["verdict"] != "file"
 
 
 def run(capsys, *argv: str) -> tuple[int, dict]:
@@ -272,9 +345,15 @@ def test_a_clean_engine_is_never_accused(engine) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("top", diagnosis.TOPS)
-def test_no_confident_wrong_name_for_pairs_and_unknown_faults(engine, top) -> None:
-    for tally in (diagnosis.pairs(engine, range(40), top=top), diagnosis.held_out(engine, top, seeds=1)):
-        assert tally.total >= 9 and not tally.counts["confident wrong name"], tally.remarks
+def test_no_wrong_name_for_pairs(engine, top) -> None:
+    tally = diagnosis.pairs(engine, range(20), top=top)
+    assert tally.total == 20 and not (tally.counts["wrong name"] or tally.counts["called clean"]), tally.remarks
+
+
+@pytest.mark.slow
+def test_no_acquittal_above_sight(engine) -> None:
+    tally = diagnosis.held_out(engine, range(40))
+    assert tally.total == 40 and not (tally.counts["wrong name"] or tally.counts["acquitted"]), tally.remarks
 
 
 @pytest.mark.slow

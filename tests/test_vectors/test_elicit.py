@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from test_vectors.prompts import MISTAKES, places
 
 from ds4ref.engine import Engine
 from ds4ref.errors import UsageError
@@ -15,10 +16,8 @@ from ds4ref.sampling import top_logprobs
 from ds4ref.targets import Ability, Delta, Prompt, Request, Step, Target, Token
 from ds4ref.text.chat import encode_chat_prompt
 from test_vectors import cli
-from test_vectors.diagnose import diagnose
+from test_vectors.diagnosis import Signatures, diagnose
 from test_vectors.elicit import elicit
-from test_vectors.prompts import MISTAKES, places
-from test_vectors.signatures import Signatures
 
 BY_NAME = {mistake.name: mistake for mistake in MISTAKES}
 

@@ -38,7 +38,9 @@ def numbers(case: Case, stage: Stage) -> None:
     took = 0.0
     for name in chosen:
         if name != "mixed" and case.left < took:
-            stage.add(name, Outcome.SKIPPED, "out of time", next=[f"ds4-vectors diagnose {_again(case)} --prompt {name}"])
+            stage.add(
+                name, Outcome.SKIPPED, "out of time", next=[f"ds4-vectors diagnose {_again(case)} --prompt {name}"]
+            )
             continue
         start = time.monotonic()
         _one(case, stage, name, chat=False)
@@ -121,7 +123,11 @@ def told(
     elif found.verdict == "unknown":
         outcome = Outcome.UNEXPLAINED
         says = f"{found.says}: no rounding set and no mistake known here gives these numbers"
-        steps = [*steps, again, "ds4-vectors diagnose --details FILE lists what lies nearest, and from where on it parts"]
+        steps = [
+            *steps,
+            again,
+            "ds4-vectors diagnose --details FILE lists what lies nearest, and from where on it parts",
+        ]
     else:
         outcome, says = Outcome.UNSURE, f"{found.verdict}: {found.says}"
         steps = steps or [again]

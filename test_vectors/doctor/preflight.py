@@ -29,6 +29,8 @@ def preflight(case: Case, stage: Stage) -> None:
     """All of it; later stages rely on ``case.kinds``, ``logprobs`` and ``same_model``."""
     answers = _reach(case, stage)
     if not answers:
+        if case.can_logits:
+            _full(case, stage)
         return
     _model(case, stage, answers)
     _logprobs(stage, case, answers)
@@ -67,6 +69,9 @@ def _reach(case: Case, stage: Stage) -> dict[str, Completion]:
             refused[kind] = why
     if not answers:
         why = next(iter(refused.values()), "it takes no prompts at all")
+        if case.can_logits:
+            stage.add("prompts", Outcome.IMPOSSIBLE, f"only logits can be asked for: {why}")
+            return {}
         stage.add("reached", Outcome.FAILED, f"no request was answered: {why}", next=_unreachable(case))
         return {}
     says = f"answers {', '.join(KINDS[kind].value for kind in answers)}"
@@ -176,6 +181,7 @@ def faults(step: Step) -> list[str]:
 
 def shown(step: Step, most: int = 8) -> list[Piece]:
     """A step's alternatives with their values; the token taken is marked."""
+
     def text(value: float | None) -> str:
         return "none" if value is None else f"{value:.4g}"
 

@@ -313,7 +313,9 @@ def _asked_again(case: Case, prompt: Prompt, done: Completion, probes: int) -> l
 
 def _longer(case: Case, prompt: Prompt, steps: Sequence[Step], ids: list[int] | None) -> Prompt | str:
     if prompt.ids is not None:
-        return "the ids of the answer are not known" if ids is None else Prompt.tokens([*prompt.ids, *ids[: len(steps)]])
+        return (
+            "the ids of the answer are not known" if ids is None else Prompt.tokens([*prompt.ids, *ids[: len(steps)]])
+        )
     try:
         text = b"".join(s.token.raw for s in steps).decode()
     except UnicodeDecodeError:
@@ -387,7 +389,11 @@ def batch(case: Case, stage: Stage) -> None:
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
     seconds = sum(done.seconds for done in alone), max(done.seconds for done in together)
-    figures = {"requests": len(prompts), "one after another, s": round(seconds[0], 2), "at once, s": round(seconds[1], 2)}
+    figures = {
+        "requests": len(prompts),
+        "one after another, s": round(seconds[0], 2),
+        "at once, s": round(seconds[1], 2),
+    }
     worst = None
     for i, prompt in enumerate(prompts):
         found = compared(alone[i], together[i])
@@ -448,4 +454,3 @@ def _asked_edge(case: Case, stage: Stage, name: str, edge: int) -> None:
         continued(case, stage, name, prompt, 8, 7)
     except Ds4Error as error:
         stage.add(name, Outcome.IMPOSSIBLE, str(error), notes=["a context that is too short is no mistake"])
-

@@ -71,7 +71,10 @@ class Yardstick:
             single = f"; {beyond} positions beyond all noise" if beyond else ""
             return Outcome.WRONG, f"{figure}, where float noise makes {usual:.2g}{single}"
         if found > near:
-            return Outcome.UNSURE, f"{figure}: more than nothing, less than could be told from noise ({near:.2g} to {far:.2g})"
+            return (
+                Outcome.UNSURE,
+                f"{figure}: more than nothing, less than could be told from noise ({near:.2g} to {far:.2g})",
+            )
         return Outcome.OK, f"{figure}: no more than float noise makes"
 
     def sight(self, count: int) -> str:

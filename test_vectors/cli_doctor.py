@@ -16,13 +16,13 @@ from ds4ref.targets.local import LocalTarget
 from .options import add_target, finish, parsed, parser, target_of
 
 PROG = "ds4-vectors doctor"
-SAYS = """Examine an engine: pre-flight, tokenizer, template, the numbers and their diagnosis, run to run, prefill against
-decode, one request against many, long context. Every stage says what it found, what it could not see and what to do next;
--o DIR writes a page to attach to a bug report (doctor.html, doctor.md, doctor.json).
+SAYS = """Examine an engine: pre-flight, tokenizer, template, the numbers and their diagnosis, run to run, prefill
+against decode, one request against many, long context. Every stage says what it found, what it could not see and what
+to do next; -o DIR writes a page to attach to a bug report (doctor.html, doctor.md, doctor.json).
 
 The target should have loaded the diagnostic model (ds4-vectors model prints its file) or the one given with -m.
-Exit code 0: nothing wrong was found in what could be seen. 1: something is wrong or not explained, a check failed, or the
-numbers could not be looked at. 2: usage. 130: Ctrl-C; the page of what was done is written."""
+Exit code 0: nothing wrong was found in what could be seen. 1: something is wrong or not explained, a check failed, or
+the numbers could not be looked at. 2: usage. 130: Ctrl-C; the page of what was done is written."""
 
 
 def stages(text: str) -> list[str]:
@@ -75,8 +75,8 @@ def _spec(args: Namespace) -> str:
     given = [*args.spec, *([args.target] if args.target else [])]
     if not given:
         raise UsageError(
-            "which engine? Name one: http://HOST:PORT/v1 for a server (give it the file that `ds4-vectors model` prints), "
-            "local:MODEL.gguf for this engine, 'command:./ds4 -m MODEL.gguf' for a ds4 binary"
+            "which engine? Name one: http://HOST:PORT/v1 for a server (give it the file that `ds4-vectors model` "
+            "prints), local:MODEL.gguf for this engine, 'command:./ds4 -m MODEL.gguf' for a ds4 binary"
         )
     if len(given) > 1:
         raise UsageError(f"one target is needed, not {len(given)}; a command with arguments is one word: "

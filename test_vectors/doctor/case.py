@@ -1,4 +1,4 @@
-"""What the stages share: the target, the model it is held against, what was learnt so far, and how much time is left."""
+"""What the stages share: the target, the model it is held against, what was learnt so far, the time that is left."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Case:
 
     @property
     def rounding(self) -> str | None:
-        """The rounding set to expect noise of: the one that the numbers are of, else the one the target says it uses."""
+        """The rounding set to expect noise of: the one that the numbers are of, else the one that the target names."""
         declared = str(self.target.identity().get("numerics") or "")
         return self.mode or (declared if declared in ROUNDING else None)
 

@@ -1,7 +1,7 @@
 """What is far back in a long prompt: recall of facts by depth, and chunk edges.
 
-Recall is a property of engine and model together. So a short story comes first: a model that finds nothing in it (random
-weights, or an engine that is wrong anyway) cannot show anything at depth, and nothing is said.
+Recall is a property of engine and model together. So a short story comes first: a model that finds nothing in it
+(random weights, or an engine that is wrong anyway) cannot show anything at depth, and nothing is said.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def _recall(case: Case, stage: Stage, scenes: int, again: str) -> None:
     start = time.monotonic()
     short = facts.ask(case.target, facts.make(1, SHORT, SHORT), 120)
     took = time.monotonic() - start
-    figures = {"short story": _score(short)}
+    figures: dict[str, str | int] = {"short story": _score(short)}
     if short.score < ABLE:
-        stage.add("facts", Outcome.UNSURE, f"of {short.facts} facts in a short story {short.right} are found: the model "
-                  "cannot do it, or the engine is wrong already there", figures=figures,
+        stage.add("facts", Outcome.UNSURE, f"of {short.facts} facts in a short story {short.right} are found: the "
+                  "model cannot do it, or the engine is wrong already there", figures=figures,
                   sight="long prompts were not tried: nothing could be seen there")  # fmt: skip
         return
     if case.quick:
@@ -77,7 +77,7 @@ def _recall(case: Case, stage: Stage, scenes: int, again: str) -> None:
     says = f"{_score(found)} in a long story, {_score(short)} in a short one"
     more = "long prompts lose what short ones keep" if lost else "too few facts, or a weak model: no conclusion"
     stage.add("facts", Outcome.UNEXPLAINED if lost else Outcome.UNSURE, f"{says}: {more}", figures=figures, notes=notes,
-              next=[again, "Hold a right engine with the same model against it: recall is a matter of the model, too"])  # fmt: skip
+              next=[again, "Ask a right engine with the same model: recall is a matter of the model, too"])  # fmt: skip
 
 
 def _score(found: facts.Recall) -> str:

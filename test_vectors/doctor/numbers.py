@@ -71,7 +71,7 @@ def _possible(case: Case, stage: Stage, name: str) -> bool:
         return False
     if not case.logprobs and not case.target.can(Ability.FULL_LOGITS):
         stage.add(name, Outcome.IMPOSSIBLE, "the target gives no log probabilities", next=[
-            "ds4-vectors diagnose --logits FILE takes what the engine dumps (.npz, .npy, .csv, JSON of top-k)"])  # fmt: skip
+            "ds4-vectors diagnose --logits FILE takes what the engine dumps (.npz, .npy, .csv, .json)"])  # fmt: skip
         return False
     return True
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ds4ref.errors import Ds4Error, UsageError
+from ds4ref.errors import Ds4Error
 from ds4ref.nano.diagnostic import PROMPTS
 from ds4ref.targets import Ability, Completion, Prompt, Step
 
@@ -50,7 +50,9 @@ def _prompts(case: Case) -> Iterator[tuple[str, Prompt]]:
 
 def _reach(case: Case, stage: Stage) -> dict[str, Completion]:
     """One small request for each kind of prompt, first with log probabilities."""
-    target, answers, refused = case.target, {}, {}
+    target = case.target
+    answers: dict[str, Completion] = {}
+    refused: dict[str, str] = {}
     wants = min(20, target.max_top_logprobs) if target.can(Ability.TOP_LOGPROBS) else 0
     for kind, prompt in _prompts(case):
         case.progress(f"asking with {KINDS[kind].value}")
@@ -61,8 +63,9 @@ def _reach(case: Case, stage: Stage) -> dict[str, Completion]:
             if bare is not None:
                 stage.add(f"log probabilities, {kind}", Outcome.IMPOSSIBLE, f"the target answers but gives none: {why}",
                           next=_no_logprobs(case))  # fmt: skip
-        if done is not None or bare is not None:
-            answers[kind] = done or bare  # type: ignore[assignment]
+        usable = done or bare
+        if usable is not None:
+            answers[kind] = usable
             case.kinds.add(kind)
             case.logprobs = case.logprobs or bool(done and done.steps and done.steps[0].top)
         else:
@@ -83,14 +86,14 @@ def _reach(case: Case, stage: Stage) -> dict[str, Completion]:
 
 def _unreachable(case: Case) -> list[str]:
     if case.target.kind == "http":
-        return [f"Is the server running, and is the address right? curl {case.target.name}/models shows what it serves",
-                "--model-name NAME where it serves several models; the key comes from DS4_API_KEY (--key-env)"]  # fmt: skip
+        return [f"Does the server run, and is the address right? curl {case.target.name}/models shows what it serves",
+                "--model-name NAME if it serves several models; its key is in DS4_API_KEY (--key-env)"]  # fmt: skip
     return ["Run the target's command by hand and read its message"]
 
 
 def _no_logprobs(case: Case) -> list[str]:
     return ["Start the server so that it returns log probabilities, dump logits from the engine "
-            "(ds4-vectors diagnose --logits FILE), or, with a ds4 binary, --target 'command:./ds4 -m MODEL.gguf'"]  # fmt: skip
+            "(ds4-vectors diagnose --logits FILE), or, of ds4, examine 'command:./ds4 -m MODEL.gguf'"]  # fmt: skip
 
 
 def _model(case: Case, stage: Stage, answers: dict[str, Completion]) -> None:
@@ -143,7 +146,7 @@ def _logprobs(stage: Stage, case: Case, answers: dict[str, Completion]) -> None:
     if found:
         stage.add("log probabilities", Outcome.WRONG, f"{'; '.join(found)}: these are no log probabilities to rely on",
                   figures=figures, where=where[:4],
-                  next=["Look at how the server makes log probabilities from logits: whatever follows is read from them"])  # fmt: skip
+                  next=["Look at how the server makes them: all that follows is read from them"])  # fmt: skip
     else:
         stage.add("log probabilities", Outcome.OK, "finite, sorted, not above 1 together, and the best token is taken",
                   figures=figures)  # fmt: skip
@@ -248,28 +251,29 @@ def _context(case: Case, stage: Stage) -> None:
     if case.local is not None:
         stage.add("context", Outcome.OK, f"{case.local.ctx} tokens", figures={"tokens": case.local.ctx})
         return
-    transport = getattr(case.target, "transport", None)
-    told = _told(transport.get("/models"), getattr(case.target, "model", "")) if _lists(transport) else {}
+    told = _told(_models(case), str(getattr(case.target, "model", "")))
     if told:
         stage.add("context", Outcome.OK, ", ".join(f"{k} {v}" for k, v in told.items()), figures=dict(told))
     else:
         stage.add("context", Outcome.IMPOSSIBLE, "the target does not tell its context length")
 
 
-def _lists(transport: Any) -> bool:
-    if transport is None:
-        return False
+def _models(case: Case) -> dict[str, Any]:
+    """What the server lists; nothing for other targets and for servers that list nothing."""
+    transport = getattr(case.target, "transport", None)
     try:
-        return isinstance(transport.get("/models"), dict)
-    except (Ds4Error, UsageError):
-        return False
+        found = None if transport is None else transport.get("/models")
+    except Ds4Error:
+        found = None
+    return found if isinstance(found, dict) else {}
 
 
-def _told(answer: Any, model: str) -> dict[str, int]:
+def _told(answer: dict[str, Any], model: str) -> dict[str, int]:
     """Context lengths in an answer of /models, of the model asked for if it is listed."""
-    entries = [e for e in answer.get("data") or [] if isinstance(e, dict)]
+    listed = answer.get("data")
+    entries = [e for e in listed if isinstance(e, dict)] if isinstance(listed, list) else []
     own = [e for e in entries if e.get("id") == model] or entries[:1]
-    found = {}
+    found: dict[str, int] = {}
     for entry in own:
         for part in (entry, entry.get("meta")):
             if isinstance(part, dict):

@@ -23,9 +23,9 @@ TEXTS = {
     "CJK and kana": "\u4eca\u5929\u5929\u6c14\u5f88\u597d\u3002\u6771\u4eac\u306f\u3068\u3066\u3082\u5927\u304d\u3044"
                     "\u3067\u3059\u3001\u30ab\u30bf\u30ab\u30ca\u3002",
     "code": "def f(x):\n    return {k: v**2 for k, v in x.items()}  # TODO\n\tif (a != b && c >= 1) { y[i]++; }",
-    "emoji": "ok \U0001f44d\U0001f3fd family \U0001f468\u200d\U0001f469\u200d\U0001f467 flag \U0001f1eb\U0001f1ee e\u0301",
-    "other scripts": "\u041f\u0440\u0438\u0432\u0435\u0442, \u0645\u0631\u062d\u0628\u0627 \u0939\u093f\u0928\u094d\u0926\u0940 "
-                     "\u03b3\u03b5\u03b9\u03ac na\u00efve \u00e9t\u00e9",
+    "emoji": "ok \U0001f44d\U0001f3fd family \U0001f468\u200d\U0001f469\u200d\U0001f467 flag \U0001f1eb\U0001f1ee",
+    "other scripts": "\u041f\u0440\u0438\u0432\u0435\u0442, \u0645\u0631\u062d\u0628\u0627 "
+                     "\u0939\u093f\u0928\u094d\u0926\u0940 e\u0301 \u03b3\u03b5\u03b9\u03ac na\u00efve \u00e9t\u00e9",
     "leading space": "  two spaces first",
     "line feeds": "one\n\ntwo\n\n\n three\r\nfour\n",
 }  # fmt: skip
@@ -176,7 +176,7 @@ def _by_count(
         pieces = [Piece(visible(ours.token_bytes(i)), i) for i in ours.encode(texts[worst])]
         stage.add("counts", Outcome.WRONG, f"{worst}: {got} prompt tokens, not {want + base} ({what}{offset})",
                   figures=figures, where=[(f"right, {worst}", pieces)],
-                  next=["Let the engine print its ids of this text, or serve it with echo, to see where they part"])  # fmt: skip
+                  next=["Let the engine print its ids of this text, to see where they part from these"])  # fmt: skip
     else:
         stage.add("counts", Outcome.OK, f"{len(found)} texts have as many tokens as they should ({what}{offset})",
                   figures=figures, sight="counts cannot see a token that is merely another one")  # fmt: skip
@@ -251,14 +251,14 @@ def _counted(case: Case, stage: Stage, ours: Tokenizer) -> None:
                   sight=sight)  # fmt: skip
         return
     name, (got, want) = next(iter(bad.items()))
-    fits = fitting(ours, {n: p for n, p in found.items()})
+    fits = fitting(ours, found)
     pieces = [Piece(visible(ours.token_bytes(i)), i) for i in want]
     outcome = Outcome.UNSURE if case.tokenizer_wrong else Outcome.WRONG
     says = f"{name}: {got} prompt tokens, not {len(want)} ({len(bad)} of {len(found)} chats differ)"
     notes = ["the tokenizer is wrong too: mend that first"] if case.tokenizer_wrong else []
     notes += [f"as many tokens would come of this: {said}" for said in fits]
     stage.add("counts", outcome, says, figures=figures, where=[(f"right, {name}", pieces)], notes=notes, sight=sight,
-              next=["Print the prompt that your server renders and hold it against the row above (docs/text.md 3)"])  # fmt: skip
+              next=["Print the prompt that your server renders and compare it (docs/text.md)"])  # fmt: skip
 
 
 def fitting(ours: Tokenizer, found: dict[str, tuple[int, list[int]]]) -> list[str]:

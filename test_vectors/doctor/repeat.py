@@ -1,4 +1,4 @@
-"""Does the engine agree with itself: the same request again, prompt against continuation, one against many, chunk edges.
+"""Does the engine agree with itself: the same request again, prompt and continuation, one and many, chunk edges.
 
 A right engine gives the same distribution to the same tokens, however they came in. What a difference may be comes from
 the yardstick: nothing at all, or what float noise makes in the target's rounding.
@@ -150,7 +150,7 @@ def _verdict(
         how = "with all log probabilities" if first.steps else "by their text: there are no log probabilities"
         return stage.add(name, Outcome.OK, f"{len(found) + 1} answers are identical {how}", figures=figures)
     if not first.steps:
-        return stage.add(name, Outcome.UNSURE, "the answers differ, and without log probabilities nobody can say how much",
+        return stage.add(name, Outcome.UNSURE, "the answers differ; by how much, log probabilities would say",
                          figures=figures)  # fmt: skip
     yard = yard_for(case, prompt, first.steps)
     worst = max(found, key=lambda each: (each.fork is not None, float(np.nanmax(each.rms, initial=0.0))))
@@ -177,8 +177,8 @@ def _verdict(
             where += [("alternatives there, one", shown(first.steps[at])), ("another", shown(other.steps[at]))]
     if outcome is Outcome.OK:
         says = f"not identical: {says}"
-    more = ["Sums in another order (atomics, a batch of others, a cache of prompts) make small differences; look for one "
-            "that is not small"] if outcome is not Outcome.OK else []  # fmt: skip
+    more = ["Sums in another order (atomics, a batch of others, a cache of prompts) make small differences; look for "
+            "one that is not small"] if outcome is not Outcome.OK else []  # fmt: skip
     return stage.add(name, outcome, says, figures=figures, where=where, sight=yard.sight(len(rms)),
                      next=[*([hint] if hint else []), *more])  # fmt: skip
 
@@ -195,7 +195,7 @@ def ways(case: Case, stage: Stage) -> None:
         session = case.local.engine.session(len(ids) + 1)
         single = np.array([session.eval(token).copy() for token in ids])
         _rows(case, stage, "prompt against token by token", ids, whole, single,
-              "Look at what decode does otherwise than prefill: cache rows, positions, masks, other kernels")  # fmt: skip
+              "Look at what decode does otherwise than prefill: cache rows, positions, masks, kernels")  # fmt: skip
         return
     chosen = prompt_of(case)
     if chosen is None or not case.logprobs:
@@ -275,8 +275,8 @@ def continued(case: Case, stage: Stage, name: str, prompt: Prompt, tokens: int, 
                  ("generating", shown(done.steps[at])), ("as a prompt", shown(pairs[at]))]  # fmt: skip
     stage.add(name, outcome, says, figures={k: v for k, v in figures.items() if v is not None}, where=where,
               sight=yard.sight(len(rms)),
-              next=["Look at what decode does otherwise than prefill (cache rows, positions, masks), and at what an echo "
-                    "lists a token with"] if outcome is Outcome.WRONG else [])  # fmt: skip
+              next=["Look at what decode does otherwise than prefill (cache rows, positions, masks), and at what an "
+                    "echo lists a token with"] if outcome is Outcome.WRONG else [])  # fmt: skip
 
 
 def _asked_again(case: Case, prompt: Prompt, done: Completion, probes: int) -> list[tuple[int, Step | str, bool]]:
@@ -370,7 +370,7 @@ def batch(case: Case, stage: Stage) -> None:
         yard = measure(case.engine, ids, case.rounding) if differ else fallback()
         for size, part in parts.items():
             _rows(case, stage, f"chunks of {size}", ids, part, whole,
-                  "Look at what a chunk does at its first and last rows: window, compressors, cache slots", yard)  # fmt: skip
+                  "Look at the first and last rows of a chunk: window, compressors, cache slots", yard)  # fmt: skip
         return
     if case.target.kind != "http":
         stage.add("many at once", Outcome.IMPOSSIBLE, f"a {case.target.kind} target takes one request at a time")

@@ -27,6 +27,8 @@ from .preflight import shown
 from .yardstick import Yardstick, distance, fallback, measure
 
 TOKENS = 24
+ENOUGH = 4
+"""Places below which agreement is no finding."""
 EDGES = (512, 1024, 2048)
 WAYS = (7, 16, 100)
 """Chunks of a prompt that a local engine is fed: below and above where its kernels change, and no power of two."""
@@ -197,11 +199,15 @@ def ways(case: Case, stage: Stage) -> None:
         _rows(case, stage, "prompt against token by token", ids, whole, single,
               "Look at what decode does otherwise than prefill: cache rows, positions, masks, kernels")  # fmt: skip
         return
-    chosen = prompt_of(case)
-    if chosen is None or not case.logprobs:
+    chosen = [prompt_of(case, 400, seed=11 + i) for i in range(2 if case.quick else 5)]
+    prompts = [each[1] for each in chosen if each is not None]
+    if not prompts or not case.logprobs:
         stage.add("prompt against continuation", Outcome.IMPOSSIBLE, "the target gives no log probabilities")
         return
-    continued(case, stage, "prompt against continuation", chosen[1], TOKENS, 4 if case.quick else 12)
+    continued(case, stage, "prompt against continuation", prompts, TOKENS, 4 if case.quick else 12)
+    if case.echo and case.tokenizer is not None and case.same_model is True:
+        ids = case.tokenizer.encode(prose(1000, seed=31))[:100]
+        prefixes(case, stage, "echo against shorter prompts", ids, range(9, 100, 18 if case.quick else 9))
 
 
 def _extended(target: LocalTarget, ids: Sequence[int], chunk: int | None) -> np.ndarray:
@@ -235,48 +241,107 @@ def _rows(case: Case, stage: Stage, name: str, ids: Sequence[int], a: np.ndarray
                      next=[hint] if outcome is Outcome.WRONG else [])  # fmt: skip
 
 
-def continued(case: Case, stage: Stage, name: str, prompt: Prompt, tokens: int, probes: int) -> None:
+@dataclass
+class Again:
+    """A step said while generating (or echoed) and again as the end of a prompt; ``tokens`` leads up to it."""
+
+    at: int
+    rms: float
+    one: Step
+    other: Step
+    tokens: list[tuple[bytes, int | None]]
+
+
+def continued(case: Case, stage: Stage, name: str, prompts: Sequence[Prompt], tokens: int, probes: int) -> None:
     """What was said while generating against what is said when the same tokens come as a prompt: by one echo of it all,
-    or by prompts that end after some of the tokens."""
-    case.progress(f"{name}: generating")
-    done = case.ask(prompt, tokens)
-    if len(done.steps) < 2:
-        stage.add(name, Outcome.UNSURE, f"the target stopped after {len(done.steps)} tokens")
-        return
-    found: dict[int, float] = {}
-    pairs: dict[int, Step] = {}
-    other, unsure, why = 0, 0, ""
-    for at, step, certain in _asked_again(case, prompt, done, probes):
-        if isinstance(step, str):
-            why = why or step
-            continue
-        unsure += not certain
-        if not certain:
-            continue
-        found[at], pairs[at] = gap(done.steps[at], step), step
-        other += bool(step.top) and step.top[0].raw != done.steps[at].top[0].raw if done.steps[at].top else 0
+    or by prompts that end after some of the tokens. Several prompts, until enough places can be compared: generated
+    bytes that are no text, or that a tokenizer would split otherwise, cannot be sent back as text."""
+    found: list[Again] = []
+    yards: list[Yardstick] = []
+    left, why = 0, ""
+    for i, prompt in enumerate(prompts):
+        if i and (len(found) >= ENOUGH or case.late):
+            break
+        case.progress(f"{name}: generating")
+        done = case.ask(prompt, tokens)
+        for at, step, certain in _asked_again(case, prompt, done, probes):
+            if isinstance(step, str) or not certain:
+                left, why = left + 1, why or (step if isinstance(step, str) else "")
+                continue
+            said = [(s.token.raw, s.token.id) for s in done.steps]
+            found.append(Again(at, gap(done.steps[at], step), done.steps[at], step, said))
+        if found and not yards:
+            yards.append(yard_for(case, prompt, done.steps))
+    _again(case, stage, name, found, yards, left, why, ("generating", "as a prompt"),
+           "Look at what decode does otherwise than prefill (cache rows, positions, masks)")  # fmt: skip
+
+
+def _again(case: Case, stage: Stage, name: str, found: Sequence[Again], yards: Sequence[Yardstick], left: int, why: str,
+           sides: tuple[str, str], hint: str) -> None:  # fmt: skip
+    """The check of such steps."""
+    ids = ["--id-prompts, if the server takes token ids as prompt; --prefill STYLE, if it goes on with a given answer"]
     if not found:
-        reason = why or "the target cannot be made to go on with given tokens"
-        stage.add(name, Outcome.IMPOSSIBLE, reason, next=["--id-prompts, if the server takes token ids as prompt; "
-                  "--prefill STYLE, if it goes on with a given answer"])  # fmt: skip
+        stage.add(name, Outcome.IMPOSSIBLE, why or "no tokens could be sent back as they were", next=ids)
         return
-    yard = yard_for(case, prompt, done.steps)
-    rms = np.array([found[at] for at in sorted(found)])
+    yard = yards[0]
+    rms = np.array([each.rms for each in found])
     outcome, says = yard.judge(rms)
+    places = sorted(each.at for each in found)
+    other = sum(bool(a.one.top and a.other.top) and a.one.top[0].raw != a.other.top[0].raw for a in found)
     figures: dict[str, Any] = {
-        "positions": len(found), "largest, nats rms": float(np.nanmax(rms)) if np.isfinite(rms).any() else None,
-        "other best token": other, "left out (split of the text not sure)": unsure or None,
+        "positions": len(found), "tokens of the answer": f"{places[0]} to {places[-1]}", "other best token": other,
+        "largest, nats rms": float(np.nanmax(rms)) if np.isfinite(rms).any() else None,
+        "left out": f"{left} that cannot be sent back as they were" if left else None,
     }  # fmt: skip
+    if outcome is Outcome.OK and len(found) < ENOUGH:
+        outcome, says = Outcome.UNSURE, f"only {len(found)} places could be compared; {says}"
     where = []
-    if outcome in (Outcome.WRONG, Outcome.UNSURE) and np.isfinite(rms).any():
-        beyond = [at for at in sorted(found) if found[at] > yard.apart]
-        at = beyond[0] if beyond else max(found, key=lambda k: found[k] if np.isfinite(found[k]) else -1.0)
-        where = [(f"at token {at} of the answer", row([(s.token.raw, s.token.id) for s in done.steps], at)),
-                 ("generating", shown(done.steps[at])), ("as a prompt", shown(pairs[at]))]  # fmt: skip
+    if outcome is Outcome.WRONG and np.isfinite(rms).any():
+        worst = next((each for each in found if each.rms > yard.apart), max(found, key=lambda each: each.rms))
+        where = [(f"at token {worst.at}", row(worst.tokens, worst.at)),
+                 (sides[0], shown(worst.one)), (sides[1], shown(worst.other))]  # fmt: skip
     stage.add(name, outcome, says, figures={k: v for k, v in figures.items() if v is not None}, where=where,
               sight=yard.sight(len(rms)),
-              next=["Look at what decode does otherwise than prefill (cache rows, positions, masks), and at what an "
-                    "echo lists a token with"] if outcome is Outcome.WRONG else [])  # fmt: skip
+              next=[hint] if outcome is Outcome.WRONG else ids if outcome is Outcome.UNSURE else [])  # fmt: skip
+
+
+def prefixes(case: Case, stage: Stage, name: str, ids: Sequence[int], lengths: Sequence[int]) -> None:
+    """The echo of a text, computed in one piece, against prompts that are its beginnings. ``ids`` is the text in the
+    model's tokens; a beginning counts if it is split as the whole is."""
+    ours = case.tokenizer
+    assert ours is not None
+    text = ours.decode(ids)
+    echo = case.target.score_text(text.decode("utf-8", "ignore"), case.top)
+    starts: dict[int, tuple[int, Step]] = {}
+    size = 0
+    for i, step in enumerate(echo):
+        starts[size] = i, step
+        size += len(step.token.raw)
+    tokens = [(step.token.raw, step.token.id) for step in echo]
+    found: list[Again] = []
+    left, why = 0, ""
+    for length in lengths:
+        begin = ours.decode(ids[:length])
+        try:
+            alike = ours.encode(begin.decode()) == list(ids[:length]) and len(begin) in starts
+        except UnicodeDecodeError:
+            alike = False
+        if not alike or case.late:
+            left += 1
+            continue
+        case.progress(f"{name}: {length} tokens")
+        done, why = case.tries(Prompt.plain(begin.decode()), 1)
+        if done is None or not done.steps:
+            left += 1
+            continue
+        at, step = starts[len(begin)]
+        found.append(Again(at, gap(step, done.steps[0]), step, done.steps[0], tokens))
+    yards = []
+    if found:
+        case.progress("measuring what float noise makes")
+        yards = [measure(case.engine, ids, case.rounding, case.top or None)]
+    _again(case, stage, name, found, yards, left, why, ("echoed", "as the next token of a prompt"),
+           "Look at which token the echo lists a distribution with, and at the edges of prefill's chunks")  # fmt: skip
 
 
 def _asked_again(case: Case, prompt: Prompt, done: Completion, probes: int) -> list[tuple[int, Step | str, bool]]:
@@ -289,24 +354,35 @@ def _asked_again(case: Case, prompt: Prompt, done: Completion, probes: int) -> l
             pass  # the echo of generated bytes may not be readable: prompts are
     out: list[tuple[int, Step | str, bool]] = []
     ids = step_ids(case, steps) if prompt.ids is not None else None
-    base = done.usage.prompt
-    for at in sorted(set(np.linspace(1, len(steps) - 1, probes).astype(int).tolist())):
+    places = list(range(1, len(steps)))
+    longer = {at: _longer(case, prompt, steps[:at], ids) for at in places}
+    if case.same_model is True and prompt.ids is None and ids_of(case, prompt) is not None:
+        # asking costs, splitting does not: only what the model's tokenizer splits alike is worth a request
+        alike = [
+            at for at in places if not isinstance(p := longer[at], str) and _split_alike(case, prompt, p, steps[:at])
+        ]
+        out += [
+            (at, "generated tokens that a tokenizer would split otherwise", False) for at in places if at not in alike
+        ]
+        places = alike
+    chosen = {places[int(i)] for i in np.linspace(0, len(places) - 1, probes)} if places else set()
+    for at in sorted(chosen):
         if case.late:
             break
-        longer = _longer(case, prompt, steps[:at], ids)
-        if isinstance(longer, str):
-            out.append((at, longer, False))
+        ask = longer[at]
+        if isinstance(ask, str):
+            out.append((at, ask, False))
             continue
         case.progress(f"as a prompt: token {at}")
-        again, why = case.tries(longer, 1)
+        again, why = case.tries(ask, 1)
         if again is None or not again.steps:
             out.append((at, why or "no step came back", False))
             continue
         certain = prompt.ids is not None
-        if not certain and base is not None and again.usage.prompt is not None:
-            certain = again.usage.prompt - base == at
+        if not certain and done.usage.prompt is not None and again.usage.prompt is not None:
+            certain = again.usage.prompt - done.usage.prompt == at
         elif not certain:
-            certain = _split_alike(case, prompt, longer, steps[:at])
+            certain = _split_alike(case, prompt, ask, steps[:at])
         out.append((at, again.steps[0], certain))
     return out
 
@@ -446,11 +522,13 @@ def _asked_edge(case: Case, stage: Stage, name: str, edge: int) -> None:
     if not case.logprobs or ours is None or case.same_model is not True or not case.kinds & {"ids", "text"}:
         stage.add(name, Outcome.IMPOSSIBLE, "needs plain prompts of known length, and log probabilities")
         return
-    ids = ours.encode(prose(8 * edge, seed=edge))[: edge - 4]
-    prompt = Prompt.tokens(ids)
-    if "ids" not in case.kinds:
-        prompt = Prompt.plain(ours.decode(ids).decode("utf-8", "ignore"))
+    ids = ours.encode(prose(8 * edge, seed=edge))[: edge + 4]
     try:
-        continued(case, stage, name, prompt, 8, 7)
+        if "ids" in case.kinds:
+            continued(case, stage, name, [Prompt.tokens(ids[: edge - 4])], 8, 7)
+        elif case.echo:
+            prefixes(case, stage, name, ids, range(edge - 3, edge + 4))
+        else:
+            continued(case, stage, name, [Prompt.plain(ours.decode(ids[: edge - 4]).decode("utf-8", "ignore"))], 8, 7)
     except Ds4Error as error:
         stage.add(name, Outcome.IMPOSSIBLE, str(error), notes=["a context that is too short is no mistake"])

@@ -30,6 +30,8 @@ class Case:
     same_model  whether the target's tokens are those of ``engine``; None: cannot be told
     tokenizer_wrong  whether the tokenizer stage found a difference
     mode        the rounding set that the numbers were found to be of
+    hint        one that they agree with for a while only
+    offset      how many tokens more than ours every plain prompt has
     """
 
     target: Target
@@ -45,6 +47,8 @@ class Case:
     same_model: bool | None = None
     tokenizer_wrong: bool = False
     mode: str | None = None
+    hint: str | None = None
+    offset: int = 0
     _deadline: float = field(default=float("inf"), repr=False)
 
     @cached_property
@@ -63,9 +67,10 @@ class Case:
 
     @property
     def rounding(self) -> str | None:
-        """The rounding set to expect noise of: the one that the numbers are of, else the one that the target names."""
+        """The rounding set to expect noise of: that of the numbers, else the one that the target names, else the one
+        that the numbers begin with."""
         declared = str(self.target.identity().get("numerics") or "")
-        return self.mode or (declared if declared in ROUNDING else None)
+        return self.mode or (declared if declared in ROUNDING else self.hint)
 
     @property
     def local(self) -> LocalTarget | None:

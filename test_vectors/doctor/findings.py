@@ -214,7 +214,12 @@ class Examination:
 
 
 def _checks(found: Sequence[Check]) -> str:
-    return f"{len(found)} check{'' if len(found) == 1 else 's'}"
+    return many(len(found), "check")
+
+
+def many(count: int, what: str) -> str:
+    """A number with its noun."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def plain(value: Any) -> Any:

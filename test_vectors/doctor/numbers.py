@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ..observation import Observation
 
 PROMPTS = ("mixed", "short", "text", "long")
+AGREES = 4
+"""Positions that have to agree with a rounding set before its noise is taken for the target's."""
 IN_THE_PROMPT = frozenset({m.name for m in MISTAKES} | {"bos_added", "first_token_dropped", "first_token_doubled"})
 """Faults that lie before the model: what it was fed."""
 
@@ -111,6 +113,9 @@ def told(
     sight = " ".join(_lines(whole.get("sight")))
     where = []
     first = whole.get("first_position")
+    base, until = whole.get("agrees_with"), whole.get("agrees_until")
+    if base in ROUNDING and isinstance(until, int) and int((seen.rows < until).sum()) >= AGREES:
+        case.hint = str(base)
     if found.verdict in ROUNDING:
         outcome, says = Outcome.OK, f"{found.verdict}: {found.says}"
         declared = str(case.target.identity().get("numerics") or "")

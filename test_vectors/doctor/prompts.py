@@ -168,6 +168,7 @@ def _by_count(
     bad = {name: pair for name, pair in found.items() if pair[0] - pair[1] != base}
     figures = {name: f"{got} tokens, ours {want}" for name, (got, want) in found.items()}
     offset = f", always {base:+d}" if base else ""
+    case.offset = base if what == "plain prompts" else 0
     if bad:
         worst = next(iter(bad))
         got, want = bad[worst]
@@ -256,6 +257,9 @@ def _counted(case: Case, stage: Stage, ours: Tokenizer) -> None:
     outcome = Outcome.UNSURE if case.tokenizer_wrong else Outcome.WRONG
     says = f"{name}: {got} prompt tokens, not {len(want)} ({len(bad)} of {len(found)} chats differ)"
     notes = ["the tokenizer is wrong too: mend that first"] if case.tokenizer_wrong else []
+    deltas = {got - len(want) for got, want in found.values()}
+    if case.offset and deltas == {case.offset}:
+        notes.append(f"plain prompts count {case.offset:+d} too: a token in front of all, or the count itself is wrong")
     notes += [f"as many tokens would come of this: {said}" for said in fits]
     stage.add("counts", outcome, says, figures=figures, where=[(f"right, {name}", pieces)], notes=notes, sight=sight,
               next=["Print the prompt that your server renders and compare it (docs/text.md)"])  # fmt: skip

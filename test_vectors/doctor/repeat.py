@@ -22,7 +22,7 @@ from ds4ref.text.chat import encode_chat_prompt
 
 from ..observation import log_softmax
 from .case import Case
-from .findings import Check, Outcome, Piece, Stage, row
+from .findings import Check, Outcome, Piece, Stage, many, row
 from .preflight import shown
 from .yardstick import Yardstick, distance, fallback, measure
 
@@ -229,7 +229,7 @@ def _rows(case: Case, stage: Stage, name: str, ids: Sequence[int], a: np.ndarray
         "largest, nats": float(rms.max()), "other best token": other, "identical positions": int((rms == 0).sum()),
     }  # fmt: skip
     if np.isinf(rms).any():
-        outcome, says = Outcome.WRONG, f"not finite in one of them at {int(np.isinf(rms).sum())} positions"
+        outcome, says = Outcome.WRONG, f"not finite in one of them at {many(int(np.isinf(rms).sum()), 'position')}"
     where = []
     beyond = np.flatnonzero(rms > yard.apart)
     if outcome in (Outcome.WRONG, Outcome.UNSURE) and np.any(rms):
@@ -294,7 +294,7 @@ def _again(case: Case, stage: Stage, name: str, found: Sequence[Again], yards: S
         "left out": f"{left} that cannot be sent back as they were" if left else None,
     }  # fmt: skip
     if outcome is Outcome.OK and len(found) < ENOUGH:
-        outcome, says = Outcome.UNSURE, f"only {len(found)} places could be compared; {says}"
+        outcome, says = Outcome.UNSURE, f"only {many(len(found), 'place')} could be compared; {says}"
     where = []
     if outcome is Outcome.WRONG and np.isfinite(rms).any():
         worst = next((each for each in found if each.rms > yard.apart), max(found, key=lambda each: each.rms))

@@ -24,7 +24,7 @@ from ds4ref.engine import Engine
 from ds4ref.variants import MODE_NAMES, ROUNDING, Runner
 
 from ..observation import log_softmax
-from .findings import Outcome
+from .findings import Outcome, many
 
 RUNS = 4
 DRAWS = 2000
@@ -63,12 +63,12 @@ class Yardstick:
         if not len(known):
             return Outcome.UNSURE, "nothing could be compared"
         if not known.any():
-            return Outcome.OK, f"identical at {len(known)} positions"
+            return Outcome.OK, f"identical at {many(len(known), 'position')}"
         found, usual, near, far = level(known), level(self.pairs), self.near(len(known)), self.far(len(known))
         beyond = int((known > self.apart).sum())
-        figure = f"{found:.2g} nats rms over {len(known)} positions, at most {known.max():.2g}"
+        figure = f"{found:.2g} nats rms over {many(len(known), 'position')}, at most {known.max():.2g}"
         if found > far or beyond:
-            single = f"; {beyond} positions beyond all noise" if beyond else ""
+            single = f"; {many(beyond, 'position')} beyond all noise" if beyond else ""
             return Outcome.WRONG, f"{figure}, where float noise makes {usual:.2g}{single}"
         if found > near:
             return (

@@ -26,7 +26,7 @@ class Case:
 
     kinds       kinds of prompt that were answered: "chat", "text", "ids"
     logprobs    whether answers came with log probabilities
-    echo        whether a text's own log probabilities are returned; None: not tried
+    echo        whether a text's own log probabilities are returned
     same_model  whether the target's tokens are those of ``engine``; None: cannot be told
     tokenizer_wrong  whether the tokenizer stage found a difference
     mode        the rounding set that the numbers were found to be of
@@ -43,7 +43,7 @@ class Case:
     spec: str = ""
     kinds: set[str] = field(default_factory=set)
     logprobs: bool = False
-    echo: bool | None = None
+    echo: bool = False
     same_model: bool | None = None
     tokenizer_wrong: bool = False
     mode: str | None = None

@@ -178,6 +178,8 @@ class Examination:
             return f"Nothing that has a name is wrong, but {_checks(odd)} found numbers that are not explained."
         if broken:
             return f"No answer: {_checks(broken)} failed before it could say anything."
+        if self.interrupted:
+            return f"No answer: interrupted. Nothing wrong was found until then ({_checks(seen)})."
         if self.diagnosed is False:
             return "No answer: this target does not show the numbers that could be held against the model."
         if not seen:

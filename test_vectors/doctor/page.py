@@ -85,9 +85,9 @@ def cell(value: Any) -> str:
 
 def code(value: Any) -> str:
     """Markdown's code span around any text: one more backtick than it holds in a row."""
-    text = line(value).replace("|", "\u2223")
+    text = line(value).replace("|", "\u2223") or " "
     fence = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 1)
-    pad = " " if text.startswith("`") or text.endswith("`") or not text else ""
+    pad = " " if text.startswith("`") or text.endswith("`") else ""
     return f"{fence}{pad}{text}{pad}{fence}"
 
 

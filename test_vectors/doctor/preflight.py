@@ -36,6 +36,7 @@ def preflight(case: Case, stage: Stage) -> None:
     _logprobs(stage, case, answers)
     _vocabulary(case, stage, answers)
     _full(case, stage)
+    _echo(case, stage)
     _context(case, stage)
 
 
@@ -216,6 +217,28 @@ def _vocabulary(case: Case, stage: Stage, answers: dict[str, Completion]) -> Non
     stage.add("vocabulary", Outcome.UNSURE, says, figures=figures, where=where, next=[
         "Give the model that the target has loaded with -m MODEL.gguf, or load the diagnostic model into it: "
         "ds4-vectors model prints its file"])  # fmt: skip
+
+
+def _echo(case: Case, stage: Stage) -> None:
+    """Whether a prompt's own log probabilities are returned, which shows every position at once."""
+    if case.local is not None:
+        return
+    if not (case.target.can(Ability.SCORE) and "text" in case.kinds and case.logprobs):
+        stage.add(
+            "echo", Outcome.IMPOSSIBLE, "no log probabilities of a prompt: only what is generated can be looked at"
+        )
+        return
+    text = "The old mill by the river."
+    try:
+        steps = case.target.score_text(text, 1)
+        case.echo = b"".join(s.token.raw for s in steps) == text.encode()
+        why = "the echo is not the text that was sent"
+    except Ds4Error as error:
+        why = str(error)
+    if case.echo:
+        stage.add("echo", Outcome.OK, "returns the log probabilities of a prompt", figures={"tokens": len(steps)})
+    else:
+        stage.add("echo", Outcome.IMPOSSIBLE, f"{why}: only what is generated can be looked at")
 
 
 def _full(case: Case, stage: Stage) -> None:

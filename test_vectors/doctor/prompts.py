@@ -47,7 +47,7 @@ def tokenizer(case: Case, stage: Stage) -> None:
     control = f"say {ours.token_bytes(ours.eos).decode()} and {ours.token_bytes(ours.user).decode()} aloud"
     if case.target.can(Ability.TOKENIZE):
         _by_ids(case, stage, ours, texts, control)
-    elif "text" in case.kinds and _echoes(case, ours):
+    elif case.echo:
         _by_echo(case, stage, ours, texts, control)
     elif "text" in case.kinds and _counts(case, Prompt.plain(TEXTS["prose"])):
         _by_count(case, stage, texts, control, "plain prompts", Prompt.plain, lambda text: len(ours.encode(text)))
@@ -79,18 +79,6 @@ def _by_ids(case: Case, stage: Stage, ours: Tokenizer, texts: dict[str, str], co
         # an external binary's dump of tokens recognises control strings, which these texts do not have
         look(name, text, not local)
     look("control strings", control, not local)
-
-
-def _echoes(case: Case, ours: Tokenizer) -> bool:
-    if case.echo is None:
-        case.echo = False
-        if case.target.can(Ability.SCORE) and case.logprobs:
-            try:
-                steps = case.target.score_text(TEXTS["prose"], 1)
-                case.echo = b"".join(s.token.raw for s in steps) == TEXTS["prose"].encode()
-            except Ds4Error:
-                pass
-    return case.echo
 
 
 def _by_echo(case: Case, stage: Stage, ours: Tokenizer, texts: dict[str, str], control: str) -> None:

@@ -93,8 +93,8 @@ def yard_for(case: Case, prompt: Prompt, steps: Sequence[Step]) -> Yardstick:
 
 @dataclass
 class Compared:
-    """Two greedy answers to one request: ``rms`` of each step up to and with the fork, ``margin`` in nats by which the
-    first answer preferred its token there (None: not known)."""
+    """Two greedy answers to one request: ``rms`` of each step up to and with the fork, ``margin`` in nats
+    between the two tokens there, in the first answer (None: not known)."""
 
     rms: np.ndarray
     fork: int | None
@@ -111,7 +111,7 @@ def compared(a: Completion, b: Completion) -> Compared:
             fork = at
             best = {t.raw: t.logprob for t in x.top}
             mine, other = best.get(x.token.raw), best.get(y.token.raw)
-            margin = mine - other if mine is not None and other is not None else None
+            margin = abs(mine - other) if mine is not None and other is not None else None
             break
     if fork is None and len(a.steps) != len(b.steps):
         fork = min(len(a.steps), len(b.steps))
@@ -168,7 +168,7 @@ def _verdict(
         figures |= {"first fork": min(each.fork for each in forks if each.fork is not None), "margin there": margin}
         if margin is not None and margin > yard.apart:
             outcome = Outcome.WRONG
-            says = f"forks at token {at}, where the other token was {margin:.2g} nats worse; {says}"
+            says = f"forks at token {at}, between tokens that are {margin:.2g} nats apart; {says}"
         else:
             outcome = outcome if outcome is Outcome.WRONG else Outcome.UNSURE
             near = "a near-tie" if margin is not None else "by how much is not known"
@@ -199,7 +199,7 @@ def ways(case: Case, stage: Stage) -> None:
         _rows(case, stage, "prompt against token by token", ids, whole, single,
               "Look at what decode does otherwise than prefill: cache rows, positions, masks, kernels")  # fmt: skip
         return
-    chosen = [prompt_of(case, 400, seed=11 + i) for i in range(2 if case.quick else 5)]
+    chosen = [prompt_of(case, 400, seed=11 + i) for i in range(5)]
     prompts = [each[1] for each in chosen if each is not None]
     if not prompts or not case.logprobs:
         stage.add("prompt against continuation", Outcome.IMPOSSIBLE, "the target gives no log probabilities")

@@ -82,7 +82,7 @@ def examine(case: Case, only: Collection[str] = (), skip: Collection[str] = (), 
         why = _left_out(step, only, skip, case.quick)
         if found.interrupted or why:
             stage.add(step.name, Outcome.SKIPPED, why or "interrupted before it began")
-            stage.done = not found.interrupted
+            stage.done = bool(why)
             continue
         if step.name != "preflight" and not case.kinds and not case.can_logits:
             stage.add(step.name, Outcome.IMPOSSIBLE, "the target was not reached")

@@ -110,8 +110,10 @@ class Stage:
         same = [c for c in self.checks if c.outcome is self.outcome]
         if not same:
             return "not done"
-        more = f" ({len(same)} checks like this)" if len(same) > 1 else ""
-        return f"{same[0].name}: {same[0].says}{more}"
+        first = f"{same[0].name}: {same[0].says}"
+        if len(same) > 1:
+            return f"{first}; and {many(len(same) - 1, 'check')} like this"
+        return first
 
     def to_json(self) -> dict[str, Any]:
         """For doctor.json."""
@@ -192,6 +194,15 @@ class Examination:
         """What this examination cannot vouch for: (stage title, check)."""
         open_ends = (Outcome.FAILED, Outcome.UNSURE, Outcome.IMPOSSIBLE, Outcome.SKIPPED)
         return [(stage.title, check) for stage, check in self.checks(*open_ends)]
+
+    @property
+    def dim(self) -> list[tuple[str, str]]:
+        """How far the checks that found nothing could see: (which ones, what they would have seen)."""
+        found: dict[str, list[str]] = {}
+        for stage, check in self.checks(Outcome.OK):
+            if check.sight:
+                found.setdefault(check.sight, []).append(f"{stage.title}, {check.name}")
+        return [("; ".join(names), sight) for sight, names in found.items()]
 
     @property
     def steps(self) -> list[str]:

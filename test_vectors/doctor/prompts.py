@@ -248,6 +248,10 @@ def _counted(case: Case, stage: Stage, ours: Tokenizer) -> None:
     deltas = {got - len(want) for got, want in found.values()}
     if case.offset and deltas == {case.offset}:
         notes.append(f"plain prompts count {case.offset:+d} too: a token in front of all, or the count itself is wrong")
+    alone = {got - len(want) for name, (got, want) in found.items() if not CHATS[name][0]}
+    given = {got - len(want) for name, (got, want) in found.items() if CHATS[name][0]}
+    if given == {0} and len(alone) == 1 and min(alone) > 0:
+        notes.append(f"only chats without a system text differ: the server adds one of {min(alone)} tokens of its own")
     notes += [f"as many tokens would come of this: {said}" for said in fits]
     stage.add("counts", outcome, says, figures=figures, where=[(f"right, {name}", pieces)], notes=notes, sight=sight,
               next=["Print the prompt that your server renders and compare it (docs/text.md)"])  # fmt: skip

@@ -32,6 +32,7 @@ COMMANDS = {
     "ppl": "perplexity at several depths, with standard errors",
     "nll": "likelihood of given continuations under two engines, with paired statistics",
     "facts": "recall of facts hidden in a long story, by depth",
+    "doctor": "is my engine right? all of it in one command, with a page",
 }
 
 
@@ -54,6 +55,8 @@ def _command(name: str) -> Callable[[Sequence[str]], int]:
         from . import cli_diagnose as module  # type: ignore[no-redef]
     elif name in ("diff", "freeze", "golden", "model"):
         from . import cli_logits as module  # type: ignore[no-redef]
+    elif name == "doctor":
+        from . import cli_doctor as module  # type: ignore[no-redef]
     else:
         from . import cli_quality as module  # type: ignore[no-redef]
     return getattr(module, "show" if name == "list" else name)

@@ -1,0 +1,121 @@
+"""``ds4-vectors doctor``: one command for "is my engine right?"."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Sequence
+
+from ds4ref.cli.common import EXIT_INTERRUPTED
+from ds4ref.cli.options import number
+from ds4ref.errors import UsageError
+from ds4ref.targets.local import LocalTarget
+
+from .options import add_target, finish, parsed, parser, target_of
+
+PROG = "ds4-vectors doctor"
+SAYS = """Examine an engine: pre-flight, tokenizer, template, the numbers and their diagnosis, run to run, prefill
+against decode, one request against many, long context. Every stage says what it found, what it could not see and what
+to do next; -o DIR writes a page to attach to a bug report (doctor.html, doctor.md, doctor.json).
+
+The target should have loaded the diagnostic model (ds4-vectors model prints its file) or the one given with -m.
+Exit code 0: nothing wrong was found in what could be seen. 1: something is wrong or not explained, a check failed, or
+the numbers could not be looked at. 2: usage. 130: Ctrl-C; the page of what was done is written."""
+
+
+def stages(text: str) -> list[str]:
+    """An option's list of stages."""
+    from .doctor.run import NAMES
+
+    found = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in found if name not in NAMES]
+    if unknown or not found:
+        raise ArgumentTypeError(f"unknown stage {unknown[0] if unknown else text!r}: choose from {', '.join(NAMES)}")
+    return found
+
+
+def doctor(argv: Sequence[str]) -> int:
+    """``ds4-vectors doctor TARGET``"""
+    made = parser(PROG, SAYS, "TARGET [-m MODEL.gguf] [-o DIR] [options]",
+                  "http://127.0.0.1:8080/v1 -o report      (a server that has loaded the diagnostic model)",
+                  "http://127.0.0.1:8080/v1 -m model.gguf --id-prompts",
+                  "local:model.gguf --quick",
+                  "'command:./ds4 -m model.gguf' -m model.gguf",
+                  "local --only numbers,ways --long")  # fmt: skip
+    made.add_argument("spec", nargs="*", metavar="TARGET",
+                      help="local[:MODEL.gguf], http(s)://HOST/v1 or command:BINARY ARGS")  # fmt: skip
+    made.add_argument("-m", "--model", metavar="FILE",
+                      help="model the target has (a local target's own, else the diagnostic model)")  # fmt: skip
+    made.add_argument("-o", "--out", metavar="DIR", help="write doctor.html, doctor.md and doctor.json there")
+    made.add_argument("--only", metavar="A,B", type=stages, default=[], help="only these stages, after pre-flight")
+    made.add_argument("--skip", metavar="A,B", type=stages, default=[], help="all stages but these")
+    made.add_argument("--quick", action="store_true", help="fewer and shorter requests, no long context")
+    made.add_argument("--long", action="store_true", help="long prompts too: chunk edges at 2048, facts in 110 KB")
+    made.add_argument("--budget", metavar="S", type=number(1, 1e6), default=300.0,
+                      help="seconds for each stage; what is left over is reported as not done (300)")  # fmt: skip
+    made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
+    add_target(made, default=None)
+    made.set_defaults(attempts=3)
+    args = parsed(made, argv)
+    if args is None:
+        return 0
+    spec = _spec(args)
+    if args.quick and args.long:
+        raise UsageError("--quick and --long exclude each other")
+    if args.out:
+        from .doctor.page import prepare
+
+        prepare(args.out)
+    return _examine(args, spec, shlex.join([*PROG.split(), *argv]))
+
+
+def _spec(args: Namespace) -> str:
+    given = [*args.spec, *([args.target] if args.target else [])]
+    if not given:
+        raise UsageError(
+            "which engine? Name one: http://HOST:PORT/v1 for a server (give it the file that `ds4-vectors model` "
+            "prints), local:MODEL.gguf for this engine, 'command:./ds4 -m MODEL.gguf' for a ds4 binary"
+        )
+    if len(given) > 1:
+        raise UsageError(f"one target is needed, not {len(given)}; a command with arguments is one word: "
+                         f"'command:./ds4 -m MODEL.gguf'")  # fmt: skip
+    return str(given[0])
+
+
+def _examine(args: Namespace, spec: str, command: str) -> int:
+    from ds4ref.engine import Engine
+    from ds4ref.nano.diagnostic import diagnostic_path
+
+    from .doctor.case import Case
+    from .doctor.findings import plain
+    from .doctor.page import line, without, write
+    from .doctor.run import examine
+
+    secret = os.environ.get(args.key_env, "").strip()
+    with target_of(args, spec) as target:
+        own = target.engine.path if isinstance(target, LocalTarget) else diagnostic_path()
+        with Engine.open(args.model or own, backend=args.backend, threads=args.threads) as engine:
+            case = Case(target, engine, quick=args.quick, long=args.long, budget=args.budget, spec=spec)
+            found = examine(case, args.only, args.skip, command)
+    written = write(found, args.out, secret) if args.out else []
+    table = [(stage.title, stage.outcome.words, line(stage.says)) for stage in found.stages]
+    lines = [found.verdict, "", _left(("stage", "result", "what was found"), table)]
+    lines += ["", *(f"not seen     {title}: {line(check.name)}: {line(check.says)}" for title, check in found.unseen)]
+    lines += [f"next         {line(step)}" for step in found.steps[:5]]
+    lines += [f"page         {path}" for path in written]
+    whole = json.dumps(plain({**found.summary(), "files": written}), ensure_ascii=False)
+    finish(json.loads(without(whole, secret)), args.json, without("\n".join(lines), secret))
+    if found.interrupted:
+        return EXIT_INTERRUPTED
+    return 0 if found.passed else 1
+
+
+def _left(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """A table whose columns all begin on the left."""
+    widths = [max(len(row[i]) for row in (head, *body)) for i in range(len(head) - 1)]
+    out = []
+    for row in (head, ["-" * w for w in (*widths, len(head[-1]))], *body):
+        out.append("  ".join([*(c.ljust(w) for c, w in zip(row[:-1], widths, strict=True)), row[-1]]))
+    return "\n".join(out)

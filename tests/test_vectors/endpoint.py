@@ -1,0 +1,181 @@
+"""A real OpenAI-compatible server on this machine, of the diagnostic model, that can be told to misbehave.
+
+    with Endpoint(engine, "nan") as server:
+        cli.main(["doctor", server.url])
+
+What it can do wrong: see ``MISBEHAVIOURS``. It decodes as a server does: prompts in one piece, answers token by token.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+
+from ds4ref.engine import Engine
+from ds4ref.sampling import top_logprobs
+from ds4ref.text.chat import encode_chat_prompt
+from test_vectors.prompts import MISTAKES
+
+MISBEHAVIOURS = {
+    "": "nothing: it is right",
+    "fork": "the first token of every answer is drawn among the best, by the request's number",
+    "counts": "prompt_tokens is one too many",
+    "cut": "five alternatives, however many are asked for",
+    "nan": "a log probability that is not a number",
+    "over": "probabilities add up to more than 1",
+    "unsorted": "alternatives from worst to best",
+    "no_logprobs": "log probabilities are left out",
+    "decode": "while decoding, logits are a little off from the eighth token on",
+    "crowd": "answers depend on whether another request is running",
+    "greedy": "the second best token is taken",
+    "chatless": "no chat endpoint",
+    "foreign": "tokens of another vocabulary",
+    "key": "errors repeat the request's Authorization header",
+    "parses": "control strings in plain prompts become control tokens",
+} | {m.name: m.says for m in MISTAKES}
+
+
+class Endpoint:
+    """``wrong`` is a key of MISBEHAVIOURS; ``echo`` whether prompts are scored; ``ids`` whether they may be ids."""
+
+    def __init__(self, engine: Engine, wrong: str = "", echo: bool = False, ids: bool = False, ctx: int = 4096):
+        assert wrong in MISBEHAVIOURS
+        self.engine, self.wrong, self.echo, self.ids, self.ctx = engine, wrong, echo, ids, ctx
+        self.lock, self.running, self.requests = threading.Lock(), 0, 0
+        self.arrived = threading.Condition()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, *args: Any) -> None:
+                pass
+
+            def do_GET(self) -> None:
+                self.reply(200, {"data": [{"id": "diagnostic", "max_model_len": outer.ctx}]})
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if outer.wrong == "key":
+                    self.reply(400, {"error": {"message": f"bad key: {self.headers.get('Authorization')}"}})
+                    return
+                try:
+                    self.reply(*outer.answer(self.path, body))
+                except Exception as error:
+                    self.reply(400, {"error": {"message": str(error)}})
+
+            def reply(self, status: int, found: dict[str, Any]) -> None:
+                data = json.dumps(found).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/v1"
+
+    def __enter__(self) -> Endpoint:
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+    # --- one request
+
+    def answer(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if self.wrong == "chatless" and "chat" in path:
+            return 404, {"error": {"message": "no such endpoint"}}
+        ids = self.encode(path, body)
+        if len(ids) + body["max_tokens"] > self.ctx:
+            return 400, {"error": {"message": f"context is {self.ctx}"}}
+        with self.arrived:
+            self.running += 1
+            self.arrived.notify_all()
+            # a batch forms only if others have time to arrive
+            crowd = self.wrong == "crowd" and self.arrived.wait_for(lambda: self.running > 1, 0.05)
+        try:
+            with self.lock:
+                self.requests += 1
+                return 200, self.computed(path, body, ids, crowd)
+        finally:
+            with self.arrived:
+                self.running -= 1
+
+    def encode(self, path: str, body: dict[str, Any]) -> list[int]:
+        tok = self.engine.tokenizer
+        if "chat" in path:
+            messages = body["messages"]
+            system = next((m["content"] for m in messages if m["role"] == "system"), "")
+            thinking = "high" if body.get("thinking", {}).get("type") == "enabled" else "none"
+            ids = encode_chat_prompt(tok, system, messages[-1]["content"], thinking)
+        elif isinstance(body["prompt"], list):
+            if not self.ids:
+                raise ValueError("prompt must be a string")
+            return list(body["prompt"])
+        else:
+            ids = tok.encode_rendered(body["prompt"]) if self.wrong == "parses" else tok.encode(body["prompt"])
+        mistake = next((m for m in MISTAKES if m.name == self.wrong), None)
+        return mistake.make(tok, ids) if mistake else ids
+
+    def computed(self, path: str, body: dict[str, Any], ids: list[int], crowd: bool) -> dict[str, Any]:
+        session = self.engine.session(len(ids) + body["max_tokens"] + 1)
+        rows = session.extend(ids)
+        top = body.get("top_logprobs") or body.get("logprobs") or 0
+        top = 0 if self.wrong == "no_logprobs" else min(top, 5) if self.wrong == "cut" else top
+        steps, row = [], rows[-1]
+        if body.get("echo"):
+            if not self.echo:
+                raise ValueError("echo is not supported")
+            steps.append((ids[0], None))
+            steps += [(ids[i], rows[i - 1]) for i in range(1, len(ids))]
+        for i in range(body["max_tokens"]):
+            row = row.copy()
+            if self.wrong == "decode" and i >= 8:
+                row[::2] += 0.8
+            if crowd:
+                row[1::2] += 0.5
+            best = np.argsort(-row, kind="stable")
+            rank = self.requests % 3 if self.wrong == "fork" and i == 0 else int(self.wrong == "greedy")
+            chosen = int(best[rank])
+            steps.append((chosen, row))
+            row = session.eval(chosen)
+        made = steps[len(ids) :] if body.get("echo") else steps
+        raw = self.engine.tokenizer.token_bytes
+        text = b"".join(raw(token) for token, _ in (steps if body.get("echo") else made)).decode("utf-8", "replace")
+        choice: dict[str, Any] = {"index": 0, "finish_reason": "length"}
+        if top:
+            content = [self.step(token, row, top) for token, row in steps]
+            choice["logprobs"] = {"content": content}
+        choice |= {"message": {"role": "assistant", "content": text}} if "chat" in path else {"text": text}
+        count = len(ids) + (self.wrong == "counts")
+        usage = {"prompt_tokens": count, "completion_tokens": len(made)}
+        return {"model": "diagnostic", "choices": [choice], "usage": usage}
+
+    def step(self, token: int, row: np.ndarray | None, top: int) -> dict[str, Any]:
+        if row is None:
+            return {**self.token(token), "logprob": 0.0, "top_logprobs": []}
+        best = [(i, lp) for i, _, lp in top_logprobs(row, self.engine.shape.vocab)]
+        own = dict(best)[token]
+        kept = best[:top]
+        if self.wrong == "nan":
+            kept[2] = (kept[2][0], float("nan"))
+        if self.wrong == "over":
+            kept = [(i, lp + 1.0) for i, lp in kept]
+            own += 1.0
+        if self.wrong == "unsorted":
+            kept = kept[::-1]
+        return {**self.token(token), "logprob": own, "top_logprobs": [{**self.token(i), "logprob": p} for i, p in kept]}
+
+    def token(self, number: int) -> dict[str, Any]:
+        raw = self.engine.tokenizer.token_bytes(number)
+        if self.wrong == "foreign":
+            raw = b"zq%dx" % number
+        return {"token": raw.decode("utf-8", "replace"), "bytes": list(raw)}

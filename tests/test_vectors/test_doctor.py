@@ -1,0 +1,468 @@
+"""What the doctor makes of its findings: verdicts, exit codes, pages, budgets, Ctrl-C. No model is needed for most."""
+
+from __future__ import annotations
+
+import json
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from ds4ref.engine import Engine
+from ds4ref.errors import DataError, TargetError, UsageError
+from ds4ref.nano.diagnostic import diagnostic_path
+from ds4ref.targets import Ability, Completion, Step, Token
+from test_vectors import cli, cli_doctor
+from test_vectors.doctor import numbers, page, preflight, repeat, run, yardstick
+from test_vectors.doctor.case import Case
+from test_vectors.doctor.findings import Examination, Outcome, Piece, Stage, plain, row, visible
+from test_vectors.doctor.prompts import fitting
+
+from .scripted import Scripted, step
+
+
+@pytest.fixture(scope="module")
+def engine(_model_cache):
+    with Engine.open(diagnostic_path(), backend="cpu", numerics="exact") as opened:
+        yield opened
+
+
+def examination(*outcomes: Outcome, stage: str = "numbers", **more) -> Examination:
+    made = Stage(stage, "Numbers", "?", done=True)
+    for i, outcome in enumerate(outcomes):
+        made.add(f"check {i}", outcome, f"says {i}", **more)
+    return Examination("http://127.0.0.1:1/v1", [("date", "today")], {"kind": "http"}, "ds4-vectors doctor x", [made])
+
+
+# ------------------------------------------------------------------------------------------------------ findings
+
+
+@pytest.mark.parametrize(
+    "outcomes, passed, complete, begins",
+    [
+        ([Outcome.OK], True, True, "Nothing wrong was found in what could be seen"),
+        ([Outcome.OK, Outcome.UNSURE], True, False, "Nothing wrong was found in what could be seen (1 check)."),
+        ([Outcome.OK, Outcome.IMPOSSIBLE], True, False, "Nothing wrong was found"),
+        ([Outcome.OK, Outcome.WRONG, Outcome.UNEXPLAINED], False, True, "Something is wrong, in 1 check."),
+        ([Outcome.OK, Outcome.UNEXPLAINED], False, True, "Nothing that has a name is wrong, but 1 check found"),
+        ([Outcome.OK, Outcome.FAILED], False, False, "No answer: 1 check failed"),
+        ([Outcome.IMPOSSIBLE], False, False, "No answer: this target does not show the numbers"),
+        ([Outcome.UNSURE], False, False, "No answer: nothing could be looked at"),
+        ([], False, True, "No answer"),
+    ],
+)
+def test_what_an_examination_may_claim(outcomes, passed, complete, begins) -> None:
+    found = examination(*outcomes)
+    assert found.passed is passed and found.complete is complete
+    assert found.verdict.startswith(begins)
+    assert not re.search(r"\b(is|engine) (right|correct|fine)\b", found.verdict)
+
+
+def test_an_examination_without_diagnosis_passes_on_what_it_saw() -> None:
+    assert examination(Outcome.OK, stage="tokenizer").passed
+    skipped = examination(Outcome.OK, stage="tokenizer")
+    skipped.stages.append(Stage("numbers", "Numbers", "?", done=True))
+    skipped.stages[1].add("numbers", Outcome.SKIPPED, "left out")
+    assert skipped.diagnosed is None and skipped.passed and not skipped.complete
+    skipped.interrupted = True
+    assert not skipped.passed and skipped.verdict.startswith("No answer: interrupted.")
+
+
+def test_the_worst_check_decides_a_stage() -> None:
+    stage = Stage("ways", "Ways", "?")
+    assert stage.outcome is Outcome.SKIPPED
+    for outcome in (Outcome.SKIPPED, Outcome.IMPOSSIBLE, Outcome.OK, Outcome.UNSURE, Outcome.FAILED, Outcome.WRONG):
+        stage.add(outcome.value, outcome, "x")
+        assert stage.outcome is outcome
+    assert stage.says == "wrong: x"
+
+
+def test_next_steps_come_once_and_the_worst_first() -> None:
+    found = examination(Outcome.OK, next=["c"])
+    found.stages[0].add("a", Outcome.UNSURE, "", next=["b", "c"])
+    found.stages[0].add("b", Outcome.WRONG, "", next=["a"])
+    assert found.steps == ["a", "b", "c"]
+
+
+def test_json_is_strict() -> None:
+    odd = {"a": np.float32(1.5), "b": float("nan"), "c": [np.int64(2), b"\xff"], 3: {1}, "d": np.array([1, np.inf])}
+    text = json.dumps(plain(odd), allow_nan=False)
+    assert json.loads(text) == {"a": 1.5, "b": "nan", "c": [2, "\\xff"], "3": [1], "d": [1.0, "inf"]}
+    whole = examination(Outcome.WRONG, figures={"x": float("inf")}, where=[("r", [Piece("t", 3, True)])]).to_json()
+    assert json.loads(json.dumps(whole, allow_nan=False))["stages"][0]["checks"][0]["where"][0]["tokens"][0]["marked"]
+
+
+def test_tokens_as_they_are_shown() -> None:
+    assert visible(b" a\n\t\xff") == "\u2423a\u21b5\\t\\xff"
+    tokens = [(bytes([97 + i]), i) for i in range(20)]
+    shown = row(tokens, 9, around=2)
+    assert [p.text for p in shown] == ["\u2026", "h", "i", "j", "k", "l", "\u2026"]
+    assert [p.text for p in shown if p.marked] == ["j"]
+    assert [p.marked for p in row(tokens, 20, around=2)] == [False] * 3  # past the end: nothing to mark
+
+
+# ------------------------------------------------------------------------------------------------- diagnoses
+
+
+def diagnosis(verdict: str, fault=None, notes=(), **more):
+    whole = {"verdict": verdict, "fault": fault, **more}
+    return SimpleNamespace(verdict=verdict, fault=fault, confidence=0.97, says="words", notes=list(notes),
+                           to_json=lambda: whole)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "found, outcome, says",
+    [
+        (diagnosis("qat"), Outcome.OK, "qat: words"),
+        (diagnosis("fault", "no_sink"), Outcome.WRONG, "no_sink: words"),
+        (diagnosis("fault", ["no_sink", "gelu"]), Outcome.WRONG, "no_sink, gelu: words"),
+        (diagnosis("unknown"), Outcome.UNEXPLAINED, "words: no rounding set"),
+        (diagnosis("undecided"), Outcome.UNSURE, "undecided: words"),
+        (diagnosis("something new"), Outcome.UNSURE, "something new: words"),
+    ],
+)
+def test_verdicts_as_outcomes(engine, found, outcome, says) -> None:
+    case, stage = Case(Scripted([step(b"a")]), engine), Stage("numbers", "Numbers", "?")
+    seen = SimpleNamespace(ids=np.arange(9), rows=np.arange(9), full=True, logprobs=np.zeros((9, 512)))
+    check = numbers.told(case, stage, "mixed", found, seen)
+    assert check.outcome is outcome and check.says.startswith(says)
+    assert (check.outcome is Outcome.OK) != bool(check.next), "whatever is not clean says what to do next"
+
+
+def test_what_a_diagnosis_says_of_its_sight_is_shown(engine) -> None:
+    case, stage = Case(Scripted([step(b"a")]), engine), Stage("numbers", "Numbers", "?")
+    seen = SimpleNamespace(ids=np.arange(9), rows=np.arange(9), full=False, logprobs=np.zeros((9, 20)))
+    found = diagnosis("undecided", first_position=4, next=["send 200 more"], notes=["n"],
+                      sight={"seen": ["no_sink", "gelu"], "below": 0.25, "none": []})  # fmt: skip
+    check = numbers.told(case, stage, "mixed", found, seen)
+    assert check.sight == "seen: no_sink, gelu below: 0.25 none: none" and check.next == ["send 200 more"]
+    assert check.notes == ["n"] and check.figures["numbers"] == "top 20" and check.figures["first_position"] == 4
+    assert [p.id for p in check.where[0][1] if p.marked] == [4]
+
+
+def test_a_fault_of_the_model_is_not_blamed_on_the_template(engine, monkeypatch) -> None:
+    case = Case(Scripted([step(b"a")]), engine, logprobs=True, kinds={"chat"})
+    seen = SimpleNamespace(ids=np.arange(9), rows=np.arange(9), full=False, logprobs=np.zeros((9, 20)))
+    monkeypatch.setattr(numbers, "elicit", lambda *args: seen)
+    for fault, outcome in (("no_sink", Outcome.UNSURE), ("think_open", Outcome.WRONG)):
+        monkeypatch.setattr(numbers, "run_diagnosis", lambda *args, fault=fault: diagnosis("fault", fault))
+        stage = Stage("template", "Template", "?")
+        numbers.chat(case, stage)
+        assert stage.outcome is outcome, fault
+
+
+def test_numbers_that_cannot_be_read_are_a_failure(engine, monkeypatch) -> None:
+    case = Case(Scripted([step(b"a")]), engine, logprobs=True, quick=True)
+
+    def refuse(*args):
+        raise DataError("not numbers")
+
+    monkeypatch.setattr(numbers, "elicit", refuse)
+    stage = Stage("numbers", "Numbers", "?")
+    numbers.numbers(case, stage)
+    assert stage.outcome is Outcome.FAILED and "not numbers" in stage.says and case.mode is None
+
+
+# ------------------------------------------------------------------------------------- log probabilities
+
+
+def steps_of(*values: float, own: float | None = -0.5, raws: str = "abcdef") -> Step:
+    top = tuple(Token(raws[i].encode(), v) for i, v in enumerate(values))
+    return Step(Token(b"a", own), top)
+
+
+@pytest.mark.parametrize(
+    "found, fault",
+    [
+        (steps_of(-0.5, -1.0, -9999.0), None),
+        (steps_of(-0.5, -1.0, -float("inf")), None),
+        (steps_of(-0.5, float("nan")), "not a number, or infinite"),
+        (steps_of(-0.5, None), "not a number, or infinite"),
+        (steps_of(0.2, -1.0, own=0.2), "a log probability above 0"),
+        (steps_of(-0.2, -0.3, own=-0.2), "probabilities that add up to more than 1"),
+        (steps_of(-1.0, -0.5, own=-0.5), "alternatives not sorted"),
+        (steps_of(-0.5, -1.0, raws="aa"), "an alternative twice"),
+        (steps_of(-0.5, -1.0, own=-1.0), "the token taken is not the best, at temperature 0"),
+    ],
+)
+def test_log_probabilities_that_are_none(found, fault) -> None:
+    assert preflight.faults(found) == ([fault] if fault else [])
+
+
+def test_lengths_in_a_list_of_models() -> None:
+    data = {"data": [{"id": "other", "max_model_len": 1}, {"id": "m", "max_model_len": 7, "meta": {"n_ctx_train": 9}}]}
+    assert preflight._told(data, "m") == {"max_model_len": 7, "n_ctx_train": 9}
+    assert preflight._told(data, "absent") == {"max_model_len": 1}
+    assert preflight._told({"data": "?"}, "m") == {}
+
+
+# -------------------------------------------------------------------------------------------------- yardsticks
+
+
+def yard(level: float) -> yardstick.Yardstick:
+    return yardstick.Yardstick(np.full(200, level), "of a test")
+
+
+@pytest.mark.parametrize(
+    "rms, outcome",
+    [
+        (np.zeros(50), Outcome.OK),
+        (np.full(50, 0.1), Outcome.OK),
+        (np.full(50, 0.15), Outcome.UNSURE),
+        (np.full(50, 0.25), Outcome.WRONG),
+        (np.r_[np.zeros(49), 0.3], Outcome.WRONG),
+        (np.full(50, np.inf), Outcome.UNSURE),
+        (np.full(50, np.nan), Outcome.UNSURE),
+    ],
+)
+def test_differences_against_noise(rms, outcome) -> None:
+    assert yard(0.1).judge(rms)[0] is outcome
+
+
+def test_float_noise_is_allowed_whatever_was_measured() -> None:
+    assert yard(1e-9).judge(np.full(9, 9e-5))[0] is Outcome.OK
+    assert yard(1e-9).judge(np.full(9, 5e-4))[0] is Outcome.UNSURE
+    assert yard(1e-9).judge(np.full(9, 2e-3))[0] is Outcome.WRONG
+
+
+def test_few_positions_say_less_where_flips_are_rare() -> None:
+    rare = yardstick.Yardstick(np.r_[np.zeros(990), np.ones(10)], "of a test")
+    assert rare.far(5) > 2 * rare.far(500) and rare.near(5) > rare.near(500)
+
+
+def test_an_unknown_rounding_is_neither_accused_nor_cleared() -> None:
+    unknown = yardstick.Yardstick(np.full(100, 0.2), "", np.full(100, 1e-5))
+    assert unknown.judge(np.full(9, 5e-5))[0] is Outcome.OK
+    assert unknown.judge(np.full(9, 0.1))[0] is Outcome.UNSURE
+    assert unknown.judge(np.full(9, 0.9))[0] is Outcome.WRONG
+
+
+def test_distance_of_rows() -> None:
+    a = np.array([[0.0, 0.0], [1.0, np.nan], [-np.inf, 0.0], [np.nan, np.nan]])
+    b = np.array([[3.0, 4.0], [0.0, np.nan], [0.0, 0.0], [np.nan, np.nan]])
+    assert yardstick.distance(a, b).tolist()[:3] == [pytest.approx(12.5**0.5), 1.0, np.inf]
+    assert np.isnan(yardstick.distance(a, b)[3])
+
+
+def test_the_model_agrees_with_itself_within_the_yardstick(engine) -> None:
+    """Chunks of seven take other kernels than the whole: what float noise is, and no more."""
+    ids = list(range(40, 80))
+    rows = [engine.session(41).extend(ids, chunk=n) for n in (40, 7)]
+    made = yardstick.measure(engine, ids, "exact")
+    rms = yardstick.distance(*(yardstick.log_softmax(r) for r in rows))
+    assert 0 < rms.max() < 1e-3 and made.judge(rms)[0] is Outcome.OK
+    assert made.judge(rms + 0.01)[0] is Outcome.WRONG
+    wide = yardstick.measure(engine, ids, None, top=20, last=10)
+    assert wide.near(9) < wide.far(9) and wide.apart > 0.01
+
+
+# ----------------------------------------------------------------------------------------------- run to run
+
+
+def done(*steps: Step) -> Completion:
+    return Completion(b"".join(s.token.raw for s in steps).decode(), steps, "length")
+
+
+def test_where_answers_fork() -> None:
+    a = done(step(b"a", (b"b", -3.0)), step(b"c", (b"d", -0.35)), step(b"e"))
+    b = done(step(b"a", (b"b", -3.1)), step(b"d", (b"c", -0.2), logprob=-0.1), step(b"e"))
+    found = repeat.compared(a, b)
+    assert found.fork == 1 and found.margin == pytest.approx(0.25) and not found.same
+    assert found.rms[0] == pytest.approx((0.01 / 2) ** 0.5) and len(found.rms) == 2
+    assert repeat.compared(a, a).same and repeat.compared(a, a).fork is None
+    assert repeat.compared(a, done(*a.steps[:2])).fork == 2
+
+
+def test_a_fork_that_is_no_tie_is_wrong(engine) -> None:
+    for margin, outcome in ((4.0, Outcome.WRONG), (0.1, Outcome.UNSURE)):
+        a, b = step(b"a", (b"b", -0.1 - margin)), step(b"b", (b"a", -0.1 - margin))
+        target = Scripted([a], [b])
+        stage = Stage("determinism", "Run to run", "?")
+        repeat.determinism(Case(target, engine, quick=True, kinds={"chat"}, logprobs=True), stage)
+        assert stage.outcome is outcome, margin
+        assert [[p.text for p in pieces if p.marked] for _, pieces in stage.checks[0].where[:2]] == [["a"], ["b"]]
+
+
+def test_mistakes_that_fit_the_counts(engine) -> None:
+    from ds4ref.text.chat import encode_chat_prompt
+
+    chats = {name: encode_chat_prompt(engine.tokenizer, "", name, "none") for name in ("one", "another text")}
+    for delta, said in ((-1, "no beginning-of-sentence token"), (1, "the beginning-of-sentence token twice")):
+        found = fitting(engine.tokenizer, {n: (len(ids) + delta, ids) for n, ids in chats.items()})
+        assert said in found and len(found) < 4
+    assert not fitting(engine.tokenizer, {n: (len(ids) + 50, ids) for n, ids in chats.items()})
+
+
+# ----------------------------------------------------------------------------------------------- the whole run
+
+
+class Stops(Scripted):
+    """Raises what it is told at the n-th request."""
+
+    def __init__(self, at: int, error: BaseException):
+        super().__init__([step(b"a", (b"b", -3.0))])
+        self.at, self.error = at, error
+
+    def stream(self, request):
+        if len(self.asked) + 1 >= self.at:
+            self.asked.append(request)
+            raise self.error
+        yield from super().stream(request)
+
+
+@pytest.fixture
+def quiet(monkeypatch):
+    """No diagnosis: these tests are about everything around it."""
+    clean = diagnosis("exact")
+    seen = SimpleNamespace(ids=np.arange(9), rows=np.arange(9), full=False, logprobs=np.zeros((9, 20)))
+    monkeypatch.setattr(numbers, "elicit", lambda *args: seen)
+    monkeypatch.setattr(numbers, "run_diagnosis", lambda *args: clean)
+
+
+def test_a_stage_that_breaks_leaves_the_others_alone(engine, quiet, monkeypatch, capsys) -> None:
+    def broken(case, stage):
+        stage.add("first", Outcome.OK, "kept")
+        raise ZeroDivisionError("by accident")
+
+    steps = [s if s.name != "ways" else run.Step("ways", "W", "?", broken) for s in run.STEPS]
+    monkeypatch.setattr(run, "STEPS", tuple(steps))
+    found = run.examine(Case(Scripted([step(b"a", (b"b", -3.0))]), engine, quick=True))
+    by_name = {s.name: s for s in found.stages}
+    assert by_name["ways"].outcome is Outcome.FAILED and not by_name["ways"].done
+    assert by_name["ways"].checks[0].says == "kept" and "ZeroDivisionError" in by_name["ways"].checks[1].says
+    assert by_name["batch"].outcome is Outcome.IMPOSSIBLE and by_name["determinism"].outcome is Outcome.OK
+    assert not found.passed and "7/8 One and many: not possible here" in capsys.readouterr().err
+
+
+def test_a_target_that_breaks_off(engine, quiet) -> None:
+    found = run.examine(Case(Stops(5, TargetError("the connection broke")), engine, quick=True))
+    by_name = {s.name: s.outcome for s in found.stages}
+    assert by_name["preflight"] is not Outcome.FAILED and by_name["determinism"] is Outcome.FAILED
+    assert by_name["numbers"] is Outcome.OK and not found.passed
+
+
+def test_only_and_skip(engine, quiet) -> None:
+    case = Case(Scripted([step(b"a", (b"b", -3.0))]), engine, quick=True)
+    found = run.examine(case, only=["determinism"])
+    seen = {s.name for s in found.stages if s.outcome is not Outcome.SKIPPED}
+    assert seen == {"preflight", "determinism"}
+    assert {s.name for s in run.examine(case, skip=["determinism", "depth"]).stages
+            if s.outcome is Outcome.SKIPPED} == {"determinism", "depth"}  # fmt: skip
+
+
+def test_time_that_ran_out_is_told(engine, quiet, monkeypatch) -> None:
+    case = Case(Scripted([step(b"a", (b"b", -3.0))]), engine, budget=0.0, long=True)
+    found = run.examine(case, only=["numbers", "determinism"])
+    checks = {c.name: c for _, c in found.checks()}
+    assert checks["mixed"].outcome is Outcome.OK, "one prompt in any case"
+    assert checks["long"].outcome is Outcome.SKIPPED and checks["long"].says == "out of time"
+    assert "--prompt long" in checks["long"].next[0] and not found.complete
+
+
+def doctored(monkeypatch, target) -> None:
+    monkeypatch.setattr(cli_doctor, "target_of", lambda args, spec: target)
+
+
+def test_ctrl_c_writes_the_page_of_what_is_done(engine, quiet, monkeypatch, tmp_path, capsys) -> None:
+    doctored(monkeypatch, Stops(4, KeyboardInterrupt()))
+    assert cli.main(["doctor", "http://127.0.0.1:1/v1", "--quick", "-o", str(tmp_path)]) == 130
+    whole = json.loads((tmp_path / "doctor.json").read_text())
+    assert whole["interrupted"] and not whole["passed"] and not whole["complete"]
+    by_name = {s["name"]: s for s in whole["stages"]}
+    assert by_name["preflight"]["done"] and by_name["batch"]["checks"][0]["says"] == "interrupted before it began"
+    assert (
+        "Interrupted" in (tmp_path / "doctor.html").read_text()
+        and "Interrupted" in (tmp_path / "doctor.md").read_text()
+    )
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["complete"] is False
+
+
+def test_the_last_line_is_json_and_the_files_are_named(engine, quiet, monkeypatch, tmp_path, capsys) -> None:
+    doctored(monkeypatch, Scripted([step(b"a", (b"b", -3.0))]))
+    assert cli.main(["doctor", "local", "--only", "numbers", "-o", str(tmp_path / "new"), "--json"]) == 0
+    out = capsys.readouterr().out
+    found = json.loads(out)
+    assert found["passed"] and found["stages"]["numbers"] == "ok" and found["complete"] is False
+    assert [name.rpartition("/")[2] for name in found["files"]] == list(page.FILES)
+
+
+def test_usage_errors_that_teach(capsys, tmp_path) -> None:
+    for argv, says in (
+        ([], "which engine? Name one: http://HOST:PORT/v1"),
+        (["a", "b"], "one target is needed, not 2"),
+        (["local", "--only", "numbrs"], "choose from preflight, tokenizer"),
+        (["local", "--quick", "--long"], "exclude each other"),
+        (["what:ever"], "unknown target"),
+    ):
+        assert cli.main(["doctor", *argv]) == 2
+        assert says in capsys.readouterr().err
+    (tmp_path / "file").write_text("x")
+    assert cli.main(["doctor", "local", "-o", str(tmp_path / "file")]) == 1
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_help(capsys) -> None:
+    assert cli.main(["doctor", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "examples:" in out and "--only" in out and "Exit code 0" in out
+    with pytest.raises(UsageError):
+        cli_doctor.doctor([])
+
+
+# ---------------------------------------------------------------------------------------------------- pages
+
+
+HOSTILE = "<script>alert(1)</script> | `x` \x1b[31m\n# head [a](http://b)"
+
+
+def test_the_page_needs_nothing_and_trusts_nothing(tmp_path) -> None:
+    found = examination(Outcome.WRONG, figures={HOSTILE: HOSTILE}, notes=[HOSTILE], next=[HOSTILE], sight=HOSTILE,
+                        where=[(HOSTILE, [Piece(HOSTILE, 3, True), Piece("b")])])  # fmt: skip
+    found.target, found.facts = HOSTILE, [("command", HOSTILE)]
+    page.write(found, str(tmp_path))
+    html, text = (tmp_path / "doctor.html").read_text(), (tmp_path / "doctor.md").read_text()
+    assert "<script" not in html and "\x1b" not in html + text and 'class="marked" title="id 3"' in html
+    assert set(re.findall(r'(?:src|href)="([^"]*)"', html)) == {"data:,", "#numbers"}
+    assert "url(" not in html and "@import" not in html and "prefers-color-scheme: dark" in html
+    rows = [line for line in text.splitlines() if line.startswith("| Numbers")]
+    assert len(rows) == 1 and len(re.findall(r"(?<!\\)\|", rows[0])) == 5, "nothing foreign makes a column"
+    outside = re.sub(r"(`+).*?\1", "", text)
+    assert not re.search(r"(?<!\\)<script", outside) and not re.search(r"(?<!\\)\[a(?<!\\)\]", outside)
+    assert json.loads((tmp_path / "doctor.json").read_text())["target"] == HOSTILE
+
+
+def test_code_spans_hold_any_text() -> None:
+    assert page.code("a") == "`a`" and page.code("a``b") == "```a``b```" and page.code("`") == "`` ` ``"
+    assert page.code("") == "` `" and "|" not in page.code("a|b")
+
+
+def test_a_key_that_was_sent_back_is_taken_out(tmp_path) -> None:
+    secret = 's"e<c|r&e_t'
+    found = examination(Outcome.WRONG, notes=[f"bad key: {secret}"], where=[("r", [Piece(secret)])])
+    page.write(found, str(tmp_path), secret)
+    for name in page.FILES:
+        text = (tmp_path / name).read_text()
+        assert "***" in text
+        for form in (secret, "s&#34;e&lt;c|r&amp;e_t", 's\\"e<c|r&e_t', 's"e\\<c\\|r\\&e\\_t'):
+            assert form not in text, name
+    assert page.without("text", "") == "text"
+
+
+def test_a_target_of_logits_alone_is_examined(engine) -> None:
+    """One that takes no prompts of any kind, as a file of somebody's own functions would."""
+
+    class Bare(Scripted):
+        def __init__(self):
+            super().__init__([])
+            self.abilities = frozenset({Ability.FULL_LOGITS})
+
+        def logits(self, ids):
+            out = engine.logits(ids).copy()
+            out[5, 7] = np.nan
+            return out
+
+    found = run.examine(Case(Bare(), engine, quick=True), only=["numbers"])
+    checks = {c.name: c for _, c in found.checks()}
+    assert checks["full logits"].outcome is Outcome.WRONG and "position 5, token 7" in checks["full logits"].says
+    assert not found.passed

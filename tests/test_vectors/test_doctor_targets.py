@@ -1,0 +1,334 @@
+"""The doctor and engines: this one, right and broken, a server that is right, and one that misbehaves in many ways."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+
+import numpy as np
+import pytest
+
+from ds4ref.engine import Engine
+from ds4ref.errors import TargetError
+from ds4ref.nano.diagnostic import diagnostic_path
+from ds4ref.targets import Ability, open_target
+from ds4ref.targets.local import LocalTarget
+from ds4ref.variants import LIBRARY
+from test_vectors import cli
+from test_vectors.doctor import numbers, repeat
+from test_vectors.doctor.case import Case
+from test_vectors.doctor.findings import Check, Examination, Outcome, Stage
+from test_vectors.doctor.run import examine
+
+from .endpoint import Endpoint
+from .scripted import Scripted, step
+
+
+@pytest.fixture(scope="module")
+def engine(_model_cache):
+    with Engine.open(diagnostic_path(), backend="cpu", numerics="exact") as opened:
+        yield opened
+
+
+def outcomes(found: Examination) -> dict[str, Outcome]:
+    return {stage.name: stage.outcome for stage in found.stages}
+
+
+def check(found: Examination, stage: str, name: str) -> Check:
+    return next(c for s, c in found.checks() if s.name == stage and c.name == name)
+
+
+# ------------------------------------------------------------------------------------------------ this engine
+
+
+class Broken:
+    """An engine whose sessions have a mistake of the library in them."""
+
+    def __init__(self, engine: Engine, fault: str):
+        self._engine, self._fault = engine, LIBRARY[fault]
+
+    def __getattr__(self, name: str):
+        return getattr(self._engine, name)
+
+    def session(self, ctx: int):
+        made = self._engine.session(ctx)
+        made.hooks = self._fault.hooks()
+        return made
+
+    def logits(self, ids):
+        return self.session(len(ids) + 1).extend(ids)
+
+
+@pytest.mark.parametrize("mode", ["exact", "qat", "ds4"])
+def test_this_engine_agrees_with_itself_in_every_mode(engine, mode) -> None:
+    with open_target(f"local:{diagnostic_path()}?numerics={mode}", ctx=600) as target:
+        found = examine(
+            Case(target, engine, quick=True), only=["tokenizer", "template", "determinism", "ways", "batch"]
+        )
+    assert set(outcomes(found).values()) == {Outcome.OK, Outcome.SKIPPED}
+    ways = check(found, "ways", "prompt against token by token")
+    # 48 tokens one by one are other kernels than 48 at once: not identical, and no further apart than noise
+    assert "no more than float noise" in ways.says and f"of the model in {mode}" in ways.sight
+    assert 0 < ways.figures["rms, nats"] < (1e-4 if mode == "exact" else 1.0)
+
+
+def test_a_decode_that_is_not_the_prefill(engine) -> None:
+    target = LocalTarget(Broken(engine, "row_early"), 600)
+    found = examine(Case(target, engine, quick=True), only=["determinism", "ways", "batch"])
+    assert outcomes(found) | {"determinism": Outcome.OK, "ways": Outcome.WRONG, "batch": Outcome.WRONG} == outcomes(
+        found
+    )
+    ways = check(found, "ways", "prompt against token by token")
+    first = ways.figures["first position beyond noise"]
+    # the row of a window becomes visible a token early: nothing can show before the first window closes
+    assert 2 <= first <= 8 and [p.marked for p in ways.where[0][1]].count(True) == 1
+    assert check(found, "batch", "chunks of 16").outcome is Outcome.OK, (
+        "larger chunks take the rows that the whole does"
+    )
+    assert not found.passed
+
+
+def test_chunk_edges(engine, monkeypatch) -> None:
+    """A session that says something else after a whole chunk is found there; one that does not is not."""
+    monkeypatch.setattr(repeat, "EDGES", (96,))
+
+    class Edged(Broken):
+        def session(self, ctx: int):
+            made = self._engine.session(ctx)
+            whole = made.sync
+
+            def sync(ids, *args, **options):
+                whole(ids, *args, **options)
+                if len(ids) == 96:
+                    made._logits = made.logits + np.linspace(0, 9, len(made.logits), dtype=np.float32)
+
+            made.sync = sync
+            return made
+
+    for cls, outcome in ((Edged, Outcome.WRONG), (None, Outcome.OK)):
+        target = LocalTarget(engine if cls is None else cls(engine, "no_sink"), 600)
+        case, stage = Case(target, engine, quick=True, kinds={"chat"}), Stage("depth", "Depth", "?")
+        repeat.edges(case, stage)
+        assert [c.outcome for c in stage.checks] == [outcome] and stage.checks[0].name == "around 96 tokens"
+    repeat.edges(Case(LocalTarget(engine, 90), engine, quick=True), stage)
+    assert stage.checks[-1].outcome is Outcome.IMPOSSIBLE, "a context that is too short is no mistake"
+
+
+def test_a_mistake_of_the_library_is_named(engine) -> None:
+    case, stage = Case(LocalTarget(Broken(engine, "no_sink"), 600), engine), Stage("numbers", "Numbers", "?")
+    found = numbers._one(case, stage, "short", chat=False)
+    assert found.outcome is Outcome.WRONG and found.figures["fault"] == "no_sink"
+    assert any("--prompt short" in line for line in found.next) and found.where
+
+
+def test_numbers_of_a_right_engine_set_its_mode(engine) -> None:
+    with open_target(f"local:{diagnostic_path()}?numerics=exact") as target:
+        case, stage = Case(target, engine, quick=True, same_model=True), Stage("numbers", "Numbers", "?")
+        numbers.numbers(case, stage)
+        assert stage.outcome is Outcome.OK and case.mode == "exact" and case.rounding == "exact"
+
+
+def test_facts(engine, monkeypatch) -> None:
+    """Right answers in a short story and none in the long one; right in both; right in none."""
+    from test_vectors import facts as module
+    from test_vectors.doctor import depth
+
+    @cache
+    def recall(right: int, of: int):
+        return module.Recall(of, right, {}, [], [(of, right)], "", "stop", 100)
+
+    for short, long, outcome in (
+        (4, 16, Outcome.OK), (4, 1, Outcome.UNEXPLAINED), (4, 11, Outcome.UNSURE), (1, 16, Outcome.UNSURE),
+    ):  # fmt: skip
+        answers = [recall(short, 4), recall(long, 16)]
+        monkeypatch.setattr(module, "ask", lambda *args, answers=answers: answers.pop(0))
+        stage = Stage("depth", "Depth", "?")
+        case = Case(Scripted([step(b"a")]), engine, kinds={"chat"})
+        case.start()
+        depth._recall(case, stage, 24, "again")
+        assert stage.outcome is outcome, (short, long)
+    assert len(answers) == 1, "nothing is asked at length of a model that fails on a short story"
+
+
+# ---------------------------------------------------------------------------------------------------- a server
+
+
+def doctor(capsys, *argv: str) -> tuple[int, dict, str]:
+    code = cli.main(["doctor", *argv])
+    out = capsys.readouterr()
+    return code, json.loads(out.out.splitlines()[-1]), out.out + out.err
+
+
+def test_a_right_server(engine, tmp_path, capsys) -> None:
+    with Endpoint(engine, echo=True) as server:
+        code, line, _ = doctor(capsys, server.url, "--quick", "-o", str(tmp_path))
+    assert code == 0 and line["passed"] and not line["complete"], "long contexts were not looked at"
+    assert set(line["stages"].values()) == {"ok", "skipped"}, line
+    whole = json.loads((tmp_path / "doctor.json").read_text())
+    checks = {f"{s['name']}/{c['name']}": c for s in whole["stages"] for c in s["checks"]}
+    assert checks["numbers/mixed"]["figures"]["verdict"] == "exact"
+    assert "by the echoed tokens" in checks["tokenizer/digits"]["says"]
+    assert checks["preflight/context"]["figures"] == {"max_model_len": 4096}
+    assert checks["ways/echo against shorter prompts"]["figures"]["positions"] >= 4
+
+
+def test_a_server_without_echo_is_compared_by_counts(engine, capsys) -> None:
+    with Endpoint(engine, ids=True) as server:
+        code, line, _ = doctor(capsys, server.url, "--only", "tokenizer,ways", "--quick", "--id-prompts")
+    assert code == 0 and {line["stages"][n] for n in ("tokenizer", "ways")} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    "wrong, only, stage, says",
+    [
+        ("counts", "tokenizer,template", "template", "user: 16 prompt tokens, not 15"),
+        ("nan", "preflight", "preflight", "not a number, or infinite"),
+        ("over", "preflight", "preflight", "add up to more than 1"),
+        ("unsorted", "preflight", "preflight", "not sorted"),
+        ("greedy", "preflight", "preflight", "not the best, at temperature 0"),
+        ("no_merges", "tokenizer", "tokenizer", "prompt tokens, not"),
+        ("newline_added", "tokenizer,template", "template", "user: 16 prompt tokens, not 15"),
+    ],
+)
+def test_a_server_that_misbehaves(engine, wrong, only, stage, says, capsys) -> None:
+    with Endpoint(engine, wrong) as server:
+        code, line, text = doctor(capsys, server.url, "--quick", "--only", only)
+    assert code == 1 and line["stages"][stage] == "wrong", line
+    assert says in text and "Something is wrong" in line["verdict"]
+
+
+@pytest.mark.parametrize(
+    "wrong, stage, name, says",
+    [("fork", "determinism", "run to run", "forks at token 0"), ("crowd", "batch", "request 1", "where float noise")],
+)
+def test_answers_that_change(engine, wrong, stage, name, says) -> None:
+    with Endpoint(engine, wrong) as server, open_target(server.url) as target:
+        found = examine(Case(target, engine, quick=True, mode="exact"), only=[stage])
+        assert check(found, stage, name).outcome is Outcome.WRONG and says in check(found, stage, name).says
+
+
+def test_where_the_rounding_is_not_known_less_is_claimed(engine) -> None:
+    """Differences that the widest mode makes, too, prove nothing."""
+    with Endpoint(engine, "fork") as server, open_target(server.url) as target:
+        found = examine(Case(target, engine, quick=True), only=["determinism"])
+    assert check(found, "determinism", "run to run").outcome is Outcome.UNSURE
+
+
+def test_the_template_page_names_what_fits(engine, tmp_path, capsys) -> None:
+    with Endpoint(engine, "newline_added") as server:
+        doctor(capsys, server.url, "--quick", "--only", "template", "-o", str(tmp_path))
+    assert "a line feed before the assistant marker" in (tmp_path / "doctor.md").read_text()
+
+
+def test_the_first_difference_of_tokens_is_shown(engine, tmp_path, capsys) -> None:
+    with Endpoint(engine, "no_merges", echo=True) as server:
+        code, _, _ = doctor(capsys, server.url, "--only", "tokenizer", "--quick", "-o", str(tmp_path))
+    stage = json.loads((tmp_path / "doctor.json").read_text())["stages"][1]
+    prose = next(c for c in stage["checks"] if c["name"] == "prose")
+    (theirs,), (ours,) = ([t["text"] for t in r["tokens"] if t["marked"]] for r in prose["where"])
+    assert code == 1 and len(theirs) == 1 < len(ours) and ours.startswith(theirs)
+    assert f"is {theirs}, not {ours}" in prose["says"]
+
+
+def test_what_decoding_does_otherwise(engine, capsys) -> None:
+    """The same tokens as a prompt and one by one, over HTTP with ids; the mode is known from the numbers."""
+    with Endpoint(engine, "decode", ids=True) as server, open_target(server.url, ids=True) as target:
+        case = Case(target, engine, mode="exact")
+        found = examine(case, only=["ways"])
+    ways = check(found, "ways", "prompt against continuation")
+    assert ways.outcome is Outcome.WRONG and "decode" in ways.next[0]
+    assert [label for label, _ in ways.where[1:]] == ["generating", "as a prompt"]
+    assert int(ways.where[0][0].removeprefix("at token ")) >= 8, "before the eighth token it does as prefill does"
+
+
+def test_an_echo_that_is_early(engine, capsys, monkeypatch) -> None:
+    """Each row holds the distribution of the token after: seen by asking for single places again."""
+    whole = Endpoint.computed
+
+    def early(self, path, body, ids, crowd):
+        found = whole(self, path, body, ids, crowd)
+        if body.get("echo"):
+            content = found["choices"][0]["logprobs"]["content"]
+            tops = [entry["top_logprobs"] for entry in content]
+            for entry, top in zip(content, [*tops[1:], tops[-1]], strict=True):
+                entry["top_logprobs"] = top
+        return found
+
+    monkeypatch.setattr(Endpoint, "computed", early)
+    with Endpoint(engine, echo=True) as server, open_target(server.url) as target:
+        found = examine(Case(target, engine, quick=True, mode="exact"), only=["ways"])
+    assert check(found, "ways", "echo against shorter prompts").outcome is Outcome.WRONG
+
+
+def test_a_server_that_shows_little_is_not_accused(engine, capsys) -> None:
+    with Endpoint(engine, "cut") as server:
+        code, line, text = doctor(capsys, server.url, "--quick", "--only", "determinism")
+    assert code == 0 and line["stages"]["preflight"] == "unsure" and "fewest 5" in text
+    with Endpoint(engine, "no_logprobs") as server:
+        code, line, text = doctor(capsys, server.url, "--quick", "--only", "numbers,determinism,ways")
+    assert code == 1 and line["verdict"].startswith("No answer") and line["stages"]["determinism"] == "ok"
+    assert line["stages"]["numbers"] == line["stages"]["ways"] == "impossible" and "--logits FILE" in text
+
+
+def test_another_model_is_not_taken_for_a_wrong_one(engine, capsys) -> None:
+    with Endpoint(engine, "foreign") as server:
+        code, line, text = doctor(capsys, server.url, "--quick", "--only", "tokenizer,template,numbers")
+    assert code == 1 and not any(value == "wrong" for value in line["stages"].values())
+    assert line["stages"]["numbers"] == "impossible" and "-m MODEL.gguf" in text
+
+
+def test_a_missing_endpoint_leaves_the_rest(engine, capsys) -> None:
+    with Endpoint(engine, "chatless") as server:
+        code, line, text = doctor(capsys, server.url, "--quick", "--only", "template,determinism")
+    assert code == 0 and line["stages"]["template"] == "impossible" and line["stages"]["determinism"] == "ok"
+    assert "no such endpoint" in text
+
+
+def test_control_strings_that_become_tokens_are_told(engine, capsys) -> None:
+    for echo in (False, True):
+        with Endpoint(engine, "parses", echo=echo) as server:
+            code, line, text = doctor(capsys, server.url, "--quick", "--only", "tokenizer")
+        assert code == 0 and line["stages"]["tokenizer"] == "unsure" and "become control tokens" in text
+
+
+def test_nobody_there(capsys) -> None:
+    code, line, text = doctor(capsys, "http://127.0.0.1:9/v1", "--attempts", "1")
+    assert code == 1 and line["stages"]["preflight"] == "failed" and "no request was answered" in text
+    assert set(line["stages"].values()) == {"failed", "impossible"} and "curl http://127.0.0.1:9/v1/models" in text
+
+
+def test_the_key_is_in_no_output(engine, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("DS4_API_KEY", "sk-verysecret123")
+    with Endpoint(engine, "key") as server:
+        code, _, text = doctor(capsys, server.url, "--quick", "--attempts", "1", "-o", str(tmp_path))
+    assert code == 1 and "***" in text
+    for found in (text, *(path.read_text() for path in tmp_path.iterdir())):
+        assert "verysecret" not in found
+
+
+# ------------------------------------------------------------------------------------------------------- others
+
+
+def test_an_engine_that_only_dumps(engine) -> None:
+    """As a ds4 binary: chats, alternatives, and tokens with control strings recognised."""
+    ours = engine.tokenizer
+
+    class Dumps(Scripted):
+        kind = "command"
+
+        def __init__(self, wrong: bool):
+            super().__init__([step(b"a", (b"b", -3.0))])
+            self.abilities |= {Ability.TOKENIZE}
+            self.wrong = wrong
+
+        def tokenize(self, text, control=False):
+            if not control:
+                raise TargetError("plain tokenization is not available")
+            ids = ours.encode_rendered(text)
+            return [*ids[:3], (ids[3] + 1) % 512, *ids[4:]] if self.wrong else ids
+
+    for wrong, outcome in ((False, Outcome.OK), (True, Outcome.WRONG)):
+        found = examine(Case(Dumps(wrong), engine, quick=True), only=["tokenizer", "batch"])
+        assert outcomes(found)["tokenizer"] is outcome
+        assert outcomes(found)["batch"] is Outcome.IMPOSSIBLE
+    assert check(found, "tokenizer", "prose").says.startswith("token 3 is ")

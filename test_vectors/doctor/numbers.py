@@ -15,7 +15,7 @@ from ds4ref.errors import DataError, Ds4Error
 from ds4ref.targets import Ability
 from ds4ref.variants import ROUNDING
 
-from ..cli_logits import run_diagnosis
+from ..cli_diagnose import run_diagnosis
 from ..elicit import elicit
 from ..prompts import MISTAKES
 from .case import Case

@@ -18,7 +18,7 @@ import numpy as np
 from ds4ref.engine import Engine
 from ds4ref.sampling import top_logprobs
 from ds4ref.text.chat import encode_chat_prompt
-from test_vectors.prompts import MISTAKES
+from test_vectors.diagnosis.prompts import MISTAKES
 
 MISBEHAVIOURS = {
     "": "nothing: it is right",

@@ -269,7 +269,7 @@ def test_the_gate(tmp_path, capsys, engine, library) -> None:
 
 def test_a_wrong_file_is_told_from_a_wrong_engine(tmp_path, capsys, library) -> None:
     path = tmp_path / "theirs.gguf"
-    for name in ("rope_base", "gate_up_swapped"):
+    for name in ("freq_base", "gate_up_swapped"):
         write_bad(diagnostic_path(), path, BAD[name])
         with Engine.open(str(path), backend="cpu", numerics="exact") as other:
             logits = other.session(len(library.ids)).extend(library.ids.tolist())

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from test_vectors.prompts import MISTAKES, places
+from test_vectors.diagnosis.prompts import MISTAKES, places
 
 from ds4ref.engine import Engine
 from ds4ref.errors import UsageError

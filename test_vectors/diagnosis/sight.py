@@ -38,7 +38,7 @@ class Sight:
             "noise": _short(self.noise), "size": _short(self.size), "seen": len(self.seen),
             "smallest_seen": None if self.smallest is None else [self.smallest[0], _short(self.smallest[1])],
             "not_seen": [[name, _short(rms)] for name, rms in self.hidden],
-            "positions_wanted": self.wanted,
+            "positions_wanted": self.wanted, "says": self.sentences(),
         }  # fmt: skip
 
     def sentences(self) -> list[str]:

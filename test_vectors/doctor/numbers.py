@@ -16,13 +16,13 @@ from ds4ref.targets import Ability
 from ds4ref.variants import ROUNDING
 
 from ..cli_diagnose import run_diagnosis
+from ..diagnosis.prompts import MISTAKES
 from ..elicit import elicit
-from ..prompts import MISTAKES
 from .case import Case
 from .findings import Check, Outcome, Stage, row
 
 if TYPE_CHECKING:
-    from ..diagnose import Diagnosis
+    from ..diagnosis import Diagnosis
     from ..observation import Observation
 
 PROMPTS = ("mixed", "short", "text", "long")
@@ -110,7 +110,7 @@ def told(
                 if isinstance(whole.get(key), int | float | str)}  # fmt: skip
     figures = {key: value for key, value in figures.items() if value is not None}
     notes, steps = _lines(found.notes), _lines(whole.get("next"))
-    sight = " ".join(_lines(whole.get("sight")))
+    sight = "; ".join(_lines((whole.get("sight") or {}).get("says")))
     where = []
     first = whole.get("first_position")
     base, until = whole.get("agrees_with"), whole.get("agrees_until")
@@ -122,6 +122,8 @@ def told(
         if declared in ROUNDING and declared != found.verdict:
             notes = [*notes, f"the target says that its mode is {declared}"]
         sight = sight or "a mistake that moves the numbers less than this set's noise cannot be seen"
+    elif found.verdict in ("broken", "file"):
+        outcome, says = Outcome.WRONG, found.says
     elif found.verdict == "fault":
         outcome, says = Outcome.WRONG, f"{fault}: {found.says}"
         steps = [*steps, again]

@@ -13,7 +13,7 @@ from ds4ref.targets import Ability, Prompt
 from ds4ref.text.chat import encode_chat_prompt
 from ds4ref.text.tokenizer import Tokenizer
 
-from ..prompts import MISTAKES
+from ..diagnosis.prompts import MISTAKES
 from .case import Case
 from .findings import Outcome, Piece, Stage, row, visible
 

@@ -134,9 +134,9 @@ def test_what_a_diagnosis_says_of_its_sight_is_shown(engine) -> None:
     case, stage = Case(Scripted([step(b"a")]), engine), Stage("numbers", "Numbers", "?")
     seen = SimpleNamespace(ids=np.arange(9), rows=np.arange(9), full=False, logprobs=np.zeros((9, 20)))
     found = diagnosis("undecided", first_position=4, next=["send 200 more"], notes=["n"],
-                      sight={"seen": ["no_sink", "gelu"], "below": 0.25, "none": []})  # fmt: skip
+                      sight={"size": 0.25, "says": ["would have seen 0.25 nats", "below sight: gelu"]})  # fmt: skip
     check = numbers.told(case, stage, "mixed", found, seen)
-    assert check.sight == "seen: no_sink, gelu below: 0.25 none: none" and check.next == ["send 200 more"]
+    assert check.sight == "would have seen 0.25 nats; below sight: gelu" and check.next == ["send 200 more"]
     assert check.notes == ["n"] and check.figures["numbers"] == "top 20" and check.figures["first_position"] == 4
     assert [p.id for p in check.where[0][1] if p.marked] == [4]
 

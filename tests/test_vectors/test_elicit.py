@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from test_vectors.diagnosis.prompts import MISTAKES, places
 
 from ds4ref.engine import Engine
 from ds4ref.errors import UsageError
@@ -17,6 +16,7 @@ from ds4ref.targets import Ability, Delta, Prompt, Request, Step, Target, Token
 from ds4ref.text.chat import encode_chat_prompt
 from test_vectors import cli
 from test_vectors.diagnosis import Signatures, diagnose
+from test_vectors.diagnosis.prompts import MISTAKES, places
 from test_vectors.elicit import elicit
 
 BY_NAME = {mistake.name: mistake for mistake in MISTAKES}

@@ -28,6 +28,7 @@ COMMANDS = {
     "freeze": "keep an engine's logits as golden file",
     "golden": "compare an engine with a golden file",
     "diagnose": "name the rounding mode or the mistake behind another engine's logits",
+    "trace": "record named intermediates, and find the op that is wrong in another engine's",
     "model": "print the file of the diagnostic model, or write its prompts",
     "ppl": "perplexity at several depths, with standard errors",
     "nll": "likelihood of given continuations under two engines, with paired statistics",
@@ -57,6 +58,8 @@ def _command(name: str) -> Callable[[Sequence[str]], int]:
         from . import cli_logits as module  # type: ignore[no-redef]
     elif name == "doctor":
         from . import cli_doctor as module  # type: ignore[no-redef]
+    elif name == "trace":
+        from .trace import cli_trace as module  # type: ignore[no-redef]
     else:
         from . import cli_quality as module  # type: ignore[no-redef]
     return getattr(module, "show" if name == "list" else name)

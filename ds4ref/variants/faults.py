@@ -41,6 +41,10 @@ class FaultHooks:
         edit = self._edits.get(name)
         return value if edit is None else edit(value, layer, chunk, self._seen)
 
+    def goes_on(self, name: str, value: Any) -> None:
+        """Another hook made the pass go on with ``value``: later edits start from that."""
+        self._seen[name] = value
+
 
 @dataclasses.dataclass(frozen=True)
 class Fault:

@@ -38,6 +38,8 @@ def round_q8_0(x: np.ndarray) -> np.ndarray:
 
 def _llama(chunk: Chunk) -> None:
     """Conversions of llama.cpp's CPU backend before every product: the partner type of the weights."""
+    # indexer vectors are turned by a Hadamard matrix, and go into the cache so
+    chunk.index_rounding = chunk.ops.hadamard  # type: ignore[method-assign]
     _products(chunk, {"Q8_0"}, round_q8_0, None)
     _products(chunk, {"F16"}, round_f16, None)
     quantize = chunk.ops.quantize_q8k
@@ -47,6 +49,13 @@ def _llama(chunk: Chunk) -> None:
         return (codes.reshape(*d.shape, 256).astype(np.float32) * d[..., None]).reshape(x.shape)
 
     _products(chunk, {"Q2_K", "Q4_K", "Q6_K", "IQ2_XXS"}, q8_k, None)
+    ops = chunk.ops
+
+    def hc_mix(X: np.ndarray, fn: Any, eps: float) -> np.ndarray:
+        """Norm and product are two steps there, so the product converts its input as any other."""
+        return ops.linear(ops.rms_norm(np.ascontiguousarray(X.reshape(len(X), -1)), None, eps), fn, "float")
+
+    chunk.ops = Changed(ops, hc_mix=hc_mix)
 
 
 def _products(chunk: Chunk, fmts: set[str] | None, round_in: Callable, round_out: Callable | None) -> None:

@@ -313,6 +313,13 @@ class Search:
                 if c.mode == mode and c.name in quiet and c.flipped is None:
                     self.found[i] = self.case.untied(c)
 
+    def _untied(self, new: list[Candidate]) -> None:
+        """Ties of the nearest of some new candidates, tried the other way."""
+        for c in sorted(new, key=lambda c: c.fit.core)[:REFINED]:
+            again = self.case.untied(c)
+            if again is not c:
+                self.found[self.found.index(c)] = again
+
     def _elsewhere(self) -> None:
         """What explains most, once more in the rounding sets that are no modes."""
         wrong = sorted((c for c in self.found if c.kind in ("fault", "variant")), key=lambda c: -self.score(c))
@@ -347,18 +354,18 @@ class Search:
         for mode in sorted(modes, key=lambda mode: -(starts[mode] or 0))[:2]:
             first = starts[mode]
             if first is not None and first >= EARLY:
-                self._add(self.case.late(mode, name, first) for name in self.names(mode))
+                self._untied(self._add(self.case.late(mode, name, first) for name in self.names(mode)))
                 if self.convinced():
                     return
         parts = scopes(self.case.library.engine.shape)
         for mode in modes:
             for c in self._leading(mode)[: COMPOUNDS if mode == best else 4]:
-                self._add(self.case.scoped(mode, c.name, part, where) for part, where in parts.items())
+                self._untied(self._add(self.case.scoped(mode, c.name, part, where) for part, where in parts.items()))
         if self.convinced():
             return
         for c in self._leading(best)[:2]:
             others = [name for name in self.names(best) if name != c.name and not LIBRARY[name].quiet]
-            self._add(self.case.pair(best, c.name, other) for other in others)
+            self._untied(self._add(self.case.pair(best, c.name, other) for other in others))
             if self.convinced():
                 return
 

@@ -1,0 +1,102 @@
+"""Tensors gone wrong: rearranged or rescaled as bad conversions leave them, in place of the right ones.
+
+for says, other in rearranged(w.attn_q_b): ...          "halves of its rows swapped", the matrix
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from kernels.formats import FORMATS
+from kernels.formats.matrix import Matrix
+
+from ..archs.deepseek4.weights import LayerWeights, Weights
+from .faults import Fault, _op
+
+
+def attribute(tensor: str) -> str:
+    """Field of Weights or LayerWeights of a tensor's name without "blk.N." and ".weight"."""
+    return tensor.replace(".", "_")
+
+
+def tensor_name(attr: str, layer: int) -> str:
+    """The file's name of a field; ``layer`` is negative for tensors of the whole model."""
+    if layer < 0:
+        return f"{attr}.weight"
+    stem = attr.replace("indexer_attn_q_b", "indexer.attn_q_b").replace("indexer_proj", "indexer.proj")
+    return f"blk.{layer}.{stem}.{'bias' if attr == 'exp_probs_b' else 'weight'}"
+
+
+def with_tensor(held: LayerWeights | Weights, attr: str, value: Any) -> LayerWeights | Weights:
+    """The same weights but for one tensor."""
+    return dataclasses.replace(held, **{attr: value})
+
+
+def alike(own: Any, other: Any) -> bool:
+    """Whether one tensor could stand in the other's place unnoticed: same kind, shape and format."""
+    if type(own) is not type(other):
+        return False
+    if isinstance(own, np.ndarray):
+        return own.shape == other.shape and own.dtype == other.dtype
+    return isinstance(own, Matrix) and (own.fmt, own.data.shape, own.cols) == (other.fmt, other.data.shape, other.cols)
+
+
+def rearranged(own: Any) -> Iterator[tuple[str, Any]]:
+    """(in words, the tensor) for the ways in which conversions go wrong: a Matrix or a float32 array."""
+    if isinstance(own, np.ndarray):
+        if own.dtype.kind == "f":
+            yield from ((says, np.ascontiguousarray(other)) for says, other in _moved(own, -1, "values"))
+            yield "all zero", np.zeros_like(own)
+            yield "one larger, as where norms are stored minus 1", own + np.float32(1)
+            yield "one smaller, as where norms are stored minus 1", own - np.float32(1)
+            yield "negative", -own
+        return
+    if not isinstance(own, Matrix):
+        return
+    for says, other in _moved(own.data, -2, "rows"):
+        yield says, _matrix(own, other)
+    if own.data.ndim == 3:
+        for says, other in _moved(own.data, 0, "experts"):
+            yield says, _matrix(own, other)
+    blocks = own.cols // FORMATS[own.fmt].block_elems
+    if blocks > 1:
+        cut = own.data.reshape(*own.data.shape[:-1], blocks, -1)
+        for says, other in _moved(cut, -2, "columns" if blocks == own.cols else "columns (block by block)"):
+            yield says, _matrix(own, other)
+    if own.data.ndim == 2 and own.rows == own.cols:
+        values = np.ascontiguousarray(own.dequantize().T)
+        yield "transposed", Matrix("F32", values.view(np.uint8).reshape(own.rows, -1), own.rows, own.cols)
+
+
+def _matrix(own: Matrix, data: np.ndarray) -> Matrix:
+    return Matrix(own.fmt, np.ascontiguousarray(data).reshape(own.data.shape), own.rows, own.cols)
+
+
+def _moved(data: np.ndarray, axis: int, what: str) -> Iterator[tuple[str, np.ndarray]]:
+    n = data.shape[axis]
+    if n < 2:
+        return
+    if n % 2 == 0:
+        yield f"halves of its {what} swapped", np.roll(data, n // 2, axis=axis)
+        even = np.arange(n).reshape(n // 2, 2).T.ravel()
+        yield f"even {what} first, then odd ones", np.take(data, even, axis=axis)
+        yield f"first and second half of its {what} interleaved", np.take(data, np.argsort(even), axis=axis)
+    yield f"{what} in reverse order", np.flip(data, axis)
+    yield f"{what} moved by one", np.roll(data, 1, axis=axis)
+    yield f"{what} moved back by one", np.roll(data, -1, axis=axis)
+
+
+def only_expert(expert: int) -> Fault:
+    """Not a mistake but a way to look: the routed experts' sum has the part of one expert alone."""
+
+    def make(total: Any) -> Any:
+        def part(mid: np.ndarray, ids: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:
+            return total(np.ascontiguousarray(mid * (ids == expert)[..., None], np.float32), ids, w, act)
+
+        return part
+
+    return Fault(f"only_expert_{expert}", f"expert {expert} alone", _op("expert_sum", make))

@@ -1,0 +1,318 @@
+"""Which op is wrong: another engine's dump against our pass on its values, op by op.
+
+1. one pass without roundings, and two noisy ones: what float arithmetic may do
+2. if that does not explain everything, one pass for each rounding set; the one that explains most ops is the engine's.
+   A kind of op that another set explains in all layers rounds as that one does: told, not blamed
+3. every op whose result is beyond its budget (``budget``) is wrong, whatever came before it: it had their inputs
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ds4ref.engine import Engine
+from ds4ref.errors import DataError
+from ds4ref.variants import ROUNDING, Fault, RoundingSet
+from ds4ref.variants.forced import HEAD, LayerWeights, Model, Weights, model_in
+
+from .budget import Judgement, judge, limits
+from .forcing import Forcing, Reading, run
+from .ops import CHOICES, OPS, Key, ordered, span
+from .theirs import Theirs
+
+RECIPES = ("f32", "iterated", "f64")
+SUMS = 8.0
+"""A printed sum is wrong beyond this many times what summing in float32 loses."""
+
+
+@dataclass
+class Wrong:
+    """An op, or a span of them, that is beyond its budget."""
+
+    key: Key
+    judgement: Judgement
+    inputs: list[Key]
+    bridged: list[Key]
+    rounding: str
+    rows: np.ndarray
+    where: list[str] = field(default_factory=list)
+    causes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Result:
+    """What was found.
+
+    wrong       in the order of the pass        clean  points within their budgets
+    unjudged    points that could not be judged, and why
+    exceptions  kinds of op that round as another set does
+    coarse      kinds of op with an error like rounding that no set has, and its relative size
+    missing     points that the dump does not have
+    """
+
+    rounding: str
+    wrong: list[Wrong] = field(default_factory=list)
+    clean: list[Key] = field(default_factory=list)
+    unjudged: dict[Key, str] = field(default_factory=dict)
+    exceptions: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    causes: list[Any] = field(default_factory=list)
+    coarse: dict[str, float] = field(default_factory=dict)
+
+
+class Case:
+    """One dump and our model: passes over it, each remembered that is needed twice."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        theirs: Theirs,
+        ids: Sequence[int],
+        layers: Collection[int] | None = None,
+        cancel: Callable[[int], None] | None = None,
+    ):
+        self.engine, self.theirs, self.ids, self.cancel = engine, theirs, list(ids), cancel
+        self.n_layers: int = engine.shape.n_layers
+        dumped = {layer for _, layer in theirs.found}
+        self.wanted = dumped if layers is None else dumped & set(layers)
+        if not self.wanted:
+            raise DataError("the dump has nothing of these layers")
+        self._alias()
+        self.layers = self.leading(self.wanted)
+        self._models: dict[tuple[str, str], Model] = {}
+        self._kept: dict[str, Reading] = {}
+        self._noise: dict[str, dict[Key, list[np.ndarray]]] = {}
+        self._limits: dict[Key, np.ndarray] = {}
+
+    def _alias(self) -> None:
+        """A layer's input is what the layer before left, where only that was dumped: then it can be run alone."""
+        self.aliases: set[Key] = set()
+        for layer in range(1, self.n_layers):
+            source, target = ("hc_ffn_post", layer - 1), ("hc_attn_in", layer)
+            if source in self.theirs.found and target not in self.theirs.found:
+                self.theirs.found[target] = self.theirs.found[source]
+                self.aliases.add(target)
+
+    def leading(self, wanted: Collection[int]) -> list[int]:
+        """``wanted`` and the layers before them, as far as the dump has not their input."""
+        needed: set[int] = set()
+        for layer in wanted:
+            needed.add(layer)
+            at = self.n_layers if layer == HEAD else layer
+            if layer == HEAD:
+                at -= 1
+                needed.add(at)
+                if self._complete(("hc_ffn_post", at)):
+                    continue
+            while at > 0 and not self._complete(("hc_attn_in", at)):
+                at -= 1
+                needed.add(at)
+        return sorted(needed)
+
+    def _complete(self, key: Key) -> bool:
+        """Whether the dump has a point at all tokens (so far as it can be known before it is read)."""
+        if key not in self.theirs.found or key in self.theirs.unfit:
+            return False
+        pieces = self.theirs.dump.tensors.get(self.theirs.found[key][0], [])
+        return (
+            not any(p.partial or p.first or p.positions is not None for p in pieces) and not self.theirs.dump.positions
+        )
+
+    # --- passes
+
+    def model(self, rounding: RoundingSet, recipe: str = "") -> Model:
+        """Our model in a rounding set, with its recipe for angles or another one."""
+        numerics = rounding.numerics._replace(rope=recipe or rounding.numerics.rope)
+        key = (rounding.name, numerics.rope)
+        if key not in self._models:
+            self._models[key] = model_in(self.engine, numerics)
+        return self._models[key]
+
+    def reading(
+        self,
+        name: str,
+        faults: Sequence[Fault] = (),
+        layers: Collection[int] | None = None,
+        weights: dict[int, LayerWeights | Weights] | None = None,
+        keep: bool = False,
+        until: Key | None = None,
+        late: bool = False,
+    ) -> Reading:
+        """A pass in rounding set ``name``."""
+        rounding = ROUNDING[name]
+        layers = self.layers if layers is None else layers
+        hooks = Forcing(self.theirs, rounding, faults, keep=keep, layers=layers, until=until, late=late)
+        return run(self.model(rounding), self.ids, hooks, layers, weights, self.cancel)
+
+    def kept(self, name: str) -> Reading:
+        """The clean pass in a rounding set, our values kept."""
+        if name not in self._kept:
+            self._kept[name] = self.reading(name, keep=True)
+        return self._kept[name]
+
+    def noise(self, name: str) -> dict[Key, list[np.ndarray]]:
+        """By point, how far two noisy passes lie from the clean one."""
+        if name not in self._noise:
+            rounding, clean = ROUNDING[name], self.kept(name)
+            others = [recipe for recipe in RECIPES if recipe != rounding.numerics.rope]
+            found: dict[Key, list[np.ndarray]] = {}
+            for seed, recipe in enumerate(others):
+                hooks = Forcing(self.theirs, rounding, (), np.random.default_rng([seed, 10]), against=clean.ours,
+                                layers=self.layers)  # fmt: skip
+                noisy = run(self.model(rounding, recipe), self.ids, hooks, self.layers, None, self.cancel)
+                for key, apart in noisy.apart.items():
+                    found.setdefault(key, []).append(apart)
+            self._noise[name] = {key: values for key, values in found.items() if len(values) == len(others)}
+        return self._noise[name]
+
+    def flip(self, name: str, key: Key) -> np.ndarray | None:
+        """What rounding does to the op, by row; None in the set that rounds nothing."""
+        if name == "exact":
+            return None
+        from .forcing import difference, rms
+
+        mine, plain = self.kept(name).ours.get(key), self.kept("exact").ours.get(key)
+        if mine is None or plain is None or mine.shape != plain.shape:
+            return None
+        if key[0] in CHOICES:
+            with np.errstate(invalid="ignore"):
+                return np.nan_to_num(np.abs(mine - plain), nan=0, posinf=0).max(axis=1, initial=0)
+        return rms(difference(mine, plain))
+
+    def judge(self, name: str, key: Key, apart: np.ndarray) -> Judgement:
+        """A point's distance by row, in the budget of a rounding set."""
+        reading = self.kept(name)
+        size, lost = reading.size[key], reading.lost[key]
+        noise = self.noise(name).get(key) or [np.zeros(len(apart))] * 2
+        flip = self.flip(name, key)
+        if flip is not None and len(flip) != len(apart):
+            flip = None
+        return judge(apart, noise, size, lost, flip)
+
+    def within(self, key: Key, apart: np.ndarray) -> float:
+        """Share of rows within float noise, measured where nothing is rounded."""
+        reading = self.kept("exact")
+        if key not in self._limits:
+            noise = self.noise("exact").get(key) or [np.zeros(len(apart))] * 2
+            self._limits[key] = limits(noise, reading.size[key], reading.lost[key])
+        known = ~np.isnan(apart)
+        limit = self._limits[key]
+        return float((apart[known] <= limit[known]).mean()) if known.any() and len(limit) == len(apart) else 1.0
+
+    # --- what can be judged
+
+    def rows_of(self, key: Key) -> np.ndarray:
+        """Positions (or numbers of compressed rows) that the rows of a reading stand for."""
+        fits = self.theirs.get(key, None)
+        assert fits is not None
+        rows = fits[0].rows
+        return np.arange(len(fits[0].values)) if rows is None else rows
+
+    def blind(self, key: Key) -> str:
+        """Why a point cannot be judged although it was dumped; empty if it can."""
+        inputs, bridged = span(key, self.theirs.keys(), self.n_layers)
+        incomplete = [k for k in (*inputs, key) if k in self.theirs.found and self._gaps(k)]
+        if incomplete and any(OPS[name].carried for name, _ in bridged):
+            return f"it reads earlier tokens, and {incomplete[0][0]} was not dumped at all of them"
+        return ""
+
+    def _gaps(self, key: Key) -> bool:
+        fits = self.theirs.get(key, None)
+        if fits is None or fits[0].rows is None:
+            return False
+        rows = fits[0].rows
+        return not np.array_equal(np.sort(rows), np.arange(len(rows)))
+
+
+def choose(case: Case, numerics: str | None) -> tuple[str, dict[str, str]]:
+    """The engine's rounding set, and kinds of ops that round as another one does."""
+    if numerics is not None:
+        return numerics, {}
+    plain = case.kept("exact")
+    points = [key for key in plain.apart if key[1] in case.wanted and key not in case.aliases]
+    shares = {"exact": {key: case.within(key, plain.apart[key]) for key in points}}
+    if not any(share < 0.5 or _wrong(case, key) for key, share in shares["exact"].items()):
+        return "exact", {}
+    open_points = [key for key, share in shares["exact"].items() if share < 0.5 or _wrong(case, key)]
+    some = _screen(open_points, case)
+    alone = case.reading("exact", layers=some).apart
+    points = [key for key in points if key in alone]
+    for name in ROUNDING:
+        if name != "exact":
+            apart = case.reading(name, layers=some).apart
+            shares[name] = {key: case.within(key, apart[key]) if key in apart else 0.0 for key in points}
+    # by how many ops it explains, then by how many rows of them, then by the order of the list
+    score = {
+        name: (sum(share[k] >= 0.5 for k in points), round(sum(share[k] for k in points), 3))
+        for name, share in shares.items()
+    }
+    best = max(ROUNDING, key=lambda name: score[name])
+    exceptions = {}
+    for kind in dict.fromkeys(name for name, _ in points):
+        those = [key for key in points if key[0] == kind]
+        if all(shares[best][key] >= 0.5 for key in those):
+            continue
+        fits = [name for name in ROUNDING if all(shares[name][key] >= 0.5 for key in those)]
+        if fits:
+            name = max(fits, key=lambda name: sum(shares[name][key] for key in those))
+            full = case.kept(name).apart
+            if all(case.within(key, full[key]) >= 0.5 for key in full if key[0] == kind and key[1] in case.wanted):
+                exceptions[kind] = name
+    return best, exceptions
+
+
+def _wrong(case: Case, key: Key) -> bool:
+    return case.judge("exact", key, case.kept("exact").apart[key]).wrong
+
+
+def _screen(points: Collection[Key], case: Case) -> list[int]:
+    """Layers that have every kind of op among ``points``, as few as come first, and what leads up to them."""
+    seen: set[str] = set()
+    layers = []
+    for layer in case.layers:
+        kinds = {name for name, where in points if where == layer}
+        if kinds - seen:
+            layers.append(layer)
+            seen |= kinds
+    return case.leading(layers)
+
+
+def blame(case: Case, numerics: str | None = None) -> Result:
+    """Judge every point that was dumped."""
+    rounding, exceptions = choose(case, numerics)
+    result = Result(rounding, exceptions=exceptions)
+    keys = [key for key in case.kept(rounding).apart if key[1] in case.wanted and key not in case.aliases]
+    for key in ordered(keys, case.n_layers):
+        name = exceptions.get(key[0], rounding)
+        reading = case.kept(name)
+        reason = case.blind(key)
+        if reason or key not in reading.apart:
+            result.unjudged[key] = reason or "not reached"
+            continue
+        found = case.judge(name, key, reading.apart[key])
+        if not found.wrong and reading.sums.get(key, 0.0) > SUMS:
+            found = dataclasses.replace(found, wrong=True)
+        if found.wrong:
+            inputs, bridged = span(key, case.theirs.keys(), case.n_layers)
+            result.wrong.append(Wrong(key, found, inputs, bridged, name, case.rows_of(key)))
+        else:
+            result.clean.append(key)
+    for key, reason in case.theirs.unfit.items():
+        if key[1] in case.wanted and key not in case.aliases:
+            result.unjudged[key] = reason
+    reached = {key for key in case.kept(rounding).order if key[1] in case.wanted}
+    judged = {*result.clean, *(wrong.key for wrong in result.wrong)}
+    for name in OPS:
+        layers = [key[1] for key in ordered([k for k in reached - judged if k[0] == name], case.n_layers)]
+        if layers:
+            everywhere = not any(key[0] == name for key in judged)
+            shown = "" if everywhere else f" ({', '.join('head' if n < 0 else str(n) for n in layers)})"
+            result.missing.append(name + shown)
+    result.notes += case.theirs.notes
+    return result

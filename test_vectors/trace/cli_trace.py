@@ -1,0 +1,176 @@
+"""The command ``ds4-vectors trace``: record, blame."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ds4ref.cli.common import Progress, check_output
+from ds4ref.errors import DataError, UsageError
+
+from ..observation import read_ids
+from ..options import add_engine, finish, parsed, parser, required
+
+USAGE = """usage: ds4-vectors trace record --token-ids IDS.json -o OUT.safetensors [options]
+       ds4-vectors trace blame THEIRS [options]
+
+  record  write every named intermediate of our pass
+  blame   find the op of another engine that is wrong, from its dumps
+
+ds4-vectors trace COMMAND --help lists options; docs/trace.md says how to dump from other engines."""
+
+
+def trace(argv: Sequence[str]) -> int:
+    """``ds4-vectors trace COMMAND``"""
+    if not argv or argv[0] in ("-h", "--help"):
+        sys.stdout.write(USAGE + "\n")
+        return 0 if argv else 2
+    if argv[0] not in COMMANDS:
+        raise UsageError(f"unknown command trace {argv[0][:40]!r}: choose from {', '.join(COMMANDS)}")
+    return COMMANDS[argv[0]](argv[1:])
+
+
+def record(argv: Sequence[str]) -> int:
+    """``ds4-vectors trace record``"""
+    made = parser("ds4-vectors trace record", "Write named intermediates of our pass as safetensors, with a manifest.",
+                  "--token-ids IDS.json -o OUT.safetensors [options]",
+                  "--token-ids ids.json -o ours.safetensors --numerics exact",
+                  "-m m.gguf --token-ids ids.json -o l3.safetensors --layers 3,head --names Qcur")  # fmt: skip
+    _shared(made)
+    made.add_argument("-o", "--output", metavar="FILE", help=".safetensors to write")
+    made.add_argument("--positions", metavar="LIST", help="keep rows of these tokens: 0,5-9 (all)")
+    made.add_argument("--names", metavar="LIST", help="keep these points, separated by commas (all)")
+    args = parsed(made, argv)
+    if args is None:
+        return 0
+    required(args, "token-ids", "output")
+    check_output(args.output)
+    ids = read_ids(args.token_ids)
+    positions = None if args.positions is None else numbers(args.positions, "--positions")
+    names = [] if args.names is None else [name.strip() for name in args.names.split(",") if name.strip()]
+    from .record import record as run
+    from .record import write
+
+    with _engine(args, args.numerics or "exact") as engine, Progress("recording layers") as progress:
+        tensors, manifest = run(engine, ids, names, _layers(args.layers), positions,
+                                cancel=lambda layer: progress(layer + 1, engine.shape.n_layers))  # fmt: skip
+        write(args.output, tensors, manifest)
+    size = sum(array.nbytes for array in tensors.values())
+    result = {"file": args.output, "tensors": len(tensors), "bytes": size, "tokens": len(ids),
+              "numerics": manifest["numerics"], "model": manifest["model"]}  # fmt: skip
+    finish(result, args.json, f"{len(tensors)} tensors, {size / 1e6:.1f} MB, written to {args.output}")
+    return 0
+
+
+def blame(argv: Sequence[str]) -> int:
+    """``ds4-vectors trace blame``"""
+    made = parser("ds4-vectors trace blame",
+                  "Find the wrong op of another engine: its dumped inputs are put through our op and held against its "
+                  "dumped output. .npz, .safetensors, a folder with a manifest, or llama-eval-callback's printout.",
+                  "THEIRS [options]",
+                  "theirs.npz -m m.gguf --token-ids ids.json", "dump_folder --names names.toml --layers 2",
+                  "ours.safetensors --numerics ds4")  # fmt: skip
+    made.add_argument("theirs", nargs="*", metavar="THEIRS", help="file or folder of the other engine's intermediates")
+    _shared(made)
+    made.add_argument("--names", metavar="NAME|FILE", help="whose names: ours, ds4, llama.cpp, hf or a TOML (guessed)")
+    made.add_argument("--fast", action="store_true", help="do not look for the mistake or tensor that explains it")
+    args = parsed(made, argv)
+    if args is None:
+        return 0
+    if len(args.theirs) != 1:
+        raise UsageError("one file or folder to look at is needed")
+    from .blame import Case
+    from .blame import blame as find
+    from .causes import explain
+    from .dumps import read
+    from .names import guess, load
+    from .report import page, to_json
+    from .theirs import Theirs
+
+    dump = read(args.theirs[0])
+    given = None if args.token_ids is None else read_ids(args.token_ids)
+    if given is None and dump.ids is None:
+        raise UsageError(f"{args.theirs[0]} holds no token ids: give them with --token-ids")
+    if given is not None and dump.ids is not None and given != dump.ids:
+        raise DataError(f"{args.theirs[0]} was computed on other token ids than the ones given")
+    ids = given if given is not None else dump.ids
+    assert ids is not None
+    with _engine(args, "exact") as engine:
+        shape = engine.shape
+        if max(ids) >= shape.vocab:
+            raise DataError(f"token id {max(ids)} is outside the vocabulary of {shape.vocab}: another model?")
+        if args.names is None:
+            table, found = guess(dump.tensors, shape.n_layers)
+        else:
+            table = load(args.names)
+            found = table.find(dump.tensors, shape.n_layers)
+            if not found:
+                raise DataError(f"{args.theirs[0]}: none of its {len(dump.tensors)} names is in the table {args.names}")
+        theirs = Theirs(dump, found, shape, len(ids))
+        with Progress("one pass after the other: layer") as progress:
+            case = Case(engine, theirs, ids, _layers(args.layers), lambda layer: progress(layer, shape.n_layers))
+            result = find(case, args.numerics)
+            if result.wrong:
+                explain(case, result, search=not args.fast)
+        _check_model(dump, engine, result.notes)
+        result.notes.insert(0, f"names read as {table.name}'s; {len(found)} of {len(dump.tensors)} tensors are points "
+                               f"that are known; values stored as {_stored(theirs)}")  # fmt: skip
+    whole = {"names": table.name, "stored": _stored(theirs), "tokens": len(ids), **to_json(result, len(found))}
+    finish(whole, args.json, page(result, len(found)))
+    return 1 if result.wrong else 0
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"record": record, "blame": blame}
+
+
+def _shared(made: Any) -> None:
+    made.add_argument("-m", "--model", metavar="FILE", help="GGUF that both ran from (the diagnostic model)")
+    made.add_argument("--token-ids", metavar="FILE", help="JSON list of token ids (those in the dump)")
+    made.add_argument("--layers", metavar="LIST", help="0,2-5,head (all)")
+    made.add_argument("--json", action="store_true", help="no text, only the line of JSON")
+    add_engine(made)
+
+
+def _engine(args: Any, numerics: str) -> Any:
+    from ds4ref.engine import Engine
+    from ds4ref.nano.diagnostic import diagnostic_path
+
+    return Engine.open(args.model or diagnostic_path(), backend=args.backend, numerics=numerics, threads=args.threads)
+
+
+def numbers(text: str, option: str) -> list[int]:
+    """ "0,5-9" as a list; UsageError if it is none."""
+    found: list[int] = []
+    for part in text.split(","):
+        low, dash, high = part.strip().partition("-")
+        if not low.isdecimal() or (dash and not high.isdecimal()) or len(low) > 9 or len(high) > 9:
+            raise UsageError(f"{option} {text[:40]!r}: numbers and ranges are needed, such as 0,5-9")
+        last = int(high) if dash else int(low)
+        if last < int(low) or last - int(low) > 1 << 22:
+            raise UsageError(f"{option}: {part.strip()} is no range")
+        found += range(int(low), last + 1)
+    return sorted(set(found))
+
+
+def _layers(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    listed = [part for part in parts if part != "head"]
+    return (numbers(",".join(listed), "--layers") if listed else []) + ([-1] if "head" in parts else [])
+
+
+def _stored(theirs: Any) -> str:
+    return f"{theirs.decimals} decimals" if theirs.decimals is not None else theirs.stored
+
+
+def _check_model(dump: Any, engine: Any, notes: list[str]) -> None:
+    """Say so when the dump names another file."""
+    model = dump.about.get("model")
+    digest = model.get("digest") if isinstance(model, dict) else None
+    if isinstance(digest, str):
+        from ds4ref.files import file_digest
+
+        if digest != file_digest(engine.path):
+            notes.append("the dump was made from another file than this model: a tensor may be what differs")

@@ -1,0 +1,370 @@
+"""The pass with another engine's values put in at every point where there are some.
+
+At each point our value has just been computed from *their* inputs: the nearest points upstream that were dumped. It is
+noted, and the pass goes on with theirs. So one pass gives, for every op or span of ops, our result on their inputs, and
+a wrong op shows alone. What was not dumped is bridged by our own ops. Cached rows are theirs in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ds4ref.errors import DataError
+from ds4ref.variants import Fault, RoundingSet
+from ds4ref.variants.forced import LayerWeights, Model, Weights, run_layers
+
+from .ops import CHOICES, STORED, Key, shown
+from .theirs import Theirs
+
+EMPTY = -5e29
+"""Scores below stand for "no candidate": engines write -1e30, -inf or leave out."""
+
+NOISE = 4 * 2.0**-23
+"""Relative noise of a value computed in another order of sums: a few units in the last place (ds4ref.variants)."""
+
+
+@dataclass
+class Reading:
+    """Our pass on their values, point by point.
+
+    ours     what our op made of their inputs, as one array (rows, ...); of a choice the scores that it chose by
+    apart    how far that is from what it is held against, by row: rms over all other axes; of a choice, how much the
+             worst exchanged candidate scored below the other, infinite where counts differ. NaN: nothing to compare
+    size     rms of what it is held against, by row
+    lost     rms of the largest error that storing it made, by row
+    sums     |our sum - theirs| over what summing in float32 may lose, where a printout has a sum
+    order    points in the order in which the pass reached them
+    """
+
+    ours: dict[Key, np.ndarray] = field(default_factory=dict)
+    apart: dict[Key, np.ndarray] = field(default_factory=dict)
+    size: dict[Key, np.ndarray] = field(default_factory=dict)
+    lost: dict[Key, np.ndarray] = field(default_factory=dict)
+    sums: dict[Key, float] = field(default_factory=dict)
+    order: list[Key] = field(default_factory=list)
+
+
+class _Enough(Exception):
+    """The point asked for was reached."""
+
+
+class Forcing:
+    """Hooks for one pass.
+
+    rounding  what the pass rounds        faults  mistakes put into it on purpose
+    jitter    noise of this kind on everything that ops read: float noise, and what storing the dump lost
+    against   hold our values against these instead of theirs (another pass's ``ours``)
+    keep      keep our values, which takes the memory of the dump
+    layers    those that are run
+    until     the pass may end when this point has been noted
+    late      the mistakes' edits of a point that was dumped happen after it was: to their value, not to ours
+    """
+
+    def __init__(
+        self,
+        theirs: Theirs,
+        rounding: RoundingSet,
+        faults: Sequence[Fault] = (),
+        jitter: np.random.Generator | None = None,
+        against: Mapping[Key, np.ndarray] | None = None,
+        keep: bool = False,
+        layers: Collection[int] | None = None,
+        until: Key | None = None,
+        late: bool = False,
+    ):
+        self.theirs, self.rounding, self.against, self.keep = theirs, rounding, against, keep
+        self.layers, self.until, self.late = layers, until, late
+        self.parts = [fault.hooks() for fault in faults]
+        self.noise = None if jitter is None else jitter.standard_normal(1_000_003).astype(np.float32)
+        self.reading = Reading()
+        self._used: dict[str, Any] = {}
+        self._turn = 0
+
+    def begin(self, chunk: Any) -> None:
+        """The rounding set's changes, then the mistakes'."""
+        if self.rounding.begin is not None:
+            self.rounding.begin(chunk)
+        for part in self.parts:
+            part.begin(chunk)
+
+    def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
+        """Note what our ops made; go on with theirs if there is something."""
+        if name == "ffn_moe_weights_scaled":
+            value = self._weights(value, chunk)
+        key = (name, layer)
+        late = self.late and key in self.theirs.found
+        for part in () if late else self.parts:
+            value = part.tap(name, layer, value, chunk)
+        fits = self.theirs.get(key, value)
+        self.reading.order.append(key)
+        used = value
+        if fits is not None:
+            if name in CHOICES:
+                used = self._choice(key, value, fits[0], chunk)
+            elif self._note(key, value, fits, chunk):
+                arrays = value if isinstance(value, tuple) else (value,)
+                forced = tuple(
+                    self._shaken(fit.into(ours), not fit.partial) for fit, ours in zip(fits, arrays, strict=True)
+                )
+                used = forced if isinstance(value, tuple) else forced[0]
+                if name == "indexer_scores":
+                    used = np.where(_seen_rows(used, chunk), used, value)
+            if name in STORED:
+                used = self._stored(name, used, chunk)
+        elif self.noise is not None and isinstance(value, np.ndarray):
+            used = self._shaken(value, False)
+        for part in self.parts if late else ():
+            used = part.tap(name, layer, used, chunk)
+        if key == self.until:
+            raise _Enough
+        self._used[name] = used
+        self._used[name + " ours"] = value
+        for part in self.parts:
+            part.goes_on(name, used)
+        return used
+
+    def finished(self) -> Reading:
+        """What was noted. Everything else is let go: a chunk and its hooks may refer to each other, and the arrays of a
+        pass should not wait for the garbage collector."""
+        reading, self.reading = self.reading, Reading()
+        self._used, self.parts, self.noise = {}, [], None
+        return reading
+
+    # --- what is noted
+
+    def _note(self, key: Key, value: Any, fits: tuple, chunk: Any) -> bool:
+        """Note how far our value is from what it is held against. False if theirs does not fit after all."""
+        arrays = value if isinstance(value, tuple) else (value,)
+        mine = [ours if fit.rows is None else ours[fit.rows] for fit, ours in zip(fits, arrays, strict=True)]
+        for fit, ours in zip(fits, mine, strict=True):
+            if fit.values.shape != ours.shape:
+                self.theirs.unfit[key] = f"their shape {list(fit.values.shape)} is not ours {list(ours.shape)}"
+                return False
+        if self.against is not None and key not in self.against:
+            return True
+        if key[0] == "hc_attn_in" and key[1] > 0 and self.layers is not None and key[1] - 1 not in self.layers:
+            return True  # the layer before was left out: what came here is nobody's result
+        flat = _joined([ours.reshape(len(ours), -1) for ours in mine])
+        theirs = _joined([fit.values.reshape(len(fit.values), -1) for fit in fits])
+        gaps = fits[0].partial
+        if key[0] == "indexer_scores":
+            theirs, gaps = np.where(_seen_rows(flat, chunk, fits[0].rows), theirs, np.nan), True
+        if key not in self.theirs.sizes:
+            step = np.broadcast_to(self.theirs.half_step(theirs), theirs.shape)
+            with np.errstate(invalid="ignore"):
+                plain = np.where((np.abs(theirs) < -EMPTY) | np.isnan(theirs), theirs, 0)
+            self.theirs.sizes[key] = rms(plain), rms(step) if np.any(step) else np.zeros(len(step))
+        self.reading.size[key], self.reading.lost[key] = self.theirs.sizes[key]
+        if self.against is not None:
+            theirs = np.where(np.isnan(theirs), np.nan, self.against[key]) if gaps else self.against[key]
+        self.reading.apart[key] = distance(flat, theirs, gaps)
+        if self.keep:
+            self.reading.ours[key] = flat.copy()
+        for fit, ours in zip(fits, arrays, strict=True):
+            if fit.total is not None and self.against is None:
+                self.reading.sums[key] = _sum_apart(ours, fit.total)
+        return True
+
+    # --- choices
+
+    def _choice(self, key: Key, value: Any, fit: Any, chunk: Any) -> Any:
+        """Their ids instead of ours; noted is how far the two choices are from a tie."""
+        scores, visible = self._scores(key[0], chunk)
+        rows = np.arange(len(visible)) if fit.rows is None else fit.rows
+        theirs = _chosen(fit.values, visible[rows])
+        candidates = np.arange(theirs.shape[1]) < visible[:, None]
+        ours = candidates if value is None else _chosen(value, visible, theirs.shape[1])
+        if self.keep and scores is not None:
+            self.reading.ours[key] = scores
+        self.reading.size[key], self.reading.lost[key] = np.ones(len(rows)), np.zeros(len(rows))
+        if self.against is None:
+            self.reading.apart[key] = exchanged(ours[rows], theirs, None if scores is None else scores[rows])
+        elif key in self.against and scores is not None and self.against[key].shape == scores.shape:
+            with np.errstate(invalid="ignore"):
+                shift = np.abs(np.where(np.isfinite(scores), scores - self.against[key], 0))
+            self.reading.apart[key] = np.nan_to_num(shift, posinf=0).max(axis=1, initial=0)[rows]
+        if key[0] == "ffn_moe_topk":
+            return value if fit.rows is not None and fit.values.shape[1] != value.shape[1] else fit.into(value)
+        if value is None and np.array_equal(theirs, candidates[rows]):
+            return None
+        both = ours.copy()
+        both[rows] = theirs
+        return _listed(both, chunk.shape.index_topk)
+
+    def _scores(self, name: str, chunk: Any) -> tuple[np.ndarray | None, np.ndarray]:
+        """What the choice was made by (T, n), and how many candidates each token had."""
+        if name == "indexer_topk":
+            visible = chunk.visible(4)
+            scores = self._used.get("indexer_scores") if chunk.plan.scored else None
+            if scores is not None:
+                scores = np.where(np.arange(scores.shape[1]) < visible[:, None], scores, -np.inf)
+            return scores, visible
+        visible = np.full(len(chunk.ids), chunk.shape.n_experts)
+        if chunk.w.ffn_gate_tid2eid is not None:
+            return None, visible
+        probs, bias = self._used["ffn_moe_probs"], chunk.w.exp_probs_b
+        return (probs if bias is None else probs + bias), visible
+
+    def _weights(self, value: np.ndarray, chunk: Any) -> np.ndarray:
+        """Routing weights come out of one op with probabilities and choice: ours on *their* probabilities and ids."""
+        probs, own_probs = self._used["ffn_moe_probs"], self._used["ffn_moe_probs ours"]
+        ids, own = self._used["ffn_moe_topk"], self._used["ffn_moe_topk ours"]
+        if probs is own_probs and ids is own:
+            return value
+        ops, s, bias = chunk.ops, chunk.shape, chunk.w.exp_probs_b
+        given = chunk.given.get(chunk.layer)
+        logits = self._used["ffn_moe_logits"]
+        if probs is not own_probs:
+            p = np.square(probs.astype(np.float64))
+            with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+                logits = np.where(p > 30, p, np.log(np.expm1(p))).astype(np.float32)
+            logits = np.nan_to_num(logits, neginf=-80.0)
+        floor = chunk.numerics.route_floor
+        k = ids.shape[1]
+        _, chosen, weights = ops.route(
+            logits, None if given is not None else bias, given, s.n_used, s.route_scale, floor
+        )
+        if ids.shape == own.shape and np.array_equal(ids, own):
+            # an edit may have changed ids after the choice; the weights stay with their slots
+            return weights if np.array_equal(np.sort(chosen), np.sort(own)) or given is not None else value
+        out = ops.route(logits, None, np.ascontiguousarray(ids, np.int32), k, s.route_scale, floor)[2]
+        if ids.shape == own.shape:
+            match = ids[:, :, None] == own[:, None, :]
+            same = match.any(axis=2).all(axis=1)
+            source = weights if np.array_equal(chosen, own) else value
+            out[same] = np.take_along_axis(source, match.argmax(axis=2), axis=1)[same]
+        return out
+
+    # --- what the pass goes on with
+
+    def _stored(self, name: str, rows: np.ndarray, chunk: Any) -> np.ndarray:
+        """Cached rows in the format of the rounding set: it changes none that were dumped after rounding."""
+        if name == "indexer_KVcompress":
+            return chunk.store(chunk.ops.round_e2m1(rows) if chunk.numerics.indexer_qat else rows)
+        return chunk.store(chunk.kv_rounding(rows))
+
+    def _shaken(self, values: np.ndarray, dumped: bool) -> np.ndarray:
+        if self.noise is None or values.dtype.kind != "f":
+            return values
+        self._turn = (self._turn + 9973) % 400_009
+        noise = self.noise[self._turn : self._turn + values.size]
+        noise = noise.reshape(values.shape) if len(noise) == values.size else np.resize(noise, values.shape)
+        step = self.theirs.half_step(values) if dumped else 0.0
+        with np.errstate(invalid="ignore", over="ignore"):
+            # a uniform error of one half step has a third of its square as variance
+            shaken = values * (1 + np.float32(NOISE) * noise) + (np.float32(0.577) * step * noise)
+        return np.ascontiguousarray(np.where(np.abs(values) < -EMPTY, shaken, values), np.float32)
+
+
+def _seen_rows(scores: np.ndarray, chunk: Any, rows: np.ndarray | None = None) -> np.ndarray:
+    """Which scores a token may look at: the others are whatever memory held."""
+    visible = chunk.visible(4)
+    if rows is not None:
+        visible = visible[rows]
+    return np.arange(scores.shape[1]) < visible[:, None]
+
+
+def _chosen(ids: np.ndarray, visible: np.ndarray, width: int = 0) -> np.ndarray:
+    """Lists of ids (T, k) as a mask (T, n) over candidates; ids outside a token's candidates do not count."""
+    made = np.zeros((len(ids), max(int(visible.max(initial=0)), width) + 1), bool)
+    inside = (ids >= 0) & (ids < visible[:, None])
+    np.put_along_axis(made, np.where(inside, ids, made.shape[1] - 1), True, axis=1)
+    return made[:, :-1]
+
+
+def _listed(mask: np.ndarray, least: int) -> np.ndarray:
+    """A mask (T, n) as ids (T, k) int32, ascending, -1 padded."""
+    width = max(least, int(mask.sum(axis=1).max(initial=0)))
+    order = np.argsort(~mask, axis=1, kind="stable")[:, :width]
+    ids = np.where(np.take_along_axis(mask, order, axis=1), order, -1)
+    out = np.full((len(mask), width), -1, np.int32)
+    out[:, : ids.shape[1]] = ids
+    return out
+
+
+def exchanged(ours: np.ndarray, theirs: np.ndarray, scores: np.ndarray | None) -> np.ndarray:
+    """By token, how much better the best candidate that only we chose scored than the worst that only they chose: 0
+    for equal choices, infinite where counts differ or nothing was to choose."""
+    left, taken = ours & ~theirs, theirs & ~ours
+    differs = left.any(axis=1) | taken.any(axis=1)
+    if scores is None:
+        return np.where(differs, np.inf, 0.0)
+    width = min(scores.shape[1], ours.shape[1])
+    with np.errstate(invalid="ignore"):
+        best = np.where(left[:, :width], scores[:, :width], -np.inf).max(axis=1, initial=-np.inf)
+        worst = np.where(taken[:, :width], scores[:, :width], np.inf).min(axis=1, initial=np.inf)
+        gap = np.where(left.sum(axis=1) == taken.sum(axis=1), best - worst, np.inf)
+    gap = np.where(np.isfinite(gap), np.maximum(gap, 0), np.inf)
+    return np.where(differs, gap, 0.0)
+
+
+def _joined(arrays: list[np.ndarray]) -> np.ndarray:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=1)
+
+
+def distance(ours: np.ndarray, theirs: np.ndarray, gaps: bool = False) -> np.ndarray:
+    """By row, rms of ``difference``."""
+    if not gaps and ours.dtype == np.float32 and theirs.dtype == np.float32:
+        with np.errstate(invalid="ignore", over="ignore"):
+            apart = ours - theirs
+            squares = np.einsum("ij,ij->i", apart, apart)
+        if np.isfinite(squares).all() and (not len(squares) or 0 < squares.min() and squares.max() < 1e30):
+            return np.sqrt(squares.astype(np.float64) / max(1, ours.shape[1]))
+    return rms(difference(ours, theirs, gaps))
+
+
+def difference(ours: np.ndarray, theirs: np.ndarray, gaps: bool = False) -> np.ndarray:
+    """ours - theirs; 0 where both say "none", infinite where only one of them is a number, NaN where theirs is unknown
+    (``gaps``)."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.subtract(ours, theirs, dtype=np.float64 if theirs.dtype == np.float64 else np.float32)
+        if np.isfinite(apart).all() and np.abs(apart).max(initial=0) < -EMPTY:
+            return apart
+        none = (ours < EMPTY) & (theirs < EMPTY) | (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+        apart = np.where(none, 0, apart)
+        apart[np.isnan(apart)] = np.inf
+        if gaps:
+            apart[np.isnan(theirs)] = np.nan
+    return apart
+
+
+def rms(values: np.ndarray) -> np.ndarray:
+    """By row, over what is known; NaN where nothing is."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        if not np.isnan(values).any():
+            return np.sqrt(np.einsum("ij,ij->i", values, values, dtype=np.float64) / max(1, values.shape[1]))
+        known = ~np.isnan(values)
+        count = known.sum(axis=1)
+        squares = np.where(known, np.square(values, dtype=np.float64), 0).sum(axis=1)
+        return np.where(count > 0, np.sqrt(squares / np.maximum(count, 1)), np.nan)
+
+
+def _sum_apart(ours: np.ndarray, total: float) -> float:
+    """|our sum - theirs| in units of what a plain float32 sum loses (it is what llama.cpp prints)."""
+    exact = float(ours.sum(dtype=np.float64))
+    serial = float(np.cumsum(ours.reshape(-1), dtype=np.float32)[-1]) if ours.size else 0.0
+    loss = abs(serial - exact) + 1e-6 + 2.0**-23 * float(np.abs(ours).sum(dtype=np.float64)) / max(1, ours.size) ** 0.5
+    return min(abs(exact - total), abs(serial - total)) / loss
+
+
+def run(
+    model: Model,
+    ids: Sequence[int],
+    hooks: Forcing,
+    layers: Collection[int] | None = None,
+    weights: Mapping[int, LayerWeights | Weights] | None = None,
+    cancel: Callable[[int], None] | None = None,
+) -> Reading:
+    """One pass; what it gave."""
+    try:
+        with np.errstate(all="ignore"), suppress(_Enough):
+            run_layers(model, ids, hooks, layers, weights, cancel)
+    except (IndexError, ValueError) as error:  # ops refuse ids, counts and positions that lie outside of their arrays
+        at = f" after {shown(hooks.reading.order[-1])}" if hooks.reading.order else ""
+        raise DataError(f"the dumped values cannot be computed with{at}: {error}") from error
+    return hooks.finished()

@@ -1,0 +1,265 @@
+"""Another engine's values at the points of our pass, in our shapes and order of axes.
+
+Shapes are only known once our pass stands at a point, so values are read and fitted then, and kept. What cannot be
+fitted is remembered with the reason and treated as not dumped. How precisely the values were stored is found from the
+values themselves: all of them being representable in float16 is no accident.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ds4ref.errors import DataError
+
+from .dumps import Dump, Piece
+from .names import Source
+from .ops import CHOICES, OPS, STORED, Key
+
+HALF_STEP = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""Largest rounding error of a stored value, relative to the power of two below it."""
+SMALLEST = {"float16": 2.0**-14, "bfloat16": 2.0**-126}
+
+
+class Unfit(Exception):
+    """Values that cannot be brought into our shape; the message says why."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Their values at one point: ``values`` like ours, or for the tokens ``rows`` only.
+
+    partial  only values that are not NaN are known; ``total`` is the sum of all if that is known
+    """
+
+    values: np.ndarray
+    rows: np.ndarray | None = None
+    partial: bool = False
+    total: float | None = None
+
+    def into(self, ours: np.ndarray) -> np.ndarray:
+        """``ours`` with their values where they are known, in our type."""
+        if self.partial:
+            return ours
+        made = self.values.astype(ours.dtype)
+        if self.rows is None:
+            return made
+        out = ours.copy()
+        out[self.rows] = made
+        return out
+
+
+class Theirs:
+    """Values by point and layer, fitted on demand."""
+
+    def __init__(self, dump: Dump, found: dict[Key, tuple[str, Source]], shape: Any, tokens: int):
+        self.dump, self.found, self.shape, self.tokens = dump, dict(found), shape, tokens
+        self.unfit: dict[Key, str] = {}
+        self.notes: list[str] = []
+        self.sizes: dict[Key, tuple[np.ndarray, np.ndarray]] = {}
+        """By point, rms of their values and of what storing lost, by row."""
+        self._fits: dict[Key, tuple[Fit, ...]] = {}
+        self.stored, self.decimals = self._precision()
+
+    def keys(self) -> set[Key]:
+        """Everything that was dumped and could be fitted so far."""
+        return set(self.found) - set(self.unfit)
+
+    def get(self, key: Key, ours: Any) -> tuple[Fit, ...] | None:
+        """Their values at ``key``, one for each array that the point has; None if there are none that fit."""
+        if key not in self.found or key in self.unfit:
+            return None
+        if key not in self._fits:
+            try:
+                self._fits[key] = self._fitted(key, ours)
+            except (Unfit, DataError) as error:
+                self.unfit[key] = str(error)
+                return None
+        return self._fits[key]
+
+    def half_step(self, values: np.ndarray) -> np.ndarray | float:
+        """Largest error that storing made of each of ``values``; 0 where nothing was lost."""
+        if self.decimals is not None:
+            return 0.5 * 10.0**-self.decimals
+        if self.stored not in HALF_STEP:
+            return 0.0
+        with np.errstate(invalid="ignore"):
+            size = np.maximum(np.abs(np.nan_to_num(values, posinf=0, neginf=0)), SMALLEST[self.stored])
+        return HALF_STEP[self.stored] * 2.0 ** np.floor(np.log2(size))
+
+    # --- fitting
+
+    def _fitted(self, key: Key, ours: Any) -> tuple[Fit, ...]:
+        name, source = self.found[key]
+        arrays = ours if isinstance(ours, tuple) else (ours,)
+        names = [f"{name}.{i}" for i in range(len(arrays))] if source.parts > 1 else [name]
+        if len(names) != len(arrays) or any(n not in self.dump.tensors for n in names):
+            raise Unfit(f"{name} has not the {len(arrays)} parts of {key[0]}")
+        return tuple(self._one(key, n, source, like) for n, like in zip(names, arrays, strict=True))
+
+    def _one(self, key: Key, name: str, source: Source, like: Any) -> Fit:
+        pieces = self.dump.tensors[name]
+        axes = OPS[key[0]].axes
+        if key[0] in CHOICES:
+            fits = [self._ids(piece, key[0]) for piece in pieces]
+        else:
+            assert isinstance(like, np.ndarray)
+            fits = [fitted(piece.load(), source, axes, like.shape, name) for piece in pieces]
+        values = fits[0] if len(fits) == 1 else np.concatenate(fits)
+        if source.times:
+            values = values * self._factor(key, source.times, values)
+        factor = getattr(self.shape, source.scale) if isinstance(source.scale, str) else source.scale
+        if factor != 1:
+            values = values * factor
+        rows = self._rows(pieces, fits, axes, name) if axes[0] == "T" else None
+        if axes[0] != "T" and isinstance(like, np.ndarray) and len(values) != len(like):
+            raise Unfit(f"{name} has {len(values)} rows where ours are {len(like)}")
+        if like is not None and like.dtype.kind == "i" and values.dtype.kind == "f":
+            values = np.rint(np.nan_to_num(values, nan=-1)).astype(np.int64)
+        if values.dtype.kind == "f" and not pieces[0].partial:
+            values = values.astype(np.float32)
+        total = pieces[0].total if len(pieces) == 1 and not source.slice and not source.times else None
+        return Fit(values, rows, pieces[0].partial, total)
+
+    def _factor(self, key: Key, times: str, values: np.ndarray) -> np.ndarray:
+        other = (times, key[1])
+        if other not in self.found:
+            raise Unfit(f"{key[0]} needs {times}, which was not dumped")
+        like = np.empty(values.shape[: len(OPS[times].axes)], np.float32)
+        fit = self.get(other, like)
+        if fit is None or fit[0].partial or fit[0].values.shape != like.shape:
+            raise Unfit(f"{key[0]} needs {times}, which does not fit")
+        factor = fit[0].values
+        return factor.reshape(factor.shape + (1,) * (values.ndim - factor.ndim))
+
+    def _ids(self, piece: Piece, point: str) -> np.ndarray:
+        found = piece.load()
+        if piece.partial:
+            raise Unfit(f"{point}: only the corners of a list of ids are known")
+        flat = found.reshape(-1, found.shape[-1]) if found.ndim > 1 else found.reshape(1, -1)
+        ids = np.rint(flat).astype(np.int64) if flat.dtype.kind == "f" else flat.astype(np.int64)
+        if point == "ffn_moe_topk" and (ids.min(initial=0) < 0 or ids.max(initial=0) >= self.shape.n_experts):
+            raise Unfit(f"there is no expert {int(ids.max())}" if ids.max() > 0 else "there is no expert -1")
+        return ids
+
+    def _rows(self, pieces: list[Piece], fits: list[np.ndarray], axes: str, name: str) -> np.ndarray | None:
+        count = sum(len(fit) for fit in fits)
+        if any(piece.first is not None for piece in pieces):
+            spans = [np.arange(p.first or 0, (p.first or 0) + len(f)) for p, f in zip(pieces, fits, strict=True)]
+            rows = np.concatenate(spans)
+        elif pieces[0].positions is not None:
+            rows = np.asarray(pieces[0].positions)
+        elif count == self.tokens:
+            return None
+        elif self.dump.positions is not None:
+            rows = np.asarray(self.dump.positions)
+        elif count == 1:
+            rows = np.array([self.tokens - 1])
+            self._note(f"one row stands for the last token, {name} for one")
+        else:
+            raise Unfit(f"{name} has {count} tokens, there are {self.tokens} ids: say which with positions")
+        if len(rows) != count:
+            raise Unfit(f"{name} has {count} tokens, its positions are {len(rows)}")
+        if rows.min() < 0 or rows.max() >= self.tokens or len(np.unique(rows)) != len(rows):
+            raise Unfit(f"{name}: positions must be different and lie inside the {self.tokens} tokens")
+        return None if np.array_equal(rows, np.arange(self.tokens)) else rows
+
+    def _note(self, text: str) -> None:
+        if not any(note.split(",")[0] == text.split(",")[0] for note in self.notes):
+            self.notes.append(text)
+
+    # --- precision
+
+    def _precision(self) -> tuple[str, int | None]:
+        """How the dump stores its values: a float type narrower than float32, or digits after the point."""
+        decimals = {p.decimals for pieces in self.dump.tensors.values() for p in pieces if p.decimals is not None}
+        if decimals:
+            return "decimals", max(decimals)
+        fits = {"bfloat16": 0, "float16": 0}  # most values of the first are of the second, too
+        judged = 0
+        for key, (name, _) in itertools.islice(sorted(self.found.items()), 400):
+            if key[0] in STORED or key[0] in CHOICES or judged >= 60:
+                continue
+            pieces = self.dump.tensors.get(name) or self.dump.tensors.get(f"{name}.0") or []
+            if not pieces or not pieces[0].dtype.startswith(("float", "bfloat")):
+                continue
+            try:
+                values = pieces[0].load().reshape(-1)
+            except DataError:
+                continue
+            sample = values[:: max(1, len(values) // 2048)].astype(np.float32)
+            sample = sample[np.isfinite(sample) & (sample != np.rint(sample))]
+            if len(np.unique(sample)) < 16:
+                continue
+            judged += 1
+            with np.errstate(over="ignore"):
+                fits["float16"] += bool(np.all(sample.astype(np.float16).astype(np.float32) == sample))
+            fits["bfloat16"] += not np.any(sample.view(np.uint32) & 0xFFFF)
+        for kind, count in fits.items():
+            if judged and count >= 0.8 * judged:
+                return kind, None
+        return "float32", None
+
+
+def fitted(values: np.ndarray, source: Source, axes: str, like: tuple[int, ...], name: str) -> np.ndarray:
+    """``values`` as (n, *like[1:]); the first axis may be shorter than ours. Unfit says why not."""
+    tail = like[1:]
+    width = int(np.prod(tail))
+    if source.slice is not None:
+        values = values[..., source.slice[0] : source.slice[1]]
+    if source.axes:
+        values = _ordered(values, source.axes, axes, name)
+    if source.first and source.first in axes:
+        at = axes.index(source.first)
+        if values.ndim == len(like) and values.shape[at] >= like[at]:
+            values = np.take(values, np.arange(like[at]), axis=at)
+    if values.shape == like:
+        return values
+    problem = Unfit(f"{name} has shape {list(values.shape)}, which is not ours {list(like)}")
+    if not values.size or not width:
+        raise problem
+    if len(tail) and values.ndim >= len(tail) and values.shape[values.ndim - len(tail) :] == tail:
+        return values.reshape(-1, *tail)
+    if values.ndim == 1 and values.size % width == 0:
+        return values.reshape(-1, *tail)
+    small = values.reshape([n for n in values.shape if n != 1] or [1])
+    if small.shape[0] * width == values.size:
+        return small.reshape(-1, *tail)
+    if width == values.size:
+        return small.reshape(1, *tail)
+    slim = tuple(n for n in like if n != 1)
+    orders = [
+        order for order in itertools.permutations(range(small.ndim)) if tuple(small.shape[i] for i in order) == slim
+    ]
+    if len(orders) == 1:
+        return np.ascontiguousarray(small.transpose(orders[0])).reshape(like)
+    raise problem
+
+
+def _ordered(values: np.ndarray, theirs: str, ours: str, name: str) -> np.ndarray:
+    """Axes named by ``theirs`` brought into our order; letters we do not have stay before the one that follows."""
+    if len(theirs) != values.ndim:
+        if values.ndim != len(theirs.replace("1", "")):
+            raise Unfit(f"{name} has {values.ndim} axes, its table names {theirs}")
+        theirs = theirs.replace("1", "")
+    ones = tuple(i for i, letter in enumerate(theirs) if letter == "1")
+    if any(values.shape[i] != 1 for i in ones):
+        raise Unfit(f"{name} has shape {list(values.shape)}, its table says {theirs}")
+    values, letters = values.squeeze(ones), theirs.replace("1", "")
+    wanted: list[str] = []
+    for letter in ours:
+        extra = [other for other in letters if other not in ours and _next_ours(letters, other, ours) == letter]
+        wanted += [*extra, letter] if letter in letters else extra
+    order = [letters.index(letter) for letter in wanted]
+    if len(order) != values.ndim:
+        raise Unfit(f"{name}: axes {theirs} are not those of our {ours}")
+    return np.ascontiguousarray(values.transpose(order))
+
+
+def _next_ours(letters: str, letter: str, ours: str) -> str:
+    """The axis of ours that an axis of theirs is merged into."""
+    later = [other for other in letters[letters.index(letter) + 1 :] if other in ours and other not in "TN"]
+    return later[0] if later else ours[-1]

@@ -1,0 +1,285 @@
+"""Blame on recordings of our own pass: clean ones, bent ones, with gaps, stored coarsely, from damaged files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ds4ref.nano.diagnostic import diagnostic_path
+from ds4ref.weights.gguf import GGUFFile
+from ds4ref.weights.writer import GGUFWriter, TensorSpec
+from test_vectors.cli import main
+from test_vectors.trace.ops import span
+
+from .printing import print_tensor
+from .tracing import IDS, as_dump, examined, names, recorded
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("mode", ["exact", "qat", "ds4"])
+def test_clean_recordings(mode, backend):
+    """Whatever it rounds, and in whatever order it sums: nothing is wrong, everything was looked at."""
+    dump = as_dump(recorded(mode, backend=backend))
+    result = examined(dump)
+    assert not result.wrong and not result.unjudged and not result.coarse
+    assert result.rounding == mode
+    assert len(result.clean) > 300
+
+
+SHORT = IDS[:72]
+"""Enough to close windows of 4 and to fill the indexer's top k; what closes windows of 128 needs IDS."""
+
+FAULTS = {
+    # fault: the point it shows at first, layers to look at
+    "window_short": ("raw_window", [0]),
+    "no_sink": ("attn_sinks", [0]),
+    "no_inverse_rope": ("kqv_back", [0]),
+    "rope_half_split": ("Qcur", [0]),
+    "yarn_magnitude": ("rope_tables", [2]),
+    "key_position_late": ("KVrope", [0]),
+    "ring_wrap": ("kqv_out", [0]),
+    "no_kv_norm": ("KVnorm", [1]),
+    "row_rope_end": ("attn_comp_rope_tables", [2]),
+    "no_ape": ("attn_comp_score_raw", [2]),
+    "no_previous_window": ("attn_comp_candidates", [2]),
+    "row_late": ("comp_count", [2]),
+    "indexer_recent": ("indexer_topk", [2]),
+    "indexer_no_relu": ("indexer_scores", [2]),
+    "indexer_topk_short": ("indexer_topk", [2]),
+    "o_groups_interleaved": ("kqv_back", [2]),
+    "router_softmax": ("ffn_moe_weights_scaled", [3]),
+    "router_no_bias": ("ffn_moe_topk", [3]),
+    "hash_previous_token": ("ffn_moe_topk", [0]),
+    "expert_off_by_one": ("ffn_moe_topk", [3]),
+    "no_clamp_routed": ("ffn_moe_weighted_swiglu", [1]),
+    "gelu": ("ffn_shexp_mid", [0]),
+    "gate_up_swapped": ("ffn_shexp_mid", [0]),
+    "no_shared_expert": ("ffn_shexp", [0]),
+    "hc_comb_transposed": ("hc_attn_post", [1]),
+    "hc_post_half": ("hc_attn_pre_post_weights", [0]),
+    "sinkhorn_short": ("hc_attn_pre_comb", [2]),
+    "head_mean": ("result_hc_weights", [-1]),
+    "no_output_norm": ("result_norm", [-1]),
+    "q2_k_bit_order": ("ffn_moe_out", [0]),
+    "iq2_xxs_words": ("ffn_moe_gate", [0]),
+    "q8_0_nibbles": ("q_lora", [0]),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_of_the_library(fault):
+    point, layers = FAULTS[fault]
+    result = examined(as_dump(recorded("exact", [fault], ids=SHORT)), layers, ids=SHORT)
+    assert result.wrong[0].key == (point, layers[0])
+    assert fault in result.causes[0].names
+    assert result.rounding == "exact"
+
+
+@pytest.mark.parametrize(
+    "fault", ["no_sink", "router_softmax", "indexer_rows_no_hadamard", "fp8_whole_row", "no_kv_norm"]
+)
+def test_faults_under_rounding(fault):
+    result = examined(as_dump(recorded("ds4", [fault], ids=SHORT)), [2, 3], ids=SHORT)
+    assert result.wrong and fault in names(result) and result.rounding == "ds4"
+
+
+def test_one_wrong_op_shows_alone_however_wrong_everything_after_it_is():
+    result = examined(as_dump(recorded("exact", ["no_kv_norm"], ids=SHORT)), search=False, ids=SHORT)
+    assert {wrong.key for wrong in result.wrong} == {("KVnorm", layer) for layer in range(6)}
+
+
+def test_the_layer_after_a_fault_is_clean():
+    """A fault in hash layers only: learned ones, fed with its streams, are right."""
+    result = examined(as_dump(recorded("exact", ["hash_no_scale"], ids=SHORT)), search=False, ids=SHORT)
+    assert {wrong.key for wrong in result.wrong} == {("ffn_moe_weights_scaled", layer) for layer in range(3)}
+
+
+# --- gaps
+
+FEW = {"hc_attn_in", "attn_norm", "q_lora_norm", "KVcur", "KVcompress", "kqv_back", "hc_attn_post", "ffn_norm",
+       "ffn_moe_topk", "ffn_shexp", "ffn_out", "hc_ffn_post"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fault", "point"),
+    [
+        ("no_q_head_norm", "kqv_back"),
+        ("window_long", "kqv_back"),
+        ("sink_zero", "kqv_back"),
+        ("no_kv_norm", "KVcur"),
+        ("row_rope_late", "KVcompress"),
+        ("indexer_no_weights", "kqv_back"),
+        ("router_not_normalised", "ffn_out"),
+        ("no_clamp_shared", "ffn_shexp"),
+        ("hc_identity", "hc_attn_post"),
+        ("halves_swapped", "KVcompress"),
+    ],
+)
+def test_half_of_the_ops_missing(fault, point):
+    """The gap that is blamed holds the point where the fault was put in, and the fault is named across it."""
+    layer = 4
+    dump = as_dump(recorded("exact", [fault], ids=SHORT), lambda name: name.split(".")[0] in FEW)
+    result = examined(dump, [layer], ids=SHORT)
+    assert result.wrong[0].key == (point, layer)
+    assert fault in names(result)
+    assert len(result.wrong[0].bridged) > 1
+    assert result.missing
+
+
+def test_a_dump_of_streams_alone_blames_half_layers():
+    tensors = recorded("exact", ["no_sink"], ids=SHORT)
+    dump = as_dump(tensors, lambda name: name.startswith(("hc_attn_post", "hc_ffn_post")))
+    result = examined(dump, search=False, ids=SHORT)
+    assert {wrong.key[0] for wrong in result.wrong} == {"hc_attn_post"} and len(result.wrong) == 6
+
+
+def test_gaps_are_named_in_the_order_of_the_pass():
+    dump = as_dump(recorded("exact", ["no_sink"], ids=SHORT), lambda name: name.split(".")[0] in FEW)
+    wrong = examined(dump, [1], search=False, ids=SHORT).wrong[0]
+    assert (wrong.inputs, wrong.bridged) == span(("kqv_back", 1), {(name, 1) for name in FEW}, 6)
+
+
+# --- storage, positions, printouts
+
+
+def _stored(tensors, kind):
+    def bits(values):
+        raw = values.view(np.uint32)
+        return ((raw + 0x7FFF + ((raw >> 16) & 1)) & 0xFFFF0000).view(np.float32)
+
+    def one(values):
+        if values.dtype.kind != "f":
+            return values
+        with np.errstate(over="ignore"):
+            return values.astype(np.float16) if kind == "float16" else bits(values)
+
+    return {name: one(values) for name, values in tensors.items()}
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_coarse_storage_is_no_mistake(kind):
+    result = examined(as_dump(_stored(recorded("exact"), kind)), [1, 2, 3])
+    assert not result.wrong, [wrong.key for wrong in result.wrong]
+
+
+LAYER = 4
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+@pytest.mark.parametrize("fault", ["no_kv_norm", "router_softmax", "no_ape", "gelu", "hc_post_half"])
+def test_faults_show_through_coarse_storage(kind, fault):
+    result = examined(as_dump(_stored(recorded("exact", [fault], ids=SHORT), kind)), [LAYER], ids=SHORT)
+    assert fault in names(result)
+    assert result.wrong[0].key[0] == {"gelu": "ffn_shexp_mid", "router_softmax": "ffn_moe_weights_scaled",
+                                      "no_ape": "attn_comp_score_raw", "no_kv_norm": "KVnorm",
+                                      "hc_post_half": "hc_attn_pre_post_weights"}[fault]  # fmt: skip
+
+
+def test_some_positions_only():
+    """What reads one token is judged; what reads earlier ones that are missing is not, and that is said."""
+    rows = list(range(150, 200))
+    tensors = {
+        name: values[rows] if len(values) == 200 else values
+        for name, values in recorded("exact", ["no_kv_norm"]).items()
+    }
+    dump = as_dump(tensors)
+    dump.positions = rows
+    result = examined(dump, [0], search=False)
+    assert [wrong.key for wrong in result.wrong] == [("KVnorm", 0)]
+    assert "earlier tokens" in result.unjudged["kqv_out", 0]
+    assert list(result.wrong[0].rows) == rows
+
+
+def test_a_printout_finds_the_first_op_that_is_off(tmp_path):
+    """Corners and sums alone: no teacher forcing, but the first deviation stands out; a clean one is not accused."""
+    table = tmp_path / "names.toml"
+    points = ["attn_norm", "Qnorm", "KVnorm", "kqv_out", "hc_attn_post", "ffn_norm", "hc_ffn_post"]
+    table.write_text("[points]\n" + "\n".join(f'{point} = "{point}-{{layer}}"' for point in points))
+    (tmp_path / "ids.json").write_text(json.dumps(IDS[:40]))
+    for fault, code in (([], 0), (["no_kv_norm"], 1)):
+        tensors = recorded("exact", fault, layers=[0, 1], ids=IDS[:40])
+        text = "".join(
+            print_tensor(name.replace(".", "-"), values.astype(float))
+            for name, values in tensors.items()
+            if name.split(".")[0] in points
+        )
+        (tmp_path / "out.txt").write_text(text)
+        done = main(["trace", "blame", str(tmp_path / "out.txt"), "--token-ids", str(tmp_path / "ids.json"),
+                     "--names", str(table), "--json"])  # fmt: skip
+        assert done == code
+
+
+# --- wrong files
+
+
+def _with(tmp_path: Path, change) -> str:
+    """The diagnostic model with some tensors' bytes changed: change(name, bytes, raw of another name) -> bytes."""
+    path = tmp_path / "bad.gguf"
+    with GGUFFile.open(diagnostic_path()) as good:
+        metadata = [(key, good.metadata.type_of(key), good.metadata[key]) for key in good.metadata]
+        specs = [TensorSpec(t.name, t.fmt.name, t.dims) for t in good.tensors.values()]
+        with GGUFWriter(path, metadata, specs) as out:
+            for spec in specs:
+                raw = np.array(good.raw(spec.name))
+                out.write(spec.name, change(spec.name, raw, lambda name: np.array(good.raw(name))))
+    return str(path)
+
+
+def _scaled(name, raw, other):
+    if name != "blk.2.attn_kv.weight":
+        return raw
+    blocks = raw.reshape(-1, 34)
+    blocks[:, :2] = (blocks[:, :2].copy().view("<f2") * np.float16(1.5)).view(np.uint8)
+    return raw
+
+
+def _swapped(name, raw, other):
+    pair = {"blk.2.attn_q_a.weight": "blk.3.attn_q_a.weight", "blk.3.attn_q_a.weight": "blk.2.attn_q_a.weight"}
+    return other(pair[name]) if name in pair else raw
+
+
+def _halves(name, raw, other):
+    if name != "blk.2.attn_q_b.weight":
+        return raw
+    rows = raw.reshape(2048, -1)
+    return np.roll(rows, 1024, axis=0).reshape(raw.shape)
+
+
+def _expert_gone(name, raw, other):
+    if name != "blk.2.ffn_up_exps.weight":
+        return raw
+    experts = raw.reshape(8, -1)
+    blocks = experts[5].reshape(-1, 66)
+    blocks[:, :2] = 0  # d
+    return raw
+
+
+def _norm_minus_one(name, raw, other):
+    return (raw.view("<f4") - np.float32(1)).view(np.uint8) if name == "blk.2.ffn_norm.weight" else raw
+
+
+@pytest.mark.parametrize(
+    ("change", "tensor", "says"),
+    [
+        (_scaled, "blk.2.attn_kv.weight", "1.5 x ours"),
+        (_swapped, "blk.2.attn_q_a.weight", "equals blk.3.attn_q_a.weight"),
+        (_halves, "blk.2.attn_q_b.weight", "halves of its rows swapped"),
+        (_expert_gone, "blk.2.ffn_up_exps.weight", "expert 5 only"),
+        (_norm_minus_one, "blk.2.ffn_norm.weight", "smaller"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["exact", "ds4"])
+def test_a_damaged_file_is_told_by_tensor(tmp_path, change, tensor, says, mode):
+    bad = _with(tmp_path, change)
+    result = examined(as_dump(recorded(mode, path=bad, ids=SHORT)), [2], ids=SHORT)
+    assert len(result.wrong) == 1
+    cause = result.causes[0]
+    assert cause.kind == "tensor" and cause.names == (tensor,) and says in cause.text
+
+
+def test_swapped_tensors_show_in_both_layers(tmp_path):
+    result = examined(as_dump(recorded(path=_with(tmp_path, _swapped), ids=SHORT)), ids=SHORT)
+    assert {cause.names[0] for cause in result.causes} == {"blk.2.attn_q_a.weight", "blk.3.attn_q_a.weight"}

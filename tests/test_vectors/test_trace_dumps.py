@@ -1,0 +1,281 @@
+"""Reading other engines' files: every form, and files that are damaged or hostile."""
+
+import json
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from ds4ref.errors import DataError, UsageError
+from test_vectors.trace.dumps import read
+from test_vectors.trace.names import Source, guess, load, parse
+from test_vectors.trace.theirs import Theirs, Unfit, fitted
+
+from .printing import print_tensor
+from .tracing import as_dump, engine, recorded
+
+X = np.random.default_rng(1).standard_normal((5, 8)).astype(np.float32)
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def loaded(dump, name):
+    return np.concatenate([piece.load() for piece in dump.tensors[name]])
+
+
+def test_npz(tmp_path):
+    np.savez(tmp_path / "a.npz", **{"attn_norm.0": X, "half": X.astype(np.float16), "ids": np.arange(5)})
+    dump = read(str(tmp_path / "a.npz"))
+    assert dump.ids == [0, 1, 2, 3, 4] and set(dump.tensors) == {"attn_norm.0", "half"}
+    assert np.array_equal(loaded(dump, "attn_norm.0"), X) and dump.tensors["half"][0].dtype == "float16"
+
+
+def test_safetensors_with_bfloat16_and_manifest(tmp_path):
+    header = {
+        "__metadata__": {"manifest": json.dumps({"ids": [3, 4]})},
+        "b": {"dtype": "BF16", "shape": [2, 2], "data_offsets": [0, 8]},
+        "f": {"dtype": "F32", "shape": [2], "data_offsets": [8, 16]},
+    }
+    bits = (X[:2, :2].view(np.uint32) >> 16).astype("<u2")
+    head = json.dumps(header).encode()
+    (tmp_path / "a.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + bits.tobytes() + X[0, :2].tobytes())
+    dump = read(str(tmp_path / "a.safetensors"))
+    assert dump.ids == [3, 4] and dump.tensors["b"][0].dtype == "bfloat16"
+    assert np.array_equal(loaded(dump, "b").view(np.uint32), X[:2, :2].view(np.uint32) & 0xFFFF0000)
+    assert np.array_equal(loaded(dump, "f"), X[0, :2])
+
+
+@pytest.mark.parametrize("kind", ["json", "jsonl", "toml"])
+def test_folder_with_manifest(tmp_path, kind):
+    X[:2].tofile(tmp_path / "0.f32")
+    X[2:].tofile(tmp_path / "1.f32")
+    X.astype(np.float16).tofile(tmp_path / "2.f16")
+    entries = [
+        {"name": "attn_norm", "layer": 1, "shape": [2, 8], "file": "0.f32"},
+        {"name": "attn_norm", "layer": 1, "shape": [3, 8], "file": "1.f32"},
+        {"name": "q", "shape": [8, 5], "file": "2.f16", "dtype": "f16", "order": "ggml"},
+    ]
+    if kind == "json":
+        (tmp_path / "manifest.json").write_text(json.dumps({"ids": [7] * 5, "tensors": entries}))
+    elif kind == "jsonl":
+        lines = [{"ids": [7] * 5}, *entries]
+        (tmp_path / "manifest.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    else:
+        tables = "".join(
+            "[[tensors]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in entry.items())
+            for entry in entries
+        )
+        (tmp_path / "manifest.toml").write_text(f"ids = {[7] * 5}\n{tables}")
+    dump = read(str(tmp_path))
+    assert dump.ids == [7] * 5
+    assert np.array_equal(loaded(dump, "attn_norm.1"), X)
+    assert np.array_equal(loaded(dump, "q"), X.astype(np.float16))
+
+
+def test_graph_dumps_of_ds4(tmp_path):
+    X.tofile(tmp_path / "out_Qcur-3_pos0.bin")
+    X.tofile(tmp_path / "out_Qcur-3_pos5.bin")
+    np.arange(6, dtype=np.int32).tofile(tmp_path / "out_ffn_moe_topk-3_pos0.i32")
+    X.tofile(tmp_path / "out_result_norm_pos0.bin")
+    dump = read(str(tmp_path))
+    assert set(dump.tensors) == {"Qcur.3", "ffn_moe_topk.3", "result_norm"}
+    assert [piece.first for piece in dump.tensors["Qcur.3"]] == [0, 5]
+    _, found = guess(dump.tensors, 6)
+    assert set(found) == {("Qcur", 3), ("ffn_moe_topk", 3), ("result_norm", -1)}
+
+
+def test_printout_of_llama_cpp(tmp_path):
+    big = np.random.default_rng(2).standard_normal((9, 7, 20)) * 3
+    text = (
+        "loading\n" + print_tensor("attn_norm-0", X.astype(float)) + print_tensor("q-1", big) + print_tensor("q-1", big)
+    )
+    (tmp_path / "out.txt").write_text(text)
+    dump = read(str(tmp_path / "out.txt"))
+    assert set(dump.tensors) == {"attn_norm-0", "q-1", "q-1#2"}
+    piece = dump.tensors["q-1"][0]
+    assert piece.partial and piece.decimals == 4 and abs(piece.total - big.sum()) < 1e-3
+    found = piece.load().reshape(big.shape)
+    known = ~np.isnan(found)
+    assert known.sum() == 6 * 6 * 6 and np.abs(found - big)[known].max() <= 0.5001e-4
+    assert known[0, 0, 0] and known[-1, -1, -1] and not known[4, 3, 10]
+
+
+# --- damaged and hostile
+
+
+def broken(tmp_path, name, data):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(DataError) as error:
+        dump = read(str(tmp_path / name))
+        for pieces in dump.tensors.values():
+            for piece in pieces:
+                piece.load()
+    assert "\n" not in str(error.value) and name in str(error.value)
+
+
+def test_truncated_files(tmp_path):
+    np.savez(tmp_path / "whole.npz", a=X)
+    save_file({"a": X}, tmp_path / "whole.safetensors")
+    for suffix in ("npz", "safetensors"):
+        data = (tmp_path / f"whole.{suffix}").read_bytes()
+        for size in (0, 7, 9, len(data) // 2, len(data) - 1):
+            broken(tmp_path, f"cut.{suffix}", data[:size])
+    np.savez(tmp_path / "objects.npz", a=np.array([{"b": 1}], dtype=object))
+    broken(tmp_path, "objects2.npz", (tmp_path / "objects.npz").read_bytes())
+
+
+def test_cut_printout(tmp_path):
+    lines = print_tensor("q-1", X.astype(float)).splitlines()
+    broken(tmp_path, "out.txt", "\n".join(lines[:5]).encode())
+    broken(tmp_path, "none.txt", b"\xff\xfe nothing of the kind\n")
+    head = lines[0].replace("{8, 5, 1, 1}", "{99999999, 99999, 1, 1}")
+    broken(tmp_path, "huge.txt", "\n".join([head, *lines[1:]]).encode())
+    broken(tmp_path, "words.txt", "\n".join([*lines[:3], "            [ many, words ],", *lines[4:]]).encode())
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"shape": [5, 8], "file": "../outside.f32"},
+        {"shape": [5, 8], "file": "/etc/hostname"},
+        {"shape": [5, 8], "file": "absent.f32"},
+        {"shape": [5, 9], "file": "x.f32"},
+        {"shape": [4, 8], "file": "x.f32"},
+        {"shape": [1 << 40, 1 << 40], "file": "x.f32"},
+        {"shape": [-5, -8], "file": "x.f32"},
+        {"shape": "5x8", "file": "x.f32"},
+        {"shape": [5, 8], "file": "x.f32", "dtype": "quaternion"},
+        {"shape": [5, 8], "file": "x.f32", "offset": 64},
+        {"shape": [5, 8]},
+    ],
+)
+def test_hostile_manifest(tmp_path, entry):
+    folder = tmp_path / "dump"
+    folder.mkdir()
+    X.tofile(folder / "x.f32")
+    X.tofile(tmp_path / "outside.f32")
+    (folder / "manifest.json").write_text(json.dumps({"tensors": [{"name": "attn_norm.0", **entry}]}))
+    with pytest.raises(DataError) as error:
+        read(str(folder))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"tensors": 5}', '{"tensors": [5]}', '{"ids": ["a"], "tensors": []}'])
+def test_manifests_that_are_none(tmp_path, text):
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(DataError):
+        read(str(tmp_path))
+
+
+def test_nothing_there(tmp_path):
+    for path in (tmp_path / "absent.npz", tmp_path):
+        with pytest.raises(DataError):
+            read(str(path))
+
+
+# --- names and shapes
+
+
+def test_presets_know_only_points_of_the_pass_and_are_told_apart():
+    ours = recorded(layers=[2])
+    assert guess(ours, 6)[0].name == "ours"
+    assert guess([name.replace(".", "-") for name in ours], 6)[0].name == "ds4"
+    assert guess(["attn_norm-0", "q-0", "kv-0", "attn_derope-0"], 6)[0].name == "llama.cpp"
+    assert guess(["model.layers.0.input_layernorm.out"], 6)[0].name == "hf"
+    with pytest.raises(DataError, match="--names"):
+        guess(["unheard.of"], 6)
+
+
+def test_layers_that_the_model_has_not_are_no_points():
+    assert load("ours").find(["attn_norm.5", "attn_norm.6", "attn_norm.77"], 6) == {
+        ("attn_norm", 5): ("attn_norm.5", Source("attn_norm.{layer}"))
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "points = 5", "[points]\nnonsense = 'a'", "[points]\nQcur = 5", "[points]\nQcur = {name='a', x=1}", "[points"],
+)
+def test_tables_that_are_none(text):
+    with pytest.raises(DataError):
+        parse(text, "mine.toml")
+
+
+def test_unknown_preset():
+    with pytest.raises(UsageError, match="preset"):
+        load("vllm")
+
+
+def test_shapes_are_brought_into_ours():
+    plain = Source("q")
+    q = np.arange(5 * 2 * 3, dtype=np.float32).reshape(5, 2, 3)
+    like = q.shape
+    for values in (q, q[None], q.reshape(5, 6), q.reshape(-1), q.transpose(1, 0, 2)):
+        assert np.array_equal(fitted(values, plain, "THF", like, "q"), q)
+    assert np.array_equal(fitted(q.transpose(1, 0, 2)[None], Source("q", axes="1HTF"), "THF", like, "q"), q)
+    assert np.array_equal(fitted(q[1:3], plain, "THF", like, "q"), q[1:3]), "fewer tokens"
+    grouped = np.arange(4 * 5 * 6, dtype=np.float32).reshape(4, 5, 6)
+    merged = fitted(grouped, Source("low", axes="GTF"), "TF", (5, 24), "low")
+    assert np.array_equal(merged, grouped.transpose(1, 0, 2).reshape(5, 24))
+    padded = np.concatenate((q.reshape(5, 6), np.zeros((5, 2), np.float32)), axis=1)
+    assert np.array_equal(fitted(padded, Source("s", first="R"), "TR", (5, 6), "s"), q.reshape(5, 6))
+    assert np.array_equal(fitted(padded, Source("s", slice=(0, 6)), "TF", (5, 6), "s"), q.reshape(5, 6))
+    for values in (q[:, :, :2], np.zeros(7, np.float32), np.zeros((0, 3), np.float32)):
+        with pytest.raises(Unfit):
+            fitted(values, plain, "THF", like, "q")
+
+
+@pytest.mark.parametrize("stored", ["float16", "bfloat16", "float32"])
+def test_precision_is_found_from_the_values(stored):
+    tensors = {name: _as(values, stored) for name, values in recorded(layers=[2]).items()}
+    dump = as_dump(tensors)
+    _, found = guess(dump.tensors, 6)
+    assert Theirs(dump, found, engine().shape, 200).stored == stored
+
+
+def _as(values, stored):
+    if values.dtype.kind != "f" or stored == "float32":
+        return values
+    if stored == "float16":
+        return np.clip(values, -60000, 60000).astype(np.float16).astype(np.float32)
+    bits = values.view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).view(np.float32)
+
+
+# --- the examples of docs/trace.md
+
+
+def example(language, containing):
+    text = (ROOT / "docs" / "trace.md").read_text()
+    blocks = [block.split("```")[0] for block in text.split(f"```{language}\n")[1:]]
+    return next(block for block in blocks if containing in block)
+
+
+def test_the_c_of_the_page_writes_what_is_read(tmp_path):
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    body = """
+int main(int argc, char **argv) {
+    float x[6] = {1, 2, 3, 4, 5, 6.5};
+    trace(argv[1], "attn_norm", 2, x, 2, 3);
+    trace(argv[1], "result_norm", -1, x, 1, 6);
+    trace(argv[1], "attn_norm", 2, x + 3, 1, 3);
+    return argc != 2;
+}
+"""
+    (tmp_path / "t.c").write_text(example("c", "void trace(") + body)
+    subprocess.run([compiler, "-Wall", "-Werror", "-o", tmp_path / "t", tmp_path / "t.c"], check=True)
+    (tmp_path / "out").mkdir()
+    subprocess.run([tmp_path / "t", tmp_path / "out"], check=True)
+    dump = read(str(tmp_path / "out"))
+    assert loaded(dump, "attn_norm.2").tolist() == [[1, 2, 3], [4, 5, 6.5], [4, 5, 6.5]]
+    assert guess(dump.tensors, 6)[1].keys() == {("attn_norm", 2), ("result_norm", -1)}
+
+
+def test_the_table_of_the_page_is_one():
+    table = parse(example("toml", "block{layer}"), "page")
+    assert table.find(["block3/q"], 6) == {("Qcur", 3): ("block3/q", Source("block{layer}/q", axes="HTF"))}

@@ -1,0 +1,68 @@
+"""The graph of points: complete, in the order of the pass, each with a heading that exists."""
+
+from pathlib import Path
+
+from ds4ref.archs.deepseek4.hooks import NAMES
+from test_vectors.trace.ops import HEAD_POINTS, OPS, anchor, ordered, span, upstream
+
+from .tracing import engine, recorded
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_every_point_of_the_pass_is_an_op():
+    assert set(OPS) == set(NAMES)
+
+
+def test_every_section_exists():
+    text = (ROOT / "docs" / "model.md").read_text()
+    headings = {line.lstrip("#").strip() for line in text.splitlines() if line.startswith("#")}
+    assert {op.section for op in OPS.values()} <= headings
+    assert anchor("3. Hyper-connections") == "docs/model.md#3-hyper-connections"
+    assert "(#3-hyper-connections)" in text, "the anchors are those the page itself uses"
+
+
+def test_inputs_come_before_what_is_made_of_them():
+    """In the pass itself: every input of a point was reached before the point."""
+    tensors = recorded()
+    reached = list(dict.fromkeys(_point(name) for name in tensors))
+    layers = engine().shape.n_layers
+    at = {key: i for i, key in enumerate(reached)}
+    for key in reached:
+        for source in upstream(key, layers):
+            if source in at:
+                assert at[source] < at[key], (source, key)
+
+
+def _point(name):
+    parts = name.split(".")
+    return parts[0], int(parts[1]) if len(parts) > 1 else -1
+
+
+def test_dims_are_those_of_the_axes():
+    for name, values in recorded(layers=[2, -1]).items():
+        point, layer = _point(name)
+        assert values.ndim == len(OPS[point].axes) or name.count(".") == 2, name
+        assert (layer < 0) == (point in HEAD_POINTS)
+
+
+def test_span_stops_at_what_was_dumped():
+    start, bridged = span(("Qcur", 2), {("attn_norm", 2), ("KVnorm", 2)}, 6)
+    assert start == [("attn_norm", 2)]
+    assert {name for name, _ in bridged} == {"q_lora", "q_lora_norm", "Qraw", "Qnorm", "rope_tables", "Qcur"}
+    start, bridged = span(("hc_attn_in", 3), {("hc_ffn_post", 2)}, 6)
+    assert (start, bridged) == ([("hc_ffn_post", 2)], [("hc_attn_in", 3)])
+    start, _ = span(("result_hc", -1), {("hc_ffn_post", 5)}, 6)
+    assert start == [("hc_ffn_post", 5)]
+
+
+def test_order_is_that_of_the_layers_with_the_head_last():
+    keys = [("result_norm", -1), ("ffn_out", 0), ("attn_norm", 1), ("attn_norm", 0)]
+    assert ordered(keys, 6) == [("attn_norm", 0), ("ffn_out", 0), ("attn_norm", 1), ("result_norm", -1)]
+
+
+def test_the_page_lists_every_point():
+    text = (ROOT / "docs" / "trace.md").read_text()
+    for name, op in OPS.items():
+        line = next(line for line in text.splitlines() if line.startswith(f"| `{name}`"))
+        assert op.formula in line and f"| {op.axes} |" in line

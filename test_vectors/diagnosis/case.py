@@ -19,7 +19,7 @@ from ds4ref.variants.runner import AnyFault
 from ds4ref.variants.scoped import ScopedFault, Where
 
 from ..observation import Observation
-from .evidence import Fit, Reference, seen_through, squares
+from .evidence import SHORTEST, Fit, Reference, seen_through, squares, stretches
 from .outside import variants
 from .signatures import Signatures
 
@@ -235,12 +235,19 @@ class Case:
 
     def first_beyond(self, c: Candidate) -> int | None:
         """First observed position that the candidate does not fit; None if there is none. The bar is what the largest
-        of all positions reaches in a right engine."""
+        of all positions reaches in a right engine, or of all short stretches, which begin there."""
         own = self.reference(c.mode).own
         most = own.max(axis=1)
         bar = float(most.mean()) + 2.5 * max(float(most.std(ddof=1)), float(own.std()) / 2)
         with np.errstate(invalid="ignore"):
             bad = np.flatnonzero(c.fit.level > bar)
+        if len(bad) or len(c.fit.level) < 2 * SHORTEST:
+            return int(self.seen.rows[bad[0]]) if len(bad) else None
+        usual = np.array([stretches(row, SHORTEST, 1) for row in own])
+        most = usual.max(axis=1)
+        bar = float(most.mean()) + 2.5 * max(float(most.std(ddof=1)), float(usual.std()) / 2)
+        level = np.where(np.isfinite(c.fit.level), c.fit.level, float(np.median(own)))
+        bad = np.flatnonzero(stretches(level, SHORTEST, 1) > bar)
         return int(self.seen.rows[bad[0]]) if len(bad) else None
 
 

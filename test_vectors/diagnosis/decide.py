@@ -19,14 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from ds4ref.variants import LIBRARY, ROUNDING
+from ds4ref.variants import ROUNDING
 from ds4ref.variants.families import FAMILIES
 
 from ..observation import Observation
 from . import fitting
 from .calibration import confidence
 from .case import LIMIT, Candidate, Case
-from .evidence import FLOAT_FLOOR
 from .search import Search
 from .sight import sight
 from .signatures import Signatures
@@ -196,7 +195,7 @@ class _Judge:
 
     def agreement(self, result: Diagnosis) -> None:
         """What explains the beginning, and until where."""
-        ways = [(self.prefix(c), c) for c in self.search.found]
+        ways = [(self.search.prefix(c), c) for c in self.search.found]
         (value, until), best = max(ways, key=lambda item: item[0][0])
         if value > 0 and until is not None:
             result.agrees_with, result.agrees_until = best.label, until
@@ -204,21 +203,9 @@ class _Judge:
             if best.clean:
                 result.first_position = until
 
-    def prefix(self, c: Candidate) -> tuple[float, int | None]:
-        """How much the rows before the first misfit say for a candidate, against numbers that agree with nothing."""
-        until = self.case.first_beyond(c)
-        rows = self.case.seen.rows
-        n = len(rows) if until is None else int(np.searchsorted(rows, until))
-        e = self.case.reference(c.mode).expected
-        if n == 0:
-            return 0.0, until
-        spread = float(np.nanstd(self.case.values[:n])) + FLOAT_FLOOR
-        price = 0.0 if c.clean else np.log(len(LIBRARY))
-        return float(np.sum(np.log(spread) - 0.5 * np.log(e[:n]))) / 4 - price, until
-
     def base(self) -> Candidate:
         """The clean set to tell against: the one that explains the beginning best, the nearest if none does."""
-        ways = [(self.prefix(c)[0], self.search.score(c), c) for c in self.search.clean()]
+        ways = [(self.search.prefix(c)[0], self.search.score(c), c) for c in self.search.clean()]
         begin = int(self.case.seen.rows[0])
         explained = [way for way in ways if way[0] > 0 and self.case.first_beyond(way[2]) != begin]
         if explained:

@@ -212,8 +212,8 @@ def misfit(level: np.ndarray, own: np.ndarray) -> tuple[float, float, float]:
     local, length = 0.0, SHORTEST
     while length <= len(level) // 2:
         step = length // 2
-        here = _stretches(filled, length, step)
-        usual = np.array([_stretches(row, length, step) for row in own])
+        here = stretches(filled, length, step)
+        usual = np.array([stretches(row, length, step) for row in own])
         width = max(float(np.sqrt(usual.var(axis=0, ddof=1).mean())), single / np.sqrt(length), 0.01)
         z_here = (here - usual.mean(axis=0)) / (width * more)
         local = max(local, float(z_here.max()) - float(np.sqrt(2 * np.log(len(here)))))
@@ -225,7 +225,8 @@ def misfit(level: np.ndarray, own: np.ndarray) -> tuple[float, float, float]:
     return float(z), float(local), float(max(worst, 0.0))
 
 
-def _stretches(level: np.ndarray, length: int, step: int) -> np.ndarray:
+def stretches(level: np.ndarray, length: int, step: int) -> np.ndarray:
+    """Means of stretches of ``length`` positions that begin every ``step``."""
     total = np.concatenate(([0.0], np.cumsum(level)))
     start = np.arange(0, len(level) - length + 1, step)
     return (total[start + length] - total[start]) / length

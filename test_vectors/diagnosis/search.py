@@ -22,7 +22,7 @@ from ds4ref.variants.scoped import scopes
 
 from . import fitting
 from .case import LIMIT, Candidate, Case
-from .evidence import Fit, Reference, projection, squares
+from .evidence import FLOAT_FLOOR, WEIGHT, Fit, Reference, projection, squares
 
 Progress = Callable[[int], None]
 
@@ -31,8 +31,6 @@ OWN_RUNS = 6
 NO_MISTAKE = frozenset({"indexer_ties_high"})
 """In the library for the sake of tests: which of two equal rows a top-k takes is nobody's mistake (``Case.untied``)."""
 REFINED = 3
-COMPOUNDS = 6
-"""Faults that explain most, from which mistakes in a part of the model and pairs are made."""
 NAMED, CERTAIN = 6.0, 12.0
 """Log odds over the best clean set from which on a mistake is named, if that set is refused, and if it is not: about a
 hundred mistakes are tried, so that some reach ln 100 by chance."""
@@ -45,6 +43,8 @@ SAME = 0.5
 """Two predictions whose mean l is below this, as engine and prediction of each other, are one."""
 EARLY = 8
 """A deviation that begins before this position does not suggest a path of its own for later ones."""
+LAYERS = ("compressed layers", "layers without compression")
+HALVES = ("attention halves", "FFN halves")
 GAIN, NEARER = 5.0, 0.1
 """What a family must gain over the clean set, in score or in how near half of the positions are, to be refined."""
 
@@ -176,7 +176,8 @@ class Search:
         here = projection(self.case.values, narrower, c.rows, weight)
         spread = max(float(usual.std(ddof=1)), 0.01) * np.sqrt(1 + 1 / len(usual))
         mean = float(usual.mean())
-        return mean > 4 * spread and abs(here - mean) < 4 * spread + 0.1 * mean
+        # nearer to this than to the narrower one, as its own engines are, and not by more or less than they
+        return mean > 4 * spread and here > 0.5 and abs(here - mean) < 4 * spread + 0.1 * mean
 
     def champion(self) -> tuple[Candidate | None, float]:
         """The mistake that explains most, and its log odds over the best clean set. In sets that flip steps scores
@@ -208,6 +209,19 @@ class Search:
         if over < (NAMED if refused else CERTAIN) or not self.fits(c):
             return False
         return self.rival(c)[1] >= RIVAL and self.told_apart_from(c)
+
+    def prefix(self, c: Candidate) -> tuple[float, int | None]:
+        """How much the rows before the first misfit say for a candidate, against numbers that agree with nothing, and
+        where that misfit is."""
+        until = self.case.first_beyond(c)
+        rows = self.case.seen.rows
+        n = len(rows) if until is None else int(np.searchsorted(rows, until))
+        if n == 0:
+            return 0.0, until
+        e = self.case.reference(c.mode).expected
+        spread = float(np.nanstd(self.case.values[:n])) + FLOAT_FLOOR
+        price = 0.0 if c.clean else float(np.log(len(LIBRARY)))
+        return float(np.sum(np.log(spread) - 0.5 * np.log(e[:n]))) * WEIGHT - price, until
 
     def convinced(self) -> bool:
         """Whether some mistake may be named."""
@@ -357,17 +371,33 @@ class Search:
                 self._untied(self._add(self.case.late(mode, name, first) for name in self.names(mode)))
                 if self.convinced():
                     return
-        parts = scopes(self.case.library.engine.shape)
-        for mode in modes:
-            for c in self._leading(mode)[: COMPOUNDS if mode == best else 4]:
-                self._untied(self._add(self.case.scoped(mode, c.name, part, where) for part, where in parts.items()))
-        if self.convinced():
-            return
+        for mode in dict.fromkeys((best, max(modes, key=lambda mode: self.prefix(self.case.clean(mode))[0]))):
+            self._parts(mode)
+            if self.convinced():
+                return
         for c in self._leading(best)[:2]:
             others = [name for name in self.names(best) if name != c.name and not LIBRARY[name].quiet]
             self._untied(self._add(self.case.pair(best, c.name, other) for other in others))
             if self.convinced():
                 return
+
+    def _parts(self, mode: str) -> None:
+        """Faults in a kind of layers or of halves, then the nearest of them in single layers."""
+        parts = scopes(self.case.library.engine.shape)
+        single = {part: where for part, where in parts.items() if part.startswith("layer ")}
+        new = []
+        for name in self.names(mode):
+            fault = LIBRARY[name]
+            if fault.quiet or fault.fmt or fault.tokens:  # storage and chunk edges are not a layer's own
+                continue
+            halves = name.startswith("hc_") or name.startswith("sinkhorn")
+            kinds = HALVES if halves else LAYERS
+            new += self._add(self.case.scoped(mode, name, part, parts[part]) for part in kinds)
+        self._untied(new)
+        if not self.convinced():
+            new.sort(key=lambda c: -self.score(c))
+            for name in list(dict.fromkeys(c.faults[0].fault.name for c in new))[:REFINED]:
+                self._untied(self._add(self.case.scoped(mode, name, part, where) for part, where in single.items()))
 
     def _leading(self, mode: str) -> list[Candidate]:
         """Faults of a set that explain more than nothing wrong does, best first."""

@@ -61,17 +61,17 @@ def test_a_verdict_is_right_or_not() -> None:
 
 
 def test_confidence_is_fitted() -> None:
-    """Records in which half of the faults with small odds are wrong: the fit says so."""
+    """Records in which half of the faults with odds of 6 are wrong: the fit says so."""
     rng = np.random.default_rng(1)
     records = []
     for trial in range(600):
         odds = float(rng.uniform(0, 20))
-        true = rng.random() < (0.5 if odds < 10 else 0.95)
+        true = rng.random() < 1 / (1 + np.exp((6 - odds) / 3))
         records.append({"trial": trial, "verdict": "fault", "right": bool(true),
                         "features": {"odds": odds, "gap": 5.0, "misfit": 1.0}})  # fmt: skip
     found = fit(records)
-    low, high = (probability("fault", {"odds": o, "gap": 5.0, "misfit": 1.0}, found) for o in (3, 17))
-    assert 0.35 < low < 0.65 and high > 0.9
+    low, high = (probability("fault", {"odds": o, "gap": 5.0, "misfit": 1.0}, found) for o in (6, 17))
+    assert 0.4 < low < 0.6 and high > 0.9
     for row in reliability(records, found):
         assert abs(row["said"] - row["right"]) < 0.12
 

@@ -86,7 +86,7 @@ def asked(engine: Engine, target: Served, chat: bool = False, prompt: str = "mix
 @pytest.mark.parametrize("echo", [False, True])
 def test_a_server_without_mistakes(engine, chat, echo) -> None:
     found = asked(engine, Served(engine, echo=echo), chat)
-    assert found.verdict == "exact" and found.confidence > 0.9
+    assert found.verdict == "exact" and found.confidence > 0.8
     assert found.positions == (119 if echo and not chat else 32)
 
 
@@ -94,13 +94,13 @@ def test_a_server_without_mistakes(engine, chat, echo) -> None:
 @pytest.mark.parametrize("echo", [False, True])
 def test_a_tokenizer_with_a_mistake(engine, mistake, echo) -> None:
     found = asked(engine, Served(engine, mistake, echo))
-    assert (found.verdict, found.fault) == ("fault", mistake) and found.confidence > 0.9
+    assert (found.verdict, found.fault) == ("fault", mistake) and found.confidence > 0.8
 
 
 @pytest.mark.parametrize("mistake", ["markers_as_text", "think_open", "think_missing", "newline_added"])
 def test_a_template_with_a_mistake(engine, mistake) -> None:
     found = asked(engine, Served(engine, mistake), chat=True, prompt="short")
-    assert (found.verdict, found.fault) == ("fault", mistake) and found.confidence > 0.9
+    assert (found.verdict, found.fault) == ("fault", mistake) and found.confidence > 0.8
 
 
 def test_digits(engine) -> None:

@@ -220,7 +220,7 @@ class Search:
             return 0.0, until
         e = self.case.reference(c.mode).expected
         spread = float(np.nanstd(self.case.values[:n])) + FLOAT_FLOOR
-        price = 0.0 if c.clean else float(np.log(len(LIBRARY)))
+        price = {"mode": 0.0, "rounding": 0.5}.get(c.kind, float(np.log(len(LIBRARY)))) + 0.5 * ROUNDING[c.mode].coarse
         return float(np.sum(np.log(spread) - 0.5 * np.log(e[:n]))) * WEIGHT - price, until
 
     def convinced(self) -> bool:
@@ -253,7 +253,7 @@ class Search:
         """The same question for a mistake in a set that flips steps: does the data lie at the mistake in this set, or
         only within the set's noise around the same mistake in a narrower one?"""
         ref = self.case.reference(c.mode)
-        if not ref.coarse or c.kind == "variant":
+        if not ref.coarse:
             return True
         same = [o for o in self.found if o.name == c.name and o.mode != c.mode and o.kind == c.kind]
         narrow = [o for o in same if np.mean(np.log(ref.expected / self.case.reference(o.mode).expected)) > 0.7]
@@ -390,13 +390,13 @@ class Search:
             fault = LIBRARY[name]
             if fault.quiet or fault.fmt or fault.tokens:  # storage and chunk edges are not a layer's own
                 continue
-            halves = name.startswith("hc_") or name.startswith("sinkhorn")
+            halves = name.startswith(("hc_", "sinkhorn"))
             kinds = HALVES if halves else LAYERS
             new += self._add(self.case.scoped(mode, name, part, parts[part]) for part in kinds)
         self._untied(new)
         if not self.convinced():
             new.sort(key=lambda c: -self.score(c))
-            for name in list(dict.fromkeys(c.faults[0].fault.name for c in new))[:REFINED]:
+            for name in list(dict.fromkeys(c.name.partition(" [")[0] for c in new))[:REFINED]:
                 self._untied(self._add(self.case.scoped(mode, name, part, where) for part, where in single.items()))
 
     def _leading(self, mode: str) -> list[Candidate]:

@@ -364,6 +364,8 @@ class Search:
         """Mistakes from a position on, in a part of the model, and pairs, made of the faults that explain most."""
         best = self.best().mode
         modes = [mode for mode in dict.fromkeys((best, self.nearest_set(), *MODE_NAMES)) if mode in self.bases]
+        if not modes:
+            return
         starts = {mode: self.case.first_beyond(self.case.clean(mode)) for mode in modes}
         for mode in sorted(modes, key=lambda mode: -(starts[mode] or 0))[:2]:
             first = starts[mode]
@@ -371,7 +373,9 @@ class Search:
                 self._untied(self._add(self.case.late(mode, name, first) for name in self.names(mode)))
                 if self.convinced():
                     return
-        for mode in dict.fromkeys((best, max(modes, key=lambda mode: self.prefix(self.case.clean(mode))[0]))):
+        begins = max(modes, key=lambda mode: self.prefix(self.case.clean(mode))[0])
+        # exact first: where it is the set, its float precision decides
+        for mode in dict.fromkeys(("exact", best, begins)):
             self._parts(mode)
             if self.convinced():
                 return

@@ -26,12 +26,12 @@ from test_vectors.diagnosis import Signatures
 from test_vectors.diagnosis.search import NO_MISTAKE
 from test_vectors.observation import Observation, from_logits, log_softmax
 
-LENGTHS = (60, 120, 200)
+LENGTHS = (48, 120)
 TOPS = (None, 20)
 STORED = ("", "", "float16", "4 decimals")
 LOUDNESS = (0.5, 1.0, 2.0)
 """Factors on the usual float noise."""
-PROMPT_SEEDS = 2
+PROMPT_SEEDS = 1
 """Prompts of each length: signatures are made once for each."""
 
 

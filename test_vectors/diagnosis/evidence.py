@@ -143,6 +143,7 @@ class Reference:
         # medians of stored replicas, and how far they scatter: above, an engine has float noise of its own
         self.stored = float(usual.mean() + 3 * usual.std(ddof=1)) if storage.any() else 0.0
         self.own = np.array([_half_log(np.maximum(stored[k], floor) / rest[k]) for k in range(n)])
+        self.usual = Usual(self.own)
         self.mean: np.ndarray | None = None
         if coarse:  # the mean of many runs has no flips of its own: a sharper place to measure from
             every = np.array(replicas)
@@ -157,7 +158,7 @@ class Reference:
                 scale = np.array([squares(each, centre) for each in others]).mean(axis=0)
                 usual = np.maximum(smooth(scale) * n / (n - 2), floor)
                 own.append(_half_log(np.maximum(squares(every[k], centre), floor) / usual))
-            self.own_mean = np.array(own)
+            self.usual_mean = Usual(np.array(own))
 
     def fit(self, values: np.ndarray, predicted: np.ndarray | None = None) -> Fit:
         """Hold the observed values (R, K) against the prediction, or another one in the same rounding set."""
@@ -173,10 +174,9 @@ class Reference:
                 shift = 0.0  # storage explains it
             expected = np.exp(2 * shift) * (self.expected - self.storage) + self.storage
             level = _half_log((r + 1e-300) / expected)
-        own = self.own
-        z, local, worst = misfit(level, own)
+        z, local, worst = self.usual.misfit(level)
         if self.coarse and predicted is None and self.mean is not None:
-            other = misfit(_half_log((squares(values, self.mean) + 1e-300) / self.around), self.own_mean)
+            other = self.usual_mean.misfit(_half_log((squares(values, self.mean) + 1e-300) / self.around))
             z, local, worst = max(z, other[0]), max(local, other[1]), max(worst, other[2])
         q = np.exp(2 * np.clip(level[known], -20, 20))
         width = 0.5 * np.log(expected[known])
@@ -195,34 +195,43 @@ def _half_log(ratio: np.ndarray) -> np.ndarray:
         return 0.5 * np.log(ratio)
 
 
-def misfit(level: np.ndarray, own: np.ndarray) -> tuple[float, float, float]:
-    """(whole, stretch, position): standard deviations by which l (R,) lies above what replicas (n, R) show."""
-    known = np.isfinite(level)
-    if not known.any():
-        return 0.0, 0.0, 0.0
-    n = len(own)
-    more = np.sqrt(1 + 1 / n)
-    means = own[:, known].mean(axis=1)
-    single = float(own.std()) + 1e-3
-    count = int(known.sum())
-    # positions are not independent; with few replicas their scatter is not well known: never less than if they were
-    spread = max(float(means.std(ddof=1)), single / np.sqrt(count), 0.01)
-    z = (float(level[known].mean()) - float(means.mean())) / (spread * more)
-    filled = np.where(known, level, float(np.median(own)))
-    local, length = 0.0, SHORTEST
-    while length <= len(level) // 2:
-        step = length // 2
-        here = stretches(filled, length, step)
-        usual = np.array([stretches(row, length, step) for row in own])
-        width = max(float(np.sqrt(usual.var(axis=0, ddof=1).mean())), single / np.sqrt(length), 0.01)
-        z_here = (here - usual.mean(axis=0)) / (width * more)
-        local = max(local, float(z_here.max()) - float(np.sqrt(2 * np.log(len(here)))))
-        length *= 2
-    most = own[:, known].max(axis=1)
-    # largest values scatter like a Gumbel variable: its scale from the replicas' own
-    scale = max(float(most.std(ddof=1)), single / 2)
-    worst = (float(level[known].max()) - float(most.mean())) / (scale * more) - 1.0
-    return float(z), float(local), float(max(worst, 0.0))
+class Usual:
+    """What levels of right engines look like: statistics of replicas ``own`` (n, R), made once."""
+
+    def __init__(self, own: np.ndarray):
+        self.own = own
+        n, count = own.shape
+        self.more = float(np.sqrt(1 + 1 / n))
+        self.single = float(own.std()) + 1e-3
+        self.median = float(np.median(own))
+        self.lengths: list[tuple[int, np.ndarray, float]] = []
+        length = SHORTEST
+        while length <= count // 2:
+            usual = np.array([stretches(row, length, length // 2) for row in own])
+            width = max(float(np.sqrt(usual.var(axis=0, ddof=1).mean())), self.single / np.sqrt(length), 0.01)
+            self.lengths.append((length, usual.mean(axis=0), width))
+            length *= 2
+
+    def misfit(self, level: np.ndarray) -> tuple[float, float, float]:
+        """(whole, stretch, position): standard deviations by which ``level`` (R,) lies above what replicas show."""
+        known = np.isfinite(level)
+        count = int(known.sum())
+        if not count:
+            return 0.0, 0.0, 0.0
+        own = self.own if count == len(level) else self.own[:, known]
+        means = own.mean(axis=1)
+        # positions are not independent; with few replicas their scatter is not well known: never less than if they were
+        spread = max(float(means.std(ddof=1)), self.single / np.sqrt(count), 0.01)
+        z = (float(level[known].mean()) - float(means.mean())) / (spread * self.more)
+        filled, local = np.where(known, level, self.median), 0.0
+        for length, mean, width in self.lengths:
+            here = (stretches(filled, length, length // 2) - mean) / (width * self.more)
+            local = max(local, float(here.max()) - float(np.sqrt(2 * np.log(len(here)))))
+        most = own.max(axis=1)
+        # largest values scatter like a Gumbel variable: its scale from the replicas' own
+        scale = max(float(most.std(ddof=1)), self.single / 2)
+        worst = (float(level[known].max()) - float(most.mean())) / (scale * self.more) - 1.0
+        return float(z), float(local), float(max(worst, 0.0))
 
 
 def stretches(level: np.ndarray, length: int, step: int) -> np.ndarray:

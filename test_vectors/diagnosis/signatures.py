@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,7 +109,7 @@ class Signatures:
         plain = (
             name if name.replace(".", "").replace("_", "").isalnum() else hashlib.sha256(name.encode()).hexdigest()[:24]
         )
-        return self._folder / f"{plain}.npz"
+        return self._folder / f"{plain}.npy"
 
     def _kept(self, name: str, compute: Callable[[], Signature]) -> Signature:
         if name not in self._memory:
@@ -125,17 +124,18 @@ class Signatures:
     def _loaded(self, name: str, compute: Callable[[], Signature]) -> Signature:
         path = self._path(name)
         try:
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as z:
-                return Signature(z["logprobs"], z["margin"])
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            table = np.load(path, allow_pickle=False)
+            if table.dtype == np.float32 and table.ndim == 2 and table.shape[1] == self.engine.shape.vocab + 1:
+                return Signature(table[:, :-1], table[:, -1])
+        except (OSError, ValueError, EOFError):
             pass
         found = compute()
         try:
             if not self._folder.exists():
                 _make_room(self._folder.parent)
                 self._folder.mkdir(parents=True, exist_ok=True)
-            temporary = self._folder / f".{path.stem}.{os.getpid()}.tmp.npz"
-            np.savez(temporary, logprobs=found.logprobs, margin=found.margin)
+            temporary = self._folder / f".{path.stem}.{os.getpid()}.tmp.npy"
+            np.save(temporary, np.column_stack((found.logprobs, found.margin)))
             os.replace(temporary, path)
         except OSError:
             pass  # a cache that cannot be written costs time, nothing else

@@ -98,7 +98,8 @@ class _Judge:
             found = next(c for c in search.found if c.clean and c.mode == answer)
             doubtful = over >= DOUBTED and found.fit.misfit >= DOUBTED_FIT
             return self.open(found, wrong, over) if doubtful else self.cleared(found, over)
-        return self.open(self.base(), wrong, over)
+        within = [c for c in search.clean() if c.fit.misfit < LIMIT]
+        return self.open(within[0] if within else self.base(), wrong, over)
 
     # --- outcomes
 
@@ -172,6 +173,8 @@ class _Judge:
     def like_rounding(self, base: Candidate) -> bool:
         """Whether what is left has the size of a rounding somewhere and no beginning: then a mistake is not proven."""
         own = self.case.reference(base.mode)
+        if base.fit.misfit < LIMIT:
+            return True
         above = float(np.nanmean(base.fit.level)) - float(own.own.mean())
         if own.coarse and np.exp(above) < ROUNDING_RATIO and self.flat(base):
             return True

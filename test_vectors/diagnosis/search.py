@@ -208,6 +208,8 @@ class Search:
         refused = self.clean()[0].fit.misfit >= LIMIT
         if over < (NAMED if refused else CERTAIN) or not self.fits(c):
             return False
+        if self.case.reference(c.mode).coarse and self.own(c).misfit > LIMIT + 1:
+            return False
         return self.rival(c)[1] >= RIVAL and self.told_apart_from(c)
 
     def prefix(self, c: Candidate) -> tuple[float, int | None]:

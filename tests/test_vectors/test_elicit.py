@@ -15,7 +15,7 @@ from ds4ref.sampling import top_logprobs
 from ds4ref.targets import Ability, Delta, Prompt, Request, Step, Target, Token
 from ds4ref.text.chat import encode_chat_prompt
 from test_vectors import cli
-from test_vectors.diagnosis import Signatures, diagnose
+from test_vectors.diagnosis import Signatures, diagnose, search
 from test_vectors.diagnosis.prompts import MISTAKES, places
 from test_vectors.elicit import elicit
 
@@ -68,6 +68,12 @@ class Served(Target):
 def engine(_model_cache):
     with Engine.open(diagnostic_path(), backend="cpu", numerics="exact") as opened:
         yield opened
+
+
+@pytest.fixture(autouse=True)
+def _no_families(monkeypatch) -> None:
+    """Nor constants of a wrong size."""
+    monkeypatch.setattr(search, "FAMILIES", {})
 
 
 class Clean(Signatures):

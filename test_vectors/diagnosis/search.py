@@ -205,7 +205,12 @@ class Search:
 
     def proven(self, c: Candidate, over: float) -> bool:
         """Whether a mistake may be named: it fits, and nothing wrong does not, or is out of the question."""
-        refused = self.clean()[0].fit.misfit >= LIMIT
+        clean = self.clean()[0]
+        refused = clean.fit.misfit >= LIMIT
+        if not refused and self.case.reference(clean.mode).coarse:
+            # one that the set could not have shown is not seen, whichever steps it happens to share with the data
+            if self.case.reference(clean.mode).fit(c.rows).misfit < LIMIT:
+                return False
         if over < (NAMED if refused else CERTAIN) or not self.fits(c):
             return False
         if self.case.reference(c.mode).coarse and self.own(c).misfit > LIMIT + 1:

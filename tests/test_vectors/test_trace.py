@@ -157,7 +157,7 @@ def test_gaps_are_named_in_the_order_of_the_pass():
     dump = as_dump(recorded("exact", ["no_sink"], ids=SHORT), lambda name: name.split(".")[0] in FEW)
     wrong = examined(dump, [1], search=False, ids=SHORT).wrong[0]
     assert wrong.key == ("kqv_back", 1)
-    assert wrong.inputs == [("attn_norm", 1), ("q_lora_norm", 1), ("KVcur", 1)]
+    assert wrong.inputs == [("q_lora_norm", 1), ("KVcur", 1)]
     through = ["rope_tables", "Qraw", "Qnorm", "Qcur", "raw_window", "attn_sinks", "kqv_out", "kqv_back"]
     assert wrong.bridged == [(name, 1) for name in through], "a layer without compression has no compressor to suspect"
 

@@ -18,15 +18,23 @@ from ..archs.deepseek4.forward import Model
 from ..archs.deepseek4.hooks import NAMES
 from ..archs.deepseek4.weights import LayerWeights, Weights
 from ..engine import Engine
+from ..errors import DataError
 from ..numerics import Numerics
 from .library import applicable
 
-__all__ = ["HEAD", "NAMES", "LayerWeights", "Model", "Weights", "applicable", "model_in", "run_layers"]
+__all__ = ["HEAD", "NAMES", "LayerWeights", "Model", "Weights", "applicable", "model_in", "model_of", "run_layers"]
+
+
+def model_of(engine: Engine) -> Model:
+    """The engine's model; DataError if it is of a family whose pass has other points than these."""
+    if not isinstance(engine.model, Model):
+        raise DataError(f"{engine.path}: the points of this pass are not those of {engine.shape.name}")
+    return engine.model
 
 
 def model_in(engine: Engine, numerics: Numerics) -> Model:
     """The engine's model in another numerics mode, the weights shared."""
-    model = engine.model
+    model = model_of(engine)
     return Model(model.shape, model.weights, model.ops, numerics)
 
 

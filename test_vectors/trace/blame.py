@@ -214,9 +214,9 @@ class Case:
         rows = fits[0].rows
         return np.arange(len(fits[0].values)) if rows is None else rows
 
-    def blind(self, key: Key) -> str:
+    def blind(self, key: Key, reached: Collection[Key]) -> str:
         """Why a point cannot be judged although it was dumped; empty if it can."""
-        inputs, bridged = span(key, self.theirs.keys(), self.n_layers)
+        inputs, bridged = span(key, self.theirs.keys(), self.n_layers, reached)
         incomplete = [k for k in (*inputs, key) if k in self.theirs.found and self._gaps(k)]
         if incomplete and any(OPS[name].carried for name, _ in bridged):
             return f"it reads earlier tokens, and {incomplete[0][0]} was not dumped at all of them"
@@ -288,10 +288,11 @@ def blame(case: Case, numerics: str | None = None) -> Result:
     rounding, exceptions = choose(case, numerics)
     result = Result(rounding, exceptions=exceptions)
     keys = [key for key in case.kept(rounding).apart if key[1] in case.wanted and key not in case.aliases]
+    passed = set(case.kept(rounding).order)
     for key in ordered(keys, case.n_layers):
         name = exceptions.get(key[0], rounding)
         reading = case.kept(name)
-        reason = case.blind(key)
+        reason = case.blind(key, passed)
         if reason or key not in reading.apart:
             result.unjudged[key] = reason or "not reached"
             continue
@@ -299,14 +300,14 @@ def blame(case: Case, numerics: str | None = None) -> Result:
         if not found.wrong and reading.sums.get(key, 0.0) > SUMS:
             found = dataclasses.replace(found, wrong=True)
         if found.wrong:
-            inputs, bridged = span(key, case.theirs.keys(), case.n_layers)
+            inputs, bridged = span(key, case.theirs.keys(), case.n_layers, passed)
             result.wrong.append(Wrong(key, found, inputs, bridged, name, case.rows_of(key)))
         else:
             result.clean.append(key)
     for key, reason in case.theirs.unfit.items():
         if key[1] in case.wanted and key not in case.aliases:
             result.unjudged[key] = reason
-    reached = {key for key in case.kept(rounding).order if key[1] in case.wanted}
+    reached = {key for key in passed if key[1] in case.wanted}
     judged = {*result.clean, *(wrong.key for wrong in result.wrong)}
     for name in OPS:
         layers = [key[1] for key in ordered([k for k in reached - judged if k[0] == name], case.n_layers)]

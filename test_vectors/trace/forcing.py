@@ -111,9 +111,9 @@ class Forcing:
                 forced = tuple(
                     self._shaken(fit.into(ours), not fit.partial) for fit, ours in zip(fits, arrays, strict=True)
                 )
-                used = forced if isinstance(value, tuple) else forced[0]
                 if name == "indexer_scores":
-                    used = np.where(_seen_rows(used, chunk), used, value)
+                    forced = (np.where(_seen_rows(forced[0], chunk), forced[0], value),)
+                used = forced if isinstance(value, tuple) else forced[0]
             if name in STORED:
                 used = self._stored(name, used, chunk)
         elif self.noise is not None and isinstance(value, np.ndarray):

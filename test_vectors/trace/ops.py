@@ -158,14 +158,19 @@ def upstream(key: Key, n_layers: int) -> list[Key]:
     return found
 
 
-def span(key: Key, dumped: Collection[Key], n_layers: int) -> tuple[list[Key], list[Key]]:
+def span(
+    key: Key, dumped: Collection[Key], n_layers: int, reached: Collection[Key] | None = None
+) -> tuple[list[Key], list[Key]]:
     """What lies between ``key`` and the nearest dumped points upstream: (those points, the points that were bridged and
-    ``key`` itself), both in the order of the pass."""
+    ``key`` itself), both in the order of the pass. Of layers of different kinds none has all points: ``reached`` are
+    those that there are (None: all)."""
     start: set[Key] = set()
     bridged: set[Key] = {key}
     waiting = [key]
     while waiting:
         for source in upstream(waiting.pop(), n_layers):
+            if reached is not None and source not in reached:
+                continue
             if source in dumped:
                 start.add(source)
             elif source not in bridged:

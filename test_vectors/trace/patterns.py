@@ -58,7 +58,7 @@ def describe(
 
 
 def _experts(bad: np.ndarray, experts: np.ndarray, at: int) -> Iterator[str]:
-    wrong = bad.any(axis=tuple(i for i in range(1, bad.ndim) if i != at))
+    wrong = np.asarray(bad.any(axis=tuple(i for i in range(1, bad.ndim) if i != at)))
     if wrong.shape != experts.shape:
         return
     every = np.unique(experts)
@@ -160,7 +160,7 @@ def fit_factor(ours: np.ndarray, theirs: np.ndarray, limit: np.ndarray) -> str |
     whole = _factor(ours, theirs)
     rest, apart = np.linalg.norm(theirs - ours * whole), np.linalg.norm(theirs - ours)
     if np.isfinite(whole) and whole != 0 and (rest < REST * apart or _close(ours * whole, theirs, limit)):
-        spread = float(rest / max(np.linalg.norm(ours), 1e-30))
+        spread = float(rest) / max(float(np.linalg.norm(ours)), 1e-30)
         return "theirs = -ours" if abs(whole + 1) < 1e-5 else f"theirs = {whole:.5g} x ours, +-{spread:.1g}"
     o, t = ours.reshape(len(ours), -1), theirs.reshape(len(ours), -1)
     if o.shape[1] < 4:

@@ -38,7 +38,9 @@ def read_printed(path: Path) -> Dump:
     """Every tensor of the printout; DataError if it is none, or cut off inside a tensor."""
     dump = Dump(str(path))
     text = path.read_bytes().decode("utf-8", "replace")
-    name, dims, rows = "", (), []
+    name = ""
+    dims: tuple[int, ...] = ()
+    rows: list[list[float]] = []
     total: float | None = None
     seen: dict[str, int] = {}
 

@@ -20,7 +20,7 @@ from ds4ref.engine import Engine
 from ds4ref.errors import DataError, UsageError
 from ds4ref.files import file_digest
 from ds4ref.variants import Fault
-from ds4ref.variants.forced import HEAD, NAMES, run_layers
+from ds4ref.variants.forced import HEAD, NAMES, model_of, run_layers
 
 from .dumps import FORMAT
 from .ops import OPS
@@ -100,7 +100,7 @@ def record(
     keeper = Keeper(names or OPS, wanted, positions, faults)
     last = shape.n_layers if HEAD in wanted else max(wanted) + 1
     with np.errstate(all="ignore"):
-        run_layers(engine.model, ids, keeper, [*range(last), *([HEAD] if HEAD in wanted else [])], cancel=cancel)
+        run_layers(model_of(engine), ids, keeper, [*range(last), *([HEAD] if HEAD in wanted else [])], cancel=cancel)
     if not keeper.tensors:
         raise UsageError("nothing to record: these layers have none of these points")
     manifest = {

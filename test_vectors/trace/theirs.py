@@ -69,10 +69,13 @@ class Theirs:
         return set(self.found) - set(self.unfit)
 
     def get(self, key: Key, ours: Any) -> tuple[Fit, ...] | None:
-        """Their values at ``key``, one for each array that the point has; None if there are none that fit."""
+        """Their values at ``key``, one for each array that the point has; None if there are none that fit, or if
+        ``ours`` is None and the pass has not come to the point with anything to fit them to."""
         if key not in self.found or key in self.unfit:
             return None
         if key not in self._fits:
+            if ours is None and key[0] not in CHOICES:
+                return None
             try:
                 self._fits[key] = self._fitted(key, ours)
             except (Unfit, DataError) as error:

@@ -56,6 +56,15 @@ def test_span_stops_at_what_was_dumped():
     assert start == [("hc_ffn_post", 5)]
 
 
+def test_span_leaves_out_what_a_layer_has_not():
+    """Window layers have no compressor, and those that compress by 128 no indexer."""
+    whole = {_point(name) for name in recorded()}
+    for layer, absent in ((1, ("attn_comp", "indexer", "KVcompress", "comp_count")), (3, ("indexer",))):
+        _, bridged = span(("kqv_out", layer), {("attn_norm", layer)}, 6, whole)
+        assert ("attn_sinks", layer) in bridged and not [name for name, _ in bridged if name.startswith(absent)]
+    assert ("indexer_scores", 2) in span(("kqv_out", 2), {("attn_norm", 2)}, 6, whole)[1]
+
+
 def test_order_is_that_of_the_layers_with_the_head_last():
     keys = [("result_norm", -1), ("ffn_out", 0), ("attn_norm", 1), ("attn_norm", 0)]
     assert ordered(keys, 6) == [("attn_norm", 0), ("ffn_out", 0), ("attn_norm", 1), ("result_norm", -1)]

@@ -159,17 +159,23 @@ class Case:
     def noise(self, name: str) -> dict[Key, list[np.ndarray]]:
         """By point, how far two noisy passes lie from the clean one."""
         if name not in self._noise:
-            rounding, clean = ROUNDING[name], self.kept(name)
-            others = [recipe for recipe in RECIPES if recipe != rounding.numerics.rope]
-            found: dict[Key, list[np.ndarray]] = {}
-            for seed, recipe in enumerate(others):
-                hooks = Forcing(self.theirs, rounding, (), np.random.default_rng([seed, 10]), against=clean.ours,
-                                layers=self.layers)  # fmt: skip
-                noisy = run(self.model(rounding, recipe), self.ids, hooks, self.layers, None, self.cancel)
-                for key, apart in noisy.apart.items():
-                    found.setdefault(key, []).append(apart)
-            self._noise[name] = {key: values for key, values in found.items() if len(values) == len(others)}
+            self._noise[name] = self.noise_of(name, self.kept(name), self.layers)
         return self._noise[name]
+
+    def noise_of(
+        self, name: str, quiet: Reading, layers: Collection[int], faults: Sequence[Fault] = (), late: bool = False
+    ) -> dict[Key, list[np.ndarray]]:
+        """By point, how far two noisy passes lie from ``quiet``, a pass that kept its values, with the same faults."""
+        rounding = ROUNDING[name]
+        others = [recipe for recipe in RECIPES if recipe != rounding.numerics.rope]
+        found: dict[Key, list[np.ndarray]] = {}
+        for seed, recipe in enumerate(others):
+            hooks = Forcing(self.theirs, rounding, faults, np.random.default_rng([seed, 10]), against=quiet.ours,
+                            layers=layers, late=late)  # fmt: skip
+            noisy = run(self.model(rounding, recipe), self.ids, hooks, layers, None, self.cancel)
+            for key, apart in noisy.apart.items():
+                found.setdefault(key, []).append(apart)
+        return {key: values for key, values in found.items() if len(values) == len(others)}
 
     def flip(self, name: str, key: Key) -> np.ndarray | None:
         """What rounding does to the op, by row; None in the set that rounds nothing."""
@@ -185,11 +191,11 @@ class Case:
                 return np.nan_to_num(np.abs(mine - plain), nan=0, posinf=0).max(axis=1, initial=0)
         return rms(difference(mine, plain))
 
-    def judge(self, name: str, key: Key, apart: np.ndarray) -> Judgement:
-        """A point's distance by row, in the budget of a rounding set."""
+    def judge(self, name: str, key: Key, apart: np.ndarray, own: list[np.ndarray] | None = None) -> Judgement:
+        """A point's distance by row, in the budget of a rounding set; ``own``: two arrays of noise of another op."""
         reading = self.kept(name)
         size, lost = reading.size[key], reading.lost[key]
-        noise = self.noise(name).get(key) or [np.zeros(len(apart))] * 2
+        noise = own or self.noise(name).get(key) or [np.zeros(len(apart))] * 2
         flip = self.flip(name, key)
         if flip is not None and len(flip) != len(apart):
             flip = None

@@ -18,7 +18,7 @@ from ds4ref.variants import LIBRARY, ROUNDING, Fault
 from ds4ref.variants.damage import alike, attribute, only_expert, rearranged, tensor_name, with_tensor
 from ds4ref.variants.forced import HEAD, LayerWeights, Weights, applicable
 
-from .blame import Case, Result, Wrong
+from .blame import SUMS, Case, Result, Wrong
 from .forcing import Reading
 from .ops import CHOICES, OPS, Key
 from .patterns import describe, structure
@@ -147,18 +147,25 @@ def _rotary(case: Case, name: str) -> int:
 def _fault(case: Case, result: Result, left: list[Wrong]) -> Cause | None:
     """The fault that explains the first of ``left``, and as many of the others as any that does."""
     first = left[0]
-    found = []
+    found, near = [], []
     for fault, late in _candidates(case, first):
         reading = case.reading(first.rounding, [fault], case.leading([first.key[1]]), until=first.key, late=late)
         if _explained(case, first, reading):
             found.append((fault, late))
-    if not found:
-        return None
+        elif _near(case, first, reading):
+            near.append((fault, late))
     layers = case.leading({wrong.key[1] for wrong in left})
+    tried = [(fault, late, case.reading(first.rounding, [fault], layers, late=late), _NOTHING) for fault, late in found]
+    for fault, late in near if not found else ():
+        reading = case.reading(first.rounding, [fault], layers, late=late, keep=True)
+        own = case.noise_of(first.rounding, reading, layers, [fault], late)
+        if _explained(case, first, reading, own):
+            tried.append((fault, late, reading, own))
+    if not tried:
+        return None
     scored = []
-    for fault, late in found:
-        reading = case.reading(first.rounding, [fault], layers, late=late)
-        explains = tuple(wrong.key for wrong in left if _explained(case, wrong, reading))
+    for fault, _, reading, own in tried:
+        explains = tuple(wrong.key for wrong in left if _explained(case, wrong, reading, own))
         spoils = sum(_spoiled(case, key, result, reading) for key in result.clean if key in reading.apart)
         scored.append((len(explains) - spoils, -spoils, explains, fault))
     best = max(score[:2] for score in scored)
@@ -184,11 +191,28 @@ def _candidates(case: Case, wrong: Wrong) -> Iterator[tuple[Fault, bool]]:
             yield fault, True
 
 
-def _explained(case: Case, wrong: Wrong, reading: Reading) -> bool:
+_NOTHING: dict[Key, list[np.ndarray]] = {}
+
+NEAR = 0.1
+"""What is left of a difference that a fault all but explains. A wrong op may carry on more of its inputs' noise, such
+as what storing them lost, than the right one: then its own noise, measured with the fault in place, is its budget."""
+
+
+def _explained(case: Case, wrong: Wrong, reading: Reading, own: dict[Key, list[np.ndarray]] = _NOTHING) -> bool:
     apart = reading.apart.get(wrong.key)
     if apart is None or len(apart) != len(wrong.judgement.beyond):
         return False
-    return not case.judge(wrong.rounding, wrong.key, apart).wrong and reading.sums.get(wrong.key, 0.0) < 8
+    judged = case.judge(wrong.rounding, wrong.key, apart, own.get(wrong.key))
+    return not judged.wrong and reading.sums.get(wrong.key, 0.0) < SUMS
+
+
+def _near(case: Case, wrong: Wrong, reading: Reading) -> bool:
+    """Whether a fault leaves little of the difference, by row where the op is off."""
+    apart, rows = reading.apart.get(wrong.key), wrong.judgement.beyond
+    if apart is None or len(apart) != len(rows) or not rows.any():
+        return False
+    before = case.kept(wrong.rounding).apart[wrong.key][rows]
+    return bool(np.isfinite(before).all() and np.median(apart[rows] / before) < NEAR)
 
 
 def _spoiled(case: Case, key: Key, result: Result, reading: Reading) -> bool:

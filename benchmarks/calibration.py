@@ -26,7 +26,7 @@ from test_vectors.diagnosis.calibration import FEATURES, PATH, kind_of, vector
 from .patients import Patient, draw
 
 BINS = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0001)
-RIDGE = 0.1
+RIDGE = 1.0
 """Weight of the penalty on coefficients: few trials of a kind must not give certainty."""
 
 

@@ -31,6 +31,8 @@ TOPS = (None, 20)
 STORED = ("", "", "float16", "4 decimals")
 LOUDNESS = (0.5, 1.0, 2.0)
 """Factors on the usual float noise."""
+SAME = 1e-3
+"""Largest difference of log probabilities between two names of one mistake."""
 PROMPT_SEEDS = 1
 """Prompts of each length: signatures are made once for each."""
 
@@ -212,12 +214,19 @@ def _mistake(
         value = grid[int(rng.integers(len(grid)))]
         if not family.whole:
             value *= float(np.exp(rng.uniform(-0.3, 0.3)))
-        return [family.fault(value)], (family.name,), float(value)
+        return [family.fault(value)], (family.name, *_also(library, family.fault(value))), float(value)
     if kind == "outside":
         name = list(OUTSIDE)[int(rng.integers(len(OUTSIDE)))]
         strength = float(10 ** rng.uniform(-3, 0))
         return [OUTSIDE[name](strength)], (name,), strength
     return [], (), None
+
+
+def _also(library: Signatures, fault: Fault) -> list[str]:
+    """Names of the library for what is, on this prompt, the same mistake: a clamp that nothing reaches is none."""
+    member = library.made("exact", [fault], fault.name).logprobs
+    names = [f.name for f in library.faults("exact") if f.name not in NO_MISTAKE]
+    return [n for n in names if np.abs(library.get("exact", n).logprobs - member).max() < SAME]
 
 
 def moved(wrong: np.ndarray, right: np.ndarray, library: Signatures, mode: str) -> tuple[float, bool]:

@@ -26,7 +26,7 @@ FEATURES: dict[str, dict[str, float]] = {
 }
 """By kind of verdict: the features, with the size beyond which they say nothing more (they are cut there and divided
 by it)."""
-MOST = 0.995
+MOST = 0.98
 """No simulation of some hundred engines supports more than this."""
 
 

@@ -90,23 +90,26 @@ def settle(case: Case, result: Result) -> None:
             continue
         if not 0 < min(sizes) <= max(sizes) <= min(most, 4 * min(sizes)):
             continue
-        if all(_structureless(case, wrong) for wrong in those):
+        # the structure of one layer's error scatters by chance: the layers together tell
+        found = [_structure(case, wrong) for wrong in those]
+        if None not in found and np.median([value for value in found if value is not None]) <= STRUCTURE:
             result.coarse[kind] = max(sizes)
             result.clean += [wrong.key for wrong in those]
             result.wrong = [wrong for wrong in result.wrong if wrong.key[0] != kind]
 
 
-def _structureless(case: Case, wrong: Wrong) -> bool:
+def _structure(case: Case, wrong: Wrong) -> float | None:
+    """How much structure the error of a point has; None if it cannot be told, or if rows err unevenly."""
     fits = case.theirs.get(wrong.key, None)
     ours = case.kept(wrong.rounding).ours.get(wrong.key)
     if fits is None or ours is None or len(fits) != 1 or fits[0].partial or fits[0].values.shape[-1] < 8:
-        return False
+        return None
     reading = case.kept(wrong.rounding)
     level = reading.apart[wrong.key] / np.maximum(reading.size[wrong.key], 1e-30)
     low, high = np.quantile(level, (0.1, 0.9))
     if not high <= EVEN * low:
-        return False
-    return structure(ours.reshape(fits[0].values.shape), fits[0].values) <= STRUCTURE
+        return None
+    return float(structure(ours.reshape(fits[0].values.shape), fits[0].values))
 
 
 def _where(case: Case, wrong: Wrong) -> list[str]:

@@ -18,7 +18,11 @@ USAGE = """usage: ds4-vectors trace record --token-ids IDS.json -o OUT.safetenso
   record  write every named intermediate of our pass
   blame   find the op of another engine that is wrong, from its dumps
 
-ds4-vectors trace COMMAND --help lists options; docs/trace.md says how to dump from other engines."""
+ds4-vectors trace COMMAND --help lists options; docs/trace.md says how to dump from other engines.
+
+examples:
+  ds4-vectors trace record --token-ids ids.json -o ours.safetensors --numerics exact
+  ds4-vectors trace blame theirs.npz --token-ids ids.json --names llama.cpp"""
 
 
 def trace(argv: Sequence[str]) -> int:

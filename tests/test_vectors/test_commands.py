@@ -259,7 +259,7 @@ def test_nll_of_two_targets(nano_path, tmp_path, capsys, official) -> None:
 # ------------------------------------------------------------------------------------------------- logits of our ds4
 
 
-def test_what_ds4_dumps_can_be_diagnosed(tmp_path, capsys) -> None:
+def test_what_ds4_dumps_can_be_diagnosed(tmp_path, capsys, without_families) -> None:
     model, logits = diagnostic_path(), str(tmp_path / "x.npz")
     (tmp_path / "ids.json").write_text(json.dumps(list(range(100, 140))))
     ids = ["--token-ids", str(tmp_path / "ids.json")]

@@ -15,7 +15,6 @@ from ds4ref.targets import Ability, open_target
 from ds4ref.targets.local import LocalTarget
 from ds4ref.variants import LIBRARY
 from test_vectors import cli
-from test_vectors.diagnosis import search
 from test_vectors.doctor import numbers, repeat
 from test_vectors.doctor.case import Case
 from test_vectors.doctor.findings import Check, Examination, Outcome, Stage
@@ -31,10 +30,7 @@ def engine(_model_cache):
         yield opened
 
 
-@pytest.fixture(autouse=True)
-def _no_families(monkeypatch) -> None:
-    """Constants of a wrong size have tests of their own, and take a hundred runs a prompt."""
-    monkeypatch.setattr(search, "FAMILIES", {})
+pytestmark = pytest.mark.usefixtures("without_families")
 
 
 def outcomes(found: Examination) -> dict[str, Outcome]:

@@ -15,7 +15,7 @@ from ds4ref.sampling import top_logprobs
 from ds4ref.targets import Ability, Delta, Prompt, Request, Step, Target, Token
 from ds4ref.text.chat import encode_chat_prompt
 from test_vectors import cli
-from test_vectors.diagnosis import Signatures, diagnose, search
+from test_vectors.diagnosis import Signatures, diagnose
 from test_vectors.diagnosis.prompts import MISTAKES, places
 from test_vectors.elicit import elicit
 
@@ -70,10 +70,7 @@ def engine(_model_cache):
         yield opened
 
 
-@pytest.fixture(autouse=True)
-def _no_families(monkeypatch) -> None:
-    """Nor constants of a wrong size."""
-    monkeypatch.setattr(search, "FAMILIES", {})
+pytestmark = pytest.mark.usefixtures("without_families")
 
 
 class Clean(Signatures):

@@ -80,7 +80,7 @@ def test_mistakes_in_hugging_face_are_named(library, patients, tmp_path, way) ->
     assert len(missed) <= (1 - BARS[way]) * len(patients) + 0.5, missed
 
 
-@pytest.mark.oracle
+@pytest.mark.slow  # open questions take a thousand runs: minutes, under -m slow with the oracle installed
 @pytest.mark.parametrize("way", ["float32", "top20"])
 def test_mistakes_that_the_library_lacks(library, load_oracle, tmp_path, way) -> None:
     """No name of the library, and no acquittal of what changes the best token or moves more than the verdict's size."""

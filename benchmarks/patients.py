@@ -139,8 +139,6 @@ OUTSIDE: dict[str, Callable[[float], Fault]] = {
 }  # fmt: skip
 """By name: strength -> fault. Strengths from 1e-3 to 1."""
 
-HELD_OUT = [_shared_sink(1.0), _pool(1.0), _head(1.0)]
-
 
 @dataclass(frozen=True)
 class Patient:

@@ -7,7 +7,7 @@ a part of the model or from a position on, two faults, or a mistake outside the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from ds4ref.variants.runner import AnyFault
 from ds4ref.variants.scoped import ScopedFault, Where
 
 from ..observation import Observation
-from .evidence import SHORTEST, Fit, Reference, seen_through, squares, stretches
+from .evidence import SHORTEST, Fit, Reference, seen_through, stretches
 from .outside import variants
 from .signatures import Signatures
 
@@ -249,12 +249,3 @@ class Case:
         level = np.where(np.isfinite(c.fit.level), c.fit.level, float(np.median(own)))
         bad = np.flatnonzero(stretches(level, SHORTEST, 1) > bar)
         return int(self.seen.rows[bad[0]]) if len(bad) else None
-
-
-Progress = Callable[[int], None]
-
-
-def distance(a: np.ndarray, b: np.ndarray) -> float:
-    """Root mean square over everything both predict."""
-    r = squares(a, b)
-    return float(np.sqrt(np.nanmean(r))) if np.isfinite(r).any() else float("nan")

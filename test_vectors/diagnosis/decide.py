@@ -26,7 +26,7 @@ from ..observation import Observation
 from . import fitting
 from .calibration import confidence
 from .case import LIMIT, Candidate, Case
-from .search import Search
+from .search import Search, family_of
 from .sight import sight
 from .signatures import Signatures
 from .verdict import Diagnosis
@@ -107,7 +107,7 @@ class _Judge:
         """A mistake."""
         rival, gap = self.search.rival(c)
         if c.kind == "family" and c.parameter is None:
-            family = FAMILIES[_family(c)]
+            family = FAMILIES[family_of(c)]
             sized = fitting.refined(self.case, c.mode, family, fitting.value_of(c))
             c = sized if sized.fit.score >= c.fit.score else replace(c, parameter=sized.parameter)
         name = c.parameter["name"] if c.parameter is not None else c.name.partition(" [")[0]
@@ -224,7 +224,7 @@ class _Judge:
         ordered = sorted(self.search.found, key=self.search.score, reverse=True)
         best: dict[tuple[str, str], Candidate] = {}
         for c in ordered:
-            best.setdefault((_family(c), c.mode), c)
+            best.setdefault((family_of(c), c.mode), c)
         top = self.search.score(ordered[0])
         ranking = [
             {
@@ -238,10 +238,6 @@ class _Judge:
             verdict, None, 0.0, self.case.first_beyond(base), base.mode, says, ranking,
             positions=len(self.case.seen.rows), stored=self.case.seen.stored,
         )  # fmt: skip
-
-
-def _family(c: Candidate) -> str:
-    return c.name.partition("=")[0]
 
 
 def _rounded(value: Any) -> Any:

@@ -242,7 +242,7 @@ class Search:
             return None
         r = c.fit.level + 0.5 * np.log(self.case.reference(c.mode).expected) + c.fit.shift
         # medians: a tie that fell the other way makes half of the positions of every candidate alike
-        others = [self.median(o) for o in self.found if _family(o) != _family(c)]
+        others = [self.median(o) for o in self.found if family_of(o) != family_of(c)]
         if c.clean or not others or self.median(c) > 0.1 * min(others) or float(r.std()) > 0.5:
             return None
         return c.fit.rms
@@ -274,7 +274,7 @@ class Search:
         ref = self.case.reference(c.mode)
         near = [
             o for o in sorted(self.found, key=self.score, reverse=True)[: 4 * RIVALS]
-            if not o.clean and _family(o) != _family(c) and not self.same(ref, o, c)
+            if not o.clean and family_of(o) != family_of(c) and not self.same(ref, o, c)
         ]  # fmt: skip
         if not near:
             return None, 20.0
@@ -417,7 +417,8 @@ class Search:
         return sorted(inside, key=lambda c: -c.fit.score)
 
 
-def _family(c: Candidate) -> str:
+def family_of(c: Candidate) -> str:
+    """A candidate's name without the size of a family's member."""
     return c.name.partition("=")[0]
 
 

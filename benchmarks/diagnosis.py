@@ -23,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,14 +51,11 @@ BARS = {None: 0.95, 20: 0.80}
 class Unkept(Signatures):
     """Signatures in memory only: prompts that are used once should not fill the cache."""
 
-    def __init__(self, *args: Any):
-        super().__init__(*args)
-        self._memory: dict[str, Signature] = {}
+    def _loaded(self, name: str, compute: Callable[[], Signature]) -> Signature:
+        return compute()
 
-    def _kept(self, name: str, compute: Callable[[], Signature]) -> Signature:
-        if name not in self._memory:
-            self._memory[name] = compute()
-        return self._memory[name]
+    def _save(self, path: Path, found: Signature) -> None:
+        pass
 
 
 @dataclass

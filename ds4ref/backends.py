@@ -29,3 +29,12 @@ def load_backend(name: str, threads: int | None = None) -> Backend:
     if threads is not None:
         backend.threads = threads
     return backend
+
+
+def private_backend(name: str) -> Backend:
+    """A backend of one thread that waits for no other: those of ``load_backend`` share their threads."""
+    backend = load_backend(name)
+    if name == "cpu":
+        workers = importlib.import_module("kernels.cpu.workers").Workers
+        backend.workers = workers(1)  # type: ignore[attr-defined]
+    return backend

@@ -7,6 +7,7 @@ logits, margin = runner.run(ids, "exact", [LIBRARY["no_sink"]], noise=np.random.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..archs.deepseek4.forward import Model
+from ..backends import private_backend
 from ..engine import Engine
 from ..session.session import Session
 from .faults import Fault
@@ -28,6 +30,9 @@ NOISE = 2 * 2.0**-23
 """Relative noise put on block inputs: two units in the last place. Measured on ds4's C code in mode ds4, whose clean
 builds lie from our clean run where runs with 1 to 2 units lie from it (docs/vectors.md): 16 make steps flip that no
 build flips, and mistakes of that size would pass as noise."""
+
+SMALL = 256 << 20
+"""Bytes of weights up to which a pass is too short for threads to share, so that several passes run side by side."""
 
 _NOISY = frozenset({"attn_norm", "ffn_norm", "KVnorm", "q_lora_norm", "result_norm"})
 
@@ -89,7 +94,10 @@ class Runner:
     def __init__(self, engine: Engine):
         self.engine = engine
         self.formats = {tensor.fmt.name for tensor in engine.gguf.tensors.values()}
-        self._models: dict[str, Model] = {}
+        size = sum(tensor.nbytes for tensor in engine.gguf.tensors.values())
+        self.many = engine.backend == "cpu" and engine.threads > 1 and size < SMALL
+        self._models: dict[tuple[str, int], Model] = {}
+        self._own = threading.local()
 
     def faults(self, mode: str, tokens: int) -> list[Fault]:
         """The faults that can show in a rounding set on a prompt of so many tokens."""
@@ -103,20 +111,29 @@ class Runner:
         noise: np.random.Generator | None = None,
         since: int = 0,
         louder: float = 1.0,
+        beside: bool = False,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Logits (T, V) float32, and per token how close its closest top-k decision is to a tie (T,). ``faults`` are
         those of the library, members of families or scoped ones, in force from position ``since`` on; ``louder`` is
-        a factor on the noise."""
-        if mode not in self._models:
-            model = self.engine.model
-            self._models[mode] = Model(model.shape, model.weights, model.ops, ROUNDING[mode].numerics)
-        session = Session(self._models[mode], len(ids) + 1)
-        hooks = _Hooks(ROUNDING[mode], faults, noise, self._models[mode], since, louder)
+        a factor on the noise; ``beside`` computes on this thread alone, beside runs of other threads."""
+        model = self._model(mode, beside)
+        session = Session(model, len(ids) + 1)
+        hooks = _Hooks(ROUNDING[mode], faults, noise, model, since, louder)
         session.hooks = hooks
         parts = [piece for piece in (ids[:since], ids[since:]) if len(piece)]
         with np.errstate(all="ignore"):
             logits = [session.extend(piece, chunk=len(piece)) for piece in parts]
         return np.concatenate(logits), np.concatenate(list(hooks.margins.values()))
+
+    def _model(self, mode: str, beside: bool) -> Model:
+        model = self.engine.model
+        if beside and not hasattr(self._own, "ops"):
+            self._own.ops = private_backend(self.engine.backend)
+        key = mode, threading.get_ident() if beside else 0
+        if key not in self._models:
+            ops = self._own.ops if beside else model.ops
+            self._models[key] = Model(model.shape, model.weights, ops, ROUNDING[mode].numerics)
+        return self._models[key]
 
 
 @cache

@@ -8,7 +8,7 @@ decide       the verdict;  sight  what it could have seen;  calibration  what it
 """
 
 from .decide import diagnose
-from .signatures import Signatures
+from .signatures import Run, Signatures
 from .verdict import Diagnosis
 
-__all__ = ["Diagnosis", "Signatures", "diagnose"]
+__all__ = ["Diagnosis", "Run", "Signatures", "diagnose"]

@@ -7,7 +7,7 @@ a part of the model or from a position on, two faults, or a mistake outside the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,13 +21,31 @@ from ds4ref.variants.scoped import ScopedFault, Where
 from ..observation import Observation
 from .evidence import SHORTEST, Fit, Reference, seen_through, stretches
 from .outside import variants
-from .signatures import Signatures
+from .signatures import Run, Signatures
 
 LIMIT = 3.0
 """A right engine's misfit (standard deviations, the largest of three) is above this in a few of a hundred cases."""
 TIE = 1e-4
 """Gap of a top-k decision, in units of its scores' spread, below which float noise of another engine may decide it."""
 LOUD_RUNS = 12
+
+
+@dataclass(frozen=True)
+class Idea:
+    """One explanation that was not looked at yet; fields as in ``Candidate``."""
+
+    kind: str
+    mode: str
+    name: str
+    says: str
+    faults: tuple[AnyFault, ...] = ()
+    since: int = 0
+    parameter: dict[str, Any] | None = None
+
+    @property
+    def run(self) -> Run:
+        """The run of the model that predicts it."""
+        return Run(self.mode, self.faults, self.name, self.since)
 
 
 @dataclass(frozen=True)
@@ -60,6 +78,11 @@ class Candidate:
         return self.kind in ("mode", "rounding")
 
     @property
+    def run(self) -> Run:
+        """The run of the model that predicts it."""
+        return Run(self.mode, self.faults, self.name or "clean", self.since)
+
+    @property
     def label(self) -> str:
         """How tables call it."""
         return self.mode if self.clean else f"{self.name}@{self.mode}"
@@ -74,6 +97,7 @@ class Case:
         self.storage = np.zeros(len(seen.rows)) if seen.storage is None else np.nanmean(seen.storage, axis=1)
         self._references: dict[tuple[str, str], Reference] = {}
         self._clean: dict[str, Candidate] = {}
+        self._plain: dict[str, Fit] = {}
 
     # --- references
 
@@ -85,8 +109,9 @@ class Case:
         """What right engines of a rounding set show here."""
         key = mode, ""
         if key not in self._references:
-            clean = self.rows_of(self.library.get(mode).logprobs)
+            self.library.ahead([Run(mode)])
             runs = [self.rows_of(each.logprobs) for each in self.library.replicas(mode)]
+            clean = self.rows_of(self.library.get(mode).logprobs)
             self._references[key] = Reference(clean, runs, self.storage, ROUNDING[mode].coarse, self.seen.shared)
         return self._references[key]
 
@@ -94,9 +119,7 @@ class Case:
         """The same for engines with a candidate's mistake: its own runs with float noise."""
         key = c.mode, c.name
         if key not in self._references:
-            runs = [
-                self.rows_of(self.library.noisy(c.mode, c.faults, c.name, i, c.since).logprobs) for i in range(count)
-            ]
+            runs = [self.rows_of(each.logprobs) for each in self.library.noisy(c.run, count)]
             self._references[key] = Reference(c.rows, runs, self.storage, ROUNDING[c.mode].coarse, self.seen.shared)
         return self._references[key]
 
@@ -112,51 +135,47 @@ class Case:
 
     def plain(self, c: Candidate) -> Fit:
         """The fit of a clean set measured as other candidates' are, from one run: comparable in ``score``."""
-        return self.reference(c.mode).fit(self.values, c.rows)
+        if c.mode not in self._plain:
+            self._plain[c.mode] = self.reference(c.mode).fit(self.values, self.reference(c.mode).predicted)
+        return self._plain[c.mode]
 
-    def judged(
-        self, kind: str, mode: str, name: str, says: str, rows: np.ndarray, faults: Sequence[AnyFault] = (),
-        since: int = 0, parameter: dict[str, Any] | None = None,
-    ) -> Candidate:  # fmt: skip
+    def judged(self, idea: Idea, rows: np.ndarray) -> Candidate:
         """A prediction (R, K) as candidate."""
-        found = self.reference(mode).fit(self.values, rows)
-        return Candidate(kind, mode, name, says, rows, found, tuple(faults), since, parameter)
+        found = self.reference(idea.mode).fit(self.values, rows)
+        return Candidate(
+            idea.kind, idea.mode, idea.name, idea.says, rows, found, idea.faults, idea.since, idea.parameter
+        )
 
-    def made(
-        self, kind: str, mode: str, name: str, says: str, faults: Sequence[AnyFault], since: int = 0,
-        parameter: dict[str, Any] | None = None,
-    ) -> Candidate:  # fmt: skip
-        """Any faults together."""
-        rows = self.rows_of(self.library.made(mode, faults, name, since).logprobs)
-        return self.judged(kind, mode, name, says, rows, faults, since, parameter)
+    def made(self, *ideas: Idea) -> Iterator[Candidate]:
+        """Ideas as candidates, one after the other, computed several at a time."""
+        self.library.ahead(idea.run for idea in ideas)
+        for idea in ideas:
+            yield self.judged(idea, self.rows_of(self.library.of(idea.run).logprobs))
 
-    def fault(self, mode: str, name: str) -> Candidate:
+    def fault(self, mode: str, name: str) -> Idea:
         """One fault of the library."""
-        fault = LIBRARY[name]
-        rows = self.rows_of(self.library.get(mode, name).logprobs)
-        return self.judged("fault", mode, name, fault.says, rows, (fault,))
+        return Idea("fault", mode, name, LIBRARY[name].says, (LIBRARY[name],))
 
-    def member(self, mode: str, family: Family, value: float, parameter: dict[str, Any] | None = None) -> Candidate:
+    def member(self, mode: str, family: Family, value: float, parameter: dict[str, Any] | None = None) -> Idea:
         """One member of a family."""
         fault = family.fault(value)
         shape = self.library.engine.shape
-        made = self.made("family", mode, fault.name, family.describe(value, shape), (fault,), 0, parameter)
-        return made
+        return Idea("family", mode, fault.name, family.describe(value, shape), (fault,), 0, parameter)
 
-    def scoped(self, mode: str, name: str, part: str, where: Where) -> Candidate:
+    def scoped(self, mode: str, name: str, part: str, where: Where) -> Idea:
         """A fault of the library in a part of the model."""
         one = ScopedFault(LIBRARY[name], part, where)
-        return self.made("scoped", mode, one.name, f"{LIBRARY[name].says}, in {part} only", (one,))
+        return Idea("scoped", mode, one.name, f"{LIBRARY[name].says}, in {part} only", (one,))
 
-    def late(self, mode: str, name: str, since: int) -> Candidate:
+    def late(self, mode: str, name: str, since: int) -> Idea:
         """A fault of the library from a position on, as one that decode has and prefill has not."""
         says = f"{LIBRARY[name].says}, from position {since} on (a path of its own, such as decode?)"
-        return self.made("late", mode, f"{name} [from {since}]", says, (LIBRARY[name],), since)
+        return Idea("late", mode, f"{name} [from {since}]", says, (LIBRARY[name],), since)
 
-    def pair(self, mode: str, one: str, two: str) -> Candidate:
+    def pair(self, mode: str, one: str, two: str) -> Idea:
         """Two faults of the library at once."""
         says = f"{LIBRARY[one].says}; and {LIBRARY[two].says}"
-        return self.made("pair", mode, f"{one} + {two}", says, (LIBRARY[one], LIBRARY[two]))
+        return Idea("pair", mode, f"{one} + {two}", says, (LIBRARY[one], LIBRARY[two]))
 
     def outside(self, mode: str, only: Sequence[str] | None = None) -> list[Candidate]:
         """Mistakes outside the model that say something about what was observed."""
@@ -166,7 +185,7 @@ class Case:
                 continue
             rows = self.rows_of(variant.make(self.library, mode, self.seen))
             if not np.isnan(rows).all():
-                found.append(self.judged("variant", mode, variant.name, variant.says, rows))
+                found.append(self.judged(Idea("variant", mode, variant.name, variant.says), rows))
         return found
 
     # --- ties
@@ -182,17 +201,16 @@ class Case:
             return c
         at = int(np.searchsorted(self.seen.rows, first))
         start = int(self.seen.rows[at - 1]) + 1 if at else 0
-        margin = self.library.made(c.mode, c.faults, c.name or "clean", c.since).margin[start : first + 1]
+        margin = self.library.of(c.run).margin[start : first + 1]
         if not len(margin) or margin.min() > TIE:
             return c
         found = [c]
         if margin.min() == 0:
             ties = LIBRARY["indexer_ties_high"]
-            signature = self.library.made(c.mode, (*c.faults, ties), f"{c.name or 'clean'} ties high", c.since)
+            signature = self.library.of(Run(c.mode, (*c.faults, ties), f"{c.run.name} ties high", c.since))
             found.append(self._again(c, signature.logprobs, first))
         if found[-1].fit.misfit >= LIMIT:
-            for i in range(LOUD_RUNS):
-                signature = self.library.loud(c.mode, c.faults, c.name or "clean", i, c.since)
+            for signature in self.library.noisy(c.run, LOUD_RUNS, louder=True):
                 found.append(self._again(c, signature.logprobs, first))
         return max(found, key=lambda one: one.fit.score)
 
@@ -231,7 +249,7 @@ class Case:
         if c.kind == "variant":
             shift = c.rows - self.reference(c.mode).predicted
             return [self.rows_of(each.logprobs) + shift for each in self.library.replicas(c.mode)]
-        return [self.rows_of(self.library.noisy(c.mode, c.faults, c.name, i, c.since).logprobs) for i in range(count)]
+        return [self.rows_of(each.logprobs) for each in self.library.noisy(c.run, count)]
 
     def first_beyond(self, c: Candidate) -> int | None:
         """First observed position that the candidate does not fit; None if there is none. The bar is what the largest

@@ -52,8 +52,11 @@ def diagnose(
     if broken is not None:
         return broken
     search = Search(Case(library, seen, bos), progress)
-    search.run(thorough)
-    result = _Judge(search).verdict()
+    try:
+        search.run(thorough)
+        result = _Judge(search).verdict()
+    finally:
+        library.close()
     result.confidence = confidence(result)
     _explain(search, result)
     return result

@@ -12,7 +12,7 @@ import numpy as np
 
 from ds4ref.variants.families import Family
 
-from .case import Candidate, Case
+from .case import Candidate, Case, Idea
 from .evidence import squares
 
 ROUNDS = 6
@@ -24,7 +24,7 @@ Z90 = 1.645
 def best_of_grid(case: Case, mode: str, family: Family) -> Candidate:
     """The nearest member among the values of the grid."""
     shape = case.library.engine.shape
-    found = [case.member(mode, family, value) for value in family.grid(shape)]
+    found = case.made(*(case.member(mode, family, value) for value in family.grid(shape)))
     return max(found, key=lambda c: closeness(case, c))
 
 
@@ -50,7 +50,7 @@ def _whole(case: Case, mode: str, family: Family, start: float) -> Candidate:
 
     def at(value: int) -> Candidate:
         if value not in tried:
-            tried[value] = case.member(mode, family, value)
+            (tried[value],) = case.made(case.member(mode, family, value))
         return tried[value]
 
     low, high = family.limits(case.library.engine.shape)
@@ -73,8 +73,11 @@ def _smooth(case: Case, mode: str, family: Family, start: float) -> Candidate:
     coarse = case.reference(mode).coarse
     weight = 1 / case.reference(mode).expected
 
+    def idea(t: float) -> Idea:
+        return case.member(mode, family, float(f"{float(back(t)):.7g}"))
+
     def at(t: float) -> tuple[float, Candidate, float]:
-        c = case.member(mode, family, float(f"{float(back(t)):.7g}"))
+        (c,) = case.made(idea(t))
         r = np.sort(squares(case.values, c.rows) * weight)
         r = r[np.isfinite(r)]
         # a top-k decision that falls the other way spoils what follows, in half of the positions at the most
@@ -88,6 +91,7 @@ def _smooth(case: Case, mode: str, family: Family, start: float) -> Candidate:
     for turn in range(ROUNDS + 2):
         # far from the right value only a few positions, the early ones, still move smoothly with it
         which = 2 if turn < 4 else 0
+        case.library.ahead(idea(t).run for t in (centre - gap, centre, centre + gap))
         for t in (centre - gap, centre, centre + gap):
             if t not in points:
                 points[t] = at(t)
@@ -113,7 +117,7 @@ def _smooth(case: Case, mode: str, family: Family, start: float) -> Candidate:
     for digits in range(1, 5):
         near = float(f"{value:.{digits}g}")
         if low <= near <= high and near != family.neutral(case.library.engine.shape):
-            rounded = case.member(mode, family, near)
+            (rounded,) = case.made(case.member(mode, family, near))
             if rounded.fit.score > chosen.fit.score:
                 chosen, value = rounded, near
     return _with(case, chosen, family, value, low, high)
@@ -141,4 +145,5 @@ def _width(points: dict[float, tuple[float, Candidate, float]], best: float, coa
 def _with(case: Case, c: Candidate, family: Family, value: float, low: float, high: float) -> Candidate:
     right = family.neutral(case.library.engine.shape)
     parameter = {"name": family.name, "value": value, "low": low, "high": high, "right": right}
-    return case.member(c.mode, family, value_of(c), parameter)
+    (sized,) = case.made(case.member(c.mode, family, value_of(c), parameter))
+    return sized

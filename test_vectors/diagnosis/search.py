@@ -5,14 +5,15 @@
     search.bases        rounding sets whose whole library was tried
 
 Float precision decides at once: a candidate that agrees to 1e-5 leaves no room for another. Then come the other
-rounding sets; if one of them is the answer, its own library is still held against the data, since a mistake may be a
-better explanation than none. What is still open is tried with the mistakes in sets that are no modes, with families,
-and last with mistakes in a part of the model, from a position on, or two at once.
+rounding sets, or before everything else if the data lies nearer to one of them than to exact; if one is the answer,
+its own library is still held against the data, since a mistake may be a better explanation than none. What is still
+open is tried with the mistakes in sets that are no modes, with families, and last with mistakes in a part of the
+model, from a position on, or two at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -21,8 +22,9 @@ from ds4ref.variants.families import FAMILIES
 from ds4ref.variants.scoped import scopes
 
 from . import fitting
-from .case import LIMIT, Candidate, Case
+from .case import LIMIT, Candidate, Case, Idea
 from .evidence import FLOAT_FLOOR, WEIGHT, Fit, Reference, projection, squares
+from .signatures import REPLICAS, Run
 
 Progress = Callable[[int], None]
 
@@ -45,6 +47,10 @@ EARLY = 8
 """A deviation that begins before this position does not suggest a path of its own for later ones."""
 LAYERS = ("compressed layers", "layers without compression")
 HALVES = ("attention halves", "FFN halves")
+CLEARLY = 0.8
+"""Ratio of distances from a rounding set and from exact below which that set is looked at first."""
+FAR = 10.0
+"""Misfit of a clean set from which on a mistake in it is large, so that it leads in other sets too."""
 GAIN, NEARER = 5.0, 0.1
 """What a family must gain over the clean set, in score or in how near half of the positions are, to be refined."""
 
@@ -67,30 +73,69 @@ class Search:
     def run(self, thorough: bool = False) -> None:
         """Fill ``found``."""
         self._set("exact")
+        near = None if thorough or self._settled() else self._nearer()
+        if near is None or not self._rounded(near):
+            self._everything(thorough)
+
+    def _nearer(self) -> str | None:
+        """A rounding set to which the data lies clearly nearer than to exact, as nothing wrong in exact does: what a
+        mistake moves has no part of a rounding's direction."""
+        library, exact = self.case.library, self.case.rows_of(self.case.library.get("exact").logprobs)
+        library.ahead(Run(mode) for mode in ROUNDING)
+        away = squares(self.case.values, exact)
+        apart = {}
+        for mode in ROUNDING:
+            with np.errstate(all="ignore"):
+                ratio = squares(self.case.values, self.case.rows_of(library.get(mode).logprobs)) / away
+            apart[mode] = float(np.nanmedian(ratio)) if np.isfinite(ratio).any() else np.inf
+        best = min(apart, key=lambda mode: apart[mode])
+        return best if apart[best] < CLEARLY**2 else None
+
+    def _rounded(self, near: str) -> bool:
+        """Whether a rounding set, alone or with a mistake in it, answers the question; ``near`` is tried first."""
+        self._sets()
+        answer = self.answer()
+        self._library(answer or near)
+        if answer is not None:
+            self._families(answer)
+            return self.answer() == answer
+        self._elsewhere()
+        if not self.convinced():
+            self._families(near)
+        return self.convinced()
+
+    def _everything(self, thorough: bool) -> None:
+        """Exact first, whose float precision decides, then whatever the question needs."""
         self._library("exact")
         if not self._settled() or thorough:
             self._families("exact")
-        if not self._settled() or thorough:
-            for mode in ROUNDING:
-                self._set(mode)
-            fitting_set = self.answer()
-            if fitting_set is not None and fitting_set != "exact":
-                self._library(fitting_set)
-                self._families(fitting_set)
-            if fitting_set is None or thorough:
-                for mode in MODE_NAMES:
-                    self._library(mode)
-                self._elsewhere()
-                best = self.best()
-                if best.mode not in self.bases and not self.convinced():
-                    self._library(best.mode)
-                if not self.convinced():
-                    for mode in dict.fromkeys((self.best().mode, self.nearest_set())):
-                        self._families(mode)
-                if not self.convinced():
-                    self._compounds()
-        elif self.answer() == "exact":
-            self._families("exact")
+        if self._settled() and not thorough:
+            if self.answer() == "exact":
+                self._families("exact")
+            return
+        self._sets()
+        answer = self.answer()
+        if answer is not None and answer != "exact":
+            self._library(answer)
+            self._families(answer)
+        if answer is None or thorough:
+            self._unexplained()
+
+    def _unexplained(self) -> None:
+        """No set fits: mistakes in all of them, then less likely kinds of mistakes."""
+        for mode in sorted(MODE_NAMES, key=lambda mode: -self.score(self._base(mode))):
+            self._library(mode)
+            if self.convinced():
+                return
+        self._elsewhere()
+        best = self.best().mode
+        if best not in self.bases and self._base(best).fit.misfit < FAR and not self.convinced():
+            self._library(best)
+        if not self.convinced():
+            for mode in dict.fromkeys((self.best().mode, self.nearest_set())):
+                self._families(mode, self._leading_families())
+        if not self.convinced():
+            self._compounds()
 
     def fits(self, c: Candidate) -> bool:
         """Whether a candidate explains everything to within its noise, or all but a uniform residue."""
@@ -159,12 +204,9 @@ class Search:
         if not ref.coarse:
             return True
         for other in self.found:
-            if not other.clean or other.mode == c.mode:
+            if not other.clean or other.mode == c.mode or not self._narrower(other.mode, ref):
                 continue
-            narrower = self.case.reference(other.mode)
-            if np.mean(np.log(ref.expected) - np.log(narrower.expected)) < 0.7:
-                continue
-            if not self._lies_at(c, ref, narrower.predicted):
+            if not self._lies_at(c, ref, self.case.reference(other.mode).predicted):
                 return False
         return True
 
@@ -262,11 +304,17 @@ class Search:
         ref = self.case.reference(c.mode)
         if not ref.coarse:
             return True
-        same = [o for o in self.found if o.name == c.name and o.mode != c.mode and o.kind == c.kind]
-        narrow = [o for o in same if np.mean(np.log(ref.expected / self.case.reference(o.mode).expected)) > 0.7]
-        if c.mode not in MODE_NAMES and not narrow:
+        others = [mode for mode in self.sets if self._narrower(mode, ref)]
+        same = [o for o in self.found if o.name == c.name and o.mode in others and o.kind == c.kind]
+        if c.kind == "fault":
+            known = {o.mode for o in same}
+            same += self._made(self.case.fault(m, c.name) for m in others if m not in known and c.name in self.names(m))
+        if c.mode not in MODE_NAMES and not same:
             return False
-        return all(self._lies_at(c, ref, other.rows) for other in narrow)
+        return all(self._lies_at(c, ref, other.rows) for other in same)
+
+    def _narrower(self, mode: str, than: Reference) -> bool:
+        return bool(np.mean(np.log(than.expected) - np.log(self.case.reference(mode).expected)) > 0.7)
 
     def rival(self, c: Candidate) -> tuple[Candidate | None, float]:
         """The best explanation by another name, in any set, and the log odds over it. Names whose predictions cannot
@@ -297,10 +345,21 @@ class Search:
                 self._progress(len(self.found))
         return new
 
+    def _made(self, ideas: Iterable[Idea]) -> list[Candidate]:
+        return self._add(self.case.made(*ideas))
+
     def _set(self, mode: str) -> None:
         if mode not in self.sets:
             self.sets.append(mode)
             self._add([self.case.clean(mode)])
+
+    def _sets(self) -> None:
+        """All rounding sets."""
+        self.case.library.ahead(
+            Run(mode, noise=i) for mode in ROUNDING if mode not in self.sets for i in (None, *range(REPLICAS))
+        )
+        for mode in ROUNDING:
+            self._set(mode)
 
     def _library(self, mode: str) -> None:
         if mode in self.bases:
@@ -308,7 +367,7 @@ class Search:
         self.bases.append(mode)
         self._set(mode)
         self._add(self.case.outside(mode))
-        self._add(self.case.fault(mode, name) for name in self.names(mode))
+        self._made(self.case.fault(mode, name) for name in self.names(mode))
         self._untie(mode)
 
     def names(self, mode: str) -> list[str]:
@@ -349,16 +408,34 @@ class Search:
             if mode in self.bases:
                 continue
             self._add(self.case.outside(mode, names))
-            self._add(self.case.fault(mode, name) for name in names if name in self.names(mode))
+            self._made(self.case.fault(mode, name) for name in names if name in self.names(mode))
 
-    def _families(self, mode: str) -> None:
+    def _base(self, mode: str) -> Candidate:
+        """A rounding set with nothing wrong, as candidate."""
+        return next(c for c in self.found if c.clean and c.mode == mode)
+
+    def _leading_families(self) -> list[str]:
+        """The families that explain most in the sets where they were tried, best first."""
+        gains: dict[str, float] = {}
+        for c in self.found:
+            if c.kind == "family":
+                gain = c.fit.score - self.score(self._base(c.mode))
+                gains[family_of(c)] = max(gain, gains.get(family_of(c), -np.inf))
+        return sorted(gains, key=lambda name: -gains[name])[:CONTENDERS]
+
+    def _families(self, mode: str, only: Sequence[str] | None = None) -> None:
         if mode in self.refined:
             return
+        only = tuple(FAMILIES) if only is None else only
         self.refined.add(mode)
         clean = self.case.clean(mode)
+        shape = self.case.library.engine.shape
+        self.case.library.ahead(
+            self.case.member(mode, FAMILIES[name], value).run for name in only for value in FAMILIES[name].grid(shape)
+        )
         tried = []
-        for family in FAMILIES.values():
-            tried += self._add([fitting.best_of_grid(self.case, mode, family)])
+        for name in only:
+            tried += self._add([fitting.best_of_grid(self.case, mode, FAMILIES[name])])
         tried.sort(key=lambda c: -fitting.closeness(self.case, c))
         coarse = self.case.reference(mode).coarse
         for c in tried[:REFINED]:
@@ -377,38 +454,41 @@ class Search:
         for mode in sorted(modes, key=lambda mode: -(starts[mode] or 0))[:2]:
             first = starts[mode]
             if first is not None and first >= EARLY:
-                self._untied(self._add(self.case.late(mode, name, first) for name in self.names(mode)))
+                self._untied(self._made(self.case.late(mode, name, first) for name in self.names(mode)))
                 if self.convinced():
                     return
         begins = max(modes, key=lambda mode: self.prefix(self.case.clean(mode))[0])
         # exact first: where it is the set, its float precision decides
+        names: Sequence[str] = tuple(LIBRARY)
         for mode in dict.fromkeys(("exact", best, begins)):
-            self._parts(mode)
+            names = self._parts(mode, names)[:CONTENDERS]
             if self.convinced():
                 return
         for c in self._leading(best)[:2]:
             others = [name for name in self.names(best) if name != c.name and not LIBRARY[name].quiet]
-            self._untied(self._add(self.case.pair(best, c.name, other) for other in others))
+            self._untied(self._made(self.case.pair(best, c.name, other) for other in others))
             if self.convinced():
                 return
 
-    def _parts(self, mode: str) -> None:
-        """Faults in a kind of layers or of halves, then the nearest of them in single layers."""
+    def _parts(self, mode: str, names: Sequence[str]) -> list[str]:
+        """Faults in a kind of layers or of halves, then the nearest of them in single layers; their names, best
+        first."""
         parts = scopes(self.case.library.engine.shape)
         single = {part: where for part, where in parts.items() if part.startswith("layer ")}
-        new = []
+        ideas = []
         for name in self.names(mode):
             fault = LIBRARY[name]
-            if fault.quiet or fault.fmt or fault.tokens:  # storage and chunk edges are not a layer's own
-                continue
-            halves = name.startswith(("hc_", "sinkhorn"))
-            kinds = HALVES if halves else LAYERS
-            new += self._add(self.case.scoped(mode, name, part, parts[part]) for part in kinds)
+            # storage and chunk edges are not a layer's own
+            if name in names and not (fault.quiet or fault.fmt or fault.tokens):
+                kinds = HALVES if name.startswith(("hc_", "sinkhorn")) else LAYERS
+                ideas += [self.case.scoped(mode, name, part, parts[part]) for part in kinds]
+        new = sorted(self._made(ideas), key=lambda c: -self.score(c))
         self._untied(new)
+        order = list(dict.fromkeys(c.name.partition(" [")[0] for c in new))
         if not self.convinced():
-            new.sort(key=lambda c: -self.score(c))
-            for name in list(dict.fromkeys(c.name.partition(" [")[0] for c in new))[:REFINED]:
-                self._untied(self._add(self.case.scoped(mode, name, part, where) for part, where in single.items()))
+            for name in order[:REFINED]:
+                self._untied(self._made(self.case.scoped(mode, name, part, where) for part, where in single.items()))
+        return order
 
     def _leading(self, mode: str) -> list[Candidate]:
         """Faults of a set that explain more than nothing wrong does, best first."""

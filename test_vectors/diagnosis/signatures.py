@@ -6,6 +6,7 @@ Results are kept on disk under a key of model, tokens and code, so that only the
     library.get("exact")                        clean, mode exact
     library.get("ds4", "no_sink")               one fault in mode ds4
     library.replicas("ds4")                     clean runs with float noise: what another correct engine may look like
+    library.ahead(runs)                         begin on what will be asked for, several runs at a time
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +48,25 @@ class Signature:
     margin: np.ndarray
 
 
+@dataclass(frozen=True)
+class Run:
+    """One run of the model: what is wrong (``faults``, identified by ``name``, parameters and parts included, in force
+    from position ``since`` on), and with which noise, if any (``louder``: so much that near ties fall either way)."""
+
+    mode: str
+    faults: tuple[AnyFault, ...] = ()
+    name: str = "clean"
+    since: int = 0
+    noise: int | None = None
+    louder: bool = False
+
+    @property
+    def key(self) -> str:
+        """What its result is kept under."""
+        noise = "" if self.noise is None else f".{'loud' if self.louder else 'noise'}{self.noise}"
+        return f"{self.mode}.{self.name}{noise}"
+
+
 class Signatures:
     """All variants of one model on one token list."""
 
@@ -55,6 +78,8 @@ class Signatures:
         self._folder = cache_dir() / "signatures" / key.hexdigest()[:24]
         self._memory: dict[str, Signature] = {}
         self._bytes = 0
+        self._coming: dict[str, Future[Signature]] = {}
+        self._pool: ThreadPoolExecutor | None = None
 
     def faults(self, mode: str) -> list[Fault]:
         """The faults that can show here."""
@@ -62,33 +87,44 @@ class Signatures:
 
     def get(self, mode: str, fault: str | None = None) -> Signature:
         """Clean, or with one fault."""
-        faults = [LIBRARY[fault]] if fault else []
-        return self._kept(f"{mode}.{fault or 'clean'}", lambda: self._run(mode, faults, None, self.ids))
+        return self.of(Run(mode, (LIBRARY[fault],) if fault else (), fault or "clean"))
 
     def replicas(self, mode: str, fault: str | None = None, count: int = REPLICAS) -> list[Signature]:
         """Runs with float noise, clean or with one fault."""
-        faults = [LIBRARY[fault]] if fault else []
-        return [self.noisy(mode, faults, fault or "clean", i) for i in range(count)]
+        return self.noisy(Run(mode, (LIBRARY[fault],) if fault else (), fault or "clean"), count)
 
-    def noisy(self, mode: str, faults: Sequence[AnyFault], name: str, i: int, since: int = 0) -> Signature:
-        """Run ``i`` with float noise; ``name`` says which faults, for the cache."""
-        noise = np.random.default_rng([i, 77])
-        return self._kept(f"{mode}.{name}.noise{i}", lambda: self._run(mode, faults, noise, self.ids, since))
+    def noisy(self, run: Run, count: int = REPLICAS, louder: bool = False) -> list[Signature]:
+        """A run with float noise, ``count`` times over."""
+        runs = [replace(run, noise=i, louder=louder) for i in range(count)]
+        self.ahead(runs)
+        return [self.of(each) for each in runs]
 
-    def loud(self, mode: str, faults: Sequence[AnyFault], name: str, i: int, since: int = 0) -> Signature:
-        """The same with so much noise that near ties fall either way."""
-        noise = np.random.default_rng([i, 78])
-        return self._kept(f"{mode}.{name}.loud{i}", lambda: self._run(mode, faults, noise, self.ids, since, LOUD))
+    def of(self, run: Run) -> Signature:
+        """What one run shows."""
+        return self._kept(run.key, lambda: self._run(run))
 
-    def made(self, mode: str, faults: Sequence[AnyFault], name: str, since: int = 0) -> Signature:
-        """Any faults together; ``name`` identifies them, parameters, parts and ``since`` included."""
-        return self._kept(f"{mode}.{name}", lambda: self._run(mode, faults, None, self.ids, since))
+    def ahead(self, runs: Iterable[Run]) -> None:
+        """Begin on runs that will be asked for, as many at a time as the engine has threads: each alone is too short
+        for threads to share."""
+        if not self.runner.many:
+            return
+        for run in runs:
+            if run.key not in self._memory and run.key not in self._coming and not self._path(run.key).exists():
+                self._pool = self._pool or ThreadPoolExecutor(self.engine.threads, "ds4ref-runs")
+                self._coming[run.key] = self._pool.submit(self._computed, run.key, partial(self._run, run, True))
+
+    def close(self) -> None:
+        """Give up what was begun and is no longer wanted; the next question begins anew."""
+        self._coming.clear()
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
 
     def on(self, name: str, mode: str, ids: Sequence[int]) -> Signature:
         """Clean, on other tokens; ``name`` says which, and with their digest is part of the file name."""
         tokens = np.asarray(ids, np.int32)
         digest = hashlib.sha256(tokens.tobytes()).hexdigest()[:12]
-        return self._kept(f"{mode}.{name}.{digest}", lambda: self._run(mode, [], None, tokens))
+        return self._kept(f"{mode}.{name}.{digest}", lambda: self._run(Run(mode), ids=tokens))
 
     def run(self, mode: str, faults: Sequence[AnyFault], seed: int | None = None, since: int = 0) -> np.ndarray:
         """Logits (T, V) of any combination, not kept: for tests and calibration. ``seed`` adds float noise."""
@@ -97,11 +133,13 @@ class Signatures:
 
     # --- inside
 
-    def _run(
-        self, mode: str, faults: Sequence[AnyFault], noise: np.random.Generator | None, ids: np.ndarray, since: int = 0,
-        louder: float = 1.0,
-    ) -> Signature:  # fmt: skip
-        logits, margin = self.runner.run(ids.tolist(), mode, faults, noise, since, louder)
+    def _run(self, run: Run, beside: bool = False, ids: np.ndarray | None = None) -> Signature:
+        """Compute. Seeds tell noise from loud noise."""
+        noise = None if run.noise is None else np.random.default_rng([run.noise, 78 if run.louder else 77])
+        tokens = (self.ids if ids is None else ids).tolist()
+        logits, margin = self.runner.run(
+            tokens, run.mode, run.faults, noise, run.since, LOUD if run.louder else 1.0, beside
+        )
         with np.errstate(all="ignore"):
             return Signature(log_softmax(logits).astype(np.float32), margin.astype(np.float32))
 
@@ -113,7 +151,12 @@ class Signatures:
 
     def _kept(self, name: str, compute: Callable[[], Signature]) -> Signature:
         if name not in self._memory:
-            found = self._loaded(name, compute)
+            coming = self._coming.pop(name, None)
+            try:
+                found = self._loaded(name, compute) if coming is None else coming.result()
+            except BaseException:  # Ctrl-C above all: nobody waits for the rest
+                self.close()
+                raise
             self._bytes += found.logprobs.nbytes
             if self._bytes > MEMORY_LIMIT:
                 self._memory.clear()
@@ -129,17 +172,24 @@ class Signatures:
                 return Signature(table[:, :-1], table[:, -1])
         except (OSError, ValueError, EOFError):
             pass
+        return self._computed(name, compute)
+
+    def _computed(self, name: str, compute: Callable[[], Signature]) -> Signature:
+        """Compute and keep."""
         found = compute()
+        self._save(self._path(name), found)
+        return found
+
+    def _save(self, path: Path, found: Signature) -> None:
         try:
             if not self._folder.exists():
                 _make_room(self._folder.parent)
                 self._folder.mkdir(parents=True, exist_ok=True)
-            temporary = self._folder / f".{path.stem}.{os.getpid()}.tmp.npy"
+            temporary = self._folder / f".{path.stem}.{os.getpid()}.{threading.get_ident()}.tmp.npy"
             np.save(temporary, np.column_stack((found.logprobs, found.margin)))
             os.replace(temporary, path)
         except OSError:
             pass  # a cache that cannot be written costs time, nothing else
-        return found
 
 
 def _make_room(root: Path) -> None:

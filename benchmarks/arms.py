@@ -24,11 +24,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from ds4ref.engine import Engine
-from ds4ref.environment import commit, machine
+from ds4ref.environment import machine
+from ds4ref.runs.provenance import stamp
+from ds4ref.runs.stats import wilson
+from ds4ref.runs.store import Run
 from reports.compare import compare
 from reports.sources import Measured
-from reports.stats import wilson
-from reports.store import Run
 from speed_bench import sweep
 from speed_bench.prompt import prose_tokens
 from speed_bench.rounds import Arm, rounds
@@ -193,8 +194,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "slower": args.slower,
                 "clock": args.clock,
                 "seconds": seconds,
-                "machine": machine(),
-                "commit": commit(),
+                **stamp(),
             }
         )
     )

@@ -18,10 +18,12 @@ import sys
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
+from ds4ref.runs.provenance import stamp
+
 from . import growth, matvec, paging, peers, start, whole
 from .context import Context
 from .goals import GOALS
-from .report import document, facts, print_table
+from .report import document, print_table
 from .timing import Budget, OutOfTime
 
 QUICK_SECONDS = 34.0
@@ -98,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = [context.rows[name] for name in GOALS if name in context.rows]
     if not args.json:
         print_table(rows)
-    print(document(rows, {"threads": threads, "quick": args.quick, "seconds": round(budget.spent, 1)} | facts()))
+    print(document(rows, {"threads": threads, "quick": args.quick, "seconds": round(budget.spent, 1)} | stamp()))
     return 0
 
 

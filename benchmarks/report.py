@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -59,17 +57,6 @@ def row(goal: Goal, samples: Sequence[float], note: str = "") -> Row:
 def document(rows: Sequence[Row], facts: dict[str, Any]) -> str:
     """The one JSON document: a list of rows, each with the facts about the run as ``run``."""
     return json.dumps([{**asdict(r), "met": r.met, "run": facts} for r in rows], allow_nan=False)
-
-
-def facts() -> dict[str, Any]:
-    """What a reader needs to compare two runs."""
-    from ds4ref.environment import cpu_name
-
-    try:
-        load = os.getloadavg()[0]
-    except OSError:
-        load = None
-    return {"cpu": cpu_name(), "machine": platform.machine(), "python": platform.python_version(), "load": load}
 
 
 def print_table(rows: Sequence[Row]) -> None:

@@ -1,4 +1,4 @@
-"""Where a figure comes from: processor, cores, memory, clocks, versions, commit.
+"""The machine: processor, cores, memory, clocks, where its user keeps things.
 
 Nothing here is measured; it is what a reader needs to judge whether two results may be compared.
 Facts a platform does not tell are None.
@@ -10,13 +10,10 @@ import os
 import platform
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from .errors import DataError
-
-PACKAGES = ("numpy", "numba", "llvmlite", "tokenizers", "scipy")
 
 
 def machine() -> dict[str, Any]:
@@ -33,34 +30,6 @@ def machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
     }
-
-
-def versions() -> dict[str, str]:
-    """Of Python and everything that computes."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            pass
-    return found
-
-
-def commit() -> str | None:
-    """The git commit of this source tree, with ``+`` if it has changes; None for an installed copy."""
-    root = Path(__file__).resolve().parents[1]
-    if not (root / ".git").exists():
-        return None
-    try:
-        head, status = (
-            subprocess.run(
-                ["git", "-C", str(root), *args], capture_output=True, text=True, timeout=10, check=True
-            ).stdout
-            for args in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return head.strip() + ("+" if status.strip() else "")
 
 
 def data_dir() -> Path:

@@ -1,11 +1,9 @@
 """ds4-report: what was measured, kept, compared and shown.
 
-store       every run with its environment, in one SQLite file
-stats       intervals, tests and verdicts
+sources     runs of the store, and results files as runs
 compare     two runs, one verdict, an exit code
 figures     the plots of a report
 build       one HTML file and its Markdown twin
 cli         the command
-
-``reports.store`` is the one part that other tools import; it imports none of them.
+The run store, statistics and provenance are ``ds4ref.runs``.
 """

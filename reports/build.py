@@ -14,8 +14,10 @@ from typing import Any
 from ds4ref import __version__
 from ds4ref.cli.common import atomic_output, check_output
 from ds4ref.errors import DataError
+from ds4ref.runs import stats
+from ds4ref.runs.spread import median_band
 
-from . import figures, stats
+from . import figures
 from .compare import Comparison, compare
 from .figures import Bar, Curve, Picture
 from .sources import Measured, model_name
@@ -141,7 +143,7 @@ def speed_curves(bench: Sequence[Measured]) -> dict[str, list[Curve]]:
                         stated[depth] = (float(low), float(high))  # type: ignore[arg-type]
             points = []
             for depth, values in sorted(by_depth.items()):
-                middle, low, high = stats.median_band(values)
+                middle, low, high = median_band(values)
                 points.append((depth, middle, *(stated.get(depth, (low, high)) if len(values) == 1 else (low, high))))
             if points:
                 found[name].append(Curve(printable(measured.name), tuple(points)))
@@ -191,7 +193,7 @@ def _add_roofline(report: Report, bench: Sequence[Measured]) -> None:
                     shares.setdefault(int(row["ctx_tokens"]), []).append(float(share))  # type: ignore[arg-type]
                     binds[int(row["ctx_tokens"])] = str(row.get(f"{metric}_binds") or "")
             for depth in dict.fromkeys([min(shares), max(shares)]) if shares else ():
-                share = stats.median_band(shares[depth])[0]
+                share = median_band(shares[depth])[0]
                 name = (
                     f"{printable(measured.name)}, {metric} at {depth:,}" if len(bench) > 1 else f"{metric} at {depth:,}"
                 )
@@ -209,14 +211,14 @@ def _served_table(measured: Measured) -> dict[str, Any] | None:
 
     def middle(rows: Sequence[dict[str, Any]], name: str) -> float | None:
         values = [float(row[name]) for row in rows if figures.finite(row.get(name))]
-        return stats.median_band(values)[0] if values else None
+        return median_band(values)[0] if values else None
 
     names = ("streams", "ttft_ms", "e2e_ms", "total_tps", "fairness")
     table = []
     for depth in _thin(sorted(depths), 12):
         rows = depths[depth]
         gaps = [1e3 * float(gap) for row in rows for gap in row.get("steps_s") or ()]
-        itl = stats.median_band(gaps)[0] if gaps else middle(rows, "itl_p50_ms")
+        itl = median_band(gaps)[0] if gaps else middle(rows, "itl_p50_ms")
         table.append({"depth": depth, "itl_ms": itl, **{name: middle(rows, name) for name in names}})
     return {"name": printable(measured.name), "rows": table} if table else None
 

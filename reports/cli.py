@@ -20,8 +20,9 @@ from ds4ref.cli.options import Parser, choice, integer, number
 from ds4ref.errors import UsageError
 
 if TYPE_CHECKING:
+    from ds4ref.runs.store import Run, Store
+
     from .sources import Measured
-    from .store import Run, Store
 
 PROG = "ds4-report"
 EXIT_WORSE, EXIT_INCOMPARABLE = 3, 4
@@ -151,8 +152,9 @@ def remove(args: Namespace) -> int:
 
 def import_(args: Namespace) -> int:
     """``ds4-report import``; rows that only partly fit Flash are said."""
+    from ds4ref.runs.store import Store
+
     from .sources import import_file
-    from .store import Store
 
     _names(args, 1, None)
     if args.label is not None and len(args.names) > 1:
@@ -241,7 +243,7 @@ BODIES: dict[str, Callable[[Namespace], int]] = {
 
 
 def _open(args: Namespace) -> Store:
-    from .store import Store
+    from ds4ref.runs.store import Store
 
     return Store.open(args.store, create=False)
 

@@ -20,11 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from speed_bench import drift
+from ds4ref.runs import drift, stats
+from ds4ref.runs.stats import Interval
 
-from . import stats
 from .sources import Measured
-from .stats import Interval
 from .thresholds import Limits, Thresholds
 
 BETTER, WORSE, SAME, UNCLEAR = "better", "worse", "same", "unclear"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from speed_bench.plot import GRID, INK, STYLES, tick
+from ds4ref.cli.plots import GRID, INK, STYLES, tick
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

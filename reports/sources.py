@@ -18,10 +18,9 @@ from typing import Any
 
 from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.errors import DataError
-from speed_bench.results import read_rows
-
-from .store import Run, Store
-from .store.rows import vector_row
+from ds4ref.runs.results import read_rows
+from ds4ref.runs.store import Run, Store
+from ds4ref.runs.store.rows import vector_row
 
 
 @dataclass(frozen=True)

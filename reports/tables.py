@@ -7,9 +7,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ds4ref.runs.store import Run
+
 from .compare import Comparison
 from .sources import model_name
-from .store import Run
 
 
 def print_runs(runs: Sequence[Run]) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ds4ref.archs.deepseek4.costs import Costs
     from ds4ref.costs import Peaks
     from ds4ref.engine import Engine
-    from reports.store import Store
+    from ds4ref.runs.store import Store
 
 ARM_OPTIONS: dict[str, Callable[[str], Any]] = {
     "model": str,
@@ -85,8 +85,8 @@ class Run:
 
     def _open(self, stack: ExitStack, store: Store | None, options: dict[str, Any], lane: Lane) -> None:
         from ds4ref.archs.deepseek4.costs import Costs
+        from ds4ref.runs.provenance import engine_facts, stamp
 
-        from .facts import collect
         from .peaks import as_peaks, machine_peaks
 
         args = Namespace(**{**vars(self.args), **options})
@@ -97,7 +97,8 @@ class Run:
         self.arms.append(Arm(lane.name, engine, threads(args.threads) or engine.threads if several else None))
         self.costs.append(Costs.of_engine(engine))
         with Progress("hashing the model, once") as progress:
-            facts = collect(engine, [PROG, *self.args.argv], self.prompt["sha256"], store, progress)
+            facts = engine_facts(engine, store, progress)
+        facts |= {"prompt_sha256": self.prompt["sha256"], **stamp([PROG, *self.args.argv])}
         if not self.args.no_roofline:
             facts["peaks"] = machine_peaks(store, facts["threads"])
         self.peaks.append(as_peaks(facts["peaks"]) if "peaks" in facts else None)
@@ -142,7 +143,7 @@ def walk_facts(args: Namespace, depths: Sequence[int]) -> dict[str, Any]:
 
 def open_store(stack: ExitStack, path: str | None) -> Store:
     """The run store, closed with ``stack``."""
-    from reports.store import Store
+    from ds4ref.runs.store import Store
 
     return stack.enter_context(Store.open(path))
 

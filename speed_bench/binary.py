@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ds4ref.errors import Cancelled, DataError, TargetError, UsageError
+from ds4ref.runs.results import COLUMNS, parse_rows
 
-from .results import COLUMNS, parse_rows
 from .samples import Sample
 
 

@@ -362,7 +362,7 @@ def peaks(argv: Sequence[str]) -> int:
         sys.stdout.write(parser.format_help())
         return 0
     from ds4ref.environment import machine
-    from reports.store import Store
+    from ds4ref.runs.store import Store
 
     from .peaks import machine_peaks
 

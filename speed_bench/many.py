@@ -60,8 +60,8 @@ def many_command(argv: Sequence[str]) -> int:
     if len(args.job) != 1:
         raise UsageError("many needs one JOB.toml")
     name, units = read_job(args.job[0])
-    from reports.fanout import fan_out
-    from reports.store import Store
+    from ds4ref.runs.fanout import fan_out
+    from ds4ref.runs.store import Store
 
     with Store.open(args.store) as store, Progress("units") as progress:
         outcome = fan_out(
@@ -110,7 +110,7 @@ def read_job(path: str) -> tuple[str, dict[str, list[str]]]:
 def run_unit(argv: list[str]) -> dict[str, Any]:
     """One ``ds4-bench`` in a process of its own; its run, for the store of whoever asked. DataError with the last line
     of its stderr if it fails."""
-    from reports.store import Store
+    from ds4ref.runs.store import Store
 
     with tempfile.TemporaryDirectory(prefix="ds4-unit-") as folder:
         path = str(Path(folder, "unit.sqlite"))

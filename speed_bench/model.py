@@ -139,7 +139,7 @@ def _peaks(args: Namespace) -> dict[str, Any]:
         raise UsageError("choose one of --machine and --gbs")
     if args.machine == "here":
         from ds4ref.environment import machine
-        from reports.store import Store
+        from ds4ref.runs.store import Store
 
         from .peaks import machine_peaks
 

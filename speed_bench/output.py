@@ -19,14 +19,14 @@ from typing import IO, TYPE_CHECKING, Any
 
 from ds4ref.cli.common import atomic_output, say
 from ds4ref.errors import DataError
+from ds4ref.runs.drift import notes as drift_notes
 
-from .drift import notes as drift_notes
 from .formats import render
 from .results import HEADER, format_row
 from .samples import Sample, summaries
 
 if TYPE_CHECKING:
-    from reports.store import Store
+    from ds4ref.runs.store import Store
 
 PROG = "ds4-bench"
 

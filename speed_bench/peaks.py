@@ -6,10 +6,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ds4ref.costs import Peaks
-from ds4ref.environment import cpu_name, machine, versions
+from ds4ref.environment import cpu_name
+from ds4ref.runs.provenance import stamp
 
 if TYPE_CHECKING:
-    from reports.store import Store
+    from ds4ref.runs.store import Store
 
 
 def known_peaks(store: Store, threads: int) -> dict[str, Any] | None:
@@ -31,7 +32,7 @@ def machine_peaks(store: Store | None, threads: int, again: bool = False) -> dic
     from ds4ref.peaks import measure_peaks
 
     measured = {name: round(value, 3) for name, value in asdict(measure_peaks(threads)).items()}
-    facts = {"machine": machine(), "versions": versions(), "threads": threads}
+    facts = {**stamp(), "threads": threads}
     number = store.add("peaks", facts, [measured], label=f"peaks, {threads} thread(s)") if store is not None else None
     return {**measured, "threads": threads, "run": number}
 

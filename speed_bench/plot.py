@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ds4ref.cli.plots import GRID, INK, STYLES, tick
 from ds4ref.errors import DataError, UsageError
 
 from .results import Point, read_points
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PREFILL, DECODE, INK, GRID = "#0072B2", "#C44601", "#333333", "#DDDDDD"
-STYLES = ("-", "--", "-.", ":")
+PREFILL, DECODE = "#0072B2", "#C44601"
 SUFFIXES = (".svg", ".png", ".pdf")
 
 
@@ -49,11 +49,6 @@ def default_title(*paths: str | os.PathLike[str]) -> str:
 def _words(stem: str) -> str:
     words = re.split(r"[ _-]+", stem)
     return " ".join(word.upper() if re.fullmatch(r"m[0-9]+", word) else word.capitalize() for word in words)
-
-
-def tick(value: float) -> str:
-    """Tick label: thousands with a ``k``."""
-    return f"{value / 1000:g}k" if abs(value) >= 1000 else f"{value:g}"
 
 
 def plot(

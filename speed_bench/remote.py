@@ -17,8 +17,8 @@ from typing import Any
 
 from ds4ref import __version__
 from ds4ref.cli.common import Interrupt, Progress, say
-from ds4ref.environment import commit, machine, versions
 from ds4ref.errors import Cancelled, UsageError
+from ds4ref.runs.provenance import stamp
 from ds4ref.targets.openai import HttpTarget
 
 from . import binary, endpoint
@@ -141,12 +141,8 @@ class RemoteRun:
             "engine": f"measured by ds4ref {__version__}",
             "numerics": None,
             "threads": None,
-            "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "prompt_sha256": self.prompt["sha256"],
-            "command": [PROG, *self.args.argv],
-            "commit": commit(),
-            "machine": machine(),
-            "versions": versions(),
+            **stamp([PROG, *self.args.argv]),
         }
 
 

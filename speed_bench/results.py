@@ -1,22 +1,18 @@
 """The results CSV (docs/bench.md): ds4-bench's six columns first, ours after them.
 
-With repetitions the speeds are medians. Cells of what was not measured are empty. Reading tolerates what spreadsheets
-do to such files (byte order mark, CRLF, dropped zeros, other columns between) and refuses what they could mean two
-ways.
+With repetitions the speeds are medians. Cells of what was not measured are empty. ``ds4ref.runs.results`` reads them.
 """
 
 from __future__ import annotations
 
-import csv
-import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
 from ds4ref.errors import DataError
+from ds4ref.runs.results import COLUMNS, read_rows
 
-COLUMNS = ("ctx_tokens", "prefill_tokens", "prefill_tps", "gen_tokens", "gen_tps", "kvcache_bytes")
 OURS = {
     "gen_first_ms": ".3f",
     "gen_steady_tps": ".2f",
@@ -48,9 +44,6 @@ OURS = {
 """Our columns and how their cells are written."""
 
 HEADER = ",".join((*COLUMNS, *OURS))
-
-_NEEDED = ("ctx_tokens", "prefill_tps", "gen_tps")
-_COUNTS = ("ctx_tokens", "prefill_tokens", "gen_tokens", "kvcache_bytes")
 
 
 def format_row(entry: Mapping[str, Any]) -> str:
@@ -105,72 +98,3 @@ def read_points(path: str | os.PathLike[str], least: int = 2) -> list[Point]:
 def _band(row: Mapping[str, Any], name: str) -> tuple[float, float] | None:
     low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
     return (low, high) if isinstance(low, (int, float)) and isinstance(high, (int, float)) else None
-
-
-def read_rows(path: str | os.PathLike[str], least: int = 1) -> list[dict[str, Any]]:
-    """The rows of a CSV sorted by depth, with every column: numbers where the cell is one, else text, None if empty.
-
-    DataError says what is wrong: unreadable, missing columns, torn lines, a cell of a known column that is no number,
-    fewer than ``least`` rows, or the same depth twice.
-    """
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            rows = list(parse_rows(file, path))
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
-    if len(rows) < least:
-        raise DataError(f"{path}: need at least {'two data rows' if least == 2 else f'{least} data row(s)'}")
-    rows.sort(key=lambda row: (row["ctx_tokens"], row.get("test") or ""))
-    for one, other in zip(rows, rows[1:], strict=False):
-        if one["ctx_tokens"] == other["ctx_tokens"] and one.get("test") == other.get("test"):
-            raise DataError(f"{path}: ctx_tokens {one['ctx_tokens']} occurs twice")
-    return rows
-
-
-def parse_rows(lines: Iterable[str], path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    """Rows of a results CSV as its lines come; ``path`` names it in a DataError."""
-    try:
-        reader = csv.DictReader(lines, strict=True)
-        names = reader.fieldnames or []
-        missing = [name for name in _NEEDED if name not in names]
-        if missing:
-            hint = "; separated by semicolons, save it with commas" if ";" in "".join(names) else ""
-            raise DataError(f"{path}: missing CSV column(s): {', '.join(missing)}{hint}")
-        twice = next((name for name in names if list(names).count(name) > 1), None)
-        if twice is not None:
-            raise DataError(f"{path}: CSV column {twice} occurs twice")
-        for cells in reader:
-            yield _row(path, reader.line_num, cells, len(names))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: not a CSV file: {error}") from None
-
-
-def _row(path: str | os.PathLike[str], line: int, cells: dict[Any, Any], width: int) -> dict[str, Any]:
-    """One line; a spreadsheet's decimal commas show as too many cells, a torn line as too few."""
-    count = width + len(cells.get(None) or ()) - sum(value is None for value in cells.values())
-    if count != width:
-        raise DataError(f"{path}:{line}: {count} cells instead of {width}: a torn line, or decimal commas")
-    row: dict[str, Any] = {}
-    for name, cell in cells.items():
-        text = cell.strip()
-        known = name in COLUMNS
-        value = _number(text)
-        whole = name in _COUNTS
-        if (known and text and value is None) or (name in _NEEDED and value is None) or _impossible(name, value):
-            raise DataError(f"{path}:{line}: {name} is {text!r}, not a number one can plot")
-        row[name] = (int(value) if whole else value) if value is not None else text or None
-    return row
-
-
-def _impossible(name: str, value: float | None) -> bool:
-    if value is None or name not in COLUMNS:
-        return False
-    return value < 0 or (name in _COUNTS and value % 1 != 0) or (name == "ctx_tokens" and value < 1)
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None

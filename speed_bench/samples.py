@@ -10,6 +10,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ds4ref.runs.spread import median_band, quantile
+
 from .sweep import Row
 
 if TYPE_CHECKING:
@@ -81,26 +83,10 @@ def summary(group: Sequence[Sample]) -> Sample:
         found["gen_digest"] = "differs"
     found["reps"] = len(group)
     for name in ("prefill_tps", "gen_tps"):
-        low, high = band([entry[name] for entry in group])
+        _, low, high = median_band([entry[name] for entry in group])
         measured = len(group) > 1 and high > 0
         found[f"{name}_low"], found[f"{name}_high"] = (low, high) if measured else (None, None)
     steps = sorted(1e3 * seconds for entry in group for seconds in entry.get("steps_s", ()))
     found["itl_p50_ms"] = statistics.median(steps) if steps else None
     found["itl_p95_ms"] = quantile(steps, 0.95) if len(steps) >= P95_FROM else None
     return found
-
-
-def band(values: Sequence[float]) -> tuple[float, float]:
-    """Quartiles; below five values the range."""
-    ordered = sorted(values)
-    if len(ordered) < 5:
-        return ordered[0], ordered[-1]
-    return quantile(ordered, 0.25), quantile(ordered, 0.75)
-
-
-def quantile(ordered: Sequence[float], q: float) -> float:
-    """Linear between neighbours, as NumPy's."""
-    at = q * (len(ordered) - 1)
-    low = int(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (at - low) * (ordered[high] - ordered[low])

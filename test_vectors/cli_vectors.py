@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from ds4ref.cli.common import Progress, atomic_output, check_output, read_text
 from ds4ref.cli.options import choice, integer, number
 from ds4ref.errors import DataError, UsageError
+from ds4ref.runs.store.rows import vector_row
 from ds4ref.targets import Prompt
-from reports.store.rows import vector_row
 
 from . import dumps, legacy
 from .capture import PromptCase, forks, spread, start
@@ -29,7 +29,7 @@ from .record import add_store, describe, keep, opened, text_digest
 from .schema import CASE_SCHEMA, Case, Expected, Repetition, Vectors, record, sha256
 
 if TYPE_CHECKING:
-    from reports.store import Store
+    from ds4ref.runs.store import Store
 
 
 @dataclass(frozen=True)

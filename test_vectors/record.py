@@ -7,22 +7,19 @@ A row is a case: verdict and tokens and, where the engine told every log probabi
 from __future__ import annotations
 
 import hashlib
-import time
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ds4ref.cli.common import Progress, say
-from ds4ref.cli.model import identity
 from ds4ref.cli.options import Parser
-from ds4ref.environment import commit, machine, versions
 from ds4ref.errors import UsageError
+from ds4ref.runs.provenance import engine_facts, stamp
 from ds4ref.targets import Target
 
 if TYPE_CHECKING:
-    from reports.store import Store
+    from ds4ref.runs.store import Store
 
 PROG = "ds4-vectors"
 
@@ -42,7 +39,7 @@ def opened(args: Namespace) -> Iterator[Store | None]:
     if args.no_store:
         yield None
         return
-    from reports.store import Store
+    from ds4ref.runs.store import Store
 
     with Store.open(args.store) as store:
         yield store
@@ -56,11 +53,8 @@ def describe(target: Target, store: Store | None) -> dict[str, Any]:
     if not isinstance(target, LocalTarget):
         model = {"name": about.get("model") or about.get("name"), "file": target.name}
         return {"target": about, "engine": target.name, "backend": target.kind, "numerics": None, "model": model}
-    facts = {"target": about, **identity(target.engine), "threads": target.engine.threads}
-    if store is not None:
-        with Progress("hashing the model, once") as progress:
-            facts["model"]["sha256"] = store.sha256(Path(target.engine.path), progress)
-    return facts
+    with Progress("hashing the model, once") as progress:
+        return {"target": about, **engine_facts(target.engine, store, progress)}
 
 
 def text_digest(texts: Iterable[str]) -> str:
@@ -84,9 +78,6 @@ def keep(
     """A finished run with its environment; says its number on stderr."""
     if store is None:
         return
-    everything = {
-        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **facts, "prompt_sha256": prompt_sha256,
-        "command": [PROG, *argv], "commit": commit(), "machine": machine(), "versions": versions(),
-    }  # fmt: skip
+    everything = {**stamp([PROG, *argv]), **facts, "prompt_sha256": prompt_sha256}
     number = store.add("vectors", everything, rows, label=label)
     say(PROG, f"kept as run {number}; ds4-report show {number}")

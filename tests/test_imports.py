@@ -11,14 +11,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("ds4ref", "kernels", "speed_bench", "eval", "test_vectors", "reports", "benchmarks")
 TOOLS = ("speed_bench", "eval", "test_vectors", "reports")
-STORE = "reports.store"
-# What tools may use of reports: the store, and jobs over it. Neither imports a tool.
-SHARED = (STORE, "reports.fanout")
 
 # What a tool may use of ds4ref. Tensors (model, weights.tensors), caches (session) and files (shape aside, the
 # vocabulary is read through weights.gguf) belong to the engine; a tool measures it from outside.
 OPEN_TO_TOOLS = (
-    "ds4ref",
     "ds4ref.backends",
     "ds4ref.cli",
     "ds4ref.archs.deepseek4.costs",
@@ -32,6 +28,7 @@ OPEN_TO_TOOLS = (
     "ds4ref.nano",
     "ds4ref.numerics",
     "ds4ref.peaks",
+    "ds4ref.runs",
     "ds4ref.sampling",
     "ds4ref.targets",
     "ds4ref.text",
@@ -93,19 +90,12 @@ def test_import_order(module):
     elif room == "ds4ref":
         assert within_all(foreign, ("kernels",)), "ds4ref imports kernels only"
     elif room in TOOLS:
-        # The run store imports no tool, so that every tool may keep its runs in it.
-        leaf = within(module, SHARED)
-        allowed = OPEN_TO_TOOLS + (() if leaf else TOOLS if room == "reports" else SHARED)
-        closed = {name for name in foreign if name == "ds4ref.weights" or not _open(name, allowed)}
-        assert not closed, f"{room} reaches behind the engine"
+        closed = {name for name in foreign if name != "ds4ref" and not within(name, OPEN_TO_TOOLS)}
+        assert not closed, f"{room} reaches behind the engine, or for another tool"
 
 
 def within_all(names, packages) -> bool:
     return all(within(name, packages) for name in names)
-
-
-def _open(name: str, allowed) -> bool:
-    return name == "ds4ref" or within(name, [package for package in allowed if package != "ds4ref"])
 
 
 def test_backends_do_not_know_each_other():
@@ -136,7 +126,8 @@ LOADED = "import sys; print(sorted({'numba', 'llvmlite', 'pandas', 'matplotlib',
         "import ds4ref.weights.gguf, ds4ref.archs.deepseek4.weights, ds4ref.archs.deepseek4.shape",
         "import ds4ref.cli.ds4",
         "import ds4ref.nano.recipe, ds4ref.nano.cache",
-        "import speed_bench.cli, speed_bench.sweep, speed_bench.results, speed_bench.plot, speed_bench.facts",
+        "import speed_bench.cli, speed_bench.sweep, speed_bench.results, speed_bench.plot",
+        "import ds4ref.runs.store, ds4ref.runs.results, ds4ref.runs.drift, ds4ref.runs.spread, ds4ref.runs.provenance",
         "import ds4ref.engine",
     ],
 )

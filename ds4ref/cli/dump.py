@@ -17,8 +17,9 @@ from typing import IO, TYPE_CHECKING
 
 from ..errors import ContextError, DataError, TextError
 from ..generate import Timing, check_fits, decode, prefill
+from ..runs.provenance import identity, now
 from .common import Progress, atomic_output, read_text
-from .model import choose_model, identity, open_engine
+from .model import choose_model, open_engine
 from .options import MAX_TOP_K
 from .prompt import check_ids, encode, read_source, think_mode
 
@@ -72,7 +73,7 @@ def dump_logprobs(args: Namespace) -> int:
             lines = (f'  "{key}":{json.dumps(value)},' for key, value in head.items())
             out.write(("{\n" + "\n".join(lines) + '\n  "steps":[\n').encode())
             finish = _write_steps(out, session, tok, min(args.tokens, args.ctx - len(ids)), top_k)
-            tail = {**identity(engine), "finish": finish, "prompt_ids": [int(i) for i in ids]}
+            tail = {**identity(engine), "created": now(), "finish": finish, "prompt_ids": [int(i) for i in ids]}
             rest = (f'  "{key}":{json.dumps(value, separators=(",", ":"))}' for key, value in tail.items())
             out.write(("\n  ],\n" + ",\n".join(rest) + "\n}\n").encode())
     return 0

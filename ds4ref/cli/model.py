@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from argparse import Namespace
@@ -10,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import ModelFileError, UsageError
 from .common import Progress, say
@@ -132,34 +131,3 @@ def warm(prog: str, gguf: GGUFFile) -> None:
             done, checksum = done + size, checksum + part
             progress(done, total)
     say(prog, f"warmed in {time.perf_counter() - start:.1f} s (checksum {checksum:08x})")
-
-
-def identity(engine: Engine) -> dict[str, Any]:
-    """What a result file says about where it came from. The digest covers metadata and tensor directory, not the
-    weights: hashing 80 GB would take longer than most dumps."""
-    from .. import __version__
-
-    gguf = engine.gguf
-    return {
-        "engine": f"ds4ref {__version__}",
-        "model": {
-            "name": gguf.metadata.get("general.name"),
-            "file": Path(engine.path).name,
-            "bytes": gguf.size,
-            "header_sha256": header_digest(gguf),
-        },
-        "backend": engine.backend,
-        "numerics": engine.model.numerics.name,
-        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-
-
-def header_digest(gguf: GGUFFile) -> str:
-    """SHA-256 of everything before the first tensor's data."""
-    left = min((t.offset for t in gguf.tensors.values()), default=gguf.size)
-    digest = hashlib.sha256()
-    with open(gguf.path, "rb") as file:
-        while left > 0 and (block := file.read(min(left, 1 << 20))):
-            digest.update(block)
-            left -= len(block)
-    return digest.hexdigest()

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from ..errors import Cancelled
 from ..generate import Generation, Timing, check_fits, prefill
+from ..runs.provenance import identity, stamp
 from ..sampling import Sampler, fresh_seed
 from .common import CYAN, EXIT_INTERRUPTED, Interrupt, Progress, atomic_output, say, tint
-from .model import identity, open_engine
+from .model import open_engine
 from .printer import Printer
 from .prompt import encode, read_source, think_mode
 
@@ -84,6 +85,7 @@ def write_stats(path: str, engine: Engine, args: Namespace, timing: Timing, gene
     """``--stats``: the run as one JSON object; times in seconds, without the time spent printing."""
     stats = {
         **identity(engine),
+        **stamp(),
         "ctx": args.ctx,
         "seed": seed if args.temp > 0 else None,
         "temperature": args.temp,

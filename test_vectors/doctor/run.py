@@ -7,11 +7,11 @@ import time
 import traceback
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
-from ds4ref import __version__, environment
+from ds4ref import __version__
 from ds4ref.cli.common import CYAN, is_tty, tint
 from ds4ref.errors import Ds4Error
+from ds4ref.runs.provenance import stamp
 
 from . import depth, numbers, preflight, prompts, repeat
 from .case import Case
@@ -136,11 +136,12 @@ def _identity(case: Case) -> dict[str, object]:
 
 def provenance(case: Case, found: Examination) -> list[tuple[str, str]]:
     """What a reader needs to judge or repeat it. The machine is described by its class, not by its name."""
-    machine, engine = environment.machine(), case.engine
+    made, engine = stamp([found.command]), case.engine
+    machine, commit = made["machine"], made["commit"]
     memory = machine.get("memory_bytes")
     identity = found.identity
     facts = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "date": made["created"][:16].replace("T", " ") + " UTC",
         "target": found.target,
         "kind": identity.get("kind"),
         "calls itself": identity.get("model") or identity.get("name"),
@@ -148,10 +149,10 @@ def provenance(case: Case, found: Examination) -> list[tuple[str, str]]:
         "numerics, backend": ", ".join(str(v) for v in (identity.get("numerics"), identity.get("backend")) if v),
         "digest": identity.get("digest"),
         "compared with": f"{engine.shape.name or 'a model'}, {engine.gguf.size:,} bytes",
-        "ds4ref": f"{__version__}" + (f", commit {c[:12]}{c[40:]}" if (c := environment.commit()) else ""),
+        "ds4ref": f"{__version__}" + (f", commit {commit[:12]}{commit[40:]}" if commit else ""),
         "machine of ds4ref": ", ".join(str(v) for v in (machine.get("cpu"), f"{machine.get('cores')} cores",
                                        f"{memory / 2**30:.0f} GiB" if memory else None, machine.get("system")) if v),
-        "versions": ", ".join(f"{name} {version}" for name, version in environment.versions().items()),
+        "versions": ", ".join(f"{name} {version}" for name, version in made["versions"].items()),
         "command": found.command,
     }  # fmt: skip
     return [(name, str(value)) for name, value in facts.items() if value]

@@ -45,7 +45,8 @@ ROOMS = {
     "targets": ("ds4ref/targets/*.py", "tests/targets tests/speed_bench/test_targets.py"),
     "costs": ("ds4ref/costs.py ds4ref/peaks.py", "tests/test_costs.py tests/speed_bench/test_model.py"),
     "speed_bench": ("speed_bench/*.py", "tests/speed_bench"),
-    "reports": ("reports/*.py reports/store/*.py", "tests/reports"),
+    "runs": ("ds4ref/runs/*.py ds4ref/runs/store/*.py", "tests/runs"),
+    "reports": ("reports/*.py", "tests/reports"),
     "test_vectors": ("test_vectors/*.py", "tests/test_vectors"),
 }
 

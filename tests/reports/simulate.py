@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ds4ref.runs.store import Run
 from reports.sources import Measured
-from reports.store import Run
 
 DEPTHS = tuple(range(2048, 2048 * 9, 2048))
 

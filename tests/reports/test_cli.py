@@ -8,8 +8,8 @@ import sys
 import pandas as pd
 import pytest
 
+from ds4ref.runs.store import Store
 from reports.cli import COMMANDS, main
-from reports.store import Store
 from speed_bench.plot import plot
 
 from . import published

@@ -7,9 +7,9 @@ import pytest
 from scipy import stats as scipy_stats
 
 from ds4ref.errors import DataError
+from ds4ref.runs.stats import Interval
 from reports.compare import BETTER, INCOMPARABLE, MIXED, SAME, UNCLEAR, WORSE, compare, judge, overall
 from reports.sources import Measured
-from reports.stats import Interval
 from reports.tables import print_comparison
 from reports.thresholds import Limits, Thresholds, read_thresholds
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ds4ref.errors import DataError
-from reports.store import Store
+from ds4ref.runs.store import Store
 from speed_bench import cli
 from speed_bench.many import read_job, run_unit
 

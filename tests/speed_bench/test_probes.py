@@ -8,15 +8,16 @@ import pytest
 from ds4ref.cli.options import choices, integers
 from ds4ref.engine import Engine
 from ds4ref.errors import UsageError
+from ds4ref.runs.results import read_rows
+from ds4ref.runs.store import Store
 from reports.build import assemble, series
 from reports.compare import compare
 from reports.sources import Measured
-from reports.store import Store
 from reports.thresholds import Thresholds
 from speed_bench import cli
 from speed_bench import sweep as sweep_module
 from speed_bench.probes import Probe, grid, parse_probes, run_probes
-from speed_bench.results import read_points, read_rows
+from speed_bench.results import read_points
 
 from .fake import EVAL_S, PICK_S, PREFILL_S, Clock, FakeEngine, FakeSession
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from ds4ref.runs.results import read_rows
 from speed_bench import cli
-from speed_bench.results import read_rows
 from tests.test_vectors.test_real_server import pytestmark, server  # noqa: F401
 
 

@@ -6,8 +6,9 @@ import pytest
 
 from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.errors import DataError
+from ds4ref.runs.results import COLUMNS, read_rows
 from reports.sources import check_kvcache
-from speed_bench.results import COLUMNS, HEADER, CsvWriter, Point, format_row, read_points, read_rows
+from speed_bench.results import HEADER, CsvWriter, Point, format_row, read_points
 from speed_bench.samples import sample, summary
 from speed_bench.sweep import Row
 

@@ -10,14 +10,15 @@ import pytest
 
 from ds4ref.engine import Engine
 from ds4ref.errors import SessionError
-from reports.store import Store
+from ds4ref.runs.results import read_rows
+from ds4ref.runs.store import Store
 from speed_bench import cli
 from speed_bench import rounds as rounds_module
 from speed_bench import sweep as sweep_module
 from speed_bench.formats import FORMATS, render, sql
-from speed_bench.results import HEADER, read_rows
+from speed_bench.results import HEADER
 from speed_bench.rounds import Arm, rounds, turn_order
-from speed_bench.samples import band, quantile, sample, summaries, summary
+from speed_bench.samples import sample, summaries, summary
 from speed_bench.sweep import Row
 
 from .conftest import PEAKS
@@ -128,13 +129,6 @@ def test_percentiles_where_there_are_enough_steps():
     found = summary([sample(row(steps=steps))])
     assert found["itl_p95_ms"] == pytest.approx(1e3 * np.quantile(np.round(steps, 9), 0.95))
     assert (found["gen_tps_low"], found["gen_tps_high"]) == (None, None), "one repetition has no spread"
-
-
-def test_bands_are_numpys_quantiles():
-    values = [3.0, 1.0, 9.0, 4.0, 7.0, 2.0]
-    assert band(values) == pytest.approx(tuple(np.quantile(values, [0.25, 0.75])))
-    assert band([3.0, 1.0, 2.0]) == (1.0, 3.0)
-    assert quantile([5.0], 0.95) == 5.0
 
 
 def test_repetitions_that_decoded_other_tokens_are_marked():

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from ds4ref.errors import Cancelled
+from ds4ref.runs.results import COLUMNS, read_rows
+from ds4ref.runs.store import Store
 from ds4ref.targets import Completion, Usage
 from ds4ref.targets.openai import HttpTarget
 from reports.compare import compare
 from reports.sources import Measured
-from reports.store import Store
 from speed_bench import cli
 from speed_bench import endpoint as module
 from speed_bench.endpoint import Answer, jain, sample
-from speed_bench.results import COLUMNS, read_rows
 
 from .server import TEMPLATE, Endpoint, scripted, served
 

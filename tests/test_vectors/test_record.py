@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from ds4ref.runs.store import Store
 from reports.cli import main as report
-from reports.store import Store
 from test_vectors.cli import main
 
 ENGINE = ["--backend", "reference", "-t", "1"]

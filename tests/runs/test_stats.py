@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from reports import stats
+from ds4ref.runs import stats
+from ds4ref.runs.spread import median_band
 
 
 def covered(make, interval, truth, trials=400, seed=1):
@@ -225,5 +226,5 @@ def test_the_stated_detectable_difference_is_found_four_times_in_five():
 
 
 def test_bands_show_the_middle_half():
-    assert stats.median_band([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0)
-    assert stats.median_band([1.0, 2.0, 3.0, 4.0, 100.0]) == (3.0, 2.0, 4.0)
+    assert median_band([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0)
+    assert median_band([1.0, 2.0, 3.0, 4.0, 100.0]) == (3.0, 2.0, 4.0)

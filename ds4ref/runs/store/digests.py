@@ -7,8 +7,7 @@ import os
 import sqlite3
 from collections.abc import Callable
 
-from ds4ref.errors import DataError
-
+from ...errors import DataError
 from .schema import transaction
 
 BLOCK = 8 << 20

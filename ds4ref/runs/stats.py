@@ -206,13 +206,6 @@ def wilson(right: float, n: int, confidence: float = 0.95) -> Interval:
     return Interval(share, max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale), n, "Wilson")
 
 
-def median_band(values: ArrayLike) -> tuple[float, float, float]:
-    """Median and quartiles; below five values median and range. It shows spread and proves nothing."""
-    d = np.asarray(values, np.float64)
-    low, high = (0.25, 0.75) if len(d) >= 5 else (0.0, 1.0)
-    return float(np.median(d)), float(np.quantile(d, low)), float(np.quantile(d, high))
-
-
 def _detectable(error: float, freedom: float, confidence: float) -> float:
     """The difference found with probability ``POWER``, given the standard error."""
     if math.isinf(freedom):

@@ -20,8 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from ds4ref.errors import DataError, Ds4Error, UsageError
-
+from ..errors import DataError, Ds4Error, UsageError
 from .store import Store
 from .store.units import Job
 

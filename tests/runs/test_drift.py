@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from speed_bench.drift import drift, notes, sign_test
+from ds4ref.runs.drift import drift, notes, sign_test
 
 
 def test_drift_is_found_and_not_imagined():

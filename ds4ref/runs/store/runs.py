@@ -21,9 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ds4ref.environment import data_dir
-from ds4ref.errors import DataError, UsageError
-
+from ...environment import data_dir
+from ...errors import DataError, UsageError
 from .schema import connect, explained, transaction
 
 KINDS = ("bench", "vectors", "eval", "peaks")

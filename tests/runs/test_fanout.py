@@ -9,9 +9,9 @@ import time
 import pytest
 
 from ds4ref.errors import DataError, UsageError
-from reports.fanout import fan_out
-from reports.store import Store
-from reports.store.units import Job
+from ds4ref.runs.fanout import fan_out
+from ds4ref.runs.store import Store
+from ds4ref.runs.store.units import Job
 
 from . import work
 

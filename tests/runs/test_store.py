@@ -11,8 +11,8 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from ds4ref.errors import DataError, UsageError
-from reports.store import Store, default_path, schema
-from reports.store.rows import vector_row
+from ds4ref.runs.store import Store, default_path, schema
+from ds4ref.runs.store.rows import vector_row
 
 FACTS = {"model": {"sha256": "ab" * 32}, "seed": 7, "commit": None, "created": "2026-11-21T10:00:00Z"}
 ROWS = [{"ctx_tokens": 2048, "gen_tps": 23.22}, {"ctx_tokens": 4096, "gen_tps": 23.19, "steps_s": [0.5, 0.25]}]
@@ -264,7 +264,7 @@ def test_a_migration_that_fails_changes_nothing(tmp_path, monkeypatch):
 def test_digests_are_computed_once(store, tmp_path, monkeypatch):
     import hashlib
 
-    from reports.store import digests
+    from ds4ref.runs.store import digests
 
     path = tmp_path / "model.gguf"
     path.write_bytes(b"a" * 100_000)
@@ -290,7 +290,7 @@ def test_digests_are_computed_once(store, tmp_path, monkeypatch):
 
 WRITER = """
 import sys
-from reports.store import Store
+from ds4ref.runs.store import Store
 path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 print("ready", flush=True)
 sys.stdin.readline()

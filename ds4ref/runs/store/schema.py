@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ds4ref.errors import DataError
+from ...errors import DataError
 
 APPLICATION_ID = 0x64733472  # "ds4r"
 MAGIC = b"SQLite format 3\0"

@@ -1,0 +1,126 @@
+"""Where a figure comes from, in the same words everywhere: command, commit, machine, versions, engine, model.
+
+    facts = {**engine_facts(engine, store, progress), **stamp(["ds4-bench", *argv])}
+
+``environment`` knows the machine; here is what a result says of it, and of the code that made it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..environment import machine
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+    from ..weights.gguf import GGUFFile
+    from .store import Store
+
+PACKAGES = ("numpy", "numba", "llvmlite", "tokenizers", "scipy")
+HASH_LIMIT = 2 << 30
+"""Bytes; without a store to remember the digest, larger model files are known by size and header only."""
+
+
+def stamp(command: Sequence[str] | None = None) -> dict[str, Any]:
+    """Time (UTC), command (None: that of this process), commit, machine, versions."""
+    return {
+        "created": now(),
+        "command": list(own_command() if command is None else command),
+        "commit": commit(),
+        "machine": machine(),
+        "versions": versions(),
+    }
+
+
+def now() -> str:
+    """The time in the form of the run store."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def own_command() -> list[str]:
+    """The command line of this process, without the folders of this machine before its name."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is not None:
+        return ["python", "-m", spec.name.removesuffix(".__main__"), *sys.argv[1:]]
+    return [Path(sys.argv[0]).name, *sys.argv[1:]]
+
+
+def versions() -> dict[str, str]:
+    """Of Python and everything that computes."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            pass
+    return found
+
+
+def commit() -> str | None:
+    """The git commit of this source tree, with ``+`` if it has changes; None for an installed copy."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        head, status = (
+            subprocess.run(
+                ["git", "-C", str(root), *args], capture_output=True, text=True, timeout=10, check=True
+            ).stdout
+            for args in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head.strip() + ("+" if status.strip() else "")
+
+
+def identity(engine: Engine) -> dict[str, Any]:
+    """Engine, model file, backend, numerics. The digest covers metadata and tensor directory, not the weights: hashing
+    80 GB would take longer than most uses of it."""
+    from .. import __version__
+
+    gguf = engine.gguf
+    return {
+        "engine": f"ds4ref {__version__}",
+        "model": {
+            "name": gguf.metadata.get("general.name"),
+            "file": Path(engine.path).name,
+            "bytes": gguf.size,
+            "header_sha256": header_digest(gguf),
+        },
+        "backend": engine.backend,
+        "numerics": engine.model.numerics.name,
+    }
+
+
+def engine_facts(
+    engine: Engine, store: Store | None = None, progress: Callable[[int, int], None] | None = None
+) -> dict[str, Any]:
+    """``identity``, threads, and the digest of the weights. A store remembers it, so that with one any model is hashed
+    once; ``progress`` gets bytes."""
+    facts = {**identity(engine), "threads": engine.threads}
+    path = Path(engine.path)
+    if store is not None:
+        facts["model"]["sha256"] = store.sha256(path, progress)
+    elif path.stat().st_size <= HASH_LIMIT:
+        with open(path, "rb") as file:
+            facts["model"]["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
+    return facts
+
+
+def header_digest(gguf: GGUFFile) -> str:
+    """SHA-256 of everything before the first tensor's data."""
+    left = min((t.offset for t in gguf.tensors.values()), default=gguf.size)
+    digest = hashlib.sha256()
+    with open(gguf.path, "rb") as file:
+        while left > 0 and (block := file.read(min(left, 1 << 20))):
+            digest.update(block)
+            left -= len(block)
+    return digest.hexdigest()

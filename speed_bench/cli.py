@@ -384,9 +384,10 @@ def model(argv: Sequence[str]) -> int:
 
 def many(argv: Sequence[str]) -> int:
     """``ds4-bench many``."""
-    from .many import many_command
+    from ds4ref.cli.many import Tool
+    from ds4ref.cli.many import many as run_many
 
-    return many_command(argv)
+    return run_many(Tool(PROG, "speed_bench.cli", ("csv", "plot")), argv)
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"plot": draw, "peaks": peaks, "model": model, "many": many}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from ds4ref import __version__
 from ds4ref.cli.common import run
@@ -33,6 +34,7 @@ COMMANDS = {
     "ppl": "perplexity at several depths, with standard errors",
     "nll": "likelihood of given continuations under two engines, with paired statistics",
     "facts": "recall of facts hidden in a long story, by depth",
+    "many": "one of these for every combination of a matrix, here or on a Dask cluster",
     "doctor": "is my engine right? all of it in one command, with a page",
 }
 
@@ -56,6 +58,10 @@ def _command(name: str) -> Callable[[Sequence[str]], int]:
         from . import cli_diagnose as module  # type: ignore[no-redef]
     elif name in ("diff", "freeze", "golden", "model"):
         from . import cli_logits as module  # type: ignore[no-redef]
+    elif name == "many":
+        from ds4ref.cli.many import Tool, many
+
+        return partial(many, Tool(PROG, "test_vectors.cli", ("out", "junit")))
     elif name == "doctor":
         from . import cli_doctor as module  # type: ignore[no-redef]
     elif name == "trace":

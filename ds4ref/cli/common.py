@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import sys
 import time
@@ -142,34 +143,64 @@ def tint(text: str, colour: str, stream: Any) -> str:
 
 
 class Progress:
-    """A progress line ``what: done/total (p.p%)`` that rewrites itself; silent unless stderr is a terminal.
+    """A progress line ``what: done/total (p.p%), rate, time left`` that rewrites itself and never wraps; silent unless
+    stderr is a terminal.
 
-    Call it with (done, total) as often as wanted: it draws at most ten times a second. Leaving the ``with`` block
-    wipes the line.
+    Call it with (done, total) as often as wanted: it draws at most ten times a second. What was done before the first
+    call counts as nobody's speed. Leaving the ``with`` block wipes the line.
     """
 
     def __init__(self, what: str):
         self.what, self.live = what, is_tty(sys.stderr)
         self._drawn = 0.0
         self._shown = False
+        self._first: tuple[float, int] | None = None
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
+        begun, before = self._first = self._first or (now, done)
         if not self.live or (done < total and now - self._drawn < 0.1):
             return
         self._drawn, self._shown = now, True
         line = f"{self.what}: {done}/{total} ({100.0 * done / max(total, 1):.1f}%)"
+        line += pace(done - before, total - done, now - begun)
+        line = line[: shutil.get_terminal_size().columns - 1]
         sys.stderr.write("\r" + tint(line, CYAN, sys.stderr) + "\x1b[K")
         sys.stderr.flush()
+
+    def clear(self) -> None:
+        """Wipe the line, for another one to be printed there."""
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._shown = False
 
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
-            self._shown = False
+        self.clear()
+
+
+def pace(done: int, left: int, seconds: float) -> str:
+    """``, 3.2/min, 5 min left`` after ``done`` things in ``seconds``; nothing while that says nothing."""
+    if done < 1 or seconds < 1:
+        return ""
+    rates = [(scale * done / seconds, unit) for unit, scale in (("s", 1), ("min", 60), ("h", 3600))]
+    rate, unit = next((found for found in rates if found[0] >= 1), rates[-1])
+    shown = f"{rate:.3g}" if rate < 999.5 else f"{rate:.0f}"
+    return f", {shown}/{unit}" + (f", {duration(left * seconds / done)} left" if left else "")
+
+
+def duration(seconds: float) -> str:
+    """``42 s``, ``3 min``, ``2 h 5 min``, ``3 d 4 h``."""
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
 
 
 class Interrupt:

@@ -1,21 +1,23 @@
-"""Jobs that outgrow one process or one machine: units of work over threads here or Dask workers anywhere.
+"""Jobs that outgrow one process or one machine: units of work over the workers of a Dask cluster, resumable.
 
 A unit is a name and arguments; ``work`` is an importable function of the arguments that returns plain data. Only this
 process writes to the store, and a unit is written when it is done, so that an interrupted job goes on where it stopped
-and a lost worker costs no more than the unit it was busy with, which Dask gives to another one.
+and a lost worker costs no more than the units it was busy with, which Dask gives to other ones.
 
     fan_out("quants", {"q2": {...}, "q4": {...}}, measure, store, scheduler="tcp://10.0.0.1:8786")
 
-``scheduler``: None for threads of this process, ``processes:N`` for N worker processes here, an address for a cluster
-whose workers have this package installed. The last two need the extra ``fanout``.
+Everything that schedules is Dask's; here is what a job adds to it: which units are missing, results in the store once
+each, and who is to blame when workers die. Needs the extra ``fanout``.
 """
 
 from __future__ import annotations
 
-import itertools
-import re
+import json
+import logging
+import math
+import os
+import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,15 +27,23 @@ from .store import Store
 from .store.units import Job
 
 Work = Callable[[Any], dict[str, Any]]
+POLL = 0.1
+"""Seconds between looks at what has finished."""
+PATIENCE = 3.0
+"""Seconds without a worker before the user hears of it."""
+KILLED = "its worker died each time it was tried"
 
 
 @dataclass
 class Outcome:
-    """Names of the units: done now, done before, failed (with the reason)."""
+    """Names of the units: done now, done before, failed (with the reason), left over after a stop. ``results`` of all
+    that are done, as they are kept."""
 
     done: list[str] = field(default_factory=list)
     before: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)
+    results: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def fan_out(
@@ -44,129 +54,194 @@ def fan_out(
     *,
     scheduler: str | None = None,
     workers: int = 1,
+    receive: Callable[[str, dict[str, Any]], dict[str, Any]] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    tell: Callable[[str], None] | None = None,
+    cancel: Callable[[], bool] | None = None,
 ) -> Outcome:
-    """Do what is not done yet. A result may hold a run under "run" (arguments of ``Store.add``), which is kept.
+    """Do what is not done yet on the cluster at ``scheduler`` (``cluster`` says which there are).
 
-    A unit that fails is recorded and the others go on; failed units are tried again by the next call. UsageError for
-    a scheduler that cannot be reached or used.
+    A result may hold runs (a list of arguments of ``Store.add``) under "runs": they are kept, once, and what is left
+    there is their numbers. ``receive`` may take more out of it before it is kept, as files. A unit that fails is
+    recorded and the others go on; failed units are tried again by the next call. ``progress`` gets (done, all) again
+    and again, ``tell`` lines for the user. Once ``cancel`` says so, units that have not begun are left
+    and those that run are waited for. UsageError or DataError for a scheduler that cannot be used or reached.
     """
     table = Job(store, job)
     table.declare(units)
     known = table.units()
     outcome = Outcome(before=[name for name in units if known[name].done])
+    outcome.results = {name: known[name].result or {} for name in outcome.before}
     waiting = {name: arguments for name, arguments in units.items() if not known[name].done}
-    count = len(outcome.before)
-    if progress is not None:
-        progress(count, len(units))
+
+    def advance() -> None:
+        if progress is not None:
+            progress(len(units) - len(waiting), len(units))
+
+    advance()
     if not waiting:
         return outcome
-    with _executor(scheduler, workers) as run:
-        for name, error, result in run(work, waiting):
+    with cluster(scheduler, min(workers, len(waiting))) as client:
+        (tell or _silent)(f"dashboard: {client.dashboard_link}")
+        for name, error, result in _results(client, work, dict(waiting), advance, tell or _silent, cancel):
+            del waiting[name]
             if error is not None:
                 outcome.failed[name] = error
                 table.fail(name, error)
             else:
                 kept = dict(result or {})
-                table.finish(name, {k: v for k, v in kept.items() if k != "run"}, kept.get("run"))
+                kept = kept if receive is None else receive(name, kept)
+                outcome.results[name] = table.finish(name, kept, kept.pop("runs", ()))
                 outcome.done.append(name)
-            count += 1
-            if progress is not None:
-                progress(count, len(units))
+            advance()
+    outcome.left = list(waiting)
     return outcome
 
 
-Results = Iterator[tuple[str, str | None, dict[str, Any] | None]]
-Runner = Callable[[Work, Mapping[str, Any]], Results]
-
-
 @contextmanager
-def _executor(scheduler: str | None, workers: int) -> Iterator[Runner]:
-    if scheduler is None:
-        with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="unit") as pool:
-            yield lambda work, units: _local(pool, work, units)
-        return
-    with _client(scheduler) as client:
-        yield lambda work, units: _distributed(client, work, units)
-
-
-def _local(pool: ThreadPoolExecutor, work: Work, units: Mapping[str, Any]) -> Results:
-    futures: dict[Future[dict[str, Any]], str] = {pool.submit(work, args): name for name, args in units.items()}
+def cluster(scheduler: str | None = None, workers: int = 1) -> Iterator[Any]:
+    """A Dask client of the cluster at an address (``tcp://HOST:PORT``, ``tls://...``, whatever Dask knows) or of the
+    one that a scheduler file describes; None is Dask's own setting (DASK_SCHEDULER_ADDRESS) or else ``workers`` processes
+    here, which end with it.
+    """
     try:
-        for future in as_completed(futures):
-            error = future.exception()
-            yield futures[future], None if error is None else _why(error), None if error else future.result()
-    finally:
-        for future in futures:
-            future.cancel()  # after Ctrl-C: what has not begun need not
-
-
-@contextmanager
-def _client(scheduler: str) -> Iterator[Any]:
-    """A Dask client; a cluster that was started for it ends with it."""
-    try:
+        import dask
         from distributed import Client, LocalCluster
     except ImportError:
-        raise UsageError("--scheduler needs Dask: pip install 'ds4ref[fanout]'") from None
-    match = re.fullmatch(r"processes:([1-9][0-9]{0,3})", scheduler)
-    if match is not None:
-        count = int(match.group(1))
+        raise UsageError("many units need Dask: pip install 'ds4ref[fanout]'") from None
+    where = scheduler or dask.config.get("scheduler-address", None)
+    if where is None:
+        # One unit a worker: what waits in a worker's queue would be blamed for its death.
         with (
+            dask.config.set({"distributed.scheduler.worker-saturation": 1.0}),
             LocalCluster(
-                n_workers=count, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0"
-            ) as cluster,
-            Client(cluster) as client,
-        ):
-            try:
-                yield client
-            finally:
-                # A cluster that closes while a dead worker is being replaced may never end.
-                with suppress(TimeoutError):
-                    client.wait_for_workers(count, timeout=30)
+                n_workers=workers, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0",
+                memory_limit=0, silence_logs=logging.CRITICAL, preload=DEAF,
+            ) as here,
+            Client(here) as client,
+        ):  # fmt: skip
+            yield client
+            # A cluster that closes while a dead worker is being replaced may never end.
+            with suppress(TimeoutError):
+                client.wait_for_workers(workers, timeout=30)
         return
-    if not re.fullmatch(r"(tcp|tls|ws|wss)://[^\s/]+:[0-9]+", scheduler):
-        raise UsageError(f"unknown scheduler {scheduler!r}: processes:N or tcp://HOST:PORT")
+    address = _address(where)
     try:
-        client = Client(scheduler, timeout="10s")
+        client = Client(address, timeout="10s")
     except (OSError, TimeoutError) as error:
-        raise DataError(f"no Dask scheduler answers at {scheduler}: {_why(error)}") from None
+        raise DataError(f"no Dask scheduler answers at {where}: {_why(error)}") from None
     with client:
         yield client
 
 
-def _distributed(client: Any, work: Work, units: Mapping[str, Any]) -> Results:
-    """One unit a thread at a time: what waits in a dying worker's queue would be blamed for its death, and what lies
-    finished on one would be lost."""
-    from distributed import as_completed as completed
+def _address(where: str) -> str:
+    """Of a scheduler, given as such or by its file; UsageError if it can be none. Dask would only assert."""
+    from distributed.comm import parse_address, parse_host_port
+    from distributed.comm.registry import get_backend
 
-    waiting = iter(units)
-    names: dict[str, str] = {}
-
-    def submit(count: int) -> list[Any]:
-        futures = []
-        for name in itertools.islice(waiting, count):
-            # Units are measurements: equal arguments do not mean equal results.
-            futures.append(client.submit(work, units[name], pure=False))
-            names[futures[-1].key] = name
-        return futures
-
-    running = completed(submit(max(1, sum(client.nthreads().values()))))
     try:
-        for future in running:
-            name = names.pop(future.key)
-            if future.status == "finished":
-                found: tuple[str, str | None, dict[str, Any] | None] = name, None, future.result()
-            else:
-                found = name, _why(future.exception()), None
-            for more in submit(1):
-                running.add(more)
-            yield found
+        address = where
+        if os.path.isfile(where):
+            with open(where, encoding="utf-8") as file:
+                address = json.load(file)["address"]
+        scheme, location = parse_address(address)
+        get_backend(scheme)
+        if not all(parse_host_port(location)):
+            raise ValueError("HOST:PORT is needed")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{where} is no address of a Dask scheduler and no scheduler file: {_why(error)}") from None
+    return address
+
+
+DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+"""For workers of our own: Ctrl-C in the terminal is for the process that asked for them, which lets them finish."""
+
+Result = tuple[str, str | None, dict[str, Any] | None]
+
+
+def _results(
+    client: Any,
+    work: Work,
+    units: dict[str, Any],
+    idle: Callable[[], None],
+    tell: Callable[[str], None],
+    cancel: Callable[[], bool] | None,
+) -> Iterator[Result]:
+    """Name, error and result of each unit, as they finish. Units whose worker died too often are tried again alone:
+    one of them may have shared a worker with the culprit."""
+    killed: list[str] = []
+    stop = _Stop(cancel)
+    for name, error, result in _finished(client, work, units, idle, tell, stop):
+        if error == KILLED and len(units) > 1:
+            killed.append(name)
+        else:
+            yield name, error, result
+    for name in killed:
+        yield from _finished(client, work, {name: units[name]}, idle, tell, stop)
+
+
+class _Stop:
+    """Whether the user asked to stop, said once."""
+
+    def __init__(self, cancel: Callable[[], bool] | None):
+        self.cancel, self.said = cancel, False
+
+    def __bool__(self) -> bool:
+        return self.cancel is not None and self.cancel()
+
+
+def _finished(
+    client: Any, work: Work, units: dict[str, Any], idle: Callable[[], None], tell: Callable[[str], None], stop: _Stop
+) -> Iterator[Result]:
+    """Name, error and result of every unit but those that had not begun when ``stop`` came true."""
+    from distributed import CancelledError, as_completed
+
+    if stop:
+        return
+    # Units are measurements: equal arguments do not mean equal results.
+    futures = dict(zip(client.map(work, list(units.values()), pure=False), units, strict=True))
+    ready = as_completed(futures)
+    look = lonely = time.monotonic()
+    try:
+        while futures:
+            for future in ready.next_batch(block=False):
+                if future not in futures:
+                    continue
+                name = futures.pop(future)
+                if future.status == "error":
+                    yield name, _why(future.exception()), None
+                else:
+                    yield name, None, future.result()
+            if stop and not stop.said:
+                stop.said = True
+                begun = {key for keys in client.processing().values() for key in keys}
+                unborn = [future for future in futures if future.key not in begun]
+                for future in unborn:
+                    del futures[future]
+                client.cancel(unborn)
+                tell(f"stopping: {len(futures)} unit(s) that run are waited for; Ctrl-C again drops them")
+            now = time.monotonic()
+            if now >= look:
+                look = now + 1.0
+                lonely = now if client.nthreads() else lonely
+                if now - lonely > PATIENCE:
+                    tell("the cluster has no worker: waiting for one")
+                    lonely = math.inf
+            idle()
+            time.sleep(POLL)
+    except (OSError, CancelledError):
+        raise DataError("the Dask scheduler went away; the same command does what is missing") from None
     finally:
-        client.cancel(list(names))
+        with suppress(OSError, TimeoutError):
+            client.cancel(list(futures))
 
 
 def _why(error: BaseException) -> str:
     if type(error).__name__ == "KilledWorker":
-        return "its worker died each time it was tried"
+        return KILLED
     text = " ".join(str(error).split())[:300]
     return text if isinstance(error, Ds4Error) and text else f"{type(error).__name__}: {text}".rstrip(": ")
+
+
+def _silent(line: str) -> None:
+    """Nobody listens."""

@@ -84,6 +84,38 @@ def test_progress_draws_on_a_terminal_only_and_wipes_itself(monkeypatch):
     assert sys.stderr.getvalue() == ""
 
 
+def test_progress_tells_rate_and_time_left_and_never_wraps(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    clock = iter([100.0, 100.5, 104.0, 130.0])
+    monkeypatch.setattr(common.time, "monotonic", lambda: next(clock))
+    progress = common.Progress("units")
+    progress(10, 20)  # ten were done before: nobody's speed
+    progress(11, 20)  # after half a second no rate means anything
+    progress(12, 20)
+    monkeypatch.setenv("COLUMNS", "30")
+    progress(15, 20)
+    progress.clear()
+    lines = sys.stderr.getvalue().replace("\x1b[K", "").split("\r")
+    assert lines == ["", "units: 10/20 (50.0%)", "units: 11/20 (55.0%)",
+                     "units: 12/20 (60.0%), 30/min, 16 s left", "units: 15/20 (75.0%), 10/min,", ""]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("done", "left", "seconds", "text"),
+    [
+        (0, 9, 60.0, ""), (5, 5, 0.9, ""), (5, 0, 5.0, ", 1/s"), (4096, 4096, 2.0, ", 2048/s, 2 s left"),
+        (3, 7, 90.0, ", 2/min, 4 min left"), (2, 46, 7200.0, ", 1/h, 1 d 22 h left"),
+        (1, 1, 7500.0, ", 0.48/h, 2 h 5 min left"),
+        (59, 1, 59 * 59.6, ", 1.01/min, 1 min left"),
+    ],
+)  # fmt: skip
+def test_pace(done, left, seconds, text):
+    assert common.pace(done, left, seconds) == text
+
+
 def test_interrupt_first_asks_then_insists():
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), common.Interrupt() as interrupt:

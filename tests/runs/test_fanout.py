@@ -1,4 +1,4 @@
-"""Jobs of many units: done once, resumed, and not lost with a worker. The cluster is a real one, of processes."""
+"""Jobs of many units: done once, resumed, and not lost with a worker. The clusters are real ones, of processes."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ import time
 import pytest
 
 from ds4ref.errors import DataError, UsageError
-from ds4ref.runs.fanout import fan_out
+from ds4ref.runs.fanout import cluster, fan_out
 from ds4ref.runs.store import Store
 from ds4ref.runs.store.units import Job
 
@@ -29,120 +29,100 @@ def units(tmp_path, count=6, **more):
 
 
 def log(tmp_path) -> list[list[str]]:
-    return [line.split() for line in (tmp_path / "log").read_text().splitlines()]
+    path = tmp_path / "log"
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def test_threads_of_this_process(store, tmp_path):
+@pytest.fixture(scope="module")
+def workers():
+    """Two worker processes, where a unit is given up after two of them died."""
+    import dask
+
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", silence_logs=50
+        ) as here,
+        distributed.Client(here) as client,
+    ):
+        yield here.scheduler_address
+        client.wait_for_workers(2, timeout=30)  # closing while a worker is being replaced may hang
+
+
+def test_units_are_done_once_and_kept(store, tmp_path, workers):
     seen = []
-    outcome = fan_out("job", units(tmp_path), work.square, store, workers=3, progress=lambda *a: seen.append(a))
+    outcome = fan_out("job", units(tmp_path), work.square, store, scheduler=workers,
+                      progress=lambda *a: seen.append(a))  # fmt: skip
     assert sorted(outcome.done) == [f"u{x}" for x in range(6)] and not outcome.failed and not outcome.before
-    assert seen[0] == (0, 6) and seen[-1] == (6, 6)
+    assert {name: found["square"] for name, found in outcome.results.items()} == {f"u{x}": x * x for x in range(6)}
+    assert not outcome.left
+    assert seen[0] == (0, 6) and seen[-1] == (6, 6) and seen == sorted(seen)
     found = Job(store, "job").units()
-    assert {name: unit.result for name, unit in found.items()} == {f"u{x}": {"square": x * x} for x in range(6)}
+    assert {name: unit.result for name, unit in found.items()} == outcome.results
     for unit in found.values():
+        assert unit.result["runs"] == [unit.run]
         assert store.run(unit.run).facts == {"x": int(unit.name[1:])} and store.rows(unit.run)
 
 
-def test_what_is_done_is_not_done_again(store, tmp_path):
+def test_what_is_done_is_not_done_again(store, tmp_path, workers, monkeypatch):
     first = units(tmp_path, 3)
-    fan_out("job", first, work.square, store)
-    outcome = fan_out("job", units(tmp_path), work.square, store)
+    fan_out("job", first, work.square, store, scheduler=workers)
+    outcome = fan_out("job", units(tmp_path), work.square, store, scheduler=workers)
     assert outcome.before == ["u0", "u1", "u2"] and sorted(outcome.done) == ["u3", "u4", "u5"]
+    assert outcome.results["u1"]["square"] == 1 and outcome.results["u5"]["square"] == 25
     assert len(log(tmp_path)) == 6 and len(store.runs()) == 6
-    again = fan_out("job", units(tmp_path), work.square, store)
-    assert len(again.before) == 6 and not again.done and len(log(tmp_path)) == 6
-    assert len(fan_out("another job", first, work.square, store).done) == 3
+    assert len(fan_out("another job", first, work.square, store, scheduler=workers).done) == 3
+    monkeypatch.setitem(sys.modules, "distributed", None)  # a job without anything to do asks no cluster
+    again = fan_out("job", units(tmp_path), work.square, store, scheduler=workers)
+    assert len(again.before) == 6 and not again.done and len(log(tmp_path)) == 9
 
 
-def test_a_unit_that_fails_costs_itself_and_is_tried_again(store, tmp_path):
+def test_a_unit_that_fails_costs_itself_and_is_tried_again(store, tmp_path, workers):
     broken = tmp_path / "broken"
     broken.touch()
     todo = units(tmp_path)
     todo["u2"]["fail"] = str(broken)
-    outcome = fan_out("job", todo, work.square, store)
+    outcome = fan_out("job", todo, work.square, store, scheduler=workers)
     assert outcome.failed == {"u2": "no 2 today"} and len(outcome.done) == 5
     unit = Job(store, "job").units()["u2"]
     assert (unit.done, unit.error, unit.attempts) == (False, "no 2 today", 1)
     broken.unlink()
-    outcome = fan_out("job", todo, work.square, store)
+    outcome = fan_out("job", todo, work.square, store, scheduler=workers)
     assert outcome.done == ["u2"] and len(outcome.before) == 5
     unit = Job(store, "job").units()["u2"]
     assert (unit.done, unit.error, unit.attempts) == (True, None, 2)
 
 
-def test_a_unit_done_twice_leaves_one_run(store):
-    job = Job(store, "job")
-    one = job.finish("u", {"x": 1}, {"kind": "bench", "facts": {}, "rows": []})
-    assert job.finish("u", {"x": 2}, {"kind": "bench", "facts": {}, "rows": []}) == one
-    assert job.units()["u"].result == {"x": 1} and len(store.runs()) == 1
+def test_a_unit_done_twice_leaves_its_runs_once(store):
+    job, run = Job(store, "job"), {"kind": "bench", "facts": {}, "rows": []}
+    kept = job.finish("u", {"x": 1}, [run, run])
+    assert kept == {"x": 1, "runs": [1, 2]}
+    assert job.finish("u", {"x": 2}, [run]) == kept == job.units()["u"].result and len(store.runs()) == 2
+    assert job.finish("v", {}) == {"runs": []} and job.units()["v"].run is None
+
+
+def test_what_is_received_is_what_is_kept(store, tmp_path, workers):
+    def receive(name, result):
+        result["runs"][0]["label"] = f"of {name}"
+        return {**result, "square": result["square"] + 1}
+
+    outcome = fan_out("job", units(tmp_path, 2), work.square, store, scheduler=workers, receive=receive)
+    assert {name: found["square"] for name, found in outcome.results.items()} == {"u0": 1, "u1": 2}
+    assert sorted(run.label for run in store.runs()) == ["of u0", "of u1"]
 
 
 def test_schedulers_that_cannot_be(store, tmp_path, monkeypatch):
-    for bad in ("processes:0", "processes", "localhost:80", "tcp://"):
-        with pytest.raises(UsageError, match=r"processes:N or tcp://HOST:PORT"):
+    for bad in ("foo://here:1", "tcp://", "tcp://127.0.0.1:http"):
+        with pytest.raises(UsageError, match="is no address of a Dask scheduler and no scheduler file"):
             fan_out("job", units(tmp_path), work.square, store, scheduler=bad)
+    wrong = tmp_path / "scheduler.json"
+    for content in ("not JSON", "[]", "{}"):
+        wrong.write_text(content)
+        with pytest.raises(UsageError, match="no scheduler file"):
+            fan_out("job", units(tmp_path), work.square, store, scheduler=str(wrong))
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(UsageError, match=r"pip install 'ds4ref\[fanout\]'"):
-        fan_out("job", units(tmp_path), work.square, store, scheduler="processes:2")
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    import dask
-
-    quiet = {"distributed.admin.log-length": 0, "distributed.scheduler.allowed-failures": 1}
-    with (
-        dask.config.set(quiet),
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", silence_logs=50
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        yield cluster
-        client.wait_for_workers(2, timeout=30)  # closing while a worker is being replaced may hang
-
-
-def test_a_killed_worker_costs_only_its_unit(store, tmp_path, cluster):
-    """Two worker processes, twelve units; one worker is killed in the middle. Every unit is done, and the only ones
-    that ran twice were on the dead worker."""
-
-    def kill():
-        while not (tmp_path / "log").exists() or len(log(tmp_path)) < 4:
-            time.sleep(0.02)
-        victims.append(log(tmp_path)[-1][1])
-        os.kill(int(victims[0]), signal.SIGKILL)
-
-    victims: list[str] = []
-    killer = threading.Thread(target=kill)
-    killer.start()
-    todo = units(tmp_path, 12, seconds=0.25)
-    outcome = fan_out("job", todo, work.square, store, scheduler=cluster.scheduler_address)
-    killer.join()
-    assert sorted(outcome.done) == sorted(todo) and not outcome.failed
-    assert len(store.runs()) == 12 and all(unit.done for unit in Job(store, "job").units().values())
-    ran: dict[str, list[str]] = {}
-    for x, pid in log(tmp_path):
-        ran.setdefault(x, []).append(pid)
-    twice = {x: pids for x, pids in ran.items() if len(pids) > 1}
-    assert all(victims[0] in pids for pids in twice.values())
-    assert len(ran) == 12 and victims[0] in {pid for _, pid in log(tmp_path)}
-
-
-def test_a_unit_that_kills_every_worker_fails_alone_and_is_resumed(store, tmp_path, cluster):
-    poison = tmp_path / "poison"
-    poison.touch()
-    todo = units(tmp_path, 5, fail=str(poison))
-    outcome = fan_out("job", todo, work.deadly, store, scheduler=cluster.scheduler_address)
-    assert outcome.failed == {"u3": "its worker died each time it was tried"} and len(outcome.done) == 4
-    poison.unlink()
-    outcome = fan_out("job", todo, work.deadly, store, scheduler=cluster.scheduler_address)
-    assert outcome.done == ["u3"] and len(outcome.before) == 4
-
-
-def test_processes_of_its_own(store, tmp_path):
-    outcome = fan_out("job", units(tmp_path, 3), work.square, store, scheduler="processes:2")
-    assert sorted(outcome.done) == ["u0", "u1", "u2"]
-    assert str(os.getpid()) not in {pid for _, pid in log(tmp_path)}
+        fan_out("job", units(tmp_path), work.square, store)
 
 
 def test_nobody_answers(store, tmp_path, monkeypatch):
@@ -153,3 +133,106 @@ def test_nobody_answers(store, tmp_path, monkeypatch):
         monkeypatch.setattr(distributed, "Client", lambda address, timeout: real(address, timeout="1s"))
         with pytest.raises(DataError, match="no Dask scheduler answers at tcp://127.0.0.1:9"):
             fan_out("job", units(tmp_path), work.square, store, scheduler="tcp://127.0.0.1:9")
+
+
+def test_a_scheduler_file_or_dasks_own_setting_names_the_cluster(tmp_path, workers):
+    import dask
+
+    with distributed.Client(workers) as client:
+        path = tmp_path / "scheduler.json"
+        client.write_scheduler_file(str(path))
+    with cluster(str(path)) as client:
+        assert client.scheduler.address == workers and len(client.nthreads()) == 2
+    with dask.config.set({"scheduler-address": workers}), cluster() as client:
+        assert client.scheduler.address == workers
+    with cluster(workers.removeprefix("tcp://")) as client:
+        assert client.scheduler.address == workers
+
+
+def kill_one(tmp_path, after: int, killed: list[str]) -> threading.Thread:
+    """Kills the worker process that began the last unit, once ``after`` of them have begun."""
+
+    def kill():
+        while len(log(tmp_path)) < after:
+            time.sleep(0.02)
+        killed.append(log(tmp_path)[-1][1])
+        os.kill(int(killed[0]), signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    return thread
+
+
+def test_eight_units_three_workers_one_killed(store, tmp_path):
+    """Every unit is in the store once, none is lost, and the dashboard's address was told."""
+    killed, told = [], []
+    killer = kill_one(tmp_path, 5, killed)
+    todo = units(tmp_path, 8, seconds=0.4)
+    outcome = fan_out("job", todo, work.square, store, workers=3, tell=told.append)
+    killer.join()
+    assert sorted(outcome.done) == sorted(todo) and not outcome.failed and not outcome.left
+    assert sorted(run.facts["x"] for run in store.runs()) == list(range(8))
+    assert all(unit.done for unit in Job(store, "job").units().values())
+    began: dict[str, list[str]] = {}
+    for x, pid in log(tmp_path):
+        began.setdefault(x, []).append(pid)
+    assert len(began) == 8 and str(os.getpid()) not in {pid for _, pid in log(tmp_path)}
+    twice = [pids for pids in began.values() if len(pids) > 1]
+    assert twice and all(killed[0] in pids for pids in twice)
+    assert told[0].startswith("dashboard: http://127.0.0.1:")
+
+
+def test_a_unit_that_kills_every_worker_fails_alone_and_is_resumed(store, tmp_path, workers):
+    poison = tmp_path / "poison"
+    poison.touch()
+    todo = units(tmp_path, 5, fail=str(poison))
+    outcome = fan_out("job", todo, work.deadly, store, scheduler=workers)
+    assert outcome.failed == {"u3": "its worker died each time it was tried"} and len(outcome.done) == 4
+    poison.unlink()
+    outcome = fan_out("job", todo, work.deadly, store, scheduler=workers)
+    assert outcome.done == ["u3"] and len(outcome.before) == 4
+
+
+def test_a_stop_waits_for_what_runs_and_the_next_call_does_the_rest(store, tmp_path, workers):
+    todo, told = units(tmp_path, 12, seconds=0.3), []
+    outcome = fan_out("job", todo, work.square, store, scheduler=workers, tell=told.append,
+                      cancel=lambda: len(log(tmp_path)) >= 2)  # fmt: skip
+    assert 2 <= len(outcome.done) < 12 and not outcome.failed
+    assert sorted([*outcome.done, *outcome.left]) == sorted(todo)
+    assert sorted(f"u{x}" for x, _ in log(tmp_path)) == sorted(outcome.done)
+    assert "unit(s) that run are waited for" in told[1]
+    rest = fan_out("job", todo, work.square, store, scheduler=workers)
+    assert sorted(rest.before) == sorted(outcome.done) and sorted(rest.done) == sorted(outcome.left)
+    assert len(store.runs()) == 12
+
+
+def test_an_exception_in_the_middle_keeps_what_is_done(store, tmp_path, workers):
+    """As a second Ctrl-C does, which raises wherever this process is."""
+
+    def interrupt(done, total):
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fan_out("job", units(tmp_path), work.square, store, scheduler=workers, progress=interrupt)
+    assert sum(unit.done for unit in Job(store, "job").units().values()) == 3 == len(store.runs())
+    assert len(fan_out("job", units(tmp_path), work.square, store, scheduler=workers).before) == 3
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_goes_away_loses_nothing_that_was_done(store, tmp_path):
+    here = distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", silence_logs=50
+    )
+
+    closer = threading.Thread(target=here.close)
+
+    def end(done, total):
+        if done == 2 and not closer.ident:
+            closer.start()
+
+    todo = units(tmp_path, 6, seconds=0.5)
+    with pytest.raises(DataError, match="the Dask scheduler went away; the same command does what is missing"):
+        fan_out("job", todo, work.square, store, scheduler=here.scheduler_address, progress=end)
+    closer.join()
+    assert 2 <= len(store.runs()) < 6

@@ -15,7 +15,7 @@ def square(args):
         raise DataError(f"no {args['x']} today")
     time.sleep(args.get("seconds", 0))
     rows = [{"ctx_tokens": 1, "gen_tps": float(args["x"])}]
-    return {"square": args["x"] ** 2, "run": {"kind": "bench", "facts": {"x": args["x"]}, "rows": rows}}
+    return {"square": args["x"] ** 2, "runs": [{"kind": "bench", "facts": {"x": args["x"]}, "rows": rows}]}
 
 
 def deadly(args):

@@ -231,6 +231,16 @@ class Store:
         with explained(self.path):
             return cached_sha256(self._db, path, progress)
 
+    def digests(self) -> list[tuple[str, int, int, str]]:
+        """What ``sha256`` remembers: path, size, modification time (ns), digest."""
+        with self.reading() as db:
+            return [(p, s, m, d) for p, s, m, d in db.execute("SELECT path, size, mtime_ns, sha256 FROM digests")]
+
+    def remember(self, digests: Iterable[tuple[str, int, int, str]]) -> None:
+        """Digests that another store of this machine knows."""
+        with self.writing() as db:
+            db.executemany("INSERT OR REPLACE INTO digests VALUES (?, ?, ?, ?)", digests)
+
     def close(self) -> None:
         """Release the file."""
         self._db.close()

@@ -6,7 +6,7 @@ A unit is a name within a job. It is done when its result is here; its run, if i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from .runs import Store
 
 @dataclass(frozen=True)
 class Unit:
-    """One piece: ``result`` None until it is done, ``error`` what went wrong the last time."""
+    """One piece: ``result`` None until it is done, ``error`` of the last time, ``run`` the first one it left."""
 
     name: str
     attempts: int
@@ -47,22 +47,24 @@ class Job:
             lines = db.execute(query, (self.name,)).fetchall()
         return {n: Unit(n, a, e, None if r is None else json.loads(r), run) for n, a, e, r, run in lines}
 
-    def finish(self, name: str, result: Mapping[str, Any], run: Mapping[str, Any] | None = None) -> int | None:
-        """A unit's result, with its run (arguments of ``Store.add``) if it left one. The first result stays: a unit
-        that was done twice, because a worker was only believed to be lost, leaves no second run."""
+    def finish(self, name: str, result: Mapping[str, Any], runs: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+        """A unit's result, with the runs it left (arguments of ``Store.add``), whose numbers become ``result["runs"]``.
+        The first result stays: a unit that was done twice, because a worker was only believed to be lost, leaves no
+        second run. The result as it is kept."""
         with self.store.writing() as db:
             known = db.execute(
-                "SELECT run FROM units WHERE job = ? AND unit = ? AND result IS NOT NULL", (self.name, name)
+                "SELECT result FROM units WHERE job = ? AND unit = ? AND result IS NOT NULL", (self.name, name)
             ).fetchone()
             if known is not None:
-                return known[0]
-            number = None if run is None else self.store.insert(**run)
+                return dict(json.loads(known[0]))
+            numbers = [self.store.insert(**run) for run in runs]
+            kept = {**result, "runs": numbers}
             db.execute(
                 "INSERT INTO units (job, unit, run, attempts, result) VALUES (?, ?, ?, 1, ?) ON CONFLICT (job, unit) "
                 "DO UPDATE SET run = excluded.run, attempts = attempts + 1, error = NULL, result = excluded.result",
-                (self.name, name, number, json.dumps(dict(result))),
+                (self.name, name, numbers[0] if numbers else None, json.dumps(kept)),
             )
-            return number
+            return kept
 
     def fail(self, name: str, error: str) -> None:
         """What went wrong; the unit will be tried again next time."""

@@ -101,8 +101,8 @@ def fan_out(
 @contextmanager
 def cluster(scheduler: str | None = None, workers: int = 1) -> Iterator[Any]:
     """A Dask client of the cluster at an address (``tcp://HOST:PORT``, ``tls://...``, whatever Dask knows) or of the
-    one that a scheduler file describes; None is Dask's own setting (DASK_SCHEDULER_ADDRESS) or else ``workers`` processes
-    here, which end with it.
+    one that a scheduler file describes. None is Dask's own setting (DASK_SCHEDULER_ADDRESS) or else ``workers``
+    processes here, which end with it.
     """
     try:
         import dask
@@ -214,7 +214,8 @@ def _finished(
                     yield name, None, future.result()
             if stop and not stop.said:
                 stop.said = True
-                begun = {key for keys in client.processing().values() for key in keys}
+                # Not client.processing(), which counts what waits in the queue of a worker.
+                begun = {key for keys in client.call_stack(list(futures)).values() for key in keys}
                 unborn = [future for future in futures if future.key not in begun]
                 for future in unborn:
                     del futures[future]

@@ -193,17 +193,18 @@ def test_a_unit_that_kills_every_worker_fails_alone_and_is_resumed(store, tmp_pa
     assert outcome.done == ["u3"] and len(outcome.before) == 4
 
 
-def test_a_stop_waits_for_what_runs_and_the_next_call_does_the_rest(store, tmp_path, workers):
-    todo, told = units(tmp_path, 12, seconds=0.3), []
+@pytest.mark.parametrize(("count", "seconds"), [(12, 0.3), (4, 1.0)])  # of four, two wait in the workers' queues
+def test_a_stop_waits_for_what_runs_and_the_next_call_does_the_rest(store, tmp_path, workers, count, seconds):
+    todo, told = units(tmp_path, count, seconds=seconds), []
     outcome = fan_out("job", todo, work.square, store, scheduler=workers, tell=told.append,
                       cancel=lambda: len(log(tmp_path)) >= 2)  # fmt: skip
-    assert 2 <= len(outcome.done) < 12 and not outcome.failed
+    assert 2 <= len(outcome.done) < count and not outcome.failed
     assert sorted([*outcome.done, *outcome.left]) == sorted(todo)
     assert sorted(f"u{x}" for x, _ in log(tmp_path)) == sorted(outcome.done)
     assert "unit(s) that run are waited for" in told[1]
     rest = fan_out("job", todo, work.square, store, scheduler=workers)
     assert sorted(rest.before) == sorted(outcome.done) and sorted(rest.done) == sorted(outcome.left)
-    assert len(store.runs()) == 12
+    assert len(store.runs()) == count
 
 
 def test_an_exception_in_the_middle_keeps_what_is_done(store, tmp_path, workers):

@@ -56,7 +56,7 @@ def diagnose(argv: Sequence[str]) -> int:
     made.add_argument("--their-model", metavar="FILE", help="the file that engine reads, if not -m: is it the file?")
     made.add_argument("--allow-undecided", action="store_true", help="exit code 0 for the verdict undecided, too")
     made.add_argument("--thorough", action="store_true", help="compare with every fault in every mode in any case")
-    made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
+    made.add_argument("--json", action="store_true", help="one line of JSON instead of a table")
     made.add_argument("--details", metavar="FILE", help="write the whole diagnosis as JSON")
     add_target(made, default=None)
     args = parsed(made, argv)

@@ -55,7 +55,7 @@ def doctor(argv: Sequence[str]) -> int:
     made.add_argument("--long", action="store_true", help="long prompts too: chunk edges at 2048, facts in 110 KB")
     made.add_argument("--budget", metavar="S", type=number(1, 1e6), default=300.0,
                       help="seconds for each stage; what is left over is reported as not done (300)")  # fmt: skip
-    made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
+    made.add_argument("--json", action="store_true", help="one line of JSON instead of a table")
     add_target(made, default=None)
     made.set_defaults(attempts=3)
     args = parsed(made, argv)

@@ -126,7 +126,7 @@ def freeze(argv: Sequence[str]) -> int:
     made.add_argument("out", nargs="*", metavar="OUT.npz", help="file to write")
     made.add_argument("--token-ids", metavar="FILE", help="JSON list of token ids")
     made.add_argument("--top", metavar="K", type=integer(0), default=0, help="keep only the K best of each position")
-    made.add_argument("--json", action="store_true", help="no text, only the line of JSON")
+    made.add_argument("--json", action="store_true", help="one line of JSON instead of text")
     add_target(made)
     args = parsed(made, argv)
     if args is None:
@@ -146,7 +146,7 @@ def freeze(argv: Sequence[str]) -> int:
 
 
 def _common(made: Any) -> None:
-    made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
+    made.add_argument("--json", action="store_true", help="one line of JSON instead of a table")
     if made.prog.endswith("diff"):
         add_target(made)
 
@@ -223,7 +223,7 @@ def model(argv: Sequence[str]) -> int:
     made = parser("ds4-vectors model", "Print the file of the diagnostic model, building it first if need be.",
                   "[--prompts DIR]", "--prompts prompts")  # fmt: skip
     made.add_argument("--prompts", metavar="DIR", help="also write the prompt set there, as NAME.ids.json")
-    made.add_argument("--json", action="store_true", help="no text, only the line of JSON")
+    made.add_argument("--json", action="store_true", help="one line of JSON instead of text")
     args = parsed(made, argv)
     if args is None:
         return 0

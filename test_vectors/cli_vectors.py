@@ -71,7 +71,7 @@ def capture(argv: Sequence[str]) -> int:
     made.add_argument("--repeat", metavar="N", type=integer(1, 100), default=3,
                       help="answers a prompt: their spread later is the acceptance line (3)")  # fmt: skip
     made.add_argument("-sys", "--system", metavar="TEXT", default="", help="system text (none)")
-    made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
+    made.add_argument("--json", action="store_true", help="one line of JSON instead of a table")
     add_target(made)
     args = parsed(made, argv)
     if args is None:
@@ -197,7 +197,7 @@ def show(argv: Sequence[str]) -> int:
     made = parser("ds4-vectors list", "Show what a directory, an official.vec, a JSON capture or a logprob "
                   "dump holds.", "PATH", "official.vec", "vectors/mine --json", "dump.json")  # fmt: skip
     made.add_argument("path", nargs="*", metavar="PATH", help="a directory, .vec or .json")
-    made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
+    made.add_argument("--json", action="store_true", help="one line of JSON instead of a table")
     args = parsed(made, argv)
     if args is None:
         return 0
@@ -233,7 +233,7 @@ def check(argv: Sequence[str]) -> int:
     made.add_argument("--allow-partial", action="store_true", help="accept a partial capture")
     made.add_argument("--junit", metavar="FILE", help="also write JUnit XML")
     made.add_argument("--out", metavar="FILE", help="also write every step as JSON")
-    made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
+    made.add_argument("--json", action="store_true", help="one line of JSON instead of a table")
     add_store(made)
     add_target(made)
     args = parsed(made, argv)
@@ -319,7 +319,7 @@ def convert(argv: Sequence[str]) -> int:
                   "vectors/mine official.vec", "official.vec captures")  # fmt: skip
     made.add_argument("paths", nargs="*", metavar="FROM TO", help="vectors of any form; the result")
     made.add_argument("--prompt-dir", metavar="DIR", help="folder written into TO.vec for the prompts (beside it)")
-    made.add_argument("--json", action="store_true", help="no text, only the line of JSON")
+    made.add_argument("--json", action="store_true", help="one line of JSON instead of text")
     args = parsed(made, argv)
     if args is None:
         return 0

@@ -97,11 +97,16 @@ def told(target: Target) -> list[str]:
 
 
 def finish(result: dict[str, Any], as_json: bool, table: str) -> None:
-    """The table for people unless only JSON is wanted, then the result as the last line of stdout."""
-    if not as_json and table:
-        print(table)
-    print(json.dumps(result, ensure_ascii=False))
+    """What a command found: text for people, or one line of JSON and nothing else if that was asked for."""
+    text = shown(result, as_json, table)
+    if text:
+        print(text)
     sys.stdout.flush()
+
+
+def shown(result: dict[str, Any], as_json: bool, table: str) -> str:
+    """What stdout gets."""
+    return json.dumps(result, ensure_ascii=False) if as_json else table
 
 
 def rows(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:

@@ -132,7 +132,7 @@ def _shared(made: Any) -> None:
     made.add_argument("-m", "--model", metavar="FILE", help="GGUF that both ran from (the diagnostic model)")
     made.add_argument("--token-ids", metavar="FILE", help="JSON list of token ids (those in the dump)")
     made.add_argument("--layers", metavar="LIST", help="0,2-5,head (all)")
-    made.add_argument("--json", action="store_true", help="no text, only the line of JSON")
+    made.add_argument("--json", action="store_true", help="one line of JSON instead of text")
     add_engine(made)
 
 

@@ -10,6 +10,8 @@ from test_vectors.cli import main
 
 from .tracing import IDS, recorded
 
+pytestmark = pytest.mark.usefixtures("both")
+
 
 @pytest.fixture
 def ids(tmp_path):

@@ -5,7 +5,7 @@
     ds4-vectors capture vectors/new --target "command:./ds4 -m MODEL.gguf" --prompts prompts.jsonl
     ds4-vectors check vectors/new --target local:MODEL.gguf
 
-Each command prints a table for people, then one line of JSON; progress goes to stderr.
+Each command prints a table for people, or with --json one line of JSON and nothing else; progress goes to stderr.
 """
 
 from __future__ import annotations

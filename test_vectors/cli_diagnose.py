@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ds4ref.cli.common import Progress, check_output, read_text
+from ds4ref.cli.flags import add
 from ds4ref.cli.options import choice, integer
 from ds4ref.errors import DataError, UsageError
 
@@ -41,22 +42,26 @@ def diagnose(argv: Sequence[str]) -> int:
                   "-m model.gguf --token-ids ids.json --logits theirs.npz",
                   "-m model.gguf --token-ids ids.json --logits top20.json --json",
                   "--target http://127.0.0.1:8080/v1      (a server that has loaded the diagnostic model)")  # fmt: skip
-    made.add_argument("-m", "--model", metavar="FILE", help="model the logits come from (the diagnostic model)")
-    made.add_argument("--token-ids", metavar="FILE", help="JSON list of token ids (those in the .npz)")
+    add(made, "--model", help="model the logits come from (the diagnostic model)")
+    add(made, "--token-ids", help="JSON list of token ids (those in the .npz)")
     made.add_argument("--logits", metavar="FILE", help=".npz, .npy, .csv or raw .f32 of full logits; .json of top-k")
-    made.add_argument("--key", metavar="NAME", default="logits", help="array of the .npz (logits)")
-    made.add_argument(
-        "--prompt-file", metavar="FILE", help="prompt of a --dump-logprobs file, as ds4 --nothink was given it"
+    add(made, "--key")
+    add(made, "--prompt-file", help="prompt of a --dump-logprobs file, as ds4 --nothink was given it")
+    add(made, "--system", default="", help="system text of that prompt (none)")
+    add(made, "--top", type=integer())
+    add(
+        made,
+        "--prompt",
+        metavar="NAME",
+        type=choice("mixed", "short", "text", "long"),
+        default="mixed",
+        help="with --target: mixed, short, text or long, of the diagnostic set (mixed)",
     )
-    made.add_argument("-sys", "--system", metavar="TEXT", default="", help="system text of that prompt (none)")
-    made.add_argument("--top", metavar="K", type=integer(), help="use only the K best of every position")
-    made.add_argument("--prompt", metavar="NAME", type=choice("mixed", "short", "text", "long"), default="mixed",
-                      help="with --target: mixed, short, text or long, of the diagnostic set (mixed)")  # fmt: skip
     made.add_argument("--chat", action="store_true", help="with --target: as a chat, which tests the template too")
     made.add_argument("--their-model", metavar="FILE", help="the file that engine reads, if not -m: is it the file?")
     made.add_argument("--allow-undecided", action="store_true", help="exit code 0 for the verdict undecided, too")
     made.add_argument("--thorough", action="store_true", help="compare with every fault in every mode in any case")
-    made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
+    add(made, "--json")
     made.add_argument("--details", metavar="FILE", help="write the whole diagnosis as JSON")
     add_target(made, default=None)
     args = parsed(made, argv)

@@ -9,6 +9,7 @@ from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 
 from ds4ref.cli.common import EXIT_INTERRUPTED
+from ds4ref.cli.flags import add
 from ds4ref.cli.options import number
 from ds4ref.errors import UsageError
 from ds4ref.targets.local import LocalTarget
@@ -46,16 +47,15 @@ def doctor(argv: Sequence[str]) -> int:
                   "local --only numbers,ways --long")  # fmt: skip
     made.add_argument("spec", nargs="*", metavar="TARGET",
                       help="local[:MODEL.gguf], http(s)://HOST/v1 or command:BINARY ARGS")  # fmt: skip
-    made.add_argument("-m", "--model", metavar="FILE",
-                      help="model the target has (a local target's own, else the diagnostic model)")  # fmt: skip
-    made.add_argument("-o", "--out", metavar="DIR", help="write doctor.html, doctor.md and doctor.json there")
-    made.add_argument("--only", metavar="A,B", type=stages, default=[], help="only these stages, after pre-flight")
+    add(made, "--model", help=("model the target has (a local target's own, else the diagnostic model)"))
+    add(made, "--output", "--out", metavar="DIR", dest="out", help="write doctor.html, doctor.md and doctor.json there")
+    add(made, "--only", metavar="A,B", type=stages, default=[], help="only these stages, after pre-flight")
     made.add_argument("--skip", metavar="A,B", type=stages, default=[], help="all stages but these")
     made.add_argument("--quick", action="store_true", help="fewer and shorter requests, no long context")
     made.add_argument("--long", action="store_true", help="long prompts too: chunk edges at 2048, facts in 110 KB")
     made.add_argument("--budget", metavar="S", type=number(1, 1e6), default=300.0,
                       help="seconds for each stage; what is left over is reported as not done (300)")  # fmt: skip
-    made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
+    add(made, "--json")
     add_target(made, default=None)
     made.set_defaults(attempts=3)
     args = parsed(made, argv)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ds4ref.cli.common import check_output
+from ds4ref.cli.flags import add
 from ds4ref.cli.options import integer, number
 from ds4ref.errors import DataError, UsageError
 from ds4ref.targets import Ability
@@ -36,12 +37,11 @@ def diff(argv: Sequence[str]) -> int:
                   "local:m.gguf?numerics=exact local:m.gguf?numerics=qat --token-ids ids.json",
                   "golden.npz theirs.npz --key hf --key-b logits")  # fmt: skip
     made.add_argument("sides", nargs="*", metavar="A B", help="a file of logits or a target")
-    made.add_argument("--token-ids", metavar="FILE", help="JSON list of token ids")
-    made.add_argument("--key", metavar="NAME", default="logits", help="array of A's .npz (logits)")
+    add(made, "--token-ids")
+    add(made, "--key", help="array of A's .npz (logits)")
     made.add_argument("--key-b", metavar="NAME", help="array of B's .npz (as --key)")
-    made.add_argument("--atol", metavar="F", type=number(0, 1e6), default=1e-3,
-                      help="differences above are bad (0.001)")  # fmt: skip
-    made.add_argument("--fail", action="store_true", help="exit 1 if any position is bad")
+    add(made, "--atol", type=number(0, 1000000.0), default=0.001, help="differences above are bad (0.001)")
+    add(made, "--fail", help="exit 1 if any position is bad")
     _common(made)
     args = parsed(made, argv)
     if args is None:
@@ -95,8 +95,7 @@ def golden(argv: Sequence[str]) -> int:
                   "FILE [LOGITS] [options]",
                   "golden.npz --target local:m.gguf", "golden.npz theirs.npz --atol 0.01")  # fmt: skip
     made.add_argument("files", nargs="*", metavar="FILE [LOGITS]", help="the golden file; logits instead of a target")
-    made.add_argument("--atol", metavar="F", type=number(0, 1e6), default=1e-3,
-                      help="largest difference allowed (0.001)")  # fmt: skip
+    add(made, "--atol", type=number(0, 1000000.0), default=0.001, help="largest difference allowed (0.001)")
     _common(made)
     add_target(made)
     args = parsed(made, argv)
@@ -124,9 +123,9 @@ def freeze(argv: Sequence[str]) -> int:
                   "golden.npz --token-ids ids.json --target local:m.gguf?numerics=exact",
                   "small.npz --token-ids ids.json --target local:m.gguf --top 20")  # fmt: skip
     made.add_argument("out", nargs="*", metavar="OUT.npz", help="file to write")
-    made.add_argument("--token-ids", metavar="FILE", help="JSON list of token ids")
-    made.add_argument("--top", metavar="K", type=integer(0), default=0, help="keep only the K best of each position")
-    made.add_argument("--json", action="store_true", help="no text, only the line of JSON")
+    add(made, "--token-ids")
+    add(made, "--top", type=integer(0), default=0, help="keep only the K best of each position")
+    add(made, "--json")
     add_target(made)
     args = parsed(made, argv)
     if args is None:
@@ -146,7 +145,7 @@ def freeze(argv: Sequence[str]) -> int:
 
 
 def _common(made: Any) -> None:
-    made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
+    add(made, "--json")
     if made.prog.endswith("diff"):
         add_target(made)
 
@@ -221,9 +220,9 @@ def _shown(value: Any, lost: bool) -> str:
 def model(argv: Sequence[str]) -> int:
     """``ds4-vectors model``"""
     made = parser("ds4-vectors model", "Print the file of the diagnostic model, building it first if need be.",
-                  "[--prompts DIR]", "--prompts prompts")  # fmt: skip
-    made.add_argument("--prompts", metavar="DIR", help="also write the prompt set there, as NAME.ids.json")
-    made.add_argument("--json", action="store_true", help="no text, only the line of JSON")
+                  "[--write-prompts DIR]", "--write-prompts prompts")  # fmt: skip
+    made.add_argument("--write-prompts", metavar="DIR", help="also write the prompt set there, as NAME.ids.json")
+    add(made, "--json")
     args = parsed(made, argv)
     if args is None:
         return 0
@@ -231,12 +230,12 @@ def model(argv: Sequence[str]) -> int:
     from ds4ref.nano.diagnostic import PROMPTS, diagnostic_path
 
     path, written = diagnostic_path(), {}
-    if args.prompts:
+    if args.write_prompts:
         import os
 
-        os.makedirs(args.prompts, exist_ok=True)
+        os.makedirs(args.write_prompts, exist_ok=True)
         for name, make in PROMPTS.items():
-            written[name] = os.path.join(args.prompts, f"{name}.ids.json")
+            written[name] = os.path.join(args.write_prompts, f"{name}.ids.json")
             with atomic_write(written[name]) as out:
                 out.write((json.dumps(make()) + "\n").encode())
     finish({"model": path, "prompts": written}, args.json, path)

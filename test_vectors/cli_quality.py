@@ -30,7 +30,7 @@ def ppl(argv: Sequence[str]) -> int:
     made.add_argument("--depths", metavar="LIST", default="512,1024,2048,4096",
                       help="comma-separated depths in tokens, or all: 512 to 64k (512,1024,2048,4096)")  # fmt: skip
     made.add_argument("--window", metavar="N", type=integer(8), default=256, help="tokens scored at each depth (256)")
-    made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
+    made.add_argument("--json", action="store_true", help="one line of JSON instead of a table")
     add_store(made)
     add_target(made)
     args = parsed(made, argv)
@@ -88,7 +88,7 @@ def nll(argv: Sequence[str]) -> int:
     made.add_argument("--other", metavar="SPEC", help="the second engine, B")
     made.add_argument("--fail-above", metavar="NATS", type=number(-100, 100),
                       help="exit 1 if B is worse than A by more than this, with 95 %% certainty")  # fmt: skip
-    made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
+    made.add_argument("--json", action="store_true", help="one line of JSON instead of a table")
     add_store(made)
     add_target(made)
     args = parsed(made, argv)
@@ -143,7 +143,7 @@ def facts(argv: Sequence[str]) -> int:
     made.add_argument("--max-tokens", metavar="N", type=integer(), default=350, help="longest answer (350)")
     made.add_argument("--answer", metavar="FILE", help="grade this answer instead of asking an engine")
     made.add_argument("--write-story", metavar="FILE", help="only write the story")
-    made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
+    made.add_argument("--json", action="store_true", help="one line of JSON instead of a table")
     add_target(made)
     args = parsed(made, argv)
     if args is None:

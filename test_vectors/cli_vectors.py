@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ds4ref.cli.common import Progress, atomic_output, check_output, read_text
+from ds4ref.cli.flags import add
 from ds4ref.cli.options import choice, integer, number
 from ds4ref.errors import DataError, UsageError
 from ds4ref.runs.store.rows import vector_row
@@ -66,12 +67,17 @@ def capture(argv: Sequence[str]) -> int:
                   "      --model-name deepseek-v4-flash --key-env DEEPSEEK_API_KEY")  # fmt: skip
     made.add_argument("folder", nargs="*", metavar="DIR", help="directory to record into")
     made.add_argument("--prompts", metavar="FILE", help='JSON lines {"id": ..., "prompt": ..., "ctx": ...}')
-    made.add_argument("-n", "--tokens", metavar="N", type=integer(1, 4096), default=4, help="steps a prompt (4)")
+    add(made, "--tokens", type=integer(1, 4096), default=4, help="steps a prompt (4)")
     made.add_argument("--top-logprobs", metavar="K", type=integer(1, 128), default=20, help="alternatives (20)")
-    made.add_argument("--repeat", metavar="N", type=integer(1, 100), default=3,
-                      help="answers a prompt: their spread later is the acceptance line (3)")  # fmt: skip
-    made.add_argument("-sys", "--system", metavar="TEXT", default="", help="system text (none)")
-    made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
+    add(
+        made,
+        "--repeat",
+        type=integer(1, 100),
+        default=3,
+        help="answers a prompt: their spread later is the acceptance line (3)",
+    )
+    add(made, "--system", default="", help="system text (none)")
+    add(made, "--json")
     add_target(made)
     args = parsed(made, argv)
     if args is None:
@@ -197,7 +203,7 @@ def show(argv: Sequence[str]) -> int:
     made = parser("ds4-vectors list", "Show what a directory, an official.vec, a JSON capture or a logprob "
                   "dump holds.", "PATH", "official.vec", "vectors/mine --json", "dump.json")  # fmt: skip
     made.add_argument("path", nargs="*", metavar="PATH", help="a directory, .vec or .json")
-    made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
+    add(made, "--json")
     args = parsed(made, argv)
     if args is None:
         return 0
@@ -229,11 +235,11 @@ def check(argv: Sequence[str]) -> int:
     made.add_argument("--profile", metavar="NAME", type=choice(*PROFILES), default="margin",
                       help="margin: verdicts know margins; ds4: that project's own rule (margin)")  # fmt: skip
     made.add_argument("--floor", metavar="NATS", type=number(0, 100), help="rounding floor of the engine (by mode)")
-    made.add_argument("--only", metavar="ID", action="append", default=[], help="only this case; repeatable")
+    add(made, "--only", metavar="ID", action="append", default=[], help="only this case; repeatable")
     made.add_argument("--allow-partial", action="store_true", help="accept a partial capture")
     made.add_argument("--junit", metavar="FILE", help="also write JUnit XML")
-    made.add_argument("--out", metavar="FILE", help="also write every step as JSON")
-    made.add_argument("--json", action="store_true", help="no table, only the line of JSON")
+    add(made, "--output", "--out", dest="out", help="also write every step as JSON")
+    add(made, "--json")
     add_store(made)
     add_target(made)
     args = parsed(made, argv)
@@ -319,7 +325,7 @@ def convert(argv: Sequence[str]) -> int:
                   "vectors/mine official.vec", "official.vec captures")  # fmt: skip
     made.add_argument("paths", nargs="*", metavar="FROM TO", help="vectors of any form; the result")
     made.add_argument("--prompt-dir", metavar="DIR", help="folder written into TO.vec for the prompts (beside it)")
-    made.add_argument("--json", action="store_true", help="no text, only the line of JSON")
+    add(made, "--json")
     args = parsed(made, argv)
     if args is None:
         return 0

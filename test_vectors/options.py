@@ -10,17 +10,19 @@ from typing import Any
 
 from ds4ref.backends import BACKENDS, DEFAULT_BACKEND
 from ds4ref.cli.common import say
+from ds4ref.cli.flags import add
 from ds4ref.cli.options import Parser, choice, integer, number
 from ds4ref.errors import UsageError
 from ds4ref.numerics import MODES
 from ds4ref.targets import Target, open_target
+from ds4ref.targets.dialects import KINDS, PREFILLS
 
 
 def parser(prog: str, description: str, usage: str, *examples: str) -> Parser:
     """A parser with the project's rules; ``usage`` and ``examples`` without the program's name."""
     lines = "\n".join(["examples:", *(f"  {prog} {example}" for example in examples)]) if examples else ""
     made = Parser(prog, usage=f"{prog} {usage}", description=description, epilog=lines, unavailable={})
-    made.add_argument("-h", "--help", action="store_true", help="this text")
+    add(made, "--help")
     return made
 
 
@@ -42,31 +44,32 @@ def required(args: Namespace, *names: str) -> None:
 
 def add_engine(made: Parser, numerics: str | None = None) -> None:
     """Options of a local engine."""
-    made.add_argument("--backend", metavar="NAME", type=choice(*BACKENDS), default=DEFAULT_BACKEND,
-                      help=f"of a local engine: {', '.join(BACKENDS)} ({DEFAULT_BACKEND})")  # fmt: skip
-    made.add_argument("--numerics", metavar="MODE", type=choice(*MODES), default=numerics,
-                      help=f"of a local engine: {', '.join(MODES)}")  # fmt: skip
-    made.add_argument("-t", "--threads", metavar="N", type=integer(), help="of a local engine (all cores)")
+    add(
+        made, "--backend", default=DEFAULT_BACKEND, help=f"of a local engine: {', '.join(BACKENDS)} ({DEFAULT_BACKEND})"
+    )
+    add(made, "--numerics", default=numerics, help=f"of a local engine: {', '.join(MODES)}")
+    add(made, "--threads", help="of a local engine (all cores)")
 
 
 def add_target(made: Parser, default: str | None = "local") -> None:
     """Options that open a target."""
     says = f"local[:MODEL.gguf], http(s)://HOST/v1 or command:BINARY ARGS ({default or 'none'})"
-    made.add_argument("--target", metavar="SPEC", default=default, help=says)
+    add(made, "--target", default=default, help=says)
     add_engine(made)
-    made.add_argument("-c", "--ctx", metavar="N", type=integer(), help="context of a local or command target, tokens")
-    made.add_argument("--model-name", metavar="NAME", help="HTTP: model to ask for (the server's only one)")
+    add(made, "--ctx", help="context of a local or command target, tokens")
+    add(made, "--model-name")
     made.add_argument("--accept-model", metavar="NAME", action="append", default=[],
                       help="HTTP: another name under which the same model may answer")  # fmt: skip
     made.add_argument("--id-prompts", action="store_true",
                       help="HTTP: the completions endpoint takes token ids (llama-server, vLLM)")  # fmt: skip
-    made.add_argument("--prefill", metavar="STYLE", type=choice("deepseek", "vllm"),
-                      help="HTTP: how a chat goes on with a given answer (deepseek, vllm)")  # fmt: skip
-    made.add_argument("--key-env", metavar="NAME", default="DS4_API_KEY",
-                      help="HTTP: environment variable with the API key (DS4_API_KEY)")  # fmt: skip
+    made.add_argument("--dialect", metavar="KIND", type=choice(*KINDS), default="probe",
+                      help=f"HTTP: the kind of server decides what is sent: {', '.join(KINDS)} (probe)")  # fmt: skip
+    made.add_argument("--prefill", metavar="STYLE", type=choice(*PREFILLS),
+                      help=f"HTTP: how an answer is gone on with: {', '.join(PREFILLS)} (the dialect's)")  # fmt: skip
+    add(made, "--key-env")
     made.add_argument("--per-minute", metavar="N", type=number(0.1, 1e6), help="HTTP: most requests a minute")
     made.add_argument("--attempts", metavar="N", type=integer(1, 100), default=6, help="HTTP: tries per request (6)")
-    made.add_argument("--timeout", metavar="S", type=number(0.1, 1e6), help="HTTP, command: seconds (120; 3600)")
+    add(made, "--timeout", help="HTTP, command: seconds (120; 3600)")
 
 
 def target_of(args: Namespace, spec: str) -> Target:
@@ -76,7 +79,7 @@ def target_of(args: Namespace, spec: str) -> Target:
     if kind in ("http", "https"):
         options = {
             "model": args.model_name, "accept": args.accept_model, "prefill": args.prefill, "ids": args.id_prompts,
-            "key_env": args.key_env, "per_minute": args.per_minute, "attempts": args.attempts,
+            "dialect": args.dialect, "key_env": args.key_env, "per_minute": args.per_minute, "attempts": args.attempts,
         }  # fmt: skip
         if args.timeout is not None:
             options["timeout"] = args.timeout
@@ -97,11 +100,16 @@ def told(target: Target) -> list[str]:
 
 
 def finish(result: dict[str, Any], as_json: bool, table: str) -> None:
-    """The table for people unless only JSON is wanted, then the result as the last line of stdout."""
-    if not as_json and table:
-        print(table)
-    print(json.dumps(result, ensure_ascii=False))
+    """What a command found: text for people, or one line of JSON and nothing else if that was asked for."""
+    text = shown(result, as_json, table)
+    if text:
+        print(text)
     sys.stdout.flush()
+
+
+def shown(result: dict[str, Any], as_json: bool, table: str) -> str:
+    """What stdout gets."""
+    return json.dumps(result, ensure_ascii=False) if as_json else table
 
 
 def rows(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ds4ref.cli.common import Progress, say
+from ds4ref.cli.flags import add
 from ds4ref.cli.options import Parser
 from ds4ref.errors import UsageError
 from ds4ref.runs.provenance import engine_facts, stamp
@@ -26,9 +27,9 @@ PROG = "ds4-vectors"
 
 def add_store(made: Parser) -> None:
     """Options of commands whose runs are kept."""
-    made.add_argument("--store", metavar="FILE", help="run store (the user's own)")
-    made.add_argument("--no-store", action="store_true", help="keep no record of this run")
-    made.add_argument("--label", metavar="TEXT", help="name of the run in the store (that of the vectors)")
+    add(made, "--store")
+    add(made, "--no-store")
+    add(made, "--label", help="name of the run in the store (that of the vectors)")
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from ..cancellation import Cancellation
 from ..errors import DataError, Ds4Error, UsageError
 from ..files import atomic_write
 
@@ -203,23 +204,16 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
 
 
-class Interrupt:
-    """Ctrl-C as a question instead of an exception, for the length of a ``with`` block.
+class Interrupt(Cancellation):
+    """Ctrl-C as a cancellation instead of an exception, for the length of a ``with`` block.
 
-    Calling it answers "has the user asked to stop?", which is what prefill and decode want as ``cancel``. A second
-    Ctrl-C does not wait for them to ask: it raises KeyboardInterrupt.
+    A second Ctrl-C does not wait until what hangs on it has stopped: it raises KeyboardInterrupt.
     """
-
-    def __init__(self) -> None:
-        self.requested = False
-
-    def __call__(self) -> bool:
-        return self.requested
 
     def _handle(self, signum: int, frame: object) -> None:
         if self.requested:
             raise KeyboardInterrupt
-        self.requested = True
+        self.press()
 
     def __enter__(self) -> Interrupt:
         self._before = signal.signal(signal.SIGINT, self._handle)

@@ -19,6 +19,7 @@ from ..errors import UsageError
 from ..numerics import DEFAULT_MODE, MODES
 from ..text.protocol import DEFAULT_SYSTEM
 from .common import check_output, run
+from .flags import add
 from .options import MAX_TOP_K, SEED_MAX, Parser, choice, integer, number
 
 PROG = "ds4"
@@ -83,27 +84,40 @@ def build_parser() -> Parser:
         unavailable=UNAVAILABLE,
     )
     g = parser.add_argument_group("model and engine")
-    g.add_argument("-m", "--model", metavar="FILE", help="GGUF file (default: ./ds4flash.gguf if there, else the "
-                   "small embedded model; stderr says which)")  # fmt: skip
-    g.add_argument("-c", "--ctx", metavar="N", type=integer(), default=32768, help="context, tokens (32768)")
-    g.add_argument("--backend", metavar="NAME", type=choice(*BACKENDS), default=DEFAULT_BACKEND,
-                   help="cpu: fast kernels; reference: plain NumPy, slow and readable (cpu)")  # fmt: skip
-    g.add_argument("--cpu", action="store_const", const="cpu", dest="backend", help="the same as --backend cpu")
-    g.add_argument("--numerics", metavar="MODE", type=choice(*MODES), default=DEFAULT_MODE,
-                   help="what is rounded. exact: nothing, as Hugging Face in float32; qat: the cache roundings the "
-                   f"model was trained with; ds4: qat + ds4's integer activations ({DEFAULT_MODE})")  # fmt: skip
+    add(
+        g,
+        "--model",
+        help="GGUF file (default: ./ds4flash.gguf if there, else the small embedded model; stderr says which)",
+    )
+    add(g, "--ctx", default=32768, help="context, tokens (32768)")
+    add(
+        g,
+        "--backend",
+        default=DEFAULT_BACKEND,
+        help="cpu: fast kernels; reference: plain NumPy, slow and readable (cpu)",
+    )
+    add(g, "--cpu")
+    add(
+        g,
+        "--numerics",
+        default=DEFAULT_MODE,
+        help=(
+            "what is rounded. exact: nothing, as Hugging Face in float32; qat: the cache "
+            "roundings the model was trained with; ds4: qat + ds4's integer activations "
+            f"({DEFAULT_MODE})"
+        ),
+    )
     g.add_argument("--split", metavar="NAME", type=choice("unicode", "ds4"), default="unicode",
                    help="how text is cut into pieces: unicode, as in training, or as ds4 does (unicode)")  # fmt: skip
-    g.add_argument("-t", "--threads", metavar="N", type=integer(), help="CPU threads (all cores)")
-    g.add_argument("--warm-weights", action="store_true", help="read the whole file before starting the clock")
-    g.add_argument("--strict", action="store_true", help="insist on DeepSeek V4 Flash: every metadata key checked")
+    add(g, "--threads")
+    add(g, "--warm-weights")
+    add(g, "--strict")
 
     g = parser.add_argument_group("prompt")
-    g.add_argument("-p", "--prompt", metavar="TEXT", help="the user's message")
-    g.add_argument("--prompt-file", metavar="FILE", help="the same from a file, exactly as it stands (- is stdin)")
-    g.add_argument("--token-ids", metavar="FILE", help="a JSON list of token ids instead of text; no chat markup")
-    g.add_argument("-sys", "--system", metavar="TEXT", default=DEFAULT_SYSTEM,
-                   help=f'system text, "" for none ("{DEFAULT_SYSTEM}")')  # fmt: skip
+    add(g, "--prompt", help="the user's message")
+    add(g, "--prompt-file", help="the same from a file, exactly as it stands (- is stdin)")
+    add(g, "--token-ids", help="a JSON list of token ids instead of text; no chat markup")
+    add(g, "--system", default=DEFAULT_SYSTEM, help=f'system text, "" for none ("{DEFAULT_SYSTEM}")')
     g.add_argument("--think", action="store_const", const="high", dest="think", default="high",
                    help="think before answering (default)")  # fmt: skip
     g.add_argument("--think-max", action="store_const", const="max", dest="think",
@@ -111,14 +125,13 @@ def build_parser() -> Parser:
     g.add_argument("--nothink", action="store_const", const="none", dest="think", help="answer at once")
 
     g = parser.add_argument_group("sampling")
-    g.add_argument("-n", "--tokens", metavar="N", type=integer(), default=50000, help="most tokens to generate; "
-                   "clipped to the context (50000)")  # fmt: skip
+    add(g, "--tokens", type=integer(), default=50000, help="most tokens to generate; clipped to the context (50000)")
     g.add_argument("--temp", metavar="F", type=number(0, 100), default=1.0, help="temperature; 0 is greedy (1)")
     g.add_argument("--top-k", metavar="N", type=integer(0, 1024), default=0, help="only the N best; 0 is all (0)")
     g.add_argument("--top-p", metavar="F", type=number(0, 1), default=1.0, help="nucleus mass (1)")
     g.add_argument("--min-p", metavar="F", type=number(0, 1), default=0.05, help="drop tokens less likely than F "
                    "times the best (0.05)")  # fmt: skip
-    g.add_argument("--seed", metavar="N", type=integer(1, SEED_MAX), help="repeatable draws (from the clock)")
+    add(g, "--seed", type=integer(1, SEED_MAX), help="repeatable draws (from the clock)")
 
     g = parser.add_argument_group("results instead of text (files appear complete or not at all)")
     g.add_argument("--inspect", metavar="FILE", nargs="?", const="", help="describe a model file and stop")
@@ -135,8 +148,8 @@ def build_parser() -> Parser:
     g.add_argument("--stats", metavar="FILE", help="one-shot: timing, seed and model identity as JSON")
 
     g = parser.add_argument_group("help")
-    g.add_argument("-h", "--help", action="store_true", help="this text")
-    g.add_argument("--version", action="store_true", help="version")
+    add(g, "--help")
+    add(g, "--version")
     return parser
 
 

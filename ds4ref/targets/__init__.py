@@ -12,11 +12,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..cancellation import Cancellation
 from ..errors import UsageError
-from .base import Ability, Completion, Delta, Prompt, Request, Step, Target, Token, Usage, collect
+from ..text.chat import Message
+from ..text.dsml import ToolCall
+from .answer import CallDelta, Completion, Delta, Finish, Step, Token, Usage, collect
+from .base import Ability, Prompt, Request, Target
 
 __all__ = [
-    "Ability", "Completion", "Delta", "Prompt", "Request", "Step", "Target", "Token", "Usage", "collect", "open_target",
+    "Ability", "CallDelta", "Cancellation", "Completion", "Delta", "Finish", "Message", "Prompt", "Request", "Step",
+    "Target", "Token", "ToolCall", "Usage", "collect", "open_target",
 ]  # fmt: skip
 
 

@@ -58,6 +58,7 @@ class Fault:
     needs: str = ""  # the field of Numerics without which there is nothing to get wrong
     fmt: str = ""  # the storage format that the mistake is about
     tokens: int = 0  # a prompt of up to this many tokens cannot show it
+    ahead: bool = False  # later tokens reach earlier ones
 
     def hooks(self) -> FaultHooks:
         """Fresh hooks for one session."""
@@ -312,7 +313,8 @@ _LIST = [
     Fault("first_window_zero", "ratio 4: missing first half window scored 0", edits=_both("candidates", _zero_scored)),
     Fault("no_ape", "no position bias in the compressors", edits=_no_ape("attn") | _no_ape("indexer")),
     Fault("row_late", "compressed rows visible one token late", _late),
-    Fault("acausal_128", "ratio 128: rows of the whole chunk visible early", edits={"comp_count": _acausal}),
+    Fault("acausal_128", "ratio 128: rows of the whole chunk visible early", edits={"comp_count": _acausal},
+          ahead=True),
     Fault("indexer_all", "indexer ignored: all rows attended", edits={"indexer_topk": _value(lambda ids: None)}),
     Fault("indexer_recent", "indexer ignored: most recent rows attended", edits={"indexer_topk": _recent}),
     Fault("indexer_no_relu", "indexer scores without ReLU", _op("index_scores", _no_relu)),

@@ -10,6 +10,7 @@ import hashlib
 import threading
 from collections.abc import Sequence
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -136,17 +137,22 @@ class Runner:
         return self._models[key]
 
 
-@cache
-def code_digest() -> str:
-    """SHA-256 of every module that a signature depends on."""
+def code_files() -> list[Path]:
+    """Every module that what a run computes depends on."""
     import kernels
 
-    from .. import archs, session
+    house = Path(__file__).parents[1]
+    rooms = [house / name for name in ("archs", "session", "variants", "weights")] + [
+        Path(kernels.__file__ or "").parent
+    ]
+    single = [house / f"{name}.py" for name in ("backends", "decode", "engine", "numerics")]
+    return single + [path for room in rooms for path in sorted(room.rglob("*.py"))]
 
-    digest = hashlib.sha256(np.__version__.encode())
-    for package in (archs, session, kernels):
-        for path in sorted(Path(package.__file__ or "").parent.rglob("*.py")):
-            digest.update(path.read_bytes())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+
+@cache
+def code_digest() -> str:
+    """SHA-256 of ``code_files`` and of the libraries that compute."""
+    digest = hashlib.sha256(f"{np.__version__} {version('numba')}".encode())
+    for path in code_files():
         digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -73,6 +73,11 @@ class ScopedFault:
         """Told apart from the whole fault by its part."""
         return f"{self.fault.name} [{self.part}]"
 
+    @property
+    def ahead(self) -> bool:
+        """Whether later tokens reach earlier ones."""
+        return self.fault.ahead
+
     def hooks(self) -> Scoped:
         """Fresh hooks for one session."""
         return Scoped(self.fault, self.where)

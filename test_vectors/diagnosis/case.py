@@ -120,7 +120,8 @@ class Case:
         key = c.mode, c.name
         if key not in self._references:
             runs = [self.rows_of(each.logprobs) for each in self.library.noisy(c.run, count)]
-            self._references[key] = Reference(c.rows, runs, self.storage, ROUNDING[c.mode].coarse, self.seen.shared)
+            rows = self.rows_of(self.library.of(c.run).logprobs)  # as it is with no tie fallen the other way
+            self._references[key] = Reference(rows, runs, self.storage, ROUNDING[c.mode].coarse, self.seen.shared)
         return self._references[key]
 
     # --- candidates
@@ -190,18 +191,20 @@ class Case:
 
     # --- ties
 
-    def untied(self, c: Candidate) -> Candidate:
+    def untied(self, c: Candidate, own: Reference | None = None) -> Candidate:
         """The candidate with a top-k tie decided the other way, if its misfit begins at one and that explains more.
 
         Which of two equal rows a top-k takes is nobody's mistake. Exact ties are tried in the other order; near ones
-        fall either way in runs with more noise than usual.
+        fall either way in runs with more noise than usual. Where the misfit begins is told by ``own``, if given.
         """
-        first = None if self.reference(c.mode).coarse or c.kind == "variant" else self.first_beyond(c)
+        first = None if self.reference(c.mode).coarse or c.kind == "variant" else self.first_beyond(c, own)
         if first is None or c.fit.misfit < LIMIT:
             return c
         at = int(np.searchsorted(self.seen.rows, first))
-        start = int(self.seen.rows[at - 1]) + 1 if at else 0
-        margin = self.library.of(c.run).margin[start : first + 1]
+        start, end = int(self.seen.rows[at - 1]) + 1 if at else 0, first + 1
+        if any(fault.ahead for fault in c.faults):
+            start, end = 0, len(self.library.ids)
+        margin = self.library.of(c.run).margin[start:end]
         if not len(margin) or margin.min() > TIE:
             return c
         found = [c]
@@ -251,19 +254,21 @@ class Case:
             return [self.rows_of(each.logprobs) + shift for each in self.library.replicas(c.mode)]
         return [self.rows_of(each.logprobs) for each in self.library.noisy(c.run, count)]
 
-    def first_beyond(self, c: Candidate) -> int | None:
+    def first_beyond(self, c: Candidate, ref: Reference | None = None) -> int | None:
         """First observed position that the candidate does not fit; None if there is none. The bar is what the largest
-        of all positions reaches in a right engine, or of all short stretches, which begin there."""
-        own = self.reference(c.mode).own
+        of all positions reaches in a right engine, or of all short stretches, which begin there. ``ref`` if that is not
+        a clean engine of its set but one with its mistake."""
+        own = self.reference(c.mode).own if ref is None else ref.own
+        found = c.fit.level if ref is None else ref.fit(self.values, c.rows).level
         most = own.max(axis=1)
         bar = float(most.mean()) + 2.5 * max(float(most.std(ddof=1)), float(own.std()) / 2)
         with np.errstate(invalid="ignore"):
-            bad = np.flatnonzero(c.fit.level > bar)
-        if len(bad) or len(c.fit.level) < 2 * SHORTEST:
+            bad = np.flatnonzero(found > bar)
+        if len(bad) or len(found) < 2 * SHORTEST:
             return int(self.seen.rows[bad[0]]) if len(bad) else None
         usual = np.array([stretches(row, SHORTEST, 1) for row in own])
         most = usual.max(axis=1)
         bar = float(most.mean()) + 2.5 * max(float(most.std(ddof=1)), float(usual.std()) / 2)
-        level = np.where(np.isfinite(c.fit.level), c.fit.level, float(np.median(own)))
+        level = np.where(np.isfinite(found), found, float(np.median(own)))
         bad = np.flatnonzero(stretches(level, SHORTEST, 1) > bar)
         return int(self.seen.rows[bad[0]]) if len(bad) else None

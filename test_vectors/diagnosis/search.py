@@ -144,7 +144,7 @@ class Search:
     def own(self, c: Candidate) -> Fit:
         """The fit by the noise of engines that have the mistake: one that amplifies has more. Looked at only where it
         could change the answer."""
-        if c.clean or c.kind == "variant" or c.flipped is not None:
+        if c.clean or c.kind == "variant":
             return c.fit
         key = c.mode, c.name, c.flipped
         if key not in self._own:
@@ -384,6 +384,9 @@ class Search:
             return
         for c in here:
             again = self.case.untied(c)
+            if again is c and c is here[0] and not c.clean and c.kind != "variant":
+                # of a mistake that amplifies noise, only its own noise tells where the misfit begins
+                again = self.case.untied(c, self.case.own_reference(c, OWN_RUNS))
             if again is not c:
                 self.found[self.found.index(c)] = again
         quiet = {fault.name for fault in LIBRARY.values() if fault.quiet}

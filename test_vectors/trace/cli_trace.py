@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ds4ref.cli.common import Progress, check_output
+from ds4ref.cli.flags import add
 from ds4ref.errors import DataError, UsageError
 
 from ..observation import read_ids
@@ -42,9 +43,9 @@ def record(argv: Sequence[str]) -> int:
                   "--token-ids ids.json -o ours.safetensors --numerics exact",
                   "-m m.gguf --token-ids ids.json -o l3.safetensors --layers 3,head --names Qcur")  # fmt: skip
     _shared(made)
-    made.add_argument("-o", "--output", metavar="FILE", help=".safetensors to write")
+    add(made, "--output", help=".safetensors to write")
     made.add_argument("--positions", metavar="LIST", help="keep rows of these tokens: 0,5-9 (all)")
-    made.add_argument("--names", metavar="LIST", help="keep these points, separated by commas (all)")
+    made.add_argument("--points", metavar="LIST", help="keep these points, separated by commas (all)")
     args = parsed(made, argv)
     if args is None:
         return 0
@@ -52,7 +53,7 @@ def record(argv: Sequence[str]) -> int:
     check_output(args.output)
     ids = read_ids(args.token_ids)
     positions = None if args.positions is None else numbers(args.positions, "--positions")
-    names = [] if args.names is None else [name.strip() for name in args.names.split(",") if name.strip()]
+    names = [] if args.points is None else [name.strip() for name in args.points.split(",") if name.strip()]
     from .record import record as run
     from .record import write
 
@@ -129,10 +130,10 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"record": record, "blame"
 
 
 def _shared(made: Any) -> None:
-    made.add_argument("-m", "--model", metavar="FILE", help="GGUF that both ran from (the diagnostic model)")
-    made.add_argument("--token-ids", metavar="FILE", help="JSON list of token ids (those in the dump)")
-    made.add_argument("--layers", metavar="LIST", help="0,2-5,head (all)")
-    made.add_argument("--json", action="store_true", help="no text, only the line of JSON")
+    add(made, "--model", help="GGUF that both ran from (the diagnostic model)")
+    add(made, "--token-ids", help="JSON list of token ids (those in the dump)")
+    add(made, "--layers", help="0,2-5,head (all)")
+    add(made, "--json")
     add_engine(made)
 
 

@@ -88,7 +88,7 @@ def test_a_capture_keeps_the_bytes_and_says_so(server: str, tmp_path, capsys) ->
     prompts, folder = tmp_path / "p.jsonl", tmp_path / "v"
     prompts.write_text('{"id": "one", "prompt": "Hi"}\n')
     argv = ["capture", str(folder), "--prompts", str(prompts), "-n", "6", "--repeat", "1", "--top-logprobs", "1"]
-    assert cli.main([*argv, "--target", server, "--model-name", "m"]) == 0
+    assert cli.main([*argv, "--json", "--target", server, "--model-name", "m"]) == 0
     out, err = capsys.readouterr()
     found = json.loads(out.splitlines()[-1])
     assert found["steps_without_bytes"] == 0 and "15 bytes were no UTF-8" in found["notes"][0]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from test_vectors import options
 from test_vectors.diagnosis import search
 
 
@@ -11,3 +14,14 @@ from test_vectors.diagnosis import search
 def without_families(monkeypatch) -> None:
     """Constants of a wrong size left out: a hundred runs a prompt, which have tests of their own."""
     monkeypatch.setattr(search, "FAMILIES", {})
+
+
+@pytest.fixture
+def both(monkeypatch):
+    """Commands print their text and, as the last line, the JSON that they print instead of it with --json."""
+
+    def shown(result, as_json, table):
+        line = json.dumps(result, ensure_ascii=False)
+        return line if as_json or not table else f"{table}\n{line}"
+
+    monkeypatch.setattr(options, "shown", shown)

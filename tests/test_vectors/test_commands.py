@@ -24,6 +24,8 @@ from test_vectors.ppl import block_error, by_depth, echo_agrees, paired
 
 from .scripted import Scripted
 
+pytestmark = pytest.mark.usefixtures("both")
+
 # Names, kinds, contexts and step counts of ds4's set; texts and answers are ours.
 OFFICIAL = {
     "short_italian_fact": (16384, 4, "Chi era il mugnaio del vecchio mulino? Una frase sola."),
@@ -310,3 +312,15 @@ def test_help_needs_no_engine() -> None:
     code = ("import sys; from test_vectors import cli; cli.main(['diagnose', '--help']); "
             "sys.exit(bool({'numba', 'pandas', 'httpx2'} & set(sys.modules)))")  # fmt: skip
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+def test_stdout_is_for_people_or_for_machines(official, capsys, monkeypatch) -> None:
+    """Text unless --json asks for one line of it, which then is alone."""
+    monkeypatch.undo()
+    path = str(official / "official.vec")
+    assert cli.main(["list", path]) == 0
+    text = capsys.readouterr().out
+    assert len(text.splitlines()) > 2 and "{" not in text
+    assert cli.main(["list", path, "--json"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["path"] == path

@@ -22,6 +22,8 @@ from test_vectors.observation import from_logits, from_top, log_softmax, read
 
 from ..badfiles import BAD, write_bad
 
+pytestmark = pytest.mark.usefixtures("both")
+
 FEW = ["window_short", "no_sink", "row_late", "indexer_recent", "hc_comb_transposed", "chunk_32_window_cut",
        "q4_k_nibbles", "hash_previous_token", "head_mean", "hc_eps_0"]  # fmt: skip
 

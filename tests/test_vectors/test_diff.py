@@ -10,6 +10,8 @@ import pytest
 from test_vectors import cli
 from test_vectors.observation import log_softmax
 
+pytestmark = pytest.mark.usefixtures("both")
+
 RNG = np.random.default_rng(11)
 IDS = RNG.integers(0, 40, 20)
 LOGITS = RNG.normal(0, 2, (20, 40)).astype(np.float32)

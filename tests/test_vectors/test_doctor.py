@@ -21,6 +21,8 @@ from test_vectors.doctor.prompts import fitting
 
 from .scripted import Scripted, step
 
+pytestmark = pytest.mark.usefixtures("both")
+
 
 @pytest.fixture(scope="module")
 def engine(_model_cache):

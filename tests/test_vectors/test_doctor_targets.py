@@ -30,7 +30,7 @@ def engine(_model_cache):
         yield opened
 
 
-pytestmark = pytest.mark.usefixtures("without_families")
+pytestmark = pytest.mark.usefixtures("without_families", "both")
 
 
 def outcomes(found: Examination) -> dict[str, Outcome]:

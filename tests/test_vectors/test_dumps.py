@@ -14,6 +14,8 @@ from ds4ref.targets.local import LocalTarget
 from test_vectors import cli
 from test_vectors.observation import OtherModel, log_softmax, read, read_ids
 
+pytestmark = pytest.mark.usefixtures("both")
+
 V = 16
 LOGITS = np.random.default_rng(5).normal(0, 2, (4, V)).astype(np.float32)
 IDS = [3, 1, 4, 1]

@@ -20,6 +20,7 @@ NEEDED = ("llama_cpp", "fastapi", "uvicorn", "sse_starlette", "starlette_context
 ABSENT = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 
 pytestmark = [
+    pytest.mark.usefixtures("both"),
     pytest.mark.peers,
     pytest.mark.skipif(
         bool(ABSENT), reason=f"not installed: {', '.join(ABSENT)} (pip install 'llama-cpp-python[server]')"

@@ -10,6 +10,8 @@ from test_vectors.cli import main
 
 from .tracing import IDS, recorded
 
+pytestmark = pytest.mark.usefixtures("both")
+
 
 @pytest.fixture
 def ids(tmp_path):
@@ -40,7 +42,7 @@ def test_record_then_blame(tmp_path, ids, capsys):
 
 def test_record_some_positions_and_names(tmp_path, ids):
     out = str(tmp_path / "few.safetensors")
-    options = ["--positions", "3,10-12", "--names", "attn_norm,KVcompress", "--layers", "2"]
+    options = ["--positions", "3,10-12", "--points", "attn_norm,KVcompress", "--layers", "2"]
     assert main(["trace", "record", "--token-ids", ids, "-o", out, *options]) == 0
     with safe_open(out, "numpy") as file:
         assert set(file.keys()) == {"attn_norm.2", "KVcompress.2"}

@@ -34,7 +34,7 @@ def weights(engine: Engine) -> list[np.ndarray]:
 
 def operations_of(work: Work) -> float:
     """All operations, whatever their kind."""
-    return work.int8_ops + work.f32_ops
+    return work.ops
 
 
 def decoding(engine: Engine, pos: int, tokens: int) -> Arm:

@@ -9,6 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 
+LIMBS = 3
+"""Passes of int8 products that make one of float activations."""
+
+
 @dataclass(frozen=True)
 class Peaks:
     """What a machine can do at best.
@@ -33,16 +37,27 @@ class Bound:
 
 @dataclass(frozen=True)
 class Work:
-    """Bytes to read, and operations by the kind of arithmetic they need."""
+    """Bytes to read, and operations by the kind of arithmetic they need.
+
+    mixed_ops    quantized weights with float activations: in float32, or as three int8 passes over 24-bit activations
+    """
 
     bytes: float
     int8_ops: float
     f32_ops: float
+    mixed_ops: float = 0.0
+
+    @property
+    def ops(self) -> float:
+        """All of them."""
+        return self.int8_ops + self.f32_ops + self.mixed_ops
 
     def bound(self, peaks: Peaks) -> Bound:
         """Reading and computing overlap perfectly; the longer one counts."""
         reading = self.bytes / (1e9 * peaks.read_gbs)
-        computing = self.int8_ops / (1e9 * peaks.int8_gops) + self.f32_ops / (1e9 * peaks.f32_gflops)
+        mixed = max(peaks.f32_gflops, peaks.int8_gops / LIMBS)
+        rates = (self.int8_ops, peaks.int8_gops), (self.f32_ops, peaks.f32_gflops), (self.mixed_ops, mixed)
+        computing = sum(ops / (1e9 * rate) for ops, rate in rates)
         return Bound(max(reading, computing), "bytes" if reading >= computing else "arithmetic")
 
 

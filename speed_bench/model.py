@@ -122,7 +122,7 @@ def published() -> list[dict[str, Any]]:
         chunk = costs[row.recipe].prefill(max(0, row.depth - 2048), row.depth, 2048)
         tops = None
         if row.prefill_tps is not None:
-            tops = (chunk.int8_ops + chunk.f32_ops) / min(2048, row.depth) * row.prefill_tps / 1e12
+            tops = chunk.ops / min(2048, row.depth) * row.prefill_tps / 1e12
         found.append(
             {
                 "machine": machine.name, "read_gbs": machine.read_gbs, "recipe": row.recipe, "depth": row.depth,

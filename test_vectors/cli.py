@@ -61,7 +61,7 @@ def _command(name: str) -> Callable[[Sequence[str]], int]:
     elif name == "many":
         from ds4ref.cli.many import Tool, many
 
-        return partial(many, Tool(PROG, "test_vectors.cli", ("out", "junit")))
+        return partial(many, Tool(PROG, "test_vectors.cli", ("output", "o", "out", "junit"), ("--json",)))
     elif name == "doctor":
         from . import cli_doctor as module  # type: ignore[no-redef]
     elif name == "trace":

@@ -79,7 +79,7 @@ def test_a_file_costs_what_its_recipe_says(nano_path):
         found = Costs.of_engine(engine)
         assert Costs.of_file(engine.gguf, engine.shape).prefill(0, 9) == COSTS.prefill(0, 9)
     exact = Costs.of_recipe(NANO, "q2", act_quant=False)
-    assert found.decode(300) == exact.decode(300) and found.decode(300).int8_ops == 0
+    assert found.decode(300) == exact.decode(300) and found.decode(300).int8_ops == 0 < found.decode(300).mixed_ops
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
@@ -90,7 +90,8 @@ def test_a_decoded_token(depth: int):
     assert found.bytes == weights(1, depth, NANO.n_used) + 4 * (attended * NANO.head_dim + scored * NANO.index_dim)
     assert found.int8_ops == int8 and found.f32_ops == f32 + attention(depth)
     floats = Costs.of_recipe(NANO, "q2", act_quant=False).decode(depth)
-    assert floats.int8_ops == 0 and floats.f32_ops == int8 + f32 + attention(depth) and floats.bytes == found.bytes
+    assert floats == Work(found.bytes, 0, found.f32_ops, int8) and found.mixed_ops == 0
+    assert floats.ops == found.ops == int8 + f32 + attention(depth)
 
 
 @pytest.mark.parametrize(
@@ -131,6 +132,24 @@ def test_bytes_bind_until_arithmetic_takes_longer():
     ):
         bound = work.bound(peaks)
         assert (bound.seconds, bound.binds) == (pytest.approx(seconds), binds)
+
+
+@pytest.mark.parametrize(("int8", "f32", "seconds"), [(100, 20, 3.0), (50, 20, 5.0), (300, 20, 1.0), (100, 50, 2.0)])
+def test_float_activations_take_the_faster_of_float_and_three_int8_passes(int8, f32, seconds):
+    """As modes exact and qat are computed: a share of the float peak alone was above 1 where int8 is fast."""
+    assert Work(0, 0, 0, 100e9).bound(Peaks(10, int8, f32)).seconds == pytest.approx(seconds)
+    assert Work(0, 100e9, 0, 0).bound(Peaks(10, int8, f32)).seconds == pytest.approx(100 / int8)
+    assert Work(0, 0, 100e9, 0).bound(Peaks(10, int8, f32)).seconds == pytest.approx(100 / f32)
+
+
+def test_modes_that_keep_floats_are_bounded_so(nano_path):
+    peaks = Peaks(read_gbs=1e6, int8_gops=600, f32_gflops=100)
+    for numerics, rate in (("exact", 200e9), ("qat", 200e9), ("ds4", 600e9)):
+        with Engine.open(nano_path, backend="reference", numerics=numerics) as engine:
+            found = Costs.of_engine(engine).decode(300)
+        quantized, floats = matrices(300, NANO.n_used)
+        expected = quantized / rate + (floats + attention(300)) / 100e9
+        assert found.bound(peaks).seconds == pytest.approx(expected)
 
 
 def test_peaks_are_measured_with_the_threads_there_are(monkeypatch):

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import DataError, UsageError
 from .common import EXIT_INTERRUPTED, Interrupt, Progress, say
+from .flags import add
 from .options import Parser, integer
 
 if TYPE_CHECKING:
@@ -51,11 +52,13 @@ SET_HERE = ("store", "no-store", "label", "help", "h", "version")
 
 @dataclass(frozen=True)
 class Tool:
-    """A command whose units these are: its name, the module that is run, flags that name files it writes."""
+    """A command whose units these are: its name, the module that is run, flags that name files it writes, flags that
+    make it end with a line of JSON."""
 
     prog: str
     module: str
     files: tuple[str, ...] = ()
+    json: tuple[str, ...] = ()
 
 
 def many(tool: Tool, argv: Sequence[str]) -> int:
@@ -68,13 +71,13 @@ def many(tool: Tool, argv: Sequence[str]) -> int:
     if len(args.job) != 1:
         raise UsageError("many needs one JOB.toml")
     name, labels = read_job(args.job[0], tool)
-    units = {unit: {"module": tool.module, "prog": tool.prog, "argv": argv} for unit, (_, argv) in labels.items()}
+    units = {unit: {"module": tool.module, "prog": tool.prog, "argv": [*argv, *tool.json]} for unit, (_, argv) in labels.items()}
     from ..runs.fanout import fan_out
     from ..runs.store import Store
 
     prog = f"{tool.prog} many"
     with Store.open(args.store) as store, Interrupt() as interrupt, Progress("units") as progress:
-        home = Folders(Path(args.files or name), {unit: label for unit, (label, _) in labels.items()}, store, name)
+        home = Folders(Path(args.output or name), {unit: label for unit, (label, _) in labels.items()}, store, name)
 
         def tell(line: str) -> None:
             progress.clear()
@@ -100,10 +103,10 @@ def _parser(tool: Tool) -> Parser:
                        "scheduler file (processes of this machine)")  # fmt: skip
     found.add_argument("--workers", metavar="N", type=integer(1, 1024), default=1,
                        help="processes of this machine, without --scheduler (1)")  # fmt: skip
-    found.add_argument("--files", metavar="DIR", help="folder for what units write below {out} (the job's name)")
-    found.add_argument("--store", metavar="FILE", help="run store (the user's own)")
-    found.add_argument("--json", action="store_true", help="one line of JSON instead of a table")
-    found.add_argument("-h", "--help", action="store_true", help="this text")
+    add(found, "--output", metavar="DIR", help="folder for what units write below {out} (the job's name)")
+    add(found, "--store")
+    add(found, "--json")
+    add(found, "--help")
     return found
 
 
@@ -277,7 +280,7 @@ class Folders:
         done = {unit.name for unit in Job(store, job).units().values() if unit.done}
         for unit, name in self.names.items():
             if unit not in done and (root / name).exists():
-                raise UsageError(f"{root / name} exists, but its unit is not done: move it, or choose another --files")
+                raise UsageError(f"{root / name} exists, but its unit is not done: move it, or choose another --output")
 
     def receive(self, unit: str, result: dict[str, Any]) -> dict[str, Any]:
         """Write the files, whole or not at all; the result without them. Runs are called what the unit is called."""

@@ -41,8 +41,8 @@ def test_operations_a_token():
     int8, f32 = Q2._matrix_ops(True, 1.0)
     assert int8 / 1e9 == pytest.approx(9.20 + 12.99 + 2.16 + 1.06, abs=0.02)
     assert f32 / 1e9 == pytest.approx(0.61 + 0.16 + 0.36, abs=0.02)
-    exact = Costs.of_recipe(FLASH, "q2", act_quant=False)._matrix_ops(True, 1.0)
-    assert exact == (0.0, pytest.approx(int8 + f32))
+    exact = Costs.of_recipe(FLASH, "q2", act_quant=False)
+    assert exact.decode(2048).mixed_ops == Q2.decode(2048).int8_ops and exact.decode(2048).ops == Q2.decode(2048).ops
 
 
 def test_prefill_reads_weights_once_a_chunk():

@@ -76,24 +76,27 @@ class Costs:
 
     def decode(self, depth: int) -> Work:
         """One token after ``depth`` tokens."""
-        int8, f32 = self._matrix_ops(self._selects(depth), lm_head=1.0)
+        quantized, f32 = self._matrix_ops(self._selects(depth), lm_head=1.0)
         nbytes = self.weight_bytes(depth) + self.shape.kv_read_bytes(depth)
-        return Work(nbytes, int8, f32 + self._attention_ops(depth))
+        return self._work(nbytes, quantized, f32 + self._attention_ops(depth))
 
     def prefill(self, first: int, last: int, chunk: int | None = None) -> Work:
         """Tokens ``first`` to ``last`` in chunks (None: the session's own size): within one, a matrix is read once,
         and an expert if any token uses it (uniform routing is assumed)."""
         chunk = chunk or prefill_chunk()
-        nbytes = int8 = f32 = 0.0
+        nbytes = quantized = f32 = 0.0
         for start, end in chunks(first, last, chunk):
             count, middle = end - start, (start + end) // 2
             selects = self._selects(end)
             nbytes += sum(self._chunk_bytes(t, count) for t in self._all if selects or t.slot.part != "indexer")
             nbytes += self.shape.kv_bytes(end) - self.shape.state_bytes()
             one, other = self._matrix_ops(selects, lm_head=1.0 / count if end == last else 0.0)
-            int8 += count * one
+            quantized += count * one
             f32 += count * (other + self._attention_ops(middle))
-        return Work(nbytes, int8, f32)
+        return self._work(nbytes, quantized, f32)
+
+    def _work(self, nbytes: float, quantized: float, f32: float) -> Work:
+        return Work(nbytes, quantized, f32) if self.act_quant else Work(nbytes, 0.0, f32, quantized)
 
     def _selects(self, depth: int) -> bool:
         return CSA in self.shape.ratios and depth // CSA > self.shape.index_topk
@@ -108,7 +111,7 @@ class Costs:
         return tensor.nbytes
 
     def _matrix_ops(self, selects: bool, lm_head: float) -> tuple[float, float]:
-        """Operations of all matrices for one token: int8, float32."""
+        """Operations of all matrices for one token: of quantized ones, of float ones."""
         totals = {True: 0.0, False: 0.0}
         for t in self._all:
             part, share = t.slot.part, 1.0
@@ -120,7 +123,7 @@ class Costs:
                 share = lm_head
             elif part == "indexer" and not selects:
                 share = 0.0
-            totals[self.act_quant and t.fmt not in FLOAT_FORMATS] += 2 * share * t.elements
+            totals[t.fmt not in FLOAT_FORMATS] += 2 * share * t.elements
         return totals[True], totals[False]
 
     def _attention_ops(self, depth: int) -> float:

@@ -233,7 +233,7 @@ def _of(field: str) -> Callable[[ModelShape], float]:
 
 _LIST = [
     Family("sinkhorn_rounds", "Sinkhorn runs {value} rounds, not {right}", _field("sinkhorn_iters", True),
-           _of("sinkhorn_iters"), _steps(1, 2, 3, 4, 6, 10), whole=True),
+           _of("sinkhorn_iters"), _steps(1, 2, 3, 4, 6, 10, 15), whole=True),
     Family("rms_eps", "epsilon of the RMS norms is {value}, not {right}", _field("rms_eps"), _of("rms_eps"),
            _steps(1e-8, 1e-5, 1e-4, 1e-3, 1e-2)),
     Family("hc_eps", "epsilon of the hyper-connections is {value}, not {right}", _field("hc_eps"), _of("hc_eps"),
@@ -257,6 +257,9 @@ _LIST = [
     Family("sink_head", "each head takes the sink of the one {value} further",
            _sink(lambda s, v: np.roll(s, -int(v))), lambda shape: 0.0, _steps(-1, 1), whole=True, log=False),
     Family("router_bias_scale", "router's selection bias times {value}", _changed("route", _bias)),
+    Family("swiglu_limit", "clamp of all experts at {value}, not {right}",
+           _changed("swiglu", lambda op, v: lambda gate, up, bound, weight=None: op(gate, up, v, weight)),
+           lambda shape: float(shape.swiglu_limit[0]), _steps(1, 3, 5, 7, 9, 12, 20)),
     Family("clamp_routed", "clamp of the routed experts at {value}", _changed("swiglu", _limit(True)),
            lambda shape: float(shape.swiglu_limit[0]), _steps(1, 3, 5, 7, 9, 12, 20)),
     Family("clamp_shared", "clamp of the shared expert at {value}", _changed("swiglu", _limit(False)),

@@ -99,10 +99,17 @@ class _Judge:
         answer = search.answer()
         if answer is not None:
             found = next(c for c in search.found if c.clean and c.mode == answer)
-            doubtful = over >= DOUBTED and found.fit.misfit >= DOUBTED_FIT
+            doubtful = (over >= DOUBTED and found.fit.misfit >= DOUBTED_FIT) or self.otherwise(answer)
             return self.open(found, wrong, over) if doubtful else self.cleared(found, over)
         within = [c for c in search.clean() if c.fit.misfit < LIMIT]
         return self.open(within[0] if within else self.base(), wrong, over)
+
+    def otherwise(self, answer: str) -> bool:
+        """Whether a mistake in a set of float precision says what this rounding set says: too little was seen."""
+        return any(
+            not c.clean and c.mode != answer and not self.case.reference(c.mode).coarse and c.fit.misfit < LIMIT
+            for c in self.search.found
+        )
 
     # --- outcomes
 

@@ -1,9 +1,10 @@
 """Which constant is wrong, and by how much: the member of a family that comes nearest, with an interval.
 
-A family is first tried at the values of its grid. Around the best of them the squared distance is a parabola in the
-parameter, or its logarithm, wherever the effect is smooth; its minimum is the estimate. The interval is what the
-minimum would move by if the observation's remaining difference pushed along the parameter: in rounding sets that flip
-steps it comes from the scatter of the distances about the parabola.
+A family is first tried at the values of its grid, and where the observation's difference from the right engine points
+along what a tiny change of the parameter does: beyond that a chaotic model hides even a nearly right value. Around the
+best of them the squared distance is a parabola in the parameter, or its logarithm, wherever the effect is smooth; its
+minimum is the estimate. The interval is what the minimum would move by if the observation's remaining difference pushed
+along the parameter: in rounding sets that flip steps it comes from the scatter of the distances about the parabola.
 """
 
 from __future__ import annotations
@@ -19,13 +20,47 @@ ROUNDS = 6
 REACH = 0.02
 """First step beside the best grid value, in the searched scale (2 % for logarithmic ones)."""
 Z90 = 1.645
+TINY = 1e-3
+"""Relative change of a parameter that shows its slope: float noise is a hundredth of its effect."""
+ALIGNED = 0.7
+"""Cosine between a difference and a slope; differences of several hundred numbers that have nothing to do with each
+other reach 0.3."""
 
 
 def best_of_grid(case: Case, mode: str, family: Family) -> Candidate:
-    """The nearest member among the values of the grid."""
-    shape = case.library.engine.shape
-    found = case.made(*(case.member(mode, family, value) for value in family.grid(shape)))
+    """The nearest member among the values of the grid and the one that the slope points at."""
+    values = list(family.grid(case.library.engine.shape))
+    pointed = None if family.whole or case.reference(mode).coarse else along(case, mode, family)
+    if pointed is not None:
+        values.append(pointed)
+    found = case.made(*(case.member(mode, family, value) for value in values))
     return max(found, key=lambda c: closeness(case, c))
+
+
+def tiny(case: Case, mode: str, family: Family) -> Idea:
+    """The member next to the right engine, in which the parameter's slope is seen."""
+    right = family.neutral(case.library.engine.shape)
+    return case.member(mode, family, right * (1 + TINY) if family.log else right + TINY)
+
+
+def along(case: Case, mode: str, family: Family) -> float | None:
+    """The value that the observation lies at if effects are proportional to the parameter, None if its difference does
+    not point that way. Positions that a top-k decision spoiled point anywhere: the best eighth counts."""
+    base = case.reference(mode).predicted
+    (step,) = case.made(tiny(case, mode, family))
+    with np.errstate(invalid="ignore"):
+        slope, apart = np.nan_to_num(step.rows - base), np.nan_to_num(case.values - base)
+    dot, own, far = ((a * b).sum(axis=1) for a, b in ((slope, apart), (slope, slope), (apart, apart)))
+    known = (own > 0) & (far > 0)
+    if known.sum() < 4:
+        return None
+    cosine, times = dot[known] / np.sqrt(own[known] * far[known]), dot[known] / own[known]
+    best = np.argsort(-np.abs(cosine))[: max(4, len(cosine) // 8)]
+    if np.median(np.abs(cosine[best])) < ALIGNED:
+        return None
+    by = float(np.median(times[best])) * (np.log1p(TINY) if family.log else TINY)
+    right = family.neutral(case.library.engine.shape)
+    return right * float(np.exp(np.clip(by, -3, 3))) if family.log else right + by
 
 
 def closeness(case: Case, c: Candidate) -> float:
@@ -57,14 +92,14 @@ def _whole(case: Case, mode: str, family: Family, start: float) -> Candidate:
     best, step = int(start), max(1, abs(int(start)) // 2)
     while step:
         near = [v for v in (best - step, best + step) if low <= v <= high]
-        better = max([best, *near], key=lambda v: at(v).fit.score)
+        better = max([best, *near], key=lambda v: closeness(case, at(v)))
         if better == best:
             step //= 2
         best = better
-    score = at(best).fit.score
-    # values whose fit cannot be told from the best one's: within what noise moves a score by
-    slack = 2.0 if case.reference(mode).coarse else 0.5
-    same = [v for v, c in tried.items() if c.fit.score > score - slack]
+    near_to = closeness(case, at(best))
+    # values whose fit cannot be told from the best one's: within what noise moves it by
+    slack = 2.0 if case.reference(mode).coarse else 0.1
+    same = [v for v, c in tried.items() if closeness(case, c) > near_to - slack]
     return _with(case, at(best), family, best, min(same), max(same))
 
 
@@ -88,6 +123,9 @@ def _smooth(case: Case, mode: str, family: Family, start: float) -> Candidate:
     grid = sorted(float(into(v)) for v in family.grid(case.library.engine.shape))
     centre = float(into(start))
     gap = min((abs(a - centre) for a in grid if a != centre), default=1.0) / 2
+    if not any(np.isclose(centre, a) for a in grid):  # where the slope points: off by no more than effects are curved
+        right = family.neutral(case.library.engine.shape)
+        gap = min(gap, max(abs(centre - float(into(right))) / 8, 1e-4)) if right > 0 or not family.log else gap
     for turn in range(ROUNDS + 2):
         # far from the right value only a few positions, the early ones, still move smoothly with it
         which = 2 if turn < 4 else 0

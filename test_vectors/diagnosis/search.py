@@ -112,6 +112,7 @@ class Search:
         if self._settled() and not thorough:
             if self.answer() == "exact":
                 self._families("exact")
+            self._alike()
             return
         self._sets()
         answer = self.answer()
@@ -120,6 +121,16 @@ class Search:
             self._families(answer)
         if answer is None or thorough:
             self._unexplained()
+
+    def _alike(self) -> None:
+        """Rounding sets that lie as near as the best explanation: one flip of a top-k may be a rounding's as well as a
+        mistake's."""
+        library, near = self.case.library, self.best().fit.rms
+        library.ahead(Run(mode) for mode in ROUNDING)
+        for mode in ROUNDING:
+            r = squares(self.case.values, self.case.rows_of(library.get(mode).logprobs))
+            if mode not in self.sets and float(np.sqrt(np.nanmean(r))) < 3 * near:
+                self._set(mode)
 
     def _unexplained(self) -> None:
         """No set fits: mistakes in all of them, then less likely kinds of mistakes."""
@@ -432,10 +443,12 @@ class Search:
         only = tuple(FAMILIES) if only is None else only
         self.refined.add(mode)
         clean = self.case.clean(mode)
-        shape = self.case.library.engine.shape
+        shape, families = self.case.library.engine.shape, [FAMILIES[name] for name in only]
         self.case.library.ahead(
-            self.case.member(mode, FAMILIES[name], value).run for name in only for value in FAMILIES[name].grid(shape)
+            self.case.member(mode, family, value).run for family in families for value in family.grid(shape)
         )
+        if not self.case.reference(mode).coarse:
+            self.case.library.ahead(fitting.tiny(self.case, mode, f).run for f in families if not f.whole)
         tried = []
         for name in only:
             tried += self._add([fitting.best_of_grid(self.case, mode, FAMILIES[name])])

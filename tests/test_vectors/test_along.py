@@ -1,0 +1,54 @@
+"""A constant that is off by little, in a model that turns little into much: found along its slope, fitted exactly."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ds4ref.engine import Engine
+from ds4ref.nano.diagnostic import PROMPTS, diagnostic_path
+from ds4ref.variants.families import FAMILIES
+from test_vectors.diagnosis import Signatures, fitting
+from test_vectors.diagnosis.case import Case
+from test_vectors.observation import from_logits
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with Engine.open(diagnostic_path(), backend="cpu", numerics="exact") as engine:
+        yield engine
+
+
+def case(engine, family: str, value: float) -> Case:
+    library = Signatures(engine, PROMPTS["mixed"]()[:100])
+    logits = library.run("exact", [FAMILIES[family].fault(value)], seed=5)
+    return Case(library, from_logits(library.ids, logits), 0)
+
+
+@pytest.mark.parametrize("family, value", [("attention_scale", 1.02), ("routed_scale", 0.98), ("swiglu_limit", 9.6),
+                                           ("sink_offset", 0.05), ("compress_rope_base", 165000.0)])  # fmt: skip
+def test_a_small_error_is_found_along_its_slope(engine, family, value) -> None:
+    made = case(engine, family, value)
+    right = FAMILIES[family].neutral(engine.shape)
+    start = fitting.along(made, "exact", FAMILIES[family])
+    assert start is not None and abs(start - value) < 0.5 * abs(value - right)
+    best = fitting.best_of_grid(made, "exact", FAMILIES[family])
+    fitted = fitting.refined(made, "exact", FAMILIES[family], fitting.value_of(best))
+    assert fitted.parameter is not None
+    assert abs(fitted.parameter["value"] - value) < 0.02 * abs(value - right)
+
+
+def test_a_slope_that_has_nothing_to_do_with_it_points_nowhere(engine) -> None:
+    made = case(engine, "routed_scale", 0.98)
+    others = [f for f in FAMILIES.values() if not f.whole and f.name in ("attention_scale", "yarn_factor", "ape_scale")]
+    assert [fitting.along(made, "exact", family) for family in others] == [None] * 3
+
+
+def test_of_a_clean_engine_no_slope_makes_more_than_noise(engine) -> None:
+    library = Signatures(engine, PROMPTS["mixed"]()[:60])
+    made = Case(library, from_logits(library.ids, library.run("exact", [], seed=5)), 0)
+    for family in FAMILIES.values():
+        if family.whole or family.log is False:
+            continue
+        start = fitting.along(made, "exact", family)
+        assert start is None or abs(np.log(start / family.neutral(engine.shape))) < 1e-3

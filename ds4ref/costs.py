@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-
 LIMBS = 3
 """Passes of int8 products that make one of float activations."""
 

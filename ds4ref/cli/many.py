@@ -71,7 +71,8 @@ def many(tool: Tool, argv: Sequence[str]) -> int:
     if len(args.job) != 1:
         raise UsageError("many needs one JOB.toml")
     name, labels = read_job(args.job[0], tool)
-    units = {unit: {"module": tool.module, "prog": tool.prog, "argv": [*argv, *tool.json]} for unit, (_, argv) in labels.items()}
+    how = {"module": tool.module, "prog": tool.prog}
+    units = {unit: {**how, "argv": [*given, *tool.json]} for unit, (_, given) in labels.items()}
     from ..runs.fanout import fan_out
     from ..runs.store import Store
 

@@ -138,9 +138,10 @@ def test_a_text_is_scored_from_its_second_token_on():
 
     target = Told([step(b"x")], forced=())
     target.abilities = frozenset(Ability)
-    nll, agrees = score(target, "text", None)
-    assert nll.tolist() == pytest.approx([0.5, math.nan, 2.0], nan_ok=True) and agrees is None
-    assert len(score(target, "text", 2)[0]) == 1
+    found = score(target, "text", None)
+    assert found.nll.tolist() == pytest.approx([0.5, math.nan, 2.0], nan_ok=True) and found.echo_agrees is None
+    assert found.length == 4 and not found.stopped
+    assert len(score(target, "text", 2).nll) == 1
 
 
 def test_depths_that_the_text_does_not_reach_are_left_out():

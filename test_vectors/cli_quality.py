@@ -1,4 +1,4 @@
-"""The commands on quality: ppl, nll, facts."""
+"""The commands on quality: ppl, nll, recall."""
 
 from __future__ import annotations
 
@@ -171,9 +171,9 @@ def _scored(
     return status == "complete"
 
 
-def facts(argv: Sequence[str]) -> int:
-    """``ds4-vectors facts``"""
-    made = parser("ds4-vectors facts", "Ask for facts hidden in a long story; score by depth.", "[options]",
+def recall(argv: Sequence[str]) -> int:
+    """``ds4-vectors recall``"""
+    made = parser("ds4-vectors recall", "Ask for facts hidden in a long story; score by depth.", "[options]",
                   "--target http://127.0.0.1:8000/v1 --min-score 0.9",
                   "--scenes 1000 --facts 64 --seed 3 --target local:model.gguf -c 200000",
                   "--write-story story.txt", "--answer answer.txt")  # fmt: skip
@@ -189,7 +189,7 @@ def facts(argv: Sequence[str]) -> int:
     args = parsed(made, argv)
     if args is None:
         return 0
-    from .facts import ask, grade, make
+    from .recall import ask, grade, make
 
     story = make(args.seed, args.scenes, args.facts)
     if args.write_story:

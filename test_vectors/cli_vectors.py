@@ -22,12 +22,11 @@ from ds4ref.runs.store.rows import vector_row
 from ds4ref.targets import Prompt
 
 from . import dumps, legacy
-from .capture import PromptCase, forks, spread, start
-from .capture import run as record_missing
-from .compare import PROFILES, CaseResult, check_case
+from .capture import PromptCase, forks, record_missing, spread, start
 from .options import add_target, finish, parsed, parser, required, rows, target_of, told
 from .record import add_store, describe, keep, opened, text_digest
 from .schema import CASE_SCHEMA, Case, Expected, Repetition, Vectors, record, sha256
+from .verdicts import PROFILES, CaseResult, check_case
 
 if TYPE_CHECKING:
     from ds4ref.runs.store import Store

@@ -19,9 +19,9 @@ from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.targets import Prompt, Request, Step, Token
 from ds4ref.targets.local import LocalTarget
 from test_vectors import cli
-from test_vectors.facts import ask, grade, make
 from test_vectors.legacy import VecCase, read_vec, write_vec
 from test_vectors.ppl import block_error, by_depth, echo_agrees, paired
+from test_vectors.recall import ask, grade, make
 
 from .scripted import Scripted
 
@@ -293,7 +293,7 @@ def test_facts_ask_a_target_and_set_the_exit_code(tmp_path, capsys, monkeypatch)
     assert ask(target, story, 10).right == 0 and target.asked[0].prompt.user == story.text
     path = tmp_path / "answer.txt"
     path.write_text(answer)
-    argv = ["facts", "--scenes", "20", "--facts", "4", "--answer", str(path)]
+    argv = ["recall", "--scenes", "20", "--facts", "4", "--answer", str(path)]
     code, unjudged = run(capsys, *argv)
     assert (code, unjudged["passed"], unjudged["right"]) == (0, None, 3), "without a bar there is nothing to pass"
     assert run(capsys, *argv, "--min-score", "0.7") == (0, {**unjudged, "passed": True})
@@ -305,7 +305,7 @@ def test_facts_say_passed_only_of_a_bar_that_was_met(tmp_path, capsys, monkeypat
     monkeypatch.undo()
     path = tmp_path / "answer.txt"
     path.write_text("nothing of the kind\n")
-    argv = ["facts", "--scenes", "20", "--facts", "2", "--answer", str(path)]
+    argv = ["recall", "--scenes", "20", "--facts", "2", "--answer", str(path)]
     for bar, code, says in ((None, 0, "not judged: no --min-score"), ("0.5", 1, "not passed: below 0.5"),
                             ("0", 0, "passed")):  # fmt: skip
         assert cli.main(argv if bar is None else [*argv, "--min-score", bar]) == code

@@ -23,7 +23,7 @@ run: $(VENV)/.run ## measure the embedded model: context sweep, vector check, on
 		--ctx-start 256 --ctx-max 4096 --step-incr 256 --gen-tokens 64 -r 3 --store $(OUT)/runs.sqlite \
 		--csv $(OUT)/embedded_model.csv --plot $(OUT)/embedded_model.svg --plot $(OUT)/embedded_model.png
 	@rm -rf $(OUT)/vectors
-	@$(VENV)/bin/ds4-vectors capture $(OUT)/vectors --prompts speed_bench/prompts/vectors.jsonl \
+	@$(VENV)/bin/ds4-vectors capture $(OUT)/vectors \
 		--backend reference -n 16 --repeat 1 > $(OUT)/capture.txt
 	@$(VENV)/bin/ds4-vectors check $(OUT)/vectors --out $(OUT)/vectors.json --store $(OUT)/runs.sqlite
 	@$(VENV)/bin/ds4-report build $(OUT)/embedded_model.csv $(OUT)/vectors.json \

@@ -62,7 +62,7 @@ def dot_rows(function, weights, first, last, row_bytes, n, x, out):
         call_vec_dot(function, n, out + 4 * row, weights + row_bytes * row, x)
 
 
-def compare(fmt: str, act: str, threads: int, megabytes: int, rounds: int) -> list[float]:
+def against_ours(fmt: str, act: str, threads: int, megabytes: int, rounds: int) -> list[float]:
     """Time of ggml / time of ours, round by round, on rows of 4096 weights that lie in memory."""
     case = Case(fmt, act, KERNELS[fmt, act], 4096, megabytes, cached=False)
     traits = _library().ggml_get_type_traits_cpu(FORMATS[fmt].ggml_id).contents

@@ -26,11 +26,11 @@ def need(context: Context, module: str) -> None:
 def ggml(context: Context) -> None:
     """Rows "ggml ...": both sides' row products in the same loop on the same weights, all threads."""
     need(context, "llama_cpp")
-    from .ggml import compare
+    from .ggml import against_ours
 
     for fmt in ("Q8_0", "Q4_K", "Q2_K", "IQ2_XXS"):
         megabytes, rounds = (64, 3) if context.quick else (128, 11)
-        context.add(f"ggml {fmt}", compare(fmt, FORMATS[fmt], context.threads, megabytes, rounds))
+        context.add(f"ggml {fmt}", against_ours(fmt, FORMATS[fmt], context.threads, megabytes, rounds))
 
 
 def torch(context: Context) -> None:

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name in ("Engine", "Session", "open"):
+        from .backends import check_kernels
+
+        check_kernels()
     if name in ("Engine", "open"):
         from .engine import Engine
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .errors import BackendError, UsageError
@@ -14,6 +17,20 @@ BACKENDS = {"cpu": ("kernels.cpu", "CPU"), "reference": ("kernels.reference", "R
 """Module and class of each."""
 
 DEFAULT_BACKEND = "cpu"
+
+
+def check_kernels() -> None:
+    """BackendError if ``kernels`` is not ours: another project has a package of that name, which comes first in some
+    folders, or was installed over it."""
+    ours = Path(__file__).parents[1] / "kernels" / "__init__.py"
+    spec = importlib.util.find_spec("kernels")
+    found = spec.origin if spec is not None else None
+    # One that lies elsewhere is not imported to be asked: it may be heavy, and does what it likes.
+    same = found is not None and os.path.realpath(found) == os.path.realpath(ours)
+    if same and getattr(importlib.import_module("kernels"), "DISTRIBUTION", "") == "ds4ref":
+        return
+    where = "missing" if spec is None else f"another project's: {found or list(spec.submodule_search_locations or ())}"
+    raise BackendError(f"the package kernels is {where}; run ds4ref from another folder, or install it by itself")
 
 
 def load_backend(name: str, threads: int | None = None) -> Backend:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ds4ref import __version__
-from ds4ref.cli.common import atomic_output, check_output
+from ds4ref.cli.common import atomic_output, check_output, duration
 from ds4ref.errors import DataError
 from ds4ref.runs import stats
+from ds4ref.runs.provenance import age
 from ds4ref.runs.spread import median_band
 
 from . import figures
@@ -77,7 +78,9 @@ def assemble(runs: Sequence[Measured], title: str | None, thresholds: Thresholds
     for measured in whole:
         peaks = measured.run.fact("peaks")
         if isinstance(peaks, dict):
-            report.roofline.append({"name": printable(measured.name), **peaks})
+            old = age(peaks.get("measured"), measured.run.created)
+            when = "unknown" if old is None else f"{duration(max(old, 0.0))} before"
+            report.roofline.append({"name": printable(measured.name), **peaks, "when": when})
     for measured in runs:
         if measured.run.kind == "vectors":
             report.vectors.append(_vector_table(measured))

@@ -13,7 +13,7 @@ results     the CSV: columns, reading, writing
 plot        CSV to SVG and PNG
 facts       what a result says about where it came from
 model       what a machine could do at best
-bench, remote, many   one run on the local engine, on other targets; many runs
+bench, remote   one run on the local engine, on other targets
 output      files, tables, the run store
 cli         the command
 """

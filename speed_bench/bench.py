@@ -87,7 +87,7 @@ class Run:
         from ds4ref.archs.deepseek4.costs import Costs
         from ds4ref.runs.provenance import engine_facts, stamp
 
-        from .peaks import as_peaks, machine_peaks
+        from .peaks import as_peaks, machine_peaks, remark
 
         args = Namespace(**{**vars(self.args), **options})
         if "model" in options:
@@ -101,7 +101,9 @@ class Run:
         facts |= {"prompt_sha256": self.prompt["sha256"], **stamp([PROG, *self.args.argv])}
         if not self.args.no_roofline:
             facts["peaks"] = machine_peaks(store, facts["threads"])
-        self.peaks.append(as_peaks(facts["peaks"]) if "peaks" in facts else None)
+        self.peaks.append(as_peaks(facts["peaks"], self.costs[-1].weight_bytes()) if "peaks" in facts else None)
+        if "peaks" in facts and len(self.peaks) == 1 and (note := remark(facts["peaks"], self.peaks[0] is not None)):
+            say(PROG, note)
         facts["walk"] = walk_facts(args, self.depths)
         if "seed" in self.prompt:
             facts["seed"] = self.prompt["seed"]

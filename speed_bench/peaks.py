@@ -1,42 +1,60 @@
-"""This machine's peaks: measured once for a processor and a number of threads, then remembered in the run store."""
+"""This machine's peaks: measured once for a machine, its kernels and a number of threads, then remembered in the run
+store; and whether they bound a model at all.
+"""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ds4ref.cli.common import duration
 from ds4ref.costs import Peaks
-from ds4ref.environment import cpu_name
-from ds4ref.runs.provenance import stamp
+from ds4ref.environment import cache_bytes
+from ds4ref.peaks import peaks_key
+from ds4ref.runs.provenance import age, now, stamp
 
 if TYPE_CHECKING:
     from ds4ref.runs.store import Store
 
 
 def known_peaks(store: Store, threads: int) -> dict[str, Any] | None:
-    """The newest measurement for this processor and so many threads."""
-    cpu = cpu_name()
+    """The newest measurement on this machine with these kernels and so many threads."""
+    key = peaks_key(threads)
     for run in store.runs(kind="peaks"):
-        if run.fact("machine", "cpu") == cpu and run.fact("threads") == threads:
+        if all(run.fact(name) == value for name, value in key.items()):
             rows = store.rows(run.id)
             if rows and all(isinstance(rows[0].get(name), (int, float)) for name in Peaks.__dataclass_fields__):
-                return {**rows[0], "threads": threads, "run": run.id}
+                return {**rows[0], "threads": threads, "run": run.id, "measured": run.created}
     return None
 
 
 def machine_peaks(store: Store | None, threads: int, again: bool = False) -> dict[str, Any]:
-    """``read_gbs``, ``int8_gops``, ``f32_gflops``, ``threads``; measured now if they are not known."""
+    """``read_gbs``, ``int8_gops``, ``f32_gflops``, ``threads``, ``run`` and when they were ``measured`` (UTC): now, if
+    they are not known."""
     found = known_peaks(store, threads) if store is not None and not again else None
     if found is not None:
         return found
     from ds4ref.peaks import measure_peaks
 
     measured = {name: round(value, 3) for name, value in asdict(measure_peaks(threads)).items()}
-    facts = {**stamp(), "threads": threads}
+    facts = {**stamp(), **peaks_key(threads)}
     number = store.add("peaks", facts, [measured], label=f"peaks, {threads} thread(s)") if store is not None else None
-    return {**measured, "threads": threads, "run": number}
+    return {**measured, "threads": threads, "run": number, "measured": facts["created"]}
 
 
-def as_peaks(found: dict[str, Any]) -> Peaks:
-    """For the cost model."""
+def as_peaks(found: dict[str, Any], weight_bytes: float = float("inf")) -> Peaks | None:
+    """For the cost model; None for weights that stay in the last-level cache, which no peak of the memory bounds."""
+    cache = cache_bytes()
+    if cache is not None and weight_bytes <= cache:
+        return None
     return Peaks(**{name: float(found[name]) for name in Peaks.__dataclass_fields__})
+
+
+def remark(found: dict[str, Any], bounded: bool) -> str | None:
+    """What a user must know of the shares that follow from these peaks."""
+    if not bounded:
+        return "no shares of the bound: the weights of a token fit the last-level cache, so memory does not bind"
+    seconds = age(found["measured"], now())
+    if seconds is None or seconds < 3600:
+        return None
+    return f"peaks of this machine are {duration(seconds)} old (run {found['run']}): ds4-bench peaks measures them anew"

@@ -69,7 +69,7 @@ def start(
     return vectors
 
 
-def run(vectors: Vectors, target: Target, progress: Callable[[int, int], None] | None = None) -> int:
+def record_missing(vectors: Vectors, target: Target, progress: Callable[[int, int], None] | None = None) -> int:
     """Record what is missing; returns how many cases were recorded. TargetError leaves everything recorded so far."""
     manifest, done = vectors.manifest, 0
     for at, entry in enumerate(manifest.cases):

@@ -33,7 +33,7 @@ COMMANDS = {
     "model": "print the file of the diagnostic model, or write its prompts",
     "ppl": "perplexity at several depths, with standard errors",
     "nll": "likelihood of given continuations under two engines, with paired statistics",
-    "facts": "recall of facts hidden in a long story, by depth",
+    "recall": "recall of facts hidden in a long story, by depth",
     "many": "one of these for every combination of a matrix, here or on a Dask cluster",
     "doctor": "is my engine right? all of it in one command, with a page",
 }

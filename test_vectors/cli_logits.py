@@ -16,7 +16,7 @@ from ds4ref.cli.options import integer, number
 from ds4ref.errors import DataError, UsageError
 from ds4ref.targets import Ability
 
-from .logits import Differences, check, compare, load
+from .logits import Differences, check, differences, load
 from .logits import freeze as freeze_logits
 from .observation import FILES, RAW, read_ids, read_table, to_logprobs
 from .options import add_target, finish, parsed, parser, required, rows, target_of
@@ -69,7 +69,7 @@ def diff(argv: Sequence[str]) -> int:
         notes.append(f"A has {len(a.rows)} positions, B {len(b.rows)}: only the {len(both)} they share were compared")
     left, right, more = _alike(a.logits[in_a], b.logits[in_b])
     names = {"a": args.sides[0], "b": args.sides[1], **only}
-    return _report(args, compare(left, right, both), names, args.fail, [*notes, *more],
+    return _report(args, differences(left, right, both), names, args.fail, [*notes, *more],
                    whole=not broken and not any(only.values()))  # fmt: skip
 
 

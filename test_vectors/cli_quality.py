@@ -1,17 +1,18 @@
-"""The commands on quality: ppl, nll, facts."""
+"""The commands on quality: ppl, nll, recall."""
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Sequence
 
-from ds4ref.cli.common import Progress, atomic_output, check_output, read_text
+from ds4ref.cli.common import EXIT_INTERRUPTED, Progress, atomic_output, check_output, read_text, say
 from ds4ref.cli.options import integer, number
 from ds4ref.errors import DataError, UsageError
 from ds4ref.targets import Prompt
 
-from .cli_vectors import items
+from .cli_vectors import Item, items
 from .options import add_target, finish, parsed, parser, required, rows, target_of, told
-from .record import add_store, describe, keep, opened, text_digest
+from .record import PROG, add_store, describe, keep, opened, text_digest
 
 DEPTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 
@@ -39,23 +40,34 @@ def ppl(argv: Sequence[str]) -> int:
     depths = read_depths(args.depths)
     from .ppl import by_depth, score
 
-    with opened(args) as store, target_of(args, args.target) as target:
-        text = _text(args.text, max(depths))
-        nll, agrees = score(target, text, max(depths))
+    with opened(args) as store, target_of(args, args.target) as target, Progress("scored") as progress:
+        room = min(depths[-1], args.ctx or depths[-1])
+        text = _text(args.text, room)
+        scored = score(target, text, room, progress)
+        progress.clear()
         identity = target.identity()
         told(target)
-        found = by_depth(nll, depths, args.window)
-        if not found:
-            raise UsageError(f"the text has {len(nll) + 1} tokens, fewer than the smallest depth {min(depths)}")
+        found = by_depth(scored.nll, depths, args.window)
+        reached = len(scored.nll) + 1
+        missing = [depth for depth in depths if depth > reached]
+        why = (
+            "stopped" if scored.stopped else f"--ctx is {room}" if reached == room else f"the text has {reached} tokens"
+        )
+        if missing:
+            say(PROG, f"{why}: depths not reached: {', '.join(map(str, missing))}")
+        if not found and not scored.stopped:
+            raise UsageError(f"{why}, fewer than the smallest depth {depths[0]}")
         kept = [{"id": f"depth {d.depth}", "verdict": f"ppl {d.ppl:.4f}", "passed": True, "tokens": d.tokens,
                  "nll": d.nll * d.tokens} for d in found]  # fmt: skip
-        keep(store, ["ppl", *argv], describe(target, store), kept, prompt_sha256=text_digest([text]),
-             label=args.label or "ppl")  # fmt: skip
+        if found:
+            keep(store, ["ppl", *argv], describe(target, store), kept, prompt_sha256=text_digest([text]),
+                 label=args.label or "ppl", status="stopped" if scored.stopped else "complete")  # fmt: skip
     table = [(str(d.depth), str(d.tokens), f"{d.nll:.4f}", f"{d.stderr:.4f}", f"{d.ppl:.4f}") for d in found]
-    note = ECHO_NOTE if agrees is False else ""
-    finish({"target": identity, "depths": [d.to_json() for d in found], "tokens": len(nll) + 1, "echo_agrees": agrees},
+    note = ECHO_NOTE if scored.echo_agrees is False else ""
+    finish({"target": identity, "depths": [d.to_json() for d in found], "tokens": reached, "not_reached": missing,
+            "stopped": scored.stopped, "echo_agrees": scored.echo_agrees},
            args.json, rows(("depth", "tokens", "nll", "+-", "ppl"), table) + note)  # fmt: skip
-    return 0
+    return EXIT_INTERRUPTED if scored.stopped else 0
 
 
 def read_depths(text: str) -> list[int]:
@@ -97,42 +109,71 @@ def nll(argv: Sequence[str]) -> int:
     if len(args.path) != 1:
         raise UsageError("vectors with continuations are needed")
     required(args, "other")
-    from .ppl import continuation_nll, paired
+    from .ppl import paired
 
     found = items(args.path[0])
     for item in found:
         if not all(step.token.raw for step in item.case.repetitions[0].steps):
             raise DataError(f"case {item.case.id} holds a token whose bytes its source did not give")
-    sides = []
-    texts = text_digest(text for item in found for text in (item.case.id, item.system, item.prompt))
+    sides: list[list[tuple[float, int]]] = []
     for name, spec in (("A", args.target), ("B", args.other)):
-        with opened(args) as store, target_of(args, spec) as target, Progress(f"scoring {spec}") as progress:
-            side = []
-            for at, item in enumerate(found):
-                progress(at, len(found))
-                prompt = Prompt.chat(item.prompt, item.system)
-                side.append(continuation_nll(target, prompt, [s.token.raw for s in item.case.repetitions[0].steps]))
-            told(target)
-            kept = [{"id": item.case.id, "verdict": "scored", "passed": True, "tokens": tokens, "nll": nats}
-                    for item, (nats, tokens) in zip(found, side, strict=True)]  # fmt: skip
-            keep(store, ["nll", *argv], describe(target, store), kept, prompt_sha256=texts,
-                 label=f"{args.label or 'nll'}, {name}")  # fmt: skip
+        side: list[tuple[float, int]] = []
         sides.append(side)
-    result = paired(sides[0], sides[1])
+        if not _scored(args, argv, name, spec, found, side):
+            break
+    a, b = sides[0], sides[1] if len(sides) > 1 else []
+    both = min(len(a), len(b))
+    stopped = both < len(found)
+    if stopped:
+        say(PROG, f"stopped: {len(a)} cases of A, {len(b)} of B, of {len(found)}")
+    if not both:
+        return EXIT_INTERRUPTED
+    result = paired(a[:both], b[:both])
     worse = args.fail_above is not None and result.low > args.fail_above
     lines = [("cases", str(result.cases)), ("tokens", str(result.tokens)), ("avg nll A", f"{result.a:.6f}"),
              ("avg nll B", f"{result.b:.6f}"), ("B - A", f"{result.delta:+.6f}"),
              ("95 % interval", f"{result.low:+.6f} {result.high:+.6f}"),
              ("B better, worse, tied", " ".join(map(str, result.wins))),
              ("sign test p", f"{result.sign_p:.3g}")]  # fmt: skip
-    finish({"a": args.target, "b": args.other, **result.to_json(), "passed": not worse}, args.json,
+    finish({"a": args.target, "b": args.other, **result.to_json(), "stopped": stopped, "passed": not worse}, args.json,
            rows(("measure", "value"), lines))  # fmt: skip
-    return 1 if worse else 0
+    return EXIT_INTERRUPTED if stopped else 1 if worse else 0
 
 
-def facts(argv: Sequence[str]) -> int:
-    """``ds4-vectors facts``"""
-    made = parser("ds4-vectors facts", "Ask for facts hidden in a long story; score by depth.", "[options]",
+def _scored(
+    args: Namespace, argv: Sequence[str], name: str, spec: str, found: Sequence[Item], side: list[tuple[float, int]]
+) -> bool:
+    """Append nats and tokens of every case to ``side``, and keep them in the store, also those before a failure;
+    whether Ctrl-C did not come in between."""
+    from .ppl import continuation_nll
+
+    texts = text_digest(text for item in found for text in (item.case.id, item.system, item.prompt))
+    with opened(args) as store, target_of(args, spec) as target, Progress(f"scoring {spec}") as progress:
+        if store is not None:
+            describe(target, store)  # A large file is hashed now and not after Ctrl-C.
+        status = "failed"
+        try:
+            for item in found:
+                progress(len(side), len(found))
+                prompt = Prompt.chat(item.prompt, item.system)
+                side.append(continuation_nll(target, prompt, [s.token.raw for s in item.case.repetitions[0].steps]))
+            status = "complete"
+        except KeyboardInterrupt:
+            status = "stopped"
+        finally:
+            progress.clear()
+            told(target)
+            kept = [{"id": item.case.id, "verdict": "scored", "passed": True, "tokens": tokens, "nll": nats}
+                    for item, (nats, tokens) in zip(found, side, strict=False)]  # fmt: skip
+            if kept:
+                keep(store, ["nll", *argv], describe(target, store), kept, prompt_sha256=texts,
+                     label=f"{args.label or 'nll'}, {name}", status=status)  # fmt: skip
+    return status == "complete"
+
+
+def recall(argv: Sequence[str]) -> int:
+    """``ds4-vectors recall``"""
+    made = parser("ds4-vectors recall", "Ask for facts hidden in a long story; score by depth.", "[options]",
                   "--target http://127.0.0.1:8000/v1 --min-score 0.9",
                   "--scenes 1000 --facts 64 --seed 3 --target local:model.gguf -c 200000",
                   "--write-story story.txt", "--answer answer.txt")  # fmt: skip
@@ -148,7 +189,7 @@ def facts(argv: Sequence[str]) -> int:
     args = parsed(made, argv)
     if args is None:
         return 0
-    from .facts import ask, grade, make
+    from .recall import ask, grade, make
 
     story = make(args.seed, args.scenes, args.facts)
     if args.write_story:
@@ -163,9 +204,10 @@ def facts(argv: Sequence[str]) -> int:
         with target_of(args, args.target) as target:
             result = ask(target, story, args.max_tokens, args.ctx)
             told(target)
-    passed = args.min_score is None or result.score >= args.min_score
+    passed = None if args.min_score is None else result.score >= args.min_score
     table = [(f"{i}/{len(result.by_depth)}", f"{right}/{n}") for i, (n, right) in enumerate(result.by_depth)]
     table.append(("all", f"{result.right}/{result.facts}"))
+    verdict = {None: "not judged: no --min-score", True: "passed", False: f"not passed: below {args.min_score}"}[passed]
     finish({"seed": args.seed, "scenes": args.scenes, **result.to_json(), "passed": passed}, args.json,
-           rows(("depth from", "right"), table))  # fmt: skip
-    return 0 if passed else 1
+           rows(("depth from", "right"), table) + f"\n{verdict}")  # fmt: skip
+    return 1 if passed is False else 0

@@ -11,6 +11,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,15 +23,18 @@ from ds4ref.runs.store.rows import vector_row
 from ds4ref.targets import Prompt
 
 from . import dumps, legacy
-from .capture import PromptCase, forks, spread, start
-from .capture import run as record_missing
-from .compare import PROFILES, CaseResult, check_case
-from .options import add_target, finish, parsed, parser, required, rows, target_of, told
+from .capture import PromptCase, forks, record_missing, spread, start
+from .options import add_target, finish, parsed, parser, rows, target_of, told
 from .record import add_store, describe, keep, opened, text_digest
 from .schema import CASE_SCHEMA, Case, Expected, Repetition, Vectors, record, sha256
+from .verdicts import PROFILES, CaseResult, check_case
 
 if TYPE_CHECKING:
     from ds4ref.runs.store import Store
+
+
+STANDARD = "standard.jsonl"
+"""Prompts for whoever brings none, in this package."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +64,14 @@ class Item:
 def capture(argv: Sequence[str]) -> int:
     """``ds4-vectors capture DIR``"""
     made = parser("ds4-vectors capture", "Record greedy continuations, thinking off. Resumable: run it again after an "
-                  "interruption. A complete directory is never changed.", "DIR --prompts FILE [options]",
+                  "interruption. A complete directory is never changed.", "DIR [--prompts FILE] [options]",
                   "vectors/mine --prompts prompts.jsonl --target local:model.gguf -n 16",
                   "vectors/served --prompts prompts.jsonl --target http://127.0.0.1:8080/v1 --repeat 5",
                   "vectors/official --prompts prompts.jsonl --target https://api.deepseek.com \\\n"
                   "      --model-name deepseek-v4-flash --key-env DEEPSEEK_API_KEY")  # fmt: skip
     made.add_argument("folder", nargs="*", metavar="DIR", help="directory to record into")
-    made.add_argument("--prompts", metavar="FILE", help='JSON lines {"id": ..., "prompt": ..., "ctx": ...}')
+    made.add_argument("--prompts", metavar="FILE",
+                      help='JSON lines {"id": ..., "prompt": ..., "ctx": ...} (four of our own)')  # fmt: skip
     add(made, "--tokens", type=integer(1, 4096), default=4, help="steps a prompt (4)")
     made.add_argument("--top-logprobs", metavar="K", type=integer(1, 128), default=20, help="alternatives (20)")
     add(
@@ -83,7 +88,6 @@ def capture(argv: Sequence[str]) -> int:
     if args is None:
         return 0
     folder = _one(args.folder, "a directory to record into")
-    required(args, "prompts")
     prompts = read_prompts(args.prompts)
     with target_of(args, args.target) as target:
         vectors = start(folder, target, prompts, max_tokens=args.tokens, top_logprobs=args.top_logprobs,
@@ -103,10 +107,14 @@ def capture(argv: Sequence[str]) -> int:
     return 0
 
 
-def read_prompts(path: str) -> list[PromptCase]:
-    """JSON lines; UsageError names the line at fault."""
+def read_prompts(path: str | None) -> list[PromptCase]:
+    """JSON lines, of this package if no file is named; UsageError names the line at fault."""
+    if path is None:
+        path, text = STANDARD, resources.files(__package__).joinpath("prompts", STANDARD).read_text("utf-8")
+    else:
+        text = read_text(path, "prompts")
     found = []
-    for number_, line in enumerate(read_text(path, "prompts").split("\n"), 1):
+    for number_, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:

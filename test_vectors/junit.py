@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
-from .compare import CaseResult
+from .verdicts import CaseResult
 
 
 def report(results: Sequence[CaseResult], name: str) -> bytes:

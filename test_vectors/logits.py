@@ -1,6 +1,6 @@
 """Full logits against full logits, and golden logits frozen for a model.
 
-    differences = compare(a, b)                      per position: max, rms, KL, top-1, top-k overlap
+    found = differences(a, b)                        per position: max, rms, KL, top-1, top-k overlap
     freeze(path, ids, logits, identity, top=0)       float32, or the best ``top`` of every position; compressed
     check(path, logits)                              the same numbers against what was frozen
 
@@ -70,7 +70,7 @@ class Differences:
         }
 
 
-def compare(a: np.ndarray, b: np.ndarray, rows: Ids | None = None) -> Differences:
+def differences(a: np.ndarray, b: np.ndarray, rows: Ids | None = None) -> Differences:
     """Logits a and b (R, V). DataError unless the shapes agree."""
     if a.shape != b.shape or a.ndim != 2:
         raise DataError(f"logits of shapes {a.shape} and {b.shape} cannot be compared")
@@ -160,7 +160,7 @@ def check(golden: Golden, logits: np.ndarray) -> Differences:
     if len(logits) != len(golden.ids) or logits.ndim != 2 or logits.shape[1] != golden.about["vocab"]:
         raise DataError(f"golden logits are ({len(golden.ids)}, {golden.about['vocab']}), these are {logits.shape}")
     if "logits" in arrays:
-        return compare(arrays["logits"], logits)
+        return differences(arrays["logits"], logits)
     top = arrays["top_ids"].astype(np.int64)
     wanted = arrays["top_logits"].astype(np.float64) - arrays["log_sum"][:, None]
     got_all = log_softmax(logits)

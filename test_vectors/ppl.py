@@ -8,9 +8,9 @@ standard errors come from blocks of 64 tokens.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -73,20 +73,39 @@ def by_depth(nll: np.ndarray, depths: Sequence[int], window: int) -> list[Depth]
     return found
 
 
-def score(target: Target, text: str, limit: int | None) -> tuple[np.ndarray, bool | None]:
-    """Nats of every token of ``text`` but the first, NaN where the target does not know; and ``echo_agrees``."""
+class Scored(NamedTuple):
+    """``nll`` (n,): nats of every token but the first, NaN where the target does not know. ``length`` in tokens is the
+    text's, up to the limit; fewer are scored if it was ``stopped``."""
+
+    nll: np.ndarray
+    echo_agrees: bool | None
+    length: int
+    stopped: bool = False
+
+
+def score(target: Target, text: str, limit: int | None, progress: Callable[[int, int], None] | None = None) -> Scored:
+    """The tokens of ``text``, at most ``limit``. Ctrl-C keeps what a local engine has scored; an endpoint, which
+    answers at once or not at all, has nothing to keep."""
     target.require(Ability.SCORE, what="ppl")
-    agrees = None
+    agrees, stopped = None, False
     if isinstance(target, LocalTarget):
         ids = target.tokenizer.encode(text)[:limit]
         if len(ids) < 2:
             raise DataError("the text has fewer than two tokens")
-        steps = target.score_ids(ids)
+        steps: list[Step] = []
+        try:
+            for piece in target.score_pieces(ids):
+                steps += piece
+                if progress is not None:
+                    progress(len(steps), len(ids))
+        except KeyboardInterrupt:
+            stopped = True
+        length = len(ids)
     else:
         steps = target.score_text(text, ECHO_TOP)[:limit]
-        agrees = echo_agrees(target, steps)
+        agrees, length = echo_agrees(target, steps), len(steps)
     values = [step.token.logprob for step in steps[1:]]
-    return np.array([math.nan if v is None else -v for v in values]), agrees
+    return Scored(np.array([math.nan if v is None else -v for v in values]), agrees, length, stopped)
 
 
 def echo_agrees(target: Target, steps: Sequence[Step]) -> bool | None:

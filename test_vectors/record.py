@@ -75,10 +75,11 @@ def keep(
     *,
     prompt_sha256: str,
     label: str,
+    status: str = "complete",
 ) -> None:
-    """A finished run with its environment; says its number on stderr."""
+    """A run with its environment, of which ``status`` says whether it is all of it; says its number on stderr."""
     if store is None:
         return
     everything = {**stamp([PROG, *argv]), **facts, "prompt_sha256": prompt_sha256}
-    number = store.add("vectors", everything, rows, label=label)
+    number = store.add("vectors", everything, rows, label=label, status=status)
     say(PROG, f"kept as run {number}; ds4-report show {number}")

@@ -16,6 +16,7 @@ TOOLS = ("speed_bench", "eval", "test_vectors", "reports")
 # vocabulary is read through weights.gguf) belong to the engine; a tool measures it from outside.
 OPEN_TO_TOOLS = (
     "ds4ref.backends",
+    "ds4ref.cancellation",
     "ds4ref.cli",
     "ds4ref.archs.deepseek4.costs",
     "ds4ref.archs.deepseek4.shape",

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from ..backends import check_kernels
 from ..cancellation import Cancellation
 from ..errors import DataError, Ds4Error, UsageError
 from ..files import atomic_write
@@ -38,6 +39,7 @@ def run(prog: str, body: Callable[[Sequence[str]], int], argv: Sequence[str] | N
     prepare_streams()
     try:
         with _sigterm_unwinds():
+            check_kernels()
             code = body(sys.argv[1:] if argv is None else argv)
             sys.stdout.flush()
         return code

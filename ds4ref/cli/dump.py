@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING
 from ..errors import ContextError, DataError, TextError
 from ..generate import Timing, check_fits, decode, prefill
 from ..runs.provenance import identity, now
-from .common import Progress, atomic_output, read_text
+from .common import EXIT_INTERRUPTED, Progress, atomic_output, read_text, say
 from .model import choose_model, open_engine
 from .options import MAX_TOP_K
 from .prompt import check_ids, encode, read_source, think_mode
@@ -173,7 +173,8 @@ def check_space(path: str, needed: int) -> None:
 
 
 def perplexity(args: Namespace) -> int:
-    """Teacher-forced likelihood of a text after its first 32 tokens; one line on stdout (docs/ds4.md)."""
+    """Teacher-forced likelihood of a text after its first 32 tokens; one line on stdout (docs/ds4.md), after Ctrl-C of
+    what was scored until then."""
     from ..sampling import token_logprob
 
     text = read_text(args.perplexity_file, "text")
@@ -186,14 +187,24 @@ def perplexity(args: Namespace) -> int:
             raise TextError(
                 f"{args.perplexity_file} has {len(ids)} tokens: more than {PERPLEXITY_CONTEXT} are needed to score any"
             )
-        nll, last = 0.0, PERPLEXITY_CONTEXT + scored - 1
+        if scored == args.ctx - PERPLEXITY_CONTEXT < len(ids) - PERPLEXITY_CONTEXT:
+            say(PROG, f"warning: the text has {len(ids)} tokens, --ctx {args.ctx} cuts it")
+        values: list[float] = []
+        last, stopped = PERPLEXITY_CONTEXT + scored - 1, False
         with Progress("perplexity scored") as progress:
-            for start, logits in walk(engine.session(args.ctx), ids[:last], args):
-                for row in range(max(0, PERPLEXITY_CONTEXT - 1 - start), len(logits)):
-                    nll -= token_logprob(logits[row], ids[start + row + 1])
-                progress(max(0, start + len(logits) - PERPLEXITY_CONTEXT + 1), scored)
-    average = nll / scored
-    value = math.exp(average) if average < 700 else math.inf
-    print(f"tokens={len(ids)} scored={scored} nll={nll:.9f} avg_nll={average:.9f} ppl={value:.9f}")
+            try:
+                for start, logits in walk(engine.session(args.ctx), ids[:last], args):
+                    rows = range(max(0, PERPLEXITY_CONTEXT - 1 - start), len(logits))
+                    values += [-token_logprob(logits[row], ids[start + row + 1]) for row in rows]
+                    progress(len(values), scored)
+            except KeyboardInterrupt:
+                stopped = True
+    if stopped:
+        say(PROG, f"interrupted; {len(values)} of {scored} tokens were scored")
+    if values:
+        nll = math.fsum(values)
+        average = nll / len(values)
+        value = math.exp(average) if average < 700 else math.inf
+        print(f"tokens={len(ids)} scored={len(values)} nll={nll:.9f} avg_nll={average:.9f} ppl={value:.9f}")
     sys.stdout.flush()
-    return 0
+    return EXIT_INTERRUPTED if stopped else 0

@@ -16,6 +16,11 @@ Every combination is a unit. Each runs the tool in a process of its own, whereve
 there; its runs come back into the run store, and what it wrote below {out} into a folder of the unit. What is done is
 done: running the same job again does what is missing. Units that run at the same time on one machine disturb each
 other's measurements: --workers is for endpoints, and for machines with cores to spare.
+
+examples:
+  ds4-bench many job.toml
+  ds4-vectors many job.toml --workers 8 -o served
+  ds4-bench many job.toml --scheduler tcp://10.0.0.1:8786
 """
 
 from __future__ import annotations
@@ -71,10 +76,8 @@ def many(tool: Tool, argv: Sequence[str]) -> int:
     if len(args.job) != 1:
         raise UsageError("many needs one JOB.toml")
     name, labels = read_job(args.job[0], tool)
-    units = {
-        unit: {"module": tool.module, "prog": tool.prog, "argv": [*argv, *tool.json]}
-        for unit, (_, argv) in labels.items()
-    }
+    how = {"module": tool.module, "prog": tool.prog}
+    units = {unit: {**how, "argv": [*given, *tool.json]} for unit, (_, given) in labels.items()}
     from ..runs.fanout import fan_out
     from ..runs.store import Store
 

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import calendar
 import hashlib
 import platform
 import subprocess
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from .store import Store
 
 PACKAGES = ("numpy", "numba", "llvmlite", "tokenizers", "scipy")
+FORM = "%Y-%m-%dT%H:%M:%SZ"
 HASH_LIMIT = 2 << 30
 """Bytes; without a store to remember the digest, larger model files are known by size and header only."""
 
@@ -42,7 +44,15 @@ def stamp(command: Sequence[str] | None = None) -> dict[str, Any]:
 
 def now() -> str:
     """The time in the form of the run store."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return time.strftime(FORM, time.gmtime())
+
+
+def age(then: str | None, now: str) -> float | None:
+    """Seconds between two times in the form of the run store; None if one is none."""
+    try:
+        return float(calendar.timegm(time.strptime(now, FORM)) - calendar.timegm(time.strptime(then or "", FORM)))
+    except ValueError:
+        return None
 
 
 def own_command() -> list[str]:

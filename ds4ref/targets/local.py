@@ -120,7 +120,7 @@ class LocalTarget(Target):
         ids, forced = self.encode(prompt), [self._token_id(raw) for raw in continuation]
         if not ids:
             raise TargetError("nothing precedes the first token: an empty prompt gives no distribution")
-        return self._scored(ids, forced, top_logprobs)
+        return [step for piece in self._pieces(ids, forced, top_logprobs) for step in piece]
 
     def score_text(self, text: str, top_logprobs: int = 0) -> list[Step]:
         """The text is tokenized plainly, without BOS, as ds4's perplexity does (docs/ds4.md)."""
@@ -128,10 +128,13 @@ class LocalTarget(Target):
 
     def score_ids(self, ids: Sequence[int], top_logprobs: int = 0) -> list[Step]:
         """Every token of ``ids`` given those before it; the first has no logprob."""
-        if not ids:
-            return []
-        first = Step(Token(self.tokenizer.token_bytes(ids[0]), None, int(ids[0])))
-        return [first, *self._scored(list(ids[:1]), list(ids[1:]), top_logprobs)]
+        return [step for piece in self.score_pieces(ids, top_logprobs) for step in piece]
+
+    def score_pieces(self, ids: Sequence[int], top_logprobs: int = 0) -> Iterator[list[Step]]:
+        """The same, some at a time as they are known, for whoever wants to stop in between."""
+        if ids:
+            yield [Step(Token(self.tokenizer.token_bytes(ids[0]), None, int(ids[0])))]
+            yield from self._pieces(list(ids[:1]), list(ids[1:]), top_logprobs)
 
     def logits(self, ids: Sequence[int]) -> np.ndarray:
         """(T, vocab) float32 from an empty session."""
@@ -179,20 +182,18 @@ class LocalTarget(Target):
             self._idle.append(session)
             del self._idle[: -self.sessions]
 
-    def _scored(self, before: list[int], forced: list[int], top: int) -> list[Step]:
+    def _pieces(self, before: list[int], forced: list[int], top: int) -> Iterator[list[Step]]:
         """Steps of ``forced`` after ``before``, a few rows of logits at a time: a long text's logits fill no memory."""
         if not forced:
-            return []
+            return
         session = self.engine.session(len(before) + len(forced) + 1)
         if len(before) > 1:
             session.sync(before[:-1])
-        steps: list[Step] = []
         fed = [before[-1], *forced[:-1]]
         for start in range(0, len(fed), SCORE_ROWS):
             rows = session.extend(fed[start : start + SCORE_ROWS])
             wanted = forced[start : start + SCORE_ROWS]
-            steps += [self._step(row, token, top, None) for row, token in zip(rows, wanted, strict=True)]
-        return steps
+            yield [self._step(row, token, top, None) for row, token in zip(rows, wanted, strict=True)]
 
     def _token_id(self, raw: bytes) -> int:
         if raw.decode(errors="replace") in EOS_SPELLINGS:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from ..errors import TextError
 from . import protocol
 from .dsml import ToolCall, render_calls, render_result
-from .prompt import Part, Prompt
+from .rendered import Part, Rendered
 
 if TYPE_CHECKING:
     from .tokenizer import Tokenizer
@@ -130,16 +130,16 @@ def resolve_mode(
 
 def tool_prompt(schemas: Sequence[str]) -> list[Part]:
     """The tools section of the system text; ``schemas`` are JSON objects, shown verbatim."""
-    return Prompt().protocol(_TOOL_PROMPT).plain("\n".join(schemas)).protocol(_TOOL_PROMPT_END).parts
+    return Rendered().protocol(_TOOL_PROMPT).plain("\n".join(schemas)).protocol(_TOOL_PROMPT_END).parts
 
 
-def render(messages: Sequence[Message], schemas: Sequence[str] = (), mode: str = "high") -> Prompt:
+def render(messages: Sequence[Message], schemas: Sequence[str] = (), mode: str = "high") -> Rendered:
     """The prompt of a conversation. Tools come before the client's system text; ends with the start of an answer
     unless the last message is the assistant's own.
 
     Reasoning of past turns is kept everywhere once tools are involved, else only after the last user message.
     """
-    prompt = Prompt().protocol(protocol.BOS)
+    prompt = Rendered().protocol(protocol.BOS)
     if mode == "max":
         prompt.plain(MAX_PREFIX)
     system: list[Part] = tool_prompt(schemas) if schemas else []
@@ -157,18 +157,18 @@ def render(messages: Sequence[Message], schemas: Sequence[str] = (), mode: str =
     return _render_turns(prompt, messages, 0, mode, keep_from)
 
 
-def live_tail(messages: Sequence[Message], start: int, mode: str = "high") -> Prompt:
+def live_tail(messages: Sequence[Message], start: int, mode: str = "high") -> Rendered:
     """What follows a live session that ends in a tool turn: its EOS, then ``messages[start:]``."""
-    return _render_turns(Prompt().protocol(protocol.EOS), messages, start, mode, keep_from=0)
+    return _render_turns(Rendered().protocol(protocol.EOS), messages, start, mode, keep_from=0)
 
 
-def completion(text: str, mode: str = "high") -> Prompt:
+def completion(text: str, mode: str = "high") -> Rendered:
     """The prompt of the text completions endpoint."""
     messages = (Message("system", protocol.DEFAULT_SYSTEM), Message("user", text))
     return render(messages, (), mode)
 
 
-def _render_turns(prompt: Prompt, messages: Sequence[Message], start: int, mode: str, keep_from: int) -> Prompt:
+def _render_turns(prompt: Rendered, messages: Sequence[Message], start: int, mode: str, keep_from: int) -> Rendered:
     """Append ``messages[start:]``; assistant turns from index ``keep_from`` on keep their reasoning."""
     thinking = mode != "none"
     pending = in_results = False

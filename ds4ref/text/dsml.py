@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from . import rawjson
-from .prompt import Part, Prompt
 from .protocol import CANONICAL, TOOL_RESULT_CLOSE, TOOL_RESULT_OPEN
+from .rendered import Part, Rendered
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def parameters(arguments: str) -> list[tuple[str, str, bool]]:
 
 def render_calls(calls: Iterable[ToolCall]) -> list[Part]:
     """The canonical block of some calls, with its two leading newlines."""
-    tag, block = CANONICAL, Prompt()
+    tag, block = CANONICAL, Rendered()
     block.protocol(f"\n\n{tag.block_open}\n")
     for call in calls:
         block.protocol(f'{tag.invoke_open} name="').plain(escape_attribute(call.name)).protocol('">\n')
@@ -67,4 +67,4 @@ def render_calls(calls: Iterable[ToolCall]) -> list[Part]:
 def render_result(content: str) -> list[Part]:
     """A tool's output. Only the closing tag is escaped."""
     body = content.replace(TOOL_RESULT_CLOSE, "&lt;" + TOOL_RESULT_CLOSE[1:])
-    return Prompt().protocol(TOOL_RESULT_OPEN).plain(body).protocol(TOOL_RESULT_CLOSE).parts
+    return Rendered().protocol(TOOL_RESULT_OPEN).plain(body).protocol(TOOL_RESULT_CLOSE).parts

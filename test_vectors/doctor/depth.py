@@ -10,7 +10,7 @@ import time
 
 from ds4ref.errors import Ds4Error
 
-from .. import facts
+from .. import recall
 from .case import Case
 from .findings import Outcome, Stage
 from .repeat import edges
@@ -32,7 +32,7 @@ def depth(case: Case, stage: Stage) -> None:
         stage.add("facts", Outcome.SKIPPED, "out of time")
         return
     scenes = LONG if case.long else USUAL
-    again = f"ds4-vectors facts --scenes {scenes} --target {case.spec or case.target.name}"
+    again = f"ds4-vectors recall --scenes {scenes} --target {case.spec or case.target.name}"
     try:
         _recall(case, stage, scenes, again)
     except Ds4Error as error:
@@ -42,7 +42,7 @@ def depth(case: Case, stage: Stage) -> None:
 def _recall(case: Case, stage: Stage, scenes: int, again: str) -> None:
     case.progress("facts in a short story")
     start = time.monotonic()
-    short = facts.ask(case.target, facts.make(1, SHORT, SHORT), 120)
+    short = recall.ask(case.target, recall.make(1, SHORT, SHORT), 120)
     took = time.monotonic() - start
     figures: dict[str, str | int] = {"short story": _score(short)}
     if short.score < ABLE:
@@ -61,7 +61,7 @@ def _recall(case: Case, stage: Stage, scenes: int, again: str) -> None:
         stage.add("facts, long", Outcome.SKIPPED, "out of time", figures=figures, next=[again])
         return
     case.progress(f"facts in a story of {scenes} scenes")
-    found = facts.ask(case.target, facts.make(2, scenes, min(16, scenes)), facts.MAX_TOKENS)
+    found = recall.ask(case.target, recall.make(2, scenes, min(16, scenes)), recall.MAX_TOKENS)
     figures |= {"long story": _score(found), "scenes": scenes}
     figures |= {f"quarter {i + 1}": f"{right} of {n}" for i, (n, right) in enumerate(found.by_depth)}
     notes = ["the answer was cut off: facts may be missing for that reason"] if found.finish == "length" else []
@@ -80,6 +80,6 @@ def _recall(case: Case, stage: Stage, scenes: int, again: str) -> None:
               next=[again, "Ask a right engine with the same model: recall is a matter of the model, too"])  # fmt: skip
 
 
-def _score(found: facts.Recall) -> str:
+def _score(found: recall.Recall) -> str:
     length = "" if found.prompt_tokens is None else f", {found.prompt_tokens:,} tokens"
     return f"{found.right} of {found.facts}{length}"

@@ -200,11 +200,33 @@ def test_perplexity(ds4, tmp_path, flags, scored):
     nll = -sum(logprobs[i - 1, text[i]] for i in range(32, 32 + scored))
     fields = dict(item.split("=") for item in done.out.split())
     assert list(fields) == ["tokens", "scored", "nll", "avg_nll", "ppl"]
-    assert (done.code, done.err, done.out.count("\n")) == (0, "", 1)
+    cut = "ds4: warning: the text has 200 tokens, --ctx 100 cuts it\n" if "--ctx" in flags else ""
+    assert (done.code, done.err, done.out.count("\n")) == (0, cut, 1)
     assert (int(fields["tokens"]), int(fields["scored"])) == (200, scored)
     assert float(fields["nll"]) == pytest.approx(nll, rel=1e-6)
     assert float(fields["ppl"]) == pytest.approx(math.exp(nll / scored), rel=1e-6)
     assert all(len(fields[name].split(".")[1]) == 9 for name in ("nll", "avg_nll", "ppl"))
+
+
+def test_an_interrupted_perplexity_tells_what_was_scored(ds4, tmp_path, monkeypatch):
+    from ds4ref.cli import dump
+
+    text = bytes(np.random.default_rng(2).integers(32, 127, 200, dtype=np.uint8))
+    (tmp_path / "text").write_bytes(text)
+    whole = ds4("--perplexity-file", str(tmp_path / "text"), "-n", "68")
+
+    def cut(session, ids, args):
+        for start in range(0, len(ids), 10):
+            if start == 100:
+                raise KeyboardInterrupt
+            yield start, session.extend(ids[start : start + 10])
+
+    monkeypatch.setattr(dump, "walk", cut)
+    done = ds4("--perplexity-file", str(tmp_path / "text"))
+    assert done.code == 130 and "interrupted; 69 of 168 tokens were scored" in done.err
+    assert done.out.startswith("tokens=200 scored=69 nll=")
+    found, expected = (float(run.out.split("nll=")[1].split()[0]) for run in (done, whole))
+    assert found > expected > 0 and done.out.count("\n") == 1
 
 
 def test_perplexity_of_too_little(ds4, tmp_path):

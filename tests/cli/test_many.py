@@ -181,6 +181,43 @@ def test_a_job_runs_fails_in_part_and_resumes(tmp_path, nano_path, store_path, c
 
 
 @pytest.mark.slow
+def test_eight_sweeps_on_three_workers_of_which_one_is_killed(tmp_path, nano_path, store_path, capsys):
+    """Every unit is in the store once, none is lost, and the measurement of the dead worker ended with it."""
+    pytest.importorskip("distributed", reason="extra 'fanout' is not installed")
+    import psutil  # distributed needs it
+
+    job, killed = tmp_path / "job.toml", []
+    job.write_text(f"name = 'eight'\nargs = {json.dumps([*SWEEP, '-m', nano_path])}\n"
+                   "[matrix]\nnumerics = ['ds4', 'exact']\nreps = [1, 2, 3, 4]")  # fmt: skip
+
+    def kill():
+        while not killed:
+            for process in psutil.Process().children(recursive=True):
+                try:
+                    if "ds4ref.cli.unit" in process.cmdline():
+                        process.parent().kill()
+                        killed.append(process)
+                        return
+                except (psutil.Error, AttributeError):
+                    continue
+            time.sleep(0.05)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    assert speed_bench.cli.main(["many", str(job), "--workers", "3", "--json"]) == 0
+    killer.join()
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert len(found["done"]) == 8 and not found["failed"] and not found["left"] and not found["before"]
+    with Store.open(store_path) as store:
+        expected = sorted(f"numerics={mode} reps={reps}" for mode in ("ds4", "exact") for reps in (1, 2, 3, 4))
+        assert sorted(run.label for run in store.runs(kind="bench")) == expected
+        assert {run.status for run in store.runs()} == {"complete"}
+    assert "dashboard: http://127.0.0.1:" in captured.err
+    assert not killed[0].is_running() or killed[0].status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.slow
 def test_vectors_are_captured_and_checked_by_the_same_lines(tmp_path, nano_path, store_path, capsys, monkeypatch):
     pytest.importorskip("distributed", reason="extra 'fanout' is not installed")
     monkeypatch.chdir(tmp_path)

@@ -1,6 +1,7 @@
 """The report: complete, self-contained, escaped, and honest about what is not known."""
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -179,6 +180,18 @@ def test_shares_of_the_bound_at_both_ends(monkeypatch):
     assert [(bar.name, bar.share, bar.detail) for bar in shown] == [
         ("decode at 64", 0.6, "bound by bytes"), ("decode at 256", 0.3, "bound by bytes")
     ]  # fmt: skip
+
+
+def test_peaks_tell_their_age():
+    def entry(**more):
+        measured = run("x", [{"ctx_tokens": 64, "gen_tps": 1.0}], facts={"peaks": {**sample.FACTS["peaks"], **more}})
+        measured = replace(measured, run=replace(measured.run, created="2026-03-02T10:00:00Z"))
+        (one,) = assemble([measured], None, Thresholds()).roofline
+        return one["when"]
+
+    assert entry(measured="2026-03-02T10:00:00Z") == "0 s before"
+    assert entry(measured="2026-02-28T09:00:00Z") == "2 d 1 h before"
+    assert entry() == entry(measured="lately") == "unknown"
 
 
 def test_vectors_and_questions():

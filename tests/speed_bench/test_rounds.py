@@ -16,6 +16,7 @@ from speed_bench import cli
 from speed_bench import rounds as rounds_module
 from speed_bench import sweep as sweep_module
 from speed_bench.formats import FORMATS, render, sql
+from speed_bench.peaks import known_peaks, machine_peaks
 from speed_bench.results import HEADER
 from speed_bench.rounds import Arm, rounds, turn_order
 from speed_bench.samples import sample, summaries, summary
@@ -204,6 +205,47 @@ def test_shares_of_the_bound(engines, private_store):
         assert entry["prefill_share"] == pytest.approx(expected.seconds / 8 * 4, abs=1e-4)
         assert entry["prefill_binds"] == expected.binds
         assert entry["cache_bytes_per_token"] == pytest.approx(engines[0].shape.kv_bytes(depth) / depth, abs=0.1)
+
+
+def test_no_shares_of_weights_that_stay_in_the_cache(engines, monkeypatch, capsys):
+    """The memory's bandwidth, measured over more than any cache holds, is no bound for them."""
+    from ds4ref.archs.deepseek4.costs import Costs
+    from ds4ref.weights.gguf import GGUFFile
+
+    monkeypatch.setattr("speed_bench.peaks.cache_bytes", lambda: 1 << 40)
+    assert cli.main([*SMALL, "--csv", "r.csv"]) == 0
+    captured = capsys.readouterr()
+    assert "no shares of the bound" in captured.err and "share" not in captured.out.partition("\n{")[0]
+    rows = read_rows("r.csv")
+    assert all(row["decode_bytes"] and row.get("decode_share") is row.get("prefill_share") is None for row in rows)
+    with GGUFFile.open(engines[0].path) as gguf:
+        needed = Costs.of_file(gguf, engines[0].shape).weight_bytes()
+    for cache, shares in ((needed, False), (needed - 1, True), (None, True)):
+        monkeypatch.setattr("speed_bench.peaks.cache_bytes", lambda cache=cache: cache)
+        assert cli.main([*SMALL, "--csv", "r.csv"]) == 0
+        assert (read_rows("r.csv")[0].get("decode_share") is not None) == shares
+
+
+def test_peaks_are_those_of_this_machine_its_kernels_and_threads_and_tell_their_age(engines, private_store, capsys):
+    from ds4ref.peaks import peaks_key
+
+    threads = 1
+    with Store.open(private_store) as store:
+        key = peaks_key(threads)
+        assert known_peaks(store, threads) is None
+        for wrong in ({"host": "another"}, {"kernels": "older"}, {"threads": 7}):
+            store.add("peaks", {**key, **wrong}, [PEAKS])
+        assert known_peaks(store, threads) is None
+        number = store.add("peaks", {**key, "created": "2026-01-02T03:04:05Z"}, [{**PEAKS, "read_gbs": 20.0}])
+        found = known_peaks(store, threads)
+        assert found == {**PEAKS, "read_gbs": 20.0, "threads": 1, "run": number, "measured": "2026-01-02T03:04:05Z"}
+        assert machine_peaks(store, threads) == found
+    assert cli.main([*SMALL, "-t", "1", "--label", "aged"]) == 0
+    assert f"old (run {number}): ds4-bench peaks measures them anew" in capsys.readouterr().err
+    assert cli.main(["peaks", "-t", "1"]) == 0
+    capsys.readouterr()
+    assert cli.main([*SMALL, "-t", "1"]) == 0
+    assert "measures them anew" not in capsys.readouterr().err, "measured just now"
 
 
 def test_repetitions_in_every_place(engines, private_store, capsys, tmp_path):

@@ -17,11 +17,11 @@ import pytest
 
 from ds4ref.errors import DataError, TargetError, UsageError
 from ds4ref.targets import Prompt, Step, Token
-from test_vectors.capture import PromptCase, forks, run, spread, start
+from test_vectors.capture import PromptCase, forks, record_missing, spread, start
 from test_vectors.cli_vectors import atomic_folder, items
-from test_vectors.compare import CaseResult, check_case
 from test_vectors.junit import report
 from test_vectors.schema import CASE_SCHEMA, Case, Expected, Repetition, Vectors, record
+from test_vectors.verdicts import CaseResult, check_case
 
 from .scripted import Scripted, step
 
@@ -32,7 +32,7 @@ GREEDY = [step(b"A", (b"B", -2.5)), step(b"C", (b"D", -3.0))]
 def captured(folder, *answers, **options) -> Vectors:
     target = Scripted(*(answers or (GREEDY,)))
     vectors = start(str(folder), target, PROMPTS, max_tokens=2, repetitions=2, **options)
-    run(vectors, target)
+    record_missing(vectors, target)
     return vectors
 
 
@@ -89,7 +89,7 @@ def test_what_is_asked_and_kept(tmp_path) -> None:
     options = {"max_tokens": 2, "top_logprobs": 5, "repetitions": 2, "system": "Be brief."}
     vectors = start(str(tmp_path / "v"), target, prompts, **options)
     told = []
-    assert run(vectors, target, lambda *pair: told.append(pair)) == 2 and told == [(0, 2), (1, 2)]
+    assert record_missing(vectors, target, lambda *pair: told.append(pair)) == 2 and told == [(0, 2), (1, 2)]
     asked = [(r.prompt.user, r.prompt.system, r.max_tokens, r.top_logprobs, r.ctx) for r in target.asked]
     assert asked == [("First?", "Be brief.", 2, 5, 99)] * 2 + [("2?", "Be brief.", 2, 5, 77)] * 2
     first, second = (vectors.case(entry).repetitions for entry in vectors.manifest.cases)
@@ -110,7 +110,7 @@ def test_alternatives_that_cannot_be_compared_are_kept_apart() -> None:
 def test_an_answer_without_probabilities_is_no_vector(tmp_path) -> None:
     target = Scripted([])
     with pytest.raises(TargetError, match="case one: script returned no log probabilities"):
-        run(start(str(tmp_path / "v"), target, PROMPTS), target)
+        record_missing(start(str(tmp_path / "v"), target, PROMPTS), target)
 
 
 def test_an_interrupted_capture_is_partial_and_goes_on(tmp_path) -> None:
@@ -118,14 +118,14 @@ def test_an_interrupted_capture_is_partial_and_goes_on(tmp_path) -> None:
     broken = Scripted(GREEDY, GREEDY, TargetError("gone"))
     vectors = start(str(folder), broken, PROMPTS, max_tokens=2, repetitions=2)
     with pytest.raises(TargetError):
-        run(vectors, broken)
+        record_missing(vectors, broken)
     partial = Vectors.open(folder)
     assert not partial.manifest.complete
     partial.case(partial.manifest.cases[0])
     with pytest.raises(DataError, match="has not been captured"):
         partial.case(partial.manifest.cases[1])
     again = Scripted(GREEDY)
-    assert run(start(str(folder), again, PROMPTS, max_tokens=2, repetitions=2), again) == 1
+    assert record_missing(start(str(folder), again, PROMPTS, max_tokens=2, repetitions=2), again) == 1
     assert len(again.asked) == 2 and Vectors.open(folder).manifest.complete
 
 
@@ -157,7 +157,7 @@ def test_a_partial_capture_does_not_change_its_parameters(tmp_path) -> None:
     broken = Scripted(TargetError("gone"))
     vectors = start(str(tmp_path / "v"), broken, PROMPTS)
     with pytest.raises(TargetError):
-        run(vectors, broken)
+        record_missing(vectors, broken)
     for options in ({"max_tokens": 5}, {"system": "x"}, {"repetitions": 9}):
         with pytest.raises(UsageError, match="other prompts, parameters or source"):
             start(str(tmp_path / "v"), broken, PROMPTS, **options)
@@ -195,12 +195,12 @@ KILLED = """
 import sys, time
 sys.path[:0] = {path!r}
 from tests.test_vectors.scripted import Scripted, step
-from test_vectors.capture import PromptCase, run, start
+from test_vectors.capture import PromptCase, record_missing, start
 target = Scripted([step(b"A", *((bytes([66 + i]) * 40, -2.0 - i) for i in range(19)))] * 50)
 prompts = [PromptCase(f"c{{i}}", "x" * 20000) for i in range(400)]
 vectors = start({folder!r}, target, prompts, max_tokens=50, repetitions=2)
 print("go", flush=True)
-run(vectors, target)
+record_missing(vectors, target)
 """
 
 
@@ -249,7 +249,7 @@ def test_killed_at_random_moments_then_finished(tmp_path) -> None:
                     items(folder)
         seen.add(state)
         if state != "whole":
-            run(start(folder, target, prompts, max_tokens=50, repetitions=2), target)
+            record_missing(start(folder, target, prompts, max_tokens=50, repetitions=2), target)
         assert len(items(folder)) == 40
     assert "partial" in seen
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,9 +19,9 @@ from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.targets import Prompt, Request, Step, Token
 from ds4ref.targets.local import LocalTarget
 from test_vectors import cli
-from test_vectors.facts import ask, grade, make
 from test_vectors.legacy import VecCase, read_vec, write_vec
 from test_vectors.ppl import block_error, by_depth, echo_agrees, paired
+from test_vectors.recall import ask, grade, make
 
 from .scripted import Scripted
 
@@ -292,10 +293,119 @@ def test_facts_ask_a_target_and_set_the_exit_code(tmp_path, capsys, monkeypatch)
     assert ask(target, story, 10).right == 0 and target.asked[0].prompt.user == story.text
     path = tmp_path / "answer.txt"
     path.write_text(answer)
-    argv = ["facts", "--scenes", "20", "--facts", "4", "--answer", str(path)]
-    assert run(capsys, *argv, "--min-score", "0.7") == (0, run(capsys, *argv)[1])
+    argv = ["recall", "--scenes", "20", "--facts", "4", "--answer", str(path)]
+    code, unjudged = run(capsys, *argv)
+    assert (code, unjudged["passed"], unjudged["right"]) == (0, None, 3), "without a bar there is nothing to pass"
+    assert run(capsys, *argv, "--min-score", "0.7") == (0, {**unjudged, "passed": True})
     code, found = run(capsys, *argv, "--min-score", "0.8")
     assert code == 1 and found["score"] == 0.75 and not found["passed"]
+
+
+def test_facts_say_passed_only_of_a_bar_that_was_met(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.undo()
+    path = tmp_path / "answer.txt"
+    path.write_text("nothing of the kind\n")
+    argv = ["recall", "--scenes", "20", "--facts", "2", "--answer", str(path)]
+    for bar, code, says in ((None, 0, "not judged: no --min-score"), ("0.5", 1, "not passed: below 0.5"),
+                            ("0", 0, "passed")):  # fmt: skip
+        assert cli.main(argv if bar is None else [*argv, "--min-score", bar]) == code
+        assert capsys.readouterr().out.splitlines()[-1] == says
+
+
+# ------------------------------------------------------------------------------------------------ interrupted, cut
+
+
+def test_depths_that_are_not_reached_are_named(nano_path, tmp_path, capsys) -> None:
+    text = tmp_path / "text"
+    text.write_text("A short one. " * 30)
+    spec = f"local:{nano_path}?backend=cpu&numerics=exact"
+    argv = ["ppl", "--text", str(text), "--depths", "40,48,5000,9000", "--target", spec, "--no-store"]
+    code, found = run(capsys, *argv)
+    assert code == 0 and [d["depth"] for d in found["depths"]] == [40, 48] and found["not_reached"] == [5000, 9000]
+    cli.main(argv)
+    assert f"the text has {found['tokens']} tokens: depths not reached: 5000, 9000" in capsys.readouterr().err
+    code, cut = run(capsys, *argv, "-c", "44")
+    assert code == 0 and [d["depth"] for d in cut["depths"]] == [40] and cut["tokens"] == 44
+    cli.main([*argv, "-c", "44"])
+    assert "--ctx is 44: depths not reached: 48, 5000, 9000" in capsys.readouterr().err
+    assert run(capsys, *argv, "-c", "39")[0] == 2
+
+
+def test_an_interrupted_ppl_keeps_the_depths_it_reached(nano_path, capsys, monkeypatch, private_data) -> None:
+    from ds4ref.runs.store import Store
+    from ds4ref.targets.local import LocalTarget
+
+    spec, argv = f"local:{nano_path}?backend=cpu&numerics=exact", ("ppl", "--depths", "64,128,512")
+    whole = run(capsys, *argv, "--target", spec)[1]
+    pieces = LocalTarget.score_pieces
+
+    def interrupted(self, ids, top_logprobs=0):
+        done = 0
+        for piece in pieces(self, ids, top_logprobs):
+            done += len(piece)
+            if done > 200:
+                raise KeyboardInterrupt
+            yield piece
+
+    monkeypatch.setattr(LocalTarget, "score_pieces", interrupted)
+    monkeypatch.setattr("ds4ref.targets.local.SCORE_ROWS", 20)
+    code, found = run(capsys, *argv, "--target", spec)
+    assert code == 130 and found["stopped"] and found["not_reached"] == [512] and found["tokens"] == 181
+    assert [d["nll"] for d in found["depths"]] == pytest.approx([d["nll"] for d in whole["depths"][:2]], rel=1e-5)
+    with Store.open(private_data / "runs.sqlite") as store:
+        assert [(r.status, r.rows) for r in store.runs()] == [("stopped", 2), ("complete", 3)]
+
+
+def four_cases():
+    answer = SimpleNamespace(steps=[Step(Token(b"a")), Step(Token(b"b"))])
+    return [SimpleNamespace(case=SimpleNamespace(id=f"c{i}", repetitions=[answer]), prompt=f"prompt {i}", system="")
+            for i in range(4)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("at", "code", "rows"), [(3, 130, [2]), (6, 130, [4, 1]), (9, 0, [4, 4])])
+def test_an_interrupted_nll_keeps_what_was_scored(tmp_path, capsys, monkeypatch, private_data, at, code, rows) -> None:
+    """Of four cases under two engines; the interruption is at the ``at``-th scoring."""
+    from ds4ref.runs.store import Store
+    from test_vectors import cli_quality
+
+    class Counting(Scripted):
+        def score(self, prompt, continuation, top_logprobs=0):
+            calls.append(prompt)
+            if len(calls) == at:
+                raise KeyboardInterrupt
+            return [Step(Token(raw, -0.5 if len(calls) < 5 else -0.375)) for raw in continuation]
+
+    calls: list = []
+    monkeypatch.setattr(cli_quality, "items", lambda path: four_cases())
+    monkeypatch.setattr(cli_quality, "target_of", lambda args, spec: Counting([Step(Token(b"x"))], forced=()))
+    found_code, found = run(capsys, "nll", "vectors", "--target", "one", "--other", "two")
+    assert found_code == code
+    if len(rows) > 1:
+        assert found["cases"] == rows[1] and found["delta"] == pytest.approx(-0.125)
+        assert found["stopped"] == (code == 130)
+    with Store.open(private_data / "runs.sqlite") as store:
+        kept = list(reversed(store.runs()))
+        assert [run.rows for run in kept] == rows
+        assert [run.status for run in kept] == ["complete" if n == 4 else "stopped" for n in rows]
+
+
+def test_a_failure_in_nll_keeps_what_was_scored(capsys, monkeypatch, private_data) -> None:
+    from ds4ref.runs.store import Store
+    from test_vectors import cli_quality
+
+    class Failing(Scripted):
+        def score(self, prompt, continuation, top_logprobs=0):
+            if prompt.user == "prompt 2":
+                raise TargetError("gone")
+            return [Step(Token(raw, -0.5)) for raw in continuation]
+
+    monkeypatch.setattr(cli_quality, "items", lambda path: four_cases())
+    monkeypatch.setattr(cli_quality, "target_of", lambda args, spec: Failing([Step(Token(b"x"))], forced=()))
+    assert cli.main(["nll", "vectors", "--target", "one", "--other", "two"]) == 1
+    assert "gone" in capsys.readouterr().err
+    with Store.open(private_data / "runs.sqlite") as store:
+        (kept,) = store.runs()
+        assert (kept.status, kept.rows, kept.label) == ("failed", 2, "nll, A")
 
 
 # --------------------------------------------------------------------------------------------------------- usability

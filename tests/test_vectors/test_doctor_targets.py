@@ -131,9 +131,9 @@ def test_numbers_of_a_right_engine_set_its_mode(engine) -> None:
         assert stage.outcome is Outcome.OK and case.mode == "exact" and case.rounding == "exact"
 
 
-def test_facts(engine, monkeypatch) -> None:
+def test_recall(engine, monkeypatch) -> None:
     """Right answers in a short story and none in the long one; right in both; right in none."""
-    from test_vectors import facts as module
+    from test_vectors import recall as module
     from test_vectors.doctor import depth
 
     @cache

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from ds4ref.errors import DataError
 from ds4ref.targets import Delta, Step, Token, Usage
 from test_vectors import cli, legacy
-from test_vectors.capture import PromptCase, start
-from test_vectors.capture import run as capture_run
+from test_vectors.capture import PromptCase, record_missing, start
 from test_vectors.legacy import (
     VecCase,
     from_case,
@@ -277,7 +276,7 @@ def test_vectors_of_ours_as_captures(tmp_path, capsys) -> None:
     target = Counted(steps)
     vectors = start(str(tmp_path / "v"), target, [PromptCase("one", "Chi?", 512)], max_tokens=8, top_logprobs=3,
                     repetitions=1, system="Be brief.")  # fmt: skip
-    capture_run(vectors, target)
+    record_missing(vectors, target)
     assert cli.main(["convert", str(tmp_path / "v"), str(tmp_path / "out")]) == 0
     found = json.loads((tmp_path / "out" / "one.json").read_text())
     assert found["message"] == {"role": "assistant", "content": "Ada"} and found["ctx"] == 512

@@ -11,10 +11,10 @@ from scipy.stats import binomtest, entropy
 
 from ds4ref.errors import DataError, TargetError, UsageError
 from ds4ref.targets import Ability, Prompt, Step, Token
-from test_vectors.facts import Recall, grade, make
-from test_vectors.logits import check, compare, freeze, load
+from test_vectors.logits import check, differences, freeze, load
 from test_vectors.observation import Observation, from_logits, from_top
 from test_vectors.ppl import by_depth, continuation_nll, echo_agrees, paired, score
+from test_vectors.recall import Recall, grade, make
 
 from .scripted import Scripted, step
 
@@ -24,7 +24,7 @@ B = A + RNG.normal(0, 0.3, A.shape).astype(np.float32)
 
 
 def test_differences_are_those_of_the_definitions():
-    found = compare(A, B, np.array([3, 5, 8, 9]))
+    found = differences(A, B, np.array([3, 5, 8, 9]))
     a, b = A.astype(np.float64), B.astype(np.float64)
     assert found.max == pytest.approx(abs(a - b).max(axis=1)) and found.rows.tolist() == [3, 5, 8, 9]
     assert found.rms == pytest.approx(np.sqrt(((a - b) ** 2).mean(axis=1)))
@@ -42,25 +42,25 @@ def test_differences_are_those_of_the_definitions():
 def test_the_first_bad_position():
     b = A.copy()
     b[1:, 0] += np.array([0.5, 1.0, 2.0], np.float32)
-    found = compare(A, b, np.array([10, 20, 30, 40]))
+    found = differences(A, b, np.array([10, 20, 30, 40]))
     limit = float(found.max[1])
     assert [found.first_bad(atol) for atol in (limit / 2, limit, 1.5, 3.0)] == [20, 30, 40, None]
     b[2, 3] = np.nan
-    broken = compare(A, b)
+    broken = differences(A, b)
     assert broken.first_bad(1e9) == 2 and broken.summary(1e9)["max"] is None and broken.summary(1e9)["first_bad"] == 2
-    assert broken.summary(1e9)["worst_position"] == 2 and compare(A[:0], A[:0]).summary(0.0)["max"] is None
-    assert compare(A[:0], A[:0]).summary(0.0)["positions"] == 0 and compare(A[:0], A[:0]).first_bad(0.0) is None
+    assert broken.summary(1e9)["worst_position"] == 2 and differences(A[:0], A[:0]).summary(0.0)["max"] is None
+    assert differences(A[:0], A[:0]).summary(0.0)["positions"] == 0 and differences(A[:0], A[:0]).first_bad(0.0) is None
     with pytest.raises(DataError, match="cannot be compared"):
-        compare(A, A[:3])
+        differences(A, A[:3])
 
 
 def test_a_token_masked_on_both_sides_is_no_difference():
     a, b = A.copy(), A.copy()
     a[:, 4] = b[:, 4] = -np.inf
-    found = compare(a, b)
+    found = differences(a, b)
     assert not found.max.any() and not found.kl.any() and found.same_top.all() and (found.overlap == 1).all()
     b[2, 4] = 0.0
-    assert compare(a, b).first_bad(100.0) == 2
+    assert differences(a, b).first_bad(100.0) == 2
 
 
 @pytest.mark.parametrize("top", [0, 3, 8])
@@ -85,7 +85,7 @@ def test_golden_files(tmp_path, top):
         assert found.overlap == pytest.approx([len(x & y) / k for x, y in sets])
         assert found.same_top.tolist() == (A.argmax(axis=1) == B.argmax(axis=1)).tolist()
     else:
-        assert found.max == pytest.approx(compare(A, B).max)
+        assert found.max == pytest.approx(differences(A, B).max)
     with pytest.raises(UsageError, match="never refreshed"):
         freeze(path, [5, 6, 7, 8], A, {})
     for wrong in (A[:3], A[:, :11]):
@@ -138,9 +138,10 @@ def test_a_text_is_scored_from_its_second_token_on():
 
     target = Told([step(b"x")], forced=())
     target.abilities = frozenset(Ability)
-    nll, agrees = score(target, "text", None)
-    assert nll.tolist() == pytest.approx([0.5, math.nan, 2.0], nan_ok=True) and agrees is None
-    assert len(score(target, "text", 2)[0]) == 1
+    found = score(target, "text", None)
+    assert found.nll.tolist() == pytest.approx([0.5, math.nan, 2.0], nan_ok=True) and found.echo_agrees is None
+    assert found.length == 4 and not found.stopped
+    assert len(score(target, "text", 2).nll) == 1
 
 
 def test_depths_that_the_text_does_not_reach_are_left_out():

@@ -30,30 +30,30 @@ class Part(NamedTuple):
     control: re.Pattern[str] | None
 
 
-class Prompt:
+class Rendered:
     """Parts in order. Text between two control tokens is one span for the tokenizer, however many parts it has."""
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
 
-    def plain(self, text: str) -> Prompt:
+    def plain(self, text: str) -> Rendered:
         """Append text that somebody wrote: nothing in it is control."""
         return self._add(text, None)
 
-    def protocol(self, text: str) -> Prompt:
+    def protocol(self, text: str) -> Rendered:
         """Append text of the protocol itself: control strings in it are tokens."""
         return self._add(text, ALL)
 
-    def markup(self, text: str) -> Prompt:
+    def markup(self, text: str) -> Rendered:
         """Append a DSML block as the model wrote it: only the DSML marker is a token."""
         return self._add(text, MARKER)
 
-    def extend(self, parts: list[Part]) -> Prompt:
+    def extend(self, parts: list[Part]) -> Rendered:
         """Append finished parts."""
         self.parts += parts
         return self
 
-    def _add(self, text: str, control: re.Pattern[str] | None) -> Prompt:
+    def _add(self, text: str, control: re.Pattern[str] | None) -> Rendered:
         if text:
             self.parts.append(Part(text, control))
         return self

@@ -51,7 +51,7 @@ class Recall:
 
 def ask(target: Target, story: Story, max_tokens: int = MAX_TOKENS, ctx: int | None = None) -> Recall:
     """Give the story to ``target`` as one user message, greedy, thinking off, and grade the answer."""
-    target.require(Ability.CHAT, what="facts")
+    target.require(Ability.CHAT, what="recall")
     done = target.complete(Request(Prompt.chat(story.text), max_tokens, ctx=ctx))
     return grade(story, done.text, done.finish, done.usage.prompt)
 

@@ -88,7 +88,7 @@ class Answer:
         if len(gaps) < FEW or not sum(done.sizes):
             return ""
         # Tokens without text make gaps longer, several in a piece make it longer. Where even quick pieces come too
-        # seldom for the rate, and are too short for so many tokens, tokens are counted that never came.
+        # seldom for the rate, and are too short for so many tokens (one has a byte at least), some never came.
         times = self.decode_tps * quantile(gaps, 0.1)
         each = sum(done.sizes) / self.tokens
         unseen = self.tokens - len(done.arrivals)
@@ -97,7 +97,7 @@ class Answer:
             return ""
         return (
             f"counts {self.tokens} tokens, {self.decode_tps:.0f} t/s, but streams a piece of {each * times:.0f} "
-            f"characters every {1e3 * statistics.median(gaps):.1f} ms: most of them it does not show"
+            f"bytes every {1e3 * statistics.median(gaps):.1f} ms: most of them it does not show"
         )
 
 

@@ -30,7 +30,8 @@ class Piece:
 
 @dataclass
 class Script(Endpoint):
-    """Speaks ``words`` and answers with ``pieces``, whatever it is asked; the first one comes after the prefill and its own seconds."""
+    """Answers with ``pieces`` of ``words``, whatever it is asked; the first one comes after the prefill and its own
+    seconds."""
 
     pieces: list[Piece] = field(default_factory=list)
     names: tuple[str, ...] = ("reasoning",)
@@ -169,11 +170,11 @@ def test_tokens_without_text_are_no_contradiction(monkeypatch, tmp_path):
 def test_tokens_without_text_may_come_in_a_row(monkeypatch, tmp_path):
     script = [Piece("content", int(i % 8 < 2), 0.02, unseen=int(i % 8 >= 2)) for i in range(66)]
     assert swept(monkeypatch, tmp_path, Script(script)) == 0
-    assert {round(row["gen_tps"]) for row in read_rows(tmp_path / "s.csv")} == {50}
+    assert all(row["gen_tps"] == pytest.approx(50, rel=0.02) for row in read_rows(tmp_path / "s.csv"))
 
 
 def test_characters_of_several_tokens_are_no_contradiction(monkeypatch, tmp_path):
     """Rare ones are spelled byte by byte: four tokens, one character."""
     script = [Piece("content", 1, 0.08, unseen=3) for _ in range(32)]
     assert swept(monkeypatch, tmp_path, Script(script, words=("\U0001f9ff",))) == 0
-    assert {round(row["gen_tps"]) for row in read_rows(tmp_path / "s.csv")} == {50}
+    assert all(row["gen_tps"] == pytest.approx(50, rel=0.02) for row in read_rows(tmp_path / "s.csv"))

@@ -73,6 +73,14 @@ class Timing:
         """Decode throughput in tokens per second, 0.0 when nothing was measured."""
         return self.tokens / self.decode_s if self.decode_s > 0 else 0.0
 
+    def add(self, other: Timing) -> None:
+        """Sum up the work of several answers; the time to the first token belongs to one and is left alone."""
+        self.reused_tokens += other.reused_tokens
+        self.prefill_tokens += other.prefill_tokens
+        self.prefill_s += other.prefill_s
+        self.tokens += other.tokens
+        self.decode_s += other.decode_s
+
 
 def check_fits(n_tokens: int, ctx: int, room: int = 1) -> None:
     """Raise ContextError unless a prompt of ``n_tokens`` leaves ``room`` slots free (docs/text.md 6: at least one; two

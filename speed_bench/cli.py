@@ -25,6 +25,7 @@ from ds4ref.cli.common import check_output, read_text, run
 from ds4ref.cli.options import Parser, choice, choices, integer, integers, number
 from ds4ref.errors import UsageError
 from ds4ref.numerics import DEFAULT_MODE, MODES
+from ds4ref.targets.dialects import KINDS
 
 if TYPE_CHECKING:
     from .probes import Probe
@@ -112,6 +113,8 @@ def build_parser() -> Parser:
     g.add_argument("--model-name", metavar="NAME", help="model to ask the endpoint for (its only one)")
     g.add_argument("--api", type=choice("completions", "chat"), metavar="NAME", default="completions",
                    help="completions or chat (completions; chat with --chat-prompt-file)")  # fmt: skip
+    g.add_argument("--dialect", metavar="KIND", type=choice(*KINDS), default="probe",
+                   help=f"kind of server, which decides what it is sent: {', '.join(KINDS)} (probe)")  # fmt: skip
     g.add_argument("--ignore-eos", action="store_true", help="ask the endpoint to decode past the end of the text")
     g.add_argument("--key-env", metavar="NAME", default="DS4_API_KEY", help="environment variable with the API key "
                    "(DS4_API_KEY)")  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -59,6 +60,7 @@ class RemoteRun:
                 self.plan.append((spec, streams))
         self.output = Output(args, lanes_of(names))
         self.walks: list[Walk] = []
+        self.targets: list[HttpTarget] = []
 
     def execute(self) -> None:
         """Measure, then write; what was measured before a failure or Ctrl-C is written, too."""
@@ -79,6 +81,8 @@ class RemoteRun:
                 with csv_stream(self.output.csv(lanes[0]) if args.csv else None, args.output is None) as stream:
                     self._measure(CsvWriter(stream) if stream is not None and args.reps == 1 else None)
                 status = "complete"
+                for note in itertools.chain.from_iterable(target.notes() for target in self.targets):
+                    say(PROG, note)
             except Cancelled:
                 status = "stopped"
                 say(PROG, f"stopped; {sum(len(lane.samples) for lane in lanes)} rows were measured and kept")
@@ -106,9 +110,10 @@ class RemoteRun:
         """Facts, and the walk for a number of streams."""
         args = self.args
         # A retry inside a window would be measured as the server's time.
-        target = HttpTarget(spec, args.model_name, key_env=args.key_env, attempts=1, timeout=args.timeout,
-                            extra={"ignore_eos": True} if args.ignore_eos else None)  # fmt: skip
+        target = HttpTarget(spec, args.model_name, dialect=args.dialect, key_env=args.key_env, attempts=1,
+                            timeout=args.timeout, extra={"ignore_eos": True} if args.ignore_eos else None)  # fmt: skip
         stack.callback(target.close)
+        self.targets.append(target)
         chat = args.api == "chat" or args.chat_prompt_file is not None
         made = Endpoint(target, self.text, chat=chat, system=args.system if chat else "")
         made.calibrate()

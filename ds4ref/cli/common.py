@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import signal
 import sys
 import time
@@ -135,6 +134,14 @@ def is_tty(stream: Any) -> bool:
         return False
 
 
+def columns(stream: Any) -> int:
+    """Characters in a line of the terminal behind ``stream``; 80 if it does not tell."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError, AttributeError):
+        return 80
+
+
 def has_colour(stream: Any) -> bool:
     """True when ``stream`` is a terminal and neither NO_COLOR nor TERM=dumb forbids colours."""
     return is_tty(stream) and not os.environ.get("NO_COLOR")
@@ -167,7 +174,7 @@ class Progress:
         self._drawn, self._shown = now, True
         line = f"{self.what}: {done}/{total} ({100.0 * done / max(total, 1):.1f}%)"
         line += pace(done - before, total - done, now - begun)
-        line = line[: shutil.get_terminal_size().columns - 1]
+        line = line[: columns(sys.stderr) - 1]  # a line that wraps could not be rewritten
         sys.stderr.write("\r" + tint(line, CYAN, sys.stderr) + "\x1b[K")
         sys.stderr.flush()
 

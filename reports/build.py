@@ -18,7 +18,7 @@ from ds4ref.runs import stats
 from ds4ref.runs.spread import median_band
 
 from . import figures
-from .compare import Comparison, compare
+from .compare import Comparison, compare, signed, spanned
 from .figures import Bar, Curve, Picture
 from .sources import Measured, model_name
 from .tables import printable
@@ -109,7 +109,13 @@ def render(template: str, report: Report, **more: Any) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    env.filters |= {"tps": _tps, "count": lambda n: f"{n:,}", "cell": _markdown_cell, "sign": lambda x: f"{x:+.1f}"}
+    env.filters |= {
+        "tps": _tps,
+        "count": lambda n: f"{n:,}",
+        "cell": _markdown_cell,
+        "signed": signed,
+        "spanned": spanned,
+    }
     return env.get_template(template).render(r=report, **more)
 
 
@@ -247,7 +253,7 @@ def _graded_table(measured: Measured) -> dict[str, Any]:
         raise DataError(f"{measured.name} has no questions")
 
     def line(name: str, ids: Sequence[str]) -> dict[str, Any]:
-        i = stats.wilson(sum(means[q] for q in ids), len(ids))
+        i = stats.share_interval([means[q] for q in ids])
         return {"name": name, "n": len(ids), "score": i.estimate, "low": i.low, "high": i.high}
 
     lines = [line(name, sorted(ids)) for name, ids in groups.items()] if len(groups) > 1 else []

@@ -30,6 +30,8 @@ from .thresholds import Limits, Thresholds
 
 BETTER, WORSE, SAME, UNCLEAR = "better", "worse", "same", "unclear"
 MIXED, INCOMPARABLE = "mixed", "incomparable"
+SAME_FIGURES = 1e-12
+"""Logarithms nearer than that are of the same figure: a file and its copy."""
 SPEEDS = (("prefill", "prefill_tps", "prefill_tokens"), ("decode", "gen_tps", "gen_tokens"))
 
 
@@ -238,6 +240,8 @@ def _judged(one: Cells, other: Cells, in_turn: bool, confidence: float, limits: 
         found = _per_cent(found)
         return found, design, judge(found, limits.margin, floor)
     ratios = np.array([_log_mean(other[d].values()) - _log_mean(one[d].values()) for d in depths])
+    if np.abs(ratios).max() <= SAME_FIGURES:
+        return replace(found, estimate=0.0, low=0.0, high=0.0, method="identical"), design, SAME
     found = _per_cent(replace(found, estimate=stats.trimmed(ratios)))
     low, high = 100 * np.expm1(np.quantile(ratios, (stats.TRIM, 1 - stats.TRIM)))
     bar = max(limits.single, limits.margin)

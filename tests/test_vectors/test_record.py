@@ -25,7 +25,7 @@ def test_a_check_is_kept(vectors, nano_path, private_data, capsys):
     argv = ["check", vectors, "--target", f"local:{nano_path}", *ENGINE]
     assert main([*argv, "--numerics", "exact", "--label", "before"]) == 0
     main([*argv, "--numerics", "ds4", "--label", "after"])
-    assert "kept as run 2" in capsys.readouterr().err
+    assert "kept as run 2; ds4-report show 2\n" in capsys.readouterr().err
     with Store.open(private_data / "runs.sqlite") as store:
         found = store.find("before")
         assert found.kind == "vectors" and found.status == "complete"
@@ -49,6 +49,12 @@ def test_perplexities_and_likelihoods_are_kept(vectors, nano_path, private_data)
         kept = {run.label: store.rows(run.id) for run in store.runs(kind="vectors")}
     assert kept["pair, A"] == kept["pair, B"] and {row["tokens"] for row in kept["pair, A"]} == {2}
     assert kept["ppl"][0]["id"] == "depth 40" and kept["ppl"][0]["tokens"] == 8
+
+
+def test_another_store_is_named(vectors, nano_path, tmp_path, private_data, capsys):
+    argv = ["check", vectors, "--target", f"local:{nano_path}", "--numerics", "exact", *ENGINE]
+    assert main([*argv, "--store", str(tmp_path / "mine.sqlite")]) == 0
+    assert f"ds4-report show 1 --store {tmp_path}/mine.sqlite\n" in capsys.readouterr().err
 
 
 def test_no_record_if_unwanted(vectors, nano_path, private_data, capsys):

@@ -64,3 +64,10 @@ def test_no_record_if_unwanted(vectors, nano_path, private_data, capsys):
     (private_data / "other.sqlite").write_text("not a store")
     assert main([*argv, "--store", str(private_data / "other.sqlite")]) == 1
     assert "is not a run store" in capsys.readouterr().err
+
+
+def test_a_gate_that_could_never_fail_is_refused(vectors, nano_path, capsys):
+    """Two cases have no interval, so that nothing would be certain; said before the first one is scored."""
+    spec = f"local:{nano_path}"
+    assert main(["nll", vectors, "--target", spec, "--other", spec, "--fail-above", "0.01", *ENGINE]) == 2
+    assert "--fail-above needs 3 cases" in capsys.readouterr().err

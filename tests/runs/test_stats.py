@@ -87,6 +87,7 @@ def test_what_cannot_be_known_is_not_claimed():
     )  # fmt: skip
     for i in none:
         assert not i.known and (i.low, i.high) == (-math.inf, math.inf) and i.p is None
+    assert (none[0].estimate, none[0].n) == (1.5, 2) and (none[4].estimate, none[4].n) == (2.0, 30)
     assert [i.method for i in none[4:]] == ["no spread"] * 3
 
 
@@ -113,7 +114,11 @@ def test_few_changes_give_agresti_and_mins_interval():
     d = (gained - lost) / (n + 2)
     half = 1.959964 / (n + 2) * math.sqrt(gained + lost + 1 - (gained - lost) ** 2 / (n + 2))
     assert (i.low, i.high) == pytest.approx((d - half, d + half), abs=1e-6)
+    error = half / 1.959964
+    assert i.detectable == pytest.approx((1.959964 + scipy_stats.norm.ppf(stats.POWER)) * error, abs=1e-6)
+    assert i.p == pytest.approx(scipy_stats.binomtest(gained, gained + lost).pvalue)
     same = stats.graded_interval(a, a)
+    assert same.high == -same.low == pytest.approx(1.959964 / (n + 2), abs=1e-6), "half a question each way"
     assert same.low < -0.01 < 0.01 < same.high and same.p == 1.0, "no change among 92 does not prove equality"
 
 
@@ -132,6 +137,9 @@ def test_scores_between_right_and_wrong_use_a_permutation():
     a = rng.integers(0, 4, 60) / 3
     assert stats.graded_interval(a, np.minimum(1, a + (rng.random(60) < 0.4) / 3)).p < 0.01
     assert stats.sign_flip([0.5, -0.5, 0.25, -0.25, 0.0]) > 0.5
+    b = a.copy()
+    b[:6] = np.where(a[:6] > 0.5, a[:6] - 1 / 3, a[:6] + 1 / 3)
+    assert stats.graded_interval(a, b).p == stats.sign_flip(b - a)
     assert stats.sign_flip(np.zeros(9)) == 1.0
 
 

@@ -54,6 +54,7 @@ class Output:
 
     def __init__(self, args: Namespace, lanes: Sequence[Lane]):
         self.args, self.lanes = args, list(lanes)
+        self.show: dict[int, str] = {}  # the command for every run that was kept
 
     def csv(self, lane: Lane) -> str:
         """The name of a lane's CSV."""
@@ -74,6 +75,7 @@ class Output:
                 lane.facts["arms"] = {"group": group, "arm": chr(ord("A") + index % 26), "options": lane.name}
             if store is not None and lane.samples:
                 lane.run = store.add("bench", lane.facts, lane.samples, label=self.label(lane), status=status)
+                self.show[lane.run] = store.show(lane.run)
 
     def label(self, lane: Lane) -> str:
         """What the run is called."""
@@ -94,7 +96,7 @@ class Output:
         runs = [lane.run for lane in self.lanes if lane.run is not None]
         if args.csv is None:
             for number in runs:
-                say(PROG, f"kept as run {number}; ds4-report show {number}")
+                say(PROG, f"kept as run {number}; {self.show[number]}")
             return
         files = self._files()
         from .table import print_table
@@ -104,7 +106,7 @@ class Output:
         for kind, names in files.items():
             print(f"{kind:6} {names}")
         if runs:
-            print(f"{'runs':6} {' '.join(map(str, runs))}")
+            print(f"{'runs':6} {'; '.join(self.show[number] for number in runs)}")
         rows = sum(len(summaries(lane.samples)) for lane in self.lanes)
         print(json.dumps({"rows": rows, "files": files, "runs": runs, **first.facts}))
 

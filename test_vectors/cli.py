@@ -38,6 +38,9 @@ COMMANDS = {
     "doctor": "is my engine right? all of it in one command, with a page",
 }
 
+RENAMED = {"facts": "recall"}
+"""Commands by the names they had."""
+
 
 def usage() -> str:
     """The help text."""
@@ -79,6 +82,7 @@ def body(argv: Sequence[str]) -> int:
     if argv[0] == "--version":
         print(f"{PROG} {__version__} (ds4ref)")
         return 0
+    argv = [RENAMED.get(argv[0], argv[0]), *argv[1:]]
     if argv[0] not in COMMANDS:
         from difflib import get_close_matches
 

@@ -23,6 +23,8 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from speed_bench.rounds import Arm, rounds
+
 from ds4ref.engine import Engine
 from ds4ref.environment import machine
 from ds4ref.runs.provenance import stamp
@@ -32,7 +34,6 @@ from reports.compare import compare
 from reports.sources import Measured
 from speed_bench import sweep
 from speed_bench.prompt import prose_tokens
-from speed_bench.rounds import Arm, rounds
 from speed_bench.samples import Sample, sample
 
 DEPTHS = list(range(48, 385, 48))

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from ds4ref.errors import Cancelled, DataError, TargetError
 from ds4ref.targets import Ability, Completion, Delta, Prompt, Request, Target, collect
 
-from .samples import Sample
+from .columns import Sample
 
 CALIBRATION = 2000
 """Characters of the longer of the two requests that tell how long a token is."""
@@ -92,13 +92,22 @@ class Endpoint:
         if counted:
             self._points[characters] = counted
         for answer in answers:
-            cached = answer.done.usage.cached or 0
-            if cached > CACHED_SLACK + CACHED_SHARE * answer.prompt:
-                raise TargetError(
-                    f"{self.target.name} took {cached} of {answer.prompt} prompt tokens from a cache although every "
-                    "prompt is new: its prefill cannot be measured this way"
-                )
+            self._check_fresh(answer)
         return answers
+
+    def request(self, depth: int, tokens: int, cancel: Callable[[], bool]) -> Answer:
+        """One prompt of about ``depth`` tokens. TargetError if it fails or came from a cache."""
+        answer = self._ask(self._characters(depth), depth, tokens, cancel)
+        self._check_fresh(answer)
+        return answer
+
+    def _check_fresh(self, answer: Answer) -> None:
+        cached = answer.done.usage.cached or 0
+        if cached > CACHED_SLACK + CACHED_SHARE * answer.prompt:
+            raise TargetError(
+                f"{self.target.name} took {cached} of {answer.prompt} prompt tokens from a cache although every "
+                "prompt is new: its prefill cannot be measured this way"
+            )
 
     def _request(self, characters: int, tokens: int) -> Request:
         text = f"{secrets.token_hex(8)}\n{self.text[:characters]}"

@@ -68,7 +68,7 @@ def plot(
     curves = [(Path(source).stem, read_points(source)) for source in sources]
     figure = draw(curves, title or default_title(*sources), size)
     for file in files:
-        _save(figure, file)
+        save(figure, file)
     return files
 
 
@@ -157,7 +157,8 @@ def _labels(left: Axes, right: Axes, curves: Sequence[tuple[str, list[Point]]]) 
             )
 
 
-def _save(figure: Figure, file: Path) -> None:
+def save(figure: Figure, file: Path) -> None:
+    """The figure as a file, the same bytes for the same data; DataError if it cannot be written."""
     import matplotlib
 
     from ds4ref.cli.common import atomic_output

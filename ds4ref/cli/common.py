@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import sys
 import time
@@ -142,34 +143,52 @@ def tint(text: str, colour: str, stream: Any) -> str:
 
 
 class Progress:
-    """A progress line ``what: done/total (p.p%)`` that rewrites itself; silent unless stderr is a terminal.
+    """A progress line ``what: done/total (p.p%), 3 min left`` that rewrites itself; silent unless stderr is a terminal.
 
-    Call it with (done, total) as often as wanted: it draws at most ten times a second. Leaving the ``with`` block
-    wipes the line.
+    Call it with (done, total) as often as wanted: it draws at most ten times a second, never more than the terminal is
+    wide, and shows how much time is left once that can be said. Whoever writes something else meanwhile calls
+    ``clear`` before. Leaving the ``with`` block wipes the line.
     """
 
     def __init__(self, what: str):
         self.what, self.live = what, is_tty(sys.stderr)
         self._drawn = 0.0
         self._shown = False
+        self._first: tuple[float, int] | None = None
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
+        if self._first is None or done < self._first[1]:
+            self._first = now, done
         if not self.live or (done < total and now - self._drawn < 0.1):
             return
         self._drawn, self._shown = now, True
-        line = f"{self.what}: {done}/{total} ({100.0 * done / max(total, 1):.1f}%)"
+        line = f"{self.what}: {done}/{total} ({100.0 * done / max(total, 1):.1f}%){self._left(now, done, total)}"
+        line = line[: max(1, shutil.get_terminal_size().columns - 1)]
         sys.stderr.write("\r" + tint(line, CYAN, sys.stderr) + "\x1b[K")
         sys.stderr.flush()
+
+    def _left(self, now: float, done: int, total: int) -> str:
+        """The time left by what was done so far; nothing while that says little."""
+        assert self._first is not None
+        spent, made = now - self._first[0], done - self._first[1]
+        if spent < 2 or made <= 0 or done >= total:
+            return ""
+        left = round(spent * (total - done) / made)
+        return f", {left // 3600}:{left // 60 % 60:02}:{left % 60:02} left"
+
+    def clear(self) -> None:
+        """Make room for another line; the next call draws again."""
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._shown, self._drawn = False, 0.0
 
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
-            self._shown = False
+        self.clear()
 
 
 class Interrupt:

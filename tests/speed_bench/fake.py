@@ -98,8 +98,5 @@ class FakeEngine:
         self.sessions.append(FakeSession(self.clock, ctx))
         return self.sessions[-1]
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc) -> None:
+    def close(self) -> None:
         self.gguf.close()

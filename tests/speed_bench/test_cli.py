@@ -14,7 +14,7 @@ from ds4ref.engine import Engine
 from ds4ref.errors import SessionError
 from speed_bench import cli
 from speed_bench import sweep as sweep_module
-from speed_bench.results import HEADER
+from speed_bench.columns import HEADER
 
 from .fake import Clock, FakeEngine
 from .test_results import as_ds4
@@ -39,7 +39,7 @@ def engines(monkeypatch, tmp_path):
 
 
 def test_csv_on_stdout_and_nothing_else(engines, capsys):
-    assert cli.main(SMALL) == 0
+    assert cli.main([*SMALL, "-r", "1"]) == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()
     assert lines[0] == HEADER
@@ -73,8 +73,8 @@ def test_files_table_and_one_line_of_json(engines, capsys, tmp_path):
 
 
 def test_warm_up_has_a_session_of_its_own(engines):
-    cli.main(SMALL)
-    cli.main([*SMALL, "--no-warmup"])
+    cli.main([*SMALL, "-r", "1"])
+    cli.main([*SMALL, "-r", "1", "--no-warmup"])
     assert [len(engine.sessions) for engine in engines] == [2, 1]
     assert engines[0].sessions[0].ctx == 27
 
@@ -82,7 +82,7 @@ def test_warm_up_has_a_session_of_its_own(engines):
 def test_options_reach_the_engine(engines, nano_path):
     argv = [*SMALL, "-m", nano_path, "--backend", "reference", "--numerics", "ds4", "-t", "2", "--ctx-alloc", "99"]
     assert cli.main(argv) == 0
-    assert engines[0].path == Path(nano_path) and engines[0].sessions[0].ctx == 99
+    assert engines[0].path == nano_path and engines[0].sessions[0].ctx == 99
     wanted = {"backend": "reference", "numerics": "ds4", "threads": 2, "strict": False}
     assert engines[0].options.items() >= wanted.items()
 

@@ -1,5 +1,6 @@
 """Repetitions, arms in turn, and what becomes of their samples."""
 
+import contextlib
 import json
 import sqlite3
 import statistics
@@ -10,15 +11,18 @@ import pytest
 
 from ds4ref.engine import Engine
 from ds4ref.errors import SessionError
+from ds4ref.nano.recipe import NANO
 from ds4ref.runs.results import read_rows
 from ds4ref.runs.store import Store
-from speed_bench import cli
-from speed_bench import rounds as rounds_module
+from speed_bench import cli, runner
+from speed_bench import sources as sources_module
 from speed_bench import sweep as sweep_module
+from speed_bench.columns import HEADER, summaries, summary
 from speed_bench.formats import FORMATS, render, sql
-from speed_bench.results import HEADER
-from speed_bench.rounds import Arm, rounds, turn_order
-from speed_bench.samples import sample, summaries, summary
+from speed_bench.local import LocalSource
+from speed_bench.plan import Lane, Plan
+from speed_bench.runner import Measured, Run, turn_order
+from speed_bench.samples import sample
 from speed_bench.sweep import Row
 
 from .conftest import PEAKS
@@ -38,7 +42,7 @@ def clock(monkeypatch):
 class Bare:
     """An engine of fake sessions; the log is shared by all of them."""
 
-    backend = "cpu"
+    backend, shape = "cpu", NANO
 
     def __init__(self, name, clock, log):
         self.name, self.clock, self.log = name, clock, log
@@ -55,18 +59,49 @@ class Bare:
         return session
 
 
-def test_two_arms_take_turns(clock, monkeypatch):
-    log, threads = [], []
-    monkeypatch.setattr(Bare, "threads", property(None, lambda self, count: threads.append(count)), raising=False)
-    arms = [Arm("a", Bare("A", clock, log), 1), Arm("b", Bare("B", clock, log), 2)]
-    found = list(rounds(arms, TOKENS, [10, 20, 30], 1, 1, ctx=40, reps=2))
-    assert "".join(entry[0] for entry in log if entry[1] == "sync") == "ABBAABBAABBA"
-    assert [index for index, _ in found] == [0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1, 0]
-    assert threads == [index + 1 for index, _ in found], "each arm gets its threads back before its turn"
-    for index in (0, 1):
-        rows = [row for arm, row in found if arm == index]
-        assert [(row.rep, row.ctx_tokens) for row in rows] == [(r, d) for r in (0, 1) for d in (10, 20, 30)]
-    assert [row.at for _, row in found] == sorted(row.at for _, row in found)
+class Text:
+    """What is walked, without a tokenizer."""
+
+    eos = 1
+
+    def tokens(self, count):
+        return TOKENS[:count]
+
+    def facts(self):
+        return {"prompt_sha256": "same"}
+
+
+FACTS = {"model": {"name": "M", "file": "m.gguf", "sha256": "s"}, "backend": "cpu", "numerics": "ds4", "threads": 1}
+
+
+@pytest.fixture
+def bare(monkeypatch, clock):
+    """A run of fake engines A, B, ..., one a lane: makes it from a plan's fields; the log of all sessions."""
+    log = []
+
+    def make(names="A", store=None, say=lambda line: None, **fields):
+        plan = Plan(tuple(Lane(name=name if len(names) > 1 else "") for name in names), warmup=False, **fields)
+        sources = iter([LocalSource(Bare(name, clock, log), plan, Text(), dict(FACTS)) for name in names])
+        monkeypatch.setattr(runner, "open_source", lambda opening, lane: next(sources))
+        monkeypatch.setattr(sources_module.Opening, "__post_init__", lambda self: setattr(self, "walked", Text()))
+        return Run(plan, store, say=say)
+
+    make.log = log
+    return make
+
+
+def order(run):
+    return [lane.name for lane, _ in sorted(((lane, entry["at"]) for lane in run.lanes for entry in lane.samples),
+                                            key=lambda pair: pair[1])]  # fmt: skip
+
+
+def test_two_lanes_take_turns(bare):
+    run = bare("AB", depths=(10, 20, 30), gen_tokens=1, reps=2)
+    run.execute()
+    assert "".join(entry[0] for entry in bare.log if entry[1] == "sync") == "ABBAABBAABBA"
+    assert "".join(order(run)) == "ABBAABBAABBA"
+    for lane in run.lanes:
+        assert [(e["rep"], e["ctx_tokens"]) for e in lane.samples] == [(r, d) for r in (0, 1) for d in (10, 20, 30)]
 
 
 def test_orders():
@@ -74,25 +109,26 @@ def test_orders():
     assert turn_order(1, 3) == [0]
 
 
-def test_every_repetition_is_a_walk_from_nothing(clock):
-    log = []
-    found = list(rounds([Arm("", Bare("A", clock, log))], TOKENS, [10, 20], 1, 1, ctx=40, reps=3))
-    assert [(row.rep, row.prefill_tokens) for _, row in found] == [(r, 10) for r in (0, 0, 1, 1, 2, 2)]
-    assert [entry[2] for entry in log if entry[1] == "sync"] == [10, 20] * 3
+def test_every_repetition_is_a_walk_from_nothing(bare):
+    run = bare(depths=(10, 20), gen_tokens=1, reps=3)
+    run.execute()
+    assert [(e["rep"], e["prefill_tokens"]) for e in run.lanes[0].samples] == [(r, 10) for r in (0, 0, 1, 1, 2, 2)]
+    assert [entry[2] for entry in bare.log if entry[1] == "sync"] == [10, 20] * 3
 
 
-def test_rest_before_further_repetitions(clock, monkeypatch):
+def test_rest_before_further_repetitions(bare, monkeypatch):
     rested = []
-    monkeypatch.setattr(rounds_module, "rest", lambda seconds, cancel: rested.append(seconds))
-    list(rounds([Arm("", Bare("A", clock, []))], TOKENS, [10], 1, 1, ctx=40, reps=3, delay=2.5))
+    monkeypatch.setattr(runner, "rest", lambda seconds, cancel: rested.append(seconds))
+    bare(depths=(10,), gen_tokens=1, reps=3, delay=2.5).execute()
     assert rested == [2.5, 2.5]
 
 
-def test_progress_counts_all_walks(clock):
+def test_progress_counts_all_walks(bare):
     seen = []
-    arms = [Arm(name, Bare(name, clock, [])) for name in "AB"]
-    list(rounds(arms, TOKENS, [10, 20], 1, 1, ctx=40, reps=2, progress=lambda *args: seen.append(args)))
-    assert {total for _, total in seen} == {80} and max(done for done, _ in seen) == 80
+    run = bare("AB", depths=(10, 20), gen_tokens=1, reps=2)
+    run.progress = lambda what: contextlib.nullcontext(lambda *args: seen.append(args))
+    run.execute()
+    assert {total for _, total in seen} == {4000} and max(done for done, _ in seen) == 4000
 
 
 # --- samples and summaries
@@ -108,7 +144,7 @@ def test_a_summary_is_the_median_with_its_middle_half():
     assert found["prefill_tps"] == pytest.approx(300) and found["reps"] == 5
     assert (found["prefill_tps_low"], found["prefill_tps_high"]) == pytest.approx((200, 400))
     assert found["rss_bytes"] == 504, "memory: the largest"
-    assert found["itl_p50_ms"] == 375 and found["itl_p95_ms"] is None, "ten steps have no 95th percentile"
+    assert found["itl_p50_ms"] == 375 and "itl_p95_ms" not in found, "ten steps have no 95th percentile"
     assert [entry["at"] for entry in group] == [0, 1, 2, 3, 4]
 
 
@@ -128,7 +164,7 @@ def test_percentiles_where_there_are_enough_steps():
     steps = list(np.random.default_rng(1).exponential(size=64))
     found = summary([sample(row(steps=steps))])
     assert found["itl_p95_ms"] == pytest.approx(1e3 * np.quantile(np.round(steps, 9), 0.95))
-    assert (found["gen_tps_low"], found["gen_tps_high"]) == (None, None), "one repetition has no spread"
+    assert not {"gen_tps_low", "gen_tps_high"} & found.keys(), "one repetition has no spread"
 
 
 def test_repetitions_that_decoded_other_tokens_are_marked():
@@ -155,7 +191,7 @@ def engines(monkeypatch, tmp_path, clock):
 
 
 def test_every_run_is_kept(engines, private_store, capsys):
-    assert cli.main([*SMALL, "--label", "first"]) == 0
+    assert cli.main([*SMALL, "--label", "first", "-r", "1"]) == 0
     err = capsys.readouterr().err
     with Store.open(private_store, create=False) as store:
         run = store.find("first")
@@ -224,13 +260,13 @@ def test_repetitions_in_every_place(engines, private_store, capsys, tmp_path):
 
 def test_two_arms_are_two_runs_of_one_group(engines, private_store, capsys):
     arms = ["--arm", "threads=1", "--arm", "backend=reference,threads=2"]
-    assert cli.main([*SMALL, *arms, "--csv", "t.csv", "--plot", "t.svg"]) == 0
+    assert cli.main([*SMALL, *arms, "--csv", "t.csv", "--plot", "t.svg", "--json"]) == 0
     assert [engine.options["threads"] for engine in engines] == [1, 2]
     assert [engine.options["backend"] for engine in engines] == ["cpu", "reference"]
     assert HEADER == Path("t-a.csv").read_text().splitlines()[0] == Path("t-b.csv").read_text().splitlines()[0]
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     with Store.open(private_store) as store:
-        a, b = (store.run(number) for number in last["runs"])
+        a, b = (store.run(lane["run"]) for lane in last["lanes"])
         assert (a.label, b.label) == ("t: threads=1", "t: backend=reference,threads=2")
         assert a.fact("arms", "group") == b.fact("arms", "group") and len(store.rows(a.id)) == 15
         from reports.compare import SAME, compare
@@ -285,7 +321,7 @@ def test_formats_on_stdout(engines, kind, capsys):
 def test_markdown_shows_the_spread():
     samples = [sample(row(rep, prefill_s=2048 / tps)) for rep, tps in enumerate((100.0, 110.0, 120.0))]
     facts = {"model": {"name": "a|b", "file": "f"}, "backend": "cpu", "numerics": "ds4", "threads": 1, "created": ""}
-    text = render("md", [(samples, facts)])
+    text = render("md", [Measured(Lane(), facts, samples)])
     assert f"pp2048 | {statistics.fmean((100, 110, 120)):.2f} \u00b1 10.00 |" in text and "a\\|b" in text
 
 

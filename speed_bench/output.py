@@ -68,7 +68,7 @@ class Output:
                 out.write(csv_text(lane.samples).encode())
 
     def _emit(self, lane: Measured, least: int) -> None:
-        if not self._headed:
+        if not self._headed and lane.samples:
             self._line(HEADER)
             self._headed = True
         groups: dict[tuple[int, str], list[Sample]] = {}
@@ -95,8 +95,9 @@ class Output:
         measured = [lane for lane in run.lanes if lane.samples]
         if not measured:
             return
-        files = [str(self._partial(lane)) for lane in measured if self._partial(lane).exists()]
-        for lane in measured if files else ():
+        files = []
+        for lane in measured if self.places.csv is not None and not _is_device(self.places.csv) else ():
+            files.append(str(self._partial(lane)))
             self._write_facts(lane, self._partial(lane).with_suffix(".json"), run.status)
         runs = [lane.run for lane in measured if lane.run is not None]
         where = [f"in {', '.join(files)}"] if files else []

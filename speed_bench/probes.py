@@ -1,8 +1,9 @@
 """Single tests in llama-bench's words: ``pp512`` is the prefill of 512 tokens, ``tg128 @ d8192`` the decode of 128
 behind 8192.
 
-``sweep.run_probes`` runs each on a session of its own. What lies before (``d``) is prefilled outside the window, so ``pp512`` is a prefill
-from nothing and ``pp512 @ d8192`` a step. Decode needs one token to begin with: ``tg128`` stands behind one.
+``sweep.run_probes`` runs each on a session of its own. What lies before (``d``) is prefilled outside the window, so
+``pp512`` is a prefill from nothing and ``pp512 @ d8192`` a step. Decode needs one token to begin with: ``tg128``
+stands behind one.
 """
 
 from __future__ import annotations

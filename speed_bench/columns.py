@@ -150,7 +150,7 @@ COLUMNS = (
     _ms("e2e_ms", "endpoints: to the end of the stream", heading="end to end ms", rank=5),
     Column("prompt_tokens", "endpoints: as the server counts them", "tokens", int, "d"),
     Column("cached_tokens", "endpoints: those that the server took from a cache", "tokens", int, "d"),
-    Column("streams", "endpoints: streams at once", type=int, form="d", combine=last, heading="streams", shown="d",
+    Column("streams", "endpoints: streams at once", type=int, form="d", combine=last, heading="streams", shown=",.0f",
            rank=1),
     _speed("total_tps", "endpoints: all streams together", "all t/s", 3),
     Column("fairness", "endpoints: Jain's index of the streams' rates", form=".4f", heading="fairness", shown=".3f",
@@ -171,7 +171,7 @@ COLUMNS = (
     Column("goodput_rps", "under load: requests answered within --goodput", "requests/s", form=".4f",
            heading="goodput /s", shown=".2f", rank=2),
     Column("requests", "under load: how many were sent", type=int, form="d", combine=last, heading="requests",
-           shown="d", rank=6),
+           shown=",.0f", rank=6),
     Column("failed", "under load: how many of them failed", type=int, form="d", heading="failed", shown=".0f", rank=2),
 )  # fmt: skip
 NAMES = tuple(column.name for column in COLUMNS)

@@ -21,6 +21,7 @@ A command prints ``prog: what failed: why`` for any ``Ds4Error`` and exits with 
 from __future__ import annotations
 
 import os
+from typing import Any
 
 
 class Ds4Error(Exception):
@@ -82,7 +83,12 @@ class BackendError(Ds4Error):
 
 
 class TargetError(Ds4Error):
-    """An engine behind HTTP or a command did not answer as it should."""
+    """An engine behind HTTP or a command did not answer as it should.
+
+    ``partial`` is what had arrived of the answer (``targets.Completion``), None if nothing can be said about that.
+    """
+
+    partial: Any = None
 
 
 class DataError(Ds4Error):

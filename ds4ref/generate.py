@@ -1,7 +1,7 @@
 """The decode loop: a session, a sampler and stop conditions in; tokens with their text out.
 
-Used by the command line, and meant for every other consumer (server, evaluation). What it leaves out on purpose: chat
-rendering, stop strings and tool-call markup; those work on the text that comes out of here.
+Used by the command line and by local targets, and meant for every other consumer (server, evaluation). What it leaves
+out on purpose: chat rendering, stop strings and tool-call markup; those work on the text that comes out of here.
 
     timing = Timing()
     prefill(session, tokens, timing)
@@ -17,9 +17,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .errors import ContextError, SessionError
+from .errors import ContextError, SessionError, TokenError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from .sampling import Sampler
     from .session.session import Session
     from .text.stream import StreamDecoder
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
 
 Cancel = Callable[[], bool]
 Progress = Callable[[int, int], None]
+Steer = Callable[["Generation", "np.ndarray"], "int | np.ndarray | None"]
+"""Asked before every token, with the generation so far (``tokens``, ``thinking``) and the logits (V,) float32, which it
+must not change. An id is taken as it is; logits are sampled from instead of the model's (-inf forbids); None leaves the
+choice alone. Budgets, grammars and greedy stretches are written with it: a sampler has no use for any of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,14 @@ class Timing:
     def decode_tps(self) -> float:
         """Decode throughput in tokens per second, 0.0 when nothing was measured."""
         return self.tokens / self.decode_s if self.decode_s > 0 else 0.0
+
+    def add(self, other: Timing) -> None:
+        """Sum up the work of several answers; the time to the first token belongs to one and is left alone."""
+        self.reused_tokens += other.reused_tokens
+        self.prefill_tokens += other.prefill_tokens
+        self.prefill_s += other.prefill_s
+        self.tokens += other.tokens
+        self.decode_s += other.decode_s
 
 
 def check_fits(n_tokens: int, ctx: int, room: int = 1) -> None:
@@ -144,6 +158,7 @@ class Generation:
 
     ``finish``: "stop" (EOS was picked; it is neither evaluated nor part of the text, docs/text.md 6), "length",
     "cancelled", or "" while running. ``limit`` is clipped so that one context slot stays free (docs/text.md 6).
+    Without ``last`` the last token of a full answer is not evaluated, and may take that slot.
     ``thinking`` says whether the prompt ended inside ``<think>``; the state then follows the two think-tag ids,
     never text that looks like them.
     """
@@ -158,9 +173,12 @@ class Generation:
         thinking: bool = False,
         cancel: Cancel | None = None,
         timing: Timing | None = None,
+        steer: Steer | None = None,
+        last: bool = True,
     ):
         self.session, self.tokenizer, self.sampler = session, tokenizer, sampler
-        self.limit = max(0, min(limit, session.ctx - session.pos - 1))
+        self.limit = max(0, min(limit, session.ctx - session.pos - last))
+        self.steer, self.last = steer, last
         self.thinking = thinking
         self.cancel = cancel or (lambda: False)
         self.timing = timing or Timing()
@@ -181,14 +199,22 @@ class Generation:
             yield Piece(None, tail, self.thinking)
 
     def _decode(self, decoder: StreamDecoder) -> Iterator[Piece]:
+        import numpy as np
+
         timing, tok = self.timing, self.tokenizer
 
         def pick(session: Session) -> int:
             if self.cancel():
                 raise _Cancelled
-            return self.sampler.pick(session.logits)
+            logits = session.logits
+            wanted = None if self.steer is None else self.steer(self, logits)
+            if isinstance(wanted, (int, np.integer)):
+                if not 0 <= wanted < len(logits):
+                    raise TokenError(f"steered to token {wanted}, outside the vocabulary (0..{len(logits) - 1})")
+                return int(wanted)
+            return self.sampler.pick(logits if wanted is None else wanted)
 
-        steps = decode(self.session, pick, self.limit, tok.eos)
+        steps = decode(self.session, pick, self.limit, tok.eos, last=self.last)
         while True:
             start = time.perf_counter()
             try:

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ds4ref.cancellation import Cancellation
 from ds4ref.errors import Cancelled, DataError, TargetError, UsageError
 from ds4ref.runs.results import COLUMNS, parse_rows
 from ds4ref.targets.command import CommandTarget
 
 from .columns import Sample
 from .plan import Lane, Plan
-from .sources import Cancel, Opening, Progress, Source, foreign
+from .sources import Opening, Progress, Source, foreign
 
 
 class BinarySource(Source):
@@ -56,7 +57,9 @@ class BinarySource(Source):
         """Of the command line; the rest is up to the binary."""
         return self._facts
 
-    def walk(self, rep: int, done: int, *, start: float, progress: Progress | None, cancel: Cancel) -> Iterator[Sample]:
+    def walk(
+        self, rep: int, done: int, *, start: float, progress: Progress | None, cancel: Cancellation
+    ) -> Iterator[Sample]:
         """It always walks from the beginning; rows that are known already are passed over."""
         rows = walk(self.target, self.options, self.plan.rows, rep=rep, start=start, progress=progress, cancel=cancel)
         for number, entry in enumerate(rows):

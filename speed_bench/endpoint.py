@@ -3,9 +3,13 @@
 Every request is a prompt of its own, prefilled from nothing: it begins with a nonce, so that no prefix cache can answer
 for the engine, and the server's count of cached tokens is checked where it tells one. Windows are those of the client:
 
-    ttft     request sent to first text: prefill, the first token, queue and network
-    itl      from one piece of text to the next (``steps_s``); servers may put several tokens into one piece
+    ttft     request sent to the first piece of the answer: prefill, the first token, queue and network
+    itl      from one piece to the next (``steps_s``); servers may put several tokens into one piece
     e2e      request sent to the end of the stream
+
+A piece is text, reasoning or a part of a tool call, whatever the server calls them. Rates go by the server's own count
+of tokens. A count that its own pieces contradict, because some tokens were never streamed, is refused: with those left
+out neither the time to the first token nor the rate would be what it says.
 
 With several streams all begin at once, each with a nonce of its own; ``fairness`` is Jain's index of their rates: 1 if
 all were served alike, 1/n if one got everything. How many characters make a depth is learnt from the server's own
@@ -14,21 +18,25 @@ count of prompt tokens, so that depths are met within a per cent or two; ``promp
 
 from __future__ import annotations
 
+import queue
 import secrets
 import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from ds4ref.cancellation import Cancellation
 from ds4ref.errors import Cancelled, DataError, TargetError
-from ds4ref.targets import Ability, Completion, Delta, Prompt, Request, Target, collect
+from ds4ref.runs.spread import quantile
+from ds4ref.targets import Ability, Completion, Finish, Prompt, Request, Target, collect
 
 from .columns import Sample
 
 CALIBRATION = 2000
 """Characters of the longer of the two requests that tell how long a token is."""
+FEW, MANY = 3, 1.5
+"""Gaps from which on a rate is held against them, and how many tokens a quick piece may seem to hold."""
 CACHED_SLACK, CACHED_SHARE = 64, 0.05
 """Cached prompt tokens that a nonce cannot prevent: a template before it, and blocks that are counted whole."""
 
@@ -53,10 +61,41 @@ class Answer:
         return self.done.arrivals[0]
 
     @property
+    def first(self) -> float:
+        """Tokens of the first piece: where pieces hold several, its share of all by its length."""
+        pieces, sizes = len(self.done.arrivals), self.done.sizes
+        if self.tokens <= pieces:
+            return 1.0
+        share = sizes[0] / sum(sizes) if sum(sizes) else 1 / pieces
+        return min(max(1.0, self.tokens * share), self.tokens - (pieces - 1))
+
+    @property
     def decode_tps(self) -> float:
-        """Tokens per second after the first piece of text; 0 if there was only one."""
+        """Tokens per second after the first piece; 0 if there was only one."""
         seconds = self.done.arrivals[-1] - self.done.arrivals[0]
-        return (self.tokens - 1) / seconds if seconds > 0 else 0.0
+        return (self.tokens - self.first) / seconds if seconds > 0 else 0.0
+
+    def contradiction(self, characters: float) -> str:
+        """What is wrong with the server's count of tokens, "" if nothing is seen. A token of the prompt has so many
+        ``characters``."""
+        done, gaps = self.done, sorted(self.done.gaps)
+        thought = done.usage.reasoning or 0
+        if thought and not done.reasoning:
+            return f"counts {thought} tokens of reasoning that it does not stream"
+        if len(gaps) < FEW or not sum(done.sizes):
+            return ""
+        # Tokens without text make gaps longer, several in a piece make it longer. Where even quick pieces come too
+        # seldom for the rate, and are too short for so many tokens, tokens are counted that never came.
+        times = self.decode_tps * quantile(gaps, 0.1)
+        each = sum(done.sizes) / self.tokens
+        unseen = self.tokens - len(done.arrivals)
+        fits = self.ttft >= 0.75 * unseen * statistics.median(gaps)  # they would have had the time before the first
+        if times < MANY or not (each < 1 or (each < characters / 2 and fits)):
+            return ""
+        return (
+            f"counts {self.tokens} tokens, {self.decode_tps:.0f} t/s, but streams a piece of {each * times:.0f} "
+            f"characters every {1e3 * statistics.median(gaps):.1f} ms: most of them it does not show"
+        )
 
 
 class Endpoint:
@@ -77,46 +116,46 @@ class Endpoint:
                 raise TargetError(f"{self.target.name} does not say how many prompt tokens it took (usage)")
             self._points[characters] = usage.prompt
 
-    def ask(self, depth: int, tokens: int, streams: int, cancel: Callable[[], bool]) -> list[Answer]:
-        """``streams`` prompts of about ``depth`` tokens at once. TargetError if one fails or came from a cache."""
+    def ask(self, depth: int, tokens: int, streams: int, cancel: Cancellation | None = None) -> list[Answer]:
+        """``streams`` prompts of about ``depth`` tokens at once. TargetError if one fails or cannot be believed,
+        Cancelled as soon as ``cancel`` is pressed."""
         characters = self._characters(depth)
-        barrier = threading.Barrier(streams)
-
-        def one(_: int) -> Answer:
-            barrier.wait()
-            return self._ask(characters, depth, tokens, cancel)
-
-        with ThreadPoolExecutor(streams, thread_name_prefix="stream") as pool:
-            answers = list(pool.map(one, range(streams)))
+        answers = together(streams, lambda stop: self._ask(characters, depth, tokens, stop), cancel or Cancellation())
         counted = answers[0].done.usage.prompt
         if counted:
             self._points[characters] = counted
         for answer in answers:
-            self._check_fresh(answer)
+            self._check(answer, characters)
         return answers
 
-    def request(self, depth: int, tokens: int, cancel: Callable[[], bool]) -> Answer:
-        """One prompt of about ``depth`` tokens. TargetError if it fails or came from a cache."""
-        answer = self._ask(self._characters(depth), depth, tokens, cancel)
-        self._check_fresh(answer)
+    def request(self, depth: int, tokens: int, cancel: Cancellation) -> Answer:
+        """One prompt of about ``depth`` tokens, as ``ask`` has several."""
+        characters = self._characters(depth)
+        answer = self._ask(characters, depth, tokens, cancel)
+        self._check(answer, characters)
         return answer
 
-    def _check_fresh(self, answer: Answer) -> None:
-        cached = answer.done.usage.cached or 0
+    def _check(self, answer: Answer, characters: int) -> None:
+        """TargetError for an answer that cannot be believed."""
+        cached, wrong = answer.done.usage.cached or 0, answer.contradiction(characters / answer.prompt)
         if cached > CACHED_SLACK + CACHED_SHARE * answer.prompt:
-            raise TargetError(
-                f"{self.target.name} took {cached} of {answer.prompt} prompt tokens from a cache although every "
-                "prompt is new: its prefill cannot be measured this way"
-            )
+            wrong = f"took {cached} of {answer.prompt} prompt tokens from a cache although every prompt is new"
+        if wrong:
+            raise TargetError(f"{self.target.name} {wrong}: it cannot be measured this way")
 
-    def _request(self, characters: int, tokens: int) -> Request:
+    def _request(self, characters: int, tokens: int, cancel: Cancellation | None = None) -> Request:
         text = f"{secrets.token_hex(8)}\n{self.text[:characters]}"
-        return Request(Prompt.chat(text, self.system) if self.chat else Prompt.plain(text), tokens)
+        prompt = Prompt.chat(text, self.system) if self.chat else Prompt.plain(text)
+        return Request(prompt, tokens, cancel=cancel)
 
-    def _ask(self, characters: int, depth: int, tokens: int, cancel: Callable[[], bool]) -> Answer:
-        request = self._request(characters, tokens)
+    def _ask(self, characters: int, depth: int, tokens: int, cancel: Cancellation) -> Answer:
+        request = self._request(characters, tokens, cancel)
         begin = time.perf_counter()
-        done = collect(_watched(self.target.stream(request), cancel))
+        done = collect(self.target.stream(request))
+        if done.finish == Finish.CANCELLED:
+            raise Cancelled("stopped while a stream was running")
+        if done.finish == Finish.ERROR:
+            raise TargetError(f"{self.target.name}: {done.error}")
         if not done.arrivals:
             raise TargetError(f"{self.target.name} answered nothing")
         # Some servers do not count in streams; then the depth is what was aimed at.
@@ -142,7 +181,7 @@ def walk(
     rep: int = 0,
     start: float = 0.0,
     progress: Callable[[int, int], None] | None = None,
-    cancel: Callable[[], bool] = lambda: False,
+    cancel: Cancellation | None = None,
 ) -> Iterator[Sample]:
     """One sample a depth. ``start`` is the process clock at the beginning of the run."""
     for done, depth in enumerate(depths):
@@ -188,8 +227,32 @@ def jain(rates: Sequence[float]) -> float:
     return sum(rates) ** 2 / (len(rates) * squares) if squares else 1.0
 
 
-def _watched(deltas: Iterator[Delta], cancel: Callable[[], bool]) -> Iterator[Delta]:
-    for delta in deltas:
-        if cancel():
-            raise Cancelled("stopped while a stream was running")
-        yield delta
+def together(count: int, ask: Callable[[Cancellation], Answer], cancel: Cancellation) -> list[Answer]:
+    """``ask`` so many times at once. The first failure, and pressing ``cancel``, stop the others; whoever does not
+    stop, because it waits for a connection, is not waited for."""
+    stop, barrier = Cancellation(), threading.Barrier(count)
+    ended: queue.SimpleQueue[tuple[int, Answer | BaseException]] = queue.SimpleQueue()
+
+    def one(number: int) -> None:
+        barrier.wait()
+        try:
+            ended.put((number, ask(stop)))
+        except BaseException as error:
+            ended.put((number, error))
+
+    answers: dict[int, Answer] = {}
+    with cancel.does(stop.press):
+        for number in range(count):
+            threading.Thread(target=one, args=(number,), name=f"stream {number}", daemon=True).start()
+        while len(answers) < count:
+            try:
+                number, found = ended.get(timeout=0.2)
+            except queue.Empty:
+                if cancel():
+                    raise Cancelled("stopped while streams were running") from None
+                continue
+            if isinstance(found, BaseException):
+                stop.press()
+                raise found
+            answers[number] = found
+    return [answers[number] for number in range(count)]

@@ -12,14 +12,15 @@ those of ``endpoint``; time per output token (TPOT) is that between first and la
 from __future__ import annotations
 
 import math
+import queue
 import random
 import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
+from ds4ref.cancellation import Cancellation
 from ds4ref.errors import Cancelled, TargetError
 
 from .columns import Sample
@@ -57,14 +58,14 @@ def walk(
     done: int = 0,
     start: float = 0.0,
     progress: Callable[[int, int], None] | None = None,
-    cancel: Callable[[], bool] = lambda: False,
+    cancel: Cancellation | None = None,
 ) -> Iterator[Sample]:
-    """A sample for every level but the first ``done``: rates, then numbers of streams. Cancelled when ``cancel`` turns
-    true; TargetError if every request of a level fails."""
+    """A sample for every level but the first ``done``: rates, then numbers of streams. Cancelled when ``cancel`` is
+    pressed; TargetError if every request of a level fails."""
     plan = Schedule.of(load, rep)
 
-    def ask(shape: Shape) -> Answer:
-        return endpoint.request(shape.prompt, shape.answer, cancel)
+    def ask(shape: Shape, stop: Cancellation) -> Answer:
+        return endpoint.request(shape.prompt, shape.answer, stop)
 
     levels: list[tuple[float | None, int]] = [(rate, load.requests) for rate in load.rates]
     levels += [(None, streams) for streams in load.streams]
@@ -74,7 +75,7 @@ def walk(
             if progress is not None:
                 progress(before * load.requests + finished, len(levels) * load.requests)
 
-        answers, failures = _send(plan, rate, streams, ask, told, cancel)
+        answers, failures = _send(plan, rate, streams, ask, told, cancel or Cancellation())
         if not answers:
             raise failures[0]
         found = sample(answers, load, start)
@@ -97,42 +98,61 @@ def _send(
     plan: Schedule,
     rate: float | None,
     streams: int,
-    ask: Callable[[Shape], Answer],
+    ask: Callable[[Shape, Cancellation], Answer],
     told: Callable[[int], None],
-    cancel: Callable[[], bool],
+    cancel: Cancellation,
 ) -> tuple[list[Answer], list[TargetError]]:
-    """The answers, and why the other requests failed."""
-    answers: list[Answer] = []
-    failures: list[TargetError] = []
-    lock = threading.Lock()
+    """The answers, and why the other requests failed. Pressing ``cancel`` stops all of them; whoever does not stop,
+    because it waits for a connection, is not waited for."""
+    stop, waiting = Cancellation(), iter(list(zip(plan.shapes, plan.moments, strict=True)))
+    ended: queue.SimpleQueue[Answer | BaseException] = queue.SimpleQueue()
+    lock, begin = threading.Lock(), time.perf_counter()
 
     def one(shape: Shape) -> None:
-        if cancel():
-            return
         try:
-            answer = ask(shape)
-        except TargetError as error:
-            with lock:
-                failures.append(error)
-            return
-        with lock:
-            answers.append(answer)
+            ended.put(ask(shape, stop))
+        except BaseException as error:
+            ended.put(error)
 
-    with ThreadPoolExecutor(streams, thread_name_prefix="request") as pool:
-        begin, waiting = time.perf_counter(), set()
-        for shape, moment in zip(plan.shapes, plan.moments, strict=True):
-            due = begin + (moment / rate if rate else 0.0)
-            while not cancel() and (left := due - time.perf_counter()) > 0:
+    def stream() -> None:
+        while not stop():
+            with lock:
+                shape, _ = next(waiting, (None, 0.0))
+            if shape is None:
+                return
+            one(shape)
+
+    def send() -> None:
+        """Open loop: a thread a request, each at its time."""
+        assert rate is not None
+        for shape, moment in waiting:
+            due = begin + moment / rate
+            while not stop() and (left := due - time.perf_counter()) > 0:
                 time.sleep(min(left, NAP))
-            waiting.add(pool.submit(one, shape))
+            if stop():
+                return
+            threading.Thread(target=one, args=(shape,), name="request", daemon=True).start()
+
+    answers: list[Answer] = []
+    failures: list[TargetError] = []
+    with cancel.does(stop.press):
+        for _ in range(1 if rate is not None else streams):
+            threading.Thread(target=stream if rate is None else send, name="sender", daemon=True).start()
+        while len(answers) + len(failures) < len(plan.shapes):
+            try:
+                found = ended.get(timeout=0.2)
+            except queue.Empty:
+                if cancel():
+                    raise Cancelled("stopped while requests were running") from None
+                continue
+            if isinstance(found, TargetError):
+                failures.append(found)
+            elif isinstance(found, BaseException):
+                stop.press()
+                raise found
+            else:
+                answers.append(found)
             told(len(answers) + len(failures))
-        while waiting:
-            finished, waiting = wait(waiting, timeout=NAP, return_when=FIRST_COMPLETED)
-            for future in finished:
-                future.result()
-            told(len(answers) + len(failures))
-    if cancel():
-        raise Cancelled("stopped while requests were running")
     return sorted(answers, key=lambda answer: answer.begin), failures
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ds4ref.cancellation import Cancellation
 from ds4ref.cli.model import warm
 from ds4ref.costs import prefill_chunk
 from ds4ref.environment import memory_bytes
@@ -14,7 +15,7 @@ from .columns import Sample
 from .plan import Lane, Plan
 from .prompt import Walked
 from .samples import sample
-from .sources import Cancel, Opening, Progress, Source
+from .sources import Opening, Progress, Source
 from .sweep import Warmth, run_probes, sweep, warm_up
 
 if TYPE_CHECKING:
@@ -85,7 +86,9 @@ class LocalSource(Source):
         tokens = self.walked.tokens(min(self.plan.deepest, prefill_chunk()))
         return warm_up(self.engine.session(self.plan.context), tokens, self.walked.eos)
 
-    def walk(self, rep: int, done: int, *, start: float, progress: Progress | None, cancel: Cancel) -> Iterator[Sample]:
+    def walk(
+        self, rep: int, done: int, *, start: float, progress: Progress | None, cancel: Cancellation
+    ) -> Iterator[Sample]:
         """A walk on a fresh session, or every test on a session of its own."""
         plan, engine, eos = self.plan, self.engine, self.walked.eos
         tokens = self.walked.tokens(plan.deepest)

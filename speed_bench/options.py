@@ -20,6 +20,7 @@ from ds4ref.cli.model import choose_model, threads
 from ds4ref.cli.options import Parser, choice, choices, integer, integers, number
 from ds4ref.errors import UsageError
 from ds4ref.numerics import DEFAULT_MODE, MODES
+from ds4ref.targets.dialects import KINDS
 
 from .plan import DEFAULT_BUDGET, DEFAULT_SYSTEM, MOST_REPS, Lane, Load, Places, Plan, Shape, frontiers, kind_of
 from .probes import Probe, grid, parse_probes
@@ -130,6 +131,8 @@ def build_parser() -> Parser:
     g.add_argument("--model-name", metavar="NAME", help="model to ask the endpoint for (its only one)")
     g.add_argument("--api", type=choice("completions", "chat"), metavar="NAME", default="completions",
                    help="completions or chat (completions; chat with --chat-prompt-file)")  # fmt: skip
+    g.add_argument("--dialect", metavar="KIND", type=choice(*KINDS), default="probe",
+                   help=f"kind of server, which decides what it is sent: {', '.join(KINDS)} (probe)")  # fmt: skip
     g.add_argument("--ignore-eos", action="store_true", help="ask the endpoint to decode past the end of the text")
     g.add_argument("--key-env", metavar="NAME", default="DS4_API_KEY", help="environment variable with the API key "
                    "(DS4_API_KEY)")  # fmt: skip
@@ -317,7 +320,7 @@ def _remote_lanes(args: Namespace) -> tuple[Lane, ...]:
         if kind_of(spec) == "command":
             lanes.append(Lane(spec, prefix))
             continue
-        options = {"model": args.model_name, "key_env": args.key_env, "timeout": args.timeout,
+        options = {"model": args.model_name, "dialect": args.dialect, "key_env": args.key_env, "timeout": args.timeout,
                    "extra": {"ignore_eos": True} if args.ignore_eos else None}  # fmt: skip
         for streams in levels:
             level = f"{streams} stream{'s' if streams > 1 else ''}" if len(levels) > 1 else ""

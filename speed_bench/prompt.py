@@ -90,7 +90,7 @@ def prose_tokens(tokenizer: Tokenizer, needed: int) -> list[int]:
 
 def chat_tokens(tokenizer: Tokenizer, text: str, system: str) -> list[int]:
     """``text`` as one user turn without thinking, up to where the answer begins."""
-    from ds4ref.cli.prompt import Transcript
+    from ds4ref.cli.transcript import Transcript
 
     transcript = Transcript(tokenizer, system, "none")
     transcript.open_turn(text)

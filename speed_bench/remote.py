@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ds4ref.cancellation import Cancellation
 from ds4ref.targets.openai import HttpTarget
 
 from . import endpoint
 from .columns import Sample
 from .endpoint import Endpoint
 from .plan import Lane, Plan
-from .sources import Cancel, Opening, Progress, Source, foreign
+from .sources import Opening, Progress, Source, foreign
 
 
 class EndpointSource(Source):
@@ -41,9 +42,11 @@ class EndpointSource(Source):
 
     def facts(self) -> dict[str, Any]:
         """Of the endpoint; nothing is known of its machine."""
-        return {**self._facts, "streams": self.streams}
+        return dict(self._facts)
 
-    def walk(self, rep: int, done: int, *, start: float, progress: Progress | None, cancel: Cancel) -> Iterator[Sample]:
+    def walk(
+        self, rep: int, done: int, *, start: float, progress: Progress | None, cancel: Cancellation
+    ) -> Iterator[Sample]:
         """A row a depth, or a row a load."""
         if self.plan.load is not None:
             from .load import walk

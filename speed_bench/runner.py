@@ -20,14 +20,15 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ds4ref.cancellation import Cancellation
 from ds4ref.errors import Cancelled, DataError
 from ds4ref.runs.provenance import stamp
 
 from .columns import Sample, summaries
-from .plan import Lane, Plan
+from .plan import Lane, Plan, kind_of
 from .repetitions import Repetitions, duration
 from .samples import notes
-from .sources import Cancel, Opening, Progress, Say, Source, open_source
+from .sources import Opening, Progress, Say, Source, open_source
 
 if TYPE_CHECKING:
     from ds4ref.runs.store import Store
@@ -75,7 +76,7 @@ class Run:
         say: Say = lambda message: None,
         progress: Callable[[str], Any] | None = None,
         on_row: Callable[[Measured], None] = lambda lane: None,
-        stopping: Callable[[], AbstractContextManager[Cancel]] = lambda: nullcontext(lambda: False),
+        stopping: Callable[[], AbstractContextManager[Cancellation]] = lambda: nullcontext(Cancellation()),
         command: Sequence[str] | None = None,
     ):
         self.plan, self.store, self.label, self.say = plan, store, label, say
@@ -111,6 +112,8 @@ class Run:
                 cancel = stack.enter_context(self.stopping())
                 for index, entry in self._measure(sources, shown, cancel):
                     self._keep(self.lanes[index], entry)
+                for note in dict.fromkeys(note for source in sources for note in source.notes()):
+                    self.say(note)
                 self.status = "complete"
             except (Cancelled, KeyboardInterrupt):
                 self.status = "stopped"
@@ -172,15 +175,16 @@ class Run:
 
     def _tie(self) -> None:
         for index, lane in enumerate(self.lanes):
-            walk = self.plan.facts() | ({"streams": lane.facts.pop("streams")} if "streams" in lane.facts else {})
-            lane.facts["walk"] = walk | {"reps": self.reps or None}
+            lane.facts["walk"] = {**self.plan.facts(), "reps": self.reps or None}
+            if kind_of(lane.lane.target) == "http" and self.plan.load is None:
+                lane.facts["walk"]["streams"] = lane.lane.streams
             if len(self.lanes) > 1:
                 lane.facts["arms"] = {"group": self._group, "arm": chr(ord("A") + index % 26), "options": lane.name}
 
     # --- meanwhile
 
     def _measure(
-        self, sources: Sequence[Source], shown: Progress | None, cancel: Cancel
+        self, sources: Sequence[Source], shown: Progress | None, cancel: Cancellation
     ) -> Iterator[tuple[int, Sample]]:
         """(lane, sample) as soon as it is measured."""
         start, rep = time.perf_counter() - self._before, 0
@@ -265,7 +269,7 @@ class _Share:
         self.progress(round(1000 * (self.before + done / max(of, 1))), 1000 * walks)
 
 
-def rest(seconds: float, cancel: Cancel) -> None:
+def rest(seconds: float, cancel: Callable[[], bool]) -> None:
     """Sleep, unless the user wants to stop."""
     end = time.monotonic() + seconds
     while not cancel() and (left := end - time.monotonic()) > 0:

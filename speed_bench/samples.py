@@ -71,18 +71,19 @@ def notes(samples: Sequence[Sample]) -> list[str]:
 
 def slow_start(samples: Sequence[Sample], column: str) -> float:
     """The share of speed that repetition 0 lacks against the median of the others, place by place (median); 0 unless
-    there are three repetitions, and none of the others was as slow."""
+    that is far outside of what the others, three at least, differ by."""
     reps: dict[int, dict[tuple[int, str], float]] = {}
     for entry in samples:
         if (entry.get(column) or 0) > 0:
             reps.setdefault(int(entry.get("rep") or 0), {})[place(entry)] = math.log(entry[column])
-    if len(reps) < 3 or 0 not in reps:
+    first = reps.pop(0, {})
+    if not first or len(reps) < 3:
         return 0.0
-    others = [values for rep, values in reps.items() if rep]
-    centre = {at: statistics.median(v[at] for v in others if at in v) for at in set().union(*others)}
+    places = set(first).union(*reps.values())
+    centre = {at: statistics.median([v[at] for v in reps.values() if at in v] or [first.get(at, 0.0)]) for at in places}
 
     def against(values: dict[tuple[int, str], float]) -> float:
-        return statistics.median([value - centre[at] for at, value in values.items() if at in centre] or [0.0])
+        return statistics.median(value - centre[at] for at, value in values.items())
 
-    first = against(reps[0])
-    return -math.expm1(first) if first < min(map(against, others)) else 0.0
+    others = [against(values) for values in reps.values()]
+    return -math.expm1(against(first)) if against(first) < min(others) - (max(others) - min(others)) else 0.0

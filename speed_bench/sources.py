@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ds4ref import __version__
+from ds4ref.cancellation import Cancellation
 from ds4ref.errors import UsageError
 from ds4ref.targets import Target, open_target
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from ds4ref.runs.store import Store
 
 Progress = Callable[[int, int], None]
-Cancel = Callable[[], bool]
 Say = Callable[[str], None]
 
 
@@ -78,14 +78,20 @@ class Source(abc.ABC):
         """What it is: engine, backend, model, numerics, threads."""
 
     @abc.abstractmethod
-    def walk(self, rep: int, done: int, *, start: float, progress: Progress | None, cancel: Cancel) -> Iterator[Sample]:
+    def walk(
+        self, rep: int, done: int, *, start: float, progress: Progress | None, cancel: Cancellation
+    ) -> Iterator[Sample]:
         """The samples of one repetition but the first ``done``, each as soon as it is measured; ``start`` is the
         process clock at the beginning of the run. ``progress`` gets (done, of) in units of its own. Cancelled when
-        ``cancel`` turns true."""
+        ``cancel`` is pressed."""
 
     def warm_up(self) -> Warmth | None:
         """Make the first row like the others; what that took, if it says something about a walk."""
         return None
+
+    def notes(self) -> list[str]:
+        """What a user should know about it afterwards, a line each."""
+        return []
 
     def check(self, lanes: int) -> None:  # noqa: B027  most need nothing
         """DataError for what cannot work, before anything is measured; ``lanes`` like this one run at the same time."""

@@ -14,6 +14,7 @@ from ds4ref.cli.options import Parser, choice, integer, number
 from ds4ref.errors import UsageError
 from ds4ref.numerics import MODES
 from ds4ref.targets import Target, open_target
+from ds4ref.targets.dialects import KINDS, PREFILLS
 
 
 def parser(prog: str, description: str, usage: str, *examples: str) -> Parser:
@@ -60,8 +61,10 @@ def add_target(made: Parser, default: str | None = "local") -> None:
                       help="HTTP: another name under which the same model may answer")  # fmt: skip
     made.add_argument("--id-prompts", action="store_true",
                       help="HTTP: the completions endpoint takes token ids (llama-server, vLLM)")  # fmt: skip
-    made.add_argument("--prefill", metavar="STYLE", type=choice("deepseek", "vllm"),
-                      help="HTTP: how a chat goes on with a given answer (deepseek, vllm)")  # fmt: skip
+    made.add_argument("--dialect", metavar="KIND", type=choice(*KINDS), default="probe",
+                      help=f"HTTP: the kind of server decides what is sent: {', '.join(KINDS)} (probe)")  # fmt: skip
+    made.add_argument("--prefill", metavar="STYLE", type=choice(*PREFILLS),
+                      help=f"HTTP: how an answer is gone on with: {', '.join(PREFILLS)} (the dialect's)")  # fmt: skip
     made.add_argument("--key-env", metavar="NAME", default="DS4_API_KEY",
                       help="HTTP: environment variable with the API key (DS4_API_KEY)")  # fmt: skip
     made.add_argument("--per-minute", metavar="N", type=number(0.1, 1e6), help="HTTP: most requests a minute")
@@ -76,7 +79,7 @@ def target_of(args: Namespace, spec: str) -> Target:
     if kind in ("http", "https"):
         options = {
             "model": args.model_name, "accept": args.accept_model, "prefill": args.prefill, "ids": args.id_prompts,
-            "key_env": args.key_env, "per_minute": args.per_minute, "attempts": args.attempts,
+            "dialect": args.dialect, "key_env": args.key_env, "per_minute": args.per_minute, "attempts": args.attempts,
         }  # fmt: skip
         if args.timeout is not None:
             options["timeout"] = args.timeout

@@ -6,21 +6,25 @@ the turn back and invalidates the session. A bad /command is answered with a lin
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ..errors import Cancelled, ContextError, Ds4Error, UsageError
+from ..errors import Cancelled, ContextError, Ds4Error, SessionError, UsageError
 from ..generate import Generation, Timing, check_fits, prefill
 from ..sampling import fresh_seed
-from .common import Interrupt, Progress, is_tty, read_text, say
+from .common import Interrupt, Progress, atomic_output, is_tty, read_text, say
 from .lineedit import line_reader
 from .model import open_engine
 from .oneshot import make_sampler, report
 from .options import integer, printable
 from .printer import Printer
-from .prompt import Transcript, think_mode
+from .prompt import think_mode
+from .transcript import Transcript
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -29,16 +33,27 @@ PROG = "ds4"
 PROMPT = "ds4> "
 
 HELP = """\
-/help        this list
-/think       think before answering
-/think-max   think without limit (needs a context of at least 393216)
-/nothink     answer at once
-/ctx N       a context of N tokens; the conversation is kept
-/read FILE   the content of FILE as your next message
-/quit, /exit leave (so does Ctrl-D)
-Enter sends, Alt-Enter starts a new line. Ctrl-C stops an answer; what it said so far stays."""
+/help         this list
+/think        think before answering
+/think-max    think without limit (needs a context of at least 393216)
+/nothink      answer at once
+/system TEXT  another system text ("" for none); alone: show it
+/regen        another answer to your last message
+/undo         take your last message and its answer back
+/clear        forget the conversation
+/save FILE    write the conversation as JSON
+/load FILE    go on with a saved one
+/stats        tokens, speed, settings
+/ctx N        a context of N tokens; the conversation is kept
+/read FILE    the content of FILE as your next message
+/quit, /exit  leave (so does Ctrl-D)
+Enter sends, Alt-Enter starts a new line. Ctrl-C stops an answer; what it said
+so far stays."""
 
-COMMANDS = ("/help", "/think", "/think-max", "/nothink", "/ctx", "/read", "/quit", "/exit")
+COMMANDS = (
+    "/help", "/think", "/think-max", "/nothink", "/system", "/regen", "/undo", "/clear", "/save", "/load", "/stats",
+    "/ctx", "/read", "/quit", "/exit",
+)  # fmt: skip
 
 
 def chat(args: Namespace) -> int:
@@ -69,6 +84,7 @@ class Chat:
         self.transcript = Transcript(engine.tokenizer, args.system, think_mode(PROG, args))
         self.session = engine.session(args.ctx)
         self.done, self.code = False, 0
+        self.total = Timing()
 
     def line(self, line: str) -> None:
         """Obey a command or answer a message."""
@@ -84,6 +100,13 @@ class Chat:
             "/think": lambda rest: self.think("high"),
             "/think-max": lambda rest: self.think("max"),
             "/nothink": lambda rest: self.think("none"),
+            "/system": self.system,
+            "/regen": self.regenerate,
+            "/undo": self.undo,
+            "/clear": self.clear,
+            "/save": self.save,
+            "/load": self.load,
+            "/stats": self.stats,
             "/ctx": self.resize,
             "/read": self.read,
             "/quit": self.leave,
@@ -103,7 +126,72 @@ class Chat:
     def think(self, mode: str) -> None:
         """Thinking mode of the turns to come; "max" falls back to "high" in a small context."""
         self.args.think = mode
-        self.transcript.set_mode(think_mode(PROG, self.args))
+        self.transcript.mode = think_mode(PROG, self.args)
+
+    def system(self, text: str) -> None:
+        """/system TEXT: it counts from the beginning, so that everything is evaluated again with the next turn."""
+        if text:
+            self.transcript.system = "" if text == '""' else text
+        say(PROG, f"system: {printable(self.transcript.system, 200)}" if self.transcript.system else "no system text")
+
+    def regenerate(self, _: str) -> None:
+        """/regen: the last message once more, drawn anew. Without a new answer the old one stays."""
+        before = self.transcript.take_back()
+        if self.args.temp <= 0:
+            say(PROG, "temperature 0 gives the same answer again")
+        mode, self.transcript.mode = self.transcript.mode, before.mode
+        try:
+            answered = self.turn(before.user, fresh_seed())
+        finally:
+            self.transcript.mode = mode
+        if not answered:
+            self.transcript.turns.append(before)
+            say(PROG, "the answer before stays")
+
+    def undo(self, _: str) -> None:
+        """/undo: the last message and its answer are as if they had not been."""
+        turn = self.transcript.take_back()
+        say(PROG, f"taken back: {printable(turn.user, 60)} ({_turns(len(self.transcript.turns))} left)")
+
+    def clear(self, _: str) -> None:
+        """/clear: system text and settings stay."""
+        self.transcript.turns.clear()
+        say(PROG, "the conversation is forgotten")
+
+    def save(self, path: str) -> None:
+        """/save FILE."""
+        if not path:
+            raise UsageError("a file name is needed")
+        found = self.transcript.to_json(str(self.engine.gguf.metadata.get("general.name") or self.engine.path))
+        with atomic_output(os.path.expanduser(path)) as out:
+            out.write(json.dumps(found, indent=1).encode() + b"\n")
+        say(PROG, f"{_turns(len(self.transcript.turns))} saved to {path}")
+
+    def load(self, path: str) -> None:
+        """/load FILE: in place of the conversation so far."""
+        if not path:
+            raise UsageError("a file name is needed")
+        try:
+            found = self.transcript.loaded(read_text(os.path.expanduser(path), "file"))
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from None
+        if (needed := len(found.ids)) >= self.args.ctx:
+            raise UsageError(f"{path}: {needed} tokens do not fit the context of {self.args.ctx}; /ctx N makes room")
+        self.transcript = found
+        say(PROG, f"{_turns(len(found.turns))} loaded, {needed} tokens")
+
+    def stats(self, _: str) -> None:
+        """/stats: engine time only, as in the line after each answer."""
+        total, used = self.total, len(self.transcript.ids)
+        print(
+            f"{_turns(len(self.transcript.turns))}, {used} of {self.args.ctx} tokens, think {self.transcript.mode}\n"
+            f"prefill: {total.prefill_tokens} tokens, {total.prefill_s:.1f} s, {total.prefill_tps:.2f} t/s; "
+            f"{total.reused_tokens} were known\n"
+            f"generation: {total.tokens} tokens, {total.decode_s:.1f} s, {total.decode_tps:.2f} t/s\n"
+            f"temperature {self.args.temp:g}, top-p {self.args.top_p:g}, min-p {self.args.min_p:g}, "
+            f"seed {self.args.seed or 'new for each answer'}",
+            file=sys.stderr,
+        )
 
     def resize(self, text: str) -> None:
         """/ctx N: a new session; the conversation is evaluated again with the next turn."""
@@ -127,13 +215,14 @@ class Chat:
             raise UsageError(f"{path} is empty")
         self.turn(text)
 
-    def turn(self, text: str) -> None:
-        """One message and its answer, until EOS, the limit, Ctrl-C or a failure, which sets the exit code.
+    def turn(self, text: str, seed: int | None = None) -> bool:
+        """One message and its answer, until EOS, the limit, Ctrl-C or a failure, which sets the exit code; whether
+        there is an answer.
 
         What was said stays and is closed with EOS. Without a single token the turn is taken back.
         """
         transcript = self.transcript
-        mark = transcript.open_turn(text)
+        transcript.open_turn(text)
         timing, generation, failure = Timing(), None, ""
         try:
             with Interrupt() as interrupt:
@@ -141,7 +230,7 @@ class Chat:
                 generation = Generation(
                     self.session,
                     self.engine.tokenizer,
-                    make_sampler(self.args, self.args.seed or fresh_seed()),
+                    make_sampler(self.args, seed or self.args.seed or fresh_seed()),
                     limit=self.args.tokens,
                     thinking=transcript.thinking,
                     cancel=interrupt,
@@ -160,21 +249,32 @@ class Chat:
         except KeyboardInterrupt:  # a second Ctrl-C may strike in the middle of anything
             self.session.invalidate()
         self.code = 1 if failure else 0
-        if generation is not None and (generation.tokens or generation.finish == "stop"):
+        answered = generation is not None and bool(generation.tokens or generation.finish == "stop")
+        if generation is not None and answered:
             transcript.close_turn(generation.tokens)
         else:
-            transcript.rollback(mark)
+            transcript.take_back()
             if not failure:
                 self.session.invalidate()
                 failure = "stopped before the first token; your message is taken back"
         if failure:
             say(PROG, failure)
         report(timing)
+        self.total.add(timing)
+        return answered
 
     def prefill(self, timing: Timing, interrupt: Interrupt) -> None:
         """Bring the session to the whole conversation."""
         ids, session = self.transcript.ids, self.session
         check_fits(len(ids), session.ctx, room=2)
-        new = len(ids) - session.common_prefix(ids)
+        known = session.common_prefix(ids)
+        if 0 < known < session.pos:
+            with suppress(SessionError):  # out of reach: then everything is evaluated again
+                session.rewind(known)
+        new = len(ids) - (known if known == session.pos else 0)
         with Progress(f"processing {new} input tokens") as progress:
             prefill(session, ids, timing, progress=progress, cancel=interrupt, chunk=self.args.prefill_chunk)
+
+
+def _turns(count: int) -> str:
+    return f"{count} turn{'' if count == 1 else 's'}"

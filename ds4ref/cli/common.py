@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import signal
 import sys
 import time
@@ -20,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from ..cancellation import Cancellation
 from ..errors import DataError, Ds4Error, UsageError
 from ..files import atomic_write
 
@@ -132,6 +132,14 @@ def is_tty(stream: Any) -> bool:
         return False
 
 
+def columns(stream: Any) -> int:
+    """Characters in a line of the terminal behind ``stream``; 80 if it does not tell."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError, AttributeError):
+        return 80
+
+
 def has_colour(stream: Any) -> bool:
     """True when ``stream`` is a terminal and neither NO_COLOR nor TERM=dumb forbids colours."""
     return is_tty(stream) and not os.environ.get("NO_COLOR")
@@ -164,7 +172,7 @@ class Progress:
             return
         self._drawn, self._shown = now, True
         line = f"{self.what}: {done}/{total} ({100.0 * done / max(total, 1):.1f}%){self._left(now, done, total)}"
-        line = line[: max(1, shutil.get_terminal_size().columns - 1)]
+        line = line[: columns(sys.stderr) - 1]  # a line that wraps could not be rewritten
         sys.stderr.write("\r" + tint(line, CYAN, sys.stderr) + "\x1b[K")
         sys.stderr.flush()
 
@@ -191,23 +199,16 @@ class Progress:
         self.clear()
 
 
-class Interrupt:
-    """Ctrl-C as a question instead of an exception, for the length of a ``with`` block.
+class Interrupt(Cancellation):
+    """Ctrl-C as a cancellation instead of an exception, for the length of a ``with`` block.
 
-    Calling it answers "has the user asked to stop?", which is what prefill and decode want as ``cancel``. A second
-    Ctrl-C does not wait for them to ask: it raises KeyboardInterrupt.
+    A second Ctrl-C does not wait until what hangs on it has stopped: it raises KeyboardInterrupt.
     """
-
-    def __init__(self) -> None:
-        self.requested = False
-
-    def __call__(self) -> bool:
-        return self.requested
 
     def _handle(self, signum: int, frame: object) -> None:
         if self.requested:
             raise KeyboardInterrupt
-        self.requested = True
+        self.press()
 
     def __enter__(self) -> Interrupt:
         self._before = signal.signal(signal.SIGINT, self._handle)

@@ -1,7 +1,7 @@
 """Reading what the user types: a real line editor on a terminal, plain lines otherwise.
 
-On a terminal Enter sends, Alt-Enter starts a new line, pasted text keeps its lines, and the arrow keys walk the
-history. Lines come from stdin as they are when it is not a terminal: no prompt, one turn each.
+On a terminal Enter sends, Alt-Enter starts a new line, pasted text keeps its lines, the arrow keys walk the history,
+and Ctrl-Z suspends. Lines come from stdin as they are when it is not a terminal: no prompt, one turn each.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ def _editor(prompt: str, commands: Iterable[str]) -> ReadLine:
         key_bindings=keys,
         completer=WordCompleter(list(commands), sentence=True),
         complete_while_typing=False,
+        enable_suspend=True,  # else Ctrl-Z becomes a character of the message
         prompt_continuation=" " * len(prompt),
     )
 

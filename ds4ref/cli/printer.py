@@ -1,7 +1,9 @@
 """Generated text on its way to the user (docs/ds4.md).
 
-Think tags are hidden; thinking is grey on a terminal and ends with a forced newline; the output always ends with one.
-On a terminal, control characters that the model made up are shown as pictures instead of being obeyed.
+On a terminal with colours thinking is grey and its tags are hidden; everywhere else it stands between a line
+``<think>`` and a line ``</think>``, so that a reader of the pipe can tell it from the answer. The second line is
+missing where the thinking itself was cut off. The output always ends with a newline. On a terminal, control characters
+that the model made up are shown as pictures instead of being obeyed.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import sys
 from typing import IO
 
 from ..generate import Piece
+from ..text.protocol import THINK_CLOSE, THINK_OPEN
 from .common import GREY, RESET, has_colour
 
 _CONTROLS = {c: 0x2400 + c for c in range(32) if chr(c) not in "\n\t"} | {0x7F: 0x2421}
@@ -24,6 +27,7 @@ class Printer:
         self.colour, self.tty = has_colour(self.out), self.out.isatty()
         self._empty = True
         self._grey = False
+        self._tagged = False
         self._thinking = False
         self._column_zero = True
 
@@ -40,12 +44,19 @@ class Printer:
         if self._thinking and not piece.thinking:
             self._end_grey()
             self._newline()
+            if self._tagged:
+                self.out.write(f"{THINK_CLOSE}\n")
+                self._tagged = False
         self._thinking = piece.thinking
         if not piece.text:
             return
         if piece.thinking and self.colour and not self._grey:
             self.out.write(GREY)
             self._grey = True
+        if piece.thinking and not self.colour and not self._tagged:
+            self._newline()
+            self.out.write(f"{THINK_OPEN}\n")
+            self._tagged = True
         self.out.write(piece.text.translate(_CONTROLS) if self.tty else piece.text)
         self._column_zero, self._empty = piece.text.endswith("\n"), False
         self.out.flush()

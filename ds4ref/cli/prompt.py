@@ -13,15 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import TokenError, UsageError
-from ..text.chat import (
-    MAX_PREFIX,
-    THINK_MAX_MIN_CTX,
-    answer_start,
-    encode_chat_prompt,
-    encode_message,
-    ends_in_thinking,
-    mode_for_context,
-)
+from ..text.chat import THINK_MAX_MIN_CTX, encode_chat_prompt, ends_in_thinking, mode_for_context
 from ..text.protocol import BOS
 from .common import read_text, say
 from .options import printable
@@ -91,40 +83,3 @@ def encode(source: Source, tok: Tokenizer, vocab: int, system: str, mode: str) -
     else:
         ids = encode_chat_prompt(tok, system, source.text, mode)
     return ids, ends_in_thinking(ids, tok)
-
-
-class Transcript:
-    """A conversation as token ids: BOS, Think-Max prefix if any, system text, then turns that only ever grow."""
-
-    def __init__(self, tok: Tokenizer, system: str, mode: str):
-        self.tok, self.mode = tok, mode
-        self.ids = [tok.bos, *encode_message(tok, "system", system)]
-        self._prefix: list[int] = []
-        self.set_mode(mode)
-
-    @property
-    def thinking(self) -> bool:
-        """Whether the next answer starts inside ``<think>``."""
-        return self.mode != "none"
-
-    def set_mode(self, mode: str) -> None:
-        """Switch the thinking mode for the turns to come. Entering or leaving "max" changes the tokens at the start, so
-        that the next sync evaluates everything again."""
-        self.mode = mode
-        prefix = self.tok.encode(MAX_PREFIX) if mode == "max" else []
-        self.ids[1 : 1 + len(self._prefix)] = prefix
-        self._prefix = prefix
-
-    def open_turn(self, text: str) -> int:
-        """Append a user message and the start of the answer; returns the length to give to ``rollback``."""
-        mark = len(self.ids)
-        self.ids += [*encode_message(self.tok, "user", text), *answer_start(self.tok, self.mode)]
-        return mark
-
-    def close_turn(self, answer: list[int]) -> None:
-        """Append the answer's tokens and EOS; reasoning stays (docs/text.md 3)."""
-        self.ids += [*answer, self.tok.eos]
-
-    def rollback(self, mark: int) -> None:
-        """Forget everything after ``mark``."""
-        del self.ids[mark:]

@@ -1,8 +1,8 @@
 """Engines as targets: one interface over the local engine, HTTP endpoints and external binaries.
 
-    local, local:MODEL.gguf                 this engine; options backend, numerics, threads, ctx, also written
-                                            into the spec: local:MODEL.gguf?numerics=exact&backend=reference
-    http://host:port/v1, https://...        any OpenAI-compatible endpoint; options model, prefill, per_minute, ...
+    local, local:MODEL.gguf                 this engine; options backend, numerics, threads, ctx, sessions, also
+                                            in the spec: local:MODEL.gguf?numerics=exact&backend=reference
+    http://host:port/v1, https://...        any OpenAI-compatible endpoint; options model, dialect, per_minute, ...
     command:./ds4 -m MODEL.gguf             an external ds4 binary; options timeout, ctx
 
 Abilities: ``base.Ability``. Heavy parts are imported when a target of that kind is opened.
@@ -12,22 +12,32 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..cancellation import Cancellation
 from ..errors import UsageError
-from .base import Ability, Completion, Delta, Prompt, Request, Step, Target, Token, Usage, collect
+from ..text.chat import Message
+from ..text.dsml import ToolCall
+from .answer import CallDelta, Completion, Delta, Finish, Step, Token, Usage, collect
+from .base import Ability, Prompt, Request, Target
 
 __all__ = [
-    "Ability", "Completion", "Delta", "Prompt", "Request", "Step", "Target", "Token", "Usage", "collect", "open_target",
+    "Ability", "CallDelta", "Cancellation", "Completion", "Delta", "Finish", "Message", "Prompt", "Request", "Step",
+    "Target", "Token", "ToolCall", "Usage", "collect", "open_target",
 ]  # fmt: skip
 
 
+_NUMBERS = ("threads", "ctx", "sessions")
+_OPTIONS = ("backend", "numerics", *_NUMBERS)
+
+
 def _query(text: str) -> dict[str, Any]:
-    """Options inside a spec; numbers for ctx and threads."""
+    """Options inside a spec."""
     found: dict[str, Any] = {}
     for part in filter(None, text.split("&")):
         name, equals, value = part.partition("=")
-        if name not in ("backend", "numerics", "threads", "ctx") or not equals:
-            raise UsageError(f"target option {part[:40]!r}: choose from backend=, numerics=, threads=, ctx=")
-        if name in ("threads", "ctx"):
+        if name not in _OPTIONS or not equals:
+            names = ", ".join(f"{name}=" for name in _OPTIONS)
+            raise UsageError(f"target option {part[:40]!r}: choose from {names}")
+        if name in _NUMBERS:
             if not value.isdecimal() or not 0 < int(value) < 1 << 31:
                 raise UsageError(f"target option {name} must be a number above 0, not {value[:20]!r}")
             found[name] = int(value)

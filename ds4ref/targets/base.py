@@ -18,9 +18,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TargetError, UsageError
+from ..text.chat import Message
+from .answer import Completion, Delta, Step, collect
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from ..cancellation import Cancellation
+    from ..generate import Steer
 
 
 class Ability(enum.Enum):
@@ -29,6 +34,7 @@ class Ability(enum.Enum):
     CHAT = "chat prompts"
     TEXT = "plain text prompts"
     TOKEN_IDS = "prompts of token ids"
+    TOOLS = "tools and conversations of several turns"
     TOP_LOGPROBS = "log probabilities of the best tokens"
     FULL_LOGITS = "logits of the whole vocabulary"
     SCORE = "scoring of a given text (teacher forcing)"
@@ -36,15 +42,21 @@ class Ability(enum.Enum):
     STREAM = "streaming"
     SAMPLING = "sampling at a temperature"
     SEED = "seeds"
+    STEER = "steering of single tokens"
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """Exactly one of: a chat (system and user text), plain text, token ids. ``answer`` is text with which a chat's
-    answer has to begin."""
+    """Exactly one of: a conversation, plain text, token ids.
 
-    user: str | None = None
-    system: str = ""
+    messages   the turns so far, system text included, as ``text.chat`` renders them
+    tools      what may be called, each as one JSON object with name, description and parameters
+    thinking   "none", "high" or "max"
+    answer     text with which a chat's answer has to begin
+    """
+
+    messages: tuple[Message, ...] = ()
+    tools: tuple[str, ...] = ()
     text: str | None = None
     ids: tuple[int, ...] | None = None
     thinking: str = "none"
@@ -52,8 +64,14 @@ class Prompt:
 
     @classmethod
     def chat(cls, user: str, system: str = "", thinking: str = "none") -> Prompt:
-        """One user message; ``thinking`` is "none", "high" or "max"."""
-        return cls(user=user, system=system, thinking=thinking)
+        """One user message."""
+        before = (Message("system", system),) if system else ()
+        return cls((*before, Message("user", user)), thinking=thinking)
+
+    @classmethod
+    def conversation(cls, messages: Sequence[Message], tools: Sequence[str] = (), thinking: str = "none") -> Prompt:
+        """Any number of turns, with calls and their results."""
+        return cls(tuple(messages), tuple(tools), thinking=thinking)
 
     @classmethod
     def plain(cls, text: str) -> Prompt:
@@ -66,16 +84,34 @@ class Prompt:
         return cls(ids=tuple(int(i) for i in ids))
 
     @property
-    def needs(self) -> Ability:
+    def user(self) -> str | None:
+        """The last user message, None if there is none."""
+        return next((m.content for m in reversed(self.messages) if m.role == "user"), None)
+
+    @property
+    def system(self) -> str:
+        """The system text of a chat with one."""
+        return next((m.content for m in self.messages if m.role == "system"), "")
+
+    @property
+    def needs(self) -> tuple[Ability, ...]:
         """What a target must be able to do to take it."""
         if self.ids is not None:
-            return Ability.TOKEN_IDS
-        return Ability.TEXT if self.text is not None else Ability.CHAT
+            return (Ability.TOKEN_IDS,)
+        if self.text is not None:
+            return (Ability.TEXT,)
+        plain = [m.role for m in self.messages] in (["user"], ["system", "user"]) and not self.tools
+        return (Ability.CHAT,) if plain else (Ability.CHAT, Ability.TOOLS)
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to generate. temperature 0 is greedy; ``top_logprobs`` alternatives per step (0: none)."""
+    """What to generate. temperature 0 is greedy; ``top_logprobs`` alternatives per step (0: none).
+
+    stop     texts that end the answer and are no part of it; reasoning is not searched for them
+    steer    looks at every token before it is picked (``generate.Steer``): an ability of local targets
+    cancel   pressed to stop: the answer then ends with what there is, finish "cancelled"
+    """
 
     prompt: Prompt
     max_tokens: int = 16
@@ -86,74 +122,13 @@ class Request:
     stop: tuple[str, ...] = ()
     top_logprobs: int = 0
     ctx: int | None = None
-
-
-@dataclass(frozen=True)
-class Token:
-    """A token by its bytes, which is what engines can be compared by; ``id`` and ``logprob`` where they are known."""
-
-    raw: bytes
-    logprob: float | None = None
-    id: int | None = None
-    logit: float | None = None
-
-
-@dataclass(frozen=True)
-class Step:
-    """One generated (or forced) token with its alternatives, best first, and when it arrived.
-
-    ``time`` is seconds since the request was sent, None where nothing was streamed.
-    """
-
-    token: Token
-    top: tuple[Token, ...] = ()
-    time: float | None = None
-
-
-@dataclass(frozen=True)
-class Usage:
-    """Tokens as the target counts them; ``cached`` prompt tokens needed no prefill."""
-
-    prompt: int | None = None
-    completion: int | None = None
-    cached: int | None = None
-
-
-@dataclass(frozen=True)
-class Delta:
-    """A piece of a stream: text and the steps it brought. The last one carries ``finish``, usage and model."""
-
-    text: str = ""
-    steps: tuple[Step, ...] = ()
-    time: float = 0.0
-    finish: str = ""
-    usage: Usage | None = None
-    model: str = ""
-    reasoning: str = ""
-
-
-@dataclass(frozen=True)
-class Completion:
-    """A finished answer. ``arrivals`` are the times of the deltas that brought text or tokens, in seconds."""
-
-    text: str
-    steps: tuple[Step, ...] = ()
-    finish: str = ""
-    usage: Usage = field(default_factory=Usage)
-    model: str = ""
-    arrivals: tuple[float, ...] = ()
-    seconds: float = 0.0
-    reasoning: str = ""
+    steer: Steer | None = field(default=None, compare=False, repr=False)
+    cancel: Cancellation | None = field(default=None, compare=False, repr=False)
 
     @property
-    def ttft(self) -> float | None:
-        """Time to first token in seconds, None if nothing was streamed or nothing came."""
-        return self.arrivals[0] if self.arrivals else None
-
-    @property
-    def gaps(self) -> list[float]:
-        """Inter-token latencies in seconds (of deltas, where several tokens share one)."""
-        return [b - a for a, b in zip(self.arrivals, self.arrivals[1:], strict=False)]
+    def needs(self) -> tuple[Ability, ...]:
+        """What a target must be able to do to answer it."""
+        return self.prompt.needs + ((Ability.STEER,) if self.steer is not None else ())
 
 
 class Target(abc.ABC):
@@ -178,10 +153,10 @@ class Target(abc.ABC):
 
     @abc.abstractmethod
     def stream(self, request: Request) -> Iterator[Delta]:
-        """Generate, piece by piece as it comes; the last delta has a non-empty ``finish``."""
+        """Generate, piece by piece as it comes; the last delta has a ``finish``. TargetError where it breaks off."""
 
     def complete(self, request: Request) -> Completion:
-        """Generate and collect."""
+        """Generate and collect: a TargetError has what came before it as ``partial``."""
         return collect(self.stream(request))
 
     def score(self, prompt: Prompt, continuation: Sequence[bytes], top_logprobs: int = 0) -> list[Step]:
@@ -223,25 +198,3 @@ class Target(abc.ABC):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
-
-
-def collect(deltas: Iterator[Delta]) -> Completion:
-    """The completion that a stream adds up to. TargetError if it ended without saying why."""
-    text: list[str] = []
-    reasoning: list[str] = []
-    steps: list[Step] = []
-    arrivals: list[float] = []
-    finish, usage, model, last = "", Usage(), "", 0.0
-    for delta in deltas:
-        text.append(delta.text)
-        reasoning.append(delta.reasoning)
-        steps += delta.steps
-        if delta.text or delta.reasoning or delta.steps:
-            arrivals.append(delta.time)
-        finish, usage, model = delta.finish or finish, delta.usage or usage, delta.model or model
-        last = delta.time
-    if not finish:
-        raise TargetError("the answer broke off: no finish reason came")
-    return Completion(
-        "".join(text), tuple(steps), finish, usage, model, tuple(arrivals), last, reasoning="".join(reasoning)
-    )

@@ -19,8 +19,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..cancellation import Cancellation
 from ..errors import TargetError, UsageError
-from .base import Ability, Delta, Request, Step, Target, Token, Usage
+from .answer import Delta, Finish, Step, Token, Usage
+from .base import Ability, Request, Target
+from .dialects import finish_of
 
 MAX_TOP_K = 128
 DEFAULT_CTX = 16384
@@ -42,7 +45,7 @@ class CommandTarget(Target):
 
     def stream(self, request: Request) -> Iterator[Delta]:
         """All steps at once, when the dump is complete."""
-        self.require(request.prompt.needs, what="this prompt")
+        self.require(*request.needs, what="this prompt")
         prompt = request.prompt
         if request.temperature > 0:
             raise UsageError(f"{self.name}: dumps are greedy, temperature {request.temperature:g} is not available")
@@ -56,8 +59,11 @@ class CommandTarget(Target):
             self._run(
                 think, "-sys", prompt.system, "--temp", "0", "-n", str(request.max_tokens),
                 "--ctx", str(request.ctx or self.ctx), "--prompt-file", str(source), "--dump-logprobs", str(out),
-                "--logprobs-top-k", str(max(1, min(request.top_logprobs or 1, MAX_TOP_K))),
+                "--logprobs-top-k", str(max(1, min(request.top_logprobs or 1, MAX_TOP_K))), cancel=request.cancel,
             )  # fmt: skip
+            if request.cancel is not None and request.cancel():
+                yield Delta(time=time.perf_counter() - start, finish=Finish.CANCELLED)
+                return
             try:
                 data = out.read_bytes()
             except OSError as error:
@@ -66,7 +72,8 @@ class CommandTarget(Target):
         text = b"".join(step.token.raw for step in dump.steps[: -1 if dump.finish == "stop" else None])
         usage = Usage(dump.prompt_tokens, len(dump.steps))
         now = time.perf_counter() - start
-        yield Delta(text.decode("utf-8", "replace"), dump.steps, now, dump.finish, usage, dump.model)
+        finish, why = finish_of(dump.finish)
+        yield Delta(text.decode("utf-8", "replace"), dump.steps, now, finish, usage, dump.model, error=why)
 
     def tokenize(self, text: str, control: bool = False) -> list[int]:
         """``--dump-tokens`` always recognises control strings, so only ``control`` = True is honest."""
@@ -87,20 +94,29 @@ class CommandTarget(Target):
         """Kind and command line."""
         return {"kind": self.kind, "name": self.name, "command": shlex.join(self.command)}
 
-    def _run(self, *args: str) -> bytes:
-        """Standard output of one run; TargetError with the last line of standard error if it fails."""
+    def _run(self, *args: str, cancel: Cancellation | None = None) -> bytes:
+        """Standard output of one run; TargetError with the last line of standard error if it fails. What is cancelled
+        is killed, and nothing is wrong with that."""
+        cancel = cancel or Cancellation()
         try:
-            done = subprocess.run(
-                [*self.command, *args], stdin=subprocess.DEVNULL, capture_output=True, timeout=self.timeout, check=False
-            )
+            with subprocess.Popen(
+                [*self.command, *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            ) as process:
+                try:
+                    with cancel.does(process.kill):
+                        out, said = process.communicate(timeout=self.timeout)
+                except BaseException:
+                    process.kill()
+                    raise
         except subprocess.TimeoutExpired:
             raise TargetError(f"{self.name} did not finish within {self.timeout:g} s and was stopped") from None
         except OSError as error:
             raise TargetError(f"cannot run {self.command[0]}: {error.strerror}") from None
-        if done.returncode:
-            lines = [line for line in done.stderr.decode("utf-8", "replace").splitlines() if line.strip()]
-            raise TargetError(f"{self.name} exited with {done.returncode}" + (f": {lines[-1][:200]}" if lines else ""))
-        return done.stdout
+        if process.returncode and not cancel():
+            lines = [line for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
+            why = f": {lines[-1][:200]}" if lines else ""
+            raise TargetError(f"{self.name} exited with {process.returncode}{why}")
+        return out
 
 
 class Dump:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..engine import Engine
-from ..errors import TargetError
+from ..errors import Cancelled, TargetError, UsageError
 from ..files import file_digest
-from ..generate import decode
+from ..generate import Generation, Timing, prefill
 from ..sampling import Sampler, token_logprob, top_logprobs
+from ..text.chat import MODES, ends_in_thinking, render
 from ..text.protocol import EOS
-from .base import Ability, Delta, Prompt, Request, Step, Target, Token, Usage
+from .answer import Delta, Finish, Step, Token, Usage
+from .base import Ability, Prompt, Request, Target
+from .reader import AnswerReader
 
 if TYPE_CHECKING:
     from ..session.session import Session
@@ -27,23 +32,27 @@ EOS_SPELLINGS = (EOS, "<\uff5c\uff5cend\u2581of\u2581sentence\uff5c\uff5c>")
 
 
 class LocalTarget(Target):
-    """An Engine in this process. It keeps one session, so prompts that extend each other share their prefill."""
+    """An Engine in this process. It keeps the last ``sessions`` timelines, so that prompts which extend one of them,
+    the next turns of so many conversations, share its prefill."""
 
     kind = "local"
     abilities = frozenset(Ability)
 
-    def __init__(self, engine: Engine, ctx: int = DEFAULT_CTX):
-        self.engine, self.ctx = engine, ctx
+    def __init__(self, engine: Engine, ctx: int = DEFAULT_CTX, sessions: int = 1):
+        if sessions < 1:
+            raise UsageError(f"a local target keeps at least 1 session, not {sessions}")
+        self.engine, self.ctx, self.sessions = engine, ctx, sessions
         self.name = f"{engine.path}"
         self.max_top_logprobs = engine.shape.vocab
-        self._session: Session | None = None
+        self._idle: list[Session] = []  # the one used last comes last
+        self._turn = threading.RLock()
         self._index: dict[bytes, int] = {}
         self._digest = ""
 
     @classmethod
-    def open(cls, path: str | None = None, *, ctx: int = DEFAULT_CTX, **options: Any) -> LocalTarget:
+    def open(cls, path: str | None = None, *, ctx: int = DEFAULT_CTX, sessions: int = 1, **options: Any) -> LocalTarget:
         """``options`` are those of Engine.open (backend, numerics, threads, strict)."""
-        return cls(Engine.open(path, **options), ctx)
+        return cls(Engine.open(path, **options), ctx, sessions)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -51,42 +60,60 @@ class LocalTarget(Target):
         return self.engine.tokenizer
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Token ids of a prompt."""
+        """Token ids of a prompt. UsageError for an unknown thinking mode."""
         if prompt.ids is not None:
             return list(prompt.ids)
         if prompt.text is not None:
             return self.tokenizer.encode(prompt.text)
-        ids = self.engine.prompt(prompt.user or "", prompt.system, prompt.thinking)
+        if prompt.thinking not in MODES:
+            raise UsageError(f"unknown thinking mode {prompt.thinking!r}: choose from {', '.join(MODES)}")
+        ids = render(prompt.messages, prompt.tools, prompt.thinking).encode(self.tokenizer)
         return ids + self.tokenizer.encode(prompt.answer)
 
     def stream(self, request: Request) -> Iterator[Delta]:
-        """Decode on this process's clock; EOS is reported as a last step without text, as dumps do."""
-        from ..text.stream import StopHolder, StreamDecoder
+        """Decode on this process's clock; EOS is reported as a last step without text, as dumps do.
 
+        Streams may run at the same time, in one thread or in several: each has a session of its own, and they take
+        turns token by token.
+        """
         start = time.perf_counter()
-        ids, session = self.encode(request.prompt), self._ready(request.ctx)
-        reused = session.common_prefix(ids) if session.valid else 0
-        reused = reused if reused == session.pos else 0
-        session.sync(ids)
-        sampler = Sampler(request.temperature, top_p=request.top_p, min_p=request.min_p, seed=request.seed)
-        decoder, holder = StreamDecoder(self.tokenizer), StopHolder(request.stop)
-        limit = min(request.max_tokens, session.ctx - session.pos)
-        finish, made, eos = "length", 0, self.tokenizer.eos
-        for token in decode(session, lambda s: sampler.pick(s.logits), limit, eos, last=False):
-            step = self._step(session.logits, token, request.top_logprobs, time.perf_counter() - start)
-            made += 1
-            if token == eos:
-                finish = "stop"
-                yield Delta("", (step,), time.perf_counter() - start)
-                break
-            text = holder.feed(decoder.feed(token))
-            yield Delta(text, (step,), time.perf_counter() - start)
-            if holder.stopped:
-                finish = "stop"
-                break
-        tail = "" if holder.stopped else holder.feed(decoder.finish()) + holder.finish()
-        usage = Usage(len(ids), made, reused)
-        yield Delta(tail, (), time.perf_counter() - start, finish, usage, self.name)
+        ids, sampler = self.encode(request.prompt), _sampler(request)
+        reader, timing = AnswerReader(bool(request.prompt.tools), request.stop), Timing()
+        session = self._take(ids, request.ctx or self.ctx)
+        made, finish = 0, ""
+        try:
+            with self._turn:
+                prefill(session, ids, timing, cancel=request.cancel)
+            inside = ends_in_thinking(ids, self.tokenizer)
+            generation = Generation(
+                session, self.tokenizer, sampler, limit=request.max_tokens, thinking=inside, cancel=request.cancel,
+                timing=timing, steer=request.steer, last=False,
+            )  # fmt: skip
+            pieces = iter(generation)
+            while not reader.done:
+                with self._turn:
+                    piece = next(pieces, None)
+                    end = self.tokenizer.eos if generation.finish == Finish.STOP else None
+                    token = end if piece is None else piece.token
+                    step = None if token is None else self._step(session.logits, token, request.top_logprobs, None)
+                now = time.perf_counter() - start
+                steps = () if step is None else (replace(step, time=now),)
+                made += len(steps)
+                if piece is not None or steps:
+                    yield replace(Delta() if piece is None else reader.feed(piece), steps=steps, time=now)
+                if piece is None:
+                    break
+            finish = generation.finish
+        except Cancelled:
+            finish = Finish.CANCELLED
+        finally:
+            self._give_back(session)
+        rest = reader.finish()
+        usage = Usage(len(ids), made, timing.reused_tokens, reader.reasoning_tokens)
+        yield replace(
+            rest, time=time.perf_counter() - start, finish=reader.reason(finish), usage=usage, model=self.name,
+            error=reader.generated.error or "", markup=reader.generated.raw_block,
+        )  # fmt: skip
 
     def score(self, prompt: Prompt, continuation: Sequence[bytes], top_logprobs: int = 0) -> list[Step]:
         """One prefill over prompt and continuation. Bytes that are no single token are tokenized as text."""
@@ -132,14 +159,25 @@ class LocalTarget(Target):
 
     def close(self) -> None:
         """Unmap the model."""
-        self._session = None
+        self._idle.clear()
         self.engine.close()
 
-    def _ready(self, ctx: int | None) -> Session:
-        size = ctx or self.ctx
-        if self._session is None or self._session.ctx < size:
-            self._session = self.engine.session(size)
-        return self._session
+    def _take(self, ids: Sequence[int], ctx: int) -> Session:
+        """A session for ``ids``, nobody else's until it is given back: the one that holds their longest beginning, a
+        new one while there may be more, else the one that was not used for longest."""
+        with self._turn:
+            known = [s for s in self._idle if s.ctx >= ctx and s.valid and s.common_prefix(ids) == s.pos]
+            session = max(known, key=lambda s: s.pos, default=None)
+            if session is None and len(self._idle) >= self.sessions:
+                session = self._idle[0]
+            if session is not None:
+                self._idle.remove(session)
+            return session if session is not None and session.ctx >= ctx else self.engine.session(ctx)
+
+    def _give_back(self, session: Session) -> None:
+        with self._turn:
+            self._idle.append(session)
+            del self._idle[: -self.sessions]
 
     def _scored(self, before: list[int], forced: list[int], top: int) -> list[Step]:
         """Steps of ``forced`` after ``before``, a few rows of logits at a time: a long text's logits fill no memory."""
@@ -181,3 +219,7 @@ class LocalTarget(Target):
             tuple(Token(raw(i), lp, i, logit) for i, logit, lp in best if i >= 0),
             at,
         )
+
+
+def _sampler(request: Request) -> Sampler:
+    return Sampler(request.temperature, top_p=request.top_p, min_p=request.min_p, seed=request.seed)

@@ -1,7 +1,8 @@
 """Any OpenAI-compatible endpoint as a target: chat completions, completions, log probabilities, echo.
 
-Left out on purpose: tools, images, several choices. What a server really offers shows only in its answers, so the
-declared abilities are those of the protocol, and an answer without what was asked for is a TargetError.
+Left out on purpose: images, several choices. What a server really offers shows only in its answers, so the declared
+abilities are those of the protocol, and an answer without what was asked for is a TargetError. What servers call things
+and what they refuse: ``dialects``.
 """
 
 from __future__ import annotations
@@ -9,28 +10,27 @@ from __future__ import annotations
 import codecs
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from ..errors import TargetError, UsageError
-from .base import Ability, Completion, Delta, Prompt, Request, Step, Target, Token, Usage
-from .transport import Transport
+from ..errors import Cancelled, TargetError, UsageError
+from .answer import Completion, Delta, Finish, Step, Token
+from .base import Ability, Prompt, Request, Target
+from .dialects import Dialect, called, calls_of, finish_of, reasoning_of, usage_of
+from .transport import Refused, Transport
 from .wire import raw_bytes, shown
 
 MAX_TOP = 20
-PREFILLS = {
-    "deepseek": ({"prefix": True}, {}),
-    "vllm": ({}, {"continue_final_message": True, "add_generation_prompt": False}),
-}
-"""How a chat endpoint is told to go on with an assistant message: fields of the message, fields of the request."""
 
 
 class HttpTarget(Target):
-    """An endpoint below ``base`` (".../v1").
+    """An endpoint below ``base`` (".../v1"). Any number of streams may run at once, each with a connection of its own.
 
     model     the name to ask for; None asks the server for its only one
-    prefill   key of PREFILLS if the chat endpoint can continue an assistant message
-    ids       the completions endpoint takes token ids as prompt (vLLM, llama-server)
+    dialect   the kind of server, key of ``dialects.KINDS``
+    prefill   key of ``dialects.PREFILLS`` if the chat endpoint can continue an assistant message (as its kind does)
+    ids       the completions endpoint takes token ids as prompt (as its kind does)
     extra     more request fields, as they are
     accept    other names under which the same model may answer; every other name is refused
     """
@@ -43,6 +43,7 @@ class HttpTarget(Target):
         base: str,
         model: str | None = None,
         *,
+        dialect: str = "probe",
         prefill: str | None = None,
         ids: bool = False,
         extra: dict[str, Any] | None = None,
@@ -50,14 +51,13 @@ class HttpTarget(Target):
         transport: Transport | None = None,
         **options: Any,
     ):
-        if prefill is not None and prefill not in PREFILLS:
-            raise UsageError(f"unknown prefill style {prefill!r}: choose from {', '.join(PREFILLS)}")
+        self.dialect = Dialect(dialect, prefill)
         self.transport = transport or Transport(base, **options)
         self.name = self.transport.base
-        self.abilities = frozenset(Ability) - {Ability.FULL_LOGITS, Ability.TOKENIZE}
-        if not ids:
+        self.abilities = frozenset(Ability) - {Ability.FULL_LOGITS, Ability.TOKENIZE, Ability.STEER}
+        if not (ids or self.dialect.kind.ids):
             self.abilities -= {Ability.TOKEN_IDS}
-        self.prefill, self.extra, self.accept = prefill, dict(extra or {}), tuple(accept)
+        self.extra, self.accept = dict(extra or {}), tuple(accept)
         self._model = model
         self.served: set[str] = set()
 
@@ -72,56 +72,64 @@ class HttpTarget(Target):
         return self._model
 
     def complete(self, request: Request) -> Completion:
-        """One request without streaming: the form in which every server gives log probabilities."""
-        start = time.perf_counter()
-        answer = _dict(self.transport.post(*self._call(request, stream=False)))
+        """One request without streaming: the form in which every server gives log probabilities. Of what is cancelled
+        nothing is left, since nothing has come."""
+        try:
+            start, answer = self._asked(request)
+        except Cancelled:
+            return Completion("", finish=Finish.CANCELLED)
         self._check_model(answer)
         choice = self._choice(answer)
         steps = self._steps(choice, request.top_logprobs, None)
-        message = choice.get("message")
-        text = _text(message.get("content") if isinstance(message, dict) else choice.get("text"))
+        message = _message(choice, "message")
+        text, reasoning = _text(message.get("content")), reasoning_of(message).decode("utf-8", "replace")
         if request.top_logprobs and text and not steps:
             raise TargetError(
                 f"{self.name} returned no log probabilities although {request.top_logprobs} were asked for"
             )
-        reasoning = _text(message.get("reasoning_content")) if isinstance(message, dict) else ""
-        finish = _text(choice.get("finish_reason"))
-        if not finish:
+        reason = _text(choice.get("finish_reason"))
+        if not reason:
             raise TargetError(f"{self.name}: the answer has no finish reason")
-        seconds = time.perf_counter() - start
-        model = _text(answer.get("model"))
-        return Completion(text, tuple(steps), finish, _usage(answer), model, (), seconds, reasoning)
+        finish, error = finish_of(reason)
+        return Completion(
+            text, tuple(steps), finish, usage_of(answer), _text(answer.get("model")), (),
+            time.perf_counter() - start, reasoning, called(message), error,
+        )  # fmt: skip
 
     def stream(self, request: Request) -> Iterator[Delta]:
         """Server-sent events, each with the time it arrived."""
-        start = time.perf_counter()
-        finish, usage, model = "", None, ""
+        start, reason, usage, model = time.perf_counter(), "", None, ""
         # a character cut in two comes in two events: each half alone would be shown as a hole
         whole = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(2)]
-        path, body = self._call(request, stream=True)
-        with self.transport.events(path, body) as events:
-            for event in events:
-                now, event = time.perf_counter() - start, _dict(event)
-                if "error" in event:
-                    raise TargetError(f"{self.name}: {self._error(event['error'])}")
-                self._check_model(event)
-                model = _text(event.get("model")) or model
-                if isinstance(event.get("usage"), dict):
-                    usage = _usage(event)
-                if not event.get("choices"):
-                    continue
-                choice = self._choice(event)
-                finish = _text(choice.get("finish_reason")) or finish
-                delta = choice.get("delta")
-                text = whole[0].decode(_bytes(delta.get("content") if isinstance(delta, dict) else choice.get("text")))
-                reasoning = whole[1].decode(_bytes(delta.get("reasoning_content") if isinstance(delta, dict) else ""))
-                steps = tuple(self._steps(choice, request.top_logprobs, now))
-                if text or reasoning or steps:
-                    yield Delta(text, steps, now, reasoning=reasoning)
-        if not finish:
-            raise TargetError(f"{self.name}: the stream ended without a finish reason")
+        try:
+            with ExitStack() as stack:
+                start, events = self._opened(request, stack)
+                for event in events:
+                    now, event = time.perf_counter() - start, _dict(event)
+                    if "error" in event:
+                        raise TargetError(f"{self.name}: {self._error(event['error'])}")
+                    self._check_model(event)
+                    model = _text(event.get("model")) or model
+                    if isinstance(event.get("usage"), dict):
+                        usage = usage_of(event)
+                    if not event.get("choices"):
+                        continue
+                    choice = self._choice(event)
+                    reason = _text(choice.get("finish_reason")) or reason
+                    piece = _message(choice, "delta")
+                    texts = _bytes(piece.get("content")), reasoning_of(piece)
+                    text, reasoning = (decoder.decode(data) for decoder, data in zip(whole, texts, strict=True))
+                    steps = tuple(self._steps(choice, request.top_logprobs, now))
+                    delta = Delta(text, steps, now, reasoning=reasoning, calls=calls_of(piece))
+                    if delta.brings:
+                        yield delta
+            if not reason:
+                raise TargetError(f"{self.name}: the stream ended without a finish reason")
+            finish, error = finish_of(reason)
+        except Cancelled:
+            finish, error = Finish.CANCELLED, ""
         text, reasoning = (decoder.decode(b"", True) for decoder in whole)
-        yield Delta(text, (), time.perf_counter() - start, finish, usage, model, reasoning)
+        yield Delta(text, (), time.perf_counter() - start, finish, usage, model, reasoning, error=error)
 
     # --- teacher forcing
 
@@ -175,9 +183,10 @@ class HttpTarget(Target):
         return {"kind": self.kind, "name": self.name, "model": self.model, "served": sorted(self.served)}
 
     def notes(self) -> list[str]:
-        """Bytes that were no text."""
-        lost = self.transport.undecodable
-        return [f"{self.name}: {lost} bytes were no UTF-8 (characters cut in two)"] if lost else []
+        """Bytes that were no text, and fields that it was asked without."""
+        lost, refused = self.transport.undecodable, sorted(self.dialect.refused)
+        found = [f"{self.name}: {lost} bytes were no UTF-8 (characters cut in two)"] if lost else []
+        return found + ([f"{self.name} refuses {', '.join(refused)}: it was asked without"] if refused else [])
 
     def close(self) -> None:
         """Close connections."""
@@ -185,8 +194,30 @@ class HttpTarget(Target):
 
     # --- inside
 
+    def _asked(self, request: Request) -> tuple[float, dict[str, Any]]:
+        """When it was sent, and the answer. What the server refuses is left out in another try."""
+        while True:
+            path, body = self._call(request, stream=False)
+            start = time.perf_counter()
+            try:
+                return start, _dict(self.transport.post(path, body, request.cancel))
+            except Refused as refused:
+                if not self.dialect.learns(body, refused.status, refused.said):
+                    raise
+
+    def _opened(self, request: Request, stack: ExitStack) -> tuple[float, Iterator[Any]]:
+        """The same for a stream, which ``stack`` closes."""
+        while True:
+            path, body = self._call(request, stream=True)
+            start = time.perf_counter()
+            try:
+                return start, stack.enter_context(self.transport.events(path, body, request.cancel))
+            except Refused as refused:
+                if not self.dialect.learns(body, refused.status, refused.said):
+                    raise
+
     def _call(self, request: Request, stream: bool) -> tuple[str, dict[str, Any]]:
-        self.require(request.prompt.needs, what="this prompt")
+        self.require(*request.needs, what="this prompt")
         if request.top_logprobs > self.max_top_logprobs:
             raise UsageError(f"at most {self.max_top_logprobs} alternatives per step over HTTP")
         prompt = request.prompt
@@ -206,26 +237,29 @@ class HttpTarget(Target):
         body["stream"] = stream
         if stream:
             body["stream_options"] = {"include_usage": True}
-        if prompt.user is not None:
-            messages: list[dict[str, Any]] = [{"role": "system", "content": prompt.system}] if prompt.system else []
-            messages.append({"role": "user", "content": prompt.user})
-            if prompt.answer:
-                if self.prefill is None:
-                    raise TargetError(
-                        f"{self.name} cannot be made to go on with a given answer: no prefill style chosen"
-                    )
-                fields, more = PREFILLS[self.prefill]
-                messages.append({"role": "assistant", "content": prompt.answer, **fields})
-                body |= more
-            body["messages"] = messages
-            body["thinking"] = {"type": "disabled" if prompt.thinking == "none" else "enabled"}
+        if prompt.text is None and prompt.ids is None:
+            path, body = "/chat/completions", body | self._chat(prompt)
             if request.top_logprobs:
                 body |= {"logprobs": True, "top_logprobs": request.top_logprobs}
-            return "/chat/completions", body | self.extra
-        body["prompt"] = prompt.text if prompt.text is not None else list(prompt.ids or ())
-        if request.top_logprobs:
-            body["logprobs"] = request.top_logprobs
-        return "/completions", body | self.extra
+        else:
+            path = "/completions"
+            body["prompt"] = prompt.text if prompt.text is not None else list(prompt.ids or ())
+            if request.top_logprobs:
+                body["logprobs"] = request.top_logprobs
+        return path, self.dialect.fitted(body | self.extra)
+
+    def _chat(self, prompt: Prompt) -> dict[str, Any]:
+        """What is a conversation's own in a request."""
+        body: dict[str, Any] = {"messages": [self.dialect.message(message) for message in prompt.messages]}
+        if prompt.tools:
+            body["tools"] = self.dialect.tools(prompt.tools)
+        if prompt.answer:
+            if self.dialect.prefill is None:
+                raise TargetError(f"{self.name} cannot be made to go on with a given answer: no prefill style chosen")
+            fields, more = self.dialect.prefill
+            body["messages"].append({"role": "assistant", "content": prompt.answer, **fields})
+            body |= more
+        return body | self.dialect.switch(prompt.thinking)
 
     def _check_model(self, answer: dict[str, Any]) -> None:
         served = answer.get("model")
@@ -282,14 +316,10 @@ def _legacy_steps(found: dict[str, Any], at: float | None) -> list[Step]:
     return steps
 
 
-def _usage(answer: dict[str, Any]) -> Usage:
-    usage = answer.get("usage")
-    if not isinstance(usage, dict):
-        return Usage()
-    details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else usage.get("prompt_cache_hit_tokens")
-    counts = usage.get("prompt_tokens"), usage.get("completion_tokens"), cached
-    return Usage(*(count if isinstance(count, int) else None for count in counts))
+def _message(choice: dict[str, Any], name: str) -> dict[str, Any]:
+    """A choice's message, whole or a piece of it; of the completions endpoint its text."""
+    found = choice.get(name)
+    return found if isinstance(found, dict) else {"content": choice.get("text")}
 
 
 def _dict(value: Any) -> dict[str, Any]:

@@ -7,18 +7,22 @@ representations or files.
 from __future__ import annotations
 
 import email.utils
+import functools
 import json
 import os
 import random
+import socket
+import ssl
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
 
-from ..errors import TargetError, UsageError
+from ..cancellation import Cancellation
+from ..errors import Cancelled, TargetError, UsageError
 from .wire import decoded, events
 
 RETRY_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504, 529})
@@ -27,8 +31,41 @@ MAX_BODY = 64 << 20
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
+class Refused(TargetError):
+    """The server answered with an error: its ``status``, and what it ``said``, longer than the message has it."""
+
+    def __init__(self, message: str, status: int, said: str):
+        super().__init__(message)
+        self.status, self.said = status, said
+
+
+class Line:
+    """One client with at most one connection, whose socket is known, so that whoever waits on it can be woken up."""
+
+    def __init__(self, client: httpx2.Client):
+        self.client = client
+        self._socket: socket.socket | None = None
+
+    def trace(self, event: str, info: Mapping[str, Any], cancel: Cancellation) -> None:
+        """The HTTP library tells what it does; a new connection and its TLS are of interest. One that came about after
+        ``cancel`` was pressed is not waited on."""
+        if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+            stream = info["return_value"]
+            self._socket = stream.get_extra_info("socket")
+            if cancel.requested:
+                stream.close()
+                _stop_if(cancel)
+
+    def cut(self) -> None:
+        """End the connection under the feet of whoever reads from it. Callable from a signal handler."""
+        if self._socket is not None:
+            with suppress(OSError, ValueError):
+                # past the TLS layer, which would first want to say goodbye
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+
 class Transport:
-    """POST and GET JSON below ``base``.
+    """POST and GET JSON below ``base``. Any number of threads may ask at once, each over a connection of its own.
 
     attempts      tries per request; only failures that another try can mend are repeated
     timeout       seconds to connect, and to wait for the next byte
@@ -44,7 +81,7 @@ class Transport:
         attempts: int = 6,
         timeout: float = 120.0,
         per_minute: float | None = None,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] | None = None,
         client: httpx2.Client | None = None,
     ):
         parts = urlsplit(base)
@@ -68,32 +105,29 @@ class Transport:
         self.retries = 0
         self.undecodable = 0
         """Bytes of all answers that were no UTF-8: characters cut in two."""
-        self._client = client or httpx2.Client(timeout=httpx2.Timeout(timeout, connect=min(timeout, 20.0)))
+        self.timeout = httpx2.Timeout(timeout, connect=min(timeout, 20.0))
+        self._given = client
+        self._context: ssl.SSLContext | None = None
+        self._free: list[Line] = []
 
     def get(self, path: str) -> Any:
         """The JSON behind ``path``."""
-        return self._json(lambda: self._client.build_request("GET", self.base + path, headers=self._headers()))
+        return self._json("GET", path, None, None)
 
-    def post(self, path: str, body: dict[str, Any]) -> Any:
-        """The JSON answer to ``body``."""
-        return self._json(
-            lambda: self._client.build_request("POST", self.base + path, headers=self._headers(), json=body)
-        )
+    def post(self, path: str, body: dict[str, Any], cancel: Cancellation | None = None) -> Any:
+        """The JSON answer to ``body``. Cancelled as soon as ``cancel`` is pressed; Refused if the server says no."""
+        return self._json("POST", path, body, cancel)
 
     @contextmanager
-    def events(self, path: str, body: dict[str, Any]) -> Iterator[Iterator[Any]]:
+    def events(self, path: str, body: dict[str, Any], cancel: Cancellation | None = None) -> Iterator[Iterator[Any]]:
         """The data of server-sent events, decoded; ends at ``[DONE]``. Only the opening of the stream is retried."""
-        response = self._send(
-            lambda: self._client.build_request("POST", self.base + path, headers=self._headers(), json=body)
-        )
-        try:
-            yield self._decoded(response)
-        finally:
-            response.close()
+        with self._answered("POST", path, body, cancel) as response:
+            yield self._decoded(response, cancel)
 
     def close(self) -> None:
         """Close connections."""
-        self._client.close()
+        while self._free:
+            self._free.pop().client.close()
 
     def __repr__(self) -> str:
         return f"Transport({self.base!r})"
@@ -103,32 +137,66 @@ class Transport:
     def _headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self._secret}"} if self._secret else {}
 
-    def _json(self, build: Callable[[], httpx2.Request]) -> Any:
-        response = self._send(build)
+    def _line(self) -> Line:
+        """A connection that nobody uses."""
+        with suppress(IndexError):
+            return self._free.pop()
+        if self._given is not None:
+            return Line(self._given)
+        if self._context is None:
+            self._context = httpx2.create_ssl_context()
+        limits = httpx2.Limits(max_connections=1, max_keepalive_connections=1)
+        return Line(httpx2.Client(timeout=self.timeout, verify=self._context, limits=limits))
+
+    @contextmanager
+    def _answered(
+        self, method: str, path: str, body: dict[str, Any] | None, cancel: Cancellation | None
+    ) -> Iterator[httpx2.Response]:
+        """An open response with status 200. Pressing ``cancel`` ends whatever goes on inside with Cancelled."""
+        cancel, line = cancel or Cancellation(), self._line()
         try:
-            data = bytearray()
+            with cancel.does(line.cut):
+                response = self._send(line, method, path, body, cancel)
+                try:
+                    yield response
+                finally:
+                    response.close()
+        except TargetError:
+            _stop_if(cancel)
+            raise
+        except httpx2.TransportError as error:
+            _stop_if(cancel)
+            raise TargetError(f"{self.base}: the answer broke off: {self._reason(error)}") from None
+        finally:
+            if cancel.requested and self._given is None:
+                line.client.close()
+            else:
+                self._free.append(line)
+
+    def _json(self, method: str, path: str, body: dict[str, Any] | None, cancel: Cancellation | None) -> Any:
+        data = bytearray()
+        with self._answered(method, path, body, cancel) as response:
             for part in response.iter_bytes():
                 data += part
                 if len(data) > MAX_BODY:
                     raise TargetError(f"{self.base}: the answer is larger than {MAX_BODY >> 20} MiB")
-            return self._parsed(bytes(data))
-        except (ValueError, RecursionError):
-            raise TargetError(f"{self.base}: the answer is not JSON: {self.clean(bytes(data[:80]))}") from None
-        except httpx2.TransportError as error:
-            raise TargetError(f"{self.base}: the answer broke off: {self._reason(error)}") from None
-        finally:
-            response.close()
+            try:
+                return self._parsed(bytes(data))
+            except (ValueError, RecursionError):
+                raise TargetError(f"{self.base}: the answer is not JSON: {self.clean(bytes(data[:80]))}") from None
 
-    def _decoded(self, response: httpx2.Response) -> Iterator[Any]:
+    def _decoded(self, response: httpx2.Response, cancel: Cancellation | None) -> Iterator[Any]:
         kind = response.headers.get("content-type", "")
         if not kind.startswith("text/event-stream"):
             raise TargetError(f"{self.base}: asked for a stream, got {self.clean(kind.encode()) or 'no content type'}")
         try:
             for data in events(response.iter_bytes(), MAX_BODY):
+                _stop_if(cancel)
                 if data == b"[DONE]":
                     return
                 if data:
                     yield self._parsed(data)
+            _stop_if(cancel)  # a connection that was cut may look like one that was closed
         except (ValueError, RecursionError):
             raise TargetError(f"{self.base}: an event of the stream is not JSON") from None
         except TargetError as error:
@@ -146,34 +214,51 @@ class Transport:
             self.undecodable += lost
             return found
 
-    def _send(self, build: Callable[[], httpx2.Request]) -> httpx2.Response:
+    def _send(
+        self, line: Line, method: str, path: str, body: dict[str, Any] | None, cancel: Cancellation
+    ) -> httpx2.Response:
         """An open response with status 200; TargetError when ``attempts`` tries did not bring one."""
         for attempt in range(1, self.attempts + 1):
-            self._pace()
+            self._pace(cancel)
+            _stop_if(cancel)
+            trace = functools.partial(line.trace, cancel=cancel)
+            request = line.client.build_request(
+                method, self.base + path, headers=self._headers(), json=body, extensions={"trace": trace}
+            )
             try:
-                response = self._client.send(build(), stream=True)
+                response = line.client.send(request, stream=True)
             except (httpx2.TransportError, httpx2.InvalidURL) as error:
                 why, wait = self._reason(error), None
             else:
                 if response.status_code == 200:
                     return response
-                why, wait = self._failure(response), _retry_after(response)
+                said, wait = self._said(response), _retry_after(response)
+                why = f"HTTP {response.status_code}" + (f": {self.clean(said)}" if said.strip() else "")
                 if response.status_code not in RETRY_STATUS:
-                    raise TargetError(f"{self.base}: {why}")
+                    raise Refused(f"{self.base}: {why}", response.status_code, self.clean(said, 4096))
+            _stop_if(cancel)
             if attempt < self.attempts:
                 self.retries += 1
                 # full jitter: many clients that failed together must not come back together
                 backoff = self._random.uniform(0, min(30.0, 0.5 * 2.0**attempt))
-                self._sleep(min(MAX_WAIT, max(backoff, wait or 0.0)))
+                self._rest(min(MAX_WAIT, max(backoff, wait or 0.0)), cancel)
         raise TargetError(f"{self.base}: {why} ({self.attempts} attempts)")
 
-    def _pace(self) -> None:
+    def _pace(self, cancel: Cancellation) -> None:
         wait = self._last + self.interval - time.monotonic()
         if wait > 0:
-            self._sleep(wait)
+            self._rest(wait, cancel)
         self._last = time.monotonic()
 
-    def _failure(self, response: httpx2.Response) -> str:
+    def _rest(self, seconds: float, cancel: Cancellation) -> None:
+        if self._sleep is not None:
+            self._sleep(seconds)
+        else:
+            cancel.wait(seconds)
+        _stop_if(cancel)
+
+    def _said(self, response: httpx2.Response) -> bytes:
+        """What an answer with an error says: its message, or the whole of it."""
         try:
             data = b"".join(response.iter_bytes())[:4096]
         except httpx2.TransportError:
@@ -185,7 +270,7 @@ class Transport:
             data = (error["message"] if isinstance(error, dict) else str(error)).encode()
         except (ValueError, KeyError, TypeError, RecursionError, AttributeError):
             pass
-        return f"HTTP {response.status_code}" + (f": {self.clean(data)}" if data.strip() else "")
+        return data
 
     def _reason(self, error: Exception) -> str:
         if isinstance(error, httpx2.TimeoutException):
@@ -199,6 +284,11 @@ class Transport:
             text = text.replace(self._secret, "***")
         text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
         return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _stop_if(cancel: Cancellation | None) -> None:
+    if cancel is not None and cancel.requested:
+        raise Cancelled("stopped while an answer was awaited")
 
 
 def _retry_after(response: httpx2.Response) -> float | None:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from ds4ref import sampling
-from ds4ref.errors import Cancelled, ContextError
+from ds4ref.errors import Cancelled, ContextError, SessionError
 from ds4ref.text import protocol
 from ds4ref.text.byte_level import ALPHABET
 from ds4ref.text.tokenizer import Tokenizer
@@ -61,6 +61,13 @@ class FakeSession:
         while n < min(self.pos, len(tokens)) and self.tokens[n] == tokens[n]:
             n += 1
         return n
+
+    def rewind(self, pos: int) -> None:
+        """As far back as it was prefilled: tokens of the answer can be dropped, and nothing before them."""
+        if not self.prompt_len <= pos <= self.pos:
+            raise SessionError("out of reach")
+        del self.tokens[pos:]
+        self.rewound = [*getattr(self, "rewound", []), pos]
 
     def sync(self, tokens, progress=None, cancel=None, chunk=None) -> None:
         if len(tokens) >= self.ctx:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 
 import pytest
 
+from ds4ref.cli import lineedit
+from ds4ref.cli.chat import COMMANDS, HELP
 from ds4ref.cli.lineedit import HISTORY_ENTRIES, load_history, open_history, save_history
 from ds4ref.errors import BackendError
+from ds4ref.sampling import Sampler
 from ds4ref.text.chat import MAX_PREFIX
 from tests.cli.fake import byte_tokenizer
 
@@ -38,7 +43,7 @@ def test_turns_share_one_growing_session(ds4):
 def test_reasoning_stays_in_the_conversation(ds4):
     ds4.answer = [*b"mull", TOK.think_close, *b"yes"]
     done = chat(ds4, b"Hi\nMore\n")
-    assert done.out == "mull\nyes\nmull\nyes\n"
+    assert done.out == 2 * "<think>\nmull\n</think>\nyes\n"
     (session,) = ds4.engine.sessions
     answer = [TOK.assistant, TOK.think_open, *b"mull", TOK.think_close, *b"yes"]
     assert session.tokens == [TOK.bos, TOK.user, *b"Hi", *answer, TOK.eos, TOK.user, *b"More", *answer]
@@ -192,6 +197,166 @@ def test_an_engine_failure_ends_the_turn_not_the_chat(ds4):
     assert done.code == 0
     failed.clear()
     assert chat(ds4, b"Hi\n", "--nothink").code == 1
+
+
+# --- the conversation as a whole
+
+
+def test_undo_takes_the_last_turn_back(ds4):
+    done = chat(ds4, b"Hi\nMore\n/undo\nElse\n/undo\n/undo\n/undo\n", "--nothink")
+    assert (done.code, done.out) == (0, 3 * "Hello.\n")
+    assert "ds4: taken back: More (1 turn left)\n" in done.err and "ds4: taken back: Hi (0 turns left)\n" in done.err
+    assert "ds4: /undo: nothing has been said yet\n" in done.err
+    chat(ds4, b"Hi\nMore\n/undo\nElse\n", "--nothink")
+    assert ds4.engine.sessions[-1].tokens == turns(b"Hi", b"Else", answer=b"Hello.", tag=TOK.think_close)
+
+
+def test_regen_answers_the_last_message_again(ds4):
+    done = chat(ds4, b"Hi\nMore\n/regen\nLast\n", "--nothink", "--temp", "1")
+    assert (done.code, done.out) == (0, 4 * "Hello.\n") and "temperature 0" not in done.err
+    (session,) = ds4.engine.sessions
+    wanted = turns(b"Hi", b"More", b"Last", answer=b"Hello.", tag=TOK.think_close)
+    assert session.tokens == wanted
+    assert session.rewound == [len(turns(b"Hi", b"More", answer=b"Hello.", tag=TOK.think_close)) - len(b"Hello.")]
+    assert session.evaluated == len(wanted) + len(b"Hello."), "the prompt was not evaluated again"
+    done = chat(ds4, b"/regen\nHi\n/regen\n", "--temp", "0")
+    assert "ds4: /regen: nothing has been said yet\n" in done.err
+    assert "ds4: temperature 0 gives the same answer again\n" in done.err
+
+
+def test_regen_draws_with_another_seed(ds4, monkeypatch):
+    seeds = []
+
+    class Spy(Sampler):
+        def __init__(self, *args, **options):
+            seeds.append(options["seed"])
+            super().__init__(*args, **options)
+
+    monkeypatch.setattr("ds4ref.cli.oneshot.Sampler", Spy)
+    chat(ds4, b"Hi\n/regen\n/regen\n", "--seed", "7", "--temp", "1")
+    assert seeds[0] == 7 and len(set(seeds)) == 3
+
+
+def test_regen_keeps_its_thinking_mode_and_the_answer_if_none_comes(ds4):
+    ds4.answer = [*b"a", TOK.think_close, *b"b"]
+    done = chat(ds4, b"Hi\n/nothink\n/regen\nMore\n")
+    tags = [t for t in ds4.engine.sessions[-1].tokens if t in (TOK.think_open, TOK.think_close)]
+    assert done.code == 0 and tags == [TOK.think_open, TOK.think_close, TOK.think_close, TOK.think_close]
+    ds4.answer = b"Hello."
+    stop = []
+
+    def press(at):
+        stop.append(at)
+        if len(stop) == 2:  # the first chunk of the second prefill
+            os.kill(os.getpid(), signal.SIGINT)
+
+    hooked(ds4, on_chunk=press)
+    text = b"x" * 4 + b"\n/ctx 100\n/regen\nMore\n"
+    done = chat(ds4, text, "--nothink")
+    assert "ds4: the answer before stays\n" in done.err
+    assert ds4.engine.sessions[-1].tokens == turns(b"xxxx", b"More", answer=b"Hello.", tag=TOK.think_close)
+
+
+def test_clear_forgets_all_but_the_system_text(ds4):
+    done = ds4("-sys", "S", "--nothink", stdin=b"Hi\n/clear\nMore\n")
+    assert "ds4: the conversation is forgotten\n" in done.err
+    expected = turns(b"More", answer=b"Hello.", tag=TOK.think_close)
+    assert ds4.engine.sessions[-1].tokens == [TOK.bos, *b"S", *expected[1:]]
+
+
+def test_system_text_can_be_changed(ds4):
+    done = ds4("-sys", "Old", "--nothink", stdin=b'Hi\n/system\n/system Be  brief.\nMore\n/system ""\nEnd\n')
+    assert "ds4: system: Old\n" in done.err and "ds4: system: Be  brief.\n" in done.err
+    assert "ds4: no system text\n" in done.err
+    three = turns(b"Hi", b"More", b"End", answer=b"Hello.", tag=TOK.think_close)
+    assert ds4.engine.sessions[-1].tokens == three
+    ds4("-sys", "Old", "--nothink", stdin=b"Hi\n/system New\nMore\n")
+    two = turns(b"Hi", b"More", answer=b"Hello.", tag=TOK.think_close)
+    assert ds4.engine.sessions[-1].tokens == [TOK.bos, *b"New", *two[1:]]
+
+
+def test_a_saved_conversation_comes_back_token_by_token(ds4, tmp_path):
+    ds4.answer = [*b"mull", TOK.think_close, *b"\xff yes"]
+    path = tmp_path / "talk.json"
+    ds4("-sys", "S", stdin=f"Hi \u00e9\n/nothink\nMore\n/save {path}\n".encode() + b"And \xff\n")
+    before = ds4.engine.sessions[-1].tokens
+    saved = json.loads(path.read_text())
+    assert [(m["role"], m["content"]) for m in saved["messages"]] == [
+        ("system", "S"), ("user", "Hi \u00e9"), ("assistant", "\ufffd yes"), ("user", "More"),
+        ("assistant", "mull</think>\ufffd yes"),
+    ]  # fmt: skip
+    assert saved["messages"][2]["reasoning_content"] == "mull" and saved["model"] == "fake"
+    done = ds4("-sys", "Other", "--nothink", stdin=f"Lost\n/load {path}\n".encode() + b"And \xff\n")
+    assert ds4.engine.sessions[-1].tokens == before and "ds4: 2 turns loaded, " in done.err
+
+
+def test_messages_from_elsewhere_can_be_loaded(ds4, tmp_path):
+    path = tmp_path / "talk.json"
+    talk = [{"role": "system", "content": "S"}, {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": "Yes.", "reasoning_content": "mull"}]  # fmt: skip
+    for data in (talk, {"messages": talk, "model": "x"}):
+        path.write_text(json.dumps(data))
+        ds4(stdin=f"/load {path}\nMore\n".encode())
+        answer = [TOK.think_open, *b"mull", TOK.think_close, *b"Yes.", TOK.eos]
+        head = [TOK.bos, *b"S", TOK.user, *b"Hi", TOK.assistant, *answer, TOK.user, *b"More"]
+        assert ds4.engine.sessions[-1].tokens[: len(head)] == head
+    saved = {"format": "ds4-chat-1", "vocab": 7, "messages": [*talk[:2], talk[2] | {"tokens": [1, 2]}]}
+    path.write_text(json.dumps(saved))
+    ds4("--nothink", stdin=f"/load {path}\nMore\n".encode())
+    tokens = ds4.engine.sessions[-1].tokens
+    assert bytes(tokens[7:11]) == b"Yes.", "ids of another vocabulary mean nothing here"
+
+
+@pytest.mark.parametrize("data, says", [
+    ("{", "not JSON"), ("3", "a list of messages is needed"), ('{"messages": [1]}', "a list of messages is needed"),
+    ('[{"role": "assistant", "content": "x"}]', "message 0 is out of turn"),
+    ('[{"role": "user", "content": "x"}, {"role": "user", "content": "y"}]', "message 1 is out of turn"),
+    ('[{"role": "user", "content": "x"}]', "the last message has no answer"),
+    ('[{"role": "user", "content": [1]}]', "message 0 is not plain text"),
+    ('[{"role": "system", "content": "%s"}]' % ("x" * 40000), "40001 tokens do not fit the context of 32768"),
+], ids=range(8))  # fmt: skip
+def test_what_cannot_be_loaded_changes_nothing(ds4, tmp_path, data, says):
+    path = tmp_path / "talk.json"
+    path.write_text(data)
+    done = chat(ds4, f"Hi\n/load {path}\nMore\n".encode(), "--nothink")
+    assert f"ds4: /load: {path}: " in done.err and says in done.err
+    assert ds4.engine.sessions[-1].tokens == turns(b"Hi", b"More", answer=b"Hello.", tag=TOK.think_close)
+
+
+def test_files_that_cannot_be(ds4, tmp_path):
+    done = chat(ds4, f"/save\n/load\n/save {tmp_path}/none/x\n/load {tmp_path}/none\n".encode())
+    for says in ("/save: a file name is needed", "/load: a file name is needed", "/save: cannot write",
+                 "/load: "):  # fmt: skip
+        assert f"ds4: {says}" in done.err
+    assert done.code == 0
+
+
+def test_stats(ds4):
+    done = chat(ds4, b"Hi\nMore\n/stats\n", "--nothink", "--seed", "5", "--temp", "0.5")
+    used = len(turns(b"Hi", b"More", answer=b"Hello.", tag=TOK.think_close)) + 1
+    assert f"2 turns, {used} of 32768 tokens, think none\n" in done.err
+    assert "\ngeneration: 12 tokens, " in done.err and "temperature 0.5, top-p " in done.err and "seed 5\n" in done.err
+    known = len(turns(b"Hi", answer=b"Hello.", tag=TOK.think_close))
+    assert f"\nprefill: {used - 1 - 12} tokens, " in done.err and f"; {known} were known\n" in done.err
+
+
+def test_every_command_is_in_the_help_and_completed():
+    assert all(re.search(rf"(^|, ){name}\b", HELP, re.M) for name in COMMANDS)
+    assert max(map(len, HELP.splitlines())) < 80
+
+
+def test_ctrl_z_suspends_and_is_no_part_of_the_message(monkeypatch, tmp_path):
+    from prompt_toolkit.application import Application, create_app_session
+    from prompt_toolkit.input import create_pipe_input
+    from prompt_toolkit.output import DummyOutput
+
+    suspended = []
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(Application, "suspend_to_background", lambda self, group=True: suspended.append(group))
+    with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
+        keys.send_text("ab\x1acd\r")
+        assert lineedit._editor("> ", ())() == "abcd"
+    assert len(suspended) == 1
 
 
 def test_input_that_is_not_utf8_reaches_the_model_as_it_is(ds4):

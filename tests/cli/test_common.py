@@ -222,3 +222,17 @@ def test_sigterm_leaves_no_temporary_file(tmp_path):
     assert time.monotonic() - start < 5
     process.stdout.close()
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("width", [12, 40, 80])
+def test_progress_never_wraps(width, monkeypatch):
+    """A line longer than the terminal could not be rewritten: each update would leave the one before behind."""
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("os.get_terminal_size", lambda fd: os.terminal_size((width, 24)))
+    monkeypatch.setattr(Terminal, "fileno", lambda self: 2)
+    with common.Progress("processing 123456 input tokens") as progress:
+        progress(5, 5)
+        drawn = sys.stderr.getvalue()
+    assert drawn == "\r" + "processing 123456 input tokens: 5/5 (100.0%)"[: width - 1] + "\x1b[K"

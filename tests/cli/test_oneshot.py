@@ -65,11 +65,14 @@ def test_prompt_file_is_taken_as_it_stands(ds4, tmp_path):
     assert prompt_of(ds4)[2:-2] == list(b" a\r\n\xff\n")
 
 
-def test_thinking_has_its_own_lines_and_no_tags(ds4):
+def test_thinking_in_a_pipe_is_told_from_the_answer(ds4):
     ds4.answer = [*b"mull", TOK.think_close, *b"answer"]
-    assert ds4("-p", "Hi").out == "mull\nanswer\n"
+    assert ds4("-p", "Hi").out == "<think>\nmull\n</think>\nanswer\n"
     ds4.answer = [*b"mull\n", TOK.think_close, *b"\nanswer\n"]
-    assert ds4("-p", "Hi").out == "mull\n\nanswer\n"
+    assert ds4("-p", "Hi").out == "<think>\nmull\n</think>\n\nanswer\n"
+    assert ds4("-p", "Hi", "-n", "3").out == "<think>\nmul\n", "cut off: nothing was closed"
+    ds4.answer = [*b"a", TOK.think_close, *b"b", TOK.think_open, *b"c", TOK.think_close, *b"d"]
+    assert ds4("-p", "Hi").out == "<think>\na\n</think>\nb\n<think>\nc\n</think>\nd\n"
     ds4.answer = [TOK.think_close, *b"x"]
     assert ds4("-p", "Hi").out == "x\n"
     ds4.answer = []
@@ -94,7 +97,8 @@ def test_grey_thoughts_and_harmless_control_characters(monkeypatch):
     out = Terminal()
     with Printer(out) as show:
         show(Piece(1, "mull", True))
-    assert out.getvalue() == "mull\n"
+        show(Piece(2, "x", False))
+    assert out.getvalue() == "<think>\nmull\n</think>\nx\n"
 
 
 def test_limit_and_engine_options(ds4):
@@ -174,7 +178,7 @@ def test_token_ids_out_of_range_name_the_position(ds4, tmp_path):
 def test_token_ids_as_prompt(ds4, tmp_path):
     (tmp_path / "ids.json").write_text(f"[{TOK.bos}, 65, {TOK.think_open}]")
     ds4.answer = [*b"t", TOK.think_close, *b"a"]
-    assert ds4("--token-ids", str(tmp_path / "ids.json")).out == "t\na\n"
+    assert ds4("--token-ids", str(tmp_path / "ids.json")).out == "<think>\nt\n</think>\na\n"
     assert prompt_of(ds4) == [TOK.bos, 65, TOK.think_open]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ds4ref.cancellation import Cancellation
 from ds4ref.errors import Cancelled
 from ds4ref.runs.results import COLUMNS, read_rows
 from ds4ref.runs.store import Store
@@ -33,9 +34,9 @@ def folder(monkeypatch, tmp_path):
     return tmp_path
 
 
-def answer(begin, arrivals, seconds, prompt=100, cached=0, completion=None):
+def answer(begin, arrivals, seconds, prompt=100, cached=0, completion=None, sizes=()):
     usage = Usage(prompt, len(arrivals) if completion is None else completion, cached)
-    return Answer(begin, Completion("", usage=usage, arrivals=arrivals, seconds=seconds), prompt)
+    return Answer(begin, Completion("", usage=usage, arrivals=arrivals, seconds=seconds, sizes=sizes), prompt)
 
 
 def test_what_one_stream_saw():
@@ -48,8 +49,9 @@ def test_what_one_stream_saw():
 
 
 def test_several_tokens_may_share_a_piece():
-    found = sample([answer(0.0, (0.5, 1.0), 1.0, completion=9)], 96)
-    assert found["gen_tokens"] == 9 and found["gen_tps"] == pytest.approx(8 / 0.5)
+    for sizes, first in (((3, 24), 1), ((9, 18), 3), ((1, 90), 1), ((90, 1), 8), ((), 4.5)):
+        found = sample([answer(0.0, (0.5, 1.0), 1.0, completion=9, sizes=sizes)], 96)
+        assert found["gen_tokens"] == 9 and found["gen_tps"] == pytest.approx((9 - first) / 0.5)
 
 
 def test_one_piece_has_no_gaps():
@@ -105,9 +107,17 @@ def test_a_wish_to_stop_ends_a_stream(monkeypatch):
         swept = module.Endpoint(target, "One two three four. " * 200)
         swept.calibrate()
         assert [body["max_tokens"] for _, body in endpoint.bodies] == [1, 1], "only the count of the prompt is wanted"
-        asked = iter([False, False, True])
+        cancel, events = Cancellation(), endpoint.events
+
+        def stopped(*args):
+            for number, event in enumerate(events(*args)):
+                if number == 3:
+                    cancel.press()
+                yield event
+
+        endpoint.events = stopped
         with pytest.raises(Cancelled):
-            next(module.walk(swept, [64], 5, 1, cancel=lambda: next(asked)))
+            next(module.walk(swept, [64], 5, 1, cancel=cancel))
 
 
 def test_streams_at_once_are_lanes(capsys):

@@ -136,7 +136,7 @@ def test_rate_limit_spaces_requests(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("seconds, connect", [(7.0, 7.0), (600.0, 20.0)])
 def test_patience_is_for_answers_more_than_for_connections(seconds: float, connect: float) -> None:
     transport = Transport(BASE, timeout=seconds)
-    assert (transport._client.timeout.read, transport._client.timeout.connect) == (seconds, connect)
+    assert (transport.timeout.read, transport.timeout.connect) == (seconds, connect)
     transport.close()
 
 

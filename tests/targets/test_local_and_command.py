@@ -67,7 +67,7 @@ def test_a_repeated_prompt_is_cached(local) -> None:
 def test_a_prompt_that_goes_elsewhere_is_not_cached(local) -> None:
     local.complete(Request(Prompt.tokens(range(40, 48)), max_tokens=2))
     for ids in (range(40, 45), range(41, 50)):  # shorter than what is there; another beginning
-        assert local.complete(Request(Prompt.tokens(ids), max_tokens=1)).usage == Usage(len(ids), 1, 0)
+        assert local.complete(Request(Prompt.tokens(ids), max_tokens=1)).usage == Usage(len(ids), 1, 0, 0)
 
 
 def scripted(monkeypatch, local, text: str, end: bool) -> list[int]:
@@ -82,7 +82,7 @@ def test_the_end_token_is_a_step_without_text(local, monkeypatch) -> None:
     ids = scripted(monkeypatch, local, "One two.", end=True)
     done = local.complete(Request(Prompt.plain("x"), max_tokens=50))
     assert (done.text, done.finish) == ("One two.", "stop") and [s.token.id for s in done.steps] == ids
-    assert done.usage == Usage(len(local.tokenize("x")), len(ids), 0) and done.model == local.name
+    assert done.usage == Usage(len(local.tokenize("x")), len(ids), 0, 0) and done.model == local.name
 
 
 def test_a_stop_string_ends_and_is_not_told(local, monkeypatch) -> None:

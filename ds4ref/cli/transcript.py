@@ -1,0 +1,140 @@
+"""A conversation of the chat: turns as token ids, and as a file.
+
+A saved one is JSON with ``messages`` as the OpenAI protocol has them, so that other tools can read it, and with the
+tokens of each answer, so that loading it into the same model gives back exactly what was there. A list of messages
+from elsewhere is loaded, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UsageError
+from ..text.chat import MAX_PREFIX, MODES, answer_start, encode_message
+
+if TYPE_CHECKING:
+    from ..text.tokenizer import Tokenizer
+
+FORMAT = "ds4-chat-1"
+
+
+@dataclass
+class Turn:
+    """A message, the thinking mode of its answer, and the answer's ids, EOS left out; None while there is none."""
+
+    user: str
+    mode: str
+    answer: list[int] | None = None
+
+
+class Transcript:
+    """BOS, Think-Max prefix if any, system text, then turns. ``mode`` is that of the turns to come."""
+
+    def __init__(self, tok: Tokenizer, system: str, mode: str):
+        self.tok, self.system, self.mode = tok, system, mode
+        self.turns: list[Turn] = []
+        self._encoded: dict[tuple[str, str], list[int]] = {}
+
+    @property
+    def thinking(self) -> bool:
+        """Whether the next answer starts inside ``<think>``."""
+        return self.mode != "none"
+
+    @property
+    def ids(self) -> list[int]:
+        """All of it. Entering or leaving "max" changes the beginning, so that everything is evaluated again."""
+        found = [self.tok.bos, *(self._encode("plain", MAX_PREFIX) if self.mode == "max" else ())]
+        found += self._encode("system", self.system)
+        for turn in self.turns:
+            found += [*self._encode("user", turn.user), *answer_start(self.tok, turn.mode)]
+            if turn.answer is not None:
+                found += [*turn.answer, self.tok.eos]
+        return found
+
+    def _encode(self, role: str, text: str) -> list[int]:
+        """Ids of a text, kept: a conversation is put together anew with every turn."""
+        key = role, text
+        if key not in self._encoded:
+            made = self.tok.encode(text) if role == "plain" else encode_message(self.tok, role, text)
+            self._encoded[key] = made
+        return self._encoded[key]
+
+    def open_turn(self, text: str) -> None:
+        """Append a user message; ``ids`` then ends with the start of its answer."""
+        self.turns.append(Turn(text, self.mode))
+
+    def close_turn(self, answer: Sequence[int]) -> None:
+        """The answer's tokens; reasoning stays (docs/text.md 3)."""
+        self.turns[-1].answer = list(answer)
+
+    def take_back(self) -> Turn:
+        """Forget the last turn. UsageError if there is none."""
+        if not self.turns:
+            raise UsageError("nothing has been said yet")
+        return self.turns.pop()
+
+    # --- files
+
+    def to_json(self, model: str) -> dict[str, Any]:
+        """What is saved; ``model`` is the name of the one that answered."""
+        messages: list[dict[str, Any]] = [{"role": "system", "content": self.system}] if self.system else []
+        for turn in self.turns:
+            messages.append({"role": "user", "content": turn.user, "think": turn.mode})
+            reasoning, content = self._said(turn)
+            answer = {"role": "assistant", "content": content, "tokens": turn.answer}
+            messages.append(answer | ({"reasoning_content": reasoning} if reasoning else {}))
+        return {"format": FORMAT, "model": model, "vocab": len(self.tok), "messages": messages}
+
+    def _said(self, turn: Turn) -> tuple[str, str]:
+        """An answer's reasoning and its text."""
+        ids, reasoning = turn.answer or [], []
+        if turn.mode != "none":
+            end = ids.index(self.tok.think_close) if self.tok.think_close in ids else len(ids)
+            reasoning, ids = ids[:end], ids[end + 1 :]
+        return self._text(reasoning), self._text(ids)
+
+    def _text(self, ids: list[int]) -> str:
+        return self.tok.decode(ids).decode("utf-8", "replace")
+
+    def loaded(self, text: str) -> Transcript:
+        """The conversation that a file's ``text`` holds. UsageError says what is wrong with it."""
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"not JSON: {error}") from None
+        messages = data.get("messages") if isinstance(data, dict) else data
+        if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+            raise UsageError("no conversation: a list of messages is needed")
+        same = isinstance(data, dict) and data.get("format") == FORMAT and data.get("vocab") == len(self.tok)
+        made, systems = Transcript(self.tok, "", self.mode), []
+        for at, message in enumerate(messages):
+            role, content = message.get("role"), message.get("content") or ""
+            waiting = bool(made.turns) and made.turns[-1].answer is None
+            if not isinstance(content, str):
+                raise UsageError(f"message {at} is not plain text")
+            if role in ("system", "developer") and not made.turns:
+                systems.append(content)
+            elif role == "user" and not waiting:
+                think = message.get("think")
+                made.turns.append(Turn(content, think if think in MODES else self.mode))
+            elif role == "assistant" and waiting:
+                made.close_turn(self._answer(message, content, made.turns[-1].mode, same))
+            else:
+                raise UsageError(f"message {at} is out of turn: system text, then user and assistant one by one")
+        if made.turns and made.turns[-1].answer is None:
+            raise UsageError("the last message has no answer")
+        made.system = "\n\n".join(systems)
+        return made
+
+    def _answer(self, message: dict[str, Any], content: str, mode: str, same: bool) -> list[int]:
+        tokens = message.get("tokens")
+        if same and isinstance(tokens, list) and all(type(t) is int and 0 <= t < len(self.tok) for t in tokens):
+            return tokens
+        ids = self.tok.encode(content)
+        if mode == "none":
+            return ids
+        reasoning = message.get("reasoning_content") or message.get("reasoning") or ""
+        return [*self.tok.encode(str(reasoning)), self.tok.think_close, *ids]

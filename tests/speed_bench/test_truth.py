@@ -1,0 +1,163 @@
+"""What is reported of an endpoint against what it did: scripts of pieces with known times, on a clock that only they
+move. The truth is computed here, from the script alone."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import pytest
+
+from ds4ref.runs.results import read_rows
+from speed_bench import cli
+
+from .server import Endpoint, scripted
+
+PREFILL = 1e-3
+"""Seconds a token of the prompt takes."""
+WORDS = ("The", " old", " mill", " stood", " by", " a", " river", " and", " ground", " its", " corn", ",", " slow", ".")
+
+
+@dataclass
+class Piece:
+    """So many tokens in one event, so many seconds after the one before. ``unseen`` ones are counted, not streamed."""
+
+    kind: str
+    tokens: int
+    seconds: float
+    unseen: int = 0
+
+
+@dataclass
+class Script(Endpoint):
+    """Answers with ``pieces``, whatever it is asked; the first one comes after the prefill and its own seconds."""
+
+    pieces: list[Piece] = field(default_factory=list)
+    names: tuple[str, ...] = ("reasoning",)
+    tells: bool = True
+
+    def __init__(self, pieces, names=("reasoning",), tells=True):
+        super().__init__()
+        self.pieces, self.names, self.tells = pieces, names, tells
+
+    def events(self, path, body, sleep):
+        self.bodies.append((path, body))
+        count, words = self.tokens(body), itertools.cycle(WORDS)
+        sleep(PREFILL * count)
+        yield {"model": "fake", "choices": [{"delta": {"role": "assistant", "content": ""}}]}
+        for number, piece in enumerate(self.pieces):
+            sleep(piece.seconds)
+            text = "".join(itertools.islice(words, piece.tokens))
+            if piece.tokens:
+                yield {"model": "fake", "choices": [{"text": text, "delta": self.delta(piece.kind, text, number)}]}
+        yield {"model": "fake", "choices": [{"text": "", "delta": {}, "finish_reason": "length"}]}
+        made = sum(piece.tokens + piece.unseen for piece in self.pieces)
+        thought = sum(piece.unseen + piece.tokens for piece in self.pieces if piece.kind == "reasoning")
+        details = {"completion_tokens_details": {"reasoning_tokens": thought}} if self.tells else {}
+        yield {"model": "fake", "choices": [], "usage": self.counted(count, made) | details}
+
+    def delta(self, kind, text, number):
+        if kind == "reasoning":
+            return dict.fromkeys(self.names, text)
+        if kind == "call":
+            named = {"name": "write", "arguments": text} if number == 0 else {"arguments": text}
+            return {"tool_calls": [{"index": 0, "function": named}]}
+        return {"content": text}
+
+
+def pieces(count, kind="content", tokens=1, seconds=0.02):
+    return [Piece(kind, tokens, seconds) for _ in range(count)]
+
+
+def every(seconds_of, count=64):
+    return [Piece("content", 1, seconds_of(i)) for i in range(count)]
+
+
+SCRIPTS = {
+    "one token a piece": pieces(64),
+    "reasoning, then an answer": pieces(40, "reasoning") + pieces(24),
+    "nothing but reasoning": pieces(64, "reasoning"),
+    "an answer, then a call": pieces(10) + pieces(40, "call", seconds=0.03),
+    "nothing but a call": pieces(50, "call"),
+    "four tokens a piece": pieces(28, tokens=4, seconds=0.08),
+    "one token, then seven a piece": pieces(1) + pieces(24, tokens=7, seconds=0.05),
+    "one to five tokens a piece": [Piece("content", 1 + i * 7 % 5, 0.01 * (1 + i % 3)) for i in range(60)],
+    "a slow first piece": pieces(1, seconds=0.5) + pieces(63),
+    "stalls": every(lambda i: 1.5 if i in (20, 40) else 0.02),
+    "slower and slower": every(lambda i: 0.01 + 0.001 * i),
+    "reasoning in pieces of three, a stall, a call": pieces(20, "reasoning", 3, 0.06) + pieces(1, seconds=2.0)
+    + pieces(30, "call", 2, 0.04),
+}  # fmt: skip
+
+
+def truth(script, depth):
+    """Milliseconds, and tokens per second after the first piece."""
+    gaps = sorted(1e3 * piece.seconds for piece in script[1:])
+    ttft = 1e3 * (PREFILL * depth + script[0].seconds)
+    tokens, e2e = sum(piece.tokens for piece in script), ttft + sum(gaps)
+
+    def quantile(q):
+        low, rest = divmod(q * (len(gaps) - 1), 1)
+        return gaps[int(low)] + rest * (gaps[min(int(low) + 1, len(gaps) - 1)] - gaps[int(low)])
+
+    return {
+        "ttft_ms": ttft, "e2e_ms": e2e, "gen_tokens": tokens, "itl_p50_ms": quantile(0.5), "itl_p95_ms": quantile(0.95),
+        "gen_tps": 1e3 * (tokens - script[0].tokens) / sum(gaps), "prefill_tps": 1e3 * depth / ttft,
+        "total_tps": 1e3 * tokens / e2e, "gen_first_ms": 1e3 * script[1].seconds,
+    }  # fmt: skip
+
+
+def swept(monkeypatch, tmp_path, endpoint, api="chat"):
+    scripted(monkeypatch, fake=endpoint)
+    monkeypatch.chdir(tmp_path)
+    argv = ["--frontiers", "300,900", "-n", "64", "--target", "http://fake/v1", "--api", api, "-r", "2"]
+    return cli.main([*argv, "--csv", "s.csv", "--no-store"])
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_figure_is_within_two_per_cent_of_the_truth(name, monkeypatch, tmp_path):
+    script = SCRIPTS[name]
+    assert swept(monkeypatch, tmp_path, Script(script)) == 0
+    for row in read_rows(tmp_path / "s.csv"):
+        expected = truth(script, row["prompt_tokens"])
+        for column, value in expected.items():
+            assert row[column] == pytest.approx(value, rel=0.02), column
+
+
+@pytest.mark.parametrize("names", [("reasoning_content",), ("reasoning", "reasoning_content"), ("thinking",)])
+def test_reasoning_under_another_name_is_the_same(names, monkeypatch, tmp_path):
+    script = SCRIPTS["reasoning, then an answer"]
+    assert swept(monkeypatch, tmp_path, Script(script, names)) == 0
+    for row in read_rows(tmp_path / "s.csv"):
+        expected = truth(script, row["prompt_tokens"])
+        assert {column: row[column] for column in expected} == pytest.approx(expected, rel=0.02)
+
+
+def test_completions_are_measured_alike(monkeypatch, tmp_path):
+    script = SCRIPTS["one to five tokens a piece"]
+    assert swept(monkeypatch, tmp_path, Script(script), "completions") == 0
+    for row in read_rows(tmp_path / "s.csv"):
+        expected = truth(script, row["prompt_tokens"])
+        assert {column: row[column] for column in expected} == pytest.approx(expected, rel=0.02)
+
+
+HIDDEN = [Piece("reasoning", 0, 0.8, unseen=40), *pieces(12)]
+"""A second of thoughts that nobody sees: 50 t/s look like 230."""
+
+
+@pytest.mark.parametrize("script, tells, says", [
+    (HIDDEN, True, "counts 40 tokens of reasoning that it does not stream"),
+    (HIDDEN, False, "counts 52 tokens"),
+    ([Piece("content", 0, 0.8, unseen=30), *pieces(24)], False, "counts 54 tokens"),
+])  # fmt: skip
+def test_a_rate_that_its_own_pieces_contradict_is_refused(script, tells, says, monkeypatch, tmp_path, capsys):
+    assert swept(monkeypatch, tmp_path, Script(script, tells=tells)) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("ds4-bench: http://fake/v1 " + says) and "cannot be measured" in last
+
+
+def test_tokens_without_text_are_no_contradiction(monkeypatch, tmp_path):
+    """A token inside a character brings no text: gaps get longer, and the rate is right."""
+    script = [Piece("content", i % 2, 0.02, unseen=1 - i % 2) for i in range(1, 65)]
+    assert swept(monkeypatch, tmp_path, Script(script)) == 0
+    assert {round(row["gen_tps"]) for row in read_rows(tmp_path / "s.csv")} == {50}

@@ -1,0 +1,249 @@
+"""The local target as a partner in a conversation: reasoning apart, tools, steering, stopping, several at once."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from ds4ref.cancellation import Cancellation
+from ds4ref.errors import TokenError, UsageError
+from ds4ref.sampling import argmax
+from ds4ref.targets import Finish, Message, Prompt, Request, ToolCall, Usage, collect, open_target
+from ds4ref.targets.local import LocalTarget
+from ds4ref.targets.reader import AnswerReader
+from ds4ref.text.chat import render
+from ds4ref.text.dsml import render_calls
+from ds4ref.text.protocol import CANONICAL, THINK_CLOSE
+from tests.cli.fake import FakeEngine
+
+TOOL = '{"name":"ls","description":"lists","parameters":{"type":"object","properties":{"p":{"type":"string"}}}}'
+CALLS = (ToolCall("ls", '{"p":"."}'), ToolCall("pwd", "{}"))
+BLOCK = "".join(part.text for part in render_calls(CALLS))
+
+
+@pytest.fixture(scope="module")
+def local(nano_path):
+    """The real engine, which says what its random weights make it say."""
+    with LocalTarget.open(nano_path, backend="reference", ctx=128) as target:
+        yield target
+
+
+class Scripted(LocalTarget):
+    """On the fake engine: one byte a token, and an answer as a script has it."""
+
+    def __init__(self) -> None:
+        super().__init__(FakeEngine("fake.gguf"), ctx=8192)
+
+    def says(self, text: str) -> list[int]:
+        """The answers from now on; control strings in ``text`` are control tokens. EOS comes behind."""
+        ids = self.tokenize(text, control=True)
+        self.engine.answer = ids
+        for session in self._idle:
+            session.answer = ids
+        return ids
+
+
+@pytest.fixture
+def fake():
+    return Scripted()
+
+
+def ask(thinking: str = "none", tools: bool = False, **more) -> Request:
+    prompt = Prompt.conversation([Message("user", "Hi")], [TOOL] * tools, thinking)
+    return Request(prompt, **{"max_tokens": 500, **more})
+
+
+def test_reasoning_is_apart_and_counted(fake) -> None:
+    ids = fake.says(f"Let me see.{THINK_CLOSE}It is two.")
+    done = fake.complete(ask("high"))
+    assert (done.reasoning, done.text, done.finish) == ("Let me see.", "It is two.", Finish.STOP)
+    assert done.usage == Usage(len(fake.encode(ask("high").prompt)), len(ids) + 1, 0, len("Let me see.") + 1)
+    assert [step.token.id for step in done.steps] == [*ids, fake.tokenizer.eos]
+    assert len(done.arrivals) == len(ids) + 1
+    done = fake.complete(ask("high", max_tokens=5))
+    assert (done.text, done.reasoning, done.finish) == ("", "Let m", Finish.LENGTH) and done.usage.reasoning == 5
+
+
+def test_reasoning_is_not_searched_for_stop_strings(fake) -> None:
+    fake.says(f"a STOP b{THINK_CLOSE}c STOP d")
+    done = fake.complete(ask("high", stop=("STOP",)))
+    assert (done.reasoning, done.text, done.finish) == ("a STOP b", "c ", Finish.STOP)
+
+
+def test_calls_are_taken_out_of_their_markup(fake) -> None:
+    fake.says(f"I look.{THINK_CLOSE}Wait.{BLOCK}and more that nobody reads")
+    deltas = list(fake.stream(ask("high", tools=True)))
+    done = collect(iter(deltas))
+    assert (done.reasoning, done.text, done.finish) == ("I look.", "Wait.", Finish.TOOL_CALLS)
+    assert done.calls == CALLS and done.markup == BLOCK and done.error == ""
+    assert CANONICAL.block_open not in "".join(delta.text for delta in deltas)
+    assert len([delta for delta in deltas if delta.calls]) > 3, "as they come"
+    assert done.steps[-1].token.raw == b">", "decoding stops with the block"
+
+
+def test_the_answer_goes_back_as_it_was_written(fake) -> None:
+    """The next turn's prompt begins with every token of this one: nothing is evaluated twice."""
+    request = ask("high", tools=True)
+    ids = fake.says(f"I look.{THINK_CLOSE}Wait.{BLOCK}")
+    first = fake.complete(request)
+    answer = Message("assistant", first.text, first.reasoning, first.calls, first.markup)
+    more = Prompt.conversation([*request.prompt.messages, answer, Message("tool", "a.c")], [TOOL], "high")
+    # the last token was picked, and the block was over: nobody had to evaluate it
+    assert fake.complete(Request(more)).usage.cached == len(fake.encode(request.prompt)) + len(ids) - 1
+    assert fake.encode(more) == render(more.messages, more.tools, "high").encode(fake.tokenizer)
+
+
+def test_malformed_calls_are_text(fake) -> None:
+    broken = BLOCK.replace(' name="ls"', "")
+    fake.says(f"So.{broken}")
+    done = fake.complete(ask(tools=True))
+    assert done.text == f"So.{broken}" and done.calls == () and done.finish is Finish.STOP and done.error
+    cut = BLOCK[: BLOCK.index("pwd")]
+    ids = fake.says(f"So.{cut}")
+    done = fake.complete(ask(tools=True))
+    assert done.text == f"So.{cut}" and done.calls == () and done.finish is Finish.ERROR and "not closed" in done.error
+    assert fake.complete(ask(tools=True, max_tokens=len(ids))).finish is Finish.LENGTH
+
+
+def test_markup_is_text_where_no_tools_were_offered(fake) -> None:
+    fake.says(f"So.{BLOCK}")
+    done = fake.complete(ask())
+    assert done.text == f"So.{BLOCK}" and done.calls == () and done.finish is Finish.STOP
+
+
+def test_an_unknown_thinking_mode(fake) -> None:
+    with pytest.raises(UsageError, match="unknown thinking mode 'deep'"):
+        fake.complete(ask("deep"))
+
+
+# --- steering
+
+
+def test_steering_sees_every_token_and_decides(local) -> None:
+    """A budget of four tokens of thought, then a forbidden token, then nothing to say."""
+    tok, seen = local.tokenizer, []
+
+    def steer(generation, logits):
+        seen.append((len(generation.tokens), generation.thinking))
+        if generation.thinking and len(generation.tokens) == 4:
+            return tok.think_close
+        if len(generation.tokens) == 5:
+            masked = logits.copy()
+            masked[argmax(logits)] = -np.inf
+            return masked
+        return None
+
+    free = local.complete(ask("high", max_tokens=8))
+    done = local.complete(ask("high", max_tokens=8, steer=steer, top_logprobs=2))
+    ids = [step.token.id for step in done.steps]
+    assert ids[:4] == [step.token.id for step in free.steps[:4]] and ids[4] == tok.think_close
+    assert seen == [(i, i < 5) for i in range(8)] and done.usage.reasoning == 5 and done.text
+    assert ids[5] == done.steps[5].top[1].id, "the best was forbidden; what is told of it are the model's own numbers"
+    with pytest.raises(TokenError, match="steered to token 99999999, outside the vocabulary"):
+        local.complete(ask(steer=lambda generation, logits: 99999999))
+
+
+def test_the_end_may_be_steered_to(fake) -> None:
+    eos = fake.tokenizer.eos
+    done = fake.complete(ask(steer=lambda generation, logits: np.int64(eos) if len(generation.tokens) == 3 else None))
+    assert done.finish is Finish.STOP and len(done.steps) == 4 and done.steps[-1].token.id == eos
+
+
+# --- stopping
+
+
+def test_stopping_between_tokens_keeps_what_there_is(fake) -> None:
+    cancel = Cancellation()
+
+    def steer(generation, logits):
+        if len(generation.tokens) == 3:
+            cancel.press()
+
+    done = fake.complete(ask("high", steer=steer, cancel=cancel))
+    assert done.finish is Finish.CANCELLED and len(done.steps) == 4 and done.reasoning == "Hell"
+    assert fake.complete(ask("high", cancel=cancel)).finish is Finish.CANCELLED, "before the first token"
+
+
+def test_stopping_inside_a_call_is_no_mistake_of_the_model(fake) -> None:
+    cancel = Cancellation()
+    ids = fake.says(BLOCK)
+
+    def steer(generation, logits):
+        if len(generation.tokens) == len(ids) // 2:
+            cancel.press()
+
+    assert fake.complete(ask(tools=True, steer=steer, cancel=cancel)).finish is Finish.CANCELLED
+
+
+def test_a_stream_that_nobody_reads_on_gives_its_session_back(fake) -> None:
+    stream = fake.stream(ask())
+    next(stream)
+    assert len(fake._idle) == 0
+    stream.close()
+    assert len(fake._idle) == 1
+
+
+# --- several at once
+
+
+def test_conversations_at_once_do_not_disturb_each_other(local) -> None:
+    asks = [Request(Prompt.chat(text), max_tokens=4) for text in ("One two", "Four", "Six")]
+    alone = [[step.token.id for step in local.complete(a).steps] for a in asks]
+    streams, found = [local.stream(a) for a in asks], [[], [], []]
+    for _ in range(6):
+        for stream, ids in zip(streams, found, strict=True):
+            for delta in [d for d in [next(stream, None)] if d is not None]:
+                ids += [step.token.id for step in delta.steps]
+    assert found == alone
+    threaded: dict[int, list[int]] = {}
+    threads = [
+        threading.Thread(target=lambda i=i, a=a: threaded.update({i: [s.token.id for s in local.complete(a).steps]}))
+        for i, a in enumerate(asks)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [threaded[i] for i in range(3)] == alone
+
+
+@pytest.mark.parametrize("sessions, cached", [(1, [0, 0, 0, 0]), (2, [0, 0, 40, 40])])
+def test_so_many_conversations_keep_their_prefill(fake, sessions: int, cached: list[int]) -> None:
+    target = LocalTarget(fake.engine, ctx=256, sessions=sessions)
+    turns = [range(40, 80), range(140, 180), range(40, 90), range(140, 190)]
+    asks = [Request(Prompt.tokens(ids), max_tokens=1) for ids in turns]
+    assert [target.complete(a).usage.cached for a in asks] == cached
+    assert target.complete(Request(Prompt.tokens(range(40, 95)), 1, ctx=512)).usage.cached == 0, "a larger context"
+    assert len(target._idle) <= sessions
+
+
+def test_how_many_are_kept_can_be_said_in_a_spec(monkeypatch) -> None:
+    opened = []
+    monkeypatch.setattr("ds4ref.targets.local.LocalTarget.open", lambda *path, **options: opened.append(options))
+    open_target("local?sessions=4")
+    assert opened == [{"sessions": 4}]
+    with pytest.raises(UsageError, match="at least 1 session"):
+        LocalTarget(None, sessions=0)
+
+
+# --- the reader alone
+
+
+def test_pieces_of_any_size_read_alike() -> None:
+    from ds4ref.generate import Piece
+
+    def read(texts: list[str]) -> tuple:
+        reader = AnswerReader(True, ("END",))
+        deltas = [reader.feed(Piece(i, text, False)) for i, text in enumerate(texts)] + [reader.finish()]
+        calls: dict[int, str] = {}
+        for call in (call for delta in deltas for call in delta.calls):
+            calls[call.index] = calls.get(call.index, "") + call.name + call.arguments
+        return "".join(delta.text for delta in deltas), calls, reader.done, reader.reason("")
+
+    text = f"One EN two.{BLOCK}"
+    whole = read([text])
+    assert whole == ("One EN two.", {0: 'ls{"p":"."}', 1: "pwd{}"}, True, Finish.TOOL_CALLS)
+    assert read(list(text)) == read([text[i : i + 3] for i in range(0, len(text), 3)]) == whole
+    assert read(["One E", "ND two"])[0] == "One " and read(["One EN"])[0] == "One EN"

@@ -107,7 +107,7 @@ class Run:
         with ExitStack() as stack:
             self.status = "failed"
             try:
-                sources = self._open(stack)
+                sources = self.open(stack)
                 shown = stack.enter_context(self.progress("measuring")) if self.progress is not None else None
                 cancel = stack.enter_context(self.stopping())
                 for index, entry in self._measure(sources, shown, cancel):
@@ -139,7 +139,8 @@ class Run:
 
     # --- before
 
-    def _open(self, stack: ExitStack) -> list[Source]:
+    def open(self, stack: ExitStack) -> list[Source]:
+        """Sources of the lanes, warm and described; what they hold is released with ``stack``."""
         opening = Opening(self.plan, stack, self.store, self.progress, self.say)
         sources = [open_source(opening, lane.lane) for lane in self.lanes]
         self._describe(opening, sources)

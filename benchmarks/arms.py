@@ -193,8 +193,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     result: dict[str, Any] = {"budget_s": args.budget}
     if ratios:
         low, middle, high = (100 * (ratio - 1) for ratio in median_interval(ratios))
-        print(f"CPU time of decode through the harness against the bare loop: {middle:+.2f} % (95 % interval {low:+.2f} "
-              f"to {high:+.2f}, {len(ratios)} pairs)")  # fmt: skip
+        print(f"CPU time of decode through the harness against the bare loop: {middle:+.2f} % (95 % interval "
+              f"{low:+.2f} to {high:+.2f}, {len(ratios)} pairs)")  # fmt: skip
         result["overhead"] = {"median": middle, "low": low, "high": high, "pairs": len(ratios)}
     said = {"equal, declared different": (equal, ("better", "worse", "mixed")), "slower, found": (slowed, ("worse",)),
             "slower, refused": (slowed, ("refused",))}  # fmt: skip

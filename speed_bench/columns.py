@@ -176,7 +176,6 @@ COLUMNS = (
 )  # fmt: skip
 NAMES = tuple(column.name for column in COLUMNS)
 HEADER = ",".join(NAMES)
-_KNOWN = {column.name: column for column in COLUMNS}
 _MOMENT = ("rep", "at")
 """What a sample says of itself and a summary cannot."""
 
@@ -189,7 +188,7 @@ def summary(group: Sequence[Sample]) -> Sample:
         if value is not None or column.name in group[-1]:
             found[column.name] = value
     for name, value in group[-1].items():
-        if name not in _KNOWN and name not in _MOMENT and not isinstance(value, (list, tuple)):
+        if name not in found and name not in _MOMENT and not isinstance(value, (list, tuple)):
             found[name] = median(name, group)
     return found
 

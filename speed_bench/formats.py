@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 FORMATS = ("csv", "md", "json", "jsonl", "sql")
 _ABOUT = ("model", "backend", "numerics", "threads", "created", "lane")
 _SQL = {str: "TEXT", int: "INTEGER", float: "REAL"}
-SERVED = tuple(column for column in COLUMNS if column.name in (
-    "streams", "ttft_ms", "ttft_p95_ms", "tpot_p50_ms", "total_tps", "request_rps", "goodput_rps", "failed",
-))  # fmt: skip
+_SERVED = ("streams", "ttft_ms", "ttft_p95_ms", "tpot_p50_ms", "total_tps", "request_rps", "goodput_rps", "failed")
+SERVED = sorted((column for column in COLUMNS if column.name in _SERVED), key=lambda column: column.rank)
 """What Markdown says of endpoints beside llama-bench's columns."""
 
 

@@ -89,8 +89,8 @@ class FakeEngine:
 
     def __init__(self, path, clock: Clock, **options):
         self.path, self.clock, self.options = path, clock, options
-        self.backend, self.threads, self.shape = options["backend"], options["threads"] or 2, NANO
-        self.model = SimpleNamespace(numerics=MODES[options["numerics"]])
+        self.backend, self.threads, self.shape = options.get("backend", "cpu"), options.get("threads") or 2, NANO
+        self.model = SimpleNamespace(numerics=MODES[options.get("numerics", "qat")])
         self.gguf = GGUFFile.open(path)
         self.sessions: list[FakeSession] = []
 

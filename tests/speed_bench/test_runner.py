@@ -24,6 +24,7 @@ from speed_bench.plan import Lane, Plan
 from speed_bench.runner import Measured, Run, turn_order
 from speed_bench.samples import sample
 from speed_bench.sweep import Row
+from speed_bench.verdict import verdict
 
 from .conftest import PEAKS
 from .fake import EVAL_S, PICK_S, Clock, FakeEngine, FakeSession
@@ -327,3 +328,60 @@ def test_markdown_shows_the_spread():
 
 def test_sql_quotes():
     assert "'it''s'" in sql([{"model": "it's", "ctx_tokens": 1}])
+
+
+def served(streams):
+    entry = {"rep": 0, "at": 0.0, "ctx_tokens": 64, "prefill_tokens": 64, "prefill_tps": 100.0, "gen_tokens": 8,
+             "gen_tps": 20.0, "ttft_ms": 12.5 * streams, "total_tps": 19.0 * streams, "streams": streams}  # fmt: skip
+    facts = {"model": {"name": "m", "file": "f"}, "backend": "http", "numerics": None, "threads": None, "created": ""}
+    return Measured(Lane(name=f"{streams} streams"), facts, [entry, {**entry, "rep": 1}])
+
+
+def test_markdown_of_endpoints_tells_their_streams_apart():
+    lines = render("md", [served(2), served(4)]).splitlines()
+    heads = [cell.strip() for cell in lines[0].strip("|").split("|")]
+    assert heads == ["model", "backend", "threads", "lane", "test", "streams", "TTFT ms", "all t/s", "t/s"]
+    assert len({line.count("|") for line in lines}) == 1
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    assert [row[3:9] for row in cells] == [
+        ["2 streams", "pp64", "2", "25.00", "38.0", "100.00 \u00b1 0.00"],
+        ["2 streams", "tg8 @ d64", "2", "25.00", "38.0", "20.00 \u00b1 0.00"],
+        ["4 streams", "pp64", "4", "50.00", "76.0", "100.00 \u00b1 0.00"],
+        ["4 streams", "tg8 @ d64", "4", "50.00", "76.0", "20.00 \u00b1 0.00"],
+    ]
+
+
+def test_arms_end_with_a_verdict_and_facts_of_both(engines, capsys):
+    arms = ["--arm", "threads=1", "--arm", "backend=reference,threads=2"]
+    assert cli.main([*SMALL, *arms, "--json", "-r", "6"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [lane["name"] for lane in found["lanes"]] == ["threads=1", "backend=reference,threads=2"]
+    assert [(lane["backend"], lane["threads"]) for lane in found["lanes"]] == [("cpu", 1), ("reference", 2)]
+    assert not {"backend", "threads"} & found.keys() and found["numerics"] == "qat", "what is common is said once"
+    assert found["verdict"]["a"] == "threads=1" and found["verdict"]["decode"]["rounds"] == 6
+    assert cli.main([*SMALL, *arms, "-r", "6", "--csv", "t.csv"]) == 0
+    assert "backend=reference,threads=2 against threads=1: decode" in capsys.readouterr().out
+
+
+def test_a_slower_lane_is_called_worse(bare, monkeypatch):
+    """5 to 6 % slower from round to round."""
+    run = bare("AB", depths=(10, 20, 30), gen_tokens=2, reps=8)
+    run.execute()
+    for entry in run.lanes[1].samples:
+        entry["gen_tps"] *= 0.94 + 0.001 * entry["rep"]
+    said = verdict(run)
+    decode = said.document["decode"]
+    assert decode["verdict"] == "worse" and -6.1 < decode["low_percent"] <= decode["high_percent"] < -5
+    assert [line for line in said.lines if "decode worse" in line]
+    assert verdict(bare(depths=(10,), gen_tokens=1, reps=1)).lines == ()
+
+
+def test_the_python_api(engines, nano_path, private_store):
+    """The example of docs/bench.md."""
+    text = (Path(__file__).resolve().parents[2] / "docs/bench.md").read_text()
+    (example,) = (part.partition("```")[0] for part in text.split("```python\n")[1:])
+    space = {}
+    exec(example, space)
+    assert [row["ctx_tokens"] for row in space["result"].lanes[0].summary()] == [64, 128]
+    with Store.open(private_store) as store:
+        assert len(store.rows(store.find("api").id)) == 6

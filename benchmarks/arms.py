@@ -30,7 +30,7 @@ from ds4ref.environment import machine
 from ds4ref.errors import DataError
 from ds4ref.runs.provenance import stamp
 from ds4ref.runs.speed import in_turn, judge, per_cent
-from ds4ref.runs.stats import wilson
+from ds4ref.runs.stats import centre_interval, wilson
 from reports.compare import overall
 from speed_bench import Lane, Plan, Run, sweep
 from speed_bench.local import LocalSource
@@ -147,14 +147,6 @@ def shares(verdicts: Sequence[str], wanted: Sequence[str]) -> dict[str, Any]:
     return {"of": len(verdicts), "hits": hits, "share": interval.estimate, "low": interval.low, "high": interval.high}
 
 
-def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """95 % interval (by order statistics) around the median: low, median, high."""
-    ordered = sorted(values)
-    half, middle = 0.98 * len(ordered) ** 0.5, (len(ordered) - 1) / 2
-    first, last = max(0, int(middle - half)), min(len(ordered) - 1, int(middle + half + 1))
-    return ordered[first], statistics.median(ordered), ordered[last]
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
@@ -192,10 +184,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                 rounds.append(made)
     result: dict[str, Any] = {"budget_s": args.budget}
     if ratios:
-        low, middle, high = (100 * (ratio - 1) for ratio in median_interval(ratios))
+        cost = centre_interval(ratios)
+        low, middle, high = (100 * (ratio - 1) for ratio in (cost.low, cost.estimate, cost.high))
         print(f"CPU time of decode through the harness against the bare loop: {middle:+.2f} % (95 % interval "
               f"{low:+.2f} to {high:+.2f}, {len(ratios)} pairs)")  # fmt: skip
-        result["overhead"] = {"median": middle, "low": low, "high": high, "pairs": len(ratios)}
+        result["overhead"] = {"centre": middle, "low": low, "high": high, "pairs": len(ratios)}
     said = {"equal, declared different": (equal, ("better", "worse", "mixed")), "slower, found": (slowed, ("worse",)),
             "slower, refused": (slowed, ("refused",))}  # fmt: skip
     for name, (trials, wanted) in said.items():

@@ -6,6 +6,7 @@ with it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,10 +16,10 @@ from ds4ref import __version__
 from ds4ref.cli.common import atomic_output, check_output
 from ds4ref.errors import DataError
 from ds4ref.runs import stats
-from ds4ref.runs.spread import median_band
+from ds4ref.runs.spread import band_name, median_band
 
 from . import figures
-from .compare import Comparison, compare
+from .compare import Comparison, compare, signed, spanned
 from .figures import Bar, Curve, Picture
 from .sources import Measured, model_name
 from .tables import printable
@@ -54,7 +55,7 @@ def build_report(
     for file in (path, twin, figure):
         check_output(str(file))
     report = assemble(runs, title, thresholds or Thresholds())
-    curves = speed_curves([part for m in runs for part in series(m)])
+    curves = speed_curves([part for m in _told_apart(runs) for part in series(m)])
     written = [path, twin]
     if curves["decode"] or curves["prefill"]:
         _write(figure, figures.standalone(curves["prefill"], curves["decode"]))
@@ -67,6 +68,7 @@ def build_report(
 
 def assemble(runs: Sequence[Measured], title: str | None, thresholds: Thresholds) -> Report:
     """All figures and tables of a report about ``runs``."""
+    runs = _told_apart(runs)
     whole = [m for m in runs if m.run.kind == "bench"]
     bench = [part for m in whole for part in series(m)]
     report = Report(printable(title or _default_title(runs)))
@@ -97,6 +99,18 @@ def assemble(runs: Sequence[Measured], title: str | None, thresholds: Thresholds
     return report
 
 
+def _told_apart(runs: Sequence[Measured]) -> list[Measured]:
+    """Runs of one name are numbered: a name stands for a line, a colour and a column."""
+    seen: Counter[str] = Counter()
+    found = []
+    for measured in runs:
+        seen[measured.name] += 1
+        number = seen[measured.name]
+        label = measured.name if number == 1 else f"{measured.name} ({number})"
+        found.append(Measured(replace(measured.run, label=label), measured.rows))
+    return found
+
+
 def render(template: str, report: Report, **more: Any) -> str:
     """A template of this package, filled."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -109,7 +123,13 @@ def render(template: str, report: Report, **more: Any) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    env.filters |= {"tps": _tps, "count": lambda n: f"{n:,}", "cell": _markdown_cell, "sign": lambda x: f"{x:+.1f}"}
+    env.filters |= {
+        "tps": _tps,
+        "count": lambda n: f"{n:,}",
+        "cell": _markdown_cell,
+        "signed": signed,
+        "spanned": spanned,
+    }
     return env.get_template(template).render(r=report, **more)
 
 
@@ -163,14 +183,23 @@ def _add_speed(report: Report, bench: Sequence[Measured]) -> None:
         depths = sorted({row["ctx_tokens"] for row in measured.rows})
         reps = max((int(row.get("rep") or 0) + 1 for row in measured.rows), default=0)
         stated = max((int(row.get("reps") or 1) for row in measured.rows), default=1)
-        table = [{"depth": d, **{name: by_metric[name].get(d) for name, _ in SPEEDS}} for d in _thin(depths, 12)]
+        table = [{"depth": d, **{name: by_metric[name].get(d) for name, _ in SPEEDS}} for d in depths]
         report.speeds.append({"name": printable(measured.name), "rows": table, "reps": max(reps, stated),
+                              "band": band_name(max(reps, stated)),
                               "model": printable(model_name(measured.run.facts) or "")})  # fmt: skip
 
 
 def _add_pairs(report: Report, runs: Sequence[Measured], thresholds: Thresholds) -> None:
-    for other in runs[1:]:
-        found = compare(runs[0], other, thresholds)
+    firsts: dict[Any, Measured] = {}
+    for other in runs:
+        # Arms measured in turn say most about each other; the first of them stands for both against other runs.
+        group = other.run.fact("arms", "group") or other
+        base = firsts.get(group, runs[0]) if isinstance(group, str) else runs[0]
+        if isinstance(group, str):
+            firsts.setdefault(group, other)
+        if other is runs[0]:
+            continue
+        found = compare(base, other, thresholds)
         report.comparisons.append(found)
         if found.depths:
             metrics = list(dict.fromkeys(metric for _, metric, _ in found.depths))
@@ -215,7 +244,7 @@ def _served_table(measured: Measured) -> dict[str, Any] | None:
 
     names = ("streams", "ttft_ms", "e2e_ms", "total_tps", "fairness")
     table = []
-    for depth in _thin(sorted(depths), 12):
+    for depth in sorted(depths):
         rows = depths[depth]
         gaps = [1e3 * float(gap) for row in rows for gap in row.get("steps_s") or ()]
         itl = median_band(gaps)[0] if gaps else middle(rows, "itl_p50_ms")
@@ -247,7 +276,7 @@ def _graded_table(measured: Measured) -> dict[str, Any]:
         raise DataError(f"{measured.name} has no questions")
 
     def line(name: str, ids: Sequence[str]) -> dict[str, Any]:
-        i = stats.wilson(sum(means[q] for q in ids), len(ids))
+        i = stats.share_interval([means[q] for q in ids])
         return {"name": name, "n": len(ids), "score": i.estimate, "low": i.low, "high": i.high}
 
     lines = [line(name, sorted(ids)) for name, ids in groups.items()] if len(groups) > 1 else []
@@ -331,13 +360,6 @@ def _default_title(runs: Sequence[Measured]) -> str:
     names = list(dict.fromkeys(m.name for m in runs))
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     return f"Measured: {shown}"
-
-
-def _thin(depths: list[int], most: int) -> list[int]:
-    """Evenly, with the first and the last."""
-    if len(depths) <= most:
-        return depths
-    return [depths[round(i * (len(depths) - 1) / (most - 1))] for i in range(most)]
 
 
 def _tps(value: float) -> str:

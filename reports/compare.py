@@ -6,7 +6,9 @@ Speed is compared by log ratios at equal depths. What their spread means depends
                 independent values
     separate    two runs with repetitions: rounds of each are independent values; what drifted between the two runs
                 looks like a difference, so that a small one is no verdict (``separate`` in the thresholds)
-    single      one walk each: only the spread along the depths is known (``single``)
+    single      fewer than three walks of one of them: nothing is known about the next one, so there is no interval
+
+Where there is no interval, a verdict needs four fifths of the depths beyond a declared limit (``single``) on one side.
 
 Graded runs are paired by question, vectors by text. All statements of a comparison share one error rate (Bonferroni).
 """
@@ -15,20 +17,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from ds4ref.runs import drift, stats
+from ds4ref.runs.speed import (
+    BETTER,
+    SAME,
+    SPEEDS,
+    UNCLEAR,
+    WORSE,
+    Cells,
+    Place,
+    cells,
+    common,
+    judge,
+    matrix,
+    per_cent,
+    place,
+    repetitions,
+)
 from ds4ref.runs.stats import Interval
 
 from .sources import Measured
 from .thresholds import Limits, Thresholds
 
-BETTER, WORSE, SAME, UNCLEAR = "better", "worse", "same", "unclear"
 MIXED, INCOMPARABLE = "mixed", "incomparable"
-SPEEDS = (("prefill", "prefill_tps", "prefill_tokens"), ("decode", "gen_tps", "gen_tokens"))
+SAME_FIGURES = 1e-12
+"""Logarithms nearer than that are of the same figure: a file and its copy."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +63,9 @@ class Finding:
 
     def sentence(self) -> str:
         """For people."""
-        i, unit = self.interval, self.unit
-        if not math.isfinite(i.low):
-            return f"{self.metric}: {i.estimate:+.2f} {unit}, spread unknown"
-        said = f"same within {self.margin:g} {unit}" if self.verdict == SAME else self.verdict
-        return f"{self.metric}: {said} ({i.estimate:+.2f} {unit}, interval {i.low:+.2f} to {i.high:+.2f})"
+        said = f"same within {self.margin:g} {self.unit}" if self.verdict == SAME else self.verdict
+        span = f"interval {spanned(self.interval)}" if self.interval.known else f"no interval: {self.interval.method}"
+        return f"{self.metric}: {said} ({signed(self.interval.estimate)} {self.unit}, {span})"
 
 
 @dataclass(frozen=True)
@@ -97,8 +113,8 @@ class _Draft:
     notes: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
-    def add(self, metric: str, unit: str, i: Interval, floor: float, a: float | None, b: float | None) -> None:
-        self.findings.append(Finding(metric, unit, i, judge(i, self.limits.margin, floor), self.limits.margin, a, b))
+    def add(self, metric: str, unit: str, i: Interval, verdict: str, a: float | None, b: float | None) -> None:
+        self.findings.append(Finding(metric, unit, i, verdict, self.limits.margin, a, b))
 
 
 def compare(a: Measured, b: Measured, thresholds: Thresholds | None = None) -> Comparison:
@@ -113,17 +129,14 @@ def compare(a: Measured, b: Measured, thresholds: Thresholds | None = None) -> C
     return compare_kind(a, b, thresholds)
 
 
-def judge(i: Interval, margin: float, floor: float = 0.0) -> str:
-    """A verdict needs an interval on one side of zero (of ``floor``) and a difference that matters; "same" needs the
-    whole interval within the margin."""
-    if -margin <= i.low and i.high <= margin:
-        return SAME
-    if abs(i.estimate) >= margin:
-        if i.low > floor:
-            return BETTER
-        if i.high < -floor:
-            return WORSE
-    return UNCLEAR
+def signed(value: float) -> str:
+    """A difference in a few characters, however large."""
+    return f"{value:+.2f}" if abs(value) < 1000 else f"{value:+.1e}"
+
+
+def spanned(i: Interval) -> str:
+    """From where to where, nothing if that is not known."""
+    return f"{signed(i.low)} to {signed(i.high)}" if i.known else ""
 
 
 def overall(verdicts: Sequence[str]) -> str:
@@ -168,7 +181,7 @@ def _unknown(a: Measured, b: Measured) -> list[str]:
 
 def _speed(a: Measured, b: Measured, thresholds: Thresholds) -> Comparison:
     draft = _Draft(thresholds.speed, thresholds.gate.confidence, _unknown(a, b))
-    pairs = [(name, *_common(a.rows, b.rows, column, work)) for name, column, work in SPEEDS]
+    pairs = [(name, *common(a.rows, b.rows, column, work)) for name, column, work in SPEEDS]
     pairs = [(name, one, other) for name, one, other in pairs if one]
     if not pairs:
         return _incomparable(a, b, ["no depth was measured with the same number of tokens in both"])
@@ -176,81 +189,45 @@ def _speed(a: Measured, b: Measured, thresholds: Thresholds) -> Comparison:
     in_turn = a.run.fact("arms", "group") is not None and a.run.fact("arms", "group") == b.run.fact("arms", "group")
     design, depths = "", []
     for name, one, other in pairs:
-        interval, design, floor = _speed_interval(one, other, in_turn, confidence, draft.limits)
+        interval, design, verdict = _judged(one, other, in_turn, confidence, draft.limits)
         means = [float(np.exp(np.mean([_log_mean(v.values()) for v in side.values()]))) for side in (one, other)]
-        draft.add(name, "%", _per_cent(interval), floor, *means)
+        draft.add(name, "%", interval, verdict, *means)
         depths += [(d[0], name, math.exp(_log_mean(other[d].values()) - _log_mean(one[d].values()))) for d in one]
     draft.notes += _speed_notes(a, b, pairs, design, draft.limits)
     return _conclude(a, b, draft, thresholds, design, tuple(depths))
 
 
-Place = tuple[int, str]
-"""A depth, and the name of the test where it is none of a walk: several tests may end at one depth."""
-Cells = dict[Place, dict[int, float]]
-"""Speeds by place and repetition."""
-
-
-def _place(row: dict[str, Any]) -> Place:
-    return int(row["ctx_tokens"]), str(row.get("test") or "")
-
-
-def _common(rows_a: list[dict[str, Any]], rows_b: list[dict[str, Any]], column: str, work: str) -> tuple[Cells, Cells]:
-    """Speeds at the depths that both measured with the same amount of work."""
-    one, other = _cells(rows_a, column, work), _cells(rows_b, column, work)
-    depths = [d for d in sorted(one.keys() & other.keys()) if one[d][0] == other[d][0]]
-    return {d: one[d][1] for d in depths}, {d: other[d][1] for d in depths}
-
-
-def _cells(rows: list[dict[str, Any]], column: str, work: str) -> dict[Place, tuple[Any, dict[int, float]]]:
-    found: dict[Place, tuple[Any, dict[int, float]]] = {}
-    for row in rows:
-        value = row.get(column)
-        if isinstance(value, (int, float)) and value > 0:
-            entry = found.setdefault(_place(row), (row.get(work), {}))
-            entry[1][int(row.get("rep") or 0)] = float(value)
-    return found
-
-
-def _speed_interval(
-    one: Cells, other: Cells, in_turn: bool, confidence: float, limits: Limits
-) -> tuple[Interval, str, float]:
-    """Log ratio of B to A, how it was found, and the floor a verdict needs (per cent)."""
-    depths = list(one)
-    reps_a, reps_b = _reps(one), _reps(other)
-    if in_turn and len(reps_a) > 1:
-        ratios = _matrix(other, depths, reps_a) - _matrix(one, depths, reps_a)
-        return stats.rounds_interval(ratios, confidence), "in turn", 0.0
-    if min(len(reps_a), len(reps_b)) > 1:
+def _judged(one: Cells, other: Cells, in_turn: bool, confidence: float, limits: Limits) -> tuple[Interval, str, str]:
+    """Change from A to B in per cent, how it was found, and the verdict."""
+    depths, reps = list(one), (repetitions(one), repetitions(other))
+    enough = min(map(len, reps)) >= stats.LEAST
+    if enough and in_turn:
+        ratios = matrix(other, depths, reps[0]) - matrix(one, depths, reps[0])
+        found, design, floor = stats.rounds_interval(ratios, confidence), "in turn", 0.0
+    elif enough:
         base = np.array([_log_mean(one[d].values()) for d in depths])
-        means = [_centres(_matrix(side, depths, reps) - base) for side, reps in ((one, reps_a), (other, reps_b))]
-        return stats.welch_interval(means[0], means[1], confidence), "separate", limits.separate
+        means = [_centres(matrix(side, depths, r) - base) for side, r in zip((one, other), reps, strict=True)]
+        found, design, floor = stats.welch_interval(means[0], means[1], confidence), "separate", limits.separate
+    else:
+        found, design, floor = stats.unknown(0.0, min(map(len, reps))), "single", 0.0
+    if found.known:
+        found = per_cent(found)
+        return found, design, judge(found, limits.margin, floor)
     ratios = np.array([_log_mean(other[d].values()) - _log_mean(one[d].values()) for d in depths])
-    return stats.series_interval(ratios, confidence), "single", limits.single
-
-
-def _reps(cells: Cells) -> list[int]:
-    return sorted({rep for values in cells.values() for rep in values})
-
-
-def _matrix(cells: Cells, depths: list[Place], reps: list[int]) -> np.ndarray:
-    """Log speeds (rounds, depths), NaN where one is missing."""
-    return np.array([[math.log(cells[d][rep]) if rep in cells[d] else math.nan for d in depths] for rep in reps])
+    if np.abs(ratios).max() <= SAME_FIGURES:
+        return replace(found, estimate=0.0, low=0.0, high=0.0, method="identical"), design, SAME
+    found = per_cent(replace(found, estimate=stats.trimmed(ratios)))
+    low, high = 100 * np.expm1(np.quantile(ratios, (stats.TRIM, 1 - stats.TRIM)))
+    bar = max(limits.single, limits.margin)
+    return found, design, BETTER if low > bar else WORSE if high < -bar else UNCLEAR
 
 
 def _centres(rows: np.ndarray) -> np.ndarray:
-    return np.array([stats.centre(row[np.isfinite(row)]) for row in rows])
+    return np.array([stats.trimmed(row[np.isfinite(row)]) for row in rows])
 
 
 def _log_mean(values: Any) -> float:
     return float(np.mean([math.log(value) for value in values]))
-
-
-def _per_cent(i: Interval) -> Interval:
-    def change(x: float) -> float:
-        return math.expm1(min(x, 700.0)) * 100
-
-    detectable = None if i.detectable is None else change(i.detectable)
-    return Interval(change(i.estimate), change(i.low), change(i.high), i.n, i.method, i.p, detectable)
 
 
 def _speed_notes(
@@ -260,12 +237,14 @@ def _speed_notes(
     if design == "separate":
         notes.append(f"not measured in turn: differences up to {limits.separate:g} % may be drift between the runs")
     if design == "single":
+        walks = min(len(repetitions(side)) for _, *sides in pairs for side in sides)
         notes.append(
-            f"one walk each: the spread between runs is unknown; differences up to {limits.single:g} % say nothing"
+            f"{'one walk' if walks == 1 else 'two walks'} each: the spread between runs is unknown, so there is no "
+            f"interval; a verdict needs four fifths of the depths beyond {limits.single:g} %"
         )
     for side in (a, b):
         notes += [f"{side.name}: {note}" for note in drift.notes(side.rows)]
-    digests = [{_place(row): row.get("gen_digest") for row in side.rows} for side in (a, b)]
+    digests = [{place(row): row.get("gen_digest") for row in side.rows} for side in (a, b)]
     common = [d for d in digests[0] if digests[0][d] and digests[1].get(d)]
     unlike = sum(digests[0][d] != digests[1][d] for d in common)
     if unlike:
@@ -273,7 +252,7 @@ def _speed_notes(
     left = set()
     for name, column, work in SPEEDS:
         compared: Collection[Place] = next((one for metric, one, _ in pairs if metric == name), {})
-        left |= {place for side in (a, b) for place in _cells(side.rows, column, work) if place not in compared}
+        left |= {at for side in (a, b) for at in cells(side.rows, column, work) if at not in compared}
     if left:
         notes.append(f"{len(left)} depth(s) left out: not in both, or with other intervals")
     return notes
@@ -290,7 +269,8 @@ def _graded(a: Measured, b: Measured, thresholds: Thresholds) -> Comparison:
         return _incomparable(a, b, ["fewer than two questions were put to both"])
     scores = [np.array([np.mean(side[q]) for q in common]) for side in (one, other)]
     interval = stats.graded_interval(scores[0], scores[1], draft.confidence).scaled(100)
-    draft.add("score", "points", interval, 0.0, 100 * float(scores[0].mean()), 100 * float(scores[1].mean()))
+    verdict = judge(interval, draft.limits.margin)
+    draft.add("score", "points", interval, verdict, 100 * float(scores[0].mean()), 100 * float(scores[1].mean()))
     gained, lost = (int(np.count_nonzero(s)) for s in (scores[1] > scores[0], scores[1] < scores[0]))
     draft.notes.append(f"{len(common)} questions: {gained} only B got (or got more often), {lost} only A")
     left = len(one.keys() ^ other.keys())
@@ -318,7 +298,8 @@ def _vectors(a: Measured, b: Measured, thresholds: Thresholds) -> Comparison:
     nll = [np.array([side[i]["nll"] for i in common], np.float64) for side in (one, other)]
     interval = stats.weighted_interval(nll[0] - nll[1], tokens, draft.confidence)
     ppl = [float(np.exp(values.sum() / tokens.sum())) for values in nll]
-    draft.add("perplexity (lower is better)", "%", _per_cent(interval), 0.0, *ppl)
+    verdict = judge(per_cent(interval), draft.limits.margin)
+    draft.add("perplexity (lower is better)", "%", per_cent(interval), verdict, *ppl)
     draft.notes.append(
         f"{len(common)} vectors, {int(tokens.sum())} tokens; mean NLL differs by {interval.estimate:+.5f}"
     )

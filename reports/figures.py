@@ -15,11 +15,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ds4ref.cli.plots import GRID, INK, STYLES, tick
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Annotation
+    from matplotlib.transforms import Bbox
 
 SERIES = ("#0072b2", "#c44601", "#00795a", "#8f4a78", "#806000", "#3d7fa8")
 PAPER = "#fdfdfc"
@@ -168,6 +172,9 @@ def _speeds(
     styles = {name: index for index, name in enumerate(dict.fromkeys(curve.name for curve in (*prefill, *decode)))}
     for axes, (title, curves) in zip(panels, shown, strict=True):
         _panel(axes, f"{title}, tokens/s", curves, styles)
+    figure.draw_without_rendering()  # axes have their size only now
+    for axes, (_, curves) in zip(panels, shown, strict=True):
+        _spread_labels(axes, curves, styles)
     return figure
 
 
@@ -182,7 +189,6 @@ def _panel(axes: Axes, title: str, curves: Sequence[Curve], styles: dict[str, in
         if any(low < high for _, _, low, high in curve.points):
             low, high = ([point[i] for point in curve.points] for i in (2, 3))
             axes.fill_between(depths, low, high, color=SERIES[index % len(SERIES)], alpha=0.2, linewidth=0)
-    _spread_labels(axes, curves, styles)
     _context_axis(axes, max(point[0] for curve in curves for point in curve.points))
     axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
@@ -190,26 +196,44 @@ def _panel(axes: Axes, title: str, curves: Sequence[Curve], styles: dict[str, in
 
 
 def _spread_labels(axes: Axes, curves: Sequence[Curve], styles: dict[str, int]) -> None:
-    """A name over the middle of each curve; one that would cover another curve's moves along."""
+    """A name at each curve, where it covers no other name and as little of the curves as can be."""
     if len(curves) == 1:
         return
-    top = axes.get_ylim()[1]
+    room, dense = axes.bbox, []
+    for curve in curves:
+        x = [point[0] for point in curve.points]
+        along = np.linspace(x[0], x[-1], 200)
+        dense.append(axes.transData.transform(np.c_[along, np.interp(along, x, [point[1] for point in curve.points])]))
+    placed: list[Bbox] = []
     for index, curve in enumerate(curves):
-        share = (index + 1) / (len(curves) + 1)
-        last = max(c.points[-1][0] for c in curves)
-        depth, value, _, high = min(curve.points, key=lambda point: abs(point[0] - share * last))
-        others = [min(c.points, key=lambda p: abs(p[0] - depth))[1] for c in curves if c is not curve]
-        crowded = any(0 < other - value < 0.12 * top for other in others)
-        axes.annotate(
-            shorten(curve.name, 22),
-            (depth, value if crowded else high),
-            xytext=(0, -8 if crowded else 8),
-            textcoords="offset points",
-            ha="center",
-            va="top" if crowded else "bottom",
-            color=SERIES[styles[curve.name] % len(SERIES)],
-            fontweight="bold",
-        )
+        label = axes.annotate(
+            shorten(curve.name, 22), (0, 0), xytext=(0, 8), textcoords="offset points", ha="center",
+            color=SERIES[styles[curve.name] % len(SERIES)], fontweight="bold",
+        )  # fmt: skip
+        wanted = (index + 1) / (len(curves) + 1) * max(c.points[-1][0] for c in curves)
+        best = math.inf, curve.points[0], 8
+        for point in curve.points[:: max(1, len(curve.points) // 16)]:
+            for offset in (8, -8, 24, -24, 40, -40, 56, -56):
+                box = _put(label, point, offset).padded(2)
+                covered = sum(int(_inside(box, line).sum()) for line in dense)
+                names = sum(box.overlaps(other) for other in placed)
+                out = max(0.0, room.x0 - box.x0, box.x1 - room.x1, room.y0 - box.y0, box.y1 - room.y1)
+                away = abs(point[0] - wanted) / wanted
+                best = min(best, (1000 * names + 10 * out + covered + 4 * away + abs(offset) / 4, point, offset))
+        placed.append(_put(label, best[1], best[2]).padded(2))
+
+
+def _put(label: Annotation, point: tuple[int, float, float, float], offset: int) -> Bbox:
+    """The box of a label so many points above (below) a point of its curve, or of the band around it if next to it."""
+    _, value, low, high = point
+    label.xy = point[0], {8: high, -8: low}.get(offset, value)
+    label.set_position((0, offset))
+    label.set_verticalalignment("bottom" if offset > 0 else "top")
+    return label.get_window_extent()
+
+
+def _inside(box: Bbox, points: np.ndarray) -> np.ndarray:
+    return np.all((points >= (box.x0, box.y0)) & (points <= (box.x1, box.y1)), axis=1)
 
 
 def _line(axes: Axes, x: Sequence[float], y: Sequence[float], index: int) -> None:

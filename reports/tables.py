@@ -9,7 +9,7 @@ from typing import Any
 
 from ds4ref.runs.store import Run
 
-from .compare import Comparison
+from .compare import Comparison, signed, spanned
 from .sources import model_name
 
 
@@ -60,8 +60,8 @@ def print_comparison(found: Comparison) -> None:
                 f.metric,
                 "" if f.a is None else f"{f.a:.4g}",
                 "" if f.b is None else f"{f.b:.4g}",
-                f"{i.estimate:+.2f} {f.unit}",
-                f"{i.low:+.2f} to {i.high:+.2f}",
+                f"{signed(i.estimate)} {f.unit}",
+                spanned(i),
                 f"same within {f.margin:g} {f.unit}" if f.verdict == "same" else f.verdict,
                 str(i.n),
                 i.method,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ds4ref.cancellation import Cancellation
@@ -54,7 +55,7 @@ class LocalSource(Source):
             raise UsageError("a load is for endpoints: the local engine has one stream")
         path = lane.target.partition(":")[2].partition("?")[0] or embedded_path()
         opening.walked.use(path)
-        target = opening.target(lane)
+        target = opening.target(replace(lane, target=f"local:{path}"))
         assert isinstance(target, LocalTarget)
         engine = target.engine
         if plan.warm_weights:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -130,8 +131,8 @@ class Output:
             for line in verdicts.lines:
                 say(PROG, line)
         for lane in run.lanes:
-            if lane.run is not None and not places.json:
-                say(PROG, f"kept as run {lane.run}; ds4-report show {lane.run}{self._store()}")
+            if lane.run is not None and run.store is not None and not places.json:
+                say(PROG, f"kept as run {lane.run}; {run.store.show(lane.run)}")
 
     def _tables(self, run: Run) -> None:
         from .table import print_table
@@ -204,7 +205,7 @@ class Output:
         return path.with_name(f"{path.stem}.partial{path.suffix or '.csv'}")
 
     def _store(self) -> str:
-        return f" --store {self.places.store}" if self.places.store is not None else ""
+        return f" --store {shlex.quote(self.places.store)}" if self.places.store is not None else ""
 
 
 def _is_device(path: str) -> bool:

@@ -36,7 +36,7 @@ def verdict(run: Run) -> Verdict:
         what = f"same within {MARGIN:g} %" if said == SAME else said
         lines.append(f"{b.name} against {a.name}: {metric} {_spelled(what, shown)}")
         found[metric] = {
-            "verdict": said if _known(shown) else "unclear", "estimate_percent": shown.estimate,
+            "verdict": said if shown.known else "unclear", "estimate_percent": shown.estimate,
             "low_percent": _finite(shown.low), "high_percent": _finite(shown.high), "rounds": shown.n,
             "detectable_percent": _finite(shown.detectable), "method": shown.method,
         }  # fmt: skip
@@ -45,14 +45,10 @@ def verdict(run: Run) -> Verdict:
 
 
 def _spelled(what: str, i: Interval) -> str:
-    if not _known(i):
+    if not i.known:
         return f"{i.estimate:+.2f} %, no interval from {i.n} round(s): {i.method}"
     least = "" if _finite(i.detectable) is None else f", {i.n} rounds find {i.detectable:.1f} %"
     return f"{what} ({i.estimate:+.2f} %, interval {i.low:+.2f} to {i.high:+.2f}{least})"
-
-
-def _known(i: Interval) -> bool:
-    return math.isfinite(i.low) and math.isfinite(i.high)
 
 
 def _finite(value: float | None) -> float | None:

@@ -97,9 +97,13 @@ def nll(argv: Sequence[str]) -> int:
     if len(args.path) != 1:
         raise UsageError("vectors with continuations are needed")
     required(args, "other")
+    from ds4ref.runs.stats import LEAST
+
     from .ppl import continuation_nll, paired
 
     found = items(args.path[0])
+    if args.fail_above is not None and len(found) < LEAST:
+        raise UsageError(f"--fail-above needs {LEAST} cases, or nothing is certain: {args.path[0]} has {len(found)}")
     for item in found:
         if not all(step.token.raw for step in item.case.repetitions[0].steps):
             raise DataError(f"case {item.case.id} holds a token whose bytes its source did not give")
@@ -119,10 +123,11 @@ def nll(argv: Sequence[str]) -> int:
                  label=f"{args.label or 'nll'}, {name}")  # fmt: skip
         sides.append(side)
     result = paired(sides[0], sides[1])
-    worse = args.fail_above is not None and result.low > args.fail_above
+    worse = args.fail_above is not None and result.interval.low > args.fail_above
+    i = result.interval
     lines = [("cases", str(result.cases)), ("tokens", str(result.tokens)), ("avg nll A", f"{result.a:.6f}"),
              ("avg nll B", f"{result.b:.6f}"), ("B - A", f"{result.delta:+.6f}"),
-             ("95 % interval", f"{result.low:+.6f} {result.high:+.6f}"),
+             ("95 % interval", f"{i.low:+.6f} {i.high:+.6f}" if i.known else f"none: {i.method}"),
              ("B better, worse, tied", " ".join(map(str, result.wins))),
              ("sign test p", f"{result.sign_p:.3g}")]  # fmt: skip
     finish({"a": args.target, "b": args.other, **result.to_json(), "passed": not worse}, args.json,

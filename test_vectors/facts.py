@@ -34,13 +34,11 @@ class Recall:
         return self.right / self.facts if self.facts else 0.0
 
     def interval(self) -> tuple[float, float]:
-        """95 % Wilson interval of the score."""
-        n, p, z = self.facts, self.score, 1.959963984540054
-        if not n:
-            return 0.0, 1.0
-        centre = (p + z * z / (2 * n)) / (1 + z * z / n)
-        half = z * ((p * (1 - p) + z * z / (4 * n)) / n) ** 0.5 / (1 + z * z / n)
-        return max(0.0, centre - half), min(1.0, centre + half)
+        """95 % Wilson interval of the score; all there is if no fact was asked for."""
+        from ds4ref.runs.stats import wilson
+
+        found = wilson(self.right, self.facts) if self.facts else None
+        return (found.low, found.high) if found else (0.0, 1.0)
 
     def to_json(self) -> dict[str, Any]:
         """For the report."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,12 @@ from ds4ref.errors import DataError, TargetError, UsageError
 from ds4ref.targets import Ability, Prompt, Request, Step, Target
 from ds4ref.targets.local import LocalTarget
 
+if TYPE_CHECKING:
+    from ds4ref.runs.stats import Interval
+
 BLOCK = 64
+TIE = 1e-9
+"""Nats; nearer to each other than that, two cases are tied."""
 ECHO_TOP, PROBES = 5, 5
 WARM = 32
 """Tokens at the start that are context only, as in ds4's perplexity (docs/ds4.md)."""
@@ -111,51 +116,45 @@ def echo_agrees(target: Target, steps: Sequence[Step]) -> bool | None:
 class Paired:
     """Two targets on the same continuations, B minus A: negative means B is better.
 
-    Cases are the unit of resampling: tokens of one answer are not independent.
+    Cases are the independent values: tokens of one answer are not. ``interval`` is that of ``delta``, of 95 %.
     """
 
     cases: int
     tokens: int
     a: float
     b: float
-    delta: float
-    low: float
-    high: float
+    interval: Interval
     wins: tuple[int, int, int]
     sign_p: float
 
+    @property
+    def delta(self) -> float:
+        """Nats a token."""
+        return self.interval.estimate
+
     def to_json(self) -> dict[str, Any]:
-        """For the report."""
+        """For the report; an interval that is not known is null."""
+        ci95 = [self.interval.low, self.interval.high] if self.interval.known else None
         return {"cases": self.cases, "tokens": self.tokens, "avg_nll_a": self.a, "avg_nll_b": self.b,
-                "delta": self.delta, "ci95": [self.low, self.high], "wins_b_a_ties": list(self.wins),
+                "delta": self.delta, "ci95": ci95, "method": self.interval.method, "wins_b_a_ties": list(self.wins),
                 "sign_p": self.sign_p}  # fmt: skip
 
 
-def paired(a: Sequence[tuple[float, int]], b: Sequence[tuple[float, int]], seed: int = 1, draws: int = 2000) -> Paired:
+def paired(a: Sequence[tuple[float, int]], b: Sequence[tuple[float, int]]) -> Paired:
     """(summed nll, tokens) of each case under A and B. UsageError unless they line up."""
     if len(a) != len(b) or not a or any(x[1] != y[1] for x, y in zip(a, b, strict=True)):
         raise UsageError("the two sides must score the same tokens of the same cases")
+    from ds4ref.runs.stats import sign_test, weighted_interval
+
     counts = np.array([n for _, n in a], float)
     sums = np.array([[x for x, _ in a], [y for y, _ in b]])
     difference = sums[1] - sums[0]
-    rng = np.random.default_rng(seed)
-    pick = rng.integers(0, len(a), (draws, len(a)))
-    means = difference[pick].sum(axis=1) / counts[pick].sum(axis=1)
-    low, high = np.quantile(means, (0.025, 0.975))
-    better, worse = int((difference < -1e-9).sum()), int((difference > 1e-9).sum())
+    better, worse = int((difference < -TIE).sum()), int((difference > TIE).sum())
     total = counts.sum()
     return Paired(
         len(a), int(total), float(sums[0].sum() / total), float(sums[1].sum() / total),
-        float(difference.sum() / total), float(low), float(high), (better, worse, len(a) - better - worse),
-        _sign_test(better, worse),
+        weighted_interval(difference, counts), (better, worse, len(a) - better - worse), sign_test(difference, TIE),
     )  # fmt: skip
-
-
-def _sign_test(wins: int, losses: int) -> float:
-    """Two-sided exact sign test."""
-    n, k = wins + losses, min(wins, losses)
-    tail = sum(math.comb(n, i) for i in range(k + 1))
-    return min(1.0, 2 * tail / 2**n) if n else 1.0
 
 
 def continuation_nll(target: Target, prompt: Prompt, continuation: Sequence[bytes]) -> tuple[float, int]:

@@ -80,4 +80,4 @@ def keep(
         return
     everything = {**stamp([PROG, *argv]), **facts, "prompt_sha256": prompt_sha256}
     number = store.add("vectors", everything, rows, label=label)
-    say(PROG, f"kept as run {number}; ds4-report show {number}")
+    say(PROG, f"kept as run {number}; {store.show(number)}")

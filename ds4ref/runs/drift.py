@@ -39,17 +39,15 @@ def drift(rows: Sequence[Mapping[str, Any]], column: str) -> tuple[float, float]
     ordered = sorted(measured, key=_moment)
     series = [math.log(row[column]) - means[_place(row)] for row in ordered]
     half = len(series) // 2
-    return sign_test(series), 100 * math.expm1(statistics.fmean(series[half:]) - statistics.fmean(series[:half]))
+    return trend(series), 100 * math.expm1(statistics.fmean(series[half:]) - statistics.fmean(series[:half]))
 
 
-def sign_test(series: Sequence[float]) -> float:
+def trend(series: Sequence[float]) -> float:
     """p that the second half of a time series lies as one-sidedly above or below the first as it does."""
-    from scipy.stats import binomtest
+    from .stats import sign_test  # scipy takes its time to load
 
     half = len(series) // 2
-    pairs = [late - early for early, late in zip(series, series[len(series) - half :], strict=False)]
-    ups, downs = sum(pair > TIE for pair in pairs), sum(pair < -TIE for pair in pairs)
-    return float(binomtest(ups, ups + downs, 0.5).pvalue) if ups + downs else 1.0
+    return sign_test([late - early for early, late in zip(series, series[len(series) - half :], strict=False)], TIE)
 
 
 def _moment(row: Mapping[str, Any]) -> tuple[int, float]:

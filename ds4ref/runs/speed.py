@@ -97,4 +97,5 @@ def per_cent(i: Interval) -> Interval:
         return math.expm1(min(x, 700.0)) * 100
 
     detectable = None if i.detectable is None else change(i.detectable)
-    return Interval(change(i.estimate), change(i.low), change(i.high), i.n, i.method, i.p, detectable)
+    low, high = (change(i.low), change(i.high)) if i.known else (i.low, i.high)
+    return Interval(change(i.estimate), low, high, i.n, i.method, i.p, detectable)

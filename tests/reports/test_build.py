@@ -157,18 +157,6 @@ def test_every_run_has_its_own_numbers_even_under_one_name():
     assert [table["reps"] for table in report.speeds] == [1, 1]
 
 
-def test_many_depths_are_thinned_evenly():
-    rows = [{"ctx_tokens": depth, "rep": rep, "gen_tps": 1.0} for depth in range(100, 2500, 100) for rep in range(3)]
-    (table,) = assemble([run("x", rows)], None, Thresholds()).speeds
-    depths = [row["depth"] for row in table["rows"]]
-    assert len(depths) == 12 and (depths[0], depths[-1]) == (100, 2400) and table["reps"] == 3
-    assert all(b - a in (200, 300) for a, b in zip(depths, depths[1:], strict=False))
-    (table,) = assemble([run("x", rows[:36])], None, Thresholds()).speeds
-    assert [row["depth"] for row in table["rows"]] == list(range(100, 1300, 100)), "a dozen fit"
-    (table,) = assemble([run("x", [rows[0] | {"reps": 5}])], None, Thresholds()).speeds
-    assert table["reps"] == 5, "as an aggregated file states it"
-
-
 def test_shares_of_the_bound_at_both_ends(monkeypatch):
     shown = []
     monkeypatch.setattr(figures, "roofline_picture", lambda bars: shown.extend(bars))
@@ -261,3 +249,38 @@ def test_endpoints_have_a_table_and_tests_a_curve_each(tmp_path):
         ("tests, pp512", ((512, 512.0, 512.0, 512.0),)), ("tests, pp256", ((512, 256.0, 256.0, 256.0),))
     ]  # fmt: skip
     assert not curves["decode"]
+
+
+def depth_run(name, depths, reps=1, group=None, speed=20.0):
+    rows = [{"rep": rep, "ctx_tokens": d, "prefill_tokens": 64, "gen_tokens": 8, "prefill_tps": speed * 10 + rep,
+             "gen_tps": speed + rep, "ttft_ms": 5.0} for rep in range(reps) for d in depths]  # fmt: skip
+    return run(name, rows, facts={"arms": {"group": group}} if group else {})
+
+
+def test_every_depth_is_in_the_tables():
+    depths = list(range(2048, 2048 * 17, 2048))
+    report = assemble([depth_run("one", depths)], None, Thresholds())
+    assert [row["depth"] for row in report.speeds[0]["rows"]] == depths
+    assert [row["depth"] for row in report.served[0]["rows"]] == depths
+
+
+@pytest.mark.parametrize(("reps", "band"), [(4, "least to most"), (5, "middle half")])
+def test_a_band_is_called_what_it_is(reps, band, tmp_path):
+    build_report([depth_run("one", [64, 128], reps)], str(tmp_path / "r.html"))
+    for page in ("r.html", "r.md"):
+        text = (tmp_path / page).read_text()
+        assert {name for name in ("least to most", "middle half") if f"{name} " in text or f"{name}<" in text} == {band}
+
+
+def test_runs_of_one_name_are_told_apart():
+    report = assemble([depth_run("run", [64, 128], speed=s) for s in (20.0, 30.0, 40.0)], None, Thresholds())
+    assert [table["name"] for table in report.speeds] == ["run", "run (2)", "run (3)"]
+    assert [(c.a, c.b) for c in report.comparisons] == [("run", "run (2)"), ("run", "run (3)")]
+    assert [e["name"] for e in report.environments] == ["run", "run (2)", "run (3)"]
+
+
+def test_arms_are_compared_with_the_arm_they_took_turns_with():
+    runs = [depth_run(name, [64, 128], 5, group) for name, group in zip("abcd", ("x", "x", "y", "y"), strict=True)]
+    report = assemble([*runs, depth_run("e", [64, 128], 5)], None, Thresholds())
+    assert [(c.a, c.b) for c in report.comparisons] == [("a", "b"), ("a", "c"), ("c", "d"), ("a", "e")]
+    assert [c.design for c in report.comparisons] == ["in turn", "separate", "in turn", "separate"]

@@ -1,5 +1,6 @@
 """Verdicts: right on simulated benches whose truth is known, cautious where nothing can be known."""
 
+import re
 from collections import Counter
 
 import numpy as np
@@ -8,7 +9,8 @@ from scipy import stats as scipy_stats
 
 from ds4ref.errors import DataError
 from ds4ref.runs.stats import Interval
-from reports.compare import BETTER, INCOMPARABLE, MIXED, SAME, UNCLEAR, WORSE, compare, judge, overall
+from reports.build import build_report
+from reports.compare import BETTER, INCOMPARABLE, MIXED, SAME, UNCLEAR, WORSE, compare, judge, overall, signed
 from reports.sources import Measured
 from reports.tables import print_comparison
 from reports.thresholds import Limits, Thresholds, read_thresholds
@@ -72,6 +74,7 @@ def test_one_walk_each_says_so():
     assert verdicts(**settings)[UNCLEAR] >= 38
     assert verdicts(slower=0.2, **settings)[WORSE] >= 36
     found = compare(*arms(0, **settings))
+    assert not any(f.interval.known for f in found.findings) and "no interval: too few" in found.findings[0].sentence()
     assert found.design == "single" and any("one walk each" in note for note in found.notes)
 
 
@@ -122,6 +125,25 @@ def test_ratios_and_means_are_those_of_the_rows():
         means = [np.exp(np.mean([np.log(row[column]) for row in side.rows])) for side in (a, b)]
         assert (finding.a, finding.b) == pytest.approx(tuple(means)) and finding.b == pytest.approx(0.8 * finding.a)
     assert found.fails and all("worse by 20.00 %" in line for line in found.fails)
+
+
+@pytest.mark.parametrize("in_turn", [True, False])
+def test_two_short_runs_have_no_interval_and_figures_fit(in_turn, capsys, tmp_path):
+    """Two walks each, one of them disturbed: Student's t with one degree of freedom would have said 10^300 %."""
+    a, b = arms(1, reps=2, in_turn=in_turn)
+    for row in b.rows[: len(DEPTHS)]:
+        row["gen_tps"] *= 1e-5
+    found = compare(a, b)
+    assert not any(f.interval.known for f in found.findings) and found.design == "single"
+    print_comparison(found)
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) < 170 and "inf" not in text and "nan" not in text
+    build_report([a, b], str(tmp_path / "r.html"))
+    for page in (tmp_path / "r.html", tmp_path / "r.md"):
+        assert re.search(r"no interval: too few values", page.read_text()) and not re.search(
+            r"\d{20}", page.read_text()
+        )
+    assert [signed(x) for x in (-3.14159, 999.994, 2.2e6, 1e300)] == ["-3.14", "+999.99", "+2.2e+06", "+1.0e+300"]
 
 
 def test_a_comparison_for_people_shows_its_numbers(capsys):

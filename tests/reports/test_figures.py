@@ -69,6 +69,19 @@ def test_one_curve_and_one_panel(drawn):
         assert "decode" in axes.get_title(loc="left") and not axes.texts
 
 
+@pytest.mark.parametrize("shares", [(1.0, 1.01, 1.02, 1.03), (1.0, 0.9, 0.8, 0.7), (1.0, 1.0, 0.2, 0.21)])
+def test_names_of_near_curves_do_not_collide(drawn, shares):
+    """Four curves that nearly lie on each other: every name is readable, and its own."""
+    curves = [
+        curve(f"run {i} of the evening", *(share * (40 - d / 4) for d in range(32)), step=2048)
+        for i, share in enumerate(shares)
+    ]
+    figures.speed_picture(curves, curves)
+    for figure in drawn:
+        for axes in figure.axes:
+            assert len(axes.texts) == 4 and apart(axes.texts)
+
+
 def test_ratios(drawn):
     curves = [("prefill", [(1000, 1.1), (2000, 1.2)]), ("decode", [(1000, 0.9), (2000, 1.19)])]
     figures.ratio_picture("A and B", curves, 2.0)

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from ds4ref.runs.drift import drift, notes, sign_test
+from ds4ref.runs.drift import drift, notes, trend
 
 
 def test_drift_is_found_and_not_imagined():
     rng = np.random.default_rng(2)
     falling = np.linspace(0, -0.05, 40) + rng.normal(0, 0.01, 40)
-    assert sign_test(falling) < 0.001
-    flat = [sign_test(rng.normal(0, 1, 40)) < 0.05 for _ in range(400)]
+    assert trend(falling) < 0.001
+    flat = [trend(rng.normal(0, 1, 40)) < 0.05 for _ in range(400)]
     assert np.mean(flat) <= 0.06
-    assert sign_test([1.0] * 10) == sign_test([]) == 1.0
+    assert trend([1.0] * 10) == trend([]) == 1.0
 
 
 def rows(change, reps=5):
@@ -25,7 +25,7 @@ def rows(change, reps=5):
 def test_the_middle_of_an_odd_series_is_on_neither_side():
     """Cox and Stuart: eight pairs that all rise, whatever the ninth of seventeen values was."""
     for middle in (-9.0, 9.0):
-        assert sign_test([0.0] * 8 + [middle] + [1.0] * 8) == pytest.approx(2 / 2**8)
+        assert trend([0.0] * 8 + [middle] + [1.0] * 8) == pytest.approx(2 / 2**8)
 
 
 def test_the_change_is_that_of_the_speed():

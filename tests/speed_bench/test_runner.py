@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shlex
 import sqlite3
 import statistics
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import reports.cli
 from ds4ref.engine import Engine
 from ds4ref.errors import SessionError
 from ds4ref.nano.recipe import NANO
@@ -191,12 +193,27 @@ def engines(monkeypatch, tmp_path, clock):
     return opened
 
 
+def test_a_run_in_another_store_is_announced_with_it(engines, private_store, tmp_path, capsys):
+    """The user's own store has a run of that number, too, and it is another one."""
+    path = str(tmp_path / "my runs.sqlite")
+    assert cli.main([*SMALL, "--label", "mine"]) == 0
+    assert cli.main([*SMALL, "--label", "other", "--store", path]) == 0
+    command = capsys.readouterr().err.splitlines()[-1].partition("; ")[2]
+    with Store.open(path, create=False) as store:
+        number = store.find("other").id
+    assert command == f"ds4-report show {number} --store {shlex.quote(path)}"
+    assert reports.cli.main(shlex.split(command)[1:]) == 0
+    assert "other" in capsys.readouterr().out
+    assert cli.main([*SMALL, "--csv", str(tmp_path / "r.csv"), "--store", path]) == 0
+    assert f"ds4-report show {number + 1} --store {shlex.quote(path)}" in capsys.readouterr().out
+
+
 def test_every_run_is_kept(engines, private_store, capsys):
     assert cli.main([*SMALL, "--label", "first", "-r", "1"]) == 0
     err = capsys.readouterr().err
     with Store.open(private_store, create=False) as store:
         run = store.find("first")
-        assert f"kept as run {run.id}; ds4-report show {run.id}" in err
+        assert err.endswith(f"kept as run {run.id}; ds4-report show {run.id}\n")
         assert run.kind == "bench" and run.status == "complete" and run.fact("walk", "reps") == 1
         assert run.facts["seed"] and run.fact("model", "sha256") and run.fact("machine", "cpu")
         rows = store.rows(run.id)

@@ -240,7 +240,7 @@ def test_an_echo_that_is_off_by_one_is_noticed(shift, agrees) -> None:
 
 def test_paired_statistics() -> None:
     same = paired([(3.0, 4), (5.0, 8)], [(3.0, 4), (5.0, 8)])
-    assert (same.delta, same.low, same.high, same.wins, same.sign_p) == (0, 0, 0, (0, 0, 2), 1.0)
+    assert (same.delta, same.interval.low, same.interval.high, same.wins, same.sign_p) == (0, 0, 0, (0, 0, 2), 1.0)
     # 54 wins of 100 are no evidence
     b = [(1.0 - (1 if i < 54 else -1) * 1e-3, 1) for i in range(100)]
     assert paired([(1.0, 1)] * 100, b).sign_p == pytest.approx(0.484, abs=1e-3)

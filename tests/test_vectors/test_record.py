@@ -25,7 +25,7 @@ def test_a_check_is_kept(vectors, nano_path, private_data, capsys):
     argv = ["check", vectors, "--target", f"local:{nano_path}", *ENGINE]
     assert main([*argv, "--numerics", "exact", "--label", "before"]) == 0
     main([*argv, "--numerics", "ds4", "--label", "after"])
-    assert "kept as run 2" in capsys.readouterr().err
+    assert "kept as run 2; ds4-report show 2\n" in capsys.readouterr().err
     with Store.open(private_data / "runs.sqlite") as store:
         found = store.find("before")
         assert found.kind == "vectors" and found.status == "complete"
@@ -51,6 +51,12 @@ def test_perplexities_and_likelihoods_are_kept(vectors, nano_path, private_data)
     assert kept["ppl"][0]["id"] == "depth 40" and kept["ppl"][0]["tokens"] == 8
 
 
+def test_another_store_is_named(vectors, nano_path, tmp_path, private_data, capsys):
+    argv = ["check", vectors, "--target", f"local:{nano_path}", "--numerics", "exact", *ENGINE]
+    assert main([*argv, "--store", str(tmp_path / "mine.sqlite")]) == 0
+    assert f"ds4-report show 1 --store {tmp_path}/mine.sqlite\n" in capsys.readouterr().err
+
+
 def test_no_record_if_unwanted(vectors, nano_path, private_data, capsys):
     argv = ["check", vectors, "--target", f"local:{nano_path}", "--numerics", "exact", *ENGINE]
     assert main([*argv, "--no-store"]) == 0
@@ -58,3 +64,10 @@ def test_no_record_if_unwanted(vectors, nano_path, private_data, capsys):
     (private_data / "other.sqlite").write_text("not a store")
     assert main([*argv, "--store", str(private_data / "other.sqlite")]) == 1
     assert "is not a run store" in capsys.readouterr().err
+
+
+def test_a_gate_that_could_never_fail_is_refused(vectors, nano_path, capsys):
+    """Two cases have no interval, so that nothing would be certain; said before the first one is scored."""
+    spec = f"local:{nano_path}"
+    assert main(["nll", vectors, "--target", spec, "--other", spec, "--fail-above", "0.01", *ENGINE]) == 2
+    assert "--fail-above needs 3 cases" in capsys.readouterr().err

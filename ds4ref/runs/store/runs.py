@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+import shlex
 import sqlite3
 import time
 import uuid
@@ -230,6 +231,11 @@ class Store:
 
         with explained(self.path):
             return cached_sha256(self._db, path, progress)
+
+    def show(self, run: int) -> str:
+        """The command that shows a run; another store than the user's own is named."""
+        own = self.path.resolve() == default_path().resolve()
+        return f"ds4-report show {run}" + ("" if own else f" --store {shlex.quote(str(self.path))}")
 
     def close(self) -> None:
         """Release the file."""

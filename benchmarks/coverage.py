@@ -1,0 +1,223 @@
+"""Do intervals cover what they claim? Every kind of ``ds4ref.runs.stats``, on simulated data whose truth is known.
+
+    python -m benchmarks.coverage                    2,000 trials a cell, about three minutes
+    python -m benchmarks.coverage --trials 200 --only centre
+
+A cell is the share of trials, in per cent, in which a 95 % interval held the truth; ``-`` where no interval is given.
+The data is what an interval is used for: log ratios of speeds (rounds, two runs), differences of NLL over texts,
+grades. Noise is normal, skewed, heavy-tailed, disturbed, or rounded as by a clock. 2,000 trials leave +-1.
+
+Puts out a table, and a line of JSON. Leaves out: noise that is alike in all rounds, which no interval can see.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ds4ref.runs import stats
+from ds4ref.runs.provenance import stamp
+from ds4ref.runs.stats import Interval
+
+SIZES = (3, 4, 5, 8, 10, 20, 30, 50, 100)
+SEED = 20261122
+
+Rng = np.random.Generator
+Draw = Callable[[Rng, int], tuple[tuple[Any, ...], float]]
+"""Arguments of the interval for n values, and the truth."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """An interval, and the data it is tried on."""
+
+    kind: str
+    data: str
+    interval: Callable[..., Interval]
+    draw: Draw
+
+    @property
+    def name(self) -> str:
+        """For people and for ``--only``."""
+        return f"{self.kind}, {self.data}"
+
+
+def coverage(case: Case, n: int, trials: int, seed: int = SEED) -> tuple[float, int]:
+    """The share of intervals that held the truth (NaN if none was given), and how many were given."""
+    rng = np.random.default_rng([seed, n, *case.name.encode()])
+    given = held = 0
+    for _ in range(trials):
+        values, truth = case.draw(rng, n)
+        found = case.interval(*values)
+        given += found.known
+        held += found.known and found.low <= truth <= found.high
+    return (held / given if given else float("nan")), given
+
+
+# --- noise of one value: (rng, shape) to values whose centre is 0
+
+Noise = Callable[[Rng, Any], np.ndarray]
+
+
+def normal(rng: Rng, shape: Any) -> np.ndarray:
+    """Standard normal."""
+    return rng.normal(size=shape)
+
+
+def lognormal(rng: Rng, shape: Any) -> np.ndarray:
+    """Differences of two times that are log-normal (sigma 1): heavy tails on both sides."""
+    return rng.lognormal(size=shape) - rng.lognormal(size=shape)
+
+
+def disturbed(rng: Rng, shape: Any) -> np.ndarray:
+    """Normal, and one value in ten three to eight deviations off, to either side: the arm that was hit."""
+    hit = np.where(rng.random(shape) < 0.1, rng.uniform(3, 8, shape), 0) * rng.choice([-1, 1], shape)
+    return rng.normal(size=shape) + hit
+
+
+def rounded(rng: Rng, shape: Any) -> np.ndarray:
+    """Normal, known to half a deviation: a coarse clock. Zero lies between two of its marks."""
+    return np.round((rng.normal(size=shape) + 0.3) / 0.5) * 0.5 - 0.3
+
+
+def tied(rng: Rng, shape: Any) -> np.ndarray:
+    """Normal, known to a whole deviation: mostly the same few values."""
+    return np.round(rng.normal(size=shape) + 0.3) - 0.3
+
+
+def heavy(rng: Rng, shape: Any) -> np.ndarray:
+    """Student's t with three degrees of freedom."""
+    return rng.standard_t(3, size=shape)
+
+
+def skewed(rng: Rng, shape: Any) -> np.ndarray:
+    """Log-normal (sigma 1/2) around its mean: one side alone is disturbed."""
+    return rng.lognormal(0, 0.5, shape) - np.exp(0.125)
+
+
+def exponential(rng: Rng, shape: Any) -> np.ndarray:
+    """Exponential around its mean: skewness 2."""
+    return rng.exponential(size=shape) - 1
+
+
+# --- what the intervals are used for
+
+
+def _centre(noise: Noise) -> Draw:
+    truth = _hodges_lehmann(noise(np.random.default_rng(1), (2, 400_000)))
+    return lambda rng, n: ((noise(rng, n),), 0.0 if noise in (rounded, tied) else truth)
+
+
+def _hodges_lehmann(pairs: np.ndarray) -> float:
+    """The centre of what pairs (2, n) were drawn from: half of all means of two lie below."""
+    return float(np.median(pairs.mean(axis=0)))
+
+
+def _rounds(noise: Noise, depths: int = 8) -> Draw:
+    """Rounds of eight depths, with errors common to a round: its rows are no values of their own."""
+
+    def cells(rng: Rng, n: int) -> np.ndarray:
+        return 0.01 * rng.normal(size=(n, 1)) + 0.02 * noise(rng, (n, depths))
+
+    cut = int(stats.TRIM * depths)
+    many = np.sort(cells(np.random.default_rng(1), 200_000))[:, cut : depths - cut].mean(axis=1)
+    truth = _hodges_lehmann(many.reshape(2, -1))
+    return lambda rng, n: ((cells(rng, n),), truth)
+
+
+def _two(one: Noise, other: Noise, times: float = 1.0) -> Draw:
+    return lambda rng, n: ((one(rng, n), 0.5 + times * other(rng, n)), 0.5)
+
+
+def _texts(noise: Noise, lengths: str) -> Draw:
+    """NLL differences of texts: a difference of each text, and noise of its tokens."""
+
+    def draw(rng: Rng, n: int) -> tuple[tuple[Any, ...], float]:
+        if lengths == "like":
+            tokens = np.full(n, 64.0)
+        elif lengths == "1 to 10":
+            tokens = rng.integers(20, 200, n).astype(float)
+        else:
+            tokens = np.maximum(4, rng.lognormal(4, 0.8, n).round())
+        each = 0.02 * noise(rng, n) + 0.1 * rng.normal(size=n) / np.sqrt(tokens)
+        return (((0.01 + each) * tokens, tokens), 0.01)
+
+    return draw
+
+
+def _changes(share: float, levels: int = 1) -> Draw:
+    """The same questions to A and B, who agree on all but ``share``: right or wrong, or parts of it."""
+
+    def draw(rng: Rng, n: int) -> tuple[tuple[Any, ...], float]:
+        a = rng.binomial(levels, 0.6, n) / levels
+        again = rng.random(n) < share
+        return ((a, np.where(again, rng.binomial(levels, 0.7, n) / levels, a)), 0.1 * share)
+
+    return draw
+
+
+def _shares(low: float, high: float, levels: int = 1) -> Draw:
+    """Scores of questions that are right with a probability drawn anew for each trial."""
+
+    def draw(rng: Rng, n: int) -> tuple[tuple[Any, ...], float]:
+        p = rng.uniform(low, high)
+        return ((rng.binomial(levels, p, n) / levels,), p)
+
+    return draw
+
+
+CASES = (
+    *(
+        Case("centre", noise.__name__, stats.centre_interval, _centre(noise))
+        for noise in (normal, lognormal, disturbed, heavy, rounded, tied, skewed, exponential)
+    ),
+    *(
+        Case("rounds in turn", noise.__name__, stats.rounds_interval, _rounds(noise))
+        for noise in (normal, lognormal, disturbed, rounded, skewed)
+    ),
+    Case("two runs", "normal", stats.welch_interval, _two(normal, normal)),
+    Case("two runs", "one spreads four times as far", stats.welch_interval, _two(normal, normal, 4.0)),
+    Case("two runs", "exponential", stats.welch_interval, _two(exponential, exponential)),
+    Case("two runs", "one exponential", stats.welch_interval, _two(normal, exponential)),
+    Case("two runs", "tied", stats.welch_interval, _two(tied, tied)),
+    *(
+        Case("texts", f"{noise.__name__}, lengths {lengths}", stats.weighted_interval, _texts(noise, lengths))
+        for noise, lengths in (
+            (normal, "like"), (normal, "1 to 10"), (normal, "log-normal"), (heavy, "1 to 10"), (heavy, "log-normal"),
+            (skewed, "1 to 10"),
+        )
+    ),
+    Case("grades", "half of the answers new", stats.graded_interval, _changes(0.5)),
+    Case("grades", "a fifth new", stats.graded_interval, _changes(0.2)),
+    Case("grades", "half new, in quarters", stats.graded_interval, _changes(0.5, 4)),
+    Case("score", "right or wrong", stats.share_interval, _shares(0.0, 1.0)),
+    Case("score", "mostly right", stats.share_interval, _shares(0.8, 1.0)),
+    Case("score", "in quarters", stats.share_interval, _shares(0.1, 0.9, 4)),
+)  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Simulate and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
+    parser.add_argument("--trials", type=int, default=2000, help="of each cell (2000)")
+    parser.add_argument("--only", default="", help="cases whose name holds this")
+    args = parser.parse_args(argv)
+    cases = [case for case in CASES if args.only in case.name]
+    print(f"{'':46}" + "".join(f"{f'n={n}':>7}" for n in SIZES))
+    table = {}
+    for case in cases:
+        found = {n: coverage(case, n, args.trials) for n in SIZES}
+        table[case.name] = {n: None if not given else round(share, 4) for n, (share, given) in found.items()}
+        cells = (f"{100 * share:7.1f}" if given else f"{'-':>7}" for share, given in found.values())
+        print(f"{case.name:46}{''.join(cells)}", flush=True)
+    print(json.dumps({"coverage": table, "trials": args.trials, "seed": SEED, **stamp()}))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -205,7 +205,7 @@ def test_a_run_in_another_store_is_announced_with_it(engines, private_store, tmp
     assert reports.cli.main(shlex.split(command)[1:]) == 0
     assert "other" in capsys.readouterr().out
     assert cli.main([*SMALL, "--csv", str(tmp_path / "r.csv"), "--store", path]) == 0
-    assert f"ds4-report show {number + 1} --store {shlex.quote(path)}" in capsys.readouterr().out
+    assert f"ds4-report show {number + 1} --store {shlex.quote(path)}" in capsys.readouterr().err
 
 
 def test_every_run_is_kept(engines, private_store, capsys):

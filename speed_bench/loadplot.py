@@ -19,7 +19,7 @@ from ds4ref.cli.plots import GRID, INK, STYLES, tick
 from ds4ref.errors import DataError
 from ds4ref.runs.results import read_rows
 
-from .plot import DECODE, PREFILL, check_suffix, default_output, default_title, save
+from .plot import DECODE, PREFILL, check_suffix, default_output, save, words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,10 +40,16 @@ def plot_load(
     for file in files:
         check_suffix(file)
     rows = [row for source in sources for row in read_rows(source)]
-    figure = draw(rows, title or default_title(sources[0]), size)
+    figure = draw(rows, title or _title(sources), size)
     for file in files:
         save(figure, file)
     return files
+
+
+def _title(sources: Sequence[str | os.PathLike[str]]) -> str:
+    """What the names of the files have in common."""
+    common = os.path.commonprefix([Path(source).stem for source in sources]).strip(" _-.")
+    return f"{words(common)} under load" if common else "Under load"
 
 
 def levels(rows: Sequence[Row]) -> tuple[str, dict[str, list[Row]]]:

@@ -43,10 +43,11 @@ def check_suffix(path: str | os.PathLike[str]) -> None:
 
 def default_title(*paths: str | os.PathLike[str]) -> str:
     """``m3_max.csv`` -> ``M3 Max t/s``; several are joined by commas."""
-    return ", ".join(_words(Path(path).stem) for path in paths) + " t/s"
+    return ", ".join(words(Path(path).stem) for path in paths) + " t/s"
 
 
-def _words(stem: str) -> str:
+def words(stem: str) -> str:
+    """The name of a file for a title."""
     words = re.split(r"[ _-]+", stem)
     return " ".join(word.upper() if re.fullmatch(r"m[0-9]+", word) else word.capitalize() for word in words)
 

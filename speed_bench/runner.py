@@ -260,14 +260,14 @@ def turn_order(lanes: int, turn: int) -> list[int]:
 
 
 class _Share:
-    """Progress of one walk as part of all, in thousandths."""
+    """Progress of one walk as part of all, in the units of the walk."""
 
     def __init__(self, progress: Callable[[int, int], None], before: int, run: Run):
         self.progress, self.before, self.run = progress, before, run
 
     def __call__(self, done: int, of: int) -> None:
         walks = max((self.run.reps or 1) * len(self.run.lanes), self.before + 1)
-        self.progress(round(1000 * (self.before + done / max(of, 1))), 1000 * walks)
+        self.progress(self.before * of + done, of * walks)
 
 
 def rest(seconds: float, cancel: Callable[[], bool]) -> None:

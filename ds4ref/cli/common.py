@@ -171,8 +171,10 @@ class Progress:
         if not self.live or (done < total and now - self._drawn < 0.1):
             return
         self._drawn, self._shown = now, True
-        line = f"{self.what}: {done}/{total} ({100.0 * done / max(total, 1):.1f}%){self._left(now, done, total)}"
-        line = line[: columns(sys.stderr) - 1]  # a line that wraps could not be rewritten
+        share, left = f"{100.0 * done / max(total, 1):.1f}%", self._left(now, done, total)
+        line, room = f"{self.what}: {done}/{total} ({share}){left}", columns(sys.stderr) - 1
+        if len(line) > room:
+            line = f"{self.what}: {share}{left}"[:room]  # a line that wraps could not be rewritten
         sys.stderr.write("\r" + tint(line, CYAN, sys.stderr) + "\x1b[K")
         sys.stderr.flush()
 

@@ -11,7 +11,7 @@ from speed_bench.many import read_job, run_unit
 
 JOB = """
 name = "quants"
-args = ["--ctx-start", "16", "--ctx-max", "32", "--step-incr", "16", "-n", "2", "--no-roofline"]
+args = ["--ctx-start", "16", "--ctx-max", "32", "--step-incr", "16", "-n", "2", "-r", "1", "--no-roofline"]
 [matrix]
 numerics = ["ds4", "exact"]
 threads = [1]

@@ -131,7 +131,7 @@ def test_progress_counts_all_walks(bare):
     run = bare("AB", depths=(10, 20), gen_tokens=1, reps=2)
     run.progress = lambda what: contextlib.nullcontext(lambda *args: seen.append(args))
     run.execute()
-    assert {total for _, total in seen} == {4000} and max(done for done, _ in seen) == 4000
+    assert {total for _, total in seen} == {80} and max(done for done, _ in seen) == 80
 
 
 # --- samples and summaries

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ds4ref.cancellation import Cancellation
 from ds4ref.errors import Cancelled, DataError, TargetError, UsageError
 from ds4ref.runs.results import COLUMNS, parse_rows
+from ds4ref.targets import Cancellation
 from ds4ref.targets.command import CommandTarget
 
 from .columns import Sample

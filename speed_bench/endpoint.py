@@ -26,10 +26,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ds4ref.cancellation import Cancellation
 from ds4ref.errors import Cancelled, DataError, TargetError
 from ds4ref.runs.spread import quantile
-from ds4ref.targets import Ability, Completion, Finish, Prompt, Request, Target, collect
+from ds4ref.targets import Ability, Cancellation, Completion, Finish, Prompt, Request, Target, collect
 
 from .columns import Sample
 

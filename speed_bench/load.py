@@ -20,8 +20,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ds4ref.cancellation import Cancellation
 from ds4ref.errors import Cancelled, TargetError
+from ds4ref.targets import Cancellation
 
 from .columns import Sample
 from .endpoint import Answer, Endpoint

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ds4ref.cancellation import Cancellation
 from ds4ref.cli.model import warm
 from ds4ref.costs import prefill_chunk
 from ds4ref.environment import memory_bytes
 from ds4ref.errors import DataError, UsageError
+from ds4ref.targets import Cancellation
 
 from .columns import Sample
 from .plan import Lane, Plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ds4ref.cancellation import Cancellation
+from ds4ref.targets import Cancellation
 from ds4ref.targets.openai import HttpTarget
 
 from . import endpoint

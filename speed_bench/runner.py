@@ -20,9 +20,9 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ds4ref.cancellation import Cancellation
 from ds4ref.errors import Cancelled, DataError
 from ds4ref.runs.provenance import stamp
+from ds4ref.targets import Cancellation
 
 from .columns import Sample, summaries
 from .plan import Lane, Plan, kind_of

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ds4ref import __version__
-from ds4ref.cancellation import Cancellation
 from ds4ref.errors import UsageError
-from ds4ref.targets import Target, open_target
+from ds4ref.targets import Cancellation, Target, open_target
 
 from .columns import Sample
 from .plan import Lane, Plan, kind_of

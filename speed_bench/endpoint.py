@@ -42,17 +42,22 @@ CACHED_SLACK, CACHED_SHARE = 64, 0.05
 
 @dataclass(frozen=True)
 class Answer:
-    """One finished stream, when it began (seconds of the process clock), and how many tokens its prompt had."""
+    """One finished stream, when it began (seconds of the process clock), how many tokens its prompt had, and how many
+    were ``asked`` for."""
 
     begin: float
     done: Completion
     prompt: int
+    asked: int = 0
 
     @property
     def tokens(self) -> int:
-        """Generated tokens; pieces of text where the server does not count."""
-        count = self.done.usage.completion
-        return len(self.done.arrivals) if count is None else count
+        """Generated tokens. Where the server does not count: all that were asked for if that is where it ended, else
+        the pieces."""
+        count, pieces = self.done.usage.completion, len(self.done.arrivals)
+        if count is None:
+            count = max(self.asked, pieces) if self.done.finish == Finish.LENGTH else pieces
+        return count
 
     @property
     def ttft(self) -> float:
@@ -84,7 +89,7 @@ class Answer:
         if len(gaps) < FEW or not sum(done.sizes):
             return ""
         # Tokens without text make gaps longer, several in a piece make it longer. Where even quick pieces come too
-        # seldom for the rate, and are too short for so many tokens, tokens are counted that never came.
+        # seldom for the rate, and are too short for so many tokens (one has a byte at least), some never came.
         times = self.decode_tps * quantile(gaps, 0.1)
         each = sum(done.sizes) / self.tokens
         unseen = self.tokens - len(done.arrivals)
@@ -93,7 +98,7 @@ class Answer:
             return ""
         return (
             f"counts {self.tokens} tokens, {self.decode_tps:.0f} t/s, but streams a piece of {each * times:.0f} "
-            f"characters every {1e3 * statistics.median(gaps):.1f} ms: most of them it does not show"
+            f"bytes every {1e3 * statistics.median(gaps):.1f} ms: most of them it does not show"
         )
 
 
@@ -158,7 +163,7 @@ class Endpoint:
         if not done.arrivals:
             raise TargetError(f"{self.target.name} answered nothing")
         # Some servers do not count in streams; then the depth is what was aimed at.
-        return Answer(begin, done, done.usage.prompt or depth)
+        return Answer(begin, done, done.usage.prompt or depth, tokens)
 
     def _characters(self, depth: int) -> int:
         """Characters of a prompt of ``depth`` tokens: the line through the two nearest known prompts."""
@@ -252,6 +257,8 @@ def together(count: int, ask: Callable[[Cancellation], Answer], cancel: Cancella
                 continue
             if isinstance(found, BaseException):
                 stop.press()
+                if isinstance(found, TargetError) and count > 1:
+                    raise TargetError(f"{found} (with {count} streams at once)") from found
                 raise found
             answers[number] = found
     return [answers[number] for number in range(count)]

@@ -90,11 +90,9 @@ def prose_tokens(tokenizer: Tokenizer, needed: int) -> list[int]:
 
 def chat_tokens(tokenizer: Tokenizer, text: str, system: str) -> list[int]:
     """``text`` as one user turn without thinking, up to where the answer begins."""
-    from ds4ref.cli.transcript import Transcript
+    from ds4ref.text.chat import encode_chat_prompt
 
-    transcript = Transcript(tokenizer, system, "none")
-    transcript.open_turn(text)
-    return transcript.ids
+    return encode_chat_prompt(tokenizer, system, text, "none")
 
 
 def check_length(tokens: Sequence[int], needed: int) -> None:

@@ -93,7 +93,7 @@ class Delta:
 @dataclass(frozen=True)
 class Completion:
     """A finished answer. ``arrivals`` are the times of the deltas that brought something, in seconds, ``sizes`` how
-    many characters each of them brought."""
+    many bytes of UTF-8 each of them brought."""
 
     text: str
     steps: tuple[Step, ...] = ()
@@ -145,8 +145,8 @@ class _Sum:
             )
         if delta.brings:
             self.arrivals.append(delta.time)
-            called = sum(len(more.name) + len(more.arguments) for more in delta.calls)
-            self.sizes.append(len(delta.text) + len(delta.reasoning) + called)
+            texts = [delta.text, delta.reasoning, *(more.name + more.arguments for more in delta.calls)]
+            self.sizes.append(len("".join(texts).encode("utf-8", "surrogatepass")))
         self.usage, self.model = delta.usage or self.usage, delta.model or self.model
         self.last = delta if delta.finish else replace(self.last, time=delta.time)
 

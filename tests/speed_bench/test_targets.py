@@ -54,6 +54,13 @@ def test_several_tokens_may_share_a_piece():
         assert found["gen_tokens"] == 9 and found["gen_tps"] == pytest.approx((9 - first) / 0.5)
 
 
+def test_a_server_that_does_not_count_has_made_what_it_was_asked_for():
+    """Tokens without text bring no piece."""
+    for finish, tokens in (("length", 16), ("stop", 3)):
+        done = Completion("", usage=Usage(), arrivals=(0.5, 0.7, 1.0), finish=finish)
+        assert Answer(0.0, done, 64, 16).tokens == tokens
+
+
 def test_one_piece_has_no_gaps():
     found = sample([answer(0.0, (0.5,), 1.0)], 96)
     assert found["gen_first_ms"] == 0 and found["gen_tps"] == 0 and found["steps_s"] == []

@@ -30,19 +30,21 @@ class Piece:
 
 @dataclass
 class Script(Endpoint):
-    """Answers with ``pieces``, whatever it is asked; the first one comes after the prefill and its own seconds."""
+    """Answers with ``pieces`` of ``words``, whatever it is asked; the first one comes after the prefill and its own
+    seconds."""
 
     pieces: list[Piece] = field(default_factory=list)
     names: tuple[str, ...] = ("reasoning",)
     tells: bool = True
+    words: tuple[str, ...] = WORDS
 
-    def __init__(self, pieces, names=("reasoning",), tells=True):
+    def __init__(self, pieces, names=("reasoning",), tells=True, words=WORDS):
         super().__init__()
-        self.pieces, self.names, self.tells = pieces, names, tells
+        self.pieces, self.names, self.tells, self.words = pieces, names, tells, words
 
     def events(self, path, body, sleep):
         self.bodies.append((path, body))
-        count, words = self.tokens(body), itertools.cycle(WORDS)
+        count, words = self.tokens(body), itertools.cycle(self.words)
         sleep(PREFILL * count)
         yield {"model": "fake", "choices": [{"delta": {"role": "assistant", "content": ""}}]}
         for number, piece in enumerate(self.pieces):
@@ -149,6 +151,8 @@ HIDDEN = [Piece("reasoning", 0, 0.8, unseen=40), *pieces(12)]
     (HIDDEN, True, "counts 40 tokens of reasoning that it does not stream"),
     (HIDDEN, False, "counts 52 tokens"),
     ([Piece("content", 0, 0.8, unseen=30), *pieces(24)], False, "counts 54 tokens"),
+    # too quick to have been decoded like the others, but a token has a character at least
+    ([Piece("content", 0, 0.05, unseen=60), *pieces(12)], False, "counts 72 tokens"),
 ])  # fmt: skip
 def test_a_rate_that_its_own_pieces_contradict_is_refused(script, tells, says, monkeypatch, tmp_path, capsys):
     assert swept(monkeypatch, tmp_path, Script(script, tells=tells)) == 1
@@ -161,3 +165,16 @@ def test_tokens_without_text_are_no_contradiction(monkeypatch, tmp_path):
     script = [Piece("content", i % 2, 0.02, unseen=1 - i % 2) for i in range(1, 65)]
     assert swept(monkeypatch, tmp_path, Script(script)) == 0
     assert {round(row["gen_tps"]) for row in read_rows(tmp_path / "s.csv")} == {50}
+
+
+def test_tokens_without_text_may_come_in_a_row(monkeypatch, tmp_path):
+    script = [Piece("content", int(i % 8 < 2), 0.02, unseen=int(i % 8 >= 2)) for i in range(66)]
+    assert swept(monkeypatch, tmp_path, Script(script)) == 0
+    assert all(row["gen_tps"] == pytest.approx(50, rel=0.02) for row in read_rows(tmp_path / "s.csv"))
+
+
+def test_characters_of_several_tokens_are_no_contradiction(monkeypatch, tmp_path):
+    """Rare ones are spelled byte by byte: four tokens, one character."""
+    script = [Piece("content", 1, 0.08, unseen=3) for _ in range(32)]
+    assert swept(monkeypatch, tmp_path, Script(script, words=("\U0001f9ff",))) == 0
+    assert all(row["gen_tps"] == pytest.approx(50, rel=0.02) for row in read_rows(tmp_path / "s.csv"))

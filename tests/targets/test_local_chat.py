@@ -62,6 +62,11 @@ def test_reasoning_is_apart_and_counted(fake) -> None:
     assert done.usage == Usage(len(fake.encode(ask("high").prompt)), len(ids) + 1, 0, len("Let me see.") + 1)
     assert [step.token.id for step in done.steps] == [*ids, fake.tokenizer.eos]
     assert len(done.arrivals) == len(ids) + 1
+    fake.says("a")
+    ids = fake.engine.answer = fake._idle[0].answer = [*b"a\xe2\x82"]
+    done = fake.complete(ask("high"))
+    assert (done.reasoning, done.usage.reasoning) == ("a\ufffd", len(ids)), "a piece without a token is none"
+    fake.says(f"Let me see.{THINK_CLOSE}It is two.")
     done = fake.complete(ask("high", max_tokens=5))
     assert (done.text, done.reasoning, done.finish) == ("", "Let m", Finish.LENGTH) and done.usage.reasoning == 5
 
@@ -217,6 +222,13 @@ def test_so_many_conversations_keep_their_prefill(fake, sessions: int, cached: l
     assert [target.complete(a).usage.cached for a in asks] == cached
     assert target.complete(Request(Prompt.tokens(range(40, 95)), 1, ctx=512)).usage.cached == 0, "a larger context"
     assert len(target._idle) <= sessions
+
+
+def test_the_longest_beginning_is_gone_on_from(fake) -> None:
+    """Also where a shorter one was used later."""
+    target = LocalTarget(fake.engine, ctx=256, sessions=2)
+    for ids, cached in ((range(40, 80), 0), (range(40, 90), 40), (range(40, 50), 0), (range(40, 95), 50)):
+        assert target.complete(Request(Prompt.tokens(ids), max_tokens=1)).usage.cached == cached
 
 
 def test_how_many_are_kept_can_be_said_in_a_spec(monkeypatch) -> None:

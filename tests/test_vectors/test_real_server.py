@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -27,15 +29,15 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def server(_model_cache, tmp_path_factory):
-    """The address of a running server."""
+@contextmanager
+def started(folder, *options: str) -> Iterator[str]:
+    """The address of a server that runs."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "llama_cpp.server", "--model", diagnostic_path(), "--model_alias", "diagnostic",
-               "--n_ctx", "1024", "--logits_all", "true", "--host", "127.0.0.1", "--port", str(port)]  # fmt: skip
-    with open(tmp_path_factory.mktemp("server") / "log", "wb") as log:
+    model = ["--model", diagnostic_path(), "--model_alias", "diagnostic", "--n_ctx", "1024", "--logits_all", "true"]
+    command = [sys.executable, "-m", "llama_cpp.server", *model, "--host", "127.0.0.1", "--port", str(port), *options]
+    with open(folder / "log", "wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
             base = f"http://127.0.0.1:{port}/v1"
@@ -51,6 +53,13 @@ def server(_model_cache, tmp_path_factory):
         finally:
             process.terminate()
             process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def server(_model_cache, tmp_path_factory):
+    """One that lets every stream come to its end (its default: see tests/speed_bench/test_real_server.py)."""
+    with started(tmp_path_factory.mktemp("server"), "--interrupt_requests", "false") as base:
+        yield base
 
 
 def run(capsys, *argv: str) -> tuple[int, dict]:
@@ -69,6 +78,18 @@ def test_capture_then_check(server, tmp_path, capsys) -> None:
     code, found = run(capsys, "check", folder, "--target", server, "--out", str(out))
     verdicts = [step["verdict"] for case in json.loads(out.read_text())["results"] for step in case["steps"]]
     assert code == 0 and found["passed"] and set(verdicts) <= {"match", "incomparable"} and "match" in verdicts
+
+
+@pytest.mark.parametrize("streams", [2, 4])
+def test_checks_at_once(server, streams, tmp_path, capsys) -> None:
+    prompts, folder = tmp_path / "prompts.jsonl", str(tmp_path / "v")
+    prompts.write_text('{"id": "one", "prompt": "The old mill stood"}\n{"id": "two", "prompt": "A river of numbers"}\n')
+    assert run(capsys, "capture", folder, "--prompts", str(prompts), "--repeat", "1", "--target", server)[0] == 0
+    command = [sys.executable, "-m", "test_vectors.cli", "check", folder, "--target", server]
+    checks = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(streams)]
+    for check in checks:
+        out, _ = check.communicate(timeout=300)
+        assert check.returncode == 0 and json.loads(out.splitlines()[-1])["passed"]
 
 
 def test_ppl_runs_and_says_that_this_echo_cannot_be_trusted(server, tmp_path, capsys) -> None:

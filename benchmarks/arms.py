@@ -1,14 +1,15 @@
 """Can ds4-bench be believed? On the real embedded model: what its loop costs, how often two equal arms are declared
 different, how often a known slowdown is found.
 
-    python -m benchmarks.arms                        40 trials of each, about eight minutes
+    python -m benchmarks.arms                        40 trials of each, at most 20 s long
     python -m benchmarks.arms --trials 5 --slower 10
 
-A trial is a whole ``ds4-bench --arm --arm`` with its defaults (five rounds, in turn) on a short walk, judged by
-``ds4-report compare`` with its defaults. Both arms are one engine; the slower one waits in a busy loop after every
-step, in proportion to the time the step took. Trials are independent; equal and slowed ones alternate, so that both
-meet the same machine. ``--clock cpu`` times in CPU time of this process (use one thread): what else runs on a shared
-machine then takes no part, and what is left is about what a bench of one's own would show.
+A trial is a whole run of two lanes in turn on a short walk, with ``--detect`` and ``--budget`` as ``ds4-bench`` has
+them: a pilot, then as many rounds as it asks for, or a refusal that says what could be found; judged as ``ds4-bench``
+does at its end. Both lanes are one engine; the slower one waits in a busy loop after every step, in proportion to the
+time the step took. Trials are independent; equal and slowed ones alternate, so that both meet the same machine.
+``--clock cpu`` times in CPU time of this process (use one thread): what else runs on a shared machine then takes no
+part, and what is left is about what a bench of one's own would show. The overhead is always CPU time.
 
 Puts out a table, and a line of JSON. Leaves out: prompts, files and the store, which no window holds.
 """
@@ -20,24 +21,26 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
 from ds4ref.engine import Engine
 from ds4ref.environment import machine
+from ds4ref.errors import DataError
 from ds4ref.runs.provenance import stamp
+from ds4ref.runs.speed import in_turn, judge, per_cent
 from ds4ref.runs.stats import centre_interval, wilson
-from ds4ref.runs.store import Run
-from reports.compare import compare
-from reports.sources import Measured
-from speed_bench import sweep
-from speed_bench.prompt import prose_tokens
-from speed_bench.rounds import Arm, rounds
-from speed_bench.samples import Sample, sample
+from reports.compare import overall
+from speed_bench import Lane, Plan, Run, sweep
+from speed_bench.local import LocalSource
+from speed_bench.prompt import Walked
+from speed_bench.repetitions import PILOT, SURE, pilot, shrinks
+from speed_bench.samples import seconds
+from speed_bench.sources import Source
 
-DEPTHS = list(range(48, 385, 48))
-STEPS = 12
-REPS = 5
+DEPTHS = [24, 48, 72, 96]
+STEPS = 16
 
 
 class Slowed:
@@ -79,29 +82,39 @@ class SlowedEngine:
         return Slowed(self.engine.session(ctx), self.share)
 
 
-def trial(engine: Engine, tokens: Sequence[int], eos: int, slower: float) -> tuple[dict[str, str], float]:
-    """Verdicts of one comparison by metric (and "overall"), and the spread of decode's ratio of two adjacent cells
-    (median absolute deviation, as a standard deviation in per cent). ``slower`` is the share of speed that B lacks."""
-    arms = [Arm("A", SlowedEngine(engine, 0.0)), Arm("B", SlowedEngine(engine, 1 / (1 - slower) - 1))]  # type: ignore[arg-type]
-    found: list[list[Sample]] = [[], []]
-    for index, row in rounds(arms, tokens, DEPTHS, STEPS, eos, ctx=DEPTHS[-1] + STEPS + 1, reps=REPS):
-        found[index].append(sample(row))
-    facts = {"arms": {"group": "one"}, "model": {"sha256": "same"}, "prompt_sha256": "same", "numerics": "ds4"}
-    a, b = (
-        Measured(Run(0, name, "bench", "", name, "complete", facts, (), len(rows)), rows)
-        for name, rows in zip("AB", found, strict=True)
-    )
-    done = compare(a, b)
-    ratios = [100 * (two["gen_tps"] / one["gen_tps"] - 1) for one, two in zip(*found, strict=True)]
-    middle = statistics.median(ratios)
-    spread = 1.4826 * statistics.median(abs(ratio - middle) for ratio in ratios)
-    return {"overall": done.verdict} | {f.metric: f.verdict for f in done.findings}, spread
+class Trial(Run):
+    """A run of ``engine`` against itself, slowed."""
+
+    def __init__(self, engine: Engine, walked: Walked, plan: Plan, slower: float):
+        super().__init__(plan, say=lambda line: None)
+        self.engines = [SlowedEngine(engine, 0.0), SlowedEngine(engine, 1 / (1 - slower) - 1)]
+        self.walked = walked
+
+    def open(self, stack: ExitStack) -> list[Source]:
+        """Nothing to open, warm or tell: it is one engine."""
+        return [LocalSource(engine, self.plan, self.walked, {}) for engine in self.engines]  # type: ignore[arg-type]
+
+
+def trial(engine: Engine, walked: Walked, plan: Plan, slower: float) -> tuple[dict[str, str], float, int]:
+    """Verdicts of one comparison by metric (and "overall"; all "refused" if the budget is too small), the least
+    difference in per cent that it can find, and its rounds. ``slower`` is the share of speed that B lacks."""
+    run = Trial(engine, walked, plan, slower)
+    try:
+        run.execute()
+    except DataError:
+        least = max(pilot(*(lane.samples for lane in run.lanes)).values()) * SURE
+        rounds = max(PILOT, int(plan.budget * PILOT / sum(seconds(e) for lane in run.lanes for e in lane.samples)))
+        return dict.fromkeys(("overall", "prefill", "decode"), "refused"), 100 * least * shrinks(rounds), PILOT
+    intervals = {name: per_cent(i) for name, i in in_turn(run.lanes[0].samples, run.lanes[1].samples).items()}
+    found = {name: judge(interval) for name, interval in intervals.items()}
+    least = max(interval.detectable or 0.0 for interval in intervals.values())
+    return {"overall": overall(list(found.values())), **found}, least, run.reps
 
 
 def overhead(engine: Engine, tokens: Sequence[int], eos: int, pairs: int) -> list[float]:
-    """Decode speed of the harness's loop over that of the bare one, in turn, from the same snapshot. Timed from
-    outside: what a row reports leaves out even what lies between its steps."""
-    clock = sweep.time.perf_counter
+    """CPU time of the harness's loop over that of the bare one, in turn, from the same snapshot. Timed from outside:
+    what a row reports leaves out even what lies between its steps."""
+    clock = time.process_time
     session = engine.session(DEPTHS[-1] + STEPS + 1)
     session.sync(list(tokens[: DEPTHS[-1]]))
     snapshot = session.snapshot()
@@ -123,7 +136,7 @@ def overhead(engine: Engine, tokens: Sequence[int], eos: int, pairs: int) -> lis
         for loop in (bare, harness) if number % 2 == 0 else (harness, bare):
             session.restore(snapshot)
             spent[loop] = loop()
-        ratios.append(spent[bare] / spent[harness])
+        ratios.append(spent[harness] / spent[bare])
     return ratios
 
 
@@ -139,7 +152,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--trials", type=int, default=40, help="of equal arms and of slowed ones (40)")
     parser.add_argument("--slower", type=float, default=3.0, help="per cent of speed that B lacks (3)")
-    parser.add_argument("--pairs", type=int, default=400, help="pairs of loops for the overhead (400)")
+    parser.add_argument("--budget", type=float, default=20.0, help="seconds of a trial at most (20)")
+    parser.add_argument("--pairs", type=int, default=1000, help="pairs of loops for the overhead (1000)")
     parser.add_argument("-t", "--threads", type=int, default=1, help="threads (1)")
     parser.add_argument("--minutes", type=float, default=9.5, help="stop trials after so many (9.5)")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="wall, or CPU time (wall)")
@@ -149,44 +163,52 @@ def main(argv: Sequence[str] | None = None) -> int:
     from ds4ref.nano import embedded_path
 
     begun = time.monotonic()
+    plan = Plan(
+        (Lane(name="A"), Lane(name="B")), depths=tuple(DEPTHS), gen_tokens=STEPS, detect=args.slower,
+        budget=args.budget, warmup=False,
+    )  # fmt: skip
     with Engine.open(embedded_path(), numerics="ds4", threads=args.threads) as engine:
-        tokens, eos = prose_tokens(engine.tokenizer, DEPTHS[-1]), engine.tokenizer.eos
-        sweep.warm_up(engine.session(DEPTHS[-1] + STEPS + 1), tokens, eos)
+        walked = Walked(plan)
+        walked.use(embedded_path())
+        tokens, eos = walked.tokens(plan.deepest), walked.eos
+        sweep.warm_up(engine.session(plan.context), tokens, eos)
         ratios = overhead(engine, tokens, eos, args.pairs)
         equal: list[dict[str, str]] = []
         slowed: list[dict[str, str]] = []
-        spreads = []
+        least, rounds = [], []
         while len(slowed) < args.trials and time.monotonic() - begun < 60 * args.minutes:
             for into, slower in ((equal, 0.0), (slowed, args.slower / 100)):
-                verdicts, spread = trial(engine, tokens, eos, slower)
+                verdicts, found, made = trial(engine, walked, plan, slower)
                 into.append(verdicts)
-                spreads.append(spread)
-    cost = centre_interval(ratios)
-    low, middle, high = (100 * (ratio - 1) for ratio in (cost.low, cost.estimate, cost.high))
-    print(f"decode through the harness against the bare loop: {middle:+.2f} % (95 % interval {low:+.2f} to "
-          f"{high:+.2f}, {len(ratios)} pairs)")  # fmt: skip
-    result: dict[str, Any] = {"overhead": {"centre": middle, "low": low, "high": high, "pairs": len(ratios)}}
-    said = {"equal, declared different": (equal, ("better", "worse", "mixed")), "slower, found": (slowed, ("worse",))}
+                least.append(found)
+                rounds.append(made)
+    result: dict[str, Any] = {"budget_s": args.budget}
+    if ratios:
+        cost = centre_interval(ratios)
+        low, middle, high = (100 * (ratio - 1) for ratio in (cost.low, cost.estimate, cost.high))
+        print(f"CPU time of decode through the harness against the bare loop: {middle:+.2f} % (95 % interval "
+              f"{low:+.2f} to {high:+.2f}, {len(ratios)} pairs)")  # fmt: skip
+        result["overhead"] = {"centre": middle, "low": low, "high": high, "pairs": len(ratios)}
+    said = {"equal, declared different": (equal, ("better", "worse", "mixed")), "slower, found": (slowed, ("worse",)),
+            "slower, refused": (slowed, ("refused",))}  # fmt: skip
     for name, (trials, wanted) in said.items():
         for metric in ("overall", "prefill", "decode") if trials else ():
-            found = shares([v[metric] for v in trials], wanted)
-            result[f"{name}, {metric}"] = found
-            print(f"{name:26} {metric:8} {found['hits']:3} of {found['of']:3} = {found['share']:6.1%} "
-                  f"(95 % interval {found['low']:.1%} to {found['high']:.1%})")  # fmt: skip
-    if spreads:
-        quartiles = statistics.quantiles(spreads, n=4)
-        result["noise"] = quartiles[1]
-        low, middle, high = quartiles
-        print(f"noise of a decode ratio of two adjacent cells: {middle:.2f} % (middle half {low:.2f} to {high:.2f})")
-    seconds = round(time.monotonic() - begun)
-    print(f"{seconds} s, {args.threads} thread(s), {args.clock} clock, load {machine()['load']}")
+            share = shares([v[metric] for v in trials], wanted)
+            result[f"{name}, {metric}"] = share
+            print(f"{name:26} {metric:8} {share['hits']:3} of {share['of']:3} = {share['share']:6.1%} "
+                  f"(95 % interval {share['low']:.1%} to {share['high']:.1%})")  # fmt: skip
+    if least:
+        result |= {"found_from_percent": statistics.median(least), "rounds": statistics.median(rounds)}
+        print(f"a trial finds {result['found_from_percent']:.1f} % (median), in {result['rounds']:.0f} rounds")
+    spent = round(time.monotonic() - begun)
+    print(f"{spent} s, {args.threads} thread(s), {args.clock} clock, load {machine()['load']}")
     print(
         json.dumps(
             {
                 **result,
                 "slower": args.slower,
                 "clock": args.clock,
-                "seconds": seconds,
+                "seconds": spent,
                 **stamp(),
             }
         )

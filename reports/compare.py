@@ -23,16 +23,30 @@ from typing import Any
 import numpy as np
 
 from ds4ref.runs import drift, stats
+from ds4ref.runs.speed import (
+    BETTER,
+    SAME,
+    SPEEDS,
+    UNCLEAR,
+    WORSE,
+    Cells,
+    Place,
+    cells,
+    common,
+    judge,
+    matrix,
+    per_cent,
+    place,
+    repetitions,
+)
 from ds4ref.runs.stats import Interval
 
 from .sources import Measured
 from .thresholds import Limits, Thresholds
 
-BETTER, WORSE, SAME, UNCLEAR = "better", "worse", "same", "unclear"
 MIXED, INCOMPARABLE = "mixed", "incomparable"
 SAME_FIGURES = 1e-12
 """Logarithms nearer than that are of the same figure: a file and its copy."""
-SPEEDS = (("prefill", "prefill_tps", "prefill_tokens"), ("decode", "gen_tps", "gen_tokens"))
 
 
 @dataclass(frozen=True)
@@ -115,19 +129,6 @@ def compare(a: Measured, b: Measured, thresholds: Thresholds | None = None) -> C
     return compare_kind(a, b, thresholds)
 
 
-def judge(i: Interval, margin: float, floor: float = 0.0) -> str:
-    """A verdict needs an interval on one side of zero (of ``floor``) and a difference that matters; "same" needs the
-    whole interval within the margin."""
-    if -margin <= i.low and i.high <= margin:
-        return SAME
-    if abs(i.estimate) >= margin:
-        if i.low > floor:
-            return BETTER
-        if i.high < -floor:
-            return WORSE
-    return UNCLEAR
-
-
 def signed(value: float) -> str:
     """A difference in a few characters, however large."""
     return f"{value:+.2f}" if abs(value) < 1000 else f"{value:+.1e}"
@@ -180,7 +181,7 @@ def _unknown(a: Measured, b: Measured) -> list[str]:
 
 def _speed(a: Measured, b: Measured, thresholds: Thresholds) -> Comparison:
     draft = _Draft(thresholds.speed, thresholds.gate.confidence, _unknown(a, b))
-    pairs = [(name, *_common(a.rows, b.rows, column, work)) for name, column, work in SPEEDS]
+    pairs = [(name, *common(a.rows, b.rows, column, work)) for name, column, work in SPEEDS]
     pairs = [(name, one, other) for name, one, other in pairs if one]
     if not pairs:
         return _incomparable(a, b, ["no depth was measured with the same number of tokens in both"])
@@ -196,65 +197,29 @@ def _speed(a: Measured, b: Measured, thresholds: Thresholds) -> Comparison:
     return _conclude(a, b, draft, thresholds, design, tuple(depths))
 
 
-Place = tuple[int, str]
-"""A depth, and the name of the test where it is none of a walk: several tests may end at one depth."""
-Cells = dict[Place, dict[int, float]]
-"""Speeds by place and repetition."""
-
-
-def _place(row: dict[str, Any]) -> Place:
-    return int(row["ctx_tokens"]), str(row.get("test") or "")
-
-
-def _common(rows_a: list[dict[str, Any]], rows_b: list[dict[str, Any]], column: str, work: str) -> tuple[Cells, Cells]:
-    """Speeds at the depths that both measured with the same amount of work."""
-    one, other = _cells(rows_a, column, work), _cells(rows_b, column, work)
-    depths = [d for d in sorted(one.keys() & other.keys()) if one[d][0] == other[d][0]]
-    return {d: one[d][1] for d in depths}, {d: other[d][1] for d in depths}
-
-
-def _cells(rows: list[dict[str, Any]], column: str, work: str) -> dict[Place, tuple[Any, dict[int, float]]]:
-    found: dict[Place, tuple[Any, dict[int, float]]] = {}
-    for row in rows:
-        value = row.get(column)
-        if isinstance(value, (int, float)) and value > 0:
-            entry = found.setdefault(_place(row), (row.get(work), {}))
-            entry[1][int(row.get("rep") or 0)] = float(value)
-    return found
-
-
 def _judged(one: Cells, other: Cells, in_turn: bool, confidence: float, limits: Limits) -> tuple[Interval, str, str]:
     """Change from A to B in per cent, how it was found, and the verdict."""
-    depths, reps = list(one), (_reps(one), _reps(other))
+    depths, reps = list(one), (repetitions(one), repetitions(other))
     enough = min(map(len, reps)) >= stats.LEAST
     if enough and in_turn:
-        ratios = _matrix(other, depths, reps[0]) - _matrix(one, depths, reps[0])
+        ratios = matrix(other, depths, reps[0]) - matrix(one, depths, reps[0])
         found, design, floor = stats.rounds_interval(ratios, confidence), "in turn", 0.0
     elif enough:
         base = np.array([_log_mean(one[d].values()) for d in depths])
-        means = [_centres(_matrix(side, depths, r) - base) for side, r in zip((one, other), reps, strict=True)]
+        means = [_centres(matrix(side, depths, r) - base) for side, r in zip((one, other), reps, strict=True)]
         found, design, floor = stats.welch_interval(means[0], means[1], confidence), "separate", limits.separate
     else:
         found, design, floor = stats.unknown(0.0, min(map(len, reps))), "single", 0.0
     if found.known:
-        found = _per_cent(found)
+        found = per_cent(found)
         return found, design, judge(found, limits.margin, floor)
     ratios = np.array([_log_mean(other[d].values()) - _log_mean(one[d].values()) for d in depths])
     if np.abs(ratios).max() <= SAME_FIGURES:
         return replace(found, estimate=0.0, low=0.0, high=0.0, method="identical"), design, SAME
-    found = _per_cent(replace(found, estimate=stats.trimmed(ratios)))
+    found = per_cent(replace(found, estimate=stats.trimmed(ratios)))
     low, high = 100 * np.expm1(np.quantile(ratios, (stats.TRIM, 1 - stats.TRIM)))
     bar = max(limits.single, limits.margin)
     return found, design, BETTER if low > bar else WORSE if high < -bar else UNCLEAR
-
-
-def _reps(cells: Cells) -> list[int]:
-    return sorted({rep for values in cells.values() for rep in values})
-
-
-def _matrix(cells: Cells, depths: list[Place], reps: list[int]) -> np.ndarray:
-    """Log speeds (rounds, depths), NaN where one is missing."""
-    return np.array([[math.log(cells[d][rep]) if rep in cells[d] else math.nan for d in depths] for rep in reps])
 
 
 def _centres(rows: np.ndarray) -> np.ndarray:
@@ -265,15 +230,6 @@ def _log_mean(values: Any) -> float:
     return float(np.mean([math.log(value) for value in values]))
 
 
-def _per_cent(i: Interval) -> Interval:
-    def change(x: float) -> float:
-        return math.expm1(min(x, 700.0)) * 100
-
-    detectable = None if i.detectable is None else change(i.detectable)
-    low, high = (change(i.low), change(i.high)) if i.known else (i.low, i.high)
-    return Interval(change(i.estimate), low, high, i.n, i.method, i.p, detectable)
-
-
 def _speed_notes(
     a: Measured, b: Measured, pairs: list[tuple[str, Cells, Cells]], design: str, limits: Limits
 ) -> list[str]:
@@ -281,14 +237,14 @@ def _speed_notes(
     if design == "separate":
         notes.append(f"not measured in turn: differences up to {limits.separate:g} % may be drift between the runs")
     if design == "single":
-        walks = min(len(_reps(side)) for _, *sides in pairs for side in sides)
+        walks = min(len(repetitions(side)) for _, *sides in pairs for side in sides)
         notes.append(
             f"{'one walk' if walks == 1 else 'two walks'} each: the spread between runs is unknown, so there is no "
             f"interval; a verdict needs four fifths of the depths beyond {limits.single:g} %"
         )
     for side in (a, b):
         notes += [f"{side.name}: {note}" for note in drift.notes(side.rows)]
-    digests = [{_place(row): row.get("gen_digest") for row in side.rows} for side in (a, b)]
+    digests = [{place(row): row.get("gen_digest") for row in side.rows} for side in (a, b)]
     common = [d for d in digests[0] if digests[0][d] and digests[1].get(d)]
     unlike = sum(digests[0][d] != digests[1][d] for d in common)
     if unlike:
@@ -296,7 +252,7 @@ def _speed_notes(
     left = set()
     for name, column, work in SPEEDS:
         compared: Collection[Place] = next((one for metric, one, _ in pairs if metric == name), {})
-        left |= {place for side in (a, b) for place in _cells(side.rows, column, work) if place not in compared}
+        left |= {at for side in (a, b) for at in cells(side.rows, column, work) if at not in compared}
     if left:
         notes.append(f"{len(left)} depth(s) left out: not in both, or with other intervals")
     return notes
@@ -342,8 +298,8 @@ def _vectors(a: Measured, b: Measured, thresholds: Thresholds) -> Comparison:
     nll = [np.array([side[i]["nll"] for i in common], np.float64) for side in (one, other)]
     interval = stats.weighted_interval(nll[0] - nll[1], tokens, draft.confidence)
     ppl = [float(np.exp(values.sum() / tokens.sum())) for values in nll]
-    verdict = judge(_per_cent(interval), draft.limits.margin)
-    draft.add("perplexity (lower is better)", "%", _per_cent(interval), verdict, *ppl)
+    verdict = judge(per_cent(interval), draft.limits.margin)
+    draft.add("perplexity (lower is better)", "%", per_cent(interval), verdict, *ppl)
     draft.notes.append(
         f"{len(common)} vectors, {int(tokens.sum())} tokens; mean NLL differs by {interval.estimate:+.5f}"
     )

@@ -7,62 +7,89 @@ The command line is the binary's own; flags of the walk are added to it. Its row
 
 from __future__ import annotations
 
-import shlex
 import subprocess
 import tempfile
 import time
-from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ds4ref.errors import Cancelled, DataError, TargetError, UsageError
 from ds4ref.runs.results import COLUMNS, parse_rows
+from ds4ref.targets import Cancellation
+from ds4ref.targets.command import CommandTarget
 
-from .samples import Sample
-
-
-class Binary:
-    """``command``: the binary with its own flags, as a shell would split it."""
-
-    kind = "binary"
-
-    def __init__(self, command: str):
-        try:
-            self.command = shlex.split(command)
-        except ValueError as error:
-            raise UsageError(f"target command {command!r}: {error}") from None
-        if not self.command:
-            raise UsageError("a command target needs a command")
-        self.name = Path(self.command[0]).name
-
-    def identity(self) -> dict[str, Any]:
-        """Kind and command line."""
-        return {"kind": self.kind, "name": self.name, "command": shlex.join(self.command)}
-
-    @property
-    def model(self) -> Path | None:
-        """The file that the command names with -m."""
-        for flag, value in zip(self.command, self.command[1:], strict=False):
-            if flag in ("-m", "--model"):
-                return Path(value)
-        return None
+from .columns import Sample
+from .plan import Lane, Plan
+from .sources import Opening, Progress, Source, foreign
 
 
-def flags(args: Namespace, prompt: Path) -> list[str]:
-    """The walk in ds4-bench's flags; ``prompt`` is the file to read."""
-    given = "--chat-prompt-file" if args.chat_prompt_file is not None else "--prompt-file"
-    found = [given, str(prompt), "--ctx-start", args.ctx_start, "--ctx-max", args.ctx_max, "--ctx-alloc",
-             args.ctx_alloc, "--step-incr", args.step_incr, "--gen-tokens", args.gen_tokens]  # fmt: skip
-    if args.step_mul != 1:
-        found += ["--step-mul", f"{args.step_mul:g}"]
-    if args.chat_prompt_file is not None:
-        found += ["--system", args.system]
+class BinarySource(Source):
+    """``target`` holds the binary with its own flags."""
+
+    pausable = False  # what it does between its rows is out of reach
+
+    def __init__(self, target: CommandTarget, plan: Plan, options: Sequence[str], facts: dict[str, Any]):
+        self.target, self.plan, self.options, self._facts = target, plan, options, facts
+
+    @classmethod
+    def open(cls, opening: Opening, lane: Lane) -> BinarySource:
+        """The text in a file if it is none yet; the digest of the model that the command names."""
+        plan = opening.plan
+        if plan.walk is None:
+            raise UsageError("a binary takes --ctx-start, --ctx-max and steps: no --frontiers, no tests, no load")
+        target = opening.target(lane)
+        assert isinstance(target, CommandTarget)
+        model = named_model(target.command)
+        facts: dict[str, Any] = {"name": None, "file": model.name if model else target.name}
+        if model is not None and model.is_file() and (found := opening.sha256(model)):
+            facts["sha256"] = found
+        file = plan.prompt_file
+        if file in (None, "-"):
+            folder = opening.stack.enter_context(tempfile.TemporaryDirectory(prefix="ds4-bench-"))
+            file = str(Path(folder, "prompt.txt"))
+            Path(file).write_bytes(opening.walked.text().encode("utf-8", "surrogateescape"))
+        assert file is not None
+        about = {"target": target.identity(), "backend": "binary", "model": facts, **foreign()}
+        return cls(target, plan, flags(plan, file), about)
+
+    def facts(self) -> dict[str, Any]:
+        """Of the command line; the rest is up to the binary."""
+        return self._facts
+
+    def walk(
+        self, rep: int, done: int, *, start: float, progress: Progress | None, cancel: Cancellation
+    ) -> Iterator[Sample]:
+        """It always walks from the beginning; rows that are known already are passed over."""
+        rows = walk(self.target, self.options, self.plan.rows, rep=rep, start=start, progress=progress, cancel=cancel)
+        for number, entry in enumerate(rows):
+            if number >= done:
+                yield entry
+
+
+def named_model(command: Sequence[str]) -> Path | None:
+    """The file that a command line names with -m."""
+    for flag, value in zip(command, command[1:], strict=False):
+        if flag in ("-m", "--model"):
+            return Path(value)
+    return None
+
+
+def flags(plan: Plan, file: str) -> list[str]:
+    """The walk in ds4-bench's flags; ``file`` holds the text."""
+    assert plan.walk is not None
+    start, last, step, factor = plan.walk
+    found = ["--chat-prompt-file" if plan.chat else "--prompt-file", file, "--ctx-start", start, "--ctx-max", last,
+             "--ctx-alloc", plan.context, "--step-incr", step, "--gen-tokens", plan.gen_tokens]  # fmt: skip
+    if factor != 1:
+        found += ["--step-mul", f"{factor:g}"]
+    if plan.chat:
+        found += ["--system", plan.system]
     return [str(part) for part in found]
 
 
 def walk(
-    binary: Binary,
+    binary: CommandTarget,
     options: Sequence[str],
     count: int,
     *,
@@ -94,6 +121,9 @@ def walk(
                         break
             except DataError as error:
                 problem = error
+            except GeneratorExit:  # nobody wants the rest
+                process.terminate()
+                raise
             finally:
                 if cancel() or problem:
                     process.terminate()

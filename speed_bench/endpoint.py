@@ -27,9 +27,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ds4ref.errors import Cancelled, DataError, TargetError
+from ds4ref.runs.spread import quantile
 from ds4ref.targets import Ability, Cancellation, Completion, Finish, Prompt, Request, Target, collect
 
-from .samples import Sample, quantile
+from .columns import Sample
 
 CALIBRATION = 2000
 """Characters of the longer of the two requests that tell how long a token is."""
@@ -128,12 +129,23 @@ class Endpoint:
         if counted:
             self._points[characters] = counted
         for answer in answers:
-            cached, wrong = answer.done.usage.cached or 0, answer.contradiction(characters / answer.prompt)
-            if cached > CACHED_SLACK + CACHED_SHARE * answer.prompt:
-                wrong = f"took {cached} of {answer.prompt} prompt tokens from a cache although every prompt is new"
-            if wrong:
-                raise TargetError(f"{self.target.name} {wrong}: it cannot be measured this way")
+            self._check(answer, characters)
         return answers
+
+    def request(self, depth: int, tokens: int, cancel: Cancellation) -> Answer:
+        """One prompt of about ``depth`` tokens, as ``ask`` has several."""
+        characters = self._characters(depth)
+        answer = self._ask(characters, depth, tokens, cancel)
+        self._check(answer, characters)
+        return answer
+
+    def _check(self, answer: Answer, characters: int) -> None:
+        """TargetError for an answer that cannot be believed."""
+        cached, wrong = answer.done.usage.cached or 0, answer.contradiction(characters / answer.prompt)
+        if cached > CACHED_SLACK + CACHED_SHARE * answer.prompt:
+            wrong = f"took {cached} of {answer.prompt} prompt tokens from a cache although every prompt is new"
+        if wrong:
+            raise TargetError(f"{self.target.name} {wrong}: it cannot be measured this way")
 
     def _request(self, characters: int, tokens: int, cancel: Cancellation | None = None) -> Request:
         text = f"{secrets.token_hex(8)}\n{self.text[:characters]}"

@@ -10,50 +10,79 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .results import COLUMNS, HEADER, OURS, format_row
-from .samples import Sample, summaries
+from .columns import COLUMNS, NAMES, Column, Sample, csv_text, place
+
+if TYPE_CHECKING:
+    from .runner import Measured
 
 FORMATS = ("csv", "md", "json", "jsonl", "sql")
-_TEXT = ("gen_digest", "decode_binds", "prefill_binds", "test")
+_ABOUT = ("model", "backend", "numerics", "threads", "created", "lane")
+_SQL = {str: "TEXT", int: "INTEGER", float: "REAL"}
+_SERVED = ("streams", "ttft_ms", "ttft_p95_ms", "tpot_p50_ms", "total_tps", "request_rps", "goodput_rps", "failed")
+SERVED = sorted((column for column in COLUMNS if column.name in _SERVED), key=lambda column: column.rank)
+"""What Markdown says of endpoints beside llama-bench's columns."""
 
 
-def render(kind: str, lanes: Sequence[tuple[Sequence[Sample], Mapping[str, Any]]]) -> str:
-    """The whole text, newline included: samples and facts of every lane."""
+def render(kind: str, lanes: Sequence[Measured]) -> str:
+    """The whole text, newline included."""
     if kind == "csv":
-        return "".join("\n".join([HEADER, *map(format_row, summaries(samples))]) + "\n" for samples, _ in lanes)
+        return "".join(csv_text(lane.samples) for lane in lanes)
     if kind == "md":
         return markdown(lanes)
     if kind == "jsonl":
-        return "".join(json.dumps(_about(facts) | entry) + "\n" for samples, facts in lanes for entry in samples)
-    entries = [_about(facts) | entry for samples, facts in lanes for entry in summaries(samples)]
+        return "".join(json.dumps(_about(lane) | entry) + "\n" for lane in lanes for entry in lane.samples)
+    entries = [_about(lane) | entry for lane in lanes for entry in lane.summary()]
     return json.dumps(entries, indent=1) + "\n" if kind == "json" else sql(entries)
 
 
-def _about(facts: Mapping[str, Any]) -> dict[str, Any]:
-    return {"model": facts["model"]["name"] or facts["model"]["file"], "backend": facts["backend"],
-            "numerics": facts["numerics"], "threads": facts["threads"], "created": facts["created"]}  # fmt: skip
+def _about(lane: Measured) -> dict[str, Any]:
+    facts = lane.facts
+    found = {name: facts[name] for name in ("backend", "numerics", "threads", "created")}
+    model = {"model": facts["model"]["name"] or facts["model"]["file"]}
+    return {**model, **found, **({"lane": lane.name} if lane.name else {})}
 
 
-def markdown(lanes: Sequence[tuple[Sequence[Sample], Mapping[str, Any]]]) -> str:
-    """llama-bench's table."""
-    lines = ["| model | backend | threads | test | t/s |", "|---|---|---:|---:|---:|"]
-    for samples, facts in lanes:
-        about = _about(facts)
-        name, threads = str(about["model"]).replace("|", "\\|"), "" if about["threads"] is None else about["threads"]
-        groups: dict[tuple[int, str], list[Sample]] = {}
-        for entry in samples:
-            groups.setdefault((entry["ctx_tokens"], entry.get("test", "")), []).append(entry)
-        for (depth, _), group in groups.items():
-            done = group[0]["prefill_tokens"]
-            tests = ((f"pp{done}", depth - done, "prefill_tps"), (f"tg{group[0]['gen_tokens']}", depth, "gen_tps"))
-            for test, behind, column in tests:
-                at = f" @ d{behind}" if behind else ""
-                shown = group[0].get("test") or f"{test}{at}"
-                if group[0][column] > 0 or not group[0].get("test"):
-                    lines.append(f"| {name} | {about['backend']} | {threads} | {shown} | {_spread(group, column)} |")
+def markdown(lanes: Sequence[Measured]) -> str:
+    """llama-bench's table; a column for the lane where there are several, and more for endpoints."""
+    served = [c for c in SERVED if any(c.display(entry) for lane in lanes for entry in lane.samples)]
+    named = len(lanes) > 1 and any(lane.name for lane in lanes)
+    heads = ["model", "backend", "threads", *(["lane"] if named else []), "test", *(c.heading for c in served), "t/s"]
+    left = 4 if named else 2
+    lines = ["| " + " | ".join(heads) + " |"]
+    lines.append("|" + "|".join("---" if i < left and i != 2 else "---:" for i in range(len(heads))) + "|")
+    for lane in lanes:
+        about = _about(lane)
+        first = [str(about["model"]), str(about["backend"]), "" if about["threads"] is None else str(about["threads"])]
+        first += [lane.name] if named else []
+        for test, column, group in _tests(lane.samples):
+            cells = [*first, test, *(_mean(group, c) for c in served), _spread(group, column)]
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _tests(samples: Sequence[Sample]) -> list[tuple[str, str, list[Sample]]]:
+    """Name of each test, the column that is its speed, and its samples."""
+    groups: dict[tuple[int, str], list[Sample]] = {}
+    for entry in samples:
+        groups.setdefault(place(entry), []).append(entry)
+    found = []
+    for (depth, name), group in groups.items():
+        if "requests" in group[0]:
+            found.append((name, "total_tps", group))
+            continue
+        done = group[0]["prefill_tokens"]
+        tests = ((f"pp{done}", depth - done, "prefill_tps"), (f"tg{group[0]['gen_tokens']}", depth, "gen_tps"))
+        for test, behind, column in tests:
+            if group[0][column] > 0 or not name:
+                found.append((name or (f"{test} @ d{behind}" if behind else test), column, group))
+    return found
+
+
+def _mean(group: Sequence[Sample], column: Column) -> str:
+    value = column.combine(column.name, group)
+    return column.display({column.name: value})
 
 
 def _spread(group: Sequence[Sample], column: str) -> str:
@@ -65,10 +94,9 @@ def _spread(group: Sequence[Sample], column: str) -> str:
 
 def sql(entries: Sequence[Mapping[str, Any]]) -> str:
     """A table and its lines."""
-    about = ("model", "backend", "numerics", "threads", "created")
-    names = (*about, *COLUMNS, *OURS)
-    kinds = dict.fromkeys((*about, *_TEXT), "TEXT") | {"threads": "INTEGER"}
-    columns = ",\n".join(f"  {name} {kinds.get(name, 'REAL')}" for name in names)
+    names = (*_ABOUT, *NAMES)
+    kinds = dict.fromkeys(_ABOUT, "TEXT") | {"threads": "INTEGER"} | {c.name: _SQL[c.type] for c in COLUMNS}
+    columns = ",\n".join(f"  {name} {kinds[name]}" for name in names)
     lines = [f"CREATE TABLE IF NOT EXISTS ds4_bench (\n{columns}\n);"]
     for entry in entries:
         values = ", ".join(_literal(entry.get(name)) for name in names)

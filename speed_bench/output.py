@@ -1,152 +1,213 @@
-"""What becomes of the samples of a run: files, standard output, the run store.
+"""Where the rows of a run go: standard output, files, pictures, tables.
 
-A run has one lane or several: arms, values of a list, targets, numbers of streams. Every lane has its own samples,
-facts, CSV and run in the store.
+A CSV that is there is replaced only by a complete walk, together with the JSON beside it. Until then, and if the walk
+is stopped or fails, rows are in ``NAME.partial.csv`` (medians of the repetitions so far) and in the run store.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
 import sys
-import uuid
-from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
-from ds4ref.cli.common import atomic_output, say
+from ds4ref.cli.common import atomic_output, is_tty, say
 from ds4ref.errors import DataError
-from ds4ref.runs.drift import notes as drift_notes
 
+from .columns import HEADER, Sample, csv_text, format_row, place, summary
 from .formats import render
-from .results import HEADER, format_row
-from .samples import Sample, summaries
-
-if TYPE_CHECKING:
-    from ds4ref.runs.store import Store
+from .plan import Lane, Places
+from .runner import Measured, Run
+from .verdict import verdict
 
 PROG = "ds4-bench"
 
 
-@dataclass
-class Lane:
-    """One of the things measured. ``name`` is empty if there is only one; ``suffix`` tells its CSV from the others'."""
-
-    name: str
-    suffix: str
-    facts: dict[str, Any] = field(default_factory=dict)
-    samples: list[Sample] = field(default_factory=list)
-    run: int | None = None
-
-
-def lanes_of(names: Sequence[str], suffixes: Sequence[str] = ()) -> list[Lane]:
-    """A lane for every name; without ``suffixes`` the names become parts of file names."""
-    made = suffixes or [re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") for name in names]
-    unique = made if len(set(made)) == len(made) else [f"{i + 1}-{part}" for i, part in enumerate(made)]
-    return [Lane(name, part) for name, part in zip(names, unique, strict=True)]
-
-
 class Output:
-    """Where the samples of ``lanes`` go, as the command line says."""
+    """The results of one run."""
 
-    def __init__(self, args: Namespace, lanes: Sequence[Lane]):
-        self.args, self.lanes = args, list(lanes)
-        self.show: dict[int, str] = {}  # the command for every run that was kept
-
-    def csv(self, lane: Lane) -> str:
-        """The name of a lane's CSV."""
-        path = Path(self.args.csv)
-        return str(path) if len(self.lanes) < 2 else str(path.with_name(f"{path.stem}-{lane.suffix}{path.suffix}"))
-
-    def write_csv(self, lane: Lane) -> None:
-        """All of a lane's summaries, the file whole or not at all."""
-        with atomic_output(self.csv(lane)) as out:
-            lines = [HEADER, *map(format_row, summaries(lane.samples))]
-            out.write(("\n".join(lines) + "\n").encode())
-
-    def keep(self, store: Store | None, status: str) -> None:
-        """Runs into the store, one a lane, tied together by their group."""
-        group = uuid.uuid4().hex[:12]
-        for index, lane in enumerate(self.lanes):
-            if len(self.lanes) > 1:
-                lane.facts["arms"] = {"group": group, "arm": chr(ord("A") + index % 26), "options": lane.name}
-            if store is not None and lane.samples:
-                lane.run = store.add("bench", lane.facts, lane.samples, label=self.label(lane), status=status)
-                self.show[lane.run] = store.show(lane.run)
+    def __init__(self, places: Places, lanes: Sequence[Lane], arms: bool = False):
+        self.places, self.several = places, len(lanes) > 1
+        names = ["a", "b"] if arms else [re.sub(r"[^A-Za-z0-9._]+", "-", lane.name).strip("-.") for lane in lanes]
+        unique = names if len(set(names)) == len(names) else [f"{i + 1}-{part}" for i, part in enumerate(names)]
+        self.suffixes = {lane.name: part for lane, part in zip(lanes, unique, strict=True)}
+        self.run: Run | None = None
+        self._stream: IO[str] | None = None
+        self._written: set[tuple[int, str]] = set()
+        self._headed = False
 
     def label(self, lane: Lane) -> str:
-        """What the run is called."""
-        label = self.args.label or (Path(self.args.csv).stem if self.args.csv else "")
+        """What the run of a lane is called."""
+        label = self.places.label or (Path(self.places.csv).stem if self.places.csv else "")
         return f"{label}: {lane.name}" if label and lane.name else label or lane.name
 
-    def conclude(self) -> None:
-        """Everything that is written at the end: tables, files, one line of JSON."""
-        args, first = self.args, self.lanes[0]
-        pairs = [(lane.samples, lane.facts) for lane in self.lanes]
-        if args.output is not None:
-            sys.stdout.write(render(args.output, pairs))
-        elif args.csv is None and args.reps > 1:
-            sys.stdout.write(render("csv", pairs[:1]))
-        for lane in self.lanes:
-            for note in drift_notes(lane.samples):
-                say(PROG, f"{lane.name}: {note}" if lane.name else note)
-        runs = [lane.run for lane in self.lanes if lane.run is not None]
-        if args.csv is None:
-            for number in runs:
-                say(PROG, f"kept as run {number}; {self.show[number]}")
+    # --- meanwhile
+
+    def begin(self, run: Run) -> None:
+        """Open what is written row by row: standard output if nothing else is wanted, or a CSV that is no file."""
+        self.run = run
+        places = self.places
+        if places.csv is not None and _is_device(places.csv):
+            try:
+                self._stream = open(places.csv, "w", encoding="utf-8")
+            except OSError as error:
+                raise DataError(f"cannot write {places.csv}: {error.strerror}") from None
+        elif places.csv is None and not places.form and not places.json and not is_tty(sys.stdout):
+            self._stream = sys.stdout
+
+    def row(self, lane: Measured) -> None:
+        """A new sample: into the stream when its place has all repetitions, and into the partial CSV."""
+        assert self.run is not None
+        if lane is self.run.lanes[0]:
+            self._emit(lane, least=self.run.reps or sys.maxsize)
+        if self.places.csv is not None and not _is_device(self.places.csv):
+            with atomic_output(str(self._partial(lane))) as out:
+                out.write(csv_text(lane.samples).encode())
+
+    def _emit(self, lane: Measured, least: int) -> None:
+        if not self._headed and lane.samples:
+            self._line(HEADER)
+            self._headed = True
+        groups: dict[tuple[int, str], list[Sample]] = {}
+        for entry in lane.samples if self._stream is not None else ():
+            groups.setdefault(place(entry), []).append(entry)
+        for at, group in groups.items():
+            if len(group) >= least and at not in self._written:
+                self._written.add(at)
+                self._line(format_row(summary(group)))
+
+    def _line(self, text: str) -> None:
+        if self._stream is not None:
+            self._stream.write(text + "\n")
+            self._stream.flush()
+
+    # --- at the end
+
+    def stopped(self) -> None:
+        """After a failure or Ctrl-C: what there is stays, and where it is, is said."""
+        run = self.run
+        if run is None:
             return
-        files = self._files()
+        self._emit(run.lanes[0], least=1)
+        measured = [lane for lane in run.lanes if lane.samples]
+        if not measured:
+            return
+        files = []
+        for lane in measured if self.places.csv is not None and not _is_device(self.places.csv) else ():
+            files.append(str(self._partial(lane)))
+            self._write_facts(lane, self._partial(lane).with_suffix(".json"), run.status)
+        runs = [lane.run for lane in measured if lane.run is not None]
+        where = [f"in {', '.join(files)}"] if files else []
+        where += (
+            [f"as run {', '.join(map(str, runs))}; {PROG} --resume {runs[0]}{self._store()} goes on"] if runs else []
+        )
+        verb = "stopped" if run.status == "stopped" else "failed"
+        say(PROG, f"{verb}; {run.done} of {run.wanted} rows were measured and kept" + (f" {', '.join(where)}" if where
+                                                                                      else ""))  # fmt: skip
+
+    def conclude(self) -> None:
+        """A complete run: files, tables, one line for each thing that a reader should know."""
+        run, places = self.run, self.places
+        assert run is not None
+        files = self._files(run)
+        verdicts = verdict(run)
+        if places.form is not None:
+            sys.stdout.write(render(places.form, run.lanes))
+        elif places.json:
+            print(json.dumps(self._document(run, files, verdicts)))
+        elif self._stream is not sys.stdout:
+            self._tables(run)
+            for line in verdicts.lines:
+                print(line)
+            for kind, names in files.items():
+                print(f"{kind:6} {', '.join(names)}")
+        for note in run.notes():
+            say(PROG, note)
+        if self._stream is sys.stdout or places.form is not None:
+            for line in verdicts.lines:
+                say(PROG, line)
+        for lane in run.lanes:
+            if lane.run is not None and run.store is not None and not places.json:
+                say(PROG, f"kept as run {lane.run}; {run.store.show(lane.run)}")
+
+    def _tables(self, run: Run) -> None:
         from .table import print_table
 
-        for lane in self.lanes:
-            print_table(summaries(lane.samples), lane.facts, self.label(lane))
-        for kind, names in files.items():
-            print(f"{kind:6} {names}")
-        if runs:
-            print(f"{'runs':6} {'; '.join(self.show[number] for number in runs)}")
-        rows = sum(len(summaries(lane.samples)) for lane in self.lanes)
-        print(json.dumps({"rows": rows, "files": files, "runs": runs, **first.facts}))
+        streams = {lane.lane.streams for lane in run.lanes}
+        if len(streams) > 1 and len({lane.lane.target for lane in run.lanes}) == 1:
+            entries = [entry for lane in run.lanes for entry in lane.summary()]
+            print_table(entries, run.lanes[0].facts, self.places.label)
+            return
+        for lane in run.lanes:
+            print_table(lane.summary(), lane.facts, self.label(lane.lane))
 
-    def _files(self) -> dict[str, str]:
-        """The files beside the CSV, and the plot."""
-        args = self.args
-        files = {"csv": ", ".join(map(self.csv, self.lanes))}
-        described = []
-        for lane in self.lanes:
-            path = Path(self.csv(lane))
-            if path.exists() and not path.is_file():
-                continue
-            if args.reps > 1 or len(self.lanes) > 1:
-                self.write_csv(lane)
-            described.append(str(path.with_suffix(".json")))
-            # Times of single steps stay in the store: here they would outweigh everything else.
-            samples = [{k: v for k, v in entry.items() if k != "steps_s"} for entry in lane.samples]
-            content = {"columns": HEADER.split(","), **lane.facts, "samples": samples}
-            with atomic_output(described[-1]) as out:
-                out.write(json.dumps(content, indent=1).encode() + b"\n")
-        if described:
-            files["facts"] = ", ".join(described)
-        if args.plot and len(summaries(self.lanes[0].samples)) < 2:
+    def _document(self, run: Run, files: dict[str, list[str]], verdicts: Any) -> dict[str, Any]:
+        """What is common to all lanes, and what each has of its own."""
+        described = [lane.facts for lane in run.lanes]
+        shared = {k: v for k, v in described[0].items() if all(k in facts and facts[k] == v for facts in described)}
+        lanes = [
+            {
+                "name": lane.name, "run": lane.run, "rows": lane.summary(),
+                **{k: v for k, v in facts.items() if k not in shared},
+            }
+            for lane, facts in zip(run.lanes, described, strict=True)
+        ]  # fmt: skip
+        found = {**shared, "files": files, "lanes": lanes, "notes": run.notes()}
+        return found | ({"verdict": verdicts.document} if verdicts.document else {})
+
+    def _files(self, run: Run) -> dict[str, list[str]]:
+        """CSVs with their JSON, and the plots."""
+        places = self.places
+        if places.csv is None or _is_device(places.csv):
+            return {}
+        files: dict[str, list[str]] = {"csv": [], "facts": []}
+        for lane in run.lanes:
+            path = self._path(lane)
+            with atomic_output(str(path)) as out:
+                out.write(csv_text(lane.samples).encode())
+            self._write_facts(lane, path.with_suffix(".json"), run.status)
+            for rest in (self._partial(lane), self._partial(lane).with_suffix(".json")):
+                rest.unlink(missing_ok=True)
+            files["csv"].append(str(path))
+            files["facts"].append(str(path.with_suffix(".json")))
+        if places.plots:
+            files["plot"] = self._plot(run, files["csv"])
+        return {kind: names for kind, names in files.items() if names}
+
+    def _plot(self, run: Run, csvs: Sequence[str]) -> list[str]:
+        levels = run.plan.load is not None or len({lane.lane.streams for lane in run.lanes}) > 1
+        if not levels and len(run.lanes[0].summary()) < 2:
             say(PROG, "one row makes no curve: nothing plotted")
-        elif args.plot:
-            from .plot import plot
+            return []
+        if levels:
+            from .loadplot import plot_load as draw
+        else:
+            from .plot import plot as draw
+        return [str(path) for path in draw(csvs, self.places.plots)]
 
-            files["plot"] = ", ".join(str(path) for path in plot([self.csv(lane) for lane in self.lanes], args.plot))
-        return files
+    def _write_facts(self, lane: Measured, path: Path, status: str) -> None:
+        # Times of single steps stay in the store: here they would outweigh everything else.
+        samples = [{k: v for k, v in entry.items() if not isinstance(v, (list, tuple))} for entry in lane.samples]
+        content = {"columns": HEADER.split(","), "status": status, **lane.facts, "samples": samples}
+        with atomic_output(str(path)) as out:
+            out.write(json.dumps(content, indent=1).encode() + b"\n")
+
+    def _path(self, lane: Measured) -> Path:
+        path = Path(self.places.csv or "")
+        return path.with_name(f"{path.stem}-{self.suffixes[lane.name]}{path.suffix}") if self.several else path
+
+    def _partial(self, lane: Measured) -> Path:
+        path = self._path(lane)
+        return path.with_name(f"{path.stem}.partial{path.suffix or '.csv'}")
+
+    def _store(self) -> str:
+        return f" --store {shlex.quote(self.places.store)}" if self.places.store is not None else ""
 
 
-@contextmanager
-def csv_stream(path: str | None, stdout: bool) -> Iterator[IO[str] | None]:
-    """Where the CSV goes: a file, standard output, or nowhere."""
-    if path is None:
-        yield sys.stdout if stdout else None
-        return
-    try:
-        file = open(path, "w", newline="", encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror}") from None
-    with file:
-        yield file
+def _is_device(path: str) -> bool:
+    """Whether it is something that cannot be replaced as a whole: a terminal, a pipe."""
+    return os.path.exists(path) and not os.path.isfile(path)

@@ -43,10 +43,11 @@ def check_suffix(path: str | os.PathLike[str]) -> None:
 
 def default_title(*paths: str | os.PathLike[str]) -> str:
     """``m3_max.csv`` -> ``M3 Max t/s``; several are joined by commas."""
-    return ", ".join(_words(Path(path).stem) for path in paths) + " t/s"
+    return ", ".join(words(Path(path).stem) for path in paths) + " t/s"
 
 
-def _words(stem: str) -> str:
+def words(stem: str) -> str:
+    """The name of a file for a title."""
     words = re.split(r"[ _-]+", stem)
     return " ".join(word.upper() if re.fullmatch(r"m[0-9]+", word) else word.capitalize() for word in words)
 
@@ -68,7 +69,7 @@ def plot(
     curves = [(Path(source).stem, read_points(source)) for source in sources]
     figure = draw(curves, title or default_title(*sources), size)
     for file in files:
-        _save(figure, file)
+        save(figure, file)
     return files
 
 
@@ -157,7 +158,8 @@ def _labels(left: Axes, right: Axes, curves: Sequence[tuple[str, list[Point]]]) 
             )
 
 
-def _save(figure: Figure, file: Path) -> None:
+def save(figure: Figure, file: Path) -> None:
+    """The figure as a file, the same bytes for the same data; DataError if it cannot be written."""
     import matplotlib
 
     from ds4ref.cli.common import atomic_output

@@ -1,20 +1,19 @@
 """Single tests in llama-bench's words: ``pp512`` is the prefill of 512 tokens, ``tg128 @ d8192`` the decode of 128
 behind 8192.
 
-Each runs on a session of its own. What lies before (``d``) is prefilled outside the window, so ``pp512`` is a prefill
-from nothing and ``pp512 @ d8192`` a step. Decode needs one token to begin with: ``tg128`` stands behind one.
+``sweep.run_probes`` runs each on a session of its own. What lies before (``d``) is prefilled outside the window, so
+``pp512`` is a prefill from nothing and ``pp512 @ d8192`` a step. Decode needs one token to begin with: ``tg128``
+stands behind one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ds4ref.cli.options import INT_MAX
 from ds4ref.errors import UsageError
-
-from .sweep import Row, Timeline, prefill_row, timed_decode
 
 
 @dataclass(frozen=True)
@@ -58,27 +57,3 @@ def grid(prefills: Sequence[int], decodes: Sequence[int], depths: Sequence[int])
         found += [Probe(count, 0, depth) for count in prefills if count]
         found += [Probe(0, count, depth) for count in decodes if count]
     return found
-
-
-def run_probes(
-    session: Callable[[], Timeline],
-    tokens: Sequence[int],
-    probes: Sequence[Probe],
-    eos: int,
-    *,
-    rep: int = 0,
-    progress: Callable[[int, int], None] | None = None,
-    cancel: Callable[[], bool] = lambda: False,
-) -> Iterator[Row]:
-    """One row for every test, as soon as it is measured. Errors as ``sweep``; ``progress`` gets (tests, tests)."""
-    for done, probe in enumerate(probes):
-        if progress is not None:
-            progress(done, len(probes))
-        fresh = session()
-        before = probe.depth if probe.prefill else max(1, probe.depth)
-        if before:
-            prefill_row(fresh, tokens, 0, before, cancel=cancel)
-        if probe.prefill:
-            yield prefill_row(fresh, tokens, before, before + probe.prefill, rep=rep, test=probe.name, cancel=cancel)
-        else:
-            yield timed_decode(fresh, before, probe.decode, eos, rep=rep, test=probe.name, cancel=cancel)

@@ -1,48 +1,34 @@
-"""Measured rows as plain data: one sample a repetition and depth, and one summary a depth.
-
-A sample is what the run store keeps: raw times, and the shares of the bound if one is known. A summary is a line of
-the CSV: medians over repetitions, with the band in which the middle half of them lies (all, below five).
-"""
+"""A measured row as plain data, which is what the run store keeps: raw times, and the shares of the bound if one is
+known. ``columns`` says what becomes of several of them."""
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from ds4ref.runs.spread import median_band, quantile
+from ds4ref.runs import drift
 
+from .columns import COLUMNS, Sample, place
 from .sweep import Row
 
 if TYPE_CHECKING:
     from ds4ref.archs.deepseek4.costs import Costs
     from ds4ref.costs import Peaks
 
-Sample = dict[str, Any]
-P95_FROM = 20
-"""Decode steps below which a 95th percentile is a guess."""
-_SAME = ("ctx_tokens", "prefill_tokens", "gen_tokens", "kvcache_bytes", "streams")
+SLOW_START = 0.05
+"""Share by which a first repetition must lack speed to be worth a word."""
 
 
 def sample(row: Row, costs: Costs | None = None, peaks: Peaks | None = None, start: float = 0.0) -> Sample:
-    """One row. ``start`` is the process clock at the beginning of the run."""
-    found: Sample = {
-        "rep": row.rep,
-        "at": round(row.at - start, 6),
-        "ctx_tokens": row.ctx_tokens,
-        "prefill_tokens": row.prefill_tokens,
-        "prefill_tps": row.prefill_tps,
-        "gen_tokens": row.gen_tokens,
-        "gen_tps": row.gen_tps,
-        "kvcache_bytes": row.kvcache_bytes,
-        "gen_first_ms": row.gen_first_ms,
-        "gen_steady_tps": row.gen_steady_tps,
-        "gen_digest": row.gen_digest,
-        "rss_bytes": row.rss_bytes,
-        "steps_s": [round(seconds, 9) for seconds in row.steps_s],
-    }
-    if row.test:
-        found["test"] = row.test
+    """One row: every column that it has a value for. ``start`` is the process clock at the beginning of the run."""
+    found: Sample = {"rep": row.rep, "at": round(row.at - start, 6)}
+    for column in COLUMNS:
+        value = getattr(row, column.name, None)
+        if value is not None and value != "":
+            found[column.name] = value
+    found["steps_s"] = [round(seconds, 9) for seconds in row.steps_s]
     if costs is not None:
         found |= _bounds(row, costs, peaks)
     return found
@@ -63,30 +49,41 @@ def _bounds(row: Row, costs: Costs, peaks: Peaks | None) -> Sample:
     return found
 
 
-def summaries(samples: Iterable[Sample]) -> list[Sample]:
-    """One entry a depth, in order of depth; tests, of which several may end at one depth, in their own order."""
-    groups: dict[tuple[int, str], list[Sample]] = {}
-    for entry in samples:
-        depth, test = entry["ctx_tokens"], entry.get("test", "")
-        groups.setdefault((0 if test else depth, test), []).append(entry)
-    return [summary(groups[key]) for key in sorted(groups, key=lambda key: key[0])]
+def seconds(entry: Sample) -> float:
+    """What the windows of a sample took."""
+    if entry.get("seconds"):
+        return float(entry["seconds"])
+    if entry.get("e2e_ms"):
+        return float(entry["e2e_ms"]) / 1e3
+    parts = ((entry["prefill_tokens"], entry["prefill_tps"]), (entry["gen_tokens"], entry["gen_tps"]))
+    return sum(count / rate for count, rate in parts if rate)
 
 
-def summary(group: Sequence[Sample]) -> Sample:
-    """Samples of one depth as one."""
-    found = {k: v for k, v in group[-1].items() if k not in ("steps_s", "rep", "at")}
-    for name in found:
-        values = [entry[name] for entry in group if isinstance(entry.get(name), (int, float))]
-        if values and name not in _SAME:
-            found[name] = max(values) if name == "rss_bytes" else statistics.median(values)
-    if len({entry.get("gen_digest") for entry in group}) > 1:
-        found["gen_digest"] = "differs"
-    found["reps"] = len(group)
-    for name in ("prefill_tps", "gen_tps"):
-        _, low, high = median_band([entry[name] for entry in group])
-        measured = len(group) > 1 and high > 0
-        found[f"{name}_low"], found[f"{name}_high"] = (low, high) if measured else (None, None)
-    steps = sorted(1e3 * seconds for entry in group for seconds in entry.get("steps_s", ()))
-    found["itl_p50_ms"] = statistics.median(steps) if steps else None
-    found["itl_p95_ms"] = quantile(steps, 0.95) if len(steps) >= P95_FROM else None
+def notes(samples: Sequence[Sample]) -> list[str]:
+    """What a reader of these samples should know: speeds that drifted, a first repetition that was slow."""
+    found = drift.notes(samples)
+    for name, column in drift.SPEEDS:
+        lack = slow_start(samples, column)
+        if lack >= SLOW_START:
+            found.append(f"the first repetition's {name} was {100 * lack:.0f} % slower than the others': not warm yet")
     return found
+
+
+def slow_start(samples: Sequence[Sample], column: str) -> float:
+    """The share of speed that repetition 0 lacks against the median of the others, place by place (median); 0 unless
+    that is far outside of what the others, three at least, differ by."""
+    reps: dict[int, dict[tuple[int, str], float]] = {}
+    for entry in samples:
+        if (entry.get(column) or 0) > 0:
+            reps.setdefault(int(entry.get("rep") or 0), {})[place(entry)] = math.log(entry[column])
+    first = reps.pop(0, {})
+    if not first or len(reps) < 3:
+        return 0.0
+    places = set(first).union(*reps.values())
+    centre = {at: statistics.median([v[at] for v in reps.values() if at in v] or [first.get(at, 0.0)]) for at in places}
+
+    def against(values: dict[tuple[int, str], float]) -> float:
+        return statistics.median(value - centre[at] for at, value in values.items())
+
+    others = [against(values) for values in reps.values()]
+    return -math.expm1(against(first)) if against(first) < min(others) - (max(others) - min(others)) else 0.0

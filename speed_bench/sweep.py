@@ -3,7 +3,9 @@
 At each frontier two windows are timed on a monotonic clock. Prefill: from the previous frontier to this one, output
 head included. Decode: ``gen_tokens`` greedy steps that may not pick EOS, choice of the token included. Between them
 the session is remembered in a snapshot and afterwards restored, both outside the windows, so every row measures its
-own depth and nothing else. Text processing, printing and warm-up are outside, too.
+own depth and nothing else. Text processing, printing and warm-up are outside, too: while progress is drawn between
+chunks of a prefill, its window stands still, and a wish to stop is asked for there, since a session that could be
+stopped inside a chunk would have to remember every chunk's beginning first.
 """
 
 from __future__ import annotations
@@ -16,10 +18,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ds4ref import generate
+from ds4ref.costs import prefill_chunk
 from ds4ref.environment import resident_bytes
 from ds4ref.errors import Cancelled, Ds4Error, SessionError
 
-WARMUP_PREFILL, WARMUP_DECODE = 64, 4
+from .probes import Probe
+
+WARMUP_DECODE = 4
 
 # The lowest logit a token may be chosen for: below it lie masked and broken ones.
 _FLOOR = -1e30
@@ -134,23 +139,22 @@ def sweep(
     eos: int,
     *,
     rep: int = 0,
+    done: int = 0,
     progress: Callable[[int, int], None] | None = None,
     cancel: Callable[[], bool] = lambda: False,
 ) -> Iterator[Row]:
-    """One row for every depth, as soon as it is measured.
+    """One row for every depth, as soon as it is measured; the first ``done`` depths are walked, not measured.
 
     ``progress`` gets (tokens done, tokens in all) between windows and prefill chunks. When ``cancel`` turns true,
     Cancelled is raised; rows that came out before are complete. Any failure of the engine is a SweepError.
     """
-    clock = time.perf_counter
-    tokens, depths, previous = list(tokens), list(depths), 0
-    last = depths[-1] if depths else 0
-    for depth in depths:
-        prefix = tokens[:depth]
-        with _failing(f"prefill to {depth} failed"):
-            start = clock()
-            session.sync(prefix, progress=_absolute(progress, last), cancel=cancel)
-            prefill_s = clock() - start
+    tokens, depths = list(tokens), list(depths)
+    last, previous = depths[-1] if depths else 0, 0
+    if done:
+        previous = depths[done - 1]
+        timed_prefill(session, tokens[:previous], last, progress, cancel)
+    for depth in depths[done:]:
+        start, prefill_s = timed_prefill(session, tokens[:depth], last, progress, cancel)
         with _failing(f"snapshot at {depth} failed"):
             snapshot = session.snapshot()
             payload = session.payload_bytes()
@@ -160,6 +164,58 @@ def sweep(
         rss = resident_bytes()
         yield Row(depth, depth - previous, prefill_s, tuple(steps), payload, tuple(ids), rep, start, rss)
         previous = depth
+
+
+def timed_prefill(
+    session: Timeline,
+    tokens: Sequence[int],
+    last: int,
+    progress: Callable[[int, int], None] | None = None,
+    cancel: Callable[[], bool] = lambda: False,
+) -> tuple[float, float]:
+    """Bring ``session`` to ``tokens``: when that began, and the seconds it took, without those between its chunks in
+    which ``progress`` was told (of ``last`` tokens) and ``cancel`` asked. Errors as ``sweep``."""
+    clock, between = time.perf_counter, 0.0
+
+    def pause(done: int, total: int) -> None:
+        nonlocal between
+        stopped = clock()
+        if cancel():
+            raise Cancelled(f"stopped while prefilling to {total}")
+        if progress is not None:
+            progress(done, last)
+        between += clock() - stopped
+
+    with _failing(f"prefill to {len(tokens)} failed"):
+        start = clock()
+        session.sync(tokens, progress=pause)
+        return start, clock() - start - between
+
+
+def run_probes(
+    session: Callable[[], Timeline],
+    tokens: Sequence[int],
+    probes: Sequence[Probe],
+    eos: int,
+    *,
+    rep: int = 0,
+    done: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+    cancel: Callable[[], bool] = lambda: False,
+) -> Iterator[Row]:
+    """One row for every test but the first ``done``, as soon as it is measured. Errors as ``sweep``; ``progress`` gets
+    (tests, tests)."""
+    for number, probe in enumerate(probes[done:], done):
+        if progress is not None:
+            progress(number, len(probes))
+        fresh = session()
+        before = probe.depth if probe.prefill else max(1, probe.depth)
+        if before:
+            prefill_row(fresh, tokens, 0, before, cancel=cancel)
+        if probe.prefill:
+            yield prefill_row(fresh, tokens, before, before + probe.prefill, rep=rep, test=probe.name, cancel=cancel)
+        else:
+            yield timed_decode(fresh, before, probe.decode, eos, rep=rep, test=probe.name, cancel=cancel)
 
 
 def prefill_row(
@@ -173,10 +229,7 @@ def prefill_row(
     cancel: Callable[[], bool] = lambda: False,
 ) -> Row:
     """Prefill of ``first`` to ``last`` alone, on a session that holds ``first`` tokens. Errors as ``sweep``."""
-    with _failing(f"prefill to {last} failed"):
-        start = time.perf_counter()
-        session.sync(list(tokens[:last]), cancel=cancel)
-        seconds = time.perf_counter() - start
+    start, seconds = timed_prefill(session, list(tokens[:last]), last, None, cancel)
     return Row(last, last - first, seconds, (), session.payload_bytes(), (), rep, start, resident_bytes(), test)
 
 
@@ -207,30 +260,42 @@ def decode(
             raise SweepError(f"failed to choose non-EOS token at frontier {depth}")
         return token
 
+    if session.pos + count >= session.ctx:
+        raise SweepError(f"generation would exceed allocated context at frontier {depth}")
     clock, ids, seconds = time.perf_counter, [], []
     steps = generate.decode(session, pick, count, eager=True)
-    for _ in range(count):
-        if cancel():
-            raise Cancelled(f"stopped while decoding at {depth}")
-        if session.pos + 1 >= session.ctx:
-            raise SweepError(f"generation would exceed allocated context at frontier {depth}")
-        with _failing(f"decode at frontier {depth} failed"):
+    with _failing(f"decode at frontier {depth} failed"):
+        for _ in range(count):
+            if cancel():
+                raise Cancelled(f"stopped while decoding at {depth}")
             start = clock()
             ids.append(next(steps))
             seconds.append(clock() - start)
     return ids, seconds
 
 
-def warm_up(session: Timeline, tokens: Sequence[int], eos: int) -> None:
-    """Touch code and weights once, on a session that is thrown away: the first row is to measure, not to load."""
+@dataclass(frozen=True)
+class Warmth:
+    """What a warm-up took: seconds a token of prefill, and of the quickest decode step."""
+
+    prefill_s: float
+    step_s: float
+
+    def walk(self, tokens: int, steps: int) -> float:
+        """Seconds that so many tokens and steps take at least: both grow slower with depth."""
+        return tokens * self.prefill_s + steps * self.step_s
+
+
+def warm_up(session: Timeline, tokens: Sequence[int], eos: int) -> Warmth:
+    """Touch code, weights and buffers once, on a session that is thrown away: the first row is to measure, not to load.
+    A whole chunk, since one of another size runs other code on buffers of other sizes."""
     with _failing("warm-up failed"):
-        session.sync(list(tokens[: min(WARMUP_PREFILL, session.ctx - WARMUP_DECODE - 1)]))
-        decode(session, session.pos, WARMUP_DECODE, eos)
-        session.restore(session.snapshot())
-
-
-def _absolute(progress: Callable[[int, int], None] | None, last: int) -> Callable[[int, int], None] | None:
-    return None if progress is None else lambda done, total: progress(done, last)
+        count = max(1, min(len(tokens), prefill_chunk(), session.ctx - WARMUP_DECODE - 1))
+        _, spent = timed_prefill(session, list(tokens[:count]), count)
+        snapshot = session.snapshot()
+        _, steps = decode(session, session.pos, WARMUP_DECODE, eos)
+        session.restore(snapshot)
+    return Warmth(spent / count, min(steps))
 
 
 class _failing:

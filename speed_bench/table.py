@@ -1,74 +1,74 @@
-"""The sweep as a table for people."""
+"""Rows as a table for people, as wide as their terminal is."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import IO, Any
 
+from .columns import COLUMNS, Column
 
-@dataclass(frozen=True)
-class Column:
-    """A cell is the entry's value times ``factor``; a speed or size of 0 was not measured."""
-
-    heading: str
-    name: str
-    form: str
-    factor: float = 1.0
-
-    def value(self, entry: Mapping[str, Any]) -> Any:
-        """What to print, None for nothing."""
-        value = entry.get(self.name)
-        return value * self.factor if value and not isinstance(value, str) else value or None
-
-
-COLUMNS = (
-    Column("test", "test", ""),
-    Column("context", "ctx_tokens", ",.0f"),
-    Column("prefill t/s", "prefill_tps", ",.1f"),
-    Column("decode t/s", "gen_tps", ",.1f"),
-    Column("first ms", "gen_first_ms", ".2f"),
-    Column("p95 ms", "itl_p95_ms", ".2f"),
-    Column("TTFT ms", "ttft_ms", ",.1f"),
-    Column("end to end ms", "e2e_ms", ",.0f"),
-    Column("all streams t/s", "total_tps", ",.1f"),
-    Column("fairness", "fairness", ".3f"),
-    Column("session MiB", "kvcache_bytes", ",.2f", 2.0**-20),
-    Column("prefill share", "prefill_share", ".0%"),
-    Column("decode share", "decode_share", ".0%"),
-    Column("GB/s", "decode_gbs", ".2f"),
-)
-"""Those of which no entry has a value are left out."""
+PIPE_WIDTH = 120
+"""A pipe has no width, so that nothing is to be wrapped there."""
+LEAST = 7
 
 
 def print_table(
-    entries: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], name: str = "", file: IO[str] | None = None
+    entries: Sequence[Mapping[str, Any]],
+    facts: Mapping[str, Any],
+    name: str = "",
+    file: IO[str] | None = None,
+    width: int | None = None,
 ) -> None:
-    """Summaries on ``file`` (stdout), headed by what was measured on what. Shares of the bound where one is known."""
+    """Summaries on ``file`` (stdout), headed by what was measured on what. Columns of which no entry has a value are
+    left out, and those that the terminal has no room for are named below."""
     from rich.console import Console
     from rich.table import Table
 
-    model, machine = facts["model"], facts["machine"]
-    reps = max((entry["reps"] for entry in entries), default=1)
+    if width is None:
+        width = shutil.get_terminal_size().columns if file is None and sys.stdout.isatty() else PIPE_WIDTH
+    known = [column for column in COLUMNS if column.heading and any(column.display(entry) for entry in entries)]
+    known.sort(key=lambda column: column.rank)
+    shown = fitting(known, entries, width)
+    left = [column.heading for column in known if column not in shown]
+    table = Table(
+        title=_title(facts, name), caption=_caption(entries, facts, left), title_justify="left", caption_justify="left"
+    )
+    for column in shown:
+        table.add_column(column.heading, justify="right", min_width=LEAST, no_wrap=False)
+    for entry in entries:
+        table.add_row(*(column.display(entry) for column in shown))
+    Console(file=file, highlight=False, width=width).print(table)
+
+
+def fitting(columns: Sequence[Column], entries: Sequence[Mapping[str, Any]], width: int) -> list[Column]:
+    """Those of ``columns``, most important first, that fit a terminal ``width`` wide; at least one. Headings may break
+    between words, numbers may not."""
+    found: list[Column] = []
+    used = 1
+    for column in columns:
+        cells = [len(column.display(entry)) for entry in entries]
+        words = [len(word) for word in column.heading.split()]
+        used += max([LEAST, *cells, *words]) + 3
+        if found and used > width:
+            break
+        found.append(column)
+    return found
+
+
+def _title(facts: Mapping[str, Any], name: str) -> str:
+    model = facts["model"]
     numerics = f", numerics {facts['numerics']}" if facts["numerics"] else ""
     title = f"{model['name'] or model['file']} · backend {facts['backend']}{numerics}"
+    return f"{name} · {title}" if name else title
+
+
+def _caption(entries: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], left: Sequence[str]) -> str:
+    machine = facts["machine"]
+    reps = max((entry["reps"] for entry in entries), default=1)
     threads = f"{facts['threads']} thread(s) on " if facts["threads"] else "from "
     caption = f"{threads}{machine['cpu']}, {machine['cores']} cores"
     if reps > 1:
         caption += f"; medians of {reps} repetitions"
-    table = Table(
-        title=f"{name} · {title}" if name else title, caption=caption, title_justify="left", caption_justify="left"
-    )
-    columns = [column for column in COLUMNS if any(column.value(entry) is not None for entry in entries)]
-    for column in columns:
-        table.add_column(column.heading, justify="right", min_width=7)
-    for entry in entries:
-        table.add_row(*(_cell(column.value(entry), column.form) for column in columns))
-    # A pipe has no width, so that nothing is to be wrapped there.
-    width = None if file is None and sys.stdout.isatty() else 120
-    Console(file=file, highlight=False, width=width).print(table)
-
-
-def _cell(value: Any, form: str) -> str:
-    return "" if value is None else format(value, form)
+    return caption + (f"; no room for {', '.join(left)}" if left else "")

@@ -256,8 +256,11 @@ def test_sigterm_leaves_no_temporary_file(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("width", [12, 40, 80])
-def test_progress_never_wraps(width, monkeypatch):
+@pytest.mark.parametrize("width, line", [
+    (12, "processing "), (40, "processing 123456 input tokens: 100.0%"),
+    (80, "processing 123456 input tokens: 5/5 (100.0%)"),
+])  # fmt: skip
+def test_progress_never_wraps(width, line, monkeypatch):
     """A line longer than the terminal could not be rewritten: each update would leave the one before behind."""
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setenv("TERM", "xterm")
@@ -267,4 +270,4 @@ def test_progress_never_wraps(width, monkeypatch):
     with common.Progress("processing 123456 input tokens") as progress:
         progress(5, 5)
         drawn = sys.stderr.getvalue()
-    assert drawn == "\r" + "processing 123456 input tokens: 5/5 (100.0%)"[: width - 1] + "\x1b[K"
+    assert drawn == f"\r{line}\x1b[K"

@@ -89,8 +89,8 @@ class FakeEngine:
 
     def __init__(self, path, clock: Clock, **options):
         self.path, self.clock, self.options = path, clock, options
-        self.backend, self.threads, self.shape = options["backend"], options["threads"] or 2, NANO
-        self.model = SimpleNamespace(numerics=MODES[options["numerics"]])
+        self.backend, self.threads, self.shape = options.get("backend", "cpu"), options.get("threads") or 2, NANO
+        self.model = SimpleNamespace(numerics=MODES[options.get("numerics", "qat")])
         self.gguf = GGUFFile.open(path)
         self.sessions: list[FakeSession] = []
 
@@ -98,8 +98,5 @@ class FakeEngine:
         self.sessions.append(FakeSession(self.clock, ctx))
         return self.sessions[-1]
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc) -> None:
+    def close(self) -> None:
         self.gguf.close()

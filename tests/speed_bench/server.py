@@ -134,6 +134,6 @@ def scripted(monkeypatch, **endpoints):
     real = httpx2.Client
     monkeypatch.setattr(httpx2, "Client", lambda **_: real(transport=httpx2.MockTransport(handle)))
     still = SimpleNamespace(**vars(time) | {"perf_counter": lambda: clock.now})
-    for module in ("ds4ref.targets.openai", "speed_bench.endpoint", "speed_bench.remote"):
+    for module in ("ds4ref.targets.openai", "speed_bench.endpoint", "speed_bench.runner", "speed_bench.load"):
         monkeypatch.setattr(f"{module}.time", still)
     return asked

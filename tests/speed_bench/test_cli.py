@@ -12,9 +12,10 @@ import pytest
 
 from ds4ref.engine import Engine
 from ds4ref.errors import SessionError
+from ds4ref.runs.store import Store
 from speed_bench import cli
 from speed_bench import sweep as sweep_module
-from speed_bench.results import HEADER
+from speed_bench.columns import HEADER
 
 from .fake import Clock, FakeEngine
 from .test_results import as_ds4
@@ -39,7 +40,7 @@ def engines(monkeypatch, tmp_path):
 
 
 def test_csv_on_stdout_and_nothing_else(engines, capsys):
-    assert cli.main(SMALL) == 0
+    assert cli.main([*SMALL, "-r", "1"]) == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()
     assert lines[0] == HEADER
@@ -55,16 +56,26 @@ def test_csv_on_stdout_and_nothing_else(engines, capsys):
     )
 
 
-def test_files_table_and_one_line_of_json(engines, capsys, tmp_path):
-    assert cli.main([*SMALL, "--csv", "r.csv", "--plot", "r.svg", "--plot", "r.png", "-t", "3"]) == 0
+def test_files_and_a_table(engines, capsys, tmp_path):
+    argv = [*SMALL, "--csv", "r.csv", "--plot", "r.svg", "--plot", "r.png", "-t", "3"]
+    assert cli.main(argv) == 0
     out = capsys.readouterr().out
     assert (tmp_path / "r.csv").read_text().count("\n") == 4
     assert (tmp_path / "r.svg").stat().st_size > 5000 and (tmp_path / "r.png").stat().st_size > 5000
     for text in ("context", "prefill t/s", "decode t/s", "ds4ref nano", "3 thread(s)", "r.csv", "r.svg"):
         assert text in out
-    last = json.loads(out.splitlines()[-1])
+    assert "{" not in out, "machine output only when asked"
+    assert {path.name for path in tmp_path.iterdir()} == {"r.csv", "r.json", "r.svg", "r.png"}, (
+        "no partial file is left"
+    )
+
+
+def test_one_line_of_json_alone_on_stdout(engines, capsys, tmp_path):
+    assert cli.main([*SMALL, "--csv", "r.csv", "-t", "3", "--json"]) == 0
+    last = json.loads(capsys.readouterr().out)
     facts = json.loads((tmp_path / "r.json").read_text())
-    assert last["rows"] == 3 and last["files"]["csv"] == "r.csv"
+    assert len(last["lanes"][0]["rows"]) == 3 and last["files"] == {"csv": ["r.csv"], "facts": ["r.json"]}
+    assert facts["status"] == "complete" and last["lanes"][0]["run"] > 0 and "verdict" not in last
     for result in (last, facts):
         assert result["threads"] == 3 and result["backend"] == "cpu" and result["numerics"] == "qat"
         assert result["command"][:2] == ["ds4-bench", "--ctx-start"]
@@ -73,8 +84,8 @@ def test_files_table_and_one_line_of_json(engines, capsys, tmp_path):
 
 
 def test_warm_up_has_a_session_of_its_own(engines):
-    cli.main(SMALL)
-    cli.main([*SMALL, "--no-warmup"])
+    cli.main([*SMALL, "-r", "1"])
+    cli.main([*SMALL, "-r", "1", "--no-warmup"])
     assert [len(engine.sessions) for engine in engines] == [2, 1]
     assert engines[0].sessions[0].ctx == 27
 
@@ -82,7 +93,7 @@ def test_warm_up_has_a_session_of_its_own(engines):
 def test_options_reach_the_engine(engines, nano_path):
     argv = [*SMALL, "-m", nano_path, "--backend", "reference", "--numerics", "ds4", "-t", "2", "--ctx-alloc", "99"]
     assert cli.main(argv) == 0
-    assert engines[0].path == Path(nano_path) and engines[0].sessions[0].ctx == 99
+    assert engines[0].path == nano_path and engines[0].sessions[0].ctx == 99
     wanted = {"backend": "reference", "numerics": "ds4", "threads": 2, "strict": False}
     assert engines[0].options.items() >= wanted.items()
 
@@ -159,37 +170,142 @@ def test_failures_before_any_work(engines, capsys, tmp_path, argv, message):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failure_in_the_walk_keeps_the_rows_before_it(engines, capsys, tmp_path, monkeypatch):
+@pytest.fixture
+def badgers(monkeypatch):
+    """Decode behind so many tokens fails the n-th time it is asked for; -1 for Ctrl-C instead of a failure."""
     from .fake import FakeSession
 
     real = FakeSession.eval
 
-    def eval(self, token):
-        if self.pos > 16:
-            raise SessionError("the cache is full of badgers")
-        return real(self, token)
+    def at(depth, turn=1, interrupt=False):
+        met = []
 
-    monkeypatch.setattr(FakeSession, "eval", eval)
+        def eval(self, token):
+            if self.pos == depth:
+                met.append(token)
+                if len(met) == turn and interrupt:
+                    os.kill(os.getpid(), signal.SIGINT)
+                    time.sleep(0.01)
+                elif len(met) == turn:
+                    raise SessionError("the cache is full of badgers")
+            return real(self, token)
+
+        monkeypatch.setattr(FakeSession, "eval", eval)
+
+    return at
+
+
+def depths(path):
+    return [line.split(",")[0] for line in path.read_text().splitlines()[1:]]
+
+
+def test_a_failure_in_the_walk_keeps_the_rows_before_it(engines, capsys, tmp_path, badgers):
+    badgers(16)
     assert cli.main([*SMALL, "--no-warmup", "--csv", "r.csv"]) == 1
-    assert "decode at frontier 16 failed: the cache is full of badgers" in capsys.readouterr().err
-    assert [line.split(",")[0] for line in (tmp_path / "r.csv").read_text().splitlines()] == ["ctx_tokens", "8"]
+    err = capsys.readouterr().err
+    assert "decode at frontier 16 failed: the cache is full of badgers" in err
+    assert "failed; 1 of 3 rows were measured and kept in r.partial.csv, as run" in err
+    assert not (tmp_path / "r.csv").exists() and depths(tmp_path / "r.partial.csv") == ["8"]
+    assert json.loads((tmp_path / "r.partial.json").read_text())["status"] == "failed"
 
 
-def test_ctrl_c_keeps_the_rows_before_it(engines, capsys, tmp_path, monkeypatch):
-    from .fake import FakeSession
-
-    real = FakeSession.eval
-
-    def eval(self, token):
-        if self.pos == 16:
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.01)
-        return real(self, token)
-
-    monkeypatch.setattr(FakeSession, "eval", eval)
+def test_ctrl_c_keeps_the_rows_before_it(engines, capsys, tmp_path, badgers):
+    badgers(16, interrupt=True)
     assert cli.main([*SMALL, "--no-warmup", "--csv", "r.csv"]) == 130
-    assert "1 of 3 rows were measured and kept" in capsys.readouterr().err
-    assert len((tmp_path / "r.csv").read_text().splitlines()) == 2
+    assert "stopped; 1 of 3 rows were measured and kept in r.partial.csv, as run" in capsys.readouterr().err
+    assert depths(tmp_path / "r.partial.csv") == ["8"]
+
+
+@pytest.mark.parametrize("reps, rows", [("1", ["8"]), ("3", ["8", "16", "24"])])
+def test_a_stopped_walk_leaves_a_good_csv_as_it_was(engines, capsys, tmp_path, badgers, reps, rows):
+    assert cli.main([*SMALL, "-r", "2", "--csv", "r.csv"]) == 0
+    before = {name: (tmp_path / name).read_bytes() for name in ("r.csv", "r.json")}
+    badgers(16, 1 if reps == "1" else 2, interrupt=True)
+    assert cli.main([*SMALL, "--no-warmup", "-r", reps, "--csv", "r.csv"]) == 130
+    assert before == {name: (tmp_path / name).read_bytes() for name in before}
+    assert depths(tmp_path / "r.partial.csv") == rows, "medians so far"
+    partial = json.loads((tmp_path / "r.partial.json").read_text())
+    assert partial["status"] == "stopped" and len(partial["samples"]) == (1 if reps == "1" else 4)
+    assert "r.partial.csv" in capsys.readouterr().err
+
+
+def test_stopped_medians_reach_standard_output(engines, capsys, badgers):
+    badgers(24, 2, interrupt=True)
+    assert cli.main([*SMALL, "--no-warmup", "-r", "3"]) == 130
+    rows = [line.split(",") for line in capsys.readouterr().out.splitlines()]
+    at = rows[0].index("reps")
+    assert [(row[0], row[at]) for row in rows[1:]] == [("8", "2"), ("16", "2"), ("24", "1")]
+
+
+def test_a_stopped_walk_goes_on(engines, capsys, tmp_path, badgers, private_store):
+    argv = [*SMALL, "--no-warmup", "-r", "2", "--csv", "r.csv"]
+    badgers(16, 2, interrupt=True)
+    assert cli.main(argv) == 130
+    said = capsys.readouterr().err
+    with Store.open(private_store) as store:
+        run = store.find("r")
+        assert run.status == "stopped" and f"ds4-bench --resume {run.id} goes on" in said
+    assert cli.main(["--resume", str(run.id)]) == 0
+    (session,) = engines[1].sessions
+    assert [entry[1:] for entry in session.log if entry[0] == "sync"] == [(0, 8), (8, 16), (16, 24)]
+    evals = [entry for entry in session.log if entry[0] == "eval"]
+    assert len(evals) == 4, "the depth that was measured is only walked through"
+    with Store.open(private_store) as store:
+        found = store.run(run.id)
+        assert found.status == "complete" and found.created == run.created and len(store.runs(kind="bench")) == 1
+        rows = store.rows(run.id)
+        assert [(row["rep"], row["ctx_tokens"]) for row in rows] == [(r, d) for r in (0, 1) for d in (8, 16, 24)]
+    assert depths(tmp_path / "r.csv") == ["8", "16", "24"] and not list(tmp_path.glob("r.partial*"))
+    assert cli.main(["--resume", str(run.id)]) == 1
+    assert "is complete: nothing to resume" in capsys.readouterr().err
+
+
+def test_two_arms_go_on_together(engines, badgers, private_store):
+    badgers(16, 2, interrupt=True)
+    assert cli.main([*SMALL, "--no-warmup", "-r", "2", "--arm", "threads=1", "--arm", "threads=2"]) == 130
+    assert cli.main(["--resume", "latest"]) == 0
+    with Store.open(private_store) as store:
+        runs = store.runs(kind="bench")
+        assert len(runs) == 2 and {run.status for run in runs} == {"complete"}
+        cells = [[(row["rep"], row["ctx_tokens"]) for row in store.rows(run.id)] for run in runs]
+    assert cells[0] == cells[1] == [(r, d) for r in (0, 1) for d in (8, 16, 24)]
+
+
+def test_what_cannot_go_on(engines, capsys, tmp_path, badgers):
+    assert cli.main(["--resume", "latest"]) == 1 and "nothing to resume" in capsys.readouterr().err
+    (tmp_path / "p.txt").write_text("The old lantern stood in the harbour. " * 20)
+    badgers(16, interrupt=True)
+    assert cli.main([*SMALL, "--no-warmup", "--prompt-file", "p.txt"]) == 130
+    (tmp_path / "p.txt").write_text("The new lantern stood in the harbour. " * 20)
+    assert cli.main(["--resume", "latest"]) == 1
+    assert "cannot be resumed: it was measured with another text" in capsys.readouterr().err
+
+
+def test_a_context_beyond_memory_is_refused_before_its_text_is_written(engines, capsys, monkeypatch):
+    from speed_bench import prompt
+
+    monkeypatch.setattr("speed_bench.local.memory_bytes", lambda: 8 << 30)
+    monkeypatch.setattr(prompt, "prose_tokens", lambda *args: pytest.fail("minutes of silence"))
+    assert cli.main(["--ctx-max", "99999999"]) == 1
+    err = capsys.readouterr().err.splitlines()
+    assert err[-1].startswith("ds4-bench: a context of 100,000,128 tokens needs ") and "8.0 GiB of memory" in err[-1]
+
+
+def test_a_long_walk_says_how_long(engines, capsys):
+    """By the warm-up: 24 tokens at 0.25 s, 3 x 100 steps at 0.625 s; two lines of a session's time are no window."""
+    assert cli.main([*SMALL[:-1], "100", "-r", "1"]) == 0
+    assert "one repetition (3 rows) takes at least 3 min" in capsys.readouterr().err
+
+
+def test_repetitions_that_fit_the_budget(engines, capsys, private_store):
+    """A walk takes 9.75 s on this clock."""
+    for budget, reps in (("300", 5), ("30", 3), ("5", 1)):
+        assert cli.main([*SMALL, "--budget", budget]) == 0
+        err = capsys.readouterr().err
+        assert ("repetition(s): one takes 9.75 s" in err) == (reps < 5)
+        with Store.open(private_store) as store:
+            run = store.find("latest")
+            assert run.fact("walk", "reps") == reps and len(store.rows(run.id)) == 3 * reps
 
 
 def test_one_row_makes_no_curve(engines, capsys):

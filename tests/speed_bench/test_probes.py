@@ -16,8 +16,9 @@ from reports.sources import Measured
 from reports.thresholds import Thresholds
 from speed_bench import cli
 from speed_bench import sweep as sweep_module
-from speed_bench.probes import Probe, grid, parse_probes, run_probes
+from speed_bench.probes import Probe, grid, parse_probes
 from speed_bench.results import read_points
+from speed_bench.sweep import run_probes
 
 from .fake import EVAL_S, PICK_S, PREFILL_S, Clock, FakeEngine, FakeSession
 

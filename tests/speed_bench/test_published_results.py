@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from reports.sources import read_csv
-from speed_bench.results import HEADER
+from speed_bench.columns import HEADER
 
 ROOT = Path(__file__).parents[2]
 RESULTS = sorted((ROOT / "speed_bench" / "results").glob("*.csv"))

@@ -1,15 +1,14 @@
 """The CSV: exact bytes out, tolerant but unambiguous in."""
 
-import io
-
 import pytest
 
 from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.errors import DataError
 from ds4ref.runs.results import COLUMNS, read_rows
 from reports.sources import check_kvcache
-from speed_bench.results import HEADER, CsvWriter, Point, format_row, read_points
-from speed_bench.samples import sample, summary
+from speed_bench.columns import HEADER, format_row, summary
+from speed_bench.results import Point, read_points
+from speed_bench.samples import sample
 from speed_bench.sweep import Row
 
 ROW = summary([sample(Row(4096, 2048, 5.0, (0.5, 0.25, 0.25), 80373132, (1, 2, 3)))])
@@ -54,20 +53,6 @@ def test_a_size_that_is_not_known_is_an_empty_cell(write):
         (found,) = read_rows(write(HEADER + "\n" + line + "\n"))
         assert found["kvcache_bytes"] is None and found["gen_tps"] == 3.0
         assert check_kvcache([found]) is None
-
-
-def test_every_row_is_flushed():
-    class Stream(io.StringIO):
-        flushed = ""
-
-        def flush(self):
-            self.flushed = self.getvalue()
-
-    stream = Stream()
-    writer = CsvWriter(stream)
-    assert stream.flushed == HEADER + "\n"
-    writer.write(ROW)
-    assert stream.flushed == HEADER + "\n" + format_row(ROW) + "\n"
 
 
 def test_own_files_are_read(write):

@@ -12,13 +12,14 @@ from ds4ref.archs.deepseek4.costs import Costs
 from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.costs import Peaks
 from ds4ref.nano.recipe import NANO
-from speed_bench import cli, rounds
+from speed_bench import cli, runner
 from speed_bench import sweep as module
+from speed_bench.columns import summaries
 from speed_bench.model import published
-from speed_bench.probes import Probe, run_probes
+from speed_bench.probes import Probe
 from speed_bench.published import MACHINES, ROWS
-from speed_bench.samples import sample, summaries
-from speed_bench.sweep import Row, sweep
+from speed_bench.samples import sample
+from speed_bench.sweep import Row, run_probes, sweep
 from speed_bench.table import print_table
 
 from .fake import EVAL_S, PICK_S, PREFILL_S, Clock, FakeSession
@@ -142,9 +143,9 @@ def test_published_rows_in_terms_of_their_bound():
 def test_a_rest_lasts_as_long_as_asked_unless_stopped(monkeypatch):
     slept: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: 5.0 + sum(slept), sleep=slept.append)
-    monkeypatch.setattr(rounds, "time", clock)
-    rounds.rest(0.75, lambda: False)
+    monkeypatch.setattr(runner, "time", clock)
+    runner.rest(0.75, lambda: False)
     assert sum(slept) == pytest.approx(0.75) and max(slept) <= 0.1, "in short naps, so that Ctrl-C is heard"
     slept.clear()
-    rounds.rest(10.0, lambda: sum(slept) > 0.25)
+    runner.rest(10.0, lambda: sum(slept) > 0.25)
     assert sum(slept) < 0.5

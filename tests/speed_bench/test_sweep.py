@@ -8,6 +8,7 @@ import pytest
 
 from ds4ref.engine import Engine
 from ds4ref.errors import Cancelled, ContextError
+from ds4ref.session.session import PREFILL_CHUNK
 from speed_bench import sweep as module
 from speed_bench.prompt import prose_tokens
 from speed_bench.sweep import Row, SweepError, sweep, warm_up
@@ -133,6 +134,42 @@ def test_warm_up_fits_any_context(clock, ctx):
     warm_up(session, TOKENS, EOS)
     names = [entry[0] for entry in session.log]
     assert names[0] == "sync" and names.count("eval") == 4 and names[-1] == "restore"
+
+
+def test_warm_up_is_a_whole_chunk_and_says_what_it_took(clock):
+    """A shorter one would leave the buffers of the chunk, and its code, to the first row."""
+    session = FakeSession(clock, 3000)
+    found = warm_up(session, [2] * 2048, EOS)
+    assert session.log[0] == ("sync", 0, PREFILL_CHUNK)
+    assert found.prefill_s == PREFILL_S and found.step_s == PICK_S + EVAL_S
+    assert found.walk(100, 10) == 100 * PREFILL_S + 10 * (PICK_S + EVAL_S)
+
+
+def test_progress_is_drawn_while_the_window_stands_still(clock):
+    """A terminal may take as long as it likes, and a chunk is never remembered for the sake of stopping inside it."""
+    session, asked = FakeSession(clock, ctx=44), []
+    real = session.sync
+
+    def sync(tokens, progress=None, cancel=None):
+        asked.append(cancel)
+        real(tokens, progress, cancel)
+
+    session.sync = sync
+
+    def slow_terminal(done, total):
+        clock.now += 77.0
+
+    rows = run(session, progress=slow_terminal)
+    assert [row.prefill_s for row in rows] == [PREFILL_S * row.prefill_tokens for row in rows]
+    assert asked == [None] * 3
+
+
+def test_depths_that_are_known_are_walked_and_not_measured(clock):
+    session = FakeSession(clock, ctx=44)
+    (row,) = run(session, done=2)
+    assert (row.ctx_tokens, row.prefill_tokens, row.prefill_s) == (40, 15, PREFILL_S * 15)
+    assert [entry[1:] for entry in session.log if entry[0] == "sync"] == [(0, 25), (25, 40)]
+    assert sum(entry[0] == "eval" for entry in session.log) == 3
 
 
 def test_on_the_real_engine(nano_path):

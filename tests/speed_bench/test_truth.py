@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from ds4ref.runs.results import read_rows
 from speed_bench import cli
-from speed_bench.results import read_rows
 
 from .server import Endpoint, scripted
 

@@ -1,5 +1,6 @@
 """Repetitions, arms in turn, and what becomes of their samples."""
 
+import contextlib
 import json
 import shlex
 import sqlite3
@@ -12,17 +13,21 @@ import pytest
 import reports.cli
 from ds4ref.engine import Engine
 from ds4ref.errors import SessionError
+from ds4ref.nano.recipe import NANO
 from ds4ref.runs.results import read_rows
 from ds4ref.runs.store import Store
-from speed_bench import cli
-from speed_bench import rounds as rounds_module
+from speed_bench import cli, runner
+from speed_bench import sources as sources_module
 from speed_bench import sweep as sweep_module
+from speed_bench.columns import HEADER, summaries, summary
 from speed_bench.formats import FORMATS, render, sql
+from speed_bench.local import LocalSource
 from speed_bench.peaks import known_peaks, machine_peaks
-from speed_bench.results import HEADER
-from speed_bench.rounds import Arm, rounds, turn_order
-from speed_bench.samples import sample, summaries, summary
+from speed_bench.plan import Lane, Plan
+from speed_bench.runner import Measured, Run, turn_order
+from speed_bench.samples import sample
 from speed_bench.sweep import Row
+from speed_bench.verdict import verdict
 
 from .conftest import PEAKS
 from .fake import EVAL_S, PICK_S, Clock, FakeEngine, FakeSession
@@ -41,7 +46,7 @@ def clock(monkeypatch):
 class Bare:
     """An engine of fake sessions; the log is shared by all of them."""
 
-    backend = "cpu"
+    backend, shape = "cpu", NANO
 
     def __init__(self, name, clock, log):
         self.name, self.clock, self.log = name, clock, log
@@ -58,18 +63,49 @@ class Bare:
         return session
 
 
-def test_two_arms_take_turns(clock, monkeypatch):
-    log, threads = [], []
-    monkeypatch.setattr(Bare, "threads", property(None, lambda self, count: threads.append(count)), raising=False)
-    arms = [Arm("a", Bare("A", clock, log), 1), Arm("b", Bare("B", clock, log), 2)]
-    found = list(rounds(arms, TOKENS, [10, 20, 30], 1, 1, ctx=40, reps=2))
-    assert "".join(entry[0] for entry in log if entry[1] == "sync") == "ABBAABBAABBA"
-    assert [index for index, _ in found] == [0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1, 0]
-    assert threads == [index + 1 for index, _ in found], "each arm gets its threads back before its turn"
-    for index in (0, 1):
-        rows = [row for arm, row in found if arm == index]
-        assert [(row.rep, row.ctx_tokens) for row in rows] == [(r, d) for r in (0, 1) for d in (10, 20, 30)]
-    assert [row.at for _, row in found] == sorted(row.at for _, row in found)
+class Text:
+    """What is walked, without a tokenizer."""
+
+    eos = 1
+
+    def tokens(self, count):
+        return TOKENS[:count]
+
+    def facts(self):
+        return {"prompt_sha256": "same"}
+
+
+FACTS = {"model": {"name": "M", "file": "m.gguf", "sha256": "s"}, "backend": "cpu", "numerics": "ds4", "threads": 1}
+
+
+@pytest.fixture
+def bare(monkeypatch, clock):
+    """A run of fake engines A, B, ..., one a lane: makes it from a plan's fields; the log of all sessions."""
+    log = []
+
+    def make(names="A", store=None, say=lambda line: None, **fields):
+        plan = Plan(tuple(Lane(name=name if len(names) > 1 else "") for name in names), warmup=False, **fields)
+        sources = iter([LocalSource(Bare(name, clock, log), plan, Text(), dict(FACTS)) for name in names])
+        monkeypatch.setattr(runner, "open_source", lambda opening, lane: next(sources))
+        monkeypatch.setattr(sources_module.Opening, "__post_init__", lambda self: setattr(self, "walked", Text()))
+        return Run(plan, store, say=say)
+
+    make.log = log
+    return make
+
+
+def order(run):
+    return [lane.name for lane, _ in sorted(((lane, entry["at"]) for lane in run.lanes for entry in lane.samples),
+                                            key=lambda pair: pair[1])]  # fmt: skip
+
+
+def test_two_lanes_take_turns(bare):
+    run = bare("AB", depths=(10, 20, 30), gen_tokens=1, reps=2)
+    run.execute()
+    assert "".join(entry[0] for entry in bare.log if entry[1] == "sync") == "ABBAABBAABBA"
+    assert "".join(order(run)) == "ABBAABBAABBA"
+    for lane in run.lanes:
+        assert [(e["rep"], e["ctx_tokens"]) for e in lane.samples] == [(r, d) for r in (0, 1) for d in (10, 20, 30)]
 
 
 def test_orders():
@@ -77,24 +113,25 @@ def test_orders():
     assert turn_order(1, 3) == [0]
 
 
-def test_every_repetition_is_a_walk_from_nothing(clock):
-    log = []
-    found = list(rounds([Arm("", Bare("A", clock, log))], TOKENS, [10, 20], 1, 1, ctx=40, reps=3))
-    assert [(row.rep, row.prefill_tokens) for _, row in found] == [(r, 10) for r in (0, 0, 1, 1, 2, 2)]
-    assert [entry[2] for entry in log if entry[1] == "sync"] == [10, 20] * 3
+def test_every_repetition_is_a_walk_from_nothing(bare):
+    run = bare(depths=(10, 20), gen_tokens=1, reps=3)
+    run.execute()
+    assert [(e["rep"], e["prefill_tokens"]) for e in run.lanes[0].samples] == [(r, 10) for r in (0, 0, 1, 1, 2, 2)]
+    assert [entry[2] for entry in bare.log if entry[1] == "sync"] == [10, 20] * 3
 
 
-def test_rest_before_further_repetitions(clock, monkeypatch):
+def test_rest_before_further_repetitions(bare, monkeypatch):
     rested = []
-    monkeypatch.setattr(rounds_module, "rest", lambda seconds, cancel: rested.append(seconds))
-    list(rounds([Arm("", Bare("A", clock, []))], TOKENS, [10], 1, 1, ctx=40, reps=3, delay=2.5))
+    monkeypatch.setattr(runner, "rest", lambda seconds, cancel: rested.append(seconds))
+    bare(depths=(10,), gen_tokens=1, reps=3, delay=2.5).execute()
     assert rested == [2.5, 2.5]
 
 
-def test_progress_counts_all_walks(clock):
+def test_progress_counts_all_walks(bare):
     seen = []
-    arms = [Arm(name, Bare(name, clock, [])) for name in "AB"]
-    list(rounds(arms, TOKENS, [10, 20], 1, 1, ctx=40, reps=2, progress=lambda *args: seen.append(args)))
+    run = bare("AB", depths=(10, 20), gen_tokens=1, reps=2)
+    run.progress = lambda what: contextlib.nullcontext(lambda *args: seen.append(args))
+    run.execute()
     assert {total for _, total in seen} == {80} and max(done for done, _ in seen) == 80
 
 
@@ -111,7 +148,7 @@ def test_a_summary_is_the_median_with_its_middle_half():
     assert found["prefill_tps"] == pytest.approx(300) and found["reps"] == 5
     assert (found["prefill_tps_low"], found["prefill_tps_high"]) == pytest.approx((200, 400))
     assert found["rss_bytes"] == 504, "memory: the largest"
-    assert found["itl_p50_ms"] == 375 and found["itl_p95_ms"] is None, "ten steps have no 95th percentile"
+    assert found["itl_p50_ms"] == 375 and "itl_p95_ms" not in found, "ten steps have no 95th percentile"
     assert [entry["at"] for entry in group] == [0, 1, 2, 3, 4]
 
 
@@ -131,7 +168,7 @@ def test_percentiles_where_there_are_enough_steps():
     steps = list(np.random.default_rng(1).exponential(size=64))
     found = summary([sample(row(steps=steps))])
     assert found["itl_p95_ms"] == pytest.approx(1e3 * np.quantile(np.round(steps, 9), 0.95))
-    assert (found["gen_tps_low"], found["gen_tps_high"]) == (None, None), "one repetition has no spread"
+    assert not {"gen_tps_low", "gen_tps_high"} & found.keys(), "one repetition has no spread"
 
 
 def test_repetitions_that_decoded_other_tokens_are_marked():
@@ -169,11 +206,11 @@ def test_a_run_in_another_store_is_announced_with_it(engines, private_store, tmp
     assert reports.cli.main(shlex.split(command)[1:]) == 0
     assert "other" in capsys.readouterr().out
     assert cli.main([*SMALL, "--csv", str(tmp_path / "r.csv"), "--store", path]) == 0
-    assert f"ds4-report show {number + 1} --store {shlex.quote(path)}" in capsys.readouterr().out
+    assert f"ds4-report show {number + 1} --store {shlex.quote(path)}" in capsys.readouterr().err
 
 
 def test_every_run_is_kept(engines, private_store, capsys):
-    assert cli.main([*SMALL, "--label", "first"]) == 0
+    assert cli.main([*SMALL, "--label", "first", "-r", "1"]) == 0
     err = capsys.readouterr().err
     with Store.open(private_store, create=False) as store:
         run = store.find("first")
@@ -283,13 +320,13 @@ def test_repetitions_in_every_place(engines, private_store, capsys, tmp_path):
 
 def test_two_arms_are_two_runs_of_one_group(engines, private_store, capsys):
     arms = ["--arm", "threads=1", "--arm", "backend=reference,threads=2"]
-    assert cli.main([*SMALL, *arms, "--csv", "t.csv", "--plot", "t.svg"]) == 0
+    assert cli.main([*SMALL, *arms, "--csv", "t.csv", "--plot", "t.svg", "--json"]) == 0
     assert [engine.options["threads"] for engine in engines] == [1, 2]
     assert [engine.options["backend"] for engine in engines] == ["cpu", "reference"]
     assert HEADER == Path("t-a.csv").read_text().splitlines()[0] == Path("t-b.csv").read_text().splitlines()[0]
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     with Store.open(private_store) as store:
-        a, b = (store.run(number) for number in last["runs"])
+        a, b = (store.run(lane["run"]) for lane in last["lanes"])
         assert (a.label, b.label) == ("t: threads=1", "t: backend=reference,threads=2")
         assert a.fact("arms", "group") == b.fact("arms", "group") and len(store.rows(a.id)) == 15
         from reports.compare import SAME, compare
@@ -344,9 +381,66 @@ def test_formats_on_stdout(engines, kind, capsys):
 def test_markdown_shows_the_spread():
     samples = [sample(row(rep, prefill_s=2048 / tps)) for rep, tps in enumerate((100.0, 110.0, 120.0))]
     facts = {"model": {"name": "a|b", "file": "f"}, "backend": "cpu", "numerics": "ds4", "threads": 1, "created": ""}
-    text = render("md", [(samples, facts)])
+    text = render("md", [Measured(Lane(), facts, samples)])
     assert f"pp2048 | {statistics.fmean((100, 110, 120)):.2f} \u00b1 10.00 |" in text and "a\\|b" in text
 
 
 def test_sql_quotes():
     assert "'it''s'" in sql([{"model": "it's", "ctx_tokens": 1}])
+
+
+def served(streams):
+    entry = {"rep": 0, "at": 0.0, "ctx_tokens": 64, "prefill_tokens": 64, "prefill_tps": 100.0, "gen_tokens": 8,
+             "gen_tps": 20.0, "ttft_ms": 12.5 * streams, "total_tps": 19.0 * streams, "streams": streams}  # fmt: skip
+    facts = {"model": {"name": "m", "file": "f"}, "backend": "http", "numerics": None, "threads": None, "created": ""}
+    return Measured(Lane(name=f"{streams} streams"), facts, [entry, {**entry, "rep": 1}])
+
+
+def test_markdown_of_endpoints_tells_their_streams_apart():
+    lines = render("md", [served(2), served(4)]).splitlines()
+    heads = [cell.strip() for cell in lines[0].strip("|").split("|")]
+    assert heads == ["model", "backend", "threads", "lane", "test", "streams", "TTFT ms", "all t/s", "t/s"]
+    assert len({line.count("|") for line in lines}) == 1
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    assert [row[3:9] for row in cells] == [
+        ["2 streams", "pp64", "2", "25.00", "38.0", "100.00 \u00b1 0.00"],
+        ["2 streams", "tg8 @ d64", "2", "25.00", "38.0", "20.00 \u00b1 0.00"],
+        ["4 streams", "pp64", "4", "50.00", "76.0", "100.00 \u00b1 0.00"],
+        ["4 streams", "tg8 @ d64", "4", "50.00", "76.0", "20.00 \u00b1 0.00"],
+    ]
+
+
+def test_arms_end_with_a_verdict_and_facts_of_both(engines, capsys):
+    arms = ["--arm", "threads=1", "--arm", "backend=reference,threads=2"]
+    assert cli.main([*SMALL, *arms, "--json", "-r", "6"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [lane["name"] for lane in found["lanes"]] == ["threads=1", "backend=reference,threads=2"]
+    assert [(lane["backend"], lane["threads"]) for lane in found["lanes"]] == [("cpu", 1), ("reference", 2)]
+    assert not {"backend", "threads"} & found.keys() and found["numerics"] == "qat", "what is common is said once"
+    assert found["verdict"]["a"] == "threads=1" and found["verdict"]["decode"]["rounds"] == 6
+    assert cli.main([*SMALL, *arms, "-r", "6", "--csv", "t.csv"]) == 0
+    assert "backend=reference,threads=2 against threads=1: decode" in capsys.readouterr().out
+
+
+def test_a_slower_lane_is_called_worse(bare, monkeypatch):
+    """5 to 6 % slower from round to round."""
+    run = bare("AB", depths=(10, 20, 30), gen_tokens=2, reps=8)
+    run.execute()
+    for entry in run.lanes[1].samples:
+        entry["gen_tps"] *= 0.94 + 0.001 * entry["rep"]
+    said = verdict(run)
+    decode = said.document["decode"]
+    assert decode["verdict"] == "worse" and -6.1 < decode["low_percent"] <= decode["high_percent"] < -5
+    assert [line for line in said.lines if "decode worse" in line]
+    assert verdict(bare(depths=(10,), gen_tokens=1, reps=1)).lines == ()
+
+
+def test_the_python_api(engines, nano_path, private_store):
+    """The example of docs/bench.md."""
+    text = (Path(__file__).resolve().parents[2] / "docs/bench.md").read_text()
+    (example,) = (part.partition("```")[0] for part in text.split("```python\n")[1:])
+    space = {}
+    exec(example, space)
+    assert [row["ctx_tokens"] for row in space["result"].lanes[0].summary()] == [64, 128]
+    with Store.open(private_store) as store:
+        assert len(store.rows(store.find("api").id)) == 6

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speed_bench.frontier import frontiers
+from speed_bench.plan import frontiers
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from speed_bench.frontier import frontiers
     ],
 )
 def test_geometric_walks(factor, depths):
-    assert list(frontiers(2048, 32768, step_mul=factor)) == depths
+    assert list(frontiers(2048, 32768, factor=factor)) == depths
 
 
 def test_the_canonical_sweep():

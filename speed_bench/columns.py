@@ -1,0 +1,228 @@
+"""Every column of a result: its name, unit, type, what repetitions make of it, and how people see it.
+
+A new column is one entry here. A property of ``sweep.Row`` that has its name fills it in local runs; other sources put
+it into their samples under its name. CSV, SQL, summaries, tables and docs/bench.md follow from the entry.
+
+    python -m speed_bench.columns        the table of docs/bench.md
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Sample = dict[str, Any]
+Combine = Callable[[str, Sequence[Sample]], Any]
+P95_FROM, P99_FROM = 20, 100
+"""Values below which a percentile is a guess."""
+
+
+def _numbers(name: str, group: Sequence[Sample]) -> list[float]:
+    return [entry[name] for entry in group if isinstance(entry.get(name), (int, float))]
+
+
+def median(name: str, group: Sequence[Sample]) -> Any:
+    """Of the repetitions that measured it; text is the last one's."""
+    values = _numbers(name, group)
+    return statistics.median(values) if values else group[-1].get(name)
+
+
+def last(name: str, group: Sequence[Sample]) -> Any:
+    """What is the same in all repetitions."""
+    return group[-1].get(name)
+
+
+def largest(name: str, group: Sequence[Sample]) -> Any:
+    """The most that any repetition needed."""
+    return max(_numbers(name, group), default=None)
+
+
+def alike(name: str, group: Sequence[Sample]) -> Any:
+    """What all repetitions agree on, else "differs"."""
+    return group[-1].get(name) if len({entry.get(name) for entry in group}) == 1 else "differs"
+
+
+def count(name: str, group: Sequence[Sample]) -> int:
+    """How many repetitions there are."""
+    return len(group)
+
+
+def band(of: str, end: int) -> Combine:
+    """The lower (1) or upper (2) end of where the middle half of ``of`` lies (all, below five)."""
+
+    def combine(name: str, group: Sequence[Sample]) -> float | None:
+        from ds4ref.runs.spread import median_band
+
+        values = _numbers(of, group)
+        found = median_band(values) if len(values) > 1 else (0.0, 0.0, 0.0)
+        return found[end] if found[2] > 0 else None
+
+    return combine
+
+
+def percentile(of: str, q: float) -> Combine:
+    """A percentile in milliseconds of the single times (seconds) that samples keep under ``of``."""
+    least = 1 if q <= 0.5 else P95_FROM if q <= 0.95 else P99_FROM
+
+    def combine(name: str, group: Sequence[Sample]) -> float | None:
+        from ds4ref.runs.spread import quantile
+
+        values = [1e3 * seconds for entry in group for seconds in entry.get(of, ())]
+        return quantile(values, q) if len(values) >= least else None
+
+    return combine
+
+
+@dataclass(frozen=True)
+class Column:
+    """``form`` writes a CSV cell. ``heading`` and ``shown`` are for tables (none: not shown there), where the columns
+    of the highest ``rank`` are left out first; a cell is the value times ``factor``, and a 0 was not measured."""
+
+    name: str
+    meaning: str
+    unit: str = ""
+    type: type = float
+    form: str = ""
+    combine: Combine = median
+    heading: str = ""
+    shown: str = ""
+    rank: int = 0
+    factor: float = 1.0
+
+    def cell(self, entry: Mapping[str, Any]) -> str:
+        """As the CSV has it; empty for what was not measured."""
+        value = entry.get(self.name)
+        if value is None or (isinstance(value, str) and self.type is not str):
+            return ""
+        return format(int(value) if self.type is int else value, self.form)
+
+    def display(self, entry: Mapping[str, Any]) -> str:
+        """As a table has it."""
+        value = entry.get(self.name)
+        if not value or isinstance(value, str):
+            return value or ""
+        return format(value * self.factor, self.shown)
+
+
+def _speed(name: str, meaning: str, heading: str = "", rank: int = 0, form: str = ".2f") -> Column:
+    return Column(name, meaning, "tokens/s", form=form, heading=heading, shown=",.1f", rank=rank)
+
+
+def _ms(name: str, meaning: str, combine: Combine = median, heading: str = "", rank: int = 0) -> Column:
+    return Column(name, meaning, "ms", form=".3f", combine=combine, heading=heading, shown=",.2f", rank=rank)
+
+
+COLUMNS = (
+    # ds4's, byte for byte
+    Column("ctx_tokens", "the frontier", "tokens", int, "d", last, "context", ",.0f", 1),
+    Column("prefill_tokens", "tokens of the newest interval", "tokens", int, "d", last),
+    _speed("prefill_tps", "prefill of the newest interval", "prefill t/s", 2),
+    Column("gen_tokens", "decode steps", "tokens", int, "d", last),
+    _speed("gen_tps", "decode, the first step included", "decode t/s", 2),
+    Column("kvcache_bytes", "the session as a payload file at this depth (a function of depth, not a measurement)",
+           "bytes", int, "d", last, "session MiB", ",.2f", 9, 2.0**-20),
+    # ours
+    _ms("gen_first_ms", "the first decode step", heading="first ms", rank=6),
+    _speed("gen_steady_tps", "decode without the first step"),
+    Column("gen_digest", "equal if two runs decoded the same tokens; others need other experts, that is, other work",
+           type=str, combine=alike),
+    Column("reps", "repetitions; speeds are medians over them", type=int, form="d", combine=count),
+    Column("prefill_tps_low", "lower end of the middle half of the repetitions (all, below five)", "tokens/s",
+           form=".2f", combine=band("prefill_tps", 1)),
+    Column("prefill_tps_high", "upper end", "tokens/s", form=".2f", combine=band("prefill_tps", 2)),
+    Column("gen_tps_low", "the same of decode", "tokens/s", form=".2f", combine=band("gen_tps", 1)),
+    Column("gen_tps_high", "upper end", "tokens/s", form=".2f", combine=band("gen_tps", 2)),
+    _ms("itl_p50_ms", "from one token to the next", percentile("steps_s", 0.5)),
+    _ms("itl_p95_ms", f"the 95th percentile, from {P95_FROM} steps on", percentile("steps_s", 0.95), "p95 ms", 7),
+    Column("rss_bytes", "memory of the process after the row, mapped model pages included", "bytes", int, "d", largest),
+    Column("cache_bytes_per_token", "cache of the session, divided by the depth", "bytes", form=".1f"),
+    Column("decode_bytes", "what one token must read: weights and cache", "bytes", int, "d"),
+    Column("decode_gbs", "the rate that the decode speed amounts to", "GB/s", form=".3f", heading="GB/s",
+           shown=".2f", rank=10),
+    Column("decode_share", "share of the bound", form=".4f", heading="decode share", shown=".0%", rank=8),
+    Column("decode_binds", "what binds: bytes or arithmetic", type=str, combine=last),
+    Column("prefill_share", "share of the bound", form=".4f", heading="prefill share", shown=".0%", rank=8),
+    Column("prefill_binds", "what binds", type=str, combine=last),
+    Column("test", "name of a single test or of a load; empty in a walk", type=str, combine=last, heading="test"),
+    _ms("ttft_ms", "endpoints: time to first token", heading="TTFT ms", rank=3),
+    _ms("e2e_ms", "endpoints: to the end of the stream", heading="end to end ms", rank=5),
+    Column("prompt_tokens", "endpoints: as the server counts them", "tokens", int, "d"),
+    Column("cached_tokens", "endpoints: those that the server took from a cache", "tokens", int, "d"),
+    Column("streams", "endpoints: streams at once", type=int, form="d", combine=last, heading="streams", shown=",.0f",
+           rank=1),
+    _speed("total_tps", "endpoints: all streams together", "all t/s", 3),
+    Column("fairness", "endpoints: Jain's index of the streams' rates", form=".4f", heading="fairness", shown=".3f",
+           rank=8),
+    _ms("itl_p99_ms", f"the 99th percentile, from {P99_FROM} on", percentile("steps_s", 0.99)),
+    _ms("ttft_p95_ms", "under load: time to first token", percentile("ttfts_s", 0.95), "TTFT p95", 4),
+    _ms("ttft_p99_ms", "under load", percentile("ttfts_s", 0.99)),
+    _ms("tpot_p50_ms", "under load: time per output token behind the first, a value a request",
+        percentile("tpots_s", 0.5), "TPOT ms", 4),
+    _ms("tpot_p95_ms", "under load", percentile("tpots_s", 0.95), "TPOT p95", 5),
+    _ms("tpot_p99_ms", "under load", percentile("tpots_s", 0.99)),
+    _ms("e2e_p95_ms", "under load: to the end of the stream", percentile("e2es_s", 0.95)),
+    _ms("e2e_p99_ms", "under load", percentile("e2es_s", 0.99)),
+    Column("offered_rps", "under load: requests sent on average; empty where a next one waits for an answer",
+           "requests/s", form=".4f", combine=last, heading="sent /s", shown=".2f", rank=5),
+    Column("request_rps", "under load: requests answered", "requests/s", form=".4f", heading="answered /s",
+           shown=".2f", rank=3),
+    Column("goodput_rps", "under load: requests answered within --goodput", "requests/s", form=".4f",
+           heading="goodput /s", shown=".2f", rank=2),
+    Column("requests", "under load: how many were sent", type=int, form="d", combine=last, heading="requests",
+           shown=",.0f", rank=6),
+    Column("failed", "under load: how many of them failed", type=int, form="d", heading="failed", shown=".0f", rank=2),
+)  # fmt: skip
+NAMES = tuple(column.name for column in COLUMNS)
+HEADER = ",".join(NAMES)
+_MOMENT = ("rep", "at")
+"""What a sample says of itself and a summary cannot."""
+
+
+def summary(group: Sequence[Sample]) -> Sample:
+    """Samples of one place as one. Columns of other people's engines are medians."""
+    found: Sample = {}
+    for column in COLUMNS:
+        value = column.combine(column.name, group)
+        if value is not None or column.name in group[-1]:
+            found[column.name] = value
+    for name, value in group[-1].items():
+        if name not in found and name not in _MOMENT and not isinstance(value, (list, tuple)):
+            found[name] = median(name, group)
+    return found
+
+
+def place(entry: Mapping[str, Any]) -> tuple[int, str]:
+    """What makes two samples repetitions of each other: the depth, and the test where it is none of a walk."""
+    return int(entry["ctx_tokens"]), str(entry.get("test") or "")
+
+
+def summaries(samples: Sequence[Sample]) -> list[Sample]:
+    """One entry a depth, in order of depth; tests, of which several may end at one depth, in their own order."""
+    groups: dict[tuple[int, str], list[Sample]] = {}
+    for entry in samples:
+        groups.setdefault(place(entry), []).append(entry)
+    ordered = sorted(groups, key=lambda key: 0 if key[1] else key[0])
+    return [summary(groups[key]) for key in ordered]
+
+
+def format_row(entry: Mapping[str, Any]) -> str:
+    """One CSV line without its newline, from a summary."""
+    return ",".join(column.cell(entry) for column in COLUMNS)
+
+
+def csv_text(samples: Sequence[Sample]) -> str:
+    """A whole CSV."""
+    return "\n".join([HEADER, *map(format_row, summaries(samples))]) + "\n"
+
+
+def documentation() -> str:
+    """The columns as the table of docs/bench.md."""
+    lines = ["| column | unit | meaning |", "|---|---|---|"]
+    lines += [f"| `{column.name}` | {column.unit} | {column.meaning} |" for column in COLUMNS]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(documentation(), end="")

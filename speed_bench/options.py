@@ -1,0 +1,393 @@
+"""The command line of a sweep, and the plan and places it means.
+
+Everything that can be wrong with it is a UsageError or DataError here, before anything is loaded.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import re
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ds4ref.backends import BACKENDS, DEFAULT_BACKEND
+from ds4ref.cli.common import check_output, read_text
+from ds4ref.cli.model import choose_model, threads
+from ds4ref.cli.options import Parser, choice, choices, integer, integers, number
+from ds4ref.errors import UsageError
+from ds4ref.numerics import DEFAULT_MODE, MODES
+from ds4ref.targets.dialects import KINDS
+
+from .plan import DEFAULT_BUDGET, DEFAULT_SYSTEM, MOST_REPS, Lane, Load, Places, Plan, Shape, frontiers, kind_of
+from .probes import Probe, grid, parse_probes
+
+PROG = "ds4-bench"
+ARM_OPTIONS: dict[str, Callable[[str], Any]] = {
+    "model": str,
+    "backend": choice(*BACKENDS),
+    "numerics": choice(*MODES),
+    "threads": integer(),
+}
+BOUNDS = ("ttft", "tpot", "e2e")
+
+USAGE = """ds4-bench [options]                 sweep context depths; a table, or CSV into a pipe
+       ds4-bench [options] --csv FILE      the same into a file; a table on stdout
+       ds4-bench plot CSV... [options]     draw speed curves
+       ds4-bench model [options]           the bound of a model on a machine, and of published rows
+       ds4-bench peaks [options]           measure this machine's bandwidth and arithmetic
+       ds4-bench many JOB.toml [options]   a sweep for every combination, on many machines if wanted
+       (each with --help)"""
+
+EPILOG = """\
+The walk: from --ctx-start to --ctx-max in steps of --step-incr, or times --step-mul if that is
+not 1. At each depth two windows are timed: prefill of the newest interval, and --gen-tokens
+greedy decode steps that never pick the end of the text. Snapshot and restore are not timed.
+
+columns: ctx_tokens,prefill_tokens,prefill_tps,gen_tokens,gen_tps,kvcache_bytes as in ds4-bench
+(kvcache_bytes is the size of a saved session), then gen_first_ms (first decode step),
+gen_steady_tps (the others), gen_digest (equal digests: the same tokens were decoded), and
+repetitions, spread, inter-token times, memory, shares of the bound: docs/bench.md
+
+The walk is repeated five times, or as often as --budget allows; speeds in the CSV are medians.
+With two --arm both walk in turn (A B, B A, ...): the only way to prove a small difference, and the
+verdict comes last; with --detect 3 there are as many rounds as finding 3 % takes, or it says what
+can be found within the budget.
+
+Lists: 1,2,4 or ranges 1-4, 0-8192+2048, 1-64*2. Several values of -m, --backend, --numerics or
+-t are lanes measured in turn. Tests: -p 512 -n 128 -d 0,8192 as in llama-bench, or by name,
+--test "pp512, tg128 @ d8192"; each stands on a session of its own.
+
+Targets: http(s)://HOST/v1 sweeps an OpenAI-compatible endpoint with prompts that no cache knows:
+time to first token, inter-token and end-to-end times, fairness between streams. With --requests N
+it is put under load: Poisson arrivals at --request-rate, or --concurrency streams that always have
+a request; percentiles of TTFT, TPOT and ITL, and the goodput. command:BINARY runs a ds4-bench
+binary. Given twice, both walk in turn.
+
+On a terminal rows are a table, elsewhere CSV. Beside --csv FILE.csv lies FILE.json: model and
+prompt digests, machine, versions, command, all samples. Every row is in the run store (see
+ds4-report) as soon as it is measured; after Ctrl-C (twice: at once) --resume goes on. A CSV that is
+there is replaced only by a complete walk; until then rows are in FILE.partial.csv.
+
+exit codes: 0 every frontier measured, 1 failure, 2 usage, 130 Ctrl-C"""
+
+UNAVAILABLE = {
+    "--metal": f"no Metal backend (there are: {', '.join(BACKENDS)})",
+    "--cuda": f"no CUDA backend (there are: {', '.join(BACKENDS)})",
+    "--quality": f"choose the arithmetic with --numerics {'|'.join(MODES)}",
+}
+
+
+def build_parser() -> Parser:
+    """Options of the sweep."""
+    parser = Parser(
+        PROG, usage=USAGE, description="Throughput against context depth.", epilog=EPILOG, unavailable=UNAVAILABLE
+    )
+    g = parser.add_argument_group("prompt (default: generated prose, long enough)")
+    g.add_argument("--prompt-file", metavar="FILE", help="raw text, no chat markup (- is stdin)")
+    g.add_argument("--chat-prompt-file", metavar="FILE", help="text of one user turn, rendered without thinking")
+    g.add_argument("-sys", "--system", metavar="TEXT", default=DEFAULT_SYSTEM,
+                   help=f'system text for --chat-prompt-file ("{DEFAULT_SYSTEM}")')  # fmt: skip
+
+    g = parser.add_argument_group("walk")
+    g.add_argument("--ctx-start", metavar="N", type=integer(), default=2048, help="first depth, tokens (2048)")
+    g.add_argument("--ctx-max", metavar="N", type=integer(), default=32768, help="last depth (32768)")
+    g.add_argument("--ctx-alloc", metavar="N", type=integer(), help="context to allocate (ctx-max + gen-tokens + 1)")
+    g.add_argument("--step-incr", metavar="N", type=integer(), default=2048, help="step between depths (2048)")
+    g.add_argument("--step-mul", metavar="F", type=number(1, 1e6), default=1.0, help="factor between depths (1: use "
+                   "--step-incr)")  # fmt: skip
+    g.add_argument("--frontiers", metavar="LIST", type=integers(), help="these depths instead")
+    g.add_argument("-n", "--tokens", "--gen-tokens", metavar="N", type=integers(), dest="gen_tokens",
+                   help="decode steps at each depth (128); with -p or -d a list")  # fmt: skip
+    g.add_argument("-p", "--n-prompt", metavar="LIST", type=integers(0), help="tests: prefill of so many tokens")
+    g.add_argument("-d", "--n-depth", metavar="LIST", type=integers(0), help="tests: behind so many tokens (0)")
+    g.add_argument("--test", metavar="LIST", action="append", default=[], help='tests by name: "pp512, tg128 @ d8192"')
+    g.add_argument("--no-warmup", action="store_true", help="let the first row pay for cold code and weights")
+    g.add_argument("-r", "--reps", metavar="N", type=integer(1, 10_000), help="repetitions of the whole walk "
+                   f"({MOST_REPS}, or as many as --budget allows)")  # fmt: skip
+    g.add_argument("--budget", metavar="S", type=number(1, 1e7), default=DEFAULT_BUDGET, help="seconds for all "
+                   f"repetitions, without -r ({DEFAULT_BUDGET:g})")  # fmt: skip
+    g.add_argument("--detect", metavar="PCT", type=number(0.01, 1000), help="two arms: as many repetitions as it takes "
+                   "to find a difference of so many per cent, within --budget")  # fmt: skip
+    g.add_argument("--delay", metavar="S", type=number(0, 86400), default=0.0, help="seconds of rest before each "
+                   "further repetition (0)")  # fmt: skip
+    g.add_argument("--arm", metavar="NAME=VALUE,...", action="append", default=[], help="given twice: A and B, "
+                   "measured in turn; model, backend, numerics, threads")  # fmt: skip
+
+    g = parser.add_argument_group("targets other than the local engine")
+    g.add_argument("--target", metavar="SPEC", action="append", default=[], help="http(s)://HOST/v1 or command:BINARY "
+                   "ARGS; may be repeated (local)")  # fmt: skip
+    g.add_argument("--concurrency", metavar="LIST", type=integers(1, 256), help="streams at once (1)")
+    g.add_argument("--requests", metavar="N", type=integer(1, 1024), help="put the endpoint under load: so many "
+                   "requests a level")  # fmt: skip
+    g.add_argument("--request-rate", metavar="LIST", type=rates, help="levels: requests/s on average, Poisson "
+                   "arrivals; inf is all at once")  # fmt: skip
+    g.add_argument("--mix", metavar="LIST", type=mix, help="requests as PROMPT:ANSWER[*WEIGHT],... in tokens (512:128)")
+    g.add_argument("--goodput", metavar="LIST", type=bounds, help="what is still good: ttft:MS,tpot:MS,e2e:MS")
+    g.add_argument("--seed", metavar="N", type=integer(0), default=1, help="of arrivals and mix (1)")
+    g.add_argument("--model-name", metavar="NAME", help="model to ask the endpoint for (its only one)")
+    g.add_argument("--api", type=choice("completions", "chat"), metavar="NAME", default="completions",
+                   help="completions or chat (completions; chat with --chat-prompt-file)")  # fmt: skip
+    g.add_argument("--dialect", metavar="KIND", type=choice(*KINDS), default="probe",
+                   help=f"kind of server, which decides what it is sent: {', '.join(KINDS)} (probe)")  # fmt: skip
+    g.add_argument("--ignore-eos", action="store_true", help="ask the endpoint to decode past the end of the text")
+    g.add_argument("--key-env", metavar="NAME", default="DS4_API_KEY", help="environment variable with the API key "
+                   "(DS4_API_KEY)")  # fmt: skip
+    g.add_argument("--timeout", metavar="S", type=number(0.1, 1e6), default=600.0, help="seconds to wait for the "
+                   "endpoint's next byte (600)")  # fmt: skip
+
+    g = parser.add_argument_group("model and engine")
+    g.add_argument("-m", "--model", metavar="FILE", help="GGUF file (default: ./ds4flash.gguf if there, else the "
+                   "small embedded model; stderr says which)")  # fmt: skip
+    g.add_argument("--backend", metavar="NAME", type=choices(*BACKENDS),
+                   help=f"{' or '.join(BACKENDS)} ({DEFAULT_BACKEND})")  # fmt: skip
+    g.add_argument("--cpu", action="store_const", const=["cpu"], dest="backend", help="the same as --backend cpu")
+    g.add_argument("--numerics", metavar="MODE", type=choices(*MODES),
+                   help=f"{', '.join(MODES)} ({DEFAULT_MODE})")  # fmt: skip
+    g.add_argument("-t", "--threads", metavar="N", type=integers(), help="CPU threads (all cores)")
+    g.add_argument("--warm-weights", action="store_true", help="read the whole file before starting")
+    g.add_argument("--strict", action="store_true", help="insist on DeepSeek V4 Flash: every metadata key checked")
+
+    g = parser.add_argument_group("results")
+    g.add_argument("--csv", metavar="FILE", help="CSV file (stdout, where that is no terminal)")
+    g.add_argument("--plot", metavar="FILE", action="append", default=[], help="draw the sweep too: .svg, .png or "
+                   ".pdf; may be repeated; needs --csv")  # fmt: skip
+    g.add_argument("-o", "--output", metavar="FORMAT", type=choice("csv", "md", "json", "jsonl", "sql"),
+                   help="on stdout: csv, md, json, jsonl, sql")  # fmt: skip
+    g.add_argument("--json", action="store_true", help="one line of JSON on stdout: facts, rows, files, verdict")
+    g.add_argument("--resume", metavar="RUN", help="go on with a stopped run of the store (its number, or latest)")
+    g.add_argument("--label", metavar="TEXT", help="name of the run in the store (that of the CSV)")
+    g.add_argument("--store", metavar="FILE", help="run store (the user's own)")
+    g.add_argument("--no-store", action="store_true", help="keep no record of this run")
+    g.add_argument("--no-roofline", action="store_true", help="do not measure the machine's peaks if unknown")
+
+    g = parser.add_argument_group("help")
+    g.add_argument("-h", "--help", action="store_true", help="this text")
+    g.add_argument("--version", action="store_true", help="version")
+    return parser
+
+
+def mix(text: str) -> tuple[Shape, ...]:
+    """``512:128,4096:256*0.5`` as kinds of requests: tokens of prompt and answer, and their weight."""
+    found = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([1-9][0-9]{0,8}):([1-9][0-9]{0,8})(?:\*([0-9]*\.?[0-9]+))?\s*", part)
+        if match is None or not float(match[3] or 1):
+            raise ArgumentTypeError("PROMPT:ANSWER[*WEIGHT],... is needed, in tokens")
+        found.append(Shape(int(match[1]), int(match[2]), float(match[3] or 1)))
+    return tuple(found)
+
+
+def rates(text: str) -> tuple[float, ...]:
+    """A comma list of requests per second; ``inf`` sends all at once."""
+    one = number(1e-6, 1e6)
+    return tuple(math.inf if part.strip() == "inf" else one(part.strip()) for part in text.split(","))
+
+
+def bounds(text: str) -> dict[str, float]:
+    """``ttft:500,tpot:50`` as milliseconds."""
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        name, colon, value = part.strip().partition(":")
+        if name not in BOUNDS or not colon or name in found:
+            raise ArgumentTypeError(f"NAME:MILLISECONDS,... is needed, of {', '.join(BOUNDS)}")
+        found[name] = number(1e-3, 1e9)(value)
+    return found
+
+
+def parse_arm(text: str) -> dict[str, Any]:
+    """``backend=cpu,threads=1`` as options; UsageError says which part is wrong."""
+    found: dict[str, Any] = {}
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        if name not in ARM_OPTIONS or not equals or name in found:
+            raise UsageError(f"invalid --arm {text}: NAME=VALUE[,...] with {', '.join(ARM_OPTIONS)}")
+        try:
+            found[name] = ARM_OPTIONS[name](value)
+        except ArgumentTypeError as error:
+            raise UsageError(f"invalid --arm {text}: {name}: {error}") from None
+    return found
+
+
+def read_plan(args: Namespace) -> tuple[Plan, Places]:
+    """What ``args`` ask for. The text is read; model files are only chosen by ``choose_lanes``."""
+    if args.prompt_file is not None and args.chat_prompt_file is not None:
+        raise UsageError("choose one of --prompt-file and --chat-prompt-file")
+    kinds = {kind_of(spec) for spec in args.target} or {"local"}
+    if "local" in kinds and len(kinds) > 1:
+        raise UsageError("--target local cannot be mixed with others; two runs can be compared, too")
+    remote = "local" not in kinds
+    walk = _walk(args, remote)
+    lanes = _remote_lanes(args) if remote else _local_lanes(args)
+    if args.detect is not None and len(lanes) != 2:
+        raise UsageError("--detect is for two arms, or two targets")
+    if args.detect is not None and args.reps is not None:
+        raise UsageError("choose one of -r and --detect: it finds out how many repetitions are needed")
+    places = _places(args, len(lanes), bool(walk.get("probes")))
+    file = args.prompt_file if args.prompt_file is not None else args.chat_prompt_file
+    plan = Plan(
+        lanes=lanes, reps=args.reps, budget=args.budget, detect=args.detect, delay=args.delay,
+        warmup=not args.no_warmup, warm_weights=args.warm_weights, roofline=not args.no_roofline, prompt_file=file,
+        chat=args.chat_prompt_file is not None, system=args.system, api=args.api, **walk,
+    )  # fmt: skip
+    return (replace(plan, prompt=read_text(file, "prompt")) if file is not None else plan), places
+
+
+def _walk(args: Namespace, remote: bool) -> dict[str, Any]:
+    """The part of a plan that says what is walked."""
+    load = _load(args, remote)
+    probes = _probes(args)
+    if remote and probes:
+        raise UsageError("--arm and --test are for the local engine; give --target twice for two arms")
+    if load is not None:
+        return {"load": load}
+    if probes:
+        if args.frontiers:
+            raise UsageError("choose one of --frontiers and tests")
+        longest = max(probe.needed for probe in probes) + max(probe.decode for probe in probes)
+        return {"probes": tuple(probes), "gen_tokens": max(probe.decode for probe in probes),
+                "ctx": _context(args, longest)}  # fmt: skip
+    counts = args.gen_tokens or [128]
+    if len(counts) > 1:
+        raise UsageError("a list of -n needs tests: -p or -d")
+    if args.frontiers:
+        if any(spec.startswith("command") for spec in args.target):
+            raise UsageError("a binary takes --ctx-start, --ctx-max and steps, no --frontiers")
+        depths, walk = tuple(sorted(set(args.frontiers))), None
+    elif args.ctx_start > args.ctx_max:
+        raise UsageError(f"--ctx-start {args.ctx_start} is beyond --ctx-max {args.ctx_max}")
+    else:
+        walk = args.ctx_start, args.ctx_max, args.step_incr, args.step_mul
+        depths = tuple(frontiers(*walk))
+    return {"depths": depths, "walk": walk, "gen_tokens": counts[0], "ctx": _context(args, depths[-1] + counts[0])}
+
+
+def _context(args: Namespace, needed: int) -> int | None:
+    if args.ctx_alloc is not None and args.ctx_alloc <= needed:
+        raise UsageError(f"--ctx-alloc must be greater than --ctx-max + --gen-tokens ({needed}), not {args.ctx_alloc}")
+    return args.ctx_alloc
+
+
+def _probes(args: Namespace) -> list[Probe]:
+    """Tests that were asked for, by name or as a grid."""
+    found = [probe for text in args.test for probe in parse_probes(text)]
+    gridded = args.n_prompt is not None or args.n_depth is not None
+    if gridded:
+        found += grid(args.n_prompt or [], args.gen_tokens or [], args.n_depth or [0])
+    elif found and args.gen_tokens:
+        raise UsageError("-n goes with -p or -d; the names of --test say how many tokens")
+    if (gridded or args.test) and not found:
+        raise UsageError("no test is left: -p or -n must be above 0")
+    if len({probe.name for probe in found}) < len(found):
+        raise UsageError("the same test is named twice")
+    return found
+
+
+def _load(args: Namespace, remote: bool) -> Load | None:
+    if args.requests is None:
+        for flag, value in (("--request-rate", args.request_rate), ("--mix", args.mix), ("--goodput", args.goodput)):
+            if value is not None:
+                raise UsageError(f"{flag} needs --requests N: how many are sent")
+        return None
+    if not remote or any(spec.startswith("command") for spec in args.target):
+        raise UsageError("--requests is for endpoints: --target http(s)://HOST/v1")
+    if args.gen_tokens or args.frontiers:
+        raise UsageError("--requests takes --mix PROMPT:ANSWER,..., no depths and no -n")
+    if args.request_rate is not None and args.concurrency is not None:
+        raise UsageError("choose one of --request-rate and --concurrency")
+    streams = () if args.request_rate else tuple(args.concurrency or (1,))
+    return Load(args.requests, args.request_rate or (), streams, args.mix or Load.mix, args.goodput or {}, args.seed)
+
+
+LOCAL_ONLY = ("model", "backend", "numerics", "threads", "warm_weights", "strict")
+
+
+def _remote_lanes(args: Namespace) -> tuple[Lane, ...]:
+    if args.arm:
+        raise UsageError("--arm and --test are for the local engine; give --target twice for two arms")
+    for name in LOCAL_ONLY:
+        if getattr(args, name):
+            raise UsageError(f"--{name.replace('_', '-')} is for the local engine, not for --target")
+    levels = [1] if args.requests is not None else args.concurrency or [1]
+    if len(set(levels)) < len(levels):
+        raise UsageError("--concurrency names a number of streams twice")
+    lanes = []
+    for index, spec in enumerate(args.target):
+        prefix = f"target {chr(ord('A') + index)}" if len(args.target) > 1 else ""
+        if kind_of(spec) == "command":
+            lanes.append(Lane(spec, prefix))
+            continue
+        options = {"model": args.model_name, "dialect": args.dialect, "key_env": args.key_env, "timeout": args.timeout,
+                   "extra": {"ignore_eos": True} if args.ignore_eos else None}  # fmt: skip
+        for streams in levels:
+            level = f"{streams} stream{'s' if streams > 1 else ''}" if len(levels) > 1 else ""
+            lanes.append(Lane(spec, ", ".join(filter(None, (prefix, level))), streams, options))
+    return tuple(lanes)
+
+
+def _local_lanes(args: Namespace) -> tuple[Lane, ...]:
+    """A lane for each arm, or for each combination of lists. Their models are still names."""
+    if args.concurrency not in (None, [1]):
+        raise UsageError("--concurrency is for endpoints: the local engine has one stream")
+    if args.arm and len(args.arm) != 2:
+        raise UsageError(f"--arm must be given twice, for A and for B, not {len(args.arm)} time(s)")
+    arms = [parse_arm(text) for text in args.arm]
+    models = args.model if args.model is None or os.path.exists(args.model) else args.model.split(",")
+    given = {"model": models, "backend": args.backend, "numerics": args.numerics, "threads": args.threads}
+    lists = {name: values for name, values in given.items() if isinstance(values, list) and len(values) > 1}
+    if lists and arms:
+        raise UsageError(f"choose one of --arm and a list of --{next(iter(lists))}")
+    names = list(args.arm)
+    if lists:
+        arms = [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
+        names = [",".join(f"{name}={value}" for name, value in options.items()) for options in arms]
+    common = {name: values[0] if isinstance(values, list) else values for name, values in given.items()}
+    return tuple(
+        _local_lane(common | options, name, args.strict)
+        for name, options in zip(names or [""], arms or [{}], strict=True)
+    )
+
+
+def _local_lane(options: dict[str, Any], name: str, strict: bool) -> Lane:
+    defaults = {"backend": DEFAULT_BACKEND, "numerics": DEFAULT_MODE}
+    chosen = {key: options[key] or default for key, default in defaults.items()}
+    model = f":{options['model']}" if options["model"] else ""
+    return Lane(f"local{model}", name, options={**chosen, "threads": threads(options["threads"]), "strict": strict})
+
+
+def choose_lanes(plan: Plan) -> Plan:
+    """The plan with model files that are there: of local lanes that name none, the default one is taken and told."""
+    lanes = []
+    for lane in plan.lanes:
+        if kind_of(lane.target) == "local":
+            path = choose_model(PROG, lane.target.partition(":")[2] or None).path
+            lane = replace(lane, target=f"local:{path}")
+        lanes.append(lane)
+    return replace(plan, lanes=tuple(lanes))
+
+
+def _places(args: Namespace, lanes: int, tests: bool) -> Places:
+    from .plot import check_suffix
+
+    if args.plot and args.csv is None:
+        raise UsageError("--plot needs --csv FILE: the picture is drawn from it")
+    if args.plot and tests:
+        raise UsageError("--plot needs a walk: tests make no curve")
+    for path in args.plot:
+        check_suffix(path)
+    for path in (args.csv, *args.plot):
+        if path is not None:
+            check_output(path)
+    if args.store is not None and args.no_store:
+        raise UsageError("choose one of --store and --no-store")
+    if args.json and args.output is not None:
+        raise UsageError("choose one of -o and --json")
+    form = args.output
+    if form is None and args.csv is None and not args.json and (tests or (lanes > 1 and not args.arm)):
+        form = "md"
+    if args.arm and args.csv is None and form is None and not args.json and args.no_store:
+        raise UsageError("--arm needs a place for two results: --csv, -o or the store")
+    return Places(args.csv, tuple(args.plot), form, args.json, args.label or "", args.store)

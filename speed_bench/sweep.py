@@ -11,13 +11,13 @@ stopped inside a chunk would have to remember every chunk's beginning first.
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ds4ref import generate
 from ds4ref.costs import prefill_chunk
 from ds4ref.environment import resident_bytes
 from ds4ref.errors import Cancelled, Ds4Error, SessionError
@@ -252,25 +252,28 @@ def timed_decode(
 def decode(
     session: Timeline, depth: int, count: int, eos: int, cancel: Callable[[], bool] = lambda: False
 ) -> tuple[list[int], list[float]]:
-    """``count`` greedy steps that never pick EOS: the tokens, and the seconds each step took."""
+    """``count`` greedy steps that never pick EOS: the tokens, and the seconds each step took.
 
-    def pick(session: Timeline) -> int:
-        token = session.argmax(exclude=eos)
-        if not session.logits[token] > _FLOOR:
-            raise SweepError(f"failed to choose non-EOS token at frontier {depth}")
-        return token
-
+    Not ``generate.decode``: a step of a small model leaves the cores' caches cold, so that every line of Python around
+    it costs, and only what is needed to measure it is here.
+    """
     if session.pos + count >= session.ctx:
         raise SweepError(f"generation would exceed allocated context at frontier {depth}")
-    clock, ids, seconds = time.perf_counter, [], []
-    steps = generate.decode(session, pick, count, eager=True)
+    clock, argmax, evaluate, low, high = time.perf_counter, session.argmax, session.eval, _FLOOR, math.inf
+    ids: list[int] = []
+    seconds: list[float] = []
     with _failing(f"decode at frontier {depth} failed"):
+        logits = session.logits
         for _ in range(count):
             if cancel():
                 raise Cancelled(f"stopped while decoding at {depth}")
             start = clock()
-            ids.append(next(steps))
+            token = argmax(exclude=eos)
+            if not low < logits.item(token) < high:
+                raise SweepError(f"failed to choose non-EOS token at frontier {depth}")
+            logits = evaluate(token)
             seconds.append(clock() - start)
+            ids.append(token)
     return ids, seconds
 
 

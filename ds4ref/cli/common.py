@@ -168,22 +168,25 @@ class Progress:
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
-        begun, before = self._first = self._first or (now, done)
+        if self._first is None or done < self._first[1]:
+            self._first = now, done
         if not self.live or (done < total and now - self._drawn < 0.1):
             return
         self._drawn, self._shown = now, True
-        line = f"{self.what}: {done}/{total} ({100.0 * done / max(total, 1):.1f}%)"
-        line += pace(done - before, total - done, now - begun)
-        line = line[: columns(sys.stderr) - 1]  # a line that wraps could not be rewritten
+        begun, before = self._first
+        share, how = f"{100.0 * done / max(total, 1):.1f}%", pace(done - before, total - done, now - begun)
+        line, room = f"{self.what}: {done}/{total} ({share}){how}", columns(sys.stderr) - 1
+        if len(line) > room:
+            line = f"{self.what}: {share}{how}"[:room]  # a line that wraps could not be rewritten
         sys.stderr.write("\r" + tint(line, CYAN, sys.stderr) + "\x1b[K")
         sys.stderr.flush()
 
     def clear(self) -> None:
-        """Wipe the line, for another one to be printed there."""
+        """Wipe the line, for another one to be printed there; the next call draws again."""
         if self._shown:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
-            self._shown = False
+            self._shown, self._drawn = False, 0.0
 
     def __enter__(self) -> Progress:
         return self

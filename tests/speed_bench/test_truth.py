@@ -168,13 +168,14 @@ def test_tokens_without_text_are_no_contradiction(monkeypatch, tmp_path):
 
 
 def test_tokens_without_text_may_come_in_a_row(monkeypatch, tmp_path):
+    """Whether the first piece held one token or several cannot be seen then: its share by length is a guess."""
     script = [Piece("content", int(i % 8 < 2), 0.02, unseen=int(i % 8 >= 2)) for i in range(66)]
     assert swept(monkeypatch, tmp_path, Script(script)) == 0
-    assert all(row["gen_tps"] == pytest.approx(50, rel=0.02) for row in read_rows(tmp_path / "s.csv"))
+    assert [row["gen_tps"] for row in read_rows(tmp_path / "s.csv")] == pytest.approx([50, 50], rel=0.05)
 
 
 def test_characters_of_several_tokens_are_no_contradiction(monkeypatch, tmp_path):
     """Rare ones are spelled byte by byte: four tokens, one character."""
     script = [Piece("content", 1, 0.08, unseen=3) for _ in range(32)]
     assert swept(monkeypatch, tmp_path, Script(script, words=("\U0001f9ff",))) == 0
-    assert all(row["gen_tps"] == pytest.approx(50, rel=0.02) for row in read_rows(tmp_path / "s.csv"))
+    assert [row["gen_tps"] for row in read_rows(tmp_path / "s.csv")] == pytest.approx([50, 50], rel=0.02)

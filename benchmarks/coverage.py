@@ -189,7 +189,7 @@ CASES = (
         Case("texts", f"{noise.__name__}, lengths {lengths}", stats.weighted_interval, _texts(noise, lengths))
         for noise, lengths in (
             (normal, "like"), (normal, "1 to 10"), (normal, "log-normal"), (heavy, "1 to 10"), (heavy, "log-normal"),
-            (skewed, "1 to 10"),
+            (skewed, "1 to 10"), (exponential, "1 to 10"),
         )
     ),
     Case("grades", "half of the answers new", stats.graded_interval, _changes(0.5)),
@@ -209,13 +209,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     cases = [case for case in CASES if args.only in case.name]
     print(f"{'':46}" + "".join(f"{f'n={n}':>7}" for n in SIZES))
-    table = {}
+    facts, table = stamp(), {}
     for case in cases:
         found = {n: coverage(case, n, args.trials) for n in SIZES}
         table[case.name] = {n: None if not given else round(share, 4) for n, (share, given) in found.items()}
         cells = (f"{100 * share:7.1f}" if given else f"{'-':>7}" for share, given in found.values())
         print(f"{case.name:46}{''.join(cells)}", flush=True)
-    print(json.dumps({"coverage": table, "trials": args.trials, "seed": SEED, **stamp()}))
+    print(json.dumps({"coverage": table, "trials": args.trials, "seed": SEED, **facts}))
     return 0
 
 

@@ -41,12 +41,17 @@ def silent(says: bytes = b""):
             except OSError:
                 return
             open_.append(connection)
-            connection.sendall(says) if says else None
+            with suppress(OSError):
+                connection.sendall(says)
 
-    threading.Thread(target=serve, daemon=True).start()
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1", open_
     finally:
+        with suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)  # closing alone would not wake who accepts
+        thread.join()
         listener.close()
         for connection in open_:
             connection.close()

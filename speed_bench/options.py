@@ -360,11 +360,13 @@ def _local_lane(options: dict[str, Any], name: str, strict: bool) -> Lane:
 
 def choose_lanes(plan: Plan) -> Plan:
     """The plan with model files that are there: of local lanes that name none, the default one is taken and told."""
-    lanes = []
+    lanes, known = [], {}
     for lane in plan.lanes:
         if kind_of(lane.target) == "local":
-            path = choose_model(PROG, lane.target.partition(":")[2] or None).path
-            lane = replace(lane, target=f"local:{path}")
+            name = lane.target.partition(":")[2]
+            if name not in known:
+                known[name] = choose_model(PROG, name or None).path
+            lane = replace(lane, target=f"local:{known[name]}")
         lanes.append(lane)
     return replace(plan, lanes=tuple(lanes))
 

@@ -106,8 +106,9 @@ class Output:
             [f"as run {', '.join(map(str, runs))}; {PROG} --resume {runs[0]}{self._store()} goes on"] if runs else []
         )
         verb = "stopped" if run.status == "stopped" else "failed"
-        say(PROG, f"{verb}; {run.done} of {run.wanted} rows were measured and kept" + (f" {', '.join(where)}" if where
-                                                                                      else ""))  # fmt: skip
+        of = f" of {run.wanted}" if run.reps else ""
+        kept = f" {', '.join(where)}" if where else ""
+        say(PROG, f"{verb}; {run.done}{of} rows were measured and kept{kept}")
 
     def conclude(self) -> None:
         """A complete run: files, tables, one line for each thing that a reader should know."""

@@ -94,8 +94,8 @@ class Run:
 
     @property
     def wanted(self) -> int:
-        """Rows there are to be."""
-        return (self.reps or 1) * self.plan.rows * len(self.lanes)
+        """Rows there are to be; 0 while that is unknown."""
+        return self.reps * self.plan.rows * len(self.lanes)
 
     @property
     def done(self) -> int:

@@ -95,12 +95,12 @@ def test_progress_tells_rate_and_time_left_and_never_wraps(monkeypatch):
     progress(10, 20)  # ten were done before: nobody's speed
     progress(11, 20)  # after half a second no rate means anything
     progress(12, 20)
-    monkeypatch.setenv("COLUMNS", "31")
+    monkeypatch.setenv("COLUMNS", "30")
     progress(15, 20)
     progress.clear()
     lines = sys.stderr.getvalue().replace("\x1b[K", "").split("\r")
     assert lines == ["", "units: 10/20 (50.0%)", "units: 11/20 (55.0%)",
-                     "units: 12/20 (60.0%), 30/min, 16 s left", "units: 75.0%, 10/min, 30 s lef", ""]  # fmt: skip
+                     "units: 12/20 (60.0%), 30/min, 16 s left", "units: 75.0%, 10/min, 30 s le", ""]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,8 @@ def test_a_unit_brings_back_files_and_its_verdict(echo):
 
 
 def test_a_unit_leaves_runs_but_nothing_in_the_store_of_its_machine(nano_path, store_path):
-    argv = ["-m", nano_path, "--frontiers", "8", "-n", "1", "-r", "1", "-t", "1,2", "--backend", "reference", "--no-roofline"]
+    argv = ["-m", nano_path, "--frontiers", "8", "-n", "1", "-r", "1", "-t", "1,2", "--backend", "reference"]
+    argv += ["--no-roofline"]
     found = run_unit({"module": "speed_bench.cli", "prog": "ds4-bench", "argv": argv})
     assert [run["label"] for run in found["runs"]] == ["threads=1", "threads=2"]
     assert all(run["kind"] == "bench" and len(run["rows"]) == 1 for run in found["runs"])

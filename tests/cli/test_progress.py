@@ -39,7 +39,7 @@ def test_time_left_once_it_can_be_said(terminal):
     assert shown(terminal) == "measuring: 150/1000 (15.0%), 5/s, 3 min left", "by what was done since it began"
     terminal.now += 1
     progress(1000, 1000)
-    assert shown(terminal) == "measuring: 1000/1000 (100.0%)"
+    assert shown(terminal) == "measuring: 1000/1000 (100.0%), 81.8/s"
 
 
 @pytest.mark.parametrize("width", [80, 40, 30, 12])

@@ -201,7 +201,7 @@ def depths(path):
 
 def test_a_failure_in_the_walk_keeps_the_rows_before_it(engines, capsys, tmp_path, badgers):
     badgers(16)
-    assert cli.main([*SMALL, "--no-warmup", "--csv", "r.csv"]) == 1
+    assert cli.main([*SMALL, "--no-warmup", "-r", "1", "--csv", "r.csv"]) == 1
     err = capsys.readouterr().err
     assert "decode at frontier 16 failed: the cache is full of badgers" in err
     assert "failed; 1 of 3 rows were measured and kept in r.partial.csv, as run" in err
@@ -211,7 +211,7 @@ def test_a_failure_in_the_walk_keeps_the_rows_before_it(engines, capsys, tmp_pat
 
 def test_ctrl_c_keeps_the_rows_before_it(engines, capsys, tmp_path, badgers):
     badgers(16, interrupt=True)
-    assert cli.main([*SMALL, "--no-warmup", "--csv", "r.csv"]) == 130
+    assert cli.main([*SMALL, "--no-warmup", "-r", "1", "--csv", "r.csv"]) == 130
     assert "stopped; 1 of 3 rows were measured and kept in r.partial.csv, as run" in capsys.readouterr().err
     assert depths(tmp_path / "r.partial.csv") == ["8"]
 
@@ -289,6 +289,17 @@ def test_a_context_beyond_memory_is_refused_before_its_text_is_written(engines, 
     assert cli.main(["--ctx-max", "99999999"]) == 1
     err = capsys.readouterr().err.splitlines()
     assert err[-1].startswith("ds4-bench: a context of 100,000,128 tokens needs ") and "8.0 GiB of memory" in err[-1]
+
+
+def test_how_many_there_will_be_is_said_only_when_it_is_known(engines, capsys, badgers):
+    badgers(16, interrupt=True)
+    assert cli.main([*SMALL, "--no-warmup"]) == 130
+    assert "stopped; 1 rows were measured and kept as run" in capsys.readouterr().err
+
+
+def test_two_arms_of_one_model_are_told_once(engines, capsys):
+    assert cli.main([*SMALL, "--arm", "threads=1", "--arm", "threads=2", "-r", "1"]) == 0
+    assert capsys.readouterr().err.count("the embedded model") == 1
 
 
 def test_a_long_walk_says_how_long(engines, capsys):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ds4ref import __version__
 from ds4ref.cli.common import run, say
+from ds4ref.cli.flags import add
 from ds4ref.cli.options import Parser, choice, integer, number
 from ds4ref.errors import UsageError
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from .sources import Measured
 
 PROG = "ds4-report"
-EXIT_WORSE, EXIT_INCOMPARABLE = 3, 4
+EXIT_WORSE, EXIT_INCOMPARABLE = 1, 4
 KINDS = ("bench", "vectors", "eval", "peaks")
 
 EPILOG = f"""\
@@ -33,7 +34,7 @@ RUN is the number of a run, its tag, its label, the beginning of its uid, "lates
 (ds4's own included), or the JSON of ds4-vectors check --out. The store is $DS4_DATA_DIR/runs.sqlite,
 else in the user's data directory; --store names another.
 
-exit codes: 0 done; 1 failure; 2 usage; compare also: {EXIT_WORSE} the gate fails, {EXIT_INCOMPARABLE} not comparable"""
+exit codes: 0 done; 1 failure, or a gate of compare that closed; 2 usage; {EXIT_INCOMPARABLE} not comparable"""
 
 COMMANDS = {
     "list": "runs, newest first",
@@ -66,22 +67,25 @@ def build_parser(command: str) -> Parser:
         unavailable={},
     )
     parser.add_argument("names", metavar="NAME", nargs="*", help="runs or files; see below")
-    parser.add_argument("--store", metavar="FILE", help="the run store (the user's own)")
+    add(parser, "--store", help="the run store (the user's own)")
     if command == "list":
         parser.add_argument("--kind", metavar="KIND", type=choice(*KINDS), help="only " + ", ".join(KINDS))
-        parser.add_argument("--tag", metavar="TAG", help="only runs with this tag")
+        add(parser, "--tag", help="only runs with this tag")
         parser.add_argument("--limit", metavar="N", type=integer(), default=50, help="at most so many (50)")
     if command in ("list", "show", "compare"):
-        parser.add_argument("--json", action="store_true", help="one line of JSON instead of a table")
+        add(parser, "--json")
     if command == "tag":
         parser.add_argument("--remove", action="store_true", help="take the tags away")
-        parser.add_argument("--label", metavar="TEXT", help="another label")
+        add(parser, "--label", help="another label")
     if command == "import":
-        parser.add_argument("--label", metavar="TEXT", help="(the file's name)")
-        parser.add_argument("--tag", metavar="TAG", action="append", default=[], help="may be repeated")
+        add(parser, "--label", help="(the file's name)")
+        add(parser, "--tag", action="append", default=[], help="may be repeated")
     if command in ("export", "build"):
-        parser.add_argument("-o", "--output", metavar="FILE", help="file to write" + (
-            " (report.html); FILE.md is the Markdown twin" if command == "build" else ""))  # fmt: skip
+        add(
+            parser,
+            "--output",
+            help="file to write" + (" (report.html); FILE.md is the Markdown twin" if command == "build" else ""),
+        )
     if command in ("compare", "build"):
         parser.add_argument("--thresholds", metavar="FILE", help="TOML: margins, limits, what may differ")
     if command == "compare":
@@ -90,10 +94,10 @@ def build_parser(command: str) -> Parser:
         parser.add_argument("--differ", metavar="FACT", action="append", default=[],
                             type=choice("model", "prompt", "numerics"), help="may differ; may be repeated")  # fmt: skip
     if command == "build":
-        parser.add_argument("--title", metavar="TEXT", help="(from the runs)")
-    parser.add_argument("-h", "--help", action="store_true", help="this text")
+        add(parser, "--title", help="(from the runs)")
+    add(parser, "--help")
     if not command:
-        parser.add_argument("--version", action="store_true", help="version")
+        add(parser, "--version")
     return parser
 
 

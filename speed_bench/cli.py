@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from ds4ref import __version__
 from ds4ref.cli.common import Interrupt, Progress, check_output, run, say
+from ds4ref.cli.flags import add
 from ds4ref.cli.model import single_instance
 from ds4ref.cli.options import Parser, integer
 from ds4ref.errors import DataError, UsageError
@@ -128,13 +129,14 @@ def plot_parser() -> Parser:
         unavailable={},
     )
     parser.add_argument("csv", metavar="CSV", nargs="*", help="results of ds4-bench, ds4's own included")
-    parser.add_argument("-o", "--output", metavar="FILE", action="append", default=[],
-                        help=".svg, .png or .pdf; may be repeated (<first CSV>_ts.svg)")  # fmt: skip
+    add(
+        parser, "--output", action="append", default=[], help=".svg, .png or .pdf; may be repeated (<first CSV>_ts.svg)"
+    )
     parser.add_argument("--load", action="store_true", help="endpoints: throughput and latency over streams or rate")
-    parser.add_argument("--title", metavar="TEXT", help="(from the name of the first CSV)")
+    add(parser, "--title", help="(from the name of the first CSV)")
     parser.add_argument("--width", metavar="N", type=integer(200, 10_000), default=960, help="pixels (960)")
     parser.add_argument("--height", metavar="N", type=integer(150, 10_000), default=540, help="pixels (540)")
-    parser.add_argument("-h", "--help", action="store_true", help="this text")
+    add(parser, "--help")
     return parser
 
 
@@ -166,9 +168,9 @@ def peaks_parser() -> Parser:
         description="Read bandwidth, int8 and float32 peaks of this machine, measured now, kept in the run store.",
         unavailable={},
     )
-    parser.add_argument("-t", "--threads", metavar="N", type=integer(), help="threads (all usable cores)")
-    parser.add_argument("--store", metavar="FILE", help="run store (the user's own)")
-    parser.add_argument("-h", "--help", action="store_true", help="this text")
+    add(parser, "--threads", help="threads (all usable cores)")
+    add(parser, "--store")
+    add(parser, "--help")
     return parser
 
 

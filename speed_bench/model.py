@@ -13,6 +13,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
+from ds4ref.cli.flags import add
 from ds4ref.cli.options import INT_MAX, Parser, choice, integer, number
 from ds4ref.errors import UsageError
 
@@ -45,14 +46,19 @@ def parser() -> Parser:
     found.add_argument("--gbs", metavar="X", type=number(1e-3, 1e9), help="read bandwidth, GB/s")
     found.add_argument("--int8", metavar="X", type=number(1e-3, 1e12), help="int8 peak, GOP/s (not limiting)")
     found.add_argument("--f32", metavar="X", type=number(1e-3, 1e12), help="float32 peak, GFLOP/s (not limiting)")
-    found.add_argument("--recipe", metavar="NAME", type=choice("q2", "q4", "mixed"), default="q2",
-                       help="DeepSeek V4 Flash with these experts: q2, q4, mixed (q2)")  # fmt: skip
-    found.add_argument("-m", "--model", metavar="FILE", help="a model file instead")
+    add(
+        found,
+        "--recipe",
+        type=choice("q2", "q4", "mixed"),
+        default="q2",
+        help="DeepSeek V4 Flash with these experts: q2, q4, mixed (q2)",
+    )
+    add(found, "--model", help="a model file instead")
     found.add_argument("--float", action="store_true", help="float32 activations (numerics exact and qat)")
-    found.add_argument("--depths", metavar="LIST", default=DEPTHS, help=f"comma list ({DEPTHS})")
-    found.add_argument("--store", metavar="FILE", help="run store that knows this machine's peaks (the user's own)")
-    found.add_argument("--json", action="store_true", help="one line of JSON instead of a table")
-    found.add_argument("-h", "--help", action="store_true", help="this text")
+    add(found, "--depths", default=DEPTHS, help=f"comma list ({DEPTHS})")
+    add(found, "--store", help="run store that knows this machine's peaks (the user's own)")
+    add(found, "--json")
+    add(found, "--help")
     return found
 
 

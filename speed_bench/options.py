@@ -16,6 +16,7 @@ from typing import Any
 
 from ds4ref.backends import BACKENDS, DEFAULT_BACKEND
 from ds4ref.cli.common import check_output, read_text
+from ds4ref.cli.flags import add
 from ds4ref.cli.model import choose_model, threads
 from ds4ref.cli.options import Parser, choice, choices, integer, integers, number
 from ds4ref.errors import UsageError
@@ -87,10 +88,9 @@ def build_parser() -> Parser:
         PROG, usage=USAGE, description="Throughput against context depth.", epilog=EPILOG, unavailable=UNAVAILABLE
     )
     g = parser.add_argument_group("prompt (default: generated prose, long enough)")
-    g.add_argument("--prompt-file", metavar="FILE", help="raw text, no chat markup (- is stdin)")
+    add(g, "--prompt-file", help="raw text, no chat markup (- is stdin)")
     g.add_argument("--chat-prompt-file", metavar="FILE", help="text of one user turn, rendered without thinking")
-    g.add_argument("-sys", "--system", metavar="TEXT", default=DEFAULT_SYSTEM,
-                   help=f'system text for --chat-prompt-file ("{DEFAULT_SYSTEM}")')  # fmt: skip
+    add(g, "--system", default=DEFAULT_SYSTEM, help=f'system text for --chat-prompt-file ("{DEFAULT_SYSTEM}")')
 
     g = parser.add_argument_group("walk")
     g.add_argument("--ctx-start", metavar="N", type=integer(), default=2048, help="first depth, tokens (2048)")
@@ -100,16 +100,29 @@ def build_parser() -> Parser:
     g.add_argument("--step-mul", metavar="F", type=number(1, 1e6), default=1.0, help="factor between depths (1: use "
                    "--step-incr)")  # fmt: skip
     g.add_argument("--frontiers", metavar="LIST", type=integers(), help="these depths instead")
-    g.add_argument("-n", "--tokens", "--gen-tokens", metavar="N", type=integers(), dest="gen_tokens",
-                   help="decode steps at each depth (128); with -p or -d a list")  # fmt: skip
+    add(
+        g,
+        "--tokens",
+        "--gen-tokens",
+        type=integers(),
+        dest="gen_tokens",
+        help="decode steps at each depth (128); with -p or -d a list",
+    )
     g.add_argument("-p", "--n-prompt", metavar="LIST", type=integers(0), help="tests: prefill of so many tokens")
     g.add_argument("-d", "--n-depth", metavar="LIST", type=integers(0), help="tests: behind so many tokens (0)")
     g.add_argument("--test", metavar="LIST", action="append", default=[], help='tests by name: "pp512, tg128 @ d8192"')
     g.add_argument("--no-warmup", action="store_true", help="let the first row pay for cold code and weights")
-    g.add_argument("-r", "--reps", metavar="N", type=integer(1, 10_000), help="repetitions of the whole walk "
-                   f"({MOST_REPS}, or as many as --budget allows)")  # fmt: skip
-    g.add_argument("--budget", metavar="S", type=number(1, 1e7), default=DEFAULT_BUDGET, help="seconds for all "
-                   f"repetitions, without -r ({DEFAULT_BUDGET:g})")  # fmt: skip
+    add(
+        g, "--repeat", "--reps", dest="reps",
+        help=f"repetitions of the whole walk ({MOST_REPS}, or as many as --budget allows)",
+    )  # fmt: skip
+    add(
+        g,
+        "--budget",
+        type=number(1, 10000000.0),
+        default=DEFAULT_BUDGET,
+        help=f"seconds for all repetitions, without -r ({DEFAULT_BUDGET:g})",
+    )
     g.add_argument("--detect", metavar="PCT", type=number(0.01, 1000), help="two arms: as many repetitions as it takes "
                    "to find a difference of so many per cent, within --budget")  # fmt: skip
     g.add_argument("--delay", metavar="S", type=number(0, 86400), default=0.0, help="seconds of rest before each "
@@ -118,8 +131,13 @@ def build_parser() -> Parser:
                    "measured in turn; model, backend, numerics, threads")  # fmt: skip
 
     g = parser.add_argument_group("targets other than the local engine")
-    g.add_argument("--target", metavar="SPEC", action="append", default=[], help="http(s)://HOST/v1 or command:BINARY "
-                   "ARGS; may be repeated (local)")  # fmt: skip
+    add(
+        g,
+        "--target",
+        action="append",
+        default=[],
+        help="http(s)://HOST/v1 or command:BINARY ARGS; may be repeated (local)",
+    )
     g.add_argument("--concurrency", metavar="LIST", type=integers(1, 256), help="streams at once (1)")
     g.add_argument("--requests", metavar="N", type=integer(1, 1024), help="put the endpoint under load: so many "
                    "requests a level")  # fmt: skip
@@ -127,46 +145,54 @@ def build_parser() -> Parser:
                    "arrivals; inf is all at once")  # fmt: skip
     g.add_argument("--mix", metavar="LIST", type=mix, help="requests as PROMPT:ANSWER[*WEIGHT],... in tokens (512:128)")
     g.add_argument("--goodput", metavar="LIST", type=bounds, help="what is still good: ttft:MS,tpot:MS,e2e:MS")
-    g.add_argument("--seed", metavar="N", type=integer(0), default=1, help="of arrivals and mix (1)")
-    g.add_argument("--model-name", metavar="NAME", help="model to ask the endpoint for (its only one)")
+    add(g, "--seed", type=integer(0), default=1, help="of arrivals and mix (1)")
+    add(g, "--model-name", help="model to ask the endpoint for (its only one)")
     g.add_argument("--api", type=choice("completions", "chat"), metavar="NAME", default="completions",
                    help="completions or chat (completions; chat with --chat-prompt-file)")  # fmt: skip
-    g.add_argument("--dialect", metavar="KIND", type=choice(*KINDS), default="probe",
-                   help=f"kind of server, which decides what it is sent: {', '.join(KINDS)} (probe)")  # fmt: skip
+    add(
+        g,
+        "--dialect",
+        type=choice(*KINDS),
+        help=(f"kind of server, which decides what it is sent: {', '.join(KINDS)} (probe)"),
+    )
     g.add_argument("--ignore-eos", action="store_true", help="ask the endpoint to decode past the end of the text")
-    g.add_argument("--key-env", metavar="NAME", default="DS4_API_KEY", help="environment variable with the API key "
-                   "(DS4_API_KEY)")  # fmt: skip
-    g.add_argument("--timeout", metavar="S", type=number(0.1, 1e6), default=600.0, help="seconds to wait for the "
-                   "endpoint's next byte (600)")  # fmt: skip
+    add(g, "--key-env", help="environment variable with the API key (DS4_API_KEY)")
+    add(g, "--timeout", default=600.0, help="seconds to wait for the endpoint's next byte (600)")
 
     g = parser.add_argument_group("model and engine")
-    g.add_argument("-m", "--model", metavar="FILE", help="GGUF file (default: ./ds4flash.gguf if there, else the "
-                   "small embedded model; stderr says which)")  # fmt: skip
-    g.add_argument("--backend", metavar="NAME", type=choices(*BACKENDS),
-                   help=f"{' or '.join(BACKENDS)} ({DEFAULT_BACKEND})")  # fmt: skip
-    g.add_argument("--cpu", action="store_const", const=["cpu"], dest="backend", help="the same as --backend cpu")
-    g.add_argument("--numerics", metavar="MODE", type=choices(*MODES),
-                   help=f"{', '.join(MODES)} ({DEFAULT_MODE})")  # fmt: skip
-    g.add_argument("-t", "--threads", metavar="N", type=integers(), help="CPU threads (all cores)")
-    g.add_argument("--warm-weights", action="store_true", help="read the whole file before starting")
-    g.add_argument("--strict", action="store_true", help="insist on DeepSeek V4 Flash: every metadata key checked")
+    add(
+        g,
+        "--model",
+        help=("GGUF file (default: ./ds4flash.gguf if there, else the small embedded model; stderr says which)"),
+    )
+    add(g, "--backend", type=choices(*BACKENDS), help=f"{' or '.join(BACKENDS)} ({DEFAULT_BACKEND})")
+    add(g, "--cpu", const=["cpu"])
+    add(g, "--numerics", type=choices(*MODES), help=f"{', '.join(MODES)} ({DEFAULT_MODE})")
+    add(g, "--threads", type=integers())
+    add(g, "--warm-weights", help="read the whole file before starting")
+    add(g, "--strict")
 
     g = parser.add_argument_group("results")
     g.add_argument("--csv", metavar="FILE", help="CSV file (stdout, where that is no terminal)")
     g.add_argument("--plot", metavar="FILE", action="append", default=[], help="draw the sweep too: .svg, .png or "
                    ".pdf; may be repeated; needs --csv")  # fmt: skip
-    g.add_argument("-o", "--output", metavar="FORMAT", type=choice("csv", "md", "json", "jsonl", "sql"),
-                   help="on stdout: csv, md, json, jsonl, sql")  # fmt: skip
-    g.add_argument("--json", action="store_true", help="one line of JSON on stdout: facts, rows, files, verdict")
+    add(
+        g,
+        "--output",
+        metavar="FORMAT",
+        type=choice("csv", "md", "json", "jsonl", "sql"),
+        help="on stdout: csv, md, json, jsonl, sql",
+    )
+    add(g, "--json", help="one line of JSON on stdout: facts, rows, files, verdict")
     g.add_argument("--resume", metavar="RUN", help="go on with a stopped run of the store (its number, or latest)")
-    g.add_argument("--label", metavar="TEXT", help="name of the run in the store (that of the CSV)")
-    g.add_argument("--store", metavar="FILE", help="run store (the user's own)")
-    g.add_argument("--no-store", action="store_true", help="keep no record of this run")
+    add(g, "--label", help="name of the run in the store (that of the CSV)")
+    add(g, "--store")
+    add(g, "--no-store")
     g.add_argument("--no-roofline", action="store_true", help="do not measure the machine's peaks if unknown")
 
     g = parser.add_argument_group("help")
-    g.add_argument("-h", "--help", action="store_true", help="this text")
-    g.add_argument("--version", action="store_true", help="version")
+    add(g, "--help")
+    add(g, "--version")
     return parser
 
 

@@ -53,8 +53,13 @@ def doctor(argv: Sequence[str]) -> int:
     made.add_argument("--skip", metavar="A,B", type=stages, default=[], help="all stages but these")
     made.add_argument("--quick", action="store_true", help="fewer and shorter requests, no long context")
     made.add_argument("--long", action="store_true", help="long prompts too: chunk edges at 2048, facts in 110 KB")
-    made.add_argument("--budget", metavar="S", type=number(1, 1e6), default=300.0,
-                      help="seconds for each stage; what is left over is reported as not done (300)")  # fmt: skip
+    add(
+        made,
+        "--budget",
+        type=number(1, 1000000.0),
+        default=300.0,
+        help=("seconds for each stage; what is left over is reported as not done (300)"),
+    )
     add(made, "--json")
     add_target(made, default=None)
     made.set_defaults(attempts=3)

@@ -6,6 +6,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from ds4ref.cli.common import EXIT_INTERRUPTED, Progress, atomic_output, check_output, read_text, say
+from ds4ref.cli.flags import add
 from ds4ref.cli.options import integer, number
 from ds4ref.errors import DataError, UsageError
 from ds4ref.targets import Prompt
@@ -28,10 +29,14 @@ def ppl(argv: Sequence[str]) -> int:
                   "--target local:model.gguf --depths all",
                   "--text book.txt --depths 512,8192 --target http://127.0.0.1:8080/v1")  # fmt: skip
     made.add_argument("--text", metavar="FILE", help="text to score (generated prose)")
-    made.add_argument("--depths", metavar="LIST", default="512,1024,2048,4096",
-                      help="comma-separated depths in tokens, or all: 512 to 64k (512,1024,2048,4096)")  # fmt: skip
+    add(
+        made,
+        "--depths",
+        default="512,1024,2048,4096",
+        help=("comma-separated depths in tokens, or all: 512 to 64k (512,1024,2048,4096)"),
+    )
     made.add_argument("--window", metavar="N", type=integer(8), default=256, help="tokens scored at each depth (256)")
-    made.add_argument("--json", action="store_true", help="one line of JSON instead of a table")
+    add(made, "--json")
     add_store(made)
     add_target(made)
     args = parsed(made, argv)
@@ -98,9 +103,14 @@ def nll(argv: Sequence[str]) -> int:
                   "vectors/official --target local:a.gguf --other local:b.gguf --fail-above 0.01")  # fmt: skip
     made.add_argument("path", nargs="*", metavar="VECTORS", help="a directory of vectors, official.vec, JSON captures")
     made.add_argument("--other", metavar="SPEC", help="the second engine, B")
-    made.add_argument("--fail-above", metavar="NATS", type=number(-100, 100),
-                      help="exit 1 if B is worse than A by more than this, with 95 %% certainty")  # fmt: skip
-    made.add_argument("--json", action="store_true", help="one line of JSON instead of a table")
+    add(
+        made,
+        "--fail-above",
+        metavar="NATS",
+        type=number(-100, 100),
+        help="exit 1 if B is worse than A by more than this, with 95 %% certainty",
+    )
+    add(made, "--json")
     add_store(made)
     add_target(made)
     args = parsed(made, argv)
@@ -179,17 +189,17 @@ def _scored(
 def recall(argv: Sequence[str]) -> int:
     """``ds4-vectors recall``"""
     made = parser("ds4-vectors recall", "Ask for facts hidden in a long story; score by depth.", "[options]",
-                  "--target http://127.0.0.1:8000/v1 --min-score 0.9",
+                  "--target http://127.0.0.1:8000/v1 --fail-below 0.9",
                   "--scenes 1000 --facts 64 --seed 3 --target local:model.gguf -c 200000",
                   "--write-story story.txt", "--answer answer.txt")  # fmt: skip
     made.add_argument("--scenes", metavar="N", type=integer(1, 20000), default=190, help="length, 600 bytes each (190)")
     made.add_argument("--facts", metavar="N", type=integer(1, 200), default=16, help="facts to hide (16)")
-    made.add_argument("--seed", metavar="N", type=integer(0), default=0, help="which story (0)")
-    made.add_argument("--min-score", metavar="F", type=number(0, 1), help="exit 1 below this share of right answers")
-    made.add_argument("--max-tokens", metavar="N", type=integer(), default=350, help="longest answer (350)")
+    add(made, "--seed", type=integer(0), default=0, help="which story (0)")
+    add(made, "--fail-below", "--min-score", type=number(0, 1), help="exit 1 below this share of right answers")
+    add(made, "--tokens", "--max-tokens", default=350, help="longest answer (350)")
     made.add_argument("--answer", metavar="FILE", help="grade this answer instead of asking an engine")
     made.add_argument("--write-story", metavar="FILE", help="only write the story")
-    made.add_argument("--json", action="store_true", help="one line of JSON instead of a table")
+    add(made, "--json")
     add_target(made)
     args = parsed(made, argv)
     if args is None:
@@ -207,12 +217,14 @@ def recall(argv: Sequence[str]) -> int:
         result = grade(story, read_text(args.answer, "answer"))
     else:
         with target_of(args, args.target) as target:
-            result = ask(target, story, args.max_tokens, args.ctx)
+            result = ask(target, story, args.tokens, args.ctx)
             told(target)
-    passed = None if args.min_score is None else result.score >= args.min_score
+    passed = None if args.fail_below is None else result.score >= args.fail_below
     table = [(f"{i}/{len(result.by_depth)}", f"{right}/{n}") for i, (n, right) in enumerate(result.by_depth)]
     table.append(("all", f"{result.right}/{result.facts}"))
-    verdict = {None: "not judged: no --min-score", True: "passed", False: f"not passed: below {args.min_score}"}[passed]
+    verdict = {None: "not judged: no --fail-below", True: "passed", False: f"not passed: below {args.fail_below}"}[
+        passed
+    ]
     finish({"seed": args.seed, "scenes": args.scenes, **result.to_json(), "passed": passed}, args.json,
            rows(("depth from", "right"), table) + f"\n{verdict}")  # fmt: skip
     return 1 if passed is False else 0

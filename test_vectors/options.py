@@ -62,8 +62,12 @@ def add_target(made: Parser, default: str | None = "local") -> None:
                       help="HTTP: another name under which the same model may answer")  # fmt: skip
     made.add_argument("--id-prompts", action="store_true",
                       help="HTTP: the completions endpoint takes token ids (llama-server, vLLM)")  # fmt: skip
-    made.add_argument("--dialect", metavar="KIND", type=choice(*KINDS), default="probe",
-                      help=f"HTTP: the kind of server decides what is sent: {', '.join(KINDS)} (probe)")  # fmt: skip
+    add(
+        made,
+        "--dialect",
+        type=choice(*KINDS),
+        help=(f"HTTP: the kind of server decides what is sent: {', '.join(KINDS)} (probe)"),
+    )
     made.add_argument("--prefill", metavar="STYLE", type=choice(*PREFILLS),
                       help=f"HTTP: how an answer is gone on with: {', '.join(PREFILLS)} (the dialect's)")  # fmt: skip
     add(made, "--key-env")

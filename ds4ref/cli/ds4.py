@@ -114,7 +114,7 @@ def build_parser() -> Parser:
     add(g, "--strict")
 
     g = parser.add_argument_group("prompt")
-    add(g, "--prompt", help="the user's message")
+    add(g, "--prompt", "-p", help="the user's message")
     add(g, "--prompt-file", help="the same from a file, exactly as it stands (- is stdin)")
     add(g, "--token-ids", help="a JSON list of token ids instead of text; no chat markup")
     add(g, "--system", default=DEFAULT_SYSTEM, help=f'system text, "" for none ("{DEFAULT_SYSTEM}")')

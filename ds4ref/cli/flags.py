@@ -22,6 +22,7 @@ from typing import Any
 
 from ..backends import BACKENDS, DEFAULT_BACKEND
 from ..numerics import MODES
+from ..targets.dialects import KINDS
 from .options import SEED_MAX, choice, integer, number
 
 Group = argparse.ArgumentParser | argparse._ArgumentGroup
@@ -48,6 +49,8 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "--layers": ((), {"metavar": "LIST", "help": "these layers: 0,2-5"}),
     "--key": ((), {"metavar": "NAME", "default": "logits", "help": "array of the .npz (logits)"}),
     "--depths": ((), {"metavar": "LIST", "help": "depths in tokens, separated by commas"}),
+    "--budget": ((), {"metavar": "S", "type": number(1, 1e7), "help": "seconds that it may take"}),
+    "--tag": ((), {"metavar": "TAG", "help": "name of a run, of one's own"}),
     "--seed": ((), {"metavar": "N", "type": integer(0, SEED_MAX), "help": "repeatable draws"}),
     # the model and the local engine
     "--model": (("-m",), {"metavar": "FILE", "help": "GGUF file"}),
@@ -63,7 +66,7 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "--threads": (("-t",), {"metavar": "N", "type": integer(), "help": "CPU threads (all cores)"}),
     "--ctx": (("-c",), {"metavar": "N", "type": integer(), "help": "context, tokens"}),
     # prompts
-    "--prompt": (("-p",), {"metavar": "TEXT", "help": "the prompt"}),
+    "--prompt": ((), {"metavar": "TEXT", "help": "the prompt"}),
     "--prompt-file": ((), {"metavar": "FILE", "help": "text of the prompt (- is stdin)"}),
     "--system": (("-sys",), {"metavar": "TEXT", "help": "system text"}),
     "--token-ids": ((), {"metavar": "FILE", "help": "JSON list of token ids"}),
@@ -76,6 +79,15 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
             "metavar": "NAME",
             "default": "DS4_API_KEY",
             "help": "HTTP: environment variable with the API key (DS4_API_KEY)",
+        },
+    ),  # fmt: skip
+    "--dialect": (
+        (),
+        {
+            "metavar": "KIND",
+            "type": choice(*KINDS),
+            "default": "probe",
+            "help": f"HTTP: the kind of server decides what is sent: {', '.join(KINDS)} (probe)",
         },
     ),  # fmt: skip
     "--timeout": (

@@ -57,7 +57,7 @@ def _remembered(made, parse):
 
 def test_flags_of_two_commands_are_declared_once() -> None:
     places = collections.defaultdict(list)
-    for room in ("ds4ref/cli",):
+    for room in ("ds4ref/cli", "eval", "reports", "speed_bench", "test_vectors"):
         for path in sorted((ROOT / room).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":

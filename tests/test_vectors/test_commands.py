@@ -296,8 +296,8 @@ def test_facts_ask_a_target_and_set_the_exit_code(tmp_path, capsys, monkeypatch)
     argv = ["recall", "--scenes", "20", "--facts", "4", "--answer", str(path)]
     code, unjudged = run(capsys, *argv)
     assert (code, unjudged["passed"], unjudged["right"]) == (0, None, 3), "without a bar there is nothing to pass"
-    assert run(capsys, *argv, "--min-score", "0.7") == (0, {**unjudged, "passed": True})
-    code, found = run(capsys, *argv, "--min-score", "0.8")
+    assert run(capsys, *argv, "--fail-below", "0.7") == (0, {**unjudged, "passed": True})
+    code, found = run(capsys, *argv, "--fail-below", "0.8")
     assert code == 1 and found["score"] == 0.75 and not found["passed"]
 
 
@@ -306,9 +306,9 @@ def test_facts_say_passed_only_of_a_bar_that_was_met(tmp_path, capsys, monkeypat
     path = tmp_path / "answer.txt"
     path.write_text("nothing of the kind\n")
     argv = ["recall", "--scenes", "20", "--facts", "2", "--answer", str(path)]
-    for bar, code, says in ((None, 0, "not judged: no --min-score"), ("0.5", 1, "not passed: below 0.5"),
+    for bar, code, says in ((None, 0, "not judged: no --fail-below"), ("0.5", 1, "not passed: below 0.5"),
                             ("0", 0, "passed")):  # fmt: skip
-        assert cli.main(argv if bar is None else [*argv, "--min-score", bar]) == code
+        assert cli.main(argv if bar is None else [*argv, "--fail-below", bar]) == code
         assert capsys.readouterr().out.splitlines()[-1] == says
 
 

@@ -17,15 +17,16 @@ help: ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
 # Every command's own output would bury the report: it goes to files in $(OUT).
-run: $(VENV)/.run ## measure the embedded model: context sweep, vector check, one HTML report in ./out
+run: $(VENV)/.run ## measure the embedded model: context sweep, self-check of our kernels, one HTML report in ./out
 	@mkdir -p $(OUT)
 	@$(VENV)/bin/ds4-bench -m "$$($(PY) -m ds4ref.nano path)" \
 		--ctx-start 256 --ctx-max 4096 --step-incr 256 --gen-tokens 64 -r 3 --store $(OUT)/runs.sqlite \
 		--csv $(OUT)/embedded_model.csv --plot $(OUT)/embedded_model.svg --plot $(OUT)/embedded_model.png
+	@echo "self-check: our compiled kernels against our own plain NumPy (other engines: --target, docs/vectors.md)"
 	@rm -rf $(OUT)/vectors
 	@$(VENV)/bin/ds4-vectors capture $(OUT)/vectors \
 		--backend reference -n 16 --repeat 1 > $(OUT)/capture.txt
-	@$(VENV)/bin/ds4-vectors check $(OUT)/vectors --out $(OUT)/vectors.json --store $(OUT)/runs.sqlite
+	@$(VENV)/bin/ds4-vectors check $(OUT)/vectors -o $(OUT)/vectors.json --store $(OUT)/runs.sqlite
 	@$(VENV)/bin/ds4-report build $(OUT)/embedded_model.csv $(OUT)/vectors.json \
 		--title "The embedded model on this machine" -o $(OUT)/report.html
 

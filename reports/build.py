@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ds4ref import __version__
 from ds4ref.cli.common import atomic_output, check_output, duration
@@ -47,10 +47,17 @@ class Report:
     version: str = __version__
 
 
+class Built(NamedTuple):
+    """The files of a report, the page first, and what stands at its top."""
+
+    files: list[Path]
+    headline: list[str]
+
+
 def build_report(
     runs: Sequence[Measured], output: str, title: str | None = None, thresholds: Thresholds | None = None
-) -> list[Path]:
-    """Write OUTPUT.html, OUTPUT.md and the Markdown's figure; the files written."""
+) -> Built:
+    """Write OUTPUT.html, OUTPUT.md and the Markdown's figure."""
     path = Path(output)
     twin, figure = path.with_suffix(".md"), path.with_suffix(".svg")
     for file in (path, twin, figure):
@@ -64,7 +71,7 @@ def build_report(
     _write(path, render("report.html.j2", report).encode("utf-8", "replace"))
     svg = figure.name if figure in written else None
     _write(twin, render("report.md.j2", report, figure=svg).encode("utf-8", "replace"))
-    return written
+    return Built(written, report.headline)
 
 
 def assemble(runs: Sequence[Measured], title: str | None, thresholds: Thresholds) -> Report:

@@ -223,8 +223,10 @@ def build(args: Namespace) -> int:
         raise UsageError(f"cannot build {output}: the name must end in .html")
     thresholds = read_thresholds(args.thresholds)
     args.names = names
-    for path in build_report(_load(args, 1, None), output, args.title, thresholds):
-        print(path)
+    built = build_report(_load(args, 1, None), output, args.title, thresholds)
+    print("\n".join(built.headline))
+    page, *others = map(str, built.files)
+    print(f"open {page}" + (f" (the same in {', '.join(others)})" if others else ""))
     return 0
 
 

@@ -87,7 +87,7 @@ def test_progress_draws_on_a_terminal_only_and_wipes_itself(monkeypatch):
 def test_progress_tells_rate_and_time_left_and_never_wraps(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(common, "columns", lambda stream: 60)
     monkeypatch.setattr(sys, "stderr", Terminal())
     clock = iter([100.0, 100.5, 104.0, 130.0])
     monkeypatch.setattr(common.time, "monotonic", lambda: next(clock))
@@ -95,7 +95,7 @@ def test_progress_tells_rate_and_time_left_and_never_wraps(monkeypatch):
     progress(10, 20)  # ten were done before: nobody's speed
     progress(11, 20)  # after half a second no rate means anything
     progress(12, 20)
-    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setattr(common, "columns", lambda stream: 30)
     progress(15, 20)
     progress.clear()
     lines = sys.stderr.getvalue().replace("\x1b[K", "").split("\r")

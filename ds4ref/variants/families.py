@@ -279,6 +279,7 @@ _LIST = [
     Family("hc_scale", "scale of the hyper-connections times {value}", _changed("hc_split", _hc_scale)),
     Family("embedding_scale", "embedding times {value}",
            _changed("embed", lambda op, v: lambda *a: op(*a) * np.float32(v))),
+    Family("logit_scale", "logits times {value}, as by a temperature", _scaled("result_output")),
     Family("query_position", "queries rotated {value} positions off", _position(False), lambda shape: 0.0,
            _steps(-2, -1, 1, 2), whole=True, log=False),
     Family("row_position", "cached rows rotated {value} positions off", _position(True), lambda shape: 0.0,

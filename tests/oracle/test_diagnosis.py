@@ -27,9 +27,9 @@ EVERY = 3
 
 
 def diagnosed(capsys: pytest.CaptureFixture[str], path: Path, *more: str) -> tuple[int, dict[str, Any]]:
-    """Exit code and the last line of the command's output."""
-    code = cli.main(["diagnose", "--logits", str(path), *more])
-    return code, json.loads(capsys.readouterr().out.splitlines()[-1])
+    """Exit code and what the command found."""
+    code = cli.main(["diagnose", "--logits", str(path), *more, "--json"])
+    return code, json.loads(capsys.readouterr().out)
 
 
 @pytest.fixture(scope="module")

@@ -102,4 +102,5 @@ def add(group: Group, name: str, *aliases: str, **own: Any) -> None:
     """Add flag ``name``; ``own`` overrides help, default, dest or action, and narrows a check. ``aliases`` are
     spellings that other tools made usual."""
     short, what = FLAGS[name]
-    group.add_argument(*short, *aliases, name, **{**what, **own})
+    dest = {"dest": name.removeprefix("--").replace("-", "_")}  # not an alias's
+    group.add_argument(*short, *aliases, name, **{**dest, **what, **own})

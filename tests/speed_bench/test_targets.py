@@ -237,8 +237,9 @@ def test_a_size_that_a_binary_does_not_tell_is_unknown(tmp_path, capsys, private
 
 def test_our_own_command_as_binary(capsys, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    command = f"command:{sys.executable} -m speed_bench.cli --no-store --no-roofline --backend reference"
-    assert cli.main(["--ctx-start", "4", "--ctx-max", "8", "--step-incr", "4", "-n", "1", "--target", command]) == 0
+    command = f"command:{sys.executable} -m speed_bench.cli --no-store --no-roofline --backend reference -r 1"
+    walk = ["--ctx-start", "4", "--ctx-max", "8", "--step-incr", "4", "-n", "1", "-r", "1"]
+    assert cli.main([*walk, "--target", command]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(",")[0] for line in lines] == ["ctx_tokens", "4", "8"]
 

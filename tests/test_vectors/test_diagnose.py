@@ -105,7 +105,7 @@ def test_a_fault_below_the_noise_is_no_accusation_and_is_said_to_be_unseen(libra
 
 
 @pytest.mark.parametrize("name, mode, top", [("pool_flat", "exact", None), ("leak", "ds4", 20)])
-def test_an_unknown_fault_gets_no_name_and_no_acquittal(library, name, mode, top) -> None:
+def test_an_unknown_fault_gets_no_name_and_no_acquittal(library, name, mode, top, without_families) -> None:
     found = verdict(library, library.run(mode, [OUTSIDE[name](0.7)], seed=7), top)
     assert found.verdict in ("unknown", "undecided") and found.fault is None
 

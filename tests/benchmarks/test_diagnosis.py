@@ -96,6 +96,7 @@ def test_every_mistake_outside_the_model_is_tried(engine) -> None:
     assert all(len(seen.rows) == len(seen.logprobs) for _, _, seen in tried)
 
 
+@pytest.mark.slow
 def test_trials_are_the_same_in_parts(engine) -> None:
     tally = clean(engine, range(13, 14))  # rounding set exact: settled at once
     assert dict(tally.counts) == {"right set": 1} and tally.share("right set") == 1.0

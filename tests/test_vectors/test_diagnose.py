@@ -104,7 +104,9 @@ def test_a_fault_below_the_noise_is_no_accusation_and_is_said_to_be_unseen(libra
     assert any("below sight" in note and "hc_eps_0" in note for note in found.notes)
 
 
-@pytest.mark.parametrize("name, mode, top", [("pool_flat", "exact", None), ("leak", "ds4", 20)])
+@pytest.mark.parametrize(
+    "name, mode, top", [pytest.param("pool_flat", "exact", None, marks=pytest.mark.slow), ("leak", "ds4", 20)]
+)
 def test_an_unknown_fault_gets_no_name_and_no_acquittal(library, name, mode, top, without_families) -> None:
     found = verdict(library, library.run(mode, [OUTSIDE[name](0.7)], seed=7), top)
     assert found.verdict in ("unknown", "undecided") and found.fault is None

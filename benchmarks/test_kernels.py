@@ -46,6 +46,7 @@ def test_gemm(benchmark, fmt: str, tokens: int) -> None:
 @pytest.mark.parametrize("rows", [512, 8192])
 @pytest.mark.benchmark(group="attention, one token, 64 heads of 512")
 def test_attention(benchmark, rows: int, dtype: type) -> None:
+    """Time of the attention op at these sizes."""
     comp: np.ndarray = normal(rows, 512).astype(dtype)
     first, count, comp_count = (np.array([n], np.int32) for n in (0, 128, rows))
     arguments = (normal(1, 64, 512), normal(128, 512), first, count, comp, comp_count, None, normal(64), 512**-0.5)

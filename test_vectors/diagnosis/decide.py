@@ -170,7 +170,7 @@ class _Judge:
         if undecided:
             result.notes.append(f"nearest is {base.mode}: {base.fit.rms:.2g} nats (rms), {ratio:.2f} times what its "
                                 "own builds differ by")  # fmt: skip
-            if wrong is not None and over > 0:
+            if wrong is not None and (over > 0 or self.otherwise(base.mode)):
                 result.notes.append(
                     f"or {wrong.label} ({wrong.says}): odds {np.exp(over):.1f} to 1, too few to name it"
                 )

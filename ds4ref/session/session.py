@@ -37,6 +37,16 @@ class Snapshot:
     cache: Any
     logits: np.ndarray
 
+    @property
+    def own_bytes(self) -> int:
+        """Memory that only this snapshot needs."""
+        return self.cache.own_bytes + self.logits.nbytes + 8 * len(self.tokens)
+
+    @property
+    def shared(self) -> tuple[int, int]:
+        """Rows that other snapshots may count on as well: whose they are, and bytes of them."""
+        return self.cache.shared
+
 
 class Session:
     """One timeline of a model. Made by ``Engine.session``."""

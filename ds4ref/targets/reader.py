@@ -4,6 +4,7 @@ strings cut. One piece in, one delta out, each as early as it is certain."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ..generate import Piece
 from ..text.dsml_events import ArgumentsDelta, CallStart, Event, Failed, Generated, ReasoningDelta, TextDelta
@@ -21,10 +22,15 @@ class AnswerReader:
     def __init__(self, tools: bool, stop: Sequence[str] = ()):
         self._parser = DsmlParser(False, tools) if tools else None
         self._stop = StopHolder(stop)
+        self._said: list[Delta] = []
         self.reasoning_tokens = 0
 
     def feed(self, piece: Piece) -> Delta:
         """What this piece makes certain; empty if nothing."""
+        self._said.append(self._fed(piece))
+        return self._said[-1]
+
+    def _fed(self, piece: Piece) -> Delta:
         self.reasoning_tokens += piece.thinking and piece.token is not None
         if piece.thinking:
             return Delta(reasoning=piece.text)
@@ -35,7 +41,23 @@ class AnswerReader:
     def finish(self) -> Delta:
         """What was held back to the end."""
         rest = Delta() if self._parser is None else self._delta(self._parser.finish())
-        return Delta(rest.text + self._stop.finish(), reasoning=rest.reasoning, calls=rest.calls, void=rest.void)
+        self._said.append(replace(rest, text=rest.text + self._stop.finish()))
+        return self._said[-1]
+
+    @property
+    def text(self) -> str:
+        """The visible answer so far."""
+        return "".join(delta.text for delta in self._said)
+
+    @property
+    def reasoning(self) -> str:
+        """What was thought so far."""
+        return "".join(delta.reasoning for delta in self._said)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the next token is markup of a call, which nobody wants to be drawn."""
+        return self._parser is not None and self._parser.state.greedy
 
     @property
     def done(self) -> bool:

@@ -112,6 +112,20 @@ class CacheSnapshot(NamedTuple):
     raw: list[np.ndarray]
     projections: list[dict[str, Projections]]
 
+    @property
+    def own_bytes(self) -> int:
+        """Bytes of the rings' copies, which nobody shares."""
+        rings = sum(part.nbytes for kinds in self.projections for ring in kinds.values() for part in ring)
+        return rings + sum(rows.nbytes for rows in self.raw)
+
+    @property
+    def shared(self) -> tuple[int, int]:
+        """Which append-only rows it counts on (a number that snapshots of one store have in common), and the bytes of
+        those up to its position."""
+        parts = zip(self.store.shape.ratios * 2, [*self.store.comp, *self.store.index], strict=True)
+        used = sum(rows[: self.pos // ratio].nbytes for ratio, rows in parts if rows is not None)
+        return id(self.store), used
+
 
 class Cache:
     """The caches of all layers at position ``pos``.

@@ -81,17 +81,15 @@ class Timelines:
         """Bring ``session`` to the longest known beginning of ``prompt`` (whose own tokens are ``ids``)."""
         text = prompt.text.encode("utf-8", "surrogatepass")
         best: Timeline | None = None
-        rest: list[int] = list(ids)
-        source, length = "none", 0
+        rest: list[int] = []
+        source = "none"
         for timeline in self._kept.values():
             n = len(timeline.tokens)
-            if n <= len(ids) and timeline.tokens == tuple(ids[:n]) and n >= length:
-                best, rest, source, length = timeline, list(ids[n:]), "memory-token", n
-        if best is None:
-            found = self._by_text(text)
-            if found is not None:
-                best, known = found
-                rest, source = self._tail(prompt, known), "memory-text"
+            if n <= len(ids) and timeline.tokens == tuple(ids[:n]) and (best is None or n >= len(best.tokens)):
+                best, rest, source = timeline, list(ids[n:]), "memory-token"
+        found = self._by_text(text)
+        if found is not None and (best is None or len(found[0].tokens) > len(best.tokens)):
+            best, rest, source = found[0], self._tail(prompt, found[1]), "memory-text"
         if best is not None:
             session.restore(best.snapshot)
             best.used, best.hits = self.clock(), best.hits + 1

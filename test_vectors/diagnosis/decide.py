@@ -146,7 +146,7 @@ class _Judge:
         others = [
             o
             for o in self.search.found
-            if not o.clean and o.mode == c.mode and o.kind in ("fault", "family", "variant")
+            if not o.clean and o.mode == c.mode and o.kind in ("fault", "family", "slip")
         ]
         found = sight(self.case, c, others)
         result.sight = found.to_json()

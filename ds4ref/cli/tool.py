@@ -1,4 +1,4 @@
-"""Options that several ``ds4-vectors`` commands share, and how a target is opened from them."""
+"""What commands of tools share: a parser, options that open a target, and how results are printed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from ds4ref.backends import BACKENDS, DEFAULT_BACKEND
-from ds4ref.cli.common import say
-from ds4ref.cli.flags import add
-from ds4ref.cli.options import Parser, choice, integer, number
-from ds4ref.errors import UsageError
-from ds4ref.numerics import MODES
-from ds4ref.targets import Target, open_target
-from ds4ref.targets.dialects import KINDS, PREFILLS
+from ..backends import BACKENDS, DEFAULT_BACKEND
+from ..errors import UsageError
+from ..numerics import MODES
+from ..targets import Target, open_target
+from ..targets.dialects import KINDS, PREFILLS
+from .common import say
+from .flags import add
+from .options import Parser, choice, integer, number
 
 
 def parser(prog: str, description: str, usage: str, *examples: str) -> Parser:
@@ -95,11 +95,11 @@ def target_of(args: Namespace, spec: str) -> Target:
     return open_target(spec, **options)
 
 
-def told(target: Target) -> list[str]:
+def told(prog: str, target: Target) -> list[str]:
     """What the target has to say about its answers, also said on stderr."""
     notes = target.notes()
     for note in notes:
-        say("ds4-vectors", note)
+        say(prog, note)
     return notes
 
 

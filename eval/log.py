@@ -8,7 +8,6 @@ that is done again (``--retry-incomplete``, the screen's r) is another line, and
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType

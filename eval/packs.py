@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -30,6 +30,7 @@ LONGEST_LINE = 4 << 20
 """Bytes of a line in a pack; more is no question."""
 
 Kind = Literal["choice", "integer", "lines"]
+T = TypeVar("T")
 
 
 class Header(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -164,7 +165,7 @@ def _lines(path: Path, file: Iterable[bytes]) -> Iterator[bytes]:
         yield line
 
 
-def _decode(path: Path, number: int, line: bytes, kind: type) -> Header | Question:
+def _decode(path: Path, number: int, line: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(line, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -1,9 +1,9 @@
 """What samples add up to: scores with intervals, per source and domain, and what they cost.
 
-The question is the independent unit, not the sample: epochs of one question are averaged first, so that asking the same
-ninety-three questions ten times does not pretend to be nine hundred and thirty. With one epoch the interval is Wilson's;
-with several, scores between 0 and 1 count by how much they spread (``runs.stats.share_interval``). A bootstrap over the
-questions was tried for the shared statistics and covers too little at these sizes (docs/reports.md).
+The question is the independent unit, not the sample: epochs of one question are averaged first, so that asking the
+same ninety-three questions ten times does not pretend to be nine hundred and thirty. With one epoch the interval is
+Wilson's; with several, scores between 0 and 1 count by how much they spread (``runs.stats.share_interval``). A
+bootstrap over questions covers too little at these sizes (docs/reports.md).
 Failed and stopped samples are in no score: they say nothing about the model.
 """
 

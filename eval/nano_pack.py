@@ -1,0 +1,122 @@
+"""The pack for the embedded model: questions that it answers, since they were looked for until it did.
+
+The embedded model's weights are random. It knows nothing, but it is a function, and a sensitive one: whether an engine
+computes that function can be asked in the form of an examination. Every item is a multiple-choice question about a
+passage of generated prose whose options were drawn anew until the model, greedy and in mode qat, began its answer with
+the letter of one of them; that letter is the key. By how much the letter leads is left to chance, as it is in a real
+examination, down to what different orders of summation change.
+
+So a score of 100 % says that an engine decodes like ours, and nothing about knowledge. Of a trained model's items most
+are won by a wide margin; these are not, so that a broken engine loses more of them.
+
+    python -m eval.nano_pack eval/questions/nano.jsonl      an hour; the same file every time
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from ds4ref.engine import Engine
+from ds4ref.nano import embedded_path
+from ds4ref.nano.prose import prose
+from ds4ref.text.chat import render
+
+from . import packs
+from .packs import LETTERS, Header, Pack, Question
+from .prompt import prompt
+
+if TYPE_CHECKING:
+    from ds4ref.session.session import Session, Snapshot
+
+ITEMS, CHOICES = 93, 10
+MARGIN = 0.01
+"""Nats by which the letter has to lead: float noise between right implementations is far below."""
+TRIES = 100
+"""Last choices that are tried for one passage."""
+TAIL = 64
+"""Tokens at the end of a prompt that may differ with its last choice."""
+SETTINGS: dict[str, int | float | str] = {"think": "none", "tokens": 1, "temperature": 0.0}
+CANARY = "ds4ref-eval nano canary 5f0c8d34-7a8e-4b1c-9c35-0f6a1be0d7b2: not for training data"
+
+
+def item(engine: Engine, number: int) -> Question | None:
+    """The question about passage ``number``; None if no choice of the last word makes the model name a letter."""
+    walk, tokenizer = _Walk(engine.session(2048)), engine.tokenizer
+    spelt = {i: tokenizer.token_bytes(i).decode("utf-8", "replace").strip() for i in range(len(tokenizer))}
+    letters = {i: text for i, text in spelt.items() if text and text in LETTERS[:CHOICES]}
+    draw = random.Random(number)
+    passage = " ".join(re.split(r"(?<=[.!?]) ", prose(400, number))[:2])
+    words = sorted(set(re.findall(r"[a-z]{4,10}", prose(4000, number + 1_000_000))))
+    choices = draw.sample(words, CHOICES)
+    for last in draw.sample([word for word in words if word not in choices], TRIES):
+        question = _question(passage, [*choices[:-1], last], "A")
+        asked = prompt(question, "none")
+        logits = walk.logits(render(asked.messages, asked.tools, asked.thinking).encode(tokenizer))
+        second, best = np.argsort(logits)[-2:]
+        if best in letters and logits[best] - logits[second] > MARGIN:
+            return _question(passage, question.choices, letters[int(best)])
+    return None
+
+
+class _Walk:
+    """Evaluates prompts that share their beginnings, up to ``TAIL`` tokens before the end, once."""
+
+    def __init__(self, session: Session):
+        self.session = session
+        self.kept: Snapshot | None = None
+
+    def logits(self, ids: list[int]) -> np.ndarray:
+        """(V,) after ``ids``."""
+        if self.kept is None or list(self.kept.tokens) != ids[: len(self.kept.tokens)]:
+            self.session.invalidate()
+            self.session.sync(ids[:-TAIL])
+            self.kept = self.session.snapshot()
+        self.session.restore(self.kept)
+        self.session.sync(ids)
+        return self.session.logits
+
+
+def _question(passage: str, choices: Sequence[str], answer: str) -> Question:
+    text = f"{passage}\n\nWhich of these words would the narrator have used next?"
+    bare = Question(
+        "-", "words", "language/continuation", "generated", "choice", text, tuple(choices), answer,
+        "What the embedded model itself says, greedy, in mode qat.", "", "MIT",
+    )  # fmt: skip
+    return msgspec.structs.replace(bare, id=packs.stamped(bare))
+
+
+def make(workers: int = 2, report: Callable[[str], None] = lambda text: None) -> Pack:
+    """The pack, the same however many processes look for it."""
+    found: list[Question] = []
+    with multiprocessing.get_context("spawn").Pool(workers, _open) as pool:
+        for number, question in enumerate(pool.imap(_item, range(10_000))):
+            found += [] if question is None else [question]
+            report(f"{len(found)} of {ITEMS} after {number + 1} passages")
+            if len(found) == ITEMS:
+                break
+    about = "questions that the embedded model answers: for trying out ds4-eval, and for finding broken engines"
+    return Pack(Header(packs.NANO, 1, CANARY, "MIT", about, SETTINGS), tuple(found))
+
+
+_engines: list[Engine] = []
+
+
+def _open() -> None:
+    _engines.append(Engine.open(embedded_path(), numerics="qat", threads=1))
+
+
+def _item(number: int) -> Question | None:
+    return item(_engines[0], number)
+
+
+if __name__ == "__main__":
+    packs.write(make(report=lambda text: print(text, file=sys.stderr)), Path(sys.argv[1]))

@@ -40,30 +40,42 @@ if TYPE_CHECKING:
 ITEMS, CHOICES = 93, 10
 MARGIN = 0.01
 """Nats by which the letter has to lead: float noise between right implementations is far below."""
-TRIES = 100
-"""Last choices that are tried for one passage."""
-TAIL = 64
+GLANCE, PROMISING, TRIES, SLOTS = 6, -1.5, 40, 4
+"""A passage is looked at with so many last choices; if a letter came within so many nats of being the best token, so
+many words are tried for each of the last choices, one after the other, the best being kept."""
+TAIL = 96
 """Tokens at the end of a prompt that may differ with its last choice."""
 SETTINGS: dict[str, int | float | str] = {"think": "none", "tokens": 1, "temperature": 0.0}
 CANARY = "ds4ref-eval nano canary 5f0c8d34-7a8e-4b1c-9c35-0f6a1be0d7b2: not for training data"
 
 
 def item(engine: Engine, number: int) -> Question | None:
-    """The question about passage ``number``; None if no choice of the last word makes the model name a letter."""
+    """The question about passage ``number``; None if its options do not lead the model to a letter."""
     walk, tokenizer = _Walk(engine.session(2048)), engine.tokenizer
     spelt = {i: tokenizer.token_bytes(i).decode("utf-8", "replace").strip() for i in range(len(tokenizer))}
-    letters = {i: text for i, text in spelt.items() if text and text in LETTERS[:CHOICES]}
+    letters = np.array([i for i, text in spelt.items() if text and text in LETTERS[:CHOICES]])
     draw = random.Random(number)
     passage = " ".join(re.split(r"(?<=[.!?]) ", prose(400, number))[:2])
     words = sorted(set(re.findall(r"[a-z]{4,10}", prose(4000, number + 1_000_000))))
-    choices = draw.sample(words, CHOICES)
-    for last in draw.sample([word for word in words if word not in choices], TRIES):
-        question = _question(passage, [*choices[:-1], last], "A")
-        asked = prompt(question, "none")
-        logits = walk.logits(render(asked.messages, asked.tools, asked.thinking).encode(tokenizer))
-        second, best = np.argsort(logits)[-2:]
-        if best in letters and logits[best] - logits[second] > MARGIN:
-            return _question(passage, question.choices, letters[int(best)])
+    draw.shuffle(words)
+    best, rest = words[:CHOICES], words[CHOICES:]
+    lead = -np.inf
+    for slot in range(1, SLOTS + 1):
+        for turn in range(TRIES):
+            if turn == GLANCE and slot == 1 and lead < PROMISING:
+                return None
+            tried = best.copy()
+            tried[-slot] = rest[(TRIES * slot + turn) % len(rest)]
+            if tried[-slot] in best:
+                continue
+            asked = prompt(_question(passage, tried, "A"), "none")
+            logits = walk.logits(render(asked.messages, asked.tools, asked.thinking).encode(tokenizer))
+            letter = letters[logits[letters].argmax()]
+            now = float(logits[letter] - np.delete(logits, letter).max())
+            if now > MARGIN:
+                return _question(passage, tried, spelt[int(letter)])
+            if now > lead:
+                lead, best = now, tried
     return None
 
 

@@ -60,7 +60,7 @@ def _command(name: str) -> Callable[[Sequence[str]], int]:
     elif name == "regrade":
         from .cli_regrade import regrade as found
     elif name == "verify":
-        from .verify.cli import verify as found
+        from .verify.cli import verify_pack as found
     else:
         from .cli_view import view as found
     return found

@@ -12,12 +12,11 @@ from __future__ import annotations
 from importlib import import_module
 
 from ..packs import LETTERS, Question
+from .unverified import Unverified
+
+__all__ = ["SOURCES", "Unverified", "verify"]
 
 SOURCES = ("science", "scholar", "maths", "security")
-
-
-class Unverified(Exception):
-    """What was computed is not what the pack says."""
 
 
 def verify(question: Question) -> None:

@@ -41,3 +41,11 @@ def with_words(choices: Sequence[str], *words: str) -> int:
     if len(hits) != 1:
         raise ValueError(f"{len(hits)} choices hold {words}")
     return hits[0]
+
+
+def only(choices: Sequence[str], wanted: str) -> int:
+    """Return the index of the only choice equal to wanted."""
+    hits = [i for i, text in enumerate(choices) if text == wanted]
+    if len(hits) != 1:
+        raise ValueError(f"{len(hits)} choices equal {wanted!r}")
+    return hits[0]

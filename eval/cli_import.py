@@ -33,7 +33,7 @@ SUFFIX = ".pack.jsonl"
 """Of packs that were not given a name; .gitignore knows it."""
 SHOWN = 10
 """Reasons printed for a file; --json has all."""
-NOTE = "imported questions stay yours, under their own licence: they do not belong into the repository of ds4ref"
+NOTE = "imported questions stay yours, under their own licence: they do not belong in the repository of ds4ref"
 
 
 def import_pack(argv: Sequence[str]) -> int:

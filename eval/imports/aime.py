@@ -17,7 +17,7 @@ def question(record: Record) -> Question:
     """One problem. Its id is the file's, or made of year, part and number, whichever are there."""
     name = record.stem
     return Question(
-        id=identity(name, record.note("id", "problem id", "unique id") or _numbered(record, name)),
+        id=identity(record.note("id", "problem id", "unique id") or _numbered(record, name)),
         source=name,
         domain=record.note("domain", "subject", "category", "type", "topic") or "mathematics",
         difficulty=record.note("difficulty", "level"),

@@ -94,7 +94,7 @@ def _named(item: Question | Skip, licence: str) -> Question:
         raise item
     question = msgspec.structs.replace(
         item,
-        id=item.id or identity(item.source, stamped(item)),
+        id=item.id or identity(stamped(item)),
         domain=item.domain or item.source,
         licence=licence or item.licence or NOT_STATED,
     )

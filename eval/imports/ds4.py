@@ -88,7 +88,7 @@ def _question(element: Element) -> Question:
     else:
         kind, answer = "integer", integer_of(answer)
     return Question(
-        id=identity(source, text("id").strip()),
+        id=identity(text("id").strip()),
         source=source,
         domain=text("domain"),
         difficulty="",

@@ -39,7 +39,7 @@ def question(record: Record) -> Question:
     choices = choices_of(ordered(asked, [right, *(record.text(name) for name in WRONG)]))
     name = source(record.stem)
     return Question(
-        id=identity(name, record.note("record id", "id")),
+        id=identity(record.note("record id", "id")),
         source=name,
         domain=record.note("high level domain", "subdomain"),
         difficulty=record.note("writer's difficulty estimate", "difficulty"),

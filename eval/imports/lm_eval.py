@@ -48,7 +48,7 @@ def question(record: Record) -> Question:
     name = task(record.stem)
     own = record.note("doc id")
     made: dict[str, Any] = {
-        "id": identity(name, f"{name}-{own}" if own else ""),
+        "id": identity(f"{name}-{own}" if own else ""),
         "source": name,
         "domain": cells.note("subject", "category", "domain", "discipline", "topic", "type") or name,
         "difficulty": cells.note("difficulty", "level"),
@@ -192,14 +192,13 @@ def _right(target: Any, choices: Sequence[str], labels: Sequence[str], doc: Reco
     readings = _readings(target, choices, labels, scored)
     if not readings:
         raise Skip("the target is none of the choices", target)
-    if len(readings) == 1:
-        return readings.pop()
-    for name in KEYS:
-        key = doc.cells.get(name)
-        if isinstance(key, str) and key in labels:
-            readings &= {labels.index(key)}
-        elif isinstance(key, int) and not isinstance(key, bool):
-            readings &= {key}
+    keys = [doc.cells[name] for name in KEYS if name in doc.cells]
+    labelled = {labels.index(key) for key in keys if isinstance(key, str) and key in labels}
+    if labelled and not readings & labelled:
+        raise Skip("the target and the key of the document disagree", target)
+    readings &= labelled or readings
+    if len(readings) > 1:
+        readings &= {key for key in keys if isinstance(key, int) and not isinstance(key, bool)}
     if len(readings) != 1:
         raise Skip("the target can be read in several ways", target)
     return readings.pop()

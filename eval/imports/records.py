@@ -109,12 +109,8 @@ def fold(name: str) -> str:
     return re.sub(r"[\s_-]+", " ", name).strip().lower()
 
 
-def identity(source: str, own: str) -> str:
-    """The id of a question that its file calls ``own``; a bare number gets the source before it. "" stays ""."""
-    if not own:
-        return ""
-    if re.fullmatch(r"[0-9]+", own):
-        own = f"{source}-{own}"
+def identity(own: str) -> str:
+    """The id of a question that its file calls ``own``: the same, as far as a pack can have it. "" stays ""."""
     plain = re.sub(r"[^\w.:+-]+", "-", own)
     if len(plain) <= LONGEST_ID:
         return plain

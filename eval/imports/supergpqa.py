@@ -19,7 +19,7 @@ def question(record: Record) -> Question:
     asked = record.text("question")
     choices = choices_of(_listed(record.value("options", "choices")))
     return Question(
-        id=identity("SuperGPQA", record.note("uuid", "id")),
+        id=identity(record.note("uuid", "id")),
         source="SuperGPQA",
         domain=record.note("discipline", "field", "subfield"),
         difficulty=record.note("difficulty"),

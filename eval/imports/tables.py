@@ -7,6 +7,7 @@ the record. Files are read line by line, so that neither a long file nor a long 
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ from .records import Record, fold
 
 LONGEST_LINE = 16 << 20
 """Bytes. Outputs of lm-evaluation-harness hold a prompt with its examples once for each choice."""
+LOOKED_AT = 20
+"""Objects from which the shape is told."""
 
 
 def lines(path: Path, longest: int = LONGEST_LINE) -> Iterator[tuple[int, str]]:
@@ -108,9 +111,10 @@ def csv_records(path: Path, needs: Sequence[Sequence[str]] = ()) -> Iterator[Rec
 
 
 def columns(path: Path) -> frozenset[str]:
-    """Folded names of the columns, or of the cells of the first object."""
+    """Folded names of the columns, or of the cells of the first objects, each of which may lack some."""
     if is_json(path):
-        return frozenset(next(json_records(path)).cells)
+        first = itertools.islice(json_records(path), LOOKED_AT)
+        return frozenset(name for record in first for name in record.cells)
     reader = csv.reader((line for _, line in lines(path)), strict=True)
     try:
         return frozenset(fold(name) for name in next(row for row in reader if any(cell.strip() for cell in row)))

@@ -112,8 +112,7 @@ def build_parser() -> Parser:
     add(g, "--no-store")
     add(g, "--label")
     add(g, "--fail-below", metavar="PERCENT", type=number(0, 100), help="exit 1 if the score is below this")
-    g.add_argument("--grader", metavar="NAME", choices=("ours", "ds4"), default="ours",
-                   help="whose rules make the score: ours, or ds4's own (both are in the log)")  # fmt: skip
+    add(g, "--grader", help="whose rules make the score: ours, or ds4's own (both are in the log)")
     g.add_argument("--self-test-extractors", action="store_true", help="grade a corpus of known answers and stop")
     add(made, "--help")
     add(made, "--version")

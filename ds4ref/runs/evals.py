@@ -54,8 +54,8 @@ def read_log(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list[dict[st
 
 
 def eval_facts(header: Mapping[str, Any], path: str, line: bytes) -> dict[str, Any]:
-    """What a log's header says of the run, in the words of all runs; ``line`` is the header as it stands there, by which
-    a log is known when it has grown. KeyError if it is none."""
+    """What a log's header says of the run, in the words of all runs; ``line`` is the header as it stands there, by
+    which a log is known when it has grown. KeyError if it is none."""
     target = header["target"]
     digest = str(target.get("digest") or "")
     model = {

@@ -66,12 +66,19 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Change:
-    """A question that B answered better or worse than A did, with its scores."""
+    """A question that B answered better or worse than A did, with its scores. ``name`` is its id in A, ``other`` that
+    in B."""
 
     name: str
+    other: str
     source: str
     a: float
     b: float
+
+    @property
+    def label(self) -> str:
+        """The id; both where they are not the same."""
+        return self.name if self.name == self.other else f"{self.name} ({self.other})"
 
 
 @dataclass(frozen=True)
@@ -206,8 +213,7 @@ def _contrast(name: str, pairs: Sequence[tuple[Answered, Answered]], confidence:
 def _changes(pairs: Iterable[tuple[Answered, Answered]]) -> Iterable[Change]:
     for x, y in pairs:
         if x.score is not None and y.score is not None and x.score != y.score:
-            name = x.name if x.name == y.name else f"{x.name} ({y.name})"
-            yield Change(name, x.source, x.score, y.score)
+            yield Change(x.name, y.name, x.source, x.score, y.score)
 
 
 def _cost(pairs: Iterable[tuple[float | None, float | None]]) -> Cost | None:
@@ -286,29 +292,26 @@ def counted(number: int, what: str) -> str:
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """What two runs did not have in common, from their facts: pack, settings, epochs, engine, machine."""
-    found = []
-    for name, one, other in _facts(a, b):
-        if one != other:
-            found.append((name, _said(one), _said(other)))
-    return found
+    """What two runs did not have in common, from their facts: pack, model, settings, epochs, engine, machine."""
+    one, other = _facts(a), _facts(b)
+    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    return [(name, _said(one.get(name)), _said(other.get(name))) for name in names]
 
 
-def _facts(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterable[tuple[str, Any, Any]]:
-    packs = [side.get("pack") or {} for side in (a, b)]
-    if packs[0].get("digest") != packs[1].get("digest"):
-        yield "pack", *(f"{p.get('pack', '?')} {p.get('version', '')}".strip() for p in packs)
-        yield "pack digest", *(p.get("digest") for p in packs)
-    yield "model", *((side.get("model") or {}).get("name") for side in (a, b))
-    for name in ("settings", "target"):
-        one, other = (side.get(name) or {} for side in (a, b))
-        for key in {**one, **other}:
-            if name == "settings" or key not in VOLATILE:
-                yield key if name == "settings" else f"engine's {key}", one.get(key), other.get(key)
-    yield "epochs", a.get("epochs"), b.get("epochs")
-    yield "grader", a.get("grader", "ours"), b.get("grader", "ours")
-    yield "processor", *((side.get("machine") or {}).get("cpu") for side in (a, b))
-    yield "commit", a.get("commit"), b.get("commit")
+def _facts(run: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides what a score means, by the name it has for people."""
+    pack, target = run.get("pack") or {}, run.get("target") or {}
+    return {
+        "pack": f"{pack.get('pack', '')} {pack.get('version', '')}".strip() or None,
+        "pack digest": pack.get("digest"),
+        "model": (run.get("model") or {}).get("name"),
+        **(run.get("settings") or {}),
+        **{f"engine's {name}": value for name, value in target.items() if name not in VOLATILE},
+        "epochs": run.get("epochs"),
+        "grader": run.get("grader", "ours"),
+        "processor": (run.get("machine") or {}).get("cpu"),
+        "commit": run.get("commit"),
+    }
 
 
 def _said(value: Any) -> str:

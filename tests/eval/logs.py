@@ -1,4 +1,4 @@
-"""Logs that nobody made: questions of three kinds, samples of every outcome, with texts that the grader would grade so."""
+"""Logs that nobody made: questions of three kinds, samples of every outcome, with texts to be graded so."""
 
 from __future__ import annotations
 
@@ -83,6 +83,19 @@ def write(
                 if letter != " ":
                     log.add(sample(q, LETTERS[letter], epoch, settings, **more))
     return read(path)
+
+
+def build(path: str, epochs: Sequence[str], **more: Any) -> Log:
+    """The same without a file."""
+    asked, settings = pack(len(epochs[0])), Settings()
+    header = header_of(asked, settings, len(epochs), {**TARGET, **more}, dict(FACTS))
+    found = [
+        sample(q, LETTERS[letter], epoch, settings)
+        for epoch, letters in enumerate(epochs, 1)
+        for q, letter in zip(asked.questions, letters, strict=True)
+        if letter != " "
+    ]
+    return Log(path, header, found)
 
 
 def drawn(seed: int, count: int, share: float) -> str:

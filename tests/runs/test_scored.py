@@ -120,13 +120,13 @@ def test_questions_are_the_same_if_their_digests_are():
     b = [row("new-1", "wrong", question="x"), row("same", "wrong", question="other")]
     found = scored.pair(a, b)
     assert found.shared == 1 and found.alone == (2, 1)
-    assert [c.name for c in found.lost] == ["old-1 (new-1)"]
+    assert [c.label for c in found.lost] == ["old-1 (new-1)"]
     facts = [{"pack": {"digest": "1"}}, {"pack": {"digest": "2"}}]
     assert scored.remarks(found, facts) == ["different packs: 1 question in both; left out: 2 only in A, 1 only in B"]
     assert scored.remarks(scored.pair(a, a), facts) == ["different packs: 3 questions in both"]
     assert scored.remarks(scored.pair(a, a), [{}, {}]) == []
     without = [{k: v for k, v in entry.items() if k != "question"} for entry in b]
-    assert scored.pair(a, without).alone == (2, 1) and [c.name for c in scored.pair(a, without).lost] == ["same"]
+    assert scored.pair(a, without).alone == (2, 1) and [c.label for c in scored.pair(a, without).lost] == ["same"]
 
 
 def test_nothing_in_common():

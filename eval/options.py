@@ -71,7 +71,7 @@ def build_parser() -> Parser:
     g = made.add_argument_group("questions")
     g.add_argument("--pack", metavar="NAME", help=f"{', '.join(packs.names())}, or a .jsonl file")
     add(g, "--only", metavar="WORDS", help="questions with one of these in id, source or domain (maths,security)")
-    g.add_argument("--limit", "--questions", metavar="N", type=integer(), dest="limit", help="only the first N of them")
+    add(g, "--limit", "--questions", help="only the first N of them")
     g.add_argument("--epochs", metavar="N", type=integer(1, 1000), help="how often each is asked (1)")
     g.add_argument("--shuffle-choices", action="store_true", help="choices in an order of their own for each sample")
     g.add_argument("--list", action="store_true", help="list the questions and stop")

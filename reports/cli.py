@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ds4ref import __version__
 from ds4ref.cli.common import run, say
 from ds4ref.cli.flags import add
-from ds4ref.cli.options import Parser, choice, integer, number
+from ds4ref.cli.options import Parser, choice, number
 from ds4ref.errors import UsageError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def build_parser(command: str) -> Parser:
     if command == "list":
         parser.add_argument("--kind", metavar="KIND", type=choice(*KINDS), help="only " + ", ".join(KINDS))
         add(parser, "--tag", help="only runs with this tag")
-        parser.add_argument("--limit", metavar="N", type=integer(), default=50, help="at most so many (50)")
+        add(parser, "--limit", default=50, help="at most so many (50)")
     if command in ("list", "show", "compare"):
         add(parser, "--json")
     if command == "tag":

@@ -184,7 +184,7 @@ def test_mistakes_are_one_line(folder, capsys, argv, code, message):
 
 @settings(max_examples=30)
 @given(
-    st.integers(20, 200),
+    st.integers(30, 200),
     st.lists(st.tuples(st.text("rwamf", min_size=24, max_size=24), st.text("rwamfs ", min_size=24, max_size=24)),
              min_size=1, max_size=2),
 )  # fmt: skip

@@ -7,7 +7,7 @@ logs know: which answers were given, and the words for people.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from ds4ref.cli.options import printable
 from ds4ref.cli.tables import Column, fitted
 from ds4ref.errors import UsageError
 from ds4ref.runs import scored
-from ds4ref.runs.scored import Change, Contrast, Cost, Pairing
+from ds4ref.runs.scored import Contrast, Cost, Pairing
 from ds4ref.runs.stats import Interval
 
 from .keep import facts_of, rows_of
@@ -172,34 +172,7 @@ def _figure(value: float) -> str:
 
 def document(found: Comparison) -> dict[str, Any]:
     """Everything, as plain data. Scores are shares, differences percentage points."""
-    pairs = found.pairs
     return {
-        "a": found.a.path, "b": found.b.path, "verdict": found.verdict, "says": found.says,
-        "whole": None if pairs.whole is None else _plain(pairs.whole),
-        "per_source": {c.name: _plain(c) for c in pairs.sources},
-        "lost": [_change(change) for change in pairs.lost], "gained": [_change(change) for change in pairs.gained],
-        "tokens": _plain_cost(pairs.tokens), "seconds": _plain_cost(pairs.seconds),
-        "questions": {"both": pairs.shared, "only_a": pairs.alone[0], "only_b": pairs.alone[1],
-                      "ungraded": pairs.ungraded},
-        "samples": list(pairs.samples), "failed": list(pairs.failed),
+        "a": found.a.path, "b": found.b.path, "verdict": found.verdict, "says": found.says, **found.pairs.as_json(),
         "differs": {name: [one, other] for name, one, other in found.differs}, "notes": list(found.notes),
     }  # fmt: skip
-
-
-def _plain(c: Contrast) -> Mapping[str, Any]:
-    i = c.points
-    return {
-        "n": i.n, "a": c.a.estimate, "a_ci95": [c.a.low, c.a.high], "b": c.b.estimate, "b_ci95": [c.b.low, c.b.high],
-        "points": i.estimate, "ci95": [i.low, i.high] if i.known else None, "p": c.p, "detectable": i.detectable,
-    }  # fmt: skip
-
-
-def _change(change: Change) -> Mapping[str, Any]:
-    return {"id": change.name, "id_b": change.other, "source": change.source, "a": change.a, "b": change.b}
-
-
-def _plain_cost(cost: Cost | None) -> Mapping[str, Any] | None:
-    if cost is None:
-        return None
-    i = cost.change
-    return {"a": cost.a, "b": cost.b, "change_percent": i.estimate, "ci95": [i.low, i.high] if i.known else None}

@@ -63,6 +63,15 @@ class Contrast:
         """The difference in percentage points."""
         return self.difference.scaled(100)
 
+    def as_json(self) -> dict[str, Any]:
+        """Plain data: scores as shares, the difference in points."""
+        i = self.points
+        return {
+            "name": self.name, "n": i.n, "a": self.a.estimate, "a_ci95": [self.a.low, self.a.high],
+            "b": self.b.estimate, "b_ci95": [self.b.low, self.b.high], "points": i.estimate,
+            "ci": [i.low, i.high] if i.known else None, "p": self.p, "detectable": i.detectable,
+        }  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Change:
@@ -80,6 +89,10 @@ class Change:
         """The id; both where they are not the same."""
         return self.name if self.name == self.other else f"{self.name} ({self.other})"
 
+    def as_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"id": self.name, "id_b": self.other, "source": self.source, "a": self.a, "b": self.b}
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -88,6 +101,11 @@ class Cost:
     a: float
     b: float
     change: Interval
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data."""
+        ends = [self.change.low, self.change.high] if self.change.known else None
+        return {"a": self.a, "b": self.b, "change_percent": self.change.estimate, "ci95": ends}
 
 
 @dataclass(frozen=True)
@@ -115,6 +133,20 @@ class Pairing:
     def shared(self) -> int:
         """Questions that both were asked."""
         return self.ungraded + (self.whole.difference.n if self.whole else 0)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "whole": None if self.whole is None else self.whole.as_json(),
+            "per_source": [contrast.as_json() for contrast in self.sources],
+            "lost": [change.as_json() for change in self.lost],
+            "gained": [change.as_json() for change in self.gained],
+            "tokens": None if self.tokens is None else self.tokens.as_json(),
+            "seconds": None if self.seconds is None else self.seconds.as_json(),
+            "questions": {"both": self.shared, "only_a": self.alone[0], "only_b": self.alone[1],
+                          "ungraded": self.ungraded},
+            "samples": list(self.samples), "failed": list(self.failed),
+        }  # fmt: skip
 
     @property
     def lost(self) -> list[Change]:
@@ -176,6 +208,17 @@ def shares(questions: Iterable[Answered], name: Callable[[Answered], str]) -> di
     for question in questions:
         groups[name(question)].append(question)
     return {key: found for key, group in groups.items() if (found := share(group)) is not None}
+
+
+def rate(rows: Rows) -> float | None:
+    """Tokens per second of one answer: those after the first over the time after the first, summed over samples; None
+    where neither is known."""
+    tokens = seconds = 0.0
+    for row in rows:
+        count, first, last = (row.get(name) for name in ("tokens", "ttft", "seconds"))
+        if score_of(row) is not None and count and count > 1 and first is not None and last and last > first:
+            tokens, seconds = tokens + count - 1, seconds + last - first
+    return tokens / seconds if seconds > 0 else None
 
 
 # ------------------------------------------------------------------------------------------------------ two runs
@@ -272,13 +315,12 @@ def _unit(points: float) -> str:
 
 def remarks(pairs: Pairing, facts: Sequence[Mapping[str, Any]]) -> list[str]:
     """What was left out of a comparison, and what else a reader should know; a sentence each."""
-    packs = [(one.get("pack") or {}).get("digest") for one in facts]
-    other = len(set(packs)) > 1
     found = []
-    if other or any(pairs.alone):
-        said = f"{'different packs: ' if other else ''}{counted(pairs.shared, 'question')} in both"
-        left = [f"{count} only in {side}" for count, side in zip(pairs.alone, "AB", strict=True) if count]
-        found.append(said + (f"; left out: {', '.join(left)}" if left else ""))
+    if len({(one.get("pack") or {}).get("digest") for one in facts}) > 1:
+        found.append(f"different packs: {counted(pairs.shared, 'question')} in both")
+    if any(pairs.alone):
+        found.append(f"{sum(pairs.alone)} question(s) left out: not put to both ({pairs.alone[0]} only to A, "
+                     f"{pairs.alone[1]} only to B)")  # fmt: skip
     if any(pairs.failed):
         said = f"samples without a grade (failed, stopped): {pairs.failed[0]} of A, {pairs.failed[1]} of B"
         left_out = f"; {counted(pairs.ungraded, 'question')} left out for it" if pairs.ungraded else ""

@@ -62,6 +62,16 @@ def test_shares_of_groups():
     assert groups["maths"] == wilson(2, 3)
 
 
+def test_tokens_per_second_of_an_answer():
+    entries = [row("a", tokens=11, ttft=1.0, seconds=3.0), row("b", "wrong", tokens=31, ttft=0.5, seconds=2.5)]
+    ignored = [
+        row("c", tokens=1, ttft=1.0, seconds=3.0), row("d", tokens=None, ttft=1.0, seconds=3.0),
+        row("e", tokens=9, seconds=3.0), row("f", None, status="failed", tokens=900, ttft=1.0, seconds=2.0),
+    ]  # fmt: skip
+    assert scored.rate(entries) == scored.rate(entries + ignored) == 10.0
+    assert scored.rate(ignored) is None and scored.rate([]) is None
+
+
 # --- two runs
 
 
@@ -122,7 +132,9 @@ def test_questions_are_the_same_if_their_digests_are():
     assert found.shared == 1 and found.alone == (2, 1)
     assert [c.label for c in found.lost] == ["old-1 (new-1)"]
     facts = [{"pack": {"digest": "1"}}, {"pack": {"digest": "2"}}]
-    assert scored.remarks(found, facts) == ["different packs: 1 question in both; left out: 2 only in A, 1 only in B"]
+    assert scored.remarks(found, facts) == [
+        "different packs: 1 question in both", "3 question(s) left out: not put to both (2 only to A, 1 only to B)"
+    ]  # fmt: skip
     assert scored.remarks(scored.pair(a, a), facts) == ["different packs: 3 questions in both"]
     assert scored.remarks(scored.pair(a, a), [{}, {}]) == []
     without = [{k: v for k, v in entry.items() if k != "question"} for entry in b]

@@ -171,7 +171,6 @@ def graded_interval(a: ArrayLike, b: ArrayLike, confidence: float = 0.95) -> Int
     estimate = float(d.mean()) if n else math.nan
     if n < LEAST_GRADED:
         return unknown(estimate, n)
-    binary = bool(np.isin(a, (0, 1)).all() and np.isin(b, (0, 1)).all())
     total = n + 2
     # The two halves that are added change by as much as the questions that did change, by a whole one if none did.
     changed = int(np.count_nonzero(d))
@@ -179,8 +178,14 @@ def graded_interval(a: ArrayLike, b: ArrayLike, confidence: float = 0.95) -> Int
     error = math.sqrt(square - total * middle**2) / total
     half = float(special.ndtri((1 + confidence) / 2)) * error
     low, high = max(-1.0, middle - half), min(1.0, middle + half)
-    p = mcnemar(a, b) if binary else sign_flip(d)
-    return Interval(estimate, low, high, n, "Agresti-Min", p, _detectable(error, math.inf, confidence))
+    return Interval(estimate, low, high, n, "Agresti-Min", graded_p(a, b), _detectable_change(d, confidence))
+
+
+def graded_p(a: ArrayLike, b: ArrayLike) -> float:
+    """Two-sided p of no difference between two scores for each question, of any number of questions."""
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    binary = bool(np.isin(a, (0, 1)).all() and np.isin(b, (0, 1)).all())
+    return mcnemar(a, b) if binary else sign_flip(b - a)
 
 
 def share_interval(scores: ArrayLike, confidence: float = 0.95) -> Interval:
@@ -240,6 +245,21 @@ def _flat(values: np.ndarray) -> bool:
 def _detectable(error: float, freedom: float, confidence: float) -> float:
     """The difference found with probability ``POWER``, given the standard error."""
     return error * sum(float(special.stdtrit(freedom, q)) for q in ((1 + confidence) / 2, POWER))
+
+
+def _detectable_change(d: np.ndarray, confidence: float) -> float:
+    """The difference x of scores found with probability ``POWER``: n x^2 = z^2 (v + w x - x^2).
+
+    v is the variance of the changes that cancel each other out, which are there without a difference. A difference is
+    made of changes, too, and has to be seen through those that it brings itself; they are taken to be as large as the
+    ones that were seen (w), and whole questions if none was.
+    """
+    n, sizes = len(d), float(np.abs(d).sum())
+    square = float(d @ d)
+    size = square / sizes if sizes else 1.0
+    spread = max(0.0, square - size * abs(float(d.sum()))) / n
+    z = float(special.ndtri((1 + confidence) / 2) + special.ndtri(POWER)) ** 2
+    return (z * size + math.sqrt((z * size) ** 2 + 4 * (n + z) * z * spread)) / (2 * (n + z))
 
 
 def _mean(values: np.ndarray, axis: int = -1) -> np.ndarray:

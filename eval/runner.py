@@ -277,8 +277,10 @@ def ask(
 
 
 def regrade(sample: Sample, question: Question) -> None:
-    """Grade what was answered, by our rules and by ds4's."""
-    sample.grade = grade(question, sample.output, order=sample.order, reasoning=sample.reasoning, finish=sample.finish)
+    """Grade what was answered, by our rules and by ds4's. An answer of a single token was asked to be no longer
+    (``nano_pack``): it was not cut off."""
+    finish = "" if sample.tokens == 1 else sample.finish
+    sample.grade = grade(question, sample.output, order=sample.order, reasoning=sample.reasoning, finish=finish)
     said = sample.output
     if sample.reasoning:
         said = sample.reasoning + ("" if sample.close == "open" else "</think>" + sample.output)

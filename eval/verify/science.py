@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from scipy.integrate import quad, solve_ivp
@@ -43,7 +44,7 @@ def fermion_pair_ring_return(choices: Sequence[str]) -> int:
                 continue
             # Putting the two labels back in order costs a minus sign when they swap.
             sign = 1.0 if moved[0] < moved[1] else -1.0
-            energy[index[tuple(sorted(moved))], index[pair]] -= sign
+            energy[index[min(moved), max(moved)], index[pair]] -= sign
     values, vectors = np.linalg.eigh(energy)
     weight = vectors[index[(0, 1)]] ** 2
     # Equal energies never dephase, so their weights add before they are squared.
@@ -293,7 +294,7 @@ def cyclononane_azido_alcohols(choices: Sequence[str]) -> int:
             found.add(tuple((-d, -f) for d, f in reversed(turn)))  # ring turned over
         return found
 
-    units = list(itertools.product((1, -1), repeat=2))
+    units: list[Unit] = [(d, f) for d in (1, -1) for f in (1, -1)]
     products = {frozenset(copies(m)) for m in itertools.product(units, repeat=3)}
     racemic, meso = set(), 0
     for group in products:
@@ -597,7 +598,8 @@ def dendrite_tip_to_soma(choices: Sequence[str]) -> int:
     def half(d: float) -> float:
         return math.pi * d * d / 4 / (ri * step / 2)
 
-    start, ends = 1, []
+    start = 1
+    ends: list[int] = []
     for number, (d, n) in enumerate(sections):
         for i in range(start, start + n):
             a[i, i] += math.pi * d * step / rm
@@ -620,7 +622,7 @@ def dendrite_tip_to_soma(choices: Sequence[str]) -> int:
 def essential_resources_window(choices: Sequence[str]) -> int:
     """Simulate the chemostat from both starting orders over a range of phosphorus supplies."""
     d, nitrogen = 0.25, 12.0
-    species = [
+    species: list[dict[str, Any]] = [
         {"mu": 1.0, "k": (3.0, 9.0), "quota": (2.0, 0.8)},
         {"mu": 0.75, "k": (4.0, 2.0), "quota": (0.5, 1.0)},
     ]

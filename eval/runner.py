@@ -267,6 +267,8 @@ def ask(
     sample.tokens, sample.reasoning_tokens = done.usage.completion, done.usage.reasoning
     sample.ttft, sample.seconds, sample.error = done.ttft, time.perf_counter() - start - held, error or done.error
     sample.close = _close(settings, budget, done)
+    if settings.tokens == 1 and done.finish == Finish.LENGTH:
+        sample.finish = str(Finish.STOP)  # one token is all that was asked for (``nano_pack``): nothing was cut off
     if error or done.finish == Finish.ERROR:
         sample.status = "failed"
     elif done.finish == Finish.CANCELLED:
@@ -277,10 +279,8 @@ def ask(
 
 
 def regrade(sample: Sample, question: Question) -> None:
-    """Grade what was answered, by our rules and by ds4's. An answer of a single token was asked to be no longer
-    (``nano_pack``): it was not cut off."""
-    finish = "" if sample.tokens == 1 else sample.finish
-    sample.grade = grade(question, sample.output, order=sample.order, reasoning=sample.reasoning, finish=finish)
+    """Grade what was answered, by our rules and by ds4's."""
+    sample.grade = grade(question, sample.output, order=sample.order, reasoning=sample.reasoning, finish=sample.finish)
     said = sample.output
     if sample.reasoning:
         said = sample.reasoning + ("" if sample.close == "open" else "</think>" + sample.output)

@@ -44,7 +44,8 @@ def view(argv: Sequence[str]) -> int:
     if args.json:
         print(json.dumps(document(log, samples, shown, question is not None), ensure_ascii=False))
     elif question is not None:
-        print(detail(log, question, sorted(shown, key=lambda sample: sample.epoch)))
+        width = columns(sys.stdout) if is_tty(sys.stdout) else None
+        print(detail(log, question, sorted(shown, key=lambda sample: sample.epoch), width))
         if not shown:
             say(PROG, f"{question.id} has no such sample")
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -78,8 +79,9 @@ def find(log: Log, name: str) -> Question:
 # ------------------------------------------------------------------------------------------------- one question
 
 
-def detail(log: Log, question: Question, samples: Sequence[Sample]) -> str:
-    """The question, then every one of ``samples`` in full, then why the right answer is right."""
+def detail(log: Log, question: Question, samples: Sequence[Sample], width: int | None = None) -> str:
+    """The question, then every one of ``samples`` in full, then why the right answer is right; lines longer than
+    ``width`` (None: any) are broken between words."""
     head = " · ".join(part for part in (question.id, question.source, question.domain, question.difficulty) if part)
     parts = [f"{head}\nexpected: {question.answer}"]
     prompts = {sample.prompt for sample in samples}
@@ -100,7 +102,16 @@ def detail(log: Log, question: Question, samples: Sequence[Sample]) -> str:
         why.insert(0, "(letters here are those of the pack)")
     if why:
         parts.append(_block(f"why it is {question.answer}", "\n".join(why)))
-    return "\n\n".join(parts)
+    text = "\n\n".join(parts)
+    return text if width is None else "\n".join(_broken(line, width) for line in text.split("\n"))
+
+
+def _broken(line: str, width: int) -> str:
+    """One line as several; what a line of code is indented by stays."""
+    if len(line) <= width:
+        return line
+    indent = line[: len(line) - len(line.lstrip())][: width // 2]
+    return textwrap.fill(line, width, subsequent_indent=indent, replace_whitespace=False, break_on_hyphens=False)
 
 
 def _heading(sample: Sample) -> str:

@@ -162,23 +162,32 @@ def weighted_interval(totals: ArrayLike, weights: ArrayLike, confidence: float =
 def graded_interval(a: ArrayLike, b: ArrayLike, confidence: float = 0.95) -> Interval:
     """mean(b) - mean(a) for the same questions (n,), scores 0 to 1; one score a question (epochs averaged before).
 
-    Agresti and Min's interval (2005): Wald with half a question added to each cell of the table, so that it knows of
-    changes that might have happened. The p-value is McNemar's exact one for right-or-wrong scores, a sign-flip
-    permutation test for others.
+    ``change_interval``, and the p-value: McNemar's exact one for right-or-wrong scores, a sign-flip permutation test
+    for others.
     """
-    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    d, n = b - a, len(a)
+    found = change_interval(np.asarray(b, np.float64) - np.asarray(a, np.float64), confidence)
+    return replace(found, p=graded_p(a, b)) if found.known else found
+
+
+def change_interval(d: ArrayLike, confidence: float = 0.95) -> Interval:
+    """The mean of the changes (n,) of as many questions, -1 to 1.
+
+    Agresti and Min's interval (2005): Wald with half a question added to each cell of the table, so that it knows of
+    changes that might have happened. The two halves that are added change by as much as the question that changed
+    most, by a whole one if none did: where few questions change much and many a little, their mean would hide what was
+    not drawn this time.
+    """
+    d = np.asarray(d, np.float64)
+    n = len(d)
     estimate = float(d.mean()) if n else math.nan
     if n < LEAST_GRADED:
         return unknown(estimate, n)
     total = n + 2
-    # The two halves that are added change by as much as the questions that did change, by a whole one if none did.
-    changed = int(np.count_nonzero(d))
-    middle, square = float(d.sum()) / total, float(d @ d) * (1 + 1 / changed) if changed else 1.0
+    middle, square = float(d.sum()) / total, float(d @ d) + (float(np.square(d).max()) if d.any() else 1.0)
     error = math.sqrt(square - total * middle**2) / total
     half = float(special.ndtri((1 + confidence) / 2)) * error
     low, high = max(-1.0, middle - half), min(1.0, middle + half)
-    return Interval(estimate, low, high, n, "Agresti-Min", graded_p(a, b), _detectable_change(d, confidence))
+    return Interval(estimate, low, high, n, "Agresti-Min", detectable=_detectable_change(d, confidence))
 
 
 def graded_p(a: ArrayLike, b: ArrayLike) -> float:

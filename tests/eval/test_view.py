@@ -15,6 +15,7 @@ from eval.log import Grade, Log
 from eval.packs import Header, Pack, Question
 from eval.report import report, report_text
 from eval.scores import summary
+from eval.view import detail
 
 from . import logs as made
 
@@ -177,6 +178,16 @@ def test_one_question_in_full(folder, capsys):
     assert outs[0].count("--- prompt") == 1, "the same for both epochs"
     only = call(capsys, "view", folder / "run.jsonl", "2", "--outcome", "right")[1]
     assert "epoch 2" in only and "epoch 1" not in only
+
+
+def test_long_lines_are_broken_between_words(folder):
+    code = "    for (int i = 0; i < n; i++) { total += values[i] * weights[i]; checks[i] = total; }"
+    log = made.write(folder / "run.jsonl", ["r"], prompt=f"Explain this:\n{code}\nshort", output="word " * 40 + "end")
+    text = detail(log, log.header.questions[0], log.samples, 40)
+    assert all(len(line) <= 40 for line in text.splitlines())
+    of_code = text.split("Explain this:\n")[1].split("\nshort\n")[0].splitlines()
+    assert len(of_code) == 3 and all(line.startswith("    ") and line[4] != " " for line in of_code)
+    assert " ".join(text.split()) == " ".join(detail(log, log.header.questions[0], log.samples).split())
 
 
 def test_shuffled_choices_are_explained(folder, capsys):

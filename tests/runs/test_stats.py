@@ -156,6 +156,16 @@ def test_smaller_changes_are_found_sooner():
     assert found[1] == pytest.approx(found[0] / 4, rel=0.15)
 
 
+def test_what_is_added_changes_as_much_as_the_question_that_changed_most():
+    """Two questions lost among many that moved a little: half of such a loss more is within reach."""
+    d = np.r_[-1.0, -1.0, np.tile([0.25, -0.25], 20), np.zeros(51)]
+    i = stats.change_interval(d)
+    square, total = 2 + 40 / 16 + 1, 95
+    half = 1.959964 / total * math.sqrt(square - 4 / total)
+    assert (i.low, i.high) == pytest.approx((-2 / total - half, -2 / total + half), abs=1e-6)
+    assert stats.graded_interval(np.ones(93), 1 + d).low == i.low and i.p is None
+
+
 @pytest.mark.parametrize(("n", "p"), [(92, 0.03), (92, 0.2), (300, 0.1)])
 def test_graded_differences_are_covered(n, p):
     def make(rng):

@@ -548,7 +548,7 @@ def ant_on_tetrahedron() -> int:
         [sum(w * f[k] for w, k in zip(weights, "ABC", strict=True)) for f in faces.values() if "D" not in f]
     )
 
-    def short(v: np.ndarray) -> float:
+    def short(v: Sequence[float] | np.ndarray) -> float:
         return -float(np.abs(images - complex(v[0], v[1])).min())
 
     best = 0.0

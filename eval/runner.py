@@ -10,6 +10,7 @@ Whoever shows what happens listens to events, which come from the threads that d
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -290,15 +291,12 @@ def ask(
         done = _collected(target, request, Key(epoch, question.id), start, shown)
     except TargetError as failure:
         done, error = failure.partial or Completion(""), str(failure)
-    sample.output, sample.reasoning, sample.finish, sample.model = (
-        done.text,
-        done.reasoning,
-        str(done.finish),
-        done.model,
-    )
+    sample.output, sample.reasoning = _storable(done.text), _storable(done.reasoning)
+    sample.finish, sample.model = str(done.finish), _storable(done.model)
     sample.prompt_tokens, sample.cached_tokens = done.usage.prompt, done.usage.cached
     sample.tokens, sample.reasoning_tokens = done.usage.completion, done.usage.reasoning
-    sample.ttft, sample.seconds, sample.error = done.ttft, time.perf_counter() - start - held, error or done.error
+    sample.ttft, sample.seconds = done.ttft, time.perf_counter() - start - held
+    sample.error = _storable(error or done.error)
     sample.close = _close(settings, budget, done)
     if error or done.finish == Finish.ERROR:
         sample.status = "failed"
@@ -307,6 +305,11 @@ def ask(
     else:
         regrade(sample, question)
     return sample
+
+
+def _storable(text: str) -> str:
+    """Halves of surrogate pairs, which servers escape and cut apart, are in no UTF-8 file."""
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
 def regrade(sample: Sample, question: Question) -> None:

@@ -82,7 +82,9 @@ class Main(Screen[None]):
         with Horizontal(id="body"):
             with Vertical(id="left"):
                 yield self.heading
-                yield self.list
+                with Horizontal():
+                    yield self.list
+                    yield self.list.bar
             yield self.pane
         yield self.prompt
         yield Footer(show_command_palette=False, compact=True)
@@ -122,7 +124,7 @@ class Main(Screen[None]):
         self.head.waiting = len(work.runner.schedule.waiting()) + len(board.live)
         self.head.renew()
         self._say()
-        if self.list.rows:
+        if self.list.shown:
             self.pane.renew(self.list.key(), self._beat if not work.runner.paused else 0)
 
     def _told(self) -> str:
@@ -144,7 +146,7 @@ class Main(Screen[None]):
                 return
 
     def _say(self) -> None:
-        shown = len(self.list.rows)
+        shown = len(self.list.shown)
         self.heading.set_class(not self.following, "-away")
         note = self._note or (f"{shown} of {len(self.board.questions)}" if self.filter != Filter() else f"{shown}")
         text = f" {note} · {self.filter.name}" if self.filter != Filter() and not self._note else f" {note} questions"
@@ -166,11 +168,11 @@ class Main(Screen[None]):
         self.following, self._note = True, ""
         self.list.epochs.clear()
         self.look()
-        self.pane.view.scroll_end(animate=False)
+        self.pane.view.action_edge(1)
 
     def action_epoch(self, step: int) -> None:
         """Another epoch of the question."""
-        if self.board.epochs > 1 and self.list.rows:
+        if self.board.epochs > 1 and self.list.shown:
             self.following = False
             self.list.turn(step)
             self.look()
@@ -183,7 +185,7 @@ class Main(Screen[None]):
 
     def action_open(self) -> None:
         """Everything about the selected sample."""
-        if not self.list.rows:
+        if not self.list.shown:
             return
         key, board, runner = self.list.key(), self.board, self.work.runner
 
@@ -208,7 +210,7 @@ class Main(Screen[None]):
 
     def action_run_now(self) -> None:
         """The selected one."""
-        if self.list.rows and not self.work.stopping:
+        if self.list.shown and not self.work.stopping:
             key = self.list.key()
             if not self.board.state(key).running:
                 self.board.queued.add(key)
@@ -219,7 +221,7 @@ class Main(Screen[None]):
 
     def action_again(self) -> None:
         """The selected one, next."""
-        if self.list.rows and not self.work.stopping:
+        if self.list.shown and not self.work.stopping:
             key = self.list.key()
             self.board.queued.add(key)
             self.work.again(key)
@@ -262,7 +264,7 @@ class Main(Screen[None]):
     def _hit(self, step: int) -> None:
         if not self.search.word.strip():
             self._note = ""
-        elif (found := self.search.next(self.list.rows, self.list.cursor, step)) is None:
+        elif (found := self.search.next(self.list.shown, self.list.cursor, step)) is None:
             self._note = f"no {self.search.word.strip()!r} here"
         else:
             i, which, of = found
@@ -306,7 +308,7 @@ class EvalApp(App[None]):
         self.work = Work(make, pause_s)
         self.board = Board(questions, epochs, log.samples)
         self.main = Main(self.board, self.work, title)
-        self.stay, self.asked = stay, False
+        self.stay, self.asked, self.gone = stay, False, False
         self.crash: Exception | None = None
         self.printed: list[str] = []
 
@@ -328,13 +330,11 @@ class EvalApp(App[None]):
             self.work.stop()
         self.main.look()
         work = self.work
-        if not work.alive and (work.failure is not None or work.stopping or not (self.stay or self._more())):
+        over = not work.alive and (work.failure is not None or work.stopping or not self.stay)
+        is_gone = getattr(self._driver, "is_gone", None)
+        self.gone = is_gone is not None and is_gone()
+        if over or work.runner.left or self.gone:
             self.exit()
-        elif work.stopping and work.runner.left:
-            self.exit()
-
-    def _more(self) -> bool:
-        return bool(self.work.runner.schedule.waiting())
 
     def ask_to_stop(self) -> None:
         """For signal handlers: takes no lock, and happens at the next look."""

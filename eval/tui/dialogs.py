@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
+from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
@@ -53,7 +53,10 @@ class Paper(ModalScreen[None]):
         with Vertical(id="paper") as frame:
             frame.border_title = Content(self._heading)  # content, not markup
             frame.border_subtitle = Content("↑ ↓ scroll · Esc closes")
-            yield TextView(id="paper-text")
+            with Horizontal():
+                view = TextView(id="paper-text")
+                yield view
+                yield view.bar
 
     def on_mount(self) -> None:
         """The first text, and a look now and then whether there is another."""
@@ -121,6 +124,10 @@ class FilterDialog(ModalScreen[Filter | None]):
 class Heading(Static):
     """The line above the list."""
 
+    _said = ""
+
     def say(self, text: str) -> None:
         """Plain text."""
-        self.update(Content(text))
+        if text != self._said:
+            self._said = text
+            self.update(Content(text))

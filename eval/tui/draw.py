@@ -8,6 +8,7 @@ from typing import NamedTuple
 from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
+from textual.widget import Widget
 
 from .text import cut, width
 
@@ -18,6 +19,36 @@ class Part(NamedTuple):
     text: str
     style: Style
     rank: int = 0
+
+
+class Drawn(Widget):
+    """A widget that draws its lines itself, in styles by name that are looked up once."""
+
+    def __init__(self, id: str | None = None):
+        super().__init__(id=id)
+        self._named: dict[str, Style] = {}
+
+    def named(self, name: str) -> Style:
+        """The style that the style sheet gives a class of ``COMPONENT_CLASSES``."""
+        if name not in self._named:
+            self._named[name] = self.get_component_rich_style(name, partial=True)
+        return self._named[name]
+
+    @property
+    def base(self) -> Style:
+        """What lies under everything."""
+        if "" not in self._named:
+            self._named[""] = self.rich_style
+        return self._named[""]
+
+    def notify_style_update(self) -> None:
+        """Colours are others."""
+        super().notify_style_update()
+        self._named.clear()
+
+    def blank(self) -> Strip:
+        """A line without anything."""
+        return Strip.blank(self.size.width, self.base)
 
 
 def line(cells: int, base: Style, left: Sequence[Part], right: Sequence[Part] = ()) -> Strip:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from rich.style import Style
 from textual.strip import Strip
-from textual.widget import Widget
 
 from ds4ref.cli.common import duration
 
 from .board import Board, State
-from .draw import Part, clock, count, line, speed
+from .draw import Drawn, Part, clock, count, line, speed
 from .text import one_line
 
 BAR = (
@@ -25,7 +23,7 @@ BAR = (
 """In the order of the bar: state and what the counts call it."""
 
 
-class Header(Widget):
+class Header(Drawn):
     """Three lines; one where the screen is low. ``told`` is what the run does: "", "paused", "done" ..."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -44,7 +42,7 @@ class Header(Widget):
         """Draw again if anything in it is another."""
         board, pace = self.board, self.board.pace
         now = (
-            self.told, self.waiting, int(pace.seconds), speed(pace.speed), speed(pace.mean),
+            self.told, self.waiting, int(2 * pace.seconds),  # who reads a speed that changes faster?
             tuple(board.counts.items()), len(board.live), board.score(),
         )  # fmt: skip
         if now != self._drawn:
@@ -56,44 +54,41 @@ class Header(Widget):
         parts = [self._what, self._score, self._counts] if self.size.height >= 3 else [self._short]
         cells = self.size.width
         if y >= len(parts):
-            return Strip.blank(cells, self.rich_style)
+            return self.blank()
         left, right = parts[y](cells)
-        return line(cells, self.rich_style, left, right)
-
-    def _style(self, name: str) -> Style:
-        return self.get_component_rich_style(name, partial=True)
+        return line(cells, self.base, left, right)
 
     def _time(self) -> list[Part]:
-        pace, quiet = self.board.pace, self._style("head--quiet")
+        pace, quiet = self.board.pace, self.named("head--quiet")
         left = pace.left(self.waiting)
-        parts = [Part(f"{clock(pace.seconds)} ", self._style("head--title"))]
+        parts = [Part(f"{clock(pace.seconds)} ", self.named("head--title"))]
         if left is not None and self.waiting:
             parts.append(Part(f"· {duration(left)} left ", quiet, 1))
         if self.told:
-            parts.insert(0, Part(f" {self.told.upper()} ", self._style("head--told")))
+            parts.insert(0, Part(f" {self.told.upper()} ", self.named("head--told")))
             parts.insert(1, Part(" ", quiet))
         return parts
 
     def _what(self, cells: int) -> tuple[list[Part], list[Part]]:
-        left = [Part(" ds4-eval ", self._style("head--name")), Part(f" {self.title} ", self._style("head--title"))]
+        left = [Part(" ds4-eval ", self.named("head--name")), Part(f" {self.title} ", self.named("head--title"))]
         return left, self._time()
 
     def _scored(self) -> list[Part]:
         board = self.board
         if not board.graded:
-            return [Part(" no answer graded yet", self._style("head--quiet"))]
-        parts = [Part(f" score {board.right}/{board.graded}", self._style("head--score"))]
+            return [Part(" no answer graded yet", self.named("head--quiet"))]
+        parts = [Part(f" score {board.right}/{board.graded}", self.named("head--score"))]
         found = board.score()
         share = board.right / board.graded if found is None else found.estimate
-        parts.append(Part(f" = {100 * share:.1f} %", self._style("head--score")))
+        parts.append(Part(f" = {100 * share:.1f} %", self.named("head--score")))
         if found is not None:
-            parts.append(Part(f" ({100 * found.low:.1f} to {100 * found.high:.1f})", self._style("head--quiet"), 1))
+            parts.append(Part(f" ({100 * found.low:.1f} to {100 * found.high:.1f})", self.named("head--quiet"), 1))
         return parts
 
     def _score(self, cells: int) -> tuple[list[Part], list[Part]]:
-        pace, quiet = self.board.pace, self._style("head--quiet")
+        pace, quiet = self.board.pace, self.named("head--quiet")
         right = [
-            Part(f"{speed(pace.speed)} tok/s", self._style("head--title"), 2),
+            Part(f"{speed(pace.speed)} tok/s", self.named("head--title"), 2),
             Part(f", mean {speed(pace.mean)} ", quiet, 3),
         ]
         if pace.tokens:
@@ -107,11 +102,11 @@ class Header(Widget):
         for rank, (state, name) in enumerate(BAR):
             if state is State.PASS or (state is State.STOP and not board.counts[state]):
                 continue
-            colour = self._style(f"state--{state.lower()}") if board.counts[state] else self._style("head--quiet")
+            colour = self.named(f"state--{state.lower()}") if board.counts[state] else self.named("head--quiet")
             right.append(Part(f" {board.counts[state]} {name} ", colour, 9 - rank if rank > 2 else 1))
-        said = Part(f" {over}/{board.total} ", self._style("head--title"))
+        said = Part(f" {over}/{board.total} ", self.named("head--title"))
         taken = sum(len(part.text) for part in [said, *right])
-        return [Part(" ", self._style("head--quiet")), *self._bar(max(10, cells - taken - 2)), said], right
+        return [Part(" ", self.named("head--quiet")), *self._bar(max(10, cells - taken - 2)), said], right
 
     def _bar(self, cells: int) -> list[Part]:
         """All samples as one line, coloured by what became of them."""
@@ -120,11 +115,11 @@ class Header(Widget):
         for state, _ in BAR:
             ends += board.counts[state]
             until = round(cells * ends / max(1, board.total))
-            parts.append(Part("━" * (until - before), self._style(f"state--{state.lower()}")))
+            parts.append(Part("━" * (until - before), self.named(f"state--{state.lower()}")))
             before = until
-        return [*parts, Part("─" * (cells - before), self._style("head--rest"))]
+        return [*parts, Part("─" * (cells - before), self.named("head--rest"))]
 
     def _short(self, cells: int) -> tuple[list[Part], list[Part]]:
         over = self.board.total - self.board.counts[State.PEND]
-        right = [Part(f" {over}/{self.board.total} ", self._style("head--quiet"), 2), *self._time()]
+        right = [Part(f" {over}/{self.board.total} ", self.named("head--quiet"), 2), *self._time()]
         return self._scored(), right

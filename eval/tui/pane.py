@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from rich.style import Style
 from textual.app import ComposeResult
-from textual.containers import Vertical
+from textual.containers import Horizontal, Vertical
+from textual.geometry import Region
 from textual.strip import Strip
-from textual.widget import Widget
 
 from ..log import Sample
 from ..plan import Key, Settings
 from . import document
 from .board import Board, Live, State
-from .draw import Part, clock, count, line, speed
+from .draw import Drawn, Part, clock, count, line, speed
 from .text import cut, one_line, wrap
 from .textview import TextView
 
@@ -23,7 +22,7 @@ GAUGE = 10
 """Cells of the gauge that shows how much of its tokens an answer has used."""
 
 
-class About(Widget):
+class About(Drawn):
     """Above an answer: the question in brief, and in a line what goes on."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -42,19 +41,20 @@ class About(Widget):
         self.most = 3  # lines of the question
         self.turn = 0  # of the spinner
         self._preview: list[str] = []
-        self._said: tuple[object, ...] = ()
+        self._about: tuple[object, ...] = ()
         self._wrapped: tuple[object, ...] = ()
 
     def renew(self, key: Key, beat: int) -> None:
         """Draw again if anything in it is another. ``beat`` turns the spinner."""
-        live = self.board.live.get(key)
+        live, sample = self.board.live.get(key), self.board.samples.get(key)
         self.key = key
-        self._wrap(live is not None or key in self.board.samples)
-        said = (key, live, live and (live.state, live.tokens, beat, clock(self.board.pace.seconds - live.begun)),
-                self.board.samples.get(key))  # fmt: skip
-        if said != self._said:
-            self._said, self.turn = said, beat
+        self._wrap(live is not None or sample is not None)
+        if (key, live, sample) != self._about:
+            self._about = key, live, sample
             self.refresh()
+        elif live is not None and beat != self.turn:
+            self.refresh(Region(0, 1, self.size.width, 1))
+        self.turn = beat
 
     def _wrap(self, asked: bool) -> None:
         assert self.key is not None
@@ -75,33 +75,30 @@ class About(Widget):
 
     def render_line(self, y: int) -> Strip:
         """Line ``y``."""
-        cells, base = self.size.width, self.rich_style
+        cells, base = self.size.width, self.base
         if self.key is None:
-            return Strip.blank(cells, base)
+            return self.blank()
         if y == 0:
             return line(cells, base, *self._head(self.key))
         if y == 1:
             return line(cells, base, *self._status(self.key))
         if y == self.size.height - 1:
-            return line(cells, base, [Part("─" * cells, self._style("about--rule"))])
+            return line(cells, base, [Part("─" * cells, self.named("about--rule"))])
         rows = self._preview
-        return line(cells, base, [Part(rows[y - 2] if y - 2 < len(rows) else "", self._style("about--preview"))])
-
-    def _style(self, name: str) -> Style:
-        return self.get_component_rich_style(name, partial=True)
+        return line(cells, base, [Part(rows[y - 2] if y - 2 < len(rows) else "", self.named("about--preview"))])
 
     def _head(self, key: Key) -> tuple[list[Part], list[Part]]:
         i = self.board.number[key.question]
-        q, quiet = self.board.questions[i], self._style("about--quiet")
-        left = [Part(f"{i + 1}/{len(self.board.questions)} {one_line(q.source)}", self._style("about--head"))]
+        q, quiet = self.board.questions[i], self.named("about--quiet")
+        left = [Part(f"{i + 1}/{len(self.board.questions)} {one_line(q.source)}", self.named("about--head"))]
         if self.board.epochs > 1:
-            left.append(Part(f" epoch {key.epoch}/{self.board.epochs}", self._style("about--head")))
+            left.append(Part(f" epoch {key.epoch}/{self.board.epochs}", self.named("about--head")))
         left += [Part(f" · {one_line(text)}", quiet, rank) for rank, text in ((3, q.domain), (4, q.difficulty)) if text]
         return left, [Part(f" {one_line(q.id)} ", quiet, 5)]
 
     def _status(self, key: Key) -> tuple[list[Part], list[Part]]:
-        state, quiet = self.board.state(key), self._style("about--quiet")
-        word = Part(state.value, self._style(f"state--{state.lower()}"))
+        state, quiet = self.board.state(key), self.named("about--quiet")
+        word = Part(state.value, self.named(f"state--{state.lower()}"))
         live, sample = self.board.live.get(key), self.board.samples.get(key)
         if live is not None:
             return self._under_way(word, live)
@@ -110,7 +107,7 @@ class About(Widget):
         return [word, *self._over(sample)], [Part(f" {clock(sample.seconds)} ", quiet, 1)]
 
     def _under_way(self, word: Part, live: Live) -> tuple[list[Part], list[Part]]:
-        quiet, pace = self._style("about--quiet"), self.board.pace
+        quiet, pace = self.named("about--quiet"), self.board.pace
         spin = SPINNER[self.turn % len(SPINNER)] if self.app.animation_level != "none" else "»"
         left = [Part(f"{spin} ", word.style), word]
         limit = self.limits.get(live.state)
@@ -118,8 +115,8 @@ class About(Widget):
             full = round(GAUGE * min(1.0, live.tokens / limit))
             left += [
                 Part("  " + "━" * full, word.style, 4),
-                Part("─" * (GAUGE - full), self._style("about--rest"), 4),
-                Part(f"  {count(live.tokens)}/{count(limit)}", self._style("about--head")),
+                Part("─" * (GAUGE - full), self.named("about--rest"), 4),
+                Part(f"  {count(live.tokens)}/{count(limit)}", self.named("about--head")),
                 Part(" tokens", quiet, 5),
             ]
         right = [Part(f" {clock(pace.seconds - live.begun)} ", quiet, 2)]
@@ -128,12 +125,12 @@ class About(Widget):
         return left, right
 
     def _over(self, sample: Sample) -> list[Part]:
-        quiet = self._style("about--quiet")
+        quiet = self.named("about--quiet")
         if sample.grade is None:
             why = one_line(sample.error) if sample.status == "failed" else "stopped; Enter asks it again"
             return [Part(f"  {why}", quiet)]
         given = one_line(sample.grade.given) or "nothing"
-        parts = [Part(f"  given {given}, expected {one_line(sample.expected)}", self._style("about--head"))]
+        parts = [Part(f"  given {given}, expected {one_line(sample.expected)}", self.named("about--head"))]
         if sample.tokens is not None:
             parts.append(Part(f"  {count(sample.tokens)} tokens", quiet, 4))
         return parts
@@ -153,7 +150,9 @@ class Pane(Vertical):
     def compose(self) -> ComposeResult:
         """The two of them."""
         yield self.about
-        yield self.view
+        with Horizontal():
+            yield self.view
+            yield self.view.bar
 
     def renew(self, key: Key, beat: int) -> None:
         """Show sample ``key`` as it is now."""

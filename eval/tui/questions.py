@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.geometry import Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from ..plan import Key
 from .board import MARKS, Board, State
 from .draw import Part, line
+from .scroll import Scroller
 from .text import cut, one_line, width
 
 GIVEN = 9
@@ -24,8 +23,8 @@ MOST_MARKS = 8
 """Epochs that have a mark of their own; more are counted."""
 
 
-class QuestionList(ScrollView, can_focus=True):
-    """``rows`` are the questions in view after filtering, as numbers from 0; ``cursor`` is one of them."""
+class QuestionList(Scroller):
+    """``shown`` are the questions that are not filtered out, as numbers from 0; ``cursor`` is one of them."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "row", "row--cursor", "row--number", "row--source", "row--title", "row--running", "row--mark",
@@ -49,43 +48,49 @@ class QuestionList(ScrollView, can_focus=True):
     def __init__(self, board: Board, id: str | None = None):
         super().__init__(id=id)
         self.board = board
-        self.rows: list[int] = list(range(len(board.questions)))
+        self.shown: list[int] = list(range(len(board.questions)))
         self.cursor = 0
         self.epochs: dict[int, int] = {}  # chosen by the user
-        self._place = {row: y for y, row in enumerate(self.rows)}
+        self._place = {i: y for y, i in enumerate(self.shown)}
         self._titles: dict[int, tuple[str, str]] = {}
 
     # --- what is shown
 
+    @property
+    def count(self) -> int:
+        """Rows."""
+        return len(self.shown)
+
     def key(self, i: int | None = None) -> Key:
-        """The sample that row ``i`` (the cursor's) stands for: the epoch the user chose, else the one worth seeing."""
+        """The sample that question ``i`` (the cursor's) stands for: the epoch the user chose, else the one worth
+        seeing."""
         i = self.cursor if i is None else i
         return Key(self.epochs.get(i) or self.board.epoch(i), self.board.questions[i].id)
 
-    def show(self, rows: Sequence[int]) -> None:
-        """Other rows; the cursor stays where it is if its question is among them, else it goes to the next one."""
-        self.rows = list(rows)
-        self._place = {row: y for y, row in enumerate(self.rows)}
-        if self.rows and self.cursor not in self._place:
-            self.cursor = next((row for row in self.rows if row > self.cursor), self.rows[-1])
-        self.virtual_size = Size(self.scrollable_content_region.width, len(self.rows))
+    def show(self, questions: Sequence[int]) -> None:
+        """These and no others; the cursor stays where it is if its question is among them, else it goes to the next."""
+        if list(questions) == self.shown:
+            return
+        self.shown = list(questions)
+        self._place = {i: y for y, i in enumerate(self.shown)}
+        if self.shown and self.cursor not in self._place:
+            self.cursor = next((i for i in self.shown if i > self.cursor), self.shown[-1])
         self._centre()
         self.refresh()
 
     def select(self, i: int) -> None:
-        """Put the cursor on question ``i``, if it is in view at all."""
+        """Put the cursor on question ``i``, if it is there."""
         if i in self._place and i != self.cursor:
             before, self.cursor = self.cursor, i
             self.renew([before, i])
             self._centre()
 
-    def renew(self, questions: Sequence[int] | frozenset[int]) -> None:
+    def renew(self, questions: Iterable[int]) -> None:
         """Draw the rows of these questions again."""
-        top, height = self.scroll_offset.y, self.size.height
         for i in questions:
             y = self._place.get(i)
-            if y is not None and top <= y < top + height:
-                self.refresh_line(y)
+            if y is not None:
+                self.redraw(y, y + 1)
 
     @property
     def place(self) -> int:
@@ -93,13 +98,13 @@ class QuestionList(ScrollView, can_focus=True):
         return self._place.get(self.cursor, 0)
 
     def _centre(self) -> None:
-        self.scroll_to(y=max(0, self.place - self.size.height // 2), animate=False)
+        self.go(self.place - self.rows // 2)
 
     # --- keys and mouse
 
     def _to(self, y: int) -> None:
-        if self.rows:
-            self.select(self.rows[max(0, min(len(self.rows) - 1, y))])
+        if self.shown:
+            self.select(self.shown[max(0, min(len(self.shown) - 1, y))])
             self.post_message(self.Moved())
 
     def action_move(self, rows: int) -> None:
@@ -108,11 +113,11 @@ class QuestionList(ScrollView, can_focus=True):
 
     def action_page(self, pages: int) -> None:
         """A screen up or down."""
-        self._to(self.place + pages * max(1, self.size.height - 1))
+        self._to(self.place + pages * max(1, self.rows - 1))
 
     def action_edge(self, which: int) -> None:
         """The first or the last row."""
-        self._to(0 if which < 0 else len(self.rows) - 1)
+        self._to(0 if which < 0 else len(self.shown) - 1)
 
     def turn(self, epochs: int) -> None:
         """Look at a later or earlier epoch of the selected question."""
@@ -122,35 +127,30 @@ class QuestionList(ScrollView, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         """Select; twice: open."""
-        y = event.y + self.scroll_offset.y
-        if y < len(self.rows):
+        y = event.y + self.top
+        if y < len(self.shown):
             self._to(y)
             if event.chain == 2:
                 self.post_message(self.Opened())
 
     def on_resize(self, event: events.Resize) -> None:
         """The cursor stays in view."""
-        self.virtual_size = Size(self.scrollable_content_region.width, len(self.rows))
         self._centre()
         self.refresh()
 
     # --- drawing
 
-    def render_line(self, y: int) -> Strip:
-        """Line ``y`` of what is in view."""
-        cells = self.scrollable_content_region.width
-        place = y + self.scroll_offset.y
-        if place >= len(self.rows):
-            return Strip.blank(cells, self.rich_style)
-        i = self.rows[place]
-        here = i == self.cursor
-        base = self.get_component_rich_style("row--cursor" if here else "row")
-        return line(cells, base, *self._parts(i, cells, here))
+    def strip_of(self, i: int) -> Strip:
+        """Row ``i``."""
+        question, cells = self.shown[i], self.size.width
+        here = question == self.cursor
+        base = self.base + self.named("row--cursor" if here else "row")
+        return line(cells, base, *self._parts(question, cells, here))
 
     def _parts(self, i: int, cells: int, here: bool) -> tuple[list[Part], list[Part]]:
         states = self.board.states(i)
         running = any(state.running for state in states)
-        style = self._style
+        style = self.named
         mark = "▌" if here else "»" if self._queued(i) else " "
         digits = len(str(len(self.board.questions)))
         word, coloured = self._word(i, states)
@@ -170,9 +170,6 @@ class QuestionList(ScrollView, can_focus=True):
         ]
         return left, right
 
-    def _style(self, name: str) -> Style:
-        return self.get_component_rich_style(name, partial=True)
-
     def _queued(self, i: int) -> bool:
         return any(key.question == self.board.questions[i].id for key in self.board.queued)
 
@@ -189,8 +186,8 @@ class QuestionList(ScrollView, can_focus=True):
         if self.board.epochs > 1 and graded and not shown.running:
             right = graded.count(State.PASS)
             colour = State.PASS if right == len(graded) else State.FAIL if not right else State.AMBIG
-            return f"{right}/{len(graded)}", self._style(f"state--{colour.lower()}")
-        return shown.value, self._style(f"state--{shown.lower()}")
+            return f"{right}/{len(graded)}", self.named(f"state--{colour.lower()}")
+        return shown.value, self.named(f"state--{shown.lower()}")
 
     def _answers(self, i: int) -> list[Part]:
         """``given/expected`` of a question that was graded."""
@@ -198,18 +195,18 @@ class QuestionList(ScrollView, can_focus=True):
         if sample is None or sample.grade is None or self.board.state(sample.key).running:
             return []
         given, expected = one_line(sample.grade.given) or "?", one_line(sample.expected)
-        colour = self._style(f"state--{self.board.state(sample.key).lower()}")
+        colour = self.named(f"state--{self.board.state(sample.key).lower()}")
         return [
             Part(f" {cut(given, GIVEN)}", colour, 1),
-            Part(f"/{cut(expected, GIVEN)}", self._style("row--number"), 1),
+            Part(f"/{cut(expected, GIVEN)}", self.named("row--number"), 1),
         ]
 
     def _marks(self, states: Sequence[State]) -> list[Part]:
         if len(states) > MOST_MARKS:
             over = sum(state is not State.PEND and not state.running for state in states)
-            return [Part(f" {over} of {len(states)}", self._style("row--number"), 1)]
+            return [Part(f" {over} of {len(states)}", self.named("row--number"), 1)]
         marks = [(MARKS.get(state, "»" if state.running else "·"), state) for state in states]
         return [
             Part(" ", Style(), 1),
-            *(Part(mark, self._style(f"state--{state.lower()}"), 1) for mark, state in marks),
+            *(Part(mark, self.named(f"state--{state.lower()}"), 1) for mark, state in marks),
         ]

@@ -7,6 +7,9 @@ in a thread when the terminal goes away; both are mended here.
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
+import select
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +26,8 @@ from .app import EvalApp
 MOUSE_PASTE_FOCUS = "".join(f"\x1b[?{mode}l" for mode in (1000, 1003, 1015, 1006, 1016, 2004, 1004))
 LEAVE = MOUSE_PASTE_FOCUS + "\x1b[<u\x1b[?1049l\x1b[?7h\x1b[?25h"
 """And keyboard modes off; back to the other screen; wrapping and cursor on."""
+SWITCH_S = 0.0005
+"""A token that comes while a frame is drawn waits so long at most."""
 
 
 def show(
@@ -63,12 +68,13 @@ def show(
 
 
 def _end(app: EvalApp) -> None:
-    """The run has ended when this returns, or nothing that it still does counts."""
+    """The run has ended when this returns, or nothing that it still does counts. Where only the terminal has gone, and
+    nobody said that the run should, it goes on to its end."""
     work = app.work
-    if work.alive and not work.runner.left:
-        work.stop()
-    while not work.runner.left and not work.join(0.2):  # in pieces: signals are heard in between
-        pass
+    while work.alive and not work.runner.left:
+        if not work.stopping and (app.asked or not app.gone):
+            work.stop()
+        work.join(0.2)  # in pieces: signals are heard in between
 
 
 class _Patient:
@@ -98,7 +104,10 @@ def _terminal(app: EvalApp) -> Iterator[None]:
     """Signal handlers and the terminal's modes are afterwards what they were before."""
     names = ("SIGTSTP", "SIGCONT", "SIGWINCH", "SIGTTIN", "SIGTTOU")
     before = {getattr(signal, name): signal.getsignal(getattr(signal, name)) for name in names if hasattr(signal, name)}
-    modes = _modes()
+    modes, interval = _modes(), sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)
+    gc.collect()
+    gc.freeze()  # collections during the run look at what it made, not at all of NumPy
     app.driver_class = _on_stdout(app.driver_class)
     try:
         yield
@@ -110,15 +119,19 @@ def _terminal(app: EvalApp) -> Iterator[None]:
         for number, handler in before.items():
             signal.signal(number, handler)
         _set_modes(modes)
+        sys.setswitchinterval(interval)
+        gc.unfreeze()
 
 
 def _on_stdout(driver: Any) -> Any:
     """Textual's driver, on stdout (it takes stderr, which may be a file), and knowing whether the screen is up."""
 
     class Driver(driver):
-        is_up = False
+        is_up = asleep = False
 
         def __init__(self, *args: Any, **options: Any):
+            if not all(_size()):  # textual would waver between two guesses
+                options["size"] = (80, 24)
             super().__init__(*args, **options)
             self._file = _Patient(sys.__stdout__)  # type: ignore[arg-type]
 
@@ -130,7 +143,36 @@ def _on_stdout(driver: Any) -> Any:
             super().stop_application_mode()
             self.is_up = False
 
+        def is_gone(self) -> bool:
+            return _hung_up(self.fileno)
+
+        def _sigtstp_application(self, *args: Any) -> None:
+            self.asleep = True
+            super()._sigtstp_application(*args)
+
+        def _sigcont_application(self, *args: Any) -> None:
+            if self.asleep:  # a terminal that goes away sends this, too
+                self.asleep = False
+                super()._sigcont_application(*args)
+
     return Driver
+
+
+def _hung_up(number: int) -> bool:
+    """Whether nobody is at the other end of a terminal any more."""
+    if not hasattr(select, "poll"):
+        return False
+    poll = select.poll()
+    poll.register(number, select.POLLHUP)
+    return any(event & select.POLLHUP for _, event in poll.poll(0))
+
+
+def _size() -> tuple[int, int]:
+    """Columns and lines; zeros where the terminal does not say."""
+    try:
+        return tuple(os.get_terminal_size(sys.__stdout__.fileno()))  # type: ignore[union-attr, return-value]
+    except (OSError, ValueError, AttributeError):
+        return 0, 0
 
 
 def _modes() -> Any:

@@ -3,7 +3,7 @@
 python -m tests.eval.demo                        40 questions, 40 tokens a second
 python -m tests.eval.demo --rate 500 --at-once 4 --epochs 3
 python -m tests.eval.demo --hostile              answers that try to break a terminal
-python -m tests.eval.demo --crash runner         how it ends when something fails (runner, widget, target)
+python -m tests.eval.demo --crash runner         how it ends when something fails (runner, widget, target, hang)
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import argparse
 import random
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ THOUGHTS = (
 HOSTILE = (
     "\x1b[2J\x1b[H\x1b[31mred\x1b[0m \x1b]0;title\x07 \x1bP+q\x1b\\ \x9b31m \x07\x08\x08\x7f ",
     "[bold]not bold[/bold] [/] [link=http://x]y[/link] [@click=app.quit]q[/] \\[x] ",
-    "\ud83d lone surrogate, \u202eright to left\u202c, \ufeff\u200b\u2060, a\u0301\u0302\u0303\u0304\u0305\u0306\u0307, ",
+    "\ud83d lone surrogate, \u202eright to left\u202c, \ufeff\u200b\u2060, a\u0301\u0302\u0303\u0304\u0305\u0306, ",
     "\U0001f469\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea \U0001f44d\U0001f3fd \u2764\ufe0f 1\ufe0f\u20e3 ",
     "全角文字 ｶﾅ ไทย हिन्दी עברית العربية \tTab\r\nCRLF\rCR\x0bVT\x0cFF\u2028LS ",
     "</thi",
@@ -54,8 +55,9 @@ HOSTILE = (
 
 
 def script(
-    questions: list[Question], rate: float, seed: int, hostile: bool, broken: bool
-) -> Callable[[Request], Iterator[Step]]:
+    questions: list[Question], rate: float, seed: int, *, parts: Sequence[str] = THOUGHTS, crash: str = "",
+    prefill: float | None = None, thoughts: int | None = None,
+) -> Callable[[Request], Iterator[Step]]:  # fmt: skip
     """Prefill, thoughts, an answer that is mostly right."""
     by_text = {q.question: q for q in questions}
 
@@ -63,18 +65,20 @@ def script(
         user = request.prompt.user or ""
         question = next(q for text, q in by_text.items() if user.startswith(text))
         dice = random.Random(f"{seed} {question.id} {request.seed}")
-        yield 0.2 + dice.random()
-        if broken or dice.random() < 0.04:
+        yield 0.2 + dice.random() if prefill is None else prefill
+        if crash == "target" or dice.random() < 0.04:
             yield TargetError("the connection was reset")
-        parts = HOSTILE if hostile else THOUGHTS
-        thoughts = "".join(dice.choice(parts) for _ in range(dice.randint(8, 60)))
+        if crash == "hang":
+            time.sleep(3600)  # and hears of nothing
+        count = dice.randint(8, 60) if thoughts is None else thoughts
+        thought = "".join(dice.choice(parts) for _ in range(count))
         wrong = {"choice": "A", "integer": "42", "lines": "1"}[question.kind]
         kind = dice.choices(("right", "wrong", "missing", "ambiguous"), (76, 14, 5, 5))[0]
         end = {
             "right": f"Answer: {question.answer}", "wrong": f"Answer: {wrong}", "missing": "I cannot tell.",
             "ambiguous": f"Answer: {question.answer}\n\nAnswer: {wrong}",
         }[kind]  # fmt: skip
-        yield from said(thoughts, f"The two cases agree, and **only one** value is left.\n\n{end}\n", 1 / rate)
+        yield from said(thought, f"The two cases agree, and **only one** value is left.\n\n{end}\n", 1 / rate)
 
     return play
 
@@ -87,15 +91,21 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--prefill", type=float, help="seconds before the first token (a random second)")
+    parser.add_argument("--thoughts", type=int, help="sentences thought per question (8 to 60)")
     parser.add_argument("--hostile", action="store_true")
     parser.add_argument("--leave", action="store_true", help="do not stay after the end")
-    parser.add_argument("--crash", choices=("runner", "widget", "target"))
+    parser.add_argument("--crash", choices=("runner", "widget", "target", "hang"), default="")
     args = parser.parse_args()
     questions = plausible(args.questions)
     with tempfile.TemporaryDirectory() as folder, Signals() as signals:
         settings = Settings(tokens=4000)
         log = log_of(Path(folder) / "log.jsonl", questions, settings, args.epochs)
-        target = Scripted(script(questions, args.rate, args.seed, args.hostile, args.crash == "target"))
+        play = script(
+            questions, args.rate, args.seed, parts=HOSTILE if args.hostile else THOUGHTS,
+            crash=args.crash, prefill=args.prefill, thoughts=args.thoughts,
+        )  # fmt: skip
+        target = Scripted(play)
 
         def make(listen: Callable[[Event], None]) -> Runner:
             if args.crash == "runner":
@@ -106,7 +116,8 @@ def main() -> int:
         if args.crash == "widget":
             from eval.tui.header import Header
 
-            Header._scored = Failing(Header._scored, 30)  # type: ignore[method-assign, assignment]
+            scored = Failing(Header._scored, 30)
+            Header._scored = lambda header: scored(header)  # type: ignore[method-assign]
         try:
             show(make, questions, args.epochs, log, title="a play on scripted", signals=signals, stay=not args.leave)
         except BaseException as error:

@@ -8,7 +8,7 @@ value found is an integer or a small fraction within 1e-9.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from fractions import Fraction
 from itertools import combinations, permutations, product
 from math import hypot, sqrt

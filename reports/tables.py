@@ -103,8 +103,8 @@ def _print_graded(rows: Sequence[dict[str, Any]]) -> None:
 
 FINDINGS = (
     Column("metric", least=10), Column("A", 4, right=True), Column("B", 4, right=True),
-    Column("difference", right=True), Column("interval", 2), Column("verdict"), Column("n", 6, right=True), Column("method", 7, least=6),
-    Column("would find", 5, right=True),
+    Column("difference", right=True), Column("interval", 2), Column("verdict"), Column("n", 6, right=True),
+    Column("method", 7, least=6), Column("would find", 5, right=True),
 )  # fmt: skip
 
 

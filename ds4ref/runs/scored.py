@@ -50,13 +50,15 @@ class Answered:
 @dataclass(frozen=True)
 class Contrast:
     """Scores of two runs over the same questions (shares, not points), and the difference B - A. Its interval is
-    unknown for fewer than ``stats.LEAST_GRADED`` questions; ``p`` is there for any number."""
+    unknown for fewer than ``stats.LEAST_GRADED`` questions; ``p`` is there for any number. ``averaged``: some scores
+    lie between right and wrong."""
 
     name: str
     a: Interval
     b: Interval
     difference: Interval
     p: float
+    averaged: bool = False
 
     @property
     def points(self) -> Interval:
@@ -250,7 +252,8 @@ def _contrast(name: str, pairs: Sequence[tuple[Answered, Answered]], confidence:
     a, b = (np.array([side.score for side in sides], np.float64) for sides in zip(*pairs, strict=True))
     difference = stats.graded_interval(a, b, confidence)
     p = stats.graded_p(a, b) if difference.p is None else difference.p
-    return Contrast(name, stats.share_interval(a), stats.share_interval(b), difference, p)
+    averaged = not np.isin(np.r_[a, b], (0, 1)).all()
+    return Contrast(name, stats.share_interval(a), stats.share_interval(b), difference, p, averaged)
 
 
 def _changes(pairs: Iterable[tuple[Answered, Answered]]) -> Iterable[Change]:
@@ -290,7 +293,8 @@ def sentence(contrast: Contrast, margin: float = MARGIN) -> str:
     if ends[0] > 0:
         word = "higher" if i.estimate > 0 else "lower"
         return f"B is {word} by {span}, less than the {margin:g} {_unit(margin)} that counts"
-    return f"no difference found; one of {brief(i.detectable or math.nan)} points would have been"
+    borne = ", if many questions bore it" if contrast.averaged else ""  # twice as large if few do (docs/eval.md)
+    return f"no difference found; one of {brief(i.detectable or math.nan)} points would have been{borne}"
 
 
 def close_call(contrast: Contrast, confidence: float = CONFIDENCE) -> str | None:

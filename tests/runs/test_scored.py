@@ -185,6 +185,13 @@ def test_one_line_verdicts():
     assert scored.sentence(small) == "B is lower by 0.8 points (0.5 to 1), less than the 1 point that counts"
 
 
+def test_averaged_scores_promise_less():
+    a = [row(f"q{i}", o, e) for i in range(40) for e, o in enumerate(("right", "wrong" if i % 3 else "right"), 1)]
+    found = scored.pair(a, a).whole
+    assert found.averaged and scored.sentence(found).endswith(" would have been, if many questions bore it")
+    assert not contrast(5, 8).averaged
+
+
 def test_a_close_call_is_said():
     close = contrast(1, 7)
     assert close.difference.high < 0 and close.p > 0.05

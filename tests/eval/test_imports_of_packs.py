@@ -1,5 +1,6 @@
-"""Importing questions: CSV and JSON Lines come back to the byte, and what is not clear is left out and counted. Tables of
-C: test_imports_of_c.py; the command, and damaged files: test_import_command.py."""
+"""Importing questions: CSV and JSON Lines come back to the byte, and what is not clear is left out and counted.
+
+Tables of C: test_imports_of_c.py; the command, and damaged files: test_import_command.py."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from ds4ref.runs import scored
 from ds4ref.runs.scored import Contrast, Cost, Pairing
 from ds4ref.runs.stats import Interval
 
-from .keep import facts_of, rows_of
+from .keep import about, rows_of
 from .log import Log, Sample
 from .report import LONGEST
 from .scores import by_question
@@ -43,7 +43,7 @@ class Comparison:
 
 def compare_logs(a: Log, b: Log) -> Comparison:
     """Pair and judge. UsageError if no question was put to both."""
-    pairs, facts = scored.pair(rows_of(a), rows_of(b)), (facts_of(a), facts_of(b))
+    pairs, facts = scored.pair(rows_of(a), rows_of(b)), (about(a), about(b))
     if not pairs.shared:
         raise UsageError(f"{a.path} and {b.path} have no question in common ({a.header.pack.get('pack')} and "
                          f"{b.header.pack.get('pack')})")  # fmt: skip
@@ -130,13 +130,13 @@ def _changes(found: Comparison, width: int) -> list[str]:
         Column("question", least=8), Column("expected", 2, least=8), Column("A", least=6), Column("B", least=6),
         Column("title", 1, least=12),
     )  # fmt: skip
-    parts = []
+    questions, parts = found.a.questions, []
     headings = ("less often right in B", "more often right in B") if _repeated(found.pairs) else CHANGES
     for heading, changes in zip(headings, (found.pairs.lost, found.pairs.gained), strict=True):
         if changes:
             lines = []
             for change in changes:
-                question, names = found.a.questions[change.name], (change.name, change.other)
+                question, names = questions[change.name], (change.name, change.other)
                 given = [_given(side.get(name, [])) for side, name in zip(answers, names, strict=True)]
                 lines.append([change.label, question.answer, *given, printable(question.title, LONGEST)])
             parts.append(f"{heading} ({len(changes)})\n{fitted(columns, lines, width)}")

@@ -20,9 +20,20 @@ if TYPE_CHECKING:
     from ds4ref.runs.store import Store
 
 
-def keep(store: Store, log: Log, label: str = "", *, status: str = "complete", tags: Sequence[str] = ()) -> int:
-    """The run's number. ``label`` "" names it by pack and model."""
-    facts, rows = facts_of(log), rows_of(log)
+def keep(
+    store: Store,
+    log: Log,
+    label: str = "",
+    *,
+    status: str = "complete",
+    tags: Sequence[str] = (),
+    grader: str | None = None,
+) -> int:
+    """The run's number. ``label`` "" names it by pack and model; ``grader`` made the grades (None: the one that the
+    log's header names, else ours)."""
+    facts, rows = {**about(log), "summary": summary(log).to_json()}, rows_of(log)
+    if grader is not None:
+        facts["grader"] = grader
     known = same_log(store, facts)
     if known is None:
         named = label or ", ".join(str(part) for part in (facts["pack"]["pack"], facts["model"]["name"]) if part)
@@ -40,9 +51,9 @@ def rows_of(log: Log) -> list[dict[str, Any]]:
     return [eval_row(msgspec.to_builtins(sample), questions[sample.id]) for sample in log.samples]
 
 
-def facts_of(log: Log) -> dict[str, Any]:
-    """What the header says, and what the samples add up to."""
+def about(log: Log) -> dict[str, Any]:
+    """Where a log comes from, in the words of all runs."""
     header = msgspec.to_builtins(log.header)
     facts = eval_facts(header, log.path, msgspec.json.encode(log.header))
     epochs = max([log.header.epochs, *(sample.epoch for sample in log.samples)])
-    return {**facts, "epochs": epochs, "summary": summary(log).to_json()}
+    return {**facts, "epochs": epochs}

@@ -69,6 +69,12 @@ def test_a_log_can_be_read_without_ds4_eval(tmp_path):
     assert q.digest == question_digest(q.kind, q.question, q.choices, q.answer)
 
 
+def test_whose_grades_they_are(store, tmp_path):
+    log = made.write(tmp_path / "run.jsonl", ["rw"])
+    assert store.run(keep(store, log)).fact("grader") is None
+    assert store.run(keep(store, log, grader="ds4")).fact("grader") == "ds4"
+
+
 def test_a_log_that_went_on_stays_one_run(store, tmp_path):
     path = tmp_path / "run.jsonl"
     log = made.write(path, ["rw s"])

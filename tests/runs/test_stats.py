@@ -187,6 +187,14 @@ def test_scores_between_right_and_wrong_use_a_permutation():
     assert stats.sign_flip(np.zeros(9)) == 1.0
 
 
+def test_many_flips_are_not_drawn(monkeypatch):
+    d = np.random.default_rng(6).choice([-0.5, -0.25, 0.25, 0.5], 1000, p=[0.25, 0.27, 0.23, 0.25])
+    drawn = stats.sign_flip(d)
+    monkeypatch.setattr(stats, "FLIPS", 900)
+    assert stats.sign_flip(d) == pytest.approx(drawn, abs=0.02) and 0.05 < drawn < 0.95
+    assert stats.sign_flip(np.full(1000, 0.25)) < 1e-9
+
+
 @pytest.mark.parametrize("n", [8, 40])
 def test_nll_per_token_is_clustered_by_text(n):
     def make(rng):

@@ -29,6 +29,7 @@ from .find import ALL, Filter, Search, filters
 from .header import Header
 from .pane import Pane
 from .questions import QuestionList
+from .scroll import Scroller
 from .work import Work
 
 FRAMES = 12
@@ -67,7 +68,6 @@ class Main(Screen[None]):
         super().__init__()
         self.board, self.work = board, work
         self.filter, self.search = Filter(), Search(board.questions)
-        self.following = True
         self._note, self._beat = "", 0
         self.head = Header(board, title, id="head")
         self.heading = Heading(id="heading")
@@ -118,7 +118,7 @@ class Main(Screen[None]):
             if self.filter.state != ALL:
                 self.list.show(self.filter.rows(board, self.list.cursor))
             self.list.renew(changes.questions)
-        if self.following:
+        if self.list.following:
             self._follow()
         self.head.told = self._told()
         self.head.waiting = len(work.runner.schedule.waiting()) + len(board.live)
@@ -135,10 +135,10 @@ class Main(Screen[None]):
         return "" if self.work.alive else "done"
 
     def _follow(self) -> None:
-        """The cursor is where an answer comes in; it stays with that one until it is over."""
+        """The cursor is where an answer comes in, and stays with it until it is over; else where the last one came."""
         if self.list.key() in self.board.live:
             return
-        for key in self.board.live:
+        for key in [*self.board.live, *([self.board.latest] if self.board.latest else [])]:
             i = self.board.number[key.question]
             self.list.epochs.pop(i, None)
             self.list.select(i)
@@ -147,7 +147,7 @@ class Main(Screen[None]):
 
     def _say(self) -> None:
         shown = len(self.list.shown)
-        self.heading.set_class(not self.following, "-away")
+        self.heading.set_class(not self.list.following, "-away")
         note = self._note or (f"{shown} of {len(self.board.questions)}" if self.filter != Filter() else f"{shown}")
         text = f" {note} · {self.filter.name}" if self.filter != Filter() and not self._note else f" {note} questions"
         self.heading.say(f" {self._note}" if self._note else text)
@@ -156,8 +156,14 @@ class Main(Screen[None]):
 
     @on(QuestionList.Moved)
     def _moved(self) -> None:
-        self.following, self._note = False, ""
+        self._note = ""
         self.look()
+
+    @on(Scroller.Scrolled)
+    def _scrolled(self) -> None:
+        """Who reads what was said before is not torn away when the next question begins."""
+        view = self.pane.view
+        self.list.following = view.at_end and (self.list.following or self.list.key() in self.board.live)
 
     @on(QuestionList.Opened)
     def _opened(self) -> None:
@@ -165,7 +171,7 @@ class Main(Screen[None]):
 
     def action_live(self) -> None:
         """Along with what runs again."""
-        self.following, self._note = True, ""
+        self.list.following, self._note = True, ""
         self.list.epochs.clear()
         self.look()
         self.pane.view.action_edge(1)
@@ -173,7 +179,6 @@ class Main(Screen[None]):
     def action_epoch(self, step: int) -> None:
         """Another epoch of the question."""
         if self.board.epochs > 1 and self.list.shown:
-            self.following = False
             self.list.turn(step)
             self.look()
 
@@ -215,7 +220,7 @@ class Main(Screen[None]):
             if not self.board.state(key).running:
                 self.board.queued.add(key)
                 self.work.now(key)
-            self.following = True
+            self.list.following = True
             self.list.renew([self.list.cursor])
             self.look()
 
@@ -268,7 +273,7 @@ class Main(Screen[None]):
             self._note = f"no {self.search.word.strip()!r} here"
         else:
             i, which, of = found
-            self.following = False
+            self.list.following = False
             self.list.select(i)
             self._note = f"{which} of {of} with {self.search.word.strip()!r}"
         self.look()

@@ -89,6 +89,7 @@ class Board:
         self.number = {q.id: i for i, q in enumerate(questions)}
         self.samples: dict[Key, Sample] = {}
         self.live: dict[Key, Live] = {}
+        self.latest: Key | None = None  # the last one that was sent
         self.queued: set[Key] = set()  # wanted again by the user
         self.counts: Counter[State] = Counter({State.PEND: len(questions) * epochs})
         self.interval: Callable[[list[float]], Interval] | None = None
@@ -116,6 +117,7 @@ class Board:
             match event:
                 case Started():
                     self.queued.discard(key)
+                    self.latest = key
                     self.live[key] = Live(begun=self.pace.seconds)
                 case Streamed():
                     grew.add(key)

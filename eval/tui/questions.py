@@ -24,7 +24,10 @@ MOST_MARKS = 8
 
 
 class QuestionList(Scroller):
-    """``shown`` are the questions that are not filtered out, as numbers from 0; ``cursor`` is one of them."""
+    """``shown`` are the questions that are not filtered out, as numbers from 0; ``cursor`` is one of them.
+
+    ``following`` says whether the cursor goes where the run goes; the user's own moves end that at once, for the next
+    look at the run may come before any message of them is read."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "row", "row--cursor", "row--number", "row--source", "row--title", "row--running", "row--mark",
@@ -49,7 +52,7 @@ class QuestionList(Scroller):
         super().__init__(id=id)
         self.board = board
         self.shown: list[int] = list(range(len(board.questions)))
-        self.cursor = 0
+        self.cursor, self.following = 0, True
         self.epochs: dict[int, int] = {}  # chosen by the user
         self._place = {i: y for y, i in enumerate(self.shown)}
         self._titles: dict[int, tuple[str, str]] = {}
@@ -103,6 +106,7 @@ class QuestionList(Scroller):
     # --- keys and mouse
 
     def _to(self, y: int) -> None:
+        self.following = False
         if self.shown:
             self.select(self.shown[max(0, min(len(self.shown) - 1, y))])
             self.post_message(self.Moved())
@@ -121,6 +125,7 @@ class QuestionList(Scroller):
 
     def turn(self, epochs: int) -> None:
         """Look at a later or earlier epoch of the selected question."""
+        self.following = False
         now = self.key().epoch
         self.epochs[self.cursor] = max(1, min(self.board.epochs, now + epochs))
         self.renew([self.cursor])

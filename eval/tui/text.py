@@ -176,14 +176,14 @@ class Transcript:
             self._put(thinking or self._inside, rest)
 
     def _opened(self, text: str, thinking: bool) -> str:
-        """``text`` without a tag and empty lines at the beginning of the whole."""
+        """``text`` without a tag and the space before it at the beginning of the whole."""
         said = text.lstrip()
         if not said:
             return ""
         self._began.add(thinking)
         tagged = said.startswith(_OPEN) and not self._closed
         self._inside = self._inside or (tagged and not thinking and not self._told)
-        return said.removeprefix(_OPEN).lstrip("\n") if tagged else text.lstrip("\n")
+        return said.removeprefix(_OPEN) if tagged else text
 
     def _say(self, text: str) -> None:
         before, tag, after = text.partition(_CLOSE)
@@ -200,6 +200,8 @@ class Transcript:
         self._put(False, self._opened(after, False) if after else "")
 
     def _put(self, thinking: bool, text: str) -> None:
+        if not self.pieces or self.pieces[-1][0] is not thinking:
+            text = text.lstrip("\n")
         if text:
             self.pieces.append((thinking, clean(text)))
 

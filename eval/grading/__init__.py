@@ -41,7 +41,7 @@ def grade(question: Question, text: str, *, order: Sequence[int] = (), reasoning
     output = _output(question, text, order, finish)
     cut = ", cut off" if finish == "length" else ""
     if not output.text:
-        why = "nothing but thinking" if reasoning.strip() or text.strip() else "empty"
+        why = "nothing but thinking" if reasoning.strip() or plain.tidy(plain.one_alphabet(text)) else "empty"
         return Grade("missing", "", why + cut)
     found = _decide(output)
     if found is None:

@@ -165,8 +165,6 @@ def _applied(rules: list[tuple[str, re.Pattern[str], str]], text: str) -> str:
 
 
 _COMMANDS = _rules(
-    ("{,}", r"\{,\}", ","),
-    ("\\,", r"\\,(?<=[0-9]\\,)(?=[0-9]{3})", ","),
     ("\\\\", r"\\\\", "\n"),
     ("\\!", r"\\!", ""),
     ("\\", r"\\(?:left|right|displaystyle|textstyle|big[lr]?|Big[lr]?|q?quad)(?![A-Za-z])|\\[,;: ()\[\]{}]", " "),
@@ -183,7 +181,7 @@ _COMMANDS = _rules(
     ("box", r"\\f?boxe?d? ([A-Za-z0-9])(?![A-Za-z0-9])", rf"{BOX}\1{UNBOX}"),
 )
 _TWO = re.compile(r"\\([dtc]?frac|textcolor) ?\{([^{}]*)\} ?\{([^{}]*)\}")
-_ONE = re.compile(r"\\[A-Za-z]{1,20}\*? ?\{[^{}]*\}|_ ?\{[^{}]*\}|\^ ?\{[^{}]*\}|\{[^{}]*\}")
+_ONE = re.compile(r"\\[A-Za-z]{1,20}\*? ?\{[^{}]*\}|\{[^{}]*\}")
 _TAKES_TWO = re.compile(r"\\(?:[dtc]?frac|textcolor)")
 _STYLES = (
     r"\\(?:text(?:bf|it|rm|sf|tt|up|normal)?|math(?:bf|it|rm|sf|tt|bb|cal)|boldsymbol|bm|emph|underline|mbox|hbox)"
@@ -211,6 +209,8 @@ def without_latex(text: str) -> str:
 def _group(m: re.Match[str]) -> str:
     command, _, inner = m[0][:-1].partition("{")
     command = command.rstrip()
+    if not command and m.string[m.start() - 1 : m.start()] == "}":
+        return m[0]  # the second argument of a command whose first one is not plain yet
     if _TAKES_TWO.fullmatch(command):
         return m[0]  # its other argument is not plain yet
     if command in ("\\boxed", "\\fbox"):

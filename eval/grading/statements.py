@@ -118,7 +118,7 @@ _FILLED = re.compile(rf"(?:(?:{_FILLERS}) )*+")
 _PARTS = re.compile(r"[:=|>\n-]")
 _IS = re.compile(words.alternatives(words.IS))
 _OPENING = re.compile(rf"(?:[\W_]|[0-9]{{1,2}}[.)]|{_FILLERS})*+")
-_OTHER_SCRIPT = re.compile(r" ?[^\W\d_A-Za-zÀ-ɏ]")
+_OTHER_SCRIPT = re.compile(r" ?[^\W\d_A-Za-zÀ-ɏḀ-ỿ]|'d[iı]r")
 _WORD_BEGINS = re.compile(r"\b[^\W\d_]")
 
 _CLAUSE = re.compile(r"[.,;:!?\n(\"|\x02]")
@@ -137,7 +137,7 @@ LOOKBACK = 120
 
 def _hedged(output: Output, at: int) -> bool:
     """Whether the clause before a position denies, supposes or belittles what follows, or speaks of a part."""
-    before = output.low[max(0, at - LOOKBACK) : at]
+    before = output.low[max(0, at - LOOKBACK) : at].rstrip(" (\"'")
     clause = _CLAUSE.split(before)[-1]
     return bool(_HEDGE.search(clause) or _DENIED.search(clause) or _OF_A_PART.search(before))
 
@@ -200,12 +200,12 @@ def by_word(output: Output) -> Iterator[Statement]:
 
 
 _LEAD = {
-    "choice": re.compile(r"\b(?:is|be|equals|it's) "),
+    "choice": re.compile(r"\b(?:is|be) "),
     "integer": re.compile(r"\b(?:is|are|be|equals|of|get|have|gives|yields|obtain|total) |= ?|\((?=[0-9,]{1,20}\))"),
     "lines": re.compile(r"(?=\blines? )|\b(?:is|are|on|at) (?=[0-9])"),
 }
 """What may stand before a value in the midst of a sentence."""
-_CAPITAL = re.compile(r"[A-J](?<![A-Za-z0-9À-ɏ'+#-].)")
+_CAPITAL = re.compile(r"[A-J](?<![A-Za-z0-9À-ɏḀ-ỿ'+#-].)")
 _SENTENCES = re.compile(r"(?<=[.;!?])[)\"]? +(?=[A-Z])")
 
 
@@ -213,6 +213,8 @@ def _further_on(output: Output, start: int, at: int, rank: int) -> Iterator[Stat
     """Other words come first: "Answer: I believe it is B", "the answer, modulo 1000, is 117". On a final line the only
     letter will do, too."""
     rest = values.rest_of_line(output.text, at)
+    if output.kind == "integer" and rest[:1].isdigit():
+        return  # a number is there, and it was said to be none
     if rank < ASKED:
         rest = _SENTENCES.split(rest, 1)[0]
     found = []
@@ -252,7 +254,7 @@ def _listed(output: Output, at: int) -> bool:
 
 _RIGHT = r"(?:correct|right|best|proper|richtig|korrekt|correcte?|correcta|correto|corretta|juist|верно|правильно)"
 _VERDICT = re.compile(
-    r"([A-J])(?<![A-Za-z0-9À-ɏ'].)(?:[)]?(?: and |, | or |, and )\(?([A-J]))?[)]?(?: ?[:(-] ?| )"
+    r"([A-J])(?<![A-Za-z0-9À-ɏḀ-ỿ'].)(?:[)]?(?: and |, | or |, and )\(?([A-J]))?[)]?(?: ?[:(-] ?| )"
     r"(?:(?:(?:is|are|as|est|ist|es|è|é)(?: both| all| indeed| therefore| thus| clearly)? )?"
     r"(?:(?:the|our|my|la|die) )?(?:only |most )?"
     rf"(?:{_RIGHT}(?: (?:answer|option|choice|one|letter|statement))?|(?<=the )(?:answer|choice))"
@@ -299,7 +301,7 @@ def by_line(output: Output) -> Iterator[Statement]:
         if value is None or value.unclear or _listed(output, start) or (output.cut and start == last):
             continue
         ends = output.ends(value.end, line=True) or (start == 0 and output.settles(value.end))
-        if ends and not (output.kind == "integer" and _PROSE.match(values.rest_of_line(output.text, start)[:80])):
+        if ends and not (output.kind == "integer" and _PROSE.search(values.rest_of_line(output.text, start)[:80])):
             yield Statement(start, rank, value, "the last line" if start else "the first line")
 
 

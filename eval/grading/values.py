@@ -48,7 +48,7 @@ _UNTENABLE = re.compile(
 )
 """Behind a value: it is denied, or holds for a part only."""
 CONDITION = re.compile(rf"[)\]}}'\",]* ?(?:{words.alternatives(words.ONLY_IF)})")
-_INSTEAD = re.compile(r"[)\]}'\",]* ?(?:not|nicht|pas|no) (?:the )?(?:option |choice |line )?[(]?[A-Z0-9]{1,3}\b")
+_INSTEAD = re.compile(r"[)\]}'\",]* ?(?:not|nicht|pas) (?:the )?(?:option |choice |line )?[(]?[A-Z0-9]{1,3}\b")
 """Behind a value: another one is denied."""
 
 
@@ -61,20 +61,20 @@ def untenable(after: str) -> bool:
 
 _LETTER = re.compile(
     r"[(\[{'\"<\x02 ]*+(?:(?:[Oo]ption|[Cc]hoice) )?[(\[\"]?([A-Za-z])"
-    r"(?![A-Za-z0-9À-ɏ_^°])(?!['.](?!dir|dır)[A-Za-z])(?!(?<=[nN])/[aA]\b)"
+    r"(?![A-Za-z0-9À-ɏḀ-ỿ_^°])(?!['.](?!dir|dır)[A-Za-z])(?!(?<=[nN])/[aA]\b)"
 )
 _BEHIND = re.compile(
     r"[)\]}>\x03'\"\\]| [(]"
-    r"| ?(?:$|[|\n]|[,;!?:]|\.(?![0-9])|[/&](?= ?[A-Z](?![A-Za-z]))|-+>?(?= )|=>|[^\W\d_A-Za-zÀ-ɏ])"
+    r"| ?(?:$|[|\n]|[,;!?:]|\.(?![0-9])|[/&](?= ?[A-Z](?![A-Za-z]))|-+>?(?= )|=>|[^\W\d_A-Za-zÀ-ɏḀ-ỿ])"
 )
 """What may follow a letter that is one: an end, a mark, a letter of another script."""
-_WORD = re.compile(r" ([A-Za-zÀ-ɏ']+)")
+_WORD = re.compile(r" ([A-Za-zÀ-ɏḀ-ỿ']+)")
 _AFTER_A = frozenset((*words.BECAUSE, *words.AND, *words.OR, *words.IS, "rather", "instead", "over", "not"))
 """Only before these words A and I are letters and no words themselves."""
 _ABBREVIATES = re.compile(r"\. [a-z]")
 _LABEL = re.compile(r"[)\]}'\"\x03]*+ ?[.:,)=(-]* ?")
 _CUT = re.compile(
-    rf"[.;!?)\"\x03|](?=\W|$)|[,:] | \(| - | (?:{words.alternatives(words.BECAUSE + words.AND + words.OR)})"
+    rf"[.;!?)\"\x03|](?!\w)|[,:] | \(| - | (?:{words.alternatives(words.BECAUSE + words.AND + words.OR)})"
 )
 _AROUND = "\"'`.,;:!?()[]{}<> \x02\x03|"
 
@@ -161,11 +161,11 @@ _OPERATES = re.compile(
     re.IGNORECASE,
 )
 """Behind a number: it is part of an expression, or of a word."""
-_NOTE = re.compile(r"(?<=[0-9]) ?\([^()]*+\)")
-_REASON = re.compile(rf"[.?](?![0-9])|!(?! ?=)|,? (?:{words.alternatives(words.BECAUSE)})| - (?=[A-Za-z])|[\x03\"]")
+_NOTE = re.compile(r"(?<=[0-9]) ?(?:\([^()]*+\)|\(?mod [0-9]++\)?(?! ?=))")
+_REASON = re.compile(rf"[.?](?![0-9])|,? (?:{words.alternatives(words.BECAUSE)})| - (?=[A-Za-z])|[\x03\"]")
 _LONGER = tuple(word for word in words.AND + words.OR if len(word) > 1 or not word.isascii())  # y may be a number
 _ITEM = re.compile(rf"(?:[,;&](?![0-9])| (?:{words.alternatives(_LONGER)}))++")
-_THUS = re.compile(rf"(?:[,;]? |^)(?:{words.alternatives(words.SO)})|,? (?:in total|altogether)(?= [0-9])|-+>|=>")
+_THUS = re.compile(rf"[,;]? (?:{words.alternatives(words.SO)})|,? (?:in total|altogether)(?= [0-9])|-+>|=>")
 _EQUATES = re.compile(r"[=≡≈]")
 _UNIT = re.compile(r"[ %°)\]}]*+(?:(?!is\b|was\b|are\b|has\b|can\b|if\b)[^\W\d_]++\^?+[0-9]?+ ?+){0,4}+[)\]}.]*+")
 
@@ -257,9 +257,8 @@ def integer(text: str, at: int, shown: Sequence[str] = ()) -> Value | None:
 
 _NAME = r"(?:(?:on |from |at )?(?:lines? numbers?|lines?|zeilen?|ln?|#|no\.) ?#?)?"
 _RANGE = re.compile(
-    rf"[(\[{{'\"<\x02 ]*+{_NAME}([0-9]++)(?:st|nd|rd|th)?(?![A-Za-z]|-(?!l?[0-9]|ln)[A-Za-z]|\.[0-9])"
-    rf"(?: ?(?:-{{1,3}}|~|\.\.| ?(?:to|through|thru|until|till|bis)\b|[至到]|から) ?{_NAME}([0-9]++)"
-    r"(?![A-Za-z]|-[A-Za-z]|\.[0-9]))?",
+    rf"[(\[{{'\"<\x02 ]*+{_NAME}([0-9]++)(?:st|nd|rd|th)?(?![A-Za-z]|-(?!{_NAME}[0-9])[A-Za-z]|\.[0-9])"
+    rf"(?: ?(?:-{{1,3}}|~|\.\.| ?(?:to|through|thru|until|till|bis)\b|[至到]|から) ?{_NAME}([0-9]++))?",
     re.IGNORECASE,
 )
 _NEXT = re.compile(rf"(?: *+[,;&+/]| *+(?:{words.alternatives(words.AND)}))++ *+| (?=[0-9]++(?:[ ,;.)\]]|$))")

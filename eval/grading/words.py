@@ -19,7 +19,7 @@ def _words(text: str) -> tuple[str, ...]:
 ANSWER = _words(
     """
     answer, answers, ans, antwort, réponse, respuesta, resposta, risposta, antwoord, svar, ответ, відповідь,
-    odpowiedź, odpověď, cevap, yanıt, απάντηση, الإجابة, الجواب, إجابة, جواب, پاسخ, תשובה, התשובה, उत्तर, คำตอบ,
+    odpowiedź, odpověď, cevap, yanıt, yanit, απάντηση, الإجابة, الجواب, إجابة, جواب, پاسخ, תשובה, התשובה, उत्तर, คำตอบ,
     đáp án, câu trả lời, jawaban,
     答案, 答え, 解答, 回答, 正解, 정답, 답, richtige option, opción correcta, opção correta,
     alternativa correta, opzione corretta, option correcte, правильный вариант
@@ -152,7 +152,7 @@ AND = _words("and, und, et, y, e, en, и, 和, と, 및, và, plus, as well as")
 
 OR = _words("or, oder, ou, o, или, 或, 或者, 또는, hoặc")
 
-SO = _words("so, hence, thus, therefore, giving, so that, which gives, that is, i.e")
+SO = _words("so, hence, thus, therefore, giving, so that, that is")
 """What sums up what stands before it."""
 
 _UNSPACED = re.compile(r"[\u0900-\u097f\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]")

@@ -52,7 +52,7 @@ def run(path: Path) -> None:
             for question, tokens in zip(pack.questions, ids, strict=True):
                 best = int(np.nan_to_num(runner.run(tokens, mode, faults)[0][-1], nan=-np.inf).argmax())
                 text = "" if best == tokenizer.eos else tokenizer.token_bytes(best).decode("utf-8", "replace")
-                outcomes.append(grade(question, text, finish="length").outcome)
+                outcomes.append(grade(question, text).outcome)
             file.write(json.dumps({"name": name, "outcomes": outcomes}) + "\n")
             file.flush()
             print(name, outcomes.count("right"), file=sys.stderr)

@@ -20,7 +20,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -33,9 +33,6 @@ from ds4ref.text.chat import render
 from . import packs
 from .packs import LETTERS, Header, Pack, Question
 from .prompt import prompt
-
-if TYPE_CHECKING:
-    from ds4ref.session.session import Session, Snapshot
 
 ITEMS, CHOICES = 93, 10
 MARGIN = 0.01
@@ -82,9 +79,9 @@ def item(engine: Engine, number: int) -> Question | None:
 class _Walk:
     """Evaluates prompts that share their beginnings, up to ``TAIL`` tokens before the end, once."""
 
-    def __init__(self, session: Session):
+    def __init__(self, session: Any):
         self.session = session
-        self.kept: Snapshot | None = None
+        self.kept: Any = None
 
     def logits(self, ids: list[int]) -> np.ndarray:
         """(V,) after ``ids``."""

@@ -10,13 +10,14 @@ Whoever shows what happens listens to events, which come from the threads that d
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ds4ref.cancellation import Cancellation
-from ds4ref.errors import DataError, Ds4Error, TargetError
+from ds4ref.errors import DataError, TargetError
 from ds4ref.runs.provenance import now
 from ds4ref.targets import Ability, Completion, Delta, Finish, Request, Target, collect
 
@@ -59,7 +60,8 @@ class Finished:
 
 @dataclass(frozen=True)
 class Abandoned:
-    """A sample that another one was preferred to: it waits again, and nothing of it is kept."""
+    """A sample of which nothing is kept: another one was preferred to it, and it waits again, or it was stopped and an
+    earlier answer stands."""
 
     key: Key
 
@@ -118,13 +120,14 @@ class Runner:
         self.questions = {q.id: q for q in questions}
         self.schedule, self.at_once, self.ctx = Schedule(todo), at_once, ctx
         self.stopped = False
-        self.error: Ds4Error | None = None
+        self.error: Exception | None = None
         self._going = threading.Event()
         self._going.set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler that stops the run may interrupt the thread that holds it
         self._running: dict[Key, Cancellation] = {}
-        self._abandoned: set[Key] = set()
+        self._abandoned: dict[Key, Callable[[Key], None]] = {}  # and how each of them waits again
         self._failed = 0
+        self.left = False  # by ``leave``
 
     # --- what a user may do meanwhile
 
@@ -142,11 +145,29 @@ class Runner:
         return not self._going.is_set()
 
     def stop(self) -> None:
-        """End what runs: what there is of it is kept as "stopped", and nothing else is begun."""
+        """End what runs: what there is of it is kept as "stopped", and nothing else is begun. May be called from a
+        signal handler."""
         self.stopped = True
-        self._going.set()
+        if self.paused:  # an event has a lock, too
+            self._going.set()
         for cancel in self.running().values():
             cancel.press()
+
+    def leave(self) -> None:
+        """``stop`` for somebody who cannot wait until what runs has ended: nothing of it is kept."""
+        with self._lock:
+            self.left = True
+        self.stop()
+
+    def again(self, key: Key) -> None:
+        """``key`` comes next, done or not. What runs goes on, unless it is ``key`` itself: that begins anew."""
+        cancel = self.running().get(key)
+        if cancel is None:
+            self.schedule.first(key)
+            return
+        self._abandoned[key] = self.schedule.first
+        cancel.press()
+        self._going.set()
 
     def run_now(self, key: Key) -> None:
         """``key`` comes next, and what runs makes room for it if nothing else can; it waits again then."""
@@ -156,7 +177,7 @@ class Runner:
         self.schedule.first(key)
         if len(running) >= self.at_once:
             victim = next(iter(running))
-            self._abandoned.add(victim)
+            self._abandoned[victim] = self.schedule.back
             running[victim].press()
         self._going.set()
 
@@ -173,7 +194,9 @@ class Runner:
         if self.at_once == 1:
             self._work()
         else:
-            threads = [threading.Thread(target=self._work, name=f"sample-{i}") for i in range(self.at_once)]
+            threads = [
+                threading.Thread(target=self._work, name=f"sample-{i}", daemon=True) for i in range(self.at_once)
+            ]
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -184,9 +207,12 @@ class Runner:
 
     def _work(self) -> None:
         try:
-            while not self.stopped and (key := self.schedule.take()) is not None:
+            while not self.stopped and self.schedule.waiting():
+                self._going.wait()  # a pause holds between samples, too: not every target streams
+                if self.stopped or (key := self.schedule.take()) is None:
+                    return
                 self._one(key)
-        except Ds4Error as error:
+        except Exception as error:  # in a thread of its own nobody else would see it
             self.error = self.error or error
             self.stop()
 
@@ -194,23 +220,31 @@ class Runner:
         cancel = Cancellation()
         with self._lock:
             self._running[key] = cancel
+            self._abandoned.pop(key, None)
+        if self.stopped:  # since it was taken
+            cancel.press()
         try:
             self.listen(Started(key))
             sample = ask(self.target, self.questions[key.question], key.epoch, self.settings, cancel,
                          ctx=self.ctx, streamed=self._streamed)  # fmt: skip
         finally:
             with self._lock:
-                del self._running[key]
-        if sample.status == "stopped" and key in self._abandoned:
-            self._abandoned.discard(key)
-            self.schedule.back(key)
+                self._running.pop(key, None)
+                wait_again = self._abandoned.pop(key, None)
+        if sample.status == "stopped" and wait_again is not None:
+            wait_again(key)
             self.listen(Abandoned(key))
             return
         with self._lock:
-            self.log.add(sample)
+            if self.left:
+                return
+            before = self.log.samples.get(key)
+            kept = sample.status == "stopped" and before is not None and before.status == "done"
+            if not kept:  # an answer that was there outlives another try that was stopped
+                self.log.add(sample)
             self._failed = self._failed + 1 if sample.status == "failed" else 0
             failed = self._failed
-        self.listen(Finished(sample))
+        self.listen(Abandoned(key) if kept else Finished(sample))
         if failed >= IN_A_ROW:
             raise TargetError(f"{failed} samples in a row failed, the last one with: {sample.error}")
 
@@ -257,15 +291,12 @@ def ask(
         done = _collected(target, request, Key(epoch, question.id), start, shown)
     except TargetError as failure:
         done, error = failure.partial or Completion(""), str(failure)
-    sample.output, sample.reasoning, sample.finish, sample.model = (
-        done.text,
-        done.reasoning,
-        str(done.finish),
-        done.model,
-    )
+    sample.output, sample.reasoning = _storable(done.text), _storable(done.reasoning)
+    sample.finish, sample.model = str(done.finish), _storable(done.model)
     sample.prompt_tokens, sample.cached_tokens = done.usage.prompt, done.usage.cached
     sample.tokens, sample.reasoning_tokens = done.usage.completion, done.usage.reasoning
-    sample.ttft, sample.seconds, sample.error = done.ttft, time.perf_counter() - start - held, error or done.error
+    sample.ttft, sample.seconds = done.ttft, time.perf_counter() - start - held
+    sample.error = _storable(error or done.error)
     sample.close = _close(settings, budget, done)
     if settings.tokens == 1 and done.finish == Finish.LENGTH:
         sample.finish = str(Finish.STOP)  # one token is all that was asked for (``nano_pack``): nothing was cut off
@@ -276,6 +307,11 @@ def ask(
     else:
         regrade(sample, question)
     return sample
+
+
+def _storable(text: str) -> str:
+    """Halves of surrogate pairs, which servers escape and cut apart, are in no UTF-8 file."""
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
 def regrade(sample: Sample, question: Question) -> None:

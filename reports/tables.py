@@ -21,23 +21,29 @@ PIPE_WIDTH = 400
 
 def print_runs(runs: Sequence[Run]) -> None:
     """One line a run."""
-    results = [result(run) for run in runs]
-    shown = ["result"] if any(results) else []
-    table = _table("id", "kind", "created (UTC)", "label", *shown, "model", "machine", "rows", "status", "tags")
-    for run, found in zip(runs, results, strict=True):
-        table.add_row(
+    body = [
+        (
             str(run.id),
             run.kind,
             run.created.replace("T", " ").rstrip("Z"),
             printable(run.label),
-            *([found] if shown else []),
+            result(run),
             printable(model_name(run.facts) or ""),
             printable(run.fact("machine", "cpu") or ""),
             str(run.rows),
             run.status,
             " ".join(run.tags),
         )
-    _print(table)
+        for run in runs
+    ]
+    print(fitted(RUNS, body, _width()))
+
+
+RUNS = (
+    Column("id", right=True), Column("kind", 2), Column("created (UTC)", 4, least=10), Column("label", least=8),
+    Column("result", 1), Column("model", 3, least=10), Column("machine", 8, least=8), Column("rows", 7, right=True),
+    Column("status", 5), Column("tags", 6, least=6),
+)  # fmt: skip
 
 
 def result(run: Run) -> str:
@@ -67,10 +73,8 @@ def print_run(run: Run, rows: Sequence[dict[str, Any]]) -> None:
     if not columns:
         return
     print()
-    table = _table(*columns)
-    for row in rows:
-        table.add_row(*(_cell(row.get(column)) for column in columns))
-    _print(table)
+    shown = [Column(name, rank, right=True) for rank, name in enumerate(columns)]
+    print(fitted(shown, [[_cell(row.get(name)) for name in columns] for row in rows], _width()))
 
 
 GRADED = (
@@ -97,34 +101,43 @@ def _print_graded(rows: Sequence[dict[str, Any]]) -> None:
     print(f"\n{fitted(GRADED, lines, _width())}")
 
 
+FINDINGS = (
+    Column("metric", least=10), Column("A", 4, right=True), Column("B", 4, right=True),
+    Column("difference", right=True), Column("interval", 2), Column("verdict"), Column("n", 6, right=True),
+    Column("method", 7, least=6), Column("would find", 5, right=True),
+)  # fmt: skip
+
+
 def print_comparison(found: Comparison) -> None:
     """Verdict, findings, notes."""
     print(f"B = {printable(found.b)} against A = {printable(found.a)}: {found.verdict}")
     if found.findings:
-        table = _table("metric", "A", "B", "difference", "interval", "verdict", "n", "method", "would find")
-        for f in found.findings:
-            i = f.interval
-            table.add_row(
+        body = [
+            (
                 f.metric,
                 "" if f.a is None else f"{f.a:.4g}",
                 "" if f.b is None else f"{f.b:.4g}",
-                f"{signed(i.estimate)} {f.unit}",
-                spanned(i),
+                f"{signed(f.interval.estimate)} {f.unit}",
+                spanned(f.interval),
                 f"same within {f.margin:g} {f.unit}" if f.verdict == "same" else f.verdict,
-                str(i.n),
-                i.method,
-                "" if i.detectable is None else f"{i.detectable:.2g} {f.unit}",
+                str(f.interval.n),
+                f.interval.method,
+                "" if f.interval.detectable is None else f"{f.interval.detectable:.2g} {f.unit}",
             )
-        _print(table)
+            for f in found.findings
+        ]
+        print(fitted(FINDINGS, body, _width()))
     if found.depths:
         metrics = list(dict.fromkeys(metric for _, metric, _ in found.depths))
-        table = _table("context", *(f"{metric} B/A" for metric in metrics))
         by_depth: dict[int, dict[str, float]] = {}
         for depth, metric, ratio in found.depths:
             by_depth.setdefault(depth, {})[metric] = ratio
-        for depth, ratios in by_depth.items():
-            table.add_row(f"{depth:,}", *(f"{ratios[m]:.4f}" if m in ratios else "" for m in metrics))
-        _print(table)
+        shown = [Column("context", right=True), *(Column(f"{m} B/A", i, right=True) for i, m in enumerate(metrics))]
+        lines = [
+            (f"{depth:,}", *(f"{ratios[m]:.4f}" if m in ratios else "" for m in metrics))
+            for depth, ratios in by_depth.items()
+        ]
+        print(fitted(shown, lines, _width()))
     if found.pairs is not None:
         _print_pairs(found.pairs)
     for note in found.notes:
@@ -174,22 +187,6 @@ def _cell(value: Any) -> str:
         return f"{value:.6g}"
     text = printable(str(value))
     return text if len(text) <= 40 else text[:37] + "..."
-
-
-def _table(*columns: str) -> Any:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in columns:
-        table.add_column(name, overflow="fold")
-    return table
-
-
-def _print(table: Any) -> None:
-    from rich.console import Console
-
-    width = None if sys.stdout.isatty() else PIPE_WIDTH
-    Console(file=sys.stdout, highlight=False, markup=False, width=width).print(table)
 
 
 def _width() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,16 @@ from ds4ref.cli.options import printable
 from ds4ref.errors import DataError
 from ds4ref.files import file_digest
 
-from ..packs import Header, Pack, Question, problem, stamped
+from .. import packs
+from ..packs import Header, Pack, Question, stamped
 from . import shapes
 from .records import LONGEST_ID, NOT_STATED, Found, Skip, identity
 
 VERSION = 1
 PLACES = 3
 """Records of a reason that are named; the others are counted."""
+LICENCES = 10
+"""Licences named in a header."""
 
 
 @dataclass
@@ -82,7 +85,7 @@ def collect(paths: Sequence[Path], shape: str | None, name: str, licence: str = 
         pack=name,
         version=VERSION,
         canary=canaries.pop() if len(canaries) == 1 else "",
-        licence="; ".join(dict.fromkeys(question.licence for question in taken.values())),
+        licence=_licences(taken.values()),
         about=f"imported from {', '.join(abouts)}; the user's own, not part of ds4ref",
     )
     return Pack(header, tuple(taken.values())), told
@@ -99,12 +102,20 @@ def _named(item: Question | Skip, licence: str) -> Question:
         licence=licence or item.licence or NOT_STATED,
     )
     try:
-        msgspec.json.encode(question)
+        length = len(msgspec.json.encode(question))
     except UnicodeEncodeError:
         raise Skip("half of a surrogate pair: not Unicode text") from None
-    if wrong := problem(question):
+    if length >= packs.LONGEST_LINE:
+        raise Skip("longer than a line of a pack may be")
+    if wrong := packs.problem(question):
         raise Skip(wrong)
     return question
+
+
+def _licences(questions: Iterable[Question]) -> str:
+    """All of them, or the first ones where each question has its own."""
+    found = list(dict.fromkeys(question.licence for question in questions))
+    return "; ".join(found[:LICENCES]) + (f"; and {len(found) - LICENCES} more" if len(found) > LICENCES else "")
 
 
 def _add(question: Question, taken: dict[str, Question], told: Told) -> None:

@@ -87,8 +87,28 @@ def json_records(path: Path) -> Iterator[Record]:
 
 def csv_records(path: Path, needs: Sequence[Sequence[str]] = ()) -> Iterator[Record]:
     """One row after the header each; cells are texts, line feeds and spaces in them included."""
+    rows = _rows(path)
+    start, header = next(rows)
+    _check_header(path, start, header, needs)
+    for start, row in rows:
+        if len(row) != len(header):
+            yield Record(path, start, {}, torn=f"{len(row)} cells under {len(header)} columns")
+        else:
+            yield Record(path, start, _folded(dict(zip(header, row, strict=True))))
+
+
+def columns(path: Path) -> frozenset[str]:
+    """Folded names of the columns, or of the cells of the first objects, each of which may lack some."""
+    if is_json(path):
+        first = itertools.islice(json_records(path), LOOKED_AT)
+        return frozenset(name for record in first for name in record.cells)
+    return frozenset(map(fold, next(_rows(path))[1])) - {""}
+
+
+def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """(line it begins on, cells) of each row with anything in it, the header first; at least that."""
     reader = csv.reader((line for _, line in lines(path)), strict=True)
-    header: list[str] = []
+    found = False
     while True:
         start = reader.line_num + 1
         try:
@@ -97,29 +117,11 @@ def csv_records(path: Path, needs: Sequence[Sequence[str]] = ()) -> Iterator[Rec
             break
         except csv.Error as error:
             raise DataError(f"{path}:{start}: not CSV: {error}") from None
-        if not any(cell.strip() for cell in row):
-            continue
-        if not header:
-            header = row
-            _check_header(path, start, header, needs)
-        elif len(row) != len(header):
-            yield Record(path, start, {}, torn=f"{len(row)} cells under {len(header)} columns")
-        else:
-            yield Record(path, start, _folded(dict(zip(header, row, strict=True))))
-    if not header:
+        if any(cell.strip() for cell in row):
+            found = True
+            yield start, row
+    if not found:
         raise DataError(f"{path}: empty")
-
-
-def columns(path: Path) -> frozenset[str]:
-    """Folded names of the columns, or of the cells of the first objects, each of which may lack some."""
-    if is_json(path):
-        first = itertools.islice(json_records(path), LOOKED_AT)
-        return frozenset(name for record in first for name in record.cells)
-    reader = csv.reader((line for _, line in lines(path)), strict=True)
-    try:
-        return frozenset(fold(name) for name in next(row for row in reader if any(cell.strip() for cell in row)))
-    except csv.Error as error:
-        raise DataError(f"{path}:1: not CSV: {error}") from None
 
 
 def _check_header(path: Path, line: int, header: list[str], needs: Sequence[Sequence[str]]) -> None:

@@ -109,14 +109,6 @@ def pairs_without_neighbours() -> int:
     return count(tuple((r, c) for r in range(2) for c in range(5)))
 
 
-def portals_two_and_four() -> int:
-    """Self-maps of a set of five in which the second and the fourth iterate agree, modulo 1000."""
-    total = 0
-    for f in product(range(5), repeat=5):
-        total += all(f[f[f[f[x]]]] == f[f[x]] for x in range(5))
-    return total % 1000
-
-
 def balanced_lamps() -> int:
     """4 x 4 arrays of red (1), blue (-1), off (0), each row and column with as much red as blue, modulo 1000."""
     rows = [row for row in product((-1, 0, 1), repeat=4) if sum(row) == 0]
@@ -234,25 +226,6 @@ def mirror_divisors() -> int:
     return total
 
 
-def bounded_quintic() -> int:
-    """Largest P(7) for degree <= 5 and |P| <= 1 at -4, -2, -1, 1, 2, 4."""
-    nodes = (-4, -2, -1, 1, 2, 4)
-    best = Fraction(0)
-    # P is fixed by its six values and P(7) is linear in them, so the maximum sits at a corner of the cube of values.
-    for values in product((-1, 1), repeat=6):
-        table = [Fraction(v) for v in values]
-        for level in range(1, 6):  # Newton's divided differences, in place
-            for i in range(5, level - 1, -1):
-                table[i] = (table[i] - table[i - 1]) / (nodes[i] - nodes[i - level])
-        value = Fraction(0)
-        for node, coefficient in zip(reversed(nodes), reversed(table), strict=True):
-            value = value * (7 - node) + coefficient
-        best = max(best, value)
-    if best.denominator != 1:
-        raise ValueError("the maximum is not an integer")
-    return int(best)
-
-
 def root_pair_products() -> int:
     """Product of 3 - r s over the six pairs of roots of x^4 + 2x^3 - 5x^2 + x + 3."""
     companion = [[0, 0, 0, -3], [1, 0, 0, -1], [0, 1, 0, 5], [0, 0, 1, -2]]
@@ -269,17 +242,6 @@ def root_pair_products() -> int:
     if abs(numeric - float(value)) > 1e-6:
         raise ValueError("exact and numeric products differ")
     return int(value)
-
-
-def octal_coefficients() -> int:
-    """Polynomials with coefficients 0..7 and P(2) = 122."""
-    target = 122
-    ways = [1] + [0] * target
-    power = 1
-    while power <= target:
-        ways = [sum(ways[t - c * power] for c in range(8) if t >= c * power) for t in range(target + 1)]
-        power *= 2
-    return ways[target]
 
 
 def circle_of_reals() -> int:
@@ -391,28 +353,6 @@ def four_balls() -> int:
     return value.numerator + value.denominator
 
 
-def ellipsoid_right_corner() -> int:
-    """Least volume of OPQR with P, Q, R on the ellipsoid and OP, OQ, OR pairwise perpendicular."""
-    weights = np.array([1 / 72, 1 / 216, 1 / 432])
-
-    def volume(angles: Sequence[float]) -> float:
-        (ca, cb, cc), (sa, sb, sc) = np.cos(angles), np.sin(angles)
-        turn = (
-            np.array([[ca, -sa, 0], [sa, ca, 0], [0, 0, 1]])
-            @ np.array([[cb, 0, sb], [0, 1, 0], [-sb, 0, cb]])
-            @ np.array([[1, 0, 0], [0, cc, -sc], [0, sc, cc]])
-        )
-        # Along a unit vector u the ellipsoid is met at distance (sum of weights * u^2) ** -0.5.
-        lengths = ((turn**2) @ weights) ** -0.5
-        return float(lengths.prod() / 6)
-
-    rng = np.random.default_rng(1)
-    best = min(minimize(volume, rng.uniform(0, 3, 3), method="BFGS", options={"gtol": 1e-10}).fun for _ in range(12))
-    if abs(best - round(best)) > 1e-9 * best:
-        raise ValueError(f"the minimum {best!r} is not an integer")
-    return round(best)
-
-
 def right_isosceles_lattice() -> int:
     """Isosceles right triangles with corners in a 4 x 10 array of points."""
     points = list(product(range(4), range(10)))
@@ -448,3 +388,180 @@ def octahedron_tour() -> int:
 
     value = _hitting_time((0, frozenset({0})), moves, lambda s: len(s[1]) == 6)
     return value.numerator + value.denominator
+
+
+def bracelet_every_pair_twice() -> int:
+    """List all circular words in which each ordered colour pair occurs twice; count them up to turning and flipping."""
+    length = 18
+    # Colour 0 follows itself somewhere, so every bracelet has a reading that starts with 0, 0.
+    words = np.zeros((1, 2), dtype=np.int8)
+    used = np.array([[1] + [0] * 8], dtype=np.int8)
+    for step in range(1, length):
+        new_words, new_used = [], []
+        for colour in range(3) if step < length - 1 else range(1):  # the last step returns to the first bead
+            pair = 3 * words[:, -1].astype(np.int64) + colour
+            keep = np.nonzero(used[np.arange(len(words)), pair] < 2)[0]
+            after = used[keep].copy()
+            after[np.arange(len(keep)), pair[keep]] += 1
+            new_words.append(np.hstack([words[keep], np.full((len(keep), 1), colour, dtype=np.int8)]))
+            new_used.append(after)
+        words, used = np.concatenate(new_words), np.concatenate(new_used)
+    # 18 steps with at most 2 of each of the 9 pairs: every pair occurs exactly twice.
+    if not (used == 2).all():
+        raise ValueError("a pair occurs too rarely")
+    top = 3 ** (length - 1)
+    digits = words[:, :length].astype(np.int64)
+    weights = 3 ** np.arange(length - 1, -1, -1, dtype=np.int64)
+    least = np.full(len(words), 3**length, dtype=np.int64)
+    for code in (digits @ weights, digits[:, ::-1] @ weights):
+        for _ in range(length):
+            code = code % top * 3 + code // top  # turn by one bead
+            least = np.minimum(least, code)
+    return len(np.unique(least)) % 1000
+
+
+def _solutions_mod_3(rows: list[list[int]], right: list[int]) -> int:
+    """Number of solutions of a linear system over the field with three elements."""
+    work = [[*(x % 3 for x in row), value % 3] for row, value in zip(rows, right, strict=True)]
+    size, rank = len(rows[0]), 0
+    for col in range(size):
+        pivot = next((r for r in range(rank, len(work)) if work[r][col]), None)
+        if pivot is None:
+            continue
+        work[rank], work[pivot] = work[pivot], work[rank]
+        head = work[rank]
+        for r in range(rank + 1, len(work)):
+            if work[r][col]:
+                factor = work[r][col] * head[col]  # 1 and 2 are their own inverses
+                work[r] = [(x - factor * y) % 3 for x, y in zip(work[r], head, strict=True)]
+        rank += 1
+    return 0 if any(row[-1] for row in work[rank:]) else 3 ** (size - rank)
+
+
+def cube_roots_of_identity() -> int:
+    """Go through all matrices modulo 3; count the lifts modulo 9 of each by an exact linear system."""
+    one = np.eye(3, dtype=np.int64)
+    all_mod_3 = np.array(list(product(range(3), repeat=9)), dtype=np.int64).reshape(-1, 3, 3)
+    cubes = all_mod_3 @ all_mod_3 @ all_mod_3
+    total = 0
+    for a in all_mod_3[((cubes - one) % 3 == 0).all(axis=(1, 2))]:
+        # Modulo 9, (A + 3B)^3 is A^3 + 3(AAB + ABA + BAA); each B modulo 3 is one lift.
+        square = a @ a
+        system = np.kron(square, one) + np.kron(a, a.T) + np.kron(one, square.T)  # acts on B read row by row
+        total += _solutions_mod_3(system.tolist(), ((one - square @ a) // 3).reshape(-1).tolist())
+    return total % 1000
+
+
+def _product(p: list[int], q: list[int]) -> list[int]:
+    """Exact product of two polynomials given by their coefficients."""
+    out = [0] * (len(p) + len(q) - 1)
+    for i, x in enumerate(p):
+        for j, y in enumerate(q):
+            out[i + j] += x * y
+    return out
+
+
+def splitting_octic() -> int:
+    """For every a try all sets of at most four of the eight roots; confirm a factor by exact multiplication."""
+    values = np.arange(-2000, 2001)
+    # y = x^4 solves y^2 + a y + 1296 = 0; take the larger root first, so that nothing cancels.
+    root = np.sqrt(values.astype(complex) ** 2 - 4 * 1296)
+    big = np.where(values >= 0, -(values + root) / 2, -(values - root) / 2)
+    turns = np.array([1, 1j, -1, -1j])
+    roots = np.concatenate([np.sqrt(np.sqrt(y))[:, None] * turns for y in (big, 1296 / big)], axis=1)
+    found: set[int] = set()
+    zero = np.zeros((len(values), 1))
+    stack = [(0, np.ones((len(values), 1), dtype=complex))]  # next root that may be taken, product so far
+    while stack:
+        start, poly = stack.pop()
+        size = poly.shape[1] - 1
+        if size < 4:
+            longer, shifted = np.hstack([poly, zero]), np.hstack([zero, poly])
+            stack += [(k + 1, longer - roots[:, [k]] * shifted) for k in range(start, 8)]
+        if size == 0:
+            continue
+        for i in np.nonzero((np.abs(poly - np.round(poly.real)) < 1e-6).all(axis=1))[0]:
+            a = int(values[i])
+            if a in found:
+                continue
+            # Exact division by a monic factor, checked by multiplying back.
+            whole = [1, 0, 0, 0, a, 0, 0, 0, 1296]
+            factor, rest, quotient = [round(c.real) for c in poly[i]], whole[:], []
+            for j in range(9 - size):
+                quotient.append(rest[j])
+                for k, c in enumerate(factor):
+                    rest[j + k] -= quotient[j] * c
+            if _product(factor, quotient) == whole:
+                found.add(a)
+    return len(found)
+
+
+def ant_on_tetrahedron() -> int:
+    """Unroll the tetrahedron over the plane, collect the images of P, and search for the farthest point Q.
+
+    Each unrolled face is stored by its three corners and their names. Since all faces are congruent the unrolled faces
+    fit together without overlap (checked), every straight segment in the plane folds up to a path on the surface, and
+    the distance to the nearest image is the distance on the surface.
+    """
+    side = {frozenset("BC"): 14.0, frozenset("AB"): 13.0, frozenset("AC"): 15.0}
+    side |= {frozenset("AD"): 14.0, frozenset("CD"): 13.0, frozenset("BD"): 15.0}
+
+    def third(p: complex, q: complex, to_p: float, to_q: float, away: complex) -> complex:
+        """Corner at the given distances from p and q, on the other side of pq than the point away."""
+        base = abs(q - p)
+        along = (to_p**2 - to_q**2 + base**2) / (2 * base)
+        high = (to_p**2 - along**2) ** 0.5
+        unit = (q - p) / base
+        one, two = p + unit * complex(along, high), p + unit * complex(along, -high)
+        return one if abs(one - away) > abs(two - away) else two
+
+    first = {"B": 0j, "C": 14 + 0j}
+    first["A"] = third(first["B"], first["C"], 13.0, 15.0, -100j)
+    spot = 7 + 4j  # BP = CP = sqrt(65), on the same side of BC as A
+    # Weights of P in the face ABC, to find it again in every image of that face.
+    weights = np.linalg.solve(
+        np.array([[first[k].real for k in "ABC"], [first[k].imag for k in "ABC"], [1.0, 1.0, 1.0]]),
+        np.array([spot.real, spot.imag, 1.0]),
+    )
+    if weights.min() <= 0:
+        raise ValueError("P is not inside the face")
+
+    def key(z: complex) -> tuple[int, int]:
+        return round(z.real * 1000), round(z.imag * 1000)
+
+    faces = {key(sum(first.values()) / 3): first}
+    queue, names = [first], {key(z): k for k, z in first.items()}
+    while queue:
+        face = queue.pop()
+        (missing,) = set("ABCD") - set(face)
+        for p, q in combinations(face, 2):
+            (left,) = set(face) - {p, q}
+            z = third(face[p], face[q], side[frozenset((p, missing))], side[frozenset((q, missing))], face[left])
+            after = {p: face[p], q: face[q], missing: z}
+            middle = sum(after.values()) / 3
+            if key(middle) not in faces and abs(middle) < 70:
+                if names.setdefault(key(z), missing) != missing:
+                    raise ValueError("the unrolled faces do not fit together")
+                faces[key(middle)] = after
+                queue.append(after)
+    images = np.array(
+        [sum(w * f[k] for w, k in zip(weights, "ABC", strict=True)) for f in faces.values() if "D" not in f]
+    )
+
+    def short(v: Sequence[float] | np.ndarray) -> float:
+        return -float(np.abs(images - complex(v[0], v[1])).min())
+
+    best = 0.0
+    # The face ABC and its neighbour over BC, over CA and over AB show the whole surface once.
+    shown = [f for f in faces.values() if len({key(z) for z in f.values()} & {key(z) for z in first.values()}) >= 2]
+    for face in shown:
+        a, b, c = face.values()
+        marks = [(i / 16, j / 16) for i in range(17) for j in range(17 - i)]
+        points = sorted((a + s * (b - a) + t * (c - a) for s, t in marks), key=lambda z: short([z.real, z.imag]))
+        for z in points[:4]:
+            options = {"xatol": 1e-10, "fatol": 1e-12, "maxiter": 2000}
+            best = max(best, -float(minimize(short, [z.real, z.imag], method="Nelder-Mead", options=options).fun))
+    square = Fraction(best**2).limit_denominator(200)
+    if abs(float(square) - best**2) > 1e-5:
+        raise ValueError("no small fraction found")
+    return square.numerator + square.denominator

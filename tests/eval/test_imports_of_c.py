@@ -318,6 +318,12 @@ def test_a_file_without_a_table_is_one_line(tmp_path, text, error):
     assert str(caught.value).startswith(f"{tmp_path / 'ds4_eval.c'}{error}")
 
 
+def test_directives_may_hold_what_is_no_token(tmp_path):
+    lines = "#pragma it's / \"open\n#if 0\n#error don't 1/2\n#endif\n#define HALF 1/2 // \"\n#define APOS '\n"
+    found = one(tmp_path, f'{{ {GOOD} .answer = "7" }}', lines + HEAD.replace("#elif 1", "#endif"))
+    assert isinstance(found, Question)
+
+
 def test_comments_in_another_encoding_do_no_harm(tmp_path):
     text = HEAD.replace("#elif 1", "#endif") + f'eval_case cases[] = {{ {{ {GOOD} .answer = "7" /* \udce9 */ }} }};'
     (found,) = imported(tmp_path, text.encode("utf-8", "surrogateescape"))

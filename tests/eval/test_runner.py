@@ -12,7 +12,7 @@ from eval.packs import Header, Pack, Question
 from eval.plan import Key, Settings, keys
 from eval.runner import IN_A_ROW, Abandoned, Finished, Runner, Schedule, Started, Streamed, ask, missing
 
-from .scripted import Answer, Scripted
+from .answering import Answer, Scripted
 
 QUESTIONS = tuple(Question(f"q-{i}", "s", "d", "hard", "integer", f"What is {i}?", (), str(i)) for i in range(6))
 PACK = Pack(Header("p", 1), QUESTIONS)

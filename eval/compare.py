@@ -85,7 +85,7 @@ def _filled(line: str, width: int) -> str:
 
 def _scores(pairs: Pairing, width: int) -> str:
     columns = (
-        Column("%", least=6), Column("n", 2, right=True), Column("A", right=True), Column("95 %", 4),
+        Column("score, %", least=6), Column("n", 2, right=True), Column("A", right=True), Column("95 %", 4),
         Column("B", right=True), Column("95 %", 4), Column("B - A", right=True), Column("95 %", 1),
         Column("p", 3, right=True), Column("would find", 5, right=True),
     )  # fmt: skip

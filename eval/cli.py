@@ -60,7 +60,7 @@ def _command(name: str) -> Callable[[Sequence[str]], int]:
     elif name == "regrade":
         from .cli_regrade import regrade as found
     elif name == "verify":
-        from .verify.cli import verify as found
+        from .verify.cli import verify_pack as found
     else:
         from .cli_view import view as found
     return found
@@ -277,7 +277,8 @@ def _keep(args: Namespace, log: Writer, samples: list[Sample], status: str) -> i
     from .keep import keep
 
     with Store.open(args.store) as store:
-        return keep(store, Log(str(log.path), log.header, samples), label=args.label or "", status=status)
+        return keep(store, Log(str(log.path), log.header, samples), label=args.label or "", status=status,
+                    grader=args.grader)  # fmt: skip
 
 
 def _document(job: Job, found: Summary, left: int, number: int | None) -> Mapping[str, Any]:

@@ -201,9 +201,13 @@ class Writer:
         except OSError as error:
             raise DataError(f"cannot write {goal}: {error.strerror or error}") from None
         writer = cls(goal, file, old, found)
-        writer._lock()
-        file.truncate(end)
-        file.seek(end)
+        try:
+            writer._lock()
+            file.truncate(end)
+            file.seek(end)
+        except BaseException:
+            file.close()
+            raise
         return writer
 
     def add(self, sample: Sample) -> None:

@@ -71,7 +71,7 @@ def build_parser() -> Parser:
     g = made.add_argument_group("questions")
     g.add_argument("--pack", metavar="NAME", help=f"{', '.join(packs.names())}, or a .jsonl file")
     add(g, "--only", metavar="WORDS", help="questions with one of these in id, source or domain (maths,security)")
-    g.add_argument("--limit", "--questions", metavar="N", type=integer(), dest="limit", help="only the first N of them")
+    add(g, "--limit", "--questions", help="only the first N of them")
     g.add_argument("--epochs", metavar="N", type=integer(1, 1000), help="how often each is asked (1)")
     g.add_argument("--shuffle-choices", action="store_true", help="choices in an order of their own for each sample")
     g.add_argument("--list", action="store_true", help="list the questions and stop")
@@ -112,8 +112,7 @@ def build_parser() -> Parser:
     add(g, "--no-store")
     add(g, "--label")
     add(g, "--fail-below", metavar="PERCENT", type=number(0, 100), help="exit 1 if the score is below this")
-    g.add_argument("--grader", metavar="NAME", choices=("ours", "ds4"), default="ours",
-                   help="whose rules make the score: ours, or ds4's own (both are in the log)")  # fmt: skip
+    add(g, "--grader", help="whose rules make the score: ours, or ds4's own (both are in the log)")
     g.add_argument("--self-test-extractors", action="store_true", help="grade a corpus of known answers and stop")
     add(made, "--help")
     add(made, "--version")

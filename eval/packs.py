@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
@@ -23,6 +22,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from ds4ref.errors import DataError, UsageError
+from ds4ref.runs.store.rows import question_digest
 
 DEFAULT, NANO = "ds4ref", "nano"
 LETTERS = "ABCDEFGHIJ"
@@ -76,8 +76,7 @@ class Question(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, f
     @property
     def digest(self) -> str:
         """SHA-256 of what is asked and what is right, in hexadecimal."""
-        said = json.dumps([self.kind, self.question, list(self.choices), self.answer], ensure_ascii=False)
-        return hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()
+        return question_digest(self.kind, self.question, self.choices, self.answer)
 
     @property
     def letters(self) -> str:

@@ -298,6 +298,8 @@ def ask(
     sample.ttft, sample.seconds = done.ttft, time.perf_counter() - start - held
     sample.error = _storable(error or done.error)
     sample.close = _close(settings, budget, done)
+    if settings.tokens == 1 and done.finish == Finish.LENGTH:
+        sample.finish = str(Finish.STOP)  # one token is all that was asked for (``nano_pack``): nothing was cut off
     if error or done.finish == Finish.ERROR:
         sample.status = "failed"
     elif done.finish == Finish.CANCELLED:

@@ -119,7 +119,7 @@ def summarize(questions: Mapping[str, Question], samples: Iterable[Sample]) -> S
         tokens=_mean(sample.tokens for sample in done),
         reasoning=_mean(sample.reasoning_tokens for sample in done),
         seconds=_mean(sample.seconds for sample in done),
-        rate=_rate(done),
+        rate=rate_of(done),
     )
 
 
@@ -205,7 +205,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def _rate(done: Iterable[Sample]) -> float | None:
+def rate_of(done: Iterable[Sample]) -> float | None:
     """Tokens after the first over the seconds after the first, summed over samples; None where neither is known."""
     tokens = seconds = 0.0
     for sample in done:

@@ -45,7 +45,17 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "--tokens": (("-n",), {"metavar": "N", "type": integer(), "help": "tokens to generate"}),
     "--top": ((), {"metavar": "K", "type": integer(), "help": "use only the K best of every position"}),
     "--atol": ((), {"metavar": "F", "type": number(0, 1e6), "help": "largest difference allowed"}),
+    "--grader": (
+        (),
+        {
+            "metavar": "NAME",
+            "type": choice("ours", "ds4"),
+            "default": "ours",
+            "help": "whose rules grade: ours, or ds4's own (ours)",
+        },
+    ),
     "--only": ((), {"metavar": "NAME", "help": "only these"}),
+    "--limit": ((), {"metavar": "N", "type": integer(), "help": "at most so many"}),
     "--layers": ((), {"metavar": "LIST", "help": "these layers: 0,2-5"}),
     "--key": ((), {"metavar": "NAME", "default": "logits", "help": "array of the .npz (logits)"}),
     "--depths": ((), {"metavar": "LIST", "help": "depths in tokens, separated by commas"}),

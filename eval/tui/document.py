@@ -10,6 +10,7 @@ from .. import prompt as prompts
 from ..log import Grade, Sample
 from ..packs import LETTERS, Question
 from ..plan import Key, Settings
+from ..scores import rate_of
 from .board import Board, State
 from .text import Transcript, clean
 from .textview import Kind, Piece
@@ -120,11 +121,11 @@ def _grade(grade: Grade) -> str:
 
 
 def _cost(sample: Sample) -> str:
-    parts = [f"{sample.tokens} tokens"] if sample.tokens is not None else []
+    parts = [f"{sample.tokens} token{'s' * (sample.tokens != 1)}"] if sample.tokens is not None else []
     if sample.seconds:
-        parts.append(duration(sample.seconds))
-        if sample.tokens and sample.ttft is not None and sample.seconds > sample.ttft:
-            parts.append(f"{sample.tokens / (sample.seconds - sample.ttft):.1f} tok/s")
+        parts.append(duration(sample.seconds) if sample.seconds >= 9.95 else f"{sample.seconds:.1f} s")
+        rate = rate_of([sample])
+        parts.append("" if rate is None else f"{rate:.1f} tok/s")
     if sample.finish == "length":
         parts.append("cut off by the limit")
     if sample.status == "done":

@@ -68,7 +68,7 @@ class Main(Screen[None]):
         super().__init__()
         self.board, self.work = board, work
         self.filter, self.search = Filter(), Search(board.questions)
-        self._note, self._beat = "", 0
+        self._note, self._beat, self._on_answer = "", 0, False
         self.head = Header(board, title, id="head")
         self.heading = Heading(id="heading")
         self.list = QuestionList(board, id="questions")
@@ -80,7 +80,7 @@ class Main(Screen[None]):
         """From top to bottom."""
         yield self.head
         with Horizontal(id="body"):
-            with Vertical(id="left"):
+            with Vertical(id="left") as self.left:
                 yield self.heading
                 with Horizontal():
                     yield self.list
@@ -101,6 +101,7 @@ class Main(Screen[None]):
         self.set_class(width < NARROW or height < LOW, "-one")
         self.set_class(height < LOW + 3, "-low")
         self.pane.about.most = 1 if height < LOW + 3 else 3 if height < 34 else 6
+        self._arrange()
         self.call_after_refresh(self.look)
 
     # --- the run
@@ -184,9 +185,15 @@ class Main(Screen[None]):
 
     def action_switch(self) -> None:
         """The other pane has the keys, and the room where there is room for one."""
-        on_list = self.focused is self.list
-        self.set_class(on_list, "-answer")
-        (self.pane.view if on_list else self.list).focus()
+        one = self.has_class("-one")
+        self._on_answer = not self._on_answer if one else self.focused is not self.pane.view
+        self._arrange()
+        (self.pane.view if self._on_answer else self.list).focus()
+
+    def _arrange(self) -> None:
+        one = self.has_class("-one")
+        self.pane.display = self._on_answer or not one
+        self.left.display = not (self._on_answer and one)
 
     def action_open(self) -> None:
         """Everything about the selected sample."""
@@ -283,8 +290,9 @@ class Main(Screen[None]):
         self.prompt.display = False
         self._note = ""
         if self.focused is self.prompt or self.focused is None:
+            self._on_answer = False
+            self._arrange()
             self.list.focus()
-            self.remove_class("-answer")
         self.look()
 
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
+from textual.message import Message
 from textual.screen import ModalScreen
-from textual.widgets import OptionList, Static
-from textual.widgets.option_list import Option
+from textual.strip import Strip
+from textual.widgets import Static
 
+from .draw import Part, line
 from .find import Filter
+from .scroll import Scroller
 from .text import one_line
 from .textview import Piece, TextView
 
@@ -86,35 +90,78 @@ def help_text() -> list[Piece]:
     ]
 
 
+class Menu(Scroller):
+    """A few lines, cleaned, of which one is chosen."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"menu", "menu--cursor"}
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", "Up", show=False),
+        Binding("down,j", "move(1)", "Down", show=False),
+        Binding("home,pageup,g", "move(-1000)", "First", show=False),
+        Binding("end,pagedown,G", "move(1000)", "Last", show=False),
+        Binding("enter,space", "choose", "Choose", show=False),
+    ]
+
+    class Chosen(Message):
+        """The line under the cursor."""
+
+    def __init__(self, lines: Sequence[str], cursor: int = 0):
+        super().__init__(id="menu")
+        self.lines, self.cursor = list(lines), cursor
+
+    @property
+    def count(self) -> int:
+        """Lines."""
+        return len(self.lines)
+
+    def strip_of(self, i: int) -> Strip:
+        """Line ``i``."""
+        style = self.base + self.named("menu--cursor" if i == self.cursor else "menu")
+        mark = "▌" if i == self.cursor else " "
+        return line(self.size.width, style, [Part(f"{mark}{self.lines[i]}", style)])
+
+    def on_resize(self, event: events.Resize) -> None:
+        """The cursor stays in view."""
+        self.action_move(0)
+
+    def action_move(self, step: int) -> None:
+        """Up or down."""
+        self.cursor = max(0, min(self.count - 1, self.cursor + step))
+        self.go(self.cursor - self.rows // 2)
+        self.refresh()
+
+    def action_choose(self) -> None:
+        """That one."""
+        self.post_message(self.Chosen())
+
+    def on_click(self, event: events.Click) -> None:
+        """The one that was clicked."""
+        if event.y + self.top < self.count:
+            self.cursor = event.y + self.top
+            self.action_choose()
+
+
 class FilterDialog(ModalScreen[Filter | None]):
     """Choose one."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,f", "close", "Close"),
-        Binding("j", "cursor(1)", show=False),
-        Binding("k", "cursor(-1)", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,f", "close", "Close")]
 
     def __init__(self, choices: Sequence[tuple[Filter, int]], now: Filter):
         super().__init__()
-        self._choices, self._now = choices, now
+        self.choices = [one for one, _ in choices]
+        cursor = next((i for i, one in enumerate(self.choices) if one == now), 0)
+        self.menu = Menu([f"{n:>5}  {one_line(one.name)}" for one, n in choices], cursor)
 
     def compose(self) -> ComposeResult:
         """A short list."""
         with Vertical(id="filter") as frame:
             frame.border_title = Content("show")
-            options = OptionList(*(Option(Content(f"{n:>5}  {one_line(one.name)}")) for one, n in self._choices))
-            options.highlighted = next((i for i, (one, _) in enumerate(self._choices) if one == self._now), 0)
-            yield options
+            self.menu.styles.height = len(self.choices)
+            yield self.menu
 
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """That one."""
-        self.dismiss(self._choices[event.option_index][0])
-
-    def action_cursor(self, step: int) -> None:
-        """Up or down."""
-        options = self.query_one(OptionList)
-        (options.action_cursor_down if step > 0 else options.action_cursor_up)()
+    @on(Menu.Chosen)
+    def _chosen(self) -> None:
+        self.dismiss(self.choices[self.menu.cursor])
 
     def action_close(self) -> None:
         """As it was."""

@@ -25,6 +25,7 @@ class Scroller(Drawn, can_focus=True):
     def __init__(self, id: str | None = None):
         super().__init__(id=id)
         self.top = 0
+        self.ended = True  # ``at_end`` when it was last scrolled or grew: in a resize it is too late to ask
         self.bar = Bar(self)
 
     class Scrolled(Message):
@@ -62,6 +63,7 @@ class Scroller(Drawn, can_focus=True):
         if top != self.top:
             self.top = top
             self.refresh()
+        self.ended = self.at_end
         self.bar.renew()
 
     def redraw(self, start: int, end: int) -> None:

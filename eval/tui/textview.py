@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable
 from typing import ClassVar, Literal, NamedTuple, get_args
 
@@ -44,6 +45,7 @@ class TextView(Scroller):
         super().__init__(id=id)
         self._raw: list[tuple[Kind, list[str]]] = []  # a line of the text each, in the pieces it came in
         self._lines: list[tuple[Kind, str]] = []  # wrapped
+        self._starts: list[int] = []  # with which of these each of those begins
         self._strips: dict[int, Strip] = {}
         self._cells = 0
         self._kept = 0
@@ -62,7 +64,7 @@ class TextView(Scroller):
 
     def show(self, pieces: Iterable[Piece], at_end: bool = False) -> None:
         """These pieces instead of what is there, from the beginning or scrolled to the end."""
-        self._raw, self._lines, self._kept = [], [], 0
+        self._raw, self._lines, self._starts, self._kept = [], [], [], 0
         self._strips.clear()
         for piece in pieces:
             self._append(piece)
@@ -99,6 +101,7 @@ class TextView(Scroller):
             others.insert(0, first)
         for text in others:
             self._raw.append((piece.kind, [text]))
+            self._starts.append(self.count)
             self._wrap(piece.kind, text)
         self._kept += len(piece.text)
 
@@ -118,20 +121,38 @@ class TextView(Scroller):
         self._rewrap()
 
     def _rewrap(self) -> None:
-        self._lines = []
+        self._lines, self._starts = [], []
         self._strips.clear()
         for kind, texts in self._raw:
+            self._starts.append(self.count)
             self._wrap(kind, "".join(texts))
+
+    def _place(self) -> tuple[int, int]:
+        """Which line of the text is at the top, and how many of its characters lie above."""
+        which = bisect.bisect_right(self._starts, self.top) - 1
+        above = self._lines[self._starts[which] : self.top] if which >= 0 else []
+        return which, sum(len(text) for _, text in above)
+
+    def _line_of(self, which: int, above: int) -> int:
+        """The wrapped line in which that is."""
+        if which < 0:
+            return 0
+        i = self._starts[which]
+        end = self._starts[which + 1] if which + 1 < len(self._starts) else self.count
+        while i + 1 < end and len(self._lines[i][1]) <= above:
+            above -= len(self._lines[i][1])
+            i += 1
+        return i
 
     # --- drawing
 
     def on_resize(self, event: events.Resize) -> None:
-        """Another width wraps anew; the end stays in view if it was."""
-        end, share = self.at_end, self.top / max(1, self.count)
+        """Another width wraps anew. The end stays in view if it was, else what was at the top stays there."""
+        end, place = self.ended, self._place()
         if event.size.width != self._cells:
             self._cells = event.size.width
             self._rewrap()
-        self.go(self.last_top if end else round(share * self.count))
+        self.go(self.last_top if end else self._line_of(*place))
         self.refresh()
 
     def notify_style_update(self) -> None:

@@ -158,6 +158,13 @@ def staged(
     return decorate
 
 
+async def resized(stage: Stage, pilot: Pilot[Any], *size: int) -> None:
+    """The terminal has another size, and the screen heard of it."""
+    await pilot.resize_terminal(*size)
+    await until(pilot, lambda: stage.app.screen._compositor.size == size and stage.app.size == size)
+    await pilot.pause()
+
+
 def check_widths(stage: Stage) -> None:
     """Every line of the screen is exactly as wide as the screen, and holds nothing that moves a cursor."""
     columns, rows = stage.app.size

@@ -42,7 +42,8 @@ async def test_where_there_is_little_room_there_is_one_pane_at_a_time(stage, pil
     await pilot.pause()
     assert stage.main.list.size.width > 40 and not stage.main.pane.display
     await pilot.press("tab")
-    assert stage.main.pane.view.size.width > 40 and "So it is." in stage.text() and "PEND" not in stage.text()
+    await until(pilot, lambda: stage.main.pane.view.size.width > 40)
+    assert "So it is." in stage.text() and "PEND" not in stage.text()
     await pilot.press("tab")
     assert "PEND" in stage.text() and "So it is." not in stage.text()
 

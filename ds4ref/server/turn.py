@@ -105,10 +105,14 @@ class Prefill:
 
 @dataclass(frozen=True)
 class Failed:
-    """It cannot be answered, or not to the end. ``code`` is "context", "continuation", "shutdown" or "engine"."""
+    """It cannot be answered, or not to the end. ``code`` is "context", "continuation", "shutdown" or "engine".
+
+    ``tokens``: with "context", how many the prompt has.
+    """
 
     code: str
     message: str
+    tokens: int = 0
 
 
 Event = Queued | Prefill | Delta | Failed

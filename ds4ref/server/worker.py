@@ -156,6 +156,8 @@ class Worker:
             job.began = time.monotonic()
             try:
                 self._answer(job)
+            except Overflow as error:
+                job.listen(Failed("context", str(error), error.tokens))
             except ContextError as error:
                 job.listen(Failed("context", str(error)))
             except Ds4Error as error:
@@ -196,7 +198,7 @@ class Worker:
             return
         job.start = start
         if len(start.tokens) >= self.ctx:
-            raise ContextError(str(Overflow(len(start.tokens), self.ctx)))
+            raise Overflow(len(start.tokens), self.ctx)
         usage = Usage(len(start.tokens), 0, start.cached, 0)
         job.listen(Prefill(start.cached, len(start.tokens), start.cached, start.source))
         try:

@@ -27,7 +27,7 @@ from ..generate import Generation, Piece, Timing, prefill
 from ..sampling import Sampler, token_logprob, top_logprobs
 from ..targets.answer import Delta, Finish, Step, Token, Usage
 from ..targets.reader import AnswerReader
-from ..text.chat import Message, ends_in_thinking, live_tail, render
+from ..text.chat import Message, ends_in_thinking, live_tail
 from ..text.rendered import Rendered
 from .queue import Closed, FairQueue, Full
 from .timelines import Start, Timelines
@@ -232,7 +232,7 @@ class Worker:
             return None
         self._session.restore(timeline.snapshot)
         first = next(i for i, message in enumerate(turn.messages) if message.result_ids)
-        tail = live_tail(turn.messages, first, turn.thinking).encode(self.engine.tokenizer)
+        tail = live_tail(turn.messages, first, turn.thinking, turn.hoist).encode(self.engine.tokenizer)
         held = list(timeline.tokens)
         if held and held[-1] == self.engine.tokenizer.eos:
             tail = tail[1:]
@@ -322,11 +322,9 @@ class Worker:
 
     def _texts(self, turn: Turn, answer: Message) -> list[str]:
         """What later prompts begin with if this turn is in their history: with its reasoning and without."""
-        schemas = [tool.text for tool in turn.offered]
         found = []
         for message in (answer, replace(answer, reasoning="")):
-            prompt = render([*turn.messages, message, Message("user", "")], schemas, turn.thinking)
-            text = prompt.text
+            text = turn.rendered(message, Message("user", "")).text
             found.append(text[: text.rindex("<\uff5cUser\uff5c>")])
         return found
 

@@ -48,8 +48,11 @@ class Turn:
     format            JSON schema (as text) that the visible answer has to fit; "" for none, "{}" for any JSON object
     top_logprobs      alternatives per token, None for no log probabilities at all
     echo              completions: the prompt's own tokens come first, with their log probabilities
+    raw               completions: the text is all that was generated, thinking and its tags too
+    more              completions: further prompts of the same request, answered one after the other
     client            whose request it is, for fairness: requests of one client wait for each other
     affinity          what the client says about which conversation this is; "" if nothing
+    hoist             which system texts go to the head of the prompt: "all", or the "leading" ones (``chat.render``)
     results_only      tool results without the calls they answer: only a live timeline can go on with them
     """
 
@@ -67,8 +70,11 @@ class Turn:
     format: str = ""
     top_logprobs: int | None = None
     echo: bool = False
+    raw: bool = False
+    more: tuple[Turn, ...] = ()
     client: str = ""
     affinity: str = ""
+    hoist: Literal["all", "leading"] = "all"
     results_only: bool = False
 
     @property
@@ -115,5 +121,12 @@ class Failed:
     tokens: int = 0
 
 
-Event = Queued | Prefill | Delta | Failed
+@dataclass(frozen=True)
+class Answered:
+    """One of several prompts is answered: its last delta. What follows belongs to the next one of ``Turn.more``."""
+
+    delta: Delta
+
+
+Event = Queued | Prefill | Delta | Answered | Failed
 """``Delta``s are the answer; the last one has a finish reason and usage."""

@@ -9,7 +9,9 @@ alone, which hands over what it knows of a connection as ``scope["state"]["link"
 
 from __future__ import annotations
 
+import importlib
 import logging
+import pkgutil
 from typing import Any
 
 from starlette.applications import Starlette
@@ -19,16 +21,29 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from . import refusals
-from .api import Api, Refused
+from .api import Api, Question, Refused
 from .auth import CORS, OPEN
 from .endpoint import Generate, respond, whole
 from .exchange import LEFT, Exchange
 from .limits import Left
 from .openapi import document as openapi
-from .plain import Asked, CountTokens, Plain, answer
+from .plain import Asked, Plain, answer
 from .service import Service
 
 log = logging.getLogger("ds4-server")
+
+
+def apis() -> list[Api | Question]:
+    """One of each endpoint that a module of ``apis`` defines."""
+    from . import apis as package
+
+    found: list[Api | Question] = []
+    for info in pkgutil.iter_modules(package.__path__):
+        module = importlib.import_module(f"{package.__name__}.{info.name}")
+        classes = [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
+        found += [one() for one in classes if issubclass(one, (Api, Question)) and one.path]
+    return found
+
 
 UNKNOWN = "unknown endpoint"
 
@@ -52,10 +67,6 @@ def create_app(service: Service) -> Front:
         Route("/tokenize", plain.tokenize, methods=["POST"]),
         Route("/detokenize", plain.detokenize, methods=["POST"]),
     ]
-    have = {api.path for api in service.apis}
-    for api in list(service.apis):
-        if isinstance(api, Api) and api.name == "messages" and f"{api.path}/count_tokens" not in have:
-            service.apis.append(CountTokens(api))
     for api in service.apis:
         endpoint: Any = Generate(api, service) if isinstance(api, Api) else Asked(api, service)
         routes.append(Route(api.path, endpoint, methods=["POST"]))

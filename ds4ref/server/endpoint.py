@@ -87,7 +87,8 @@ class Generate:
             x.body = body
         with translated(name):
             turn, reply = self.api.read(body, service.about(headers))
-            check_prompt(turn, service)
+            if any(one.ids == () or one.text == "" for one in (turn, *turn.more)):
+                raise refusals.refused(name, 400, "the prompt is empty")
             turn = replace(turn, client=turn.client or x.client)
             try:
                 job = service.worker.submit(turn, mail.put, reply.remember)
@@ -165,6 +166,9 @@ class _Answer:
                 if isinstance(event, Delta) and event.finish:
                     body = self.reply.document()
                     self.over = True
+            except Refused as refused:
+                await self._refuse(refused)
+                return
             except Exception:
                 log.exception("%s: an answer could not be told", self.x.id)
                 self.service.worker.abandon(self._job)
@@ -244,16 +248,6 @@ class translated:
             raise refusals.refused(self.api, 400, "invalid JSON request") from None
         log.error("a request could not be read", exc_info=error)
         raise refusals.internal(self.api) from None
-
-
-def check_prompt(turn: Turn, service: Service) -> None:
-    """Refused for a prompt that no session can hold: empty, or with ids that are no tokens."""
-    if turn.ids == () or turn.text == "":
-        raise refusals.refused(turn.api, 400, "the prompt is empty")
-    vocab = len(service.worker.engine.tokenizer)
-    bad = next((i for i in turn.ids or () if not 0 <= i < vocab), None)
-    if bad is not None:
-        raise refusals.refused(turn.api, 400, f"token id {bad} is outside the vocabulary (0..{vocab - 1})")
 
 
 def start(status: int, kind: str, headers: Mapping[str, str]) -> dict[str, Any]:

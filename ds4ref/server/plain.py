@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from . import refusals
-from .api import Api, Question, Refused
+from .api import Question, Refused
 from .endpoint import JSON, body_of, respond, translated, whole
 from .limits import Left, check_json, inflate
 
@@ -223,23 +223,6 @@ class Asked:
         check_json(body, self.service.limits)
         with translated(self.question.name):
             return self.question.answer(body, self.service.about(headers), self.service.worker.engine.tokenizer)
-
-
-class CountTokens(Question):
-    """How many tokens a request of ``api`` would have, for Anthropic's ``count_tokens``."""
-
-    def __init__(self, api: Api):
-        self.api = api
-        self.path, self.name = f"{api.path}/count_tokens", api.name
-
-    def answer(self, body: bytes, about: Any, tokenizer: Any) -> bytes:
-        """``{"input_tokens":N}``."""
-        turn, _ = self.api.read(body, about)
-        return b'{"input_tokens":%d}\n' % len(turn.rendered().encode(tokenizer))
-
-    def error(self, refused: Refused) -> bytes:
-        """The API's own."""
-        return self.api.error(refused)
 
 
 def answer(found: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

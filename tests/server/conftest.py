@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
-from ds4ref.server.apis import apis
+from ds4ref.server.app import apis
 from ds4ref.server.limits import Limits
 from ds4ref.server.listen import Background
 from ds4ref.server.service import Service, Settings
@@ -57,6 +57,10 @@ class Running:
         self.sockets.append(sock)
         return sock
 
+    def little_room(self):
+        """Connections made from now on have small buffers in the kernel, so that who does not read is soon noticed."""
+        self.background.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+
     def raw(self, *pieces, shut=False):
         """Everything that the server says to these bytes, until it closes."""
         sock = self.connect()
@@ -87,6 +91,22 @@ def read_all(sock):
     except ConnectionResetError:
         pass
     return found
+
+
+def read_one(sock):
+    """One response that has a length: its status and body."""
+    found = b""
+    while b"\r\n\r\n" not in found:
+        data = sock.recv(65536)
+        assert data, f"closed after {found!r}"
+        found += data
+    head, _, body = found.partition(b"\r\n\r\n")
+    names = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
+    while len(body) < int(names[b"content-length"]):
+        data = sock.recv(65536)
+        assert data, f"closed after {body!r}"
+        body += data
+    return int(head.split()[1]), body
 
 
 def post(path, body, *headers):

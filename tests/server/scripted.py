@@ -127,11 +127,12 @@ class ScriptedSession:
         if not self.valid:
             raise SessionError("empty")
         found = np.zeros(len(self.engine.tokenizer), np.float32)
-        rest = self.script[self.at :]
-        found[rest[0] if rest else self.engine.tokenizer.eos] = 30.0
+        found[self.script[self.at] if self.at < len(self.script) else self.engine.tokenizer.eos] = 30.0
         return found
 
     def common_prefix(self, tokens):
+        if list(tokens[: self.pos]) == self._tokens:
+            return self.pos
         n = 0
         while n < min(len(tokens), self.pos) and tokens[n] == self._tokens[n]:
             n += 1

@@ -130,7 +130,7 @@ class Timelines:
     @property
     def nbytes(self) -> int:
         """Memory that all of them take."""
-        own, shared = 0, {}
+        own, shared = 0, dict[int, int]()
         for timeline in self.kept():
             own += timeline.snapshot.own_bytes
             store, rows = timeline.snapshot.shared

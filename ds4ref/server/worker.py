@@ -153,6 +153,11 @@ class Worker:
             running.cancel.press()
             self._thread.join()
 
+    @property
+    def alive(self) -> bool:
+        """Whether the inference thread is there."""
+        return self._thread.is_alive()
+
     # --- the thread
 
     def _work(self) -> None:

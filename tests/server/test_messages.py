@@ -233,7 +233,8 @@ def test_which_stop_sequence_it_was(stream, size):
     assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "<stop>")
 
 
-BROKEN = '\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="bash">\n<｜DSML｜parameter name="c" string="true">rm -rf /'
+OPENED = '\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="bash">\n<｜DSML｜parameter name="c" string="true">'
+BROKEN = OPENED + "rm -rf /"
 MALFORMED = BROKEN + "tmp</｜DSML｜parameter>\nwhat?</｜DSML｜invoke>\n</｜DSML｜tool_calls>"
 
 
@@ -249,10 +250,15 @@ def test_half_a_call_is_not_taken_for_a_whole_one(text, size):
     assert kinds.count("content_block_start") == 2, "text and call"
 
 
+def test_a_call_of_which_nothing_went_out_is_text():
+    said = deltas("</think>Look." + MALFORMED, thinking=True, tools=True, size=400)
+    assert joined(stream_of(THINKS, said))[0]["content"] == [{"type": "text", "text": "Look." + MALFORMED}]
+
+
 @pytest.mark.parametrize("text", [MALFORMED, BROKEN])
-def test_a_call_of_which_nothing_went_out_is_text(text):
-    said = deltas("</think>Look." + text, thinking=True, tools=True, size=400)
-    assert joined(stream_of(THINKS, said))[0]["content"] == [{"type": "text", "text": "Look." + text}]
+@pytest.mark.parametrize("size", [1, 400])
+def test_a_call_that_is_none_is_text_in_a_document(text, size):
+    said = deltas("</think>Look." + text, thinking=True, tools=True, size=size)
     document = json.loads(play(read(PATH, THINKS)[1], said))
     assert document["content"] == [{"type": "text", "text": "Look." + text}] and document["stop_reason"] == "end_turn"
 
@@ -431,7 +437,7 @@ def test_what_claude_code_sends():
     assert talk.startswith("<｜User｜>Q\n\nENV<｜Assistant｜></think>A")
     assert '<tool_result>{"name":"late","input_schema":{"type": "object"}}</tool_result>' in talk
     assert "placeholder" not in text and [tool.name for tool in turn.offered] == ["bash", "late", "placeholder"]
-    assert turn.messages[2].calls == (ToolCall("search", '{"q": 1}', "toolu_1"),) and not turn.results_only
+    assert turn.messages[3].calls == (ToolCall("search", '{"q": 1}', "toolu_1"),) and not turn.results_only
     moved = {**body, "system": [{"type": "text", "text": "You help."}]}
     assert read(PATH, moved)[0].rendered().text == text, "cache_control and the billing line leave no trace"
 
@@ -480,13 +486,10 @@ def test_a_full_history_needs_no_live_state():
 def test_errors():
     api, reply = Messages(), read(PATH, ASK)[1]
     too_long = refusals.overflow("messages", 40, 32)
-    assert (
-        api.error(too_long)
-        == reply.error(too_long)
-        == (
-            b'{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 40 tokens > 32 maximum",'
-            b'"n_prompt_tokens":40,"n_ctx":32}}\n'
-        )
+    assert api.error(too_long) == reply.error(too_long)
+    assert api.error(too_long) == (
+        b'{"type":"error","error":{"type":"invalid_request_error",'
+        b'"message":"prompt is too long: 40 tokens > 32 maximum","n_prompt_tokens":40,"n_ctx":32}}\n'
     )
     for status, kind in ((400, "invalid_request_error"), (404, "not_found_error"), (500, "api_error"),
                          (503, "overloaded_error"), (409, "invalid_request_error")):  # fmt: skip

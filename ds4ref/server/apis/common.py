@@ -241,7 +241,7 @@ class Base(Reply):
 
     def call_id(self, index: int) -> str:
         """The id of a call. Both threads may ask: the one that generates, to remember it, and the one that sends."""
-        return self._ids.setdefault(index, new_id(self.call_prefix))
+        return self._ids.get(index) or self._ids.setdefault(index, new_id(self.call_prefix))
 
     def feed(self, event: Event) -> bytes:
         """What goes out because of ``event``."""

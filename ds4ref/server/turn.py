@@ -30,10 +30,12 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which tools may or must be called: "auto", "none", "required", or "named" with a name as the model sees it."""
+    """Which tools may or must be called: "auto", "none", "required", or "named" with a name as the model sees it.
+    Without ``parallel`` a demanded block has one call."""
 
     kind: Literal["auto", "none", "required", "named"] = "auto"
     name: str = ""
+    parallel: bool = True
 
 
 @dataclass(frozen=True)

@@ -378,7 +378,7 @@ def test_thinking_as_the_reference_has_it(fields, mode):
 @pytest.mark.parametrize(
     ("choice", "wanted"),
     [
-        ({"type": "auto", "disable_parallel_tool_use": True}, Choice()),
+        ({"type": "auto", "disable_parallel_tool_use": True}, Choice(parallel=False)),
         ({"type": "none"}, Choice("none")),
         ({"type": "any"}, Choice("required")),
         ({"type": "tool", "name": "bash"}, Choice("named", "bash")),

@@ -529,6 +529,15 @@ def test_custom_calls_and_images_come_back():
     assert '<｜DSML｜parameter name="input" string="true">*** x</｜DSML｜parameter>' in text
 
 
+def test_one_call_at_a_time():
+    body = {**ASK, "tools": [BASH], "tool_choice": "required"}
+    assert read(PATH, {**body, "parallel_tool_calls": False})[0].choice == Choice("required", "", False)
+    assert read(PATH, {**body, "parallel_tool_calls": None})[0].choice == Choice("required")
+    assert not read(PATH, {**ASK, "parallel_tool_calls": False})[0].choice.parallel
+    with pytest.raises(Refused, match="parallel_tool_calls"):
+        read(PATH, {**body, "parallel_tool_calls": 1})
+
+
 def test_formats():
     form = {"type": "json_schema", "name": "n", "strict": True, "schema": {"b": 1, "a": 2}}
     assert read(PATH, {**ASK, "text": {"format": form, "verbosity": "low"}})[0].format == '{"b": 1, "a": 2}'

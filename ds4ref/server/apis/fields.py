@@ -212,16 +212,22 @@ def affinity(body: Body, about: About) -> str:
 # --- tools
 
 
-def choose(kind: str, name: str, tools: Sequence[Schema]) -> Choice:
+def parallel(body: Body) -> bool:
+    """Whether there may be several calls at once."""
+    raw = body.raw("parallel_tool_calls")
+    return raw is None or truth(raw, "parallel_tool_calls")
+
+
+def choose(kind: str, name: str, tools: Sequence[Schema], parallel: bool) -> Choice:
     """A choice that can be kept: what must be called has to be there."""
     tools = [tool for tool in tools if tool.kind != "hosted"]
     if kind in ("required", "named") and not tools:
         raise Refused(400, "tool_choice demands a call, but there are no tools")
     if kind != "named":
-        return Choice("none" if kind == "none" else "required" if kind == "required" else "auto")
+        return Choice("none" if kind == "none" else "required" if kind == "required" else "auto", "", parallel)
     for tool in tools:
         if tool.name == name:
-            return Choice("named", tool.name)
+            return Choice("named", tool.name, parallel)
     raise Refused(400, f"tool_choice names the tool {name[:100]!r}, which is not among the tools")
 
 

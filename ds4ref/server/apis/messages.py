@@ -28,6 +28,7 @@ SAMPLING = ("temperature", "top_p", "top_k")
 _KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
           429: "rate_limit_error", 503: "overloaded_error"}  # fmt: skip
 _CHOICES = {"none": "none", "any": "required", "tool": "named"}
+_SINGLE = "disable_parallel_tool_use"
 _STOPS = {Finish.LENGTH: "max_tokens", Finish.TOOL_CALLS: "tool_use"}
 
 
@@ -125,7 +126,9 @@ def _choice(raw: str | None, tools: list[Schema]) -> Choice:
     with fields.reading():
         choice = members(raw, "tool_choice")
         kind = string(choice.get("type"), "type of tool_choice")
-        return fields.choose(_CHOICES.get(kind, "auto"), string(choice.get("name"), "name of tool_choice"), tools)
+        single = fields.truth(choice.get(_SINGLE, "false"), _SINGLE)
+        name = string(choice.get("name"), "name of tool_choice")
+        return fields.choose(_CHOICES.get(kind, "auto"), name, tools, not single)
 
 
 def _results_only(messages: list[Message], about: About) -> bool:

@@ -60,7 +60,7 @@ class Responses(Api):
         asked = found.object("reasoning")
         effort = fields.effort(asked.get("effort"), "effort")
         thinking = fields.mode(about, effort, None, model, effort is not None)
-        choice, tools = _choice(found.raw("tool_choice"), tools)
+        choice, tools = _choice(found.raw("tool_choice"), tools, fields.parallel(found))
         turn = Turn(
             "responses",
             model,
@@ -91,26 +91,26 @@ def _merged(tools: list[Schema], loaded: list[Schema]) -> list[Schema]:
     return [tool for tool in tools if tool.name not in late] + list(late.values())
 
 
-def _choice(raw: str | None, tools: list[Schema]) -> tuple[Choice, list[Schema]]:
+def _choice(raw: str | None, tools: list[Schema], parallel: bool) -> tuple[Choice, list[Schema]]:
     """``tool_choice``, and the tools that it leaves."""
     if raw is None:
-        return Choice(), tools
+        return Choice(parallel=parallel), tools
     with fields.reading():
         if is_string(raw):
             kind = string(raw, "tool_choice")
             if kind not in ("auto", "none", "required"):
                 raise Refused(400, f"tool_choice={kind[:100]} not supported")
-            return fields.choose(kind, "", tools), tools
+            return fields.choose(kind, "", tools, parallel), tools
         choice = members(raw, "tool_choice")
         kind = string(choice.get("type"), "type of tool_choice")
         if kind == "allowed_tools":
             allowed = array(choice.get("tools", "[]"), "tools of tool_choice")
             names = {_named(members(one, "an allowed tool"), tools) for one in allowed}
             left = [tool for tool in tools if tool.name in names]
-            return fields.choose(string(choice.get("mode"), "mode of tool_choice"), "", left), left
+            return fields.choose(string(choice.get("mode"), "mode of tool_choice"), "", left, parallel), left
         if kind not in ("function", "custom", "tool_search"):
             raise Refused(400, f"forced tool_choice not supported for {kind[:100]!r}")
-        return fields.choose("named", _named(choice, tools), tools), tools
+        return fields.choose("named", _named(choice, tools), tools, parallel), tools
 
 
 def _named(choice: Fields, tools: Sequence[Schema]) -> str:

@@ -14,10 +14,13 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..text.chat import Message
 from .turn import Event, Failed, Turn
+
+if TYPE_CHECKING:
+    from ..text.tokenizer import Tokenizer
 
 
 class Refused(Exception):
@@ -99,6 +102,21 @@ class Api(abc.ABC):
     @abc.abstractmethod
     def error(self, refused: Refused) -> bytes:
         """The error document where there is no reply yet."""
+
+
+class Question(abc.ABC):
+    """An endpoint that is answered at once and off the queue: nothing is generated (count_tokens)."""
+
+    path = ""
+    name = ""
+
+    @abc.abstractmethod
+    def answer(self, body: bytes, about: About, tokenizer: Tokenizer) -> bytes:
+        """The document. Refused for what cannot be."""
+
+    @abc.abstractmethod
+    def error(self, refused: Refused) -> bytes:
+        """The error document of this API."""
 
 
 def sse(data: str, event: str = "") -> bytes:

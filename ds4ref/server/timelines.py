@@ -123,11 +123,15 @@ class Timelines:
         self._kept[self._count] = timeline
         self._fit()
 
+    def kept(self) -> list[Timeline]:
+        """Those that are remembered, least recently used first. Safe to call from any thread."""
+        return list(self._kept.values())
+
     @property
     def nbytes(self) -> int:
         """Memory that all of them take."""
-        own, shared = 0, {}
-        for timeline in self._kept.values():
+        own, shared = 0, dict[int, int]()
+        for timeline in self.kept():
             own += timeline.snapshot.own_bytes
             store, rows = timeline.snapshot.shared
             shared[store] = max(rows, shared.get(store, 0))

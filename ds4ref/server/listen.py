@@ -1,0 +1,153 @@
+"""The server as a process: sockets, signals, and an end that leaves no question unanswered.
+
+uvicorn is used as a library, in our own process and thread: one process holds one model, so there is nothing that a
+process manager or several workers could do for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import ipaddress
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+
+from ..errors import Ds4Error
+from .app import create_app
+from .auth import resolve
+from .protocol import Protocol
+
+if TYPE_CHECKING:
+    from .service import Service
+
+log = logging.getLogger("ds4-server")
+
+SPARE_FILES = 64
+"""File descriptors that are not for connections."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free one. Ds4Error if that cannot be."""
+    family, address = resolve(host)
+    try:
+        return socket.create_server((address, port), family=family, backlog=128)
+    except OSError as error:
+        raise Ds4Error(f"cannot listen on {url(host, port)}: {error.strerror or error}") from None
+
+
+def url(host: str, port: int) -> str:
+    """How the server is called."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def name_of(sock: socket.socket) -> str:
+    """The URL of a listening socket; one that listens everywhere is named by loopback."""
+    host, port = sock.getsockname()[:2]
+    if ipaddress.ip_address(host.partition("%")[0]).is_unspecified:
+        host = "::1" if ":" in host else "127.0.0.1"
+    return url(host, port)
+
+
+def most_connections(wanted: int) -> int:
+    """As many as ``wanted``, or as this process may open files."""
+    try:
+        import resource
+
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    except (ImportError, OSError):
+        return wanted
+    return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft - SPARE_FILES))
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server over one service."""
+
+    def __init__(self, service: Service):
+        limits = service.limits
+        config = uvicorn.Config(
+            create_app(service),
+            http=functools.partial(Protocol, limits=limits),  # type: ignore[arg-type]
+            ws="none", lifespan="off", loop="asyncio", log_config=None, access_log=False, proxy_headers=False,
+            server_header=False, date_header=False,
+            # drain() is over in drain_seconds, and what it ends is written or given up shortly after
+            timeout_graceful_shutdown=int(limits.drain_seconds + limits.write_seconds + limits.linger_seconds) + 5,
+        )  # fmt: skip
+        super().__init__(config)
+        self.service = service
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """The first SIGINT or SIGTERM drains, the second ends the process at once (130)."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """A signal came."""
+        if self.should_exit:
+            os._exit(130)
+        self.should_exit = True
+        log.info("shutdown requested, draining requests")
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen no more, answer what is in flight."""
+        drained = asyncio.ensure_future(self.service.drain())
+        await super().shutdown(sockets)
+        await drained
+        self.service.close()
+
+
+def serve(service: Service, sock: socket.socket) -> None:
+    """Answer requests on ``sock`` until a signal comes and everything is answered."""
+    asyncio.run(Server(service).serve([sock]))
+
+
+class Background:
+    """A server in a thread of this process: for tests, smoke runs, notebooks.
+
+    with Background(service) as url: ...
+    """
+
+    def __init__(self, service: Service, host: str = "127.0.0.1"):
+        self.sock = bind(host, 0)
+        self.url = name_of(self.sock)
+        self.server = Server(service)
+        self.thread = threading.Thread(target=self._run, name="server", daemon=True)
+        self._started = threading.Event()
+
+    def _run(self) -> None:
+        async def main() -> None:
+            serving = asyncio.ensure_future(self.server.serve([self.sock]))
+            while not self.server.started and not serving.done():
+                await asyncio.sleep(0.001)
+            self._started.set()
+            await serving
+
+        asyncio.run(main())
+
+    def __enter__(self) -> str:
+        self.thread.start()
+        self._started.wait()
+        return self.url
+
+    def stop(self) -> None:
+        """Drain and end."""
+        self.server.should_exit = True
+        self.thread.join()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()

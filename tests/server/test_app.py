@@ -434,8 +434,10 @@ def test_the_limits_are_what_the_documentation_says():
 
 def test_what_is_answered_is_what_the_worker_says(server):
     """The real worker on the embedded model: a greedy answer, streamed and whole, is the same."""
-    whole = server.ask("Tell me something.", max_tokens=12)
-    stream = server.ask("Tell me something.", max_tokens=12, stream=True)
+    whole = server.ask("Tell me something about the sea, and about the people who live by it.", max_tokens=12)
+    stream = server.ask(
+        "Tell me something about the sea, and about the people who live by it.", max_tokens=12, stream=True
+    )
     assert whole.status_code == 200 and whole.json()["finish"] in (Finish.LENGTH, Finish.STOP)
     found = events(stream.text)
     assert "".join(event.get("text", "") for event in found[1:-1]) == whole.json()["text"]

@@ -79,14 +79,15 @@ class Turn:
 
     @property
     def offered(self) -> tuple[Schema, ...]:
-        """The tools that are shown to the model."""
-        return () if self.choice.kind == "none" else self.tools
+        """The tools that may be called."""
+        return () if self.choice.kind == "none" else tuple(tool for tool in self.tools if tool.kind != "hosted")
 
-    def rendered(self) -> Rendered:
-        """The prompt of a conversation."""
+    def rendered(self, *later: Message) -> Rendered:
+        """The prompt of the conversation, with further messages at its end. Deferred tools are not shown in it."""
         from ..text.chat import render
 
-        return render(self.messages, [tool.text for tool in self.offered], self.thinking)
+        shown = [tool.text for tool in self.offered if not tool.deferred]
+        return render([*self.messages, *later], shown, self.thinking, self.hoist)
 
 
 # --- what happens to a turn, in this order

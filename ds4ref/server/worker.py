@@ -24,12 +24,13 @@ from ..cancellation import Cancellation
 from ..engine import Engine
 from ..errors import Cancelled, ContextError, Ds4Error, TokenError
 from ..generate import Generation, Piece, Timing, prefill
-from ..sampling import Sampler, token_logprob, top_logprobs
+from ..sampling import Sampler
 from ..targets.answer import Delta, Finish, Step, Token, Usage
 from ..targets.reader import AnswerReader
-from ..text.chat import Message, ends_in_thinking, live_tail, render
+from ..text.chat import Message, ends_in_thinking, live_tail
 from ..text.rendered import Rendered
 from .queue import Closed, FairQueue, Full
+from .scoring import echo, step
 from .timelines import Start, Timelines
 from .turn import Answered, Event, Failed, Prefill, Queued, Turn
 
@@ -201,9 +202,7 @@ class Worker:
     def _answer(self, job: Job) -> None:
         turn, session = job.turn, self._session
         if turn.echo:
-            from .scoring import echo
-
-            echo(self.engine, job)
+            self._echo(job)
             return
         start = self._begin(job)
         if start is None:
@@ -227,6 +226,18 @@ class Worker:
         job.decoding = time.monotonic()
         self._generate(job, start)
 
+    def _echo(self, job: Job) -> None:
+        """The prompt is part of the answer. Nobody goes on from such a one: it takes no conversation's place."""
+        job.start = Start(job.ids, 0, "none")
+        try:
+            echo(self._session, self.engine.tokenizer, job)
+        except Cancelled:
+            job.finish = Finish.CANCELLED
+            job.listen(Delta(finish=Finish.CANCELLED, usage=Usage(len(job.ids), 0, 0, 0)))
+            return
+        job.decoding = time.monotonic()
+        self._generate(job, job.start)
+
     def _begin(self, job: Job) -> Start | None:
         """Where the prompt starts to be evaluated; None if only a live timeline could tell, and there is none."""
         turn = job.turn
@@ -237,7 +248,7 @@ class Worker:
             return None
         self._session.restore(timeline.snapshot)
         first = next(i for i, message in enumerate(turn.messages) if message.result_ids)
-        tail = live_tail(turn.messages, first, turn.thinking).encode(self.engine.tokenizer)
+        tail = live_tail(turn.messages, first, turn.thinking, turn.hoist).encode(self.engine.tokenizer)
         held = list(timeline.tokens)
         if held and held[-1] == self.engine.tokenizer.eos:
             tail = tail[1:]
@@ -267,6 +278,9 @@ class Worker:
         job.finish = finish
         usage = Usage(len(start.tokens), made, start.cached, reader.reasoning_tokens)
         self._remember(job, generation, reader, finish)
+        if turn.echo and generation.finish == Finish.STOP:
+            # Whoever scores counts on one entry for what came after the prompt.
+            rest = replace(rest, steps=(self._step(turn, session, self.engine.tokenizer.eos, begun),))
         job.listen(replace(rest, time=time.perf_counter() - begun, finish=finish, usage=usage,
                            error=reader.generated.error or "", markup=reader.generated.raw_block))  # fmt: skip
 
@@ -298,14 +312,13 @@ class Worker:
         now = time.perf_counter() - begun
         if turn.top_logprobs is None:
             return Step(Token(raw(token), None, token), (), now)
-        logits = session.logits
-        best = top_logprobs(logits, turn.top_logprobs) if turn.top_logprobs else []
-        top = tuple(Token(raw(i), lp, i, logit) for i, logit, lp in best if i >= 0)
-        return Step(Token(raw(token), token_logprob(logits, token), token, float(logits[token])), top, now)
+        return step(self.engine.tokenizer, session.logits, token, turn.top_logprobs, now)
 
     def _remember(self, job: Job, generation: Generation, reader: AnswerReader, finish: str) -> None:
         """Keep the timeline, its end-of-sequence included, under every text that its history may be rendered as."""
         session, turn = self._session, job.turn
+        if turn.echo:
+            return
         plain = turn.raw or turn.text is not None or turn.ids is not None
         # What a stop string cut off was evaluated all the same: no text that anybody will send stands for that.
         if finish not in (Finish.STOP, Finish.TOOL_CALLS) or plain or reader.stopped:
@@ -327,11 +340,9 @@ class Worker:
 
     def _texts(self, turn: Turn, answer: Message) -> list[str]:
         """What later prompts begin with if this turn is in their history: with its reasoning and without."""
-        schemas = [tool.text for tool in turn.offered]
         found = []
         for message in (answer, replace(answer, reasoning="")):
-            prompt = render([*turn.messages, message, Message("user", "")], schemas, turn.thinking)
-            text = prompt.text
+            text = turn.rendered(message, Message("user", "")).text
             found.append(text[: text.rindex("<\uff5cUser\uff5c>")])
         return found
 

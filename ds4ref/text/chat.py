@@ -133,17 +133,24 @@ def tool_prompt(schemas: Sequence[str]) -> list[Part]:
     return Rendered().protocol(_TOOL_PROMPT).plain("\n".join(schemas)).protocol(_TOOL_PROMPT_END).parts
 
 
-def render(messages: Sequence[Message], schemas: Sequence[str] = (), mode: str = "high") -> Rendered:
+def render(
+    messages: Sequence[Message], schemas: Sequence[str] = (), mode: str = "high", hoist: str = "all"
+) -> Rendered:
     """The prompt of a conversation. Tools come before the client's system text; ends with the start of an answer
     unless the last message is the assistant's own.
 
     Reasoning of past turns is kept everywhere once tools are involved, else only after the last user message.
+
+    hoist: "all" system texts go to the head, as ds4 has it, or only the "leading" ones. The others then stay where they
+    are: a paragraph of the question or result that they follow, a question of their own after an answer. Agents put
+    new ones into a conversation, and its beginning stays the same.
     """
+    placed = _placed_from(messages, hoist)
     prompt = Rendered().protocol(protocol.BOS)
     if mode == "max":
         prompt.plain(MAX_PREFIX)
     system: list[Part] = tool_prompt(schemas) if schemas else []
-    for message in messages:
+    for message in messages[:placed]:
         if message.role in _SYSTEM_ROLES:
             if system:
                 system.append(Part("\n\n", None))
@@ -151,15 +158,20 @@ def render(messages: Sequence[Message], schemas: Sequence[str] = (), mode: str =
                 system.append(Part(message.content, None))
     prompt.extend(system)
 
-    asked = [i for i, message in enumerate(messages) if message.role == "user" or message.role in _TOOL_ROLES]
+    asked = [
+        i
+        for i, message in enumerate(messages)
+        if message.role == "user" or message.role in _TOOL_ROLES or (i >= placed and message.role in _SYSTEM_ROLES)
+    ]
     tools_used = any(message.role in _TOOL_ROLES or _has_calls(message) for message in messages)
     keep_from = 0 if schemas or tools_used else (asked[-1] + 1 if asked else 0)
-    return _render_turns(prompt, messages, 0, mode, keep_from)
+    return _render_turns(prompt, messages, 0, mode, keep_from, placed)
 
 
-def live_tail(messages: Sequence[Message], start: int, mode: str = "high") -> Rendered:
+def live_tail(messages: Sequence[Message], start: int, mode: str = "high", hoist: str = "all") -> Rendered:
     """What follows a live session that ends in a tool turn: its EOS, then ``messages[start:]``."""
-    return _render_turns(Rendered().protocol(protocol.EOS), messages, start, mode, keep_from=0)
+    placed = _placed_from(messages, hoist)
+    return _render_turns(Rendered().protocol(protocol.EOS), messages, start, mode, 0, placed)
 
 
 def completion(text: str, mode: str = "high") -> Rendered:
@@ -168,8 +180,18 @@ def completion(text: str, mode: str = "high") -> Rendered:
     return render(messages, (), mode)
 
 
-def _render_turns(prompt: Rendered, messages: Sequence[Message], start: int, mode: str, keep_from: int) -> Rendered:
-    """Append ``messages[start:]``; assistant turns from index ``keep_from`` on keep their reasoning."""
+def _placed_from(messages: Sequence[Message], hoist: str) -> int:
+    """The index from which on system texts stay where they are."""
+    if hoist == "all":
+        return len(messages)
+    return next((i for i, message in enumerate(messages) if message.role not in _SYSTEM_ROLES), len(messages))
+
+
+def _render_turns(
+    prompt: Rendered, messages: Sequence[Message], start: int, mode: str, keep_from: int, placed: int
+) -> Rendered:
+    """Append ``messages[start:]``; assistant turns from index ``keep_from`` on keep their reasoning, system texts from
+    ``placed`` on their place."""
     thinking = mode != "none"
     pending = in_results = False
     for index in range(start, len(messages)):
@@ -182,6 +204,13 @@ def _render_turns(prompt: Rendered, messages: Sequence[Message], start: int, mod
                 prompt.protocol(protocol.USER)
             prompt.extend(render_result(message.content))
             pending = in_results = True
+        elif message.role in _SYSTEM_ROLES and index >= placed and message.content:
+            if pending:
+                prompt.plain("\n\n")
+            else:
+                prompt.protocol(protocol.USER)
+            prompt.plain(message.content)
+            pending, in_results = True, False
         elif message.role == "assistant":
             if pending:
                 prompt.protocol(protocol.ASSISTANT)

@@ -112,7 +112,9 @@ class Link:
         return True
 
     async def cut(self) -> None:
-        """End the connection without a word."""
+        """End the connection without a word, unless it is ending with one."""
+        if self._protocol.lingering:
+            return
         self._protocol.raw.abort()
         await self.lost.wait()
 

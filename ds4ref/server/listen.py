@@ -132,12 +132,12 @@ class Server(uvicorn.Server):
         for server in self.servers:
             server.close()
         drained = asyncio.ensure_future(service.drain())
-        for connection in list(state.connections):
-            connection.shutdown()
         # drain() is over in drain_seconds, and what it ends is written, or given up, shortly after
         loop = asyncio.get_running_loop()
         end = loop.time() + limits.drain_seconds + limits.write_seconds + limits.linger_seconds + GRACE
         while (state.connections or state.tasks) and loop.time() < end:
+            for connection in list(state.connections):  # also those that were only just accepted
+                connection.shutdown()
             await asyncio.sleep(0.005)
         for task in state.tasks:
             task.cancel()

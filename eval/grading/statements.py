@@ -226,7 +226,8 @@ _ROMAN = re.compile(r"(?:statement|claim|assertion|reaction|structure|compound|r
 _FAULT = "defect|vulnerab|bug|flaw|fault|problem|error|culprit"
 _IS_THE_ANSWER = re.compile(
     rf"\blines? (?=[0-9][0-9, and-]{{0,40}} (?:is|are) (?:the|a) (?:{_FAULT}))"
-    r"|\b(?=[0-9][0-9, and-]{0,40} (?:is|are) (?:then |thus |therefore )?(?:the|our|my) (?:final |correct |right )?answer\b)"
+    r"|(?<![0-9A-Za-z.,/^-])(?=-?[0-9][0-9, and.-]{0,40}"
+    r" (?:is|are) (?:then |thus |therefore )?(?:the|our|my) (?:final |correct |right )?answer\b)"
 )
 
 

@@ -72,7 +72,7 @@ _WORD = re.compile(r" ([A-Za-zÀ-ɏḀ-ỿ']+)")
 _AFTER_A = frozenset((*words.BECAUSE, *words.AND, *words.OR, *words.IS, "rather", "instead", "over", "not"))
 """Only before these words A and I are letters and no words themselves."""
 _ABBREVIATES = re.compile(r"\. [a-z]")
-_LABEL = re.compile(r"[)\]}'\"\x03]*+ ?[.:,)=(-]* ?")
+_LABEL = re.compile(r"[)\]}'\"\x03]*+ ?(?:[.:,)=(]|-(?= ))* ?")
 _CUT = re.compile(
     rf"[.;!?)\"\x03|](?!\w)|[,:] | \(| - | (?:{words.alternatives(words.BECAUSE + words.AND + words.OR)})"
 )

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from .demo import script
+from .demo import THOUGHTS, script
 from .plausible import plausible
 from .staged import Stage, until
 
@@ -40,7 +40,7 @@ def main(folder: Path) -> None:
     questions = plausible(40)
     for name, (size, presses) in PICTURES.items():
         with tempfile.TemporaryDirectory() as place:
-            play = script(questions, 400.0, 5, prefill=0.01)
+            play = script(questions, 400.0, 5, parts=[t for t in THOUGHTS if t.isascii()], prefill=0.01)
             stage = Stage(Path(place), questions, play=play, title="ds4ref on a play")
             try:
                 (folder / name).write_text(asyncio.run(picture(stage, size, presses)), encoding="utf-8")

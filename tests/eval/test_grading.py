@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -886,3 +887,8 @@ def test_long_runs_end(kind):
     ):
         for head, tail in (("", ""), ("Answer: ", "!"), ("\\boxed{", "}"), ("The answer ", "\n"), ("\n|", "x\n")):
             assert grade(asked, head + piece * (20_000 // len(piece)) + tail).why
+
+
+def test_the_page_shows_what_ds4_makes_of_the_corpus():
+    page = (Path(__file__).parents[2] / "docs" / "eval.md").read_text()
+    assert corpus.table() in page, "python -m eval.grading.corpus"

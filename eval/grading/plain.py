@@ -36,7 +36,7 @@ _PAIRS = "◁< ▷> ‘' ’' ′' ‚' „\" ٫. 。. ।. ٬, ،, 、, ∶: �
 _SINGLE = {
     **dict.fromkeys("\r\v\f\x85", "\n"),
     **dict.fromkeys("\t•‣", " "),
-    **{pair[0]: pair[1:] for pair in (*_PAIRS.split(), "…...", "→->", "⇒=>", "⟹=>", "\x7f")},
+    **{pair[0]: pair[1:] for pair in (*_PAIRS.split(), "…...", "→->", "⇒=>", "⟹=>", "∴so ", "\x7f")},
     **{chr(0x1F1E6 + i): chr(65 + i) for i in range(26)},  # regional indicators
     **{chr(start + i): chr(65 + i) for start in (0x1F150, 0x1F170) for i in range(26)},  # black circles and squares
 }
@@ -181,7 +181,7 @@ _COMMANDS = _rules(
     ("box", r"\\f?boxe?d? ([A-Za-z0-9])(?![A-Za-z0-9])", rf"{BOX}\1{UNBOX}"),
 )
 _TWO = re.compile(r"\\([dtc]?frac|textcolor) ?\{([^{}]*)\} ?\{([^{}]*)\}")
-_ONE = re.compile(r"\\[A-Za-z]{1,20}\*? ?\{[^{}]*\}|\{[^{}]*\}")
+_ONE = re.compile(r"\\[A-Za-z]{1,20}\*? ?\{[^{}]*\}|\{(?<!\}\{)[^{}]*\}")  # not yet a second argument
 _TAKES_TWO = re.compile(r"\\(?:[dtc]?frac|textcolor)")
 _STYLES = (
     r"\\(?:text(?:bf|it|rm|sf|tt|up|normal)?|math(?:bf|it|rm|sf|tt|bb|cal)|boldsymbol|bm|emph|underline|mbox|hbox)"
@@ -209,8 +209,6 @@ def without_latex(text: str) -> str:
 def _group(m: re.Match[str]) -> str:
     command, _, inner = m[0][:-1].partition("{")
     command = command.rstrip()
-    if not command and m.string[m.start() - 1 : m.start()] == "}":
-        return m[0]  # the second argument of a command whose first one is not plain yet
     if _TAKES_TWO.fullmatch(command):
         return m[0]  # its other argument is not plain yet
     if command in ("\\boxed", "\\fbox"):
@@ -227,16 +225,16 @@ _MARKUP = _rules(
     ("<", r"</?(?:answer|final_answer|solution)>", "\n"),
     ("<", r"</?(?:[biup]|em|strong|span|div|code|pre|sub|sup|font|center|li|ul|ol|td|tr|th|table|mark|h[1-6]|s)>", ""),
     ("<br", r"<br ?/?>", "\n"),
-    (">", r"^[ >]+", ""),
     ("#", r"^[ >#]+", ""),
     ("**", r"\*\*(?<=[0-9]\*\*)(?=[0-9])", "^"),
     ("*", r"\*(?<=[0-9]\*)(?=[0-9(])", "×"),
     (" * ", r" \* (?<=[0-9] \* )(?=[0-9(])", "×"),
-    ("*", r"([^\W_])\*+(?=[^\W_])", r"\1 "),
+    ("*", r"\*(?<=[^\W_]\*)\**(?=[^\W_])", " "),
     ("*", r"\*+", ""),
     ("`", r"`+", ""),
     ("_", r"_(?<![^\W_]_)_*|_+(?![^\W_])", ""),
     ("\\", r"\\(?:blacksquare|square|qed|Box)(?![A-Za-z])", ""),
+    ("i.e", r"i\.e\.", "that is"),
     ("D", r"Q\.?E\.?D\b\.?", ""),
     ("∎", r"∎", ""),
     ("--", r"^[-=_ ]+$", ""),

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from . import plain, values, words
+from .cues import Finder
 from .values import Value
 
 RECENT, LAST = 20, 5
-PIECE, LONGEST_CUE = 2048, 30
-"""Characters that are searched at a time, and beyond them for the rest of a phrase."""
 ASKED, SAID, IMPLIED, LEFT = 3, 2, 1, 0
 """Ranks: the form that was asked for; a sentence, a box, a last line; a turn of phrase; a result at the end."""
 
@@ -66,51 +65,12 @@ class Output(NamedTuple):
 
 # ------------------------------------------------------------------------------------------- words for an answer
 
-_WORD = re.compile(r"[^\W\d_]{2,}+")
-_CUES: dict[str, list[tuple[str, str]]] = {}
-"""By first word: phrases that announce an answer, longest first, and their kind."""
-_TOUCHING: dict[str, str] = {}
-"""The same in scripts without spaces."""
-for _kind, _table in (("answer", words.ANSWER), ("result", words.RESULT), ("choose", words.CHOOSE)):
-    for _phrase in words.forms(_table)[0]:
-        _CUES.setdefault(_phrase.partition(" ")[0].partition("'")[0], []).append((_phrase, _kind))
-    _TOUCHING |= dict.fromkeys(words.forms(_table)[1], _kind)
-_TOUCHED = re.compile("|".join(map(re.escape, sorted(_TOUCHING, key=len, reverse=True))))
-
-
-def _cues(low: str, kinds: Sequence[str]) -> list[tuple[int, int, str]]:
-    """The last places where an answer is announced: start, end, kind. Words are looked up, piece by piece from the end:
-    a pattern of so many is several times slower, and an output may consist of them."""
-    found: list[tuple[int, int, str]] = []
-    stop = len(low)
-    while stop > 0 and len(found) < RECENT:
-        begin = max(0, stop - PIECE)
-        found = [
-            one for one in _cues_within(low, begin, min(len(low), stop + LONGEST_CUE), kinds) if one[0] < stop
-        ] + found
-        stop = begin
-    return found[-RECENT:]
-
-
-def _cues_within(low: str, begin: int, stop: int, kinds: Sequence[str]) -> list[tuple[int, int, str]]:
-    found = []
-    for word in _WORD.finditer(low, begin, stop):
-        start = word.start()
-        for phrase, kind in _CUES.get(word[0], ()):
-            end = start + len(phrase)
-            apart = not (low[end : end + 1].isalnum() or low[max(0, start - 1) : start].isalpha())
-            if kind in kinds and apart and low.startswith(phrase, start):
-                found.append((start, end + (phrase == "ans" and low[end : end + 1] == "."), kind))
-                break
-    if not low.isascii():
-        found += [(m.start(), m.end(), _TOUCHING[m[0]]) for m in _TOUCHED.finditer(low, begin, stop)]
-    return sorted(one for one in found if one[2] in kinds)
-
-
+_NUMBERS = Finder(answer=words.ANSWER, result=words.RESULT)
+_LETTERS = Finder(answer=words.ANSWER, result=words.RESULT, choose=words.CHOOSE)
 _FILLERS = words.alternatives(words.FILLER)
 _NOT_BUT = rf"(?:{words.alternatives(words.NOT)}) [^,.\n]{{1,30}},? (?:{words.alternatives(words.BUT)})(?= )"
 _GAP = re.compile(
-    r"(?:\s?-{1,3}>?(?= )|(?<=[^\W_])-{1,3}(?=[\w(]))?+"  # a dash that separates: Answer - C, answer—C
+    r"(?:(?<=ans)\.)?+(?:\s?-{1,3}>?(?= )|(?<=[^\W_])-{1,3}(?=[\w(]))?+"  # a dash that separates: Answer - C, answer—C
     rf"(?:\([^()\n]{{1,40}}\)(?= ?[:=])|\n- |-+>|{_NOT_BUT}|[\s:=|\"'()\[\]<>,\x02]|{_FILLERS})*+"
 )
 """Between the word for an answer and its value."""
@@ -169,8 +129,8 @@ def _read_behind(output: Output, start: int, at: int) -> Value | None:
 
 def by_word(output: Output) -> Iterator[Statement]:
     """A word for an answer, what separates or equates, a value."""
-    kinds = ("answer", "result", "choose") if output.kind == "choice" else ("answer", "result")
-    for start, end, kind in _cues(output.low, kinds):
+    finder = _LETTERS if output.kind == "choice" else _NUMBERS
+    for start, end, kind in finder.last(output.low, RECENT):
         gap = _GAP.match(output.low, end, end + values.REACH)
         at = gap.end() if gap else end
         between, opens = output.low[end:at], _opens_line(output, start)
@@ -254,29 +214,35 @@ def _listed(output: Output, at: int) -> bool:
 
 _RIGHT = r"(?:correct|right|best|proper|richtig|korrekt|correcte?|correcta|correto|corretta|juist|верно|правильно)"
 _VERDICT = re.compile(
-    r"([A-J])(?<![A-Za-z0-9À-ɏḀ-ỿ'].)(?:[)]?(?: and |, | or |, and )\(?([A-J]))?[)]?(?: ?[:(-] ?| )"
+    r"([A-J]|[a-j](?<=\(.)(?=\)))(?<![A-Za-z0-9À-ɏḀ-ỿ'].)"
+    r"(?:[)]?(?: and |, | or |, and )\(?([A-J]))?[)]?(?: ?[:(-] ?| )"
     r"(?:(?:(?:is|are|as|est|ist|es|è|é)(?: both| all| indeed| therefore| thus| clearly)? )?"
     r"(?:(?:the|our|my|la|die) )?(?:only |most )?"
     rf"(?:{_RIGHT}(?: (?:answer|option|choice|one|letter|statement))?|(?<=the )(?:answer|choice))"
     r"|(?:remains|survives|is left))(?!\w)(?=[)\]\"' ]*(?:$|[.,:;!?\n\x03|])| (?:because|since|as|so) )"
 )
+_VERDICT_TOUCHING = re.compile(r"([A-J])(?<![A-Za-z].)()[)]? ?(?:选项|選項|项|項)?[是为為が]?(?:正确|正確|正しい)")
 _ROMAN = re.compile(r"(?:statement|claim|assertion|reaction|structure|compound|reason|type|class|phase|equation) $")
-_LINES_ARE = re.compile(
-    r"\b(?=lines? [0-9][0-9, and-]{0,40} (?:is|are) (?:the|a) (?:defect|vulnerab|bug|flaw|fault|problem|error|culprit))"
+_FAULT = "defect|vulnerab|bug|flaw|fault|problem|error|culprit"
+_IS_THE_ANSWER = re.compile(
+    rf"\blines? (?=[0-9][0-9, and-]{{0,40}} (?:is|are) (?:the|a) (?:{_FAULT}))"
+    r"|(?<![0-9A-Za-z.,/^-])(?=-?[0-9][0-9, and.-]{0,40}"
+    r" (?:is|are) (?:then |thus |therefore )?(?:the|our|my) (?:final |correct |right )?answer\b)"
 )
 
 
 def by_verdict(output: Output) -> Iterator[Statement]:
-    """ "C is correct", "B is the best choice"; "line 7 is the defect"."""
-    for m in deque(_VERDICT.finditer(output.text), maxlen=RECENT) if output.kind == "choice" else ():
+    """ "C is correct", "B is the best choice"; "line 7 is the defect", "117 is the answer"."""
+    patterns = (_VERDICT, _VERDICT_TOUCHING) if output.kind == "choice" else ()
+    for m in deque((m for pattern in patterns for m in pattern.finditer(output.text)), maxlen=RECENT):
         numeral = m[1] == "I" and _ROMAN.search(output.low, max(0, m.start() - 20), m.start())
         if not numeral and not _hedged(output, m.start()):
-            given = tuple(one for one in m.groups() if one)
+            given = tuple(one.upper() for one in m.groups() if one)
             value = Value(given, m.end(), "several choices" if len(given) > 1 else "")
             yield Statement(m.start(), SAID, value, "a verdict")
-    for m in deque(_LINES_ARE.finditer(output.low), maxlen=RECENT) if output.kind == "lines" else ():
-        if (lines := output.read(m.start())) and not _hedged(output, m.start()):
-            yield Statement(m.start(), SAID, lines, "a verdict")
+    for m in deque(_IS_THE_ANSWER.finditer(output.low), maxlen=RECENT) if output.kind != "choice" else ():
+        if (number := output.read(m.end())) and not _hedged(output, m.start()):
+            yield Statement(m.start(), SAID, number, "a verdict")
 
 
 _BOX, _BOX_ENDS = re.compile(plain.BOX), re.compile(rf"[).\s]*+(?:{plain.UNBOX}|$)")
@@ -290,6 +256,7 @@ def by_box(output: Output) -> Iterator[Statement]:
             yield Statement(m.start(), SAID, value, "a box")
 
 
+_ARROW = re.compile(r"(?:[=-]*>+ ?)+")
 _PROSE = re.compile(r"[^\W\d_]{2,}+[^\n]*?[^\W\d_]{2,}+")
 
 
@@ -297,7 +264,8 @@ def by_line(output: Output) -> Iterator[Statement]:
     """The last line is nothing but a value, or the first one is, perhaps with its reason."""
     last = output.text.rfind("\n") + 1
     for start, rank in ((0, IMPLIED), (last, SAID)):
-        value = output.read(start)
+        arrow = _ARROW.match(output.text, start)
+        value = output.read(arrow.end() if arrow else start)
         if value is None or value.unclear or _listed(output, start) or (output.cut and start == last):
             continue
         ends = output.ends(value.end, line=True) or (start == 0 and output.settles(value.end))

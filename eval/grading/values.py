@@ -72,7 +72,7 @@ _WORD = re.compile(r" ([A-Za-zÀ-ɏḀ-ỿ']+)")
 _AFTER_A = frozenset((*words.BECAUSE, *words.AND, *words.OR, *words.IS, "rather", "instead", "over", "not"))
 """Only before these words A and I are letters and no words themselves."""
 _ABBREVIATES = re.compile(r"\. [a-z]")
-_LABEL = re.compile(r"[)\]}'\"\x03]*+ ?[.:,)=(-]* ?")
+_LABEL = re.compile(r"[)\]}'\"\x03]*+ ?(?:[.:,)=(]|-(?= ))* ?")
 _CUT = re.compile(
     rf"[.;!?)\"\x03|](?!\w)|[,:] | \(| - | (?:{words.alternatives(words.BECAUSE + words.AND + words.OR)})"
 )
@@ -113,10 +113,17 @@ def _text_at(rest: str, at: int, shown: Sequence[str]) -> tuple[list[str], int] 
     return None
 
 
+def _before_its_text(rest: str, shown: Sequence[str]) -> tuple[str, int] | None:
+    """A letter with nothing between it and its own text, and its end."""
+    found = _LETTER.match(rest)
+    named = _text_at(rest, found.end(), shown) if found else None
+    return (found[1], found.end()) if found and named and found[1] in named[0] else None
+
+
 def choice(text: str, at: int, shown: Sequence[str]) -> Value | None:
     """A choice by its letter or its text. ``shown``: texts, folded, in the order of the letters."""
     rest = rest_of_line(text, at)
-    named, lettered = _text_at(rest, 0, shown), letter_at(rest, 0, shown)
+    named, lettered = _text_at(rest, 0, shown), letter_at(rest, 0, shown) or _before_its_text(rest, shown)
     if named and (not lettered or len(fold(rest[: named[1]])) > 1):
         given, end = list(named[0]), named[1]
         while (more := _AND.match(rest, end)) and (named := _text_at(rest, more.end(), shown)):

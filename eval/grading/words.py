@@ -42,7 +42,8 @@ RESULT = _words(
 CHOOSE = _words(
     """
     choose, chose, pick, select, go with, going with, opt for, settle on, corresponds to, it's, it is, that's, yes,
-    say, leaving, leaves, by elimination, correspond to, matches, match, must be, therefore, thus, hence, so, 选择, 选,
+    say, leaving, leaves, by elimination, correspond to, matches, match, is option, is choice, selecting, choosing,
+    i answer, i'd answer, i would answer, must be, therefore, thus, hence, so, 选择, 选,
     選択, 選
     """
 )
@@ -50,8 +51,8 @@ CHOOSE = _words(
 
 IS = _words(
     """
-    is, are, be, equals, equal, it's, ist, lautet, est, es, é, è, jest, это, є, هي, هو, است, है, là, adalah, είναι,
-    היא, הוא, är, je, คือ, 是, 为, 為, は, 은, 는, 이, 가
+    is, are, be, remains, stays, equals, equal, it's, ist, lautet, est, es, é, è, jest, это, є, هي, هو, است, है, là,
+    adalah, είναι, היא, הוא, är, je, คือ, 是, 为, 為, は, 은, 는, 이, 가
     """
 )
 """What equates the two."""
@@ -68,7 +69,7 @@ FILLER = (
     korrekte, endgültige, la, le, les, el, il, het, de, bonne, correcte, correcta, correta, corretta, juiste,
     finale, opción, a alternativa, l'option, правильный, правильна, верный, окончательный, вариант, الصحيحة,
     النهائية, सही, अंतिम, đúng, doğru, prawidłowa, poprawna, správná,
-    正确, 最终, 最後, 最終, 的, 选项, 選項, 選択肢, 应, 故, 因此, 최종
+    正确, 最终, 最後, 最終, 的, 应该, 应当, 选项, 選項, 選択肢, 应, 故, 因此, 최종
     """
     )
     + IS
@@ -122,12 +123,7 @@ REFUTED = _words(
 )
 """Behind the last statement: it no longer holds."""
 
-REOPENED = _words(
-    """
-    wait, hold on, on second thought, let me redo, let me reconsider, let me recheck, let me check again,
-    let me double-check, let me re-examine, moment mal
-    """
-)
+REOPENED = _words("wait, hold on, on second thought, let me redo, let me reconsider, moment mal")
 """Behind the last statement: it is open again, unless one of these follows:"""
 
 CONFIRMED = _words(

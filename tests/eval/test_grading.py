@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from eval import grading
-from eval.grading import corpus, grade, plain, self_test, statements, values, words
+from eval.grading import corpus, cues, grade, plain, self_test, statements, values, words
 from eval.packs import LETTERS, Question, line_set
 from eval.prompt import key
 
@@ -109,7 +110,7 @@ def test_the_corpus_notices_a_finder_that_is_left_out(find, monkeypatch):
     assert corpus_notices()
 
 
-@pytest.mark.parametrize("module", [plain, statements, values, grading], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [plain, cues, statements, values, grading], ids=lambda module: module.__name__)
 def test_the_corpus_notices_a_pattern_that_finds_nothing(module, monkeypatch):
     spared = []
     for name in patterns(module):
@@ -739,12 +740,12 @@ def test_a_statement_that_is_many_words_back_still_counts():
 
 def test_long_chinese_texts_are_searched_in_pieces():
     text = "设线圈的面积为常数" * 1000
-    for at in range(statements.PIECE - 8, statements.PIECE + 8):
+    for at in range(cues.PIECE - 8, cues.PIECE + 8):
         assert outcome(f"{text}\n答案：C\n{text[:at]}") == ("right", "C")
 
 
 def test_words_are_found_wherever_a_piece_ends():
-    for at in range(statements.PIECE - 30, statements.PIECE + 5):
+    for at in range(cues.PIECE - 30, cues.PIECE + 5):
         assert outcome("Hence the correct option is C.\n" + "x" * at + " y" * 3000) == ("right", "C")
 
 
@@ -886,3 +887,8 @@ def test_long_runs_end(kind):
     ):
         for head, tail in (("", ""), ("Answer: ", "!"), ("\\boxed{", "}"), ("The answer ", "\n"), ("\n|", "x\n")):
             assert grade(asked, head + piece * (20_000 // len(piece)) + tail).why
+
+
+def test_the_page_shows_what_ds4_makes_of_the_corpus():
+    page = (Path(__file__).parents[2] / "docs" / "eval.md").read_text()
+    assert corpus.table() in page, "python -m eval.grading.corpus"

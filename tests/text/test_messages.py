@@ -223,7 +223,11 @@ def test_schemas_are_verbatim():
     inner = '{ "name":"f",  "parameters": {"b":1, "a":[ ]} }'
     flat = '{"name": "g", "input_schema": {"type":"object"}, "strict":true}'
     raw = f'[{{"type":"function","function":{inner}}}, {flat} ,{{"type":"web_search"}}]'
-    assert read_schemas(raw) == [Schema(inner, "f"), Schema(flat, "g"), Schema('{"type":"web_search"}', "")]
+    assert read_schemas(raw) == [
+        Schema(inner, "f"),
+        Schema(flat, "g", strict=True),
+        Schema('{"type":"web_search"}', "", kind="hosted"),
+    ]
     assert read_schemas("[]") == read_schemas("null") == read_schemas(None) == []
 
 

@@ -27,7 +27,7 @@ from ..generate import Generation, Timing, prefill
 from ..sampling import Sampler, token_logprob, top_logprobs
 from ..targets.answer import Delta, Finish, Step, Token, Usage
 from ..targets.reader import AnswerReader
-from ..text.chat import Message, ends_in_thinking, live_tail, render
+from ..text.chat import Message, ends_in_thinking, live_tail
 from ..text.rendered import Rendered
 from .queue import Closed, FairQueue, Full
 from .timelines import Start, Timelines
@@ -63,6 +63,7 @@ class Job:
     """A turn that was taken on. Times are of ``time.monotonic``; None until they come.
 
     remember   what an API adds to the history it will see again: from the finished answer to the message it returns
+    demanded   what keeps the answer to the form that the turn demands (``generate.Steer``)
     """
 
     number: int
@@ -71,6 +72,7 @@ class Job:
     ids: list[int]
     listen: Callable[[Event], None]
     remember: Callable[[Message], Message] = lambda message: message
+    demanded: Any = None
     cancel: Cancellation = field(default_factory=Cancellation)
     submitted: float = 0.0
     began: float | None = None
@@ -84,7 +86,8 @@ class Job:
 class Worker:
     """Owns the sessions of ``engine``; nobody else evaluates while it runs.
 
-    constrain   makes the steering of a turn's answer (``constrain.steering``); None where a turn asks for nothing
+    constrain   makes the steering of a turn's answer (``constrain.steering``); None where a turn asks for nothing. It
+                is asked in the thread that submits a turn
     """
 
     def __init__(
@@ -116,13 +119,14 @@ class Worker:
         remember: Callable[[Message], Message] = lambda message: message,
     ) -> Job:
         """Take a turn on. Overflow if its prompt does not fit, Busy if it cannot wait; rendering and tokenizing are
-        done here, in the caller's thread."""
+        done here, in the caller's thread, and so is what compiles the form of the answer (its TextErrors included)."""
         prompt, ids = self._prompt(turn)
         if len(ids) >= self.ctx:
             raise Overflow(len(ids), self.ctx)
+        demanded = None if self.constrain is None else self.constrain(turn, self.engine.tokenizer)
         with self._lock:
             self._count += 1
-            job = Job(self._count, turn, prompt, ids, listen, remember, submitted=time.monotonic())
+            job = Job(self._count, turn, prompt, ids, listen, remember, demanded, submitted=time.monotonic())
         try:
             self.queue.put(turn.client, job)
         except Full:
@@ -222,7 +226,7 @@ class Worker:
             return None
         self._session.restore(timeline.snapshot)
         first = next(i for i, message in enumerate(turn.messages) if message.result_ids)
-        tail = live_tail(turn.messages, first, turn.thinking).encode(self.engine.tokenizer)
+        tail = live_tail(turn.messages, first, turn.thinking, turn.hoist).encode(self.engine.tokenizer)
         held = list(timeline.tokens)
         if held and held[-1] == self.engine.tokenizer.eos:
             tail = tail[1:]
@@ -230,14 +234,14 @@ class Worker:
 
     def _generate(self, job: Job, start: Start) -> None:
         turn, session, tokenizer = job.turn, self._session, self.engine.tokenizer
-        reader = AnswerReader(bool(turn.offered), turn.stop)
+        reader = AnswerReader(bool(turn.callable), turn.stop)
         drawn = turn.sampling
         sampler = Sampler(drawn.temperature, top_k=drawn.top_k, top_p=drawn.top_p, min_p=drawn.min_p, seed=drawn.seed)
         room = self.ctx - session.pos
         limit = room if turn.max_tokens is None else min(turn.max_tokens, room)
         generation = Generation(
             session, tokenizer, sampler, limit=limit, thinking=ends_in_thinking(start.tokens, tokenizer),
-            cancel=job.cancel, timing=job.timing, steer=self._steering(turn, reader), last=True,
+            cancel=job.cancel, timing=job.timing, steer=_steering(job, reader), last=True,
         )  # fmt: skip
         begun, made = time.perf_counter(), 0
         for piece in generation:
@@ -254,22 +258,6 @@ class Worker:
         self._remember(job, generation, reader, finish)
         job.listen(replace(rest, time=time.perf_counter() - begun, finish=finish, usage=usage,
                            error=reader.generated.error or "", markup=reader.generated.raw_block))  # fmt: skip
-
-    def _steering(self, turn: Turn, reader: AnswerReader) -> Any:
-        """Markup is picked greedily; what the request demands of its answer comes before that."""
-        demanded = None if self.constrain is None else self.constrain(turn, self.engine.tokenizer)
-        if demanded is None and not turn.offered:
-            return None
-
-        def steer(generation: Any, logits: np.ndarray) -> Any:
-            wanted = None if demanded is None else demanded(generation, logits)
-            if isinstance(wanted, (int, np.integer)):
-                return wanted
-            if turn.offered and not generation.thinking and reader.greedy:
-                return int((logits if wanted is None else wanted).argmax())
-            return wanted
-
-        return steer
 
     def _step(self, turn: Turn, session: Session, token: int, begun: float) -> Step:
         raw = self.engine.tokenizer.token_bytes
@@ -303,10 +291,25 @@ class Worker:
 
     def _texts(self, turn: Turn, answer: Message) -> list[str]:
         """What later prompts begin with if this turn is in their history: with its reasoning and without."""
-        schemas = [tool.text for tool in turn.offered]
         found = []
         for message in (answer, replace(answer, reasoning="")):
-            prompt = render([*turn.messages, message, Message("user", "")], schemas, turn.thinking)
-            text = prompt.text
+            text = turn.rendered(message, Message("user", "")).text
             found.append(text[: text.rindex("<\uff5cUser\uff5c>")])
         return found
+
+
+def _steering(job: Job, reader: AnswerReader) -> Any:
+    """Markup is picked greedily; what the request demands of its answer comes before that."""
+    demanded, tools = job.demanded, bool(job.turn.callable)
+    if demanded is None and not tools:
+        return None
+
+    def steer(generation: Any, logits: np.ndarray) -> Any:
+        wanted = None if demanded is None else demanded(generation, logits)
+        if isinstance(wanted, (int, np.integer)):
+            return wanted
+        if tools and not generation.thinking and reader.greedy:
+            return int((logits if wanted is None else wanted).argmax())
+        return wanted
+
+    return steer

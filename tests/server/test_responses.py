@@ -504,8 +504,9 @@ def test_a_search_loads_tools():
     """responses_input_tool_search_output_loads_tools, responses_input_function_call_namespace_round_trips_to_dsml."""
     call = {"type": "tool_search_call", "call_id": "c1", "status": "completed", "execution": "client",
             "arguments": {"query": "mail"}}  # fmt: skip
+    again = {"type": "function", "name": "bash", "description": "again", "defer_loading": True}
     output = {"type": "tool_search_output", "call_id": "c1", "status": "completed", "execution": "client",
-              "tools": [SPACE, {"type": "function", "name": "bash", "description": "again"}]}  # fmt: skip
+              "tools": [SPACE, again]}  # fmt: skip
     send = {"type": "function_call", "call_id": "c2", "name": "send", "namespace": "mcp__gmail__", "arguments": "{}"}
     turn, _ = read(PATH, {"input": [{"role": "user", "content": "q"}, call, output, send], "tools": [SEARCH, BASH]})
     assert [tool.name for tool in turn.tools] == ["tool_search", "bash", "mcp__gmail__send"]

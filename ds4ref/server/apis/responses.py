@@ -7,6 +7,7 @@ endpoint for compaction.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...targets.answer import CallDelta, Delta, Finish
@@ -87,7 +88,7 @@ class Responses(Api):
 def _merged(tools: list[Schema], loaded: list[Schema]) -> list[Schema]:
     """The request's tools, and those that searches found and it does not show."""
     shown = {tool.name for tool in tools if not tool.deferred}
-    late = {tool.name: tool for tool in loaded if tool.name not in shown}
+    late = {tool.name: replace(tool, deferred=False) for tool in loaded if tool.name not in shown}
     return [tool for tool in tools if tool.name not in late] + list(late.values())
 
 

@@ -83,7 +83,7 @@ class Generate:
         service, name = self.service, self.api.name
         body = inflate(body, headers.get("content-encoding", ""), service.limits)
         check_json(body, service.limits)
-        if any(getattr(watcher, "wants_body", False) for watcher in service.watchers):
+        if service.trace is not None:
             x.body = body
         with translated(name):
             turn, reply = self.api.read(body, service.about(headers))

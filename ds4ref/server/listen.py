@@ -15,7 +15,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from .service import Service
 
 log = logging.getLogger("ds4-server")
+
+GRACE = 5.0
+"""Seconds, beyond all limits, after which what still runs at shutdown is cancelled."""
 
 SPARE_FILES = 64
 """File descriptors that are not for connections."""
@@ -77,11 +80,30 @@ class Server(uvicorn.Server):
             http=functools.partial(Protocol, limits=limits),  # type: ignore[arg-type]
             ws="none", lifespan="off", loop="asyncio", log_config=None, access_log=False, proxy_headers=False,
             server_header=False, date_header=False,
-            # drain() is over in drain_seconds, and what it ends is written or given up shortly after
-            timeout_graceful_shutdown=int(limits.drain_seconds + limits.write_seconds + limits.linger_seconds) + 5,
         )  # fmt: skip
         super().__init__(config)
         self.service = service
+        self.ready = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._asked = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen."""
+        await super().startup(sockets)
+        self.ready.set()
+
+    async def main_loop(self) -> None:
+        """Until ``end``: there is nothing to look after in between."""
+        self._loop = asyncio.get_running_loop()
+        if not self.should_exit:
+            await self._asked.wait()
+
+    def end(self) -> None:
+        """Ask the server to end, from any thread or a signal handler."""
+        self.should_exit = True
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._asked.set)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -100,15 +122,27 @@ class Server(uvicorn.Server):
         """A signal came."""
         if self.should_exit:
             os._exit(130)
-        self.should_exit = True
         log.info("shutdown requested, draining requests")
+        self.end()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen no more, answer what is in flight."""
-        drained = asyncio.ensure_future(self.service.drain())
-        await super().shutdown(sockets)
+        service, limits, state = self.service, self.service.limits, self.server_state
+        service.draining = True
+        for server in self.servers:
+            server.close()
+        drained = asyncio.ensure_future(service.drain())
+        # drain() is over in drain_seconds, and what it ends is written, or given up, shortly after
+        loop = asyncio.get_running_loop()
+        end = loop.time() + limits.drain_seconds + limits.write_seconds + limits.linger_seconds + GRACE
+        while (state.connections or state.tasks) and loop.time() < end:
+            for connection in list(state.connections):  # also those that were only just accepted
+                connection.shutdown()
+            await asyncio.sleep(0.005)
+        for task in state.tasks:
+            task.cancel()
         await drained
-        self.service.close()
+        service.close()
 
 
 def serve(service: Service, sock: socket.socket) -> None:
@@ -127,26 +161,18 @@ class Background:
         self.url = name_of(self.sock)
         self.server = Server(service)
         self.thread = threading.Thread(target=self._run, name="server", daemon=True)
-        self._started = threading.Event()
 
     def _run(self) -> None:
-        async def main() -> None:
-            serving = asyncio.ensure_future(self.server.serve([self.sock]))
-            while not self.server.started and not serving.done():
-                await asyncio.sleep(0.001)
-            self._started.set()
-            await serving
-
-        asyncio.run(main())
+        asyncio.run(self.server.serve([self.sock]))
 
     def __enter__(self) -> str:
         self.thread.start()
-        self._started.wait()
+        self.server.ready.wait()
         return self.url
 
     def stop(self) -> None:
         """Drain and end."""
-        self.server.should_exit = True
+        self.server.end()
         self.thread.join()
 
     def __exit__(self, *exc: object) -> None:

@@ -77,7 +77,7 @@ def listen(stream: TextIO, form: str, colour: bool) -> logging.Handler:
     log.propagate = False
     web = logging.getLogger("uvicorn")
     web.addHandler(handler)
-    web.setLevel(logging.WARNING)
+    web.setLevel(logging.ERROR)  # of bad requests we say more ourselves
     web.propagate = False
     return handler
 

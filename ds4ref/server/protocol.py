@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
 
 import h11
@@ -66,6 +67,8 @@ class Connection(h11.Connection):
             raise h11.RemoteProtocolError("too many headers", error_status_hint=431)
         if len(request.target) > self.limits.target_bytes:
             raise h11.RemoteProtocolError("the path is too long", error_status_hint=414)
+        if request.http_version not in (b"1.0", b"1.1"):
+            raise h11.RemoteProtocolError("another version of HTTP")
         if b"content-length" in names and b"transfer-encoding" in names:
             raise h11.RemoteProtocolError("two lengths")  # whose request the rest is would be a matter of opinion
         if names.count(b"host") > 1:
@@ -109,7 +112,9 @@ class Link:
         return True
 
     async def cut(self) -> None:
-        """End the connection without a word."""
+        """End the connection without a word, unless it is ending with one."""
+        if self._protocol.lingering:
+            return
         self._protocol.raw.abort()
         await self.lost.wait()
 
@@ -175,7 +180,7 @@ class Protocol(H11Protocol):
         self.transport = _Courteous(self)  # type: ignore[assignment]
         self.flow = _Flow(transport, self)
         self._arm(self.limits.header_seconds)
-        if len(self.connections) > self.limits.connections and not self._make_room():
+        if not self._has_room():
             log.warning("refused a connection: there are %d", self.limits.connections)
             self.refuse(503, "too many connections")
 
@@ -250,7 +255,9 @@ class Protocol(H11Protocol):
             headers = [("content-type", "application/json"), ("content-length", str(len(body)))]
             headers += [("retry-after", "1")] if status == 503 else []
             events = (
-                h11.Response(status_code=status, headers=[*headers, ("connection", "close")]),
+                h11.Response(
+                    status_code=status, headers=[*headers, ("connection", "close")], reason=HTTPStatus(status).phrase
+                ),
                 h11.Data(data=body),
                 h11.EndOfMessage(),
             )
@@ -303,14 +310,19 @@ class Protocol(H11Protocol):
         else:
             self.refuse(408, "the request did not arrive in time")
 
-    def _make_room(self) -> bool:
-        """End the connection that has asked for nothing for longest; whether there was one besides this."""
+    def _has_room(self) -> bool:
+        """Whether there may be this connection, too. If there are too many, the one that has asked for nothing for
+        longest ends."""
+        if len(self.connections) <= self.limits.connections:
+            return True
+        others = [other for other in self.connections if isinstance(other, Protocol) and other is not self]
+        others = [other for other in others if not other.raw.is_closing()]
+        if len(others) < self.limits.connections:
+            return True
         waiting = [
             other
-            for other in self.connections
-            if isinstance(other, Protocol)
-            and other is not self
-            and (other.lingering or other.conn.their_state in (h11.IDLE, h11.SEND_BODY, h11.DONE))
+            for other in others
+            if (other.lingering or other.conn.their_state in (h11.IDLE, h11.SEND_BODY, h11.DONE))
             and (other.cycle is None or other.cycle.response_complete or other.cycle.more_body)
         ]
         if not waiting:

@@ -68,6 +68,7 @@ class Service:
         self.board, self.metrics = Board(self), Metrics(self)
         watchers: list[Watcher] = [self.board, self.metrics, Lines()]
         self.watchers = tuple([*watchers, trace] if trace is not None else watchers)
+        self.trace = trace
         self.draining = False
         self.since = time.monotonic()
         self._threads = ThreadPoolExecutor(THREADS, "requests")
@@ -109,5 +110,7 @@ class Service:
         await done
 
     def close(self) -> None:
-        """The reading threads end."""
+        """The reading threads end, and so does the trace."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        if self.trace is not None:
+            self.trace.close()

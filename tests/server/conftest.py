@@ -94,16 +94,16 @@ def read_all(sock):
 
 
 def read_one(sock):
-    """One response that has a length: its status and body."""
-    found = b""
-    while b"\r\n\r\n" not in found:
-        data = sock.recv(65536)
-        assert data, f"closed after {found!r}"
-        found += data
-    head, _, body = found.partition(b"\r\n\r\n")
-    names = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
-    while len(body) < int(names[b"content-length"]):
-        data = sock.recv(65536)
+    """One response that has a length, and not a byte more: its status and body."""
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        data = sock.recv(1)
+        assert data, f"closed after {head!r}"
+        head += data
+    names = dict(line.lower().split(b": ", 1) for line in head.strip().split(b"\r\n")[1:])
+    body, length = b"", int(names[b"content-length"])
+    while len(body) < length:
+        data = sock.recv(length - len(body))
         assert data, f"closed after {body!r}"
         body += data
     return int(head.split()[1]), body

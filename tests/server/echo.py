@@ -22,6 +22,8 @@ class Echo(Api):
             raise Refused(400, "invalid JSON request")
         if "bug" in found:
             raise KeyError(found["bug"])
+        if not isinstance(found.get("say", ""), str):
+            raise Refused(400, "say must be a string")
         if "say" not in found and "ids" not in found:
             raise Refused(400, "missing say", extra={"param": "say"})
         turn = Turn(

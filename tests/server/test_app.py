@@ -352,7 +352,7 @@ def test_shutdown_answers_what_runs_and_refuses_what_waits(serving):
     keeps = server.connect()
     keeps.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert read_one(keeps)[0] == 200
-    server.background.server.should_exit = True
+    server.background.server.end()
     waiting.join()
     assert waiting.answer.status_code == 503 and waiting.answer.headers["x-should-retry"] == "false"
     assert waiting.answer.json()["error"]["message"] == "server shutting down"
@@ -374,7 +374,7 @@ def test_shutdown_ends_what_takes_too_long(serving, stream):
     server.engine.hold()
     running = begin(server, stream=stream)
     server.engine.held()
-    server.background.server.should_exit = True
+    server.background.server.end()
     server.until(lambda: server.worker.running is None)
     running.join()
     if stream:
@@ -390,8 +390,8 @@ def test_a_request_that_is_still_being_sent_at_shutdown_is_refused(serving):
     server.engine.held()
     sock = server.connect()
     sock.sendall(post("/v1/echo", b'{"say":"hi"}')[:-3])
-    server.until(lambda: server.service.held.bytes > 0)
-    server.background.server.should_exit = True
+    server.until(lambda: server.service.held.bytes == len(b'{"say":"hi"}') - 3)
+    server.background.server.end()
     assert read_all(sock).startswith(b"HTTP/1.1 503")
     server.engine.release()
     running.join()
@@ -434,8 +434,10 @@ def test_the_limits_are_what_the_documentation_says():
 
 def test_what_is_answered_is_what_the_worker_says(server):
     """The real worker on the embedded model: a greedy answer, streamed and whole, is the same."""
-    whole = server.ask("Tell me something.", max_tokens=12)
-    stream = server.ask("Tell me something.", max_tokens=12, stream=True)
+    whole = server.ask("Tell me something about the sea, and about the people who live by it.", max_tokens=12)
+    stream = server.ask(
+        "Tell me something about the sea, and about the people who live by it.", max_tokens=12, stream=True
+    )
     assert whole.status_code == 200 and whole.json()["finish"] in (Finish.LENGTH, Finish.STOP)
     found = events(stream.text)
     assert "".join(event.get("text", "") for event in found[1:-1]) == whole.json()["text"]

@@ -539,6 +539,15 @@ def test_one_call_at_a_time():
         read(PATH, {**body, "parallel_tool_calls": 1})
 
 
+def test_an_answer_that_was_cut_before_it_began_is_asked_for_anew():
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm"}]}
+    question = {"role": "user", "content": "q"}
+    assert read(PATH, {"input": [question, thought]})[0].rendered().text.endswith("q<｜Assistant｜><think>")
+    said = {"role": "assistant", "content": "a"}
+    assert len(read(PATH, {"input": [question, thought, said]})[0].messages) == 2
+    assert len(read(PATH, {"input": [thought]})[0].messages) == 1
+
+
 def test_formats():
     form = {"type": "json_schema", "name": "n", "strict": True, "schema": {"b": 1, "a": 2}}
     assert read(PATH, {**ASK, "text": {"format": form, "verbosity": "low"}})[0].format == '{"b": 1, "a": 2}'

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...targets.answer import CallDelta, Delta, Finish
+from ...text.chat import Message
 from ...text.messages import Fields, array, from_responses
 from ...text.messages import fields as members
 from ...text.messages import text as string
@@ -56,6 +57,7 @@ class Responses(Api):
         with fields.reading():
             instructions = string(found.raw("instructions"), "instructions")
             messages, loaded = from_responses(found.needed("input"), instructions)
+            messages = _asked_again(messages)
             tools = _merged(read_schemas(found.raw("tools")), read_schemas("[" + ",".join(loaded) + "]"))
         model = fields.model(found, about)
         asked = found.object("reasoning")
@@ -83,6 +85,14 @@ class Responses(Api):
     def error(self, refused: Refused) -> bytes:
         """The error document."""
         return openai_error(refused)
+
+
+def _asked_again(messages: list[Message]) -> list[Message]:
+    """Without reasoning at the end: Codex asks so when a stream was cut before anything was said. To a history that
+    ends with the assistant's turn there is no answer."""
+    last = messages[-1] if messages else Message("user")
+    alone = last.role == "assistant" and last.reasoning and not last.content and not last.calls
+    return messages[:-1] if alone and len(messages) > 1 else messages
 
 
 def _merged(tools: list[Schema], loaded: list[Schema]) -> list[Schema]:

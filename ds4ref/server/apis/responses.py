@@ -145,6 +145,7 @@ class ResponsesReply(Base):
         self._reasoning: _Open | None = None
         self._message: _Open | None = None
         self._call: _Call | None = None
+        self._called = False  # a call was begun
         self._thinking = Thinking(stands_in_thinking(turn))
         self._splice = Splice()
 
@@ -155,13 +156,17 @@ class ResponsesReply(Base):
         out = self._begin()
         for step in delta.steps:
             self._thinking.thought(step)
-        if delta.void:
-            self._call = None  # it never was
+        lost = delta.void and self._called
+        if lost and delta.finish != Finish.LENGTH:
+            # A call that went out half must not be taken for a whole one, nor can it be taken back.
+            return out + self.late_error(Failed("engine", "the model's tool call was malformed"))
+        if lost:
+            self._call = None  # and is never done
         if delta.reasoning and self._summary:
             out += self._think(delta.reasoning)
         if (delta.text or delta.calls) and on(self.about.options, "close-reasoning"):
             out += self._close_reasoning("completed")
-        if delta.text:
+        if delta.text and not lost:
             out += self._say(delta.text)
         for call in delta.calls:
             out += self._call_piece(call)
@@ -197,7 +202,7 @@ class ResponsesReply(Base):
         out, call = b"", self._call
         if call is None or call.index != piece.index:
             out += self._close_call() + self._close_reasoning("completed") + self._close_message("completed")
-            tool = on_the_wire(self.turn.tools, piece.name)
+            self._called, tool = True, on_the_wire(self.turn.tools, piece.name)
             call = self._call = _Call(piece.index, tool, self._open("ctc_" if tool.kind == "custom" else "fc_"))
             item = _call_item(call.open.id, self.call_id(call.index), tool, "", "in_progress", self._splice)
             out += self._added(call.open.at, item)
@@ -309,7 +314,7 @@ class ResponsesReply(Base):
             response["incomplete_details"] = {"reason": "max_tokens"}
         response["output"] = output
         if status != "in_progress":
-            prompt, cached, made, thought = self.said.counts
+            prompt, cached, made, thought = self.counts
             response["usage"] = {
                 "input_tokens": prompt,
                 "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": prompt - cached},

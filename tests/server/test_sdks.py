@@ -381,8 +381,6 @@ def fed(data, stream=True):
 
 OPENED = '\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city" string="true">'
 BROKEN = OPENED + "Pa"
-    '\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city" string="true">Pa'
-)
 MALFORMED = BROKEN + "</｜DSML｜parameter>\nwhat?</｜DSML｜invoke>\n</｜DSML｜tool_calls>"
 TWO = "".join(part.text for part in render_calls([ToolCall("f", "{}"), ToolCall("g", ARGUMENTS)]))
 ENDS = {

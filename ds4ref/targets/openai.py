@@ -312,8 +312,8 @@ def _legacy_steps(found: dict[str, Any], at: float | None) -> list[Step]:
     tokens, values = found["tokens"], found.get("token_logprobs") or [None] * len(found["tokens"])
     tops = found.get("top_logprobs") or [None] * len(tokens)
     listed = found.get("bytes")
-    exact = isinstance(listed, list)
-    raws = [bytes(raw) for raw in listed] if isinstance(listed, list) else [raw_bytes(text) for text in tokens]
+    exact = listed is not None
+    raws = [bytes(raw) for raw in listed] if listed is not None else [raw_bytes(text) for text in tokens]
     steps = []
     for raw, value, best in zip(raws, values, tops, strict=True):
         alternatives = [Token(_spelled(other, exact), float(lp)) for other, lp in (best or {}).items()]

@@ -367,18 +367,25 @@ MALFORMED = BROKEN + "</｜DSML｜parameter>\nwhat?</｜DSML｜invoke>\n</｜DSM
 )
 @pytest.mark.parametrize("size", [1, 7, 400])
 def test_a_call_that_is_none(text, finish, status, size):
-    """server.md 8.4: the markup is text; an item that was begun for it is never done, and so never executed."""
+    """server.md 8.4: in a document the markup is text. In a stream that began an item for it the response fails, for
+    what was begun cannot be taken back, and the SDK completes no response with an item that was never done."""
     said = deltas("Look." + text, tools=True, size=size, finish=finish)
-    last, _ = followed(stream_of(FULL, said))
-    assert last["status"] == status
+    out = stream_of(FULL, said)
+    last, _ = followed(out)
+    begun = b'"function_call"' in out
+    assert begun == (size < 400 or text is BROKEN)
+    assert last["status"] == ("failed" if begun and finish == "stop" else status)
     assert all(item["type"] == "message" for item in last["output"])
-    assert "".join(item["content"][0]["text"] for item in last["output"]) == "Look." + text
+    seen = "".join(item["content"][0]["text"] for item in last["output"])
+    assert seen == "Look." if begun else seen == "Look." + text
+    assert last["usage"]["output_tokens"] > 0 < last["usage"]["input_tokens"]
     whole = document_of(FULL, said)
     assert whole["status"] == status and whole["output"][0]["content"][0]["text"] == "Look." + text
     assert ("error" in whole) == (status == "failed")
     if status == "failed":
-        assert whole["error"] == last["error"] == {"code": "server_error", "message": "generation failed"}
-        assert last["output"][-1]["status"] == "incomplete"
+        assert whole["error"] == {"code": "server_error", "message": "generation failed"}
+        assert last["error"] == {"code": "server_error", "message": "the model's tool call was malformed"}
+        assert whole["output"][-1]["status"] == "incomplete"
 
 
 def test_a_failure_after_the_stream_began():
@@ -504,8 +511,9 @@ def test_a_search_loads_tools():
     """responses_input_tool_search_output_loads_tools, responses_input_function_call_namespace_round_trips_to_dsml."""
     call = {"type": "tool_search_call", "call_id": "c1", "status": "completed", "execution": "client",
             "arguments": {"query": "mail"}}  # fmt: skip
+    again = {"type": "function", "name": "bash", "description": "again", "defer_loading": True}
     output = {"type": "tool_search_output", "call_id": "c1", "status": "completed", "execution": "client",
-              "tools": [SPACE, {"type": "function", "name": "bash", "description": "again"}]}  # fmt: skip
+              "tools": [SPACE, again]}  # fmt: skip
     send = {"type": "function_call", "call_id": "c2", "name": "send", "namespace": "mcp__gmail__", "arguments": "{}"}
     turn, _ = read(PATH, {"input": [{"role": "user", "content": "q"}, call, output, send], "tools": [SEARCH, BASH]})
     assert [tool.name for tool in turn.tools] == ["tool_search", "bash", "mcp__gmail__send"]
@@ -536,6 +544,15 @@ def test_one_call_at_a_time():
     assert not read(PATH, {**ASK, "parallel_tool_calls": False})[0].choice.parallel
     with pytest.raises(Refused, match="parallel_tool_calls"):
         read(PATH, {**body, "parallel_tool_calls": 1})
+
+
+def test_an_answer_that_was_cut_before_it_began_is_asked_for_anew():
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm"}]}
+    question = {"role": "user", "content": "q"}
+    assert read(PATH, {"input": [question, thought]})[0].rendered().text.endswith("q<｜Assistant｜><think>")
+    said = {"role": "assistant", "content": "a"}
+    assert len(read(PATH, {"input": [question, thought, said]})[0].messages) == 2
+    assert len(read(PATH, {"input": [thought]})[0].messages) == 1
 
 
 def test_formats():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 from ...errors import TextError
 from ...text import rawjson
@@ -220,7 +220,7 @@ def parallel(body: Body) -> bool:
 
 def choose(kind: str, name: str, tools: Sequence[Schema], parallel: bool) -> Choice:
     """A choice that can be kept: what must be called has to be there."""
-    tools = [tool for tool in tools if tool.kind != "hosted"]
+    tools = [tool for tool in tools if tool.callable]
     if kind in ("required", "named") and not tools:
         raise Refused(400, "tool_choice demands a call, but there are no tools")
     if kind != "named":
@@ -256,7 +256,7 @@ def include_usage(body: Body) -> bool:
     return raw is not None and truth(raw, "include_usage")
 
 
-def hoist(about: About) -> Literal["all", "leading"]:
+def hoist(about: About) -> str:
     """Which system texts go to the head of the prompt."""
     return "leading" if on(about.options, "system-in-place") else "all"
 

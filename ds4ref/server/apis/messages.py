@@ -6,6 +6,7 @@ Left out on purpose: server tools, citations, batches, cache control (what was e
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...targets.answer import CallDelta, Delta, Finish
@@ -84,9 +85,11 @@ def _read(body: fields.Body, about: About, counted: bool = False) -> Turn:
     """``counted``: the prompt is all that matters."""
     raw = body.needed("messages")
     hoist = fields.hoist(about)
+    referred: set[str] = set()
     with fields.reading():
         tools = read_schemas(body.raw("tools"))
-        messages = from_anthropic(raw, body.raw("system"), tools, first=hoist == "leading")
+        messages = from_anthropic(raw, body.raw("system"), tools, hoist == "leading", referred)
+    tools = [replace(tool, found=tool.name in referred) for tool in tools]
     model = fields.model(body, about)
     config = body.object("output_config")
     thinking = _thinking(body, about, model, config)

@@ -81,6 +81,7 @@ class Generate:
     def _take_on(self, body: bytes, headers: Mapping[str, str], mail: Mailbox, x: Exchange) -> tuple[Turn, Reply, Job]:
         """The same, in a thread of its own."""
         service, name = self.service, self.api.name
+        options = service.settings.options
         body = inflate(body, headers.get("content-encoding", ""), service.limits)
         check_json(body, service.limits)
         if service.trace is not None:
@@ -93,9 +94,9 @@ class Generate:
             try:
                 job = service.worker.submit(turn, mail.put, reply.remember)
             except Overflow as error:
-                raise refusals.overflow(name, error.tokens, error.ctx) from None
+                raise refusals.overflow(name, error.tokens, error.ctx, options) from None
             except Busy as error:
-                raise refusals.busy(name, error) from None
+                raise refusals.busy(name, error, options) from None
         return turn, reply, job
 
 
@@ -130,7 +131,7 @@ class _Answer:
             self.x.note(event)
             if isinstance(event, Failed):
                 if not ready:
-                    await self._refuse(refusals.failed(self.turn.api, event, self.service.ctx))
+                    await self._refuse(self._failed(event))
                     return
                 out += self._late(event)
                 break
@@ -159,7 +160,7 @@ class _Answer:
             event = _seen(event)
             self.x.note(event)
             if isinstance(event, Failed):
-                await self._refuse(refusals.failed(self.turn.api, event, self.service.ctx))
+                await self._refuse(self._failed(event))
                 return
             try:
                 self.reply.feed(event)
@@ -193,6 +194,9 @@ class _Answer:
         await respond(self.send, refused, self.reply.error(refused))
         self.x.end(refused.status, refused.message)
 
+    def _failed(self, event: Failed) -> Refused:
+        return refusals.failed(self.turn.api, event, self.service.ctx, self.service.settings.options)
+
     def _late(self, failed: Failed) -> bytes:
         self.over = True
         self.x.note(failed) if not self.x.finish else None
@@ -220,7 +224,7 @@ def _seen(event: Event) -> Event:
 async def body_of(scope: Any, receive: Any, service: Service, x: Exchange) -> bytes:
     """A request's body, held in ``service.held`` until the caller gives it back. Refused, Left."""
     if service.draining:
-        raise refusals.refused(x.api, 503, "server shutting down", headers={"x-should-retry": "false"})
+        raise refusals.ending(x.api, service.settings.options)
     try:
         return await receive_body(receive, scope["state"]["headers"], service.limits, service.held)
     except Refused as refused:

@@ -197,8 +197,10 @@ def _read_integrity(file: BinaryIO, header: Header, size: int) -> tuple[Integrit
     """The section and where it begins; without one, None and the file's size."""
     room = size - header.end
     if room >= _SECTION.size + _DIGEST + _TAIL.size:
-        length, magic, _ = _TAIL.unpack(_read_at(file, size - _TAIL.size, _TAIL.size))
+        length, magic, version = _TAIL.unpack(_read_at(file, size - _TAIL.size, _TAIL.size))
         if magic == b"IVK":
+            if version != VERSION:
+                raise Unknown(f"integrity section of version {version}; this reader knows {VERSION}")
             if not _SECTION.size + _DIGEST + _TAIL.size <= length <= min(room, MAX_BODY + 64):
                 raise Damaged(f"an integrity section of {length} bytes in a file that has room for {room}")
             return Integrity.unpack(_read_at(file, size - length, length), header), size - length

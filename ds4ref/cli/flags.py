@@ -67,6 +67,15 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "--ctx": (("-c",), {"metavar": "N", "type": integer(), "help": "context, tokens"}),
     # prompts
     "--prompt": ((), {"metavar": "TEXT", "help": "the prompt"}),
+    "--think": (
+        (),
+        {"action": "store_const", "const": "high", "dest": "think", "help": "think before answering (default)"},
+    ),
+    "--think-max": ((), {"action": "store_const", "const": "max", "dest": "think", "help": "think without limit"}),
+    "--nothink": ((), {"action": "store_const", "const": "none", "dest": "think", "help": "answer at once"}),
+    "--temp": ((), {"metavar": "F", "type": number(0, 100), "help": "temperature; 0 is greedy"}),
+    "--top-p": ((), {"metavar": "F", "type": number(0, 1), "help": "nucleus mass (1)"}),
+    "--min-p": ((), {"metavar": "F", "type": number(0, 1), "help": "least share of the best token's probability"}),
     "--prompt-file": ((), {"metavar": "FILE", "help": "text of the prompt (- is stdin)"}),
     "--system": (("-sys",), {"metavar": "TEXT", "help": "system text"}),
     "--token-ids": ((), {"metavar": "FILE", "help": "JSON list of token ids"}),

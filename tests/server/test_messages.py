@@ -470,7 +470,7 @@ def test_results_without_their_call():
         "retry by replaying the full messages history",
     )
     assert read(PATH, body, tools=Tools("toolu_9"))[0].results_only
-    lost = refusals.failed("messages", Failed("continuation", "gone"), 1)
+    lost = refusals.failed("messages", Failed("continuation", "gone"), 1, {})
     assert lost.status == 409 and lost.headers == {"x-should-retry": "false"}
 
 
@@ -485,7 +485,7 @@ def test_a_full_history_needs_no_live_state():
 
 def test_errors():
     api, reply = Messages(), read(PATH, ASK)[1]
-    too_long = refusals.overflow("messages", 40, 32)
+    too_long = refusals.overflow("messages", 40, 32, {})
     assert api.error(too_long) == reply.error(too_long)
     assert api.error(too_long) == (
         b'{"type":"error","error":{"type":"invalid_request_error",'

@@ -181,6 +181,13 @@ def test_words_that_belittle(word):
     assert outcome(f"{word} the answer is B, so the answer is C.") == ("right", "C")
 
 
+@pytest.mark.parametrize("word", words.BELITTLED)
+def test_words_that_judge(word):
+    assert outcome(f"The {word} answer is B.")[0] == "missing"
+    assert outcome(f"It is {word} to say that the answer is B.")[0] == "missing"
+    assert outcome(f"Since B is {word} the answer is C.") == ("right", "C")
+
+
 @pytest.mark.parametrize("word", words.NOT + words.IF)
 def test_words_that_deny_or_suppose(word):
     assert outcome(f"I {word} the answer is B")[0] == "missing"

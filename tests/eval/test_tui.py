@@ -22,17 +22,19 @@ def done(question, outcome="right", status="done", epoch=1, **more):
 @staged(before=lambda stage: [stage.play.shut(act) for act in stage.play.gates])
 async def test_a_question_goes_through_its_states(stage, pilot):
     await until(pilot, lambda: stage.states()[0] == "FILL")
-    assert "FILL" in stage.rows()[0] and "PEND" in stage.rows()[1]
+    await until(pilot, lambda: "FILL" in stage.rows()[0] and "PEND" in stage.rows()[1])
     stage.play.gates["prefill"].set()
     await until(pilot, lambda: stage.states()[0] == "THINK")
-    assert "THINK" in stage.rows()[0] and "┊ hm hm" in stage.text()
+    await until(pilot, lambda: "THINK" in stage.rows()[0] and "┊ hm hm" in stage.text())
     stage.play.gates["thinking"].set()
     await until(pilot, lambda: stage.states()[0] == "ANS")
     await pilot.pause(0.2)
-    assert "ANS" in stage.rows()[0] and "┊ So it is." not in stage.text() and "So it is." in stage.text()
+    await until(
+        pilot, lambda: "ANS" in stage.rows()[0] and "┊ So it is." not in stage.text() and "So it is." in stage.text()
+    )
     stage.play.gates["answer"].set()
     await until(pilot, lambda: stage.states() == ["PASS"] * 4)
-    assert "PASS" in stage.rows()[0] and "7/7" in stage.rows()[0] and "C/C" in stage.rows()[1]
+    await until(pilot, lambda: "PASS" in stage.rows()[0] and "7/7" in stage.rows()[0] and "C/C" in stage.rows()[1])
 
 
 QUESTIONS = [integer(i) for i in range(1, 8)]
@@ -52,15 +54,15 @@ async def test_every_state_is_told_by_a_word_and_counted(stage, pilot):
     assert words == ["PASS", "FAIL", "AMBIG", "MISS", "ERR", "STOP", "FILL"]
     await until(pilot, lambda: "1 stopped" in stage.text() and "(4." in stage.text())
     for said in ("score 1/4 = 25.0 % (4.6 to 69.9)", "1 wrong", "1 ambiguous", "1 missing", "1 failed", "6/7"):
-        assert said in stage.text(), said
+        await until(pilot, lambda said=said: said in stage.text())
     await pilot.press("home", *["down"] * 4)
-    assert "the connection was reset" in stage.text()
+    await until(pilot, lambda: "the connection was reset" in stage.text())
 
 
 @staged()
 async def test_a_run_that_is_over_stays_on_the_screen(stage, pilot):
     await until(pilot, lambda: "DONE" in stage.text())
-    assert "score 4/4 = 100.0 %" in stage.text()
+    await until(pilot, lambda: "score 4/4 = 100.0 %" in stage.text())
     await pilot.press("q")
     await until(pilot, lambda: not stage.app.is_running)
     assert stage.stored() == {q.id: "done" for q in stage.questions}
@@ -85,7 +87,7 @@ async def test_keys_that_move(stage, pilot):
         seen.append(cursor())
     page = stage.main.list.rows - 1
     assert seen == [1, 2, 1, 0, 0, 99, 98, 0, page, 0]
-    assert stage.rows()[0].startswith("▌")
+    await until(pilot, lambda: stage.rows()[0].startswith("▌"))
 
 
 @staged(before=lambda stage: stage.play.shut("answer"))
@@ -93,7 +95,10 @@ async def test_the_pane_follows_the_run_until_the_user_goes_elsewhere(stage, pil
     await until(pilot, lambda: stage.states()[0] == "ANS")
     assert stage.main.list.cursor == 0
     await pilot.press("end")
-    assert stage.main.list.cursor == 3 and "Not asked yet" in stage.text() and "choice two of 2" in stage.text()
+    await until(
+        pilot,
+        lambda: stage.main.list.cursor == 3 and "Not asked yet" in stage.text() and "choice two of 2" in stage.text(),
+    )
     stage.play.gates["answer"].set()
     await until(pilot, lambda: stage.states() == ["PASS"] * 4)
     assert stage.main.list.cursor == 3
@@ -116,16 +121,16 @@ async def test_the_stream_is_scrolled_by_keys_and_stays_where_the_user_is(stage,
     await until(pilot, lambda: stage.states()[1] == "ANS")
     view = stage.main.pane.view
     await until(pilot, lambda: view.count > 100)
-    assert view.at_end and "thought 99" in stage.text()
+    await until(pilot, lambda: view.at_end and "thought 99" in stage.text())
     await pilot.press("tab", "home")
-    assert stage.app.focused is view and view.top == 0 and "thought 0" in stage.text()
+    await until(pilot, lambda: stage.app.focused is view and view.top == 0 and "thought 0" in stage.text())
     await pilot.press("down", "down", "up", "pagedown")
     assert view.top == 1 + view.rows - 1
     stage.play.gates["answer"].set()
     await until(pilot, lambda: stage.states()[1] == "PASS")
     assert view.top == view.rows, "the verdict came, and the place is the same"
     await pilot.press("end")
-    assert view.at_end and "PASS  expected C, given C" in stage.text()
+    await until(pilot, lambda: view.at_end and "PASS  expected C, given C" in stage.text())
     await pilot.press("tab")
     assert stage.app.focused is stage.main.list
 
@@ -183,31 +188,33 @@ async def test_r_asks_again_and_the_last_answer_counts(stage, pilot):
     assert "DONE" not in stage.text(), "the run goes on"
     gate.set()
     await until(pilot, lambda: stage.states()[1] == "FAIL")
-    assert "score 3/4" in stage.text() and len(stage.target.asked) == 5
+    await until(pilot, lambda: "score 3/4" in stage.text() and len(stage.target.asked) == 5)
 
 
 @staged(before=lambda stage: stage.play.shut("answer"))
 async def test_r_leaves_what_runs_alone_and_marks_what_is_next(stage, pilot):
     await until(pilot, lambda: stage.states()[0] == "ANS")
     await pilot.press("end", "r", "home")
-    assert stage.rows()[3].startswith("»") and stage.states()[0] == "ANS"
+    await until(pilot, lambda: stage.rows()[3].startswith("»") and stage.states()[0] == "ANS")
     stage.play.gates["answer"].set()
     await until(pilot, lambda: stage.states() == ["PASS"] * 4)
-    assert [q.id for q in stage.questions][3] == list(stage.stored())[1] and "»" not in stage.rows()[3]
+    await until(
+        pilot, lambda: [q.id for q in stage.questions][3] == list(stage.stored())[1] and "»" not in stage.rows()[3]
+    )
 
 
 @staged(before=lambda stage: stage.play.shut("answer"))
 async def test_p_pauses_and_goes_on(stage, pilot):
     await until(pilot, lambda: stage.states()[0] == "ANS")
     await pilot.press("p")
-    assert "PAUSED" in stage.text() and stage.work.runner.paused
+    await until(pilot, lambda: "PAUSED" in stage.text() and stage.work.runner.paused)
     seconds = stage.board.pace.seconds
     stage.play.gates["answer"].set()
     await pilot.pause(0.3)
     assert stage.states()[1] == "PEND" and stage.board.pace.seconds == seconds
     await pilot.press("p")
     await until(pilot, lambda: stage.states() == ["PASS"] * 4)
-    assert "PAUSED" not in stage.text()
+    await until(pilot, lambda: "PAUSED" not in stage.text())
 
 
 @staged(at_once=2, before=lambda stage: stage.play.shut("answer"))
@@ -272,7 +279,7 @@ async def test_twice_does_not_wait(stage, pilot):
     await until(pilot, lambda: stage.states()[0] == "ANS")
     await pilot.press("q")
     await pilot.pause(0.2)
-    assert stage.app.is_running and "STOPPING" in stage.text()
+    await until(pilot, lambda: stage.app.is_running and "STOPPING" in stage.text())
     await pilot.press("q")
     await until(pilot, lambda: not stage.app.is_running)
     gate.set()
@@ -308,11 +315,15 @@ def test_an_error_of_a_widget_ends_the_screen(tmp_path, monkeypatch):
 async def test_f_filters(stage, pilot):
     await until(pilot, lambda: "DONE" in stage.text())
     await pilot.press("f")
-    assert "unanswered" in stage.text() and "1  wrong" in stage.text() and "2  science" in stage.text()
+    await until(
+        pilot, lambda: "unanswered" in stage.text() and "1  wrong" in stage.text() and "2  science" in stage.text()
+    )
     await pilot.press("down", "down", "enter")
-    assert stage.main.list.shown == [1] and "1 of 4 · wrong" in stage.text() and stage.main.list.cursor == 1
+    await until(
+        pilot, lambda: stage.main.list.shown == [1] and "1 of 4 · wrong" in stage.text() and stage.main.list.cursor == 1
+    )
     await pilot.press("f", "end", "enter")
-    assert stage.main.list.shown == [1, 3] and "science" in stage.text()
+    await until(pilot, lambda: stage.main.list.shown == [1, 3] and "science" in stage.text())
     await pilot.press("f", "escape")
     assert stage.main.list.shown == [1, 3]
     await pilot.press("f", "j", "k", "home", "enter")
@@ -333,7 +344,7 @@ async def test_a_filter_keeps_up_with_the_run(stage, pilot):
 async def test_a_filter_that_lets_nothing_through(stage, pilot):
     await until(pilot, lambda: "DONE" in stage.text())
     await pilot.press("f", "down", "down", "down", "down", "enter")
-    assert stage.main.list.shown == [] and "0 of 4 · failed" in stage.text()
+    await until(pilot, lambda: stage.main.list.shown == [] and "0 of 4 · failed" in stage.text())
     await pilot.press("down", "enter", "r", "o", "n", "left")
     assert len(stage.app.screen_stack) == 1 and stage.app.is_running
 
@@ -342,15 +353,21 @@ async def test_a_filter_that_lets_nothing_through(stage, pilot):
 async def test_search(stage, pilot):
     await until(pilot, lambda: stage.states()[0] == "ANS")
     await pilot.press("slash", *"WHICH CHOICE", "enter")
-    assert stage.main.list.cursor == 1 and "1 of 2 with" in stage.text() and stage.app.focused is stage.main.list
+    await until(
+        pilot,
+        lambda: stage.main.list.cursor == 1 and "1 of 2 with" in stage.text() and stage.app.focused is stage.main.list,
+    )
     await pilot.press("n")
-    assert stage.main.list.cursor == 3 and "2 of 2 with" in stage.text()
+    await until(pilot, lambda: stage.main.list.cursor == 3 and "2 of 2 with" in stage.text())
     await pilot.press("n", "N", "N")
     assert stage.main.list.cursor == 1
     await pilot.press("slash", *"[nowhere]", "enter")
-    assert stage.main.list.cursor == 1 and "no '[nowhere]' here" in stage.text()
+    await until(pilot, lambda: stage.main.list.cursor == 1 and "no '[nowhere]' here" in stage.text())
     await pilot.press("slash", *"q7", "escape")
-    assert stage.app.focused is stage.main.list and not stage.work.stopping and "4 questions" in stage.text()
+    await until(
+        pilot,
+        lambda: stage.app.focused is stage.main.list and not stage.work.stopping and "4 questions" in stage.text(),
+    )
 
 
 @staged(before=lambda stage: stage.play.shut("answer"))
@@ -376,7 +393,7 @@ async def test_details(stage, pilot):
 async def test_details_of_a_question_that_waits(stage, pilot):
     await pilot.press("end", "o")
     await until(pilot, lambda: "not asked yet" in stage.text())
-    assert "choice two of 2" in stage.text() and "Answer: <letter>" in stage.text()
+    await until(pilot, lambda: "choice two of 2" in stage.text() and "Answer: <letter>" in stage.text())
 
 
 @staged(size=(100, 50))
@@ -384,7 +401,7 @@ async def test_help_names_every_key(stage, pilot):
     await pilot.press("question_mark")
     await until(pilot, lambda: "STATES" in stage.text())
     for said in ("Enter", "pause", "filter", "search", "Ctrl-C", "AMBIG", "another epoch"):
-        assert said in stage.text(), said
+        await until(pilot, lambda said=said: said in stage.text())
     await pilot.press("escape")
     assert len(stage.app.screen_stack) == 1
 
@@ -395,18 +412,18 @@ async def test_help_names_every_key(stage, pilot):
 @staged(questions=[integer(7), choice(1)], epochs=3, before=lambda stage: stage.play.shut("answer"))
 async def test_epochs_are_marks_and_can_be_looked_at(stage, pilot):
     await until(pilot, lambda: stage.states()[0] == "ANS")
-    assert stage.rows()[0].rstrip().endswith("»··")
+    await until(pilot, lambda: stage.rows()[0].rstrip().endswith("»··"))
     stage.play.answers[stage.questions[0].id] = "Answer: 8"
     stage.play.gates["answer"].set()
     await until(pilot, lambda: "DONE" in stage.text())
-    assert stage.rows()[0].rstrip().endswith("✗✗✗") and "0/3" in stage.rows()[0]
-    assert stage.rows()[1].rstrip().endswith("✓✓✓") and "3/3" in stage.rows()[1]
+    await until(pilot, lambda: stage.rows()[0].rstrip().endswith("✗✗✗") and "0/3" in stage.rows()[0])
+    await until(pilot, lambda: stage.rows()[1].rstrip().endswith("✓✓✓") and "3/3" in stage.rows()[1])
     await pilot.press("home")
-    assert "epoch 3/3" in stage.text()
+    await until(pilot, lambda: "epoch 3/3" in stage.text())
     await pilot.press("left", "left", "left")
-    assert "epoch 1/3" in stage.text() and stage.main.list.key() == Key(1, stage.questions[0].id)
+    await until(pilot, lambda: "epoch 1/3" in stage.text() and stage.main.list.key() == Key(1, stage.questions[0].id))
     await pilot.press("right")
-    assert "epoch 2/3" in stage.text()
+    await until(pilot, lambda: "epoch 2/3" in stage.text())
     gate = stage.play.shut("answer")
     await pilot.press("r")
     await until(pilot, lambda: stage.state(0, 2) == "ANS")
@@ -418,7 +435,7 @@ async def test_epochs_are_marks_and_can_be_looked_at(stage, pilot):
 @staged(questions=[integer(7)], epochs=20, before=lambda stage: stage.play.shut("answer"))
 async def test_many_epochs_are_counted(stage, pilot):
     await until(pilot, lambda: stage.states()[0] == "ANS")
-    assert "0 of 20" in stage.rows()[0]
+    await until(pilot, lambda: "0 of 20" in stage.rows()[0])
 
 
 # --- sizes are in test_tui_sizes.py

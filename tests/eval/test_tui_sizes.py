@@ -43,9 +43,9 @@ async def test_where_there_is_little_room_there_is_one_pane_at_a_time(stage, pil
     assert stage.main.list.size.width > 40 and not stage.main.pane.display
     await pilot.press("tab")
     await until(pilot, lambda: stage.main.pane.view.size.width > 40)
-    assert "So it is." in stage.text() and "PEND" not in stage.text()
+    await until(pilot, lambda: "So it is." in stage.text() and "PEND" not in stage.text())
     await pilot.press("tab")
-    assert "PEND" in stage.text() and "So it is." not in stage.text()
+    await until(pilot, lambda: "PEND" in stage.text() and "So it is." not in stage.text())
 
 
 @staged(size=(80, 24), before=lambda stage: stage.play.shut("answer"))
@@ -103,7 +103,7 @@ async def test_hostile_text_is_shown_as_it_is_and_breaks_nothing(stage, pilot):
             await pilot.press(*keys)
             check_widths(stage)
     await pilot.press("end")
-    assert WRITTEN in stage.text() and "[bold]" in stage.lines()[0]
+    await until(pilot, lambda: WRITTEN in stage.text() and "[bold]" in stage.lines()[0])
     await pilot.press("slash", *"[/b", "enter")
     check_widths(stage)
 
@@ -232,7 +232,7 @@ def test_no_color_is_heard(tmp_path, monkeypatch):
         before=lambda stage: stage.play.shut("thinking"))  # fmt: skip
 async def test_thinking_has_what_the_hard_limit_leaves_it(stage, pilot):
     await until(pilot, lambda: stage.states()[0] == "THINK")
-    assert "1/1488" in stage.text()
+    await until(pilot, lambda: "1/1488" in stage.text())
     stage.play.shut("answer")
     stage.play.gates["thinking"].set()
     await until(pilot, lambda: "2/2000" in stage.text())

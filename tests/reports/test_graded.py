@@ -55,6 +55,8 @@ def test_what_became_of_the_answers():
     assert (table["samples"], table["ungraded"], table["epochs"]) == (79, 1, 2)
     assert table["exhausted"] == sum(row["finish"] == "length" for row in done) / 79
     assert table["rate"] == scored.rate(measured.rows)
+    tokens = [[row["tokens"] for row in done if row["id"] == f"q{i}"] for i in range(40)]
+    assert table["tokens"] == pytest.approx(np.mean([np.mean(counts) for counts in tokens]))
     theirs = [[row["ds4"] == "right" for row in done if row["id"] == f"q{i}"] for i in range(40)]
     assert table["ds4"] == pytest.approx(np.mean([np.mean(rights) for rights in theirs]))
     for row in measured.rows:
@@ -146,6 +148,20 @@ def test_dots_and_whiskers_by_source_for_several_runs(drawn):
     assert [text.get_text() for text in narrow.legends[0].get_texts()] == ["one", "two"] and not wide.legends
 
 
+def test_every_run_has_its_place_in_every_group(monkeypatch):
+    shown = []
+    monkeypatch.setattr(scoreplots, "score_picture", lambda groups: shown.extend(groups))
+    one, other = evaluation("one"), evaluation("other", 2)
+    other = replace(other, rows=[row for row in other.rows if row["source"] != "science"])
+    tables = part(one, other).graded
+    assert [name for name, _ in shown] == ["all", "maths", "science", "security"]
+    assert all([run for run, _ in dots] == ["one", "other"] for _, dots in shown)
+    dots = {name: [dot for _, dot in dots] for name, dots in shown}
+    assert dots["science"][1] is None and None not in (*dots["all"], *dots["maths"], *dots["security"])
+    (line,) = (line for line in tables[1]["groups"] if line["name"] == "security")
+    assert dots["security"][1] == Dot(100 * line["score"], 100 * line["low"], 100 * line["high"])
+
+
 def test_scores_over_time(drawn):
     points = [
         ("q4", "2026-11-01T00:00:00Z", Dot(60, 50, 70), False), ("q2", "2026-11-03T12:00:00Z", Dot(40, 30, 50), True),
@@ -199,6 +215,9 @@ def test_other_ways_of_thinking_are_other_series():
     runs = [evaluation(n, created=f"2026-11-2{i}T10:00:00Z") for i, n in enumerate("ab")]
     runs[1].run.facts["settings"] = {"think": "none"}
     assert [line["series"].rpartition(", ")[2] for line in part(*runs).history] == ["think high", "think none"]
+    for run_, name in zip(runs, ("an engine", None), strict=True):
+        run_.run.facts["model"], run_.run.facts["engine"] = {}, name
+    assert [line["series"] for line in part(*runs).history] == ["an engine, think high", "unknown, think none"]
 
 
 # --- the command line

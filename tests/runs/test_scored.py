@@ -118,6 +118,11 @@ def test_what_failed_on_either_side_is_left_out_and_counted():
     assert said == "samples without a grade (failed, stopped): 2 of A, 1 of B; 2 questions left out for it"
 
 
+def test_failures_of_one_side_are_told():
+    (said,) = scored.remarks(scored.pair(rows("rrr"), rows("rrf")), [{}, {}])
+    assert said == "samples without a grade (failed, stopped): 0 of A, 1 of B; 1 question left out for it"
+
+
 def test_a_failed_epoch_costs_the_epoch_and_not_the_question():
     a = [row("q", "right", 1), row("q", None, 2, status="failed")]
     b = [row("q", "right", 1), row("q", "wrong", 2)]

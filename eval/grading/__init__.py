@@ -22,7 +22,7 @@ from ..log import Grade
 from ..packs import Question, line_set
 from ..prompt import key
 from . import plain, values, words
-from .statements import ASKED, FINDERS, LEFT, SAID, Output, Statement, at_clauses, taken_back
+from .statements import FINDERS, LEFT, SAID, Output, Statement, at_clauses, taken_back
 
 _REFUTED, _REOPENED = (re.compile(words.alternatives(table)) for table in (words.REFUTED, words.REOPENED))
 _CONFIRMED = re.compile(words.alternatives(words.CONFIRMED))
@@ -114,8 +114,8 @@ def _any_within(places: list[int], start: int, stop: int) -> bool:
 
 def _one_answer(output: Output, found: list[Statement]) -> tuple[Output, list[Statement]]:
     """Up to where a model that has answered goes on with a question of its own."""
-    asked = next((one for one in found if one.rank == ASKED), None)
-    turn = _NEXT_TURN.search(output.low, asked.value.end) if asked else None
+    said = next((one for one in found if one.rank >= SAID), None)
+    turn = _NEXT_TURN.search(output.low, said.value.end) if said else None
     if turn is None:
         return output, found
     cut = output._replace(text=output.text[: turn.start()], low=output.low[: turn.start()])

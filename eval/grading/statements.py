@@ -85,6 +85,7 @@ _CLAUSE = re.compile(r"[.,;:!?\n(\"|\x02]")
 _HEDGE = re.compile(words.alternatives(words.HEDGE))
 _DENIED = re.compile(
     rf"(?:{words.alternatives(words.NOT + words.IF)})(?:\s|{words.alternatives(words.BEFORE_A_STATEMENT)})*+$"
+    rf"|(?:{words.alternatives(words.BELITTLED)})(?: to \w+(?: that)?(?: the| my| our)?)?$"
 )
 _PART = r"(?:part|case|step|exercise|question) (?:\(?[0-9a-d]\)?|one|two|three|i+)(?!\w)"
 _OF_A_PART = re.compile(rf"\b{_PART}[^.,;:!?\n]*$|(?:^|[.!?\n] ?)(?:in|for) {_PART}[^.!?\n]*$")
@@ -219,7 +220,10 @@ _VERDICT = re.compile(
     r"(?:(?:(?:is|are|as|est|ist|es|è|é)(?: both| all| indeed| therefore| thus| clearly)? )?"
     r"(?:(?:the|our|my|la|die) )?(?:only |most )?"
     rf"(?:{_RIGHT}(?: (?:answer|option|choice|one|letter|statement))?|(?<=the )(?:answer|choice))"
-    r"|(?:remains|survives|is left))(?!\w)(?=[)\]\"' ]*(?:$|[.,:;!?\n\x03|])| (?:because|since|as|so) )"
+    r"|(?:remains|survives|is left))(?!\w)"
+)
+_VERDICT_ENDS = re.compile(
+    r"[)\]\"' ]*(?:$|[.:!?\n\x03|]|[,;](?! (?:but|only|if|though|except|unless) ))| (?:because|since|as|so) "
 )
 _VERDICT_TOUCHING = re.compile(r"([A-J])(?<![A-Za-z].)()[)]? ?(?:选项|選項|项|項)?[是为為が]?(?:正确|正確|正しい)")
 _ROMAN = re.compile(r"(?:statement|claim|assertion|reaction|structure|compound|reason|type|class|phase|equation) $")
@@ -235,11 +239,13 @@ def by_verdict(output: Output) -> Iterator[Statement]:
     """ "C is correct", "B is the best choice"; "line 7 is the defect", "117 is the answer"."""
     patterns = (_VERDICT, _VERDICT_TOUCHING) if output.kind == "choice" else ()
     for m in deque((m for pattern in patterns for m in pattern.finditer(output.text)), maxlen=RECENT):
+        if not _VERDICT_ENDS.match(output.text, m.end()):
+            continue
         numeral = m[1] == "I" and _ROMAN.search(output.low, max(0, m.start() - 20), m.start())
         if not numeral and not _hedged(output, m.start()):
             given = tuple(one.upper() for one in m.groups() if one)
             value = Value(given, m.end(), "several choices" if len(given) > 1 else "")
-            yield Statement(m.start(), SAID, value, "a verdict")
+            yield Statement(m.start(), IMPLIED, value, "a verdict")
     for m in deque(_IS_THE_ANSWER.finditer(output.low), maxlen=RECENT) if output.kind != "choice" else ():
         if (number := output.read(m.end())) and not _hedged(output, m.start()):
             yield Statement(m.start(), SAID, number, "a verdict")

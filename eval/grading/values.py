@@ -41,7 +41,7 @@ _BETWEEN = rf"[)\]}}\x03'\"]*+(?: ?[,;/&+|]| ?(?:{words.alternatives(words.AND +
 _AND = re.compile(_BETWEEN)
 BECAUSE = re.compile(rf"[ ,;:(.-]*+(?:{words.alternatives(words.BECAUSE)})")
 _UNTENABLE = re.compile(
-    r"[)\]}'\",]* ?(?:(?:is|was|are|seems|looks|would be)(?: all| both)? ?)?"
+    r"[)\]}'\",]* ?(?:which )?(?:(?:is|was|are|seems|looks|would be)(?: all| both)? ?)?"
     r"(?:n't|not|wrong|incorrect|false|impossible|ruled out)\b"
     r"|[)\]}'\",]* ?(?:for|in) (?:the )?(?:part|case|step)\b",
     re.IGNORECASE,

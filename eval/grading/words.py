@@ -78,8 +78,9 @@ FILLER = (
 
 HEDGE = _words(
     """
-    wrong, incorrect, naive, naively, tempting, at first, initially, first guess, for example, such as, i doubt,
-    doubtful, unlikely, one would think, might think, may think, could think, might say
+    at first, initially, naively, first guess, i thought, for example, such as, i doubt, doubtful, unlikely,
+    one would think, might think, may think, could think, might say, many say, some say, people say, people think,
+    students say, student says, students think, textbooks say, textbook says
     """
 )
 """In the same clause before a statement: it is none."""
@@ -88,13 +89,16 @@ NOT = _words("not, isn't, is not, don't, doesn't, cannot be, can't be, never, ne
 
 IF = _words("if, whether, unless, suppose, supposing, assume, wenn, ob, falls, если")
 
+BELITTLED = _words("wrong, incorrect, naive, tempting, false")
+"""Before the word for an answer: it is none."""
+
 BEFORE_A_STATEMENT = _words(
     """
-    the, a, an, my, our, we, that, be, necessarily, correct, right, final, only, option, choice, think, believe,
+    to, the, a, an, my, our, we, that, be, necessarily, correct, right, final, only, option, choice, think, believe,
     say, assume, die, richtige
     """
 )
-"""A negation or a condition, and what may stand between it and the statement that it takes away."""
+"""Negations and conditions, and what may stand between them and the statement that they take away."""
 
 OTHERWISE = _words("cannot, can't, where, might, could, see, between, attained, than") + NOT
 """In the same clause before a value that no word for an answer announces: it is none, either."""

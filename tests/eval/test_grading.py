@@ -81,7 +81,7 @@ def patterns(module):
 def corpus_notices() -> bool:
     grading._folded.cache_clear()
     try:
-        return any((g.outcome, g.given) != (e.outcome, e.given) for e in ENTRIES for g in [e.graded()])
+        return any((g.outcome, g.given) != (e.outcome, e.given) for e in reversed(ENTRIES) for g in [e.graded()])
     except Exception:  # without a rule it may well break
         return True
     finally:
@@ -179,6 +179,13 @@ def test_words_between(word):
 def test_words_that_belittle(word):
     assert outcome(f"{word} the answer is B")[0] == "missing"
     assert outcome(f"{word} the answer is B, so the answer is C.") == ("right", "C")
+
+
+@pytest.mark.parametrize("word", words.BELITTLED)
+def test_words_that_judge(word):
+    assert outcome(f"The {word} answer is B.")[0] == "missing"
+    assert outcome(f"It is {word} to say that the answer is B.")[0] == "missing"
+    assert outcome(f"Since B is {word} the answer is C.") == ("right", "C")
 
 
 @pytest.mark.parametrize("word", words.NOT + words.IF)

@@ -126,7 +126,8 @@ def test_the_corpus_notices_what_leads_to_a_value(kind, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", ["_hedged", "_doubted", "_listed", "_opens_line", "_further_on", "_read_behind", "_behind_fillers", "taken_back"]
+    "name",
+    ["_hedged", "_doubted", "_listed", "_opens_line", "_further_on", "_read_behind", "_behind_fillers", "taken_back"],
 )
 def test_the_corpus_notices_a_question_that_is_not_asked(name, monkeypatch):
     nothing = {
@@ -262,10 +263,29 @@ def test_words_that_sum_up(word):
 @pytest.mark.parametrize(
     "said",
     [
-        *("C is correct", "(C) is right", "C is the best choice", "C is the correct one", "C is the answer", "C as the answer"),
+        *(
+            "C is correct",
+            "(C) is right",
+            "C is the best choice",
+            "C is the correct one",
+            "C is the answer",
+            "C as the answer",
+        ),
         *("C is therefore correct", "C is thus correct", "C is clearly right", "C is indeed the proper letter"),
-        *("C is our best choice", "C is my best answer", "C: correct", "C - correct", "C (correct)", "only C remains", "only C survives"),
-        *("C is left", "C is the only correct statement", "C is the most proper option",),
+        *(
+            "C is our best choice",
+            "C is my best answer",
+            "C: correct",
+            "C - correct",
+            "C (correct)",
+            "only C remains",
+            "only C survives",
+        ),
+        *(
+            "C is left",
+            "C is the only correct statement",
+            "C is the most proper option",
+        ),
         *("C ist richtig", "C est correcte", "C es la correcta", "C è corretta", "C é correto", "C ist korrekt"),
         *("C верно", "C правильно", "C is juist", "C is right, so"),
     ],
@@ -280,12 +300,23 @@ def test_verdicts_with_a_reason(reason):
     assert outcome(f"This makes C the best answer {reason} the area is fixed.") == ("right", "C")
 
 
-@pytest.mark.parametrize("said", ["A and C are correct", "A or C is correct", "A, C are right", "A, and C are both correct", "A and C are all right"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "A and C are correct",
+        "A or C is correct",
+        "A, C are right",
+        "A, and C are both correct",
+        "A and C are all right",
+    ],
+)
 def test_verdicts_on_several(said):
     assert outcome(f"We find that {said}.") == ("ambiguous", "A, C")
 
 
-@pytest.mark.parametrize("noun", "statement claim assertion reaction structure compound reason type class phase equation".split())
+@pytest.mark.parametrize(
+    "noun", "statement claim assertion reaction structure compound reason type class phase equation".split()
+)
 def test_roman_numerals_are_no_choice(noun):
     choices = tuple("one two six ten red big old new top end".split())
     asked = question(answer="I", choices=choices)
@@ -303,11 +334,53 @@ def test_verdicts_on_lines(noun):
 @pytest.mark.parametrize(
     "said",
     [
-        *("none", "nothing", "nil", "n/a", "zero", "safe", "secure", "none of the lines", "none of these", "none found", "nothing at all"),
-        *("none here", "none present", "none exists", "no line is defective", "no lines are vulnerable", "no line is unsafe"),
-        *("no line", "no lines", "no defect", "no bugs", "no vulnerability", "no vulnerabilities", "no flaw", "no issues", "no errors"),
-        *("there is no bug", "there are no bugs", "there seems to be no bug", "no bug in the code", "no bug in this function"),
-        *("the function is safe", "this code is secure", "the snippet seems fine", "the code seems correct", "it is safe", "this is secure"),
+        *(
+            "none",
+            "nothing",
+            "nil",
+            "n/a",
+            "zero",
+            "safe",
+            "secure",
+            "none of the lines",
+            "none of these",
+            "none found",
+            "nothing at all",
+        ),
+        *(
+            "none here",
+            "none present",
+            "none exists",
+            "no line is defective",
+            "no lines are vulnerable",
+            "no line is unsafe",
+        ),
+        *(
+            "no line",
+            "no lines",
+            "no defect",
+            "no bugs",
+            "no vulnerability",
+            "no vulnerabilities",
+            "no flaw",
+            "no issues",
+            "no errors",
+        ),
+        *(
+            "there is no bug",
+            "there are no bugs",
+            "there seems to be no bug",
+            "no bug in the code",
+            "no bug in this function",
+        ),
+        *(
+            "the function is safe",
+            "this code is secure",
+            "the snippet seems fine",
+            "the code seems correct",
+            "it is safe",
+            "this is secure",
+        ),
         *("none, as far as I see", "safe - all is checked", "none (all is checked)", "no defect: all is checked"),
     ],
 )
@@ -316,13 +389,28 @@ def test_words_for_no_line(said):
     assert outcome(f"Answer: {said}", "lines", "7") == ("wrong", "0")
 
 
-@pytest.mark.parametrize("said", ["no bug in lines 1-3", "none too good", "safer than before", "the function is safe if n > 0", "nothing but line 9"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "no bug in lines 1-3",
+        "none too good",
+        "safer than before",
+        "the function is safe if n > 0",
+        "nothing but line 9",
+    ],
+)
 def test_words_for_no_line_that_are_none(said):
     assert outcome(f"Answer: {said}", "lines", "0")[0] in ("missing", "wrong", "ambiguous")
 
 
-@pytest.mark.parametrize("between", ["-", "--", "---", "~", "..", " to ", " through ", " thru ", " until ", " till ", " bis ", "至", "到", "から"])
-@pytest.mark.parametrize("name", ["", "line ", "lines ", "line number ", "L", "ln ", "#", "no. ", "Zeile ", "on line ", "from line ", "at line "])
+@pytest.mark.parametrize(
+    "between",
+    ["-", "--", "---", "~", "..", " to ", " through ", " thru ", " until ", " till ", " bis ", "至", "到", "から"],
+)
+@pytest.mark.parametrize(
+    "name",
+    ["", "line ", "lines ", "line number ", "L", "ln ", "#", "no. ", "Zeile ", "on line ", "from line ", "at line "],
+)
 def test_ranges_of_lines(between, name):
     assert outcome(f"Answer: {name}4{between}{name}6", "lines", "4-6") == ("right", "4-6")
     assert outcome(f"Answer: {name}4{between}{name}7", "lines", "4-6") == ("wrong", "4-7")
@@ -333,12 +421,34 @@ def test_ordinals_of_lines(number):
     assert outcome(f"Answer: the {number} line", "lines", number[0]) == ("right", number[0])
 
 
-@pytest.mark.parametrize("unit", ["m", "cm", "mm", "km", "g", "kg", "s", "ms", "th", " ways", "%", "°", " square units", " kg m^2"])
+@pytest.mark.parametrize(
+    "unit", ["m", "cm", "mm", "km", "g", "kg", "s", "ms", "th", " ways", "%", "°", " square units", " kg m^2"]
+)
 def test_units(unit):
     assert outcome(f"Answer: 12{unit}", "integer", "12") == ("right", "12")
 
 
-@pytest.mark.parametrize("more", ["x", "i", "n", "pi", " pi", "√2", "^2", "/x", " + 1", "·3", " choose 2", " million", " dozen", "-fold", ":5", " squared"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        "x",
+        "i",
+        "n",
+        "pi",
+        " pi",
+        "√2",
+        "^2",
+        "/x",
+        " + 1",
+        "·3",
+        " choose 2",
+        " million",
+        " dozen",
+        "-fold",
+        ":5",
+        " squared",
+    ],
+)
 def test_what_is_not_worked_out_is_no_integer(more):
     assert outcome(f"Answer: 12{more}", "integer", "12")[0] == "ambiguous"
 
@@ -349,7 +459,22 @@ def test_a_number_with_a_verb_behind_it_is_no_second_answer(verb):
     assert found == ("right", "12")
 
 
-@pytest.mark.parametrize("said", ["is wrong", "was wrong", "is incorrect", "seems false", "looks wrong", "would be wrong", "isn't it", "is not it", "is impossible", "is ruled out", "is false"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "is wrong",
+        "was wrong",
+        "is incorrect",
+        "seems false",
+        "looks wrong",
+        "would be wrong",
+        "isn't it",
+        "is not it",
+        "is impossible",
+        "is ruled out",
+        "is false",
+    ],
+)
 def test_what_is_denied_at_once_is_no_answer(said):
     assert outcome(f"Answer: C {said}")[0] == "missing"
     assert outcome(f"Answer: 12 {said}", "integer", "12")[0] == "missing"
@@ -367,12 +492,16 @@ def test_denying_another_choice_confirms_this_one(other):
     assert outcome(f"Answer: C, {other}") == ("right", "C")
 
 
-@pytest.mark.parametrize("verb", ["is", "are", "be", "equals", "of", "get", "have", "gives", "yields", "obtain", "total"])
+@pytest.mark.parametrize(
+    "verb", ["is", "are", "be", "equals", "of", "get", "have", "gives", "yields", "obtain", "total"]
+)
 def test_the_last_sentence_leads_to_an_integer(verb):
     assert outcome(f"After all these steps the count, we find, {verb} 12.", "integer", "12") == ("right", "12")
 
 
-@pytest.mark.parametrize("head", ["Question:", "Question 2:", "Problem 3.", "Exercise 4)", "Human:", "User:", "Q:", "Q7."])
+@pytest.mark.parametrize(
+    "head", ["Question:", "Question 2:", "Problem 3.", "Exercise 4)", "Human:", "User:", "Q:", "Q7."]
+)
 def test_questions_of_its_own_end_the_answer(head):
     assert outcome(f"Answer: C\n\n{head} What else?\nAnswer: B") == ("right", "C")
 
@@ -402,7 +531,17 @@ def test_marks_of_thinking(opens, closes):
 @pytest.mark.parametrize(
     "token",
     [
-        *("<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "<|eom_id|>", "<|end|>", "<|return|>", "<|user|>", "</s>"),
+        *(
+            "<|im_end|>",
+            "<|eot_id|>",
+            "<|end_of_text|>",
+            "<|endoftext|>",
+            "<|eom_id|>",
+            "<|end|>",
+            "<|return|>",
+            "<|user|>",
+            "</s>",
+        ),
         *("<eos>", "<end_of_turn>", "[INST]", "[/INST]", "<｜end▁of▁sentence｜>", "<｜User｜>", "<|IM_END|>"),
     ],
 )
@@ -414,8 +553,34 @@ def test_tokens_that_end_a_turn(token):
 @pytest.mark.parametrize(
     "style",
     [
-        *("text", "textbf", "textit", "textrm", "textsf", "texttt", "textup", "textnormal", "mathbf", "mathrm", "mathit", "mathsf"),
-        *("mathtt", "mathbb", "mathcal", "boldsymbol", "bm", "emph", "underline", "mbox", "hbox", "operatorname", "operatorname*", "tag"),
+        *(
+            "text",
+            "textbf",
+            "textit",
+            "textrm",
+            "textsf",
+            "texttt",
+            "textup",
+            "textnormal",
+            "mathbf",
+            "mathrm",
+            "mathit",
+            "mathsf",
+        ),
+        *(
+            "mathtt",
+            "mathbb",
+            "mathcal",
+            "boldsymbol",
+            "bm",
+            "emph",
+            "underline",
+            "mbox",
+            "hbox",
+            "operatorname",
+            "operatorname*",
+            "tag",
+        ),
     ],
 )
 def test_styles_of_latex(style):
@@ -423,7 +588,26 @@ def test_styles_of_latex(style):
     assert outcome(f"The sum is $\\{style}{{1}}17$.", "integer", "117") == ("right", "117")
 
 
-@pytest.mark.parametrize("space", ["\\,", "\\;", "\\:", "\\ ", "\\quad ", "\\qquad ", "\\left(", "\\big(", "\\bigl(", "\\Big(", "\\displaystyle ", "\\textstyle ", "$$", "\\(", "\\["])
+@pytest.mark.parametrize(
+    "space",
+    [
+        "\\,",
+        "\\;",
+        "\\:",
+        "\\ ",
+        "\\quad ",
+        "\\qquad ",
+        "\\left(",
+        "\\big(",
+        "\\bigl(",
+        "\\Big(",
+        "\\displaystyle ",
+        "\\textstyle ",
+        "$$",
+        "\\(",
+        "\\[",
+    ],
+)
 def test_spaces_and_brackets_of_latex(space):
     assert outcome(f"Answer: {space}117", "integer", "117") == ("right", "117")
 
@@ -470,7 +654,9 @@ def test_dashes(dash):
     assert outcome(f"Answer {dash} C") == ("right", "C")
 
 
-@pytest.mark.parametrize("space", ["\u00a0", "\u2002", "\u2003", "\u2005", "\u2007", "\u2009", "\u200a", "\u202f", "\u205f", "\u3000"])
+@pytest.mark.parametrize(
+    "space", ["\u00a0", "\u2002", "\u2003", "\u2005", "\u2007", "\u2009", "\u200a", "\u202f", "\u205f", "\u3000"]
+)
 def test_spaces(space):
     assert outcome(f"Answer:{space}12{space}345", "integer", "12345") == ("right", "12345")
     assert outcome(f"The{space}answer{space}is{space}C.") == ("right", "C")
@@ -564,12 +750,32 @@ def test_words_are_found_wherever_a_piece_ends():
 
 # -------------------------------------------------------------------------------------------------------- any text
 
-KINDS = st.sampled_from([("choice", "C"), ("choice", "A"), ("integer", "12"), ("integer", "-5"), ("lines", "4-6"), ("lines", "0")])
+KINDS = st.sampled_from(
+    [("choice", "C"), ("choice", "A"), ("integer", "12"), ("integer", "-5"), ("lines", "4-6"), ("lines", "0")]
+)
 PIECES = st.lists(
     st.one_of(
         st.text(max_size=8),
         st.sampled_from([e.text for e in ENTRIES if len(e.text) < 60]),
-        st.sampled_from(["Answer: ", "\\boxed{", "}", "</think>", "<think>", "\n", "|", "```", "~~", "\ud800", "\0", " or ", "12", "4-6", "C"]),
+        st.sampled_from(
+            [
+                "Answer: ",
+                "\\boxed{",
+                "}",
+                "</think>",
+                "<think>",
+                "\n",
+                "|",
+                "```",
+                "~~",
+                "\ud800",
+                "\0",
+                " or ",
+                "12",
+                "4-6",
+                "C",
+            ]
+        ),
         st.characters(),
     ),
     max_size=12,
@@ -596,15 +802,33 @@ def test_space_and_invisible_characters_behind_an_answer_change_nothing(kind, te
     assert grade(asked, text + space + invisible) == grade(asked, text)
 
 
-@given(KINDS, st.lists(st.sampled_from(["Answer", ": ", "C", "1", "2", "4", "-", "6", ".", "\n", "so "]), max_size=9), INVISIBLE)
+@given(
+    KINDS,
+    st.lists(st.sampled_from(["Answer", ": ", "C", "1", "2", "4", "-", "6", ".", "\n", "so "]), max_size=9),
+    INVISIBLE,
+)
 def test_invisible_characters_within_change_nothing(kind, pieces, invisible):
     assert grade(question(*kind), invisible.join(pieces)) == grade(question(*kind), "".join(pieces))
 
 
-FORMS = ("Answer: {}", "answer: {}", "**Answer:** {}", "The answer is {}.", "Answer: ({})", "\\boxed{{{}}}", "Final answer: **{}**", "{}")
+FORMS = (
+    "Answer: {}",
+    "answer: {}",
+    "**Answer:** {}",
+    "The answer is {}.",
+    "Answer: ({})",
+    "\\boxed{{{}}}",
+    "Final answer: **{}**",
+    "{}",
+)
 
 
-@given(st.integers(2, 10), st.data(), st.sampled_from(FORMS), st.sampled_from(["", "Let us see.\n\n", "The answer is not obvious.\n\n"]))
+@given(
+    st.integers(2, 10),
+    st.data(),
+    st.sampled_from(FORMS),
+    st.sampled_from(["", "Let us see.\n\n", "The answer is not obvious.\n\n"]),
+)
 def test_the_right_letter_is_right_and_another_is_wrong(count, data, form, before):
     choices = tuple(f"the {word} of them" for word in "one two six ten red big old new top end".split())[:count]
     asked = question(answer=data.draw(st.sampled_from(LETTERS[:count])), choices=choices)
@@ -615,7 +839,11 @@ def test_the_right_letter_is_right_and_another_is_wrong(count, data, form, befor
     assert grade(asked, before + form.format(other), order=order).outcome == "wrong"
 
 
-@given(st.integers(-(10**17), 10**17), st.sampled_from(FORMS), st.sampled_from(["{}", "{:,}", "{}.0", " {}", "${}$", "{} ways"]))
+@given(
+    st.integers(-(10**17), 10**17),
+    st.sampled_from(FORMS),
+    st.sampled_from(["{}", "{:,}", "{}.0", " {}", "${}$", "{} ways"]),
+)
 def test_the_right_integer_is_right_and_its_neighbour_is_wrong(number, form, spelling):
     asked = question("integer", str(number))
     assert grade(asked, form.format(spelling.format(number))).outcome == "right"
@@ -637,6 +865,24 @@ def test_some_of_the_right_lines_are_right_and_one_more_is_wrong(lines, data, fo
 def test_long_runs_end(kind):
     """Not timed: a pattern that tries every split of a run would not end in a lifetime."""
     asked = question(kind, {"choice": "C", "integer": "12", "lines": "7"}[kind])
-    for piece in ("a", " ", "1", "1,", "\\boxed{", "{", "answer ", "Answer: ", "not ", "```\n", "|-", "~~a", "A and ", "- 1", "x=", "(", "ab cd "):
+    for piece in (
+        "a",
+        " ",
+        "1",
+        "1,",
+        "\\boxed{",
+        "{",
+        "answer ",
+        "Answer: ",
+        "not ",
+        "```\n",
+        "|-",
+        "~~a",
+        "A and ",
+        "- 1",
+        "x=",
+        "(",
+        "ab cd ",
+    ):
         for head, tail in (("", ""), ("Answer: ", "!"), ("\\boxed{", "}"), ("The answer ", "\n"), ("\n|", "x\n")):
             assert grade(asked, head + piece * (20_000 // len(piece)) + tail).why

@@ -109,6 +109,7 @@ class Main(Screen[None]):
     def look(self) -> None:
         """Take in what happened, and draw what it changed."""
         board, work = self.board, self.work
+        alive = work.alive  # asked first: whoever is not alive has said everything
         board.interval = work.interval
         board.pace.at(going=bool(board.live) and not work.runner.paused)
         changes = board.apply(work.events())
@@ -121,19 +122,19 @@ class Main(Screen[None]):
             self.list.renew(changes.questions)
         if self.list.following:
             self._follow()
-        self.head.told = self._told()
+        self.head.told = self._told(alive)
         self.head.waiting = len(work.runner.schedule.waiting()) + len(board.live)
         self.head.renew()
         self._say()
         if self.list.shown:
             self.pane.renew(self.list.key(), self._beat if not work.runner.paused else 0)
 
-    def _told(self) -> str:
+    def _told(self, alive: bool) -> str:
         if self.work.stopping:
-            return "stopping" if self.work.alive else "stopped"
+            return "stopping" if alive else "stopped"
         if self.work.runner.paused:
             return "paused"
-        return "" if self.work.alive else "done"
+        return "" if alive or self.work.alive else "done"
 
     def _follow(self) -> None:
         """The cursor is where an answer comes in, and stays with it until it is over; else where the last one came."""

@@ -24,7 +24,7 @@ class Board:
         self.service = service
         self._live: dict[int, Exchange] = {}
         self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
-        self.totals = {"requests": 0, "prompt": 0, "cached": 0, "generated": 0, "prefill_s": 0.0, "decode_s": 0.0}
+        self.totals = {"requests": 0, "prompt": 0, "cached": 0, "evaluated": 0, "generated": 0}
         self.sources: dict[str, int] = {}
 
     def began(self, x: Exchange) -> None:
@@ -41,9 +41,8 @@ class Board:
         totals = self.totals
         totals["requests"] += 1
         totals["generated"] += x.tokens
-        totals["prefill_s"] += x.prefilling
-        totals["decode_s"] += x.decoding
         if x.prefill is not None:
+            totals["evaluated"] += x.prefill.done - x.prefill.cached
             totals["prompt"] += x.prompt
             totals["cached"] += x.cached
             self.sources[x.source] = self.sources.get(x.source, 0) + 1

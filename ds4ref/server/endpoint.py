@@ -33,6 +33,9 @@ log = logging.getLogger("ds4-server")
 
 JSON = "application/json"
 
+PACE = 0.01
+"""Seconds between two pieces of a stream; faster tokens share one."""
+
 
 class Slow(Exception):
     """The client does not read its answer."""
@@ -81,6 +84,7 @@ class Generate:
     def _take_on(self, body: bytes, headers: Mapping[str, str], mail: Mailbox, x: Exchange) -> tuple[Turn, Reply, Job]:
         """The same, in a thread of its own."""
         service, name = self.service, self.api.name
+        options = service.settings.options
         body = inflate(body, headers.get("content-encoding", ""), service.limits)
         check_json(body, service.limits)
         if service.trace is not None:
@@ -93,9 +97,9 @@ class Generate:
             try:
                 job = service.worker.submit(turn, mail.put, reply.remember)
             except Overflow as error:
-                raise refusals.overflow(name, error.tokens, error.ctx) from None
+                raise refusals.overflow(name, error.tokens, error.ctx, options) from None
             except Busy as error:
-                raise refusals.busy(name, error) from None
+                raise refusals.busy(name, error, options) from None
         return turn, reply, job
 
 
@@ -108,11 +112,12 @@ class _Answer:
         self.begun = False
         self.over = False
         self.spoke = mail.loop.time()
+        self.rest = 0.0
 
     async def run(self) -> None:
         """Until the last event, or until nobody listens any more (Left, Slow)."""
         while not self.over:
-            events = await self.mail.take(self.spoke + self.limits.alive_seconds)
+            events = await self.mail.take(self.spoke + self.limits.alive_seconds, self.rest)
             if self.link.gone:
                 raise Left
             if self.mail.full:
@@ -130,7 +135,7 @@ class _Answer:
             self.x.note(event)
             if isinstance(event, Failed):
                 if not ready:
-                    await self._refuse(refusals.failed(self.turn.api, event, self.service.ctx))
+                    await self._refuse(self._failed(event))
                     return
                 out += self._late(event)
                 break
@@ -150,16 +155,20 @@ class _Answer:
             await self._write(start(200, "text/event-stream", {"cache-control": "no-cache", **self._times()}))
         if out or self.over:
             await self._write({"type": "http.response.body", "body": bytes(out), "more_body": not self.over})
+        if self.x.first is not None:
+            self.rest = self.spoke + PACE
         if self.over:
             self.x.end(200)
 
     async def _collect(self, events: list[Event]) -> None:
         self.spoke = self.mail.loop.time()
+        if self.x.first is not None:
+            self.rest = self.spoke + 10 * PACE
         for event in events:
             event = _seen(event)
             self.x.note(event)
             if isinstance(event, Failed):
-                await self._refuse(refusals.failed(self.turn.api, event, self.service.ctx))
+                await self._refuse(self._failed(event))
                 return
             try:
                 self.reply.feed(event)
@@ -193,6 +202,9 @@ class _Answer:
         await respond(self.send, refused, self.reply.error(refused))
         self.x.end(refused.status, refused.message)
 
+    def _failed(self, event: Failed) -> Refused:
+        return refusals.failed(self.turn.api, event, self.service.ctx, self.service.settings.options)
+
     def _late(self, failed: Failed) -> bytes:
         self.over = True
         self.x.note(failed) if not self.x.finish else None
@@ -220,7 +232,7 @@ def _seen(event: Event) -> Event:
 async def body_of(scope: Any, receive: Any, service: Service, x: Exchange) -> bytes:
     """A request's body, held in ``service.held`` until the caller gives it back. Refused, Left."""
     if service.draining:
-        raise refusals.refused(x.api, 503, "server shutting down", headers={"x-should-retry": "false"})
+        raise refusals.ending(x.api, service.settings.options)
     try:
         return await receive_body(receive, scope["state"]["headers"], service.limits, service.held)
     except Refused as refused:

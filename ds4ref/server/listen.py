@@ -38,12 +38,17 @@ SPARE_FILES = 64
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free one. Ds4Error if that cannot be."""
+    """A socket that has its address and does not listen yet: until it does, nobody can connect, which is how scripts
+    find out that a server is ready. Port 0 takes a free one. Ds4Error if that cannot be."""
     family, address = resolve(host)
+    sock = socket.socket(family, socket.SOCK_STREAM)
     try:
-        return socket.create_server((address, port), family=family, backlog=128)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address, port))
     except OSError as error:
+        sock.close()
         raise Ds4Error(f"cannot listen on {url(host, port)}: {error.strerror or error}") from None
+    return sock
 
 
 def url(host: str, port: int) -> str:
@@ -73,7 +78,8 @@ def most_connections(wanted: int) -> int:
 class Server(uvicorn.Server):
     """uvicorn's server over one service."""
 
-    def __init__(self, service: Service):
+    def __init__(self, service: Service, name: str):
+        self.name = name
         limits = service.limits
         config = uvicorn.Config(
             create_app(service),
@@ -90,6 +96,7 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen."""
         await super().startup(sockets)
+        log.info("listening on %s", self.name)
         self.ready.set()
 
     async def main_loop(self) -> None:
@@ -147,7 +154,7 @@ class Server(uvicorn.Server):
 
 def serve(service: Service, sock: socket.socket) -> None:
     """Answer requests on ``sock`` until a signal comes and everything is answered."""
-    asyncio.run(Server(service).serve([sock]))
+    asyncio.run(Server(service, name_of(sock)).serve([sock]))
 
 
 class Background:
@@ -159,7 +166,7 @@ class Background:
     def __init__(self, service: Service, host: str = "127.0.0.1"):
         self.sock = bind(host, 0)
         self.url = name_of(self.sock)
-        self.server = Server(service)
+        self.server = Server(service, self.url)
         self.thread = threading.Thread(target=self._run, name="server", daemon=True)
 
     def _run(self) -> None:

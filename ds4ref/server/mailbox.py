@@ -2,6 +2,9 @@
 
 The worker never waits for a client: what it says is put here, and taken out in bunches as fast as the client reads.
 Who lags so far behind that the box is full has lost the connection.
+
+Waking another thread, and writing to a socket, cost as much as a small model's token. So who takes may rest a little
+between two bunches: then only an event that ends the answer wakes it.
 """
 
 from __future__ import annotations
@@ -10,10 +13,15 @@ import asyncio
 from collections import deque
 from contextlib import suppress
 
-from .turn import Event
+from .turn import Delta, Event, Failed
 
 SIZE = 8192
 """Events; several seconds of any model's speed."""
+
+
+def is_last(event: Event) -> bool:
+    """Whether the answer ends with it."""
+    return isinstance(event, Failed) or (isinstance(event, Delta) and bool(event.finish))
 
 
 class Mailbox:
@@ -24,6 +32,7 @@ class Mailbox:
         self.full = False
         self._events: deque[Event] = deque()
         self._scheduled = False
+        self._resting = self._hurry = False
         self._woken = False
         self._waiter: asyncio.Future[None] | None = None
 
@@ -33,7 +42,8 @@ class Mailbox:
             self.full = True
         else:
             self._events.append(event)
-        if not self._scheduled:
+        self._hurry = self._hurry or self.full or is_last(event)
+        if not self._scheduled and (not self._resting or self._hurry):
             self._scheduled = True
             with suppress(RuntimeError):
                 self.loop.call_soon_threadsafe(self._arrived)
@@ -43,21 +53,31 @@ class Mailbox:
         self._woken = True
         self._wake()
 
-    async def take(self, until: float) -> list[Event]:
-        """What has come, waiting for it until loop time ``until``; empty then, or if woken."""
-        while not self._events and not self._woken and self.loop.time() < until:
-            self._waiter = self.loop.create_future()
-            timer = self.loop.call_at(until, self._wake)
+    async def take(self, until: float, rest: float = 0.0) -> list[Event]:
+        """What has come, waiting for it until loop time ``until``; empty then, or if woken. Until ``rest`` there is no
+        hurry, except with the last event."""
+        if rest > self.loop.time() and not self._woken and not self._hurry:
+            self._resting = True
             try:
-                await self._waiter
+                await self._wait(rest)
             finally:
-                timer.cancel()
-                self._waiter = None
+                self._resting = False  # before anything is looked for: what comes now wakes again
+        while not self._events and not self._woken and self.loop.time() < until:
+            await self._wait(until)
         self._woken = False
         found = []
         while self._events:
             found.append(self._events.popleft())
         return found
+
+    async def _wait(self, until: float) -> None:
+        self._waiter = self.loop.create_future()
+        timer = self.loop.call_at(until, self._wake)
+        try:
+            await self._waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
 
     def _arrived(self) -> None:
         self._scheduled = False  # before anything is taken, so that nothing is overlooked

@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -63,7 +64,7 @@ class Plain:
 
     async def model(self, request: Request) -> Response:
         """The one that there is."""
-        if request.path_params["id"] != self.service.settings.model:
+        if unquote(request.path_params["id"]) != self.service.settings.model:
             raise refusals.refused("", 404, "unknown endpoint")
         return answer(self._model())
 

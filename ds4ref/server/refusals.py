@@ -1,15 +1,22 @@
-"""What can go wrong with a request, as a status and in the words that clients look for (docs/server.md)."""
+"""What can go wrong with a request, as a status and in the words that clients look for (docs/server.md).
+
+``options`` are the departures from the server that this one is modelled on (``deviations``).
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from .api import Refused
+from .deviations import on
 from .turn import Failed
 
 if TYPE_CHECKING:
     from .worker import Busy
+
+Options = Mapping[str, bool]
 
 KINDS = {
     "messages": {
@@ -39,34 +46,45 @@ def refused(api: str, status: int, message: str, **more: Any) -> Refused:
     return Refused(status, message, kinds.get(status, "invalid_request_error"), **more)
 
 
-def overflow(api: str, tokens: int, ctx: int) -> Refused:
+def overflow(api: str, tokens: int, ctx: int, options: Options) -> Refused:
     """The prompt does not fit. The words are those by which pi, Qwen Code and Claude Code know that they should compact
     their history."""
     counts = {"n_prompt_tokens": tokens, "n_ctx": ctx}
     if api == "messages":
-        return refused(api, 400, TOO_LONG_MESSAGES.format(tokens=tokens, ctx=ctx), extra=counts)
+        words = TOO_LONG_MESSAGES if on(options, "prompt-too-long") else TOO_LONG
+        return refused(api, 400, words.format(tokens=tokens, ctx=ctx), extra=counts)
     extra = {"param": PROMPT.get(api), "code": "context_length_exceeded", **counts}
     return refused(api, 400, TOO_LONG.format(tokens=tokens, ctx=ctx), extra=extra)
 
 
-def busy(api: str, error: Busy) -> Refused:
+def busy(api: str, error: Busy, options: Options) -> Refused:
     """The queue is full, or closed."""
     if error.retry_after is None:
-        return refused(api, 503, str(error), headers={"x-should-retry": "false"})
+        return ending(api, options)
     return refused(api, 503, str(error), headers={"retry-after": str(error.retry_after)})
 
 
-def failed(api: str, event: Failed, ctx: int) -> Refused:
+def ending(api: str, options: Options) -> Refused:
+    """The server is being shut down."""
+    return refused(api, 503, "server shutting down", headers=_in_vain(options))
+
+
+def _in_vain(options: Options) -> dict[str, str]:
+    """SDKs ask again after 409 and 503 unless they are told that it is of no use."""
+    return {"x-should-retry": "false"} if on(options, "no-retry") else {}
+
+
+def failed(api: str, event: Failed, ctx: int, options: Options) -> Refused:
     """What the worker says before anything of an answer went out."""
     match event.code:
         case "context":
-            return overflow(api, event.tokens, ctx) if event.tokens else refused(api, 400, event.message)
+            return overflow(api, event.tokens, ctx, options) if event.tokens else refused(api, 400, event.message)
         case "continuation":
             who, what = HISTORY.get(api, ("Its", "messages"))
             message = f"{who} continuation state is not available; retry by replaying the full {what} history"
-            return refused(api, 409, message, headers={"x-should-retry": "false"})
+            return refused(api, 409, message, headers=_in_vain(options))
         case "shutdown":
-            return refused(api, 503, event.message, headers={"x-should-retry": "false"})
+            return ending(api, options)
     return refused(api, 500, event.message)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -181,6 +182,12 @@ def test_who_asks(path):
 def test_created_by_the_clock_of_the_server(path):
     out = json.loads(play(read(path, body(path))[1], deltas("x")))
     assert out.get("created", out.get("created_at", 1795223090)) == 1795223090
+
+
+def test_deviations_are_documented():
+    table = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
+    for name in DEVIATIONS:
+        assert f"| `{name}` | " in table
 
 
 def test_deviations_have_names():

@@ -9,6 +9,9 @@ import httpx2
 import pydantic
 import pytest
 
+from ds4ref.server.apis.chat import ChatReply
+from ds4ref.server.apis.messages import MessagesReply
+from ds4ref.server.apis.responses import ResponsesReply
 from ds4ref.server.limits import Limits
 from ds4ref.server.turn import Failed
 from ds4ref.targets.answer import CallDelta, Delta, Finish, Usage
@@ -323,11 +326,13 @@ def test_errors_that_the_anthropic_sdk_raises(scripted, claude):
 
 
 @pytest.mark.parametrize("api", ["chat", "responses", "messages"])
-def test_what_keeps_them_waiting_and_an_engine_that_breaks(serving, api):
+def test_what_keeps_them_waiting_and_an_engine_that_breaks(serving, monkeypatch, api):
     """Signs of life through a long prefill, which no parser stumbles over; then the engine fails, and SDKs raise."""
-    server = serving(limits=Limits(alive_seconds=0.05, drain_seconds=5.0))
+    server = serving(limits=Limits(alive_seconds=0.02, drain_seconds=5.0))
+    reply = {"chat": ChatReply, "responses": ResponsesReply, "messages": MessagesReply}[api]
+    signs, said = [], reply.alive
+    monkeypatch.setattr(reply, "alive", lambda self: signs.append(said(self)) or signs[-1])
     server.engine.hold()
-    server.engine.fail = None
     kinds, raised = [], []
 
     def ask():
@@ -339,26 +344,24 @@ def test_what_keeps_them_waiting_and_an_engine_that_breaks(serving, api):
             elif api == "responses":
                 with openai_client(server.url) as client, client.responses.stream(model=MODEL, input=ASK) as stream:
                     kinds.extend(event.type for event in stream)
-                    stream.get_final_response()
             else:
                 with anthropic_client(server.url) as client:
                     with client.messages.stream(model=MODEL, max_tokens=50, messages=ASK) as stream:
                         kinds.extend(event.type for event in stream)
-                        stream.get_final_message()
         except Exception as error:
             raised.append(error)
 
     thread = threading.Thread(target=ask)
     thread.start()
     server.engine.held()
-    alive = server.service.limits.alive_seconds
-    threading.Event().wait(8 * alive)  # several signs of life
+    server.until(lambda: len(signs) >= 3)
     server.engine.fail = RuntimeError("broke")
     server.engine.release()
     thread.join(60)
     assert not thread.is_alive()
     if api == "responses":
         assert "response.keepalive" in kinds and kinds[0] == "response.created" and kinds[-1] == "response.failed"
+        assert raised == []
     else:
         (error,) = raised
         assert isinstance(error, (openai.APIError, anthropic.APIStatusError)), error

@@ -118,7 +118,7 @@ class Agent:
             if len(self.messages) == before + 1 and outcome.ending in (Ending.FAILED, Ending.INTERRUPTED):
                 del self.messages[before:]
                 outcome = replace(outcome, taken_back=True)
-            self.log("end", ending=outcome.ending.value, why=outcome.why)
+            self.log("end", ending=outcome.ending.value, why=outcome.why, taken_back=outcome.taken_back or None)
         return outcome
 
     def _rounds(self, cancel: Cancellation) -> Outcome:

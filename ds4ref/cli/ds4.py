@@ -26,6 +26,7 @@ PROG = "ds4"
 
 USAGE = """ds4 -p TEXT | --prompt-file FILE [options]     one answer on stdout
        ds4 [options]                                  chat (one line per turn if stdin is not a terminal)
+       ds4 agent [options] [PROMPT]                   a model that works in a folder through tools
        ds4 --inspect [FILE]                           what is in a model file
        ds4 --dump-... | --perplexity-file FILE        numbers instead of text"""
 
@@ -230,6 +231,11 @@ def body(argv: Sequence[str]) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if argv[:1] == ["agent"]:
+        from . import agent
+
+        return run(agent.PROG, agent.body, argv[1:])
     return run(PROG, body, argv)
 
 

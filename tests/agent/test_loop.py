@@ -192,7 +192,7 @@ def test_settings_reach_the_target(setting) -> None:
         0.1,
         3,
     )
-    assert request.prompt.thinking == "none" and request.prompt.system.endswith("\n\nB.")
+    assert request.prompt.thinking == "none" and request.prompt.system.endswith("\n\nBe.")
     assert loop.system_text("/w", "").endswith("open.")
 
 

@@ -169,6 +169,7 @@ def test_the_screen_is_where_the_user_looks(terminal, tmp_path):
     assert (tmp_path / "errors").read_bytes() == b""
 
 
+@pytest.mark.slow
 def test_a_resize_in_the_middle(terminal):
     import fcntl
     import struct
@@ -247,6 +248,7 @@ def test_errors_of_the_screen_are_raised_and_the_run_has_ended(tmp_path, headles
     assert runners and not [t for t in threading.enumerate() if t.name == "eval"]
 
 
+@pytest.mark.slow
 def test_signals_that_came_before_the_screen_are_heard(tmp_path, headless):
     with Signals() as signals:
         signals.press()

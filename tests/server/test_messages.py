@@ -474,6 +474,27 @@ def test_results_without_their_call():
     assert lost.status == 409 and lost.headers == {"x-should-retry": "false"}
 
 
+def test_results_alone_go_on_from_the_live_turn(scripted):
+    """9.3: the call is not rendered again; once another one is the last, it is too late."""
+    scripted.engine.say(TURN, "</think>Two files.")
+    first = scripted.client.post(PATH, json=THINKS).json()
+    call = first["content"][-1]
+    result = {"type": "tool_result", "tool_use_id": call["id"], "content": "a b"}
+    body = {**THINKS, "messages": [{"role": "user", "content": [result]}, {"role": "system", "content": "Go on."}]}
+    second = scripted.client.post(PATH, json=body)
+    assert second.status_code == 200 and second.json()["content"][-1]["text"] == "Two files."
+    usage, before = second.json()["usage"], first["usage"]
+    # All that was evaluated is found again, and only the end of the call's turn and what is new is evaluated.
+    assert usage["cache_read_input_tokens"] >= before["cache_creation_input_tokens"] + before["output_tokens"]
+    assert usage["cache_creation_input_tokens"] < 60
+    lost = {**body, "messages": [{"role": "user", "content": [{**result, "tool_use_id": "toolu_0"}]}]}
+    refused = scripted.client.post(PATH, json=lost)
+    assert refused.status_code == 409 and refused.headers["x-should-retry"] == "false"
+    assert refused.json()["error"]["message"] == (
+        "Anthropic continuation state is not available; retry by replaying the full messages history"
+    )
+
+
 def test_a_full_history_needs_no_live_state():
     """anthropic_full_replay_allows_unknown_live_id, anthropic_tool_use_parses_before_role."""
     use = {"content": [{"type": "tool_use", "id": "toolu_9", "name": "f", "input": {}}], "role": "assistant"}

@@ -592,6 +592,18 @@ def test_results_without_their_call():
     assert (lost.status, lost.headers) == (409, {"x-should-retry": "false"})
 
 
+def test_results_alone_go_on_from_the_live_turn(scripted):
+    scripted.engine.say(TURN, "</think>Two files.")
+    first = scripted.client.post(PATH, json=FULL).json()
+    output = {"type": "function_call_output", "call_id": first["output"][-1]["call_id"], "output": "a b"}
+    second = scripted.client.post(PATH, json={**FULL, "input": [output]})
+    assert second.status_code == 200 and second.json()["output"][-1]["content"][0]["text"] == "Two files."
+    cached = second.json()["usage"]["input_tokens_details"]["cached_tokens"]
+    assert cached >= first["usage"]["total_tokens"]
+    refused = scripted.client.post(PATH, json={**FULL, "input": [{**output, "call_id": "call_0"}]})
+    assert refused.status_code == 409 and "replaying the full input history" in refused.json()["error"]["message"]
+
+
 def test_the_end_of_thinking_is_seen_by_tokens():
     """An answer without text after its thinking, as tokens: the reasoning was completed."""
     step = Step(Token(b"</think>"))

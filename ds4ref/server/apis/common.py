@@ -29,7 +29,8 @@ _LINE_ENDS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\
 
 def compact(value: Any) -> str:
     """JSON as it goes out: no spaces, characters as they are."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).translate(_LINE_ENDS)
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text if text.isascii() else text.translate(_LINE_ENDS)
 
 
 def encoded(text: str) -> bytes:
@@ -151,7 +152,7 @@ class Tool:
 def on_the_wire(tools: Sequence[Schema], name: str) -> Tool:
     """The tool that the model calls ``name``. One that nobody declared is a function."""
     for tool in tools:
-        if tool.name == name:
+        if tool.name == name and tool.kind != "hosted":
             return Tool(tool.name.removeprefix(tool.namespace), tool.kind, tool.namespace)
     return Tool(name)
 

@@ -30,10 +30,12 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which tools may or must be called: "auto", "none", "required", or "named" with a name as the model sees it."""
+    """Which tools may or must be called: "auto", "none", "required", or "named" with a name as the model sees it.
+    Without ``parallel`` a demanded block has one call."""
 
     kind: Literal["auto", "none", "required", "named"] = "auto"
     name: str = ""
+    parallel: bool = True
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,8 @@ class Turn:
     more              completions: further prompts of the same request, answered one after the other
     client            whose request it is, for fairness: requests of one client wait for each other
     affinity          what the client says about which conversation this is; "" if nothing
-    hoist             which system texts go to the head of the prompt: "all", or the "leading" ones (``chat.render``)
     results_only      tool results without the calls they answer: only a live timeline can go on with them
+    hoist             which system messages are put at the head of the prompt (``text.chat.HOISTS``)
     """
 
     api: Api
@@ -74,20 +76,24 @@ class Turn:
     more: tuple[Turn, ...] = ()
     client: str = ""
     affinity: str = ""
-    hoist: Literal["all", "leading"] = "all"
     results_only: bool = False
+    hoist: str = "leading"
 
     @property
     def offered(self) -> tuple[Schema, ...]:
-        """The tools that may be called."""
-        return () if self.choice.kind == "none" else tuple(tool for tool in self.tools if tool.kind != "hosted")
+        """The tools that the prompt shows to the model."""
+        return () if self.choice.kind == "none" else tuple(tool for tool in self.tools if tool.shown)
 
-    def rendered(self, *later: Message) -> Rendered:
-        """The prompt of the conversation, with further messages at its end. Deferred tools are not shown in it."""
+    @property
+    def callable(self) -> tuple[Schema, ...]:
+        """The tools that the model may call: a search may have brought some that the prompt does not show."""
+        return () if self.choice.kind == "none" else tuple(tool for tool in self.tools if tool.callable)
+
+    def rendered(self, *more: Message) -> Rendered:
+        """The prompt of the conversation, with ``more`` behind it."""
         from ..text.chat import render
 
-        shown = [tool.text for tool in self.offered if not tool.deferred]
-        return render([*self.messages, *later], shown, self.thinking, self.hoist)
+        return render([*self.messages, *more], [tool.text for tool in self.offered], self.thinking, self.hoist)
 
 
 # --- what happens to a turn, in this order

@@ -65,6 +65,7 @@ class Job:
 
     remember   what an API adds to the history it will see again: from the finished answer to the message it returns
     more       further prompts of the same request, with their turns
+    demanded   what keeps the answer to the form that the turn demands (``generate.Steer``)
     """
 
     number: int
@@ -74,6 +75,7 @@ class Job:
     listen: Callable[[Event], None]
     remember: Callable[[Message], Message] = lambda message: message
     more: tuple[tuple[Turn, Rendered, list[int]], ...] = ()
+    demanded: Any = None
     cancel: Cancellation = field(default_factory=Cancellation)
     submitted: float = 0.0
     began: float | None = None
@@ -87,7 +89,8 @@ class Job:
 class Worker:
     """Owns the sessions of ``engine``; nobody else evaluates while it runs.
 
-    constrain   makes the steering of a turn's answer (``constrain.steering``); None where a turn asks for nothing
+    constrain   makes the steering of a turn's answer (``constrain.steering``); None where a turn asks for nothing. It
+                is asked in the thread that submits a turn
     """
 
     def __init__(
@@ -119,15 +122,17 @@ class Worker:
         remember: Callable[[Message], Message] = lambda message: message,
     ) -> Job:
         """Take a turn on. Overflow if its prompt does not fit, TokenError if it is of ids that do not exist, Busy if it
-        cannot wait; rendering and tokenizing are done here, in the caller's thread."""
+        cannot wait; rendering and tokenizing are done here, in the caller's thread, and so is what compiles the form of
+        the answer (its TextErrors included)."""
         prompts = [self._prompt(one) for one in (turn, *turn.more)]
         longest = max(len(ids) for _, ids in prompts)
         if longest >= self.ctx:
             raise Overflow(longest, self.ctx)
         (prompt, ids), more = prompts[0], tuple((t, *p) for t, p in zip(turn.more, prompts[1:], strict=True))
+        demanded = None if self.constrain is None else self.constrain(turn, self.engine.tokenizer)
         with self._lock:
             self._count += 1
-            job = Job(self._count, turn, prompt, ids, listen, remember, more, submitted=time.monotonic())
+            job = Job(self._count, turn, prompt, ids, listen, remember, more, demanded, submitted=time.monotonic())
         try:
             self.queue.put(turn.client, job)
         except Full:
@@ -256,14 +261,14 @@ class Worker:
 
     def _generate(self, job: Job, start: Start) -> None:
         turn, session, tokenizer = job.turn, self._session, self.engine.tokenizer
-        reader = AnswerReader(bool(turn.offered), turn.stop)
+        reader = AnswerReader(bool(turn.callable), turn.stop)
         drawn = turn.sampling
         sampler = Sampler(drawn.temperature, top_k=drawn.top_k, top_p=drawn.top_p, min_p=drawn.min_p, seed=drawn.seed)
         room = self.ctx - session.pos
         limit = room if turn.max_tokens is None else min(turn.max_tokens, room)
         generation = Generation(
             session, tokenizer, sampler, limit=limit, thinking=ends_in_thinking(start.tokens, tokenizer),
-            cancel=job.cancel, timing=job.timing, steer=self._steering(turn, reader), last=True,
+            cancel=job.cancel, timing=job.timing, steer=_steering(job, reader), last=True,
         )  # fmt: skip
         begun, made = time.perf_counter(), 0
         for piece in generation:
@@ -283,22 +288,6 @@ class Worker:
             rest = replace(rest, steps=(self._step(turn, session, self.engine.tokenizer.eos, begun),))
         job.listen(replace(rest, time=time.perf_counter() - begun, finish=finish, usage=usage,
                            error=reader.generated.error or "", markup=reader.generated.raw_block))  # fmt: skip
-
-    def _steering(self, turn: Turn, reader: AnswerReader) -> Any:
-        """Markup is picked greedily; what the request demands of its answer comes before that."""
-        demanded = None if self.constrain is None else self.constrain(turn, self.engine.tokenizer)
-        if demanded is None and not turn.offered:
-            return None
-
-        def steer(generation: Any, logits: np.ndarray) -> Any:
-            wanted = None if demanded is None else demanded(generation, logits)
-            if isinstance(wanted, (int, np.integer)):
-                return wanted
-            if turn.offered and not generation.thinking and reader.greedy:
-                return int((logits if wanted is None else wanted).argmax())
-            return wanted
-
-        return steer
 
     def _raw(self, piece: Piece) -> Piece:
         """Thinking as text, with its tags, which are tokens without one."""
@@ -345,6 +334,23 @@ class Worker:
             text = turn.rendered(message, Message("user", "")).text
             found.append(text[: text.rindex("<\uff5cUser\uff5c>")])
         return found
+
+
+def _steering(job: Job, reader: AnswerReader) -> Any:
+    """Markup is picked greedily; what the request demands of its answer comes before that."""
+    demanded, tools = job.demanded, bool(job.turn.callable)
+    if demanded is None and not tools:
+        return None
+
+    def steer(generation: Any, logits: np.ndarray) -> Any:
+        wanted = None if demanded is None else demanded(generation, logits)
+        if isinstance(wanted, (int, np.integer)):
+            return wanted
+        if tools and not generation.thinking and reader.greedy:
+            return int((logits if wanted is None else wanted).argmax())
+        return wanted
+
+    return steer
 
 
 def _parts(job: Job) -> Iterator[Job]:

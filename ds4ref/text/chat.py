@@ -2,6 +2,7 @@
 
     render(messages, schemas, mode)     what a chat request becomes
     live_tail(messages, start, mode)    what is appended to a live session when tool results come back
+    leading_system(messages)            how many system messages stand in front
     completion(prompt, mode)            the text completions endpoint
     encode_chat_prompt, encode_message  the same for a command line: token by token, each text on its own
     ends_in_thinking                    whether an answer to such ids starts inside <think>
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from .tokenizer import Tokenizer
 
 MODES = ("none", "high", "max")
+HOISTS = ("all", "leading")
+"""Which system messages go to the head of a prompt: all of them, as ds4 does it, or only those that stand there."""
 THINK_MAX_MIN_CTX = 384 * 1024
 """Below this context size "max" is "high"."""
 
@@ -133,24 +136,29 @@ def tool_prompt(schemas: Sequence[str]) -> list[Part]:
     return Rendered().protocol(_TOOL_PROMPT).plain("\n".join(schemas)).protocol(_TOOL_PROMPT_END).parts
 
 
+def leading_system(messages: Sequence[Message]) -> int:
+    """How many system and developer messages stand in front of all others."""
+    return next((i for i, message in enumerate(messages) if message.role not in _SYSTEM_ROLES), len(messages))
+
+
 def render(
     messages: Sequence[Message], schemas: Sequence[str] = (), mode: str = "high", hoist: str = "all"
 ) -> Rendered:
     """The prompt of a conversation. Tools come before the client's system text; ends with the start of an answer
     unless the last message is the assistant's own.
 
-    Reasoning of past turns is kept everywhere once tools are involved, else only after the last user message.
-
-    hoist: "all" system texts go to the head, as ds4 has it, or only the "leading" ones. The others then stay where they
-    are: a paragraph of the question or result that they follow, a question of their own after an answer. Agents put
-    new ones into a conversation, and its beginning stays the same.
+    Reasoning of past turns is kept everywhere once tools are involved, else only after the last user message. With
+    ``hoist`` "leading", later system messages stay where they are, as what a user says: the head of the prompt is then
+    the same in every turn, whatever a client puts in between.
     """
-    placed = _placed_from(messages, hoist)
+    if hoist not in HOISTS:
+        raise TextError(f"unknown hoist {hoist!r}: choose from {', '.join(HOISTS)}")
+    in_place = len(messages) if hoist == "all" else leading_system(messages)
     prompt = Rendered().protocol(protocol.BOS)
     if mode == "max":
         prompt.plain(MAX_PREFIX)
     system: list[Part] = tool_prompt(schemas) if schemas else []
-    for message in messages[:placed]:
+    for message in messages[:in_place]:
         if message.role in _SYSTEM_ROLES:
             if system:
                 system.append(Part("\n\n", None))
@@ -158,20 +166,17 @@ def render(
                 system.append(Part(message.content, None))
     prompt.extend(system)
 
-    asked = [
-        i
-        for i, message in enumerate(messages)
-        if message.role == "user" or message.role in _TOOL_ROLES or (i >= placed and message.role in _SYSTEM_ROLES)
-    ]
+    placed = {i for i in range(in_place, len(messages)) if messages[i].role in _SYSTEM_ROLES}
+    asked = [i for i, message in enumerate(messages) if message.role in ("user", *_TOOL_ROLES) or i in placed]
     tools_used = any(message.role in _TOOL_ROLES or _has_calls(message) for message in messages)
     keep_from = 0 if schemas or tools_used else (asked[-1] + 1 if asked else 0)
-    return _render_turns(prompt, messages, 0, mode, keep_from, placed)
+    return _render_turns(prompt, messages, 0, mode, keep_from, in_place)
 
 
 def live_tail(messages: Sequence[Message], start: int, mode: str = "high", hoist: str = "all") -> Rendered:
     """What follows a live session that ends in a tool turn: its EOS, then ``messages[start:]``."""
-    placed = _placed_from(messages, hoist)
-    return _render_turns(Rendered().protocol(protocol.EOS), messages, start, mode, 0, placed)
+    in_place = len(messages) if hoist == "all" else start
+    return _render_turns(Rendered().protocol(protocol.EOS), messages, start, mode, 0, in_place)
 
 
 def completion(text: str, mode: str = "high") -> Rendered:
@@ -180,18 +185,11 @@ def completion(text: str, mode: str = "high") -> Rendered:
     return render(messages, (), mode)
 
 
-def _placed_from(messages: Sequence[Message], hoist: str) -> int:
-    """The index from which on system texts stay where they are."""
-    if hoist == "all":
-        return len(messages)
-    return next((i for i, message in enumerate(messages) if message.role not in _SYSTEM_ROLES), len(messages))
-
-
 def _render_turns(
-    prompt: Rendered, messages: Sequence[Message], start: int, mode: str, keep_from: int, placed: int
+    prompt: Rendered, messages: Sequence[Message], start: int, mode: str, keep_from: int, in_place: int
 ) -> Rendered:
-    """Append ``messages[start:]``; assistant turns from index ``keep_from`` on keep their reasoning, system texts from
-    ``placed`` on their place."""
+    """Append ``messages[start:]``; assistant turns from index ``keep_from`` on keep their reasoning, system messages
+    from index ``in_place`` on are part of the user's turn before them, or one of their own."""
     thinking = mode != "none"
     pending = in_results = False
     for index in range(start, len(messages)):
@@ -204,13 +202,11 @@ def _render_turns(
                 prompt.protocol(protocol.USER)
             prompt.extend(render_result(message.content))
             pending = in_results = True
-        elif message.role in _SYSTEM_ROLES and index >= placed and message.content:
-            if pending:
-                prompt.plain("\n\n")
-            else:
-                prompt.protocol(protocol.USER)
-            prompt.plain(message.content)
-            pending, in_results = True, False
+        elif message.role in _SYSTEM_ROLES:
+            if index >= in_place and message.content:
+                prompt.plain("\n\n") if pending else prompt.protocol(protocol.USER)
+                prompt.plain(message.content)
+                pending, in_results = True, False
         elif message.role == "assistant":
             if pending:
                 prompt.protocol(protocol.ASSISTANT)

@@ -148,14 +148,18 @@ def _openai_message(message: Fields) -> Message:
 
 
 def from_anthropic(
-    raw: str, system: str | None = None, tools: Iterable[Schema] = (), first: bool = False
+    raw: str,
+    system: str | None = None,
+    tools: Iterable[Schema] = (),
+    first: bool = False,
+    referred: set[str] | None = None,
 ) -> list[Message]:
     """``messages`` and the raw ``system`` of a messages request; the system text comes last in the list, or ``first``.
 
-    tools: what a result that refers to tools shows of them.
+    tools: what a result that refers to tools shows of them. Their names are added to ``referred``.
     """
-    known = {tool.name: tool.text for tool in tools}
-    messages = [_anthropic_message(fields(item, "a message"), known) for item in array(raw, "messages")]
+    known, names = {tool.name: tool.text for tool in tools}, set() if referred is None else referred
+    messages = [_anthropic_message(fields(item, "a message"), known, names) for item in array(raw, "messages")]
     joined = ""
     for _, part in _parts(system, "system"):
         if part and not part.startswith("x-anthropic-"):
@@ -165,7 +169,7 @@ def from_anthropic(
     return messages
 
 
-def _anthropic_message(message: Fields, tools: dict[str, str]) -> Message:
+def _anthropic_message(message: Fields, tools: dict[str, str], referred: set[str]) -> Message:
     content, reasoning, calls, results = "", "", [], []
     for block, found in _parts(message.get("content"), "content"):
         kind = text(block.get("type"), "type of a content block")
@@ -177,7 +181,7 @@ def _anthropic_message(message: Fields, tools: dict[str, str]) -> Message:
             name, call_id = text(block.get("name"), "name of a tool_use"), text(block.get("id"), "id of a tool_use")
             calls.append(ToolCall(name, block.get("input", "{}"), call_id))
         elif kind == "tool_result":
-            output = _result_text(block.get("content"), tools)
+            output = _result_text(block.get("content"), tools, referred)
             content += "".join(part.text for part in render_result(output))
             results.append(text(block.get("tool_use_id"), "tool_use_id"))
         elif kind in _MEDIA:
@@ -186,13 +190,14 @@ def _anthropic_message(message: Fields, tools: dict[str, str]) -> Message:
     return Message(role, content, reasoning, tuple(calls), result_ids=tuple(results))
 
 
-def _result_text(raw: str | None, tools: dict[str, str]) -> str:
+def _result_text(raw: str | None, tools: dict[str, str], referred: set[str]) -> str:
     """A result's text. Tools that it refers to are shown in it: put among the others they would change the prompt from
     its beginning on."""
     output = ""
     for block, found in _parts(raw, "content of a tool_result"):
         if text(block.get("type"), "type of a content block") == "tool_reference":
             name = text(block.get("tool_name"), "tool_name")
+            referred.add(name)
             output += "\n" * bool(output and not output.endswith("\n")) + tools.get(name, name)
         else:
             output += _shown(block, found)

@@ -560,6 +560,15 @@ def test_tool_choices_that_cannot_be_kept(fields):
     assert refused.value.status == 400 and "tool" in refused.value.message
 
 
+def test_one_call_at_a_time():
+    body = {**TWO, "tool_choice": "required"}
+    assert read(PATH, {**body, "parallel_tool_calls": False})[0].choice == Choice("required", "", False)
+    assert read(PATH, {**body, "parallel_tool_calls": None})[0].choice == Choice("required")
+    assert not read(PATH, {**ASK, "parallel_tool_calls": False})[0].choice.parallel
+    with pytest.raises(Refused, match="parallel_tool_calls"):
+        read(PATH, {**body, "parallel_tool_calls": 1})
+
+
 @pytest.mark.parametrize(
     ("form", "wanted"),
     [

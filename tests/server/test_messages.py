@@ -378,7 +378,7 @@ def test_thinking_as_the_reference_has_it(fields, mode):
 @pytest.mark.parametrize(
     ("choice", "wanted"),
     [
-        ({"type": "auto", "disable_parallel_tool_use": True}, Choice()),
+        ({"type": "auto", "disable_parallel_tool_use": True}, Choice(parallel=False)),
         ({"type": "none"}, Choice("none")),
         ({"type": "any"}, Choice("required")),
         ({"type": "tool", "name": "bash"}, Choice("named", "bash")),
@@ -408,7 +408,7 @@ def test_formats(field):
 
 def test_what_claude_code_sends():
     """Billing line dropped, system blocks first, later system texts in place, deferred tools shown where they are
-    referred to."""
+    referred to, and callable from then on."""
     late = {"name": "late", "input_schema": {"type": "object"}, "defer_loading": True}
     hidden = {**late, "name": "placeholder"}
     use = {"type": "tool_use", "id": "toolu_1", "name": "search", "input": {"q": 1}}
@@ -436,7 +436,7 @@ def test_what_claude_code_sends():
     assert "billing" not in text and '"name": "bash"' in head and "late" not in head
     assert talk.startswith("<｜User｜>Q\n\nENV<｜Assistant｜></think>A")
     assert '<tool_result>{"name":"late","input_schema":{"type": "object"}}</tool_result>' in talk
-    assert "placeholder" not in text and [tool.name for tool in turn.offered] == ["bash", "late", "placeholder"]
+    assert "placeholder" not in text and [tool.name for tool in turn.callable] == ["bash", "late"]
     assert turn.messages[3].calls == (ToolCall("search", '{"q": 1}', "toolu_1"),) and not turn.results_only
     moved = {**body, "system": [{"type": "text", "text": "You help."}]}
     assert read(PATH, moved)[0].rendered().text == text, "cache_control and the billing line leave no trace"

@@ -102,7 +102,9 @@ def test_references_to_tools_show_them():
         "tool_use_id": "t",
         "content": [{"type": "tool_reference", "tool_name": name} for name in ("late", "gone")],
     }
-    messages = from_anthropic(dump([{"role": "user", "content": [result]}]), None, tools)
+    referred = set()
+    messages = from_anthropic(dump([{"role": "user", "content": [result]}]), None, tools, referred=referred)
+    assert referred == {"late", "gone"}
     assert messages[0].content == '<tool_result>{"name":"late","input_schema":{}}\ngone</tool_result>'
 
 
@@ -271,8 +273,11 @@ def test_schemas_are_verbatim():
     inner = '{ "name":"f",  "parameters": {"b":1, "a":[ ]} }'
     flat = '{"name": "g", "input_schema": {"type":"object"}, "strict":true}'
     raw = f'[{{"type":"function","function":{inner}}}, {flat} ,{{"type":"web_search"}}]'
-    hosted = Schema('{"type":"web_search"}', "", kind="hosted")
-    assert read_schemas(raw) == [Schema(inner, "f"), Schema(flat, "g"), hosted]
+    assert read_schemas(raw) == [
+        Schema(inner, "f"),
+        Schema(flat, "g", strict=True),
+        Schema('{"type":"web_search"}', "", kind="hosted"),
+    ]
     assert read_schemas("[]") == read_schemas("null") == read_schemas(None) == []
 
 
@@ -316,9 +321,9 @@ def test_custom_tools_look_like_functions_of_one_text():
     assert shown == json.loads(found[1].text) and shown["description"] == "Edits."
     told = shown["parameters"]
     assert told["required"] == ["input"] and told["properties"]["input"]["type"] == "string"
-    assert told["properties"]["input"]["description"] == 'Text in this lark grammar:\nstart: "a"'
-    assert json.loads(found[0].format) == form
-    assert json.loads(found[2].text)["parameters"]["properties"] == {"input": {"type": "string"}}
+    assert told["properties"]["input"]["description"].endswith('(lark):\nstart: "a"')
+    assert found[0].grammar == found[1].grammar == ("lark", 'start: "a"') and found[2].grammar is None
+    assert list(json.loads(found[3].text)["parameters"]["properties"]) == ["input"]
     # A tool of Anthropic's whose type is "custom" is a function.
     own = '{"type": "custom", "name": "f", "input_schema": {}}'
     assert read_schemas(f"[{own}]") == [Schema(own, "f")]
@@ -340,7 +345,7 @@ def test_hosted_and_deferred_tools():
         ("web_search", "hosted", False),
         ("late", "function", True),
         ("now", "function", False),
-        ("bash", "function", False),
+        ("bash", "hosted", False),
     ]
     assert found[2].text == '{"name":"late","input_schema":{"a": 1}}'
     assert found[3].text == '{"name":"now","input_schema":{"b": 2}}'

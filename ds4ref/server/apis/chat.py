@@ -50,7 +50,7 @@ class Chat(Api):
             tools = read_schemas(found.raw("tools"))
         model = fields.model(found, about)
         thinking = fields.thinking(found, about, model)
-        choice, tools = _choice(found.raw("tool_choice"), tools)
+        choice, tools = _choice(found.raw("tool_choice"), tools, fields.parallel(found))
         stream = found.flag("stream")
         turn = Turn(
             "chat",
@@ -85,21 +85,21 @@ def _top_logprobs(body: fields.Body) -> int | None:
     return count
 
 
-def _choice(raw: str | None, tools: list[Schema]) -> tuple[Choice, list[Schema]]:
+def _choice(raw: str | None, tools: list[Schema], parallel: bool) -> tuple[Choice, list[Schema]]:
     """``tool_choice``, and the tools that it leaves."""
     if raw is None:
-        return Choice(), tools
+        return Choice(parallel=parallel), tools
     with fields.reading():
         if is_string(raw):
-            return fields.choose(string(raw, "tool_choice"), "", tools), tools
+            return fields.choose(string(raw, "tool_choice"), "", tools, parallel), tools
         choice = members(raw, "tool_choice")
         kind = string(choice.get("type"), "type of tool_choice")
         if kind == "allowed_tools":
             allowed = members(choice.get(kind, "{}"), kind)
             names = {_named(members(one, "an allowed tool")) for one in array(allowed.get("tools", "[]"), kind)}
             left = [tool for tool in tools if tool.name in names]
-            return fields.choose(string(allowed.get("mode"), "mode of allowed_tools"), "", left), left
-        return fields.choose("named", _named(choice), tools), tools
+            return fields.choose(string(allowed.get("mode"), "mode of allowed_tools"), "", left, parallel), left
+        return fields.choose("named", _named(choice), tools, parallel), tools
 
 
 def _named(tool: Fields) -> str:

@@ -241,7 +241,14 @@ class Base(Reply):
 
     def call_id(self, index: int) -> str:
         """The id of a call. Both threads may ask: the one that generates, to remember it, and the one that sends."""
-        return self._ids.setdefault(index, new_id(self.call_prefix))
+        return self._ids.get(index) or self._ids.setdefault(index, new_id(self.call_prefix))
+
+    @property
+    def counts(self) -> tuple[int, int, int, int]:
+        """Those of ``Said``; of an answer without an end what is known of it."""
+        if self.said.last.usage is None and self.prefill is not None:
+            return self.prefill.total, self.prefill.cached, len(self.said.steps), 0
+        return self.said.counts
 
     def feed(self, event: Event) -> bytes:
         """What goes out because of ``event``."""

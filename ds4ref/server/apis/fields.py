@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 from ...errors import TextError
 from ...text import rawjson
@@ -212,16 +212,22 @@ def affinity(body: Body, about: About) -> str:
 # --- tools
 
 
-def choose(kind: str, name: str, tools: Sequence[Schema]) -> Choice:
+def parallel(body: Body) -> bool:
+    """Whether there may be several calls at once."""
+    raw = body.raw("parallel_tool_calls")
+    return raw is None or truth(raw, "parallel_tool_calls")
+
+
+def choose(kind: str, name: str, tools: Sequence[Schema], parallel: bool) -> Choice:
     """A choice that can be kept: what must be called has to be there."""
-    tools = [tool for tool in tools if tool.kind != "hosted"]
+    tools = [tool for tool in tools if tool.callable]
     if kind in ("required", "named") and not tools:
         raise Refused(400, "tool_choice demands a call, but there are no tools")
     if kind != "named":
-        return Choice("none" if kind == "none" else "required" if kind == "required" else "auto")
+        return Choice("none" if kind == "none" else "required" if kind == "required" else "auto", "", parallel)
     for tool in tools:
         if tool.name == name:
-            return Choice("named", tool.name)
+            return Choice("named", tool.name, parallel)
     raise Refused(400, f"tool_choice names the tool {name[:100]!r}, which is not among the tools")
 
 
@@ -250,7 +256,7 @@ def include_usage(body: Body) -> bool:
     return raw is not None and truth(raw, "include_usage")
 
 
-def hoist(about: About) -> Literal["all", "leading"]:
+def hoist(about: About) -> str:
     """Which system texts go to the head of the prompt."""
     return "leading" if on(about.options, "system-in-place") else "all"
 

@@ -6,6 +6,7 @@ Left out on purpose: server tools, citations, batches, cache control (what was e
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...targets.answer import CallDelta, Delta, Finish
@@ -28,6 +29,7 @@ SAMPLING = ("temperature", "top_p", "top_k")
 _KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
           429: "rate_limit_error", 503: "overloaded_error"}  # fmt: skip
 _CHOICES = {"none": "none", "any": "required", "tool": "named"}
+_SINGLE = "disable_parallel_tool_use"
 _STOPS = {Finish.LENGTH: "max_tokens", Finish.TOOL_CALLS: "tool_use"}
 
 
@@ -83,9 +85,11 @@ def _read(body: fields.Body, about: About, counted: bool = False) -> Turn:
     """``counted``: the prompt is all that matters."""
     raw = body.needed("messages")
     hoist = fields.hoist(about)
+    referred: set[str] = set()
     with fields.reading():
         tools = read_schemas(body.raw("tools"))
-        messages = from_anthropic(raw, body.raw("system"), tools, first=hoist == "leading")
+        messages = from_anthropic(raw, body.raw("system"), tools, hoist == "leading", referred)
+    tools = [replace(tool, found=tool.name in referred) for tool in tools]
     model = fields.model(body, about)
     config = body.object("output_config")
     thinking = _thinking(body, about, model, config)
@@ -125,7 +129,9 @@ def _choice(raw: str | None, tools: list[Schema]) -> Choice:
     with fields.reading():
         choice = members(raw, "tool_choice")
         kind = string(choice.get("type"), "type of tool_choice")
-        return fields.choose(_CHOICES.get(kind, "auto"), string(choice.get("name"), "name of tool_choice"), tools)
+        single = fields.truth(choice.get(_SINGLE, "false"), _SINGLE)
+        name = string(choice.get("name"), "name of tool_choice")
+        return fields.choose(_CHOICES.get(kind, "auto"), name, tools, not single)
 
 
 def _results_only(messages: list[Message], about: About) -> bool:

@@ -7,9 +7,11 @@ endpoint for compaction.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...targets.answer import CallDelta, Delta, Finish
+from ...text.chat import Message
 from ...text.messages import Fields, array, from_responses
 from ...text.messages import fields as members
 from ...text.messages import text as string
@@ -55,12 +57,13 @@ class Responses(Api):
         with fields.reading():
             instructions = string(found.raw("instructions"), "instructions")
             messages, loaded = from_responses(found.needed("input"), instructions)
+            messages = _asked_again(messages)
             tools = _merged(read_schemas(found.raw("tools")), read_schemas("[" + ",".join(loaded) + "]"))
         model = fields.model(found, about)
         asked = found.object("reasoning")
         effort = fields.effort(asked.get("effort"), "effort")
         thinking = fields.mode(about, effort, None, model, effort is not None)
-        choice, tools = _choice(found.raw("tool_choice"), tools)
+        choice, tools = _choice(found.raw("tool_choice"), tools, fields.parallel(found))
         turn = Turn(
             "responses",
             model,
@@ -84,33 +87,41 @@ class Responses(Api):
         return openai_error(refused)
 
 
+def _asked_again(messages: list[Message]) -> list[Message]:
+    """Without reasoning at the end: Codex asks so when a stream was cut before anything was said. To a history that
+    ends with the assistant's turn there is no answer."""
+    last = messages[-1] if messages else Message("user")
+    alone = last.role == "assistant" and last.reasoning and not last.content and not last.calls
+    return messages[:-1] if alone and len(messages) > 1 else messages
+
+
 def _merged(tools: list[Schema], loaded: list[Schema]) -> list[Schema]:
     """The request's tools, and those that searches found and it does not show."""
     shown = {tool.name for tool in tools if not tool.deferred}
-    late = {tool.name: tool for tool in loaded if tool.name not in shown}
+    late = {tool.name: replace(tool, deferred=False) for tool in loaded if tool.name not in shown}
     return [tool for tool in tools if tool.name not in late] + list(late.values())
 
 
-def _choice(raw: str | None, tools: list[Schema]) -> tuple[Choice, list[Schema]]:
+def _choice(raw: str | None, tools: list[Schema], parallel: bool) -> tuple[Choice, list[Schema]]:
     """``tool_choice``, and the tools that it leaves."""
     if raw is None:
-        return Choice(), tools
+        return Choice(parallel=parallel), tools
     with fields.reading():
         if is_string(raw):
             kind = string(raw, "tool_choice")
             if kind not in ("auto", "none", "required"):
                 raise Refused(400, f"tool_choice={kind[:100]} not supported")
-            return fields.choose(kind, "", tools), tools
+            return fields.choose(kind, "", tools, parallel), tools
         choice = members(raw, "tool_choice")
         kind = string(choice.get("type"), "type of tool_choice")
         if kind == "allowed_tools":
             allowed = array(choice.get("tools", "[]"), "tools of tool_choice")
             names = {_named(members(one, "an allowed tool"), tools) for one in allowed}
             left = [tool for tool in tools if tool.name in names]
-            return fields.choose(string(choice.get("mode"), "mode of tool_choice"), "", left), left
+            return fields.choose(string(choice.get("mode"), "mode of tool_choice"), "", left, parallel), left
         if kind not in ("function", "custom", "tool_search"):
             raise Refused(400, f"forced tool_choice not supported for {kind[:100]!r}")
-        return fields.choose("named", _named(choice, tools), tools), tools
+        return fields.choose("named", _named(choice, tools), tools, parallel), tools
 
 
 def _named(choice: Fields, tools: Sequence[Schema]) -> str:
@@ -134,6 +145,7 @@ class ResponsesReply(Base):
         self._reasoning: _Open | None = None
         self._message: _Open | None = None
         self._call: _Call | None = None
+        self._called = False  # a call was begun
         self._thinking = Thinking(stands_in_thinking(turn))
         self._splice = Splice()
 
@@ -144,13 +156,17 @@ class ResponsesReply(Base):
         out = self._begin()
         for step in delta.steps:
             self._thinking.thought(step)
-        if delta.void:
-            self._call = None  # it never was
+        lost = delta.void and self._called
+        if lost and delta.finish != Finish.LENGTH:
+            # A call that went out half must not be taken for a whole one, nor can it be taken back.
+            return out + self.late_error(Failed("engine", "the model's tool call was malformed"))
+        if lost:
+            self._call = None  # and is never done
         if delta.reasoning and self._summary:
             out += self._think(delta.reasoning)
         if (delta.text or delta.calls) and on(self.about.options, "close-reasoning"):
             out += self._close_reasoning("completed")
-        if delta.text:
+        if delta.text and not lost:
             out += self._say(delta.text)
         for call in delta.calls:
             out += self._call_piece(call)
@@ -186,7 +202,7 @@ class ResponsesReply(Base):
         out, call = b"", self._call
         if call is None or call.index != piece.index:
             out += self._close_call() + self._close_reasoning("completed") + self._close_message("completed")
-            tool = on_the_wire(self.turn.tools, piece.name)
+            self._called, tool = True, on_the_wire(self.turn.tools, piece.name)
             call = self._call = _Call(piece.index, tool, self._open("ctc_" if tool.kind == "custom" else "fc_"))
             item = _call_item(call.open.id, self.call_id(call.index), tool, "", "in_progress", self._splice)
             out += self._added(call.open.at, item)
@@ -298,7 +314,7 @@ class ResponsesReply(Base):
             response["incomplete_details"] = {"reason": "max_tokens"}
         response["output"] = output
         if status != "in_progress":
-            prompt, cached, made, thought = self.said.counts
+            prompt, cached, made, thought = self.counts
             response["usage"] = {
                 "input_tokens": prompt,
                 "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": prompt - cached},

@@ -415,10 +415,13 @@ def test_requests_of_one_conversation_wait_for_each_other(serving):
         threads.append(threading.Thread(target=ask, args=(session,)))
         threads[-1].start()
         server.until(lambda n=number: len(server.worker.queue) == n)
-    waiting = [x for x in server.service.board._live.values() if x.prefill is None]
-    rows = server.service.board.state()["live"]
-    assert sorted(row["ahead"] for row in rows if row["state"] == "waiting") == [0, 1, 2, 3]
-    assert next(row["ahead"] for row in rows if row["client"] == "session-id:b") == 1
+
+    def named():
+        return [x for x in list(server.service.board._live.values()) if x.client.startswith("session-id:")]
+
+    server.until(lambda: sorted(x.ahead for x in named()) == [0, 1, 2, 3])
+    waiting = named()
+    assert next(x.ahead for x in waiting if x.client == "session-id:b") == 1
     server.engine.release()
     for thread in [first, *threads]:
         thread.join()

@@ -9,6 +9,7 @@ import pytest
 from ds4ref.server import refusals
 from ds4ref.server.api import Refused
 from ds4ref.server.apis.messages import CountTokens, Messages
+from ds4ref.server.service import Settings
 from ds4ref.server.turn import Choice, Failed, Prefill, Queued, Sampling
 from ds4ref.targets.answer import CallDelta, Delta, Finish, Usage
 from ds4ref.text.chat import Message
@@ -470,7 +471,7 @@ def test_results_without_their_call():
         "retry by replaying the full messages history",
     )
     assert read(PATH, body, tools=Tools("toolu_9"))[0].results_only
-    lost = refusals.failed("messages", Failed("continuation", "gone"), 1)
+    lost = refusals.failed("messages", Failed("continuation", "gone"), 1, {})
     assert lost.status == 409 and lost.headers == {"x-should-retry": "false"}
 
 
@@ -506,7 +507,7 @@ def test_a_full_history_needs_no_live_state():
 
 def test_errors():
     api, reply = Messages(), read(PATH, ASK)[1]
-    too_long = refusals.overflow("messages", 40, 32)
+    too_long = refusals.overflow("messages", 40, 32, {})
     assert api.error(too_long) == reply.error(too_long)
     assert api.error(too_long) == (
         b'{"type":"error","error":{"type":"invalid_request_error",'
@@ -515,8 +516,12 @@ def test_errors():
     for status, kind in ((400, "invalid_request_error"), (404, "not_found_error"), (500, "api_error"),
                          (503, "overloaded_error"), (409, "invalid_request_error")):  # fmt: skip
         assert json.loads(api.error(Refused(status, "m")))["error"]["type"] == kind
-    plain = read(PATH, ASK, options={"anthropic-errors": False})[1]
-    assert json.loads(plain.error(Refused(404, "m"))) == {"error": {"message": "m", "type": "invalid_request_error"}}
+    options = {"anthropic-errors": False}
+    plain = read(PATH, ASK, options=options)[1]
+    for data in (plain.error(Refused(404, "m")), refusals.body(api, Refused(404, "m"), options)):
+        assert json.loads(data) == {"error": {"message": "m", "type": "invalid_request_error"}}
+    assert plain.error(too_long) == refusals.body(api, too_long, options) == api.error(too_long), "that one is its own"
+    assert b'"type":"error"' in refusals.body(api, Refused(404, "m"), {})
 
 
 def test_count_tokens():
@@ -533,3 +538,15 @@ def test_count_tokens():
     assert refused.value.status == 404 and b'"type":"error"' in CountTokens().error(refused.value)
     with pytest.raises(Refused):
         CountTokens().answer(b"{}", about(), tokenizer)
+
+
+def test_errors_as_the_reference_says_them(serving):
+    server = serving(settings=Settings(options={"anthropic-errors": False, "count-tokens": False}))
+    missing = server.client.post(PATH, json={})
+    assert (missing.status_code, missing.json()) == (
+        400,
+        {"error": {"message": "missing messages", "type": "invalid_request_error"}},
+    )
+    counted = server.client.post(PATH + "/count_tokens", json=ASK)
+    assert counted.status_code == 404 and counted.json()["error"]["message"] == "unknown endpoint"
+    assert "type" not in counted.json()

@@ -588,7 +588,7 @@ def test_results_without_their_call():
     assert read(PATH, {"input": [output]}, tools=Tools("call_9"))[0].results_only
     call = {"type": "function_call", "call_id": "call_9", "name": "f", "arguments": "{}"}
     assert not read(PATH, {"input": [call, output]}, tools=Tools())[0].results_only
-    lost = refusals.failed("responses", Failed("continuation", "gone"), 1)
+    lost = refusals.failed("responses", Failed("continuation", "gone"), 1, {})
     assert (lost.status, lost.headers) == (409, {"x-should-retry": "false"})
 
 

@@ -68,9 +68,7 @@ class CountTokens(Question):
         return _error(refused)
 
 
-def _error(refused: Refused, shaped: bool = True) -> bytes:
-    if not shaped:
-        return openai_error(refused)
+def _error(refused: Refused) -> bytes:
     kind = refused.kind
     if kind == "invalid_request_error" or kind == "server_error":
         kind = _KINDS.get(refused.status, "api_error" if refused.status >= 500 else "invalid_request_error")
@@ -251,7 +249,8 @@ class MessagesReply(Base):
 
     def error(self, refused: Refused) -> bytes:
         """The error document."""
-        return _error(refused, on(self.about.options, "anthropic-errors"))
+        shaped = on(self.about.options, "anthropic-errors") or "n_prompt_tokens" in refused.extra
+        return _error(refused) if shaped else openai_error(refused)
 
     # --- both
 

@@ -23,8 +23,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,13 +33,14 @@ import numpy as np
 from ..errors import TextError
 from ..text.dsml import escape_attribute
 from ..text.protocol import CANONICAL
+from ..text.schemas import Schema as Tool
 from ..text.schemas import by_name
 from .grammar import TooLarge, Unsupported
 from .grammar.block import ESCAPES, Block, block
 from .grammar.custom import compile_form
 from .grammar.follow import Follower
 from .grammar.growth import growth
-from .grammar.schema import Node, Schema, read
+from .grammar.schema import read
 from .grammar.vocabulary import Vocabulary, vocabulary
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ __all__ = ["Limits", "Steer", "TooLarge", "Unsupported", "steering"]
 MOST_CALLS = 16
 SHORTEST = 2000
 """Calls of one block, and tokens that the shortest valid answer may have."""
+_MANY, _IN_TEXT = 64, 2
+_CALLS = "start: block"
 
 PRETTY = {"whitespace_pattern": r"(?: |\n[ \t]{0,24})"}
 """JSON by itself: a space, or a line's end with some indentation, between any two parts of it."""
@@ -89,13 +93,13 @@ def steering(turn: Turn, tokenizer: Tokenizer, limits: Limits = Limits()) -> Ste
     single = turn.choice.kind == "named" or not turn.choice.parallel
     made = block(tools, words.dsml, 1 if single else MOST_CALLS, lenient=not forced) if tools else Block("")
     if forced:
-        return _steer(words, "start: block", made, limits)
+        return _steer(words, _CALLS, made, limits, calls=0 if single else _dearest(words, turn, tools))
     if not turn.format:
-        return Steer(words, _follower(words, f"start: begun\n{made.text}", made), None, 0, limits)
+        return Steer(words, _follower(words, f"start: begun\n{made.text}", made), limits)
     schema = read('{"type":"object"}' if turn.format.strip() in ("{}", "") else turn.format)
     document = schema.document(schema.root) | {"x-guidance": PRETTY | ESCAPES}
     start = f"start: json{' | block' if tools else ''}\njson: %json {json.dumps(document, ensure_ascii=False)}"
-    return _steer(words, start, made, limits, [(schema, schema.root)])
+    return _steer(words, start, made, limits, growth(schema, schema.root))
 
 
 def _follower(words: Vocabulary, text: str, made: Block) -> Follower:
@@ -105,35 +109,50 @@ def _follower(words: Vocabulary, text: str, made: Block) -> Follower:
     return Follower(words, words.compile(LLMatcher.grammar_from_lark(text)), forms=forms)
 
 
-def _steer(
-    words: Vocabulary, start: str, made: Block, limits: Limits, more: Sequence[tuple[Schema, Node]] = ()
-) -> Steer:
-    follower = _follower(words, f"{start}\n{made.text}", made)
-    shortest = follower.shortest(SHORTEST)
-    if shortest is None:
+def _steer(words: Vocabulary, start: str, made: Block, limits: Limits, step: int = 1, calls: int = 0) -> Steer:
+    text = f"{start}\n{made.text}"
+    follower = _follower(words, text, made)
+    if start == _CALLS:
+        follower.begin_markup()
+    shortest = words.kept(f"the way through {text} {made.forms}", lambda: follower.shortest(SHORTEST) or [])
+    if not shortest:
         raise Unsupported("a schema or grammar that no short answer fits", why=f"none of {SHORTEST} tokens was found")
-    step = max((growth(schema, node) for schema, node in [*more, *made.schemas]), default=1)
-    return Steer(words, follower, len(shortest) + 1, step, limits)
+    steps = {"json": max(step, made.step), "markup": max(made.optional, calls), "text": _IN_TEXT}
+    return Steer(words, follower, limits, len(shortest) + 1, steps)
+
+
+def _dearest(words: Vocabulary, turn: Turn, tools: Sequence[Tool]) -> int:
+    """The most tokens that a call of one of ``tools`` needs; asked only where they are scarce."""
+    if turn.max_tokens is None or turn.max_tokens > SHORTEST or len(tools) > _MANY:
+        return 0
+    each = [_steer(words, _CALLS, block([tool], words.dsml, 1), Limits()) for tool in tools]
+    return max(steer.shortest for steer in each)
 
 
 class Steer:
     """The hook of one generation (``generate.Steer``). Made by ``steering``.
 
-    shortest  tokens of the shortest valid answer, its end included; None: only what is in a block is kept to a form
-    step      by how many tokens, about, one token can make the rest longer
+    shortest  tokens of the shortest valid answer, its end included; 0: only what is in a block is kept to a form
+    steps     by how many tokens, about, one token can make the rest longer, by place (``Follower.place``)
     """
 
-    def __init__(self, words: Vocabulary, follower: Follower, shortest: int | None, step: int, limits: Limits):
+    def __init__(
+        self,
+        words: Vocabulary,
+        follower: Follower,
+        limits: Limits,
+        shortest: int = 0,
+        steps: Mapping[str, int] = MappingProxyType({}),
+    ):
         self._words, self._follower, self._limits = words, follower, limits
-        self._shortest: int | None = shortest
-        self._step = step
-        self._begun = shortest is not None
+        self.shortest, self._steps = shortest, steps
+        self._begun = shortest > 0
         self._from: int | None = None  # the first token behind the reasoning
         self._seen = 0
         self._way: list[int] = []  # to the end, which is being taken
         self._known: list[int] = []  # one that could be
-        self._close = limits.close and shortest is not None
-        self._rest = shortest or 0  # at most so many tokens to the end, as far as is known
+        self._close = limits.close and self._begun
+        self._rest = shortest  # at most so many tokens to the end, as far as is known
         self._text = b""
         self.closing = False
         """Whether the answer was brought to its end because its tokens ran out."""
@@ -152,7 +171,7 @@ class Steer:
         if self._close and (forced := self._on_the_way(generation)) is not None:
             return forced
         allowed = self._follower.allowed()
-        if self._follower.complete and self._shortest is None:
+        if self._follower.complete and not self.shortest:
             allowed[self._words.eos] = True
         count = int(np.count_nonzero(allowed))
         if count == 1:
@@ -165,13 +184,13 @@ class Steer:
 
     def _reasoning(self, generation: Generation) -> int | None:
         """Free, until there is only room left for a short answer."""
-        if self._shortest is None or self._from is not None:
+        if not self.shortest or self._from is not None:
             return None
         close = int(self._words.think_close)
         made, left = len(generation.tokens), generation.limit - len(generation.tokens)
         if self._limits.reasoning is not None and made >= self._limits.reasoning:
             return close
-        needed = self._shortest + self._step + 2
+        needed = self.shortest + self._step + 2
         reserve = max(needed, min(4 * needed, generation.limit // 2))
         return close if self._close and needed < left <= reserve else None
 
@@ -189,6 +208,10 @@ class Steer:
             self._follower.begin_markup()
         else:
             self._text = (self._text + words.bytes[token] if token < words.size else b"")[-256:]
+
+    @property
+    def _step(self) -> int:
+        return self._steps[self._follower.place]
 
     def _left(self, generation: Generation) -> int:
         left = generation.limit - len(generation.tokens)

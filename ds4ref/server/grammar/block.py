@@ -20,6 +20,8 @@ from ...text.dsml import escape_attribute, escape_string
 from ...text.schemas import INPUT
 from ...text.schemas import Schema as Tool
 from . import TooLarge, Unsupported
+from .growth import growth, parameter
+from .patterns import matches, whole
 from .schema import TYPES, Node, Schema, read
 
 SPACED = {"item_separator": ", ?", "key_separator": ": ?", "whitespace_flexible": False}
@@ -34,11 +36,14 @@ _EXTRA_NAME = "/[A-Za-z_][A-Za-z0-9_.-]{0,63}/"
 
 @dataclass
 class Block:
-    """A grammar's text in the library's dialect, and the tools whose ``input`` has a grammar of its own."""
+    """A grammar's text in the library's dialect, and the tools whose ``input`` has a grammar of its own. ``step`` is by
+    how many tokens, about, one token inside of JSON can make the rest longer, ``optional`` one in front of a parameter
+    that need not be there."""
 
     text: str
     forms: dict[str, tuple[str, str]] = field(default_factory=dict)
-    schemas: list[tuple[Schema, Node]] = field(default_factory=list)
+    step: int = 1
+    optional: int = 1
 
 
 def literal(text: str) -> str:
@@ -62,7 +67,7 @@ def block(tools: Sequence[Tool], dsml: int, most: int, *, lenient: bool = False)
     end = f"{writer.tag('</')} {literal('tool_calls>')}"
     writer.rules.insert(0, f"block: {first} call{more} {end}")
     writer.rules.insert(0, f"begun: call{more} {end}")
-    return Block("\n".join(writer.rules), writer.forms, writer.schemas)
+    return Block("\n".join(writer.rules), writer.forms, writer.step, writer.optional)
 
 
 @dataclass
@@ -89,22 +94,35 @@ class _Strings:
 
 @dataclass
 class _Members:
-    """An object's members by name, in order: their schemas (all of which hold), which are required, and what others
-    may be. Whether the schema names members at all, and whether it speaks of others, decides if there will be any."""
+    """An object's members by name, in order: their schemas (all of which hold), which are required, those of names
+    that match a pattern, and what all others may be. Whether the schema names members at all, and whether it speaks of
+    others, decides if there will be any."""
 
     known: dict[str, list[Node]] = field(default_factory=dict)
     required: tuple[str, ...] = ()
+    patterns: dict[str, Node] = field(default_factory=dict)
     others: list[Node] = field(default_factory=list)
     named: bool = False
     told: bool = False
 
+    def of(self, name: str) -> list[Node]:
+        """The schemas of one member."""
+        return self.known.get(name) or self.unnamed(name)
+
+    def unnamed(self, name: str) -> list[Node]:
+        """Those of a member that ``properties`` does not have."""
+        return [node for pattern, node in self.patterns.items() if matches(pattern, name)] or self.others
+
     def both(self, other: _Members) -> _Members:
         """Objects that are as both say."""
-        names = dict.fromkeys((*self.known, *other.known))
-        known = {name: self.known.get(name, self.others) + other.known.get(name, other.others) for name in names}
         required = tuple(dict.fromkeys(self.required + other.required))
+        names = dict.fromkeys((*self.known, *other.known, *required))
+        known = {name: self.of(name) + other.of(name) for name in names}
+        patterns = dict(self.patterns)
+        for pattern, node in other.patterns.items():
+            patterns[pattern] = _all([node, patterns.get(pattern, True)])
         others = self.others + other.others
-        return _Members(known, required, others, self.named or other.named, self.told or other.told)
+        return _Members(known, required, patterns, others, self.named or other.named, self.told or other.told)
 
 
 class _Writer:
@@ -112,7 +130,7 @@ class _Writer:
         self.marker = f"<[{dsml}]>"
         self.rules: list[str] = []
         self.forms: dict[str, tuple[str, str]] = {}
-        self.schemas: list[tuple[Schema, Node]] = []
+        self.step = self.optional = 1
         self._count = 0
 
     def tag(self, opener: str) -> str:
@@ -182,9 +200,11 @@ class _Writer:
         parts = []
         names = dict.fromkeys((*members.known, *members.required))
         for name in names:
-            values = self._values(schema, name, members.known.get(name, members.others))
+            values = self._values(schema, name, members.of(name))
             if not values and name in members.required:
                 return None
+            if values and name not in members.required:
+                self.optional = max(self.optional, parameter(schema, name, _all(members.of(name))))
             if values:
                 parts.append(f"({' | '.join(values)})" + ("" if name in members.required else "?"))
         others = self._others(schema, members, list(names))
@@ -201,8 +221,9 @@ class _Writer:
         if node is False or not (members.told or not (members.named or names)):
             return []
         terminal = self._name("N")
-        known = "|".join(literal(escape_attribute(name)) for name in names)
-        self.rules.append(f"{terminal}: {_EXTRA_NAME}" + (f" & ~({known})" if known else ""))
+        known = [literal(escape_attribute(name)) for name in names]
+        known += [f"/{whole(pattern)}/" for pattern in members.patterns]
+        self.rules.append(f"{terminal}: {_EXTRA_NAME}" + (f" & ~({' | '.join(known)})" if known else ""))
         made = []
         values = [(True, _terminal(found)) for found in _strings(schema, node) if _some(found)]
         for is_string, value in values + [(False, rule) for rule in self._json(schema, node)]:
@@ -211,6 +232,7 @@ class _Writer:
             head += literal(f'" string="{str(is_string).lower()}">')
             self.rules.append(f"{rule}: {self.tag('<')} {head} {self._value(is_string, value)}")
             made.append(rule)
+        self.optional = max(self.optional, parameter(schema, "", node))
         return [f"({' | '.join(made)})*"] if made else []
 
     def _json(self, schema: Schema, node: Node) -> list[str]:
@@ -220,7 +242,7 @@ class _Writer:
             return []
         if "string" in _types(schema, node):
             node = _all([node, {"type": sorted(kinds)}])
-        self.schemas.append((schema, node))
+        self.step = max(self.step, growth(schema, node))
         document = schema.document(node) | {"x-guidance": SPACED | ESCAPES}
         rule = self._name("j")
         self.rules.append(f"{rule}: %json {json.dumps(document, ensure_ascii=False)}")
@@ -276,8 +298,6 @@ def _members(schema: Schema, node: Node) -> list[_Members]:
 def _own_members(rest: dict[str, Any]) -> list[_Members]:
     if "type" in rest and "object" not in rest["type"]:
         return []
-    if rest.get("patternProperties"):
-        raise Unsupported("patternProperties", "#", "not for the arguments of a tool")
     if rest.get("minProperties"):
         raise Unsupported("minProperties", "#", "not for the arguments of a tool")
     known = {name: [part] for name, part in rest.get("properties", {}).items()}
@@ -286,16 +306,19 @@ def _own_members(rest: dict[str, Any]) -> list[_Members]:
     others = [rest["additionalProperties"]] if "additionalProperties" in rest else []
     if "maxProperties" in rest:
         others = [False]
-    base = _Members(
-        known, tuple(rest.get("required", ())), others, "properties" in rest, "additionalProperties" in rest
-    )
+    patterns = rest.get("patternProperties", {})
+    named, told = "properties" in rest or bool(patterns), "additionalProperties" in rest
+    base = _Members({}, tuple(rest.get("required", ())), patterns, others, named, told)
+    for name in known:
+        known[name] += [node for pattern, node in patterns.items() if matches(pattern, name)]
+    base.known = known
     values = rest.get("enum", [rest["const"]] if "const" in rest else None)
     if values is None:
         return [base]
     fixed = []
     for value in values:
         if isinstance(value, dict):
-            exact = _Members({k: [{"const": v}] for k, v in value.items()}, tuple(value), [False], True, True)
+            exact = _Members({k: [{"const": v}] for k, v in value.items()}, tuple(value), {}, [False], True, True)
             fixed.append(base.both(exact))
     return fixed
 
@@ -365,7 +388,7 @@ def _terminal(found: _Strings) -> str:
     literals is possible: an escaped closing tag would be read as something else."""
     if found.free:
         return _FREE
-    parts = [f"/{pattern.removeprefix('^').removesuffix('$')}/" for pattern in found.patterns]
+    parts = [f"/{whole(pattern)}/" for pattern in found.patterns]
     if found.literals is not None:
         texts = (literal(escape_string(text)) if not parts else literal(text) for text in found.literals)
         parts.append(f"({' | '.join(texts)})")

@@ -55,7 +55,8 @@ class Follower:
         self._matcher = start.deep_copy()
         self._form: Form | None = None
         self._json = Json()
-        self._place = "json"  # "json", "markup", "text" (of a string)
+        self.place = "json"
+        """Where the answer is: in "json", in "markup", in the "text" of a string."""
         self._tail = b""
         self._tool = b""
         self._bits = np.zeros((words.size + 31) // 32, np.uint32)
@@ -64,12 +65,12 @@ class Follower:
         """The same, to go on with apart from this one."""
         other = Follower(self.words, self._matcher, forms=self._forms)
         other._form = None if self._form is None else self._form.copy()
-        other._json, other._place, other._tail, other._tool = self._json.copy(), self._place, self._tail, self._tool
+        other._json, other.place, other._tail, other._tool = self._json.copy(), self.place, self._tail, self._tool
         return other
 
     def begin_markup(self) -> None:
         """What follows stands behind the marker of a tag."""
-        self._place, self._tail = "markup", b""
+        self.place, self._tail = "markup", b""
 
     @property
     def complete(self) -> bool:
@@ -94,7 +95,7 @@ class Follower:
     def _unwanted(self) -> list[np.ndarray]:
         words, json = self.words, self._json
         found = []
-        if self._place == "json":
+        if self.place == "json":
             if json.digits:
                 found.append(words.exponent)
             elif not json.quoted:
@@ -103,7 +104,7 @@ class Follower:
                 found.append(words.number)
             if json.depth >= MOST_NESTING:
                 found.append(words.opening_later if json.quoted else words.opening)
-        elif self._place == "text":
+        elif self.place == "text":
             for n in range(min(len(self._tail), len(_CLOSER) - 1), 0, -1):
                 if self._tail.endswith(_CLOSER[:n]):
                     found.append(words.starting(_CLOSER[n:]))
@@ -123,16 +124,16 @@ class Follower:
             raise TextError(f"the answer left its grammar at token {token}")
         if token in words.control:
             if token == words.dsml:
-                self._place, self._tail, self._form = "markup", b"", None
+                self.place, self._tail, self._form = "markup", b"", None
             return
         if self._form is not None:
             self._form.consume(token)
         data = words.bytes[token]
-        if self._place == "markup":
+        if self.place == "markup":
             data = self._markup(data)
-        if self._place == "json":
+        if self.place == "json":
             self._json.feed(data)
-        elif self._place == "text":
+        elif self.place == "text":
             self._tail = (self._tail + data)[-2 * len(_CLOSER) :]
 
     def _markup(self, data: bytes) -> bytes:
@@ -146,7 +147,7 @@ class Follower:
         self._tail = b""
         if tag.startswith(_PARAMETER):
             is_string = tag.endswith(b'string="true"')
-            self._place, self._json = ("text" if is_string else "json"), Json()
+            self.place, self._json = ("text" if is_string else "json"), Json()
             if is_string and self._tool in self._forms:
                 self._form = Form(self.words, self._forms[self._tool].deep_copy())
             return rest
@@ -161,7 +162,7 @@ class Follower:
             if len(path) >= most or cancelled():
                 return None
             forced = ahead._forced(most - len(path))
-            if not forced and ahead._place == "markup" and not ahead._tool:
+            if not forced and ahead.place == "markup" and not ahead._tool:
                 return ahead._shortest_call(path, most, cancelled)
             for token in forced or ahead._cheapest(seen):
                 ahead.consume(token)
@@ -184,7 +185,7 @@ class Follower:
 
     def _forced(self, most: int) -> list[int]:
         """Tokens to which there is no alternative."""
-        if self._form is not None or self._place == "text":
+        if self._form is not None or self.place == "text":
             return []  # those know more than the grammar does
         return self._matcher.compute_ff_tokens()[: min(most, _FORCED)]
 
@@ -193,7 +194,7 @@ class Follower:
         the string that is being read: a token that leads to a new one gets on with its pattern."""
         words, bits = self.words, self.allowed()
         allowed = np.flatnonzero(bits)
-        in_text, in_string = self._place == "text", self._place == "json" and self._json.quoted
+        in_text, in_string = self.place == "text", self.place == "json" and self._json.quoted
         if bits[words.eos]:
             return [words.eos]
         if not in_text and not in_string:

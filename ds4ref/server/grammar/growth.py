@@ -1,4 +1,4 @@
-"""By how much one token can lengthen what is still to come: an estimate, for keeping to a limit of tokens.
+"""By how much one token can lengthen what is still to come: estimates, for keeping to a limit of tokens.
 
 A token that opens an optional member, one more item, or the longer of two alternatives commits the answer to all that
 is required in there.
@@ -14,6 +14,7 @@ from .schema import Node, Schema, children
 _DEEPEST = 6
 _PATTERN = 24
 _BYTES_A_TOKEN = 2
+_MARKUP = 24
 _LEAST = 2
 """An escape, or the quotes of a string, that were not there before."""
 
@@ -30,36 +31,41 @@ def _choices(schema: Schema, node: Node, depth: int, seen: set[str]) -> int:
     found = [0]
     if "$ref" in node:
         if node["$ref"] in seen:
-            return _bytes(schema, node, 0)
+            return fewest_bytes(schema, node, 0)
         seen = seen | {node["$ref"]}
         found.append(_choices(schema, schema.resolve(node), depth + 1, seen))
     for key in ("anyOf", "oneOf"):
-        found += [_bytes(schema, part, 0) for part in node.get(key, ())]
+        found += [fewest_bytes(schema, part, 0) for part in node.get(key, ())]
     found += [len(json.dumps(value)) for value in node.get("enum", ())]
     required = node.get("required", ())
     for name, part in node.get("properties", {}).items():
         if name not in required:
-            found.append(len(name) + 4 + _bytes(schema, part, 0))
+            found.append(len(name) + 4 + fewest_bytes(schema, part, 0))
     for key in ("items", "additionalProperties"):
-        found.append(4 + _bytes(schema, node.get(key, False), 0))
+        found.append(4 + fewest_bytes(schema, node.get(key, False), 0))
     return max(found + [_choices(schema, part, depth + 1, seen) for part in children(node)])
 
 
-def _bytes(schema: Schema, node: Node, depth: int) -> int:
+def parameter(schema: Schema, name: str, node: Node) -> int:
+    """About the fewest tokens of a parameter in its markup."""
+    return _MARKUP + (len(name) + fewest_bytes(schema, node, 0)) // _BYTES_A_TOKEN
+
+
+def fewest_bytes(schema: Schema, node: Node, depth: int) -> int:
     """About the fewest bytes of a document."""
     if not isinstance(node, dict) or depth > _DEEPEST:
         return 2
     if "$ref" in node:
-        return _bytes(schema, schema.resolve(node), depth + 1)
+        return fewest_bytes(schema, schema.resolve(node), depth + 1)
     values: list[Any] = node.get("enum", [node["const"]] if "const" in node else [])
     if values:
         return min(len(json.dumps(value)) for value in values)
     for key in ("anyOf", "oneOf"):
         if key in node:
-            return min(_bytes(schema, part, depth + 1) for part in node[key])
+            return min(fewest_bytes(schema, part, depth + 1) for part in node[key])
     found = 2 + node.get("minLength", 0) + (_PATTERN if "pattern" in node else 0)
     members = node.get("properties", {})
     for name in node.get("required", ()):
-        found += len(name) + 4 + _bytes(schema, members.get(name, True), depth + 1)
-    found += node.get("minItems", 0) * (1 + _bytes(schema, node.get("items", True), depth + 1))
-    return found + sum(_bytes(schema, part, depth + 1) for part in node.get("allOf", ()))
+        found += len(name) + 4 + fewest_bytes(schema, members.get(name, True), depth + 1)
+    found += node.get("minItems", 0) * (1 + fewest_bytes(schema, node.get("items", True), depth + 1))
+    return found + sum(fewest_bytes(schema, part, depth + 1) for part in node.get("allOf", ()))

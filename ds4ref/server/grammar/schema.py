@@ -21,7 +21,7 @@ from typing import Any
 from ...errors import TextError
 from ...text import rawjson
 from . import TooLarge, Unsupported
-from .patterns import format_pattern, search
+from .patterns import anchored, format_pattern, search
 
 Node = Any
 """A schema: a dict of keywords, or True or False."""
@@ -196,7 +196,7 @@ class _Reader:
         for name, part in value.items():
             if _UNWRITABLE.search(name):
                 raise Unsupported("a member whose name has a control character or a lone surrogate", where)
-            spelled = name if key == "properties" else f"^(?:{search(name).text})$"
+            spelled = name if key == "properties" else anchored(search(name).text)
             made[spelled] = self.node(part, f"{where}/{name}", depth + 1)
         return made
 
@@ -338,9 +338,9 @@ def _strings(raw: dict[str, Any], made: dict[str, Any], where: str) -> None:
         known = format_pattern(raw["format"]) if isinstance(raw["format"], str) else None
         found += [known.text] if known else []
     if found:
-        made["pattern"] = f"^(?:{found[0]})$"
+        made["pattern"] = anchored(found[0])
     for more in found[1:]:
-        made["allOf"] = [*made.get("allOf", ()), {"pattern": f"^(?:{more})$"}]
+        made["allOf"] = [*made.get("allOf", ()), {"pattern": anchored(more)}]
 
 
 def _multiple(raw: dict[str, Any], made: dict[str, Any], where: str) -> None:

@@ -13,7 +13,8 @@ import threading
 import weakref
 from bisect import bisect_left
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -24,16 +25,18 @@ if TYPE_CHECKING:
 
     from ...text.tokenizer import Tokenizer
 
-KEPT = 64
+T = TypeVar("T")
+
+KEPT = 32
 MOST_BYTES = 1 << 20
-"""How many compiled grammars are kept, and the length of a grammar's text."""
+"""How many compiled grammars and searches are kept, and the length of a grammar's text."""
 
 _LIMITS: dict[str, Any] = {
     "max_items_in_row": 2000,
     "initial_lexer_fuel": 500_000,
     "step_lexer_fuel": 100_000,
     "step_max_items": 50_000,
-    "max_lexer_states": 50_000,
+    "max_lexer_states": 20_000,
     "max_grammar_size": 250_000,
     "verbose_errors": False,
 }
@@ -61,7 +64,7 @@ class Vocabulary:
         self.eos, self.dsml, self.think_close = tokenizer.eos, tokenizer.dsml, tokenizer.think_close
         self.control = frozenset(_control(tokenizer, self.bytes))
         self._library = _library(tokenizer, self.bytes, self.control)
-        self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
+        self._kept: OrderedDict[str, Any] = OrderedDict()
         self._lock = threading.Lock()
         plain = sorted((data, i) for i, data in enumerate(self.bytes) if data and i not in self.control)
         self._sorted = [data for data, _ in plain]
@@ -116,19 +119,23 @@ class Vocabulary:
     def compile(self, grammar: str) -> LLMatcher:
         """A grammar in the library's JSON form, ready at its start; the caller follows a copy of it. Unsupported or
         TooLarge if the library refuses it. Not for the inference thread: this may take a good part of a second."""
-        with self._lock:
-            found = self._compiled.get(grammar)
-            if found is not None:
-                self._compiled.move_to_end(grammar)
-                return found
         if len(grammar) > MOST_BYTES:
             raise TooLarge(f"a grammar of more than {MOST_BYTES} bytes")
-        found = _compile(self._library, grammar)
+        return self.kept(grammar, lambda: _compile(self._library, grammar))
+
+    def kept(self, key: str, make: Callable[[], T]) -> T:
+        """What ``make`` made for this key, now or before; the latest ones are kept. Two threads may both make it."""
         with self._lock:
-            self._compiled[grammar] = found
-            while len(self._compiled) > KEPT:
-                self._compiled.popitem(last=False)
-        return found
+            found = self._kept.get(key)
+            if found is not None:
+                self._kept.move_to_end(key)
+                return found
+        made = make()
+        with self._lock:
+            self._kept[key] = made
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        return made
 
 
 def _compile(library: LLTokenizer, grammar: str) -> LLMatcher:

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from ds4ref.server.api import Refused
+from ds4ref.server.tools import Memory
 from ds4ref.server.turn import Choice, Failed, Prefill, Queued, Sampling
 from ds4ref.targets.answer import CallDelta, Delta, Finish, Step, Token, Usage
 from ds4ref.text.chat import Message
@@ -172,27 +173,31 @@ def test_nothing_goes_out_before_the_answer():
 
 
 def test_each_call_has_the_id_that_is_remembered():
-    class Tools:
-        def __init__(self):
-            self.kept = []
-
-        def put(self, dsml, ids):
-            self.kept.append((dsml, ids))
-
-        def replay(self, messages):
-            return messages
-
-    tools = Tools()
+    tools = Memory()
     _, reply = read(PATH, {**WITH_TOOLS, "stream": True}, tools=tools)
     calls = ToolCall("bash", "{}"), ToolCall("pwd", "{}")
     # The worker remembers before the last event is fed, and perhaps before any is: the ids are the same.
-    answer = reply.remember(Message("assistant", "x", calls=calls, raw_dsml="RAW"))
+    answer = reply.remember(Message("assistant", "x", calls=calls, raw_dsml=block(*calls)))
     message, _ = joined(play(reply, deltas("x" + block(*calls), tools=True)))
     assert [call["id"] for call in message["tool_calls"]] == [call.id for call in answer.calls]
-    assert tools.kept == [("RAW", [call.id for call in answer.calls])]
+    assert all(call.id in tools for call in answer.calls) and len(tools) == 2
     assert all(len(call.id) == 37 and call.id.startswith("call_") for call in answer.calls)
     plain = read(PATH, ASK, tools=tools)[1].remember(Message("assistant", "x"))
-    assert plain == Message("assistant", "x") and len(tools.kept) == 1
+    assert plain == Message("assistant", "x") and len(tools) == 2
+
+
+def test_calls_come_back_as_the_model_wrote_them():
+    """tool_memory_replays_sampled_dsml: whatever a client made of the arguments."""
+    tools = Memory()
+    written = "\n\n" + block(ToolCall("bash", '{"z":1,"a":"x"}')).strip().replace("\n<", " \n<", 1)
+    reply = read(PATH, WITH_TOOLS, tools=tools)[1]
+    answer = reply.remember(Message("assistant", calls=(ToolCall("bash", '{"z":1,"a":"x"}'),), raw_dsml=written))
+    function = {"name": "bash", "arguments": '{ "a": "x", "z": 1.0 }'}
+    call = {"id": answer.calls[0].id, "type": "function", "function": function}
+    talk = [*ASK["messages"], {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "r"}]
+    turn, _ = read(PATH, {**WITH_TOOLS, "messages": talk}, tools=tools)
+    assert turn.messages[1].raw_dsml == written and written in turn.rendered().text
+    assert read(PATH, {**WITH_TOOLS, "messages": talk})[0].messages[1].raw_dsml is None
 
 
 # --- ends

@@ -10,6 +10,7 @@ from ds4ref.server import refusals
 from ds4ref.server.api import Refused
 from ds4ref.server.apis.messages import CountTokens, Messages
 from ds4ref.server.service import Settings
+from ds4ref.server.tools import Memory
 from ds4ref.server.turn import Choice, Failed, Prefill, Queued, Sampling
 from ds4ref.targets.answer import CallDelta, Delta, Finish, Usage
 from ds4ref.text.chat import Message
@@ -449,28 +450,27 @@ def test_what_claude_code_sends():
 RESULT = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_9", "content": "r"}]}
 
 
-class Tools:
-    def __init__(self, *known):
-        self.known = known
-
-    def knows(self, call_id):
-        return call_id in self.known
-
-    def replay(self, messages):
-        return messages
+def known(*ids):
+    """A memory of calls."""
+    memory = Memory()
+    for call_id in ids:
+        call = ToolCall("f", "{}", call_id)
+        memory.remember(Message("assistant", calls=(call,), raw_dsml=block(call)))
+    return memory
 
 
 def test_results_without_their_call():
     """anthropic_tool_result_id_validation."""
     body = {**ASK, "messages": [RESULT]}
     with pytest.raises(Refused) as refused:
-        read(PATH, body, tools=Tools("toolu_8"))
+        read(PATH, body, tools=known("toolu_8"))
     assert (refused.value.status, refused.value.message) == (
         400,
         "Anthropic continuation state is not available for tool_use_id toolu_9; "
         "retry by replaying the full messages history",
     )
-    assert read(PATH, body, tools=Tools("toolu_9"))[0].results_only
+    assert read(PATH, body, tools=known("toolu_9"))[0].results_only
+    assert read(PATH, body, tools=Memory(enabled=False))[0].results_only, "who remembers nothing cannot tell"
     lost = refusals.failed("messages", Failed("continuation", "gone"), 1, {})
     assert lost.status == 409 and lost.headers == {"x-should-retry": "false"}
 
@@ -499,7 +499,7 @@ def test_results_alone_go_on_from_the_live_turn(scripted):
 def test_a_full_history_needs_no_live_state():
     """anthropic_full_replay_allows_unknown_live_id, anthropic_tool_use_parses_before_role."""
     use = {"content": [{"type": "tool_use", "id": "toolu_9", "name": "f", "input": {}}], "role": "assistant"}
-    assert not read(PATH, {**ASK, "messages": [use, RESULT]}, tools=Tools())[0].results_only
+    assert not read(PATH, {**ASK, "messages": [use, RESULT]}, tools=known())[0].results_only
 
 
 # --- errors, counting
@@ -532,7 +532,7 @@ def test_count_tokens():
     more = json.dumps({**json.loads(body), "thinking": {"type": "enabled"}, "tool_choice": {"type": "none"}}).encode()
     assert json.loads(CountTokens().answer(more, about(), tokenizer))["input_tokens"] < found["input_tokens"]
     alone = json.dumps({"messages": [RESULT]}).encode()
-    assert json.loads(CountTokens().answer(alone, about(tools=Tools()), tokenizer))["input_tokens"] > 5
+    assert json.loads(CountTokens().answer(alone, about(tools=known()), tokenizer))["input_tokens"] > 5
     with pytest.raises(Refused) as refused:
         CountTokens().answer(body, about(options={"count-tokens": False}), tokenizer)
     assert refused.value.status == 404 and b'"type":"error"' in CountTokens().error(refused.value)

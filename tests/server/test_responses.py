@@ -8,6 +8,7 @@ import pytest
 
 from ds4ref.server import refusals
 from ds4ref.server.api import Refused
+from ds4ref.server.tools import Memory
 from ds4ref.server.turn import Choice, Failed, Prefill, Queued, Sampling
 from ds4ref.targets.answer import CallDelta, Delta, Finish, Step, Token, Usage
 from ds4ref.text.chat import Message
@@ -565,29 +566,27 @@ def test_formats():
 # --- results without their call
 
 
-class Tools:
-    def __init__(self, *known):
-        self.known = known
-
-    def knows(self, call_id):
-        return call_id in self.known
-
-    def replay(self, messages):
-        return messages
+def known(*ids):
+    """A memory of calls."""
+    memory = Memory()
+    for call_id in ids:
+        call = ToolCall("f", "{}", call_id)
+        memory.remember(Message("assistant", calls=(call,), raw_dsml=block(call)))
+    return memory
 
 
 def test_results_without_their_call():
     """responses_tool_output_id_validation."""
     output = {"type": "function_call_output", "call_id": "call_9", "output": "r"}
     with pytest.raises(Refused) as refused:
-        read(PATH, {"input": [output]}, tools=Tools("call_8"))
+        read(PATH, {"input": [output]}, tools=known("call_8"))
     assert (refused.value.status, refused.value.message) == (
         400,
         "Responses continuation state is not available for call_id call_9; retry by replaying the full input history",
     )
-    assert read(PATH, {"input": [output]}, tools=Tools("call_9"))[0].results_only
+    assert read(PATH, {"input": [output]}, tools=known("call_9"))[0].results_only
     call = {"type": "function_call", "call_id": "call_9", "name": "f", "arguments": "{}"}
-    assert not read(PATH, {"input": [call, output]}, tools=Tools())[0].results_only
+    assert not read(PATH, {"input": [call, output]}, tools=known())[0].results_only
     lost = refusals.failed("responses", Failed("continuation", "gone"), 1, {})
     assert (lost.status, lost.headers) == (409, {"x-should-retry": "false"})
 

@@ -285,11 +285,12 @@ class Base(Reply):
         return openai_error(refused)
 
     def remember(self, answer: Message) -> Message:
-        """The answer with the ids of its calls, the block of which is kept under them."""
+        """The answer with the ids of its calls, under which it is kept as the model wrote it."""
         calls = tuple(replace(call, id=self.call_id(index)) for index, call in enumerate(answer.calls))
-        if self.about.tools is not None and answer.raw_dsml and calls:
-            self.about.tools.put(answer.raw_dsml, [call.id for call in calls])
-        return replace(answer, calls=calls)
+        answer = replace(answer, calls=calls)
+        if self.about.tools is not None:
+            self.about.tools.remember(answer)
+        return answer
 
 
 _CUT_OFF = Failed("shutdown", "server shutting down")

@@ -78,8 +78,8 @@ CHECKS = {
     "tool_checkpoint_suffix_is_future_prompt_canonical": "text.test_dsml.test_string_escape_is_minimal",
     "tool_checkpoint_minifies_json_parameters": "text.test_dsml.test_26_escapes_of_the_closing_tag",
     # tool memory and live continuation
-    "tool_memory_replays_sampled_dsml": "see tools",
-    "anthropic_tool_memory_replays_sampled_dsml": "see tools",
+    "tool_memory_replays_sampled_dsml": "server.test_chat.test_calls_come_back_as_the_model_wrote_them",
+    "anthropic_tool_memory_replays_sampled_dsml": "server.test_tools.test_other_apis_send_the_same_ids",
     "anthropic_live_tail_renders_tool_results_only": (
         "text.test_chat.test_29_live_tail, text.test_chat.test_system_texts_in_place"
     ),
@@ -97,13 +97,15 @@ CHECKS = {
         "no: the reference only logs it; a replay without its reasoning is rendered without"
     ),
     "responses_visible_suffix_matches_client_replay": "see timelines",
-    "exact_dsml_tool_replay_can_be_disabled": "see tools",
+    "exact_dsml_tool_replay_can_be_disabled": "server.test_tools.test_switched_off",
     "dsml_decode_state_separates_structure_and_payload": (
         "text.test_dsml_parser.test_49_states, text.test_dsml_parser.test_state_does_not_depend_on_the_pieces"
     ),
-    "tool_memory_max_ids_prunes_oldest": "see tools",
-    "kv_tool_map_filters_by_dsml_text": "see store",
-    "kv_tool_map_restores_before_prompt_render": "see store",
+    "tool_memory_max_ids_prunes_oldest": "server.test_tools.test_the_oldest_ids_go_first_and_use_keeps_them",
+    "kv_tool_map_filters_by_dsml_text": "server.test_tools.test_only_blocks_of_the_text_are_written_down",
+    "kv_tool_map_restores_before_prompt_render": (
+        "server.test_tools.test_a_map_brings_the_bytes_back_before_anything_is_rendered"
+    ),
     # thinking checkpoints
     "thinking_checkpoint_canonical_matches_future_prompt": "see timelines",
     "thinking_canonical_empty_content": "see timelines",
@@ -118,7 +120,7 @@ CHECKS = {
     "stop_list_parses_all_sequences": "server.test_fields.test_stop_strings, text.test_stream.test_stops",
     "stop_list_streaming_holds_and_trims_stop_text": "text.test_stream.test_nothing_of_a_stop_is_shown_early",
     "json_skip_has_nesting_limit": "server.test_fields.test_nesting_has_a_limit",
-    "model_metadata_clamps_completion_to_context": "see app",
+    "model_metadata_clamps_completion_to_context": "server.test_plain.test_answers_are_as_long_as_the_server_allows",
     "client_socket_nonblocking_flag": (
         "no: sockets are asyncio's; what it is for is "
         "server.test_app.test_who_does_not_read_loses_the_connection_and_nobody_waits"

@@ -96,7 +96,7 @@ CHECKS = {
     "responses_stateless_tool_replay_requires_reasoning": (
         "no: the reference only logs it; a replay without its reasoning is rendered without"
     ),
-    "responses_visible_suffix_matches_client_replay": "see timelines",
+    "responses_visible_suffix_matches_client_replay": "server.test_continuation.test_turns_with_tools",
     "exact_dsml_tool_replay_can_be_disabled": "server.test_tools.test_switched_off",
     "dsml_decode_state_separates_structure_and_payload": (
         "text.test_dsml_parser.test_49_states, text.test_dsml_parser.test_state_does_not_depend_on_the_pieces"
@@ -107,11 +107,11 @@ CHECKS = {
         "server.test_tools.test_a_map_brings_the_bytes_back_before_anything_is_rendered"
     ),
     # thinking checkpoints
-    "thinking_checkpoint_canonical_matches_future_prompt": "see timelines",
-    "thinking_canonical_empty_content": "see timelines",
-    "thinking_canonical_multi_turn": "see timelines",
-    "thinking_canonical_with_tools_preserves_reasoning": "see timelines",
-    "thinking_canonical_non_thinking_mode_noop": "see timelines",
+    "thinking_checkpoint_canonical_matches_future_prompt": "server.test_continuation.test_turns_of_a_talk",
+    "thinking_canonical_empty_content": "server.test_continuation.test_turns_of_a_talk",
+    "thinking_canonical_multi_turn": "server.test_continuation.test_turns_of_a_talk",
+    "thinking_canonical_with_tools_preserves_reasoning": "server.test_continuation.test_turns_with_tools",
+    "thinking_canonical_non_thinking_mode_noop": "server.test_continuation.test_turns_of_a_talk",
     # text utilities and state
     "tool_separator_whitespace_is_not_content": "text.test_dsml_parser.test_41_42_exact_white_space",
     "dsml_prompt_escapes_tool_supplied_text": (
@@ -129,7 +129,7 @@ CHECKS = {
         "text.test_dsml_parser.test_whether_reasoning_is_still_open, "
         "server.test_responses.test_the_end_of_thinking_is_seen_by_tokens"
     ),
-    "thinking_checkpoint_remember_gate": "see timelines",
+    "thinking_checkpoint_remember_gate": "server.test_continuation.test_what_was_cut_off_is_not_gone_on_from",
     "tool_marker_state_ignores_orphan_end": "text.test_dsml_parser.test_lookalikes_are_text",
     "canonical_rewrite_rebuilds_when_live_tail_changes": "no: nothing is rewritten after a turn",
     # KV store

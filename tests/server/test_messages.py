@@ -490,6 +490,9 @@ def test_results_alone_go_on_from_the_live_turn(scripted):
     assert usage["cache_creation_input_tokens"] < 60
     lost = {**body, "messages": [{"role": "user", "content": [{**result, "tool_use_id": "toolu_0"}]}]}
     refused = scripted.client.post(PATH, json=lost)
+    assert refused.status_code == 400 and "for tool_use_id toolu_0; retry" in refused.json()["error"]["message"]
+    scripted.worker.timelines.clear()
+    refused = scripted.client.post(PATH, json=body)
     assert refused.status_code == 409 and refused.headers["x-should-retry"] == "false"
     assert refused.json()["error"]["message"] == (
         "Anthropic continuation state is not available; retry by replaying the full messages history"

@@ -600,6 +600,9 @@ def test_results_alone_go_on_from_the_live_turn(scripted):
     cached = second.json()["usage"]["input_tokens_details"]["cached_tokens"]
     assert cached >= first["usage"]["total_tokens"]
     refused = scripted.client.post(PATH, json={**FULL, "input": [{**output, "call_id": "call_0"}]})
+    assert refused.status_code == 400 and "for call_id call_0; retry" in refused.json()["error"]["message"]
+    scripted.worker.timelines.clear()
+    refused = scripted.client.post(PATH, json={**FULL, "input": [output]})
     assert refused.status_code == 409 and "replaying the full input history" in refused.json()["error"]["message"]
 
 

@@ -251,8 +251,9 @@ class Worker:
             job.listen(replace(delta, steps=steps, time=time.perf_counter() - begun))
             if reader.done:
                 break
-        rest = reader.finish()
-        finish = reader.reason("" if reader.done else generation.finish)
+        ended = "" if reader.done else generation.finish
+        rest = reader.finish(ended, generation.thinking)
+        finish = reader.reason(ended)
         job.finish = finish
         usage = Usage(len(start.tokens), made, start.cached, reader.reasoning_tokens)
         self._remember(job, generation, reader, finish)

@@ -20,9 +20,9 @@ class AnswerReader:
     Whether a piece is reasoning the generation knows better than the text: it goes by token ids.
 
     recover   a whole block of calls at the very end of reasoning that was never closed counts: the model forgot the
-              tag. Nothing but white space may follow it. If anything does, ``</think>`` among it, it was thinking aloud, and
-              is reasoning. So such a block does not end decoding (``done``): only what comes next tells, and that is
-              the end of the answer if it was meant. Until then it is held back.
+              tag. Nothing but white space may follow it. If anything does, ``</think>`` among it, it was thinking
+              aloud, and is reasoning. So such a block does not end decoding (``done``): only what comes next tells, and
+              that is the end of the answer if it was meant. Until then it is held back.
     repair    a block that lacks nothing but closing tags when the model ends its answer counts as well
     """
 

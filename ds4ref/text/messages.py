@@ -2,11 +2,18 @@
 
 Input is raw JSON text, because arguments are kept as the client wrote them. TextError says which field is wrong and
 how; whether the request as a whole makes sense is for the server to decide.
+
+What ds4 does with histories of today's clients is the default; a server that talks to them asks for more:
+
+  placeholders   a part that is no text (an image, a document) becomes a few words instead of nothing or an error:
+                 histories are sent again and again, and one error would end the conversation
+  references     what stands for the name of a deferred tool in a search result: its schema line (``schemas``)
+  leading        a request's system text comes first in the list and not last (``chat.render``, ``hoist``)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ..errors import TextError
@@ -71,34 +78,49 @@ def _parts(raw: str | None, what: str) -> Iterable[tuple[Fields, str]]:
             yield part, text(part.get("text"), f"text of {what}")
 
 
-def _all_text(raw: str | None, what: str) -> str:
-    return "".join(found for _, found in _parts(raw, what))
+def _all_text(raw: str | None, what: str, placeholders: bool = False) -> str:
+    return "".join(found or (_placeholder(part) if placeholders else "") for part, found in _parts(raw, what))
+
+
+def _placeholder(part: Fields) -> str:
+    """A few words for a part without text, "" for an empty one that has it."""
+    kind = text(part.get("type"), "type of a content part").removeprefix("input_").removesuffix("_url")
+    return "" if "text" in part or kind in ("", "text") else f"[{kind}]"
 
 
 def _arguments(raw: str) -> str:
     return rawjson.string(raw) if rawjson.is_string(raw) else raw
 
 
+def _input(raw: str) -> str:
+    """The arguments of a custom tool's call: the model knows its text as a parameter."""
+    return f'{{"input":{raw}}}' if rawjson.is_string(raw) else raw
+
+
 # --- OpenAI chat completions
 
 
-def from_openai(raw: str) -> list[Message]:
+def from_openai(raw: str, *, placeholders: bool = False) -> list[Message]:
     """``messages`` of a chat completions request. A call without name or arguments is dropped."""
-    return [_openai_message(fields(item, "a message")) for item in array(raw, "messages")]
+    return [_openai_message(fields(item, "a message"), placeholders) for item in array(raw, "messages")]
 
 
-def _openai_message(message: Fields) -> Message:
+def _openai_message(message: Fields, placeholders: bool) -> Message:
     calls = []
     for item in array(message.get("tool_calls", "[]"), "tool_calls"):
         call = fields(item, "a tool call")
         function = fields(call.get("function", "{}"), "function")
+        custom = fields(call.get("custom", "{}"), "custom")
+        call_id = text(call.get("id"), "id of a tool call")
         if "name" in function and "arguments" in function:
             name = text(function["name"], "name of a tool call")
-            calls.append(ToolCall(name, _arguments(function["arguments"]), text(call.get("id"), "id of a tool call")))
+            calls.append(ToolCall(name, _arguments(function["arguments"]), call_id))
+        elif "name" in custom and "input" in custom:
+            calls.append(ToolCall(text(custom["name"], "name of a tool call"), _input(custom["input"]), call_id))
     result = text(message.get("tool_call_id"), "tool_call_id")
     return Message(
         role=text(message.get("role"), "role", "user"),
-        content=_all_text(message.get("content"), "content"),
+        content=_all_text(message.get("content"), "content", placeholders),
         reasoning=text(message.get("reasoning_content"), "reasoning_content"),
         calls=tuple(calls),
         result_ids=(result,) if result else (),
@@ -108,19 +130,39 @@ def _openai_message(message: Fields) -> Message:
 # --- Anthropic messages
 
 
-def from_anthropic(raw: str, system: str | None = None) -> list[Message]:
-    """``messages`` and the raw ``system`` of a messages request; the system text comes last in the list."""
-    messages = [_anthropic_message(fields(item, "a message")) for item in array(raw, "messages")]
+def from_anthropic(
+    raw: str,
+    system: str | None = None,
+    *,
+    placeholders: bool = False,
+    leading: bool = False,
+    references: Mapping[str, str] | None = None,
+) -> list[Message]:
+    """``messages`` and the raw ``system`` of a messages request; the system text comes last in the list, or first if
+    ``leading``."""
+    named = references or {}
+    messages = [_anthropic_message(fields(item, "a message"), placeholders, named) for item in array(raw, "messages")]
     joined = ""
     for _, part in _parts(system, "system"):
         if part and not part.startswith("x-anthropic-"):
             joined += "\n" * bool(joined and not joined.endswith("\n")) + part
     if joined:
-        messages.append(Message("system", joined))
+        messages.insert(0 if leading else len(messages), Message("system", joined))
     return messages
 
 
-def _anthropic_message(message: Fields) -> Message:
+def tool_references(raw: str) -> list[str]:
+    """Names of the tools that search results in ``messages`` of a messages request refer to, in order."""
+    found = []
+    for item in array(raw, "messages"):
+        for block, _ in _parts(fields(item, "a message").get("content"), "content"):
+            if text(block.get("type"), "type of a content block") == "tool_result":
+                for part, _ in _parts(block.get("content"), "content of a tool_result"):
+                    found += [text(part["tool_name"], "tool_name")] if "tool_name" in part else []
+    return list(dict.fromkeys(found))
+
+
+def _anthropic_message(message: Fields, placeholders: bool, references: Mapping[str, str]) -> Message:
     content, reasoning, calls, results = "", "", [], []
     for block, found in _parts(message.get("content"), "content"):
         kind = text(block.get("type"), "type of a content block")
@@ -132,19 +174,36 @@ def _anthropic_message(message: Fields) -> Message:
             name, call_id = text(block.get("name"), "name of a tool_use"), text(block.get("id"), "id of a tool_use")
             calls.append(ToolCall(name, block.get("input", "{}"), call_id))
         elif kind == "tool_result":
-            output = _all_text(block.get("content"), "content of a tool_result")
+            output = _anthropic_result(block.get("content"), placeholders, references)
             content += "".join(part.text for part in render_result(output))
             results.append(text(block.get("tool_use_id"), "tool_use_id"))
+        elif placeholders and kind in ("image", "document"):
+            content += _placeholder(block)
     role = text(message.get("role"), "role", "user")
     return Message(role, content, reasoning, tuple(calls), result_ids=tuple(results))
+
+
+def _anthropic_result(raw: str | None, placeholders: bool, references: Mapping[str, str]) -> str:
+    """The text of a tool's result. A reference to a tool is that tool's line, on a line of its own."""
+    content = ""
+    for part, found in _parts(raw, "content of a tool_result"):
+        if "tool_name" in part:
+            name = text(part["tool_name"], "tool_name")
+            content += "\n" * bool(content) + references.get(name, f"[tool {name}]")
+        else:
+            content += found or (_placeholder(part) if placeholders else "")
+    return content
 
 
 # --- OpenAI responses
 
 
-def from_responses(raw: str, instructions: str = "") -> tuple[list[Message], list[str]]:
-    """``input`` of a responses request, and the raw tools that its tool_search outputs bring along."""
-    conversation = _Responses(instructions)
+def from_responses(
+    raw: str, instructions: str = "", *, placeholders: bool = False, in_place: bool = False
+) -> tuple[list[Message], list[str]]:
+    """``input`` of a responses request, and the raw tools that its tool_search outputs bring along. With ``in_place``
+    these outputs show the lines of their tools: then the tool prompt need not (``schemas.brought``)."""
+    conversation = _Responses(instructions, placeholders, in_place)
     if rawjson.is_string(raw):
         conversation.messages.append(Message("user", rawjson.string(raw)))
     else:
@@ -157,7 +216,8 @@ def from_responses(raw: str, instructions: str = "") -> tuple[list[Message], lis
 class _Responses:
     """Items become messages: reasoning waits for the assistant's next item, calls join the message before them."""
 
-    def __init__(self, instructions: str):
+    def __init__(self, instructions: str, placeholders: bool, in_place: bool):
+        self._placeholders, self._in_place = placeholders, in_place
         self.messages = [Message("system", instructions)] if instructions else []
         self.tools: list[str] = []
         self._reasoning: list[str] = []
@@ -170,7 +230,7 @@ class _Responses:
         if kind == "message":
             self._message(item)
         elif kind == "reasoning":
-            self._reasoning += [found for key in ("summary", "content") for found in _response_texts(item.get(key))]
+            self._reasoning += [found for key in ("summary", "content") for found in self._texts(item.get(key))]
         elif kind in _CALL_ITEMS:
             self._call(kind, item)
         elif kind in _OUTPUT_ITEMS:
@@ -191,7 +251,7 @@ class _Responses:
         role = text(item.get("role"), "role", "user")
         if role != "assistant":
             self.flush()
-        content = "".join(_response_texts(item.get("content")))
+        content = "".join(self._texts(item.get("content")))
         self.messages.append(Message(role, content, self._take_reasoning()))
 
     def _call(self, kind: str, item: Fields) -> None:
@@ -202,27 +262,36 @@ class _Responses:
             self.messages.append(Message("assistant"))
         last = self.messages[-1]
         reasoning = "\n".join(filter(None, (last.reasoning, self._take_reasoning())))
-        calls = (*last.calls, ToolCall(name, _arguments(raw), call_id))
+        arguments = _input(raw) if kind == "custom_tool_call" else _arguments(raw)
+        calls = (*last.calls, ToolCall(name, arguments, call_id))
         self.messages[-1] = replace(last, reasoning=reasoning, calls=calls)
+
+    def _texts(self, raw: str | None) -> list[str]:
+        found = []
+        for part, content in _parts(raw, "content"):
+            kind = text(part.get("type"), "type of a content part")
+            if kind not in _RESPONSES_PARTS and not self._placeholders:
+                raise TextError(f"unknown content part type {kind!r}: choose from {', '.join(_RESPONSES_PARTS)}")
+            found.append(content or (_placeholder(part) if self._placeholders else ""))
+        return found
 
     def _output(self, kind: str, item: Fields) -> None:
         self.flush()
+        lines = ""
         if kind.startswith("tool_search"):
-            self.tools += array(item.get("tools", "[]"), "tools of a tool_search_output")
+            found = array(item.get("tools", "[]"), "tools of a tool_search_output")
+            self.tools += found
+            lines = _lines(found) if self._in_place else ""
         raw = item.get("output")
         if raw is None or rawjson.is_string(raw) or raw.startswith("["):
-            content = "".join(_response_texts(raw))
+            content = "".join(self._texts(raw)) or lines
         else:
             content = raw  # a hosted tool's result object, shown as it is
         call_id = text(item.get("call_id"), "call_id") or text(item.get("id"), "id")
         self.messages.append(Message("tool", content, result_ids=(call_id,) if call_id else ()))
 
 
-def _response_texts(raw: str | None) -> list[str]:
-    found = []
-    for part, content in _parts(raw, "content"):
-        kind = text(part.get("type"), "type of a content part")
-        if kind not in _RESPONSES_PARTS:
-            raise TextError(f"unknown content part type {kind!r}: choose from {', '.join(_RESPONSES_PARTS)}")
-        found.append(content)
-    return found
+def _lines(tools: list[str]) -> str:
+    from .schemas import read_schemas
+
+    return "\n".join(schema.text for schema in read_schemas(f"[{','.join(tools)}]") if schema.kind != "hosted")

@@ -597,6 +597,19 @@ def test_a_schema_is_kept_as_it_is():
         read(PATH, {**ASK, "response_format": {"type": "json_schema", "json_schema": {"schema": 5}}})
 
 
+def test_a_call_in_thinking_that_never_ended(scripted):
+    """server.md 8.6: it is made, unless the reference's way is wanted."""
+    script = "Let me see." + block(ToolCall("bash", '{"command":"ls"}'))
+    scripted.engine.say(script, script)
+    whole = scripted.client.post(PATH, json=WITH_TOOLS).json()["choices"][0]
+    assert whole["finish_reason"] == "tool_calls" and whole["message"]["reasoning_content"] == "Let me see."
+    assert whole["message"]["content"] == "" and len(whole["message"]["tool_calls"]) == 1
+    message, reason = joined(scripted.client.post(PATH, json={**WITH_TOOLS, "stream": True}).content)
+    assert (message["reasoning_content"], message["content"], reason) == ("Let me see.", "", "tool_calls")
+    assert json.loads(message["tool_calls"][0]["arguments"]) == {"command": "ls"}
+    assert not read(PATH, ASK, options={"recover-calls": False})[0].recover
+
+
 def test_system_texts_stay_where_they_are():
     talk = [*ASK["messages"], {"role": "assistant", "content": "a"}, {"role": "developer", "content": "D"}]
     assert read(PATH, {"messages": talk})[0].rendered().text.index("D") > 20

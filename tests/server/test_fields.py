@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ds4ref.server.api import Refused
 from ds4ref.server.apis.common import PlainInput
 from ds4ref.server.deviations import DEVIATIONS, on
+from ds4ref.targets.answer import Delta, Finish, Usage
 from ds4ref.text.rawjson import quote
 
 from .answers import APIS, deltas, play, read
@@ -176,6 +177,16 @@ def test_who_asks(path):
     assert read(path, body(path, '"prompt_cache_key":"k"'), headers={"session-id": "s"})[0].affinity == "k"
     assert read(path, body(path), headers={"x-session-affinity": "s"})[0].affinity == "s"
     assert read(path, body(path))[0].affinity == ""
+
+
+@EACH
+def test_an_answer_that_the_server_cut_off_is_no_answer(path):
+    said = [Delta("x"), Delta(finish=Finish.CANCELLED, usage=Usage(1, 1, 0, 0))]
+    with pytest.raises(Refused) as error:
+        play(read(path, body(path))[1], said)
+    assert (error.value.status, error.value.headers) == (503, {"x-should-retry": "false"})
+    stream = play(read(path, body(path, '"stream":true'))[1], said)
+    assert b"server shutting down" in stream.split(b"\n\n")[-2]
 
 
 @EACH

@@ -516,9 +516,21 @@ def test_errors():
         b'{"type":"error","error":{"type":"invalid_request_error",'
         b'"message":"prompt is too long: 40 tokens > 32 maximum","n_prompt_tokens":40,"n_ctx":32}}\n'
     )
-    for status, kind in ((400, "invalid_request_error"), (404, "not_found_error"), (500, "api_error"),
-                         (503, "overloaded_error"), (409, "invalid_request_error")):  # fmt: skip
+    kinds = {
+        400: "invalid_request_error",
+        401: "authentication_error",
+        403: "permission_error",
+        404: "not_found_error",
+        409: "invalid_request_error",
+        413: "request_too_large",
+        429: "rate_limit_error",
+        500: "api_error",
+        503: "overloaded_error",
+    }
+    for status, kind in kinds.items():
         assert json.loads(api.error(Refused(status, "m")))["error"]["type"] == kind
+        assert json.loads(api.error(Refused(status, "m", "server_error")))["error"]["type"] == kind
+        assert json.loads(api.error(Refused(status, "m", "its_own_error")))["error"]["type"] == "its_own_error"
     options = {"anthropic-errors": False}
     plain = read(PATH, ASK, options=options)[1]
     for data in (plain.error(Refused(404, "m")), refusals.body(api, Refused(404, "m"), options)):

@@ -527,6 +527,23 @@ def test_a_search_loads_tools():
     assert "again" in turn.rendered().text and [tool.name for tool in turn.tools].count("bash") == 1
 
 
+def test_a_search_changes_nothing_before_it():
+    """What it found is shown by its result; or in the tool prompt, as the reference has it."""
+    found = {"type": "tool_search_output", "call_id": "c1", "tools": [SPACE]}
+    call = {"type": "tool_search_call", "call_id": "c1", "arguments": {}}
+    question = {"role": "user", "content": "q"}
+    before = read(PATH, {"input": [question], "tools": [SEARCH, BASH]})[0]
+    body = {"input": [question, call, found], "tools": [SEARCH, BASH]}
+    after = read(PATH, body)[0]
+    assert after.rendered().text.startswith(before.rendered().text.removesuffix("<think>"))
+    assert [tool.name for tool in after.callable] == ["tool_search", "bash", "mcp__gmail__send"]
+    assert '<tool_result>{"name":"mcp__gmail__send"' in after.rendered().text
+    hoisted = read(PATH, body, options={"tools-in-place": False})[0]
+    assert '"name":"mcp__gmail__send"' in hoisted.rendered().text.partition("<｜User｜>")[0]
+    assert "<tool_result></tool_result>" in hoisted.rendered().text
+    assert [tool.name for tool in hoisted.callable] == [tool.name for tool in after.callable]
+
+
 def test_custom_calls_and_images_come_back():
     call = {"type": "custom_tool_call", "call_id": "c", "name": "apply_patch", "input": "*** x", "status": "completed"}
     seen = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
@@ -534,7 +551,7 @@ def test_custom_calls_and_images_come_back():
     thought = {"type": "reasoning", "summary": [], "content": None, "encrypted_content": None}
     turn, _ = read(PATH, {"input": [{"role": "user", "content": [seen]}, thought, call, output], "tools": [PATCH]})
     text = turn.rendered().text
-    assert text.count("[image left out: this model reads text only]") == 2
+    assert text.count("[image]") == 2
     assert '<｜DSML｜parameter name="input" string="true">*** x</｜DSML｜parameter>' in text
 
 

@@ -117,7 +117,7 @@ def _top_logprobs(raw: str | None) -> int | None:
 class CompletionsReply(Base):
     """Chunks, or a completion. Each prompt has a choice of its own."""
 
-    def __init__(self, turn: Turn, about: About, stream: bool, usage: bool = False):
+    def __init__(self, turn: Turn, about: About, stream: bool, usage: bool):
         super().__init__(turn, about, stream)
         self._usage = usage
         self._done: list[Said] = []  # the choices before the one that is being generated

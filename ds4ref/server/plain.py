@@ -212,6 +212,7 @@ class Asked:
             finally:
                 self.service.held.give(len(body))
         except Refused as refused:
+            x.error = refused.message
             body = refusals.body(self.question, refused, self.service.settings.options)
             await respond(send, refused, body)
         except Left:

@@ -434,7 +434,13 @@ def test_log_probabilities_that_nothing_goes_with_come_at_the_end():
 
 @pytest.mark.parametrize(
     ("fields", "top"),
-    [({}, None), ({"logprobs": False, "top_logprobs": 3}, None), ({"logprobs": True}, 0), ({"logprobs": None}, None)],
+    [
+        ({}, None),
+        ({"logprobs": False, "top_logprobs": 3}, None),
+        ({"logprobs": True}, 0),
+        ({"logprobs": True, "top_logprobs": 20}, 20),
+        ({"logprobs": None}, None),
+    ],
 )
 def test_whether_log_probabilities_are_wanted(fields, top):
     turn, reply = read(PATH, {**ASK, **fields})

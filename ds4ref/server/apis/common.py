@@ -252,20 +252,22 @@ class Base(Reply):
         return self.said.counts
 
     def feed(self, event: Event) -> bytes:
-        """What goes out because of ``event``."""
+        """What goes out because of ``event``; after an end, nothing."""
+        out = b""
         match event:
             case Prefill():
                 self.prefill = event
+            case Answered(delta):
+                self.said.add(delta)
+                out = self.answered(delta)
             case Delta():
                 self.said.add(event)
                 if self.stream and not self.over:
-                    return self.late_error(_CUT_OFF) if event.finish == Finish.CANCELLED else self.delta(event)
-            case Answered(delta):
-                self.said.add(delta)
-                return self.answered(delta)
-            case Failed():
-                return self.late_error(event) if self.stream and not self.over else b""
-        return b""
+                    out = self.late_error(_CUT_OFF) if event.finish == Finish.CANCELLED else self.delta(event)
+                    self.over = self.over or bool(event.finish)
+            case Failed() if self.stream and not self.over:
+                self.over, out = True, self.late_error(event)
+        return out
 
     def delta(self, delta: Delta) -> bytes:
         """A piece of the stream."""

@@ -163,6 +163,7 @@ class ResponsesReply(Base):
         lost = delta.void and self._called
         if lost and delta.finish != Finish.LENGTH:
             # A call that went out half must not be taken for a whole one, nor can it be taken back.
+            self.over = True
             return out + self.late_error(Failed("engine", "the model's tool call was malformed"))
         if lost:
             self._call = None  # and is never done
@@ -259,7 +260,6 @@ class ResponsesReply(Base):
         status = _status(finish)
         last = "completed" if status == "completed" else "incomplete"
         out = self._close_reasoning(self._thought(last)) + self._close_message(last) + self._close_call()
-        self.over = True
         return out + self._event(f"response.{status}", response=self._response(status, self._items))
 
     def _thought(self, last: str) -> str:
@@ -271,7 +271,6 @@ class ResponsesReply(Base):
     def late_error(self, failed: Failed) -> bytes:
         """The response has failed: it is ended, and clients try again or say why."""
         out = self._begin()
-        self.over = True
         code = "context_length_exceeded" if failed.code == "context" else "server_error"
         error = {"code": code, "message": failed.message}
         return out + self._event("response.failed", response=self._response("failed", self._items, error))

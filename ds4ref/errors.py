@@ -72,6 +72,10 @@ class PayloadError(SessionError):
     """A saved session that cannot be loaded here; the session it was meant for is unchanged or invalid, never mixed."""
 
 
+class PayloadMismatch(PayloadError):
+    """A saved session that another model or a larger context could load: nothing says that it is damaged."""
+
+
 class Cancelled(Ds4Error):
     """Work stopped because the caller asked; what was finished before stays usable."""
 

@@ -129,6 +129,7 @@ LOADED = "import sys; print(sorted({'numba', 'llvmlite', 'pandas', 'matplotlib',
         "import ds4ref.nano.recipe, ds4ref.nano.cache",
         "import speed_bench.cli, speed_bench.sweep, speed_bench.results, speed_bench.plot",
         "import ds4ref.runs.store, ds4ref.runs.results, ds4ref.runs.drift, ds4ref.runs.spread, ds4ref.runs.provenance",
+        "import ds4ref.runs.evals, ds4ref.cli.tables",
         "import ds4ref.engine",
     ],
 )

@@ -24,12 +24,13 @@ import numpy as np
 from ..cancellation import Cancellation
 from ..engine import Engine
 from ..errors import Cancelled, ContextError, Ds4Error, TokenError
-from ..generate import Generation, Piece, Timing, prefill
+from ..generate import Generation, Piece, Timing
 from ..sampling import Sampler
 from ..targets.answer import Delta, Finish, Step, Token, Usage
 from ..targets.reader import AnswerReader
 from ..text.chat import Message, ends_in_thinking, live_tail
 from ..text.rendered import Rendered
+from . import saving
 from .queue import Closed, FairQueue, Full
 from .scoring import echo, step
 from .timelines import Start, Timelines
@@ -108,7 +109,7 @@ class Worker:
         constrain: Callable[[Turn, Any], Any] | None = None,
     ):
         self.engine, self.ctx, self.constrain = engine, ctx, constrain
-        self.timelines = timelines or Timelines(engine.tokenizer)
+        self.timelines = Timelines(engine.tokenizer) if timelines is None else timelines  # an empty one is false
         self.queue: FairQueue[Job] = FairQueue(queue_limit, lambda job, ahead: job.listen(Queued(ahead)))
         self.running: Job | None = None
         self.finished = 0
@@ -162,6 +163,7 @@ class Worker:
         if running is not None:
             running.cancel.press()
             self._thread.join()
+        self.timelines.write_out()
 
     @property
     def alive(self) -> bool:
@@ -233,8 +235,8 @@ class Worker:
         usage = Usage(len(start.tokens), 0, start.cached, 0)
         job.listen(Prefill(start.cached, len(start.tokens), start.cached, start.source))
         try:
-            prefill(session, start.tokens, job.timing, progress=lambda done, total: job.listen(
-                Prefill(done, total, start.cached, start.source)), cancel=job.cancel)  # fmt: skip
+            saving.prefill(self.timelines, session, start, job.timing, lambda done, total: job.listen(
+                Prefill(done, total, start.cached, start.source)), job.cancel)  # fmt: skip
         except Cancelled:
             self.timelines.keep(session, ())
             job.finish = Finish.CANCELLED
@@ -265,7 +267,7 @@ class Worker:
         timeline = self.timelines.answering(i for message in turn.messages for i in message.result_ids)
         if timeline is None:
             return None
-        self._session.restore(timeline.snapshot)
+        self.timelines.resume(self._session, timeline)
         first = next(i for i, message in enumerate(turn.messages) if message.result_ids)
         tail = live_tail(turn.messages, first, turn.thinking, turn.hoist).encode(self.engine.tokenizer)
         held = list(timeline.tokens)
@@ -286,6 +288,7 @@ class Worker:
         )  # fmt: skip
         begun, made = time.perf_counter(), 0
         for piece in generation:
+            saving.decoded(self.timelines, session, reader.in_block)
             steps = () if piece.token is None else (self._step(turn, session, piece.token, begun),)
             made += len(steps)
             delta = reader.feed(self._raw(piece) if turn.raw else piece)

@@ -291,10 +291,13 @@ class Session:
         """Write the session as a DSV4 payload; a path is written beside and renamed when complete."""
         self.model.save(file, self._tokens, self.logits, self._cache)
 
-    def load(self, file: str | os.PathLike[str] | BinaryIO) -> None:
-        """Replace this session by a saved one. PayloadError leaves it unchanged."""
+    def load(self, file: str | os.PathLike[str] | BinaryIO, check: Callable[[list[int]], None] | None = None) -> None:
+        """Replace this session by a saved one. PayloadError leaves it unchanged, and so does whatever ``check`` raises
+        when it is given the tokens."""
         cache = self._new_cache()
         tokens, logits = self.model.load(file, cache)
+        if check is not None:
+            check(tokens)
         self._start(cache, tokens, logits)
 
     @property

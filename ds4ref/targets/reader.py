@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ..generate import Piece
-from ..text.dsml_events import ArgumentsDelta, CallStart, Event, Failed, Generated, ReasoningDelta, TextDelta
+from ..text.dsml_events import ArgumentsDelta, CallStart, Event, Failed, Generated, ReasoningDelta, Syntax, TextDelta
 from ..text.dsml_parser import DsmlParser
 from ..text.protocol import WHITESPACE
 from ..text.stream import StopHolder
@@ -106,6 +106,11 @@ class AnswerReader:
     def greedy(self) -> bool:
         """Whether the next token is markup of a call, which nobody wants to be drawn."""
         return self._parser is not None and self._parser.state.greedy
+
+    @property
+    def in_block(self) -> bool:
+        """Whether a block of calls is open."""
+        return self._parser is not None and self._parser.state is not Syntax.OUTSIDE
 
     @property
     def done(self) -> bool:

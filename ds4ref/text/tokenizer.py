@@ -100,6 +100,10 @@ class Tokenizer:
             at = match.end()
         return ids + self._encode_span(text[at:])
 
+    def text_bytes(self, text: str | bytes) -> bytes:
+        """The bytes of a text as its tokens have them: ``decode(encode(text))`` without either."""
+        return _raw(_normal(text))
+
     def pieces(self, text: str | bytes) -> list[bytes]:
         """What the pre-tokenizer makes of a plain text: the pieces that are merged separately."""
         return [_raw(piece) for piece in self._split(_normal(text))]

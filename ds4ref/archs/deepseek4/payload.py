@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from ...errors import PayloadError
+from ...errors import PayloadError, PayloadMismatch
 from ...files import atomic_write
 from .cache import EMPTY_SCORE, Cache, Projections
 from .shape import CSA, ModelShape
@@ -158,12 +158,14 @@ def _check_header(words: np.ndarray, here: np.ndarray, shape: ModelShape, ctx: i
     exact |= {10: "indexer row width", 11: "vocabulary"}
     for at, what in exact.items():
         if words[at] != here[at]:
-            raise PayloadError(f"saved session has {what} {words[at]}, this one {here[at]}")
+            kind = PayloadError if what == "magic" else PayloadMismatch
+            raise kind(f"saved session has {what} {words[at]}, this one {here[at]}")
     n = int(words[7])
     if words[2] > ctx or words[6] > here[6]:
-        raise PayloadError(f"saved session has a context of {words[2]}, this one {ctx}")
+        raise PayloadMismatch(f"saved session has a context of {words[2]}, this one {ctx}")
     if not 0 < n < ctx:
-        raise PayloadError(f"saved session holds {n} tokens, a context of {ctx} takes 1 to {ctx - 1}")
+        kind = PayloadMismatch if n else PayloadError
+        raise kind(f"saved session holds {n} tokens, a context of {ctx} takes 1 to {ctx - 1}")
     live = min(n, int(here[5]))
     if words[12] != live or words[4] < live:
         raise PayloadError(f"saved session has {words[12]} raw rows of {words[4]}, {n} tokens make {live}")

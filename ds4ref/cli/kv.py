@@ -1,0 +1,346 @@
+"""``ds4-kv``: what is in a folder of checkpoints, whether it is sound, and what may go.
+
+ds4-kv list DIR                    what there is, worth most first
+ds4-kv show DIR 6144               one checkpoint, by the beginning of its name
+ds4-kv verify DIR                  every byte that has a digest; exit 1 if something is damaged
+ds4-kv verify DIR -m model.gguf    and whether this model can go on from it
+ds4-kv prune DIR --space-mb 1024   delete down to a size; left-over and damaged files always go
+
+Safe beside servers that use the folder. ds4's own files are shown, checked as far as they can be, and pruned alike.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import __version__
+from ..backends import BACKENDS, DEFAULT_BACKEND
+from ..errors import DataError, PayloadError, PayloadMismatch, UsageError
+from ..numerics import DEFAULT_MODE, MODES
+from .common import columns, duration, run, say
+from .flags import add
+from .options import Parser, integer, number
+
+if TYPE_CHECKING:
+    from ..session.directory import Directory, Entry
+
+PROG = "ds4-kv"
+
+COMMANDS = {
+    "list": "what there is, worth most first",
+    "show": "one checkpoint: header, keys, what it was computed with, its calls, its text",
+    "verify": "read everything through; exit 1 if something is damaged",
+    "prune": "delete what was left behind, what is damaged, and what there is no room for",
+}
+
+USAGE = f"{PROG} COMMAND DIR [NAME...] [options]\n\ncommands:\n" + "\n".join(
+    f"  {name:<10}{what}" for name, what in COMMANDS.items()
+)
+
+EPILOG = """\
+NAME is a file's name or the beginning of it.
+
+exit codes: 0 done; 1 failure, or something is damaged; 2 usage"""
+
+
+def build_parser(command: str) -> Parser:
+    """Options of one command; "" for the overview."""
+    usage = f"{PROG} {command} DIR{ {'show': ' NAME', 'verify': ' [NAME...]'}.get(command, '') } [options]"
+    parser = Parser(
+        f"{PROG} {command}".strip(),
+        usage=usage if command else USAGE,
+        description=COMMANDS.get(command, "Checkpoints of sessions: what is in a folder of them."),
+        epilog=EPILOG,
+        unavailable={},
+    )
+    parser.add_argument("names", metavar="DIR", nargs="*", help="the folder; see below")
+    if command:
+        add(parser, "--json")
+    if command == "show":
+        parser.add_argument("--raw", action="store_true", help="nothing but its text, as it is")
+    if command == "verify":
+        add(parser, "--model", help="GGUF file: load every checkpoint of it, too")
+        add(parser, "--backend", default=DEFAULT_BACKEND, help=f"with -m: {', '.join(BACKENDS)} ({DEFAULT_BACKEND})")
+        add(parser, "--numerics", default=DEFAULT_MODE, help=f"with -m: {', '.join(MODES)} ({DEFAULT_MODE})")
+    if command == "prune":
+        parser.add_argument("--space-mb", metavar="N", type=integer(0), help="delete, worth least first, down to N MiB")
+        parser.add_argument(
+            "--unused-days", metavar="X", type=number(0, 1e6), help="delete what was not used for X days"
+        )
+        parser.add_argument("--dry-run", action="store_true", help="say what would go, and leave it")
+    add(parser, "--help")
+    if not command:
+        add(parser, "--version")
+    return parser
+
+
+# --- list
+
+
+def listing(args: Namespace) -> int:
+    """``ds4-kv list``."""
+    directory = _open(args, 1)
+    now = time.time()
+    entries = sorted(directory.entries(), key=lambda entry: -entry.score(now))
+    if args.json:
+        print(json.dumps([_facts(directory, entry) for entry in entries]))
+        return 0
+    rows: list[tuple[str, ...]] = [("name", "tokens", "MiB", "reason", "hits", "used", "from", "begins")]
+    rows += [_row(directory, entry, now) for entry in entries]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    room = columns(sys.stdout) if sys.stdout.isatty() else 1000
+    for row in rows if entries else ():
+        cells = [
+            cell.rjust(w) if i in (1, 2, 4) else cell.ljust(w)
+            for i, (cell, w) in enumerate(zip(row, widths, strict=False))
+        ]
+        print("  ".join([*cells, row[-1]])[:room].rstrip())
+    total, others = sum(about.st_size for about in directory.files().values()), len(directory.files()) - len(entries)
+    say(PROG, f"{len(entries)} checkpoint(s)" + (f", {others} other file(s)" if others else "")
+        + f", {total / 2**20:.1f} MiB in all")  # fmt: skip
+    return 0
+
+
+def _row(directory: Directory, entry: Entry, now: float) -> tuple[str, ...]:
+    size = f"{entry.size / 2**20:.1f}"
+    if entry.checkpoint is None:
+        return entry.name[:12], "", size, "", "", "", "damaged" if entry.damaged else "unknown", entry.why
+    h = entry.checkpoint.header
+    ago = duration(max(0.0, now - entry.used)) + " ago"
+    writer = "ds4" if entry.checkpoint.integrity is None else "ds4ref"
+    return entry.name[:12], str(h.tokens), size, h.reason_name, str(h.hits), ago, writer, _title(directory, entry)
+
+
+def _title(directory: Directory, entry: Entry) -> str:
+    """The first thing that a user says in the text, or how it begins, in one line."""
+    from ..session.kvc import HEAD_BYTES
+    from ..text.protocol import SPECIALS, USER
+
+    assert entry.checkpoint is not None
+    try:
+        with open(directory.path / entry.name, "rb") as file:
+            file.seek(HEAD_BYTES)
+            text = file.read(min(entry.checkpoint.header.text, 1 << 20)).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    said = text.partition(USER)[2] or text
+    for special in SPECIALS:
+        said = said.partition(special)[0] or said.removeprefix(special)
+    shown = " ".join("".join(c if c.isprintable() else " " for c in said[:400]).split())
+    return shown[:80]
+
+
+def _facts(directory: Directory, entry: Entry) -> dict[str, Any]:
+    """All that header and section say, for --json and for ``show``."""
+    found: dict[str, Any] = {"file": entry.name, "bytes": entry.size}
+    if entry.checkpoint is None:
+        return found | {"state": "damaged" if entry.damaged else "unknown", "why": entry.why}
+    h, section = entry.checkpoint.header, entry.checkpoint.integrity
+    found |= {
+        "state": "ds4" if section is None else "ds4ref", "tokens": h.tokens, "context": h.ctx,
+        "reason": h.reason_name, "key": h.kind, "text_bytes": h.text, "payload_bytes": h.payload,
+        "quant_bits": h.quant, "hits": h.hits, "created": h.created, "used": h.used,
+        "score": entry.score(time.time()),
+    }  # fmt: skip
+    if section is not None:
+        found |= {"computed_with": dict(section.identity), "about": dict(section.about),
+                  "further_keys": [list(key) for key in section.keys],
+                  "sha256": {"text": section.text, "payload": section.payload, "tools": section.tools}}  # fmt: skip
+    return found
+
+
+# --- show
+
+
+def show(args: Namespace) -> int:
+    """``ds4-kv show``."""
+    from ..session import kvc
+
+    directory = _open(args, 2)
+    (entry,) = _named(directory, args.names[1:])
+    if entry.checkpoint is None:
+        raise DataError(f"cannot show {entry.name}: {entry.why}")
+    with kvc.open_file(directory.path / entry.name) as file:
+        text, calls = entry.checkpoint.text(file), entry.checkpoint.tools(file)
+    if args.raw:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text)
+        return 0
+    facts = _facts(directory, entry) | {"calls": [call.decode("utf-8", "replace") for call, _ in calls]}
+    if args.json:
+        print(json.dumps(facts))
+        return 0
+    for name, value in facts.items():
+        for line, (label, shown) in enumerate(_lines(name, value)):
+            print(f"{label if not line or label != name else '':<16}{shown}")
+    shown = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text.decode("utf-8", "replace"))
+    print(f"\n{shown}" if len(shown) <= 2000 else f"\n{shown[:1000]}\n[...]\n{shown[-1000:]}")
+    return 0
+
+
+def _lines(name: str, value: Any) -> list[tuple[str, str]]:
+    label = name.replace("_", " ")
+    if name in ("created", "used"):
+        return [(label, time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value)) if value < 1 << 40 else str(value))]
+    if isinstance(value, dict):
+        return [(f"{label if not i else ''}", f"{key}: {fact}") for i, (key, fact) in enumerate(value.items()) if fact]
+    if isinstance(value, list):
+        return [(label if not i else "", " ".join(map(str, one)) if isinstance(one, list) else str(one))
+                for i, one in enumerate(value)]  # fmt: skip
+    return [(label, f"{value:.6g}" if isinstance(value, float) else str(value))]
+
+
+# --- verify
+
+
+def verify(args: Namespace) -> int:
+    """``ds4-kv verify``: 1 if something is damaged."""
+    directory = _open(args, None)
+    entries = _named(directory, args.names[1:]) if args.names[1:] else directory.entries()
+    judge = _judge(args)
+    found = []
+    for entry in sorted(entries, key=lambda entry: entry.name):
+        verdict, why = judge(directory.path / entry.name)
+        found.append({"file": entry.name, "verdict": verdict, "why": why})
+        if not args.json:
+            print(f"{entry.name}  {verdict}" + (f": {why}" if why else ""))
+    if args.json:
+        print(json.dumps(found))
+    bad = sum(one["verdict"] == "damaged" for one in found)
+    say(PROG, f"{len(found)} checkpoint(s), {bad} damaged")
+    return 1 if bad else 0
+
+
+def _judge(args: Namespace) -> Callable[[Path], tuple[str, str]]:
+    """What reads a file through and says what it found: "sound", "plausible" (ds4's own, without digests), "other" (of
+    another model or version), "damaged", or "unread"."""
+    from ..session import kvc
+
+    engine = identity = None
+    if args.model is not None:
+        from ..engine import Engine
+        from ..session.identity import Identity
+
+        engine = Engine.open(args.model, backend=args.backend, numerics=args.numerics)
+        identity = Identity.of(engine)
+
+    def judge(path: Path) -> tuple[str, str]:
+        try:
+            with kvc.open_file(path) as file:
+                found = kvc.read_through(file, path.name)
+                if engine is not None and identity is not None:
+                    differs = identity.differs(found.identity)
+                    if differs:
+                        return "other", f"computed with another {differs}"
+                    if found.header.payload != engine.model.saved_bytes(found.header.tokens):
+                        return "other", "the payload has not the size of this model's"
+                    session = engine.session(found.header.ctx)
+                    session.load(found.payload(file))  # type: ignore[arg-type]
+                    if session.pos != found.header.tokens:
+                        return "damaged", f"{session.pos} tokens in a checkpoint of {found.header.tokens}"
+        except (PayloadMismatch, kvc.Unknown) as error:
+            return "other", str(error)
+        except PayloadError as error:
+            return "damaged", str(error)
+        except OSError as error:
+            return "unread", error.strerror or str(error)
+        if found.integrity is None:
+            return "plausible", "written by ds4, which keeps no digests"
+        return "sound", ""
+
+    return judge
+
+
+# --- prune
+
+
+def prune(args: Namespace) -> int:
+    """``ds4-kv prune``."""
+    directory = _open(args, 1)
+    if args.space_mb is not None:
+        directory.budget = args.space_mb << 20
+    gone: dict[str, int] = {}
+    files = directory.files()
+    total = sum(about.st_size for about in files.values())
+    try:
+        for name, why in directory.expendable(args.unused_days, args.space_mb is not None):
+            gone[name] = files[name].st_size if name in files else 0
+            if not args.dry_run:
+                directory.remove(name)
+            if not args.json:
+                print(f"{name}  {gone[name] / 2**20:.1f} MiB  {why}")
+    except OSError as error:
+        raise DataError(f"cannot prune {directory.path}: {error.strerror or error}") from None
+    if args.json:
+        print(json.dumps({"gone": gone, "bytes": sum(gone.values()), "left": total - sum(gone.values())}))
+    would = "would go" if args.dry_run else "gone"
+    say(PROG, f"{len(gone)} file(s), {sum(gone.values()) / 2**20:.1f} MiB {would}, "
+        f"{(total - sum(gone.values())) / 2**20:.1f} MiB left")  # fmt: skip
+    return 0
+
+
+# --- all of them
+
+
+def _open(args: Namespace, count: int | None) -> Directory:
+    """The folder that was named, which must be there; ``count``: how many names there must be."""
+    from ..session.directory import Directory
+
+    if not args.names:
+        raise UsageError("a folder is needed")
+    if count is not None and len(args.names) != count:
+        raise UsageError(f"unexpected argument: {args.names[count]}" if len(args.names) > count else "a name is needed")
+    path = Path(args.names[0])
+    try:
+        os.listdir(path)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    return Directory(path)
+
+
+def _named(directory: Directory, names: Sequence[str]) -> list[Entry]:
+    """The checkpoints with these names, each of which may be cut short."""
+    entries, found = directory.entries(), []
+    for name in names:
+        fitting = [entry for entry in entries if entry.name.lower().startswith(Path(name).name.lower())]
+        if len(fitting) != 1:
+            raise UsageError(
+                f"{len(fitting) or 'no'} checkpoints in {directory.path} have names that begin with {name}"
+            )
+        found += fitting
+    return found
+
+
+BODIES: dict[str, Callable[[Namespace], int]] = {"list": listing, "show": show, "verify": verify, "prune": prune}
+
+
+def body(argv: Sequence[str]) -> int:
+    """Dispatch; the exit code."""
+    command = argv[0] if argv and argv[0] in COMMANDS else ""
+    parser = build_parser(command)
+    args = parser.parse(argv[1:] if command else argv)
+    if args.help or (not command and not argv):
+        sys.stdout.write(parser.format_help())
+        return 0
+    if not command:
+        if args.version:
+            print(f"{PROG} {__version__} (ds4ref)")
+            return 0
+        raise UsageError(f"a command is needed: {', '.join(COMMANDS)}")
+    return BODIES[command](args)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the console script."""
+    return run(PROG, body, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,438 @@
+"""Checkpoint files in ds4's own format "KVC": a header, the text a session is found by, its payload, what follows it.
+
+    48 bytes   header (``Header``)           4 bytes   length of the key text
+    key text   bytes that a prompt must begin with for the payload to be of use
+    payload    the session (docs/model.md 12)
+    "KTM"      tool map: call ids and the markup of the calls as it was generated (if flag TOOLS is set)
+    "KVI"      integrity section: ours (flag OURS)
+
+A file is named by the SHA-1 of its key text. All numbers are little endian.
+
+The integrity section comes last, where ds4 reads nothing: it accepts bytes that follow what it knows, so it reads our
+files and we read its own. A new version number would have kept it from doing so. The section ends in its own length
+and a mark, and is found from the end of the file, whatever lies before it:
+
+    0    "KVI", version 1             4    n, bytes of the body
+    8    body: JSON, see Integrity    8+n  SHA-256 of the header (without what is counted up in place) and of 0..8+n
+    40+n length of the section: 48+n  44+n "IVK", version 1
+
+Flag OURS is the last of eight, so that sections of later versions of ds4 would come before ours. A file that has the
+flag and no section was cut short. One that has the section and no flag was touched by a writer that does not know it.
+
+This module knows bytes, not sessions; ``store`` knows both, ``directory`` where files lie.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, BinaryIO, Protocol
+
+from ..errors import PayloadError
+from ..text.protocol import DIALECTS, WHITESPACE
+
+MAGIC, VERSION = b"KVC", 1
+_HEADER = struct.Struct("<3sBBBBxIIIxxxxQQQ")
+_WORD = struct.Struct("<I")
+HEAD_BYTES = _HEADER.size + _WORD.size
+HITS_AT, USED_AT = 12, 32
+
+REASONS = ("unknown", "cold", "continued", "evict", "shutdown", "agent-system", "agent-session")
+TOOLS, RESPONSES_VISIBLE, THINKING_VISIBLE, OURS = 0x01, 0x02, 0x04, 0x80
+
+MAX_ID, MAX_BLOCK, MAX_IDS = 256, 512 << 20, 100_000
+MAX_BODY = 1 << 20
+_SECTION, _TAIL = struct.Struct("<3sBI"), struct.Struct("<I3sB")
+_DIGEST = 32
+BLOCK = 1 << 20
+
+
+class Damaged(PayloadError):
+    """A checkpoint that is not as it was written. Nobody can use it any more."""
+
+
+class Unknown(PayloadError):
+    """A checkpoint of a version that this reader does not know. Somebody else may."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the first 52 bytes say.
+
+    quant     bits of the routed experts' weights: 2 and 4 in ds4, other numbers for formats that it has not
+    reason    index into REASONS            flags    TOOLS, RESPONSES_VISIBLE, THINKING_VISIBLE, OURS
+    tokens    in the payload                ctx      the writer's context, tokens
+    hits      times it was loaded           created, used    Unix seconds
+    payload, text    bytes of each
+    """
+
+    quant: int
+    reason: int
+    flags: int
+    tokens: int
+    ctx: int
+    created: int
+    payload: int
+    text: int = 0
+    hits: int = 0
+    used: int = 0
+
+    def pack(self) -> bytes:
+        """The 52 bytes."""
+        head = _HEADER.pack(
+            MAGIC, VERSION, self.quant, self.reason, self.flags, self.tokens, self.hits, self.ctx,
+            self.created, self.used, self.payload,
+        )  # fmt: skip
+        return head + _WORD.pack(self.text)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Header:
+        """From 52 bytes. Damaged or Unknown."""
+        if len(data) < HEAD_BYTES:
+            raise Damaged(f"a checkpoint of {len(data)} bytes has no header")
+        magic, version, quant, reason, flags, tokens, hits, ctx, created, used, payload = _HEADER.unpack_from(data)
+        if magic != MAGIC:
+            raise Damaged(f"a checkpoint begins with {MAGIC.decode()}, not with {magic!r}")
+        if version != VERSION:
+            raise Unknown(f"checkpoint version {version}; this reader knows {VERSION}")
+        if not tokens or not quant:
+            raise Damaged("a checkpoint without tokens" if not tokens else "a checkpoint of weights of 0 bits")
+        (text,) = _WORD.unpack_from(data, _HEADER.size)
+        return cls(quant, reason, flags, tokens, ctx, created, payload, text, hits, used)
+
+    @property
+    def reason_name(self) -> str:
+        """Why it was saved, in a word."""
+        return REASONS[self.reason] if self.reason < len(REASONS) else REASONS[0]
+
+    @property
+    def kind(self) -> str:
+        """What the key text is: that of the tokens, or what a client will send back in its place."""
+        if self.flags & RESPONSES_VISIBLE:
+            return "responses-visible"
+        return "thinking-visible" if self.flags & THINKING_VISIBLE else "token-text"
+
+    @property
+    def end(self) -> int:
+        """Where the payload ends."""
+        return HEAD_BYTES + self.text + self.payload
+
+    @property
+    def lasting(self) -> bytes:
+        """What stays as it is while the file is used: the header without hits, last use and flag OURS."""
+        return replace(self, hits=0, used=0, flags=self.flags & ~OURS).pack()
+
+
+def key_name(text: bytes) -> str:
+    """The name of the file with this key text."""
+    return hashlib.sha1(text, usedforsecurity=False).hexdigest() + ".kv"
+
+
+def key(text: bytes) -> tuple[int, str]:
+    """A further key text, as the integrity section has it."""
+    return len(text), digest(text)
+
+
+def digest(data: bytes) -> str:
+    """SHA-256 in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+# --- the integrity section
+
+
+@dataclass(frozen=True)
+class Integrity:
+    """What makes a checkpoint trustworthy. Digests are SHA-256 in hexadecimal.
+
+    identity               what the payload was computed with (``identity``); loaded only where all of it is the same
+    keys                   further texts that it is known by (``key``): a prompt that begins with one of them can go on
+                           from the payload
+    tokens                 of the token ids as u32: whether two payloads are the same
+    about                  for people
+    text, payload, tools   of these parts, "" where there is none; ``write`` fills them in
+    """
+
+    identity: Mapping[str, str] = field(default_factory=dict)
+    keys: tuple[tuple[int, str], ...] = ()
+    tokens: str = ""
+    about: Mapping[str, str] = field(default_factory=dict)
+    text: str = ""
+    payload: str = ""
+    tools: str = ""
+
+    def pack(self, header: Header) -> bytes:
+        """The section of a file with this header."""
+        body = json.dumps(vars(self), default=dict, sort_keys=True, separators=(",", ":")).encode()
+        head = _SECTION.pack(b"KVI", VERSION, len(body)) + body
+        seal = hashlib.sha256(header.lasting + head).digest()
+        return head + seal + _TAIL.pack(len(head) + _DIGEST + _TAIL.size, b"IVK", VERSION)
+
+    @classmethod
+    def unpack(cls, data: bytes, header: Header) -> Integrity:
+        """From all bytes of a section. Damaged, or Unknown of another version."""
+        magic, version, size = _SECTION.unpack_from(data)
+        if magic == b"KVI" and version != VERSION:
+            raise Unknown(f"integrity section of version {version}; this reader knows {VERSION}")
+        head, seal = data[: _SECTION.size + size], data[_SECTION.size + size : -_TAIL.size]
+        if magic != b"KVI" or seal != hashlib.sha256(header.lasting + head).digest():
+            raise Damaged("header and integrity section do not belong together")
+        try:
+            found = json.loads(head[_SECTION.size :])
+            keys = tuple((int(length), str(sha)) for length, sha in found["keys"])
+            identity, about = ({str(k): str(v) for k, v in found[name].items()} for name in ("identity", "about"))
+            tokens, text, payload, tools = (str(found[name]) for name in ("tokens", "text", "payload", "tools"))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise Damaged(f"integrity section: {type(error).__name__}: {error}") from None
+        return cls(identity, keys, tokens, about, text, payload, tools)
+
+
+def _read_integrity(file: BinaryIO, header: Header, size: int) -> tuple[Integrity | None, int]:
+    """The section and where it begins; without one, None and the file's size."""
+    room = size - header.end
+    if room >= _SECTION.size + _DIGEST + _TAIL.size:
+        length, magic, version = _TAIL.unpack(_read_at(file, size - _TAIL.size, _TAIL.size))
+        if magic == b"IVK":
+            if version != VERSION:
+                raise Unknown(f"integrity section of version {version}; this reader knows {VERSION}")
+            if not _SECTION.size + _DIGEST + _TAIL.size <= length <= min(room, MAX_BODY + 64):
+                raise Damaged(f"an integrity section of {length} bytes in a file that has room for {room}")
+            return Integrity.unpack(_read_at(file, size - length, length), header), size - length
+    if header.flags & OURS:
+        raise Damaged("the integrity section is gone: the file was cut short")
+    return None, size
+
+
+def _read_at(file: BinaryIO, at: int, size: int) -> bytes:
+    file.seek(at)
+    data = file.read(size)
+    if len(data) != size:
+        raise Damaged(f"the file ends inside the {size} bytes at {at}")
+    return data
+
+
+# --- a whole file
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A file that was looked at, not read through: sizes fit, header and section belong together."""
+
+    header: Header
+    integrity: Integrity | None
+    tools_end: int
+    size: int
+
+    @property
+    def identity(self) -> Mapping[str, str]:
+        """What it was computed with; empty for ds4's own files, which do not tell."""
+        return {} if self.integrity is None else self.integrity.identity
+
+    def text(self, file: BinaryIO) -> bytes:
+        """The key text, checked against its digest where there is one."""
+        text = _read_at(file, HEAD_BYTES, self.header.text)
+        if self.integrity is not None and digest(text) != self.integrity.text:
+            raise Damaged("the key text is not what was written")
+        return text
+
+    def payload(self, file: BinaryIO) -> Payload:
+        """A stream of the payload alone, which ends in Damaged if it is not what was written."""
+        file.seek(HEAD_BYTES + self.header.text)
+        return Payload(file, self.header.payload, None if self.integrity is None else self.integrity.payload)
+
+    def tools(self, file: BinaryIO, max_ids: int = MAX_IDS) -> list[tuple[bytes, bytes]]:
+        """Call ids with their blocks; of a damaged map those before the damage, in our own files none."""
+        if not self.header.flags & TOOLS:
+            return []
+        span = self.tools_end - self.header.end
+        if self.integrity is None:
+            file.seek(self.header.end)
+            return list(_tool_entries(file, max_ids, span))
+        if span > MAX_BLOCK:
+            return []
+        data = _read_at(file, self.header.end, span)
+        if digest(data) != self.integrity.tools:
+            return []
+        return list(_tool_entries(io.BytesIO(data), max_ids, span))
+
+
+def examine(file: BinaryIO) -> Checkpoint:
+    """Look at an open file without reading it through. Damaged, Unknown."""
+    size = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    header = Header.unpack(file.read(HEAD_BYTES))
+    if header.end > size:
+        raise Damaged(f"the file should have {header.end} bytes or more, and has {size}")
+    integrity, tools_end = _read_integrity(file, header, size)
+    if integrity is None and header.quant not in (2, 4):
+        raise Damaged(f"a checkpoint of weights of {header.quant} bits")
+    return Checkpoint(header, integrity, tools_end, size)
+
+
+class Output(Protocol):
+    """Where a checkpoint is written to."""
+
+    def write(self, data: Any, /) -> Any: ...
+
+
+class _Hashed:
+    """Passes on what is written, and knows its digest."""
+
+    def __init__(self, output: Output):
+        self._output, self.digest, self.count = output, hashlib.sha256(), 0
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data)
+        if view.nbytes:
+            view = view.cast("B")
+            self._output.write(view)
+            self.digest.update(view)
+        self.count += view.nbytes
+        return view.nbytes
+
+
+def write(
+    output: Output,
+    header: Header,
+    text: bytes,
+    save: Callable[[Any], None],
+    tools: bytes = b"",
+    integrity: Integrity | None = None,
+) -> None:
+    """Write a checkpoint; ``save`` writes the payload into what it is given. Lengths, flags and digests of the parts
+    are filled in; with ``integrity`` None there is no such section, as in ds4's own files."""
+    flags = header.flags & ~(TOOLS | OURS) | (TOOLS if tools else 0) | (0 if integrity is None else OURS)
+    header = replace(header, text=len(text), flags=flags)
+    output.write(header.pack())
+    output.write(text)
+    payload = _Hashed(output)
+    save(payload)
+    if payload.count != header.payload:
+        raise PayloadError(f"a payload of {payload.count} bytes was announced with {header.payload}")
+    output.write(tools)
+    if integrity is not None:
+        output.write(_filled(integrity, text, tools, payload.digest.hexdigest()).pack(header))
+
+
+def _filled(integrity: Integrity, text: bytes, tools: bytes, payload: str) -> Integrity:
+    return replace(integrity, text=digest(text), payload=payload, tools=digest(tools) if tools else "")
+
+
+def size_of(text: bytes, payload: int, tools: bytes = b"", integrity: Integrity | None = None) -> int:
+    """Bytes of the file that ``write`` would write."""
+    size = HEAD_BYTES + len(text) + payload + len(tools)
+    if integrity is None:
+        return size
+    return size + len(_filled(integrity, text, tools, "0" * 64).pack(Header(2, 0, 0, 1, 1, 0, 0)))
+
+
+class Payload(io.RawIOBase):
+    """``size`` bytes of ``file`` from where it stands. Whoever reads to the end gets Damaged there if the bytes are not
+    those of ``digest``: a reader that looks for the end before it trusts what it read, as sessions do, never sees a
+    wrong one as whole."""
+
+    def __init__(self, file: BinaryIO, size: int, digest: str | None):
+        self._file, self._left, self._wanted, self._sha = file, size, digest, hashlib.sha256()
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Bytes that were read; 0 at the end."""
+        view = memoryview(buffer).cast("B")[: self._left]
+        if not self._left and self._wanted is not None and self._sha.hexdigest() != self._wanted:
+            raise Damaged("the payload is not what was written")
+        if not view:
+            return 0
+        count = self._file.readinto(view)  # type: ignore[attr-defined]
+        if not count:
+            raise Damaged("the file ends inside its payload")
+        if self._wanted is not None:
+            self._sha.update(view[:count])
+        self._left -= count
+        return count
+
+    def finish(self) -> None:
+        """Read what is left. Damaged if all of it is not what was written."""
+        while self.read(BLOCK):
+            pass
+
+
+# --- tool maps
+
+
+def tool_map(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The section for call ids with the blocks they were made in; b"" for none."""
+    parts = [_WORD.pack(len(call)) + _WORD.pack(len(block)) + call + block for call, block in entries]
+    return b"".join([b"KTM\x01", _WORD.pack(len(parts)), *parts]) if parts else b""
+
+
+def _tool_entries(file: BinaryIO, max_ids: int, left: int) -> Iterator[tuple[bytes, bytes]]:
+    """Entries up to the first that cannot be one, in ``left`` bytes."""
+    head = file.read(8)
+    if len(head) < 8 or head[:4] != b"KTM\x01":
+        return
+    count, left = _WORD.unpack_from(head, 4)[0], left - 8
+    if count > 4 * max_ids:
+        return
+    for _ in range(count):
+        sizes = file.read(8)
+        if len(sizes) < 8:
+            return
+        (call, block), left = struct.unpack("<II", sizes), left - 8
+        if not 0 < call <= MAX_ID or not 0 < block <= MAX_BLOCK or call + block > left:
+            return
+        data, left = file.read(call + block), left - call - block
+        if len(data) < call + block:
+            return
+        yield data[:call], data[call:]
+
+
+_OPENERS = re.compile(b"|".join(re.escape(tags.block_open.encode()) for tags in DIALECTS))
+_CLOSERS = {tags.block_open.encode(): tags.block_close.encode() for tags in DIALECTS}
+_SPACE = WHITESPACE.encode()
+
+
+def blocks(text: bytes) -> Iterator[tuple[bytes, ...]]:
+    """Blocks of calls in a text, each as it may have been remembered: with the white space before it, with no more of
+    that than the two line ends which belong to it, and without any."""
+    at = 0
+    while (match := _OPENERS.search(text, at)) is not None:
+        close = _CLOSERS[match.group()]
+        end = text.find(close, match.end())
+        if end < 0:
+            at = match.end()
+            continue
+        end += len(close)
+        start = len(text[at : match.start()].rstrip(_SPACE)) + at
+        bare = text[match.start() : end]
+        lead = (b"\n\n" + bare,) if text[start : match.start()].endswith(b"\n\n") else ()
+        yield tuple(dict.fromkeys((text[start:end], *lead, bare)))
+        at = end
+
+
+def read_through(file: BinaryIO, name: str = "") -> Checkpoint:
+    """Check all of an open file that can be checked without a model, its name included. Damaged, Unknown."""
+    found = examine(file)
+    text = found.text(file)
+    if name and key_name(text) != name.lower():
+        raise Damaged("the key text does not give the name")
+    found.payload(file).finish()
+    if found.integrity is not None:
+        tools = _read_at(file, found.header.end, found.tools_end - found.header.end)
+        if (digest(tools) if tools else "") != found.integrity.tools:
+            raise Damaged("the tool map is not what was written")
+    return found
+
+
+def open_file(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a checkpoint for reading: a regular file, not what a link leads to."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    return open(fd, "rb", buffering=0)

@@ -1,0 +1,287 @@
+"""Sessions that outlive their process: checkpoints in a folder, found by what a prompt begins with.
+
+    store = Store.open(engine, "checkpoints", budget=4 << 30)
+    store.save(session, (), "cold")
+    found = store.load(other_session, prompt)       # (bytes of the prompt that it stands for, "disk-text"), or None
+
+The text of a timeline is that of its tokens. Where clients send back something else (reasoning left out), further
+texts are given with it: the first of them names the file, which is what ds4 looks for, and the others stand in the
+integrity section, so that one payload is found by all of them.
+
+A checkpoint never fails a request and never gives a wrong answer. What was computed with another model, rounding,
+tokenizer or template is passed over; what is damaged is put aside, and the next best one tried; what cannot be written
+is not kept. ds4's own files do not say what they were computed with: of them, sizes, names and the text of the tokens
+are checked, and that is all that can be.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+
+import numpy as np
+
+from ..errors import PayloadError, PayloadMismatch
+from . import kvc
+from .boundaries import Policy
+from .directory import Directory, Entry, fits
+from .identity import Identity
+from .kvc import Checkpoint, Damaged, Header, Integrity
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+    from ..text.tokenizer import Tokenizer
+    from .session import Session
+
+log = logging.getLogger("ds4-kv")
+
+BUDGET = 4096 << 20
+SOURCE = "disk-text"
+MAX_KEYS = 64
+
+Fit = Callable[[Sequence[int], int], bool]
+
+
+class Calls(Protocol):
+    """The memory of calls by their id, as far as checkpoints need it. Blocks are markup as it was generated."""
+
+    def ids_of(self, block: str) -> Sequence[str]:
+        """The ids of the calls in a block, the latest first; none if the block is not known."""
+
+    def restore(self, call: str, block: str) -> None:
+        """An id with its block, from a checkpoint."""
+
+
+class Store:
+    """Checkpoints of one engine. Sessions are for one thread at a time, ``find_calls`` for any.
+
+    calls             tool maps are made from it, and read into it
+    different_quant   whether ds4's files of other weight formats may be loaded, which ds4 does unless told not to
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        identity: Identity,
+        tokenizer: Tokenizer,
+        policy: Policy | None = None,
+        *,
+        calls: Calls | None = None,
+        different_quant: bool = True,
+    ):
+        self.directory, self.identity, self.tokenizer = directory, identity, tokenizer
+        self.policy, self.calls, self.different_quant = policy or Policy(), calls, different_quant
+        self._ids: dict[tuple[str, tuple[int, int, int]], frozenset[str]] = {}
+        self._guard = threading.Lock()
+
+    @classmethod
+    def open(
+        cls,
+        engine: Engine,
+        path: str | os.PathLike[str],
+        budget: int = BUDGET,
+        policy: Policy | None = None,
+        **options: Any,
+    ) -> Store:
+        """The store under ``path``, which is made if it is missing. If that cannot be, nothing will be found in it."""
+        directory = Directory(path, budget)
+        try:
+            directory.open()
+        except OSError as error:
+            log.warning("kv cache: no checkpoints in %s: %s", directory.path, error.strerror or error)
+        return cls(directory, Identity.of(engine), engine.tokenizer, policy, **options)
+
+    # --- loading
+
+    def load(self, session: Session, text: bytes, fit: Fit = lambda tokens, known: True) -> tuple[int, str] | None:
+        """Bring ``session`` to the longest checkpoint whose key begins ``text``: the bytes of that key, and a word on
+        where it came from. None leaves the session as it was. ``fit``: whether tokens may stand for so many bytes of
+        the text. Never raises."""
+        try:
+            for known, entry in self.directory.matching(text, lambda found: self._usable(found, session.ctx)):
+                if self._restore(session, entry, text[:known], fit):
+                    return known, SOURCE
+        except Exception:
+            log.exception("kv cache: loading")
+        return None
+
+    def _usable(self, found: Checkpoint, ctx: int) -> bool:
+        """Whether it is for this engine, as far as header and section tell."""
+        h = found.header
+        quant = found.integrity is not None or self.different_quant or h.quant == self.identity.quant
+        size = self.policy.min_tokens <= h.tokens < ctx and h.ctx <= ctx
+        return size and quant and not self.identity.differs(found.identity)
+
+    def _restore(self, session: Session, entry: Entry, key: bytes, fit: Fit) -> bool:
+        """Whether ``session`` is at the checkpoint now, else it is where it was."""
+        try:
+            with kvc.open_file(self.directory.path / entry.name) as file:
+                found = kvc.examine(file)
+                if not self._usable(found, session.ctx) or not self._load(session, found, file, entry, key, fit):
+                    return False
+                calls = self._read_calls(found, file)
+        except PayloadMismatch as error:
+            self.directory.pass_over(entry, str(error))
+            return False
+        except PayloadError as error:
+            self.directory.quarantine(entry, str(error))
+            return False
+        except OSError as error:
+            log.info("kv cache: %s: %s", entry.name, error.strerror or error)
+            return False
+        self.directory.touch(entry.name, hit=True)
+        if self.calls is not None:
+            for call, block in calls.items():
+                self.calls.restore(call, block)
+        log.info("kv cache: hit, %d tokens from %s", found.header.tokens, entry.name)
+        return True
+
+    def _load(self, session: Session, found: Checkpoint, file: BinaryIO, entry: Entry, key: bytes, fit: Fit) -> bool:
+        """False if the file is not for ``key`` or its tokens do not fit; PayloadMismatch, PayloadError."""
+        text = found.text(file)
+        if kvc.key_name(text) != entry.name.lower():
+            raise Damaged("the key text does not give the name")
+        if text != key and (found.integrity is None or kvc.key(key) not in found.integrity.keys):
+            return False  # somebody has put another one there
+        if found.header.payload != session.model.saved_bytes(found.header.tokens):
+            raise PayloadMismatch("the payload has not the size of this model's")
+
+        def check(tokens: Sequence[int]) -> None:
+            if len(tokens) != found.header.tokens:
+                raise Damaged(f"{len(tokens)} tokens in a checkpoint of {found.header.tokens}")
+            if found.header.kind == "token-text" and self.tokenizer.decode(tokens) != text:
+                raise PayloadMismatch("the key is not the text of the tokens")
+            if not fit(tokens, len(key)):
+                raise _Unfit
+
+        payload = found.payload(file)
+        try:
+            session.load(payload, check)  # type: ignore[arg-type]
+        except PayloadMismatch:
+            payload.finish()  # what is not as it was written is no other model's
+            raise
+        except _Unfit:
+            return False
+        return True
+
+    # --- saving
+
+    def save(self, session: Session, texts: Iterable[bytes], reason: str) -> bool:
+        """Keep what ``session`` holds, under ``texts``, or without any under that of its tokens. Whether it is kept;
+        never raises: a cache that cannot be written is only a slow one."""
+        try:
+            return self._save(session, list(texts), reason)
+        except (OSError, PayloadError) as error:
+            log.warning("kv cache: cannot save: %s", getattr(error, "strerror", None) or error)
+        except Exception:
+            log.exception("kv cache: saving")
+        return False
+
+    def _save(self, session: Session, texts: list[bytes], reason: str) -> bool:
+        if not session.valid or session.pos < self.policy.min_tokens:
+            return False
+        tokens, now = session.tokens, int(self.directory.clock())
+        own = self.tokenizer.decode(tokens)
+        text, *more = dict.fromkeys((*texts, own))
+        if not 0 < len(text) < 1 << 32:
+            return False
+        header = Header(
+            self.identity.quant, kvc.REASONS.index(reason), 0 if text == own else kvc.THINKING_VISIBLE,
+            len(tokens), session.ctx, now, session.payload_bytes(), used=now,
+        )  # fmt: skip
+        integrity = Integrity(
+            self.identity.facts, tuple(map(kvc.key, more[:MAX_KEYS])), kvc.digest(np.asarray(tokens, "<u4").tobytes()),
+            self.identity.about,
+        )  # fmt: skip
+        name, tools = kvc.key_name(text), self._tool_map(text)
+        tools_digest = kvc.digest(tools) if tools else ""
+        old = self.directory.get(name)
+        known = old.checkpoint if old is not None else None
+        if known is not None and known.integrity is not None and self._same(known, header, integrity):
+            if set(integrity.keys) <= set(known.integrity.keys) and tools_digest in ("", known.integrity.tools):
+                self.directory.touch(name, hit=False)
+                return True
+            keys = tuple(dict.fromkeys((*integrity.keys, *known.integrity.keys)))[:MAX_KEYS]
+            header, integrity = replace(header, hits=known.header.hits), replace(integrity, keys=keys)
+            tools = tools or self._old_tools(name)
+        size = kvc.size_of(text, header.payload, tools, integrity)
+        if not fits(size, self.directory.budget):
+            log.info("kv cache: %d bytes do not fit a budget of %d", size, self.directory.budget)
+            return False
+        with self.directory.writing(name, size) as output:
+            kvc.write(output, header, text, session.save, tools, integrity)
+        log.info("kv cache: stored %s, %d tokens, %d bytes, %s", name, len(tokens), size, reason)
+        return True
+
+    def _same(self, old: Checkpoint, header: Header, integrity: Integrity) -> bool:
+        """Whether a file holds what would be written: the same tokens, for the same engine, found the same way."""
+        h = old.header
+        if old.integrity is None or self.identity.differs(old.identity) or h.ctx > header.ctx or h.kind != header.kind:
+            return False
+        return (h.tokens, h.payload, old.integrity.tokens) == (header.tokens, header.payload, integrity.tokens)
+
+    # --- calls
+
+    def _tool_map(self, text: bytes) -> bytes:
+        """Ids and blocks of the calls in a text that are remembered, each block once."""
+        if self.calls is None:
+            return b""
+        found: dict[bytes, list[tuple[bytes, bytes]]] = {}
+        for spellings in kvc.blocks(text):
+            for block in spellings:
+                ids = self.calls.ids_of(block.decode("utf-8", "replace"))
+                if ids:
+                    found.setdefault(block, [(call.encode(), block) for call in ids])
+                    break
+        return kvc.tool_map(entry for entries in found.values() for entry in entries)
+
+    def _old_tools(self, name: str) -> bytes:
+        try:
+            with kvc.open_file(self.directory.path / name) as file:
+                return kvc.tool_map(kvc.examine(file).tools(file))
+        except (OSError, PayloadError):
+            return b""
+
+    def _read_calls(self, found: Checkpoint, file: BinaryIO) -> dict[str, str]:
+        """A tool map; what of it is no text, or cannot be read, is left out."""
+        calls = {}
+        with suppress(OSError, PayloadError):
+            for call, block in found.tools(file):
+                with suppress(UnicodeDecodeError):
+                    calls[call.decode()] = block.decode()
+        return calls
+
+    def find_calls(self, ids: Collection[str]) -> dict[str, str]:
+        """Blocks of these calls, from the maps of all checkpoints; of several the latest. For prompts that name calls
+        which are not remembered any more."""
+        blocks: dict[str, str] = {}
+        if not ids:
+            return blocks
+        with self._guard:
+            here = [e for e in self.directory.known() if e.checkpoint and e.checkpoint.header.flags & kvc.TOOLS]
+            states = {(e.name, e.state) for e in here}
+            self._ids = {state: found for state, found in self._ids.items() if state in states}
+            for entry in sorted(here, key=lambda e: -e.checkpoint.header.created):  # type: ignore[union-attr]
+                held = self._ids.get((entry.name, entry.state))
+                if held is not None and not held & (set(ids) - blocks.keys()):
+                    continue
+                calls = self._calls_in(entry)
+                self._ids[entry.name, entry.state] = frozenset(calls)
+                blocks = {call: calls[call] for call in ids if call in calls} | blocks
+        return blocks
+
+    def _calls_in(self, entry: Entry) -> dict[str, str]:
+        try:
+            with kvc.open_file(self.directory.path / entry.name) as file:
+                return self._read_calls(kvc.examine(file), file)
+        except (OSError, PayloadError):
+            return {}
+
+
+class _Unfit(Exception):
+    """Not for this prompt."""

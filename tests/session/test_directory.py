@@ -1,0 +1,560 @@
+"""A folder of checkpoints: what is found, what goes, and what several users of it do to each other."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ds4ref.session import directory as directories
+from ds4ref.session import kvc
+from ds4ref.session.directory import Directory, fits, score
+from ds4ref.session.kvc import Header, Integrity
+
+NOW = 1_800_000_000
+HOUR = 3600
+
+
+def clock() -> float:
+    return float(NOW)
+
+
+def put(
+    directory: Directory, text: bytes, tokens: int = 100, payload: int = 500, hits: int = 0, used: int = NOW,
+    created: int = NOW, ours: bool = True, keys: tuple[bytes, ...] = (), **more: int,
+) -> str:  # fmt: skip
+    """A file, written past the directory, as another process would; its name."""
+    header = Header(2, 1, 0, tokens, more.pop("ctx", 4096), created, payload, hits=hits, used=used)
+    integrity = Integrity({"model": "m"}, tuple(map(kvc.key, keys))) if ours else None
+    output = io.BytesIO()
+    kvc.write(output, header, text, lambda file: file.write(bytes(payload)), b"", integrity)
+    name = kvc.key_name(text)
+    (directory.path / f"new-{name}").write_bytes(output.getvalue())
+    os.replace(directory.path / f"new-{name}", directory.path / name)
+    return name
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Directory:
+    made = Directory(tmp_path / "deep" / "kv", clock=clock)
+    made.open()
+    return made
+
+
+def names(directory: Directory) -> set[str]:
+    return {name for name in os.listdir(directory.path) if name != ".lock"}
+
+
+def found(directory: Directory, text: bytes, usable: Callable[[kvc.Checkpoint], bool] = lambda c: True) -> list[int]:
+    return [length for length, _ in directory.matching(text, usable)]
+
+
+# --- finding
+
+
+def test_the_folder_is_made_for_nobody_else(folder: Directory) -> None:
+    assert folder.path.stat().st_mode & 0o777 == 0o700
+    with folder.writing("0" * 40 + ".kv", 3) as output:
+        output.write(b"abc")
+    assert (folder.path / ("0" * 40 + ".kv")).stat().st_mode & 0o777 == 0o600
+
+
+def test_kv_cache_lookup_uses_longest_text_prefix(folder: Directory) -> None:
+    """server.md 13, 85."""
+    for text in (b"once", b"once upon", b"once upon a time", b"once upon a tune", b"twice"):
+        put(folder, text)
+    assert found(folder, b"once upon a time there") == [16, 9, 4]
+    assert found(folder, b"once upon a time") == [16, 9, 4]
+    assert found(folder, b"once upon a tim") == [9, 4]
+    assert found(folder, b"onc") == [] == found(folder, b"")
+
+
+def test_more_tokens_win_among_equal_texts(folder: Directory) -> None:
+    few = put(folder, b"few", tokens=100, keys=(b"both",))
+    many = put(folder, b"many", tokens=200, keys=(b"both",))
+    assert [entry.name for _, entry in folder.matching(b"both", lambda c: True)] == [many, few]
+
+
+def test_further_keys_find_a_file_as_well(folder: Directory) -> None:
+    name = put(folder, b"with reasoning", keys=(b"without", b"with"))
+    assert found(folder, b"with reasoning and more") == [14, 4]
+    assert [entry.name for _, entry in folder.matching(b"without more", lambda c: True)] == [name, name]
+
+
+def test_what_cannot_be_used_is_not_offered(folder: Directory) -> None:
+    put(folder, b"abc", tokens=10)
+    put(folder, b"abcd", tokens=20)
+    assert found(folder, b"abcde", lambda c: c.header.tokens > 10) == [4]
+
+
+def test_an_empty_key_finds_nothing(folder: Directory) -> None:
+    put(folder, b"", ours=False)
+    assert found(folder, b"anything") == [] and len(folder.entries()) == 1
+
+
+def test_names_in_capitals_count_and_others_do_not(folder: Directory) -> None:
+    name = put(folder, b"text")
+    os.rename(folder.path / name, folder.path / (name[:40].upper() + ".kv"))
+    for other in ("sysprompt.kv", name[:39] + ".kv", name + "x", name[:40] + ".KV"):
+        (folder.path / other).write_bytes(b"what")
+    assert found(folder, b"text") == [4]
+    assert [entry.name for entry in folder.entries()] == [name[:40].upper() + ".kv"]
+
+
+def test_what_others_write_and_delete_is_noticed(folder: Directory) -> None:
+    assert found(folder, b"text") == []
+    name = put(folder, b"text")
+    assert found(folder, b"text") == [4]
+    os.unlink(folder.path / name)
+    assert found(folder, b"text") == []
+
+
+def test_files_are_looked_at_once(folder: Directory, monkeypatch) -> None:
+    put(folder, b"text")
+    looked = []
+    examine = kvc.examine
+    monkeypatch.setattr(kvc, "examine", lambda file: looked.append(1) or examine(file))
+    for _ in range(5):
+        assert found(folder, b"text more") == [4]
+    assert len(looked) == 1
+    folder.touch(kvc.key_name(b"text"), hit=True)
+    folder.entries()
+    assert len(looked) == 2, "its counts are others now"
+
+
+def test_a_settled_folder_is_not_listed_again(folder: Directory, monkeypatch) -> None:
+    put(folder, b"text")
+    long_ago = os.stat(folder.path).st_mtime_ns - 3600 * 10**9
+    os.utime(folder.path, ns=(long_ago, long_ago))
+    assert found(folder, b"text") == [4]
+    listed = []
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: listed.append(path) or scandir(path))
+    assert found(folder, b"text") == [4] and not listed
+    put(folder, b"more")
+    assert found(folder, b"more") == [4] and len(listed) == 1
+
+
+def test_a_folder_that_is_gone_is_empty_and_comes_back(folder: Directory) -> None:
+    name = put(folder, b"text")
+    for one in (name, ".lock"):
+        (folder.path / one).unlink()
+    folder.path.rmdir()
+    assert found(folder, b"text") == [] == folder.entries()
+    with folder.writing(name, 0):
+        pass
+    assert names(folder) == {name}
+
+
+def test_a_file_in_the_place_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "kv").write_text("")
+    blocked = Directory(tmp_path / "kv")
+    with pytest.raises(OSError):
+        blocked.open()
+    assert blocked.entries() == [] == blocked.matching(b"x", lambda c: True)
+
+
+def test_only_regular_files_count(folder: Directory, tmp_path: Path) -> None:
+    name = put(folder, b"text")
+    os.rename(folder.path / name, tmp_path / name)
+    os.symlink(tmp_path / name, folder.path / name)
+    os.mkdir(folder.path / kvc.key_name(b"folder"))
+    os.mkfifo(folder.path / kvc.key_name(b"pipe"))
+    assert folder.entries() == [] and folder.get(name) is None
+
+
+# --- scores, budget
+
+
+@pytest.mark.parametrize(
+    ("hits", "age", "wanted"),
+    [(4, 0, 0.01024), (4, 6, 0.006144), (4, 60, 0.002048), (0, 0, 0.002048), (4, -1, 0.01024)],
+)
+def test_scores_of_the_worked_examples(hits: int, age: int, wanted: float) -> None:
+    """session_kv.md 9. After 60 h less than a hundredth of the hits is left: nothing."""
+    assert score(hits, 2048, 1_000_000, NOW - age * HOUR, 0, NOW) == pytest.approx(
+        wanted, rel=1e-2 if age == 60 else 1e-12
+    )
+
+
+def test_kv_cache_eviction_score_decays_stale_hits() -> None:
+    """server.md 13, 89."""
+    assert score(10, 2048, 1000, NOW - 14 * 6 * HOUR, 0, NOW) == 2048 / 1000
+    assert score(0, 2048, 1000, NOW, NOW, NOW) == 2048 / 1000
+    assert score(10, 2048, 1000, 0, NOW - 6 * HOUR, NOW) == 6 * 2048 / 1000, "age counts from the last use, or creation"
+    assert score(10, 2048, 1000, 0, 0, NOW) == 2048 / 1000, "no time known: hits count for nothing"
+
+
+def test_kv_cache_file_size_must_fit_budget() -> None:
+    """server.md 13, 83; session_kv.md 9: file and a hundredth of it."""
+    text, payload = b"t" * 100, 930
+    assert kvc.size_of(text, payload) == 1082 and fits(1082, 1100)
+    assert not fits(kvc.size_of(text, 938), 1100) and fits(kvc.size_of(text, 937), 1100)
+    assert not fits(kvc.size_of(text, 900, b"m" * 40), 1100)
+    assert not fits(2**64, 2**63)
+
+
+def weigh(directory: Directory) -> int:
+    return sum(about.st_size for about in directory.files().values())
+
+
+def test_kv_cache_eviction_values_fresh_snapshots(folder: Directory) -> None:
+    """server.md 13, 86: more tokens a byte are worth more."""
+    dense, sparse = put(folder, b"dense", tokens=400), put(folder, b"sparse", tokens=100)
+    folder.budget = weigh(folder) - 1
+    assert folder.make_room() == [sparse] and names(folder) == {dense}
+
+
+def test_kv_cache_eviction_protects_current_store(folder: Directory) -> None:
+    """server.md 13, 87."""
+    dense, sparse = put(folder, b"dense", tokens=400), put(folder, b"sparse", tokens=100)
+    folder.budget = weigh(folder) - 1
+    assert folder.make_room(protected=sparse) == [dense] and names(folder) == {sparse}
+
+
+def test_kv_cache_eviction_does_not_protect_oversize_current_store(folder: Directory) -> None:
+    """server.md 13, 88: one that is too large by itself would cost all others and still be too large."""
+    small, large = put(folder, b"small"), put(folder, b"large", payload=5000, tokens=2000)
+    folder.budget = folder.get(large).size - 1  # type: ignore[union-attr]
+    assert folder.make_room(protected=large) == [small, large]
+
+
+def test_kv_cache_eviction_decayed_hits_tie_break_by_age(folder: Directory) -> None:
+    """server.md 13, 90."""
+    for text, age in ((b"young", 100), (b"older", 300), (b"middl", 200)):
+        put(folder, text, hits=10, used=NOW - age * 24 * HOUR)
+    folder.budget = 0
+    assert folder.make_room() == [kvc.key_name(text) for text in (b"older", b"middl", b"young")]
+
+
+def test_kv_cache_eviction_keeps_aligned_continued_frontiers(folder: Directory) -> None:
+    """server.md 13, 91: the fixed part of a payload makes long checkpoints worth more a byte."""
+    fixed, each = 12_000, 14
+    cold = put(folder, b"cold", tokens=500, payload=fixed + 500 * each)
+    continued = put(folder, b"continued", tokens=10240, payload=fixed + 10240 * each)
+    folder.budget = weigh(folder) - 1
+    assert folder.make_room() == [cold] and names(folder) == {continued}
+
+
+def test_hits_are_worth_keeping(folder: Directory) -> None:
+    wanted, fresh = put(folder, b"wanted", hits=2, used=NOW - HOUR), put(folder, b"fresh1")
+    folder.budget = weigh(folder) - 1
+    assert folder.make_room() == [fresh] and names(folder) == {wanted}
+
+
+def test_ds4s_own_files_are_evicted_alike(folder: Directory) -> None:
+    theirs, ours = put(folder, b"theirs", tokens=10, ours=False), put(folder, b"ours")
+    folder.budget = weigh(folder) - 1
+    assert folder.make_room() == [theirs] and names(folder) == {ours}
+
+
+def test_every_byte_of_the_folder_counts(folder: Directory) -> None:
+    name = put(folder, b"text")
+    (folder.path / "notes.txt").write_bytes(bytes(1000))
+    folder.budget = weigh(folder)
+    assert folder.make_room() == []
+    folder.budget -= 1
+    assert folder.make_room() == [name]
+    assert names(folder) == {"notes.txt"}, "what is not ours is not deleted"
+
+
+def test_damaged_files_go_first_and_what_nobody_knows_next(folder: Directory) -> None:
+    good = put(folder, b"good", hits=0, tokens=1)
+    bad, later = kvc.key_name(b"damaged") + ".bad", kvc.key_name(b"later")
+    (folder.path / bad).write_bytes(bytes(700))
+    data = bytearray((folder.path / good).read_bytes())
+    data[3] = 9
+    (folder.path / later).write_bytes(data)
+    folder.budget = weigh(folder) - 1
+    assert folder.make_room() == [bad]
+    folder.budget = weigh(folder) - 1
+    assert folder.make_room() == [later]
+    assert names(folder) == {good}
+
+
+def test_room_is_made_before_anything_is_written(folder: Directory) -> None:
+    old, new = put(folder, b"old", tokens=1), kvc.key_name(b"new")
+    folder.budget = weigh(folder) + 100
+    with folder.writing(new, 101) as output:
+        assert old not in names(folder)
+        output.write(bytes(101))
+    assert names(folder) == {new}
+
+
+def test_the_file_that_is_replaced_needs_no_room_of_its_own(folder: Directory) -> None:
+    other, name = put(folder, b"other", tokens=1), put(folder, b"same")
+    size = folder.get(name).size  # type: ignore[union-attr]
+    folder.budget = weigh(folder)
+    with folder.writing(name, size) as output:
+        assert names(folder) >= {other, name}, "the old one is there until the new one is"
+        output.write(bytes(size))
+    assert other in names(folder)
+
+
+def test_what_cannot_be_deleted_ends_it(folder: Directory, monkeypatch) -> None:
+    for text in (b"1", b"2", b"3"):
+        put(folder, text)
+    folder.budget = 0
+
+    def refuse(self: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(errno.EACCES, "no")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert folder.make_room() == []
+    assert len(names(folder)) == 3
+
+
+def test_opening_deletes_down_to_the_budget(folder: Directory) -> None:
+    put(folder, b"1", tokens=1)
+    kept = put(folder, b"2", tokens=1000)
+    size = folder.get(kept).size  # type: ignore[union-attr]
+    Directory(folder.path, budget=size, clock=clock).open()
+    assert names(folder) == {kept}
+
+
+# --- writing
+
+
+def test_nothing_is_there_until_all_of_it_is(folder: Directory) -> None:
+    name = kvc.key_name(b"text")
+    with folder.writing(name, 6) as output:
+        output.write(b"abc")
+        assert name not in names(folder)
+        output.write(b"def")
+    assert names(folder) == {name} and (folder.path / name).read_bytes() == b"abcdef"
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt(), SystemExit(143)])
+def test_what_is_broken_off_leaves_nothing(folder: Directory, error: BaseException) -> None:
+    old = put(folder, b"text")
+    before = (folder.path / old).read_bytes()
+    with pytest.raises(type(error)), folder.writing(old, 6) as output:
+        output.write(b"abc")
+        raise error
+    assert names(folder) == {old} and (folder.path / old).read_bytes() == before
+
+
+def test_the_file_is_synced_before_its_name_and_the_folder_after(folder: Directory, monkeypatch) -> None:
+    order: list[str] = []
+    fsync, rename = os.fsync, os.replace
+
+    def synced(fd: int) -> None:
+        order.append("folder" if os.path.isdir(f"/proc/self/fd/{fd}") else "file")
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", lambda a, b: order.append("rename") or rename(a, b))
+    with folder.writing(kvc.key_name(b"text"), 1) as output:
+        output.write(b"x")
+    assert order == ["file", "rename", "folder"]
+
+
+def test_short_writes_are_gone_on_with(folder: Directory, monkeypatch) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, bytes(data[:3])))
+    name = kvc.key_name(b"text")
+    with folder.writing(name, 10) as output:
+        output.write(memoryview(b"0123456789"))
+        output.write(b"")
+    assert (folder.path / name).read_bytes() == b"0123456789"
+
+
+def test_using_a_file_changes_two_numbers_of_it(folder: Directory) -> None:
+    name = put(folder, b"text", hits=7, used=NOW - HOUR, created=NOW - 2 * HOUR)
+    before = (folder.path / name).read_bytes()
+    folder.touch(name, hit=True)
+    after = (folder.path / name).read_bytes()
+    assert struct.unpack_from("<I", after, 12) == (8,) and struct.unpack_from("<Q", after, 32) == (NOW,)
+    assert {i for i in range(len(before)) if before[i] != after[i]} <= {*range(12, 16), *range(32, 40)}
+    folder.touch(name, hit=False)
+    assert (folder.path / name).read_bytes() == after
+    assert kvc.read_through(io.BytesIO(after), name).header == replace(
+        kvc.examine(io.BytesIO(before)).header, hits=8, used=NOW
+    )
+    folder.touch(kvc.key_name(b"gone"), hit=True)
+    (folder.path / kvc.key_name(b"short")).write_bytes(b"KVC")
+    folder.touch(kvc.key_name(b"short"), hit=True)
+
+
+def test_hits_stop_at_the_largest_number(folder: Directory) -> None:
+    name = put(folder, b"text", hits=2**32 - 1)
+    folder.touch(name, hit=True)
+    assert folder.get(name).checkpoint.header.hits == 2**32 - 1  # type: ignore[union-attr]
+
+
+# --- what is left behind, what is damaged
+
+
+def test_left_over_files_go_when_nobody_holds_them(folder: Directory) -> None:
+    name = kvc.key_name(b"text")
+    left = f"{name}.tmp.12345.abcdef01"
+    (folder.path / left).write_bytes(bytes(100))
+    theirs = f"{name}.tmp.12345"
+    (folder.path / theirs).write_bytes(bytes(100))
+    with folder.writing(kvc.key_name(b"being written"), 3) as output:
+        output.write(b"abc")
+        other = Directory(folder.path)
+        assert other.sweep() == [left]
+        held = names(folder) - {theirs}
+        assert len(held) == 1 and ".tmp." in held.pop()
+    assert names(folder) == {theirs, kvc.key_name(b"being written")}
+
+
+def test_ds4s_left_over_files_go_when_they_are_old(folder: Directory) -> None:
+    theirs = folder.path / f"{kvc.key_name(b'text')}.tmp.12345"
+    theirs.write_bytes(bytes(100))
+    assert folder.sweep() == []
+    os.utime(theirs, (1, 1))
+    assert folder.sweep() == [theirs.name]
+
+
+def test_left_over_files_go_before_anything_of_use(folder: Directory) -> None:
+    name = put(folder, b"text")
+    folder.budget = weigh(folder)
+    (folder.path / f"{name}.tmp.1.aa").write_bytes(bytes(100))
+    folder.make_room()
+    assert names(folder) == {name}
+
+
+@pytest.mark.parametrize("data", [b"", b"KVC", b"x" * 100, b"KVC\1" + bytes(100)])
+def test_damaged_files_are_put_aside_on_opening(folder: Directory, data: bytes) -> None:
+    name = kvc.key_name(b"text")
+    (folder.path / name).write_bytes(data)
+    assert folder.entries()[0].damaged and found(folder, b"text") == []
+    Directory(folder.path).open()
+    assert names(folder) == {f"{name}.bad"}
+
+
+def test_a_damaged_file_is_put_aside_but_not_what_took_its_place(folder: Directory) -> None:
+    name = put(folder, b"text")
+    old = folder.get(name)
+    assert old is not None
+    put(folder, b"text", payload=600)
+    folder.quarantine(old, "damaged")
+    assert names(folder) == {name}, "somebody has put a new one there"
+    assert found(folder, b"text") == [4]
+    new = folder.get(name)
+    assert new is not None
+    folder.quarantine(new, "damaged")
+    assert names(folder) == {f"{name}.bad"} and found(folder, b"text") == []
+
+
+def test_what_is_passed_over_stays_and_is_not_offered_again(folder: Directory) -> None:
+    name = put(folder, b"text")
+    entry = folder.get(name)
+    assert entry is not None
+    folder.pass_over(entry, "of another model")
+    assert names(folder) == {name} and found(folder, b"text") == []
+    put(folder, b"text", payload=600)
+    assert found(folder, b"text") == [4]
+
+
+# --- several at once
+
+
+def read_only(monkeypatch, folder: Path) -> None:
+    """Nothing in the folder can be opened for writing, made, deleted or renamed."""
+    really = os.open
+
+    def refuse(*args: object, **options: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    def guarded(path, flags, *args, **options):
+        if Path(os.fsdecode(path)).is_relative_to(folder) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            refuse()
+        return really(path, flags, *args, **options)
+
+    monkeypatch.setattr(os, "open", guarded)
+    for name in ("replace", "rename", "unlink", "mkdir"):
+        monkeypatch.setattr(os, name, refuse)
+
+
+def test_a_read_only_folder_is_read(folder: Directory, monkeypatch) -> None:
+    name = put(folder, b"text")
+    (folder.path / kvc.key_name(b"damaged")).write_bytes(b"what")
+    read_only(monkeypatch, folder.path)
+    other = Directory(folder.path, budget=1)
+    other.open()
+    assert found(other, b"text") == [4]
+    other.touch(name, hit=True)
+    damaged = other.get(kvc.key_name(b"damaged"))
+    assert damaged is not None
+    other.quarantine(damaged, "damaged")
+    with pytest.raises(OSError):
+        other.sweep()
+    with pytest.raises(OSError), other.writing(name, 1):
+        pass
+
+
+def test_nobody_waits_for_ever(folder: Directory, monkeypatch) -> None:
+    monkeypatch.setattr(directories, "LOCK_SECONDS", 0.0)
+    other = Directory(folder.path)
+    put(folder, b"text")
+    with folder.locked():
+        with pytest.raises(TimeoutError), other.writing(kvc.key_name(b"new"), 1):
+            pass
+        assert found(other, b"text") == [4], "reading needs no lock"
+    with other.writing(kvc.key_name(b"new"), 1) as output:
+        output.write(b"x")
+
+
+def test_threads_wait_for_each_other(folder: Directory) -> None:
+    """Two writers, two budgets' worth of files, one lock: what is left is whole and fits."""
+    folder.budget = 3000
+
+    def work(which: int) -> None:
+        mine = Directory(folder.path, 3000, clock)
+        for number in range(15):
+            text = b"%d %d" % (which, number)
+            header = Header(2, 1, 0, 5, 4096, NOW, 300, used=NOW)
+            size = kvc.size_of(text, 300, b"", Integrity())
+            with mine.writing(kvc.key_name(text), size) as output:
+                kvc.write(output, header, text, lambda file: file.write(bytes(300)), b"", Integrity())
+
+    workers = [threading.Thread(target=work, args=(which,)) for which in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    left = names(folder)
+    assert left and weigh(folder) <= 3000 and not any(".tmp." in name for name in left)
+    for name in left:
+        with kvc.open_file(folder.path / name) as file:
+            kvc.read_through(file, name)
+
+
+def test_without_locks_files_are_still_whole(folder: Directory, monkeypatch) -> None:
+    monkeypatch.setattr(directories, "fcntl", None)
+    put(folder, b"text")
+    with folder.writing(kvc.key_name(b"new"), 1) as output:
+        output.write(b"x")
+    young, old = (folder.path / f"{kvc.key_name(b'text')}.tmp.{n}.aa" for n in (1, 2))
+    for path in (young, old):
+        path.write_bytes(b"x")
+    os.utime(old, (1, 1))
+    assert old.name in folder.sweep() and young.exists()
+
+
+def test_a_file_system_without_locks(folder: Directory, monkeypatch) -> None:
+    def no_locks(fd: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(directories.fcntl, "flock", no_locks)
+    with folder.writing(kvc.key_name(b"new"), 1) as output:
+        output.write(b"x")
+        assert folder.sweep() == []
+    assert kvc.key_name(b"new") in names(folder)
+
+
+def test_a_thousand_files(folder: Directory) -> None:
+    for number in range(1000):
+        put(folder, b"t" * (number + 1), payload=10)
+    assert found(folder, b"t" * 500 + b"x") == list(range(500, 0, -1))
+    assert found(folder, b"x") == []

@@ -170,7 +170,9 @@ def test_stop_strings(path, name):
     assert read(path, body(path, f'"{name}":"one"'))[0].stop == ("one",)
     for wrong in ("5", "{}", "[5]", "[null]", "true"):
         refused(path, body(path, f'"{name}":{wrong}'))
-    many = ",".join(['"x"'] * 257)
+    many = ",".join(['"x"'] * 256)
+    assert len(read(path, body(path, f'"{name}":[{many}]'))[0].stop) == 256
+    many += ',"x"'
     refused(path, body(path, f'"{name}":[{many}]'))
 
 

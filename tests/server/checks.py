@@ -1,7 +1,7 @@
 """The reference server's own 91 checks by name, and where each is covered here.
 
-A value is tests (``room.module.function``, several with commas), or "see ...", which room's tests have it, or
-"no: ..." and why there is none. ``test_checks.py`` looks whether the tests are there.
+A value is tests (``room.module.function``, several with commas), or "no: ..." and why there is none, perhaps with the
+tests that show it. ``test_checks.py`` looks whether the tests are there.
 """
 
 CHECKS = {
@@ -133,18 +133,36 @@ CHECKS = {
     "tool_marker_state_ignores_orphan_end": "text.test_dsml_parser.test_lookalikes_are_text",
     "canonical_rewrite_rebuilds_when_live_tail_changes": "no: nothing is rewritten after a turn",
     # KV store
-    "kv_cache_store_len_uses_configured_boundary": "see store",
-    "kv_cache_chat_anchor_uses_last_user_before_assistant": "see store",
-    "kv_cache_chat_anchor_ignores_multiturn_tail": "see store",
-    "kv_cache_continued_uses_aligned_frontiers": "see store",
-    "kv_cache_cold_store_suppresses_duplicate_continued_boundary": "see store",
-    "kv_cache_file_size_must_fit_budget": "see store",
-    "sha1_bytes_hex_matches_known_vector": "see store",
-    "kv_cache_lookup_uses_longest_text_prefix": "see store",
-    "kv_cache_eviction_values_fresh_snapshots": "see store",
-    "kv_cache_eviction_protects_current_store": "see store",
-    "kv_cache_eviction_does_not_protect_oversize_current_store": "see store",
-    "kv_cache_eviction_score_decays_stale_hits": "see store",
-    "kv_cache_eviction_decayed_hits_tie_break_by_age": "see store",
-    "kv_cache_eviction_keeps_aligned_continued_frontiers": "see store",
+    "kv_cache_store_len_uses_configured_boundary": (
+        "session.test_boundaries.test_kv_cache_store_len_uses_configured_boundary"
+    ),
+    "kv_cache_chat_anchor_uses_last_user_before_assistant": (
+        "session.test_boundaries.test_kv_cache_chat_anchor_uses_last_user_before_assistant"
+    ),
+    "kv_cache_chat_anchor_ignores_multiturn_tail": (
+        "session.test_boundaries.test_kv_cache_chat_anchor_ignores_multiturn_tail"
+    ),
+    "kv_cache_continued_uses_aligned_frontiers": (
+        "session.test_boundaries.test_kv_cache_continued_uses_aligned_frontiers"
+    ),
+    "kv_cache_cold_store_suppresses_duplicate_continued_boundary": (
+        "session.test_boundaries.test_kv_cache_cold_store_suppresses_duplicate_continued_boundary"
+    ),
+    "kv_cache_file_size_must_fit_budget": "session.test_directory.test_kv_cache_file_size_must_fit_budget",
+    "sha1_bytes_hex_matches_known_vector": "session.test_kvc.test_sha1_bytes_hex_matches_known_vector",
+    "kv_cache_lookup_uses_longest_text_prefix": "session.test_directory.test_kv_cache_lookup_uses_longest_text_prefix",
+    "kv_cache_eviction_values_fresh_snapshots": "session.test_directory.test_kv_cache_eviction_values_fresh_snapshots",
+    "kv_cache_eviction_protects_current_store": "session.test_directory.test_kv_cache_eviction_protects_current_store",
+    "kv_cache_eviction_does_not_protect_oversize_current_store": (
+        "session.test_directory.test_kv_cache_eviction_does_not_protect_oversize_current_store"
+    ),
+    "kv_cache_eviction_score_decays_stale_hits": (
+        "session.test_directory.test_kv_cache_eviction_score_decays_stale_hits"
+    ),
+    "kv_cache_eviction_decayed_hits_tie_break_by_age": (
+        "session.test_directory.test_kv_cache_eviction_decayed_hits_tie_break_by_age"
+    ),
+    "kv_cache_eviction_keeps_aligned_continued_frontiers": (
+        "session.test_directory.test_kv_cache_eviction_keeps_aligned_continued_frontiers"
+    ),
 }

@@ -52,6 +52,11 @@ def test_the_transcripts_of_the_reference(monkeypatch):
     assert whole == head.replace("cmpl-7", "cmpl-8") + f"{choice}],{usage}}}\n"
 
 
+def test_as_many_alternatives_as_may_be():
+    assert read(PATH, {"prompt": "x", "logprobs": 20})[0].top_logprobs == 20
+    assert len(read(PATH, {"prompt": ["x"] * 256})[0].more) == 255
+
+
 def test_usage_only_on_demand():
     out = play(read(PATH, {"prompt": "x", "stream": True})[1], deltas("Hi"))
     assert b"usage" not in out and data_of(out)[-1] == "[DONE]"

@@ -273,7 +273,7 @@ def hoist(about: About) -> str:
 
 def replayed(messages: Sequence[Message], about: About) -> tuple[Message, ...]:
     """The conversation, its calls as the model wrote them where that is remembered."""
-    return tuple(messages) if about.tools is None else tuple(about.tools.replay(messages))
+    return tuple(messages) if about.tools is None else tuple(about.tools.attach(messages))
 
 
 def results_only(messages: Sequence[Message], about: About, who: str, what: str, history: str) -> bool:
@@ -281,8 +281,9 @@ def results_only(messages: Sequence[Message], about: About, who: str, what: str,
     them. Refused for an id that nobody gave out."""
     known = {call.id for message in messages for call in message.calls}
     missing = [found for message in messages for found in message.result_ids if found not in known]
+    tools = about.tools if about.tools is not None and about.tools.enabled else None
     for found in missing:
-        if not found or (about.tools is not None and not about.tools.knows(found)):
+        if not found or (tools is not None and found not in tools):
             state = f"{who} continuation state is not available for {what} {found[:100]}"
             raise Refused(400, f"{state}; retry by replaying the full {history} history")
     return bool(missing)

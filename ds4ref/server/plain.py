@@ -212,6 +212,7 @@ class Asked:
             finally:
                 self.service.held.give(len(body))
         except Refused as refused:
+            x.error = refused.message
             await respond(send, refused, self.question.error(refused))
         except Left:
             await link.cut()

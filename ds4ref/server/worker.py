@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,6 +45,10 @@ log = logging.getLogger("ds4-server")
 QUEUE_LIMIT = 256
 
 
+CERTAIN = 1 << 20
+"""Characters of a prompt up to which its tokens are always counted."""
+
+
 class Busy(Exception):
     """The queue is full, or the server is being shut down. ``retry_after`` in seconds, None if that is in vain."""
 
@@ -53,7 +58,7 @@ class Busy(Exception):
 
 
 class Overflow(Exception):
-    """The prompt does not fit: ``tokens`` of it into a context of ``ctx``."""
+    """The prompt does not fit: ``tokens`` of it, or more, into a context of ``ctx``."""
 
     def __init__(self, tokens: int, ctx: int):
         super().__init__(f"Prompt has {tokens} tokens, but the configured context size is {ctx} tokens")
@@ -204,7 +209,16 @@ class Worker:
             prompt = Rendered().protocol(turn.text)
         else:
             prompt = turn.rendered()
+        size = sum(len(part.text) for part in prompt.parts)
+        if size > CERTAIN and (least := size // self._longest) >= self.ctx:
+            raise Overflow(least, self.ctx)  # tokenizing megabytes to know exactly would take long
         return prompt, prompt.encode(tokenizer)
+
+    @cached_property
+    def _longest(self) -> int:
+        """Bytes of the longest token."""
+        tokenizer = self.engine.tokenizer
+        return max(len(tokenizer.token_bytes(i)) for i in range(len(tokenizer)))
 
     def _answer(self, job: Job) -> None:
         turn, session = job.turn, self._session

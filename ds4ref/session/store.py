@@ -99,12 +99,16 @@ class Store:
 
     # --- loading
 
-    def load(self, session: Session, text: bytes, fit: Fit = lambda tokens, known: True) -> tuple[int, str] | None:
-        """Bring ``session`` to the longest checkpoint whose key begins ``text``: the bytes of that key, and a word on
-        where it came from. None leaves the session as it was. ``fit``: whether tokens may stand for so many bytes of
-        the text. Never raises."""
+    def load(
+        self, session: Session, text: bytes, fit: Fit = lambda tokens, known: True, beyond: int = 0
+    ) -> tuple[int, str] | None:
+        """Bring ``session`` to the longest checkpoint whose key begins ``text`` and has more than ``beyond`` bytes: the
+        bytes of that key, and a word on where it came from. None leaves the session as it was. ``fit``: whether tokens
+        may stand for so many bytes of the text. Never raises."""
         try:
             for known, entry in self.directory.matching(text, lambda found: self._usable(found, session.ctx)):
+                if known <= beyond:
+                    break
                 if (entry.name, entry.state[:2], session.ctx) in self._passed:
                     continue
                 if self._restore(session, entry, text[:known], fit):

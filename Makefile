@@ -5,6 +5,8 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check -qq
 OUT ?= out
+# A file of tests is one process's: its fixtures are made once.
+SPREAD ?= -n auto --maxprocesses 4 --dist loadfile
 
 # Asked, not only found: a version manager may leave a python3.13 that refuses to start.
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.14 python3 python; do \
@@ -31,7 +33,7 @@ run: $(VENV)/.run ## measure the embedded model: context sweep, self-check of ou
 		--title "The embedded model on this machine" -o $(OUT)/report.html
 
 test: $(VENV)/.test ## run the test suite (without the oracle, peer, GPU and slow tests)
-	@$(PY) -m pytest -q
+	@$(PY) -m pytest -q $(SPREAD)
 
 lint: $(VENV)/.test ## ruff and mypy
 	@$(PY) -m ruff check .
@@ -39,7 +41,7 @@ lint: $(VENV)/.test ## ruff and mypy
 	@$(PY) -m mypy
 
 oracle: $(VENV)/.oracle ## compare with Hugging Face transformers (installs torch)
-	@$(PY) -m pytest -q -m oracle
+	@$(PY) -m pytest -q -m oracle $(SPREAD)
 
 bench: $(VENV)/.run ## measure this CPU: kernels, and a slice of Flash with real dimensions (0.9 GB in the cache)
 	@$(PY) -m benchmarks.cpu --quick

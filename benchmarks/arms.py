@@ -32,7 +32,7 @@ from ds4ref.runs.provenance import stamp
 from ds4ref.runs.speed import in_turn, judge, per_cent
 from ds4ref.runs.stats import centre_interval, wilson
 from reports.compare import overall
-from speed_bench import Lane, Plan, Run, sweep
+from speed_bench import Lane, Measurement, Plan, sweep
 from speed_bench.local import LocalSource
 from speed_bench.prompt import Walked
 from speed_bench.repetitions import PILOT, SURE, pilot, shrinks
@@ -82,7 +82,7 @@ class SlowedEngine:
         return Slowed(self.engine.session(ctx), self.share)
 
 
-class Trial(Run):
+class Trial(Measurement):
     """A run of ``engine`` against itself, slowed."""
 
     def __init__(self, engine: Engine, walked: Walked, plan: Plan, slower: float):

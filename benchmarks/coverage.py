@@ -24,8 +24,12 @@ from ds4ref.runs import stats
 from ds4ref.runs.provenance import stamp
 from ds4ref.runs.stats import Interval
 
+from . import asked
+
 SIZES = (3, 4, 5, 8, 10, 20, 30, 50, 100)
 SEED = 20261122
+
+EPOCHS = (1, 4, 16)
 
 Rng = np.random.Generator
 Draw = Callable[[Rng, int], tuple[tuple[Any, ...], float]]
@@ -161,6 +165,29 @@ def _changes(share: float, levels: int = 1) -> Draw:
     return draw
 
 
+def _asked(epochs: int, again: bool = False) -> Draw:
+    """Scores of questions of unlike difficulty; the truth is that of all questions like these, or (``again``) that of
+    these very ones, asked for ever."""
+
+    def draw(rng: Rng, n: int) -> tuple[tuple[Any, ...], float]:
+        p = asked.questions(rng, n)
+        return ((asked.scores(rng, p, epochs),), float(p.mean()) if again else asked.ENDS[0] / sum(asked.ENDS))
+
+    return draw
+
+
+def _lost(kind: str, size: float, epochs: int) -> Draw:
+    """Changes from A to B, who lost so much of what A knows, for the same questions."""
+    loss = asked.LOSSES[kind]
+    truth = -asked.mean_loss(loss, size)
+
+    def draw(rng: Rng, n: int) -> tuple[tuple[Any, ...], float]:
+        p = asked.questions(rng, n)
+        return ((asked.scores(rng, loss(rng, p, size), epochs) - asked.scores(rng, p, epochs),), truth)
+
+    return draw
+
+
 def _shares(low: float, high: float, levels: int = 1) -> Draw:
     """Scores of questions that are right with a probability drawn anew for each trial."""
 
@@ -169,6 +196,11 @@ def _shares(low: float, high: float, levels: int = 1) -> Draw:
         return ((rng.binomial(levels, p, n) / levels,), p)
 
     return draw
+
+
+def times(epochs: int) -> str:
+    """For names."""
+    return {1: "once", 4: "four times", 16: "16 times"}[epochs]
 
 
 CASES = (
@@ -198,6 +230,18 @@ CASES = (
     Case("score", "right or wrong", stats.share_interval, _shares(0.0, 1.0)),
     Case("score", "mostly right", stats.share_interval, _shares(0.8, 1.0)),
     Case("score", "in quarters", stats.share_interval, _shares(0.1, 0.9, 4)),
+    *(
+        Case("score", f"{what}, {times(epochs)}", stats.share_interval, _asked(epochs, again))
+        for what, again in (("questions like these", False), ("these very ones", True))
+        for epochs in EPOCHS
+    ),
+    *(
+        Case("grades", f"{what}, {times(epochs)}", stats.change_interval, _lost(kind, size, epochs))
+        for what, kind, size in (
+            ("nothing lost", "some", 0.0), ("lost everywhere", "everywhere", 0.7), ("some lost", "some", 0.12),
+        )
+        for epochs in EPOCHS
+    ),
 )  # fmt: skip
 
 

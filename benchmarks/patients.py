@@ -22,7 +22,7 @@ from ds4ref.nano.diagnostic import DIAGNOSTIC
 from ds4ref.variants import LIBRARY, ROUNDING
 from ds4ref.variants.families import FAMILIES
 from ds4ref.variants.faults import Fault, _op, _value
-from test_vectors.diagnosis import Run, Signatures
+from test_vectors.diagnosis import Pass, Signatures
 from test_vectors.diagnosis.search import NO_MISTAKE
 from test_vectors.observation import Observation, from_logits, log_softmax
 
@@ -222,7 +222,7 @@ def _mistake(
 
 def _also(library: Signatures, fault: Fault) -> list[str]:
     """Names of the library for what is, on this prompt, the same mistake: a clamp that nothing reaches is none."""
-    member = library.of(Run("exact", (fault,), fault.name)).logprobs
+    member = library.of(Pass("exact", (fault,), fault.name)).logprobs
     names = [f.name for f in library.faults("exact") if f.name not in NO_MISTAKE]
     return [n for n in names if np.abs(library.get("exact", n).logprobs - member).max() < SAME]
 

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 from ds4ref import __version__
 from ds4ref.cli.common import atomic_output, check_output, duration
 from ds4ref.errors import DataError
-from ds4ref.runs import stats
 from ds4ref.runs.provenance import age
 from ds4ref.runs.spread import band_name, median_band
 
 from . import figures
 from .compare import Comparison, compare, signed, spanned
 from .figures import Bar, Curve, Picture
+from .graded import graded_part
 from .sources import Measured, model_name
 from .tables import printable
 from .thresholds import Thresholds
@@ -41,6 +41,7 @@ class Report:
     comparisons: list[Comparison] = field(default_factory=list)
     vectors: list[dict[str, Any]] = field(default_factory=list)
     graded: list[dict[str, Any]] = field(default_factory=list)
+    history: list[dict[str, Any]] = field(default_factory=list)
     roofline: list[dict[str, Any]] = field(default_factory=list)
     environments: list[dict[str, Any]] = field(default_factory=list)
     commands: list[tuple[str, str]] = field(default_factory=list)
@@ -55,14 +56,19 @@ class Built(NamedTuple):
 
 
 def build_report(
-    runs: Sequence[Measured], output: str, title: str | None = None, thresholds: Thresholds | None = None
+    runs: Sequence[Measured],
+    output: str,
+    title: str | None = None,
+    thresholds: Thresholds | None = None,
+    earlier: Sequence[Measured] = (),
 ) -> Built:
-    """Write OUTPUT.html, OUTPUT.md and the Markdown's figure."""
+    """Write OUTPUT.html, OUTPUT.md and the Markdown's figure. ``earlier``: graded runs that the scores of ``runs`` are
+    held against over time."""
     path = Path(output)
     twin, figure = path.with_suffix(".md"), path.with_suffix(".svg")
     for file in (path, twin, figure):
         check_output(str(file))
-    report = assemble(runs, title, thresholds or Thresholds())
+    report = assemble(runs, title, thresholds or Thresholds(), earlier)
     curves = speed_curves([part for m in _told_apart(runs) for part in series(m)])
     written = [path, twin]
     if curves["decode"] or curves["prefill"]:
@@ -74,7 +80,9 @@ def build_report(
     return Built(written, report.headline)
 
 
-def assemble(runs: Sequence[Measured], title: str | None, thresholds: Thresholds) -> Report:
+def assemble(
+    runs: Sequence[Measured], title: str | None, thresholds: Thresholds, earlier: Sequence[Measured] = ()
+) -> Report:
     """All figures and tables of a report about ``runs``."""
     runs = _told_apart(runs)
     whole = [m for m in runs if m.run.kind == "bench"]
@@ -93,14 +101,12 @@ def assemble(runs: Sequence[Measured], title: str | None, thresholds: Thresholds
     for measured in runs:
         if measured.run.kind == "vectors":
             report.vectors.append(_vector_table(measured))
-        elif measured.run.kind == "eval":
-            report.graded.append(_graded_table(measured))
     _add_pairs(report, [m for m in runs if m.run.kind == "vectors"], thresholds)
     graded = [m for m in runs if m.run.kind == "eval"]
     _add_pairs(report, graded, thresholds)
-    if graded:
-        entries = [(g["name"], 100 * g["score"], 100 * g["low"], 100 * g["high"]) for g in report.graded]
-        report.pictures["graded"] = figures.interval_picture("score with 95 % interval", entries, "%")
+    part = graded_part(graded, whole, earlier)
+    report.graded, report.history = part.tables, part.history
+    report.pictures |= part.pictures
     report.environments = [_environment(m) for m in runs]
     report.commands = [(m.name, _command(m)) for m in runs if _command(m)]
     report.headline += _headline(report)
@@ -137,6 +143,7 @@ def render(template: str, report: Report, **more: Any) -> str:
         "tps": _tps,
         "count": lambda n: f"{n:,}",
         "cell": _markdown_cell,
+        "shown": printable,
         "signed": signed,
         "spanned": spanned,
     }
@@ -273,26 +280,6 @@ def _vector_table(measured: Measured) -> dict[str, Any]:
     return {"name": printable(measured.name), "rows": rows, "passed": passed, "total": len(rows), "has_nll": has_nll}
 
 
-def _graded_table(measured: Measured) -> dict[str, Any]:
-    questions: dict[str, list[float]] = {}
-    groups: dict[str, set[str]] = {}
-    for row in measured.rows:
-        score = row.get("score")
-        name = str(row.get("id"))
-        questions.setdefault(name, []).append(float(score) if figures.finite(score) else 0.0)  # type: ignore[arg-type]
-        groups.setdefault(printable(str(row.get("group") or "all")), set()).add(name)
-    means = {name: sum(scores) / len(scores) for name, scores in questions.items()}
-    if not means:
-        raise DataError(f"{measured.name} has no questions")
-
-    def line(name: str, ids: Sequence[str]) -> dict[str, Any]:
-        i = stats.share_interval([means[q] for q in ids])
-        return {"name": name, "n": len(ids), "score": i.estimate, "low": i.low, "high": i.high}
-
-    lines = [line(name, sorted(ids)) for name, ids in groups.items()] if len(groups) > 1 else []
-    return {**line(printable(measured.name), list(means)), "groups": lines}
-
-
 def _environment(measured: Measured) -> dict[str, Any]:
     run = measured.run
     machine = run.fact("machine") or {}
@@ -322,11 +309,21 @@ def _environment(measured: Measured) -> dict[str, Any]:
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()) or None,
         "commit": run.fact("commit"),
         "seed": run.fact("seed"),
+        "pack": _pack(run.fact("pack")),
+        "settings": ", ".join(f"{k} {v}" for k, v in (run.fact("settings") or {}).items() if k != "system") or None,
         "source": run.fact("source", "file"),
         "run": f"{run.id}, {run.uid[:12]}" if run.id else None,
     }
     shown = [(name, printable(str(value))) for name, value in facts.items() if value is not None]
     return {"name": printable(measured.name), "facts": shown}
+
+
+def _pack(pack: Any) -> str | None:
+    if not isinstance(pack, dict):
+        return None
+    return (
+        f"{pack.get('pack')} {pack.get('version')}, {pack.get('questions')} questions, {str(pack.get('digest'))[:12]}"
+    )
 
 
 def _command(measured: Measured) -> str:

@@ -1,7 +1,7 @@
 """``ds4-report``: runs kept, compared and shown.
 
 ds4-report import m2_ultra.csv m4_max.csv           ds4's own results, as they are
-ds4-report compare before after --fail-on 3         exit code 3 if ``after`` is worse by 3 % or more
+ds4-report compare before after --fail-on 3         exit code 1 if ``after`` is worse by 3 % or more
 ds4-report build latest -o report.html
 """
 
@@ -31,8 +31,8 @@ KINDS = ("bench", "vectors", "eval", "peaks")
 
 EPILOG = f"""\
 RUN is the number of a run, its tag, its label, the beginning of its uid, "latest", "latest:bench", a results CSV
-(ds4's own included), or the JSON of ds4-vectors check --out. The store is $DS4_DATA_DIR/runs.sqlite,
-else in the user's data directory; --store names another.
+(ds4's own included), the JSON of ds4-vectors check --out, or a log of ds4-eval (.jsonl). The store is
+$DS4_DATA_DIR/runs.sqlite, else in the user's data directory; --store names another.
 
 exit codes: 0 done; 1 failure, or a gate of compare that closed; 2 usage; {EXIT_INCOMPARABLE} not comparable"""
 
@@ -41,7 +41,7 @@ COMMANDS = {
     "show": "one run: facts and rows",
     "tag": "give a run names",
     "rm": "delete runs",
-    "import": "keep results CSVs and checked vectors in the store",
+    "import": "keep results CSVs, checked vectors and logs of ds4-eval in the store",
     "export": "runs as one table: .csv, .json, .jsonl, .parquet",
     "compare": "is run B better than run A?",
     "build": "one HTML report and its Markdown twin",
@@ -71,7 +71,7 @@ def build_parser(command: str) -> Parser:
     if command == "list":
         parser.add_argument("--kind", metavar="KIND", type=choice(*KINDS), help="only " + ", ".join(KINDS))
         add(parser, "--tag", help="only runs with this tag")
-        parser.add_argument("--limit", metavar="N", type=integer(), default=50, help="at most so many (50)")
+        add(parser, "--limit", default=50, help="at most so many (50)")
     if command in ("list", "show", "compare"):
         add(parser, "--json")
     if command == "tag":
@@ -95,6 +95,8 @@ def build_parser(command: str) -> Parser:
                             type=choice("model", "prompt", "numerics"), help="may differ; may be repeated")  # fmt: skip
     if command == "build":
         add(parser, "--title", help="(from the runs)")
+        parser.add_argument("--history", metavar="N", type=integer(0), default=20,
+                            help="hold graded runs against up to N earlier ones of their packs (20)")  # fmt: skip
     add(parser, "--help")
     if not command:
         add(parser, "--version")
@@ -188,7 +190,7 @@ def export_(args: Namespace) -> int:
 
 
 def compare_(args: Namespace) -> int:
-    """``ds4-report compare``: 0, 3 if the gate fails, 4 if not comparable."""
+    """``ds4-report compare``: 0, 1 if the gate fails, 4 if not comparable."""
     from .compare import INCOMPARABLE, compare
     from .tables import print_comparison
     from .thresholds import read_thresholds
@@ -223,7 +225,8 @@ def build(args: Namespace) -> int:
         raise UsageError(f"cannot build {output}: the name must end in .html")
     thresholds = read_thresholds(args.thresholds)
     args.names = names
-    built = build_report(_load(args, 1, None), output, args.title, thresholds)
+    runs = _load(args, 1, None)
+    built = build_report(runs, output, args.title, thresholds, _earlier(args, runs))
     print("\n".join(built.headline))
     page, *others = map(str, built.files)
     print(f"open {page}" + (f" (the same in {', '.join(others)})" if others else ""))
@@ -271,6 +274,17 @@ def _load(args: Namespace, least: int, most: int | None) -> list[Measured]:
         return [load(name, None) for name in args.names]
     with _open(args) as store:
         return [load(name, store) for name in args.names]
+
+
+def _earlier(args: Namespace, runs: Sequence[Measured]) -> list[Measured]:
+    """Runs of the same packs that the store holds; none if no graded run came from it."""
+    from .sources import earlier
+
+    graded = [measured for measured in runs if measured.run.kind == "eval"]
+    if not args.history or not any(measured.run.id for measured in graded):
+        return []
+    with _open(args) as store:
+        return earlier(store, graded, args.history)
 
 
 def _plain(entry: Run) -> dict[str, object]:

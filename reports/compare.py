@@ -10,7 +10,9 @@ Speed is compared by log ratios at equal depths. What their spread means depends
 
 Where there is no interval, a verdict needs four fifths of the depths beyond a declared limit (``single``) on one side.
 
-Graded runs are paired by question, vectors by text. All statements of a comparison share one error rate (Bonferroni).
+Graded runs are paired by question (``ds4ref.runs.scored``, as by ``ds4-eval compare``), vectors by text. What engine,
+model or settings graded runs have is no obstacle: that is what they are compared for. All statements of a comparison
+share one error rate (Bonferroni).
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from ds4ref.runs import drift, stats
+from ds4ref.runs import drift, scored, stats
 from ds4ref.runs.speed import (
     BETTER,
     SAME,
@@ -70,7 +72,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What ``compare`` found. ``depths`` holds (depth, metric, ratio) of speed comparisons."""
+    """What ``compare`` found. ``depths`` holds (depth, metric, ratio) of speed comparisons, ``pairs`` the questions of
+    graded runs."""
 
     a: str
     b: str
@@ -81,6 +84,7 @@ class Comparison:
     notes: tuple[str, ...] = ()
     depths: tuple[tuple[int, str, float], ...] = ()
     fails: tuple[str, ...] = ()
+    pairs: scored.Pairing | None = None
 
     @property
     def passes(self) -> bool:
@@ -101,6 +105,7 @@ class Comparison:
                 }
                 for f in self.findings
             ],
+            **({} if self.pairs is None else {"questions": self.pairs.as_json()}),
         }  # fmt: skip
 
 
@@ -153,8 +158,10 @@ def mismatches(a: Measured, b: Measured, differ: Sequence[str] = ()) -> list[str
     """Why A and B cannot be compared, in words. What one of them does not tell is no mismatch, only a note."""
     if a.run.kind != b.run.kind:
         return [f"{a.name} is a {a.run.kind} run, {b.name} a {b.run.kind} run"]
-    found = [f"{one.name} is {one.run.status}" for one in (a, b) if one.run.status != "complete"]
-    found += [f"{one.name} has no rows" for one in (a, b) if not one.rows]
+    found = [f"{one.name} has no rows" for one in (a, b) if not one.rows]
+    if a.run.kind == "eval":
+        return found
+    found += [f"{one.name} is {one.run.status}" for one in (a, b) if one.run.status != "complete"]
     for name, keys in _IDENTITY.items():
         if name in differ:
             continue
@@ -180,7 +187,7 @@ def _unknown(a: Measured, b: Measured) -> list[str]:
 
 
 def _speed(a: Measured, b: Measured, thresholds: Thresholds) -> Comparison:
-    draft = _Draft(thresholds.speed, thresholds.gate.confidence, _unknown(a, b))
+    draft = _Draft(thresholds.speed, thresholds.speed.confidence or thresholds.gate.confidence, _unknown(a, b))
     pairs = [(name, *common(a.rows, b.rows, column, work)) for name, column, work in SPEEDS]
     pairs = [(name, one, other) for name, one, other in pairs if one]
     if not pairs:
@@ -262,34 +269,28 @@ def _speed_notes(
 
 
 def _graded(a: Measured, b: Measured, thresholds: Thresholds) -> Comparison:
-    draft = _Draft(thresholds.graded, thresholds.gate.confidence, _unknown(a, b))
-    one, other = _scores(a.rows), _scores(b.rows)
-    common = sorted(one.keys() & other.keys())
-    if len(common) < 2:
-        return _incomparable(a, b, ["fewer than two questions were put to both"])
-    scores = [np.array([np.mean(side[q]) for q in common]) for side in (one, other)]
-    interval = stats.graded_interval(scores[0], scores[1], draft.confidence).scaled(100)
-    verdict = judge(interval, draft.limits.margin)
-    draft.add("score", "points", interval, verdict, 100 * float(scores[0].mean()), 100 * float(scores[1].mean()))
-    gained, lost = (int(np.count_nonzero(s)) for s in (scores[1] > scores[0], scores[1] < scores[0]))
-    draft.notes.append(f"{len(common)} questions: {gained} only B got (or got more often), {lost} only A")
-    left = len(one.keys() ^ other.keys())
-    if left:
-        draft.notes.append(f"{left} question(s) left out: not put to both")
-    return _conclude(a, b, draft, thresholds, "paired by question")
-
-
-def _scores(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """Scores of all epochs by question; a row without a score (an error) counts as 0, never as absent."""
-    found: dict[str, list[float]] = {}
-    for row in rows:
-        score = row.get("score")
-        found.setdefault(str(row.get("id")), []).append(float(score) if isinstance(score, (int, float)) else 0.0)
-    return found
+    draft = _Draft(thresholds.graded, thresholds.graded.confidence or thresholds.gate.confidence)
+    pairs = scored.pair(a.rows, b.rows, draft.confidence)
+    if pairs.whole is None or pairs.whole.difference.n < 2:
+        return _incomparable(a, b, ["fewer than two questions were put to both and graded"])
+    whole = pairs.whole
+    draft.add("score", "points", whole.points, scored.verdict(whole, draft.limits.margin), 100 * whole.a.estimate,
+              100 * whole.b.estimate)  # fmt: skip
+    draft.notes.append(
+        f"{whole.difference.n} questions: {len(pairs.gained)} only B got (or got more often), {len(pairs.lost)} only A"
+    )
+    draft.notes += [f"{side.name} is {side.run.status}" for side in (a, b) if side.run.status != "complete"]
+    draft.notes += scored.remarks(pairs, (a.run.facts, b.run.facts))
+    call = scored.close_call(whole, draft.confidence)
+    draft.notes += [call] if call else []
+    for name, one, other in scored.differences(a.run.facts, b.run.facts):
+        draft.notes.append(f"{name}: {one} in A, {other} in B")
+    found = _conclude(a, b, draft, thresholds, "paired by question")
+    return replace(found, pairs=pairs)
 
 
 def _vectors(a: Measured, b: Measured, thresholds: Thresholds) -> Comparison:
-    draft = _Draft(thresholds.vectors, thresholds.gate.confidence, _unknown(a, b))
+    draft = _Draft(thresholds.vectors, thresholds.vectors.confidence or thresholds.gate.confidence, _unknown(a, b))
     one, other = ({str(r.get("id")): r for r in side.rows if _has_nll(r)} for side in (a, b))
     common = [i for i in one if i in other and one[i]["tokens"] == other[i]["tokens"]]
     if len(common) < 2:

@@ -126,29 +126,6 @@ def roofline_picture(bars: Sequence[Bar]) -> Picture:
     return _picture(draw, "; ".join(f"{bar.name}: {bar.share:.0%} of the bound" for bar in bars), "roofline")
 
 
-def interval_picture(title: str, entries: Sequence[tuple[str, float, float, float]], unit: str) -> Picture:
-    """Estimates with their intervals, one a line: (name, estimate, low, high)."""
-
-    def draw(size: tuple[int, int], rows: int, columns: int) -> Figure:
-        figure, (axes,) = _figure((size[0], 60 + 34 * len(entries)), 1, 1)
-        for index, (name, value, low, high) in enumerate(entries):
-            y, colour = len(entries) - 1 - index, SERIES[index % len(SERIES)]
-            axes.plot([low, high], [y, y], color=colour, linewidth=2.2, solid_capstyle="butt")
-            axes.plot([value], [y], "o", color=colour, markersize=6)
-            text = f"{shorten(name, 28)}  {value:.1f} {unit}"
-            axes.annotate(text, (value, y), xytext=(0, 7), textcoords="offset points", ha="center", color=INK)
-        axes.set_yticks([])
-        axes.set_ylim(-0.5, len(entries) - 0.2)
-        axes.grid(axis="x", color=GRID, linewidth=0.8)
-        axes.tick_params(length=0, colors=INK)
-        axes.spines[["top", "left", "right", "bottom"]].set_visible(False)
-        axes.margins(x=0.3)
-        _title(axes, title)
-        return figure
-
-    return _picture(draw, title, "intervals")
-
-
 def standalone(prefill: Sequence[Curve], decode: Sequence[Curve]) -> bytes:
     """The speed figure as a file of its own, on white, for the Markdown twin."""
     with _style():

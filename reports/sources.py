@@ -2,6 +2,8 @@
 
 name                     what it is
 m3_max.csv               a results CSV, ours or ds4's; NAME.json beside it tells the rest
+check.json               what ds4-vectors check --out wrote
+run.jsonl                a log of ds4-eval
 17, latest, good, ...    a run of the store (Store.find)
 """
 
@@ -11,7 +13,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,12 +50,15 @@ def load(name: str, store: Store | None) -> Measured:
 
 def is_file(name: str) -> bool:
     """Whether a run is named by a file."""
-    return name.lower().endswith((".csv", ".json")) or os.sep in name
+    return name.lower().endswith((".csv", ".json", ".jsonl")) or os.sep in name
 
 
 def read_file(path: str | os.PathLike[str]) -> Measured:
     """A results file by its suffix."""
-    return read_check(path) if os.fspath(path).lower().endswith(".json") else read_csv(path)
+    name = os.fspath(path).lower()
+    return (
+        read_check(path) if name.endswith(".json") else read_eval(path) if name.endswith(".jsonl") else read_csv(path)
+    )
 
 
 def read_csv(path: str | os.PathLike[str]) -> Measured:
@@ -85,7 +90,20 @@ def read_check(path: str | os.PathLike[str]) -> Measured:
     return _from_file(path, "vectors", facts, rows)
 
 
-def _from_file(path: Path, kind: str, facts: dict[str, Any], rows: list[dict[str, Any]]) -> Measured:
+def read_eval(path: str | os.PathLike[str]) -> Measured:
+    """A log of ds4-eval as a run: one row a sample."""
+    from ds4ref.runs import evals, scored
+
+    facts, rows = evals.read_log(path)
+    found = scored.share(scored.answered(rows).values())
+    if found is not None:
+        facts["summary"] = {"score": found.estimate, "ci95": [found.low, found.high], "n": found.n}
+    return _from_file(Path(path), "eval", facts, rows, evals.status_of(facts, rows))
+
+
+def _from_file(
+    path: Path, kind: str, facts: dict[str, Any], rows: list[dict[str, Any]], status: str = "complete"
+) -> Measured:
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         modified = path.stat().st_mtime
@@ -93,19 +111,49 @@ def _from_file(path: Path, kind: str, facts: dict[str, Any], rows: list[dict[str
         raise DataError(f"{path}: {error.strerror}") from None
     created = facts.get("created") or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(modified))
     facts |= {"created": created, "source": {"file": path.name, "sha256": digest}}
-    return Measured(Run(0, digest[:32], kind, created, path.stem, "complete", facts, (), len(rows)), rows)
+    return Measured(Run(0, digest[:32], kind, created, path.stem, status, facts, (), len(rows)), rows)
 
 
 def import_file(
     path: str | os.PathLike[str], store: Store, label: str = "", tags: tuple[str, ...] = ()
 ) -> tuple[int, bool]:
-    """Keep a results file in the store: its run, and whether it is new. The same bytes again make no second run."""
+    """Keep a results file in the store: its run, and whether it is new. The same bytes again make no second run, and a
+    log that grew, or that ds4-eval has kept already, stays the run it was."""
     found = read_file(path)
     digest = found.run.fact("source", "sha256")
+    if found.run.kind == "eval":
+        from ds4ref.runs.evals import same_log
+
+        known = same_log(store, found.run.facts)
+        if known is not None:
+            if known.rows != found.run.rows:
+                store.replace(known.id, found.run.facts, found.rows, found.run.status)
+            return known.id, False
     for run in store.runs(kind=found.run.kind):
         if run.fact("source", "sha256") == digest:
             return run.id, False
-    return store.add(found.run.kind, found.run.facts, found.rows, label=label or found.run.label, tags=tags), True
+    number = store.add(
+        found.run.kind, found.run.facts, found.rows, label=label or found.run.label, status=found.run.status, tags=tags
+    )
+    return number, True
+
+
+def earlier(store: Store, runs: Sequence[Measured], most: int) -> list[Measured]:
+    """The newest ``most`` graded runs of the packs of ``runs`` that are older than one of them and none of them."""
+    newest: dict[Any, str] = {}
+    for measured in runs:
+        pack = measured.run.fact("pack", "digest")
+        newest[pack] = max(newest.get(pack, ""), measured.run.created)
+    newest.pop(None, None)
+    named = {measured.run.uid for measured in runs} | {measured.run.fact("log_id") for measured in runs}
+    found = [
+        run
+        for run in store.runs(kind="eval")
+        if run.created <= newest.get(run.fact("pack", "digest"), "")
+        and not {run.uid, run.fact("log_id")} & (named - {None})
+    ]
+    found.sort(key=lambda run: (run.created, run.id))
+    return [Measured(run, store.rows(run.id)) for run in found[-most:]]
 
 
 def check_kvcache(rows: list[dict[str, Any]]) -> dict[str, int] | None:

@@ -7,6 +7,7 @@ separate = 3.0          two runs not measured in turn must differ by more than t
 single = 5.0            the same with one repetition only: nothing is known about the spread between runs
 
 [graded]                percentage points of score
+confidence = 0.95       of its one statement; [gate] has that of the others
 [vectors]               per cent of perplexity
 
 [gate]
@@ -23,18 +24,20 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ds4ref.errors import DataError
+from ds4ref.runs.scored import CONFIDENCE
 
 DIFFER = ("model", "prompt", "numerics")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Margins of one kind of comparison, in per cent or points."""
+    """Margins of one kind of comparison, in per cent or points. ``confidence`` 0 is that of the gate."""
 
     margin: float = 1.0
     fail: float = 3.0
     separate: float = 0.0
     single: float = 0.0
+    confidence: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Thresholds:
     """All limits of a comparison."""
 
     speed: Limits = Limits(separate=3.0, single=5.0)
-    graded: Limits = Limits(fail=2.0)
+    graded: Limits = Limits(fail=2.0, confidence=CONFIDENCE)
     vectors: Limits = Limits(margin=0.5, fail=1.0)
     gate: Gate = field(default_factory=Gate)
 

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .plan import Lane, Load, Plan, Shape
     from .probes import Probe
-    from .runner import Run, run
+    from .runner import Measurement, run
 
-__all__ = ["Lane", "Load", "Plan", "Probe", "Run", "Shape", "run"]
-_WHERE = {"Probe": "probes", "Run": "runner", "run": "runner"}
+__all__ = ["Lane", "Load", "Plan", "Probe", "Measurement", "Shape", "run"]
+_WHERE = {"Probe": "probes", "Measurement": "runner", "run": "runner"}
 
 
 def __getattr__(name: str) -> Any:

@@ -31,14 +31,13 @@ from ds4ref.errors import DataError, UsageError
 from .options import PROG, build_parser, choose_lanes, read_plan
 
 if TYPE_CHECKING:
-    from ds4ref.runs.store import Run as StoredRun
-    from ds4ref.runs.store import Store
+    from ds4ref.runs.store import Run, Store
 
 
 def bench(args: Namespace) -> int:
     """Run the sweep that ``args`` describes, or what is left of an earlier one."""
     from .output import Output
-    from .runner import Run
+    from .runner import Measurement
 
     with ExitStack() as stack:
         store, first = None, None
@@ -56,7 +55,7 @@ def bench(args: Namespace) -> int:
             store = open_store(stack, places.store)
         stack.enter_context(single_instance(PROG))
         output, shown = Output(places, plan.lanes, arms=bool(args.arm)), Shown()
-        found = Run(
+        found = Measurement(
             plan, store, label=output.label, say=shown.say, progress=shown.start, stopping=Interrupt,
             on_row=shown.aside(output.row), command=[PROG, *args.argv],
         )  # fmt: skip
@@ -79,7 +78,7 @@ def open_store(stack: ExitStack, path: str | None) -> Store:
     return stack.enter_context(Store.open(path))
 
 
-def unfinished(store: Store, name: str) -> StoredRun:
+def unfinished(store: Store, name: str) -> Run:
     """A run that can go on: the one of that name, or with "latest" the newest. DataError if there is none."""
     if name == "latest":
         found = next((run for run in store.runs(kind="bench") if run.status != "complete"), None)

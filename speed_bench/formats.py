@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .columns import COLUMNS, NAMES, Column, Sample, csv_text, place
 
 if TYPE_CHECKING:
-    from .runner import Measured
+    from .runner import MeasuredLane
 
 FORMATS = ("csv", "md", "json", "jsonl", "sql")
 _ABOUT = ("model", "backend", "numerics", "threads", "created", "lane")
@@ -25,7 +25,7 @@ SERVED = sorted((column for column in COLUMNS if column.name in _SERVED), key=la
 """What Markdown says of endpoints beside llama-bench's columns."""
 
 
-def render(kind: str, lanes: Sequence[Measured]) -> str:
+def render(kind: str, lanes: Sequence[MeasuredLane]) -> str:
     """The whole text, newline included."""
     if kind == "csv":
         return "".join(csv_text(lane.samples) for lane in lanes)
@@ -37,14 +37,14 @@ def render(kind: str, lanes: Sequence[Measured]) -> str:
     return json.dumps(entries, indent=1) + "\n" if kind == "json" else sql(entries)
 
 
-def _about(lane: Measured) -> dict[str, Any]:
+def _about(lane: MeasuredLane) -> dict[str, Any]:
     facts = lane.facts
     found = {name: facts[name] for name in ("backend", "numerics", "threads", "created")}
     model = {"model": facts["model"]["name"] or facts["model"]["file"]}
     return {**model, **found, **({"lane": lane.name} if lane.name else {})}
 
 
-def markdown(lanes: Sequence[Measured]) -> str:
+def markdown(lanes: Sequence[MeasuredLane]) -> str:
     """llama-bench's table; a column for the lane where there are several, and more for endpoints."""
     served = [c for c in SERVED if any(c.display(entry) for lane in lanes for entry in lane.samples)]
     named = len(lanes) > 1 and any(lane.name for lane in lanes)

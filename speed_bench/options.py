@@ -138,7 +138,7 @@ def build_parser() -> Parser:
         default=[],
         help="http(s)://HOST/v1 or command:BINARY ARGS; may be repeated (local)",
     )
-    g.add_argument("--concurrency", metavar="LIST", type=integers(1, 256), help="streams at once (1)")
+    add(g, "--concurrency", metavar="LIST", type=integers(1, 256), help="streams at once (1)")
     g.add_argument("--requests", metavar="N", type=integer(1, 1024), help="put the endpoint under load: so many "
                    "requests a level")  # fmt: skip
     g.add_argument("--request-rate", metavar="LIST", type=rates, help="levels: requests/s on average, Poisson "
@@ -184,7 +184,7 @@ def build_parser() -> Parser:
         help="on stdout: csv, md, json, jsonl, sql",
     )
     add(g, "--json", help="one line of JSON on stdout: facts, rows, files, verdict")
-    g.add_argument("--resume", metavar="RUN", help="go on with a stopped run of the store (its number, or latest)")
+    add(g, "--resume", help="go on with a stopped run of the store (its number, or latest)")
     add(g, "--label", help="name of the run in the store (that of the CSV)")
     add(g, "--store")
     add(g, "--no-store")

@@ -21,7 +21,7 @@ from ds4ref.errors import DataError
 from .columns import HEADER, Sample, csv_text, format_row, place, summary
 from .formats import render
 from .plan import Lane, Places
-from .runner import Measured, Run
+from .runner import MeasuredLane, Measurement
 from .verdict import verdict
 
 PROG = "ds4-bench"
@@ -35,7 +35,7 @@ class Output:
         names = ["a", "b"] if arms else [re.sub(r"[^A-Za-z0-9._]+", "-", lane.name).strip("-.") for lane in lanes]
         unique = names if len(set(names)) == len(names) else [f"{i + 1}-{part}" for i, part in enumerate(names)]
         self.suffixes = {lane.name: part for lane, part in zip(lanes, unique, strict=True)}
-        self.run: Run | None = None
+        self.run: Measurement | None = None
         self._stream: IO[str] | None = None
         self._written: set[tuple[int, str]] = set()
         self._headed = False
@@ -47,7 +47,7 @@ class Output:
 
     # --- meanwhile
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: Measurement) -> None:
         """Open what is written row by row: standard output if nothing else is wanted, or a CSV that is no file."""
         self.run = run
         places = self.places
@@ -59,7 +59,7 @@ class Output:
         elif places.csv is None and not places.form and not places.json and not is_tty(sys.stdout):
             self._stream = sys.stdout
 
-    def row(self, lane: Measured) -> None:
+    def row(self, lane: MeasuredLane) -> None:
         """A new sample: into the stream when its place has all repetitions, and into the partial CSV."""
         assert self.run is not None
         if lane is self.run.lanes[0]:
@@ -68,7 +68,7 @@ class Output:
             with atomic_output(str(self._partial(lane))) as out:
                 out.write(csv_text(lane.samples).encode())
 
-    def _emit(self, lane: Measured, least: int) -> None:
+    def _emit(self, lane: MeasuredLane, least: int) -> None:
         if not self._headed and lane.samples:
             self._line(HEADER)
             self._headed = True
@@ -135,7 +135,7 @@ class Output:
             if lane.run is not None and run.store is not None and not places.json:
                 say(PROG, f"kept as run {lane.run}; {run.store.show(lane.run)}")
 
-    def _tables(self, run: Run) -> None:
+    def _tables(self, run: Measurement) -> None:
         from .table import print_table
 
         streams = {lane.lane.streams for lane in run.lanes}
@@ -146,7 +146,7 @@ class Output:
         for lane in run.lanes:
             print_table(lane.summary(), lane.facts, self.label(lane.lane))
 
-    def _document(self, run: Run, files: dict[str, list[str]], verdicts: Any) -> dict[str, Any]:
+    def _document(self, run: Measurement, files: dict[str, list[str]], verdicts: Any) -> dict[str, Any]:
         """What is common to all lanes, and what each has of its own."""
         described = [lane.facts for lane in run.lanes]
         shared = {k: v for k, v in described[0].items() if all(k in facts and facts[k] == v for facts in described)}
@@ -160,7 +160,7 @@ class Output:
         found = {**shared, "files": files, "lanes": lanes, "notes": run.notes()}
         return found | ({"verdict": verdicts.document} if verdicts.document else {})
 
-    def _files(self, run: Run) -> dict[str, list[str]]:
+    def _files(self, run: Measurement) -> dict[str, list[str]]:
         """CSVs with their JSON, and the plots."""
         places = self.places
         if places.csv is None or _is_device(places.csv):
@@ -179,7 +179,7 @@ class Output:
             files["plot"] = self._plot(run, files["csv"])
         return {kind: names for kind, names in files.items() if names}
 
-    def _plot(self, run: Run, csvs: Sequence[str]) -> list[str]:
+    def _plot(self, run: Measurement, csvs: Sequence[str]) -> list[str]:
         levels = run.plan.load is not None or len({lane.lane.streams for lane in run.lanes}) > 1
         if not levels and len(run.lanes[0].summary()) < 2:
             say(PROG, "one row makes no curve: nothing plotted")
@@ -190,18 +190,18 @@ class Output:
             from .plot import plot as draw
         return [str(path) for path in draw(csvs, self.places.plots)]
 
-    def _write_facts(self, lane: Measured, path: Path, status: str) -> None:
+    def _write_facts(self, lane: MeasuredLane, path: Path, status: str) -> None:
         # Times of single steps stay in the store: here they would outweigh everything else.
         samples = [{k: v for k, v in entry.items() if not isinstance(v, (list, tuple))} for entry in lane.samples]
         content = {"columns": HEADER.split(","), "status": status, **lane.facts, "samples": samples}
         with atomic_output(str(path)) as out:
             out.write(json.dumps(content, indent=1).encode() + b"\n")
 
-    def _path(self, lane: Measured) -> Path:
+    def _path(self, lane: MeasuredLane) -> Path:
         path = Path(self.places.csv or "")
         return path.with_name(f"{path.stem}-{self.suffixes[lane.name]}{path.suffix}") if self.several else path
 
-    def _partial(self, lane: Measured) -> Path:
+    def _partial(self, lane: MeasuredLane) -> Path:
         path = self._path(lane)
         return path.with_name(f"{path.stem}.partial{path.suffix or '.csv'}")
 

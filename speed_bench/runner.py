@@ -38,7 +38,7 @@ SHOWN_FROM = 60.0
 
 
 @dataclass
-class Measured:
+class MeasuredLane:
     """What a lane gave: its samples, the facts about it, its run in the store."""
 
     lane: Lane
@@ -56,7 +56,7 @@ class Measured:
         return summaries(self.samples)
 
 
-class Run:
+class Measurement:
     """Everything of one run; ``execute`` does it, and ``lanes`` hold what was measured, whatever happens meanwhile.
 
     store      where it is kept (None: nowhere), labelled by ``label``
@@ -75,13 +75,13 @@ class Run:
         label: Callable[[Lane], str] = lambda lane: lane.name,
         say: Say = lambda message: None,
         progress: Callable[[str], Any] | None = None,
-        on_row: Callable[[Measured], None] = lambda lane: None,
+        on_row: Callable[[MeasuredLane], None] = lambda lane: None,
         stopping: Callable[[], AbstractContextManager[Cancellation]] = lambda: nullcontext(Cancellation()),
         command: Sequence[str] | None = None,
     ):
         self.plan, self.store, self.label, self.say = plan, store, label, say
         self.progress, self.on_row, self.stopping, self.command = progress, on_row, stopping, command
-        self.lanes = [Measured(lane) for lane in plan.lanes]
+        self.lanes = [MeasuredLane(lane) for lane in plan.lanes]
         self.repetitions = Repetitions(plan, say)
         self.status = "open"
         self._group = uuid.uuid4().hex[:12]
@@ -213,7 +213,7 @@ class Run:
                 if row >= have[index]:
                     yield index, next(walks[index])
 
-    def _keep(self, lane: Measured, entry: Sample) -> None:
+    def _keep(self, lane: MeasuredLane, entry: Sample) -> None:
         lane.samples.append(entry)
         if self.store is not None:
             if lane.run is None:
@@ -235,14 +235,14 @@ class Run:
         return [f"{lane.name}: {note}" if lane.name else note for lane in self.lanes for note in notes(lane.samples)]
 
 
-def run(plan: Plan, store: Store | None = None, **options: Any) -> Run:
-    """Measure ``plan`` and return what was found; ``options`` as ``Run``."""
-    found = Run(plan, store, **options)
+def run(plan: Plan, store: Store | None = None, **options: Any) -> Measurement:
+    """Measure ``plan`` and return what was found; ``options`` as ``Measurement``."""
+    found = Measurement(plan, store, **options)
     found.execute()
     return found
 
 
-def _refuse_others(lane: Measured, facts: dict[str, Any]) -> None:
+def _refuse_others(lane: MeasuredLane, facts: dict[str, Any]) -> None:
     """DataError if a run that goes on was begun with something else."""
     for what, keys in (("model", ("model", "sha256")), ("text", ("prompt_sha256",)), ("processor", ("machine", "cpu")),
                        ("numerics", ("numerics",)), ("number of threads", ("threads",))):  # fmt: skip
@@ -262,7 +262,7 @@ def turn_order(lanes: int, turn: int) -> list[int]:
 class _Share:
     """Progress of one walk as part of all, in the units of the walk."""
 
-    def __init__(self, progress: Callable[[int, int], None], before: int, run: Run):
+    def __init__(self, progress: Callable[[int, int], None], before: int, run: Measurement):
         self.progress, self.before, self.run = progress, before, run
 
     def __call__(self, done: int, of: int) -> None:

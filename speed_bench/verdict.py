@@ -11,7 +11,7 @@ from typing import Any
 
 from ds4ref.runs.stats import Interval
 
-from .runner import Run
+from .runner import Measurement
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Verdict:
     document: dict[str, Any] = field(default_factory=dict)
 
 
-def verdict(run: Run) -> Verdict:
+def verdict(run: Measurement) -> Verdict:
     """Of two lanes with several repetitions; empty for anything else."""
     if len(run.lanes) != 2:
         return Verdict()

@@ -13,10 +13,10 @@ import numpy as np
 from ds4ref.cli.common import Progress, check_output, read_text
 from ds4ref.cli.flags import add
 from ds4ref.cli.options import choice, integer
+from ds4ref.cli.tool import add_target, finish, parsed, parser, rows, target_of, told
 from ds4ref.errors import DataError, UsageError
 
 from .observation import Observation, OtherModel, read, read_ids
-from .options import add_target, finish, parsed, parser, rows, target_of, told
 from .preflight import BROKEN, Finding, preflight, refused
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def diagnose(argv: Sequence[str]) -> int:
 
             with target_of(args, args.target) as target:
                 seen = elicit(target, engine, given, args.prompt, args.chat)
-                told(target)
+                told("ds4-vectors", target)
         result = run_diagnosis(engine, seen if args.top is None else seen.top(args.top), args.thorough,
                                args.their_model)  # fmt: skip
     whole = result.to_json()

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from ds4ref.cli.common import EXIT_INTERRUPTED
 from ds4ref.cli.flags import add
 from ds4ref.cli.options import number
+from ds4ref.cli.tool import add_target, finish, parsed, parser, target_of
 from ds4ref.errors import UsageError
 from ds4ref.targets.local import LocalTarget
-
-from .options import add_target, finish, parsed, parser, target_of
 
 PROG = "ds4-vectors doctor"
 SAYS = """Examine an engine: pre-flight, tokenizer, template, the numbers and their diagnosis, run to run, prefill

@@ -13,13 +13,13 @@ import numpy as np
 from ds4ref.cli.common import check_output
 from ds4ref.cli.flags import add
 from ds4ref.cli.options import integer, number
+from ds4ref.cli.tool import add_target, finish, parsed, parser, required, rows, target_of
 from ds4ref.errors import DataError, UsageError
 from ds4ref.targets import Ability
 
 from .logits import Differences, check, differences, load
 from .logits import freeze as freeze_logits
 from .observation import FILES, RAW, read_ids, read_table, to_logprobs
-from .options import add_target, finish, parsed, parser, required, rows, target_of
 from .preflight import BROKEN, of_table, padding, refused
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from ds4ref.cli.common import EXIT_INTERRUPTED, Progress, atomic_output, check_output, read_text, say
 from ds4ref.cli.flags import add
 from ds4ref.cli.options import integer, number
+from ds4ref.cli.tool import add_target, finish, parsed, parser, required, rows, target_of, told
 from ds4ref.errors import DataError, UsageError
 from ds4ref.targets import Prompt
 
 from .cli_vectors import Item, items
-from .options import add_target, finish, parsed, parser, required, rows, target_of, told
 from .record import PROG, add_store, describe, keep, opened, text_digest
 
 DEPTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
@@ -51,7 +51,7 @@ def ppl(argv: Sequence[str]) -> int:
         scored = score(target, text, room, progress)
         progress.clear()
         identity = target.identity()
-        told(target)
+        told("ds4-vectors", target)
         found = by_depth(scored.nll, depths, args.window)
         reached = len(scored.nll) + 1
         missing = [depth for depth in depths if depth > reached]
@@ -177,7 +177,7 @@ def _scored(
             status = "stopped"
         finally:
             progress.clear()
-            told(target)
+            told("ds4-vectors", target)
             kept = [{"id": item.case.id, "verdict": "scored", "passed": True, "tokens": tokens, "nll": nats}
                     for item, (nats, tokens) in zip(found, side, strict=False)]  # fmt: skip
             if kept:
@@ -218,7 +218,7 @@ def recall(argv: Sequence[str]) -> int:
     else:
         with target_of(args, args.target) as target:
             result = ask(target, story, args.tokens, args.ctx)
-            told(target)
+            told("ds4-vectors", target)
     passed = None if args.fail_below is None else result.score >= args.fail_below
     table = [(f"{i}/{len(result.by_depth)}", f"{right}/{n}") for i, (n, right) in enumerate(result.by_depth)]
     table.append(("all", f"{result.right}/{result.facts}"))

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 from ds4ref.cli.common import Progress, atomic_output, check_output, read_text
 from ds4ref.cli.flags import add
 from ds4ref.cli.options import choice, integer, number
+from ds4ref.cli.tool import add_target, finish, parsed, parser, rows, target_of, told
 from ds4ref.errors import DataError, UsageError
 from ds4ref.runs.store.rows import vector_row
 from ds4ref.targets import Prompt
 
 from . import dumps, legacy
 from .capture import PromptCase, forks, record_missing, spread, start
-from .options import add_target, finish, parsed, parser, rows, target_of, told
 from .record import add_store, describe, keep, opened, text_digest
 from .schema import CASE_SCHEMA, Case, Expected, Repetition, Vectors, record, sha256
 from .verdicts import PROFILES, CaseResult, check_case
@@ -94,7 +94,7 @@ def capture(argv: Sequence[str]) -> int:
                         repetitions=args.repeat, system=args.system)  # fmt: skip
         with Progress("recording") as progress:
             done = record_missing(vectors, target, progress)
-        notes = told(target)
+        notes = told("ds4-vectors", target)
     table, lost = [], 0
     for item in items(folder):
         fork, steps = forks(item.case), item.case.repetitions[0].steps
@@ -296,7 +296,7 @@ def _check_all(
                            profile=args.profile, floor=args.floor, known=item.known)
             )  # fmt: skip
             results[-1].seconds = time.monotonic() - begun
-        told(target)
+        told("ds4-vectors", target)
         return results, {**describe(target, store), "profile": args.profile, "floor": args.floor}
 
 

@@ -12,7 +12,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("ds4ref", "kernels", "speed_bench", "test_vectors", "reports", "eval")
-TOOLS = ("ds4ref.cli.ds4", "ds4ref.cli.kv", "speed_bench.cli", "test_vectors.cli", "reports.cli")
+TOOLS = (
+    *("ds4ref.cli.ds4", "ds4ref.cli.server", "ds4ref.cli.kv"),
+    *("speed_bench.cli", "test_vectors.cli", "reports.cli", "eval.cli"),
+)
 
 
 def run(code: str, path: Path, cwd: Path, *more: Path) -> subprocess.CompletedProcess[str]:
@@ -69,13 +72,16 @@ from test_vectors.cli_vectors import read_prompts
 from test_vectors.diagnosis import calibration
 from test_vectors.doctor import page
 from test_vectors.trace import names
+from eval import grading, packs
+from eval.verify.security import CASES
 assert ds4ref.__file__.startswith(sys.argv[1]), ds4ref.__file__
 for template in ("report.html.j2", "report.md.j2"):
     assert len(render(template, Report("a title"), **({"figure": None} if "md" in template else {}))) > 20
-print(len(read_prompts(None)), calibration.PATH.exists())
+print(len(read_prompts(None)), calibration.PATH.exists(), len(packs.load("ds4ref").questions), packs.names(),
+      CASES.is_dir())
 """.replace("sys.argv[1]", repr(str(installed[1])))
     done = run(code, installed[1], tmp_path)
-    assert (done.returncode, done.stdout) == (0, "4 True\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "4 True 93 ['ds4ref', 'nano'] True\n"), done.stderr
 
 
 @pytest.mark.parametrize("kind", ["package", "module", "folder"])

@@ -20,12 +20,13 @@ from ..numerics import DEFAULT_MODE, MODES
 from ..text.protocol import DEFAULT_SYSTEM
 from .common import check_output, run
 from .flags import add
-from .options import MAX_TOP_K, SEED_MAX, Parser, choice, integer, number
+from .options import MAX_TOP_K, SEED_MAX, Parser, choice, integer
 
 PROG = "ds4"
 
 USAGE = """ds4 -p TEXT | --prompt-file FILE [options]     one answer on stdout
        ds4 [options]                                  chat (one line per turn if stdin is not a terminal)
+       ds4 agent [options] [PROMPT]                   a model that works in a folder through tools
        ds4 --inspect [FILE]                           what is in a model file
        ds4 --dump-... | --perplexity-file FILE        numbers instead of text"""
 
@@ -118,19 +119,16 @@ def build_parser() -> Parser:
     add(g, "--prompt-file", help="the same from a file, exactly as it stands (- is stdin)")
     add(g, "--token-ids", help="a JSON list of token ids instead of text; no chat markup")
     add(g, "--system", default=DEFAULT_SYSTEM, help=f'system text, "" for none ("{DEFAULT_SYSTEM}")')
-    g.add_argument("--think", action="store_const", const="high", dest="think", default="high",
-                   help="think before answering (default)")  # fmt: skip
-    g.add_argument("--think-max", action="store_const", const="max", dest="think",
-                   help="think without limit; needs --ctx >= 393216, else it is --think")  # fmt: skip
-    g.add_argument("--nothink", action="store_const", const="none", dest="think", help="answer at once")
+    add(g, "--think", default="high")
+    add(g, "--think-max", help="think without limit; needs --ctx >= 393216, else it is --think")
+    add(g, "--nothink")
 
     g = parser.add_argument_group("sampling")
     add(g, "--tokens", type=integer(), default=50000, help="most tokens to generate; clipped to the context (50000)")
-    g.add_argument("--temp", metavar="F", type=number(0, 100), default=1.0, help="temperature; 0 is greedy (1)")
+    add(g, "--temp", default=1.0, help="temperature; 0 is greedy (1)")
     g.add_argument("--top-k", metavar="N", type=integer(0, 1024), default=0, help="only the N best; 0 is all (0)")
-    g.add_argument("--top-p", metavar="F", type=number(0, 1), default=1.0, help="nucleus mass (1)")
-    g.add_argument("--min-p", metavar="F", type=number(0, 1), default=0.05, help="drop tokens less likely than F "
-                   "times the best (0.05)")  # fmt: skip
+    add(g, "--top-p", default=1.0)
+    add(g, "--min-p", default=0.05, help="drop tokens less likely than F times the best (0.05)")
     add(g, "--seed", type=integer(1, SEED_MAX), help="repeatable draws (from the clock)")
 
     g = parser.add_argument_group("results instead of text (files appear complete or not at all)")
@@ -233,6 +231,11 @@ def body(argv: Sequence[str]) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if argv[:1] == ["agent"]:
+        from . import agent
+
+        return run(agent.PROG, agent.body, argv[1:])
     return run(PROG, body, argv)
 
 

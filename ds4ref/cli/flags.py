@@ -45,7 +45,17 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "--tokens": (("-n",), {"metavar": "N", "type": integer(), "help": "tokens to generate"}),
     "--top": ((), {"metavar": "K", "type": integer(), "help": "use only the K best of every position"}),
     "--atol": ((), {"metavar": "F", "type": number(0, 1e6), "help": "largest difference allowed"}),
+    "--grader": (
+        (),
+        {
+            "metavar": "NAME",
+            "type": choice("ours", "ds4"),
+            "default": "ours",
+            "help": "whose rules grade: ours, or ds4's own (ours)",
+        },
+    ),
     "--only": ((), {"metavar": "NAME", "help": "only these"}),
+    "--limit": ((), {"metavar": "N", "type": integer(), "help": "at most so many"}),
     "--layers": ((), {"metavar": "LIST", "help": "these layers: 0,2-5"}),
     "--key": ((), {"metavar": "NAME", "default": "logits", "help": "array of the .npz (logits)"}),
     "--depths": ((), {"metavar": "LIST", "help": "depths in tokens, separated by commas"}),
@@ -67,9 +77,26 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "--ctx": (("-c",), {"metavar": "N", "type": integer(), "help": "context, tokens"}),
     # prompts
     "--prompt": ((), {"metavar": "TEXT", "help": "the prompt"}),
+    "--think": (
+        (),
+        {"action": "store_const", "const": "high", "dest": "think", "help": "think before answering (default)"},
+    ),
+    "--think-max": ((), {"action": "store_const", "const": "max", "dest": "think", "help": "think without limit"}),
+    "--nothink": ((), {"action": "store_const", "const": "none", "dest": "think", "help": "answer at once"}),
+    "--temp": ((), {"metavar": "F", "type": number(0, 100), "help": "temperature; 0 is greedy"}),
+    "--top-p": ((), {"metavar": "F", "type": number(0, 1), "help": "nucleus mass (1)"}),
+    "--min-p": ((), {"metavar": "F", "type": number(0, 1), "help": "least share of the best token's probability"}),
     "--prompt-file": ((), {"metavar": "FILE", "help": "text of the prompt (- is stdin)"}),
     "--system": (("-sys",), {"metavar": "TEXT", "help": "system text"}),
     "--token-ids": ((), {"metavar": "FILE", "help": "JSON list of token ids"}),
+    # many at once
+    "--concurrency": ((), {"metavar": "N", "help": "requests at once"}),
+    "--scheduler": (
+        (),
+        {"metavar": "WHERE", "help": "a Dask scheduler: its address (tcp://HOST:PORT), or its scheduler file"},
+    ),
+    "--workers": ((), {"metavar": "N", "type": integer(1, 1024), "help": "processes of this machine (1)"}),
+    "--resume": ((), {"metavar": "RUN", "help": "go on with a stopped run"}),
     # targets
     "--target": ((), {"metavar": "SPEC", "help": "local[:MODEL.gguf], http(s)://HOST/v1 or command:BINARY ARGS"}),
     "--model-name": ((), {"metavar": "NAME", "help": "HTTP: model to ask for (the server's only one)"}),

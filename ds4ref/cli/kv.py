@@ -64,7 +64,7 @@ def build_parser(command: str) -> Parser:
     if command:
         add(parser, "--json")
     if command == "show":
-        parser.add_argument("--key-text", action="store_true", help="nothing but its text, as it is")
+        parser.add_argument("--raw", action="store_true", help="nothing but its text, as it is")
     if command == "verify":
         add(parser, "--model", help="GGUF file: load every checkpoint of it, too")
         add(parser, "--backend", default=DEFAULT_BACKEND, help=f"with -m: {', '.join(BACKENDS)} ({DEFAULT_BACKEND})")
@@ -169,7 +169,7 @@ def show(args: Namespace) -> int:
         raise DataError(f"cannot show {entry.name}: {entry.why}")
     with kvc.open_file(directory.path / entry.name) as file:
         text, calls = entry.checkpoint.text(file), entry.checkpoint.tools(file)
-    if args.key_text:
+    if args.raw:
         sys.stdout.flush()
         sys.stdout.buffer.write(text)
         return 0

@@ -18,21 +18,21 @@ from .common import is_tty
 if TYPE_CHECKING:
     from prompt_toolkit.history import History
 
-HISTORY_ENTRIES = 512
+HISTORY, HISTORY_ENTRIES = ".ds4_history", 512
 
 ReadLine = Callable[[], str | None]
 """Returns the next line without its end, None at the end of input; KeyboardInterrupt for Ctrl-C while typing."""
 
 
-def history_path() -> Path:
-    """Where the history lives: .ds4_history in the home folder."""
-    return Path(os.environ.get("HOME") or Path.home()) / ".ds4_history"
+def history_path(name: str = HISTORY) -> Path:
+    """Where a history lives: in the home folder."""
+    return Path(os.environ.get("HOME") or Path.home()) / name
 
 
-def line_reader(prompt: str, commands: Iterable[str]) -> ReadLine:
+def line_reader(prompt: str, commands: Iterable[str], history: str = HISTORY) -> ReadLine:
     """The way to read lines from this stdin. ``commands`` are completed with Tab."""
     if is_tty(sys.stdin) and is_tty(sys.stdout):
-        return _editor(prompt, commands)
+        return _editor(prompt, commands, history)
     return _plain(prompt if sys.stdin.isatty() else "")
 
 
@@ -47,7 +47,7 @@ def _plain(prompt: str) -> ReadLine:
     return read
 
 
-def _editor(prompt: str, commands: Iterable[str]) -> ReadLine:
+def _editor(prompt: str, commands: Iterable[str], history: str = HISTORY) -> ReadLine:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.completion import WordCompleter
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
@@ -60,7 +60,7 @@ def _editor(prompt: str, commands: Iterable[str]) -> ReadLine:
 
     session: PromptSession[str] = PromptSession(
         prompt,
-        history=open_history(history_path()),
+        history=open_history(history_path(history)),
         key_bindings=keys,
         completer=WordCompleter(list(commands), sentence=True),
         complete_while_typing=False,

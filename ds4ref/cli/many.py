@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import DataError, UsageError
 from .common import EXIT_INTERRUPTED, Interrupt, Progress, say
 from .flags import add
-from .options import Parser, integer
+from .options import Parser
 
 if TYPE_CHECKING:
     from ..runs.fanout import Outcome
@@ -105,10 +105,8 @@ def _parser(tool: Tool) -> Parser:
         unavailable={},
     )
     found.add_argument("job", metavar="JOB.toml", nargs="*", help="name, args and [matrix]; see below")
-    found.add_argument("--scheduler", metavar="WHERE", help="a Dask scheduler: its address (tcp://HOST:PORT), or its "
-                       "scheduler file (processes of this machine)")  # fmt: skip
-    found.add_argument("--workers", metavar="N", type=integer(1, 1024), default=1,
-                       help="processes of this machine, without --scheduler (1)")  # fmt: skip
+    add(found, "--scheduler")
+    add(found, "--workers", default=1, help="processes of this machine, without --scheduler (1)")
     add(found, "--output", metavar="DIR", help="folder for what units write below {out} (the job's name)")
     add(found, "--store")
     add(found, "--json")

@@ -21,6 +21,7 @@ from scipy import special, stats
 LEAST, LEAST_GRADED = 3, 20
 EXACT_TO = 100
 RESAMPLES = 4999
+FLIPS = 1000
 SEED = 20261121
 POWER = 0.8
 TRIM = 0.2
@@ -162,25 +163,39 @@ def weighted_interval(totals: ArrayLike, weights: ArrayLike, confidence: float =
 def graded_interval(a: ArrayLike, b: ArrayLike, confidence: float = 0.95) -> Interval:
     """mean(b) - mean(a) for the same questions (n,), scores 0 to 1; one score a question (epochs averaged before).
 
-    Agresti and Min's interval (2005): Wald with half a question added to each cell of the table, so that it knows of
-    changes that might have happened. The p-value is McNemar's exact one for right-or-wrong scores, a sign-flip
-    permutation test for others.
+    ``change_interval``, and the p-value: McNemar's exact one for right-or-wrong scores, a sign-flip permutation test
+    for others.
     """
-    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    d, n = b - a, len(a)
+    found = change_interval(np.asarray(b, np.float64) - np.asarray(a, np.float64), confidence)
+    return replace(found, p=graded_p(a, b)) if found.known else found
+
+
+def change_interval(d: ArrayLike, confidence: float = 0.95) -> Interval:
+    """The mean of the changes (n,) of as many questions, -1 to 1.
+
+    Agresti and Min's interval (2005): Wald with half a question added to each cell of the table, so that it knows of
+    changes that might have happened. The two halves that are added change by as much as the question that changed
+    most, by a whole one if none did: where few questions change much and many a little, their mean would hide what was
+    not drawn this time.
+    """
+    d = np.asarray(d, np.float64)
+    n = len(d)
     estimate = float(d.mean()) if n else math.nan
     if n < LEAST_GRADED:
         return unknown(estimate, n)
-    binary = bool(np.isin(a, (0, 1)).all() and np.isin(b, (0, 1)).all())
     total = n + 2
-    # The two halves that are added change by as much as the questions that did change, by a whole one if none did.
-    changed = int(np.count_nonzero(d))
-    middle, square = float(d.sum()) / total, float(d @ d) * (1 + 1 / changed) if changed else 1.0
+    middle, square = float(d.sum()) / total, float(d @ d) + (float(np.square(d).max()) if d.any() else 1.0)
     error = math.sqrt(square - total * middle**2) / total
     half = float(special.ndtri((1 + confidence) / 2)) * error
     low, high = max(-1.0, middle - half), min(1.0, middle + half)
-    p = mcnemar(a, b) if binary else sign_flip(d)
-    return Interval(estimate, low, high, n, "Agresti-Min", p, _detectable(error, math.inf, confidence))
+    return Interval(estimate, low, high, n, "Agresti-Min", detectable=_detectable_change(d, confidence))
+
+
+def graded_p(a: ArrayLike, b: ArrayLike) -> float:
+    """Two-sided p of no difference between two scores for each question, of any number of questions."""
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    binary = bool(np.isin(a, (0, 1)).all() and np.isin(b, (0, 1)).all())
+    return mcnemar(a, b) if binary else sign_flip(b - a)
 
 
 def share_interval(scores: ArrayLike, confidence: float = 0.95) -> Interval:
@@ -215,11 +230,14 @@ def sign_test(differences: ArrayLike, tie: float = 0.0) -> float:
 
 
 def sign_flip(differences: ArrayLike) -> float:
-    """Permutation p of a mean this far from zero if signs were chance."""
+    """Permutation p of a mean this far from zero if signs were chance; of more than ``FLIPS`` differences by the normal
+    distribution, which their sum has then."""
     d = np.asarray(differences, np.float64)
     d = d[d != 0]
     if len(d) < 2:
         return 1.0
+    if len(d) > FLIPS:
+        return 2 * float(special.ndtr(-abs(float(d.sum())) / math.sqrt(float(d @ d))))
     done = stats.permutation_test(
         (d,), _mean, permutation_type="samples", n_resamples=RESAMPLES, rng=np.random.default_rng(SEED)
     )
@@ -240,6 +258,21 @@ def _flat(values: np.ndarray) -> bool:
 def _detectable(error: float, freedom: float, confidence: float) -> float:
     """The difference found with probability ``POWER``, given the standard error."""
     return error * sum(float(special.stdtrit(freedom, q)) for q in ((1 + confidence) / 2, POWER))
+
+
+def _detectable_change(d: np.ndarray, confidence: float) -> float:
+    """The difference x of scores found with probability ``POWER``: n x^2 = z^2 (v + w x - x^2).
+
+    v is the variance of the changes that cancel each other out, which are there without a difference. A difference is
+    made of changes, too, and has to be seen through those that it brings itself; they are taken to be as large as the
+    ones that were seen (w), and whole questions if none was.
+    """
+    n, sizes = len(d), float(np.abs(d).sum())
+    square = float(d @ d)
+    size = square / sizes if sizes else 1.0
+    spread = max(0.0, square - size * abs(float(d.sum()))) / n
+    z = float(special.ndtri((1 + confidence) / 2) + special.ndtri(POWER)) ** 2
+    return (z * size + math.sqrt((z * size) ** 2 + 4 * (n + z) * z * spread)) / (2 * (n + z))
 
 
 def _mean(values: np.ndarray, axis: int = -1) -> np.ndarray:

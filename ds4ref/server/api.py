@@ -12,12 +12,15 @@ one document at the end.
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..text.chat import Message
 from .turn import Event, Failed, Turn
+
+if TYPE_CHECKING:
+    from ..text.tokenizer import Tokenizer
 
 
 class Refused(Exception):
@@ -37,13 +40,29 @@ class Refused(Exception):
         self.extra, self.headers = dict(extra or {}), dict(headers or {})
 
 
+class Calls(Protocol):
+    """The memory of calls by id, as far as an API needs it (``tools.Memory``)."""
+
+    def put(self, block: str, ids: Sequence[str]) -> None:
+        """These calls were made by this block, exactly so written."""
+
+    def knows(self, call_id: str) -> bool:
+        """Whether a call of this id was ever made here."""
+
+    def replay(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """The messages of a request, those with calls as the model wrote them (``Message.raw_dsml``) where all of their
+        calls are known, unchanged."""
+
+
 @dataclass(frozen=True)
 class About:
     """What a module may need to know beyond a request's body.
 
     model    the served model's id, ctx its context, max_tokens the server's own limit on an answer (None: the context)
     headers  of the request, names in lower case
-    tools    the memory of calls by id (``tools.Memory``)
+    created  now, in seconds since 1970
+    tools    the memory of calls by id, None where there is none
+    options  deviations from the reference server, by name (``deviations``)
     """
 
     model: str
@@ -51,7 +70,7 @@ class About:
     max_tokens: int | None = None
     created: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
-    tools: Any = None
+    tools: Calls | None = None
     options: Mapping[str, bool] = field(default_factory=dict)
 
 
@@ -99,6 +118,21 @@ class Api(abc.ABC):
     @abc.abstractmethod
     def error(self, refused: Refused) -> bytes:
         """The error document where there is no reply yet."""
+
+
+class Question(abc.ABC):
+    """An endpoint that is answered at once and off the queue: nothing is generated (count_tokens)."""
+
+    path = ""
+    name = ""
+
+    @abc.abstractmethod
+    def answer(self, body: bytes, about: About, tokenizer: Tokenizer) -> bytes:
+        """The document. Refused for what cannot be."""
+
+    @abc.abstractmethod
+    def error(self, refused: Refused) -> bytes:
+        """The error document of this API."""
 
 
 def sse(data: str, event: str = "") -> bytes:

@@ -30,10 +30,12 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which tools may or must be called: "auto", "none", "required", or "named" with a name as the model sees it."""
+    """Which tools may or must be called: "auto", "none", "required", or "named" with a name as the model sees it.
+    Without ``parallel`` a demanded block has one call."""
 
     kind: Literal["auto", "none", "required", "named"] = "auto"
     name: str = ""
+    parallel: bool = True
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,12 @@ class Turn:
     format            JSON schema (as text) that the visible answer has to fit; "" for none, "{}" for any JSON object
     top_logprobs      alternatives per token, None for no log probabilities at all
     echo              completions: the prompt's own tokens come first, with their log probabilities
+    raw               completions: the text is all that was generated, thinking and its tags too
+    more              completions: further prompts of the same request, answered one after the other
     client            whose request it is, for fairness: requests of one client wait for each other
     affinity          what the client says about which conversation this is; "" if nothing
     results_only      tool results without the calls they answer: only a live timeline can go on with them
+    hoist             which system messages are put at the head of the prompt (``text.chat.HOISTS``)
     """
 
     api: Api
@@ -67,20 +72,28 @@ class Turn:
     format: str = ""
     top_logprobs: int | None = None
     echo: bool = False
+    raw: bool = False
+    more: tuple[Turn, ...] = ()
     client: str = ""
     affinity: str = ""
     results_only: bool = False
+    hoist: str = "leading"
 
     @property
     def offered(self) -> tuple[Schema, ...]:
-        """The tools that are shown to the model."""
-        return () if self.choice.kind == "none" else self.tools
+        """The tools that the prompt shows to the model."""
+        return () if self.choice.kind == "none" else tuple(tool for tool in self.tools if tool.shown)
 
-    def rendered(self) -> Rendered:
-        """The prompt of a conversation."""
+    @property
+    def callable(self) -> tuple[Schema, ...]:
+        """The tools that the model may call: a search may have brought some that the prompt does not show."""
+        return () if self.choice.kind == "none" else tuple(tool for tool in self.tools if tool.callable)
+
+    def rendered(self, *more: Message) -> Rendered:
+        """The prompt of the conversation, with ``more`` behind it."""
         from ..text.chat import render
 
-        return render(self.messages, [tool.text for tool in self.offered], self.thinking)
+        return render([*self.messages, *more], [tool.text for tool in self.offered], self.thinking, self.hoist)
 
 
 # --- what happens to a turn, in this order
@@ -105,11 +118,22 @@ class Prefill:
 
 @dataclass(frozen=True)
 class Failed:
-    """It cannot be answered, or not to the end. ``code`` is "context", "continuation", "shutdown" or "engine"."""
+    """It cannot be answered, or not to the end. ``code`` is "context", "continuation", "shutdown" or "engine".
+
+    ``tokens``: with "context", how many the prompt has.
+    """
 
     code: str
     message: str
+    tokens: int = 0
 
 
-Event = Queued | Prefill | Delta | Failed
+@dataclass(frozen=True)
+class Answered:
+    """One of several prompts is answered: its last delta. What follows belongs to the next one of ``Turn.more``."""
+
+    delta: Delta
+
+
+Event = Queued | Prefill | Delta | Answered | Failed
 """``Delta``s are the answer; the last one has a finish reason and usage."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,17 +22,18 @@ import numpy as np
 
 from ..cancellation import Cancellation
 from ..engine import Engine
-from ..errors import Cancelled, ContextError, Ds4Error
-from ..generate import Generation, Timing
-from ..sampling import Sampler, token_logprob, top_logprobs
+from ..errors import Cancelled, ContextError, Ds4Error, TokenError
+from ..generate import Generation, Piece, Timing
+from ..sampling import Sampler
 from ..targets.answer import Delta, Finish, Step, Token, Usage
 from ..targets.reader import AnswerReader
-from ..text.chat import Message, ends_in_thinking, live_tail, render
+from ..text.chat import Message, ends_in_thinking, live_tail
 from ..text.rendered import Rendered
 from . import saving
 from .queue import Closed, FairQueue, Full
+from .scoring import echo, step
 from .timelines import Start, Timelines
-from .turn import Event, Failed, Prefill, Queued, Turn
+from .turn import Answered, Event, Failed, Prefill, Queued, Turn
 
 if TYPE_CHECKING:
     from ..session.session import Session
@@ -64,6 +65,8 @@ class Job:
     """A turn that was taken on. Times are of ``time.monotonic``; None until they come.
 
     remember   what an API adds to the history it will see again: from the finished answer to the message it returns
+    more       further prompts of the same request, with their turns
+    demanded   what keeps the answer to the form that the turn demands (``generate.Steer``)
     """
 
     number: int
@@ -72,6 +75,8 @@ class Job:
     ids: list[int]
     listen: Callable[[Event], None]
     remember: Callable[[Message], Message] = lambda message: message
+    more: tuple[tuple[Turn, Rendered, list[int]], ...] = ()
+    demanded: Any = None
     cancel: Cancellation = field(default_factory=Cancellation)
     submitted: float = 0.0
     began: float | None = None
@@ -85,7 +90,8 @@ class Job:
 class Worker:
     """Owns the sessions of ``engine``; nobody else evaluates while it runs.
 
-    constrain   makes the steering of a turn's answer (``constrain.steering``); None where a turn asks for nothing
+    constrain   makes the steering of a turn's answer (``constrain.steering``); None where a turn asks for nothing. It
+                is asked in the thread that submits a turn
     """
 
     def __init__(
@@ -116,14 +122,18 @@ class Worker:
         listen: Callable[[Event], None],
         remember: Callable[[Message], Message] = lambda message: message,
     ) -> Job:
-        """Take a turn on. Overflow if its prompt does not fit, Busy if it cannot wait; rendering and tokenizing are
-        done here, in the caller's thread."""
-        prompt, ids = self._prompt(turn)
-        if len(ids) >= self.ctx:
-            raise Overflow(len(ids), self.ctx)
+        """Take a turn on. Overflow if its prompt does not fit, TokenError if it is of ids that do not exist, Busy if it
+        cannot wait; rendering and tokenizing are done here, in the caller's thread, and so is what compiles the form of
+        the answer (its TextErrors included)."""
+        prompts = [self._prompt(one) for one in (turn, *turn.more)]
+        longest = max(len(ids) for _, ids in prompts)
+        if longest >= self.ctx:
+            raise Overflow(longest, self.ctx)
+        (prompt, ids), more = prompts[0], tuple((t, *p) for t, p in zip(turn.more, prompts[1:], strict=True))
+        demanded = None if self.constrain is None else self.constrain(turn, self.engine.tokenizer)
         with self._lock:
             self._count += 1
-            job = Job(self._count, turn, prompt, ids, listen, remember, submitted=time.monotonic())
+            job = Job(self._count, turn, prompt, ids, listen, remember, more, demanded, submitted=time.monotonic())
         try:
             self.queue.put(turn.client, job)
         except Full:
@@ -150,6 +160,11 @@ class Worker:
             self._thread.join()
         self.timelines.write_out()
 
+    @property
+    def alive(self) -> bool:
+        """Whether the inference thread is there."""
+        return self._thread.is_alive()
+
     # --- the thread
 
     def _work(self) -> None:
@@ -157,7 +172,11 @@ class Worker:
             self.running = job
             job.began = time.monotonic()
             try:
-                self._answer(job)
+                for part in _parts(job):
+                    self._answer(part)
+                    job.start, job.decoding, job.finish = part.start, part.decoding, part.finish
+            except Overflow as error:
+                job.listen(Failed("context", str(error), error.tokens))
             except ContextError as error:
                 job.listen(Failed("context", str(error)))
             except Ds4Error as error:
@@ -178,6 +197,8 @@ class Worker:
     def _prompt(self, turn: Turn) -> tuple[Rendered, list[int]]:
         tokenizer = self.engine.tokenizer
         if turn.ids is not None:
+            if any(not 0 <= i < len(tokenizer) for i in turn.ids):
+                raise TokenError(f"the prompt has token ids outside the vocabulary of {len(tokenizer)}")
             return Rendered(), list(turn.ids)
         if turn.text is not None:
             prompt = Rendered().protocol(turn.text)
@@ -188,9 +209,7 @@ class Worker:
     def _answer(self, job: Job) -> None:
         turn, session = job.turn, self._session
         if turn.echo:
-            from .scoring import echo
-
-            echo(self.engine, job)
+            self._echo(job)
             return
         start = self._begin(job)
         if start is None:
@@ -198,7 +217,7 @@ class Worker:
             return
         job.start = start
         if len(start.tokens) >= self.ctx:
-            raise ContextError(str(Overflow(len(start.tokens), self.ctx)))
+            raise Overflow(len(start.tokens), self.ctx)
         usage = Usage(len(start.tokens), 0, start.cached, 0)
         job.listen(Prefill(start.cached, len(start.tokens), start.cached, start.source))
         try:
@@ -214,6 +233,18 @@ class Worker:
         job.decoding = time.monotonic()
         self._generate(job, start)
 
+    def _echo(self, job: Job) -> None:
+        """The prompt is part of the answer. Nobody goes on from such a one: it takes no conversation's place."""
+        job.start = Start(job.ids, 0, "none")
+        try:
+            echo(self._session, self.engine.tokenizer, job)
+        except Cancelled:
+            job.finish = Finish.CANCELLED
+            job.listen(Delta(finish=Finish.CANCELLED, usage=Usage(len(job.ids), 0, 0, 0)))
+            return
+        job.decoding = time.monotonic()
+        self._generate(job, job.start)
+
     def _begin(self, job: Job) -> Start | None:
         """Where the prompt starts to be evaluated; None if only a live timeline could tell, and there is none."""
         turn = job.turn
@@ -224,7 +255,7 @@ class Worker:
             return None
         self.timelines.resume(self._session, timeline)
         first = next(i for i, message in enumerate(turn.messages) if message.result_ids)
-        tail = live_tail(turn.messages, first, turn.thinking).encode(self.engine.tokenizer)
+        tail = live_tail(turn.messages, first, turn.thinking, turn.hoist).encode(self.engine.tokenizer)
         held = list(timeline.tokens)
         if held and held[-1] == self.engine.tokenizer.eos:
             tail = tail[1:]
@@ -232,21 +263,21 @@ class Worker:
 
     def _generate(self, job: Job, start: Start) -> None:
         turn, session, tokenizer = job.turn, self._session, self.engine.tokenizer
-        reader = AnswerReader(bool(turn.offered), turn.stop)
+        reader = AnswerReader(bool(turn.callable), turn.stop)
         drawn = turn.sampling
         sampler = Sampler(drawn.temperature, top_k=drawn.top_k, top_p=drawn.top_p, min_p=drawn.min_p, seed=drawn.seed)
         room = self.ctx - session.pos
         limit = room if turn.max_tokens is None else min(turn.max_tokens, room)
         generation = Generation(
             session, tokenizer, sampler, limit=limit, thinking=ends_in_thinking(start.tokens, tokenizer),
-            cancel=job.cancel, timing=job.timing, steer=self._steering(turn, reader), last=True,
+            cancel=job.cancel, timing=job.timing, steer=_steering(job, reader), last=True,
         )  # fmt: skip
         begun, made = time.perf_counter(), 0
         for piece in generation:
             saving.decoded(self.timelines, session, reader.in_block)
             steps = () if piece.token is None else (self._step(turn, session, piece.token, begun),)
             made += len(steps)
-            delta = reader.feed(piece)
+            delta = reader.feed(self._raw(piece) if turn.raw else piece)
             job.listen(replace(delta, steps=steps, time=time.perf_counter() - begun))
             if reader.done:
                 break
@@ -255,39 +286,34 @@ class Worker:
         job.finish = finish
         usage = Usage(len(start.tokens), made, start.cached, reader.reasoning_tokens)
         self._remember(job, generation, reader, finish)
+        if turn.echo and generation.finish == Finish.STOP:
+            # Whoever scores counts on one entry for what came after the prompt.
+            rest = replace(rest, steps=(self._step(turn, session, self.engine.tokenizer.eos, begun),))
         job.listen(replace(rest, time=time.perf_counter() - begun, finish=finish, usage=usage,
                            error=reader.generated.error or "", markup=reader.generated.raw_block))  # fmt: skip
 
-    def _steering(self, turn: Turn, reader: AnswerReader) -> Any:
-        """Markup is picked greedily; what the request demands of its answer comes before that."""
-        demanded = None if self.constrain is None else self.constrain(turn, self.engine.tokenizer)
-        if demanded is None and not turn.offered:
-            return None
-
-        def steer(generation: Any, logits: np.ndarray) -> Any:
-            wanted = None if demanded is None else demanded(generation, logits)
-            if isinstance(wanted, (int, np.integer)):
-                return wanted
-            if turn.offered and not generation.thinking and reader.greedy:
-                return int((logits if wanted is None else wanted).argmax())
-            return wanted
-
-        return steer
+    def _raw(self, piece: Piece) -> Piece:
+        """Thinking as text, with its tags, which are tokens without one."""
+        tokenizer = self.engine.tokenizer
+        tag = piece.token in (tokenizer.think_open, tokenizer.think_close)
+        text = piece.text + (tokenizer.token_bytes(piece.token).decode() if tag and piece.token is not None else "")
+        return replace(piece, text=text, thinking=False)
 
     def _step(self, turn: Turn, session: Session, token: int, begun: float) -> Step:
         raw = self.engine.tokenizer.token_bytes
         now = time.perf_counter() - begun
         if turn.top_logprobs is None:
             return Step(Token(raw(token), None, token), (), now)
-        logits = session.logits
-        best = top_logprobs(logits, turn.top_logprobs) if turn.top_logprobs else []
-        top = tuple(Token(raw(i), lp, i, logit) for i, logit, lp in best if i >= 0)
-        return Step(Token(raw(token), token_logprob(logits, token), token, float(logits[token])), top, now)
+        return step(self.engine.tokenizer, session.logits, token, turn.top_logprobs, now)
 
     def _remember(self, job: Job, generation: Generation, reader: AnswerReader, finish: str) -> None:
         """Keep the timeline, its end-of-sequence included, under every text that its history may be rendered as."""
         session, turn = self._session, job.turn
-        if finish not in (Finish.STOP, Finish.TOOL_CALLS) or turn.text is not None or turn.ids is not None:
+        if turn.echo:
+            return
+        plain = turn.raw or turn.text is not None or turn.ids is not None
+        # What a stop string cut off was evaluated all the same: no text that anybody will send stands for that.
+        if finish not in (Finish.STOP, Finish.TOOL_CALLS) or plain or reader.stopped:
             if session.valid:
                 self.timelines.keep(session, ())
             return
@@ -306,10 +332,43 @@ class Worker:
 
     def _texts(self, turn: Turn, answer: Message) -> list[str]:
         """What later prompts begin with if this turn is in their history: with its reasoning and without."""
-        schemas = [tool.text for tool in turn.offered]
         found = []
         for message in (answer, replace(answer, reasoning="")):
-            prompt = render([*turn.messages, message, Message("user", "")], schemas, turn.thinking)
-            text = prompt.text
+            text = turn.rendered(message, Message("user", "")).text
             found.append(text[: text.rindex("<\uff5cUser\uff5c>")])
         return found
+
+
+def _steering(job: Job, reader: AnswerReader) -> Any:
+    """Markup is picked greedily; what the request demands of its answer comes before that."""
+    demanded, tools = job.demanded, bool(job.turn.callable)
+    if demanded is None and not tools:
+        return None
+
+    def steer(generation: Any, logits: np.ndarray) -> Any:
+        wanted = None if demanded is None else demanded(generation, logits)
+        if isinstance(wanted, (int, np.integer)):
+            return wanted
+        if tools and not generation.thinking and reader.greedy:
+            return int((logits if wanted is None else wanted).argmax())
+        return wanted
+
+    return steer
+
+
+def _parts(job: Job) -> Iterator[Job]:
+    """The job once for each of its prompts. Only with the last one's end it is at its end."""
+
+    def listen(event: Event) -> None:
+        ended = isinstance(event, Delta) and event.finish and event.finish != Finish.CANCELLED
+        job.listen(Answered(event) if ended and isinstance(event, Delta) else event)
+
+    turns = ((job.turn, job.prompt, job.ids), *job.more)
+    for number, (turn, prompt, ids) in enumerate(turns, 1):
+        if number == len(turns):
+            yield job if number == 1 else replace(job, turn=turn, prompt=prompt, ids=ids)
+            return
+        part = replace(job, turn=turn, prompt=prompt, ids=ids, listen=listen)
+        yield part
+        if part.finish == Finish.CANCELLED:
+            return

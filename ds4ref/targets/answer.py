@@ -70,6 +70,7 @@ class Delta:
 
     ``void``: the calls begun so far were malformed markup; they do not count, and what they were comes as text.
     ``markup``: with the last one, the block of calls as a local model wrote it (``text.chat.Message.raw_dsml``).
+    ``stopped``: with the last one, the stop string that ended the answer.
     """
 
     text: str = ""
@@ -83,6 +84,7 @@ class Delta:
     void: bool = False
     error: str = ""
     markup: str = ""
+    stopped: str = ""
 
     @property
     def brings(self) -> bool:

@@ -8,6 +8,7 @@ and what they refuse: ``dialects``.
 from __future__ import annotations
 
 import codecs
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -22,6 +23,7 @@ from .transport import Refused, Transport
 from .wire import raw_bytes, shown
 
 MAX_TOP = 20
+_SPELLED = re.compile(r"bytes:(\\x[0-9a-f]{2})+")
 
 
 class HttpTarget(Target):
@@ -305,15 +307,26 @@ def _token(entry: dict[str, Any]) -> Token:
 
 
 def _legacy_steps(found: dict[str, Any], at: float | None) -> list[Step]:
-    """Steps of the completions format: parallel lists, alternatives as {text: logprob}."""
+    """Steps of the completions format: parallel lists, alternatives as {text: logprob}. Our own server also lists the
+    bytes of each token; what is no text is spelled there as OpenAI spelled it."""
     tokens, values = found["tokens"], found.get("token_logprobs") or [None] * len(found["tokens"])
     tops = found.get("top_logprobs") or [None] * len(tokens)
+    listed = found.get("bytes")
+    exact = listed is not None
+    raws = [bytes(raw) for raw in listed] if listed is not None else [raw_bytes(text) for text in tokens]
     steps = []
-    for text, value, best in zip(tokens, values, tops, strict=True):
-        alternatives = [Token(raw_bytes(other), float(lp)) for other, lp in (best or {}).items()]
+    for raw, value, best in zip(raws, values, tops, strict=True):
+        alternatives = [Token(_spelled(other, exact), float(lp)) for other, lp in (best or {}).items()]
         alternatives.sort(key=lambda token: -(token.logprob or 0.0))
-        steps.append(Step(Token(raw_bytes(text), None if value is None else float(value)), tuple(alternatives), at))
+        steps.append(Step(Token(raw, None if value is None else float(value)), tuple(alternatives), at))
     return steps
+
+
+def _spelled(text: str, spelled: bool) -> bytes:
+    """The bytes of a token's text; \"bytes:\\xe2\\x82\" where they are ``spelled``."""
+    if spelled and _SPELLED.fullmatch(text):
+        return bytes.fromhex(text.removeprefix("bytes:").replace("\\x", ""))
+    return raw_bytes(text)
 
 
 def _message(choice: dict[str, Any], name: str) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class AnswerReader:
     def finish(self) -> Delta:
         """What was held back to the end."""
         rest = Delta() if self._parser is None else self._delta(self._parser.finish())
-        self._said.append(replace(rest, text=rest.text + self._stop.finish()))
+        self._said.append(replace(rest, text=rest.text + self._stop.finish(), stopped=self.stopped))
         return self._said[-1]
 
     @property
@@ -68,6 +68,11 @@ class AnswerReader:
     def done(self) -> bool:
         """Whatever follows counts for nothing: a block of calls is closed, or a stop string was found."""
         return self._stop.stopped is not None or (self._parser is not None and self._parser.done)
+
+    @property
+    def stopped(self) -> str:
+        """The stop string that was found."""
+        return self._stop.stopped or ""
 
     @property
     def generated(self) -> Generated:

@@ -2,6 +2,7 @@
 
     render(messages, schemas, mode)     what a chat request becomes
     live_tail(messages, start, mode)    what is appended to a live session when tool results come back
+    leading_system(messages)            how many system messages stand in front
     completion(prompt, mode)            the text completions endpoint
     encode_chat_prompt, encode_message  the same for a command line: token by token, each text on its own
     ends_in_thinking                    whether an answer to such ids starts inside <think>
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from .tokenizer import Tokenizer
 
 MODES = ("none", "high", "max")
+HOISTS = ("all", "leading")
+"""Which system messages go to the head of a prompt: all of them, as ds4 does it, or only those that stand there."""
 THINK_MAX_MIN_CTX = 384 * 1024
 """Below this context size "max" is "high"."""
 
@@ -133,17 +136,29 @@ def tool_prompt(schemas: Sequence[str]) -> list[Part]:
     return Rendered().protocol(_TOOL_PROMPT).plain("\n".join(schemas)).protocol(_TOOL_PROMPT_END).parts
 
 
-def render(messages: Sequence[Message], schemas: Sequence[str] = (), mode: str = "high") -> Rendered:
+def leading_system(messages: Sequence[Message]) -> int:
+    """How many system and developer messages stand in front of all others."""
+    return next((i for i, message in enumerate(messages) if message.role not in _SYSTEM_ROLES), len(messages))
+
+
+def render(
+    messages: Sequence[Message], schemas: Sequence[str] = (), mode: str = "high", hoist: str = "all"
+) -> Rendered:
     """The prompt of a conversation. Tools come before the client's system text; ends with the start of an answer
     unless the last message is the assistant's own.
 
-    Reasoning of past turns is kept everywhere once tools are involved, else only after the last user message.
+    Reasoning of past turns is kept everywhere once tools are involved, else only after the last user message. With
+    ``hoist`` "leading", later system messages stay where they are, as what a user says: the head of the prompt is then
+    the same in every turn, whatever a client puts in between.
     """
+    if hoist not in HOISTS:
+        raise TextError(f"unknown hoist {hoist!r}: choose from {', '.join(HOISTS)}")
+    in_place = len(messages) if hoist == "all" else leading_system(messages)
     prompt = Rendered().protocol(protocol.BOS)
     if mode == "max":
         prompt.plain(MAX_PREFIX)
     system: list[Part] = tool_prompt(schemas) if schemas else []
-    for message in messages:
+    for message in messages[:in_place]:
         if message.role in _SYSTEM_ROLES:
             if system:
                 system.append(Part("\n\n", None))
@@ -151,15 +166,17 @@ def render(messages: Sequence[Message], schemas: Sequence[str] = (), mode: str =
                 system.append(Part(message.content, None))
     prompt.extend(system)
 
-    asked = [i for i, message in enumerate(messages) if message.role == "user" or message.role in _TOOL_ROLES]
+    placed = {i for i in range(in_place, len(messages)) if messages[i].role in _SYSTEM_ROLES}
+    asked = [i for i, message in enumerate(messages) if message.role in ("user", *_TOOL_ROLES) or i in placed]
     tools_used = any(message.role in _TOOL_ROLES or _has_calls(message) for message in messages)
     keep_from = 0 if schemas or tools_used else (asked[-1] + 1 if asked else 0)
-    return _render_turns(prompt, messages, 0, mode, keep_from)
+    return _render_turns(prompt, messages, 0, mode, keep_from, in_place)
 
 
-def live_tail(messages: Sequence[Message], start: int, mode: str = "high") -> Rendered:
+def live_tail(messages: Sequence[Message], start: int, mode: str = "high", hoist: str = "all") -> Rendered:
     """What follows a live session that ends in a tool turn: its EOS, then ``messages[start:]``."""
-    return _render_turns(Rendered().protocol(protocol.EOS), messages, start, mode, keep_from=0)
+    in_place = len(messages) if hoist == "all" else start
+    return _render_turns(Rendered().protocol(protocol.EOS), messages, start, mode, 0, in_place)
 
 
 def completion(text: str, mode: str = "high") -> Rendered:
@@ -168,8 +185,11 @@ def completion(text: str, mode: str = "high") -> Rendered:
     return render(messages, (), mode)
 
 
-def _render_turns(prompt: Rendered, messages: Sequence[Message], start: int, mode: str, keep_from: int) -> Rendered:
-    """Append ``messages[start:]``; assistant turns from index ``keep_from`` on keep their reasoning."""
+def _render_turns(
+    prompt: Rendered, messages: Sequence[Message], start: int, mode: str, keep_from: int, in_place: int
+) -> Rendered:
+    """Append ``messages[start:]``; assistant turns from index ``keep_from`` on keep their reasoning, system messages
+    from index ``in_place`` on are part of the user's turn before them, or one of their own."""
     thinking = mode != "none"
     pending = in_results = False
     for index in range(start, len(messages)):
@@ -182,6 +202,11 @@ def _render_turns(prompt: Rendered, messages: Sequence[Message], start: int, mod
                 prompt.protocol(protocol.USER)
             prompt.extend(render_result(message.content))
             pending = in_results = True
+        elif message.role in _SYSTEM_ROLES:
+            if index >= in_place and message.content:
+                prompt.plain("\n\n") if pending else prompt.protocol(protocol.USER)
+                prompt.plain(message.content)
+                pending, in_results = True, False
         elif message.role == "assistant":
             if pending:
                 prompt.protocol(protocol.ASSISTANT)

@@ -8,7 +8,7 @@ decide       the verdict;  sight  what it could have seen;  calibration  what it
 """
 
 from .decide import diagnose
-from .signatures import Run, Signatures
+from .signatures import Pass, Signatures
 from .verdict import Diagnosis
 
-__all__ = ["Diagnosis", "Run", "Signatures", "diagnose"]
+__all__ = ["Diagnosis", "Pass", "Signatures", "diagnose"]

@@ -20,8 +20,8 @@ from ds4ref.variants.scoped import ScopedFault, Where
 
 from ..observation import Observation
 from .evidence import SHORTEST, Fit, Reference, seen_through, stretches
-from .outside import variants
-from .signatures import Run, Signatures
+from .outside import slips
+from .signatures import Pass, Signatures
 
 LIMIT = 3.0
 """A right engine's misfit (standard deviations, the largest of three) is above this in a few of a hundred cases."""
@@ -43,9 +43,9 @@ class Idea:
     parameter: dict[str, Any] | None = None
 
     @property
-    def run(self) -> Run:
+    def run(self) -> Pass:
         """The run of the model that predicts it."""
-        return Run(self.mode, self.faults, self.name, self.since)
+        return Pass(self.mode, self.faults, self.name, self.since)
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ class Candidate:
         return self.kind in ("mode", "rounding")
 
     @property
-    def run(self) -> Run:
+    def run(self) -> Pass:
         """The run of the model that predicts it."""
-        return Run(self.mode, self.faults, self.name or "clean", self.since)
+        return Pass(self.mode, self.faults, self.name or "clean", self.since)
 
     @property
     def label(self) -> str:
@@ -109,7 +109,7 @@ class Case:
         """What right engines of a rounding set show here."""
         key = mode, ""
         if key not in self._references:
-            self.library.ahead([Run(mode)])
+            self.library.ahead([Pass(mode)])
             runs = [self.rows_of(each.logprobs) for each in self.library.replicas(mode)]
             clean = self.rows_of(self.library.get(mode).logprobs)
             self._references[key] = Reference(clean, runs, self.storage, ROUNDING[mode].coarse, self.seen.shared)
@@ -181,12 +181,12 @@ class Case:
     def outside(self, mode: str, only: Sequence[str] | None = None) -> list[Candidate]:
         """Mistakes outside the model that say something about what was observed."""
         found = []
-        for variant in variants(self.library, self.bos):
-            if only is not None and variant.name not in only:
+        for slip in slips(self.library, self.bos):
+            if only is not None and slip.name not in only:
                 continue
-            rows = self.rows_of(variant.make(self.library, mode, self.seen))
+            rows = self.rows_of(slip.make(self.library, mode, self.seen))
             if not np.isnan(rows).all():
-                found.append(self.judged(Idea("variant", mode, variant.name, variant.says), rows))
+                found.append(self.judged(Idea("slip", mode, slip.name, slip.says), rows))
         return found
 
     # --- ties
@@ -197,7 +197,7 @@ class Case:
         Which of two equal rows a top-k takes is nobody's mistake. Exact ties are tried in the other order; near ones
         fall either way in runs with more noise than usual. Where the misfit begins is told by ``own``, if given.
         """
-        first = None if self.reference(c.mode).coarse or c.kind == "variant" else self.first_beyond(c, own)
+        first = None if self.reference(c.mode).coarse or c.kind == "slip" else self.first_beyond(c, own)
         if first is None or c.fit.misfit < LIMIT:
             return c
         at = int(np.searchsorted(self.seen.rows, first))
@@ -210,7 +210,7 @@ class Case:
         found = [c]
         if margin.min() == 0:
             ties = LIBRARY["indexer_ties_high"]
-            signature = self.library.of(Run(c.mode, (*c.faults, ties), f"{c.run.name} ties high", c.since))
+            signature = self.library.of(Pass(c.mode, (*c.faults, ties), f"{c.run.name} ties high", c.since))
             found.append(self._again(c, signature.logprobs, first))
         if found[-1].fit.misfit >= LIMIT:
             for signature in self.library.noisy(c.run, LOUD_RUNS, louder=True):
@@ -249,7 +249,7 @@ class Case:
         """What engines that are this candidate show, (R, K) each, storage rounding left out."""
         if c.clean:
             return [self.rows_of(each.logprobs) for each in self.library.replicas(c.mode)]
-        if c.kind == "variant":
+        if c.kind == "slip":
             shift = c.rows - self.reference(c.mode).predicted
             return [self.rows_of(each.logprobs) + shift for each in self.library.replicas(c.mode)]
         return [self.rows_of(each.logprobs) for each in self.library.noisy(c.run, count)]

@@ -144,9 +144,7 @@ class _Judge:
         result = self.result(c.mode, c, c.says)
         result.first_position = None
         others = [
-            o
-            for o in self.search.found
-            if not o.clean and o.mode == c.mode and o.kind in ("fault", "family", "variant")
+            o for o in self.search.found if not o.clean and o.mode == c.mode and o.kind in ("fault", "family", "slip")
         ]
         found = sight(self.case, c, others)
         result.sight = found.to_json()

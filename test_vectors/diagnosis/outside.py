@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..observation import Observation, log_softmax
-from .prompts import MISTAKES, Mistake, places
+from .prompts import MISTAKES, PromptSlip, places
 from .signatures import Signatures
 
 COVERED = 0.8
@@ -19,8 +19,9 @@ COVERED = 0.8
 
 
 @dataclass(frozen=True)
-class Variant:
-    """One mistake; ``make`` returns log probabilities (T, V) for the observed tokens, NaN rows where unknown."""
+class OutsideSlip:
+    """A mistake around the model, not in it (those are faults); ``make`` returns log probabilities (T, V) for the
+    observed tokens, NaN rows where unknown."""
 
     name: str
     says: str
@@ -82,7 +83,7 @@ def _scaled(library: Signatures, mode: str, seen: Observation) -> np.ndarray:
     return log_softmax(rows * slope).astype(np.float32)
 
 
-def _misread(mistake: Mistake) -> Callable[[Signatures, str, Observation], np.ndarray]:
+def _misread(mistake: PromptSlip) -> Callable[[Signatures, str, Observation], np.ndarray]:
     """What an engine says that was fed other ids for the same prompt. Only if most of the rows can be found again:
     a candidate that predicts little explains nothing."""
 
@@ -105,20 +106,20 @@ def _misread(mistake: Mistake) -> Callable[[Signatures, str, Observation], np.nd
     return make
 
 
-def variants(library: Signatures, bos: int | None) -> list[Variant]:
+def slips(library: Signatures, bos: int | None) -> list[OutsideSlip]:
     """Those that apply to this model and these tokens. ``bos`` None: the file has no tokenizer."""
     found = [
-        Variant("first_token_dropped", "first token of the prompt missing", _first_dropped),
-        Variant("rows_late", "each row holds the distribution of the token before", _shifted(1)),
-        Variant("rows_early", "each row holds the distribution of the token after", _shifted(-1)),
-        Variant("ids_up", "token ids one too high in the output", _columns(1)),
-        Variant("ids_down", "token ids one too low in the output", _columns(-1)),
-        Variant("scaled", "logits scaled by a constant (a temperature was applied)", _scaled),
+        OutsideSlip("first_token_dropped", "first token of the prompt missing", _first_dropped),
+        OutsideSlip("rows_late", "each row holds the distribution of the token before", _shifted(1)),
+        OutsideSlip("rows_early", "each row holds the distribution of the token after", _shifted(-1)),
+        OutsideSlip("ids_up", "token ids one too high in the output", _columns(1)),
+        OutsideSlip("ids_down", "token ids one too low in the output", _columns(-1)),
+        OutsideSlip("scaled", "logits scaled by a constant (a temperature was applied)", _scaled),
     ]
     if bos is not None and library.ids[0] != bos:
-        found.append(Variant("bos_added", "a beginning-of-sentence token was put before the prompt",
+        found.append(OutsideSlip("bos_added", "a beginning-of-sentence token was put before the prompt",
                              _prepended(bos, "bos_added")))  # fmt: skip
     if bos is not None:
-        found += [Variant(mistake.name, mistake.says, _misread(mistake)) for mistake in MISTAKES]
-    found.append(Variant("first_token_doubled", "first token of the prompt twice (double BOS)", _doubled))
+        found += [OutsideSlip(mistake.name, mistake.says, _misread(mistake)) for mistake in MISTAKES]
+    found.append(OutsideSlip("first_token_doubled", "first token of the prompt twice (double BOS)", _doubled))
     return found

@@ -22,8 +22,8 @@ Make = Callable[[Tokenizer, list[int]], list[int]]
 
 
 @dataclass(frozen=True)
-class Mistake:
-    """One way to get a prompt wrong."""
+class PromptSlip:
+    """One way to get a prompt wrong, in the tokenizer or the template."""
 
     name: str
     says: str
@@ -95,12 +95,13 @@ def _as_text(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
 
 
 MISTAKES = [
-    Mistake("space_added", "tokenizer: a space was put before the text", _texts(lambda t, text: t.encode(b" " + text))),
-    Mistake("digits_apart", "tokenizer: digits one by one, not in groups of three", _texts(_digits_apart)),
-    Mistake("no_merges", "tokenizer: bytes are not merged", _texts(_unmerged)),
-    Mistake("markers_as_text", "template: control tokens were fed as plain text", _as_text),
-    Mistake("think_open", "template: <think> where thinking is off", _think(lambda t: [t.assistant, t.think_open])),
-    Mistake("think_missing", "template: </think> missing", _think(lambda t: [t.assistant])),
-    Mistake("newline_added", "template: a line feed before the assistant marker",
+    PromptSlip("space_added", "tokenizer: a space was put before the text",
+               _texts(lambda t, text: t.encode(b" " + text))),
+    PromptSlip("digits_apart", "tokenizer: digits one by one, not in groups of three", _texts(_digits_apart)),
+    PromptSlip("no_merges", "tokenizer: bytes are not merged", _texts(_unmerged)),
+    PromptSlip("markers_as_text", "template: control tokens were fed as plain text", _as_text),
+    PromptSlip("think_open", "template: <think> where thinking is off", _think(lambda t: [t.assistant, t.think_open])),
+    PromptSlip("think_missing", "template: </think> missing", _think(lambda t: [t.assistant])),
+    PromptSlip("newline_added", "template: a line feed before the assistant marker",
             _think(lambda t: [*t.encode(b"\n"), t.assistant, t.think_close])),
 ]  # fmt: skip

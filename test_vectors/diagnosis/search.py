@@ -24,7 +24,7 @@ from ds4ref.variants.scoped import scopes
 from . import fitting
 from .case import LIMIT, Candidate, Case, Idea
 from .evidence import FLOAT_FLOOR, WEIGHT, Fit, Reference, projection, squares
-from .signatures import REPLICAS, Run
+from .signatures import REPLICAS, Pass
 
 Progress = Callable[[int], None]
 
@@ -81,7 +81,7 @@ class Search:
         """A rounding set to which the data lies clearly nearer than to exact, as nothing wrong in exact does: what a
         mistake moves has no part of a rounding's direction."""
         library, exact = self.case.library, self.case.rows_of(self.case.library.get("exact").logprobs)
-        library.ahead(Run(mode) for mode in ROUNDING)
+        library.ahead(Pass(mode) for mode in ROUNDING)
         away = squares(self.case.values, exact)
         apart = {}
         for mode in ROUNDING:
@@ -126,7 +126,7 @@ class Search:
         """Rounding sets that lie as near as the best explanation: one flip of a top-k may be a rounding's as well as a
         mistake's."""
         library, near = self.case.library, self.best().fit.rms
-        library.ahead(Run(mode) for mode in ROUNDING)
+        library.ahead(Pass(mode) for mode in ROUNDING)
         for mode in ROUNDING:
             r = squares(self.case.values, self.case.rows_of(library.get(mode).logprobs))
             if mode not in self.sets and float(np.sqrt(np.nanmean(r))) < 3 * near:
@@ -155,7 +155,7 @@ class Search:
     def own(self, c: Candidate) -> Fit:
         """The fit by the noise of engines that have the mistake: one that amplifies has more. Looked at only where it
         could change the answer."""
-        if c.clean or c.kind == "variant":
+        if c.clean or c.kind == "slip":
             return c.fit
         key = c.mode, c.name, c.flipped
         if key not in self._own:
@@ -187,7 +187,7 @@ class Search:
 
     def score(self, c: Candidate) -> float:
         """Comparable between candidates. A mistake has to be worth its being one of many."""
-        price = {"mode": 0.0, "rounding": 0.5, "fault": 1.5, "variant": 1.5, "family": 2.0}.get(c.kind, 4.0)
+        price = {"mode": 0.0, "rounding": 0.5, "fault": 1.5, "slip": 1.5, "family": 2.0}.get(c.kind, 4.0)
         return (self.case.plain(c).score if c.clean and c.flipped is None else c.fit.score) - price
 
     def clean(self) -> list[Candidate]:
@@ -367,7 +367,7 @@ class Search:
     def _sets(self) -> None:
         """All rounding sets."""
         self.case.library.ahead(
-            Run(mode, noise=i) for mode in ROUNDING if mode not in self.sets for i in (None, *range(REPLICAS))
+            Pass(mode, noise=i) for mode in ROUNDING if mode not in self.sets for i in (None, *range(REPLICAS))
         )
         for mode in ROUNDING:
             self._set(mode)
@@ -395,7 +395,7 @@ class Search:
             return
         for c in here:
             again = self.case.untied(c)
-            if again is c and c is here[0] and not c.clean and c.kind != "variant":
+            if again is c and c is here[0] and not c.clean and c.kind != "slip":
                 # of a mistake that amplifies noise, only its own noise tells where the misfit begins
                 again = self.case.untied(c, self.case.own_reference(c, OWN_RUNS))
             if again is not c:
@@ -416,7 +416,7 @@ class Search:
 
     def _elsewhere(self) -> None:
         """What explains most, once more in the rounding sets that are no modes."""
-        wrong = sorted((c for c in self.found if c.kind in ("fault", "variant")), key=lambda c: -self.score(c))
+        wrong = sorted((c for c in self.found if c.kind in ("fault", "slip")), key=lambda c: -self.score(c))
         names = list(dict.fromkeys(c.name for c in wrong))[:CONTENDERS]
         for mode in ROUNDING:
             if mode in self.bases:

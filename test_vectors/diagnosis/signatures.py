@@ -49,7 +49,7 @@ class Signature:
 
 
 @dataclass(frozen=True)
-class Run:
+class Pass:
     """One run of the model: what is wrong (``faults``, identified by ``name``, parameters and parts included, in force
     from position ``since`` on), and with which noise, if any (``louder``: so much that near ties fall either way)."""
 
@@ -87,23 +87,23 @@ class Signatures:
 
     def get(self, mode: str, fault: str | None = None) -> Signature:
         """Clean, or with one fault."""
-        return self.of(Run(mode, (LIBRARY[fault],) if fault else (), fault or "clean"))
+        return self.of(Pass(mode, (LIBRARY[fault],) if fault else (), fault or "clean"))
 
     def replicas(self, mode: str, fault: str | None = None, count: int = REPLICAS) -> list[Signature]:
         """Runs with float noise, clean or with one fault."""
-        return self.noisy(Run(mode, (LIBRARY[fault],) if fault else (), fault or "clean"), count)
+        return self.noisy(Pass(mode, (LIBRARY[fault],) if fault else (), fault or "clean"), count)
 
-    def noisy(self, run: Run, count: int = REPLICAS, louder: bool = False) -> list[Signature]:
+    def noisy(self, run: Pass, count: int = REPLICAS, louder: bool = False) -> list[Signature]:
         """A run with float noise, ``count`` times over."""
         runs = [replace(run, noise=i, louder=louder) for i in range(count)]
         self.ahead(runs)
         return [self.of(each) for each in runs]
 
-    def of(self, run: Run) -> Signature:
+    def of(self, run: Pass) -> Signature:
         """What one run shows."""
         return self._kept(run.key, lambda: self._run(run))
 
-    def ahead(self, runs: Iterable[Run]) -> None:
+    def ahead(self, runs: Iterable[Pass]) -> None:
         """Begin on runs that will be asked for, as many at a time as the engine has threads: each alone is too short
         for threads to share."""
         if not self.runner.many:
@@ -124,7 +124,7 @@ class Signatures:
         """Clean, on other tokens; ``name`` says which, and with their digest is part of the file name."""
         tokens = np.asarray(ids, np.int32)
         digest = hashlib.sha256(tokens.tobytes()).hexdigest()[:12]
-        return self._kept(f"{mode}.{name}.{digest}", lambda: self._run(Run(mode), ids=tokens))
+        return self._kept(f"{mode}.{name}.{digest}", lambda: self._run(Pass(mode), ids=tokens))
 
     def run(self, mode: str, faults: Sequence[AnyFault], seed: int | None = None, since: int = 0) -> np.ndarray:
         """Logits (T, V) of any combination, not kept: for tests and calibration. ``seed`` adds float noise."""
@@ -133,7 +133,7 @@ class Signatures:
 
     # --- inside
 
-    def _run(self, run: Run, beside: bool = False, ids: np.ndarray | None = None) -> Signature:
+    def _run(self, run: Pass, beside: bool = False, ids: np.ndarray | None = None) -> Signature:
         """Compute. Seeds tell noise from loud noise."""
         noise = None if run.noise is None else np.random.default_rng([run.noise, 78 if run.louder else 77])
         tokens = (self.ids if ids is None else ids).tolist()

@@ -8,10 +8,10 @@ from typing import Any
 
 from ds4ref.cli.common import Progress, check_output
 from ds4ref.cli.flags import add
+from ds4ref.cli.tool import add_engine, finish, parsed, parser, required
 from ds4ref.errors import DataError, UsageError
 
 from ..observation import read_ids
-from ..options import add_engine, finish, parsed, parser, required
 
 USAGE = """usage: ds4-vectors trace record --token-ids IDS.json -o OUT.safetensors [options]
        ds4-vectors trace blame THEIRS [options]

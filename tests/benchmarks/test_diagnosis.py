@@ -14,7 +14,7 @@ from ds4ref.variants import LIBRARY
 from ds4ref.variants.families import FAMILIES
 from test_vectors.diagnosis import Diagnosis
 from test_vectors.diagnosis.calibration import probability
-from test_vectors.diagnosis.outside import variants
+from test_vectors.diagnosis.outside import slips
 
 
 def said(verdict: str, fault: str | None = None, agrees: str | None = None) -> Diagnosis:
@@ -91,7 +91,7 @@ def engine(_model_cache):
 
 def test_every_mistake_outside_the_model_is_tried(engine) -> None:
     tried = [(name, library, seen) for name, library, seen in outside(engine, "exact", 1)]
-    known = {v.name for v in variants(tried[0][1], engine.tokenizer.bos)}
+    known = {v.name for v in slips(tried[0][1], engine.tokenizer.bos)}
     assert {name for name, _, _ in tried} == known - {"digits_apart"}  # no token here has several digits
     assert all(len(seen.rows) == len(seen.logprobs) for _, _, seen in tried)
 

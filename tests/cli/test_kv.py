@@ -102,7 +102,7 @@ def test_show(capsys, folder: Path) -> None:
 
 
 def test_show_text(folder: Path) -> None:
-    command = [sys.executable, "-m", "ds4ref.cli.kv", "show", str(folder), OURS, "--key-text"]
+    command = [sys.executable, "-m", "ds4ref.cli.kv", "show", str(folder), OURS, "--raw"]
     done = subprocess.run(command, capture_output=True, check=True, cwd=Path(kv.__file__).parents[2])
     assert done.stdout == TALK + BLOCK.encode()
 

@@ -14,7 +14,7 @@ from ds4ref.engine import Engine
 from ds4ref.nano.diagnostic import PROMPTS, diagnostic_path
 from ds4ref.variants import LIBRARY
 from ds4ref.variants.runner import code_files
-from test_vectors.diagnosis import Run, Signatures
+from test_vectors.diagnosis import Pass, Signatures
 
 
 def test_the_digest_of_signatures_covers_all_that_a_run_imports():
@@ -43,8 +43,8 @@ def test_the_digest_of_signatures_covers_all_that_a_run_imports():
 def test_runs_side_by_side_are_those_of_one_after_the_other(tmp_path, monkeypatch):
     monkeypatch.setenv("DS4_CACHE_DIR", str(tmp_path))
     ids = PROMPTS["mixed"]()[:70]
-    runs = [Run("exact", (LIBRARY[name],), name) for name in ("no_sink", "gelu", "no_yarn")]
-    runs += [Run("ds4"), *(Run("ds4", noise=i) for i in range(3)), Run("f16", noise=0, louder=True)]
+    runs = [Pass("exact", (LIBRARY[name],), name) for name in ("no_sink", "gelu", "no_yarn")]
+    runs += [Pass("ds4"), *(Pass("ds4", noise=i) for i in range(3)), Pass("f16", noise=0, louder=True)]
     path = diagnostic_path()
     with Engine.open(path, backend="cpu", numerics="exact", threads=2) as engine:
         library = Signatures(engine, ids)
@@ -73,7 +73,7 @@ def test_what_is_no_longer_wanted_is_given_up(tmp_path, monkeypatch):
             return computed(*args, **kwargs)
 
         monkeypatch.setattr(library, "_run", run)
-        runs = [Run("exact", noise=i) for i in range(40)]
+        runs = [Pass("exact", noise=i) for i in range(40)]
         library.ahead(runs)
         with pytest.raises(KeyboardInterrupt):
             for one in runs:

@@ -48,6 +48,18 @@ ROOMS = {
     "runs": ("ds4ref/runs/*.py ds4ref/runs/store/*.py", "tests/runs"),
     "reports": ("reports/*.py", "tests/reports"),
     "test_vectors": ("test_vectors/*.py", "tests/test_vectors"),
+    "answers": (
+        "eval/compare.py eval/keep.py eval/regrade.py eval/report.py eval/view.py",
+        "tests/eval/test_compare.py tests/eval/test_keep.py tests/eval/test_regrade.py tests/eval/test_view.py",
+    ),
+    "grading": (
+        "eval/grading/*.py eval/ds4_grader.py",
+        "tests/eval/test_grading.py tests/eval/test_ds4_grader.py",
+    ),
+    "imports": (
+        "eval/imports/*.py eval/cli_import.py",
+        "tests/eval/test_imports_of_c.py tests/eval/test_imports_of_packs.py tests/eval/test_import_command.py",
+    ),
 }
 
 

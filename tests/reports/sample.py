@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from .simulate import arms, run
@@ -18,7 +20,7 @@ FACTS = {
 
 
 def runs():
-    """Two bench arms, a vector run, two graded runs."""
+    """Two bench arms, a vector run, two graded runs two days apart."""
     rng = np.random.default_rng(8)
     found = []
     for side, name in zip(arms(4, slower=0.06, noise=0.012, reps=7), ("main", "int8 scores, <b>&amp;"), strict=True):
@@ -36,10 +38,35 @@ def runs():
         for i in range(1, 6)
     ]  # fmt: skip
     found.append(run("official vectors", vectors, kind="vectors", facts=FACTS))
-    for name, p in (("exact", 0.8), ("ds4", 0.78)):
-        rows = [
-            {"id": f"q{i}", "score": float(rng.random() < p), "group": ("logic", "code", "recall")[i % 3]}
-            for i in range(92)
-        ]
-        found.append(run(f"questions, {name}", rows, kind="eval", facts=FACTS | {"numerics": "ds4"}))
+    for day, (name, p) in enumerate((("exact", 0.8), ("ds4", 0.74))):
+        found.append(evaluation(f"questions, {name}", rng, p, f"2026-11-2{day + 1}T10:00:00Z", seconds=14.0 - 6 * day))
     return found
+
+
+def evaluation(
+    name, rng, p, created="2026-11-21T10:00:00Z", count=93, epochs=2, model="DeepSeek V4 <Flash>", seconds=9.0
+):  # fmt: skip
+    """A graded run of three sources and five domains, harder and easier questions among them."""
+    rows = []
+    for i in range(count):
+        share = rng.beta(4 * p, 4 * (1 - p))
+        for epoch in range(1, epochs + 1):
+            wrong = ("wrong", "ambiguous", "missing")[int(rng.choice(3, p=[0.8, 0.1, 0.1]))]
+            outcome = "right" if rng.random() < share else wrong
+            rows.append({
+                "id": f"q{i}", "question": f"{i:032x}", "source": ("maths", "science", "security")[i % 3],
+                "domain": ("number theory", "geometry", "physics/optics", "physics/heat", "memory")[i % 5],
+                "epoch": epoch, "status": "done", "outcome": outcome, "given": "A", "expected": "B",
+                "ds4": "wrong" if i % 9 == 0 else outcome, "prompt_tokens": 90, "tokens": 250 + i,
+                "reasoning_tokens": 200, "ttft": 1.0, "seconds": seconds + i / 40, "close": "natural",
+                "finish": "length" if i % 7 == 0 else "stop",
+            })  # fmt: skip
+    rows[5] |= {"status": "failed", "outcome": None, "ds4": None}
+    facts = FACTS | {
+        "numerics": "ds4", "model": {"name": model, "bytes": 1000}, "epochs": epochs,
+        "command": ["ds4-eval", "-o", "x.jsonl"],
+        "pack": {"pack": "made", "version": 1, "digest": "d" * 64, "questions": count},
+        "settings": {"think": "high", "tokens": 16000, "temperature": 0.0, "system": "Think."},
+    }  # fmt: skip
+    made = run(name, rows, kind="eval", facts=facts)
+    return replace(made, run=replace(made.run, created=created))

@@ -86,14 +86,15 @@ def test_it_follows_light_dark_paper_and_width(built):
     for query in ("prefers-color-scheme: dark", "@media print", "max-width: 640px"):
         assert query in html
     drawings = "".join(re.findall(r"<svg.*?</svg>", html, re.S))
-    assert drawings.count("<svg") == 2 * 4
+    assert drawings.count("<svg") == 2 * 6
     assert "var(--series-0)" in drawings and "var(--ink)" in drawings
     assert not re.search(r"#[0-9a-f]{6}\b", drawings.replace("#ffffff", "")), "every colour follows the page"
 
 
 def test_every_part_is_there(page):
     text = " ".join("".join(page.text).split())
-    for part in ("Speed", "Comparison", "Roofline", "Vectors", "Graded runs", "Environment", "How to reproduce"):
+    for part in ("Speed", "Comparison", "Roofline", "Vectors", "Graded runs", "Over time", "Against speed",
+                 "Environment", "How to reproduce"):  # fmt: skip
         assert part in text
     assert "4 of 5 vectors pass" in text and "bound by bytes" in text
     assert "prefill: worse (-" in text
@@ -195,8 +196,9 @@ def test_vectors_and_questions():
     vectors[1]["nll"] = 0.0
     assert assemble([run("v", vectors, kind="vectors")], None, Thresholds()).vectors[0]["has_nll"]
     (table,) = report.graded
-    assert (table["n"], table["score"]) == (3, pytest.approx(0.5)), "epochs are averaged, an error is wrong"
-    assert [(g["name"], g["n"], g["score"]) for g in table["groups"]] == [("a", 1, 0.5), ("b", 2, 0.5)]
+    assert (table["n"], table["score"]) == (2, pytest.approx(0.75)), "epochs are averaged, an error says nothing"
+    assert [(g["name"], g["n"], g["score"]) for g in table["groups"]] == [("a", 1, 0.5), ("b", 1, 1.0)]
+    assert (table["samples"], table["ungraded"]) == (3, 1)
     assert 0 < table["low"] < 0.5 < table["high"] < 1
     with pytest.raises(DataError, match="no questions"):
         assemble([run("q", [], kind="eval")], None, Thresholds())

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -239,12 +240,45 @@ def test_graded_runs():
     assert repeated.n == 400, "epochs of a question are not independent questions"
 
 
-def test_an_error_counts_as_wrong():
+def test_an_error_says_nothing_about_the_model():
     a, b = graded("A", np.ones(50)), graded("B", np.ones(50))
     for row in b.rows[:20]:
         row["score"] = None
     found = compare(a, b)
-    assert found.verdict == WORSE and found.findings[0].b == pytest.approx(60)
+    assert found.verdict == UNCLEAR and (found.findings[0].b, found.findings[0].interval.n) == (100, 30)
+    assert any("0 of A, 20 of B; 20 questions left out" in note for note in found.notes)
+
+
+def test_graded_runs_of_other_engines_are_what_is_compared():
+    a, b = graded("A", np.ones(60)), graded("B", np.r_[np.zeros(15), np.ones(45)])
+    b.run.facts["model"] = {"sha256": "c" * 64, "name": "q2"}
+    b.run.facts["numerics"], b.run.facts["settings"] = "qat", {"think": "none"}
+    b = run("B", b.rows, kind="eval", facts=b.run.facts, status="stopped")
+    found = compare(a, b)
+    assert found.verdict == WORSE and not found.passes
+    assert {"B is stopped", "think: - in A, none in B", "model: - in A, q2 in B"} <= set(found.notes)
+    assert found.as_json()["questions"]["lost"][0] == {"id": "q0", "id_b": "q0", "source": "all", "a": 1.0, "b": 0.0}
+    assert compare(a, run("B", [], kind="eval")).verdict == INCOMPARABLE
+
+
+def test_graded_runs_have_a_confidence_of_their_own():
+    a, b = np.ones(93), np.r_[np.zeros(5), np.ones(88)]
+    sure = Thresholds(graded=replace(Thresholds().graded, confidence=0.99))
+    assert compare(graded("A", a), graded("B", b)).verdict == WORSE
+    assert compare(graded("A", a), graded("B", b), sure).verdict == UNCLEAR
+    gate = Thresholds(graded=replace(sure.graded, confidence=0), gate=replace(Thresholds().gate, confidence=0.99))
+    widths = [compare(graded("A", a), graded("B", b), t).findings[0].interval.low for t in (sure, gate)]
+    assert widths[0] == widths[1]
+
+
+def test_sources_and_changes_are_printed(capsys):
+    rows = [{"id": f"q{i}", "outcome": "right", "source": ("maths", "security")[i % 2]} for i in range(60)]
+    other = [{**row, "outcome": "wrong" if i < 12 else "right"} for i, row in enumerate(rows)]
+    print_comparison(compare(run("A", rows, kind="eval"), run("B", other, kind="eval")))
+    lines = capsys.readouterr().out.splitlines()
+    (maths,) = (line.split() for line in lines if line.startswith("maths"))
+    assert maths[:5] == ["maths", "30", "100.0", "80.0", "-20.00"]
+    assert f"12 answered worse by B: {', '.join(f'q{i}' for i in range(12))}" in lines
 
 
 def test_questions_put_to_one_alone_are_left_out():

@@ -119,16 +119,3 @@ def test_bars_are_shares_of_the_bound(drawn):
     assert [t.get_text() for t in drawn[0].axes[0].get_yticklabels()] == [bar.name for bar in reversed(bars)]
     colours = [to_hex(b.get_facecolor()) for b in drawn[0].axes[0].patches]
     assert colours[0] == colours[2] != colours[1], "decode and prefill are told apart"
-
-
-def test_intervals(drawn):
-    figures.interval_picture("t", [("one", 1.0, 0.5, 2.0), ("two", -3.0, -4.0, -2.5)], "%")
-    for figure in drawn:
-        (axes,) = figure.axes
-        spans = [line for line in axes.get_lines() if len(line.get_xdata()) == 2]
-        points = [line for line in axes.get_lines() if len(line.get_xdata()) == 1]
-        assert [list(line.get_xdata()) for line in spans] == [[0.5, 2.0], [-4.0, -2.5]]
-        assert [list(line.get_xdata()) for line in points] == [[1.0], [-3.0]]
-        assert [t.get_text() for t in axes.texts] == ["one  1.0 %", "two  -3.0 %"] and apart(axes.texts)
-        assert spans[0].get_ydata()[0] == points[0].get_ydata()[0] > spans[1].get_ydata()[0]
-        assert axes.get_xlim()[0] < -4 and axes.get_xlim()[1] > 2

@@ -114,12 +114,56 @@ def test_few_changes_give_agresti_and_mins_interval():
     d = (gained - lost) / (n + 2)
     half = 1.959964 / (n + 2) * math.sqrt(gained + lost + 1 - (gained - lost) ** 2 / (n + 2))
     assert (i.low, i.high) == pytest.approx((d - half, d + half), abs=1e-6)
-    error = half / 1.959964
-    assert i.detectable == pytest.approx((1.959964 + scipy_stats.norm.ppf(stats.POWER)) * error, abs=1e-6)
     assert i.p == pytest.approx(scipy_stats.binomtest(gained, gained + lost).pvalue)
     same = stats.graded_interval(a, a)
     assert same.high == -same.low == pytest.approx(1.959964 / (n + 2), abs=1e-6), "half a question each way"
     assert same.low < -0.01 < 0.01 < same.high and same.p == 1.0, "no change among 92 does not prove equality"
+
+
+def power_of(n: int, changing: float, loss: float) -> float:
+    """How often an interval lies below zero, exactly: over all tables of n questions of which a share changes either
+    way, and ``loss`` more of them for the worse."""
+    gains, losses = (grid.ravel() for grid in np.meshgrid(np.arange(n + 1), np.arange(n + 1), indexing="ij"))
+    both = gains + losses <= n
+    gains, losses = gains[both], losses[both]
+    chances = [changing / 2, changing / 2 + loss, 1 - changing - loss]
+    chance = scipy_stats.multinomial.pmf(np.c_[gains, losses, n - gains - losses], n, chances)
+    likely = chance > 1e-7
+    found = 0.0
+    for gain, lost, p in zip(gains[likely], losses[likely], chance[likely], strict=True):
+        rest = n - gain - lost
+        a, b = np.repeat([0, 1, 1], [gain, lost, rest]), np.repeat([1, 0, 1], [gain, lost, rest])
+        found += p * (stats.graded_interval(a, b).high < 0)
+    return found
+
+
+@pytest.mark.parametrize("changing", [0.0, 0.04, 0.13, 0.3])
+def test_a_detectable_loss_is_found_in_four_fifths_of_all_runs(changing):
+    """A loss is made of changes, too: it has to be seen through those that it brings itself."""
+    n, changed = 46, round(46 * changing)
+    a, b = np.ones(n), np.ones(n)
+    a[: changed // 2] = b[changed // 2 : changed] = 0
+    found = stats.graded_interval(a, b).detectable
+    assert 0.74 < power_of(n, changed / n, found) < 0.88
+    assert power_of(n, changed / n, found - 0.05) < 0.65
+
+
+def test_smaller_changes_are_found_sooner():
+    """Four epochs: half a step up, half a step down; a loss in steps of that size is seen at half its size or so."""
+    whole, quarters = np.tile([1.0, -1.0], 10), np.tile([0.25, -0.25], 10)
+    a = np.r_[np.full(20, 0.5), np.ones(60)]
+    found = [stats.graded_interval(a, a + np.r_[d, np.zeros(60)]).detectable for d in (whole, quarters)]
+    assert found[1] == pytest.approx(found[0] / 4, rel=0.15)
+
+
+def test_what_is_added_changes_as_much_as_the_question_that_changed_most():
+    """Two questions lost among many that moved a little: half of such a loss more is within reach."""
+    d = np.r_[-1.0, -1.0, np.tile([0.25, -0.25], 20), np.zeros(51)]
+    i = stats.change_interval(d)
+    square, total = 2 + 40 / 16 + 1, 95
+    half = 1.959964 / total * math.sqrt(square - 4 / total)
+    assert (i.low, i.high) == pytest.approx((-2 / total - half, -2 / total + half), abs=1e-6)
+    assert stats.graded_interval(np.ones(93), 1 + d).low == i.low and i.p is None
 
 
 @pytest.mark.parametrize(("n", "p"), [(92, 0.03), (92, 0.2), (300, 0.1)])
@@ -141,6 +185,14 @@ def test_scores_between_right_and_wrong_use_a_permutation():
     b[:6] = np.where(a[:6] > 0.5, a[:6] - 1 / 3, a[:6] + 1 / 3)
     assert stats.graded_interval(a, b).p == stats.sign_flip(b - a)
     assert stats.sign_flip(np.zeros(9)) == 1.0
+
+
+def test_many_flips_are_not_drawn(monkeypatch):
+    d = np.random.default_rng(6).choice([-0.5, -0.25, 0.25, 0.5], 1000, p=[0.25, 0.27, 0.23, 0.25])
+    drawn = stats.sign_flip(d)
+    monkeypatch.setattr(stats, "FLIPS", 900)
+    assert stats.sign_flip(d) == pytest.approx(drawn, abs=0.02) and 0.05 < drawn < 0.95
+    assert stats.sign_flip(np.full(1000, 0.25)) < 1e-9
 
 
 @pytest.mark.parametrize("n", [8, 40])

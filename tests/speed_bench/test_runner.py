@@ -24,7 +24,7 @@ from speed_bench.formats import FORMATS, render, sql
 from speed_bench.local import LocalSource
 from speed_bench.peaks import known_peaks, machine_peaks
 from speed_bench.plan import Lane, Plan
-from speed_bench.runner import Measured, Run, turn_order
+from speed_bench.runner import MeasuredLane, Measurement, turn_order
 from speed_bench.samples import sample
 from speed_bench.sweep import Row
 from speed_bench.verdict import verdict
@@ -88,7 +88,7 @@ def bare(monkeypatch, clock):
         sources = iter([LocalSource(Bare(name, clock, log), plan, Text(), dict(FACTS)) for name in names])
         monkeypatch.setattr(runner, "open_source", lambda opening, lane: next(sources))
         monkeypatch.setattr(sources_module.Opening, "__post_init__", lambda self: setattr(self, "walked", Text()))
-        return Run(plan, store, say=say)
+        return Measurement(plan, store, say=say)
 
     make.log = log
     return make
@@ -381,7 +381,7 @@ def test_formats_on_stdout(engines, kind, capsys):
 def test_markdown_shows_the_spread():
     samples = [sample(row(rep, prefill_s=2048 / tps)) for rep, tps in enumerate((100.0, 110.0, 120.0))]
     facts = {"model": {"name": "a|b", "file": "f"}, "backend": "cpu", "numerics": "ds4", "threads": 1, "created": ""}
-    text = render("md", [Measured(Lane(), facts, samples)])
+    text = render("md", [MeasuredLane(Lane(), facts, samples)])
     assert f"pp2048 | {statistics.fmean((100, 110, 120)):.2f} \u00b1 10.00 |" in text and "a\\|b" in text
 
 
@@ -393,7 +393,7 @@ def served(streams):
     entry = {"rep": 0, "at": 0.0, "ctx_tokens": 64, "prefill_tokens": 64, "prefill_tps": 100.0, "gen_tokens": 8,
              "gen_tps": 20.0, "ttft_ms": 12.5 * streams, "total_tps": 19.0 * streams, "streams": streams}  # fmt: skip
     facts = {"model": {"name": "m", "file": "f"}, "backend": "http", "numerics": None, "threads": None, "created": ""}
-    return Measured(Lane(name=f"{streams} streams"), facts, [entry, {**entry, "rep": 1}])
+    return MeasuredLane(Lane(name=f"{streams} streams"), facts, [entry, {**entry, "rep": 1}])
 
 
 def test_markdown_of_endpoints_tells_their_streams_apart():

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from test_vectors import options
+from ds4ref.cli import tool
 from test_vectors.diagnosis import search
 
 
@@ -24,4 +24,4 @@ def both(monkeypatch):
         line = json.dumps(result, ensure_ascii=False)
         return line if as_json or not table else f"{table}\n{line}"
 
-    monkeypatch.setattr(options, "shown", shown)
+    monkeypatch.setattr(tool, "shown", shown)

@@ -173,6 +173,28 @@ def test_30_completion():
     assert completion("P", "none").text.endswith(f"P{A}</think>")
 
 
+def test_system_texts_in_place():
+    talk = [sys_("S1"), Message("developer", "S2"), user("A"), sys_("S3"), asst("B", "r"), sys_("S4"), user("C")]
+    head = f"{B}S1\n\nS2{U}A\n\nS3{A}"
+    whole = render(talk, (), "high", hoist="leading").text
+    assert whole == f"{head}</think>B{E}{U}S4{U}C{A}<think>"
+    assert whole.startswith(head) and render(talk[:4], (), "high", hoist="leading").text == f"{head}<think>"
+    # One more changes nothing of what was before it; hoisted it changes the head.
+    more = [*talk, sys_("S5")]
+    assert render(more, (), "high", hoist="leading").text == whole.replace(f"{A}<think>", f"\n\nS5{A}<think>")
+    assert render(more).text.startswith(f"{B}S1\n\nS2\n\nS3\n\nS4\n\nS5{U}A")
+    # After a result it is a paragraph of that turn; after an answer a turn of its own, and what was thought before it
+    # is thought no more.
+    results = [*LS, sys_("now"), tool("again")]
+    tail = live_tail(results, 2, "high", "leading").text
+    assert tail == f"{E}{U}<tool_result>a.c\n</tool_result>\n\nnow{U}<tool_result>again</tool_result>{A}<think>"
+    assert live_tail(results, 2, "high").text.count("now") == 0
+    after = render([user("A"), asst("B", "r"), sys_("S")], (), "high", hoist="leading").text
+    assert after == f"{B}{U}A{A}</think>B{E}{U}S{A}<think>"
+    # Nothing to place is no turn.
+    assert render([user("A"), sys_("")], (), "none", hoist="leading").text == f"{B}{U}A{A}</think>"
+
+
 # --- modes
 
 

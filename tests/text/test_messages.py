@@ -36,7 +36,7 @@ def test_openai():
     assert from_openai(raw) == [
         Message("user", "no role"),
         Message("system"),
-        Message("user", "abc"),
+        Message("user", "ab[image left out: this model reads text only]c"),
         Message(
             "assistant",
             "x",
@@ -91,7 +91,56 @@ def test_anthropic_details():
     thoughts = [{"type": "thinking", "thinking": "a"}, {"type": "thinking", "thinking": "b"}]
     assert from_anthropic(dump([{"role": "assistant", "content": thoughts}])) == [Message("assistant", "", "ab")]
     assert from_anthropic(dump([Q]), dump("S"))[-1] == Message("system", "S")
+    assert from_anthropic(dump([Q]), dump("S"), first=True)[0] == Message("system", "S")
     assert from_anthropic(dump([Q]), "null") == [Message("user", "q")]
+
+
+def test_references_to_tools_show_them():
+    tools = read_schemas('[{"name":"late","input_schema":{},"defer_loading":true}]')
+    result = {
+        "type": "tool_result",
+        "tool_use_id": "t",
+        "content": [{"type": "tool_reference", "tool_name": name} for name in ("late", "gone")],
+    }
+    referred = set()
+    messages = from_anthropic(dump([{"role": "user", "content": [result]}]), None, tools, referred=referred)
+    assert referred == {"late", "gone"}
+    assert messages[0].content == '<tool_result>{"name":"late","input_schema":{}}\ngone</tool_result>'
+
+
+def test_what_is_no_text_leaves_a_note():
+    image = "[image left out: this model reads text only]"
+    source = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
+    picture = {"type": "image", "source": source}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [picture]}
+    note = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "words"}}
+    paper = {"type": "document", "source": {"type": "url", "url": "x"}}
+    other = {"type": "server_tool_use", "id": "s", "name": "n", "input": {}}
+    messages = from_anthropic(dump([{"role": "user", "content": [picture, result, note, paper, other]}]))
+    document = "[document left out: this model reads text only]"
+    assert messages[0].content == f"{image}<tool_result>{image}</tool_result>words{document}"
+    seen = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "high"}
+    output = {"type": "function_call_output", "call_id": "c", "output": [seen]}
+    refused = {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
+    assert [m.content for m in responses({"role": "user", "content": [seen]}, refused, output)] == [image, "No.", image]
+    parts = [{"type": "text", "text": "a"}, {"type": "input_audio", "input_audio": {}}, {"type": "who knows"}]
+    assert from_openai(dump([{"content": parts}]))[0].content == "a[audio left out: this model reads text only]"
+
+
+def test_custom_calls_come_back_as_their_function():
+    custom = {"name": "patch", "input": 'a "b"\n'}
+    calls = [{"id": "c", "type": "custom", "custom": custom}]
+    arguments = '{"input":"a \\"b\\"\\n"}'
+    assert from_openai(dump([{"role": "assistant", "tool_calls": calls}]))[0].calls == (
+        ToolCall("patch", arguments, "c"),
+    )
+    item = {"type": "custom_tool_call", "call_id": "c", **custom}
+    assert responses(item)[0].calls == (ToolCall("patch", arguments, "c"),)
+
+
+def test_reasoning_and_duplicates():
+    raw = '[{"role":"assistant","reasoning_content":[{"type":"text","text":"a"},"b"],"content":"x","content":null}]'
+    assert from_openai(raw) == [Message("assistant", "", "ab")]
 
 
 def test_28_responses():
@@ -131,7 +180,7 @@ def test_responses_details():
             "a\nb",
             (
                 ToolCall("ns.f", "{}", "i1"),
-                ToolCall("g", "free text", "c"),
+                ToolCall("g", '{"input":"free text"}', "c"),
                 ToolCall("local_shell", '{"command": ["ls"]}', "s"),
                 ToolCall("web_search_call", "{}", "w"),
             ),
@@ -203,7 +252,8 @@ def test_responses_outputs(item, content, ids):
         (from_anthropic, '[{"content": [{"type": 3}]}]', "type of a content block is not a string"),
         (from_responses, '[{"type": "mystery"}]', "unknown input item type 'mystery'"),
         (from_responses, '[{"status": "in_progress"}]', "status 'in_progress'"),
-        (from_responses, '[{"content": [{"type": "input_image"}]}]', "unknown content part type 'input_image'"),
+        (from_responses, '[{"content": [{"type": "hologram"}]}]', "unknown content part type 'hologram'"),
+        (from_openai, '[{"role": null}]', "role is null"),
         (from_responses, '[{"type": "tool_search_output", "tools": 1}]', "tools of a tool_search_output"),
         (from_openai, "[" * 300 + "]" * 300, "nested more than 256 deep"),
         (read_schemas, "{}", "tools is not a JSON array"),
@@ -223,7 +273,11 @@ def test_schemas_are_verbatim():
     inner = '{ "name":"f",  "parameters": {"b":1, "a":[ ]} }'
     flat = '{"name": "g", "input_schema": {"type":"object"}, "strict":true}'
     raw = f'[{{"type":"function","function":{inner}}}, {flat} ,{{"type":"web_search"}}]'
-    assert read_schemas(raw) == [Schema(inner, "f"), Schema(flat, "g"), Schema('{"type":"web_search"}', "")]
+    assert read_schemas(raw) == [
+        Schema(inner, "f"),
+        Schema(flat, "g", strict=True),
+        Schema('{"type":"web_search"}', "", kind="hosted"),
+    ]
     assert read_schemas("[]") == read_schemas("null") == read_schemas(None) == []
 
 
@@ -248,6 +302,53 @@ def test_rebuilt_schemas():
         Schema('{"name":"tool_search","description":"D","parameters":{"q": 1}}', "tool_search", kind="tool_search"),
         Schema('{"type": "function", "name": "tool_search"}', "tool_search"),
     ]
+
+
+def test_custom_tools_look_like_functions_of_one_text():
+    form = {"type": "grammar", "syntax": "lark", "definition": 'start: "a"'}
+    flat = {"type": "custom", "name": "patch", "description": "Edits.", "format": form}
+    wrapped = {"type": "custom", "custom": {**flat, "format": {"type": "grammar", "grammar": form}}}
+    plain = {"type": "custom", "name": "say", "format": {"type": "text"}}
+    inside = {"type": "namespace", "name": "n.", "tools": [plain]}
+    found = read_schemas(dump([flat, wrapped, plain, inside]))
+    assert [(tool.name, tool.kind, tool.namespace) for tool in found] == [
+        ("patch", "custom", ""),
+        ("patch", "custom", ""),
+        ("say", "custom", ""),
+        ("n.say", "custom", "n."),
+    ]
+    shown = json.loads(found[0].text)
+    assert shown == json.loads(found[1].text) and shown["description"] == "Edits."
+    told = shown["parameters"]
+    assert told["required"] == ["input"] and told["properties"]["input"]["type"] == "string"
+    assert told["properties"]["input"]["description"].endswith('(lark):\nstart: "a"')
+    assert found[0].grammar == found[1].grammar == ("lark", 'start: "a"') and found[2].grammar is None
+    assert list(json.loads(found[3].text)["parameters"]["properties"]) == ["input"]
+    # A tool of Anthropic's whose type is "custom" is a function.
+    own = '{"type": "custom", "name": "f", "input_schema": {}}'
+    assert read_schemas(f"[{own}]") == [Schema(own, "f")]
+
+
+def test_hosted_and_deferred_tools():
+    raw = dump(
+        [
+            {"type": "web_search", "external_web_access": True},
+            {"type": "web_search_20250305", "name": "web_search", "max_uses": 5},
+            {"name": "late", "input_schema": {"a": 1}, "defer_loading": True},
+            {"name": "now", "cache_control": {"type": "ephemeral"}, "input_schema": {"b": 2}},
+            {"type": "bash_20250124", "name": "bash"},
+        ]
+    )
+    found = read_schemas(raw)
+    assert [(tool.name, tool.kind, tool.deferred) for tool in found] == [
+        ("", "hosted", False),
+        ("web_search", "hosted", False),
+        ("late", "function", True),
+        ("now", "function", False),
+        ("bash", "hosted", False),
+    ]
+    assert found[2].text == '{"name":"late","input_schema":{"a": 1}}'
+    assert found[3].text == '{"name":"now","input_schema":{"b": 2}}'
 
 
 def test_schemas_of_a_namespace():

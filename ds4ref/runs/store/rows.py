@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 
@@ -25,3 +27,33 @@ def vector_row(case: Mapping[str, Any], failed: Collection[str]) -> dict[str, An
     if steps and None not in logprobs:
         row["nll"] = -sum(logprobs)
     return row
+
+
+def question_digest(kind: str, question: str, choices: Sequence[str], answer: str) -> str:
+    """SHA-256 of what is asked and what is right, in hexadecimal: two questions of one digest are the same one, in
+    whatever pack and under whatever id."""
+    said = json.dumps([kind, question, list(choices), answer], ensure_ascii=False)
+    return hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def eval_row(sample: Mapping[str, Any], question: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of one sample of ``ds4-eval``, both as their lines in a log have them; the texts stay there. ``outcome``
+    is None where nothing was graded, ``ds4`` that of ds4's own extractor. KeyError if they are something else."""
+    grade, ds4 = sample.get("grade") or {}, sample.get("ds4") or {}
+    digest = question_digest(*(question[name] for name in ("kind", "question", "choices", "answer")))
+    return {
+        "id": sample["id"],
+        "question": digest[:32],
+        "source": question["source"],
+        "domain": question["domain"],
+        "epoch": sample["epoch"],
+        "status": sample["status"],
+        "outcome": grade.get("outcome"),
+        "given": grade.get("given", ""),
+        "expected": sample["expected"],
+        "ds4": ds4.get("outcome"),
+        **{name: sample.get(name) for name in ("prompt_tokens", "tokens", "reasoning_tokens", "ttft")},
+        "seconds": sample.get("seconds", 0.0),
+        "finish": sample.get("finish", ""),
+        "close": sample.get("close", ""),
+    }

@@ -131,6 +131,15 @@ class Store:
             if facts is not None:
                 self._db.execute("UPDATE runs SET facts = ? WHERE id = ?", (_dump(facts), run))
 
+    def replace(self, run: int, facts: Mapping[str, Any], rows: Iterable[Mapping[str, Any]], status: str) -> None:
+        """Facts and rows of a run that went on elsewhere; number, label and tags stay."""
+        entries = [_dump(row) for row in rows]
+        with self.writing():
+            self._need(run)
+            self._db.execute("DELETE FROM rows WHERE run = ?", (run,))
+            self._db.execute("UPDATE runs SET status = ?, facts = ? WHERE id = ?", (_status(status), _dump(facts), run))
+            self._append(run, 0, entries)
+
     def rename(self, run: int, label: str) -> None:
         """Another label."""
         with self.writing():

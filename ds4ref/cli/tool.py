@@ -1,4 +1,4 @@
-"""Options that several ``ds4-vectors`` commands share, and how a target is opened from them."""
+"""What commands of tools share: a parser, options that open a target, and how results are printed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from ds4ref.backends import BACKENDS, DEFAULT_BACKEND
-from ds4ref.cli.common import say
-from ds4ref.cli.flags import add
-from ds4ref.cli.options import Parser, choice, integer, number
-from ds4ref.errors import UsageError
-from ds4ref.numerics import MODES
-from ds4ref.targets import Target, open_target
-from ds4ref.targets.dialects import KINDS, PREFILLS
+from ..backends import BACKENDS, DEFAULT_BACKEND
+from ..errors import UsageError
+from ..numerics import MODES
+from ..targets import Target, open_target
+from ..targets.dialects import KINDS, PREFILLS
+from .common import columns, is_tty, say
+from .flags import add
+from .options import Parser, choice, integer, number
+from .tables import Column, fitted
+
+UNBOUNDED = 1000
+"""Columns of a table that no terminal limits."""
 
 
 def parser(prog: str, description: str, usage: str, *examples: str) -> Parser:
@@ -95,11 +99,11 @@ def target_of(args: Namespace, spec: str) -> Target:
     return open_target(spec, **options)
 
 
-def told(target: Target) -> list[str]:
+def told(prog: str, target: Target) -> list[str]:
     """What the target has to say about its answers, also said on stderr."""
     notes = target.notes()
     for note in notes:
-        say("ds4-vectors", note)
+        say(prog, note)
     return notes
 
 
@@ -117,12 +121,11 @@ def shown(result: dict[str, Any], as_json: bool, table: str) -> str:
 
 
 def rows(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """A plain table: first column left, the others right."""
-    widths = [max(len(str(row[i])) for row in (head, *body)) for i in range(len(head))]
-
-    def line(cells: Sequence[str]) -> str:
-        return "  ".join(
-            str(c).ljust(w) if i == 0 else str(c).rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))
-        ).rstrip()
-
-    return "\n".join([line(head), line(["-" * w for w in widths]), *map(line, body)])
+    """A plain table, columns of numbers to the right. On a terminal it fits: the last columns are left out first."""
+    cells = [[str(cell) for cell in row] for row in body]
+    numbers = [all(row[i][:1] in "0123456789+-." for row in cells) for i in range(len(head))]
+    shown = [
+        Column(name, max(0, i - 1), least=None if i and numbers[i] else 8, right=numbers[i])
+        for i, name in enumerate(head)
+    ]
+    return fitted(shown, cells, columns(sys.stdout) if is_tty(sys.stdout) else UNBOUNDED)

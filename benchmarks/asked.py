@@ -1,0 +1,55 @@
+"""Questions that were never asked: how hard each one is, and what a worse engine makes of them.
+
+A question has a probability of being answered rightly, drawn from a distribution with two ends: most questions are
+nearly always right or nearly always wrong, as with real packs and real models. A loss takes one of two forms:
+
+everywhere   every question becomes harder, some more than others
+some         a share of the questions is lost almost altogether, the others stay as they were
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy import special
+
+Rng = np.random.Generator
+Loss = Callable[[Rng, np.ndarray, float], np.ndarray]
+"""Probabilities (n,) and the size of a loss to probabilities after it."""
+
+ENDS = 0.7, 0.3
+"""Of the beta distribution of difficulties: mean 0.7, standard deviation 0.32."""
+LEFT = 0.1
+"""What is left of the probability of a question that was lost."""
+
+
+def questions(rng: Rng, n: int) -> np.ndarray:
+    """Probabilities (n,) of a right answer."""
+    return rng.beta(*ENDS, n)
+
+
+def everywhere(rng: Rng, p: np.ndarray, size: float) -> np.ndarray:
+    """Log odds lowered by ``size`` on average, exponentially distributed."""
+    log_odds = special.logit(np.clip(p, 1e-6, 1 - 1e-6))
+    return special.expit(log_odds - size * rng.exponential(1.0, len(p)))
+
+
+def some(rng: Rng, p: np.ndarray, size: float) -> np.ndarray:
+    """A share ``size`` of the questions lost but for ``LEFT``."""
+    return np.where(rng.random(len(p)) < size, LEFT * p, p)
+
+
+LOSSES: dict[str, Loss] = {"everywhere": everywhere, "some": some}
+
+
+def scores(rng: Rng, p: np.ndarray, epochs: int) -> np.ndarray:
+    """Mean scores (n,) over the epochs of each question."""
+    return rng.binomial(epochs, p) / epochs
+
+
+def mean_loss(loss: Loss, size: float) -> float:
+    """The loss of score over all questions that there might be."""
+    rng = np.random.default_rng(1)
+    p = questions(rng, 400_000)
+    return float((p - loss(rng, p, size)).mean())

@@ -1,0 +1,78 @@
+"""What an agent may do without being asked, and who is asked for the rest.
+
+Without anybody to ask, what is not allowed is denied, and the model is told so: it can say what it would have done.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ..errors import UsageError
+from .workspace import ToolError
+
+GROUPS = {"read": ("read", "list", "search"), "edit": ("edit", "write"), "bash": ("bash",)}
+"""What is allowed together: looking, changing files, running commands."""
+TOOLS = tuple(tool for group in GROUPS.values() for tool in group)
+
+
+class Answer(enum.Enum):
+    """What a user says to a question."""
+
+    YES = "yes"
+    NO = "no"
+    ALWAYS = "always"
+
+
+@dataclass(frozen=True)
+class Question:
+    """May this be done? ``what`` is one line, ``detail`` everything that will happen: a diff, a command."""
+
+    tool: str
+    what: str
+    detail: str = ""
+
+
+Ask = Callable[[Question], Answer]
+
+
+def group_of(tool: str) -> str:
+    """The group of a tool."""
+    return next(group for group, tools in GROUPS.items() if tool in tools)
+
+
+def tools_of(text: str) -> set[str]:
+    """The tools that a comma list of tools and groups names. UsageError for a name that is neither."""
+    found: set[str] = set()
+    for name in filter(None, (part.strip() for part in text.split(","))):
+        if name not in (*GROUPS, *TOOLS):
+            raise UsageError(f"no tool {name[:40]!r}: choose from {', '.join(TOOLS)}")
+        found.update(GROUPS.get(name, (name,)))
+    return found
+
+
+class Permit:
+    """``allowed`` are the tools that run without a question; ``ask`` is None if there is nobody to ask."""
+
+    def __init__(self, allowed: Iterable[str] = (), ask: Ask | None = None):
+        self.allowed, self.ask = set(allowed), ask
+
+    def __call__(self, question: Question) -> None:
+        """ToolError, with the reason for the model, unless it may be done."""
+        tool = question.tool
+        if tool in self.allowed:
+            return
+        if self.ask is None:
+            raise ToolError(
+                f"permission denied: {tool} was not allowed beforehand, and nobody is there to be asked. Do not try it "
+                f"again: go on without it, or tell the user what you would do; --allow {group_of(tool)} allows it"
+            )
+        answer = self.ask(question)
+        if answer is Answer.NO:
+            raise ToolError(
+                f"permission denied: the user said no to this {tool} call. Do not try it again: go on without it, or "
+                "ask what to do instead"
+            )
+        if answer is Answer.ALWAYS:
+            self.allowed.update(GROUPS[group_of(tool)])

@@ -1,0 +1,350 @@
+"""``ds4 agent``: a model that works in a folder through tools (docs/agent.md).
+
+This module reads the command line and puts the parts together: target, workspace, permission, transcript. What the user
+sees is agent_view.py, what is done is ``ds4ref.agent``.
+
+    ds4 agent -p "Which of these files is the largest?" --allow read
+    ds4 agent --target http://127.0.0.1:8000/v1 --root project "Fix the failing test"
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+from .. import __version__
+from ..agent.log import Log
+from ..agent.loop import DEFAULT_SYSTEM, Agent, Ending, Outcome, Settings
+from ..agent.permit import GROUPS, TOOLS, Permit, tools_of
+from ..agent.shell import Shell, scrubbed
+from ..agent.tools import Toolbox
+from ..agent.workspace import Workspace
+from ..backends import DEFAULT_BACKEND
+from ..errors import Ds4Error, UsageError
+from ..numerics import DEFAULT_MODE
+from ..targets import Ability, Target, open_target
+from .agent_view import AgentView
+from .common import EXIT_INTERRUPTED, Interrupt, is_tty, read_text, say
+from .flags import add
+from .lineedit import line_reader
+from .model import open_engine, threads
+from .options import SEED_MAX, Parser, integer, printable
+from .prompt import think_mode
+
+PROG = "ds4 agent"
+PROMPT = "ds4-agent> "
+HISTORY = ".ds4_agent_history"
+CTX, TOKENS, HTTP_TOKENS, TURNS = 100_000, 50_000, 8192, 50
+
+USAGE = """ds4 agent [options] [PROMPT]                  a session; PROMPT is its first message
+       ds4 agent [options] -p TEXT | --prompt-file FILE    one task; asks nothing, then ends"""
+
+EPILOG = """\
+examples:
+  ds4 agent                                        work in this folder, on the local model
+  ds4 agent --target http://127.0.0.1:8000/v1      the same with a server's model
+  ds4 agent -p "What is in here?" --allow read     looks, changes nothing
+  ds4 agent -p "Fix the test" --yes --root proj    may do everything, in proj
+  ds4 agent -p "..." --allow read,edit --log l.jsonl
+
+tools: read, list, search (group read); edit, write (group edit); bash (group bash). In a session on a
+terminal looking is allowed, everything else is asked for: y, n, or a for always. Without a terminal,
+and with -p, what --allow does not name is denied, and the model is told so.
+File tools reach nothing outside --root. bash does: it is no sandbox.
+
+stdout carries what the model says; tools, questions and notes go to stderr. Ctrl-C stops the answer or
+the command, and the session goes on.
+
+environment:
+  DS4_API_KEY=K      key of an HTTP target (--key-env names another variable); commands never see it
+  DS4_THREADS=N, DS4_LOCK_FILE=F, DS4_DEBUG=1, NO_COLOR=1    as in ds4 --help
+
+exit codes: 0 done, 1 failure or a limit was reached, 2 usage, 130 Ctrl-C ended a -p task"""
+
+HELP = """\
+/help         this list
+/allow NAMES  allow tools without asking: read, edit, bash, or single ones
+/think        think before answering
+/think-max    think without limit
+/nothink      answer at once
+/clear        forget the conversation; files stay as they are
+/read FILE    the content of FILE as your next message
+/stats        what was done so far
+/quit, /exit  leave (so does Ctrl-D)
+Enter sends, Alt-Enter starts a new line. Ctrl-C stops an answer or a command;
+what was said and done so far stays."""
+
+COMMANDS = ("/help", "/allow", "/think", "/think-max", "/nothink", "/clear", "/read", "/stats", "/quit", "/exit")
+
+_UNAVAILABLE = {
+    **dict.fromkeys(("--mtp", "--mtp-draft", "--mtp-margin"), "no speculative decoding in this engine"),
+    **dict.fromkeys(("--dir-steering-file", "--dir-steering-ffn", "--dir-steering-attn"), "no steering"),
+    **dict.fromkeys(("--metal", "--cuda"), "the local engine runs on the CPU; --target asks a server"),
+    "--quality": "choose the arithmetic with --numerics",
+    "--trace": "the transcript is --log FILE",
+}
+
+
+def build_parser() -> Parser:
+    """Every flag of the command."""
+    parser = Parser(
+        PROG,
+        usage=USAGE,
+        description="A small agent: a model that works in a folder through tools.",
+        epilog=EPILOG,
+        unavailable=_UNAVAILABLE,
+    )
+    parser.add_argument("first", metavar="PROMPT", nargs="?", help="first message of a session")
+
+    g = parser.add_argument_group("task")
+    add(g, "--prompt", "-p", help="do this, ask nothing, and end")
+    add(g, "--prompt-file", help="the same from a file (- is stdin)")
+    g.add_argument("--root", metavar="DIR", default=".", help="the folder to work in (.)")
+    g.add_argument("--allow", metavar="NAMES", default="",
+                   help="tools that need no question: read,edit,bash, or single ones")  # fmt: skip
+    g.add_argument("--yes", action="store_true", help="all tools need no question")
+    g.add_argument("--max-turns", metavar="N", type=integer(1, 10_000), default=TURNS,
+                   help=f"most answers to one message ({TURNS})")  # fmt: skip
+    g.add_argument("--log", metavar="FILE", help="append the transcript, a JSON object a line")
+    add(g, "--system", help='system text besides the rules of the tools, "" for none')
+    add(g, "--think", default="high")
+    add(g, "--think-max", help="think without limit; a local model needs --ctx >= 393216 for it")
+    add(g, "--nothink")
+
+    g = parser.add_argument_group("model")
+    add(g, "--target", default="local", help="local[:MODEL.gguf] or http(s)://HOST/v1 (local)")
+    add(g, "--model", help="GGUF file of the local engine (./ds4flash.gguf if there, else the embedded one)")
+    add(g, "--ctx", help=f"local: context, tokens ({CTX})")
+    add(g, "--backend", default=DEFAULT_BACKEND, help="local: cpu or reference (cpu)")
+    add(g, "--cpu")
+    add(g, "--numerics", default=DEFAULT_MODE, help=f"local: what is rounded ({DEFAULT_MODE})")
+    add(g, "--threads", help="local: CPU threads (all cores)")
+    add(g, "--warm-weights")
+    add(g, "--strict")
+    add(g, "--model-name")
+    add(g, "--key-env")
+    add(g, "--dialect")
+    add(g, "--timeout", default=600.0, help="HTTP: seconds to wait for the next byte (600)")
+
+    g = parser.add_argument_group("sampling")
+    add(g, "--tokens", help=f"most tokens of an answer ({TOKENS}; HTTP: {HTTP_TOKENS})")
+    add(g, "--temp", default=1.0, help="temperature; 0 is greedy (1)")
+    add(g, "--top-p", default=1.0)
+    add(g, "--min-p", help="drop tokens less likely than F times the best (0.05; HTTP: 0)")
+    add(g, "--seed", type=integer(1, SEED_MAX), help="repeatable draws (from the clock)")
+
+    g = parser.add_argument_group("help")
+    add(g, "--help")
+    return parser
+
+
+def body(argv: Sequence[str]) -> int:
+    """Read the command line and run the session; the exit code."""
+    parser = build_parser()
+    args = parser.parse(argv)
+    if args.help:
+        sys.stdout.write(parser.format_help())
+        return 0
+    task = _task(args)
+    with ExitStack() as stack:
+        view = AgentView(PROG)
+        permit = _permit(args, view, task is not None)
+        workspace = stack.enter_context(Workspace(args.root))
+        log = stack.enter_context(Log(args.log))
+        target = stack.enter_context(_target(args))
+        session = Session(_agent(args, target, workspace, permit, view, log), permit, view, args)
+        code = session.task(task) if task is not None else session.talk(args.first)
+        if log.failure:
+            say(PROG, log.failure)
+            return code or 1
+        return code
+
+
+def _task(args: Namespace) -> str | None:
+    """The task that ends when it is done, None for a session. UsageError for a contradiction."""
+    given = [flag for flag, value in (("PROMPT", args.first), ("-p", args.prompt), ("--prompt-file", args.prompt_file))
+             if value is not None]  # fmt: skip
+    if len(given) > 1:
+        raise UsageError(f"one prompt only: {' or '.join(given)}")
+    text = args.prompt if args.prompt_file is None else read_text(args.prompt_file, "prompt file")
+    if given and not (args.first if text is None else text).strip():
+        raise UsageError("the prompt is empty")
+    return text
+
+
+def _permit(args: Namespace, view: AgentView, alone: bool) -> Permit:
+    """What may be done without a question, and who is asked. Nobody is where there is no terminal or one task."""
+    allowed = set(TOOLS) if args.yes else tools_of(args.allow)
+    if alone or not view.can_ask:
+        return Permit(allowed)
+    return Permit(allowed | set(GROUPS["read"]), view.ask)
+
+
+@contextmanager
+def _target(args: Namespace) -> Iterator[Target]:
+    """The target that the flags name. UsageError if it cannot hold a conversation with tools."""
+    kind = args.target.partition(":")[0].partition("?")[0]
+    if kind in ("http", "https"):
+        if args.model is not None:
+            raise UsageError("-m is for the local engine; --model-name names a server's model")
+        options: dict[str, Any] = {"dialect": args.dialect, "key_env": args.key_env, "timeout": args.timeout}
+        opened = open_target(args.target, model=args.model_name, **options)
+    elif args.target == "local":
+        from ..targets.local import LocalTarget
+
+        with open_engine(PROG, args) as engine:
+            yield LocalTarget(engine, args.ctx or CTX)
+        return
+    else:
+        options = {"ctx": args.ctx or CTX} if kind in ("local", "command") else {}
+        if kind == "local":
+            if args.model is not None:
+                raise UsageError("the model is named twice: -m and --target")
+            options |= {"backend": args.backend, "numerics": args.numerics, "strict": args.strict}
+            options["threads"] = threads(args.threads)
+        opened = open_target(args.target, **options)
+    with opened:
+        opened.require(Ability.CHAT, Ability.TOOLS, Ability.STREAM, what="an agent")
+        yield opened
+
+
+def _agent(args: Namespace, target: Target, workspace: Workspace, permit: Permit, view: AgentView, log: Log) -> Agent:
+    """The agent that the flags describe; the first line of the transcript."""
+    local = target.kind == "local"
+    settings = Settings(
+        system=DEFAULT_SYSTEM if args.system is None else args.system,
+        thinking=_thinking(args, target),
+        max_tokens=args.tokens or (TOKENS if local else HTTP_TOKENS),
+        temperature=args.temp,
+        top_p=args.top_p,
+        min_p=args.min_p if args.min_p is not None else 0.05 if local else 0.0,
+        seed=args.seed,
+        max_turns=args.max_turns,
+    )
+    tools = Toolbox(workspace, permit, Shell(workspace.root, scrubbed(os.environ, args.key_env)))
+    log("session", version=__version__, target=target.kind, name=target.name, root=workspace.root,
+        allowed=sorted(permit.allowed), settings=vars(settings))  # fmt: skip
+    return Agent(target, tools, settings, view, log)
+
+
+def _thinking(args: Namespace, target: Target) -> str:
+    """The thinking mode in force: a local model's depends on its context."""
+    if target.kind != "local":
+        return str(args.think)
+    return think_mode(PROG, Namespace(think=args.think, ctx=args.ctx or CTX))
+
+
+class Session:
+    """What the user types, and how it ends."""
+
+    def __init__(self, agent: Agent, permit: Permit, view: AgentView, args: Namespace):
+        self.agent, self.permit, self.view, self.args = agent, permit, view, args
+        self.done, self.code = False, 0
+
+    def task(self, text: str) -> int:
+        """One message; the exit code."""
+        outcome = self.turn(text)
+        return EXIT_INTERRUPTED if outcome is None or outcome.ending is Ending.INTERRUPTED else self.code
+
+    def talk(self, first: str | None) -> int:
+        """Messages and commands until the end of the input; the exit code is the last message's."""
+        read = line_reader(PROMPT, COMMANDS, HISTORY)
+        if is_tty(sys.stdin):
+            print(HELP, file=sys.stderr)
+        if first is not None:
+            self.turn(first)
+        while not self.done:
+            try:
+                line = read()
+            except KeyboardInterrupt:
+                if not sys.stdin.isatty():
+                    raise
+                continue  # Ctrl-C while typing only clears the line
+            if line is None:
+                break
+            self.line(line)
+        return self.code
+
+    def line(self, line: str) -> None:
+        """Obey a command or do what a message says."""
+        text = line.strip()
+        if not text:
+            return
+        if not text.startswith("/"):
+            self.turn(line)
+            return
+        name, _, rest = text.partition(" ")
+        commands: dict[str, Callable[[str], None]] = {
+            "/help": lambda rest: print(HELP, file=sys.stderr),
+            "/allow": self.allow,
+            "/think": lambda rest: self.think("high"),
+            "/think-max": lambda rest: self.think("max"),
+            "/nothink": lambda rest: self.think("none"),
+            "/clear": self.clear,
+            "/read": self.read,
+            "/stats": self.stats,
+            "/quit": self.leave,
+            "/exit": self.leave,
+        }
+        if name not in commands:
+            say(PROG, f"unknown command: {printable(name)} (/help lists them)")
+            return
+        try:
+            commands[name](rest.strip())
+        except Ds4Error as error:
+            say(PROG, f"{name}: {error}")
+
+    def turn(self, text: str) -> Outcome | None:
+        """One message, and everything that follows from it; None if a second Ctrl-C cut it off."""
+        self.code = 1
+        outcome = None
+        with suppress(KeyboardInterrupt), Interrupt() as interrupt, self.view.stopped_by(interrupt):
+            outcome = self.agent.turn(text, interrupt)
+        if outcome is None:
+            say(PROG, "interrupted")
+            return None
+        if outcome.why:
+            back = "; your message is taken back" if outcome.taken_back else ""
+            say(PROG, printable(outcome.why, 400) + back)
+        self.code = 0 if outcome.ending in (Ending.DONE, Ending.INTERRUPTED) else 1
+        return outcome
+
+    # --- commands
+
+    def leave(self, _: str) -> None:
+        self.done = True
+
+    def allow(self, names: str) -> None:
+        """/allow NAMES, for this session."""
+        self.permit.allowed |= tools_of(names)
+        say(PROG, f"allowed without asking: {', '.join(sorted(self.permit.allowed)) or 'nothing'}")
+
+    def think(self, mode: str) -> None:
+        """Thinking mode of the answers to come."""
+        self.args.think = mode
+        self.agent.settings.thinking = _thinking(self.args, self.agent.target)
+
+    def clear(self, _: str) -> None:
+        """/clear: what was allowed stays allowed."""
+        self.agent.clear()
+        say(PROG, "the conversation is forgotten")
+
+    def read(self, path: str) -> None:
+        """/read FILE: of the user's own, from anywhere."""
+        if not path:
+            raise UsageError("a file name is needed")
+        text = read_text(os.path.expanduser(path), "file")
+        if not text.strip():
+            raise UsageError(f"{path} is empty")
+        self.turn(text)
+
+    def stats(self, _: str) -> None:
+        """/stats."""
+        agent = self.agent
+        done = f"{len(agent.messages) - 1} messages, {agent.answers} answers of {agent.generated} tokens"
+        root = printable(agent.tools.workspace.root, 200)
+        say(PROG, f"{done}, {agent.calls} tool calls; think {agent.settings.thinking}; folder {root}")

@@ -1,0 +1,271 @@
+"""``ds4-server``: one model behind OpenAI's and Anthropic's APIs, for agents on this machine (docs/server.md).
+
+This module reads the command line and puts the server together; what is served is in ``ds4ref.server``. What can be
+found wrong without the model is found before it is loaded: flags, port, trace file.
+
+    ds4-server -m model.gguf -c 65536
+    ds4-server --host 0.0.0.0 --key-env DS4_SERVER_KEY --trace trace.txt
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .. import __version__
+from ..backends import BACKENDS, DEFAULT_BACKEND
+from ..errors import DataError, Ds4Error, UsageError
+from ..numerics import DEFAULT_MODE, MODES
+from .common import has_colour, run
+from .ds4 import UNAVAILABLE as DS4_UNAVAILABLE
+from .flags import add
+from .model import open_engine
+from .options import Parser, choice, choices, integer, number, printable
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+    from ..server.service import Service, Settings
+    from ..server.trace import Trace
+
+PROG = "ds4-server"
+MODEL = "deepseek-v4-flash"
+TOKENS = 393216
+PACKAGES = ("starlette", "uvicorn", "h11", "prometheus_client")
+
+USAGE = "ds4-server [options]"
+
+EPILOG = """\
+examples:
+  ds4-server                                  the embedded model on http://127.0.0.1:8000
+  ds4-server -m model.gguf -c 65536 --port 8080
+  ds4-server --host 0.0.0.0 --key-env DS4_SERVER_KEY   for others, who need the key in that variable
+  ds4-server --trace trace.txt                every prompt and answer in a file
+
+clients:
+  OPENAI_BASE_URL=http://127.0.0.1:8000/v1    OpenAI's SDKs, Codex (wire_api = "responses"), opencode, pi
+  ANTHROPIC_BASE_URL=http://127.0.0.1:8000    Anthropic's SDKs, Claude Code
+  http://127.0.0.1:8000/                      a page that shows what the server does
+
+The first SIGINT or SIGTERM lets running answers end (--drain seconds), the second does not.
+
+environment:
+  DS4_THREADS=N      default for --threads
+  DS4_LOCK_FILE=F    one process at a time: while another one holds F, this one exits 2
+  DS4_DEBUG=1        show the traceback behind an error
+
+exit codes: 0 ended by a signal and everything answered, 1 failure, 2 usage or lock, 130 second signal"""
+
+_MEMORY = "conversations are remembered in memory (--memory-mb), not on disk"
+_REPLAY = "calls are replayed as the client sends them"
+
+UNAVAILABLE = {
+    **{flag: why for flag, why in DS4_UNAVAILABLE.items() if flag.startswith(("--mtp", "--dir-steering"))},
+    "--metal": f"no Metal backend (there are: {', '.join(BACKENDS)})",
+    "--cuda": f"no CUDA backend (there are: {', '.join(BACKENDS)})",
+    "--quality": DS4_UNAVAILABLE["--quality"],
+    **dict.fromkeys(
+        (
+            "--kv-disk-dir", "--kv-disk-space-mb", "--kv-cache-min-tokens", "--kv-cache-cold-max-tokens",
+            "--kv-cache-continued-interval-tokens", "--kv-cache-boundary-trim-tokens",
+            "--kv-cache-boundary-align-tokens", "--kv-cache-reject-different-quant",
+        ),
+        _MEMORY,
+    ),
+    **dict.fromkeys(("--disable-exact-dsml-tool-replay", "--tool-memory-max-ids"), _REPLAY),
+}  # fmt: skip
+
+
+def build_parser() -> Parser:
+    """Every flag of the command."""
+    from ..server.deviations import DEVIATIONS
+
+    parser = Parser(
+        PROG,
+        usage=USAGE,
+        description="Serve a DeepSeek V4 model to agents: OpenAI's chat completions, completions and responses, "
+        "Anthropic's messages.",
+        epilog=EPILOG,
+        unavailable=UNAVAILABLE,
+    )
+    g = parser.add_argument_group("model and engine")
+    add(g, "--model", help="GGUF file (default: ./ds4flash.gguf if there, else the small embedded model)")
+    add(g, "--ctx", default=32768, help="context, tokens (32768)")
+    add(g, "--tokens", default=TOKENS, help=f"most tokens of an answer; clipped to the context ({TOKENS})")
+    add(g, "--backend", default=DEFAULT_BACKEND)
+    add(g, "--cpu")
+    add(g, "--numerics", default=DEFAULT_MODE, help=f"what is rounded: {', '.join(MODES)} ({DEFAULT_MODE})")
+    add(g, "--threads")
+    add(g, "--warm-weights", help="read the whole file before serving")
+    add(g, "--strict")
+    g.add_argument("--chdir", metavar="DIR", help="work in that folder")
+    add(g, "--model-name", default=MODEL, help=f"id under which the model is served ({MODEL})")
+
+    g = parser.add_argument_group("who may ask")
+    g.add_argument("--host", metavar="HOST", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    g.add_argument("--port", metavar="N", type=integer(0, 65535), default=8000, help="port; 0 takes a free one (8000)")
+    g.add_argument("--api-key", metavar="KEY", help="what every request must carry; other users of this machine see "
+                   "it in the process list, unlike --key-env")  # fmt: skip
+    add(g, "--key-env", default=None, help="environment variable that holds the key")
+    g.add_argument("--insecure", action="store_true", help="listen beyond this machine without a key")
+    g.add_argument("--allow-host", metavar="NAMES", default="", help="names, separated by commas, by which the server "
+                   "may be called; addresses, localhost and --host may always be used")  # fmt: skip
+    g.add_argument("--cors", action="store_true", help="web pages of any site may ask, and read the answers")
+
+    g = parser.add_argument_group("how much")
+    g.add_argument("--queue", metavar="N", type=integer(), default=256, help="requests that may wait; more are told "
+                   "to come back (256)")  # fmt: skip
+    g.add_argument("--memory-mb", metavar="N", type=integer(0, 1 << 24), default=1024, help="memory for conversations "
+                   "that can be gone on with, MiB (1024)")  # fmt: skip
+    g.add_argument("--connections", metavar="N", type=integer(), default=512, help="connections at once (512)")
+    g.add_argument("--body-mb", metavar="N", type=integer(1, 1024), default=64, help="largest request, MiB, also after "
+                   "inflation (64)")  # fmt: skip
+    g.add_argument("--receive", metavar="S", type=number(0.1, 1e6), default=60.0, help="seconds for a request's body "
+                   "to arrive (60)")  # fmt: skip
+    g.add_argument("--drain", metavar="S", type=number(0, 1e6), default=30.0, help="seconds that an answer may still "
+                   "take at shutdown (30)")  # fmt: skip
+    g.add_argument("--like-ds4", metavar="LIST", type=choices("all", *DEVIATIONS), default=[], help="what to do as "
+                   f"ds4's own server does, separated by commas: all, {', '.join(DEVIATIONS)} "
+                   "(docs/server.md)")  # fmt: skip
+
+    g = parser.add_argument_group("what it says")
+    g.add_argument("--trace", metavar="FILE", help="every prompt and answer, secrets included; the file is emptied "
+                   "first and readable by you alone")  # fmt: skip
+    g.add_argument("--log-format", metavar="FORM", type=choice("text", "json"), default="text",
+                   help="of the lines on stderr: text, json (text)")  # fmt: skip
+
+    g = parser.add_argument_group("help")
+    add(g, "--help")
+    add(g, "--version")
+    return parser
+
+
+def settings(args: Namespace, key: str) -> Settings:
+    """What the server is told about itself."""
+    from ..server.auth import Access, host_name
+    from ..server.deviations import DEVIATIONS
+    from ..server.limits import Limits
+    from ..server.listen import most_connections
+    from ..server.service import Settings
+
+    names = {host_name(name) for name in (args.host, *args.allow_host.split(",")) if name.strip()}
+    body = args.body_mb << 20
+    limits = Limits(
+        body_bytes=body,
+        held_bytes=max(Limits.held_bytes, 2 * body),
+        body_seconds=args.receive,
+        drain_seconds=args.drain,
+        connections=most_connections(args.connections),
+    )
+    return Settings(
+        model=args.model_name,
+        title="DeepSeek V4 Flash" if args.model_name == MODEL else args.model_name,
+        max_tokens=args.tokens,
+        access=Access(key, frozenset(names), args.cors),
+        limits=limits,
+        options=dict.fromkeys(DEVIATIONS if "all" in args.like_ds4 else args.like_ds4, False),
+        facts={"backend": args.backend, "numerics": args.numerics},
+    )
+
+
+def key_of(args: Namespace) -> str:
+    """The key that requests need; UsageError for one that cannot be, or two."""
+    if args.api_key is not None and args.key_env is not None:
+        raise UsageError("choose one of --api-key and --key-env")
+    key = args.api_key
+    if args.key_env is not None:
+        key = os.environ.get(args.key_env, "").strip()
+        if not key:
+            raise UsageError(f"--key-env: the environment variable {printable(args.key_env)} is empty")
+    if key is None:
+        return ""
+    if not key or not key.isascii() or not key.isprintable() or key != key.strip():
+        raise UsageError("the API key must be printable ASCII, without spaces around it")
+    return key
+
+
+def make_service(engine: Engine, args: Namespace, how: Settings, trace: Trace | None = None) -> Service:
+    """The server over an open engine."""
+    from ..server.app import apis
+    from ..server.service import Service
+    from ..server.timelines import Timelines
+    from ..server.worker import Worker
+
+    timelines = Timelines(engine.tokenizer, args.memory_mb << 20)
+    worker = Worker(engine, ctx=args.ctx, timelines=timelines, queue_limit=args.queue)
+    return Service(worker, apis(), how, trace=trace)
+
+
+def body(argv: Sequence[str]) -> int:
+    """Read the command line and serve; the exit code."""
+    parser = build_parser()
+    args = parser.parse(argv)
+    if args.help:
+        sys.stdout.write(parser.format_help())
+        return 0
+    if args.version:
+        print(f"{PROG} {__version__} (ds4ref)")
+        return 0
+    key = key_of(args)
+    check_packages()
+    from ..server.auth import check_binding
+    from ..server.listen import bind
+    from ..server.trace import Trace
+
+    check_binding(args.host, key, args.insecure)
+    if args.chdir is not None:
+        try:
+            os.chdir(args.chdir)
+        except OSError as error:
+            raise DataError(f"--chdir {args.chdir}: {error.strerror}") from None
+    sock = bind(args.host, args.port)
+    try:
+        trace = None if args.trace is None else Trace(args.trace)
+        return serve(args, settings(args, key), sock, trace)
+    finally:
+        sock.close()
+
+
+def serve(args: Namespace, how: Settings, sock: socket.socket, trace: Trace | None) -> int:
+    """Load the model, answer requests until a signal comes."""
+    from ..server import listen, logs
+
+    with open_engine(PROG, args) as engine:
+        logs.listen(sys.stderr, args.log_format, has_colour(sys.stderr))
+        how = facts(how, engine)
+        service = make_service(engine, args, how, trace)
+        if trace is not None:
+            listen.log.warning("tracing to %s: every prompt and answer, whatever secrets they hold", args.trace)
+        if args.insecure and not how.access.key and args.host not in ("127.0.0.1", "localhost", "::1"):
+            listen.log.warning("everybody who can reach %s may use this server", args.host)
+        listen.serve(service, sock)
+    return 0
+
+
+def facts(how: Settings, engine: Engine) -> Settings:
+    """With the model file's name for the status page."""
+    from dataclasses import replace
+
+    return replace(how, facts={"file": Path(engine.path).name, **how.facts})
+
+
+def check_packages() -> None:
+    """Ds4Error names the first package that is missing."""
+    from importlib.util import find_spec
+
+    for name in PACKAGES:
+        if find_spec(name) is None:
+            raise Ds4Error(f"serving needs the package {name.replace('_', '-')}: pip install ds4ref installs it")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the console script."""
+    return run(PROG, body, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

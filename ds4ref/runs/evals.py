@@ -1,0 +1,104 @@
+"""Logs of ds4-eval as runs: facts and rows, for whoever is not ds4-eval.
+
+A log is JSON Lines: a header, then a line a sample. Of two lines for one sample the last one counts, and a last line
+that was torn counts for nothing. Prompts and answers stay in the log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import DataError
+from .store import Run, Store
+from .store.rows import eval_row
+
+SCHEMA = "ds4-eval-log-v1"
+
+
+def read_log(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Facts and rows of a log, in the order in which its samples were made. DataError if it is none, or damaged."""
+    path = Path(path)
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+    lines.pop()  # what is behind the last line feed
+    line = lines[0] if lines else b""
+    header = _object(path, 1, line)
+    if header.get("schema") != SCHEMA:
+        raise DataError(f"{path}: not a log of ds4-eval, or of another version")
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    try:
+        facts = eval_facts(header, os.fspath(path), line)
+        questions = {question["id"]: question for question in header["questions"]}
+    except (KeyError, TypeError, AttributeError):
+        raise DataError(f"{path}:1: not the header of a log of ds4-eval") from None
+    for number, line in enumerate(lines[1:], 2):
+        if not line.strip():
+            continue
+        sample = _object(path, number, line)
+        try:
+            row = eval_row(sample, questions[sample["id"]])
+            key = str(row["id"]), int(row["epoch"])
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise DataError(f"{path}:{number}: not a sample of ds4-eval") from None
+        found.pop(key, None)
+        found[key] = row
+    facts["epochs"] = max([facts["epochs"], *(epoch for _, epoch in found)])
+    return facts, list(found.values())
+
+
+def eval_facts(header: Mapping[str, Any], path: str, line: bytes) -> dict[str, Any]:
+    """What a log's header says of the run, in the words of all runs; ``line`` is the header as it stands there, by
+    which a log is known when it has grown. KeyError if it is none."""
+    target = header["target"]
+    digest = str(target.get("digest") or "")
+    model = {
+        "name": target.get("model") or target.get("name"),
+        "bytes": target.get("bytes"),
+        "sha256": digest.removeprefix("sha256:") if digest.startswith("sha256:") else None,
+    }
+    return {
+        **header["facts"],
+        "engine": target.get("engine") or target.get("name"),
+        "backend": target.get("backend") or target.get("kind"),
+        "numerics": target.get("numerics"),
+        "model": model,
+        "target": target,
+        "pack": {**header["pack"], "questions": len(header["questions"])},
+        "settings": header["settings"],
+        "epochs": header["epochs"],
+        "log": path,
+        "log_id": hashlib.sha256(line).hexdigest()[:32],
+    }
+
+
+def status_of(facts: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
+    """ "complete" if nothing is missing that a run was to do, as far as its log tells: "stopped" if a sample was, if an
+    epoch is not whole, or if the whole pack was asked and is not there."""
+    chosen = facts.get("selection") or {}
+    asked = {row["id"] for row in rows}
+    whole = bool(chosen.get("only") or chosen.get("limit")) or len(asked) == facts["pack"]["questions"]
+    stopped = any(row["status"] == "stopped" for row in rows)
+    return "complete" if whole and not stopped and len(rows) == len(asked) * facts["epochs"] else "stopped"
+
+
+def same_log(store: Store, facts: Mapping[str, Any]) -> Run | None:
+    """The run of the same log in ``store``, made when the log was shorter."""
+    runs = store.runs(kind="eval")
+    return next((run for run in runs if facts.get("log_id") and run.fact("log_id") == facts["log_id"]), None)
+
+
+def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise DataError(f"{path}:{number}: " + ("not a log of ds4-eval" if number == 1 else "a damaged line"))
+    return found

@@ -1,0 +1,240 @@
+"""/v1/chat/completions: OpenAI's chat completions (docs/server.md).
+
+Left out on purpose: several choices (``n`` is not looked at), audio, penalties, logit bias. Reasoning goes out as
+``reasoning_content``, as DeepSeek's API has it, and its log probabilities under the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...targets.answer import CallDelta, Delta, Step
+from ...text.messages import Fields, array, from_openai
+from ...text.messages import fields as members
+from ...text.messages import text as string
+from ...text.rawjson import is_string
+from ...text.schemas import Schema, read_schemas
+from ..api import About, Api, Refused, sse
+from ..turn import Choice, Failed, Turn
+from . import fields
+from .common import (
+    Base,
+    PlainInput,
+    Thinking,
+    Tool,
+    compact,
+    encoded,
+    on_the_wire,
+    openai_error,
+    openai_usage,
+    plain_input,
+    stands_in_thinking,
+)
+
+MAX_TOP = 20
+SAMPLING = ("temperature", "top_p", "min_p", "top_k", "seed")
+
+
+class Chat(Api):
+    """The endpoint."""
+
+    path = "/v1/chat/completions"
+    name = "chat"
+
+    def read(self, body: bytes, about: About) -> tuple[Turn, ChatReply]:
+        """A request's turn and the reply to it."""
+        found = fields.Body(body)
+        with fields.reading():
+            messages = from_openai(found.needed("messages"))
+            tools = read_schemas(found.raw("tools"))
+        model = fields.model(found, about)
+        thinking = fields.thinking(found, about, model)
+        choice, tools = _choice(found.raw("tool_choice"), tools, fields.parallel(found))
+        stream = found.flag("stream")
+        turn = Turn(
+            "chat",
+            model,
+            fields.replayed(messages, about),
+            tuple(tools),
+            thinking,
+            max_tokens=fields.limit(found, about, "max_tokens", "max_completion_tokens"),
+            sampling=fields.sampling(found, about, thinking, SAMPLING),
+            stop=fields.stops(found, "stop"),
+            choice=choice,
+            format=fields.schema_format(found.raw("response_format"), "response_format", "json_schema"),
+            top_logprobs=_top_logprobs(found),
+            affinity=fields.affinity(found, about),
+            hoist=fields.hoist(about),
+        )
+        return turn, ChatReply(turn, about, stream, fields.include_usage(found))
+
+    def error(self, refused: Refused) -> bytes:
+        """The error document."""
+        return openai_error(refused)
+
+
+def _top_logprobs(body: fields.Body) -> int | None:
+    """How many alternatives; None if no log probabilities are wanted."""
+    wanted, top = body.raw("logprobs"), body.raw("top_logprobs")
+    if wanted is None or not fields.truth(wanted, "logprobs"):
+        return None
+    count = 0 if top is None else int(fields.value(top, "top_logprobs"))
+    if not 0 <= count <= MAX_TOP:
+        raise fields.bad(f"top_logprobs is not between 0 and {MAX_TOP}")
+    return count
+
+
+def _choice(raw: str | None, tools: list[Schema], parallel: bool) -> tuple[Choice, list[Schema]]:
+    """``tool_choice``, and the tools that it leaves."""
+    if raw is None:
+        return Choice(parallel=parallel), tools
+    with fields.reading():
+        if is_string(raw):
+            return fields.choose(string(raw, "tool_choice"), "", tools, parallel), tools
+        choice = members(raw, "tool_choice")
+        kind = string(choice.get("type"), "type of tool_choice")
+        if kind == "allowed_tools":
+            allowed = members(choice.get(kind, "{}"), kind)
+            names = {_named(members(one, "an allowed tool")) for one in array(allowed.get("tools", "[]"), kind)}
+            left = [tool for tool in tools if tool.name in names]
+            return fields.choose(string(allowed.get("mode"), "mode of allowed_tools"), "", left, parallel), left
+        return fields.choose("named", _named(choice), tools, parallel), tools
+
+
+def _named(tool: Fields) -> str:
+    """The name in {"type": "function", "function": {"name": ...}}."""
+    kind = string(tool.get("type"), "type of a tool")
+    return string(members(tool.get(kind, "{}"), kind).get("name"), "name of a tool")
+
+
+class ChatReply(Base):
+    """Chunks, or a completion."""
+
+    def __init__(self, turn: Turn, about: About, stream: bool, usage: bool = False):
+        super().__init__(turn, about, stream)
+        self._usage = usage
+        self._inputs: dict[int, PlainInput | None] = {}
+        self._dropping = False
+        self._thinking = Thinking(turn.top_logprobs is not None and stands_in_thinking(turn))
+        self._steps: list[Step] = []
+
+    # --- a stream
+
+    def delta(self, delta: Delta) -> bytes:
+        """The chunks of a piece."""
+        out = b"" if self.begun else self._chunk({"role": "assistant"})
+        self.begun = True
+        self._steps += delta.steps
+        if delta.void and self._inputs:
+            # A call of which the client knows is not said again as text; it ends where it is, and will not parse.
+            self._dropping = True
+        if delta.reasoning:
+            out += self._chunk({"reasoning_content": delta.reasoning})
+        if delta.text and not self._dropping:
+            out += self._chunk({"content": delta.text})
+        for call in delta.calls:
+            out += self._call(call)
+        return out + self._end() if delta.finish else out
+
+    def _call(self, call: CallDelta) -> bytes:
+        out = b""
+        if call.index not in self._inputs:
+            tool = on_the_wire(self.turn.tools, call.name)
+            self._inputs[call.index] = PlainInput() if tool.kind == "custom" else None
+            entry = {"index": call.index, **_call_entry(self.call_id(call.index), _full(tool), "")}
+            out = self._chunk({"tool_calls": [entry]})
+        plain, text, kind = self._inputs[call.index], call.arguments, {"function": "arguments"}
+        if plain is not None:
+            text, kind = plain.feed(text), {"custom": "input"}
+        for name, member in kind.items():
+            if text:
+                out += self._chunk({"tool_calls": [{"index": call.index, name: {member: text}}]})
+        return out
+
+    def _end(self) -> bytes:
+        out = b""
+        if not self.said.void:
+            for index, plain in self._inputs.items():
+                rest = "" if plain is None else plain.finish()[1]
+                if rest:
+                    out += self._chunk({"tool_calls": [{"index": index, "custom": {"input": rest}}]})
+        if self.turn.top_logprobs is not None and self._steps:
+            out += self._chunk({"content": ""})
+        out += self._chunk({}, str(self.said.finish))
+        if self._usage:
+            out += self._event({"choices": [], "usage": openai_usage([self.said.counts])})
+        return out + sse("[DONE]")
+
+    def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
+        choice: dict[str, Any] = {"index": 0, "delta": delta, "finish_reason": finish}
+        if self.turn.top_logprobs is not None and "role" not in delta and finish is None:
+            choice["logprobs"], self._steps = self._logprobs(self._steps), []
+        return self._event({"choices": [choice]})
+
+    def _event(self, more: dict[str, Any]) -> bytes:
+        return sse(compact(self._head("chat.completion.chunk") | more))
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": f"chatcmpl-{self.number}",
+            "object": kind,
+            "created": self.about.created,
+            "model": self.turn.model,
+        }
+
+    def late_error(self, failed: Failed) -> bytes:
+        """A chunk with an error, which clients know; a finish reason that they do not know may make them try for
+        ever."""
+        return sse(compact({"error": {"message": failed.message, "type": "server_error"}}))
+
+    # --- a document
+
+    def document(self) -> bytes:
+        """The completion."""
+        self.whole()
+        said = self.said
+        message: dict[str, Any] = {"role": "assistant", "content": said.text}
+        if said.reasoning:
+            message["reasoning_content"] = said.reasoning
+        if said.calls:
+            message["tool_calls"] = [
+                _call_entry(self.call_id(index), _full(on_the_wire(self.turn.tools, name)), arguments)
+                for index, name, arguments in said.calls
+            ]
+        choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": str(said.finish)}
+        if self.turn.top_logprobs is not None:
+            choice["logprobs"] = self._logprobs(said.steps)
+        usage = openai_usage([said.counts])
+        return encoded(compact(self._head("chat.completion") | {"choices": [choice], "usage": usage}) + "\n")
+
+    # --- log probabilities
+
+    def _logprobs(self, steps: Sequence[Step]) -> dict[str, Any] | None:
+        if not steps:
+            return None
+        thought = [self._thinking.thought(step) for step in steps]
+        inside = [_entry(step) for step, is_thought in zip(steps, thought, strict=True) if is_thought]
+        outside = [_entry(step) for step, is_thought in zip(steps, thought, strict=True) if not is_thought]
+        return {"content": outside, "refusal": None} | ({"reasoning_content": inside} if inside else {})
+
+
+def _full(tool: Tool) -> Tool:
+    """Chat has no namespaces: the name is what the model calls it."""
+    return Tool(tool.namespace + tool.name, tool.kind)
+
+
+def _call_entry(call_id: str, tool: Tool, arguments: str) -> dict[str, Any]:
+    if tool.kind == "custom":
+        inner = {"name": tool.name, "input": plain_input(arguments) if arguments else ""}
+        return {"id": call_id, "type": "custom", "custom": inner}
+    return {"id": call_id, "type": "function", "function": {"name": tool.name, "arguments": arguments}}
+
+
+def _entry(step: Step) -> dict[str, Any]:
+    top = [_token(token.raw, token.logprob) for token in step.top]
+    return _token(step.token.raw, step.token.logprob) | {"top_logprobs": top}
+
+
+def _token(raw: bytes, logprob: float | None) -> dict[str, Any]:
+    return {"token": raw.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(raw)}

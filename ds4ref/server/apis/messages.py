@@ -1,0 +1,292 @@
+"""/v1/messages and /v1/messages/count_tokens: Anthropic's messages (docs/server.md).
+
+Left out on purpose: server tools, citations, batches, cache control (what was evaluated is found again without it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ...targets.answer import CallDelta, Delta, Finish
+from ...text.chat import Message
+from ...text.messages import fields as members
+from ...text.messages import from_anthropic
+from ...text.messages import text as string
+from ...text.schemas import Schema, read_schemas
+from ..api import About, Api, Question, Refused, sse
+from ..deviations import on
+from ..turn import Choice, Failed, Turn
+from . import fields
+from .common import Base, Splice, compact, encoded, openai_error
+
+if TYPE_CHECKING:
+    from ...text.tokenizer import Tokenizer
+
+SAMPLING = ("temperature", "top_p", "top_k")
+
+_KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
+          429: "rate_limit_error", 503: "overloaded_error"}  # fmt: skip
+_CHOICES = {"none": "none", "any": "required", "tool": "named"}
+_SINGLE = "disable_parallel_tool_use"
+_STOPS = {Finish.LENGTH: "max_tokens", Finish.TOOL_CALLS: "tool_use"}
+
+
+class Messages(Api):
+    """The endpoint."""
+
+    path = "/v1/messages"
+    name = "messages"
+
+    def read(self, body: bytes, about: About) -> tuple[Turn, MessagesReply]:
+        """A request's turn and the reply to it."""
+        found = fields.Body(body)
+        turn = _read(found, about)
+        return turn, MessagesReply(turn, about, found.flag("stream"))
+
+    def error(self, refused: Refused) -> bytes:
+        """The error document."""
+        return _error(refused)
+
+
+class CountTokens(Question):
+    """How many tokens a request's prompt has."""
+
+    path = "/v1/messages/count_tokens"
+    name = "count_tokens"
+
+    def answer(self, body: bytes, about: About, tokenizer: Tokenizer) -> bytes:
+        """The document."""
+        if not on(about.options, "count-tokens"):
+            raise Refused(404, "unknown endpoint", _KINDS[404])
+        turn = _read(fields.Body(body), about, counted=True)
+        return encoded(compact({"input_tokens": len(turn.rendered().encode(tokenizer))}) + "\n")
+
+    def error(self, refused: Refused) -> bytes:
+        """The error document."""
+        return _error(refused)
+
+
+def _error(refused: Refused, shaped: bool = True) -> bytes:
+    if not shaped:
+        return openai_error(refused)
+    kind = refused.kind
+    if kind == "invalid_request_error" or kind == "server_error":
+        kind = _KINDS.get(refused.status, "api_error" if refused.status >= 500 else "invalid_request_error")
+    error = {"type": kind, "message": refused.message, **refused.extra}
+    return encoded(compact({"type": "error", "error": error}) + "\n")
+
+
+# --- requests
+
+
+def _read(body: fields.Body, about: About, counted: bool = False) -> Turn:
+    """``counted``: the prompt is all that matters."""
+    raw = body.needed("messages")
+    hoist = fields.hoist(about)
+    referred: set[str] = set()
+    with fields.reading():
+        tools = read_schemas(body.raw("tools"))
+        messages = from_anthropic(raw, body.raw("system"), tools, hoist == "leading", referred)
+    tools = [replace(tool, found=tool.name in referred) for tool in tools]
+    model = fields.model(body, about)
+    config = body.object("output_config")
+    thinking = _thinking(body, about, model, config)
+    choice = _choice(body.raw("tool_choice"), tools)
+    form = config.get("format") or body.raw("output_format")
+    return Turn(
+        "messages",
+        model,
+        fields.replayed(messages, about),
+        tuple(tools),
+        thinking,
+        max_tokens=fields.limit(body, about, "max_tokens"),
+        sampling=fields.sampling(body, about, thinking, SAMPLING),
+        stop=fields.stops(body, "stop_sequences"),
+        choice=choice,
+        format=fields.schema_format(form, "format"),
+        affinity=fields.affinity(body, about),
+        hoist=hoist,
+        results_only=not counted and _results_only(messages, about),
+    )
+
+
+def _thinking(body: fields.Body, about: About, model: str, config: Mapping[str, str]) -> str:
+    """The mode. An effort sets how much is thought, never whether: Claude Code asks for titles with effort "high" and
+    no thinking."""
+    chosen, explicit = fields.switched(body, "thinking")
+    effort = fields.effort(body.raw("reasoning_effort"), "reasoning_effort")
+    effort = fields.effort(config.get("effort"), "effort") or effort
+    if chosen is None and model != "deepseek-reasoner" and on(about.options, "messages-quiet"):
+        chosen = body.raw("thinking") is not None  # adaptive, or a word that is yet to be invented
+    return fields.mode(about, effort, chosen, model, explicit)
+
+
+def _choice(raw: str | None, tools: list[Schema]) -> Choice:
+    if raw is None:
+        return Choice()
+    with fields.reading():
+        choice = members(raw, "tool_choice")
+        kind = string(choice.get("type"), "type of tool_choice")
+        single = fields.truth(choice.get(_SINGLE, "false"), _SINGLE)
+        name = string(choice.get("name"), "name of tool_choice")
+        return fields.choose(_CHOICES.get(kind, "auto"), name, tools, not single)
+
+
+def _results_only(messages: list[Message], about: About) -> bool:
+    """Whether there are results of calls that the conversation does not contain."""
+    return fields.results_only(messages, about, "Anthropic", "tool_use_id", "messages")
+
+
+# --- answers
+
+
+class MessagesReply(Base):
+    """Events, or a message."""
+
+    call_prefix = "toolu_"
+
+    def __init__(self, turn: Turn, about: About, stream: bool):
+        super().__init__(turn, about, stream)
+        self._blocks = 0
+        self._open = ""  # the kind of the open block
+        self._last = -1  # the index of the last call that was begun
+
+    @property
+    def _id(self) -> str:
+        return f"chatcmpl-{self.number}"
+
+    # --- a stream
+
+    def delta(self, delta: Delta) -> bytes:
+        """The events of a piece."""
+        out = self._begin()
+        if delta.reasoning:
+            out += self._piece("thinking", {"type": "thinking_delta", "thinking": delta.reasoning})
+        lost = delta.void and self._last >= 0
+        if lost and delta.finish != Finish.LENGTH:
+            # A call that went out half must not be taken for a whole one.
+            self.over = True
+            return out + self.late_error(Failed("engine", "the model's tool call was malformed"))
+        if delta.text and not lost:
+            out += self._piece("text", {"type": "text_delta", "text": delta.text})
+        for call in delta.calls:
+            out += self._call(call)
+        return out + self._end() if delta.finish else out
+
+    def _begin(self) -> bytes:
+        if self.begun:
+            return b""
+        self.begun = True
+        prompt, cached = (0, 0) if self.prefill is None else (self.prefill.total, self.prefill.cached)
+        return _event("message_start", message=self._message([], None, None, _usage(prompt, cached, 0)))
+
+    def _piece(self, kind: str, delta: dict[str, Any]) -> bytes:
+        out = b""
+        if self._open != kind:
+            empty = {"thinking": {"thinking": "", "signature": ""}, "text": {"text": ""}}[kind]
+            out = self._start(kind, {"type": kind, **empty})
+        return out + self._delta(delta)
+
+    def _call(self, call: CallDelta) -> bytes:
+        out = b""
+        if call.index > self._last:
+            self._last = call.index
+            out = self._start("tool_use", _tool_use(self.call_id(call.index), call.name))
+        if call.arguments:
+            out += self._delta({"type": "input_json_delta", "partial_json": call.arguments})
+        return out
+
+    def _start(self, kind: str, block: dict[str, Any]) -> bytes:
+        out = self._close()
+        self._open, self._blocks = kind, self._blocks + 1
+        return out + _event("content_block_start", index=self._blocks - 1, content_block=block)
+
+    def _delta(self, delta: dict[str, Any]) -> bytes:
+        return _event("content_block_delta", index=self._blocks - 1, delta=delta)
+
+    def _close(self) -> bytes:
+        if not self._open:
+            return b""
+        out = self._delta({"type": "signature_delta", "signature": self._id}) if self._open == "thinking" else b""
+        self._open = ""
+        return out + _event("content_block_stop", index=self._blocks - 1)
+
+    def _end(self) -> bytes:
+        out = b""
+        if self._open in ("", "thinking"):  # nothing that can be seen: an empty text can be shown
+            out += self._start("text", {"type": "text", "text": ""})
+        out += self._close()
+        reason, sequence = self._reason()
+        usage = {"output_tokens": self.said.counts[2]}
+        out += _event("message_delta", delta={"stop_reason": reason, "stop_sequence": sequence}, usage=usage)
+        return out + _event("message_stop")
+
+    def late_error(self, failed: Failed) -> bytes:
+        """An error event: SDKs raise it, and half a message is not taken for a whole one."""
+        kind = "overloaded_error" if failed.code == "shutdown" else "api_error"
+        return _event("error", error={"type": kind, "message": failed.message})
+
+    def alive(self) -> bytes:
+        """A ping. As soon as it is known how long the prompt is, the message begins, since nothing may come before."""
+        if not self.begun and self.prefill is None:
+            return super().alive()
+        return self._begin() + _event("ping")
+
+    # --- a document
+
+    def document(self) -> bytes:
+        """The message."""
+        self.whole()
+        said, splice, content = self.said, Splice(), []
+        if said.reasoning:
+            content.append({"type": "thinking", "thinking": said.reasoning, "signature": self._id})
+        if said.text or not said.calls:
+            content.append({"type": "text", "text": said.text})
+        for index, name, arguments in said.calls:
+            content.append(_tool_use(self.call_id(index), name) | {"input": splice(arguments)})
+        message = self._message(content, *self._reason(), _usage(*said.counts[:3]))
+        return encoded(splice.compact(message) + "\n")
+
+    def error(self, refused: Refused) -> bytes:
+        """The error document."""
+        return _error(refused, on(self.about.options, "anthropic-errors"))
+
+    # --- both
+
+    def _message(self, content: list[Any], reason: str | None, sequence: str | None, usage: Any) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "type": "message",
+            "role": "assistant",
+            "model": self.turn.model,
+            "content": content,
+            "stop_reason": reason,
+            "stop_sequence": sequence,
+            "usage": usage,
+        }
+
+    def _reason(self) -> tuple[str, str | None]:
+        stopped = self.said.last.stopped
+        if stopped:
+            return "stop_sequence", stopped
+        return _STOPS.get(self.said.finish, "end_turn"), None
+
+
+def _tool_use(call_id: str, name: str) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call_id, "name": name, "input": {}}
+
+
+def _usage(prompt: int, cached: int, made: int) -> dict[str, int]:
+    """Everything that is not read from the cache goes into it, so no input is only that."""
+    return {
+        "input_tokens": 0,
+        "output_tokens": made,
+        "cache_read_input_tokens": cached,
+        "cache_creation_input_tokens": prompt - cached,
+    }
+
+
+def _event(kind: str, **members: Any) -> bytes:
+    return sse(compact({"type": kind, **members}), kind)

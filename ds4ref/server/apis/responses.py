@@ -1,0 +1,407 @@
+"""/v1/responses: OpenAI's responses (docs/server.md).
+
+Nothing is stored: a request carries its whole history. Left out on purpose: hosted tools, log probabilities, an
+endpoint for compaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ...targets.answer import CallDelta, Delta, Finish
+from ...text.chat import Message
+from ...text.messages import Fields, array, from_responses
+from ...text.messages import fields as members
+from ...text.messages import text as string
+from ...text.rawjson import is_string
+from ...text.schemas import Schema, read_schemas
+from ..api import About, Api, Refused, sse
+from ..deviations import on
+from ..turn import Choice, Failed, Turn
+from . import fields
+from .common import (
+    Base,
+    PlainInput,
+    Splice,
+    Thinking,
+    Tool,
+    encoded,
+    new_id,
+    on_the_wire,
+    openai_error,
+    plain_input,
+    stands_in_thinking,
+)  # fmt: skip
+
+SAMPLING = ("temperature", "top_p")
+SUMMARIES = ("auto", "concise", "detailed")
+DIGITS = 24
+
+Item = dict[str, Any]
+
+
+class Responses(Api):
+    """The endpoint."""
+
+    path = "/v1/responses"
+    name = "responses"
+
+    def read(self, body: bytes, about: About) -> tuple[Turn, ResponsesReply]:
+        """A request's turn and the reply to it."""
+        found = fields.Body(body)
+        for name in ("previous_response_id", "conversation"):
+            if found.raw(name) is not None:
+                raise Refused(400, f"{name} is not supported; replay full input instead")
+        with fields.reading():
+            instructions = string(found.raw("instructions"), "instructions")
+            messages, loaded = from_responses(found.needed("input"), instructions)
+            messages = _asked_again(messages)
+            tools = _merged(read_schemas(found.raw("tools")), read_schemas("[" + ",".join(loaded) + "]"))
+        model = fields.model(found, about)
+        asked = found.object("reasoning")
+        effort = fields.effort(asked.get("effort"), "effort")
+        thinking = fields.mode(about, effort, None, model, effort is not None)
+        choice, tools = _choice(found.raw("tool_choice"), tools, fields.parallel(found))
+        turn = Turn(
+            "responses",
+            model,
+            fields.replayed(messages, about),
+            tuple(tools),
+            thinking,
+            max_tokens=fields.limit(found, about, "max_output_tokens", "max_tokens"),
+            sampling=fields.sampling(found, about, thinking, SAMPLING),
+            choice=choice,
+            format=fields.schema_format(found.object("text").get("format"), "format"),
+            affinity=fields.affinity(found, about),
+            hoist=fields.hoist(about),
+            results_only=fields.results_only(messages, about, "Responses", "call_id", "input"),
+        )
+        with fields.reading():
+            summary = string(asked.get("summary"), "summary") in SUMMARIES
+        return turn, ResponsesReply(turn, about, found.flag("stream"), summary)
+
+    def error(self, refused: Refused) -> bytes:
+        """The error document."""
+        return openai_error(refused)
+
+
+def _asked_again(messages: list[Message]) -> list[Message]:
+    """Without reasoning at the end: Codex asks so when a stream was cut before anything was said. To a history that
+    ends with the assistant's turn there is no answer."""
+    last = messages[-1] if messages else Message("user")
+    alone = last.role == "assistant" and last.reasoning and not last.content and not last.calls
+    return messages[:-1] if alone and len(messages) > 1 else messages
+
+
+def _merged(tools: list[Schema], loaded: list[Schema]) -> list[Schema]:
+    """The request's tools, and those that searches found and it does not show."""
+    shown = {tool.name for tool in tools if not tool.deferred}
+    late = {tool.name: replace(tool, deferred=False) for tool in loaded if tool.name not in shown}
+    return [tool for tool in tools if tool.name not in late] + list(late.values())
+
+
+def _choice(raw: str | None, tools: list[Schema], parallel: bool) -> tuple[Choice, list[Schema]]:
+    """``tool_choice``, and the tools that it leaves."""
+    if raw is None:
+        return Choice(parallel=parallel), tools
+    with fields.reading():
+        if is_string(raw):
+            kind = string(raw, "tool_choice")
+            if kind not in ("auto", "none", "required"):
+                raise Refused(400, f"tool_choice={kind[:100]} not supported")
+            return fields.choose(kind, "", tools, parallel), tools
+        choice = members(raw, "tool_choice")
+        kind = string(choice.get("type"), "type of tool_choice")
+        if kind == "allowed_tools":
+            allowed = array(choice.get("tools", "[]"), "tools of tool_choice")
+            names = {_named(members(one, "an allowed tool"), tools) for one in allowed}
+            left = [tool for tool in tools if tool.name in names]
+            return fields.choose(string(choice.get("mode"), "mode of tool_choice"), "", left, parallel), left
+        if kind not in ("function", "custom", "tool_search"):
+            raise Refused(400, f"forced tool_choice not supported for {kind[:100]!r}")
+        return fields.choose("named", _named(choice, tools), tools, parallel), tools
+
+
+def _named(choice: Fields, tools: Sequence[Schema]) -> str:
+    """A tool's name as the model sees it."""
+    name, namespace = string(choice.get("name"), "name of a tool"), string(choice.get("namespace"), "namespace")
+    if not name and string(choice.get("type"), "type of a tool") == "tool_search":
+        return "tool_search"
+    return namespace + name
+
+
+class ResponsesReply(Base):
+    """Events, or a response. ``summary``: the client wants to see what was thought."""
+
+    def __init__(self, turn: Turn, about: About, stream: bool, summary: bool = False):
+        super().__init__(turn, about, stream)
+        self.id = new_id("resp_", DIGITS)
+        self._summary = summary
+        self._sequence = 0
+        self._items: list[Item] = []  # those that are done
+        self._opened = 0
+        self._reasoning: _Open | None = None
+        self._message: _Open | None = None
+        self._call: _Call | None = None
+        self._called = False  # a call was begun
+        self._thinking = Thinking(stands_in_thinking(turn))
+        self._splice = Splice()
+
+    # --- a stream
+
+    def delta(self, delta: Delta) -> bytes:
+        """The events of a piece."""
+        out = self._begin()
+        for step in delta.steps:
+            self._thinking.thought(step)
+        lost = delta.void and self._called
+        if lost and delta.finish != Finish.LENGTH:
+            # A call that went out half must not be taken for a whole one, nor can it be taken back.
+            return out + self.late_error(Failed("engine", "the model's tool call was malformed"))
+        if lost:
+            self._call = None  # and is never done
+        if delta.reasoning and self._summary:
+            out += self._think(delta.reasoning)
+        if (delta.text or delta.calls) and on(self.about.options, "close-reasoning"):
+            out += self._close_reasoning("completed")
+        if delta.text and not lost:
+            out += self._say(delta.text)
+        for call in delta.calls:
+            out += self._call_piece(call)
+        return out + self._end(delta.finish) if delta.finish else out
+
+    def _begin(self) -> bytes:
+        if self.begun:
+            return b""
+        self.begun = True
+        return self._event("response.created", response=self._response("in_progress", []))
+
+    def _think(self, text: str) -> bytes:
+        out, item = b"", self._reasoning
+        if item is None:
+            item = self._reasoning = self._open("rs_")
+            out += self._added(item.at, {"id": item.id, "type": "reasoning", "status": "in_progress", "summary": []})
+            part = {"type": "summary_text", "text": ""}
+            out += self._event("response.reasoning_summary_part.added", **item.where, summary_index=0, part=part)
+        item.parts.append(text)
+        return out + self._event("response.reasoning_summary_text.delta", **item.where, summary_index=0, delta=text)
+
+    def _say(self, text: str) -> bytes:
+        out, item = b"", self._message
+        if item is None:
+            item = self._message = self._open("msg_")
+            empty = {"id": item.id, "type": "message", "status": "in_progress", "role": "assistant", "content": []}
+            out += self._added(item.at, empty)
+            out += self._event("response.content_part.added", **item.where, content_index=0, part=_output_text(""))
+        item.parts.append(text)
+        return out + self._event("response.output_text.delta", **item.where, content_index=0, delta=text)
+
+    def _call_piece(self, piece: CallDelta) -> bytes:
+        out, call = b"", self._call
+        if call is None or call.index != piece.index:
+            out += self._close_call() + self._close_reasoning("completed") + self._close_message("completed")
+            self._called, tool = True, on_the_wire(self.turn.tools, piece.name)
+            call = self._call = _Call(piece.index, tool, self._open("ctc_" if tool.kind == "custom" else "fc_"))
+            item = _call_item(call.open.id, self.call_id(call.index), tool, "", "in_progress", self._splice)
+            out += self._added(call.open.at, item)
+        return out + self._argument(call, call.feed(piece.arguments))
+
+    def _argument(self, call: _Call, text: str) -> bytes:
+        kind = {"function": "function_call_arguments", "custom": "custom_tool_call_input"}.get(call.tool.kind)
+        if not text or kind is None:
+            return b""
+        return self._event(f"response.{kind}.delta", **call.open.where, delta=text)
+
+    # --- the ends of items
+
+    def _close_reasoning(self, status: str) -> bytes:
+        item, self._reasoning = self._reasoning, None
+        if item is None:
+            return b""
+        out = self._event("response.reasoning_summary_text.done", **item.where, summary_index=0, text=item.text)
+        part = {"type": "summary_text", "text": item.text}
+        out += self._event("response.reasoning_summary_part.done", **item.where, summary_index=0, part=part)
+        return out + self._done(item.at, _reasoning_item(item.id, item.text, status))
+
+    def _close_message(self, status: str) -> bytes:
+        item, self._message = self._message, None
+        if item is None:
+            return b""
+        out = self._event("response.output_text.done", **item.where, content_index=0, text=item.text)
+        part = _output_text(item.text)
+        out += self._event("response.content_part.done", **item.where, content_index=0, part=part)
+        return out + self._done(item.at, _message_item(item.id, item.text, status))
+
+    def _close_call(self) -> bytes:
+        call, self._call = self._call, None
+        if call is None:
+            return b""
+        item, tool = call.open, call.tool
+        out = b""
+        if tool.kind == "custom":
+            out += self._argument(call, call.rest())
+            whole = plain_input(item.text)
+            out += self._event("response.custom_tool_call_input.done", **item.where, input=whole)
+        elif tool.kind == "function":
+            space = {"namespace": tool.namespace} if tool.namespace else {}
+            named = {"name": tool.name, **space, "arguments": item.text}
+            out += self._event("response.function_call_arguments.done", **item.where, **named)
+        done = _call_item(item.id, self.call_id(call.index), tool, item.text, "completed", self._splice)
+        return out + self._done(item.at, done)
+
+    def _end(self, finish: Finish | str) -> bytes:
+        status = _status(finish)
+        last = "completed" if status == "completed" else "incomplete"
+        out = self._close_reasoning(self._thought(last)) + self._close_message(last) + self._close_call()
+        self.over = True
+        return out + self._event(f"response.{status}", response=self._response(status, self._items))
+
+    def _thought(self, last: str) -> str:
+        """The status of reasoning that is open at the end: completed only if something came after it."""
+        said = self.said
+        closed = bool(said.text or said.calls) or (bool(said.steps) and not self._thinking.inside)
+        return "completed" if closed else "incomplete"
+
+    def late_error(self, failed: Failed) -> bytes:
+        """The response has failed: it is ended, and clients try again or say why."""
+        out = self._begin()
+        self.over = True
+        code = "context_length_exceeded" if failed.code == "context" else "server_error"
+        error = {"code": code, "message": failed.message}
+        return out + self._event("response.failed", response=self._response("failed", self._items, error))
+
+    def alive(self) -> bytes:
+        """An event of a type that nobody knows: it sets back the timers of clients that do not see comments."""
+        if not on(self.about.options, "json-keepalive"):
+            return super().alive()
+        return self._begin() + self._event("response.keepalive")
+
+    # --- a document
+
+    def document(self) -> bytes:
+        """The response."""
+        self.whole()
+        said, items = self.said, []
+        status = _status(said.last.finish)
+        last = "completed" if status == "completed" else "incomplete"
+        if said.reasoning and self._summary:
+            for step in said.steps:
+                self._thinking.thought(step)
+            items.append(_reasoning_item(new_id("rs_", DIGITS), said.reasoning, self._thought(last)))
+        if said.text:
+            items.append(_message_item(new_id("msg_", DIGITS), said.text, last))
+        for index, name, arguments in said.calls:
+            tool = on_the_wire(self.turn.tools, name)
+            item_id = new_id("ctc_" if tool.kind == "custom" else "fc_", DIGITS)
+            items.append(_call_item(item_id, self.call_id(index), tool, arguments, "completed", self._splice))
+        return encoded(self._splice.compact(self._response(status, items)))
+
+    # --- both
+
+    def _response(self, status: str, output: list[Item], error: Item | None = None) -> Item:
+        response: Item = {
+            "id": self.id,
+            "object": "response",
+            "created_at": self.about.created,
+            "status": status,
+            "model": self.turn.model,
+        }
+        if status == "failed":
+            response["error"] = error or {"code": "server_error", "message": "generation failed"}
+        if status == "incomplete":
+            response["incomplete_details"] = {"reason": "max_tokens"}
+        response["output"] = output
+        if status != "in_progress":
+            prompt, cached, made, thought = self.counts
+            response["usage"] = {
+                "input_tokens": prompt,
+                "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": prompt - cached},
+                "output_tokens": made,
+                "output_tokens_details": {"reasoning_tokens": thought},
+                "total_tokens": prompt + made,
+            }
+        return response
+
+    def _open(self, prefix: str) -> _Open:
+        self._opened += 1
+        return _Open(new_id(prefix, DIGITS), self._opened - 1)
+
+    def _added(self, at: int, item: Item) -> bytes:
+        return self._event("response.output_item.added", output_index=at, item=item)
+
+    def _done(self, at: int, item: Item) -> bytes:
+        self._items.append(item)
+        return self._event("response.output_item.done", output_index=at, item=item)
+
+    def _event(self, kind: str, **more: Any) -> bytes:
+        self._sequence += 1
+        return sse(self._splice.compact({"type": kind, "sequence_number": self._sequence - 1, **more}))
+
+
+class _Open:
+    """An item that is being generated: its id, its index in the output, its text so far."""
+
+    def __init__(self, item_id: str, at: int):
+        self.id, self.at = item_id, at
+        self.parts: list[str] = []
+
+    @property
+    def where(self) -> Item:
+        """What its events carry."""
+        return {"item_id": self.id, "output_index": self.at}
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return "".join(self.parts)
+
+
+class _Call:
+    """A call that is being generated."""
+
+    def __init__(self, index: int, tool: Tool, item: _Open):
+        self.index, self.tool, self.open = index, tool, item
+        self._plain = PlainInput() if tool.kind == "custom" else None
+
+    def feed(self, fragment: str) -> str:
+        """What of the arguments can go out."""
+        self.open.parts.append(fragment)
+        return fragment if self._plain is None else self._plain.feed(fragment)
+
+    def rest(self) -> str:
+        """What could not until they were complete."""
+        return "" if self._plain is None else self._plain.finish()[1]
+
+
+def _status(finish: Finish | str) -> str:
+    return {Finish.LENGTH: "incomplete", Finish.ERROR: "failed"}.get(Finish(finish or Finish.STOP), "completed")
+
+
+def _output_text(text: str) -> Item:
+    return {"type": "output_text", "text": text, "annotations": []}
+
+
+def _reasoning_item(item_id: str, text: str, status: str) -> Item:
+    summary = [{"type": "summary_text", "text": text}]
+    return {"id": item_id, "type": "reasoning", "status": status, "summary": summary}
+
+
+def _message_item(item_id: str, text: str, status: str) -> Item:
+    content = [_output_text(text)]
+    return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": content}
+
+
+def _call_item(item_id: str, call_id: str, tool: Tool, arguments: str, status: str, splice: Splice) -> Item:
+    """A call in the kind of item that belongs to its tool. ``arguments`` is JSON text, "" at the beginning."""
+    if tool.kind == "tool_search":
+        head = {"id": item_id, "type": "tool_search_call", "status": status, "call_id": call_id, "execution": "client"}
+        return head | {"arguments": splice(arguments or "{}")}
+    space = {"namespace": tool.namespace} if tool.namespace else {}
+    if tool.kind == "custom":
+        plain = plain_input(arguments) if arguments else ""
+        head = {"id": item_id, "type": "custom_tool_call", "status": status, "call_id": call_id}
+        return head | {"name": tool.name, **space, "input": plain}
+    head = {"id": item_id, "type": "function_call", "status": status, "name": tool.name}
+    return head | space | {"call_id": call_id, "arguments": arguments}

@@ -1,0 +1,168 @@
+"""The server as an ASGI application: who is let in, what is where, and in which words errors are said.
+
+    service = Service(Worker(engine), apis())
+    app = create_app(service)
+
+Paths are matched as they are sent: no percent-decoding, no trailing slashes, no other case. It runs on ``protocol``
+alone, which hands over what it knows of a connection as ``scope["state"]["link"]``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import pkgutil
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from . import refusals
+from .api import Api, Question, Refused
+from .auth import CORS, OPEN
+from .endpoint import Generate, respond, whole
+from .exchange import LEFT, Exchange
+from .limits import Left
+from .openapi import document as openapi
+from .plain import Asked, Plain, answer
+from .service import Service
+
+log = logging.getLogger("ds4-server")
+
+
+def apis() -> list[Api | Question]:
+    """One of each endpoint that a module of ``apis`` defines."""
+    from . import apis as package
+
+    found: list[Api | Question] = []
+    for info in pkgutil.iter_modules(package.__path__):
+        module = importlib.import_module(f"{package.__name__}.{info.name}")
+        classes = [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
+        found += [one() for one in classes if issubclass(one, (Api, Question)) and one.path]
+    return found
+
+
+UNKNOWN = "unknown endpoint"
+
+
+def create_app(service: Service) -> Front:
+    """The application of one server."""
+    plain = Plain(service)
+
+    async def description(request: Request) -> Response:
+        return answer(openapi(service))
+
+    routes = [
+        Route("/", plain.page),
+        Route("/status", plain.status),
+        Route("/health", plain.health),
+        Route("/metrics", plain.metrics),
+        Route("/openapi.json", description),
+        Route("/v1/models", plain.models),
+        Route("/v1/models/{id:path}", plain.model),
+        Route("/tokenizer_info", plain.tokenizer_info),
+        Route("/tokenize", plain.tokenize, methods=["POST"]),
+        Route("/detokenize", plain.detokenize, methods=["POST"]),
+    ]
+    for api in service.apis:
+        endpoint: Any = Generate(api, service) if isinstance(api, Api) else Asked(api, service)
+        routes.append(Route(api.path, endpoint, methods=["POST"]))
+
+    async def refuse(request: Request, error: Exception) -> Response:
+        assert isinstance(error, Refused)
+        return _response(error, service, request.url.path)
+
+    async def unknown(request: Request, error: Exception) -> Response:
+        allow = getattr(error, "headers", None) or {}
+        found = refusals.refused("", 404, UNKNOWN, headers=allow)
+        return _response(found, service, request.url.path)
+
+    async def left(request: Request, error: Exception) -> Response:
+        return Response(status_code=LEFT)  # to nobody
+
+    async def broken(request: Request, error: Exception) -> Response:
+        log.error("%s %s", request.method, request.url.path, exc_info=error)
+        return _response(refusals.internal(""), service, request.url.path)
+
+    inner = Starlette(
+        routes=routes,
+        exception_handlers={Refused: refuse, HTTPException: unknown, Left: left, Exception: broken},
+    )
+    inner.router.redirect_slashes = False
+    return Front(inner, service)
+
+
+class Front:
+    """What every request passes: it gets an id, is let in or not, and is counted."""
+
+    def __init__(self, app: Any, service: Service):
+        self.app, self.service = app, service
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            return
+        service, access = self.service, self.service.access
+        scope["path"] = path = scope["raw_path"].decode("latin-1")
+        headers: dict[str, str] = {}
+        for name, value in scope["headers"]:
+            key, text = name.decode("latin-1"), value.decode("latin-1")
+            headers[key] = f"{headers[key]}, {text}" if key in headers else text
+        api = service.api_at(path)
+        name = "" if api is None else api.name
+        x = Exchange(name, headers, (scope["client"] or ("", 0))[0], service.watchers)
+        scope["state"]["exchange"], scope["state"]["headers"] = x, headers
+        extra = {"x-request-id": x.id, "request-id": x.id, **(CORS if access.cors else {})}
+        if service.draining:
+            extra["connection"] = "close"
+        more = [(key.encode(), value.encode("latin-1")) for key, value in extra.items()]
+        status = LEFT
+
+        async def answer(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], *more]
+            await send(message)
+
+        try:
+            refused = self._refused(scope["method"], path, headers, name)
+            if refused is not None:
+                await respond(answer, refused, error_body(refused, service, path))
+            elif scope["method"] == "OPTIONS":
+                for message in whole(204, "", b"", {}):
+                    await answer(message)
+            else:
+                await self.app(scope, receive, answer)
+        except Exception:
+            log.debug("%s ended with an exception that was told", x.id, exc_info=True)
+        finally:
+            x.end(status)
+            service.metrics.answered(name or "plain", x.status)
+
+    def _refused(self, method: str, path: str, headers: dict[str, str], api: str) -> Refused | None:
+        access = self.service.access
+        if not access.knows_host(headers):
+            log.warning("refused Host %r (--allow-host adds a name)", headers["host"])
+            return refusals.refused(api, 403, "this server does not answer to that Host")
+        if not access.knows_site(headers):
+            return refusals.refused(api, 403, "pages of other sites may not ask (--cors allows it)")
+        if method != "OPTIONS" and path not in OPEN and not access.has_key(headers):
+            return refusals.refused(api, 401, "a valid API key is needed", headers={"www-authenticate": "Bearer"})
+        return None
+
+
+def error_body(refused: Refused, service: Service, path: str) -> bytes:
+    """An error in the words of the API that the path belongs to."""
+    api = service.api_at(path)
+    if api is not None:
+        return api.error(refused)
+    return refusals.document(refused.message, refused.kind, **refused.extra)
+
+
+def _response(refused: Refused, service: Service, path: str) -> Response:
+    body = error_body(refused, service, path)
+    return Response(body, refused.status, headers={"content-type": "application/json", **refused.headers})

@@ -1,0 +1,99 @@
+"""Who may ask: the key, the name by which the server is called, and pages of other sites.
+
+A server on the loopback interface is reached by every page that the user's browser shows: a page can have its own
+name resolve to 127.0.0.1 (DNS rebinding), and can send simple requests anywhere. The first is seen by the Host header,
+which then has a name that is not ours; the second by what browsers say about where a request comes from.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..errors import UsageError
+
+OPEN = ("/", "/health")
+"""Paths without a key: a page without data, and whether the server lives."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """Whom the server answers.
+
+    key     what requests must carry, as ``Authorization: Bearer`` or ``x-api-key``; "" for no key
+    hosts   names, besides loopback's and addresses, by which it may be called
+    cors    pages of any site may ask, and read
+    """
+
+    key: str = field(default="", repr=False)
+    hosts: frozenset[str] = frozenset()
+    cors: bool = False
+
+    def has_key(self, headers: Mapping[str, str]) -> bool:
+        """Whether the request carries the key. Takes as long for a wrong key as for the right one."""
+        if not self.key:
+            return True
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        offered = [headers.get("x-api-key", ""), given.strip() if scheme.lower() == "bearer" else ""]
+        wanted = self.key.encode()
+        found = [hmac.compare_digest(one.encode("latin-1", "replace"), wanted) for one in offered]
+        return any(found)
+
+    def knows_host(self, headers: Mapping[str, str]) -> bool:
+        """Whether the Host header can be ours. Addresses always can: a page that rebinds has a name. So can none at
+        all, which is HTTP/1.0, and no browser's."""
+        host = headers.get("host")
+        if host is None:
+            return True
+        name = host_name(host)
+        return name == "localhost" or name.endswith(".localhost") or name in self.hosts or is_address(name)
+
+    def knows_site(self, headers: Mapping[str, str]) -> bool:
+        """Whether a browser says nothing against it: a page of another site may only ask with ``cors``."""
+        return self.cors or headers.get("sec-fetch-site") != "cross-site"
+
+
+CORS = {
+    "access-control-allow-origin": "*",
+    "access-control-allow-methods": "GET, POST, OPTIONS",
+    "access-control-allow-headers": "*",
+}
+
+
+def host_name(host: str) -> str:
+    """The name in a Host header, without its port, brackets or final dot."""
+    host = host.strip().lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    name, colon, port = host.rpartition(":")
+    return (name if colon and port.isdigit() or colon and not port else host).removesuffix(".")
+
+
+def is_address(name: str) -> bool:
+    """Whether it is an IP address."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def resolve(host: str) -> tuple[socket.AddressFamily, str]:
+    """The address that ``host`` is listened on at; IPv4 if it has both. UsageError if it has none."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or "not a host name"
+        raise UsageError(f"--host {host}: {why}") from None
+    family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+    return family, str(address[0])
+
+
+def check_binding(host: str, key: str, insecure: bool) -> None:
+    """UsageError for a server that everybody in the network could use."""
+    _, address = resolve(host)
+    if not ipaddress.ip_address(address.partition("%")[0]).is_loopback and not key and not insecure:
+        raise UsageError(f"--host {host} is open to the network: give it an --api-key, or say --insecure")

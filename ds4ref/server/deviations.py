@@ -1,0 +1,28 @@
+"""Where this server departs from the one it is modelled on (ds4-server), and why. Each departure can be switched off.
+
+All are on unless ``About.options`` says otherwise: ``{"close-reasoning": False}`` has that one back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+DEVIATIONS = {
+    "anthropic-errors": "/v1/messages answers every error in Anthropic's shape",
+    "client-sampling": "temperature, top_p, top_k and min_p of a request count with thinking on, too",
+    "close-reasoning": "a responses stream closes its reasoning item before anything else begins",
+    "count-tokens": "/v1/messages/count_tokens is there",
+    "json-keepalive": "what keeps an idle responses stream alive is an event: Codex's timer ignores comments",
+    "messages-quiet": "a request to /v1/messages that does not mention thinking gets none",
+    "no-retry": "409 and 503 say x-should-retry: false where a second try would be in vain",
+    "prompt-too-long": "/v1/messages says 'prompt is too long', by which Claude Code knows to compact",
+    "recover-calls": "a complete call inside thinking that never ended is made",
+    "system-in-place": "system texts after the first turn stay where they are: the prompt's beginning does not change",
+}
+
+
+def on(options: Mapping[str, bool], name: str) -> bool:
+    """Whether this departure is made."""
+    if name not in DEVIATIONS:
+        raise KeyError(name)
+    return options.get(name, True)

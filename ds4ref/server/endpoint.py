@@ -1,0 +1,283 @@
+"""The one handler of all generating endpoints: from a request's bytes to a turn, from a turn's events to an answer.
+
+    receive the body within limits -> Api.read and Worker.submit in a thread -> events -> Reply.feed -> the client
+
+Status and headers go out with the first event of the prefill, or, where a turn waits long for its turn, with the first
+sign of life; what goes wrong before has a status of its own. What goes wrong after that ends the stream as its
+protocol ends one (``Reply.late_error``): clients take a stream that is cut for a lost connection and ask again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..errors import Ds4Error
+from ..targets.answer import Delta, Finish
+from . import refusals
+from .api import Api, Refused, Reply
+from .limits import Left, check_json, inflate, receive_body
+from .mailbox import Mailbox
+from .turn import Event, Failed, Prefill, Turn
+from .worker import Busy, Job, Overflow
+
+if TYPE_CHECKING:
+    from .exchange import Exchange
+    from .protocol import Link
+    from .service import Service
+
+log = logging.getLogger("ds4-server")
+
+JSON = "application/json"
+
+PACE = 0.01
+"""Seconds between two pieces of a stream; faster tokens share one."""
+
+
+class Slow(Exception):
+    """The client does not read its answer."""
+
+
+class Generate:
+    """POST of one API, an ASGI application."""
+
+    def __init__(self, api: Api, service: Service):
+        self.api, self.service = api, service
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one request."""
+        link: Link = scope["state"]["link"]
+        x: Exchange = scope["state"]["exchange"]
+        mail = Mailbox(asyncio.get_running_loop())
+        link.leaves = mail.wake
+        try:
+            try:
+                body = await body_of(scope, receive, self.service, x)
+                turn, reply, job = await self._taken_on(body, scope["state"]["headers"], mail, x)
+            except Refused as refused:
+                await respond(send, refused, self.api.error(refused))
+                return
+            try:
+                x.take_on(turn, job, reply.stream)
+                await _Answer(self.service, x, turn, reply, link, mail, send).run()
+            finally:
+                if job.ended is None:
+                    self.service.worker.abandon(job)
+        except (Left, Slow) as why:
+            x.end(499, "client left" if isinstance(why, Left) else "client does not read")
+            await link.cut()
+        finally:
+            link.leaves = lambda: None
+
+    async def _taken_on(
+        self, body: bytes, headers: Mapping[str, str], mail: Mailbox, x: Exchange
+    ) -> tuple[Turn, Reply, Job]:
+        """The turn, its reply and its job. Refused."""
+        try:
+            return await self.service.aside(self._take_on, body, headers, mail, x)
+        finally:
+            self.service.held.give(len(body))
+
+    def _take_on(self, body: bytes, headers: Mapping[str, str], mail: Mailbox, x: Exchange) -> tuple[Turn, Reply, Job]:
+        """The same, in a thread of its own."""
+        service, name = self.service, self.api.name
+        options = service.settings.options
+        body = inflate(body, headers.get("content-encoding", ""), service.limits)
+        check_json(body, service.limits)
+        if service.trace is not None:
+            x.body = body
+        with translated(name):
+            turn, reply = self.api.read(body, service.about(headers))
+            if any(one.ids == () or one.text == "" for one in (turn, *turn.more)):
+                raise refusals.refused(name, 400, "the prompt is empty")
+            turn = replace(turn, client=turn.client or x.client)
+            try:
+                job = service.worker.submit(turn, mail.put, reply.remember)
+            except Overflow as error:
+                raise refusals.overflow(name, error.tokens, error.ctx, options) from None
+            except Busy as error:
+                raise refusals.busy(name, error, options) from None
+        return turn, reply, job
+
+
+class _Answer:
+    """What goes out for one turn."""
+
+    def __init__(self, service: Service, x: Exchange, turn: Turn, reply: Reply, link: Link, mail: Mailbox, send: Any):
+        self.service, self.limits = service, service.limits
+        self.x, self.turn, self.reply, self.link, self.mail, self.send = x, turn, reply, link, mail, send
+        self.begun = False
+        self.over = False
+        self.spoke = mail.loop.time()
+        self.rest = 0.0
+
+    async def run(self) -> None:
+        """Until the last event, or until nobody listens any more (Left, Slow)."""
+        while not self.over:
+            events = await self.mail.take(self.spoke + self.limits.alive_seconds, self.rest)
+            if self.link.gone:
+                raise Left
+            if self.mail.full:
+                raise Slow
+            if self.reply.stream:
+                await self._stream(events)
+            else:
+                await self._collect(events)
+
+    async def _stream(self, events: list[Event]) -> None:
+        out = bytearray()
+        ready = self.begun
+        for event in events:
+            event = _seen(event)
+            self.x.note(event)
+            if isinstance(event, Failed):
+                if not ready:
+                    await self._refuse(self._failed(event))
+                    return
+                out += self._late(event)
+                break
+            ready = ready or isinstance(event, (Prefill, Delta))
+            try:
+                out += self.reply.feed(event)
+            except Exception:
+                log.exception("%s: an event could not be told", self.x.id)
+                self.service.worker.abandon(self._job)
+                out += self._late(Failed("engine", "internal error"))
+                break
+            self.over = isinstance(event, Delta) and bool(event.finish)
+        if not out and not self.over and self.mail.loop.time() - self.spoke >= self.limits.alive_seconds:
+            ready, out = True, bytearray(self.reply.alive())
+        if ready and not self.begun:
+            self.begun = True
+            await self._write(start(200, "text/event-stream", {"cache-control": "no-cache", **self._times()}))
+        if out or self.over:
+            await self._write({"type": "http.response.body", "body": bytes(out), "more_body": not self.over})
+        if self.x.first is not None:
+            self.rest = self.spoke + PACE
+        if self.over:
+            self.x.end(200)
+
+    async def _collect(self, events: list[Event]) -> None:
+        self.spoke = self.mail.loop.time()
+        if self.x.first is not None:
+            self.rest = self.spoke + 10 * PACE
+        for event in events:
+            event = _seen(event)
+            self.x.note(event)
+            if isinstance(event, Failed):
+                await self._refuse(self._failed(event))
+                return
+            try:
+                self.reply.feed(event)
+                if isinstance(event, Delta) and event.finish:
+                    body = self.reply.document()
+                    self.over = True
+            except Refused as refused:
+                await self._refuse(refused)
+                return
+            except Exception:
+                log.exception("%s: an answer could not be told", self.x.id)
+                self.service.worker.abandon(self._job)
+                await self._refuse(refusals.internal(self.turn.api))
+                return
+        if self.over:
+            for message in whole(200, JSON, body, self._times()):
+                await self._write(message)
+            self.x.end(200)
+
+    async def _write(self, message: dict[str, Any]) -> None:
+        """Send; Slow if the client takes nothing for too long, Left if it is gone."""
+        if not await self.link.drained(self.limits.write_seconds):
+            raise Slow
+        if self.link.gone:
+            raise Left
+        await self.send(message)
+        self.spoke = self.mail.loop.time()
+
+    async def _refuse(self, refused: Refused) -> None:
+        self.over = True
+        await respond(self.send, refused, self.reply.error(refused))
+        self.x.end(refused.status, refused.message)
+
+    def _failed(self, event: Failed) -> Refused:
+        return refusals.failed(self.turn.api, event, self.service.ctx, self.service.settings.options)
+
+    def _late(self, failed: Failed) -> bytes:
+        self.over = True
+        self.x.note(failed) if not self.x.finish else None
+        return self.reply.late_error(failed)
+
+    @property
+    def _job(self) -> Job:
+        assert self.x.job is not None
+        return self.x.job
+
+    def _times(self) -> dict[str, str]:
+        return {"server-timing": self.x.timing}
+
+
+def _seen(event: Event) -> Event:
+    """Who sees that its answer was stopped did not stop it: the server is being shut down."""
+    if isinstance(event, Delta) and event.finish == Finish.CANCELLED:
+        return Failed("shutdown", "server shutting down")
+    return event
+
+
+# ------------------------------------------------------------------------------------------- shared with ``plain``
+
+
+async def body_of(scope: Any, receive: Any, service: Service, x: Exchange) -> bytes:
+    """A request's body, held in ``service.held`` until the caller gives it back. Refused, Left."""
+    if service.draining:
+        raise refusals.ending(x.api, service.settings.options)
+    try:
+        return await receive_body(receive, scope["state"]["headers"], service.limits, service.held)
+    except Refused as refused:
+        # What is still being sent is nobody's: the connection cannot go on.
+        refused.headers["connection"] = "close"
+        raise
+
+
+class translated:
+    """What an API module raises, as what the client is told: bad JSON and bad text are the client's, and any other
+    exception is a bug, which is logged and is not."""
+
+    def __init__(self, api: str):
+        self.api = api
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is None or isinstance(error, Refused) or not isinstance(error, Exception):
+            return
+        if isinstance(error, Ds4Error):
+            raise refusals.refused(self.api, 400, str(error)) from None
+        if isinstance(error, (ValueError, RecursionError)):
+            raise refusals.refused(self.api, 400, "invalid JSON request") from None
+        log.error("a request could not be read", exc_info=error)
+        raise refusals.internal(self.api) from None
+
+
+def start(status: int, kind: str, headers: Mapping[str, str]) -> dict[str, Any]:
+    """ASGI's beginning of a response."""
+    found = [(b"content-type", kind.encode())] if kind else []
+    found += [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
+    return {"type": "http.response.start", "status": status, "headers": found}
+
+
+def whole(status: int, kind: str, body: bytes, headers: Mapping[str, str]) -> list[dict[str, Any]]:
+    """A response that is all there."""
+    return [
+        start(status, kind, {"content-length": str(len(body)), **headers}),
+        {"type": "http.response.body", "body": body},
+    ]
+
+
+async def respond(send: Any, refused: Refused, body: bytes) -> None:
+    """Say no."""
+    for message in whole(refused.status, JSON, body, refused.headers):
+        await send(message)

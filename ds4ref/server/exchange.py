@@ -1,0 +1,165 @@
+"""One request's life: what logs, metrics, trace and status page know of it.
+
+The handler tells it what happens; those who watch are told in turn. Times are of ``time.monotonic``.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from ..targets.answer import Delta, Usage
+from .turn import Event, Failed, Prefill, Queued, Turn
+
+if TYPE_CHECKING:
+    from .worker import Job
+
+_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+SESSIONS = ("x-claude-code-session-id", "session-id", "x-session-id", "x-session-affinity", "thread-id")
+"""Headers by which clients name a conversation (clients.md 2, 3, 4)."""
+
+LEFT = 499
+"""The status of a request whose client did not wait for the answer, as nginx counts them."""
+
+
+class Watcher(Protocol):
+    """Who wants to know."""
+
+    def began(self, x: Exchange) -> None:
+        """Its turn was taken on."""
+
+    def event(self, x: Exchange, event: Event) -> None:
+        """The worker said something."""
+
+    def ended(self, x: Exchange) -> None:
+        """It was answered, or not."""
+
+
+class Exchange:
+    """A request and what became of it so far."""
+
+    def __init__(self, api: str, headers: Mapping[str, str], peer: str, watchers: tuple[Watcher, ...] = ()):
+        given = headers.get("x-request-id", "")
+        self.id = given if _ID.fullmatch(given) else "req_" + secrets.token_hex(12)
+        self.api, self.watchers = api, watchers
+        self.client = client(headers, peer)
+        self.started = time.monotonic()
+        self.turn: Turn | None = None
+        self.job: Job | None = None
+        self.body = b""
+        self.stream = False
+        self.ahead = 0
+        self.prefill: Prefill | None = None
+        self.prefill_began: float | None = None
+        self.first: float | None = None
+        self.tokens = 0
+        self.thinking = False
+        self.usage = Usage()
+        self.finish = ""
+        self.error = ""
+        self.status = 0
+        self.ended: float | None = None
+
+    def take_on(self, turn: Turn, job: Job, stream: bool) -> None:
+        """A worker has it."""
+        self.turn, self.job, self.stream = turn, job, stream
+        self.thinking = turn.thinking != "none"
+        for watcher in self.watchers:
+            watcher.began(self)
+
+    def note(self, event: Event) -> None:
+        """The worker said something."""
+        match event:
+            case Queued(ahead):
+                self.ahead = ahead
+            case Prefill():
+                self.prefill_began = self.prefill_began or time.monotonic()
+                self.prefill = event
+            case Delta():
+                self.tokens += len(event.steps)
+                if self.first is None and event.brings:
+                    self.first = time.monotonic()
+                if event.finish:
+                    self.finish, self.error = str(event.finish), event.error
+                    self.usage = event.usage or self.usage
+            case Failed(_, message):
+                self.finish, self.error = "error", message
+        for watcher in self.watchers:
+            watcher.event(self, event)
+
+    def end(self, status: int, error: str = "") -> None:
+        """It was answered with ``status``; only the first word counts."""
+        if self.ended is not None:
+            return
+        self.ended, self.status, self.error = time.monotonic(), status, error or self.error
+        if self.turn is not None:
+            for watcher in self.watchers:
+                watcher.ended(self)
+
+    # --- how long
+
+    @property
+    def queued(self) -> float:
+        """Seconds in the queue, so far."""
+        if self.job is None:
+            return 0.0
+        return (self.job.began or self.job.ended or time.monotonic()) - self.job.submitted
+
+    @property
+    def prefilling(self) -> float:
+        """Seconds from leaving the queue to the first token's computation, so far."""
+        if self.job is None or self.job.began is None:
+            return 0.0
+        return (self.job.decoding or self.job.ended or time.monotonic()) - self.job.began
+
+    @property
+    def decoding(self) -> float:
+        """Seconds of generating, so far."""
+        if self.job is None or self.job.decoding is None:
+            return 0.0
+        return (self.job.ended or time.monotonic()) - self.job.decoding
+
+    @property
+    def lasted(self) -> float:
+        """Seconds since the request arrived."""
+        return (self.ended or time.monotonic()) - self.started
+
+    @property
+    def ttft(self) -> float | None:
+        """Seconds to the first token."""
+        return None if self.first is None else self.first - self.started
+
+    @property
+    def cached(self) -> int:
+        """Tokens of the prompt that were not evaluated again."""
+        return 0 if self.prefill is None else self.prefill.cached
+
+    @property
+    def prompt(self) -> int:
+        """Tokens of the prompt."""
+        if self.prefill is not None:
+            return self.prefill.total
+        return 0 if self.job is None else len(self.job.ids)
+
+    @property
+    def source(self) -> str:
+        """Where the cached tokens came from."""
+        return "" if self.prefill is None else self.prefill.source
+
+    @property
+    def timing(self) -> str:
+        """The split so far, for a Server-Timing header."""
+        parts = (("queue", self.queued), ("prefill", self.prefilling), ("decode", self.decoding))
+        return ", ".join(f"{name};dur={1000 * seconds:.1f}" for name, seconds in parts if seconds or name == "queue")
+
+
+def client(headers: Mapping[str, str], peer: str) -> str:
+    """Whose request it is, for the queue's fairness: a conversation that the client names, else its program."""
+    for name in SESSIONS:
+        if headers.get(name):
+            return f"{name}:{headers[name][:128]}"
+    return f"{peer} {headers.get('user-agent', '')[:128]}"

@@ -1,0 +1,180 @@
+"""What the server says on stderr: lines for people (server.md 12.1), or JSON, one object a line.
+
+1122 13:44:05 ds4-server: chat ctx=1204..1329:125 TOOLS THINKING prompt start
+{"time":"2026-11-22T13:44:05.112+00:00","level":"info","message":"chat ctx=...","request":"req_...","cached":1204}
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TextIO
+
+from ..targets.answer import Delta, Finish
+from .turn import Event, Prefill, Queued
+
+if TYPE_CHECKING:
+    from .exchange import Exchange
+
+log = logging.getLogger("ds4-server")
+
+COLOURS = {"prefill": "36", "generation": "32", "kvcache": "33", "tool": "90", "warning": "38;5;208", "error": "31"}
+
+EVERY_TOKENS = 50
+EVERY_SECONDS = 1.0
+
+
+class Plain(logging.Formatter):
+    """``MMDD HH:MM:SS ds4-server: text``, in the colour of its kind."""
+
+    def __init__(self, colour: bool):
+        super().__init__()
+        self.colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, and a traceback below it if there is one."""
+        text = one_line(record.getMessage())
+        when = time.strftime("%m%d %H:%M:%S", time.localtime(record.created))
+        line = f"{when} ds4-server: {text}"
+        if self.colour and (code := COLOURS.get(kind(record))):
+            line = f"\x1b[{code}m{line}\x1b[0m"
+        return line + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
+
+
+class Json(logging.Formatter):
+    """One object a line: time, level, message, and what else is known."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        found = {"time": when, "level": record.levelname.lower(), "message": record.getMessage()}
+        found.update(getattr(record, "fields", {}))
+        if record.exc_info:
+            found["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(found, separators=(",", ":"), ensure_ascii=False)
+
+
+def kind(record: logging.LogRecord) -> str:
+    """Which colour a record has."""
+    if record.levelno >= logging.ERROR:
+        return "error"
+    return "warning" if record.levelno >= logging.WARNING else getattr(record, "kind", "")
+
+
+def one_line(text: str) -> str:
+    """Text without what would start another line or talk to a terminal."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def listen(stream: TextIO, form: str, colour: bool) -> logging.Handler:
+    """Write what the server and what it is built on have to say to ``stream``; "text" or "json"."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(Json() if form == "json" else Plain(colour))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    web = logging.getLogger("uvicorn")
+    web.addHandler(handler)
+    web.setLevel(logging.ERROR)  # of bad requests we say more ourselves
+    web.propagate = False
+    return handler
+
+
+class Lines:
+    """Tells how each turn fares."""
+
+    def __init__(self) -> None:
+        self._states: dict[Exchange, _State] = {}
+
+    def began(self, x: Exchange) -> None:
+        """Nothing is known yet but that it waits."""
+        self._states[x] = _State()
+
+    def event(self, x: Exchange, event: Event) -> None:
+        """Waiting, prefill and decoding, now and then."""
+        state = self._states[x]
+        match event:
+            case Queued(ahead) if ahead and ahead != state.ahead:
+                state.ahead = ahead
+                say(x, f"{x.api} {x.id} waits, {ahead} ahead", "prefill", ahead=ahead)
+            case Prefill():
+                self._prefill(x, event, state)
+            case Delta():
+                self._delta(x, event, state)
+
+    def ended(self, x: Exchange) -> None:
+        """How it went."""
+        del self._states[x]
+        text = f"{x.api} ctx={span(x)} gen={x.tokens}{flags(x)} finish={x.finish or 'none'}"
+        text += f' error="{x.error}"' if x.error else ""
+        timing = {"queue_s": x.queued, "prefill_s": x.prefilling, "decode_s": x.decoding, "total_s": x.lasted}
+        split = f"queue {x.queued:.3f} prefill {x.prefilling:.3f} decode {x.decoding:.3f}"
+        say(
+            x, f"{text} {x.lasted:.3f}s ({split})", "generation", x.status >= 500, status=x.status, finish=x.finish,
+            prompt=x.prompt, cached=x.cached, source=x.source, generated=x.tokens, client=x.client, error=x.error,
+            **{name: round(seconds, 6) for name, seconds in timing.items()},
+        )  # fmt: skip
+
+    def _prefill(self, x: Exchange, event: Prefill, state: _State) -> None:
+        now = time.monotonic()
+        head = f"{x.api} ctx={span(x)}{flags(x)}"
+        if not state.prefill:
+            state.prefill = state.spoke = now
+            state.done = event.done
+            say(x, f"{head} prompt start", "prefill", cached=event.cached, prompt=event.total, source=event.source)
+        elif event.done < event.total and now - state.spoke >= EVERY_SECONDS:
+            chunk = (event.done - state.done) / (now - state.spoke)
+            mean = (event.done - event.cached) / (now - state.prefill)
+            share = 100 * event.done / event.total
+            say(x, f"{head} prefill chunk {event.done}/{event.total} ({share:.1f}%) chunk={chunk:.2f} t/s "
+                   f"avg={mean:.2f} t/s {now - state.prefill:.3f}s", "prefill", done=event.done)  # fmt: skip
+            state.spoke, state.done = now, event.done
+
+    def _delta(self, x: Exchange, event: Delta, state: _State) -> None:
+        now = time.monotonic()
+        if not state.decode:
+            state.decode = state.spoke = now
+            state.done = 0
+            say(x, f"{x.api} ctx={span(x)}{flags(x)} prompt done {x.prefilling:.3f}s", "prefill")
+        if x.tokens - state.done >= EVERY_TOKENS and now - state.spoke >= EVERY_SECONDS:
+            chunk = (x.tokens - state.done) / (now - state.spoke)
+            mean = x.tokens / (now - state.decode)
+            where = f"{x.prompt}..{x.prompt + x.tokens}:{x.tokens}"
+            say(x, f"{x.api} ctx={where} gen={x.tokens}{flags(x)} decoding chunk={chunk:.2f} t/s avg={mean:.2f} t/s "
+                   f"{now - state.decode:.3f}s", "generation", generated=x.tokens)  # fmt: skip
+            state.spoke, state.done = now, x.tokens
+        state.names += [call.name for call in event.calls if call.name]
+        if event.finish == Finish.TOOL_CALLS:
+            names = ",".join(state.names)
+            say(x, f"tool calls ctx={span(x)} n={len(state.names)} raw_dsml={len(event.markup)} names=[{names}]",
+                "tool", calls=state.names)  # fmt: skip
+
+
+class _State:
+    """What was said about a turn so far."""
+
+    def __init__(self) -> None:
+        self.ahead = self.done = 0
+        self.prefill = self.decode = self.spoke = 0.0
+        self.names: list[str] = []
+
+
+def say(x: Exchange, text: str, colour: str, bad: bool = False, **fields: Any) -> None:
+    """One line about a turn."""
+    extra = {"kind": colour, "fields": {"request": x.id, "api": x.api, **fields}}
+    log.log(logging.ERROR if bad else logging.INFO, "%s", text, extra=extra)
+
+
+def span(x: Exchange) -> str:
+    """``A..B:N``: A tokens were cached, B are the prompt, N were to be evaluated."""
+    return f"{x.cached}..{x.prompt}:{x.prompt - x.cached}"
+
+
+def flags(x: Exchange) -> str:
+    """What kind of turn it is."""
+    if x.turn is None:
+        return ""
+    found = [("RESPPROTO", x.api == "responses"), ("TOOLS", bool(x.turn.offered)), ("THINKING", x.thinking)]
+    return "".join(f" {name}" for name, on in found if on)

@@ -1,0 +1,232 @@
+"""Endpoints that answer at once: models, tokens, health, figures, the page that shows them."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from . import refusals
+from .api import Question, Refused
+from .endpoint import JSON, body_of, respond, translated, whole
+from .limits import Left, check_json, inflate
+
+if TYPE_CHECKING:
+    from .exchange import Exchange
+    from .protocol import Link
+    from .service import Service
+
+PARAMETERS = (
+    "tools", "tool_choice", "max_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "seed", "stream",
+    "reasoning_effort", "response_format", "logprobs", "top_logprobs",
+)  # fmt: skip
+
+EFFORTS = {"none": "answers at once", "high": "thinks first", "max": "thinks as long as it likes"}
+
+AGENT = (
+    "You are a coding agent in a terminal. Work on the user's files with the tools you have: look before you change "
+    "anything, make the smallest change that does what was asked, run what can show that it works, and say in a few "
+    "words what you did. Do not invent files, commands or results."
+)
+"""The base prompt of Codex where it takes its model catalogue from here."""
+
+CSP = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; " \
+      "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"  # fmt: skip
+
+
+class Plain:
+    """The routes' functions, over one service."""
+
+    def __init__(self, service: Service):
+        self.service = service
+        self._page = files(__package__).joinpath("status.html").read_bytes()
+
+    # --- models
+
+    async def models(self, request: Request) -> Response:
+        """The list: OpenAI's, Anthropic's, and with ``models`` the catalogue that Codex reads."""
+        one = self._model()
+        return answer(
+            {
+                "object": "list",
+                "data": [one],
+                "models": [self._catalogue()],
+                "has_more": False,
+                "first_id": one["id"],
+                "last_id": one["id"],
+            }
+        )
+
+    async def model(self, request: Request) -> Response:
+        """The one that there is."""
+        if unquote(request.path_params["id"]) != self.service.settings.model:
+            raise refusals.refused("", 404, "unknown endpoint")
+        return answer(self._model())
+
+    def _model(self) -> dict[str, Any]:
+        s, ctx = self.service.settings, self.service.ctx
+        most = self.service.max_tokens
+        return {
+            "id": s.model,
+            "object": "model",
+            "created": s.created,
+            "owned_by": "ds4ref",
+            "name": s.title,
+            "context_length": ctx,
+            "top_provider": {"context_length": ctx, "max_completion_tokens": most, "is_moderated": False},
+            "supported_parameters": PARAMETERS,
+            "type": "model",
+            "display_name": s.title,
+            "created_at": datetime.fromtimestamp(s.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "max_input_tokens": ctx - 1,
+            "max_tokens": most,
+        }
+
+    def _catalogue(self) -> dict[str, Any]:
+        """What Codex wants to know of a model (clients.md 2)."""
+        s = self.service.settings
+        return {
+            "slug": s.model,
+            "display_name": s.title,
+            "description": "a local model",
+            "supported_reasoning_levels": [{"effort": name, "description": text} for name, text in EFFORTS.items()],
+            "default_reasoning_level": "high",
+            "shell_type": "shell_command",
+            "visibility": "list",
+            "supported_in_api": True,
+            "priority": 1,
+            "support_verbosity": False,
+            "truncation_policy": {"mode": "tokens", "limit": 10_000},
+            "experimental_supported_tools": [],
+            "base_instructions": AGENT,
+            "context_window": self.service.ctx,
+            "supports_parallel_tool_calls": True,
+            "apply_patch_tool_type": "freeform",
+            "supports_search_tool": False,
+            "supports_reasoning_summaries": True,
+            "default_reasoning_summary": "auto",
+        }
+
+    # --- tokens
+
+    async def tokenizer_info(self, request: Request) -> Response:
+        """What lm-evaluation-harness asks before it scores."""
+        tokenizer = self.service.worker.engine.tokenizer
+        bos, eos = tokenizer.token_string(tokenizer.bos), tokenizer.token_string(tokenizer.eos)
+        return answer(
+            {
+                "tokenizer_class": "ds4ref",
+                "vocab_size": len(tokenizer),
+                "model_max_length": self.service.ctx,
+                "bos_token": bos,
+                "eos_token": eos,
+                "pad_token": eos,
+                "chat_template": None,
+                "add_bos_token": False,
+                "add_eos_token": False,
+            }
+        )
+
+    async def tokenize(self, request: Request) -> Response:
+        """``prompt`` as token ids; strings of control tokens in it become those."""
+        found = await self._object(request)
+        text, bos = found.get("prompt"), found.get("add_special_tokens", False)
+        if not isinstance(text, str):
+            raise Refused(400, "prompt must be a string")
+        if not isinstance(bos, bool):
+            raise Refused(400, "add_special_tokens must be true or false")
+        tokenizer = self.service.worker.engine.tokenizer
+        ids = await self.service.aside(tokenizer.encode_rendered, text)
+        tokens = [tokenizer.bos, *ids] if bos else ids
+        return answer({"tokens": tokens, "count": len(tokens), "max_model_len": self.service.ctx})
+
+    async def detokenize(self, request: Request) -> Response:
+        """``tokens`` as text; bytes that are no UTF-8 become U+FFFD."""
+        ids = (await self._object(request)).get("tokens")
+        tokenizer = self.service.worker.engine.tokenizer
+        if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < len(tokenizer) for i in ids):
+            raise Refused(400, f"tokens must be a list of token ids (0..{len(tokenizer) - 1})")
+        return answer({"prompt": tokenizer.decode(ids).decode("utf-8", "replace")})
+
+    async def _object(self, request: Request) -> dict[str, Any]:
+        """A request's body as a JSON object."""
+        body = await body_of(request.scope, request.receive, self.service, request.scope["state"]["exchange"])
+        try:
+            return await self.service.aside(self._parse, body, request.headers.get("content-encoding", ""))
+        finally:
+            self.service.held.give(len(body))
+
+    def _parse(self, body: bytes, coding: str) -> dict[str, Any]:
+        body = inflate(body, coding, self.service.limits)
+        check_json(body, self.service.limits)
+        with translated(""):
+            found = json.loads(body)
+        if not isinstance(found, dict):
+            raise Refused(400, "invalid JSON request")
+        return found
+
+    # --- how it goes
+
+    async def health(self, request: Request) -> Response:
+        """Whether requests are taken on."""
+        if self.service.draining:
+            return answer({"status": "draining"}, 503)
+        if not self.service.worker.alive:
+            return answer({"status": "the inference thread has ended"}, 503)
+        return answer({"status": "ok"})
+
+    async def metrics(self, request: Request) -> Response:
+        """For Prometheus."""
+        body, kind = self.service.metrics.page(request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": kind})
+
+    async def status(self, request: Request) -> Response:
+        """For the page below."""
+        return answer(self.service.board.state(), headers={"cache-control": "no-store"})
+
+    async def page(self, request: Request) -> Response:
+        """The status page, which asks /status again and again."""
+        headers = {"content-type": "text/html; charset=utf-8", "content-security-policy": CSP}
+        return Response(self._page, headers={**headers, "x-content-type-options": "nosniff"})
+
+
+class Asked:
+    """POST of an endpoint that is answered at once by an API module, an ASGI application."""
+
+    def __init__(self, question: Question, service: Service):
+        self.question, self.service = question, service
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one request."""
+        link: Link = scope["state"]["link"]
+        x: Exchange = scope["state"]["exchange"]
+        try:
+            body = await body_of(scope, receive, self.service, x)
+            try:
+                found = await self.service.aside(self._answer, body, scope["state"]["headers"])
+            finally:
+                self.service.held.give(len(body))
+        except Refused as refused:
+            await respond(send, refused, self.question.error(refused))
+        except Left:
+            await link.cut()
+        else:
+            for message in whole(200, JSON, found, {}):
+                await send(message)
+
+    def _answer(self, body: bytes, headers: dict[str, str]) -> bytes:
+        body = inflate(body, headers.get("content-encoding", ""), self.service.limits)
+        check_json(body, self.service.limits)
+        with translated(self.question.name):
+            return self.question.answer(body, self.service.about(headers), self.service.worker.engine.tokenizer)
+
+
+def answer(found: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A JSON document in the server's style: compact, raw UTF-8, a newline at the end."""
+    body = json.dumps(found, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+    return Response(body, status, headers={"content-type": JSON, **(headers or {})})

@@ -1,0 +1,331 @@
+"""The HTTP/1.1 connection: uvicorn's, on h11, with the limits that neither has.
+
+h11 and not httptools: it is strict (no bare line feeds inside headers, no conflicting lengths), it bounds a header
+block, and being Python it can be asked what state a request is in. It costs some tens of microseconds a request, and
+one more for each piece of a stream.
+
+What is added here: a deadline for the arrival of headers and of a body; how many headers, how long a path; bodies in
+crumbs; a bound on pipelined requests; connections at once; and a close that is heard. Closing a socket on which unread
+bytes lie resets the connection, and a client that is still sending never sees the answer. So the other side is told
+that no more comes, and heard out for a moment.
+
+A client that has closed its side of the connection is taken for gone (``Link.gone``): what a generation has yet to say
+is not said. An answer that is at hand still goes out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from .limits import Limits
+from .refusals import document
+
+log = logging.getLogger("ds4-server")
+
+CRUMBS, CRUMB = 4096, 64
+"""A body in more than so many pieces has to have pieces of so many bytes on average."""
+
+BAD = "bad HTTP request"
+
+
+class Connection(h11.Connection):
+    """h11's state machine with bounds on what it accepts; ``problem`` is what it refused last."""
+
+    def __init__(self, limits: Limits, saw: Callable[[Any], None]):
+        super().__init__(h11.SERVER, limits.header_bytes)
+        self.limits, self.saw = limits, saw
+        self.problem: h11.RemoteProtocolError | None = None
+        self._pieces = self._bytes = 0
+
+    def next_event(self) -> Any:
+        """The next event. RemoteProtocolError where the client breaks the protocol or a limit."""
+        try:
+            event = super().next_event()
+            if isinstance(event, h11.Request):
+                self._request(event)
+            elif isinstance(event, h11.Data):
+                self._data(event)
+        except h11.RemoteProtocolError as error:
+            self.problem = error
+            raise
+        self.saw(event)
+        return event
+
+    def _request(self, request: h11.Request) -> None:
+        self._pieces = self._bytes = 0
+        names = [name for name, _ in request.headers]
+        size = sum(len(name) + len(value) + 4 for name, value in request.headers)
+        if len(names) > self.limits.headers or size > self.limits.header_bytes:
+            raise h11.RemoteProtocolError("too many headers", error_status_hint=431)
+        if len(request.target) > self.limits.target_bytes:
+            raise h11.RemoteProtocolError("the path is too long", error_status_hint=414)
+        if request.http_version not in (b"1.0", b"1.1"):
+            raise h11.RemoteProtocolError("another version of HTTP")
+        if b"content-length" in names and b"transfer-encoding" in names:
+            raise h11.RemoteProtocolError("two lengths")  # whose request the rest is would be a matter of opinion
+        if names.count(b"host") > 1:
+            raise h11.RemoteProtocolError("two hosts")
+
+    def _data(self, data: h11.Data) -> None:
+        self._pieces, self._bytes = self._pieces + 1, self._bytes + len(data.data)
+        if self._pieces > CRUMBS and self._bytes < CRUMB * self._pieces:
+            raise h11.RemoteProtocolError("a body in crumbs")
+
+
+class Link:
+    """What the application may know of a connection and do to it, beyond what ASGI offers."""
+
+    def __init__(self, protocol: Protocol):
+        self._protocol = protocol
+        self.gone = False
+        self.lost = asyncio.Event()
+        self.leaves: Callable[[], None] = lambda: None
+
+    def leave(self) -> None:
+        """The client has gone, or at least says nothing more."""
+        self.gone = True
+        self.leaves()
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait for the client to read."""
+        return self._protocol.raw.get_write_buffer_size()
+
+    async def drained(self, seconds: float) -> bool:
+        """Wait until more can be written; False after ``seconds`` without any progress."""
+        flow, unsent = self._protocol.flow, self.unsent
+        while flow.write_paused and not self.gone:
+            try:
+                await asyncio.wait_for(flow.drain(), seconds)
+            except TimeoutError:
+                if self.unsent >= unsent:
+                    return False
+                unsent = self.unsent
+        return True
+
+    async def cut(self) -> None:
+        """End the connection without a word, unless it is ending with one."""
+        if self._protocol.lingering:
+            return
+        self._protocol.raw.abort()
+        await self.lost.wait()
+
+
+class _Courteous:
+    """A transport that hears the other side out before it closes."""
+
+    def __init__(self, protocol: Protocol):
+        self._protocol = protocol
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._protocol.raw, name)
+
+    def is_closing(self) -> bool:
+        """Whether nothing more can be said."""
+        return self._protocol.lingering or self._protocol.raw.is_closing()
+
+    def close(self) -> None:
+        """Say what is left to say, and listen a little."""
+        self._protocol.linger()
+
+
+class _Flow(FlowControl):
+    """A request that waits for the answer to the one before it must not hide that its client leaves: reading goes on
+    until too much lies there."""
+
+    def __init__(self, transport: Any, protocol: Protocol):
+        super().__init__(transport)
+        self._protocol = protocol
+
+    def pause_reading(self) -> None:
+        conn = self._protocol.conn
+        if conn.their_state is h11.SEND_BODY or len(conn.trailing_data[0]) > self._protocol.limits.pipelined_bytes:
+            super().pause_reading()
+
+
+class Protocol(H11Protocol):
+    """One connection."""
+
+    conn: Connection
+    raw: asyncio.Transport
+
+    def __init__(self, *args: Any, limits: Limits, **named: Any):
+        super().__init__(*args, **named)
+        self.limits = limits
+        self.conn = Connection(limits, self._saw)
+        self.link = Link(self)
+        self.app_state = {**self.app_state, "link": self.link}
+        self.timeout_keep_alive = limits.idle_seconds  # type: ignore[assignment]
+        self.lingering = False
+        self.since = self.loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+        self._unsent = 0
+        self._ended = False
+
+    # --- what asyncio tells
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client connects."""
+        assert isinstance(transport, asyncio.Transport)
+        super().connection_made(transport)
+        self.raw = transport
+        self.transport = _Courteous(self)  # type: ignore[assignment]
+        self.flow = _Flow(transport, self)
+        self._arm(self.limits.header_seconds)
+        if not self._has_room():
+            log.warning("refused a connection: there are %d", self.limits.connections)
+            self.refuse(503, "too many connections")
+
+    def data_received(self, data: bytes) -> None:
+        """It says something."""
+        if self.lingering:
+            return
+        if self._timer is None and self.conn.their_state is h11.IDLE:
+            self._arm(self.limits.header_seconds)
+        super().data_received(data)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """It has no more to say. Whether the connection stays half open, for an answer to come."""
+        self._ended = True
+        self.link.leave()
+        if self.lingering:
+            return False
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete and not cycle.more_body:
+            cycle.keep_alive = False
+            return True
+        if self.conn.their_state is h11.SEND_BODY or self.conn.trailing_data[0]:
+            self.refuse(400, BAD)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is over."""
+        self.lingering = True
+        self._disarm()
+        self._unset_keepalive_if_required()
+        super().connection_lost(exc)
+        self.link.leave()
+        self.link.lost.set()
+
+    # --- what uvicorn asks
+
+    def send_400_response(self, msg: str) -> None:
+        """The client broke the protocol."""
+        problem = self.conn.problem
+        status = 400 if problem is None else problem.error_status_hint
+        if status not in (414, 431, 501):
+            status = 400
+        log.info("bad request from %s: %s", self.client and self.client[0], problem or msg)
+        self.refuse(status, BAD if status == 400 else str(problem))
+
+    def _should_upgrade(self) -> bool:
+        return False  # there are no websockets here: whoever asks is answered in HTTP
+
+    def shutdown(self) -> None:
+        """The server ends: what was asked is answered, what is still being asked is not waited for."""
+        if self.lingering:
+            return
+        if self.cycle is not None and not self.cycle.response_complete and self.cycle.more_body:
+            self.refuse(503, "server shutting down")
+        else:
+            super().shutdown()
+
+    # --- inside
+
+    def _saw(self, event: Any) -> None:
+        if isinstance(event, h11.Request):
+            self._arm(self.limits.body_seconds)
+        elif isinstance(event, h11.EndOfMessage):
+            self._disarm()
+
+    def refuse(self, status: int, message: str) -> None:
+        """Answer with an error, if that is still possible, and hang up."""
+        if self.lingering or self.raw.is_closing():
+            return
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = document(message)
+            headers = [("content-type", "application/json"), ("content-length", str(len(body)))]
+            headers += [("retry-after", "1")] if status == 503 else []
+            events = (
+                h11.Response(
+                    status_code=status, headers=[*headers, ("connection", "close")], reason=HTTPStatus(status).phrase
+                ),
+                h11.Data(data=body),
+                h11.EndOfMessage(),
+            )
+            for event in events:
+                self.raw.write(self.conn.send(event))
+        elif self.conn.our_state is h11.SEND_BODY:
+            self.raw.abort()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            self.link.leave()
+        self.linger()
+
+    def linger(self) -> None:
+        """Close: what was written goes out, what comes in is thrown away for a moment."""
+        if self.lingering or self.raw.is_closing():
+            return
+        self.lingering = True
+        self._disarm()
+        if self._ended:
+            self.raw.close()
+        elif self.raw.can_write_eof():
+            self.raw.write_eof()
+            self.raw.resume_reading()
+        self._unsent = self.raw.get_write_buffer_size()
+        self._arm(self.limits.linger_seconds)
+
+    def _arm(self, seconds: float) -> None:
+        self._disarm()
+        self.since = self.loop.time()
+        self._timer = self.loop.call_later(seconds, self._late)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _late(self) -> None:
+        """A deadline has passed."""
+        self._timer = None
+        if self.lingering:
+            unsent = self.raw.get_write_buffer_size()
+            if 0 < unsent < self._unsent:
+                self._unsent = unsent
+                self._arm(self.limits.linger_seconds)
+            else:
+                self.raw.abort()
+        elif self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]:
+            self.linger()  # it asked for nothing
+        else:
+            self.refuse(408, "the request did not arrive in time")
+
+    def _has_room(self) -> bool:
+        """Whether there may be this connection, too. If there are too many, the one that has asked for nothing for
+        longest ends."""
+        if len(self.connections) <= self.limits.connections:
+            return True
+        others = [other for other in self.connections if isinstance(other, Protocol) and other is not self]
+        others = [other for other in others if not other.raw.is_closing()]
+        if len(others) < self.limits.connections:
+            return True
+        waiting = [
+            other
+            for other in others
+            if (other.lingering or other.conn.their_state in (h11.IDLE, h11.SEND_BODY, h11.DONE))
+            and (other.cycle is None or other.cycle.response_complete or other.cycle.more_body)
+        ]
+        if not waiting:
+            return False
+        min(waiting, key=lambda other: other.since).raw.abort()
+        return True

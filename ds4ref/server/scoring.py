@@ -1,0 +1,66 @@
+"""Prompts that are scored: a completion with ``echo`` says every token of its prompt, with its log probability.
+
+That is what lm-evaluation-harness and ds4-vectors measure a model by. The first token has no log probability, since
+nothing precedes it: no BOS is put before a prompt that has none.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..generate import prefill
+from ..sampling import token_logprob, top_logprobs
+from ..targets.answer import Delta, Step, Token
+from ..text.stream import StreamDecoder
+from .turn import Prefill
+
+if TYPE_CHECKING:
+    from ..session.session import Session
+    from ..text.tokenizer import Tokenizer
+    from .worker import Job
+
+ROWS = 128
+"""Positions whose logits are held at once."""
+
+
+def echo(session: Session, tokenizer: Tokenizer, job: Job) -> None:
+    """Bring ``session`` to the job's prompt, and say the prompt on the way. Cancelled if nobody wants it any more."""
+    ids, top, total = job.ids, job.turn.top_logprobs, len(job.ids)
+    decoder = StreamDecoder(tokenizer)
+
+    def say(steps: list[Step]) -> None:
+        text = "".join(decoder.feed(step.token.id) for step in steps if step.token.id is not None)
+        job.listen(Delta(text, tuple(steps)))
+
+    def progress(done: int, total: int) -> None:
+        job.listen(Prefill(done, total, 0, "none"))
+
+    progress(0, total)
+    session.invalidate()
+    begun = time.perf_counter()
+    if top is None:
+        prefill(session, ids, job.timing, progress=progress, cancel=job.cancel)
+        say([Step(Token(tokenizer.token_bytes(i), None, i)) for i in ids])
+    else:
+        say([Step(Token(tokenizer.token_bytes(ids[0]), None, ids[0]))])
+        for start in range(0, total, ROWS):
+            fed, known = ids[start : start + ROWS], ids[start + 1 : start + ROWS + 1]
+            rows = session.extend(fed, cancel=job.cancel)
+            progress(start + len(fed), total)
+            say([step(tokenizer, row, token, top) for row, token in zip(rows, known, strict=False)])
+        job.timing.prefill_tokens = total
+        job.timing.prefill_s = time.perf_counter() - begun
+    rest = decoder.finish()
+    if rest:
+        job.listen(Delta(rest))
+
+
+def step(tokenizer: Tokenizer, logits: np.ndarray, token: int, top: int, at: float | None = None) -> Step:
+    """A token with the log probabilities that ``logits`` give to it and to the ``top`` best ones."""
+    raw = tokenizer.token_bytes
+    best = top_logprobs(logits, top) if top else []
+    alternatives = tuple(Token(raw(i), lp, i, logit) for i, logit, lp in best)
+    return Step(Token(raw(token), token_logprob(logits, token), token, float(logits[token])), alternatives, at)

@@ -1,0 +1,261 @@
+"""The calls that were made: what the model wrote, by the ids that clients know them by.
+
+    memory.remember(answer)             after a turn: its block of markup, under the id of each of its calls
+    messages = memory.attach(messages)  before the next one is rendered: the same bytes again
+
+A client sends its history back in its own words: arguments with other spaces, keys in another order, text with another
+line break. Rendered from that, the prompt would differ from what was evaluated, and all behind it would be evaluated
+again. So calls are known by their ids alone, never by their text; where the ids do not tell, or tell of something else
+than the client sends (another number, order or name), the calls are rendered canonically (``text.dsml``).
+
+Checkpoints on disk carry the calls of their text along (``map_of``, ``load_map``), so that this outlives the process.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+
+from ..text.chat import Message
+from ..text.dsml_parser import parse
+from ..text.protocol import DIALECTS, WHITESPACE
+
+MOST_IDS = 100_000
+MOST_BYTES = 512 << 20
+MOST_ID, MOST_BLOCK = 256, 512 << 20
+"""Bounds of the memory, and of one id and one block that a map brings."""
+
+_OVERHEAD = 96
+_ENDS = 16
+_SPACES = 64
+_MAGIC = b"KTM\x01"
+
+
+@dataclass
+class Stats:
+    """What became of assistant messages with calls, one count each, and of the ids that nobody knew."""
+
+    mem: int = 0
+    disk: int = 0
+    canonical: int = 0
+    missing: int = 0
+
+    def add(self, other: Stats) -> None:
+        """Count another request's."""
+        for name in (field.name for field in fields(self)):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class _Block:
+    """A block as it was written, with the ids that mean it (oldest first) and what its calls are named."""
+
+    def __init__(self, text: str):
+        self.text = text
+        self.ids: dict[str, None] = {}
+        self.names = tuple(call.name for call in parse(text, False).calls)
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.text.encode("utf-8", "surrogatepass")) + _OVERHEAD
+
+
+@dataclass
+class _Entry:
+    """One id: its block, which of its calls it is (None: not known), and whether it came from disk."""
+
+    block: _Block
+    place: int | None
+    disk: bool
+
+
+class Memory:
+    """Bounded by ids and by bytes; what was not used for longest goes first. Safe to use from any thread.
+
+    ``enabled`` False: nothing is kept, and every call is rendered canonically.
+    """
+
+    def __init__(self, ids: int = MOST_IDS, nbytes: int = MOST_BYTES, enabled: bool = True):
+        self.most_ids, self.most_bytes, self.enabled = ids, nbytes, enabled
+        self.stats = Stats()
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._blocks: dict[str, _Block] = {}
+        self._nbytes = 0
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._entries)
+
+    @property
+    def nbytes(self) -> int:
+        """What is kept, ids, blocks and bookkeeping."""
+        with self._lock:
+            return self._nbytes
+
+    def __contains__(self, call_id: str) -> bool:
+        with self._lock:
+            return call_id in self._entries
+
+    # --- a conversation
+
+    def remember(self, answer: Message) -> None:
+        """Keep the block of a finished answer, if it has one and its calls have ids."""
+        if answer.raw_dsml and answer.calls and all(call.id for call in answer.calls):
+            self._keep([(call.id, i) for i, call in enumerate(answer.calls)], answer.raw_dsml, False)
+
+    def attach(self, messages: Iterable[Message], stats: Stats | None = None) -> list[Message]:
+        """The messages, those of the assistant with the block that they once were where all their ids mean the same
+        one. ``stats`` is added to."""
+        found, counted = [], Stats()
+        with self._lock:
+            for message in messages:
+                if message.role == "assistant" and message.calls and message.raw_dsml is None:
+                    message = self._attached(message, counted)
+                found.append(message)
+            self.stats.add(counted)
+        if stats is not None:
+            stats.add(counted)
+        return found
+
+    def missing(self, messages: Iterable[Message]) -> set[str]:
+        """The ids of calls in a history that are not known: what is to be looked for on disk."""
+        wanted = {call.id for message in messages if message.role == "assistant" for call in message.calls if call.id}
+        with self._lock:
+            return {call_id for call_id in wanted if call_id not in self._entries} if self.enabled else set()
+
+    # --- on disk
+
+    def entries(self, text: str) -> list[tuple[str, str]]:
+        """(id, block) for every block that occurs in ``text`` and is known, the latest ids of each first."""
+        with self._lock:
+            lengths = set(map(len, self._blocks))
+            found: dict[str, _Block] = {}
+            for start, end in _places(text, lengths):
+                block = self._blocks.get(text[start:end])
+                if block is not None:
+                    found.setdefault(block.text, block)
+            return [(call_id, block.text) for block in found.values() for call_id in reversed(block.ids)]
+
+    def load(self, entries: Iterable[tuple[str, str]], wanted: Collection[str] | None = None) -> int:
+        """Take over what ``entries`` once gave, only the ids in ``wanted`` if given; how many were new. What is known
+        from this process stays as it is."""
+        new = 0
+        for call_id, text in entries:
+            if (wanted is None or call_id in wanted) and call_id not in self:
+                self._keep([(call_id, None)], text, True)
+                new += 1
+        return new if self.enabled else 0
+
+    def map_of(self, text: str) -> bytes:
+        """``entries`` as a section of a checkpoint file ("KTM", session store); b"" if there are none."""
+        found = [(a.encode(), b.encode("utf-8", "surrogatepass")) for a, b in self.entries(text)]
+        found = [(call_id, block) for call_id, block in found if len(call_id) <= MOST_ID]
+        if not found:
+            return b""
+        body = b"".join(struct.pack("<II", len(a), len(b)) + a + b for a, b in found)
+        return _MAGIC + struct.pack("<I", len(found)) + body
+
+    def load_map(self, data: bytes, wanted: Collection[str] | None = None) -> int:
+        """``load`` such a section. A damaged one is read up to the damage; one that promises too much not at all."""
+        return self.load(read_map(data, 4 * self.most_ids), wanted)
+
+    # --- inside
+
+    def _attached(self, message: Message, counted: Stats) -> Message:
+        ids = [call.id for call in message.calls]
+        known = [entry for call_id in ids if (entry := self._entries.get(call_id)) is not None]
+        counted.missing += len(ids) - len(known)
+        for call_id in ids:
+            if call_id in self._entries:
+                self._entries.move_to_end(call_id)
+        if not self.enabled or not known or not self._same(message, ids, known):
+            counted.canonical += 1
+            return message
+        if any(entry.disk for entry in known):
+            counted.disk += 1
+        else:
+            counted.mem += 1
+        return replace(message, raw_dsml=known[0].block.text)
+
+    @staticmethod
+    def _same(message: Message, ids: Sequence[str], known: Sequence[_Entry]) -> bool:
+        """Whether the client's calls are those of one block: all of them, in their order."""
+        block = known[0].block
+        return (
+            len(known) == len(ids) == len(set(ids)) == len(block.names)
+            and all(entry.block is block and entry.place in (None, i) for i, entry in enumerate(known))
+            and all(call.name == name for call, name in zip(message.calls, block.names, strict=True))
+        )
+
+    def _keep(self, ids: Sequence[tuple[str, int | None]], text: str, disk: bool) -> None:
+        if not self.enabled:
+            return
+        new = _Block(text)
+        with self._lock:
+            block = self._blocks.setdefault(text, new)
+            self._nbytes += block.nbytes if block is new else 0
+            for call_id, place in ids:
+                self._drop(call_id, spare=block)
+                self._entries[call_id] = _Entry(block, place, disk)
+                block.ids[call_id] = None
+                self._nbytes += len(call_id.encode("utf-8", "surrogatepass")) + _OVERHEAD
+            while self._entries and (len(self._entries) > self.most_ids or self._nbytes > self.most_bytes):
+                self._drop(next(iter(self._entries)))
+
+    def _drop(self, call_id: str, spare: _Block | None = None) -> None:
+        entry = self._entries.pop(call_id, None)
+        if entry is None:
+            return
+        self._nbytes -= len(call_id.encode("utf-8", "surrogatepass")) + _OVERHEAD
+        del entry.block.ids[call_id]
+        if not entry.block.ids and entry.block is not spare:
+            del self._blocks[entry.block.text]
+            self._nbytes -= entry.block.nbytes
+
+
+def read_map(data: bytes, most: int = 4 * MOST_IDS) -> list[tuple[str, str]]:
+    """(id, block) pairs of a checkpoint's section, as far as they can be read."""
+    if data[:4] != _MAGIC or len(data) < 8 or (count := struct.unpack_from("<I", data, 4)[0]) > most:
+        return []
+    found, at = [], 8
+    for _ in range(count):
+        if at + 8 > len(data):
+            break
+        id_length, length = struct.unpack_from("<II", data, at)
+        at += 8
+        if not (0 < id_length <= MOST_ID and 0 < length <= MOST_BLOCK) or at + id_length + length > len(data):
+            break
+        try:
+            call_id = data[at : at + id_length].decode()
+            block = data[at + id_length : at + id_length + length].decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:
+            break
+        found.append((call_id, block))
+        at += id_length + length
+    return found
+
+
+def _places(text: str, lengths: Collection[int]) -> Iterable[tuple[int, int]]:
+    """Where in ``text`` a block of one of ``lengths`` may stand: from an opener, or from any of the white space before
+    it, to one of the next end tags (a string in between may spell one)."""
+    for tags in DIALECTS:
+        closers = list(_finds(text, tags.block_close))
+        for opened in _finds(text, tags.block_open):
+            at = before = opened - len(tags.block_open)
+            while before > 0 and at - before < _SPACES and text[before - 1] in WHITESPACE:
+                before -= 1
+            first = bisect_left(closers, opened)
+            for end in closers[first : first + _ENDS]:
+                yield from ((start, end) for start in range(before, at + 1) if end - start in lengths)
+
+
+def _finds(text: str, word: str) -> Iterable[int]:
+    """Where ``word`` ends."""
+    at = text.find(word)
+    while at >= 0:
+        yield at + len(word)
+        at = text.find(word, at + len(word))

@@ -1,0 +1,319 @@
+"""``ds4-eval``: what a command line starts, and how it ends.
+
+ds4-eval -m MODEL.gguf -o run.jsonl
+ds4-eval compare before.jsonl after.jsonl
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from ds4ref import __version__
+from ds4ref.cancellation import Cancellation
+from ds4ref.cli.common import EXIT_INTERRUPTED, Progress, columns, is_tty, run, say
+
+from .log import Log, Sample, Writer, header_of
+from .options import PROG, Job, build_parser, read_job
+from .plan import Key, keys
+
+if TYPE_CHECKING:
+    from ds4ref.targets import Target
+
+    from .runner import Event, Runner
+    from .scores import Summary
+
+COMMANDS = ("compare", "import", "regrade", "verify", "view")
+
+
+def body(argv: Sequence[str]) -> int:
+    """Dispatch."""
+    if argv and argv[0] in COMMANDS:
+        return _command(argv[0])(argv[1:])
+    parser = build_parser()
+    args = parser.parse(argv)
+    if args.help:
+        sys.stdout.write(parser.format_help())
+        return 0
+    if args.version:
+        print(f"{PROG} {__version__} (ds4ref)")
+        return 0
+    if args.self_test_extractors:
+        return _self_test()
+    job = read_job(args)
+    if args.list:
+        return _list(job)
+    return evaluate(job, args, [PROG, *argv])
+
+
+def _command(name: str) -> Callable[[Sequence[str]], int]:
+    """The body of a command; its module is imported only now."""
+    if name == "compare":
+        from .cli_compare import compare as found
+    elif name == "import":
+        from .cli_import import import_pack as found
+    elif name == "regrade":
+        from .cli_regrade import regrade as found
+    elif name == "verify":
+        from .verify.cli import verify_pack as found
+    else:
+        from .cli_view import view as found
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------- a run
+
+
+class Signals(Cancellation):
+    """Signals that end a run in order, for the length of a ``with`` block: the report is printed and the log is whole.
+
+    The second one does not wait: KeyboardInterrupt. ``number`` is the first.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+
+    def _handle(self, number: int, frame: object) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.number = number
+        self.press()
+
+    @property
+    def code(self) -> int:
+        """What the process exits with because of it; 0 if none came."""
+        if not self.number:
+            return 0
+        return EXIT_INTERRUPTED if self.number == signal.SIGINT else 128 + self.number
+
+    def __enter__(self) -> Signals:
+        names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
+        numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+        self._before = {number: signal.signal(number, self._handle) for number in numbers}
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+def evaluate(job: Job, args: Namespace, command: Sequence[str]) -> int:
+    """Ask what is missing, report, keep the run."""
+    from .runner import missing
+
+    error: BaseException | None = None
+    with ExitStack() as stack:
+        signals = stack.enter_context(Signals())
+        target = stack.enter_context(_open(job, args))
+        log = stack.enter_context(_log(job, target, command))
+        wanted = keys(job.asked, job.epochs)
+        todo = missing(log, wanted, args.retry_incomplete)
+        ctx = args.ctx or _ctx(target, job)
+        _announce(job, target, len(wanted) - len(todo), len(wanted))
+        try:
+            if args.scheduler is not None or args.workers is not None:
+                _fanned(job, args, log, todo, len(wanted), ctx, signals)
+            else:
+                _alone(job, args, target, log, todo, len(wanted), ctx, signals)
+        except BaseException as failure:  # what there is gets its report whatever happened
+            error = failure
+        return _conclude(job, args, log, wanted, signals, error)
+
+
+def _open(job: Job, args: Namespace) -> Target:
+    from ds4ref.cli.tool import target_of
+
+    if job.spec.partition(":")[0].partition("?")[0] == "local" and args.concurrency > 1:
+        from ds4ref.targets import open_target
+
+        options = {"backend": args.backend, "threads": args.threads, "sessions": args.concurrency}
+        options |= {k: v for k, v in (("numerics", args.numerics), ("ctx", args.ctx)) if v is not None}
+        return open_target(job.spec, **options)
+    return target_of(args, job.spec)
+
+
+def _log(job: Job, target: Target, command: Sequence[str]) -> Writer:
+    from ds4ref.runs.provenance import stamp
+
+    facts = {**stamp(command), "selection": job.selection}
+    header = header_of(job.pack, job.settings, job.epochs, target.identity(), facts)
+    return Writer.resume(job.path, header) if job.goes_on else Writer.create(job.path, header)
+
+
+def _ctx(target: Target, job: Job) -> int | None:
+    """The context that the longest prompt and its answer need; None where the target minds it."""
+    from ds4ref.targets.local import LocalTarget
+
+    if not isinstance(target, LocalTarget):
+        return None
+    from .prompt import prompt
+
+    settings = job.settings
+    return (
+        settings.tokens
+        + 2
+        + max(
+            len(target.encode(prompt(q, settings.think, system=settings.system))) + 2 * len(q.choices)
+            for q in job.asked
+        )
+    )
+
+
+def _announce(job: Job, target: Target, done: int, total: int) -> None:
+    from ds4ref.targets import Ability
+
+    say(PROG, f"{total} samples of pack {job.pack.name}, {done} of them done; log: {job.path}")
+    if job.settings.think != "none" and not target.can(Ability.STEER):
+        say(PROG, f"{target.name} cannot be steered: thinking ends by itself or at {job.settings.tokens} tokens")
+
+
+def _alone(
+    job: Job, args: Namespace, target: Target, log: Writer, todo: list[Key], total: int, ctx: int | None,
+    signals: Signals,
+) -> None:  # fmt: skip
+    """In this process, with the screen or without."""
+    from .runner import Runner
+
+    def make(listen: Callable[[Event], Any]) -> Runner:
+        return Runner(
+            target, log, todo, settings=job.settings, questions=job.pack.questions, listen=listen,
+            at_once=args.concurrency, ctx=ctx,
+        )  # fmt: skip
+
+    if is_tty(sys.stdout) and is_tty(sys.stdin) and not (args.plain or args.json):
+        from .tui import show
+
+        show(make, job.asked, job.epochs, log, title=f"{job.pack.name} on {target.name}", pause_s=args.pause_ms / 1e3,
+             signals=signals)  # fmt: skip
+        return
+    with Progress("samples") as progress:
+        runner = make(_plain(job, args, total, total - len(todo), progress))
+        with signals.does(runner.stop):
+            runner.run()
+
+
+def _plain(job: Job, args: Namespace, total: int, done: int, progress: Progress) -> Callable[[Event], None]:
+    from .plain import Plain
+
+    questions = {q.id: q for q in job.pack.questions}
+    return Plain(questions, total, done, progress, sys.stderr if args.json else sys.stdout)
+
+
+def _fanned(
+    job: Job, args: Namespace, log: Writer, todo: list[Key], total: int, ctx: int | None, signals: Signals
+) -> None:
+    """Over the workers of a Dask cluster, a sample a unit; only this process writes the log."""
+    from .fanned import fan
+
+    with Progress("samples") as progress:
+        listen = _plain(job, args, total, total - len(todo), progress)
+
+        def tell(text: str) -> None:
+            progress.clear()
+            say(PROG, text)
+
+        fan(job, args, log, todo, listen, tell, signals, ctx)
+
+
+# ----------------------------------------------------------------------------------------------------- the end
+
+
+def _conclude(
+    job: Job, args: Namespace, log: Writer, wanted: Sequence[Key], signals: Signals, error: BaseException | None
+) -> int:
+    """Report and keep; the exit code. What ended the run early is raised again after that."""
+    from .report import report_text
+    from .runner import missing
+
+    samples = [log.samples[key] for key in wanted if key in log.samples]
+    questions = {q.id: q for q in job.pack.questions}
+    if args.grader == "ds4":
+        samples = [_as_ds4(sample) for sample in samples]
+    from .scores import summarize
+
+    found = summarize(questions, samples)
+    left = len(missing(log, wanted))
+    status = "complete" if not left and error is None else "stopped" if error is None else "failed"
+    number = _keep(args, log, samples, status)
+    if args.json:
+        print(json.dumps(_document(job, found, left, number), ensure_ascii=False))
+    else:
+        print(report_text(questions, samples, columns(sys.stdout) if is_tty(sys.stdout) else 120))
+        print(f"log: {job.path}" + (f" (run {number} of the store)" if number is not None else ""))
+    sys.stdout.flush()
+    if left:
+        say(PROG, f"{left} of {len(wanted)} samples are missing: {PROG} --resume {job.path} does them")
+    if error is not None and not (signals.requested and isinstance(error, (KeyboardInterrupt, SystemExit))):
+        raise error
+    if signals.code:
+        return signals.code
+    if found.failed:
+        say(PROG, f"{found.failed} samples failed: --resume {job.path} --retry-incomplete repeats them")
+        return 1
+    if args.fail_below is not None and not 100 * found.whole.share >= args.fail_below:
+        say(PROG, f"{found.whole.said()} is below {args.fail_below:g} %")
+        return 1
+    return 0
+
+
+def _as_ds4(sample: Sample) -> Sample:
+    import msgspec
+
+    return msgspec.structs.replace(sample, grade=sample.ds4)
+
+
+def _keep(args: Namespace, log: Writer, samples: list[Sample], status: str) -> int | None:
+    """The run's number in the store, None without one."""
+    if args.no_store or not samples:
+        return None
+    from ds4ref.runs.store import Store
+
+    from .keep import keep
+
+    with Store.open(args.store) as store:
+        return keep(store, Log(str(log.path), log.header, samples), label=args.label or "", status=status,
+                    grader=args.grader)  # fmt: skip
+
+
+def _document(job: Job, found: Summary, left: int, number: int | None) -> Mapping[str, Any]:
+    interval = found.whole.interval
+    return {
+        "pack": job.pack.name, "version": job.pack.header.version, "n": len(job.asked), "epochs": job.epochs,
+        "score": None if interval is None else interval.estimate,
+        "interval": None if interval is None else [interval.low, interval.high],
+        "per_source": {score.name: score.to_json() for score in found.sources},
+        "log": str(job.path), "left": left, "run": number, "summary": found.to_json(),
+    }  # fmt: skip
+
+
+def _list(job: Job) -> int:
+    from ds4ref.cli.tool import rows
+
+    body = [[q.id, q.source, q.kind, q.difficulty, q.domain, q.title[:60]] for q in job.asked]
+    print(rows(("id", "source", "kind", "difficulty", "domain", "question"), body))
+    return 0
+
+
+def _self_test() -> int:
+    from .grading import self_test
+
+    total, wrong = self_test()
+    for line in wrong:
+        say(PROG, line)
+    print(f"{total - len(wrong)} of {total} answers graded as they should be")
+    return 1 if wrong else 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the console script."""
+    return run(PROG, body, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

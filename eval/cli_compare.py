@@ -1,0 +1,48 @@
+"""``ds4-eval compare A B``: is B better, and could one have seen it?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+from ds4ref.cli.common import columns, is_tty
+from ds4ref.cli.flags import add
+from ds4ref.cli.tool import parsed, parser
+from ds4ref.errors import UsageError
+
+from .compare import INCOMPARABLE, compare_logs, document, text
+from .log import read
+from .view import newest
+
+EXIT_WORSE, EXIT_INCOMPARABLE = 1, 4
+PIPE_WIDTH = 160
+
+
+def compare(argv: Sequence[str]) -> int:
+    """The command; its exit code."""
+    made = parser(
+        "ds4-eval compare", "Two logs, question by question: scores, the difference and what one could have found.",
+        "A B [--fail] [--json]", "before.jsonl after.jsonl", "before.jsonl latest --fail || exit 1",
+    )  # fmt: skip
+    made.epilog = (made.epilog or "") + (
+        "\n\nQuestions are paired by what they ask; epochs of one are averaged first. Samples that failed on either "
+        "side\nare left out and counted."
+        f"\n\nexit codes: 0 done, {EXIT_WORSE} with --fail if B is worse, 2 usage, {EXIT_INCOMPARABLE} not comparable"
+    )
+    made.add_argument("logs", metavar="LOG", nargs="*", help="logs of ds4-eval, or latest")
+    add(made, "--fail", help="exit 1 if B is worse: the 95 %% interval below zero, by a point or more")
+    add(made, "--json")
+    args = parsed(made, argv)
+    if args is None:
+        return 0
+    if len(args.logs) != 2:
+        raise UsageError(f"compare needs two logs, {len(args.logs)} given")
+    found = compare_logs(*(read(newest(name)) for name in args.logs))
+    if args.json:
+        print(json.dumps(document(found), ensure_ascii=False))
+    else:
+        print(text(found, columns(sys.stdout) if is_tty(sys.stdout) else PIPE_WIDTH))
+    if found.verdict == INCOMPARABLE:
+        return EXIT_INCOMPARABLE
+    return EXIT_WORSE if args.fail and found.verdict == "worse" else 0

@@ -1,0 +1,53 @@
+"""``ds4-eval view LOG [QUESTION]``: what was answered, and what it was worth."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+from ds4ref.cli.common import columns, is_tty, say
+from ds4ref.cli.flags import add
+from ds4ref.cli.tool import parsed, parser
+from ds4ref.errors import UsageError
+
+from .log import read
+from .report import log_report
+from .view import OUTCOMES, about, detail, document, find, newest, of_outcome
+
+PROG = "ds4-eval view"
+PIPE_WIDTH = 160
+
+
+def view(argv: Sequence[str]) -> int:
+    """The command; its exit code."""
+    made = parser(
+        PROG, "The report of a log, or all there is about one question.", "LOG [QUESTION] [options]",
+        "run.jsonl", "latest --outcome wrong,ambiguous", "run.jsonl 17", "run.jsonl maths-1f0c2a9e --json",
+    )  # fmt: skip
+    made.add_argument("names", metavar="NAME", nargs="*",
+                      help="a log, or latest; then a question: its number, its id or how that begins")  # fmt: skip
+    add(made, "--only", metavar="WORDS", help="questions with one of these in id, source or domain (maths,security)")
+    made.add_argument("--outcome", metavar="LIST", help=f"only these: {', '.join(OUTCOMES)}")
+    add(made, "--json")
+    args = parsed(made, argv)
+    if args is None:
+        return 0
+    if not 1 <= len(args.names) <= 2:
+        raise UsageError(f"view needs a log and at most one question, {len(args.names)} names given")
+    log = read(newest(args.names[0]))
+    question = find(log, args.names[1]) if len(args.names) == 2 else None
+    samples = about(log, args.only) if question is None else [s for s in log.samples if s.id == question.id]
+    shown = of_outcome(samples, args.outcome)
+    if log.torn:
+        say(PROG, f"{log.path}: the last line is torn, as after a crash; it is left out")
+    if args.json:
+        print(json.dumps(document(log, samples, shown, question is not None), ensure_ascii=False))
+    elif question is not None:
+        width = columns(sys.stdout) if is_tty(sys.stdout) else None
+        print(detail(log, question, sorted(shown, key=lambda sample: sample.epoch), width))
+        if not shown:
+            say(PROG, f"{question.id} has no such sample")
+    else:
+        print(log_report(log, samples, shown, columns(sys.stdout) if is_tty(sys.stdout) else PIPE_WIDTH))
+    return 0

@@ -1,0 +1,83 @@
+"""How ds4's own evaluation grades an output, for ``--grader ds4`` and for comparison; its defects are on purpose.
+
+It works on bytes, as C does. What is behind the first ``</think>`` counts, all of it where there is none; the first
+"answer" in that, in any case and in the midst of any word, opens a window, and the first thing in the window that has
+the right form is the answer: a letter between two bytes that are no ASCII letters, a run of digits, a line of them.
+Where the window holds none, the last one of the whole text is taken. docs/eval.md shows what that costs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from .log import Grade
+from .packs import LETTERS, Question
+from .prompt import key
+
+LETTER_WINDOW, NUMBER_WINDOW = 96, 160
+"""Bytes behind "answer" that are searched."""
+_SET = 256
+"""Lines that its set holds; larger numbers are in no set."""
+
+
+def ds4_grade(question: Question, text: str, *, order: Sequence[int] = ()) -> Grade:
+    """Grade all that was put out: reasoning, ``</think>`` and answer. Never "ambiguous"; "missing" is what ds4 prints
+    as "?" and counts as failed."""
+    raw = text.encode("utf-8", "surrogatepass").partition(b"\0")[0]  # a C string ends there
+    _, close, behind = raw.partition(b"</think>")
+    visible = behind if close else raw
+    found = re.search(rb"answer", visible, re.IGNORECASE)
+    start = found.end() if found else None
+    right = key(question, order)
+    if question.kind == "choice":
+        given = _letter(visible, start, LETTERS[len(question.choices) - 1])
+        good = given == right
+    elif question.kind == "integer":
+        given = _integer(visible, start)
+        good = given == _digits(right)
+    else:
+        given = _lines(visible, start)
+        chosen = _expanded(given)
+        good = bool(chosen) and chosen <= _expanded(right)
+    if not given:
+        return Grade("missing", "", "ds4: nothing of the right form")
+    return Grade("right" if good else "wrong", given, "ds4")
+
+
+def _letter(visible: bytes, start: int | None, last: str) -> str:
+    letters = re.compile(rb"(?<![A-Za-z])[A-%c](?![A-Za-z])" % last.encode(), re.IGNORECASE)
+    if start is not None:
+        for m in letters.finditer(visible, start):
+            if m.start() >= start + LETTER_WINDOW:
+                break
+            return m[0].decode().upper()
+    every = letters.findall(visible)
+    return every[-1].decode().upper() if every else ""
+
+
+def _digits(text: str) -> str:
+    """The first run of digits, leading zeros stripped: what ds4 compares keys by."""
+    found = re.search("[0-9]+", text)
+    return (found[0].lstrip("0") or "0") if found else ""
+
+
+def _integer(visible: bytes, start: int | None) -> str:
+    window = visible[start : start + NUMBER_WINDOW] if start is not None else b""
+    return _digits(window.decode("latin-1")) or _digits((re.findall(rb"[0-9]+", visible) or [b""])[-1].decode())
+
+
+def _lines(visible: bytes, start: int | None) -> str:
+    window = visible[start : start + NUMBER_WINDOW] if start is not None else b""
+    runs = re.findall(rb"[0-9]+(?:-[0-9]+)?", window.partition(b"\n")[0])
+    return b",".join(runs).decode() or _integer(visible, start)
+
+
+def _expanded(spec: str) -> set[int]:
+    """The lines of a specification; a reversed range is swapped."""
+    found: set[int] = set()
+    for part in filter(None, spec.split(",")):
+        low, _, high = part.partition("-")
+        ends = sorted(min(int(end[:9]), 10**9) for end in (low, high or low))
+        found.update(range(ends[0], min(ends[1] + 1, _SET)) or ((_SET,) if ends[0] >= _SET else ()))
+    return found

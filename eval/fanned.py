@@ -1,0 +1,97 @@
+"""A run over the workers of a Dask cluster: a sample is a unit, and only the asking process writes the log.
+
+A worker opens the target once and keeps it. What is already in the log is no unit: a run resumes by its log, as one in
+a single process does.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ds4ref.cancellation import Cancellation
+from ds4ref.errors import TargetError
+
+from .log import Sample, Writer
+from .options import Job
+from .packs import Question
+from .plan import Key, Settings
+
+if TYPE_CHECKING:
+    from ds4ref.targets import Target
+
+    from .runner import Event
+
+OPTIONS = (
+    "backend", "numerics", "threads", "ctx", "model_name", "accept_model", "prefill", "id_prompts", "dialect",
+    "key_env", "per_minute", "attempts", "timeout",
+)  # fmt: skip
+"""Of the command line, for opening the target."""
+
+_open: dict[str, Target] = {}
+
+
+def work(unit: Mapping[str, Any]) -> dict[str, Any]:
+    """One sample, in a worker."""
+    from ds4ref.cli.tool import target_of
+
+    from .runner import ask
+
+    settings, question = Settings(**unit["settings"]), msgspec.convert(unit["question"], Question)
+    name = repr((unit["spec"], sorted(unit["options"].items(), key=str)))
+    if name not in _open:
+        _open[name] = target_of(Namespace(**unit["options"]), unit["spec"])
+    sample = ask(_open[name], question, unit["epoch"], settings, ctx=unit["ctx"])
+    return {"sample": msgspec.to_builtins(sample)}
+
+
+def fan(
+    job: Job,
+    args: Namespace,
+    log: Writer,
+    todo: Sequence[Key],
+    listen: Callable[[Event], Any],
+    tell: Callable[[str], None],
+    cancel: Cancellation,
+    ctx: int | None,
+) -> None:
+    """Do ``todo``. TargetError if units failed outside of the target's own errors, which are failed samples."""
+    from ds4ref.runs.fanout import fan_out
+    from ds4ref.runs.store import Store
+
+    from .runner import Finished
+
+    questions = {q.id: q for q in job.pack.questions}
+    same = {"spec": job.spec, "options": {name: getattr(args, name) for name in OPTIONS}, "ctx": ctx,
+            "settings": asdict(job.settings)}  # fmt: skip
+    units = {
+        f"{key.question} epoch {key.epoch}": {
+            **same, "question": msgspec.to_builtins(questions[key.question]), "epoch": key.epoch
+        }
+        for key in todo
+    }  # fmt: skip
+
+    def receive(name: str, result: dict[str, Any]) -> dict[str, Any]:
+        sample = msgspec.convert(result["sample"], Sample)
+        log.add(sample)
+        listen(Finished(sample))
+        return {"status": sample.status}
+
+    with (
+        tempfile.TemporaryDirectory(prefix="ds4-eval-") as place,
+        Store.open(str(Path(place, "units.sqlite"))) as store,
+    ):
+        outcome = fan_out(
+            uuid.uuid4().hex, units, work, store, scheduler=args.scheduler, workers=args.workers or 1,
+            receive=receive, tell=tell, cancel=cancel,
+        )  # fmt: skip
+    if outcome.failed:
+        name, why = next(iter(outcome.failed.items()))
+        raise TargetError(f"{len(outcome.failed)} samples could not be made; {name}: {why}")

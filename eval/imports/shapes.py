@@ -1,0 +1,67 @@
+"""Which shape a file has, by its name and its beginning, and its records read as that shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from ds4ref.cli.options import printable
+from ds4ref.errors import DataError
+
+from ..packs import Question
+from . import aime, ds4, gpqa, lm_eval, supergpqa, tables
+from .records import Found, Record, Shape, Skip
+
+SHAPES = (lm_eval.SHAPE, gpqa.SHAPE, supergpqa.SHAPE, aime.SHAPE)
+"""In the order in which they are tried: the last one asks for the least."""
+NAMES = (ds4.NAME, *sorted(shape.name for shape in SHAPES))
+
+
+def detect(path: Path) -> str:
+    """The name of the shape; DataError if none fits, with what the file has instead."""
+    if path.suffix.lower() in ds4.SUFFIXES or _begins_as_c(path):
+        return ds4.NAME
+    cells = tables.columns(path)
+    found = next((shape for shape in SHAPES if shape.fits(cells)), None)
+    if found is None:
+        has = printable(", ".join(sorted(cells)) or "nothing", 200)
+        raise DataError(f"{path}: no shape fits its columns ({has}): --source says which it is: {', '.join(NAMES)}")
+    return found.name
+
+
+def _begins_as_c(path: Path) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"/*", b"//", b"#include"))
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+
+
+def read(path: Path, name: str) -> Iterator[Found]:
+    """The records of a file of shape ``name``. DataError for a file that is damaged, or lacks a column."""
+    if name == ds4.NAME:
+        yield from ds4.questions(path)
+        return
+    shape = next(shape for shape in SHAPES if shape.name == name)
+    for record in tables.records(path, shape.needs):
+        label = record.note("record id", "uuid", "id", "doc id")
+        try:
+            item = _question(shape, record)
+        except Skip as wrong:
+            yield Found(record.line, wrong, label)
+        else:
+            yield Found(record.line, item, label, record.note("canary string", "canary"))
+
+
+def _question(shape: Shape, record: Record) -> Question:
+    if record.torn:
+        raise Skip("a row of another length than the header", record.torn)
+    licence = record.note("licence", "license") or shape.licence
+    return msgspec.structs.replace(shape.question(record), licence=licence)
+
+
+def title(name: str) -> str:
+    """What people call a shape."""
+    return next((shape.title for shape in SHAPES if shape.name == name), ds4.TITLE)

@@ -1,0 +1,59 @@
+"""A run of ds4-eval in the run store: a run like any other, of kind "eval", with a row a sample (docs/reports.md).
+
+Prompts and answers stay in the log. A log that went on (``--resume``) stays the run it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ds4ref.runs.evals import eval_facts, same_log
+from ds4ref.runs.store.rows import eval_row
+
+from .log import Log
+from .scores import summary
+
+if TYPE_CHECKING:
+    from ds4ref.runs.store import Store
+
+
+def keep(
+    store: Store,
+    log: Log,
+    label: str = "",
+    *,
+    status: str = "complete",
+    tags: Sequence[str] = (),
+    grader: str | None = None,
+) -> int:
+    """The run's number. ``label`` "" names it by pack and model; ``grader`` made the grades (None: the one that the
+    log's header names, else ours)."""
+    facts, rows = {**about(log), "summary": summary(log).to_json()}, rows_of(log)
+    if grader is not None:
+        facts["grader"] = grader
+    known = same_log(store, facts)
+    if known is None:
+        named = label or ", ".join(str(part) for part in (facts["pack"]["pack"], facts["model"]["name"]) if part)
+        return store.add("eval", facts, rows, label=named, status=status, tags=tags)
+    store.replace(known.id, facts, rows, status)
+    if label:
+        store.rename(known.id, label)
+    store.tag(known.id, *tags)
+    return known.id
+
+
+def rows_of(log: Log) -> list[dict[str, Any]]:
+    """A row for each sample that counts."""
+    questions = {q.id: msgspec.to_builtins(q) for q in log.header.questions}
+    return [eval_row(msgspec.to_builtins(sample), questions[sample.id]) for sample in log.samples]
+
+
+def about(log: Log) -> dict[str, Any]:
+    """Where a log comes from, in the words of all runs."""
+    header = msgspec.to_builtins(log.header)
+    facts = eval_facts(header, log.path, msgspec.json.encode(log.header))
+    epochs = max([log.header.epochs, *(sample.epoch for sample in log.samples)])
+    return {**facts, "epochs": epochs}

@@ -1,0 +1,209 @@
+"""The command line of a run, and what it means: a pack, settings, a target, a place for the log.
+
+Everything that can be wrong with it is a UsageError or DataError here, before a model is loaded.
+"""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ds4ref.cli.flags import add
+from ds4ref.cli.options import Parser, integer, number
+from ds4ref.cli.tool import add_target
+from ds4ref.environment import data_dir
+from ds4ref.errors import DataError, UsageError
+
+from . import log as logs
+from . import packs
+from .plan import Settings, chosen, settings_of
+
+PROG = "ds4-eval"
+
+USAGE = """ds4-eval [options]                   ask the questions, grade the answers, report
+       ds4-eval view LOG [QUESTION]         look at what was answered
+       ds4-eval compare A B                 two logs, question by question
+       ds4-eval regrade LOG                 grade again what was answered
+       ds4-eval import FILE...              a pack out of other people's questions
+       ds4-eval verify [PACK]               compute the right answers of a pack of ours
+       (each with --help)"""
+
+EPILOG = """\
+Without --target and -m the embedded model is asked, with a pack made for it (nano); any other
+engine gets the 93 questions of ds4ref: 25 science, 25 scholar (both multiple choice), 25 maths,
+18 security. --pack names another one, or the .jsonl file of one.
+
+Every sample is a line of the log (-o FILE; else one in the data folder) as soon as it is finished.
+Ctrl-C, q and any signal still give the report; --resume LOG goes on and repeats no finished
+sample; --retry-incomplete also repeats those that failed or were cut off by the limit. A log made
+with other settings, another pack or another engine is refused.
+
+Thinking is closed with </think> when --hard-limit-reply-budget tokens are left, or from
+--soft-limit-reply-budget on where the model is about to close it anyway. An HTTP endpoint cannot
+be steered: there only its own limit on tokens counts, and the log says so.
+
+On a terminal a live screen (? lists its keys); --plain, or any other stdout: a line a sample.
+--json: one JSON document on stdout and nothing else.
+
+exit codes: 0 done, 1 below --fail-below or samples failed, 2 usage, 130 Ctrl-C, 128 + N signal N
+
+examples:
+  ds4-eval                                             a demonstration: embedded model, nano pack
+  ds4-eval -m MODEL.gguf -o run.jsonl                  93 questions, greedy, thinking
+  ds4-eval --target http://127.0.0.1:8000/v1 --concurrency 4 --epochs 4 --temp 1 --plain
+  ds4-eval --resume run.jsonl                          go on where it stopped"""
+
+UNAVAILABLE = {
+    "--trace": "the log (-o FILE) has every prompt and answer, and ds4-eval view shows them",
+    "--mtp": "no speculative decoding",
+    "--metal": "no Metal backend",
+    "--quality": "every numerics mode is exact about what it rounds: --numerics",
+}
+
+
+def build_parser() -> Parser:
+    """Options of a run."""
+    made = Parser(PROG, usage=USAGE, description="Hard questions to an engine, graded, with error bars.",
+                  epilog=EPILOG, unavailable=UNAVAILABLE)  # fmt: skip
+    g = made.add_argument_group("questions")
+    g.add_argument("--pack", metavar="NAME", help=f"{', '.join(packs.names())}, or a .jsonl file")
+    add(g, "--only", metavar="WORDS", help="questions with one of these in id, source or domain (maths,security)")
+    add(g, "--limit", "--questions", help="only the first N of them")
+    g.add_argument("--epochs", metavar="N", type=integer(1, 1000), help="how often each is asked (1)")
+    g.add_argument("--shuffle-choices", action="store_true", help="choices in an order of their own for each sample")
+    g.add_argument("--list", action="store_true", help="list the questions and stop")
+
+    g = made.add_argument_group("the engine")
+    add(g, "--model", help="GGUF file: the same as --target local:FILE")
+    add_target(made, None)
+
+    g = made.add_argument_group("answers")
+    add(g, "--think")
+    add(g, "--think-max")
+    add(g, "--nothink")
+    add(g, "--tokens", help="most tokens of an answer (16000)")
+    add(g, "--temp", help="temperature; 0 is greedy (0)")
+    add(g, "--top-p")
+    add(g, "--min-p", help="drop tokens less likely than F times the best (0.05)")
+    add(g, "--seed", help="of draws and of --shuffle-choices (0); a sample's draws depend on nothing else")
+    for name, says in (
+        ("soft", "tokens left at which thinking is closed if the model is about to (1024)"),
+        ("hard", "tokens left at which thinking is closed (512)"),
+    ):
+        g.add_argument(f"--{name}-limit-reply-budget", metavar="N", type=integer(), dest=f"{name}_limit", help=says)
+    g.add_argument("--soft-limit-think-close-rank", metavar="N", type=integer(), dest="close_rank",
+                   help="about to: </think> is among the N likeliest tokens (3)")  # fmt: skip
+
+    g = made.add_argument_group("the run")
+    add(g, "--output", metavar="LOG", help="the log, a new .jsonl file")
+    add(g, "--resume", metavar="LOG", help="go on with a log (latest: the newest in the data folder)")
+    g.add_argument("--retry-incomplete", action="store_true", help="with --resume: also what failed or was cut off")
+    add(g, "--concurrency", type=integer(1, 1024), default=1, help="answers at once (1)")
+    add(g, "--scheduler")
+    add(g, "--workers", help="spread samples over so many processes of this machine, through Dask")
+    g.add_argument("--plain", action="store_true", help="no screen: a line a sample")
+    g.add_argument("--pause-ms", metavar="N", type=integer(0, 60_000), default=350,
+                   help="the screen rests so long on a result (350)")  # fmt: skip
+    add(g, "--json", help="one JSON document on stdout and nothing else")
+    add(g, "--store")
+    add(g, "--no-store")
+    add(g, "--label")
+    add(g, "--fail-below", metavar="PERCENT", type=number(0, 100), help="exit 1 if the score is below this")
+    add(g, "--grader", help="whose rules make the score: ours, or ds4's own (both are in the log)")
+    g.add_argument("--self-test-extractors", action="store_true", help="grade a corpus of known answers and stop")
+    add(made, "--help")
+    add(made, "--version")
+    return made
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a command line asks for.
+
+    pack      all its questions; ``asked`` those that are
+    spec      of the target; ``path`` of the log, ``goes_on`` whether it exists
+    """
+
+    pack: packs.Pack
+    asked: tuple[packs.Question, ...]
+    settings: Settings
+    epochs: int
+    spec: str
+    path: Path
+    goes_on: bool
+    selection: dict[str, Any]
+
+
+def read_job(args: Namespace) -> Job:
+    """What ``args`` mean; a log that goes on supplies what they leave out."""
+    given = _given(args)
+    if args.retry_incomplete and args.resume is None:
+        raise UsageError("--retry-incomplete is for --resume LOG")
+    if args.model is not None and args.target is not None:
+        raise UsageError("choose one of --model and --target")
+    if args.resume is not None:
+        return _resumed(args, given)
+    spec = args.target or (f"local:{args.model}" if args.model else "local")
+    embedded = spec.partition("?")[0] in ("local", "local:")
+    pack = packs.load(args.pack or (packs.NANO if embedded else packs.DEFAULT))
+    asked = tuple(chosen(pack.questions, args.only, args.limit))
+    path = Path(args.output) if args.output else _new_path(pack.name)
+    selection = {"only": args.only, "limit": args.limit, "spec": spec}
+    return Job(pack, asked, settings_of(pack.header, given), args.epochs or 1, spec, path, False, selection)
+
+
+def _given(args: Namespace) -> dict[str, Any]:
+    """The settings that were spelled out."""
+    named = {
+        "think": args.think, "tokens": args.tokens, "soft_limit": args.soft_limit, "hard_limit": args.hard_limit,
+        "close_rank": args.close_rank, "temperature": args.temp, "top_p": args.top_p, "min_p": args.min_p,
+        "seed": args.seed, "shuffle": args.shuffle_choices or None,
+    }  # fmt: skip
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _resumed(args: Namespace, given: dict[str, Any]) -> Job:
+    if args.output is not None:
+        raise UsageError("--resume goes on with its log: --output is not for it")
+    path = _latest() if args.resume == "latest" else Path(args.resume)
+    header = logs.read(path).header
+    if args.pack is not None:
+        pack = packs.load(args.pack)
+    else:
+        about = packs.Header(str(header.pack.get("pack")), int(header.pack.get("version", 0)),
+                             str(header.pack.get("canary", "")))  # fmt: skip
+        pack = packs.Pack(about, tuple(header.questions))
+    before = dict(header.facts.get("selection") or {})
+    only, limit = args.only or before.get("only"), args.limit or before.get("limit")
+    spec = args.target or (f"local:{args.model}" if args.model else None) or str(before.get("spec") or "local")
+    asked = tuple(chosen(pack.questions, only, limit))
+    selection = {"only": only, "limit": limit, "spec": spec}
+    settings = replace(header.plan, **given)
+    return Job(pack, asked, settings, args.epochs or header.epochs, spec, path, True, selection)
+
+
+def folder() -> Path:
+    """Where logs lie that were given no place."""
+    return data_dir() / "evals"
+
+
+def _new_path(pack: str) -> Path:
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in pack)
+    place = folder()
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"cannot make {place}: {error.strerror or error}; -o names another place") from None
+    paths = (place / f"{stamp}-{name}{suffix}.jsonl" for suffix in ("", *(f"-{i}" for i in range(2, 1000))))
+    return next(path for path in paths if not path.exists())
+
+
+def _latest() -> Path:
+    found = sorted(folder().glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise DataError(f"no log in {folder()}")
+    return found[-1]

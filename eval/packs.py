@@ -1,0 +1,235 @@
+"""Questions and the packs they come in: JSON Lines, checked against a schema when they are read.
+
+The first line describes the pack, every other one is a question:
+
+    {"pack": "ds4ref", "version": 1, "canary": "...", "licence": "MIT", "about": "..."}
+    {"id": "maths-1f0c2a9e", "source": "maths", "domain": "number theory", "difficulty": "hard", "kind": "integer", ...}
+
+The id of a question of ours ends with a digest of what is asked and what is right, so that a changed item is another
+item. Packs made elsewhere keep the ids they had (``imports``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import msgspec
+
+from ds4ref.errors import DataError, UsageError
+from ds4ref.runs.store.rows import question_digest
+
+DEFAULT, NANO = "ds4ref", "nano"
+LETTERS = "ABCDEFGHIJ"
+LONGEST_LINE = 4 << 20
+"""Bytes of a line in a pack; more is no question."""
+
+Kind = Literal["choice", "integer", "lines"]
+T = TypeVar("T")
+
+
+class Header(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """What a pack is. ``settings`` are those a run with it has unless the user says otherwise (``plan.Settings``)."""
+
+    pack: str
+    version: int
+    canary: str = ""
+    licence: str = ""
+    about: str = ""
+    settings: dict[str, int | float | str] = {}
+
+
+class Question(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True):
+    """One item.
+
+    kind         "choice" (a letter), "integer", "lines" (numbers of lines, "0" for none)
+    choices      texts in the order of their letters; empty for the other kinds
+    answer       "C"; "204"; "7", "4-6" or "3,9-10"
+    distractors  for each wrong choice the mistake that leads to it
+    explanation  why the answer is right
+    verifier     name of the function (``eval.verify``) that computes it, "" where nothing can be computed
+    """
+
+    id: str
+    source: str
+    domain: str
+    difficulty: str
+    kind: Kind
+    question: str
+    choices: tuple[str, ...]
+    answer: str
+    explanation: str = ""
+    verifier: str = ""
+    licence: str = ""
+    distractors: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The beginning of the question, on one line."""
+        return " ".join(self.question.split())
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what is asked and what is right, in hexadecimal."""
+        return question_digest(self.kind, self.question, self.choices, self.answer)
+
+    @property
+    def letters(self) -> str:
+        """Of its choices."""
+        return LETTERS[: len(self.choices)]
+
+
+class Pack(msgspec.Struct, frozen=True):
+    """A header and its questions, in order."""
+
+    header: Header
+    questions: tuple[Question, ...]
+
+    @property
+    def name(self) -> str:
+        """What the header calls it."""
+        return self.header.pack
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the questions."""
+        return hashlib.sha256("".join(q.digest for q in self.questions).encode()).hexdigest()
+
+    def sources(self) -> list[str]:
+        """In the order in which they come first."""
+        return list(dict.fromkeys(q.source for q in self.questions))
+
+
+# ------------------------------------------------------------------------------------------------------- reading
+
+
+def names() -> list[str]:
+    """Packs that come with the program."""
+    folder = resources.files("eval") / "questions"
+    return sorted(entry.name.removesuffix(".jsonl") for entry in folder.iterdir() if entry.name.endswith(".jsonl"))
+
+
+def load(name: str) -> Pack:
+    """A pack by its name, or by the path of its file. UsageError if there is none, DataError if it is damaged."""
+    if name in names():
+        return read(Path(str(resources.files("eval") / "questions" / f"{name}.jsonl")))
+    path = Path(name)
+    if not path.is_file():
+        raise UsageError(f"no pack {name}: choose from {', '.join(names())}, or name a .jsonl file")
+    return read(path)
+
+
+def read(path: Path) -> Pack:
+    """The pack in a file; DataError names the line that is wrong."""
+    try:
+        with open(path, "rb") as file:
+            lines = [(i, line) for i, line in enumerate(_lines(path, file), 1) if line.strip()]
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+    if not lines:
+        raise DataError(f"{path}: empty")
+    header = _decode(path, *lines[0], Header)
+    found: dict[str, Question] = {}
+    for number, line in lines[1:]:
+        question = _decode(path, number, line, Question)
+        wrong = problem(question)
+        if wrong is None and question.id in found:
+            wrong = "is there twice"
+        if wrong is not None:
+            raise DataError(f"{path}:{number}: question {question.id}: {wrong}")
+        found[question.id] = question
+    if not found:
+        raise DataError(f"{path}: no question")
+    return Pack(header, tuple(found.values()))
+
+
+def write(pack: Pack, path: Path) -> None:
+    """The file that ``read`` reads; it appears whole or not at all."""
+    from ds4ref.cli.common import atomic_output
+
+    with atomic_output(str(path)) as out:
+        for entry in (pack.header, *pack.questions):
+            out.write(msgspec.json.encode(entry) + b"\n")
+
+
+def _lines(path: Path, file: Iterable[bytes]) -> Iterator[bytes]:
+    for number, line in enumerate(file, 1):
+        if len(line) > LONGEST_LINE:
+            raise DataError(f"{path}:{number}: longer than {LONGEST_LINE >> 20} MiB")
+        yield line
+
+
+def _decode(path: Path, number: int, line: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(line, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise DataError(f"{path}:{number}: {error}") from None
+
+
+# ------------------------------------------------------------------------------------------------------ checking
+
+
+def problem(q: Question) -> str | None:
+    """What makes ``q`` unusable, None if nothing does."""
+    if not re.fullmatch(r"[\w.:+-]{1,100}", q.id):
+        return "an id is up to 100 letters, digits and . : + - _"
+    if not q.question.strip() or not q.source.strip():
+        return "question and source must not be empty"
+    if q.kind == "choice":
+        if not 2 <= len(q.choices) <= len(LETTERS):
+            return f"2 to {len(LETTERS)} choices are needed, not {len(q.choices)}"
+        if any(not choice.strip() for choice in q.choices) or len(set(q.choices)) < len(q.choices):
+            return "choices must be different and not empty"
+        if len(q.answer) != 1 or q.answer not in q.letters:
+            return f"the answer must be one letter of {q.letters}, not {q.answer!r}"
+        if q.distractors and len(q.distractors) != len(q.choices):
+            return "distractors must be as many as choices"
+        return None
+    if q.choices or q.distractors:
+        return f"kind {q.kind} has no choices"
+    if q.kind == "integer":
+        return None if re.fullmatch(r"0|-?[1-9][0-9]{0,17}", q.answer) else f"{q.answer!r} is no integer"
+    return None if line_set(q.answer) else f"{q.answer!r} names no lines"
+
+
+def line_set(spec: str) -> frozenset[int] | None:
+    """The lines of ``7``, ``4-6`` or ``3,9-10``; None if it says none, or 0 beside others."""
+    found: set[int] = set()
+    for part in spec.replace(" ", "").split(","):
+        match = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part)
+        if match is None:
+            return None
+        low, high = int(match[1]), int(match[2] or match[1])
+        found.update(range(min(low, high), max(low, high) + 1))
+    return frozenset(found) if found and (0 not in found or found == {0}) else None
+
+
+def stamped(q: Question) -> str:
+    """The id that a question of ours has to have."""
+    return f"{q.source}-{q.digest[:8]}"
+
+
+SHINGLE = 5
+
+
+def near_duplicates(questions: Sequence[Question], limit: float = 0.25) -> list[tuple[str, str, float]]:
+    """Pairs of ids whose texts share more than ``limit`` of their runs of five words (Jaccard index), most alike first.
+    Numbers count as one word, so that the same exercise with other numbers is found."""
+    sets = {q.id: _shingles(" ".join((q.question, *q.choices))) for q in questions}
+    found = []
+    for (one, a), (other, b) in itertools.combinations(sets.items(), 2):
+        shared = len(a & b) / max(1, len(a | b))
+        if shared > limit:
+            found.append((one, other, shared))
+    return sorted(found, key=lambda pair: -pair[2])
+
+
+def _shingles(text: str) -> set[tuple[str, ...]]:
+    words = re.findall(r"[a-z]+|[0-9]+", text.lower())
+    words = ["0" if word.isdigit() else word for word in words]
+    return {tuple(words[i : i + SHINGLE]) for i in range(max(1, len(words) - SHINGLE + 1))}

@@ -1,0 +1,48 @@
+"""A line a sample, for logs, pipes and CI."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import IO
+
+from ds4ref.cli.common import Progress
+
+from .log import Sample
+from .packs import Question
+from .runner import Event, Finished
+
+WORDS = {"right": "right", "wrong": "wrong", "ambiguous": "ambiguous", "missing": "no answer"}
+
+
+class Plain:
+    """Listens to a runner: every finished sample is a line on ``out``, and stderr shows how far it is."""
+
+    def __init__(self, questions: Mapping[str, Question], total: int, done: int, progress: Progress, out: IO[str]):
+        self.questions, self.total, self.done, self.progress, self.out = questions, total, done, progress, out
+        self._lock = threading.Lock()
+        progress(done, total)
+
+    def __call__(self, event: Event) -> None:
+        """Take one event."""
+        with self._lock:
+            if isinstance(event, Finished):
+                self.done += 1
+                self.progress.clear()
+                print(line(event.sample, self.done, self.total), file=self.out, flush=True)
+            self.progress(self.done, self.total)
+
+
+def line(sample: Sample, number: int, total: int) -> str:
+    """``[12/93] right      204  204  maths-1f0c2a9e (812 tokens, 31.2 s)``"""
+    if sample.grade is None:
+        word = f"{sample.status}: {sample.error}" if sample.error else sample.status
+    else:
+        given = " ".join(sample.grade.given.split())[:24] or "-"
+        word = f"{WORDS[sample.grade.outcome]:9}  given {given}, expected {sample.expected}"
+    tokens = "" if sample.tokens is None else f"{sample.tokens} tokens, "
+    epoch = f" epoch {sample.epoch}" if sample.epoch > 1 else ""
+    thought = {"hard": ", thinking closed", "soft": ", thinking closed", "open": ", still thinking"}.get(
+        sample.close, ""
+    )
+    return f"[{number}/{total}] {sample.id}{epoch}: {word} ({tokens}{sample.seconds:.1f} s{thought})"

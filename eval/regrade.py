@@ -1,0 +1,130 @@
+"""A log graded again by the present graders: what changed, and what that does to the score."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ds4ref.cli.common import check_output
+from ds4ref.cli.options import printable
+from ds4ref.cli.tables import Column, fitted
+from ds4ref.errors import UsageError
+from ds4ref.files import atomic_write
+from ds4ref.runs.provenance import now
+
+from . import runner
+from .log import Grade, Log, LogHeader, Sample
+from .scores import Score, summarize
+
+
+@dataclass(frozen=True)
+class Regraded:
+    """``log`` as it was, the samples as they are graded now, and those that are graded otherwise (before, after): with
+    another outcome, or with something else found in the answer. Another reason alone is no change."""
+
+    log: Log
+    grader: str
+    samples: tuple[Sample, ...]
+    changed: tuple[tuple[Sample, Sample], ...]
+    before: Score
+    after: Score
+
+
+def regrade_log(log: Log, grader: str = "ours") -> Regraded:
+    """Grade every finished sample again. ``grader`` "ds4": by ds4's rules instead of ours."""
+    questions = log.questions
+    samples: list[Sample] = []
+    changed = []
+    for old in log.samples:
+        new = msgspec.structs.replace(old)
+        if new.status == "done":
+            runner.regrade(new, questions[new.id])
+            if grader == "ds4":
+                new.grade = new.ds4
+            if _found(new.grade) != _found(old.grade):
+                changed.append((old, new))
+        samples.append(new)
+    before, after = (summarize(questions, side).whole for side in (log.samples, samples))
+    return Regraded(log, grader, tuple(samples), tuple(changed), before, after)
+
+
+def _found(grade: Grade | None) -> tuple[str, str] | None:
+    return None if grade is None else (grade.outcome, grade.given)
+
+
+def write(found: Regraded, path: str) -> None:
+    """A new log, whole or not at all. UsageError if the file is there already, the log itself above all."""
+    goal = Path(path)
+    if goal.exists():
+        same = os.path.samefile(goal, found.log.path)
+        raise UsageError(f"{path} is the log itself: grade it into another one" if same else f"{path} exists")
+    check_output(path)
+    with atomic_write(goal.resolve()) as out:
+        for entry in (header_of(found), *found.samples):
+            out.write(msgspec.json.encode(entry) + b"\n")
+
+
+def header_of(found: Regraded) -> LogHeader:
+    """The header, with what was done to the log."""
+    facts = {**found.log.header.facts, "grader": found.grader, "regraded": now()}
+    return msgspec.structs.replace(found.log.header, facts=facts)
+
+
+# ----------------------------------------------------------------------------------------------------- for people
+
+
+def text(found: Regraded, width: int) -> str:
+    """What changed, then the scores."""
+    graded = sum(sample.status == "done" for sample in found.samples)
+    outcomes = Counter((_word(old.grade), _word(new.grade)) for old, new in found.changed)
+    moved = {pair: count for pair, count in outcomes.items() if pair[0] != pair[1]}
+    parts = []
+    if found.changed:
+        columns = (
+            Column("question", least=8), Column("epoch", 2, right=True), Column("before", least=6),
+            Column("now", least=6), Column("expected", 1, least=8), Column("why", 3, least=12),
+        )  # fmt: skip
+        parts.append(fitted(columns, [_line(old, new) for old, new in found.changed], width))
+    ways = ", ".join(f"{count} {one} -> {other}" for (one, other), count in sorted(moved.items()))
+    other = len(found.changed) - sum(moved.values())
+    kept = f"{other} of the same outcome" if other else ""
+    said = "; ".join(part for part in (ways, kept) if part)
+    parts.append(
+        f"{len(found.changed)} of {graded} answers are graded otherwise{': ' + said if said else ''}\n"
+        f"before: {found.before.said()}\nnow:    {found.after.said()}"
+    )
+    return "\n\n".join(parts)
+
+
+def _line(old: Sample, new: Sample) -> Sequence[str]:
+    why = new.grade.why if new.grade else ""
+    epoch = str(new.epoch) if new.epoch > 1 else ""
+    return [new.id, epoch, _given(old.grade), _given(new.grade), new.expected, printable(why, 400)]
+
+
+def _given(grade: Grade | None) -> str:
+    given = printable(" ".join(grade.given.split())) if grade else ""
+    return f"{_word(grade)} {given}".strip()
+
+
+def _word(grade: Grade | None) -> str:
+    return "ungraded" if grade is None else grade.outcome
+
+
+def document(found: Regraded, written: str | None) -> dict[str, Any]:
+    """Plain data."""
+    return {
+        "log": found.log.path, "grader": found.grader, "written": written,
+        "before": found.before.to_json(), "after": found.after.to_json(),
+        "changed": [
+            {"id": new.id, "epoch": new.epoch, "expected": new.expected,
+             "before": msgspec.to_builtins(old.grade), "after": msgspec.to_builtins(new.grade)}
+            for old, new in found.changed
+        ],
+    }  # fmt: skip

@@ -1,0 +1,151 @@
+"""What a run says at its end, and ``ds4-eval view`` at any time: a line a sample, then what they add up to.
+
+Tables fit the width they are given; nothing in them wraps.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+
+from ds4ref.cli.common import duration
+from ds4ref.cli.options import printable
+from ds4ref.cli.tables import Column, fitted
+
+from .log import Log, Sample
+from .packs import Question
+from .scores import Score, Summary, is_exhausted, summarize, summary
+
+WORDS = {"right": "right", "wrong": "wrong", "ambiguous": "ambiguous", "missing": "no answer"}
+LONGEST = 400
+"""Characters of a title that a table may show."""
+
+
+def report(log: Log, width: int) -> str:
+    """Of a log that was read."""
+    return report_text(log.questions, log.samples, width)
+
+
+def report_text(questions: Mapping[str, Question], samples: Sequence[Sample], width: int) -> str:
+    """The table of ``samples`` (one for each question and epoch), then the summary. ``questions`` by id: those of the
+    whole pack, in its order, which gives them their numbers."""
+    parts = [sample_table(questions, samples, width)] if samples else []
+    return "\n\n".join([*parts, summary_text(summarize(questions, samples), questions, samples, width)])
+
+
+def log_report(log: Log, samples: Sequence[Sample], shown: Sequence[Sample], width: int) -> str:
+    """The table of ``shown``, the summary of ``samples``."""
+    questions = log.questions
+    parts = [sample_table(questions, shown, width)] if shown else ["no such sample"]
+    found = summary(log) if samples is log.samples else summarize(questions, samples)
+    return "\n\n".join([*parts, summary_text(found, questions, samples, width)])
+
+
+def sample_table(questions: Mapping[str, Question], samples: Sequence[Sample], width: int) -> str:
+    """A line a sample, by number of the question and epoch."""
+    numbers = {name: number for number, name in enumerate(questions, 1)}
+    columns = (
+        Column("#", right=True), Column("epoch", 3, right=True), Column("outcome"), Column("end", 4),
+        Column("prompt", 7, right=True), Column("tokens", 5, right=True), Column("s", 8, right=True),
+        Column("given", least=5), Column("expected", 2, least=8), Column("question", least=8 if width < 60 else 17),
+        Column("title", 6, least=12),
+    )  # fmt: skip
+    epochs = any(sample.epoch > 1 for sample in samples)
+    lines = []
+    for sample in sorted(samples, key=lambda sample: (numbers[sample.id], sample.epoch)):
+        given = "" if sample.grade is None else " ".join(sample.grade.given.split()) or "-"
+        lines.append([
+            str(numbers[sample.id]), str(sample.epoch) if epochs else "", outcome(sample), ending(sample),
+            _count(sample.prompt_tokens), _count(sample.tokens), f"{sample.seconds:.1f}", printable(given),
+            sample.expected, sample.id, printable(questions[sample.id].title, LONGEST),
+        ])  # fmt: skip
+    return fitted(columns, lines, width)
+
+
+def outcome(sample: Sample) -> str:
+    """The grade in a word or two; what became of a sample that has none."""
+    return sample.status if sample.grade is None else WORDS[sample.grade.outcome]
+
+
+def ending(sample: Sample) -> str:
+    """How an answer ran out of tokens, nothing if it did not."""
+    if sample.status != "done" or not is_exhausted(sample):
+        return ""
+    return "cut off" if sample.finish == "length" else "closed"
+
+
+def summary_text(
+    found: Summary, questions: Mapping[str, Question], samples: Sequence[Sample], width: int
+) -> str:  # fmt: skip
+    """Scores with intervals, then everything that says how they came about."""
+    outcomes = ", ".join(f"{found.whole.outcomes.get(name, 0)} {word}" for name, word in WORDS.items())
+    parts = [_filled(f"score: {found.whole.said()}" + (f": {outcomes}" if found.whole.samples else ""), width)]
+    every = [*(found.sources if len(found.sources) > 1 else ()), *([found.ds4] if found.ds4.samples else ())]
+    if every:
+        columns = (
+            Column("score", least=12), Column("%", right=True), Column("95 %"), Column("n", right=True),
+            Column("right", 3, right=True), Column("wrong", 4, right=True), Column("ambiguous", 5, right=True),
+            Column("no answer", 5, right=True),
+        )  # fmt: skip
+        parts.append(fitted(columns, [_score(score) for score in every], width))
+    lines = "\n".join(_filled(line, width) for line in _lines(found, questions, samples))
+    return "\n\n".join([*parts, lines] if lines else parts)
+
+
+def _filled(line: str, width: int) -> str:
+    return textwrap.fill(line, max(20, width), subsequent_indent="  ")
+
+
+def _score(score: Score) -> list[str]:
+    i = score.interval
+    counts = [str(score.outcomes.get(name, 0)) for name in WORDS]
+    if i is None:
+        return [score.name, "-", "", "0", *counts]
+    return [score.name, f"{100 * i.estimate:.1f}", f"{100 * i.low:.1f} to {100 * i.high:.1f}", str(i.n), *counts]
+
+
+def _lines(found: Summary, questions: Mapping[str, Question], samples: Sequence[Sample]) -> list[str]:
+    lines = []
+    asked = len({sample.id for sample in samples})
+    if asked < len(questions):
+        lines.append(f"asked: {asked} of the {len(questions)} questions of the pack")
+    if found.whole.samples:
+        share = found.exhausted / found.whole.samples
+        lines.append(f"budget: {found.exhausted} of {found.whole.samples} answers ({share:.0%}) used up their tokens "
+                     "or had their thinking closed")  # fmt: skip
+    for count, what in ((found.failed, "failed"), (found.stopped, "stopped")):
+        if count:
+            lines.append(f"{what}: {count} sample{'' if count == 1 else 's'}, in no score")
+    if found.passes:
+        lines.append("right at least once: " + ", ".join(f"pass@{k} {100 * v:.1f} %" for k, v in found.passes.items()))
+    if found.majority:
+        each = ", ".join(f"of {k} {100 * v:.1f} %" for k, v in found.majority.items())
+        lines.append(f"right by majority: {each}")
+    told = disagreements(samples)
+    if found.ds4.samples and told:
+        lines.append(f"ds4's grader would have decided otherwise in {told} of {found.ds4.samples} answers")
+    costs = [
+        f"{value:,.0f} {what}" if value >= 100 else f"{value:.3g} {what}"
+        for value, what in (
+            (found.tokens, "tokens"), (found.reasoning, "of them thought"), (found.seconds, "s"),
+            (found.rate, "tokens/s"),
+        )
+        if value is not None
+    ]  # fmt: skip
+    if costs:
+        tokens, seconds = sum(sample.tokens or 0 for sample in samples), sum(sample.seconds for sample in samples)
+        lines.append(f"an answer: {', '.join(costs)}; all: {tokens:,} tokens, {duration(seconds)} of answering")
+    return lines
+
+
+def disagreements(samples: Sequence[Sample]) -> int:
+    """Graded answers that ds4's grader and ours do not both hold right, or wrong."""
+    return sum(
+        sample.grade is not None and sample.ds4 is not None and sample.right != (sample.ds4.outcome == "right")
+        for sample in samples
+        if sample.status == "done"
+    )
+
+
+def _count(value: int | None) -> str:
+    return "" if value is None else str(value)

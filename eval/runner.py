@@ -1,0 +1,368 @@
+"""Asks a target all questions, one after the other or several at once, and keeps every sample.
+
+    with open_target(spec) as target, Writer.create(path, header) as log:
+        runner = Runner(target, log, keys(questions, epochs))
+        runner.run()
+
+Whoever shows what happens listens to events, which come from the threads that do the work; ``pause``, ``stop``,
+``run_now`` and ``again`` may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ds4ref.cancellation import Cancellation
+from ds4ref.errors import DataError, TargetError
+from ds4ref.runs.provenance import now
+from ds4ref.targets import Ability, Completion, Delta, Finish, Request, Target, collect
+
+from . import prompt as prompts
+from .budget import Budget
+from .ds4_grader import ds4_grade
+from .grading import grade
+from .log import Sample, Writer
+from .packs import Question
+from .plan import Key, Settings
+
+IN_A_ROW = 5
+"""Samples that fail one after the other before the run gives up: by then it is not the questions."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """A sample was sent."""
+
+    key: Key
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """More of an answer: ``text`` that was thought or said, ``tokens`` so far."""
+
+    key: Key
+    text: str
+    thinking: bool
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A sample that is in the log now."""
+
+    sample: Sample
+
+
+@dataclass(frozen=True)
+class Abandoned:
+    """A sample of which nothing is kept: another one was preferred to it, and it waits again, or it was stopped and an
+    earlier answer stands."""
+
+    key: Key
+
+
+Event = Started | Streamed | Finished | Abandoned
+
+
+class Schedule:
+    """What waits, in order; safe to use from any thread."""
+
+    def __init__(self, waiting: Sequence[Key]):
+        self._waiting = list(waiting)
+        self._lock = threading.Lock()
+
+    def take(self) -> Key | None:
+        """The next one, None if there is none."""
+        with self._lock:
+            return self._waiting.pop(0) if self._waiting else None
+
+    def first(self, key: Key) -> None:
+        """Put ``key`` before all others, whether it waits or not."""
+        with self._lock:
+            self._waiting = [key, *(k for k in self._waiting if k != key)]
+
+    def back(self, key: Key) -> None:
+        """One that was taken waits again, after the one that is next."""
+        with self._lock:
+            if key not in self._waiting:
+                self._waiting.insert(1, key)
+
+    def waiting(self) -> list[Key]:
+        """All of them."""
+        with self._lock:
+            return list(self._waiting)
+
+
+class Runner:
+    """``run`` does what is on the schedule and returns when it is empty or somebody stopped it.
+
+    at_once   answers at the same time; a local engine needs as many sessions
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        log: Writer,
+        todo: Sequence[Key],
+        *,
+        settings: Settings,
+        questions: Sequence[Question],
+        listen: Callable[[Event], None] = lambda event: None,
+        at_once: int = 1,
+        ctx: int | None = None,
+    ):
+        self.target, self.log, self.settings, self.listen = target, log, settings, listen
+        self.questions = {q.id: q for q in questions}
+        self.schedule, self.at_once, self.ctx = Schedule(todo), at_once, ctx
+        self.stopped = False
+        self.error: Exception | None = None
+        self._going = threading.Event()
+        self._going.set()
+        self._lock = threading.RLock()  # a signal handler that stops the run may interrupt the thread that holds it
+        self._running: dict[Key, Cancellation] = {}
+        self._abandoned: dict[Key, Callable[[Key], None]] = {}  # and how each of them waits again
+        self._failed = 0
+        self.left = False  # by ``leave``
+
+    # --- what a user may do meanwhile
+
+    def pause(self) -> None:
+        """No further token is taken until ``go``. An endpoint may generate on until its connection is full."""
+        self._going.clear()
+
+    def go(self) -> None:
+        """The end of a pause."""
+        self._going.set()
+
+    @property
+    def paused(self) -> bool:
+        """Whether it is."""
+        return not self._going.is_set()
+
+    def stop(self) -> None:
+        """End what runs: what there is of it is kept as "stopped", and nothing else is begun. May be called from a
+        signal handler."""
+        self.stopped = True
+        if self.paused:  # an event has a lock, too
+            self._going.set()
+        for cancel in self.running().values():
+            cancel.press()
+
+    def leave(self) -> None:
+        """``stop`` for somebody who cannot wait until what runs has ended: nothing of it is kept."""
+        with self._lock:
+            self.left = True
+        self.stop()
+
+    def again(self, key: Key) -> None:
+        """``key`` comes next, done or not. What runs goes on, unless it is ``key`` itself: that begins anew."""
+        cancel = self.running().get(key)
+        if cancel is None:
+            self.schedule.first(key)
+            return
+        self._abandoned[key] = self.schedule.first
+        cancel.press()
+        self._going.set()
+
+    def run_now(self, key: Key) -> None:
+        """``key`` comes next, and what runs makes room for it if nothing else can; it waits again then."""
+        running = self.running()
+        if key in running:
+            return
+        self.schedule.first(key)
+        if len(running) >= self.at_once:
+            victim = next(iter(running))
+            self._abandoned[victim] = self.schedule.back
+            running[victim].press()
+        self._going.set()
+
+    def running(self) -> dict[Key, Cancellation]:
+        """What is being answered."""
+        with self._lock:
+            return dict(self._running)
+
+    # --- work
+
+    def run(self) -> None:
+        """Until nothing waits or ``stop``. Raises what makes going on senseless: a log that cannot be written, a target
+        that failed ``IN_A_ROW`` times in a row."""
+        if self.at_once == 1:
+            self._work()
+        else:
+            threads = [
+                threading.Thread(target=self._work, name=f"sample-{i}", daemon=True) for i in range(self.at_once)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                while thread.is_alive():  # a join without a timeout would hold back signal handlers on some systems
+                    thread.join(0.2)
+        if self.error is not None:
+            raise self.error
+
+    def _work(self) -> None:
+        try:
+            while not self.stopped and self.schedule.waiting():
+                self._going.wait()  # a pause holds between samples, too: not every target streams
+                if self.stopped or (key := self.schedule.take()) is None:
+                    return
+                self._one(key)
+        except Exception as error:  # in a thread of its own nobody else would see it
+            self.error = self.error or error
+            self.stop()
+
+    def _one(self, key: Key) -> None:
+        cancel = Cancellation()
+        with self._lock:
+            self._running[key] = cancel
+            self._abandoned.pop(key, None)
+        if self.stopped:  # since it was taken
+            cancel.press()
+        try:
+            self.listen(Started(key))
+            sample = ask(self.target, self.questions[key.question], key.epoch, self.settings, cancel,
+                         ctx=self.ctx, streamed=self._streamed)  # fmt: skip
+        finally:
+            with self._lock:
+                self._running.pop(key, None)
+                wait_again = self._abandoned.pop(key, None)
+        if sample.status == "stopped" and wait_again is not None:
+            wait_again(key)
+            self.listen(Abandoned(key))
+            return
+        with self._lock:
+            if self.left:
+                return
+            before = self.log.samples.get(key)
+            kept = sample.status == "stopped" and before is not None and before.status == "done"
+            if not kept:  # an answer that was there outlives another try that was stopped
+                self.log.add(sample)
+            self._failed = self._failed + 1 if sample.status == "failed" else 0
+            failed = self._failed
+        self.listen(Abandoned(key) if kept else Finished(sample))
+        if failed >= IN_A_ROW:
+            raise TargetError(f"{failed} samples in a row failed, the last one with: {sample.error}")
+
+    def _streamed(self, event: Streamed) -> float:
+        """Tell it, and wait while the run is paused; the seconds of that."""
+        self.listen(event)
+        if self._going.is_set():
+            return 0.0
+        start = time.perf_counter()
+        self._going.wait()
+        return time.perf_counter() - start
+
+
+def ask(
+    target: Target,
+    question: Question,
+    epoch: int,
+    settings: Settings,
+    cancel: Cancellation | None = None,
+    *,
+    ctx: int | None = None,
+    streamed: Callable[[Streamed], float] = lambda event: 0.0,
+) -> Sample:
+    """One sample, graded. An error of the target is a failed sample; other errors are raised. ``streamed`` may hold the
+    answer up, and says for how many seconds it did: they are nobody's time."""
+    order = prompts.shuffled(question, settings.seed, epoch) if settings.shuffle else ()
+    asked = prompts.prompt(question, settings.think, order, settings.system)
+    budget = Budget(settings) if settings.think != "none" and target.can(Ability.STEER) else None
+    request = Request(
+        asked, settings.tokens, settings.temperature, settings.top_p, settings.min_p,
+        settings.sample_seed(question, epoch), ctx=ctx, steer=budget, cancel=cancel,
+    )  # fmt: skip
+    sample = Sample(
+        question.id, epoch, settings.digest(question), "done", prompts.key(question, order), now(), order,
+        asked.user or "", target=target.name,
+    )  # fmt: skip
+    start, error, held = time.perf_counter(), "", 0.0
+
+    def shown(event: Streamed) -> None:
+        nonlocal held
+        held += streamed(event)
+
+    try:
+        done = _collected(target, request, Key(epoch, question.id), start, shown)
+    except TargetError as failure:
+        done, error = failure.partial or Completion(""), str(failure)
+    sample.output, sample.reasoning = _storable(done.text), _storable(done.reasoning)
+    sample.finish, sample.model = str(done.finish), _storable(done.model)
+    sample.prompt_tokens, sample.cached_tokens = done.usage.prompt, done.usage.cached
+    sample.tokens, sample.reasoning_tokens = done.usage.completion, done.usage.reasoning
+    sample.ttft, sample.seconds = done.ttft, time.perf_counter() - start - held
+    sample.error = _storable(error or done.error)
+    sample.close = _close(settings, budget, done)
+    if settings.tokens == 1 and done.finish == Finish.LENGTH:
+        sample.finish = str(Finish.STOP)  # one token is all that was asked for (``nano_pack``): nothing was cut off
+    if error or done.finish == Finish.ERROR:
+        sample.status = "failed"
+    elif done.finish == Finish.CANCELLED:
+        sample.status = "stopped"
+    else:
+        regrade(sample, question)
+    return sample
+
+
+def _storable(text: str) -> str:
+    """Halves of surrogate pairs, which servers escape and cut apart, are in no UTF-8 file."""
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
+
+
+def regrade(sample: Sample, question: Question) -> None:
+    """Grade what was answered, by our rules and by ds4's."""
+    sample.grade = grade(question, sample.output, order=sample.order, reasoning=sample.reasoning, finish=sample.finish)
+    said = sample.output
+    if sample.reasoning:
+        said = sample.reasoning + ("" if sample.close == "open" else "</think>" + sample.output)
+    sample.ds4 = ds4_grade(question, said, order=sample.order)
+
+
+def _collected(
+    target: Target, request: Request, key: Key, start: float, shown: Callable[[Streamed], None]
+) -> Completion:
+    """The answer, told piece by piece where the target streams."""
+    target.require(*request.needs, what="ds4-eval")
+    if not target.can(Ability.STREAM):
+        return target.complete(request)
+    tokens = 0
+
+    def told(delta: Delta) -> Delta:
+        nonlocal tokens
+        tokens += len(delta.steps) or int(delta.brings)
+        for text, thinking in ((delta.reasoning, True), (delta.text, False)):
+            if text:
+                shown(Streamed(key, text, thinking, tokens, time.perf_counter() - start))
+        return delta
+
+    return collect(map(told, target.stream(request)))
+
+
+def _close(settings: Settings, budget: Budget | None, done: Completion) -> str:
+    if settings.think == "none":
+        return ""
+    if budget is not None and budget.closed:
+        return budget.closed
+    return "natural" if done.text.strip() or done.finish == Finish.STOP else "open"
+
+
+def missing(log: Writer, wanted: Sequence[Key], incomplete: bool = False) -> list[Key]:
+    """Of ``wanted`` those that the log does not have: never done, or stopped. ``incomplete``: also those that failed
+    and those that were cut off by the limit. DataError for a sample of other settings, which is no sample of these."""
+    plan, questions = log.header.plan, {q.id: q for q in log.header.questions}
+    left = []
+    for key in wanted:
+        sample = log.samples.get(key)
+        if sample is not None and sample.digest != plan.digest(questions[key.question]):
+            raise DataError(f"{log.path}: sample {key.question} of epoch {key.epoch} was made with other settings")
+        again = sample is None or sample.status == "stopped"
+        if sample is not None and incomplete:
+            again = again or sample.status == "failed" or sample.finish == Finish.LENGTH
+        if again:
+            left.append(key)
+    return left

@@ -1,0 +1,215 @@
+"""What samples add up to: scores with intervals, per source and domain, and what they cost.
+
+The question is the independent unit, not the sample: epochs of one question are averaged first, so that asking the
+same ninety-three questions ten times does not pretend to be nine hundred and thirty. With one epoch the interval is
+Wilson's; with several, scores between 0 and 1 count by how much they spread (``runs.stats.share_interval``). A
+bootstrap over questions covers too little at these sizes (docs/reports.md).
+Failed and stopped samples are in no score: they say nothing about the model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ds4ref.runs.stats import Interval, share_interval
+
+from .log import Log, Sample
+from .packs import Question
+
+
+@dataclass(frozen=True)
+class Score:
+    """Of some questions. ``interval`` None without a graded question; ``samples`` graded, ``outcomes`` counts them by
+    outcome."""
+
+    name: str
+    interval: Interval | None
+    samples: int
+    outcomes: Mapping[str, int]
+
+    @property
+    def share(self) -> float:
+        """Mean over questions, NaN without any."""
+        return math.nan if self.interval is None else self.interval.estimate
+
+    def said(self) -> str:
+        """``71.0 % (61.0 to 79.2, n = 93)``."""
+        found = self.interval
+        if found is None:
+            return "no answer graded"
+        return f"{100 * found.estimate:.1f} % ({100 * found.low:.1f} to {100 * found.high:.1f}, n = {found.n})"
+
+    def to_json(self) -> dict[str, Any]:
+        """With the 95 % interval as two numbers."""
+        found = self.interval
+        return {
+            "score": None if found is None else found.estimate,
+            "ci95": None if found is None else [found.low, found.high],
+            "n": 0 if found is None else found.n,
+            "samples": self.samples,
+            **{name: self.outcomes.get(name, 0) for name in ("right", "wrong", "ambiguous", "missing")},
+        }
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Of a whole log.
+
+    whole, sources, domains, ds4   scores; ``ds4`` as ds4's own extractor would have graded the same answers
+    failed, stopped                samples that count for nothing
+    exhausted                      graded samples that used up their tokens, or whose thinking had to be closed
+    passes, majority               by k: share of questions with a right one among k samples, and with a right majority
+                                   of the first k; empty with one epoch
+    tokens, seconds, rate          means per sample, tokens per second of generating; None where not counted
+    """
+
+    whole: Score
+    sources: tuple[Score, ...]
+    domains: tuple[Score, ...]
+    ds4: Score
+    failed: int
+    stopped: int
+    exhausted: int
+    passes: Mapping[int, float] = field(default_factory=dict)
+    majority: Mapping[int, float] = field(default_factory=dict)
+    tokens: float | None = None
+    reasoning: float | None = None
+    seconds: float | None = None
+    rate: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Numbers only."""
+        return {
+            **self.whole.to_json(), "per_source": {s.name: s.to_json() for s in self.sources},
+            "per_domain": {s.name: s.to_json() for s in self.domains}, "ds4_grader": self.ds4.to_json(),
+            "failed": self.failed, "stopped": self.stopped, "exhausted": self.exhausted,
+            "pass_at": {str(k): v for k, v in self.passes.items()},
+            "majority_of": {str(k): v for k, v in self.majority.items()},
+            "tokens_per_sample": self.tokens, "reasoning_tokens_per_sample": self.reasoning,
+            "seconds_per_sample": self.seconds, "tokens_per_second": self.rate,
+        }  # fmt: skip
+
+
+def summary(log: Log) -> Summary:
+    """Of a log that was read, or of one that is being written."""
+    return summarize(log.questions, log.samples)
+
+
+def summarize(questions: Mapping[str, Question], samples: Iterable[Sample]) -> Summary:
+    """``samples`` that count, one for each key; ``questions`` by id."""
+    every = list(samples)
+    done = [sample for sample in every if sample.status == "done" and sample.grade is not None]
+    epochs = max((sample.epoch for sample in done), default=1)
+    return Summary(
+        whole=score("all", done),
+        sources=tuple(_grouped(done, lambda sample: questions[sample.id].source)),
+        domains=tuple(_grouped(done, lambda sample: questions[sample.id].domain.partition("/")[0])),
+        ds4=score("ds4's grader", done, ds4=True),
+        failed=sum(sample.status == "failed" for sample in every),
+        stopped=sum(sample.status == "stopped" for sample in every),
+        exhausted=sum(is_exhausted(sample) for sample in done),
+        passes={k: v for k in _ladder(epochs) if (v := pass_at(done, k)) is not None} if epochs > 1 else {},
+        majority={k: v for k in _ladder(epochs) if k > 2 and (v := majority_of(done, k)) is not None},
+        tokens=_mean(sample.tokens for sample in done),
+        reasoning=_mean(sample.reasoning_tokens for sample in done),
+        seconds=_mean(sample.seconds for sample in done),
+        rate=rate_of(done),
+    )
+
+
+def score(name: str, done: Sequence[Sample], ds4: bool = False) -> Score:
+    """The share of right answers; every question counts once, however often it was asked."""
+    outcomes: Counter[str] = Counter()
+    right: dict[str, list[float]] = defaultdict(list)
+    for sample in done:
+        found = sample.ds4 if ds4 else sample.grade
+        if found is not None:
+            outcomes[found.outcome] += 1
+            right[sample.id].append(float(found.outcome == "right"))
+    means = [float(np.mean(values)) for values in right.values()]
+    return Score(name, share_interval(means) if means else None, sum(outcomes.values()), outcomes)
+
+
+def is_exhausted(sample: Sample) -> bool:
+    """Whether the answer needed more tokens than it had."""
+    return sample.finish == "length" or sample.close in ("soft", "hard", "open")
+
+
+def by_question(done: Iterable[Sample]) -> dict[str, list[Sample]]:
+    """The samples of each question, in the order of their epochs."""
+    found: dict[str, list[Sample]] = defaultdict(list)
+    for sample in sorted(done, key=lambda sample: sample.epoch):
+        found[sample.id].append(sample)
+    return dict(found)
+
+
+def pass_at(done: Iterable[Sample], k: int) -> float | None:
+    """Share of questions with at least one right answer among k, without bias: averaged over all choices of k of the n
+    samples there are, 1 - C(n - right, k) / C(n, k). None unless every question has k."""
+    shares = []
+    for samples in by_question(done).values():
+        n, right = len(samples), sum(sample.right for sample in samples)
+        if n < k:
+            return None
+        shares.append(1 - math.comb(n - right, k) / math.comb(n, k))
+    return float(np.mean(shares)) if shares else None
+
+
+def majority_of(done: Iterable[Sample], k: int) -> float | None:
+    """Share of questions whose most frequent answer among the first k is right; ties count by their share, and answers
+    that were not found vote for nothing. None unless every question has k."""
+    shares = []
+    for samples in by_question(done).values():
+        if len(samples) < k:
+            return None
+        votes: Counter[tuple[bool, str]] = Counter()
+        for sample in samples[:k]:
+            if sample.grade is not None and sample.grade.outcome in ("right", "wrong"):
+                # All right answers are one, however they were written; a letter means the choice it stood for.
+                right = sample.right
+                votes[right, "" if right else _meant(sample)] += 1
+        most = max(votes.values(), default=0)
+        best = [right for (right, _), count in votes.items() if count == most]
+        shares.append(sum(best) / len(best) if best else 0.0)
+    return float(np.mean(shares)) if shares else None
+
+
+def _meant(sample: Sample) -> str:
+    given = sample.grade.given if sample.grade else ""
+    if sample.order and len(given) == 1 and given.isalpha():
+        place = ord(given.upper()) - ord("A")
+        return str(sample.order[place]) if 0 <= place < len(sample.order) else given
+    return given
+
+
+def _ladder(epochs: int) -> list[int]:
+    """1, 2, 4 ... and the number of epochs."""
+    return sorted({2**i for i in range(20) if 2**i <= epochs} | {epochs})
+
+
+def _grouped(done: Sequence[Sample], name: Callable[[Sample], str]) -> list[Score]:
+    groups: dict[str, list[Sample]] = defaultdict(list)
+    for sample in done:
+        groups[name(sample)].append(sample)
+    return [score(key, samples) for key, samples in groups.items()]
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def rate_of(done: Iterable[Sample]) -> float | None:
+    """Tokens after the first over the seconds after the first, summed over samples; None where neither is known."""
+    tokens = seconds = 0.0
+    for sample in done:
+        if sample.tokens and sample.tokens > 1 and sample.ttft is not None and sample.seconds > sample.ttft:
+            tokens += sample.tokens - 1
+            seconds += sample.seconds - sample.ttft
+    return tokens / seconds if seconds > 0 else None

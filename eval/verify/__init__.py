@@ -1,0 +1,36 @@
+"""The right answers of our own pack, computed: from what the questions say, not from how they are solved.
+
+    ds4-eval verify
+
+A module a source. For multiple choice a function takes the choices and returns the index of the right one, for integers
+it returns the integer; a security item is compiled and run under sanitizers, as it is shown and with the lines of its
+answer mended.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from ..packs import LETTERS, Question
+from .unverified import Unverified
+
+__all__ = ["SOURCES", "Unverified", "verify"]
+
+SOURCES = ("science", "scholar", "maths", "security")
+
+
+def verify(question: Question) -> None:
+    """Unverified if the answer is not what its verifier finds; LookupError if it has none."""
+    if not question.verifier or question.source not in SOURCES:
+        raise LookupError(f"{question.id} has no verifier")
+    module = import_module(f"{__name__}.{question.source}")
+    if question.kind == "lines":
+        module.check(question)
+        return
+    function = getattr(module, question.verifier)
+    try:
+        found = LETTERS[function(question.choices)] if question.kind == "choice" else str(function())
+    except ValueError as error:
+        raise Unverified(f"{question.id} ({question.verifier}): {error}") from None
+    if found != question.answer:
+        raise Unverified(f"{question.id} ({question.verifier}): {found} was computed, {question.answer} is the key")

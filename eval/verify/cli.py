@@ -1,0 +1,50 @@
+"""``ds4-eval verify``: compute the right answers of a pack of ours."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from ds4ref.cli.common import Progress, say
+from ds4ref.cli.flags import add
+from ds4ref.cli.tool import finish, parsed, parser
+
+from .. import packs
+from ..plan import chosen
+from . import Unverified, verify
+from .security import NoCompiler
+
+PROG = "ds4-eval verify"
+
+
+def verify_pack(argv: Sequence[str]) -> int:
+    """Entry: 0 if all that can be computed agrees, 1 if an answer does not."""
+    made = parser(PROG, "Compute the right answers of a pack: 0 if all agree.", "[PACK] [options]", "", "--only maths")
+    made.add_argument("pack", metavar="PACK", nargs="*", help=f"name or file ({packs.DEFAULT})")
+    add(made, "--only", metavar="WORDS", help="questions with one of these in id, source or domain")
+    add(made, "--json")
+    args = parsed(made, argv)
+    if args is None:
+        return 0
+    pack = packs.load(args.pack[0] if args.pack else packs.DEFAULT)
+    asked = chosen(pack.questions, args.only)
+    agreed, wrong, skipped = [], [], []
+    with Progress("answers") as progress:
+        for done, question in enumerate(asked):
+            progress(done, len(asked))
+            start = time.perf_counter()
+            try:
+                verify(question)
+                agreed.append((question.id, time.perf_counter() - start))
+            except LookupError as reason:
+                skipped.append(str(reason))
+            except NoCompiler as reason:
+                skipped.append(f"{question.id}: {reason}")
+            except Unverified as reason:
+                wrong.append(str(reason))
+                progress.clear()
+                say(PROG, str(reason))
+    text = f"{len(agreed)} answers agree, {len(wrong)} do not, {len(skipped)} have nothing that computes them here"
+    found = {"agreed": [name for name, _ in agreed], "wrong": wrong, "skipped": skipped, "passed": not wrong}
+    finish(found, args.json, text)
+    return 1 if wrong else 0

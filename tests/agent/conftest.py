@@ -1,0 +1,58 @@
+"""A folder to work in, beside one that must never be reached, and the tools on it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ds4ref.agent.permit import TOOLS, Permit
+from ds4ref.agent.shell import Shell
+from ds4ref.agent.tools import Result, Toolbox
+from ds4ref.agent.workspace import Workspace
+from ds4ref.cancellation import Cancellation
+from ds4ref.text.dsml import ToolCall
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """The workspace; ``tmp_path`` has a secret beside it."""
+    (tmp_path / "secret.txt").write_text("secret\n")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret.txt").write_text("secret\n")
+    made = tmp_path / "work"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def workspace(folder):
+    with Workspace(str(folder)) as made:
+        yield made
+
+
+class Tools:
+    """Calls tools as a model does, each call an answer of its own unless ``together``."""
+
+    def __init__(self, box: Toolbox):
+        self.box = box
+
+    def __call__(self, name: str, **arguments: Any) -> Result:
+        self.box.settle()
+        return self.together(name, **arguments)
+
+    def together(self, name: str, **arguments: Any) -> Result:
+        """A further call of the same answer: the results before it have not been seen yet."""
+        return self.box.run(ToolCall(name, json.dumps(arguments)), Cancellation())
+
+    def raw(self, name: str, arguments: str) -> Result:
+        return self.box.run(ToolCall(name, arguments), Cancellation())
+
+
+@pytest.fixture
+def tools(workspace) -> Tools:
+    """Everything allowed."""
+    return Tools(Toolbox(workspace, Permit(TOOLS), Shell(workspace.root, os.environ)))

@@ -1,0 +1,243 @@
+"""``ds4-server`` as a process: flags, what is found wrong before the model is loaded, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+
+import httpx2
+import pytest
+
+from ds4ref.cli import server
+from ds4ref.errors import Ds4Error, UsageError
+
+SPEC = {
+    # flag: how it is spelled with a value, of the reference (server.md 11)
+    "-m": "x", "--model": "x", "-c": "64", "--ctx": "64", "-n": "5", "--tokens": "5", "-t": "1", "--threads": "1",
+    "--chdir": ".", "--backend": "cpu", "--host": "127.0.0.1", "--port": "80", "--trace": "x",
+}  # fmt: skip
+
+
+def parsed(*argv):
+    return server.build_parser().parse(list(argv))
+
+
+def test_flags_of_the_reference_are_there_or_explained():
+    for flag, value in SPEC.items():
+        assert parsed(flag, value)
+    assert parsed("--cors").cors and parsed("--cpu").backend == "cpu" and parsed("--warm-weights").warm_weights
+    for flag in (
+        "--mtp", "--mtp-draft", "--mtp-margin", "--dir-steering-file", "--dir-steering-ffn", "--dir-steering-attn",
+        "--metal", "--cuda", "--quality", "--kv-disk-dir", "--kv-disk-space-mb", "--kv-cache-min-tokens",
+        "--kv-cache-cold-max-tokens", "--kv-cache-continued-interval-tokens", "--kv-cache-boundary-trim-tokens",
+        "--kv-cache-boundary-align-tokens", "--kv-cache-reject-different-quant", "--disable-exact-dsml-tool-replay",
+        "--tool-memory-max-ids",
+    ):  # fmt: skip
+        known = flag in server.build_parser()._option_string_actions
+        assert known != (flag in server.UNAVAILABLE), flag
+
+
+def test_defaults_are_those_of_the_reference():
+    args = parsed()
+    assert (args.host, args.port, args.ctx, args.tokens) == ("127.0.0.1", 8000, 32768, 393216)
+    assert not args.cors and args.trace is None
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--port", "70000"], ["--port", "x"], ["--ctx", "0"], ["--frobnicate"], ["serve"], ["--queue", "0"],
+        ["--like-ds4", "everything"], ["--log-format", "xml"], ["--mtp", "x"], ["--host"],
+    ],
+)  # fmt: skip
+def test_wrong_usage(argv, capsys):
+    assert server.main(argv) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("ds4-server: ") and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--host", "0.0.0.0"], "--insecure"),
+        (["--host", "no.such.host.invalid"], "--host"),
+        (["--api-key", ""], "API key"),
+        (["--api-key", "a b\x07"], "API key"),
+        (["--api-key", " a"], "API key"),
+        (["--api-key", "a", "--key-env", "B"], "choose one"),
+        (["--key-env", "DS4_NO_SUCH_VARIABLE"], "empty"),
+    ],
+)
+def test_what_is_unsafe_is_refused(argv, words, capsys):
+    assert server.main([*argv, "-m", "/no/such/model"]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_what_cannot_work_fails_before_the_model_is_loaded(tmp_path, capsys):
+    model = ["-m", str(tmp_path / "none.gguf")]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert server.main(["--port", str(taken.getsockname()[1]), *model]) == 1
+        assert "cannot listen on http://127.0.0.1:" in capsys.readouterr().err
+    assert server.main(["--port", "0", "--trace", str(tmp_path / "no" / "trace"), *model]) == 1
+    assert "cannot write" in capsys.readouterr().err
+    assert server.main(["--port", "0", "--chdir", str(tmp_path / "none"), *model]) == 1
+    assert "--chdir" in capsys.readouterr().err
+    assert server.main(["--port", "0", *model]) == 1
+    assert "cannot open the model" in capsys.readouterr().err
+
+
+def test_a_missing_package_is_one_line(monkeypatch, capsys):
+    monkeypatch.setattr(server, "PACKAGES", (*server.PACKAGES, "no_such_package"))
+    assert server.main(["--port", "0"]) == 1
+    assert "no-such-package: pip install" in capsys.readouterr().err
+
+
+def test_the_key_from_the_environment(monkeypatch):
+    monkeypatch.setenv("MY_KEY", " secret\n")
+    assert server.key_of(parsed("--key-env", "MY_KEY")) == "secret"
+    assert server.key_of(parsed("--api-key", "k")) == "k" and server.key_of(parsed()) == ""
+    with pytest.raises(UsageError):
+        server.key_of(parsed("--api-key", "\u00e4"))
+
+
+def test_settings():
+    how = server.settings(parsed("--allow-host", "box.lan,Other:80", "--body-mb", "200", "--like-ds4", "no-retry"), "k")
+    assert how.access.hosts == {"127.0.0.1", "box.lan", "other"} and how.access.key == "k"
+    assert how.limits.body_bytes == 200 << 20 and how.limits.held_bytes >= 400 << 20
+    assert how.options == {"no-retry": False}
+    assert not any(server.settings(parsed("--like-ds4", "all"), "").options.values())
+    assert server.settings(parsed("--model-name", "mine"), "").title == "mine"
+
+
+def test_nothing_heavy_for_help():
+    code = (
+        "import sys, ds4ref.cli.server as m; m.main(['-h']); print(sorted({'numba', 'starlette'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+# --- a process
+
+
+class Process:
+    """A server of its own, and where it is."""
+
+    def __init__(self, nano_path, *argv, env=None):
+        command = [sys.executable, "-m", "ds4ref.cli.server", "-m", nano_path, "--port", "0", "-t", "1", *argv]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})
+        self.lines: list[str] = []
+        self.ready = threading.Event()
+        self.reader = threading.Thread(target=self._read)
+        self.reader.start()
+        assert self.ready.wait(120), self.lines
+        found = re.search(r"listening on (http://\S+?)(?=[\"\s]|$)", " ".join(self.lines))
+        assert found, self.lines
+        self.url = found[1]
+
+    def _read(self):
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line.rstrip("\n"))
+            if "listening on" in line:
+                self.ready.set()
+        self.ready.set()
+
+    def ends(self):
+        """Its exit code."""
+        code = self.process.wait(60)
+        self.reader.join()
+        return code
+
+
+@contextmanager
+def process(*args, **named):
+    made = Process(*args, **named)
+    try:
+        yield made
+    finally:
+        made.process.kill()
+        made.ends()
+        made.process.stderr.close()
+
+
+def chat(url, **more):
+    body = {"messages": [{"role": "user", "content": "Say something long."}], "thinking": False, **more}
+    return httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60, trust_env=False)
+
+
+def test_a_server(nano_path, tmp_path):
+    trace = tmp_path / "trace.txt"
+    with process(nano_path, "--trace", str(trace), "-c", "512", "--model-name", "mine") as one:
+        assert httpx2.get(f"{one.url}/health", trust_env=False).json() == {"status": "ok"}
+        answer = chat(one.url, max_tokens=5, temperature=0)
+        assert answer.status_code == 200 and answer.json()["usage"]["completion_tokens"] == 5
+        models = httpx2.get(f"{one.url}/v1/models", trust_env=False).json()
+        assert models["data"][0]["id"] == "mine" and models["data"][0]["context_length"] == 512
+        status = httpx2.get(f"{one.url}/status", trust_env=False).json()
+        assert status["server"]["file"] == os.path.basename(nano_path)
+        one.process.send_signal(signal.SIGTERM)
+        assert one.ends() == 0
+    text = "\n".join(one.lines)
+    assert re.search(r"^\d{4} \d\d:\d\d:\d\d ds4-server: listening on http://127\.0\.0\.1:\d+$", text, re.MULTILINE)
+    assert "tracing to" in text and "finish=length" in text
+    assert one.lines[-1].endswith("shutdown requested, draining requests")
+    assert stat.S_IMODE(trace.stat().st_mode) == 0o600 and b"Say something long." in trace.read_bytes()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_runs_is_answered_first(nano_path, number):
+    with process(nano_path, "--log-format", "json") as one:
+        body = {"messages": [{"role": "user", "content": "hi"}], "thinking": False, "max_tokens": 300, "stream": True}
+        with httpx2.stream("POST", f"{one.url}/v1/chat/completions", json=body, timeout=60, trust_env=False) as answer:
+            lines = answer.iter_lines()
+            assert next(lines).startswith("data: ")
+            one.process.send_signal(number)
+            rest = [line for line in lines if line]
+        assert rest[-1] == "data: [DONE]"
+        assert json.loads(rest[-2].removeprefix("data: "))["choices"][0]["finish_reason"] in ("stop", "length")
+        assert one.ends() == 0
+    assert all(json.loads(line)["level"] in ("info", "warning", "error") for line in one.lines)
+
+
+def test_a_second_signal_does_not_wait(nano_path):
+    with process(nano_path) as one:
+        body = {"messages": [{"role": "user", "content": "hi"}], "thinking": False, "stream": True}
+        with httpx2.stream("POST", f"{one.url}/v1/chat/completions", json=body, timeout=60, trust_env=False) as answer:
+            next(answer.iter_lines())
+            one.process.send_signal(signal.SIGINT)
+            while not any("shutdown requested" in line for line in one.lines):
+                one.process.poll()
+            one.process.send_signal(signal.SIGINT)
+            assert one.ends() == 130
+
+
+def test_one_at_a_time_where_that_is_wanted(nano_path, tmp_path):
+    env = {"DS4_LOCK_FILE": str(tmp_path / "lock")}
+    with process(nano_path, env=env):
+        command = [sys.executable, "-m", "ds4ref.cli.server", "-m", nano_path, "--port", "0"]
+        other = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **env}, timeout=120)
+        assert other.returncode == 2 and "another ds4-server is running" in other.stderr
+
+
+def test_a_locked_server(nano_path):
+    with process(nano_path, "--key-env", "SECRET", env={"SECRET": "abc"}) as one:
+        assert httpx2.get(f"{one.url}/v1/models", trust_env=False).status_code == 401
+        headers = {"authorization": "Bearer abc"}
+        assert httpx2.get(f"{one.url}/v1/models", headers=headers, trust_env=False).status_code == 200
+        assert "abc" not in "\n".join(one.lines)
+
+
+def test_binding_fails_in_one_line():
+    from ds4ref.server.listen import bind
+
+    with pytest.raises(Ds4Error, match="cannot listen"):
+        bind("192.0.2.1", 80)

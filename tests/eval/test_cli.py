@@ -1,0 +1,182 @@
+"""ds4-eval as a user runs it, on the embedded model: logs, resuming, signals, exit codes, what goes to which stream."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ds4ref.runs.store import Store
+from eval import log as logs
+from eval.cli import main
+
+RUN = [sys.executable, "-m", "eval.cli"]
+
+
+def grades(path) -> dict[tuple[str, int], str]:
+    """Outcome of every sample."""
+    return {(s.id, s.epoch): s.grade.outcome for s in logs.read(path).samples if s.grade}
+
+
+@pytest.fixture
+def path(tmp_path, nano_path):
+    return tmp_path / "run.jsonl"
+
+
+def test_a_run_is_logged_reported_and_kept(path, capsys, private_data):
+    assert main(["-o", str(path), "--limit", "3", "--plain"]) == 0
+    out, err = capsys.readouterr()
+    log = logs.read(path)
+    assert [s.grade.outcome for s in log.samples] == ["right"] * 3
+    assert log.header.pack["pack"] == "nano" and log.header.target["kind"] == "local"
+    assert all(s.tokens == 1 and s.finish == "stop" and s.prompt_tokens > 100 for s in log.samples)
+    assert "[3/3]" in out and "100.0 %" in out and str(path) in out
+    assert "3 samples of pack nano" in err
+    with Store.open() as store:
+        run = store.runs(kind="eval")[0]
+        assert run.status == "complete" and len(store.rows(run.id)) == 3
+
+
+def test_json_is_alone_on_stdout(path, capsys):
+    assert main(["-o", str(path), "--limit", "2", "--json", "--no-store"]) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert out.count("\n") == 1
+    assert (found["pack"], found["n"], found["score"], found["left"]) == ("nano", 2, 1.0, 0)
+    assert found["interval"][0] < 1 and set(found["per_source"]) == {"words"} and found["log"] == str(path)
+    assert "[2/2]" in err
+
+
+def test_a_log_goes_on_and_repeats_nothing(path, capsys):
+    assert main(["-o", str(path), "--limit", "2", "--plain", "--no-store"]) == 0
+    before = path.read_bytes()
+    assert main(["--resume", str(path), "--limit", "4", "--plain", "--no-store"]) == 0
+    assert path.read_bytes().startswith(before) and len(logs.read(path).samples) == 4
+    capsys.readouterr()
+    assert main(["--resume", str(path), "--limit", "4", "--plain", "--no-store"]) == 0
+    assert "4 of them done" in capsys.readouterr().err and len(logs.read(path).samples) == 4
+    assert main(["--resume", str(path), "--epochs", "2", "--limit", "2", "--plain", "--no-store"]) == 0
+    first = list(grades(path))[:4]
+    assert [epoch for _, epoch in first] == [1] * 4
+    assert sorted(grades(path)) == sorted([*first, *((name, 2) for name, _ in first[:2])])
+
+
+@pytest.mark.parametrize(
+    "more, said",
+    [
+        (["--tokens", "5"], "other settings: tokens (1 there, 5 now)"),
+        (["--seed", "4"], "seed (0 there, 4 now)"),
+        (["--think", "--tokens", "900"], "think (none there, high now)"),
+        (["--numerics", "exact"], "target's numerics"),
+        (["--pack", "ds4ref"], "pack (nano 1 there)"),
+    ],
+)
+def test_a_log_of_other_settings_is_refused(path, capsys, more, said):
+    assert main(["-o", str(path), "--limit", "1", "--plain", "--no-store"]) == 0
+    before = path.read_bytes()
+    assert main(["--resume", str(path), "--plain", "--no-store", *more]) == 2
+    assert said in capsys.readouterr().err and path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "argv, said",
+    [
+        (["--pack", "nonsense"], "no pack nonsense: choose from ds4ref, nano"),
+        (["--only", "nonsense"], "no question has 'nonsense'"),
+        (["--retry-incomplete"], "--retry-incomplete is for --resume"),
+        (["--resume", "latest"], "no log in"),
+        (["-m", "x.gguf", "--target", "local"], "choose one of --model and --target"),
+        (["--trace", "f"], "ds4-eval view"),
+        (["--think", "-n", "100"], "the hard limit (512) must be below"),
+        (["--epoch", "3"], "did you mean --epochs?"),
+    ],
+)
+def test_usage_errors_are_one_line(capsys, nano_path, argv, said):
+    code = main([*argv, "--plain"])
+    err = capsys.readouterr().err
+    assert code in (1, 2) and said in err and err.count("\n") == 1
+
+
+def test_an_output_that_exists_is_left_alone(path, capsys):
+    path.write_text("mine")
+    assert main(["-o", str(path), "--limit", "1", "--plain"]) == 2
+    assert path.read_text() == "mine" and "--resume goes on" in capsys.readouterr().err
+
+
+def test_gates(path, tmp_path, capsys):
+    assert main(["-o", str(path), "--limit", "2", "--plain", "--no-store", "--fail-below", "100"]) == 0
+    worse = tmp_path / "worse.jsonl"
+    assert main(["-o", str(worse), "--limit", "12", "--numerics", "exact", "--json", "--no-store",
+                 "--fail-below", "100"]) == 1  # fmt: skip
+    out, err = capsys.readouterr()
+    assert "is below 100 %" in err and json.loads(out.splitlines()[-1])["score"] < 1
+
+
+def test_the_list_of_questions(capsys):
+    assert main(["--list", "--pack", "ds4ref", "--only", "security"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + 18 and all("security" in line for line in lines[1:])
+
+
+def test_extractors_test_themselves(capsys):
+    assert main(["--self-test-extractors"]) == 0
+    right, total = capsys.readouterr().out.split(" answers")[0].split(" of ")
+    assert right == total and int(total) >= 200
+
+
+def test_samples_spread_over_processes_are_the_same(path, tmp_path, capsys):
+    assert main(["-o", str(path), "--limit", "4", "--plain", "--no-store"]) == 0
+    spread = tmp_path / "spread.jsonl"
+    assert main(["-o", str(spread), "--limit", "4", "--plain", "--no-store", "--workers", "2"]) == 0
+    assert grades(spread) == grades(path)
+    assert "dashboard" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_every_signal_still_gives_the_report(path, number):
+    process = subprocess.Popen([*RUN, "-o", str(path), "--plain", "--no-store"], stdout=subprocess.PIPE, text=True,
+                               stderr=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"})  # fmt: skip
+    line = process.stdout.readline()
+    assert line.startswith("[1/93]")
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == (130 if number == signal.SIGINT else 128 + number)
+    assert "score: " in out and "--resume" in err
+    assert 1 <= len(logs.read(path).done) < 93
+
+
+def killed_at_random(path, whole, moments: int, limit: int) -> None:
+    """Kill a run ``moments`` times, go on each time; in the end it is as if it had not been."""
+    draw, command = random.Random(7), [*RUN, "--plain", "--no-store", "--limit", str(limit)]
+    for _ in range(moments):
+        start = ["--resume", str(path)] if path.exists() and path.stat().st_size else ["-o", str(path)]
+        process = subprocess.Popen([*command, *start], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(draw.uniform(0.2, 4.0))
+        process.kill()
+        process.wait()
+        if path.exists() and not path.read_bytes().count(b"\n"):
+            path.unlink()  # killed before its header was whole: not a log yet
+    assert subprocess.run([*command, "--resume", str(path)], capture_output=True).returncode == 0
+    assert grades(path) == grades(whole)
+    lines = [json.loads(line) for line in path.read_text().splitlines()[1:]]
+    done = [(line["id"], line["epoch"]) for line in lines if line["status"] == "done"]
+    assert len(done) == len(set(done)) == limit
+
+
+def test_a_killed_run_goes_on(path, tmp_path):
+    whole = tmp_path / "whole.jsonl"
+    assert main(["-o", str(whole), "--limit", "10", "--plain", "--no-store"]) == 0
+    killed_at_random(path, whole, 3, 10)
+
+
+@pytest.mark.slow
+def test_a_run_killed_thirty_times_goes_on(path, tmp_path):
+    whole = tmp_path / "whole.jsonl"
+    assert main(["-o", str(whole), "--plain", "--no-store"]) == 0
+    killed_at_random(path, whole, 30, 93)

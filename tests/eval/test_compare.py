@@ -1,0 +1,202 @@
+"""Two logs of the same questions: paired right, judged by the shared statistics, said in one line, fit for a gate."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from scipy import stats as scipy_stats
+
+from ds4ref.errors import UsageError
+from ds4ref.runs.stats import graded_interval
+from eval import cli
+from eval.compare import compare_logs, document, text
+from eval.packs import Header, Pack
+from eval.plan import Settings
+
+from . import logs as made
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("DS4_DATA_DIR", str(tmp_path / "data"))
+    return tmp_path
+
+
+def call(capsys, *argv):
+    code = cli.main([str(arg) for arg in argv])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def pair(folder, a, b, **more):
+    """Two logs by their letters; ``more`` for B."""
+    return made.write(folder / "a.jsonl", a), made.write(folder / "b.jsonl", b, **more)
+
+
+WORSE = ["r" * 60 + "w" * 33], ["w" * 16 + "r" * 44 + "r" * 2 + "w" * 31]
+
+
+def test_a_loss_is_found_and_its_questions_are_named(folder):
+    found = compare_logs(*pair(folder, *WORSE))
+    i = found.pairs.whole.difference
+    assert i == graded_interval([1] * 60 + [0] * 33, [0] * 16 + [1] * 46 + [0] * 31)
+    assert found.verdict == "worse" and found.says.startswith("B is worse by 15 points (")
+    assert [c.name for c in found.pairs.lost] == [made.question(i).id for i in range(16)]
+    assert [c.name for c in found.pairs.gained] == [made.question(i).id for i in (60, 61)]
+    assert found.pairs.whole.p == pytest.approx(scipy_stats.binomtest(2, 18).pvalue)
+    assert [c.name for c in found.pairs.sources] == list(made.SOURCES) and found.differs == () and found.notes == ()
+    shown = text(found, 200)
+    assert "right in both 44, only in A 16, only in B 2, in neither 31" in shown
+    lost = shown.split("right -> wrong (16)")[1].split("wrong -> right (2)")[0]
+    for k in range(16):
+        (line,) = (line for line in lost.splitlines() if made.question(k).id in line)
+        q = made.question(k)
+        assert line.split()[1:3] == [q.answer] * 2 and line.split()[3] != q.answer
+
+
+def test_the_document_says_the_same(folder):
+    found = compare_logs(*pair(folder, *WORSE))
+    plain = json.loads(json.dumps(document(found)))
+    i = found.pairs.whole.points
+    assert (plain["verdict"], plain["says"]) == ("worse", found.says)
+    assert plain["whole"]["points"] == i.estimate and plain["whole"]["ci"] == [i.low, i.high]
+    assert plain["whole"]["a"] == 60 / 93 and plain["whole"]["n"] == 93
+    assert plain["whole"]["detectable"] == i.detectable
+    assert [c["id"] for c in plain["lost"]] == [c.name for c in found.pairs.lost]
+    assert sum(source["n"] for source in plain["per_source"]) == 93
+    assert plain["questions"] == {"both": 93, "only_a": 0, "only_b": 0, "ungraded": 0}
+    assert plain["tokens"] == {"a": 210, "b": 210, "change_percent": 0.0, "ci95": None}
+
+
+def test_epochs_are_averaged_before_they_are_compared(folder):
+    a = [made.drawn(i, 60, 0.7) for i in range(4)]
+    b = [made.drawn(i, 60, 0.6) for i in range(10, 13)]
+    found = compare_logs(*pair(folder, a, b))
+    means = [[sum(epoch[k] == "r" for epoch in side) / len(side) for k in range(60)] for side in (a, b)]
+    assert found.pairs.whole.difference == graded_interval(*means)
+    assert found.pairs.whole.difference.n == 60 and found.pairs.samples == (240, 180)
+    shown = text(found, 120)
+    assert "less often right in B (" in shown and " of 4" in shown and " of 3" in shown
+    assert ("epochs", "4", "3") in found.differs
+
+
+def test_settings_and_engines_that_differ_are_said(folder):
+    other = Settings(think="none", tokens=500, temperature=0.7)
+    a, b = pair(folder, ["r" * 30], ["r" * 30], settings=other,
+                target={"name": "model q2", "digest": "sha256:" + "cd" * 32, "threads": 2})  # fmt: skip
+    found = compare_logs(a, b)
+    differs = {name: (one, other) for name, one, other in found.differs}
+    assert differs["think"] == ("high", "none") and differs["tokens"] == ("16000", "500")
+    assert differs["temperature"] == ("0.0", "0.7") and differs["model"] == ("model q4", "model q2")
+    assert differs["engine's digest"] == ("sha256:abababababab", "sha256:cdcdcdcdcdcd")
+    assert "canary" not in text(found, 80) and "pack" not in differs
+
+
+def test_tokens_and_seconds_are_compared(folder):
+    a, b = pair(folder, ["r" * 25], ["r" * 25], tokens=420, seconds=12.6)
+    shown = text(compare_logs(a, b), 120)
+    assert "tokens a question: 210 in A, 420 in B; +100.0 % in every one" in shown
+    assert "seconds a question: 10.5 in A, 12.6 in B; +20.0 % in every one" in shown
+
+
+def test_different_packs_are_compared_by_what_they_share(folder):
+    old = made.pack(40)
+    questions = [made.question(i) for i in range(10, 50)]
+    new = Pack(Header("made", 2), tuple(questions))
+    a = made.write(folder / "a.jsonl", ["r" * 40], of=old)
+    b = made.write(folder / "b.jsonl", ["w" * 5 + "r" * 35], of=new)
+    found = compare_logs(a, b)
+    assert found.pairs.shared == 30 and found.pairs.alone == (10, 10)
+    assert [c.name for c in found.pairs.lost] == [q.id for q in questions[:5]]
+    assert "different packs: 30 questions in both" in found.notes
+    assert "20 question(s) left out: not put to both (10 only to A, 10 only to B)" in text(found, 200)
+    assert ("pack", "made 1", "made 2") in found.differs
+
+
+def test_no_question_in_common_is_a_mistake(folder, capsys):
+    made.write(folder / "a.jsonl", ["rr"])
+    other = Pack(Header("other", 1), (made.question(77),))
+    made.write(folder / "b.jsonl", ["r"], of=other)
+    code, out, err = call(capsys, "compare", folder / "a.jsonl", folder / "b.jsonl", "--fail")
+    assert (code, out) == (2, "") and "no question in common (made and other)" in err
+
+
+def test_what_failed_is_left_out_and_counted(folder):
+    a, b = pair(folder, ["rrrf" + "r" * 26], ["rsww" + "r" * 26])
+    found = compare_logs(a, b)
+    assert found.pairs.whole.difference.n == 28 and found.pairs.failed == (1, 1)
+    assert [c.name for c in found.pairs.lost] == [made.question(2).id]
+    assert found.notes == (
+        "samples without a grade (failed, stopped): 1 of A, 1 of B; 2 questions left out for it",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "plain", "gate"),
+    [
+        (*WORSE, 0, 1),
+        (WORSE[1], WORSE[0], 0, 0),
+        (["r" * 60 + "w" * 30], ["w" * 2 + "r" * 58 + "w" * 30], 0, 0),
+        (["ff"], ["rr"], 4, 4),
+        (["rr"], ["ww"], 0, 0),
+    ],
+)
+def test_exit_codes(folder, capsys, a, b, plain, gate):
+    pair(folder, a, b)
+    paths = folder / "a.jsonl", folder / "b.jsonl"
+    assert call(capsys, "compare", *paths)[0] == plain
+    code, out, err = call(capsys, "compare", *paths, "--fail", "--json")
+    assert (code, err) == (gate, "") and out.count("\n") == 1
+    assert (json.loads(out)["verdict"] == "incomparable") == (gate == 4)
+
+
+def test_few_questions_give_no_verdict(folder, capsys):
+    pair(folder, ["r" * 12], ["w" * 12])
+    out = call(capsys, "compare", folder / "a.jsonl", folder / "b.jsonl")[1]
+    assert "no verdict: 12 questions, and an interval needs 20" in out and "too few" in out
+
+
+def test_latest_is_the_newest_log_in_the_data_folder(folder, capsys):
+    made.write(folder / "a.jsonl", ["rr"])
+    code, _, err = call(capsys, "compare", folder / "a.jsonl", "latest")
+    assert code == 1 and "no log in" in err
+    (folder / "data" / "evals").mkdir(parents=True)
+    made.write(folder / "data" / "evals" / "x.jsonl", ["rw"])
+    code, out, _ = call(capsys, "compare", folder / "a.jsonl", "latest")
+    assert code == 0 and "x.jsonl" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        ([], 2, "needs two logs, 0 given"),
+        (["a"], 2, "needs two logs, 1 given"),
+        (["a", "b", "c"], 2, "needs two logs, 3 given"),
+        (["none.jsonl", "none.jsonl"], 1, "none.jsonl: No such file"),
+        (["a", "b", "--speed"], 2, "--speed"),
+    ],
+)
+def test_mistakes_are_one_line(folder, capsys, argv, code, message):
+    found, out, err = call(capsys, "compare", *argv)
+    assert (found, out) == (code, "") and message in err and err.count("\n") == 1
+
+
+@settings(max_examples=30)
+@given(
+    st.integers(30, 200),
+    st.lists(st.tuples(st.text("rwamf", min_size=24, max_size=24), st.text("rwamfs ", min_size=24, max_size=24)),
+             min_size=1, max_size=2),
+)  # fmt: skip
+def test_tables_fit_and_nothing_crashes(width, epochs):
+    a = made.build("a.jsonl", [one for one, _ in epochs])
+    b = made.build("b.jsonl", [other for _, other in epochs], name="model, other")
+    try:
+        found = compare_logs(a, b)
+    except UsageError:
+        assert not b.samples
+        return
+    assert json.loads(json.dumps(document(found)))["verdict"] == found.verdict
+    for line in text(found, width).splitlines():
+        assert cell_len(line) <= width

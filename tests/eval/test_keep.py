@@ -1,0 +1,150 @@
+"""Runs of ds4-eval in the run store: the same facts and rows, whether they come from ds4-eval or from its log."""
+
+import json
+
+import pytest
+
+from ds4ref.errors import DataError
+from ds4ref.runs import evals, scored
+from ds4ref.runs.store import Store
+from ds4ref.runs.store.rows import question_digest
+from eval import log as logs
+from eval.keep import keep, rows_of
+from eval.scores import summary
+
+from . import logs as made
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store.open(tmp_path / "runs.sqlite") as store:
+        yield store
+
+
+def test_a_run_has_a_row_for_each_sample(store, tmp_path):
+    log = made.write(tmp_path / "run.jsonl", ["rwamfs", "rrrrrr"])
+    run = store.run(keep(store, log, "a label"))
+    assert (run.kind, run.label, run.status, run.rows) == ("eval", "a label", "complete", 12)
+    assert run.fact("pack", "digest") == log.header.pack["digest"] and run.fact("pack", "questions") == 6
+    assert run.fact("settings", "tokens") == 16000 and run.fact("log") == str(tmp_path / "run.jsonl")
+    assert run.fact("model", "name") == "model q4" and run.fact("model", "sha256") == "ab" * 32
+    assert (
+        run.fact("numerics") == "ds4"
+        and run.fact("machine", "cpu") == "a processor"
+        and run.created == "2026-11-22T10:00:00Z"
+    )
+    assert run.fact("summary") == json.loads(json.dumps(summary(log).to_json()))
+    first, _, _, _, failed, stopped = store.rows(run.id)[:6]
+    assert first == {
+        "id": "maths-000", "question": log.questions["maths-000"].digest[:32], "source": "maths",
+        "domain": "maths/part 0", "epoch": 1, "status": "done", "outcome": "right", "given": "100", "expected": "100",
+        "ds4": "right", "prompt_tokens": 50, "tokens": 210, "reasoning_tokens": 150, "ttft": 0.5, "seconds": 10.5,
+        "finish": "stop", "close": "natural",
+    }  # fmt: skip
+    assert (failed["outcome"], failed["status"], stopped["status"]) == (None, "failed", "stopped")
+    assert not any("prompt" in row or "output" in row for row in store.rows(run.id))
+
+
+def test_the_score_is_that_of_the_summary(store, tmp_path):
+    log = made.write(tmp_path / "run.jsonl", [made.drawn(1, 40, 0.7), made.drawn(2, 40, 0.7)[:39] + "f"])
+    rows = store.rows(keep(store, log))
+    assert scored.share(scored.answered(rows).values()) == summary(log).whole.interval
+    groups = scored.shares(scored.answered(rows).values(), lambda q: q.source)
+    assert {s.name: s.interval for s in summary(log).sources} == groups
+
+
+def test_a_log_can_be_read_without_ds4_eval(tmp_path):
+    log = made.write(tmp_path / "run.jsonl", ["rwamfs", "rr r r"])
+    again = made.sample(log.header.questions[1], "right")
+    with open(log.path, "ab") as file:
+        file.write(logs.msgspec.json.encode(again) + b'\n\n{"id": "torn')
+    log = logs.read(log.path)
+    facts, rows = evals.read_log(log.path)
+    assert rows == rows_of(log) and len(rows) == 10 and rows[-1]["id"] == "science-001"
+    with Store.open(tmp_path / "s.sqlite") as store:
+        kept = store.run(keep(store, log)).facts
+    assert {name: value for name, value in kept.items() if name != "summary"} == json.loads(json.dumps(facts))
+    assert evals.SCHEMA == logs.SCHEMA
+    q = log.header.questions[1]
+    assert q.digest == question_digest(q.kind, q.question, q.choices, q.answer)
+
+
+def test_whose_grades_they_are(store, tmp_path):
+    log = made.write(tmp_path / "run.jsonl", ["rw"])
+    assert store.run(keep(store, log)).fact("grader") is None
+    assert store.run(keep(store, log, grader="ds4")).fact("grader") == "ds4"
+
+
+def test_a_log_that_went_on_stays_one_run(store, tmp_path):
+    path = tmp_path / "run.jsonl"
+    log = made.write(path, ["rw s"])
+    number = keep(store, log, "first", status="stopped", tags=["q4"])
+    store.add("bench", {}, [])
+    header = log.header
+    with logs.Writer.resume(path, header) as writer:
+        for i in (2, 3):
+            writer.add(made.sample(header.questions[i], "right"))
+    assert keep(store, logs.read(path)) == number
+    run = store.run(number)
+    assert (run.status, run.label, run.tags, run.rows) == ("complete", "first", ("q4",), 4)
+    assert run.fact("summary", "score") == 0.75
+    other = made.write(tmp_path / "other.jsonl", ["rw s"], facts={"created": "2026-11-23T10:00:00Z"})
+    assert keep(store, other) != number
+
+
+def test_more_epochs_than_the_header_says(store, tmp_path):
+    path = tmp_path / "run.jsonl"
+    log = made.write(path, ["rw"])
+    with logs.Writer.resume(path, log.header) as writer:
+        writer.add(made.sample(log.header.questions[0], "wrong", 3))
+    assert store.run(keep(store, logs.read(path))).fact("epochs") == evals.read_log(path)[0]["epochs"] == 3
+
+
+@pytest.mark.parametrize(
+    ("epochs", "selection", "status"),
+    [
+        (["rwf"], {}, "complete"), (["rw "], {}, "stopped"), (["rw "], {"limit": 2}, "complete"),
+        (["rws"], {}, "stopped"), (["rwr", "rw "], {}, "stopped"), (["rwr", "rwr"], {"only": None}, "complete"),
+        (["rw ", "r  "], {"only": "maths,science"}, "stopped"),
+    ],
+)  # fmt: skip
+def test_whether_a_log_is_whole(tmp_path, epochs, selection, status):
+    log = made.write(tmp_path / "run.jsonl", epochs, facts={"selection": selection})
+    assert evals.status_of(*evals.read_log(log.path)) == status
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", ":1: not a log of ds4-eval"),
+        (b"hello\n", ":1: not a log of ds4-eval"),
+        (b"[]\n", ":1: not a log of ds4-eval"),
+        (b'{"schema": "ds4-eval-log-v9"}\n', "not a log of ds4-eval, or of another version"),
+        (b'{"schema": "ds4-eval-log-v1"}\n', ":1: not the header"),
+    ],
+)
+def test_what_is_no_log_is_refused(tmp_path, text, message):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(text)
+    with pytest.raises(DataError) as error:
+        evals.read_log(path)
+    assert message in str(error.value)
+    with pytest.raises(DataError, match="No such file"):
+        evals.read_log(tmp_path / "none.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{\n", ":3: a damaged line"),
+        ('{"id": "maths-000"}\n', ":3: not a sample"),
+        ('{"id": "x"}\n', ":3: not a sample"),
+    ],
+)
+def test_damage_is_named_by_its_line(tmp_path, line, message):
+    log = made.write(tmp_path / "run.jsonl", ["r"])
+    with open(log.path, "a") as file:
+        file.write(line)
+    with pytest.raises(DataError) as error:
+        evals.read_log(log.path)
+    assert message in str(error.value)

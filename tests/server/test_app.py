@@ -1,0 +1,444 @@
+"""One handler for all APIs, over a scripted engine: what goes out, when, and what happens when it cannot."""
+
+import json
+import logging
+import socket
+import threading
+from dataclasses import replace
+
+import pytest
+
+from ds4ref.errors import BackendError
+from ds4ref.server.auth import Access
+from ds4ref.server.limits import Limits
+from ds4ref.server.service import Settings
+from ds4ref.targets.answer import Finish
+
+from .conftest import QUICK, post, read_all, read_one
+
+LONG = "word " * 400
+
+
+def events(text):
+    """The data of server-sent events; comments as text."""
+    found = []
+    for block in text.split("\n\n"):
+        if block.startswith("data: "):
+            data = block.removeprefix("data: ")
+            found.append(data if data == "[DONE]" else json.loads(data))
+        elif block:
+            found.append(block)
+    return found
+
+
+def begin(server, say="hi", **more):
+    """A request in flight: a thread that will have ``answer``."""
+
+    def ask():
+        thread.answer = server.ask(say, **more)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    return thread
+
+
+# --- answers
+
+
+def test_an_answer(scripted):
+    scripted.engine.say("Good day.")
+    answer = scripted.ask()
+    assert answer.status_code == 200
+    assert answer.json() == {"text": "Good day.", "finish": "stop", "prompt": answer.json()["prompt"], "cached": 0}
+    assert answer.headers["content-type"] == "application/json" and answer.content.endswith(b"\n")
+    assert int(answer.headers["content-length"]) == len(answer.content)
+
+
+def test_a_stream(scripted):
+    scripted.engine.say("Good day.")
+    answer = scripted.ask(stream=True)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/event-stream"
+    assert answer.headers["cache-control"] == "no-cache"
+    first, *middle, last, done = events(answer.text)
+    assert first == {"begin": True} and last["finish"] == "stop" and done == "[DONE]"
+    assert "".join(event["text"] for event in middle) == "Good day." and len(middle) > 1
+
+
+def test_pieces_arrive_as_they_are_generated(scripted):
+    scripted.engine.say("one two three four five six")
+    scripted.engine.hold()
+    with scripted.client.stream("POST", "/v1/echo", json={"say": "hi", "stream": True}) as answer:
+        lines = answer.iter_lines()
+        assert next(lines) == 'data: {"begin": true}'
+        prefill = -(-scripted.service.board.state()["live"][0]["prompt"] // scripted.engine.chunk)
+        scripted.engine.step(prefill + 3)
+        assert next(lines) == "" and "one" in next(lines)
+        scripted.engine.release()
+        assert [line for line in lines if line][-1] == "data: [DONE]"
+
+
+def test_http_1_0_gets_a_stream_that_ends_with_the_connection(scripted):
+    body = b'{"say":"hi","stream":true}'
+    head = b"POST /v1/echo HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(body)
+    found = scripted.raw(head + body)
+    assert found.startswith(b"HTTP/1.1 200") and found.endswith(b"data: [DONE]\n\n")
+    assert b"transfer-encoding" not in found.lower()
+
+
+def test_ids_and_timing(scripted):
+    answer = scripted.client.post("/v1/echo", json={"say": "hi"}, headers={"X-Request-Id": "my-id.7"})
+    assert answer.headers["x-request-id"] == answer.headers["request-id"] == "my-id.7"
+    names = [part.split(";")[0].strip() for part in answer.headers["server-timing"].split(",")]
+    assert names == ["queue", "prefill", "decode"]
+    bad = scripted.client.post("/v1/echo", json={"say": "hi"}, headers={"X-Request-Id": "a b\x7f"})
+    assert bad.headers["x-request-id"].startswith("req_")
+    assert scripted.ask().headers["x-request-id"] != scripted.ask().headers["x-request-id"]
+
+
+def test_a_connection_is_kept(scripted):
+    body = b'{"say":"hi"}'
+    sock = scripted.connect()
+    for _ in range(3):
+        sock.sendall(post("/v1/echo", body))
+        assert read_one(sock)[0] == 200
+
+
+# --- what cannot be
+
+
+def test_a_refusal_is_the_modules(scripted):
+    answer = scripted.client.post("/v1/echo", json={})
+    assert answer.status_code == 400
+    assert answer.json() == {"error": {"message": "missing say", "type": "invalid_request_error", "param": "say"}}
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"nonsense", b"[1]", b"\xff\xfe", b'"\xed\xa0\x80"', b"1" * 5000])
+def test_what_is_no_json_is_a_400(scripted, body):
+    answer = scripted.client.post("/v1/echo", content=body)
+    assert answer.status_code == 400 and answer.json()["error"]["message"] == "invalid JSON request"
+
+
+def test_a_bug_in_a_module_is_a_500_and_logged(scripted, caplog):
+    logging.getLogger("ds4-server").propagate = True
+    answer = scripted.client.post("/v1/echo", json={"bug": "secret"})
+    assert answer.status_code == 500
+    assert answer.json()["error"] == {"message": "internal error", "type": "server_error"}
+    assert any(record.exc_info for record in caplog.records)
+    assert scripted.ask().status_code == 200
+
+
+def test_a_bug_in_telling_ends_the_stream_in_its_protocol(scripted):
+    found = events(scripted.ask(stream=True, bad_feed=True).text)
+    assert found == [{"begin": True}, {"error": {"message": "internal error", "code": "engine"}}]
+    answer = scripted.ask(bad_feed=True)
+    assert answer.status_code == 500 and answer.json()["error"]["message"] == "internal error"
+    assert scripted.ask().status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/echo"), ("POST", "/v1/models"), ("GET", "/nothing"), ("POST", "/v1/echo/"), ("GET", "/V1/models"),
+        ("GET", "/v1/%6dodels"), ("GET", "/v1/models/"), ("GET", "/v1/models/gpt-4"), ("GET", "//v1/models"),
+        ("GET", "/v1/../v1/models"), ("GET", "/v1/models/deepseek-v4-flash/"), ("DELETE", "/v1/models"),
+        ("PUT", "/"), ("GET", "/v1/responses/compact"), ("GET", "/status.html"), ("POST", "/v1/embeddings"),
+    ],
+)  # fmt: skip
+def test_unknown_endpoints(scripted, method, path):
+    found = scripted.raw(f"{method} {path} HTTP/1.1\r\nHost: x.localhost\r\nConnection: close\r\n\r\n".encode())
+    head, _, body = found.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 404"), found
+    assert json.loads(body) == {"error": {"message": "unknown endpoint", "type": "invalid_request_error"}}
+
+
+def test_a_query_is_ignored(scripted):
+    assert scripted.client.get("/v1/models?limit=1000&client_version=0.169.0").status_code == 200
+    assert scripted.client.post("/v1/echo?beta=true", json={"say": "hi"}).status_code == 200
+
+
+def test_head(scripted):
+    for path, status in (("/v1/models", 200), ("/", 200), ("/health", 200), ("/api/hello", 404), ("/v1/echo", 404)):
+        answer = scripted.client.head(path)
+        assert answer.status_code == status and answer.content == b""
+
+
+@pytest.mark.parametrize("path", ["/v1/echo", "/nothing", "/"])
+def test_options(scripted, path):
+    answer = scripted.client.options(path)
+    assert answer.status_code == 204 and answer.content == b"" and "content-type" not in answer.headers
+    assert answer.headers["content-length"] == "0"
+    assert not any(name.startswith("access-control") for name in answer.headers)
+
+
+def test_cors_is_for_those_who_ask_for_it(serving):
+    closed, opened = serving(), serving(settings=Settings(access=Access(cors=True)))
+    origin = {"Origin": "https://example.org"}
+    for path, more in (("/v1/echo", {}), ("/v1/echo", {"stream": True}), ("/v1/echo", {"bug": 1}), ("/no", {})):
+        for server, wanted in ((closed, None), (opened, "*")):
+            answer = server.client.post(path, json={"say": "hi", **more}, headers=origin)
+            assert answer.headers.get("access-control-allow-origin") == wanted
+    preflight = opened.client.options("/v1/echo", headers=origin)
+    assert preflight.status_code == 204
+    assert preflight.headers["access-control-allow-methods"] == "GET, POST, OPTIONS"
+    assert preflight.headers["access-control-allow-headers"] == "*"
+
+
+# --- what does not fit, and what must wait
+
+
+def test_a_prompt_as_long_as_the_context_does_not_fit(serving):
+    prompt = serving().ask("hi " * 50).json()["prompt"]
+    fits, tight = serving(ctx=prompt + 1), serving(ctx=prompt)
+    assert fits.ask("hi " * 50).status_code == 200
+    answer = tight.ask("hi " * 50)
+    assert answer.status_code == 400
+    assert answer.json()["error"] == {
+        "message": f"Prompt has {prompt} tokens, but the configured context size is {prompt} tokens",
+        "type": "invalid_request_error",
+        "param": "messages",
+        "code": "context_length_exceeded",
+        "n_prompt_tokens": prompt,
+        "n_ctx": prompt,
+    }
+
+
+@pytest.mark.parametrize(("ids", "words"), [([], "empty"), ([1, 10**9], "vocabulary"), ([-1], "vocabulary")])
+def test_prompts_that_no_session_can_hold(scripted, ids, words):
+    answer = scripted.client.post("/v1/echo", json={"ids": ids})
+    assert answer.status_code == 400 and words in answer.json()["error"]["message"]
+
+
+def test_a_full_queue_says_when_to_come_back(serving):
+    server = serving(queue_limit=1)
+    server.engine.hold()
+    running = begin(server)
+    server.until(lambda: server.worker.running is not None)
+    waiting = begin(server)
+    server.until(lambda: len(server.worker.queue) == 1)
+    answer = server.ask()
+    assert answer.status_code == 503 and answer.headers["retry-after"] == "5"
+    assert "x-should-retry" not in answer.headers
+    server.engine.release()
+    for thread in (running, waiting):
+        thread.join()
+        assert thread.answer.status_code == 200
+
+
+def test_signs_of_life_while_waiting_and_in_prefill(serving):
+    server = serving(limits=replace(QUICK, alive_seconds=0.05))
+    server.engine.hold()
+    running = begin(server)
+    server.engine.held()
+    first = server.worker.running
+    with server.client.stream("POST", "/v1/echo", json={"say": LONG, "stream": True}) as answer:
+        assert answer.status_code == 200  # although it has not had its turn yet
+        lines = answer.iter_lines()
+        for _ in range(3):
+            assert next(lines) == ": keep-alive" and next(lines) == ""
+        while server.worker.running in (first, None):
+            server.engine.step()
+        server.engine.step(2)  # chunks of this one's prefill
+        while (line := next(lines)) != 'data: {"begin": true}':
+            assert line in ("", ": keep-alive")
+        assert [next(lines) for _ in range(5)] == ["", ": keep-alive", "", ": keep-alive", ""]
+        server.engine.release()
+        assert [line for line in lines if line][-1] == "data: [DONE]"
+    running.join()
+
+
+def test_without_need_nobody_says_that_he_lives(scripted):
+    assert ": keep-alive" not in scripted.ask(LONG, stream=True).text
+
+
+def test_what_goes_wrong_before_the_answer_has_a_status(scripted):
+    for stream in (False, True):
+        answer = scripted.ask(results_only=True, stream=stream)
+        assert answer.status_code == 409 and answer.headers["x-should-retry"] == "false"
+        assert "continuation state is not available; retry by replaying" in answer.json()["error"]["message"]
+
+
+def test_what_goes_wrong_in_the_answer(scripted):
+    for stream in (False, True):
+        scripted.engine.fail = BackendError("the device burns")
+        answer = scripted.ask(stream=stream)
+        if stream:
+            wanted = {"error": {"message": "the device burns", "code": "engine"}}
+            assert answer.status_code == 200 and events(answer.text) == [{"begin": True}, wanted]
+        else:
+            assert answer.status_code == 500
+            assert answer.json()["error"] == {"message": "the device burns", "type": "server_error"}
+    assert scripted.ask().status_code == 200
+
+
+# --- clients that leave
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("phase", ["queue", "prefill", "decode"])
+def test_who_leaves_is_not_worked_for(serving, stream, phase):
+    server = serving(chunk=16)
+    server.engine.say(*[" ".join(map(str, range(2000)))] * 2)
+    server.engine.hold()
+    if phase == "queue":
+        other = begin(server)
+        server.engine.held()
+    sock = server.connect()
+    sock.sendall(post("/v1/echo", json.dumps({"say": "word " * 100, "stream": stream, "thinking": "none"}).encode()))
+    if phase == "queue":
+        server.until(lambda: len(server.worker.queue) == 1)
+    else:
+        server.engine.held()
+        if phase == "decode":
+            server.engine.step(-(-server.worker.running.ids.__len__() // 16) + 2)
+    job = None if phase == "queue" else server.worker.running
+    before = server.worker.finished
+    sock.close()
+    if phase == "queue":
+        server.until(lambda: len(server.worker.queue) == 0)
+        assert server.worker.finished == before + 1
+        server.engine.release()
+        other.join()
+        assert other.answer.status_code == 200
+    else:
+        server.until(lambda: job.cancel.requested)
+        evaluated = server.engine.evaluated
+        server.engine.release()
+        server.until(lambda: server.worker.finished > before)
+        assert server.engine.evaluated <= evaluated + 2  # the token that was under way, and an end of sequence
+    server.until(lambda: not server.service.board.state()["live"])
+    row = server.service.board.state()["recent"][0 if phase != "queue" else -1]
+    assert row["status"] == 499 and row["error"] == "client left"
+    assert server.ask().status_code == 200
+
+
+def test_who_does_not_read_loses_the_connection_and_nobody_waits(serving):
+    server = serving(limits=replace(QUICK, write_seconds=0.2), ctx=100_000)
+    server.engine.say([server.engine.tokenizer.encode("word")[0]] * 60_000)
+    server.little_room()
+    sock = server.connect(SO_RCVBUF=4096)
+    sock.sendall(post("/v1/echo", b'{"say":"hi","stream":true}'))
+    server.until(lambda: server.service.board.state()["recent"])
+    row = server.service.board.state()["recent"][0]
+    assert row["status"] == 499 and row["error"] == "client does not read"
+    assert row["generated"] < 60_000
+    assert server.ask().status_code == 200
+    assert b"[DONE]" not in read_all(sock)
+
+
+def test_a_slow_reader_that_reads_is_kept(serving):
+    server = serving(limits=replace(QUICK, write_seconds=30.0), ctx=20_000)
+    server.engine.say([server.engine.tokenizer.encode("word")[0]] * 4000)
+    server.little_room()
+    sock = server.connect(SO_RCVBUF=4096)
+    sock.sendall(post("/v1/echo", b'{"say":"hi","stream":true}', "Connection: close"))
+    found = b""
+    while data := sock.recv(1000):
+        found += data
+    assert found.count(b'"text"') == 4000 and b"[DONE]" in found
+
+
+# --- the end
+
+
+def test_shutdown_answers_what_runs_and_refuses_what_waits(serving):
+    server = serving()
+    server.engine.say("the first answer")
+    server.engine.hold()
+    running = begin(server, stream=True)
+    server.engine.held()
+    waiting = begin(server)
+    server.until(lambda: len(server.worker.queue) == 1)
+    keeps = server.connect()
+    keeps.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert read_one(keeps)[0] == 200
+    server.background.server.end()
+    waiting.join()
+    assert waiting.answer.status_code == 503 and waiting.answer.headers["x-should-retry"] == "false"
+    assert waiting.answer.json()["error"]["message"] == "server shutting down"
+    assert read_all(keeps) == b""  # an idle connection is closed
+    with pytest.raises(OSError):
+        socket.create_connection(server.address, timeout=5)
+    server.engine.release()
+    running.join()
+    found = events(running.answer.text)
+    assert "".join(event.get("text", "") for event in found[1:-2]) == "the first answer"
+    assert found[-1] == "[DONE]"
+    server.background.thread.join(10)
+    assert not server.background.thread.is_alive()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_shutdown_ends_what_takes_too_long(serving, stream):
+    server = serving(limits=replace(QUICK, drain_seconds=0.1))
+    server.engine.hold()
+    running = begin(server, stream=stream)
+    server.engine.held()
+    server.background.server.end()
+    server.until(lambda: server.worker.running is None)
+    running.join()
+    if stream:
+        assert events(running.answer.text)[-1] == {"error": {"message": "server shutting down", "code": "shutdown"}}
+    else:
+        assert running.answer.status_code == 503
+
+
+def test_a_request_that_is_still_being_sent_at_shutdown_is_refused(serving):
+    server = serving()
+    server.engine.hold()
+    running = begin(server)
+    server.engine.held()
+    sock = server.connect()
+    sock.sendall(post("/v1/echo", b'{"say":"hi"}')[:-3])
+    server.until(lambda: server.service.held.bytes == len(b'{"say":"hi"}') - 3)
+    server.background.server.end()
+    assert read_all(sock).startswith(b"HTTP/1.1 503")
+    server.engine.release()
+    running.join()
+    assert running.answer.status_code == 200
+
+
+# --- whose turn it is
+
+
+def test_requests_of_one_conversation_wait_for_each_other(serving):
+    server = serving()
+    server.engine.hold()
+    first = begin(server)
+    server.engine.held()
+
+    def ask(session):
+        server.client.post("/v1/echo", json={"say": session}, headers={"session-id": session})
+
+    threads = []
+    for number, session in enumerate(["a", "a", "a", "b"], 1):
+        threads.append(threading.Thread(target=ask, args=(session,)))
+        threads[-1].start()
+        server.until(lambda n=number: len(server.worker.queue) == n)
+    waiting = [x for x in server.service.board._live.values() if x.prefill is None]
+    rows = server.service.board.state()["live"]
+    assert sorted(row["ahead"] for row in rows if row["state"] == "waiting") == [0, 1, 2, 3]
+    assert next(row["ahead"] for row in rows if row["client"] == "session-id:b") == 1
+    server.engine.release()
+    for thread in [first, *threads]:
+        thread.join()
+    order = sorted(waiting, key=lambda x: x.job.began)
+    assert [x.client for x in order] == ["session-id:a", "session-id:b", "session-id:a", "session-id:a"]
+
+
+def test_the_limits_are_what_the_documentation_says():
+    limits = Limits()
+    assert (limits.body_bytes, limits.header_bytes, limits.write_seconds) == (64 << 20, 64 << 10, 2.0)
+    assert (limits.alive_seconds, limits.depth) == (5.0, 257)
+
+
+def test_what_is_answered_is_what_the_worker_says(server):
+    """The real worker on the embedded model: a greedy answer, streamed and whole, is the same."""
+    whole = server.ask("Tell me something about the sea, and about the people who live by it.", max_tokens=12)
+    stream = server.ask(
+        "Tell me something about the sea, and about the people who live by it.", max_tokens=12, stream=True
+    )
+    assert whole.status_code == 200 and whole.json()["finish"] in (Finish.LENGTH, Finish.STOP)
+    found = events(stream.text)
+    assert "".join(event.get("text", "") for event in found[1:-1]) == whole.json()["text"]
+    assert found[-2]["cached"] == found[-2]["prompt"]

@@ -1,0 +1,139 @@
+"""Who may ask: keys, names, pages of other sites."""
+
+import pytest
+
+from ds4ref.errors import UsageError
+from ds4ref.server.auth import Access, check_binding, host_name, resolve
+from ds4ref.server.service import Settings
+
+KEY = "s3cret-\u00e4"
+
+
+@pytest.fixture
+def locked(serving):
+    """A server with a key."""
+    return serving(settings=Settings(access=Access(key=KEY)))
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/models", "/v1/models/x", "/status", "/metrics", "/tokenizer_info", "/openapi.json", "/nothing"],
+)
+def test_nothing_without_the_key(locked, path):
+    answer = locked.client.get(path)
+    assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"
+    assert answer.json()["error"]["type"] == "authentication_error"
+
+
+@pytest.mark.parametrize(
+    ("headers", "wanted"),
+    [
+        ({}, 401),
+        ({"authorization": b"Bearer " + KEY.encode()}, 200),
+        ({"authorization": b"bearer   " + KEY.encode()}, 200),
+        ({"x-api-key": KEY.encode()}, 200),
+        ({"x-api-key": b"wrong", "authorization": b"Bearer " + KEY.encode()}, 200),
+        ({"authorization": b"Basic " + KEY.encode()}, 401),
+        ({"authorization": KEY.encode()}, 401),
+        ({"x-api-key": KEY.encode() + b"x"}, 401),
+        ({"x-api-key": KEY.encode()[:-1]}, 401),
+        ({"x-api-key": b""}, 401),
+        ({"authorization": b"Bearer"}, 401),
+        ({"authorization": b"Bearer \xff\xfe"}, 401),
+    ],
+)
+def test_the_key(locked, headers, wanted):
+    answer = locked.client.post("/v1/echo", json={"say": "hi"}, headers=headers)
+    assert answer.status_code == wanted
+
+
+def test_what_is_open_with_a_key(locked):
+    assert locked.client.get("/health").status_code == 200
+    assert locked.client.get("/").status_code == 200
+    assert locked.client.options("/v1/echo").status_code == 204
+
+
+def test_a_refused_request_costs_no_body(locked):
+    answer = locked.raw(b"POST /v1/echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999999\r\n"
+                        b"Expect: 100-continue\r\nConnection: close\r\n\r\n")  # fmt: skip
+    assert answer.startswith(b"HTTP/1.1 401")
+
+
+def test_anthropic_clients_read_their_own_shape(locked):
+    answer = locked.client.post("/v1/messages", json={})
+    assert answer.status_code == 401 and answer.json()["type"] == "error"
+    assert answer.json()["error"]["type"] == "authentication_error"
+
+
+def test_the_key_is_not_shown():
+    assert KEY not in repr(Access(key=KEY)) and KEY not in repr(Settings(access=Access(key=KEY)))
+
+
+# --- names
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        ("localhost", "localhost"), ("LocalHost:8000", "localhost"), ("127.0.0.1:80", "127.0.0.1"),
+        ("[::1]:8000", "::1"),
+        ("[::1]", "::1"), ("a.example.", "a.example"), ("a.example:", "a.example"), ("::1", "::1"), ("", ""),
+        ("a:b", "a:b"),
+    ],
+)  # fmt: skip
+def test_host_names(host, name):
+    if host == "::1":
+        assert host_name(host) != "localhost"  # malformed; whatever it is, it is no name
+    else:
+        assert host_name(host) == name
+
+
+@pytest.mark.parametrize(
+    ("host", "wanted"),
+    [
+        ("localhost", 200), ("localhost:1234", 200), ("LOCALHOST.", 200), ("127.0.0.1", 200), ("[::1]:80", 200),
+        ("192.168.1.7:8000", 200), ("me.localhost", 200), ("box.lan", 200), ("BOX.lan:8000", 200),
+        ("evil.example", 403), ("localhost.evil.example", 403), ("127.0.0.1.evil.example", 403),
+        ("evil.example:8000", 403),
+        ("box.lan.evil.example", 403), ("notlocalhost", 403), ("127.1@evil.example", 403), ("", 403),
+        ("localhost, evil.example", 403), ("localhost evil", 403),
+    ],
+)  # fmt: skip
+def test_by_which_names_it_may_be_called(serving, host, wanted):
+    server = serving(settings=Settings(access=Access(hosts=frozenset({"box.lan"}))))
+    answer = server.raw(f"GET /health HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+    assert answer.startswith(f"HTTP/1.1 {wanted}".encode()), answer
+
+
+def test_http_1_0_has_no_host(scripted):
+    assert scripted.raw(b"GET /health HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(("site", "wanted"), [("cross-site", 403), ("same-site", 200), ("same-origin", 200),
+                                              ("none", 200), (None, 200)])  # fmt: skip
+def test_pages_of_other_sites(serving, site, wanted):
+    headers = {} if site is None else {"sec-fetch-site": site}
+    assert serving().client.post("/v1/echo", json={"say": "hi"}, headers=headers).status_code == wanted
+    cors = serving(settings=Settings(access=Access(cors=True)))
+    assert cors.client.post("/v1/echo", json={"say": "hi"}, headers=headers).status_code == 200
+
+
+# --- where it listens
+
+
+def test_loopback_needs_no_key():
+    for host in ("127.0.0.1", "localhost", "::1", "127.9.9.9"):
+        check_binding(host, "", False)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_the_network_needs_a_key_or_a_word(host):
+    with pytest.raises(UsageError, match="--api-key"):
+        check_binding(host, "", False)
+    check_binding(host, "key", False)
+    check_binding(host, "", True)
+
+
+def test_a_host_that_does_not_exist():
+    with pytest.raises(UsageError, match="--host"):
+        resolve("a..b")

@@ -1,0 +1,264 @@
+"""What the four APIs have in common in reading a request: what they tolerate, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ds4ref.server.api import Refused
+from ds4ref.server.apis.common import PlainInput
+from ds4ref.server.deviations import DEVIATIONS, on
+from ds4ref.text.rawjson import quote
+
+from .answers import APIS, deltas, play, read
+
+PROMPTS = {
+    "/v1/chat/completions": ("messages", '[{"role":"user","content":"q"}]'),
+    "/v1/completions": ("prompt", '"q"'),
+    "/v1/messages": ("messages", '[{"role":"user","content":"q"}]'),
+    "/v1/responses": ("input", '"q"'),
+}
+EACH = pytest.mark.parametrize("path", PROMPTS)
+
+
+def body(path: str, more: str = "") -> str:
+    """A request with further members."""
+    name, value = PROMPTS[path]
+    return f'{{"{name}":{value}{"," * bool(more)}{more}}}'
+
+
+def refused(path, raw):
+    with pytest.raises(Refused) as error:
+        read(path, raw)
+    assert error.value.status == 400 and error.value.kind == "invalid_request_error"
+    assert "\n" not in error.value.message and len(error.value.message) < 400
+    return error.value.message
+
+
+# --- tolerance
+
+
+@EACH
+def test_what_is_tolerated(path):
+    """server.md 3.1: unknown members, other orders, missing commas, duplicates, what follows the object."""
+    wanted = read(path, body(path))[0]
+    name, value = PROMPTS[path]
+    for raw in (
+        body(path, '"unknown":{"a":[1,{"b":null}]},"user":"x","metadata":{},"logit_bias":{},"n":3'),
+        f' \n\t{{ "{name}" : {value} }} and more',
+        f'{{"{name}":"first","{name}":{value}}}',
+        f'{{"x":1 "{name}":{value} "y":2}}',
+        "\ufeff" + body(path),
+        body(path, '"stream_options":null,"tools":null,"tool_choice":null,"stop":null,"stop_sequences":null'),
+        body(path, '"reasoning_effort":null,"reasoning":null,"system":null,"instructions":null,"response_format":null'),
+        body(path, '"prompt_cache_key":5,"output_config":null,"text":null,"parallel_tool_calls":null'),
+    ):
+        assert read(path, raw)[0] == wanted, raw
+
+
+@EACH
+def test_the_last_of_two_counts(path):
+    assert read(path, body(path, '"temperature":"no","temperature":0.5'))[0].sampling.temperature == 0.5
+    assert "temperature" in refused(path, body(path, '"temperature":0.5,"temperature":null'))
+
+
+HONOURED = {
+    "/v1/chat/completions": ("model", "max_tokens", "max_completion_tokens", "temperature", "top_p", "min_p", "top_k",
+                             "seed", "stream", "think"),
+    "/v1/completions": ("model", "max_tokens", "temperature", "top_p", "min_p", "top_k", "seed", "stream", "think",
+                        "echo"),
+    "/v1/messages": ("model", "max_tokens", "temperature", "top_p", "top_k", "stream"),
+    "/v1/responses": ("model", "max_tokens", "max_output_tokens", "temperature", "top_p", "stream"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "name"), [(path, name) for path, names in HONOURED.items() for name in names])
+def test_fields_of_another_type(path, name):
+    """server.md 3.1: null is an error where a field means nothing without a value."""
+    for wrong in ("null", "[]", "{}", '"1"' if name not in ("model",) else "5", "true" if name != "stream" else "1"):
+        if name in ("think", "echo") and wrong == "true":
+            continue
+        assert name in refused(path, body(path, f'"{name}":{wrong}')), wrong
+
+
+@EACH
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "0x10", "01", ".5", "5.", "+1", "1e", "--1", "nul"])
+def test_numbers_that_are_none(path, value):
+    refused(path, body(path, f'"temperature":{value}'))
+    refused(path, body(path, f'"unknown":{value}'))
+
+
+@EACH
+def test_numbers_of_any_size(path):
+    big = "9" * 5000
+    for value in ("1e999", big, "1E+400"):
+        assert read(path, body(path, f'"max_tokens":{value}'))[0].max_tokens == 2**31 - 1
+        assert 1e38 < read(path, body(path, f'"temperature":{value}'))[0].sampling.temperature < float("inf")
+    for value in ("-5", "-0", "0", "-1e999", "0.9"):
+        assert read(path, body(path, f'"max_tokens":{value}'))[0].max_tokens == 0
+    assert read(path, body(path, '"max_tokens":7.9'))[0].max_tokens == 7
+
+
+def test_seeds():
+    path = "/v1/chat/completions"
+    for value, seed in (("5", 5), ("5.9", 5), ("0", None), ("-3", None), ("0.5", None), ("1e999", 2**64 - 1)):
+        assert read(path, body(path, f'"seed":{value}'))[0].sampling.seed == seed
+
+
+@EACH
+def test_nesting_has_a_limit(path):
+    """json_skip_has_nesting_limit."""
+    for opening, closing in (("[", "]"), ('{"a":', "}")):
+        inside = "1" if opening != "[" else ""
+        read(path, body(path, f'"unknown":{opening * 256}{inside}{closing * 256}'))
+        assert "256 deep" in refused(path, body(path, f'"unknown":{opening * 257}{inside}{closing * 257}'))
+    refused(path, "[" * 100_000)
+    refused(path, body(path, '"unknown":' + '{"a":' * 100_000))
+
+
+@EACH
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b" ", b"null", b"[]", b'"x"', b"5", b"{", b'{"', b'{"a"}', b'{"a":}', b'{"a":1', b"{'a':1}", b"{a:1}",
+     b"\x00", b'{"a":"\x01"}', b'{"a":"\\x"}', b'{"a":"\\u12"}', b"\xff\xfe{}", b'{"a":"\xff"}',
+     b'{"a":"\xed\xa0\x80"}'],
+)  # fmt: skip
+def test_bodies_that_are_no_object(path, raw):
+    assert refused(path, raw).startswith("invalid JSON request")
+
+
+@EACH
+def test_what_there_has_to_be(path):
+    name, _ = PROMPTS[path]
+    with pytest.raises(Refused) as error:
+        read(path, "{}")
+    assert error.value.message == f"missing {name}"
+
+
+@EACH
+@pytest.mark.parametrize("stream", ["true", "false"])
+def test_halves_of_characters(path, stream):
+    """A lone surrogate becomes U+FFFD, on the way in as on the way out."""
+    raw = body(path, f'"model":"a\\ud800b\\udc00\\ud83d\\ude00","stream":{stream}')
+    turn, reply = read(path, raw)
+    assert turn.model == "a�b�😀"
+    assert "a�b�😀" in play(reply, deltas("x")).decode()
+
+
+@EACH
+def test_long_complaints_are_cut(path):
+    field = "thinking" if path != "/v1/responses" else "tool_choice"
+    refused(path, body(path, f'"{field}":"{"x" * 5000}"'))
+    refused(path, body(path, f'"reasoning":"{"x" * 5000}","reasoning_effort":"{"x" * 5000}"'))
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("/v1/chat/completions", "stop"), ("/v1/completions", "stop"), ("/v1/messages", "stop_sequences")],
+)
+def test_stop_strings(path, name):
+    """stop_list_parses_all_sequences."""
+    assert read(path, body(path, f'"{name}":["a","","b\\n"]'))[0].stop == ("a", "b\n")
+    assert read(path, body(path, f'"{name}":[]'))[0].stop == ()
+    assert read(path, body(path, f'"{name}":"one"'))[0].stop == ("one",)
+    for wrong in ("5", "{}", "[5]", "[null]", "true"):
+        refused(path, body(path, f'"{name}":{wrong}'))
+    many = ",".join(['"x"'] * 257)
+    refused(path, body(path, f'"{name}":[{many}]'))
+
+
+@EACH
+def test_who_asks(path):
+    assert read(path, body(path, '"prompt_cache_key":"k"'), headers={"session-id": "s"})[0].affinity == "k"
+    assert read(path, body(path), headers={"x-session-affinity": "s"})[0].affinity == "s"
+    assert read(path, body(path))[0].affinity == ""
+
+
+@EACH
+def test_created_by_the_clock_of_the_server(path):
+    out = json.loads(play(read(path, body(path))[1], deltas("x")))
+    assert out.get("created", out.get("created_at", 1795223090)) == 1795223090
+
+
+def test_deviations_are_documented():
+    table = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
+    for name in DEVIATIONS:
+        assert f"| `{name}` | " in table
+
+
+def test_deviations_have_names():
+    assert on({}, "no-retry") and not on({"no-retry": False}, "no-retry")
+    assert all(text and text[0] != " " for text in DEVIATIONS.values())
+    with pytest.raises(KeyError):
+        on({}, "no-such-thing")
+
+
+# --- whatever comes
+
+NAMES = sorted(
+    {name for names in HONOURED.values() for name in names}
+    | {"messages", "input", "prompt", "system", "instructions", "tools", "tool_choice", "stop", "stop_sequences",
+       "thinking", "reasoning", "reasoning_effort", "output_config", "output_format", "response_format", "text",
+       "stream_options", "logprobs", "top_logprobs", "parallel_tool_calls", "previous_response_id", "conversation"}
+)  # fmt: skip
+INSIDE = """role content type text name id tool_calls function arguments input output tool_use_id call_id source data
+summary tools parameters input_schema format custom definition grammar schema json_schema effort status namespace action
+defer_loading tool_name mode allowed_tools include_usage refusal thinking""".split()
+WORDS = """user assistant system tool developer function custom namespace tool_search message function_call
+function_call_output custom_tool_call reasoning tool_search_output text image input_text input_image output_text refusal
+tool_use tool_result tool_reference document thinking enabled adaptive auto required any json_schema grammar
+allowed_tools high max completed x {} []""".split()
+WORDS += ["", "\ud800"]
+
+LEAVES = st.sampled_from([None, True, False, 0, 1, -1, 2.5, 10**20, *WORDS])
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(INSIDE), inner, max_size=5)
+    ),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@EACH
+@given(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=6), st.booleans())
+def test_no_request_is_a_bug(path, found, keep_prompt):
+    """Whatever is asked is refused with 400, or can be rendered and answered."""
+    name, value = PROMPTS[path]
+    if keep_prompt:
+        found = {**found, name: json.loads(value)}
+    try:
+        turn, reply = read(path, json.dumps(found))
+    except Refused as error:
+        assert error.status == 400
+        assert json.loads(APIS[path].error(error))
+        return
+    if turn.text is None and turn.ids is None:
+        turn.rendered()
+    out = play(reply, deltas("Hm.</think>Hi", thinking=True))
+    assert out.endswith((b"\n", b"}"))
+
+
+# --- the text of a custom tool
+
+
+@given(st.text(), st.integers(1, 9))
+def test_the_text_of_a_custom_tool_however_it_is_cut(text, size):
+    raw = quote(text).replace("é", "\\u00e9").replace("😀", "\\ud83d\\ude00")
+    arguments = '{"input":' + raw + "}"
+    plain = PlainInput()
+    given_out = "".join(plain.feed(arguments[at : at + size]) for at in range(0, len(arguments), size))
+    whole, rest = plain.finish()
+    assert whole == given_out + rest == json.loads(arguments)["input"]
+    assert not rest, "nothing is kept back that could go out"
+
+
+def test_the_text_of_a_custom_tool_comes_early():
+    plain = PlainInput()
+    assert [plain.feed(piece) for piece in ('{"inp', 'ut":"a', "b\\", "nc", '\\ud83d', '\\ude00"', "}")] == [
+        "", "a", "b", "\nc", "", "😀", "",
+    ]  # fmt: skip

@@ -1,0 +1,125 @@
+"""Events from the inference thread to the event loop."""
+
+import asyncio
+import threading
+
+import pytest
+
+from ds4ref.server.mailbox import Mailbox
+from ds4ref.server.turn import Delta, Failed, Queued
+
+
+def run(what):
+    """A coroutine over a mailbox; a mistake shows as a test that takes too long."""
+
+    async def main():
+        return await asyncio.wait_for(what(Mailbox(asyncio.get_running_loop(), 4)), 30)
+
+    return asyncio.run(main())
+
+
+def later(what, *args):
+    thread = threading.Timer(0.05, what, args)
+    thread.start()
+    return thread
+
+
+def test_what_is_there_is_taken_at_once():
+    async def main(box):
+        box.put(Queued(1))
+        box.put(Queued(2))
+        return await box.take(0.0)
+
+    assert run(main) == [Queued(1), Queued(2)]
+
+
+def test_waiting_ends_with_an_event_of_another_thread():
+    async def main(box):
+        thread = later(box.put, Queued(3))
+        found = await box.take(box.loop.time() + 1000)
+        thread.join()
+        return found
+
+    assert run(main) == [Queued(3)]
+
+
+def test_waiting_ends_in_time_or_when_woken():
+    async def main(box):
+        assert await box.take(box.loop.time() + 0.01) == []
+        box.wake()
+        assert await box.take(box.loop.time() + 1000, box.loop.time() + 1000) == []
+        box.loop.call_later(0.02, box.wake)
+        return await box.take(box.loop.time() + 1000, box.loop.time() + 1000)
+
+    assert run(main) == []
+
+
+def test_while_resting_events_gather():
+    async def main(box):
+        threads = [later(box.put, Delta("a")), later(box.put, Delta("b"))]
+        begun = box.loop.time()
+        found = await box.take(begun + 1000, begun + 0.2)
+        for thread in threads:
+            thread.join()
+        return found, box.loop.time() - begun
+
+    found, seconds = run(main)
+    assert sorted(delta.text for delta in found) == ["a", "b"] and seconds >= 0.19
+
+
+def test_after_the_rest_the_first_event_counts():
+    async def main(box):
+        thread = later(box.put, Delta("a"))
+        found = await box.take(box.loop.time() + 1000, box.loop.time() + 0.01)
+        thread.join()
+        return found
+
+    assert run(main) == [Delta("a")]
+
+
+@pytest.mark.parametrize("last", [Failed("engine", "x"), Delta(finish="stop")])
+def test_the_last_event_ends_the_rest(last):
+    async def main(box):
+        thread = later(box.put, last)
+        found = await box.take(box.loop.time() + 1000, box.loop.time() + 1000)
+        thread.join()
+        box.put(last)
+        return found, await box.take(box.loop.time() + 1000, box.loop.time() + 1000)
+
+    assert run(main) == ([last], [last])
+
+
+def test_two_threads_at_once():
+    """Everything arrives once and in order, whatever the taker does in between."""
+
+    async def main(box):
+        box.size = 1 << 30
+        thread = threading.Thread(target=lambda: [box.put(Queued(i)) for i in range(50_000)])
+        thread.start()
+        found = []
+        while len(found) < 50_000:
+            found += await box.take(box.loop.time() + 1000, box.loop.time() + 0.001)
+        thread.join()
+        return found
+
+    assert run(main) == [Queued(i) for i in range(50_000)]
+
+
+def test_a_full_box_says_so_and_wakes():
+    async def main(box):
+        def fill():
+            for i in range(6):
+                box.put(Queued(i))
+
+        thread = later(fill)
+        found = await box.take(box.loop.time() + 1000, box.loop.time() + 1000)
+        thread.join()
+        return found, box.full
+
+    found, full = run(main)
+    assert full and found[:4] == [Queued(i) for i in range(4)]
+
+
+def test_nobody_listens_any_more():
+    box = run(lambda box: asyncio.sleep(0, box))
+    box.put(Queued(1))

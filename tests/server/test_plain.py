@@ -1,0 +1,154 @@
+"""Models, tokens, health, the page."""
+
+import json
+
+import pytest
+
+from ds4ref.server.service import Settings
+
+
+def test_models(serving):
+    server = serving(settings=Settings(max_tokens=393216), ctx=2048)
+    answer = server.client.get("/v1/models")
+    assert answer.content.endswith(b"\n") and b": " not in answer.content.replace(b"...", b"")[:200]
+    found = answer.json()
+    assert found["object"] == "list" and len(found["data"]) == 1
+    model = found["data"][0]
+    assert model["id"] == "deepseek-v4-flash" and model["object"] == "model" and model["name"] == "DeepSeek V4 Flash"
+    assert model["created"] == 1767225600 and model["owned_by"]
+    assert model["context_length"] == 2048
+    assert model["top_provider"] == {"context_length": 2048, "max_completion_tokens": 2048, "is_moderated": False}
+    assert {"tools", "tool_choice", "stream", "seed"} <= set(model["supported_parameters"])
+    # Anthropic's
+    assert model["type"] == "model" and model["display_name"] and model["created_at"] == "2026-01-01T00:00:00Z"
+    assert found["first_id"] == found["last_id"] == model["id"] and found["has_more"] is False
+    # Codex's: what it needs of an entry (clients.md 2)
+    entry = found["models"][0]
+    assert {
+        "slug", "display_name", "supported_reasoning_levels", "shell_type", "visibility", "supported_in_api",
+        "priority", "support_verbosity", "truncation_policy", "experimental_supported_tools", "base_instructions",
+    } <= entry.keys()  # fmt: skip
+    assert entry["slug"] == model["id"] and entry["context_window"] == 2048 and entry["base_instructions"]
+    assert entry["shell_type"] == "shell_command" and entry["truncation_policy"].keys() == {"mode", "limit"}
+
+
+def test_answers_are_as_long_as_the_server_allows(serving):
+    server = serving(settings=Settings(max_tokens=100), ctx=2048)
+    model = server.client.get("/v1/models").json()["data"][0]
+    assert model["top_provider"]["max_completion_tokens"] == 100
+
+
+def test_one_model(serving):
+    server = serving(settings=Settings(model="org/my model"))
+    listed = server.client.get("/v1/models").json()["data"][0]
+    assert listed["id"] == "org/my model"
+    assert server.client.get("/v1/models/org/my%20model").json() == listed
+    assert server.client.get("/v1/models/org%2Fmy%20model").json() == listed
+    assert server.client.get("/v1/models/deepseek-v4-flash").status_code == 404
+
+
+# --- tokens
+
+
+TEXTS = ["", "Hello", "a\u00e4\U0001f600", "<\uff5cUser\uff5c>hi", "  spaces \n\n", "x" * 5000]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_tokens_and_back(scripted, text):
+    found = scripted.client.post("/tokenize", json={"prompt": text, "add_special_tokens": False}).json()
+    assert found["tokens"] == scripted.engine.tokenizer.encode_rendered(text)
+    assert found["count"] == len(found["tokens"]) and found["max_model_len"] == 4096
+    assert scripted.client.post("/detokenize", json={"tokens": found["tokens"]}).json() == {"prompt": text}
+
+
+def test_control_strings_are_control_tokens(scripted):
+    info = scripted.client.get("/tokenizer_info").json()
+    tokenizer = scripted.engine.tokenizer
+    found = scripted.client.post("/tokenize", json={"prompt": info["eos_token"] + "a" + info["bos_token"]}).json()
+    assert found["tokens"][0] == tokenizer.eos and found["tokens"][-1] == tokenizer.bos
+    with_bos = scripted.client.post("/tokenize", json={"prompt": "a", "add_special_tokens": True}).json()
+    assert with_bos["tokens"] == [tokenizer.bos, *tokenizer.encode("a")]
+
+
+def test_half_a_character_is_a_replacement(scripted):
+    tokenizer = scripted.engine.tokenizer
+    half = next(i for i in range(len(tokenizer)) if tokenizer.token_bytes(i) == b"\xf0")
+    assert scripted.client.post("/detokenize", json={"tokens": [half]}).json() == {"prompt": "\ufffd"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tokenize", {}), ("/tokenize", {"prompt": None}), ("/tokenize", {"prompt": ["a"]}), ("/tokenize", []),
+        ("/tokenize", {"prompt": "a", "add_special_tokens": "no"}),
+        ("/detokenize", {}), ("/detokenize", {"tokens": "abc"}), ("/detokenize", {"tokens": [True]}),
+        ("/detokenize", {"tokens": [-1]}), ("/detokenize", {"tokens": [1.5]}), ("/detokenize", {"tokens": [10**9]}),
+        ("/detokenize", {"tokens": [[1]]}), ("/detokenize", 7), ("/detokenize", {"tokens": [10**30]}),
+    ],
+)  # fmt: skip
+def test_wrong_questions(scripted, path, body):
+    answer = scripted.client.post(path, json=body)
+    assert answer.status_code == 400 and answer.json()["error"]["message"]
+
+
+def test_tokenizer_info(scripted):
+    found = scripted.client.get("/tokenizer_info").json()
+    assert found["eos_token"] == "<\uff5cend\u2581of\u2581sentence\uff5c>" and found["vocab_size"] > 256
+    assert found["bos_token"] == "<\uff5cbegin\u2581of\u2581sentence\uff5c>" and found["pad_token"]
+    assert "chat_template" in found
+
+
+# --- how it goes
+
+
+def test_health(scripted):
+    assert scripted.client.get("/health").json() == {"status": "ok"}
+    scripted.service.draining = True
+    answer = scripted.client.get("/health")
+    assert answer.status_code == 503 and answer.headers["connection"] == "close"
+
+
+def test_health_of_a_server_without_a_thread(scripted):
+    scripted.worker.shut_down(1)
+    assert scripted.client.get("/health").status_code == 503
+
+
+def test_the_page(scripted):
+    answer = scripted.client.get("/")
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "connect-src 'self'" in policy
+    assert "http://" not in answer.text.replace("http://www.w3.org/", "") and "https://" not in answer.text
+    assert "innerHTML" not in answer.text  # names of clients and errors come from anywhere
+
+
+def test_every_figure_that_the_page_shows_is_sent(scripted):
+    """The page reads ``s.a.b``; what it reads has to be there."""
+    scripted.ask()
+    scripted.until(lambda: scripted.service.board.state()["recent"])
+    page, state = scripted.client.get("/").text, scripted.client.get("/status").json()
+    import re
+
+    paths = set(re.findall(r"\bs\.((?:server|totals|queue|timelines|sources|live|recent)(?:\.[a-z_]+)?)\b", page))
+    assert {"totals.generated", "queue.waiting", "timelines.bytes"} <= paths
+    for path in paths:
+        at = state
+        for name in path.split("."):
+            if isinstance(at, list):
+                break  # .map and the like
+            assert name in at, path
+            at = at[name]
+    fields = set(re.findall(r"\br\.([a-z_]+)\b", page))
+    assert fields and fields <= state["recent"][0].keys()
+
+
+# --- the description
+
+
+def test_the_description_names_every_endpoint(scripted):
+    found = scripted.client.get("/openapi.json").json()
+    assert found["openapi"].startswith("3.1")
+    inner = scripted.background.server.config.app.app
+    routes = {route.path.replace("{id:path}", "{id}") for route in inner.routes}
+    assert set(found["paths"]) == routes - {"/v1/echo"}
+    json.dumps(found)

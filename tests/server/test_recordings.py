@@ -1,0 +1,259 @@
+"""Requests that real clients were recorded to send: all are taken, and answered in the shape that the client reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ds4ref.server.limits import Limits
+from ds4ref.text.dsml import ToolCall, render_calls
+from ds4ref.text.protocol import THINK_CLOSE
+
+from . import parsers
+from .answers import read
+
+FOLDER = Path(__file__).parents[1] / "data" / "clients"
+FILES = sorted(FOLDER.glob("*.jsonl"))
+GENERATES = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
+
+
+def requests_of(path: Path) -> Iterator[dict[str, Any]]:
+    """Requests of a file, with the tools that they share with an earlier one."""
+    tools: dict[int, Any] = {}
+    for line in path.read_text().splitlines():
+        request = json.loads(line)
+        body = request["body"]
+        if isinstance(body, dict):
+            if "tools_same_as" in body:
+                body["tools"] = tools[body.pop("tools_same_as")]
+            tools[request["n"]] = body.get("tools")
+        yield request
+
+
+def one(name: str, n: int = 0) -> dict[str, Any]:
+    """The body of the ``n``-th generating request of a file."""
+    found = [r for r in requests_of(FOLDER / f"{name}.jsonl") if r["path"] in GENERATES]
+    return found[n]["path"], found[n]["body"]
+
+
+def script_of(turn: Any) -> tuple[str, list[str]]:
+    """What to say: a call of each kind of tool that is offered, else text; names of the calls as the model has them."""
+    thinks = "Let me think." + THINK_CLOSE if turn.thinking != "none" else ""
+    if turn.format:
+        return thinks + '{"word":"x"}', []
+    kinds = {}
+    for tool in turn.callable:
+        kinds.setdefault((tool.kind, bool(tool.namespace)), tool)
+    calls = [
+        ToolCall(tool.name, '{"input":"*** \\"x\\" ü"}' if tool.kind == "custom" else '{"a":"x","b":[1,{"c":null}]}')
+        for tool in kinds.values()
+    ]
+    block = "".join(part.text for part in render_calls(calls)) if calls else ""
+    return f"{thinks}Grüße.{block}", [call.name for call in calls]
+
+
+def understood(path: str, body: dict[str, Any], data: bytes) -> tuple[str, str, list[str]]:
+    """(reasoning, text, names of calls with their namespace) that a client makes of an answer."""
+    stream = bool(body.get("stream"))
+    if path == "/v1/chat/completions":
+        message, _, usage = (parsers.chat_stream if stream else parsers.chat_document)(data)
+        wanted = not stream or (body.get("stream_options") or {}).get("include_usage")
+        assert bool(usage) == bool(wanted)
+        for call in message["tool_calls"]:
+            assert isinstance(json.loads(call["arguments"]), dict)
+        return message["reasoning_content"], message["content"], [call["name"] for call in message["tool_calls"]]
+    if path == "/v1/messages":
+        message = (parsers.message_stream if stream else parsers.message_document)(data)
+        texts = {kind: "".join(b.get(kind, "") for b in message["content"]) for kind in ("thinking", "text")}
+        calls = [block["name"] for block in message["content"] if block["type"] == "tool_use"]
+        return texts["thinking"], texts["text"], calls
+    response = (parsers.response_stream if stream else parsers.response_document)(data)
+    kinds = {kind: [item for item in response["output"] if item["type"] == kind] for kind in ("reasoning", "message")}
+    calls = [
+        item.get("namespace", "") + item.get("name", "tool_search")
+        for item in response["output"]
+        if item["type"] not in kinds
+    ]
+    return (
+        "".join(item["summary"][0]["text"] for item in kinds["reasoning"]),
+        "".join(item["content"][0]["text"] for item in kinds["message"]),
+        calls,
+    )
+
+
+def test_there_are_recordings():
+    assert len(FILES) > 40
+    paths = {request["path"] for path in FILES for request in requests_of(path)}
+    assert set(GENERATES) <= paths
+
+
+@pytest.mark.parametrize("name", [path.stem for path in FILES if not path.stem.startswith("lm_eval_")])
+def test_recorded_requests_are_answered(serving, name):
+    """Over HTTP, as they came, one after the other."""
+    server = serving(ctx=65536, limits=Limits(drain_seconds=5.0))
+    for request in requests_of(FOLDER / f"{name}.jsonl"):
+        path, body = request["path"], request["body"]
+        query = f"?{request['query']}" if request["query"] else ""
+        headers = {key: value for key, value in request["headers"].items() if key.lower() != "connection"}
+        if path not in GENERATES:
+            answer = server.client.request(request["method"], path + query, headers=headers, json=body or None)
+            known = path.startswith("/v1/models") or path == "/v1/messages/count_tokens"
+            assert answer.status_code == (200 if known else 404), (path, answer.text)
+            if path.endswith("count_tokens"):
+                assert answer.json()["input_tokens"] > 0
+            continue
+        raw = json.dumps(body).encode()
+        low = {key.lower(): value for key, value in headers.items()}
+        turn, reply = read(path, raw, ctx=65536, headers=low)
+        if turn.echo:
+            continue  # a scripted engine has no logits: test_completions
+        script, calls = script_of(turn)
+        if not turn.results_only:
+            server.engine.say(script)
+        answer = server.client.post(path + query, content=raw, headers=headers)
+        if turn.results_only:  # a check of the SDKs' own: the result of a call that nobody made
+            assert name == "sdk_anthropic" and answer.status_code in (400, 409)
+            assert answer.json()["type"] == "error"
+            continue
+        assert answer.status_code == 200, answer.text
+        if path == "/v1/completions":
+            continue
+        assert answer.headers["content-type"].startswith("text/event-stream" if reply.stream else "application/json")
+        reasoning, text, called = understood(path, body, answer.content)
+        asked = path != "/v1/responses" or (body.get("reasoning") or {}).get("summary") == "auto"
+        assert reasoning == ("Let me think." if turn.thinking != "none" and asked else "")
+        assert text == ('{"word":"x"}' if turn.format else "Grüße.") and called == calls
+
+
+@pytest.mark.parametrize("name", [path.stem for path in FILES if path.stem.startswith("lm_eval_")])
+def test_recorded_evaluations_are_answered(serving, name):
+    """On the embedded model, since they ask for log probabilities. The tokenizer that they were recorded with had
+    control characters for control tokens; these are ordinary characters here."""
+    server = serving(real=True, ctx=1024)
+    for request in requests_of(FOLDER / f"{name}.jsonl"):
+        body = request["body"]
+        if request["path"] == "/detokenize":
+            body = {"tokens": [min(token, 250) for token in body["tokens"]]}
+        answer = server.client.request(request["method"], request["path"], json=body or None)
+        assert answer.status_code == 200, answer.text
+        found = answer.json()
+        match request["path"]:
+            case "/tokenizer_info":
+                assert found["eos_token"]
+            case "/tokenize":
+                assert all(isinstance(token, int) for token in found["tokens"])
+            case "/detokenize":
+                assert isinstance(found["prompt"], str)
+            case "/v1/chat/completions":
+                assert found["choices"][0]["index"] == 0 and isinstance(found["choices"][0]["message"]["content"], str)
+            case "/v1/completions":
+                _evaluated(server, body, found)
+
+
+def _evaluated(server: Any, body: dict[str, Any], found: dict[str, Any]) -> None:
+    """What lm-evaluation-harness reads of a completion."""
+    prompts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
+    if prompts and isinstance(prompts[0], int):
+        prompts = [prompts]
+    assert [choice["index"] for choice in found["choices"]] == list(range(len(prompts)))
+    for prompt, choice in zip(prompts, found["choices"], strict=True):
+        assert isinstance(choice["text"], str)
+        if body.get("echo"):
+            ids = prompt if isinstance(prompt, list) else server.engine.tokenizer.encode_rendered(prompt)
+            logprobs = choice["logprobs"]
+            assert len(logprobs["token_logprobs"]) == len(logprobs["top_logprobs"]) == len(ids) + 1
+            for value, top in zip(logprobs["token_logprobs"][1:], logprobs["top_logprobs"][1:], strict=True):
+                assert value <= max(top.values()) <= 0
+
+
+# --- what some of them are about
+
+
+def test_claude_code_asks_for_a_title():
+    """No thinking, although there is an effort; a schema; no tools although the list is there."""
+    bodies = [r["body"] for r in requests_of(FOLDER / "claude_interactive.jsonl") if r["path"] == "/v1/messages"]
+    (title,) = [body for body in bodies if (body.get("output_config") or {}).get("format")]
+    turn, _ = read("/v1/messages", title)
+    assert turn.thinking == "none" and json.loads(turn.format)["required"] == ["title"] and turn.tools == ()
+
+
+def test_claude_code_finds_tools():
+    """Deferred tools are in no tool prompt; those that a search found are shown by its result, and may be called."""
+    path, first = one("claude_toolsearch", 0)
+    before, _ = read(path, first)
+    after, _ = read(path, one("claude_toolsearch", 1)[1])
+    assert {tool.name for tool in after.tools if tool.deferred} >= {"WebFetch", "NotebookEdit"}
+    assert [tool.name for tool in before.offered] == [tool.name for tool in after.offered]
+    assert {tool.name for tool in after.callable} - {tool.name for tool in after.offered} == {
+        "WebFetch",
+        "NotebookEdit",
+    }
+    old, new = before.rendered().text, after.rendered().text
+    assert new.startswith(old[: old.rindex("<｜Assistant｜>")]), "the prompt goes on from the one before"
+    assert '"name":"WebFetch"' in new.partition("<｜User｜>")[2] and "DeferredToolPlaceholder" not in new
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "claude_tool_turn",
+        "codex_tool_turn",
+        "opencode_tool_turn",
+        "pi_chat_tool_turn",
+        "codex_catalog_freeform_patch",
+        "claude_read_image",
+        "codex_view_image",
+    ],
+)
+def test_prompts_go_on_from_each_other(name):
+    """The next turn's prompt begins with this one's, up to its answer: what was evaluated is found again."""
+    main = [r for r in requests_of(FOLDER / f"{name}.jsonl") if r["path"] in GENERATES and r["body"].get("tools")]
+    texts = [read(r["path"], json.dumps(r["body"]).encode())[0].rendered().text for r in main[:2]]
+    assert len(texts) == 2
+    for before, after in zip(texts, texts[1:], strict=False):
+        assert after.startswith(before[: before.rindex("<｜Assistant｜>")])
+        assert len(after) > len(before)
+
+
+@pytest.mark.parametrize("name", ["claude_read_image", "codex_view_image", "codex_image_input"])
+def test_images_leave_a_note(name):
+    found = [r for r in requests_of(FOLDER / f"{name}.jsonl") if r["path"] in GENERATES]
+    texts = [read(r["path"], json.dumps(r["body"]).encode())[0].rendered().text for r in found]
+    assert any("[image left out: this model reads text only]" in text for text in texts)
+
+
+def test_codex_declares_tools_of_every_kind():
+    turn, _ = read(*one("codex_catalog_freeform_patch"))
+    kinds = {tool.kind for tool in turn.tools}
+    assert kinds == {"function", "custom", "hosted"} and any(tool.namespace for tool in turn.tools)
+    text = turn.rendered().text
+    assert "web_search" not in text and '"name":"apply_patch"' in text and '"input"' in text
+    again, _ = read(*one("codex_catalog_freeform_patch", 1))
+    assert '<｜DSML｜parameter name="input" string="true">*** Begin Patch' in again.rendered().text
+
+
+def test_codex_loads_tools():
+    """What its search returned is shown, although each tool says that it is deferred."""
+    before, _ = read(*one("codex_tool_search", 0))
+    after, _ = read(*one("codex_tool_search", 1))
+    new = {tool.name for tool in after.offered} - {tool.name for tool in before.offered}
+    assert new and all(tool.namespace for tool in after.offered if tool.name in new)
+
+
+@pytest.mark.parametrize("name", ["codex_output_schema", "claude_structured_output"])
+def test_structured_outputs(name):
+    found = [r for r in requests_of(FOLDER / f"{name}.jsonl") if r["path"] in GENERATES]
+    turns = [read(r["path"], json.dumps(r["body"]).encode())[0] for r in found]
+    formats = [json.loads(turn.format) for turn in turns if turn.format]
+    tools = {tool.name for turn in turns for tool in turn.tools}
+    assert formats or "StructuredOutput" in tools
+
+
+def test_claude_code_thinks_only_if_asked():
+    for path, body in (one("claude_thinking_off", n) for n in range(2)):
+        assert read(path, body)[0].thinking == ("none" if "thinking" not in body else "high")
+    assert read(*one("claude_tool_turn"))[0].thinking == "high"

@@ -1,0 +1,271 @@
+"""What logs, metrics, trace and status say of what happened."""
+
+import json
+import logging
+import os
+import re
+import stat
+import threading
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from ds4ref.errors import BackendError, DataError
+from ds4ref.server.logs import Json, Plain, one_line
+from ds4ref.server.trace import Trace
+
+from .test_app import LONG, begin
+
+
+@pytest.fixture
+def lines(caplog):
+    """What was logged."""
+    caplog.set_level(logging.INFO, "ds4-server")
+    logging.getLogger("ds4-server").propagate = True
+    return lambda: [record.getMessage() for record in caplog.records if record.name == "ds4-server"]
+
+
+def figures(server):
+    """The metrics: (name, labels) -> value."""
+    page = server.client.get("/metrics")
+    assert page.status_code == 200 and page.headers["content-type"].startswith("text/plain")
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(page.text)
+        for sample in family.samples
+    }
+
+
+# --- logs
+
+
+def test_the_lines_of_a_turn(scripted, lines):
+    scripted.ask(LONG, thinking="high")
+    scripted.ask(LONG, thinking="high")
+    scripted.until(lambda: sum("finish=" in line for line in lines()) == 2)
+    first = [line for line in lines() if "ctx=0.." in line]
+    assert re.fullmatch(r"chat ctx=0\.\.(\d+):\1 THINKING prompt start", first[0])
+    assert re.fullmatch(r"chat ctx=\S+ THINKING prompt done \d+\.\d{3}s", first[1])
+    assert re.fullmatch(
+        r"chat ctx=\S+ gen=\d+ THINKING finish=stop \d+\.\d{3}s \(queue [\d.]+ prefill [\d.]+ decode [\d.]+\)",
+        first[-1],
+    )
+    second = next(line for line in lines() if "prompt start" in line and "ctx=0.." not in line)
+    cached, prompt, rest = map(int, re.match(r"chat ctx=(\d+)\.\.(\d+):(\d+)", second).groups())
+    assert 0 < cached == prompt and rest == 0
+
+
+def test_who_waits_is_told_of(scripted, lines):
+    scripted.engine.hold()
+    threads = [begin(scripted)]
+    scripted.engine.held()
+    threads += [begin(scripted), begin(scripted)]
+    scripted.until(lambda: any("waits, 1 ahead" in line for line in lines()))
+    scripted.engine.release()
+    for thread in threads:
+        thread.join()
+
+
+def test_failures_are_errors(scripted, caplog, lines):
+    scripted.engine.fail = BackendError("no\x1b[31m more")
+    scripted.ask()
+    scripted.until(lambda: any('finish=error error="no' in line for line in lines()))
+    record = next(record for record in caplog.records if "finish=error" in record.getMessage())
+    assert record.levelname == "ERROR" and record.fields["status"] == 500
+    assert "\x1b" not in Plain(False).format(record)
+    found = json.loads(Json().format(record))
+    assert found["level"] == "error" and found["request"].startswith("req_") and found["api"] == "chat"
+    assert {"queue_s", "prefill_s", "decode_s", "total_s", "prompt", "cached", "generated", "finish"} <= found.keys()
+
+
+def test_a_line_is_a_line():
+    assert one_line("a\nb\x1b[2Jc\u2028d\u00e4") == "a\\nb\\x1b[2Jc\\u2028d\u00e4"
+    record = logging.LogRecord("ds4-server", logging.WARNING, "", 0, "hi %s", ("you",), None)
+    assert re.fullmatch(r"\d{4} \d\d:\d\d:\d\d ds4-server: hi you", Plain(False).format(record))
+    assert Plain(True).format(record).startswith("\x1b[38;5;208m")
+
+
+# --- metrics
+
+
+def test_figures(scripted):
+    assert scripted.ask(LONG).status_code == 200
+    assert scripted.ask(LONG, stream=True).status_code == 200
+    assert scripted.client.post("/v1/echo", json={}).status_code == 400
+    assert scripted.client.get("/nothing").status_code == 404
+    scripted.until(lambda: len(scripted.service.board.state()["recent"]) == 2)
+    prompt = scripted.service.board.state()["recent"][0]["prompt"]
+    generated = scripted.service.board.state()["recent"][0]["generated"]
+    found = figures(scripted)
+    chat = ("api", "chat")
+    assert found["ds4_requests_total", (chat, ("status", "200"))] == 2
+    assert found["ds4_requests_total", (chat, ("status", "400"))] == 1
+    assert found["ds4_requests_total", (("api", "plain"), ("status", "404"))] == 1
+    assert found["ds4_answers_total", (chat, ("finish", "stop"))] == 2
+    assert found["ds4_prompt_tokens_total", (chat,)] == 2 * prompt
+    assert found["ds4_completion_tokens_total", (chat,)] == 2 * generated
+    assert found["ds4_cached_tokens_total", (("source", "memory-token"),)] == prompt
+    for name in ("queue", "prefill", "decode", "first_token", "request"):
+        assert found[f"ds4_{name}_seconds_count", (chat,)] == 2
+    assert found["ds4_timelines", ()] >= 2 and found["ds4_timelines_bytes", ()] > 0
+    assert found["ds4_queue_length", ()] == 0 and found["ds4_running", ()] == 0
+    assert found["process_resident_memory_bytes", ()] > 0
+
+
+def test_two_servers_count_for_themselves(serving):
+    one, other = serving(), serving()
+    one.ask()
+    assert not any(name == "ds4_answers_total" for name, _ in figures(other))
+
+
+def test_the_queue_in_figures(scripted):
+    scripted.engine.hold()
+    threads = [begin(scripted)]
+    scripted.engine.held()
+    threads += [begin(scripted), begin(scripted)]
+    scripted.until(lambda: len(scripted.worker.queue) == 2)
+    found = figures(scripted)
+    assert found["ds4_queue_length", ()] == 2 and found["ds4_running", ()] == 1
+    scripted.engine.release()
+    for thread in threads:
+        thread.join()
+
+
+# --- status
+
+
+def test_what_the_page_is_told(serving):
+    server = serving(chunk=16)
+    server.engine.say("one two three four five")
+    server.engine.hold()
+    threads = [begin(server, LONG)]
+    server.engine.held()
+    state = server.client.get("/status").json()
+    assert state["server"]["ctx"] == 4096 and state["server"]["model"] == "deepseek-v4-flash"
+    assert [row["state"] for row in state["live"]] == ["prefill"]
+    server.engine.step(3)
+    threads.append(begin(server))
+    server.until(lambda: len(server.worker.queue) == 1)
+    server.until(lambda: server.client.get("/status").json()["live"][0]["done"] == 48)
+    state = server.client.get("/status").json()
+    assert [row["state"] for row in state["live"]] == ["prefill", "waiting"]
+    assert state["queue"] == {"waiting": 1, "limit": 256} and state["totals"]["evaluated_now"] == 48
+    server.engine.release()
+    for thread in threads:
+        thread.join()
+    server.until(lambda: server.client.get("/status").json()["totals"]["requests"] == 2)
+    state = server.client.get("/status").json()
+    assert not state["live"] and [row["status"] for row in state["recent"]] == [200, 200]
+    assert state["timelines"]["count"] == len(state["timelines"]["kept"]) > 0
+    assert state["totals"]["generated"] == sum(row["generated"] for row in state["recent"])
+    assert state["sources"] == {"none": 2}
+
+
+def test_history_is_bounded(scripted):
+    for _ in range(60):
+        scripted.ask()
+    state = scripted.client.get("/status").json()
+    assert len(state["recent"]) == 50 and state["totals"]["requests"] == 60
+
+
+# --- trace
+
+
+@pytest.fixture
+def traced(serving, tmp_path):
+    """A server that writes a trace, and the trace."""
+    path = tmp_path / "trace.txt"
+    path.write_text("old")
+    os.chmod(path, 0o644)
+    server = serving(trace=Trace(str(path)))
+    return server, path
+
+
+def test_a_record(traced):
+    server, path = traced
+    assert path.read_text() == "" and stat.S_IMODE(path.stat().st_mode) == 0o600
+    server.engine.say("<think>Let me see.</think>Good d\u00e4y \U0001f600!")
+    body = '{"say":"h\u00e4llo","thinking":"high"}'
+    server.client.post("/v1/echo", content=body.encode(), headers={"x-request-id": "mine"})
+    server.until(lambda: "===== end request 1 =====" in path.read_text())
+    text = path.read_text()
+    order = [
+        "===== request 1 ", "id: mine\n", "kind: chat\n", "think_mode: high\n", "temperature: 0.0\n",
+        "--- cache decision ---\ncache_source: none\ncached_tokens: 0\n",
+        f"--- raw request json ---\n{body}\n", "--- rendered prompt ---\n", "h\u00e4llo", "--- generated text ---\n",
+        "<think>Let me see.</think>Good d\u00e4y \U0001f600!", "--- parsed message ---\n", "finish: stop\n",
+        "reasoning:\nLet me see.\n", "content:\nGood d\u00e4y \U0001f600!\n", "===== end request 1 =====",
+    ]  # fmt: skip
+    at = 0
+    for part in order:
+        assert part in text[at:], part
+        at = text.index(part, at) + len(part)
+
+
+def test_a_compressed_request_is_traced_as_it_was_meant(traced):
+    import gzip
+
+    server, path = traced
+    body = gzip.compress(b'{"say":"packed"}')
+    server.client.post("/v1/echo", content=body, headers={"content-encoding": "gzip"})
+    server.until(lambda: '{"say":"packed"}' in path.read_text())
+
+
+def test_records_do_not_mix(traced):
+    server, path = traced
+    server.engine.hold()
+    threads = [threading.Thread(target=server.ask, args=(f"number {i}",)) for i in range(6)]
+    for number, thread in enumerate(threads):
+        thread.start()
+        server.until(lambda n=number: len(server.worker.queue) == n)
+    server.until(lambda: "generated text" in path.read_text())  # the first is told of while it runs
+    assert path.read_text().count("===== request") == 1
+    server.engine.release()
+    for thread in threads:
+        thread.join()
+    server.until(lambda: path.read_text().count("===== end") == 6)
+    found = re.findall(r"===== (end )?request (\d+)", path.read_text())
+    starts, ends = found[::2], found[1::2]
+    assert [number for _, number in starts] == [number for _, number in ends]
+    assert not any(end for end, _ in starts) and sorted(number for _, number in starts) == list("123456")
+
+
+def test_what_failed_is_told(traced):
+    server, path = traced
+    server.engine.fail = BackendError("the device burns")
+    server.ask()
+    server.until(lambda: "end request 1" in path.read_text())
+    text = path.read_text()
+    assert "--- trace: prefill failed: engine: the device burns ---" in text and "finish: error\nstatus: 500" in text
+
+
+def test_who_left_the_queue_leaves_no_record(traced):
+    server, path = traced
+    server.engine.hold()
+    running = begin(server)
+    server.engine.held()
+    from .conftest import post
+
+    sock = server.connect()
+    sock.sendall(post("/v1/echo", b'{"say":"hi"}'))
+    server.until(lambda: len(server.worker.queue) == 1)
+    sock.close()
+    server.until(lambda: len(server.worker.queue) == 0)
+    server.engine.release()
+    running.join()
+    assert server.ask().status_code == 200
+    server.until(lambda: "end request 3" in path.read_text())
+    assert re.findall(r"===== request (\d+)", path.read_text()) == ["1", "3"]
+
+
+def test_a_trace_that_cannot_be_written(tmp_path):
+    with pytest.raises(DataError, match="cannot write"):
+        Trace(str(tmp_path / "no" / "trace"))
+    Trace("/dev/null").close()
+
+
+def test_a_full_disk_does_not_stop_the_answers(serving):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full here")
+    server = serving(trace=Trace("/dev/full"))
+    assert server.ask().status_code == 200

@@ -165,6 +165,8 @@ class Steer:
         self._rest = shortest  # at most so many tokens to the end, as far as is known
         self._again = 1 << 40  # no search before there are only so many left
         self._text = b""
+        self.searched = 0
+        """How often a way to the end was looked for."""
         self.closing = False
         """Whether the answer was brought to its end because its tokens ran out."""
         self.cut = False
@@ -242,6 +244,7 @@ class Steer:
             left = self._left(generation)
             if left > min(self._rest + self._step, self._again):
                 return None
+            self.searched += 1
             way = self._follower.shortest(max(2 * left, 64), generation.cancel, Patience(_WAITING))
             if way is None:
                 self._again = left // 2  # searches are dear

@@ -508,9 +508,9 @@ ARGUMENTS: list[dict] = [
     {"type": "object", "properties": {"v": {"allOf": [{"enum": ["aa", "b", 1]}, {"minLength": 2}]}}, "required": ["v"]},
     {"type": "object", "properties": {"v": {"oneOf": [{"const": "a"}, {"const": "b"}, {"type": "null"}]}},
      "required": ["v"]},
-    {"type": "object", "properties": {"v": {"oneOf": [{"enum": ["all", "0"]}, {"type": "string", "pattern": "^[1-9]+$", "maxLength": 3},
-     {"type": "string", "maxLength": 5, "minLength": 4, "pattern": "^x"}, {"type": "string", "minLength": 6,
-     "pattern": "^y"}]}}, "required": ["v"]},
+    {"type": "object", "properties": {"v": {"oneOf": [{"enum": ["all", "0"]}, {"type": "string", "pattern": "^[1-9]+$",
+     "maxLength": 3}, {"type": "string", "maxLength": 5, "minLength": 4, "pattern": "^x"}, {"type": "string",
+     "minLength": 6, "pattern": "^y"}]}}, "required": ["v"]},
     {"type": "object", "properties": {"tree": {"$ref": "#/$defs/t"}}, "required": ["tree"], "$defs": {"t": {
      "type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#/$defs/t"}}},
      "additionalProperties": False}}},

@@ -360,13 +360,13 @@ def test_an_answer_that_its_limit_ends_is_whole_and_says_so(scripted, path, stre
     scripted.engine.say('{"s": "' + "x" * 300)
     text, _, _, finish = told(asked(scripted, path, stream, **form(path, words), **limit), path, stream)
     assert finish == "length" and json.loads(text)["s"].startswith("xxxx")
-    limit = {name: 300 for name in limit}
+    limit = dict.fromkeys(limit, 300)
     scripted.engine.say(block(("f", {"s": "y" * 600})))
     answer = asked(scripted, path, stream, tools=[tool(path, "f", words)], **choice(path, "named", "f"), **limit)
     _, _, calls, finish = told(answer, path, stream)
     assert finish == "length" and json.loads(calls[0][1])["s"].startswith("yyyy")
     # Where nothing valid is as short, there is nothing of it.
-    limit = {name: 20 for name in limit}
+    limit = dict.fromkeys(limit, 20)
     answer = asked(scripted, path, stream, **form(path, {"type": "string", "minLength": 90}), **limit)
     assert told(answer, path, stream)[3] == "length"
 

@@ -302,8 +302,8 @@ class Follower:
 
 
 class Patience:
-    """How much a search for the end may cost: steps, and processor seconds of its thread. How often a search for the end
-    of a string has failed: the next one comes after twice as many steps."""
+    """How much a search may cost: steps, and processor seconds of its thread. How often one for the end of a string has
+    failed: the next one comes after twice as many steps."""
 
     def __init__(self, seconds: float = 2.0, clock: Callable[[], float] = time.thread_time):
         self.tried = 0

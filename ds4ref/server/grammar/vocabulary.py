@@ -40,8 +40,8 @@ _LIMITS: dict[str, Any] = {
     "max_grammar_size": 250_000,
     "verbose_errors": False,
 }
-"""What the library may spend: half of its defaults or less, but for the optional members of one object. A state takes half a kilobyte, and a string of a bounded
-length one for each of its characters."""
+"""What the library may spend: half of its defaults or less, but for the optional members of one object. A state takes
+half a kilobyte, and a string of a bounded length one for each of its characters."""
 
 _SLICES = (
     r"[\x20\x0A\x0D\x09]+",

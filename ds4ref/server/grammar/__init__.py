@@ -29,3 +29,11 @@ class Unsupported(TextError):
 
 class TooLarge(TextError):
     """A schema or grammar that is larger or deeper than this server compiles. The message names the limit."""
+
+
+class Lost(TextError):
+    """An answer that cannot be kept to its grammar: the library gave up (``why`` is what it says), or nothing fits."""
+
+    def __init__(self, message: str, why: str = ""):
+        super().__init__(f"{message}: {why}" if why else message)
+        self.why = why

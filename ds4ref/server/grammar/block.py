@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import combinations, product
 from typing import Any
 
 from ...errors import TextError
@@ -83,8 +83,18 @@ class _Strings:
     def free(self) -> bool:
         return self.literals is None and not self.patterns and not self.least and self.most is None
 
+    def __contains__(self, text: str) -> bool:
+        within = self.least <= len(text) and (self.most is None or len(text) <= self.most)
+        known = self.literals is None or text in self.literals
+        return within and known and all(matches(pattern, text) for pattern in self.patterns)
+
+    @property
+    def texts(self) -> list[str]:
+        """The literals that are as long as they have to be, and match."""
+        return [text for text in self.literals or () if text in self]
+
     def both(self, other: _Strings) -> _Strings:
-        """What is in either set."""
+        """What is in both sets."""
         found = self.literals if other.literals is None else other.literals
         if self.literals is not None and other.literals is not None:
             found = tuple(text for text in self.literals if text in other.literals)
@@ -188,7 +198,7 @@ class _Writer:
         found = _members(schema, schema.root)
         bodies = [body for members in found if (body := self._members(schema, members)) is not None]
         if not bodies:
-            raise TextError("no arguments fit its schema")
+            raise Unsupported("a schema that no arguments fit")
         if len(bodies) == 1:
             return bodies[0]
         names = [self._name("a") for _ in bodies]
@@ -301,7 +311,7 @@ def _own_members(rest: dict[str, Any]) -> list[_Members]:
     if rest.get("minProperties"):
         raise Unsupported("minProperties", "#", "not for the arguments of a tool")
     known = {name: [part] for name, part in rest.get("properties", {}).items()}
-    if rest.get("maxProperties", len(known)) < len(known) or rest.get("maxProperties", 0):
+    if rest.get("maxProperties", len(known)) < len(known):
         raise Unsupported("maxProperties", "#", "not for the arguments of a tool")
     others = [rest["additionalProperties"]] if "additionalProperties" in rest else []
     if "maxProperties" in rest:
@@ -335,9 +345,10 @@ def _strings(schema: Schema, node: Node) -> list[_Strings]:
     values = rest.get("enum", [rest["const"]] if "const" in rest else None)
     if values is not None:
         own.literals = tuple(value for value in values if isinstance(value, str))
-    alternatives = [[found for part in choice for found in _strings(schema, part)] for choice in choices]
+    branches = [[_strings(schema, part) for part in choice] for choice in choices]
     if "oneOf" in node:
-        _exclusive(alternatives[-1])
+        _exclusive(branches[-1])
+    alternatives = [[found for branch in choice for found in branch] for choice in branches]
     made = []
     for combined in product(*alternatives):
         found = own
@@ -348,11 +359,21 @@ def _strings(schema: Schema, node: Node) -> list[_Strings]:
     return made
 
 
-def _exclusive(found: list[_Strings]) -> None:
-    """Of ``oneOf``: no string may be in two of the sets."""
-    literals = [text for strings in found for text in strings.literals or ()]
-    if len(found) > 1 and (len(set(literals)) < len(literals) or any(strings.literals is None for strings in found)):
-        raise Unsupported("oneOf", "", "its branches may overlap")
+def _exclusive(branches: list[list[_Strings]]) -> None:
+    """Of ``oneOf``: no string may be in two of its branches."""
+    for one, two in combinations(branches, 2):
+        if not all(_apart(first, second) for first in one for second in two):
+            raise Unsupported("oneOf", "", "its branches may overlap")
+
+
+def _apart(one: _Strings, two: _Strings) -> bool:
+    """Whether no string is in both sets, as far as that is easily seen."""
+    for few, many in ((one, two), (two, one)):
+        if few.literals is not None:
+            return not any(text in many for text in few.texts)
+        if few.most is not None and few.most < many.least:
+            return True
+    return False
 
 
 def _types(schema: Schema, node: Node) -> set[str]:
@@ -380,7 +401,7 @@ def _kinds(value: Any) -> tuple[str, ...]:
 
 
 def _some(found: _Strings) -> bool:
-    return found.literals != () and (found.most is None or found.least <= found.most)
+    return bool(found.texts) if found.literals is not None else found.most is None or found.least <= found.most
 
 
 def _terminal(found: _Strings) -> str:
@@ -388,12 +409,8 @@ def _terminal(found: _Strings) -> str:
     literals is possible: an escaped closing tag would be read as something else."""
     if found.free:
         return _FREE
-    parts = [f"/{whole(pattern)}/" for pattern in found.patterns]
     if found.literals is not None:
-        texts = (literal(escape_string(text)) if not parts else literal(text) for text in found.literals)
-        parts.append(f"({' | '.join(texts)})")
-    if found.least or found.most is not None:
-        parts.append(f"/(?s:.{{{found.least},{'' if found.most is None else found.most}}})/")
-    if found.literals is None or found.patterns:
-        parts.append("/[^\uff5c]*/")
+        return f'({" | ".join(literal(escape_string(text)) for text in found.texts)}) "</"'
+    lengths = f"{{{found.least},{'' if found.most is None else found.most}}}"
+    parts = [f"/{whole(pattern)}/" for pattern in found.patterns] + [f"/[^\uff5c]{lengths}/"]
     return f'({" & ".join(parts)}) "</"'

@@ -81,6 +81,11 @@ class Form:
         other._alive, other._closing = self._alive, self._closing
         return other
 
+    @property
+    def why(self) -> str:
+        """Why nothing more is allowed: what the library says, "" if it is the grammar's end."""
+        return str(self._matcher.get_error())
+
     def allowed(self) -> np.ndarray:
         """Which tokens may come, (vocabulary,) bool: more of the text, or more of the tag."""
         bits = np.zeros(self._words.size, bool)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from . import TooLarge, Unsupported
 
 if TYPE_CHECKING:
-    from llguidance import LLTokenizer
+    from llguidance import LLMatcher, LLTokenizer
 
 MOST_LENGTH = 4096
 MOST_DEPTH = 40
@@ -306,11 +306,29 @@ def _edge(node: _Node, end: int) -> _Node:
         return _Node("alt", parts=tuple(_edge(part, end) for part in node.parts))
     if node.kind == "seq" and node.parts:
         parts = list(node.parts)
+        if parts[end] == anchor:
+            del parts[end]
+            return _held(_Node("seq", parts=tuple(parts)), end)
         parts[end] = _edge(parts[end], end)
-        while len(parts) > 1 and node.parts[end] == anchor and parts[1 if end == 0 else -2] == anchor:
-            del parts[1 if end == 0 else -2]
         return _Node("seq", parts=tuple(parts))
     return _Node("seq", parts=(_ANY, node) if end == 0 else (node, _ANY))
+
+
+def _held(node: _Node, end: int) -> _Node:
+    """``node`` where an anchor holds already, without those that say so again."""
+    if node == (_BOL if end == 0 else _EOL):
+        return _Node("seq")
+    if node.kind == "alt":
+        return _Node("alt", parts=tuple(_held(part, end) for part in node.parts))
+    if node.kind == "seq" and node.parts:
+        parts = list(node.parts)
+        again = parts[end] == (_BOL if end == 0 else _EOL)
+        parts[end] = _held(parts[end], end)
+        if again and len(parts) > 1:
+            del parts[end]
+            return _held(_Node("seq", parts=tuple(parts)), end)
+        return _Node("seq", parts=tuple(parts))
+    return node
 
 
 def _has_anchor(node: _Node) -> bool:
@@ -367,14 +385,18 @@ def whole(pattern: str) -> str:
     return pattern[1:-1]
 
 
-@lru_cache(1024)
 def matches(pattern: str, text: str) -> bool:
     """Whether ``text`` matches a pattern made by ``anchored``; in time that its length bounds, unlike Python's."""
-    from llguidance import LLMatcher
-
-    matcher = LLMatcher(_bytes(), LLMatcher.grammar_from_regex(whole(pattern)), log_level=0)
+    matcher = _automaton(pattern).deep_copy()
     data = list(text.encode())
     return matcher.try_consume_tokens(data) == len(data) and matcher.is_accepting()
+
+
+@lru_cache(64)
+def _automaton(pattern: str) -> LLMatcher:
+    from llguidance import LLMatcher
+
+    return LLMatcher(_bytes(), LLMatcher.grammar_from_regex(whole(pattern)), log_level=0)
 
 
 @lru_cache(1)

@@ -31,14 +31,15 @@ MOST_DEPTH = 64
 MOST_NODES = 5000
 MOST_MEMBERS = 1000
 MOST_ENUM = 2000
-MOST_LITERAL = 4096
+MOST_LITERAL = 1024
+MOST_PATTERNS = 100
 MOST_ITEMS = 10_000
 MOST_STRING = 100_000
 MOST_MULTIPLE = 1000
 MOST_STEPS = 20_000
 """Limits of a schema: its text in bytes, its nesting, its subschemas, the members of one object, the values of one
-enum, the JSON text of one of them, the item and character counts in it, a divisor, and
-references followed."""
+enum, the JSON text of one of them, the patterns for names in one object, the item and character counts in it, a
+divisor, and references followed."""
 
 TYPES = ("string", "number", "integer", "boolean", "null", "array", "object")
 
@@ -49,6 +50,7 @@ REFUSED = (
 """Keywords that constrain and are not enforced. ``uniqueItems``, ``minProperties``, ``multipleOf``, ``oneOf`` and
 ``unevaluatedProperties`` are in some places only (docs/server.md)."""
 
+_IDLE = {"type", "title", "description", "$comment"}
 _UNWRITABLE = re.compile("[\x00-\x07\x0b\x0e-\x1f\x7f\ud800-\udfff]")
 _NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _COUNTS = {"minLength": MOST_STRING, "maxLength": MOST_STRING, "minItems": MOST_ITEMS, "maxItems": MOST_ITEMS,
@@ -172,7 +174,7 @@ class _Reader:
 
     def _refuse(self, raw: dict[str, Any], where: str) -> None:
         for key in REFUSED:
-            if key in raw and not (key == "if" and "then" not in raw and "else" not in raw):
+            if key in raw and not _idle(key, raw):
                 raise Unsupported(key, where)
         if where != "#" and isinstance(raw.get("$id"), str):
             raise Unsupported("$id inside a schema", where)
@@ -192,6 +194,8 @@ class _Reader:
             raise TextError(f"the schema at {where} is not an object of schemas")
         if len(value) > MOST_MEMBERS:
             raise TooLarge(f"an object of more than {MOST_MEMBERS} members in a JSON schema")
+        if key == "patternProperties" and len(value) > MOST_PATTERNS:
+            raise TooLarge(f"patternProperties of more than {MOST_PATTERNS} patterns")
         made: dict[str, Node] = {}
         for name, part in value.items():
             if _UNWRITABLE.search(name):
@@ -323,6 +327,14 @@ def _count(key: str, value: Any, where: str) -> int:
     return value
 
 
+def _idle(key: str, raw: dict[str, Any]) -> bool:
+    """Whether one of ``REFUSED`` says nothing where it is: that names are strings, a condition without consequence."""
+    if key == "propertyNames":
+        names = raw[key]
+        return names is True or (isinstance(names, dict) and names.get("type") == "string" and set(names) <= _IDLE)
+    return key == "if" and "then" not in raw and "else" not in raw
+
+
 def _at_most_one(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value <= 1
 
@@ -363,6 +375,13 @@ def _member_counts(made: dict[str, Any], where: str) -> None:
         made.pop("minProperties", None)
     elif least > 1:
         raise Unsupported("minProperties above the number of required members", where)
+    closed = made.get("additionalProperties") is False and "patternProperties" not in made
+    if closed and made.get("maxProperties", 0) >= len(made.get("properties", ())):
+        made.pop("maxProperties", None)
+    optional = set(made.get("properties", ())) - set(made.get("required", ()))
+    for key in ("minProperties", "maxProperties"):
+        if key in made and optional and where != "#":  # the arguments of a tool know more (``block``)
+            raise Unsupported(f"{key} beside members that are not required", where)
 
 
 def _no_empty_circles(schema: Schema) -> None:

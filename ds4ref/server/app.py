@@ -165,7 +165,7 @@ def error_body(refused: Refused, service: Service, path: str) -> bytes:
     """An error in the words of the API that the path belongs to."""
     api = service.api_at(path)
     if api is not None:
-        return api.error(refused)
+        return refusals.body(api, refused, service.settings.options)
     return refusals.document(refused.message, refused.kind, **refused.extra)
 
 

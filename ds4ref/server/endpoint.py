@@ -59,7 +59,7 @@ class Generate:
                 turn, reply, job = await self._taken_on(body, scope["state"]["headers"], mail, x)
             except Refused as refused:
                 x.error = refused.message
-                await respond(send, refused, self.api.error(refused))
+                await respond(send, refused, refusals.body(self.api, refused, self.service.settings.options))
                 return
             try:
                 x.take_on(turn, job, reply.stream)

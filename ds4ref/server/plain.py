@@ -213,7 +213,8 @@ class Asked:
                 self.service.held.give(len(body))
         except Refused as refused:
             x.error = refused.message
-            await respond(send, refused, self.question.error(refused))
+            body = refusals.body(self.question, refused, self.service.settings.options)
+            await respond(send, refused, body)
         except Left:
             await link.cut()
         else:

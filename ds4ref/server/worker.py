@@ -277,7 +277,7 @@ class Worker:
 
     def _generate(self, job: Job, start: Start) -> None:
         turn, session, tokenizer = job.turn, self._session, self.engine.tokenizer
-        reader = AnswerReader(bool(turn.callable), turn.stop)
+        reader = AnswerReader(bool(turn.callable), turn.stop, recover=turn.recover)
         drawn = turn.sampling
         sampler = Sampler(drawn.temperature, top_k=drawn.top_k, top_p=drawn.top_p, min_p=drawn.min_p, seed=drawn.seed)
         room = self.ctx - session.pos
@@ -295,8 +295,9 @@ class Worker:
             job.listen(replace(delta, steps=steps, time=time.perf_counter() - begun))
             if reader.done:
                 break
-        rest = reader.finish()
-        finish = reader.reason("" if reader.done else generation.finish)
+        ended = "" if reader.done else generation.finish
+        rest = reader.finish(ended, generation.thinking)
+        finish = reader.reason(ended)
         job.finish = finish
         usage = Usage(len(start.tokens), made, start.cached, reader.reasoning_tokens)
         self._remember(job, generation, reader, finish)

@@ -10,14 +10,14 @@ import socket
 import stat
 import subprocess
 import sys
-import threading
-from contextlib import contextmanager
 
 import httpx2
 import pytest
 
 from ds4ref.cli import server
 from ds4ref.errors import Ds4Error, UsageError
+
+from ..server.process import process
 
 SPEC = {
     # flag: how it is spelled with a value, of the reference (server.md 11)
@@ -126,47 +126,6 @@ def test_nothing_heavy_for_help():
 
 
 # --- a process
-
-
-class Process:
-    """A server of its own, and where it is."""
-
-    def __init__(self, nano_path, *argv, env=None):
-        command = [sys.executable, "-m", "ds4ref.cli.server", "-m", nano_path, "--port", "0", "-t", "1", *argv]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})
-        self.lines: list[str] = []
-        self.ready = threading.Event()
-        self.reader = threading.Thread(target=self._read)
-        self.reader.start()
-        assert self.ready.wait(120), self.lines
-        found = re.search(r"listening on (http://\S+?)(?=[\"\s]|$)", " ".join(self.lines))
-        assert found, self.lines
-        self.url = found[1]
-
-    def _read(self):
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.lines.append(line.rstrip("\n"))
-            if "listening on" in line:
-                self.ready.set()
-        self.ready.set()
-
-    def ends(self):
-        """Its exit code."""
-        code = self.process.wait(60)
-        self.reader.join()
-        return code
-
-
-@contextmanager
-def process(*args, **named):
-    made = Process(*args, **named)
-    try:
-        yield made
-    finally:
-        made.process.kill()
-        made.ends()
-        made.process.stderr.close()
 
 
 def chat(url, **more):

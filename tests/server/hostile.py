@@ -332,7 +332,6 @@ WRONG: dict[str, tuple[list[bytes], tuple[str, ...]]] = {
         [
             b"5", b"null", b"true", b"{}", b"[5]", b'[{"type":"nothing"}]', b'[{"type":5}]',
             b'[{"role":"user","content":"q","status":"in_progress"}]',
-            b'[{"role":"user","content":[{"type":"nothing","text":"q"}]}]',
             b'[{"type":"tool_search_output","call_id":"c","tools":5}]',
         ],
         (RESPONSES,),

@@ -16,6 +16,7 @@ import pytest
 
 from ds4ref.cli import server
 from ds4ref.errors import Ds4Error, UsageError
+from ds4ref.session.boundaries import Policy
 
 from ..server.process import process
 
@@ -49,6 +50,9 @@ def test_defaults_are_those_of_the_reference():
     args = parsed()
     assert (args.host, args.port, args.ctx, args.tokens) == ("127.0.0.1", 8000, 32768, 393216)
     assert not args.cors and args.trace is None
+    assert server.policy_of(args) == Policy() and args.kv_disk_dir is None and args.kv_disk_space_mb == 4096
+    assert not args.kv_cache_reject_different_quant and not args.disable_exact_dsml_tool_replay
+    assert args.tool_memory_max_ids == 100_000
 
 
 @pytest.mark.parametrize(
@@ -56,6 +60,8 @@ def test_defaults_are_those_of_the_reference():
     [
         ["--port", "70000"], ["--port", "x"], ["--ctx", "0"], ["--frobnicate"], ["serve"], ["--queue", "0"],
         ["--like-ds4", "everything"], ["--log-format", "xml"], ["--mtp", "x"], ["--host"],
+        ["--kv-disk-space-mb", "0"], ["--kv-cache-min-tokens", "0"], ["--tool-memory-max-ids", "0"],
+        ["--kv-cache-cold-max-tokens", "100"], ["--kv-cache-boundary-trim-tokens", "-1"],
     ],
 )  # fmt: skip
 def test_wrong_usage(argv, capsys):

@@ -252,6 +252,7 @@ def test_responses_outputs(item, content, ids):
         (from_anthropic, '[{"content": [{"type": 3}]}]', "type of a content block is not a string"),
         (from_responses, '[{"type": "mystery"}]', "unknown input item type 'mystery'"),
         (from_responses, '[{"status": "in_progress"}]', "status 'in_progress'"),
+        (from_responses, '[{"type": "function_call", "status": "incomplete"}]', "status 'incomplete'"),
         (from_responses, '[{"content": [{"type": "hologram"}]}]', "unknown content part type 'hologram'"),
         (from_openai, '[{"role": null}]', "role is null"),
         (from_responses, '[{"type": "tool_search_output", "tools": 1}]', "tools of a tool_search_output"),

@@ -74,10 +74,10 @@ def body(argv: Sequence[str]) -> int:
     if args.listed:
         print(listing(kinds))
         return 0
-    return tried(args, kinds)
+    return tried(args, kinds, ["ds4-server", "smoke", *argv])
 
 
-def tried(args: Namespace, kinds: Sequence[Kind]) -> int:
+def tried(args: Namespace, kinds: Sequence[Kind], command: Sequence[str]) -> int:
     """Run the clients and print what they found."""
     from ..server.smoke import results, runner
 
@@ -85,7 +85,7 @@ def tried(args: Namespace, kinds: Sequence[Kind]) -> int:
     work = Path(tempfile.mkdtemp(prefix="ds4-smoke-"))
     options = runner.Options(
         work, url, args.model_name or "", key_of(args), args.tokens or (THEIR_TOKENS if url else TOKENS), args.timeout,
-        args.install, args.client is not None, args.threads,
+        args.install, args.client is not None, args.threads, command,
     )  # fmt: skip
     try:
         report = runner.smoke(kinds, options, lambda line: say(PROG, line))

@@ -47,6 +47,7 @@ class Options:
     install: bool = False
     named: bool = False
     threads: int | None = None
+    command: Sequence[str] = ("ds4-server", "smoke")
 
 
 def smoke(kinds: Sequence[Kind], options: Options, tell: Callable[[str], None] = lambda line: None) -> Report:
@@ -60,7 +61,7 @@ def smoke(kinds: Sequence[Kind], options: Options, tell: Callable[[str], None] =
                 tell(f"{row.name} {row.version}: {state}")
                 rows.append(row)
     rows += [own.end for own in servers.own.values() if own.end is not None]
-    return Report(servers.facts(), stamp(), rows)
+    return Report(servers.facts(), stamp(options.command), rows)
 
 
 class Servers:

@@ -38,6 +38,7 @@ from ..text.schemas import by_name
 from .grammar import Lost, TooLarge, Unsupported
 from .grammar.block import ESCAPES, Block, block
 from .grammar.custom import compile_form
+from .grammar.custom import examples as examples_of
 from .grammar.follow import Follower, Patience
 from .grammar.growth import growth
 from .grammar.schema import read
@@ -54,7 +55,10 @@ MOST_CALLS = 16
 SHORTEST = 2000
 """Calls of one block, and tokens that the shortest valid answer may have."""
 _MANY, _IN_TEXT = 64, 2
+_EXAMPLES, _TOGETHER = 64, 4
 _CALLS = "start: block"
+_EARLY = 8
+"""By which part of a way it is taken before it has to be: the longer it is, the dearer is another search."""
 _WAITING = 0.25
 """Processor seconds that the inference thread looks for the way to an end."""
 
@@ -104,6 +108,7 @@ def steering(turn: Turn, tokenizer: Tokenizer, limits: Limits = Limits()) -> Ste
         schema = read('{"type":"object"}')
     document = schema.document(schema.root) | {"x-guidance": PRETTY | ESCAPES}
     start = f"start: json{' | block' if tools else ''}\njson: %json {json.dumps(document, ensure_ascii=False)}"
+    made.examples += schema.examples
     return _steer(words, start, made, limits, growth(schema, schema.root))
 
 
@@ -111,7 +116,11 @@ def _follower(words: Vocabulary, text: str, made: Block) -> Follower:
     from llguidance import LLMatcher
 
     forms = {escape_attribute(name).encode(): compile_form(words, *form) for name, form in made.forms.items()}
-    return Follower(words, words.compile(LLMatcher.grammar_from_lark(text)), forms=forms)
+    more = [text for form in made.forms.values() for text in examples_of(*form)]
+    examples = [*dict.fromkeys([*made.examples, *more])][:_EXAMPLES]
+    if len(examples) <= _TOGETHER:
+        examples += [one + two for one in examples for two in examples if one != two]
+    return Follower(words, words.compile(LLMatcher.grammar_from_lark(text)), forms=forms, examples=examples)
 
 
 def _steer(words: Vocabulary, start: str, made: Block, limits: Limits, step: int = 1, calls: int = 0) -> Steer:
@@ -120,15 +129,24 @@ def _steer(words: Vocabulary, start: str, made: Block, limits: Limits, step: int
     if start == _CALLS:
         follower.begin_markup()
     try:
-        shortest = words.kept(f"the way through {text} {made.forms}", lambda: follower.shortest(SHORTEST) or [])
+        shortest, over = words.kept(f"the way through {text} {made.forms}", lambda: _way(follower))
     except Lost as error:
         if error.why and "NoExtension" not in error.why:
             raise TooLarge(f"the schema or grammar is too large to be followed: {error.why}") from None
-        shortest = []
+        shortest, over = [], False
+    if over:
+        raise TooLarge("the schema or grammar is too hard: no answer that fits was found in the time there is for it")
     if not shortest:
         raise Unsupported("a schema or grammar that no short answer fits", why=f"none of {SHORTEST} tokens was found")
     steps = {"json": max(step, made.step), "markup": max(made.optional, calls), "text": _IN_TEXT}
     return Steer(words, follower, limits, len(shortest) + 1, steps)
+
+
+def _way(follower: Follower) -> tuple[list[int], bool]:
+    """The shortest way that a short search finds, and whether it was broken off."""
+    patience = Patience()
+    found = follower.shortest(SHORTEST, patience=patience)
+    return found or [], found is None and patience.over
 
 
 def _dearest(words: Vocabulary, turn: Turn, tools: Sequence[Tool]) -> int:
@@ -250,7 +268,7 @@ class Steer:
                 self._again = left // 2  # searches are dear
                 return None
             self._known, self._rest = way, len(way) + 1
-            if left > self._rest + self._step or not way:
+            if left > self._rest + self._step + len(way) // _EARLY or not way:
                 return None
             self._way, self.closing = list(way), True
             self.cut = left == generation.limit - len(generation.tokens)

@@ -19,6 +19,7 @@ from ds4ref.errors import TextError
 from ds4ref.server.constrain import Limits, TooLarge, Unsupported, steering
 from ds4ref.server.grammar import patterns
 from ds4ref.server.grammar import schema as limits_of
+from ds4ref.server.grammar.follow import Patience
 from ds4ref.server.grammar.schema import read
 from ds4ref.server.grammar.vocabulary import vocabulary
 from ds4ref.server.turn import Choice, Turn
@@ -251,6 +252,35 @@ def test_reasoning_is_free_and_leaves_room() -> None:
     assert done.finish == Finish.LENGTH and done.text == ""
 
 
+def test_a_search_is_broken_off() -> None:
+    """By steps, by the processor's time, or by who waits no longer; and one that fails is not tried again at once."""
+    follower = steering(json_turn({"type": "string", "minLength": 40}), TOK)._follower
+    assert follower.shortest(100) and not follower.shortest(3)
+    ticks = iter([0.0, *[1.0] * 5, *[9.0] * 10**6])
+    patience = Patience(2.0, lambda: next(ticks))
+    assert follower.shortest(100, patience=patience) is None and patience.over
+    assert follower.shortest(100, lambda: True) is None
+    patience = Patience(1e9)
+    patience.tried = 10**6
+    assert follower.shortest(100, patience=patience) is None
+
+
+def test_a_search_in_vain_costs_little() -> None:
+    long = json_turn({"type": "string", "minLength": 900})
+    done = walk(long, TOK, 100, script='"' + "x" * 399)
+    assert done.finish == Finish.LENGTH and not done.steer.cut and 2 <= done.steer.searched < 10
+    done = walk(long, TOK, 400, script='"' + "x" * 399)
+    assert done.finish == Finish.STOP and done.steer.cut and done.steer.searched < 10
+
+
+def test_whose_limit_it_was() -> None:
+    words = {"type": "string"}
+    done = walk(json_turn(words), TOK, 30, script='"' + "x" * 99)
+    assert done.steer.closing and done.steer.cut
+    done = walk(json_turn(words), TOK, 300, script='"' + "x" * 99, limits=Limits(answer=30))
+    assert done.steer.closing and not done.steer.cut and len(done.tokens) <= 30
+
+
 # --- what is refused
 
 REFUSED = {
@@ -408,6 +438,7 @@ def test_limits_are_what_the_documentation_says() -> None:
 # --- patterns and formats
 
 PATTERNS = [
+    "foo", r"^[^@]+@[^@]+\.[a-z]{2,4}$", r"\.(png|gif)$", r"x.*y",
     r"^a*b$", r"^\d+$", r"\d", r"[^\d]x", r"^\D{3}$", r"^\W\w\s\S$", r"^[\w.-]+@[^\s]+$", r"^.{3,5}$", "", r"^$", "^",
     "$", r"^^a$$", r"^(?:a|b|)+c?$", r"^[^\W_]+$", r"^\u00e9\x41\t$", r"^\/a\-b$", r"^x{2,}$", r"^[a\]b-]$",
     "^[가-힣]{2}$", r"^(a|^b)c", r"(^|,)ab(,|$)", r"^[\u0000-\u00ff]{2}$", r"^[^a]$", r"^a+?b*?$",
@@ -422,6 +453,8 @@ def test_strings_match_their_patterns(pattern) -> None:
     for text in found:
         value = json.loads(text)
         assert re.search(pattern, value) and len(value) >= least, value
+    example = patterns.search(pattern).example
+    assert example is not None and re.search(pattern, example)
 
 
 def test_patterns_with_words_of_one_dialect() -> None:
@@ -734,6 +767,9 @@ def test_a_grammar_that_would_swallow_the_end_tag(syntax) -> None:
 
 
 def test_expressions_for_custom_tools() -> None:
+    for definition in (r".*foo.*bar", r"[^;]+;[^;]+;"):
+        done = walk(tool_turn(custom(definition, "regex")), TOK, 300)
+        assert re.fullmatch(definition, json.loads(done.calls[0].arguments)["input"])
     turn = tool_turn(custom(r"[a-c]{2,4}(-\d)?", "regex"))
     for seed in range(6):
         text = json.loads(walk(turn, TOK, 300, seed).calls[0].arguments)["input"]

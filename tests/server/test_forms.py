@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 
 import pytest
 
+from ds4ref.server.constrain import Limits, steering
+from ds4ref.server.grammar import Lost
+from ds4ref.server.turn import Choice, Turn
+from ds4ref.text.chat import Message
 from ds4ref.text.dsml import ToolCall, render_calls
+from ds4ref.text.schemas import read_schemas
 
 from .answers import data_of, events_of
 
@@ -349,6 +357,58 @@ def test_grammars_that_cannot_be_kept(scripted, path):
         refused(asked(scripted, path, tools=[custom(path, "odd", definition, syntax)]), path, word)
 
 
+def test_hostile_demands_are_refused_while_another_answer_is_generated(serving):
+    """Their cost is not the inference thread's: that one stands still here, in the middle of an answer."""
+    server = serving(ctx=1 << 15)
+    server.engine.hold()
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(asked, server, CHAT)
+        server.engine.held()
+        for schema in REFUSED.values():
+            refused(asked(server, CHAT, **form(CHAT, schema)), CHAT)
+        refused(asked(server, CHAT, tools=[custom(CHAT, "odd", "(" * 3000, "regex")]), CHAT)
+        assert not answer.done()
+        server.engine.release()
+        assert told(answer.result(60), CHAT)[0] == "Hello there, friend."
+
+
+@EACH
+@BOTH
+def test_a_grammar_that_becomes_too_much_ends_one_answer_and_nothing_else(serving, path, stream):
+    class Broken:
+        cut = False
+
+        def __call__(self, generation, logits):
+            if len(generation.tokens) >= 3:
+                raise Lost("no token fits the grammar of the answer", "too many states")
+
+    server = serving(constrain=lambda turn, tokenizer: Broken() if turn.format else None)
+    answer = asked(server, path, stream, **form(path, STRICT))
+    if stream:
+        assert answer.status_code == 200 and b"too many states" in answer.content
+    else:
+        refused(answer, path, "too many states")
+    assert told(asked(server, path, stream), path, stream)[0] == "Hello there, friend."
+
+
+def test_tools_of_real_clients_can_be_demanded(nano_engine):
+    """Every function that a recorded client declares, strict or not: nothing that they use is refused."""
+    seen = set()
+    for file in sorted((Path(__file__).parents[1] / "data" / "clients").glob("*.jsonl")):
+        for line in file.read_text("utf-8").splitlines():
+            body = json.loads(line).get("body")
+            raw = body.get("tools") if isinstance(body, dict) else None
+            for one in read_schemas(json.dumps(raw)) if raw else ():
+                known = (one.name, one.parameters)
+                if not one.callable or one.grammar is not None or known in seen:
+                    continue
+                seen.add(known)
+                turn = Turn("chat", messages=(Message("user", "Hi"),), tools=(one,), choice=Choice("named", one.name))
+                steer = steering(turn, nano_engine.tokenizer)
+                assert steer is not None and steer.shortest > 10, one.name
+    assert len(seen) > 40
+
+
 # --- limits
 
 
@@ -373,10 +433,6 @@ def test_an_answer_that_its_limit_ends_is_whole_and_says_so(scripted, path, stre
 
 def test_a_server_may_keep_demanded_answers_short(serving):
     """Random weights never end a string: for them there is a limit of the server's own, and that end is a good one."""
-    from functools import partial
-
-    from ds4ref.server.constrain import Limits, steering
-
     server = serving(constrain=partial(steering, limits=Limits(answer=90, reasoning=20)))
     words = {"type": "object", "properties": {"s": {"type": "string"}}, "required": ["s"]}
     for path in (CHAT, MESSAGES, RESPONSES):

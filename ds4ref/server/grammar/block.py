@@ -38,12 +38,13 @@ _EXTRA_NAME = "/[A-Za-z_][A-Za-z0-9_.-]{0,63}/"
 class Block:
     """A grammar's text in the library's dialect, and the tools whose ``input`` has a grammar of its own. ``step`` is by
     how many tokens, about, one token inside of JSON can make the rest longer, ``optional`` one in front of a parameter
-    that need not be there."""
+    that need not be there; ``examples`` are strings that patterns in it match."""
 
     text: str
     forms: dict[str, tuple[str, str]] = field(default_factory=dict)
     step: int = 1
     optional: int = 1
+    examples: list[str] = field(default_factory=list)
 
 
 def literal(text: str) -> str:
@@ -67,7 +68,7 @@ def block(tools: Sequence[Tool], dsml: int, most: int, *, lenient: bool = False)
     end = f"{writer.tag('</')} {literal('tool_calls>')}"
     writer.rules.insert(0, f"block: {first} call{more} {end}")
     writer.rules.insert(0, f"begun: call{more} {end}")
-    return Block("\n".join(writer.rules), writer.forms, writer.step, writer.optional)
+    return Block("\n".join(writer.rules), writer.forms, writer.step, writer.optional, writer.examples)
 
 
 @dataclass
@@ -141,6 +142,7 @@ class _Writer:
         self.rules: list[str] = []
         self.forms: dict[str, tuple[str, str]] = {}
         self.step = self.optional = 1
+        self.examples: list[str] = []
         self._count = 0
 
     def tag(self, opener: str) -> str:
@@ -157,7 +159,9 @@ class _Writer:
             body = self._anything()
         else:
             try:
-                body = self._arguments(read(tool.parameters))
+                schema = read(tool.parameters)
+                self.examples += schema.examples
+                body = self._arguments(schema)
             except Unsupported as error:
                 raise Unsupported(error.feature, f"{tool.name}{error.where}", error.why) from None
             except TextError as error:

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...text.dsml import escape_string
 from ...text.protocol import CANONICAL
-from ...text.rawjson import MAX_DEPTH
+from ...text.rawjson import MAX_DEPTH, quote
 from . import Lost
 from .custom import Form, unpack
 
@@ -47,7 +48,8 @@ steps of all searches on one way."""
 
 class Follower:
     """``start`` is a compiled grammar, of which a copy is followed. The answer begins in JSON, or in markup after
-    ``begin_markup``. ``forms`` are compiled grammars of custom tools, by their names as they stand in the markup."""
+    ``begin_markup``. ``forms`` are compiled grammars of custom tools, by their names as they stand in the markup;
+    ``examples`` are strings that help to find the end of one that has a pattern."""
 
     def __init__(
         self,
@@ -55,8 +57,9 @@ class Follower:
         start: LLMatcher,
         *,
         forms: dict[bytes, LLMatcher] | None = None,
+        examples: Sequence[str] = (),
     ):
-        self.words, self._forms = words, forms or {}
+        self.words, self._forms, self._examples = words, forms or {}, examples
         self._matcher = start.deep_copy()
         self._form: Form | None = None
         self._json = Json()
@@ -68,7 +71,7 @@ class Follower:
 
     def copy(self) -> Follower:
         """The same, to go on with apart from this one."""
-        other = Follower(self.words, self._matcher, forms=self._forms)
+        other = Follower(self.words, self._matcher, forms=self._forms, examples=self._examples)
         other._form = None if self._form is None else self._form.copy()
         other._json, other.place, other._tail, other._tool = self._json.copy(), self.place, self._tail, self._tool
         return other
@@ -204,7 +207,7 @@ class Follower:
         """Tokens that bring the end nearer."""
         words, bits = self.words, self.allowed()
         patience.tried += 1
-        quote = words.exactly(b'"')
+        mark = words.exactly(b'"')
         if bits[words.eos]:
             return [words.eos]
         if self.place == "text":
@@ -214,13 +217,15 @@ class Follower:
                 return list(words.closer)
         elif self.place == "markup" or not (self._json.quoted or self._json.digits):
             patience.renew()
-            if self.place == "markup" and bits[quote]:
-                return [quote]  # of an attribute
+            if self.place == "markup" and bits[mark]:
+                return [mark]  # of an attribute
             return [self._lowest(bits)]
-        elif self._json.may_close and bits[quote]:
-            return [quote]
+        elif self._json.may_close and bits[mark]:
+            return [mark]
         elif self._json.digits and (rest := words.without_numbers(bits)).any():
             return [self._lowest(rest)]
+        if guided := self._guided(patience):
+            return guided
         if patience.skip:
             patience.skip -= 1
             return [self._longest(bits)]
@@ -229,6 +234,24 @@ class Follower:
             patience.lose()
             return [self._longest(bits)]
         return way
+
+    def _guided(self, patience: Patience) -> list[int]:
+        """The shortest rest of an example behind which the string that is being read may end; none if there is none."""
+        words = self.words
+        if self.place != "text" and not self._json.may_close:
+            return []
+        end = [*words.closer, words.dsml] if self.place == "text" else [words.exactly(b'"')]
+        for example in self._examples:
+            for size in range(1, len(example) + 1):
+                rest = example[-size:]
+                tokens = words.spelled(escape_string(rest) if self.place == "text" else quote(rest)[1:-1])
+                if patience.over:
+                    return []
+                if self._form is not None and not self._form.takes(tokens):
+                    continue
+                if self._matcher.validate_tokens([*tokens, *end]) == len(tokens) + len(end):
+                    return tokens
+        return []
 
     def _lowest(self, bits: np.ndarray) -> int:
         """The token of the lowest rank; a marker only if there is nothing else."""

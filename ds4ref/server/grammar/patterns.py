@@ -32,6 +32,10 @@ _DOT = r"[^\x{a}\x{d}\x{2028}\x{2029}]"
 _NO_CONTROLS = r"&&[^\x{0}-\x{7}\x{b}\x{e}-\x{1f}\x{7f}]"
 """Classes leave out control characters without a short escape in JSON: the library writes some of them wrongly."""
 _ANYTHING = r"(?s:.*)"
+_LIKELY = (
+    "0a1A -_./" + "".join(map(chr, range(0x21, 0x7F))) + "\n\t\r\u00e9\u0436\u05d0\u3042\u4e2d\ud55c\u20ac"
+)
+"""Characters that are tried as members of a set."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +55,12 @@ _BOL, _EOL, _ANY = _Node("bol"), _Node("eol"), _Node("any")
 
 @dataclass(frozen=True)
 class Pattern:
-    """An expression for whole strings: its text for the library, and the fewest characters that it matches."""
+    """An expression for whole strings: its text for the library, the fewest characters that it matches, and a short
+    string that it does, None if none was found."""
 
     text: str
     least: int
+    example: str | None = None
 
 
 @lru_cache(256)
@@ -66,7 +72,8 @@ def search(source: str) -> Pattern:
     tree = _edge(_edge(tree, 0), -1)
     if _has_anchor(tree):
         raise Unsupported("pattern with an anchor in its middle", why=source[:80])
-    return Pattern(_write(tree), _least(tree))
+    text, example = _write(tree), _example(tree)
+    return Pattern(text, _least(tree), example if example is not None and matches(anchored(text), example) else None)
 
 
 class _Reader:
@@ -348,6 +355,23 @@ def _least(node: _Node) -> int:
     if node.kind == "alt":
         return min(map(_least, node.parts))
     return sum(map(_least, node.parts))
+
+
+def _example(node: _Node) -> str | None:
+    """A short string that ``node`` matches."""
+    if node.kind == "set":
+        return _member(node.text)
+    found = [_example(part) for part in node.parts if node.kind != "rep" or node.low]
+    if node.kind == "alt":
+        return min((text for text in found if text is not None), key=len, default=None)
+    made = "".join(text for text in found if text is not None) * (node.low if node.kind == "rep" else 1)
+    return None if None in found else made
+
+
+@lru_cache(512)
+def _member(text: str) -> str | None:
+    """A character of a set."""
+    return next((char for char in _LIKELY if matches(anchored(text), char)), None)
 
 
 def _write(node: _Node) -> str:

@@ -60,10 +60,12 @@ _LISTS = ("anyOf", "allOf", "oneOf")
 
 @dataclass
 class Schema:
-    """A schema that can be enforced. ``defs`` are the definitions that "$ref": "#/$defs/NAME" in it mean."""
+    """A schema that can be enforced. ``defs`` are the definitions that "$ref": "#/$defs/NAME" in it mean, ``examples``
+    strings that its patterns and formats match."""
 
     root: Node
     defs: dict[str, Node] = field(default_factory=dict)
+    examples: list[str] = field(default_factory=list)
     _steps: int = 0
 
     def document(self, root: Node) -> dict[str, Any]:
@@ -117,7 +119,7 @@ def read(text: str) -> Schema:
         raise TextError("the schema is not JSON: something follows it")
     document = json.loads(text[:end])
     reader = _Reader(document)
-    schema = Schema(reader.node(document, "#", 0), reader.defs)
+    schema = Schema(reader.node(document, "#", 0), reader.defs, list(reader.examples))
     _no_empty_circles(schema)
     return schema
 
@@ -128,6 +130,7 @@ class _Reader:
     def __init__(self, document: Any):
         self.document = document
         self.defs: dict[str, Node] = {}
+        self.examples: dict[str, None] = {}
         self._names: dict[str, str] = {}
         self._count = 0
 
@@ -167,7 +170,7 @@ class _Reader:
             elif key in _COUNTS:
                 made[key] = _count(key, value, where)
         self._items(raw, made, where, depth)
-        _strings(raw, made, where)
+        self.examples |= dict.fromkeys(_strings(raw, made, where))
         _multiple(raw, made, where)
         _member_counts(made, where)
         return made
@@ -339,20 +342,21 @@ def _at_most_one(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value <= 1
 
 
-def _strings(raw: dict[str, Any], made: dict[str, Any], where: str) -> None:
-    """``pattern`` and ``format``, which is one more pattern."""
+def _strings(raw: dict[str, Any], made: dict[str, Any], where: str) -> list[str]:
+    """``pattern`` and ``format``, which is one more pattern; examples of both."""
     found = []
     if "pattern" in raw:
         if not isinstance(raw["pattern"], str):
             raise TextError(f"pattern at {where} is not a string")
-        found.append(search(raw["pattern"]).text)
+        found.append(search(raw["pattern"]))
     if "format" in raw:
         known = format_pattern(raw["format"]) if isinstance(raw["format"], str) else None
-        found += [known.text] if known else []
+        found += [known] if known else []
     if found:
-        made["pattern"] = anchored(found[0])
+        made["pattern"] = anchored(found[0].text)
     for more in found[1:]:
-        made["allOf"] = [*made.get("allOf", ()), {"pattern": anchored(more)}]
+        made["allOf"] = [*made.get("allOf", ()), {"pattern": anchored(more.text)}]
+    return [one.example for one in found if one.example]
 
 
 def _multiple(raw: dict[str, Any], made: dict[str, Any], where: str) -> None:

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-KEPT = 32
+KEPT = 16
 MOST_BYTES = 1 << 20
+_LONGEST = 12
 """How many compiled grammars and searches are kept, and the length of a grammar's text."""
 
 _LIMITS: dict[str, Any] = {
@@ -36,7 +37,7 @@ _LIMITS: dict[str, Any] = {
     "initial_lexer_fuel": 500_000,
     "step_lexer_fuel": 100_000,
     "step_max_items": 50_000,
-    "max_lexer_states": 150_000,
+    "max_lexer_states": 100_000,
     "max_grammar_size": 250_000,
     "verbose_errors": False,
 }
@@ -115,6 +116,16 @@ class Vocabulary:
         rest = bits.copy()
         rest[self.number] = False
         return rest
+
+    def spelled(self, text: str) -> list[int]:
+        """Plain tokens of ``text``, the longest first."""
+        data, made, at = text.encode("utf-8", "replace"), list[int](), 0
+        while at < len(data):
+            sizes = range(min(_LONGEST, len(data) - at), 1, -1)
+            size = next((n for n in sizes if self.exactly(data[at : at + n]) >= 0), 1)
+            made.append(self.exactly(data[at : at + size]))
+            at += size
+        return made
 
     def exactly(self, data: bytes) -> int:
         """The plain token with these bytes, -1 if there is none."""

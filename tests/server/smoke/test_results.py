@@ -19,8 +19,8 @@ SKIP = Check("chat.d", "turn", "skip", True, "this", "not told")
 @pytest.mark.parametrize(
     ("checks", "cell"),
     [
-        ([], "-"), ([OK], "ok"), ([OK, SKIP], "ok"), ([SKIP], "skip"), ([OK, FAIL], "FAIL 1/2"), ([OK, SOFT], "part 1/2"),
-        ([FAIL, SOFT], "FAIL 0/2"),
+        ([], "-"), ([OK], "ok"), ([OK, SKIP], "ok"), ([SKIP], "skip"), ([OK, FAIL], "FAIL 1/2"),
+        ([OK, SOFT], "part 1/2"), ([FAIL, SOFT], "FAIL 0/2"),
     ],
 )  # fmt: skip
 def test_cells(checks, cell):
@@ -88,8 +88,13 @@ def test_clients_are_found_by_name():
     assert names == [*clients.QUICK, "codex"] and len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("argv", [["--client", "nobody"], ["--client", ""], ["--client", "http@3"], ["--url", "host:80"],
-                                  ["--url", "ftp://host"], ["--key-env", "DS4_NO_SUCH_KEY"], ["frobnicate"]])  # fmt: skip
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--client", "nobody"], ["--client", ""], ["--client", "http@3"], ["--url", "host:80"],
+        ["--url", "ftp://host"], ["--key-env", "DS4_NO_SUCH_KEY"], ["frobnicate"],
+    ],
+)  # fmt: skip
 def test_wrong_usage(argv, capsys):
     assert server.main(["smoke", *argv]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -12,7 +12,7 @@ one document at the end.
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -43,15 +43,16 @@ class Refused(Exception):
 class Calls(Protocol):
     """The memory of calls by id, as far as an API needs it (``tools.Memory``)."""
 
-    def put(self, block: str, ids: Sequence[str]) -> None:
-        """These calls were made by this block, exactly so written."""
+    enabled: bool
 
-    def knows(self, call_id: str) -> bool:
-        """Whether a call of this id was ever made here."""
+    def remember(self, answer: Message) -> None:
+        """A finished answer, its calls with their ids and its block as the model wrote it."""
 
-    def replay(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """The messages of a request, those with calls as the model wrote them (``Message.raw_dsml``) where all of their
-        calls are known, unchanged."""
+    def attach(self, messages: Iterable[Message]) -> list[Message]:
+        """The messages of a request, those with calls as the model wrote them where the ids tell."""
+
+    def __contains__(self, call_id: str) -> bool:
+        """Whether a call of this id is known."""
 
 
 @dataclass(frozen=True)

@@ -73,19 +73,19 @@ def create_app(service: Service) -> Front:
 
     async def refuse(request: Request, error: Exception) -> Response:
         assert isinstance(error, Refused)
-        return _response(error, service, request.url.path)
+        return _response(error, service, request)
 
     async def unknown(request: Request, error: Exception) -> Response:
         allow = getattr(error, "headers", None) or {}
         found = refusals.refused("", 404, UNKNOWN, headers=allow)
-        return _response(found, service, request.url.path)
+        return _response(found, service, request)
 
     async def left(request: Request, error: Exception) -> Response:
         return Response(status_code=LEFT)  # to nobody
 
     async def broken(request: Request, error: Exception) -> Response:
         log.error("%s %s", request.method, request.url.path, exc_info=error)
-        return _response(refusals.internal(""), service, request.url.path)
+        return _response(refusals.internal(""), service, request)
 
     inner = Starlette(
         routes=routes,
@@ -131,6 +131,7 @@ class Front:
         try:
             refused = self._refused(scope["method"], path, headers, name)
             if refused is not None:
+                x.error = refused.message
                 await respond(answer, refused, error_body(refused, service, path))
             elif scope["method"] == "OPTIONS":
                 for message in whole(204, "", b"", {}):
@@ -142,13 +143,18 @@ class Front:
         finally:
             x.end(status)
             service.metrics.answered(name or "plain", x.status)
+            if x.turn is None and x.status >= 400:
+                log.info(
+                    "%s %s %s %d %s", x.id, scope["method"], path, x.status, x.error,
+                    extra={"fields": {"request": x.id, "status": x.status, "client": x.client}},
+                )  # fmt: skip
 
     def _refused(self, method: str, path: str, headers: dict[str, str], api: str) -> Refused | None:
         access = self.service.access
         if not access.knows_host(headers):
             log.warning("refused Host %r (--allow-host adds a name)", headers["host"])
             return refusals.refused(api, 403, "this server does not answer to that Host")
-        if not access.knows_site(headers):
+        if path != "/" and not access.knows_site(headers):
             return refusals.refused(api, 403, "pages of other sites may not ask (--cors allows it)")
         if method != "OPTIONS" and path not in OPEN and not access.has_key(headers):
             return refusals.refused(api, 401, "a valid API key is needed", headers={"www-authenticate": "Bearer"})
@@ -159,10 +165,11 @@ def error_body(refused: Refused, service: Service, path: str) -> bytes:
     """An error in the words of the API that the path belongs to."""
     api = service.api_at(path)
     if api is not None:
-        return api.error(refused)
+        return refusals.body(api, refused, service.settings.options)
     return refusals.document(refused.message, refused.kind, **refused.extra)
 
 
-def _response(refused: Refused, service: Service, path: str) -> Response:
-    body = error_body(refused, service, path)
+def _response(refused: Refused, service: Service, request: Request) -> Response:
+    request.scope["state"]["exchange"].error = refused.message
+    body = error_body(refused, service, request.scope["path"])
     return Response(body, refused.status, headers={"content-type": "application/json", **refused.headers})

@@ -52,13 +52,14 @@ class Generate:
         link: Link = scope["state"]["link"]
         x: Exchange = scope["state"]["exchange"]
         mail = Mailbox(asyncio.get_running_loop())
-        link.leaves = mail.wake
+        link.watch(mail.wake)
         try:
             try:
                 body = await body_of(scope, receive, self.service, x)
                 turn, reply, job = await self._taken_on(body, scope["state"]["headers"], mail, x)
             except Refused as refused:
-                await respond(send, refused, self.api.error(refused))
+                x.error = refused.message
+                await respond(send, refused, refusals.body(self.api, refused, self.service.settings.options))
                 return
             try:
                 x.take_on(turn, job, reply.stream)
@@ -70,7 +71,7 @@ class Generate:
             x.end(499, "client left" if isinstance(why, Left) else "client does not read")
             await link.cut()
         finally:
-            link.leaves = lambda: None
+            link.watch(None)
 
     async def _taken_on(
         self, body: bytes, headers: Mapping[str, str], mail: Mailbox, x: Exchange
@@ -278,6 +279,6 @@ def whole(status: int, kind: str, body: bytes, headers: Mapping[str, str]) -> li
 
 
 async def respond(send: Any, refused: Refused, body: bytes) -> None:
-    """Say no."""
+    """Say no, in the words of ``body``."""
     for message in whole(refused.status, JSON, body, refused.headers):
         await send(message)

@@ -37,7 +37,8 @@ class Limits:
     held_bytes       of all bodies that are being received or parsed
     pipelined_bytes  of requests sent before the answer to the one before them
     connections      at once; beyond that, the one that has been slowest to ask for something makes room
-    depth, values    of JSON: arrays and objects in each other (the document and 256 in it), and how many values in all
+    depth            of JSON: arrays and objects in each other, the document and 256 in it
+    values           of JSON, in all; ``containers`` of them may be arrays and objects, which cost more to read
     """
 
     header_seconds: float = 10.0
@@ -55,7 +56,8 @@ class Limits:
     pipelined_bytes: int = 64 << 10
     connections: int = 512
     depth: int = 257
-    values: int = 2_000_000
+    values: int = 1_000_000
+    containers: int = 200_000
 
 
 class Held:
@@ -168,13 +170,14 @@ _CHUNK = 1 << 20
 _QUOTE, _BACKSLASH, _COMMA, _OPEN, _CLOSE, _CASE = b'"\\,{} '  # [ and ] are { and } without the bit that makes capitals
 
 
-def measure(data: bytes) -> tuple[int, int]:
-    """(depth, values) of JSON text, without parsing it: how deep arrays and objects are nested, and about how many
-    values there are (commas and openers). Of text that is not JSON it says anything, and its parser will object.
+def measure(data: bytes) -> tuple[int, int, int]:
+    """(depth, values, containers) of JSON text, without parsing it: how deep arrays and objects are nested, about how
+    many values there are (commas and openers), and how many arrays and objects. Of text that is not JSON it says
+    anything, and its parser will object.
 
     In chunks, so that other threads have their turn; linear in time, constant in memory.
     """
-    level = deepest = values = 0
+    level = deepest = commas = containers = 0
     inside, slashes_before = False, 0
     for at in range(0, len(data), _CHUNK):
         text = np.frombuffer(data, np.uint8, min(_CHUNK, len(data) - at), at)
@@ -190,8 +193,9 @@ def measure(data: bytes) -> tuple[int, int]:
         levels = np.cumsum(opens.astype(np.int8) - closes, dtype=np.int32)
         deepest = max(deepest, level + int(levels.max()))
         level += int(levels[-1])
-        values += int(opens.sum()) + int(((text == _COMMA) & outside).sum())
-    return deepest, values + 1
+        containers += int(opens.sum())
+        commas += int(((text == _COMMA) & outside).sum())
+    return deepest, commas + containers + 1, containers
 
 
 def _drop_escaped(quotes: np.ndarray, slashes: np.ndarray, before: int) -> int:
@@ -217,8 +221,8 @@ def check_json(data: bytes, limits: Limits) -> None:
     openers = data.count(b"[") + data.count(b"{")
     if openers <= limits.depth and openers + data.count(b",") < limits.values:
         return  # wherever they stand
-    depth, values = measure(data)
+    depth, values, containers = measure(data)
     if depth > limits.depth:
         raise Refused(400, f"JSON nested more than {limits.depth - 1} deep")
-    if values > limits.values:
-        raise Refused(400, f"JSON of more than {limits.values} values")
+    if values > limits.values or containers > limits.containers:
+        raise Refused(400, f"JSON of more than {limits.values} values, or {limits.containers} arrays and objects")

@@ -212,7 +212,9 @@ class Asked:
             finally:
                 self.service.held.give(len(body))
         except Refused as refused:
-            await respond(send, refused, self.question.error(refused))
+            x.error = refused.message
+            body = refusals.body(self.question, refused, self.service.settings.options)
+            await respond(send, refused, body)
         except Left:
             await link.cut()
         else:

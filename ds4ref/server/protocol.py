@@ -87,12 +87,19 @@ class Link:
         self._protocol = protocol
         self.gone = False
         self.lost = asyncio.Event()
-        self.leaves: Callable[[], None] = lambda: None
+        self._tell: Callable[[], None] | None = None
 
     def leave(self) -> None:
         """The client has gone, or at least says nothing more."""
         self.gone = True
-        self.leaves()
+        if self._tell is not None:
+            self._tell()
+
+    def watch(self, tell: Callable[[], None] | None) -> None:
+        """Call ``tell`` when the client has gone, at once if it has already; None ends that."""
+        self._tell = tell
+        if self.gone and tell is not None:
+            tell()
 
     @property
     def unsent(self) -> int:

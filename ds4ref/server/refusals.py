@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from .api import Refused
+from .api import Api, Question, Refused
 from .deviations import on
 from .turn import Failed
 
@@ -97,3 +97,11 @@ def document(message: str, kind: str = "invalid_request_error", **extra: Any) ->
     """The error document where no API has one of its own."""
     error = {"message": message, "type": kind, **extra}
     return json.dumps({"error": error}, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+
+
+def body(api: Api | Question, refused: Refused, options: Options) -> bytes:
+    """The document of an error, in the shape of its API. ds4 says all but one thing on /v1/messages in OpenAI's."""
+    anthropic = api.name in ("messages", "count_tokens") and "n_prompt_tokens" not in refused.extra
+    if anthropic and not on(options, "anthropic-errors"):
+        return document(refused.message, refused.kind, **refused.extra)
+    return api.error(refused)

@@ -56,6 +56,7 @@ class Turn:
     affinity          what the client says about which conversation this is; "" if nothing
     results_only      tool results without the calls they answer: only a live timeline can go on with them
     hoist             which system messages are put at the head of the prompt (``text.chat.HOISTS``)
+    recover           a whole block of calls in reasoning that never ended counts (``AnswerReader``)
     """
 
     api: Api
@@ -78,6 +79,7 @@ class Turn:
     affinity: str = ""
     results_only: bool = False
     hoist: str = "leading"
+    recover: bool = True
 
     @property
     def offered(self) -> tuple[Schema, ...]:

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,6 +45,10 @@ log = logging.getLogger("ds4-server")
 QUEUE_LIMIT = 256
 
 
+CERTAIN = 1 << 20
+"""Characters of a prompt up to which its tokens are always counted."""
+
+
 class Busy(Exception):
     """The queue is full, or the server is being shut down. ``retry_after`` in seconds, None if that is in vain."""
 
@@ -53,7 +58,7 @@ class Busy(Exception):
 
 
 class Overflow(Exception):
-    """The prompt does not fit: ``tokens`` of it into a context of ``ctx``."""
+    """The prompt does not fit: ``tokens`` of it, or more, into a context of ``ctx``."""
 
     def __init__(self, tokens: int, ctx: int):
         super().__init__(f"Prompt has {tokens} tokens, but the configured context size is {ctx} tokens")
@@ -204,7 +209,16 @@ class Worker:
             prompt = Rendered().protocol(turn.text)
         else:
             prompt = turn.rendered()
+        size = sum(len(part.text) for part in prompt.parts)
+        if size > CERTAIN and (least := size // self._longest) >= self.ctx:
+            raise Overflow(least, self.ctx)  # tokenizing megabytes to know exactly would take long
         return prompt, prompt.encode(tokenizer)
+
+    @cached_property
+    def _longest(self) -> int:
+        """Bytes of the longest token."""
+        tokenizer = self.engine.tokenizer
+        return max(len(tokenizer.token_bytes(i)) for i in range(len(tokenizer)))
 
     def _answer(self, job: Job) -> None:
         turn, session = job.turn, self._session
@@ -263,7 +277,7 @@ class Worker:
 
     def _generate(self, job: Job, start: Start) -> None:
         turn, session, tokenizer = job.turn, self._session, self.engine.tokenizer
-        reader = AnswerReader(bool(turn.callable), turn.stop)
+        reader = AnswerReader(bool(turn.callable), turn.stop, recover=turn.recover)
         drawn = turn.sampling
         sampler = Sampler(drawn.temperature, top_k=drawn.top_k, top_p=drawn.top_p, min_p=drawn.min_p, seed=drawn.seed)
         room = self.ctx - session.pos
@@ -281,8 +295,9 @@ class Worker:
             job.listen(replace(delta, steps=steps, time=time.perf_counter() - begun))
             if reader.done:
                 break
-        rest = reader.finish()
-        finish = reader.reason("" if reader.done else generation.finish)
+        ended = "" if reader.done else generation.finish
+        rest = reader.finish(ended, generation.thinking)
+        finish = reader.reason(ended)
         job.finish = finish
         usage = Usage(len(start.tokens), made, start.cached, reader.reasoning_tokens)
         self._remember(job, generation, reader, finish)

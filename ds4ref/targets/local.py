@@ -80,7 +80,7 @@ class LocalTarget(Target):
         ids, sampler = self.encode(request.prompt), _sampler(request)
         reader, timing = AnswerReader(bool(request.prompt.tools), request.stop), Timing()
         session = self._take(ids, request.ctx or self.ctx)
-        made, finish = 0, ""
+        made, finish, thinking = 0, "", False
         try:
             with self._turn:
                 prefill(session, ids, timing, cancel=request.cancel)
@@ -103,12 +103,12 @@ class LocalTarget(Target):
                     yield replace(Delta() if piece is None else reader.feed(piece), steps=steps, time=now)
                 if piece is None:
                     break
-            finish = generation.finish
+            finish, thinking = generation.finish, generation.thinking
         except Cancelled:
             finish = Finish.CANCELLED
         finally:
             self._give_back(session)
-        rest = reader.finish()
+        rest = reader.finish("" if reader.done else finish, thinking)
         usage = Usage(len(ids), made, timing.reused_tokens, reader.reasoning_tokens)
         yield replace(
             rest, time=time.perf_counter() - start, finish=reader.reason(finish), usage=usage, model=self.name,

@@ -9,6 +9,7 @@ from dataclasses import replace
 from ..generate import Piece
 from ..text.dsml_events import ArgumentsDelta, CallStart, Event, Failed, Generated, ReasoningDelta, Syntax, TextDelta
 from ..text.dsml_parser import DsmlParser
+from ..text.protocol import WHITESPACE
 from ..text.stream import StopHolder
 from .answer import CallDelta, Delta, Finish
 
@@ -17,12 +18,22 @@ class AnswerReader:
     """``tools``: markup is looked for at all (docs/text.md 5). ``stop`` is looked for in the visible text alone.
 
     Whether a piece is reasoning the generation knows better than the text: it goes by token ids.
+
+    recover   a whole block of calls at the very end of reasoning that was never closed counts: the model forgot the
+              tag. Nothing but white space may follow it. If anything does, ``</think>`` among it, it was thinking
+              aloud, and is reasoning. So such a block does not end decoding (``done``): only what comes next tells, and
+              that is the end of the answer if it was meant. Until then it is held back.
+    repair    a block that lacks nothing but closing tags when the model ends its answer counts as well
     """
 
-    def __init__(self, tools: bool, stop: Sequence[str] = ()):
+    def __init__(self, tools: bool, stop: Sequence[str] = (), *, recover: bool = True, repair: bool = False):
         self._parser = DsmlParser(False, tools) if tools else None
+        self._inside = DsmlParser(False, tags=False) if tools and recover else None
+        self._repair = repair
+        self._recovered: Generated | None = None
         self._stop = StopHolder(stop)
         self._said: list[Delta] = []
+        self._thinking = False
         self.reasoning_tokens = 0
 
     def feed(self, piece: Piece) -> Delta:
@@ -33,16 +44,53 @@ class AnswerReader:
     def _fed(self, piece: Piece) -> Delta:
         self.reasoning_tokens += piece.thinking and piece.token is not None
         if piece.thinking:
-            return Delta(reasoning=piece.text)
+            self._thinking = True
+            return Delta(reasoning=self._thought(piece.text))
+        held = self._no_call()
         if self._parser is None:
             return Delta(self._stop.feed(piece.text))
-        return self._delta(self._parser.feed(piece.text))
+        return replace(self._delta(self._parser.feed(piece.text)), reasoning=held)
 
-    def finish(self) -> Delta:
-        """What was held back to the end."""
-        rest = Delta() if self._parser is None else self._delta(self._parser.finish())
+    def finish(self, ended: str = "", thinking: bool = False) -> Delta:
+        """What was held back to the end. ``ended`` is how decoding did ("stop", "length", ...; "" where it goes without
+        saying), ``thinking`` whether it did inside of reasoning."""
+        inside = self._inside
+        if thinking and inside is not None and inside.done and ended != Finish.CANCELLED:
+            self._recovered = inside.result
+            calls = tuple(CallDelta(i, call.name, call.arguments) for i, call in enumerate(inside.result.calls))
+            self._said.append(Delta(calls=calls))
+            return self._said[-1]
+        rest = Delta(reasoning=self._no_call())
+        if self._parser is not None:
+            missing = self._parser.missing if self._repair and ended == Finish.STOP else None
+            events = [*(self._parser.feed(missing) if missing else ()), *self._parser.finish()]
+            rest = replace(self._delta(events), reasoning=rest.reasoning)
         self._said.append(replace(rest, text=rest.text + self._stop.finish(), stopped=self.stopped))
         return self._said[-1]
+
+    def _thought(self, text: str) -> str:
+        """The reasoning that is certain: a block in it may turn out to be a call."""
+        if self._inside is None:
+            return text
+        found = _text(self._inside.feed(text))
+        outcome = self._inside.result
+        if outcome.complete and outcome.trailing.strip(WHITESPACE):
+            self._inside = DsmlParser(False, tags=False)
+            return found + outcome.raw_block + self._thought(outcome.trailing)
+        if outcome.error is not None:
+            rest = found + _text(self._inside.finish())
+            self._inside = DsmlParser(False, tags=False)
+            return rest
+        return found
+
+    def _no_call(self) -> str:
+        """What was held back of the reasoning, which is over."""
+        if self._inside is None or not self._thinking:
+            return ""
+        self._thinking = False
+        found, outcome = _text(self._inside.finish()), self._inside.result
+        self._inside = DsmlParser(False, tags=False)
+        return outcome.raw_block + outcome.trailing if outcome.complete else found
 
     @property
     def text(self) -> str:
@@ -77,6 +125,8 @@ class AnswerReader:
     @property
     def generated(self) -> Generated:
         """The parsed answer (empty where no tools were offered); final after ``finish``."""
+        if self._recovered is not None:
+            return self._recovered
         return Generated() if self._parser is None else self._parser.result
 
     def reason(self, engine: str) -> Finish:
@@ -100,3 +150,7 @@ class AnswerReader:
                 case Failed():
                     calls, void = [], True
         return Delta(text, reasoning=reasoning, calls=tuple(calls), void=void)
+
+
+def _text(events: Iterable[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, TextDelta))

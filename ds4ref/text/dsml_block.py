@@ -112,6 +112,19 @@ class Block:
             return Syntax.STRUCTURAL if len(rest) >= 2 and rest[0] == "<" else Syntax.STRING_BODY
         return Syntax.STRUCTURAL
 
+    @property
+    def missing(self) -> str | None:
+        """The closing tags, or what is left of them, without which this is no whole block; None if a value is open."""
+        tags = self._tags
+        if self._step == self._between_parameters:
+            wanted = f"{tags.invoke_close}\n{tags.block_close}"
+        elif self._step == self._between_invokes and self.calls:
+            wanted = tags.block_close
+        else:
+            return None
+        held = self._cursor.text[self._cursor.at :].lstrip(WHITESPACE)
+        return wanted[len(held) :] if wanted.startswith(held) else None
+
     def void(self) -> tuple[ToolCall, ...]:
         """All calls, the unfinished one included."""
         open_call = [ToolCall(self._name, "".join(self._fragments))] if self._fragments else []

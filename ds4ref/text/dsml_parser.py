@@ -31,22 +31,23 @@ from .dsml_events import Done, Event, Failed, Generated, ReasoningDelta, Syntax,
 from .protocol import DIALECTS, THINK_CLOSE, THINK_OPEN, WHITESPACE
 
 _OPENERS = {dialect.block_open: dialect for dialect in DIALECTS}
-_TURNS = (*_OPENERS, THINK_OPEN)
-_TURN = re.compile("|".join(map(re.escape, _TURNS)))
+_TURNS = {True: (*_OPENERS, THINK_OPEN), False: tuple(_OPENERS)}
+_TURN = {tags: re.compile("|".join(map(re.escape, words))) for tags, words in _TURNS.items()}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class DsmlParser:
-    """``thinking``: the prompt ended in ``<think>``. ``tools``: calls are possible at all.
+    """``thinking``: the prompt ended in ``<think>``. ``tools``: calls are possible at all. Without ``tags`` think tags
+    spelled in the text are text like any other.
 
     Text is str, or UTF-8 bytes cut anywhere (what is invalid becomes U+FFFD).
     """
 
-    def __init__(self, thinking: bool, tools: bool = True):
-        self._thinking, self._tools = thinking, tools
+    def __init__(self, thinking: bool, tools: bool = True, tags: bool = True):
+        self._thinking, self._tools, self._tags = thinking, tools, tags
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._cursor = Cursor()
-        self._step: Callable[[], None] = self._begin
+        self._step: Callable[[], None] = self._begin if tags else self._in_text
         self._events: list[Event] = []
         self._space: list[str] = []  # white space after text: it may belong to a block
         self._block: Block | None = None
@@ -85,6 +86,11 @@ class DsmlParser:
     def state(self) -> Syntax:
         """Where the text so far ends, in ds4's five states (docs/text.md 5)."""
         return Syntax.OUTSIDE if self._block is None else self._block.state
+
+    @property
+    def missing(self) -> str | None:
+        """The closing tags that a block lacks if it ends here; None if it lacks more than those, or there is none."""
+        return None if self._block is None else self._block.missing
 
     @property
     def result(self) -> Generated:
@@ -146,8 +152,8 @@ class DsmlParser:
         if not self._tools:
             self._emit_text(cursor.take(len(cursor.text)))
             return
-        match = _TURN.search(cursor.text, cursor.at)
-        text = cursor.take(match.start() if match else cursor.held(*_TURNS))
+        match = _TURN[self._tags].search(cursor.text, cursor.at)
+        text = cursor.take(match.start() if match else cursor.held(*_TURNS[self._tags]))
         kept = text.rstrip(WHITESPACE)
         if kept:
             self._emit_text(kept)

@@ -1,23 +1,25 @@
 """The message lists of three APIs, as one (docs/text.md 3).
 
 Input is raw JSON text, because arguments are kept as the client wrote them. TextError says which field is wrong and
-how; whether the request as a whole makes sense is for the server to decide. What is no text leaves a note in its place:
-a client sends its history again with every turn, and an image in it must not end the conversation.
+how; whether the request as a whole makes sense is for the server to decide.
+
+What ds4 does with histories of today's clients is the default; a server that talks to them asks for more:
+
+  placeholders   a part that is no text (an image, a document) becomes a few words instead of nothing or an error:
+                 histories are sent again and again, and one error would end the conversation
+  references     what stands for the name of a deferred tool in a search result: its schema line (``schemas``)
+  leading        a request's system text comes first in the list and not last (``chat.render``, ``hoist``)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ..errors import TextError
 from . import rawjson
 from .chat import Message
 from .dsml import ToolCall, render_result
-
-if TYPE_CHECKING:
-    from .schemas import Schema
 
 Fields = dict[str, str]
 """Raw values of an object by name; of duplicates the last."""
@@ -30,14 +32,7 @@ _HOSTED_CALLS = {
 }
 _CALL_ITEMS = ("function_call", "custom_tool_call", *_HOSTED_CALLS)
 _OUTPUT_ITEMS = tuple(f"{name}_output" for name in _CALL_ITEMS) + tuple(f"{n}_output" for n in _HOSTED_CALLS.values())
-_MEDIA = {
-    "image": "image", "image_url": "image", "input_image": "image", "input_audio": "audio", "input_file": "file",
-    "file": "file", "document": "document", "video_url": "video",
-}  # fmt: skip
-_RESPONSES_PARTS = (
-    "input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal", "input_image", "input_audio",
-    "input_file",
-)  # fmt: skip
+_RESPONSES_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 
 
 # --- reading JSON
@@ -77,67 +72,65 @@ def _parts(raw: str | None, what: str) -> Iterable[tuple[Fields, str]]:
     if raw is None or raw == "null":
         return
     if rawjson.is_string(raw):
-        yield {"type": '"text"', "text": raw}, rawjson.string(raw)
+        yield {"type": '"text"'}, rawjson.string(raw)
         return
     for item in array(raw, what):
         if rawjson.is_string(item):
-            yield {"type": '"text"', "text": item}, rawjson.string(item)
+            yield {"type": '"text"'}, rawjson.string(item)
         elif item != "null":
             part = fields(item, f"a part of {what}")
             yield part, text(part.get("text"), f"text of {what}")
 
 
-def _shown(part: Fields, found: str) -> str:
-    """What the model sees of a part: its text, or a note that there was something else."""
-    if "text" in part:
-        return found
-    kind = text(part.get("type"), "type of a content part")
-    if kind == "refusal":
-        return text(part.get("refusal"), "refusal")
+def _all_text(raw: str | None, what: str, placeholders: bool = False) -> str:
+    return "".join(found or (_placeholder(part) if placeholders else "") for part, found in _parts(raw, what))
+
+
+def _placeholder(part: Fields) -> str:
+    """A few words for a part without text, "" for an empty one that has it. Some have their text elsewhere."""
+    kind = text(part.get("type"), "type of a content part").removeprefix("input_").removesuffix("_url")
+    if kind == "refusal" and "refusal" in part:
+        return text(part["refusal"], "refusal")
     if kind == "document" and "source" in part:
         source = fields(part["source"], "source of a document")
         if text(source.get("type"), "type of a source") == "text":
             return text(source.get("data"), "data of a document")
-    return f"[{_MEDIA[kind]} left out: this model reads text only]" if kind in _MEDIA else ""
-
-
-def _all_text(raw: str | None, what: str) -> str:
-    return "".join(_shown(part, found) for part, found in _parts(raw, what))
+    return "" if "text" in part or kind in ("", "text") else f"[{kind}]"
 
 
 def _arguments(raw: str) -> str:
     return rawjson.string(raw) if rawjson.is_string(raw) else raw
 
 
-def _custom(raw: str) -> str:
-    """The input of a custom tool as the arguments of the function that the model knows it as (``schemas``)."""
-    given = raw if rawjson.is_string(raw) else rawjson.quote(raw)
-    return f'{{"input":{given}}}'
+def _input(raw: str) -> str:
+    """The arguments of a custom tool's call: the model knows its text as a parameter."""
+    return f'{{"input":{raw}}}' if rawjson.is_string(raw) else raw
 
 
 # --- OpenAI chat completions
 
 
-def from_openai(raw: str) -> list[Message]:
+def from_openai(raw: str, *, placeholders: bool = False) -> list[Message]:
     """``messages`` of a chat completions request. A call without name or arguments is dropped."""
-    return [_openai_message(fields(item, "a message", ("role",))) for item in array(raw, "messages")]
+    return [_openai_message(fields(item, "a message", ("role",)), placeholders) for item in array(raw, "messages")]
 
 
-def _openai_message(message: Fields) -> Message:
+def _openai_message(message: Fields, placeholders: bool) -> Message:
     calls = []
     for item in array(message.get("tool_calls", "[]"), "tool_calls"):
         call = fields(item, "a tool call")
-        function, custom = (fields(call.get(kind, "{}"), kind) for kind in ("function", "custom"))
-        given = _arguments(function["arguments"]) if "arguments" in function else None
-        if given is None and "input" in custom:
-            function, given = custom, _custom(custom["input"])
-        if "name" in function and given is not None:
+        function = fields(call.get("function", "{}"), "function")
+        custom = fields(call.get("custom", "{}"), "custom")
+        call_id = text(call.get("id"), "id of a tool call")
+        if "name" in function and "arguments" in function:
             name = text(function["name"], "name of a tool call")
-            calls.append(ToolCall(name, given, text(call.get("id"), "id of a tool call")))
+            calls.append(ToolCall(name, _arguments(function["arguments"]), call_id))
+        elif "name" in custom and "input" in custom:
+            calls.append(ToolCall(text(custom["name"], "name of a tool call"), _input(custom["input"]), call_id))
     result = text(message.get("tool_call_id"), "tool_call_id")
     return Message(
         role=text(message.get("role"), "role", "user"),
-        content=_all_text(message.get("content"), "content"),
+        content=_all_text(message.get("content"), "content", placeholders),
         reasoning=_all_text(message.get("reasoning_content"), "reasoning_content"),
         calls=tuple(calls),
         result_ids=(result,) if result else (),
@@ -150,26 +143,36 @@ def _openai_message(message: Fields) -> Message:
 def from_anthropic(
     raw: str,
     system: str | None = None,
-    tools: Iterable[Schema] = (),
-    first: bool = False,
-    referred: set[str] | None = None,
+    *,
+    placeholders: bool = False,
+    leading: bool = False,
+    references: Mapping[str, str] | None = None,
 ) -> list[Message]:
-    """``messages`` and the raw ``system`` of a messages request; the system text comes last in the list, or ``first``.
-
-    tools: what a result that refers to tools shows of them. Their names are added to ``referred``.
-    """
-    known, names = {tool.name: tool.text for tool in tools}, set() if referred is None else referred
-    messages = [_anthropic_message(fields(item, "a message"), known, names) for item in array(raw, "messages")]
+    """``messages`` and the raw ``system`` of a messages request; the system text comes last in the list, or first if
+    ``leading``."""
+    named = references or {}
+    messages = [_anthropic_message(fields(item, "a message"), placeholders, named) for item in array(raw, "messages")]
     joined = ""
     for _, part in _parts(system, "system"):
         if part and not part.startswith("x-anthropic-"):
             joined += "\n" * bool(joined and not joined.endswith("\n")) + part
     if joined:
-        messages.insert(0 if first else len(messages), Message("system", joined))
+        messages.insert(0 if leading else len(messages), Message("system", joined))
     return messages
 
 
-def _anthropic_message(message: Fields, tools: dict[str, str], referred: set[str]) -> Message:
+def tool_references(raw: str) -> list[str]:
+    """Names of the tools that search results in ``messages`` of a messages request refer to, in order."""
+    found = []
+    for item in array(raw, "messages"):
+        for block, _ in _parts(fields(item, "a message").get("content"), "content"):
+            if text(block.get("type"), "type of a content block") == "tool_result":
+                for part, _ in _parts(block.get("content"), "content of a tool_result"):
+                    found += [text(part["tool_name"], "tool_name")] if "tool_name" in part else []
+    return list(dict.fromkeys(found))
+
+
+def _anthropic_message(message: Fields, placeholders: bool, references: Mapping[str, str]) -> Message:
     content, reasoning, calls, results = "", "", [], []
     for block, found in _parts(message.get("content"), "content"):
         kind = text(block.get("type"), "type of a content block")
@@ -181,35 +184,36 @@ def _anthropic_message(message: Fields, tools: dict[str, str], referred: set[str
             name, call_id = text(block.get("name"), "name of a tool_use"), text(block.get("id"), "id of a tool_use")
             calls.append(ToolCall(name, block.get("input", "{}"), call_id))
         elif kind == "tool_result":
-            output = _result_text(block.get("content"), tools, referred)
+            output = _anthropic_result(block.get("content"), placeholders, references)
             content += "".join(part.text for part in render_result(output))
             results.append(text(block.get("tool_use_id"), "tool_use_id"))
-        elif kind in _MEDIA:
-            content += _shown(block, found)
+        elif placeholders and kind in ("image", "document"):
+            content += _placeholder(block)
     role = text(message.get("role"), "role", "user")
     return Message(role, content, reasoning, tuple(calls), result_ids=tuple(results))
 
 
-def _result_text(raw: str | None, tools: dict[str, str], referred: set[str]) -> str:
-    """A result's text. Tools that it refers to are shown in it: put among the others they would change the prompt from
-    its beginning on."""
-    output = ""
-    for block, found in _parts(raw, "content of a tool_result"):
-        if text(block.get("type"), "type of a content block") == "tool_reference":
-            name = text(block.get("tool_name"), "tool_name")
-            referred.add(name)
-            output += "\n" * bool(output and not output.endswith("\n")) + tools.get(name, name)
+def _anthropic_result(raw: str | None, placeholders: bool, references: Mapping[str, str]) -> str:
+    """The text of a tool's result. A reference to a tool is that tool's line, on a line of its own."""
+    content = ""
+    for part, found in _parts(raw, "content of a tool_result"):
+        if "tool_name" in part:
+            name = text(part["tool_name"], "tool_name")
+            content += "\n" * bool(content) + references.get(name, f"[tool {name}]")
         else:
-            output += _shown(block, found)
-    return output
+            content += found or (_placeholder(part) if placeholders else "")
+    return content
 
 
 # --- OpenAI responses
 
 
-def from_responses(raw: str, instructions: str = "") -> tuple[list[Message], list[str]]:
-    """``input`` of a responses request, and the raw tools that its tool_search outputs bring along."""
-    conversation = _Responses(instructions)
+def from_responses(
+    raw: str, instructions: str = "", *, placeholders: bool = False, in_place: bool = False
+) -> tuple[list[Message], list[str]]:
+    """``input`` of a responses request, and the raw tools that its tool_search outputs bring along. With ``in_place``
+    these outputs show the lines of their tools: then the tool prompt need not (``schemas.brought``)."""
+    conversation = _Responses(instructions, placeholders, in_place)
     if rawjson.is_string(raw):
         conversation.messages.append(Message("user", rawjson.string(raw)))
     else:
@@ -222,7 +226,8 @@ def from_responses(raw: str, instructions: str = "") -> tuple[list[Message], lis
 class _Responses:
     """Items become messages: reasoning waits for the assistant's next item, calls join the message before them."""
 
-    def __init__(self, instructions: str):
+    def __init__(self, instructions: str, placeholders: bool, in_place: bool):
+        self._placeholders, self._in_place = placeholders, in_place
         self.messages = [Message("system", instructions)] if instructions else []
         self.tools: list[str] = []
         self._reasoning: list[str] = []
@@ -237,7 +242,7 @@ class _Responses:
         if kind == "message":
             self._message(item)
         elif kind == "reasoning":
-            self._reasoning += [found for key in ("summary", "content") for found in _response_texts(item.get(key))]
+            self._reasoning += [found for key in ("summary", "content") for found in self._texts(item.get(key))]
         elif kind in _CALL_ITEMS:
             self._call(kind, item)
         elif kind in _OUTPUT_ITEMS:
@@ -258,39 +263,47 @@ class _Responses:
         role = text(item.get("role"), "role", "user")
         if role != "assistant":
             self.flush()
-        content = "".join(_response_texts(item.get("content")))
+        content = "".join(self._texts(item.get("content")))
         self.messages.append(Message(role, content, self._take_reasoning()))
 
     def _call(self, kind: str, item: Fields) -> None:
         name = _HOSTED_CALLS.get(kind) or text(item.get("namespace"), "namespace") + text(item.get("name"), "name")
         raw = next((item[key] for key in ("arguments", "input", "action") if key in item), "{}")
-        given = _custom(raw) if kind == "custom_tool_call" and "input" in item else _arguments(raw)
         call_id = text(item.get("call_id"), "call_id") or text(item.get("id"), "id")
         if not self.messages or self.messages[-1].role != "assistant":
             self.messages.append(Message("assistant"))
         last = self.messages[-1]
         reasoning = "\n".join(filter(None, (last.reasoning, self._take_reasoning())))
-        calls = (*last.calls, ToolCall(name, given, call_id))
+        arguments = _input(raw) if kind == "custom_tool_call" else _arguments(raw)
+        calls = (*last.calls, ToolCall(name, arguments, call_id))
         self.messages[-1] = replace(last, reasoning=reasoning, calls=calls)
+
+    def _texts(self, raw: str | None) -> list[str]:
+        found = []
+        for part, content in _parts(raw, "content"):
+            kind = text(part.get("type"), "type of a content part")
+            if kind not in _RESPONSES_PARTS and not self._placeholders:
+                raise TextError(f"unknown content part type {kind!r}: choose from {', '.join(_RESPONSES_PARTS)}")
+            found.append(content or (_placeholder(part) if self._placeholders else ""))
+        return found
 
     def _output(self, kind: str, item: Fields) -> None:
         self.flush()
+        lines = ""
         if kind.startswith("tool_search"):
-            self.tools += array(item.get("tools", "[]"), "tools of a tool_search_output")
+            found = array(item.get("tools", "[]"), "tools of a tool_search_output")
+            self.tools += found
+            lines = _lines(found) if self._in_place else ""
         raw = item.get("output")
         if raw is None or rawjson.is_string(raw) or raw.startswith("["):
-            content = "".join(_response_texts(raw))
+            content = "".join(self._texts(raw)) or lines
         else:
             content = raw  # a hosted tool's result object, shown as it is
         call_id = text(item.get("call_id"), "call_id") or text(item.get("id"), "id")
         self.messages.append(Message("tool", content, result_ids=(call_id,) if call_id else ()))
 
 
-def _response_texts(raw: str | None) -> list[str]:
-    found = []
-    for part, content in _parts(raw, "content"):
-        kind = text(part.get("type"), "type of a content part")
-        if kind not in _RESPONSES_PARTS:
-            raise TextError(f"unknown content part type {kind!r}: choose from {', '.join(_RESPONSES_PARTS)}")
-        found.append(_shown(part, content))
-    return found
+def _lines(tools: list[str]) -> str:
+    from .schemas import read_schemas
+
+    return "\n".join(schema.text for schema in read_schemas(f"[{','.join(tools)}]") if schema.kind != "hosted")

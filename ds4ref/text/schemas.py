@@ -6,7 +6,7 @@ out of the line. A custom tool is shown as a function with one string parameter 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import TextError
@@ -72,6 +72,18 @@ def read_schemas(raw: str | None) -> list[Schema]:
     for item in array(raw, "tools"):
         found += _tool(item)
     return found
+
+
+def found_in(schemas: Iterable[Schema], names: Iterable[str]) -> list[Schema]:
+    """``schemas``, those that results of a search named (``messages.tool_references``) marked as found."""
+    wanted = set(names)
+    return [replace(schema, found=True) if schema.name in wanted else schema for schema in schemas]
+
+
+def brought(raw_tools: Sequence[str]) -> list[Schema]:
+    """The tools of search results that show their lines in place (``messages.from_responses``): callable, but not in
+    the tool prompt."""
+    return [replace(schema, deferred=True, found=True) for schema in read_schemas(f"[{','.join(raw_tools)}]")]
 
 
 def by_name(schemas: Iterable[Schema]) -> dict[str, Schema]:

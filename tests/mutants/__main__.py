@@ -43,6 +43,11 @@ ROOMS = {
     "kernels": ("kernels/cpu/*.py", "tests/kernels"),
     "reference": ("kernels/reference/*.py", "tests/kernels/test_pitfalls.py tests/kernels/test_cpu_ops.py"),
     "targets": ("ds4ref/targets/*.py", "tests/targets tests/speed_bench/test_targets.py"),
+    "apis": (
+        "ds4ref/server/apis/*.py ds4ref/server/scoring.py",
+        "tests/server/test_fields.py tests/server/test_chat.py tests/server/test_messages.py "
+        "tests/server/test_responses.py tests/server/test_completions.py",
+    ),
     "costs": ("ds4ref/costs.py ds4ref/peaks.py", "tests/test_costs.py tests/speed_bench/test_model.py"),
     "speed_bench": ("speed_bench/*.py", "tests/speed_bench"),
     "runs": ("ds4ref/runs/*.py ds4ref/runs/store/*.py", "tests/runs"),

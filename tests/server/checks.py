@@ -1,7 +1,7 @@
 """The reference server's own 91 checks by name, and where each is covered here.
 
-A value is tests (``room.module.function``, several with commas), or "see ...", which room's tests have it, or
-"no: ..." and why there is none. ``test_checks.py`` looks whether the tests are there.
+A value is tests (``room.module.function``, several with commas), or "no: ..." and why there is none, perhaps with the
+tests that show it. ``test_checks.py`` looks whether the tests are there.
 """
 
 CHECKS = {
@@ -78,8 +78,8 @@ CHECKS = {
     "tool_checkpoint_suffix_is_future_prompt_canonical": "text.test_dsml.test_string_escape_is_minimal",
     "tool_checkpoint_minifies_json_parameters": "text.test_dsml.test_26_escapes_of_the_closing_tag",
     # tool memory and live continuation
-    "tool_memory_replays_sampled_dsml": "see tools",
-    "anthropic_tool_memory_replays_sampled_dsml": "see tools",
+    "tool_memory_replays_sampled_dsml": "server.test_chat.test_calls_come_back_as_the_model_wrote_them",
+    "anthropic_tool_memory_replays_sampled_dsml": "server.test_tools.test_other_apis_send_the_same_ids",
     "anthropic_live_tail_renders_tool_results_only": (
         "text.test_chat.test_29_live_tail, text.test_chat.test_system_texts_in_place"
     ),
@@ -96,20 +96,22 @@ CHECKS = {
     "responses_stateless_tool_replay_requires_reasoning": (
         "no: the reference only logs it; a replay without its reasoning is rendered without"
     ),
-    "responses_visible_suffix_matches_client_replay": "see timelines",
-    "exact_dsml_tool_replay_can_be_disabled": "see tools",
+    "responses_visible_suffix_matches_client_replay": "server.test_continuation.test_turns_with_tools",
+    "exact_dsml_tool_replay_can_be_disabled": "server.test_tools.test_switched_off",
     "dsml_decode_state_separates_structure_and_payload": (
         "text.test_dsml_parser.test_49_states, text.test_dsml_parser.test_state_does_not_depend_on_the_pieces"
     ),
-    "tool_memory_max_ids_prunes_oldest": "see tools",
-    "kv_tool_map_filters_by_dsml_text": "see store",
-    "kv_tool_map_restores_before_prompt_render": "see store",
+    "tool_memory_max_ids_prunes_oldest": "server.test_tools.test_the_oldest_ids_go_first_and_use_keeps_them",
+    "kv_tool_map_filters_by_dsml_text": "server.test_tools.test_only_blocks_of_the_text_are_written_down",
+    "kv_tool_map_restores_before_prompt_render": (
+        "server.test_tools.test_a_map_brings_the_bytes_back_before_anything_is_rendered"
+    ),
     # thinking checkpoints
-    "thinking_checkpoint_canonical_matches_future_prompt": "see timelines",
-    "thinking_canonical_empty_content": "see timelines",
-    "thinking_canonical_multi_turn": "see timelines",
-    "thinking_canonical_with_tools_preserves_reasoning": "see timelines",
-    "thinking_canonical_non_thinking_mode_noop": "see timelines",
+    "thinking_checkpoint_canonical_matches_future_prompt": "server.test_continuation.test_turns_of_a_talk",
+    "thinking_canonical_empty_content": "server.test_continuation.test_turns_of_a_talk",
+    "thinking_canonical_multi_turn": "server.test_continuation.test_turns_of_a_talk",
+    "thinking_canonical_with_tools_preserves_reasoning": "server.test_continuation.test_turns_with_tools",
+    "thinking_canonical_non_thinking_mode_noop": "server.test_continuation.test_turns_of_a_talk",
     # text utilities and state
     "tool_separator_whitespace_is_not_content": "text.test_dsml_parser.test_41_42_exact_white_space",
     "dsml_prompt_escapes_tool_supplied_text": (
@@ -118,7 +120,7 @@ CHECKS = {
     "stop_list_parses_all_sequences": "server.test_fields.test_stop_strings, text.test_stream.test_stops",
     "stop_list_streaming_holds_and_trims_stop_text": "text.test_stream.test_nothing_of_a_stop_is_shown_early",
     "json_skip_has_nesting_limit": "server.test_fields.test_nesting_has_a_limit",
-    "model_metadata_clamps_completion_to_context": "see app",
+    "model_metadata_clamps_completion_to_context": "server.test_plain.test_answers_are_as_long_as_the_server_allows",
     "client_socket_nonblocking_flag": (
         "no: sockets are asyncio's; what it is for is "
         "server.test_app.test_who_does_not_read_loses_the_connection_and_nobody_waits"
@@ -127,22 +129,40 @@ CHECKS = {
         "text.test_dsml_parser.test_whether_reasoning_is_still_open, "
         "server.test_responses.test_the_end_of_thinking_is_seen_by_tokens"
     ),
-    "thinking_checkpoint_remember_gate": "see timelines",
+    "thinking_checkpoint_remember_gate": "server.test_continuation.test_what_was_cut_off_is_not_gone_on_from",
     "tool_marker_state_ignores_orphan_end": "text.test_dsml_parser.test_lookalikes_are_text",
     "canonical_rewrite_rebuilds_when_live_tail_changes": "no: nothing is rewritten after a turn",
     # KV store
-    "kv_cache_store_len_uses_configured_boundary": "see store",
-    "kv_cache_chat_anchor_uses_last_user_before_assistant": "see store",
-    "kv_cache_chat_anchor_ignores_multiturn_tail": "see store",
-    "kv_cache_continued_uses_aligned_frontiers": "see store",
-    "kv_cache_cold_store_suppresses_duplicate_continued_boundary": "see store",
-    "kv_cache_file_size_must_fit_budget": "see store",
-    "sha1_bytes_hex_matches_known_vector": "see store",
-    "kv_cache_lookup_uses_longest_text_prefix": "see store",
-    "kv_cache_eviction_values_fresh_snapshots": "see store",
-    "kv_cache_eviction_protects_current_store": "see store",
-    "kv_cache_eviction_does_not_protect_oversize_current_store": "see store",
-    "kv_cache_eviction_score_decays_stale_hits": "see store",
-    "kv_cache_eviction_decayed_hits_tie_break_by_age": "see store",
-    "kv_cache_eviction_keeps_aligned_continued_frontiers": "see store",
+    "kv_cache_store_len_uses_configured_boundary": (
+        "session.test_boundaries.test_kv_cache_store_len_uses_configured_boundary"
+    ),
+    "kv_cache_chat_anchor_uses_last_user_before_assistant": (
+        "session.test_boundaries.test_kv_cache_chat_anchor_uses_last_user_before_assistant"
+    ),
+    "kv_cache_chat_anchor_ignores_multiturn_tail": (
+        "session.test_boundaries.test_kv_cache_chat_anchor_ignores_multiturn_tail"
+    ),
+    "kv_cache_continued_uses_aligned_frontiers": (
+        "session.test_boundaries.test_kv_cache_continued_uses_aligned_frontiers"
+    ),
+    "kv_cache_cold_store_suppresses_duplicate_continued_boundary": (
+        "session.test_boundaries.test_kv_cache_cold_store_suppresses_duplicate_continued_boundary"
+    ),
+    "kv_cache_file_size_must_fit_budget": "session.test_directory.test_kv_cache_file_size_must_fit_budget",
+    "sha1_bytes_hex_matches_known_vector": "session.test_kvc.test_sha1_bytes_hex_matches_known_vector",
+    "kv_cache_lookup_uses_longest_text_prefix": "session.test_directory.test_kv_cache_lookup_uses_longest_text_prefix",
+    "kv_cache_eviction_values_fresh_snapshots": "session.test_directory.test_kv_cache_eviction_values_fresh_snapshots",
+    "kv_cache_eviction_protects_current_store": "session.test_directory.test_kv_cache_eviction_protects_current_store",
+    "kv_cache_eviction_does_not_protect_oversize_current_store": (
+        "session.test_directory.test_kv_cache_eviction_does_not_protect_oversize_current_store"
+    ),
+    "kv_cache_eviction_score_decays_stale_hits": (
+        "session.test_directory.test_kv_cache_eviction_score_decays_stale_hits"
+    ),
+    "kv_cache_eviction_decayed_hits_tie_break_by_age": (
+        "session.test_directory.test_kv_cache_eviction_decayed_hits_tie_break_by_age"
+    ),
+    "kv_cache_eviction_keeps_aligned_continued_frontiers": (
+        "session.test_directory.test_kv_cache_eviction_keeps_aligned_continued_frontiers"
+    ),
 }

@@ -24,6 +24,7 @@ from ds4ref.server.app import apis
 from ds4ref.server.limits import Limits
 from ds4ref.server.listen import Background
 from ds4ref.server.service import Service, Settings
+from ds4ref.server.tools import Memory
 from ds4ref.server.worker import Worker
 
 from .echo import Echo
@@ -127,7 +128,9 @@ def nano_engine(nano_path):
 @contextmanager
 def running(worker, settings=None, trace=None, extra_apis=()):
     """A server over ``worker``."""
-    service = Service(worker, [*apis(), Echo(), *extra_apis], settings or Settings(limits=QUICK), trace=trace)
+    service = Service(
+        worker, [*apis(), Echo(), *extra_apis], settings or Settings(limits=QUICK), tools=Memory(), trace=trace
+    )
     background = Background(service)
     with background as url, httpx2.Client(base_url=url, timeout=60.0, trust_env=False) as client:
         made = Running(url, client, service, background, worker, worker.engine)

@@ -203,6 +203,15 @@ def test_a_prompt_as_long_as_the_context_does_not_fit(serving):
     }
 
 
+def test_what_cannot_fit_is_not_even_tokenized(scripted, monkeypatch):
+    text = "word " * (1 << 20)
+    monkeypatch.setattr(scripted.engine.tokenizer, "encode", lambda text: pytest.fail("tokenized"))
+    answer = scripted.ask(text)
+    assert answer.status_code == 400 and answer.json()["error"]["code"] == "context_length_exceeded"
+    longest = max(len(scripted.engine.tokenizer.token_bytes(i)) for i in range(len(scripted.engine.tokenizer)))
+    assert 4096 <= answer.json()["error"]["n_prompt_tokens"] <= len(text) / longest + 100
+
+
 @pytest.mark.parametrize(("ids", "words"), [([], "empty"), ([1, 10**9], "vocabulary"), ([-1], "vocabulary")])
 def test_prompts_that_no_session_can_hold(scripted, ids, words):
     answer = scripted.client.post("/v1/echo", json={"ids": ids})
@@ -415,10 +424,13 @@ def test_requests_of_one_conversation_wait_for_each_other(serving):
         threads.append(threading.Thread(target=ask, args=(session,)))
         threads[-1].start()
         server.until(lambda n=number: len(server.worker.queue) == n)
-    waiting = [x for x in server.service.board._live.values() if x.prefill is None]
-    rows = server.service.board.state()["live"]
-    assert sorted(row["ahead"] for row in rows if row["state"] == "waiting") == [0, 1, 2, 3]
-    assert next(row["ahead"] for row in rows if row["client"] == "session-id:b") == 1
+
+    def named():
+        return [x for x in list(server.service.board._live.values()) if x.client.startswith("session-id:")]
+
+    server.until(lambda: sorted(x.ahead for x in named()) == [0, 1, 2, 3])
+    waiting = named()
+    assert next(x.ahead for x in waiting if x.client == "session-id:b") == 1
     server.engine.release()
     for thread in [first, *threads]:
         thread.join()

@@ -114,6 +114,7 @@ def test_http_1_0_has_no_host(scripted):
 def test_pages_of_other_sites(serving, site, wanted):
     headers = {} if site is None else {"sec-fetch-site": site}
     assert serving().client.post("/v1/echo", json={"say": "hi"}, headers=headers).status_code == wanted
+    assert serving().client.get("/", headers=headers).status_code == 200  # links lead there, and it has no data
     cors = serving(settings=Settings(access=Access(cors=True)))
     assert cors.client.post("/v1/echo", json={"say": "hi"}, headers=headers).status_code == 200
 

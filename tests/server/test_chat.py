@@ -7,6 +7,7 @@ import json
 import pytest
 
 from ds4ref.server.api import Refused
+from ds4ref.server.tools import Memory
 from ds4ref.server.turn import Choice, Failed, Prefill, Queued, Sampling
 from ds4ref.targets.answer import CallDelta, Delta, Finish, Step, Token, Usage
 from ds4ref.text.chat import Message
@@ -172,27 +173,31 @@ def test_nothing_goes_out_before_the_answer():
 
 
 def test_each_call_has_the_id_that_is_remembered():
-    class Tools:
-        def __init__(self):
-            self.kept = []
-
-        def put(self, dsml, ids):
-            self.kept.append((dsml, ids))
-
-        def replay(self, messages):
-            return messages
-
-    tools = Tools()
+    tools = Memory()
     _, reply = read(PATH, {**WITH_TOOLS, "stream": True}, tools=tools)
     calls = ToolCall("bash", "{}"), ToolCall("pwd", "{}")
     # The worker remembers before the last event is fed, and perhaps before any is: the ids are the same.
-    answer = reply.remember(Message("assistant", "x", calls=calls, raw_dsml="RAW"))
+    answer = reply.remember(Message("assistant", "x", calls=calls, raw_dsml=block(*calls)))
     message, _ = joined(play(reply, deltas("x" + block(*calls), tools=True)))
     assert [call["id"] for call in message["tool_calls"]] == [call.id for call in answer.calls]
-    assert tools.kept == [("RAW", [call.id for call in answer.calls])]
+    assert all(call.id in tools for call in answer.calls) and len(tools) == 2
     assert all(len(call.id) == 37 and call.id.startswith("call_") for call in answer.calls)
     plain = read(PATH, ASK, tools=tools)[1].remember(Message("assistant", "x"))
-    assert plain == Message("assistant", "x") and len(tools.kept) == 1
+    assert plain == Message("assistant", "x") and len(tools) == 2
+
+
+def test_calls_come_back_as_the_model_wrote_them():
+    """tool_memory_replays_sampled_dsml: whatever a client made of the arguments."""
+    tools = Memory()
+    written = "\n\n" + block(ToolCall("bash", '{"z":1,"a":"x"}')).strip().replace("\n<", " \n<", 1)
+    reply = read(PATH, WITH_TOOLS, tools=tools)[1]
+    answer = reply.remember(Message("assistant", calls=(ToolCall("bash", '{"z":1,"a":"x"}'),), raw_dsml=written))
+    function = {"name": "bash", "arguments": '{ "a": "x", "z": 1.0 }'}
+    call = {"id": answer.calls[0].id, "type": "function", "function": function}
+    talk = [*ASK["messages"], {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "r"}]
+    turn, _ = read(PATH, {**WITH_TOOLS, "messages": talk}, tools=tools)
+    assert turn.messages[1].raw_dsml == written and written in turn.rendered().text
+    assert read(PATH, {**WITH_TOOLS, "messages": talk})[0].messages[1].raw_dsml is None
 
 
 # --- ends
@@ -429,7 +434,13 @@ def test_log_probabilities_that_nothing_goes_with_come_at_the_end():
 
 @pytest.mark.parametrize(
     ("fields", "top"),
-    [({}, None), ({"logprobs": False, "top_logprobs": 3}, None), ({"logprobs": True}, 0), ({"logprobs": None}, None)],
+    [
+        ({}, None),
+        ({"logprobs": False, "top_logprobs": 3}, None),
+        ({"logprobs": True}, 0),
+        ({"logprobs": True, "top_logprobs": 20}, 20),
+        ({"logprobs": None}, None),
+    ],
 )
 def test_whether_log_probabilities_are_wanted(fields, top):
     turn, reply = read(PATH, {**ASK, **fields})
@@ -590,6 +601,19 @@ def test_a_schema_is_kept_as_it_is():
     assert read(PATH, raw)[0].format == '{"z":1.50,  "z":2}'
     with pytest.raises(Refused, match="not a JSON object"):
         read(PATH, {**ASK, "response_format": {"type": "json_schema", "json_schema": {"schema": 5}}})
+
+
+def test_a_call_in_thinking_that_never_ended(scripted):
+    """server.md 8.6: it is made, unless the reference's way is wanted."""
+    script = "Let me see." + block(ToolCall("bash", '{"command":"ls"}'))
+    scripted.engine.say(script, script)
+    whole = scripted.client.post(PATH, json=WITH_TOOLS).json()["choices"][0]
+    assert whole["finish_reason"] == "tool_calls" and whole["message"]["reasoning_content"] == "Let me see."
+    assert whole["message"]["content"] == "" and len(whole["message"]["tool_calls"]) == 1
+    message, reason = joined(scripted.client.post(PATH, json={**WITH_TOOLS, "stream": True}).content)
+    assert (message["reasoning_content"], message["content"], reason) == ("Let me see.", "", "tool_calls")
+    assert json.loads(message["tool_calls"][0]["arguments"]) == {"command": "ls"}
+    assert not read(PATH, ASK, options={"recover-calls": False})[0].recover
 
 
 def test_system_texts_stay_where_they_are():

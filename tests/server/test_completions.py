@@ -52,6 +52,11 @@ def test_the_transcripts_of_the_reference(monkeypatch):
     assert whole == head.replace("cmpl-7", "cmpl-8") + f"{choice}],{usage}}}\n"
 
 
+def test_as_many_alternatives_as_may_be():
+    assert read(PATH, {"prompt": "x", "logprobs": 20})[0].top_logprobs == 20
+    assert len(read(PATH, {"prompt": ["x"] * 256})[0].more) == 255
+
+
 def test_usage_only_on_demand():
     out = play(read(PATH, {"prompt": "x", "stream": True})[1], deltas("Hi"))
     assert b"usage" not in out and data_of(out)[-1] == "[DONE]"
@@ -360,14 +365,14 @@ def test_vectors_score_through_it(server, nano_engine):
     """What ds4-vectors asks of an endpoint, against the same engine without one."""
     target = HttpTarget(server.url + "/v1", model=MODEL, dialect="ds4")
     text = PROMPT * 3
-    with LocalTarget(nano_engine) as local:
-        wanted = local.score_text(text, 2)
-        found = target.score_text(text, 2)
-        assert [step.token.raw for step in found] == [step.token.raw for step in wanted]
-        assert found[0].token.logprob is None
-        np.testing.assert_allclose(
-            [step.token.logprob for step in found[1:]], [step.token.logprob for step in wanted[1:]], atol=1e-4
-        )
-        for ours, theirs in zip(found[1:], wanted[1:], strict=True):
-            assert {token.raw for token in ours.top} == {token.raw for token in theirs.top}
+    local = LocalTarget(nano_engine)  # never closed: the engine is everybody's
+    wanted = local.score_text(text, 2)
+    found = target.score_text(text, 2)
+    assert [step.token.raw for step in found] == [step.token.raw for step in wanted]
+    assert found[0].token.logprob is None
+    np.testing.assert_allclose(
+        [step.token.logprob for step in found[1:]], [step.token.logprob for step in wanted[1:]], atol=1e-4
+    )
+    for ours, theirs in zip(found[1:], wanted[1:], strict=True):
+        assert {token.raw for token in ours.top} == {token.raw for token in theirs.top}
     target.close()

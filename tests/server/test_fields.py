@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ds4ref.server.api import Refused
-from ds4ref.server.apis.common import PlainInput
+from ds4ref.server.apis.common import PlainInput, stands_in_thinking
 from ds4ref.server.deviations import DEVIATIONS, on
+from ds4ref.server.turn import Failed
+from ds4ref.targets.answer import Delta, Finish, Usage
 from ds4ref.text.rawjson import quote
 
 from .answers import APIS, deltas, play, read
@@ -105,7 +108,8 @@ def test_numbers_of_any_size(path):
 
 def test_seeds():
     path = "/v1/chat/completions"
-    for value, seed in (("5", 5), ("5.9", 5), ("0", None), ("-3", None), ("0.5", None), ("1e999", 2**64 - 1)):
+    for value, seed in (("5", 5), ("5.9", 5), ("0", None), ("-3", None), ("0.5", None), ("1e999", 2**64 - 1),
+                        (str(2**53 + 1), 2**53 + 1), ("9" * 9000, 2**64 - 1)):  # fmt: skip
         assert read(path, body(path, f'"seed":{value}'))[0].sampling.seed == seed
 
 
@@ -167,7 +171,9 @@ def test_stop_strings(path, name):
     assert read(path, body(path, f'"{name}":"one"'))[0].stop == ("one",)
     for wrong in ("5", "{}", "[5]", "[null]", "true"):
         refused(path, body(path, f'"{name}":{wrong}'))
-    many = ",".join(['"x"'] * 257)
+    many = ",".join(['"x"'] * 256)
+    assert len(read(path, body(path, f'"{name}":[{many}]'))[0].stop) == 256
+    many += ',"x"'
     refused(path, body(path, f'"{name}":[{many}]'))
 
 
@@ -176,6 +182,47 @@ def test_who_asks(path):
     assert read(path, body(path, '"prompt_cache_key":"k"'), headers={"session-id": "s"})[0].affinity == "k"
     assert read(path, body(path), headers={"x-session-affinity": "s"})[0].affinity == "s"
     assert read(path, body(path))[0].affinity == ""
+
+
+@EACH
+def test_an_answer_that_the_server_cut_off_is_no_answer(path):
+    said = [Delta("x"), Delta(finish=Finish.CANCELLED, usage=Usage(1, 1, 0, 0))]
+    with pytest.raises(Refused) as error:
+        play(read(path, body(path))[1], said)
+    assert (error.value.status, error.value.headers) == (503, {"x-should-retry": "false"})
+    stream = play(read(path, body(path, '"stream":true'))[1], said)
+    assert b"server shutting down" in stream.split(b"\n\n")[-2]
+
+
+@EACH
+@pytest.mark.parametrize("end", [Delta(finish=Finish.STOP, usage=Usage(1, 1, 0, 0)), Failed("engine", "broke")])
+def test_nothing_comes_after_the_end(path, end):
+    _, reply = read(path, body(path, '"stream":true'))
+    assert reply.feed(Delta("x")) and reply.feed(end)
+    assert reply.feed(Delta("y")) == reply.feed(Failed("engine", "again")) == reply.feed(end) == b""
+    whole = read(path, body(path))[1]
+    assert whole.feed(Delta("x")) == whole.feed(end) == b"" and b'"x"' in whole.document()
+
+
+@pytest.mark.parametrize(
+    ("roles", "leading", "hoisted"),
+    [
+        ("user", True, True),
+        ("user assistant", False, False),
+        ("user assistant tool", True, True),
+        ("user system", True, True),
+        ("user assistant system", True, False),
+        ("user assistant developer", True, False),
+        ("", False, False),
+    ],
+)
+def test_where_an_answer_begins(roles, leading, hoisted):
+    """Inside of thinking, as the prompt ends."""
+    talk = [{"role": role, "content": "x"} for role in roles.split()]
+    for options, wanted in (({}, leading), ({"system-in-place": False}, hoisted)):
+        turn, _ = read("/v1/chat/completions", {"messages": talk}, options=options)
+        assert stands_in_thinking(turn) == wanted == turn.rendered().text.endswith("<think>")
+        assert not stands_in_thinking(replace(turn, thinking="none"))
 
 
 @EACH

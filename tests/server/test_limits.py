@@ -160,26 +160,26 @@ def test_any_decompressor_of_that_shape_will_do(monkeypatch):
 
 def slow_measure(text: bytes):
     """The same, character by character."""
-    depth = deepest = values = 0
+    depth = deepest = values = containers = 0
     inside = escaped = False
     for char in text.decode("latin-1"):
         after, escaped = escaped, char == "\\" and not escaped
         if char == '"' and not after:
             inside = not inside
         elif not inside and char in "[{":
-            depth, values = depth + 1, values + 1
+            depth, values, containers = depth + 1, values + 1, containers + 1
             deepest = max(deepest, depth)
         elif not inside and char in "]}":
             depth -= 1
         elif not inside and char == ",":
             values += 1
-    return deepest, values + 1
+    return deepest, values + 1, containers
 
 
 def test_depth_of_documents():
-    assert measure(b"") == (0, 1)
-    assert measure(b"1") == (0, 1)
-    assert measure(b'{"a":[1,2,{"b":[]}],"c":"[[[[["}') == (4, 8)
+    assert measure(b"") == (0, 1, 0)
+    assert measure(b"1") == (0, 1, 0)
+    assert measure(b'{"a":[1,2,{"b":[]}],"c":"[[[[["}') == (4, 8, 4)
     assert measure(b'["\\"[[[[", "\\\\", [[]], "\\\\\\"[["]')[0] == 3
 
 
@@ -224,4 +224,8 @@ def test_brackets_in_strings_do_not_count():
 
 def test_a_flood_of_values_is_refused():
     with pytest.raises(Refused, match="values"):
-        check_json(b"[" + b"[]," * 1000 + b"1]", Limits(values=1000))
+        check_json(b"[" + b"1," * 1000 + b"1]", Limits(values=1000))
+    with pytest.raises(Refused, match="arrays"):
+        check_json(b"[" + b"[]," * 1000 + b"1]", Limits(containers=1000))
+    check_json(b"[" + b"1," * 998 + b"1]", Limits(values=1000))
+    check_json(b"[" + b"[]," * 999 + b"1]", Limits(containers=1000))

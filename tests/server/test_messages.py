@@ -9,6 +9,8 @@ import pytest
 from ds4ref.server import refusals
 from ds4ref.server.api import Refused
 from ds4ref.server.apis.messages import CountTokens, Messages
+from ds4ref.server.service import Settings
+from ds4ref.server.tools import Memory
 from ds4ref.server.turn import Choice, Failed, Prefill, Queued, Sampling
 from ds4ref.targets.answer import CallDelta, Delta, Finish, Usage
 from ds4ref.text.chat import Message
@@ -448,36 +450,59 @@ def test_what_claude_code_sends():
 RESULT = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_9", "content": "r"}]}
 
 
-class Tools:
-    def __init__(self, *known):
-        self.known = known
-
-    def knows(self, call_id):
-        return call_id in self.known
-
-    def replay(self, messages):
-        return messages
+def known(*ids):
+    """A memory of calls."""
+    memory = Memory()
+    for call_id in ids:
+        call = ToolCall("f", "{}", call_id)
+        memory.remember(Message("assistant", calls=(call,), raw_dsml=block(call)))
+    return memory
 
 
 def test_results_without_their_call():
     """anthropic_tool_result_id_validation."""
     body = {**ASK, "messages": [RESULT]}
     with pytest.raises(Refused) as refused:
-        read(PATH, body, tools=Tools("toolu_8"))
+        read(PATH, body, tools=known("toolu_8"))
     assert (refused.value.status, refused.value.message) == (
         400,
         "Anthropic continuation state is not available for tool_use_id toolu_9; "
         "retry by replaying the full messages history",
     )
-    assert read(PATH, body, tools=Tools("toolu_9"))[0].results_only
+    assert read(PATH, body, tools=known("toolu_9"))[0].results_only
+    assert read(PATH, body, tools=Memory(enabled=False))[0].results_only, "who remembers nothing cannot tell"
     lost = refusals.failed("messages", Failed("continuation", "gone"), 1, {})
     assert lost.status == 409 and lost.headers == {"x-should-retry": "false"}
+
+
+def test_results_alone_go_on_from_the_live_turn(scripted):
+    """9.3: the call is not rendered again; once another one is the last, it is too late."""
+    scripted.engine.say(TURN, "</think>Two files.")
+    first = scripted.client.post(PATH, json=THINKS).json()
+    call = first["content"][-1]
+    result = {"type": "tool_result", "tool_use_id": call["id"], "content": "a b"}
+    body = {**THINKS, "messages": [{"role": "user", "content": [result]}, {"role": "system", "content": "Go on."}]}
+    second = scripted.client.post(PATH, json=body)
+    assert second.status_code == 200 and second.json()["content"][-1]["text"] == "Two files."
+    usage, before = second.json()["usage"], first["usage"]
+    # All that was evaluated is found again, and only the end of the call's turn and what is new is evaluated.
+    assert usage["cache_read_input_tokens"] >= before["cache_creation_input_tokens"] + before["output_tokens"]
+    assert usage["cache_creation_input_tokens"] < 60
+    lost = {**body, "messages": [{"role": "user", "content": [{**result, "tool_use_id": "toolu_0"}]}]}
+    refused = scripted.client.post(PATH, json=lost)
+    assert refused.status_code == 400 and "for tool_use_id toolu_0; retry" in refused.json()["error"]["message"]
+    scripted.worker.timelines.clear()
+    refused = scripted.client.post(PATH, json=body)
+    assert refused.status_code == 409 and refused.headers["x-should-retry"] == "false"
+    assert refused.json()["error"]["message"] == (
+        "Anthropic continuation state is not available; retry by replaying the full messages history"
+    )
 
 
 def test_a_full_history_needs_no_live_state():
     """anthropic_full_replay_allows_unknown_live_id, anthropic_tool_use_parses_before_role."""
     use = {"content": [{"type": "tool_use", "id": "toolu_9", "name": "f", "input": {}}], "role": "assistant"}
-    assert not read(PATH, {**ASK, "messages": [use, RESULT]}, tools=Tools())[0].results_only
+    assert not read(PATH, {**ASK, "messages": [use, RESULT]}, tools=known())[0].results_only
 
 
 # --- errors, counting
@@ -491,11 +516,27 @@ def test_errors():
         b'{"type":"error","error":{"type":"invalid_request_error",'
         b'"message":"prompt is too long: 40 tokens > 32 maximum","n_prompt_tokens":40,"n_ctx":32}}\n'
     )
-    for status, kind in ((400, "invalid_request_error"), (404, "not_found_error"), (500, "api_error"),
-                         (503, "overloaded_error"), (409, "invalid_request_error")):  # fmt: skip
+    kinds = {
+        400: "invalid_request_error",
+        401: "authentication_error",
+        403: "permission_error",
+        404: "not_found_error",
+        409: "invalid_request_error",
+        413: "request_too_large",
+        429: "rate_limit_error",
+        500: "api_error",
+        503: "overloaded_error",
+    }
+    for status, kind in kinds.items():
         assert json.loads(api.error(Refused(status, "m")))["error"]["type"] == kind
-    plain = read(PATH, ASK, options={"anthropic-errors": False})[1]
-    assert json.loads(plain.error(Refused(404, "m"))) == {"error": {"message": "m", "type": "invalid_request_error"}}
+        assert json.loads(api.error(Refused(status, "m", "server_error")))["error"]["type"] == kind
+        assert json.loads(api.error(Refused(status, "m", "its_own_error")))["error"]["type"] == "its_own_error"
+    options = {"anthropic-errors": False}
+    plain = read(PATH, ASK, options=options)[1]
+    for data in (plain.error(Refused(404, "m")), refusals.body(api, Refused(404, "m"), options)):
+        assert json.loads(data) == {"error": {"message": "m", "type": "invalid_request_error"}}
+    assert plain.error(too_long) == refusals.body(api, too_long, options) == api.error(too_long), "that one is its own"
+    assert b'"type":"error"' in refusals.body(api, Refused(404, "m"), {})
 
 
 def test_count_tokens():
@@ -506,9 +547,21 @@ def test_count_tokens():
     more = json.dumps({**json.loads(body), "thinking": {"type": "enabled"}, "tool_choice": {"type": "none"}}).encode()
     assert json.loads(CountTokens().answer(more, about(), tokenizer))["input_tokens"] < found["input_tokens"]
     alone = json.dumps({"messages": [RESULT]}).encode()
-    assert json.loads(CountTokens().answer(alone, about(tools=Tools()), tokenizer))["input_tokens"] > 5
+    assert json.loads(CountTokens().answer(alone, about(tools=known()), tokenizer))["input_tokens"] > 5
     with pytest.raises(Refused) as refused:
         CountTokens().answer(body, about(options={"count-tokens": False}), tokenizer)
     assert refused.value.status == 404 and b'"type":"error"' in CountTokens().error(refused.value)
     with pytest.raises(Refused):
         CountTokens().answer(b"{}", about(), tokenizer)
+
+
+def test_errors_as_the_reference_says_them(serving):
+    server = serving(settings=Settings(options={"anthropic-errors": False, "count-tokens": False}))
+    missing = server.client.post(PATH, json={})
+    assert (missing.status_code, missing.json()) == (
+        400,
+        {"error": {"message": "missing messages", "type": "invalid_request_error"}},
+    )
+    counted = server.client.post(PATH + "/count_tokens", json=ASK)
+    assert counted.status_code == 404 and counted.json()["error"]["message"] == "unknown endpoint"
+    assert "type" not in counted.json()

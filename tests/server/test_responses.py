@@ -8,6 +8,7 @@ import pytest
 
 from ds4ref.server import refusals
 from ds4ref.server.api import Refused
+from ds4ref.server.tools import Memory
 from ds4ref.server.turn import Choice, Failed, Prefill, Queued, Sampling
 from ds4ref.targets.answer import CallDelta, Delta, Finish, Step, Token, Usage
 from ds4ref.text.chat import Message
@@ -542,6 +543,23 @@ def test_a_search_loads_tools():
     assert "again" in turn.rendered().text and [tool.name for tool in turn.tools].count("bash") == 1
 
 
+def test_a_search_changes_nothing_before_it():
+    """What it found is shown by its result; or in the tool prompt, as the reference has it."""
+    found = {"type": "tool_search_output", "call_id": "c1", "tools": [SPACE]}
+    call = {"type": "tool_search_call", "call_id": "c1", "arguments": {}}
+    question = {"role": "user", "content": "q"}
+    before = read(PATH, {"input": [question], "tools": [SEARCH, BASH]})[0]
+    body = {"input": [question, call, found], "tools": [SEARCH, BASH]}
+    after = read(PATH, body)[0]
+    assert after.rendered().text.startswith(before.rendered().text.removesuffix("<think>"))
+    assert [tool.name for tool in after.callable] == ["tool_search", "bash", "mcp__gmail__send"]
+    assert '<tool_result>{"name":"mcp__gmail__send"' in after.rendered().text
+    hoisted = read(PATH, body, options={"tools-in-place": False})[0]
+    assert '"name":"mcp__gmail__send"' in hoisted.rendered().text.partition("<｜User｜>")[0]
+    assert "<tool_result></tool_result>" in hoisted.rendered().text
+    assert [tool.name for tool in hoisted.callable] == [tool.name for tool in after.callable]
+
+
 def test_custom_calls_and_images_come_back():
     call = {"type": "custom_tool_call", "call_id": "c", "name": "apply_patch", "input": "*** x", "status": "completed"}
     seen = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
@@ -549,7 +567,7 @@ def test_custom_calls_and_images_come_back():
     thought = {"type": "reasoning", "summary": [], "content": None, "encrypted_content": None}
     turn, _ = read(PATH, {"input": [{"role": "user", "content": [seen]}, thought, call, output], "tools": [PATCH]})
     text = turn.rendered().text
-    assert text.count("[image left out: this model reads text only]") == 2
+    assert text.count("[image]") == 2
     assert '<｜DSML｜parameter name="input" string="true">*** x</｜DSML｜parameter>' in text
 
 
@@ -581,31 +599,44 @@ def test_formats():
 # --- results without their call
 
 
-class Tools:
-    def __init__(self, *known):
-        self.known = known
-
-    def knows(self, call_id):
-        return call_id in self.known
-
-    def replay(self, messages):
-        return messages
+def known(*ids):
+    """A memory of calls."""
+    memory = Memory()
+    for call_id in ids:
+        call = ToolCall("f", "{}", call_id)
+        memory.remember(Message("assistant", calls=(call,), raw_dsml=block(call)))
+    return memory
 
 
 def test_results_without_their_call():
     """responses_tool_output_id_validation."""
     output = {"type": "function_call_output", "call_id": "call_9", "output": "r"}
     with pytest.raises(Refused) as refused:
-        read(PATH, {"input": [output]}, tools=Tools("call_8"))
+        read(PATH, {"input": [output]}, tools=known("call_8"))
     assert (refused.value.status, refused.value.message) == (
         400,
         "Responses continuation state is not available for call_id call_9; retry by replaying the full input history",
     )
-    assert read(PATH, {"input": [output]}, tools=Tools("call_9"))[0].results_only
+    assert read(PATH, {"input": [output]}, tools=known("call_9"))[0].results_only
     call = {"type": "function_call", "call_id": "call_9", "name": "f", "arguments": "{}"}
-    assert not read(PATH, {"input": [call, output]}, tools=Tools())[0].results_only
+    assert not read(PATH, {"input": [call, output]}, tools=known())[0].results_only
     lost = refusals.failed("responses", Failed("continuation", "gone"), 1, {})
     assert (lost.status, lost.headers) == (409, {"x-should-retry": "false"})
+
+
+def test_results_alone_go_on_from_the_live_turn(scripted):
+    scripted.engine.say(TURN, "</think>Two files.")
+    first = scripted.client.post(PATH, json=FULL).json()
+    output = {"type": "function_call_output", "call_id": first["output"][-1]["call_id"], "output": "a b"}
+    second = scripted.client.post(PATH, json={**FULL, "input": [output]})
+    assert second.status_code == 200 and second.json()["output"][-1]["content"][0]["text"] == "Two files."
+    cached = second.json()["usage"]["input_tokens_details"]["cached_tokens"]
+    assert cached >= first["usage"]["total_tokens"]
+    refused = scripted.client.post(PATH, json={**FULL, "input": [{**output, "call_id": "call_0"}]})
+    assert refused.status_code == 400 and "for call_id call_0; retry" in refused.json()["error"]["message"]
+    scripted.worker.timelines.clear()
+    refused = scripted.client.post(PATH, json={**FULL, "input": [output]})
+    assert refused.status_code == 409 and "replaying the full input history" in refused.json()["error"]["message"]
 
 
 def test_the_end_of_thinking_is_seen_by_tokens():

@@ -8,7 +8,7 @@ import threading
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ds4ref.server.tools import Memory, Stats, read_map
@@ -182,6 +182,7 @@ def test_bytes_are_bounded_and_counted_down_again() -> None:
     assert shared.nbytes == bash.nbytes  # nothing is left of the block that no id means
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3), st.booleans()), max_size=30))
 def test_counts_never_drift(steps) -> None:
     memory = Memory(ids=4, nbytes=2000)

@@ -78,6 +78,15 @@ def test_failures_are_errors(scripted, caplog, lines):
     assert {"queue_s", "prefill_s", "decode_s", "total_s", "prompt", "cached", "generated", "finish"} <= found.keys()
 
 
+def test_what_was_refused_is_logged(scripted, lines):
+    scripted.client.post("/v1/echo", json={})
+    scripted.client.get("/nothing", headers={"x-request-id": "me"})
+    scripted.client.get("/v1/models")
+    refused = [line for line in lines() if "/" in line and "http:" not in line]
+    assert re.fullmatch(r"req_\w{24} POST /v1/echo 400 missing say", refused[0])
+    assert refused[1:] == ["me GET /nothing 404 unknown endpoint"]
+
+
 def test_a_line_is_a_line():
     assert one_line("a\nb\x1b[2Jc\u2028d\u00e4") == "a\\nb\\x1b[2Jc\\u2028d\u00e4"
     record = logging.LogRecord("ds4-server", logging.WARNING, "", 0, "hi %s", ("you",), None)

@@ -7,9 +7,9 @@ import pytest
 from ds4ref.errors import TextError
 from ds4ref.text.chat import Message, render
 from ds4ref.text.dsml import ToolCall
-from ds4ref.text.messages import from_anthropic, from_openai, from_responses
+from ds4ref.text.messages import from_anthropic, from_openai, from_responses, tool_references
 from ds4ref.text.protocol import ASSISTANT, BOS, EOS, USER
-from ds4ref.text.schemas import Schema, read_schemas
+from ds4ref.text.schemas import Schema, brought, by_name, found_in, read_schemas
 
 Q = {"role": "user", "content": "q"}
 
@@ -36,7 +36,7 @@ def test_openai():
     assert from_openai(raw) == [
         Message("user", "no role"),
         Message("system"),
-        Message("user", "ab[image left out: this model reads text only]c"),
+        Message("user", "abc"),
         Message(
             "assistant",
             "x",
@@ -91,56 +91,7 @@ def test_anthropic_details():
     thoughts = [{"type": "thinking", "thinking": "a"}, {"type": "thinking", "thinking": "b"}]
     assert from_anthropic(dump([{"role": "assistant", "content": thoughts}])) == [Message("assistant", "", "ab")]
     assert from_anthropic(dump([Q]), dump("S"))[-1] == Message("system", "S")
-    assert from_anthropic(dump([Q]), dump("S"), first=True)[0] == Message("system", "S")
     assert from_anthropic(dump([Q]), "null") == [Message("user", "q")]
-
-
-def test_references_to_tools_show_them():
-    tools = read_schemas('[{"name":"late","input_schema":{},"defer_loading":true}]')
-    result = {
-        "type": "tool_result",
-        "tool_use_id": "t",
-        "content": [{"type": "tool_reference", "tool_name": name} for name in ("late", "gone")],
-    }
-    referred = set()
-    messages = from_anthropic(dump([{"role": "user", "content": [result]}]), None, tools, referred=referred)
-    assert referred == {"late", "gone"}
-    assert messages[0].content == '<tool_result>{"name":"late","input_schema":{}}\ngone</tool_result>'
-
-
-def test_what_is_no_text_leaves_a_note():
-    image = "[image left out: this model reads text only]"
-    source = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
-    picture = {"type": "image", "source": source}
-    result = {"type": "tool_result", "tool_use_id": "t", "content": [picture]}
-    note = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "words"}}
-    paper = {"type": "document", "source": {"type": "url", "url": "x"}}
-    other = {"type": "server_tool_use", "id": "s", "name": "n", "input": {}}
-    messages = from_anthropic(dump([{"role": "user", "content": [picture, result, note, paper, other]}]))
-    document = "[document left out: this model reads text only]"
-    assert messages[0].content == f"{image}<tool_result>{image}</tool_result>words{document}"
-    seen = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "high"}
-    output = {"type": "function_call_output", "call_id": "c", "output": [seen]}
-    refused = {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
-    assert [m.content for m in responses({"role": "user", "content": [seen]}, refused, output)] == [image, "No.", image]
-    parts = [{"type": "text", "text": "a"}, {"type": "input_audio", "input_audio": {}}, {"type": "who knows"}]
-    assert from_openai(dump([{"content": parts}]))[0].content == "a[audio left out: this model reads text only]"
-
-
-def test_custom_calls_come_back_as_their_function():
-    custom = {"name": "patch", "input": 'a "b"\n'}
-    calls = [{"id": "c", "type": "custom", "custom": custom}]
-    arguments = '{"input":"a \\"b\\"\\n"}'
-    assert from_openai(dump([{"role": "assistant", "tool_calls": calls}]))[0].calls == (
-        ToolCall("patch", arguments, "c"),
-    )
-    item = {"type": "custom_tool_call", "call_id": "c", **custom}
-    assert responses(item)[0].calls == (ToolCall("patch", arguments, "c"),)
-
-
-def test_reasoning_and_duplicates():
-    raw = '[{"role":"assistant","reasoning_content":[{"type":"text","text":"a"},"b"],"content":"x","content":null}]'
-    assert from_openai(raw) == [Message("assistant", "", "ab")]
 
 
 def test_28_responses():
@@ -246,6 +197,7 @@ def test_responses_outputs(item, content, ids):
         (from_openai, "[1]", "a message is not a JSON object"),
         (from_openai, "[", "messages is not a JSON array"),
         (from_openai, '[{"role": 1}]', "role is not a string"),
+        (from_openai, '[{"role": null}]', "role is null"),
         (from_openai, '[{"content": 1}]', "content is not a JSON array"),
         (from_openai, '[{"content": [[]]}]', "a part of content is not a JSON object"),
         (from_openai, '[{"tool_calls": {}}]', "tool_calls is not a JSON array"),
@@ -255,6 +207,7 @@ def test_responses_outputs(item, content, ids):
         (from_responses, '[{"type": "function_call", "status": "incomplete"}]', "status 'incomplete'"),
         (from_responses, '[{"content": [{"type": "hologram"}]}]', "unknown content part type 'hologram'"),
         (from_openai, '[{"role": null}]', "role is null"),
+        (from_responses, '[{"content": [{"type": "input_image"}]}]', "unknown content part type 'input_image'"),
         (from_responses, '[{"type": "tool_search_output", "tools": 1}]', "tools of a tool_search_output"),
         (from_openai, "[" * 300 + "]" * 300, "nested more than 256 deep"),
         (read_schemas, "{}", "tools is not a JSON array"),
@@ -305,53 +258,6 @@ def test_rebuilt_schemas():
     ]
 
 
-def test_custom_tools_look_like_functions_of_one_text():
-    form = {"type": "grammar", "syntax": "lark", "definition": 'start: "a"'}
-    flat = {"type": "custom", "name": "patch", "description": "Edits.", "format": form}
-    wrapped = {"type": "custom", "custom": {**flat, "format": {"type": "grammar", "grammar": form}}}
-    plain = {"type": "custom", "name": "say", "format": {"type": "text"}}
-    inside = {"type": "namespace", "name": "n.", "tools": [plain]}
-    found = read_schemas(dump([flat, wrapped, plain, inside]))
-    assert [(tool.name, tool.kind, tool.namespace) for tool in found] == [
-        ("patch", "custom", ""),
-        ("patch", "custom", ""),
-        ("say", "custom", ""),
-        ("n.say", "custom", "n."),
-    ]
-    shown = json.loads(found[0].text)
-    assert shown == json.loads(found[1].text) and shown["description"] == "Edits."
-    told = shown["parameters"]
-    assert told["required"] == ["input"] and told["properties"]["input"]["type"] == "string"
-    assert told["properties"]["input"]["description"].endswith('(lark):\nstart: "a"')
-    assert found[0].grammar == found[1].grammar == ("lark", 'start: "a"') and found[2].grammar is None
-    assert list(json.loads(found[3].text)["parameters"]["properties"]) == ["input"]
-    # A tool of Anthropic's whose type is "custom" is a function.
-    own = '{"type": "custom", "name": "f", "input_schema": {}}'
-    assert read_schemas(f"[{own}]") == [Schema(own, "f")]
-
-
-def test_hosted_and_deferred_tools():
-    raw = dump(
-        [
-            {"type": "web_search", "external_web_access": True},
-            {"type": "web_search_20250305", "name": "web_search", "max_uses": 5},
-            {"name": "late", "input_schema": {"a": 1}, "defer_loading": True},
-            {"name": "now", "cache_control": {"type": "ephemeral"}, "input_schema": {"b": 2}},
-            {"type": "bash_20250124", "name": "bash"},
-        ]
-    )
-    found = read_schemas(raw)
-    assert [(tool.name, tool.kind, tool.deferred) for tool in found] == [
-        ("", "hosted", False),
-        ("web_search", "hosted", False),
-        ("late", "function", True),
-        ("now", "function", False),
-        ("bash", "hosted", False),
-    ]
-    assert found[2].text == '{"name":"late","input_schema":{"a": 1}}'
-    assert found[3].text == '{"name":"now","input_schema":{"b": 2}}'
-
-
 def test_schemas_of_a_namespace():
     inner = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"x": 1}}}
     raw = dump([{"type": "namespace", "name": "n.", "tools": [inner]}])
@@ -376,3 +282,143 @@ def test_many_calls_take_linear_time():
     messages = responses(*items)
     assert len(render(messages, ['{"name":"f"}']).text) > 4096 * 100
     assert time.perf_counter() - start < 5
+
+
+# --- what today's clients send (docs/server.md)
+
+
+def test_custom_tools_are_functions_with_one_parameter():
+    grammar = {"type": "grammar", "syntax": "lark", "definition": 'start: "x"'}
+    flat = {"type": "custom", "name": "patch", "description": "edits", "format": grammar}
+    nested = {"type": "custom", "custom": {"name": "patch", "format": {"type": "grammar", "grammar": grammar}}}
+    free = {"type": "custom", "name": "note", "format": {"type": "text"}}
+    shown, other, plain = read_schemas(dump([flat, nested, free]))
+    assert (shown.name, shown.kind, shown.grammar) == ("patch", "custom", ("lark", 'start: "x"')) and shown.shown
+    assert (other.kind, other.grammar) == ("custom", shown.grammar)
+    assert (plain.kind, plain.grammar) == ("custom", None)
+    told = json.loads(shown.text)
+    assert told["description"] == "edits" and told["parameters"]["required"] == ["input"]
+    assert 'start: "x"' in told["parameters"]["properties"]["input"]["description"]
+    assert json.loads(shown.parameters) == told["parameters"]
+    # Anthropic's word for its functions is custom, too.
+    (function,) = read_schemas('[{"type":"custom","name":"f","input_schema":{"type":"object"}}]')
+    assert (function.kind, function.parameters) == ("function", '{"type":"object"}')
+    with pytest.raises(TextError, match="no name"):
+        read_schemas('[{"type":"custom","format":{}}]')
+    (inner,) = read_schemas(dump([{"type": "namespace", "name": "n_", "tools": [flat]}]))
+    assert (inner.name, inner.bare, inner.kind, inner.grammar) == ("n_patch", "patch", "custom", shown.grammar)
+
+
+def test_calls_of_custom_tools_come_back_as_their_parameter():
+    chat = [
+        {"role": "assistant", "tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "p", "input": "a\nb"}}]}
+    ]
+    assert from_openai(dump(chat))[0].calls == (ToolCall("p", '{"input":"a\\nb"}', "c"),)
+    assert (
+        '<｜DSML｜parameter name="input" string="true">a\nb</｜DSML｜parameter>' in render(from_openai(dump(chat))).text
+    )
+
+
+def test_hosted_tools_are_hidden():
+    tools = [
+        {"type": "web_search", "external_web_access": True},
+        {"type": "web_search_20250305", "name": "web_search", "max_uses": 3},
+        {"type": "function", "name": "f", "strict": True},
+        {"type": "bash_20250124", "name": "bash"},
+    ]
+    found = read_schemas(dump(tools))
+    assert [(s.kind, s.shown, s.callable) for s in found] == [
+        ("hosted", False, False), ("hosted", False, False), ("function", True, True), ("hosted", False, False),
+    ]  # fmt: skip
+    assert list(by_name(found)) == ["f"] and found[2].strict
+    assert json.loads(found[2].parameters) == {"type": "object", "properties": {}}
+
+
+def test_what_is_for_the_server_is_not_shown():
+    one = '{"name":"f","description":"d","input_schema":{"type": "object"},"cache_control":{"type":"ephemeral"}}'
+    (schema,) = read_schemas(f"[{one}]")
+    assert schema.text == '{"name":"f","description":"d","input_schema":{"type": "object"}}'
+    assert read_schemas(f"[{schema.text}]")[0] == schema  # wherever the mark is set
+    (outer,) = read_schemas('[{"type":"function","function":{"name":"f","strict":true},"cache_control":{}}]')
+    assert outer.text == '{"name":"f","strict":true}' and outer.strict
+
+
+def test_deferred_tools_come_with_the_result_that_names_them():
+    tools = [
+        {"name": "ToolSearch", "input_schema": {"type": "object"}},
+        {"name": "WebFetch", "input_schema": {"type": "object"}, "defer_loading": True},
+        {"name": "Placeholder", "input_schema": {"type": "object"}, "defer_loading": True},
+    ]
+    result = [{"type": "text", "text": "found:"}, {"type": "tool_reference", "tool_name": "WebFetch"}]
+    history = dump(
+        [
+            Q,
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "ToolSearch", "input": {}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": result}]},
+        ]
+    )
+    assert tool_references(history) == ["WebFetch"] and tool_references(dump([Q])) == []
+    schemas = found_in(read_schemas(dump(tools)), tool_references(history))
+    assert [(s.shown, s.callable) for s in schemas] == [(True, True), (False, True), (False, False)]
+    assert schemas[1].text == '{"name":"WebFetch","input_schema":{"type": "object"}}'
+    messages = from_anthropic(history, references={s.name: s.text for s in schemas})
+    assert messages[2].content == f"<tool_result>found:\n{schemas[1].text}</tool_result>"
+    assert from_anthropic(history)[2].content == "<tool_result>found:\n[tool WebFetch]</tool_result>"
+    # Wherever the tool stands in the list of a later request, the prompt begins as it did before it was found.
+    before = render(messages[:1], [s.text for s in read_schemas(dump(tools[:1])) if s.shown], "none").text
+    after = render(messages, [s.text for s in schemas if s.shown], "none").text
+    assert after.startswith(before.removesuffix("<｜Assistant｜></think>"))
+
+
+def test_found_tools_of_a_responses_search():
+    item = {"type": "tool_search_output", "call_id": "t", "tools": [
+        {"type": "namespace", "name": "n_", "tools": [{"name": "f"}]}, {"type": "web_search"}]}  # fmt: skip
+    messages, tools = from_responses(dump([item]), in_place=True)
+    line = '{"name":"n_f","description":"","parameters":{"type":"object","properties":{}}}'
+    assert messages[0].content == line and messages[0].result_ids == ("t",)
+    found = brought(tools)
+    assert [(s.name, s.shown, s.callable) for s in found] == [("n_f", False, True), ("", False, False)]
+    assert responses(item)[0].content == ""
+
+
+def test_images_become_words():
+    image = {"type": "image_url", "image_url": {"url": "data:"}}
+    chat = dump([{"role": "user", "content": [{"type": "text", "text": "see "}, image, {"type": "text", "text": ""}]}])
+    assert from_openai(chat, placeholders=True)[0].content == "see [image]" and from_openai(chat)[0].content == "see "
+    picture = {"type": "image", "source": {"type": "base64", "data": ""}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [picture]}
+    claude = dump([{"role": "user", "content": [result, picture, {"type": "document", "source": {}}]}])
+    assert from_anthropic(claude, placeholders=True)[0].content == "<tool_result>[image]</tool_result>[image][document]"
+    assert from_anthropic(claude)[0].content == "<tool_result></tool_result>"
+    view = {"type": "input_image", "image_url": "data:", "detail": "high"}
+    items = [{"type": "function_call_output", "call_id": "c", "output": [view]}, {"role": "user", "content": [view]}]
+    messages, _ = from_responses(dump(items), placeholders=True)
+    assert [message.content for message in messages] == ["[image]", "[image]"]
+
+
+def test_empty_reasoning_items():
+    item = {"type": "reasoning", "id": "r", "summary": [], "content": None, "encrypted_content": None}
+    assert responses(item, {**item, "content": []}, Q) == [Message("user", "q")]
+
+
+def test_the_system_text_may_come_first():
+    messages = from_anthropic(dump([Q, {"role": "system", "content": "later"}]), dump("S"), leading=True)
+    assert [message.role for message in messages] == ["system", "user", "system"]
+    text = render(messages, (), "none", "leading").text
+    assert text == f"{BOS}S{USER}q\n\nlater{ASSISTANT}</think>"
+    assert from_anthropic(dump([Q]), None, leading=True) == [Message("user", "q")]
+
+
+def test_text_that_stands_elsewhere():
+    note = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "words"}}
+    other = {"type": "server_tool_use", "id": "s", "name": "n", "input": {}}
+    messages = from_anthropic(dump([{"role": "user", "content": [note, other]}]), placeholders=True)
+    assert messages[0].content == "words"
+    refused = {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
+    assert responses(refused, placeholders=True)[0].content == "No."
+    thoughts = '[{"role":"assistant","reasoning_content":[{"type":"text","text":"a"},"b"]}]'
+    assert from_openai(thoughts)[0].reasoning == "ab"
+
+
+def test_of_duplicates_the_last_counts_though_it_is_null():
+    assert from_openai('[{"role":"user","content":"x","content":null}]') == [Message("user")]

@@ -16,6 +16,7 @@ from ...text.messages import text as string
 from ...text.rawjson import is_string
 from ...text.schemas import Schema, read_schemas
 from ..api import About, Api, Refused, sse
+from ..deviations import on
 from ..turn import Choice, Failed, Turn
 from . import fields
 from .common import (
@@ -46,7 +47,7 @@ class Chat(Api):
         """A request's turn and the reply to it."""
         found = fields.Body(body)
         with fields.reading():
-            messages = from_openai(found.needed("messages"))
+            messages = from_openai(found.needed("messages"), placeholders=True)
             tools = read_schemas(found.raw("tools"))
         model = fields.model(found, about)
         thinking = fields.thinking(found, about, model)
@@ -66,6 +67,7 @@ class Chat(Api):
             top_logprobs=_top_logprobs(found),
             affinity=fields.affinity(found, about),
             hoist=fields.hoist(about),
+            recover=on(about.options, "recover-calls"),
         )
         return turn, ChatReply(turn, about, stream, fields.include_usage(found))
 
@@ -111,7 +113,7 @@ def _named(tool: Fields) -> str:
 class ChatReply(Base):
     """Chunks, or a completion."""
 
-    def __init__(self, turn: Turn, about: About, stream: bool, usage: bool = False):
+    def __init__(self, turn: Turn, about: About, stream: bool, usage: bool):
         super().__init__(turn, about, stream)
         self._usage = usage
         self._inputs: dict[int, PlainInput | None] = {}

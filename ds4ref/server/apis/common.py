@@ -29,7 +29,8 @@ _LINE_ENDS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\
 
 def compact(value: Any) -> str:
     """JSON as it goes out: no spaces, characters as they are."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).translate(_LINE_ENDS)
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text if text.isascii() else text.translate(_LINE_ENDS)
 
 
 def encoded(text: str) -> bytes:
@@ -151,7 +152,7 @@ class Tool:
 def on_the_wire(tools: Sequence[Schema], name: str) -> Tool:
     """The tool that the model calls ``name``. One that nobody declared is a function."""
     for tool in tools:
-        if tool.name == name:
+        if tool.name == name and tool.kind != "hosted":
             return Tool(tool.name.removeprefix(tool.namespace), tool.kind, tool.namespace)
     return Tool(name)
 
@@ -251,20 +252,22 @@ class Base(Reply):
         return self.said.counts
 
     def feed(self, event: Event) -> bytes:
-        """What goes out because of ``event``."""
+        """What goes out because of ``event``; after an end, nothing."""
+        out = b""
         match event:
             case Prefill():
                 self.prefill = event
+            case Answered(delta):
+                self.said.add(delta)
+                out = self.answered(delta)
             case Delta():
                 self.said.add(event)
                 if self.stream and not self.over:
-                    return self.late_error(_CUT_OFF) if event.finish == Finish.CANCELLED else self.delta(event)
-            case Answered(delta):
-                self.said.add(delta)
-                return self.answered(delta)
-            case Failed():
-                return self.late_error(event) if self.stream and not self.over else b""
-        return b""
+                    out = self.late_error(_CUT_OFF) if event.finish == Finish.CANCELLED else self.delta(event)
+                    self.over = self.over or bool(event.finish)
+            case Failed() if self.stream and not self.over:
+                self.over, out = True, self.late_error(event)
+        return out
 
     def delta(self, delta: Delta) -> bytes:
         """A piece of the stream."""
@@ -284,11 +287,12 @@ class Base(Reply):
         return openai_error(refused)
 
     def remember(self, answer: Message) -> Message:
-        """The answer with the ids of its calls, the block of which is kept under them."""
+        """The answer with the ids of its calls, under which it is kept as the model wrote it."""
         calls = tuple(replace(call, id=self.call_id(index)) for index, call in enumerate(answer.calls))
-        if self.about.tools is not None and answer.raw_dsml and calls:
-            self.about.tools.put(answer.raw_dsml, [call.id for call in calls])
-        return replace(answer, calls=calls)
+        answer = replace(answer, calls=calls)
+        if self.about.tools is not None:
+            self.about.tools.remember(answer)
+        return answer
 
 
 _CUT_OFF = Failed("shutdown", "server shutting down")

@@ -117,7 +117,7 @@ def _top_logprobs(raw: str | None) -> int | None:
 class CompletionsReply(Base):
     """Chunks, or a completion. Each prompt has a choice of its own."""
 
-    def __init__(self, turn: Turn, about: About, stream: bool, usage: bool = False):
+    def __init__(self, turn: Turn, about: About, stream: bool, usage: bool):
         super().__init__(turn, about, stream)
         self._usage = usage
         self._done: list[Said] = []  # the choices before the one that is being generated
@@ -147,7 +147,6 @@ class CompletionsReply(Base):
             counts = [said.counts for said in (*self._done, self.said)]
             usage = openai_usage(counts, thought=False)
             out += sse(compact(self._head() | {"choices": [], "usage": usage}))
-        self.over = True
         return out + sse("[DONE]")
 
     def _pieces(self, delta: Delta) -> bytes:
@@ -174,7 +173,6 @@ class CompletionsReply(Base):
 
     def late_error(self, failed: Failed) -> bytes:
         """A chunk with an error."""
-        self.over = True
         return sse(compact({"error": {"message": failed.message, "type": "server_error"}}))
 
     # --- a document

@@ -6,15 +6,14 @@ Left out on purpose: server tools, citations, batches, cache control (what was e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...targets.answer import CallDelta, Delta, Finish
 from ...text.chat import Message
 from ...text.messages import fields as members
-from ...text.messages import from_anthropic
+from ...text.messages import from_anthropic, tool_references
 from ...text.messages import text as string
-from ...text.schemas import Schema, read_schemas
+from ...text.schemas import Schema, found_in, read_schemas
 from ..api import About, Api, Question, Refused, sse
 from ..deviations import on
 from ..turn import Choice, Failed, Turn
@@ -68,9 +67,7 @@ class CountTokens(Question):
         return _error(refused)
 
 
-def _error(refused: Refused, shaped: bool = True) -> bytes:
-    if not shaped:
-        return openai_error(refused)
+def _error(refused: Refused) -> bytes:
     kind = refused.kind
     if kind == "invalid_request_error" or kind == "server_error":
         kind = _KINDS.get(refused.status, "api_error" if refused.status >= 500 else "invalid_request_error")
@@ -85,11 +82,15 @@ def _read(body: fields.Body, about: About, counted: bool = False) -> Turn:
     """``counted``: the prompt is all that matters."""
     raw = body.needed("messages")
     hoist = fields.hoist(about)
-    referred: set[str] = set()
     with fields.reading():
-        tools = read_schemas(body.raw("tools"))
-        messages = from_anthropic(raw, body.raw("system"), tools, hoist == "leading", referred)
-    tools = [replace(tool, found=tool.name in referred) for tool in tools]
+        tools = found_in(read_schemas(body.raw("tools")), tool_references(raw))
+        messages = from_anthropic(
+            raw,
+            body.raw("system"),
+            placeholders=True,
+            leading=hoist == "leading",
+            references={tool.name: tool.text for tool in tools},
+        )
     model = fields.model(body, about)
     config = body.object("output_config")
     thinking = _thinking(body, about, model, config)
@@ -108,6 +109,7 @@ def _read(body: fields.Body, about: About, counted: bool = False) -> Turn:
         format=fields.schema_format(form, "format"),
         affinity=fields.affinity(body, about),
         hoist=hoist,
+        recover=on(about.options, "recover-calls"),
         results_only=not counted and _results_only(messages, about),
     )
 
@@ -251,7 +253,8 @@ class MessagesReply(Base):
 
     def error(self, refused: Refused) -> bytes:
         """The error document."""
-        return _error(refused, on(self.about.options, "anthropic-errors"))
+        shaped = on(self.about.options, "anthropic-errors") or "n_prompt_tokens" in refused.extra
+        return _error(refused) if shaped else openai_error(refused)
 
     # --- both
 

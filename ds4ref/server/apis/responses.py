@@ -16,7 +16,7 @@ from ...text.messages import Fields, array, from_responses
 from ...text.messages import fields as members
 from ...text.messages import text as string
 from ...text.rawjson import is_string
-from ...text.schemas import Schema, read_schemas
+from ...text.schemas import Schema, brought, read_schemas
 from ..api import About, Api, Refused, sse
 from ..deviations import on
 from ..turn import Choice, Failed, Turn
@@ -56,9 +56,11 @@ class Responses(Api):
                 raise Refused(400, f"{name} is not supported; replay full input instead")
         with fields.reading():
             instructions = string(found.raw("instructions"), "instructions")
-            messages, loaded = from_responses(found.needed("input"), instructions)
+            in_place = on(about.options, "tools-in-place")
+            messages, loaded = from_responses(found.needed("input"), instructions, placeholders=True, in_place=in_place)
             messages = _asked_again(messages)
-            tools = _merged(read_schemas(found.raw("tools")), read_schemas("[" + ",".join(loaded) + "]"))
+            late = brought(loaded) if in_place else read_schemas("[" + ",".join(loaded) + "]")
+            tools = _merged(read_schemas(found.raw("tools")), late, in_place)
         model = fields.model(found, about)
         asked = found.object("reasoning")
         effort = fields.effort(asked.get("effort"), "effort")
@@ -76,6 +78,7 @@ class Responses(Api):
             format=fields.schema_format(found.object("text").get("format"), "format"),
             affinity=fields.affinity(found, about),
             hoist=fields.hoist(about),
+            recover=on(about.options, "recover-calls"),
             results_only=fields.results_only(messages, about, "Responses", "call_id", "input"),
         )
         with fields.reading():
@@ -95,11 +98,12 @@ def _asked_again(messages: list[Message]) -> list[Message]:
     return messages[:-1] if alone and len(messages) > 1 else messages
 
 
-def _merged(tools: list[Schema], loaded: list[Schema]) -> list[Schema]:
-    """The request's tools, and those that searches found and it does not show."""
-    shown = {tool.name for tool in tools if not tool.deferred}
-    late = {tool.name: replace(tool, deferred=False) for tool in loaded if tool.name not in shown}
-    return [tool for tool in tools if tool.name not in late] + list(late.values())
+def _merged(tools: list[Schema], late: list[Schema], in_place: bool) -> list[Schema]:
+    """The request's tools, and those that searches found and it does not show: they are shown by the search's result
+    if that is wanted, and else with the others."""
+    known = {tool.name for tool in tools if not tool.deferred}
+    new = {tool.name: tool if in_place else replace(tool, deferred=False) for tool in late if tool.name not in known}
+    return [tool for tool in tools if tool.name not in new] + list(new.values())
 
 
 def _choice(raw: str | None, tools: list[Schema], parallel: bool) -> tuple[Choice, list[Schema]]:
@@ -135,7 +139,7 @@ def _named(choice: Fields, tools: Sequence[Schema]) -> str:
 class ResponsesReply(Base):
     """Events, or a response. ``summary``: the client wants to see what was thought."""
 
-    def __init__(self, turn: Turn, about: About, stream: bool, summary: bool = False):
+    def __init__(self, turn: Turn, about: About, stream: bool, summary: bool):
         super().__init__(turn, about, stream)
         self.id = new_id("resp_", DIGITS)
         self._summary = summary
@@ -159,6 +163,7 @@ class ResponsesReply(Base):
         lost = delta.void and self._called
         if lost and delta.finish != Finish.LENGTH:
             # A call that went out half must not be taken for a whole one, nor can it be taken back.
+            self.over = True
             return out + self.late_error(Failed("engine", "the model's tool call was malformed"))
         if lost:
             self._call = None  # and is never done
@@ -255,7 +260,6 @@ class ResponsesReply(Base):
         status = _status(finish)
         last = "completed" if status == "completed" else "incomplete"
         out = self._close_reasoning(self._thought(last)) + self._close_message(last) + self._close_call()
-        self.over = True
         return out + self._event(f"response.{status}", response=self._response(status, self._items))
 
     def _thought(self, last: str) -> str:
@@ -267,7 +271,6 @@ class ResponsesReply(Base):
     def late_error(self, failed: Failed) -> bytes:
         """The response has failed: it is ended, and clients try again or say why."""
         out = self._begin()
-        self.over = True
         code = "context_length_exceeded" if failed.code == "context" else "server_error"
         error = {"code": code, "message": failed.message}
         return out + self._event("response.failed", response=self._response("failed", self._items, error))

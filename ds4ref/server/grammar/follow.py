@@ -41,8 +41,8 @@ where all are possible."""
 
 
 class Follower:
-    """``json``: the whole answer is JSON; else a block of markup is, and JSON is in it. ``forms`` are compiled grammars
-    of custom tools by the name as it stands in the markup, ``inside`` says that a block has been opened already."""
+    """``start`` is a compiled grammar, of which a copy is followed. The answer begins in JSON, or in markup after
+    ``begin_markup``. ``forms`` are compiled grammars of custom tools, by their names as they stand in the markup."""
 
     def __init__(
         self,
@@ -193,17 +193,18 @@ class Follower:
         """The tokens that bring the end nearest, as far as a step or two tell. ``seen`` are the masks that were met in
         the string that is being read: a token that leads to a new one gets on with its pattern."""
         words, bits = self.words, self.allowed()
-        allowed = np.flatnonzero(bits)
+        allowed, quote = np.flatnonzero(bits), words.exactly(b'"')
         in_text, in_string = self.place == "text", self.place == "json" and self._json.quoted
         if bits[words.eos]:
             return [words.eos]
         if not in_text and not in_string:
             seen.clear()
             rank = words.rank[allowed] + 100 * (allowed == words.dsml)  # a marker in between opens one more tag
+            if self.place == "markup" and bits[quote]:
+                return [quote]  # of an attribute
             return [int(allowed[rank.argmin()])]
         if in_text and bits[words.dsml]:
             return [words.dsml]
-        quote = words.exactly(b'"')
         if in_string and bits[quote]:
             return [quote]
         if in_text and self._leads(words.closer, words.dsml):

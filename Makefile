@@ -12,7 +12,7 @@ SPREAD ?= -n auto --maxprocesses 4 --dist loadfile
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.14 python3 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
-.PHONY: help run test lint oracle bench mutants clean
+.PHONY: help run test lint oracle smoke bench mutants clean
 .DEFAULT_GOAL := help
 
 help: ## show this
@@ -42,6 +42,9 @@ lint: $(VENV)/.test ## ruff and mypy
 
 oracle: $(VENV)/.oracle ## compare with Hugging Face transformers (installs torch)
 	@$(PY) -m pytest -q -m oracle $(SPREAD)
+
+smoke: $(VENV)/.oracle ## real clients (SDKs, plain HTTP) against ds4-server; agents: ds4-server smoke --install
+	@$(VENV)/bin/ds4-server smoke --client quick --install
 
 bench: $(VENV)/.run ## measure this CPU: kernels, and a slice of Flash with real dimensions (0.9 GB in the cache)
 	@$(PY) -m benchmarks.cpu --quick

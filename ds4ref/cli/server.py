@@ -13,9 +13,9 @@ import os
 import socket
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..backends import BACKENDS, DEFAULT_BACKEND
@@ -34,12 +34,16 @@ if TYPE_CHECKING:
     from ..session.boundaries import Policy
     from ..session.store import Store
 
+    Steering = Callable[..., Any]
+
 PROG = "ds4-server"
 MODEL = "deepseek-v4-flash"
 TOKENS = 393216
-PACKAGES = ("starlette", "uvicorn", "h11", "prometheus_client")
+PACKAGES = ("starlette", "uvicorn", "h11", "prometheus_client", "llguidance")
 
-USAGE = "ds4-server [options]"
+USAGE = (
+    "ds4-server [options]\n       ds4-server smoke [options]    real clients against it, or against any other server"
+)
 
 EPILOG = """\
 examples:
@@ -203,9 +207,12 @@ def key_of(args: Namespace) -> str:
     return key
 
 
-def make_service(engine: Engine, args: Namespace, how: Settings, trace: Trace | None = None) -> Service:
-    """The server over an open engine."""
+def make_service(
+    engine: Engine, args: Namespace, how: Settings, trace: Trace | None = None, constrain: Steering | None = None
+) -> Service:
+    """The server over an open engine. ``constrain``: what steers answers, if not what they are asked to be."""
     from ..server.app import apis
+    from ..server.constrain import steering
     from ..server.recall import Recall
     from ..server.service import Service
     from ..server.timelines import Timelines
@@ -215,7 +222,7 @@ def make_service(engine: Engine, args: Namespace, how: Settings, trace: Trace | 
     disk = checkpoints(engine, args)
     calls = Recall(Memory(args.tool_memory_max_ids, enabled=not args.disable_exact_dsml_tool_replay), disk)
     timelines = Timelines(engine.tokenizer, args.memory_mb << 20, disk)
-    worker = Worker(engine, ctx=args.ctx, timelines=timelines, queue_limit=args.queue)
+    worker = Worker(engine, ctx=args.ctx, timelines=timelines, queue_limit=args.queue, constrain=constrain or steering)
     return Service(worker, apis(), how, tools=calls, trace=trace)
 
 
@@ -247,8 +254,12 @@ def checkpoints(engine: Engine, args: Namespace) -> Store | None:
     )
 
 
-def body(argv: Sequence[str]) -> int:
+def body(argv: Sequence[str], constrain: Steering | None = None) -> int:
     """Read the command line and serve; the exit code."""
+    if argv and argv[0] == "smoke":
+        from .smoke import body as smoke
+
+        return smoke(argv[1:])
     parser = build_parser()
     args = parser.parse(argv)
     if args.help:
@@ -273,19 +284,21 @@ def body(argv: Sequence[str]) -> int:
     sock = bind(args.host, args.port)
     try:
         trace = None if args.trace is None else Trace(args.trace)
-        return serve(args, settings(args, key), sock, trace)
+        return serve(args, settings(args, key), sock, trace, constrain)
     finally:
         sock.close()
 
 
-def serve(args: Namespace, how: Settings, sock: socket.socket, trace: Trace | None) -> int:
+def serve(
+    args: Namespace, how: Settings, sock: socket.socket, trace: Trace | None, constrain: Steering | None = None
+) -> int:
     """Load the model, answer requests until a signal comes."""
     from ..server import listen, logs
 
     with open_engine(PROG, args) as engine:
         logs.listen(sys.stderr, args.log_format, has_colour(sys.stderr))
         how = facts(how, engine)
-        service = make_service(engine, args, how, trace)
+        service = make_service(engine, args, how, trace, constrain)
         if trace is not None:
             listen.log.warning("tracing to %s: every prompt and answer, whatever secrets they hold", args.trace)
         if args.insecure and not how.access.key and args.host not in ("127.0.0.1", "localhost", "::1"):

@@ -191,7 +191,7 @@ class Steer:
         if self._limits.reasoning is not None and made >= self._limits.reasoning:
             return close
         needed = self.shortest + self._step + 2
-        reserve = max(needed, min(4 * needed, generation.limit // 2))
+        reserve = max(needed + 1, min(4 * needed, generation.limit // 2))
         return close if self._close and needed < left <= reserve else None
 
     def _take(self, token: int) -> None:

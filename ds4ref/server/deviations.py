@@ -13,6 +13,7 @@ DEVIATIONS = {
     "close-reasoning": "a responses stream closes its reasoning item before anything else begins",
     "count-tokens": "/v1/messages/count_tokens is there",
     "json-keepalive": "what keeps an idle responses stream alive is an event: Codex's timer ignores comments",
+    "limit-reason": "a response cut by its limit says max_output_tokens, by which clients know it is no error",
     "messages-quiet": "a request to /v1/messages that does not mention thinking gets none",
     "no-retry": "409 and 503 say x-should-retry: false where a second try would be in vain",
     "prompt-too-long": "/v1/messages says 'prompt is too long', by which Claude Code knows to compact",

@@ -333,12 +333,28 @@ def test_usage_tells_what_was_cached(stream):
 def test_an_answer_cut_by_the_limit():
     said = deltas("Hm.</think>Let me", thinking=True, finish="length")
     last, kinds = followed(stream_of(FULL, said))
-    assert kinds[-1] == "incomplete" and last["incomplete_details"] == {"reason": "max_tokens"}
+    reason = {"reason": "max_output_tokens"}
+    assert kinds[-1] == "incomplete" and last["incomplete_details"] == reason
     assert [item["status"] for item in last["output"]] == ["completed", "incomplete"]
     whole = document_of(FULL, said)
-    assert (whole["status"], whole["incomplete_details"]) == ("incomplete", {"reason": "max_tokens"})
+    assert (whole["status"], whole["incomplete_details"]) == ("incomplete", reason)
     assert tamed(whole["output"]) == tamed(last["output"])
     assert list(whole).index("incomplete_details") < list(whole).index("output")
+    old = followed(stream_of(FULL, said, options={"limit-reason": False}))[0]
+    assert old["incomplete_details"] == {"reason": "max_tokens"}
+
+
+def test_an_answer_that_was_cut_comes_back():
+    """Clients send what they got: a session would be over if the server did not know its own items."""
+    whole = document_of(FULL, deltas("Hm", thinking=True))
+    assert [item["status"] for item in whole["output"]] == ["incomplete"]
+    said = document_of(FULL, deltas("Hm.</think>Let me", thinking=True, finish="length"))
+    asked = {"role": "user", "content": "q"}
+    history = [asked, *whole["output"], asked, *said["output"], asked]
+    turn, _ = read(PATH, {"input": history})
+    assert [(m.role, m.content, m.reasoning) for m in turn.messages if m.role == "assistant"] == [
+        ("assistant", "", "Hm"), ("assistant", "Let me", "Hm."),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""The official SDKs of OpenAI and Anthropic, against the server over a scripted engine, and fed with single answers."""
+"""The official SDKs of OpenAI and Anthropic, against the server over a scripted engine, and fed with single answers.
+
+They come with the extra ``oracle``, whose tests these are (``make oracle``).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import json
 import threading
 
 import httpx2
-import pydantic
 import pytest
 
 from ds4ref.server.apis.chat import ChatReply
@@ -19,6 +21,8 @@ from ds4ref.text.dsml import ToolCall, render_calls
 
 from .answers import MODEL, deltas, play, read
 
+pytestmark = pytest.mark.oracle
+pydantic = pytest.importorskip("pydantic", reason="the pydantic package is not installed")
 openai = pytest.importorskip("openai", reason="the openai package is not installed")
 anthropic = pytest.importorskip("anthropic", reason="the anthropic package is not installed")
 

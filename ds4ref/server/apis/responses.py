@@ -314,7 +314,8 @@ class ResponsesReply(Base):
         if status == "failed":
             response["error"] = error or {"code": "server_error", "message": "generation failed"}
         if status == "incomplete":
-            response["incomplete_details"] = {"reason": "max_tokens"}
+            known = on(self.about.options, "limit-reason")
+            response["incomplete_details"] = {"reason": "max_output_tokens" if known else "max_tokens"}
         response["output"] = output
         if status != "in_progress":
             prompt, cached, made, thought = self.counts

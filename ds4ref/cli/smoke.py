@@ -1,0 +1,155 @@
+"""``ds4-server smoke``: real clients against our server on the embedded model, or against any other.
+
+ds4-server smoke --client quick                 SDKs and plain HTTP: what CI runs, in about two minutes
+ds4-server smoke --install                      all of them, agents from npm included
+ds4-server smoke --url http://127.0.0.1:8080    is that server what clients need?
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import UsageError
+from .common import columns, is_tty, say
+from .flags import add
+from .options import Parser, printable
+from .tables import Column, fitted
+from .tool import UNBOUNDED, parsed, parser
+
+if TYPE_CHECKING:
+    from ..server.smoke.clients import Kind
+
+PROG = "ds4-server smoke"
+TOKENS, THEIR_TOKENS = 200, 1024
+"""Most tokens of an answer: of the embedded model, and of one that may have to think first."""
+
+
+def build_parser() -> Parser:
+    """Every flag of the command."""
+    made = parser(
+        PROG,
+        "Try real clients against a server: start, a question, a tool call, its result, an answer.",
+        "[options]",
+        "--client quick",
+        "--client codex,claude,opencode,pi --install",
+        "--url http://127.0.0.1:8080 --client http",
+        "--json > found.json; ds4-server smoke page found.json > clients.md",
+    )
+    made.add_argument("--url", metavar="URL", help="the server to try (default: ours, on the embedded model)")
+    made.add_argument("--client", metavar="LIST", help="only these, separated by commas; quick is those that need no "
+                      "agent; NAME@VERSION another version, NAME@latest the newest (all)")  # fmt: skip
+    made.add_argument("--list", dest="listed", action="store_true", help="list the clients, and whether they are here")
+    made.add_argument("--install", action="store_true", help="take what is missing from PyPI and npm, into the cache")
+    made.add_argument("--keep", action="store_true", help="keep the folder with what clients and servers wrote")
+    add(made, "--json")
+    add(made, "--model-name", help="model to ask for (the first that the server lists)")
+    add(made, "--key-env", default=None, help="environment variable with the server's key")
+    add(made, "--tokens", help=f"most tokens of an answer ({TOKENS}; with --url {THEIR_TOKENS})")
+    add(made, "--timeout", default=300.0, help="seconds that one client may take (300)")
+    add(made, "--threads", help="CPU threads of our server (all cores)")
+    return made
+
+
+def body(argv: Sequence[str]) -> int:
+    """Run it; 0 if everything that is required was found."""
+    from ..server.smoke import clients
+
+    if argv and argv[0] == "page":
+        return page(argv[1:])
+    args = parsed(build_parser(), argv)
+    if args is None:
+        return 0
+    names = [name.strip() for name in (args.client or "").split(",") if name.strip()]
+    kinds = clients.chosen(names) if args.client is not None else list(clients.KINDS)
+    if not kinds:
+        raise UsageError("--client names nobody")
+    if args.listed:
+        print(listing(kinds))
+        return 0
+    return tried(args, kinds, ["ds4-server", "smoke", *argv])
+
+
+def tried(args: Namespace, kinds: Sequence[Kind], command: Sequence[str]) -> int:
+    """Run the clients and print what they found."""
+    from ..server.smoke import results, runner
+
+    url = address(args.url)
+    work = Path(tempfile.mkdtemp(prefix="ds4-smoke-"))
+    options = runner.Options(
+        work, url, args.model_name or "", key_of(args), args.tokens or (THEIR_TOKENS if url else TOKENS), args.timeout,
+        args.install, args.client is not None, args.threads, command,
+    )  # fmt: skip
+    try:
+        report = runner.smoke(kinds, options, lambda line: say(PROG, line))
+    finally:
+        if args.keep:
+            say(PROG, f"kept {work}")
+        else:
+            shutil.rmtree(work, ignore_errors=True)
+    width = columns(sys.stdout) if is_tty(sys.stdout) else UNBOUNDED
+    print(json.dumps(report.document(), ensure_ascii=False) if args.json else results.table(report, width))
+    return 1 if report.failed else 0
+
+
+def listing(kinds: Sequence[Kind]) -> str:
+    """Which clients there are, and where."""
+    from ..server.smoke.install import installed
+
+    head = [Column("client"), Column("version"), Column("from", 2), Column("MB", 3, right=True), Column("here"),
+            Column("what it is", 1, least=12)]  # fmt: skip
+    rows = []
+    for kind in kinds:
+        place = installed(kind)
+        here = "no" if place is None else "yes"
+        source = f"{kind.registry} {kind.package}".strip() or "ds4ref"
+        rows.append([kind.name, kind.version, source, str(kind.size or ""), here, kind.about])
+    return fitted(head, rows, columns(sys.stdout) if is_tty(sys.stdout) else UNBOUNDED)
+
+
+def address(url: str | None) -> str:
+    """The server's root; "" for ours. UsageError for what is no address."""
+    if url is None:
+        return ""
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"--url {printable(url)}: an address like http://127.0.0.1:8080 is needed")
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def key_of(args: Namespace) -> str:
+    """The key of the server."""
+    if args.key_env is None:
+        return ""
+    key = os.environ.get(args.key_env, "").strip()
+    if not key:
+        raise UsageError(f"--key-env: the environment variable {printable(args.key_env)} is empty")
+    return key
+
+
+def page(argv: Sequence[str]) -> int:
+    """``smoke page FOUND.json...``: results as a page of the documentation, on stdout."""
+    from ..server.smoke.page import page as made
+    from ..server.smoke.results import read
+
+    if not argv or argv[0].startswith("-"):
+        raise UsageError("smoke page needs the files that --json wrote")
+    reports = []
+    for path in argv:
+        try:
+            reports.append(read(json.loads(Path(path).read_text())))
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {error.strerror}") from None
+        except (ValueError, LookupError, TypeError):
+            raise UsageError(f"{path} is not what smoke --json writes") from None
+    sys.stdout.write(made(reports))
+    return 0

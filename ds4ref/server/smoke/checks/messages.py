@@ -1,0 +1,320 @@
+"""Messages, as Anthropic's SDK, Claude Code, pi and inspect_ai need them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ..talk import Answer, Talk, expect, parsed, shown
+from . import Checks
+from .common import (
+    ASK,
+    FORM,
+    OTHER,
+    PARAMETERS,
+    PIXEL,
+    RESULT,
+    counts,
+    event_stream,
+    form_fits,
+    in_order,
+    names_of,
+    not_the_servers,
+    object_fits,
+    refused,
+    too_long,
+)  # fmt: skip
+
+PATH = "/v1/messages"
+COUNT = f"{PATH}/count_tokens"
+check = Checks("messages", PATH)
+
+REASONS = ("end_turn", "max_tokens")
+TOOLS = [
+    {"name": "weather", "description": "The weather in a city", "input_schema": PARAMETERS},
+    {"name": "clock", "description": "The time", "input_schema": OTHER},
+]
+TOO_LONG = re.compile(r"prompt is too long: (\d+) tokens > (\d+) maximum")
+
+
+def body(talk: Talk, said: object = "Say hello.", **more: Any) -> dict[str, Any]:
+    messages = said if isinstance(said, list) and said and "role" in said[0] else [{"role": "user", "content": said}]
+    return {"model": talk.model, "messages": messages, "max_tokens": talk.tokens, "temperature": 0, **more}
+
+
+def plain(talk: Talk) -> Answer:
+    return talk.ask(PATH, body(talk))
+
+
+def streamed(talk: Talk) -> Answer:
+    return talk.ask(PATH, body(talk, stream=True))
+
+
+def forced(talk: Talk, **more: Any) -> Answer:
+    return talk.ask(PATH, body(talk, ASK, tools=TOOLS, tool_choice={"type": "tool", "name": "weather"}, **more))
+
+
+def blocks(answer: Answer, kind: str) -> list[dict[str, Any]]:
+    """The blocks of that kind; Wrong if there is none."""
+    content = answer.document().get("content")
+    found = [block for block in content or () if block.get("type") == kind]
+    expect(found, f"content {shown(content)}")
+    return found
+
+
+def events(answer: Answer) -> list[dict[str, Any]]:
+    """The events of a stream, pings left out."""
+    found = [event.json for event in answer.events()]
+    return [event for event in found if event.get("type") != "ping"]
+
+
+def text(answer: Answer) -> str:
+    return "".join(block["text"] for block in blocks(answer, "text"))
+
+
+@check("turn", "a message of the assistant with an id and a text")
+def document(talk: Talk) -> None:
+    found = plain(talk).document()
+    expect(found.get("type") == "message" and found.get("role") == "assistant", f"a document {shown(found)}")
+    expect(isinstance(found.get("id"), str) and found["id"], f"id {shown(found.get('id'))}")
+    expect(isinstance(text(plain(talk)), str), "no text")
+    expect(found.get("stop_reason") in REASONS, f"stop_reason {shown(found.get('stop_reason'))}")
+
+
+@check("turn", "what Claude Code sends is taken: ?beta=true, system in blocks and among the messages, betas, edits")
+def as_claude_code(talk: Talk) -> None:
+    hidden = {"type": "ephemeral"}
+    said = [
+        {"role": "user", "content": [{"type": "text", "text": "Say hello.", "cache_control": hidden}]},
+        {"role": "system", "content": [{"type": "text", "text": "A reminder."}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "Hello."}]},
+        {"role": "system", "content": "A reminder."},
+        {"role": "user", "content": "Again."},
+    ]
+    more: dict[str, Any] = {
+        "system": [{"type": "text", "text": "You are an agent.", "cache_control": hidden}],
+        "metadata": {"user_id": "u"}, "output_config": {"effort": "high"}, "tools": [],
+        "context_management": {"edits": [{"type": "clear_thinking_20251015"}]},
+    }  # fmt: skip
+    talk.ask(f"{PATH}?beta=true", body(talk, said, **more)).document()
+
+
+@check("turn", "an image among the content or in a result is no error", required=False)
+def image(talk: Talk) -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": PIXEL}
+    said = [{"type": "text", "text": "What is it?"}, {"type": "image", "source": source}]
+    not_the_servers(talk.ask(PATH, body(talk, said)))
+
+
+@check("turn", "who leaves in the middle of a stream holds up nobody")
+def left(talk: Talk) -> None:
+    talk.leave(PATH, body(talk, "Count to a thousand.", stream=True, max_tokens=4 * talk.tokens))
+    text(talk.ask(PATH, body(talk, "Say hello after somebody left.")))
+
+
+@check("usage", "usage: input and output")
+def usage(talk: Talk) -> None:
+    counts(plain(talk).document().get("usage"), ("input_tokens", "output_tokens"))
+
+
+@check("usage", "count_tokens counts the prompt, more of them with tools", required=False)
+def count_tokens(talk: Talk) -> None:
+    def counted(**more: Any) -> int:
+        asked = {"model": talk.model, "messages": [{"role": "user", "content": "Say hello."}], **more}
+        found = talk.ask(COUNT, asked).document().get("input_tokens")
+        expect(isinstance(found, int) and found > 0, f"input_tokens {shown(found)}")
+        return int(found or 0)
+
+    few, many = counted(), counted(tools=TOOLS)
+    expect(few < many, f"{few} without tools, {many} with them")
+
+
+@check("stream", "content type text/event-stream")
+def stream_type(talk: Talk) -> None:
+    event_stream(streamed(talk))
+
+
+@check("stream", "every event is named by its type: who goes by names sees none otherwise")
+def stream_names(talk: Talk) -> None:
+    named = [(event.name, event.json.get("type")) for event in streamed(talk).events()]
+    wrong = [pair for pair in named if pair[0] != pair[1]]
+    expect(named and not wrong, f"event {shown(wrong[0][0])} of type {shown(wrong[0][1])}" if wrong else "no events")
+
+
+@check("stream", "message_start, blocks, message_delta, message_stop, in this order")
+def stream_order(talk: Talk) -> None:
+    found = [name for name in names_of(streamed(talk).events()) if name != "ping"]
+    steps = ("start", "delta", "stop")
+    in_order(found, ["message_start", *(f"content_block_{step}" for step in steps), "message_delta", "message_stop"])
+    expect(found[0] == "message_start" and found[-1] == "message_stop", f"{found[0]} first, {found[-1]} last")
+
+
+@check("stream", "blocks numbered from 0, each opened once and closed before the next")
+def stream_blocks(talk: Talk) -> None:
+    _blocks(events(streamed(talk)))
+
+
+def _blocks(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The blocks of a stream, the pieces of each under "made"."""
+    made: list[dict[str, Any]] = []
+    inside = False
+    for event in found:
+        kind = str(event.get("type"))
+        if not kind.startswith("content_block_"):
+            expect(not inside or not kind.startswith("message_"), f"{kind} inside a block")
+            continue
+        if kind == "content_block_start":
+            expect(not inside and event.get("index") == len(made), f"a start of {shown(event.get('index'))}")
+            made.append({**event["content_block"], "made": ""})
+            inside = True
+            continue
+        expect(inside and event.get("index") == len(made) - 1, f"{kind} of {shown(event.get('index'))}")
+        inside = kind != "content_block_stop"
+        delta = event.get("delta") or {}
+        made[-1]["made"] += delta.get("text") or delta.get("partial_json") or ""
+    expect(made and not inside, "a block that is never closed" if made else "no block")
+    return made
+
+
+@check("stream", "one stop_reason that clients know, in message_delta")
+def stream_finish(talk: Talk) -> None:
+    told = [event["delta"].get("stop_reason") for event in events(streamed(talk)) if event["type"] == "message_delta"]
+    expect(len(told) == 1 and told[0] in REASONS, f"stop reasons {shown(told)}")
+
+
+@check("stream", "a stream says what the document says", required=False)
+def stream_same(talk: Talk) -> None:
+    made = "".join(block["made"] for block in _blocks(events(streamed(talk))) if block["type"] == "text")
+    expect(made == text(plain(talk)), f"{shown(made)[:60]} and {shown(text(plain(talk)))[:60]}")
+
+
+@check("usage", "usage in message_start, without which pi crashes, and in message_delta")
+def stream_usage(talk: Talk) -> None:
+    found = events(streamed(talk))
+    start: dict[str, Any] = next((event["message"] for event in found if event["type"] == "message_start"), {})
+    counts(start.get("usage"), ("input_tokens",))
+    last = next((event for event in found if event["type"] == "message_delta"), {})
+    counts(last.get("usage"), ("output_tokens",))
+
+
+@check("tools", 'tool_choice with a name: a tool_use with an id, stop_reason "tool_use"', how="forced")
+def tool_call(talk: Talk) -> None:
+    (call, *more) = blocks(forced(talk), "tool_use")
+    expect(not more, f"{1 + len(more)} calls")
+    expect(isinstance(call.get("id"), str) and call["id"], f"id {shown(call.get('id'))}")
+    expect(call.get("name") == "weather", f"name {shown(call.get('name'))}")
+    reason = forced(talk).document().get("stop_reason")
+    expect(reason == "tool_use", f"stop_reason {shown(reason)}")
+
+
+@check("tools", "its input is an object that fits the schema", how="forced")
+def tool_arguments(talk: Talk) -> None:
+    object_fits(blocks(forced(talk), "tool_use")[0].get("input"))
+
+
+@check("tools", "streamed: a block whose pieces make JSON that fits the schema", how="forced")
+def stream_tool(talk: Talk) -> None:
+    found = [block for block in _blocks(events(forced(talk, stream=True))) if block["type"] == "tool_use"]
+    expect(len(found) == 1 and found[0].get("name") == "weather" and found[0].get("id"), f"blocks {shown(found)}")
+    object_fits(parsed(found[0]["made"]))
+
+
+@check("tools", 'tool_choice "any": a call of one of the tools', how="forced")
+def tool_any(talk: Talk) -> None:
+    choice = {"type": "any", "disable_parallel_tool_use": True}
+    found = blocks(talk.ask(PATH, body(talk, ASK, tools=TOOLS, tool_choice=choice)), "tool_use")
+    expect({call["name"] for call in found} <= {"weather", "clock"}, f"calls {shown(found)}")
+
+
+@check("tools", "deferred tools are no error", required=False)
+def tool_deferred(talk: Talk) -> None:
+    tools = [*TOOLS, {"name": "later", "description": "d", "input_schema": OTHER, "defer_loading": True}]
+    talk.ask(PATH, body(talk, tools=tools, tool_choice={"type": "none"})).document()
+
+
+def _history(talk: Talk, content: object) -> list[dict[str, Any]]:
+    made = forced(talk).document()["content"]
+    call = blocks(forced(talk), "tool_use")[0]
+    result = {"type": "tool_result", "tool_use_id": call["id"], "content": content, "is_error": False}
+    return [
+        {"role": "user", "content": ASK}, {"role": "assistant", "content": made}, {"role": "user", "content": [result]},
+    ]  # fmt: skip
+
+
+@check("answer", "the history with call and result is answered in text")
+def answer(talk: Talk) -> None:
+    said = _history(talk, [{"type": "text", "text": RESULT, "cache_control": {"type": "ephemeral"}}])
+    text(talk.ask(PATH, body(talk, said, tools=TOOLS, tool_choice={"type": "none"})))
+
+
+@check("answer", "results with an image or a reference to a tool are taken")
+def answer_parts(talk: Talk) -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": PIXEL}
+    for part in ({"type": "image", "source": source}, {"type": "tool_reference", "tool_name": "clock"}):
+        talk.ask(PATH, body(talk, _history(talk, [part]), tools=TOOLS, tool_choice={"type": "none"})).document()
+
+
+@check("thinking", "thinking that is enabled: a block with thinking and a signature", required=False)
+def thinking_on(talk: Talk) -> None:
+    tokens = max(talk.tokens, 1200)
+    asked = body(talk, thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=tokens, temperature=1)
+    found = blocks(talk.ask(PATH, asked), "thinking")[0]
+    expect(isinstance(found.get("thinking"), str) and found["thinking"], f"thinking {shown(found.get('thinking'))}")
+    expect(isinstance(found.get("signature"), str) and found["signature"], f"signature {shown(found.get('signature'))}")
+
+
+@check("thinking", "thinking that is not mentioned, or disabled, is off", required=False)
+def thinking_off(talk: Talk) -> None:
+    for answer in (plain(talk), talk.ask(PATH, body(talk, thinking={"type": "disabled"}))):
+        kinds = [block.get("type") for block in answer.document()["content"]]
+        expect("thinking" not in kinds, f"blocks {shown(kinds)}")
+
+
+def _formatted(talk: Talk, **more: Any) -> Answer:
+    form = {"format": {"type": "json_schema", "schema": FORM}}
+    return talk.ask(PATH, body(talk, "Is water wet? Answer in JSON.", output_config=form, **more))
+
+
+@check("format", "output_config.format with a schema: text that fits it", how="forced")
+def format_schema(talk: Talk) -> None:
+    form_fits(text(_formatted(talk)))
+
+
+@check("format", "the same as a stream", how="forced")
+def format_stream(talk: Talk) -> None:
+    found = _blocks(events(_formatted(talk, stream=True)))
+    form_fits("".join(block["made"] for block in found if block["type"] == "text"))
+
+
+@check("limits", 'max_tokens is kept, and told as stop_reason "max_tokens"')
+def limit(talk: Talk) -> None:
+    found = talk.ask(PATH, body(talk, "Count to a thousand.", max_tokens=3)).document()
+    expect(found.get("stop_reason") == "max_tokens", f"stop_reason {shown(found.get('stop_reason'))}")
+    expect(found["usage"]["output_tokens"] <= 3, f"{found['usage']['output_tokens']} tokens")
+
+
+@check("limits", '"prompt is too long: N tokens > M maximum", by which Claude Code knows to compact')
+def overflow(talk: Talk) -> None:
+    answer = talk.ask(PATH, body(talk, too_long(talk)))
+    message = _error(answer, 400, 413)
+    expect(TOO_LONG.search(message), shown(message))
+
+
+def _error(answer: Answer, *statuses: int) -> str:
+    """The message of an error in Anthropic's shape."""
+    found = refused(answer, *statuses)
+    error = found.get("error")
+    shape = found.get("type") == "error" and isinstance(error, dict) and isinstance(error.get("type"), str)
+    expect(shape and isinstance(error, dict) and error.get("message"), f"a document {shown(found)}")
+    assert isinstance(error, dict)
+    return str(error["message"])
+
+
+@check("errors", "an error of Anthropic's shape for what is no JSON")
+def bad_json(talk: Talk) -> None:
+    _error(talk.raw(PATH, b'{"messages": ['))
+
+
+@check("errors", "an error of Anthropic's shape for messages of the wrong type")
+def bad_field(talk: Talk) -> None:
+    _error(talk.ask(PATH, {"model": talk.model, "max_tokens": 5, "messages": 5}))

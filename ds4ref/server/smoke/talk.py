@@ -1,0 +1,234 @@
+"""Requests to a server over plain HTTP, each sent once, and what came back, read strictly.
+
+    talk = Talk("http://127.0.0.1:8000")
+    found = talk.ask("/v1/chat/completions", {...})
+    found.document(), found.events()            what is wrong with them is raised as Wrong
+
+Several checks look at the same answer from different sides; the second one that asks for it gets what the first one
+got. Nothing is retried: who tests a server wants to see it fail.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import httpx2
+
+SHOWN = 160
+"""Characters of an answer that a line shows."""
+
+
+class Wrong(Exception):
+    """Something else came than was expected; says what did."""
+
+
+class Skip(Exception):
+    """This cannot be tried here; says why."""
+
+
+def expect(true: object, got: object) -> None:
+    """Wrong unless ``true``."""
+    if not true:
+        raise Wrong(shown(got))
+
+
+def shown(value: object) -> str:
+    """``value`` in one short line."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "\u2026"
+
+
+@dataclass(frozen=True)
+class Event:
+    """A server-sent event: its name ("" for none) and its data."""
+
+    name: str
+    data: str
+
+    @cached_property
+    def json(self) -> dict[str, Any]:
+        """The data as an object."""
+        found = parsed(self.data)
+        expect(isinstance(found, dict), f"an event that is no object: {shown(self.data)}")
+        return found
+
+
+def parsed(text: str) -> Any:
+    """JSON as the standard has it: without NaN."""
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except ValueError:
+        raise Wrong(f"what is no JSON: {shown(text) or 'nothing'}") from None
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A response, whole. ``cut``: the connection broke before its end; status 0: there is none."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    cut: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The content type, without its parameters."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    @property
+    def text(self) -> str:
+        """The body; Wrong if it is no UTF-8."""
+        try:
+            return self.body.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise Wrong(f"what is no UTF-8: {error}") from None
+
+    def arrived(self, status: int = 200) -> None:
+        """Wrong unless it is all there, with this status."""
+        expect(self.status, f"no answer: {self.cut}")
+        expect(self.status == status, f"HTTP {self.status}: {shown(self.body.decode('utf-8', 'replace'))}")
+        expect(not self.cut, f"an answer that breaks off: {self.cut}")
+
+    def document(self, status: int = 200) -> dict[str, Any]:
+        """A JSON object that came with this status."""
+        self.arrived(status)
+        expect(self.kind == "application/json", f"content type {self.kind or 'none'}")
+        found = parsed(self.text)
+        expect(isinstance(found, dict), found)
+        return found
+
+    def events(self) -> list[Event]:
+        """The events of a stream."""
+        self.arrived()
+        return list(_events(self.text))
+
+
+def _events(text: str) -> Iterator[Event]:
+    """Lines end as the standard has it, in LF, CRLF or CR; what stands behind the last blank line was never sent."""
+    name, data = "", list[str]()
+    rest = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    for line in rest:
+        if not line:
+            if data:
+                yield Event(name, "\n".join(data))
+            name, data = "", list[str]()
+            continue
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if field == "data":
+            data.append(value)
+        elif field == "event":
+            name = value
+        else:
+            expect(field in ("", "id", "retry"), f"a line that is no part of an event: {shown(line)}")
+    expect(not data, f"an event without the blank line behind it: {shown(' '.join(data))}")
+
+
+class Talk:
+    """What is said to one server. ``tokens``: most tokens of an answer; ``ctx``: the context, None if not told."""
+
+    def __init__(
+        self,
+        url: str,
+        model: str = "",
+        key: str = "",
+        *,
+        tokens: int = 200,
+        timeout: float = 300.0,
+        client: httpx2.Client | None = None,
+    ):
+        self.url, self.key, self.tokens = url.rstrip("/").removesuffix("/v1"), key, tokens
+        headers = {"authorization": f"Bearer {key}", "x-api-key": key} if key else {}
+        headers["anthropic-version"] = "2023-06-01"
+        # no proxies of the environment: a local server is asked
+        self.client = client or httpx2.Client(timeout=timeout, trust_env=False)
+        self.client.headers.update(headers)
+        self._model = model
+        self._asked: dict[str, Answer] = {}
+
+    def close(self) -> None:
+        """Nothing more is asked."""
+        self.client.close()
+
+    @cached_property
+    def models(self) -> Answer:
+        """What /v1/models says."""
+        return self._send("GET", "/v1/models", None)
+
+    @cached_property
+    def model(self) -> str:
+        """The model to ask for: the given one, or the first that there is."""
+        if self._model:
+            return self._model
+        try:
+            return str(self.models.document()["data"][0]["id"])
+        except (Wrong, LookupError, TypeError):
+            return "default"
+
+    @cached_property
+    def ctx(self) -> int | None:
+        """Tokens of context, where the list of models tells."""
+        try:
+            found = next(one for one in self.models.document()["data"] if one["id"] == self.model)
+        except (Wrong, LookupError, TypeError, StopIteration):
+            return None
+        meta = found.get("meta") or {}
+        known = [found.get(name) for name in ("context_length", "max_model_len", "context_window")] + [
+            meta.get("n_ctx")
+        ]
+        return next((n for n in known if isinstance(n, int) and n > 0), None)
+
+    def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Answer:
+        """The answer to this request, which is sent if it was not yet. Without a body it is a GET."""
+        key = f"{path} {json.dumps(body)}"
+        if key not in self._asked:
+            self._asked[key] = self._send("GET" if body is None else "POST", path, body)
+        return self._asked[key]
+
+    def raw(self, path: str, body: bytes) -> Answer:
+        """The answer to a body of one's own."""
+        return self._read("POST", path, body, {"content-type": "application/json"})
+
+    def offers(self, path: str) -> bool:
+        """Whether anything is there: what answers 404 or 405 is not, and what answers anything else is."""
+        return self.ask(path, {}).status not in (404, 405, 501)
+
+    def leave(self, path: str, body: Mapping[str, Any]) -> str:
+        """Ask for a stream, read its first bytes and go; the bytes."""
+        try:
+            with self.client.stream("POST", self.url + path, json=body) as response:
+                for data in response.iter_bytes():
+                    if data:
+                        return data.decode("utf-8", "replace")
+        except httpx2.HTTPError as error:
+            raise Wrong(f"no stream: {error}") from None
+        raise Wrong("an empty stream")
+
+    def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> Answer:
+        if body is None:
+            return self._read(method, path, b"", {})
+        data = json.dumps(body, ensure_ascii=False).encode()
+        return self._read(method, path, data, {"content-type": "application/json"})
+
+    def _read(self, method: str, path: str, data: bytes, headers: Mapping[str, str]) -> Answer:
+        found = b""
+        try:
+            with self.client.stream(method, self.url + path, content=data or None, headers=headers) as response:
+                status, said = response.status_code, {k.lower(): v for k, v in response.headers.items()}
+                try:
+                    for more in response.iter_bytes():
+                        found += more
+                except httpx2.HTTPError as error:
+                    return Answer(status, said, found, f"{type(error).__name__}: {error}")
+                return Answer(status, said, found)
+        except httpx2.HTTPError as error:
+            return Answer(0, {}, b"", f"{type(error).__name__}: {error}")

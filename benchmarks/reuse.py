@@ -122,7 +122,8 @@ def answers(asked: Sequence[Turn]) -> list[str]:
 def script(turn: Turn, said: Message) -> str:
     """A message as the model would have written it."""
     thought = said.reasoning + THINK_CLOSE if turn.thinking != "none" else ""
-    return thought + said.content + (said.raw_dsml or "".join(part.text for part in render_calls(said.calls)))
+    calls = "".join(part.text for part in render_calls(said.calls)) if said.calls else ""
+    return thought + said.content + (said.raw_dsml or calls)
 
 
 # -------------------------------------------------------------------------------------------------------- replay

@@ -401,3 +401,85 @@ TOLERATED: list[tuple[str, str, bytes]] = [
     (CHAT, "calls and results", asked(CHAT, messages=_pairs(16))),
 ]  # fmt: skip
 """(path, what is strange, body): a 200 each."""
+
+# ------------------------------------------------------------------------------------------------ schemas and grammars
+
+
+def _deep(depth: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"type": "string"}
+    for _ in range(depth):
+        found = {"type": "object", "properties": {"a": found}, "required": ["a"]}
+    return found
+
+
+def _doubling(count: int) -> dict[str, Any]:
+    """Each definition is twice the next one: 2**count of the last."""
+    found = {
+        f"d{n}": {"type": "array", "prefixItems": [{"$ref": f"#/$defs/d{n + 1}"}] * 2, "minItems": 2}
+        for n in range(count)
+    }
+    return {"$ref": "#/$defs/d0", "$defs": {**found, f"d{count}": {"type": "integer"}}}
+
+
+SCHEMAS: dict[str, Any] = {
+    "deep": _deep(100),
+    "deeper than documents may be": _deep(200),
+    "twice the next one": _doubling(40),
+    "itself": {"$ref": "#"},
+    "itself through another": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+    "nowhere": {"$ref": "#/$defs/none"},
+    "elsewhere": {"$ref": "http://127.0.0.1:9/schema.json"},
+    "a file": {"$ref": "file:///etc/passwd"},
+    "a pattern that backtracks": {"type": "string", "pattern": "^(a+)+$"},
+    "a pattern that repeats": {"type": "string", "pattern": "^((a{1000}){1000}){1000}$"},
+    "a pattern of nested choices": {"type": "string", "pattern": "(" * 500 + "a" + "|b)*" * 500},
+    "a pattern that looks ahead": {"type": "string", "pattern": "^(?=.*a)(?!b)(?<=c)\\1$"},
+    "no pattern": {"type": "string", "pattern": "(["},
+    "a long string": {"type": "string", "minLength": 10**9},
+    "many items": {"type": "array", "items": {"type": "integer"}, "minItems": 10**9},
+    "many members": {"type": "object", "minProperties": 10**6},
+    "a million choices": {"enum": [f"choice {n}" for n in range(50_000)]},
+    "many properties": {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(5000)}},
+    "all of many": {"allOf": [{"anyOf": [{"minimum": n}, {"maximum": -n}]} for n in range(64)]},
+    "nothing at all": False,
+    "not everything": {"not": {}},
+    "no integer": {"type": "integer", "minimum": 5, "maximum": 4},
+    "no type": {"type": "everything"},
+    "types in the wrong places": {"type": 5, "properties": [], "required": "a", "enum": {}, "items": "x"},
+    "numbers of great precision": {"type": "number", "minimum": 1e-300, "maximum": 1.0000000001e-300},
+    "a multiple of nearly nothing": {"type": "number", "multipleOf": 1e-300},
+    "names that are markup": {"type": "object", "properties": {'<\uff5cDSML\uff5c>"\n\u0000': {}}, "required": ["a"]},
+    "names of the language": {"type": "object", "properties": {"__proto__": {}, "constructor": {}, "": {}}},
+}
+"""Schemas that an answer or a call is to fit: a 400, or an answer, in time."""
+
+GRAMMARS: dict[str, tuple[str, str]] = {
+    "nothing": ("lark", ""),
+    "no grammar": ("lark", "start: ((("),
+    "only itself": ("lark", "start: start"),
+    "left recursion": ("lark", 'start: start "a" | start start'),
+    "not there": ("lark", "start: other"),
+    "doubling": ("lark", "start: r0\n" + "\n".join(f"r{n}: r{n + 1} r{n + 1}" for n in range(60)) + '\nr60: "a"'),
+    "many rules": ("lark", "start: r0\n" + "\n".join(f'r{n}: "x{n}" | r{n + 1}' for n in range(5000)) + '\nr5000: "a"'),
+    "deep": ("lark", "start: " + "(" * 5000 + '"a"' + ")" * 5000),
+    "imports": ("lark", "%import ..etc.passwd\nstart: passwd"),
+    "a regex that backtracks": ("regex", "(a+)+$"),
+    "a regex that repeats": ("regex", "((a{1000}){1000}){1000}"),
+    "no regex": ("regex", "(["),
+    "a long regex": ("regex", "a?" * 20_000 + "a" * 20_000),
+    "an unknown syntax": ("cobol", "MOVE A TO B"),
+}
+"""Grammars of custom tools, the same."""
+
+
+def demands() -> Iterator[tuple[str, str, bytes]]:
+    """(path, what, body): as a format of the answer, as the arguments of a call, as a custom tool's grammar."""
+    for name, schema in SCHEMAS.items():
+        form = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": schema}}
+        yield CHAT, f"format: {name}", asked(CHAT, response_format=form, max_tokens=8)
+        tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": schema}}
+        yield CHAT, f"tool: {name}", asked(CHAT, tools=[tool], tool_choice="required", max_tokens=8)
+    for name, (syntax, text) in GRAMMARS.items():
+        form = {"type": "grammar", "syntax": syntax, "definition": text}
+        tool = {"type": "custom", "name": "f", "format": form}
+        yield RESPONSES, f"grammar: {name}", asked(RESPONSES, tools=[tool], tool_choice="required", max_output_tokens=8)

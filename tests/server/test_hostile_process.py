@@ -16,7 +16,22 @@ import httpx2
 import pytest
 
 from .conftest import read_all
-from .hostile import ASKS, CHAT, GENERATES, LARGE, LINES, MALFORMED, RESULTS, STRANGE, TOLERATED, Case, get, made, post
+from .hostile import (
+    ASKS,
+    CHAT,
+    GENERATES,
+    LARGE,
+    LINES,
+    MALFORMED,
+    RESULTS,
+    STRANGE,
+    TOLERATED,
+    Case,
+    demands,
+    get,
+    made,
+    post,
+)
 from .process import Process, process
 
 MiB = 1 << 20
@@ -149,6 +164,21 @@ def test_results_of_calls_that_nobody_made(one: Process, path: str) -> None:
     answer = httpx2.post(one.url + path, content=RESULTS[path], timeout=60, trust_env=False)
     assert answer.status_code in (400, 409)
     refused(answer.status_code, answer.content)
+
+
+@pytest.mark.parametrize("kind", ["format", "tool", "grammar"])
+def test_demands_beyond_reason(one: Process, kind: str) -> None:
+    """Schemas and grammars: refused, or kept to; none is fetched from anywhere, none takes for ever."""
+    before = one.held.memory
+    with httpx2.Client(base_url=one.url, timeout=60, trust_env=False) as client:
+        wrong = []
+        for path, name, body in (entry for entry in demands() if entry[1].startswith(kind)):
+            answer = client.post(path, content=body)
+            if answer.status_code not in (200, 400) or "root:" in answer.text:
+                wrong.append((name, answer.status_code, answer.text[:200]))
+            refused(answer.status_code, answer.content)
+        assert not wrong
+    assert one.held.memory - before < 256 * MiB
 
 
 def test_each_kind_of_request_would_be_answered(one: Process) -> None:

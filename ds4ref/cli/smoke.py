@@ -54,6 +54,7 @@ def build_parser() -> Parser:
     add(made, "--key-env", default=None, help="environment variable with the server's key")
     add(made, "--tokens", help=f"most tokens of an answer ({TOKENS}; with --url {THEIR_TOKENS})")
     add(made, "--timeout", default=300.0, help="seconds that one client may take (300)")
+    add(made, "--label", help="what the report calls the server")
     add(made, "--threads", help="CPU threads of our server (all cores)")
     return made
 
@@ -85,7 +86,7 @@ def tried(args: Namespace, kinds: Sequence[Kind], command: Sequence[str]) -> int
     work = Path(tempfile.mkdtemp(prefix="ds4-smoke-"))
     options = runner.Options(
         work, url, args.model_name or "", key_of(args), args.tokens or (THEIR_TOKENS if url else TOKENS), args.timeout,
-        args.install, args.client is not None, args.threads, command,
+        args.install, args.client is not None, args.threads, command, args.label or "",
     )  # fmt: skip
     try:
         report = runner.smoke(kinds, options, lambda line: say(PROG, line))

@@ -48,6 +48,7 @@ class Options:
     named: bool = False
     threads: int | None = None
     command: Sequence[str] = ("ds4-server", "smoke")
+    label: str = ""
 
 
 def smoke(kinds: Sequence[Kind], options: Options, tell: Callable[[str], None] = lambda line: None) -> Report:
@@ -90,10 +91,12 @@ class Servers:
 
     def facts(self) -> dict[str, object]:
         """What the report says of it."""
+        label = {"label": self.options.label} if self.options.label else {}
         if not self.options.url:
-            return {"name": "ds4-server", "model": "embedded"}
+            return {"name": "ds4-server", "model": "embedded", **label}
         talk = self.talk(False)
-        return {"name": talk.models.headers.get("server", ""), "url": self.options.url, "model": talk.model}
+        name = talk.models.headers.get("server", "")
+        return {"name": name, "url": self.options.url, "model": talk.model, **label}
 
 
 def _run(kind: Kind, o: Options, servers: Servers, tell: Callable[[str], None]) -> Iterator[Client]:

@@ -54,8 +54,8 @@ def test_another_server_that_is_wrong(good, found):
     url, known = good
     fault = document(lambda document: document.pop("usage", None))
     with faulty(url, "/v1/messages", fault, known) as spoiled:
-        code, told = found("--url", spoiled, "--client", "http")
-    assert code == 1 and told["failed"] == 2
+        code, told = found("--url", spoiled, "--client", "http", "--label", "theirs")
+    assert code == 1 and told["failed"] == 2 and told["server"]["label"] == "theirs"
     bad = [check for one in told["clients"] for check in one["checks"] if check["state"] == "fail"]
     assert {check["name"] for check in bad} == {"messages.usage", "messages.limit"}
     assert all(check["expected"] and check["got"] for check in bad)

@@ -172,7 +172,7 @@ class Steer:
         shortest: int = 0,
         steps: Mapping[str, int] = MappingProxyType({}),
     ):
-        self._words, self._follower, self._limits = words, follower, limits
+        self._words, self._follower, self.limits = words, follower, limits
         self.shortest, self._steps = shortest, steps
         self._begun = shortest > 0
         self._from: int | None = None  # the first token behind the reasoning
@@ -221,7 +221,7 @@ class Steer:
             return None
         close, eos = int(self._words.think_close), int(self._words.eos)
         made, left = len(generation.tokens), generation.limit - len(generation.tokens)
-        if self._limits.reasoning is not None and made >= self._limits.reasoning:
+        if self.limits.reasoning is not None and made >= self.limits.reasoning:
             return close
         needed = self.shortest + self._step + 2
         reserve = max(needed + 1, min(4 * needed, generation.limit // 2))
@@ -252,8 +252,8 @@ class Steer:
 
     def _left(self, generation: Generation) -> int:
         left = generation.limit - len(generation.tokens)
-        if self._limits.answer is not None and self._from is not None:
-            left = min(left, self._limits.answer - (len(generation.tokens) - self._from))
+        if self.limits.answer is not None and self._from is not None:
+            left = min(left, self.limits.answer - (len(generation.tokens) - self._from))
         return left
 
     def _on_the_way(self, generation: Generation) -> int | None:

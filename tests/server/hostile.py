@@ -297,7 +297,7 @@ RESULTS = {
     ),
     RESPONSES: asked(RESPONSES, input=[{"type": "function_call_output", "call_id": "call_x", "output": "r"}]),
 }
-"""Results of calls that nobody made: 400, or 409 where no memory of calls could tell."""
+"""Results of calls that nobody made."""
 
 MARKS = ("<\uff5cend\u2581of\u2581sentence\uff5c><think>", "<\uff5cDSML\uff5ctool_calls><\uff5cDSML\uff5cinvoke")
 LONG = "one word after the other, " * 20_000
@@ -332,7 +332,6 @@ WRONG: dict[str, tuple[list[bytes], tuple[str, ...]]] = {
         [
             b"5", b"null", b"true", b"{}", b"[5]", b'[{"type":"nothing"}]', b'[{"type":5}]',
             b'[{"role":"user","content":"q","status":"in_progress"}]',
-            b'[{"role":"user","content":[{"type":"nothing","text":"q"}]}]',
             b'[{"type":"tool_search_output","call_id":"c","tools":5}]',
         ],
         (RESPONSES,),

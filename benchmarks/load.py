@@ -42,7 +42,7 @@ from ds4ref.server.worker import Job, Worker
 
 CTX = 8192
 PROMPTS = 12
-MEMORY = 64 << 20
+MEMORY = 8 << 20
 """Bytes for conversations in memory: few, so that they are all taken when the measurement begins."""
 
 GREEDY, AT_ONCE = 20, 8
@@ -99,16 +99,17 @@ class Watched(Worker):
 class Held(threading.Thread):
     """Looks every few seconds at what this process holds."""
 
-    def __init__(self, every: float):
+    def __init__(self, every: float, timelines: Timelines):
         super().__init__(daemon=True)
-        self.every, self.over = every, threading.Event()
+        self.every, self.timelines, self.over = every, timelines, threading.Event()
         self.found: list[dict[str, float]] = []
 
     def run(self) -> None:
         """Until ``over``."""
         begun = time.monotonic()
         while not self.over.wait(self.every):
-            self.found.append({"s": round(time.monotonic() - begun, 1), **resources()})
+            kept = {"conversations": self.timelines.nbytes >> 10}
+            self.found.append({"s": round(time.monotonic() - begun, 1), **resources(), **kept})
 
 
 def resources() -> dict[str, int]:
@@ -136,7 +137,7 @@ def load(seconds: float, clients: int, tokens: int, threads: int | None = None, 
             many = {"tokens": tokens, "clients": clients, "alone": alone}
             first = ask("crowd", url, seconds=seconds / 5, seed=1, **many)
             settled(service)
-            before, held = resources(), Held(max(1.0, seconds / 30))
+            before, held = resources(), Held(max(1.0, seconds / 30), worker.timelines)
             held.start()
             crowd = ask("crowd", url, seconds=seconds, seed=2, **many)
             held.over.set()

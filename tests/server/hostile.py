@@ -297,7 +297,7 @@ RESULTS = {
     ),
     RESPONSES: asked(RESPONSES, input=[{"type": "function_call_output", "call_id": "call_x", "output": "r"}]),
 }
-"""Results of calls that nobody made: 400, or 409 where no memory of calls could tell."""
+"""Results of calls that nobody made."""
 
 MARKS = ("<\uff5cend\u2581of\u2581sentence\uff5c><think>", "<\uff5cDSML\uff5ctool_calls><\uff5cDSML\uff5cinvoke")
 LONG = "one word after the other, " * 20_000

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError
-from .common import columns, is_tty, say
+from .common import EXIT_INTERRUPTED, columns, is_tty, say
 from .flags import add
 from .options import Parser, printable
 from .tables import Column, fitted
@@ -97,6 +97,8 @@ def tried(args: Namespace, kinds: Sequence[Kind], command: Sequence[str]) -> int
             shutil.rmtree(work, ignore_errors=True)
     width = columns(sys.stdout) if is_tty(sys.stdout) else UNBOUNDED
     print(json.dumps(report.document(), ensure_ascii=False) if args.json else results.table(report, width))
+    if report.interrupted:
+        return EXIT_INTERRUPTED
     return 1 if report.failed else 0
 
 

@@ -22,7 +22,7 @@ from ...runs.provenance import stamp
 from . import agents, harnesses, install
 from .checks import groups
 from .clients import Kind
-from .results import Check, Client, Report
+from .results import INTERRUPTED, Check, Client, Report
 from .servers import Own
 from .talk import Talk, shown
 
@@ -56,11 +56,17 @@ def smoke(kinds: Sequence[Kind], options: Options, tell: Callable[[str], None] =
     rows: list[Client] = []
     with ExitStack() as stack:
         servers = Servers(options, stack)
-        for kind in kinds:
-            for row in _run(kind, options, servers, tell):
-                state = row.skipped or f"{len(row.checks) - len(row.failed)} of {len(row.checks)}"
-                tell(f"{row.name} {row.version}: {state}")
-                rows.append(row)
+        kind = kinds[0]
+        try:
+            for kind in kinds:
+                for row in _run(kind, options, servers, tell):
+                    state = row.skipped or f"{len(row.checks) - len(row.failed)} of {len(row.checks)}"
+                    tell(f"{row.name} {row.version}: {state}")
+                    rows.append(row)
+        except KeyboardInterrupt:
+            # what was found is kept, and who did not get their turn has not passed
+            for rest in kinds[kinds.index(kind) :]:
+                rows.append(Client(rest.name, rest.version, skipped=INTERRUPTED))
     rows += [own.end for own in servers.own.values() if own.end is not None]
     return Report(servers.facts(), stamp(options.command), rows)
 

@@ -207,6 +207,9 @@ FAULTS = [
     ("input as text", MESSAGES, of_blocks("tool_use", put(input="{}")), {"tool_arguments"}),
     ("calls that are told as an end", MESSAGES, document(put(stop_reason="end_turn")), {"tool_call", "limit"}),
     ("thinking without a signature", MESSAGES, of_blocks("thinking", put(signature="")), {"thinking_on"}),
+    ("thinking that is not shown", MESSAGES,
+     document(lambda found: found.update(content=[b for b in found["content"] if b["type"] != "thinking"])),
+     {"thinking_on"}),
     ("errors of OpenAI's shape", MESSAGES, errors(body=ERROR), {"bad_json", "bad_field", "overflow"}),
     ("an overflow in other words", MESSAGES,
      errors(body=b'{"type":"error","error":{"type":"invalid_request_error","message":"context length"}}'),
@@ -243,7 +246,6 @@ PIECES = {"stream_tool_call", "stream_tool_arguments"}
         (RESPONSES, "text", {"format_schema", "format_stream"}),
         (MESSAGES, "tool_choice", FORCED | {"stream_tool", "tool_any", "answer_parts"}),
         (MESSAGES, "output_config", {"format_schema", "format_stream"}),
-        (MESSAGES, "thinking", {"thinking_on"}),
         (COMPLETIONS, "echo", {"score", "score_ids"}),
     ],
 )

@@ -64,10 +64,22 @@ def test_json_there_and_back():
 def test_the_page():
     text = page.page([report()])
     assert "| http chat | plain | FAIL 1/3 |" in text and "| codex | 0.1 | skip |" in text
-    assert "2026-11-22, our commit abcdef012345, A processor, 2 cores" in text and "`ds4-server smoke`" in text
+    assert "2026-11-22, our commit abcdef012345, A processor, 2 cores" in text and "\n    ds4-server smoke\n" in text
     assert "- http chat, `chat.c` (not required): expected this; got th\\|at" in text
     assert "- codex: not here" in text and "| codex: Codex CLI | npm `@openai/codex` |" in text
     assert text.endswith("\n") and not text.endswith("\n\n")
+
+
+def test_runs_of_parts_are_one_section():
+    """Of one server at one commit; clients in the order of the table, each run with its command."""
+    later, other = report(), report()
+    later.clients = [Client("openai", "3", [OK])]
+    later.stamp["command"] = ["ds4-server", "smoke", "--client", "openai"]
+    other.stamp["commit"] = "0" * 16
+    text = page.page([report(), later])
+    assert text.count("## ds4-server") == 1 and "\n    ds4-server smoke --client openai\n" in text
+    assert text.index("| http chat") < text.index("| openai | 3") < text.index("| codex | 0.1")
+    assert page.page([report(), other]).count("## ds4-server") == 2
 
 
 def test_the_command_makes_it(tmp_path, capsys):

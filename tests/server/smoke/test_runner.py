@@ -72,6 +72,29 @@ def test_who_is_asked_for_by_name_has_to_run(found, monkeypatch, tmp_path):
     assert code == 0 and told["clients"][0]["skipped"].startswith("not installed; --install")
 
 
+def test_what_was_found_before_ctrl_c_is_kept(tmp_path, monkeypatch):
+    """And who did not get a turn is skipped, which is no pass; the command says that it was interrupted."""
+
+    def run(kind, o, servers, tell):
+        if kind.name == "openai":
+            raise KeyboardInterrupt
+        yield runner.Client(kind.name, "1", [runner.Check("a", "turn", "ok")])
+
+    monkeypatch.setattr(runner, "_run", run)
+    report = runner.smoke(clients.chosen(["http", "openai", "codex"]), options(tmp_path))
+    assert [(one.name, one.skipped) for one in report.clients] == [
+        ("http", ""), ("openai", "interrupted"), ("codex", "interrupted"),
+    ]  # fmt: skip
+    assert report.interrupted
+
+
+def test_the_command_ends_as_interrupted(capsys, monkeypatch):
+    row = runner.Client("openai", "1", skipped="interrupted")
+    monkeypatch.setattr(runner, "smoke", lambda *_: runner.Report({}, {}, [row]))
+    assert server.main(["smoke", "--client", "openai"]) == 130
+    assert "openai  skip: interrupted" in capsys.readouterr().out
+
+
 def test_our_own_server_is_started_and_ended(nano_path, tmp_path):
     with Own(tmp_path, ctx=512, threads=1) as own:
         assert own.url.startswith("http://127.0.0.1:") and own.process.poll() is None

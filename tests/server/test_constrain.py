@@ -256,9 +256,11 @@ def test_a_search_is_broken_off() -> None:
     """By steps, by the processor's time, or by who waits no longer; and one that fails is not tried again at once."""
     follower = steering(json_turn({"type": "string", "minLength": 40}), TOK)._follower
     assert follower.shortest(100) and not follower.shortest(3)
-    ticks = iter([0.0, *[1.0] * 5, *[9.0] * 10**6])
-    patience = Patience(2.0, lambda: next(ticks))
-    assert follower.shortest(100, patience=patience) is None and patience.over
+    for now, found in ((1.0, True), (9.0, False)):
+        ticks = iter([0.0, now])
+        patience = Patience(2.0, lambda ticks=ticks: next(ticks))
+        patience.tried = 8
+        assert bool(follower.shortest(100, patience=patience)) is found and patience.over is not found
     assert follower.shortest(100, lambda: True) is None
     patience = Patience(1e9)
     patience.tried = 10**6

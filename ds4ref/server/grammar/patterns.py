@@ -32,9 +32,7 @@ _DOT = r"[^\x{a}\x{d}\x{2028}\x{2029}]"
 _NO_CONTROLS = r"&&[^\x{0}-\x{7}\x{b}\x{e}-\x{1f}\x{7f}]"
 """Classes leave out control characters without a short escape in JSON: the library writes some of them wrongly."""
 _ANYTHING = r"(?s:.*)"
-_LIKELY = (
-    "0a1A -_./" + "".join(map(chr, range(0x21, 0x7F))) + "\n\t\r\u00e9\u0436\u05d0\u3042\u4e2d\ud55c\u20ac"
-)
+_LIKELY = "0a1A -_./" + "".join(map(chr, range(0x21, 0x7F))) + "\n\t\r\u00e9\u0436\u05d0\u3042\u4e2d\ud55c\u20ac"
 """Characters that are tried as members of a set."""
 
 

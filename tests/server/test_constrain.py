@@ -257,7 +257,7 @@ def test_a_search_is_broken_off() -> None:
     follower = steering(json_turn({"type": "string", "minLength": 40}), TOK)._follower
     assert follower.shortest(100) and not follower.shortest(3)
     for now, found in ((1.0, True), (9.0, False)):
-        ticks = iter([0.0, now])
+        ticks = iter([0.0, *[now] * 1000])
         patience = Patience(2.0, lambda ticks=ticks: next(ticks))
         patience.tried = 8
         assert bool(follower.shortest(100, patience=patience)) is found and patience.over is not found

@@ -7,7 +7,6 @@ ds4-eval compare before.jsonl after.jsonl
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
@@ -15,12 +14,12 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from ds4ref import __version__
-from ds4ref.cancellation import Cancellation
-from ds4ref.cli.common import EXIT_INTERRUPTED, Progress, columns, is_tty, run, say
+from ds4ref.cli.common import Progress, columns, is_tty, run, say
 
 from .log import Log, Sample, Writer, header_of
 from .options import PROG, Job, build_parser, read_job
 from .plan import Key, keys
+from .signals import Signals
 
 if TYPE_CHECKING:
     from ds4ref.targets import Target
@@ -67,40 +66,6 @@ def _command(name: str) -> Callable[[Sequence[str]], int]:
 
 
 # ------------------------------------------------------------------------------------------------------- a run
-
-
-class Signals(Cancellation):
-    """Signals that end a run in order, for the length of a ``with`` block: the report is printed and the log is whole.
-
-    The second one does not wait: KeyboardInterrupt. ``number`` is the first.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.number = 0
-
-    def _handle(self, number: int, frame: object) -> None:
-        if self.requested:
-            raise KeyboardInterrupt
-        self.number = number
-        self.press()
-
-    @property
-    def code(self) -> int:
-        """What the process exits with because of it; 0 if none came."""
-        if not self.number:
-            return 0
-        return EXIT_INTERRUPTED if self.number == signal.SIGINT else 128 + self.number
-
-    def __enter__(self) -> Signals:
-        names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
-        numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
-        self._before = {number: signal.signal(number, self._handle) for number in numbers}
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
 
 
 def evaluate(job: Job, args: Namespace, command: Sequence[str]) -> int:

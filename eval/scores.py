@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ds4ref.runs import scored
 from ds4ref.runs.stats import Interval, share_interval
 
 from .log import Log, Sample
@@ -206,10 +207,5 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def rate_of(done: Iterable[Sample]) -> float | None:
-    """Tokens after the first over the seconds after the first, summed over samples; None where neither is known."""
-    tokens = seconds = 0.0
-    for sample in done:
-        if sample.tokens and sample.tokens > 1 and sample.ttft is not None and sample.seconds > sample.ttft:
-            tokens += sample.tokens - 1
-            seconds += sample.seconds - sample.ttft
-    return tokens / seconds if seconds > 0 else None
+    """Tokens per second of one answer, over samples."""
+    return scored.rate_of((sample.tokens, sample.ttft, sample.seconds) for sample in done)

@@ -131,13 +131,14 @@ LOADED = "import sys; print(sorted({'numba', 'llvmlite', 'pandas', 'matplotlib',
         "import ds4ref.runs.store, ds4ref.runs.results, ds4ref.runs.drift, ds4ref.runs.spread, ds4ref.runs.provenance",
         "import ds4ref.runs.evals, ds4ref.cli.tables",
         "import ds4ref.engine",
+        "import ds4ref.cli.kv, ds4ref.session.store",
     ],
 )
 def test_light_modules_stay_light(statement):
     assert fresh(f"{statement}\n{LOADED}") == "[]"
 
 
-@pytest.mark.parametrize("module", ["ds4ref.cli.ds4", "ds4ref.cli.server", "speed_bench.cli"])
+@pytest.mark.parametrize("module", ["ds4ref.cli.ds4", "ds4ref.cli.server", "ds4ref.cli.kv", "speed_bench.cli"])
 def test_help_imports_neither_numba_nor_pandas(module):
     code = (
         f"import contextlib, io, {module} as m\nwith contextlib.redirect_stdout(io.StringIO()):\n"

@@ -12,7 +12,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("ds4ref", "kernels", "speed_bench", "test_vectors", "reports", "eval")
-TOOLS = ("ds4ref.cli.ds4", "ds4ref.cli.server", "speed_bench.cli", "test_vectors.cli", "reports.cli", "eval.cli")
+TOOLS = (
+    *("ds4ref.cli.ds4", "ds4ref.cli.server", "ds4ref.cli.kv"),
+    *("speed_bench.cli", "test_vectors.cli", "reports.cli", "eval.cli"),
+)
 
 
 def run(code: str, path: Path, cwd: Path, *more: Path) -> subprocess.CompletedProcess[str]:

@@ -213,12 +213,18 @@ def shares(questions: Iterable[Answered], name: Callable[[Answered], str]) -> di
 
 
 def rate(rows: Rows) -> float | None:
-    """Tokens per second of one answer: those after the first over the time after the first, summed over samples; None
-    where neither is known."""
+    """``rate_of`` the graded samples of a run."""
+    return rate_of(
+        (row.get("tokens"), row.get("ttft"), row.get("seconds")) for row in rows if score_of(row) is not None
+    )
+
+
+def rate_of(samples: Iterable[tuple[float | None, float | None, float | None]]) -> float | None:
+    """Tokens per second of one answer, from count, seconds to the first and seconds to the last of each: those after
+    the first over the time after the first, summed over samples; None where neither is known."""
     tokens = seconds = 0.0
-    for row in rows:
-        count, first, last = (row.get(name) for name in ("tokens", "ttft", "seconds"))
-        if score_of(row) is not None and count and count > 1 and first is not None and last and last > first:
+    for count, first, last in samples:
+        if count and count > 1 and first is not None and last and last > first:
             tokens, seconds = tokens + count - 1, seconds + last - first
     return tokens / seconds if seconds > 0 else None
 

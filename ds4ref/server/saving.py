@@ -1,8 +1,9 @@
-"""Checkpoints of the timeline that is being evaluated: which positions get one, and when it is written.
+"""What is kept of the timeline that is being evaluated, on the way: in memory, and on disk if there is one.
 
-A session can be saved only where it stands. So a prompt that is to be kept up to some position is evaluated up to
-there, written, and then evaluated further; and where a position is passed inside a call, or between two reports of
-progress, the next one possible takes its place.
+A session can be kept only where it stands. So a prompt that begins like no other is evaluated up to where the next
+conversation may differ, kept, and then evaluated further, with a disk and without: so both give the same numbers, down
+to the bit. Where a position is passed inside a call, or between two reports of progress, the next one possible takes
+its place.
 """
 
 from __future__ import annotations
@@ -28,33 +29,37 @@ def prefill(
     progress: Progress,
     cancel: Callable[[], bool],
 ) -> None:
-    """``generate.prefill`` of a prompt, with its checkpoints: the cold one of a prompt that begins like no other, and
-    continued ones on the way. ``timing`` is that of all of it, without the writing."""
-    disk, total, tokenizer = timelines.disk, len(start.tokens), timelines.tokenizer
-    cut = 0
-    if disk is not None and start.source == "none":
-        cut = disk.policy.cold(start.tokens, tokenizer.user, tokenizer.assistant)
+    """``generate.prefill`` of a prompt, with what is kept of it: its beginning ("cold") if it went on from nothing, and
+    continued checkpoints on the way. ``timing`` is that of all of it, without the writing."""
+    total, tokenizer, cold = len(start.tokens), timelines.tokenizer, 0
+    if start.source == "none":
+        cold = timelines.policy.cold(start.tokens, tokenizer.user, tokenizer.assistant)
+    before = timelines.frontiers.cold_begins(cold) if cold else 0
 
     def told(done: int, _: int) -> None:
         progress(done, total)
         if done > start.cached:
             _continued(timelines, session)
 
-    before = timelines.frontiers.cold_begins(cut) if cut else 0
-    for length in [cut, total] if 0 < cut < total else [total]:
+    for length in [cold, total] if 0 < cold < total else [total]:
         part = Timing()
         try:
             generate.prefill(session, start.tokens[:length], part, progress=told, cancel=cancel)
         finally:
             timing.prefill_s += part.prefill_s
             timing.prefill_tokens += part.prefill_tokens
-            if length == cut or not cut:
-                timing.reused_tokens = part.reused_tokens
-        if disk is not None and length == cut:
-            if disk.save(session, (), "cold"):
-                timelines.frontiers.saved(cut)
-            else:
-                timelines.frontiers.cold_failed(cut, before)
+            timing.reused_tokens = start.cached
+        if length == cold:
+            _cold(timelines, session, before)
+            if length < total:
+                timelines.keep(session, ())
+
+
+def _cold(timelines: Timelines, session: Session, before: int) -> None:
+    if timelines.disk is not None and timelines.disk.save(session, (), "cold"):
+        timelines.frontiers.saved(session.pos)
+    else:
+        timelines.frontiers.cold_failed(session.pos, before)
 
 
 def decoded(timelines: Timelines, session: Session, in_block: bool) -> None:

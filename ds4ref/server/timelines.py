@@ -2,7 +2,8 @@
 
 Agents send a whole conversation again with every turn, and other requests between its turns (titles, summaries,
 sub-agents). So every finished turn leaves two snapshots, one at the end of its prompt and one at the end of its answer,
-and a new prompt goes on from the one that holds its longest beginning.
+a prompt that begins like no other a third one (``saving``), and a new prompt goes on from the one that holds its
+longest beginning.
 
 What a client sends back is not what the model wrote: reasoning is left out, calls are written anew, text is cut into
 other tokens. A snapshot is therefore known by texts: that of its tokens, and those that the conversation so far would
@@ -65,9 +66,10 @@ class Checkpoints(Protocol):
 
     policy: Policy
 
-    def load(self, session: Session, text: bytes, fit: Fit) -> tuple[int, str] | None:
-        """Bring ``session`` to the longest checkpoint whose text begins ``text``; the bytes of its text, and a word on
-        where it came from. None leaves the session as it was. ``fit``: whether tokens may stand for so many bytes."""
+    def load(self, session: Session, text: bytes, fit: Fit, beyond: int = 0) -> tuple[int, str] | None:
+        """Bring ``session`` to the longest checkpoint whose text begins ``text`` and has more than ``beyond`` bytes;
+        the bytes of its text, and a word on where it came from. None leaves the session as it was. ``fit``: whether
+        tokens may stand for so many bytes."""
 
     def save(self, session: Session, texts: Sequence[bytes], reason: str) -> bool:
         """Keep what the session holds, known best by the first of ``texts`` (none: that of its tokens). Whether it is
@@ -92,36 +94,52 @@ class Timelines:
 
     def _goes_on_from(self, tokens: int) -> None:
         """The session was brought to so many tokens."""
-        self.frontiers = Frontiers(Policy() if self.disk is None else self.disk.policy, tokens)
+        self.frontiers = Frontiers(self.policy, tokens)
+
+    @property
+    def policy(self) -> Policy:
+        """What is kept, by its length."""
+        return Policy() if self.disk is None else self.disk.policy
 
     def begin(self, session: Session, prompt: Rendered, ids: Sequence[int]) -> Start:
         """Bring ``session`` to the longest known beginning of ``prompt`` (whose own tokens are ``ids``)."""
         text = self.tokenizer.text_bytes(prompt.text) if prompt.parts else self.tokenizer.decode(ids)
         best: Timeline | None = None
-        rest: list[int] = []
-        source = "none"
+        rest, known, source = list(ids), 0, "none"
         for timeline in self._kept.values():
             n = len(timeline.tokens)
             if _begins(ids, timeline.tokens) and (best is None or n >= len(best.tokens)):
                 best, rest, source = timeline, list(ids[n:]), "memory-token"
+                known = len(self.tokenizer.decode(timeline.tokens))
         found = self._by_text(text, prompt)
         if found is not None and (best is None or len(found[0].tokens) > len(best.tokens)):
-            best, rest, source = found[0], self._tail(prompt, found[1]), "memory-text"
+            best, rest, source, known = found[0], self._tail(prompt, found[1]), "memory-text", found[1]
+        start = self._from_disk(session, prompt, ids, text, known)
+        if start is not None:
+            return start
         if best is not None:
             self.resume(session, best)
             return Start([*best.tokens, *rest], len(best.tokens), source)
-        if self.disk is not None:
-            loaded = self.disk.load(session, text, lambda held, n: _begins(ids, held) or self._may_be(prompt, n, held))
-            if loaded is not None:
-                known, source = loaded
-                held = session.tokens
-                self._goes_on_from(len(held))
-                # Tokens of one's own are those of a cold start; cut in the text, some may be others.
-                rest = list(ids[len(held) :]) if _begins(ids, held) else self._tail(prompt, known)
-                return Start(held + rest, len(held), source)
         self._goes_on_from(0)
         session.invalidate()
-        return Start(list(ids), 0, "none")
+        return Start(rest, 0, source)
+
+    def _from_disk(
+        self, session: Session, prompt: Rendered, ids: Sequence[int], text: bytes, known: int
+    ) -> Start | None:
+        """From a checkpoint that knows more than ``known`` bytes of the prompt, if there is one."""
+
+        def fit(held: Sequence[int], length: int) -> bool:
+            return _begins(ids, held) or self._may_be(prompt, length, held)
+
+        loaded = None if self.disk is None else self.disk.load(session, text, fit, known)
+        if loaded is None:
+            return None
+        held = session.tokens
+        self._goes_on_from(len(held))
+        # Tokens of one's own are those of a cold start; cut in the text, some may be others.
+        rest = list(ids[len(held) :]) if _begins(ids, held) else self._tail(prompt, loaded[0])
+        return Start(held + rest, len(held), loaded[1])
 
     def resume(self, session: Session, timeline: Timeline) -> None:
         """Bring ``session`` to a timeline."""

@@ -11,10 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import UsageError
-from .session import PREFILL_CHUNK
-
-FEW = 8
-"""From so many tokens at a time on, backends add up in another order (``Session.extend``)."""
 
 
 @dataclass(frozen=True)
@@ -71,23 +67,12 @@ class Policy:
         if not self.min_tokens <= len(ids) <= self.cold_max:
             return 0
         length = self.anchor(ids, user, assistant)
-        length = whole_pieces(length if length > 0 else self.stable(len(ids)), len(ids))
-        return length if length >= self.min_tokens else 0
+        return length if length > 0 else self.stable(len(ids))
 
     def due(self, live: int, last: int) -> bool:
         """Whether a timeline of ``live`` tokens, ``last`` of which are kept, has come to a continued checkpoint, or
         has passed one where it could not be made."""
         return bool(self.step) and live >= self.min_tokens and live // self.step > last // self.step
-
-
-def whole_pieces(cut: int, total: int, chunk: int = PREFILL_CHUNK) -> int:
-    """``cut``, or a little less, so that evaluating ``total`` tokens with a break there gives every token the very
-    numbers that it would have without: no piece of a chunk may have fewer than ``FEW``."""
-    if cut >= total:
-        return total
-    start = cut // chunk * chunk
-    cut = min(cut, min(start + chunk, total) - FEW)
-    return start if cut - start < FEW else cut
 
 
 class Frontiers:

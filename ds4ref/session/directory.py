@@ -44,6 +44,9 @@ SETTLED_SECONDS = 2.0
 FOREIGN_SECONDS = 3600.0
 """Age from which the unfinished file of a program that takes no locks was left behind."""
 
+YOUNG_SECONDS = 10.0
+"""Age up to which a file that is no checkpoint may become one."""
+
 HALF_LIFE = 6 * 3600.0
 """Seconds after which a hit counts half."""
 
@@ -67,6 +70,7 @@ class Entry:
     checkpoint: Checkpoint | None
     why: str = ""
     damaged: bool = False
+    unread: bool = False
 
     @property
     def size(self) -> int:
@@ -118,7 +122,7 @@ class Directory:
         self.path, self.budget, self.clock = Path(path), budget, clock
         self._entries: dict[str, Entry] = {}
         self._keys: dict[int, dict[str, list[Entry]]] = {}
-        self._passed: dict[str, tuple[int, int]] = {}
+        self._damaged: dict[str, tuple[int, int]] = {}
         self._seen: tuple[int, float] | None = None
         self._guard = threading.RLock()
         self._depth = 0
@@ -166,7 +170,7 @@ class Directory:
                 sha256.update(text[at:length])
                 at, keys = length, self._keys[length]
                 for digest in (sha1.hexdigest(), sha256.hexdigest()):
-                    found += [(length, entry) for entry in keys.get(digest, ()) if not self._is_passed(entry)]
+                    found += [(length, entry) for entry in keys.get(digest, ()) if self._sound(entry)]
         ranked = [(n, e.checkpoint.header.tokens, e) for n, e in found if e.checkpoint and usable(e.checkpoint)]
         return [(n, entry) for n, _, entry in sorted(ranked, key=lambda one: one[:2], reverse=True)]
 
@@ -181,13 +185,20 @@ class Directory:
                         found[item.name] = about
         return found
 
+    def _sound(self, entry: Entry) -> bool:
+        """Whether it was not found damaged, for one that could not be put aside."""
+        return self._damaged.get(entry.name) != entry.state[:2]
+
     def _refresh(self) -> None:
         try:
             changed = os.stat(self.path).st_mtime_ns
         except OSError:
             changed = -1
-        if self._seen is None or self._seen[0] != changed or self._seen[1] - changed / 1e9 < SETTLED_SECONDS:
+        unread = any(entry.unread for entry in self._entries.values())
+        young = self._seen is None or self._seen[0] != changed or self._seen[1] - changed / 1e9 < SETTLED_SECONDS
+        if young or unread:
             self._scan()
+            self._put_aside()
 
     def _scan(self) -> Files:
         looked, changed = time.time(), -1
@@ -208,7 +219,7 @@ class Directory:
         """What is in a file, remembered while it stays as it is; None if it is gone."""
         state = about.st_ino, about.st_size, about.st_mtime_ns
         old = self._entries.get(name)
-        if old is not None and old.state == state:
+        if old is not None and old.state == state and not old.unread:
             return old
         try:
             with kvc.open_file(self.path / name) as file:
@@ -218,7 +229,7 @@ class Directory:
         except (Damaged, Unknown) as error:
             return Entry(name, state, None, str(error), isinstance(error, Damaged))
         except OSError as error:
-            return Entry(name, state, None, error.strerror or str(error))
+            return Entry(name, state, None, error.strerror or str(error), unread=True)
 
     # --- locks
 
@@ -294,22 +305,15 @@ class Directory:
 
     # --- what goes
 
-    def pass_over(self, entry: Entry, why: str) -> None:
-        """It is sound, but nothing here can use it."""
-        log.info("kv cache: %s passed over: %s", entry.name, why)
-        self._passed[entry.name] = entry.state[:2]
-
-    def _is_passed(self, entry: Entry) -> bool:
-        return self._passed.get(entry.name) == entry.state[:2]
-
-    def quarantine(self, entry: Entry, why: str) -> None:
-        """It is damaged: nobody shall find it any more."""
-        log.warning("kv cache: %s is damaged: %s", entry.name, why)
-        self._passed[entry.name] = entry.state[:2]
+    def quarantine(self, name: str, state: tuple[int, int], why: str) -> None:
+        """It is damaged: nobody shall find it any more. ``state``: inode and size of the file that this was found out
+        of."""
+        log.warning("kv cache: %s is damaged: %s", name, why)
+        self._damaged[name] = state
         with contextlib.suppress(OSError), self.locked():
-            now = os.stat(self.path / entry.name, follow_symlinks=False)
-            if (now.st_ino, now.st_size) == entry.state[:2]:  # else somebody has put a new one there
-                os.replace(self.path / entry.name, self.path / f"{entry.name}.bad")
+            now = os.stat(self.path / name, follow_symlinks=False)
+            if (now.st_ino, now.st_size) == state:  # else somebody has put a new one there
+                os.replace(self.path / name, self.path / f"{name}.bad")
 
     def remove(self, name: str) -> None:
         """Delete a file. OSError if that cannot be, but not if it is gone already."""
@@ -326,11 +330,16 @@ class Directory:
                 if match and self._left_behind(name, about, match["ours"] is not None):
                     (self.path / name).unlink(missing_ok=True)
                     gone.append(name)
-            for entry in self._entries.values():
-                if entry.damaged:
-                    self.quarantine(entry, entry.why)
-                    gone.append(entry.name)
+            gone += self._put_aside()
         return gone
+
+    def _put_aside(self) -> list[str]:
+        """Damaged files that nobody is writing: whoever copies one here by hand does not rename it into its place."""
+        damaged = [entry for entry in self._entries.values() if entry.damaged and self._sound(entry)]
+        found = [entry for entry in damaged if time.time() - entry.state[2] / 1e9 > YOUNG_SECONDS]
+        for entry in found:
+            self.quarantine(entry.name, entry.state[:2], entry.why)
+        return [entry.name for entry in found]
 
     def _left_behind(self, name: str, about: os.stat_result, ours: bool) -> bool:
         old = time.time() - about.st_mtime > FOREIGN_SECONDS

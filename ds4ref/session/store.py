@@ -31,7 +31,7 @@ from . import kvc
 from .boundaries import Policy
 from .directory import Directory, Entry, fits
 from .identity import Identity
-from .kvc import Checkpoint, Damaged, Header, Integrity
+from .kvc import Checkpoint, Damaged, Header, Integrity, Unknown
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -77,6 +77,7 @@ class Store:
         self.directory, self.identity, self.tokenizer = directory, identity, tokenizer
         self.policy, self.calls, self.different_quant = policy or Policy(), calls, different_quant
         self._ids: dict[tuple[str, tuple[int, int, int]], frozenset[str]] = {}
+        self._passed: set[tuple[str, tuple[int, int], int]] = set()  # sound, but of no use in a context of that size
         self._guard = threading.Lock()
 
     @classmethod
@@ -98,12 +99,18 @@ class Store:
 
     # --- loading
 
-    def load(self, session: Session, text: bytes, fit: Fit = lambda tokens, known: True) -> tuple[int, str] | None:
-        """Bring ``session`` to the longest checkpoint whose key begins ``text``: the bytes of that key, and a word on
-        where it came from. None leaves the session as it was. ``fit``: whether tokens may stand for so many bytes of
-        the text. Never raises."""
+    def load(
+        self, session: Session, text: bytes, fit: Fit = lambda tokens, known: True, beyond: int = 0
+    ) -> tuple[int, str] | None:
+        """Bring ``session`` to the longest checkpoint whose key begins ``text`` and has more than ``beyond`` bytes: the
+        bytes of that key, and a word on where it came from. None leaves the session as it was. ``fit``: whether tokens
+        may stand for so many bytes of the text. Never raises."""
         try:
             for known, entry in self.directory.matching(text, lambda found: self._usable(found, session.ctx)):
+                if known <= beyond:
+                    break
+                if (entry.name, entry.state[:2], session.ctx) in self._passed:
+                    continue
                 if self._restore(session, entry, text[:known], fit):
                     return known, SOURCE
         except Exception:
@@ -119,17 +126,21 @@ class Store:
 
     def _restore(self, session: Session, entry: Entry, key: bytes, fit: Fit) -> bool:
         """Whether ``session`` is at the checkpoint now, else it is where it was."""
+        state = entry.state[:2]
         try:
             with kvc.open_file(self.directory.path / entry.name) as file:
+                about = os.fstat(file.fileno())
+                state = about.st_ino, about.st_size
                 found = kvc.examine(file)
                 if not self._usable(found, session.ctx) or not self._load(session, found, file, entry, key, fit):
                     return False
                 calls = self._read_calls(found, file)
-        except PayloadMismatch as error:
-            self.directory.pass_over(entry, str(error))
+        except (PayloadMismatch, Unknown) as error:
+            log.info("kv cache: %s passed over: %s", entry.name, error)
+            self._passed.add((entry.name, state, session.ctx))
             return False
         except PayloadError as error:
-            self.directory.quarantine(entry, str(error))
+            self.directory.quarantine(entry.name, state, str(error))
             return False
         except OSError as error:
             log.info("kv cache: %s: %s", entry.name, error.strerror or error)

@@ -322,7 +322,7 @@ class EvalApp(App[None]):
         self.work = Work(make, pause_s)
         self.board = Board(questions, epochs, log.samples)
         self.main = Main(self.board, self.work, title)
-        self.stay, self.asked, self.gone = stay, False, False
+        self.stay, self.asked, self.urged, self.gone = stay, False, False, False
         self.crash: Exception | None = None
         self.printed: list[str] = []
 
@@ -335,7 +335,7 @@ class EvalApp(App[None]):
         self.register_theme(THEME)
         self.theme = THEME.name
         self.begin_capture_print(self)
-        self.work.start()
+        self.work.stop() if self.asked else self.work.start()
         self.set_interval(1 / FRAMES, self.tick)
 
     def tick(self) -> None:
@@ -344,6 +344,8 @@ class EvalApp(App[None]):
             self.work.stop()
         self.main.look()
         work = self.work
+        if self.urged:
+            work.leave()
         over = not work.alive and (work.failure is not None or work.stopping or not self.stay)
         is_gone = getattr(self._driver, "is_gone", None)
         self.gone = is_gone is not None and is_gone()
@@ -353,6 +355,10 @@ class EvalApp(App[None]):
     def ask_to_stop(self) -> None:
         """For signal handlers: takes no lock, and happens at the next look."""
         self.asked = True
+
+    def ask_to_leave(self) -> None:
+        """As ``ask_to_stop``, without waiting for what does not end."""
+        self.asked = self.urged = True
 
     def action_leave(self) -> None:
         """From wherever."""

@@ -16,11 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
-from ds4ref.cancellation import Cancellation
-
 from ..log import Writer
 from ..packs import Question
 from ..runner import Event, Runner
+from ..signals import Signals
 from .app import EvalApp
 
 MOUSE_PASTE_FOCUS = "".join(f"\x1b[?{mode}l" for mode in (1000, 1003, 1015, 1006, 1016, 2004, 1004))
@@ -37,7 +36,7 @@ def show(
     log: Writer,
     *,
     title: str,
-    signals: Cancellation,
+    signals: Signals,
     pause_s: float = 0.35,
     stay: bool = True,
 ) -> None:
@@ -49,9 +48,10 @@ def show(
     """
     app = EvalApp(make, questions, epochs, log, title=title, pause_s=pause_s, stay=stay)
     try:
-        with _terminal(app), signals.does(app.ask_to_stop):
-            asyncio.run(app.run_async())
-        _end(app)
+        with signals.does(app.ask_to_stop), signals.second(app.ask_to_leave):
+            with _terminal(app):
+                asyncio.run(app.run_async())
+            _end(app)
     except KeyboardInterrupt:
         app.work.leave()
         raise
@@ -72,6 +72,9 @@ def _end(app: EvalApp) -> None:
     nobody said that the run should, it goes on to its end."""
     work = app.work
     while work.alive and not work.runner.left:
+        if app.urged:
+            work.leave()
+            break
         if not work.stopping and (app.asked or not app.gone):
             work.stop()
         work.join(0.2)  # in pieces: signals are heard in between
@@ -104,7 +107,7 @@ def _terminal(app: EvalApp) -> Iterator[None]:
     """Signal handlers and the terminal's modes are afterwards what they were before."""
     names = ("SIGTSTP", "SIGCONT", "SIGWINCH", "SIGTTIN", "SIGTTOU")
     before = {getattr(signal, name): signal.getsignal(getattr(signal, name)) for name in names if hasattr(signal, name)}
-    modes, interval = _modes(), sys.getswitchinterval()
+    modes, interval, streams = _modes(), sys.getswitchinterval(), (sys.stdout, sys.stderr)
     sys.setswitchinterval(SWITCH_S)
     gc.collect()
     gc.freeze()  # collections during the run look at what it made, not at all of NumPy
@@ -113,6 +116,10 @@ def _terminal(app: EvalApp) -> Iterator[None]:
         yield
     finally:
         driver = app._driver
+        # what an exception out of a signal handler may have left: a thread that reads keys, streams that are caught
+        sys.stdout, sys.stderr = streams
+        if (hurry := getattr(driver, "exit_event", None)) is not None:
+            hurry.set()
         if driver is not None and getattr(driver, "is_up", False):
             _Patient(sys.__stdout__).write(LEAVE)  # type: ignore[arg-type]
             _Patient(sys.__stdout__).flush()  # type: ignore[arg-type]

@@ -19,10 +19,11 @@ from typing import Any
 
 from ds4ref.errors import TargetError
 from ds4ref.targets import Request
-from eval.cli import Signals
+from ds4ref.targets.answer import Delta
 from eval.packs import Question
 from eval.plan import Settings, keys
 from eval.runner import Event, Runner
+from eval.signals import Signals
 from eval.tui import show
 
 from .plausible import plausible
@@ -65,11 +66,12 @@ def script(
         user = request.prompt.user or ""
         question = next(q for text, q in by_text.items() if user.startswith(text))
         dice = random.Random(f"{seed} {question.id} {request.seed}")
+        if crash == "hang":
+            yield Delta(reasoning="I hang now.")
+            time.sleep(3600)  # and hears of nothing
         yield 0.2 + dice.random() if prefill is None else prefill
         if crash == "target" or dice.random() < 0.04:
             yield TargetError("the connection was reset")
-        if crash == "hang":
-            time.sleep(3600)  # and hears of nothing
         count = dice.randint(8, 60) if thoughts is None else thoughts
         thought = "".join(dice.choice(parts) for _ in range(count))
         wrong = {"choice": "A", "integer": "42", "lines": "1"}[question.kind]

@@ -365,14 +365,14 @@ def test_vectors_score_through_it(server, nano_engine):
     """What ds4-vectors asks of an endpoint, against the same engine without one."""
     target = HttpTarget(server.url + "/v1", model=MODEL, dialect="ds4")
     text = PROMPT * 3
-    with LocalTarget(nano_engine) as local:
-        wanted = local.score_text(text, 2)
-        found = target.score_text(text, 2)
-        assert [step.token.raw for step in found] == [step.token.raw for step in wanted]
-        assert found[0].token.logprob is None
-        np.testing.assert_allclose(
-            [step.token.logprob for step in found[1:]], [step.token.logprob for step in wanted[1:]], atol=1e-4
-        )
-        for ours, theirs in zip(found[1:], wanted[1:], strict=True):
-            assert {token.raw for token in ours.top} == {token.raw for token in theirs.top}
+    local = LocalTarget(nano_engine)  # never closed: the engine is everybody's
+    wanted = local.score_text(text, 2)
+    found = target.score_text(text, 2)
+    assert [step.token.raw for step in found] == [step.token.raw for step in wanted]
+    assert found[0].token.logprob is None
+    np.testing.assert_allclose(
+        [step.token.logprob for step in found[1:]], [step.token.logprob for step in wanted[1:]], atol=1e-4
+    )
+    for ours, theirs in zip(found[1:], wanted[1:], strict=True):
+        assert {token.raw for token in ours.top} == {token.raw for token in theirs.top}
     target.close()

@@ -108,7 +108,8 @@ def test_numbers_of_any_size(path):
 
 def test_seeds():
     path = "/v1/chat/completions"
-    for value, seed in (("5", 5), ("5.9", 5), ("0", None), ("-3", None), ("0.5", None), ("1e999", 2**64 - 1)):
+    for value, seed in (("5", 5), ("5.9", 5), ("0", None), ("-3", None), ("0.5", None), ("1e999", 2**64 - 1),
+                        (str(2**53 + 1), 2**53 + 1), ("9" * 9000, 2**64 - 1)):  # fmt: skip
         assert read(path, body(path, f'"seed":{value}'))[0].sampling.seed == seed
 
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ds4ref.errors import UsageError
-from ds4ref.session.boundaries import FEW, Frontiers, Policy, whole_pieces
-from ds4ref.session.session import PREFILL_CHUNK, _chunks
+from ds4ref.session.boundaries import Frontiers, Policy
 
 U, A = 9001, 9002
 
@@ -96,18 +93,6 @@ def test_cold_lengths() -> None:
     assert policy.cold([1] * 4128, U, A) == 4096 and policy.cold([1] * 600, U, A) == 600
     assert Policy(cold_max=0).cold(prompt, U, A) == 0
     assert Policy(cold_max=2001).cold(prompt, U, A) == 0
-
-
-@given(st.integers(0, 3000), st.integers(0, 3000))
-def test_breaking_off_makes_no_short_pieces(cut: int, more: int) -> None:
-    total = cut + more
-    found = whole_pieces(cut, total)
-    assert cut - 2 * FEW < found <= cut or found == total == cut
-    whole = _chunks(0, total, PREFILL_CHUNK)
-    if found < total:
-        short = [piece for piece in whole if piece[1] - piece[0] < FEW]
-        pieces = _chunks(0, found, PREFILL_CHUNK) + _chunks(found, total, PREFILL_CHUNK)
-        assert [piece for piece in pieces if piece[1] - piece[0] < FEW] == short
 
 
 @pytest.mark.parametrize(

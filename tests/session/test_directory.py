@@ -429,7 +429,17 @@ def test_damaged_files_are_put_aside_on_opening(folder: Directory, data: bytes) 
     (folder.path / name).write_bytes(data)
     assert folder.entries()[0].damaged and found(folder, b"text") == []
     Directory(folder.path).open()
+    assert names(folder) == {name}, "somebody may still be copying it"
+    os.utime(folder.path / name, (NOW - HOUR, 1_700_000_000))
+    Directory(folder.path).open()
     assert names(folder) == {f"{name}.bad"}
+
+
+def test_damaged_files_are_put_aside_when_they_are_met(folder: Directory) -> None:
+    name = kvc.key_name(b"text")
+    (folder.path / name).write_bytes(b"what")
+    os.utime(folder.path / name, (1, 1))
+    assert found(folder, b"text") == [] and names(folder) == {f"{name}.bad"}
 
 
 def test_a_damaged_file_is_put_aside_but_not_what_took_its_place(folder: Directory) -> None:
@@ -437,23 +447,13 @@ def test_a_damaged_file_is_put_aside_but_not_what_took_its_place(folder: Directo
     old = folder.get(name)
     assert old is not None
     put(folder, b"text", payload=600)
-    folder.quarantine(old, "damaged")
+    folder.quarantine(name, old.state[:2], "damaged")
     assert names(folder) == {name}, "somebody has put a new one there"
     assert found(folder, b"text") == [4]
     new = folder.get(name)
     assert new is not None
-    folder.quarantine(new, "damaged")
+    folder.quarantine(name, new.state[:2], "damaged")
     assert names(folder) == {f"{name}.bad"} and found(folder, b"text") == []
-
-
-def test_what_is_passed_over_stays_and_is_not_offered_again(folder: Directory) -> None:
-    name = put(folder, b"text")
-    entry = folder.get(name)
-    assert entry is not None
-    folder.pass_over(entry, "of another model")
-    assert names(folder) == {name} and found(folder, b"text") == []
-    put(folder, b"text", payload=600)
-    assert found(folder, b"text") == [4]
 
 
 # --- several at once
@@ -486,7 +486,7 @@ def test_a_read_only_folder_is_read(folder: Directory, monkeypatch) -> None:
     other.touch(name, hit=True)
     damaged = other.get(kvc.key_name(b"damaged"))
     assert damaged is not None
-    other.quarantine(damaged, "damaged")
+    other.quarantine(damaged.name, damaged.state[:2], "damaged")
     with pytest.raises(OSError):
         other.sweep()
     with pytest.raises(OSError), other.writing(name, 1):

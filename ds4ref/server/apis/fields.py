@@ -108,6 +108,16 @@ class Body:
         found = [self.number(name) for name in given]
         return None if not found or found[-1] is None else int(min(max(found[-1], 0), MOST))
 
+    def seed(self) -> int | None:
+        """Of a generator: 64 bits, to the last one (a float64 holds 53). None if absent or below 1."""
+        found = self.number("seed")
+        if found is None or found < 1:
+            return None
+        raw = self._raw["seed"]
+        return min(
+            int(raw) if raw.isascii() and raw.isdigit() and len(raw) <= 20 else int(min(found, 2.0**64)), 2**64 - 1
+        )
+
 
 def truth(raw: str, what: str) -> bool:
     """A raw boolean."""
@@ -159,11 +169,11 @@ def sampling(body: Body, about: About, thinking: str, names: Sequence[str]) -> S
             given[name] = body.count(name)
         elif name != "seed":
             given[name] = body.number(name)
-    seed = body.number("seed") if "seed" in names else None
+    seed = body.seed() if "seed" in names else None
     if thinking != "none" and not on(about.options, "client-sampling"):
         given = {}
     chosen = {name: found for name, found in given.items() if found is not None}
-    return Sampling(**chosen, seed=min(int(seed), 2**64 - 1) if seed is not None and seed >= 1 else None)
+    return Sampling(**chosen, seed=seed)
 
 
 def switched(body: Body, *names: str) -> tuple[bool | None, bool]:

@@ -1,0 +1,203 @@
+"""``ds4-kv`` as a user runs it: in folders with sound, foreign, damaged and left-over files."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ds4ref.cli import kv
+from ds4ref.engine import Engine
+from ds4ref.session import kvc
+from ds4ref.session.boundaries import Policy
+from ds4ref.session.kvc import Header
+from ds4ref.session.store import Store
+from tests.session.fake_kv import FakeSession, Remembered, store
+
+TALK = "<｜begin▁of▁sentence｜>Be brief.<｜User｜>What's\n\x1b[31m up?<｜Assistant｜></think>Nothing.".encode()
+BLOCK = "\n\n<｜DSML｜tool_calls>x</｜DSML｜tool_calls>"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A checkpoint of ours, one of ds4's, a damaged one, one of a later version, one put aside, one left over."""
+    calls = Remembered()
+    calls.blocks = {"call_1": BLOCK}
+    path = tmp_path / "kv"
+    assert store(path, calls=calls).save(FakeSession(TALK + BLOCK.encode()), (), "cold")  # type: ignore[arg-type]
+    session, output = FakeSession(b"their own"), io.BytesIO()
+    kvc.write(
+        output, Header(4, 3, 0, 9, 4096, 1_700_000_000, session.payload_bytes(), hits=2), b"their own", session.save
+    )
+    (path / kvc.key_name(b"their own")).write_bytes(output.getvalue())
+    (path / kvc.key_name(b"damaged")).write_bytes(output.getvalue()[:-1])
+    later = bytearray(output.getvalue())
+    later[3] = 9
+    (path / kvc.key_name(b"later")).write_bytes(later)
+    (path / f"{kvc.key_name(b'aside')}.bad").write_bytes(b"x" * 500)
+    (path / f"{kvc.key_name(b'left')}.tmp.1.ab").write_bytes(b"x" * 300)
+    (path / "notes.txt").write_text("mine")
+    return path
+
+
+OURS, THEIRS = kvc.key_name(TALK + BLOCK.encode()), kvc.key_name(b"their own")
+DAMAGED, LATER = kvc.key_name(b"damaged"), kvc.key_name(b"later")
+ASIDE, LEFT = f"{kvc.key_name(b'aside')}.bad", f"{kvc.key_name(b'left')}.tmp.1.ab"
+
+
+def run(capsys, *argv: object) -> tuple[int, str, str]:
+    code = kv.main([str(arg) for arg in argv])
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+def there(folder: Path) -> set[str]:
+    return {name for name in os.listdir(folder) if name != ".lock"}
+
+
+def test_list(capsys, folder: Path) -> None:
+    code, out, err = run(capsys, "list", folder)
+    lines = out.splitlines()
+    assert code == 0 and lines[0].split() == ["name", "tokens", "MiB", "reason", "hits", "used", "from", "begins"]
+    by_name = {line.split()[0]: line for line in lines[1:]}
+    assert set(by_name) == {name[:12] for name in (OURS, THEIRS, DAMAGED, LATER)}
+    assert by_name[OURS[:12]].split()[1:4] == [str(len(TALK + BLOCK.encode())), "0.0", "cold"]
+    assert by_name[OURS[:12]].endswith("ds4ref   What's [31m up?"), "no escape sequence reaches the terminal"
+    assert by_name[THEIRS[:12]].endswith("ds4      their own") and " evict " in by_name[THEIRS[:12]]
+    assert "damaged" in by_name[DAMAGED[:12]] and "version 9" in by_name[LATER[:12]]
+    assert "4 checkpoint(s), 4 other file(s)" in err
+
+
+def test_list_as_json(capsys, folder: Path) -> None:
+    code, out, _ = run(capsys, "list", folder, "--json")
+    found = {entry["file"]: entry for entry in json.loads(out)}
+    assert code == 0 and {name: entry["state"] for name, entry in found.items()} == {
+        OURS: "ds4ref", THEIRS: "ds4", DAMAGED: "damaged", LATER: "unknown"}  # fmt: skip
+    assert found[OURS]["computed_with"] == {"model": "fake"} and found[THEIRS]["hits"] == 2
+
+
+def test_list_of_nothing(capsys, tmp_path: Path) -> None:
+    assert run(capsys, "list", tmp_path) == (0, "", "ds4-kv: 0 checkpoint(s), 0.0 MiB in all\n")
+    assert there(tmp_path) == set(), "looking makes nothing"
+
+
+def test_show(capsys, folder: Path) -> None:
+    code, out, _ = run(capsys, "show", folder, OURS[:6])
+    assert code == 0
+    for line in (
+        f"file            {OURS}",
+        "reason          cold",
+        "computed with   model: fake",
+        "calls           call_1",
+    ):
+        assert line in out.splitlines(), out
+    assert "What's\n�[31m up?" in out
+    code, out, _ = run(capsys, "show", folder, OURS, "--json")
+    assert code == 0 and json.loads(out)["calls"] == ["call_1"]
+
+
+def test_show_text(folder: Path) -> None:
+    command = [sys.executable, "-m", "ds4ref.cli.kv", "show", str(folder), OURS, "--raw"]
+    done = subprocess.run(command, capture_output=True, check=True, cwd=Path(kv.__file__).parents[2])
+    assert done.stdout == TALK + BLOCK.encode()
+
+
+def test_show_what_cannot_be_shown(capsys, folder: Path) -> None:
+    code, _, err = run(capsys, "show", folder, DAMAGED)
+    assert code == 1 and err.startswith(f"ds4-kv: cannot show {DAMAGED}: the file should have")
+
+
+def test_verify(capsys, folder: Path) -> None:
+    code, out, err = run(capsys, "verify", folder)
+    found = dict(line.split("  ", 1) for line in out.splitlines())
+    assert code == 1 and "4 checkpoint(s), 1 damaged" in err
+    assert found[OURS] == "sound" and found[THEIRS].startswith("plausible: written by ds4")
+    assert found[DAMAGED].startswith("damaged: ") and found[LATER].startswith("other: ")
+    assert run(capsys, "verify", folder, OURS[:8], THEIRS)[0] == 0
+    assert there(folder) >= {DAMAGED}, "looking changes nothing"
+
+
+def test_verify_finds_what_looking_does_not(capsys, folder: Path) -> None:
+    data = bytearray((folder / OURS).read_bytes())
+    data[300] ^= 1
+    (folder / OURS).write_bytes(data)
+    code, out, _ = run(capsys, "verify", folder, OURS, "--json")
+    assert code == 1 and json.loads(out)[0]["verdict"] == "damaged"
+
+
+def test_verify_with_a_model(capsys, tmp_path: Path, nano_path: str, folder: Path) -> None:
+    engine = Engine.open(nano_path)
+    session = engine.session(256)
+    session.sync(engine.tokenizer.encode("as it was in the beginning, so it will be in the end"))
+    policy = Policy(min_tokens=4)
+    assert Store.open(engine, tmp_path / "a", policy=policy).save(session, (), "cold")
+    assert Store.open(Engine.open(nano_path, numerics="ds4"), tmp_path / "b", policy=policy).save(session, (), "cold")
+    verdicts = []
+    for path in (tmp_path / "a", tmp_path / "b", folder):
+        _, out, _ = run(capsys, "verify", path, "-m", nano_path, "--json")
+        verdicts += [(one["verdict"], one["why"]) for one in json.loads(out) if one["file"] not in (DAMAGED, LATER)]
+    assert sorted(verdicts) == [
+        ("other", "computed with another engine, model, numerics, template, tokenizer"),
+        ("other", "computed with another numerics"),
+        ("other", "the payload has not the size of this model's"),
+        ("sound", ""),
+    ]
+
+
+def test_prune_takes_what_is_of_no_use(capsys, folder: Path) -> None:
+    code, out, err = run(capsys, "prune", folder, "--dry-run")
+    would = dict(line.split("  ")[::2] for line in out.splitlines())
+    assert code == 0 and would == {DAMAGED: "damaged", ASIDE: "damaged", LEFT: "left behind"} and "would go" in err
+    before = there(folder)
+    code, out, _ = run(capsys, "prune", folder, "--json")
+    told = json.loads(out)
+    assert set(told["gone"]) == set(would) == before - there(folder)
+    assert told["left"] == sum(path.stat().st_size for path in folder.iterdir())
+
+
+def test_prune_to_a_size(capsys, folder: Path) -> None:
+    code, _, _ = run(capsys, "prune", folder, "--space-mb", "0")
+    assert code == 0 and there(folder) == {"notes.txt"}
+
+
+def test_prune_what_nobody_uses(capsys, folder: Path) -> None:
+    code, out, _ = run(capsys, "prune", folder, "--unused-days", "30")
+    assert code == 0 and f"{THEIRS}  0.0 MiB  unused" in out.splitlines()
+    assert there(folder) == {OURS, LATER, "notes.txt"}
+
+
+def test_prune_leaves_what_is_being_written(capsys, folder: Path) -> None:
+    with store(folder).directory.writing(kvc.key_name(b"now"), 3) as output:
+        output.write(b"abc")
+        run(capsys, "prune", folder, "--space-mb", "0")
+    assert there(folder) == {"notes.txt", kvc.key_name(b"now")}
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "says"),
+    [
+        (["list"], 2, "a folder is needed"),
+        (["list", "nowhere"], 1, "cannot read nowhere: No such file"),
+        (["list", "{}", "more"], 2, "unexpected argument: more"),
+        (["show", "{}"], 2, "a name is needed"),
+        (["show", "{}", "zz"], 2, "no checkpoints in"),
+        (["show", "{}", ""], 2, "4 checkpoints in"),
+        (["prune", "{}", "--space-mb", "-1"], 2, "invalid value for --space-mb"),
+        (["lst", "{}"], 2, "a command is needed: list, show, verify, prune"),
+    ],
+)
+def test_mistakes(capsys, folder: Path, argv: list[str], code: int, says: str) -> None:
+    done, out, err = run(capsys, *(arg.format(folder) for arg in argv))
+    assert (done, out) == (code, "") and says in err and err.count("\n") == 1
+
+
+def test_help_and_version(capsys) -> None:
+    code, out, _ = run(capsys)
+    assert code == 0 and all(command in out for command in kv.COMMANDS)
+    assert run(capsys, "--version")[1].startswith("ds4-kv ")
+    assert "--space-mb" in run(capsys, "prune", "--help")[1]

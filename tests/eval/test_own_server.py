@@ -1,0 +1,32 @@
+"""ds4-eval against ds4-server: an engine answers there as it does here."""
+
+from __future__ import annotations
+
+import pytest
+
+from eval import log as logs
+from eval.cli import main
+from tests.cli.test_server import process
+
+
+@pytest.fixture(scope="module")
+def url(nano_path):
+    with process(nano_path) as server:
+        yield f"{server.url}/v1"
+
+
+@pytest.mark.parametrize("temperature", ["0", "1"])
+def test_the_same_questions_locally_and_there(url, nano_path, tmp_path, capsys, temperature):
+    """On the same engine: the same text, token for token, and so the same grades; drawn texts, too, of one seed."""
+    ask = ["--pack", "nano", "--limit", "12", "--nothink", "--temp", temperature, "-n", "24", "--json", "--no-store"]
+    asked = {"here": ["-m", nano_path, "-t", "1"], "there": ["--target", url, "--concurrency", "3"]}
+    paths = {name: str(tmp_path / f"{name}.jsonl") for name in asked}
+    for name, how in asked.items():
+        assert main([*ask, *how, "-o", paths[name]]) == 0
+    capsys.readouterr()
+    here, there = ({s.id: s for s in logs.read(path).samples} for path in paths.values())
+    assert here.keys() == there.keys() and len(here) == 12
+    for name, sample in here.items():
+        other = there[name]
+        assert (sample.status, sample.output, sample.reasoning, sample.tokens, sample.finish, sample.grade) == (
+            other.status, other.output, other.reasoning, other.tokens, other.finish, other.grade)  # fmt: skip

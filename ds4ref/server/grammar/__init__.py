@@ -1,7 +1,10 @@
 """What an answer has to look like, as grammars on tokens: the parts of ``constrain``.
 
-    patterns     regular expressions of JSON schemas, and what their formats mean
+    patterns     regular expressions of JSON schemas
+    formats      what their formats mean
+    matching     whether a string matches
     schema       JSON schemas: what can be enforced, and in which words the library wants it
+    strings      what they say of strings and types
     block        tools as the block of DSML that calls them
     custom       grammars that clients bring along
     vocabulary   a tokenizer's tokens as the library wants them, and compiled grammars

@@ -39,11 +39,13 @@ _CLOSER = CANONICAL.param_close.encode()
 _INVOKE, _PARAMETER = b'invoke name="', b"parameter name="
 _FORCED, _BRANCHES = 24, 8
 _LOOKED_AT, _TRIED, _WIDTH, _MET = 40, 600, 24, 4
-EFFORT = 6000
+EFFORT, _LOOK = 6000, 8
 _KINDS = tuple(bytes([byte]) for byte in b"01aA</ \n-.:@+*#_=\\")
 """Bounds of the search for an end: tokens that are forced at a time, tools that are tried; characters that are looked
 at where more are possible (then some of all kinds), steps, states side by side, and how often one may come again; and
-steps of all searches on one way."""
+steps of all searches on one way, and after how many of them the clock is looked at."""
+_ANY = "a" * 64
+"""An example of a string without a pattern."""
 
 
 class Follower:
@@ -224,12 +226,10 @@ class Follower:
             return [mark]
         elif self._json.digits and (rest := words.without_numbers(bits)).any():
             return [self._lowest(rest)]
-        if guided := self._guided(patience):
-            return guided
         if patience.skip:
             patience.skip -= 1
             return [self._longest(bits)]
-        way = self._search(bits, patience)
+        way = self._guided(patience) or self._search(bits, patience)
         if way is None:
             patience.lose()
             return [self._longest(bits)]
@@ -241,8 +241,8 @@ class Follower:
         if self.place != "text" and not self._json.may_close:
             return []
         end = [*words.closer, words.dsml] if self.place == "text" else [words.exactly(b'"')]
-        for example in self._examples:
-            for size in range(1, len(example) + 1):
+        for example in (*self._examples, _ANY):
+            for size in (*range(1, min(len(example), len(_ANY))), len(example)):
                 rest = example[-size:]
                 tokens = words.spelled(escape_string(rest) if self.place == "text" else quote(rest)[1:-1])
                 if patience.over:
@@ -329,14 +329,18 @@ class Patience:
     failed: the next one comes after twice as many steps."""
 
     def __init__(self, seconds: float = 2.0, clock: Callable[[], float] = time.thread_time):
-        self.tried = 0
+        self.tried = self._looked = 0
         self._clock, self._end = clock, clock() + seconds
         self.renew()
 
     @property
     def over(self) -> bool:
         """Whether that is enough."""
-        return self.tried >= EFFORT or self._clock() >= self._end
+        if self.tried >= self._looked + _LOOK:  # reading the clock may cost as much as a step
+            self._looked = self.tried
+            if self._clock() >= self._end:
+                self.tried = EFFORT
+        return self.tried >= EFFORT
 
     def renew(self) -> None:
         """Another string or number."""

@@ -21,7 +21,9 @@ from typing import Any
 from ...errors import TextError
 from ...text import rawjson
 from . import TooLarge, Unsupported
-from .patterns import anchored, format_pattern, search
+from .formats import format_pattern
+from .matching import anchored
+from .patterns import search
 
 Node = Any
 """A schema: a dict of keywords, or True or False."""

@@ -101,7 +101,7 @@ def test_there_are_recordings():
 @pytest.mark.parametrize("name", [path.stem for path in FILES if not path.stem.startswith("lm_eval_")])
 def test_recorded_requests_are_answered(serving, name):
     """Over HTTP, as they came, one after the other."""
-    server = serving(ctx=65536, limits=Limits(drain_seconds=5.0), constrain=None)  # what is said is the script's
+    server = serving(ctx=65536, limits=Limits(drain_seconds=5.0))
     for request in requests_of(FOLDER / f"{name}.jsonl"):
         path, body = request["path"], request["body"]
         query = f"?{request['query']}" if request["query"] else ""

@@ -62,6 +62,7 @@ print("lowered")
 """
 
 
+@pytest.mark.slow
 def test_portable_tier_lowers_for_aarch64():
     """LLVM turns tier C's code into AArch64 code. (On some legal inputs it runs for ever instead.)"""
     if TIER_FORCED:
@@ -84,6 +85,7 @@ TARGETS = {
 }
 
 
+@pytest.mark.slow  # compiles every kernel anew; CI runs it by itself (.ci/run)
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="feature strings of x86-64")
 @pytest.mark.parametrize("tier", "BC")
 def test_lower_tier(tier):

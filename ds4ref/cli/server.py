@@ -14,6 +14,7 @@ import socket
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +118,11 @@ def build_parser() -> Parser:
                    "to come back (256)")  # fmt: skip
     g.add_argument("--memory-mb", metavar="N", type=integer(0, 1 << 24), default=1024, help="memory for conversations "
                    "that can be gone on with, MiB (1024)")  # fmt: skip
+    g.add_argument("--form-tokens", metavar="N", type=integer(), help="tokens after which an answer that has to have a "
+                   "form (a JSON schema, a call that was demanded) is brought to its end; random weights never end one "
+                   "(none)")  # fmt: skip
+    g.add_argument("--form-thinking", metavar="N", type=integer(0), help="most tokens of thinking in front of such an "
+                   "answer (none)")  # fmt: skip
     g.add_argument("--connections", metavar="N", type=integer(), default=512, help="connections at once (512)")
     g.add_argument("--body-mb", metavar="N", type=integer(1, 1024), default=64, help="largest request, MiB, also after "
                    "inflation (64)")  # fmt: skip
@@ -212,17 +218,21 @@ def make_service(
 ) -> Service:
     """The server over an open engine. ``constrain``: what steers answers, if not what they are asked to be."""
     from ..server.app import apis
-    from ..server.constrain import steering
+    from ..server.constrain import Limits, steering
+    from ..server.grammar.vocabulary import vocabulary
     from ..server.recall import Recall
     from ..server.service import Service
     from ..server.timelines import Timelines
     from ..server.tools import Memory
     from ..server.worker import Worker
 
+    vocabulary(engine.tokenizer)  # a second or two: now, and not in front of the first answer that needs it
+    if constrain is None:
+        constrain = partial(steering, limits=Limits(answer=args.form_tokens, reasoning=args.form_thinking))
     disk = checkpoints(engine, args)
     calls = Recall(Memory(args.tool_memory_max_ids, enabled=not args.disable_exact_dsml_tool_replay), disk)
     timelines = Timelines(engine.tokenizer, args.memory_mb << 20, disk)
-    worker = Worker(engine, ctx=args.ctx, timelines=timelines, queue_limit=args.queue, constrain=constrain or steering)
+    worker = Worker(engine, ctx=args.ctx, timelines=timelines, queue_limit=args.queue, constrain=constrain)
     return Service(worker, apis(), how, tools=calls, trace=trace)
 
 

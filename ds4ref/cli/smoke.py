@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError
-from .common import columns, is_tty, say
+from .common import EXIT_INTERRUPTED, columns, is_tty, say
 from .flags import add
 from .options import Parser, printable
 from .tables import Column, fitted
@@ -46,7 +46,7 @@ def build_parser() -> Parser:
     made.add_argument("--url", metavar="URL", help="the server to try (default: ours, on the embedded model)")
     made.add_argument("--client", metavar="LIST", help="only these, separated by commas; quick is those that need no "
                       "agent; NAME@VERSION another version, NAME@latest the newest (all)")  # fmt: skip
-    made.add_argument("--list", dest="listed", action="store_true", help="list the clients, and whether they are here")
+    add(made, "--list", dest="listed", help="list the clients, and whether they are here")
     made.add_argument("--install", action="store_true", help="take what is missing from PyPI and npm, into the cache")
     made.add_argument("--keep", action="store_true", help="keep the folder with what clients and servers wrote")
     add(made, "--json")
@@ -54,6 +54,7 @@ def build_parser() -> Parser:
     add(made, "--key-env", default=None, help="environment variable with the server's key")
     add(made, "--tokens", help=f"most tokens of an answer ({TOKENS}; with --url {THEIR_TOKENS})")
     add(made, "--timeout", default=300.0, help="seconds that one client may take (300)")
+    add(made, "--label", help="what the report calls the server")
     add(made, "--threads", help="CPU threads of our server (all cores)")
     return made
 
@@ -85,7 +86,7 @@ def tried(args: Namespace, kinds: Sequence[Kind], command: Sequence[str]) -> int
     work = Path(tempfile.mkdtemp(prefix="ds4-smoke-"))
     options = runner.Options(
         work, url, args.model_name or "", key_of(args), args.tokens or (THEIR_TOKENS if url else TOKENS), args.timeout,
-        args.install, args.client is not None, args.threads, command,
+        args.install, args.client is not None, args.threads, command, args.label or "",
     )  # fmt: skip
     try:
         report = runner.smoke(kinds, options, lambda line: say(PROG, line))
@@ -96,6 +97,8 @@ def tried(args: Namespace, kinds: Sequence[Kind], command: Sequence[str]) -> int
             shutil.rmtree(work, ignore_errors=True)
     width = columns(sys.stdout) if is_tty(sys.stdout) else UNBOUNDED
     print(json.dumps(report.document(), ensure_ascii=False) if args.json else results.table(report, width))
+    if report.interrupted:
+        return EXIT_INTERRUPTED
     return 1 if report.failed else 0
 
 

@@ -15,8 +15,11 @@ import httpx2
 import pytest
 
 from ds4ref.cli import server
+from ds4ref.engine import Engine
 from ds4ref.errors import Ds4Error, UsageError
+from ds4ref.server.turn import Turn
 from ds4ref.session.boundaries import Policy
+from ds4ref.text.chat import Message
 
 from ..server.process import process
 
@@ -121,6 +124,20 @@ def test_settings():
     assert how.options == {"no-retry": False}
     assert not any(server.settings(parsed("--like-ds4", "all"), "").options.values())
     assert server.settings(parsed("--model-name", "mine"), "").title == "mine"
+
+
+def test_demanded_answers_may_be_kept_short(nano_path):
+    turn = Turn("chat", messages=(Message("user", "Hi"),), format='{"type":"string"}')
+    with Engine.open(nano_path, backend="reference", threads=1) as engine:
+        for flags, limits in (((), (None, None)), (("--form-tokens", "90", "--form-thinking", "0"), (90, 0))):
+            args = parsed("-c", "512", *flags)
+            service = server.make_service(engine, args, server.settings(args, ""))
+            try:
+                steer = service.worker.constrain(turn, engine.tokenizer)
+                assert (steer.limits.answer, steer.limits.reasoning) == limits
+            finally:
+                service.worker.shut_down(5)
+                service.close()
 
 
 def test_nothing_heavy_for_help():

@@ -27,9 +27,30 @@ the server as everybody starts it.
 """
 
 
+def merged(reports: Sequence[Report]) -> list[Report]:
+    """Runs of one server at one commit are one report, clients in the table's order: agents take long, and may be run
+    by themselves."""
+    order = {kind.name: place for place, kind in enumerate(KINDS)}
+    made: dict[tuple[str, str], Report] = {}
+    for report in reports:
+        name = _name(report), str(report.stamp.get("commit"))
+        if name not in made:
+            first = {**report.stamp, "commands": []}
+            made[name] = Report(report.server, first, [])
+        made[name].stamp["commands"].append(report.stamp.get("command") or ())
+        made[name].clients += report.clients
+    for report in made.values():
+        report.clients.sort(key=lambda client: order.get(client.name.partition(" ")[0], len(order)))
+    return list(made.values())
+
+
+def _name(report: Report) -> str:
+    return str(report.server.get("label") or report.server.get("name") or "a server")
+
+
 def page(reports: Sequence[Report]) -> str:
-    """The page, a section for each report."""
-    out = [HEAD]
+    """The page, a section for each server."""
+    out, reports = [HEAD], merged(reports)
     tried = {name for report in reports for name in features(report.clients)}
     out += ["| column | what is tried |", "|---|---|"]
     out += [f"| {name} | {text} |" for name, text in FEATURES.items() if name in tried]
@@ -41,13 +62,15 @@ def page(reports: Sequence[Report]) -> str:
 
 def _section(report: Report) -> list[str]:
     server, stamp = report.server, report.stamp
-    name = str(server.get("label") or server.get("name") or "a server")
     machine = stamp.get("machine") or {}
     day, commit = str(stamp.get("created", ""))[:10], stamp.get("commit") or "unknown"
     where = f"{machine.get('cpu', 'unknown processor')}, {machine.get('cores', '?')} cores"
-    command = " ".join(str(word) for word in stamp.get("command") or ())
-    out = [f"## {name}", "", f"{day}, our commit {str(commit)[:12]}, {where}. Model: {server.get('model', 'unknown')}."]
-    out += [f"`{command}`", ""] if command else [""]
+    out = [
+        f"## {_name(report)}",
+        "",
+        f"{day}, our commit {str(commit)[:12]}, {where}. Model: {server.get('model', 'unknown')}.",
+    ]
+    out += ["", *(f"    {' '.join(map(str, command))}" for command in stamp["commands"] if command), ""]
     head, rows = cells(report.clients)
     out += [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     out += [f"| {' | '.join(_plain(cell) for cell in row)} |" for row in rows]

@@ -29,6 +29,8 @@ FEATURES = {
     "end": "the server ends, and had nothing to complain of",
 }
 """What a client is tried on: the columns of the table."""
+INTERRUPTED = "interrupted"
+"""Why clients are skipped that did not get their turn."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,11 @@ class Report:
     def failed(self) -> int:
         """Required checks that failed, in all clients."""
         return sum(len(client.failed) for client in self.clients)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was stopped before its end."""
+        return any(client.skipped == INTERRUPTED for client in self.clients)
 
     def document(self) -> dict[str, Any]:
         """As JSON."""

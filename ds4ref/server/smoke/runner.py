@@ -22,7 +22,7 @@ from ...runs.provenance import stamp
 from . import agents, harnesses, install
 from .checks import groups
 from .clients import Kind
-from .results import Check, Client, Report
+from .results import INTERRUPTED, Check, Client, Report
 from .servers import Own
 from .talk import Talk, shown
 
@@ -48,6 +48,7 @@ class Options:
     named: bool = False
     threads: int | None = None
     command: Sequence[str] = ("ds4-server", "smoke")
+    label: str = ""
 
 
 def smoke(kinds: Sequence[Kind], options: Options, tell: Callable[[str], None] = lambda line: None) -> Report:
@@ -55,11 +56,17 @@ def smoke(kinds: Sequence[Kind], options: Options, tell: Callable[[str], None] =
     rows: list[Client] = []
     with ExitStack() as stack:
         servers = Servers(options, stack)
-        for kind in kinds:
-            for row in _run(kind, options, servers, tell):
-                state = row.skipped or f"{len(row.checks) - len(row.failed)} of {len(row.checks)}"
-                tell(f"{row.name} {row.version}: {state}")
-                rows.append(row)
+        kind = kinds[0]
+        try:
+            for kind in kinds:
+                for row in _run(kind, options, servers, tell):
+                    state = row.skipped or f"{len(row.checks) - len(row.failed)} of {len(row.checks)}"
+                    tell(f"{row.name} {row.version}: {state}")
+                    rows.append(row)
+        except KeyboardInterrupt:
+            # what was found is kept, and who did not get their turn has not passed
+            for rest in kinds[kinds.index(kind) :]:
+                rows.append(Client(rest.name, rest.version, skipped=INTERRUPTED))
     rows += [own.end for own in servers.own.values() if own.end is not None]
     return Report(servers.facts(), stamp(options.command), rows)
 
@@ -90,10 +97,12 @@ class Servers:
 
     def facts(self) -> dict[str, object]:
         """What the report says of it."""
+        label = {"label": self.options.label} if self.options.label else {}
         if not self.options.url:
-            return {"name": "ds4-server", "model": "embedded"}
+            return {"name": "ds4-server", "model": "embedded", **label}
         talk = self.talk(False)
-        return {"name": talk.models.headers.get("server", ""), "url": self.options.url, "model": talk.model}
+        name = talk.models.headers.get("server", "")
+        return {"name": name, "url": self.options.url, "model": talk.model, **label}
 
 
 def _run(kind: Kind, o: Options, servers: Servers, tell: Callable[[str], None]) -> Iterator[Client]:

@@ -149,8 +149,10 @@ class Talk:
         self.url, self.key, self.tokens = url.rstrip("/").removesuffix("/v1"), key, tokens
         headers = {"authorization": f"Bearer {key}", "x-api-key": key} if key else {}
         headers["anthropic-version"] = "2023-06-01"
-        # no proxies of the environment: a local server is asked
-        self.client = client or httpx2.Client(timeout=timeout, trust_env=False)
+        # No proxies of the environment: a local server is asked. And a connection for each request: a server may
+        # close one that it kept whenever it likes, and what then breaks is nobody's fault.
+        alone = httpx2.Limits(max_keepalive_connections=0)
+        self.client = client or httpx2.Client(timeout=timeout, trust_env=False, limits=alone)
         self.client.headers.update(headers)
         self._model = model
         self._asked: dict[str, Answer] = {}

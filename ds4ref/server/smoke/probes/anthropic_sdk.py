@@ -3,7 +3,7 @@
 import json
 
 import anthropic
-from _probe import ASK, KEY, MODEL, PARAMETERS, RESULT, SECONDS, TOKENS, URL, check, expect, fits
+from _probe import ASK, KEY, MODEL, PARAMETERS, RESULT, SECONDS, TOKENS, URL, Skip, check, expect, fits
 
 client = anthropic.Anthropic(base_url=URL, api_key=KEY, max_retries=0, timeout=SECONDS)
 TOOL = {"name": "weather", "description": "The weather in a city", "input_schema": PARAMETERS}
@@ -44,6 +44,8 @@ def _():
 
 @check("anthropic.usage", "usage", "counts of input and output")
 def _():
+    if "message" not in state:
+        raise Skip("no answer")
     used = state["message"].usage
     read = (used.input_tokens or 0) + (used.cache_read_input_tokens or 0) + (used.cache_creation_input_tokens or 0)
     expect(read > 0 and used.output_tokens > 0, used)
@@ -78,6 +80,8 @@ def _():
 
 @check("anthropic.answer", "answer", "an answer to the result, blocks sent back as they came")
 def _():
+    if "call" not in state:
+        raise Skip("no call")
     made = state["call"]
     call = next(block for block in made.content if block.type == "tool_use")
     result = {"type": "tool_result", "tool_use_id": call.id, "content": [{"type": "text", "text": RESULT}]}

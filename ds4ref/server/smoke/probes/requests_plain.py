@@ -3,7 +3,7 @@
 import json
 
 import requests
-from _probe import ASK, KEY, MODEL, PARAMETERS, RESULT, SECONDS, TOKENS, URL, check, expect, fits
+from _probe import ASK, KEY, MODEL, PARAMETERS, RESULT, SECONDS, TOKENS, URL, Skip, check, expect, fits
 
 session = requests.Session()
 session.trust_env = False
@@ -54,12 +54,16 @@ def _():
     choice = {"type": "function", "function": {"name": "weather"}}
     found = post(tools=[TOOL], tool_choice=choice)
     expect(found.ok, found.text)
-    state["message"] = message = found.json()["choices"][0]["message"]
+    message = found.json()["choices"][0]["message"]
+    expect(message.get("tool_calls"), message)
+    state["message"] = message
     expect(fits(json.loads(message["tool_calls"][0]["function"]["arguments"])), message)
 
 
 @check("requests.answer", "answer", "an answer to the result")
 def _():
+    if "message" not in state:
+        raise Skip("no call")
     message = state["message"]
     result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": RESULT}
     found = post(messages=[USER, message, result], tools=[TOOL], tool_choice="none")

@@ -4,7 +4,9 @@
     python -m benchmarks.serving warm                  time to the first token on 4096 tokens that are in memory
 
 ``overhead`` takes both in turn in one process, so that a machine that is busy is busy for both; the interval is of
-their ratio over rounds. What many clients do to a server is in ``benchmarks.load``.
+their ratio over rounds. On a machine that is very busy seconds mean nothing: so the CPU time is told as well, of the
+inference thread, which is what tells where cores are free for the rest, and of the whole process, for a single core.
+What many clients do to a server is in ``benchmarks.load``.
 
 Puts out a table, and a line of JSON. Leaves out: the network, and models whose token takes long enough to hide it all.
 """
@@ -92,19 +94,28 @@ def chat(text: str, tokens: int, **more: Any) -> dict[str, Any]:
 
 def overhead(args: argparse.Namespace) -> dict[str, Any]:
     """Ratios of served to bare speed."""
-    with Engine.open(embedded_path(), threads=args.threads) as engine, serving(engine) as (_, url):
-        ratios, speeds = [], []
+    with Engine.open(embedded_path(), threads=args.threads) as engine, serving(engine) as (service, url):
+        ratios, speeds, cpu, all_cpu = [], [], [], []
+        clock = time.pthread_getcpuclockid(service.worker.ident)
         for seed in range(args.rounds + 1):
+            begun = time.process_time()
             alone = bare(engine, args.tokens, seed + 1)
+            between, thread = time.process_time(), time.clock_gettime(clock)
             served = ask("stream", url, tokens=args.tokens, seed=seed + 1)
             if seed:  # the first round warms up
                 ratios.append(served / alone)
                 speeds.append((alone, served))
-    interval = stats.centre_interval(ratios)
+                all_cpu.append((between - begun) / (time.process_time() - between))
+                cpu.append((between - begun) / (time.clock_gettime(clock) - thread))
+    interval, used, whole = map(stats.centre_interval, (ratios, cpu, all_cpu))
     found = {"ratio": [interval.estimate, interval.low, interval.high], "rounds": len(ratios)}
+    found["cpu"] = {"inference": [used.estimate, used.low, used.high],
+                    "process": [whole.estimate, whole.low, whole.high]}  # fmt: skip
     found |= {"bare": float(np.median([a for a, _ in speeds])), "served": float(np.median([b for _, b in speeds]))}
     print(f"bare {found['bare']:.0f} t/s, served {found['served']:.0f} t/s, "
-          f"ratio {found['ratio'][0]:.3f} ({found['ratio'][1]:.3f} to {found['ratio'][2]:.3f})")  # fmt: skip
+          f"ratio {found['ratio'][0]:.3f} ({found['ratio'][1]:.3f} to {found['ratio'][2]:.3f}), "
+          f"of CPU time, prompts included: {used.estimate:.3f} ({used.low:.3f} to {used.high:.3f}) in the thread, "
+          f"{whole.estimate:.3f} ({whole.low:.3f} to {whole.high:.3f}) in the process")  # fmt: skip
     return found
 
 
@@ -114,10 +125,15 @@ def warm(args: argparse.Namespace) -> dict[str, Any]:
         some = "a word, another word, " * 100
         words = some * (1 + args.prefix // len(engine.tokenizer.encode(some)))
         ask("first", url, text=words)
-        times = [1000 * ask("first", url, text=words) for _ in range(args.rounds)]
+        times, cpu = [], []
+        for _ in range(args.rounds):
+            begun = time.process_time()
+            times.append(1000 * ask("first", url, text=words))
+            cpu.append(1000 * (time.process_time() - begun))
         cached = service.board.state()["recent"][0]["cached"]
-    found = {"median": float(np.median(times)), "most": max(times), "cached": cached}
-    print(f"first token after {found['median']:.1f} ms (at most {found['most']:.1f}), {cached} tokens cached")
+    found = {"median": float(np.median(times)), "most": max(times), "cpu": float(np.median(cpu)), "cached": cached}
+    print(f"first token after {found['median']:.1f} ms (at most {found['most']:.1f}), {cached} tokens cached; "
+          f"{found['cpu']:.1f} ms of CPU time for the request and its 4 tokens")  # fmt: skip
     return found
 
 

@@ -168,6 +168,11 @@ class Worker:
         self.timelines.write_out()
 
     @property
+    def ident(self) -> int:
+        """Of the inference thread, as ``threading`` knows it."""
+        return self._thread.ident or 0
+
+    @property
     def alive(self) -> bool:
         """Whether the inference thread is there."""
         return self._thread.is_alive()

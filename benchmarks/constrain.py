@@ -2,7 +2,8 @@
 
     python -m benchmarks.constrain --schemas 500    so many random JSON schemas, and half as many lists of tools, on
                                                     the embedded model: every finished answer is validated
-    python -m benchmarks.constrain --cost 200       CPU time of a mask and its application, for the real vocabulary
+    python -m benchmarks.constrain --cost 200       CPU time for the real vocabulary, of so many schemas and half as
+                                                    many lists of tools: to compile one, and of each token
 
 Schemas are those of ``schemas``, tried greedily and at temperature 1; tools are demanded by "required" and by name. An
 answer is finished if it was not cut off by its limit of tokens (``--tokens``). Needs the extra "test"; --cost takes
@@ -30,6 +31,7 @@ from ds4ref.errors import TextError
 from ds4ref.generate import Generation, Timing, prefill
 from ds4ref.sampling import Sampler
 from ds4ref.server.constrain import Limits, Steer, steering
+from ds4ref.server.grammar.vocabulary import vocabulary
 from ds4ref.server.turn import Choice, Turn
 from ds4ref.targets.answer import Finish
 from ds4ref.targets.reader import AnswerReader
@@ -122,7 +124,8 @@ def misfit(schema: str, document: str) -> str | None:
         value = json.loads(document)
     except ValueError as error:
         return f"no JSON ({error}): {document[:200]!r}"
-    error = next(Draft202012Validator(json.loads(schema)).iter_errors(value), None)
+    kind = Draft202012Validator
+    error = next(kind(json.loads(schema), format_checker=kind.FORMAT_CHECKER).iter_errors(value), None)
     return None if error is None else f"{error.message[:200]} in {document[:200]!r}"
 
 
@@ -195,29 +198,59 @@ def real_vocabulary() -> tuple[Tokenizer, str]:
     return Tokenizer([*made, *SPECIALS], merges), "made up"
 
 
-def cost(tokenizer: Tokenizer, count: int, seed: int = 0, tokens: int = 120) -> np.ndarray:
-    """CPU seconds of each steered token of ``count`` random schemas, with random logits for a model."""
-    rng, seconds = np.random.default_rng(seed), []
+@dataclass
+class Cost:
+    """CPU seconds, a value each: to compile a demand (before its first token), of a token that is masked, and of one at
+    which a way to the end is looked for or taken, because the limit is near."""
+
+    compiled: list[float] = field(default_factory=list)
+    masked: list[float] = field(default_factory=list)
+    closing: list[float] = field(default_factory=list)
+
+    def lines(self) -> Iterator[str]:
+        """A line for each of them."""
+        for name, what in (
+            ("compiled", "demands compiled"),
+            ("masked", "tokens masked"),
+            ("closing", "near the limit"),
+        ):
+            found = np.array(getattr(self, name)) * 1e3
+            if len(found):
+                middle, high = np.percentile(found, (50, 99))
+                yield f"{what}: {len(found)}, CPU ms median {middle:.3f}, p99 {high:.3f}, most {found.max():.3f}"
+
+
+def cost(tokenizer: Tokenizer, count: int, seed: int = 0, tokens: int = 120) -> Cost:
+    """What ``count`` random schemas and half as many lists of tools cost, with random logits for a model."""
+    rng, made = np.random.default_rng(seed), Cost()
     logits = rng.standard_normal(len(tokenizer)).astype(np.float32)
     sampler = Sampler(1.0, min_p=0.0, seed=seed + 1)
-    for schema in schemas(count, seed):
-        turn = Turn("chat", messages=QUESTION, thinking="none", format=schema)
+    vocabulary(tokenizer)
+    turns = [Turn("chat", messages=QUESTION, thinking="none", format=schema) for schema in schemas(count, seed)]
+    for raw in toolsets((count + 1) // 2, seed):
+        tools = tuple(read_schemas(raw))
+        turns.append(Turn("chat", messages=QUESTION, thinking="none", tools=tools, choice=Choice("required")))
+    for turn in turns:
         try:
-            steer = steering(turn, tokenizer, Limits(close=False))
+            started = time.thread_time()
+            steer = steering(turn, tokenizer, Limits())
+            made.compiled.append(time.thread_time() - started)
         except TextError:
             continue
-        generation: Any = SimpleNamespace(tokens=[], thinking=False, limit=tokens, cancel=lambda: False)
         assert steer is not None
+        generation: Any = SimpleNamespace(tokens=[], thinking=False, limit=tokens, cancel=lambda: False)
         for _ in range(tokens):
+            searched = steer.searched
             started = time.thread_time()
             wanted = steer(generation, logits)
-            seconds.append(time.thread_time() - started)
+            spent = time.thread_time() - started
+            (made.closing if steer.closing or steer.searched > searched else made.masked).append(spent)
             token = wanted if isinstance(wanted, int) else sampler.pick(wanted)
             if token == tokenizer.eos:
                 break
             generation.tokens.append(token)
             logits = np.roll(logits, 7919)  # another model's opinion, at no cost
-    return np.array(seconds)
+    return made
 
 
 # --- the command
@@ -247,10 +280,9 @@ def main(argv: list[str] | None = None) -> int:
         wrong = bool(tally.wrong)
     if args.cost:
         tokenizer, which = real_vocabulary()
-        found = cost(tokenizer, args.cost, args.seed) * 1e3
-        middle, high = np.percentile(found, (50, 99))
-        print(f"vocabulary {len(tokenizer)} ({which}): {len(found)} tokens, CPU ms a token: median {middle:.3f}, "
-              f"p99 {high:.3f}, most {found.max():.3f}")  # fmt: skip
+        print(f"vocabulary {len(tokenizer)} ({which})")
+        for line in cost(tokenizer, args.cost, args.seed).lines():
+            print(f"  {line}")
     return int(wrong)
 
 

@@ -1,12 +1,10 @@
-"""What serving costs, and what many clients do to it. The embedded model, our server, clients in another process.
+"""What serving costs. The embedded model, our server, clients in another process.
 
     python -m benchmarks.serving overhead              tokens per second of one stream over HTTP and of the bare engine
     python -m benchmarks.serving warm                  time to the first token on 4096 tokens that are in memory
-    python -m benchmarks.serving load --seconds 300    200 clients that stream, and some of whom leave
 
 ``overhead`` takes both in turn in one process, so that a machine that is busy is busy for both; the interval is of
-their ratio over rounds. ``load`` compares every answer with the one that the same prompt had alone, and says how much
-memory, files and threads the server has at the end against those after a tenth of the time.
+their ratio over rounds. What many clients do to a server is in ``benchmarks.load``.
 
 Puts out a table, and a line of JSON. Leaves out: the network, and models whose token takes long enough to hide it all.
 """
@@ -14,10 +12,7 @@ Puts out a table, and a line of JSON. Leaves out: the network, and models whose 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import os
-import random
 import subprocess
 import sys
 import time
@@ -40,7 +35,6 @@ from ds4ref.server.service import Service
 from ds4ref.server.worker import Worker
 
 PROMPT = "Tell me a story about number {}. " + "It may be long, but it should have an end. " * 4
-PROMPTS = 12
 CTX = 8192
 
 
@@ -139,122 +133,28 @@ def first(url: str, text: str) -> float:
     raise RuntimeError("no content came")
 
 
-# --------------------------------------------------------------------------------------------------- many clients
-
-
-def load(args: argparse.Namespace) -> dict[str, Any]:
-    """Many clients for some time."""
-    with Engine.open(embedded_path(), threads=args.threads) as engine, serving(engine) as (service, url):
-        alone = ask("alone", url, tokens=args.tokens)
-        many = {"tokens": args.tokens, "clients": args.clients, "alone": alone}
-        half = ask("crowd", url, seconds=args.seconds / 10, seed=1, **many)
-        before = resources()
-        crowd = ask("crowd", url, seconds=args.seconds, seed=2, **many)
-        end = time.monotonic() + 30
-        while service.board.state()["live"] and time.monotonic() < end:
-            time.sleep(0.05)
-        after = resources()
-        live = len(service.board.state()["live"])
-    waits = np.array(crowd["waits"])
-    found = {
-        "answers": crowd["answers"], "left": crowd["left"], "wrong": crowd["wrong"] + half["wrong"],
-        "failed": crowd["failed"] + half["failed"], "live": live, "before": before, "after": after,
-        "wait": {"median": float(np.median(waits)), "p99": float(np.quantile(waits, 0.99)), "most": float(waits.max())},
-    }  # fmt: skip
-    print(f"{found['answers']} answers, {found['left']} clients left, {found['wrong']} answers wrong, "
-          f"{found['failed']} failed, {live} still live")  # fmt: skip
-    print(f"first token after {found['wait']['median']:.1f} s (median), {found['wait']['p99']:.1f} s (99 %), "
-          f"{found['wait']['most']:.1f} s (most)")  # fmt: skip
-    for name, value in before.items():
-        print(f"{name}: {value} before, {after[name]} after")
-    return found
-
-
-def resources() -> dict[str, int]:
-    """Memory, files and threads of this process."""
-    with open("/proc/self/statm") as file:
-        resident = int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
-    files, threads = len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
-    return {"MiB": resident >> 20, "files": files, "threads": threads}
-
-
-async def crowd(url: str, tokens: int, clients: int, seconds: float, alone: list[str], seed: int) -> dict[str, Any]:
-    """Clients that ask again and again; one in three leaves somewhere on the way."""
-    found: dict[str, Any] = {"answers": 0, "left": 0, "wrong": 0, "failed": 0, "waits": []}
-    end = time.monotonic() + seconds
-
-    async def one(number: int) -> None:
-        rng = random.Random(seed * 100_000 + number)
-        headers = {"session-id": f"client {number}"}
-        async with httpx2.AsyncClient(timeout=600, trust_env=False, headers=headers) as client:
-            while time.monotonic() < end:
-                which, patience = rng.randrange(PROMPTS), rng.choice([None, None, rng.uniform(0, 10)])
-                try:
-                    async with asyncio.timeout(patience):
-                        text = await answer(client, which)
-                    found["answers"] += 1
-                    found["wrong"] += text != alone[which]
-                except TimeoutError:
-                    found["left"] += 1
-                except (httpx2.HTTPError, AssertionError) as error:
-                    print(repr(error), file=sys.stderr)
-                    found["failed"] += 1
-
-    async def answer(client: httpx2.AsyncClient, which: int) -> str:
-        begun, text, ended = time.monotonic(), "", False
-        body = chat(PROMPT.format(which), tokens)
-        async with client.stream("POST", f"{url}/v1/chat/completions", json=body) as response:
-            assert response.status_code == 200, response.status_code
-            async for line in response.aiter_lines():
-                if line.startswith('data: {"') and '"content":"' in line:
-                    if not text:
-                        found["waits"].append(time.monotonic() - begun)
-                    text += json.loads(line.removeprefix("data: "))["choices"][0]["delta"]["content"]
-                ended = ended or line == "data: [DONE]"
-        assert ended, "the stream was cut"
-        return text
-
-    await asyncio.gather(*map(one, range(clients)))
-    return found
-
-
-def alone(url: str, tokens: int) -> list[str]:
-    """The answer to each prompt when nobody else asks."""
-    found = []
-    with httpx2.Client(timeout=60, trust_env=False) as client:
-        for which in range(PROMPTS):
-            body = chat(PROMPT.format(which), tokens) | {"stream": False}
-            del body["stream_options"]
-            answer = client.post(f"{url}/v1/chat/completions", json=body)
-            found.append(answer.json()["choices"][0]["message"]["content"])
-    return found
+# ---------------------------------------------------------------------------------------------------- the command
 
 
 def client(what: dict[str, Any]) -> Any:
     """The clients' side, in a process of its own."""
-    kind = what.pop("kind")
-    if kind == "crowd":
-        return asyncio.run(crowd(**what))
-    return {"stream": streamed, "first": first, "alone": alone}[kind](**what)
+    return {"stream": streamed, "first": first}[what.pop("kind")](**what)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run it from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["overhead", "warm", "load", "client"])
+    parser.add_argument("what", choices=["overhead", "warm", "client"])
     parser.add_argument("request", nargs="?", default="{}", help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--tokens", type=int, default=None, help="of an answer (overhead: 400, load: 16)")
+    parser.add_argument("--tokens", type=int, default=400, help="of an answer (overhead)")
     parser.add_argument("--prefix", type=int, default=4096, help="tokens of the prefix (warm)")
-    parser.add_argument("--clients", type=int, default=200)
-    parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--threads", type=int, default=None)
     args = parser.parse_args(argv)
     if args.what == "client":
         print(json.dumps(client(json.loads(args.request))))
         return
-    args.tokens = args.tokens or (16 if args.what == "load" else 400)
-    found = {"overhead": overhead, "warm": warm, "load": load}[args.what](args)
+    found = {"overhead": overhead, "warm": warm}[args.what](args)
     print(json.dumps({args.what: found, "tokens": args.tokens, "threads": args.threads, **stamp()}))
 
 

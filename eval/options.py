@@ -74,7 +74,7 @@ def build_parser() -> Parser:
     add(g, "--limit", "--questions", help="only the first N of them")
     g.add_argument("--epochs", metavar="N", type=integer(1, 1000), help="how often each is asked (1)")
     g.add_argument("--shuffle-choices", action="store_true", help="choices in an order of their own for each sample")
-    g.add_argument("--list", action="store_true", help="list the questions and stop")
+    add(g, "--list", help="list the questions and stop")
 
     g = made.add_argument_group("the engine")
     add(g, "--model", help="GGUF file: the same as --target local:FILE")

@@ -14,6 +14,7 @@ import socket
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from ..engine import Engine
     from ..server.service import Service, Settings
     from ..server.trace import Trace
+    from ..session.boundaries import Policy
+    from ..session.store import Store
 
     Steering = Callable[..., Any]
 
@@ -49,6 +52,7 @@ examples:
   ds4-server -m model.gguf -c 65536 --port 8080
   ds4-server --host 0.0.0.0 --key-env DS4_SERVER_KEY   for others, who need the key in that variable
   ds4-server --trace trace.txt                every prompt and answer in a file
+  ds4-server --kv-disk-dir ~/.cache/ds4-kv    conversations that survive a restart
 
 clients:
   OPENAI_BASE_URL=http://127.0.0.1:8000/v1    OpenAI's SDKs, Codex (wire_api = "responses"), opencode, pi
@@ -64,29 +68,18 @@ environment:
 
 exit codes: 0 ended by a signal and everything answered, 1 failure, 2 usage or lock, 130 second signal"""
 
-_MEMORY = "conversations are remembered in memory (--memory-mb), not on disk"
-_REPLAY = "calls are replayed as the client sends them"
-
 UNAVAILABLE = {
     **{flag: why for flag, why in DS4_UNAVAILABLE.items() if flag.startswith(("--mtp", "--dir-steering"))},
     "--metal": f"no Metal backend (there are: {', '.join(BACKENDS)})",
     "--cuda": f"no CUDA backend (there are: {', '.join(BACKENDS)})",
     "--quality": DS4_UNAVAILABLE["--quality"],
-    **dict.fromkeys(
-        (
-            "--kv-disk-dir", "--kv-disk-space-mb", "--kv-cache-min-tokens", "--kv-cache-cold-max-tokens",
-            "--kv-cache-continued-interval-tokens", "--kv-cache-boundary-trim-tokens",
-            "--kv-cache-boundary-align-tokens", "--kv-cache-reject-different-quant",
-        ),
-        _MEMORY,
-    ),
-    **dict.fromkeys(("--disable-exact-dsml-tool-replay", "--tool-memory-max-ids"), _REPLAY),
 }  # fmt: skip
 
 
 def build_parser() -> Parser:
     """Every flag of the command."""
     from ..server.deviations import DEVIATIONS
+    from ..session.boundaries import Policy
 
     parser = Parser(
         PROG,
@@ -125,6 +118,11 @@ def build_parser() -> Parser:
                    "to come back (256)")  # fmt: skip
     g.add_argument("--memory-mb", metavar="N", type=integer(0, 1 << 24), default=1024, help="memory for conversations "
                    "that can be gone on with, MiB (1024)")  # fmt: skip
+    g.add_argument("--form-tokens", metavar="N", type=integer(), help="tokens after which an answer that has to have a "
+                   "form (a JSON schema, a call that was demanded) is brought to its end; random weights never end one "
+                   "(none)")  # fmt: skip
+    g.add_argument("--form-thinking", metavar="N", type=integer(0), help="most tokens of thinking in front of such an "
+                   "answer (none)")  # fmt: skip
     g.add_argument("--connections", metavar="N", type=integer(), default=512, help="connections at once (512)")
     g.add_argument("--body-mb", metavar="N", type=integer(1, 1024), default=64, help="largest request, MiB, also after "
                    "inflation (64)")  # fmt: skip
@@ -135,6 +133,29 @@ def build_parser() -> Parser:
     g.add_argument("--like-ds4", metavar="LIST", type=choices("all", *DEVIATIONS), default=[], help="what to do as "
                    f"ds4's own server does, separated by commas: all, {', '.join(DEVIATIONS)} "
                    "(docs/server.md)")  # fmt: skip
+
+    policy = Policy()
+    g = parser.add_argument_group("conversations on disk")
+    g.add_argument("--kv-disk-dir", metavar="DIR", help="keep conversations in this folder, so that they survive a "
+                   "restart; several servers may share it, and ds4 (ds4-kv shows what is in it)")  # fmt: skip
+    g.add_argument("--kv-disk-space-mb", metavar="N", type=integer(1, 1 << 30), default=4096, help="room that it may "
+                   "take, MiB (4096)")  # fmt: skip
+    g.add_argument("--kv-cache-min-tokens", metavar="N", type=integer(1), default=policy.min_tokens,
+                   help=f"tokens of the shortest conversation that is worth it ({policy.min_tokens})")  # fmt: skip
+    g.add_argument("--kv-cache-cold-max-tokens", metavar="N", type=integer(0), default=policy.cold_max, help="longest "
+                   f"new prompt whose beginning is kept; 0: none ({policy.cold_max})")  # fmt: skip
+    g.add_argument("--kv-cache-continued-interval-tokens", metavar="N", type=integer(0), default=policy.interval,
+                   help=f"tokens between two checkpoints of a long one; 0: none ({policy.interval})")  # fmt: skip
+    g.add_argument("--kv-cache-boundary-trim-tokens", metavar="N", type=integer(0), default=policy.trim, help="tokens "
+                   f"at the end of a prompt without users that are left out ({policy.trim})")  # fmt: skip
+    g.add_argument("--kv-cache-boundary-align-tokens", metavar="N", type=integer(0), default=policy.align,
+                   help=f"checkpoints are multiples of so many tokens; 0: any length ({policy.align})")  # fmt: skip
+    g.add_argument("--kv-cache-reject-different-quant", action="store_true", help="of ds4's own files, load none of "
+                   "another weight format")  # fmt: skip
+    g.add_argument("--disable-exact-dsml-tool-replay", action="store_true", help="forget how the model wrote its "
+                   "calls: they are rendered as the client sends them")  # fmt: skip
+    g.add_argument("--tool-memory-max-ids", metavar="N", type=integer(), default=100_000, help="calls that are "
+                   "remembered (100000)")  # fmt: skip
 
     g = parser.add_argument_group("what it says")
     g.add_argument("--trace", metavar="FILE", help="every prompt and answer, secrets included; the file is emptied "
@@ -197,14 +218,50 @@ def make_service(
 ) -> Service:
     """The server over an open engine. ``constrain``: what steers answers, if not what they are asked to be."""
     from ..server.app import apis
-    from ..server.constrain import steering
+    from ..server.constrain import Limits, steering
+    from ..server.grammar.vocabulary import vocabulary
+    from ..server.recall import Recall
     from ..server.service import Service
     from ..server.timelines import Timelines
+    from ..server.tools import Memory
     from ..server.worker import Worker
 
-    timelines = Timelines(engine.tokenizer, args.memory_mb << 20)
-    worker = Worker(engine, ctx=args.ctx, timelines=timelines, queue_limit=args.queue, constrain=constrain or steering)
-    return Service(worker, apis(), how, trace=trace)
+    vocabulary(engine.tokenizer)  # a second or two: now, and not in front of the first answer that needs it
+    if constrain is None:
+        constrain = partial(steering, limits=Limits(answer=args.form_tokens, reasoning=args.form_thinking))
+    disk = checkpoints(engine, args)
+    calls = Recall(Memory(args.tool_memory_max_ids, enabled=not args.disable_exact_dsml_tool_replay), disk)
+    timelines = Timelines(engine.tokenizer, args.memory_mb << 20, disk)
+    worker = Worker(engine, ctx=args.ctx, timelines=timelines, queue_limit=args.queue, constrain=constrain)
+    return Service(worker, apis(), how, tools=calls, trace=trace)
+
+
+def policy_of(args: Namespace) -> Policy:
+    """Which conversations are worth a checkpoint. UsageError if the flags contradict each other."""
+    from ..session.boundaries import Policy
+
+    return Policy(
+        args.kv_cache_min_tokens,
+        args.kv_cache_cold_max_tokens,
+        args.kv_cache_continued_interval_tokens,
+        args.kv_cache_boundary_trim_tokens,
+        args.kv_cache_boundary_align_tokens,
+    )
+
+
+def checkpoints(engine: Engine, args: Namespace) -> Store | None:
+    """Conversations on disk, if there are to be any."""
+    if args.kv_disk_dir is None:
+        return None
+    from ..session.store import Store
+
+    return Store.open(
+        engine,
+        args.kv_disk_dir,
+        args.kv_disk_space_mb << 20,
+        policy_of(args),
+        different_quant=not args.kv_cache_reject_different_quant,
+    )
 
 
 def body(argv: Sequence[str], constrain: Steering | None = None) -> int:
@@ -222,6 +279,7 @@ def body(argv: Sequence[str], constrain: Steering | None = None) -> int:
         print(f"{PROG} {__version__} (ds4ref)")
         return 0
     key = key_of(args)
+    policy_of(args)
     check_packages()
     from ..server.auth import check_binding
     from ..server.listen import bind

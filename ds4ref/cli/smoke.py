@@ -46,7 +46,7 @@ def build_parser() -> Parser:
     made.add_argument("--url", metavar="URL", help="the server to try (default: ours, on the embedded model)")
     made.add_argument("--client", metavar="LIST", help="only these, separated by commas; quick is those that need no "
                       "agent; NAME@VERSION another version, NAME@latest the newest (all)")  # fmt: skip
-    made.add_argument("--list", dest="listed", action="store_true", help="list the clients, and whether they are here")
+    add(made, "--list", dest="listed", help="list the clients, and whether they are here")
     made.add_argument("--install", action="store_true", help="take what is missing from PyPI and npm, into the cache")
     made.add_argument("--keep", action="store_true", help="keep the folder with what clients and servers wrote")
     add(made, "--json")

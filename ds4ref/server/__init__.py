@@ -15,4 +15,5 @@ service     what all of them share
 
 constrain   answers that fit a JSON schema, a grammar, a choice of tools
 tools       declared tools on the wire, exact replay of calls by their id
+recall      the same from checkpoints on disk
 """

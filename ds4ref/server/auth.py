@@ -52,8 +52,13 @@ class Access:
         return name == "localhost" or name.endswith(".localhost") or name in self.hosts or is_address(name)
 
     def knows_site(self, headers: Mapping[str, str]) -> bool:
-        """Whether a browser says nothing against it: a page of another site may only ask with ``cors``."""
-        return self.cors or headers.get("sec-fetch-site") != "cross-site"
+        """Whether a browser says nothing against it: a page of another site may only ask with ``cors``. Not all say
+        whose page it is that asks something of an address in the network, but all say where it is from."""
+        if self.cors:
+            return True
+        scheme, found, host = headers.get("origin", "").partition("://")
+        foreign = bool(found) and scheme in ("http", "https") and not self.knows_host({"host": host})
+        return not foreign and headers.get("sec-fetch-site") != "cross-site"
 
 
 CORS = {

@@ -35,10 +35,11 @@ from ..text.dsml import escape_attribute
 from ..text.protocol import CANONICAL
 from ..text.schemas import Schema as Tool
 from ..text.schemas import by_name
-from .grammar import TooLarge, Unsupported
+from .grammar import Lost, TooLarge, Unsupported
 from .grammar.block import ESCAPES, Block, block
 from .grammar.custom import compile_form
-from .grammar.follow import Follower
+from .grammar.custom import examples as examples_of
+from .grammar.follow import Follower, Patience
 from .grammar.growth import growth
 from .grammar.schema import read
 from .grammar.vocabulary import Vocabulary, vocabulary
@@ -54,7 +55,12 @@ MOST_CALLS = 16
 SHORTEST = 2000
 """Calls of one block, and tokens that the shortest valid answer may have."""
 _MANY, _IN_TEXT = 64, 2
+_EXAMPLES, _TOGETHER = 64, 4
 _CALLS = "start: block"
+_EARLY = 8
+"""By which part of a way it is taken before it has to be: the longer it is, the dearer is another search."""
+_WAITING = 0.25
+"""Processor seconds that the inference thread looks for the way to an end."""
 
 PRETTY = {"whitespace_pattern": r"(?: |\n[ \t]{0,24})"}
 """JSON by itself: a space, or a line's end with some indentation, between any two parts of it."""
@@ -64,8 +70,9 @@ PRETTY = {"whitespace_pattern": r"(?: |\n[ \t]{0,24})"}
 class Limits:
     """How an answer keeps to its budget.
 
-    close      find the way to a valid end before the tokens run out; without it the answer is cut, and says so
-    answer     tokens behind the reasoning after which a demanded answer is brought to its end; None: the turn's own
+    close      find the way to a valid end before the tokens of the turn run out; without it the answer is cut
+    answer     tokens behind the reasoning after which a demanded answer is brought to its end, which is then as good as
+               any other (random weights never end a string); None: the turn's own limit alone
     reasoning  tokens of reasoning in front of a demanded answer after which it is ended; None: as many as fit
     """
 
@@ -96,9 +103,12 @@ def steering(turn: Turn, tokenizer: Tokenizer, limits: Limits = Limits()) -> Ste
         return _steer(words, _CALLS, made, limits, calls=0 if single else _dearest(words, turn, tools))
     if not turn.format:
         return Steer(words, _follower(words, f"start: begun\n{made.text}", made), limits)
-    schema = read('{"type":"object"}' if turn.format.strip() in ("{}", "") else turn.format)
+    schema = read(turn.format)
+    if schema.root == {}:
+        schema = read('{"type":"object"}')
     document = schema.document(schema.root) | {"x-guidance": PRETTY | ESCAPES}
     start = f"start: json{' | block' if tools else ''}\njson: %json {json.dumps(document, ensure_ascii=False)}"
+    made.examples += schema.examples
     return _steer(words, start, made, limits, growth(schema, schema.root))
 
 
@@ -106,7 +116,11 @@ def _follower(words: Vocabulary, text: str, made: Block) -> Follower:
     from llguidance import LLMatcher
 
     forms = {escape_attribute(name).encode(): compile_form(words, *form) for name, form in made.forms.items()}
-    return Follower(words, words.compile(LLMatcher.grammar_from_lark(text)), forms=forms)
+    more = [text for form in made.forms.values() for text in examples_of(*form)]
+    examples = [*dict.fromkeys([*made.examples, *more])][:_EXAMPLES]
+    if len(examples) <= _TOGETHER:
+        examples += [one + two for one in examples for two in examples if one != two]
+    return Follower(words, words.compile(LLMatcher.grammar_from_lark(text)), forms=forms, examples=examples)
 
 
 def _steer(words: Vocabulary, start: str, made: Block, limits: Limits, step: int = 1, calls: int = 0) -> Steer:
@@ -114,11 +128,25 @@ def _steer(words: Vocabulary, start: str, made: Block, limits: Limits, step: int
     follower = _follower(words, text, made)
     if start == _CALLS:
         follower.begin_markup()
-    shortest = words.kept(f"the way through {text} {made.forms}", lambda: follower.shortest(SHORTEST) or [])
+    try:
+        shortest, over = words.kept(f"the way through {text} {made.forms}", lambda: _way(follower))
+    except Lost as error:
+        if error.why and "NoExtension" not in error.why:
+            raise TooLarge(f"the schema or grammar is too large to be followed: {error.why}") from None
+        shortest, over = [], False
+    if over:
+        raise TooLarge("the schema or grammar is too hard: no answer that fits was found in the time there is for it")
     if not shortest:
         raise Unsupported("a schema or grammar that no short answer fits", why=f"none of {SHORTEST} tokens was found")
     steps = {"json": max(step, made.step), "markup": max(made.optional, calls), "text": _IN_TEXT}
     return Steer(words, follower, limits, len(shortest) + 1, steps)
+
+
+def _way(follower: Follower) -> tuple[list[int], bool]:
+    """The shortest way that a short search finds, and whether it was broken off."""
+    patience = Patience()
+    found = follower.shortest(SHORTEST, patience=patience)
+    return found or [], found is None and patience.over
 
 
 def _dearest(words: Vocabulary, turn: Turn, tools: Sequence[Tool]) -> int:
@@ -144,7 +172,7 @@ class Steer:
         shortest: int = 0,
         steps: Mapping[str, int] = MappingProxyType({}),
     ):
-        self._words, self._follower, self._limits = words, follower, limits
+        self._words, self._follower, self.limits = words, follower, limits
         self.shortest, self._steps = shortest, steps
         self._begun = shortest > 0
         self._from: int | None = None  # the first token behind the reasoning
@@ -153,14 +181,19 @@ class Steer:
         self._known: list[int] = []  # one that could be
         self._close = limits.close and self._begun
         self._rest = shortest  # at most so many tokens to the end, as far as is known
+        self._again = 1 << 40  # no search before there are only so many left
         self._text = b""
+        self.searched = 0
+        """How often a way to the end was looked for."""
         self.closing = False
         """Whether the answer was brought to its end because its tokens ran out."""
+        self.cut = False
+        """Whether those were the turn's, and not ``Limits.answer``: whoever asked has to know."""
 
     def __call__(self, generation: Generation, logits: np.ndarray) -> Any:
         """An id that is forced, logits (V,) of what is allowed, or None."""
         if generation.thinking:
-            return self._reasoning(generation)
+            return self._reasoning(generation, logits)
         if self._from is None:
             self._from = self._seen = len(generation.tokens)
         for token in generation.tokens[self._seen :]:
@@ -182,17 +215,21 @@ class Steer:
 
     # --- inside
 
-    def _reasoning(self, generation: Generation) -> int | None:
-        """Free, until there is only room left for a short answer."""
+    def _reasoning(self, generation: Generation, logits: np.ndarray) -> int | np.ndarray | None:
+        """Free, until there is only room left for a short answer; its end is never the answer's."""
         if not self.shortest or self._from is not None:
             return None
-        close = int(self._words.think_close)
+        close, eos = int(self._words.think_close), int(self._words.eos)
         made, left = len(generation.tokens), generation.limit - len(generation.tokens)
-        if self._limits.reasoning is not None and made >= self._limits.reasoning:
+        if self.limits.reasoning is not None and made >= self.limits.reasoning:
             return close
         needed = self.shortest + self._step + 2
         reserve = max(needed + 1, min(4 * needed, generation.limit // 2))
-        return close if self._close and needed < left <= reserve else None
+        if self._close and needed < left <= reserve:
+            return close
+        thinking = np.array(logits, np.float32)
+        thinking[close], thinking[eos] = max(logits[close], logits[eos]), -np.inf
+        return thinking
 
     def _take(self, token: int) -> None:
         """Follow a token that was taken; outside of a demanded answer, watch for the beginning of a call."""
@@ -211,28 +248,30 @@ class Steer:
 
     @property
     def _step(self) -> int:
-        return self._steps[self._follower.place]
+        return self._steps.get(self._follower.place, 0)
 
     def _left(self, generation: Generation) -> int:
         left = generation.limit - len(generation.tokens)
-        if self._limits.answer is not None and self._from is not None:
-            left = min(left, self._limits.answer - (len(generation.tokens) - self._from))
+        if self.limits.answer is not None and self._from is not None:
+            left = min(left, self.limits.answer - (len(generation.tokens) - self._from))
         return left
 
     def _on_the_way(self, generation: Generation) -> int | None:
         """The next token of the shortest way to the end, if it is time to take it."""
         if not self._way:
             left = self._left(generation)
-            if left > self._rest + self._step:
+            if left > min(self._rest + self._step, self._again):
                 return None
-            way = self._follower.shortest(max(2 * left, 64), generation.cancel)
+            self.searched += 1
+            way = self._follower.shortest(max(2 * left, 64), generation.cancel, Patience(_WAITING))
             if way is None:
-                self._rest = 0  # another search, when this much has been said
+                self._again = left // 2  # searches are dear
                 return None
             self._known, self._rest = way, len(way) + 1
-            if left > self._rest + self._step or not way:
+            if left > self._rest + self._step + len(way) // _EARLY or not way:
                 return None
             self._way, self.closing = list(way), True
+            self.cut = left == generation.limit - len(generation.tokens)
         return self._way.pop(0)
 
 

@@ -60,7 +60,9 @@ def kind(record: logging.LogRecord) -> str:
     """Which colour a record has."""
     if record.levelno >= logging.ERROR:
         return "error"
-    return "warning" if record.levelno >= logging.WARNING else getattr(record, "kind", "")
+    if record.levelno >= logging.WARNING:
+        return "warning"
+    return getattr(record, "kind", "kvcache" if record.name == "ds4-kv" else "")
 
 
 def one_line(text: str) -> str:
@@ -72,9 +74,10 @@ def listen(stream: TextIO, form: str, colour: bool) -> logging.Handler:
     """Write what the server and what it is built on have to say to ``stream``; "text" or "json"."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(Json() if form == "json" else Plain(colour))
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    log.propagate = False
+    for own in (log, logging.getLogger("ds4-kv")):
+        own.addHandler(handler)
+        own.setLevel(logging.INFO)
+        own.propagate = False
     web = logging.getLogger("uvicorn")
     web.addHandler(handler)
     web.setLevel(logging.ERROR)  # of bad requests we say more ourselves

@@ -58,7 +58,7 @@ OPENAI = {
     **COMMON,
     "max_tokens": COUNT,
     "stop": STOP,
-    "stream_options": nullable(thing(include_usage=FLAG)),
+    "stream_options": nullable(thing(include_usage=nullable(FLAG))),
     "reasoning_effort": EFFORT,
     "thinking": nullable({"anyOf": [FLAG, thing(type=TEXT)]}),
     "think": FLAG,
@@ -170,7 +170,7 @@ def document(service: Service) -> dict[str, Any]:
     def post(summary: str, asked: Schema, answered: Schema, streams: bool = False) -> dict[str, Any]:
         content = json_body(answered)
         if streams:
-            content["text/event-stream"] = {"schema": TEXT}
+            content["text/event-stream"] = {}  # OpenAPI 3.1 has no words for the events of a stream
         response = {"description": summary, "content": content, "headers": ids}
         body = {"required": True, "content": json_body(asked)}
         return {"post": {"summary": summary, "requestBody": body, "responses": {"200": response, **bad}}}

@@ -83,6 +83,8 @@ def failed(api: str, event: Failed, ctx: int, options: Options) -> Refused:
             who, what = HISTORY.get(api, ("Its", "messages"))
             message = f"{who} continuation state is not available; retry by replaying the full {what} history"
             return refused(api, 409, message, headers=_in_vain(options))
+        case "form":
+            return refused(api, 400, event.message)
         case "shutdown":
             return ending(api, options)
     return refused(api, 500, event.message)

@@ -120,7 +120,8 @@ class Prefill:
 
 @dataclass(frozen=True)
 class Failed:
-    """It cannot be answered, or not to the end. ``code`` is "context", "continuation", "shutdown" or "engine".
+    """It cannot be answered, or not to the end. ``code`` is "context", "continuation", "form" (that the answer has to
+    have), "shutdown" or "engine".
 
     ``tokens``: with "context", how many the prompt has.
     """

@@ -31,6 +31,7 @@ from ..targets.reader import AnswerReader
 from ..text.chat import Message, ends_in_thinking, live_tail
 from ..text.rendered import Rendered
 from . import saving
+from .grammar import Lost
 from .queue import Closed, FairQueue, Full
 from .scoring import echo, step
 from .timelines import Start, Timelines
@@ -39,6 +40,7 @@ from .turn import Answered, Event, Failed, Prefill, Queued, Turn
 if TYPE_CHECKING:
     from ..session.session import Session
     from ..text.dsml import ToolCall
+    from .constrain import Steer
 
 log = logging.getLogger("ds4-server")
 
@@ -71,7 +73,7 @@ class Job:
 
     remember   what an API adds to the history it will see again: from the finished answer to the message it returns
     more       further prompts of the same request, with their turns
-    demanded   what keeps the answer to the form that the turn demands (``generate.Steer``)
+    demanded   what keeps the answer to the form that the turn demands
     """
 
     number: int
@@ -81,7 +83,7 @@ class Job:
     listen: Callable[[Event], None]
     remember: Callable[[Message], Message] = lambda message: message
     more: tuple[tuple[Turn, Rendered, list[int]], ...] = ()
-    demanded: Any = None
+    demanded: Steer | None = None
     cancel: Cancellation = field(default_factory=Cancellation)
     submitted: float = 0.0
     began: float | None = None
@@ -106,7 +108,7 @@ class Worker:
         ctx: int = 32768,
         timelines: Timelines | None = None,
         queue_limit: int = QUEUE_LIMIT,
-        constrain: Callable[[Turn, Any], Any] | None = None,
+        constrain: Callable[[Turn, Any], Steer | None] | None = None,
     ):
         self.engine, self.ctx, self.constrain = engine, ctx, constrain
         self.timelines = Timelines(engine.tokenizer) if timelines is None else timelines  # an empty one is false
@@ -184,6 +186,8 @@ class Worker:
                 job.listen(Failed("context", str(error), error.tokens))
             except ContextError as error:
                 job.listen(Failed("context", str(error)))
+            except Lost as error:
+                job.listen(Failed("form", str(error)))
             except Ds4Error as error:
                 job.listen(Failed("engine", str(error)))
             except Exception:
@@ -298,9 +302,11 @@ class Worker:
         ended = "" if reader.done else generation.finish
         rest = reader.finish(ended, generation.thinking)
         finish = reader.reason(ended)
-        job.finish = finish
         usage = Usage(len(start.tokens), made, start.cached, reader.reasoning_tokens)
         self._remember(job, generation, reader, finish)
+        if job.demanded is not None and job.demanded.cut and finish in (Finish.STOP, Finish.TOOL_CALLS):
+            finish = Finish.LENGTH  # whole and valid, but not what the model would have said with more room
+        job.finish = finish
         if turn.echo and generation.finish == Finish.STOP:
             # Whoever scores counts on one entry for what came after the prompt.
             rest = replace(rest, steps=(self._step(turn, session, self.engine.tokenizer.eos, begun),))

@@ -10,14 +10,18 @@ import socket
 import stat
 import subprocess
 import sys
-import threading
-from contextlib import contextmanager
 
 import httpx2
 import pytest
 
 from ds4ref.cli import server
+from ds4ref.engine import Engine
 from ds4ref.errors import Ds4Error, UsageError
+from ds4ref.server.turn import Turn
+from ds4ref.session.boundaries import Policy
+from ds4ref.text.chat import Message
+
+from ..server.process import process
 
 SPEC = {
     # flag: how it is spelled with a value, of the reference (server.md 11)
@@ -49,6 +53,9 @@ def test_defaults_are_those_of_the_reference():
     args = parsed()
     assert (args.host, args.port, args.ctx, args.tokens) == ("127.0.0.1", 8000, 32768, 393216)
     assert not args.cors and args.trace is None
+    assert server.policy_of(args) == Policy() and args.kv_disk_dir is None and args.kv_disk_space_mb == 4096
+    assert not args.kv_cache_reject_different_quant and not args.disable_exact_dsml_tool_replay
+    assert args.tool_memory_max_ids == 100_000
 
 
 @pytest.mark.parametrize(
@@ -56,6 +63,8 @@ def test_defaults_are_those_of_the_reference():
     [
         ["--port", "70000"], ["--port", "x"], ["--ctx", "0"], ["--frobnicate"], ["serve"], ["--queue", "0"],
         ["--like-ds4", "everything"], ["--log-format", "xml"], ["--mtp", "x"], ["--host"],
+        ["--kv-disk-space-mb", "0"], ["--kv-cache-min-tokens", "0"], ["--tool-memory-max-ids", "0"],
+        ["--kv-cache-cold-max-tokens", "100"], ["--kv-cache-boundary-trim-tokens", "-1"],
     ],
 )  # fmt: skip
 def test_wrong_usage(argv, capsys):
@@ -117,6 +126,20 @@ def test_settings():
     assert server.settings(parsed("--model-name", "mine"), "").title == "mine"
 
 
+def test_demanded_answers_may_be_kept_short(nano_path):
+    turn = Turn("chat", messages=(Message("user", "Hi"),), format='{"type":"string"}')
+    with Engine.open(nano_path, backend="reference", threads=1) as engine:
+        for flags, limits in (((), (None, None)), (("--form-tokens", "90", "--form-thinking", "0"), (90, 0))):
+            args = parsed("-c", "512", *flags)
+            service = server.make_service(engine, args, server.settings(args, ""))
+            try:
+                steer = service.worker.constrain(turn, engine.tokenizer)
+                assert (steer.limits.answer, steer.limits.reasoning) == limits
+            finally:
+                service.worker.shut_down(5)
+                service.close()
+
+
 def test_nothing_heavy_for_help():
     code = (
         "import sys, ds4ref.cli.server as m; m.main(['-h']); print(sorted({'numba', 'starlette'} & set(sys.modules)))"
@@ -126,47 +149,6 @@ def test_nothing_heavy_for_help():
 
 
 # --- a process
-
-
-class Process:
-    """A server of its own, and where it is."""
-
-    def __init__(self, nano_path, *argv, env=None):
-        command = [sys.executable, "-m", "ds4ref.cli.server", "-m", nano_path, "--port", "0", "-t", "1", *argv]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})
-        self.lines: list[str] = []
-        self.ready = threading.Event()
-        self.reader = threading.Thread(target=self._read)
-        self.reader.start()
-        assert self.ready.wait(120), self.lines
-        found = re.search(r"listening on (http://\S+?)(?=[\"\s]|$)", " ".join(self.lines))
-        assert found, self.lines
-        self.url = found[1]
-
-    def _read(self):
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.lines.append(line.rstrip("\n"))
-            if "listening on" in line:
-                self.ready.set()
-        self.ready.set()
-
-    def ends(self):
-        """Its exit code."""
-        code = self.process.wait(60)
-        self.reader.join()
-        return code
-
-
-@contextmanager
-def process(*args, **named):
-    made = Process(*args, **named)
-    try:
-        yield made
-    finally:
-        made.process.kill()
-        made.ends()
-        made.process.stderr.close()
 
 
 def chat(url, **more):

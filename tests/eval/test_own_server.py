@@ -6,7 +6,7 @@ import pytest
 
 from eval import log as logs
 from eval.cli import main
-from tests.cli.test_server import process
+from tests.server.process import process
 
 
 @pytest.fixture(scope="module")

@@ -119,6 +119,22 @@ def test_pages_of_other_sites(serving, site, wanted):
     assert cors.client.post("/v1/echo", json={"say": "hi"}, headers=headers).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("origin", "wanted"),
+    [
+        ("http://evil.example", 403), ("https://evil.example:8000", 403), ("http://localhost.evil.example", 403),
+        ("http://localhost:3000", 200), ("https://127.0.0.1", 200), ("http://[::1]:5", 200), ("null", 200),
+        ("vscode-webview://abc", 200),
+    ],
+)  # fmt: skip
+def test_where_a_page_is_from(serving, origin, wanted):
+    """Browsers that say nothing of sites, as they do in a network without TLS, still say that."""
+    headers = {"origin": origin}
+    assert serving().client.post("/v1/echo", json={"say": "hi"}, headers=headers).status_code == wanted
+    cors = serving(settings=Settings(access=Access(cors=True)))
+    assert cors.client.post("/v1/echo", json={"say": "hi"}, headers=headers).status_code == 200
+
+
 # --- where it listens
 
 

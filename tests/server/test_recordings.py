@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from ds4ref.server.limits import Limits
@@ -19,6 +20,8 @@ from .answers import read
 FOLDER = Path(__file__).parents[1] / "data" / "clients"
 FILES = sorted(FOLDER.glob("*.jsonl"))
 GENERATES = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
+GRAMMAR = "start: LINE\nLINE: /.+/"
+"""In place of grammars that the recorder cut short."""
 
 
 def requests_of(path: Path) -> Iterator[dict[str, Any]]:
@@ -31,6 +34,10 @@ def requests_of(path: Path) -> Iterator[dict[str, Any]]:
             if "tools_same_as" in body:
                 body["tools"] = tools[body.pop("tools_same_as")]
             tools[request["n"]] = body.get("tools")
+            for tool in body.get("tools") or ():
+                form = tool.get("format") if tool.get("type") == "custom" else None
+                if form and "[truncated: " in form.get("definition", ""):
+                    form["definition"] = GRAMMAR
         yield request
 
 
@@ -126,7 +133,10 @@ def test_recorded_requests_are_answered(serving, name):
         reasoning, text, called = understood(path, body, answer.content)
         asked = path != "/v1/responses" or (body.get("reasoning") or {}).get("summary") == "auto"
         assert reasoning == ("Let me think." if turn.thinking != "none" and asked else "")
-        assert text == ('{"word":"x"}' if turn.format else "Grüße.") and called == calls
+        if turn.format:  # whatever the script says, the answer has the form
+            jsonschema.validate(json.loads(text), json.loads(turn.format))
+        else:
+            assert text == "Grüße." and called == calls
 
 
 @pytest.mark.parametrize("name", [path.stem for path in FILES if path.stem.startswith("lm_eval_")])

@@ -93,8 +93,10 @@ def test_killed_while_saving(tmp_path: Path, savers: list[Saver]) -> None:
 
 
 @pytest.mark.slow
-def test_killed_while_saving_two_hundred_times(tmp_path: Path, savers: list[Saver]) -> None:
-    assert killed(tmp_path, savers, 200, seed=2) > 20, "it was in the middle of it often enough"
+def test_killed_while_saving_many_times(tmp_path: Path, savers: list[Saver]) -> None:
+    """DS4_TEST_KILLS times, 200 of them unless that says otherwise."""
+    times = int(os.environ.get("DS4_TEST_KILLS", "200"))
+    assert killed(tmp_path, savers, times, seed=2) >= times // 10, "it was in the middle of it often enough"
 
 
 STEPS = """

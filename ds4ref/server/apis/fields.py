@@ -154,10 +154,9 @@ def stops(body: Body, name: str) -> tuple[str, ...]:
         return ()
     with reading():
         found = [raw] if rawjson.is_string(raw) else array(raw, name)
-        texts = tuple(filter(None, (string(one, f"an entry of {name}") for one in found)))
-    if len(texts) > STOPS:
-        raise bad(f"{name} has more than {STOPS} entries")
-    return texts
+        if len(found) > STOPS:
+            raise bad(f"{name} has more than {STOPS} entries")
+        return tuple(filter(None, (string(one, f"an entry of {name}") for one in found)))
 
 
 def sampling(body: Body, about: About, thinking: str, names: Sequence[str]) -> Sampling:

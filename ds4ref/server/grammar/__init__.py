@@ -1,7 +1,10 @@
 """What an answer has to look like, as grammars on tokens: the parts of ``constrain``.
 
-    patterns     regular expressions of JSON schemas, and what their formats mean
+    patterns     regular expressions of JSON schemas
+    formats      what their formats mean
+    matching     whether a string matches
     schema       JSON schemas: what can be enforced, and in which words the library wants it
+    strings      what they say of strings and types
     block        tools as the block of DSML that calls them
     custom       grammars that clients bring along
     vocabulary   a tokenizer's tokens as the library wants them, and compiled grammars
@@ -29,3 +32,11 @@ class Unsupported(TextError):
 
 class TooLarge(TextError):
     """A schema or grammar that is larger or deeper than this server compiles. The message names the limit."""
+
+
+class Lost(TextError):
+    """An answer that cannot be kept to its grammar: the library gave up (``why`` is what it says), or nothing fits."""
+
+    def __init__(self, message: str, why: str = ""):
+        super().__init__(f"{message}: {why}" if why else message)
+        self.why = why

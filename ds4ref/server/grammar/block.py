@@ -16,21 +16,20 @@ from itertools import product
 from typing import Any
 
 from ...errors import TextError
-from ...text.dsml import escape_attribute, escape_string
+from ...text.dsml import escape_attribute
 from ...text.schemas import INPUT
 from ...text.schemas import Schema as Tool
-from . import TooLarge, Unsupported
+from . import Unsupported
 from .growth import growth, parameter
-from .patterns import matches, whole
-from .schema import TYPES, Node, Schema, read
+from .matching import matches, whole
+from .schema import Node, Schema, read
+from .strings import FREE, all_of, branches_of, limited, literal, some, strings_of, terminal_of, types_of
 
 SPACED = {"item_separator": ", ?", "key_separator": ": ?", "whitespace_flexible": False}
 """JSON inside markup: compact, or with one space after commas and colons."""
 ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}
 """No escapes by number: with them a member could be written twice in two spellings."""
 
-MOST_ALTERNATIVES = 32
-_FREE = r"/(?s:.*)<\//"
 _EXTRA_NAME = "/[A-Za-z_][A-Za-z0-9_.-]{0,63}/"
 
 
@@ -38,17 +37,13 @@ _EXTRA_NAME = "/[A-Za-z_][A-Za-z0-9_.-]{0,63}/"
 class Block:
     """A grammar's text in the library's dialect, and the tools whose ``input`` has a grammar of its own. ``step`` is by
     how many tokens, about, one token inside of JSON can make the rest longer, ``optional`` one in front of a parameter
-    that need not be there."""
+    that need not be there; ``examples`` are strings that patterns in it match."""
 
     text: str
     forms: dict[str, tuple[str, str]] = field(default_factory=dict)
     step: int = 1
     optional: int = 1
-
-
-def literal(text: str) -> str:
-    """Text as a grammar spells it."""
-    return json.dumps(text, ensure_ascii=False)
+    examples: list[str] = field(default_factory=list)
 
 
 def block(tools: Sequence[Tool], dsml: int, most: int, *, lenient: bool = False) -> Block:
@@ -67,29 +62,7 @@ def block(tools: Sequence[Tool], dsml: int, most: int, *, lenient: bool = False)
     end = f"{writer.tag('</')} {literal('tool_calls>')}"
     writer.rules.insert(0, f"block: {first} call{more} {end}")
     writer.rules.insert(0, f"begun: call{more} {end}")
-    return Block("\n".join(writer.rules), writer.forms, writer.step, writer.optional)
-
-
-@dataclass
-class _Strings:
-    """A set of strings: ``literals``, or all, that match every one of ``patterns``, from ``least`` to ``most`` long."""
-
-    literals: tuple[str, ...] | None = None
-    patterns: tuple[str, ...] = ()
-    least: int = 0
-    most: int | None = None
-
-    @property
-    def free(self) -> bool:
-        return self.literals is None and not self.patterns and not self.least and self.most is None
-
-    def both(self, other: _Strings) -> _Strings:
-        """What is in either set."""
-        found = self.literals if other.literals is None else other.literals
-        if self.literals is not None and other.literals is not None:
-            found = tuple(text for text in self.literals if text in other.literals)
-        bounds = [most for most in (self.most, other.most) if most is not None]
-        return _Strings(found, self.patterns + other.patterns, max(self.least, other.least), min(bounds, default=None))
+    return Block("\n".join(writer.rules), writer.forms, writer.step, writer.optional, writer.examples)
 
 
 @dataclass
@@ -120,7 +93,7 @@ class _Members:
         known = {name: self.of(name) + other.of(name) for name in names}
         patterns = dict(self.patterns)
         for pattern, node in other.patterns.items():
-            patterns[pattern] = _all([node, patterns.get(pattern, True)])
+            patterns[pattern] = all_of([node, patterns.get(pattern, True)])
         others = self.others + other.others
         return _Members(known, required, patterns, others, self.named or other.named, self.told or other.told)
 
@@ -131,6 +104,7 @@ class _Writer:
         self.rules: list[str] = []
         self.forms: dict[str, tuple[str, str]] = {}
         self.step = self.optional = 1
+        self.examples: list[str] = []
         self._count = 0
 
     def tag(self, opener: str) -> str:
@@ -140,14 +114,16 @@ class _Writer:
         """The rule of one tool's call, from behind the marker of its tag to the end of its closing tag."""
         if tool.kind == "custom":
             self._count += 1
-            body = self._parameter(INPUT, True, _FREE)
+            body = self._parameter(INPUT, True, FREE)
             if tool.grammar is not None:
                 self.forms[tool.name] = tool.grammar
         elif lenient and not tool.strict:
             body = self._anything()
         else:
             try:
-                body = self._arguments(read(tool.parameters))
+                schema = read(tool.parameters)
+                self.examples += schema.examples
+                body = self._arguments(schema)
             except Unsupported as error:
                 raise Unsupported(error.feature, f"{tool.name}{error.where}", error.why) from None
             except TextError as error:
@@ -180,7 +156,7 @@ class _Writer:
         """Parameters of any names and values."""
         rule, head, value = self._name("p"), self._name("N"), self._name("V")
         self.rules.append(f'{head}: /parameter name="[^"<>]{{1,200}}" string="(true|false)">/')
-        self.rules.append(f"{value}: {_FREE}")
+        self.rules.append(f"{value}: {FREE}")
         self.rules.append(f"{rule}: {self.tag('<')} {head} {value} {self.marker} {literal('parameter>' + chr(10))}")
         return f"{rule}*"
 
@@ -188,7 +164,7 @@ class _Writer:
         found = _members(schema, schema.root)
         bodies = [body for members in found if (body := self._members(schema, members)) is not None]
         if not bodies:
-            raise TextError("no arguments fit its schema")
+            raise Unsupported("a schema that no arguments fit")
         if len(bodies) == 1:
             return bodies[0]
         names = [self._name("a") for _ in bodies]
@@ -204,20 +180,20 @@ class _Writer:
             if not values and name in members.required:
                 return None
             if values and name not in members.required:
-                self.optional = max(self.optional, parameter(schema, name, _all(members.of(name))))
+                self.optional = max(self.optional, parameter(schema, name, all_of(members.of(name))))
             if values:
                 parts.append(f"({' | '.join(values)})" + ("" if name in members.required else "?"))
         others = self._others(schema, members, list(names))
         return " ".join(parts + others) or '""'
 
     def _values(self, schema: Schema, name: str, nodes: Sequence[Node]) -> list[str]:
-        node = _all(nodes)
-        made = [self._parameter(name, True, _terminal(found)) for found in _strings(schema, node) if _some(found)]
+        node = all_of(nodes)
+        made = [self._parameter(name, True, terminal_of(found)) for found in strings_of(schema, node) if some(found)]
         return made + [self._parameter(name, False, rule) for rule in self._json(schema, node)]
 
     def _others(self, schema: Schema, members: _Members, names: list[str]) -> list[str]:
         """Parameters that the schema does not name: if it speaks of them, or names none at all."""
-        node = _all(members.others)
+        node = all_of(members.others)
         if node is False or not (members.told or not (members.named or names)):
             return []
         terminal = self._name("N")
@@ -225,7 +201,7 @@ class _Writer:
         known += [f"/{whole(pattern)}/" for pattern in members.patterns]
         self.rules.append(f"{terminal}: {_EXTRA_NAME}" + (f" & ~({' | '.join(known)})" if known else ""))
         made = []
-        values = [(True, _terminal(found)) for found in _strings(schema, node) if _some(found)]
+        values = [(True, terminal_of(found)) for found in strings_of(schema, node) if some(found)]
         for is_string, value in values + [(False, rule) for rule in self._json(schema, node)]:
             rule = self._name("p")
             head = f"{literal('parameter name=' + chr(34))} {terminal} "
@@ -237,11 +213,11 @@ class _Writer:
 
     def _json(self, schema: Schema, node: Node) -> list[str]:
         """The rule of all values but strings, none if there are none."""
-        kinds = _types(schema, node) - {"string"}
+        kinds = types_of(schema, node) - {"string"}
         if not kinds:
             return []
-        if "string" in _types(schema, node):
-            node = _all([node, {"type": sorted(kinds)}])
+        if "string" in types_of(schema, node):
+            node = all_of([node, {"type": sorted(kinds)}])
         self.step = max(self.step, growth(schema, node))
         document = schema.document(node) | {"x-guidance": SPACED | ESCAPES}
         rule = self._name("j")
@@ -252,35 +228,11 @@ class _Writer:
 # --- what a schema says of objects, of strings, of types
 
 
-def _all(nodes: Sequence[Node]) -> Node:
-    """The schema of what all of ``nodes`` allow."""
-    found = [node for node in nodes if node is not True and node != {}]
-    if any(node is False for node in found):
-        return False
-    return True if not found else found[0] if len(found) == 1 else {"allOf": found}
-
-
-def _branches(schema: Schema, node: dict[str, Any]) -> tuple[list[list[Node]], dict[str, Any]]:
-    """The schemas that hold in the same place, as a product of alternatives, and what is left of ``node``."""
-    rest = {key: value for key, value in node.items() if key not in ("$ref", "allOf", "anyOf", "oneOf")}
-    choices = [[part] for part in node.get("allOf", ())]
-    if "$ref" in node:
-        choices.append([schema.resolve(node)])
-    choices += [list(node[key]) for key in ("anyOf", "oneOf") if key in node]
-    return choices, rest
-
-
-def _limit(found: list[Any]) -> list[Any]:
-    if len(found) > MOST_ALTERNATIVES:
-        raise TooLarge(f"a schema that stands for more than {MOST_ALTERNATIVES} alternatives at one place")
-    return found
-
-
 def _members(schema: Schema, node: Node) -> list[_Members]:
     """The kinds of objects that ``node`` allows."""
     if not isinstance(node, dict):
         return [_Members()] if node else []
-    choices, rest = _branches(schema, node)
+    choices, rest = branches_of(schema, node)
     if len(node.get("oneOf", ())) > 1:
         raise Unsupported("oneOf", "#", "not for all arguments of a tool")
     alternatives = [[found for part in choice for found in _members(schema, part)] for choice in choices]
@@ -291,7 +243,7 @@ def _members(schema: Schema, node: Node) -> list[_Members]:
             for more in combined:
                 members = members.both(more)
             made.append(members)
-        _limit(made)
+        limited(made)
     return made
 
 
@@ -301,7 +253,7 @@ def _own_members(rest: dict[str, Any]) -> list[_Members]:
     if rest.get("minProperties"):
         raise Unsupported("minProperties", "#", "not for the arguments of a tool")
     known = {name: [part] for name, part in rest.get("properties", {}).items()}
-    if rest.get("maxProperties", len(known)) < len(known) or rest.get("maxProperties", 0):
+    if rest.get("maxProperties", len(known)) < len(known):
         raise Unsupported("maxProperties", "#", "not for the arguments of a tool")
     others = [rest["additionalProperties"]] if "additionalProperties" in rest else []
     if "maxProperties" in rest:
@@ -321,79 +273,3 @@ def _own_members(rest: dict[str, Any]) -> list[_Members]:
             exact = _Members({k: [{"const": v}] for k, v in value.items()}, tuple(value), {}, [False], True, True)
             fixed.append(base.both(exact))
     return fixed
-
-
-def _strings(schema: Schema, node: Node) -> list[_Strings]:
-    """The strings that ``node`` allows, as sets whose union they are."""
-    if not isinstance(node, dict):
-        return [_Strings()] if node else []
-    choices, rest = _branches(schema, node)
-    if "type" in rest and "string" not in rest["type"]:
-        return []
-    pattern = (rest["pattern"],) if "pattern" in rest else ()
-    own = _Strings(None, pattern, rest.get("minLength", 0), rest.get("maxLength"))
-    values = rest.get("enum", [rest["const"]] if "const" in rest else None)
-    if values is not None:
-        own.literals = tuple(value for value in values if isinstance(value, str))
-    alternatives = [[found for part in choice for found in _strings(schema, part)] for choice in choices]
-    if "oneOf" in node:
-        _exclusive(alternatives[-1])
-    made = []
-    for combined in product(*alternatives):
-        found = own
-        for more in combined:
-            found = found.both(more)
-        made.append(found)
-        _limit(made)
-    return made
-
-
-def _exclusive(found: list[_Strings]) -> None:
-    """Of ``oneOf``: no string may be in two of the sets."""
-    literals = [text for strings in found for text in strings.literals or ()]
-    if len(found) > 1 and (len(set(literals)) < len(literals) or any(strings.literals is None for strings in found)):
-        raise Unsupported("oneOf", "", "its branches may overlap")
-
-
-def _types(schema: Schema, node: Node) -> set[str]:
-    """Types that values of ``node`` may have; more, at most, than they do."""
-    if not isinstance(node, dict):
-        return set(TYPES) if node else set()
-    choices, rest = _branches(schema, node)
-    found = set(rest.get("type", TYPES))
-    found |= {"integer"} if "number" in found else set()
-    values = rest.get("enum", [rest["const"]] if "const" in rest else None)
-    if values is not None:
-        found &= {kind for value in values for kind in _kinds(value)}
-    for choice in choices:
-        found &= set().union(*(_types(schema, part) for part in choice))
-    return found
-
-
-def _kinds(value: Any) -> tuple[str, ...]:
-    if isinstance(value, bool):
-        return ("boolean",)
-    if isinstance(value, int):
-        return ("integer", "number")
-    names = {float: "number", str: "string", list: "array", dict: "object", type(None): "null"}
-    return (names[type(value)],)
-
-
-def _some(found: _Strings) -> bool:
-    return found.literals != () and (found.most is None or found.least <= found.most)
-
-
-def _terminal(found: _Strings) -> str:
-    """A set of strings with the ``</`` behind it. Without the bar of the marker where more than the schema's own
-    literals is possible: an escaped closing tag would be read as something else."""
-    if found.free:
-        return _FREE
-    parts = [f"/{whole(pattern)}/" for pattern in found.patterns]
-    if found.literals is not None:
-        texts = (literal(escape_string(text)) if not parts else literal(text) for text in found.literals)
-        parts.append(f"({' | '.join(texts)})")
-    if found.least or found.most is not None:
-        parts.append(f"/(?s:.{{{found.least},{'' if found.most is None else found.most}}})/")
-    if found.literals is None or found.patterns:
-        parts.append("/[^\uff5c]*/")
-    return f'({" & ".join(parts)}) "</"'

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...errors import TextError
 from . import TooLarge, Unsupported
+from .patterns import search
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -26,8 +27,10 @@ MOST_DEPTH = 100
 """Limits of a definition: its bytes, the counts of its repetitions, its alternatives and its parentheses."""
 
 SYNTAXES = ("lark", "regex")
+MOST_EXAMPLES = 16
 
 _REPEATS = re.compile(r"\{\s*+(\d*+)\s*+,?\s*+(\d*+)\s*+\}|~\s*+(\d++)(?:\s*+\.\.\s*+(\d++))?")
+_TERMINAL = re.compile(r"/((?:[^/\\\n]|\\.)+)/")
 _DIRECTIVE = re.compile(r"%\s*([a-z_]+)")
 _ALLOWED = ("import", "ignore")
 
@@ -42,6 +45,18 @@ def compile_form(words: Vocabulary, syntax: str, definition: str) -> LLMatcher:
     _check(syntax, definition)
     make = LLMatcher.grammar_from_lark if syntax == "lark" else LLMatcher.grammar_from_regex
     return words.compile(make(definition))
+
+
+def examples(syntax: str, definition: str) -> list[str]:
+    """Texts that the grammar, or a terminal of it, stands for: what they have in them may be the way to its end."""
+    found = [definition] if syntax == "regex" else _TERMINAL.findall(definition)
+    made = []
+    for expression in found[:MOST_EXAMPLES]:
+        try:
+            made.append(search(f"^(?:{expression})$").example)
+        except TextError:
+            continue  # the library's dialect is larger than that of schemas
+    return [text for text in made if text]
 
 
 def _check(syntax: str, definition: str) -> None:
@@ -80,6 +95,16 @@ class Form:
         other = Form(self._words, self._matcher.deep_copy())
         other._alive, other._closing = self._alive, self._closing
         return other
+
+    def takes(self, tokens: list[int]) -> bool:
+        """Whether the text may go on with ``tokens`` and end there."""
+        ahead = self._matcher.deep_copy()
+        return self._alive and ahead.try_consume_tokens(tokens) == len(tokens) and ahead.is_accepting()
+
+    @property
+    def why(self) -> str:
+        """Why nothing more is allowed: what the library says, "" if it is the grammar's end."""
+        return str(self._matcher.get_error())
 
     def allowed(self) -> np.ndarray:
         """Which tokens may come, (vocabulary,) bool: more of the text, or more of the tag."""

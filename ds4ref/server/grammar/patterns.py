@@ -1,4 +1,4 @@
-"""Regular expressions of JSON schemas: ``pattern`` and ``format``.
+"""Regular expressions of JSON schemas: ``pattern``.
 
 A pattern says what may be found somewhere in a string, in the dialect of ECMA-262; Python's validators read it as one
 of Python's. What comes out of here matches the whole string, in the syntax of the library, and only what both dialects
@@ -10,12 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from . import TooLarge, Unsupported
-
-if TYPE_CHECKING:
-    from llguidance import LLTokenizer
+from .matching import anchored, matches
 
 MOST_LENGTH = 4096
 MOST_DEPTH = 40
@@ -32,6 +29,8 @@ _DOT = r"[^\x{a}\x{d}\x{2028}\x{2029}]"
 _NO_CONTROLS = r"&&[^\x{0}-\x{7}\x{b}\x{e}-\x{1f}\x{7f}]"
 """Classes leave out control characters without a short escape in JSON: the library writes some of them wrongly."""
 _ANYTHING = r"(?s:.*)"
+_LIKELY = "0a1A -_./" + "".join(map(chr, range(0x21, 0x7F))) + "\n\t\r\u00e9\u0436\u05d0\u3042\u4e2d\ud55c\u20ac"
+"""Characters that are tried as members of a set."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +50,12 @@ _BOL, _EOL, _ANY = _Node("bol"), _Node("eol"), _Node("any")
 
 @dataclass(frozen=True)
 class Pattern:
-    """An expression for whole strings: its text for the library, and the fewest characters that it matches."""
+    """An expression for whole strings: its text for the library, the fewest characters that it matches, and a short
+    string that it does, None if none was found."""
 
     text: str
     least: int
+    example: str | None = None
 
 
 @lru_cache(256)
@@ -66,7 +67,8 @@ def search(source: str) -> Pattern:
     tree = _edge(_edge(tree, 0), -1)
     if _has_anchor(tree):
         raise Unsupported("pattern with an anchor in its middle", why=source[:80])
-    return Pattern(_write(tree), _least(tree))
+    text, example = _write(tree), _example(tree)
+    return Pattern(text, _least(tree), example if example is not None and matches(anchored(text), example) else None)
 
 
 class _Reader:
@@ -306,11 +308,29 @@ def _edge(node: _Node, end: int) -> _Node:
         return _Node("alt", parts=tuple(_edge(part, end) for part in node.parts))
     if node.kind == "seq" and node.parts:
         parts = list(node.parts)
+        if parts[end] == anchor:
+            del parts[end]
+            return _held(_Node("seq", parts=tuple(parts)), end)
         parts[end] = _edge(parts[end], end)
-        while len(parts) > 1 and node.parts[end] == anchor and parts[1 if end == 0 else -2] == anchor:
-            del parts[1 if end == 0 else -2]
         return _Node("seq", parts=tuple(parts))
     return _Node("seq", parts=(_ANY, node) if end == 0 else (node, _ANY))
+
+
+def _held(node: _Node, end: int) -> _Node:
+    """``node`` where an anchor holds already, without those that say so again."""
+    if node == (_BOL if end == 0 else _EOL):
+        return _Node("seq")
+    if node.kind == "alt":
+        return _Node("alt", parts=tuple(_held(part, end) for part in node.parts))
+    if node.kind == "seq" and node.parts:
+        parts = list(node.parts)
+        again = parts[end] == (_BOL if end == 0 else _EOL)
+        parts[end] = _held(parts[end], end)
+        if again and len(parts) > 1:
+            del parts[end]
+            return _held(_Node("seq", parts=tuple(parts)), end)
+        return _Node("seq", parts=tuple(parts))
+    return node
 
 
 def _has_anchor(node: _Node) -> bool:
@@ -330,6 +350,23 @@ def _least(node: _Node) -> int:
     if node.kind == "alt":
         return min(map(_least, node.parts))
     return sum(map(_least, node.parts))
+
+
+def _example(node: _Node) -> str | None:
+    """A short string that ``node`` matches."""
+    if node.kind == "set":
+        return _member(node.text)
+    found = [_example(part) for part in node.parts if node.kind != "rep" or node.low]
+    if node.kind == "alt":
+        return min((text for text in found if text is not None), key=len, default=None)
+    made = "".join(text for text in found if text is not None) * (node.low if node.kind == "rep" else 1)
+    return None if None in found else made
+
+
+@lru_cache(512)
+def _member(text: str) -> str | None:
+    """A character of a set."""
+    return next((char for char in _LIKELY if matches(anchored(text), char)), None)
 
 
 def _write(node: _Node) -> str:
@@ -352,115 +389,3 @@ def _char(code: int) -> str:
 
 def _in_class(code: int) -> str:
     return _char(code)
-
-
-# --- as schemas of the library have them
-
-
-def anchored(text: str) -> str:
-    """An expression for whole strings, as a ``pattern`` that says so."""
-    return f"^(?:{text})$"
-
-
-def whole(pattern: str) -> str:
-    """The expression in a pattern made by ``anchored``."""
-    return pattern[1:-1]
-
-
-@lru_cache(1024)
-def matches(pattern: str, text: str) -> bool:
-    """Whether ``text`` matches a pattern made by ``anchored``; in time that its length bounds, unlike Python's."""
-    from llguidance import LLMatcher
-
-    matcher = LLMatcher(_bytes(), LLMatcher.grammar_from_regex(whole(pattern)), log_level=0)
-    data = list(text.encode())
-    return matcher.try_consume_tokens(data) == len(data) and matcher.is_accepting()
-
-
-@lru_cache(1)
-def _bytes() -> LLTokenizer:
-    """A vocabulary of the 256 bytes."""
-    from llguidance import LLTokenizer, TokenizerWrapper
-
-    class Bytes:
-        eos_token_id, bos_token_id = 256, None
-        tokens = [*(bytes([byte]) for byte in range(256)), b"<end>"]
-        special_token_ids = [256]
-
-        def __call__(self, text: str | bytes) -> list[int]:
-            return list(text.encode() if isinstance(text, str) else text)
-
-    return LLTokenizer(TokenizerWrapper(Bytes()))
-
-
-# --- formats
-
-
-_YEAR = r"(?:[1-9]\d{3}|0[1-9]\d{2}|00[1-9]\d|000[1-9])"
-_LEAP = r"(?:\d{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
-_DATE = (
-    rf"(?:{_YEAR}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)"
-    rf"|02-(?:0[1-9]|1\d|2[0-8]))|{_LEAP}-02-29)"
-)
-_HOUR = r"(?:[01]\d|2[0-3]):[0-5]\d"
-_TIME = rf"{_HOUR}:[0-5]\d(?:\.\d{{1,6}})?(?:Z|[+-]{_HOUR})"
-_N = r"\d{1,6}"
-_DAYS = rf"(?:{_N}Y(?:{_N}M(?:{_N}D)?)?|{_N}M(?:{_N}D)?|{_N}D)"
-_HOURS = rf"T(?:{_N}H(?:{_N}M(?:{_N}S)?)?|{_N}M(?:{_N}S)?|{_N}S)"
-_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,60}[A-Za-z0-9])?"
-_HOST = rf"(?:{_LABEL}\.){{0,3}}[A-Za-z](?:[A-Za-z0-9-]{{0,60}}[A-Za-z0-9])?"
-_ATEXT = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
-_OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
-_H16 = r"[0-9A-Fa-f]{1,4}"
-_IPV6 = "|".join(
-    [rf"(?:{_H16}:){{7}}{_H16}"]
-    + [
-        rf"(?:{_H16}(?::{_H16}){{0,{before - 1}}})?::(?:{_H16}(?::{_H16}){{0,{6 - before}}})?" if before
-        else rf"::(?:{_H16}(?::{_H16}){{0,6}})?"
-        for before in range(7)
-    ]
-)  # fmt: skip
-_PCHAR = r"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})"
-_NO_COLON = r"(?:[A-Za-z0-9._~!$&'()*+,;=@-]|%[0-9A-Fa-f]{2})"
-_AUTHORITY = rf"//(?:(?:[A-Za-z0-9._~!$&'()*+,;=:-]|%[0-9A-Fa-f]{{2}})*@)?{_HOST}(?::\d{{1,5}})?(?:/{_PCHAR}*)*"
-_ROOTED = rf"/(?:{_PCHAR}+(?:/{_PCHAR}*)*)?"
-_QUERY = rf"(?:\?(?:{_PCHAR}|[/?])*)?(?:#(?:{_PCHAR}|[/?])*)?"
-_URI = rf"[A-Za-z][A-Za-z0-9+.-]*:(?:{_AUTHORITY}|{_ROOTED}|{_PCHAR}+(?:/{_PCHAR}*)*){_QUERY}"
-_RELATIVE = rf"(?:{_AUTHORITY}|{_ROOTED}|{_NO_COLON}+(?:/{_PCHAR}*)*|){_QUERY}"
-_POINTER = r"(?:/(?:[^~/]|~[01])*)*"
-
-_FORMATS = {
-    "date": _DATE,
-    "time": _TIME,
-    "date-time": f"{_DATE}T{_TIME}",
-    "duration": rf"P(?:{_N}W|{_DAYS}(?:{_HOURS})?|{_HOURS})",
-    "email": rf"{_ATEXT}{{1,30}}(?:\.{_ATEXT}{{1,30}})?@{_HOST}",
-    "hostname": _HOST,
-    "ipv4": rf"(?:{_OCTET}\.){{3}}{_OCTET}",
-    "ipv6": f"(?:{_IPV6})",
-    "uuid": r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}",
-    "uri": _URI,
-    "uri-reference": f"(?:{_URI}|{_RELATIVE})",
-    "json-pointer": _POINTER,
-    "relative-json-pointer": rf"(?:0|[1-9]\d{{0,8}})(?:#|{_POINTER})",
-}
-_FORMATS |= {
-    "idn-email": _FORMATS["email"],
-    "idn-hostname": _FORMATS["hostname"],
-    "iri": _FORMATS["uri"],
-    "iri-reference": _FORMATS["uri-reference"],
-    "uri-template": _FORMATS["uri-reference"],
-}
-FORMATS = tuple(_FORMATS)
-"""The formats that are enforced. Each expression matches only what the format allows, not always all of it: of
-international names, for example, the ASCII ones."""
-
-REFUSED_FORMATS = ("regex",)
-
-
-@lru_cache(None)
-def format_pattern(name: str) -> Pattern | None:
-    """The strings of a format; None for a name that JSON Schema does not define, which says nothing."""
-    if name in REFUSED_FORMATS:
-        raise Unsupported(f'format "{name}"')
-    return search(f"^(?:{_FORMATS[name]})$") if name in _FORMATS else None

@@ -21,7 +21,9 @@ from typing import Any
 from ...errors import TextError
 from ...text import rawjson
 from . import TooLarge, Unsupported
-from .patterns import anchored, format_pattern, search
+from .formats import format_pattern
+from .matching import anchored
+from .patterns import search
 
 Node = Any
 """A schema: a dict of keywords, or True or False."""
@@ -31,14 +33,15 @@ MOST_DEPTH = 64
 MOST_NODES = 5000
 MOST_MEMBERS = 1000
 MOST_ENUM = 2000
-MOST_LITERAL = 4096
+MOST_LITERAL = 1024
+MOST_PATTERNS = 100
 MOST_ITEMS = 10_000
 MOST_STRING = 100_000
 MOST_MULTIPLE = 1000
 MOST_STEPS = 20_000
 """Limits of a schema: its text in bytes, its nesting, its subschemas, the members of one object, the values of one
-enum, the JSON text of one of them, the item and character counts in it, a divisor, and
-references followed."""
+enum, the JSON text of one of them, the patterns for names in one object, the item and character counts in it, a
+divisor, and references followed."""
 
 TYPES = ("string", "number", "integer", "boolean", "null", "array", "object")
 
@@ -49,6 +52,7 @@ REFUSED = (
 """Keywords that constrain and are not enforced. ``uniqueItems``, ``minProperties``, ``multipleOf``, ``oneOf`` and
 ``unevaluatedProperties`` are in some places only (docs/server.md)."""
 
+_IDLE = {"type", "title", "description", "$comment"}
 _UNWRITABLE = re.compile("[\x00-\x07\x0b\x0e-\x1f\x7f\ud800-\udfff]")
 _NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _COUNTS = {"minLength": MOST_STRING, "maxLength": MOST_STRING, "minItems": MOST_ITEMS, "maxItems": MOST_ITEMS,
@@ -58,10 +62,12 @@ _LISTS = ("anyOf", "allOf", "oneOf")
 
 @dataclass
 class Schema:
-    """A schema that can be enforced. ``defs`` are the definitions that "$ref": "#/$defs/NAME" in it mean."""
+    """A schema that can be enforced. ``defs`` are the definitions that "$ref": "#/$defs/NAME" in it mean, ``examples``
+    strings that its patterns and formats match."""
 
     root: Node
     defs: dict[str, Node] = field(default_factory=dict)
+    examples: list[str] = field(default_factory=list)
     _steps: int = 0
 
     def document(self, root: Node) -> dict[str, Any]:
@@ -115,7 +121,7 @@ def read(text: str) -> Schema:
         raise TextError("the schema is not JSON: something follows it")
     document = json.loads(text[:end])
     reader = _Reader(document)
-    schema = Schema(reader.node(document, "#", 0), reader.defs)
+    schema = Schema(reader.node(document, "#", 0), reader.defs, list(reader.examples))
     _no_empty_circles(schema)
     return schema
 
@@ -126,6 +132,7 @@ class _Reader:
     def __init__(self, document: Any):
         self.document = document
         self.defs: dict[str, Node] = {}
+        self.examples: dict[str, None] = {}
         self._names: dict[str, str] = {}
         self._count = 0
 
@@ -165,14 +172,14 @@ class _Reader:
             elif key in _COUNTS:
                 made[key] = _count(key, value, where)
         self._items(raw, made, where, depth)
-        _strings(raw, made, where)
+        self.examples |= dict.fromkeys(_strings(raw, made, where))
         _multiple(raw, made, where)
         _member_counts(made, where)
         return made
 
     def _refuse(self, raw: dict[str, Any], where: str) -> None:
         for key in REFUSED:
-            if key in raw and not (key == "if" and "then" not in raw and "else" not in raw):
+            if key in raw and not _idle(key, raw):
                 raise Unsupported(key, where)
         if where != "#" and isinstance(raw.get("$id"), str):
             raise Unsupported("$id inside a schema", where)
@@ -192,6 +199,8 @@ class _Reader:
             raise TextError(f"the schema at {where} is not an object of schemas")
         if len(value) > MOST_MEMBERS:
             raise TooLarge(f"an object of more than {MOST_MEMBERS} members in a JSON schema")
+        if key == "patternProperties" and len(value) > MOST_PATTERNS:
+            raise TooLarge(f"patternProperties of more than {MOST_PATTERNS} patterns")
         made: dict[str, Node] = {}
         for name, part in value.items():
             if _UNWRITABLE.search(name):
@@ -323,24 +332,33 @@ def _count(key: str, value: Any, where: str) -> int:
     return value
 
 
+def _idle(key: str, raw: dict[str, Any]) -> bool:
+    """Whether one of ``REFUSED`` says nothing where it is: that names are strings, a condition without consequence."""
+    if key == "propertyNames":
+        names = raw[key]
+        return names is True or (isinstance(names, dict) and names.get("type") == "string" and set(names) <= _IDLE)
+    return key == "if" and "then" not in raw and "else" not in raw
+
+
 def _at_most_one(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value <= 1
 
 
-def _strings(raw: dict[str, Any], made: dict[str, Any], where: str) -> None:
-    """``pattern`` and ``format``, which is one more pattern."""
+def _strings(raw: dict[str, Any], made: dict[str, Any], where: str) -> list[str]:
+    """``pattern`` and ``format``, which is one more pattern; examples of both."""
     found = []
     if "pattern" in raw:
         if not isinstance(raw["pattern"], str):
             raise TextError(f"pattern at {where} is not a string")
-        found.append(search(raw["pattern"]).text)
+        found.append(search(raw["pattern"]))
     if "format" in raw:
         known = format_pattern(raw["format"]) if isinstance(raw["format"], str) else None
-        found += [known.text] if known else []
+        found += [known] if known else []
     if found:
-        made["pattern"] = anchored(found[0])
+        made["pattern"] = anchored(found[0].text)
     for more in found[1:]:
-        made["allOf"] = [*made.get("allOf", ()), {"pattern": anchored(more)}]
+        made["allOf"] = [*made.get("allOf", ()), {"pattern": anchored(more.text)}]
+    return [one.example for one in found if one.example]
 
 
 def _multiple(raw: dict[str, Any], made: dict[str, Any], where: str) -> None:
@@ -363,6 +381,13 @@ def _member_counts(made: dict[str, Any], where: str) -> None:
         made.pop("minProperties", None)
     elif least > 1:
         raise Unsupported("minProperties above the number of required members", where)
+    closed = made.get("additionalProperties") is False and "patternProperties" not in made
+    if closed and made.get("maxProperties", 0) >= len(made.get("properties", ())):
+        made.pop("maxProperties", None)
+    optional = set(made.get("properties", ())) - set(made.get("required", ()))
+    for key in ("minProperties", "maxProperties"):
+        if key in made and optional and where != "#":  # the arguments of a tool know more (``block``)
+            raise Unsupported(f"{key} beside members that are not required", where)
 
 
 def _no_empty_circles(schema: Schema) -> None:

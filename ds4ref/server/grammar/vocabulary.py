@@ -27,20 +27,30 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-KEPT = 32
+KEPT = 16
 MOST_BYTES = 1 << 20
+_LONGEST = 12
 """How many compiled grammars and searches are kept, and the length of a grammar's text."""
 
 _LIMITS: dict[str, Any] = {
-    "max_items_in_row": 2000,
+    "max_items_in_row": 5000,
     "initial_lexer_fuel": 500_000,
     "step_lexer_fuel": 100_000,
     "step_max_items": 50_000,
-    "max_lexer_states": 20_000,
+    "max_lexer_states": 100_000,
     "max_grammar_size": 250_000,
     "verbose_errors": False,
 }
-"""What the library may spend: half of its defaults, and less where a step of decoding is concerned."""
+"""What the library may spend: half of its defaults or less, but for the optional members of one object. A state takes
+half a kilobyte, and a string of a bounded length one for each of its characters."""
+
+_SLICES = (
+    r"[\x20\x0A\x0D\x09]+",
+    r'[^"\\<\x{ff5c}\x00-\x1F\x7F]{1,10}', r'[^"\\<\x{ff5c}\x00-\x1F\x7F]{1,30}', r'[^"\\<\x{ff5c}\x00-\x1F\x7F]+',
+    r'[^"\\\x00-\x1F\x7F]+', r"[^<\x{ff5c}]+",
+)  # fmt: skip
+"""Kinds of tokens of which a mask takes all at once where it can: those inside strings, of JSON and of parameters. The
+library's own know JSON alone; a parameter of a bounded length would take ten times as long."""
 
 _made: weakref.WeakKeyDictionary[Any, Vocabulary] = weakref.WeakKeyDictionary()
 _making = threading.Lock()
@@ -76,6 +86,15 @@ class Vocabulary:
         self.opening_later = self._that(rb"[^\"]*\"[^\"]*[\[{]")
         self.overshooting = self._that(rb".*\">.", re.DOTALL)
         self.rank = self._ranks()
+        self.later = self.rank + 100 * (np.arange(self.size) == self.dsml)
+        """The same, with the marker last: in between it opens one more tag."""
+        lengths = np.array([len(data) for data in self.bytes])[self._ids]
+        self.single = self._ids[lengths == 1]
+        self.single = self.single[self.rank[self.single].argsort(kind="stable")]
+        """Tokens of one byte by their rank."""
+        self.long = self._ids[(-lengths).argsort(kind="stable")]
+        self.words = np.array([i for i in self.long if self.bytes[i].isalnum() and self.bytes[i].isascii()], np.int64)
+        """Plain tokens, and those of letters and digits, the longest first."""
         whole = self.exactly(b"</")
         self.closer = (whole,) if whole >= 0 else (self.exactly(b"<"), self.exactly(b"/"))
         """The tokens of ``</`` that end a string's text, if the marker follows."""
@@ -91,6 +110,22 @@ class Vocabulary:
         low = bisect_left(self._sorted, prefix)
         high = bisect_left(self._sorted, prefix + b"\xff" * 8)
         return self._ids[low:high]
+
+    def without_numbers(self, bits: np.ndarray) -> np.ndarray:
+        """``bits`` less the tokens that begin like a number or go on with one."""
+        rest = bits.copy()
+        rest[self.number] = False
+        return rest
+
+    def spelled(self, text: str) -> list[int]:
+        """Plain tokens of ``text``, the longest first."""
+        data, made, at = text.encode("utf-8", "replace"), list[int](), 0
+        while at < len(data):
+            sizes = range(min(_LONGEST, len(data) - at), 1, -1)
+            size = next((n for n in sizes if self.exactly(data[at : at + n]) >= 0), 1)
+            made.append(self.exactly(data[at : at + size]))
+            at += size
+        return made
 
     def exactly(self, data: bytes) -> int:
         """The plain token with these bytes, -1 if there is none."""
@@ -173,4 +208,4 @@ def _library(tokenizer: Tokenizer, data: list[bytes], control: frozenset[int]) -
         def __call__(self, text: str | bytes) -> list[int]:
             return tokenizer.encode(text)
 
-    return LLTokenizer(TokenizerWrapper(Tokens()))
+    return LLTokenizer(TokenizerWrapper(Tokens()), slices=list(_SLICES))

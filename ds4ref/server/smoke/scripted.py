@@ -99,6 +99,8 @@ def _some(of: Mapping[str, Any]) -> Any:
 class Script:
     """The steering of one answer: ``text``, token by token, then the end."""
 
+    cut = False  # it never ends an answer early
+
     def __init__(self, text: str, tokenizer: Tokenizer):
         self.text, self.tokenizer = text, tokenizer
         self.ids: list[int] | None = None

@@ -8,6 +8,8 @@ from contextlib import closing
 
 import pytest
 
+from ds4ref.sampling import Sampler
+from ds4ref.server import worker
 from ds4ref.server.constrain import steering
 from ds4ref.server.smoke.checks import groups
 from ds4ref.server.smoke.talk import Talk
@@ -25,8 +27,11 @@ NAMES = {CHAT: "chat", COMPLETIONS: "completions", RESPONSES: "responses", MESSA
 @pytest.fixture(scope="module")
 def good(nano_engine):
     """Our server on the embedded model, and what it said so far."""
-    with running(Worker(nano_engine, ctx=3000, constrain=steering)) as server:
-        yield server.url, {}
+    drawn = {"seed": 1}  # random weights may begin to think by themselves; the same draws each time
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "Sampler", lambda *args, **given: Sampler(*args, **{**given, **drawn}))
+        with running(Worker(nano_engine, ctx=3000, constrain=steering)) as server:
+            yield server.url, {}
 
 
 def failed(url, name):

@@ -254,11 +254,14 @@ def answer_parts(talk: Talk) -> None:
         talk.ask(PATH, body(talk, _history(talk, [part]), tools=TOOLS, tool_choice={"type": "none"})).document()
 
 
-@check("thinking", "thinking that is enabled: a block with thinking and a signature", required=False)
+@check("thinking", "thinking that is enabled: the first block has thinking and a signature", required=False)
 def thinking_on(talk: Talk) -> None:
     tokens = max(talk.tokens, 1200)
     asked = body(talk, thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=tokens, temperature=1)
-    found = blocks(talk.ask(PATH, asked), "thinking")[0]
+    answer = talk.ask(PATH, asked)
+    found = blocks(answer, "thinking")[0]
+    kinds = [block.get("type") for block in answer.document()["content"]]
+    expect(kinds[0] == "thinking", f"blocks {shown(kinds)}")
     expect(isinstance(found.get("thinking"), str) and found["thinking"], f"thinking {shown(found.get('thinking'))}")
     expect(isinstance(found.get("signature"), str) and found["signature"], f"signature {shown(found.get('signature'))}")
 

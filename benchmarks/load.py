@@ -1,0 +1,340 @@
+"""What many clients do to the server: the embedded model, our server in this process, the clients in another one.
+
+    python -m benchmarks.load                      200 clients that stream for 5 minutes, and some of whom leave
+    python -m benchmarks.load --seconds 20 --clients 50
+
+Clients ask again and again, through all four APIs; a third of their requests are left: after a while, wherever they
+are then, or after some pieces of the answer. A few clients send several requests at a time, which has to be their own
+problem. Every answer that is heard to its end is compared with the one that the same request had when nobody else
+asked (temperature 0).
+
+Puts out, as a table and a line of JSON: answers, and wrong and broken ones; how long the first token took, for who asks
+once at a time and for who asks more; what was still computed for those who had left; and memory, files and threads of
+the server every few seconds. Leaves out the network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import httpx2
+import numpy as np
+
+from ds4ref.engine import Engine
+from ds4ref.nano import embedded_path
+from ds4ref.runs.provenance import stamp
+from ds4ref.server.app import apis
+from ds4ref.server.listen import Background
+from ds4ref.server.service import Service
+from ds4ref.server.timelines import Timelines
+from ds4ref.server.turn import Delta, Prefill
+from ds4ref.server.worker import Job, Worker
+
+CTX = 8192
+PROMPTS = 12
+MEMORY = 8 << 20
+"""Bytes for conversations in memory: few, so that they are all taken when the measurement begins."""
+
+GREEDY, AT_ONCE = 20, 8
+"""One client in so many sends so many requests at a time."""
+
+SYSTEM = "You tell stories. They may be long, but they have an end. " * 6
+ASK = "Tell me one about number {}."
+
+
+# ----------------------------------------------------------------------------------------------------- the server
+
+
+class Watched(Worker):
+    """A worker that counts what it computes for who has left."""
+
+    def __init__(self, *args: Any, **named: Any):
+        self.left = 0
+        self.late_tokens: list[int] = []
+        self.late_seconds: list[float] = []
+        self._pressed: dict[int, list[float]] = {}
+        super().__init__(*args, **named)
+
+    def submit(self, turn: Any, listen: Any, remember: Any = lambda message: message) -> Job:
+        """As it is, with an ear on what is told."""
+        about: list[Job] = []
+
+        def heard(event: Any) -> None:
+            # What is told after the button was pressed was computed after it, or was just then.
+            if about and isinstance(event, (Delta, Prefill)) and not getattr(event, "finish", ""):
+                pressed = self._pressed.get(about[0].number)
+                if pressed is not None:
+                    pressed.append(time.monotonic())
+            listen(event)
+
+        job = super().submit(turn, heard, remember)
+        about.append(job)
+        return job
+
+    def abandon(self, job: Job) -> None:
+        """Its client has left."""
+        self.left += 1
+        if self.running is job:
+            self._pressed[job.number] = [time.monotonic()]
+        super().abandon(job)
+
+    def _end(self, job: Job, finish: str) -> None:
+        super()._end(job, finish)
+        pressed = self._pressed.pop(job.number, None)
+        if pressed is not None:
+            self.late_tokens.append(len(pressed) - 1)
+            self.late_seconds.append(time.monotonic() - pressed[0])
+
+
+class Held(threading.Thread):
+    """Looks every few seconds at what this process holds."""
+
+    def __init__(self, every: float, timelines: Timelines):
+        super().__init__(daemon=True)
+        self.every, self.timelines, self.over = every, timelines, threading.Event()
+        self.found: list[dict[str, float]] = []
+
+    def run(self) -> None:
+        """Until ``over``."""
+        begun = time.monotonic()
+        while not self.over.wait(self.every):
+            kept = {"conversations": self.timelines.nbytes >> 10}
+            self.found.append({"s": round(time.monotonic() - begun, 1), **resources(), **kept})
+
+
+def resources() -> dict[str, int]:
+    """Memory, files and threads of this process."""
+    with open("/proc/self/statm") as file:
+        resident = int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+    files, threads = len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+    return {"KiB": resident >> 10, "files": files, "threads": threads}
+
+
+def ask(kind: str, url: str, **what: Any) -> Any:
+    """What the clients' process found."""
+    command = [sys.executable, "-m", "benchmarks.load", "--client", json.dumps({"kind": kind, "url": url, **what})]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def load(seconds: float, clients: int, tokens: int, threads: int | None = None, model: str = "") -> dict[str, Any]:
+    """Many clients for so long, after a fifth of that to warm up."""
+    with Engine.open(model or embedded_path(), threads=threads) as engine:
+        worker = Watched(engine, ctx=CTX, timelines=Timelines(engine.tokenizer, MEMORY), queue_limit=4 * clients)
+        service = Service(worker, apis())
+        with Background(service) as url:
+            alone = ask("alone", url, tokens=tokens)
+            many = {"tokens": tokens, "clients": clients, "alone": alone}
+            first = ask("crowd", url, seconds=seconds / 5, seed=1, **many)
+            settled(service)
+            before, held = resources(), Held(max(1.0, seconds / 30), worker.timelines)
+            held.start()
+            crowd = ask("crowd", url, seconds=seconds, seed=2, **many)
+            held.over.set()
+            held.join()
+            live = settled(service)
+            after = resources()
+            late = {"all": worker.left, "running": len(worker.late_tokens),
+                    "tokens": max(worker.late_tokens, default=0),
+                    "ms": 1000 * max(worker.late_seconds, default=0.0)}  # fmt: skip
+    return {
+        "answers": crowd["answers"], "left": crowd["left"], "wrong": crowd["wrong"] + first["wrong"],
+        "failed": crowd["failed"] + first["failed"], "live": live, "late": late,
+        "wait": {kind: spread(waits) for kind, waits in crowd["waits"].items() if waits},
+        "share": spread(crowd["shares"]), "before": before, "after": after, "held": held.found,
+    }  # fmt: skip
+
+
+def settled(service: Service, seconds: float = 30.0) -> int:
+    """Wait for all connections to end; how many turns are still live."""
+    end = time.monotonic() + seconds
+    while service.board.state()["live"] and time.monotonic() < end:
+        time.sleep(0.05)
+    time.sleep(1.5)  # connections are heard out for a second
+    return len(service.board.state()["live"])
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Quantiles."""
+    names = {"least": 0.0, "median": 0.5, "p99": 0.99, "most": 1.0}
+    return {name: round(float(np.quantile(values, q)), 3) for name, q in names.items()}
+
+
+# ---------------------------------------------------------------------------------------------------- the clients
+
+
+def request(api: str, which: int, tokens: int) -> tuple[str, dict[str, Any]]:
+    """Path and body."""
+    text = ASK.format(which)
+    users = [{"role": "user", "content": text}]
+    how = {"stream": True, "temperature": 0}
+    small = {"max_tokens": tokens, **how}
+    return {
+        "chat": (
+            "/v1/chat/completions",
+            {"messages": [{"role": "system", "content": SYSTEM}, *users], "thinking": False, **small},
+        ),
+        "completions": ("/v1/completions", {"prompt": SYSTEM + text, "thinking": False, **small}),
+        "messages": ("/v1/messages", {"system": SYSTEM, "messages": users, **small}),
+        "responses": (
+            "/v1/responses",
+            {"instructions": SYSTEM, "input": users, "reasoning": THOUGHTLESS, "max_output_tokens": tokens, **how},
+        ),
+    }[api]  # fmt: skip
+
+
+THOUGHTLESS = {"effort": "none"}
+APIS = ("chat", "completions", "messages", "responses")
+ENDS = ("data: [DONE]", '"type":"message_stop"', '"type":"response.completed"', '"type":"response.incomplete"')
+
+
+def piece(line: str) -> str:
+    """The visible text that a line of a stream brings, of any API."""
+    if not line.startswith("data: {"):
+        return ""
+    event = json.loads(line.removeprefix("data: "))
+    if "error" in event or event.get("type") in ("error", "response.failed"):
+        raise AssertionError(line)
+    if choices := event.get("choices"):
+        return choices[0].get("text") or choices[0].get("delta", {}).get("content") or ""
+    if event.get("type") == "content_block_delta":
+        return event["delta"].get("text", "")
+    return event["delta"] if event.get("type") == "response.output_text.delta" else ""
+
+
+class Left(Exception):
+    """The client has heard enough."""
+
+
+class Crowd:
+    """Clients, what they do, and what they found."""
+
+    def __init__(self, url: str, tokens: int, clients: int, seconds: float, alone: dict[str, list[str]], seed: int):
+        self.url, self.tokens, self.clients, self.alone, self.seed = url, tokens, clients, alone, seed
+        self.end = time.monotonic() + seconds
+        self.found: dict[str, Any] = {"answers": 0, "left": 0, "wrong": 0, "failed": 0}
+        self.waits: dict[str, list[float]] = {"polite": [], "greedy": []}
+        self.shares: list[float] = []
+
+    async def run(self) -> dict[str, Any]:
+        """All of them, until the time is over and the last answers are there."""
+        await asyncio.gather(*map(self.one, range(self.clients)))
+        return {**self.found, "waits": self.waits, "shares": self.shares}
+
+    async def one(self, number: int) -> None:
+        """A client: several of the greedy ones' requests are under way at a time."""
+        greedy = number % GREEDY == 0
+        headers = {"session-id": f"client {number}"}
+        limits = httpx2.Limits(max_connections=None)
+        async with httpx2.AsyncClient(timeout=600, trust_env=False, headers=headers, limits=limits) as client:
+            lines = [self.line(client, number * AT_ONCE + n, greedy) for n in range(AT_ONCE if greedy else 1)]
+            served = sum(await asyncio.gather(*lines))
+        if not greedy:
+            self.shares.append(served)
+
+    async def line(self, client: httpx2.AsyncClient, number: int, greedy: bool) -> int:
+        """One request after the other; how many were served."""
+        rng, served = random.Random(self.seed * 1_000_000 + number), 0
+        while time.monotonic() < self.end:
+            api, which = rng.choice(APIS), rng.randrange(PROMPTS)
+            patience = rng.choice([None, None, None, None, rng.uniform(0, 10), 0])
+            pieces = rng.randrange(self.tokens) if patience == 0 else None
+            try:
+                async with asyncio.timeout(patience or None):
+                    text = await self.answer(client, api, which, pieces, self.waits["greedy" if greedy else "polite"])
+                self.found["answers"] += 1
+                served += 1
+                if text != self.alone[api][which]:
+                    self.found["wrong"] += 1
+                    print(f"{api} {which}: {text!r}, alone {self.alone[api][which]!r}", file=sys.stderr)
+            except (TimeoutError, Left):
+                self.found["left"] += 1
+            except (httpx2.HTTPError, AssertionError) as error:
+                print(repr(error), file=sys.stderr)
+                self.found["failed"] += 1
+        return served
+
+    async def answer(
+        self, client: httpx2.AsyncClient, api: str, which: int, pieces: int | None, waits: list[float]
+    ) -> str:
+        """The text of an answer; Left after so many pieces of it."""
+        begun, texts, ended = time.monotonic(), list[str](), False
+        path, body = request(api, which, self.tokens)
+        async with client.stream("POST", self.url + path, json=body) as response:
+            assert response.status_code == 200, response.status_code
+            async for line in response.aiter_lines():
+                if text := piece(line):
+                    if not texts:
+                        waits.append(time.monotonic() - begun)
+                    texts.append(text)
+                    if pieces is not None and len(texts) > pieces:
+                        raise Left
+                ended = ended or any(end in line for end in ENDS)
+        assert ended, "the stream was cut"
+        return "".join(texts)
+
+
+def alone(url: str, tokens: int) -> dict[str, list[str]]:
+    """The answer to each request when nobody else asks."""
+    found: dict[str, list[str]] = {api: [] for api in APIS}
+    with httpx2.Client(timeout=60, trust_env=False) as client:
+        for api in APIS:
+            for which in range(PROMPTS):
+                path, body = request(api, which, tokens)
+                answer = client.post(url + path, json=body)
+                found[api].append("".join(map(piece, answer.text.split("\n"))))
+    assert all(map(any, found.values())), "nothing was said"
+    return found
+
+
+def client(what: dict[str, Any]) -> Any:
+    """The clients' side, in a process of its own."""
+    if what.pop("kind") == "crowd":
+        return asyncio.run(Crowd(**what).run())
+    return alone(**what)
+
+
+def told(found: dict[str, Any]) -> None:
+    """For people."""
+    late, before = found["late"], found["before"]
+    print(f"{found['answers']} answers, {found['left']} left, {found['wrong']} wrong, {found['failed']} failed, "
+          f"{found['live']} still live")  # fmt: skip
+    for kind, wait in found["wait"].items():
+        print(f"first token, {kind}: {wait['median']:.2f} s (median), {wait['p99']:.2f} s (99 %), {wait['most']:.2f} s")
+    print(f"answers of a client: {found['share']['least']:.0f} to {found['share']['most']:.0f}")
+    print(f"of {late['all']} that left, {late['running']} were being answered; then at most {late['tokens']} tokens or "
+          f"chunks were told, and it ended within {late['ms']:.1f} ms")  # fmt: skip
+    for name, value in before.items():
+        print(f"{name}: {value} before, {found['after'][name]} after, at most {max(h[name] for h in found['held'])}")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run it from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--client", metavar="JSON", help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--clients", type=int, default=200)
+    parser.add_argument("--tokens", type=int, default=16, help="of an answer (16)")
+    parser.add_argument("--threads", type=int, default=None)
+    args = parser.parse_args(argv)
+    if args.client:
+        print(json.dumps(client(json.loads(args.client))))
+        return
+    found = load(args.seconds, args.clients, args.tokens, args.threads)
+    told(found)
+    print(json.dumps({"load": found, "clients": args.clients, "seconds": args.seconds, "tokens": args.tokens,
+                      "threads": args.threads, **stamp()}))  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

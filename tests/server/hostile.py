@@ -1,0 +1,485 @@
+"""Requests that mean no good, or are broken, as bytes: what is sent, and which statuses may come back.
+
+Status 0 is a connection that is closed without a word. Nothing in here is answered with a 5xx, but for a transfer
+coding that nobody knows (501). Bodies of requests that are well-formed HTTP are in ``MALFORMED`` (a 400 is due, by
+server.md and what follows from it) and ``TOLERATED`` (strange, and answered).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+MiB = 1 << 20
+
+Pieces = Callable[[], Iterable[bytes]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is sent, in ``pieces``; ``shut``: and then no more."""
+
+    pieces: Pieces
+    wanted: frozenset[int]
+    shut: bool = False
+
+
+def case(*pieces: bytes, wanted: int | tuple[int, ...] = 400, shut: bool = False) -> Case:
+    """One whose bytes are at hand."""
+    return Case(lambda: pieces, frozenset([wanted] if isinstance(wanted, int) else wanted), shut)
+
+
+def made(pieces: Pieces, *wanted: int) -> Case:
+    """One that is long: its bytes are made when they are sent."""
+    return Case(pieces, frozenset(wanted))
+
+
+def get(path: bytes, *headers: bytes, method: bytes = b"GET", close: bool = True) -> bytes:
+    """A request without a body."""
+    more = [b"Connection: close"] if close else []
+    return b"\r\n".join([method + b" " + path + b" HTTP/1.1", b"Host: localhost", *more, *headers]) + b"\r\n\r\n"
+
+
+def post(path: str, body: bytes, *headers: str) -> bytes:
+    """A request with one; the connection ends with it."""
+    return head(path, f"Content-Length: {len(body)}", *headers) + body
+
+
+def head(path: str, *headers: str) -> bytes:
+    """The beginning of a request with a body."""
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Connection: close", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n"
+
+
+CHAT, COMPLETIONS, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
+COUNT = "/v1/messages/count_tokens"
+GENERATES = (CHAT, COMPLETIONS, MESSAGES, RESPONSES)
+
+ASKS: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": [{"role": "user", "content": "q"}], "max_tokens": 1, "thinking": False},
+    COMPLETIONS: {"prompt": "q", "max_tokens": 1, "thinking": False},
+    MESSAGES: {"messages": [{"role": "user", "content": "q"}], "max_tokens": 1},
+    RESPONSES: {"input": "q", "max_output_tokens": 1, "reasoning": {"effort": "none"}},
+    COUNT: {"messages": [{"role": "user", "content": "q"}]},
+}
+"""A request of each kind that is answered."""
+
+
+def asked(path: str, more: bytes = b"", **fields: Any) -> bytes:
+    """The body of such a request, with other fields; ``more`` are members as they are to be written."""
+    body = json.dumps({**ASKS[path], **fields}).encode()
+    return body[:-1] + b"," + more + b"}" if more else body
+
+
+# ------------------------------------------------------------------------------------------------ what is no request
+
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+
+LINES = {
+    "no request line": case(b"\r\n\r\n\r\n"),
+    "nonsense": case(b"hello\r\n\r\n"),
+    "tls": case(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"),
+    "ssh": case(b"SSH-2.0-OpenSSH_9.9\r\n\r\n"),
+    "socks": case(b"\x05\x01\x00\r\n\r\n"),
+    "http/0.9": case(b"GET /health\r\n\r\n"),
+    "http/2": case(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+    "http/9": case(b"GET / HTTP/9.1.1\r\n\r\n"),
+    "no version": case(b"GET /health HTTP/\r\nHost: localhost\r\n\r\n"),
+    "three words too many": case(b"GET /health a b HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+    "tab for a space": case(b"GET\t/health\tHTTP/1.1\r\nHost: localhost\r\n\r\n"),
+    "a method with a blank": case(b"G ET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+    "a method of braces": case(b"{} /health HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+    "no host": case(b"GET /health HTTP/1.1\r\n\r\n"),
+    "two hosts": case(HEALTH + b"Host: localhost\r\n\r\n"),
+    "another host": case(b"GET /health HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n", wanted=403),
+    "a header without a colon": case(HEALTH + b"nonsense\r\n\r\n"),
+    "a header without a name": case(HEALTH + b": nothing\r\n\r\n"),
+    "a header of spaces": case(HEALTH + b"a b: c\r\n\r\n"),
+    "space before the colon": case(b"GET /health HTTP/1.1\r\nHost : localhost\r\n\r\n"),
+    "nul in a header": case(HEALTH + b"X: a\x00b\r\n\r\n"),
+    "a line end in a header": case(HEALTH + b"X: a\rb\r\n\r\n"),
+    "nul in the path": case(b"GET /hea\x00lth HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+    "a path that is no ASCII": case(b"GET /\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+    "a continued first header": case(b"GET /health HTTP/1.1\r\n Host: localhost\r\n\r\n"),
+    "a continued header": case(HEALTH + b"X: a\r\n b\r\n\r\n", wanted=(200, 400)),
+    "bare line feeds": case(HEALTH.replace(b"\r\n", b"\n") + b"\n", wanted=(200, 400)),
+    "half a request": case(HEALTH[:-9], shut=True),
+    "nothing": case(b"", wanted=0, shut=True),
+    "a long method": case(get(b"/health", method=b"G" * 70_000), wanted=(400, 404, 431)),
+    "a long path": case(get(b"/" + b"a" * 9000), wanted=414),
+    "a long query": case(get(b"/health?" + b"a" * 9000), wanted=414),
+    "a long header": case(HEALTH + b"X: " + b"y" * 70_000 + b"\r\n\r\n", wanted=431),
+    "headers without an end": case(HEALTH + b"X: " * 70_000, wanted=431),
+    "10 000 headers": case(HEALTH + b"X: y\r\n" * 10_000 + b"\r\n", wanted=431),
+    "200 headers": case(HEALTH + b"X: y\r\n" * 200 + b"\r\n", wanted=431),
+    "a line without an end": case(b"A" * 100_000, wanted=431),
+    "a negative length": case(POST + b"Content-Length: -1\r\n\r\n"),
+    "a length in words": case(POST + b"Content-Length: ten\r\n\r\n"),
+    "a length in hexadecimal": case(POST + b"Content-Length: 0x10\r\n\r\n"),
+    "a length with a sign": case(POST + b"Content-Length: +10\r\n\r\n"),
+    "a length beyond all numbers": case(POST + b"Content-Length: %s\r\n\r\n" % (b"9" * 99)),
+    "a length of 2**63": case(POST + b"Content-Length: %d\r\n\r\n" % 2**63, wanted=413),
+    "two lengths": case(POST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n"),
+    "length and chunks": case(POST + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+    "less than announced": case(POST + b"Content-Length: 100\r\n\r\n{}", shut=True),
+    "more than announced": case(POST + b"Content-Length: 2\r\n\r\n{}" + b"GARBAGE\r\n\r\n", wanted=400),
+    "another coding": case(POST + b"Transfer-Encoding: gzip\r\n\r\n", wanted=501),
+    "chunks twice": case(POST + b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n", wanted=501),
+    "a chunk of no size": case(CHUNKED + b"zz\r\n"),
+    "a chunk of negative size": case(CHUNKED + b"-1\r\n"),
+    "a chunk that goes on": case(CHUNKED + b"1\r\nabc\r\n"),
+    "a chunk of a huge size": case(CHUNKED + b"f" * 40 + b"\r\n"),
+    "a chunk with a long extension": case(CHUNKED + b"1;" + b"x" * 100_000, wanted=431),
+    "chunks without an end": case(CHUNKED + b"2\r\n{}\r\n", shut=True),
+    "a body in crumbs": made(lambda: [CHUNKED, *[b"1\r\nx\r\n" * 1000] * 100], 400),
+}
+
+# ------------------------------------------------------------------------------------------------------- strange paths
+
+PATHS = [
+    b"//", b"/../../etc/passwd", b"/v1/../../../etc/passwd", b"/%2e%2e/%2e%2e/etc/passwd", b"/..%2f..%2fetc%2fpasswd",
+    b"/v1/models/../../../etc/passwd", b"/v1/models/%2e%2e%2f%2e%2e%2fetc%2fpasswd", b"/v1/models/..;/x",
+    b"/v1/models/", b"/V1/models", b"/v1//models", b"/./v1/models", b"/v1/models;x=1", b"/v1\\models",
+    b"/v1/%6dodels", b"/v1/models%00", b"/v1/models/deepseek-v4-flash%0d%0aX:1", b"/v1/models/%ff%fe", b"/%",
+    b"/v1/chat/completions/", b"/v1/chat/completions/../models", b"/status.html", b"/openapi.json/../status",
+    b"/.git/config",
+    b"http://evil.example/v1/models", b"/v1/models#fragment", b"/" + b"../" * 1000, b"/" + b"%2e" * 2000,
+]  # fmt: skip
+
+STRANGE = {
+    **{f"GET {path[:60].decode()}": case(get(path), wanted=(400, 404)) for path in PATHS},
+    **{
+        f"{method.decode()} a path": case(get(b"/v1/models", method=method), wanted=404)
+        for method in (b"TRACE", b"PATCH", b"DELETE", b"PUT", b"get", b"OPTIONSX", b"PROPFIND", b"__CLASS__")
+    },
+    "CONNECT": case(get(b"evil.example:443", method=b"CONNECT"), wanted=(400, 404)),
+    "OPTIONS of everything": case(get(b"*", method=b"OPTIONS"), wanted=(204, 400)),
+    "GET what is posted": case(get(b"/v1/chat/completions"), wanted=404),
+    "POST what is read": case(post("/v1/models", b"{}"), wanted=404),
+    "an upgrade": case(get(b"/v1/responses", b"Upgrade: websocket"), wanted=404),
+    "an upgrade to h2c": case(get(b"/nothing", b"Upgrade: h2c", b"HTTP2-Settings: AAA"), wanted=404),
+    "a site that is not ours": case(get(b"/v1/models", b"Origin: http://evil.example"), wanted=403),
+}
+
+# -------------------------------------------------------------------------------------------------------------- bodies
+
+
+def chunks(body: Iterable[bytes]) -> Iterator[bytes]:
+    """Chunked."""
+    for piece in body:
+        yield b"%x\r\n%s\r\n" % (len(piece), piece)
+    yield b"0\r\n\r\n"
+
+
+def sized(path: str, size: int, coding: str = "") -> Pieces:
+    """A body of so many bytes: one string in a field that nobody knows."""
+
+    def pieces() -> Iterator[bytes]:
+        start = asked(path)[:-1] + b',"x":"'
+        yield head(path, f"Content-Length: {size}", *([f"Content-Encoding: {coding}"] if coding else [])) + start
+        left, piece = size - len(start) - 2, bytes(b"x" * MiB)
+        while left > 0:
+            yield piece[:left]
+            left -= len(piece)
+        yield b'"}'
+
+    return pieces
+
+
+@cache
+def bomb(coding: str, size: int) -> bytes:
+    """So many zeros in few bytes."""
+    pack = zlib.compressobj(9, wbits={"gzip": 31, "deflate": 15, "raw": -15}[coding])
+    zeros = bytes(MiB)
+    return b"".join([*(pack.compress(zeros) for _ in range(size // MiB)), pack.flush()])
+
+
+def packed(path: str, body: Callable[[], bytes], coding: str) -> Pieces:
+    """A compressed body."""
+    return lambda: [post(path, body(), f"Content-Encoding: {coding}")]
+
+
+def sent_in_chunks(path: str, size: int) -> Pieces:
+    """So many bytes, of which nobody knows before how many they are."""
+    return lambda: [head(path, "Transfer-Encoding: chunked"), *chunks([bytes(MiB)] * (size // MiB))]
+
+
+def doubled(path: str) -> Pieces:
+    """Compressed twice, said once."""
+    return packed(path, lambda: gzip.compress(gzip.compress(asked(path))), "gzip")
+
+
+LARGE = {
+    name: found
+    for path in (CHAT, "/tokenize")
+    for name, found in {
+        f"100 MB, announced: {path}": case(head(path, "Content-Length: 100000000", "Expect: 100-continue"), wanted=413),
+        f"100 MB, sent: {path}": made(lambda: [head(CHAT, "Content-Length: 100000000"), *[bytes(MiB)] * 95], 413),
+        f"100 MB in chunks: {path}": made(sent_in_chunks(path, 100 * MiB), 413),
+        f"100 MB of zeros in gzip: {path}": made(packed(path, lambda: bomb("gzip", 100 * MiB), "gzip"), 413),
+        f"1 GB of zeros in deflate: {path}": made(packed(path, lambda: bomb("deflate", 1000 * MiB), "deflate"), 413),
+        f"1 GB of zeros in bare deflate: {path}": made(packed(path, lambda: bomb("raw", 1000 * MiB), "deflate"), 413),
+        f"60 MB of zeros in gzip: {path}": made(packed(path, lambda: bomb("gzip", 60 * MiB), "gzip"), 400),
+    }.items()
+} | {
+    "60 MB, mostly in a field that nobody knows": made(sized(CHAT, 60 * MiB), 200, 400),
+    "60 MB of a coding that it is not": made(sized(CHAT, 60 * MiB, "gzip"), 400),
+    "gzip in gzip": made(doubled(CHAT), 400),
+    "gzip that ends early": made(packed(CHAT, lambda: gzip.compress(asked(CHAT))[:-4], "gzip"), 400),
+    "gzip and more": made(packed(CHAT, lambda: gzip.compress(asked(CHAT)) * 2, "gzip"), 400),
+    "an unknown coding": made(packed(CHAT, lambda: asked(CHAT), "br"), 415),
+    "codings one upon the other": made(packed(CHAT, lambda: asked(CHAT), "gzip, gzip, gzip, gzip"), 415),
+}
+
+
+def nested(opening: bytes, inside: bytes, closing: bytes, depth: int) -> bytes:
+    """Values in each other."""
+    return opening * depth + inside + closing * depth
+
+
+JSON_BODIES: dict[str, Callable[[str], bytes]] = {
+    "nothing": lambda path: b"",
+    "white space": lambda path: b" " * MiB,
+    "no JSON": lambda path: b"hello",
+    "a string": lambda path: b'"hello"',
+    "an array": lambda path: b"[" + asked(path) + b"]",
+    "null": lambda path: b"null",
+    "cut": lambda path: asked(path)[:-1],
+    "cut in a string": lambda path: asked(path)[:5],
+    "no UTF-8": lambda path: asked(path, b'"x":"\xff"'),
+    "a surrogate in UTF-8": lambda path: asked(path, b'"x":"\xed\xa0\x80"'),
+    "an overlong slash": lambda path: asked(path, b'"x":"\xc0\xaf"'),
+    "UTF-16": lambda path: asked(path).decode().encode("utf-16"),
+    "UTF-32": lambda path: asked(path).decode().encode("utf-32"),
+    "a control character": lambda path: asked(path, b'"x":"a\x01b"'),
+    "a bad escape": lambda path: asked(path, b'"x":"\\x41"'),
+    "half an escape": lambda path: asked(path, b'"x":"\\u12"'),
+    "NaN": lambda path: asked(path, b'"temperature":NaN'),
+    "NaN where nobody looks": lambda path: asked(path, b'"x":NaN'),
+    "Infinity": lambda path: asked(path, b'"x":[-Infinity]'),
+    "a hexadecimal number": lambda path: asked(path, b'"x":0x10'),
+    "a comment": lambda path: asked(path, b'/* x */"x":1'),
+    "single quotes": lambda path: b"{'messages':[]}",
+    "nested 257 deep": lambda path: asked(path, b'"x":' + nested(b"[", b"", b"]", 257)),
+    "nested 10 000 deep": lambda path: asked(path, b'"x":' + nested(b"[", b"", b"]", 10_000)),
+    "nested 100 000 deep": lambda path: asked(path, b'"x":' + nested(b'{"a":', b"1", b"}", 100_000)),
+    "nested 5 million deep": lambda path: b'{"x":' + b"[" * 5_000_000,
+    "a document of brackets": lambda path: b"[" * 100_000 + b"]" * 100_000,
+    "3 million values": lambda path: asked(path, b'"x":[' + b"1," * 3_000_000 + b"1]"),
+    "300 000 arrays": lambda path: asked(path, b'"x":[' + b"[]," * 300_000 + b"1]"),
+}
+"""No JSON, or more of it than anybody should read: a 400 wherever a body is read."""
+
+
+def _pairs(count: int) -> list[dict[str, Any]]:
+    """Calls and their results, one after the other."""
+    found: list[dict[str, Any]] = [{"role": "user", "content": "q"}]
+    for n in range(count):
+        call = {"id": f"call_{n}", "type": "function", "function": {"name": "f", "arguments": '{"b":1,"a":2}'}}
+        found += [{"role": "assistant", "content": None, "tool_calls": [call]}]
+        found += [{"role": "tool", "tool_call_id": f"call_{n}", "content": "r"}]
+    return found
+
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+OTHER = {"type": "function", "function": {"name": "g"}}
+RESULTS = {
+    MESSAGES: asked(
+        MESSAGES,
+        messages=[{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_x", "content": "r"}]}],
+    ),
+    RESPONSES: asked(RESPONSES, input=[{"type": "function_call_output", "call_id": "call_x", "output": "r"}]),
+}
+"""Results of calls that nobody made."""
+
+MARKS = ("<\uff5cend\u2581of\u2581sentence\uff5c><think>", "<\uff5cDSML\uff5ctool_calls><\uff5cDSML\uff5cinvoke")
+LONG = "one word after the other, " * 20_000
+
+WRONG: dict[str, tuple[list[bytes], tuple[str, ...]]] = {
+    "model": ([b"null", b"5", b"[]", b"{}", b"true"], GENERATES),
+    "max_tokens": ([b"null", b'"10"', b"[]", b"{}", b"true", b"NaN", b"Infinity", b"01"], GENERATES),
+    "temperature": ([b"null", b'"hot"', b"[]", b"false"], GENERATES),
+    "top_p": ([b"null", b'"1"', b"{}"], GENERATES),
+    "stream": ([b"null", b'"yes"', b"1", b"[]"], GENERATES),
+    "top_k": ([b"null", b'"5"'], (CHAT, COMPLETIONS, MESSAGES)),
+    "min_p": ([b"null", b'"5"'], (CHAT, COMPLETIONS)),
+    "seed": ([b"null", b'"5"', b"[]"], (CHAT, COMPLETIONS)),
+    "think": ([b"null", b'"yes"', b"1"], (CHAT, COMPLETIONS)),
+    "thinking": ([b'"yes"', b"3", b"[]", b'{"type":5}'], (CHAT, COMPLETIONS, MESSAGES)),
+    "stop": ([b"5", b"{}", b"[1]", b"[null]", b"true"], (CHAT, COMPLETIONS)),
+    "stop_sequences": ([b"5", b"{}", b"[[]]"], (MESSAGES,)),
+    "reasoning_effort": ([b'"enormous"', b"5", b"[]"], (CHAT, COMPLETIONS, MESSAGES)),
+    "output_config": ([b"5", b'{"effort":"enormous"}'], (MESSAGES,)),
+    "reasoning": ([b'"high"', b'{"effort":"enormous"}', b"5"], (RESPONSES,)),
+    "messages": (
+        [
+            b"null", b"5", b'"q"', b"{}", b"[5]", b"[null]", b"[[]]", b'[{"role":5,"content":"q"}]',
+            b'[{"role":"user","content":5}]', b'[{"role":"user","content":[5]}]', b'[{"role":"user","content":{}}]',
+        ],
+        (CHAT, MESSAGES, COUNT),
+    ),
+    "tools": ([b"5", b'"f"', b"{}", b"[5]", b"[null]"], GENERATES[:1] + GENERATES[2:]),
+    "tool_choice": ([b'"required"', b"5"], (CHAT,)),
+    "prompt": ([b"[-1]", b"[99999999]", b"[[]]", b"[1.5]", b"[[1,-1]]"], (COMPLETIONS,)),
+    "input": (
+        [
+            b"5", b"null", b"true", b"{}", b"[5]", b'[{"type":"nothing"}]', b'[{"type":5}]',
+            b'[{"role":"user","content":"q","status":"in_progress"}]',
+            b'[{"type":"tool_search_output","call_id":"c","tools":5}]',
+        ],
+        (RESPONSES,),
+    ),
+    "previous_response_id": ([b'"resp_x"'], (RESPONSES,)),
+    "conversation": ([b'"conv_x"', b"{}"], (RESPONSES,)),
+    "system": ([b"5", b"{}"], (MESSAGES, COUNT)),
+    "instructions": ([b"5", b"{}", b"[]"], (RESPONSES,)),
+}  # fmt: skip
+"""Values that a field cannot have, and the endpoints that look at it (server.md 2.2, 3.1, 7.1, 7.4)."""
+
+MALFORMED: list[tuple[str, str, bytes]] = [
+    *((path, name, make(path)) for path in (*GENERATES, COUNT) for name, make in JSON_BODIES.items()),
+    *(
+        (path, f"{name}: {value.decode()}", asked(path, b'"%s":%s' % (name.encode(), value)))
+        for name, (values, paths) in WRONG.items()
+        for path in paths
+        for value in values
+    ),
+    *((path, "nothing in it", b"{}") for path in (*GENERATES, COUNT)),
+    (CHAT, "a call of what is not there", asked(CHAT, tools=[TOOL], tool_choice=OTHER)),
+    (RESPONSES, "a tool choice that is none", asked(RESPONSES, tool_choice="sometimes")),
+    (CHAT, "more than the context", asked(CHAT, messages=[{"role": "user", "content": LONG}])),
+    (COMPLETIONS, "more than the context", asked(COMPLETIONS, prompt=LONG)),
+    (MESSAGES, "more than the context", asked(MESSAGES, system=LONG)),
+    (RESPONSES, "more than the context", asked(RESPONSES, instructions=LONG)),
+    (CHAT, "one word of 10 MB", asked(CHAT, messages=[{"role": "user", "content": "x" * 10_000_000}])),
+    (COMPLETIONS, "10 MB without a space", asked(COMPLETIONS, prompt="\u00e9" * 5_000_000)),
+    (CHAT, "4096 calls and results", asked(CHAT, messages=_pairs(4096))),
+    (CHAT, "a million stop strings", asked(CHAT, stop=["x"] * 900_000)),
+]  # fmt: skip
+"""(path, what is wrong, body): a 400 each."""
+
+_LONE = b'[{"role":"user","content":"a\\ud800b\\udc00c"}]'
+
+TOLERATED: list[tuple[str, str, bytes]] = [
+    *(
+        (path, name, body)
+        for path in GENERATES
+        for name, body in {
+            "equal names": asked(path, b'"model":"a","model":"b","x":1,"x":[2]'),
+            "lone surrogates": asked(path, b'"model":"a\\ud800b\\udc00","user":"\\udfff"'),
+            "a byte order mark": b"\xef\xbb\xbf" + asked(path),
+            "something after it": asked(path) + asked(path),
+            "nested 256 deep": asked(path, b'"x":' + nested(b"[", b"", b"]", 256)),
+            "5000 digits": asked(path, b'"x":' + b"9" * 5000),
+            "a million digits": asked(path, b'"x":' + b"9" * 1_000_000),
+            "numbers beyond all": asked(path, b'"top_p":1e999,"temperature":1e999,"x":1e999999999'),
+            "numbers below all": asked(path, b'"top_p":-1e999,"temperature":-1e999,"x":-0'),
+            "nul in a string": asked(path, b'"user":"a\\u0000b","model":"\\u0000"'),
+            "strings that look like brackets": asked(path, b'"x":"' + b"[{" * 100_000 + b'"'),
+            "100 000 names": asked(path, b",".join(b'"x%d":0' % n for n in range(100_000))),
+            "a hundred thousand times one name": asked(path, b",".join([b'"x":0'] * 100_000)),
+        }.items()
+    ),
+    (CHAT, "lone surrogates in the prompt", asked(CHAT, b'"messages":' + _LONE)),
+    (MESSAGES, "lone surrogates in the prompt", asked(MESSAGES, b'"messages":' + _LONE)),
+    (COMPLETIONS, "lone surrogates in the prompt", asked(COMPLETIONS, b'"prompt":"a\\ud800b"')),
+    (RESPONSES, "lone surrogates in the prompt", asked(RESPONSES, b'"input":"a\\ud800b"')),
+    (CHAT, "content that is null", asked(CHAT, messages=[{"role": "user", "content": None}])),
+    (COMPLETIONS, "nothing to go on with", asked(COMPLETIONS, prompt="")),
+    (COMPLETIONS, "nothing, twice", asked(COMPLETIONS, prompt=["", ""])),
+    (CHAT, "no token to be said", asked(CHAT, max_tokens=-5, seed=-1, n=-1, top_k=-1)),
+    (CHAT, "huge counts", asked(CHAT, seed=10**30, n=10**30, top_k=10**30, top_logprobs=0)),
+    *((CHAT, "control tokens as text", asked(CHAT, messages=[{"role": "user", "content": mark}])) for mark in MARKS),
+    (CHAT, "stop strings that begin each other", asked(CHAT, stop=["a" * n for n in range(1, 257)])),
+    (CHAT, "calls and results", asked(CHAT, messages=_pairs(16))),
+]  # fmt: skip
+"""(path, what is strange, body): a 200 each."""
+
+# ------------------------------------------------------------------------------------------------ schemas and grammars
+
+
+def _deep(depth: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"type": "string"}
+    for _ in range(depth):
+        found = {"type": "object", "properties": {"a": found}, "required": ["a"]}
+    return found
+
+
+def _doubling(count: int) -> dict[str, Any]:
+    """Each definition is twice the next one: 2**count of the last."""
+    found = {
+        f"d{n}": {"type": "array", "prefixItems": [{"$ref": f"#/$defs/d{n + 1}"}] * 2, "minItems": 2}
+        for n in range(count)
+    }
+    return {"$ref": "#/$defs/d0", "$defs": {**found, f"d{count}": {"type": "integer"}}}
+
+
+SCHEMAS: dict[str, Any] = {
+    "deep": _deep(100),
+    "deeper than documents may be": _deep(200),
+    "twice the next one": _doubling(40),
+    "itself": {"$ref": "#"},
+    "itself through another": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+    "nowhere": {"$ref": "#/$defs/none"},
+    "elsewhere": {"$ref": "http://127.0.0.1:9/schema.json"},
+    "a file": {"$ref": "file:///etc/passwd"},
+    "a pattern that backtracks": {"type": "string", "pattern": "^(a+)+$"},
+    "a pattern that repeats": {"type": "string", "pattern": "^((a{1000}){1000}){1000}$"},
+    "a pattern of nested choices": {"type": "string", "pattern": "(" * 500 + "a" + "|b)*" * 500},
+    "a pattern that looks ahead": {"type": "string", "pattern": "^(?=.*a)(?!b)(?<=c)\\1$"},
+    "no pattern": {"type": "string", "pattern": "(["},
+    "a long string": {"type": "string", "minLength": 10**9},
+    "many items": {"type": "array", "items": {"type": "integer"}, "minItems": 10**9},
+    "many members": {"type": "object", "minProperties": 10**6},
+    "a million choices": {"enum": [f"choice {n}" for n in range(50_000)]},
+    "many properties": {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(5000)}},
+    "all of many": {"allOf": [{"anyOf": [{"minimum": n}, {"maximum": -n}]} for n in range(64)]},
+    "nothing at all": False,
+    "not everything": {"not": {}},
+    "no integer": {"type": "integer", "minimum": 5, "maximum": 4},
+    "no type": {"type": "everything"},
+    "types in the wrong places": {"type": 5, "properties": [], "required": "a", "enum": {}, "items": "x"},
+    "numbers of great precision": {"type": "number", "minimum": 1e-300, "maximum": 1.0000000001e-300},
+    "a multiple of nearly nothing": {"type": "number", "multipleOf": 1e-300},
+    "names that are markup": {"type": "object", "properties": {'<\uff5cDSML\uff5c>"\n\u0000': {}}, "required": ["a"]},
+    "names of the language": {"type": "object", "properties": {"__proto__": {}, "constructor": {}, "": {}}},
+}
+"""Schemas that an answer or a call is to fit: a 400, or an answer, in time."""
+
+GRAMMARS: dict[str, tuple[str, str]] = {
+    "nothing": ("lark", ""),
+    "no grammar": ("lark", "start: ((("),
+    "only itself": ("lark", "start: start"),
+    "left recursion": ("lark", 'start: start "a" | start start'),
+    "not there": ("lark", "start: other"),
+    "doubling": ("lark", "start: r0\n" + "\n".join(f"r{n}: r{n + 1} r{n + 1}" for n in range(60)) + '\nr60: "a"'),
+    "many rules": ("lark", "start: r0\n" + "\n".join(f'r{n}: "x{n}" | r{n + 1}' for n in range(5000)) + '\nr5000: "a"'),
+    "deep": ("lark", "start: " + "(" * 5000 + '"a"' + ")" * 5000),
+    "imports": ("lark", "%import ..etc.passwd\nstart: passwd"),
+    "a regex that backtracks": ("regex", "(a+)+$"),
+    "a regex that repeats": ("regex", "((a{1000}){1000}){1000}"),
+    "no regex": ("regex", "(["),
+    "a long regex": ("regex", "a?" * 20_000 + "a" * 20_000),
+    "an unknown syntax": ("cobol", "MOVE A TO B"),
+}
+"""Grammars of custom tools, the same."""
+
+
+def demands() -> Iterator[tuple[str, str, bytes]]:
+    """(path, what, body): as a format of the answer, as the arguments of a call, as a custom tool's grammar."""
+    for name, schema in SCHEMAS.items():
+        form = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": schema}}
+        yield CHAT, f"format: {name}", asked(CHAT, response_format=form, max_tokens=8)
+        tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": schema}}
+        yield CHAT, f"tool: {name}", asked(CHAT, tools=[tool], tool_choice="required", max_tokens=8)
+    for name, (syntax, text) in GRAMMARS.items():
+        form = {"type": "grammar", "syntax": syntax, "definition": text}
+        tool = {"type": "custom", "name": "f", "format": form}
+        yield RESPONSES, f"grammar: {name}", asked(RESPONSES, tools=[tool], tool_choice="required", max_output_tokens=8)

@@ -28,19 +28,19 @@ the server as everybody starts it.
 
 
 def merged(reports: Sequence[Report]) -> list[Report]:
-    """Runs of one server at one commit are one report, clients in the table's order: agents take long, and may be run
-    by themselves."""
+    """Runs of one server are one report, clients in the table's order: agents take long, and may be run by themselves.
+    Which commit each was of is told (``stamp["runs"]``)."""
     order = {kind.name: place for place, kind in enumerate(KINDS)}
-    made: dict[tuple[str, str], Report] = {}
+    made: dict[str, Report] = {}
     for report in reports:
-        name = _name(report), str(report.stamp.get("commit"))
-        if name not in made:
-            first = {**report.stamp, "commands": []}
-            made[name] = Report(report.server, first, [])
-        made[name].stamp["commands"].append(report.stamp.get("command") or ())
-        made[name].clients += report.clients
-    for report in made.values():
-        report.clients.sort(key=lambda client: order.get(client.name.partition(" ")[0], len(order)))
+        stamp = report.stamp
+        whole = made.setdefault(_name(report), Report(report.server, {**stamp, "runs": []}, []))
+        words = " ".join(str(word) for word in stamp.get("command") or ())
+        commit = str(stamp.get("commit") or "unknown")[:12]
+        whole.stamp["runs"].append(f"{words:<60}  # {str(stamp.get('created', ''))[:10]}, our commit {commit}")
+        whole.clients += report.clients
+    for whole in made.values():
+        whole.clients.sort(key=lambda client: order.get(client.name.partition(" ")[0], len(order)))
     return list(made.values())
 
 
@@ -61,16 +61,10 @@ def page(reports: Sequence[Report]) -> str:
 
 
 def _section(report: Report) -> list[str]:
-    server, stamp = report.server, report.stamp
-    machine = stamp.get("machine") or {}
-    day, commit = str(stamp.get("created", ""))[:10], stamp.get("commit") or "unknown"
+    machine = report.stamp.get("machine") or {}
     where = f"{machine.get('cpu', 'unknown processor')}, {machine.get('cores', '?')} cores"
-    out = [
-        f"## {_name(report)}",
-        "",
-        f"{day}, our commit {str(commit)[:12]}, {where}. Model: {server.get('model', 'unknown')}.",
-    ]
-    out += ["", *(f"    {' '.join(map(str, command))}" for command in stamp["commands"] if command), ""]
+    out = [f"## {_name(report)}", "", f"Model: {report.server.get('model', 'unknown')}. Machine: {where}.", ""]
+    out += [*(f"    {run}" for run in report.stamp["runs"]), ""]
     head, rows = cells(report.clients)
     out += [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     out += [f"| {' | '.join(_plain(cell) for cell in row)} |" for row in rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -64,22 +65,23 @@ def test_json_there_and_back():
 def test_the_page():
     text = page.page([report()])
     assert "| http chat | plain | FAIL 1/3 |" in text and "| codex | 0.1 | skip |" in text
-    assert "2026-11-22, our commit abcdef012345, A processor, 2 cores" in text and "\n    ds4-server smoke\n" in text
+    assert "    ds4-server smoke  " in text and "# 2026-11-22, our commit abcdef012345\n" in text
+    assert "Model: embedded. Machine: A processor, 2 cores." in text
     assert "- http chat, `chat.c` (not required): expected this; got th\\|at" in text
     assert "- codex: not here" in text and "| codex: Codex CLI | npm `@openai/codex` |" in text
     assert text.endswith("\n") and not text.endswith("\n\n")
 
 
 def test_runs_of_parts_are_one_section():
-    """Of one server at one commit; clients in the order of the table, each run with its command."""
+    """Clients in the order of the table, each run with its command and commit."""
     later, other = report(), report()
     later.clients = [Client("openai", "3", [OK])]
     later.stamp["command"] = ["ds4-server", "smoke", "--client", "openai"]
-    other.stamp["commit"] = "0" * 16
+    other.server["label"] = "theirs"
     text = page.page([report(), later])
-    assert text.count("## ds4-server") == 1 and "\n    ds4-server smoke --client openai\n" in text
+    assert text.count("## ds4-server") == 1 and "    ds4-server smoke --client openai  " in text
     assert text.index("| http chat") < text.index("| openai | 3") < text.index("| codex | 0.1")
-    assert page.page([report(), other]).count("## ds4-server") == 2
+    assert "## theirs" in page.page([report(), other])
 
 
 def test_the_command_makes_it(tmp_path, capsys):
@@ -118,3 +120,10 @@ def test_the_list(capsys, monkeypatch, tmp_path):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == [kind.name for kind in clients.KINDS]
     assert any(line.startswith("codex") and " no " in line for line in lines)
+
+
+def test_the_published_page_is_made_of_its_files():
+    """docs/clients.md has what the runs found, and nothing else."""
+    docs = Path(__file__).parents[3] / "docs"
+    found = [results.read(json.loads(path.read_text())) for path in sorted((docs / "clients").glob("*.json"))]
+    assert found and (docs / "clients.md").read_text() == page.page(found)

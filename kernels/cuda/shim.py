@@ -32,7 +32,7 @@ u8, u16, u32, u64 = types.uint8, types.uint16, types.uint32, types.uint64
 
 
 class _Simulated:
-    """``numba.cuda`` as simulated kernels see it."""
+    """``numba.cuda`` as simulated kernels see it, with the scheduler of ``simulation``."""
 
     def __getattr__(self, name: str) -> Any:
         context = _simulator._kernel_context
@@ -54,30 +54,39 @@ _GROUPS = (tuple, slice)
 class SimArray:
     """A device array under the simulator: NumPy's, without its negative indices, which a GPU does not know."""
 
-    __slots__ = ("dtype", "shape", "size", "values")
+    __slots__ = ("_ary", "dtype", "ndim", "shape", "size")
 
     def __init__(self, values: np.ndarray):
-        self.values, self.shape, self.dtype, self.size = values, values.shape, values.dtype, values.size
+        self._ary, self.shape, self.dtype, self.size, self.ndim = (
+            values, values.shape, values.dtype, values.size, values.ndim,
+        )  # fmt: skip
 
     def __getitem__(self, at: Any) -> Any:
         if not isinstance(at, _GROUPS) and at < 0:
             raise IndexError(f"index {at} is negative")
-        return self.values[at]
+        return self._ary[at]
 
     def __setitem__(self, at: Any, value: Any) -> None:
         if not isinstance(at, _GROUPS) and at < 0:
             raise IndexError(f"index {at} is negative")
-        self.values[at] = value
+        self._ary[at] = value
 
     def __len__(self) -> int:
         return self.shape[0]
 
 
 cuda: Any = _cuda
+extending: Any = None
+"""``numba.cuda.extending``, which the simulator has not."""
 if SIMULATED:
     from numba.cuda.simulator import kernel as _simulator
 
+    from .simulation import install
+
+    install()
     cuda = _Simulated()
+else:
+    import numba.cuda.extending as extending
 
 
 def as_kernel_array(pointer: int, shape: Sequence[int], dtype: np.dtype, memory: np.ndarray | None) -> Any:

@@ -23,7 +23,7 @@ class Stuck(RuntimeError):
 
 
 class Lane(threading.Thread):
-    """A Python thread that plays one CUDA thread after the other. Numba's simulator asks it who it is by these names."""
+    """A Python thread that plays one CUDA thread after the other. The simulator asks it who it is by these names."""
 
     threadIdx: Any
     blockIdx: Any

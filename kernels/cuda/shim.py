@@ -18,7 +18,11 @@ import numpy as np
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # the bundled target announces its end, which is known here
     import numba.cuda as _cuda
-    from numba import types
+
+    try:
+        from numba.cuda import types
+    except ImportError:
+        from numba import types
 
 SIMULATED = "simulator" in _cuda.jit.__module__
 """Whether kernels run in numba's simulator, as Python."""
@@ -76,8 +80,6 @@ class SimArray:
 
 
 cuda: Any = _cuda
-extending: Any = None
-"""``numba.cuda.extending``, which the simulator has not."""
 if SIMULATED:
     from numba.cuda.simulator import kernel as _simulator
 
@@ -85,8 +87,20 @@ if SIMULATED:
 
     install()
     cuda = _Simulated()
-else:
-    import numba.cuda.extending as extending
+
+
+def extending() -> tuple[Any, Any, Any, Any]:
+    """What compiled intrinsics are defined with: the decorator, types, helpers for LLVM, and ``signature``. The two
+    targets have them in different places."""
+    from numba.cuda.extending import intrinsic
+
+    try:
+        from numba.cuda import cgutils
+        from numba.cuda.typing import signature
+    except ImportError:
+        from numba.core import cgutils
+        from numba.core.typing import signature
+    return intrinsic, types, cgutils, signature
 
 
 def as_kernel_array(pointer: int, shape: Sequence[int], dtype: np.dtype, memory: np.ndarray | None) -> Any:

@@ -56,7 +56,7 @@ LAYOUTS = {
     "Q8_0": Layout(1, 3, 4, 8),
     "Q4_0": Layout(2, 3, 4, 8),
     "Q2_K": Layout(2, 3, 8, 4),
-    "Q4_K": Layout(2, 3, 4, 8),
+    "Q4_K": Layout(1, 3, 4, 8),
     "Q6_K": Layout(1, 3, 4, 8),
     "IQ2_XXS": Layout(2, 3, 16, 2),
 }

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..formats import FORMATS
 from ..formats.matrix import Matrix
-from . import matvec, packing
+from . import embedding, matvec, packing, plain
 from .units import UNITS
 
 Scratch = Callable[[tuple[int, ...], Any], Any]
@@ -63,6 +63,10 @@ def linear(
     if not tokens:
         return
     rows = w.rows // groups
+    if w.fmt in plain.VALUE_BYTES:
+        operands = out, 0, groups, 1, 1
+        plain.rows(stream, out, x, w.data, w.fmt, operands, rows, w.cols, tokens * groups, out, NO_FAILURE)
+        return
     inputs = pack(stream, x, tokens * groups, w.cols, w.fmt, act, scratch)
     operands = out, 0, groups, 1, 1, *inputs, out
     row_bytes = FORMATS[w.fmt].row_bytes(w.cols)
@@ -79,6 +83,10 @@ def expert_linear(
     check_act(w.fmt, act)
     if not tokens * slots:
         return
+    if w.fmt in plain.VALUE_BYTES:
+        operands = ids, experts, 1, 1, slots
+        plain.rows(stream, out, x, w.data, w.fmt, operands, w.rows, w.cols, tokens * slots, error, failure)
+        return
     inputs = pack(stream, x, tokens, w.cols, w.fmt, act, scratch)
     operands = ids, experts, 1, 1, slots, *inputs, out
     row_bytes = FORMATS[w.fmt].row_bytes(w.cols)
@@ -94,8 +102,29 @@ def expert_sum(
     check_act(w.fmt, act)
     if not tokens:
         return
+    if w.fmt in plain.VALUE_BYTES:
+        operands = ids, experts, 1, slots, 1
+        plain.rows(stream, out, mid, w.data, w.fmt, operands, w.rows, w.cols, tokens, error, failure)
+        return
     inputs = pack(stream, mid, tokens * slots, w.cols, w.fmt, act, scratch)
     operands = ids, experts, 1, slots, 1, *inputs, out
     row_bytes = FORMATS[w.fmt].row_bytes(w.cols)
     made = matvec.kernel(w.fmt, act)
     matvec.launch(stream, made, w.data, row_bytes, operands, w.rows, w.cols, tokens, error, failure)
+
+
+def hc_mix(stream: Any, out: Any, x: Any, fn: Matrix, tokens: int, eps: float, *, scratch: Scratch) -> None:
+    """x (tokens, n) over its root mean square, times fn -> out (tokens, rows)."""
+    if not tokens:
+        return
+    if fn.fmt not in plain.VALUE_BYTES:
+        raise ValueError(f"no kernel mixes streams with {fn.fmt} weights: F16, BF16 or F32")
+    plain.hc_mix(stream, out, x, fn.data, fn.fmt, tokens, fn.rows, fn.cols, eps)
+
+
+def embed(
+    stream: Any, out: Any, error: Any, ids: Any, table: Matrix, count: int, failure: int, *, scratch: Scratch
+) -> None:  # fmt: skip
+    """Rows ids (count,) of the table -> out (count, n). ``error[0]`` becomes ``failure`` if one is not there."""
+    row_bytes = FORMATS[table.fmt].row_bytes(table.cols)
+    embedding.look_up(stream, out, error, ids, table.data, table.fmt, count, table.rows, row_bytes, table.cols, failure)

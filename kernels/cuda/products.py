@@ -57,10 +57,11 @@ def pack(stream: Any, x: Any, count: int, n: int, fmt: str, act: str, scratch: S
 
 def multiply(stream: Any, out: Any, inputs: Inputs, w: Matrix, tokens: int, groups: int, act: str) -> None:
     """``linear`` of inputs that are packed, for block formats."""
-    operands = out, 0, groups, 1, 1, *inputs, out
+    unused = inputs.codes  # integers, like ids and errors, where inputs are: then one compiled kernel serves both
+    operands = unused, 0, groups, 1, 1, *inputs, out
     row_bytes, rows = FORMATS[w.fmt].row_bytes(w.cols), w.rows // groups
     made = matvec.kernel(w.fmt, act)
-    matvec.launch(stream, made, w.data, row_bytes, operands, rows, w.cols, tokens * groups, out, NO_FAILURE)
+    matvec.launch(stream, made, w.data, row_bytes, operands, rows, w.cols, tokens * groups, unused, NO_FAILURE)
 
 
 def multiply_experts(

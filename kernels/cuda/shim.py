@@ -1,0 +1,115 @@
+"""The one import of ``numba.cuda``: numba-cuda where it is installed (it takes the name over), else numba's bundled
+target, or the simulator of either with NUMBA_ENABLE_CUDASIM=1.
+
+Kernel modules say ``from .shim import cuda`` and write ``@cuda.jit``, as everywhere. Under the simulator ``cuda`` is a
+stand-in: it asks for the running kernel at every use, so that device functions may live in other modules than their
+kernels (numba's simulator exchanges a module's globals while a kernel of it runs, which threads of a block undo for one
+another), and device functions stay plain Python functions, which call each other at a fraction of the cost.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # the bundled target announces its end, which is known here
+    import numba.cuda as _cuda
+
+    try:
+        from numba.cuda import types
+    except ImportError:
+        from numba import types
+
+SIMULATED = "simulator" in _cuda.jit.__module__
+"""Whether kernels run in numba's simulator, as Python."""
+
+IMPLEMENTATION = getattr(_cuda, "implementation", "Built-in")
+"""Whose ``numba.cuda`` this is: "NVIDIA" for numba-cuda, "Built-in" for the bundled target."""
+
+f16, f32, f64 = types.float16, types.float32, types.float64
+i8, i16, i32, i64 = types.int8, types.int16, types.int32, types.int64
+u8, u16, u32, u64 = types.uint8, types.uint16, types.uint32, types.uint64
+
+
+class _Simulated:
+    """``numba.cuda`` as simulated kernels see it, with the scheduler of ``simulation``."""
+
+    def __getattr__(self, name: str) -> Any:
+        context = _simulator._kernel_context
+        return getattr(_cuda if context is None else context, name)
+
+    @staticmethod
+    def jit(function: Any = None, device: bool = False, **options: Any) -> Any:
+        """A device function is itself; a kernel is the simulator's."""
+
+        def wrap(body: Callable[..., Any]) -> Any:
+            return body if device else _cuda.jit(body)
+
+        return wrap(function) if callable(function) else wrap
+
+
+_GROUPS = (tuple, slice)
+
+
+class SimArray:
+    """A device array under the simulator: NumPy's, without its negative indices, which a GPU does not know."""
+
+    __slots__ = ("_ary", "dtype", "ndim", "shape", "size")
+
+    def __init__(self, values: np.ndarray):
+        self._ary, self.shape, self.dtype, self.size, self.ndim = (
+            values, values.shape, values.dtype, values.size, values.ndim,
+        )  # fmt: skip
+
+    def __getitem__(self, at: Any) -> Any:
+        if not isinstance(at, _GROUPS) and at < 0:
+            raise IndexError(f"index {at} is negative")
+        return self._ary[at]
+
+    def __setitem__(self, at: Any, value: Any) -> None:
+        if not isinstance(at, _GROUPS) and at < 0:
+            raise IndexError(f"index {at} is negative")
+        self._ary[at] = value
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+
+cuda: Any = _cuda
+if SIMULATED:
+    from numba.cuda.simulator import kernel as _simulator
+
+    from .simulation import install
+
+    install()
+    cuda = _Simulated()
+
+
+def extending() -> tuple[Any, Any, Any, Any]:
+    """What compiled intrinsics are defined with: the decorator, types, helpers for LLVM, and ``signature``. The two
+    targets have them in different places."""
+    from numba.cuda.extending import intrinsic
+
+    try:
+        from numba.cuda import cgutils
+        from numba.cuda.typing import signature
+    except ImportError:
+        from numba.core import cgutils
+        from numba.core.typing import signature
+    return intrinsic, types, cgutils, signature
+
+
+def as_kernel_array(pointer: int, shape: Sequence[int], dtype: np.dtype, memory: np.ndarray | None) -> Any:
+    """What a kernel takes for the array of this shape and type at a device address; ``memory`` (uint8) is that place
+    under the simulator."""
+    if memory is not None:
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        return SimArray(memory[pointer : pointer + size].view(dtype).reshape(shape))
+    described = {
+        "shape": tuple(shape), "strides": None, "typestr": dtype.str, "data": (pointer, False), "version": 3,
+    }  # fmt: skip
+    return _cuda.from_cuda_array_interface(described, owner=None, sync=False)

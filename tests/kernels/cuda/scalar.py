@@ -67,10 +67,13 @@ def _directed(e: Emitter, high: ir.Value, low: ir.Value, mode: str) -> ir.Value:
 
 
 def _sum_exactly(e: Emitter, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Knuth's two-sum of float64."""
+    """Knuth's two-sum of float64; nothing is lost in a sum that is no number or infinite."""
     total = e.b.fadd(a, b)
     shadow = e.b.fsub(total, a)
-    return total, e.b.fadd(e.b.fsub(a, e.b.fsub(total, shadow)), e.b.fsub(b, shadow))
+    lost = e.b.fadd(e.b.fsub(a, e.b.fsub(total, shadow)), e.b.fsub(b, shadow))
+    size = e.intrinsic("llvm.fabs.f64", total.type, total)
+    finite = e.b.fcmp_ordered("<", size, e.const("f64", float("inf")))
+    return total, e.b.select(finite, lost, e.const("f64", 0.0))
 
 
 def fused(e: Emitter, kind: str, a: ir.Value, b: ir.Value, c: ir.Value, mode: str = "rn") -> ir.Value:

@@ -73,18 +73,19 @@ def _global(s, address, what):
     size, use = what & 255, (what >> 8) & 3
     low, high = 0, s[RANGES_USED] - 1
     at = s[LAST_RANGE]
-    if at > high or not s[RANGES + 3 * at] <= address < s[RANGES + 3 * at + 1]:
+    if at > high or not s[RANGES + 4 * at] <= address < s[RANGES + 4 * at + 1]:
         while low < high:  # the last range that does not start after the address
             middle = (low + high + 1) // 2
-            if s[RANGES + 3 * middle] <= address:
+            if s[RANGES + 4 * middle] <= address:
                 low = middle
             else:
                 high = middle - 1
         at = low
-    if high < 0 or address < s[RANGES + 3 * at] or address + size > s[RANGES + 3 * at + 1]:
+    end = s[RANGES + 4 * at + (3 if use == READ else 1)]
+    if high < 0 or address < s[RANGES + 4 * at] or address + size > end:
         return OUTSIDE
     s[LAST_RANGE] = at
-    return READ_ONLY if use != READ and not s[RANGES + 3 * at + 2] else 0
+    return READ_ONLY if use != READ and not s[RANGES + 4 * at + 2] else 0
 
 
 @numba.njit

@@ -25,8 +25,8 @@ WARP = 32
  E_LINE, LAST_RANGE, BLOCK, DYNAMIC) = range(17)  # fmt: skip
 SPECIAL = 20  # tid 3, ntid 3, ctaid 3, nctaid 3, lane, warp, warps, clock
 RANGES = 64
-MAX_RANGES = 8192  # lo, hi, writable
-RECORDS = RANGES + 3 * MAX_RANGES
+MAX_RANGES = 4096  # from, to, whether it may be written, to where it may be read
+RECORDS = RANGES + 4 * MAX_RANGES
 
 # --- a fiber's record
 (SP, STATUS, KIND, MASK, LINE, STACK_LOW, ASYNC_USED, ASYNC_GROUP) = range(8)

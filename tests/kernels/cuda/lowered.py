@@ -3,8 +3,9 @@
     launch(kernel, grid, block, *args)           # kernel: what cuda.jit gives, or a plain function
     launch(kernel, grid, block, *args, shared=1024, also=[array], cc=(8, 0), backward=True)
 
-``also`` are arrays that the kernel reaches through addresses among its arguments. An argument whose flag ``writeable`` is off may
-not be written. ``backward`` runs threads and blocks in the opposite order, so that what depends on the order shows.
+``also`` are arrays that the kernel reaches through addresses among its arguments. An argument whose flag ``writeable`` is
+off may not be written. ``backward`` runs threads and blocks in the opposite order, so that what depends on the order
+shows. ``slack``: arrays end where memory of this size does, so that reads up to there are harmless.
 
 LaunchError says what went wrong where (source line, block, thread): an access outside of all arrays or of shared memory, a
 misaligned one, a store to read-only memory, shared memory read before it was written, a race on it, a barrier or shuffle
@@ -13,7 +14,7 @@ that not all threads reach, ``trap``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -21,6 +22,8 @@ import llvmlite.binding as ll
 import numba
 import numpy as np
 from numba import types
+
+from benchmarks.cuda_compile import ptx_of
 
 from . import checking, converting, fibers, meetings, memory, scalar  # noqa: F401
 from .fibers import STATE
@@ -59,19 +62,6 @@ for _name, _address in {
     "cu_copies_wait": checking.copies_wait.address,
 }.items():
     ll.add_symbol(_name, _address)
-
-
-def ptx_of(kernel: Any, signature: types.Type, cc: tuple[int, int], lineinfo: bool = True) -> str:
-    """The PTX of a kernel; a dispatcher's ``fastmath`` and the like are kept."""
-    from numba import cuda
-
-    options = dict(getattr(kernel, "targetoptions", {}))
-    kept = {name: options[name] for name in ("fastmath", "opt") if name in options}
-    function: Callable = getattr(kernel, "py_func", kernel)
-    text, _ = cuda.compile(
-        function, signature, cc=cc, output="ptx", device=False, abi="numba", lineinfo=lineinfo, **kept
-    )
-    return text if isinstance(text, str) else text.decode()
 
 
 class Lowered:
@@ -121,8 +111,9 @@ class Lowered:
         return True
 
     def run(
-        self, grid: tuple, block: tuple, numbers: list[bytes], arrays: Sequence[np.ndarray], shared: int, backward: bool
-    ) -> None:
+        self, grid: tuple, block: tuple, numbers: list[bytes], arrays: Sequence[np.ndarray], shared: int,
+        backward: bool, slack: int = 1,
+    ) -> None:  # fmt: skip
         """Launch with parameters as bytes."""
         threads = int(np.prod(block))
         limits = self.module.entry.limits
@@ -140,7 +131,7 @@ class Lowered:
         STATE[fibers.PARAMS], STATE[fibers.SHARED_SIZE] = params.ctypes.data, self.shared + shared
         if self.shared + shared > fibers.MAX_SHARED:
             raise LaunchError(0, f"{self.shared + shared} bytes of shared memory")
-        _set_ranges([*arrays, *self.memory])
+        _set_ranges([*arrays, *self.memory], slack)
         error = fibers.run_grid(self.start, grid, block, backward)
         if error:
             raise LaunchError(error, self._told(error, grid, block))
@@ -173,20 +164,24 @@ def _index(number: int, shape: tuple) -> tuple[int, int, int]:
     return number % shape[0], number // shape[0] % shape[1], number // (shape[0] * shape[1])
 
 
-def _set_ranges(arrays: Sequence[np.ndarray]) -> None:
+def _set_ranges(arrays: Sequence[np.ndarray], slack: int) -> None:
     """Tell ``checking`` what may be reached. Views of one array that overlap become one range."""
     found = []
     for array in arrays:
         low, high = np.lib.array_utils.byte_bounds(array)
         if array.size:
-            found.append([low, high, int(array.flags.writeable)])
+            found.append([low, high, int(array.flags.writeable), high])
     merged: list[list[int]] = []
-    for low, high, writeable in sorted(found):
+    for low, high, writeable, end in sorted(found):
         if merged and low < merged[-1][1]:
-            merged[-1][1] = max(high, merged[-1][1])
+            merged[-1][1] = merged[-1][3] = max(high, merged[-1][1])
             merged[-1][2] |= writeable
         else:
-            merged.append([low, high, writeable])
+            merged.append([low, high, writeable, end])
+    for number, row in enumerate(merged):
+        row[3] = -(-row[1] // slack) * slack
+        if number + 1 < len(merged):
+            row[3] = min(row[3], merged[number + 1][0])
     if len(merged) > fibers.MAX_RANGES:
         raise LaunchError(0, f"{len(merged)} arrays")
     STATE[fibers.RANGES_USED] = len(merged)
@@ -216,7 +211,7 @@ def lowered(kernel: Any, signature: types.Type, cc: tuple[int, int]) -> Lowered:
 
 def launch(
     kernel: Any, grid: int | tuple, block: int | tuple, *args: Any, shared: int = 0, also: Sequence[np.ndarray] = (),
-    cc: tuple[int, int] = (9, 0), backward: bool = False,
+    cc: tuple[int, int] = (9, 0), backward: bool = False, slack: int = 1,
 ) -> None:  # fmt: skip
     """Run a kernel; LaunchError as the module says, PTXError where an instruction is not known."""
     shapes = [(n,) if isinstance(n, int) else tuple(n) for n in (grid, block)]
@@ -227,4 +222,4 @@ def launch(
     compiled = lowered(kernel, types.void(*found), cc)
     numbers = [part for arg, kind in zip(args, found, strict=True) for part in _flat(arg, kind)]
     arrays = [*(arg for arg in args if isinstance(arg, np.ndarray)), *also]
-    compiled.run(grid, block, numbers, arrays, shared, backward)
+    compiled.run(grid, block, numbers, arrays, shared, backward, slack)

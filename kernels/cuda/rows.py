@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .intrinsics import bits_to_float, float_bits
+from .intrinsics import bits_to_float, float_bits, float_to_half, half_to_float
 from .launch import most_threads, threads_for
 from .maths import log2_64, rint32, sqrt32
 from .shim import cuda, f64, i32
@@ -156,7 +156,7 @@ def stages_of_row(
         cuda.syncthreads()
     if stages & F16:
         for i in range(t, n, step):
-            out[base + i] = F32(np.float16(src[base + i]))
+            out[base + i] = half_to_float(float_to_half(src[base + i]))
         cuda.syncthreads()
 
 

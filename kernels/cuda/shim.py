@@ -18,17 +18,16 @@ import numpy as np
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # the bundled target announces its end, which is known here
     import numba.cuda as _cuda
-
-    try:
-        from numba.cuda import types
-    except ImportError:
-        from numba import types
+    from numba import types
 
 SIMULATED = "simulator" in _cuda.jit.__module__
 """Whether kernels run in numba's simulator, as Python."""
 
 IMPLEMENTATION = getattr(_cuda, "implementation", "Built-in")
-"""Whose ``numba.cuda`` this is: "NVIDIA" for numba-cuda, "Built-in" for the bundled target."""
+"""Whose ``numba.cuda`` this is: "NVIDIA" for numba-cuda, which has types of its own, "Built-in" for the bundled target."""
+
+if IMPLEMENTATION == "NVIDIA":
+    from numba.cuda import types
 
 f16, f32, f64 = types.float16, types.float32, types.float64
 i8, i16, i32, i64 = types.int8, types.int16, types.int32, types.int64

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import sys
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -25,6 +26,12 @@ from .lowered import launch
 
 LAUNCHED: dict[Any, int] = {}
 """Launches by kernel, since ``hosted`` began."""
+
+
+MULTIPROCESSORS = 3
+"""Few, so that blocks that stay and take one piece of work after the other have several, also of small matrices."""
+
+_opened: list[Any] = []
 
 
 def available() -> str | None:
@@ -45,7 +52,7 @@ class _Launcher:
     def __call__(self, *args: Any) -> None:
         LAUNCHED[self.kernel] = LAUNCHED.get(self.kernel, 0) + 1
         grid, block = (tuple(map(int, np.atleast_1d(n))) for n in (self.grid, self.block))
-        launch(self.kernel, grid, block, *args, shared=int(self.shared), slack=256)
+        launch(self.kernel, grid, block, *args, shared=int(self.shared), slack=256, backward=_opened[-1].backward)
 
 
 def _array(pointer: int, shape: Any, dtype: np.dtype, memory: np.ndarray | None) -> np.ndarray:
@@ -60,10 +67,12 @@ def hosted() -> Iterator[Any]:
     """Kernels of ``kernels.cuda`` run lowered; gives the driver that backends opened meanwhile use."""
     from numba.cuda.dispatcher import CUDADispatcher
 
-    from kernels.cuda import arrays, backend, driver
+    from kernels.cuda import backend, driver  # noqa: F401  (all modules are there then)
 
     class Hosted(driver.Simulated):
-        """Memory of this process, by its real address."""
+        """Memory of this process, by its real address. ``backward``: the last threads and blocks run first."""
+
+        backward = False
 
         def alloc(self, nbytes: int) -> Any:
             self._count("alloc")
@@ -72,11 +81,20 @@ def hosted() -> Iterator[Any]:
             memory = raw[start : start + -(-nbytes // 256) * 256]
             return driver.Block(memory.ctypes.data, nbytes, memory)
 
+    instead = {
+        "as_kernel_array": _array,
+        "open_driver": lambda *number: opened,
+        "multiprocessors": lambda: MULTIPROCESSORS,
+        "allow_shared": lambda *asked: None,
+    }
     opened = Hosted()
+    _opened.append(opened)
     LAUNCHED.clear()
-    with (
-        mock.patch.object(CUDADispatcher, "configure", lambda self, *sizes: _Launcher(self, *sizes)),
-        mock.patch.object(backend, "open_driver", lambda *number: opened),
-        mock.patch.object(arrays, "as_kernel_array", _array),
-    ):
+    with contextlib.ExitStack() as patches:
+        configure = mock.patch.object(CUDADispatcher, "configure", lambda self, *sizes: _Launcher(self, *sizes))
+        patches.enter_context(configure)
+        for module in [module for name, module in sys.modules.items() if name.startswith("kernels.cuda")]:
+            for name in instead.keys() & vars(module).keys():
+                patches.enter_context(mock.patch.object(module, name, instead[name]))
         yield opened
+    _opened.pop()

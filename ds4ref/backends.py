@@ -13,7 +13,11 @@ from .errors import BackendError, UsageError
 if TYPE_CHECKING:
     from kernels.ops import Backend
 
-BACKENDS = {"cpu": ("kernels.cpu", "CPU"), "reference": ("kernels.reference", "Reference")}
+BACKENDS = {
+    "cpu": ("kernels.cpu", "CPU"),
+    "reference": ("kernels.reference", "Reference"),
+    "cuda": ("kernels.cuda", "CUDA"),
+}
 """Module and class of each."""
 
 DEFAULT_BACKEND = "cpu"

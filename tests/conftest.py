@@ -2,6 +2,9 @@
 
 Hypothesis draws the same examples in every run, so that a test fails on every machine or on none. DS4_TEST_RANDOM=1
 draws new ones and remembers what failed: worth a run now and then.
+
+The CUDA backend runs in numba's simulator unless DS4_TEST_CUDA says otherwise: "device" for the GPU that is there,
+"compiled" where tests compile kernels for one that is not.
 """
 
 import os
@@ -9,6 +12,9 @@ import signal
 
 import hypothesis
 import pytest
+
+if os.environ.get("DS4_TEST_CUDA", "simulated") == "simulated":
+    os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # before anything imports numba
 
 # A busy machine must not turn a slow example into a failure.
 hypothesis.settings.register_profile("random", deadline=None)

@@ -19,6 +19,7 @@ __all__ = [
     "copy_wait2",
     "dp2a_low",
     "dp4a",
+    "element",
     "float_bits",
     "float_to_half",
     "funnel_right",
@@ -141,6 +142,14 @@ def copy16(typingctx: Any, target: Any, word: Any, raw: Any, index: Any) -> Any:
         return context.get_dummy_value()
 
     return signature(types.none, target, I64, raw, I64), generate
+
+
+@intrinsic
+def element(typingctx: Any, array: Any, index: Any) -> Any:
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.load(_element(context, builder, sig.args[0], *args))
+
+    return signature(array.dtype, array, I64), generate
 
 
 @intrinsic

@@ -13,8 +13,7 @@ AXES = 4
 @cuda.jit
 def copy_kernel(out, x, size, n1, n2, n3, t0, t1, t2, t3, s0, s1, s2, s3):
     """Thread: one value, at index (i0, i1, i2, i3) of axes of n0, n1, n2, n3."""
-    i = cuda.grid(1)
-    if i < size:
+    for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         i3, rest = i % n3, i // n3
         i2, rest = rest % n2, rest // n2
         i1, i0 = rest % n1, rest // n1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .intrinsics import float_bits
-from .launch import blocks_for, most_threads
+from .launch import most_threads, tiles_for
 from .shim import SIMULATED, cuda, f32, i32
 
 F32 = np.float32
@@ -106,7 +106,7 @@ def weight_of(w, token, h, heads):
 
 def index_scores(stream, out, iq, rows, w, count, tokens, n, heads, dim):
     """sum_h relu(iq_h . row) w_h, (tokens, n), of the first ``count`` rows. Rows are float32 or binary16."""
-    tiles = blocks_for(n, TILE)
+    tiles = tiles_for(n, TILE)
     scores_kernel[tokens * tiles, SIDE * SIDE, stream](out, iq, rows, w, count, n, heads, dim, tiles)
 
 

@@ -31,8 +31,7 @@ def code_of(x, inverse):
 @cuda.jit
 def a8_kernel(codes, scales, x, blocks):
     """Thread: one block of 32 values."""
-    b = cuda.grid(1)
-    if b < blocks:
+    for b in range(cuda.grid(1), blocks, cuda.gridsize(1)):
         peak = np.int32(0)
         for i in range(A8_BLOCK):
             bits = float_bits(x[b * A8_BLOCK + i]) & MAGNITUDE_MASK
@@ -55,8 +54,7 @@ def quantize_a8(stream, codes, scales, x, blocks):
 @cuda.jit
 def q8k_kernel(codes, scales, sums, x, blocks):
     """Thread: one block of 256 values."""
-    b = cuda.grid(1)
-    if b < blocks:
+    for b in range(cuda.grid(1), blocks, cuda.gridsize(1)):
         base, peak, first = b * Q8K_BLOCK, np.int32(-1), F32(0)
         for i in range(Q8K_BLOCK):
             bits = float_bits(x[base + i]) & MAGNITUDE_MASK

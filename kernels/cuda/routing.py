@@ -85,9 +85,8 @@ def route(
 
 @cuda.jit
 def count_kernel(counts, ids, size, E):
-    """Thread: one place in ids."""
-    i = cuda.grid(1)
-    if i < size:
+    """Thread: a place in ids, and others a grid further."""
+    for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         e = ids[i]
         if e >= 0 and e < E:
             cuda.atomic.add(counts, e, 1)
@@ -102,9 +101,9 @@ def count(stream, counts, ids, size, E):
 @cuda.jit
 def check_kernel(error, ids, size, E, code):
     """Thread: one id. One that is not there is told."""
-    i = cuda.grid(1)
-    if i < size and (ids[i] < 0 or ids[i] >= E):
-        error[0] = code
+    for i in range(cuda.grid(1), size, cuda.gridsize(1)):
+        if ids[i] < 0 or ids[i] >= E:
+            error[0] = code
 
 
 def check_ids(stream, error, ids, size, E, code):
@@ -115,9 +114,8 @@ def check_ids(stream, error, ids, size, E, code):
 
 @cuda.jit
 def swiglu_kernel(out, gate, up, weight, size, n, limit, weighted):
-    """Thread: one value."""
-    i = cuda.grid(1)
-    if i < size:
+    """Thread: a value, and others a grid further."""
+    for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         g, u = gate[i], up[i]
         g = limit if g > limit else g
         u = limit if u > limit else u

@@ -112,3 +112,40 @@ def as_kernel_array(pointer: int, shape: Sequence[int], dtype: np.dtype, memory:
         "shape": tuple(shape), "strides": None, "typestr": dtype.str, "data": (pointer, False), "version": 3,
     }  # fmt: skip
     return _cuda.from_cuda_array_interface(described, owner=None, sync=False)
+
+
+PLAIN_SHARED = 48 << 10
+"""Bytes of shared memory that a block gets without asking."""
+
+_allowed: set[int] = set()
+
+
+def allow_shared(kernel: Any, nbytes: int, args: Sequence[Any]) -> None:
+    """Let launches of ``kernel`` with such arguments ask for ``nbytes`` of dynamic shared memory."""
+    if SIMULATED or nbytes <= PLAIN_SHARED or id(kernel) in _allowed:
+        return
+    function = kernel.compile(tuple(kernel.typeof_pyval(arg) for arg in args))._codelibrary.get_cufunc()
+    maximum = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    if IMPLEMENTATION == "NVIDIA":
+        from numba.cuda.cudadrv.driver import binding, driver
+
+        attribute = binding.CUfunction_attribute(maximum)
+        driver.cuKernelSetAttribute(attribute, nbytes, function.handle, _cuda.current_context().device.id)
+    else:
+        import ctypes
+
+        handle = ctypes.c_void_p(getattr(function.handle, "value", function.handle))
+        code = ctypes.CDLL("libcuda.so.1").cuFuncSetAttribute(handle, maximum, nbytes)
+        if code:
+            raise RuntimeError(f"the GPU does not give a block {nbytes} bytes of shared memory (error {code})")
+    _allowed.add(id(kernel))
+
+
+SIMULATED_MULTIPROCESSORS = 2
+
+
+def multiprocessors() -> int:
+    """How many multiprocessors the device has."""
+    if SIMULATED:
+        return SIMULATED_MULTIPROCESSORS
+    return int(_cuda.get_current_device().MULTIPROCESSOR_COUNT)

@@ -21,6 +21,7 @@ __all__ = [
     "copy_wait2",
     "dp2a_low",
     "dp4a",
+    "element",
     "float_bits",
     "float_to_half",
     "funnel_right",
@@ -133,6 +134,13 @@ def float_bits(value: Any) -> np.int32:
 # --- memory
 
 
+def element(array: Any, index: int) -> Any:
+    """``array[index]``, a 4-byte value. A plain subscript would have the compiled code ask whether it counts from the
+    end."""
+    assert index >= 0
+    return _plain(array)[index]
+
+
 def load4(words: Any, index: int) -> tuple[np.int32, ...]:
     """Four words of a shared or global int32 array."""
     return tuple(_plain(words)[index : index + 4])
@@ -145,15 +153,15 @@ def stream4(raw: Any, index: int) -> tuple[np.int32, ...]:
 
 
 def read4(words: Any, index: int) -> tuple[np.int32, ...]:
-    """Four words of a global int32 array that no kernel writes meanwhile."""
+    """Four words of a global array of 4-byte values that no kernel writes meanwhile."""
     assert index % 4 == 0
-    return tuple(_plain(words)[index : index + 4])
+    return tuple(_plain(words)[index : index + 4].view(I32))
 
 
 def read2(words: Any, index: int) -> tuple[np.int32, ...]:
-    """Two words of a global int32 array that no kernel writes meanwhile, at a multiple of 8 bytes."""
+    """Two words of a global array of 4-byte values that no kernel writes meanwhile, at a multiple of 8 bytes."""
     assert index % 2 == 0
-    return tuple(_plain(words)[index : index + 2])
+    return tuple(_plain(words)[index : index + 2].view(I32))
 
 
 def copy16(target: Any, word: int, raw: Any, index: int) -> None:

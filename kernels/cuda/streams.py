@@ -15,8 +15,7 @@ TWO, LOWEST = F32(2), F32(-np.inf)
 @cuda.jit
 def copies_kernel(out, x, size, count, width):
     """Thread: one value of the result, (tokens, count, width)."""
-    i = cuda.grid(1)
-    if i < size:
+    for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         out[i] = x[i // (count * width) * width + i % width]
 
 
@@ -67,8 +66,7 @@ def split_token(pre, post, comb, mix, scale, base, token, C, iters, eps):
 @cuda.jit
 def split_kernel(pre, post, comb, mix, scale, base, tokens, C, iters, eps):
     """Thread: one token."""
-    token = cuda.grid(1)
-    if token < tokens:
+    for token in range(cuda.grid(1), tokens, cuda.gridsize(1)):
         split_token(pre, post, comb, mix, scale, base, token, C, iters, eps)
 
 
@@ -83,8 +81,7 @@ def hc_split(stream, pre, post, comb, mix, scale, base, tokens, C, iters, eps):
 @cuda.jit
 def head_weights_kernel(out, mix, scale, base, size, C, eps):
     """Thread: one weight."""
-    i = cuda.grid(1)
-    if i < size:
+    for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         out[i] = sigmoid32(F32(mix[i] * scale[0] + base[i % C])) + eps
 
 
@@ -100,8 +97,8 @@ def hc_head_weights(stream, out, mix, scale, base, tokens, C, eps):
 def reduce_kernel(out, X, w, C, D, parts):
     """Block: a part of one token's channels; thread: one of them."""
     token = cuda.blockIdx.x // parts
-    i = cuda.blockIdx.x % parts * cuda.blockDim.x + cuda.threadIdx.x
-    if i < D:
+    first = cuda.blockIdx.x % parts * cuda.blockDim.x + cuda.threadIdx.x
+    for i in range(first, D, parts * cuda.blockDim.x):
         total = F32(0)
         for c in range(C):
             total += F32(w[token * C + c] * X[(token * C + c) * D + i])
@@ -119,8 +116,8 @@ def hc_reduce(stream, out, X, w, tokens, C, D):
 def expand_kernel(out, X, y, post, comb, C, D, parts):
     """Block: a part of one token's channels; thread: one of them, in all streams."""
     token = cuda.blockIdx.x // parts
-    i = cuda.blockIdx.x % parts * cuda.blockDim.x + cuda.threadIdx.x
-    if i < D:
+    first = cuda.blockIdx.x % parts * cuda.blockDim.x + cuda.threadIdx.x
+    for i in range(first, D, parts * cuda.blockDim.x):
         value = y[token * D + i]
         for k in range(C):
             total = F32(post[token * C + k] * value)
@@ -138,9 +135,8 @@ def hc_expand(stream, out, X, y, post, comb, tokens, C, D):
 
 @cuda.jit
 def add_kernel(out, a, b, size):
-    """Thread: one value."""
-    i = cuda.grid(1)
-    if i < size:
+    """Thread: a value, and others a grid further."""
+    for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         out[i] = a[i] + b[i]
 
 
@@ -152,9 +148,8 @@ def add(stream, out, a, b, size):
 
 @cuda.jit
 def scale_kernel(out, x, size, factor):
-    """Thread: one value."""
-    i = cuda.grid(1)
-    if i < size:
+    """Thread: a value, and others a grid further."""
+    for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         out[i] = x[i] * factor
 
 

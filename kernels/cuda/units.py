@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..formats.iq2_xxs import GRID, MAGNITUDES, SIGNS
-from .intrinsics import funnel_right, half_to_float, load4, permute_bytes, shift_left, shift_right
+from .intrinsics import element, funnel_right, half_to_float, load4, permute_bytes, shift_left, shift_right
 from .shim import cuda
 
 LOW2, LOW4, LOW6 = np.int32(0x03030303), np.int32(0x0F0F0F0F), np.int32(0x3F3F3F3F)
@@ -61,25 +61,25 @@ def straight(j, i):
 def _word(words, at):
     """Four bytes from any even place."""
     i = at >> 2
-    return funnel_right(words[i], words[i + 1], (at & 2) << 3)
+    return funnel_right(element(words, i), element(words, i + 1), (at & 2) << 3)
 
 
 @cuda.jit(device=True)
 def _half(words, at):
     """A binary16 from an even place."""
-    return half_to_float(shift_right(words[at >> 2], (at & 2) << 3))
+    return half_to_float(shift_right(element(words, at >> 2), (at & 2) << 3))
 
 
 @cuda.jit(device=True)
 def _byte(words, at):
-    return shift_right(words[at >> 2], (at & 3) << 3) & 255
+    return shift_right(element(words, at >> 2), (at & 3) << 3) & 255
 
 
 @cuda.jit(device=True)
 def _q8_0(words, at, j, tables):
     i = at >> 2
-    w0, w1, w2, w3, w4 = words[i], words[i + 1], words[i + 2], words[i + 3], words[i + 4]
-    w5, w6, w7, w8 = words[i + 5], words[i + 6], words[i + 7], words[i + 8]
+    w0, w1, w2, w3, w4 = element(words, i), element(words, i + 1), element(words, i + 2), element(words, i + 3), element(words, i + 4)
+    w5, w6, w7, w8 = element(words, i + 5), element(words, i + 6), element(words, i + 7), element(words, i + 8)
     odd = (at & 2) << 3
     # the codes begin 2 bytes behind the scale: 16 bits on in a block at a multiple of 4, a whole word in the others
     n = odd + 16
@@ -132,15 +132,15 @@ def _q2_k_column(j, i):
 def _q2_k(words, at, j, tables):
     i = at >> 2
     half, m = j >> 2, j & 3
-    v0, v1 = words[i + 4 + 8 * half + 2 * m], words[i + 5 + 8 * half + 2 * m]
+    v0, v1 = element(words, i + 4 + 8 * half + 2 * m), element(words, i + 5 + 8 * half + 2 * m)
     # scales of the groups 8 half + 2 k + m // 2: every second byte of two words
     even = (m >> 1) << 3
-    s0 = shift_right(words[i + 2 * half], even)
-    s1 = shift_right(words[i + 2 * half + 1], even)
+    s0 = shift_right(element(words, i + 2 * half), even)
+    s1 = shift_right(element(words, i + 2 * half + 1), even)
     a, b, c, d = s0 & 15, shift_right(s0, 16) & 15, s1 & 15, shift_right(s1, 16) & 15
     # a code times its scale is at most 45, so the products of a word stay in their bytes
-    minima = shift_right(words[i + (j >> 1)], (j & 1) << 4)
-    scale = words[i + 20]
+    minima = shift_right(element(words, i + (j >> 1)), (j & 1) << 4)
+    scale = element(words, i + 20)
     return (
         np.int32((v0 & LOW2) * a),
         np.int32((v1 & LOW2) * a),
@@ -163,7 +163,7 @@ def _q4_k(words, at, j, tables):
     code = i + 4 + 8 * (j >> 1)
     v0, v1, v2, v3 = load4(words, code)
     v4, v5, v6, v7 = load4(words, code + 4)
-    first, second, third = words[i + 1], words[i + 2], words[i + 3]
+    first, second, third = element(words, i + 1), element(words, i + 2), element(words, i + 3)
     if j < 4:
         scales, minima = first & LOW6, second & LOW6
     else:
@@ -171,7 +171,7 @@ def _q4_k(words, at, j, tables):
         minima = (shift_right(third, 4) & LOW4) | (shift_right(second, 2) & HIGH2_OF_6)
     place = (j & 3) << 3
     m = shift_right(minima, place) & 63
-    head = words[i]
+    head = element(words, i)
     return (
         np.int32(shift_right(v0, high) & LOW4),
         np.int32(shift_right(v1, high) & LOW4),
@@ -236,13 +236,13 @@ SIGN_ROWS = 256
 def _octet(index, signs, tables):
     """Selector of eight signed weights. A lane looks up in a copy of its own, so that no two meet in a bank."""
     lane = cuda.threadIdx.x
-    return tables[(index & 255) * 32 + lane] | tables[((signs & 127) + SIGN_ROWS) * 32 + lane]
+    return element(tables, (index & 255) * 32 + lane) | element(tables, ((signs & 127) + SIGN_ROWS) * 32 + lane)
 
 
 @cuda.jit(device=True)
 def _iq2_xxs(words, at, j, tables):
     i = (at + 8 * j) >> 2
-    w0, w1, w2 = words[i], words[i + 1], words[i + 2]
+    w0, w1, w2 = element(words, i), element(words, i + 1), element(words, i + 2)
     n = ((at & 2) << 3) + 16
     index, signs = funnel_right(w0, w1, n), funnel_right(w1, w2, n)
     a = np.int32(_octet(index, signs, tables))

@@ -15,9 +15,8 @@ LOWEST, ABSENT = F32(-np.inf), F32(-5e29)
 
 @cuda.jit
 def bias_kernel(out, gate, ape, at, size, ratio, width):
-    """Thread: one value."""
-    i = cuda.grid(1)
-    if i < size:
+    """Thread: a value, and others a grid further."""
+    for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         place = (at[0] + i // width) % ratio
         out[i] = gate[i] + ape[place * width + i % width]
 
@@ -48,8 +47,7 @@ def candidate(ring, new, at, window, slot, channel, slots, ratio, width, overlap
 @cuda.jit
 def windows_kernel(out, ring, new, at, size, slots, ratio, width, overlap, depth):
     """Thread: one value of the result, (windows, depth, width)."""
-    i = cuda.grid(1)
-    if i < size:
+    for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         row = i // width
         out[i] = candidate(ring, new, at[0], row // depth, row % depth, i % width, slots, ratio, width, overlap)
 
@@ -67,8 +65,7 @@ def windows(stream, out, ring, new, at, count, slots, ratio, width, overlap):
 @cuda.jit
 def pool_kernel(out, kv, score, size, m, c):
     """Thread: one channel of one window. A NaN among the scores is not passed over, so it ends in the weights."""
-    i = cuda.grid(1)
-    if i < size:
+    for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         base = i // c * m * c + i % c
         top = LOWEST
         for j in range(m):
@@ -90,9 +87,8 @@ def pool(stream, out, kv, score, n, m, c):
 
 @cuda.jit
 def take_kernel(out, error, table, ids, size, width, rows, code):
-    """Thread: one value. A row that is not there gives row 0 and is told."""
-    i = cuda.grid(1)
-    if i < size:
+    """Thread: a value, and others a grid further. A row that is not there gives row 0 and is told."""
+    for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         row = ids[i // width]
         if row < 0 or row >= rows:
             error[0] = code

@@ -1,0 +1,130 @@
+"""Matrix products as the backend asks for them: which kernel, packed how, launched how.
+
+All functions take flat device arrays and matrices whose ``data`` is one, launch on ``stream`` and return nothing;
+``scratch(shape, dtype)`` gives them memory that is theirs until the results are written. Raw rows are multiplied as they
+lie in the file. What each product computes: ``kernels.ops``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..formats import FORMATS
+from ..formats.matrix import Matrix
+from . import embedding, matvec, packing, plain
+from .units import UNITS
+
+Scratch = Callable[[tuple[int, ...], Any], Any]
+NO_FAILURE = 0
+
+
+class Inputs(NamedTuple):
+    """Packed inputs of ``count`` vectors of n values (``packing``); where nothing is needed, any array."""
+
+    codes: Any
+    scales: Any
+    sums: Any
+
+
+def check_act(fmt: str, act: str) -> None:
+    """ValueError if there is no kernel for weights of this format with this rounding of the inputs."""
+    known = ("float", UNITS[fmt].activation) if fmt in UNITS else ("float",)
+    if act not in known:
+        raise ValueError(f"no kernel for {fmt} weights with activation rounding {act!r}")
+
+
+def pack(stream: Any, x: Any, count: int, n: int, fmt: str, act: str, scratch: Scratch) -> Inputs:
+    """``x`` (count, n) as products with weights of ``fmt`` read it."""
+    unit = UNITS[fmt]
+    size = packing.sizes(act, n, unit.minima)
+    sums = x
+    if act == "float":
+        if size.sums:
+            sums = scratch((count * size.sums,), np.float32)
+            packing.pack_sums(stream, sums, x, count, n)
+        return Inputs(x, x, sums)
+    codes, scales = scratch((count * size.words,), np.int32), scratch((count * size.scales,), np.float32)
+    if act == "a8":
+        packing.pack_a8(stream, codes, scales, x, count, n)
+        return Inputs(codes, scales, codes)
+    sums = scratch((count * size.sums,), np.int32)
+    packing.pack_q8k(stream, codes, scales, sums, x, count, n)
+    return Inputs(codes, scales, sums)
+
+
+def linear(
+    stream: Any, out: Any, x: Any, w: Matrix, tokens: int, groups: int, act: str, *, scratch: Scratch
+) -> None:  # fmt: skip
+    """x (tokens, groups, n) times rows: group g has rows g r .. (g + 1) r - 1, r = rows / groups. out (tokens, rows)."""
+    check_act(w.fmt, act)
+    if not tokens:
+        return
+    rows = w.rows // groups
+    if w.fmt in plain.VALUE_BYTES:
+        operands = out, 0, groups, 1, 1
+        plain.rows(stream, out, x, w.data, w.fmt, operands, rows, w.cols, tokens * groups, out, NO_FAILURE)
+        return
+    inputs = pack(stream, x, tokens * groups, w.cols, w.fmt, act, scratch)
+    operands = out, 0, groups, 1, 1, *inputs, out
+    row_bytes = FORMATS[w.fmt].row_bytes(w.cols)
+    made = matvec.kernel(w.fmt, act)
+    matvec.launch(stream, made, w.data, row_bytes, operands, rows, w.cols, tokens * groups, out, NO_FAILURE)
+
+
+def expert_linear(
+    stream: Any, out: Any, error: Any, x: Any, ids: Any, w: Matrix, tokens: int, slots: int, experts: int, act: str,
+    failure: int, *, scratch: Scratch,
+) -> None:  # fmt: skip
+    """x (tokens, n) through experts ids (tokens, slots) -> out (tokens, slots, rows). ``error[0]`` becomes ``failure``
+    if an id is not below ``experts``."""
+    check_act(w.fmt, act)
+    if not tokens * slots:
+        return
+    if w.fmt in plain.VALUE_BYTES:
+        operands = ids, experts, 1, 1, slots
+        plain.rows(stream, out, x, w.data, w.fmt, operands, w.rows, w.cols, tokens * slots, error, failure)
+        return
+    inputs = pack(stream, x, tokens, w.cols, w.fmt, act, scratch)
+    operands = ids, experts, 1, 1, slots, *inputs, out
+    row_bytes = FORMATS[w.fmt].row_bytes(w.cols)
+    made = matvec.kernel(w.fmt, act)
+    matvec.launch(stream, made, w.data, row_bytes, operands, w.rows, w.cols, tokens * slots, error, failure)
+
+
+def expert_sum(
+    stream: Any, out: Any, error: Any, mid: Any, ids: Any, w: Matrix, tokens: int, slots: int, experts: int, act: str,
+    failure: int, *, scratch: Scratch,
+) -> None:  # fmt: skip
+    """mid (tokens, slots, n), each through its own expert, results added in slot order -> out (tokens, rows)."""
+    check_act(w.fmt, act)
+    if not tokens:
+        return
+    if w.fmt in plain.VALUE_BYTES:
+        operands = ids, experts, 1, slots, 1
+        plain.rows(stream, out, mid, w.data, w.fmt, operands, w.rows, w.cols, tokens, error, failure)
+        return
+    inputs = pack(stream, mid, tokens * slots, w.cols, w.fmt, act, scratch)
+    operands = ids, experts, 1, slots, 1, *inputs, out
+    row_bytes = FORMATS[w.fmt].row_bytes(w.cols)
+    made = matvec.kernel(w.fmt, act)
+    matvec.launch(stream, made, w.data, row_bytes, operands, w.rows, w.cols, tokens, error, failure)
+
+
+def hc_mix(stream: Any, out: Any, x: Any, fn: Matrix, tokens: int, eps: float, *, scratch: Scratch) -> None:
+    """x (tokens, n) over its root mean square, times fn -> out (tokens, rows)."""
+    if not tokens:
+        return
+    if fn.fmt not in plain.VALUE_BYTES:
+        raise ValueError(f"no kernel mixes streams with {fn.fmt} weights: F16, BF16 or F32")
+    plain.hc_mix(stream, out, x, fn.data, fn.fmt, tokens, fn.rows, fn.cols, eps)
+
+
+def embed(
+    stream: Any, out: Any, error: Any, ids: Any, table: Matrix, count: int, failure: int, *, scratch: Scratch
+) -> None:  # fmt: skip
+    """Rows ids (count,) of the table -> out (count, n). ``error[0]`` becomes ``failure`` if one is not there."""
+    row_bytes = FORMATS[table.fmt].row_bytes(table.cols)
+    embedding.look_up(stream, out, error, ids, table.data, table.fmt, count, table.rows, row_bytes, table.cols, failure)

@@ -10,7 +10,7 @@ import numpy as np
 from .intrinsics import bits_to_float, copy16, copy_commit, copy_wait0, permute_bytes, sync_warp
 from .matvec import BIASED, BYTE_BIAS, EXPONENT_23
 from .plain import VALUE_BYTES, _reader
-from .shim import SIMULATED, cuda, i32
+from .shim import SIMULATED, allow_shared, cuda, i32
 from .units import UNITS
 
 F32, I32 = np.float32, np.int32
@@ -124,5 +124,7 @@ def look_up(
         _plain(fmt)[grid, THREADS, stream](out, ids, raw, count, rows, n, error, failure)
         return
     kernel, shared = _blocks(fmt)
-    kernel[(-(-n // 1024), count), 32, stream, shared](out, ids, raw, count, rows, row_bytes, n, error, failure)
+    args = out, ids, raw, count, rows, row_bytes, n, error, failure
+    allow_shared(kernel, shared, args)
+    kernel[(-(-n // 1024), count), 32, stream, shared](*args)
 

@@ -44,12 +44,13 @@ ZERO = np.float32(0)
 
 class Layout(NamedTuple):
     """How a kernel cuts its work: units a lane decodes in a chunk, chunks in shared memory, warps of a block, blocks a
-    multiprocessor takes."""
+    multiprocessor takes, registers a thread may have."""
 
     passes: int
     stages: int
     warps: int
     blocks: int
+    registers: int = 64
 
 
 LAYOUTS = {
@@ -60,6 +61,9 @@ LAYOUTS = {
     "Q6_K": Layout(1, 3, 4, 8),
     "IQ2_XXS": Layout(2, 3, 16, 2),
 }
+
+FLOAT_LAYOUTS = {"Q4_K": Layout(1, 3, 4, 6, 80)}
+"""Where products with float inputs need more registers."""
 
 
 class Kernel(NamedTuple):
@@ -112,7 +116,7 @@ def _fetcher(chunk_bytes: int, pitch: int) -> Callable[..., Any]:
 def kernel(fmt: str, act: str, layout: Layout | None = None) -> Kernel:
     """The kernel of a format and a rounding of the inputs (float, or the integer one that goes with the format)."""
     unit = UNITS[fmt]
-    layout = layout or LAYOUTS[fmt]
+    layout = layout or (act == "float" and FLOAT_LAYOUTS.get(fmt)) or LAYOUTS[fmt]
     if SIMULATED:
         layout = layout._replace(warps=2)
     chunk_units = 32 * layout.passes
@@ -135,7 +139,7 @@ def _rows(
     block_weights = 32 * per_block
     table = np.zeros(1, np.int32) if unit.table is None else unit.table
 
-    @cuda.jit(max_registers=64)
+    @cuda.jit(max_registers=layout.registers)
     def multiply(
         raw, row_bytes, ids, experts, groups, slots, share, codes, scales, sums, out, rows, n, pairs, error, failure
     ):

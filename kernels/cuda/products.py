@@ -55,6 +55,27 @@ def pack(stream: Any, x: Any, count: int, n: int, fmt: str, act: str, scratch: S
     return Inputs(codes, scales, sums)
 
 
+def multiply(stream: Any, out: Any, inputs: Inputs, w: Matrix, tokens: int, groups: int, act: str) -> None:
+    """``linear`` of inputs that are packed, for block formats."""
+    unused = inputs.codes  # integers, like ids and errors, where inputs are: then one compiled kernel serves both
+    operands = unused, 0, groups, 1, 1, *inputs, out
+    row_bytes, rows = FORMATS[w.fmt].row_bytes(w.cols), w.rows // groups
+    made = matvec.kernel(w.fmt, act)
+    matvec.launch(stream, made, w.data, row_bytes, operands, rows, w.cols, tokens * groups, unused, NO_FAILURE)
+
+
+def multiply_experts(
+    stream: Any, out: Any, error: Any, inputs: Inputs, ids: Any, w: Matrix, results: int, slots: int, share: int,
+    experts: int, act: str, failure: int,
+) -> None:  # fmt: skip
+    """``expert_linear`` (results = tokens slots, slots 1, ``share`` results in turn with one input) and ``expert_sum``
+    (results = tokens, each the sum over ``slots``) of inputs that are packed, for block formats."""
+    operands = ids, experts, 1, slots, share, *inputs, out
+    row_bytes = FORMATS[w.fmt].row_bytes(w.cols)
+    made = matvec.kernel(w.fmt, act)
+    matvec.launch(stream, made, w.data, row_bytes, operands, w.rows, w.cols, results, error, failure)
+
+
 def linear(
     stream: Any, out: Any, x: Any, w: Matrix, tokens: int, groups: int, act: str, *, scratch: Scratch
 ) -> None:  # fmt: skip
@@ -67,11 +88,7 @@ def linear(
         operands = out, 0, groups, 1, 1
         plain.rows(stream, out, x, w.data, w.fmt, operands, rows, w.cols, tokens * groups, out, NO_FAILURE)
         return
-    inputs = pack(stream, x, tokens * groups, w.cols, w.fmt, act, scratch)
-    operands = out, 0, groups, 1, 1, *inputs, out
-    row_bytes = FORMATS[w.fmt].row_bytes(w.cols)
-    made = matvec.kernel(w.fmt, act)
-    matvec.launch(stream, made, w.data, row_bytes, operands, rows, w.cols, tokens * groups, out, NO_FAILURE)
+    multiply(stream, out, pack(stream, x, tokens * groups, w.cols, w.fmt, act, scratch), w, tokens, groups, act)
 
 
 def expert_linear(
@@ -88,10 +105,7 @@ def expert_linear(
         plain.rows(stream, out, x, w.data, w.fmt, operands, w.rows, w.cols, tokens * slots, error, failure)
         return
     inputs = pack(stream, x, tokens, w.cols, w.fmt, act, scratch)
-    operands = ids, experts, 1, 1, slots, *inputs, out
-    row_bytes = FORMATS[w.fmt].row_bytes(w.cols)
-    made = matvec.kernel(w.fmt, act)
-    matvec.launch(stream, made, w.data, row_bytes, operands, w.rows, w.cols, tokens * slots, error, failure)
+    multiply_experts(stream, out, error, inputs, ids, w, tokens * slots, 1, slots, experts, act, failure)
 
 
 def expert_sum(
@@ -107,10 +121,7 @@ def expert_sum(
         plain.rows(stream, out, mid, w.data, w.fmt, operands, w.rows, w.cols, tokens, error, failure)
         return
     inputs = pack(stream, mid, tokens * slots, w.cols, w.fmt, act, scratch)
-    operands = ids, experts, 1, slots, 1, *inputs, out
-    row_bytes = FORMATS[w.fmt].row_bytes(w.cols)
-    made = matvec.kernel(w.fmt, act)
-    matvec.launch(stream, made, w.data, row_bytes, operands, w.rows, w.cols, tokens, error, failure)
+    multiply_experts(stream, out, error, inputs, ids, w, tokens, slots, 1, experts, act, failure)
 
 
 def hc_mix(stream: Any, out: Any, x: Any, fn: Matrix, tokens: int, eps: float, *, scratch: Scratch) -> None:

@@ -117,14 +117,17 @@ def as_kernel_array(pointer: int, shape: Sequence[int], dtype: np.dtype, memory:
 PLAIN_SHARED = 48 << 10
 """Bytes of shared memory that a block gets without asking."""
 
-_allowed: set[int] = set()
+_allowed: set[tuple[Any, tuple[Any, ...]]] = set()
 
 
 def allow_shared(kernel: Any, nbytes: int, args: Sequence[Any]) -> None:
     """Let launches of ``kernel`` with such arguments ask for ``nbytes`` of dynamic shared memory."""
-    if SIMULATED or nbytes <= PLAIN_SHARED or id(kernel) in _allowed:
+    if SIMULATED or nbytes <= PLAIN_SHARED:
         return
-    function = kernel.compile(tuple(kernel.typeof_pyval(arg) for arg in args))._codelibrary.get_cufunc()
+    kinds = tuple(kernel.typeof_pyval(arg) for arg in args)
+    if (kernel, kinds) in _allowed:
+        return
+    function = kernel.compile(kinds)._codelibrary.get_cufunc()
     maximum = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     if IMPLEMENTATION == "NVIDIA":
         from numba.cuda.cudadrv.driver import binding, driver
@@ -138,7 +141,7 @@ def allow_shared(kernel: Any, nbytes: int, args: Sequence[Any]) -> None:
         code = ctypes.CDLL("libcuda.so.1").cuFuncSetAttribute(handle, maximum, nbytes)
         if code:
             raise RuntimeError(f"the GPU does not give a block {nbytes} bytes of shared memory (error {code})")
-    _allowed.add(id(kernel))
+    _allowed.add((kernel, kinds))
 
 
 SIMULATED_MULTIPROCESSORS = 2

@@ -4,7 +4,7 @@ Hypothesis draws the same examples in every run, so that a test fails on every m
 draws new ones and remembers what failed: worth a run now and then.
 
 The CUDA backend runs in numba's simulator unless DS4_TEST_CUDA says otherwise: "device" for the GPU that is there,
-"compiled" where tests compile kernels for one that is not.
+"compiled" for kernels compiled for one that is not there, run on this processor (tests/kernels/cuda; extra 'cuda').
 """
 
 import os
@@ -31,6 +31,20 @@ def _ctrl_c_works():
     signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_kernels():
+    """DS4_TEST_CUDA=compiled: the CUDA backend of every test runs what the compiler emitted."""
+    if os.environ.get("DS4_TEST_CUDA") != "compiled":
+        yield
+        return
+    from tests.kernels.cuda.hosted import available, hosted
+
+    if available() is not None:
+        pytest.exit(f"DS4_TEST_CUDA=compiled: {available()}", returncode=2)
+    with hosted():
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -21,6 +21,8 @@ GROUP, TILE = (4, 4) if SIMULATED else (8, 64)
 THREADS = GROUP * TILE // 4
 CHUNK = 32
 PITCH = CHUNK + 1
+STAGED_ROWS, STAGED_HEADS, STAGED_SCORES = TILE * PITCH, GROUP * PITCH, GROUP * TILE
+"""Sizes of shared arrays: names, because compiled kernels take no products there."""
 LOWEST = F32(-1e30)
 MOST_RUNS = 2 if SIMULATED else 64
 FILLED = 512
@@ -45,9 +47,9 @@ def attention_kernel(
     """Block: a token, a group of heads, a run of rows. Sums of weighted rows (tokens, runs, heads, dim), and the
     maximum and the sum of weights they stand for, (tokens, runs, heads)."""
     rows = cuda.shared.array(TILE, i32)
-    left = cuda.shared.array(TILE * PITCH, f32)
-    right = cuda.shared.array(GROUP * PITCH, f32)
-    scores = cuda.shared.array(GROUP * TILE, f32)
+    left = cuda.shared.array(STAGED_ROWS, f32)
+    right = cuda.shared.array(STAGED_HEADS, f32)
+    scores = cuda.shared.array(STAGED_SCORES, f32)
     top = cuda.shared.array(GROUP, f32)
     total = cuda.shared.array(GROUP, f32)
     factor = cuda.shared.array(GROUP, f32)

@@ -15,6 +15,8 @@ TILE = 4 * SIDE
 CHUNK = 32
 PITCH = CHUNK + 1
 """Floats from one staged row to the next: one more than a chunk, so that 32 threads meet 32 banks."""
+STAGED, PARTS = TILE * PITCH, TILE * SIDE
+"""Sizes of shared arrays: names, because compiled kernels take no products there."""
 
 MOST = most_threads()
 DIGITS, DIGIT_BITS = 256, 8
@@ -25,9 +27,9 @@ LOW31 = np.int32(0x7FFFFFFF)
 def scores_kernel(out, iq, rows, w, count, n, heads, dim, tiles):
     """Block: TILE rows for one token. A product of rows and heads, chunk of channels by chunk, then relu and the heads'
     weights; further heads follow in further rounds."""
-    left = cuda.shared.array(TILE * PITCH, f32)
-    right = cuda.shared.array(TILE * PITCH, f32)
-    parts = cuda.shared.array(TILE * SIDE, f32)
+    left = cuda.shared.array(STAGED, f32)
+    right = cuda.shared.array(STAGED, f32)
+    parts = cuda.shared.array(PARTS, f32)
     token, first = cuda.blockIdx.x // tiles, cuda.blockIdx.x % tiles * TILE
     limit = min(n, int(count[0]))
     if first >= limit:

@@ -380,14 +380,14 @@ def _run(s, threads, backward):
 
 
 @njit
-def _grid(s, stacks, shared, start, grid, block, backward):
-    """All blocks, one after the other; the header's error."""
+def _grid(s, stacks, shared, start, grid, block, backward, most):
+    """The first ``most`` blocks, one after the other; the header's error."""
     threads = block[0] * block[1] * block[2]
     blocks = grid[0] * grid[1] * grid[2]
     for axis in range(3):
         s[SPECIAL + 3 + axis], s[SPECIAL + 9 + axis] = block[axis], grid[axis]
     s[SPECIAL + 14], s[ERROR], s[LAST_RANGE] = (threads + WARP - 1) // WARP, OK, 0
-    for turn in range(blocks):
+    for turn in range(min(blocks, most)):
         number = blocks - 1 - turn if backward else turn
         s[BLOCK] = number
         s[SPECIAL + 6] = number % grid[0]
@@ -419,9 +419,12 @@ def _grid(s, stacks, shared, start, grid, block, backward):
     return OK
 
 
-def run_grid(start: int, grid: tuple[int, int, int], block: tuple[int, int, int], backward: bool) -> int:
-    """Run ``start`` in every thread of the grid; an error's number, OK if there was none."""
+def run_grid(
+    start: int, grid: tuple[int, int, int], block: tuple[int, int, int], backward: bool, most: int = 1 << 62
+) -> int:
+    """Run ``start`` in every thread of the grid, or of its first ``most`` blocks; an error's number, OK if there was
+    none."""
     offset = -_STACKS.ctypes.data % 16
     stacks = _STACKS[offset : offset + STACK * MAX_THREADS].view(np.int64)
     STATE[DYNAMIC] = stacks.ctypes.data
-    return _grid(STATE, stacks, SHARED_BYTES, start, grid, block, backward)
+    return _grid(STATE, stacks, SHARED_BYTES, start, grid, block, backward, most)

@@ -27,8 +27,8 @@ from benchmarks.cuda_compile import ptx_of
 
 from . import checking, converting, fibers, meetings, memory, scalar  # noqa: F401
 from .fibers import STATE
-from .ptx import Module, Variable, parse
-from .translate import translated
+from .ptx import Label, Module, Variable, parse
+from .translate import Counts, translated
 
 SPACES = ("generic", "global", "shared", "local", "constant")
 MESSAGES = {
@@ -67,9 +67,10 @@ for _name, _address in {
 class Lowered:
     """One kernel, for one signature and architecture, in this process."""
 
-    def __init__(self, text: str):
+    def __init__(self, text: str, counting: bool = False):
         self.text = text
         self.module: Module = parse(text)
+        self.counts = Counts(self.module.entry) if counting else None
         self.shared, self.memory = 0, []
         self.places: dict[str, tuple[int, int]] = {}
         dynamic = [v for v in self._variables() if not self._place(v)]
@@ -78,7 +79,7 @@ class Lowered:
         for variable in dynamic:  # all of them begin where the static ones end
             self.shared = -(-self.shared // variable.align) * variable.align
             self.places[variable.name] = (checking.SHARED_SPACE, self.shared)
-        self.start = fibers.compiled(translated(self.module, self.places), "start")
+        self.start = fibers.compiled(translated(self.module, self.places, self.counts), "start")
 
     def _variables(self) -> list[Variable]:
         """Variables of the file, and shared ones of functions: all blocks of a kernel have those once."""
@@ -86,6 +87,18 @@ class Lowered:
         for function in self.module.functions.values():
             found += [v for v in function.variables if v.space == "shared"]
             function.variables = [v for v in function.variables if v.space != "shared"]
+        return found
+
+    def executed(self, threads: int) -> list[int]:
+        """How often warps ran each instruction of the kernel's body since it was translated, which must have been with
+        counting: the most often that one of the lanes did, as a warp whose lanes part runs both ways."""
+        assert self.counts is not None
+        found = [0] * len(self.module.entry.body)
+        for (first, count), passed in zip(self.counts.stretches, self.counts.passed, strict=False):
+            warps = sum(int(passed[at : at + fibers.WARP].max()) for at in range(0, threads, fibers.WARP))
+            for number in range(first, first + count + 1):
+                if number < len(found) and not isinstance(self.module.entry.body[number], Label):
+                    found[number] = warps
         return found
 
     def _place(self, variable: Variable) -> bool:
@@ -112,9 +125,9 @@ class Lowered:
 
     def run(
         self, grid: tuple, block: tuple, numbers: list[bytes], arrays: Sequence[np.ndarray], shared: int,
-        backward: bool, slack: int = 1,
+        backward: bool, slack: int = 1, most: int = 1 << 62,
     ) -> None:  # fmt: skip
-        """Launch with parameters as bytes."""
+        """Launch with parameters as bytes; ``most`` blocks of the grid."""
         threads = int(np.prod(block))
         limits = self.module.entry.limits
         if not 0 < threads <= fibers.MAX_THREADS or min(grid) < 1:
@@ -132,7 +145,7 @@ class Lowered:
         if self.shared + shared > fibers.MAX_SHARED:
             raise LaunchError(0, f"{self.shared + shared} bytes of shared memory")
         _set_ranges([*arrays, *self.memory], slack)
-        error = fibers.run_grid(self.start, grid, block, backward)
+        error = fibers.run_grid(self.start, grid, block, backward, most)
         if error:
             raise LaunchError(error, self._told(error, grid, block))
 

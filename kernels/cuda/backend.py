@@ -11,6 +11,7 @@ number that was out of range: IndexError comes from ``host``, ``synchronize`` or
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ from ..formats.matrix import Matrix
 from . import copying
 from .arrays import DeviceArray
 from .driver import open_driver
-from .memory import Buffer, Memory, Slab
+from .memory import Buffer, Memory
 from .ops_attention import AttentionOps
 from .ops_products import ProductOps
 from .ops_rows import RowOps
@@ -67,12 +68,12 @@ class CUDA(Ops):
         """A backend whose ops are kept as launches, to be run together later. Small arrays that this thread uploads
         until it is sealed are its inputs: refilled in host memory, and copied when it runs."""
         recording = Recorded(self)
-        self._desk.slab = recording.slab
+        self._desk.recording = weakref.ref(recording)
         return recording
 
     def recorded(self) -> None:
         """The recording that this thread made is sealed."""
-        self._desk.slab = None
+        self._desk.recording = None
 
     # --- memory
 
@@ -84,18 +85,22 @@ class CUDA(Ops):
     def upload(self, values: np.ndarray) -> Any:
         """A copy of ``values`` on the device."""
         values = np.ascontiguousarray(values)
-        slab: Slab | None = getattr(self._desk, "slab", None)
-        if slab is not None and values.nbytes <= SMALL:
-            buffer = slab.take(values)
+        made = getattr(self._desk, "recording", None)
+        recording: Recording | None = made and made()
+        if recording is not None and values.nbytes <= SMALL:
+            buffer = recording.slab.take(values)
             if buffer is not None:
                 return DeviceArray(buffer, values.shape, values.dtype)
-        array = self.array(*values.shape, dtype=values.dtype)
+        return self._moved(values)
+
+    def _moved(self, values: np.ndarray) -> DeviceArray:
+        array: DeviceArray = self.array(*values.shape, dtype=values.dtype)
         self._write(array, values)
         return array
 
     def place(self, w: Matrix) -> Matrix:
         """The matrix, or the stack, with its raw rows on the device."""
-        data: Any = self.upload(w.data)
+        data: Any = self._moved(np.ascontiguousarray(w.data))
         return Matrix(w.fmt, data, w.rows, w.cols)
 
     def fill(self, array: Any, values: Any) -> None:

@@ -45,7 +45,9 @@ def devices() -> list[Found]:
     for number, device in enumerate(_cuda.gpus):
         name = device.name.decode() if isinstance(device.name, bytes) else device.name
         capability = tuple(device.compute_capability)
-        too_old = f"compute capability {_dotted(capability)} is below {_dotted(OLDEST)}" if capability < OLDEST else None
+        too_old = (
+            f"compute capability {_dotted(capability)} is below {_dotted(OLDEST)}" if capability < OLDEST else None
+        )
         with device:
             memory = _cuda.current_context().get_memory_info().total
         found.append(Found(number, name, capability, int(memory), too_old))
@@ -61,7 +63,9 @@ def report() -> list[str]:
 
 
 def _implementation() -> str:
-    return "numba-cuda" if IMPLEMENTATION == "NVIDIA" else "numba's bundled target (pip install 'ds4ref[cuda]' is newer)"
+    return (
+        "numba-cuda" if IMPLEMENTATION == "NVIDIA" else "numba's bundled target (pip install 'ds4ref[cuda]' is newer)"
+    )
 
 
 def _details(device: Found) -> str:

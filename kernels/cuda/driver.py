@@ -223,7 +223,9 @@ class Device(Driver):
         self._call("cuStreamBeginCapture_v2", self._handle, ctypes.c_int(2))
         try:
             for block, values in refresh:
-                self._copy_node("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(block.pointer), values.ctypes.data, values.nbytes)
+                self._copy_node(
+                    "cuMemcpyHtoDAsync_v2", ctypes.c_uint64(block.pointer), values.ctypes.data, values.nbytes
+                )
             for call in calls:
                 call()
             for values, block in fetch:

@@ -25,20 +25,32 @@ ALIGNMENT = 256
 class Buffer:
     """A piece of device memory: ``block`` from byte ``start`` on. A place of a recording has none until it is sealed.
 
-    mirror: the same bytes in host memory, for inputs that are refilled there and copied with all others of their slab.
+    mirror: the same bytes in host memory: of inputs, which are refilled there and copied with all others of their slab,
+    and of a recording's outputs, which come back there. keep: what must live as long.
     """
 
-    __slots__ = ("block", "mirror", "nbytes", "owner", "slab", "start")
+    __slots__ = ("block", "keep", "mirror", "nbytes", "owner", "slab", "start")
 
     def __init__(
         self, block: Block | None, nbytes: int, start: int = 0, owner: Memory | None = None, slab: Slab | None = None
     ):
         self.block, self.nbytes, self.start, self.owner, self.slab = block, nbytes, start, owner, slab
         self.mirror = None if slab is None else slab.host[start : start + nbytes]
+        self.keep: Any = None
 
     def __del__(self) -> None:
         if self.owner is not None and self.block is not None:
             self.owner.give_back(self.block)
+
+
+class Pinned:
+    """Host memory that the device copies from and to (``values``, uint8); it serves others when nobody holds it."""
+
+    def __init__(self, values: np.ndarray, pool: list[np.ndarray]):
+        self.values, self._pool = values, pool
+
+    def __del__(self) -> None:
+        self._pool.append(self.values)
 
 
 class Slab:
@@ -47,10 +59,13 @@ class Slab:
     dirty: values were written since the last copy; busy: a copy may be under way, so they must not be written now.
     """
 
-    def __init__(self, driver: Any):
-        self.driver = driver
-        self.host: np.ndarray = driver.pinned(SLAB_BYTES)
-        self.block: Block = driver.alloc(SLAB_BYTES)
+    def __init__(self, memory: Memory):
+        self.driver, self._memory = memory.driver, memory
+        self._pinned = memory.pinned(SLAB_BYTES)
+        self.host = self._pinned.values
+        self._room = memory.buffer(SLAB_BYTES)
+        assert self._room.block is not None
+        self.block: Block = self._room.block
         self.used, self.dirty, self.busy = 0, False, False
 
     def take(self, values: np.ndarray) -> Buffer | None:
@@ -87,7 +102,7 @@ class Memory:
         self.taken = 0
         """Bytes asked of the driver and not given back."""
         self._free: dict[int, list[Block]] = {}
-        self._slabs: list[Slab] = []
+        self._pinned: dict[int, list[np.ndarray]] = {}
         self._lock = threading.RLock()
 
     def buffer(self, nbytes: int) -> Buffer:
@@ -139,19 +154,12 @@ class Memory:
         self.taken -= block.nbytes
         self.driver.free(block)
 
-    def slab(self) -> Slab:
-        """An empty slab."""
+    def pinned(self, nbytes: int) -> Pinned:
+        """Host memory for copies, at least so much."""
+        size = _size_class(nbytes)
         with self._lock:
-            if not self._slabs:
-                return Slab(self.driver)
-            slab = self._slabs.pop()
-        slab.used, slab.dirty = 0, False
-        return slab
-
-    def give_slab_back(self, slab: Slab) -> None:
-        """Nobody holds an array of ``slab`` any more."""
-        with self._lock:
-            self._slabs.append(slab)
+            pool = self._pinned.setdefault(size, [])
+            return Pinned(pool.pop() if pool else self.driver.pinned(size), pool)
 
 
 def _size_class(nbytes: int) -> int:

@@ -8,7 +8,7 @@ from ..formats import FORMATS
 from ..formats.matrix import Matrix
 from . import products, routing, windows
 from .arrays import DeviceArray
-from .steps import F32, I32, I64, Launch, Steps, expect
+from .steps import I32, I64, Launch, Steps, expect
 
 
 def on_device(w: Matrix) -> Matrix:

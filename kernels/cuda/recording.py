@@ -16,7 +16,6 @@ taken by address.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ from numpy.typing import DTypeLike
 
 from .arrays import DeviceArray
 from .joining import joined
-from .memory import ALIGNMENT, Buffer
+from .memory import ALIGNMENT, Buffer, Slab
 from .steps import F32, Launch, Steps
 
 if TYPE_CHECKING:
@@ -40,13 +39,11 @@ class Recording(Steps):
 
     def __init__(self, owner: CUDA):
         self.owner, self.error = owner, owner.error
-        self.slab = owner.memory.slab()
-        weakref.finalize(self, owner.memory.give_slab_back, self.slab)
+        self.slab = Slab(owner.memory)
         self.launches: list[Launch] = []
         self.outputs: list[Any] = []
         self._graph: Any = None
         self._scratch: list[DeviceArray] = []
-        self._flag = np.zeros(1, np.int32)
 
     # --- recording
 
@@ -65,6 +62,8 @@ class Recording(Steps):
         raise ValueError(f"{name} has gaps between its values, which a recording cannot close")
 
     def run(self, launch: Launch) -> None:
+        if any(array.buffer.slab is self.slab for array in launch.writes):
+            raise ValueError("an input of a recording is not written by its ops: it would be refilled")
         self.launches.append(launch)
 
     # --- laying out
@@ -82,14 +81,15 @@ class Recording(Steps):
             self._arena = owner.memory.buffer(self._planned({id(buffer) for buffer in kept}))
             for buffer, offset in self._offsets:
                 buffer.block, buffer.start = self._arena.block, self._arena.start + offset
-            self._pinned = owner.driver.pinned(max(1, self._results.nbytes))
-            self._pinned_flag = owner.driver.pinned(4)
+            self._fetched = owner.memory.pinned(self._results.nbytes)
+            self._told = owner.memory.pinned(4)
+            self._flag = self._told.values[:4]
             self.outputs = [self._output(out) for out in outputs]
             calls = [self._call(launch) for launch in self.launches]
             refresh = [(self.slab.block, self.slab.host[: self.slab.used])] if self.slab.used else []
-            fetch = [(self._pinned_flag, self.error.buffer.block)]
+            fetch = [(self._flag, self.error.buffer.block)]
             if outputs:
-                fetch.insert(0, (self._pinned[: self._results.nbytes], self._results.block))
+                fetch.insert(0, (self._fetched.values[: self._results.nbytes], self._results.block))
             self._graph = owner.driver.capture(refresh, calls, fetch)
 
     def _placed(self, kept: list[Buffer]) -> Buffer:
@@ -124,7 +124,7 @@ class Recording(Steps):
         """An output whose values are in host memory after a replay."""
         start = out.buffer.start - self._results.start
         buffer = Buffer(out.buffer.block, out.buffer.nbytes, out.buffer.start)
-        buffer.mirror = self._pinned[start : start + out.buffer.nbytes]
+        buffer.mirror, buffer.keep = self._fetched.values[start : start + out.buffer.nbytes], (self._fetched, self._results)
         return DeviceArray(buffer, out.shape, out.dtype, out.offset, out.strides)
 
     def _call(self, launch: Launch) -> Callable[[], None]:
@@ -160,7 +160,7 @@ class Recording(Steps):
             self._graph.launch()
             owner.driver.sync()
             self.slab.busy = self.slab.dirty = False
-            code = int(self._pinned_flag.view(np.int32)[0])
+            code = int(self._flag.view(np.int32)[0])
             if code:
                 owner.tell(code)
 

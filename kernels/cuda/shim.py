@@ -24,10 +24,14 @@ SIMULATED = "simulator" in _cuda.jit.__module__
 """Whether kernels run in numba's simulator, as Python."""
 
 IMPLEMENTATION = getattr(_cuda, "implementation", "Built-in")
-"""Whose ``numba.cuda`` this is: "NVIDIA" for numba-cuda, which has types of its own, "Built-in" for the bundled target."""
+"""Whose ``numba.cuda`` this is: "NVIDIA" for numba-cuda, which has types of its own, "Built-in" for the bundled one."""
 
 if IMPLEMENTATION == "NVIDIA":
     from numba.cuda import types
+    from numba.cuda.core import config
+else:
+    from numba.core import config
+config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # what one token does is often little, and meant to be
 
 f16, f32, f64 = types.float16, types.float32, types.float64
 i8, i16, i32, i64 = types.int8, types.int16, types.int32, types.int64

@@ -2,8 +2,9 @@
 
 Numba's simulator gives every CUDA thread a Python thread and polls them, which keeps the interpreter lock contested and
 takes most of the time; and it knows nothing of warps. Here one thread of a block runs at a time, until it waits for
-others or ends, and hands its turn on: the order is fixed, so a race shows each time or never, and threads that wait for
-what cannot happen (a barrier that others never reach) are found at once. Python threads are kept from block to block.
+others or ends: the order is fixed, so a race shows each time or never, and threads that wait for what cannot happen (a
+barrier that others never reach) are found at once. A turn is passed on by a greenlet where that package is installed,
+which takes a microsecond, else by a Python thread, which takes what the system's scheduler likes.
 
 ``exchange`` is what warp primitives are made of (``intrinsics``): each lane gives a value and gets those of all lanes.
 """
@@ -17,6 +18,11 @@ from typing import Any
 
 import numpy as np
 
+try:
+    import greenlet
+except ImportError:
+    greenlet = None
+
 WARP = 32
 
 
@@ -24,29 +30,75 @@ class Stuck(RuntimeError):
     """Threads of a block wait for each other in vain."""
 
 
-class Lane(threading.Thread):
-    """A Python thread that plays one CUDA thread after the other. The simulator asks it who it is by these names."""
+class _Greenlet:
+    """Something that runs until it pauses, again and again."""
 
-    threadIdx: Any
-    blockIdx: Any
-    thread_id: int
+    def __init__(self, play: Callable[[], None]):
+        self._main, self._own = greenlet.getcurrent(), greenlet.greenlet(play)
+
+    def resume(self) -> None:
+        """Let it run until it pauses or ends."""
+        self._own.switch()
+
+    def pause(self) -> None:
+        """Called by it: until it is resumed."""
+        self._main.switch()
+
+
+class _Thread:
+    """The same with a Python thread, of which some are kept."""
+
+    def __init__(self, play: Callable[[], None]):
+        self._worker, self._play, self._begun = (_idle.pop() if _idle else _Worker()), play, False
+
+    def resume(self) -> None:
+        if not self._begun:
+            self._begun, self._worker.job = True, self._play
+        self._worker.turn.release()
+        self._worker.back.acquire()
+        if self._worker.job is None:
+            _idle.append(self._worker)
+
+    def pause(self) -> None:
+        self._worker.back.release()
+        self._worker.turn.acquire()
+
+
+class _Worker(threading.Thread):
+    """A thread that does one job after the other, when it has its turn."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.turn = threading.Semaphore(0)
-        self.block: Block
+        self.turn, self.back = threading.Semaphore(0), threading.Semaphore(0)
+        self.job: Callable[[], None] | None = None
         self.start()
 
     def run(self) -> None:
         while True:
             self.turn.acquire()
-            block = self.block
-            try:
-                block.play()
-            except BaseException as e:
-                block.failed(self, e)
-            finally:
-                block.ended(self)
+            assert self.job is not None
+            self.job()
+            self.job = None
+            self.back.release()
+
+
+_idle: list[_Worker] = []
+
+
+class Lane:
+    """One CUDA thread: its numbers, as kernels ask for them, and its turns."""
+
+    def __init__(self, block: Block, number: int, at: Any, block_at: Any):
+        self.block, self.thread_id, self.threadIdx, self.blockIdx, self.over = block, number, at, block_at, False
+        self.turns = (_Thread if greenlet is None else _Greenlet)(self._play)
+
+    def _play(self) -> None:
+        try:
+            self.block.play()
+        except BaseException as e:
+            self.block.failed(self, e)
+        finally:
+            self.over = True
 
     def syncthreads(self) -> None:
         self.block.wait("block", self)
@@ -64,7 +116,8 @@ class Lane(threading.Thread):
         return int(any(self.block.exchange("block", self, value).values()))
 
 
-_idle: list[Lane] = []
+_running: list[Lane] = []
+"""The lane whose turn it is; the simulator runs one kernel at a time."""
 
 
 class Block:
@@ -77,9 +130,7 @@ class Block:
         self._waiting: dict[Any, list[Lane]] = {}
         self._given: dict[Any, dict[int, Any]] = {}
         self._left: dict[Any, int] = {}
-        self._living = 0
         self._error: BaseException | None = None
-        self._done = threading.Semaphore(0)
 
     def run(self, grid_point: tuple[int, ...], *args: Any) -> None:
         """One block. Raises what one of its threads raised, or Stuck."""
@@ -87,26 +138,30 @@ class Block:
 
         x, y, z = (*self._block_dim, 1, 1)[:3]
         count = x * y * z
-        while len(_idle) < count:
-            _idle.append(Lane())
-        lanes = _idle[-count:]
-        del _idle[-count:]
-        self._args, self._living, self._error = args, count, None
-        block = Dim3(*grid_point)
-        for number, lane in enumerate(lanes):
-            lane.block, lane.blockIdx, lane.thread_id = self, block, number
-            lane.threadIdx = Dim3(number % x, number // x % y, number // (x * y))
+        self._args, self._error, at = args, None, Dim3(*grid_point)
         self._left = {"block": count}
         for warp in range(-(-count // WARP)):
             self._left[warp] = min(WARP, count - warp * WARP)
-        self._ready.extend(lanes)
-        self._ready.popleft().turn.release()
-        self._done.acquire()
-        _idle.extend(lanes)
+        self._ready.extend(Lane(self, i, Dim3(i % x, i // x % y, i // (x * y)), at) for i in range(count))
+        while self._ready:
+            lane = self._ready.popleft()
+            _running.append(lane)
+            lane.turns.resume()
+            _running.pop()
+            if lane.over:
+                for group in ("block", lane.thread_id // WARP):
+                    self._left[group] -= 1
+                    self._release(group)
+            if self._waiting and (not self._ready or self._error is not None):
+                if self._error is None:
+                    self._error = Stuck("threads of a block wait at different places")
+                for group in list(self._waiting):
+                    self._ready.extend(self._waiting.pop(group))
         if self._error is not None:
             raise self._error
 
     def play(self) -> None:
+        """What every thread does."""
         # A GPU divides by zero and overflows without a word; ops are held to what comes out.
         with np.errstate(all="ignore"):
             self._function(*self._args)
@@ -115,11 +170,9 @@ class Block:
 
     def wait(self, group: Any, lane: Lane) -> None:
         """Until every living lane of ``group`` (a warp's number, or "block") is here."""
-        waiting = self._waiting.setdefault(group, [])
-        waiting.append(lane)
+        self._waiting.setdefault(group, []).append(lane)
         self._release(group)
-        self._pass_on()
-        lane.turn.acquire()
+        lane.turns.pause()
         if self._error is not None:
             raise Stuck("another thread of the block failed")
 
@@ -134,20 +187,10 @@ class Block:
         return given
 
     def failed(self, lane: Lane, error: BaseException) -> None:
+        """A lane raised; the first one counts."""
         if self._error is None:
-            where = f"thread {tuple(lane.threadIdx)} of block {tuple(lane.blockIdx)}"
-            error.add_note(where)
+            error.add_note(f"thread {tuple(lane.threadIdx)} of block {tuple(lane.blockIdx)}")
             self._error = error
-
-    def ended(self, lane: Lane) -> None:
-        self._living -= 1
-        for group in ("block", lane.thread_id // WARP):
-            self._left[group] -= 1
-            self._release(group)
-        if self._living:
-            self._pass_on()
-        else:
-            self._done.release()
 
     def _release(self, group: Any) -> None:
         """Let all go who wait for ``group`` if nobody is missing."""
@@ -155,20 +198,10 @@ class Block:
         if waiting and len(waiting) == self._left[group]:
             self._ready.extend(self._waiting.pop(group))
 
-    def _pass_on(self) -> None:
-        if not self._ready or self._error is not None:
-            for group in list(self._waiting):
-                self._ready.extend(self._waiting.pop(group))
-            if self._error is None:
-                self._error = Stuck("threads of a block wait at different places")
-        self._ready.popleft().turn.release()
-
 
 def this_lane() -> Lane:
     """The thread that runs."""
-    lane = threading.current_thread()
-    assert isinstance(lane, Lane)
-    return lane
+    return _running[-1]
 
 
 def warp_values(value: Any) -> list[Any]:
@@ -182,7 +215,15 @@ def warp_values(value: Any) -> list[Any]:
 
 
 def install() -> None:
-    """Make the simulator schedule blocks like this. Its kernels stay as they are."""
-    from numba.cuda.simulator import kernel
+    """Make the simulator schedule blocks like this, and ask lanes who they are. Its kernels stay as they are."""
+    from numba.cuda.simulator import kernel, kernelapi
 
     kernel.BlockManager = Block
+    module = kernelapi.FakeCUDAModule
+    module.threadIdx = property(lambda _: this_lane().threadIdx)
+    module.blockIdx = property(lambda _: this_lane().blockIdx)
+    module.laneid = property(lambda _: this_lane().thread_id % WARP)
+    module.syncthreads = lambda _: this_lane().syncthreads()
+    module.syncthreads_count = lambda _, value: this_lane().syncthreads_count(value)
+    module.syncthreads_and = lambda _, value: this_lane().syncthreads_and(value)
+    module.syncthreads_or = lambda _, value: this_lane().syncthreads_or(value)

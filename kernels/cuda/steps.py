@@ -85,7 +85,9 @@ class Steps(ABC):
     def failure(self, text: str) -> int:
         """The code of an IndexError with this text."""
 
-    def go(self, function: Callable[..., None], writes: Sequence[DeviceArray], reads: Sequence[Any], *numbers: Any) -> None:
+    def go(
+        self, function: Callable[..., None], writes: Sequence[DeviceArray], reads: Sequence[Any], *numbers: Any
+    ) -> None:
         """``run`` of one launch without weights."""
         self.run(Launch(function, writes, reads, numbers))
 

@@ -75,8 +75,12 @@ class RecordedOnDevice:
             raise AttributeError(name)
 
         def call(*args: Any) -> Any:
-            placed = [self._ops.there(value) for value in args]
-            for operand, value, array in zip(OPS[name].operands, args, placed, strict=False):
+            placed = []
+            for operand, value in zip(OPS[name].operands, args, strict=False):
+                array = self._ops.there(value)
+                if operand.written and isinstance(value, np.ndarray) and value.flags.c_contiguous:
+                    array = self._backend.array(*value.shape, dtype=value.dtype)  # no input, which would be refilled
+                placed.append(array)
                 if isinstance(value, np.ndarray):
                     self._operands.append((value, array, operand.written))
             return getattr(self.recording, name)(*placed)

@@ -18,16 +18,19 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .cuda_compile import Built, assembled, missing, ptx_of
+from .cuda_compile import assembled, missing, ptx_of
 
 TABLE = Path(__file__).with_name("cuda_code.json")
 PACKAGES = ("numba-cuda", "nvidia-nvvm", "nvidia-cuda-nvcc", "nvidia-cuda-nvdisasm")
+CASES = ("q2/ds4", "q4/ds4", "q2/exact")
+"""Recipe of a file and numerics mode of a token."""
 
 
 class Device(NamedTuple):
@@ -68,8 +71,13 @@ _KINDS = [
     ("multiply", r"IMAD|IDP|IMUL"),
     ("float", r"FFMA|FADD|FMUL|HADD2|HFMA2|HMUL2|HMMA|IMMA"),
     ("memory", r"LDS|STS|LDG|STG|LDGSTS|LD\b|ST\b|SHFL|ATOM|RED|LDC|LDL|STL|LDSM"),
-    ("integer", r"IADD|LOP3|SHF|PRMT|ISETP|FSETP|SEL|FSEL|MNMX|IMNMX|FMNMX|VIMNMX|LEA|MOV|IABS|SGXT|BMSK|VIADD|PLOP3|P2R|R2P|VOTE"),
+    (
+        "integer",
+        r"IADD|LOP3|SHF|PRMT|ISETP|FSETP|SEL|FSEL|MNMX|IMNMX|FMNMX|VIMNMX|LEA|MOV|IABS|SGXT|BMSK|VIADD|PLOP3|P2R|R2P|VOTE",
+    ),
 ]
+SAMPLED = 6
+"""Blocks of a grid that are run to count instructions: some get more work than others."""
 LAUNCH = 1.5e-6
 """Seconds between the kernels of a graph that nothing overlaps, an assumption."""
 
@@ -131,25 +139,43 @@ class Executed(NamedTuple):
     units: dict[str, float]
 
 
-def executed(launch: Any, text: str, built: Built) -> Executed:
-    """Run one block of ``launch`` on its PTX, with zeros for weights, and carry what its warps executed over to SASS.
+class Compiled:
+    """A kernel for one signature: its PTX, its machine code, and, once it is needed, a translation that counts."""
+
+    def __init__(self, launch: Any, cc: tuple[int, int]):
+        self.text = ptx_of(launch.kernel, launch.signature, cc)
+        self.built = assembled(self.text, cc, launch.kernel.targetoptions.get("max_registers"))
+
+    @cached_property
+    def lowered(self) -> Any:
+        from tests.kernels.cuda.lowered import Lowered
+
+        return Lowered(self.text, counting=True)
+
+
+def executed(launch: Any, compiled: Compiled) -> Executed:
+    """Run a few blocks of ``launch`` on their PTX, evenly from its grid, with zeros for weights, and carry what their
+    warps executed over to SASS.
 
     Inside the widest loop an instruction of PTX stands for as many of SASS as the loop has more of them, a loop that
-    ptxas unrolled counted by dp4a, mma and copies; outside, for as many as there are on the whole. Blocks of a grid
-    are taken to do what the first one does.
+    ptxas unrolled counted by dp4a, mma and copies; outside, for as many as there are on the whole.
     """
-    from tests.kernels.cuda.lowered import Lowered, _flat
+    from tests.kernels.cuda.lowered import flattened
     from tests.kernels.cuda.ptx import Label
 
-    lowered = Lowered(text, counting=True)
+    lowered, built = compiled.lowered, compiled.built
+    lowered.counts.passed[:] = 0
     arrays: list[np.ndarray] = []
     numbers: list[bytes] = []
     for number, array, kind in zip(launch.numbers, launch.arrays, launch.signature.args, strict=True):
         value = number if array is None else np.zeros(*array)
         arrays += [] if array is None else [value]
-        numbers += _flat(value, kind)
+        numbers += flattened(value, kind)
     grid, block = ((*size, 1, 1)[:3] for size in (launch.grid, launch.block))
-    lowered.run(grid, block, numbers, arrays, launch.dynamic, False, slack=256, most=1)
+    blocks = int(np.prod(grid))
+    apart = max(1, blocks // SAMPLED)
+    lowered.run(grid, block, numbers, arrays, launch.dynamic, False, slack=256, apart=apart)
+    blocks_ran = -(-blocks // apart)
     body = lowered.module.entry.body
     ran = lowered.executed(int(np.prod(block)))
     first, last = ptx_loop(body)
@@ -157,19 +183,20 @@ def executed(launch: Any, text: str, built: Built) -> Executed:
     inside, everything = code_of(built.sass[begin : end + 1]), code_of(built.sass)
     in_loop = [n for n, item in enumerate(body) if first <= n <= last and not isinstance(item, Label)]
     ptx_size = sum(not isinstance(item, Label) for item in body)
-    ptx_marks = sum(body[n].op[0] in _PTX_MARKS or body[n].op[:2] == ("cp", "async") and "shared" in body[n].op for n in in_loop)
+    ptx_marks = sum(
+        body[n].op[0] in _PTX_MARKS or body[n].op[:2] == ("cp", "async") and "shared" in body[n].op for n in in_loop
+    )
     unrolled = max(1.0, marks(inside) / ptx_marks) if ptx_marks and inside else 1.0
     ratio = len(inside) / unrolled / len(in_loop) if in_loop and inside else 1.0
     hot = sum(ran[n] for n in in_loop) * ratio
     cold = (sum(ran) - sum(ran[n] for n in in_loop)) * len(everything) / ptx_size
-    blocks = int(np.prod(grid))
     found: Counter[str] = Counter()
     for line in inside or everything:
         kind, turns = kind_of(line)
         found[kind] += turns  # type: ignore[assignment]
     size = len(inside or everything)
-    units = {kind: blocks * (hot + cold) * found[kind] / size for kind in UNITS}
-    return Executed(blocks * (hot + cold), units)
+    total = (hot + cold) * blocks / blocks_ran
+    return Executed(total, {kind: total * found[kind] / size for kind in UNITS})
 
 
 def occupancy(device: Device, threads: int, registers: int, shared: int) -> int:
@@ -189,20 +216,20 @@ def predicted(device: Device, traffic: float, ran: dict[str, Any]) -> dict[str, 
     return {"issue": min(1.0, moving / issue), "units": min(1.0, moving / busiest)}
 
 
-def survey(arch: str, mode: str = "ds4", depth: int = 8192) -> list[dict[str, Any]]:
-    """A row for every kernel and matrix that a token launches; this process then compiles for ``arch`` alone."""
+def survey(arch: str, case: str, built: dict[Any, Compiled], depth: int = 8192) -> list[dict[str, Any]]:
+    """A row for every kernel and matrix that a token launches; this process then compiles for ``arch`` alone. ``built``
+    keeps what was compiled."""
     from .cuda_launches import token_launches
 
     device = DEVICES[arch]
+    recipe, mode = case.split("/")
     rows: dict[Any, dict[str, Any]] = {}
-    built: dict[Any, tuple[str, Built]] = {}
-    for launch in token_launches(mode=mode, depth=depth, multiprocessors=device.multiprocessors):
+    for launch in token_launches(recipe=recipe, mode=mode, depth=depth, multiprocessors=device.multiprocessors):
         key = launch.kernel, launch.signature
         if key not in built:
             print(f"{arch}: {launch.name}", file=sys.stderr, flush=True)
-            text = ptx_of(launch.kernel, launch.signature, device.cc)
-            built[key] = text, assembled(text, device.cc, launch.kernel.targetoptions.get("max_registers"))
-        text, made = built[key]
+            built[key] = Compiled(launch, device.cc)
+        made = built[key].built
         shape = *key, launch.grid, launch.block, launch.dynamic, launch.weights
         if shape in rows:
             rows[shape]["launches"] += 1
@@ -210,14 +237,14 @@ def survey(arch: str, mode: str = "ds4", depth: int = 8192) -> list[dict[str, An
         threads, shared = int(np.prod(launch.block)), made.shared + launch.dynamic
         held = occupancy(device, threads, made.registers, shared)
         row: dict[str, Any] = {
-            "kernel": launch.name, "mode": mode, "launches": 1, "grid": launch.grid, "block": launch.block,
+            "kernel": launch.name, "case": case, "launches": 1, "grid": launch.grid, "block": launch.block,
             "registers": made.registers, "stack": made.stack, "spills": made.spill_stores + made.spill_loads,
             "shared": shared, "sass": len(code_of(made.sass)), "blocks_held": held,
             "occupancy": round(held * -(-threads // 32) * 32 / device.threads, 3), "bytes": launch.traffic,
         }  # fmt: skip
         if launch.weights[0]:
             row["weights"] = launch.weights
-            ran = executed(launch, text, made)
+            ran = executed(launch, built[key])
             row["instructions"] = round(ran.instructions)
             row["units"] = {kind: round(turns) for kind, turns in ran.units.items()}
             row["per_byte"] = round(ran.instructions * 32 / launch.traffic, 3)
@@ -253,7 +280,10 @@ def printed(table: dict[str, Any]) -> None:
     for arch, rows in table["kernels"].items():
         device = DEVICES[arch]
         print(f"\n{arch}: {device.name}, {device.bandwidth:.0f} GB/s")
-        print(f"{'kernel':34} {'weights':22} {'regs':>4} {'spill':>5} {'shared':>6} {'held':>4} {'occ':>5} {'i/B':>6} issue units  launches")
+        print(
+            f"{'kernel':34} {'weights':22} {'regs':>4} {'spill':>5} {'shared':>6} {'held':>4} {'occ':>5} {'i/B':>6} "
+            "issue units  launches"
+        )
         for row in rows:
             fmt, count, height, width = row.get("weights", ("", 0, 0, 0))
             what = f"{fmt} {count}x{height}x{width}" if fmt else ""
@@ -263,13 +293,13 @@ def printed(table: dict[str, Any]) -> None:
                 shares = f"{found['issue']:.2f}", f"{found['units']:.2f}"
             print(
                 f"{row['kernel']:34} {what:22} {row['registers']:4} {row['spills']:5} {row['shared']:6} "
-                f"{row['blocks_held']:4} {row['occupancy']:5.2f} {row.get('per_byte', ''):>6} {shares[0]:>5} {shares[1]:>5} "
-                f"{row['launches']:9}  {row['mode']}"
+                f"{row['blocks_held']:4} {row['occupancy']:5.2f} {row.get('per_byte', ''):>6} {shares[0]:>5} "
+                f"{shares[1]:>5} {row['launches']:9}  {row['case']}"
             )
-        for mode in sorted({row["mode"] for row in rows}):
-            found = token(arch, [row for row in rows if row["mode"] == mode])
+        for case in dict.fromkeys(row["case"] for row in rows):
+            found = token(arch, [row for row in rows if row["case"] == case])
             print(
-                f"a token, mode {mode}: {found['launches']:.0f} launches, {1e3 * found['bound']:.2f} ms to move the weights, "
+                f"a token, {case}: {found['launches']:.0f} of them, {1e3 * found['bound']:.2f} ms to move the weights, "
                 f"{1e3 * found['predicted']:.2f} ms predicted, share {found['share']:.2f}"
             )
 
@@ -278,7 +308,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cuda_code", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--write", action="store_true", help="compile for all architectures and keep the table")
     parser.add_argument("--arch", choices=list(DEVICES), help="compile for this one")
-    parser.add_argument("--mode", default="ds4", help="numerics mode of the token (ds4)")
+    parser.add_argument("--cases", default=",".join(CASES), help="recipe/mode of tokens (%(default)s)")
     parser.add_argument("--json", action="store_true", help="with --arch: rows to stdout, nothing else")
     args = parser.parse_args()
     if args.arch or args.write:
@@ -287,7 +317,8 @@ def main() -> int:
             print(f"cuda_code: {reason}", file=sys.stderr)
             return 1
     if args.arch:
-        rows = survey(args.arch, args.mode)
+        built: dict[Any, Compiled] = {}
+        rows = [row for case in args.cases.split(",") for row in survey(args.arch, case, built)]
         if args.json:
             json.dump(rows, sys.stdout)
         else:
@@ -296,10 +327,9 @@ def main() -> int:
     if args.write:
         kernels: dict[str, list[Any]] = {}
         for arch in DEVICES:  # a process each: Numba keeps device functions for one architecture
-            for mode in ("ds4", "exact"):
-                command = [sys.executable, "-m", "benchmarks.cuda_code", "--arch", arch, "--mode", mode, "--json"]
-                done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-                kernels.setdefault(arch, []).extend(json.loads(done.stdout))
+            command = [sys.executable, "-m", "benchmarks.cuda_code", "--arch", arch, "--cases", args.cases, "--json"]
+            done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+            kernels[arch] = json.loads(done.stdout)
         lines = [
             f'  "{arch}": [\n' + ",\n".join("    " + json.dumps(row) for row in rows) + "\n  ]"
             for arch, rows in kernels.items()

@@ -214,7 +214,9 @@ def hollow_weights(shape: ModelShape, recipe: str) -> Weights:
         else:
             value = np.zeros(spec.shape, np.float32)
         (model if slot.layer is None else layers[slot.layer])[slot.attr] = value
-    filled = [LayerWeights(**{name: fields.get(name) for name in LayerWeights.__dataclass_fields__}) for fields in layers]
+    filled = [
+        LayerWeights(**{name: fields.get(name) for name in LayerWeights.__dataclass_fields__}) for fields in layers
+    ]
     return Weights(**model, layers=filled)
 
 

@@ -3,9 +3,9 @@
     python -m tests.kernels.cuda.faults            all of them (needs numba-cuda); exit 1 if one lives
     python -m tests.kernels.cuda.faults rows       those whose file's name contains this
 
-Each is tried by ``test_lowered_ops.py`` on compiled kernels: wrong numbers, but also a barrier that is missing, an index
-too far, shared memory nobody wrote, which no comparison of numbers has to show. Chosen by hand, so that every kind of
-kernel has some; ``tests.mutants`` draws at random. All run in one process, on a copy of the tree.
+Each is tried by ``test_lowered_ops.py`` on compiled kernels: wrong numbers, but also a barrier that is missing, an
+index too far, shared memory nobody wrote, which no comparison of numbers has to show. Chosen by hand, so that every
+kind of kernel has some; ``tests.mutants`` draws at random. All run in one process, on a copy of the tree.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ FAULTS = [
     Fault("rows.py", "slot = (at[0] + token) % slots", "slot = (at[0] + token + 1) % slots", "store_rows"),
     Fault("windows.py", "if position >= at:", "if position > at:", "windows"),
     Fault("windows.py", "top = top if value <= top else value", "top = top if value > top else value", "pool"),
-    Fault("windows.py", "place = (at[0] + i // width) % ratio", "place = (at[0] + i // width) % (ratio + 1)", "position_bias"),
+    Fault("windows.py", "place = (at[0] + i // width) % ratio",
+          "place = (at[0] + i // width) % (ratio + 1)", "position_bias"),
     Fault("routing.py", "return a > b or (a == b and i < j)", "return a > b or (a == b and i > j)", "route"),
     Fault("routing.py", "            best[t], where[t] = top, at\n            cuda.syncthreads()\n",
           "            best[t], where[t] = top, at\n            pass\n", "route"),
@@ -58,16 +59,19 @@ FAULTS = [
     Fault("quantize.py", "F32(bits_to_float(peak) / F32(127))", "F32(bits_to_float(peak) / F32(128))", "quantize_a8"),
     Fault("indexing.py", "            cuda.syncthreads()\n            for d in range(CHUNK):",
           "            pass\n            for d in range(CHUNK):", "index_scores"),
-    Fault("indexing.py", "if first + r < limit:\n            total", "if first + r <= limit:\n            total", "index_scores"),
+    Fault("indexing.py", "if first + r < limit:\n            total",
+          "if first + r <= limit:\n            total", "index_scores"),
     Fault("attending.py", "number = -2 - pick", "number = -1 - pick", "attention"),
     Fault("attending.py", "total[h] = F32(total[h] * factor[h]) + weight", "total[h] = total[h] + weight", "attention"),
     Fault("attending.py", "            rows[r] = number\n        cuda.syncthreads()\n",
           "            rows[r] = number\n        pass\n", "attention"),
     Fault("streams.py", "post[p + i] = TWO * sigmoid32(", "post[p + i] = sigmoid32(", "hc_split"),
     Fault("streams.py", "comb[(token * C + j) * C + k]", "comb[(token * C + k) * C + j]", "hc_expand"),
-    Fault("plain.py", "        if lane == 0:\n            parts[warp] = total", "        if lane == 1:\n            parts[warp] = total", "linear"),
+    Fault("plain.py", "        if lane == 0:\n            parts[warp] = total",
+          "        if lane == 1:\n            parts[warp] = total", "linear"),
     Fault("packing.py", "peak = _larger(peak, shuffle_xor(peak, 2))", "peak = peak", "linear"),
-    Fault("units.py", "np.int32(shift_right(minima, 4) & 0x0F0F)", "np.int32(shift_right(minima, 4) & 0x0F07)", "linear"),
+    Fault("units.py", "np.int32(shift_right(minima, 4) & 0x0F0F)",
+          "np.int32(shift_right(minima, 4) & 0x0F07)", "linear"),
 ]  # fmt: skip
 
 

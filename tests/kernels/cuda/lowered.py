@@ -3,13 +3,13 @@
     launch(kernel, grid, block, *args)           # kernel: what cuda.jit gives, or a plain function
     launch(kernel, grid, block, *args, shared=1024, also=[array], cc=(8, 0), backward=True)
 
-``also`` are arrays that the kernel reaches through addresses among its arguments. An argument whose flag ``writeable`` is
-off may not be written. ``backward`` runs threads and blocks in the opposite order, so that what depends on the order
+``also`` are arrays that the kernel reaches through addresses among its arguments. An argument whose flag ``writeable``
+is off may not be written. ``backward`` runs threads and blocks in the opposite order, so that what depends on the order
 shows. ``slack``: arrays end where memory of this size does, so that reads up to there are harmless.
 
-LaunchError says what went wrong where (source line, block, thread): an access outside of all arrays or of shared memory, a
-misaligned one, a store to read-only memory, shared memory read before it was written, a race on it, a barrier or shuffle
-that not all threads reach, ``trap``.
+LaunchError says what went wrong where (source line, block, thread): an access outside of all arrays or of shared
+memory, a misaligned one, a store to read-only memory, shared memory read before it was written, a race on it, a barrier
+or shuffle that not all threads reach, ``trap``.
 """
 
 from __future__ import annotations
@@ -113,7 +113,9 @@ class Lowered:
         unit = np.dtype({"b": "u", "u": "u", "s": "i", "f": "f"}[variable.kind[0]] + str(int(variable.kind[1:]) // 8))
         values = np.zeros(max(1, variable.size // unit.itemsize), unit)
         numbers = [int(text.rstrip("U"), 0) for text in variable.initial]
-        values[: len(numbers)] = np.array([n & ((1 << 8 * unit.itemsize) - 1) for n in numbers], values.view(f"u{unit.itemsize}").dtype).view(unit)
+        values[: len(numbers)] = np.array(
+            [n & ((1 << 8 * unit.itemsize) - 1) for n in numbers], values.view(f"u{unit.itemsize}").dtype
+        ).view(unit)
         aligned = np.zeros(values.nbytes + variable.align, np.uint8)
         offset = -aligned.ctypes.data % variable.align
         place = aligned[offset : offset + values.nbytes]
@@ -125,9 +127,9 @@ class Lowered:
 
     def run(
         self, grid: tuple, block: tuple, numbers: list[bytes], arrays: Sequence[np.ndarray], shared: int,
-        backward: bool, slack: int = 1, most: int = 1 << 62,
+        backward: bool, slack: int = 1, apart: int = 1,
     ) -> None:  # fmt: skip
-        """Launch with parameters as bytes; ``most`` blocks of the grid."""
+        """Launch with parameters as bytes; only every ``apart``-th block of the grid runs."""
         threads = int(np.prod(block))
         limits = self.module.entry.limits
         if not 0 < threads <= fibers.MAX_THREADS or min(grid) < 1:
@@ -145,7 +147,7 @@ class Lowered:
         if self.shared + shared > fibers.MAX_SHARED:
             raise LaunchError(0, f"{self.shared + shared} bytes of shared memory")
         _set_ranges([*arrays, *self.memory], slack)
-        error = fibers.run_grid(self.start, grid, block, backward, most)
+        error = fibers.run_grid(self.start, grid, block, backward, apart)
         if error:
             raise LaunchError(error, self._told(error, grid, block))
 
@@ -161,7 +163,7 @@ class Lowered:
                 waiting.setdefault(key, []).append(fiber)  # type: ignore[arg-type]
             words = {fibers.DONE: "ended", fibers.AT_WARP: "meets its warp", fibers.AT_BARRIER: "is at a barrier"}
             parts = [
-                f"line {line}: {words.get(status, status)} (mask or barrier {mask:#x}): {len(who)} threads from {who[0]}"
+                f"line {line}: {words.get(status, status)} (mask or barrier {mask:#x}): {len(who)} from {who[0]}"
                 for (status, line, mask), who in waiting.items()
             ]
             return f"{name}: {MESSAGES[error]}, {place}: " + "; ".join(parts)
@@ -202,13 +204,13 @@ def _set_ranges(arrays: Sequence[np.ndarray], slack: int) -> None:
     STATE[fibers.RANGES : fibers.RANGES + len(table)] = table
 
 
-def _flat(value: Any, kind: types.Type) -> list[bytes]:
+def flattened(value: Any, kind: types.Type) -> list[bytes]:
     """An argument as Numba's kernels take it: arrays as (owner, parent, items, item size, data, shape, strides)."""
     if isinstance(kind, types.Array):
         parts = (0, 0, value.size, value.itemsize, value.ctypes.data, *value.shape, *value.strides)
         return [int(part).to_bytes(8, "little", signed=True) for part in parts]
     if isinstance(kind, types.BaseTuple):
-        return [part for item, inner in zip(value, kind, strict=True) for part in _flat(item, inner)]
+        return [part for item, inner in zip(value, kind, strict=True) for part in flattened(item, inner)]
     if isinstance(kind, types.NoneType):
         return []
     if isinstance(kind, types.Boolean):
@@ -233,6 +235,6 @@ def launch(
     # Whether an array may be written is checked here, access by access; kernels are compiled for ones that may
     found = [kind.copy(readonly=False) if isinstance(kind, types.Array) else kind for kind in found]
     compiled = lowered(kernel, types.void(*found), cc)
-    numbers = [part for arg, kind in zip(args, found, strict=True) for part in _flat(arg, kind)]
+    numbers = [part for arg, kind in zip(args, found, strict=True) for part in flattened(arg, kind)]
     arrays = [*(arg for arg in args if isinstance(arg, np.ndarray)), *also]
     compiled.run(grid, block, numbers, arrays, shared, backward, slack)

@@ -1,7 +1,7 @@
 """Every op of the CUDA backend as a GPU would run it: compiled for sm_90, its PTX run here, against the reference.
 
-Operands are those of ``tests/kernels/test_ops.py``. Threads and blocks are as many as on a GPU. Both orders of threads have
-to give the same bits, or results depend on who is first.
+Operands are those of ``tests/kernels/test_ops.py``. Threads and blocks are as many as on a GPU. Both orders of threads
+have to give the same bits, or results depend on who is first.
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ def cuda(driver: Any) -> Any:
 
 def placed(ops: Any, args: list[Any]) -> list[Any]:
     """Operands where ``ops`` can read them."""
-    return [
-        ops.place(v) if isinstance(v, Matrix) else ops.upload(v) if isinstance(v, np.ndarray) else v for v in args
-    ]
+    return [ops.place(v) if isinstance(v, Matrix) else ops.upload(v) if isinstance(v, np.ndarray) else v for v in args]
 
 
 def results(case: Case, ops: Any, args: list[Any]) -> list[np.ndarray]:

@@ -1,7 +1,7 @@
 """PTX functions to LLVM IR: registers, blocks, calls, and the table of instructions that other modules fill.
 
-A PTX register becomes a stack slot of as many bits; LLVM makes values of them again. Every function takes the addresses of
-its results and parameters. Fixed addresses of ``fibers.STATE`` stand in the code: it runs in this process only.
+A PTX register becomes a stack slot of as many bits; LLVM makes values of them again. Every function takes the addresses
+of its results and parameters. Fixed addresses of ``fibers.STATE`` stand in the code: it runs in this process only.
 """
 
 from __future__ import annotations
@@ -64,9 +64,11 @@ def int_type(kind: str) -> ir.IntType:
     return ir.IntType(bits_of(kind))
 
 
-SPECIAL = {f"%{name}.{axis}": 3 * n + i for n, name in enumerate(("tid", "ntid", "ctaid", "nctaid")) for i, axis in enumerate("xyz")} | {
-    "%laneid": 12, "%warpid": 13, "%nwarpid": 14,
-}  # fmt: skip
+SPECIAL = {"%laneid": 12, "%warpid": 13, "%nwarpid": 14} | {
+    f"%{name}.{axis}": 3 * n + i
+    for n, name in enumerate(("tid", "ntid", "ctaid", "nctaid"))
+    for i, axis in enumerate("xyz")
+}
 
 
 class Counts:
@@ -250,7 +252,9 @@ class Emitter:
         """Pointer to a field of the running fiber's record."""
         return self.at(self.b.add(self.header(fibers.RECORD_AT), ir.Constant(I64, 8 * field)))
 
-    def wait(self, status: int, kind: int | ir.Value, mask: ir.Value, arguments: Sequence[ir.Value], results: int) -> list[Any]:
+    def wait(
+        self, status: int, kind: int | ir.Value, mask: ir.Value, arguments: Sequence[ir.Value], results: int
+    ) -> list[Any]:
         """Say what is brought, let others run, return ``results`` numbers (i64)."""
 
         def wide(value: ir.Value | int) -> ir.Value:

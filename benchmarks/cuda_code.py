@@ -299,7 +299,8 @@ def printed(table: dict[str, Any]) -> None:
         for case in dict.fromkeys(row["case"] for row in rows):
             found = token(arch, [row for row in rows if row["case"] == case])
             print(
-                f"a token, {case}: {found['launches']:.0f} of them, {1e3 * found['bound']:.2f} ms to move the weights, "
+                f"a token, {case}: {found['launches']:.0f} launches, "
+                f"{1e3 * found['bound']:.2f} ms to move the weights, "
                 f"{1e3 * found['predicted']:.2f} ms predicted, share {found['share']:.2f}"
             )
 

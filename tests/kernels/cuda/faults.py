@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 class Fault(NamedTuple):
-    """``old``, once in ``file`` below kernels/cuda, becomes ``new``; the test of ``op`` should fail."""
+    """``old``, once in ``file`` below kernels/cuda, becomes ``new``; the tests of ``op`` should fail."""
 
     file: str
     old: str
@@ -91,7 +91,12 @@ def noticed(tree: Path, fault: Fault) -> str:
 
         with hosted() as driver:
             backend: Any = importlib.import_module("kernels.cuda.backend")
-            tests.test_op_against_the_reference(fault.op, backend.CUDA(), driver)
+            ops = backend.CUDA()
+            if fault.op in tests.EDGES:
+                tests.test_rows_at_the_edges(fault.op, ops)
+            if fault.op in tests.LARGER:
+                tests.test_several_rounds_of_a_kernel(fault.op, ops)
+            tests.test_op_against_the_reference(fault.op, ops, driver)
     except (Exception, pytest.fail.Exception) as error:
         return f"{type(error).__name__}: {' '.join(str(error).split())[:140]}"
     finally:

@@ -14,6 +14,7 @@ or shuffle that not all threads reach, ``trap``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -154,7 +155,7 @@ class Lowered:
     def _told(self, error: int, grid: tuple, block: tuple) -> str:
         number = int(STATE[fibers.BLOCK])
         place = f"block {_index(number, grid)}"
-        name = self.module.entry.name
+        name = readable(self.module.entry.name)
         if error == fibers.STUCK:
             waiting: dict[tuple[int, int, int], list[int]] = {}
             for fiber in range(int(np.prod(block))):
@@ -173,6 +174,16 @@ class Lowered:
             f"{name}, line {line}: {MESSAGES[error]}: {use} of {what & 255} bytes at {int(STATE[fibers.E_ADDRESS]):#x} "
             f"({SPACES[(what >> 10) & 7]}), {place}, thread {_index(int(STATE[fibers.E_FIBER]), block)}"
         )
+
+
+def readable(name: str) -> str:
+    """Module and function of a kernel by the name it has in PTX."""
+    parts, rest = [], name.removeprefix("_ZN")
+    while match := re.match(r"\d+", rest):
+        end = match.end() + int(match[0])
+        parts.append(rest[match.end() : end])
+        rest = rest[end:]
+    return ".".join(parts) or name
 
 
 def _index(number: int, shape: tuple) -> tuple[int, int, int]:

@@ -60,7 +60,7 @@ def multiply(stream: Any, out: Any, inputs: Inputs, w: Matrix, tokens: int, grou
     unused = inputs.codes  # integers, like ids and errors, where inputs are: then one compiled kernel serves both
     operands = unused, 0, groups, 1, 1, *inputs, out
     row_bytes, rows = FORMATS[w.fmt].row_bytes(w.cols), w.rows // groups
-    made = matvec.kernel(w.fmt, act)
+    made = matvec.choose(w.fmt, act, rows, tokens * groups)
     matvec.launch(stream, made, w.data, row_bytes, operands, rows, w.cols, tokens * groups, unused, NO_FAILURE)
 
 
@@ -72,7 +72,7 @@ def multiply_experts(
     (results = tokens, each the sum over ``slots``) of inputs that are packed, for block formats."""
     operands = ids, experts, 1, slots, share, *inputs, out
     row_bytes = FORMATS[w.fmt].row_bytes(w.cols)
-    made = matvec.kernel(w.fmt, act)
+    made = matvec.choose(w.fmt, act, w.rows, results)
     matvec.launch(stream, made, w.data, row_bytes, operands, w.rows, w.cols, results, error, failure)
 
 

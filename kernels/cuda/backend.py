@@ -22,12 +22,17 @@ from ..formats.matrix import Matrix
 from . import copying
 from .arrays import DeviceArray
 from .driver import open_driver
+from .experts import CachedStack
 from .memory import Buffer, Memory
 from .ops_attention import AttentionOps
 from .ops_products import ProductOps
 from .ops_rows import RowOps
 from .recording import Recording
 from .steps import F32, I32, Launch
+
+GIB = 1 << 30
+WORKING = 2 << 30
+"""Bytes left for caches and results where weights have to be cut short."""
 
 SMALL = 1024
 """Uploads of at most this many bytes, while a recording is made, become its inputs."""
@@ -58,15 +63,42 @@ class CUDA(Ops):
         self._desk = threading.local()
         self._absent: dict[np.dtype, DeviceArray] = {}
         self.failures: list[str] = []
+        self.share: float | None = None
+        self._seen: tuple[Buffer, int, np.ndarray] | None = None
         self.error = self.array(1, dtype=I32)
         self.fill(self.error, 0)
+
+    def prepare(self, nbytes: int, of_experts: int) -> None:
+        """Weights of ``nbytes`` bytes will be placed, ``of_experts`` of them in stacks. If they do not fit, only part
+        of every stack is resident at a time (``experts``), and this backend does not record. MemoryError with what is
+        needed if not even that is possible."""
+        room = self.memory.room()
+        spare = min(WORKING, room // 8)
+        self.share = None
+        if nbytes + spare <= room:
+            return
+        left = room - spare - (nbytes - of_experts)
+        if left <= 0 or not of_experts:
+            raise MemoryError(
+                f"the weights need {(nbytes - of_experts) / GIB:.2f} GiB of GPU memory without experts, "
+                f"{nbytes / GIB:.2f} with all of them, and {spare / GIB:.2f} more to work in; {room / GIB:.2f} are free"
+            )
+        self.share = left / of_experts
+
+    @property
+    def cached(self) -> bool:
+        """Whether experts come and go."""
+        return self.share is not None
 
     def load(self) -> None:
         """Nothing: kernels are compiled when they are first launched, and a model uses a part of them."""
 
-    def record(self) -> Recorded:
-        """A backend whose ops are kept as launches, to be run together later. Small arrays that this thread uploads
-        until it is sealed are its inputs: refilled in host memory, and copied when it runs."""
+    def record(self) -> Recorded | None:
+        """A backend whose ops are kept as launches, to be run together later; None while experts come and go. Small
+        arrays that this thread uploads until it is sealed are its inputs: refilled in host memory, and copied when it
+        runs."""
+        if self.cached:
+            return None
         recording = Recorded(self)
         self._desk.recording = weakref.ref(recording)
         return recording
@@ -91,22 +123,28 @@ class CUDA(Ops):
             buffer = recording.slab.take(values)
             if buffer is not None:
                 return DeviceArray(buffer, values.shape, values.dtype)
-        return self._moved(values)
+        return self.moved(values)
 
-    def _moved(self, values: np.ndarray) -> DeviceArray:
+    def moved(self, values: np.ndarray) -> DeviceArray:
         array: DeviceArray = self.array(*values.shape, dtype=values.dtype)
         self._write(array, values)
         return array
 
     def place(self, w: Matrix) -> Matrix:
         """The matrix, or the stack, with its raw rows on the device."""
-        data: Any = self._moved(np.ascontiguousarray(w.data))
+        source = np.ascontiguousarray(w.data)
+        if w.experts and self.share is not None:
+            slots = max(1, min(w.experts, int(w.experts * self.share)))
+            data: Any = CachedStack(source, self.memory.buffer(slots * source[0].nbytes), slots)
+        else:
+            data = self.moved(source)
         return Matrix(w.fmt, data, w.rows, w.cols)
 
     def fill(self, array: Any, values: Any) -> None:
         """Overwrite ``array`` (or a part of it, by basic indexing) with values of the host, or of another array."""
         if not array.size:
             return
+        self._seen = None
         if isinstance(values, DeviceArray):
             if values.shape != array.shape or values.dtype != array.dtype:
                 raise ValueError(f"{values.shape} {values.dtype} does not fill {array.shape} {array.dtype}")
@@ -194,11 +232,30 @@ class CUDA(Ops):
             self._copy(out, x)
         return out
 
+    # --- experts that are not all resident
+
+    def seen_ids(self, ids: DeviceArray, experts: int) -> np.ndarray:
+        if self._seen is None or self._seen[0] is not ids.buffer or self._seen[1] != ids.offset:
+            values = self.host(ids)
+            self._seen = ids.buffer, ids.offset, values  # held, so that its memory is not another one's meanwhile
+        values = self._seen[2]
+        if values.size and (values.min() < 0 or values.max() >= experts):
+            raise IndexError(f"an expert id lies outside 0..{experts - 1}")
+        return values.reshape(ids.shape)
+
+    def make_resident(self, stack: CachedStack, experts: np.ndarray, wait: bool) -> None:
+        with self.lock:
+            if wait:
+                self.driver.sync()
+            stack.ensure(experts, self.driver)
+
     def run(self, launch: Launch) -> None:
         with self.lock:
             for array in launch.reads:
                 if array.buffer.slab is not None:
                     array.buffer.slab.flush()
+            if any(isinstance(w.data, CachedStack) for w in launch.matrices):
+                self.driver.await_copies()
             held: list[Buffer] = []
             self.driver.run(lambda: launch.call(self.driver.stream, self.scratch(held)))
 

@@ -24,6 +24,8 @@ import numpy as np
 from .shim import SIMULATED, _cuda
 
 GIB = 1 << 30
+STAGED = 16 << 20
+"""Bytes of a piece of pinned memory on the way to the device."""
 
 
 @dataclass(eq=False)
@@ -91,6 +93,14 @@ class Simulated(Driver):
         self._count("to_host")
         values.reshape(-1).view(np.uint8)[...] = _bytes(block)[offset : offset + values.nbytes]
 
+    def begin_copy(self, block: Block, offset: int, values: np.ndarray) -> None:
+        """``to_device`` beside what else is under way; done when ``await_copies`` is."""
+        self._count("begin_copy")
+        _bytes(block)[offset : offset + values.nbytes] = values.reshape(-1).view(np.uint8)
+
+    def await_copies(self) -> None:
+        """What is launched from now on waits for the copies that were begun."""
+
     def copy(self, to: Block, at: int, block: Block, offset: int, nbytes: int) -> None:
         """Copy bytes on the device."""
         self._count("copy")
@@ -146,6 +156,8 @@ class Device(Driver):
         self._lib = _library()
         self.stream = _cuda.stream()
         self._handle = ctypes.c_void_p(int(self.stream))
+        self._beside = ctypes.c_void_p()
+        self._staging: list[tuple[np.ndarray, ctypes.c_void_p]] = []
 
     def _call(self, name: str, *args: Any) -> None:
         """A function of the driver, in this thread's context."""
@@ -200,6 +212,30 @@ class Device(Driver):
         size, start = ctypes.c_size_t(values.nbytes), ctypes.c_uint64(block.pointer + offset)
         self._call("cuMemcpyDtoHAsync_v2", ctypes.c_void_p(values.ctypes.data), start, size, self._handle)
         self._call("cuStreamSynchronize", self._handle)
+
+    def begin_copy(self, block: Block, offset: int, values: np.ndarray) -> None:
+        """By way of two pieces of pinned memory in turn: one is filled while the other one travels."""
+        self._count("begin_copy")
+        if not self._staging:
+            self._call("cuStreamCreate", ctypes.byref(self._beside), ctypes.c_uint(1))
+            for _ in range(2):
+                event = ctypes.c_void_p()
+                self._call("cuEventCreate", ctypes.byref(event), ctypes.c_uint(2))
+                self._staging.append((self.pinned(STAGED), event))
+        raw = values.reshape(-1).view(np.uint8)
+        for start in range(0, raw.size, STAGED):
+            piece = raw[start : start + STAGED]
+            self._staging.reverse()
+            pinned, event = self._staging[0]
+            self._call("cuEventSynchronize", event)
+            np.copyto(pinned[: piece.size], piece)
+            to, source = ctypes.c_uint64(block.pointer + offset + start), ctypes.c_void_p(pinned.ctypes.data)
+            self._call("cuMemcpyHtoDAsync_v2", to, source, ctypes.c_size_t(piece.size), self._beside)
+            self._call("cuEventRecord", event, self._beside)
+
+    def await_copies(self) -> None:
+        for _, event in self._staging:
+            self._call("cuStreamWaitEvent", self._handle, event, ctypes.c_uint(0))
 
     def copy(self, to: Block, at: int, block: Block, offset: int, nbytes: int) -> None:
         self._count("copy")

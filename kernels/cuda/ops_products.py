@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..formats import FORMATS
 from ..formats.matrix import Matrix
-from . import products, routing, windows
+from . import experts, products, routing, windows
 from .arrays import DeviceArray
+from .experts import CachedStack
 from .steps import I32, I64, Launch, Steps, expect
 
 
@@ -29,7 +32,9 @@ class ProductOps(Steps):
 
     def _choose(self, function: Any, out: DeviceArray, x: DeviceArray, ids: DeviceArray, w: Matrix, act: str) -> None:
         """A product with experts ``ids`` (tokens, K) of a stack."""
-        if out.size:
+        if out.size and isinstance(w.data, CachedStack):
+            self._choose_cached(function, out, x, ids, w, w.data, act)
+        elif out.size:
             code = self.failure(f"an expert id lies outside 0..{w.experts - 1}")
             numbers = *ids.shape, w.experts, act, code
             self.run(Launch(function, [out, self.error], [x, ids], numbers, matrices=(on_device(w),)))
@@ -59,6 +64,35 @@ class ProductOps(Steps):
         self._multiply(products.hc_mix, out, [X], fn, len(X), eps)
         return out
 
+    def _choose_cached(
+        self, function: Any, out: DeviceArray, x: DeviceArray, ids: DeviceArray, w: Matrix, stack: CachedStack, act: str
+    ) -> None:
+        """The same where not all experts are resident: by slots if those wanted are at a time, else group by group, the
+        inputs of a group's pairs gathered and its results put back."""
+        chosen = self.seen_ids(ids, w.experts)
+        parts, summed = experts.groups(chosen, stack.slots), function is products.expert_sum
+        if len(parts) == 1:
+            self.make_resident(stack, parts[0], wait=False)
+            where = self.moved(stack.slot_of[chosen])
+            numbers = *ids.shape, stack.slots, act, 0
+            return self.run(Launch(function, [out, self.error], [x, where], numbers, matrices=(w,)))
+        tokens, K = ids.shape
+        n, rows = w.cols, w.rows
+        pairs = self.empty(tokens, K, rows) if summed else out
+        for part in parts:
+            self.make_resident(stack, part, wait=True)
+            some = np.flatnonzero(np.isin(chosen, part)).astype(np.int32)
+            inputs, results = self.empty(len(some), n), self.empty(len(some), 1, rows)
+            source = self.moved(some if summed else some // np.int32(K))
+            self.go(experts.gather, [inputs], [x, source], len(some), n)
+            where = self.moved(stack.slot_of[chosen.ravel()[some]][:, None])
+            numbers = len(some), 1, stack.slots, act, 0
+            reads = [inputs, where]
+            self.run(Launch(products.expert_linear, [results, self.error], reads, numbers, matrices=(w,)))
+            self.go(experts.scatter, [pairs], [results, self.moved(some)], len(some), rows)
+        if summed:
+            self.go(experts.sum_slots, [out], [pairs], tokens, K, rows)
+
     # --- experts
 
     def expert_linear(self, x: Any, ids: Any, w: Matrix, act: str = "float") -> Any:
@@ -84,7 +118,11 @@ class ProductOps(Steps):
     def advise(self, ids: Any, w: Matrix) -> None:
         ids = self.i32(ids, "ids")
         expect(w.experts > 0, "advise needs a stack", w.data.shape)
-        if ids.size:  # weights are on the device already, so nothing else is to be done
+        if isinstance(w.data, CachedStack):
+            wanted = experts.groups(self.seen_ids(ids, w.experts), w.data.slots)
+            if len(wanted) == 1:  # more than fit would push each other out
+                self.make_resident(w.data, wanted[0], wait=False)
+        elif ids.size:  # weights are on the device already, so nothing else is to be done
             code = self.failure(f"an expert id lies outside 0..{w.experts - 1}")
             self.go(routing.check_ids, [self.error], [ids], ids.size, w.experts, code)
 
@@ -115,21 +153,21 @@ class ProductOps(Steps):
 
     def route(self, logits: Any, bias: Any, hash_ids: Any, k: int, scale: float, floor: bool) -> Any:
         logits = self.f32(logits, "logits")
-        tokens, experts = logits.shape
-        expect(0 < k <= experts, f"route to {k} experts", logits.shape)
+        tokens, E = logits.shape
+        expect(0 < k <= E, f"route to {k} experts", logits.shape)
         if bias is not None:
             bias = self.f32(bias, "bias")
-            expect(bias.shape == (experts,), "route", logits.shape, bias.shape)
+            expect(bias.shape == (E,), "route", logits.shape, bias.shape)
         if hash_ids is not None:
             hash_ids = self.i32(hash_ids, "hash_ids")
             expect(hash_ids.shape == (tokens, k), "route", logits.shape, hash_ids.shape)
-        probs, ids, weights = self.empty(tokens, experts), self.empty(tokens, k, dtype=I32), self.empty(tokens, k)
+        probs, ids, weights = self.empty(tokens, E), self.empty(tokens, k, dtype=I32), self.empty(tokens, k)
         if tokens:
-            code = self.failure(f"route: a hash id lies outside 0..{experts - 1}")
+            code = self.failure(f"route: a hash id lies outside 0..{E - 1}")
             self.go(
                 routing.route, [probs, ids, weights, self.error],
                 [logits, self.or_absent(bias), self.or_absent(hash_ids, I32)],
-                tokens, experts, k, scale, bool(floor), bias is not None, hash_ids is not None, code,
+                tokens, E, k, scale, bool(floor), bias is not None, hash_ids is not None, code,
             )  # fmt: skip
         return probs, ids, weights
 

@@ -91,6 +91,21 @@ class Steps(ABC):
         """``run`` of one launch without weights."""
         self.run(Launch(function, writes, reads, numbers))
 
+    # --- experts that are not all resident, which recordings do not meet
+
+    def seen_ids(self, ids: DeviceArray, experts: int) -> np.ndarray:
+        """``ids`` on the host. IndexError if one is not below ``experts``."""
+        raise ValueError("a recording cannot look at the experts that were chosen")
+
+    def moved(self, values: np.ndarray) -> DeviceArray:
+        """A copy of ``values`` on the device."""
+        raise ValueError("a recording cannot bring values to the device")
+
+    def make_resident(self, stack: Any, experts: np.ndarray, wait: bool) -> None:
+        """Have these experts of a ``CachedStack`` in its slots when what is launched next runs. ``wait``: something that
+        was launched may still read the slots."""
+        raise ValueError("a recording cannot bring experts to the device")
+
     # --- checks at the border: kernels trust their sizes, so shapes and types are settled before
 
     def typed(self, x: Any, kind: np.dtype, name: str) -> DeviceArray:

@@ -1,4 +1,4 @@
-"""Kernels compiled without a GPU: PTX by numba-cuda, machine code by ptxas, its text by nvdisasm, all from their wheels.
+"""Kernels compiled without a GPU: PTX by numba-cuda, machine code by ptxas, its text by nvdisasm, all out of wheels.
 
     text = ptx_of(kernel, signature, (9, 0))
     built = assembled(text, (9, 0))          # registers, spills, shared memory, SASS
@@ -47,7 +47,9 @@ def ptx_of(kernel: Any, signature: Any, cc: tuple[int, int], lineinfo: bool = Tr
     _CHOSEN.append(cc)
     if cc != _CHOSEN[0]:
         raise ValueError(f"this process compiles for {_CHOSEN[0]}, not {cc}")
-    options = {name: value for name, value in getattr(kernel, "targetoptions", {}).items() if name in ("fastmath", "opt")}
+    options = {
+        name: value for name, value in getattr(kernel, "targetoptions", {}).items() if name in ("fastmath", "opt")
+    }
     function: Callable[..., Any] = getattr(kernel, "py_func", kernel)
     with mock.patch.object(dispatcher, "get_current_device", lambda: _NoDevice(cc)):
         text, _ = cuda.compile(

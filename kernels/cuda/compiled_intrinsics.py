@@ -17,6 +17,7 @@ __all__ = [
     "copy_wait0",
     "copy_wait1",
     "copy_wait2",
+    "divide",
     "dp2a_low",
     "dp4a",
     "element",
@@ -32,6 +33,7 @@ __all__ = [
     "permute_bytes",
     "read2",
     "read4",
+    "remainder",
     "shift_left",
     "shift_right",
     "shuffle_xor",
@@ -41,6 +43,8 @@ __all__ = [
     "warp_ballot",
     "warp_max",
     "warp_sum",
+    "word_at",
+    "words_at",
 ]
 
 intrinsic, types, cgutils, signature = extending()
@@ -138,7 +142,9 @@ def copy16(typingctx: Any, target: Any, word: Any, raw: Any, index: Any) -> Any:
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         to = _element(context, builder, sig.args[0], args[0], args[1])
         source = _element(context, builder, sig.args[2], args[2], args[3])
-        _call(builder, "copy16", [], [builder.ptrtoint(p, LL[I64]) for p in (to, source)], True)
+        # The array's pointer was made generic from a shared one; going back at once leaves the plain offset.
+        shared = builder.addrspacecast(to, ir.PointerType(LL[I32], addrspace=3))
+        _call(builder, "copy16", [], [builder.ptrtoint(p, LL[I64]) for p in (shared, source)], True)
         return context.get_dummy_value()
 
     return signature(types.none, target, I64, raw, I64), generate
@@ -152,20 +158,47 @@ def element(typingctx: Any, array: Any, index: Any) -> Any:
     return signature(array.dtype, array, I64), generate
 
 
+def _byte(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
+    """Pointer to a byte of an array."""
+    start = context.make_array(kind)(context, builder, array).data
+    return builder.gep(builder.bitcast(start, ir.IntType(8).as_pointer()), [at])
+
+
+def _four(builder: Any, pointer: Any) -> Any:
+    """The four words at a pointer to a multiple of 16, as a tuple."""
+    four = ir.VectorType(LL[I32], 4)
+    value = builder.load(builder.bitcast(pointer, four.as_pointer()), align=16)
+    return cgutils.pack_array(builder, [builder.extract_element(value, LL[I32](i)) for i in range(4)])
+
+
 @intrinsic
-def load4(typingctx: Any, words: Any, index: Any) -> Any:
+def word_at(typingctx: Any, words: Any, at: Any) -> Any:
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        pointer = _element(context, builder, sig.args[0], *args)
-        four = ir.VectorType(LL[I32], 4)
-        value = builder.load(builder.bitcast(pointer, four.as_pointer()), align=16)
-        return cgutils.pack_array(builder, [builder.extract_element(value, LL[I32](i)) for i in range(4)])
+        pointer = _byte(context, builder, sig.args[0], *args)
+        return builder.load(builder.bitcast(pointer, LL[I32].as_pointer()), align=4)
+
+    return signature(I32, words, I64), generate
+
+
+@intrinsic
+def words_at(typingctx: Any, words: Any, at: Any) -> Any:
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _four(builder, _byte(context, builder, sig.args[0], *args))
 
     return signature(types.UniTuple(I32, 4), words, I64), generate
 
 
-def _shift(name: str) -> Callable[..., Any]:
+@intrinsic
+def load4(typingctx: Any, words: Any, index: Any) -> Any:
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _four(builder, _element(context, builder, sig.args[0], *args))
+
+    return signature(types.UniTuple(I32, 4), words, I64), generate
+
+
+def _binary(name: str) -> Callable[..., Any]:
     @intrinsic
-    def op(typingctx: Any, word: Any, count: Any) -> Any:
+    def op(typingctx: Any, a: Any, b: Any) -> Any:
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             return getattr(builder, name)(*args)
 
@@ -174,8 +207,10 @@ def _shift(name: str) -> Callable[..., Any]:
     return op
 
 
-shift_right = _shift("lshr")
-shift_left = _shift("shl")
+shift_right = _binary("lshr")
+shift_left = _binary("shl")
+divide = _binary("udiv")
+remainder = _binary("urem")
 
 
 def _reinterpret(source: Any, result: Any) -> Callable[..., Any]:

@@ -127,4 +127,3 @@ def look_up(
     args = out, ids, raw, count, rows, row_bytes, n, error, failure
     allow_shared(kernel, shared, args)
     kernel[(-(-n // 1024), count), 32, stream, shared](*args)
-

@@ -1,10 +1,10 @@
 """Products of one or a few input vectors with quantized matrices: decode is these, and their bound is memory.
 
-One launch multiplies ``pairs`` inputs with matrices of ``rows`` rows each; which matrix and which input belong to a pair
-is a matter of a few numbers (``launch``), so that plain, grouped and expert products are one kernel. A warp takes two
-rows at a time and walks over them in chunks. Raw bytes of chunks ahead are on their way into shared memory (cp.async,
-16 bytes a lane, across the ends of rows and of experts: a warp always has the next bytes under way) while a lane decodes
-one unit of 32 weights of each of both rows (``units``) and multiplies it with the inputs, which both rows share:
+One launch multiplies ``pairs`` inputs with matrices of ``rows`` rows each; which matrix and which input belong to a
+pair is a matter of a few numbers (``launch``), so that plain, grouped and expert products are one kernel. A warp takes
+a few rows at a time and walks over them in chunks. Raw bytes of chunks ahead are on their way into shared memory
+(cp.async, 16 bytes a lane, across the ends of rows and of experts: a warp always has the next bytes under way) while a
+lane decodes one unit of 32 weights of each row (``units``) and multiplies it with the inputs, which the rows share:
 
     integer inputs (a8, q8k)   8 dp4a a unit, then its scale, and the minima times the sums of 16 codes
     float inputs               32 multiply-adds a unit; the numbers are those of the file, the sums float32
@@ -26,16 +26,19 @@ from .intrinsics import (
     copy_commit,
     copy_wait0,
     copy_wait1,
+    divide,
     dp2a_low,
     dp4a,
     element,
+    load4,
     permute_bytes,
     read2,
     read4,
+    remainder,
     sync_warp,
     warp_sum,
 )
-from .shim import SIMULATED, allow_shared, cuda, i32, multiprocessors
+from .shim import SIMULATED, allow_shared, cuda, f32, i32, multiprocessors, shared_limit
 from .units import UNITS, Unit, straight
 
 F32, I32 = np.float32, np.int32
@@ -43,27 +46,33 @@ ZERO = np.float32(0)
 
 
 class Layout(NamedTuple):
-    """How a kernel cuts its work: units a lane decodes in a chunk, chunks in shared memory, warps of a block, blocks a
-    multiprocessor takes, registers a thread may have."""
+    """How a kernel cuts its work: rows a warp takes at a time, units a lane decodes of each in a chunk, chunks in
+    shared memory, warps of a block, blocks a multiprocessor takes, registers a thread may have."""
 
+    rows: int
     passes: int
     stages: int
     warps: int
     blocks: int
-    registers: int = 64
+    registers: int
 
 
 LAYOUTS = {
-    "Q8_0": Layout(1, 3, 4, 8),
-    "Q4_0": Layout(2, 3, 4, 8),
-    "Q2_K": Layout(2, 3, 8, 4),
-    "Q4_K": Layout(1, 3, 4, 8),
-    "Q6_K": Layout(1, 3, 4, 8),
-    "IQ2_XXS": Layout(2, 3, 16, 2),
+    "Q8_0": (Layout(2, 1, 2, 4, 8, 64), Layout(1, 1, 3, 4, 8, 64)),
+    "Q4_0": (Layout(4, 1, 2, 4, 6, 80), Layout(1, 2, 3, 4, 8, 64)),
+    "Q2_K": (Layout(4, 2, 2, 8, 3, 80), Layout(2, 2, 2, 8, 3, 80), Layout(1, 2, 3, 8, 3, 80)),
+    "Q4_K": (Layout(4, 1, 2, 8, 3, 80), Layout(2, 1, 3, 8, 3, 80), Layout(1, 1, 3, 8, 3, 80)),
+    "Q6_K": (Layout(2, 1, 2, 4, 6, 80), Layout(1, 1, 3, 4, 6, 80)),
+    "IQ2_XXS": (
+        Layout(4, 4, 2, 16, 1, 96),
+        Layout(2, 4, 2, 16, 1, 96),
+        Layout(4, 2, 2, 8, 2, 96),
+        Layout(2, 2, 2, 8, 2, 96),
+        Layout(1, 4, 2, 16, 1, 96),
+    ),
 }
-
-FLOAT_LAYOUTS = {"Q4_K": Layout(1, 3, 4, 6, 80)}
-"""Where products with float inputs need more registers."""
+"""Of each format, from many rows at a time to one: the more rows share inputs and bookkeeping, the less there is to
+compute, and the fewer warps have work. The last one fits every GPU. docs/cuda.md says what was measured."""
 
 
 class Kernel(NamedTuple):
@@ -73,6 +82,9 @@ class Kernel(NamedTuple):
     layout: Layout
     shared_bytes: int
 
+
+BUSY = 0.7
+"""Share of warps with work below which rows are taken in smaller groups."""
 
 BYTE_BIAS, EXPONENT_23 = np.int32(-0x7F7F7F80), np.int32(0x4B000000)
 BIASED = np.float32(2**23 + 128)
@@ -95,48 +107,64 @@ def _float_dot(q, x, total):
     return total
 
 
-def _fetcher(chunk_bytes: int, pitch: int) -> Callable[..., Any]:
+def _fetcher(chunk_bytes: int) -> Callable[..., Any]:
     """A device function that begins to copy a chunk of one row: ``start`` is its first byte, ``size`` its bytes."""
     per_lane = -(-(chunk_bytes + 14) // 16) // 32 + 1
 
     @cuda.jit(device=True)
     def fetch(words, place, raw, start, size):
         lane = cuda.threadIdx.x
-        begin = start & ~15
-        count = (start - begin + size + 15) >> 4
+        skew = I32(start & 15)
+        count = I32((skew + size + 15) >> 4)
+        source, target = start - skew + 16 * lane, I32(place + 4 * lane)
         for k in range(per_lane):
-            i = lane + 32 * k
-            if i < count:
-                copy16(words, place + 4 * i, raw, begin + 16 * i)
+            if lane + 32 * k < count:
+                copy16(words, target + 128 * k, raw, source + 512 * k)
 
     return fetch
 
 
+def _chunk_bytes(unit: Unit, layout: Layout) -> int:
+    """Bytes of a row that a warp takes at a time."""
+    return 32 * layout.passes // unit.per_block * unit.block_bytes
+
+
+def _pitch(unit: Unit, layout: Layout) -> int:
+    """Words from one row of a chunk to the next: the chunk, what is before it in its first 16 bytes, and what decoding
+    reads behind the last block."""
+    return (_chunk_bytes(unit, layout) + 14 + 16 + 15) // 16 * 4
+
+
+def _table_words(unit: Unit) -> int:
+    return 0 if unit.table is None else 32 * len(unit.table)
+
+
+def shared_bytes(unit: Unit, layout: Layout) -> int:
+    """Shared memory of a block."""
+    return 4 * (_table_words(unit) + layout.warps * layout.stages * (4 + layout.rows * _pitch(unit, layout)))
+
+
 @cache
-def kernel(fmt: str, act: str, layout: Layout | None = None) -> Kernel:
+def kernel(fmt: str, act: str, layout: Layout) -> Kernel:
     """The kernel of a format and a rounding of the inputs (float, or the integer one that goes with the format)."""
     unit = UNITS[fmt]
-    layout = layout or (act == "float" and FLOAT_LAYOUTS.get(fmt)) or LAYOUTS[fmt]
     if SIMULATED:
         layout = layout._replace(warps=2)
-    chunk_units = 32 * layout.passes
-    chunk_bytes = chunk_units // unit.per_block * unit.block_bytes
-    pitch = (chunk_bytes + 14 + 16 + 15) // 16 * 4  # words: a skew, and what ``decode`` reads behind the last block
-    table_words = 0 if unit.table is None else 32 * len(unit.table)
-    shared = 4 * (table_words + layout.warps * layout.stages * 2 * pitch)
-    return Kernel(_rows(unit, act, layout, chunk_units, chunk_bytes, pitch, table_words), layout, shared)
+    return Kernel(_rows(unit, act, layout), layout, shared_bytes(unit, layout))
 
 
-def _rows(
-    unit: Unit, act: str, layout: Layout, chunk_units: int, chunk_bytes: int, pitch: int, table_words: int
-) -> Any:
+def _rows(unit: Unit, act: str, layout: Layout) -> Any:
+    chunk_units, chunk_bytes, pitch = 32 * layout.passes, _chunk_bytes(unit, layout), _pitch(unit, layout)
+    table_words = _table_words(unit)
     decode, column, per_block, block_bytes = unit.decode, unit.column, unit.per_block, unit.block_bytes
     minima, halves, in_order, floats = unit.minima, unit.halves, unit.column is straight, act == "float"
     passes, stages, warps = layout.passes, layout.stages, layout.warps
-    fetch = _fetcher(chunk_bytes, pitch)
+    fetch = _fetcher(chunk_bytes)
     wait = copy_wait1 if stages == 3 else copy_wait0
     assert stages in (2, 3)
-    block_weights = 32 * per_block
+    block_weights, block_bits = 32 * per_block, per_block.bit_length() - 1
+    at_once = layout.rows
+    stage_words = 4 + at_once * pitch
     table = np.zeros(1, np.int32) if unit.table is None else unit.table
 
     @cuda.jit(max_registers=layout.registers)
@@ -150,103 +178,105 @@ def _rows(
             for i in range(warp * 32 + lane, table_words, warps * 32):
                 words[i] = looked_up[i >> 5]
             cuda.syncthreads()
-        own = I32(table_words + warp * (stages * 2 * pitch))
+        own = I32(table_words + warp * (stages * stage_words))
 
-        # int32 wherever it is enough: Numba computes in int64, which takes two registers
+        # int32 wherever it is enough: Numba computes in int64, which takes group registers
         units = n >> 5
-        chunks = I32((units + chunk_units - 1) // chunk_units)
-        both = I32((rows + 1) >> 1)
+        chunks = divide(units + chunk_units - 1, chunk_units)
+        per_pair = divide(rows + at_once - 1, at_once)
         stride = I32(cuda.gridDim.x * warps)
-        at = I32(cuda.blockIdx.x * warps + warp)
-        steps = I32((pairs * both - at + stride - 1) // stride * (slots * chunks))
+        first = I32(cuda.blockIdx.x * warps + warp)
+        pair, stride_pair = divide(first, per_pair), divide(stride, per_pair)
+        group, stride_group = I32(first - pair * per_pair), I32(stride - stride_pair * per_pair)
+        left = I32(0)
+        if first < pairs * per_pair:
+            left = I32((divide(pairs * per_pair - 1 - first, stride) + 1) * slots * chunks)
 
-        # where the next chunk to fetch is, and the one to multiply
-        ahead, ahead_slot, ahead_chunk = at, I32(0), I32(0)
-        slot, chunk = I32(0), I32(0)
-        sum_a, sum_b = ZERO, ZERO
-        for step in range(I32(1 - stages), steps):
+        # The next chunk to fetch: of ``at_once`` rows, the ``group``-th such, for ``pair``. What its multiplication has
+        # to know goes with it into shared memory.
+        slot, chunk, start = I32(0), I32(0), np.int64(0)
+        into, out_of = I32(0), I32(0)
+        totals = cuda.local.array(at_once, f32)
+        for r in range(at_once):
+            totals[r] = ZERO
+        for step in range(I32(1 - stages), left):
             if step >= 0:
                 wait()
                 sync_warp()
-            if step + stages - 1 < steps:
-                pair = I32(ahead // both)
-                row = I32(2 * (ahead - pair * both))
-                which = I32(pair % groups)
-                if experts > 0:
-                    which = I32(element(ids, pair * slots + ahead_slot))
-                    if which < 0 or which >= experts:
-                        error[0] = failure
-                        which = I32(0)
-                start = (np.int64(which) * rows + row) * row_bytes + ahead_chunk * chunk_bytes
-                size = I32(min(chunk_bytes, row_bytes - ahead_chunk * chunk_bytes))
-                place = I32(own + (step + stages - 1) % stages * (2 * pitch))
-                fetch(words, place, raw, start, size)
-                fetch(words, place + pitch, raw, start + (row_bytes if row + 1 < rows else 0), size)
-                ahead_chunk = I32(ahead_chunk + 1)
-                if ahead_chunk == chunks:
-                    ahead_chunk = I32(0)
-                    ahead_slot = I32(ahead_slot + 1)
-                    if ahead_slot == slots:
-                        ahead_slot = I32(0)
-                        ahead = I32(ahead + stride)
+            if step + stages - 1 < left:
+                row = I32(at_once * group)
+                if chunk == 0:
+                    if experts > 0:
+                        which = I32(element(ids, pair * slots + slot))
+                        if which < 0 or which >= experts:
+                            error[0] = failure
+                            which = I32(0)
+                    else:
+                        which = remainder(pair, groups)
+                    start = (np.int64(which) * rows + row) * row_bytes
+                size = I32(min(chunk_bytes, row_bytes - chunk * chunk_bytes))
+                place = I32(own + into * stage_words)
+                into = I32(into + 1 if into + 1 < stages else 0)
+                there, skews = I32(min(at_once, rows - row)), I32(0)
+                for r in range(at_once):
+                    begin = start + min(r, there - 1) * row_bytes
+                    skews = I32(skews | (begin & 15) << (4 * r))
+                    fetch(words, place + 4 + r * pitch, raw, begin, size)
+                if lane == 0:
+                    ends = chunk + 1 == chunks and slot + 1 == slots
+                    words[place] = I32(skews | ((there if ends else 0) << 16))
+                    words[place + 1] = divide(pair * slots + slot, share)
+                    words[place + 2] = I32(chunk * chunk_units)
+                    words[place + 3] = I32(pair * rows + row)
+                start += chunk_bytes
+                chunk = I32(chunk + 1)
+                if chunk == chunks:
+                    chunk = I32(0)
+                    slot = I32(slot + 1)
+                    if slot == slots:
+                        slot = I32(0)
+                        pair = I32(pair + stride_pair)
+                        group = I32(group + stride_group)
+                        if group >= per_pair:
+                            group = I32(group - per_pair)
+                            pair = I32(pair + 1)
             copy_commit()
             if step >= 0:
-                pair = I32(at // both)
-                row = I32(2 * (at - pair * both))
-                which = I32(pair % groups)
-                if experts > 0:
-                    which = I32(element(ids, pair * slots + slot))
-                    if which < 0 or which >= experts:
-                        which = I32(0)
-                skew_a = I32(((which * rows + row) * row_bytes + chunk * chunk_bytes) & 15)
-                skew_b = I32((skew_a + (row_bytes if row + 1 < rows else 0)) & 15)
-                place = I32(own + step % stages * (2 * pitch))
-                vector = I32((pair * slots + slot) // share)
-                for k in range(passes):
+                place = I32(own + out_of * stage_words)
+                out_of = I32(out_of + 1 if out_of + 1 < stages else 0)
+                about, vector, before, result = load4(words, place)
+                for k in range(I32(passes)):
                     inside = I32(k * 32 + lane)
-                    number = I32(chunk * chunk_units + inside)
+                    number = I32(before + inside)
                     if number < units:
-                        block, j = I32(inside // per_block), I32(inside % per_block)
-                        a0, a1, a2, a3, a4, a5, a6, a7, fa, ga, ma = decode(
-                            words, 4 * place + skew_a + block * block_bytes, j, words
-                        )
-                        b0, b1, b2, b3, b4, b5, b6, b7, fb, gb, mb = decode(
-                            words, 4 * (place + pitch) + skew_b + block * block_bytes, j, words
-                        )
-                        x = I32(vector * n + number // per_block * block_weights)
+                        block, j = inside >> block_bits, inside & (per_block - 1)
+                        x = I32(vector * n + (number >> block_bits) * block_weights)
+                        at = 4 * (place + 4) + block * block_bytes
                         if floats:
-                            p, q = ZERO, ZERO
-                            x0 = read4(codes, x + column(j, 0))
-                            p, q = _float_dot(a0, x0, p), _float_dot(b0, x0, q)
-                            x1 = read4(codes, x + column(j, 1))
-                            p, q = _float_dot(a1, x1, p), _float_dot(b1, x1, q)
-                            x2 = read4(codes, x + column(j, 2))
-                            p, q = _float_dot(a2, x2, p), _float_dot(b2, x2, q)
-                            x3 = read4(codes, x + column(j, 3))
-                            p, q = _float_dot(a3, x3, p), _float_dot(b3, x3, q)
-                            if halves:
-                                sum_a += fa * p
-                                sum_b += fb * q
-                                p, q = ZERO, ZERO
-                            x4 = read4(codes, x + column(j, 4))
-                            p, q = _float_dot(a4, x4, p), _float_dot(b4, x4, q)
-                            x5 = read4(codes, x + column(j, 5))
-                            p, q = _float_dot(a5, x5, p), _float_dot(b5, x5, q)
-                            x6 = read4(codes, x + column(j, 6))
-                            p, q = _float_dot(a6, x6, p), _float_dot(b6, x6, q)
-                            x7 = read4(codes, x + column(j, 7))
-                            p, q = _float_dot(a7, x7, p), _float_dot(b7, x7, q)
-                            if halves:
-                                sum_a += ga * p
-                                sum_b += gb * q
-                            elif minima:
+                            t0, t1 = ZERO, ZERO
+                            if minima:
                                 t = read2(sums, 2 * (vector * units + number))
                                 t0, t1 = bits_to_float(t[0]), bits_to_float(t[1])
-                                sum_a += fa * p - ga * (F32(ma & 255) * t0 + F32(ma >> 8) * t1)
-                                sum_b += fb * q - gb * (F32(mb & 255) * t0 + F32(mb >> 8) * t1)
-                            else:
-                                sum_a += fa * p
-                                sum_b += fb * q
+                            for r in range(at_once):
+                                skew = (about >> (4 * r)) & 15
+                                q0, q1, q2, q3, q4, q5, q6, q7, f, g, m = decode(
+                                    words, at + r * (4 * pitch) + skew, j, words
+                                )
+                                p = _float_dot(q0, read4(codes, x + column(j, 0)), ZERO)
+                                p = _float_dot(q1, read4(codes, x + column(j, 1)), p)
+                                p = _float_dot(q2, read4(codes, x + column(j, 2)), p)
+                                p = _float_dot(q3, read4(codes, x + column(j, 3)), p)
+                                if halves:
+                                    totals[r] += f * p
+                                    p = ZERO
+                                p = _float_dot(q4, read4(codes, x + column(j, 4)), p)
+                                p = _float_dot(q5, read4(codes, x + column(j, 5)), p)
+                                p = _float_dot(q6, read4(codes, x + column(j, 6)), p)
+                                p = _float_dot(q7, read4(codes, x + column(j, 7)), p)
+                                p = p * (g if halves else f)
+                                if minima:
+                                    p -= g * (F32(m & 255) * t0 + F32(m >> 8) * t1)
+                                totals[r] += p
                         else:
                             x = I32(x >> 2)
                             if in_order:
@@ -257,34 +287,30 @@ def _rows(
                                 x2, x3 = read2(codes, x + (column(j, 2) >> 2))
                                 x4, x5 = read2(codes, x + (column(j, 4) >> 2))
                                 x6, x7 = read2(codes, x + (column(j, 6) >> 2))
-                            scale = element(scales, vector * (units // per_block) + number // per_block)
-                            i = dp4a(a3, x3, dp4a(a2, x2, dp4a(a1, x1, dp4a(a0, x0, 0))))
-                            k2 = dp4a(b3, x3, dp4a(b2, x2, dp4a(b1, x1, dp4a(b0, x0, 0))))
-                            if halves:
-                                u = fa * F32(i) + ga * F32(dp4a(a7, x7, dp4a(a6, x6, dp4a(a5, x5, dp4a(a4, x4, 0)))))
-                                v = fb * F32(k2) + gb * F32(dp4a(b7, x7, dp4a(b6, x6, dp4a(b5, x5, dp4a(b4, x4, 0)))))
-                            else:
-                                u = fa * F32(dp4a(a7, x7, dp4a(a6, x6, dp4a(a5, x5, dp4a(a4, x4, i)))))
-                                v = fb * F32(dp4a(b7, x7, dp4a(b6, x6, dp4a(b5, x5, dp4a(b4, x4, k2)))))
+                            scale = element(scales, vector * (units >> block_bits) + (number >> block_bits))
+                            t = I32(0)
                             if minima:
                                 t = element(sums, vector * units + number)
-                                u -= ga * F32(dp2a_low(t, ma, 0))
-                                v -= gb * F32(dp2a_low(t, mb, 0))
-                            sum_a += scale * u
-                            sum_b += scale * v
-                chunk = I32(chunk + 1)
-                if chunk == chunks:
-                    chunk = I32(0)
-                    slot = I32(slot + 1)
-                    if slot == slots:
-                        slot = I32(0)
-                        sum_a, sum_b = warp_sum(sum_a), warp_sum(sum_b)
-                        if lane == 0:
-                            out[pair * rows + row] = sum_a
-                            if row + 1 < rows:
-                                out[pair * rows + row + 1] = sum_b
-                        sum_a, sum_b = ZERO, ZERO
-                        at = I32(at + stride)
+                            for r in range(at_once):
+                                skew = (about >> (4 * r)) & 15
+                                q0, q1, q2, q3, q4, q5, q6, q7, f, g, m = decode(
+                                    words, at + r * (4 * pitch) + skew, j, words
+                                )
+                                i = dp4a(q3, x3, dp4a(q2, x2, dp4a(q1, x1, dp4a(q0, x0, 0))))
+                                if halves:
+                                    p = f * F32(i) + g * F32(dp4a(q7, x7, dp4a(q6, x6, dp4a(q5, x5, dp4a(q4, x4, 0)))))
+                                else:
+                                    p = f * F32(dp4a(q7, x7, dp4a(q6, x6, dp4a(q5, x5, dp4a(q4, x4, i)))))
+                                if minima:
+                                    p -= g * F32(dp2a_low(t, m, 0))
+                                totals[r] += scale * p
+                there = about >> 16
+                if there > 0:
+                    for r in range(at_once):
+                        total = warp_sum(totals[r])
+                        totals[r] = ZERO
+                        if lane == 0 and r < there:
+                            out[result + r] = total
 
     return multiply
 
@@ -293,12 +319,25 @@ def launch(
     stream: Any, made: Kernel, raw: Any, row_bytes: int, operands: tuple[Any, ...], rows: int, n: int, pairs: int,
     error: Any, failure: int,
 ) -> None:  # fmt: skip
-    """``operands``: ids, experts, groups, slots, share, codes, scales, sums, out. Of pair p, result o is the sum over
-    slots s of row o of a matrix times input (p slots + s) // share. The matrix is number ids[p slots + s] of ``experts``;
-    if there are none, p mod ``groups``."""
+    """``operands``: ids, experts, groups, slots, share, codes, scales, sums, out.
+
+    Of pair p, result o is the sum over slots s of row o of a matrix times input (p slots + s) // share. The matrix is
+    number ids[p slots + s] of ``experts``; if there are none, p mod ``groups``.
+    """
     layout = made.layout
-    wanted = -(-(pairs * -(-rows // 2)) // layout.warps)
+    wanted = -(-(pairs * -(-rows // layout.rows)) // layout.warps)
     grid = min(wanted, multiprocessors() * layout.blocks)
-    run = made.run[grid, (32, layout.warps), stream, made.shared_bytes]
-    allow_shared(made.run, made.shared_bytes, (raw, row_bytes, *operands, rows, n, pairs, error, failure))
-    run(raw, row_bytes, *operands, rows, n, pairs, error, failure)
+    args = raw, row_bytes, *operands, rows, n, pairs, error, failure
+    allow_shared(made.run, made.shared_bytes, args)
+    made.run[grid, (32, layout.warps), stream, made.shared_bytes](*args)
+
+
+def choose(fmt: str, act: str, rows: int, pairs: int) -> Kernel:
+    """The kernel for ``pairs`` products with ``rows`` rows: as many rows at a time as leave all warps busy."""
+    fitting = [layout for layout in LAYOUTS[fmt] if shared_bytes(UNITS[fmt], layout) <= shared_limit()]
+    for layout in fitting[:-1]:
+        warps = multiprocessors() * layout.blocks * layout.warps
+        groups = pairs * -(-rows // layout.rows)
+        if groups / (-(-groups // warps) * warps) >= BUSY:
+            return kernel(fmt, act, layout)
+    return kernel(fmt, act, fitting[-1])

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .intrinsics import bits_to_float, float_bits, read4, shuffle_xor, warp_max
+from .intrinsics import bits_to_float, divide, float_bits, read4, shuffle_xor, warp_max
 from .shim import SIMULATED, cuda
 
 F32, I32 = np.float32, np.int32
@@ -104,7 +104,7 @@ def _a8(codes, scales, x, n, count):
     lane = cuda.threadIdx.x
     number = cuda.blockIdx.x * WARPS + cuda.threadIdx.y
     parts = (n + WARP_VALUES - 1) // WARP_VALUES
-    row = number // parts
+    row = divide(number, parts)
     column = (number - row * parts) * WARP_VALUES + LANE_VALUES * lane
     inside = row < count and column < n
     at = row * n + column if inside else 0
@@ -183,4 +183,3 @@ def pack_sums(stream: Any, sums: Any, x: Any, count: int, n: int) -> None:
     """Sums of 16 values of x (count, n) float32, n in 256s: (count, n / 16) float32."""
     groups = count * n // 16
     _float_sums[-(-groups // (32 * WARPS)), (32, WARPS), stream](sums, x, groups)
-

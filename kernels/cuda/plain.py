@@ -1,8 +1,8 @@
 """Products with weights that are plain numbers (F16, BF16, F32), and the mixing logits of hyper-connections.
 
-Inputs are float32, and so are the sums. A row is shared by ``split`` warps, so that matrices of few rows keep the memory
-busy, too; a lane has four 16-byte loads under way. Rows that do not start at multiples of 16 bytes are read value by
-value. What each product computes: ``kernels.ops``.
+Inputs are float32, and so are the sums. A row is shared by ``split`` warps, so that matrices of few rows keep the
+memory busy, too; a lane has four 16-byte loads under way. Rows that do not start at multiples of 16 bytes are read
+value by value. What each product computes: ``kernels.ops``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from .intrinsics import bits_to_float, half_to_float, read4, shift_left, shift_right, stream4, warp_sum
+from .intrinsics import (
+    bits_to_float,
+    divide,
+    half_to_float,
+    read4,
+    remainder,
+    shift_left,
+    shift_right,
+    stream4,
+    warp_sum,
+)
 from .maths import sqrt32
 from .shim import SIMULATED, cuda, f32, f64, multiprocessors
 
@@ -97,22 +107,22 @@ def _rows(fmt: str, aligned: bool) -> Any:
     def multiply(out, x, raw, ids, experts, groups, slots, share, split, rows, n, pairs, error, failure):
         lane, warp = cuda.threadIdx.x, cuda.threadIdx.y
         parts = cuda.shared.array(WARPS, f32)
-        per_block = WARPS // split
-        number = cuda.blockIdx.x * per_block + warp // split
-        part = warp % split
+        per_block = divide(WARPS, split)
+        number = cuda.blockIdx.x * per_block + divide(warp, split)
+        part = remainder(warp, split)
         total = ZERO
-        pair = number // rows
+        pair = divide(number, rows)
         row = number - pair * rows
         if pair < pairs:
             for slot in range(slots):
-                which = pair % groups
+                which = remainder(pair, groups)
                 if experts > 0:
                     which = I32(ids[pair * slots + slot])
                     if which < 0 or which >= experts:
                         error[0] = I32(failure)
-                        which = 0
-                start = (which * rows + row) * (n * size)
-                vector = (pair * slots + slot) // share * n
+                        which = I32(0)
+                start = (np.int64(which) * rows + row) * (n * size)
+                vector = divide(pair * slots + slot, share) * n
                 if aligned:
                     span = 32 * step
                     end = n // step * step

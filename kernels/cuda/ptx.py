@@ -12,10 +12,7 @@ PTX = {
     "stream4": ("ld.global.nc.L1::no_allocate.v4.b32 {$0,$1,$2,$3}, [$4];", "=r,=r,=r,=r,l"),
     "read4": ("ld.global.nc.v4.b32 {$0,$1,$2,$3}, [$4];", "=r,=r,=r,=r,l"),
     "read2": ("ld.global.nc.v2.b32 {$0,$1}, [$2];", "=r,=r,l"),
-    "copy16": (
-        "{ .reg .u64 s; cvta.to.shared.u64 s, $0; cp.async.cg.shared.global [s], [$1], 16; }",
-        "l,l,~{memory}",
-    ),
+    "copy16": ("cp.async.cg.shared.global [$0], [$1], 16;", "l,l,~{memory}"),
     "copy_commit": ("cp.async.commit_group;", "~{memory}"),
     "copy_wait0": ("cp.async.wait_group 0;", "~{memory}"),
     "copy_wait1": ("cp.async.wait_group 1;", "~{memory}"),
@@ -33,4 +30,5 @@ PTX = {
         "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f",
     ),
 }
-"""Inline PTX by the name of the function that emits it: text and constraints. Addresses are generic, 64 bits."""
+"""Inline PTX by the name of the function that emits it: text and constraints. Addresses are 64 bits; the first of ``copy16`` is one of shared
+memory."""

@@ -1,15 +1,15 @@
 """Units of the block formats: 32 weights as one lane of a warp decodes them from raw bytes in shared memory.
 
-A format is a ``Unit``: how a block lies in bytes, and a device function ``decode(words, at, j, tables)`` that gives unit
-j of the block whose first byte is byte ``at`` (even) of the shared words:
+A format is a ``Unit``: how a block lies in bytes, and a device function ``decode(words, at, j, tables)`` that gives
+unit j of the block whose first byte is byte ``at`` (even) of the shared words:
 
-    (q0, ..., q7, f, g, m)     w = f q                     weight by weight, q the signed bytes of the words
-                               w = f q - g m_h             if ``minima``: m_h byte h of m, for half h of the unit
-                               w = (f q, g q)              if ``halves``: f for the first half of the words, g for the rest
+    (q0, ..., q7, f, g, m)     w = f q          weight by weight, q the signed bytes of the words
+                               w = f q - g m_h  if ``minima``: m_h byte h of m, for half h of the unit
+                               w = f q or g q   if ``halves``: f for the first half of the words, g for the rest
 
-Words q_i hold weights ``column(j, i)`` .. +3 of the block; for most formats that is 32 j + 4 i. Minima are those of the
-16 weights from 32 j and of the 16 after them. The same units feed dot products with integer activations (dp4a), with
-floats, and the tiles of tensor-core products, so that a layout is written down once. Layouts: docs/model.md 2.3.
+Words q_i hold weights ``column(j, i)`` .. +3 of the block; for most formats that is 32 j + 4 i. Minima are those of
+the 16 weights from 32 j and of the 16 after them. The same units feed dot products with integer activations (dp4a),
+with floats, and the tiles of tensor-core products, so that a layout is written down once. Layouts: docs/model.md 2.3.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..formats.iq2_xxs import GRID, MAGNITUDES, SIGNS
-from .intrinsics import element, funnel_right, half_to_float, load4, permute_bytes, shift_left, shift_right
+from .intrinsics import funnel_right, half_to_float, permute_bytes, shift_left, shift_right, word_at, words_at
 from .shim import cuda
 
+I32 = np.int32
 LOW2, LOW4, LOW6 = np.int32(0x03030303), np.int32(0x0F0F0F0F), np.int32(0x3F3F3F3F)
 HIGH2_OF_6, TOP_BITS = np.int32(0x30303030), np.int32(-0x7F7F7F80)
 MINUS_8, MINUS_32 = np.int32(0x78787878), np.int32(0x60606060)
@@ -60,26 +61,32 @@ def straight(j, i):
 @cuda.jit(device=True)
 def _word(words, at):
     """Four bytes from any even place."""
-    i = at >> 2
-    return funnel_right(element(words, i), element(words, i + 1), (at & 2) << 3)
+    i = at & ~3
+    return funnel_right(word_at(words, i), word_at(words, i + 4), (at & 2) << 3)
 
 
 @cuda.jit(device=True)
 def _half(words, at):
     """A binary16 from an even place."""
-    return half_to_float(shift_right(element(words, at >> 2), (at & 2) << 3))
+    return half_to_float(shift_right(word_at(words, at & ~3), (at & 2) << 3))
 
 
 @cuda.jit(device=True)
 def _byte(words, at):
-    return shift_right(element(words, at >> 2), (at & 3) << 3) & 255
+    return shift_right(word_at(words, at & ~3), (at & 3) << 3) & 255
 
 
 @cuda.jit(device=True)
 def _q8_0(words, at, j, tables):
-    i = at >> 2
-    w0, w1, w2, w3, w4 = element(words, i), element(words, i + 1), element(words, i + 2), element(words, i + 3), element(words, i + 4)
-    w5, w6, w7, w8 = element(words, i + 5), element(words, i + 6), element(words, i + 7), element(words, i + 8)
+    i = at & ~3
+    w0, w1, w2, w3, w4 = (
+        word_at(words, i),
+        word_at(words, i + 4),
+        word_at(words, i + 8),
+        word_at(words, i + 12),
+        word_at(words, i + 16),
+    )
+    w5, w6, w7, w8 = word_at(words, i + 20), word_at(words, i + 24), word_at(words, i + 28), word_at(words, i + 32)
     odd = (at & 2) << 3
     # the codes begin 2 bytes behind the scale: 16 bits on in a block at a multiple of 4, a whole word in the others
     n = odd + 16
@@ -130,17 +137,18 @@ def _q2_k_column(j, i):
 
 @cuda.jit(device=True)
 def _q2_k(words, at, j, tables):
-    i = at >> 2
+    i = at & ~3
     half, m = j >> 2, j & 3
-    v0, v1 = element(words, i + 4 + 8 * half + 2 * m), element(words, i + 5 + 8 * half + 2 * m)
+    code = i + 32 * half + 8 * m
+    v0, v1 = word_at(words, code + 16), word_at(words, code + 20)
     # scales of the groups 8 half + 2 k + m // 2: every second byte of two words
     even = (m >> 1) << 3
-    s0 = shift_right(element(words, i + 2 * half), even)
-    s1 = shift_right(element(words, i + 2 * half + 1), even)
+    s0 = shift_right(word_at(words, i + 8 * half), even)
+    s1 = shift_right(word_at(words, i + 8 * half + 4), even)
     a, b, c, d = s0 & 15, shift_right(s0, 16) & 15, s1 & 15, shift_right(s1, 16) & 15
     # a code times its scale is at most 45, so the products of a word stay in their bytes
-    minima = shift_right(element(words, i + (j >> 1)), (j & 1) << 4)
-    scale = element(words, i + 20)
+    minima = shift_right(word_at(words, i + 4 * (j >> 1)), (j & 1) << 4)
+    scale = word_at(words, i + 80)
     return (
         np.int32((v0 & LOW2) * a),
         np.int32((v1 & LOW2) * a),
@@ -158,20 +166,20 @@ def _q2_k(words, at, j, tables):
 
 @cuda.jit(device=True)
 def _q4_k(words, at, j, tables):
-    i = at >> 2
+    i = at & ~3
     high = (j & 1) << 2
-    code = i + 4 + 8 * (j >> 1)
-    v0, v1, v2, v3 = load4(words, code)
-    v4, v5, v6, v7 = load4(words, code + 4)
-    first, second, third = element(words, i + 1), element(words, i + 2), element(words, i + 3)
-    if j < 4:
-        scales, minima = first & LOW6, second & LOW6
-    else:
-        scales = (third & LOW4) | (shift_right(first, 2) & HIGH2_OF_6)
-        minima = (shift_right(third, 4) & LOW4) | (shift_right(second, 2) & HIGH2_OF_6)
+    code = i + 16 + 32 * (j >> 1)
+    v0, v1, v2, v3 = words_at(words, code)
+    v4, v5, v6, v7 = words_at(words, code + 16)
+    first, second, third = word_at(words, i + 4), word_at(words, i + 8), word_at(words, i + 12)
+    # both ways, then one of them: lanes of a warp differ in j, and a branch would take both with more ado
+    late_scales = I32((third & LOW4) | (shift_right(first, 2) & HIGH2_OF_6))
+    late_minima = I32((shift_right(third, 4) & LOW4) | (shift_right(second, 2) & HIGH2_OF_6))
+    scales = I32(first & LOW6) if j < 4 else late_scales
+    minima = I32(second & LOW6) if j < 4 else late_minima
     place = (j & 3) << 3
     m = shift_right(minima, place) & 63
-    head = element(words, i)
+    head = word_at(words, i)
     return (
         np.int32(shift_right(v0, high) & LOW4),
         np.int32(shift_right(v1, high) & LOW4),
@@ -229,26 +237,32 @@ def _iq2_xxs_table() -> np.ndarray:
     return (nibbles << (4 * np.arange(8, dtype=np.uint64))).sum(axis=1).astype(np.uint32).view(np.int32)
 
 
-SIGN_ROWS = 256
+COPY_BYTES = 4 * 32
+"""From one entry of a table to the next: each lane has a copy of its own, so that no two meet in a bank."""
+SIGNS_AT = 256 * COPY_BYTES
+INDEX_BITS, SIGN_BITS = np.int32(255 * COPY_BYTES), np.int32(127 * COPY_BYTES)
 
 
 @cuda.jit(device=True)
-def _octet(index, signs, tables):
-    """Selector of eight signed weights. A lane looks up in a copy of its own, so that no two meet in a bank."""
-    lane = cuda.threadIdx.x
-    return element(tables, (index & 255) * 32 + lane) | element(tables, ((signs & 127) + SIGN_ROWS) * 32 + lane)
+def _octet(index, signs, own, tables):
+    """Selector of eight signed weights: a nibble of magnitude and sign each. Index and signs are multiplied by
+    COPY_BYTES, with other bits around them; ``own`` is the lane's place in an entry."""
+    return np.int32(
+        word_at(tables, (index & INDEX_BITS) | own) | word_at(tables, ((signs & SIGN_BITS) | own) + SIGNS_AT)
+    )
 
 
 @cuda.jit(device=True)
 def _iq2_xxs(words, at, j, tables):
-    i = (at + 8 * j) >> 2
-    w0, w1, w2 = element(words, i), element(words, i + 1), element(words, i + 2)
+    i = (at + 8 * j) & ~3
+    w0, w1, w2 = word_at(words, i), word_at(words, i + 4), word_at(words, i + 8)
     n = ((at & 2) << 3) + 16
     index, signs = funnel_right(w0, w1, n), funnel_right(w1, w2, n)
-    a = np.int32(_octet(index, signs, tables))
-    b = np.int32(_octet(shift_right(index, 8), shift_right(signs, 7), tables))
-    c = np.int32(_octet(shift_right(index, 16), shift_right(signs, 14), tables))
-    d = np.int32(_octet(shift_right(index, 24), shift_right(signs, 21), tables))
+    own = cuda.threadIdx.x << 2
+    a = _octet(shift_left(index, 7), shift_left(signs, 7), own, tables)
+    b = _octet(shift_right(index, 1), signs, own, tables)
+    c = _octet(shift_right(index, 9), shift_right(signs, 7), own, tables)
+    d = _octet(shift_right(index, 17), shift_right(signs, 14), own, tables)
     odd = np.float32(2 * shift_right(signs, 28) + 1)
     return (
         permute_bytes(POSITIVE, NEGATIVE, a),

@@ -1,9 +1,9 @@
 """CUDA kernels without a GPU: the PTX that the compiler emitted, translated to this processor and run.
 
-The CUDA simulator runs a kernel's Python; it never sees the types Numba inferred, what NVVM made of them, or inline PTX.
-Here a kernel is compiled for a real architecture (``numba-cuda`` with NVIDIA's NVVM, no driver), and the PTX text is run:
-every instruction becomes LLVM IR, every thread of a block a fiber, every barrier, shuffle, vote and matrix instruction a
-meeting of fibers, with checks that a GPU does not make (``lowered.py`` lists them).
+The CUDA simulator runs a kernel's Python; it never sees the types Numba inferred, what NVVM made of them, or inline
+PTX. Here a kernel is compiled for a real architecture (``numba-cuda`` with NVIDIA's NVVM, no driver), and the PTX text
+is run: every instruction becomes LLVM IR, every thread of a block a fiber, every barrier, shuffle, vote and matrix
+instruction a meeting of fibers, with checks that a GPU does not make (``lowered.py`` lists them).
 
     ptx.py        PTX text -> variables, functions, instructions
     translate.py  functions -> LLVM IR; scalar.py, converting.py, memory.py and meetings.py hold the instructions

@@ -1,8 +1,8 @@
 """Is an access allowed? Called by translated code before every load, store and atomic operation.
 
 Checked: the address lies inside one array of the launch (or shared, local, constant memory), which may be written if it
-is; it is aligned to its size, as GPUs demand; shared memory read was written; and no two threads use the same shared byte,
-one of them writing, without a barrier between that both passed. A shuffle orders no memory.
+is; it is aligned to its size, as GPUs demand; shared memory read was written; and no two threads use the same shared
+byte, one of them writing, without a barrier between that both passed. A shuffle orders no memory.
 """
 
 from __future__ import annotations
@@ -11,9 +11,43 @@ import numba
 from numba import carray, types
 
 from .fibers import (
-    ASYNC, ASYNC_GROUP, ASYNC_USED, E_ADDRESS, E_FIBER, E_LINE, E_WHAT, ERROR, FIBER, LAST_RANGE, MAX_ASYNC,
-    MISALIGNED, OUTSIDE, RACE, RANGES, RANGES_USED, READ_ONLY, RECORD, RECORD_AT, RECORDS, SCHEDULER, SEEN, SELF, SEQUENCE,
-    SHADOW, SHARED, SHARED_SIZE, SIZE, SP, STACK, STACK_LOW, TOO_MANY_COPIES, UNINITIALISED, WARP, peek, poke, switch,
+    ASYNC,
+    ASYNC_GROUP,
+    ASYNC_USED,
+    E_ADDRESS,
+    E_FIBER,
+    E_LINE,
+    E_WHAT,
+    ERROR,
+    FIBER,
+    LAST_RANGE,
+    MAX_ASYNC,
+    MISALIGNED,
+    OUTSIDE,
+    RACE,
+    RANGES,
+    RANGES_USED,
+    READ_ONLY,
+    RECORD,
+    RECORD_AT,
+    RECORDS,
+    SCHEDULER,
+    SEEN,
+    SELF,
+    SEQUENCE,
+    SHADOW,
+    SHARED,
+    SHARED_SIZE,
+    SIZE,
+    SP,
+    STACK,
+    STACK_LOW,
+    TOO_MANY_COPIES,
+    UNINITIALISED,
+    WARP,
+    peek,
+    poke,
+    switch,
 )  # fmt: skip
 
 GENERIC, GLOBAL, SHARED_SPACE, LOCAL, CONSTANT = range(5)

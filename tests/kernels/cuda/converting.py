@@ -185,7 +185,9 @@ def _pack(e: Emitter, i: Instruction) -> None:
     width = bits_of(target)
     low, high = (-(1 << (width - 1)), (1 << (width - 1)) - 1) if target.startswith("s") else (0, (1 << width) - 1)
     mask = ir.Constant(I32, (1 << width) - 1)
-    first, second = (e.b.and_(e.b.trunc(clamped(e, e.b.sext(e.get(v, "s32"), I64), low, high), I32), mask) for v in (a, b))
+    first, second = (
+        e.b.and_(e.b.trunc(clamped(e, e.b.sext(e.get(v, "s32"), I64), low, high), I32), mask) for v in (a, b)
+    )
     value = e.b.or_(second, e.b.shl(first, ir.Constant(I32, width)))
     if c:
         value = e.b.or_(value, e.b.shl(e.get(c[0], "b32"), ir.Constant(I32, 2 * width)))

@@ -21,8 +21,8 @@ MAX_THREADS = 1024
 WARP = 32
 
 # --- header: one number each
-(SCHEDULER, FIBER, RECORD_AT, SHARED, SHARED_SIZE, PARAMS, SEQUENCE, RANGES_USED, SELF, ERROR, E_FIBER, E_ADDRESS, E_WHAT,
- E_LINE, LAST_RANGE, BLOCK, DYNAMIC) = range(17)  # fmt: skip
+(SCHEDULER, FIBER, RECORD_AT, SHARED, SHARED_SIZE, PARAMS, SEQUENCE, RANGES_USED, SELF, ERROR, E_FIBER, E_ADDRESS,
+ E_WHAT, E_LINE, LAST_RANGE, BLOCK, DYNAMIC) = range(17)  # fmt: skip
 SPECIAL = 20  # tid 3, ntid 3, ctaid 3, nctaid 3, lane, warp, warps, clock
 RANGES = 64
 MAX_RANGES = 4096  # from, to, whether it may be written, to where it may be read
@@ -41,8 +41,8 @@ SIZE = SHADOW + 4 * MAX_SHARED
 READY, DONE, AT_WARP, AT_BARRIER, FAULTED = range(5)
 
 # --- kinds of meetings of a warp; shuffles take (value, b, c), others as said in ``_meet``
-(SHFL_UP, SHFL_DOWN, SHFL_BFLY, SHFL_IDX, BALLOT, ANY, ALL, UNI, MATCH_ANY, MATCH_ALL, SYNC, REDUX, MMA, LDMATRIX, LDMATRIX_T,
- ACTIVE) = range(16)  # fmt: skip
+(SHFL_UP, SHFL_DOWN, SHFL_BFLY, SHFL_IDX, BALLOT, ANY, ALL, UNI, MATCH_ANY, MATCH_ALL, SYNC, REDUX, MMA, LDMATRIX,
+ LDMATRIX_T, ACTIVE) = range(16)  # fmt: skip
 # --- kinds at a barrier
 BARRIER, BARRIER_POPC, BARRIER_AND, BARRIER_OR = range(4)
 # --- errors
@@ -77,7 +77,9 @@ def compiled(text: str, name: str) -> int:
     module.triple, module.data_layout = ll.get_process_triple(), str(machine().target_data)
     module.verify()
     options = ll.create_pipeline_tuning_options(speed_level=2)
-    ll.create_pass_builder(machine(), options).getModulePassManager().run(module, ll.create_pass_builder(machine(), options))
+    ll.create_pass_builder(machine(), options).getModulePassManager().run(
+        module, ll.create_pass_builder(machine(), options)
+    )
     engine = ll.create_mcjit_compiler(module, machine())
     engine.finalize_object()
     _KEPT.append(engine)
@@ -380,14 +382,14 @@ def _run(s, threads, backward):
 
 
 @njit
-def _grid(s, stacks, shared, start, grid, block, backward):
-    """All blocks, one after the other; the header's error."""
+def _grid(s, stacks, shared, start, grid, block, backward, apart):
+    """Every ``apart``-th block, one after the other; the header's error."""
     threads = block[0] * block[1] * block[2]
     blocks = grid[0] * grid[1] * grid[2]
     for axis in range(3):
         s[SPECIAL + 3 + axis], s[SPECIAL + 9 + axis] = block[axis], grid[axis]
     s[SPECIAL + 14], s[ERROR], s[LAST_RANGE] = (threads + WARP - 1) // WARP, OK, 0
-    for turn in range(blocks):
+    for turn in range(0, blocks, apart):
         number = blocks - 1 - turn if backward else turn
         s[BLOCK] = number
         s[SPECIAL + 6] = number % grid[0]
@@ -419,9 +421,12 @@ def _grid(s, stacks, shared, start, grid, block, backward):
     return OK
 
 
-def run_grid(start: int, grid: tuple[int, int, int], block: tuple[int, int, int], backward: bool) -> int:
-    """Run ``start`` in every thread of the grid; an error's number, OK if there was none."""
+def run_grid(
+    start: int, grid: tuple[int, int, int], block: tuple[int, int, int], backward: bool, apart: int = 1
+) -> int:
+    """Run ``start`` in every thread of the grid, or of every ``apart``-th block; an error's number, OK if there was
+    none."""
     offset = -_STACKS.ctypes.data % 16
     stacks = _STACKS[offset : offset + STACK * MAX_THREADS].view(np.int64)
     STATE[DYNAMIC] = stacks.ctypes.data
-    return _grid(STATE, stacks, SHARED_BYTES, start, grid, block, backward)
+    return _grid(STATE, stacks, SHARED_BYTES, start, grid, block, backward, apart)

@@ -2,11 +2,11 @@
 
     with hosted() as driver:
         backend = CUDA()          # kernels.cuda: its arrays are memory of this process
-    python -m pytest --lowered    # tests/conftest.py: every test of the CUDA backend does so
+    DS4_TEST_CUDA=compiled python -m pytest ...    # every test of the CUDA backend does so
 
-Launch sizes, kernels and their types are those of a GPU, unlike under the simulator. A recording's graph is its calls, one
-after the other. Each launch may reach only the arrays it is given, and reads up to the end of the 256 bytes that any
-allocation of a GPU fills; new memory is full of NaNs.
+Launch sizes, kernels and their types are those of a GPU, unlike under the simulator. A recording's graph is its calls,
+one after the other. Each launch may reach only the arrays it is given, and reads up to the end of the 256 bytes that
+any allocation of a GPU fills; new memory is full of NaNs.
 """
 
 from __future__ import annotations

@@ -3,17 +3,18 @@
     launch(kernel, grid, block, *args)           # kernel: what cuda.jit gives, or a plain function
     launch(kernel, grid, block, *args, shared=1024, also=[array], cc=(8, 0), backward=True)
 
-``also`` are arrays that the kernel reaches through addresses among its arguments. An argument whose flag ``writeable`` is
-off may not be written. ``backward`` runs threads and blocks in the opposite order, so that what depends on the order
+``also`` are arrays that the kernel reaches through addresses among its arguments. An argument whose flag ``writeable``
+is off may not be written. ``backward`` runs threads and blocks in the opposite order, so that what depends on the order
 shows. ``slack``: arrays end where memory of this size does, so that reads up to there are harmless.
 
-LaunchError says what went wrong where (source line, block, thread): an access outside of all arrays or of shared memory, a
-misaligned one, a store to read-only memory, shared memory read before it was written, a race on it, a barrier or shuffle
-that not all threads reach, ``trap``.
+LaunchError says what went wrong where (source line, block, thread): an access outside of all arrays or of shared
+memory, a misaligned one, a store to read-only memory, shared memory read before it was written, a race on it, a barrier
+or shuffle that not all threads reach, ``trap``.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -27,8 +28,8 @@ from benchmarks.cuda_compile import ptx_of
 
 from . import checking, converting, fibers, meetings, memory, scalar  # noqa: F401
 from .fibers import STATE
-from .ptx import Module, Variable, parse
-from .translate import translated
+from .ptx import Label, Module, Variable, parse
+from .translate import Counts, translated
 
 SPACES = ("generic", "global", "shared", "local", "constant")
 MESSAGES = {
@@ -67,9 +68,10 @@ for _name, _address in {
 class Lowered:
     """One kernel, for one signature and architecture, in this process."""
 
-    def __init__(self, text: str):
+    def __init__(self, text: str, counting: bool = False):
         self.text = text
         self.module: Module = parse(text)
+        self.counts = Counts(self.module.entry) if counting else None
         self.shared, self.memory = 0, []
         self.places: dict[str, tuple[int, int]] = {}
         dynamic = [v for v in self._variables() if not self._place(v)]
@@ -78,7 +80,7 @@ class Lowered:
         for variable in dynamic:  # all of them begin where the static ones end
             self.shared = -(-self.shared // variable.align) * variable.align
             self.places[variable.name] = (checking.SHARED_SPACE, self.shared)
-        self.start = fibers.compiled(translated(self.module, self.places), "start")
+        self.start = fibers.compiled(translated(self.module, self.places, self.counts), "start")
 
     def _variables(self) -> list[Variable]:
         """Variables of the file, and shared ones of functions: all blocks of a kernel have those once."""
@@ -86,6 +88,18 @@ class Lowered:
         for function in self.module.functions.values():
             found += [v for v in function.variables if v.space == "shared"]
             function.variables = [v for v in function.variables if v.space != "shared"]
+        return found
+
+    def executed(self, threads: int) -> list[int]:
+        """How often warps ran each instruction of the kernel's body since it was translated, which must have been with
+        counting: the most often that one of the lanes did, as a warp whose lanes part runs both ways."""
+        assert self.counts is not None
+        found = [0] * len(self.module.entry.body)
+        for (first, count), passed in zip(self.counts.stretches, self.counts.passed, strict=False):
+            warps = sum(int(passed[at : at + fibers.WARP].max()) for at in range(0, threads, fibers.WARP))
+            for number in range(first, first + count + 1):
+                if number < len(found) and not isinstance(self.module.entry.body[number], Label):
+                    found[number] = warps
         return found
 
     def _place(self, variable: Variable) -> bool:
@@ -100,7 +114,9 @@ class Lowered:
         unit = np.dtype({"b": "u", "u": "u", "s": "i", "f": "f"}[variable.kind[0]] + str(int(variable.kind[1:]) // 8))
         values = np.zeros(max(1, variable.size // unit.itemsize), unit)
         numbers = [int(text.rstrip("U"), 0) for text in variable.initial]
-        values[: len(numbers)] = np.array([n & ((1 << 8 * unit.itemsize) - 1) for n in numbers], values.view(f"u{unit.itemsize}").dtype).view(unit)
+        values[: len(numbers)] = np.array(
+            [n & ((1 << 8 * unit.itemsize) - 1) for n in numbers], values.view(f"u{unit.itemsize}").dtype
+        ).view(unit)
         aligned = np.zeros(values.nbytes + variable.align, np.uint8)
         offset = -aligned.ctypes.data % variable.align
         place = aligned[offset : offset + values.nbytes]
@@ -112,9 +128,9 @@ class Lowered:
 
     def run(
         self, grid: tuple, block: tuple, numbers: list[bytes], arrays: Sequence[np.ndarray], shared: int,
-        backward: bool, slack: int = 1,
+        backward: bool, slack: int = 1, apart: int = 1,
     ) -> None:  # fmt: skip
-        """Launch with parameters as bytes."""
+        """Launch with parameters as bytes; only every ``apart``-th block of the grid runs."""
         threads = int(np.prod(block))
         limits = self.module.entry.limits
         if not 0 < threads <= fibers.MAX_THREADS or min(grid) < 1:
@@ -132,14 +148,14 @@ class Lowered:
         if self.shared + shared > fibers.MAX_SHARED:
             raise LaunchError(0, f"{self.shared + shared} bytes of shared memory")
         _set_ranges([*arrays, *self.memory], slack)
-        error = fibers.run_grid(self.start, grid, block, backward)
+        error = fibers.run_grid(self.start, grid, block, backward, apart)
         if error:
             raise LaunchError(error, self._told(error, grid, block))
 
     def _told(self, error: int, grid: tuple, block: tuple) -> str:
         number = int(STATE[fibers.BLOCK])
         place = f"block {_index(number, grid)}"
-        name = self.module.entry.name
+        name = readable(self.module.entry.name)
         if error == fibers.STUCK:
             waiting: dict[tuple[int, int, int], list[int]] = {}
             for fiber in range(int(np.prod(block))):
@@ -148,7 +164,7 @@ class Lowered:
                 waiting.setdefault(key, []).append(fiber)  # type: ignore[arg-type]
             words = {fibers.DONE: "ended", fibers.AT_WARP: "meets its warp", fibers.AT_BARRIER: "is at a barrier"}
             parts = [
-                f"line {line}: {words.get(status, status)} (mask or barrier {mask:#x}): {len(who)} threads from {who[0]}"
+                f"line {line}: {words.get(status, status)} (mask or barrier {mask:#x}): {len(who)} from {who[0]}"
                 for (status, line, mask), who in waiting.items()
             ]
             return f"{name}: {MESSAGES[error]}, {place}: " + "; ".join(parts)
@@ -158,6 +174,16 @@ class Lowered:
             f"{name}, line {line}: {MESSAGES[error]}: {use} of {what & 255} bytes at {int(STATE[fibers.E_ADDRESS]):#x} "
             f"({SPACES[(what >> 10) & 7]}), {place}, thread {_index(int(STATE[fibers.E_FIBER]), block)}"
         )
+
+
+def readable(name: str) -> str:
+    """Module and function of a kernel by the name it has in PTX."""
+    parts, rest = [], name.removeprefix("_ZN")
+    while match := re.match(r"\d+", rest):
+        end = match.end() + int(match[0])
+        parts.append(rest[match.end() : end])
+        rest = rest[end:]
+    return ".".join(parts) or name
 
 
 def _index(number: int, shape: tuple) -> tuple[int, int, int]:
@@ -189,13 +215,13 @@ def _set_ranges(arrays: Sequence[np.ndarray], slack: int) -> None:
     STATE[fibers.RANGES : fibers.RANGES + len(table)] = table
 
 
-def _flat(value: Any, kind: types.Type) -> list[bytes]:
+def flattened(value: Any, kind: types.Type) -> list[bytes]:
     """An argument as Numba's kernels take it: arrays as (owner, parent, items, item size, data, shape, strides)."""
     if isinstance(kind, types.Array):
         parts = (0, 0, value.size, value.itemsize, value.ctypes.data, *value.shape, *value.strides)
         return [int(part).to_bytes(8, "little", signed=True) for part in parts]
     if isinstance(kind, types.BaseTuple):
-        return [part for item, inner in zip(value, kind, strict=True) for part in _flat(item, inner)]
+        return [part for item, inner in zip(value, kind, strict=True) for part in flattened(item, inner)]
     if isinstance(kind, types.NoneType):
         return []
     if isinstance(kind, types.Boolean):
@@ -220,6 +246,6 @@ def launch(
     # Whether an array may be written is checked here, access by access; kernels are compiled for ones that may
     found = [kind.copy(readonly=False) if isinstance(kind, types.Array) else kind for kind in found]
     compiled = lowered(kernel, types.void(*found), cc)
-    numbers = [part for arg, kind in zip(args, found, strict=True) for part in _flat(arg, kind)]
+    numbers = [part for arg, kind in zip(args, found, strict=True) for part in flattened(arg, kind)]
     arrays = [*(arg for arg in args if isinstance(arg, np.ndarray)), *also]
     compiled.run(grid, block, numbers, arrays, shared, backward, slack)

@@ -1,4 +1,4 @@
-"""Instructions in which threads meet: barriers, shuffles, votes, reductions, matrix products (PTX ISA 9.7.12 to 9.7.14).
+"""Instructions in which threads meet: barriers, shuffles, votes, matrix products (PTX ISA 9.7.12 to 9.7.14).
 
 What they compute is in ``fibers.py``; here operands are brought and results taken.
 """
@@ -70,7 +70,9 @@ def _reduction(e: Emitter, i: Instruction) -> None:
     if number is None:
         number = {("min", "u32"): 4, ("max", "u32"): 5, ("min", "s32"): 6, ("max", "s32"): 7}[name, kind]
     out, value, mask = i.operands
-    (total,) = e.wait(fibers.AT_WARP, fibers.REDUX, e.get(mask, "b32"), [e.bits(value, "b32"), ir.Constant(I64, number)], 1)
+    (total,) = e.wait(
+        fibers.AT_WARP, fibers.REDUX, e.get(mask, "b32"), [e.bits(value, "b32"), ir.Constant(I64, number)], 1
+    )
     e.put(out, e.b.trunc(total, I32))
 
 
@@ -89,7 +91,12 @@ def _matrix(e: Emitter, i: Instruction) -> None:
     out, a, b, c = i.operands
     shape = next(part for part in i.op if part.startswith("m16n8k"))
     result, left, right, third = kinds(i)
-    if (result, third) not in (("s32", "s32"), ("f32", "f32")) or "row" not in i.op or "col" not in i.op or "sat" in str(i.op):
+    if (
+        (result, third) not in (("s32", "s32"), ("f32", "f32"))
+        or "row" not in i.op
+        or "col" not in i.op
+        or "sat" in str(i.op)
+    ):
         raise NotImplementedError(".".join(i.op))
     (kind_a, size), (kind_b, _) = _ELEMENTS[left], _ELEMENTS[right]
     chunks = int(shape[6:]) * size // 16

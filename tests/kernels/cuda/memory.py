@@ -117,7 +117,9 @@ def _copy(e: Emitter, i: Instruction) -> None:
     return e.call("cu_copy_later", e.address(target), start, ir.Constant(I64, number | e.line << 16))
 
 
-@instruction("prefetch", "prefetchu", "applypriority", "discard", "createpolicy", "griddepcontrol", "nanosleep", "setmaxnreg")
+@instruction(
+    "prefetch", "prefetchu", "applypriority", "discard", "createpolicy", "griddepcontrol", "nanosleep", "setmaxnreg"
+)
 def _hint(e: Emitter, i: Instruction) -> None:
     """Changes no result of a launch that is alone."""
     if i.op[0] == "createpolicy":
@@ -129,4 +131,3 @@ def _hint(e: Emitter, i: Instruction) -> None:
 @instruction("membar", "fence")
 def _fence(e: Emitter, i: Instruction) -> None:
     """Fibers see each other's stores at once."""
-

@@ -111,7 +111,9 @@ def halves(e: Emitter, operand) -> list[ir.Value]:
 
 def paired(e: Emitter, low: ir.Value, high: ir.Value) -> ir.Value:
     """Two 16-bit values as one register."""
-    low, high = (e.b.zext(v if v.type == int_type("b16") else e.b.bitcast(v, int_type("b16")), I32) for v in (low, high))
+    low, high = (
+        e.b.zext(v if v.type == int_type("b16") else e.b.bitcast(v, int_type("b16")), I32) for v in (low, high)
+    )
     return e.b.or_(low, e.b.shl(high, ir.Constant(I32, 16)))
 
 
@@ -383,7 +385,9 @@ def _extract(e: Emitter, i: Instruction) -> None:
         last = e.b.sub(e.b.add(start, count), ir.Constant(I32, 1))
         over = e.b.icmp_signed(">", last, ir.Constant(I32, width - 1))
         last = e.b.select(over, ir.Constant(I32, width - 1), last)
-        sign = e.b.and_(e.b.trunc(e.b.lshr(wide, e.b.zext(last, big)), I1), e.b.icmp_unsigned("!=", count, ir.Constant(I32, 0)))
+        sign = e.b.and_(
+            e.b.trunc(e.b.lshr(wide, e.b.zext(last, big)), I1), e.b.icmp_unsigned("!=", count, ir.Constant(I32, 0))
+        )
         upper = e.b.not_(_low_bits(e, count, big))
         value = e.b.select(sign, e.b.or_(value, upper), value)
     e.put(i.operands[0], e.b.trunc(value, int_type(kind)), kind.startswith("s"))
@@ -500,5 +504,9 @@ def _select_by_sign(e: Emitter, i: Instruction) -> None:
     kind, by = kinds(i)
     a, b = (e.get(name, kind) for name in i.operands[1:3])
     c = e.get(i.operands[3], by)
-    first = e.b.fcmp_ordered(">=", c, e.const("f32", 0.0)) if by == "f32" else e.b.icmp_signed(">=", c, ir.Constant(c.type, 0))
+    first = (
+        e.b.fcmp_ordered(">=", c, e.const("f32", 0.0))
+        if by == "f32"
+        else e.b.icmp_signed(">=", c, ir.Constant(c.type, 0))
+    )
     e.put(i.operands[0], e.b.select(first, a, b))

@@ -142,22 +142,24 @@ INTEGER = {
     "popc.b32 %r4, %r1;": lambda a, b, c: [int(x).bit_count() for x in a],
     "clz.b32 %r4, %r1;": lambda a, b, c: [32 - int(x).bit_length() for x in a],
     "brev.b32 %r4, %r1;": lambda a, b, c: [int(f"{x:032b}"[::-1], 2) for x in a],
-    "dp4a.s32.s32 %r4, %r1, %r2, %r3;": lambda a, b, c: signed(c)
-    + (_bytes(a, np.int8) * _bytes(b, np.int8)).sum(1).astype(object),
-    "dp4a.u32.s32 %r4, %r1, %r2, %r3;": lambda a, b, c: signed(c)
-    + (_bytes(a, np.uint8) * _bytes(b, np.int8)).sum(1).astype(object),
-    "dp2a.lo.s32.s32 %r4, %r1, %r2, %r3;": lambda a, b, c: signed(c)
-    + (a.view(np.int16).reshape(-1, 2).astype(np.int64) * _bytes(b, np.int8)[:, :2]).sum(1).astype(object),
+    "dp4a.s32.s32 %r4, %r1, %r2, %r3;": lambda a, b, c: (
+        signed(c) + (_bytes(a, np.int8) * _bytes(b, np.int8)).sum(1).astype(object)
+    ),
+    "dp4a.u32.s32 %r4, %r1, %r2, %r3;": lambda a, b, c: (
+        signed(c) + (_bytes(a, np.uint8) * _bytes(b, np.int8)).sum(1).astype(object)
+    ),
+    "dp2a.lo.s32.s32 %r4, %r1, %r2, %r3;": lambda a, b, c: (
+        signed(c) + (a.view(np.int16).reshape(-1, 2).astype(np.int64) * _bytes(b, np.int8)[:, :2]).sum(1).astype(object)
+    ),
     "sad.u32 %r4, %r1, %r2, %r3;": lambda a, b, c: abs(plain(a) - plain(b)) + plain(c),
     "abs.s32 %r4, %r1;": lambda a, b, c: abs(signed(a)),
     "neg.s32 %r4, %r1;": lambda a, b, c: -signed(a),
-    "setp.lt.s32 %p1, %r1, %r2; selp.b32 %r4, %r1, %r3, %p1;": lambda a, b, c: np.where(
-        signed(a) < signed(b), a, c
-    ),
+    "setp.lt.s32 %p1, %r1, %r2; selp.b32 %r4, %r1, %r3, %p1;": lambda a, b, c: np.where(signed(a) < signed(b), a, c),
     "setp.hi.u32 %p1, %r1, %r2; @%p1 add.u32 %r4, %r3, 1; @!%p1 mov.u32 %r4, 5;": lambda a, b, c: np.where(
         a > b, plain(c) + 1, 5
     ),
-    "setp.ne.s32 %p2, %r3, 33; setp.ge.and.u32 %p1|%p3, %r1, %r2, %p2; selp.u32 %r4, 1, 0, %p1; @%p3 add.u32 %r4, %r4, 2;": (
+    "setp.ne.s32 %p2, %r3, 33; "
+    "setp.ge.and.u32 %p1|%p3, %r1, %r2, %p2; selp.u32 %r4, 1, 0, %p1;\n@%p3 add.u32 %r4, %r4, 2;": (
         lambda a, b, c: np.where((a >= b) & (c != 33), 1, 0) + np.where((a < b) & (c != 33), 2, 0)
     ),
     "cvt.s8.s32 %rs1, %r1; cvt.s32.s16 %r4, %rs1;": lambda a, b, c: a.astype(np.uint8).view(np.int8),
@@ -180,7 +182,9 @@ def test_integers(line):
 
 
 def floats():
-    special = np.array([0, -0.0, 1, np.inf, -np.inf, np.nan, 1e-42, -3e-45, 65519.9, 65520, 6e-8, 2.5, 3.5, 3e9, -1e-7], "f4")
+    special = np.array(
+        [0, -0.0, 1, np.inf, -np.inf, np.nan, 1e-42, -3e-45, 65519.9, 65520, 6e-8, 2.5, 3.5, 3e9, -1e-7], "f4"
+    )
     a, b, c = (RNG.standard_normal(N).astype("f4") * 4 for _ in range(3))
     a[: len(special)] = special
     b[20:35] = special
@@ -210,7 +214,9 @@ def _flush(x):
 
 def _clipped(x, kind):
     low, high = np.iinfo(kind).min, np.iinfo(kind).max
-    return np.array([0 if np.isnan(v) else int(min(max(np.rint(v) if np.isfinite(v) else v, low), high)) for v in _f64(x)])
+    return np.array(
+        [0 if np.isnan(v) else int(min(max(np.rint(v) if np.isfinite(v) else v, low), high)) for v in _f64(x)]
+    )
 
 
 FLOAT = {
@@ -234,7 +240,8 @@ FLOAT = {
     ),
     "cvt.rni.s32.f32 %r5, %f1; cvt.rn.f32.s32 %f4, %r5;": lambda a, b, c: _clipped(a, np.int32).astype(np.float32),
     "cvt.rni.u32.f32 %r5, %f1; cvt.rn.f32.u32 %f4, %r5;": lambda a, b, c: _clipped(a, np.uint32).astype(np.float32),
-    "cvt.f64.f32 %d1, %f1; cvt.f64.f32 %d2, %f2; fma.rn.f64 %d3, %d1, %d2, 0d3FE0000000000000; cvt.rn.f32.f64 %f4, %d3;": (
+    "cvt.f64.f32 %d1, %f1; cvt.f64.f32 %d2, %f2; "
+    "fma.rn.f64 %d3, %d1, %d2, 0d3FE0000000000000; cvt.rn.f32.f64 %f4, %d3;": (
         lambda a, b, c: (_f64(a) * _f64(b) + 0.5).astype(np.float32)
     ),
     "setp.gtu.f32 %p1, %f1, %f2; selp.f32 %f4, %f3, 0f40490FDB, %p1;": lambda a, b, c: np.where(
@@ -242,7 +249,8 @@ FLOAT = {
     ),
     "setp.le.f32 %p1, %f1, %f2; selp.f32 %f4, %f1, %f2, %p1;": lambda a, b, c: np.where(a <= b, a, b),
     "copysign.f32 %f4, %f1, %f2;": lambda a, b, c: np.copysign(b, a),
-    "cvt.rn.f16x2.f32 %r5, %f1, %f2; cvt.rn.f16x2.f32 %r6, %f3, %f3; fma.rn.f16x2 %r7, %r5, %r6, %r6; mov.b32 {%rs1, %rs2}, %r7; "
+    "cvt.rn.f16x2.f32 %r5, %f1, %f2; cvt.rn.f16x2.f32 %r6, %f3, %f3; "
+    "fma.rn.f16x2 %r7, %r5, %r6, %r6; mov.b32 {%rs1, %rs2}, %r7; "
     "cvt.f32.f16 %f4, %rs1;": lambda a, b, c: (
         _f64(b.astype("f2")) * _f64(c.astype("f2")) + _f64(c.astype("f2"))
     ).astype("f2").astype("f4"),
@@ -271,8 +279,11 @@ def test_e4m3_both_ways():
     even = np.where(codes[:126] % 2 == 0, exact[:126], exact[1:127])
     wanted = np.concatenate((exact, even, [448, -448, np.nan, 0])).astype(np.float32)
     count = len(values)
-    text = WORDS + """cvt.rn.satfinite.e4m3x2.f32 %rs1, %f1, %f2; cvt.rn.f16x2.e4m3x2 %r5, %rs1; mov.b32 {%rs2, %rs3}, %r5;
+    text = (
+        WORDS
+        + """cvt.rn.satfinite.e4m3x2.f32 %rs1, %f1, %f2; cvt.rn.f16x2.e4m3x2 %r5, %rs1; mov.b32 {%rs2, %rs3}, %r5;
 cvt.f32.f16 %f4, %rs3; st.global.f32 [%rd7], %f4;"""
+    )
     out = run(text, values, values, values, np.zeros(count, np.float32), threads=count)
     np.testing.assert_array_equal(out, wanted)
 
@@ -312,7 +323,9 @@ $L_end: st.global.u32 [%rd7], %r4;
 def test_shuffles(how, width, backward):
     c = (32 - width) << 8 | (0 if how == "up" else 31)
     a = RNG.integers(0, 1 << 32, N, np.uint32)
-    text = WORDS + f"shfl.sync.{how}.b32 %r4|%p1, %r1, 3, {c}, -1; @!%p1 add.u32 %r4, %r4, 1; st.global.u32 [%rd7], %r4;"
+    text = (
+        WORDS + f"shfl.sync.{how}.b32 %r4|%p1, %r1, 3, {c}, -1; @!%p1 add.u32 %r4, %r4, 1; st.global.u32 [%rd7], %r4;"
+    )
     out = run(text, a, a, a, np.zeros(N, np.uint32), backward=backward)
     wanted = []
     for lane in range(N):
@@ -326,7 +339,9 @@ def test_shuffles(how, width, backward):
 def test_votes_matches_and_reductions():
     a = RNG.integers(0, 4, N, np.uint32)
     lines = {
-        "setp.eq.u32 %p1, %r1, 2; vote.sync.ballot.b32 %r4, %p1, -1;": lambda w: [sum(int(v == 2) << i for i, v in enumerate(w))] * 32,
+        "setp.eq.u32 %p1, %r1, 2; vote.sync.ballot.b32 %r4, %p1, -1;": lambda w: (
+            [sum(int(v == 2) << i for i, v in enumerate(w))] * 32
+        ),
         "setp.lt.u32 %p1, %r1, 4; vote.sync.all.pred %p2, %p1, -1; selp.u32 %r4, 1, 0, %p2;": lambda w: [1] * 32,
         "match.any.sync.b32 %r4, %r1, -1;": lambda w: [sum(int(v == x) << i for i, v in enumerate(w)) for x in w],
         "redux.sync.add.s32 %r4, %r1, -1;": lambda w: [int(w.sum())] * 32,
@@ -338,9 +353,12 @@ def test_votes_matches_and_reductions():
 
 
 def test_half_a_warp_meets_by_itself():
-    text = WORDS + """setp.lt.u32 %p1, %r0, 16; @!%p1 bra $L_end;
+    text = (
+        WORDS
+        + """setp.lt.u32 %p1, %r0, 16; @!%p1 bra $L_end;
 shfl.sync.bfly.b32 %r1, %r1, 1, 31, 0xffff;
 $L_end: st.global.u32 [%rd7], %r1;"""
+    )
     a = np.arange(N, dtype=np.uint32)
     out = run(text, a, a, a, np.zeros(N, np.uint32))
     np.testing.assert_array_equal(out, np.where(a < 16, a ^ 1, a))
@@ -370,7 +388,11 @@ def test_matrix_instructions(kind):
             values = (np.array(values, np.float32).view(np.uint32) >> 16).astype(np.uint16)
         return np.array(values).astype(store).view(np.uint32)[0]
 
-    a, b, c = np.zeros((32, 4), np.uint32), np.zeros((32, 2), np.uint32), np.zeros((32, 4), np.int32 if kind == "s8" else np.float32)
+    a, b, c = (
+        np.zeros((32, 4), np.uint32),
+        np.zeros((32, 2), np.uint32),
+        np.zeros((32, 4), np.int32 if kind == "s8" else np.float32),
+    )
     rows = np.zeros((32, 4, 2), int)
     for lane in range(32):
         group, within = lane // 4, lane % 4
@@ -384,8 +406,10 @@ def test_matrix_instructions(kind):
             start = within * per + 4 * per * register
             b[lane, register] = word(B[start : start + per, group])
     out = np.zeros((32, 4), c.dtype)
-    text = f"""mul.wide.u32 %rd5, %r0, 16; add.u64 %rd7, %rd1, %rd5; add.u64 %rd8, %rd2, %rd5; add.u64 %rd10, %rd4, %rd5; add.u64 %rd9, %rd3, %rd6;
-ld.global.v4.b32 {{%r1,%r2,%r3,%r4}}, [%rd8]; ld.global.v2.b32 {{%r5,%r6}}, [%rd9]; ld.global.v4.b32 {{%r7,%r8,%r9,%r10}}, [%rd10];
+    text = f"""mul.wide.u32 %rd5, %r0, 16; add.u64 %rd7, %rd1, %rd5; add.u64 %rd8, %rd2, %rd5;
+add.u64 %rd10, %rd4, %rd5; add.u64 %rd9, %rd3, %rd6;
+ld.global.v4.b32 {{%r1,%r2,%r3,%r4}}, [%rd8]; ld.global.v2.b32 {{%r5,%r6}}, [%rd9];
+ld.global.v4.b32 {{%r7,%r8,%r9,%r10}}, [%rd10];
 mma.sync.aligned.{name} {{%r11,%r12,%r13,%r14}}, {{%r1,%r2,%r3,%r4}}, {{%r5,%r6}}, {{%r7,%r8,%r9,%r10}};
 st.global.v4.b32 [%rd7], {{%r11,%r12,%r13,%r14}};"""
     run(text, a, b, c, out, threads=32)
@@ -411,7 +435,11 @@ add.u64 %rd7, %rd1, %rd5; st.global.v4.b32 [%rd7], {{%r5,%r6,%r7,%r8}};"""
 
 
 SHARED = ".shared .align 16 .b8 tile[256];"
-TILE = WORDS + "mov.u64 %rd11, tile; add.u64 %rd12, %rd11, %rd5; xor.b32 %r9, %r0, 32; mul.wide.u32 %rd13, %r9, 4; add.u64 %rd13, %rd11, %rd13;\n"
+TILE = (
+    WORDS
+    + "mov.u64 %rd11, tile; add.u64 %rd12, %rd11, %rd5; "
+    + "xor.b32 %r9, %r0, 32; mul.wide.u32 %rd13, %r9, 4; add.u64 %rd13, %rd11, %rd13;\n"
+)
 
 
 def test_shared_memory_and_a_barrier():
@@ -424,17 +452,25 @@ def test_shared_memory_and_a_barrier():
 
 def test_barriers_of_some_threads_and_with_counts():
     """Each half of the block has a barrier of its own; then all are counted."""
-    text = TILE + """xor.b32 %r9, %r0, 1; mul.wide.u32 %rd13, %r9, 4; add.u64 %rd13, %rd11, %rd13;
-st.shared.u32 [%rd12], %r1; setp.lt.u32 %p1, %r0, 32; @%p1 bar.sync 1, 32; @!%p1 bar.sync 2, 32; ld.shared.u32 %r4, [%rd13];
-setp.gt.u32 %p2, %r1, 9; barrier.sync 0; bar.red.popc.u32 %r5, 0, %p2; add.u32 %r4, %r4, %r5; st.global.u32 [%rd7], %r4;"""
+    text = (
+        TILE
+        + """xor.b32 %r9, %r0, 1; mul.wide.u32 %rd13, %r9, 4; add.u64 %rd13, %rd11, %rd13;
+st.shared.u32 [%rd12], %r1; setp.lt.u32 %p1, %r0, 32; @%p1 bar.sync 1, 32; @!%p1 bar.sync 2, 32;
+ld.shared.u32 %r4, [%rd13];
+setp.gt.u32 %p2, %r1, 9; barrier.sync 0; bar.red.popc.u32 %r5, 0, %p2; add.u32 %r4, %r4, %r5;
+st.global.u32 [%rd7], %r4;"""
+    )
     a = RNG.integers(0, 20, N, np.uint32)
     out = run(text, a, a, a, np.zeros(N, np.uint32), shared=SHARED)
     np.testing.assert_array_equal(out, a[np.arange(N) ^ 1] + (a > 9).sum())
 
 
 def test_atomics_and_blocks():
-    text = WORDS + """mov.u32 %r5, %ctaid.x; atom.global.add.u32 %r4, [%rd1], %r1; atom.global.max.s32 %r6, [%rd1+4], %r1;
+    text = (
+        WORDS
+        + """mov.u32 %r5, %ctaid.x; atom.global.add.u32 %r4, [%rd1], %r1; atom.global.max.s32 %r6, [%rd1+4], %r1;
 red.global.add.f32 [%rd1+8], 0f3F000000; atom.global.cas.b32 %r7, [%rd1+12], 0, %r5;"""
+    )
     a = RNG.integers(0, 1000, N, np.uint32)
     out = run(text, a, a, a, np.zeros(4, np.uint32), blocks=3)
     assert out[0] == 3 * a.sum() and out[1] == a.max() and out.view(np.float32)[2] == 96 and out[3] == 1
@@ -442,9 +478,13 @@ red.global.add.f32 [%rd1+8], 0f3F000000; atom.global.cas.b32 %r7, [%rd1+12], 0, 
 
 def test_copies_arrive_when_they_are_waited_for():
     a = RNG.integers(0, 1 << 32, N, np.uint32)
-    text = TILE + """mul.wide.u32 %rd14, %r0, 16; add.u64 %rd15, %rd2, %rd14; add.u64 %rd16, %rd11, %rd14; setp.lt.u32 %p1, %r0, 16;
+    text = (
+        TILE
+        + """mul.wide.u32 %rd14, %r0, 16; add.u64 %rd15, %rd2, %rd14; add.u64 %rd16, %rd11, %rd14;
+setp.lt.u32 %p1, %r0, 16;
 @%p1 cp.async.cg.shared.global [%rd16], [%rd15], 16; cp.async.commit_group; {wait}
 bar.sync 0; ld.shared.u32 %r4, [%rd12]; st.global.u32 [%rd7], %r4;"""
+    )
     out = run(text.replace("{wait}", "cp.async.wait_group 0;"), a, a, a, np.zeros(N, np.uint32), shared=SHARED)
     np.testing.assert_array_equal(out, a)
     with pytest.raises(LaunchError) as early:
@@ -463,7 +503,9 @@ FAULTS = {
     "read-only": ("st.global.u32 [%rd8], %r1;", fibers.READ_ONLY),
     "atomic on read-only": ("red.global.add.u32 [%rd8], %r1;", fibers.READ_ONLY),
     "past shared": ("st.shared.u32 [%rd12+4], %r1;", fibers.OUTSIDE),
-    "generic past shared": ("cvta.shared.u64 %rd14, %rd11; add.u64 %rd14, %rd14, 256; st.u32 [%rd14], %r1;", fibers.OUTSIDE),
+    "generic past shared": (
+        "cvta.shared.u64 %rd14, %rd11; add.u64 %rd14, %rd14, 256; st.u32 [%rd14], %r1;", fibers.OUTSIDE,
+    ),
     "unwritten": ("ld.shared.u32 %r4, [%rd12];", fibers.UNINITIALISED),
     "no barrier": ("st.shared.u32 [%rd12], %r1; ld.shared.u32 %r4, [%rd13];", (fibers.RACE, fibers.UNINITIALISED)),
     "write after read": (
@@ -471,10 +513,12 @@ FAULTS = {
     ),
     "two writers": ("st.shared.u32 [%rd11], %r1;", fibers.RACE),
     "warp barrier for a block": (
-        "st.shared.u32 [%rd12], %r1; bar.warp.sync -1; ld.shared.u32 %r4, [%rd13];", (fibers.RACE, fibers.UNINITIALISED),
+        "st.shared.u32 [%rd12], %r1; bar.warp.sync -1; ld.shared.u32 %r4, [%rd13];",
+        (fibers.RACE, fibers.UNINITIALISED),
     ),
     "shuffle for a barrier": (
-        "st.shared.u32 [%rd12], %r1; shfl.sync.bfly.b32 %r5, %r1, 1, 31, -1; xor.b32 %r9, %r0, 1; mul.wide.u32 %rd13, %r9, 4; "
+        "st.shared.u32 [%rd12], %r1; shfl.sync.bfly.b32 %r5, %r1, 1, 31, -1; "
+        "xor.b32 %r9, %r0, 1; mul.wide.u32 %rd13, %r9, 4; "
         "add.u64 %rd13, %rd11, %rd13; ld.shared.u32 %r4, [%rd13];", fibers.RACE,
     ),
     "barrier in a branch": ("setp.lt.u32 %p1, %r0, 5; @%p1 bar.sync 0; @!%p1 bar.sync 1;", fibers.STUCK),
@@ -498,10 +542,17 @@ def test_faults_are_found(name):
 
 def test_fault_tells_where():
     a = np.zeros(N, np.uint32)
-    with pytest.raises(LaunchError, match=r"line 12: outside of every array: a store of 4 bytes .*block \(1, 0, 0\), thread \(3, 0, 0\)"):
-        text = WORDS + """.loc 1 12 0
-mov.u32 %r4, %ctaid.x; mul.lo.u32 %r4, %r4, 244; cvt.u64.u32 %rd11, %r4; add.u64 %rd7, %rd7, %rd11; st.global.u32 [%rd7], %r1;
+    with pytest.raises(
+        LaunchError,
+        match=r"line 12: outside of every array: a store of 4 bytes .*block \(1, 0, 0\), thread \(3, 0, 0\)",
+    ):
+        text = (
+            WORDS
+            + """.loc 1 12 0
+mov.u32 %r4, %ctaid.x; mul.lo.u32 %r4, %r4, 244; cvt.u64.u32 %rd11, %r4; add.u64 %rd7, %rd7, %rd11;
+st.global.u32 [%rd7], %r1;
 """
+        )
         run(text, a, a, a, np.zeros(N, np.uint32), blocks=2)
 
 

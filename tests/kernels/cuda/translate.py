@@ -1,7 +1,7 @@
 """PTX functions to LLVM IR: registers, blocks, calls, and the table of instructions that other modules fill.
 
-A PTX register becomes a stack slot of as many bits; LLVM makes values of them again. Every function takes the addresses of
-its results and parameters. Fixed addresses of ``fibers.STATE`` stand in the code: it runs in this process only.
+A PTX register becomes a stack slot of as many bits; LLVM makes values of them again. Every function takes the addresses
+of its results and parameters. Fixed addresses of ``fibers.STATE`` stand in the code: it runs in this process only.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 
 from . import fibers
@@ -63,16 +64,35 @@ def int_type(kind: str) -> ir.IntType:
     return ir.IntType(bits_of(kind))
 
 
-SPECIAL = {f"%{name}.{axis}": 3 * n + i for n, name in enumerate(("tid", "ntid", "ctaid", "nctaid")) for i, axis in enumerate("xyz")} | {
-    "%laneid": 12, "%warpid": 13, "%nwarpid": 14,
-}  # fmt: skip
+SPECIAL = {"%laneid": 12, "%warpid": 13, "%nwarpid": 14} | {
+    f"%{name}.{axis}": 3 * n + i
+    for n, name in enumerate(("tid", "ntid", "ctaid", "nctaid"))
+    for i, axis in enumerate("xyz")
+}
+
+
+class Counts:
+    """How often threads pass the stretches of a function's body that have neither labels nor branches inside.
+
+    stretches  (first instruction of the body, its number of instructions), in order
+    passed     int64 (stretches, threads)
+    """
+
+    def __init__(self, function: Function):
+        self.stretches: list[tuple[int, int]] = []
+        places = 2 + sum(isinstance(item, Label) or item.op[0] in ("bra", "brx") for item in function.body)
+        self.passed = np.zeros((places, fibers.MAX_THREADS), np.int64)
 
 
 class Emitter:
     """One function on its way."""
 
-    def __init__(self, module: ir.Module, function: Function, target: ir.Function, places: dict[str, tuple[int, int]]):
+    def __init__(
+        self, module: ir.Module, function: Function, target: ir.Function, places: dict[str, tuple[int, int]],
+        counts: Counts | None = None,
+    ):  # fmt: skip
         """``places``: variables of the module by name, as (space, address in that space)."""
+        self.counts = counts
         self.module, self.function, self.target, self.places = module, function, target, dict(places)
         self.b = ir.IRBuilder(target.append_basic_block("entry"))
         self.line = 0
@@ -232,7 +252,9 @@ class Emitter:
         """Pointer to a field of the running fiber's record."""
         return self.at(self.b.add(self.header(fibers.RECORD_AT), ir.Constant(I64, 8 * field)))
 
-    def wait(self, status: int, kind: int | ir.Value, mask: ir.Value, arguments: Sequence[ir.Value], results: int) -> list[Any]:
+    def wait(
+        self, status: int, kind: int | ir.Value, mask: ir.Value, arguments: Sequence[ir.Value], results: int
+    ) -> list[Any]:
         """Say what is brought, let others run, return ``results`` numbers (i64)."""
 
         def wide(value: ir.Value | int) -> ir.Value:
@@ -250,16 +272,34 @@ class Emitter:
 
     # --- the body
 
+    def _count(self, number: int) -> None:
+        """A stretch begins with instruction ``number`` of the body."""
+        if self.counts is None or self.b.block.is_terminated:
+            return
+        row = self.counts.passed[len(self.counts.stretches)]
+        self.counts.stretches.append((number, 0))
+        place = self.b.add(
+            self.b.mul(self.header(fibers.FIBER), ir.Constant(I64, 8)), ir.Constant(I64, row.ctypes.data)
+        )
+        self.b.store(self.b.add(self.b.load(self.at(place), typ=I64), ir.Constant(I64, 1)), self.at(place))
+
     def run(self) -> None:
         """Emit everything."""
-        for item in self.function.body:
+        self._count(0)
+        for number, item in enumerate(self.function.body):
             if isinstance(item, Label):
                 if not self.b.block.is_terminated:
                     self.b.branch(self.labels[item.name])
                 self.b.position_at_end(self.labels[item.name])
+                self._count(number)
                 continue
             if self.b.block.is_terminated:  # not reachable
                 self.b.position_at_end(self.target.append_basic_block())
+            elif number and isinstance(last := self.function.body[number - 1], Instruction) and last.op[0] == "bra":
+                self._count(number)
+            if self.counts is not None:
+                first, count = self.counts.stretches[-1]
+                self.counts.stretches[-1] = first, count + 1
             self.line = item.line
             try:
                 self._one(item)
@@ -322,14 +362,14 @@ def _call(e: Emitter, i: Instruction) -> None:
     e.b.call(e.module.globals[name], arguments)
 
 
-def translated(module: Module, places: dict[str, tuple[int, int]]) -> str:
-    """LLVM IR of a file; its function ``start`` runs the kernel in one fiber."""
+def translated(module: Module, places: dict[str, tuple[int, int]], counts: Counts | None = None) -> str:
+    """LLVM IR of a file; its function ``start`` runs the kernel in one fiber. ``counts`` are the kernel's."""
     out = ir.Module("kernel")
     for function in module.functions.values():
         arguments = [I64] * len(function.results + function.params)
         ir.Function(out, ir.FunctionType(VOID, arguments), function.name)
     for function in module.functions.values():
-        Emitter(out, function, out.globals[function.name], places).run()
+        Emitter(out, function, out.globals[function.name], places, counts if function.entry else None).run()
     start = ir.Function(out, ir.FunctionType(VOID, []), "start")
     empty = Function("start", True, [], [])
     e = Emitter(out, empty, start, {})
@@ -346,4 +386,4 @@ def kinds(i: Instruction) -> list[str]:
     return [part for part in i.op[1:] if part in SIZES]
 
 
-__all__ = ["GENERIC", "TABLE", "Emitter", "instruction", "kinds", "translated"]
+__all__ = ["GENERIC", "TABLE", "Counts", "Emitter", "instruction", "kinds", "translated"]

@@ -221,8 +221,8 @@ def test_views_are_those_of_numpy(ops: Any) -> None:
     values = np.arange(120, dtype=np.float32).reshape(2, 3, 4, 5)
     array = ops.upload(values)
     for at in (
-        1, (0, 2), slice(1, None), (slice(None), 1), (Ellipsis, 2), (slice(None), None, 1), (1, Ellipsis, slice(1, 4, 2)),
-        (None, 1), (-1, -2), (slice(None), slice(None), slice(0, 4, 3)),
+        1, (0, 2), slice(1, None), (slice(None), 1), (Ellipsis, 2), (slice(None), None, 1),
+        (1, Ellipsis, slice(1, 4, 2)), (None, 1), (-1, -2), (slice(None), slice(None), slice(0, 4, 3)),
     ):  # fmt: skip
         view = array[at]
         assert view.shape == values[at].shape and np.array_equal(ops.host(view), values[at]), at

@@ -44,6 +44,7 @@ __all__ = [
     "warp_max",
     "warp_sum",
     "word_at",
+    "words_at",
 ]
 
 intrinsic, types, cgutils, signature = extending()
@@ -157,23 +158,40 @@ def element(typingctx: Any, array: Any, index: Any) -> Any:
     return signature(array.dtype, array, I64), generate
 
 
+def _byte(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
+    """Pointer to a byte of an array."""
+    start = context.make_array(kind)(context, builder, array).data
+    return builder.gep(builder.bitcast(start, ir.IntType(8).as_pointer()), [at])
+
+
+def _four(builder: Any, pointer: Any) -> Any:
+    """The four words at a pointer to a multiple of 16, as a tuple."""
+    four = ir.VectorType(LL[I32], 4)
+    value = builder.load(builder.bitcast(pointer, four.as_pointer()), align=16)
+    return cgutils.pack_array(builder, [builder.extract_element(value, LL[I32](i)) for i in range(4)])
+
+
 @intrinsic
 def word_at(typingctx: Any, words: Any, at: Any) -> Any:
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        start = context.make_array(sig.args[0])(context, builder, args[0]).data
-        pointer = builder.gep(builder.bitcast(start, ir.IntType(8).as_pointer()), [args[1]])
+        pointer = _byte(context, builder, sig.args[0], *args)
         return builder.load(builder.bitcast(pointer, LL[I32].as_pointer()), align=4)
 
     return signature(I32, words, I64), generate
 
 
 @intrinsic
+def words_at(typingctx: Any, words: Any, at: Any) -> Any:
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _four(builder, _byte(context, builder, sig.args[0], *args))
+
+    return signature(types.UniTuple(I32, 4), words, I64), generate
+
+
+@intrinsic
 def load4(typingctx: Any, words: Any, index: Any) -> Any:
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        pointer = _element(context, builder, sig.args[0], *args)
-        four = ir.VectorType(LL[I32], 4)
-        value = builder.load(builder.bitcast(pointer, four.as_pointer()), align=16)
-        return cgutils.pack_array(builder, [builder.extract_element(value, LL[I32](i)) for i in range(4)])
+        return _four(builder, _element(context, builder, sig.args[0], *args))
 
     return signature(types.UniTuple(I32, 4), words, I64), generate
 

@@ -1,10 +1,10 @@
 """Products of one or a few input vectors with quantized matrices: decode is these, and their bound is memory.
 
-One launch multiplies ``pairs`` inputs with matrices of ``rows`` rows each; which matrix and which input belong to a pair
-is a matter of a few numbers (``launch``), so that plain, grouped and expert products are one kernel. A warp takes group
-rows at a time and walks over them in chunks. Raw bytes of chunks ahead are on their way into shared memory (cp.async,
-16 bytes a lane, across the ends of rows and of experts: a warp always has the next bytes under way) while a lane decodes
-one unit of 32 weights of each of both rows (``units``) and multiplies it with the inputs, which both rows share:
+One launch multiplies ``pairs`` inputs with matrices of ``rows`` rows each; which matrix and which input belong to a
+pair is a matter of a few numbers (``launch``), so that plain, grouped and expert products are one kernel. A warp takes
+a few rows at a time and walks over them in chunks. Raw bytes of chunks ahead are on their way into shared memory
+(cp.async, 16 bytes a lane, across the ends of rows and of experts: a warp always has the next bytes under way) while a
+lane decodes one unit of 32 weights of each row (``units``) and multiplies it with the inputs, which the rows share:
 
     integer inputs (a8, q8k)   8 dp4a a unit, then its scale, and the minima times the sums of 16 codes
     float inputs               32 multiply-adds a unit; the numbers are those of the file, the sums float32
@@ -38,7 +38,7 @@ from .intrinsics import (
     sync_warp,
     warp_sum,
 )
-from .shim import SIMULATED, allow_shared, cuda, f32, i32, multiprocessors
+from .shim import SIMULATED, allow_shared, cuda, f32, i32, multiprocessors, shared_limit
 from .units import UNITS, Unit, straight
 
 F32, I32 = np.float32, np.int32
@@ -46,8 +46,8 @@ ZERO = np.float32(0)
 
 
 class Layout(NamedTuple):
-    """How a kernel cuts its work: rows a warp takes at a time, units a lane decodes of each in a chunk, chunks in shared
-    memory, warps of a block, blocks a multiprocessor takes, registers a thread may have."""
+    """How a kernel cuts its work: rows a warp takes at a time, units a lane decodes of each in a chunk, chunks in
+    shared memory, warps of a block, blocks a multiprocessor takes, registers a thread may have."""
 
     rows: int
     passes: int
@@ -59,14 +59,20 @@ class Layout(NamedTuple):
 
 LAYOUTS = {
     "Q8_0": (Layout(2, 1, 2, 4, 8, 64), Layout(1, 1, 3, 4, 8, 64)),
-    "Q4_0": (Layout(4, 1, 2, 4, 8, 64), Layout(1, 2, 3, 4, 8, 64)),
+    "Q4_0": (Layout(4, 1, 2, 4, 6, 80), Layout(1, 2, 3, 4, 8, 64)),
     "Q2_K": (Layout(4, 2, 2, 8, 3, 80), Layout(2, 2, 2, 8, 3, 80), Layout(1, 2, 3, 8, 3, 80)),
     "Q4_K": (Layout(4, 1, 2, 8, 3, 80), Layout(2, 1, 3, 8, 3, 80), Layout(1, 1, 3, 8, 3, 80)),
     "Q6_K": (Layout(2, 1, 2, 4, 6, 80), Layout(1, 1, 3, 4, 6, 80)),
-    "IQ2_XXS": (Layout(4, 4, 2, 16, 1, 96), Layout(2, 4, 2, 16, 1, 96), Layout(1, 4, 2, 16, 1, 96)),
+    "IQ2_XXS": (
+        Layout(4, 4, 2, 16, 1, 96),
+        Layout(2, 4, 2, 16, 1, 96),
+        Layout(4, 2, 2, 8, 2, 96),
+        Layout(2, 2, 2, 8, 2, 96),
+        Layout(1, 4, 2, 16, 1, 96),
+    ),
 }
 """Of each format, from many rows at a time to one: the more rows share inputs and bookkeeping, the less there is to
-compute, and the fewer warps have work. Found by measurement (docs/cuda.md)."""
+compute, and the fewer warps have work. The last one fits every GPU. docs/cuda.md says what was measured."""
 
 
 class Kernel(NamedTuple):
@@ -101,7 +107,7 @@ def _float_dot(q, x, total):
     return total
 
 
-def _fetcher(chunk_bytes: int, pitch: int) -> Callable[..., Any]:
+def _fetcher(chunk_bytes: int) -> Callable[..., Any]:
     """A device function that begins to copy a chunk of one row: ``start`` is its first byte, ``size`` its bytes."""
     per_lane = -(-(chunk_bytes + 14) // 16) // 32 + 1
 
@@ -118,27 +124,42 @@ def _fetcher(chunk_bytes: int, pitch: int) -> Callable[..., Any]:
     return fetch
 
 
+def _chunk_bytes(unit: Unit, layout: Layout) -> int:
+    """Bytes of a row that a warp takes at a time."""
+    return 32 * layout.passes // unit.per_block * unit.block_bytes
+
+
+def _pitch(unit: Unit, layout: Layout) -> int:
+    """Words from one row of a chunk to the next: the chunk, what is before it in its first 16 bytes, and what decoding
+    reads behind the last block."""
+    return (_chunk_bytes(unit, layout) + 14 + 16 + 15) // 16 * 4
+
+
+def _table_words(unit: Unit) -> int:
+    return 0 if unit.table is None else 32 * len(unit.table)
+
+
+def shared_bytes(unit: Unit, layout: Layout) -> int:
+    """Shared memory of a block."""
+    return 4 * (_table_words(unit) + layout.warps * layout.stages * (4 + layout.rows * _pitch(unit, layout)))
+
+
 @cache
 def kernel(fmt: str, act: str, layout: Layout) -> Kernel:
     """The kernel of a format and a rounding of the inputs (float, or the integer one that goes with the format)."""
     unit = UNITS[fmt]
     if SIMULATED:
         layout = layout._replace(warps=2)
-    chunk_units = 32 * layout.passes
-    chunk_bytes = chunk_units // unit.per_block * unit.block_bytes
-    pitch = (chunk_bytes + 14 + 16 + 15) // 16 * 4  # words: a skew, and what ``decode`` reads behind the last block
-    table_words = 0 if unit.table is None else 32 * len(unit.table)
-    shared = 4 * (table_words + layout.warps * layout.stages * (4 + layout.rows * pitch))
-    return Kernel(_rows(unit, act, layout, chunk_units, chunk_bytes, pitch, table_words), layout, shared)
+    return Kernel(_rows(unit, act, layout), layout, shared_bytes(unit, layout))
 
 
-def _rows(
-    unit: Unit, act: str, layout: Layout, chunk_units: int, chunk_bytes: int, pitch: int, table_words: int
-) -> Any:
+def _rows(unit: Unit, act: str, layout: Layout) -> Any:
+    chunk_units, chunk_bytes, pitch = 32 * layout.passes, _chunk_bytes(unit, layout), _pitch(unit, layout)
+    table_words = _table_words(unit)
     decode, column, per_block, block_bytes = unit.decode, unit.column, unit.per_block, unit.block_bytes
     minima, halves, in_order, floats = unit.minima, unit.halves, unit.column is straight, act == "float"
     passes, stages, warps = layout.passes, layout.stages, layout.warps
-    fetch = _fetcher(chunk_bytes, pitch)
+    fetch = _fetcher(chunk_bytes)
     wait = copy_wait1 if stages == 3 else copy_wait0
     assert stages in (2, 3)
     block_weights, block_bits = 32 * per_block, per_block.bit_length() - 1
@@ -171,8 +192,8 @@ def _rows(
         if first < pairs * per_pair:
             left = I32((divide(pairs * per_pair - 1 - first, stride) + 1) * slots * chunks)
 
-        # The next chunk to fetch: of ``at_once`` rows, the ``group``-th such, for ``pair``. What its multiplication has to know
-        # goes with it into shared memory.
+        # The next chunk to fetch: of ``at_once`` rows, the ``group``-th such, for ``pair``. What its multiplication has
+        # to know goes with it into shared memory.
         slot, chunk, start = I32(0), I32(0), np.int64(0)
         into, out_of = I32(0), I32(0)
         totals = cuda.local.array(at_once, f32)
@@ -298,9 +319,11 @@ def launch(
     stream: Any, made: Kernel, raw: Any, row_bytes: int, operands: tuple[Any, ...], rows: int, n: int, pairs: int,
     error: Any, failure: int,
 ) -> None:  # fmt: skip
-    """``operands``: ids, experts, groups, slots, share, codes, scales, sums, out. Of pair p, result o is the sum over
-    slots s of row o of a matrix times input (p slots + s) // share. The matrix is number ids[p slots + s] of ``experts``;
-    if there are none, p mod ``groups``."""
+    """``operands``: ids, experts, groups, slots, share, codes, scales, sums, out.
+
+    Of pair p, result o is the sum over slots s of row o of a matrix times input (p slots + s) // share. The matrix is
+    number ids[p slots + s] of ``experts``; if there are none, p mod ``groups``.
+    """
     layout = made.layout
     wanted = -(-(pairs * -(-rows // layout.rows)) // layout.warps)
     grid = min(wanted, multiprocessors() * layout.blocks)
@@ -311,10 +334,10 @@ def launch(
 
 def choose(fmt: str, act: str, rows: int, pairs: int) -> Kernel:
     """The kernel for ``pairs`` products with ``rows`` rows: as many rows at a time as leave all warps busy."""
-    layouts = LAYOUTS[fmt]
-    for layout in layouts[:-1]:
+    fitting = [layout for layout in LAYOUTS[fmt] if shared_bytes(UNITS[fmt], layout) <= shared_limit()]
+    for layout in fitting[:-1]:
         warps = multiprocessors() * layout.blocks * layout.warps
         groups = pairs * -(-rows // layout.rows)
         if groups / (-(-groups // warps) * warps) >= BUSY:
             return kernel(fmt, act, layout)
-    return kernel(fmt, act, layouts[-1])
+    return kernel(fmt, act, fitting[-1])

@@ -1,8 +1,8 @@
 """Products with weights that are plain numbers (F16, BF16, F32), and the mixing logits of hyper-connections.
 
-Inputs are float32, and so are the sums. A row is shared by ``split`` warps, so that matrices of few rows keep the memory
-busy, too; a lane has four 16-byte loads under way. Rows that do not start at multiples of 16 bytes are read value by
-value. What each product computes: ``kernels.ops``.
+Inputs are float32, and so are the sums. A row is shared by ``split`` warps, so that matrices of few rows keep the
+memory busy, too; a lane has four 16-byte loads under way. Rows that do not start at multiples of 16 bytes are read
+value by value. What each product computes: ``kernels.ops``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Matrix products as the backend asks for them: which kernel, packed how, launched how.
 
 All functions take flat device arrays and matrices whose ``data`` is one, launch on ``stream`` and return nothing;
-``scratch(shape, dtype)`` gives them memory that is theirs until the results are written. Raw rows are multiplied as they
-lie in the file. What each product computes: ``kernels.ops``.
+``scratch(shape, dtype)`` gives them memory that is theirs until the results are written. Raw rows are multiplied as
+they lie in the file. What each product computes: ``kernels.ops``.
 """
 
 from __future__ import annotations
@@ -14,11 +14,19 @@ import numpy as np
 
 from ..formats import FORMATS
 from ..formats.matrix import Matrix
-from . import embedding, matvec, packing, plain
+from . import embedding, grouping, matmat, matvec, packing, plain
 from .units import UNITS
 
 Scratch = Callable[[tuple[int, ...], Any], Any]
 NO_FAILURE = 0
+MANY_TOKENS = 16
+"""From here on decoding weights once for a tile of tokens beats reading them again for each."""
+PAIRS_PER_EXPERT = 4
+
+
+def many(pairs: int, experts: int) -> bool:
+    """Whether pairs are to be sorted by expert: each has several then, on average."""
+    return PAIRS_PER_EXPERT * experts <= pairs and experts <= grouping.MOST_EXPERTS
 
 
 class Inputs(NamedTuple):
@@ -79,7 +87,7 @@ def multiply_experts(
 def linear(
     stream: Any, out: Any, x: Any, w: Matrix, tokens: int, groups: int, act: str, *, scratch: Scratch
 ) -> None:  # fmt: skip
-    """x (tokens, groups, n) times rows: group g has rows g r .. (g + 1) r - 1, r = rows / groups. out (tokens, rows)."""
+    """x (tokens, groups, n) times rows -> out (tokens, rows). Group g has rows g r .. g r + r - 1, r = rows / groups."""
     check_act(w.fmt, act)
     if not tokens:
         return
@@ -88,7 +96,12 @@ def linear(
         operands = out, 0, groups, 1, 1
         plain.rows(stream, out, x, w.data, w.fmt, operands, rows, w.cols, tokens * groups, out, NO_FAILURE)
         return
-    multiply(stream, out, pack(stream, x, tokens * groups, w.cols, w.fmt, act, scratch), w, tokens, groups, act)
+    inputs = pack(stream, x, tokens * groups, w.cols, w.fmt, act, scratch)
+    if tokens >= MANY_TOKENS and matmat.has(w.fmt, act):
+        row_bytes = FORMATS[w.fmt].row_bytes(w.cols)
+        matmat.in_order(stream, out, inputs, w.data, row_bytes, w.fmt, tokens, groups, rows, w.cols)
+    else:
+        multiply(stream, out, inputs, w, tokens, groups, act)
 
 
 def expert_linear(
@@ -105,6 +118,11 @@ def expert_linear(
         plain.rows(stream, out, x, w.data, w.fmt, operands, w.rows, w.cols, tokens * slots, error, failure)
         return
     inputs = pack(stream, x, tokens, w.cols, w.fmt, act, scratch)
+    if many(tokens * slots, experts) and matmat.has(w.fmt, act):
+        tiles = grouping.tiles(stream, ids, tokens * slots, experts, error, failure, scratch)
+        row_bytes = FORMATS[w.fmt].row_bytes(w.cols)
+        matmat.by_expert(stream, out, inputs, w.data, row_bytes, w.fmt, tiles, slots, w.rows, w.cols)
+        return
     multiply_experts(stream, out, error, inputs, ids, w, tokens * slots, 1, slots, experts, act, failure)
 
 
@@ -121,6 +139,13 @@ def expert_sum(
         plain.rows(stream, out, mid, w.data, w.fmt, operands, w.rows, w.cols, tokens, error, failure)
         return
     inputs = pack(stream, mid, tokens * slots, w.cols, w.fmt, act, scratch)
+    if many(tokens * slots, experts) and matmat.has(w.fmt, act):
+        tiles = grouping.tiles(stream, ids, tokens * slots, experts, error, failure, scratch)
+        row_bytes = FORMATS[w.fmt].row_bytes(w.cols)
+        parts = scratch((tokens * slots * w.rows,), np.float32)
+        matmat.by_expert(stream, parts, inputs, w.data, row_bytes, w.fmt, tiles, 1, w.rows, w.cols)
+        matmat.add_slots(stream, out, parts, tokens, slots, w.rows)
+        return
     multiply_experts(stream, out, error, inputs, ids, w, tokens, slots, 1, experts, act, failure)
 
 

@@ -124,9 +124,10 @@ PLAIN_SHARED = 48 << 10
 _allowed: set[tuple[Any, tuple[Any, ...]]] = set()
 
 
-def allow_shared(kernel: Any, nbytes: int, args: Sequence[Any]) -> None:
-    """Let launches of ``kernel`` with such arguments ask for ``nbytes`` of dynamic shared memory."""
-    if SIMULATED or nbytes <= PLAIN_SHARED:
+def allow_shared(kernel: Any, nbytes: int, args: Sequence[Any], fixed: int = 0) -> None:
+    """Let launches of ``kernel`` with such arguments ask for ``nbytes`` of dynamic shared memory, besides ``fixed``
+    that its arrays of known size take."""
+    if SIMULATED or nbytes + fixed <= PLAIN_SHARED:
         return
     kinds = tuple(kernel.typeof_pyval(arg) for arg in args)
     if (kernel, kinds) in _allowed:
@@ -156,3 +157,10 @@ def multiprocessors() -> int:
     if SIMULATED:
         return SIMULATED_MULTIPROCESSORS
     return int(_cuda.get_current_device().MULTIPROCESSOR_COUNT)
+
+
+def shared_limit() -> int:
+    """Bytes of shared memory that a block can be given, at most."""
+    if SIMULATED:
+        return 99 << 10  # the least of the GPUs that these kernels are for
+    return int(_cuda.get_current_device().MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)

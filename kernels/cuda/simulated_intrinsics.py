@@ -46,6 +46,7 @@ __all__ = [
     "warp_max",
     "warp_sum",
     "word_at",
+    "words_at",
 ]
 
 I32, F32 = np.int32, np.float32
@@ -157,9 +158,26 @@ def element(array: Any, index: int) -> Any:
 
 
 def word_at(words: Any, at: int) -> np.int32:
-    """The word at byte ``at``, a multiple of 4, of a shared array. Constant offsets cost nothing this way."""
+    """The word at byte ``at``, a multiple of 4, of any array. Constant offsets cost nothing this way. What lies behind
+    the end may be read, as far as the next multiple of 16, but must not matter."""
     assert at % 4 == 0 and at >= 0
-    return I32(_plain(words)[at >> 2])
+    return I32(_bytes_at(words, int(at), 4)[0])
+
+
+def words_at(words: Any, at: int) -> tuple[np.int32, ...]:
+    """Four words at byte ``at``, a multiple of 16, of any array."""
+    assert at % 16 == 0 and at >= 0
+    return tuple(_bytes_at(words, int(at), 16))
+
+
+def _bytes_at(array: Any, at: int, count: int) -> np.ndarray:
+    """Words from ``at`` on; zeros behind the end."""
+    plain = _plain(array)
+    size = plain.itemsize
+    if at % size == 0 and at + count <= plain.nbytes:
+        return plain[at // size : (at + count) // size].view(I32)
+    raw = plain.reshape(-1).view(np.uint8)[at : at + count]
+    return np.concatenate((raw, np.zeros(count - len(raw), np.uint8))).view(I32)
 
 
 def load4(words: Any, index: int) -> tuple[np.int32, ...]:

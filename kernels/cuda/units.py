@@ -1,15 +1,15 @@
 """Units of the block formats: 32 weights as one lane of a warp decodes them from raw bytes in shared memory.
 
-A format is a ``Unit``: how a block lies in bytes, and a device function ``decode(words, at, j, tables)`` that gives unit
-j of the block whose first byte is byte ``at`` (even) of the shared words:
+A format is a ``Unit``: how a block lies in bytes, and a device function ``decode(words, at, j, tables)`` that gives
+unit j of the block whose first byte is byte ``at`` (even) of the shared words:
 
-    (q0, ..., q7, f, g, m)     w = f q                     weight by weight, q the signed bytes of the words
-                               w = f q - g m_h             if ``minima``: m_h byte h of m, for half h of the unit
-                               w = (f q, g q)              if ``halves``: f for the first half of the words, g for the rest
+    (q0, ..., q7, f, g, m)     w = f q          weight by weight, q the signed bytes of the words
+                               w = f q - g m_h  if ``minima``: m_h byte h of m, for half h of the unit
+                               w = f q or g q   if ``halves``: f for the first half of the words, g for the rest
 
-Words q_i hold weights ``column(j, i)`` .. +3 of the block; for most formats that is 32 j + 4 i. Minima are those of the
-16 weights from 32 j and of the 16 after them. The same units feed dot products with integer activations (dp4a), with
-floats, and the tiles of tensor-core products, so that a layout is written down once. Layouts: docs/model.md 2.3.
+Words q_i hold weights ``column(j, i)`` .. +3 of the block; for most formats that is 32 j + 4 i. Minima are those of
+the 16 weights from 32 j and of the 16 after them. The same units feed dot products with integer activations (dp4a),
+with floats, and the tiles of tensor-core products, so that a layout is written down once. Layouts: docs/model.md 2.3.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..formats.iq2_xxs import GRID, MAGNITUDES, SIGNS
-from .intrinsics import funnel_right, half_to_float, load4, permute_bytes, shift_left, shift_right, word_at
+from .intrinsics import funnel_right, half_to_float, permute_bytes, shift_left, shift_right, word_at, words_at
 from .shim import cuda
 
 I32 = np.int32
@@ -168,9 +168,9 @@ def _q2_k(words, at, j, tables):
 def _q4_k(words, at, j, tables):
     i = at & ~3
     high = (j & 1) << 2
-    code = (i >> 2) + 4 + 8 * (j >> 1)
-    v0, v1, v2, v3 = load4(words, code)
-    v4, v5, v6, v7 = load4(words, code + 4)
+    code = i + 16 + 32 * (j >> 1)
+    v0, v1, v2, v3 = words_at(words, code)
+    v4, v5, v6, v7 = words_at(words, code + 16)
     first, second, third = word_at(words, i + 4), word_at(words, i + 8), word_at(words, i + 12)
     # both ways, then one of them: lanes of a warp differ in j, and a branch would take both with more ado
     late_scales = I32((third & LOW4) | (shift_right(first, 2) & HIGH2_OF_6))

@@ -86,7 +86,7 @@ class CUDA(Ops):
         self.share = left / of_experts
 
     @property
-    def cached(self) -> bool:
+    def fetching(self) -> bool:
         """Whether experts come and go."""
         return self.share is not None
 
@@ -97,7 +97,7 @@ class CUDA(Ops):
         """A backend whose ops are kept as launches, to be run together later; None while experts come and go. Small
         arrays that this thread uploads until it is sealed are its inputs: refilled in host memory, and copied when it
         runs."""
-        if self.cached:
+        if self.fetching:
             return None
         recording = Recorded(self)
         self._desk.recording = weakref.ref(recording)

@@ -10,8 +10,8 @@ from . import rows as stages
 from .arrays import DeviceArray
 from .quantize import A8_BLOCK, Q8K_BLOCK, Q8K_SUM
 from .rows import E2M1, E4M3, F16, HADAMARD, NORM, PEAKS, ROPE
-from .steps import F32, I8, I16, Launch, Steps, expect
 from .steps import F16 as HALF
+from .steps import F32, I8, I16, Launch, Steps, expect
 
 E4M3_BLOCK, E2M1_BLOCK = 64, 32
 

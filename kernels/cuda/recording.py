@@ -1,8 +1,8 @@
 """A recording: the launches of a whole token, laid out once in memory and captured as one CUDA graph.
 
-An op called from Python costs tens of microseconds and memory for its result; a decoded token has a thousand. While a
+An op called from Python costs tens of microseconds and memory for its result; a decoded token has hundreds. While a
 pass is recorded its ops launch nothing: they append their launches, and the arrays they return stand for places.
-``seal`` joins chains of row stages (``joining``), gives places that are not in use at the same time the same memory, and
+``seal`` joins chains of row stages (``joining``), gives places that are not in use at a time the same memory, and
 captures all launches in order. ``replay`` launches the graph, which
 
     copies the inputs, all of them side by side, from host memory    one copy node
@@ -124,7 +124,10 @@ class Recording(Steps):
         """An output whose values are in host memory after a replay."""
         start = out.buffer.start - self._results.start
         buffer = Buffer(out.buffer.block, out.buffer.nbytes, out.buffer.start)
-        buffer.mirror, buffer.keep = self._fetched.values[start : start + out.buffer.nbytes], (self._fetched, self._results)
+        buffer.mirror, buffer.keep = (
+            self._fetched.values[start : start + out.buffer.nbytes],
+            (self._fetched, self._results),
+        )
         return DeviceArray(buffer, out.shape, out.dtype, out.offset, out.strides)
 
     def _call(self, launch: Launch) -> Callable[[], None]:

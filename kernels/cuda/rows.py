@@ -1,7 +1,7 @@
 """Chains of what happens to rows between products: norm, rope, Hadamard rotation, rounding, storing.
 
 A pass applies several of these to the same row in turn (a query head: norm, rope; a cached row: norm, rope, E4M3,
-binary16, into its ring), always in this order. So one kernel has all stages, and an op by itself is a chain of one: what
+binary16, into its ring), always in this order. So one kernel has all stages, and an op alone is a chain of one: what
 a recording fuses is the same code, hence the same bits. A block works on one row; between stages the row lies in the
 result's memory, which the block's own cache holds.
 """
@@ -53,8 +53,8 @@ def block_sum(value, sums):
 def nearest(v, scale, top, normal, step):
     """``v`` through a small float format with maximum ``top``, under a power-of-two scale.
 
-    Dividing by the step of a value's binade is exact, so the nearest integer, ties to even, is the nearest code, ties to
-    the even code.
+    Dividing by the step of a value's binade is exact, so the nearest integer, ties to even, is the nearest code, ties
+    to the even code.
     """
     v = F32(v / scale)
     v = top if v > top else v

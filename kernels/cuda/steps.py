@@ -1,7 +1,7 @@
 """What the ops of this backend are written with, whether their launches happen at once or are recorded.
 
 An op checks its arguments, takes arrays to write to (``empty``) and hands over launches (``run``): a function that
-launches kernels, what it writes, what it reads, numbers. ``backend.CUDA`` calls it now, ``recording.Recording`` keeps it.
+launches kernels, what it writes, what it reads, numbers. ``backend.CUDA`` calls it, ``recording.Recording`` keeps it.
 Both compute the same bits, because there is nothing else to an op.
 """
 
@@ -102,8 +102,8 @@ class Steps(ABC):
         raise ValueError("a recording cannot bring values to the device")
 
     def make_resident(self, stack: Any, experts: np.ndarray, wait: bool) -> None:
-        """Have these experts of a ``CachedStack`` in its slots when what is launched next runs. ``wait``: something that
-        was launched may still read the slots."""
+        """Have these experts of a ``CachedStack`` in its slots when what is launched next runs. ``wait``: what was
+        launched before may still read the slots."""
         raise ValueError("a recording cannot bring experts to the device")
 
     # --- checks at the border: kernels trust their sizes, so shapes and types are settled before

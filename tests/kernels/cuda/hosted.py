@@ -86,6 +86,7 @@ def hosted() -> Iterator[Any]:
         "open_driver": lambda *number: opened,
         "multiprocessors": lambda: MULTIPROCESSORS,
         "allow_shared": lambda *asked: None,
+        "shared_limit": lambda: 227 << 10,
     }
     opened = Hosted()
     _opened.append(opened)

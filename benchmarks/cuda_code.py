@@ -174,7 +174,7 @@ def executed(launch: Any, compiled: Compiled) -> Executed:
     grid, block = ((*size, 1, 1)[:3] for size in (launch.grid, launch.block))
     blocks = int(np.prod(grid))
     apart = max(1, blocks // SAMPLED)
-    lowered.run(grid, block, numbers, arrays, launch.dynamic, False, slack=256, apart=apart)
+    lowered.run(grid, block, numbers, arrays, launch.dynamic, "forward", slack=256, apart=apart)
     blocks_ran = -(-blocks // apart)
     body = lowered.module.entry.body
     ran = lowered.executed(int(np.prod(block)))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .simulation import WARP, this_lane, warp_values
+from .simulation import WARP, this_lane, warp_together, warp_values
 
 __all__ = [
     "bits_to_float",
@@ -249,11 +249,14 @@ def lane_value(value: Any, lane: int) -> Any:
 
 def _butterfly(value: Any, join: Any) -> Any:
     """As the compiled code does it: partners 16, 8, 4, 2, 1 apart, so that the bits are the same."""
-    values = warp_values(value)
-    with np.errstate(all="ignore"):
-        for mask in (16, 8, 4, 2, 1):
-            values = [join(values[i], values[i ^ mask]) for i in range(WARP)]
-    return values[this_lane().thread_id % WARP]
+
+    def joined(values: list[Any]) -> list[Any]:
+        with np.errstate(all="ignore"):
+            for mask in (16, 8, 4, 2, 1):
+                values = [join(values[i], values[i ^ mask]) for i in range(WARP)]
+        return values
+
+    return warp_together(value, joined)[this_lane().thread_id % WARP]
 
 
 def warp_sum(value: Any) -> Any:
@@ -279,30 +282,23 @@ def warp_any(condition: Any) -> bool:
 # --- tensor cores. Of a lane with number l: row r = l // 4, column pair c = l % 4
 
 
-def _gathered(a: tuple[Any, ...], b: tuple[Any, ...], per_word: int, kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """A (16, k) and B (k, 8) from the words of all lanes; ``per_word`` values of type ``kind`` in a word."""
-    values = warp_values((a, b))
-    half = 4 * per_word
-    A, B = np.zeros((16, 2 * half), np.float64), np.zeros((2 * half, 8), np.float64)
-    for lane, (of_a, of_b) in enumerate(values):
-        row, at = lane // 4, lane % 4 * per_word
-        for i, word in enumerate(of_a):
-            start = at + i // 2 * half
-            A[row + i % 2 * 8, start : start + per_word] = _parts(word, kind)
-        for i, word in enumerate(of_b):
-            B[at + i * half : at + i * half + per_word, row] = _parts(word, kind)
-    return A, B
+def _product(a: tuple[Any, ...], b: tuple[Any, ...], per_word: int, kind: str) -> list[Any]:
+    """A lane's four values of A B, (16, k) times (k, 8), from the words of all lanes; ``per_word`` values of type
+    ``kind`` in a word. They are in rows r, r, r + 8, r + 8 and columns 2c, 2c + 1."""
 
+    def whole(values: list[Any]) -> np.ndarray:
+        words = np.array([[int(word) & 0xFFFFFFFF for word in (*of_a, *of_b)] for of_a, of_b in values], np.uint32)
+        if kind == "bf16":
+            parts = (words.view(np.uint16).astype(np.uint32) << 16).view(F32)
+        else:
+            parts = words.view(kind)
+        parts = parts.astype(np.float64).reshape(8, 4, 6, per_word)  # row or column, c, word, value
+        A = parts[:, :, :4].reshape(8, 4, 2, 2, per_word).transpose(3, 0, 2, 1, 4).reshape(16, -1)
+        B = parts[:, :, 4:].transpose(2, 1, 3, 0).reshape(-1, 8)
+        with np.errstate(all="ignore"):
+            return A @ B
 
-def _parts(word: Any, kind: str) -> np.ndarray:
-    raw = np.array([int(word) & 0xFFFFFFFF], np.uint32)
-    if kind == "bf16":
-        return (raw.view(np.uint16).astype(np.uint32) << 16).view(F32)
-    return raw.view(kind)
-
-
-def _mine(C: np.ndarray) -> list[Any]:
-    """A lane's four values of a (16, 8) result: rows r, r, r + 8, r + 8; columns 2 c, 2 c + 1."""
+    C = warp_together((a, b), whole)
     lane = this_lane().thread_id % WARP
     r, c = lane // 4, 2 * (lane % 4)
     return [C[r, c], C[r, c + 1], C[r + 8, c], C[r + 8, c + 1]]
@@ -316,15 +312,14 @@ def mma_s8(
     a0: row r, bytes 4c..4c+3; a1: row r + 8; a2, a3: the same 16 further. b0: column r, rows 4c..4c+3; b1: 16 further.
     c0, c1: row r, columns 2c, 2c+1; c2, c3: row r + 8.
     """
-    A, B = _gathered((a0, a1, a2, a3), (b0, b1), 4, "i1")
-    return tuple(_word(int(p) + int(c)) for p, c in zip(_mine(A @ B), (c0, c1, c2, c3), strict=True))
+    product = _product((a0, a1, a2, a3), (b0, b1), 4, "i1")
+    return tuple(_word(int(p) + int(c)) for p, c in zip(product, (c0, c1, c2, c3), strict=True))
 
 
 def _mma_16(operands: tuple[Any, ...], kind: str) -> tuple[np.float32, ...]:
     a, b, c = operands[:4], operands[4:6], operands[6:]
     with np.errstate(all="ignore"):
-        A, B = _gathered(a, b, 2, kind)
-        return tuple(F32(p + float(old)) for p, old in zip(_mine(A @ B), c, strict=True))
+        return tuple(F32(p + float(old)) for p, old in zip(_product(a, b, 2, kind), c, strict=True))
 
 
 def mma_f16(

@@ -204,14 +204,23 @@ def this_lane() -> Lane:
     return _running[-1]
 
 
-def warp_values(value: Any) -> list[Any]:
-    """``value`` of every lane of this warp, in order. All its threads must be there: blocks of whole warps."""
+def warp_together(value: Any, compute: Callable[[list[Any]], Any]) -> Any:
+    """``compute`` of the values of all lanes of this warp, in order, done once for all of them. All threads of the warp
+    must be there: blocks of whole warps."""
     lane = this_lane()
-    given = lane.block.exchange(lane.thread_id // WARP, lane, value)
-    if len(given) != WARP:
-        raise Stuck("a warp primitive needs all 32 lanes")
     first = lane.thread_id // WARP * WARP
-    return [given[first + i] for i in range(WARP)]
+    given: dict[Any, Any] = lane.block.exchange(first // WARP, lane, value)
+    if "result" not in given:
+        if len(given) != WARP:
+            raise Stuck("a warp primitive needs all 32 lanes")
+        given["result"] = compute([given[first + i] for i in range(WARP)])
+    return given["result"]
+
+
+def warp_values(value: Any) -> list[Any]:
+    """``value`` of every lane of this warp, in order."""
+    values: list[Any] = warp_together(value, list)
+    return values
 
 
 def install() -> None:

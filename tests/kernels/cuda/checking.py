@@ -20,6 +20,7 @@ from .fibers import (
     E_WHAT,
     ERROR,
     FIBER,
+    INTERLEAVED,
     LAST_RANGE,
     MAX_ASYNC,
     MISALIGNED,
@@ -147,6 +148,8 @@ def check(state, address, what):
     error = _wrong(s, address, what)
     if error:
         _fault(s, error, address, what)
+    if s[INTERLEAVED] and (what >> 8) & 3 == WRITE and (what >> 10) & 7 in (GENERIC, GLOBAL):
+        switch(s[SELF] + 8 * (RECORDS + s[FIBER] * RECORD + SP), s[SELF] + 8 * SCHEDULER)
 
 
 @numba.cfunc(types.void(_STATE_POINTER, types.int64, types.int64))

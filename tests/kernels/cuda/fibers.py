@@ -22,7 +22,7 @@ WARP = 32
 
 # --- header: one number each
 (SCHEDULER, FIBER, RECORD_AT, SHARED, SHARED_SIZE, PARAMS, SEQUENCE, RANGES_USED, SELF, ERROR, E_FIBER, E_ADDRESS,
- E_WHAT, E_LINE, LAST_RANGE, BLOCK, DYNAMIC) = range(17)  # fmt: skip
+ E_WHAT, E_LINE, LAST_RANGE, BLOCK, DYNAMIC, INTERLEAVED) = range(18)  # fmt: skip
 SPECIAL = 20  # tid 3, ntid 3, ctaid 3, nctaid 3, lane, warp, warps, clock
 RANGES = 64
 MAX_RANGES = 4096  # from, to, whether it may be written, to where it may be read
@@ -45,6 +45,10 @@ READY, DONE, AT_WARP, AT_BARRIER, FAULTED = range(5)
  LDMATRIX_T, ACTIVE) = range(16)  # fmt: skip
 # --- kinds at a barrier
 BARRIER, BARRIER_POPC, BARRIER_AND, BARRIER_OR = range(4)
+ORDERS = ("forward", "backward", "interleaved")
+"""In which threads run: the first one first, the last one first, or each up to a store into global memory, before which
+all others come to theirs: what two threads read, change and write is then lost for one of them."""
+
 # --- errors
 (OK, OUTSIDE, MISALIGNED, READ_ONLY, UNINITIALISED, RACE, OVERFLOW, STUCK, TRAP, TOO_MANY_COPIES) = range(10)
 
@@ -368,15 +372,16 @@ def _run(s, threads, backward):
             switch(s[SELF] + 8 * SCHEDULER, s[SELF] + 8 * (record + SP))
             if s[ERROR]:
                 return s[ERROR]
-        ended = 0
+        ended, ready = 0, 0
         for fiber in range(threads):
             ended += s[RECORDS + fiber * RECORD + STATUS] == DONE
+            ready += s[RECORDS + fiber * RECORD + STATUS] == READY  # let others go first before a store
         if ended == threads:
             return OK
         released = 0
         for warp in range((threads + WARP - 1) // WARP):
             released += _warp(s, warp, threads)
-        if not released and not _barriers(s, threads):
+        if not released and not _barriers(s, threads) and not ready:
             s[ERROR] = STUCK
             return STUCK
 
@@ -421,12 +426,11 @@ def _grid(s, stacks, shared, start, grid, block, backward, apart):
     return OK
 
 
-def run_grid(
-    start: int, grid: tuple[int, int, int], block: tuple[int, int, int], backward: bool, apart: int = 1
-) -> int:
+def run_grid(start: int, grid: tuple[int, int, int], block: tuple[int, int, int], order: str, apart: int = 1) -> int:
     """Run ``start`` in every thread of the grid, or of every ``apart``-th block; an error's number, OK if there was
-    none."""
+    none. ``order``: of ``ORDERS``."""
+    STATE[INTERLEAVED] = order == "interleaved"
     offset = -_STACKS.ctypes.data % 16
     stacks = _STACKS[offset : offset + STACK * MAX_THREADS].view(np.int64)
     STATE[DYNAMIC] = stacks.ctypes.data
-    return _grid(STATE, stacks, SHARED_BYTES, start, grid, block, backward, apart)
+    return _grid(STATE, stacks, SHARED_BYTES, start, grid, block, order == "backward", apart)

@@ -52,7 +52,7 @@ class _Launcher:
     def __call__(self, *args: Any) -> None:
         LAUNCHED[self.kernel] = LAUNCHED.get(self.kernel, 0) + 1
         grid, block = (tuple(map(int, np.atleast_1d(n))) for n in (self.grid, self.block))
-        launch(self.kernel, grid, block, *args, shared=int(self.shared), slack=256, backward=_opened[-1].backward)
+        launch(self.kernel, grid, block, *args, shared=int(self.shared), slack=256, order=_opened[-1].order)
 
 
 def _array(pointer: int, shape: Any, dtype: np.dtype, memory: np.ndarray | None) -> np.ndarray:
@@ -70,9 +70,9 @@ def hosted() -> Iterator[Any]:
     from kernels.cuda import backend, driver  # noqa: F401  (all modules are there then)
 
     class Hosted(driver.Simulated):
-        """Memory of this process, by its real address. ``backward``: the last threads and blocks run first."""
+        """Memory of this process, by its real address. ``order``: of threads (``fibers.ORDERS``)."""
 
-        backward = False
+        order = "forward"
 
         def alloc(self, nbytes: int) -> Any:
             self._count("alloc")
@@ -86,6 +86,7 @@ def hosted() -> Iterator[Any]:
         "open_driver": lambda *number: opened,
         "multiprocessors": lambda: MULTIPROCESSORS,
         "allow_shared": lambda *asked: None,
+        "shared_limit": lambda: 227 << 10,
     }
     opened = Hosted()
     _opened.append(opened)

@@ -1,10 +1,10 @@
 """Compile a CUDA kernel for a real architecture and run it here, on NumPy arrays.
 
     launch(kernel, grid, block, *args)           # kernel: what cuda.jit gives, or a plain function
-    launch(kernel, grid, block, *args, shared=1024, also=[array], cc=(8, 0), backward=True)
+    launch(kernel, grid, block, *args, shared=1024, also=[array], cc=(8, 0), order="backward")
 
 ``also`` are arrays that the kernel reaches through addresses among its arguments. An argument whose flag ``writeable``
-is off may not be written. ``backward`` runs threads and blocks in the opposite order, so that what depends on the order
+is off may not be written. ``order`` (``fibers.ORDERS``) is that of the threads, so that what depends on the order
 shows. ``slack``: arrays end where memory of this size does, so that reads up to there are harmless.
 
 LaunchError says what went wrong where (source line, block, thread): an access outside of all arrays or of shared
@@ -128,7 +128,7 @@ class Lowered:
 
     def run(
         self, grid: tuple, block: tuple, numbers: list[bytes], arrays: Sequence[np.ndarray], shared: int,
-        backward: bool, slack: int = 1, apart: int = 1,
+        order: str, slack: int = 1, apart: int = 1,
     ) -> None:  # fmt: skip
         """Launch with parameters as bytes; only every ``apart``-th block of the grid runs."""
         threads = int(np.prod(block))
@@ -148,7 +148,7 @@ class Lowered:
         if self.shared + shared > fibers.MAX_SHARED:
             raise LaunchError(0, f"{self.shared + shared} bytes of shared memory")
         _set_ranges([*arrays, *self.memory], slack)
-        error = fibers.run_grid(self.start, grid, block, backward, apart)
+        error = fibers.run_grid(self.start, grid, block, order, apart)
         if error:
             raise LaunchError(error, self._told(error, grid, block))
 
@@ -237,7 +237,7 @@ def lowered(kernel: Any, signature: types.Type, cc: tuple[int, int]) -> Lowered:
 
 def launch(
     kernel: Any, grid: int | tuple, block: int | tuple, *args: Any, shared: int = 0, also: Sequence[np.ndarray] = (),
-    cc: tuple[int, int] = (9, 0), backward: bool = False, slack: int = 1,
+    cc: tuple[int, int] = (9, 0), order: str = "forward", slack: int = 1,
 ) -> None:  # fmt: skip
     """Run a kernel; LaunchError as the module says, PTXError where an instruction is not known."""
     shapes = [(n,) if isinstance(n, int) else tuple(n) for n in (grid, block)]
@@ -248,4 +248,4 @@ def launch(
     compiled = lowered(kernel, types.void(*found), cc)
     numbers = [part for arg, kind in zip(args, found, strict=True) for part in flattened(arg, kind)]
     arrays = [*(arg for arg in args if isinstance(arg, np.ndarray)), *also]
-    compiled.run(grid, block, numbers, arrays, shared, backward, slack)
+    compiled.run(grid, block, numbers, arrays, shared, order, slack)

@@ -1,6 +1,6 @@
 """Every op of the CUDA backend as a GPU would run it: compiled for sm_90, its PTX run here, against the reference.
 
-Operands are those of ``tests/kernels/test_ops.py``. Threads and blocks are as many as on a GPU. Both orders of threads
+Operands are those of ``tests/kernels/test_ops.py``. Threads and blocks are as many as on a GPU. All orders of threads
 have to give the same bits, or results depend on who is first.
 """
 
@@ -18,12 +18,10 @@ from kernels.ops import OPS
 from .. import reference
 from ..test_cpu_ops import assert_close, matrix
 from ..test_ops import EXACT, Case, bits, drawn
+from .fibers import ORDERS
 from .hosted import available, hosted
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(available() is not None, reason=str(available()))]
-
-ORDERED = {"count"}
-"""Ops whose atomics may come in any order without a difference."""
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +51,14 @@ def results(case: Case, ops: Any, args: list[Any]) -> list[np.ndarray]:
 def test_op_against_the_reference(name: str, cuda: Any, driver: Any) -> None:
     for case in drawn(name):
         wanted = case.seen(case.run(reference, case.copies()))
-        both = []
-        for backward in (False, True):
-            driver.backward = backward
-            both.append(results(case, cuda, placed(cuda, case.copies())))
-        driver.backward = False
-        for forward, backward, w in zip(*both, wanted, strict=True):
+        found = []
+        for order in ORDERS:
+            driver.order = order
+            found.append(results(case, cuda, placed(cuda, case.copies())))
+        driver.order = ORDERS[0]
+        for forward, backward, interleaved, w in zip(*found, wanted, strict=True):
             assert forward.shape == w.shape and forward.dtype == w.dtype
-            assert bits(forward) == bits(backward), "depends on the order of threads"
+            assert bits(forward) == bits(backward) == bits(interleaved), "depends on the order of threads"
             if w.dtype.kind != "f" or name in EXACT:
                 np.testing.assert_array_equal(forward, w)
             else:
@@ -80,7 +78,7 @@ def test_rows_at_the_edges(name: str, cuda: Any) -> None:
     x[2:9] = rng.standard_normal((7, n)) * np.array([1e-4, 1e-30, 1e-37, 1e-41, 1e4, 65504, 1e36])[:, None]
     x[9] = np.arange(n) / 2 - n / 4
     x[10], x[10, 7] = np.ldexp(1.0, -(np.arange(n) % 140)), -2
-    x[11] = rng.choice([448, 6, -127, 127.5, 1, 0.5], n)
+    x[11] = rng.choice([448, -448, 6, -127, 127.5, 0.5], n)
     wanted = getattr(reference, name)(x)
     got = getattr(cuda, name)(cuda.upload(x))
     wanted, got = (out if isinstance(out, tuple) else (out,) for out in (wanted, got))
@@ -118,7 +116,8 @@ def larger(name: str) -> list[list[Any]]:
         scores = rng.integers(0, 400, (2, 3000)).astype(np.float32) / 7
         return [[scores, ints(3000, 700), 512]]
     if name == "route":
-        return [[normal(3, 300), normal(300), None, 6, 1.5, False]]
+        tied = np.round(2 * normal(3, 300)) / 2
+        return [[normal(3, 300), normal(300), None, 6, 1.5, False], [tied, None, None, 9, 1.0, True]]
     if name == "rms_norm":
         return [[normal(3, 5000), normal(5000), 1e-6]]
     if name == "pool":

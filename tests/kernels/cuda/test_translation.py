@@ -36,12 +36,12 @@ mov.b32 %f1, %r1; mov.b32 %f2, %r2; mov.b32 %f3, %r3;
 """
 
 
-def run(text, a, b, c, out, threads=N, shared="", blocks=1, dynamic=0, backward=False):
+def run(text, a, b, c, out, threads=N, shared="", blocks=1, dynamic=0, order="forward"):
     """Run a body after HEAD."""
     arrays = [out, a, b, c]
     numbers = [int(array.ctypes.data).to_bytes(8, "little") for array in arrays]
     compiled = Lowered(HEAD.format(shared=shared) + text + "ret;\n}\n")
-    compiled.run((blocks, 1, 1), (threads, 1, 1), numbers, arrays, dynamic, backward)
+    compiled.run((blocks, 1, 1), (threads, 1, 1), numbers, arrays, dynamic, order)
     return out
 
 
@@ -317,16 +317,16 @@ $L_end: st.global.u32 [%rd7], %r4;
 # --- meetings
 
 
-@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("order", ["forward", "backward"])
 @pytest.mark.parametrize("how", ["up", "down", "bfly", "idx"])
 @pytest.mark.parametrize("width", [32, 8])
-def test_shuffles(how, width, backward):
+def test_shuffles(how, width, order):
     c = (32 - width) << 8 | (0 if how == "up" else 31)
     a = RNG.integers(0, 1 << 32, N, np.uint32)
     text = (
         WORDS + f"shfl.sync.{how}.b32 %r4|%p1, %r1, 3, {c}, -1; @!%p1 add.u32 %r4, %r4, 1; st.global.u32 [%rd7], %r4;"
     )
-    out = run(text, a, a, a, np.zeros(N, np.uint32), backward=backward)
+    out = run(text, a, a, a, np.zeros(N, np.uint32), order=order)
     wanted = []
     for lane in range(N):
         segment = lane // width * width
@@ -445,8 +445,8 @@ TILE = (
 def test_shared_memory_and_a_barrier():
     a = RNG.integers(0, 1 << 32, N, np.uint32)
     text = TILE + "st.shared.u32 [%rd12], %r1; bar.sync 0; ld.shared.u32 %r4, [%rd13]; st.global.u32 [%rd7], %r4;"
-    for backward in (False, True):
-        out = run(text, a, a, a, np.zeros(N, np.uint32), shared=SHARED, backward=backward)
+    for order in fibers.ORDERS:
+        out = run(text, a, a, a, np.zeros(N, np.uint32), shared=SHARED, order=order)
         np.testing.assert_array_equal(out, np.roll(a, 32))
 
 
@@ -490,6 +490,16 @@ bar.sync 0; ld.shared.u32 %r4, [%rd12]; st.global.u32 [%rd7], %r4;"""
     with pytest.raises(LaunchError) as early:
         run(text.replace("{wait}", "cp.async.wait_group 1;"), a, a, a, np.zeros(N, np.uint32), shared=SHARED)
     assert early.value.error == fibers.UNINITIALISED
+
+
+@pytest.mark.parametrize("order", ["forward", "backward", "interleaved"])
+def test_a_lost_update_shows_when_threads_are_interleaved(order):
+    """Reading, adding and writing is right only for atomics."""
+    text = WORDS + "ld.global.u32 %r4, [%rd1]; add.u32 %r4, %r4, 1; st.global.u32 [%rd1], %r4; "
+    text += "red.global.add.u32 [%rd1+4], 1;"
+    a = np.zeros(N, np.uint32)
+    out = run(text, a, a, a, np.zeros(2, np.uint32), order=order)
+    assert out[1] == N and out[0] == (1 if order == "interleaved" else N)
 
 
 # --- what must not be

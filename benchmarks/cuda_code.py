@@ -29,7 +29,7 @@ from .cuda_compile import assembled, missing, ptx_of
 
 TABLE = Path(__file__).with_name("cuda_code.json")
 PACKAGES = ("numba-cuda", "nvidia-nvvm", "nvidia-cuda-nvcc", "nvidia-cuda-nvdisasm")
-CASES = ("q2/ds4", "q4/ds4", "q2/exact")
+CASES = ("q2/ds4", "mixed/ds4", "q2/exact")
 """Recipe of a file and numerics mode of a token."""
 
 

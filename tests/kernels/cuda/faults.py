@@ -1,7 +1,7 @@
 """One-line mistakes put into CUDA kernels, one at a time: does the test of the op notice?
 
     python -m tests.kernels.cuda.faults            all of them (needs numba-cuda); exit 1 if one lives
-    python -m tests.kernels.cuda.faults rows       those whose file's name contains this
+    python -m tests.kernels.cuda.faults rows amax  those whose file or line contains one of these
 
 Each is tried by ``test_lowered_ops.py`` on compiled kernels: wrong numbers, but also a barrier that is missing, an
 index too far, shared memory nobody wrote, which no comparison of numbers has to show. Chosen by hand, so that every
@@ -104,7 +104,8 @@ def noticed(tree: Path, fault: Fault) -> str:
 
 
 def main() -> int:
-    wanted = [fault for fault in FAULTS if not sys.argv[1:] or sys.argv[1] in fault.file]
+    asked = sys.argv[1:] or [""]
+    wanted = [fault for fault in FAULTS if any(word in fault.file + fault.old for word in asked)]
     lived = 0
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         tree = Path(folder, "tree")

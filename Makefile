@@ -12,7 +12,7 @@ SPREAD ?= -n auto --maxprocesses 4 --dist loadfile
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.14 python3 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
-.PHONY: help run test lint oracle smoke bench mutants clean
+.PHONY: help run test lint oracle smoke cuda bench mutants clean
 .DEFAULT_GOAL := help
 
 help: ## show this
@@ -46,6 +46,9 @@ oracle: $(VENV)/.oracle ## compare with Hugging Face transformers (installs torc
 smoke: $(VENV)/.oracle ## real clients (SDKs, plain HTTP) against ds4-server; agents: ds4-server smoke --install
 	@$(VENV)/bin/ds4-server smoke --client quick --install
 
+cuda: $(VENV)/.cuda ## CUDA kernels, compiled and run without a GPU (installs numba-cuda and NVIDIA's compiler, 0.5 GB)
+	@DS4_TEST_CUDA=compiled $(PY) -m pytest -q -m cuda $(SPREAD)
+
 bench: $(VENV)/.run ## measure this CPU: kernels, and a slice of Flash with real dimensions (0.9 GB in the cache)
 	@$(PY) -m benchmarks.cpu --quick
 
@@ -76,6 +79,11 @@ $(VENV)/.test: pyproject.toml | $(VENV)/bin/python
 	@echo "installing into $(VENV) (once)" >&2
 	@$(PIP) install -e '.[test]'
 	@touch $@ $(VENV)/.run
+
+$(VENV)/.cuda: $(VENV)/.test
+	@echo "installing numba-cuda and NVIDIA's compiler into $(VENV) (once)" >&2
+	@$(PIP) install -e '.[test,cuda]' nvidia-cuda-nvdisasm
+	@touch $@
 
 $(VENV)/.oracle: $(VENV)/.test
 	@echo "installing torch and transformers into $(VENV) (once)" >&2

@@ -13,7 +13,11 @@ from .errors import BackendError, UsageError
 if TYPE_CHECKING:
     from kernels.ops import Backend
 
-BACKENDS = {"cpu": ("kernels.cpu", "CPU"), "reference": ("kernels.reference", "Reference")}
+BACKENDS = {
+    "cpu": ("kernels.cpu", "CPU"),
+    "reference": ("kernels.reference", "Reference"),
+    "cuda": ("kernels.cuda", "CUDA"),
+}
 """Module and class of each."""
 
 DEFAULT_BACKEND = "cpu"
@@ -33,19 +37,45 @@ def check_kernels() -> None:
     raise BackendError(f"the package kernels is {where}; run ds4ref from another folder, or install it by itself")
 
 
-def load_backend(name: str, threads: int | None = None) -> Backend:
-    """A new backend ``name`` on ``threads`` threads (None: its own choice). Heavy: imports and compiles kernels."""
+GPU_MEMORY = "DS4_GPU_MEMORY"
+"""Environment variable: most GPU memory to use, GiB."""
+
+
+def load_backend(name: str, threads: int | None = None, gpu_memory: float | None = None) -> Backend:
+    """A new backend ``name`` on ``threads`` threads (None: its own choice). Heavy: imports and compiles kernels.
+
+    gpu_memory: GiB of device memory that it may use (None: what DS4_GPU_MEMORY says, else all there is).
+    """
     if name not in BACKENDS:
         raise UsageError(f"unknown backend {name!r}: choose from {', '.join(BACKENDS)}")
     module, kind = BACKENDS[name]
+    options = {}
+    if name == "cuda":
+        limit = _gpu_memory(gpu_memory)
+        options = {} if limit is None else {"limit": int(limit * (1 << 30))}
+    elif gpu_memory is not None:
+        raise UsageError(f"GPU memory is for the backend cuda, not {name}")
     try:
-        backend: Backend = getattr(importlib.import_module(module), kind)()
+        backend: Backend = getattr(importlib.import_module(module), kind)(**options)
         backend.load()
     except (ImportError, OSError, RuntimeError) as e:
         raise BackendError(f"backend {name} cannot run here: {e}") from e
     if threads is not None:
         backend.threads = threads
     return backend
+
+
+def _gpu_memory(given: float | None) -> float | None:
+    """GiB, or None for all there is."""
+    text = os.environ.get(GPU_MEMORY)
+    if given is None and text:
+        try:
+            given = float(text)
+        except ValueError:
+            raise UsageError(f"invalid value for {GPU_MEMORY}: {text}: a number of GiB is needed") from None
+    if given is not None and not 0 < given < float("inf"):
+        raise UsageError(f"GPU memory must be a positive number of GiB, got {given:g}")
+    return given
 
 
 def private_backend(name: str) -> Backend:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from .archs import Model, arch_of
 from .backends import DEFAULT_BACKEND, load_backend
 from .environment import memory_bytes
-from .errors import UsageError
+from .errors import BackendError, UsageError
 from .numerics import DEFAULT_MODE, numerics
 from .session.session import Session
 from .text.protocol import DEFAULT_SYSTEM
@@ -49,6 +49,7 @@ class Engine:
         strict: bool = False,
         split: str = "unicode",
         advise: bool | None = None,
+        gpu_memory: float | None = None,
     ) -> Engine:
         """Map and check a model file (None: the embedded model), load a backend.
 
@@ -56,6 +57,7 @@ class Engine:
         split: how the tokenizer cuts text before merging: "unicode" as the model was trained, or "ds4".
         advise: ask the system for routed experts as soon as they are chosen, which pays when the model does not fit
         into memory (None: do so if the file is larger than the memory this process may use).
+        gpu_memory: GiB that the backend cuda may use (None: DS4_GPU_MEMORY, else all there is).
         Raises UsageError, ModelFileError, ShapeError, BackendError.
         """
         mode = _mode(numerics)
@@ -70,14 +72,18 @@ class Engine:
             arch = arch_of(gguf)
             shape = arch.read_shape(gguf, strict)
             weights = arch.bind(gguf, shape)
-            ops = load_backend(backend, threads)
+            ops = load_backend(backend, threads, gpu_memory)
+            if advise is None:
+                memory = memory_bytes()
+                advise = memory is not None and gguf.size > memory
+            try:
+                model = arch.model(shape, weights, ops, mode, advise)
+            except MemoryError as e:
+                raise BackendError(f"backend {backend} cannot run this model here: {e}") from e
         except BaseException:
             gguf.close()
             raise
-        if advise is None:
-            memory = memory_bytes()
-            advise = memory is not None and gguf.size > memory
-        return cls(gguf, arch.model(shape, weights, ops, mode, advise), backend, split)
+        return cls(gguf, model, backend, split)
 
     @property
     def path(self) -> str:
@@ -112,8 +118,11 @@ class Engine:
         return Tokenizer.from_gguf(self.gguf, self._split)
 
     def session(self, ctx: int) -> Session:
-        """A new, empty timeline with room for ``ctx`` tokens."""
-        return Session(self.model, ctx)
+        """A new, empty timeline with room for ``ctx`` tokens. BackendError if its memory cannot be had."""
+        try:
+            return Session(self.model, ctx)
+        except MemoryError as e:
+            raise BackendError(f"no memory for a context of {ctx} tokens: {e}") from e
 
     # --- without a session of one's own
 

@@ -77,7 +77,6 @@ exit codes: 0 every frontier measured, 1 failure, 2 usage, 130 Ctrl-C"""
 
 UNAVAILABLE = {
     "--metal": f"no Metal backend (there are: {', '.join(BACKENDS)})",
-    "--cuda": f"no CUDA backend (there are: {', '.join(BACKENDS)})",
     "--quality": f"choose the arithmetic with --numerics {'|'.join(MODES)}",
 }
 
@@ -167,6 +166,7 @@ def build_parser() -> Parser:
     )
     add(g, "--backend", type=choices(*BACKENDS), help=f"{' or '.join(BACKENDS)} ({DEFAULT_BACKEND})")
     add(g, "--cpu", const=["cpu"])
+    add(g, "--cuda", const=["cuda"])
     add(g, "--numerics", type=choices(*MODES), help=f"{', '.join(MODES)} ({DEFAULT_MODE})")
     add(g, "--threads", type=integers())
     add(g, "--warm-weights", help="read the whole file before starting")

@@ -2,6 +2,9 @@
 
 Hypothesis draws the same examples in every run, so that a test fails on every machine or on none. DS4_TEST_RANDOM=1
 draws new ones and remembers what failed: worth a run now and then.
+
+The CUDA backend runs in numba's simulator unless DS4_TEST_CUDA says otherwise: "device" for the GPU that is there,
+"compiled" for kernels compiled for one that is not there, run on this processor (tests/kernels/cuda; extra 'cuda').
 """
 
 import os
@@ -9,6 +12,9 @@ import signal
 
 import hypothesis
 import pytest
+
+if os.environ.get("DS4_TEST_CUDA", "simulated") == "simulated":
+    os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # before anything imports numba
 
 # A busy machine must not turn a slow example into a failure.
 hypothesis.settings.register_profile("random", deadline=None)
@@ -25,6 +31,20 @@ def _ctrl_c_works():
     signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_kernels():
+    """DS4_TEST_CUDA=compiled: the CUDA backend of every test runs what the compiler emitted."""
+    if os.environ.get("DS4_TEST_CUDA") != "compiled":
+        yield
+        return
+    from tests.kernels.cuda.hosted import available, hosted
+
+    if available() is not None:
+        pytest.exit(f"DS4_TEST_CUDA=compiled: {available()}", returncode=2)
+    with hosted():
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -67,7 +67,6 @@ UNAVAILABLE = {
         f"no Metal backend (there are: {', '.join(BACKENDS)})",
     ),
     "--metal-graph-generate": "removed from ds4 too",
-    "--cuda": f"no CUDA backend (there are: {', '.join(BACKENDS)})",
     "--quality": f"choose the arithmetic with --numerics {'|'.join(MODES)}",
     "--head-test": "use --dump-logits",
     "--first-token-test": "use --dump-logprobs FILE -n 1",
@@ -95,9 +94,12 @@ def build_parser() -> Parser:
         g,
         "--backend",
         default=DEFAULT_BACKEND,
-        help="cpu: fast kernels; reference: plain NumPy, slow and readable (cpu)",
+        help="cpu: fast kernels; reference: plain NumPy, slow and readable; cuda: an NVIDIA GPU (cpu)",
     )
     add(g, "--cpu")
+    add(g, "--cuda")
+    add(g, "--gpu-memory")
+    g.add_argument("--devices", action="store_true", help="say what --backend cuda would find, and stop")
     add(
         g,
         "--numerics",
@@ -203,6 +205,10 @@ def body(argv: Sequence[str]) -> int:
     if args.version:
         print(f"{PROG} {__version__} (ds4ref)")
         return 0
+    if args.devices:
+        from .devices import devices
+
+        return devices()
     mode = pick_mode(args)
     for path in (args.dump_logprobs, args.dump_logits, args.stats):
         if path is not None:

@@ -73,6 +73,11 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         {"metavar": "NAME", "type": choice(*BACKENDS), "help": f"{', '.join(BACKENDS)} ({DEFAULT_BACKEND})"},
     ),
     "--cpu": ((), {"action": "store_const", "const": "cpu", "dest": "backend", "help": "the same as --backend cpu"}),
+    "--cuda": ((), {"action": "store_const", "const": "cuda", "dest": "backend", "help": "the same as --backend cuda"}),
+    "--gpu-memory": (
+        (),
+        {"metavar": "GIB", "type": number(0.001, 1e6), "help": "GPU memory to use at most (DS4_GPU_MEMORY, else all)"},
+    ),
     "--numerics": ((), {"metavar": "MODE", "type": choice(*MODES), "help": f"what is rounded: {', '.join(MODES)}"}),
     "--threads": (("-t",), {"metavar": "N", "type": integer(), "help": "CPU threads (all cores)"}),
     "--ctx": (("-c",), {"metavar": "N", "type": integer(), "help": "context, tokens"}),

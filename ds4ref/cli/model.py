@@ -115,6 +115,7 @@ def open_engine(prog: str, args: Namespace) -> Iterator[Engine]:
             threads=n,
             strict=args.strict,
             split=getattr(args, "split", "unicode"),
+            gpu_memory=getattr(args, "gpu_memory", None),
         ) as engine:
             if args.warm_weights:
                 warm(prog, engine.gguf)

@@ -71,7 +71,6 @@ exit codes: 0 ended by a signal and everything answered, 1 failure, 2 usage or l
 UNAVAILABLE = {
     **{flag: why for flag, why in DS4_UNAVAILABLE.items() if flag.startswith(("--mtp", "--dir-steering"))},
     "--metal": f"no Metal backend (there are: {', '.join(BACKENDS)})",
-    "--cuda": f"no CUDA backend (there are: {', '.join(BACKENDS)})",
     "--quality": DS4_UNAVAILABLE["--quality"],
 }  # fmt: skip
 
@@ -95,6 +94,8 @@ def build_parser() -> Parser:
     add(g, "--tokens", default=TOKENS, help=f"most tokens of an answer; clipped to the context ({TOKENS})")
     add(g, "--backend", default=DEFAULT_BACKEND)
     add(g, "--cpu")
+    add(g, "--cuda")
+    add(g, "--gpu-memory")
     add(g, "--numerics", default=DEFAULT_MODE, help=f"what is rounded: {', '.join(MODES)} ({DEFAULT_MODE})")
     add(g, "--threads")
     add(g, "--warm-weights", help="read the whole file before serving")

@@ -9,19 +9,22 @@ particular must do is in ``test_cpu_ops`` and ``test_pitfalls``.
 from __future__ import annotations
 
 import inspect
+import math
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
+import kernels.cuda.backend
 from kernels.cpu import CPU
 from kernels.cpu.backend import Recorded
 from kernels.formats import Matrix
 from kernels.ops import OPS, Backend, Op, Operand
 from kernels.reference import Reference
 
-from . import cpu, reference
+from . import cpu, cuda, reference
 from .test_cpu_ops import assert_close, matrix
 
 DRAWS = range(6)
@@ -141,12 +144,18 @@ class Case:
         return [tuple(self.size(dim) for dim in result.dims or ()) for result in self.op.results]
 
 
-def drawn(name: str) -> list[Case]:
-    return [Case(OPS[name], seed) for seed in DRAWS]
+def drawn(name: str, ops: Any = None) -> list[Case]:
+    """Cases of an op. Products that the simulator computes thread by thread are the two smallest of them."""
+    cases = [Case(OPS[name], seed) for seed in DRAWS]
+    multiplies = any(operand.kind == "matrix" for operand in OPS[name].operands)
+    if ops is not cuda or not multiplies or os.environ.get("DS4_TEST_CUDA", "simulated") != "simulated":
+        return cases
+    return sorted(cases, key=lambda case: math.prod(case.sizes.get(dim, 1) for dim in "TKRGrn"))[:2]
 
 
 every_op = pytest.mark.parametrize("name", sorted(OPS))
-both = pytest.mark.parametrize("ops", [reference, cpu], ids=["reference", "cpu"])
+every_backend = pytest.mark.parametrize("ops", [reference, cpu, cuda], ids=["reference", "cpu", "cuda"])
+each_compiled = pytest.mark.parametrize("ops", [cpu, cuda], ids=["cpu", "cuda"])
 
 
 def bits(array: np.ndarray) -> bytes:
@@ -164,7 +173,7 @@ def parameters(function: Any) -> list[tuple[str, Any, Any]]:
 METHODS = [name for name, member in vars(Backend).items() if inspect.isfunction(member) and name[0] != "_"]
 
 
-@pytest.mark.parametrize("backend", [Reference, CPU])
+@pytest.mark.parametrize("backend", [Reference, CPU, kernels.cuda.CUDA])
 @pytest.mark.parametrize("name", METHODS)
 def test_backends_offer_what_is_declared(backend: type, name: str) -> None:
     assert parameters(getattr(backend, name)) == parameters(getattr(Backend, name))
@@ -172,8 +181,9 @@ def test_backends_offer_what_is_declared(backend: type, name: str) -> None:
 
 
 @every_op
-def test_a_recording_offers_every_op(name: str) -> None:
-    assert parameters(getattr(Recorded, name)) == parameters(getattr(Backend, name))
+@pytest.mark.parametrize("recorded", [Recorded, kernels.cuda.backend.Recorded])
+def test_a_recording_offers_every_op(name: str, recorded: type) -> None:
+    assert parameters(getattr(recorded, name)) == parameters(getattr(Backend, name))
 
 
 @every_op
@@ -196,9 +206,9 @@ def test_what_is_no_op_is_about_memory() -> None:
 
 
 @every_op
-@both
+@every_backend
 def test_results_are_as_declared_and_operands_are_left_alone(name: str, ops: Any) -> None:
-    for case in drawn(name):
+    for case in drawn(name, ops):
         args = case.copies()
         results = case.run(ops, args)[: len(case.op.results)]
         for result, declared, shape in zip(results, case.op.results, case.result_shapes(), strict=True):
@@ -213,9 +223,10 @@ def test_results_are_as_declared_and_operands_are_left_alone(name: str, ops: Any
 
 
 @every_op
-def test_compiled_ops_agree_with_the_reference(name: str) -> None:
-    for case in drawn(name):
-        got, wanted = (case.seen(case.run(ops, case.copies())) for ops in (cpu, reference))
+@each_compiled
+def test_compiled_ops_agree_with_the_reference(name: str, ops: Any) -> None:
+    for case in drawn(name, ops):
+        got, wanted = (case.seen(case.run(each, case.copies())) for each in (ops, reference))
         for g, w in zip(got, wanted, strict=True):
             if w.dtype.kind != "f" or name in EXACT:
                 np.testing.assert_array_equal(g, w)
@@ -224,10 +235,11 @@ def test_compiled_ops_agree_with_the_reference(name: str) -> None:
 
 
 @every_op
-def test_recorded_and_immediate_are_equal_to_the_bit(name: str) -> None:
-    for case in drawn(name):
-        wanted, args = case.run(cpu, case.copies()), case.copies()
-        recording = cpu.record()
+@each_compiled
+def test_recorded_and_immediate_are_equal_to_the_bit(name: str, ops: Any) -> None:
+    for case in drawn(name, ops):
+        wanted, args = case.run(ops, case.copies()), case.copies()
+        recording = ops.record()
         results = case.run(recording, args)[: len(case.op.results)]
         if name == "embed":  # looked up before the steps run, so it is no output by itself
             results = (recording.scale(*results, 1.0),)
@@ -244,10 +256,11 @@ ORDERED = {("select_rows", "scores")}
 
 
 @pytest.mark.parametrize(("name", "operand"), [pair for pair in FLOATS if pair not in ORDERED])
-def test_what_is_not_finite_is_not_hidden(name: str, operand: str) -> None:
+@each_compiled
+def test_what_is_not_finite_is_not_hidden(name: str, operand: str, ops: Any) -> None:
     """A NaN or an infinity leaves the compiled op where it leaves the reference, whatever it has become there."""
     number = [each.name for each in OPS[name].operands].index(operand)
-    for case in drawn(name):
+    for case in drawn(name, ops):
         for bad in (np.nan, np.inf, -np.inf):
             args = case.copies()
             if args[number] is None or not args[number].size:
@@ -257,7 +270,7 @@ def test_what_is_not_finite_is_not_hidden(name: str, operand: str) -> None:
             args[number].flat[case.rng.integers(args[number].size)] = bad
             with np.errstate(all="ignore"):
                 want = case.run(reference, [a.copy() if isinstance(a, np.ndarray) else a for a in args])
-            got = case.run(cpu, args)
+            got = case.run(ops, args)
             for g, w in zip(case.seen(got), case.seen(want), strict=True):
                 if w.dtype.kind == "f":
                     np.testing.assert_array_equal(np.isfinite(g), np.isfinite(w), err_msg=f"{bad} in {operand}")
@@ -294,52 +307,55 @@ ARRAYS = [
 each_array = pytest.mark.parametrize(("name", "operand"), ARRAYS)
 
 
-def spoiled(name: str, operand: str) -> Iterator[tuple[Case, int, Operand]]:
+def spoiled(name: str, operand: str, ops: Any = None) -> Iterator[tuple[Case, int, Operand]]:
     """Cases where this operand is there, its place among the arguments, and its declaration."""
     place = [each.name for each in OPS[name].operands].index(operand)
-    for case in drawn(name):
+    for case in drawn(name, ops):
         if case.args[place] is not None and not (operand == "selected" and case.args[4] is None):
             yield case, place, OPS[name].operands[place]
 
 
 @each_array
-def test_wrong_sizes_raise(name: str, operand: str) -> None:
-    for case, place, declared in spoiled(name, operand):
+@each_compiled
+def test_wrong_sizes_raise(name: str, operand: str, ops: Any) -> None:
+    for case, place, declared in spoiled(name, operand, ops):
         good = case.args[place]
         for axis, dim in enumerate(declared.dims or ()):
             if tied(case, declared, dim):
                 wider = [(0, int(each == axis)) for each in range(good.ndim)]
                 case.args[place] = np.pad(good, wider)
                 with pytest.raises(ValueError, match=r".+"):
-                    case.run(cpu, case.copies())
+                    case.run(ops, case.copies())
 
 
 @each_array
-def test_wrong_types_raise(name: str, operand: str) -> None:
-    for case, place, declared in spoiled(name, operand):
+@each_compiled
+def test_wrong_types_raise(name: str, operand: str, ops: Any) -> None:
+    for case, place, declared in spoiled(name, operand, ops):
         other = {"f32": np.float64, "any": np.float64, "i32": np.int64, "i64": np.int32}[declared.kind]
         case.args[place] = case.args[place].astype(other)
         with pytest.raises(TypeError, match=declared.name):
-            case.run(cpu, case.copies())
+            case.run(ops, case.copies())
 
 
 @each_array
-def test_gaps_between_values_are_closed(name: str, operand: str) -> None:
+@each_compiled
+def test_gaps_between_values_are_closed(name: str, operand: str, ops: Any) -> None:
     """Except where they would have to be closed behind the caller's back: in what is written, and in recordings."""
-    for case, place, declared in spoiled(name, operand):
-        wanted, args, good = case.run(cpu, case.copies()), case.copies(), case.args[place]
+    for case, place, declared in spoiled(name, operand, ops):
+        wanted, args, good = case.run(ops, case.copies()), case.copies(), case.args[place]
         args[place] = np.repeat(good, 2, axis=-1)[..., ::2]
         if args[place].flags.c_contiguous:
             continue
         if declared.written:
             with pytest.raises(ValueError, match=r".+"):
-                case.run(cpu, args)
+                case.run(ops, args)
         else:
-            got = case.run(cpu, args)
+            got = case.run(ops, args)
             assert [bits(r) for r in case.seen(got)] == [bits(r) for r in case.seen(wanted)]
         if name != "embed":  # looked up by Python
             with pytest.raises(ValueError, match=r".+"):
-                case.run(cpu.record(), args)
+                case.run(ops.record(), args)
 
 
 INDICES = [
@@ -353,13 +369,14 @@ INDICES += [("attention", "comp_count", "M+1"), ("attention", "selected", "M")]
 
 
 @pytest.mark.parametrize(("name", "operand", "end"), INDICES)
-def test_numbers_out_of_range_raise(name: str, operand: str, end: str) -> None:
+@each_compiled
+def test_numbers_out_of_range_raise(name: str, operand: str, end: str, ops: Any) -> None:
     """At once and in a recording, which then works again once the number is mended."""
-    for case, place, _ in spoiled(name, operand):
+    for case, place, _ in spoiled(name, operand, ops):
         if name == "attention" and (case.args[4] is None or (operand == "comp_count" and case.args[6] is not None)):
             continue
-        wanted, args = case.run(cpu, case.copies()), case.copies()
-        recording = cpu.record()
+        wanted, args = case.run(ops, case.copies()), case.copies()
+        recording = ops.record()
         results = case.run(recording, args)[: len(case.op.results)]
         if name == "embed":
             results = (recording.scale(*results, 1.0),)
@@ -368,7 +385,7 @@ def test_numbers_out_of_range_raise(name: str, operand: str, end: str) -> None:
         for bad in (case.size(end), *([-1] if operand != "selected" else [])):
             args[place].flat[int(case.rng.integers(good.size))] = bad
             with pytest.raises(IndexError):
-                case.run(cpu, args)
+                case.run(ops, args)
             with pytest.raises(IndexError):
                 recording.replay()
             args[place][...] = good

@@ -41,6 +41,7 @@ ROOMS = {
     "weights": ("ds4ref/weights/*.py", "tests/weights"),
     "formats": ("kernels/formats/*.py", "tests/kernels/test_formats.py"),
     "kernels": ("kernels/cpu/*.py", "tests/kernels"),
+    "cuda": ("kernels/cuda/*.py", "tests/kernels/test_ops.py tests/kernels/test_cuda_recording.py"),
     "reference": ("kernels/reference/*.py", "tests/kernels/test_pitfalls.py tests/kernels/test_cpu_ops.py"),
     "targets": ("ds4ref/targets/*.py", "tests/targets tests/speed_bench/test_targets.py"),
     "apis": (

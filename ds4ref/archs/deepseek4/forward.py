@@ -30,7 +30,8 @@ class Model:
 
     def __init__(self, shape: ModelShape, weights: Weights, ops: Any, numerics: Numerics, advise: bool = False):
         self.shape, self.weights, self.ops, self.numerics = shape, placed(weights, ops), ops, numerics
-        self.experts = ExpertUse(ops, weights.layers, shape.n_experts, advise)
+        advise = advise or getattr(ops, "fetching", False)  # experts are on their way while the shared one is computed
+        self.experts = ExpertUse(ops, self.weights.layers, shape.n_experts, advise)
         self.rope = {c: RopeTables(shape, c, numerics.rope) for c in (False, True)}
 
     def cache(self, ctx: int, exact: bool = False) -> Cache:

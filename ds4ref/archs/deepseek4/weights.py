@@ -120,7 +120,12 @@ class Weights:
 
 
 def placed(weights: Weights, ops: Backend) -> Weights:
-    """All weights where ``ops`` can read them."""
+    """All weights where ``ops`` can read them. A backend with a memory of its own is told first how much there is."""
+    matrices = [
+        value for part in (weights, *weights.layers) for value in vars(part).values() if isinstance(value, Matrix)
+    ]
+    if hasattr(ops, "prepare"):
+        ops.prepare(sum(w.nbytes for w in matrices), sum(w.nbytes for w in matrices if w.experts))
 
     def there(value: Any) -> Any:
         if isinstance(value, Matrix):

@@ -1,0 +1,239 @@
+"""Which kernels a decoded token launches, and with what: found without a GPU and without weights.
+
+    launches = token_launches()              # DeepSeek V4 Flash, recipe q2, mode ds4, 8192 tokens deep
+
+The CUDA backend records a token's pass on arrays that are addresses of nothing, and what it would launch is written
+down instead. So the list is the one that a GPU gets, whatever the backend fuses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+
+from ds4ref.archs.deepseek4.shape import FLASH, ModelShape
+from ds4ref.archs.deepseek4.tensors import expected_tensors, slots
+from ds4ref.archs.deepseek4.weights import LayerWeights, Weights
+from ds4ref.numerics import numerics
+from kernels.formats import Matrix
+
+
+class Asked(NamedTuple):
+    """One launch.
+
+    signature  Numba's types of the arguments
+    numbers    arguments that are no arrays, None where one is
+    arrays     (shape, dtype) of the arguments that are
+    dynamic    bytes of shared memory asked for at launch
+    weights    (format, matrices a token reads, rows, columns) of the weights that it multiplies with, "" if none
+    traffic    bytes: weights that are read, once each, and all other arrays of the call, except caches (see ``rows``)
+    """
+
+    kernel: Any
+    signature: Any
+    numbers: tuple[Any, ...]
+    arrays: tuple[tuple[tuple[int, ...], np.dtype] | None, ...]
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    dynamic: int
+    weights: tuple[str, int, int, int]
+    traffic: int
+
+    @property
+    def name(self) -> str:
+        """Module and function, as short as they tell which kernel this is."""
+        function = self.kernel.py_func
+        made_for = f" {self.weights[0]}" if "<locals>" in function.__qualname__ else ""
+        return f"{function.__module__.rsplit('.', 1)[-1]}.{function.__name__}{made_for}"
+
+
+class _Place(NamedTuple):
+    """What a kernel is given for an array."""
+
+    pointer: int
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    memory: None
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def view(self, dtype: Any) -> _Place:
+        kind = np.dtype(dtype)
+        return _Place(self.pointer, (self.nbytes // kind.itemsize,), kind, None)
+
+    def __getitem__(self, at: Any) -> _Place:
+        found = np.lib.stride_tricks.as_strided(np.zeros(1, self.dtype), self.shape, (0,) * self.ndim)[at]
+        return _Place(self.pointer, found.shape, self.dtype, None)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+
+def _type_of(value: Any) -> Any:
+    from numba import from_dtype, typeof, types
+
+    return types.Array(from_dtype(value.dtype), value.ndim, "C") if isinstance(value, _Place) else typeof(value)
+
+
+@contextlib.contextmanager
+def planning(multiprocessors: int = 132) -> Iterator[list[Asked]]:
+    """Launches of ``kernels.cuda`` are noted, not made."""
+    from numba.cuda.dispatcher import CUDADispatcher
+
+    from kernels.cuda import backend, driver, steps
+
+    asked: list[Asked] = []
+    current: list[steps.Launch] = []
+
+    class Nowhere(driver.Simulated):
+        """Addresses of nothing."""
+
+        used = 1 << 40
+
+        def alloc(self, nbytes: int) -> Any:
+            Nowhere.used += -(-nbytes // 256) * 256
+            return driver.Block(Nowhere.used, nbytes)
+
+        def to_device(self, *ignored: Any) -> None:
+            pass
+
+        def to_host(self, values: np.ndarray, *ignored: Any) -> None:
+            values[...] = 0
+
+        def copy(self, *ignored: Any) -> None:
+            pass
+
+        def capture(self, refresh: Any, calls: Any, fetch: Any) -> Any:
+            for call in calls:
+                call()
+            return driver._Replayed(self, list(refresh), list(calls), list(fetch))
+
+    class Launcher:
+        def __init__(self, kernel: Any, grid: Any, block: Any, stream: Any = 0, shared: int = 0):
+            self.kernel, self.shared = kernel, int(shared)
+            self.grid, self.block = (tuple(int(n) for n in np.atleast_1d(size)) for size in (grid, block))
+
+        def __call__(self, *args: Any) -> None:
+            from numba import types
+
+            weights, traffic = _read(current[-1], args)
+            signature = types.void(*map(_type_of, args))
+            numbers = tuple(None if isinstance(arg, _Place) else arg for arg in args)
+            arrays = tuple((arg.shape, arg.dtype) if isinstance(arg, _Place) else None for arg in args)
+            where = self.grid, self.block, self.shared
+            asked.append(Asked(self.kernel, signature, numbers, arrays, *where, weights, traffic))
+
+    def call(launch: steps.Launch, stream: Any, scratch: Any) -> None:
+        current.append(launch)
+        steps_call(launch, stream, scratch)
+        current.pop()
+
+    opened, steps_call = Nowhere(), steps.Launch.call
+    instead = {
+        "as_kernel_array": lambda pointer, shape, dtype, memory: _Place(pointer, tuple(shape), np.dtype(dtype), None),
+        "open_driver": lambda *number: opened,
+        "multiprocessors": lambda: multiprocessors,
+        "allow_shared": lambda *ignored: None,
+    }
+    with contextlib.ExitStack() as patches:
+        configure = mock.patch.object(CUDADispatcher, "configure", lambda self, *sizes: Launcher(self, *sizes))
+        patches.enter_context(configure)
+        patches.enter_context(mock.patch.object(steps.Launch, "call", call))
+        patches.enter_context(mock.patch.object(backend.CUDA, "upload", _upload(backend.CUDA.upload)))
+        for module in [module for name, module in sys.modules.items() if name.startswith("kernels.cuda")]:
+            for name in instead.keys() & vars(module).keys():
+                patches.enter_context(mock.patch.object(module, name, instead[name]))
+        yield asked
+
+
+def _upload(real: Any) -> Any:
+    def upload(self: Any, values: np.ndarray) -> Any:
+        """Weights have no bytes here, and nobody gathers 80 GB of them."""
+        if values.nbytes > 1 << 20:
+            return self.array(*values.shape, dtype=values.dtype)
+        return real(self, values)
+
+    return upload
+
+
+def _read(launch: Any, args: Sequence[Any]) -> tuple[tuple[str, int, int, int], int]:
+    """Format, matrices, rows and columns of the weights of a launch, if this kernel is given them, and its traffic."""
+    weights, nbytes, others = ("", 0, 0, 0), 0, 0
+    pointers = {}
+    for w in launch.matrices:
+        data: Any = w.data
+        pointers[data.flat().pointer] = w
+    for arg in args:
+        if not isinstance(arg, _Place):
+            continue
+        w = pointers.get(arg.pointer)
+        if w is None:
+            others += arg.nbytes
+            continue
+        chosen = 1
+        if w.experts:  # ids (tokens, K), the last array that is read
+            chosen = launch.reads[-1].size
+        read_rows = min(chosen * w.rows, w.data.shape[0]) if launch.function.__name__ == "embed" else chosen * w.rows
+        weights, nbytes = (w.fmt, chosen, w.rows, w.cols), read_rows * w.row_bytes
+        if launch.function.__name__ == "embed":
+            nbytes = launch.reads[0].size * w.row_bytes
+    return weights, nbytes + others
+
+
+def hollow_weights(shape: ModelShape, recipe: str) -> Weights:
+    """Weights of the right shapes that take no memory: all their bytes are one zero."""
+    formats = {spec.name: spec for spec in expected_tensors(shape, recipe)}
+    model: dict[str, Any] = {}
+    layers: list[dict[str, Any]] = [{} for _ in range(shape.n_layers)]
+    for slot in slots(shape):
+        spec = formats.get(slot.name)
+        if spec is None:
+            continue
+        value: Any
+        if slot.part == "hash":
+            value = np.zeros(spec.shape, np.int32)
+        elif len(spec.dims) > 1 and not slot.attr.endswith("_ape"):
+            row_bytes = spec.nbytes // int(np.prod(spec.shape[:-1]))
+            data = np.broadcast_to(np.zeros((), np.uint8), (*spec.shape[:-1], row_bytes))
+            value = Matrix(spec.fmt, data, spec.dims[1], spec.dims[0])
+        else:
+            value = np.zeros(spec.shape, np.float32)
+        (model if slot.layer is None else layers[slot.layer])[slot.attr] = value
+    filled = [
+        LayerWeights(**{name: fields.get(name) for name in LayerWeights.__dataclass_fields__}) for fields in layers
+    ]
+    return Weights(**model, layers=filled)
+
+
+def token_launches(
+    shape: ModelShape = FLASH, recipe: str = "q2", mode: str = "ds4", depth: int = 8192, multiprocessors: int = 132
+) -> list[Asked]:
+    """The launches of one decoded token after ``depth`` tokens, in order."""
+    from ds4ref.archs.deepseek4.forward import Model
+
+    with planning(multiprocessors) as asked:
+        from kernels.cuda import CUDA
+
+        model = Model(shape, hollow_weights(shape, recipe), CUDA(), numerics(mode))
+        cache = model.cache(depth + 256)
+        cache.restart(depth)
+        cache.reserve(1)
+        plan, _ = model.plan_token(cache)
+        del asked[:]
+        model.record_token(model.ops.record(), cache, plan)
+        return list(asked)

@@ -1,0 +1,250 @@
+"""Matrix products on a GPU: memory bandwidth of decode, format by format, against a copy measured beside it.
+
+    python -m benchmarks.gpu_products                      table
+    python -m benchmarks.gpu_products -o products.json     and figures with machine, commit and command
+
+Every product is launched many times in one captured graph, over matrices that follow each other in a buffer far larger
+than the second-level cache, so that weights come from memory and gaps between launches count. Weights are random bytes.
+The copy is the driver's, within device memory, bytes read and written. Nothing here says whether results are right: the
+tests do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kernels.formats import FORMATS, Matrix
+
+BUFFER_BYTES = 1 << 30
+GRAPH_BYTES = 3 << 30
+REPLAYS = 5
+
+SHAPES = {
+    "Q8_0": ((512, 4096), (1024, 4096), (2048, 4096), (4096, 2048), (8192, 4096), (32768, 1024), (4096, 8192), (4096, 16384), (129280, 4096)),
+    "Q4_K": ((1024, 4096), (4096, 4096), (16384, 4096)),
+    "Q2_K": ((4096, 4096), (16384, 4096)),
+    "IQ2_XXS": ((4096, 4096), (16384, 4096)),
+    "F16": ((256, 4096), (1024, 4096), (8192, 1024), (4096, 4096), (16384, 4096)),
+}  # fmt: skip
+"""(rows, n) of plain products; what a pass of DeepSeek V4 Flash multiplies with, and larger."""
+
+EXPERTS = 64
+USED = 6
+EXPERT_SHAPES = {"IQ2_XXS": (2048, 4096), "Q2_K": (2048, 4096), "Q4_K": (2048, 4096)}
+
+
+class Figure(NamedTuple):
+    """One measured product: bytes of weights a launch reads, microseconds a launch takes."""
+
+    name: str
+    fmt: str
+    act: str
+    rows: int
+    n: int
+    nbytes: int
+    microseconds: float
+
+    @property
+    def bandwidth(self) -> float:
+        """GB/s of weights."""
+        return self.nbytes / self.microseconds / 1e3
+
+
+class Bench:
+    """Device memory, and time of launches in it."""
+
+    def __init__(self) -> None:
+        from kernels.cuda.driver import open_driver
+        from kernels.cuda.shim import SIMULATED, as_kernel_array
+
+        self.small, self._array = SIMULATED, as_kernel_array
+        self.driver: Any = open_driver()
+        self.size = (1 << 22) if SIMULATED else BUFFER_BYTES
+        self.buffer = self.driver.alloc(self.size)
+        rng = np.random.default_rng(0)
+        self.driver.to_device(self.buffer, 0, rng.integers(0, 256, self.size, dtype=np.uint8))
+        self.rng, self._kept = rng, []
+
+    def array(self, values: np.ndarray) -> Any:
+        """A copy on the device, flat."""
+        values = np.ascontiguousarray(values)
+        block = self.driver.alloc(values.nbytes)
+        self._kept.append(block)
+        self.driver.to_device(block, 0, values)
+        return self._array(block.pointer, (values.size,), values.dtype, block.memory)
+
+    def scratch(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return self.array(np.zeros(shape, dtype))
+
+    def weights(self, nbytes: int) -> Iterator[Any]:
+        """Slices of the buffer, one after the other, again and again."""
+        step = -(-nbytes // 256) * 256
+        if step > self.size:
+            raise ValueError(f"{nbytes} bytes are more than the buffer")
+        while True:
+            for start in range(0, self.size - step + 1, step):
+                yield self._array(self.buffer.pointer + start, (nbytes,), np.dtype(np.uint8), self.buffer.memory)
+
+    def time(self, calls: list[Callable[[], None]]) -> float:
+        """Microseconds a call takes when all are one graph: the median of a few replays."""
+        calls[0]()
+        self.driver.sync()
+        graph = self.driver.capture([], calls, [])
+        times = []
+        for number in range(1 if self.small else REPLAYS + 1):
+            start = time.perf_counter()
+            graph.launch()
+            self.driver.sync()
+            if number or self.small:
+                times.append(time.perf_counter() - start)
+        return statistics.median(times) / len(calls) * 1e6
+
+    def copy(self) -> float:
+        """GB/s of a copy, bytes read and written: the best of a few sizes."""
+        other = self.driver.alloc(self.size)
+        best = 0.0
+        for size in (self.size // 8, self.size // 2, self.size):
+            calls = [lambda size=size: self.driver.copy(other, 0, self.buffer, 0, size)] * (1 if self.small else 8)
+            best = max(best, 2 * size / self.time(calls) / 1e3)
+        self.driver.free(other)
+        return best
+
+    def count(self, nbytes: int) -> int:
+        """Launches of a graph."""
+        return 1 if self.small else max(8, min(1000, GRAPH_BYTES // nbytes))
+
+
+def plain(bench: Bench, fmt: str, act: str, rows: int, n: int) -> Figure:
+    """One product with packed inputs: the packing is another launch, which several products share."""
+    from kernels.cuda import products
+
+    nbytes = rows * FORMATS[fmt].row_bytes(n)
+    x, out = bench.array(bench.rng.standard_normal(n).astype(np.float32)), bench.array(np.zeros(rows, np.float32))
+    source = bench.weights(nbytes)
+    if fmt in products.UNITS:
+        inputs = products.pack(bench.driver.stream, x, 1, n, fmt, act, bench.scratch)
+
+        def call(data: Any) -> None:
+            products.multiply(bench.driver.stream, out, inputs, Matrix(fmt, data, rows, n), 1, 1, act)
+    else:
+
+        def call(data: Any) -> None:
+            products.linear(bench.driver.stream, out, x, Matrix(fmt, data, rows, n), 1, 1, act, scratch=bench.scratch)
+
+    calls = [lambda data=next(source): call(data) for _ in range(bench.count(nbytes))]
+    return Figure("linear", fmt, act, rows, n, nbytes, bench.time(calls))
+
+
+def experts(bench: Bench, fmt: str, act: str, rows: int, n: int, summed: bool) -> Figure:
+    """USED of EXPERTS, others for each launch."""
+    from kernels.cuda import products
+
+    one = rows * FORMATS[fmt].row_bytes(n)
+    stack = min(EXPERTS, bench.size // one)
+    x = bench.array(bench.rng.standard_normal((USED, n)).astype(np.float32))
+    out, error = bench.array(np.zeros(USED * rows, np.float32)), bench.array(np.zeros(1, np.int32))
+    inputs = products.pack(bench.driver.stream, x, USED, n, fmt, act, bench.scratch)
+    w = Matrix(fmt, next(bench.weights(stack * one)), rows, n)
+    calls = []
+    for _ in range(bench.count(USED * one)):
+        ids = bench.array(bench.rng.permutation(stack)[:USED].astype(np.int32))
+        if summed:
+            calls.append(
+                lambda ids=ids: products.multiply_experts(
+                    bench.driver.stream, out, error, inputs, ids, w, 1, USED, 1, stack, act, 1
+                )
+            )
+        else:
+            calls.append(
+                lambda ids=ids: products.multiply_experts(
+                    bench.driver.stream, out, error, inputs, ids, w, USED, 1, USED, stack, act, 1
+                )
+            )
+    return Figure("expert_sum" if summed else "expert_linear", fmt, act, rows, n, USED * one, bench.time(calls))
+
+
+def mix(bench: Bench, rows: int = 24, n: int = 16384) -> Figure:
+    """Mixing logits of hyper-connections."""
+    from kernels.cuda import products
+
+    nbytes = rows * n * 2
+    x, out = bench.array(bench.rng.standard_normal(n).astype(np.float32)), bench.array(np.zeros(rows, np.float32))
+    source = bench.weights(nbytes)
+
+    def call(data: Any) -> None:
+        products.hc_mix(bench.driver.stream, out, x, Matrix("F16", data, rows, n), 1, 1e-6, scratch=bench.scratch)
+
+    calls = [lambda data=next(source): call(data) for _ in range(bench.count(nbytes))]
+    return Figure("hc_mix", "F16", "float", rows, n, nbytes, bench.time(calls))
+
+
+def packing(bench: Bench, fmt: str, act: str, n: int) -> Figure:
+    """Packing one input; bytes are those of the input."""
+    from kernels.cuda import products
+
+    x = bench.array(bench.rng.standard_normal(n).astype(np.float32))
+    kept: dict[tuple, Any] = {}
+
+    def scratch(shape: tuple[int, ...], dtype: Any) -> Any:
+        return kept.setdefault((shape, np.dtype(dtype)), bench.scratch(shape, dtype))
+
+    def call() -> None:
+        products.pack(bench.driver.stream, x, 1, n, fmt, act, scratch)
+
+    call()
+    return Figure("pack", fmt, act, 1, n, 4 * n, bench.time([call] * (1 if bench.small else 500)))
+
+
+def figures(bench: Bench, floats: bool) -> Iterator[Figure]:
+    """All of them; ``floats``: with float inputs, too."""
+    from kernels.cuda.units import UNITS
+
+    for fmt, shapes in SHAPES.items():
+        act = UNITS[fmt].activation if fmt in UNITS else "float"
+        for rows, n in shapes:
+            if bench.small and rows * n > 1 << 21:
+                continue
+            yield plain(bench, fmt, act, rows, n)
+        if floats and act != "float" and not bench.small:
+            yield plain(bench, fmt, "float", *shapes[-1])
+    for fmt, (rows, n) in EXPERT_SHAPES.items():
+        if not bench.small:
+            yield experts(bench, fmt, "q8k", rows, n, False)
+            yield experts(bench, fmt, "q8k", n, rows, True)
+    yield mix(bench, 24, 1024 if bench.small else 16384)
+    yield packing(bench, "Q8_0", "a8", 4096)
+    yield packing(bench, "Q2_K", "q8k", 4096)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_products", description=__doc__.split("\n")[0])
+    parser.add_argument("-o", "--output", help="write figures as JSON")
+    parser.add_argument("--floats", action="store_true", help="float inputs, too")
+    args = parser.parse_args()
+    bench = Bench()
+    copy = bench.copy()
+    print(f"copy {copy:.0f} GB/s")
+    rows = []
+    for f in figures(bench, args.floats):
+        share = f.bandwidth / copy
+        print(
+            f"{f.name:14s} {f.fmt:8s} {f.act:6s} {f.rows:6d} x {f.n:5d} {f.nbytes / 1e6:8.2f} MB "
+            f"{f.microseconds:8.2f} us {f.bandwidth:7.0f} GB/s {share:5.2f}",
+            flush=True,
+        )
+        rows.append({**f._asdict(), "bandwidth": round(f.bandwidth, 1), "of_copy": round(share, 3)})
+    if args.output:
+        with open(args.output, "w") as file:
+            json.dump({"copy": round(copy, 1), "command": " ".join(sys.argv), "figures": rows}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""Matrix products as the backend asks for them: which kernel, packed how, launched how.
+
+All functions take flat device arrays and matrices whose ``data`` is one, launch on ``stream`` and return nothing;
+``scratch(shape, dtype)`` gives them memory that is theirs until the results are written. Raw rows are multiplied as
+they lie in the file. What each product computes: ``kernels.ops``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..formats import FORMATS
+from ..formats.matrix import Matrix
+from . import embedding, grouping, matmat, matvec, packing, plain
+from .units import UNITS
+
+Scratch = Callable[[tuple[int, ...], Any], Any]
+NO_FAILURE = 0
+MANY_TOKENS = 16
+"""From here on decoding weights once for a tile of tokens beats reading them again for each."""
+PAIRS_PER_EXPERT = 4
+
+
+def many(pairs: int, experts: int) -> bool:
+    """Whether pairs are to be sorted by expert: each has several then, on average."""
+    return PAIRS_PER_EXPERT * experts <= pairs and experts <= grouping.MOST_EXPERTS
+
+
+class Inputs(NamedTuple):
+    """Packed inputs of ``count`` vectors of n values (``packing``); where nothing is needed, any array."""
+
+    codes: Any
+    scales: Any
+    sums: Any
+
+
+def check_act(fmt: str, act: str) -> None:
+    """ValueError if there is no kernel for weights of this format with this rounding of the inputs."""
+    known = ("float", UNITS[fmt].activation) if fmt in UNITS else ("float",)
+    if act not in known:
+        raise ValueError(f"no kernel for {fmt} weights with activation rounding {act!r}")
+
+
+def pack(stream: Any, x: Any, count: int, n: int, fmt: str, act: str, scratch: Scratch) -> Inputs:
+    """``x`` (count, n) as products with weights of ``fmt`` read it."""
+    unit = UNITS[fmt]
+    size = packing.sizes(act, n, unit.minima)
+    sums = x
+    if act == "float":
+        if size.sums:
+            sums = scratch((count * size.sums,), np.float32)
+            packing.pack_sums(stream, sums, x, count, n)
+        return Inputs(x, x, sums)
+    codes, scales = scratch((count * size.words,), np.int32), scratch((count * size.scales,), np.float32)
+    if act == "a8":
+        packing.pack_a8(stream, codes, scales, x, count, n)
+        return Inputs(codes, scales, codes)
+    sums = scratch((count * size.sums,), np.int32)
+    packing.pack_q8k(stream, codes, scales, sums, x, count, n)
+    return Inputs(codes, scales, sums)
+
+
+def multiply(stream: Any, out: Any, inputs: Inputs, w: Matrix, tokens: int, groups: int, act: str) -> None:
+    """``linear`` of inputs that are packed, for block formats."""
+    unused = inputs.codes  # integers, like ids and errors, where inputs are: then one compiled kernel serves both
+    operands = unused, 0, groups, 1, 1, *inputs, out
+    row_bytes, rows = FORMATS[w.fmt].row_bytes(w.cols), w.rows // groups
+    made = matvec.choose(w.fmt, act, rows, tokens * groups)
+    matvec.launch(stream, made, w.data, row_bytes, operands, rows, w.cols, tokens * groups, unused, NO_FAILURE)
+
+
+def multiply_experts(
+    stream: Any, out: Any, error: Any, inputs: Inputs, ids: Any, w: Matrix, results: int, slots: int, share: int,
+    experts: int, act: str, failure: int,
+) -> None:  # fmt: skip
+    """``expert_linear`` (results = tokens slots, slots 1, ``share`` results in turn with one input) and ``expert_sum``
+    (results = tokens, each the sum over ``slots``) of inputs that are packed, for block formats."""
+    operands = ids, experts, 1, slots, share, *inputs, out
+    row_bytes = FORMATS[w.fmt].row_bytes(w.cols)
+    made = matvec.choose(w.fmt, act, w.rows, results)
+    matvec.launch(stream, made, w.data, row_bytes, operands, w.rows, w.cols, results, error, failure)
+
+
+def linear(
+    stream: Any, out: Any, x: Any, w: Matrix, tokens: int, groups: int, act: str, *, scratch: Scratch
+) -> None:  # fmt: skip
+    """x (tokens, groups, n) times rows -> out (tokens, rows). Group g has rows g r .. g r + r - 1, r = rows / groups."""
+    check_act(w.fmt, act)
+    if not tokens:
+        return
+    rows = w.rows // groups
+    if w.fmt in plain.VALUE_BYTES:
+        operands = out, 0, groups, 1, 1
+        plain.rows(stream, out, x, w.data, w.fmt, operands, rows, w.cols, tokens * groups, out, NO_FAILURE)
+        return
+    inputs = pack(stream, x, tokens * groups, w.cols, w.fmt, act, scratch)
+    if tokens >= MANY_TOKENS and matmat.has(w.fmt, act):
+        row_bytes = FORMATS[w.fmt].row_bytes(w.cols)
+        matmat.in_order(stream, out, inputs, w.data, row_bytes, w.fmt, tokens, groups, rows, w.cols)
+    else:
+        multiply(stream, out, inputs, w, tokens, groups, act)
+
+
+def expert_linear(
+    stream: Any, out: Any, error: Any, x: Any, ids: Any, w: Matrix, tokens: int, slots: int, experts: int, act: str,
+    failure: int, *, scratch: Scratch,
+) -> None:  # fmt: skip
+    """x (tokens, n) through experts ids (tokens, slots) -> out (tokens, slots, rows). ``error[0]`` becomes ``failure``
+    if an id is not below ``experts``."""
+    check_act(w.fmt, act)
+    if not tokens * slots:
+        return
+    if w.fmt in plain.VALUE_BYTES:
+        operands = ids, experts, 1, 1, slots
+        plain.rows(stream, out, x, w.data, w.fmt, operands, w.rows, w.cols, tokens * slots, error, failure)
+        return
+    inputs = pack(stream, x, tokens, w.cols, w.fmt, act, scratch)
+    if many(tokens * slots, experts) and matmat.has(w.fmt, act):
+        tiles = grouping.tiles(stream, ids, tokens * slots, experts, error, failure, scratch)
+        row_bytes = FORMATS[w.fmt].row_bytes(w.cols)
+        matmat.by_expert(stream, out, inputs, w.data, row_bytes, w.fmt, tiles, slots, w.rows, w.cols)
+        return
+    multiply_experts(stream, out, error, inputs, ids, w, tokens * slots, 1, slots, experts, act, failure)
+
+
+def expert_sum(
+    stream: Any, out: Any, error: Any, mid: Any, ids: Any, w: Matrix, tokens: int, slots: int, experts: int, act: str,
+    failure: int, *, scratch: Scratch,
+) -> None:  # fmt: skip
+    """mid (tokens, slots, n), each through its own expert, results added in slot order -> out (tokens, rows)."""
+    check_act(w.fmt, act)
+    if not tokens:
+        return
+    if w.fmt in plain.VALUE_BYTES:
+        operands = ids, experts, 1, slots, 1
+        plain.rows(stream, out, mid, w.data, w.fmt, operands, w.rows, w.cols, tokens, error, failure)
+        return
+    inputs = pack(stream, mid, tokens * slots, w.cols, w.fmt, act, scratch)
+    if many(tokens * slots, experts) and matmat.has(w.fmt, act):
+        tiles = grouping.tiles(stream, ids, tokens * slots, experts, error, failure, scratch)
+        row_bytes = FORMATS[w.fmt].row_bytes(w.cols)
+        parts = scratch((tokens * slots * w.rows,), np.float32)
+        matmat.by_expert(stream, parts, inputs, w.data, row_bytes, w.fmt, tiles, 1, w.rows, w.cols)
+        matmat.add_slots(stream, out, parts, tokens, slots, w.rows)
+        return
+    multiply_experts(stream, out, error, inputs, ids, w, tokens, slots, 1, experts, act, failure)
+
+
+def hc_mix(stream: Any, out: Any, x: Any, fn: Matrix, tokens: int, eps: float, *, scratch: Scratch) -> None:
+    """x (tokens, n) over its root mean square, times fn -> out (tokens, rows)."""
+    if not tokens:
+        return
+    if fn.fmt not in plain.VALUE_BYTES:
+        raise ValueError(f"no kernel mixes streams with {fn.fmt} weights: F16, BF16 or F32")
+    plain.hc_mix(stream, out, x, fn.data, fn.fmt, tokens, fn.rows, fn.cols, eps)
+
+
+def embed(
+    stream: Any, out: Any, error: Any, ids: Any, table: Matrix, count: int, failure: int, *, scratch: Scratch
+) -> None:  # fmt: skip
+    """Rows ids (count,) of the table -> out (count, n). ``error[0]`` becomes ``failure`` if one is not there."""
+    row_bytes = FORMATS[table.fmt].row_bytes(table.cols)
+    embedding.look_up(stream, out, error, ids, table.data, table.fmt, count, table.rows, row_bytes, table.cols, failure)

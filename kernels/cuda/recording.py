@@ -1,0 +1,200 @@
+"""A recording: the launches of a whole token, laid out once in memory and captured as one CUDA graph.
+
+An op called from Python costs tens of microseconds and memory for its result; a decoded token has hundreds. While a
+pass is recorded its ops launch nothing: they append their launches, and the arrays they return stand for places.
+``seal`` joins chains of row stages (``joining``), gives places that are not in use at a time the same memory, and
+captures all launches in order. ``replay`` launches the graph, which
+
+    copies the inputs, all of them side by side, from host memory    one copy node
+    runs the kernels
+    copies the outputs, side by side, and the error flag, to host memory    two copy nodes
+
+and waits for its end, which is the only time that a token waits for the device. It allocates nothing. What changes from
+token to token is read from memory when kernels run: arrays that did not come from the recording (caches, inputs) are
+taken by address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from .arrays import DeviceArray
+from .joining import joined
+from .memory import ALIGNMENT, Buffer, Slab
+from .steps import F32, Launch, Steps
+
+if TYPE_CHECKING:
+    from .backend import CUDA
+
+
+class Recording(Steps):
+    """Launches under construction; see the module. The ops come from the classes it is combined with (``backend``)."""
+
+    name = "cuda"
+    threads = 1
+
+    def __init__(self, owner: CUDA):
+        self.owner, self.error = owner, owner.error
+        self.slab = Slab(owner.memory)
+        self.launches: list[Launch] = []
+        self.outputs: list[Any] = []
+        self._graph: Any = None
+        self._scratch: list[DeviceArray] = []
+
+    # --- recording
+
+    def empty(self, *shape: int, dtype: DTypeLike = F32) -> DeviceArray:
+        """A place; it gets its memory from ``seal``."""
+        kind = np.dtype(dtype)
+        return DeviceArray(Buffer(None, int(np.prod(shape, dtype=np.int64)) * kind.itemsize), shape, kind)
+
+    def absent(self, dtype: DTypeLike) -> DeviceArray:
+        return self.owner.absent(dtype)
+
+    def failure(self, text: str) -> int:
+        return self.owner.failure(text)
+
+    def whole(self, x: DeviceArray, name: str) -> DeviceArray:
+        raise ValueError(f"{name} has gaps between its values, which a recording cannot close")
+
+    def run(self, launch: Launch) -> None:
+        if any(array.buffer.slab is self.slab for array in launch.writes):
+            raise ValueError("an input of a recording is not written by its ops: it would be refilled")
+        self.launches.append(launch)
+
+    # --- laying out
+
+    def seal(self, *outputs: Any) -> None:
+        """Lay everything out and capture it; ``outputs`` are read by ``host`` after a replay, as ``self.outputs``."""
+        owner = self.owner
+        owner.recorded()
+        kept = [out.buffer for out in outputs]
+        if any(buffer.block is not None or buffer.slab is not None for buffer in kept):
+            raise ValueError("an output of a recording must be a result of its ops")
+        self.launches = joined(self.launches, {id(buffer) for buffer in kept}, self.absent(F32))
+        with owner.lock:
+            self._results = self._placed(kept)
+            self._arena = owner.memory.buffer(self._planned({id(buffer) for buffer in kept}))
+            for buffer, offset in self._offsets:
+                buffer.block, buffer.start = self._arena.block, self._arena.start + offset
+            self._fetched = owner.memory.pinned(self._results.nbytes)
+            self._told = owner.memory.pinned(4)
+            self._flag = self._told.values[:4]
+            self.outputs = [self._output(out) for out in outputs]
+            calls = [self._call(launch) for launch in self.launches]
+            refresh = [(self.slab.block, self.slab.host[: self.slab.used])] if self.slab.used else []
+            fetch = [(self._flag, self.error.buffer.block)]
+            if outputs:
+                fetch.insert(0, (self._fetched.values[: self._results.nbytes], self._results.block))
+            self._graph = owner.driver.capture(refresh, calls, fetch)
+
+    def _placed(self, kept: list[Buffer]) -> Buffer:
+        """Memory of their own, side by side, for the outputs."""
+        starts, end = {}, 0
+        for buffer in kept:
+            if id(buffer) not in starts:
+                starts[id(buffer)] = end
+                end += -(-buffer.nbytes // ALIGNMENT) * ALIGNMENT
+        results = self.owner.memory.buffer(end)
+        for buffer in kept:
+            buffer.block, buffer.start = results.block, results.start + starts[id(buffer)]
+        return results
+
+    def _planned(self, kept: set[int]) -> int:
+        """Choose the offset of every place; returns the bytes they take together."""
+        spans: dict[int, tuple[int, int]] = {}
+        buffers: dict[int, Buffer] = {}
+        for number, launch in enumerate(self.launches):
+            for array in (*launch.writes, *launch.reads):
+                buffer = array.buffer
+                if buffer.block is None and id(buffer) not in kept:
+                    first, _ = spans.get(id(buffer), (number, number))
+                    spans[id(buffer)] = first, number
+                    buffers[id(buffer)] = buffer
+        sizes = {key: buffer.nbytes for key, buffer in buffers.items()}
+        offsets, total = share(spans, sizes)
+        self._offsets = [(buffers[key], offset) for key, offset in offsets.items()]
+        return total
+
+    def _output(self, out: DeviceArray) -> DeviceArray:
+        """An output whose values are in host memory after a replay."""
+        start = out.buffer.start - self._results.start
+        buffer = Buffer(out.buffer.block, out.buffer.nbytes, out.buffer.start)
+        buffer.mirror, buffer.keep = (
+            self._fetched.values[start : start + out.buffer.nbytes],
+            (self._fetched, self._results),
+        )
+        return DeviceArray(buffer, out.shape, out.dtype, out.offset, out.strides)
+
+    def _call(self, launch: Launch) -> Callable[[], None]:
+        stream = self.owner.driver.stream
+
+        def call() -> None:
+            self._used = 0
+            launch.call(stream, self._room)
+
+        return call
+
+    def _room(self, shape: Any, dtype: DTypeLike = F32) -> Any:
+        """Room for a launch's own use, which the next launch may have: flat arrays out of a few that are kept."""
+        kind = np.dtype(dtype)
+        size = int(np.prod(shape, dtype=np.int64))
+        nbytes = -(-size * kind.itemsize // ALIGNMENT) * ALIGNMENT
+        if self._used == len(self._scratch):
+            self._scratch.append(self.owner.array(nbytes, dtype=np.uint8))
+        elif self._scratch[self._used].nbytes < nbytes:
+            self._old = [*getattr(self, "_old", []), self._scratch[self._used]]  # captured launches go on using it
+            self._scratch[self._used] = self.owner.array(nbytes, dtype=np.uint8)
+        array = self._scratch[self._used]
+        self._used += 1
+        return DeviceArray(array.buffer, (size,), kind).flat()
+
+    # --- running
+
+    def replay(self) -> None:
+        """Run everything and wait. IndexError if a kernel met a number out of range."""
+        owner = self.owner
+        with owner.lock:
+            self.slab.busy = True
+            self._graph.launch()
+            owner.driver.sync()
+            self.slab.busy = self.slab.dirty = False
+            code = int(self._flag.view(np.int32)[0])
+            if code:
+                owner.tell(code)
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the graph: launches of kernels, and copies of inputs and outputs."""
+        nodes: int = self._graph.nodes
+        return nodes
+
+    @property
+    def nbytes(self) -> int:
+        """Device memory of the places, outputs included."""
+        return self._arena.nbytes + self._results.nbytes
+
+
+def share(spans: dict[int, tuple[int, int]], sizes: dict[int, int]) -> tuple[dict[int, int], int]:
+    """Offsets such that places whose spans of launches overlap do not, and the bytes they take together: each, in order
+    of first use, gets the lowest gap among those in use with it that is large enough."""
+    offsets: dict[int, int] = {}
+    total = 0
+    living: list[tuple[int, int, int]] = []  # offset, end, last launch
+    for key in sorted(spans, key=lambda key: spans[key]):
+        first, last = spans[key]
+        size = max(ALIGNMENT, -(-sizes[key] // ALIGNMENT) * ALIGNMENT)
+        living = sorted(each for each in living if each[2] >= first)
+        at = 0
+        for offset, end, _ in living:
+            if offset - at >= size:
+                break
+            at = max(at, end)
+        offsets[key] = at
+        living.append((at, at + size, last))
+        total = max(total, at + size)
+    return offsets, total

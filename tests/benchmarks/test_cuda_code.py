@@ -1,0 +1,120 @@
+"""The table of compiled CUDA code: what it must hold, how it is read, and that it is what the compiler says today."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks.cuda_code import DEVICES, ISSUE, TABLE, kind_of, occupancy, predicted, sass_loop, token, versions
+from benchmarks.cuda_compile import missing, sass_lines
+
+TABLE_NOW = json.loads(TABLE.read_text())
+ROWS = [(arch, row) for arch, rows in TABLE_NOW["kernels"].items() for row in rows]
+
+LISTING = """
+	.headerflags	@"EF_CUDA_TEXMODE_UNIFIED"
+.text.kernel:
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+.L_x_1:
+        /*0010*/                   IDP.4A.S8.S8 R3, R4, R5, R3 ;
+        /*0020*/              @!P0 LDS.128 R4, [R2+0x10] ;
+        /*0030*/               @P1 BRA `(.L_x_1) ;
+.L_x_2:
+        /*0040*/                   EXIT ;
+.L_x_3:
+        /*0050*/                   BRA `(.L_x_3);
+        /*0060*/                   NOP;
+"""
+
+
+def test_a_listing_is_read() -> None:
+    lines = sass_lines(LISTING)
+    assert lines[1] == ".L_x_1:" and lines[2] == "IDP.4A.S8.S8 R3, R4, R5, R3"
+    assert sass_loop(lines) == (1, 4)
+    assert [kind_of(lines[n]) for n in (2, 3)] == [("multiply", 1.0), ("memory", 4.0)]
+    assert kind_of("@P0 I2FP.F32.S32 R1, R2")[0] == "convert" and kind_of("UIADD3 UR4, UR4, 0x1, URZ")[0] == ""
+    assert (
+        kind_of("LOP3.LUT R1, R2, 0xf, RZ, 0xc0, !PT")[0] == "integer" and kind_of("FFMA R1, R2, R3, R1")[0] == "float"
+    )
+
+
+@pytest.mark.parametrize(
+    ("threads", "registers", "shared", "blocks"),
+    [
+        (256, 32, 0, 8),
+        (256, 64, 0, 4),
+        (128, 64, 26880, 8),
+        (512, 64, 102912, 2),
+        (1024, 40, 12288, 1),
+        (32, 16, 0, 32),
+    ],
+)
+def test_blocks_that_an_h100_holds(threads: int, registers: int, shared: int, blocks: int) -> None:
+    """Worked out by hand from the limits: 2048 threads, 65536 registers, 228 KB of which a block costs 1 KB more."""
+    assert occupancy(DEVICES["sm_90"], threads, registers, shared) == blocks
+
+
+def test_the_formula() -> None:
+    device = DEVICES["sm_90"]
+    cycles = device.multiprocessors * device.clock * 1e9
+    moved = device.bandwidth * 1e9  # a second's worth
+    row = {"instructions": 2 * ISSUE * cycles, "units": {"integer": 0, "convert": 0, "memory": 0}}
+    assert predicted(device, moved, row) == {"issue": 0.5, "units": 0.5}
+    row = {"instructions": ISSUE * cycles / 2, "units": {"integer": 0, "convert": 2 * cycles, "memory": 0}}
+    assert predicted(device, moved, row) == {"issue": 1.0, "units": 0.25}
+
+
+def test_a_token_is_the_sum_of_its_launches() -> None:
+    device = DEVICES["sm_90"]
+    plain = {"bytes": 0, "launches": 2}
+    product = {
+        "bytes": device.bandwidth * 1e9,
+        "launches": 1,
+        "weights": ["Q8_0", 1, 1, 1],
+        "instructions": 1,
+        "units": {},
+    }
+    found = token("sm_90", [plain, product])
+    assert found["launches"] == 3 and found["bound"] == 1.0 and found["predicted"] == pytest.approx(1 + 3 * 1.5e-6)
+
+
+# --- what the kept table says
+
+
+def test_all_architectures_and_formats_are_there() -> None:
+    assert TABLE_NOW["kernels"].keys() == DEVICES.keys()
+    for rows in TABLE_NOW["kernels"].values():
+        formats = {row["weights"][0] for row in rows if "weights" in row}
+        assert formats >= {"Q8_0", "F16", "Q4_K", "Q2_K", "IQ2_XXS"}
+        assert all(row["occupancy"] > 0 and row["registers"] > 0 for row in rows)
+
+
+def test_nothing_spills_in_products() -> None:
+    spilling = [(arch, row["kernel"]) for arch, row in ROWS if "weights" in row and row["spills"]]
+    assert not spilling
+
+
+def test_stacks_and_spills_elsewhere_are_known() -> None:
+    assert {(row["kernel"]) for _, row in ROWS if row["spills"] or row["stack"]} == set()
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+def test_the_table_is_what_the_compiler_says() -> None:
+    """For the products of a token, whose numbers are published, with the versions that the table was made by."""
+    if versions() != TABLE_NOW["versions"]:
+        pytest.skip(f"made by {TABLE_NOW['versions']}, here are {versions()}")
+    from benchmarks.cuda_code import Compiled
+    from benchmarks.cuda_launches import token_launches
+
+    kept = {(row["kernel"], tuple(row["weights"])): row for arch, row in ROWS if arch == "sm_90" and "weights" in row}
+    compiled = {}
+    for launch in token_launches():
+        if launch.weights[0]:
+            key = launch.kernel, launch.signature
+            if key not in compiled:
+                compiled[key] = Compiled(launch, (9, 0)).built
+            made, row = compiled[key], kept[launch.name, launch.weights]
+            found = made.registers, made.spill_stores + made.spill_loads, made.shared + launch.dynamic
+            assert found == (row["registers"], row["spills"], row["shared"]), launch.name

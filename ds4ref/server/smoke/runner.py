@@ -54,6 +54,7 @@ class Options:
 def smoke(kinds: Sequence[Kind], options: Options, tell: Callable[[str], None] = lambda line: None) -> Report:
     """Run all of ``kinds``; ``tell`` hears of each as it begins and ends."""
     rows: list[Client] = []
+    begun = stamp(options.command)  # the tree may be another one by the end
     with ExitStack() as stack:
         servers = Servers(options, stack)
         kind = kinds[0]
@@ -68,7 +69,7 @@ def smoke(kinds: Sequence[Kind], options: Options, tell: Callable[[str], None] =
             for rest in kinds[kinds.index(kind) :]:
                 rows.append(Client(rest.name, rest.version, skipped=INTERRUPTED))
     rows += [own.end for own in servers.own.values() if own.end is not None]
-    return Report(servers.facts(), stamp(options.command), rows)
+    return Report(servers.facts(), begun, rows)
 
 
 class Servers:

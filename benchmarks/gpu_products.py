@@ -16,7 +16,8 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +29,10 @@ GRAPH_BYTES = 3 << 30
 REPLAYS = 5
 
 SHAPES = {
-    "Q8_0": ((512, 4096), (1024, 4096), (2048, 4096), (4096, 2048), (8192, 4096), (32768, 1024), (4096, 8192), (4096, 16384), (129280, 4096)),
+    "Q8_0": (
+        (512, 4096), (1024, 4096), (2048, 4096), (4096, 2048), (8192, 4096), (32768, 1024), (4096, 8192), (4096, 16384),
+        (129280, 4096),
+    ),
     "Q4_K": ((1024, 4096), (4096, 4096), (16384, 4096)),
     "Q2_K": ((4096, 4096), (16384, 4096)),
     "IQ2_XXS": ((4096, 4096), (16384, 4096)),
@@ -71,7 +75,8 @@ class Bench:
         self.buffer = self.driver.alloc(self.size)
         rng = np.random.default_rng(0)
         self.driver.to_device(self.buffer, 0, rng.integers(0, 256, self.size, dtype=np.uint8))
-        self.rng, self._kept = rng, []
+        self.rng = rng
+        self._kept: list[Any] = []
 
     def array(self, values: np.ndarray) -> Any:
         """A copy on the device, flat."""
@@ -93,7 +98,7 @@ class Bench:
             for start in range(0, self.size - step + 1, step):
                 yield self._array(self.buffer.pointer + start, (nbytes,), np.dtype(np.uint8), self.buffer.memory)
 
-    def time(self, calls: list[Callable[[], None]]) -> float:
+    def time(self, calls: Sequence[Callable[[], Any]]) -> float:
         """Microseconds a call takes when all are one graph: the median of a few replays."""
         calls[0]()
         self.driver.sync()
@@ -112,7 +117,7 @@ class Bench:
         other = self.driver.alloc(self.size)
         best = 0.0
         for size in (self.size // 8, self.size // 2, self.size):
-            calls = [lambda size=size: self.driver.copy(other, 0, self.buffer, 0, size)] * (1 if self.small else 8)
+            calls = [partial(self.driver.copy, other, 0, self.buffer, 0, size)] * (1 if self.small else 8)
             best = max(best, 2 * size / self.time(calls) / 1e3)
         self.driver.free(other)
         return best
@@ -122,7 +127,7 @@ class Bench:
         return 1 if self.small else max(8, min(1000, GRAPH_BYTES // nbytes))
 
 
-def plain(bench: Bench, fmt: str, act: str, rows: int, n: int) -> Figure:
+def dense(bench: Bench, fmt: str, act: str, rows: int, n: int) -> Figure:
     """One product with packed inputs: the packing is another launch, which several products share."""
     from kernels.cuda import products
 
@@ -139,7 +144,7 @@ def plain(bench: Bench, fmt: str, act: str, rows: int, n: int) -> Figure:
         def call(data: Any) -> None:
             products.linear(bench.driver.stream, out, x, Matrix(fmt, data, rows, n), 1, 1, act, scratch=bench.scratch)
 
-    calls = [lambda data=next(source): call(data) for _ in range(bench.count(nbytes))]
+    calls = [partial(call, next(source)) for _ in range(bench.count(nbytes))]
     return Figure("linear", fmt, act, rows, n, nbytes, bench.time(calls))
 
 
@@ -153,21 +158,14 @@ def experts(bench: Bench, fmt: str, act: str, rows: int, n: int, summed: bool) -
     out, error = bench.array(np.zeros(USED * rows, np.float32)), bench.array(np.zeros(1, np.int32))
     inputs = products.pack(bench.driver.stream, x, USED, n, fmt, act, bench.scratch)
     w = Matrix(fmt, next(bench.weights(stack * one)), rows, n)
-    calls = []
-    for _ in range(bench.count(USED * one)):
-        ids = bench.array(bench.rng.permutation(stack)[:USED].astype(np.int32))
-        if summed:
-            calls.append(
-                lambda ids=ids: products.multiply_experts(
-                    bench.driver.stream, out, error, inputs, ids, w, 1, USED, 1, stack, act, 1
-                )
-            )
-        else:
-            calls.append(
-                lambda ids=ids: products.multiply_experts(
-                    bench.driver.stream, out, error, inputs, ids, w, USED, 1, USED, stack, act, 1
-                )
-            )
+    results, slots, share = (1, USED, 1) if summed else (USED, 1, USED)
+
+    def call(ids: Any) -> None:
+        stream = bench.driver.stream
+        products.multiply_experts(stream, out, error, inputs, ids, w, results, slots, share, stack, act, 1)
+
+    draws = [bench.rng.permutation(stack)[:USED].astype(np.int32) for _ in range(bench.count(USED * one))]
+    calls = [partial(call, bench.array(ids)) for ids in draws]
     return Figure("expert_sum" if summed else "expert_linear", fmt, act, rows, n, USED * one, bench.time(calls))
 
 
@@ -182,7 +180,7 @@ def mix(bench: Bench, rows: int = 24, n: int = 16384) -> Figure:
     def call(data: Any) -> None:
         products.hc_mix(bench.driver.stream, out, x, Matrix("F16", data, rows, n), 1, 1e-6, scratch=bench.scratch)
 
-    calls = [lambda data=next(source): call(data) for _ in range(bench.count(nbytes))]
+    calls = [partial(call, next(source)) for _ in range(bench.count(nbytes))]
     return Figure("hc_mix", "F16", "float", rows, n, nbytes, bench.time(calls))
 
 
@@ -212,9 +210,9 @@ def figures(bench: Bench, floats: bool) -> Iterator[Figure]:
         for rows, n in shapes:
             if bench.small and rows * n > 1 << 21:
                 continue
-            yield plain(bench, fmt, act, rows, n)
+            yield dense(bench, fmt, act, rows, n)
         if floats and act != "float" and not bench.small:
-            yield plain(bench, fmt, "float", *shapes[-1])
+            yield dense(bench, fmt, "float", *shapes[-1])
     for fmt, (rows, n) in EXPERT_SHAPES.items():
         if not bench.small:
             yield experts(bench, fmt, "q8k", rows, n, False)

@@ -205,7 +205,7 @@ def test_the_sort_puts_every_pair_into_one_tile_of_its_expert() -> None:
     tiles = grouping.tiles(stream(), there(ids), 300, 5, error, FAILURE, scratch)
     order, experts, starts, sizes = (host(array) for array in tiles[:4])
     assert sorted(order) == list(range(300))
-    assert len(sizes) == tiles.count
+    assert len(sizes) == tiles.most
     assert sizes.sum() == 300
     assert sizes.max() <= grouping.TILE
     for expert, start, size in zip(experts, starts, sizes, strict=True):

@@ -97,6 +97,8 @@ def test_every_layout_of_a_format_multiplies_the_same(fmt: str, act: str) -> Non
     want, here, vector = REFERENCE.linear(x, w, act), placed(w), there(x)
     inputs = products.pack(stream(), vector, 1, n, fmt, act, scratch)
     for layout in matvec.LAYOUTS[fmt]:
+        if act == "float" and layout.rows > matvec.FLOAT_ROWS:
+            continue
         out = unwritten(5)
         made = matvec.kernel(fmt, act, layout)
         operands = inputs.codes, 0, 1, 1, 1, *inputs, out

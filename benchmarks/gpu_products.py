@@ -14,10 +14,12 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,6 +79,12 @@ class Bench:
         self.driver.to_device(self.buffer, 0, rng.integers(0, 256, self.size, dtype=np.uint8))
         self.rng = rng
         self._kept: list[Any] = []
+
+    def machine(self) -> str:
+        """The device's name."""
+        from kernels.cuda.devices import devices
+
+        return devices()[0].name
 
     def array(self, values: np.ndarray) -> Any:
         """A copy on the device, flat."""
@@ -201,6 +209,69 @@ def packing(bench: Bench, fmt: str, act: str, n: int) -> Figure:
     return Figure("pack", fmt, act, 1, n, 4 * n, bench.time([call] * (1 if bench.small else 500)))
 
 
+class Prefill(NamedTuple):
+    """One measured product of many inputs; ``torch`` is the time of the same product of bfloat16, where torch is."""
+
+    fmt: str
+    rows: int
+    n: int
+    tokens: int
+    microseconds: float
+    torch: float | None
+
+    @property
+    def teraflops(self) -> float:
+        """Two operations a weight and token."""
+        return 2 * self.rows * self.n * self.tokens / self.microseconds / 1e6
+
+
+def prefill(bench: Bench, fmt: str, rows: int, n: int, tokens: int) -> Prefill:
+    """One product of ``tokens`` inputs with integer codes, packing included."""
+    from kernels.cuda import products
+    from kernels.cuda.units import UNITS
+
+    act, nbytes = UNITS[fmt].activation, rows * FORMATS[fmt].row_bytes(n)
+    x = bench.array(bench.rng.standard_normal((tokens, n)).astype(np.float32))
+    out, source = bench.array(np.zeros(tokens * rows, np.float32)), bench.weights(nbytes)
+    kept: dict[tuple, Any] = {}
+
+    def scratch(shape: tuple[int, ...], dtype: Any) -> Any:
+        key = shape, np.dtype(dtype)
+        if key not in kept:
+            kept[key] = bench.scratch(shape, dtype)
+        return kept[key]
+
+    def call(data: Any) -> None:
+        w = Matrix(fmt, data, rows, n)
+        products.linear(bench.driver.stream, out, x, w, tokens, 1, act, scratch=scratch)
+
+    calls = [partial(call, next(source)) for _ in range(1 if bench.small else 8)]
+    return Prefill(fmt, rows, n, tokens, bench.time(calls), None if bench.small else torch_time(rows, n, tokens))
+
+
+def torch_time(rows: int, n: int, tokens: int) -> float | None:
+    """Microseconds of a bfloat16 product of torch; None without torch or its GPU."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    if not torch.cuda.is_available():
+        return None
+    x = torch.randn(tokens, n, device="cuda", dtype=torch.bfloat16)
+    w = torch.randn(rows, n, device="cuda", dtype=torch.bfloat16)
+    times = []
+    for number in range(REPLAYS + 1):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        for _ in range(8):
+            x @ w.T
+        end.record()
+        torch.cuda.synchronize()
+        if number:
+            times.append(begin.elapsed_time(end) / 8 * 1e3)
+    return statistics.median(times)
+
+
 def figures(bench: Bench, floats: bool) -> Iterator[Figure]:
     """All of them; ``floats``: with float inputs, too."""
     from kernels.cuda.units import UNITS
@@ -227,7 +298,10 @@ def main() -> None:
     parser.add_argument("-o", "--output", help="write figures as JSON")
     parser.add_argument("--floats", action="store_true", help="float inputs, too")
     args = parser.parse_args()
-    bench = Bench()
+    try:
+        bench = Bench()
+    except RuntimeError as e:
+        sys.exit(f"gpu_products: {e}")
     copy = bench.copy()
     print(f"copy {copy:.0f} GB/s")
     rows = []
@@ -239,9 +313,33 @@ def main() -> None:
             flush=True,
         )
         rows.append({**f._asdict(), "bandwidth": round(f.bandwidth, 1), "of_copy": round(share, 3)})
+    many = []
+    for fmt in ("Q8_0", "Q4_K", "Q2_K", "IQ2_XXS"):
+        p = prefill(bench, fmt, *((64, 256, 16) if bench.small else (8192, 4096, 2048)))
+        beside = "" if p.torch is None else f", torch bfloat16 {p.torch:.0f} us"
+        shape = f"{p.rows} x {p.n}, {p.tokens} tokens"
+        print(f"prefill {fmt:8s} {shape}: {p.microseconds:.0f} us, {p.teraflops:.1f} T/s{beside}", flush=True)
+        many.append(p._asdict())
     if args.output:
+        report = {
+            "machine": bench.machine(), "commit": commit(),
+            "command": " ".join(["python -m benchmarks.gpu_products", *sys.argv[1:]]), "copy_gb_s": round(copy, 1), "figures": rows, "prefill": many,
+        }  # fmt: skip
         with open(args.output, "w") as file:
-            json.dump({"copy": round(copy, 1), "command": " ".join(sys.argv), "figures": rows}, file, indent=1)
+            json.dump(report, file, indent=1)
+
+
+def commit() -> str | None:
+    """Of the tree that this module is in; None where there is none, marked where files differ from it."""
+    folder = Path(__file__).parent
+    asked = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=40"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return asked.stdout.strip() or None
 
 
 if __name__ == "__main__":

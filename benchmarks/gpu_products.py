@@ -321,10 +321,9 @@ def main() -> None:
         print(f"prefill {fmt:8s} {shape}: {p.microseconds:.0f} us, {p.teraflops:.1f} T/s{beside}", flush=True)
         many.append(p._asdict())
     if args.output:
-        report = {
-            "machine": bench.machine(), "commit": commit(),
-            "command": " ".join(["python -m benchmarks.gpu_products", *sys.argv[1:]]), "copy_gb_s": round(copy, 1), "figures": rows, "prefill": many,
-        }  # fmt: skip
+        report: dict[str, Any] = {"machine": bench.machine(), "commit": commit()}
+        report["command"] = " ".join(["python -m benchmarks.gpu_products", *sys.argv[1:]])
+        report |= {"copy_gb_s": round(copy, 1), "figures": rows, "prefill": many}
         with open(args.output, "w") as file:
             json.dump(report, file, indent=1)
 

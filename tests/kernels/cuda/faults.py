@@ -65,7 +65,7 @@ FAULTS = [
     Fault("attending.py", "total[h] = F32(total[h] * factor[h]) + weight", "total[h] = total[h] + weight", "attention"),
     Fault("attending.py", "            rows[r] = number\n        cuda.syncthreads()\n",
           "            rows[r] = number\n        pass\n", "attention"),
-    Fault("streams.py", "post[p + i] = TWO * sigmoid32(", "post[p + i] = sigmoid32(", "hc_split"),
+    Fault("streams.py", "post[token * C + i] = TWO * sigmoid32(", "post[token * C + i] = sigmoid32(", "hc_split"),
     Fault("streams.py", "comb[(token * C + j) * C + k]", "comb[(token * C + k) * C + j]", "hc_expand"),
     Fault("plain.py", "i += 4 * split * span", "i += 3 * split * span", "linear"),
     Fault("packing.py", "peak = _larger(peak, shuffle_xor(peak, 2))", "peak = peak", "linear"),

@@ -1,18 +1,21 @@
-"""Joining launches of a recording: chains of row stages that follow each other become one launch.
+"""Joining launches of a recording: what follows each other at the same rows becomes one launch.
 
 A query head is normed and turned; a cached row is normed, turned, rounded twice and stored. Every op of such a sequence
 is a chain of one stage of the same kernel (``rows``), so several of them are one chain with several stages, and compute
-the same bits without writing rows to memory in between or starting another launch for each.
+the same bits without writing rows to memory in between or starting another launch for each. So do the steps before a
+block (mixing weights, their sum of the streams, its norm: ``streams.hc_enter``) and after it (``streams.hc_leave``).
 """
 
 from __future__ import annotations
 
+from . import rows, streams
 from .arrays import DeviceArray
+from .rows import NORM
 from .steps import Launch
 
 
 def joined(launches: list[Launch], kept: set[int], absent: DeviceArray) -> list[Launch]:
-    """The launches with chains joined where a result has one reader, which comes later, and is not ``kept`` (ids of
+    """The launches, joined: chains where a result has one reader, which comes later, and is not ``kept`` (ids of
     buffers). A joined chain runs where its last part stood, after everything that part had to wait for. ``absent``
     stands for float arrays that are not there."""
     readers: dict[int, list[int]] = {}
@@ -34,6 +37,48 @@ def joined(launches: list[Launch], kept: set[int], absent: DeviceArray) -> list[
         both = now.chain.then(later.chain)
         if both is not None and not _written(launches[number + 1 : after[0]], now):
             out[after[0]], out[number] = both.launch(absent), None
+    return _around_blocks([launch for launch in out if launch is not None], kept)
+
+
+def _around_blocks(launches: list[Launch], kept: set[int]) -> list[Launch]:
+    """``hc_enter`` for a split whose first result one sum reads, of which one norm reads the result; ``hc_leave`` for an
+    addition whose result one expansion reads."""
+    readers: dict[int, list[int]] = {}
+    for number, launch in enumerate(launches):
+        for array in launch.reads:
+            readers.setdefault(id(array.buffer), []).append(number)
+
+    def reader(array: DeviceArray, function: object, operand: int) -> int | None:
+        """Where ``function`` alone reads ``array``, as this operand."""
+        found = readers.get(id(array.buffer), [])
+        fits = len(found) == 1 and id(array.buffer) not in kept and launches[found[0]].function is function
+        return found[0] if fits and _same(launches[found[0]].reads[operand], array) else None
+
+    out: list[Launch | None] = list(launches)
+    for number, launch in enumerate(launches):
+        if launch.function is streams.hc_split:
+            pre, post, comb = launch.writes
+            at = reader(pre, streams.hc_reduce, 1)
+            to = None if at is None else reader(launches[at].writes[0], rows.chain, 0)
+            if at is None or to is None:
+                continue
+            norm = launches[to].chain
+            between = launches[number + 1 : to]
+            if norm.stages != NORM or _written(between, launch) or _written(between, launches[at]):
+                continue
+            tokens, C, iters, eps = launch.numbers
+            numbers = tokens, C, norm.n, iters, eps, norm.weight is not None, norm.eps
+            reads = [*launch.reads, launches[at].reads[0], launches[to].reads[1]]
+            out[to] = Launch(streams.hc_enter, [norm.out, post, comb], reads, numbers)
+            out[number] = out[at] = None
+        elif launch.function is streams.add:
+            to = reader(launch.writes[0], streams.hc_expand, 1)
+            if to is not None and not _written(launches[number + 1 : to], launch):
+                X, _, post, comb = launches[to].reads
+                out[to] = Launch(
+                    streams.hc_leave, launches[to].writes, [X, *launch.reads, post, comb], launches[to].numbers
+                )
+                out[number] = None
     return [launch for launch in out if launch is not None]
 
 

@@ -26,6 +26,7 @@ class AttentionOps(Steps):
         C = math.isqrt(width + 1) - 1
         fits = C * (C + 2) == width and base.shape == (width,) and scale.shape == (3,)
         expect(fits, "hc_split", mix.shape, scale.shape, base.shape)
+        expect(C <= streams.MOST_STREAMS, f"hc_split of more than {streams.MOST_STREAMS} streams", mix.shape)
         out = self.empty(tokens, C), self.empty(tokens, C), self.empty(tokens, C, C)
         if tokens:
             self.go(streams.hc_split, out, [mix, scale, base], tokens, C, iters, eps)

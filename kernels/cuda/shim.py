@@ -9,6 +9,7 @@ another), and device functions stay plain Python functions, which call each othe
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,7 +19,7 @@ import numpy as np
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # the bundled target announces its end, which is known here
     import numba.cuda as _cuda
-    from numba import types
+    from numba import types as _types
 
 SIMULATED = "simulator" in _cuda.jit.__module__
 """Whether kernels run in numba's simulator, as Python."""
@@ -26,8 +27,9 @@ SIMULATED = "simulator" in _cuda.jit.__module__
 IMPLEMENTATION = getattr(_cuda, "implementation", "Built-in")
 """Whose ``numba.cuda`` this is: "NVIDIA" for numba-cuda, which has types of its own, "Built-in" for the bundled one."""
 
+types: Any = _types
 if IMPLEMENTATION == "NVIDIA":
-    from numba.cuda import types
+    types = _cuda.types
     from numba.cuda.core import config
 else:
     from numba.core import config
@@ -98,7 +100,7 @@ def extending() -> tuple[Any, Any, Any, Any]:
     from numba.cuda.extending import intrinsic
 
     try:
-        from numba.cuda import cgutils
+        cgutils = importlib.import_module("numba.cuda.cgutils")
         from numba.cuda.typing import signature
     except ImportError:
         from numba.core import cgutils

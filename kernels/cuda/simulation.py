@@ -227,8 +227,9 @@ def install() -> None:
     """Make the simulator schedule blocks like this, and ask lanes who they are. Its kernels stay as they are."""
     from numba.cuda.simulator import kernel, kernelapi
 
-    kernel.BlockManager = Block
-    module = kernelapi.FakeCUDAModule
+    simulator: Any = kernel
+    simulator.BlockManager = Block
+    module: Any = kernelapi.FakeCUDAModule
     module.threadIdx = property(lambda _: this_lane().threadIdx)
     module.blockIdx = property(lambda _: this_lane().blockIdx)
     module.laneid = property(lambda _: this_lane().thread_id % WARP)

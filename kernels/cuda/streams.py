@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from .launch import blocks_for, threads_for
-from .maths import exp32, sigmoid32
-from .shim import cuda
+from .launch import blocks_for, most_threads, threads_for
+from .maths import ONE, exp32, sigmoid32, sqrt32
+from .rows import block_sum
+from .shim import cuda, f32, f64
 
 F32 = np.float32
 TWO, LOWEST = F32(2), F32(-np.inf)
+MOST = most_threads()
+MOST_STREAMS = 16
+"""Hyper-connection streams at most."""
 
 
 @cuda.jit
@@ -27,54 +31,82 @@ def streams(stream, out, x, tokens, count, width):
 
 
 @cuda.jit(device=True)
-def split_token(pre, post, comb, mix, scale, base, token, C, iters, eps):
-    """All of ``hc_split`` for one token, by one thread. Sinkhorn runs in place in ``comb``."""
-    m, p, k = token * C * (C + 2), token * C, token * C * C
-    for i in range(C):
-        pre[p + i] = sigmoid32(F32(mix[m + i] * scale[0] + base[i])) + eps
-        post[p + i] = TWO * sigmoid32(F32(mix[m + C + i] * scale[1] + base[C + i]))
-    for row in range(C):
-        top = LOWEST
+def split_token(pre, post, comb, mix, scale, base, token, C, iters, eps, table):
+    """All of ``hc_split`` for one token, by the threads of a block: an entry of comb each, or several. ``table`` is
+    shared, two times C C floats; a pass of Sinkhorn goes from one half of it to the other. ``pre`` is shared."""
+    t, step, n, m = cuda.threadIdx.x, cuda.blockDim.x, C * C, token * C * (C + 2)
+    for i in range(t, C, step):
+        pre[i] = sigmoid32(F32(mix[m + i] * scale[0] + base[i])) + eps
+        post[token * C + i] = TWO * sigmoid32(F32(mix[m + C + i] * scale[1] + base[C + i]))
+    for j in range(t, n, step):
+        table[j] = F32(mix[m + 2 * C + j] * scale[2] + base[2 * C + j])
+    cuda.syncthreads()
+    for j in range(t, n, step):
+        row, top, total = j // C * C, LOWEST, F32(0)
         for c in range(C):
-            j = row * C + c
-            value = F32(mix[m + 2 * C + j] * scale[2] + base[2 * C + j])
-            comb[k + j] = value
+            value = table[row + c]
             top = top if value <= top else value
-        total = F32(0)
         for c in range(C):
-            value = exp32(F32(comb[k + row * C + c] - top))
-            comb[k + row * C + c] = value
-            total += value
-        for c in range(C):
-            comb[k + row * C + c] = F32(comb[k + row * C + c] / total) + eps
-    for step in range(iters):
-        if step > 0:
-            for row in range(C):
-                total = F32(0)
-                for c in range(C):
-                    total += comb[k + row * C + c]
-                for c in range(C):
-                    comb[k + row * C + c] = F32(comb[k + row * C + c] / F32(total + eps))
-        for c in range(C):
+            total += exp32(F32(table[row + c] - top))
+        table[n + j] = F32(exp32(F32(table[j] - top)) / total) + eps
+    cuda.syncthreads()
+    half = n
+    for turn in range(2 * iters - 1):  # columns, then rows and columns in turn
+        first, stride = (1, C) if turn % 2 == 0 else (C, 1)
+        for j in range(t, n, step):
+            line = j % C if first == 1 else j // C
             total = F32(0)
-            for row in range(C):
-                total += comb[k + row * C + c]
-            for row in range(C):
-                comb[k + row * C + c] = F32(comb[k + row * C + c] / F32(total + eps))
+            for c in range(C):
+                total += table[half + line * first + c * stride]
+            table[n - half + j] = F32(table[half + j] / F32(total + eps))
+        cuda.syncthreads()
+        half = n - half
+    for j in range(t, n, step):
+        comb[token * n + j] = table[half + j]
 
 
 @cuda.jit
-def split_kernel(pre, post, comb, mix, scale, base, tokens, C, iters, eps):
-    """Thread: one token."""
-    for token in range(cuda.grid(1), tokens, cuda.gridsize(1)):
-        split_token(pre, post, comb, mix, scale, base, token, C, iters, eps)
+def split_kernel(pre, post, comb, mix, scale, base, C, iters, eps):
+    """Block: one token."""
+    table = cuda.shared.array(2 * MOST_STREAMS * MOST_STREAMS, f32)
+    weights = cuda.shared.array(MOST_STREAMS, f32)
+    token = cuda.blockIdx.x
+    split_token(weights, post, comb, mix, scale, base, token, C, iters, eps, table)
+    for i in range(cuda.threadIdx.x, C, cuda.blockDim.x):
+        pre[token * C + i] = weights[i]
 
 
 def hc_split(stream, pre, post, comb, mix, scale, base, tokens, C, iters, eps):
     """mix (tokens, C C + 2 C) to pre, post (tokens, C) and comb (tokens, C, C)."""
-    threads = threads_for(tokens, 64, 1)
-    split_kernel[blocks_for(tokens, threads), threads, stream](
-        pre, post, comb, mix, scale, base, tokens, C, iters, F32(eps)
+    split_kernel[tokens, threads_for(C * C, 256, 1), stream](pre, post, comb, mix, scale, base, C, iters, F32(eps))
+
+
+@cuda.jit
+def enter_kernel(out, post, comb, mix, scale, base, X, weight, C, D, iters, eps, weighted, norm_eps):
+    """Block: one token, from mixing logits to the normed input of a block."""
+    table = cuda.shared.array(2 * MOST_STREAMS * MOST_STREAMS, f32)
+    pre = cuda.shared.array(MOST_STREAMS, f32)
+    sums = cuda.shared.array(MOST, f64)
+    token, t, step = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
+    split_token(pre, post, comb, mix, scale, base, token, C, iters, eps, table)
+    squares = 0.0
+    for i in range(t, D, step):
+        total = F32(0)
+        for c in range(C):
+            total += F32(pre[c] * X[(token * C + c) * D + i])
+        out[token * D + i] = total
+        squares += np.float64(total) * np.float64(total)
+    mean = F32(block_sum(squares, sums) / D)
+    rate = F32(ONE / sqrt32(F32(mean + norm_eps)))
+    for i in range(t, D, step):
+        y = F32(out[token * D + i] * rate)
+        out[token * D + i] = F32(y * weight[i]) if weighted else y
+
+
+def hc_enter(stream, out, post, comb, mix, scale, base, X, weight, tokens, C, D, iters, eps, weighted, norm_eps):
+    """``hc_split``, ``hc_reduce`` of X with its first result, and RMS norm of that, in one launch (``joining``)."""
+    enter_kernel[tokens, threads_for(D, MOST), stream](
+        out, post, comb, mix, scale, base, X, weight, C, D, iters, F32(eps), weighted, F32(norm_eps)
     )
 
 
@@ -131,6 +163,27 @@ def hc_expand(stream, out, X, y, post, comb, tokens, C, D):
     threads = threads_for(D, 128, 1)
     parts = blocks_for(D, threads)
     expand_kernel[tokens * parts, threads, stream](out, X, y, post, comb, C, D, parts)
+
+
+@cuda.jit
+def leave_kernel(out, X, a, b, post, comb, C, D, parts):
+    """``expand_kernel`` of y = a + b."""
+    token = cuda.blockIdx.x // parts
+    first = cuda.blockIdx.x % parts * cuda.blockDim.x + cuda.threadIdx.x
+    for i in range(first, D, parts * cuda.blockDim.x):
+        value = F32(a[token * D + i] + b[token * D + i])
+        for k in range(C):
+            total = F32(post[token * C + k] * value)
+            for j in range(C):
+                total += F32(comb[(token * C + j) * C + k] * X[(token * C + j) * D + i])
+            out[(token * C + k) * D + i] = total
+
+
+def hc_leave(stream, out, X, a, b, post, comb, tokens, C, D):
+    """``add`` and ``hc_expand`` of the sum, in one launch (``joining``)."""
+    threads = threads_for(D, 128, 1)
+    parts = blocks_for(D, threads)
+    leave_kernel[tokens * parts, threads, stream](out, X, a, b, post, comb, C, D, parts)
 
 
 @cuda.jit

@@ -248,3 +248,48 @@ def test_filling_a_part(ops: Any) -> None:
     assert np.array_equal(ops.host(array), wanted)
     with pytest.raises(ValueError, match="does not fill"):
         ops.fill(array[0], ops.upload(normal(2, 5)))
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_the_steps_before_a_block_are_one_launch_with_the_same_bits(ops: Any, weighted: bool) -> None:
+    X, mix, scale, base = normal(1, 2, 4, 40), normal(2, 2, 24), normal(3, 3), normal(4, 24)
+    weight = ops.upload(normal(5, 40)) if weighted else None
+    operands = [ops.upload(each) for each in (X, mix, scale, base)]
+
+    def enter(to: Any, X: Any, mix: Any, scale: Any, base: Any) -> tuple[Any, ...]:
+        pre, post, comb = to.hc_split(mix, scale, base, 20, 1e-6)
+        return to.rms_norm(to.hc_reduce(X, pre), weight, 1e-5), post, comb
+
+    wanted = [ops.host(each) for each in enter(ops, *operands)]
+    recording = ops.record()
+    recording.seal(*enter(recording, *operands))
+    assert names(recording) == ["hc_enter"]
+    recording.replay()
+    for got, want in zip(recording.outputs, wanted, strict=True):
+        assert np.array_equal(ops.host(got), want)
+
+
+def test_the_steps_after_a_block_are_one_launch_with_the_same_bits(ops: Any) -> None:
+    X, a, b = normal(1, 2, 4, 40), normal(2, 2, 40), normal(3, 2, 40)
+    operands = [ops.upload(each) for each in (X, a, b, normal(4, 2, 4), normal(5, 2, 4, 4))]
+
+    def leave(to: Any, X: Any, a: Any, b: Any, post: Any, comb: Any) -> Any:
+        return to.hc_expand(X, to.add(a, b), post, comb)
+
+    wanted = ops.host(leave(ops, *operands))
+    recording = ops.record()
+    recording.seal(leave(recording, *operands))
+    assert names(recording) == ["hc_leave"]
+    recording.replay()
+    assert np.array_equal(ops.host(recording.outputs[0]), wanted)
+
+
+def test_weights_of_streams_that_another_op_reads_are_kept(ops: Any) -> None:
+    operands = [ops.upload(each) for each in (normal(1, 2, 4, 40), normal(2, 2, 24), normal(3, 3), normal(4, 24))]
+    recording = ops.record()
+    pre, _, _ = recording.hc_split(*operands[1:], 20, 1e-6)
+    y = recording.rms_norm(recording.hc_reduce(operands[0], pre), None, 1e-6)
+    recording.seal(y, recording.scale(pre, 2.0))
+    assert sorted(names(recording)) == ["chain", "hc_reduce", "hc_split", "scale"]
+    recording.replay()
+    assert_close(ops.host(recording.outputs[1]), 2 * ops.host(ops.hc_split(*operands[1:], 20, 1e-6)[0]), 1e-6)

@@ -4,17 +4,18 @@ own functions gave."""
 from __future__ import annotations
 
 import math
+import os
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.kernels import cpu, reference
+from tests.kernels import cpu, cuda, reference
 
 from .test_cpu_ops import matrix, normal
 
 
-@pytest.fixture(params=[reference, cpu], ids=["reference", "cpu"])
+@pytest.fixture(params=[reference, cpu, cuda], ids=["reference", "cpu", "cuda"])
 def ops(request: pytest.FixtureRequest) -> Any:
     return request.param
 
@@ -67,12 +68,13 @@ def test_the_sink_joins_the_denominator_only(ops):
 
 
 def test_no_limit_on_the_number_of_rows(ops):
-    comp = normal(1, 9000, 64)
+    rows = 9000 if ops is not cuda or os.environ.get("DS4_TEST_CUDA") == "device" else 300
+    comp = normal(1, rows, 64)
     q = normal(2, 64) / 8
     scores = comp.astype(np.float64) @ q
     weight = np.exp(scores)
     want = weight @ comp / (weight.sum() + 1)
-    got = attend(ops, q, np.zeros((0, 64), np.float32), 0.0, comp, 9000)
+    got = attend(ops, q, np.zeros((0, 64), np.float32), 0.0, comp, rows)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
@@ -85,17 +87,18 @@ def test_order_of_selected_rows_does_not_matter(ops):
     np.testing.assert_allclose(a, b, atol=1e-6)
 
 
-def test_rows_beyond_the_capacity_raise():  # compiled code must not read past its arrays
+@pytest.mark.parametrize("ops", [cpu, cuda], ids=["cpu", "cuda"])
+def test_rows_beyond_the_capacity_raise(ops):  # compiled code must not read past its arrays
     q, raw, comp = normal(1, 64), normal(2, 8, 64), normal(3, 8, 64)
-    attend(cpu, q, raw, 0.0, comp, 8)
+    attend(ops, q, raw, 0.0, comp, 8)
     with pytest.raises(IndexError, match="attention"):
-        attend(cpu, q, raw, 0.0, comp, 9)
+        attend(ops, q, raw, 0.0, comp, 9)
     with pytest.raises(IndexError, match="attention"):
-        attend(cpu, q, raw, 0.0, comp, 8, np.array([[2, 8]], np.int32))
+        attend(ops, q, raw, 0.0, comp, 8, np.array([[2, 8]], np.int32))
     with pytest.raises(IndexError, match="attention"):
-        cpu.attention(q[None, None], raw, one(1), one(9), None, one(0), None, np.zeros(1, np.float32), 1.0)
+        ops.attention(q[None, None], raw, one(1), one(9), None, one(0), None, np.zeros(1, np.float32), 1.0)
     with pytest.raises(IndexError, match="attention"):
-        cpu.attention(q[None, None], raw, one(-1), one(8), None, one(0), None, np.zeros(1, np.float32), 1.0)
+        ops.attention(q[None, None], raw, one(-1), one(8), None, one(0), None, np.zeros(1, np.float32), 1.0)
 
 
 # ---- norms ----
@@ -183,15 +186,16 @@ def test_ties_go_to_the_lower_row(ops):  # rows scoring exactly 0 are common
     assert got.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 17, 900]
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_selection_equals_a_stable_sort(seed: int):
+@pytest.mark.parametrize(("seed", "ops"), [*((s, cpu) for s in range(20)), *((s, cuda) for s in range(4))])
+def test_selection_equals_a_stable_sort(seed: int, ops: Any):
     """Coarse scores, so that every boundary is a tie; all signs and magnitudes."""
     rng = np.random.default_rng(seed)
-    n, k = int(rng.integers(2, 3000)), int(rng.integers(1, 600))
+    most = 3000 if ops is cpu else 300
+    n, k = int(rng.integers(2, most)), int(rng.integers(1, most // 5))
     scores = np.round(rng.standard_normal((3, n)) * rng.choice([0.5, 3, 1e6])).astype(np.float32)
     scores[1] *= np.float32(1e-38)
     visible = rng.integers(0, n + 1, 3).astype(np.int32)
-    assert np.array_equal(cpu.select_rows(scores, visible, k), reference.select_rows(scores, visible, k))
+    assert np.array_equal(ops.select_rows(scores, visible, k), reference.select_rows(scores, visible, k))
 
 
 def test_selection_among_a_quarter_million_rows():

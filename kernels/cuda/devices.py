@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from .shim import IMPLEMENTATION, SIMULATED, _cuda
 
-OLDEST = (7, 0)
-"""Compute capability that the kernels need at least: independent threads of a warp, dp4a."""
+OLDEST = (8, 0)
+"""Compute capability that the kernels need at least: asynchronous copies into shared memory, int8 matrix products."""
 
 
 @dataclass(frozen=True)

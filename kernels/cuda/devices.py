@@ -87,4 +87,4 @@ def _driver_error() -> str:
     except Exception as e:  # whatever it is, it is why
         error = str(e)
     text = " ".join(str(error).split()) if error else "the driver found none"
-    return text.rstrip(".:")
+    return text.split(". ")[0].rstrip(".:")

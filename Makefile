@@ -12,11 +12,11 @@ SPREAD ?= -n auto --maxprocesses 4 --dist loadfile
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.14 python3 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
-.PHONY: help run test lint oracle smoke cuda bench mutants clean
+.PHONY: help run test lint oracle smoke cuda bench mutants clean gpu-check
 .DEFAULT_GOAL := help
 
 help: ## show this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
 # Every command's own output would bury the report: it goes to files in $(OUT).
 run: $(VENV)/.run ## measure the embedded model: context sweep, self-check of our kernels, one HTML report in ./out
@@ -48,6 +48,13 @@ smoke: $(VENV)/.oracle ## real clients (SDKs, plain HTTP) against ds4-server; ag
 
 cuda: $(VENV)/.cuda ## CUDA kernels, compiled and run without a GPU (installs numba-cuda and NVIDIA's compiler, 0.5 GB)
 	@DS4_TEST_CUDA=compiled $(PY) -m pytest -q -m cuda $(SPREAD)
+	@DS4_TEST_CUDA=compiled $(PY) -m pytest -q tests/kernels/test_cuda_recording.py
+
+# Figures first: without a device this says so in one line, and nothing else is tried.
+gpu-check: $(VENV)/.cuda ## on an NVIDIA GPU: bandwidth of products, prefill, the op tests on the device; out/gpu_check.json
+	@mkdir -p $(OUT)
+	@$(PY) -m benchmarks.gpu_products --floats -o $(OUT)/gpu_check.json
+	@DS4_TEST_CUDA=device $(PY) -m pytest -q tests/kernels/test_ops.py tests/kernels/test_cuda_products.py
 
 bench: $(VENV)/.run ## measure this CPU: kernels, and a slice of Flash with real dimensions (0.9 GB in the cache)
 	@$(PY) -m benchmarks.cpu --quick

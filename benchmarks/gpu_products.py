@@ -14,9 +14,12 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +31,10 @@ GRAPH_BYTES = 3 << 30
 REPLAYS = 5
 
 SHAPES = {
-    "Q8_0": ((512, 4096), (1024, 4096), (2048, 4096), (4096, 2048), (8192, 4096), (32768, 1024), (4096, 8192), (4096, 16384), (129280, 4096)),
+    "Q8_0": (
+        (512, 4096), (1024, 4096), (2048, 4096), (4096, 2048), (8192, 4096), (32768, 1024), (4096, 8192), (4096, 16384),
+        (129280, 4096),
+    ),
     "Q4_K": ((1024, 4096), (4096, 4096), (16384, 4096)),
     "Q2_K": ((4096, 4096), (16384, 4096)),
     "IQ2_XXS": ((4096, 4096), (16384, 4096)),
@@ -71,7 +77,14 @@ class Bench:
         self.buffer = self.driver.alloc(self.size)
         rng = np.random.default_rng(0)
         self.driver.to_device(self.buffer, 0, rng.integers(0, 256, self.size, dtype=np.uint8))
-        self.rng, self._kept = rng, []
+        self.rng = rng
+        self._kept: list[Any] = []
+
+    def machine(self) -> str:
+        """The device's name."""
+        from kernels.cuda.devices import devices
+
+        return devices()[0].name
 
     def array(self, values: np.ndarray) -> Any:
         """A copy on the device, flat."""
@@ -93,7 +106,7 @@ class Bench:
             for start in range(0, self.size - step + 1, step):
                 yield self._array(self.buffer.pointer + start, (nbytes,), np.dtype(np.uint8), self.buffer.memory)
 
-    def time(self, calls: list[Callable[[], None]]) -> float:
+    def time(self, calls: Sequence[Callable[[], Any]]) -> float:
         """Microseconds a call takes when all are one graph: the median of a few replays."""
         calls[0]()
         self.driver.sync()
@@ -112,7 +125,7 @@ class Bench:
         other = self.driver.alloc(self.size)
         best = 0.0
         for size in (self.size // 8, self.size // 2, self.size):
-            calls = [lambda size=size: self.driver.copy(other, 0, self.buffer, 0, size)] * (1 if self.small else 8)
+            calls = [partial(self.driver.copy, other, 0, self.buffer, 0, size)] * (1 if self.small else 8)
             best = max(best, 2 * size / self.time(calls) / 1e3)
         self.driver.free(other)
         return best
@@ -122,7 +135,7 @@ class Bench:
         return 1 if self.small else max(8, min(1000, GRAPH_BYTES // nbytes))
 
 
-def plain(bench: Bench, fmt: str, act: str, rows: int, n: int) -> Figure:
+def dense(bench: Bench, fmt: str, act: str, rows: int, n: int) -> Figure:
     """One product with packed inputs: the packing is another launch, which several products share."""
     from kernels.cuda import products
 
@@ -139,7 +152,7 @@ def plain(bench: Bench, fmt: str, act: str, rows: int, n: int) -> Figure:
         def call(data: Any) -> None:
             products.linear(bench.driver.stream, out, x, Matrix(fmt, data, rows, n), 1, 1, act, scratch=bench.scratch)
 
-    calls = [lambda data=next(source): call(data) for _ in range(bench.count(nbytes))]
+    calls = [partial(call, next(source)) for _ in range(bench.count(nbytes))]
     return Figure("linear", fmt, act, rows, n, nbytes, bench.time(calls))
 
 
@@ -153,21 +166,14 @@ def experts(bench: Bench, fmt: str, act: str, rows: int, n: int, summed: bool) -
     out, error = bench.array(np.zeros(USED * rows, np.float32)), bench.array(np.zeros(1, np.int32))
     inputs = products.pack(bench.driver.stream, x, USED, n, fmt, act, bench.scratch)
     w = Matrix(fmt, next(bench.weights(stack * one)), rows, n)
-    calls = []
-    for _ in range(bench.count(USED * one)):
-        ids = bench.array(bench.rng.permutation(stack)[:USED].astype(np.int32))
-        if summed:
-            calls.append(
-                lambda ids=ids: products.multiply_experts(
-                    bench.driver.stream, out, error, inputs, ids, w, 1, USED, 1, stack, act, 1
-                )
-            )
-        else:
-            calls.append(
-                lambda ids=ids: products.multiply_experts(
-                    bench.driver.stream, out, error, inputs, ids, w, USED, 1, USED, stack, act, 1
-                )
-            )
+    results, slots, share = (1, USED, 1) if summed else (USED, 1, USED)
+
+    def call(ids: Any) -> None:
+        stream = bench.driver.stream
+        products.multiply_experts(stream, out, error, inputs, ids, w, results, slots, share, stack, act, 1)
+
+    draws = [bench.rng.permutation(stack)[:USED].astype(np.int32) for _ in range(bench.count(USED * one))]
+    calls = [partial(call, bench.array(ids)) for ids in draws]
     return Figure("expert_sum" if summed else "expert_linear", fmt, act, rows, n, USED * one, bench.time(calls))
 
 
@@ -182,7 +188,7 @@ def mix(bench: Bench, rows: int = 24, n: int = 16384) -> Figure:
     def call(data: Any) -> None:
         products.hc_mix(bench.driver.stream, out, x, Matrix("F16", data, rows, n), 1, 1e-6, scratch=bench.scratch)
 
-    calls = [lambda data=next(source): call(data) for _ in range(bench.count(nbytes))]
+    calls = [partial(call, next(source)) for _ in range(bench.count(nbytes))]
     return Figure("hc_mix", "F16", "float", rows, n, nbytes, bench.time(calls))
 
 
@@ -203,6 +209,69 @@ def packing(bench: Bench, fmt: str, act: str, n: int) -> Figure:
     return Figure("pack", fmt, act, 1, n, 4 * n, bench.time([call] * (1 if bench.small else 500)))
 
 
+class Prefill(NamedTuple):
+    """One measured product of many inputs; ``torch`` is the time of the same product of bfloat16, where torch is."""
+
+    fmt: str
+    rows: int
+    n: int
+    tokens: int
+    microseconds: float
+    torch: float | None
+
+    @property
+    def teraflops(self) -> float:
+        """Two operations a weight and token."""
+        return 2 * self.rows * self.n * self.tokens / self.microseconds / 1e6
+
+
+def prefill(bench: Bench, fmt: str, rows: int, n: int, tokens: int) -> Prefill:
+    """One product of ``tokens`` inputs with integer codes, packing included."""
+    from kernels.cuda import products
+    from kernels.cuda.units import UNITS
+
+    act, nbytes = UNITS[fmt].activation, rows * FORMATS[fmt].row_bytes(n)
+    x = bench.array(bench.rng.standard_normal((tokens, n)).astype(np.float32))
+    out, source = bench.array(np.zeros(tokens * rows, np.float32)), bench.weights(nbytes)
+    kept: dict[tuple, Any] = {}
+
+    def scratch(shape: tuple[int, ...], dtype: Any) -> Any:
+        key = shape, np.dtype(dtype)
+        if key not in kept:
+            kept[key] = bench.scratch(shape, dtype)
+        return kept[key]
+
+    def call(data: Any) -> None:
+        w = Matrix(fmt, data, rows, n)
+        products.linear(bench.driver.stream, out, x, w, tokens, 1, act, scratch=scratch)
+
+    calls = [partial(call, next(source)) for _ in range(1 if bench.small else 8)]
+    return Prefill(fmt, rows, n, tokens, bench.time(calls), None if bench.small else torch_time(rows, n, tokens))
+
+
+def torch_time(rows: int, n: int, tokens: int) -> float | None:
+    """Microseconds of a bfloat16 product of torch; None without torch or its GPU."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    if not torch.cuda.is_available():
+        return None
+    x = torch.randn(tokens, n, device="cuda", dtype=torch.bfloat16)
+    w = torch.randn(rows, n, device="cuda", dtype=torch.bfloat16)
+    times = []
+    for number in range(REPLAYS + 1):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        for _ in range(8):
+            x @ w.T
+        end.record()
+        torch.cuda.synchronize()
+        if number:
+            times.append(begin.elapsed_time(end) / 8 * 1e3)
+    return statistics.median(times)
+
+
 def figures(bench: Bench, floats: bool) -> Iterator[Figure]:
     """All of them; ``floats``: with float inputs, too."""
     from kernels.cuda.units import UNITS
@@ -212,9 +281,9 @@ def figures(bench: Bench, floats: bool) -> Iterator[Figure]:
         for rows, n in shapes:
             if bench.small and rows * n > 1 << 21:
                 continue
-            yield plain(bench, fmt, act, rows, n)
+            yield dense(bench, fmt, act, rows, n)
         if floats and act != "float" and not bench.small:
-            yield plain(bench, fmt, "float", *shapes[-1])
+            yield dense(bench, fmt, "float", *shapes[-1])
     for fmt, (rows, n) in EXPERT_SHAPES.items():
         if not bench.small:
             yield experts(bench, fmt, "q8k", rows, n, False)
@@ -229,7 +298,10 @@ def main() -> None:
     parser.add_argument("-o", "--output", help="write figures as JSON")
     parser.add_argument("--floats", action="store_true", help="float inputs, too")
     args = parser.parse_args()
-    bench = Bench()
+    try:
+        bench = Bench()
+    except RuntimeError as e:
+        sys.exit(f"gpu_products: {e}")
     copy = bench.copy()
     print(f"copy {copy:.0f} GB/s")
     rows = []
@@ -241,9 +313,32 @@ def main() -> None:
             flush=True,
         )
         rows.append({**f._asdict(), "bandwidth": round(f.bandwidth, 1), "of_copy": round(share, 3)})
+    many = []
+    for fmt in ("Q8_0", "Q4_K", "Q2_K", "IQ2_XXS"):
+        p = prefill(bench, fmt, *((64, 256, 16) if bench.small else (8192, 4096, 2048)))
+        beside = "" if p.torch is None else f", torch bfloat16 {p.torch:.0f} us"
+        shape = f"{p.rows} x {p.n}, {p.tokens} tokens"
+        print(f"prefill {fmt:8s} {shape}: {p.microseconds:.0f} us, {p.teraflops:.1f} T/s{beside}", flush=True)
+        many.append(p._asdict())
     if args.output:
+        report: dict[str, Any] = {"machine": bench.machine(), "commit": commit()}
+        report["command"] = " ".join(["python -m benchmarks.gpu_products", *sys.argv[1:]])
+        report |= {"copy_gb_s": round(copy, 1), "figures": rows, "prefill": many}
         with open(args.output, "w") as file:
-            json.dump({"copy": round(copy, 1), "command": " ".join(sys.argv), "figures": rows}, file, indent=1)
+            json.dump(report, file, indent=1)
+
+
+def commit() -> str | None:
+    """Of the tree that this module is in; None where there is none, marked where files differ from it."""
+    folder = Path(__file__).parent
+    asked = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=40"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return asked.stdout.strip() or None
 
 
 if __name__ == "__main__":

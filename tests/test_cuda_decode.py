@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ds4ref.cli import ds4
 from ds4ref.engine import Engine
 from kernels.cuda import backend, driver
+from speed_bench import cli as bench
 
 
 class Idle(driver.Simulated):
@@ -76,3 +79,18 @@ def test_fewer_places_than_results(engine: Engine) -> None:
     recording: Any = session._decoder.last
     made = {id(a.buffer): a.buffer.nbytes for launch in recording.launches for a in launch.writes}
     assert recording.nbytes < sum(made.values()) / 4
+
+
+def test_the_commands_run_on_it(nano_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """From flags to graphs and back. What is computed is nothing, so nothing is said about it."""
+    monkeypatch.setattr(backend, "open_driver", lambda number: Idle())
+    assert ds4.main(["-m", nano_path, "--cuda", "-p", "Why?", "-n", "3", "--temp", "0"]) == 0
+    csv = tmp_path / "a.csv"
+    sweep = ["--ctx-start", "16", "--ctx-max", "32", "--step-incr", "16", "--gen-tokens", "2", "--csv", str(csv)]
+    assert bench.main(["-m", nano_path, "--backend", "cuda", *sweep]) == 0
+    assert len(csv.read_text().splitlines()) == 3
+    monkeypatch.setenv("DS4_GPU_MEMORY", "0.0001")
+    capsys.readouterr()
+    assert ds4.main(["-m", nano_path, "--cuda", "-p", "Why?", "-n", "1"]) == 1
+    said = capsys.readouterr().err.strip().splitlines()
+    assert len(said) == 1 and "GiB of GPU memory" in said[0]

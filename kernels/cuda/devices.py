@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from .shim import IMPLEMENTATION, SIMULATED, _cuda
 
-OLDEST = (7, 0)
-"""Compute capability that the kernels need at least: independent threads of a warp, dp4a."""
+OLDEST = (8, 0)
+"""Compute capability that the kernels need at least: asynchronous copies into shared memory, int8 matrix products."""
 
 
 @dataclass(frozen=True)
@@ -87,4 +87,4 @@ def _driver_error() -> str:
     except Exception as e:  # whatever it is, it is why
         error = str(e)
     text = " ".join(str(error).split()) if error else "the driver found none"
-    return text.rstrip(".:")
+    return text.split(". ")[0].rstrip(".:")

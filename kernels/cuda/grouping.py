@@ -1,7 +1,7 @@
 """Which pairs of token and slot go through which expert: a counting sort on the device, cut into tiles.
 
-A tile is up to TILE pairs of one expert, for one block of a mat-mat product to take. The order of the pairs of an expert
-is left open; no result depends on it.
+A tile is up to TILE pairs of one expert, for one block of a mat-mat product to take. The order of the pairs of an
+expert is left open; no result depends on it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ THREADS = 32 if SIMULATED else 512
 
 class Tiles(NamedTuple):
     """``order``: pairs by expert. Of each tile: its expert, where in ``order`` it begins, how many pairs it has, 0 for
-    tiles that are not used. ``count``: how many tiles there may be."""
+    tiles that are not used. ``most``: how many tiles there may be."""
 
     order: Any
     experts: Any
     starts: Any
     sizes: Any
-    count: int
+    most: int
 
 
 @cuda.jit

@@ -41,8 +41,8 @@ def joined(launches: list[Launch], kept: set[int], absent: DeviceArray) -> list[
 
 
 def _around_blocks(launches: list[Launch], kept: set[int]) -> list[Launch]:
-    """``hc_enter`` for a split whose first result one sum reads, of which one norm reads the result; ``hc_leave`` for an
-    addition whose result one expansion reads."""
+    """``hc_enter`` for a split whose first result one sum reads, of which one norm reads the result; ``hc_leave`` for
+    an addition whose result one expansion reads."""
     readers: dict[int, list[int]] = {}
     for number, launch in enumerate(launches):
         for array in launch.reads:

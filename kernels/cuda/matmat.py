@@ -214,11 +214,11 @@ def by_expert(
     stream: Any, out: Any, inputs: tuple[Any, Any, Any], raw: Any, row_bytes: int, fmt: str, tiles: Tiles, share: int,
     rows: int, n: int,
 ) -> None:  # fmt: skip
-    """Every pair of ``tiles`` through its expert -> out (pairs, rows); ``share`` pairs in turn have one packed input."""
+    """Every pair of ``tiles`` through its expert -> out (pairs, rows); ``share`` pairs in turn have one input."""
     run, shared = kernel(fmt, True)
     args = raw, row_bytes, *tiles[:4], 1, share, *inputs, out, rows, n, 0
     allow_shared(run, shared, args, FIXED_BYTES)
-    run[(-(-rows // ROWS), tiles.count), (32, WARPS), stream, shared](*args)
+    run[(-(-rows // ROWS), tiles.most), (32, WARPS), stream, shared](*args)
 
 
 @cuda.jit

@@ -83,6 +83,9 @@ class Kernel(NamedTuple):
     shared_bytes: int
 
 
+FLOAT_ROWS = 2
+"""Rows at a time at most with float inputs: more would not leave registers for all that is alive."""
+
 BUSY = 0.7
 """Share of warps with work below which rows are taken in smaller groups."""
 
@@ -334,7 +337,9 @@ def launch(
 
 def choose(fmt: str, act: str, rows: int, pairs: int) -> Kernel:
     """The kernel for ``pairs`` products with ``rows`` rows: as many rows at a time as leave all warps busy."""
-    fitting = [layout for layout in LAYOUTS[fmt] if shared_bytes(UNITS[fmt], layout) <= shared_limit()]
+    most = FLOAT_ROWS if act == "float" else LAYOUTS[fmt][0].rows
+    layouts = [layout for layout in LAYOUTS[fmt] if layout.rows <= most]
+    fitting = [layout for layout in layouts if shared_bytes(UNITS[fmt], layout) <= shared_limit()]
     for layout in fitting[:-1]:
         warps = multiprocessors() * layout.blocks * layout.warps
         groups = pairs * -(-rows // layout.rows)

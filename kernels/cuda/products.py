@@ -87,7 +87,7 @@ def multiply_experts(
 def linear(
     stream: Any, out: Any, x: Any, w: Matrix, tokens: int, groups: int, act: str, *, scratch: Scratch
 ) -> None:  # fmt: skip
-    """x (tokens, groups, n) times rows -> out (tokens, rows). Group g has rows g r .. g r + r - 1, r = rows / groups."""
+    """x (tokens, groups, n) times rows -> out (tokens, rows). Group g has rows g r on, r = rows / groups of them."""
     check_act(w.fmt, act)
     if not tokens:
         return

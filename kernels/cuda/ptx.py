@@ -30,5 +30,5 @@ PTX = {
         "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f",
     ),
 }
-"""Inline PTX by the name of the function that emits it: text and constraints. Addresses are 64 bits; the first of ``copy16`` is one of shared
-memory."""
+"""Inline PTX by the name of the function that emits it: text and constraints. Addresses are 64 bits; the first of
+``copy16`` is one of shared memory."""

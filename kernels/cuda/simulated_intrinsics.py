@@ -289,10 +289,10 @@ def _product(a: tuple[Any, ...], b: tuple[Any, ...], per_word: int, kind: str) -
     def whole(values: list[Any]) -> np.ndarray:
         words = np.array([[int(word) & 0xFFFFFFFF for word in (*of_a, *of_b)] for of_a, of_b in values], np.uint32)
         if kind == "bf16":
-            parts = (words.view(np.uint16).astype(np.uint32) << 16).view(F32)
+            raw: np.ndarray = (words.view(np.uint16).astype(np.uint32) << 16).view(F32)
         else:
-            parts = words.view(kind)
-        parts = parts.astype(np.float64).reshape(8, 4, 6, per_word)  # row or column, c, word, value
+            raw = words.view(kind)
+        parts = raw.astype(np.float64).reshape(8, 4, 6, per_word)  # row or column, c, word, value
         A = parts[:, :, :4].reshape(8, 4, 2, 2, per_word).transpose(3, 0, 2, 1, 4).reshape(16, -1)
         B = parts[:, :, 4:].transpose(2, 1, 3, 0).reshape(-1, 8)
         with np.errstate(all="ignore"):

@@ -97,6 +97,8 @@ def test_every_layout_of_a_format_multiplies_the_same(fmt: str, act: str) -> Non
     want, here, vector = REFERENCE.linear(x, w, act), placed(w), there(x)
     inputs = products.pack(stream(), vector, 1, n, fmt, act, scratch)
     for layout in matvec.LAYOUTS[fmt]:
+        if act == "float" and layout.rows > matvec.FLOAT_ROWS:
+            continue
         out = unwritten(5)
         made = matvec.kernel(fmt, act, layout)
         operands = inputs.codes, 0, 1, 1, 1, *inputs, out
@@ -205,7 +207,7 @@ def test_the_sort_puts_every_pair_into_one_tile_of_its_expert() -> None:
     tiles = grouping.tiles(stream(), there(ids), 300, 5, error, FAILURE, scratch)
     order, experts, starts, sizes = (host(array) for array in tiles[:4])
     assert sorted(order) == list(range(300))
-    assert len(sizes) == tiles.count
+    assert len(sizes) == tiles.most
     assert sizes.sum() == 300
     assert sizes.max() <= grouping.TILE
     for expert, start, size in zip(experts, starts, sizes, strict=True):

@@ -45,6 +45,7 @@ oracle: $(VENV)/.oracle ## compare with Hugging Face transformers (installs torc
 
 cuda: $(VENV)/.cuda ## CUDA kernels, compiled and run without a GPU (installs numba-cuda and NVIDIA's compiler, 0.5 GB)
 	@DS4_TEST_CUDA=compiled $(PY) -m pytest -q -m cuda $(SPREAD)
+	@DS4_TEST_CUDA=compiled $(PY) -m pytest -q tests/kernels/test_cuda_recording.py
 
 # Figures first: without a device this says so in one line, and nothing else is tried.
 gpu-check: $(VENV)/.cuda ## on an NVIDIA GPU: bandwidth of products, prefill, the op tests on the device; out/gpu_check.json

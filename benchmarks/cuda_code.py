@@ -76,6 +76,8 @@ _KINDS = [
         r"IADD|LOP3|SHF|PRMT|ISETP|FSETP|SEL|FSEL|MNMX|IMNMX|FMNMX|VIMNMX|LEA|MOV|IABS|SGXT|BMSK|VIADD|PLOP3|P2R|R2P|VOTE",
     ),
 ]
+RESERVED = 1024
+"""Bytes of shared memory that each block costs besides its own."""
 SAMPLED = 6
 """Blocks of a grid that are run to count instructions: some get more work than others."""
 LAUNCH = 1.5e-6
@@ -204,7 +206,7 @@ def occupancy(device: Device, threads: int, registers: int, shared: int) -> int:
     1 KB that each block costs)."""
     warps = -(-threads // 32)
     by_registers = 65536 // (warps * -(-max(registers, 1) * 32 // 256) * 256)
-    return min(device.threads // (32 * warps), device.blocks, by_registers, device.shared // (shared + 1024))
+    return min(device.threads // (32 * warps), device.blocks, by_registers, device.shared // (shared + RESERVED))
 
 
 def predicted(device: Device, traffic: float, ran: dict[str, Any]) -> dict[str, float]:
@@ -216,40 +218,53 @@ def predicted(device: Device, traffic: float, ran: dict[str, Any]) -> dict[str, 
     return {"issue": min(1.0, moving / issue), "units": min(1.0, moving / busiest)}
 
 
-def survey(arch: str, case: str, built: dict[Any, Compiled], depth: int = 8192) -> list[dict[str, Any]]:
+def survey(arch: str, case: str, built: dict[Any, Compiled], only: str = "") -> list[dict[str, Any]]:
     """A row for every kernel and matrix that a token launches; this process then compiles for ``arch`` alone. ``built``
-    keeps what was compiled."""
+    keeps what was compiled. Kernels whose names do not match ``only`` are listed without their code."""
     from .cuda_launches import token_launches
 
     device = DEVICES[arch]
     recipe, mode = case.split("/")
-    rows: dict[Any, dict[str, Any]] = {}
-    for launch in token_launches(recipe=recipe, mode=mode, depth=depth, multiprocessors=device.multiprocessors):
-        key = launch.kernel, launch.signature
-        if key not in built:
-            print(f"{arch}: {launch.name}", file=sys.stderr, flush=True)
-            built[key] = Compiled(launch, device.cc)
-        made = built[key].built
-        shape = *key, launch.grid, launch.block, launch.dynamic, launch.weights
-        if shape in rows:
-            rows[shape]["launches"] += 1
-            continue
-        threads, shared = int(np.prod(launch.block)), made.shared + launch.dynamic
-        held = occupancy(device, threads, made.registers, shared)
+    limit = device.shared - RESERVED
+    found = token_launches(recipe=recipe, mode=mode, multiprocessors=device.multiprocessors, shared_limit=limit)
+    launches: dict[Any, list[Any]] = {}
+    for launch in found:
+        shape = launch.kernel, launch.signature, launch.grid, launch.block, launch.dynamic, launch.weights
+        launches.setdefault(shape, []).append(launch)
+    rows = []
+    for launch, *more in launches.values():
         row: dict[str, Any] = {
-            "kernel": launch.name, "case": case, "launches": 1, "grid": launch.grid, "block": launch.block,
-            "registers": made.registers, "stack": made.stack, "spills": made.spill_stores + made.spill_loads,
-            "shared": shared, "sass": len(code_of(made.sass)), "blocks_held": held,
-            "occupancy": round(held * -(-threads // 32) * 32 / device.threads, 3), "bytes": launch.traffic,
+            "kernel": launch.name, "case": case, "launches": 1 + len(more), "grid": launch.grid, "block": launch.block,
+            "bytes": launch.traffic,
         }  # fmt: skip
         if launch.weights[0]:
             row["weights"] = launch.weights
-            ran = executed(launch, built[key])
-            row["instructions"] = round(ran.instructions)
-            row["units"] = {kind: round(turns) for kind, turns in ran.units.items()}
-            row["per_byte"] = round(ran.instructions * 32 / launch.traffic, 3)
-        rows[shape] = row
-    return list(rows.values())
+        if re.search(only, launch.name):
+            key = launch.kernel, launch.signature
+            if key not in built:
+                print(f"{arch}: {launch.name}", file=sys.stderr, flush=True)
+                built[key] = Compiled(launch, device.cc)
+            row |= described(device, launch, built[key])
+        rows.append(row)
+    return rows
+
+
+def described(device: Device, launch: Any, compiled: Compiled) -> dict[str, Any]:
+    """What a launch's code is like, as columns of its row."""
+    made = compiled.built
+    threads, shared = int(np.prod(launch.block)), made.shared + launch.dynamic
+    held = occupancy(device, threads, made.registers, shared)
+    columns: dict[str, Any] = {
+        "registers": made.registers, "stack": made.stack, "spills": made.spill_stores + made.spill_loads,
+        "shared": shared, "sass": len(code_of(made.sass)), "blocks_held": held,
+        "occupancy": round(held * -(-threads // 32) * 32 / device.threads, 3),
+    }  # fmt: skip
+    if launch.weights[0]:
+        ran = executed(launch, compiled)
+        columns["instructions"] = round(ran.instructions)
+        columns["units"] = {kind: round(turns) for kind, turns in ran.units.items()}
+        columns["per_byte"] = round(ran.instructions * 32 / launch.traffic, 3)
+    return columns
 
 
 def versions() -> dict[str, str]:
@@ -284,7 +299,7 @@ def printed(table: dict[str, Any]) -> None:
             f"{'kernel':34} {'weights':22} {'regs':>4} {'spill':>5} {'shared':>6} {'held':>4} {'occ':>5} {'i/B':>6} "
             "issue units  launches"
         )
-        for row in rows:
+        for row in (row for row in rows if "registers" in row):
             fmt, count, height, width = row.get("weights", ("", 0, 0, 0))
             what = f"{fmt} {count}x{height}x{width}" if fmt else ""
             shares = ("", "")
@@ -310,6 +325,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="compile for all architectures and keep the table")
     parser.add_argument("--arch", choices=list(DEVICES), help="compile for this one")
     parser.add_argument("--cases", default=",".join(CASES), help="recipe/mode of tokens (%(default)s)")
+    parser.add_argument("--only", default="", help="with --arch: compile kernels whose names match this expression")
     parser.add_argument("--json", action="store_true", help="with --arch: rows to stdout, nothing else")
     args = parser.parse_args()
     if args.arch or args.write:
@@ -319,7 +335,7 @@ def main() -> int:
             return 1
     if args.arch:
         built: dict[Any, Compiled] = {}
-        rows = [row for case in args.cases.split(",") for row in survey(args.arch, case, built)]
+        rows = [row for case in args.cases.split(",") for row in survey(args.arch, case, built, args.only)]
         if args.json:
             json.dump(rows, sys.stdout)
         else:

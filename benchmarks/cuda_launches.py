@@ -91,7 +91,7 @@ def _type_of(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def planning(multiprocessors: int = 132) -> Iterator[list[Asked]]:
+def planning(multiprocessors: int = 132, shared_limit: int = 227 << 10) -> Iterator[list[Asked]]:
     """Launches of ``kernels.cuda`` are noted, not made."""
     from numba.cuda.dispatcher import CUDADispatcher
 
@@ -148,27 +148,23 @@ def planning(multiprocessors: int = 132) -> Iterator[list[Asked]]:
         "as_kernel_array": lambda pointer, shape, dtype, memory: _Place(pointer, tuple(shape), np.dtype(dtype), None),
         "open_driver": lambda *number: opened,
         "multiprocessors": lambda: multiprocessors,
+        "shared_limit": lambda: shared_limit,
         "allow_shared": lambda *ignored: None,
     }
     with contextlib.ExitStack() as patches:
         configure = mock.patch.object(CUDADispatcher, "configure", lambda self, *sizes: Launcher(self, *sizes))
         patches.enter_context(configure)
         patches.enter_context(mock.patch.object(steps.Launch, "call", call))
-        patches.enter_context(mock.patch.object(backend.CUDA, "upload", _upload(backend.CUDA.upload)))
+        patches.enter_context(mock.patch.object(backend.CUDA, "place", _place))
         for module in [module for name, module in sys.modules.items() if name.startswith("kernels.cuda")]:
             for name in instead.keys() & vars(module).keys():
                 patches.enter_context(mock.patch.object(module, name, instead[name]))
         yield asked
 
 
-def _upload(real: Any) -> Any:
-    def upload(self: Any, values: np.ndarray) -> Any:
-        """Weights have no bytes here, and nobody gathers 80 GB of them."""
-        if values.nbytes > 1 << 20:
-            return self.array(*values.shape, dtype=values.dtype)
-        return real(self, values)
-
-    return upload
+def _place(ops: Any, w: Matrix) -> Matrix:
+    """Weights have no bytes here, and nobody gathers 80 GB of them."""
+    return Matrix(w.fmt, ops.array(*w.data.shape, dtype=np.uint8), w.rows, w.cols)
 
 
 def _read(launch: Any, args: Sequence[Any]) -> tuple[tuple[str, int, int, int], int]:
@@ -221,12 +217,17 @@ def hollow_weights(shape: ModelShape, recipe: str) -> Weights:
 
 
 def token_launches(
-    shape: ModelShape = FLASH, recipe: str = "q2", mode: str = "ds4", depth: int = 8192, multiprocessors: int = 132
+    shape: ModelShape = FLASH,
+    recipe: str = "q2",
+    mode: str = "ds4",
+    depth: int = 8192,
+    multiprocessors: int = 132,
+    shared_limit: int = 227 << 10,
 ) -> list[Asked]:
     """The launches of one decoded token after ``depth`` tokens, in order."""
     from ds4ref.archs.deepseek4.forward import Model
 
-    with planning(multiprocessors) as asked:
+    with planning(multiprocessors, shared_limit) as asked:
         from kernels.cuda import CUDA
 
         model = Model(shape, hollow_weights(shape, recipe), CUDA(), numerics(mode))

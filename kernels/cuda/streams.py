@@ -14,6 +14,7 @@ TWO, LOWEST = F32(2), F32(-np.inf)
 MOST = most_threads()
 MOST_STREAMS = 16
 """Hyper-connection streams at most."""
+TABLE = 2 * MOST_STREAMS * MOST_STREAMS
 
 
 @cuda.jit
@@ -42,19 +43,22 @@ def split_token(pre, post, comb, mix, scale, base, token, C, iters, eps, table):
         table[j] = F32(mix[m + 2 * C + j] * scale[2] + base[2 * C + j])
     cuda.syncthreads()
     for j in range(t, n, step):
-        row, top, total = j // C * C, LOWEST, F32(0)
+        begin, top, total = j // C * C, LOWEST, F32(0)
         for c in range(C):
-            value = table[row + c]
+            value = table[begin + c]
             top = top if value <= top else value
         for c in range(C):
-            total += exp32(F32(table[row + c] - top))
+            total += exp32(F32(table[begin + c] - top))
         table[n + j] = F32(exp32(F32(table[j] - top)) / total) + eps
     cuda.syncthreads()
     half = n
+    row, col = t // C, t % C  # once: a division of integers is a hundred instructions
     for turn in range(2 * iters - 1):  # columns, then rows and columns in turn
         first, stride = (1, C) if turn % 2 == 0 else (C, 1)
         for j in range(t, n, step):
-            line = j % C if first == 1 else j // C
+            line = col if first == 1 else row
+            if j != t:
+                line = j % C if first == 1 else j // C
             total = F32(0)
             for c in range(C):
                 total += table[half + line * first + c * stride]
@@ -68,7 +72,7 @@ def split_token(pre, post, comb, mix, scale, base, token, C, iters, eps, table):
 @cuda.jit
 def split_kernel(pre, post, comb, mix, scale, base, C, iters, eps):
     """Block: one token."""
-    table = cuda.shared.array(2 * MOST_STREAMS * MOST_STREAMS, f32)
+    table = cuda.shared.array(TABLE, f32)
     weights = cuda.shared.array(MOST_STREAMS, f32)
     token = cuda.blockIdx.x
     split_token(weights, post, comb, mix, scale, base, token, C, iters, eps, table)
@@ -84,7 +88,7 @@ def hc_split(stream, pre, post, comb, mix, scale, base, tokens, C, iters, eps):
 @cuda.jit
 def enter_kernel(out, post, comb, mix, scale, base, X, weight, C, D, iters, eps, weighted, norm_eps):
     """Block: one token, from mixing logits to the normed input of a block."""
-    table = cuda.shared.array(2 * MOST_STREAMS * MOST_STREAMS, f32)
+    table = cuda.shared.array(TABLE, f32)
     pre = cuda.shared.array(MOST_STREAMS, f32)
     sums = cuda.shared.array(MOST, f64)
     token, t, step = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x

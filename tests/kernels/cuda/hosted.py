@@ -31,6 +31,9 @@ LAUNCHED: dict[Any, int] = {}
 MULTIPROCESSORS = 3
 """Few, so that blocks that stay and take one piece of work after the other have several, also of small matrices."""
 
+SHARED_LIMIT = 227 << 10
+"""Bytes of shared memory that a block of an H100 may ask for."""
+
 _opened: list[Any] = []
 
 
@@ -85,6 +88,7 @@ def hosted() -> Iterator[Any]:
         "as_kernel_array": _array,
         "open_driver": lambda *number: opened,
         "multiprocessors": lambda: MULTIPROCESSORS,
+        "shared_limit": lambda: SHARED_LIMIT,
         "allow_shared": lambda *asked: None,
         "shared_limit": lambda: 227 << 10,
     }

@@ -90,7 +90,6 @@ def hosted() -> Iterator[Any]:
         "multiprocessors": lambda: MULTIPROCESSORS,
         "shared_limit": lambda: SHARED_LIMIT,
         "allow_shared": lambda *asked: None,
-        "shared_limit": lambda: 227 << 10,
     }
     opened = Hosted()
     _opened.append(opened)

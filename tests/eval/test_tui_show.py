@@ -41,6 +41,8 @@ class Terminal:
         self.before = termios.tcgetattr(self.slave)
         command = [sys.executable, "-m", "tests.eval.demo", "--rate", "100", "--prefill", "0.1", *args]
         env = {**os.environ, "TERM": "xterm-256color"}
+        for name in ("COLUMNS", "LINES"):  # a terminal says its size itself
+            env.pop(name, None)
         self.process = subprocess.Popen(
             command, stdin=self.slave, stdout=self.slave, stderr=stderr or self.slave, env=env, start_new_session=True
         )

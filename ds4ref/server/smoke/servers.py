@@ -22,6 +22,8 @@ from ...errors import Ds4Error
 from .results import Check, Client
 
 PLAIN, SCRIPTED = "ds4ref.cli.server", "ds4ref.server.smoke.scripted"
+FORM = {"--form-tokens": 128, "--form-thinking": 16}
+"""Random weights end nothing by themselves: what is demanded of them is brought to a good end after so many tokens."""
 START_SECONDS = 180.0
 """The first start of a version compiles kernels."""
 END_SECONDS = 60.0
@@ -36,6 +38,7 @@ class Own:
         self.log = folder / f"server-{'scripted' if scripted else 'plain'}.log"
         model = ["--port", "0", "--ctx", str(ctx), "--log-format", "json", *_embedded()]
         command = [sys.executable, "-m", SCRIPTED if scripted else PLAIN, *model]
+        command += [word for name, count in FORM.items() for word in (name, str(count))]
         command += [] if threads is None else ["--threads", str(threads)]
         self._out = open(self.log, "wb")
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._out, stderr=self._out)

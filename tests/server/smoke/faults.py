@@ -13,11 +13,17 @@ import re
 import threading
 from collections.abc import Callable
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx2
 
+from ds4ref.server.constrain import Limits, steering
+from ds4ref.server.smoke.servers import FORM
+
+FORMED = partial(steering, limits=Limits(True, *FORM.values()))
+"""What the harness starts our server with."""
 Reply = tuple[int, str, bytes]
 Fault = Callable[[dict[str, Any], int, str, bytes], Reply]
 

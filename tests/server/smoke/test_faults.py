@@ -10,13 +10,25 @@ import pytest
 
 from ds4ref.sampling import Sampler
 from ds4ref.server import worker
-from ds4ref.server.constrain import steering
 from ds4ref.server.smoke.checks import groups
 from ds4ref.server.smoke.talk import Talk
 from ds4ref.server.worker import Worker
 
 from ..conftest import running
-from .faults import always, calls, document, errors, faulty, kind_of, of_documents, replaced, stream, swapped, without
+from .faults import (
+    FORMED,
+    always,
+    calls,
+    document,
+    errors,
+    faulty,
+    kind_of,
+    of_documents,
+    replaced,
+    stream,
+    swapped,
+    without,
+)
 
 CHAT, COMPLETIONS, RESPONSES, MESSAGES = (
     "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages",
@@ -30,7 +42,7 @@ def good(nano_engine):
     drawn = {"seed": 1}  # random weights may begin to think by themselves; the same draws each time
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker, "Sampler", lambda *args, **given: Sampler(*args, **{**given, **drawn}))
-        with running(Worker(nano_engine, ctx=3000, constrain=steering)) as server:
+        with running(Worker(nano_engine, ctx=3000, constrain=FORMED)) as server:
             yield server.url, {}
 
 

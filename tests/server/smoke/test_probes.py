@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ds4ref.server.constrain import steering
 from ds4ref.server.smoke import clients, install, runner
 from ds4ref.server.smoke.talk import Talk
 from ds4ref.server.worker import Worker
 
 from ..conftest import running
-from .faults import always, calls, document, faulty, replaced, without
+from .faults import FORMED, always, calls, document, faulty, replaced, without
 
 pytestmark = pytest.mark.oracle
 
@@ -19,7 +18,7 @@ CHAT, RESPONSES, MESSAGES, MODELS = "/v1/chat/completions", "/v1/responses", "/v
 
 @pytest.fixture(scope="module")
 def good(nano_engine):
-    with running(Worker(nano_engine, ctx=3000, constrain=steering)) as server:
+    with running(Worker(nano_engine, ctx=3000, constrain=FORMED)) as server:
         yield server.url, {}
 
 

@@ -12,18 +12,17 @@ from pathlib import Path
 import pytest
 
 from ds4ref.cli import server
-from ds4ref.server.constrain import steering
 from ds4ref.server.smoke import agents, clients, harnesses, install, runner
 from ds4ref.server.smoke.servers import Own
 from ds4ref.server.worker import Worker
 
 from ..conftest import running
-from .faults import document, faulty
+from .faults import FORMED, document, faulty
 
 
 @pytest.fixture(scope="module")
 def good(nano_engine):
-    with running(Worker(nano_engine, ctx=3000, constrain=steering)) as one:
+    with running(Worker(nano_engine, ctx=3000, constrain=FORMED)) as one:
         yield one.url, {}
 
 

@@ -114,7 +114,7 @@ def code_of(lines: tuple[str, ...]) -> list[str]:
 
 def ptx_loop(body: list[Any]) -> tuple[int, int]:
     """The same for the kernel's PTX."""
-    from tests.kernels.cuda.ptx import Label
+    from tests.kernels.lowering.ptx import Label
 
     labels = {item.name: number for number, item in enumerate(body) if isinstance(item, Label)}
     spans = [
@@ -150,7 +150,7 @@ class Compiled:
 
     @cached_property
     def lowered(self) -> Any:
-        from tests.kernels.cuda.lowered import Lowered
+        from tests.kernels.lowering.lowered import Lowered
 
         return Lowered(self.text, counting=True)
 
@@ -162,8 +162,8 @@ def executed(launch: Any, compiled: Compiled) -> Executed:
     Inside the widest loop an instruction of PTX stands for as many of SASS as the loop has more of them, a loop that
     ptxas unrolled counted by dp4a, mma and copies; outside, for as many as there are on the whole.
     """
-    from tests.kernels.cuda.lowered import flattened
-    from tests.kernels.cuda.ptx import Label
+    from tests.kernels.lowering.lowered import flattened
+    from tests.kernels.lowering.ptx import Label
 
     lowered, built = compiled.lowered, compiled.built
     lowered.counts.passed[:] = 0

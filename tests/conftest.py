@@ -4,7 +4,7 @@ Hypothesis draws the same examples in every run, so that a test fails on every m
 draws new ones and remembers what failed: worth a run now and then.
 
 The CUDA backend runs in numba's simulator unless DS4_TEST_CUDA says otherwise: "device" for the GPU that is there,
-"compiled" for kernels compiled for one that is not there, run on this processor (tests/kernels/cuda; extra 'cuda').
+"compiled" for kernels compiled for one that is not there, run on this processor (tests/kernels/lowering; extra 'cuda').
 """
 
 import os
@@ -39,7 +39,7 @@ def _compiled_kernels():
     if os.environ.get("DS4_TEST_CUDA") != "compiled":
         yield
         return
-    from tests.kernels.cuda.hosted import available, hosted
+    from tests.kernels.lowering.hosted import available, hosted
 
     if available() is not None:
         pytest.exit(f"DS4_TEST_CUDA=compiled: {available()}", returncode=2)

@@ -1,7 +1,7 @@
 """One-line mistakes put into CUDA kernels, one at a time: does the test of the op notice?
 
-    python -m tests.kernels.cuda.faults            all of them (needs numba-cuda); exit 1 if one lives
-    python -m tests.kernels.cuda.faults rows amax  those whose file or line contains one of these
+    python -m tests.kernels.lowering.faults            all of them (needs numba-cuda); exit 1 if one lives
+    python -m tests.kernels.lowering.faults rows amax  those whose file or line contains one of these
 
 Each is tried by ``test_lowered_ops.py`` on compiled kernels: wrong numbers, but also a barrier that is missing, an
 index too far, shared memory nobody wrote, which no comparison of numbers has to show. Chosen by hand, so that every

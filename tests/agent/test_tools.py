@@ -614,6 +614,16 @@ def test_nothing_is_done_without_permission(workspace, folder, tool, arguments) 
     assert (folder / "a").read_text() == "one\n" and os.listdir(folder) == ["a"]
 
 
+def test_a_denied_edit_tells_nothing_of_the_file(workspace, folder) -> None:
+    """Whether a text is in it, for instance."""
+    (folder / "a").write_text("one\n")
+    tools = Tools(Toolbox(workspace, Permit(), Shell(workspace.root, {})))
+    answers = {
+        tools("edit", path=path, old=old, new="x").text for path in ("a", "b", "..") for old in ("one", "two", "")
+    }
+    assert len(answers) == 1 and "permission denied" in answers.pop()
+
+
 def test_files_over_the_limit_are_not_read(tools, folder, monkeypatch) -> None:
     monkeypatch.setattr(workspace_module, "MAX_FILE", 1 << 20)
     (folder / "a").write_bytes(b"x" * ((1 << 20) + 1))

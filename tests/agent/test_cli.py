@@ -213,8 +213,8 @@ def test_a_context_that_is_too_small_is_said(run, local) -> None:
 
 def test_a_session_reads_lines(run, folder) -> None:
     (folder / "msg").write_text("From a file.")
-    lines = ["Hello", "", "/stats", "/nosuch", "/clear", "/read msg", "/read", "/read missing", "/allow read", "/allow x",
-             "/nothink", "/help", "Bye", "/quit", "never"]  # fmt: skip
+    lines = ["Hello", "", "/stats", "/nosuch", "/clear", "/read msg", "/read", "/read missing", "/allow read",
+             "/allow x", "/nothink", "/help", "Bye", "/quit", "never"]  # fmt: skip
     done = run("First", script=[says("ok")], stdin="\n".join(lines))
     assert (done.code, done.out) == (0, "ok\n" * 4)
     asked = [[m["content"] for m in body["messages"][1:]] for body in done.bodies]

@@ -43,6 +43,7 @@ ROOMS = {
     "kernels": ("kernels/cpu/*.py", "tests/kernels"),
     "reference": ("kernels/reference/*.py", "tests/kernels/test_pitfalls.py tests/kernels/test_cpu_ops.py"),
     "targets": ("ds4ref/targets/*.py", "tests/targets tests/speed_bench/test_targets.py"),
+    "agent": ("ds4ref/agent/*.py ds4ref/cli/agent*.py", "tests/agent"),
     "costs": ("ds4ref/costs.py ds4ref/peaks.py", "tests/test_costs.py tests/speed_bench/test_model.py"),
     "speed_bench": ("speed_bench/*.py", "tests/speed_bench"),
     "runs": ("ds4ref/runs/*.py ds4ref/runs/store/*.py", "tests/runs"),

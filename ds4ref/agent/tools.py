@@ -120,6 +120,10 @@ class Toolbox:
         """The model has read all results so far."""
         self.memory.settle()
 
+    def forget(self) -> None:
+        """The model has read nothing: its conversation begins anew."""
+        self.memory.forget()
+
     def title(self, call: ToolCall) -> str:
         """A call for people, in a line or, for a command, more."""
         for name in ("command", "path", "query"):

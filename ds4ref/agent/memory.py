@@ -22,8 +22,8 @@ _Sums = dict[int, int]
 
 @dataclass
 class _Seen:
-    """``version`` is the one that was shown last, ``read`` the one that the model has seen, None if it has seen none. What
-    it changed itself counts as seen."""
+    """``version`` is the one that was shown last, ``read`` the one that the model has seen, None if it has seen none.
+    What it changed itself counts as seen."""
 
     version: bytes
     read: bytes | None = None

@@ -17,8 +17,10 @@ from ..cancellation import Cancellation
 from ..errors import Ds4Error, TargetError
 from ..targets import Completion, Delta, Finish, Message, Prompt, Request, Target, ToolCall, collect
 from ..text import rawjson
+from .edit import readable
 from .log import Log
 from .tools import Result, Toolbox
+from .workspace import shown_name
 
 MAX_CALLS = 64
 """Calls of one answer that are run."""
@@ -87,7 +89,7 @@ class View(Protocol):
 
 def system_text(root: str, extra: str) -> str:
     """What the model is told first; ``extra`` is the user's own."""
-    return _RULES.format(root=root) + (f"\n\n{extra}" if extra else "")
+    return _RULES.format(root=shown_name(root)) + (f"\n\n{readable(extra)}" if extra else "")
 
 
 class Agent:
@@ -100,13 +102,14 @@ class Agent:
         self.clear()
 
     def clear(self) -> None:
-        """Forget the conversation."""
+        """Forget the conversation, and what was read in it."""
+        self.tools.forget()
         self.messages = [Message("system", system_text(self.tools.workspace.root, self.settings.system))]
 
     def turn(self, text: str, cancel: Cancellation) -> Outcome:
         """Answer ``text``. Errors of the target become the outcome; the conversation stays in order in any case."""
         before = len(self.messages)
-        self.messages.append(Message("user", text))
+        self.messages.append(Message("user", readable(text)))
         self.log("user", text=text)
         outcome = Outcome(Ending.FAILED, "stopped")
         try:

@@ -22,7 +22,11 @@ _Sums = dict[int, int]
 
 @dataclass
 class _Seen:
+    """``version`` is the one that was shown last, ``read`` the one that the model has seen, None if it has seen none.
+    What it changed itself counts as seen."""
+
     version: bytes
+    read: bytes | None = None
     known: _Sums = field(default_factory=dict)
     fresh: _Sums = field(default_factory=dict)
 
@@ -37,7 +41,11 @@ class LineMemory:
         """The model has read the results: what they showed is known now."""
         for seen in self._files.values():
             seen.known |= seen.fresh
-            seen.fresh = {}
+            seen.fresh, seen.read = {}, seen.version
+
+    def forget(self) -> None:
+        """The model has seen nothing."""
+        self._files.clear()
 
     def show(self, place: Place, text: Document, numbers: Iterable[int]) -> None:
         """The model is going to see these lines."""
@@ -46,15 +54,17 @@ class LineMemory:
 
     def wrote(self, place: Place, text: Document) -> None:
         """The model wrote all of it."""
-        seen = self._files[place.path] = _Seen(_version(text))
-        seen.known = {n: _sum(line) for n, line in enumerate(text.lines, 1)}
+        version = _version(text)
+        known = {n: _sum(line) for n, line in enumerate(text.lines, 1)}
+        self._files[place.path] = _Seen(version, version, known)
 
     def edited(self, place: Place, change: Change, after: Document) -> None:
         """``change`` led to ``after``. Its lines are not known any more, nor are those that it moved."""
         seen = self._files.get(place.path)
         if seen is None:
             return
-        seen.version = _version(after)
+        version = _version(after)
+        seen.version, seen.read = version, None if seen.read is None else version
         behind = change.start + len(change.removed)
 
         def kept(sums: _Sums) -> _Sums:
@@ -65,7 +75,7 @@ class LineMemory:
     def check_version(self, place: Place, text: Document) -> None:
         """ToolError if the model has seen the file and somebody else changed it since."""
         seen = self._files.get(place.path)
-        if seen is not None and seen.version != _version(text):
+        if seen is not None and seen.read not in (None, _version(text)):
             raise ToolError(f"{place.shown} has changed since it was read; read it again before editing")
 
     def check_lines(self, place: Place, text: Document, first: int, last: int) -> None:
@@ -85,7 +95,7 @@ class LineMemory:
         version = _version(text)
         seen = self._files.get(place.path)
         if seen is None or seen.version != version:
-            seen = self._files[place.path] = _Seen(version)
+            seen = self._files[place.path] = _Seen(version, None if seen is None else seen.read)
         return seen
 
 

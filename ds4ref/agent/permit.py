@@ -58,16 +58,21 @@ class Permit:
     def __init__(self, allowed: Iterable[str] = (), ask: Ask | None = None):
         self.allowed, self.ask = set(allowed), ask
 
-    def __call__(self, question: Question) -> None:
-        """ToolError, with the reason for the model, unless it may be done."""
-        tool = question.tool
-        if tool in self.allowed:
-            return
-        if self.ask is None:
+    def check(self, tool: str) -> None:
+        """ToolError, with the reason for the model, if ``tool`` is denied whatever it is to do: nothing must be looked
+        at for it, since a refusal also tells something."""
+        if tool not in self.allowed and self.ask is None:
             raise ToolError(
                 f"permission denied: {tool} was not allowed beforehand, and nobody is there to be asked. Do not try it "
                 f"again: go on without it, or tell the user what you would do; --allow {group_of(tool)} allows it"
             )
+
+    def __call__(self, question: Question) -> None:
+        """ToolError, with the reason for the model, unless it may be done."""
+        tool = question.tool
+        self.check(tool)
+        if tool in self.allowed or self.ask is None:
+            return
         answer = self.ask(question)
         if answer is Answer.NO:
             raise ToolError(

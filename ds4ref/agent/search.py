@@ -53,8 +53,8 @@ class Query:
         try:
             flags = regex.V0 if self.case else regex.V0 | regex.IGNORECASE
             return regex.compile(self.text if self.regex else regex.escape(self.text), flags)
-        except regex.error as error:
-            raise ToolError(f"invalid regex: {error}") from None
+        except (regex.error, RecursionError, OverflowError, ValueError) as error:
+            raise ToolError(f"invalid regex: {str(error)[:200]}") from None
 
     def wants(self, place: Place) -> bool:
         """Whether the file is one to look into."""
@@ -109,11 +109,11 @@ def search(
                 hits, stopped = {}, f"stopped after {MAX_SECONDS:.0f} s: this pattern takes too long"
             if not hits:
                 continue
-            block, whole = _block(text, hits, query.context)
+            block, whole = _block(text, hits, query.context, MAX_BYTES - size)
             lines += [shown_name(file.path), *block]
             size += sum(len(line.encode()) + 1 for line in block)
             shown += len(hits)
-            more |= size > MAX_BYTES
+            more |= size >= MAX_BYTES
             found.append(Found(file, text, tuple(whole)))
     notes = (["there may be more: narrow the search, or raise max_results"] if more else []) + [stopped] * bool(stopped)
     note = f" ({'; '.join(notes)})" if notes else ""
@@ -136,11 +136,12 @@ def _hits(pattern: Any, text: Document, most: int, seconds: float, cancel: Cance
     return hits, False
 
 
-def _block(text: Document, hits: dict[int, int], context: int) -> tuple[list[str], list[int]]:
-    """Numbered lines around the matches, and the numbers of those that are shown whole."""
+def _block(text: Document, hits: dict[int, int], context: int, room: int) -> tuple[list[str], list[int]]:
+    """Numbered lines around the matches until ``room`` bytes are full; the numbers of those that are shown whole."""
     last = len(text.lines)
     numbers = sorted({n for hit in hits for n in range(max(1, hit - context), min(last, hit + context) + 1)})
-    lines, whole, size = [], [], 0
+    lines: list[str] = []
+    whole: list[int] = []
     for before, number in zip([None, *numbers], numbers, strict=False):
         if context and before is not None and number > before + 1:
             lines.append("  ...")
@@ -151,8 +152,8 @@ def _block(text: Document, hits: dict[int, int], context: int) -> tuple[list[str
             at = max(0, hits.get(number, 0) - WIDTH // 4)
             line = f"{'...' if at else ''}{line[at : at + WIDTH]}... (a line of {len(line)} characters)"
         lines.append(f"  {number} {line}")
-        size += len(lines[-1].encode())
-        if size > MAX_BYTES:
+        room -= len(lines[-1].encode()) + 1
+        if room <= 0:
             lines.append("  ... more lines of this file are left out ...")
             break
     return lines, whole

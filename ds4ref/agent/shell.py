@@ -151,20 +151,24 @@ class Shell:
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         """The whole group: asked first, then killed."""
-        if process.poll() is None:
+        try:
+            if process.poll() is None:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGTERM)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(GRACE)
+        finally:  # also if the user does not wait for that
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE)
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def _take(reader: int, said: _Output, patience: float, process: subprocess.Popen[bytes] | None = None) -> bool:
     """What there is to read, waiting a little for it; False at its end. Where that has come and ``process`` goes on, it
     is waited for instead."""
-    if not select.select([reader], [], [], patience)[0]:
+    poll = select.poll()
+    poll.register(reader, select.POLLIN)
+    if not poll.poll(1000 * patience):
         return True
     data = os.read(reader, 1 << 16)
     said.add(data)

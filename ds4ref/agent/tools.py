@@ -120,6 +120,10 @@ class Toolbox:
         """The model has read all results so far."""
         self.memory.settle()
 
+    def forget(self) -> None:
+        """The model has read nothing: its conversation begins anew."""
+        self.memory.forget()
+
     def title(self, call: ToolCall) -> str:
         """A call for people, in a line or, for a command, more."""
         for name in ("command", "path", "query"):
@@ -135,6 +139,7 @@ class Toolbox:
             tool = self.tools.get(call.name)
             if tool is None:
                 raise ToolError(f"unknown tool: {shown_name(call.name[:80])}; there are {', '.join(self.tools)}")
+            self.permit.check(tool.name)
             args = Arguments(call, tuple(tool.parameters))
             try:
                 result = tool.run(args, cancel)
@@ -176,7 +181,8 @@ class Toolbox:
         with self.workspace.place(args.text("path", ".") or ".") as place:
             self.permit(Question("list", f"list {place.shown}"))
             text = listing(self.workspace, place)
-        return Result(text, f"{text.count(chr(10))} entries")
+        count = text.count("\n")
+        return Result(text, f"{count} entr{'y' if count == 1 else 'ies'}")
 
     def _search(self, args: Arguments, cancel: Cancellation) -> Result:
         mode = args.text("mode", "literal")

@@ -269,6 +269,7 @@ def test_a_diff_is_small_and_tells_of_missing_newlines() -> None:
     ends = "\n(the newline at the end of the file is "
     assert by_lines(text, 100, 100, "end\n").diff() == f"@@ -100,1 +100,1 @@\n-end\n+end{ends}new)"
     assert by_anchor(doc("a\n"), "a\n", "b").diff() == f"@@ -1,1 +1,1 @@\n-a\n+b{ends}gone)"
+    assert by_lines(text, 99, 100, "x\nend\n").diff().endswith(f"+end{ends}new)")
     long = by_lines(text, 1, 50, "x\n" * 30).diff()
     assert (
         long.count("\n-") == 20 and "\n... 30 more - lines ...\n" in long and long.endswith("\n... 10 more + lines ...")

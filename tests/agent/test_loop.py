@@ -180,18 +180,11 @@ def test_too_many_calls_at_once(setting, monkeypatch) -> None:
 
 
 def test_settings_reach_the_target(setting) -> None:
-    found = setting(
-        says("x"), thinking="none", max_tokens=7, temperature=0.5, top_p=0.9, min_p=0.1, seed=3, system="Be."
-    )
+    wanted = {"max_tokens": 7, "temperature": 0.5, "top_p": 0.9, "min_p": 0.1, "seed": 3}
+    found = setting(says("x"), thinking="none", system="Be.", **wanted)
     found.turn()
     (request,) = found.target.requests
-    assert (request.max_tokens, request.temperature, request.top_p, request.min_p, request.seed) == (
-        7,
-        0.5,
-        0.9,
-        0.1,
-        3,
-    )
+    assert {name: getattr(request, name) for name in wanted} == wanted
     assert request.prompt.thinking == "none" and request.prompt.system.endswith("\n\nBe.")
     assert loop.system_text("/w", "").endswith("open.")
 
@@ -332,11 +325,22 @@ def test_a_second_ctrl_c_strikes_anywhere_and_leaves_order(setting, monkeypatch)
     assert found.turn("On").ending is Ending.DONE
 
 
-def test_the_conversation_can_be_forgotten(setting) -> None:
-    found = setting(says("x"))
+def test_the_conversation_can_be_forgotten(setting, folder) -> None:
+    (folder / "a").write_text("one\n")
+    edit = ("edit", {"path": "a", "line": 1, "new": "x"})
+    found = setting(calls(("read", {"path": "a"})), says("x"), calls(edit), says("x"))
     found.turn()
     found.agent.clear()
     assert found.roles == ["system"]
+    found.turn()
+    assert "requires a recent read" in found.agent.messages[-2].content, "nor does it know the lines any more"
+
+
+def test_what_is_no_text_can_be_sent(setting) -> None:
+    found = setting(says("x"), system="s\udcff")
+    found.turn("caf\udce9")
+    found.agent.messages[0].content.encode()
+    assert found.agent.messages[1].content == "caf\ufffd"
 
 
 # --- the transcript

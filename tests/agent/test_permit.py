@@ -24,6 +24,13 @@ def test_what_is_allowed_is_not_asked_for() -> None:
     permit(Question("read", "read a"))
 
 
+def test_what_nobody_can_be_asked_for_is_denied_at_once() -> None:
+    with pytest.raises(ToolError, match="edit was not allowed beforehand"):
+        Permit({"read"}).check("edit")
+    Permit({"read"}).check("read")
+    Permit(ask=lambda question: Answer.NO).check("edit")
+
+
 def test_always_is_for_the_group_and_no_other() -> None:
     asked = []
     answers = iter([Answer.ALWAYS, Answer.YES, Answer.NO])

@@ -154,6 +154,24 @@ def test_an_exception_leaves_no_process(shell, tmp_path, monkeypatch) -> None:
     assert gone(int((tmp_path / "pid").read_text()))
 
 
+@needs_proc
+def test_impatience_leaves_no_process(shell, tmp_path, monkeypatch) -> None:
+    """A second Ctrl-C while the group is asked to end."""
+    cancel, wait = Cancellation(), module.subprocess.Popen.wait
+
+    def impatient(self, timeout=None):
+        if timeout == module.GRACE:
+            raise KeyboardInterrupt
+        return wait(self, timeout)
+
+    monkeypatch.setattr(module.subprocess.Popen, "wait", impatient)
+    thread = when(tmp_path / "pid", cancel.press)
+    with pytest.raises(KeyboardInterrupt):
+        run(shell, "trap '' TERM; echo $$ > new; mv new pid; while :; do sleep 0.1; done", cancel=cancel)
+    thread.join()
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
 def test_a_command_that_closes_its_output_is_waited_for(shell, tmp_path) -> None:
     done = run(shell, "echo a; exec >&- 2>&-; sleep 0.2; touch end; exit 3")
     assert (done.output, done.status) == ("a\n", 3) and (tmp_path / "end").exists()

@@ -170,6 +170,7 @@ def test_search(tools, tree, arguments, wanted) -> None:
 
 @pytest.mark.parametrize("arguments, why", [
     ({"query": "(", "mode": "regex"}, "invalid regex: "),
+    ({"query": "(" * 5000 + ")" * 5000, "mode": "regex"}, "invalid regex: "),
     ({"query": ""}, "query is looked for line by line"),
     ({"query": "a\nb"}, "query is looked for line by line"),
     ({"query": "a", "mode": "glob"}, "mode is literal or regex, not 'glob'"),
@@ -411,6 +412,25 @@ def test_equal_lines_are_not_taken_for_each_other(tools, folder) -> None:
     assert "has changed since it was read" in tools("edit", path="a", line=2, new="x").text
 
 
+def test_a_file_that_was_read_again_may_be_edited_in_the_next_answer(tools, folder) -> None:
+    (folder / "a").write_text("one\n")
+    tools("read", path="a")
+    (folder / "a").write_text("two\n")
+    tools("read", path="a")
+    assert "has changed" in tools.together("write", path="a", content="x").text
+    assert "has changed" in tools.together("edit", path="a", old="two", new="x").text
+    assert not tools("edit", path="a", old="two", new="three").failed
+    assert not tools.together("edit", path="a", old="three", new="four").failed, "its own changes it knows"
+    assert not tools.together("write", path="a", content="x").failed
+
+
+def test_what_is_forgotten_must_be_read_again(tools, folder) -> None:
+    (folder / "a").write_text("one\n")
+    tools("read", path="a")
+    tools.box.forget()
+    assert "requires a recent read" in tools("edit", path="a", line=1, new="x").text
+
+
 def test_an_anchor_needs_no_reading(tools, folder) -> None:
     (folder / "a").write_text("one\n")
     assert not tools("edit", path="a", old="one", new="two").failed
@@ -612,6 +632,16 @@ def test_nothing_is_done_without_permission(workspace, folder, tool, arguments) 
         f"try it again: go on without it, or tell the user what you would do; --allow {group} allows it"
     )
     assert (folder / "a").read_text() == "one\n" and os.listdir(folder) == ["a"]
+
+
+def test_a_denied_edit_tells_nothing_of_the_file(workspace, folder) -> None:
+    """Whether a text is in it, for instance."""
+    (folder / "a").write_text("one\n")
+    tools = Tools(Toolbox(workspace, Permit(), Shell(workspace.root, {})))
+    answers = {
+        tools("edit", path=path, old=old, new="x").text for path in ("a", "b", "..") for old in ("one", "two", "")
+    }
+    assert len(answers) == 1 and "permission denied" in answers.pop()
 
 
 def test_files_over_the_limit_are_not_read(tools, folder, monkeypatch) -> None:

@@ -50,24 +50,35 @@ def links(folder, tmp_path):
 
 
 ESCAPES = [
-    "..", "../secret.txt", "sub/../../secret.txt", "./../secret.txt", "sub/deep/../../../secret.txt", "/",
-    "/etc/passwd", "//etc/passwd", "/proc/self/root/etc/passwd", "/proc/self/environ", "/proc/self/cwd/../secret.txt",
+    "..", "../secret.txt", "sub/../../secret.txt", "./../secret.txt", "sub/deep/../../../secret.txt",
     "{root}/../secret.txt", "{root}x/secret.txt", "{root}/sub/../../secret.txt", "out_file", "out_abs",
     "out_dir/secret.txt", "out_dir_abs/secret.txt", "chain", "up/secret.txt", "up", "sub/up2/secret.txt",
-    "proc/etc/passwd", "cwd/x", "etc/passwd", "in_dir/../../secret.txt", "out_dir/../work/sub/a.txt", "dangling_out",
-    "sub//..//..//secret.txt", "{outside}/secret.txt",
+    "in_dir/../../secret.txt", "out_dir/../work/sub/a.txt", "dangling_out", "sub//..//..//secret.txt",
+    "{outside}/secret.txt",
 ]  # fmt: skip
+SYSTEM = ["/", "/etc/passwd", "//etc/passwd", "/proc/self/root/etc/passwd", "/proc/self/environ",
+          "/proc/self/cwd/../secret.txt", "proc/etc/passwd", "cwd/pyproject.toml", "etc/passwd"]  # fmt: skip
+
+
+def refused(action, path: str) -> None:
+    with pytest.raises(ToolError, match="outside the workspace") as error:
+        action(path)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("path", ESCAPES)
 def test_no_way_leads_outside(workspace, links, tmp_path, path) -> None:
     path = path.format(root=workspace.root, outside=tmp_path / "outside")
-    for action in (lambda: read(workspace, path), lambda: put(workspace, path, b"x")):
-        with pytest.raises(ToolError, match="outside the workspace") as error:
-            action()
-        assert "\n" not in str(error.value)
+    refused(lambda path: read(workspace, path), path)
+    refused(lambda path: put(workspace, path, b"x"), path)
     assert (tmp_path / "secret.txt").read_text() == "secret\n" and not (tmp_path / "new.txt").exists()
     assert (tmp_path / "outside" / "secret.txt").read_text() == "secret\n"
+
+
+@pytest.mark.parametrize("path", SYSTEM)
+def test_nor_into_the_system(workspace, links, path) -> None:
+    """Only read: a test that fails must do no harm."""
+    refused(lambda path: read(workspace, path), path)
 
 
 @pytest.mark.parametrize("path", ["sub/a.txt", "./sub//a.txt", "sub/deep/../a.txt", "in", "in_abs", "in_dir/a.txt",

@@ -49,6 +49,7 @@ ROOMS = {
         "tests/server/test_fields.py tests/server/test_chat.py tests/server/test_messages.py "
         "tests/server/test_responses.py tests/server/test_completions.py",
     ),
+    "agent": ("ds4ref/agent/*.py ds4ref/cli/agent*.py", "tests/agent"),
     "costs": ("ds4ref/costs.py ds4ref/peaks.py", "tests/test_costs.py tests/speed_bench/test_model.py"),
     "speed_bench": ("speed_bench/*.py", "tests/speed_bench"),
     "runs": ("ds4ref/runs/*.py ds4ref/runs/store/*.py", "tests/runs"),

@@ -1,0 +1,471 @@
+"""``ds4 agent`` from outside: tasks over HTTP, sessions, questions on a terminal, Ctrl-C."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from ds4ref.agent.permit import Answer, Question
+from ds4ref.agent.tools import Result
+from ds4ref.cancellation import Cancellation
+from ds4ref.cli import agent_view
+from ds4ref.cli.agent import COMMANDS, HELP, build_parser
+from ds4ref.cli.agent_view import AgentView, visible
+from ds4ref.cli.ds4 import main
+from ds4ref.targets import Delta
+from ds4ref.text.dsml import ToolCall, render_calls
+from tests.agent.scripted import Endpoint, calls, says
+from tests.cli.fake import FakeEngine
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, folder):
+    """``ds4 agent`` in this process and in ``folder``, against an endpoint with a script."""
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("DS4_API_KEY", raising=False)
+
+    def call(*argv: str, script=(), stdin: str = "") -> SimpleNamespace:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8"))
+        if script:
+            with Endpoint(*script) as endpoint:
+                code = main(["agent", "--target", endpoint.url, *argv])
+            bodies, headers = endpoint.bodies, endpoint.headers
+        else:
+            code, bodies, headers = main(["agent", *argv]), [], []
+        said = capsys.readouterr()
+        return SimpleNamespace(code=code, out=said.out, err=said.err, bodies=bodies, headers=headers)
+
+    return call
+
+
+def results(body: dict) -> list[str]:
+    return [message["content"] for message in body["messages"] if message["role"] == "tool"]
+
+
+TASK = [
+    calls(("write", {"path": "a.py", "content": "print(1)\n"}), text="I begin."),
+    calls(("read", {"path": "a.py"})),
+    calls(
+        ("edit", {"path": "a.py", "line": 1, "new": "print(42)"}), ("bash", {"command": "cat a.py; echo $DS4_API_KEY"})
+    ),
+    says("It prints", " 42."),
+]
+
+
+# --- tasks
+
+
+def test_a_task_is_done(run, folder, monkeypatch) -> None:
+    monkeypatch.setenv("DS4_API_KEY", "sesame")
+    done = run("-p", "Make a.py", "--yes", "--log", "../log.jsonl", script=TASK)
+    assert (done.code, done.out) == (0, "I begin.\nIt prints 42.\n")
+    assert (folder / "a.py").read_text() == "print(42)\n"
+    assert done.err.splitlines() == [
+        "* write a.py", "  Wrote 9 bytes to a.py", "* read a.py", "  a.py: lines 1-1 of 1", "* edit a.py",
+        "  Edited a.py lines 1-1", "  @@ -1,1 +1,1 @@", "  -print(1)", "  +print(42)",
+        "* bash cat a.py; echo $DS4_API_KEY", "  exit status 0", "  print(42)", "  ",
+    ]  # fmt: skip
+    assert all(headers["Authorization"] == "Bearer sesame" for headers in done.headers)
+    names = [tool["function"]["name"] for tool in done.bodies[0]["tools"]]
+    assert names == ["read", "list", "search", "edit", "write", "bash"]
+    assert done.bodies[0]["max_tokens"] == 8192 and "min_p" not in done.bodies[0], "not every server takes these"
+    assert done.bodies[0]["messages"][1] == {"role": "user", "content": "Make a.py"}
+    assert len(results(done.bodies[-1])) == 4 and "sesame" not in json.dumps(done.bodies)
+    log = (folder.parent / "log.jsonl").read_text()
+    assert [json.loads(line)["type"] for line in log.splitlines()] == [
+        "session", "user", "assistant", "tool", "assistant", "tool", "assistant", "tool", "tool", "assistant", "end",
+    ]  # fmt: skip
+    assert "sesame" not in log
+
+
+@pytest.mark.parametrize("flags, denied", [
+    ([], ["write", "read", "edit", "bash"]), (["--allow", "read"], ["write", "edit", "bash"]),
+    (["--allow", "read,edit"], ["bash"]), (["--allow", "bash,read"], ["write", "edit"]),
+    (["--allow", "write"], ["read", "edit", "bash"]), (["--yes"], []),
+])  # fmt: skip
+def test_what_is_not_allowed_is_denied(run, flags, denied) -> None:
+    done = run("-p", "Make a.py", *flags, script=TASK)
+    assert done.code == 0, "what the model makes of it is its answer"
+    found = dict(zip(["write", "read", "edit", "bash"], results(done.bodies[-1]), strict=True))
+    refused = [name for name, text in found.items() if text.startswith("Tool error: permission denied: ")]
+    assert refused == denied
+    assert all(f"{name} was not allowed beforehand, and nobody is there" in found[name] for name in denied)
+
+
+def test_a_task_from_a_file_or_from_stdin(run, folder) -> None:
+    (folder / "task").write_text("Do it.\n")
+    for flags, stdin in ((["--prompt-file", "task"], ""), (["--prompt-file", "-"], "Do it.\n")):
+        done = run(*flags, script=[says("ok")], stdin=stdin)
+        assert done.code == 0 and done.bodies[0]["messages"][1]["content"] == "Do it.\n"
+
+
+def test_thinking_is_marked_and_switched(run) -> None:
+    done = run("-p", "x", "--think", script=[[Delta(reasoning="hm"), *says("ok")]])
+    assert done.out == "<think>\nhm\n</think>\nok\n" and done.bodies[0]["thinking"] == {"type": "enabled"}
+    assert run("-p", "x", "--nothink", script=[says("ok")]).bodies[0]["thinking"] == {"type": "disabled"}
+
+
+@pytest.mark.parametrize("script, flags, why", [
+    ([calls(("list", {}))], ["--max-turns", "2"], "stopped after 2 answers (--max-turns)"),
+    ([says("x", finish="length")], ["-n", "9"], "the answer was cut off: at most 9 tokens (-n)"),
+    ([says("x", finish="content_filter")], [], "it ended for the reason 'content_filter'"),
+])  # fmt: skip
+def test_a_task_that_is_not_done_exits_1(run, script, flags, why) -> None:
+    done = run("-p", "x", *flags, script=script)
+    assert done.code == 1 and done.err.splitlines()[-1].startswith("ds4 agent: ") and why in done.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("argv, why", [
+    (["-p", "a", "b"], "one prompt only: PROMPT or -p"), (["-p", ""], "the prompt is empty"),
+    ([" "], "the prompt is empty"), (["a", "b"], "unexpected argument: b"),
+    (["--prompt-file", "missing"], "cannot read prompt file missing"),
+    (["-p", "a", "--allow", "rm"], "no tool 'rm': choose from"),
+    (["--root", "missing"], "cannot work in missing: No such"),
+    (["--root", "/"], "/ is no folder to work in"), (["--max-turns", "0"], "invalid value for --max-turns"),
+    (["--target", "http://127.0.0.1:9/v1", "-m", "x"], "-m is for the local engine"), (["--trace", "x"], "--log FILE"),
+    (["--target", "local:a.gguf", "-m", "x"], "the model is named twice"), (["--target", "nosuch:x"], "unknown target"),
+    (["--target", f"command:{sys.executable}"], "an agent needs tools and conversations of several turns"),
+    (["--yolo"], "unknown option: --yolo"),
+])  # fmt: skip
+def test_wrong_usage(run, argv, why) -> None:
+    done = run(*argv)
+    assert done.code == 2 and done.out == "" and done.err.count("\n") == 1
+    assert done.err.startswith("ds4 agent: ") and why in done.err and done.err.endswith("; see ds4 agent --help\n")
+
+
+def test_other_failures_are_one_line_too(run) -> None:
+    done = run("-p", "x", "--log", "missing/log")
+    assert (done.code, done.err) == (1, "ds4 agent: cannot write missing/log: No such file or directory\n")
+    done = run("-p", "x", "-m", "missing.gguf")
+    assert done.code == 1 and done.err == "ds4 agent: missing.gguf: cannot open the model: No such file or directory\n"
+
+
+def test_a_log_that_fails_fails_the_task(run, monkeypatch) -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full to fill")
+    done = run("-p", "x", "--log", "/dev/full", script=[says("ok")])
+    assert (done.code, done.out) == (1, "ok\n")
+    assert done.err == "ds4 agent: cannot write /dev/full: No space left on device\n"
+
+
+def test_help_names_everything(capsys) -> None:
+    assert main(["agent", "--help"]) == 0
+    text = capsys.readouterr().out
+    for action in build_parser()._actions:
+        assert (action.option_strings or [action.metavar])[-1] in text and action.help
+    assert main(["--help"]) == 0 and "ds4 agent [options] [PROMPT]" in capsys.readouterr().out
+
+
+# --- the local engine
+
+
+@pytest.fixture
+def local(monkeypatch, tmp_path):
+    """A fake model, which always says the same; what it is told."""
+    from ds4ref.engine import Engine
+
+    engines = []
+
+    def fake_open(path, **options):
+        engine = FakeEngine(str(path), b"", **options)
+        text = "I look." + "".join(part.text for part in render_calls([ToolCall("list", "{}")]))
+        engine.answer = engine.tokenizer.encode_rendered(text)
+        engines.append(engine)
+        return engine
+
+    (tmp_path / "fake.gguf").write_bytes(b"fake")
+    monkeypatch.setattr(Engine, "open", fake_open)
+    monkeypatch.delenv("DS4_LOCK_FILE", raising=False)
+    return SimpleNamespace(path=str(tmp_path / "fake.gguf"), engines=engines)
+
+
+def test_a_local_model_calls_tools(run, local, folder) -> None:
+    (folder / "hello").write_text("x")
+    done = run("-m", local.path, "-p", "Look", "--yes", "--nothink", "--max-turns", "2", "--temp", "0")
+    assert (done.code, done.out) == (1, "I look.\nI look.\n")
+    assert done.err.splitlines() == ["* list", "  1 entry"] * 2 + ["ds4 agent: stopped after 2 answers (--max-turns)"]
+    session = local.engines[0].sessions[-1]
+    text = local.engines[0].tokenizer.decode(session.tokens).decode()
+    assert session.ctx == 100_000 and text.count("<tool_result>.:\n- 1 hello</tool_result>") == 1
+    assert text.count('invoke name="list"') == 2, "its own call went back as it was"
+
+
+def test_a_context_that_is_too_small_is_said(run, local) -> None:
+    done = run("-m", local.path, "-p", "Look", "--ctx", "500")
+    assert done.code == 1 and done.err.count("\n") == 1
+    assert "a context of 500 takes at most 499; your message is taken back" in done.err
+
+
+# --- sessions
+
+
+def test_a_session_reads_lines(run, folder) -> None:
+    (folder / "msg").write_text("From a file.")
+    lines = ["Hello", "", "/stats", "/nosuch", "/clear", "/read msg", "/read", "/read missing", "/allow read",
+             "/allow x", "/nothink", "/help", "Bye", "/quit", "never"]  # fmt: skip
+    done = run("First", script=[says("ok")], stdin="\n".join(lines))
+    assert (done.code, done.out) == (0, "ok\n" * 4)
+    asked = [[m["content"] for m in body["messages"][1:]] for body in done.bodies]
+    assert asked == [["First"], ["First", "ok", "Hello"], ["From a file."], ["From a file.", "ok", "Bye"]]
+    told = [line.removeprefix("ds4 agent: ") for line in done.err.replace(HELP, "").splitlines() if line]
+    assert told[0].startswith("4 messages, 2 answers of 2 tokens, 0 tool calls; think high; folder ")
+    assert told[1:] == [
+        "unknown command: /nosuch (/help lists them)", "the conversation is forgotten", "/read: a file name is needed",
+        "/read: cannot read file missing: No such file or directory", "allowed without asking: list, read, search",
+        "/allow: no tool 'x': choose from read, list, search, edit, write, bash",
+    ]  # fmt: skip
+    assert [body["thinking"]["type"] for body in done.bodies] == ["enabled"] * 3 + ["disabled"]
+
+
+def test_commands_are_those_of_the_help() -> None:
+    words = [word for line in HELP.splitlines() for word in line.replace(",", "").split()[:2]]
+    assert sorted(COMMANDS) == sorted(word for word in words if word.startswith("/"))
+
+
+def test_a_session_without_a_terminal_asks_nobody(run) -> None:
+    done = run(script=TASK, stdin="Make a.py\n")
+    assert all("permission denied" in text for text in results(done.bodies[-1]))
+
+
+def test_the_exit_code_is_the_last_turns(run) -> None:
+    bad, good = says("x", finish="length"), says("ok")
+    assert run(script=[bad, good], stdin="a\nb\n").code == 0 and run(script=[good, bad], stdin="a\nb\n").code == 1
+
+
+# --- what is shown
+
+
+@pytest.mark.parametrize(
+    "hidden", ["\x1b[2J\x1b[1;1H", "\r", "\x00", "\x9b1m", "\u202e", "\u2066", "\u200b", "\udcff", "\x7f"]
+)
+def test_nothing_hides(hidden, capsys) -> None:
+    shown = visible(f"rm{hidden}\n\tls")
+    assert hidden not in shown and shown.startswith("rm\\") and shown.endswith("\n    ls")
+    view = AgentView("p")
+    view.call(f"bash echo{hidden}")
+    view.result(Result("", f"note{hidden}", f"a{hidden}\nb"))
+    said = capsys.readouterr().err
+    assert hidden not in said and said.startswith("* bash echo\\") and "\n  a\\" in said and said.endswith("\n  b\n")
+
+
+def test_long_results_are_cut_for_the_user(capsys) -> None:
+    view = AgentView("p")
+    view.result(Result("", "note", "\n".join(f"{n}" for n in range(50)) + "\n"))
+    view.call("bash " + "\n".join("x" * 500 for _ in range(50)))
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 + 12 + 1 + 12 + 1 and "  ... 38 more lines ...\n" in said
+    assert max(map(len, said.splitlines())) < 210
+
+
+# --- questions
+
+
+class Terminal:
+    """A terminal whose user answers each question with the next of ``keys``; what was typed before is in its buffer."""
+
+    def __init__(self, monkeypatch, *keys: bytes | None, typed: bytes = b""):
+        self.master, slave = pty.openpty()
+        self.keys, self.said = list(keys), ""
+        self.stdin = open(slave)
+        monkeypatch.setattr(sys, "stdin", self.stdin)
+        monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=self.write, flush=lambda: None, isatty=lambda: True))
+        if typed:
+            os.write(self.master, typed)
+
+    def write(self, text: str) -> None:
+        self.said += text
+        if text.endswith("? "):
+            key = self.keys.pop(0)
+            os.write(self.master, b"\x04" if key is None else key)
+
+    def close(self) -> None:
+        self.stdin.close()
+        os.close(self.master)
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    made = []
+
+    def open_(*keys, **more) -> Terminal:
+        made.append(Terminal(monkeypatch, *keys, **more))
+        return made[-1]
+
+    yield open_
+    for one in made:
+        one.close()
+
+
+@pytest.mark.parametrize("keys, answer", [
+    ([b"y\n"], Answer.YES), ([b"YES\n"], Answer.YES), ([b"n\n"], Answer.NO), ([b"a\n"], Answer.ALWAYS),
+    ([b"\n", b"what\n", b"\xff\n", b" always \n"], Answer.ALWAYS), ([None], Answer.NO), ([b"s\n", b"y\n"], Answer.YES),
+])  # fmt: skip
+def test_answers(terminal, keys, answer) -> None:
+    user = terminal(*keys)
+    view = AgentView("ds4 agent")
+    assert view.can_ask and view.ask(Question("bash", "run", "ls\n\x1b[2Jrm -rf /")) is answer
+    assert user.keys == [] and user.said.startswith(
+        "ds4 agent: the model wants to run:\n  ls\n  \\x1b[2Jrm -rf /\n[y]es, [n]o, [a]lways bash? "
+    )
+
+
+def test_what_was_typed_before_is_no_answer(terminal) -> None:
+    terminal(b"n\n", typed=b"y\ny\n")
+    assert AgentView("p").ask(Question("bash", "run", "ls")) is Answer.NO
+
+
+def test_lines_behind_an_answer_answer_nothing_else(terminal) -> None:
+    user = terminal(b"y\ny\ny\n", b"n\n")
+    view = AgentView("p")
+    assert [view.ask(Question("bash", "run", "ls")) for _ in range(2)] == [Answer.YES, Answer.NO] and not user.keys
+
+
+def test_a_long_detail_can_be_seen_whole(terminal) -> None:
+    user = terminal(b"s\n", b"n\n")
+    detail = "\n".join(f"line {n}" for n in range(100))
+    assert AgentView("p").ask(Question("edit", "edit a", detail)) is Answer.NO
+    first, second = user.said.split("[s]how all? ")[:2]
+    assert "line 39\n  ... 60 more lines: s shows them ...\n" in first and "line 40" not in first
+    assert all(f"line {n}\n" in second for n in range(100))
+
+
+def test_ctrl_c_at_a_question_is_no(terminal, monkeypatch) -> None:
+    user = terminal(b"")
+    cancel, view = Cancellation(), AgentView("p")
+    monkeypatch.setattr(agent_view.os, "read", lambda *_: cancel.press())  # what the handler of the signal does
+    with view.stopped_by(cancel):
+        assert view.ask(Question("bash", "run", "ls")) is Answer.NO
+        user.keys.append(b"")
+        assert view.ask(Question("bash", "run", "ls")) is Answer.NO, "pressed already"
+
+
+class Process:
+    """``ds4 agent`` as a process of its own, on a terminal; words come through a pipe."""
+
+    def __init__(self, folder: Path, *argv: str):
+        self.master, slave = pty.openpty()
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(folder), "TERM": "dumb"}
+        self.process = subprocess.Popen([sys.executable, "-m", "ds4ref.cli.ds4", "agent", *argv], cwd=folder, env=env,
+                                        stdin=slave, stderr=slave, stdout=subprocess.PIPE)  # fmt: skip
+        os.close(slave)
+        self.said = ""
+
+    def until(self, text: str) -> None:
+        """Read what it says until ``text`` has come."""
+        while text not in self.said:
+            try:
+                part = os.read(self.master, 4096).decode("utf-8", "replace")
+            except OSError:
+                part = ""
+            assert part, f"ended without {text!r}: {self.said}"
+            self.said += part
+        self.said = self.said.partition(text)[2]
+
+    def types(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+    def ends(self) -> tuple[int, str]:
+        out, _ = self.process.communicate(timeout=120)
+        os.close(self.master)
+        return self.process.returncode, out.decode()
+
+
+def test_a_session_on_a_terminal(folder) -> None:
+    (folder / "a.txt").write_text("one\n")
+    script = [
+        calls(("read", {"path": "a.txt"}), ("write", {"path": "b.txt", "content": "x\n"})),
+        calls(("edit", {"path": "a.txt", "line": 1, "new": "two"}), ("bash", {"command": "touch c.txt"})),
+        says("Done."), says("Bye."),
+    ]  # fmt: skip
+    with Endpoint(*script) as endpoint:
+        agent = Process(folder, "--target", endpoint.url, "Go")
+        agent.until("* write b.txt")
+        agent.until("the model wants to make b.txt:")
+        agent.until("[y]es, [n]o, [a]lways write? ")
+        agent.types("n\n")
+        agent.until("the user said no")
+        agent.until("-one\r\n  +two\r\n")
+        agent.until("[a]lways edit? ")
+        agent.types("y\n")
+        agent.until("  touch c.txt\r\n")
+        agent.until("[a]lways bash? ")
+        agent.types("y\n")
+        agent.until("exit status 0")
+        agent.types("More\n/quit\n")
+        code, out = agent.ends()
+    assert code == 0 and out == "Done.\nds4-agent> Bye.\nds4-agent> "
+    assert (folder / "a.txt").read_text() == "two\n" and (folder / "c.txt").exists() and not (folder / "b.txt").exists()
+    read, wrote = results(endpoint.bodies[1])
+    assert read == "a.txt: lines 1-1 of 1\n1 one" and wrote.startswith(
+        "Tool error: permission denied: the user said no"
+    )
+
+
+@pytest.mark.parametrize("where", ["command", "question"])
+def test_ctrl_c_ends_what_runs_and_the_session_goes_on(folder, where) -> None:
+    script = [
+        calls(("bash", {"command": "touch begun; sleep 1000"}), ("bash", {"command": "touch bad"})),
+        says("Well."),
+    ]
+    with Endpoint(*script) as endpoint:
+        agent = Process(folder, "--target", endpoint.url, *(["--allow", "bash"] if where == "command" else []), "Go")
+        if where == "question":
+            agent.until("[a]lways bash? ")
+        else:
+            waited = threading.Event()
+            for _ in range(6000):
+                if (folder / "begun").exists():
+                    break
+                waited.wait(0.01)
+        agent.process.send_signal(signal.SIGINT)
+        agent.until("ds4 agent: interrupted")
+        agent.types("And now?\n/quit\n")
+        code, out = agent.ends()
+    assert code == 0 and out.endswith("Well.\nds4-agent> ") and not (folder / "bad").exists()
+    first, second = results(endpoint.bodies[1])
+    assert ("stopped by the user" if where == "command" else "the user said no") in first
+    assert second == "Tool error: interrupted by the user; this call was not run"
+
+
+def test_ctrl_c_ends_a_task(folder) -> None:
+    with Endpoint(calls(("bash", {"command": "touch begun; echo going on >&2; sleep 1000"})), says("x")) as endpoint:
+        agent = Process(folder, "--target", endpoint.url, "-p", "Go", "--yes")
+        agent.until("* bash touch begun")
+        waited = threading.Event()
+        for _ in range(6000):
+            if (folder / "begun").exists():
+                break
+            waited.wait(0.01)
+        agent.process.send_signal(signal.SIGINT)
+        agent.until("ds4 agent: interrupted")
+        assert agent.ends() == (130, "")
+    assert len(endpoint.bodies) == 1
+
+
+def test_sigterm_leaves_no_command_running(folder) -> None:
+    if not os.path.isdir("/proc/self"):
+        pytest.skip("no /proc to look for processes in")
+    from tests.agent.test_shell import gone
+
+    with Endpoint(calls(("bash", {"command": "echo $$ > pid.new; mv pid.new pid; sleep 1000"})), says("x")) as endpoint:
+        agent = Process(folder, "--target", endpoint.url, "-p", "Go", "--yes")
+        waited = threading.Event()
+        for _ in range(6000):
+            if (folder / "pid").exists():
+                break
+            waited.wait(0.01)
+        agent.process.terminate()
+        assert agent.ends()[0] == 143
+    assert gone(int((folder / "pid").read_text()))

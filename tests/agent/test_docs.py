@@ -1,0 +1,46 @@
+"""docs/agent.md says what is there: every tool with its parameters, every limit; its example runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ds4ref.agent import search, shell, tools, workspace
+from ds4ref.agent.loop import Ending, Outcome
+from ds4ref.agent.permit import group_of
+from ds4ref.cli.agent import COMMANDS, TURNS, build_parser
+from tests.agent.scripted import Scripted, Watched, calls, says
+
+PAGE = (Path(__file__).parents[2] / "docs" / "agent.md").read_text()
+
+
+def test_the_example_runs(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scratch").mkdir()
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+    names = {"target": Scripted(calls(("list", {}), ("write", {"path": "a", "content": ""})), says("Nothing.")),
+             "view": Watched()}  # fmt: skip
+    exec(code, names)
+    assert names["outcome"] == Outcome(Ending.DONE) and names["view"].text == "Nothing."
+    assert names["view"].seen[1:3] == ["list", "0 entries"] and "permission denied" in names["view"].seen[4]
+
+
+def test_the_table_of_tools(tools) -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| (\w+ \| [^|]+) \|", PAGE, re.M))
+    for name, tool in tools.box.tools.items():
+        group, _, parameters = rows.pop(name).partition(" | ")
+        assert group == group_of(name)
+        assert re.findall(r"`(\w+)`", parameters) == list(tool.parameters), name
+    assert not rows
+
+
+def test_limits_and_flags() -> None:
+    limits = (
+        f"`max_lines` ({tools.READ_LINES})", f"{tools.READ_BYTES >> 10} KiB", f"{tools.READ_WIDTH} characters",
+        f"at most {search.MAX_ENTRIES}", f"({tools.TIMEOUT}, at most {tools.MAX_TIMEOUT})",
+        f"{shell.OUTPUT_BYTES >> 10} KiB and {shell.OUTPUT_LINES} lines", f"{shell.MAX_OUTPUT >> 20} MiB of output",
+        f"above {workspace.MAX_FILE >> 20} MiB", f"`--max-turns` answers ({TURNS})",
+    )  # fmt: skip
+    assert [limit for limit in limits if limit not in PAGE] == []
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", PAGE)) <= set(build_parser()._option_string_actions)
+    assert set(re.findall(r"`(/\w+)`", PAGE)) - {"/proc", "/sys"} <= set(COMMANDS)

@@ -275,4 +275,5 @@ class Backend(Protocol):
 
     @op("gate f32[T,K,n]; up f32[T,K,n]; limit; weight? f32[T,K] -> out f32[T,K,n]")
     def swiglu(self, gate: Array, up: Array, limit: float, weight: Array | None = None) -> Array:
-        """silu(min(gate, limit)) clip(up, -limit, limit) over the last axis, times weight; ``limit`` may be infinite."""
+        """silu(min(gate, limit)) clip(up, -limit, limit) over the last axis, times weight. ``limit`` may be
+        infinite."""

@@ -9,7 +9,7 @@ Float tensors are views of the mapped file. Those of version 2 become Q8_0 where
 32 and every scale is a binary16), else float32; they are made when asked for and belong to the caller. Nothing in the
 file is trusted: its size must be exactly what its numbers make.
 
-The vocabulary is in a file beside it (``tokenizer.bin``), which ``tokenizer_bin`` reads; see ``ds4ref.text.pieces``.
+The vocabulary is in a file beside it (``tokenizer.bin``), which ``ds4ref.text.pieces`` reads.
 
     with Llama2cFile.open("stories15M.bin") as source:
         source.metadata["llama.block_count"], source.tensors["blk.0.attn_q.weight"].dims
@@ -90,7 +90,9 @@ class Stored(NamedTuple):
 
 
 class Llama2cFile:
-    """An open checkpoint; a ``source.TensorSource``."""
+    """An open checkpoint; a ``source.TensorSource``. ``sampling`` names who defines how its tokens are picked."""
+
+    sampling = "llama2.c"
 
     def __init__(self, file: MappedFile):
         """Use ``open``. Takes over ``file``."""

@@ -200,8 +200,8 @@ def chain(stream, out, x, weight, cos, sin, rows, n, heads, stages, weighted, ep
 
 
 def chain_store(
-    stream, out, ring, x, weight, cos, sin, at, rows, n, heads, stages, weighted, eps, half, gap, sign, channels, factor,
-    slots,
+    stream, out, ring, x, weight, cos, sin, at, rows, n, heads, stages, weighted, eps, half, gap, sign, channels,
+    factor, slots,
 ):  # fmt: skip
     """``chain``, and row r then goes to ring row (at + r) % slots; no more rows than slots."""
     chain_store_kernel[rows, threads_for(n, MOST), stream](

@@ -23,8 +23,8 @@ Tensors = dict[str, np.ndarray]
 
 
 def draw_shape(seed: int, family: Family, block: int = 1, sharing: int | None = None) -> DenseShape:
-    """A small model of odd sizes, multiples of ``block`` where rows of a format need it; ``sharing`` query heads for one
-    of keys and values."""
+    """A small model of odd sizes, multiples of ``block`` where rows of a format need it; ``sharing`` query heads for
+    one of keys and values."""
     rng = np.random.default_rng([seed, len(family.name)])
     shared = int(rng.integers(1, 4))
     sharing = int(rng.integers(1, 9)) if sharing is None else sharing

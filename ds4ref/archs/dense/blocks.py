@@ -1,7 +1,7 @@
 """The two halves of a layer and the head: grouped-query attention, gated feed-forward, logits.
 
-x (T, D) is the residual stream. Formulas: Touvron et al. 2023 (Llama), Ainslie et al. 2023 (GQA), Shazeer 2020 (SwiGLU),
-Henry et al. 2020 (norm of queries and keys).
+x (T, D) is the residual stream. Formulas: Touvron et al. 2023 (Llama), Ainslie et al. 2023 (GQA), Shazeer 2020
+(SwiGLU), Henry et al. 2020 (norm of queries and keys).
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class LayerRows:
 
 
 class Store:
-    """Rows of all layers with room for ``ctx`` tokens. Memory is asked for once, in full: untouched pages cost nothing."""
+    """Rows of all layers with room for ``ctx`` tokens. Memory is asked for once: untouched pages cost nothing."""
 
     def __init__(self, shape: DenseShape, ctx: int, ops: Any, half: bool):
         self.shape, self.ctx, self.ops, self.half = shape, ctx, ops, half

@@ -1,5 +1,5 @@
-"""The tokens under way: who and where they are, as small arrays that a recorded pass reads and that are refilled for the
-next token (``move``)."""
+"""The tokens under way: who and where they are, as small arrays that a recorded pass reads and that are refilled for
+the next token (``move``)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""One chunk of tokens through a dense decoder, layer by layer. Decode is a chunk of one token, recorded once and replayed
-(``ds4ref.decode``): the same functions on a backend that records."""
+"""One chunk of tokens through a dense decoder, layer by layer. Decode is a chunk of one token, recorded once and
+replayed (``ds4ref.decode``): the same functions on a backend that records."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ class NoExperts:
 
 
 def of_family(mode: Numerics) -> Numerics:
-    """What a numerics mode means where a model was trained without roundings of its own: only ``ds4`` rounds, inputs of
-    quantized matrices to 8 bits and cached rows to binary16 (as llama.cpp does); angles are accurate but in ``exact``."""
+    """What a numerics mode means where a model was trained without roundings of its own: only ``ds4`` rounds, inputs
+    of quantized matrices to 8 bits and cached rows to binary16 (as llama.cpp does); angles are accurate but in
+    ``exact``, where they are Hugging Face's."""
     rounds = mode.act_quant
     rope = mode.rope if mode.rope == "f32" else "f64"
     return mode._replace(kv_fp8=False, kv_f16=rounds, indexer_qat=False, route_floor=False, rope=rope)
@@ -94,8 +95,8 @@ class Model:
         return None, ()
 
     def record_token(self, recording: Any, cache: Cache, plan: None) -> Callable[[int, int], None]:
-        """The pass of one token into ``recording``, whose outputs are then the residual stream (1, D) and logits (1, V).
-        Returns what sets token and position before a replay."""
+        """The pass of one token into ``recording``, whose outputs are then the residual stream (1, D) and logits
+        (1, V). Returns what sets token and position before a replay."""
         c = Chunk(self, [0], cache.pos, None, recording)
         x = self._layers(c, cache)
         recording.seal(x, blocks.logits(c, self.weights, x))

@@ -57,6 +57,10 @@ _BOUNDS = (
 )
 
 
+Tensors = list[tuple[str, tuple[int, ...]]]
+"""Names and ``dims``, in file order."""
+
+
 class Header(NamedTuple):
     """What the first bytes say; ``version`` 0 is the legacy layout, ``group`` the weights that share a scale."""
 
@@ -216,17 +220,20 @@ def read_header(file: MappedFile) -> Header:
     if len(head) < _LEGACY.size:
         raise ModelFileError(file.path, f"{file.size} bytes, too short for a llama2.c checkpoint")
     if struct.unpack_from("<I", head)[0] != MAGIC:
-        *sizes, vocab, context = _LEGACY.unpack_from(head)
-        return _checked(file.path, Header(*sizes, abs(vocab), context, vocab > 0), 0)
+        numbers = _LEGACY.unpack_from(head)
+        dim, hidden, layers, heads, shared, vocab, context = numbers
+        return _checked(file.path, Header(dim, hidden, layers, heads, shared, abs(vocab), context, vocab > 0), 0)
     if len(head) < HEADER_BYTES:
         raise ModelFileError(file.path, f"{file.size} bytes, too short for a llama2.c header")
-    _, version, *sizes, tied = _VERSIONED.unpack_from(head)
+    _, version, dim, hidden, layers, heads, shared, vocab, context, tied = _VERSIONED.unpack_from(head)
     if version not in (1, 2):
         raise ModelFileError(file.path, f"llama2.c version {version}, known are 1 and 2", 4)
     if tied > 1:
         raise ModelFileError(file.path, f"the flag of a shared head is {tied}", _VERSIONED.size - 1)
     group = _GROUP.unpack_from(head, _VERSIONED.size)[0] if version == 2 else 0
-    return _checked(file.path, Header(*sizes, bool(tied), version, group), 8)
+    return _checked(
+        file.path, Header(dim, hidden, layers, heads, shared, vocab, context, bool(tied), version, group), 8
+    )
 
 
 def _checked(path: str, h: Header, start: int) -> Header:
@@ -252,13 +259,16 @@ def laid_out(h: Header) -> tuple[int, dict[str, Stored]]:
         "attn_q": (h.dim, h.dim), "attn_k": (h.dim, kv), "attn_v": (h.dim, kv), "attn_output": (h.dim, h.dim),
         "ffn_gate": (h.dim, h.hidden), "ffn_down": (h.hidden, h.dim), "ffn_up": (h.dim, h.hidden),
     }  # fmt: skip
-    stacks = {name: [(f"blk.{i}.{name}.weight", dims) for i in range(h.layers)] for name, dims in matrices.items()}
-    attention = [entry for name in ("attn_q", "attn_k", "attn_v", "attn_output") for entry in stacks[name]]
-    feed = [entry for name in ("ffn_gate", "ffn_down", "ffn_up") for entry in stacks[name]]
-    table = [("token_embd.weight", (h.dim, h.vocab))]
-    head = [] if h.tied else [("output.weight", (h.dim, h.vocab))]
-    first, second = ([(name, (h.dim,)) for name in names] for names in norms)
-    last = [("output_norm.weight", (h.dim,))]
+    stacks: dict[str, Tensors] = {
+        name: [(f"blk.{i}.{name}.weight", dims) for i in range(h.layers)] for name, dims in matrices.items()
+    }
+    attention: Tensors = [entry for name in ("attn_q", "attn_k", "attn_v", "attn_output") for entry in stacks[name]]
+    feed: Tensors = [entry for name in ("ffn_gate", "ffn_down", "ffn_up") for entry in stacks[name]]
+    table: Tensors = [("token_embd.weight", (h.dim, h.vocab))]
+    head: Tensors = [] if h.tied else [("output.weight", (h.dim, h.vocab))]
+    norm: tuple[int, ...] = (h.dim,)
+    first, second = ([(name, norm) for name in names] for names in norms)
+    last: Tensors = [("output_norm.weight", (h.dim,))]
     place = _Places(h)
     if h.version:
         place.floats(first + second + last)
@@ -277,12 +287,12 @@ class _Places:
         self.at, self.group = h.start, h.group
         self.found: dict[str, Stored] = {}
 
-    def floats(self, tensors: list[tuple[str, tuple[int, ...]]]) -> None:
+    def floats(self, tensors: Tensors) -> None:
         for name, dims in tensors:
             self.found[name] = Stored(dims, self.at)
             self.at += 4 * prod(dims)
 
-    def quantized(self, tensors: list[tuple[str, tuple[int, ...]]]) -> None:
+    def quantized(self, tensors: Tensors) -> None:
         for name, dims in tensors:
             count = prod(dims)
             self.found[name] = Stored(dims, self.at, self.at + count)

@@ -28,6 +28,7 @@ from .weights import open_source
 if TYPE_CHECKING:
     import numpy as np
 
+    from .costs import Costs
     from .generate import Generation
     from .sampling import Sampler
     from .text.tokenizer import Tokenizer
@@ -107,6 +108,11 @@ class Engine:
         if count < 1:
             raise UsageError(f"threads must be at least 1, got {count}")
         self.model.ops.threads = count
+
+    def costs(self) -> Costs:
+        """What its tokens cost at least (``costs``)."""
+        found: Costs = arch_of(self.source).costs(self.source, self.shape, self.model.numerics.act_quant)
+        return found
 
     def expert_use(self, most: int = 16) -> dict[str, Any]:
         """How often which routed experts were chosen so far, in all sessions."""

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from ds4ref.archs.dense.shape import Scaling
+from ds4ref.cli import ds4
 from ds4ref.engine import Engine
 from ds4ref.errors import ContextError, ModelFileError, PayloadError, PayloadMismatch, ShapeError
 
 from . import dense
 
 each_family = pytest.mark.parametrize("family", list(dense.FAMILIES))
-BAR = 5e-5
+BAR = 1e-4
 """Largest difference of logits in standard deviations of them: float32 sums against float64 ones."""
 
 
@@ -227,3 +228,31 @@ def test_tensors_that_do_not_fit(name: str, values, says: str, tmp_path: Path) -
     with pytest.raises(ModelFileError) as found:
         Engine.open(tmp_path / "bad.gguf")
     assert says in str(found.value) and "\n" not in str(found.value)
+
+
+@each_family
+def test_costs_and_the_report(family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A token reads every matrix once, tied heads not twice, and one row of an embedding that is not the head."""
+    for tied in (False, True):
+        path, shape, tensors = drawn(tmp_path, family, 12 + tied, "BF16", tied=tied)
+        with Engine.open(path) as engine:
+            costs = engine.costs()
+            bound = sum(2 * v.size if v.ndim == 2 else 4 * v.size for v in tensors.values())
+            table = 2 * tensors["token_embd.weight"].size
+            wanted = bound - (0 if tied else table) + table // shape.vocab
+            assert costs.weight_bytes() == wanted
+            kv = 4 * 2 * shape.n_layers * shape.n_kv_heads * shape.head_dim
+            assert costs.decode(10).bytes - costs.decode(0).bytes == 10 * kv == shape.kv_bytes(10)
+            whole = costs.prefill(0, 100, 100)
+            assert whole.bytes < 100 * costs.decode(50).bytes and whole.f32_ops > 50 * costs.decode(50).f32_ops
+        assert ds4.main(["--inspect", str(path)]) == 0
+        out = capsys.readouterr().out
+        assert f"{sum(v.size for v in tensors.values()):,}" in out and f"{wanted:,} bytes" in out
+
+
+def test_benchmark_and_server_do_not_ask_what_only_deepseek_has(tmp_path: Path) -> None:
+    """The names that tools use of a shape and an engine."""
+    path, shape, _ = drawn(tmp_path, "llama", 9)
+    with Engine.open(path) as engine:
+        assert engine.shape.cache_rows(100) == (100, 0) and engine.expert_use()["experts"] == 0
+        assert engine.shape.kv_bytes(3, 2) * 2 == engine.shape.kv_bytes(3)

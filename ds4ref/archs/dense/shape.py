@@ -239,8 +239,8 @@ class _Keys:
         kind = "none"
         if self.metadata.type_of(self.prefix + at + "type") is not None:
             kind = self._typed(at + "type", ("string",), "none")
-        if kind == "none":
-            return Scaling()
+        if kind not in SCALINGS[1:]:
+            return Scaling(str(kind))  # none, or one that is refused by its name
         llama3 = kind == "llama3"
         names = ("high_freq_factor", "low_freq_factor") if llama3 else ("yarn_beta_fast", "yarn_beta_slow")
         fast, slow = (self._float(at + name, start) for name, start in zip(names, (32.0, 1.0), strict=True))

@@ -38,6 +38,7 @@ FINER = np.float32(1.05)
 LOWEST, STEP, STEPS = np.float32(0.94), np.float32(0.07), 4
 
 ZERO, ONE, HUGE = np.float32(0), np.float32(1), np.float32(3e38)
+FLATTER = np.float32(3)  # large weights count less than in the other formats: the codebook cannot reach them anyway
 LARGEST_F16 = np.float32(65504)
 EIGHTH = np.float32(0.125)
 TOP = np.float32(GRID.max())
@@ -270,7 +271,7 @@ def quantize_block(x, importance, block):
     w, wx, a, b, signs, scales = _costs(), _scaled(), _a(), _b(), _signs(), _scales()
     codes, best_codes, values, places = _codes(), _best_codes(), _lanes(), _places()
     if importance:
-        importance_weights(x, importance, w, 256, ONE)
+        importance_weights(x, importance, w, 256, FLATTER)
     else:
         squares(x, w, 256)
     tables(x, w, wx, a, b, signs)

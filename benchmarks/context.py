@@ -36,7 +36,7 @@ class Context:
         """The slice in mode ds4, opened once, and every page of it mapped: a figure is about arithmetic and memory,
         not about where in the file the next expert happens to be fetched for the first time."""
         engine = Engine.open(self.model, numerics="ds4", threads=self.threads)
-        for _ in engine.gguf.touch():
+        for _ in engine.source.touch():
             pass
         return engine
 

@@ -23,7 +23,7 @@ def decode(context: Context) -> None:
     """Rows "growth decode" and "decode <depth>"."""
     engine = context.engine
     depths = {k: v for k, v in DEPTHS.items() if not context.quick or k in ("2k", "1M")}
-    costs = Costs.of_file(engine.gguf, engine.shape)
+    costs = Costs.of_file(engine.source, engine.shape)
     tokens = 2 if context.quick else 3
     samples = interleave({k: decoding(engine, pos, tokens) for k, pos in depths.items()}, context.rounds)
     for name in depths:
@@ -37,7 +37,7 @@ def decode(context: Context) -> None:
 def prefill(context: Context) -> None:
     """Row "growth prefill": one chunk of 512 tokens behind 2k and behind 32k."""
     engine = context.engine
-    costs = Costs.of_file(engine.gguf, engine.shape)
+    costs = Costs.of_file(engine.source, engine.shape)
     ids = [int(i) for i in np.random.default_rng(5).integers(0, engine.shape.vocab, CHUNK)]
     arms = {}
     for name in ("2k", "32k"):

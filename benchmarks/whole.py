@@ -59,7 +59,7 @@ def decode(context: Context) -> None:
     arrays = weights(engine)
     size = sum(array.nbytes for array in arrays)
     pos = 1024
-    costs = Costs.of_file(engine.gguf, engine.shape).decode(pos)
+    costs = Costs.of_file(engine.source, engine.shape).decode(pos)
     tokens = 2 if context.quick else 3
     arms = {"read": reading(context.threads, *arrays), "decode": decoding(engine, pos, tokens)}
     samples = interleave(arms, 2 * rounds + 1)
@@ -97,7 +97,7 @@ def prefill(context: Context) -> None:
     samples = interleave(arms, 2 if context.quick else 7)
     best = [max(operations[f] / 1e9 / samples[f][i] for f in operations) for i in range(len(samples["prefill"]))]
     context.add("gemm peak", best)
-    wanted = operations_of(Costs.of_file(engine.gguf, engine.shape).prefill(0, PREFILL, PREFILL)) / 1e9
+    wanted = operations_of(Costs.of_file(engine.source, engine.shape).prefill(0, PREFILL, PREFILL)) / 1e9
     share = [wanted / seconds / peak for seconds, peak in zip(samples["prefill"], best, strict=True)]
     context.add("prefill", share, f"{wanted / PREFILL:.2f} GOP a token")
     context.add("prefill tps", [PREFILL / seconds for seconds in samples["prefill"]])

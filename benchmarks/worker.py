@@ -32,7 +32,7 @@ class Ours:
         from ds4ref.engine import Engine
 
         self.engine = Engine.open(model, numerics="ds4", threads=threads)
-        for _ in self.engine.gguf.touch():  # llama.cpp populates its map, too
+        for _ in self.engine.source.touch():  # llama.cpp populates its map, too
             pass
         self.vocab = self.engine.shape.vocab
         self.session = self.engine.session(4096)

@@ -23,20 +23,21 @@ from .errors import BackendError, UsageError
 from .numerics import DEFAULT_MODE, numerics
 from .session.session import Session
 from .text.protocol import DEFAULT_SYSTEM
-from .weights.gguf import GGUFFile
+from .weights import open_source
 
 if TYPE_CHECKING:
     import numpy as np
 
     from .generate import Generation
     from .text.tokenizer import Tokenizer
+    from .weights.source import TensorSource
 
 
 class Engine:
     """A loaded model. Use ``Engine.open``."""
 
-    def __init__(self, gguf: GGUFFile, model: Model, backend: str, split: str = "unicode"):
-        self.gguf, self.model, self.backend, self._split = gguf, model, backend, split
+    def __init__(self, source: TensorSource, model: Model, backend: str, split: str = "unicode"):
+        self.source, self.model, self.backend, self._split = source, model, backend, split
 
     @classmethod
     def open(
@@ -67,28 +68,31 @@ class Engine:
             from .nano import embedded_path
 
             path = embedded_path()
-        gguf = GGUFFile.open(path)
+        source = open_source(path)
         try:
-            arch = arch_of(gguf)
-            shape = arch.read_shape(gguf, strict)
-            weights = arch.bind(gguf, shape)
+            arch = arch_of(source)
+            shape = arch.read_shape(source, strict)
+            memory, made = memory_bytes(), getattr(source, "made_bytes", 0)
+            if memory is not None and made > memory:
+                need = f"{made / 2**30:.1f} GiB of memory to lay out its weights, {memory / 2**30:.1f} are there"
+                raise BackendError(f"{source.path}: it takes {need}; a GGUF made of it (ds4-quantize) is read in place")
+            weights = arch.bind(source, shape)
             ops = load_backend(backend, threads, gpu_memory)
             if advise is None:
-                memory = memory_bytes()
-                advise = memory is not None and gguf.size > memory
+                advise = memory is not None and source.size > memory
             try:
                 model = arch.model(shape, weights, ops, mode, advise)
             except MemoryError as e:
                 raise BackendError(f"backend {backend} cannot run this model here: {e}") from e
         except BaseException:
-            gguf.close()
+            source.close()
             raise
-        return cls(gguf, model, backend, split)
+        return cls(source, model, backend, split)
 
     @property
     def path(self) -> str:
         """The model file."""
-        return os.fspath(self.gguf.path)
+        return os.fspath(self.source.path)
 
     @property
     def shape(self) -> Any:
@@ -115,7 +119,7 @@ class Engine:
         """Built from the file's vocabulary on first use."""
         from .text.tokenizer import Tokenizer
 
-        return Tokenizer.from_gguf(self.gguf, self._split)
+        return Tokenizer.from_source(self.source, self._split)
 
     def session(self, ctx: int) -> Session:
         """A new, empty timeline with room for ``ctx`` tokens. BackendError if its memory cannot be had."""
@@ -175,7 +179,7 @@ class Engine:
     def close(self) -> None:
         """Drop the weights and unmap the file. Sessions of this engine are unusable afterwards. May be called again."""
         self.__dict__.pop("model", None)
-        self.gguf.close()
+        self.source.close()
 
     def __enter__(self) -> Engine:
         return self

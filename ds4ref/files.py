@@ -35,7 +35,15 @@ WHOLE, ENDS = 1 << 30, 16 << 20
 
 
 def file_digest(path: str | os.PathLike[str]) -> str:
-    """ "sha256:..." of a file; of one larger than 1 GiB "ends:...", the SHA-256 of its size, first and last 16 MiB."""
+    """ "sha256:..." of a file; of one larger than 1 GiB "ends:...", the SHA-256 of its size, first and last 16 MiB.
+
+    Of a folder "folder:...", the SHA-256 of the names and digests of its JSON files and safetensors."""
+    if os.path.isdir(path):
+        digest = hashlib.sha256()
+        for name in sorted(os.listdir(path)):
+            if name.endswith((".json", ".safetensors")):
+                digest.update(f"{name} {file_digest(os.path.join(path, name))}\n".encode())
+        return f"folder:{digest.hexdigest()}"
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size <= WHOLE:

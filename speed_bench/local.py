@@ -59,7 +59,7 @@ class LocalSource(Source):
         assert isinstance(target, LocalTarget)
         engine = target.engine
         if plan.warm_weights:
-            warm(PROG, engine.gguf)
+            warm(PROG, engine.source)
         opening.sha256(path)  # with progress; the facts find it in the store
         facts = engine_facts(engine, opening.store)
         costs, peaks = Costs.of_engine(engine), None

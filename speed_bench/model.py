@@ -92,10 +92,10 @@ def predict(args: Namespace, depths: Sequence[int]) -> list[dict[str, Any]]:
 
     peaks = _peaks(args)
     if args.model is not None:
-        from ds4ref.weights.gguf import GGUFFile
+        from ds4ref.weights import open_source
 
-        with GGUFFile.open(args.model) as gguf:
-            costs = Costs.of_file(gguf, ModelShape.from_metadata(gguf), not args.float)
+        with open_source(args.model) as source:
+            costs = Costs.of_file(source, ModelShape.from_metadata(source), not args.float)
     else:
         costs = Costs.of_recipe(FLASH, args.recipe, not args.float)
     given = Peaks(peaks["read_gbs"], peaks["int8_gops"] or UNLIMITED, peaks["f32_gflops"] or UNLIMITED)

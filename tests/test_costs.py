@@ -77,7 +77,7 @@ def test_a_file_costs_what_its_recipe_says(nano_path):
     """Formats differ from matrix to matrix in the embedded model; what is counted is what the file holds."""
     with Engine.open(nano_path, backend="reference", numerics="exact") as engine:
         found = Costs.of_engine(engine)
-        assert Costs.of_file(engine.gguf, engine.shape).prefill(0, 9) == COSTS.prefill(0, 9)
+        assert Costs.of_file(engine.source, engine.shape).prefill(0, 9) == COSTS.prefill(0, 9)
     exact = Costs.of_recipe(NANO, "q2", act_quant=False)
     assert found.decode(300) == exact.decode(300) and found.decode(300).int8_ops == 0 < found.decode(300).mixed_ops
 

@@ -162,7 +162,7 @@ class Chat:
         """/save FILE."""
         if not path:
             raise UsageError("a file name is needed")
-        found = self.transcript.to_json(str(self.engine.gguf.metadata.get("general.name") or self.engine.path))
+        found = self.transcript.to_json(str(self.engine.source.metadata.get("general.name") or self.engine.path))
         with atomic_output(os.path.expanduser(path)) as out:
             out.write(json.dumps(found, indent=1).encode() + b"\n")
         say(PROG, f"{_turns(len(self.transcript.turns))} saved to {path}")

@@ -41,11 +41,11 @@ DECODE_ROWS = 64
 def dump_tokens(args: Namespace) -> int:
     """``[id, id, ...]``, then one line ``%6d  piece`` per token; special tokens recognised, nothing added."""
     from ..text.tokenizer import Tokenizer
-    from ..weights.gguf import GGUFFile
+    from ..weights import open_source
 
     source = read_source(args)
-    with GGUFFile.open(choose_model(PROG, args.model).path) as gguf:
-        tok = Tokenizer.from_gguf(gguf, args.split)
+    with open_source(choose_model(PROG, args.model).path) as opened:
+        tok = Tokenizer.from_source(opened, args.split)
     ids = tok.encode_rendered(source.text)
     print(f"[{', '.join(map(str, ids))}]")
     for token in ids:

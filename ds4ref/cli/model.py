@@ -17,7 +17,7 @@ from .options import integer
 
 if TYPE_CHECKING:
     from ..engine import Engine
-    from ..weights.gguf import GGUFFile
+    from ..weights.source import TensorSource
 
 LOCAL_MODEL = "ds4flash.gguf"
 MAX_THREADS = 32
@@ -26,7 +26,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """A model file and why it was taken ("given", "found", "embedded")."""
+    """A model file or folder and why it was taken ("given", "found", "embedded")."""
 
     path: Path
     why: str
@@ -51,8 +51,11 @@ def choose_model(prog: str, given: str | None) -> ModelChoice:
 
         choice = ModelChoice(Path(embedded_path()), "embedded")
     try:
-        with open(choice.path, "rb"):
-            pass
+        if choice.path.is_dir():
+            os.scandir(choice.path).close()
+        else:
+            with open(choice.path, "rb"):
+                pass
     except OSError as error:
         raise ModelFileError(str(choice.path), f"cannot open the model: {error.strerror}") from None
     if choice.why != "given":
@@ -118,17 +121,17 @@ def open_engine(prog: str, args: Namespace) -> Iterator[Engine]:
             gpu_memory=getattr(args, "gpu_memory", None),
         ) as engine:
             if args.warm_weights:
-                warm(prog, engine.gguf)
+                warm(prog, engine.source)
             yield engine
 
 
-def warm(prog: str, gguf: GGUFFile) -> None:
+def warm(prog: str, source: TensorSource) -> None:
     """Read one byte of every page of the weights; says how much and how long."""
-    total = sum(info.nbytes for info in gguf.tensors.values())
-    say(prog, f"warming {total / GIB:.2f} GiB of {gguf.path}")
+    total = sum(info.nbytes for info in source.tensors.values())
+    say(prog, f"warming {total / GIB:.2f} GiB of {source.path}")
     start, done, checksum = time.perf_counter(), 0, 0
     with Progress("warming weights") as progress:
-        for size, part in gguf.touch():
+        for size, part in source.touch():
             done, checksum = done + size, checksum + part
             progress(done, total)
     say(prog, f"warmed in {time.perf_counter() - start:.1f} s (checksum {checksum:08x})")

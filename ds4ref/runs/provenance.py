@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..environment import machine
+from ..files import file_digest
 
 if TYPE_CHECKING:
     from ..engine import Engine
-    from ..weights.gguf import GGUFFile
+    from ..weights.source import TensorSource
     from .store import Store
 
 PACKAGES = ("numpy", "numba", "llvmlite", "tokenizers", "scipy")
@@ -96,14 +97,14 @@ def identity(engine: Engine) -> dict[str, Any]:
     80 GB would take longer than most uses of it."""
     from .. import __version__
 
-    gguf = engine.gguf
+    source = engine.source
     return {
         "engine": f"ds4ref {__version__}",
         "model": {
-            "name": gguf.metadata.get("general.name"),
+            "name": source.metadata.get("general.name"),
             "file": Path(engine.path).name,
-            "bytes": gguf.size,
-            "header_sha256": header_digest(gguf),
+            "bytes": source.size,
+            "header_sha256": header_digest(source),
         },
         "backend": engine.backend,
         "numerics": engine.model.numerics.name,
@@ -117,7 +118,9 @@ def engine_facts(
     once; ``progress`` gets bytes."""
     facts = {**identity(engine), "threads": engine.threads}
     path = Path(engine.path)
-    if store is not None:
+    if path.is_dir():
+        facts["model"]["sha256"] = file_digest(path).partition(":")[2]  # of a folder, a digest of digests
+    elif store is not None:
         facts["model"]["sha256"] = store.sha256(path, progress)
     elif path.stat().st_size <= HASH_LIMIT:
         with open(path, "rb") as file:
@@ -125,11 +128,16 @@ def engine_facts(
     return facts
 
 
-def header_digest(gguf: GGUFFile) -> str:
-    """SHA-256 of everything before the first tensor's data."""
-    left = min((t.offset for t in gguf.tensors.values()), default=gguf.size)
+def header_digest(source: TensorSource) -> str:
+    """SHA-256 of everything before the first tensor's data; of a folder, of its config.json."""
+    path = Path(source.path)
+    if path.is_dir():
+        path = path / "config.json"
+        left = path.stat().st_size
+    else:
+        left = min((t.offset for t in source.tensors.values()), default=source.size)
     digest = hashlib.sha256()
-    with open(gguf.path, "rb") as file:
+    with open(path, "rb") as file:
         while left > 0 and (block := file.read(min(left, 1 << 20))):
             digest.update(block)
             left -= len(block)

@@ -37,7 +37,7 @@ class Identity:
     @classmethod
     def of(cls, engine: Engine) -> Identity:
         """Of an engine. Reads its model file, or the ends of a large one."""
-        routed = engine.gguf.tensors.get(ROUTED)
+        routed = engine.source.tensors.get(ROUTED)
         modes = engine.model.numerics._asdict()
         facts = {
             "model": file_digest(engine.path),

@@ -152,11 +152,11 @@ class LocalTarget(Target):
             self._digest = file_digest(self.engine.path)
         return {
             "kind": self.kind,
-            "name": self.engine.gguf.metadata.get("general.name") or self.engine.path,
+            "name": self.engine.source.metadata.get("general.name") or self.engine.path,
             "engine": f"ds4ref {__version__}",
             "backend": self.engine.backend,
             "numerics": self.engine.model.numerics.name,
-            "bytes": self.engine.gguf.size,
+            "bytes": self.engine.source.size,
             "digest": self._digest,
         }
 

@@ -23,7 +23,7 @@ from .splits import split_ds4, split_unicode
 from .stream import StreamDecoder
 
 if TYPE_CHECKING:
-    from ..weights.gguf import GGUFFile
+    from ..weights.source import TensorSource
 
 __all__ = ["SPLITS", "StreamDecoder", "Tokenizer"]
 
@@ -68,9 +68,9 @@ class Tokenizer:
         self._pieces: dict[str | bytes, list[int]] = {}
 
     @classmethod
-    def from_gguf(cls, gguf: GGUFFile, split: str = "unicode") -> Tokenizer:
+    def from_source(cls, source: TensorSource, split: str = "unicode") -> Tokenizer:
         """The tokenizer of a model file. Reads only the token and merge arrays (docs/text.md 1)."""
-        return cls(_strings(gguf, TOKENS_KEY), _strings(gguf, MERGES_KEY), split)
+        return cls(_strings(source, TOKENS_KEY), _strings(source, MERGES_KEY), split)
 
     def __len__(self) -> int:
         """Number of token strings; the model's logits may be wider."""
@@ -184,11 +184,11 @@ def _byte_pair_model(ids: dict[str, int], merges: Sequence[str]) -> Any:
     return BPE(ids, pairs)
 
 
-def _strings(gguf: GGUFFile, key: str) -> list[str]:
+def _strings(source: TensorSource, key: str) -> list[str]:
     """A string array of the metadata; TextError names the key if it is absent or something else."""
-    values = gguf.metadata.get(key)
+    values = source.metadata.get(key)
     if values is None:
-        raise TextError(f"{gguf.path}: no {key}: this file has no tokenizer")
+        raise TextError(f"{source.path}: no {key}: this file has no tokenizer")
     if not isinstance(values, list) or not values or not all(isinstance(value, str) for value in values):
-        raise TextError(f"{gguf.path}: {key} is not an array of strings")
+        raise TextError(f"{source.path}: {key} is not an array of strings")
     return values

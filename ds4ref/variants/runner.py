@@ -94,8 +94,8 @@ class Runner:
 
     def __init__(self, engine: Engine):
         self.engine = engine
-        self.formats = {tensor.fmt.name for tensor in engine.gguf.tensors.values()}
-        size = sum(tensor.nbytes for tensor in engine.gguf.tensors.values())
+        self.formats = {tensor.fmt.name for tensor in engine.source.tensors.values()}
+        size = sum(tensor.nbytes for tensor in engine.source.tensors.values())
         self.many = engine.backend == "cpu" and engine.threads > 1 and size < SMALL
         self._models: dict[tuple[str, int], Model] = {}
         self._own = threading.local()

@@ -1,8 +1,15 @@
-"""Weights, wherever they lie: ``open_source`` opens a model of any container that is known here."""
+"""Weights, wherever they lie: ``open_source`` opens a model of any container that is known here.
+
+    GGUF                      gguf.GGUFFile
+    safetensors               published.PublishedSource: a folder with config.json and shards, its index, or one file
+
+docs/weights.md says what each may hold.
+"""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,6 +18,22 @@ if TYPE_CHECKING:
 
 def open_source(path: str | os.PathLike[str]) -> TensorSource:
     """The model at ``path``, told by what it is and not by its name. ModelFileError if it is none that is known."""
+    given = Path(path)
+    if given.is_dir() or given.suffix == ".json":
+        from .published import PublishedSource
+
+        return PublishedSource.open(path)
+    from .mapped import MappedFile
+
+    file = MappedFile(path)
+    try:
+        head = file.read(0, min(file.size, 9))
+    finally:
+        file.close()
+    if not head.startswith(b"GGUF") and (given.suffix == ".safetensors" or head[8:] == b"{"):
+        from .published import PublishedSource
+
+        return PublishedSource.open(path)
     from .gguf import GGUFFile
 
     return GGUFFile.open(path)

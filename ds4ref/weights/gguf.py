@@ -14,9 +14,7 @@ vocabulary of 129,280 strings) are decoded when asked for.
 
 from __future__ import annotations
 
-import mmap
 import os
-import stat
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -36,9 +34,9 @@ from .container import (
     STRING_ID,
     VERSION,
     align_up,
-    require_posix,
 )
 from .cursor import Cursor, read_at, shown
+from .mapped import MappedFile, touch
 
 Value = Any  # int, float, bool, str, or a list of one of them
 
@@ -50,7 +48,6 @@ MAX_STRINGS = 1 << 21  # over all arrays: what can be stepped over in a fraction
 MAX_NAME_BYTES = 1 << 10
 MAX_STRING_BYTES = 1 << 24
 
-TOUCH_BYTES = 64 << 20  # between two signs of progress
 MAX_ALIGNMENT = 1 << 20
 MAX_RANK = 8
 MAX_ELEMENTS = (1 << 63) - 1
@@ -158,14 +155,13 @@ class Metadata(Mapping[str, Value]):
 class GGUFFile:
     """An open model file: ``metadata``, ``tensors`` by name in file order, and their bytes through ``raw``."""
 
-    def __init__(self, path: str, fd: int, size: int):
-        """Use ``open``. Takes over ``fd``."""
-        self.path, self.size = path, size
+    def __init__(self, file: MappedFile):
+        """Use ``open``. Takes over ``file``."""
+        self.path, self.size = file.path, file.size
         self.alignment = DEFAULT_ALIGNMENT
         self.tensors: dict[str, TensorInfo] = {}
-        self._fd: int | None = fd
-        self._map: mmap.mmap | None = None
-        self.metadata = Metadata(path, fd)
+        self._file = file
+        self.metadata = Metadata(file.path, file.fd)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
@@ -173,66 +169,35 @@ class GGUFFile:
 
         ModelFileError if it is not a well-formed GGUF v3 file; BackendError on Windows.
         """
-        require_posix()
-        path = os.fspath(path)
+        file = cls(MappedFile(path))
         try:
-            # Without O_NONBLOCK, opening a named pipe would wait for its other end.
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except (OSError, ValueError) as error:
-            raise ModelFileError(path, f"cannot open: {getattr(error, 'strerror', None) or error}") from None
-        status = os.fstat(fd)
-        file = cls(path, fd, status.st_size)  # owns the descriptor from here on
-        try:
-            if not stat.S_ISREG(status.st_mode):
-                raise ModelFileError(path, "not a regular file")
-            _Parser(file, fd).parse()
+            _Parser(file, file._file.fd).parse()
         except BaseException:
             file.close()
             raise
         return file
 
     def raw(self, name: str) -> np.ndarray:
-        """The stored bytes of tensor ``name``: a read-only uint8 view of the map, (nbytes,). KeyError if unknown.
-
-        ModelFileError if the file has shrunk since it was opened, as reading the map would kill the process. (A file
-        that shrinks later still does: never truncate a model in place.)
-        """
+        """The stored bytes of tensor ``name``: a read-only uint8 view of the map, (nbytes,). KeyError if unknown,
+        ModelFileError if the file has shrunk since it was opened."""
         info = self.tensors[name]
-        if self._fd is None:
-            raise ModelFileError(self.path, "the file is closed")
-        now = os.fstat(self._fd).st_size
-        if now < self.size:
-            raise ModelFileError(self.path, f"the file has shrunk from {self.size} to {now} bytes since it was opened")
-        if self._map is None:
-            try:
-                self._map = mmap.mmap(self._fd, self.size, access=mmap.ACCESS_READ)
-            except (OSError, ValueError) as error:
-                raise ModelFileError(self.path, f"cannot map {self.size} bytes: {error}") from None
-        return np.frombuffer(self._map, np.uint8, info.nbytes, info.offset)
+        return self._file.view(info.offset, info.nbytes)
 
     def touch(self) -> Iterator[tuple[int, int]]:
         """Read a byte of every page of the weights through the map that ``raw`` hands out, so that no product waits
         for the disk or for a page fault. Yields (bytes touched, their sum) piece by piece."""
-        for name, info in self.tensors.items():
-            data = self.raw(name)
-            for start in range(0, info.nbytes, TOUCH_BYTES):
-                piece = data[start : start + TOUCH_BYTES]
-                yield piece.nbytes, int(piece[:: mmap.PAGESIZE].sum(dtype=np.uint64))
+        for name in self.tensors:
+            yield from touch(self.raw(name))
 
     def close(self) -> None:
         """Gives the descriptor back. Views handed out by ``raw`` stay valid; the map goes with the last of them."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = self._map = None
-            self.metadata._fd = -1
+        self._file.close()
+        self.metadata._fd = -1
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
         self.close()
 
 

@@ -1,14 +1,14 @@
 """Where weights come from: what an architecture needs of a model file, whatever its format.
 
-``gguf.GGUFFile`` is one; a source of another format offers the same attributes, with tensors described and laid out in
-ggml's terms: ``dims`` innermost first, raw bytes of a storage format of ``kernels.formats``.
+``gguf.GGUFFile`` is one, ``published.PublishedSource`` another. All offer the same attributes, with tensors described
+and laid out in ggml's terms: ``dims`` innermost first, raw bytes of a storage format of ``kernels.formats``.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -38,12 +38,15 @@ class Metadata(Protocol):
     def __contains__(self, key: object) -> bool: ...
     def __getitem__(self, key: str) -> Any: ...
     def type_of(self, key: str) -> str | None: ...
+    def __iter__(self) -> Iterator[str]: ...
+    def __len__(self) -> int: ...
+    def get(self, key: str, /) -> Any: ...
     def count(self, key: str) -> int: ...
     def first(self, key: str, count: int) -> list[Any]: ...
 
 
 class TensorSource(Protocol):
-    """An open model file."""
+    """An open model: a file, or a folder."""
 
     @property
     def path(self) -> str | os.PathLike[str]: ...
@@ -55,7 +58,13 @@ class TensorSource(Protocol):
     def tensors(self) -> Mapping[str, TensorInfo]: ...
 
     def raw(self, name: str) -> np.ndarray:
-        """The bytes of a tensor, uint8 (nbytes,), valid until the source is closed."""
+        """The bytes of a tensor, uint8 (nbytes,), valid for as long as anything refers to them."""
+
+    def touch(self) -> Iterator[tuple[int, int]]:
+        """Read a byte of every page of the weights: (bytes touched, their sum), piece by piece."""
 
     def close(self) -> None:
         """Give the file back."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...

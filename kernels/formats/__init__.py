@@ -1,20 +1,23 @@
-"""Storage formats of GGUF tensors: the size of every ggml type, and dequantizers for those the engine computes with.
+"""Storage formats: the size of every ggml type, and dequantizers for those the engine computes with.
 
-``FORMATS`` maps names and ``BY_ID`` maps ggml type ids to ``Format``. Only NumPy is needed; the dequantizers are the
-readable truth that the compute kernels are tested against, and are themselves tested bit for bit against gguf-py.
+``FORMATS`` maps names and ``BY_ID`` maps ggml type ids to ``Format``. A format that GGUF does not have, a layout of our
+own for published weights, has a negative id and is no entry of ``BY_ID``. Only NumPy is needed; the dequantizers are
+the readable truth that the compute kernels are tested against, and are tested bit for bit against gguf-py or ml_dtypes.
 """
 
 from __future__ import annotations
 
+from .f8_e4m3 import F8_E4M3
 from .format import Format, block_format, size_only
 from .iq2_xxs import IQ2_XXS
 from .matrix import Matrix
+from .mxfp4 import MXFP4
 from .q2_k import Q2_K
 from .q4_0 import Q4_0
 from .q4_k import Q4_K
 from .q6_k import Q6_K
 from .q8_0 import Q8_0
-from .scalars import BF16, F16, F32, I32
+from .scalars import BF16, F16, F32, I32, I64
 
 _SIZE_ONLY = (
     size_only("Q4_1", 3, 32, 20),
@@ -33,19 +36,17 @@ _SIZE_ONLY = (
     size_only("IQ4_XS", 23, 256, 136),
     size_only("I8", 24, 1, 1),
     size_only("I16", 25, 1, 2),
-    size_only("I64", 27, 1, 8),
     size_only("F64", 28, 1, 8),
     size_only("IQ1_M", 29, 256, 56),
     size_only("TQ1_0", 34, 256, 54),
     size_only("TQ2_0", 35, 256, 66),
-    size_only("MXFP4", 39, 32, 17),
     size_only("NVFP4", 40, 64, 36),
     size_only("Q1_0", 41, 128, 18),
 )
 
-FORMATS: dict[str, Format] = {
-    fmt.name: fmt for fmt in (F32, F16, BF16, I32, Q8_0, Q4_0, Q2_K, Q4_K, Q6_K, IQ2_XXS, *_SIZE_ONLY)
-}
-BY_ID: dict[int, Format] = {fmt.ggml_id: fmt for fmt in FORMATS.values()}
+_DECODED = (F32, F16, BF16, I32, I64, Q8_0, Q4_0, Q2_K, Q4_K, Q6_K, IQ2_XXS, MXFP4, F8_E4M3)
+
+FORMATS: dict[str, Format] = {fmt.name: fmt for fmt in (*_DECODED, *_SIZE_ONLY)}
+BY_ID: dict[int, Format] = {fmt.ggml_id: fmt for fmt in FORMATS.values() if fmt.ggml_id >= 0}
 
 __all__ = ["BY_ID", "FORMATS", "Format", "Matrix", "block_format", "size_only"]

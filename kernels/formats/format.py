@@ -14,7 +14,7 @@ import numpy as np
 # Values decoded per step: keeps the temporaries of a step inside the second-level cache.
 _STEP = 1 << 17
 
-# Exponent bits: all of them set means NaN or infinite. The scales inside blocks are all F16.
+# Exponent bits: all of them set means NaN or infinite. Scales inside blocks are F16, or no IEEE numbers at all.
 _EXPONENT = {"F32": np.uint32(0x7F800000), "F16": np.uint16(0x7C00), "BF16": np.uint16(0x7F80)}
 
 
@@ -22,6 +22,7 @@ _EXPONENT = {"F32": np.uint32(0x7F800000), "F16": np.uint16(0x7C00), "BF16": np.
 class Format:
     """One storage format.
 
+    ggml_id     type id in GGUF; negative for a format that GGUF does not have
     layout      the block as a packed little-endian NumPy record; None for size-only formats
     dequantize  raw uint8 (..., row_bytes) -> float32 (..., cols); None for size-only formats
     """
@@ -43,9 +44,11 @@ class Format:
     def first_non_finite(self, raw: np.ndarray) -> int | None:
         """Index of the first block of ``raw``, uint8 (n,), that holds a NaN or infinite scale (or value, if the format
         has no blocks). None if all are finite, and for formats without a dequantizer."""
-        if self.layout is None or self.layout.base.kind == "i":
+        if self.layout is None or self.dequantize is None or self.layout.base.kind == "i":
             return None
         blocks = raw.view(self.layout)
+        if self.layout.fields is not None and not self.scale_fields:
+            return self._first_decoded(raw.reshape(-1, self.block_bytes), self.dequantize)
         fields = [blocks[name] for name in self.scale_fields] or [blocks]
         mask = _EXPONENT[self.name] if not self.scale_fields else _EXPONENT["F16"]
         step = 1 << 20
@@ -54,6 +57,15 @@ class Format:
             for field in fields:
                 bits = field[start : start + step].view(f"<u{field.dtype.itemsize}")
                 bad |= (bits & mask) == mask
+            if bad.any():
+                return start + int(bad.argmax())
+        return None
+
+    def _first_decoded(self, blocks: np.ndarray, dequantize: Callable[[np.ndarray], np.ndarray]) -> int | None:
+        """``first_non_finite`` of formats whose scales are bytes: only decoding tells."""
+        step = max(1, _STEP // self.block_elems)
+        for start in range(0, len(blocks), step):
+            bad = ~np.isfinite(dequantize(blocks[start : start + step])).all(axis=1)
             if bad.any():
                 return start + int(bad.argmax())
         return None

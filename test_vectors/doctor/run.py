@@ -148,7 +148,7 @@ def provenance(case: Case, found: Examination) -> list[tuple[str, str]]:
         "engine": identity.get("engine") or identity.get("command"),
         "numerics, backend": ", ".join(str(v) for v in (identity.get("numerics"), identity.get("backend")) if v),
         "digest": identity.get("digest"),
-        "compared with": f"{engine.shape.name or 'a model'}, {engine.gguf.size:,} bytes",
+        "compared with": f"{engine.shape.name or 'a model'}, {engine.source.size:,} bytes",
         "ds4ref": f"{__version__}" + (f", commit {commit[:12]}{commit[40:]}" if commit else ""),
         "machine of ds4ref": ", ".join(str(v) for v in (machine.get("cpu"), f"{machine.get('cores')} cores",
                                        f"{memory / 2**30:.0f} GiB" if memory else None, machine.get("system")) if v),

@@ -184,7 +184,7 @@ def _fault(case: Case, result: Result, left: list[Wrong]) -> Cause | None:
 
 def _candidates(case: Case, wrong: Wrong) -> Iterator[tuple[Fault, bool]]:
     """Faults that can act between the op's inputs and its result, and whether on inputs after they were dumped."""
-    formats = {tensor.fmt.name for tensor in case.engine.gguf.tensors.values()}
+    formats = {tensor.fmt.name for tensor in case.engine.source.tensors.values()}
     points, inputs = {name for name, _ in wrong.bridged}, {name for name, _ in wrong.inputs}
     multiplies = any(OPS[name].tensors for name in points)
     for fault in applicable(ROUNDING[wrong.rounding].numerics, formats, len(case.ids)):
@@ -238,7 +238,7 @@ def _tensor(case: Case, wrong: Wrong) -> Cause | None:
         if _explained(case, wrong, reading):
             return Cause("tensor", (tensor,), f"{tensor}: {says}", (wrong.key,))
     named = [_file_name(tensor, layer) for (name, layer) in wrong.bridged for tensor in OPS[name].tensors]
-    present = [name for name in named if name in case.engine.gguf.tensors]
+    present = [name for name in named if name in case.engine.source.tensors]
     if len(wrong.bridged) == 1 and len(present) == 1:
         factor = next((text for text in wrong.where if text.startswith("theirs = ") and text.find(" x ours") > 0), None)
         expert = [text for text in wrong.where if "expert" in text and "only" in text]

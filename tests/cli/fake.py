@@ -124,8 +124,8 @@ class FakeEngine:
         self.backend = options.get("backend", "cpu")
         self.model = SimpleNamespace(numerics=SimpleNamespace(name=options.get("numerics", "qat")))
         tensors = {"w": SimpleNamespace(nbytes=12288, offset=4)}
-        self.gguf = SimpleNamespace(metadata={"general.name": "fake"}, size=4, tensors=tensors, path=path)
-        self.gguf.touch = lambda: iter([(8192, 16), (4096, 3)])
+        self.source = SimpleNamespace(metadata={"general.name": "fake"}, size=4, tensors=tensors, path=path)
+        self.source.touch = lambda: iter([(8192, 16), (4096, 3)])
         self.sessions: list[FakeSession] = []
 
     def expert_use(self) -> None:

@@ -1,6 +1,12 @@
-"""Dequantizers against gguf-py, bit for bit, on random bytes and on hostile scales; sizes against its whole table."""
+"""Dequantizers against gguf-py, bit for bit, on random bytes and on hostile scales; sizes against its whole table.
+
+F8_E4M3, which gguf-py does not have, is decoded here number by number from the definition of its parts.
+"""
 
 from __future__ import annotations
+
+import math
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -14,13 +20,33 @@ quants = pytest.importorskip("gguf.quants")
 
 DECODED = [name for name, fmt in FORMATS.items() if fmt.dequantize]
 BLOCKED = [name for name in DECODED if FORMATS[name].block_elems > 1]
+SCALED = [name for name in BLOCKED if FORMATS[name].scale_fields]
+"""Blocks whose scales are IEEE numbers."""
 
 
 def oracle(raw: np.ndarray, name: str) -> np.ndarray:
-    if name == "I32":
-        return raw.view(np.int32).astype(np.float32)
+    if name in ("I32", "I64"):
+        return raw.view(np.int32 if name == "I32" else np.int64).astype(np.float32)
+    if name == "F8_E4M3":
+        values = [[e8m0(row[0]) * e4m3(code) for code in row[1:]] for row in raw.reshape(-1, 129).tolist()]
+        with np.errstate(over="ignore"):
+            return np.array(values).astype(np.float32)
     with np.errstate(all="ignore"):
         return quants.dequantize(raw, gguf.GGMLQuantizationType[name])
+
+
+@lru_cache(maxsize=256)
+def e4m3(code: int) -> float:
+    """OCP E4M3: bias 7, no infinities, NaN where exponent and fraction are all ones."""
+    sign, exponent, fraction = (-1.0 if code >= 128 else 1.0), (int(code) >> 3) % 16, int(code) % 8
+    if (exponent, fraction) == (15, 7):
+        return math.nan
+    return sign * (2.0 ** (exponent - 7) * (1 + fraction / 8) if exponent else 2.0**-6 * fraction / 8)
+
+
+@lru_cache(maxsize=256)
+def e8m0(code: int) -> float:
+    return math.nan if code == 255 else 2.0 ** (int(code) - 127)
 
 
 def assert_same_bits(got: np.ndarray, want: np.ndarray) -> None:
@@ -43,8 +69,11 @@ def test_sizes_are_those_of_gguf_py():
     assert {i: ours[i] for i in common} == {i: theirs[i] for i in common}
     numbers = {name: number for number, (name, *_) in theirs.items()}
     assert all(fmt.ggml_id == numbers[name] for name, fmt in FORMATS.items() if name in numbers)
-    assert len(BY_ID) == len(ours) == len(FORMATS)  # no two share a name or a number
-    assert all(BY_ID[fmt.ggml_id] is FORMATS[name] and fmt.name == name for name, fmt in FORMATS.items())
+    own = {name for name, fmt in FORMATS.items() if fmt.ggml_id < 0}
+    assert own and not own & numbers.keys()  # formats of our own have no number that a file could name
+    assert len(BY_ID) + len(own) == len(ours) == len(FORMATS)  # no two share a name or a number
+    assert all(fmt.name == name for name, fmt in FORMATS.items())
+    assert all(BY_ID[fmt.ggml_id] is fmt for name, fmt in FORMATS.items() if name not in own)
 
 
 @pytest.mark.parametrize("name", DECODED)
@@ -54,7 +83,7 @@ def test_random_bytes(name):
     assert_same_bits(FORMATS[name].dequantize(raw), oracle(raw, name))
 
 
-@pytest.mark.parametrize("name", BLOCKED)
+@pytest.mark.parametrize("name", SCALED)
 @pytest.mark.parametrize("scale", [0.0, -0.0, 6e-8, -5.9e-5, 1.0, 65504.0, np.inf, -np.inf, np.nan])
 def test_hostile_scales(name, scale):
     raw = random_blocks(name, 64, seed=2)
@@ -200,7 +229,7 @@ def test_matrix_without_dequantizer_says_so():
         Matrix("IQ3_S", np.zeros((1, 110), np.uint8), rows=1, cols=256).dequantize()
 
 
-@pytest.mark.parametrize("name", [*BLOCKED, "F32", "F16", "BF16"])
+@pytest.mark.parametrize("name", [*SCALED, "F32", "F16", "BF16"])
 @pytest.mark.parametrize("scale", [np.nan, np.inf, -np.inf])
 def test_non_finite_scales_are_found(name, scale):
     """The scan agrees with decoding: it names the first block whose weights are not all finite."""
@@ -215,6 +244,22 @@ def test_non_finite_scales_are_found(name, scale):
         target[17] = target[31] = value
         assert fmt.first_non_finite(raw.reshape(-1)) == 17
         assert not np.isfinite(fmt.dequantize(raw)[31]).all()
+
+
+@pytest.mark.parametrize("name", ["F8_E4M3", "MXFP4"])
+def test_every_code_under_every_scale_that_is_a_byte(name):
+    fmt = FORMATS[name]
+    raw = np.zeros((256, 256, fmt.block_bytes), np.uint8)
+    raw[:, :, 0] = np.arange(256)[:, None]
+    raw[:, :, 1] = np.arange(256)
+    raw = raw.reshape(-1, fmt.block_bytes)
+    got = fmt.dequantize(raw)
+    assert_same_bits(got, oracle(raw, name))
+    finite = np.isfinite(got).all(axis=1)
+    assert fmt.first_non_finite(raw[finite].reshape(-1)) is None
+    for bad in np.flatnonzero(~finite)[::97]:
+        assert fmt.first_non_finite(np.concatenate([raw[finite][:5], raw[bad : bad + 1]]).reshape(-1)) == 5
+    assert 0 < (~finite).sum() < len(raw)
 
 
 @pytest.mark.parametrize("place", [0, (1 << 20) - 1, 1 << 20, (1 << 20) + 5])

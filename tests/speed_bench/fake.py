@@ -91,7 +91,7 @@ class FakeEngine:
         self.path, self.clock, self.options = path, clock, options
         self.backend, self.threads, self.shape = options.get("backend", "cpu"), options.get("threads") or 2, NANO
         self.model = SimpleNamespace(numerics=MODES[options.get("numerics", "qat")])
-        self.gguf = GGUFFile.open(path)
+        self.source = GGUFFile.open(path)
         self.sessions: list[FakeSession] = []
 
     def session(self, ctx: int) -> FakeSession:
@@ -99,4 +99,4 @@ class FakeEngine:
         return self.sessions[-1]
 
     def close(self) -> None:
-        self.gguf.close()
+        self.source.close()

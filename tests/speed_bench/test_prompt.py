@@ -14,7 +14,7 @@ from speed_bench.prompt import chat_tokens, check_length, digest, prose_tokens
 @pytest.fixture(scope="module")
 def tokenizer(nano_path):
     with GGUFFile.open(nano_path) as gguf:
-        return Tokenizer.from_gguf(gguf)
+        return Tokenizer.from_source(gguf)
 
 
 def test_longer_prompts_begin_with_the_shorter_ones(tokenizer):

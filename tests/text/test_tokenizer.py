@@ -28,7 +28,7 @@ def test_golden_vocabulary(split):
     from ds4ref.weights.gguf import GGUFFile
 
     with GGUFFile.open(ROOT / "tiny.gguf") as gguf:
-        tok = Tokenizer.from_gguf(gguf, split)
+        tok = Tokenizer.from_source(gguf, split)
     assert (len(tok), tok.bos, tok.eos) == (512, 0, 1)
     cases = json.loads((ROOT / "tokenizer.json").read_text("utf-8"))
     assert len(cases) > 10
@@ -175,7 +175,7 @@ class FakeFile:
 @BOTH
 def test_from_a_file(tok):
     tokens = [tok.token_string(i) for i in range(len(tok))]
-    again = Tokenizer.from_gguf(FakeFile(tokens=tokens, merges=list(MERGES)), tok.split)
+    again = Tokenizer.from_source(FakeFile(tokens=tokens, merges=list(MERGES)), tok.split)
     text = "the lowest <think> 1234\n\n 中 \x01\x02 €"
     assert again.split == tok.split and again.encode_rendered(text) == tok.encode_rendered(text)
 
@@ -193,7 +193,7 @@ def test_from_a_file(tok):
 )
 def test_files_without_a_usable_tokenizer(gguf):
     with pytest.raises(TextError, match="m.gguf: .*tokenizer"):
-        Tokenizer.from_gguf(gguf)
+        Tokenizer.from_source(gguf)
 
 
 def check_huge(tok: Tokenizer, seconds: float, *texts: str | bytes):

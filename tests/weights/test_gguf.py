@@ -123,7 +123,7 @@ def test_views_are_read_only_and_outlive_the_file(tmp_path):
 
 
 def test_touch_reads_a_byte_of_every_page(tmp_path, monkeypatch):
-    monkeypatch.setattr("ds4ref.weights.gguf.TOUCH_BYTES", 8192)
+    monkeypatch.setattr("ds4ref.weights.mapped.TOUCH_BYTES", 8192)
     with GGUFFile.open(write_model(tmp_path / "m.gguf")) as file:
         pieces = list(file.touch())
         assert sum(size for size, _ in pieces) == sum(info.nbytes for info in file.tensors.values())

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from ...weights.source import TensorSource
     from .shape import ModelShape
 
-FLOAT_FORMATS = ("F32", "F16", "BF16")
+FLOAT_FORMATS = ("F32", "F16", "BF16", "F8_E4M3", "MXFP4")
+"""Those whose inputs are not rounded to integers."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Costs:
     @classmethod
     def of_engine(cls, engine: Engine) -> Costs:
         """A running engine: its file, its numerics mode."""
-        return cls.of_file(engine.gguf, engine.shape, engine.model.numerics.act_quant)
+        return cls.of_file(engine.source, engine.shape, engine.model.numerics.act_quant)
 
     def weight_bytes(self, depth: int | None = None) -> int:
         """Weights that decoding one token reads; at a ``depth`` where nothing is selected, without the indexer."""

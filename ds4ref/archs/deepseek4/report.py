@@ -3,7 +3,7 @@
 No tensor byte is read, so an 81 GiB file takes as long as a small one. The accounting follows docs/model.md 13: bytes
 of weights that decoding one token reads, by component, and bytes of cache.
 
-    print(inspect_text("model.gguf"))
+    print(inspect_text("model.source"))
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections import Counter
 from typing import Any
 
 from ...errors import ShapeError
-from ...weights.gguf import GGUFFile
-from ...weights.source import TensorInfo
+from ...weights import open_source
+from ...weights.source import TensorInfo, TensorSource
 from .shape import CSA, MERGES_KEY, TOKENS_KEY, ModelShape, check_flash
 from .tensors import PARTS, Slot
 from .weights import check_tensors
@@ -25,26 +25,26 @@ CONTEXTS = (4096, 32768, 131072, 1048576)
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     """All figures, JSON-ready; ModelFileError or ShapeError if the file is not a model this engine can run."""
-    with GGUFFile.open(path) as gguf:
-        shape = ModelShape.from_metadata(gguf)
-        used = check_tensors(gguf, shape)
+    with open_source(path) as source:
+        shape = ModelShape.from_metadata(source)
+        used = check_tensors(source, shape)
         return {
-            "path": gguf.path,
-            "file_bytes": gguf.size,
-            "alignment": gguf.alignment,
-            "metadata_keys": len(gguf.metadata),
-            "tokens": _count(gguf, TOKENS_KEY),
-            "merges": _count(gguf, MERGES_KEY),
+            "path": os.fspath(source.path),
+            "file_bytes": source.size,
+            "alignment": getattr(source, "alignment", None),
+            "metadata_keys": len(source.metadata),
+            "tokens": _count(source, TOKENS_KEY),
+            "merges": _count(source, MERGES_KEY),
             "name": shape.name,
-            "flash": _flash(gguf),
+            "flash": _flash(source),
             "shape": {
                 field: list(value) if isinstance(value, tuple) else value
                 for field, value in vars(shape).items()
                 if field != "name"
             },
             "tensors": _by_type([info for _, info in used]),
-            "unused_tensors": _by_type([*(gguf.tensors.keys() - {info.name for _, info in used})], gguf),
-            "experts": _expert_formats(gguf, shape),
+            "unused_tensors": _by_type([*(source.tensors.keys() - {info.name for _, info in used})], source),
+            "experts": _expert_formats(source, shape),
             "decode_read": _decode_read(used, shape),
             "indexer_from_tokens": CSA * (shape.index_topk + 1) if CSA in shape.ratios else None,
             "kv_bytes_per_token": {"f32": shape.kv_values_per_token() * 4, "f16": shape.kv_values_per_token() * 2},
@@ -73,7 +73,7 @@ def inspect_text(path: str | os.PathLike[str]) -> str:
     vocabulary = "none" if facts["tokens"] is None else f"{facts['tokens']:,} tokens, {facts['merges'] or 0:,} merges"
     lines = [
         f"file        {facts['path']}",
-        f"            {_bytes(facts['file_bytes'])}, GGUF v3, alignment {facts['alignment']}",
+        f"            {_bytes(facts['file_bytes'])}, {_container(facts['alignment'])}",
         f"model       {_line(facts['name']) or '(unnamed)'}",
         f"            {'exactly DeepSeek V4 Flash' if facts['flash'] is None else _line(facts['flash'])}",
         f"vocabulary  {vocabulary}",
@@ -154,9 +154,9 @@ def _cache_lines(facts: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _by_type(tensors: list[Any], gguf: GGUFFile | None = None) -> list[dict[str, Any]]:
-    """Count, parameters and bytes by storage format, largest first. Names are looked up in ``gguf``."""
-    infos: list[TensorInfo] = [gguf.tensors[item] if gguf else item for item in tensors]
+def _by_type(tensors: list[Any], source: TensorSource | None = None) -> list[dict[str, Any]]:
+    """Count, parameters and bytes by storage format, largest first. Names are looked up in ``source``."""
+    infos: list[TensorInfo] = [source.tensors[item] if source else item for item in tensors]
     groups: dict[str, dict[str, Any]] = {}
     for info in infos:
         group = groups.setdefault(info.fmt.name, {"type": info.fmt.name, "count": 0, "parameters": 0, "bytes": 0})
@@ -166,11 +166,11 @@ def _by_type(tensors: list[Any], gguf: GGUFFile | None = None) -> list[dict[str,
     return sorted(groups.values(), key=lambda group: -group["bytes"])
 
 
-def _expert_formats(gguf: GGUFFile, shape: ModelShape) -> list[str]:
+def _expert_formats(source: TensorSource, shape: ModelShape) -> list[str]:
     """Runs of layers that store their routed experts alike."""
     runs: list[tuple[str, int, int]] = []
     for layer in range(shape.n_layers):
-        gate, down = (gguf.tensors[f"blk.{layer}.ffn_{name}_exps.weight"].fmt.name for name in ("gate", "down"))
+        gate, down = (source.tensors[f"blk.{layer}.ffn_{name}_exps.weight"].fmt.name for name in ("gate", "down"))
         text = f"gate and up {gate}, down {down}"
         first = runs.pop()[1] if runs and runs[-1][0] == text else layer
         runs.append((text, first, layer))
@@ -184,17 +184,21 @@ def _decode_read(used: list[tuple[Slot, TensorInfo]], shape: ModelShape) -> dict
     return {part: nbytes for part, nbytes in read.items() if nbytes}
 
 
-def _flash(gguf: GGUFFile) -> str | None:
+def _flash(source: TensorSource) -> str | None:
     """None if this is DeepSeek V4 Flash, else how it differs."""
     try:
-        check_flash(gguf)
+        check_flash(source)
     except ShapeError as error:
         return error.reason
     return None
 
 
-def _count(gguf: GGUFFile, key: str) -> int | None:
-    return gguf.metadata.count(key) if gguf.metadata.type_of(key) == "string[]" else None
+def _count(source: TensorSource, key: str) -> int | None:
+    return source.metadata.count(key) if source.metadata.type_of(key) == "string[]" else None
+
+
+def _container(alignment: int | None) -> str:
+    return "safetensors" if alignment is None else f"GGUF v3, alignment {alignment}"
 
 
 def _bytes(count: int) -> str:

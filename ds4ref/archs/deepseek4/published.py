@@ -1,0 +1,223 @@
+"""DeepSeek V4 as DeepSeek publishes it: which names and config values mean which tensors and metadata of its GGUF.
+
+Tensor names are those of the checkpoint itself (``layers.0.attn.wq_a.weight``), dimensions of the config those of its
+config.json or of the one that Hugging Face's ``DeepseekV4Config`` writes. The layer for multi-token prediction
+(``mtp.*``) is left out: this engine has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ...errors import ModelFileError
+from ...text.published import TOKENIZER, vocabulary
+from ...weights.published import Part
+from .shape import ARCHITECTURE, CSA, HCA, MERGES_KEY, PLAIN, PREFIX, TOKENS_KEY
+
+if TYPE_CHECKING:
+    from ...weights.config import Config
+    from ...weights.published import Entry
+    from ...weights.safetensors import Checkpoint
+
+MODEL_NAMES = {
+    "token_embd.weight": "embed.weight",
+    "output_norm.weight": "norm.weight",
+    "output.weight": "head.weight",
+    "output_hc_fn.weight": "hc_head_fn",
+    "output_hc_base.weight": "hc_head_base",
+    "output_hc_scale.weight": "hc_head_scale",
+}
+LAYER_NAMES = {
+    "hc_attn_fn.weight": "hc_attn_fn",
+    "hc_attn_base.weight": "hc_attn_base",
+    "hc_attn_scale.weight": "hc_attn_scale",
+    "hc_ffn_fn.weight": "hc_ffn_fn",
+    "hc_ffn_base.weight": "hc_ffn_base",
+    "hc_ffn_scale.weight": "hc_ffn_scale",
+    "attn_norm.weight": "attn_norm.weight",
+    "ffn_norm.weight": "ffn_norm.weight",
+    "attn_sinks.weight": "attn.attn_sink",
+    "attn_q_a.weight": "attn.wq_a.weight",
+    "attn_q_a_norm.weight": "attn.q_norm.weight",
+    "attn_q_b.weight": "attn.wq_b.weight",
+    "attn_kv.weight": "attn.wkv.weight",
+    "attn_kv_a_norm.weight": "attn.kv_norm.weight",
+    "attn_output_a.weight": "attn.wo_a.weight",
+    "attn_output_b.weight": "attn.wo_b.weight",
+    "attn_compressor_ape.weight": "attn.compressor.ape",
+    "attn_compressor_norm.weight": "attn.compressor.norm.weight",
+    "attn_compressor_kv.weight": "attn.compressor.wkv.weight",
+    "attn_compressor_gate.weight": "attn.compressor.wgate.weight",
+    "indexer.attn_q_b.weight": "attn.indexer.wq_b.weight",
+    "indexer.proj.weight": "attn.indexer.weights_proj.weight",
+    "indexer_compressor_ape.weight": "attn.indexer.compressor.ape",
+    "indexer_compressor_norm.weight": "attn.indexer.compressor.norm.weight",
+    "indexer_compressor_kv.weight": "attn.indexer.compressor.wkv.weight",
+    "indexer_compressor_gate.weight": "attn.indexer.compressor.wgate.weight",
+    "ffn_gate_inp.weight": "ffn.gate.weight",
+    "exp_probs_b.bias": "ffn.gate.bias",
+    "ffn_gate_tid2eid.weight": "ffn.gate.tid2eid",
+    "ffn_gate_shexp.weight": "ffn.shared_experts.w1.weight",
+    "ffn_down_shexp.weight": "ffn.shared_experts.w2.weight",
+    "ffn_up_shexp.weight": "ffn.shared_experts.w3.weight",
+}
+EXPERT_NAMES = {"ffn_gate_exps.weight": "w1", "ffn_down_exps.weight": "w2", "ffn_up_exps.weight": "w3"}
+
+LAYER_TYPES = {"sliding_attention": PLAIN, "compressed_sparse_attention": CSA, "heavily_compressed_attention": HCA}
+MAX_LAYERS, MAX_EXPERTS = 1024, 1 << 14
+
+# key of the GGUF, of config.json
+_INTS = (
+    ("block_count", "num_hidden_layers"),
+    ("embedding_length", "hidden_size"),
+    ("vocab_size", "vocab_size"),
+    ("attention.head_count", "num_attention_heads"),
+    ("attention.key_length", "head_dim"),
+    ("attention.value_length", "head_dim"),
+    ("attention.q_lora_rank", "q_lora_rank"),
+    ("attention.output_lora_rank", "o_lora_rank"),
+    ("attention.output_group_count", "o_groups"),
+    ("expert_count", "n_routed_experts"),
+    ("expert_used_count", "num_experts_per_tok"),
+    ("expert_feed_forward_length", "moe_intermediate_size"),
+    ("expert_shared_count", "n_shared_experts"),
+    ("attention.sliding_window", "sliding_window"),
+    ("attention.indexer.head_count", "index_n_heads"),
+    ("attention.indexer.key_length", "index_head_dim"),
+    ("attention.indexer.top_k", "index_topk"),
+    ("hyper_connection.count", "hc_mult"),
+    ("hyper_connection.sinkhorn_iterations", "hc_sinkhorn_iters"),
+)
+_FLOATS = (
+    ("expert_weights_scale", "routed_scaling_factor"),
+    ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
+    ("hyper_connection.epsilon", "hc_eps"),
+)
+
+
+def metadata(config: Config, checkpoint: Checkpoint) -> list[Entry]:
+    """See ``weights.published.Family``."""
+    layers = config.integer("num_hidden_layers", low=1, high=MAX_LAYERS)
+    if config.text("scoring_func", "sqrtsoftplus") != "sqrtsoftplus":
+        raise config.fail("scoring_func", f"is {config.text('scoring_func')[:40]!r}, wanted 'sqrtsoftplus'")
+    entries: list[Entry] = [
+        ("general.architecture", "string", ARCHITECTURE),
+        ("general.name", "string", config.text("_name_or_path", "") or checkpoint.folder.resolve().name),
+    ]
+    entries += [(PREFIX + key, "u32", config.integer(theirs)) for key, theirs in _INTS]
+    # f64: a value is what the config spells, where f32 would be its neighbour
+    entries += [(PREFIX + key, "f64", config.number(theirs)) for key, theirs in _FLOATS]
+    entries += [
+        (PREFIX + "attention.head_count_kv", "u32", config.integer("num_key_value_heads", 1)),
+        (PREFIX + "rope.dimension_count", "u32", _rotary(config)),
+        (PREFIX + "hash_layer_count", "u32", _hash_layers(config, layers)),
+        (PREFIX + "attention.compress_ratios", "i32[]", _ratios(config, layers)),
+        (PREFIX + "swiglu_clamp_exp", "f64[]", [config.number("swiglu_limit")] * layers),
+        (PREFIX + "expert_weights_norm", "bool", config.flag("norm_topk_prob", True)),
+        *_rope(config),
+    ]
+    if checkpoint.has(TOKENIZER):
+        read = _Vocabulary(checkpoint)
+        entries += [
+            ("tokenizer.ggml.model", "string", "gpt2"),
+            (TOKENS_KEY, "string[]", lambda: read()[0]),
+            (MERGES_KEY, "string[]", lambda: read()[1]),
+        ]
+    return entries
+
+
+class _Vocabulary:
+    """tokenizer.json's tokens and merges, read when they are first asked for."""
+
+    def __init__(self, checkpoint: Checkpoint):
+        self._checkpoint = checkpoint
+        self._found: tuple[list[str], list[str]] | None = None
+
+    def __call__(self) -> tuple[list[str], list[str]]:
+        if self._found is None:
+            self._found = vocabulary(self._checkpoint)
+        return self._found
+
+
+def _rotary(config: Config) -> int:
+    """Rotary channels: by name, or as a share of the head."""
+    if config.has("qk_rope_head_dim"):
+        return config.integer("qk_rope_head_dim")
+    share = config.number("partial_rotary_factor")
+    if not 0 < share <= 1:
+        raise config.fail("partial_rotary_factor", f"is {share:g}, wanted a share of the head")
+    return int(config.integer("head_dim") * share)
+
+
+def _hash_layers(config: Config, layers: int) -> int:
+    """How many layers, the first ones, choose experts by token id."""
+    if config.has("num_hash_layers"):
+        return config.integer("num_hash_layers")
+    kinds = config.texts("mlp_layer_types", MAX_LAYERS)[:layers]
+    count = sum(kind == "hash_moe" for kind in kinds)
+    if kinds != ["hash_moe"] * count + ["moe"] * (layers - count):
+        raise config.fail("mlp_layer_types", f"is not hash_moe for the first of {layers} layers and moe for the rest")
+    return count
+
+
+def _ratios(config: Config, layers: int) -> list[int]:
+    """Tokens that make one compressed row, layer by layer."""
+    if config.has("compress_ratios"):
+        ratios = config.integers("compress_ratios", MAX_LAYERS + 64)
+    else:
+        kinds = config.texts("layer_types", MAX_LAYERS)
+        unknown = next((kind for kind in kinds if kind not in LAYER_TYPES), None)
+        if unknown is not None:
+            raise config.fail("layer_types", f"has {unknown[:40]!r}, not one of {', '.join(LAYER_TYPES)}")
+        rates = config.part("compress_rates")
+        for kind, ratio in LAYER_TYPES.items():
+            if ratio and rates.integer(kind, ratio) != ratio:
+                raise rates.fail(kind, f"is not {ratio}")
+        ratios = [LAYER_TYPES[kind] for kind in kinds]
+    if len(ratios) < layers:
+        raise config.fail("compress_ratios", f"has {len(ratios)} entries for {layers} layers")
+    return ratios[:layers]  # one more is for multi-token prediction
+
+
+def _rope(config: Config) -> Iterator[Entry]:
+    """Both bases, and YaRN of the compressed layers: nested by Hugging Face, flat in the published config."""
+    nested = config.part("rope_parameters")
+    if nested.has("compress"):
+        main, scaling = nested.part("main"), nested.part("compress")
+        theta, compressed = main.number("rope_theta"), scaling.number("rope_theta")
+    else:
+        scaling = config.part("rope_scaling") if config.has("rope_scaling") else nested
+        theta, compressed = config.number("rope_theta"), config.number("compress_rope_theta")
+    kind = scaling.text("rope_type", "") or scaling.text("type", "default")
+    if kind not in ("yarn", "default"):
+        raise scaling.fail("rope_type", f"is {kind[:40]!r}, wanted yarn or default")
+    longest = config.integer("max_position_embeddings", 1 << 20)
+    stretched = kind == "yarn"
+    yield PREFIX + "rope.freq_base", "f64", theta
+    yield PREFIX + "attention.compress_rope_freq_base", "f64", compressed
+    yield PREFIX + "rope.scaling.type", "string", "yarn"
+    yield PREFIX + "rope.scaling.factor", "f64", scaling.number("factor") if stretched else 1.0
+    yield PREFIX + "rope.scaling.yarn_beta_fast", "f64", scaling.number("beta_fast", 32.0) if stretched else 32.0
+    yield PREFIX + "rope.scaling.yarn_beta_slow", "f64", scaling.number("beta_slow", 1.0) if stretched else 1.0
+    original = scaling.integer("original_max_position_embeddings") if stretched else longest
+    yield PREFIX + "rope.scaling.original_context_length", "u32", original
+
+
+def parts(config: Config, checkpoint: Checkpoint) -> list[Part]:
+    """See ``weights.published.Family``. Missing tensors are left to binding, which names them as the GGUF does."""
+    layers = config.integer("num_hidden_layers", low=1, high=MAX_LAYERS)
+    experts = config.integer("n_routed_experts", low=1, high=MAX_EXPERTS)
+    there = checkpoint.tensors
+    found = [Part(ours, (theirs,)) for ours, theirs in MODEL_NAMES.items() if theirs in there]
+    for layer in range(layers):
+        ours, theirs = f"blk.{layer}.", f"layers.{layer}."
+        found += [Part(ours + a, (theirs + b,)) for a, b in LAYER_NAMES.items() if theirs + b in there]
+        for a, b in EXPERT_NAMES.items():
+            names = tuple(f"{theirs}ffn.experts.{expert}.{b}.weight" for expert in range(experts))
+            lost = [name for name in names if name not in there]
+            if lost and len(lost) < experts:
+                raise ModelFileError(checkpoint.path, f"tensor {lost[0]!r} is missing, others of its layer are not")
+            if not lost:
+                found.append(Part(ours + a, names, stack=True))
+    return found

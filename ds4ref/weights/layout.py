@@ -1,0 +1,178 @@
+"""From a published tensor, and its scales where it has some, to rows of a storage format of ``kernels.formats``.
+
+    published                          rows of      how
+    F32, F16, BF16, I32                the same     a view of the file
+    I64                                I32          every value checked
+    F8_E4M3 + E8M0 for 128 x 128       F8_E4M3      the scale of each 128 weights before their codes
+    I8, U8 or F4, two codes a byte,
+      + E8M0 for 32 inputs             MXFP4        scale and codes of each 32 weights together, in GGUF's order
+    F8_E4M3 of any other scales        F32          multiplied out
+
+Every layout keeps the values exactly; those of the last line are rounded once, to float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from kernels.formats import FORMATS, Format
+from kernels.formats.f8_e4m3 import BLOCK_WEIGHTS, e4m3_to_float, e8m0_to_float
+
+from ..errors import ModelFileError
+from .cursor import shown
+from .safetensors import Checkpoint, Stored
+
+PLAIN = ("F32", "F16", "BF16", "I32")
+SCALE_DTYPES = ("F8_E8M0", "U8")
+"""E8M0 bytes; files made before the dtype had a name call them U8."""
+PACKED_DTYPES = ("I8", "U8", "F4")
+MX_WEIGHTS = 32
+_STEP_BYTES = 16 << 20
+"""Published bytes laid out at once, which bounds the temporaries."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A published tensor as rows of ``fmt``: ``shape`` outermost first, in weights; ``bytes`` lays it out."""
+
+    stored: Stored
+    fmt: Format
+    shape: tuple[int, ...]
+    _bytes: Callable[[], np.ndarray]
+    is_view: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) // self.fmt.block_elems * self.fmt.block_bytes
+
+    def bytes(self) -> np.ndarray:
+        """uint8 (nbytes,). ModelFileError for values that the format does not have."""
+        return self._bytes()
+
+
+def layout_of(checkpoint: Checkpoint, stored: Stored, scale: Stored | None) -> Layout:
+    """How ``stored`` becomes rows. ModelFileError if it is of a dtype, or has scales, that are not known here."""
+    path, name = checkpoint.files[stored.shard].path, shown(stored.name)
+    if 0 in stored.shape:
+        raise ModelFileError(path, f"tensor {name} is empty", stored.offset)
+    shape = stored.shape or (1,)
+    raw = lambda: checkpoint.raw(stored.name)  # noqa: E731
+    if scale is None and stored.dtype in PLAIN:
+        return Layout(stored, FORMATS[stored.dtype], shape, raw, is_view=True)
+    if scale is None and stored.dtype == "I64":
+        return Layout(stored, FORMATS["I32"], shape, lambda: _narrowed(path, stored, raw()))
+    if len(shape) != 2:
+        raise ModelFileError(path, f"tensor {name} of {len(shape)} axes cannot be {stored.dtype}", stored.offset)
+    if stored.dtype == "F8_E4M3":
+        return _fp8(checkpoint, path, stored, scale)
+    if stored.dtype in PACKED_DTYPES and scale is not None:
+        return _fp4(checkpoint, path, stored, scale)
+    what = f"{stored.dtype} with scales" if scale is not None else stored.dtype
+    raise ModelFileError(path, f"tensor {name} is {what}, which no format here holds", stored.offset)
+
+
+def _narrowed(path: str, stored: Stored, raw: np.ndarray) -> np.ndarray:
+    """64-bit integers as 32-bit ones, checked."""
+    values = raw.view("<i8")
+    limits = np.iinfo(np.int32)
+    bad = np.flatnonzero((values < limits.min) | (values > limits.max))
+    if bad.size:
+        reason = f"tensor {shown(stored.name)} holds {values[bad[0]]}, more than 32 bits"
+        raise ModelFileError(path, reason, stored.offset + 8 * int(bad[0]))
+    return values.astype("<i4").view(np.uint8)
+
+
+def _shared(size: int, count: int) -> int | None:
+    """How many of ``size`` rows or columns share one of ``count`` scales: 128, of which the last may have fewer, or
+    an equal share."""
+    if -(-size // BLOCK_WEIGHTS) == count:
+        return BLOCK_WEIGHTS
+    return None if count == 0 or size % count else size // count
+
+
+def _grid(stored: Stored, scale: Stored, path: str) -> tuple[int, int]:
+    """Rows and columns that share a scale. ModelFileError if the scales do not cover the matrix."""
+    if len(scale.shape) == 2:
+        high, wide = (_shared(size, count) for size, count in zip(stored.shape, scale.shape, strict=True))
+        if high is not None and wide is not None:
+            return high, wide
+    reason = f"scales of shape {list(scale.shape)} do not fit {shown(stored.name)} of {list(stored.shape)}"
+    raise ModelFileError(path, reason, scale.offset)
+
+
+def _checked_scales(checkpoint: Checkpoint, path: str, scale: Stored) -> np.ndarray:
+    """E8M0 bytes, (rows, cols); 255 is NaN and refused."""
+    found = checkpoint.raw(scale.name).reshape(scale.shape)
+    if (found == 255).any():
+        where = scale.offset + int(np.flatnonzero(found == 255)[0])
+        raise ModelFileError(checkpoint.files[scale.shard].path, f"tensor {shown(scale.name)} holds a NaN scale", where)
+    return found
+
+
+def _fp8(checkpoint: Checkpoint, path: str, stored: Stored, scale: Stored | None) -> Layout:
+    rows, cols = stored.shape
+    high, wide = (rows, cols) if scale is None else _grid(stored, scale, path)
+    if scale is not None and scale.dtype not in (*SCALE_DTYPES, "F32", "BF16"):
+        raise ModelFileError(path, f"tensor {shown(scale.name)}: scales are not {scale.dtype}", scale.offset)
+    raw = lambda: checkpoint.raw(stored.name).reshape(rows, cols)  # noqa: E731
+    step = max(1, _STEP_BYTES // cols)
+    if cols % BLOCK_WEIGHTS or wide % BLOCK_WEIGHTS or (scale is not None and scale.dtype not in SCALE_DTYPES):
+
+        def values() -> np.ndarray:
+            factors = np.ones((1, 1), np.float32) if scale is None else _factors(checkpoint, path, scale)
+            out = np.empty((rows, cols), np.float32)
+            codes = raw()
+            for at in range(0, rows, step):
+                part = e4m3_to_float(codes[at : at + step])
+                mine = factors[np.arange(at, at + len(part)) // high]
+                with np.errstate(over="ignore", invalid="ignore"):
+                    out[at : at + step] = part * np.repeat(mine, wide, axis=1)[:, :cols]
+            return out.reshape(-1).view(np.uint8)
+
+        return Layout(stored, FORMATS["F32"], (rows, cols), values)
+
+    def blocks() -> np.ndarray:
+        count = cols // BLOCK_WEIGHTS
+        scales = np.full((1, count), 127, np.uint8)
+        if scale is not None:
+            scales = np.repeat(_checked_scales(checkpoint, path, scale), wide // BLOCK_WEIGHTS, axis=1)
+        out = np.empty((rows, count, 1 + BLOCK_WEIGHTS), np.uint8)
+        out[:, :, 0] = scales[np.arange(rows) // high]
+        out[:, :, 1:] = raw().reshape(rows, count, BLOCK_WEIGHTS)
+        return out.reshape(-1)
+
+    return Layout(stored, FORMATS["F8_E4M3"], (rows, cols), blocks)
+
+
+def _factors(checkpoint: Checkpoint, path: str, scale: Stored) -> np.ndarray:
+    """Scales of any dtype as float32, (rows, cols)."""
+    if scale.dtype in SCALE_DTYPES:
+        return e8m0_to_float(_checked_scales(checkpoint, path, scale))
+    return FORMATS[scale.dtype].dequantize(checkpoint.raw(scale.name)).reshape(scale.shape)  # type: ignore[misc]
+
+
+def _fp4(checkpoint: Checkpoint, path: str, stored: Stored, scale: Stored) -> Layout:
+    rows, packed = stored.shape
+    cols = packed if stored.dtype == "F4" else 2 * packed
+    if scale.dtype not in SCALE_DTYPES or scale.shape != (rows, cols // MX_WEIGHTS) or cols % MX_WEIGHTS:
+        reason = f"scales {scale.dtype} {list(scale.shape)} do not fit FP4 {shown(stored.name)} of {rows} x {cols}"
+        raise ModelFileError(path, reason, scale.offset)
+
+    def blocks() -> np.ndarray:
+        count, half = cols // MX_WEIGHTS, MX_WEIGHTS // 4
+        out = np.empty((rows, count, 1 + MX_WEIGHTS // 2), np.uint8)
+        out[:, :, 0] = _checked_scales(checkpoint, path, scale)
+        codes = checkpoint.raw(stored.name).reshape(rows, count, 2, half)
+        step = max(1, _STEP_BYTES // cols)
+        for at in range(0, rows, step):
+            low, high = codes[at : at + step, :, 0], codes[at : at + step, :, 1]
+            # published byte j holds weights 2 j and 2 j + 1; GGUF's byte i holds weights i and i + 16
+            out[at : at + step, :, 1::2] = (low & 15) | (high << 4)
+            out[at : at + step, :, 2::2] = (low >> 4) | (high & 0xF0)
+        return out.reshape(-1)
+
+    return Layout(stored, FORMATS["MXFP4"], (rows, cols), blocks)

@@ -1,0 +1,234 @@
+"""A hardened, memory-mapped reader for safetensors files, alone or sharded with an index (docs/weights.md).
+
+A file is a little-endian u64 length, a JSON header of that length, and the data. The header maps names to dtype, shape
+and ``data_offsets`` [begin, end) into the data. Nothing in it is trusted: length, depth, number of values, products and
+offsets are bounded before they are used, so any input costs a bounded amount of time and memory and ends in a directory
+or in one ``ModelFileError``. As in the format's own description, the tensors must tile the data: no overlap, no hole,
+nothing behind the last.
+
+    with Checkpoint.open("folder") as checkpoint:
+        checkpoint.tensors["embed.weight"].shape, checkpoint.config["model_type"]
+
+What the tensors of a family mean is not known here (``published`` and ``archs/*/published``).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from ..errors import ModelFileError
+from .boundedjson import parse, read
+from .cursor import shown
+from .mapped import MappedFile, touch
+
+MAX_HEADER_BYTES = 32 << 20
+"""DeepSeek V4 Flash has 70,000 tensors in many files; one file of all of them would need a third of this."""
+MAX_TENSORS = 1 << 17
+MAX_ALL_TENSORS = 1 << 19
+MAX_RANK = 8
+MAX_ELEMENTS = (1 << 63) - 1
+MAX_SHARDS = 1 << 10
+MAX_NAME_BYTES = 1 << 10
+MAX_CONFIG_BYTES = 1 << 20
+HEADER_DEPTH = 4
+CONFIG, INDEX, SINGLE = "config.json", "model.safetensors.index.json", "model.safetensors"
+
+BITS = {
+    "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+    "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32,
+    "I64": 64, "U64": 64, "F64": 64, "C64": 64,
+}  # fmt: skip
+"""Bits of an element, by dtype."""
+
+# <name>.safetensors, in the folder itself: no separator and no leading dot.
+_SHARD_NAME = re.compile(r"[\w-][\w.\-]*\.safetensors", re.ASCII)
+
+
+class Stored(NamedTuple):
+    """A tensor as it was published: ``dtype`` is a key of ``BITS``, ``offset`` absolute in file number ``shard``."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    shard: int
+    offset: int
+    nbytes: int
+
+
+def read_header(file: MappedFile, shard: int = 0) -> dict[str, Stored]:
+    """The directory of one file, in the order of the data. ModelFileError."""
+    path = file.path
+    if file.size < 10:
+        raise ModelFileError(path, f"only {file.size} bytes, too short for a safetensors file")
+    length = int.from_bytes(file.read(0, 8), "little")
+    if length > MAX_HEADER_BYTES:
+        reason = f"a header of {length} bytes is declared, at most {MAX_HEADER_BYTES} are allowed"
+        raise ModelFileError(path, f"not a safetensors file, or one too large: {reason}", 0)
+    start = 8 + length
+    if start > file.size:
+        raise ModelFileError(path, f"a header of {length} bytes is declared, but the file ends at {file.size}", 0)
+    data = file.read(8, length)
+    if data[:1] != b"{":
+        raise ModelFileError(path, f"not a safetensors file: its header starts with {shown(data[:8])}", 8)
+    header = parse(path, data, HEADER_DEPTH, values=12 * MAX_TENSORS, offset=8)
+    notes = header.pop("__metadata__", {})
+    if not isinstance(notes, dict) or not all(isinstance(value, str) for value in notes.values()):
+        raise ModelFileError(path, "__metadata__ is not an object of strings", 8)
+    if len(header) > MAX_TENSORS:
+        raise ModelFileError(path, f"{len(header)} tensors, at most {MAX_TENSORS} are allowed", 8)
+    found = [_entry(path, name, entry, shard, start) for name, entry in header.items()]
+    end = start
+    for tensor in sorted(found, key=lambda tensor: (tensor.offset, tensor.nbytes)):
+        if tensor.offset != end:
+            what = "overlaps the one before it" if tensor.offset < end else "leaves a hole before it"
+            raise ModelFileError(path, f"tensor {shown(tensor.name)} {what}", tensor.offset)
+        end += tensor.nbytes
+    if end != file.size:
+        how = "reach past the end of the file" if end > file.size else "do not fill the file"
+        raise ModelFileError(path, f"the tensors end at {end} and {how} of {file.size} bytes")
+    return {tensor.name: tensor for tensor in sorted(found, key=lambda tensor: tensor.offset)}
+
+
+def _entry(path: str, name: str, entry: Any, shard: int, start: int) -> Stored:
+    """One tensor of the header, checked by itself; ``start`` is where the data begins."""
+    what = f"tensor {shown(name)}"
+    if not name or len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES or not name.isprintable():
+        raise ModelFileError(path, f"{what} has an unusable name", 8)
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise ModelFileError(path, f"{what} has other fields than dtype, shape and data_offsets", 8)
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in BITS:
+        raise ModelFileError(path, f"{what} has unknown dtype {str(dtype)[:40]!r}", 8)
+    if not isinstance(shape, list) or len(shape) > MAX_RANK or not all(map(_count, shape)):
+        raise ModelFileError(path, f"{what}: a shape is a list of at most {MAX_RANK} sizes", 8)
+    elements = 1
+    for size in shape:
+        elements *= size
+        if elements > MAX_ELEMENTS:
+            raise ModelFileError(path, f"{what} has more than 2^63 elements", 8)
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_count, offsets)) or offsets[0] > offsets[1]:
+        raise ModelFileError(path, f"{what}: data_offsets are not two ascending byte positions", 8)
+    bits, nbytes = elements * BITS[dtype], offsets[1] - offsets[0]
+    if bits % 8 or bits // 8 != nbytes:
+        raise ModelFileError(path, f"{what}: {elements} of {dtype} do not fit into {nbytes} bytes exactly", 8)
+    return Stored(name, dtype, tuple(shape), shard, start + offsets[0], nbytes)
+
+
+def _count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MAX_ELEMENTS
+
+
+class Checkpoint:
+    """An open model folder: ``config``, ``tensors`` by name, their bytes through ``raw``.
+
+    path     as it was opened; ``folder`` is where its parts lie
+    size     bytes of all files of weights together
+    """
+
+    def __init__(self, path: str, folder: Path):
+        """Use ``open``."""
+        self.path, self.folder = path, folder
+        self.files: list[MappedFile] = []
+        self.tensors: dict[str, Stored] = {}
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """Reads and checks all headers of ``path``: a folder, its index, or a file of weights beside its config.json.
+
+        A folder is read through its index if it has one, else it holds model.safetensors. ModelFileError.
+        """
+        given = Path(path)
+        folder = given if given.is_dir() else given.parent
+        checkpoint = cls(os.fspath(path), folder)
+        try:
+            if given.is_dir():
+                index = folder / INDEX
+                given = index if index.exists() else folder / SINGLE
+                if not given.exists():
+                    raise ModelFileError(path, f"neither {INDEX} nor {SINGLE} is in this folder")
+            if given.name.endswith(".json"):
+                checkpoint._open_index(given)
+            else:
+                checkpoint._open_shard(given)
+        except BaseException:
+            checkpoint.close()
+            raise
+        return checkpoint
+
+    def _open_shard(self, path: Path) -> dict[str, Stored]:
+        file = MappedFile(path)
+        self.files.append(file)
+        found = read_header(file, len(self.files) - 1)
+        twice = next((name for name in found if name in self.tensors), None)
+        if twice is not None:
+            raise ModelFileError(path, f"tensor {shown(twice)} is also in {self.files[self.tensors[twice].shard].path}")
+        self.tensors |= found
+        if len(self.tensors) > MAX_ALL_TENSORS:
+            raise ModelFileError(path, f"more than {MAX_ALL_TENSORS} tensors in all files together")
+        return found
+
+    def _open_index(self, path: Path) -> None:
+        """Every file that the index names; each tensor must be where the index says, and no other one anywhere."""
+        index = read(path, MAX_HEADER_BYTES, depth=HEADER_DEPTH, values=2 * MAX_ALL_TENSORS)
+        places = index.get("weight_map")
+        if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
+            raise ModelFileError(path, "weight_map is not an object from tensors to files")
+        names = sorted(set(places.values()))
+        if len(names) > MAX_SHARDS:
+            raise ModelFileError(path, f"{len(names)} files, at most {MAX_SHARDS} are allowed")
+        bad = next((name for name in names if not _SHARD_NAME.fullmatch(name)), None)
+        if bad is not None:
+            raise ModelFileError(path, f"{shown(bad)} is not the name of a safetensors file in this folder")
+        for name in names:
+            for tensor in self._open_shard(path.parent / name):
+                if places.get(tensor) != name:
+                    raise ModelFileError(path, f"does not say that {shown(tensor)} is in {name}")
+        lost = next((tensor for tensor in places if tensor not in self.tensors), None)
+        if lost is not None:
+            raise ModelFileError(path, f"tensor {shown(lost)} is not in {places[lost]}")
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """config.json. ModelFileError."""
+        return self.json(CONFIG, MAX_CONFIG_BYTES)
+
+    def json(self, name: str, limit: int, **bounds: int) -> dict[str, Any]:
+        """A JSON object beside the weights, of at most ``limit`` bytes and the ``bounds`` of ``boundedjson.parse``.
+        ModelFileError if it is not there."""
+        return read(self.folder / name, limit, **bounds)
+
+    def has(self, name: str) -> bool:
+        """Whether the folder has such a file."""
+        return (self.folder / name).is_file()
+
+    def raw(self, name: str) -> np.ndarray:
+        """The bytes of a tensor: a read-only uint8 view of the map, (nbytes,). KeyError, ModelFileError."""
+        tensor = self.tensors[name]
+        return self.files[tensor.shard].view(tensor.offset, tensor.nbytes)
+
+    def touch(self) -> Iterator[tuple[int, int]]:
+        """Read a byte of every page of the weights, as ``gguf.GGUFFile.touch``."""
+        for name in self.tensors:
+            yield from touch(self.raw(name))
+
+    def close(self) -> None:
+        """Gives the descriptors back; views stay valid."""
+        for file in self.files:
+            file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

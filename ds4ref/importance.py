@@ -68,8 +68,7 @@ def collect(
     """
     if engine.backend not in BACKENDS:
         raise BackendError(f"importance is collected on {' or '.join(BACKENDS)}, not on {engine.backend}")
-    source: Any = getattr(engine, "source", None) or getattr(engine, "gguf", None)
-    name = architecture(source)
+    name = architecture(engine.source)
     family: Any = importlib.import_module(ARCHS[name])
     if not hasattr(family, "collector"):
         raise BackendError(f"the pass of {name} has no points at which importance could be collected")

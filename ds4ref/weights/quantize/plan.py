@@ -210,10 +210,11 @@ def _possible(name: str, info: TensorInfo, given: TensorInfo, wanted: str, why: 
 
 def entries(given: Metadata, without: str = _DROPPED) -> Iterator[tuple[str, str, Any]]:
     """The entries of a file, but for those under ``without``: what an earlier run said about its importance."""
-    for key in given:  # type: ignore[attr-defined]
+    for key in given:
         kind = given.type_of(key)
         if kind is not None and not key.startswith(without) and key != ALIGNMENT_KEY:
-            yield key, kind, given[key]
+            # numbers of a config.json are f64; what reads GGUF files wants f32
+            yield key, kind.replace("f64", "f32"), given[key]
 
 
 def alignment(given: Metadata) -> int:

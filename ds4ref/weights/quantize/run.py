@@ -7,7 +7,8 @@ the size of the pieces nor on the number of threads.
 
 from __future__ import annotations
 
-from collections import deque
+import threading
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -65,11 +66,12 @@ def run(
         item = plan.items[out.tensor]
         done += out.row * (item.spec.nbytes // item.rows)
     pieces = _pieces(plan, most, out.tensor, out.row)
+    stored = Rows(source)
     waiting: deque[tuple[Piece, Future[np.ndarray]]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:
             for piece in pieces:
-                waiting.append((piece, pool.submit(make, source, piece, imatrix)))
+                waiting.append((piece, pool.submit(make, stored, piece, imatrix)))
                 while len(waiting) >= _in_flight(threads):
                     done += _write(out, *waiting.popleft())
                     if progress is not None:
@@ -126,10 +128,10 @@ def _write(out: PartFile, piece: Piece, made: Future[np.ndarray]) -> int:
     return data.nbytes
 
 
-def make(source: TensorSource, piece: Piece, imatrix: Imatrix | None) -> np.ndarray:
+def make(source: Rows, piece: Piece, imatrix: Imatrix | None) -> np.ndarray:
     """The bytes of a piece, uint8 (rows, row_bytes). DataError if a weight cannot be stored."""
     item, cols = piece.item, piece.item.spec.dims[0]
-    raw = stored_rows(source, item, piece.first, piece.last)
+    raw = source.rows(item, piece.first, piece.last)
     if item.copied:
         return raw
     if item.spec.fmt == "I32":
@@ -150,16 +152,50 @@ def make(source: TensorSource, piece: Piece, imatrix: Imatrix | None) -> np.ndar
     return made
 
 
-def stored_rows(source: TensorSource, item: Item, first: int, last: int) -> np.ndarray:
-    """Rows of a tensor as the source stores them, uint8 (rows, row_bytes)."""
-    rows: Any = getattr(source, "rows", None)
-    if rows is not None:  # a source that converts does so for what is asked for alone
-        return rows(item.source.name, first, last)
-    size = item.source.fmt.row_bytes(item.spec.dims[0])
-    raw = source.raw(item.source.name)
-    if raw.nbytes != size * item.rows:
-        raise ModelFileError(source.path, f"{item.source.name} has {raw.nbytes} bytes, not {size * item.rows}")
-    return raw.reshape(item.rows, size)[first:last]
+class Rows:
+    """Rows of a source's tensors as they are stored. A source that lays tensors out when they are asked for (published
+    weights) does so matrix by matrix; the last few are kept, since pieces that follow one another share them."""
+
+    KEPT = 4
+
+    def __init__(self, source: TensorSource):
+        self.source = source
+        self._lock = threading.Lock()
+        self._made: OrderedDict[tuple[str, int], Future[np.ndarray]] = OrderedDict()
+
+    def rows(self, item: Item, first: int, last: int) -> np.ndarray:
+        """Rows ``first`` .. ``last`` - 1, all of one matrix: uint8 (rows, row_bytes). ModelFileError."""
+        name, size = item.source.name, item.source.fmt.row_bytes(item.spec.dims[0])
+        if not hasattr(self.source, "piece"):
+            return self._whole(self.source.raw(name), name, size, item.rows)[first:last]
+        height = item.rows // self.source.pieces(name)  # type: ignore[attr-defined]
+        matrix = self._whole(self._piece(name, first // height), name, size, height)
+        at = first // height * height
+        return matrix[first - at : last - at]
+
+    def _whole(self, raw: np.ndarray, name: str, row_bytes: int, rows: int) -> np.ndarray:
+        if raw.nbytes != row_bytes * rows:
+            raise ModelFileError(self.source.path, f"{name} has {raw.nbytes} bytes, not {row_bytes * rows}")
+        return raw.reshape(rows, row_bytes)
+
+    def _piece(self, name: str, index: int) -> np.ndarray:
+        """Made once, whoever asks first; the others wait for it."""
+        with self._lock:
+            found = self._made.get((name, index))
+            if found is not None:
+                self._made.move_to_end((name, index))
+            else:
+                mine: Future[np.ndarray] = Future()
+                self._made[name, index] = mine
+                while len(self._made) > self.KEPT:
+                    self._made.popitem(last=False)
+        if found is not None:
+            return found.result()
+        try:
+            mine.set_result(self.source.piece(name, index))  # type: ignore[attr-defined]
+        except BaseException as error:
+            mine.set_exception(error)
+        return mine.result()
 
 
 def _whole_numbers(item: Item, raw: np.ndarray) -> np.ndarray:
@@ -188,12 +224,12 @@ def compare(
         prepared()
     import hashlib
 
-    theirs = reference.raw(name)
+    theirs, stored = reference.raw(name), Rows(source)
     ours_digest, theirs_digest = hashlib.sha256(), hashlib.sha256()
     at = differing = 0
     first = None
     for piece in _pieces(Plan([item], [], 32, []), max(most, item.spec.dims[0]), 0, 0):
-        made = np.ascontiguousarray(make(source, piece, imatrix)).reshape(-1)
+        made = np.ascontiguousarray(make(stored, piece, imatrix)).reshape(-1)
         held = theirs[at : at + made.nbytes]
         ours_digest.update(made)
         theirs_digest.update(held)

@@ -78,7 +78,9 @@ def test_experts_never_met_get_the_mean_of_those_that_were():
     np.testing.assert_allclose(found.importance(NAME, 8, 4, 1), met.mean(axis=0), rtol=1e-6)
     np.testing.assert_allclose(found.importance(NAME, 8, 4, 3), met[2], rtol=1e-4)
     trust = 1 / (1 + PRIOR)  # met once: drawn to the mean
-    np.testing.assert_allclose(found.importance(NAME, 8, 4, 2), trust * met[1] + (1 - trust) * met.mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(
+        found.importance(NAME, 8, 4, 2), trust * met[1] + (1 - trust) * met.mean(axis=0), rtol=1e-6
+    )
     assert found.entries[NAME].unmet == 1
 
 
@@ -131,7 +133,10 @@ HOSTILE = {
     "name that is no UTF-8": (struct.pack("<ii", 1, 2) + b"\xff\xfe" + struct.pack("<ii", 1, 1) + bytes(4), "UTF-8"),
     "no values": (dat(("a", 1, [])) + bytes(4), "0 values"),
     "values below zero": (struct.pack("<ii", 1, 1) + b"a" + struct.pack("<ii", 1, -3) + bytes(8), "-3 values"),
-    "values without end": (struct.pack("<ii", 1, 1) + b"a" + struct.pack("<ii", 1, HUGE) + bytes(8), "values, 2 are left"),
+    "values without end": (
+        struct.pack("<ii", 1, 1) + b"a" + struct.pack("<ii", 1, HUGE) + bytes(8),
+        "values, 2 are left",
+    ),
     "calls below zero": (dat(("a", -1, [1.0])), "-1 calls"),
     "not a number": (dat(("a", 1, [1.0, float("nan")])), "not finite"),
     "infinite": (dat(("a", 1, [float("inf")])), "not finite"),

@@ -39,7 +39,7 @@ class Choices:
 
     recipe    key of ``RECIPES``, or None
     families  family -> format, or "copy" for that of template or source
-    tensors   (name or beginning of a name, format or "copy"), the first that fits counts
+    tensors   (name, or beginning of the names of matrices, format or "copy"), the first that fits counts
     """
 
     recipe: str | None = None
@@ -171,7 +171,9 @@ def _item(info: TensorInfo, given: TensorInfo, choices: Choices, layers: int, te
     kept = info.fmt.name
     wanted, why = kept, "template" if templated else "source"
     recipe = RECIPES[choices.recipe].wanted(family, layer_of(name), layers) if choices.recipe else None
-    order = next((fmt for prefix, fmt in choices.tensors if name == prefix or name.startswith(prefix)), None)
+    # the beginning of a name means matrices: norms and integers have to be named in full
+    whole = family not in ("vector", "table")
+    order = next((fmt for begin, fmt in choices.tensors if name == begin or (whole and name.startswith(begin))), None)
     if order is not None:
         wanted, why = (kept if order == "copy" else order), "order"
     elif family in choices.families:

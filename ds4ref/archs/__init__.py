@@ -124,6 +124,20 @@ class Arch(Protocol):
         """Bytes and operations of its tokens (``ds4ref.costs.Costs``)."""
 
 
+class Collector(Protocol):
+    """Hooks that add up the squares of what the matrices of a pass read.
+
+    A family whose pass takes hooks may offer ``collector(shape)`` beside the names of ``Arch``; importance of weights
+    is collected with it (``ds4ref.importance``).
+    """
+
+    sums: dict[str, tuple[np.ndarray, np.ndarray]]
+    """By tensor: sums of squares float64 (vectors, cols), and how many inputs each is over (vectors,)."""
+
+    routes: int
+    """Tokens times experts that were seen."""
+
+
 def architecture(source: TensorSource) -> str:
     """What a file says it is; files that do not say are of the first family."""
     key = "general.architecture"
@@ -140,4 +154,4 @@ def arch_of(source: TensorSource) -> Arch:
     return importlib.import_module(ARCHS[name])
 
 
-__all__ = ["ARCHS", "Arch", "Cache", "Model", "Shape", "arch_of", "architecture"]
+__all__ = ["ARCHS", "Arch", "Cache", "Collector", "Model", "Shape", "arch_of", "architecture"]

@@ -1,7 +1,7 @@
 """``ds4``: generate, chat, and dump what a DeepSeek V4 model computes.
 
 This module only reads the command line and picks the mode; each mode is a module of its own, imported when chosen,
-so that ``ds4 --help`` starts at once. Left out on purpose: speculative decoding, steering and imatrix collection.
+so that ``ds4 --help`` starts at once. Left out on purpose: speculative decoding and steering.
 
     ds4 -p "Why is the sky blue?" --temp 0 -n 200
     ds4 -m model.gguf --dump-logits out.npz --token-ids ids.json --numerics exact
@@ -27,6 +27,7 @@ PROG = "ds4"
 USAGE = """ds4 -p TEXT | --prompt-file FILE [options]     one answer on stdout
        ds4 [options]                                  chat (one line per turn if stdin is not a terminal)
        ds4 agent [options] [PROMPT]                   a model that works in a folder through tools
+       ds4 imatrix FILE -o OUT [options]              importance of weights, for ds4-quantize
        ds4 --inspect [FILE]                           what is in a model file
        ds4 --dump-... | --perplexity-file FILE        numbers instead of text"""
 
@@ -60,7 +61,7 @@ UNAVAILABLE = {
     **dict.fromkeys(("--dir-steering-file", "--dir-steering-ffn", "--dir-steering-attn"), "no steering"),
     **dict.fromkeys(
         ("--imatrix-dataset", "--imatrix-out", "--imatrix-max-prompts", "--imatrix-max-tokens"),
-        "no importance matrix collection",
+        "importance is collected by a command of its own: ds4 imatrix FILE -o OUT",
     ),
     **dict.fromkeys(
         ("--metal", "--metal-graph-test", "--metal-graph-full-test", "--metal-graph-prompt-test"),
@@ -242,6 +243,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from . import agent
 
         return run(agent.PROG, agent.body, argv[1:])
+    if argv[:1] == ["imatrix"]:
+        from . import imatrix
+
+        return run(imatrix.PROG, imatrix.body, argv[1:])
     return run(PROG, body, argv)
 
 

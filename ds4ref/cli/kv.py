@@ -74,7 +74,7 @@ def build_parser(command: str) -> Parser:
         parser.add_argument(
             "--unused-days", metavar="X", type=number(0, 1e6), help="delete what was not used for X days"
         )
-        parser.add_argument("--dry-run", action="store_true", help="say what would go, and leave it")
+        add(parser, "--dry-run", help="say what would go, and leave it")
     add(parser, "--help")
     if not command:
         add(parser, "--version")

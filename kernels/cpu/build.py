@@ -1,4 +1,4 @@
-"""Compiling the backend to object files: ``python -m kernels.cpu.build DIRECTORY PART PARTS``.
+"""Compiling a group of kernels to object files: ``python -m kernels.cpu.build DIRECTORY PART PARTS GROUP``.
 
 Each process compiles one share of the entry points with Numba and writes one ``<part>.o`` and ``<part>.txt``: the
 hash of the object file, then the names of its entry points.
@@ -33,6 +33,12 @@ TASK_MODULES = (
     "rounding",
     "rows",
 )
+GROUPS = {
+    "engine": tuple(f"tasks.{name}" for name in TASK_MODULES),
+    "quantize": tuple(f"quantize.{name}" for name in ("plain", "q4_k", "q2_k", "q6_k", "iq2_xxs")),
+}
+"""Modules of entry points that are compiled, kept and loaded together: nobody waits for what he does not use."""
+
 ALLOWED_EXTERNALS = frozenset(
     {"sched_yield", "usleep", "madvise", "log2f", "log1pf", "memcpy", "memset", "memmove", "sqrtf"}
     | {"memset_pattern16", "bzero", "__bzero"}  # what LLVM makes of loops that fill memory, on macOS
@@ -44,13 +50,13 @@ def symbol(name: str) -> str:
     return "ds4_" + re.sub(r"\W", "_", name)
 
 
-def entries() -> dict[str, Callable[[], Any]]:
-    """Every entry point: name -> function that compiles it."""
-    for module in TASK_MODULES:
-        importlib.import_module(f"kernels.cpu.tasks.{module}")
+def entries(group: str = "engine") -> dict[str, Callable[[], Any]]:
+    """Every entry point of a group: name -> function that compiles it."""
+    for module in GROUPS[group]:
+        importlib.import_module(f"kernels.cpu.{module}")
     from .tasks.registry import ENTRIES
 
-    return ENTRIES
+    return {name: make for name, make in ENTRIES.items() if name.startswith("quantize.") == (group == "quantize")}
 
 
 def optimized_object(modules: list[Any], machine: Any) -> tuple[bytes, set[str]]:
@@ -87,13 +93,13 @@ def compile_entry(name: str, make: Callable[[], Any]) -> Any:
     return module
 
 
-def build(directory: Path, part: int, parts: int) -> None:
-    """Compile every ``parts``-th entry point, from number ``part`` on, into ``directory``."""
+def build(directory: Path, part: int, parts: int, group: str = "engine") -> None:
+    """Compile every ``parts``-th entry point of ``group``, from number ``part`` on, into ``directory``."""
     import llvmlite.binding as ll
 
     from .numba_internals import target_cpu, target_features
 
-    chosen = sorted(entries().items())[part::parts]
+    chosen = sorted(entries(group).items())[part::parts]
     modules = []
     for name, make in chosen:
         modules.append(compile_entry(name, make))
@@ -109,4 +115,4 @@ def build(directory: Path, part: int, parts: int) -> None:
 
 
 if __name__ == "__main__":
-    build(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    build(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])

@@ -28,6 +28,9 @@ KERNELS = Path(__file__).resolve().parent.parent
 SETTINGS = ("DS4_SIMD_TIER", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX")
 """Environment variables that change the code."""
 
+QUANTIZE = "quantize"
+"""The group of the quantizers, and their folder: the engine's kernels do not hang on it."""
+
 KEEP_SECONDS = 7 * 86400
 """Builds that nobody used for this long are deleted."""
 
@@ -44,8 +47,8 @@ def cache_home() -> Path:
     return Path(base) / "ds4ref"
 
 
-def cache_key() -> str:
-    """Hash of everything that determines the machine code."""
+def cache_key(group: str = "engine") -> str:
+    """Hash of everything that determines the machine code of a group (``build.GROUPS``)."""
     import llvmlite.binding as ll
 
     digest = hashlib.sha256()
@@ -57,7 +60,8 @@ def cache_key() -> str:
         digest.update(f"{name}={os.environ.get(name)}\n".encode())
     for folder in ("cpu", "formats"):
         for path in sorted((KERNELS / folder).rglob("*.py")):
-            digest.update(f"{path.relative_to(KERNELS)}\n".encode() + path.read_bytes())
+            if group == QUANTIZE or QUANTIZE not in path.relative_to(KERNELS).parts:
+                digest.update(f"{path.relative_to(KERNELS)}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:24]
 
 
@@ -95,8 +99,8 @@ def progress(line: str, end: str = "") -> None:
         print(f"\r{line} ", end=end, file=sys.stderr, flush=True)
 
 
-def build(target: Path) -> None:
-    """Compile all kernels in parallel processes and move the result to ``target``."""
+def build(target: Path, group: str = "engine") -> None:
+    """Compile all kernels of a group in parallel processes and move the result to ``target``."""
     started = time.monotonic()
     parts = max(1, min(4, available_cores()))
     work = Path(tempfile.mkdtemp(prefix=".build-", dir=target.parent))
@@ -108,7 +112,7 @@ def build(target: Path) -> None:
     try:
         for part in range(parts):
             log = open(work / f"{part}.log", "w+")
-            arguments = [*command, str(part), str(parts)]
+            arguments = [*command, str(part), str(parts), group]
             options: dict[str, Any] = {"env": environment, "stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
             workers.append((subprocess.Popen(arguments, **options), log))
         while any(process.poll() is None for process, _ in workers):
@@ -189,17 +193,17 @@ def writable(home: Path) -> Path:
         return home
 
 
-def objects() -> Path:
-    """The directory with this machine's object files, built if necessary."""
-    home, key = cache_home() / "kernels", cache_key()
+def objects(group: str = "engine") -> Path:
+    """The directory with this machine's object files of a group, built if necessary."""
+    home, key = cache_home() / "kernels", cache_key(group)
     if not complete(home / key):
         home = writable(home)
         with locked(home / "lock"):
             while not complete(home / key):
-                build(home / key)
-                if cache_key() != key:  # the sources were edited meanwhile: what was built is neither old nor new
+                build(home / key, group)
+                if cache_key(group) != key:  # the sources were edited meanwhile: what was built is neither old nor new
                     shutil.rmtree(home / key)
-                    key = cache_key()
+                    key = cache_key(group)
             sweep(home, home / key)
     with contextlib.suppress(OSError):
         os.utime(home / key)
@@ -233,14 +237,14 @@ def target_machine(triple: str, **options: Any) -> Any:
 class Library:
     """The loaded machine code. ``address(name)`` is the address of an entry point."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: str = "engine") -> None:
         import llvmlite.binding as ll
 
         from .build import symbol
 
         ll.initialize_native_target()
         ll.initialize_native_asmprinter()
-        directory = objects()
+        directory = objects(group)
         machine = target_machine(ll.get_process_triple())
         self._engine = ll.create_mcjit_compiler(ll.parse_assembly(""), machine)
         self._addresses: dict[str, int] = {}
@@ -271,6 +275,6 @@ class Library:
 
 
 @cache
-def library() -> Library:
+def library(group: str = "engine") -> Library:
     """The library of this process, loaded (and if need be built) on first use."""
-    return Library()
+    return Library(group)

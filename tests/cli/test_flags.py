@@ -16,7 +16,7 @@ from ds4ref.cli.flags import FLAGS
 ROOT = Path(__file__).parents[2]
 TOOLS = {"ds4": "ds4ref.cli.ds4", "ds4-bench": "speed_bench.cli", "ds4-vectors": "test_vectors.cli",
          "ds4-report": "reports.cli", "ds4-eval": "eval.cli", "ds4-server": "ds4ref.cli.server",
-         "ds4-kv": "ds4ref.cli.kv"}  # fmt: skip
+         "ds4-kv": "ds4ref.cli.kv", "ds4-quantize": "ds4ref.cli.quantize"}  # fmt: skip
 
 
 def _commands(capsys, tool: str) -> list[list[str]]:

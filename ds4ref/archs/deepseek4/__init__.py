@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ...weights.source import TensorSource
     from .costs import Costs
     from .forward import Model
+    from .importance import Collector
     from .weights import Weights
 
 
@@ -43,4 +44,11 @@ def costs(source: TensorSource, shape: ModelShape, act_quant: bool = True) -> Co
     return Costs.of_file(source, shape, act_quant)
 
 
-__all__ = ["bind", "costs", "model", "read_shape"]
+def collector(shape: ModelShape) -> Collector:
+    """See ``archs.Arch``."""
+    from .importance import Collector
+
+    return Collector(shape)
+
+
+__all__ = ["bind", "collector", "costs", "model", "read_shape"]

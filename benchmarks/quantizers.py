@@ -1,0 +1,173 @@
+"""Our quantizers against ggml's (ggml_quantize_chunk of llama-cpp-python), on the same weights: error and speed.
+
+    python -m benchmarks.quantizers                          every format, with and without importance
+    python -m benchmarks.quantizers --formats Q4_K --rows 2048 --cols 4096 --threads 2 --json
+
+Errors are sums over all weights, ours over ggml's: of squares, of squares times the importance of the column, and of
+squares times what each quantizer weighs them with while it searches (docs/quantize.md). Speed is weights a second on as
+many threads as asked for, in turns; CPU time counts, so what else runs on the machine does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernels.cpu.quantize import BLOCKED, quantize
+from kernels.formats import FORMATS
+
+from .rows import in_threads, split
+from .timing import interleave, ratios
+
+MEASURED = ("Q8_0", "Q4_0", "Q6_K", "Q4_K", "Q2_K", "IQ2_XXS")
+
+
+def ggml() -> Any:
+    """ggml's base library, its prototypes set. ImportError or OSError where there is none."""
+    import llama_cpp
+
+    folder = Path(llama_cpp.__file__).parent / "lib"
+    found = sorted(path for path in folder.iterdir() if "ggml-base" in path.name)
+    if not found:
+        raise OSError(f"no ggml-base library in {folder}")
+    library = ctypes.CDLL(str(found[0]))
+    library.ggml_quantize_chunk.restype = ctypes.c_size_t
+    library.ggml_quantize_chunk.argtypes = [
+        ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p,
+    ]  # fmt: skip
+    for fmt in MEASURED:
+        library.ggml_quantize_init(FORMATS[fmt].ggml_id)
+    return library
+
+
+def ggml_rows(
+    library: Any, fmt: str, x: np.ndarray, importance: np.ndarray | None = None, out: np.ndarray | None = None
+) -> np.ndarray:
+    """What ggml makes of float32 (rows, cols): uint8 (rows, row_bytes)."""
+    rows, cols = x.shape
+    if out is None:
+        out = np.empty((rows, FORMATS[fmt].row_bytes(cols)), np.uint8)
+    given = None if importance is None else importance.ctypes.data
+    library.ggml_quantize_chunk(FORMATS[fmt].ggml_id, x.ctypes.data, out.ctypes.data, 0, rows, cols, given)
+    return out
+
+
+def drawn(kind: str, rows: int, cols: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Weights float32 (rows, cols) and importance (cols,): "normal", "laplace", "outliers" or "uniform"."""
+    rng = np.random.default_rng(seed)
+    if kind == "laplace":
+        x = rng.laplace(0, 0.02, (rows, cols))
+    elif kind == "uniform":
+        x = rng.uniform(-0.05, 0.03, (rows, cols))
+    else:
+        x = rng.standard_normal((rows, cols)) * 0.02
+    if kind == "outliers":
+        x *= np.exp(rng.standard_normal((1, cols)) * 0.7) * np.where(rng.random((rows, cols)) < 0.002, 6, 1)
+    importance = np.exp(rng.standard_normal(cols) * 1.5)
+    return x.astype(np.float32), importance.astype(np.float32)
+
+
+def errors(fmt: str, x: np.ndarray, raw: np.ndarray, importance: np.ndarray | None) -> dict[str, float]:
+    """Sums of squared errors: plain, by importance, and as the searches weigh them."""
+    decode = FORMATS[fmt].dequantize
+    assert decode is not None
+    miss = np.square(decode(raw).astype(np.float64) - x)
+    found = {"plain": float(miss.sum())}
+    if importance is not None:
+        found["importance"] = float((miss * importance).sum())
+    found["searched"] = float((miss * searched(fmt, x, importance)).sum())
+    return found
+
+
+def searched(fmt: str, x: np.ndarray, importance: np.ndarray | None) -> np.ndarray:
+    """The weights that ggml's search for ``fmt`` minimizes the error with (rows, cols)."""
+    wide, block = x.astype(np.float64), FORMATS[fmt].block_elems
+    mean = np.repeat(np.square(wide).reshape(len(x), -1, block).mean(axis=2), block, axis=1)
+    if importance is not None:
+        if fmt == "Q6_K":
+            return np.broadcast_to(importance.astype(np.float64), x.shape)
+        return importance * np.sqrt((2 if fmt == "Q4_K" else 1) * mean + np.square(wide))
+    if fmt == "Q4_K":
+        group = np.repeat(np.square(wide).reshape(len(x), -1, 32).mean(axis=2), 32, axis=1)
+        return np.sqrt(group) + np.abs(wide)
+    if fmt == "Q2_K":
+        return np.abs(wide)
+    return np.square(wide) if fmt == "Q6_K" else np.ones_like(wide)
+
+
+def compare(library: Any, fmt: str, x: np.ndarray, importance: np.ndarray | None) -> dict[str, float]:
+    """Error of ours over error of ggml's, by measure; "same" is the share of equal bytes."""
+    ours = quantize(fmt, x, importance)
+    theirs = ggml_rows(library, fmt, x, importance)
+    a, b = errors(fmt, x, ours, importance), errors(fmt, x, theirs, importance)
+    return {name: a[name] / max(b[name], 1e-300) for name in a} | {"same": float((ours == theirs).mean())}
+
+
+def speed(
+    library: Any, fmt: str, x: np.ndarray, importance: np.ndarray | None, threads: int, rounds: int
+) -> tuple[float, float]:
+    """Ours over ggml's, the median of the rounds; and our million weights a second and thread."""
+    rows, cols = x.shape
+    ours = np.empty((rows, FORMATS[fmt].row_bytes(cols)), np.uint8)
+    theirs = np.empty_like(ours)
+    pieces = split(rows, max(1, (1 << 16) // cols))
+
+    def mine(first: int, last: int) -> None:
+        ours[first:last] = quantize(fmt, x[first:last], importance)
+
+    def ggmls(first: int, last: int) -> None:
+        ggml_rows(library, fmt, x[first:last], importance, theirs[first:last])
+
+    arms = {
+        "ggml": lambda: in_threads(threads, pieces, ggmls),
+        "ours": lambda: in_threads(threads, pieces, mine),
+    }
+    samples = interleave(arms, rounds)
+    return statistics.median(ratios(samples["ggml"], samples["ours"])), x.size / 1e6 / threads / min(samples["ours"])
+
+
+def main() -> None:
+    """Print the table."""
+    made = argparse.ArgumentParser(prog="python -m benchmarks.quantizers", description=__doc__.split("\n")[0])
+    made.add_argument("--formats", nargs="+", default=list(MEASURED), choices=BLOCKED)
+    made.add_argument("--kinds", nargs="+", default=["normal", "laplace", "outliers", "uniform"])
+    made.add_argument("--rows", type=int, default=256)
+    made.add_argument("--cols", type=int, default=4096)
+    made.add_argument("--threads", type=int, default=1)
+    made.add_argument("--rounds", type=int, default=3)
+    made.add_argument("--json", action="store_true")
+    made.add_argument("--no-speed", action="store_true")
+    args = made.parse_args()
+    library, found = ggml(), []
+    started = time.monotonic()
+    for fmt in args.formats:
+        for given in (False, True):
+            for kind in args.kinds:
+                x, importance = drawn(kind, args.rows, args.cols)
+                if fmt == "IQ2_XXS" and not given:
+                    continue  # ggml refuses it
+                row: dict[str, Any] = {"format": fmt, "weights": kind, "importance": given}
+                row |= compare(library, fmt, x, importance if given else None)
+                if not args.no_speed and kind == args.kinds[0]:
+                    row["speed"], row["mw_s"] = speed(
+                        library, fmt, x, importance if given else None, args.threads, args.rounds
+                    )
+                found.append(row)
+                if not args.json:
+                    print(
+                        "  ".join(f"{k}={v:.4f}" if isinstance(v, float) else f"{v}" for k, v in row.items()),
+                        flush=True,
+                    )
+    if args.json:
+        print(json.dumps({"seconds": time.monotonic() - started, "rows": found}))
+
+
+if __name__ == "__main__":
+    main()

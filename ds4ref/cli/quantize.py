@@ -1,0 +1,368 @@
+"""``ds4-quantize``: weights of any container that this engine reads to a GGUF file in the formats asked for.
+
+ds4-quantize model/ -o model-q4.gguf --recipe q4                      a published model, quantized
+ds4-quantize model.gguf -o q2.gguf --recipe q2 --imatrix imatrix.dat  with importance
+ds4-quantize model/ -o out.gguf --template old.gguf                   names, order, metadata, formats of another file
+ds4-quantize model/ --template old.gguf --compare-tensor output.weight
+ds4-quantize splice --base q2.gguf --donor q4.gguf --layers 37-42 -o mixed.gguf
+
+The plan goes to stdout, progress to stderr. A run that was interrupted goes on where it stopped, with the same command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from .. import __version__
+from ..errors import DataError, UsageError
+from .common import Interrupt, Progress, check_output, run, say
+from .flags import add
+from .options import Parser, number
+
+if TYPE_CHECKING:
+    from ..weights.quantize.plan import Item, Plan
+    from ..weights.source import TensorSource
+
+PROG = "ds4-quantize"
+
+USAGE = f"""{PROG} SOURCE -o OUT.gguf [--recipe NAME] [options]
+       {PROG} splice --base FILE --donor FILE --layers LIST -o OUT.gguf"""
+
+EPILOG = """\
+TYPE is one of f32 f16 bf16 q8_0 q4_0 q6_k q4_k q2_k iq2_xxs, or copy; case, - and _ do not matter.
+What decides the format of a tensor, first hit: --tensor-type, its family's option, the recipe,
+the template, the source.
+
+recipes:
+{recipes}
+
+exit codes: 0 done; 1 failure, or --compare-tensor found a difference; 2 usage; 130 Ctrl-C
+(what was done is kept: the same command goes on)"""
+
+# Family -> its flag, other spellings, what it says. Those of ds4's tool come first.
+FLAGS: dict[str, tuple[tuple[str, ...], str]] = {
+    "gate": (("--routed-w1", "--routed-gate"), "routed experts, gate"),
+    "down": (("--routed-w2", "--routed-down"), "routed experts, down"),
+    "up": (("--routed-w3", "--routed-up"), "routed experts, up"),
+    "attention-proj": (("--attention-proj", "--attn-proj"), "attention projections"),
+    "attention": (("--attention",), "other matrices of the attention: compressors, indexer"),
+    "shared": (("--shared",), "shared experts"),
+    "ffn": (("--ffn",), "feed-forward matrices of layers without experts"),
+    "embedding": (("--embedding",), "token embedding"),
+    "output": (("--output-matrix",), "output matrix"),
+    "dense": (("--dense",), "all other matrices"),
+}
+
+
+def _type(text: str) -> str:
+    """A format's own name, or "copy"."""
+    from ..weights.quantize.plan import QUANTIZERS
+
+    plain = text.lower().replace("-", "").replace("_", "")
+    if plain in ("copy", "template"):
+        return "copy"
+    names = {name.lower().replace("_", ""): name for name in (*QUANTIZERS, "I32")}
+    if plain not in names:
+        raise ArgumentTypeError(f"choose from {', '.join(names.values())}, copy")
+    return names[plain]
+
+
+def _override(text: str) -> tuple[str, str]:
+    """``PREFIX=TYPE``"""
+    prefix, equals, kind = text.rpartition("=")
+    if not equals or not prefix:
+        raise ArgumentTypeError("NAME=TYPE is needed, such as blk.0.ffn_down_exps.weight=q6_k")
+    return prefix, _type(kind)
+
+
+def build_parser() -> Parser:
+    """Every flag."""
+    from ..weights.quantize.families import RECIPES
+
+    lines = "\n".join(f"  {name:<8}{recipe.says}" for name, recipe in RECIPES.items())
+    made = Parser(
+        PROG,
+        usage=USAGE,
+        description="Quantize a model: safetensors or GGUF in, GGUF out.",
+        epilog=EPILOG.format(recipes=lines),
+        unavailable={"--n-experts": "the number of experts is read from the model"},
+    )
+    made.add_argument("source", metavar="SOURCE", nargs="*", help="model file or folder")
+    g = made.add_argument_group("files")
+    g.add_argument("--hf", metavar="DIR", help="the same as SOURCE")
+    add(g, "--output", "--out", metavar="FILE", help="the new file")
+    g.add_argument("--overwrite", action="store_true", help="replace it if it is there")
+    g.add_argument(
+        "--template", metavar="FILE", help="GGUF file whose metadata, names, order and formats the new one takes over"
+    )
+    g.add_argument("--restart", action="store_true", help="throw away what an interrupted run left")
+    g = made.add_argument_group("formats")
+    add(g, "--recipe", help=f"formats of everything: {', '.join(RECIPES)}")
+    g.add_argument("--experts", "--routed", metavar="TYPE", type=_type, help="routed experts, all three matrices")
+    for family, (names, says) in FLAGS.items():
+        g.add_argument(*names, metavar="TYPE", type=_type, dest=f"family_{family}", help=says)
+    g.add_argument(
+        "--tensor-type",
+        metavar="NAME=TYPE",
+        type=_override,
+        action="append",
+        default=[],
+        help="a tensor, or all whose names begin so; repeatable, the first that fits counts",
+    )
+    g = made.add_argument_group("importance")
+    g.add_argument(
+        "--imatrix", metavar="FILE", help="importance: .dat, or llama.cpp's GGUF (`ds4 imatrix` collects it)"
+    )
+    g.add_argument("--imatrix-strict", action="store_true", help="fail where a tensor that uses importance has none")
+    g = made.add_argument_group("running")
+    add(g, "--dry-run", help="print the plan and stop")
+    g.add_argument("--compare-tensor", metavar="NAME", help="make one tensor and compare it with the template's bytes")
+    g.add_argument("--compare-gguf", metavar="FILE", help="compare with this file's instead")
+    add(g, "--threads")
+    g.add_argument("--memory", metavar="GIB", type=number(0.01, 1e5), default=1.0,
+                   help="memory to work in at most, besides the program and mapped files (1)")  # fmt: skip
+    add(g, "--json", help="the plan, or the comparison, as one line of JSON")
+    add(made, "--help")
+    add(made, "--version")
+    return made
+
+
+def quantize(argv: Sequence[str]) -> int:
+    """``ds4-quantize SOURCE``."""
+    made = build_parser()
+    args = made.parse(argv)
+    if args.help:
+        sys.stdout.write(made.format_help())
+        return 0
+    if args.version:
+        print(f"{PROG} {__version__} (ds4ref)")
+        return 0
+    path = _source(args)
+    if args.compare_gguf is not None and args.compare_tensor is None:
+        raise UsageError("--compare-gguf goes with --compare-tensor")
+    if args.imatrix_strict and args.imatrix is None:
+        raise UsageError("--imatrix-strict goes with --imatrix")
+    writes = not (args.dry_run or args.compare_tensor)
+    if writes:
+        _check_target(args.output, args.overwrite, path, args.template, args.imatrix)
+    from ..weights import open_source
+    from ..weights.quantize.imatrix import read_imatrix
+    from ..weights.quantize.plan import about_imatrix, check_imatrix, make_plan
+
+    with ExitStack() as stack:
+        source = _opened(stack, open_source(path))
+        template = _opened(stack, open_source(args.template)) if args.template else None
+        plan = make_plan(source, _choices(args), template)
+        table = None
+        if args.imatrix is not None:
+            table = read_imatrix(args.imatrix)
+            plan.notes += check_imatrix(plan, table, args.imatrix_strict)
+            plan.metadata += about_imatrix(table)
+        if args.compare_tensor is not None:
+            return _compare(args, plan, source, template, table)
+        if args.dry_run or not args.json:
+            _show(plan, args.json)
+        for note in plan.notes if args.json else ():
+            say(PROG, note)
+        if not args.dry_run:
+            _run(args, plan, source, table, plan.digest([path, *_given(args.imatrix)]))
+    return 0
+
+
+def splice(argv: Sequence[str]) -> int:
+    """``ds4-quantize splice``."""
+    made = Parser(
+        f"{PROG} splice",
+        usage=f"{PROG} splice --base FILE --donor FILE --layers LIST -o OUT.gguf",
+        description="Expert layers of one model file in another, byte by byte.",
+        unavailable={},
+    )
+    made.add_argument("--base", metavar="FILE", help="the file that gives everything else")
+    made.add_argument("--donor", metavar="FILE", help="the file that gives the routed experts of --layers")
+    add(made, "--layers", help="layers to take: 37-42 or 0-2,40")
+    add(made, "--output", "--out", metavar="FILE", help="the new file")
+    made.add_argument("--force", action="store_true", help="replace it if it is there")
+    add(made, "--dry-run", help="say what would be done and stop")
+    add(made, "--json")
+    add(made, "--help")
+    args = made.parse(argv)
+    if args.help:
+        sys.stdout.write(made.format_help())
+        return 0
+    for name in ("base", "donor", "layers"):
+        if getattr(args, name) is None:
+            raise UsageError(f"--{name} is needed")
+    layers = _layers(args.layers)
+    if not args.dry_run:
+        _check_target(args.output, args.force, args.base, args.donor)
+    from ..weights import open_source
+    from ..weights.quantize.splice import Spliced, splice_plan
+
+    with ExitStack() as stack:
+        base, donor = _opened(stack, open_source(args.base)), _opened(stack, open_source(args.donor))
+        plan, taken = splice_plan(base, donor, layers)
+        changed = [
+            f"{item.spec.name}: {base.tensors[item.spec.name].fmt.name} -> {item.spec.fmt}"
+            for item in plan.items
+            if item.spec.name in taken
+        ]
+        grown = plan.nbytes - sum(info.nbytes for info in base.tensors.values())
+        if args.json:
+            print(json.dumps({"taken": sorted(taken), "bytes": plan.nbytes, "grown": grown}))
+        else:
+            print("\n".join(changed))
+            print(f"{len(taken)} tensors of {args.donor}; {plan.nbytes / 2**30:.2f} GiB, {grown / 2**30:+.2f} GiB")
+        sys.stdout.flush()
+        if not args.dry_run:
+            args.threads, args.memory, args.restart = 1, 0.25, False
+            _run(args, plan, Spliced(base, donor, taken), None, plan.digest([args.base, args.donor]))
+    return 0
+
+
+# --- parts of both
+
+
+def _run(args: Namespace, plan: Plan, source: Any, table: Any, digest: str) -> None:
+    from kernels.cpu.library import available_cores
+
+    from ..weights.quantize import run as runner
+    from ..weights.quantize.part import PartFile
+
+    specs = [item.spec for item in plan.items]
+    with Interrupt() as interrupt, Progress("bytes written") as progress:
+        with PartFile(args.output, plan.metadata, specs, plan.alignment, digest, args.restart) as out:
+            if out.resumed:
+                say(PROG, f"goes on at tensor {out.tensor + 1} of {len(specs)}")
+            runner.run(
+                plan, source, out, table, threads=args.threads or available_cores(),
+                memory=int(args.memory * 2**30), progress=progress, cancelled=lambda: _stop(interrupt),
+            )  # fmt: skip
+    say(PROG, f"wrote {args.output}, {os.path.getsize(args.output) / 2**30:.2f} GiB")
+
+
+def _stop(interrupt: Interrupt) -> None:
+    if interrupt.requested:
+        raise KeyboardInterrupt
+
+
+def _opened(stack: ExitStack, source: TensorSource) -> TensorSource:
+    stack.callback(source.close)
+    return source
+
+
+def _given(*paths: str | None) -> list[str]:
+    return [path for path in paths if path is not None]
+
+
+def _source(args: Namespace) -> str:
+    given = [*args.source, *_given(args.hf)]
+    if len(given) != 1:
+        raise UsageError("one model is needed: a GGUF file, or a folder of safetensors" if not given
+                         else f"one model at a time: {given[1]} is one too many")  # fmt: skip
+    return given[0]
+
+
+def _check_target(path: str | None, overwrite: bool, *sources: str | None) -> None:
+    if path is None:
+        raise UsageError("--output is needed")
+    check_output(path)
+    if os.path.lexists(path):
+        if any(
+            source is not None and os.path.samefile(path, source) for source in sources if os.path.exists(source or "")
+        ):
+            raise UsageError(f"{path} is one of the files that are read")
+        if not overwrite:
+            raise DataError(f"{path} is there already")
+        if not os.path.isfile(path):
+            raise DataError(f"{path} is no regular file")
+
+
+def _choices(args: Namespace) -> Any:
+    from ..weights.quantize.families import EXPERTS
+    from ..weights.quantize.plan import Choices
+
+    families = dict.fromkeys(EXPERTS, args.experts) if args.experts else {}
+    families |= {family: found for family in FLAGS if (found := getattr(args, f"family_{family}")) is not None}
+    return Choices(args.recipe, families, [_override(text) if isinstance(text, str) else text
+                                           for text in args.tensor_type])  # fmt: skip
+
+
+def _layers(text: str) -> list[int]:
+    found: list[int] = []
+    for part in text.split(","):
+        low, dash, high = part.strip().partition("-")
+        if not low.isdecimal() or (dash and not high.isdecimal()) or max(len(low), len(high)) > 6:
+            raise UsageError(f"--layers {text[:40]!r}: numbers and ranges are needed, such as 0-2,40")
+        last = int(high) if dash else int(low)
+        if last < int(low):
+            raise UsageError(f"--layers: {part.strip()} descends")
+        found += range(int(low), last + 1)
+    return found
+
+
+def _show(plan: Plan, as_json: bool) -> None:
+    from ..weights.quantize.plan import to_json
+
+    if as_json:
+        print(to_json(plan))
+        return
+    changes = 0
+    for item in plan.items:
+        if not item.copied:
+            changes += 1
+            print(f"{item.spec.name}: {item.source.fmt.name} -> {item.spec.fmt}")
+    for fmt, count, size in plan.totals():
+        print(f"{fmt:<8} {count:>6} tensors {size / 2**20:>12.1f} MiB")
+    print(f"{len(plan.items)} tensors, {plan.nbytes / 2**30:.2f} GiB, {changes} in another format than before")
+    for note in plan.notes:
+        print(f"note: {note}")
+    sys.stdout.flush()
+
+
+def _compare(args: Namespace, plan: Plan, source: Any, template: Any, table: Any) -> int:
+    from ..weights import open_source
+    from ..weights.quantize.run import compare, piece_weights
+
+    found: list[Item] = [item for item in plan.items if item.spec.name == args.compare_tensor]
+    if not found:
+        raise UsageError(f"--compare-tensor: no tensor is called {args.compare_tensor[:60]}")
+    with ExitStack() as stack:
+        reference = template
+        if args.compare_gguf is not None:
+            reference = _opened(stack, open_source(args.compare_gguf))
+        if reference is None:
+            raise UsageError("--compare-tensor needs --compare-gguf or --template")
+        result = compare(found[0], source, reference, table, piece_weights(plan, 1, int(args.memory * 2**30)))
+    same = not result["differing"]
+    if args.json:
+        print(json.dumps(result))
+    else:
+        print(f"{result['tensor']}: {result['format']}, {result['bytes']} bytes")
+        print(f"made      sha256 {result['sha256']}\nreference sha256 {result['reference_sha256']}")
+        print("the same" if same else f"{result['differing']} bytes differ, the first at {result['first']}")
+    return 0 if same else 1
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"splice": splice}
+
+
+def body(argv: Sequence[str]) -> int:
+    """Dispatch."""
+    if argv and argv[0] in COMMANDS:
+        return COMMANDS[argv[0]](argv[1:])
+    return quantize(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the console script."""
+    return run(PROG, body, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,8 @@
+"""Making model files: a plan of formats (``plan``, ``families``), importance (``imatrix``), the run that carries the
+plan out (``run``) into a file that survives interruption (``part``), and layers of one file in another (``splice``).
+
+    plan = make_plan(source, Choices(recipe="q4"))
+    specs = [item.spec for item in plan.items]
+    with PartFile("out.gguf", plan.metadata, specs, plan.alignment, plan.digest([source.path])) as out:
+        run(plan, source, out, threads=8)
+"""

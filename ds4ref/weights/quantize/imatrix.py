@@ -1,0 +1,312 @@
+"""Importance of weights: the mean square of the inputs each column of a matrix meets, measured on a calibration text.
+
+Two file formats are read and written. The older ``.dat`` (little endian): i32 entries, then per entry i32 length, name,
+i32 calls, i32 values and float32 values, and perhaps a trailer i32 chunks, i32 length, data set; values are divided by
+calls where there are any. And llama.cpp's GGUF: ``NAME.in_sum2`` (sums of squares, one row an expert) beside
+``NAME.counts``. A stack of experts has as many vectors as experts, one after the other.
+
+How often an expert was met is kept where the format has it. One that never was has no importance of its own: it gets
+the mean over the experts that were, and one that was met rarely is drawn towards that mean, as if by ``PRIOR`` more
+tokens. ds4 writes 1.0 throughout for experts never met, on another scale than everything measured; such vectors
+are read as never met. Nothing in a file is trusted: sizes are bounded by its length before anything is allocated.
+
+    table = read_imatrix("importance.dat")
+    table.importance("blk.3.ffn_down_exps.weight", 2048, 256, expert=7)      float32 (2048,)
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...errors import DataError, ModelFileError
+from ...files import atomic_write
+from ..container import MAGIC, TensorSpec
+from ..cursor import shown
+from ..gguf import GGUFFile
+from ..writer import GGUFWriter
+
+MAX_NAME_BYTES = 4096
+MAX_ENTRIES = 1 << 20
+MAX_FILE_BYTES = 8 << 30
+PRIOR = 4.0
+"""Tokens' worth of trust in the mean over all experts."""
+
+_TRAILER_MOST = 1 << 16
+_SUMS, _COUNTS = ".in_sum2", ".counts"
+_I32 = struct.Struct("<i")
+
+
+@dataclass
+class Entry:
+    """One matrix, or a stack of them.
+
+    means   float32 (vectors, cols): mean squares of the inputs
+    counts  float64 (vectors,): inputs they were taken over; 0: never met; None: the file does not say
+    """
+
+    means: np.ndarray
+    counts: np.ndarray | None = None
+
+    def usable(self) -> np.ndarray:
+        """Vectors for a quantizer, float32 (vectors, cols): see the module's text."""
+        met = np.ones(len(self.means), bool) if self.counts is None else self.counts > 0
+        if self.counts is None and len(self.means) > 1:
+            met = ~(self.means == 1.0).all(axis=1)
+        if not met.any():
+            return np.ones_like(self.means)
+        centre = self.means[met].mean(axis=0, dtype=np.float64)
+        if self.counts is None:
+            mixed = np.where(met[:, None], self.means, centre)
+        else:
+            trust = (self.counts / (self.counts + PRIOR))[:, None] if len(self.means) > 1 else 1.0
+            mixed = trust * self.means.astype(np.float64) + (1 - trust) * centre
+        return mixed.astype(np.float32)
+
+    @property
+    def unmet(self) -> int:
+        """How many vectors were never measured."""
+        if self.counts is not None:
+            return int((self.counts <= 0).sum())
+        return int((self.means == 1.0).all(axis=1).sum()) if len(self.means) > 1 else 0
+
+
+@dataclass
+class Imatrix:
+    """Entries by tensor name, and where they came from. ``flat`` entries have one row whatever they stand for: only
+    the tensor says into how many experts it falls."""
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+    datasets: list[str] = field(default_factory=list)
+    chunks: int = 0
+    path: str = ""
+    _used: dict[tuple[str, int], np.ndarray] = field(default_factory=dict, repr=False)
+
+    def importance(self, name: str, cols: int, experts: int = 0, expert: int | None = None) -> np.ndarray | None:
+        """float32 (cols,) for a matrix, or for one expert of a stack; None if the file has nothing for it.
+
+        ``NAME.expert.E`` and ``NAME.expert_E`` go before ``NAME``. DataError for an entry of another length.
+        """
+        if expert is not None:
+            for own in (f"{name}.expert.{expert}", f"{name}.expert_{expert}"):
+                if own in self.entries:
+                    return self._vectors(own, cols, 1)[0]
+        if name not in self.entries:
+            return None
+        vectors = self._vectors(name, cols, max(1, experts))
+        return vectors[0] if len(vectors) == 1 or expert is None else vectors[expert]
+
+    def _vectors(self, name: str, cols: int, experts: int) -> np.ndarray:
+        if (name, cols) not in self._used:
+            entry = self.entries[name]
+            size = entry.means.size
+            if size == cols:
+                entry = Entry(entry.means.reshape(1, cols), entry.counts)
+            elif size == cols * experts:
+                entry = Entry(entry.means.reshape(experts, cols), entry.counts)
+            else:
+                wanted = f"{cols}" if experts == 1 else f"{cols} or {cols * experts}"
+                raise DataError(f"{self.path}: {shown(name)} has {size} values, wanted {wanted}")
+            if entry.counts is not None and len(entry.counts) != len(entry.means):
+                raise DataError(
+                    f"{self.path}: {shown(name)} has {len(entry.counts)} counts for {len(entry.means)} rows"
+                )
+            self._used[name, cols] = entry.usable()
+        return self._used[name, cols]
+
+
+# --- reading
+
+
+def read_imatrix(path: str | os.PathLike[str]) -> Imatrix:
+    """An importance file of either format, told apart by its first bytes. DataError if it cannot be used."""
+    path = os.fspath(path)
+    try:
+        with open(path, "rb") as file:
+            head = file.read(4)
+            size = os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise DataError(f"cannot read importance file {path}: {error.strerror or error}") from None
+    if size > MAX_FILE_BYTES:
+        raise DataError(f"{path}: {size} bytes are more than an importance file has")
+    try:
+        found = _read_gguf(path) if head == MAGIC else _read_dat(path, size)
+    except ModelFileError as error:
+        raise DataError(str(error)) from None
+    if not found.entries:
+        raise DataError(f"{path}: holds no importance")
+    return found
+
+
+class _Bytes:
+    """What is left of a ``.dat`` file; every read is checked against it."""
+
+    def __init__(self, path: str, data: np.ndarray):
+        self.path, self.data, self.at = path, data, 0
+
+    def fail(self, why: str) -> DataError:
+        return DataError(f"{self.path}: {why} at byte {self.at}")
+
+    @property
+    def left(self) -> int:
+        return len(self.data) - self.at
+
+    def take(self, count: int, what: str) -> np.ndarray:
+        if count > self.left:
+            raise self.fail(f"{what} needs {count} bytes, {self.left} are left")
+        self.at += count
+        return self.data[self.at - count : self.at]
+
+    def i32(self, what: str) -> int:
+        return _I32.unpack(self.take(4, what).tobytes())[0]
+
+
+def _read_dat(path: str, size: int) -> Imatrix:
+    if size < 4:
+        raise DataError(f"{path}: {size} bytes are no importance file")
+    rest = _Bytes(path, np.memmap(path, np.uint8, "r"))
+    found = Imatrix(path=path)
+    count = rest.i32("the number of entries")
+    if not 0 < count <= min(MAX_ENTRIES, rest.left // 13):
+        raise rest.fail(f"{count} entries cannot be in {size} bytes: no importance file, or a damaged one,")
+    for number in range(count):
+        length = rest.i32(f"the name's length of entry {number}")
+        if not 0 < length <= MAX_NAME_BYTES:
+            raise rest.fail(f"entry {number} has a name of {length} bytes")
+        name = _text(rest, length, f"name of entry {number}")
+        calls, values = rest.i32(f"the calls of {shown(name)}"), rest.i32(f"the size of {shown(name)}")
+        if calls < 0 or values <= 0:
+            raise rest.fail(f"{shown(name)} has {calls} calls and {values} values")
+        if values > rest.left // 4:
+            raise rest.fail(f"{shown(name)} has {values} values, {rest.left // 4} are left")
+        data = rest.take(4 * values, shown(name)).view("<f4") if rest.at % 4 == 0 else np.frombuffer(
+            rest.take(4 * values, shown(name)).tobytes(), "<f4")  # fmt: skip
+        if name in found.entries:
+            raise rest.fail(f"{shown(name)} appears twice")
+        means = _checked(path, name, data.astype(np.float32) / np.float32(max(calls, 1)))
+        found.entries[name] = Entry(means.reshape(1, -1))
+    if rest.left >= 8:
+        found.chunks = max(0, rest.i32("the number of chunks"))
+        length = rest.i32("the data set's length")
+        if not 0 <= length <= _TRAILER_MOST:
+            raise rest.fail(f"the data set has a name of {length} bytes")
+        if length:
+            found.datasets.append(_text(rest, length, "data set"))
+    if rest.left:
+        raise rest.fail(f"{rest.left} bytes follow the last entry")
+    return found
+
+
+def _text(rest: _Bytes, length: int, what: str) -> str:
+    try:
+        return rest.take(length, what).tobytes().decode()
+    except UnicodeDecodeError:
+        raise rest.fail(f"the {what} is not valid UTF-8") from None
+
+
+def _checked(path: str, name: str, values: np.ndarray) -> np.ndarray:
+    if not np.isfinite(values).all():
+        raise DataError(f"{path}: {shown(name)} holds a value that is not finite")
+    if (values < 0).any():
+        raise DataError(f"{path}: {shown(name)} holds a mean square below zero")
+    return values
+
+
+def _read_gguf(path: str) -> Imatrix:
+    with GGUFFile.open(path) as file:
+        meta = file.metadata
+        kind = meta["general.type"] if meta.type_of("general.type") == "string" else None
+        if kind != "imatrix":
+            raise DataError(f"{path}: is a GGUF file, but holds no importance (general.type is {shown(str(kind))})")
+        found = Imatrix(path=path)
+        if meta.type_of("imatrix.datasets") == "string[]":
+            found.datasets = list(meta.first("imatrix.datasets", 64))
+        if meta.type_of("imatrix.chunk_count") == "u32":
+            found.chunks = meta["imatrix.chunk_count"]
+        for info in file.tensors.values():
+            if not info.name.endswith(_SUMS):
+                continue
+            name = info.name.removesuffix(_SUMS)
+            beside = file.tensors.get(name + _COUNTS)
+            if beside is None:
+                raise DataError(f"{path}: {shown(name)} has sums, but no counts")
+            if info.fmt.name != "F32" or beside.fmt.name != "F32":
+                raise DataError(f"{path}: {shown(name)} is stored as {info.fmt.name} and {beside.fmt.name}, wanted F32")
+            sums = file.raw(info.name).view("<f4").reshape(-1, info.dims[0])
+            counts = file.raw(beside.name).view("<f4").astype(np.float64)
+            if len(counts) != len(sums):
+                raise DataError(f"{path}: {shown(name)} has {len(counts)} counts for {len(sums)} rows")
+            if not np.isfinite(counts).all() or (counts < 0).any():
+                raise DataError(f"{path}: {shown(name)} has a count that is none")
+            divisor = np.where(counts > 0, counts, 1)[:, None]
+            with np.errstate(over="ignore"):
+                means = (sums.astype(np.float64) / divisor).astype(np.float32)
+            found.entries[name] = Entry(_checked(path, name, means), counts)
+        return found
+
+
+# --- writing
+
+
+def write_imatrix(path: str | os.PathLike[str], table: Imatrix) -> None:
+    """Write ``table``: as GGUF if the name ends in ``.gguf``, else as ``.dat``. DataError if it cannot be written.
+
+    The older format has no counts: what was never met is written as the mean of what was, on the scale of the rest.
+    """
+    path = os.fspath(path)
+    if not table.entries:
+        raise DataError(f"nothing was measured: {path} is not written")
+    if path.endswith(".gguf"):
+        try:
+            _write_gguf(path, table)
+        except ModelFileError as error:
+            raise DataError(str(error)) from None
+        return
+    try:
+        with atomic_write(path) as out:
+            for piece in _dat(table):
+                out.write(piece)
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def _dat(table: Imatrix) -> Iterator[bytes]:
+    yield _I32.pack(len(table.entries))
+    for name, entry in table.entries.items():
+        encoded = name.encode()
+        means = entry.means if entry.counts is None else _filled(entry)
+        yield _I32.pack(len(encoded)) + encoded + struct.pack("<ii", 1, means.size) + means.astype("<f4").tobytes()
+    dataset = ", ".join(table.datasets).encode()[:_TRAILER_MOST]
+    yield struct.pack("<ii", table.chunks, len(dataset)) + dataset
+
+
+def _filled(entry: Entry) -> np.ndarray:
+    """Means with those never met replaced by the mean of the others."""
+    assert entry.counts is not None
+    met = entry.counts > 0
+    if met.all() or not met.any():
+        return entry.means
+    return np.where(met[:, None], entry.means, entry.means[met].mean(axis=0, dtype=np.float64)).astype(np.float32)
+
+
+def _write_gguf(path: str, table: Imatrix) -> None:
+    metadata = [
+        ("general.type", "string", "imatrix"),
+        ("imatrix.datasets", "string[]", table.datasets),
+        ("imatrix.chunk_count", "u32", table.chunks),
+        ("imatrix.chunk_size", "u32", 1),
+    ]
+    specs, data = [], []
+    for name, entry in table.entries.items():
+        counts = np.ones(len(entry.means)) if entry.counts is None else entry.counts
+        specs.append(TensorSpec(name + _SUMS, "F32", (entry.means.shape[1], len(entry.means))))
+        data.append((entry.means.astype(np.float64) * counts[:, None]).astype("<f4"))
+        specs.append(TensorSpec(name + _COUNTS, "F32", (1, len(counts))))
+        data.append(counts.astype("<f4"))
+    with GGUFWriter(path, metadata, specs) as out:
+        for spec, values in zip(specs, data, strict=True):
+            out.write(spec.name, values)

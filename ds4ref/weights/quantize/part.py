@@ -1,0 +1,205 @@
+"""A GGUF file in the making that survives whatever ends the process: the next run with the same plan goes on with it.
+
+Bytes go to ``NAME.part`` beside the target, in order. From time to time they are synced, and ``NAME.part.json`` then
+says up to where (tensor, row) they are good and for which plan. The target appears at the end, whole, by a rename;
+until then nothing under its name is touched. What was written after the last sync is written again, so a resumed file
+has the bytes of one that was never interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+from ...errors import DataError, ModelFileError
+from ...files import atomic_write
+from ..container import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, TensorSpec, align_up, require_posix
+from ..writer import encode_directory
+
+SYNC_SECONDS = 20.0
+
+
+class PartFile:
+    """The file under way. ``tensor`` and ``row`` say what comes next: the first row not yet written of a tensor.
+
+    fresh  throw away what an earlier run left
+    Raises DataError if another process is at work on it or a part of another plan lies there, ModelFileError if the
+    system cannot write. Leaving the ``with`` block normally puts the file in place, by an exception keeps the part.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        metadata: Sequence[tuple[str, str, Any]],
+        specs: Sequence[TensorSpec],
+        alignment: int,
+        digest: str,
+        fresh: bool = False,
+    ):
+        require_posix()
+        self.path = Path(path)
+        self.part = self.path.with_name(self.path.name + ".part")
+        self.journal = self.path.with_name(self.path.name + ".part.json")
+        self._specs, self._digest = list(specs), digest
+        entries = [entry for entry in metadata if entry[0] != ALIGNMENT_KEY]
+        if alignment != DEFAULT_ALIGNMENT:
+            entries.append((ALIGNMENT_KEY, "u32", alignment))
+        offsets, position = [], 0
+        for spec in self._specs:
+            offsets.append(position)
+            position = align_up(position + spec.nbytes, alignment)
+        directory = encode_directory(entries, self._specs, offsets)
+        start = align_up(len(directory), alignment)
+        self._starts = [start + offset for offset in offsets]
+        self.size = start + position
+        self.tensor = self.row = 0
+        self.resumed = False
+        self._fd: int | None = None
+        self._synced = time.monotonic()
+        if self.part.is_symlink():
+            raise DataError(f"{self.part}: is a link; it is not written through")
+        try:
+            self._fd = os.open(self.part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+            self._lock()
+            self._resume(fresh)
+            if not self.resumed:
+                os.ftruncate(self._fd, 0)
+                self._write_at(0, directory)
+        except OSError as error:
+            raise self._failed(error) from error
+        except BaseException:
+            self._release()
+            raise
+
+    def write(self, rows: int, data: Any) -> None:
+        """The next ``rows`` rows of the tensor under way, as bytes."""
+        spec = self._specs[self.tensor]
+        row_bytes = spec.nbytes // self._rows(spec)
+        view = memoryview(data).cast("B")
+        if view.nbytes != rows * row_bytes or self.row + rows > self._rows(spec):
+            raise ValueError(f"{rows} rows of {spec.name} are {rows * row_bytes} bytes, not {view.nbytes}")
+        try:
+            self._write_at(self._starts[self.tensor] + self.row * row_bytes, view)
+            self.row += rows
+            if self.row == self._rows(spec):
+                self.tensor, self.row = self.tensor + 1, 0
+            if time.monotonic() - self._synced > SYNC_SECONDS:
+                self.sync()
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def sync(self) -> None:
+        """What was written so far is safe, and known to be."""
+        os.fsync(self._descriptor())
+        with atomic_write(self.journal) as out:
+            out.write(json.dumps({"plan": self._digest, "tensor": self.tensor, "row": self.row}).encode())
+        self._synced = time.monotonic()
+
+    def finish(self) -> None:
+        """Put the file in place."""
+        if self.tensor < len(self._specs):
+            raise ValueError(f"{self._specs[self.tensor].name} was not written")
+        try:
+            os.ftruncate(self._descriptor(), self.size)
+            os.fsync(self._descriptor())
+            os.replace(self.part, self.path)
+            with suppress(FileNotFoundError):
+                os.unlink(self.journal)
+            folder = os.open(self.path.parent, os.O_RDONLY)
+            with suppress(OSError):
+                os.fsync(folder)
+            os.close(folder)
+        except OSError as error:
+            raise self._failed(error) from error
+        self._release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.finish()
+            return
+        if self._fd is not None:
+            with suppress(OSError, ModelFileError):
+                self.sync()
+        self._release()
+
+    # --- helpers
+
+    @staticmethod
+    def _rows(spec: TensorSpec) -> int:
+        return spec.elements // spec.dims[0]
+
+    def _descriptor(self) -> int:
+        if self._fd is None:
+            raise ValueError(f"{self.part} is already closed")
+        return self._fd
+
+    def _lock(self) -> None:
+        try:
+            import fcntl
+
+            fcntl.flock(self._descriptor(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:
+            pass
+        except BlockingIOError:
+            raise DataError(f"{self.part}: another process is writing it") from None
+        except OSError:
+            pass  # a file system without locks
+
+    def _resume(self, fresh: bool) -> None:
+        if fresh:
+            with suppress(FileNotFoundError):
+                os.unlink(self.journal)
+            return
+        try:
+            with open(self.journal, "rb") as file:
+                noted = json.loads(file.read(4096))
+            plan, tensor, row = noted["plan"], noted["tensor"], noted["row"]
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            raise DataError(f"{self.journal}: cannot be read; --restart begins anew") from None
+        if plan != self._digest:
+            raise DataError(
+                f"{self.part}: a part of another plan (source, formats, importance or quantizers differ); "
+                "--restart throws it away"
+            )
+        if not (type(tensor) is int and type(row) is int and 0 <= tensor <= len(self._specs)):
+            raise DataError(f"{self.journal}: says nothing that can be; --restart begins anew")
+        if not 0 <= row < (self._rows(self._specs[tensor]) if tensor < len(self._specs) else 1):
+            raise DataError(f"{self.journal}: says nothing that can be; --restart begins anew")
+        needed = self._end_of(tensor - 1) if tensor else 0
+        if row:
+            needed = self._starts[tensor] + row * (self._specs[tensor].nbytes // self._rows(self._specs[tensor]))
+        if os.fstat(self._descriptor()).st_size < needed:
+            raise DataError(f"{self.part}: is shorter than its journal says; --restart begins anew")
+        self.tensor, self.row, self.resumed = tensor, row, tensor > 0 or row > 0
+
+    def _end_of(self, tensor: int) -> int:
+        return self._starts[tensor] + self._specs[tensor].nbytes
+
+    def _write_at(self, position: int, data: Any) -> None:
+        view = memoryview(data).cast("B")
+        while view:
+            count = os.pwrite(self._descriptor(), view[: 1 << 30], position)
+            position, view = position + count, view[count:]
+
+    def _release(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _failed(self, error: OSError) -> ModelFileError:
+        with suppress(OSError):
+            if self._fd is not None:
+                self.sync()
+        self._release()
+        kept = "; what is done is kept, run again to go on" if self.part.exists() else ""
+        return ModelFileError(self.path, f"cannot write: {error.strerror or error}{kept}")

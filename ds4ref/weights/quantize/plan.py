@@ -1,0 +1,296 @@
+"""What a quantizer run will write: every tensor with its format, where that comes from, and what it is made of.
+
+First hit decides the format of a tensor: ``--tensor-type``, the option of its family, the recipe, the template, the
+source. A format named for this one tensor or its family is an order, and one that cannot be kept is an error; a recipe
+is a wish, and where the rows of a tensor are no whole number of its blocks the next wider format takes its place, which
+is said. Nothing is computed here, and no tensor byte is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernels.cpu.quantize import BLOCKED, QUANTIZERS
+from kernels.formats import FORMATS
+
+from ...errors import DataError, UsageError
+from ..container import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, TensorSpec
+from ..source import Metadata, TensorInfo, TensorSource
+from .families import FAMILIES, RECIPES, family_of, layer_of
+from .imatrix import Imatrix
+
+WEIGHED = ("Q4_0", "Q6_K", "Q4_K", "Q2_K", "IQ2_XXS")
+"""Formats whose quantizers make use of importance."""
+
+INTEGERS = ("I8", "I16", "I32", "I64")
+_WIDER = {"IQ2_XXS": "Q8_0", "Q2_K": "Q8_0", "Q4_K": "Q8_0", "Q6_K": "Q8_0", "Q4_0": "F16", "Q8_0": "F16"}
+_DROPPED = "quantize.imatrix."
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What was asked for.
+
+    recipe    key of ``RECIPES``, or None
+    families  family -> format, or "copy" for that of template or source
+    tensors   (name, or beginning of the names of matrices, format or "copy"), the first that fits counts
+    """
+
+    recipe: str | None = None
+    families: dict[str, str] = field(default_factory=dict)
+    tensors: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True)
+class Item:
+    """One tensor to be written.
+
+    spec   name, format and dimensions in the new file        source  as it lies in the source
+    why    what decided the format: one of "order", "family", "recipe", "template", "source"
+    note   what else there is to say, such as another format than the one wished for
+    """
+
+    spec: TensorSpec
+    source: TensorInfo
+    family: str
+    why: str
+    note: str = ""
+
+    @property
+    def copied(self) -> bool:
+        """Whether the bytes are those of the source."""
+        return self.spec.fmt == self.source.fmt.name
+
+    @property
+    def experts(self) -> int:
+        """Stacked matrices; 0 for a plain tensor."""
+        return self.spec.dims[2] if len(self.spec.dims) == 3 else 0
+
+    @property
+    def rows(self) -> int:
+        """Rows of all matrices together."""
+        return self.spec.elements // self.spec.dims[0]
+
+    @property
+    def weighed(self) -> bool:
+        """Whether importance makes a difference."""
+        return not self.copied and self.spec.fmt in WEIGHED
+
+
+@dataclass
+class Plan:
+    """A whole run."""
+
+    items: list[Item]
+    metadata: list[tuple[str, str, Any]]
+    alignment: int
+    notes: list[str]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors, without padding."""
+        return sum(item.spec.nbytes for item in self.items)
+
+    def totals(self) -> list[tuple[str, int, int]]:
+        """(format, tensors, bytes), largest first."""
+        count, size = Counter[str](), Counter[str]()
+        for item in self.items:
+            count[item.spec.fmt] += 1
+            size[item.spec.fmt] += item.spec.nbytes
+        return sorted(((fmt, count[fmt], size[fmt]) for fmt in count), key=lambda row: -row[2])
+
+    def digest(self, paths: Sequence[str | os.PathLike[str]]) -> str:
+        """What the bytes of the result depend on: a part of a file goes on only where this is the same. ``paths`` are
+        the files and folders that are read: models, importance."""
+        parts = [repr(self.metadata), repr(self.alignment), *(line for path in paths for line in identity(path))]
+        parts += [f"{item.spec} {item.source.fmt.name}" for item in self.items]
+        if any(not item.copied and item.spec.fmt in BLOCKED for item in self.items):
+            from kernels.cpu.library import cache_key
+
+            parts.append(cache_key("quantize"))
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def identity(path: str | os.PathLike[str]) -> list[str]:
+    """Files at or below ``path`` by name, size and time of change."""
+    path = os.fspath(path)
+    files = [path]
+    if os.path.isdir(path):
+        files = sorted(entry.path for entry in os.scandir(path) if entry.is_file())
+    about = [(os.path.basename(file), os.stat(file)) for file in files]
+    return [f"{name} {status.st_size} {status.st_mtime_ns}" for name, status in about]
+
+
+def make_plan(source: TensorSource, choices: Choices, template: TensorSource | None = None) -> Plan:
+    """Formats for all tensors of ``source``, or for those that ``template`` lists, in its order and with its metadata.
+
+    UsageError for an order that cannot be kept, DataError for a source that lacks a tensor of the template or has it
+    with other dimensions.
+    """
+    _check_choices(choices)
+    listed = source if template is None else template
+    layers = 1 + max((layer_of(name) or 0 for name in listed.tensors), default=0)
+    items = []
+    for name, info in listed.tensors.items():
+        given = source.tensors.get(name)
+        if given is None:
+            raise DataError(f"{source.path}: has no {name}, which the template lists")
+        if _plain(given.dims) != _plain(info.dims):
+            raise DataError(f"{source.path}: {name} has dims {list(given.dims)}, the template's has {list(info.dims)}")
+        items.append(_item(info, given, choices, layers, template is not None))
+    unused = [prefix for prefix, _ in choices.tensors if not any(item.spec.name.startswith(prefix) for item in items)]
+    if unused:
+        raise UsageError(f"--tensor-type {unused[0]}: no tensor has a name that begins so")
+    return Plan(items, list(entries(listed.metadata)), alignment(listed.metadata), list(_notes(items, choices)))
+
+
+def _check_choices(choices: Choices) -> None:
+    if choices.recipe is not None and choices.recipe not in RECIPES:
+        raise UsageError(f"unknown recipe {choices.recipe!r}: choose from {', '.join(RECIPES)}")
+    for family in choices.families:
+        if family not in FAMILIES:
+            raise UsageError(f"unknown family {family!r}: choose from {', '.join(FAMILIES)}")
+
+
+def _plain(dims: tuple[int, ...]) -> tuple[int, ...]:
+    """Without ones at the end, which say nothing."""
+    while len(dims) > 1 and dims[-1] == 1:
+        dims = dims[:-1]
+    return dims
+
+
+def _item(info: TensorInfo, given: TensorInfo, choices: Choices, layers: int, templated: bool) -> Item:
+    name, integers = info.name, given.fmt.name in INTEGERS
+    family = family_of(name, len(_plain(info.dims)), integers)
+    kept = info.fmt.name
+    wanted, why = kept, "template" if templated else "source"
+    recipe = RECIPES[choices.recipe].wanted(family, layer_of(name), layers) if choices.recipe else None
+    # the beginning of a name means matrices: norms and integers have to be named in full
+    whole = family not in ("vector", "table")
+    order = next((fmt for begin, fmt in choices.tensors if name == begin or (whole and name.startswith(begin))), None)
+    if order is not None:
+        wanted, why = (kept if order == "copy" else order), "order"
+    elif family in choices.families:
+        fmt = choices.families[family]
+        wanted, why = (kept if fmt == "copy" else fmt), "family"
+    elif recipe is not None:
+        wanted, why = recipe, "recipe"
+    note = ""
+    if integers and wanted != given.fmt.name:
+        if why in ("order", "family") and wanted != "I32":
+            raise UsageError(f"{name} holds integers and cannot be {wanted}")
+        wanted = "I32"
+    if wanted != given.fmt.name or FORMATS.get(wanted) is None or FORMATS[wanted].ggml_id < 0:
+        wanted, note = _possible(name, info, given, wanted, why)
+    return Item(TensorSpec(name, wanted, info.dims), given, family, why, note)
+
+
+def _possible(name: str, info: TensorInfo, given: TensorInfo, wanted: str, why: str) -> tuple[str, str]:
+    """A format that this tensor can be written in, and a note if it is not the one wished for."""
+    if wanted == "I32":
+        return wanted, ""
+    if wanted not in QUANTIZERS:
+        if why in ("order", "family", "recipe"):
+            raise UsageError(f"{name}: {wanted} cannot be written: choose from {', '.join(QUANTIZERS)}")
+        raise UsageError(f"{name} is {wanted}, which no GGUF file holds: choose a --recipe or a format for it")
+    if given.fmt.dequantize is None:
+        raise DataError(f"{name} is {given.fmt.name}, which cannot be read: only copied")
+    first = wanted
+    while info.dims[0] % FORMATS[wanted].block_elems:
+        if why in ("order", "family"):
+            block = FORMATS[wanted].block_elems
+            raise UsageError(f"{name} has rows of {info.dims[0]} weights, {wanted} needs a multiple of {block}")
+        wanted = _WIDER[wanted]
+    return wanted, "" if wanted == first else f"{wanted} instead of {first}: rows of {info.dims[0]} weights"
+
+
+def entries(given: Metadata, without: str = _DROPPED) -> Iterator[tuple[str, str, Any]]:
+    """The entries of a file, but for those under ``without``: what an earlier run said about its importance."""
+    for key in given:
+        kind = given.type_of(key)
+        if kind is not None and not key.startswith(without) and key != ALIGNMENT_KEY:
+            # numbers of a config.json are f64; what reads GGUF files wants f32
+            yield key, kind.replace("f64", "f32"), given[key]
+
+
+def alignment(given: Metadata) -> int:
+    return int(given[ALIGNMENT_KEY]) if given.type_of(ALIGNMENT_KEY) == "u32" else DEFAULT_ALIGNMENT
+
+
+def about_imatrix(table: Imatrix) -> list[tuple[str, str, Any]]:
+    """What the new file says about the importance it was made with."""
+    found: list[tuple[str, str, Any]] = [
+        (_DROPPED + "file", "string", os.path.basename(table.path)),
+        (_DROPPED + "entries_count", "u64", len(table.entries)),
+    ]
+    if table.datasets:
+        found.append((_DROPPED + "dataset", "string", ", ".join(table.datasets)))
+    if table.chunks > 0:
+        found.append((_DROPPED + "chunks_count", "u64", table.chunks))
+    return found
+
+
+def _notes(items: list[Item], choices: Choices) -> Iterator[str]:
+    for item in items:
+        if item.note:
+            yield f"{item.spec.name}: {item.note}"
+    again = [item for item in items if not item.copied and item.source.fmt.name in BLOCKED]
+    if again:
+        what = ", ".join(sorted({item.source.fmt.name for item in again}))
+        yield f"{len(again)} tensors are made from quantized weights ({what}): better from the unquantized model"
+    by_name = {item.spec.name: item for item in items}
+    for item in items:
+        if item.family == "gate":
+            up = by_name.get(item.spec.name.replace("ffn_gate_exps", "ffn_up_exps"))
+            if up is not None and up.spec.fmt != item.spec.fmt:
+                yield f"{item.spec.name} is {item.spec.fmt}, but {up.spec.name} is {up.spec.fmt}: no engine loads that"
+
+
+def check_imatrix(plan: Plan, table: Imatrix, strict: bool) -> list[str]:
+    """Lines about what ``table`` does not cover; DataError for entries of wrong lengths, and for what is missing if
+    ``strict``. Only tensors that importance makes a difference to are asked about."""
+    wanted = [item for item in plan.items if item.weighed]
+    missing = [item.spec.name for item in wanted if not covered(item, table)]
+    if missing and strict:
+        raise DataError(f"{table.path}: has no importance for {missing[0]}" + _more(len(missing) - 1))
+    lines = []
+    if missing:
+        lines.append(
+            f"no importance for {len(missing)} of {len(wanted)} tensors: {missing[0]}" + _more(len(missing) - 1)
+        )
+    unmet = {name: entry.unmet for name, entry in table.entries.items() if entry.unmet}
+    if unmet:
+        worst = max(unmet, key=lambda name: unmet[name])
+        lines.append(
+            f"{sum(unmet.values())} experts were never met in {len(unmet)} tensors (most, {unmet[worst]}, in {worst}): "
+            "they get the mean of the others"
+        )
+    return lines
+
+
+def covered(item: Item, table: Imatrix) -> bool:
+    """Whether there is importance for the tensor, or for each of its experts."""
+    cols, count = item.spec.dims[0], max(1, item.experts)
+    return all(
+        table.importance(item.spec.name, cols, count, expert if item.experts else None) is not None
+        for expert in range(count)
+    )
+
+
+def _more(count: int) -> str:
+    return f" and {count} more" if count > 0 else ""
+
+
+def to_json(plan: Plan) -> str:
+    """The plan as one line."""
+    rows = [
+        {"name": i.spec.name, "from": i.source.fmt.name, "to": i.spec.fmt, "family": i.family, "why": i.why,
+         "dims": list(i.spec.dims), "bytes": i.spec.nbytes} for i in plan.items
+    ]  # fmt: skip
+    return json.dumps({"tensors": rows, "bytes": plan.nbytes, "notes": plan.notes}, ensure_ascii=False)

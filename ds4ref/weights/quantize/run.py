@@ -1,0 +1,245 @@
+"""Carrying out a plan: pieces of rows are read, decoded and quantized by all threads, and written in order.
+
+A piece is some rows of one matrix. It is decoded to float32 only while it is worked on, and no more pieces are under
+way than fit into the memory allowed; bytes that are only copied go in pieces as well. The result depends neither on
+the size of the pieces nor on the number of threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kernels.cpu.quantize import BLOCKED, prepare, quantize
+from kernels.formats import FORMATS
+
+from ...errors import BackendError, DataError, ModelFileError
+from ..source import TensorSource
+from .imatrix import Imatrix
+from .part import PartFile
+from .plan import Item, Plan
+
+MEMORY = 1 << 30
+"""Bytes that a run works in unless told otherwise, besides the program itself and the pages of mapped files."""
+
+BYTES_A_WEIGHT = 24
+"""Memory of a weight under way: float32, what decoding takes on top, stored bytes before and after."""
+
+MOST_WEIGHTS = 4 << 20
+"""Weights of a piece, however much memory there is: enough to keep a thread busy for a second."""
+
+Progress = Callable[[int, int], None]
+
+
+class Piece(NamedTuple):
+    """Rows ``first`` .. ``last`` - 1 of a tensor, all within one matrix of a stack."""
+
+    item: Item
+    first: int
+    last: int
+
+
+def run(
+    plan: Plan,
+    source: TensorSource,
+    out: PartFile,
+    imatrix: Imatrix | None = None,
+    threads: int = 1,
+    memory: int = MEMORY,
+    progress: Progress | None = None,
+    cancelled: Callable[[], None] | None = None,
+) -> None:
+    """Write what is left of ``plan`` to ``out``. ``cancelled`` is called between pieces and may raise.
+
+    DataError for weights that cannot be stored, ModelFileError for a source that cannot be read.
+    """
+    if any(not item.copied and item.spec.fmt in BLOCKED for item in plan.items):
+        prepared()
+    most = piece_weights(plan, threads, memory)
+    done = sum(item.spec.nbytes for item in plan.items[: out.tensor])
+    if out.tensor < len(plan.items):
+        item = plan.items[out.tensor]
+        done += out.row * (item.spec.nbytes // item.rows)
+    pieces = _pieces(plan, most, out.tensor, out.row)
+    stored = Rows(source)
+    waiting: deque[tuple[Piece, Future[np.ndarray]]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for piece in pieces:
+                waiting.append((piece, pool.submit(make, stored, piece, imatrix)))
+                while len(waiting) >= _in_flight(threads):
+                    done += _write(out, *waiting.popleft())
+                    if progress is not None:
+                        progress(done, plan.nbytes)
+                    if cancelled is not None:
+                        cancelled()
+            while waiting:
+                done += _write(out, *waiting.popleft())
+                if progress is not None:
+                    progress(done, plan.nbytes)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def prepared() -> None:
+    """The compiled quantizers. BackendError if they cannot be had."""
+    from kernels.cpu.library import KernelError
+
+    try:
+        prepare()
+    except KernelError as error:
+        raise BackendError(str(error)) from None
+
+
+def _in_flight(threads: int) -> int:
+    return threads + 2
+
+
+def piece_weights(plan: Plan, threads: int, memory: int) -> int:
+    """Weights of a piece such that all that are under way fit into ``memory`` bytes. DataError if a row does not."""
+    most = memory // (BYTES_A_WEIGHT * _in_flight(threads))
+    longest = max((item.spec.dims[0] for item in plan.items), default=1)
+    if most < longest:
+        least = BYTES_A_WEIGHT * _in_flight(threads) * longest
+        raise DataError(f"rows of {longest} weights need {least / 2**20:.1f} MiB of memory with {threads} threads")
+    return min(most, MOST_WEIGHTS)
+
+
+def _pieces(plan: Plan, most: int, tensor: int, row: int) -> Iterator[Piece]:
+    """What is to be written from ``row`` of ``tensor`` on."""
+    for number, item in enumerate(plan.items[tensor:], tensor):
+        step = max(1, most // item.spec.dims[0])
+        height = item.spec.dims[1] if item.experts else item.rows
+        at = row if number == tensor else 0
+        while at < item.rows:
+            last = min(at + step, (at // height + 1) * height)
+            yield Piece(item, at, last)
+            at = last
+
+
+def _write(out: PartFile, piece: Piece, made: Future[np.ndarray]) -> int:
+    data = made.result()
+    out.write(piece.last - piece.first, data)
+    return data.nbytes
+
+
+def make(source: Rows, piece: Piece, imatrix: Imatrix | None) -> np.ndarray:
+    """The bytes of a piece, uint8 (rows, row_bytes). DataError if a weight cannot be stored."""
+    item, cols = piece.item, piece.item.spec.dims[0]
+    raw = source.rows(item, piece.first, piece.last)
+    if item.copied:
+        return raw
+    if item.spec.fmt == "I32":
+        return _whole_numbers(item, raw)
+    decode = item.source.fmt.dequantize
+    assert decode is not None, "the plan has checked that"
+    weights = decode(raw)
+    expert = piece.first // item.spec.dims[1] if item.experts else None
+    importance = None
+    if imatrix is not None and item.weighed:
+        importance = imatrix.importance(item.spec.name, cols, max(1, item.experts), expert)
+    if not np.isfinite(weights).all():
+        row = piece.first + int(np.argmin(np.isfinite(weights).all(axis=1)))
+        raise DataError(f"{item.spec.name}: row {row} holds a weight that is not finite")
+    made = quantize(item.spec.fmt, weights, importance)
+    if FORMATS[item.spec.fmt].first_non_finite(made.reshape(-1)) is not None:
+        raise DataError(f"{item.spec.name}: holds weights too large for {item.spec.fmt}")
+    return made
+
+
+class Rows:
+    """Rows of a source's tensors as they are stored. A source that lays tensors out when they are asked for (published
+    weights) does so matrix by matrix; the last few are kept, since pieces that follow one another share them."""
+
+    KEPT = 4
+
+    def __init__(self, source: TensorSource):
+        self.source = source
+        self._lock = threading.Lock()
+        self._made: OrderedDict[tuple[str, int], Future[np.ndarray]] = OrderedDict()
+
+    def rows(self, item: Item, first: int, last: int) -> np.ndarray:
+        """Rows ``first`` .. ``last`` - 1, all of one matrix: uint8 (rows, row_bytes). ModelFileError."""
+        name, size = item.source.name, item.source.fmt.row_bytes(item.spec.dims[0])
+        if not hasattr(self.source, "piece"):
+            return self._whole(self.source.raw(name), name, size, item.rows)[first:last]
+        height = item.rows // self.source.pieces(name)  # type: ignore[attr-defined]
+        matrix = self._whole(self._piece(name, first // height), name, size, height)
+        at = first // height * height
+        return matrix[first - at : last - at]
+
+    def _whole(self, raw: np.ndarray, name: str, row_bytes: int, rows: int) -> np.ndarray:
+        if raw.nbytes != row_bytes * rows:
+            raise ModelFileError(self.source.path, f"{name} has {raw.nbytes} bytes, not {row_bytes * rows}")
+        return raw.reshape(rows, row_bytes)
+
+    def _piece(self, name: str, index: int) -> np.ndarray:
+        """Made once, whoever asks first; the others wait for it."""
+        with self._lock:
+            found = self._made.get((name, index))
+            if found is not None:
+                self._made.move_to_end((name, index))
+            else:
+                mine: Future[np.ndarray] = Future()
+                self._made[name, index] = mine
+                while len(self._made) > self.KEPT:
+                    self._made.popitem(last=False)
+        if found is not None:
+            return found.result()
+        try:
+            mine.set_result(self.source.piece(name, index))  # type: ignore[attr-defined]
+        except BaseException as error:
+            mine.set_exception(error)
+        return mine.result()
+
+
+def _whole_numbers(item: Item, raw: np.ndarray) -> np.ndarray:
+    kinds = {"I8": "i1", "I16": "<i2", "I32": "<i4", "I64": "<i8"}
+    values = np.ascontiguousarray(raw).view(kinds[item.source.fmt.name])
+    if values.size and (values.min() < -(2**31) or values.max() >= 2**31):
+        raise DataError(f"{item.spec.name}: holds an integer beyond 32 bits")
+    return values.astype("<i4").view(np.uint8)
+
+
+def compare(
+    item: Item, source: TensorSource, reference: TensorSource, imatrix: Imatrix | None, most: int
+) -> dict[str, Any]:
+    """One tensor made anew, against the bytes of ``reference``: sizes, digests, and how many bytes differ from where.
+
+    DataError if the reference lacks the tensor or has it in another format or size.
+    """
+    name = item.spec.name
+    info = reference.tensors.get(name)
+    if info is None:
+        raise DataError(f"{reference.path}: has no {name}")
+    if info.fmt.name != item.spec.fmt or info.nbytes != item.spec.nbytes:
+        raise DataError(f"{reference.path}: {name} is {info.fmt.name} with {info.nbytes} bytes, "
+                        f"not {item.spec.fmt} with {item.spec.nbytes}")  # fmt: skip
+    if not item.copied and item.spec.fmt in BLOCKED:
+        prepared()
+    import hashlib
+
+    theirs, stored = reference.raw(name), Rows(source)
+    ours_digest, theirs_digest = hashlib.sha256(), hashlib.sha256()
+    at = differing = 0
+    first = None
+    for piece in _pieces(Plan([item], [], 32, []), max(most, item.spec.dims[0]), 0, 0):
+        made = np.ascontiguousarray(make(stored, piece, imatrix)).reshape(-1)
+        held = theirs[at : at + made.nbytes]
+        ours_digest.update(made)
+        theirs_digest.update(held)
+        apart = made != held
+        if apart.any():
+            differing += int(apart.sum())
+            first = at + int(apart.argmax()) if first is None else first
+        at += made.nbytes
+    return {
+        "tensor": name, "format": item.spec.fmt, "bytes": at, "reference": str(reference.path),
+        "sha256": ours_digest.hexdigest(), "reference_sha256": theirs_digest.hexdigest(),
+        "differing": differing, "first": first,
+    }  # fmt: skip

@@ -1,0 +1,85 @@
+"""Expert layers of one model file in another: the bytes of some layers' routed experts from a donor, all else as it is.
+
+Nothing is decoded. Formats may be any that a GGUF file has; names, dimensions and metadata are the base's. The result
+says where the layers came from (``ds4ref.splice.*``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from typing import Any
+
+from ...errors import DataError
+from ..container import TensorSpec
+from ..source import TensorInfo, TensorSource
+from .families import EXPERTS, family_of, layer_of
+from .plan import Item, Plan, alignment, entries
+
+
+def splice_plan(base: TensorSource, donor: TensorSource, layers: Collection[int]) -> tuple[Plan, set[str]]:
+    """A plan that copies, and the names of the tensors that come from ``donor``.
+
+    DataError for layers that have no routed experts, and for tensors the donor lacks or has with other dimensions.
+    """
+    experts: dict[int, list[TensorInfo]] = {}
+    for info in base.tensors.values():
+        layer = layer_of(info.name)
+        if layer is not None and family_of(info.name, len(info.dims)) in EXPERTS:
+            experts.setdefault(layer, []).append(info)
+    if not experts:
+        raise DataError(f"{base.path}: has no routed experts")
+    beyond = sorted(set(layers) - experts.keys())
+    if beyond:
+        raise DataError(
+            f"{base.path}: layer {beyond[0]} has no routed experts (layers {min(experts)} to {max(experts)} do)"
+        )
+    taken = {info.name for layer in layers for info in experts[layer]}
+    items = []
+    for info in base.tensors.values():
+        given = info
+        if info.name in taken:
+            other = donor.tensors.get(info.name)
+            if other is None:
+                raise DataError(f"{donor.path}: has no {info.name}")
+            if other.dims != info.dims:
+                raise DataError(f"{donor.path}: {info.name} has dims {list(other.dims)}, the base's {list(info.dims)}")
+            given = other
+        family = family_of(info.name, len(info.dims))
+        why = "donor" if info.name in taken else "base"
+        items.append(Item(TensorSpec(info.name, given.fmt.name, info.dims), given, family, why))
+    about: list[tuple[str, str, Any]] = [
+        ("ds4ref.splice.donor", "string", os.path.basename(os.fspath(donor.path))),
+        ("ds4ref.splice.layers", "string", ranges(layers)),
+    ]
+    metadata = entries(base.metadata, without="ds4ref.splice.")
+    return Plan(items, [*metadata, *about], alignment(base.metadata), []), taken
+
+
+class Spliced:
+    """Two sources as one: tensors of ``taken`` from the donor."""
+
+    def __init__(self, base: TensorSource, donor: TensorSource, taken: Collection[str]):
+        self.base, self.donor, self.taken = base, donor, taken
+        self.path, self.size, self.metadata = base.path, base.size, base.metadata
+        self.tensors = {name: (donor if name in taken else base).tensors[name] for name in base.tensors}
+
+    def raw(self, name: str) -> Any:
+        """The bytes of a tensor, from where it comes from."""
+        return (self.donor if name in self.taken else self.base).raw(name)
+
+    def close(self) -> None:
+        """Close both."""
+        self.base.close()
+        self.donor.close()
+
+
+def ranges(numbers: Collection[int]) -> str:
+    """ "0-2,40" """
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and parts[-1][1] == number - 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in parts)

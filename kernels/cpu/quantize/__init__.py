@@ -1,0 +1,109 @@
+"""Quantizers: float32 weights to the rows of a storage format, compiled, with as many threads as asked for.
+
+    raw = quantize("Q4_K", weights)                            weights float32 (rows, cols) -> uint8 (rows, row_bytes)
+    raw = quantize("IQ2_XXS", weights, importance, threads=8)  importance float32 (cols,): how much each input matters
+
+Importance is the mean square of the inputs that a column of the matrix meets: an error there costs in proportion.
+Layouts and dequantizers are those of ``kernels.formats``. Q8_0, Q4_0 (without importance), F16, BF16 and F32 are what
+ggml makes of the same weights, bit for bit; the others search for themselves (docs/quantize.md).
+
+The kernels are a library of their own (``kernels.cpu.library``), compiled when the first row is quantized.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+from kernels.formats import FORMATS
+
+SEARCHED = ("Q4_K", "Q2_K", "Q6_K", "IQ2_XXS")
+BLOCKED = ("Q8_0", "Q4_0", *SEARCHED)
+QUANTIZERS = ("F32", "F16", "BF16", *BLOCKED)
+"""Formats that can be written."""
+
+_PIECE = 1 << 16
+"""Weights a thread takes at a time: milliseconds of work, so that threads finish together."""
+
+
+def quantize(fmt: str, x: np.ndarray, importance: np.ndarray | None = None, threads: int = 1) -> np.ndarray:
+    """float32 (rows, cols) -> uint8 (rows, row_bytes) in format ``fmt``.
+
+    importance  float32 (cols,), none below zero; None: none is known
+    threads     threads to compute with
+    ValueError for a format that cannot be written, columns that are no whole number of blocks, values that are not
+    finite, or another shape or dtype. The bytes do not depend on ``threads``.
+    """
+    x = _checked(fmt, x, importance)
+    if fmt not in BLOCKED:
+        return _scalars(fmt, x)
+    rows, cols = x.shape
+    out = np.empty((rows, FORMATS[fmt].row_bytes(cols)), np.uint8)
+    given = None if importance is None else np.ascontiguousarray(importance, np.float32)
+    from ..library import library
+
+    code = library("quantize").function(f"quantize.{fmt}", 5)
+    address = 0 if given is None else given.ctypes.data
+
+    def part(first: int, last: int) -> None:
+        code(x.ctypes.data + 4 * cols * first, last - first, cols, address, out.ctypes.data + out.shape[1] * first)
+
+    _in_threads(threads, rows, max(1, _PIECE // cols), part)
+    return out
+
+
+def prepare() -> None:
+    """Compile the kernels if that was not done yet. KernelError if it cannot be done."""
+    from ..library import library
+
+    library("quantize")
+
+
+def _checked(fmt: str, x: np.ndarray, importance: np.ndarray | None) -> np.ndarray:
+    if fmt not in QUANTIZERS:
+        raise ValueError(f"there is no quantizer for {fmt}: choose from {', '.join(QUANTIZERS)}")
+    if x.dtype != np.float32 or x.ndim != 2:
+        raise ValueError(f"weights are float32 (rows, cols), not {x.dtype} {x.shape}")
+    FORMATS[fmt].row_bytes(x.shape[1])
+    if not np.isfinite(x).all():
+        raise ValueError("weights must be finite")
+    if importance is not None:
+        if importance.shape != (x.shape[1],):
+            raise ValueError(f"importance must have one value a column, ({x.shape[1]},), not {importance.shape}")
+        if not (np.isfinite(importance).all() and (importance >= 0).all()):
+            raise ValueError("importance must be finite and not below zero")
+    return np.ascontiguousarray(x)
+
+
+def _scalars(fmt: str, x: np.ndarray) -> np.ndarray:
+    if fmt == "F32":
+        return x.astype("<f4").view(np.uint8)
+    if fmt == "F16":
+        with np.errstate(over="ignore"):  # too large becomes infinite, which the caller sees in the result
+            return x.astype("<f2").view(np.uint8)
+    bits = x.astype("<f4").view("<u4")
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2").view(np.uint8)  # nearest, ties to even
+
+
+def _in_threads(threads: int, rows: int, size: int, work: Callable[[int, int], None]) -> None:
+    """``work(first, last)`` over all rows in pieces of ``size``, by ``threads`` threads."""
+    pieces = range(0, rows, size)
+    threads = min(threads, len(pieces))
+    if threads <= 1:
+        work(0, rows)
+        return
+    counter = itertools.count()
+
+    def loop() -> None:
+        while (number := next(counter)) < len(pieces):
+            work(pieces[number], min(pieces[number] + size, rows))
+
+    helpers = [threading.Thread(target=loop, daemon=True) for _ in range(threads - 1)]
+    for helper in helpers:
+        helper.start()
+    loop()
+    for helper in helpers:
+        helper.join()

@@ -1,0 +1,239 @@
+"""Fitting w = d * s_j * code - dmin * m_j to a block: the search behind Q4_K and Q2_K.
+
+Three stages, each on all groups of the block at once. A group alone: codes from several starting scales, each followed
+by the best (scale, minimum) for those codes, which is a weighted least-squares problem with two unknowns, and again.
+The block: one d and one dmin, all groups' scales and minima as small integers. Then in turns: every group tries the
+neighbours of its two integers with fresh codes, and d and dmin are fitted anew, again by least squares. What is kept
+is the best of all that was seen, so a turn never makes a block worse.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit, types
+
+from ..simd.helpers import store_float
+from ..simd.vec import Float, Int, inline
+from ..tasks.lang import JIT, local, round_f16
+from .lanes import TINY, Words, clamped, inverse, nearest
+
+LARGEST_F16 = np.float32(65504)
+
+
+class Affine(NamedTuple):
+    """What a block looks like.
+
+    lanes, n  groups of the block and weights of a group
+    top       greatest code          most  greatest integer scale or minimum
+    starts    codes that the range of a group is divided by, first and last, and how many between them are tried
+    passes    codes and fit so many times from each start
+    turns     rounds of neighbours and refitting
+    """
+
+    lanes: int
+    n: int
+    top: int
+    most: int
+    starts: tuple[float, float, int]
+    passes: int
+    turns: int
+
+
+def fitter(kind: Affine) -> Any:
+    """A compiled ``fit(x, w, codes, scales, minima, ds)``: addresses of the transposed values and costs, and of what
+    comes out: float codes (transposed), float scales and minima a group, and d and dmin, two floats that are f16."""
+    words = Words(kind.lanes)
+    F = words.vec
+    load, store, splat, zero, total, times = words.load, words.store, words.splat, words.zero, words.total, words.times
+    lower, upper, largest, where_greater = words.lower, words.upper, words.largest, words.where_greater
+    add_product = words.add_product
+    n, step = kind.n, 4 * kind.lanes
+    top, most = float(kind.top), float(kind.most)
+    passes, turns, count = kind.passes, kind.turns, kind.starts[2]
+    first = np.float32(kind.starts[0])
+    stride = np.float32((kind.starts[1] - kind.starts[0]) / max(1, count - 1))
+    most32 = np.float32(most)
+    pair, triple, five = types.UniTuple(F, 2), types.UniTuple(F, 3), types.UniTuple(F, 5)
+
+    def code(k, x, inv, low):
+        return nearest(k, clamped(k, k.fma(x, inv, low), 0.0, top))
+
+    @inline(triple, F, F, F, Int, Int, F, F)
+    def sums_step(k, sl, sll, sxl, x, w, inv, low):
+        values, costs = k.load(F, x), k.load(F, w)
+        codes = code(k, values, inv, low)
+        weighted = costs * codes
+        return sl + weighted, k.fma(weighted, codes, sll), k.fma(weighted, values, sxl)
+
+    @njit(**JIT)
+    def sums(x, w, inv, low):
+        """Sums over a group of w code, w code^2 and w x code."""
+        sl, sll, sxl = zero(), zero(), zero()
+        for i in range(n):
+            sl, sll, sxl = sums_step(sl, sll, sxl, x + step * i, w + step * i, inv, low)
+        return sl, sll, sxl
+
+    @inline(triple, F, F, F, F, F)
+    def solve(k, sw, swx, sl, sll, sxl):
+        """Scale, minimum and how much they take off the error of zeros."""
+        zeros, ones = k.zero(F), k.const(F, 1.0)
+        det = sw * sll - sl * sl
+        sound = det.compare(">", sw * sll * 1e-6)
+        divisor = k.select(sound, det, ones)
+        scale = k.select(sound, (sw * sxl - swx * sl) / divisor, zeros)
+        low = k.select(sound, (sl * sxl - sll * swx) / divisor, k.const(F, -1.0))
+        # a minimum below zero cannot be stored: the best scale without one
+        coded = sll.compare(">", TINY)
+        alone = k.select(coded, sxl / k.select(coded, sll, ones), zeros)
+        constant = k.select(sw.compare(">", TINY), (zeros - swx) / k.select(sw.compare(">", TINY), sw, ones), zeros)
+        scale = k.select(low.compare("<", 0.0), alone, scale)
+        low = k.select(low.compare("<", 0.0), k.select(coded, zeros, k.maximum(constant, zeros)), low)
+        usable = scale.compare(">", 0.0)
+        scale = k.select(usable, scale, zeros)
+        gain = (scale * sxl - low * swx) * 2.0 - scale * scale * sll + scale * low * sl * 2.0 - low * low * sw
+        return scale, low, gain
+
+    @inline(pair, F, F, Float)
+    def start(k, low, high, codes):
+        """Reciprocal scale and offset that spread low..high over so many codes."""
+        inv = codes.splat(F) * inverse(k, high - low)
+        return inv, k.zero(F) - low * inv
+
+    @inline(pair, F, F)
+    def onward(k, scale, low):
+        inv = inverse(k, scale)
+        return inv, low * inv
+
+    @inline(F, F)
+    def below_zero(k, a):
+        return k.minimum(a, k.zero(F))
+
+    @inline(five, Int, Int, F, F, F, F)
+    def trial_setup(k, d_at, dmin_at, scales, minima, a, b):
+        """Integers moved by (a, b), the scale and minimum they stand for, and the reciprocal."""
+        s = clamped(k, scales + a, 0.0, most)
+        m = clamped(k, minima + b, 0.0, most)
+        big = s * k.load(Float, d_at).splat(F)
+        low = m * k.load(Float, dmin_at).splat(F)
+        return s, m, big, low, inverse(k, big)
+
+    @inline(F, F, Int, Int, F, F, F, F)
+    def error_step(k, error, x, w, scale, low, inv, offset):
+        values = k.load(F, x)
+        miss = (values + low) - scale * code(k, values, inv, offset)
+        return k.fma(k.load(F, w) * miss, miss, error)
+
+    @inline(types.none, Int, Int, F, F)
+    def code_step(k, out, x, inv, offset):
+        k.store(out, code(k, k.load(F, x), inv, offset))
+
+    @inline(F, F, Float)
+    def integers(k, values, inv):
+        return nearest(k, clamped(k, values * inv.splat(F), 0.0, most))
+
+    @njit(**JIT)
+    def alone(x, w, sw, swx):
+        """The best scale and minimum of each group, not yet rounded."""
+        low, high = load(x), load(x)
+        for i in range(1, n):
+            low, high = lower(low, x + step * i), upper(high, x + step * i)
+        low = below_zero(low)
+        best, scale, minimum = splat(np.float32(-3e38)), zero(), zero()
+        for number in range(count):
+            inv, offset = start(low, high, first + stride * np.float32(number))
+            for _ in range(passes):
+                sl, sll, sxl = sums(x, w, inv, offset)
+                s, m, gain = solve(sw, swx, sl, sll, sxl)
+                scale, minimum = where_greater(gain, best, s, scale), where_greater(gain, best, m, minimum)
+                best = where_greater(gain, best, gain, best)
+                inv, offset = onward(s, m)
+        return scale, minimum
+
+    @njit(**JIT)
+    def error_of(x, w, scale, low, inv):
+        offset = times(low, inv)
+        error = zero()
+        for i in range(n):
+            error = error_step(error, x + step * i, w + step * i, scale, low, inv, offset)
+        return error
+
+    @njit(**JIT)
+    def neighbours(x, w, ds, scales, minima, reach):
+        """The best of the integers within ``reach``, group by group, and its error."""
+        best, best_s, best_m = splat(np.float32(3e38)), scales, minima
+        for a in range(-reach, reach + 1):
+            for b in range(-reach, reach + 1):
+                s, m, scale, low, inv = trial_setup(
+                    ds, ds + 4, scales, minima, splat(np.float32(a)), splat(np.float32(b))
+                )
+                error = error_of(x, w, scale, low, inv)
+                best_s, best_m = where_greater(best, error, s, best_s), where_greater(best, error, m, best_m)
+                best = where_greater(best, error, error, best)
+        return best_s, best_m, total(best)
+
+    @njit(**JIT)
+    def refit(x, w, ds, scales, minima, sw, swx):
+        """d and dmin that suit the integers and their codes best."""
+        s, m, scale, low, inv = trial_setup(ds, ds + 4, scales, minima, zero(), zero())
+        sl, sll, sxl = sums(x, w, inv, times(low, inv))
+        a = total(times(times(s, s), sll))
+        b = total(times(times(s, m), sl))
+        c = total(times(times(m, m), sw))
+        p, q = total(times(s, sxl)), total(times(m, swx))
+        det = a * c - b * b
+        d, dmin = np.float32(0), np.float32(-1)
+        if det > np.float32(1e-6) * a * c:
+            d, dmin = (p * c - b * q) / det, (b * p - a * q) / det
+        if not dmin >= 0:
+            d, dmin = (p / a if a > 0 else np.float32(0)), np.float32(0)
+        half(ds, d, dmin)
+
+    @njit(**JIT)
+    def half(ds, d, dmin):
+        store_float(ds, round_f16(min(max(d, np.float32(0)), LARGEST_F16)))
+        store_float(ds + 4, round_f16(min(max(dmin, np.float32(0)), LARGEST_F16)))
+
+    @inline(Float, Int)
+    def get(k, address):
+        return k.load(Float, address)
+
+    @inline(Float, Float)
+    def one_over(k, x):
+        usable = x.compare(">", TINY)
+        one = k.const(Float, 1.0)
+        return k.select(usable, one / k.select(usable, x, one), k.const(Float, 0.0))
+
+    room = local(64)
+
+    @njit(**JIT)
+    def fit(x, w, codes, scales_at, minima_at, ds):
+        sw, swx = zero(), zero()
+        for i in range(n):
+            sw = words_add(sw, load(w + step * i))
+            swx = add_product(swx, load(w + step * i), load(x + step * i))
+        scale, minimum = alone(x, w, sw, swx)
+        now = room()
+        half(now, largest(scale) / most32, largest(minimum) / most32)
+        s, m = integers(scale, one_over(get(now))), integers(minimum, one_over(get(now + 4)))
+        store_float(ds, get(now))
+        store_float(ds + 4, get(now + 4))
+        best, best_s, best_m = np.float32(3e38), s, m
+        for turn in range(turns):
+            s, m, error = neighbours(x, w, now, s, m, 1)
+            if error < best:
+                best, best_s, best_m = error, s, m
+                store_float(ds, get(now))
+                store_float(ds + 4, get(now + 4))
+            if turn < turns - 1:
+                refit(x, w, now, s, m, sw, swx)
+        s, m, scale, low, inv = trial_setup(ds, ds + 4, best_s, best_m, zero(), zero())
+        offset = times(low, inv)
+        for i in range(n):
+            code_step(codes + step * i, x + step * i, inv, offset)
+        store(scales_at, s)
+        store(minima_at, m)
+
+    words_add = words.add
+    return fit

@@ -1,0 +1,184 @@
+"""Words the quantizers share: groups of weights side by side, one a lane, so that every step serves all of a block.
+
+A block is first transposed: value i of group g goes to ``t[i * lanes + g]``. What a group decides (its scale, which
+of two candidates is better) is then a lane of a vector, and nothing branches.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit, types
+
+from ..simd.helpers import load_float, store_float
+from ..simd.vec import Emit, F32x8, F32x16, Float, Int, Val, Vec, constant, inline
+from ..tasks.lang import FAST, JIT, f32p
+
+TINY = 1e-30
+"""Scales below are none: their reciprocals would not be numbers."""
+
+FLOOR = np.float32(1e-6)
+"""Least importance of a weight relative to the mean of its block: one that never mattered still gets a near value."""
+
+_NEAREST = 12582912.0  # 1.5 * 2^23: adding it leaves no room for a fraction, so the sum is rounded to an integer
+
+LANES = {8: F32x8, 16: F32x16}
+
+
+def like(k: Emit, a: Val, value: float) -> Val:
+    """A constant of the type of ``a``."""
+    return Val(k, constant(a.ir.type, value))
+
+
+def nearest(k: Emit, x: Val) -> Val:
+    """The nearest integer, ties to even, for |x| < 2^22. Calls nothing, whatever the target has."""
+    return (x + _NEAREST) - _NEAREST
+
+
+def clamped(k: Emit, x: Val, low: float, high: float) -> Val:
+    """Within low..high; NaN becomes ``low``."""
+    return k.minimum(k.maximum(x, like(k, x, low)), like(k, x, high))
+
+
+def inverse(k: Emit, x: Val) -> Val:
+    """1 / x, and 0 where |x| is no scale."""
+    usable = k.abs(x).compare(">", TINY)
+    return k.select(usable, like(k, x, 1.0) / k.select(usable, x, like(k, x, 1.0)), like(k, x, 0.0))
+
+
+class Words:
+    """The plain words for vectors of so many lanes."""
+
+    def __init__(self, lanes: int):
+        F: Vec = LANES[lanes]
+        self.vec = F
+
+        @inline(F, Int)
+        def load(k, address):
+            return k.load(F, address)
+
+        @inline(types.none, Int, F)
+        def store(k, address, value):
+            k.store(address, value)
+
+        @inline(F, Float)
+        def splat(k, value):
+            return value.splat(F)
+
+        @inline(F)
+        def zero(k):
+            return k.zero(F)
+
+        @inline(F, F, Int)
+        def lower(k, a, address):
+            return k.minimum(a, k.load(F, address))
+
+        @inline(F, F, Int)
+        def upper(k, a, address):
+            return k.maximum(a, k.load(F, address))
+
+        @inline(F, F, F, F)
+        def add_product(k, total, a, b):
+            return k.fma(a, b, total)
+
+        @inline(F, F, F)
+        def times(k, a, b):
+            return a * b
+
+        @inline(F, F, F)
+        def add(k, a, b):
+            return a + b
+
+        @inline(Float, F)
+        def total(k, a):
+            return k.hsum(a)
+
+        @inline(Float, F)
+        def largest(k, a):
+            return k.fold(a, k.maximum)
+
+        @inline(F, F, F, F, F)
+        def where_greater(k, a, b, yes, no):
+            return k.select(a.compare(">", b), yes, no)
+
+        self.load, self.store, self.splat, self.zero = load, store, splat, zero
+        self.lower, self.upper, self.add_product, self.times, self.add = lower, upper, add_product, times, add
+        self.total, self.largest, self.where_greater = total, largest, where_greater
+
+
+@njit(**JIT)
+def transpose(source, target, groups, n):
+    """``groups`` runs of ``n`` floats at ``source``, value by value at ``target``."""
+    for g in range(groups):
+        for i in range(n):
+            store_float(target + 4 * (i * groups + g), load_float(source + 4 * (g * n + i)))
+
+
+@njit(**JIT)
+def codes_of(source, target, groups, n, offset):
+    """Transposed float codes at ``source`` plus ``offset``, as bytes in the order of the weights at ``target``."""
+    for g in range(groups):
+        for i in range(n):
+            put_byte(target + g * n + i, load_float(source + 4 * (i * groups + g)) + offset)
+
+
+@inline(types.none, Int, Float)
+def put_byte(k, address, value):
+    """A float 0 .. 255 as a byte."""
+    k.store(address, value.to_int(types.int32).trunc(types.int8))
+
+
+@inline(types.none, Int, types.int64)
+def store_byte(k, address, value):
+    k.store(address, value.trunc(types.int8))
+
+
+@inline(types.int64, Int)
+def load_byte(k, address):
+    return k.load(types.int8, address).zext(types.int64)
+
+
+@njit(**FAST)
+def mean_square(x, n):
+    """Of n floats."""
+    x = f32p(x)
+    total = np.float32(0)
+    for i in range(n):
+        total += x[i] * x[i]
+    return total / np.float32(n)
+
+
+@njit(**FAST)
+def importance_weights(x, importance, out, n, factor):
+    """What an error of a weight costs where its input's importance is known: importance * sqrt(factor * mean x^2 + x^2)
+
+    over a block of n. The root favours large weights a little, which generalizes better than the plain importance of
+    a calibration text (docs/quantize.md). A block without any importance counts evenly.
+    """
+    x, importance, out = f32p(x), f32p(importance), f32p(out)
+    total = np.float32(0)
+    mean = np.float32(0)
+    for i in range(n):
+        total += x[i] * x[i]
+        mean += importance[i]
+    total *= factor / np.float32(n)
+    mean /= np.float32(n)
+    if mean > np.float32(0):
+        scale, base = np.float32(1) / mean, FLOOR
+    else:
+        scale, base = np.float32(0), np.float32(1)
+    for i in range(n):
+        out[i] = (importance[i] * scale + base) * math.sqrt(total + x[i] * x[i])
+
+
+@njit(**FAST)
+def plain_weights(x, out, n):
+    """The cost where no importance is known: rms of the group of n plus |x|."""
+    x, out = f32p(x), f32p(out)
+    total = np.float32(0)
+    for i in range(n):
+        total += x[i] * x[i]
+    rms = math.sqrt(total / np.float32(n))
+    for i in range(n):
+        out[i] = rms + abs(x[i])

@@ -1,0 +1,130 @@
+"""Fitting w = d * code with codes around zero, one scale a group: the search behind Q6_K, and Q4_0 with importance.
+
+The largest weight of a group is put on the last code of the longer side, or on the last of the other, and on places
+around them; codes and the best scale for them (weighted least squares) take turns from each of these starts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit, types
+
+from ..simd.vec import Float, Int, inline
+from ..tasks.lang import JIT
+from .lanes import TINY, Words, clamped, inverse, nearest
+
+
+class Symmetric(NamedTuple):
+    """What groups look like: ``lanes`` groups of ``n`` weights, codes -reach .. reach - 1.
+
+    spread, starts  how far around the ends the largest weight is put, in codes, and in how many steps
+    passes          codes and fit so many times from each start
+    """
+
+    lanes: int
+    n: int
+    reach: int
+    spread: float
+    starts: int
+    passes: int
+
+
+class Fitter:
+    """Compiled parts: ``alone(x, w)`` -> scales of the groups; ``sums(x, w, inv)`` -> w x code and w code^2 by group;
+    ``error(x, w, scale)`` by group; ``codes(x, scale, out)``, transposed floats."""
+
+    def __init__(self, kind: Symmetric):
+        self.words = words = Words(kind.lanes)
+        F = words.vec
+        load, splat, zero, where_greater = words.load, words.splat, words.zero, words.where_greater
+        n, step, reach, passes, starts = kind.n, 4 * kind.lanes, kind.reach, kind.passes, kind.starts
+        spread = np.float32(kind.spread)
+        stride = np.float32(2 * kind.spread / max(1, starts - 1))
+        pair = types.UniTuple(F, 2)
+        low_end, high_end = np.float32(-reach), np.float32(reach - 1)
+
+        def code(k, x, inv):
+            return nearest(k, clamped(k, x * inv, float(-reach), float(reach - 1)))
+
+        @inline(pair, F, F, Int, Int, F)
+        def sums_step(k, sxl, sll, x, w, inv):
+            values = k.load(F, x)
+            codes = code(k, values, inv)
+            weighted = k.load(F, w) * codes
+            return k.fma(weighted, values, sxl), k.fma(weighted, codes, sll)
+
+        @njit(**JIT)
+        def sums(x, w, inv):
+            sxl, sll = zero(), zero()
+            for i in range(n):
+                sxl, sll = sums_step(sxl, sll, x + step * i, w + step * i, inv)
+            return sxl, sll
+
+        @inline(F, F, Int)
+        def extreme(k, found, at):
+            values = k.load(F, at)
+            return k.select(k.abs(values).compare(">", k.abs(found)), values, found)
+
+        @inline(F, F, Float)
+        def start(k, found, end):
+            return end.splat(F) * inverse(k, found)
+
+        @inline(pair, F, F)
+        def solve(k, sxl, sll):
+            """Scale, and how much it takes off the error of zeros."""
+            coded = sll.compare(">", TINY)
+            scale = k.select(coded, sxl / k.select(coded, sll, k.const(F, 1.0)), k.zero(F))
+            return scale, scale * sxl
+
+        @inline(F, F)
+        def reciprocal(k, scale):
+            return inverse(k, scale)
+
+        @inline(F, F, Int, Int, F, F)
+        def error_step(k, error, x, w, scale, inv):
+            values = k.load(F, x)
+            miss = values - scale * code(k, values, inv)
+            return k.fma(k.load(F, w) * miss, miss, error)
+
+        @inline(types.none, Int, Int, F)
+        def code_step(k, out, x, inv):
+            k.store(out, code(k, k.load(F, x), inv))
+
+        @njit(**JIT)
+        def alone(x, w):
+            found = load(x)
+            for i in range(1, n):
+                found = extreme(found, x + step * i)
+            best, scale = splat(np.float32(-3e38)), zero()
+            for number in range(2 * starts):
+                end = low_end if number < starts else high_end
+                inv = start(found, end + stride * np.float32(number % starts) - spread)
+                for _ in range(passes):
+                    sxl, sll = sums(x, w, inv)
+                    s, gain = solve(sxl, sll)
+                    scale = where_greater(gain, best, s, scale)
+                    best = where_greater(gain, best, gain, best)
+                    inv = reciprocal(s)
+            return scale
+
+        @njit(**JIT)
+        def error(x, w, scale):
+            inv, missed = reciprocal(scale), zero()
+            for i in range(n):
+                missed = error_step(missed, x + step * i, w + step * i, scale, inv)
+            return missed
+
+        @njit(**JIT)
+        def codes(x, scale, out):
+            inv = reciprocal(scale)
+            for i in range(n):
+                code_step(out + step * i, x + step * i, inv)
+
+        self.alone, self.sums, self.error, self.codes, self.reciprocal = alone, sums, error, codes, reciprocal
+
+
+def fitter(kind: Symmetric) -> Any:
+    """See ``Fitter``."""
+    return Fitter(kind)

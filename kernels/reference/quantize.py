@@ -1,0 +1,61 @@
+"""What quantizing means, said plainly: the two formats without a search, and what is best for given scales.
+
+The compiled quantizers (``kernels.cpu.quantize``) are held against these: Q8_0 and Q4_0 byte for byte, the codes of
+the others against ``nearest_codes`` and ``best_octets`` at the scales that their searches settled on.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kernels.formats import FORMATS
+from kernels.formats.iq2_xxs import GRID, SIGNS
+
+
+def q8_0(x: np.ndarray) -> np.ndarray:
+    """float32 (rows, cols) -> Q8_0 rows: d = max |x| / 127, codes x / d rounded, halves away from zero."""
+    values = x.reshape(-1, 32)
+    d = np.abs(values).max(axis=1) / np.float32(127)
+    scaled = (values * _inverse(d)[:, None]).astype(np.float64)  # exact from here on
+    codes = np.sign(scaled) * np.floor(np.abs(scaled) + 0.5)
+    blocks = np.empty(len(values), FORMATS["Q8_0"].layout)
+    blocks["d"], blocks["q"] = d, codes
+    return blocks.view(np.uint8).reshape(len(x), -1)
+
+
+def q4_0(x: np.ndarray) -> np.ndarray:
+    """float32 (rows, cols) -> Q4_0 rows: the weight of greatest magnitude, the first of several, becomes code -8."""
+    values = x.reshape(-1, 32)
+    extreme = np.take_along_axis(values, np.abs(values).argmax(axis=1)[:, None], axis=1)[:, 0]
+    d = extreme / np.float32(-8)
+    codes = np.minimum((values * _inverse(d)[:, None] + np.float32(8.5)).astype(np.int32), 15).astype(np.uint8)
+    blocks = np.empty(len(values), FORMATS["Q4_0"].layout)
+    blocks["d"], blocks["qs"] = d, codes[:, :16] | codes[:, 16:] << 4
+    return blocks.view(np.uint8).reshape(len(x), -1)
+
+
+def _inverse(d: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        return np.where(d != 0, np.float32(1) / d, np.float32(0)).astype(np.float32)
+
+
+def nearest_codes(x: np.ndarray, scale: np.ndarray, minimum: np.ndarray, low: int, high: int) -> np.ndarray:
+    """The values scale * code - minimum nearest to x, for integer codes low..high: float64, the shape of ``x``.
+
+    ``scale`` and ``minimum`` are of a shape that broadcasts to that of ``x``.
+    """
+    safe = np.where(scale != 0, scale, 1).astype(np.float64)
+    codes = np.clip(np.rint((x + minimum) / safe), low, high)
+    return scale * np.where(scale != 0, codes, 0) - minimum
+
+
+def best_octets(x: np.ndarray, w: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """The least weighted error that the codebook of IQ2_XXS has for octets x (n, 8) at their scales (n,).
+
+    Every entry with every sign pattern of an even number of minuses is tried. float64 (n,).
+    """
+    out = np.empty(len(x))
+    for i, (values, weights, s) in enumerate(zip(x.astype(np.float64), w, scale, strict=True)):
+        points = (s * GRID[:, None, :].astype(np.float64) * SIGNS[None, :, :]).reshape(-1, 8)
+        out[i] = (weights * np.square(values - points)).sum(axis=1).min()
+    return out

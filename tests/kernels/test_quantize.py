@@ -1,0 +1,200 @@
+"""Quantizers: against gguf-py where it has one, against exhaustive search at the scales they chose, and odd input."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kernels.cpu.quantize import BLOCKED, QUANTIZERS, SEARCHED, quantize
+from kernels.formats import FORMATS
+from kernels.formats.q4_k import unpack_scales
+from kernels.reference.quantize import best_octets, nearest_codes, q4_0, q8_0
+
+quants = pytest.importorskip("gguf.quants")
+gguf = pytest.importorskip("gguf")
+
+# What a weight may miss by in the mean, relative to its rms: a little above what normal weights measure.
+BUDGET = {"Q8_0": 0.0065, "Q6_K": 0.0175, "Q4_0": 0.09, "Q4_K": 0.07, "Q2_K": 0.29, "IQ2_XXS": 0.41}
+
+
+def weights(rows: int = 6, cols: int = 1024, seed: int = 0, kind: str = "normal") -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((rows, cols))
+    if kind == "heavy":
+        x = x**3
+    if kind == "shifted":
+        x = x + 1.5
+    return (0.03 * x).astype(np.float32)
+
+
+def importance(cols: int, seed: int = 5) -> np.ndarray:
+    return np.exp(np.random.default_rng(seed).standard_normal(cols)).astype(np.float32)
+
+
+def decoded(fmt: str, raw: np.ndarray) -> np.ndarray:
+    decode = FORMATS[fmt].dequantize
+    assert decode is not None
+    return decode(raw)
+
+
+@pytest.mark.parametrize("fmt", ["F32", "F16", "BF16", "Q8_0", "Q4_0"])
+@pytest.mark.parametrize("kind", ["normal", "heavy", "shifted"])
+def test_formats_without_a_search_are_those_of_gguf_py(fmt, kind):
+    x = weights(9, 640, seed=3, kind=kind)
+    x[0, :32] = 0
+    x[1, :64] = np.float32(1e-30)
+    x[2, 5] = 300
+    wanted = quants.quantize(x, gguf.GGMLQuantizationType[fmt]).view(np.uint8).reshape(len(x), -1)
+    np.testing.assert_array_equal(quantize(fmt, x), wanted)
+
+
+@pytest.mark.parametrize(("fmt", "reference"), [("Q8_0", q8_0), ("Q4_0", q4_0)])
+def test_and_those_of_the_plain_statement_on_ties(fmt, reference):
+    """Quarters of an integer scale: halves occur everywhere."""
+    rng = np.random.default_rng(1)
+    x = (rng.integers(-508, 509, (200, 64)) / 4).astype(np.float32)
+    x[:, ::32] = np.where(rng.random((200, 2)) < 0.5, 127, -127) if fmt == "Q8_0" else 128
+    np.testing.assert_array_equal(quantize(fmt, x), reference(x))
+
+
+@pytest.mark.parametrize("fmt", BLOCKED)
+@pytest.mark.parametrize("given", [False, True])
+def test_errors_stay_within_the_budget_of_the_format(fmt, given):
+    x = weights(16, 1024)
+    raw = quantize(fmt, x, importance(1024) if given else None)
+    assert raw.shape == (16, FORMATS[fmt].row_bytes(1024)) and raw.dtype == np.uint8
+    miss = decoded(fmt, raw).astype(np.float64) - x
+    # importance buys accuracy where it lies with accuracy elsewhere
+    assert np.sqrt(np.square(miss).mean() / np.square(x.astype(np.float64)).mean()) < BUDGET[fmt] * (
+        1.25 if given else 1
+    )
+
+
+@pytest.mark.parametrize("fmt", [fmt for fmt in BLOCKED if fmt != "Q8_0"])
+@pytest.mark.parametrize("kind", ["normal", "shifted"])
+def test_importance_lowers_the_error_it_weighs(fmt, kind):
+    x, given = weights(8, 1024, seed=2, kind=kind), importance(1024)
+    plain, weighed = (np.square(decoded(fmt, quantize(fmt, x, imp)).astype(np.float64) - x) for imp in (None, given))
+    assert (weighed * given).sum() < 0.99 * (plain * given).sum()
+
+
+@pytest.mark.parametrize("fmt", BLOCKED)
+def test_neither_threads_nor_neighbours_change_a_row(fmt):
+    x, given = weights(70, 2048, seed=4, kind="heavy"), importance(2048)
+    whole = quantize(fmt, x, given, threads=3)
+    np.testing.assert_array_equal(whole, quantize(fmt, x, given))
+    np.testing.assert_array_equal(whole[40:43], quantize(fmt, x[40:43], given))
+
+
+@pytest.mark.parametrize("fmt", ["Q4_0", "Q8_0"])
+def test_rows_of_any_number_of_blocks(fmt):
+    x, given = weights(3, 352), importance(352)
+    raw = quantize(fmt, x, given)
+    assert raw.shape == (3, FORMATS[fmt].row_bytes(352))
+    np.testing.assert_array_equal(raw[1:2], quantize(fmt, x[1:2], given))
+    assert np.abs(decoded(fmt, raw) - x).max() < 0.03
+
+
+@pytest.mark.parametrize("fmt", SEARCHED)
+@pytest.mark.parametrize("given", [False, True])
+def test_odd_blocks(fmt, given):
+    """Zeros, constants, one outlier, tiny and large values: always finite, and no error above the largest weight."""
+    rng = np.random.default_rng(6)
+    rows = [np.zeros(256), np.full(256, 0.25), np.full(256, -0.25), np.eye(1, 256)[0], -np.eye(1, 256, 255)[0]]
+    rows += [rng.standard_normal(256) * scale for scale in (1e-42, 1e-30, 1e-12, 1e-6, 1e4)]
+    rows += [np.abs(rng.standard_normal(256)), -np.abs(rng.standard_normal(256)), np.arange(256) / 256]
+    x = np.array(rows, np.float32)
+    found = importance(256)
+    found[64:128] = 0
+    raw = quantize(fmt, x, found if given else None)
+    values = decoded(fmt, raw)
+    assert np.isfinite(values).all()
+    assert (values[0] == 0).all()
+    assert (np.abs(values - x).max(axis=1) <= 1.05 * np.abs(x).max(axis=1)).all()
+    if fmt != "IQ2_XXS":  # whose three magnitudes only come close
+        np.testing.assert_allclose(values[1:3], x[1:3], rtol=4e-3)
+
+
+@pytest.mark.parametrize("fmt", SEARCHED)
+def test_importance_of_nothing_is_importance_of_all(fmt):
+    x = weights(4, 512)
+    nothing, even = np.zeros(512, np.float32), np.ones(512, np.float32)
+    close = [np.square(decoded(fmt, quantize(fmt, x, imp)) - x).sum() for imp in (nothing, even)]
+    assert close[0] == pytest.approx(close[1], rel=1e-3)
+
+
+def _scales(fmt: str, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, int, int, int]:
+    """Scale and minimum of every group (n, groups), least and greatest code, weights of a group."""
+    d = blocks["d"].astype(np.float32)[:, None]
+    if fmt == "Q6_K":
+        return d * blocks["scales"], np.float32(0) * d, -32, 31, 16
+    dmin = blocks["dmin"].astype(np.float32)[:, None]
+    if fmt == "Q4_K":
+        s, m = unpack_scales(blocks["packed"])
+        return d * s, dmin * m, 0, 15, 32
+    return d * (blocks["scales"] & 15), dmin * (blocks["scales"] >> 4), 0, 3, 16
+
+
+@pytest.mark.parametrize("fmt", ["Q6_K", "Q4_K", "Q2_K"])
+@pytest.mark.parametrize("kind", ["normal", "heavy", "shifted"])
+def test_every_code_is_the_nearest_at_its_scale(fmt, kind):
+    x = weights(8, 1024, seed=7, kind=kind)
+    raw = quantize(fmt, x, importance(1024))
+    scale, minimum, low, high, n = _scales(fmt, raw.reshape(-1).view(FORMATS[fmt].layout))
+    values = x.reshape(len(scale), -1, n)
+    wanted = nearest_codes(values, scale[..., None], np.broadcast_to(minimum, scale.shape)[..., None], low, high)
+    ours, best = (np.abs(v.reshape(x.shape) - x) for v in (decoded(fmt, raw), wanted))
+    assert (ours <= best + 1e-5 * np.abs(x).max()).all()
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_every_octet_is_the_best_of_the_codebook_at_its_scale(given):
+    x = weights(1, 1024, seed=8, kind="heavy")
+    imp = importance(1024) if given else np.ones(1024, np.float32)
+    raw = quantize("IQ2_XXS", x, imp if given else None)
+    blocks = raw.reshape(-1).view(FORMATS["IQ2_XXS"].layout)
+    scale = blocks["d"].astype(np.float64)[:, None] * (0.5 + (blocks["groups"]["word"] >> 28)) * 0.25
+    wide = x.reshape(-1, 256).astype(np.float64)
+    cost = np.ones_like(wide)
+    if given:  # docs/quantize.md: what the search weighs errors with
+        cost = imp.reshape(-1, 256) * np.sqrt(3 * np.square(wide).mean(axis=1, keepdims=True) + np.square(wide))
+    octets, costs = wide.reshape(-1, 8), cost.reshape(-1, 8)
+    best = best_octets(octets, costs, np.repeat(scale.reshape(-1), 4))
+    ours = (costs * np.square(decoded("IQ2_XXS", raw).reshape(-1, 8) - octets)).sum(axis=1)
+    np.testing.assert_allclose(ours, best, rtol=2e-4, atol=1e-9 * costs.max())
+
+
+def test_a_group_scale_is_near_the_best_there_is():
+    """A finer search over the scale of single groups finds little: the tries of the quantizer are dense enough."""
+    x = weights(2, 256, seed=9)
+    raw = quantize("IQ2_XXS", x)
+    ours = np.square(decoded("IQ2_XXS", raw) - x).reshape(-1, 32).sum(axis=1)
+    octets = x.reshape(-1, 32)
+    for group in range(len(octets)):
+        tried = np.abs(octets[group]).max() / 43 * np.linspace(0.5, 1.3, 25)
+        parts = octets[group].reshape(4, 8)
+        best = min(best_octets(parts, np.ones((4, 8)), np.full(4, s)).sum() for s in tried)
+        assert ours[group] < 1.12 * best
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"fmt": "Q5_K"}, "no quantizer for Q5_K"),
+        ({"x": np.zeros((2, 256), np.float64)}, "float32"),
+        ({"x": np.zeros(256, np.float32)}, "float32"),
+        ({"x": np.zeros((2, 200), np.float32)}, "multiples of 256"),
+        ({"x": np.full((2, 256), np.nan, np.float32)}, "finite"),
+        ({"importance": np.ones(255, np.float32)}, "one value a column"),
+        ({"importance": np.full(256, -1, np.float32)}, "not below zero"),
+        ({"importance": np.full(256, np.inf, np.float32)}, "finite"),
+    ],
+)
+def test_what_cannot_be_is_refused(change, says):
+    given = {"fmt": "Q4_K", "x": np.zeros((2, 256), np.float32)} | change
+    with pytest.raises(ValueError, match=says):
+        quantize(**given)
+
+
+def test_every_quantizer_has_a_dequantizer():
+    assert all(FORMATS[fmt].dequantize is not None and FORMATS[fmt].ggml_id >= 0 for fmt in QUANTIZERS)

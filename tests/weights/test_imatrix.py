@@ -1,0 +1,213 @@
+"""Importance files: both formats there and back, experts never met, and hostile bytes."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ds4ref.errors import DataError
+from ds4ref.weights.quantize.imatrix import PRIOR, Entry, Imatrix, read_imatrix, write_imatrix
+from ds4ref.weights.writer import GGUFWriter, TensorSpec
+
+NAME = "blk.0.ffn_gate_exps.weight"
+
+
+def table() -> Imatrix:
+    rng = np.random.default_rng(1)
+    experts = Entry(rng.random((4, 8), np.float32), np.array([100.0, 0.0, 1.0, 1e6]))
+    experts.means[1] = 0
+    return Imatrix({NAME: experts, "output.weight": Entry(rng.random((1, 8), np.float32), np.array([7.0]))},
+                   ["book.txt"], 5)  # fmt: skip
+
+
+def dat(*entries: tuple[str, int, list[float]], trailer: bytes = b"") -> bytes:
+    parts = [struct.pack("<i", len(entries))]
+    for name, calls, values in entries:
+        data = name.encode()
+        parts.append(struct.pack("<i", len(data)) + data + struct.pack("<ii", calls, len(values)))
+        parts.append(np.array(values, "<f4").tobytes())
+    return b"".join(parts) + trailer
+
+
+def read(tmp_path: Path, data: bytes) -> Imatrix:
+    (tmp_path / "i.dat").write_bytes(data)
+    return read_imatrix(tmp_path / "i.dat")
+
+
+def test_gguf_there_and_back(tmp_path):
+    write_imatrix(tmp_path / "i.gguf", table())
+    found = read_imatrix(tmp_path / "i.gguf")
+    assert found.datasets == ["book.txt"] and found.chunks == 5 and list(found.entries) == list(table().entries)
+    for name, entry in table().entries.items():
+        np.testing.assert_allclose(found.entries[name].means, entry.means, rtol=1e-6)
+        np.testing.assert_array_equal(found.entries[name].counts, entry.counts)
+
+
+def test_gguf_py_reads_what_is_written(tmp_path):
+    gguf = pytest.importorskip("gguf")
+    write_imatrix(tmp_path / "i.gguf", table())
+    tensors = {t.name: t for t in gguf.GGUFReader(tmp_path / "i.gguf").tensors}
+    sums, counts = tensors[NAME + ".in_sum2"].data, tensors[NAME + ".counts"].data
+    np.testing.assert_allclose(sums.reshape(4, 8)[3], table().entries[NAME].means[3] * 1e6, rtol=1e-5)
+    np.testing.assert_array_equal(np.ravel(counts), [100, 0, 1, 1e6])
+
+
+def test_dat_has_the_layout_that_is_documented(tmp_path):
+    found = read(tmp_path, dat(("a", 4, [4.0, 8.0]), ("b", 0, [3.0]), trailer=struct.pack("<ii", 9, 2) + b"xy"))
+    assert found.entries["a"].means.tolist() == [[1.0, 2.0]] and found.entries["b"].means.tolist() == [[3.0]]
+    assert found.chunks == 9 and found.datasets == ["xy"]
+
+
+def test_dat_there_and_back(tmp_path):
+    write_imatrix(tmp_path / "i.dat", table())
+    found = read_imatrix(tmp_path / "i.dat")
+    assert found.chunks == 5 and found.datasets == ["book.txt"]
+    kept = table().entries[NAME].means
+    means = found.entries[NAME].means.reshape(4, 8)
+    np.testing.assert_array_equal(means[[0, 2, 3]], kept[[0, 2, 3]])
+    np.testing.assert_allclose(means[1], kept[[0, 2, 3]].mean(axis=0), rtol=1e-6)  # never met: the mean of the others
+
+
+def test_experts_never_met_get_the_mean_of_those_that_were():
+    found = table()
+    met = found.entries[NAME].means[[0, 2, 3]].astype(np.float64)
+    np.testing.assert_allclose(found.importance(NAME, 8, 4, 1), met.mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(found.importance(NAME, 8, 4, 3), met[2], rtol=1e-4)
+    trust = 1 / (1 + PRIOR)  # met once: drawn to the mean
+    np.testing.assert_allclose(
+        found.importance(NAME, 8, 4, 2), trust * met[1] + (1 - trust) * met.mean(axis=0), rtol=1e-6
+    )
+    assert found.entries[NAME].unmet == 1
+
+
+def test_vectors_of_ones_are_experts_that_ds4_never_met(tmp_path):
+    found = read(tmp_path, dat((NAME, 1, [1e-4, 3e-4, *[1.0, 1.0], 3e-4, 5e-4])))
+    np.testing.assert_allclose(found.importance(NAME, 2, 3, 1), [2e-4, 4e-4], rtol=1e-6)
+    np.testing.assert_allclose(found.importance(NAME, 2, 3, 2), [3e-4, 5e-4], rtol=1e-6)
+
+
+def test_nothing_was_met_at_all():
+    nothing = Imatrix({NAME: Entry(np.zeros((2, 4), np.float32), np.zeros(2))})
+    np.testing.assert_array_equal(nothing.importance(NAME, 4, 2, 1), np.ones(4))
+
+
+def test_which_name_goes_first(tmp_path):
+    data = dat((NAME, 1, [1.0, 2.0]), (NAME + ".expert.1", 1, [3.0, 4.0]), (NAME + ".expert_2", 1, [5.0, 6.0]))
+    found = read(tmp_path, data)
+    assert [found.importance(NAME, 2, 3, e).tolist() for e in range(3)] == [[1, 2], [3, 4], [5, 6]]
+    assert found.importance("other", 2) is None
+
+
+def test_another_length_is_refused(tmp_path):
+    found = read(tmp_path, dat((NAME, 1, [1.0] * 6)))
+    with pytest.raises(DataError, match="6 values, wanted 4 or 16"):
+        found.importance(NAME, 4, 4, 0)
+
+
+def gguf_bytes(tmp_path: Path, kind="imatrix", sums=(("a.in_sum2", "F32", (4, 1)), ("a.counts", "F32", (1, 1))),
+               values=1.0) -> bytes:  # fmt: skip
+    specs = [TensorSpec(*spec) for spec in sums]
+    metadata = [("general.type", "string", kind)] if isinstance(kind, str) else [("general.type", "u32", 3)]
+    with GGUFWriter(tmp_path / "g.gguf", metadata, specs) as out:
+        for spec in specs:
+            dtype = np.float32 if spec.fmt == "F32" else np.float16
+            out.write(spec.name, np.full(spec.elements, values, dtype))
+    return (tmp_path / "g.gguf").read_bytes()
+
+
+HUGE = 2**31 - 1
+HOSTILE = {
+    "empty": (b"", "no importance file"),
+    "three bytes": (b"abc", "no importance file"),
+    "no entries": (struct.pack("<i", 0), "0 entries"),
+    "entries below zero": (struct.pack("<i", -5) + bytes(40), "-5 entries"),
+    "entries without end": (struct.pack("<i", HUGE) + bytes(40), "cannot be in 44 bytes"),
+    "no name": (struct.pack("<iiii", 1, 0, 1, 1) + bytes(4), "name of 0 bytes"),
+    "name below zero": (struct.pack("<iiii", 1, -1, 1, 1) + bytes(4), "name of -1 bytes"),
+    "name of two gigabytes": (struct.pack("<iiii", 1, HUGE, 1, 1) + bytes(4), "name of 2147483647 bytes"),
+    "name past the end": (struct.pack("<ii", 1, 40) + b"abcdefghi", "needs 40 bytes"),
+    "name that is no UTF-8": (struct.pack("<ii", 1, 2) + b"\xff\xfe" + struct.pack("<ii", 1, 1) + bytes(4), "UTF-8"),
+    "no values": (dat(("a", 1, [])) + bytes(4), "0 values"),
+    "values below zero": (struct.pack("<ii", 1, 1) + b"a" + struct.pack("<ii", 1, -3) + bytes(8), "-3 values"),
+    "values without end": (
+        struct.pack("<ii", 1, 1) + b"a" + struct.pack("<ii", 1, HUGE) + bytes(8),
+        "values, 2 are left",
+    ),
+    "calls below zero": (dat(("a", -1, [1.0])), "-1 calls"),
+    "not a number": (dat(("a", 1, [1.0, float("nan")])), "not finite"),
+    "infinite": (dat(("a", 1, [float("inf")])), "not finite"),
+    "negative": (dat(("a", 1, [-1.0])), "below zero"),
+    "twice": (dat(("a", 1, [1.0]), ("a", 1, [1.0])), "twice"),
+    "cut": (dat(("a", 1, [1.0]), ("b", 1, [1.0]))[:-2], "left"),
+    "more entries than there are": (struct.pack("<i", 2) + dat(("abcdefgh", 1, [1.0] * 9))[4:], "needs 4 bytes"),
+    "data set past the end": (dat(("a", 1, [1.0]), trailer=struct.pack("<ii", 1, 99)), "needs 99 bytes"),
+    "data set below zero": (dat(("a", 1, [1.0]), trailer=struct.pack("<ii", 1, -1)), "-1 bytes"),
+    "bytes behind": (dat(("a", 1, [1.0]), trailer=struct.pack("<ii", 1, 0) + b"x"), "follow the last entry"),
+    "text": (b"===== DS4_IMATRIX_PROMPT\nhello\n" * 10, "entries cannot be"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_dat(tmp_path, name):
+    data, says = HOSTILE[name]
+    tracemalloc.start()
+    with pytest.raises(DataError, match=says) as caught:
+        read(tmp_path, data)
+    assert tracemalloc.get_traced_memory()[1] < 2 << 20
+    tracemalloc.stop()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"kind": "model"}, "holds no importance"),
+        ({"kind": 3}, "holds no importance"),
+        ({"sums": (("a.in_sum2", "F32", (4, 1)),)}, "no counts"),
+        ({"sums": (("a.in_sum2", "F32", (4, 2)), ("a.counts", "F32", (1, 3)))}, "3 counts for 2 rows"),
+        ({"sums": (("a.in_sum2", "F16", (4, 1)), ("a.counts", "F32", (1, 1)))}, "wanted F32"),
+        ({"sums": (("a.counts", "F32", (1, 1)),)}, "holds no importance"),
+        ({"values": -1.0}, "a count that is none"),
+        ({"values": np.nan}, "a count that is none"),
+    ],
+)
+def test_hostile_gguf(tmp_path, options, says):
+    data = gguf_bytes(tmp_path, **options)
+    with pytest.raises(DataError, match=says):
+        read(tmp_path, data)
+
+
+def test_mutations_are_read_or_refused_in_one_line(tmp_path):
+    write_imatrix(tmp_path / "i.dat", table())
+    seeds = [(tmp_path / "i.dat").read_bytes(), gguf_bytes(tmp_path)]
+    rng = np.random.default_rng(2)
+    refused = 0
+    for number in range(600):
+        data = bytearray(seeds[number % 2])
+        for _ in range(rng.integers(1, 4)):
+            at = int(rng.integers(len(data)))
+            data[at] = int(rng.integers(256))
+        if number % 5 == 0:
+            del data[int(rng.integers(len(data))) :]
+        try:
+            for entry in read(tmp_path, bytes(data)).entries.values():
+                assert np.isfinite(entry.usable()).all()
+        except DataError as error:
+            refused += 1
+            assert "\n" not in str(error)
+    assert 100 < refused < 600
+
+
+def test_a_file_that_cannot_be_read_or_written(tmp_path):
+    with pytest.raises(DataError, match="cannot read importance file"):
+        read_imatrix(tmp_path / "none")
+    for name in ("i.dat", "i.gguf"):
+        with pytest.raises(DataError, match="cannot write"):
+            write_imatrix(tmp_path / "no folder" / name, table())
+    with pytest.raises(DataError, match="nothing was measured"):
+        write_imatrix(tmp_path / "i.dat", Imatrix())
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,475 @@
+"""Model files made by the quantizer: plans, bytes, resuming, what ends a run, splicing, and who else reads the result."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ds4ref.cli.quantize import main
+from ds4ref.engine import Engine
+from ds4ref.errors import DataError, ModelFileError, UsageError
+from ds4ref.weights import open_source
+from ds4ref.weights.quantize import part
+from ds4ref.weights.quantize.families import FAMILIES, RECIPES, family_of
+from ds4ref.weights.quantize.imatrix import Entry, Imatrix, read_imatrix, write_imatrix
+from ds4ref.weights.quantize.part import PartFile
+from ds4ref.weights.quantize.plan import Choices, make_plan
+from ds4ref.weights.quantize.run import BYTES_A_WEIGHT, Rows, make, piece_weights, run
+from ds4ref.weights.writer import GGUFWriter, TensorSpec
+from kernels.cpu.quantize import quantize
+from kernels.formats import FORMATS
+
+ROOT = Path(__file__).resolve().parents[2]
+EXPERTS, FF, DIM = 3, 256, 512
+SPECS = [
+    TensorSpec("token_embd.weight", "F32", (DIM, 40)),
+    TensorSpec("output_norm.weight", "F32", (DIM,)),
+    TensorSpec("output.weight", "BF16", (DIM, 40)),
+    *(
+        spec
+        for layer in range(2)
+        for spec in (
+            TensorSpec(f"blk.{layer}.ffn_gate_exps.weight", "F32", (DIM, FF, EXPERTS)),
+            TensorSpec(f"blk.{layer}.ffn_up_exps.weight", "F16", (DIM, FF, EXPERTS)),
+            TensorSpec(f"blk.{layer}.ffn_down_exps.weight", "F32", (FF, DIM, EXPERTS)),
+            TensorSpec(f"blk.{layer}.attn_q_a.weight", "F32", (DIM, 96)),
+            TensorSpec(f"blk.{layer}.attn_compressor_ape.weight", "F32", (96, 4)),
+            TensorSpec(f"blk.{layer}.ffn_gate_tid2eid.weight", "I64", (2, 40)),
+        )
+    ),
+]
+METADATA = [("general.architecture", "string", "deepseek4"), ("quantize.imatrix.file", "string", "old.dat"),
+            ("general.list", "i32[]", [1, 2])]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def unquantized(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("quantize") / "f.gguf"
+    rng = np.random.default_rng(0)
+    with GGUFWriter(path, METADATA, SPECS) as out:
+        for spec in SPECS:
+            if spec.fmt == "I64":
+                out.write(spec.name, rng.integers(0, EXPERTS, spec.elements, dtype="<i8"))
+                continue
+            x = (rng.standard_normal((spec.elements // spec.dims[0], spec.dims[0])) * 0.05).astype(np.float32)
+            out.write(spec.name, quantize(spec.fmt, x))
+    return path
+
+
+def tensor(path: Path, name: str) -> tuple[str, np.ndarray]:
+    with open_source(path) as source:
+        return source.tensors[name].fmt.name, source.raw(name).copy()
+
+
+def values(path: Path, name: str, cols: int) -> np.ndarray:
+    fmt, raw = tensor(path, name)
+    return FORMATS[fmt].dequantize(raw.reshape(-1, FORMATS[fmt].row_bytes(cols)))
+
+
+# --- families and plans
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "family"),
+    [
+        ("blk.3.ffn_gate_exps.weight", 3, "gate"),
+        ("blk.42.ffn_down_exps.weight", 3, "down"),
+        ("blk.3.ffn_gate_exps.weight_bias", 3, "dense"),
+        ("xblk.3.ffn_gate_exps.weight", 3, "dense"),
+        ("blk.3.ffn_up_shexp.weight", 2, "shared"),
+        ("blk.0.attn_output_a.weight", 2, "attention-proj"),
+        ("blk.0.attn_k.weight", 2, "attention-proj"),
+        ("blk.0.attn_compressor_kv.weight", 2, "attention"),
+        ("blk.0.indexer.attn_q_b.weight", 2, "attention"),
+        ("blk.0.hc_attn_fn.weight", 2, "dense"),
+        ("blk.0.ffn_down.weight", 2, "ffn"),
+        ("blk.0.ffn_gate_inp.weight", 2, "dense"),
+        ("output.weight", 2, "output"),
+        ("output_hc_fn.weight", 2, "dense"),
+        ("blk.0.attn_norm.weight", 1, "vector"),
+    ],
+)
+def test_families(name, rank, family):
+    assert family_of(name, rank) == family and family in FAMILIES
+
+
+def test_every_recipe_knows_every_family():
+    assert all(recipe.wanted(family, 0, 9) for recipe in RECIPES.values() for family in FAMILIES)
+
+
+def formats(path: Path, choices: Choices) -> dict[str, str]:
+    with open_source(path) as source:
+        return {item.spec.name: item.spec.fmt for item in make_plan(source, choices).items}
+
+
+def test_the_recipe_decides_where_nothing_else_does(unquantized):
+    found = formats(unquantized, Choices("q2"))
+    assert found["blk.0.ffn_gate_exps.weight"] == "IQ2_XXS" and found["blk.1.ffn_down_exps.weight"] == "Q2_K"
+    assert found["blk.0.attn_q_a.weight"] == "Q8_0" and found["blk.0.ffn_gate_tid2eid.weight"] == "I32"
+    assert found["output_norm.weight"] == "F32" and found["token_embd.weight"] == "F16"
+
+
+def test_orders_come_before_families_before_recipes(unquantized):
+    choices = Choices("q2", {"gate": "Q4_K", "down": "copy"}, [("blk.1.ffn_gate", "Q6_K"), ("blk.1.ffn_up", "Q8_0")])
+    found = formats(unquantized, choices)
+    assert found["blk.0.ffn_gate_exps.weight"] == "Q4_K" and found["blk.1.ffn_gate_exps.weight"] == "Q6_K"
+    assert found["blk.0.ffn_down_exps.weight"] == "F32" and found["blk.0.ffn_up_exps.weight"] == "IQ2_XXS"
+    assert found["blk.1.ffn_up_exps.weight"] == "Q8_0" and found["blk.1.ffn_gate_tid2eid.weight"] == "I32"
+
+
+def test_upgraded_layers_are_the_last():
+    wanted = [RECIPES["mixed"].wanted("gate", layer, 10) for layer in range(10)]
+    assert wanted == ["IQ2_XXS"] * 4 + ["Q4_K"] * 6
+
+
+def test_rows_that_fit_no_block_get_a_wider_format_and_a_note(unquantized):
+    with open_source(unquantized) as source:
+        plan = make_plan(source, Choices("q8", {}, [("blk.0.attn_q_a", "Q4_K")]))
+        item = next(item for item in plan.items if item.spec.name == "blk.0.attn_compressor_ape.weight")
+        assert item.spec.fmt == "F16"
+        families = {"attention": "Q4_K"}
+        with pytest.raises(UsageError, match="Q4_K needs a multiple of 256"):
+            make_plan(source, Choices(None, families))
+
+
+@pytest.mark.parametrize(
+    ("choices", "says"),
+    [
+        (Choices("q3"), "unknown recipe 'q3': choose from q2"),
+        (Choices(None, {"nose": "F16"}), "unknown family 'nose'"),
+        (Choices(None, {}, [("blk.9", "F16")]), "no tensor has a name that begins so"),
+        (Choices(None, {}, [("output.weight", "Q5_K")]), "Q5_K cannot be written"),
+        (Choices(None, {"table": "F16"}), "holds integers"),
+    ],
+)
+def test_orders_that_cannot_be_kept(unquantized, choices, says):
+    with open_source(unquantized) as source, pytest.raises(UsageError, match=says):
+        make_plan(source, choices)
+
+
+# --- what is written
+
+
+@pytest.fixture(scope="module")
+def quantized(unquantized) -> Path:
+    out = unquantized.with_name("q2.gguf")
+    assert main([str(unquantized), "-o", str(out), "--recipe", "q2"]) == 0
+    return out
+
+
+def test_every_tensor_is_what_the_quantizer_makes_of_its_rows(unquantized, quantized):
+    for spec in SPECS:
+        fmt, raw = tensor(quantized, spec.name)
+        if spec.fmt == "I64":
+            np.testing.assert_array_equal(raw.view("<i4"), tensor(unquantized, spec.name)[1].view("<i8"))
+            continue
+        made = quantize(fmt, values(unquantized, spec.name, spec.dims[0]))
+        np.testing.assert_array_equal(raw, made.reshape(-1))
+
+
+def test_gguf_py_reads_it_and_decodes_the_same(quantized):
+    gguf = pytest.importorskip("gguf")
+    from gguf import quants
+
+    reader = gguf.GGUFReader(quantized)
+    assert {t.name for t in reader.tensors} == {spec.name for spec in SPECS}
+    for found in reader.tensors:
+        if found.tensor_type.name == "I32":
+            continue
+        ours = values(quantized, found.name, int(found.shape[0]))
+        np.testing.assert_array_equal(quants.dequantize(found.data, found.tensor_type).reshape(ours.shape), ours)
+
+
+@pytest.mark.parametrize(("threads", "memory"), [("1", "0.01"), ("3", "0.02")])
+def test_bytes_depend_neither_on_threads_nor_on_memory(unquantized, quantized, tmp_path, threads, memory):
+    out = tmp_path / "q.gguf"
+    assert main([str(unquantized), "-o", str(out), "--recipe", "q2", "--threads", threads, "--memory", memory]) == 0
+    assert out.read_bytes() == quantized.read_bytes()
+
+
+def test_memory_bounds_the_pieces(unquantized):
+    with open_source(unquantized) as source:
+        plan = make_plan(source, Choices("q2"))
+    for memory in (1 << 20, 1 << 24):
+        assert piece_weights(plan, 4, memory) * BYTES_A_WEIGHT * 6 <= memory
+    with pytest.raises(DataError, match="rows of 512 weights need"):
+        piece_weights(plan, 4, 1000)
+
+
+def test_importance_reaches_its_expert(unquantized, tmp_path):
+    name = "blk.0.ffn_gate_exps.weight"
+    rng = np.random.default_rng(3)
+    means = np.exp(rng.standard_normal((EXPERTS, DIM))).astype(np.float32)
+    write_imatrix(tmp_path / "i.gguf", Imatrix({name: Entry(means, np.full(EXPERTS, 1e9))}, ["text"], 12))
+    table = read_imatrix(tmp_path / "i.gguf")
+    out = tmp_path / "q.gguf"
+    assert main([str(unquantized), "-o", str(out), "--recipe", "q2", "--imatrix", str(tmp_path / "i.gguf")]) == 0
+    x = values(unquantized, name, DIM).reshape(EXPERTS, FF, DIM)
+    made = [quantize("IQ2_XXS", x[e], table.importance(name, DIM, EXPERTS, e)) for e in range(EXPERTS)]
+    np.testing.assert_array_equal(tensor(out, name)[1].reshape(EXPERTS, FF, -1), made)
+    with open_source(out) as source:
+        meta = source.metadata
+        assert (meta["quantize.imatrix.file"], meta["quantize.imatrix.entries_count"]) == ("i.gguf", 1)
+        assert (meta["quantize.imatrix.dataset"], meta["quantize.imatrix.chunks_count"]) == ("text", 12)
+        assert meta["general.list"] == [1, 2]
+
+
+def test_strict_importance_asks_only_for_what_uses_it(unquantized, tmp_path, capsys):
+    cols = {"gate": DIM, "up": DIM, "down": FF}
+    names = {f"blk.{layer}.ffn_{part}_exps.weight": n for layer in range(2) for part, n in cols.items()}
+    entries = {name: Entry(np.ones((EXPERTS, n), np.float32), np.ones(EXPERTS)) for name, n in names.items()}
+    command = [str(unquantized), "--recipe", "q2", "--dry-run", "--imatrix-strict", "--imatrix"]
+    write_imatrix(tmp_path / "all.gguf", Imatrix(dict(entries)))
+    assert main([*command, str(tmp_path / "all.gguf")]) == 0
+    del entries["blk.1.ffn_up_exps.weight"]
+    write_imatrix(tmp_path / "less.gguf", Imatrix(entries))
+    assert main([*command, str(tmp_path / "less.gguf")]) == 1
+    assert "no importance for blk.1.ffn_up_exps.weight" in capsys.readouterr().err
+
+
+def test_templates_give_names_order_metadata_and_formats(unquantized, quantized, tmp_path):
+    out = tmp_path / "t.gguf"
+    assert main([str(unquantized), "-o", str(out), "--template", str(quantized), "--output-matrix", "q6_k"]) == 0
+    with open_source(out) as source, open_source(quantized) as wanted:
+        kinds = {name: info.fmt.name for name, info in source.tensors.items()}
+        assert kinds == {n: i.fmt.name for n, i in wanted.tensors.items()} | {"output.weight": "Q6_K"}
+        for name in ("blk.0.ffn_gate_exps.weight", "blk.1.attn_q_a.weight"):
+            np.testing.assert_array_equal(source.raw(name), wanted.raw(name))
+
+
+def test_weights_that_cannot_be_stored_are_named(tmp_path, capsys):
+    for value, fmt, says in ((np.nan, "Q4_K", "row 3 holds a weight that is not finite"), (1e38, "Q8_0", "too large"),
+                             (1e6, "F16", "too large for F16")):  # fmt: skip
+        x = np.ones((8, 256), np.float32)
+        x[3, 7] = value
+        with GGUFWriter(tmp_path / "bad.gguf", METADATA, [TensorSpec("output.weight", "F32", (256, 8))]) as out:
+            out.write("output.weight", x)
+        assert main([str(tmp_path / "bad.gguf"), "-o", str(tmp_path / "o.gguf"), "--output-matrix", fmt]) == 1
+        err = capsys.readouterr().err
+        assert says in err and err.count("\n") == 1
+        assert not (tmp_path / "o.gguf").exists()
+        for left in tmp_path.glob("o.gguf.part*"):
+            left.unlink()
+
+
+def test_integers_beyond_32_bits_are_refused(tmp_path):
+    spec = TensorSpec("blk.0.ffn_gate_tid2eid.weight", "I64", (2, 1))
+    with GGUFWriter(tmp_path / "i.gguf", METADATA, [spec]) as out:
+        out.write(spec.name, np.array([1, 2**31], "<i8"))
+    with open_source(tmp_path / "i.gguf") as source:
+        (item,) = make_plan(source, Choices("q2")).items
+        piece = type("Piece", (), {"item": item, "first": 0, "last": 1})
+        with pytest.raises(DataError, match="beyond 32 bits"):
+            make(Rows(source), piece, None)
+
+
+# --- comparing
+
+
+def test_compare_tells_by_its_exit_code(unquantized, quantized, tmp_path, capsys):
+    name = "blk.1.ffn_down_exps.weight"
+    command = [str(unquantized), "--template", str(quantized), "--compare-tensor", name]
+    assert main(command) == 0
+    assert "the same" in capsys.readouterr().out
+    changed = tmp_path / "changed.gguf"
+    changed.write_bytes(quantized.read_bytes())
+    with open_source(quantized) as source:
+        at = source.tensors[name].offset + 1234
+    with open(changed, "r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 16]))
+    assert main([*command, "--compare-gguf", str(changed), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["differing"] == 1 and found["first"] == 1234
+
+
+# --- what ends a run
+
+
+KILLED = """
+import os, signal, sys
+from ds4ref.weights.quantize import part
+from ds4ref.cli.quantize import main
+part.SYNC_SECONDS = 0
+count, write = 0, part.PartFile.write
+def counted(self, rows, data):
+    global count
+    write(self, rows, data)
+    count += 1
+    if count == int(sys.argv[1]):
+        os.kill(os.getpid(), int(sys.argv[2]))
+part.PartFile.write = counted
+sys.exit(main(sys.argv[3:]))
+"""
+
+
+@pytest.mark.parametrize(("writes", "number"), [(1, signal.SIGKILL), (7, signal.SIGKILL), (9, signal.SIGTERM),
+                                                (5, signal.SIGINT)])  # fmt: skip
+def test_a_killed_run_goes_on_and_gives_the_same_bytes(unquantized, quantized, tmp_path, writes, number):
+    out = tmp_path / "q.gguf"
+    command = [str(unquantized), "-o", str(out), "--recipe", "q2", "--memory", "0.01", "--threads", "1"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", KILLED, str(writes), str(int(number)), *command],
+                          env=env, cwd=ROOT, capture_output=True, text=True, timeout=120)  # fmt: skip
+    assert done.returncode == {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}[number], done.stderr
+    assert not out.exists() and (tmp_path / "q.gguf.part").exists()
+    with open_source(unquantized) as source:
+        plan = make_plan(source, Choices("q2"))
+        specs = [item.spec for item in plan.items]
+        with PartFile(out, plan.metadata, specs, plan.alignment, plan.digest([unquantized])) as going:
+            assert going.resumed and (going.tensor, going.row) != (0, 0)
+            run(plan, source, going)
+    assert out.read_bytes() == quantized.read_bytes()
+    assert [path.name for path in tmp_path.iterdir()] == ["q.gguf"]
+
+
+def test_a_part_of_another_plan_is_not_gone_on_with(unquantized, tmp_path, capsys):
+    out = tmp_path / "q.gguf"
+    (tmp_path / "q.gguf.part").write_bytes(b"x" * 100)
+    (tmp_path / "q.gguf.part.json").write_text(json.dumps({"plan": "other", "tensor": 0, "row": 5}))
+    command = [str(unquantized), "-o", str(out), "--recipe", "q8"]
+    assert main(command) == 1
+    assert "another plan" in capsys.readouterr().err
+    assert main([*command, "--restart"]) == 0 and out.exists()
+
+
+@pytest.mark.parametrize(
+    "journal", ["", "[]", "{}", "[" * 100000, '{"plan": 1}', '{"plan": "P", "tensor": -1, "row": 0}',
+                '{"plan": "P", "tensor": 0, "row": 10000000}', '{"plan": "P", "tensor": 99, "row": 0}',
+                '{"plan": "P", "tensor": true, "row": 0}', '{"plan": "P", "tensor": 3, "row": 0}']
+)  # fmt: skip
+def test_a_damaged_journal_is_one_line(tmp_path, journal):
+    (tmp_path / "o.gguf.part").write_bytes(b"short")
+    (tmp_path / "o.gguf.part.json").write_text(journal)
+    with pytest.raises(DataError, match="--restart"):
+        PartFile(tmp_path / "o.gguf", METADATA, SPECS, 32, "P")
+
+
+def test_two_runs_at_once_are_refused(tmp_path):
+    with pytest.raises(DataError, match="another process"):
+        first = PartFile(tmp_path / "o.gguf", METADATA, SPECS[:2], 32, "P")
+        try:
+            PartFile(tmp_path / "o.gguf", METADATA, SPECS[:2], 32, "P")
+        finally:
+            first.__exit__(KeyboardInterrupt, None, None)
+
+
+@pytest.mark.parametrize("call", range(12))
+def test_a_full_disk_leaves_nothing_under_the_name_and_is_gone_on_from(
+    unquantized, quantized, tmp_path, monkeypatch, call
+):
+    """The Nth write fails as on a full disk; then there is room again."""
+    out, numbers, real = tmp_path / "q.gguf", itertools.count(), os.pwrite
+
+    def full(fd, data, offset):
+        if next(numbers) == call:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(fd, data, offset)
+
+    monkeypatch.setattr(part, "SYNC_SECONDS", 0)
+    with open_source(unquantized) as source:
+        plan = make_plan(source, Choices("q2"))
+        about = (out, plan.metadata, [item.spec for item in plan.items], plan.alignment, plan.digest([unquantized]))
+        monkeypatch.setattr(os, "pwrite", full)
+        with pytest.raises(ModelFileError, match="No space left on device"), PartFile(*about) as going:
+            run(plan, source, going)
+        assert not out.exists()
+        monkeypatch.setattr(os, "pwrite", real)
+        with PartFile(*about) as going:
+            run(plan, source, going)
+    assert out.read_bytes() == quantized.read_bytes()
+
+
+def test_targets_that_cannot_be_written(unquantized, quantized, tmp_path, capsys):
+    before = quantized.read_bytes()
+    for target, says in (
+        (tmp_path / "none" / "o.gguf", "no folder"),
+        ("/proc/o.gguf", "cannot write"),
+        (quantized, "is there already"),
+        (unquantized, "one of the files that are read"),
+        (tmp_path, "directory"),
+    ):
+        assert main([str(unquantized), "-o", str(target), "--recipe", "q2"]) != 0
+        err = capsys.readouterr().err
+        assert says in err and err.count("\n") == 1, err
+    assert quantized.read_bytes() == before
+    (tmp_path / "l.gguf.part").symlink_to(tmp_path / "elsewhere")
+    assert main([str(unquantized), "-o", str(tmp_path / "l.gguf"), "--recipe", "q2"]) == 1
+    assert not (tmp_path / "elsewhere").exists()
+
+
+# --- splicing
+
+
+def test_splice_takes_the_layers_and_nothing_else(unquantized, quantized, tmp_path):
+    donor, out = tmp_path / "q4.gguf", tmp_path / "mixed.gguf"
+    assert main([str(unquantized), "-o", str(donor), "--recipe", "q4"]) == 0
+    assert main(["splice", "--base", str(quantized), "--donor", str(donor), "--layers", "1", "-o", str(out)]) == 0
+    with open_source(quantized) as base, open_source(donor) as other, open_source(out) as made:
+        assert list(made.tensors) == list(base.tensors)
+        for name, info in made.tensors.items():
+            taken = name.startswith("blk.1.") and "_exps" in name
+            given = other if taken else base
+            assert info.fmt is given.tensors[name].fmt
+            np.testing.assert_array_equal(made.raw(name), given.raw(name))
+        assert made.metadata["ds4ref.splice.layers"] == "1" and made.metadata["ds4ref.splice.donor"] == "q4.gguf"
+        kept = {key: made.metadata[key] for key in made.metadata if not key.startswith("ds4ref.")}
+        assert kept == {key: base.metadata[key] for key in base.metadata}
+
+
+@pytest.mark.parametrize(
+    ("layers", "says", "code"),
+    [("2", "layer 2 has no routed experts", 1), ("1-0", "descends", 2), ("a", "numbers and ranges", 2)],
+)
+def test_splice_refuses_layers_that_are_not_there(quantized, tmp_path, capsys, layers, says, code):
+    command = ["splice", "--base", str(quantized), "--donor", str(quantized), "--layers", layers]
+    assert main([*command, "-o", str(tmp_path / "o.gguf")]) == code
+    assert says in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+# --- whole models
+
+
+@pytest.mark.parametrize("recipe", ["q2", "q4", "q8", "bf16"])
+def test_a_published_model_quantized_runs_and_is_near(recipe, nano_path, tmp_path):
+    from ds4ref.nano.checkpoint import write_checkpoint
+
+    with open_source(nano_path) as source:
+        write_checkpoint(source, tmp_path / "published")
+    out = tmp_path / "q.gguf"
+    assert main([str(tmp_path / "published"), "-o", str(out), "--recipe", recipe]) == 0
+    ids = list(range(20, 50))
+    with Engine.open(tmp_path / "published", numerics="exact") as engine:
+        wanted = engine.logits(ids)
+    with Engine.open(out, numerics="exact") as engine:
+        found = engine.logits(ids)
+        assert engine.tokenizer.decode(engine.tokenizer.encode("a b")) == b"a b"
+    apart = np.sqrt(np.mean((found - wanted) ** 2)) / wanted.std()
+    assert apart < {"q2": 0.8, "q4": 0.25, "q8": 0.05, "bf16": 0.02}[recipe]
+
+
+@pytest.mark.peers
+def test_llama_cpp_runs_it_and_logits_agree(nano_path, tmp_path):
+    cpp = pytest.importorskip("llama_cpp")
+    out = tmp_path / "q4.gguf"
+    assert main([nano_path, "-o", str(out), "--recipe", "q4"]) == 0
+    ids = list(range(20, 120))
+    with Engine.open(out, numerics="exact") as engine:
+        ours = engine.logits(ids)
+    model = cpp.Llama(str(out), n_ctx=256, n_batch=256, logits_all=True, verbose=False, n_threads=1, seed=1)
+    model.eval(ids)
+    theirs = np.array(model.scores[: len(ids)])
+    model.close()
+    apart = np.sqrt(np.mean((ours - theirs) ** 2, axis=1)) / ours.std(axis=1)
+    assert np.median(apart) < 0.08

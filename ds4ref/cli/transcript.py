@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
-from ..text.chat import MAX_PREFIX, MODES, answer_start, encode_message
+from ..text.chat import MAX_PREFIX, MODES, answer_start, chat_start, encode_message
 
 if TYPE_CHECKING:
     from ..text.tokenizer import Tokenizer
@@ -46,7 +46,9 @@ class Transcript:
     @property
     def ids(self) -> list[int]:
         """All of it. Entering or leaving "max" changes the beginning, so that everything is evaluated again."""
-        found = [self.tok.bos, *(self._encode("plain", MAX_PREFIX) if self.mode == "max" else ())]
+        found = chat_start(self.tok)
+        if self.mode == "max" and self.tok.chats:
+            found += self._encode("plain", MAX_PREFIX)
         found += self._encode("system", self.system)
         for turn in self.turns:
             found += [*self._encode("user", turn.user), *answer_start(self.tok, turn.mode)]

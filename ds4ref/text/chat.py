@@ -233,7 +233,12 @@ def _has_calls(message: Message) -> bool:
 
 
 def encode_chat_prompt(tokenizer: Tokenizer, system: str, prompt: str, mode: str = "high") -> list[int]:
-    """The ids of a first turn. Each text is encoded on its own and as plain text; an empty system text adds nothing."""
+    """The ids of a first turn. Each text is encoded on its own and as plain text; an empty system text adds nothing.
+
+    For a tokenizer that has no protocol for chats: the beginning and the prompt alone, which the model goes on with.
+    """
+    if not tokenizer.chats:
+        return [*chat_start(tokenizer), *tokenizer.encode(prompt)]
     ids = [tokenizer.bos]
     if mode == "max":
         ids += tokenizer.encode(MAX_PREFIX)
@@ -241,8 +246,15 @@ def encode_chat_prompt(tokenizer: Tokenizer, system: str, prompt: str, mode: str
     return [*ids, *encode_message(tokenizer, "user", prompt), *answer_start(tokenizer, mode)]
 
 
+def chat_start(tokenizer: Tokenizer) -> list[int]:
+    """The token that begins a text, if there is one."""
+    return [tokenizer.bos] if tokenizer.bos >= 0 else []
+
+
 def answer_start(tokenizer: Tokenizer, mode: str = "high") -> list[int]:
     """The ids that open the assistant's turn."""
+    if not tokenizer.chats:
+        return []
     return [tokenizer.assistant, tokenizer.think_close if mode == "none" else tokenizer.think_open]
 
 
@@ -262,6 +274,8 @@ def encode_message(tokenizer: Tokenizer, role: str, content: str) -> list[int]:
     An assistant's text that does not itself start with a think tag is preceded by ``</think>``; a leading think tag,
     and the closing tag of the thinking it opens, are control tokens. Unknown roles are a TextError.
     """
+    if not tokenizer.chats:
+        return [] if role in _SYSTEM_ROLES else tokenizer.encode(content)
     if role in _SYSTEM_ROLES:
         return tokenizer.encode(content)
     if role == "user":

@@ -72,7 +72,9 @@ class Rendered:
             for match in control.finditer(text) if control else ():
                 pending.append(text[at : match.start()])
                 ids += tokenizer.encode("".join(pending))
-                ids.append(tokenizer.special_id(match.group()))
+                control_id = tokenizer.special_id(match.group())
+                if control_id >= 0:  # a vocabulary without a protocol for chats knows beginning and end at most
+                    ids.append(control_id)
                 pending, at = [], match.end()
             pending.append(text[at:])
         return ids + tokenizer.encode("".join(pending))

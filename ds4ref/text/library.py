@@ -24,10 +24,24 @@ from .template import MAX_SOURCE, ChatTemplate
 
 if TYPE_CHECKING:
     from ..weights.safetensors import Checkpoint
+    from ..weights.source import TensorSource
 
 TOKENIZER_CONFIG, TEMPLATE, GENERATION = "tokenizer_config.json", "chat_template.jinja", "generation_config.json"
 MAX_CONFIG_BYTES = 16 << 20
 SPACE = "\u2581"
+_GGML = "tokenizer.ggml."
+_CONTROL_KINDS = (3, 4)
+"""Token types of GGUF that are whole in a text: control, and defined by the user."""
+_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
+_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+PATTERNS = {
+    "qwen2": _WORDS + r"|\p{N}" + _REST,
+    "llama-bpe": _WORDS + r"|\p{N}{1,3}" + _REST,
+    "gpt-2": _GPT2,
+    "default": _GPT2,
+}
+"""What is merged separately, by the name that GGUF files have for it; as in the families' own tokenizer.json."""
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _MARK = "\ufdd0"
 """A noncharacter that keeps a control string of somebody's text from being one while a template handles it."""
@@ -166,6 +180,48 @@ def of_checkpoint(checkpoint: Checkpoint) -> LibraryTokenizer:
     source = _template(checkpoint, settings)
     template = None if source is None else ChatTemplate(source, {"bos_token": "", "eos_token": "", **names})
     return LibraryTokenizer(found, where, bos=ends["bos_token"], eos=ends["eos_token"], template=template)
+
+
+def of_gguf(source: TensorSource) -> LibraryTokenizer:
+    """The byte-level vocabulary of a GGUF file, with its template. What cuts text before merging is known by the name
+    of ``tokenizer.ggml.pre``. TextError."""
+    metadata, where = source.metadata, f"{source.path}: its tokenizer"
+
+    def listed(key: str, kind: str) -> list[Any]:
+        return metadata[_GGML + key] if metadata.type_of(_GGML + key) == kind else []
+
+    def named(key: str, otherwise: str) -> str:
+        return metadata[_GGML + key] if metadata.type_of(_GGML + key) == "string" else otherwise
+
+    if named("model", "") != "gpt2":
+        raise TextError(f"{source.path}: no tokenizer.ggml.model that is known here: this file has no tokenizer")
+    pre = named("pre", "default")
+    if pre not in PATTERNS:
+        raise TextError(f"{where} cuts text by {pre[:40]!r}, not one of {', '.join(PATTERNS)}")
+    tokens, kinds = listed("tokens", "string[]"), listed("token_type", "i32[]")
+    if len(kinds) not in (0, len(tokens)):
+        raise TextError(f"{where} has {len(kinds)} types for {len(tokens)} tokens")
+    control = {i for i, kind in enumerate(kinds) if kind in _CONTROL_KINDS}
+    merges = listed("merges", "string[]")
+    bytes_first = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    cut = {"type": "Split", "pattern": {"Regex": PATTERNS[pre]}, "behavior": "Isolated", "invert": False}
+    found = {
+        "version": "1.0",
+        "normalizer": {"type": "NFC"} if pre == "qwen2" else None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [cut, bytes_first]},
+        "decoder": bytes_first,
+        "added_tokens": [{"id": i, "content": tokens[i]} for i in sorted(control) if tokens[i]],
+        "model": {"type": "BPE", "vocab": {token: i for i, token in enumerate(tokens) if i not in control},
+                  "merges": merges},
+    }  # fmt: skip
+    ends, names = {}, {}
+    for end in ("bos", "eos"):
+        key = f"{_GGML}{end}_token_id"
+        ends[end] = int(metadata[key]) if metadata.type_of(key) in ("u32", "i32", "u64") else -1
+        names[f"{end}_token"] = tokens[ends[end]] if 0 <= ends[end] < len(tokens) else ""
+    text = metadata["tokenizer.chat_template"] if metadata.type_of("tokenizer.chat_template") == "string" else None
+    template = None if text is None else ChatTemplate(text, names)
+    return LibraryTokenizer(found, where, bos=ends["bos"], eos=ends["eos"], template=template)
 
 
 def _configured(checkpoint: Checkpoint, key: str) -> int:

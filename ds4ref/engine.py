@@ -73,10 +73,13 @@ class Engine:
         try:
             arch = arch_of(source)
             shape = arch.read_shape(source, strict)
+            memory, made = memory_bytes(), getattr(source, "made_bytes", 0)
+            if memory is not None and made > memory:
+                need = f"{made / 2**30:.1f} GiB of memory to lay out its weights, {memory / 2**30:.1f} are there"
+                raise BackendError(f"{source.path}: it takes {need}; a GGUF made of it (ds4-quantize) is read in place")
             weights = arch.bind(source, shape)
             ops = load_backend(backend, threads, gpu_memory)
             if advise is None:
-                memory = memory_bytes()
                 advise = memory is not None and source.size > memory
             try:
                 model = arch.model(shape, weights, ops, mode, advise)

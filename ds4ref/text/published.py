@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 TOKENIZER = "tokenizer.json"
 MAX_TOKENIZER_BYTES = 64 << 20
 MAX_TOKENS = 1 << 20
+MAX_VALUES = 3 << 20
+"""A vocabulary of 256,000 tokens and twice as many merges, each a list, has 2.3 million."""
 
 
 def definition(checkpoint: Checkpoint) -> dict[str, Any]:
     """tokenizer.json as it is. ModelFileError."""
-    return checkpoint.json(TOKENIZER, MAX_TOKENIZER_BYTES)
+    return checkpoint.json(TOKENIZER, MAX_TOKENIZER_BYTES, values=MAX_VALUES)
 
 
 def vocabulary(checkpoint: Checkpoint) -> tuple[list[str], list[str]]:

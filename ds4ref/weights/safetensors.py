@@ -29,8 +29,9 @@ from .cursor import shown
 from .mapped import MappedFile, touch
 
 MAX_HEADER_BYTES = 32 << 20
-"""The largest published model has 140,000 tensors in many files; one file of all of them would need half of this."""
-MAX_TENSORS = 1 << 18
+"""DeepSeek V4 Flash has 70,000 tensors in many files; one file of all of them would need a third of this."""
+MAX_TENSORS = 1 << 17
+MAX_ALL_TENSORS = 1 << 19
 MAX_RANK = 8
 MAX_ELEMENTS = (1 << 63) - 1
 MAX_SHARDS = 1 << 10
@@ -76,7 +77,7 @@ def read_header(file: MappedFile, shard: int = 0) -> dict[str, Stored]:
     data = file.read(8, length)
     if data[:1] != b"{":
         raise ModelFileError(path, f"not a safetensors file: its header starts with {shown(data[:8])}", 8)
-    header = parse(path, data, HEADER_DEPTH, values=24 * MAX_TENSORS, offset=8)
+    header = parse(path, data, HEADER_DEPTH, values=12 * MAX_TENSORS, offset=8)
     notes = header.pop("__metadata__", {})
     if not isinstance(notes, dict) or not all(isinstance(value, str) for value in notes.values()):
         raise ModelFileError(path, "__metadata__ is not an object of strings", 8)
@@ -169,13 +170,13 @@ class Checkpoint:
         if twice is not None:
             raise ModelFileError(path, f"tensor {shown(twice)} is also in {self.files[self.tensors[twice].shard].path}")
         self.tensors |= found
-        if len(self.tensors) > MAX_TENSORS:
-            raise ModelFileError(path, f"more than {MAX_TENSORS} tensors in all files together")
+        if len(self.tensors) > MAX_ALL_TENSORS:
+            raise ModelFileError(path, f"more than {MAX_ALL_TENSORS} tensors in all files together")
         return found
 
     def _open_index(self, path: Path) -> None:
         """Every file that the index names; each tensor must be where the index says, and no other one anywhere."""
-        index = read(path, MAX_HEADER_BYTES, depth=HEADER_DEPTH, values=4 * MAX_TENSORS)
+        index = read(path, MAX_HEADER_BYTES, depth=HEADER_DEPTH, values=2 * MAX_ALL_TENSORS)
         places = index.get("weight_map")
         if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
             raise ModelFileError(path, "weight_map is not an object from tensors to files")
@@ -202,9 +203,10 @@ class Checkpoint:
         """config.json. ModelFileError."""
         return self.json(CONFIG, MAX_CONFIG_BYTES)
 
-    def json(self, name: str, limit: int) -> dict[str, Any]:
-        """A JSON object beside the weights. ModelFileError if it is not there."""
-        return read(self.folder / name, limit)
+    def json(self, name: str, limit: int, **bounds: int) -> dict[str, Any]:
+        """A JSON object beside the weights, of at most ``limit`` bytes and the ``bounds`` of ``boundedjson.parse``.
+        ModelFileError if it is not there."""
+        return read(self.folder / name, limit, **bounds)
 
     def has(self, name: str) -> bool:
         """Whether the folder has such a file."""

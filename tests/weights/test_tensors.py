@@ -115,7 +115,7 @@ def test_mixed_recipe_upgrades_the_last_layers():
 
 @pytest.mark.parametrize("spec", [s for s in SPECS if not s.name.endswith("bias")], ids=lambda s: s.name)
 def test_each_tensor_is_needed_with_its_dims_and_format(tmp_path, spec):
-    others = {"F32": "F16", "F16": "F32", "Q8_0": "F16", "I32": "F32", "IQ2_XXS": "Q6_K", "Q2_K": "Q6_K"}
+    others = {"F32": "I32", "F16": "I16", "Q8_0": "Q8_1", "I32": "F32", "IQ2_XXS": "Q5_K", "Q2_K": "IQ3_S"}
     spoiled = [
         None,
         replace(spec, dims=(spec.dims[0] * 2, *spec.dims[1:])),

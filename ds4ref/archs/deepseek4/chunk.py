@@ -39,6 +39,8 @@ ACTIVATION = {
     "F16": "float",
     "BF16": "float",
     "F32": "float",
+    "F8_E4M3": "float",
+    "MXFP4": "float",
 }
 """Activation rounding before a matrix of each format when Numerics.act_quant is on (docs/model.md 10.2)."""
 

@@ -16,8 +16,16 @@ from .shape import CSA
 if TYPE_CHECKING:
     from .shape import ModelShape
 
-F32, F16, Q8_0, I32 = ("F32",), ("F16",), ("Q8_0",), ("I32",)
+_FLOATS = ("F32", "F16", "BF16")
+_BLOCKS = ("Q8_0", "Q4_0", "Q6_K", "Q4_K", "Q2_K", "MXFP4", "F8_E4M3")
+
+# Formats that a tensor may have, the one of the published GGUF files first: other files, and checkpoints as they were
+# published, store it otherwise. Vectors and mixing matrices are plain numbers.
+F32, I32 = _FLOATS, ("I32",)
+MIX = ("F16", "F32", "BF16")
+F16, Q8_0 = (*MIX, *_BLOCKS), (*_BLOCKS, *_FLOATS)
 EXPERT_FORMATS = ("IQ2_XXS", "Q2_K", "Q4_K")
+EXPERTS = (*EXPERT_FORMATS, "MXFP4", "F8_E4M3", "Q8_0", "Q4_0", "Q6_K", *_FLOATS)
 
 # Parts of the model, in the order in which reports show them.
 PARTS = {
@@ -74,7 +82,7 @@ def _model_slots(s: ModelShape) -> Iterator[Slot]:
     streams = s.hc * s.dim
     yield Slot("token_embd.weight", "token_embd", (s.dim, s.vocab), F16, "embedding")
     yield Slot("output_hc_base.weight", "output_hc_base", (s.hc,), F32, "rest")
-    yield Slot("output_hc_fn.weight", "output_hc_fn", (streams, s.hc), F16, "rest")
+    yield Slot("output_hc_fn.weight", "output_hc_fn", (streams, s.hc), MIX, "rest")
     yield Slot("output_hc_scale.weight", "output_hc_scale", (1,), F32, "rest")
     yield Slot("output_norm.weight", "output_norm", (s.dim,), F32, "rest")
     yield Slot("output.weight", "output", (s.dim, s.vocab), Q8_0, "lm_head")
@@ -86,7 +94,7 @@ def _layer_slots(s: ModelShape, layer: int) -> Iterator[Slot]:
         return Slot(f"blk.{layer}.{suffix}", attr, dims, fmts, part, layer, optional)
 
     streams, heads, groups = s.hc * s.dim, s.n_heads * s.head_dim, s.o_groups * s.o_rank
-    yield slot("hc_attn_fn.weight", (streams, s.mix), F16, "hc")
+    yield slot("hc_attn_fn.weight", (streams, s.mix), MIX, "hc")
     yield slot("hc_attn_scale.weight", (3,), F32, "hc")
     yield slot("hc_attn_base.weight", (s.mix,), F32, "hc")
     yield slot("attn_norm.weight", (s.dim,), F32, "rest")
@@ -103,7 +111,7 @@ def _layer_slots(s: ModelShape, layer: int) -> Iterator[Slot]:
     if ratio:
         yield slot("attn_compressor_kv.weight", (s.dim, width), F16, "compressor")
         yield slot("attn_compressor_gate.weight", (s.dim, width), F16, "compressor")
-        yield slot("attn_compressor_ape.weight", (width, ratio), F16, "compressor")
+        yield slot("attn_compressor_ape.weight", (width, ratio), MIX, "compressor")
         yield slot("attn_compressor_norm.weight", (s.head_dim,), F32, "compressor")
     if ratio == CSA:
         index = 2 * s.index_dim
@@ -111,10 +119,10 @@ def _layer_slots(s: ModelShape, layer: int) -> Iterator[Slot]:
         yield slot("indexer.proj.weight", (s.dim, s.index_heads), F16, "indexer")
         yield slot("indexer_compressor_kv.weight", (s.dim, index), F16, "compressor")
         yield slot("indexer_compressor_gate.weight", (s.dim, index), F16, "compressor")
-        yield slot("indexer_compressor_ape.weight", (index, ratio), F16, "compressor")
+        yield slot("indexer_compressor_ape.weight", (index, ratio), MIX, "compressor")
         yield slot("indexer_compressor_norm.weight", (s.index_dim,), F32, "compressor")
 
-    yield slot("hc_ffn_fn.weight", (streams, s.mix), F16, "hc")
+    yield slot("hc_ffn_fn.weight", (streams, s.mix), MIX, "hc")
     yield slot("hc_ffn_scale.weight", (3,), F32, "hc")
     yield slot("hc_ffn_base.weight", (s.mix,), F32, "hc")
     yield slot("ffn_norm.weight", (s.dim,), F32, "rest")
@@ -123,9 +131,9 @@ def _layer_slots(s: ModelShape, layer: int) -> Iterator[Slot]:
     if layer < s.n_hash_layers:
         yield slot("ffn_gate_tid2eid.weight", (s.n_used, s.vocab), I32, "hash")
     ff, shared = s.expert_ff, s.expert_ff * s.n_shared
-    yield slot("ffn_gate_exps.weight", (s.dim, ff, s.n_experts), EXPERT_FORMATS, "experts")
-    yield slot("ffn_up_exps.weight", (s.dim, ff, s.n_experts), EXPERT_FORMATS, "experts")
-    yield slot("ffn_down_exps.weight", (ff, s.dim, s.n_experts), EXPERT_FORMATS, "experts")
+    yield slot("ffn_gate_exps.weight", (s.dim, ff, s.n_experts), EXPERTS, "experts")
+    yield slot("ffn_up_exps.weight", (s.dim, ff, s.n_experts), EXPERTS, "experts")
+    yield slot("ffn_down_exps.weight", (ff, s.dim, s.n_experts), EXPERTS, "experts")
     yield slot("ffn_gate_shexp.weight", (s.dim, shared), Q8_0, "shared")
     yield slot("ffn_up_shexp.weight", (s.dim, shared), Q8_0, "shared")
     yield slot("ffn_down_shexp.weight", (shared, s.dim), Q8_0, "shared")

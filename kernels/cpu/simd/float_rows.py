@@ -113,6 +113,40 @@ def _add_q4_0(k, total, weights, x):
     return k.fma(values * k.load(F32x32, x), broadcast_half(k, weights, F32x32), total)
 
 
+def _power_of_two(k, address: Val, least: int, kind: types.Type) -> Val:
+    """The E8M0 byte e at ``address`` as 2^(e - least) in every lane, ``least`` 127 or 128; with 127, 255 is NaN."""
+    e = k.load(types.int8, address).zext(types.int32)
+    if least == 127:
+        bits = k.select(e.compare("==", 0), k.const(types.int32, 1 << 22), e << 23)
+        bits = k.select(e.compare("==", 255), k.const(types.int32, 0x7FC00000), bits)
+    else:
+        bits = k.select(e.compare("<", 2), k.const(types.int32, 1 << 21) << e, (e - 1) << 23)
+    return bits.bits(Float).splat(kind)
+
+
+# The small floats become binary16 by moving their bits into its fields: that shifts the exponent's bias, which one
+# multiplication puts right, and a conversion takes subnormal ones at full speed.
+@inline(F32x32, F32x32, Int, Int)
+def _add_mxfp4(k, total, weights, x):
+    codes = k.load(I8x16, weights + 1)
+    nibbles = (codes & 0x0F).cat(codes >> 4).zext(I16x32)
+    values = k.half_to_float(((nibbles << 9) & 0x0E00) | ((nibbles & 8) << 12))
+    part = values * k.load(F32x32, x) * 2.0**15
+    return k.fma(part, _power_of_two(k, weights, 128, F32x32), total)
+
+
+@inline(F32x32, F32x32, Int, Int)
+def _add_f8_e4m3(k, total, weights, x):
+    part = k.zero(F32x32)
+    for group in range(4):
+        codes = k.load(I8x32, weights + 1 + 32 * group).sext(I16x32)
+        halves = (codes << 7) & -0x4001
+        nan = (codes & 0x7F).compare("==", 0x7F)
+        values = k.half_to_float(k.select(nan, k.const(I16x32, 0x7E00), halves))
+        part = k.fma(values, k.load(F32x32, x + 128 * group), part)
+    return k.fma(part * 2.0**8, _power_of_two(k, weights, 127, F32x32), total)
+
+
 @inline(F32x32, F32x32, Int, Int)
 def _add_iq2_xxs(k, total, weights, x):
     part = k.zero(F32x32)
@@ -210,4 +244,6 @@ FLOAT = {
     "Q2_K": _blocks_with_sums(_add_q2_k, 84),
     "Q6_K": _blocks(_add_q6_k, 256, 210),
     "IQ2_XXS": _blocks(_add_iq2_xxs, 256, 66),
+    "MXFP4": _blocks(_add_mxfp4, 32, 17),
+    "F8_E4M3": _blocks(_add_f8_e4m3, 128, 129),
 }

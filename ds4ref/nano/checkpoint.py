@@ -1,0 +1,237 @@
+"""A model in DeepSeek's own layout: safetensors in FP8 and FP4 with config.json and tokenizer.json, made from a GGUF.
+
+The weights are those of the GGUF, rounded to what DeepSeek publishes: E4M3 with an E8M0 scale for every 128 x 128 in
+attention and shared experts, E2M1 with an E8M0 scale for every 32 inputs in routed experts, BF16 and F32 in the rest
+(docs/weights.md). So a folder of any size can be had to try what reads such folders; it is as much that model as the
+rounding leaves.
+
+    with open_source("nano.gguf") as source:
+        write_checkpoint(source, "folder")
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernels.formats.f8_e4m3 import E4M3_VALUES
+
+from ..archs.deepseek4.published import EXPERT_NAMES, LAYER_NAMES, MODEL_NAMES
+from ..archs.deepseek4.shape import MERGES_KEY, TOKENS_KEY, ModelShape
+from ..errors import DataError, UsageError
+from ..text.protocol import SPECIALS
+from ..text.published import TOKENIZER
+from ..weights.safetensors import CONFIG
+from ..weights.safetensors_writer import SHARD_BYTES, Plan, write_folder, write_json
+
+if TYPE_CHECKING:
+    from ..weights.source import TensorInfo, TensorSource
+
+FP8 = ("attn_q_a", "attn_q_b", "attn_kv", "attn_output_a", "attn_output_b", "indexer.attn_q_b",
+       "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")  # fmt: skip
+BF16 = ("token_embd", "output", "output_norm", "attn_norm", "ffn_norm", "attn_q_a_norm", "attn_kv_a_norm",
+        "attn_compressor_norm", "indexer_compressor_norm", "indexer.proj", "ffn_gate_inp")  # fmt: skip
+"""By name without "blk.N." and ".weight". What is in neither is F32; routed experts are FP4, hash routing I64."""
+
+BLOCK, GROUP = 128, 32
+_E4M3 = E4M3_VALUES[:127]
+_E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+
+
+def write_checkpoint(source: TensorSource, folder: str | os.PathLike[str], shard_bytes: int = SHARD_BYTES) -> None:
+    """The model of ``source`` as a folder. Weights come first and config.json last: without it, it is no model.
+
+    UsageError if the model cannot be published so, DataError if the folder cannot be written.
+    """
+    shape = ModelShape.from_metadata(source)
+    if len(set(shape.swiglu_limit)) != 1:
+        raise UsageError("a config has one SwiGLU limit for all layers")
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"cannot make {folder}: {error.strerror or error}") from None
+    write_folder(folder, list(plans(source, shape)), shard_bytes)
+    if source.metadata.type_of(TOKENS_KEY) == "string[]":
+        write_json(Path(folder) / TOKENIZER, tokenizer(source.metadata[TOKENS_KEY], source.metadata[MERGES_KEY]))
+    write_json(Path(folder) / CONFIG, config(shape))
+
+
+def config(shape: ModelShape) -> dict[str, Any]:
+    """config.json as DeepSeek writes it."""
+    return {
+        "architectures": ["DeepseekV4ForCausalLM"],
+        "model_type": "deepseek_v4",
+        "_name_or_path": shape.name,
+        "vocab_size": shape.vocab,
+        "hidden_size": shape.dim,
+        "num_hidden_layers": shape.n_layers,
+        "num_attention_heads": shape.n_heads,
+        "num_key_value_heads": 1,
+        "head_dim": shape.head_dim,
+        "qk_rope_head_dim": shape.rope_dim,
+        "q_lora_rank": shape.q_rank,
+        "o_lora_rank": shape.o_rank,
+        "o_groups": shape.o_groups,
+        "n_routed_experts": shape.n_experts,
+        "n_shared_experts": shape.n_shared,
+        "num_experts_per_tok": shape.n_used,
+        "moe_intermediate_size": shape.expert_ff,
+        "num_hash_layers": shape.n_hash_layers,
+        "routed_scaling_factor": shape.route_scale,
+        "norm_topk_prob": shape.norm_weights,
+        "scoring_func": "sqrtsoftplus",
+        "swiglu_limit": shape.swiglu_limit[0],
+        "sliding_window": shape.window,
+        "compress_ratios": list(shape.ratios),
+        "index_n_heads": shape.index_heads,
+        "index_head_dim": shape.index_dim,
+        "index_topk": shape.index_topk,
+        "hc_mult": shape.hc,
+        "hc_sinkhorn_iters": shape.sinkhorn_iters,
+        "hc_eps": shape.hc_eps,
+        "rms_norm_eps": shape.rms_eps,
+        "rope_theta": shape.rope_theta,
+        "compress_rope_theta": shape.compress_theta,
+        "rope_scaling": {
+            "type": "yarn",
+            "factor": shape.yarn_factor,
+            "original_max_position_embeddings": shape.yarn_orig_ctx,
+            "beta_fast": shape.yarn_beta_fast,
+            "beta_slow": shape.yarn_beta_slow,
+        },
+        "max_position_embeddings": int(shape.yarn_orig_ctx * shape.yarn_factor),
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "tie_word_embeddings": False,
+        "hidden_act": "silu",
+        "torch_dtype": "bfloat16",
+        "expert_dtype": "fp4",
+        "quantization_config": {
+            "quant_method": "fp8",
+            "fmt": "e4m3",
+            "scale_fmt": "ue8m0",
+            "activation_scheme": "dynamic",
+            "weight_block_size": [BLOCK, BLOCK],
+        },
+    }
+
+
+def tokenizer(tokens: list[str], merges: list[str]) -> dict[str, Any]:
+    """tokenizer.json of a byte-level vocabulary."""
+    split = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    added = [
+        {"id": i, "content": token, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+         "special": True}
+        for i, token in enumerate(tokens) if token in SPECIALS
+    ]  # fmt: skip
+    return {
+        "version": "1.0",
+        "added_tokens": added,
+        "pre_tokenizer": split,
+        "decoder": split,
+        "model": {"type": "BPE", "vocab": {token: i for i, token in enumerate(tokens)}, "merges": merges},
+    }
+
+
+def plans(source: TensorSource, shape: ModelShape) -> Iterator[Plan]:
+    """Every published tensor, in the order of the layers."""
+    names = [(ours, theirs) for ours, theirs in MODEL_NAMES.items()]
+    for layer in range(shape.n_layers):
+        names += [(f"blk.{layer}.{ours}", f"layers.{layer}.{theirs}") for ours, theirs in LAYER_NAMES.items()]
+    for ours, theirs in names:
+        if ours in source.tensors:
+            yield from _plain(source, source.tensors[ours], theirs)
+    for layer in range(shape.n_layers):
+        for ours, theirs in EXPERT_NAMES.items():
+            info = source.tensors[f"blk.{layer}.{ours}"]
+            for expert in range(shape.n_experts):
+                name = f"layers.{layer}.ffn.experts.{expert}.{theirs}"
+                yield from _scaled(name, info.shape[1:], "I8", partial(_values, source, info, expert))
+
+
+def _plain(source: TensorSource, info: TensorInfo, name: str) -> Iterator[Plan]:
+    role = info.name.removesuffix(".weight")
+    role = role.split(".", 2)[2] if role.startswith("blk.") else role
+    values = partial(_values, source, info)
+    if info.fmt.name == "I32":
+        yield Plan(name, "I64", info.shape, lambda: source.raw(info.name).view("<i4").astype("<i8"))
+    elif role in FP8:
+        yield from _scaled(name.removesuffix(".weight"), info.shape, "F8_E4M3", values)
+    elif role in BF16:
+        yield Plan(name, "BF16", info.shape, lambda: to_bf16(values()))
+    else:
+        yield Plan(name, "F32", info.shape, values)
+
+
+def _values(source: TensorSource, info: TensorInfo, expert: int | None = None) -> np.ndarray:
+    """A tensor, or one expert of it, as float32."""
+    raw = source.raw(info.name).reshape(*info.shape[:-1], -1)
+    assert info.fmt.dequantize is not None
+    return info.fmt.dequantize(raw if expert is None else raw[expert])
+
+
+def _scaled(name: str, shape: tuple[int, ...], dtype: str, values: Callable[[], np.ndarray]) -> Iterator[Plan]:
+    """Codes and scales of a matrix; they are made together once, and forgotten when the second of them was given."""
+    rows, cols = shape
+    found: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def make(which: int) -> np.ndarray:
+        if not found:
+            found.append(to_fp8(values()) if dtype == "F8_E4M3" else to_fp4(values()))
+        return found[0][which] if which == 0 else found.pop()[which]
+
+    if dtype == "F8_E4M3":
+        codes, scales = (rows, cols), (-(-rows // BLOCK), -(-cols // BLOCK))
+    else:
+        codes, scales = (rows, cols // 2), (rows, cols // GROUP)
+    yield Plan(f"{name}.weight", dtype, codes, lambda: make(0))
+    yield Plan(f"{name}.scale", "F8_E8M0", scales, lambda: make(1))
+
+
+def to_bf16(values: np.ndarray) -> np.ndarray:
+    """The nearest bfloat16, ties to even, as uint16; NaN stays NaN."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(values), (bits >> 16) | 0x40, rounded).astype("<u2")
+
+
+def to_fp8(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Codes (rows, cols) and E8M0 scales (rows / 128, cols / 128), rounded up, of float32 (rows, cols)."""
+    rows, cols = values.shape
+    high, wide = -(-rows // BLOCK), -(-cols // BLOCK)
+    padded = np.zeros((high * BLOCK, wide * BLOCK), np.float32)
+    padded[:rows, :cols] = values
+    blocks = padded.reshape(high, BLOCK, wide, BLOCK)
+    exponent = _exponent(np.abs(blocks).max(axis=(1, 3)), float(_E4M3[-1]))
+    codes = _nearest(np.ldexp(blocks, -exponent[:, None, :, None]), _E4M3, 7)
+    return codes.reshape(high * BLOCK, wide * BLOCK)[:rows, :cols], (exponent + 127).astype(np.uint8)
+
+
+def to_fp4(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Codes, two a byte and the earlier one low, and E8M0 scales (rows, cols / 32), of float32 (rows, cols)."""
+    rows, cols = values.shape
+    groups = values.reshape(rows, cols // GROUP, GROUP)
+    exponent = _exponent(np.abs(groups).max(axis=2), float(_E2M1[-1]))
+    codes = _nearest(np.ldexp(groups, -exponent[:, :, None]), _E2M1, 3).reshape(rows, cols)
+    return codes[:, ::2] | codes[:, 1::2] << 4, (exponent + 127).astype(np.uint8)
+
+
+def _exponent(largest: np.ndarray, most: float) -> np.ndarray:
+    """The least power of two that brings ``largest`` down to ``most``, within what E8M0 has."""
+    fraction, exponent = np.frexp(largest / np.float32(most))
+    found = np.where(fraction == 0.5, exponent - 1, exponent)
+    return np.where(largest == 0, 0, found).clip(-127, 127).astype(np.int32)
+
+
+def _nearest(values: np.ndarray, table: np.ndarray, sign_bit: int) -> np.ndarray:
+    """Codes of the nearest values of ``table``, ascending from 0; a tie goes to the even code."""
+    size = np.abs(values).astype(np.float32)
+    middle = (table[1:] + table[:-1]) / 2
+    low, high = np.searchsorted(middle, size, "left"), np.searchsorted(middle, size, "right")
+    code = np.where(low % 2 == 0, low, high)
+    return (code | (np.signbit(values).astype(np.int64) << sign_bit)).astype(np.uint8)

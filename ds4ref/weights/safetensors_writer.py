@@ -1,0 +1,91 @@
+"""Writes safetensors: a folder of shards with its index, each file whole or not there at all.
+
+Tensors are made one at a time, when their turn comes, so that memory holds one of them and not a model.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import DataError
+from ..files import atomic_write
+from .safetensors import BITS, INDEX, SINGLE
+
+SHARD_BYTES = 4 << 30
+
+
+class Plan(NamedTuple):
+    """A tensor to be: ``make`` gives its bytes as any contiguous array."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    make: Callable[[], np.ndarray]
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * BITS[self.dtype] // 8
+
+
+def write_file(path: str | os.PathLike[str], tensors: Sequence[Plan]) -> None:
+    """One file. ValueError for bytes that do not fit their plan, DataError if it cannot be written."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for plan in tensors:
+        entry = {"dtype": plan.dtype, "shape": list(plan.shape), "data_offsets": [end, end + plan.nbytes]}
+        header[plan.name], end = entry, end + plan.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    try:
+        with atomic_write(path) as out:
+            out.write(len(text).to_bytes(8, "little") + text)
+            for plan in tensors:
+                data = np.ascontiguousarray(plan.make())
+                if data.nbytes != plan.nbytes:
+                    raise ValueError(f"{plan.name}: {data.nbytes} bytes, not the {plan.nbytes} of its plan")
+                out.write(data.reshape(-1).view(np.uint8).data)
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def write_folder(folder: str | os.PathLike[str], tensors: Sequence[Plan], shard_bytes: int = SHARD_BYTES) -> None:
+    """Shards of at most ``shard_bytes`` (one tensor may have more) and their index; one file needs none."""
+    shards = list(_shards(tensors, shard_bytes))
+    if len(shards) == 1:
+        write_file(Path(folder) / SINGLE, shards[0])
+        return
+    places: dict[str, str] = {}
+    for number, shard in enumerate(shards, 1):
+        name = f"model-{number:05}-of-{len(shards):05}.safetensors"
+        write_file(Path(folder) / name, shard)
+        places.update((plan.name, name) for plan in shard)
+    total = sum(plan.nbytes for plan in tensors)
+    write_json(Path(folder) / INDEX, {"metadata": {"total_size": total}, "weight_map": places})
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+    """A JSON file, whole or not at all. DataError if it cannot be written."""
+    try:
+        with atomic_write(path) as out:
+            out.write(json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n")
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def _shards(tensors: Sequence[Plan], shard_bytes: int) -> Iterator[list[Plan]]:
+    shard: list[Plan] = []
+    held = 0
+    for plan in tensors:
+        if shard and held + plan.nbytes > shard_bytes:
+            yield shard
+            shard, held = [], 0
+        shard.append(plan)
+        held += plan.nbytes
+    yield shard

@@ -54,6 +54,7 @@ class PieceTokenizer:
 
     split = "pieces"
     chats = False
+    template = None
     user = assistant = think_open = think_close = dsml = -1
 
     def __init__(

@@ -50,6 +50,7 @@ class Tokenizer:
     """
 
     chats = True
+    template = None
 
     def __init__(self, tokens: Sequence[str], merges: Sequence[str], split: str = "unicode"):
         if split not in SPLITS:

@@ -1,6 +1,7 @@
 """Which tokenizer a model file has: ``open_tokenizer`` tells by what lies in it or beside it.
 
 byte-level BPE of DeepSeek     tokenizer.Tokenizer
+another tokenizer.json         library.LibraryTokenizer, with the chat template beside it; byte-level GGUF files, too
 scored pieces (Llama)          pieces.PieceTokenizer, of a GGUF file or a tokenizer.bin beside a llama2.c checkpoint
 """
 
@@ -8,12 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..archs import architecture
 from ..errors import TextError
 
 if TYPE_CHECKING:
     from ..weights.source import TensorSource
     from .tokenizer import Tokenizer
 
+DEEPSEEK = "deepseek4"
 MODEL_KEY, EMBEDDING = "tokenizer.ggml.model", "token_embd.weight"
 
 
@@ -30,6 +33,11 @@ def open_tokenizer(source: TensorSource, split: str = "unicode") -> Tokenizer:
         from .pieces import from_source
 
         return from_source(source)  # type: ignore[return-value]
+    if architecture(source) != DEEPSEEK:
+        from .library import of_checkpoint, of_gguf
+
+        checkpoint = getattr(source, "checkpoint", None)
+        return of_gguf(source) if checkpoint is None else of_checkpoint(checkpoint)  # type: ignore[return-value]
     from .tokenizer import Tokenizer
 
     return Tokenizer.from_source(source, split)

@@ -1,4 +1,4 @@
-"""Model files made by the quantizer: plans, bytes, resuming, what ends a run, splicing, and who else reads the result."""
+"""Model files made by the quantizer: plans, bytes, resuming, what ends a run, splicing, who else reads the result."""
 
 from __future__ import annotations
 

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from .weights.source import TensorSource
 
 LIMBS = 3
 """Passes of int8 products that make one of float activations."""
@@ -58,6 +62,31 @@ class Work:
         rates = (self.int8_ops, peaks.int8_gops), (self.f32_ops, peaks.f32_gflops), (self.mixed_ops, mixed)
         computing = sum(ops / (1e9 * rate) for ops, rate in rates)
         return Bound(max(reading, computing), "bytes" if reading >= computing else "arithmetic")
+
+
+class Costs(Protocol):
+    """What the tokens of a model cost, whatever its architecture."""
+
+    shape: Any
+
+    def weight_bytes(self, depth: int | None = None) -> int:
+        """Weights that decoding one token reads, at a depth if that matters."""
+
+    def decode(self, depth: int) -> Work:
+        """One token after ``depth`` tokens."""
+
+    def prefill(self, first: int, last: int, chunk: int | None = None) -> Work:
+        """Tokens ``first`` to ``last`` in chunks (None: the session's own size)."""
+
+
+def costs_of(source: TensorSource, act_quant: bool = True) -> Costs:
+    """The costs of a model file as its architecture counts them; ``act_quant``: quantized matrices take int8 inputs.
+    ModelFileError, ShapeError."""
+    from .archs import arch_of
+
+    arch = arch_of(source)
+    costs: Costs = arch.costs(source, arch.read_shape(source), act_quant)
+    return costs
 
 
 def prefill_chunk() -> int:

@@ -28,7 +28,9 @@ from .weights import open_source
 if TYPE_CHECKING:
     import numpy as np
 
+    from .costs import Costs
     from .generate import Generation
+    from .sampling import Sampler
     from .text.tokenizer import Tokenizer
     from .weights.source import TensorSource
 
@@ -110,6 +112,11 @@ class Engine:
             raise UsageError(f"threads must be at least 1, got {count}")
         self.model.ops.threads = count
 
+    def costs(self) -> Costs:
+        """What its tokens cost at least (``costs``)."""
+        found: Costs = arch_of(self.source).costs(self.source, self.shape, self.model.numerics.act_quant)
+        return found
+
     def expert_use(self, most: int = 16) -> dict[str, Any]:
         """How often which routed experts were chosen so far, in all sessions."""
         return self.model.experts.summary(most)
@@ -117,9 +124,22 @@ class Engine:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """Built from the file's vocabulary on first use."""
-        from .text.tokenizer import Tokenizer
+        from .text.vocabulary import open_tokenizer
 
-        return Tokenizer.from_source(self.source, self._split)
+        return open_tokenizer(self.source, self._split)
+
+    def sampler(
+        self, temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.05, seed: int | None = None
+    ) -> Sampler:
+        """What picks tokens of this model: ds4's sampler, or, for a checkpoint of llama2.c, that one's, which has no
+        top-k (UsageError) and no min-p."""
+        if getattr(self.source, "sampling", "") == "llama2.c":
+            from .sampling_llama2c import Llama2cSampler
+
+            return Llama2cSampler(temperature, top_k, top_p, seed)
+        from .sampling import Sampler
+
+        return Sampler(temperature, top_k, top_p, min_p, seed)
 
     def session(self, ctx: int) -> Session:
         """A new, empty timeline with room for ``ctx`` tokens. BackendError if its memory cannot be had."""
@@ -157,10 +177,9 @@ class Engine:
         temperature: 0 picks the most likely token; ``sampling`` is top_k, top_p, min_p, seed of ``sampling.Sampler``.
         """
         from .generate import Generation, Timing, prefill
-        from .sampling import Sampler
         from .text.chat import ends_in_thinking
 
-        sampler = Sampler(temperature, **sampling)
+        sampler = self.sampler(temperature, **sampling)
         ids = self.prompt(prompt, system, thinking) if isinstance(prompt, str) else list(prompt)
         session, timing = self.session(len(ids) + max(max_tokens, 0) + 1), Timing()
         prefill(session, ids, timing)

@@ -181,9 +181,10 @@ class Backend(Protocol):
     def scale(self, x: Array, factor: float) -> Array:
         """x times ``factor`` as float32, any shape."""
 
-    @op("x f32[T,H,2*r+p]; cos f32[T,r]; sin f32[T,r]; inverse -> out f32[T,H,2*r+p]")
-    def rope(self, x: Array, cos: Array, sin: Array, inverse: bool = False) -> Array:
-        """Turn adjacent pairs of the last 2 r channels by the token's angles, backwards if ``inverse``."""
+    @op("x f32[T,H,2*r+p]; cos f32[T,r]; sin f32[T,r]; inverse; halves -> out f32[T,H,2*r+p]")
+    def rope(self, x: Array, cos: Array, sin: Array, inverse: bool = False, halves: bool = False) -> Array:
+        """Turn pairs of the last 2 r channels by the token's angles, backwards if ``inverse``: adjacent channels, or,
+        if ``halves``, channel i of them and channel r + i."""
 
     # --- rounding: to a small format and back
 
@@ -246,6 +247,11 @@ class Backend(Protocol):
         raw_count - 1 of the ring ``raw``, then compressed rows 0 .. comp_count - 1, or those of ``selected`` that are
         >= 0. A head's sink joins the maximum and the denominator, never the values."""
 
+    @op("q f32[T,K*g,d]; keys any[N,K,d]; values any[N,K,d]; first i32[T]; seen i32[T]; scale -> out f32[T,K*g,d]")
+    def attend(self, q: Array, keys: Array, values: Array, first: Array, seen: Array, scale: float) -> Array:
+        """Grouped-query attention: head h reads keys and values h // g of the rows at positions first .. first + seen
+        - 1 of the rings ``keys`` and ``values``, in one softmax. A token that sees no row gets NaN."""
+
     @op("iq f32[T,H,d]; rows any[n,d]; w f32[T,H]; count i32[1] -> out f32[T,n]")
     def index_scores(self, iq: Array, rows: Array, w: Array, count: Array) -> Array:
         """sum_h relu(iq_h . row) w_h for the first ``count`` rows, a number that is read when the op runs; the places
@@ -269,4 +275,5 @@ class Backend(Protocol):
 
     @op("gate f32[T,K,n]; up f32[T,K,n]; limit; weight? f32[T,K] -> out f32[T,K,n]")
     def swiglu(self, gate: Array, up: Array, limit: float, weight: Array | None = None) -> Array:
-        """silu(min(gate, limit)) clip(up, -limit, limit) over the last axis, times weight."""
+        """silu(min(gate, limit)) clip(up, -limit, limit) over the last axis, times weight. ``limit`` may be
+        infinite."""

@@ -20,8 +20,7 @@ from .sources import Opening, Progress, Source
 from .sweep import Warmth, run_probes, sweep, warm_up
 
 if TYPE_CHECKING:
-    from ds4ref.archs.deepseek4.costs import Costs
-    from ds4ref.costs import Peaks
+    from ds4ref.costs import Costs, Peaks
     from ds4ref.engine import Engine
 
 PROG = "ds4-bench"
@@ -43,7 +42,6 @@ class LocalSource(Source):
     @classmethod
     def open(cls, opening: Opening, lane: Lane) -> LocalSource:
         """Vocabulary first, since a prompt may be too short; then the weights."""
-        from ds4ref.archs.deepseek4.costs import Costs
         from ds4ref.nano import embedded_path
         from ds4ref.runs.provenance import engine_facts
         from ds4ref.targets.local import LocalTarget
@@ -62,7 +60,7 @@ class LocalSource(Source):
             warm(PROG, engine.source)
         opening.sha256(path)  # with progress; the facts find it in the store
         facts = engine_facts(engine, opening.store)
-        costs, peaks = Costs.of_engine(engine), None
+        costs, peaks = engine.costs(), None
         if plan.roofline:
             facts["peaks"] = machine_peaks(opening.store, facts["threads"])
             peaks = as_peaks(facts["peaks"], costs.weight_bytes())
@@ -111,8 +109,9 @@ class LocalSource(Source):
     def buffers(self) -> str:
         """ds4's line about the memory of a context."""
         shape, ctx = self.engine.shape, self.plan.context
+        plain, compressed = shape.cache_rows(ctx)
         return (
             f"context buffers {shape.kv_bytes(ctx) / 2**20:.2f} MiB (ctx={ctx}, backend={self.engine.backend}, "
-            f"prefill_chunk={min(prefill_chunk(), ctx)}, raw_kv_rows={min(shape.window, ctx)}, "
-            f"compressed_kv_rows={ctx // 4 + 2})"
+            f"prefill_chunk={min(prefill_chunk(), ctx)}, raw_kv_rows={plain}, "
+            f"compressed_kv_rows={compressed})"
         )

@@ -87,15 +87,17 @@ def model_command(argv: Sequence[str]) -> int:
 def predict(args: Namespace, depths: Sequence[int]) -> list[dict[str, Any]]:
     """Bounds at each depth: decode after it, prefill of the 2048 tokens before it."""
     from ds4ref.archs.deepseek4.costs import Costs
-    from ds4ref.archs.deepseek4.shape import FLASH, ModelShape
-    from ds4ref.costs import Peaks
+    from ds4ref.archs.deepseek4.shape import FLASH
+    from ds4ref.costs import Costs as AnyCosts
+    from ds4ref.costs import Peaks, costs_of
 
     peaks = _peaks(args)
+    costs: AnyCosts
     if args.model is not None:
         from ds4ref.weights import open_source
 
         with open_source(args.model) as source:
-            costs = Costs.of_file(source, ModelShape.from_metadata(source), not args.float)
+            costs = costs_of(source, not args.float)
     else:
         costs = Costs.of_recipe(FLASH, args.recipe, not args.float)
     given = Peaks(peaks["read_gbs"], peaks["int8_gops"] or UNLIMITED, peaks["f32_gflops"] or UNLIMITED)

@@ -30,12 +30,12 @@ class Walked:
     def use(self, path: str) -> None:
         """The vocabulary of a model file, unless there is one already. A text of somebody's own is tokenized at once,
         so that one that is too short is a DataError before the weights are loaded."""
-        from ds4ref.text.tokenizer import Tokenizer
+        from ds4ref.text.vocabulary import open_tokenizer
         from ds4ref.weights import open_source
 
         if self._tokenizer is None:
             with open_source(path) as source:
-                self._tokenizer = Tokenizer.from_source(source)
+                self._tokenizer = open_tokenizer(source)
             if self.plan.prompt is not None:
                 self.tokens(self.plan.deepest)
 

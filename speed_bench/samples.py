@@ -14,8 +14,7 @@ from .columns import COLUMNS, Sample, place
 from .sweep import Row
 
 if TYPE_CHECKING:
-    from ds4ref.archs.deepseek4.costs import Costs
-    from ds4ref.costs import Peaks
+    from ds4ref.costs import Costs, Peaks
 
 SLOW_START = 0.05
 """Share by which a first repetition must lack speed to be worth a word."""

@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     from ..numerics import Numerics
     from ..weights.source import TensorSource
 
-ARCHS = {"deepseek4": "ds4ref.archs.deepseek4"}
+ARCHS = {
+    "deepseek4": "ds4ref.archs.deepseek4",
+    "llama": "ds4ref.archs.llama",
+    "qwen3": "ds4ref.archs.qwen3",
+}
 """Module of each family, by the name that model files give it."""
 
 

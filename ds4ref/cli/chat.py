@@ -230,7 +230,7 @@ class Chat:
                 generation = Generation(
                     self.session,
                     self.engine.tokenizer,
-                    make_sampler(self.args, seed or self.args.seed or fresh_seed()),
+                    make_sampler(self.engine, self.args, seed or self.args.seed or fresh_seed()),
                     limit=self.args.tokens,
                     thinking=transcript.thinking,
                     cancel=interrupt,

@@ -40,12 +40,12 @@ DECODE_ROWS = 64
 
 def dump_tokens(args: Namespace) -> int:
     """``[id, id, ...]``, then one line ``%6d  piece`` per token; special tokens recognised, nothing added."""
-    from ..text.tokenizer import Tokenizer
+    from ..text.vocabulary import open_tokenizer
     from ..weights import open_source
 
     source = read_source(args)
     with open_source(choose_model(PROG, args.model).path) as opened:
-        tok = Tokenizer.from_source(opened, args.split)
+        tok = open_tokenizer(opened, args.split)
     ids = tok.encode_rendered(source.text)
     print(f"[{', '.join(map(str, ids))}]")
     for token in ids:

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from ..archs.deepseek4.report import inspect_text
-from ..archs.deepseek4.shape import check_flash
+from ..archs import architecture
 from ..weights import open_source
 from .model import choose_model
 
 PROG = "ds4"
+DENSE = ("llama", "qwen3")
+"""Families whose files are reported on as dense decoders."""
 
 
 def inspect(args: Namespace) -> int:
     """Print the report of the file named after --inspect or -m; no tensor byte is read."""
     path = choose_model(PROG, args.inspect or args.model).path
+    with open_source(path) as opened:
+        if architecture(opened) in DENSE:
+            from ..archs.dense.report import inspect_text as text_of_dense
+
+            print(text_of_dense(opened))
+            return 0
+    from ..archs.deepseek4.report import inspect_text
+    from ..archs.deepseek4.shape import check_flash
+
     if args.strict:
         with open_source(path) as opened:
             check_flash(opened)

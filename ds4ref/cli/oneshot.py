@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..errors import Cancelled
 from ..generate import Generation, Timing, check_fits, prefill
 from ..runs.provenance import identity, stamp
-from ..sampling import Sampler, fresh_seed
+from ..sampling import fresh_seed
 from .common import CYAN, EXIT_INTERRUPTED, Interrupt, Progress, atomic_output, say, tint
 from .model import open_engine
 from .printer import Printer
@@ -18,6 +18,7 @@ from .prompt import encode, read_source, think_mode
 
 if TYPE_CHECKING:
     from ..engine import Engine
+    from ..sampling import Sampler
 
 PROG = "ds4"
 
@@ -48,7 +49,7 @@ def answer(engine: Engine, args: Namespace, ids: list[int], thinking: bool) -> i
         generation = Generation(
             session,
             engine.tokenizer,
-            make_sampler(args, seed),
+            make_sampler(engine, args, seed),
             limit=args.tokens,
             thinking=thinking,
             cancel=interrupt,
@@ -76,9 +77,9 @@ def report(timing: Timing) -> None:
         pass
 
 
-def make_sampler(args: Namespace, seed: int) -> Sampler:
-    """The sampler that the flags describe."""
-    return Sampler(temperature=args.temp, top_k=args.top_k, top_p=args.top_p, min_p=args.min_p, seed=seed)
+def make_sampler(engine: Engine, args: Namespace, seed: int) -> Sampler:
+    """The sampler that the flags describe, of the model's kind."""
+    return engine.sampler(temperature=args.temp, top_k=args.top_k, top_p=args.top_p, min_p=args.min_p, seed=seed)
 
 
 def write_stats(path: str, engine: Engine, args: Namespace, timing: Timing, generation: Generation, seed: int) -> None:

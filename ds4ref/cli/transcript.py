@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
-from ..text.chat import MAX_PREFIX, MODES, answer_start, encode_message
+from ..text.chat import MAX_PREFIX, MODES, Message, answer_start, chat_start, encode_message, render
 
 if TYPE_CHECKING:
     from ..text.tokenizer import Tokenizer
@@ -45,13 +45,28 @@ class Transcript:
 
     @property
     def ids(self) -> list[int]:
-        """All of it. Entering or leaving "max" changes the beginning, so that everything is evaluated again."""
-        found = [self.tok.bos, *(self._encode("plain", MAX_PREFIX) if self.mode == "max" else ())]
+        """All of it. Entering or leaving "max" changes the beginning, so that everything is evaluated again.
+
+        By the model's own template if there is one; what that leaves out of past turns is evaluated again, too."""
+        if self.tok.template is not None:
+            return render(self._messages(), (), self.mode).encode(self.tok)
+        found = chat_start(self.tok)
+        if self.mode == "max" and self.tok.chats:
+            found += self._encode("plain", MAX_PREFIX)
         found += self._encode("system", self.system)
         for turn in self.turns:
             found += [*self._encode("user", turn.user), *answer_start(self.tok, turn.mode)]
             if turn.answer is not None:
                 found += [*turn.answer, self.tok.eos]
+        return found
+
+    def _messages(self) -> list[Message]:
+        found = [Message("system", self.system)] * bool(self.system)
+        for turn in self.turns:
+            found.append(Message("user", turn.user))
+            if turn.answer is not None:
+                reasoning, content = self._said(turn)
+                found.append(Message("assistant", content, reasoning))
         return found
 
     def _encode(self, role: str, text: str) -> list[int]:
@@ -91,6 +106,10 @@ class Transcript:
     def _said(self, turn: Turn) -> tuple[str, str]:
         """An answer's reasoning and its text."""
         ids, reasoning = turn.answer or [], []
+        if self.tok.template is not None and ids[:1] != [self.tok.think_open]:
+            return "", self._text(ids)  # such models say themselves when they think
+        if ids[:1] == [self.tok.think_open]:
+            ids = ids[1:]
         if turn.mode != "none":
             end = ids.index(self.tok.think_close) if self.tok.think_close in ids else len(ids)
             reasoning, ids = ids[:end], ids[end + 1 :]

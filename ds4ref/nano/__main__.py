@@ -2,6 +2,7 @@
 
 python -m ds4ref.nano path
 python -m ds4ref.nano slice /tmp/slice.gguf --layers 4 --experts 8 --recipe q4
+python -m ds4ref.nano checkpoint folder --layers 4 --experts 8
 """
 
 from __future__ import annotations
@@ -28,9 +29,29 @@ def _body(argv: Sequence[str]) -> int:
         from . import embedded_path
 
         print(embedded_path())
+    elif args.command == "checkpoint":
+        print(_checkpoint(args))
     else:
         print(_slice(args))
     return 0
+
+
+def _checkpoint(args: argparse.Namespace) -> str:
+    from ..weights import open_source
+    from . import embedded_path
+    from .cache import slice_path
+    from .checkpoint import write_checkpoint
+
+    if Path(args.out).exists() and (not Path(args.out).is_dir() or any(Path(args.out).iterdir())):
+        raise UsageError(f"{args.out} is there already, and not an empty folder")
+    if args.layers is None:
+        path = embedded_path()
+    else:
+        with Progress("writing the slice, bytes") as progress:
+            path = slice_path(args.layers, args.experts, args.vocab, "q4", progress)
+    with open_source(path) as source:
+        write_checkpoint(source, args.out)
+    return args.out
 
 
 def _slice(args: argparse.Namespace) -> str:
@@ -62,6 +83,13 @@ def _parser() -> argparse.ArgumentParser:
     cut.add_argument("--experts", type=int, default=256, metavar="N", help="routed experts a layer (default 256)")
     cut.add_argument("--vocab", type=int, default=4096, metavar="N", help="vocabulary (default 4096; Flash: 129280)")
     cut.add_argument("--recipe", default="q2", metavar="NAME", help="q2, q4 or mixed (default q2)")
+    folder = commands.add_parser(
+        "checkpoint", help="write a model as DeepSeek publishes it: safetensors in FP8 and FP4"
+    )
+    folder.add_argument("out", metavar="FOLDER", help="folder to make")
+    folder.add_argument("--layers", type=int, metavar="N", help="depth of a slice (default: the embedded model)")
+    folder.add_argument("--experts", type=int, default=8, metavar="N", help="routed experts a layer (default 8)")
+    folder.add_argument("--vocab", type=int, default=4096, metavar="N", help="vocabulary (default 4096)")
     return parser
 
 

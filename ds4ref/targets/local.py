@@ -77,7 +77,7 @@ class LocalTarget(Target):
         turns token by token.
         """
         start = time.perf_counter()
-        ids, sampler = self.encode(request.prompt), _sampler(request)
+        ids, sampler = self.encode(request.prompt), _sampler(self.engine, request)
         reader, timing = AnswerReader(bool(request.prompt.tools), request.stop), Timing()
         session = self._take(ids, request.ctx or self.ctx)
         made, finish, thinking = 0, "", False
@@ -222,5 +222,5 @@ class LocalTarget(Target):
         )
 
 
-def _sampler(request: Request) -> Sampler:
-    return Sampler(request.temperature, top_p=request.top_p, min_p=request.min_p, seed=request.seed)
+def _sampler(engine: Engine, request: Request) -> Sampler:
+    return engine.sampler(request.temperature, top_p=request.top_p, min_p=request.min_p, seed=request.seed)

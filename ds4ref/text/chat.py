@@ -12,14 +12,15 @@ An empty list of schemas means no tools. Roles other than the known ones are ski
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import TextError
 from . import protocol
 from .dsml import ToolCall, render_calls, render_result
-from .rendered import Part, Rendered
+from .rendered import Conversation, Part, Rendered
 
 if TYPE_CHECKING:
     from .tokenizer import Tokenizer
@@ -155,6 +156,7 @@ def render(
         raise TextError(f"unknown hoist {hoist!r}: choose from {', '.join(HOISTS)}")
     in_place = len(messages) if hoist == "all" else leading_system(messages)
     prompt = Rendered().protocol(protocol.BOS)
+    prompt.conversation = Conversation([_as_json(message) for message in messages], [*schemas], mode)
     if mode == "max":
         prompt.plain(MAX_PREFIX)
     system: list[Part] = tool_prompt(schemas) if schemas else []
@@ -225,6 +227,26 @@ def _render_turns(
     return prompt
 
 
+def _as_json(message: Message) -> dict[str, Any]:
+    """A message as chat templates of other models expect it: in the form of the OpenAI protocol."""
+    found: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.reasoning:
+        found["reasoning_content"] = message.reasoning
+    if message.calls:
+        calls = [{"name": call.name, "arguments": _arguments(call)} for call in message.calls]
+        found["tool_calls"] = [{"type": "function", "function": call} for call in calls]
+    return found
+
+
+def _arguments(call: ToolCall) -> Any:
+    """Arguments as an object where they are one, else as the text they are."""
+    try:
+        value = json.loads(call.arguments)
+    except (ValueError, RecursionError):
+        return call.arguments
+    return value if isinstance(value, dict) else call.arguments
+
+
 def _has_calls(message: Message) -> bool:
     return message.role == "assistant" and bool(message.calls)
 
@@ -233,7 +255,16 @@ def _has_calls(message: Message) -> bool:
 
 
 def encode_chat_prompt(tokenizer: Tokenizer, system: str, prompt: str, mode: str = "high") -> list[int]:
-    """The ids of a first turn. Each text is encoded on its own and as plain text; an empty system text adds nothing."""
+    """The ids of a first turn. Each text is encoded on its own and as plain text; an empty system text adds nothing.
+
+    By the model's own template if there is one. For a tokenizer that has no protocol for chats: the beginning and the
+    prompt alone, which the model goes on with.
+    """
+    if tokenizer.template is not None:
+        messages = [Message("system", system)] * bool(system) + [Message("user", prompt)]
+        return render(messages, (), mode).encode(tokenizer)
+    if not tokenizer.chats:
+        return [*chat_start(tokenizer), *tokenizer.encode(prompt)]
     ids = [tokenizer.bos]
     if mode == "max":
         ids += tokenizer.encode(MAX_PREFIX)
@@ -241,8 +272,15 @@ def encode_chat_prompt(tokenizer: Tokenizer, system: str, prompt: str, mode: str
     return [*ids, *encode_message(tokenizer, "user", prompt), *answer_start(tokenizer, mode)]
 
 
+def chat_start(tokenizer: Tokenizer) -> list[int]:
+    """The token that begins a text, if there is one."""
+    return [tokenizer.bos] if tokenizer.bos >= 0 else []
+
+
 def answer_start(tokenizer: Tokenizer, mode: str = "high") -> list[int]:
     """The ids that open the assistant's turn."""
+    if not tokenizer.chats:
+        return []
     return [tokenizer.assistant, tokenizer.think_close if mode == "none" else tokenizer.think_open]
 
 
@@ -262,6 +300,8 @@ def encode_message(tokenizer: Tokenizer, role: str, content: str) -> list[int]:
     An assistant's text that does not itself start with a think tag is preceded by ``</think>``; a leading think tag,
     and the closing tag of the thinking it opens, are control tokens. Unknown roles are a TextError.
     """
+    if not tokenizer.chats:
+        return [] if role in _SYSTEM_ROLES else tokenizer.encode(content)
     if role in _SYSTEM_ROLES:
         return tokenizer.encode(content)
     if role == "user":

@@ -11,8 +11,9 @@ the protocol put there. The bytes are the same; only injected control strings st
 
 from __future__ import annotations
 
+import json
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import protocol
 
@@ -30,8 +31,19 @@ class Part(NamedTuple):
     control: re.Pattern[str] | None
 
 
+class Conversation(NamedTuple):
+    """What a prompt was rendered from, for models that come with a template of their own: messages and tools in the
+    form of the OpenAI protocol (a tool as the JSON text of its function), and the thinking mode."""
+
+    messages: list[dict[str, Any]]
+    tools: list[str]
+    mode: str
+
+
 class Rendered:
     """Parts in order. Text between two control tokens is one span for the tokenizer, however many parts it has."""
+
+    conversation: Conversation | None = None
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
@@ -64,7 +76,9 @@ class Rendered:
         return "".join(part.text for part in self.parts)
 
     def encode(self, tokenizer: Tokenizer) -> list[int]:
-        """Token ids."""
+        """Token ids; by the tokenizer's own template if it has one and this is a whole conversation."""
+        if tokenizer.template is not None and self.conversation is not None:
+            return _by_template(self.conversation, tokenizer)
         ids: list[int] = []
         pending: list[str] = []
         for text, control in self.parts:
@@ -72,7 +86,19 @@ class Rendered:
             for match in control.finditer(text) if control else ():
                 pending.append(text[at : match.start()])
                 ids += tokenizer.encode("".join(pending))
-                ids.append(tokenizer.special_id(match.group()))
+                control_id = tokenizer.special_id(match.group())
+                if control_id >= 0:  # a vocabulary without a protocol for chats knows beginning and end at most
+                    ids.append(control_id)
                 pending, at = [], match.end()
             pending.append(text[at:])
         return ids + tokenizer.encode("".join(pending))
+
+
+def _by_template(found: Conversation, tokenizer: Tokenizer) -> list[int]:
+    """Ids of a conversation as the model itself renders it; an answer begins unless the last message is one."""
+    tools = [{"type": "function", "function": json.loads(text)} for text in found.tools]
+    answer = not found.messages or found.messages[-1]["role"] != "assistant"
+    ids: list[int] = tokenizer.chat(  # type: ignore[attr-defined]
+        found.messages, tools=tools or None, answer=answer, thinking=found.mode
+    )
+    return ids

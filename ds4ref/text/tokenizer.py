@@ -43,9 +43,14 @@ class Tokenizer:
 
     Ids of the control tokens: ``bos``, ``eos``, ``user``, ``assistant``, ``think_open``, ``think_close``, ``dsml``.
 
+    ``chats`` says that prompts are rendered for a chat; foreign tokenizers (``pieces``) may have no protocol for one.
+
     TextError if the tables cannot work: a protocol string or one of the 256 byte characters is no token, a merge is
     malformed, names an unknown token or makes a control token.
     """
+
+    chats = True
+    template = None
 
     def __init__(self, tokens: Sequence[str], merges: Sequence[str], split: str = "unicode"):
         if split not in SPLITS:
@@ -159,6 +164,11 @@ def _normal(text: str | bytes) -> str:
         except UnicodeEncodeError:
             text = _FOREIGN_SURROGATE.sub("\ufffd", text).encode("utf-8", "surrogateescape")
     return text.decode("utf-8", "surrogateescape")
+
+
+def raw_bytes(text: str | bytes) -> bytes:
+    """What a text means in bytes, by the rules of this module."""
+    return _raw(_normal(text))
 
 
 def _raw(piece: str | bytes) -> bytes:

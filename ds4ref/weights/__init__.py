@@ -1,6 +1,7 @@
 """Weights, wherever they lie: ``open_source`` opens a model of any container that is known here.
 
     GGUF                      gguf.GGUFFile
+    llama2.c                  llama2c.Llama2cFile: a legacy checkpoint, or one of version 1 or 2
     safetensors               published.PublishedSource: a folder with config.json and shards, its index, or one file
 
 docs/weights.md says what each may hold.
@@ -28,6 +29,10 @@ def open_source(path: str | os.PathLike[str]) -> TensorSource:
     file = MappedFile(path)
     try:
         head = file.read(0, min(file.size, 9))
+        from .llama2c import Llama2cFile, is_llama2c
+
+        if not head.startswith(b"GGUF") and is_llama2c(file):
+            return Llama2cFile.open(path)
     finally:
         file.close()
     if not head.startswith(b"GGUF") and (given.suffix == ".safetensors" or head[8:] == b"{"):

@@ -34,7 +34,11 @@ from .safetensors import CONFIG, Checkpoint
 if TYPE_CHECKING:
     from .safetensors import Stored
 
-FAMILIES = {"deepseek_v4": "ds4ref.archs.deepseek4.published"}
+FAMILIES = {
+    "deepseek_v4": "ds4ref.archs.deepseek4.published",
+    "llama": "ds4ref.archs.llama.published",
+    "qwen3": "ds4ref.archs.qwen3.published",
+}
 """Module of each family, by the ``model_type`` of its config.json."""
 
 Entry = tuple[str, str, Any]

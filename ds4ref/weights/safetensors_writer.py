@@ -61,7 +61,7 @@ def write_folder(folder: str | os.PathLike[str], tensors: Sequence[Plan], shard_
     if len(shards) == 1:
         write_file(Path(folder) / SINGLE, shards[0])
         return
-    places = {}
+    places: dict[str, str] = {}
     for number, shard in enumerate(shards, 1):
         name = f"model-{number:05}-of-{len(shards):05}.safetensors"
         write_file(Path(folder) / name, shard)

@@ -47,6 +47,26 @@ class AttentionOps(Steps):
         self.run([Step(t.ATTENTION, tokens * groups, 1, values, attention_bytes(dim))], failure)
         return out
 
+    def attend(
+        self, q: np.ndarray, keys: np.ndarray, values: np.ndarray, first: np.ndarray, seen: np.ndarray, scale: float
+    ) -> np.ndarray:
+        q, first, seen = self.f32(q, "q"), self.i32(first, "first"), self.i32(seen, "seen")
+        (keys, key_half), (values, value_half) = self.cached(keys, "keys"), self.cached(values, "values")
+        expect(q.ndim == keys.ndim == 3 and keys.shape == values.shape, "attend", q.shape, keys.shape, values.shape)
+        (tokens, heads, dim), (rows, shared, width) = q.shape, keys.shape
+        fits = width == dim and shared > 0 and heads % shared == 0 and first.shape == seen.shape == (tokens,)
+        expect(fits, "attend", q.shape, keys.shape, first.shape, seen.shape)
+        out, sharing = self.empty(*q.shape), heads // shared
+        group = max(1, min(HEAD_GROUP, sharing))
+        groups = -(-sharing // group)
+        numbers = (
+            *map(self.at, (q, keys, values, first, seen, out)), key_half, value_half,
+            rows, shared, sharing, group, groups, dim, scale,
+        )  # fmt: skip
+        steps = [Step(t.ATTEND, tokens * shared * groups, 1, numbers, attention_bytes(dim))]
+        self.run(steps, f"attend: a row number lies outside {rows} rows")
+        return out
+
     def index_scores(self, iq: np.ndarray, rows: np.ndarray, w: np.ndarray, count: np.ndarray) -> np.ndarray:
         iq, w, count = self.f32(iq, "iq"), self.f32(w, "w"), self.i32(count, "count")
         rows, half = self.cached(rows, "rows")

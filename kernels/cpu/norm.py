@@ -73,13 +73,15 @@ class NormOps(Steps):
         self.run([Step(t.STREAMS, items, self.chunk(items, x.shape[1]), (self.at(x), self.at(out), x.shape[1], count))])
         return out
 
-    def rope(self, x: np.ndarray, cos: np.ndarray, sin: np.ndarray, inverse: bool = False) -> np.ndarray:
+    def rope(
+        self, x: np.ndarray, cos: np.ndarray, sin: np.ndarray, inverse: bool = False, halves: bool = False
+    ) -> np.ndarray:
         x, cos, sin = self.f32(x, "x"), self.f32(cos, "cos"), self.f32(sin, "sin")
         expect(x.ndim == 3 and cos.shape == sin.shape and cos.ndim == 2, "rope", x.shape, cos.shape, sin.shape)
         expect(len(cos) == len(x) and 2 * cos.shape[1] <= x.shape[2], "rope", x.shape, cos.shape)
         tokens, heads, width = x.shape
         out = self.empty(*x.shape)
-        values = (*map(self.at, (x, cos, sin, out)), heads, width, cos.shape[1], int(inverse))
+        values = (*map(self.at, (x, cos, sin, out)), heads, width, cos.shape[1], int(inverse), int(halves))
         self.run([Step(t.ROPE, tokens * heads, self.chunk(tokens * heads, width), values)])
         return out
 

@@ -13,7 +13,7 @@ HC_HEAD_WEIGHTS = Task("hc_head_weights", "<mix <scale <base >out C eps:f")
 HC_REDUCE = Task("hc_reduce", "<X <w >out C D")
 HC_EXPAND = Task("hc_expand", "<X <y <post <comb >out C D")
 
-ROPE = Task("rope", "<x <cos <sin >out heads width half inverse")
+ROPE = Task("rope", "<x <cos <sin >out heads width half inverse halves")
 
 ROUND_E4M3 = Task("round_e4m3", "<x >out width blocks")
 ROUND_E2M1 = Task("round_e2m1", "<x >out")
@@ -57,6 +57,11 @@ ATTENTION = Task(
     "attention",
     "<q <raw <raw_first <raw_count <comp comp_half <comp_count <selected <sinks >out"
     " raw_rows comp_rows picks heads dim group groups scale:f *work !error",
+)
+
+ATTEND = Task(
+    "attend",
+    "<q <keys <values <first <seen >out key_half value_half rows shared sharing group groups dim scale:f *work !error",
 )
 
 READ = Task("read_lines", "<address >out")

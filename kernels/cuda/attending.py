@@ -175,15 +175,17 @@ def add_scaled(parts, at, factor, value):
 
 
 @cuda.jit
-def join_kernel(out, parts, tops, totals, sinks, heads, dim, runs):
-    """Block: a token and a head."""
+def join_kernel(out, parts, tops, totals, sinks, sunk, heads, dim, runs):
+    """Block: a token and a head. Without ``sunk`` there are no sinks."""
     token, h = cuda.blockIdx.x // heads, cuda.blockIdx.x % heads
-    sink, top = sinks[h], LOWEST
-    top = sink if not sink <= top else top  # a sink that is not a number is one's end, too
+    sink, top = LOWEST, LOWEST
+    if sunk:
+        sink = sinks[h]
+        top = sink if not sink <= top else top  # a sink that is not a number is one's end, too
     for run in range(runs):
         value = tops[(token * runs + run) * heads + h]
         top = value if value > top else top
-    total = exp32(F32(sink - top))
+    total = exp32(F32(sink - top)) if sunk else F32(0)
     for run in range(runs):
         at = (token * runs + run) * heads + h
         total += F32(totals[at] * exp32(F32(tops[at] - top)))
@@ -211,4 +213,6 @@ def attention(
         parts, tops, totals, error, q, raw, first_of, count_of, comp, comp_count, selected,
         heads, dim, groups, runs, raw_rows, comp_rows, picks, picked, F32(scale), code,
     )  # fmt: skip
-    join_kernel[tokens * heads, threads_for(dim, 128, 4), stream](out, parts, tops, totals, sinks, heads, dim, runs)
+    join_kernel[tokens * heads, threads_for(dim, 128, 4), stream](
+        out, parts, tops, totals, sinks, True, heads, dim, runs
+    )

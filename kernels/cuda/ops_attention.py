@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from . import attending, indexing, streams
+from . import attending, grouped, indexing, streams
 from .steps import F32, I32, Steps, expect
 
 
@@ -112,6 +112,27 @@ class AttentionOps(Steps):
             attending.attention, [out, parts, tops, totals, self.error],
             [q, raw, raw_first, raw_count, rows, comp_count, picks_of, sinks],
             tokens, heads, dim, runs, len(raw), comp_rows, picks, picked, scale, code,
+        )  # fmt: skip
+        return out
+
+    def attend(self, q: Any, keys: Any, values: Any, first: Any, seen: Any, scale: float) -> Any:
+        q, first, seen = self.f32(q, "q"), self.i32(first, "first"), self.i32(seen, "seen")
+        keys, values = self.cached(keys, "keys"), self.cached(values, "values")
+        expect(q.ndim == keys.ndim == 3 and keys.shape == values.shape, "attend", q.shape, keys.shape, values.shape)
+        (tokens, heads, dim), (ring, shared, width) = q.shape, keys.shape
+        fits = width == dim and shared > 0 and heads % shared == 0 and first.shape == seen.shape == (tokens,)
+        expect(fits, "attend", q.shape, keys.shape, first.shape, seen.shape)
+        out, sharing = self.empty(*q.shape), heads // shared
+        if not out.size:
+            return out
+        runs = grouped.runs_for(tokens, shared * -(-sharing // attending.GROUP) * attending.GROUP, ring)
+        parts = self.empty(tokens, runs, heads, dim)
+        tops, totals = self.empty(tokens, runs, heads), self.empty(tokens, runs, heads)
+        code = self.failure(f"attend: a row number lies outside {ring} rows")
+        self.go(
+            grouped.attend, [out, parts, tops, totals, self.error],
+            [q, keys, values, first, seen, self.absent(F32)],
+            tokens, shared, sharing, dim, runs, ring, scale, code,
         )  # fmt: skip
         return out
 

@@ -30,6 +30,7 @@ class Chain:
     cos: DeviceArray | None = None
     sin: DeviceArray | None = None
     half: int = 0
+    gap: int = 1
     sign: float = 1.0
     channels: int = 0
     factor: float = 1.0
@@ -44,8 +45,8 @@ class Chain:
         """The chain as a launch; ``absent`` is what stands for a float array that is not there."""
         shared = [self.x, *(absent if each is None else each for each in (self.weight, self.cos, self.sin))]
         numbers = [
-            self.rows, self.n, self.heads, self.stages, self.weight is not None, self.eps, self.half, self.sign,
-            self.channels, self.factor,
+            self.rows, self.n, self.heads, self.stages, self.weight is not None, self.eps, self.half, self.gap,
+            self.sign, self.channels, self.factor,
         ]  # fmt: skip
         if self.ring is None or self.at is None:
             return Launch(stages.chain, [self.out], shared, numbers, self)
@@ -62,7 +63,7 @@ class Chain:
         kept = self if self.stages & ROPE else later
         return replace(
             later, x=self.x, stages=self.stages | later.stages, heads=kept.heads, cos=kept.cos, sin=kept.sin,
-            half=kept.half, sign=kept.sign, weight=self.weight, eps=self.eps,
+            half=kept.half, gap=kept.gap, sign=kept.sign, weight=self.weight, eps=self.eps,
             channels=later.channels or self.channels, factor=later.factor if later.stages & HADAMARD else self.factor,
         )  # fmt: skip
 
@@ -84,12 +85,13 @@ class RowOps(Steps):
             expect(weight.shape == (n,), "rms_norm", x.shape, weight.shape)
         return self._chain(x, n, NORM, weight=weight, eps=eps)
 
-    def rope(self, x: Any, cos: Any, sin: Any, inverse: bool = False) -> Any:
+    def rope(self, x: Any, cos: Any, sin: Any, inverse: bool = False, halves: bool = False) -> Any:
         x, cos, sin = self.f32(x, "x"), self.f32(cos, "cos"), self.f32(sin, "sin")
         expect(x.ndim == 3 and cos.shape == sin.shape and cos.ndim == 2, "rope", x.shape, cos.shape, sin.shape)
         expect(len(cos) == len(x) and 2 * cos.shape[1] <= x.shape[2], "rope", x.shape, cos.shape)
-        sign = -1.0 if inverse else 1.0
-        return self._chain(x, x.shape[2], ROPE, x.shape[1], cos=cos, sin=sin, half=cos.shape[1], sign=sign)
+        half, sign = cos.shape[1], -1.0 if inverse else 1.0
+        gap = half if halves else 1
+        return self._chain(x, x.shape[2], ROPE, x.shape[1], cos=cos, sin=sin, half=half, gap=gap, sign=sign)
 
     def round_e4m3(self, x: Any, channels: int | None = None) -> Any:
         x = self.f32(x, "x")

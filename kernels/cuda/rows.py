@@ -97,9 +97,10 @@ def power_of_two(exponent):
 
 @cuda.jit(device=True)
 def stages_of_row(
-    x, out, weight, cos, sin, base, token, n, stages, weighted, eps, half, sign, channels, factor, sums, peaks
+    x, out, weight, cos, sin, base, token, n, stages, weighted, eps, half, gap, sign, channels, factor, sums, peaks
 ):  # fmt: skip
-    """All stages but storing, of the row whose first value is x[base], into out[base ..]."""
+    """All stages but storing, of the row whose first value is x[base], into out[base ..]. ``gap``: channels from one of
+    a pair to the other in rope, 1 for adjacent pairs, ``half`` for halves."""
     t, step = cuda.threadIdx.x, cuda.blockDim.x
     src = x
     if stages & NORM:
@@ -121,11 +122,11 @@ def stages_of_row(
         for i in range(t, plain, step):
             out[base + i] = src[base + i]
         for i in range(t, half, step):
-            at = base + plain + 2 * i
-            a, b = src[at], src[at + 1]
+            at = base + plain + (2 * i if gap == 1 else i)
+            a, b = src[at], src[at + gap]
             c, s = cos[token * half + i], F32(sin[token * half + i] * sign)
             out[at] = F32(a * c - b * s)
-            out[at + 1] = F32(a * s + b * c)
+            out[at + gap] = F32(a * s + b * c)
         src = out
         cuda.syncthreads()
     if stages & HADAMARD:
@@ -162,28 +163,28 @@ def stages_of_row(
 
 @cuda.jit
 def chain_kernel(
-    out, x, weight, cos, sin, n, heads, stages, weighted, eps, half, sign, channels, factor
+    out, x, weight, cos, sin, n, heads, stages, weighted, eps, half, gap, sign, channels, factor
 ):  # fmt: skip
     """Block: one row."""
     sums = cuda.shared.array(MOST, f64)
     peaks = cuda.shared.array(PEAKS, i32)
     row = cuda.blockIdx.x
     stages_of_row(
-        x, out, weight, cos, sin, row * n, row // heads, n, stages, weighted, eps, half, sign, channels, factor,
+        x, out, weight, cos, sin, row * n, row // heads, n, stages, weighted, eps, half, gap, sign, channels, factor,
         sums, peaks,
     )  # fmt: skip
 
 
 @cuda.jit
 def chain_store_kernel(
-    out, ring, x, weight, cos, sin, at, n, heads, stages, weighted, eps, half, sign, channels, factor, slots
+    out, ring, x, weight, cos, sin, at, n, heads, stages, weighted, eps, half, gap, sign, channels, factor, slots
 ):  # fmt: skip
     """Block: one row, which then goes to its slot of the ring. ``out`` is where it is worked on."""
     sums = cuda.shared.array(MOST, f64)
     peaks = cuda.shared.array(PEAKS, i32)
     row = cuda.blockIdx.x
     stages_of_row(
-        x, out, weight, cos, sin, row * n, row // heads, n, stages, weighted, eps, half, sign, channels, factor,
+        x, out, weight, cos, sin, row * n, row // heads, n, stages, weighted, eps, half, gap, sign, channels, factor,
         sums, peaks,
     )  # fmt: skip
     slot = (at[0] + row) % slots
@@ -191,20 +192,20 @@ def chain_store_kernel(
         ring[slot * n + i] = out[row * n + i]
 
 
-def chain(stream, out, x, weight, cos, sin, rows, n, heads, stages, weighted, eps, half, sign, channels, factor):
+def chain(stream, out, x, weight, cos, sin, rows, n, heads, stages, weighted, eps, half, gap, sign, channels, factor):
     """Rows of n values; row r belongs to token r // heads, whose angles are cos, sin (tokens, half)."""
     chain_kernel[rows, threads_for(n, MOST), stream](
-        out, x, weight, cos, sin, n, heads, stages, weighted, F32(eps), half, F32(sign), channels, F32(factor)
+        out, x, weight, cos, sin, n, heads, stages, weighted, F32(eps), half, gap, F32(sign), channels, F32(factor)
     )
 
 
 def chain_store(
-    stream, out, ring, x, weight, cos, sin, at, rows, n, heads, stages, weighted, eps, half, sign, channels, factor,
-    slots,
+    stream, out, ring, x, weight, cos, sin, at, rows, n, heads, stages, weighted, eps, half, gap, sign, channels,
+    factor, slots,
 ):  # fmt: skip
     """``chain``, and row r then goes to ring row (at + r) % slots; no more rows than slots."""
     chain_store_kernel[rows, threads_for(n, MOST), stream](
-        out, ring, x, weight, cos, sin, at, n, heads, stages, weighted, F32(eps), half, F32(sign), channels,
+        out, ring, x, weight, cos, sin, at, n, heads, stages, weighted, F32(eps), half, gap, F32(sign), channels,
         F32(factor), slots,
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 
 from ..formats.matrix import Matrix
 from .activations import quantize_a8, quantize_q8k
-from .attention import attention
+from .attention import attend, attention
 from .caches import pool, position_bias, store_rows, windows
 from .hyper import hc_expand, hc_head_weights, hc_mix, hc_reduce, hc_split, streams
 from .indexer import index_scores, select_rows
@@ -32,6 +32,7 @@ class Reference:
 
     add = staticmethod(add)
     advise = staticmethod(advise)
+    attend = staticmethod(attend)
     attention = staticmethod(attention)
     count = staticmethod(count)
     embed = staticmethod(embed)

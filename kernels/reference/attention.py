@@ -1,4 +1,5 @@
-"""Attention of H query heads over one shared row per position, K and V being the same vector (docs/model.md 4)."""
+"""Attention: of H query heads over one shared row per position, K and V being the same vector (docs/model.md 4), and of
+groups of heads over keys and values of their own (Ainslie et al. 2023, "GQA")."""
 
 from __future__ import annotations
 
@@ -33,4 +34,24 @@ def attention(
         top = np.maximum(scores.max(axis=1, initial=-np.inf), sinks)
         weight = np.exp(scores - top[:, None])
         out[t] = (weight @ rows) / (weight.sum(axis=1) + np.exp(sinks - top))[:, None]
+    return out
+
+
+def attend(
+    q: np.ndarray, keys: np.ndarray, values: np.ndarray, first: np.ndarray, seen: np.ndarray, scale: float
+) -> np.ndarray:
+    """q (T, H, hd), keys and values (N, K, hd) -> (T, H, hd); head h reads keys and values h // (H / K).
+
+    Token t sees positions first[t] .. first[t] + seen[t] - 1 of the rings; without any its heads are 0 / 0.
+    """
+    out = np.empty_like(q)
+    tokens, heads, dim = q.shape
+    shared = keys.shape[1]
+    for t in range(tokens):
+        rows = (first[t] + np.arange(seen[t])) % max(1, len(keys))
+        k, v = (np.moveaxis(part[rows].astype(np.float64), 0, 1) for part in (keys, values))  # (K, rows, hd)
+        scores = q[t].astype(np.float64).reshape(shared, heads // shared, dim) @ np.swapaxes(k, 1, 2) * scale
+        weight = np.exp(scores - scores.max(axis=2, keepdims=True, initial=-np.inf))
+        with np.errstate(invalid="ignore"):
+            out[t] = (weight @ v / weight.sum(axis=2, keepdims=True)).reshape(heads, dim)
     return out

@@ -1,17 +1,24 @@
-"""Rotary embedding on the trailing channels, adjacent pairs (docs/model.md 5)."""
+"""Rotary embedding on the trailing channels, adjacent pairs or halves (docs/model.md 5)."""
 
 from __future__ import annotations
 
 import numpy as np
 
 
-def rope(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, inverse: bool = False) -> np.ndarray:
-    """Rotate the last R channels of x (T, H, w) by the angles whose cos and sin (T, R/2) are given; returns a copy."""
+def rope(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, inverse: bool = False, halves: bool = False) -> np.ndarray:
+    """Rotate the last R channels of x (T, H, w) by the angles whose cos and sin (T, R/2) are given; returns a copy.
+
+    Pairs are adjacent channels (RoFormer), or channel i and R/2 + i of them (GPT-NeoX) if ``halves``.
+    """
     half = cos.shape[1]
     out = x.copy()
-    tail = x[..., x.shape[-1] - 2 * half :].reshape(*x.shape[:-1], half, 2)
+    plain = x.shape[-1] - 2 * half
+    first, second = (
+        (slice(plain, plain + half), slice(plain + half, None))
+        if halves
+        else (slice(plain, None, 2), slice(plain + 1, None, 2))
+    )
     c, s = cos[:, None, :], -sin[:, None, :] if inverse else sin[:, None, :]
-    a, b = tail[..., 0], tail[..., 1]
-    rotated = np.stack((a * c - b * s, a * s + b * c), axis=-1)
-    out[..., x.shape[-1] - 2 * half :] = rotated.reshape(*x.shape[:-1], 2 * half)
+    a, b = x[..., first], x[..., second]
+    out[..., first], out[..., second] = a * c - b * s, a * s + b * c
     return out

@@ -5,6 +5,8 @@ import numpy as np
 from kernels.formats import FORMATS
 
 SCALE_FIELDS = {"Q8_0": (0,), "Q4_0": (0,), "IQ2_XXS": (0,), "Q4_K": (0, 2), "Q2_K": (80, 82), "Q6_K": (208,)}
+BYTE_SCALES = ("MXFP4", "F8_E4M3")
+"""Formats whose first byte is an exponent."""
 
 
 def random_rows(fmt, rows, n, rng, codes=None):
@@ -17,6 +19,11 @@ def random_rows(fmt, rows, n, rng, codes=None):
         return values.astype(np.float16 if fmt == "F16" else np.float32).view(np.uint8)
     shape = rows, n // layout.block_elems, layout.block_bytes
     blocks = rng.integers(0, 256, shape, np.uint8) if codes is None else np.full(shape, codes, np.uint8)
+    if fmt in BYTE_SCALES:
+        blocks[:, :, 0] = rng.integers(112, 122, shape[:2])
+        if fmt == "F8_E4M3":  # no NaN
+            blocks[:, :, 1:][blocks[:, :, 1:] % 128 == 127] ^= 1
+        return blocks.reshape(rows, -1)
     for field in SCALE_FIELDS[fmt]:
         scale = rng.uniform(-0.01, 0.01, shape[:2]).astype(np.float16)
         blocks[:, :, field : field + 2] = scale[..., None].view(np.uint8)

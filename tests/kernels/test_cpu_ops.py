@@ -10,7 +10,8 @@ from tests.kernels import cpu, reference
 
 TOKENS = [1, 2, 3, 5, 17]
 INTEGER = [("Q8_0", "a8"), ("Q2_K", "q8k"), ("Q4_K", "q8k"), ("IQ2_XXS", "q8k")]
-FLOAT = [(fmt, "float") for fmt in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q2_K", "Q4_K", "Q6_K", "IQ2_XXS")]
+FLOAT_FORMATS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q2_K", "Q4_K", "Q6_K", "IQ2_XXS", "MXFP4", "F8_E4M3")
+FLOAT = [(fmt, "float") for fmt in FLOAT_FORMATS]
 
 
 def assert_close(got: np.ndarray, want: np.ndarray, relative: float, floor: float = 1e-7) -> None:
@@ -45,6 +46,10 @@ def matrix(fmt: str, rows: int, cols: int, experts: int = 0, seed: int = 1) -> M
     blocks = raw.reshape(-1).view(kind.layout)
     for field in kind.scale_fields:
         blocks[field] = (rng.uniform(0.001, 0.02, blocks.shape)).astype(np.float16)
+    if not kind.scale_fields:  # powers of two
+        blocks["e"] = rng.integers(112, 122, blocks.shape)
+    if fmt == "F8_E4M3":
+        blocks["codes"][blocks["codes"] % 128 == 127] = 5  # no NaN
     return Matrix(fmt, raw, rows, cols)
 
 
@@ -68,7 +73,7 @@ def test_linear_at_flash_widths(fmt: str, act: str, cols: int):
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
-@pytest.mark.parametrize(("fmt", "act"), [("Q8_0", "a8"), ("Q8_0", "float")])
+@pytest.mark.parametrize(("fmt", "act"), [("Q8_0", "a8"), ("Q8_0", "float"), ("F8_E4M3", "float")])
 def test_grouped_linear(fmt: str, act: str, tokens: int):
     w = matrix(fmt, 8 * 33, 256)
     x = normal(tokens, tokens, 8, 256)
@@ -76,7 +81,7 @@ def test_grouped_linear(fmt: str, act: str, tokens: int):
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
-@pytest.mark.parametrize(("fmt", "act"), [("IQ2_XXS", "q8k"), ("Q4_K", "q8k"), ("Q2_K", "float")])
+@pytest.mark.parametrize(("fmt", "act"), [("IQ2_XXS", "q8k"), ("Q4_K", "q8k"), ("Q2_K", "float"), ("MXFP4", "float")])
 def test_experts(fmt: str, act: str, tokens: int):
     up, down = matrix(fmt, 70, 512, experts=11), matrix(fmt, 45, 256, experts=11, seed=2)
     ids = np.random.default_rng(tokens).integers(0, 11, (tokens, 6)).astype(np.int32)

@@ -97,7 +97,8 @@ class Case:
             "ids": (0, s.get("V", s.get("E"))), "hash_ids": (0, s.get("E")), "selected": (-1, s.get("M", 1)),
             "visible": (0, s.get("n", 0) + 1), "count": (0, s.get("n", 0) + 1), "at": (0, 1000),
             "raw_first": (0, 3 * s.get("N", 1)), "raw_count": (1, s.get("N", 1) + 1), "counts": (0, 9),
-            "comp_count": (0, s.get("M", 0) + 1), "table": (-(2**31), 2**31),
+            "comp_count": (0, s.get("M", 0) + 1),
+            "first": (0, 3 * s.get("N", 1)), "seen": (1, s.get("N", 1) + 1), "table": (-(2**31), 2**31),
         }[name]  # fmt: skip
         if self.op.name == "count" and name == "ids":
             low, high = -2, high + 2
@@ -118,7 +119,8 @@ class Case:
             return self._pick((None, *range(64, 64 * self.size("b") + 1, 64)))
         choices = {
             "act": (self.act,), "eps": (1e-6, 1e-5), "iters": (1, 3, 20), "factor": (0.37, -3.0),
-            "inverse": (False, True), "scale": (0.11, 1.5), "floor": (False, True), "limit": (0.6, 10.0),
+            "inverse": (False, True), "halves": (False, True),
+            "scale": (0.11, 1.5), "floor": (False, True), "limit": (0.6, 10.0, math.inf),
         }  # fmt: skip
         return self._pick(choices[name])
 
@@ -364,7 +366,12 @@ INDICES = [
     ("advise", "ids", "E"),
     ("route", "hash_ids", "E"),
 ]
-INDICES += [("embed", "ids", "V"), ("take_rows", "ids", "V"), ("attention", "raw_count", "N+1")]
+INDICES += [
+    ("embed", "ids", "V"),
+    ("take_rows", "ids", "V"),
+    ("attention", "raw_count", "N+1"),
+    ("attend", "seen", "N+1"),
+]
 INDICES += [("attention", "comp_count", "M+1"), ("attention", "selected", "M")]
 
 

@@ -244,6 +244,10 @@ class ModelShape:
             total += 2 * self.state_rows(layer) * (self.comp_width(layer) + index) * 4
         return total
 
+    def cache_rows(self, ctx: int) -> tuple[int, int]:
+        """Rows that a layer keeps in a context of ``ctx`` tokens: as they are, and of the finest compression."""
+        return min(self.window, ctx), ctx // CSA + 2
+
     def kv_bytes(self, tokens: int, itemsize: int = 4) -> int:
         """Cache bytes after ``tokens`` tokens: rows of ``itemsize``-byte values, and the partial windows."""
         raw = self.n_layers * min(tokens, self.window) * self.head_dim

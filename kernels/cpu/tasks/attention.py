@@ -5,6 +5,8 @@ order, raw then compressed, whatever the batch or the thread count. A block's sc
 matrix product; so is its contribution to the output. The running maximum starts at the sink, whose weight enters the
 denominator only. There is no limit on the number of rows. Compressed rows stored as binary16 are widened a block at a
 time into the thread's work area.
+
+``attend`` is the same over keys and values of their own, which the heads of a group share, without sinks.
 """
 
 from __future__ import annotations
@@ -155,6 +157,61 @@ def attention(args, first, last, thread):
                 maxima[h], totals[h], f32p(factors)[h] = soften(scores + 4 * BLOCK * h, count, maxima[h], totals[h])
             for h in range(heads, GROUP):  # places past the last head repeat it
                 f32p(factors)[h] = f32p(factors)[heads - 1]
+            add_block(out, heads, dim, rows, count, scores, factors)
+        for h in range(heads):
+            o = f32p(out + 4 * dim * h)
+            for c in range(dim):
+                o[c] /= totals[h]
+
+
+@njit(**FAST)
+def row_addresses(rows, start, at, count, ring, stride, half, dim, wide):
+    """Addresses of ``count`` rows of a ring of ``ring`` rows from position ``at`` on into ``rows``; binary16 ones are
+    widened to ``wide`` on the way."""
+    for i in range(count):
+        row = start + stride * ((at + i) % ring)
+        if half != 0:
+            widen(row, wide + 4 * dim * i, dim)
+            row = wide + 4 * dim * i
+        i64p(rows)[i] = row
+
+
+@body(t.ATTEND)
+def attend(args, first, last, thread):
+    """Items are (token, shared head, group of the heads that read it). Row numbers out of range set ``error``."""
+    dim, shared, sharing = args.dim, args.shared, args.sharing
+    scale = np.float32(args.scale)
+    scores = args.work + args.work_bytes * thread
+    maxima, totals = f32p(scores + 4 * BLOCK * GROUP), f32p(scores + 4 * (BLOCK + 1) * GROUP)
+    rows, factors = ADDRESSES(), FACTORS()
+    wide = scores + WIDENED
+    key_bytes = 2 * dim if args.key_half != 0 else 4 * dim
+    value_bytes = 2 * dim if args.value_half != 0 else 4 * dim
+    for item in range(first, last):
+        token, rest = item // (shared * args.groups), item % (shared * args.groups)
+        head, h0 = rest // args.groups, rest % args.groups * args.group
+        heads = min(args.group, sharing - h0)
+        place = 4 * dim * (sharing * (shared * token + head) + h0)
+        q, out = args.q + place, args.out + place
+        for i in range(heads * dim):
+            f32p(out)[i] = np.float32(0)
+        for h in range(heads):
+            maxima[h] = LOWEST
+            totals[h] = np.float32(0)
+        begin, seen = np.int64(i32p(args.first)[token]), np.int64(i32p(args.seen)[token])
+        if begin < 0 or seen < 0 or seen > args.rows:
+            i64p(args.error)[0] = 1
+            return
+        keys, values = args.keys + key_bytes * head, args.values + value_bytes * head
+        for at in range(0, seen, BLOCK):
+            count = min(BLOCK, seen - at)
+            row_addresses(rows, keys, begin + at, count, args.rows, shared * key_bytes, args.key_half, dim, wide)
+            score_block(q, heads, dim, rows, count, scale, scores)
+            for h in range(heads):
+                maxima[h], totals[h], f32p(factors)[h] = soften(scores + 4 * BLOCK * h, count, maxima[h], totals[h])
+            for h in range(heads, GROUP):  # places past the last head repeat it
+                f32p(factors)[h] = f32p(factors)[heads - 1]
+            row_addresses(rows, values, begin + at, count, args.rows, shared * value_bytes, args.value_half, dim, wide)
             add_block(out, heads, dim, rows, count, scores, factors)
         for h in range(heads):
             o = f32p(out + 4 * dim * h)

@@ -9,9 +9,11 @@ from .registry import body
 
 @body(t.ROPE, exact=True)
 def rope(args, first, last, thread):
-    """Items are (token, head) vectors; adjacent pairs of the last 2 * half channels turn by the token's angles."""
+    """Items are (token, head) vectors; pairs of the last 2 * half channels turn by the token's angles: adjacent ones,
+    or with ``halves`` channel i and half + i of them."""
     width, half = args.width, args.half
     plain = width - 2 * half
+    step, gap = (1, half) if args.halves != 0 else (2, 1)
     for item in range(first, last):
         token = item // args.heads
         x, out = f32p(args.x + 4 * width * item), f32p(args.out + 4 * width * item)
@@ -22,6 +24,7 @@ def rope(args, first, last, thread):
             c, s = cos[i], sin[i]
             if args.inverse != 0:
                 s = -s
-            a, b = x[plain + 2 * i], x[plain + 2 * i + 1]
-            out[plain + 2 * i] = a * c - b * s
-            out[plain + 2 * i + 1] = a * s + b * c
+            at = plain + step * i
+            a, b = x[at], x[at + gap]
+            out[at] = a * c - b * s
+            out[at + gap] = a * s + b * c

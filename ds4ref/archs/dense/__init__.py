@@ -1,0 +1,53 @@
+"""The plain decoder that Llama and Qwen3 share. The forward pass in reading order: shape, rope, chunk, blocks, forward.
+
+Pre-norm residual blocks of grouped-query attention and a gated feed-forward (Touvron et al. 2023; Qwen team 2025). What
+families differ in is a ``Family``: how rope pairs channels, whether query and key heads are normed. ``weights`` binds a
+file's tensors, ``cache`` and ``payload`` hold and save what a timeline remembers, ``costs`` counts bytes and
+operations. Written over the op table alone, so every backend runs it.
+
+    ARCH = Dense(Family("llama", halves=False, qk_norm=False))
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .shape import DenseShape, Family
+from .weights import bind
+
+if TYPE_CHECKING:
+    from ...numerics import Numerics
+    from ...weights.source import TensorSource
+    from .costs import Costs
+    from .forward import Model
+    from .weights import Weights
+
+
+class Dense:
+    """``archs.Arch`` for one family."""
+
+    def __init__(self, family: Family):
+        self.family = family
+
+    def read_shape(self, source: TensorSource, strict: bool = False) -> DenseShape:
+        """See ``archs.Arch``; these families have models of many sizes, so ``strict`` demands nothing more."""
+        return DenseShape.from_metadata(source, self.family)
+
+    def bind(self, source: TensorSource, shape: DenseShape) -> Weights:
+        """See ``archs.Arch``."""
+        return bind(source, shape)
+
+    def model(self, shape: DenseShape, weights: Weights, ops: Any, numerics: Numerics, advise: bool = False) -> Model:
+        """See ``archs.Arch``; there are no experts to give advice on."""
+        from .forward import Model
+
+        return Model(shape, weights, ops, numerics)
+
+    def costs(self, source: TensorSource, shape: DenseShape, act_quant: bool = True) -> Costs:
+        """See ``archs.Arch``."""
+        from .costs import Costs
+
+        return Costs.of_file(source, shape, act_quant)
+
+
+__all__ = ["Dense", "DenseShape", "Family"]

@@ -1,0 +1,57 @@
+"""The two halves of a layer and the head: grouped-query attention, gated feed-forward, logits.
+
+x (T, D) is the residual stream. Formulas: Touvron et al. 2023 (Llama), Ainslie et al. 2023 (GQA), Shazeer 2020
+(SwiGLU), Henry et al. 2020 (norm of queries and keys).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from .chunk import HEAD, Chunk
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from .cache import LayerRows
+    from .weights import LayerWeights, Weights
+
+
+def attention(c: Chunk, w: LayerWeights, rows: LayerRows, x: np.ndarray) -> np.ndarray:
+    """x + attention(norm(x)); the chunk's keys and values enter the layer's rows."""
+    ops, s, tokens = c.ops, c.shape, len(x)
+    h = c.tap("attn_norm", ops.rms_norm(x, w.attn_norm, s.rms_eps))
+    tables, first_seen = c.rope_tables(), c.seen()
+    q = ops.linear(h, w.attn_q, c.act(w.attn_q)).reshape(tokens, s.n_heads, s.head_dim)
+    k = ops.linear(h, w.attn_k, c.act(w.attn_k)).reshape(tokens, s.n_kv_heads, s.head_dim)
+    v = ops.linear(h, w.attn_v, c.act(w.attn_v)).reshape(tokens, s.n_kv_heads, s.head_dim)
+    if w.attn_q_norm is not None:
+        q = ops.rms_norm(q, w.attn_q_norm, s.rms_eps)
+        k = ops.rms_norm(k, w.attn_k_norm, s.rms_eps)
+    q = c.tap("Qcur", ops.rope(q, *tables, halves=s.family.halves))
+    k = c.tap("Kcur", c.store(ops.rope(k, *tables, halves=s.family.halves)))
+    v = c.tap("Vcur", c.store(v))
+    ops.store_rows(k.reshape(tokens, s.kv_width), rows.keys, c.at())
+    ops.store_rows(v.reshape(tokens, s.kv_width), rows.values, c.at())
+    keys, values = rows.heads(s.n_kv_heads)
+    o = c.tap("kqv_out", ops.attend(q, keys, values, *first_seen, s.attn_scale))
+    o = ops.linear(o.reshape(tokens, s.n_heads * s.head_dim), w.attn_output, c.act(w.attn_output))
+    return c.tap("ffn_inp", ops.add(x, c.tap("attn_out", o)))
+
+
+def feed_forward(c: Chunk, w: LayerWeights, x: np.ndarray) -> np.ndarray:
+    """x + down(silu(gate(h)) up(h)) of h = norm(x)."""
+    ops, s, tokens = c.ops, c.shape, len(x)
+    h = c.tap("ffn_norm", ops.rms_norm(x, w.ffn_norm, s.rms_eps))
+    gate, up = (ops.linear(h, part, c.act(part)).reshape(tokens, 1, s.ff) for part in (w.ffn_gate, w.ffn_up))
+    mid = c.tap("ffn_swiglu", ops.swiglu(gate, up, math.inf).reshape(tokens, s.ff))
+    out = c.tap("ffn_out", ops.linear(mid, w.ffn_down, c.act(w.ffn_down)))
+    return c.tap("l_out", ops.add(x, out))
+
+
+def logits(c: Chunk, w: Weights, x: np.ndarray) -> np.ndarray:
+    """x (T, D) -> logits (T, V). T may be fewer tokens than the chunk has (its last ones)."""
+    c.layer = HEAD
+    x = c.tap("result_norm", c.ops.rms_norm(x, w.output_norm, c.shape.rms_eps))
+    return c.tap("result_output", c.ops.linear(x, w.output, c.act(w.output)))

@@ -1,0 +1,167 @@
+"""The caches of one timeline: keys and values of every token, per layer, append-only.
+
+Row ``position`` holds that token's keys (or values) of all shared heads, so any earlier position can be gone back to.
+Rows live in a ``Store`` that timelines with a common past share: sessions, and snapshots of them. Everyone has a claim
+on the rows of its past; who would overwrite what another one claims goes on in a copy.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...errors import ContextError, SessionError
+from .shape import DenseShape
+
+
+class Claim:
+    """A timeline or a snapshot counts on the rows of the first ``pos`` tokens."""
+
+    __slots__ = ("__weakref__", "pos")
+
+    def __init__(self, pos: int):
+        self.pos = pos
+
+
+@dataclass(frozen=True)
+class LayerRows:
+    """Keys and values of one layer, (ctx, shared heads * head_dim) each."""
+
+    keys: np.ndarray
+    values: np.ndarray
+
+    def heads(self, shared: int) -> tuple[np.ndarray, np.ndarray]:
+        """The same as (ctx, shared heads, head_dim)."""
+        keys, values = (rows.reshape(len(rows), shared, -1) for rows in (self.keys, self.values))
+        return keys, values
+
+
+class Store:
+    """Rows of all layers with room for ``ctx`` tokens. Memory is asked for once: untouched pages cost nothing."""
+
+    def __init__(self, shape: DenseShape, ctx: int, ops: Any, half: bool):
+        self.shape, self.ctx, self.ops, self.half = shape, ctx, ops, half
+        kind = np.float16 if half else np.float32
+
+        def rows() -> Any:
+            return ops.array(ctx, shape.kv_width, dtype=kind)
+
+        self.layers = [LayerRows(rows(), rows()) for _ in range(shape.n_layers)]
+        self._claims: weakref.WeakSet[Claim] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    def claim(self, pos: int) -> Claim:
+        """A new claim on the rows of the first ``pos`` tokens."""
+        claim = Claim(pos)
+        with self._lock:
+            self._claims.add(claim)
+        return claim
+
+    def extend(self, claim: Claim, end: int) -> bool:
+        """Move a claim up to ``end`` if no other one counts on the rows that would then be written; else False."""
+        with self._lock:
+            if any(other.pos > claim.pos for other in self._claims if other is not claim):
+                return False
+            claim.pos = end
+            return True
+
+    def copy(self, pos: int, ctx: int, half: bool) -> Store:
+        """A store of one's own with the rows of the first ``pos`` tokens."""
+        fresh = Store(self.shape, ctx, self.ops, half)
+        for mine, theirs in zip(self.layers, fresh.layers, strict=True):
+            for source, target in ((mine.keys, theirs.keys), (mine.values, theirs.values)):
+                self.ops.fill(target[:pos], self.ops.host(source[:pos]))
+        return fresh
+
+
+class CacheSnapshot(NamedTuple):
+    """A frontier that a cache of the same model can be reset to: nothing but a claim on shared rows."""
+
+    pos: int
+    store: Store
+    claim: Claim
+
+    @property
+    def own_bytes(self) -> int:
+        """Bytes that nobody shares."""
+        return 0
+
+    @property
+    def shared(self) -> tuple[int, int]:
+        """Which rows it counts on (a number that snapshots of one store have in common), and their bytes."""
+        return id(self.store), self.store.shape.kv_bytes(self.pos, 2 if self.store.half else 4)
+
+
+class Cache:
+    """The caches of all layers at position ``pos``. half: rows are stored as float16."""
+
+    def __init__(self, shape: DenseShape, ctx: int, ops: Any, half: bool = False):
+        self.shape, self.ctx, self.ops, self.half = shape, ctx, ops, half
+        self.pos = self.moves = 0
+        self._adopt(Store(shape, ctx, ops, half), 0)
+
+    def _adopt(self, store: Store, pos: int) -> None:
+        """Go on in ``store`` from ``pos`` on: buffers are other ones now."""
+        self._store, self._claim, self.layers = store, store.claim(pos), store.layers
+        self.moves += 1
+
+    def reserve(self, count: int) -> None:
+        """Make room for ``count`` tokens after ``pos``, which ops may then write. ContextError beyond the context."""
+        end = self.pos + count
+        if end > self.ctx:
+            raise ContextError(f"{end} tokens do not fit the context of {self.ctx}")
+        if not self._store.extend(self._claim, end):
+            self._adopt(self._store.copy(self.pos, self.ctx, self._store.half), end)
+
+    def advance(self, count: int) -> None:
+        """``count`` tokens after ``pos`` were written."""
+        self.pos += count
+
+    def rewindable(self, pos: int) -> bool:
+        """Always, back to any position: every row is kept."""
+        return 0 <= pos <= self.pos
+
+    def rewind(self, pos: int) -> None:
+        """Back to ``pos``: nothing is copied or computed."""
+        if not self.rewindable(pos):
+            raise SessionError(f"position {pos} is out of reach from {self.pos}")
+        self.pos = self._claim.pos = pos
+
+    def snapshot(self) -> CacheSnapshot:
+        """Remember this frontier."""
+        return CacheSnapshot(self.pos, self._store, self._store.claim(self.pos))
+
+    def reset(self, snapshot: CacheSnapshot) -> None:
+        """To a frontier taken from any cache of the same model; the snapshot stays usable. ContextError, with nothing
+        changed, if it does not fit."""
+        if snapshot.pos > self.ctx:
+            raise ContextError(f"a snapshot of {snapshot.pos} tokens does not fit the context of {self.ctx}")
+        store = snapshot.store
+        if store.ctx < self.ctx or (store.half and not self.half):
+            store = store.copy(snapshot.pos, self.ctx, store.half and self.half)
+        if store is self._store:
+            self._claim.pos = snapshot.pos
+        else:
+            self._adopt(store, snapshot.pos)
+        self.pos = snapshot.pos
+
+    def rows(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
+        """Keys and values so far, (pos, kv_width) each, as the host sees them."""
+        some = self.layers[layer]
+        keys, values = (self.ops.host(part[: self.pos]) for part in (some.keys, some.values))
+        return keys, values
+
+    def put(self, layer: int, keys: np.ndarray, values: np.ndarray) -> None:
+        """The first rows of a layer, for a cache that is then ``advance``d."""
+        some = self.layers[layer]
+        for target, part in ((some.keys, keys), (some.values, values)):
+            self.ops.fill(target[: len(part)], part)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the rows so far take."""
+        return self.shape.kv_bytes(self.pos, 2 if self._store.half else 4)

@@ -1,0 +1,103 @@
+"""One chunk of tokens through a dense decoder, layer by layer. Decode is a chunk of one token, recorded once and
+replayed (``ds4ref.decode``): the same functions on a backend that records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...errors import Cancelled
+from ...numerics import Numerics
+from . import blocks, payload
+from .cache import Cache
+from .chunk import Chunk, Hooks
+from .rope import RopeTables
+from .shape import DenseShape
+from .weights import Weights, placed
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class NoExperts:
+    """What ``archs.Model.experts`` is of a model that has none."""
+
+    def summary(self, most: int = 16) -> dict[str, Any]:
+        """As a model with experts reports it."""
+        return {"choices": 0, "experts_used": 0, "experts": 0, "hottest": [], "advised": False}
+
+
+def of_family(mode: Numerics) -> Numerics:
+    """What a numerics mode means where a model was trained without roundings of its own: only ``ds4`` rounds, inputs
+    of quantized matrices to 8 bits and cached rows to binary16 (as llama.cpp does); angles are accurate but in
+    ``exact``, where they are Hugging Face's."""
+    rounds = mode.act_quant
+    rope = mode.rope if mode.rope == "f32" else "f64"
+    return mode._replace(kv_fp8=False, kv_f16=rounds, indexer_qat=False, route_floor=False, rope=rope)
+
+
+class Model:
+    """The immutable part: shape, weights, ops, numerics. Shared by all sessions."""
+
+    def __init__(self, shape: DenseShape, weights: Weights, ops: Any, numerics: Numerics):
+        self.shape, self.weights, self.ops = shape, placed(weights, ops), ops
+        self.numerics, self.experts = of_family(numerics), NoExperts()
+        self.rope = RopeTables(shape, self.numerics.rope, weights.rope_freqs)
+
+    def cache(self, ctx: int, exact: bool = False) -> Cache:
+        """An empty cache for ``ctx`` tokens. Rows that the mode rounds to binary16 are stored as such unless
+        ``exact``: hooks may change what is rounded."""
+        return Cache(self.shape, ctx, self.ops, self.numerics.kv_f16 and not exact)
+
+    def forward(
+        self, ids: np.ndarray, cache: Cache, hooks: Hooks | None = None, cancel: Callable[[], bool] | None = None
+    ) -> np.ndarray:
+        """Advance ``cache`` by the tokens ids (T,); returns the residual stream (T, D), which ``logits`` reads.
+
+        Raises Cancelled between layers if ``cancel()`` turns true; the cache is then the caller's to roll back.
+        """
+        cache.reserve(len(ids))
+        x = self._layers(Chunk(self, ids, cache.pos, hooks), cache, cancel)
+        cache.advance(len(ids))
+        return x
+
+    def _layers(self, c: Chunk, cache: Cache, cancel: Callable[[], bool] | None = None) -> np.ndarray:
+        x = c.tap("inp_embd", c.ops.embed(self.weights.token_embd, c.ids))
+        for layer, (w, rows) in enumerate(zip(self.weights.layers, cache.layers, strict=True)):
+            if cancel is not None and cancel():
+                raise Cancelled("stopped")
+            c.layer = layer
+            x = blocks.feed_forward(c, w, blocks.attention(c, w, rows, x))
+        return x
+
+    def logits(self, X: np.ndarray, pos0: int = 0, hooks: Hooks | None = None) -> np.ndarray:
+        """Residual stream (T, D) of tokens from position ``pos0`` on -> logits (T, V) float32, of the backend."""
+        return blocks.logits(Chunk(self, [0] * len(X), pos0, hooks), self.weights, X)
+
+    # --- saved sessions
+
+    def save(self, file: Any, tokens: Sequence[int], logits: np.ndarray, cache: Cache) -> None:
+        """Write a session (``payload``)."""
+        payload.save(file, self.shape, self.numerics.kv_f16, tokens, logits, cache)
+
+    def load(self, file: Any, cache: Cache) -> tuple[list[int], np.ndarray]:
+        """Read a session into an empty cache: tokens and logits (V,). PayloadError says why not."""
+        return payload.load(file, self.shape, self.numerics.kv_f16, cache)
+
+    def saved_bytes(self, tokens: int) -> int:
+        """Size of a saved session of ``tokens`` tokens."""
+        return payload.size(self.shape, self.numerics.kv_f16, tokens)
+
+    # --- one token, recorded (see ``ds4ref.decode``)
+
+    def plan_token(self, cache: Cache) -> tuple[None, Hashable]:
+        """Nothing is decided from the position, so one recording serves every token."""
+        return None, ()
+
+    def record_token(self, recording: Any, cache: Cache, plan: None) -> Callable[[int, int], None]:
+        """The pass of one token into ``recording``, whose outputs are then the residual stream (1, D) and logits
+        (1, V). Returns what sets token and position before a replay."""
+        c = Chunk(self, [0], cache.pos, None, recording)
+        x = self._layers(c, cache)
+        recording.seal(x, blocks.logits(c, self.weights, x))
+        return c.move

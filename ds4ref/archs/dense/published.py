@@ -1,0 +1,148 @@
+"""Llama and Qwen3 as Hugging Face's checkpoints have them: which names and config values mean which of their GGUF's.
+
+A config value that would change the pass and that ``archs.dense`` does not compute is refused, and so is a tensor of a
+layer that has no place. Rows of Llama's query and key matrices are put into the order of GGUF files, where the channels
+that rope turns together are adjacent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...errors import ModelFileError
+from ...weights.cursor import shown
+from ...weights.published import Part
+from .shape import Family, Scaling, scaling_entries
+
+if TYPE_CHECKING:
+    from ...weights.config import Config
+    from ...weights.published import Entry
+    from ...weights.safetensors import Checkpoint
+
+MODEL_NAMES = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
+HEAD = "lm_head.weight"
+LAYER_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+MAX_LAYERS, MAX_HEADS, MAX_HEAD_DIM = 1024, 1 << 12, 1 << 12
+_COMPUTED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq$")
+"""What old checkpoints keep although it follows from the config."""
+
+
+def metadata(config: Config, checkpoint: Checkpoint, family: Family) -> list[Entry]:
+    """See ``weights.published.Family``."""
+    _refuse_what_differs(config)
+    layers, heads, shared, size = _sizes(config)
+    rope = _rope_values(config)
+    at = family.name + "."
+    return [
+        ("general.architecture", "string", family.name),
+        ("general.name", "string", config.text("_name_or_path", "") or checkpoint.folder.resolve().name),
+        (at + "block_count", "u32", layers),
+        (at + "embedding_length", "u32", config.integer("hidden_size")),
+        (at + "feed_forward_length", "u32", config.integer("intermediate_size")),
+        (at + "vocab_size", "u32", config.integer("vocab_size")),
+        (at + "context_length", "u32", config.integer("max_position_embeddings", 1 << 30)),
+        (at + "attention.head_count", "u32", heads),
+        (at + "attention.head_count_kv", "u32", shared),
+        (at + "attention.key_length", "u32", size),
+        (at + "attention.value_length", "u32", size),
+        (at + "rope.dimension_count", "u32", size),
+        # f64: a value is what the config spells, where f32 would be its neighbour
+        (at + "attention.layer_norm_rms_epsilon", "f64", config.number("rms_norm_eps", 1e-6)),
+        (at + "rope.freq_base", "f64", rope.number("rope_theta", config.number("rope_theta", 10000.0))),
+        *((key, "f64" if kind == "f32" else kind, value) for key, kind, value in scaling_entries(at, _scaling(config))),
+    ]
+
+
+def parts(config: Config, checkpoint: Checkpoint, family: Family) -> list[Part]:
+    """See ``weights.published.Family``. Missing tensors are left to binding, which names them as the GGUF does."""
+    layers, heads, shared, size = _sizes(config)
+    there = checkpoint.tensors
+    found = [Part(ours, (theirs,)) for ours, theirs in MODEL_NAMES.items() if theirs in there]
+    if not config.flag("tie_word_embeddings", False):
+        if HEAD not in there:
+            raise ModelFileError(checkpoint.path, f"tensor {HEAD} is missing, and the config does not tie the head")
+        found.append(Part("output.weight", (HEAD,)))
+    found += _layer_parts(layers, heads, shared, size, there, family)
+    known = {name for part in found for name in part.of}
+    foreign = [name for name in there if name.startswith("model.layers.") and name not in known]
+    foreign = [name for name in foreign if not _COMPUTED.match(name)]
+    if foreign:
+        more = f", and {len(foreign) - 1} more" if len(foreign) > 1 else ""
+        raise ModelFileError(checkpoint.path, f"tensor {shown(foreign[0])} has no place in this model{more}")
+    return found
+
+
+def _layer_parts(layers: int, heads: int, shared: int, size: int, there: object, family: Family) -> Iterator[Part]:
+    orders = {} if family.halves else {"attn_q": adjacent(heads, size), "attn_k": adjacent(shared, size)}
+    for layer in range(layers):
+        for ours, theirs in LAYER_NAMES.items():
+            name = f"model.layers.{layer}.{theirs}.weight"
+            if name in there:  # type: ignore[operator]
+                yield Part(f"blk.{layer}.{ours}.weight", (name,), orders.get(ours))
+
+
+def adjacent(heads: int, size: int) -> np.ndarray:
+    """For every row, in the order where pairs are adjacent, which row it is where they are halves apart, (rows,)."""
+    return np.arange(heads * size).reshape(heads, 2, size // 2).swapaxes(1, 2).reshape(-1)
+
+
+def _sizes(config: Config) -> tuple[int, int, int, int]:
+    """Layers, heads, shared heads, channels of a head."""
+    layers = config.integer("num_hidden_layers", low=1, high=MAX_LAYERS)
+    heads = config.integer("num_attention_heads", low=1, high=MAX_HEADS)
+    shared = config.integer("num_key_value_heads", heads, low=1, high=MAX_HEADS)
+    size = config.integer("head_dim", config.integer("hidden_size") // heads, low=2, high=MAX_HEAD_DIM)
+    if size % 2:
+        raise config.fail("head_dim", f"is {size}, rope needs an even one")
+    return layers, heads, shared, size
+
+
+def _refuse_what_differs(config: Config) -> None:
+    if config.text("hidden_act", "silu") != "silu":
+        raise config.fail("hidden_act", f"is {shown(config.text('hidden_act'), 40)}, wanted 'silu'")
+    for key in ("attention_bias", "mlp_bias", "use_sliding_window"):
+        if config.flag(key, False):
+            raise config.fail(key, "is true, which is not supported here")
+    kinds = set(config.texts("layer_types", MAX_LAYERS)) if config.has("layer_types") else set()
+    if kinds - {"full_attention"}:
+        raise config.fail("layer_types", f"has {shown(min(kinds - {'full_attention'}), 40)}, wanted 'full_attention'")
+
+
+def _rope_values(config: Config) -> Config:
+    """Base and stretching, together in newer configs."""
+    return config.part("rope_parameters")
+
+
+def _scaling(config: Config) -> Scaling:
+    nested = _rope_values(config)
+    part = config.part("rope_scaling") if config.has("rope_scaling") else nested
+    kind = part.text("rope_type", "") or part.text("type", "default")
+    if kind == "default":
+        return Scaling()
+    if kind not in ("linear", "yarn", "llama3"):
+        raise part.fail("rope_type", f"is {shown(kind, 40)}, not one of default, linear, yarn, llama3")
+    for key in ("attention_factor", "mscale", "mscale_all_dim"):
+        if part.has(key):
+            raise part.fail(key, "is given, which is not supported here")
+    if not part.flag("truncate", True):
+        raise part.fail("truncate", "is false, which is not supported here")
+    trained = part.integer("original_max_position_embeddings", config.integer("max_position_embeddings", 0))
+    names = ("high_freq_factor", "low_freq_factor") if kind == "llama3" else ("beta_fast", "beta_slow")
+    fast, slow = (part.number(name, otherwise) for name, otherwise in zip(names, (32.0, 1.0), strict=True))
+    return Scaling(kind, part.number("factor"), trained, fast, slow)

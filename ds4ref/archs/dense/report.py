@@ -1,0 +1,71 @@
+"""What the file of a dense decoder is and costs to run, from its directory alone: no tensor byte is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from .. import arch_of
+from .weights import check_tensors
+
+if TYPE_CHECKING:
+    from ...weights.source import TensorSource
+    from .shape import DenseShape
+
+CONTEXTS = (4096, 32768, 131072)
+
+
+def inspect_text(source: TensorSource) -> str:
+    """Shape, tensors by format, bytes of a token and of caches, as text. ModelFileError, ShapeError."""
+    arch = arch_of(source)
+    shape = arch.read_shape(source)
+    used = check_tensors(source, shape)
+    costs = arch.costs(source, shape, True)
+    lines = [
+        f"file        {source.path}",
+        f"            {source.size:,} bytes ({source.size / 2**30:.2f} GiB)",
+        f"model       {_line(shape.name) or '(unnamed)'}: {shape.family.name}",
+        "",
+        "shape",
+        *(f"  {name:<12}{text}" for name, text in _shape_rows(shape)),
+        "",
+        f"{'tensors':<16}{'count':>6}{'parameters':>18}{'bytes':>18}{'GiB':>9}",
+        *_tensor_rows((info.fmt.name, info.nbytes // info.fmt.block_bytes * info.fmt.block_elems, info.nbytes)
+                      for _, info in used),
+        "",
+        f"weights read per decoded token: {costs.weight_bytes():,} bytes",
+        f"cache per token: {shape.kv_bytes(1):,} bytes in f32, {shape.kv_bytes(1, 2):,} in f16",
+        *(f"  {n:>9} tokens: {shape.kv_bytes(n) / 2**30:.2f} GiB in f32, {shape.kv_bytes(n, 2) / 2**30:.2f} in f16"
+          for n in CONTEXTS),
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _shape_rows(s: DenseShape) -> list[tuple[str, str]]:
+    stretched = "" if s.scaling.kind == "none" else f", {s.scaling.kind} x{s.scaling.factor:g}"
+    pairs = "halves" if s.family.halves else "adjacent channels"
+    return [
+        ("layers", str(s.n_layers)),
+        ("width", f"{s.dim}, feed-forward {s.ff}"),
+        ("heads", f"{s.n_heads} x {s.head_dim} on {s.n_kv_heads} of keys and values"
+                  + (", normed" if s.family.qk_norm else "")),
+        ("rope", f"theta {s.rope_theta:g}, {pairs}{stretched}"),
+        ("epsilon", f"{s.rms_eps:g}"),
+        ("context", f"{s.trained_ctx:,} tokens when it was trained"),
+        ("vocabulary", f"{s.vocab:,} rows"),
+    ]  # fmt: skip
+
+
+def _tensor_rows(tensors: Iterable[tuple[str, int, int]]) -> list[str]:
+    groups: dict[str, tuple[int, int, int]] = {}
+    for fmt, elements, nbytes in tensors:
+        for name in (fmt, "total"):
+            count, some, size = groups.get(name, (0, 0, 0))
+            groups[name] = count + 1, some + elements, size + nbytes
+    groups["total"] = groups.pop("total")
+    return [f"  {name:<14}{n:>6}{some:>18,}{size:>18,}{size / 2**30:>9.2f}" for name, (n, some, size) in groups.items()]
+
+
+def _line(text: str) -> str:
+    """Text from a file, fit for a terminal: control characters made visible."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

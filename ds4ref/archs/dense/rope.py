@@ -1,0 +1,77 @@
+"""Rope angles of one frequency set, stretched in one of four ways (Su et al. 2021; docs/weights.md)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .shape import DenseShape
+
+PAGE = 64
+"""Positions whose angles are computed together when they are asked for one by one."""
+
+
+class RopeTables:
+    """cos and sin of a model's angles. ``recipe`` is Numerics.rope: "f32" makes frequency and angle in float32 steps,
+    as Hugging Face does; everything else is float64 up to the result.
+
+    divisors: what each frequency is divided by besides (the file's ``rope_freqs``), float32 (head_dim / 2,).
+    """
+
+    def __init__(self, shape: DenseShape, recipe: str, divisors: np.ndarray | None = None):
+        half = shape.head_dim // 2
+        self.recipe = recipe
+        period = shape.rope_theta ** (np.arange(half) / half)
+        if recipe == "f32":
+            exponent = (np.arange(half, dtype=np.float32) / np.float32(half)).astype(np.float64)
+            period = np.power(shape.rope_theta, exponent).astype(np.float32)
+        freqs = (1 / period).astype(period.dtype)
+        if divisors is not None:
+            freqs = freqs / divisors.astype(freqs.dtype)
+        self.freqs, self.magnitude = stretched(freqs, shape)
+        self._page: tuple[int, np.ndarray, np.ndarray] = (-1, np.empty(0), np.empty(0))
+
+    def __call__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """positions int (T,) -> cos, sin float32 (T, head_dim / 2)."""
+        if len(positions) != 1:
+            return self._angles(positions)
+        number, at = divmod(int(positions[0]), PAGE)
+        known, cos, sin = self._page
+        if known != number:  # neighbours are kept, because the next token asks for one
+            cos, sin = self._angles(np.arange(number * PAGE, (number + 1) * PAGE))
+            self._page = number, cos, sin
+        return cos[at : at + 1], sin[at : at + 1]
+
+    def _angles(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        angle = positions.astype(self.freqs.dtype)[:, None] * self.freqs
+        cos, sin = (self.magnitude * part for part in (np.cos(angle), np.sin(angle)))
+        return cos.astype(np.float32), sin.astype(np.float32)
+
+
+def stretched(freqs: np.ndarray, shape: DenseShape) -> tuple[np.ndarray, float]:
+    """Frequencies (half,), of their own dtype, for the model's context, and a factor of cos and sin."""
+    s, kind = shape.scaling, freqs.dtype.type
+    if s.kind == "none":
+        return freqs, 1.0
+    low = freqs / kind(s.factor)
+    if s.kind == "linear":
+        return low, 1.0
+    if s.kind == "yarn":
+        kept = kept_by_yarn(shape).astype(freqs.dtype)
+        return low * (1 - kept) + freqs * kept, 0.1 * math.log(s.factor) + 1
+    # Llama 3: frequencies of more than ``fast`` turns within the old context stay, of fewer than ``slow`` are divided
+    turns = s.trained * freqs / kind(2 * math.pi)
+    share = np.clip((turns - kind(s.slow)) / kind(s.fast - s.slow), 0, 1).astype(freqs.dtype)
+    return (1 - share) * low + share * freqs, 1.0
+
+
+def kept_by_yarn(shape: DenseShape) -> np.ndarray:
+    """Share of the frequency as it was per pair: 1 for fast pairs, 0 for slow ones (float64, (half,))."""
+    dim, half, s = shape.head_dim, shape.head_dim // 2, shape.scaling
+
+    def correction(turns: float) -> float:
+        return dim * math.log(s.trained / (2 * math.pi * turns)) / (2 * math.log(shape.rope_theta))
+
+    low, high = max(math.floor(correction(s.fast)), 0), min(math.ceil(correction(s.slow)), dim - 1)
+    return 1 - np.clip((np.arange(half) - low) / max(0.001, high - low), 0, 1)

@@ -1,0 +1,278 @@
+"""The dimensions of a dense decoder: read from metadata, checked, and never hard-coded elsewhere.
+
+Keys are those of GGUF (llama.cpp's), below the family's name: ``llama.block_count``, ``qwen3.embedding_length`` ...
+Integers may have any integer type. What is absent has the default that llama.cpp gives it; what this engine does not
+compute (experts, sliding windows, layers that differ) is refused and never passed over.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...errors import ShapeError
+from ...weights.cursor import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ...weights.source import TensorSource
+
+TOKENS_KEY = "tokenizer.ggml.tokens"
+EMBEDDING = "token_embd.weight"
+
+# field, key, smallest and largest value that the engine is willing to multiply
+_INTS = (
+    ("n_layers", "block_count", 1, 1024),
+    ("dim", "embedding_length", 1, 1 << 16),
+    ("ff", "feed_forward_length", 1, 1 << 20),
+    ("n_heads", "attention.head_count", 1, 1 << 12),
+    ("n_kv_heads", "attention.head_count_kv", 1, 1 << 12),
+    ("head_dim", "attention.key_length", 2, 1 << 12),
+    ("trained_ctx", "context_length", 1, 1 << 30),
+)
+_VOCAB_MOST = 1 << 22
+
+# field, key, bounds (both excluded)
+_FLOATS = (("rope_theta", "rope.freq_base", 1.0, 1e12), ("rms_eps", "attention.layer_norm_rms_epsilon", 0.0, 1.0))
+
+_INT_TYPES = ("u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64")
+_FLOAT_TYPES = ("f32", "f64", *_INT_TYPES)
+_FOREIGN = (
+    "expert_count",
+    "expert_used_count",
+    "attention.sliding_window",
+    "attention.causal",
+    "leading_dense_block_count",
+)
+"""Keys that say, unless they are 0 or (``causal``) true, that a layer is something else than what is computed here."""
+
+SCALINGS = ("none", "linear", "yarn", "llama3")
+MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Family:
+    """What families differ in.
+
+    name      in ``general.architecture``, and the prefix of its keys
+    halves    rope turns channel i with channel i + half (GPT-NeoX), else adjacent channels (RoFormer)
+    qk_norm   heads of queries and keys are RMS-normed before rope
+    """
+
+    name: str
+    halves: bool
+    qk_norm: bool
+
+
+class Scaling(NamedTuple):
+    """How rope's frequencies were stretched for longer contexts (docs/weights.md).
+
+    kind       "none", "linear", "yarn" (Peng et al. 2023) or "llama3"
+    factor     by which low frequencies are divided
+    trained    context before stretching
+    fast, slow   turns within ``trained`` where stretching begins and ends: betas of YaRN, factors of Llama 3
+    """
+
+    kind: str = "none"
+    factor: float = 1.0
+    trained: int = 0
+    fast: float = 32.0
+    slow: float = 1.0
+
+
+@dataclass(frozen=True)
+class DenseShape:
+    """Every dimension and constant of a model."""
+
+    family: Family
+    n_layers: int
+    dim: int
+    ff: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    vocab: int
+    trained_ctx: int
+    rope_theta: float
+    rms_eps: float
+    scaling: Scaling = Scaling()
+    name: str = ""
+
+    @classmethod
+    def from_metadata(cls, source: TensorSource, family: Family) -> DenseShape:
+        """The shape a file declares; ShapeError names the first keys that are missing, mistyped or inconsistent."""
+        reader = _Keys(source, family)
+        shape = reader.shape()
+        problems = reader.faults or shape.problems()
+        if problems:
+            more = f", and {len(problems) - MOST_NAMED} more" if len(problems) > MOST_NAMED else ""
+            raise ShapeError(source.path, "; ".join(problems[:MOST_NAMED]) + more)
+        return shape
+
+    @property
+    def kv_width(self) -> int:
+        """Values of all keys, or all values, that a layer keeps of a token."""
+        return self.n_kv_heads * self.head_dim
+
+    @property
+    def attn_scale(self) -> float:
+        return self.head_dim**-0.5
+
+    def cache_rows(self, ctx: int) -> tuple[int, int]:
+        """Rows that a layer keeps in a context of ``ctx`` tokens: as they are, and compressed."""
+        return ctx, 0
+
+    def kv_bytes(self, tokens: int, width: int = 4) -> int:
+        """Bytes of the caches after ``tokens`` tokens, ``width`` bytes a value."""
+        return 2 * self.n_layers * self.kv_width * tokens * width
+
+    def kv_read_bytes(self, tokens: int, width: int = 4) -> int:
+        """Bytes of the caches that one more token reads: all there are."""
+        return self.kv_bytes(tokens, width)
+
+    def metadata(self) -> list[tuple[str, str, Any]]:
+        """The (key, type, value) entries that declare this shape, as ``weights.writer.GGUFWriter`` takes them."""
+        prefix = self.family.name + "."
+        found: list[tuple[str, str, Any]] = [
+            ("general.architecture", "string", self.family.name),
+            ("general.name", "string", self.name),
+            (prefix + "vocab_size", "u32", self.vocab),
+            *((prefix + key, "u32", getattr(self, field)) for field, key, _, _ in _INTS),
+            (prefix + "attention.value_length", "u32", self.head_dim),
+            (prefix + "rope.dimension_count", "u32", self.head_dim),
+            *((prefix + key, "f32", getattr(self, field)) for field, key, _, _ in _FLOATS),
+        ]
+        return found + scaling_entries(prefix, self.scaling)
+
+    def problems(self) -> list[str]:
+        """What makes these dimensions unusable, in words; empty if they fit together."""
+        prefix = self.family.name + "."
+        found = [
+            f"{prefix}{key} is {getattr(self, field)}, wanted {low} to {high}"
+            for field, key, low, high in _INTS
+            if not low <= getattr(self, field) <= high
+        ]
+        found += [
+            f"{prefix}{key} is {getattr(self, field)}, wanted between {low:g} and {high:g}"
+            for field, key, low, high in _FLOATS
+            if not low < getattr(self, field) < high
+        ]
+        if not 1 <= self.vocab <= _VOCAB_MOST:
+            found.append(f"a vocabulary of {self.vocab}, wanted 1 to {_VOCAB_MOST}")
+        return found or [text for text, broken in self._rules(prefix) if broken]
+
+    def _rules(self, prefix: str) -> Iterable[tuple[str, bool]]:
+        """What the dimensions owe each other. Run only on values within their own bounds."""
+        heads, shared, s = self.n_heads, self.n_kv_heads, self.scaling
+        fits = math.isfinite(s.factor) and s.factor >= 1 and math.isfinite(s.fast) and 0 < s.slow < s.fast
+        return (
+            (f"{heads} heads cannot share {shared} key-value heads evenly", heads % shared != 0),
+            (f"{prefix}attention.key_length is {self.head_dim}, rope needs an even one", self.head_dim % 2 != 0),
+            (f"{prefix}rope.scaling.type is {shown(s.kind, 20)}, not one of {', '.join(SCALINGS)}",
+             s.kind not in SCALINGS),
+            (f"{prefix}rope.scaling has factor {s.factor}, {s.fast} fast and {s.slow} slow turns", not fits),
+            (f"{prefix}rope.scaling.original_context_length is {s.trained}",
+             s.kind in ("yarn", "llama3") and not 1 <= s.trained <= 1 << 30),
+        )  # fmt: skip
+
+
+def scaling_entries(prefix: str, s: Scaling) -> list[tuple[str, str, Any]]:
+    """The metadata entries of a scaling; none for none."""
+    if s.kind == "none":
+        return []
+    at = prefix + "rope.scaling."
+    found: list[tuple[str, str, Any]] = [(at + "type", "string", s.kind), (at + "factor", "f32", s.factor)]
+    if s.kind == "linear":
+        return found
+    found.append((at + "original_context_length", "u32", s.trained))
+    names = ("yarn_beta_fast", "yarn_beta_slow") if s.kind == "yarn" else ("high_freq_factor", "low_freq_factor")
+    return [*found, *((at + name, "f32", value) for name, value in zip(names, (s.fast, s.slow), strict=True))]
+
+
+class _Keys:
+    """Reads typed keys and collects what is wrong with them; a bad key yields a harmless stand-in."""
+
+    def __init__(self, source: TensorSource, family: Family):
+        self.source, self.metadata, self.family = source, source.metadata, family
+        self.prefix = family.name + "."
+        self.faults: list[str] = []
+
+    def shape(self) -> DenseShape:
+        values: dict[str, Any] = {"n_layers": self._int("block_count"), "dim": self._int("embedding_length")}
+        values["ff"] = self._int("feed_forward_length")
+        heads = values["n_heads"] = self._int("attention.head_count")
+        values["n_kv_heads"] = self._int("attention.head_count_kv", heads)
+        even = values["dim"] // heads if heads > 0 else 0
+        values["head_dim"] = self._int("attention.key_length", even)
+        values["trained_ctx"] = self._int("context_length", 1 << 30)
+        values["rope_theta"] = self._float("rope.freq_base", 10000.0)
+        values["rms_eps"] = self._float("attention.layer_norm_rms_epsilon")
+        for key in ("attention.value_length", "rope.dimension_count"):
+            got = self._int(key, values["head_dim"])
+            if got != values["head_dim"]:
+                self.faults.append(f"{self.prefix}{key} is {got}, only {values['head_dim']} is supported here")
+        self._refuse_foreign()
+        name = self.metadata["general.name"] if self.metadata.type_of("general.name") == "string" else ""
+        return DenseShape(self.family, vocab=self._vocab(), scaling=self._scaling(), name=name[:200], **values)
+
+    def _vocab(self) -> int:
+        """Rows of the embedding, which the key, where there is one, and the token list must agree with."""
+        info = self.source.tensors.get(EMBEDDING)
+        if info is None or len(info.dims) != 2:
+            self.faults.append(f"{EMBEDDING} is missing or no matrix")
+            return 0
+        rows = info.dims[1]
+        said = self._int("vocab_size", rows)
+        if said != rows:
+            self.faults.append(f"{self.prefix}vocab_size is {said}, {EMBEDDING} has {rows} rows")
+        kind = self.metadata.type_of(TOKENS_KEY)
+        if kind is not None and kind != "string[]":
+            self.faults.append(f"{TOKENS_KEY} has type {kind}, wanted string[]")
+        elif kind is not None and not 1 <= self.metadata.count(TOKENS_KEY) <= rows:
+            self.faults.append(f"{TOKENS_KEY} has {self.metadata.count(TOKENS_KEY)} tokens, {EMBEDDING} {rows} rows")
+        return rows
+
+    def _scaling(self) -> Scaling:
+        at = "rope.scaling."
+        kind = "none"
+        if self.metadata.type_of(self.prefix + at + "type") is not None:
+            kind = self._typed(at + "type", ("string",), "none")
+        if kind not in SCALINGS[1:]:
+            return Scaling(str(kind))  # none, or one that is refused by its name
+        llama3 = kind == "llama3"
+        names = ("high_freq_factor", "low_freq_factor") if llama3 else ("yarn_beta_fast", "yarn_beta_slow")
+        fast, slow = (self._float(at + name, start) for name, start in zip(names, (32.0, 1.0), strict=True))
+        trained = self._int(at + "original_context_length", 0)
+        return Scaling(str(kind), self._float(at + "factor"), trained, fast, slow)
+
+    def _refuse_foreign(self) -> None:
+        for key in _FOREIGN:
+            full = self.prefix + key
+            if full in self.metadata:
+                kind = self.metadata.type_of(full) or ""
+                value = self.metadata[full] if not kind.endswith("[]") else kind
+                if value != (True if key == "attention.causal" else 0):
+                    self.faults.append(f"{full} is {shown(str(value), 20)}, which is not supported here")
+
+    def _typed(self, key: str, kinds: tuple[str, ...], otherwise: Any) -> Any:
+        kind = self.metadata.type_of(self.prefix + key)
+        if kind in kinds:
+            return self.metadata[self.prefix + key]
+        is_what = "is missing" if kind is None else f"has type {kind}, wanted {kinds[0]}"
+        self.faults.append(f"{self.prefix}{key} {is_what}")
+        return otherwise
+
+    def _int(self, key: str, otherwise: int | None = None) -> int:
+        """An integer; ``otherwise`` if it is absent, a fault if that is None."""
+        if otherwise is not None and self.prefix + key not in self.metadata:
+            return otherwise
+        return int(self._typed(key, _INT_TYPES, 0))
+
+    def _float(self, key: str, otherwise: float | None = None) -> float:
+        if otherwise is not None and self.prefix + key not in self.metadata:
+            return otherwise
+        value = self._typed(key, _FLOAT_TYPES, 0.5)
+        # stored as float32, meant as the decimal that rounds to it: 1e-5
+        return float(f"{value:.7g}") if self.metadata.type_of(self.prefix + key) == "f32" else float(value)

@@ -1,0 +1,187 @@
+"""From tensor names to the weights of a dense decoder: every tensor checked, nothing copied that is large.
+
+``slots`` is the single list of tensors, for binding, writing and accounting. Matrices may have any storage format that
+can be computed with. A block's tensor that is not in the list (a bias, an expert) would change every answer, so a file
+that has one is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from kernels.formats import FORMATS, Matrix
+
+from ...errors import ModelFileError, ShapeError
+from ...weights.cursor import shown
+
+if TYPE_CHECKING:
+    from kernels.ops import Backend
+
+    from ...weights.source import TensorInfo, TensorSource
+    from .shape import DenseShape
+
+VERIFY_BYTES = 64 << 20
+"""Matrices of at most so many bytes together are searched for NaN and infinite scales when they are bound."""
+
+VECTOR_FORMATS = ("F32", "F16", "BF16")
+MOST_NAMED = 3
+_OF_A_BLOCK = re.compile(r"blk\.\d+\.(?!attn_rot_embd\.weight$)")
+
+
+class Slot(NamedTuple):
+    """A place for one tensor: ``dims`` in ggml order; ``layer`` None outside the layers."""
+
+    name: str
+    attr: str
+    dims: tuple[int, ...]
+    layer: int | None = None
+    optional: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerWeights:
+    """One layer. Vectors are float32 arrays; ``*_norm`` of heads are None where the family has none."""
+
+    attn_norm: np.ndarray  # (dim,)
+    attn_q: Matrix
+    attn_k: Matrix
+    attn_v: Matrix
+    attn_q_norm: np.ndarray | None  # (head_dim,)
+    attn_k_norm: np.ndarray | None  # (head_dim,)
+    attn_output: Matrix
+    ffn_norm: np.ndarray  # (dim,)
+    ffn_gate: Matrix
+    ffn_up: Matrix
+    ffn_down: Matrix
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """A whole model. ``output`` is ``token_embd`` where the file has no head of its own."""
+
+    token_embd: Matrix
+    output_norm: np.ndarray  # (dim,)
+    output: Matrix
+    rope_freqs: np.ndarray | None  # (head_dim / 2,), on the host
+    layers: list[LayerWeights]
+
+
+def slots(shape: DenseShape) -> list[Slot]:
+    """Every tensor of a model of this shape, in file order."""
+    return [*_model_slots(shape), *(slot for layer in range(shape.n_layers) for slot in _layer_slots(shape, layer))]
+
+
+def _model_slots(s: DenseShape) -> Iterator[Slot]:
+    yield Slot("token_embd.weight", "token_embd", (s.dim, s.vocab))
+    yield Slot("output_norm.weight", "output_norm", (s.dim,))
+    yield Slot("output.weight", "output", (s.dim, s.vocab), optional=True)
+    yield Slot("rope_freqs.weight", "rope_freqs", (s.head_dim // 2,), optional=True)
+
+
+def _layer_slots(s: DenseShape, layer: int) -> Iterator[Slot]:
+    heads, norms = s.n_heads * s.head_dim, ("attn_q_norm", "attn_k_norm") if s.family.qk_norm else ()
+    sizes: dict[str, tuple[int, ...]] = {
+        "attn_norm": (s.dim,),
+        "attn_q": (s.dim, heads),
+        "attn_k": (s.dim, s.kv_width),
+        "attn_v": (s.dim, s.kv_width),
+        **dict.fromkeys(norms, (s.head_dim,)),
+        "attn_output": (heads, s.dim),
+        "ffn_norm": (s.dim,),
+        "ffn_gate": (s.dim, s.ff),
+        "ffn_up": (s.dim, s.ff),
+        "ffn_down": (s.ff, s.dim),
+    }
+    for attr, dims in sizes.items():
+        yield Slot(f"blk.{layer}.{attr}.weight", attr, dims, layer)
+
+
+def check_tensors(source: TensorSource, shape: DenseShape) -> list[tuple[Slot, TensorInfo]]:
+    """Every slot that the file fills, with its tensor; ShapeError naming the first tensors that are missing, wrong, or
+    belong to a block and have no place here. No data is touched."""
+    found, problems, wanted = [], [], slots(shape)
+    for slot in wanted:
+        info = source.tensors.get(slot.name)
+        if info is None:
+            if not slot.optional:
+                problems.append(f"{slot.name} is missing")
+            continue
+        if info.dims != slot.dims:
+            problems.append(f"{slot.name} has dims {list(info.dims)}, wanted {list(slot.dims)}")
+        elif not _usable(info, len(slot.dims)):
+            problems.append(f"{slot.name} is {info.fmt.name}, which cannot be computed with here")
+        found.append((slot, info))
+    known = {slot.name for slot in wanted}
+    problems += [
+        f"{shown(name)} has no place in a {shape.family.name} model here"
+        for name in source.tensors
+        if name not in known and _OF_A_BLOCK.match(name)
+    ]
+    if problems:
+        more = f", and {len(problems) - MOST_NAMED} more" if len(problems) > MOST_NAMED else ""
+        raise ShapeError(source.path, "; ".join(problems[:MOST_NAMED]) + more)
+    return found
+
+
+def _usable(info: TensorInfo, rank: int) -> bool:
+    if rank == 1:
+        return info.fmt.name in VECTOR_FORMATS
+    return FORMATS[info.fmt.name].dequantize is not None and info.fmt.name != "I32"
+
+
+def bind(source: TensorSource, shape: DenseShape, verify: bool | None = None) -> Weights:
+    """The weights of ``source``, as views of its map where it has one.
+
+    verify  scan all matrices for NaN and infinite scales; None: if there are at most ``VERIFY_BYTES`` of them.
+    Raises ShapeError for a tensor that does not fit ``shape``, ModelFileError for data that cannot be computed with.
+    """
+    found = check_tensors(source, shape)
+    if verify is None:
+        verify = sum(info.nbytes for _, info in found) <= VERIFY_BYTES
+    model: dict[str, Any] = {}
+    layers: list[dict[str, Any]] = [{} for _ in range(shape.n_layers)]
+    for slot, info in found:
+        (model if slot.layer is None else layers[slot.layer])[slot.attr] = _load(source, info, verify)
+    freqs = model.setdefault("rope_freqs", None)
+    if freqs is not None and not (freqs > 0).all():
+        raise ModelFileError(source.path, "rope_freqs.weight holds a divisor that is not above 0")
+    model.setdefault("output", model["token_embd"])
+    names = [field.name for field in fields(LayerWeights)]
+    return Weights(**model, layers=[LayerWeights(**{name: some.get(name) for name in names}) for some in layers])  # type: ignore[arg-type]
+
+
+def _load(source: TensorSource, info: TensorInfo, verify: bool) -> Matrix | np.ndarray:
+    raw = source.raw(info.name)
+    bad = info.fmt.first_non_finite(raw) if verify or len(info.dims) == 1 else None
+    if bad is not None:
+        what = "value" if info.fmt.block_elems == 1 else "scale"
+        where = info.offset + bad * info.fmt.block_bytes
+        raise ModelFileError(source.path, f"tensor {shown(info.name)} holds a NaN or infinite {what}", where)
+    if len(info.dims) == 1:
+        assert info.fmt.dequantize is not None
+        return info.fmt.dequantize(raw).reshape(info.shape)
+    cols, rows = info.dims
+    return Matrix(info.fmt.name, raw.reshape(rows, info.fmt.row_bytes(cols)), rows, cols)
+
+
+def placed(weights: Weights, ops: Backend) -> Weights:
+    """All weights where ``ops`` can read them, each once. A backend with a memory of its own is told first how much
+    there is."""
+    parts: list[Any] = [weights, *weights.layers]
+    matrices = {id(w): w for part in parts for w in vars(part).values() if isinstance(w, Matrix)}
+    if hasattr(ops, "prepare"):
+        ops.prepare(sum(w.nbytes for w in matrices.values()), 0)
+    there = {key: ops.place(w) for key, w in matrices.items()}
+
+    def moved(name: str, value: Any) -> Any:
+        if isinstance(value, Matrix):
+            return there[id(value)]
+        return ops.upload(value) if isinstance(value, np.ndarray) and name != "rope_freqs" else value
+
+    layers = [LayerWeights(**{name: moved(name, value) for name, value in vars(w).items()}) for w in weights.layers]
+    return Weights(**{k: moved(k, v) for k, v in vars(weights).items() if k != "layers"}, layers=layers)

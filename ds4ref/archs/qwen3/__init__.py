@@ -1,0 +1,12 @@
+"""Qwen3, dense: halves of a head turn together, heads of queries and keys are normed before. The pass is
+``archs.dense``."""
+
+from __future__ import annotations
+
+from ..dense import Dense, Family
+
+FAMILY = Family("qwen3", halves=True, qk_norm=True)
+_ARCH = Dense(FAMILY)
+read_shape, bind, model, costs = _ARCH.read_shape, _ARCH.bind, _ARCH.model, _ARCH.costs
+
+__all__ = ["FAMILY", "bind", "costs", "model", "read_shape"]

@@ -1,0 +1,23 @@
+"""See ``archs.dense.published``: names and config of Hugging Face's checkpoints of this family."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..dense import published
+from . import FAMILY
+
+if TYPE_CHECKING:
+    from ...weights.config import Config
+    from ...weights.published import Entry, Part
+    from ...weights.safetensors import Checkpoint
+
+
+def metadata(config: Config, checkpoint: Checkpoint) -> list[Entry]:
+    """See ``weights.published.Family``."""
+    return published.metadata(config, checkpoint, FAMILY)
+
+
+def parts(config: Config, checkpoint: Checkpoint) -> list[Part]:
+    """See ``weights.published.Family``."""
+    return published.parts(config, checkpoint, FAMILY)

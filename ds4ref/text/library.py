@@ -1,0 +1,299 @@
+"""tokenizer.json of any family, through the `tokenizers` library, and the chat template beside it.
+
+``LibraryTokenizer`` has the interface of ``tokenizer.Tokenizer``. What is in plain text never becomes a control token:
+control strings are told from text before the library sees either, and text goes to a copy of the tokenizer that knows
+none of them.
+
+    tokenizer = of_checkpoint(checkpoint)
+    ids = tokenizer.chat([{"role": "user", "content": "Hello"}])
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import TextError
+from . import protocol
+from .byte_level import to_bytes
+from .published import MAX_TOKENS, TOKENIZER, definition
+from .template import MAX_SOURCE, ChatTemplate
+
+if TYPE_CHECKING:
+    from ..weights.safetensors import Checkpoint
+    from ..weights.source import TensorSource
+
+TOKENIZER_CONFIG, TEMPLATE, GENERATION = "tokenizer_config.json", "chat_template.jinja", "generation_config.json"
+MAX_CONFIG_BYTES = 16 << 20
+SPACE = "\u2581"
+_GGML = "tokenizer.ggml."
+_CONTROL_KINDS = (3, 4)
+"""Token types of GGUF that are whole in a text: control, and defined by the user."""
+_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
+_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+PATTERNS = {
+    "qwen2": _WORDS + r"|\p{N}" + _REST,
+    "llama-bpe": _WORDS + r"|\p{N}{1,3}" + _REST,
+    "gpt-2": _GPT2,
+    "default": _GPT2,
+}
+"""What is merged separately, by the name that GGUF files have for it; as in the families' own tokenizer.json."""
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_MARK = "\ufdd0"
+"""A noncharacter that keeps a control string of somebody's text from being one while a template handles it."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class LibraryTokenizer:
+    """Text <-> token ids.
+
+    found      tokenizer.json
+    bos, eos   ids, -1 for none
+    template   the chat template, None if there is none: prompts are then the beginning of a text
+    """
+
+    split = "library"
+    user = assistant = dsml = -1
+
+    def __init__(self, found: Mapping[str, Any], where: str, *, bos: int = -1, eos: int = -1,
+                 template: ChatTemplate | None = None):  # fmt: skip
+        added = found.get("added_tokens") or []
+        if not isinstance(added, list) or not all(_is_token(token) for token in added):
+            raise TextError(f"{where}: added_tokens is not a list of tokens")
+        self.where, self.bos, self.eos, self.template = where, bos, eos, template
+        self._control: dict[str, int] = {token["content"]: token["id"] for token in added}
+        # The library trims what stands before or after some control tokens and adds others: only text goes there.
+        bare = {**found, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
+        self._library = _load(bare, where)
+        self._strings = _strings(self._library, self._control, where)
+        self._byte_level = '"ByteLevel"' in json.dumps(found.get("decoder"))
+        self._pattern = re.compile("|".join(map(re.escape, sorted(self._control, key=len, reverse=True))) or r"(?!)")
+        self._marked = re.compile(f"(?:{self._pattern.pattern})") if self._control else None
+        self.think_open = self._control.get(protocol.THINK_OPEN, -1)
+        self.think_close = self._control.get(protocol.THINK_CLOSE, -1)
+        for name, token in (("bos", bos), ("eos", eos)):
+            if not -1 <= token < len(self._strings):
+                raise TextError(f"{where}: {name} is token {token}, there are {len(self._strings)}")
+
+    @property
+    def chats(self) -> bool:
+        """Whether there is a protocol for conversations."""
+        return self.template is not None
+
+    def __len__(self) -> int:
+        return len(self._strings)
+
+    # --- text to ids
+
+    def encode(self, text: str | bytes) -> list[int]:
+        """Plain text: control strings in it are ordinary characters. No token for its beginning."""
+        text = _clean(text)
+        return list(self._library.encode(text, add_special_tokens=False).ids) if text else []
+
+    def encode_rendered(self, text: str | bytes) -> list[int]:
+        """A rendered chat: each control string is its token, the spans between them are plain text."""
+        text, at = _clean(text), 0
+        ids: list[int] = []
+        for match in self._pattern.finditer(text):
+            ids += self.encode(text[at : match.start()].replace(_MARK, ""))
+            ids.append(self._control[match.group()])
+            at = match.end()
+        return ids + self.encode(text[at:].replace(_MARK, ""))
+
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] | None = None, answer: bool = True,
+        thinking: str = "none",
+    ) -> list[int]:  # fmt: skip
+        """Ids of a conversation by the model's own template. No control token comes from what the messages say.
+
+        messages: role, content and what else the template knows. TextError if there is no template or it fails.
+        """
+        if self.template is None:
+            raise TextError(f"{self.where}: there is no chat template")
+        guarded = [{key: self._guarded(value) for key, value in message.items()} for message in messages]
+        text = self.template.render(guarded, tools=tools, answer=answer, enable_thinking=thinking != "none")
+        return self.encode_rendered(text)
+
+    def _guarded(self, value: Any) -> Any:
+        """Text in which no control string stands: each is broken up by a mark, which ``encode_rendered`` removes."""
+        if isinstance(value, str):
+            value = _clean(value).replace(_MARK, "\ufffd")
+            return self._marked.sub(lambda m: m[0][0] + _MARK + m[0][1:], value) if self._marked else value
+        if isinstance(value, dict):
+            return {key: self._guarded(item) for key, item in value.items()}
+        return [self._guarded(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+    def text_bytes(self, text: str | bytes) -> bytes:
+        """The bytes of a text as its tokens have them."""
+        return _clean(text).encode()
+
+    def pieces(self, text: str | bytes) -> list[bytes]:
+        """What is encoded separately: the whole text, as far as is known here."""
+        data = self.text_bytes(text)
+        return [data] if data else []
+
+    # --- ids to text
+
+    def token_string(self, token: int) -> str:
+        """The token as the vocabulary spells it; empty outside the vocabulary."""
+        return self._strings[token] if 0 <= token < len(self._strings) else ""
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes a token stands for; empty outside the vocabulary."""
+        string = self.token_string(token)
+        if string in self._control:
+            return string.encode()
+        if self._byte_level:
+            return to_bytes(string)
+        match = _BYTE.fullmatch(string)
+        return bytes([int(match[1], 16)]) if match else string.replace(SPACE, " ").encode()
+
+    def decode(self, ids: Iterable[int]) -> bytes:
+        """The bytes of a token sequence, control tokens included."""
+        return b"".join(map(self.token_bytes, ids))
+
+    def special_id(self, string: str) -> int:
+        """Id of one of DeepSeek's protocol strings, -1 where this vocabulary has none; KeyError for any other."""
+        known = dict.fromkeys(protocol.SPECIALS, -1) | {protocol.BOS: self.bos, protocol.EOS: self.eos}
+        known |= {protocol.THINK_OPEN: self.think_open, protocol.THINK_CLOSE: self.think_close}
+        return known[string]
+
+    def with_split(self, split: Any) -> LibraryTokenizer:
+        """TextError: what this tokenizer cuts is its library's affair."""
+        raise TextError("the pre-tokenizer of a tokenizer.json cannot be replaced")
+
+
+def of_checkpoint(checkpoint: Checkpoint) -> LibraryTokenizer:
+    """The tokenizer of a published model, with the chat template of its folder. ModelFileError, TextError."""
+    found, where = definition(checkpoint), str(checkpoint.folder / TOKENIZER)
+    settings = checkpoint.json(TOKENIZER_CONFIG, MAX_CONFIG_BYTES) if checkpoint.has(TOKENIZER_CONFIG) else {}
+    ids = {**_vocab(found), **{t["content"]: t["id"] for t in found.get("added_tokens") or [] if _is_token(t)}}
+    names = {name: text for name in ("bos_token", "eos_token") if (text := _content(settings.get(name))) is not None}
+    ends = {}
+    for name in ("bos_token", "eos_token"):
+        own = ids.get(names[name]) if name in names else None
+        ends[name] = own if own is not None else _configured(checkpoint, name + "_id")
+    source = _template(checkpoint, settings)
+    template = None if source is None else ChatTemplate(source, {"bos_token": "", "eos_token": "", **names})
+    return LibraryTokenizer(found, where, bos=ends["bos_token"], eos=ends["eos_token"], template=template)
+
+
+def of_gguf(source: TensorSource) -> LibraryTokenizer:
+    """The byte-level vocabulary of a GGUF file, with its template. What cuts text before merging is known by the name
+    of ``tokenizer.ggml.pre``. TextError."""
+    metadata, where = source.metadata, f"{source.path}: its tokenizer"
+
+    def listed(key: str, kind: str) -> list[Any]:
+        return metadata[_GGML + key] if metadata.type_of(_GGML + key) == kind else []
+
+    def named(key: str, otherwise: str) -> str:
+        return metadata[_GGML + key] if metadata.type_of(_GGML + key) == "string" else otherwise
+
+    if named("model", "") != "gpt2":
+        raise TextError(f"{source.path}: no tokenizer.ggml.model that is known here: this file has no tokenizer")
+    pre = named("pre", "default")
+    if pre not in PATTERNS:
+        raise TextError(f"{where} cuts text by {pre[:40]!r}, not one of {', '.join(PATTERNS)}")
+    tokens, kinds = listed("tokens", "string[]"), listed("token_type", "i32[]")
+    if len(kinds) not in (0, len(tokens)):
+        raise TextError(f"{where} has {len(kinds)} types for {len(tokens)} tokens")
+    control = {i for i, kind in enumerate(kinds) if kind in _CONTROL_KINDS}
+    merges = listed("merges", "string[]")
+    bytes_first = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    cut = {"type": "Split", "pattern": {"Regex": PATTERNS[pre]}, "behavior": "Isolated", "invert": False}
+    found = {
+        "version": "1.0",
+        "normalizer": {"type": "NFC"} if pre == "qwen2" else None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [cut, bytes_first]},
+        "decoder": bytes_first,
+        "added_tokens": [{"id": i, "content": tokens[i]} for i in sorted(control) if tokens[i]],
+        "model": {"type": "BPE", "vocab": {token: i for i, token in enumerate(tokens) if i not in control},
+                  "merges": merges},
+    }  # fmt: skip
+    ends, names = {}, {}
+    for end in ("bos", "eos"):
+        key = f"{_GGML}{end}_token_id"
+        ends[end] = int(metadata[key]) if metadata.type_of(key) in ("u32", "i32", "u64") else -1
+        names[f"{end}_token"] = tokens[ends[end]] if 0 <= ends[end] < len(tokens) else ""
+    text = metadata["tokenizer.chat_template"] if metadata.type_of("tokenizer.chat_template") == "string" else None
+    template = None if text is None else ChatTemplate(text, names)
+    return LibraryTokenizer(found, where, bos=ends["bos"], eos=ends["eos"], template=template)
+
+
+def _configured(checkpoint: Checkpoint, key: str) -> int:
+    """A token id of generation_config.json or config.json, the first of several; -1 if there is none."""
+    for name in (GENERATION, None):
+        if name is not None and not checkpoint.has(name):
+            continue
+        value = (checkpoint.config if name is None else checkpoint.json(name, MAX_CONFIG_BYTES)).get(key)
+        if isinstance(value, list) and value:
+            value = value[0]
+        if type(value) is int and 0 <= value < MAX_TOKENS:
+            return value
+    return -1
+
+
+def _template(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> str | None:
+    """chat_template.jinja, else ``chat_template`` of tokenizer_config.json: a text, or the one named "default"."""
+    path = Path(checkpoint.folder / TEMPLATE)
+    if path.is_file():
+        with open(path, "rb") as file:
+            return file.read(4 * MAX_SOURCE + 4).decode("utf-8", "replace")
+    value = settings.get("chat_template")
+    if isinstance(value, list):
+        named = {t.get("name"): t.get("template") for t in value if isinstance(t, dict)}
+        value = named.get("default")
+    return value if isinstance(value, str) else None
+
+
+def _content(token: Any) -> str | None:
+    """A control token's text, given as such or as an object."""
+    value = token.get("content") if isinstance(token, dict) else token
+    return value if isinstance(value, str) and value else None
+
+
+def _is_token(token: Any) -> bool:
+    return (
+        isinstance(token, dict) and isinstance(token.get("content"), str) and bool(token["content"])
+        and type(token.get("id")) is int and 0 <= token["id"] < MAX_TOKENS
+    )  # fmt: skip
+
+
+def _vocab(found: Mapping[str, Any]) -> dict[str, int]:
+    model = found.get("model")
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    return vocab if isinstance(vocab, dict) else {}
+
+
+def _load(found: Mapping[str, Any], where: str) -> Any:
+    """The library's tokenizer. It panics over some files, which is no Exception."""
+    import tokenizers
+
+    try:
+        return tokenizers.Tokenizer.from_str(json.dumps(found))
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:
+        raise TextError(f"{where}: the tokenizers library refuses it: {' '.join(str(error).split())[:200]}") from None
+
+
+def _strings(library: Any, control: Mapping[str, int], where: str) -> list[str]:
+    """Tokens by id; ids that nobody has are empty."""
+    ids = {**library.get_vocab(with_added_tokens=False), **control}
+    if not ids or max(ids.values()) >= MAX_TOKENS:
+        raise TextError(f"{where}: no tokens, or one whose id is {MAX_TOKENS} or more")
+    strings = [""] * (max(ids.values()) + 1)
+    for string, i in ids.items():
+        strings[i] = string
+    return strings
+
+
+def _clean(text: str | bytes) -> str:
+    """Text that the library takes: what is not UTF-8 is U+FFFD."""
+    if isinstance(text, bytes):
+        return text.decode("utf-8", "replace")
+    return _SURROGATE.sub("\ufffd", text)

@@ -1,0 +1,274 @@
+"""Vocabularies of scored pieces: SentencePiece's byte-pair encoding, as llama2.c and GGUF files of Llama have it.
+
+A text, with a space in front, is cut into characters; a character that is no piece becomes its bytes. Then the pair of
+neighbours whose joined piece scores highest is joined, the leftmost of equals first, until no pair is a piece.
+
+These models have no protocol for chats: a prompt is the beginning of a text, and an answer is how it goes on. Where a
+prompt is rendered for a chat, its control strings but those of beginning and end are left out (``chats`` is False).
+
+    tokenizer = read_tokenizer_bin("tokenizer.bin", vocab=32000)
+    tokenizer.decode(tokenizer.encode("Once upon a time"))
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import os
+import re
+import struct
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import TextError
+from ..weights.cursor import shown
+from . import protocol
+from .tokenizer import raw_bytes
+
+if TYPE_CHECKING:
+    from ..weights.source import TensorSource
+
+SPACE = "\u2581"
+"""What stands for a space in GGUF files."""
+LOWEST = -1e10
+"""Pieces that score this or less are never made."""
+NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
+"""Kinds of tokens in GGUF files."""
+
+MAX_FILE_BYTES = 64 << 20
+MAX_PIECE_BYTES = 1 << 12
+_LEGACY_BYTES = 3
+"""Token of byte 0 in a tokenizer.bin: three control tokens come first."""
+_ENTRY = struct.Struct("<fi")
+_BYTE_PIECE = re.compile(rb"<0x([0-9A-Fa-f]{2})>")
+
+
+class PieceTokenizer:
+    """Text <-> token ids, with the interface of ``tokenizer.Tokenizer``.
+
+    pieces   bytes of each token
+    scores   one each; of equal pieces the first counts
+    bytes_at   token of each of the 256 bytes, -1 where there is none
+    control  ids that no text encodes to and that stand for no text
+    """
+
+    split = "pieces"
+    chats = False
+    template = None
+    user = assistant = think_open = think_close = dsml = -1
+
+    def __init__(
+        self,
+        pieces: Sequence[bytes],
+        scores: Sequence[float],
+        bytes_at: Sequence[int],
+        *,
+        bos: int,
+        eos: int,
+        unknown: int = 0,
+        control: Iterable[int] = (),
+        hidden: Iterable[int] = (),
+        space_first: bool = True,
+    ):
+        if len(pieces) != len(scores) or not pieces:
+            raise TextError(f"{len(pieces)} pieces and {len(scores)} scores are no vocabulary")
+        for name, token in (("beginning", bos), ("end", eos), ("unknown token", unknown)):
+            if not -1 <= token < len(pieces):
+                raise TextError(f"the {name} is token {token}, there are {len(pieces)}")
+        self.bos, self.eos, self.unknown, self.space_first = bos, eos, unknown, space_first
+        self._pieces, self._scores, self._bytes_at = list(pieces), list(scores), list(bytes_at)
+        self._control = frozenset(control)
+        unmade = self._control | frozenset(hidden)
+        self._ids: dict[bytes, int] = {}
+        for i, piece in enumerate(self._pieces):
+            if piece and i not in unmade:
+                self._ids.setdefault(piece, i)
+        self._shown = [b"" if i in self._control else _shown_bytes(piece) for i, piece in enumerate(self._pieces)]
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    # --- text to ids
+
+    def encode(self, text: str | bytes) -> list[int]:
+        """Plain text, without a token for its beginning. O(n log n) in its length."""
+        data = raw_bytes(text)
+        if not data:
+            return []
+        return self._joined(self._characters(b" " + data if self.space_first else data))
+
+    def encode_rendered(self, text: str | bytes) -> list[int]:
+        """The same: there are no control strings here."""
+        return self.encode(text)
+
+    def text_bytes(self, text: str | bytes) -> bytes:
+        """The bytes of a text as its tokens have them."""
+        return raw_bytes(text)
+
+    def pieces(self, text: str | bytes) -> list[bytes]:
+        """What is encoded separately: nothing is cut up before."""
+        data = raw_bytes(text)
+        return [data] if data else []
+
+    def _characters(self, data: bytes) -> list[int]:
+        """Tokens of characters, or of the bytes of those that are no piece."""
+        found: list[int] = []
+        at, end = 0, len(data)
+        while at < end:
+            stop = at + 1
+            while stop < end and stop - at < 4 and data[stop] & 0xC0 == 0x80:
+                stop += 1
+            token = self._ids.get(data[at:stop], -1)
+            if token >= 0:
+                found.append(token)
+            else:
+                found += [self.unknown if self._bytes_at[b] < 0 else self._bytes_at[b] for b in data[at:stop]]
+            at = stop
+        return found
+
+    def _joined(self, tokens: list[int]) -> list[int]:
+        """Pairs joined, best score first."""
+        count = len(tokens)
+        after, before = [*range(1, count), -1], [*range(-1, count - 1)]
+        queue: list[tuple[float, int, int, int, int, int]] = []
+
+        def offer(left: int, right: int) -> None:
+            if left < 0 or right < 0:
+                return
+            joined = self._ids.get(self._pieces[tokens[left]] + self._pieces[tokens[right]], -1)
+            if joined >= 0 and self._scores[joined] > LOWEST:
+                heapq.heappush(queue, (-self._scores[joined], left, right, tokens[left], tokens[right], joined))
+
+        for left in range(count - 1):
+            offer(left, left + 1)
+        while queue:
+            _, left, right, first, second, joined = heapq.heappop(queue)
+            if tokens[left] != first or tokens[right] != second or after[left] != right:
+                continue  # one of the two was joined with another one meanwhile
+            tokens[left], tokens[right] = joined, -1
+            after[left] = after[right]
+            if after[right] >= 0:
+                before[after[right]] = left
+            offer(before[left], left)
+            offer(left, after[left])
+        return [token for token in tokens if token >= 0]
+
+    # --- ids to text
+
+    def token_string(self, token: int) -> str:
+        """The piece as the vocabulary spells it; empty outside the vocabulary."""
+        return self._pieces[token].decode("utf-8", "replace") if 0 <= token < len(self._pieces) else ""
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes a token stands for; empty for control tokens and outside the vocabulary."""
+        return self._shown[token] if 0 <= token < len(self._shown) else b""
+
+    def decode(self, ids: Iterable[int]) -> bytes:
+        """The bytes of a token sequence; the space that every text begins with is left out after the beginning."""
+        ids = list(ids)
+        found = b"".join(map(self.token_bytes, ids))
+        return found.removeprefix(b" ") if self.space_first and ids[:1] == [self.bos] else found
+
+    def special_id(self, string: str) -> int:
+        """Id of a protocol string: beginning and end have one, the others -1; KeyError for any other string."""
+        known = dict.fromkeys(protocol.SPECIALS, -1) | {protocol.BOS: self.bos, protocol.EOS: self.eos}
+        return known[string]
+
+    def with_split(self, split: Any) -> PieceTokenizer:
+        """TextError: there is nothing to split."""
+        raise TextError("a vocabulary of pieces has no pre-tokenizer")
+
+
+def _shown_bytes(piece: bytes) -> bytes:
+    match = _BYTE_PIECE.fullmatch(piece)
+    return bytes([int(match[1], 16)]) if match else piece
+
+
+def read_tokenizer_bin(path: str | os.PathLike[str], vocab: int) -> PieceTokenizer:
+    """llama2.c's tokenizer.bin with ``vocab`` tokens. As there, token 1 begins a text and ends what is generated: the
+    next text would begin. TextError, one line, for a file that is anything else."""
+    data = _contents(path)
+
+    def wrong(reason: str, at: int) -> TextError:
+        return TextError(f"{os.fspath(path)}: {reason} at byte {at}")
+
+    if len(data) < 4:
+        raise wrong("too short for a tokenizer.bin", len(data))
+    longest = struct.unpack_from("<I", data)[0]
+    if not 1 <= longest <= MAX_PIECE_BYTES:
+        raise wrong(f"the longest piece is said to have {longest} bytes, at most {MAX_PIECE_BYTES} are allowed", 0)
+    if vocab < 2:
+        raise wrong(f"a vocabulary of {vocab} has no beginning and end", 0)
+    pieces, scores, at = [], [], 4
+    for number in range(vocab):
+        if at + _ENTRY.size > len(data):
+            raise wrong(f"ends after {number} tokens, the model has {vocab}", at)
+        score, length = _ENTRY.unpack_from(data, at)
+        if not math.isfinite(score):
+            raise wrong(f"token {number} has a score that is not finite", at)
+        if not 0 <= length <= longest:
+            raise wrong(f"token {number} has {length} bytes, at most {longest} are announced", at + 4)
+        start = at + _ENTRY.size
+        at = start + length
+        if at > len(data):
+            raise wrong(f"token {number} reaches past the end", start)
+        pieces.append(data[start:at])
+        scores.append(score)
+    if at != len(data):
+        raise wrong(f"goes on after {vocab} tokens, which is all that the model has", at)
+    bytes_at = [byte + _LEGACY_BYTES if byte + _LEGACY_BYTES < vocab else -1 for byte in range(256)]
+    return PieceTokenizer(pieces, scores, bytes_at, bos=1, eos=1, control=(1,), hidden=(2,))
+
+
+def _contents(path: str | os.PathLike[str]) -> bytes:
+    try:
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise TextError(f"{os.fspath(path)}: not a regular file")
+        with open(path, "rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise TextError(f"{os.fspath(path)}: cannot read: {error.strerror or error}") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise TextError(f"{os.fspath(path)}: more than {MAX_FILE_BYTES >> 20} MiB, no tokenizer.bin")
+    return data
+
+
+def from_source(source: TensorSource) -> PieceTokenizer:
+    """The vocabulary of a GGUF file whose ``tokenizer.ggml.model`` is "llama". TextError."""
+    at, metadata = "tokenizer.ggml.", source.metadata
+
+    def listed(key: str, kinds: tuple[str, ...], count: int | None) -> list[Any]:
+        kind = metadata.type_of(at + key)
+        if kind not in kinds:
+            is_what = "is missing" if kind is None else f"has type {kind}"
+            raise TextError(f"{source.path}: {at}{key} {is_what}, wanted {kinds[0]}")
+        values = metadata[at + key]
+        if count is not None and len(values) != count:
+            raise TextError(f"{source.path}: {at}{key} has {len(values)} entries for {count} tokens")
+        return values
+
+    def number(key: str, otherwise: int) -> int:
+        value = metadata[at + key] if at + key in metadata else otherwise
+        if type(value) is not int:
+            raise TextError(f"{source.path}: {at}{key} is {shown(str(value), 20)}, not a token id")
+        return value
+
+    tokens = listed("tokens", ("string[]",), None)
+    scores = listed("scores", ("f32[]", "f64[]"), len(tokens))
+    if not all(map(math.isfinite, scores)):
+        raise TextError(f"{source.path}: {at}scores has one that is not finite")
+    kinds = listed("token_type", ("i32[]", "u32[]"), len(tokens)) if at + "token_type" in metadata else []
+    kinds = kinds or [BYTE if _BYTE_PIECE.fullmatch(token.encode()) else NORMAL for token in tokens]
+    pieces = [token.replace(SPACE, " ").encode("utf-8", "surrogatepass") for token in tokens]
+    bytes_at = [-1] * 256
+    for i, (piece, kind) in enumerate(zip(pieces, kinds, strict=True)):
+        match = _BYTE_PIECE.fullmatch(piece) if kind == BYTE else None
+        if match:
+            bytes_at[int(match[1], 16)] = i
+    hidden = [i for i, kind in enumerate(kinds) if kind in (UNKNOWN, UNUSED, BYTE)]
+    first = metadata.type_of(at + "add_space_prefix") != "bool" or metadata[at + "add_space_prefix"]
+    return PieceTokenizer(
+        pieces, scores, bytes_at, bos=number("bos_token_id", 1), eos=number("eos_token_id", 2),
+        unknown=number("unknown_token_id", 0), control=[i for i, kind in enumerate(kinds) if kind == CONTROL],
+        hidden=hidden, space_first=bool(first),
+    )  # fmt: skip

@@ -1,0 +1,299 @@
+"""Checkpoints of llama2.c, presented as the GGUF of a Llama: same tensor names, same metadata keys.
+
+    legacy      seven int32 (dim, hidden, layers, heads, key-value heads, vocabulary, context; a vocabulary below 0 says
+                that the head is a matrix of its own), then float32 tensors, then tables of angles that nobody needs
+    version 1   magic "ak42", the same numbers, one byte for a shared head, float32 tensors from byte 256 on
+    version 2   the same with int8 codes in groups, each group's float32 scale behind the tensor's codes
+
+Float tensors are views of the mapped file. Those of version 2 become Q8_0 where that is exact (groups are multiples of
+32 and every scale is a binary16), else float32; they are made when asked for and belong to the caller. Nothing in the
+file is trusted: its size must be exactly what its numbers make.
+
+The vocabulary is in a file beside it (``tokenizer.bin``), which ``ds4ref.text.pieces`` reads.
+
+    with Llama2cFile.open("stories15M.bin") as source:
+        source.metadata["llama.block_count"], source.tensors["blk.0.attn_q.weight"].dims
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from kernels.formats import FORMATS, Format
+
+from ..errors import ModelFileError
+from .mapped import MappedFile, touch
+from .published import Info, Metadata
+
+MAGIC = 0x616B3432
+HEADER_BYTES = 256
+TOKENIZER = "tokenizer.bin"
+RMS_EPS, ROPE_THETA = 1e-5, 10000.0
+"""What llama2.c computes with; its files do not say."""
+
+_LEGACY = struct.Struct("<7i")
+_VERSIONED = struct.Struct("<Ii7iB")
+_GROUP = struct.Struct("<i")
+_F16_MAX = 65504.0
+_STEP = 1 << 20
+Q8_BLOCK = 32
+
+# number, smallest and largest value that is sane
+_BOUNDS = (
+    ("dim", 1, 1 << 16),
+    ("hidden", 1, 1 << 20),
+    ("layers", 1, 1024),
+    ("heads", 1, 1 << 12),
+    ("key-value heads", 1, 1 << 12),
+    ("vocabulary", 1, 1 << 22),
+    ("context", 1, 1 << 30),
+)
+
+
+Tensors = list[tuple[str, tuple[int, ...]]]
+"""Names and ``dims``, in file order."""
+
+
+class Header(NamedTuple):
+    """What the first bytes say; ``version`` 0 is the legacy layout, ``group`` the weights that share a scale."""
+
+    dim: int
+    hidden: int
+    layers: int
+    heads: int
+    shared: int
+    vocab: int
+    context: int
+    tied: bool
+    version: int = 0
+    group: int = 0
+
+    @property
+    def head_dim(self) -> int:
+        return self.dim // self.heads
+
+    @property
+    def start(self) -> int:
+        """Where data begins."""
+        return HEADER_BYTES if self.version else _LEGACY.size
+
+
+class Stored(NamedTuple):
+    """Where a tensor lies: int8 codes at ``offset`` and scales at ``scales``, or float32 values and no scales (0)."""
+
+    dims: tuple[int, ...]
+    offset: int
+    scales: int = 0
+
+
+class Llama2cFile:
+    """An open checkpoint; a ``source.TensorSource``. ``sampling`` names who defines how its tokens are picked."""
+
+    sampling = "llama2.c"
+
+    def __init__(self, file: MappedFile):
+        """Use ``open``. Takes over ``file``."""
+        self.path, self.size, self._file = file.path, file.size, file
+        self.header = h = read_header(file)
+        end, self._stored = laid_out(h)
+        if end != file.size:
+            reason = f"{file.size} bytes, but a llama2.c checkpoint of these dimensions takes {end}"
+            raise ModelFileError(self.path, reason)
+        self._exact: dict[str, bool] = {}
+        self.tensors: dict[str, Info] = {name: self._info(name, where) for name, where in self._stored.items()}
+        self.metadata = Metadata(
+            [
+                ("general.architecture", "string", "llama"),
+                ("general.name", "string", Path(self.path).stem),
+                ("llama.vocab_size", "u32", h.vocab),
+                ("llama.context_length", "u32", h.context),
+                ("llama.block_count", "u32", h.layers),
+                ("llama.embedding_length", "u32", h.dim),
+                ("llama.feed_forward_length", "u32", h.hidden),
+                ("llama.attention.head_count", "u32", h.heads),
+                ("llama.attention.head_count_kv", "u32", h.shared),
+                ("llama.attention.layer_norm_rms_epsilon", "f64", RMS_EPS),
+                ("llama.rope.freq_base", "f64", ROPE_THETA),
+                ("llama.rope.dimension_count", "u32", h.head_dim),
+            ]
+        )
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """Reads the header; of version 2 also the scales, which decide what tensors become. ModelFileError."""
+        file = MappedFile(path)
+        try:
+            return cls(file)
+        except BaseException:
+            file.close()
+            raise
+
+    @property
+    def vocabulary(self) -> Path:
+        """The file that its tokens are in, if it is there: beside the checkpoint."""
+        return Path(self.path).with_name(TOKENIZER)
+
+    @property
+    def made_bytes(self) -> int:
+        """Memory that all tensors take which are not views of the file."""
+        return sum(self.tensors[name].nbytes for name, where in self._stored.items() if where.scales)
+
+    def _info(self, name: str, where: Stored) -> Info:
+        fmt: Format = FORMATS["F32"]
+        if where.scales and self._exactly_q8_0(where):
+            fmt = FORMATS["Q8_0"]
+        nbytes = fmt.row_bytes(where.dims[0]) * prod(where.dims[1:])
+        return Info(name, fmt, where.dims, where.offset, nbytes)
+
+    def _scales(self, where: Stored) -> np.ndarray:
+        return self._file.view(where.scales, 4 * (prod(where.dims) // self.header.group)).view("<f4")
+
+    def _exactly_q8_0(self, where: Stored) -> bool:
+        if self.header.group % Q8_BLOCK or where.dims[0] % Q8_BLOCK:
+            return False
+        scales = self._scales(where)
+        for start in range(0, scales.size, _STEP):
+            part = scales[start : start + _STEP]
+            with np.errstate(over="ignore", invalid="ignore"):
+                if not np.array_equal(part.astype(np.float16).astype(np.float32), part):
+                    return False
+        return True
+
+    def raw(self, name: str) -> np.ndarray:
+        """The bytes of a tensor, uint8 (nbytes,): a view of the file for float ones, else made now."""
+        where, info = self._stored[name], self.tensors[name]
+        if not where.scales:
+            return self._file.view(where.offset, info.nbytes)
+        codes, scales, group = (
+            self._file.view(where.offset, prod(where.dims)).view(np.int8),
+            self._scales(where),
+            self.header.group,
+        )
+        if info.fmt.name == "Q8_0":
+            out = np.empty(codes.size // Q8_BLOCK, FORMATS["Q8_0"].layout)
+            out["d"] = np.repeat(scales, group // Q8_BLOCK)
+            out["q"] = codes.reshape(-1, Q8_BLOCK)
+            return out.view(np.uint8)
+        values = np.empty(codes.size, np.float32)
+        groups = max(1, _STEP // group)
+        for start in range(0, scales.size, groups):
+            part = scales[start : start + groups, None]
+            at = slice(start * group, (start + len(part)) * group)
+            with np.errstate(over="ignore", invalid="ignore"):
+                np.multiply(codes[at].reshape(-1, group), part, out=values[at].reshape(-1, group))
+        return values.view(np.uint8)
+
+    def touch(self) -> Iterator[tuple[int, int]]:
+        """Read a byte of every page, as ``gguf.GGUFFile.touch``."""
+        return touch(self._file.view(0, self.size))
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def is_llama2c(file: MappedFile) -> bool:
+    """Whether a file begins, and is as long, as a checkpoint of llama2.c."""
+    try:
+        head = file.read(0, min(file.size, 4))
+        return head == struct.pack("<I", MAGIC) or laid_out(read_header(file))[0] == file.size
+    except ModelFileError:
+        return False
+
+
+def read_header(file: MappedFile) -> Header:
+    """The header; ModelFileError names the first number that is not sane."""
+    head = file.read(0, min(file.size, HEADER_BYTES))
+    if len(head) < _LEGACY.size:
+        raise ModelFileError(file.path, f"{file.size} bytes, too short for a llama2.c checkpoint")
+    if struct.unpack_from("<I", head)[0] != MAGIC:
+        numbers = _LEGACY.unpack_from(head)
+        dim, hidden, layers, heads, shared, vocab, context = numbers
+        return _checked(file.path, Header(dim, hidden, layers, heads, shared, abs(vocab), context, vocab > 0), 0)
+    if len(head) < HEADER_BYTES:
+        raise ModelFileError(file.path, f"{file.size} bytes, too short for a llama2.c header")
+    _, version, dim, hidden, layers, heads, shared, vocab, context, tied = _VERSIONED.unpack_from(head)
+    if version not in (1, 2):
+        raise ModelFileError(file.path, f"llama2.c version {version}, known are 1 and 2", 4)
+    if tied > 1:
+        raise ModelFileError(file.path, f"the flag of a shared head is {tied}", _VERSIONED.size - 1)
+    group = _GROUP.unpack_from(head, _VERSIONED.size)[0] if version == 2 else 0
+    return _checked(
+        file.path, Header(dim, hidden, layers, heads, shared, vocab, context, bool(tied), version, group), 8
+    )
+
+
+def _checked(path: str, h: Header, start: int) -> Header:
+    for number, (what, low, high) in enumerate(_BOUNDS):
+        if not low <= h[number] <= high:
+            raise ModelFileError(path, f"llama2.c checkpoint with {what} {h[number]}, wanted {low} to {high}",
+                                 start + 4 * number)  # fmt: skip
+    if h.dim % h.heads or h.head_dim % 2 or h.heads % h.shared:
+        raise ModelFileError(
+            path, f"{h.dim} channels, {h.heads} heads and {h.shared} key-value heads do not fit together"
+        )
+    if h.version == 2 and (h.group < 1 or h.dim % h.group or h.hidden % h.group):
+        reason = f"groups of {h.group} weights do not divide rows of {h.dim} and {h.hidden}"
+        raise ModelFileError(path, reason, _VERSIONED.size)
+    return h
+
+
+def laid_out(h: Header) -> tuple[int, dict[str, Stored]]:
+    """Where a checkpoint ends, and where every tensor lies, by its GGUF name. ``dims`` innermost first."""
+    kv = h.shared * h.head_dim
+    norms = [[f"blk.{i}.{name}.weight" for i in range(h.layers)] for name in ("attn_norm", "ffn_norm")]
+    matrices = {
+        "attn_q": (h.dim, h.dim), "attn_k": (h.dim, kv), "attn_v": (h.dim, kv), "attn_output": (h.dim, h.dim),
+        "ffn_gate": (h.dim, h.hidden), "ffn_down": (h.hidden, h.dim), "ffn_up": (h.dim, h.hidden),
+    }  # fmt: skip
+    stacks: dict[str, Tensors] = {
+        name: [(f"blk.{i}.{name}.weight", dims) for i in range(h.layers)] for name, dims in matrices.items()
+    }
+    attention: Tensors = [entry for name in ("attn_q", "attn_k", "attn_v", "attn_output") for entry in stacks[name]]
+    feed: Tensors = [entry for name in ("ffn_gate", "ffn_down", "ffn_up") for entry in stacks[name]]
+    table: Tensors = [("token_embd.weight", (h.dim, h.vocab))]
+    head: Tensors = [] if h.tied else [("output.weight", (h.dim, h.vocab))]
+    norm: tuple[int, ...] = (h.dim,)
+    first, second = ([(name, norm) for name in names] for names in norms)
+    last: Tensors = [("output_norm.weight", (h.dim,))]
+    place = _Places(h)
+    if h.version:
+        place.floats(first + second + last)
+        place.quantized(table + attention + feed + head) if h.group else place.floats(table + attention + feed + head)
+        return place.at, place.found
+    place.floats(table + first + attention + second + feed + last)
+    place.at += 4 * h.context * h.head_dim  # angles
+    place.floats(head)
+    return place.at, place.found
+
+
+class _Places:
+    """Tensors one after the other."""
+
+    def __init__(self, h: Header):
+        self.at, self.group = h.start, h.group
+        self.found: dict[str, Stored] = {}
+
+    def floats(self, tensors: Tensors) -> None:
+        for name, dims in tensors:
+            self.found[name] = Stored(dims, self.at)
+            self.at += 4 * prod(dims)
+
+    def quantized(self, tensors: Tensors) -> None:
+        for name, dims in tensors:
+            count = prod(dims)
+            self.found[name] = Stored(dims, self.at, self.at + count)
+            self.at += count + 4 * (count // self.group)

@@ -1,0 +1,151 @@
+"""Dense decoders for tests: drawn shapes, random weights, model files of them, and the pass in plain NumPy.
+
+``logits_of`` is written from the papers, in float64 and token by token, and shares nothing with the engine: it is what
+Llama and Qwen3 are compared with where no other implementation is installed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ds4ref.archs import llama, qwen3
+from ds4ref.archs.dense.shape import DenseShape, Family
+from ds4ref.archs.dense.weights import slots
+from ds4ref.weights.container import TensorSpec
+from ds4ref.weights.writer import GGUFWriter
+from kernels.formats import FORMATS
+
+FAMILIES = {"llama": llama.FAMILY, "qwen3": qwen3.FAMILY}
+Tensors = dict[str, np.ndarray]
+
+
+def draw_shape(seed: int, family: Family, block: int = 1, sharing: int | None = None) -> DenseShape:
+    """A small model of odd sizes, multiples of ``block`` where rows of a format need it; ``sharing`` query heads for
+    one of keys and values."""
+    rng = np.random.default_rng([seed, len(family.name)])
+    shared = int(rng.integers(1, 4))
+    sharing = int(rng.integers(1, 9)) if sharing is None else sharing
+    head_dim = int(rng.choice([2, 6, 10, 16, 22, 64])) if block == 1 else block
+    odd = [int(size) * block for size in rng.integers(3 if block == 1 else 1, 30 if block == 1 else 4, 2)]
+    heads = shared * sharing
+    dim = heads * head_dim if family.name == "llama" and rng.integers(2) else odd[0] + block * 4
+    return DenseShape(
+        family,
+        n_layers=int(rng.integers(1, 4)),
+        dim=dim,
+        ff=odd[1] + block,
+        n_heads=heads,
+        n_kv_heads=shared,
+        head_dim=head_dim,
+        vocab=int(rng.integers(40, 300)),
+        trained_ctx=2048,
+        rope_theta=float(rng.choice([1e4, 5e5, 1e6])),
+        rms_eps=float(rng.choice([1e-5, 1e-6])),
+        name=f"drawn {seed}",
+    )
+
+
+def draw_tensors(shape: DenseShape, seed: int, tied: bool) -> Tensors:
+    """Weights by GGUF name, float32 (outermost first), of a size that keeps logits near 2 or 3."""
+    rng, found = np.random.default_rng([seed, 1]), {}
+    for slot in slots(shape):
+        if slot.name == "rope_freqs.weight" or (slot.attr == "output" and tied):
+            continue
+        values = rng.standard_normal(slot.dims[::-1])
+        if len(slot.dims) == 1:
+            values = 1 + 0.2 * values
+        else:
+            gain = 2.5 if slot.attr in ("output", "attn_q", "attn_k", "ffn_gate") else 1.0
+            values *= 1.0 if slot.attr == "token_embd" and not tied else gain / np.sqrt(slot.dims[0])
+        found[slot.name] = values.astype(np.float32)
+    return found
+
+
+def stored(values: np.ndarray, fmt: str) -> np.ndarray:
+    """float32 rows as bytes of a format: rounded to nearest even, or blocks of 32 with a float16 scale."""
+    if fmt == "BF16":
+        bits = values.astype("<f4").view(np.uint32)
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2").view(np.uint8)
+    if fmt == "Q8_0":
+        blocks = values.reshape(-1, 32)
+        out = np.empty(len(blocks), FORMATS["Q8_0"].layout)
+        out["d"] = np.abs(blocks).max(axis=1) / 127
+        scale = np.maximum(out["d"].astype(np.float32), 1e-12)[:, None]
+        out["q"] = np.clip(np.rint(blocks / scale), -127, 127)
+        return out.view(np.uint8)
+    return values.astype(FORMATS[fmt].layout).view(np.uint8)
+
+
+def rounded(tensors: Tensors, fmt: str) -> Tensors:
+    """The values that a file of this format holds."""
+
+    def through(values: np.ndarray) -> np.ndarray:
+        decode = FORMATS[fmt].dequantize
+        assert decode is not None
+        return decode(stored(values, fmt).reshape(-1)).reshape(values.shape)
+
+    return {name: through(values) if values.ndim == 2 else values for name, values in tensors.items()}
+
+
+def write(
+    path: Path, shape: DenseShape, tensors: Tensors, fmt: str = "F32", more: list[tuple[str, str, Any]] | None = None
+) -> Path:
+    """A GGUF file; vectors are float32."""
+    kinds = {name: fmt if values.ndim == 2 else "F32" for name, values in tensors.items()}
+    specs = [TensorSpec(name, kinds[name], values.shape[::-1]) for name, values in tensors.items()]
+    with GGUFWriter(path, [*shape.metadata(), *(more or [])], specs) as out:
+        for name, values in tensors.items():
+            out.write(name, stored(values, kinds[name]))
+    return path
+
+
+def logits_of(shape: DenseShape, tensors: Tensors, ids: list[int]) -> np.ndarray:
+    """Logits (T, V) after each token, float64 throughout."""
+    w = {name: values.astype(np.float64) for name, values in tensors.items()}
+    heads, shared, size = shape.n_heads, shape.n_kv_heads, shape.head_dim
+    freqs = shape.rope_theta ** (-2 * np.arange(size // 2) / size)
+
+    def norm(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + shape.rms_eps) * weight
+
+    def turn(x: np.ndarray, pos: int) -> np.ndarray:
+        """As complex numbers."""
+        first, second = (x[:, : size // 2], x[:, size // 2 :]) if shape.family.halves else (x[:, ::2], x[:, 1::2])
+        turned = (first + 1j * second) * np.exp(1j * pos * freqs)
+        if shape.family.halves:
+            return np.concatenate((turned.real, turned.imag), axis=1)
+        return np.stack((turned.real, turned.imag), axis=2).reshape(x.shape)
+
+    keys: list[list[np.ndarray]] = [[] for _ in range(shape.n_layers)]
+    values: list[list[np.ndarray]] = [[] for _ in range(shape.n_layers)]
+    out = []
+    for pos, token in enumerate(ids):
+        x = w["token_embd.weight"][token]
+        for layer in range(shape.n_layers):
+
+            def at(name: str, layer: int = layer) -> np.ndarray:
+                return w[f"blk.{layer}.{name}.weight"]
+
+            h = norm(x, at("attn_norm"))
+            q, k, v = (
+                (at(f"attn_{name}") @ h).reshape(n, size) for name, n in (("q", heads), ("k", shared), ("v", shared))
+            )
+            if shape.family.qk_norm:
+                q, k = norm(q, at("attn_q_norm")), norm(k, at("attn_k_norm"))
+            keys[layer].append(turn(k, pos))
+            values[layer].append(v)
+            mixed = []
+            for head, query in enumerate(turn(q, pos)):
+                mine = head // (heads // shared)
+                scores = np.array([query @ key[mine] for key in keys[layer]]) / np.sqrt(size)
+                weight = np.exp(scores - scores.max())
+                mixed.append((weight / weight.sum()) @ np.array([value[mine] for value in values[layer]]))
+            x = x + at("attn_output") @ np.concatenate(mixed)
+            h = norm(x, at("ffn_norm"))
+            gate, up = at("ffn_gate") @ h, at("ffn_up") @ h
+            x = x + at("ffn_down") @ (gate / (1 + np.exp(-gate)) * up)
+        out.append(w.get("output.weight", w["token_embd.weight"]) @ norm(x, w["output_norm.weight"]))
+    return np.array(out)

@@ -1,0 +1,258 @@
+"""Llama and Qwen3 against the pass in plain NumPy, and prefill, decode and chunks against one another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ds4ref.archs.dense.shape import Scaling
+from ds4ref.cli import ds4
+from ds4ref.engine import Engine
+from ds4ref.errors import ContextError, ModelFileError, PayloadError, PayloadMismatch, ShapeError
+
+from . import dense
+
+each_family = pytest.mark.parametrize("family", list(dense.FAMILIES))
+BAR = 1e-4
+"""Largest difference of logits in standard deviations of them: float32 sums against float64 ones."""
+
+
+def drawn(folder: Path, family: str, seed: int, fmt: str = "F32", tied: bool = False, **how):
+    """A model file, its shape, and the weights that it holds."""
+    shape = dense.draw_shape(seed, dense.FAMILIES[family], **how)
+    tensors = dense.draw_tensors(shape, seed, tied)
+    path = dense.write(folder / f"{family}{seed}{fmt}.gguf", shape, tensors, fmt)
+    return path, shape, dense.rounded(tensors, fmt)
+
+
+def ids_of(shape, count: int, seed: int = 0) -> list[int]:
+    return np.random.default_rng([seed, 5]).integers(0, shape.vocab, count).tolist()
+
+
+def apart(got: np.ndarray, wanted: np.ndarray) -> float:
+    """Largest difference in standard deviations."""
+    assert np.isfinite(got).all() and wanted.std() > 0.3
+    return float(np.abs(got - wanted).max() / wanted.std())
+
+
+@each_family
+@pytest.mark.parametrize("sharing", range(1, 9))
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_every_sharing_of_heads(family: str, sharing: int, backend: str, tmp_path: Path) -> None:
+    path, shape, tensors = drawn(tmp_path, family, sharing, tied=sharing % 2 == 0, sharing=sharing)
+    ids = ids_of(shape, 21)
+    with Engine.open(path, backend=backend, numerics="exact") as engine:
+        got = engine.session(40).extend(ids)
+    assert apart(got, dense.logits_of(shape, tensors, ids)) < BAR
+
+
+@each_family
+@pytest.mark.parametrize(("fmt", "block"), [("F32", 1), ("F16", 1), ("BF16", 1), ("Q8_0", 32)])
+def test_formats(family: str, fmt: str, block: int, tmp_path: Path) -> None:
+    path, shape, tensors = drawn(tmp_path, family, 11, fmt, block=block)
+    ids = ids_of(shape, 30)
+    with Engine.open(path, numerics="exact") as engine:
+        got = engine.session(40).extend(ids)
+    assert apart(got, dense.logits_of(shape, tensors, ids)) < BAR
+
+
+@each_family
+@pytest.mark.parametrize("mode", ["exact", "qat", "ds4"])
+def test_prefill_decode_and_chunks_agree(family: str, mode: str, tmp_path: Path) -> None:
+    """Past a block of rows of attention (64), and with chunks that are multiplied another way (8 tokens and more)."""
+    path, shape, _ = drawn(tmp_path, family, 3, "Q8_0", block=32)
+    ids = ids_of(shape, 150)
+    with Engine.open(path, numerics=mode) as engine:
+        whole = engine.session(160).extend(ids)
+        chunks = engine.session(160)
+        cut = np.concatenate([chunks.extend(ids[a:b]) for a, b in ((0, 1), (1, 8), (8, 77), (77, 150))])
+        session = engine.session(160)
+        decoded = np.array([session.eval(token) for token in ids])
+        one_by_one = engine.session(160).extend(ids, one_by_one=True)
+    bar = BAR if mode != "ds4" else 5e-2  # where inputs are rounded to 8 bits, noise moves them by a step
+    assert apart(cut, whole) < bar and apart(decoded, whole) < bar
+    assert np.array_equal(decoded, one_by_one), "the recorded pass is the pass"
+
+
+@each_family
+@pytest.mark.parametrize("mode", ["exact", "ds4"])
+def test_snapshots_rewinding_and_saving(family: str, mode: str, tmp_path: Path) -> None:
+    path, shape, _ = drawn(tmp_path, family, 5, "Q8_0", block=32)
+    ids = ids_of(shape, 60)
+    with Engine.open(path, numerics=mode) as engine:
+        session, plain = engine.session(64), engine.session(64)
+        session.sync(ids[:40])
+        kept = session.snapshot()
+        wanted = [session.eval(token) for token in ids[40:50]]
+        other = engine.session(64)
+        other.restore(kept)
+        assert np.array_equal(other.eval(ids[40]), wanted[0])
+        fork = [other.eval(token) for token in ids[50:55]]
+        session.restore(kept)
+        again = [session.eval(token) for token in ids[40:50]]
+        assert np.array_equal(again, wanted), "another timeline wrote behind the snapshot"
+
+        session.rewind(7)
+        plain.sync(ids[:7])
+        assert apart(session.eval(ids[7]), plain.eval(ids[7])) < (BAR if mode == "exact" else 5e-2)
+
+        other.save(tmp_path / "saved")
+        assert (tmp_path / "saved").stat().st_size == other.payload_bytes()
+        fresh = engine.session(64)
+        fresh.load(tmp_path / "saved")
+        assert fresh.tokens == other.tokens and np.array_equal(fresh.logits, fork[-1])
+        assert np.array_equal(fresh.eval(3), other.eval(3))
+
+
+@each_family
+def test_saved_sessions_that_do_not_fit(family: str, tmp_path: Path) -> None:
+    path, shape, _ = drawn(tmp_path, family, 5)
+    other, *_ = drawn(tmp_path, family, 6)
+    with Engine.open(path) as engine, Engine.open(other) as foreign:
+        session = engine.session(32)
+        session.sync(ids_of(shape, 20))
+        session.save(tmp_path / "saved")
+        data = (tmp_path / "saved").read_bytes()
+        with pytest.raises(PayloadMismatch, match="takes 1 to 15"):
+            engine.session(16).load(tmp_path / "saved")
+        with pytest.raises(PayloadMismatch, match="this one"):
+            foreign.session(32).load(tmp_path / "saved")
+        rng = np.random.default_rng(0)
+        for cut in (0, 3, 39, 40, 100, len(data) - 1):
+            (tmp_path / "cut").write_bytes(data[:cut])
+            with pytest.raises(PayloadError):
+                engine.session(32).load(tmp_path / "cut")
+        for _ in range(200):  # any other header is refused or harmless
+            bad = bytearray(data)
+            bad[int(rng.integers(40))] ^= 1 << int(rng.integers(8))
+            (tmp_path / "bad").write_bytes(bad)
+            victim = engine.session(32)
+            try:
+                victim.load(tmp_path / "bad")
+            except PayloadError:
+                assert not victim.valid
+            else:
+                assert victim.tokens == session.tokens
+
+
+@each_family
+def test_the_context_ends(family: str, tmp_path: Path) -> None:
+    path, shape, _ = drawn(tmp_path, family, 8)
+    with Engine.open(path) as engine:
+        session = engine.session(10)
+        session.sync(ids_of(shape, 9))
+        session.eval(1)
+        with pytest.raises(ContextError):
+            session.eval(1)
+
+
+def test_divisors_of_frequencies_and_linear_stretching(tmp_path: Path) -> None:
+    """Dividing every frequency by two is what positions half as large are, in a file of either kind."""
+    shape = dense.draw_shape(4, dense.FAMILIES["llama"])
+    tensors, ids = dense.draw_tensors(shape, 4, True), ids_of(shape, 24)
+    wanted = dense.logits_of(replace(shape, rope_theta=shape.rope_theta), tensors, ids)
+    half = np.full(shape.head_dim // 2, 2, np.float32)
+    files = [
+        dense.write(tmp_path / "plain.gguf", shape, tensors),
+        dense.write(tmp_path / "linear.gguf", replace(shape, scaling=Scaling("linear", 2.0)), tensors),
+        dense.write(tmp_path / "divided.gguf", shape, {**tensors, "rope_freqs.weight": half}),
+    ]
+    found = []
+    for path in files:
+        with Engine.open(path, numerics="exact") as engine:
+            found.append(engine.session(40).extend(ids))
+    assert apart(found[0], wanted) < BAR
+    assert np.array_equal(found[1], found[2]) and apart(found[1], wanted) > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("block_count", ("u32", 0), "block_count is 0, wanted 1 to 1024"),
+        ("block_count", ("string", "two"), "block_count has type string"),
+        ("embedding_length", None, "embedding_length is missing"),
+        ("attention.head_count_kv", ("u32", 7), "cannot share 7 key-value heads"),
+        ("attention.head_count_kv", ("u32[]", [1, 2]), "has type"),
+        ("attention.key_length", ("u32", 3), "3"),
+        ("attention.layer_norm_rms_epsilon", ("f32", float("nan")), "rms_epsilon is nan"),
+        ("rope.freq_base", ("f32", 0.0), "freq_base is 0"),
+        ("rope.dimension_count", ("u32", 4), "only 16 is supported"),
+        ("rope.scaling.type", ("string", "dynamic"), "not one of none, linear, yarn, llama3"),
+        ("expert_count", ("u32", 8), "expert_count is '8', which is not supported"),
+        ("attention.sliding_window", ("u32", 512), "sliding_window is '512'"),
+        ("vocab_size", ("u32", 5), "vocab_size is 5, token_embd.weight has"),
+        ("feed_forward_length", ("u64", 1 << 60), "feed_forward_length"),
+    ],
+)
+def test_metadata_that_does_not_fit(key: str, value, says: str, tmp_path: Path) -> None:
+    shape = replace(dense.draw_shape(2, dense.FAMILIES["llama"]), n_heads=4, n_kv_heads=2, head_dim=16)
+    tensors = dense.draw_tensors(shape, 2, True)
+    path = tmp_path / "bad.gguf"
+    entries = [entry for entry in shape.metadata() if entry[0] != f"llama.{key}"]
+    from ds4ref.weights.writer import GGUFWriter, TensorSpec
+
+    entries += [] if value is None else [(f"llama.{key}", *value)]
+    specs = [TensorSpec(name, "F32", values.shape[::-1]) for name, values in tensors.items()]
+    with GGUFWriter(path, entries, specs) as out:
+        for name, values in tensors.items():
+            out.write(name, values)
+    with pytest.raises(ShapeError) as found:
+        Engine.open(path)
+    assert says in str(found.value) and "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "says"),
+    [
+        ("blk.0.attn_q.bias", np.zeros(64), "'blk.0.attn_q.bias' has no place"),
+        ("blk.0.ffn_gate_exps.weight", np.zeros((2, 4, 4)), "has no place"),
+        ("blk.0.attn_k.weight", None, "blk.0.attn_k.weight is missing"),
+        ("blk.0.attn_k.weight", np.zeros((3, 3)), "has dims [3, 3], wanted"),
+        ("output_norm.weight", "nan", "holds a NaN or infinite value"),
+        ("rope_freqs.weight", "zero", "a divisor that is not above 0"),
+    ],
+)
+def test_tensors_that_do_not_fit(name: str, values, says: str, tmp_path: Path) -> None:
+    shape = dense.draw_shape(2, dense.FAMILIES["llama"])
+    tensors = dense.draw_tensors(shape, 2, True)
+    if values is None:
+        del tensors[name]
+    elif isinstance(values, str):
+        tensors[name] = np.full(shape.dim if values == "nan" else shape.head_dim // 2, np.nan if values == "nan" else 0)
+    else:
+        tensors[name] = values
+    dense.write(tmp_path / "bad.gguf", shape, {n: v.astype(np.float32) for n, v in tensors.items()})
+    with pytest.raises(ModelFileError) as found:
+        Engine.open(tmp_path / "bad.gguf")
+    assert says in str(found.value) and "\n" not in str(found.value)
+
+
+@each_family
+def test_costs_and_the_report(family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A token reads every matrix once, tied heads not twice, and one row of an embedding that is not the head."""
+    for tied in (False, True):
+        path, shape, tensors = drawn(tmp_path, family, 12 + tied, "BF16", tied=tied)
+        with Engine.open(path) as engine:
+            costs = engine.costs()
+            bound = sum(2 * v.size if v.ndim == 2 else 4 * v.size for v in tensors.values())
+            table = 2 * tensors["token_embd.weight"].size
+            wanted = bound - (0 if tied else table) + table // shape.vocab
+            assert costs.weight_bytes() == wanted
+            kv = 4 * 2 * shape.n_layers * shape.n_kv_heads * shape.head_dim
+            assert costs.decode(10).bytes - costs.decode(0).bytes == 10 * kv == shape.kv_bytes(10)
+            whole = costs.prefill(0, 100, 100)
+            assert whole.bytes < 100 * costs.decode(50).bytes and whole.f32_ops > 50 * costs.decode(50).f32_ops
+        assert ds4.main(["--inspect", str(path)]) == 0
+        out = capsys.readouterr().out
+        assert f"{sum(v.size for v in tensors.values()):,}" in out and f"{wanted:,} bytes" in out
+
+
+def test_benchmark_and_server_do_not_ask_what_only_deepseek_has(tmp_path: Path) -> None:
+    """The names that tools use of a shape and an engine."""
+    path, shape, _ = drawn(tmp_path, "llama", 9)
+    with Engine.open(path) as engine:
+        assert engine.shape.cache_rows(100) == (100, 0) and engine.expert_use()["experts"] == 0
+        assert engine.shape.kv_bytes(3, 2) * 2 == engine.shape.kv_bytes(3)

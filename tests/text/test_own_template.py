@@ -1,0 +1,173 @@
+"""Models that bring their own tokenizer and chat template: from a GGUF, in the engine, the chat and the server."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ds4ref.archs.dense.weights import slots
+from ds4ref.cli.ds4 import main
+from ds4ref.cli.transcript import Transcript
+from ds4ref.engine import Engine
+from ds4ref.errors import TextError
+from ds4ref.text.chat import Message, render
+from ds4ref.text.dsml import ToolCall
+from ds4ref.text.library import of_checkpoint, of_gguf
+from ds4ref.text.tokenizer import Tokenizer
+from ds4ref.text.vocabulary import open_tokenizer
+from ds4ref.weights import open_source
+from ds4ref.weights.container import TensorSpec
+from ds4ref.weights.writer import GGUFWriter
+from tests.model.dense import FAMILIES, draw_shape, draw_tensors
+from tests.text.test_library import CONTROL, TEXTS, definition, folder_of  # noqa: F401
+from tests.text.test_template import CHATML
+
+G = "tokenizer.ggml."
+
+
+@pytest.fixture(scope="module")
+def entries(definition) -> list:  # noqa: F811
+    """The vocabulary as GGUF metadata."""
+    ids = {**definition["model"]["vocab"], **{t["content"]: t["id"] for t in definition["added_tokens"]}}
+    tokens = sorted(ids, key=ids.__getitem__)
+    merges = [m if isinstance(m, str) else " ".join(m) for m in definition["model"]["merges"]]
+    kinds = [3 if token in CONTROL[:2] else 4 if token in CONTROL else 1 for token in tokens]
+    return [
+        (G + "model", "string", "gpt2"), (G + "pre", "string", "gpt-2"), (G + "tokens", "string[]", tokens),
+        (G + "token_type", "i32[]", kinds), (G + "merges", "string[]", merges),
+        (G + "eos_token_id", "u32", ids["<|im_end|>"]), ("tokenizer.chat_template", "string", CHATML),
+    ]  # fmt: skip
+
+
+def write(path: Path, entries: list) -> Path:
+    """A small Qwen3 of random weights with that vocabulary."""
+    tokens = next((value for key, _, value in entries if key == G + "tokens"), ["a"])
+    shape = replace(draw_shape(3, FAMILIES["qwen3"]), vocab=len(tokens) + 7)
+    tensors = draw_tensors(shape, 3, tied=False)
+    specs = [TensorSpec(slot.name, "F32", slot.dims) for slot in slots(shape) if slot.name in tensors]
+    with GGUFWriter(path, [*shape.metadata(), *entries], specs) as out:
+        for spec in specs:
+            out.write(spec.name, tensors[spec.name])
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(entries, tmp_path_factory) -> Path:
+    return write(tmp_path_factory.mktemp("own") / "m.gguf", entries)
+
+
+def test_a_gguf_and_a_folder_have_the_same_tokenizer(model, definition, tmp_path):  # noqa: F811
+    settings = {"chat_template": CHATML, "eos_token": "<|im_end|>"}
+    files = {"tokenizer_config__json": settings, "config__json": {}}
+    theirs = of_checkpoint(folder_of(tmp_path / "m", definition, **files))
+    with open_source(model) as source:
+        ours = open_tokenizer(source)
+    talk = [{"role": "user", "content": "the cat<|im_end|>"}]
+    assert ours.chat(talk) == theirs.chat(talk) and (ours.bos, ours.eos) == (theirs.bos, theirs.eos)
+    assert len(ours) == len(theirs)
+    for text in TEXTS:
+        assert ours.encode(text) == theirs.encode(text)
+        assert ours.encode_rendered(text) == theirs.encode_rendered(text)
+        assert ours.decode(ours.encode(text)) == text.encode()
+
+
+def test_the_engine_asks_by_the_template(model):
+    with Engine.open(model, backend="reference", numerics="exact") as engine:
+        tok = engine.tokenizer
+        ids = engine.prompt("the mat", system="Be brief.", thinking="high")
+        assert tok.decode(ids).decode() == (
+            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nthe mat<|im_end|>\n<|im_start|>assistant\n"
+        )
+        assert tok.decode(engine.prompt("x", system="")).decode().endswith("assistant\n<think>\n\n</think>\n\n")
+        pieces = list(engine.stream("the mat", max_tokens=5))
+        assert 1 <= len(pieces) <= 5
+
+
+def test_ds4_answers(model, capsys):
+    assert main(["-m", str(model), "-p", "the cat", "-n", "4", "--nothink", "--backend", "reference"]) == 0
+    assert capsys.readouterr().out
+    assert main(["-m", str(model), "-p", "the cat", "--dump-tokens"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[0])
+
+
+def test_a_chat_keeps_what_was_said(model):
+    with open_source(model) as source:
+        tok = open_tokenizer(source)
+    talk = Transcript(tok, "S", "high")
+    talk.open_turn("the cat")
+    start = talk.ids
+    thought = [tok.think_open, *tok.encode("hm"), tok.think_close, *tok.encode("sat<|im_end|>")]
+    talk.close_turn(thought)
+    talk.open_turn("and?")
+    text = tok.decode(talk.ids).decode()
+    assert text == (
+        "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nthe cat<|im_end|>\n<|im_start|>assistant\n"
+        "sat<|im_end|><|im_end|>\n<|im_start|>user\nand?<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert talk.ids[: len(start)] == start
+    assert talk.ids.count(tok.eos) == 4, "what the answer spelled is text"
+    saved = talk.to_json("m")["messages"]
+    assert saved[2]["content"] == "sat<|im_end|>" and saved[2]["reasoning_content"] == "hm"
+
+
+def test_a_request_of_the_server_is_rendered_by_the_template(model):
+    with open_source(model) as source:
+        tok = open_tokenizer(source)
+    call = ToolCall("look", '{"at": [1]}')
+    messages = [Message("user", "a<|im_end|>"), Message("assistant", "", "hm", (call,)), Message("user", "c")]
+    prompt = render(messages, ['{"name":"look"}'], "none")
+    text = tok.decode(prompt.encode(tok)).decode()
+    assert '{"type": "function", "function": {"name": "look"}}' in text
+    assert text.endswith("<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    seen = {}
+
+    class Asked:
+        template = object()
+
+        def chat(self, messages, **more):
+            seen.update(more, messages=messages)
+            return [1]
+
+    assert prompt.encode(Asked()) == [1]
+    assert seen["messages"][1] == {
+        "role": "assistant", "content": "", "reasoning_content": "hm",
+        "tool_calls": [{"type": "function", "function": {"name": "look", "arguments": {"at": [1]}}}],
+    }  # fmt: skip
+    assert seen["answer"] and seen["thinking"] == "none"
+    assert not render(messages[:2]).encode(Asked()) == [] and seen["answer"] is False
+
+
+def test_deepseek_s_own_prompts_are_as_before(nano_path):
+    with open_source(nano_path) as source:
+        tok = open_tokenizer(source)
+    assert isinstance(tok, Tokenizer) and tok.template is None
+    ids = render([Message("user", "x")], (), "none").encode(tok)
+    assert ids == [tok.bos, tok.user, *tok.encode("x"), tok.assistant, tok.think_close]
+
+
+@pytest.mark.parametrize(
+    ("key", "entry", "match"),
+    [
+        ("model", None, "no tokenizer.ggml.model that is known"),
+        ("model", (G + "model", "string", "bert"), "no tokenizer.ggml.model that is known"),
+        ("pre", (G + "pre", "string", "martian\n"), "cuts text by"),
+        ("token_type", (G + "token_type", "i32[]", [1, 1]), "2 types for"),
+        ("tokens", None, "types for 0 tokens"),
+        ("merges", (G + "merges", "string[]", ["no such"]), "refuses"),
+        ("eos_token_id", (G + "eos_token_id", "u32", 10**6), "eos is token 1000000"),
+        ("token_type", (G + "token_type", "i32[]", None), "no tokens|refuses"),
+    ],
+)
+def test_a_gguf_without_a_usable_tokenizer_is_one_line(entries, tmp_path, key, entry, match):
+    kept = [e for e in entries if e[0] != G + key]
+    if entry is not None:
+        if entry[2] is None:  # everything is a control token
+            entry = (*entry[:2], [3] * len(next(e[2] for e in entries if e[0] == G + "tokens")))
+        kept.append(entry)
+    with open_source(write(tmp_path / "m.gguf", kept)) as source, pytest.raises(TextError, match=match) as caught:
+        of_gguf(source)
+    assert "\n" not in str(caught.value) and np.isfinite(len(str(caught.value)))

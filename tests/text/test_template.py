@@ -1,0 +1,134 @@
+"""Chat templates: what they render, and that none of them can hurt."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from ds4ref.errors import TextError
+from ds4ref.text.template import MAX_SOURCE, ChatTemplate
+from ds4ref.text.template_worker import render
+
+CHATML = """{%- if tools %}
+<|im_start|>system
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}<|im_end|>
+{% endif %}
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\\n\\n</think>\\n\\n' }}
+    {%- endif %}
+{%- endif %}"""
+TALK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Grüße, 世界"}]
+
+
+def test_a_conversation():
+    template = ChatTemplate(CHATML)
+    start = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nGrüße, 世界<|im_end|>\n"
+    assert template.render(TALK) == start + "<|im_start|>assistant\n"
+    assert template.render(TALK, answer=False) == start
+    assert template.render(TALK, enable_thinking=False).endswith("assistant\n<think>\n\n</think>\n\n")
+    tool = {"name": "größer", "n": [1, None]}
+    assert json.dumps(tool, ensure_ascii=False) in template.render(TALK, tools=[tool])
+
+
+@pytest.mark.parametrize(
+    ("source", "want"),
+    [
+        ("{{ bos_token }}|{{ eos_token }}", "<s>|</s>"),
+        ("{% for m in messages %}{% if loop.index0 == 1 %}{% break %}{% endif %}{{ m.role }}{% endfor %}", "system"),
+        ("{% generation %}{{ messages[1]['content'][:5] }}{% endgeneration %}", "Grüße"),
+        ("{% for i in range(3) %}\n    {{- i }}\n{% endfor %}", "0\n1\n2\n"),
+        ("{{ {'a': '<é>'} | tojson }} {{ [1] | tojson(indent=1) }}", '{"a": "<é>"} [\n 1\n]'),
+        ("{{ strftime_now('%Y') | length }}", "4"),
+        ("{% set n = namespace(x=1) %}{% for m in messages %}{% set n.x = n.x + 1 %}{% endfor %}{{ n.x }}", "3"),
+        ("{{ missing }}{{ messages[0].content.strip().upper() }}", "BE BRIEF."),
+        ("", ""),
+    ],
+)
+def test_what_templates_rely_on(source, want):
+    assert ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"}).render(TALK) == want
+
+
+REFUSED = {
+    "a syntax error": ("{% for %}", "TemplateSyntaxError"),
+    "an unknown filter": ("{{ 1 | shell }}", "shell"),
+    "its own refusal": ("{{ raise_exception('roles\nmust\nalternate') }}", "roles must alternate"),
+    "the root of all objects": ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "SecurityError"),
+    "globals by attribute": ("{{ raise_exception.__globals__['sys'] }}", "SecurityError"),
+    "globals by filter": ("{{ (raise_exception | attr('__globals__'))['sys'] }}", "UndefinedError|SecurityError"),
+    "an open file": ("{{ open('/etc/passwd').read() }}", "UndefinedError"),
+    "another template": ("{% include '/etc/passwd' %}", "TypeError|no loader"),
+    "changing a message": ("{{ messages.append(1) }}", "SecurityError"),
+    "a long range": ("{% for i in range(10 ** 9) %}x{% endfor %}", "OverflowError"),
+    "much output": ("{% for i in range(90000) %}{{ 'x' * 1000 }}{% endfor %}", "more than 16777216 characters"),
+    "a gigabyte of x": ("{{ ('x' * (2 ** 31)) | length }}", "memory"),
+    "doubling": (
+        "{% set s = namespace(x='ab') %}{% for i in range(99) %}{% set s.x = s.x ~ s.x %}{% endfor %}",
+        "memory|not done"),
+    "a wide field": ("{{ '%2000000000d' % 1 }}", "memory"),
+    "recursion": ("{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}", "recurses"),
+    "deep brackets": ("{{ " + "(" * 50_000 + " }}", "failed"),
+    "a power": ("{{ 9 ** (9 ** 9) }}", "not done|memory"),
+    "loops in loops": (
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% set c = b %}{% endfor %}{% endfor %}", "not done"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_hostile_template_is_one_line(case):
+    source, match = REFUSED[case]
+    template = ChatTemplate(source, seconds=4.0)
+    before = time.monotonic()
+    with pytest.raises(TextError, match=match) as caught:
+        template.render(TALK)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+    assert time.monotonic() - before < 60
+    template.close()
+
+
+def test_after_a_failure_the_next_one_works():
+    template = ChatTemplate("{% if messages[0].role == 'loop' %}{% for a in range(99999) %}{% for b in range(99999) %}"
+                            "{% endfor %}{% endfor %}{% endif %}ok", seconds=8.0)  # fmt: skip
+    assert template.render(TALK) == "ok"
+    first = template._process
+    with pytest.raises(TextError, match="not done"):
+        template.render([{"role": "loop"}])
+    assert first.poll() is not None, "its process was ended"
+    assert template.render(TALK) == "ok"
+    os.kill(template._process.pid, 9)
+    template._process.wait()
+    assert template.render(TALK) == "ok"
+    process = template._process
+    del template
+    assert process.wait(10) is not None
+
+
+def test_threads_take_turns():
+    template = ChatTemplate("{{ messages[0].n }}")
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda n: template.render([{"n": n}]), range(40)))
+    assert found == [str(n) for n in range(40)]
+
+
+def test_a_template_of_a_megabyte_is_refused():
+    with pytest.raises(TextError, match="at most"):
+        ChatTemplate("x" * (MAX_SOURCE + 1))
+
+
+def test_large_messages_go_through():
+    text = "ä\n" * 500_000
+    assert ChatTemplate("{{ messages[0].content }}").render([{"content": text}]) == text
+
+
+def test_the_worker_says_what_went_wrong_without_a_process():
+    assert render("{{ x }}", {"x": "é"}, 10) == {"text": "é"}
+    assert "more than 2 characters" in render("{{ x }}", {"x": "long"}, 2)["error"]

@@ -141,7 +141,9 @@ def test_light_modules_stay_light(statement):
     assert fresh(f"{statement}\n{LOADED}") == "[]"
 
 
-@pytest.mark.parametrize("module", ["ds4ref.cli.ds4", "ds4ref.cli.server", "ds4ref.cli.kv", "ds4ref.cli.quantize", "speed_bench.cli"])
+@pytest.mark.parametrize(
+    "module", ["ds4ref.cli.ds4", "ds4ref.cli.server", "ds4ref.cli.kv", "ds4ref.cli.quantize", "speed_bench.cli"]
+)
 def test_help_imports_neither_numba_nor_pandas(module):
     code = (
         f"import contextlib, io, {module} as m\nwith contextlib.redirect_stdout(io.StringIO()):\n"

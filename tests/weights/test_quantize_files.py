@@ -456,7 +456,7 @@ def test_a_published_model_quantized_runs_and_is_near(recipe, nano_path, tmp_pat
         found = engine.logits(ids)
         assert engine.tokenizer.decode(engine.tokenizer.encode("a b")) == b"a b"
     apart = np.sqrt(np.mean((found - wanted) ** 2)) / wanted.std()
-    assert apart < {"q2": 0.8, "q4": 0.25, "q8": 0.05, "bf16": 0.02}[recipe]
+    assert apart < {"q2": 0.8, "q4": 0.25, "q8": 0.12, "bf16": 0.02}[recipe]
 
 
 @pytest.mark.peers

@@ -39,7 +39,8 @@ def test_dense_matrices(engine, seen):
     found = collect(engine, [IDS])
     for point, name in (("attn_norm", "blk.3.attn_q_a.weight"), ("attn_norm", "blk.2.indexer.proj.weight"),
                         ("attn_norm", "blk.5.attn_compressor_gate.weight"),
-                        ("ffn_shexp_mid", "blk.0.ffn_down_shexp.weight"), ("ffn_norm", "blk.4.ffn_gate_inp.weight")):  # fmt: skip
+                        ("ffn_shexp_mid", "blk.0.ffn_down_shexp.weight"),
+                        ("ffn_norm", "blk.4.ffn_gate_inp.weight")):  # fmt: skip
         layer = int(name.split(".")[1])
         np.testing.assert_allclose(found.entries[name].means[0], mean_squares(seen[point, layer]), rtol=1e-5)
         assert found.entries[name].counts.tolist() == [len(IDS)]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from .engine import Engine
     from .weights.source import TensorSource
 
 LIMBS = 3
@@ -87,6 +88,11 @@ def costs_of(source: TensorSource, act_quant: bool = True) -> Costs:
     arch = arch_of(source)
     costs: Costs = arch.costs(source, arch.read_shape(source), act_quant)
     return costs
+
+
+def costs_of_engine(engine: Engine) -> Costs:
+    """Those of a running engine: its file, its numerics mode."""
+    return costs_of(engine.source, engine.model.numerics.act_quant)
 
 
 def prefill_chunk() -> int:

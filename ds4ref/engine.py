@@ -28,7 +28,6 @@ from .weights import open_source
 if TYPE_CHECKING:
     import numpy as np
 
-    from .costs import Costs
     from .generate import Generation
     from .sampling import Sampler
     from .text.tokenizer import Tokenizer
@@ -112,11 +111,6 @@ class Engine:
             raise UsageError(f"threads must be at least 1, got {count}")
         self.model.ops.threads = count
 
-    def costs(self) -> Costs:
-        """What its tokens cost at least (``costs``)."""
-        found: Costs = arch_of(self.source).costs(self.source, self.shape, self.model.numerics.act_quant)
-        return found
-
     def expert_use(self, most: int = 16) -> dict[str, Any]:
         """How often which routed experts were chosen so far, in all sessions."""
         return self.model.experts.summary(most)
@@ -128,18 +122,11 @@ class Engine:
 
         return open_tokenizer(self.source, self._split)
 
-    def sampler(
-        self, temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.05, seed: int | None = None
-    ) -> Sampler:
-        """What picks tokens of this model: ds4's sampler, or, for a checkpoint of llama2.c, that one's, which has no
-        top-k (UsageError) and no min-p."""
-        if getattr(self.source, "sampling", "") == "llama2.c":
-            from .sampling_llama2c import Llama2cSampler
+    def sampler(self, temperature: float = 0.0, **settings: Any) -> Sampler:
+        """What picks tokens of this model (``sampling.sampler_of``); settings are top_k, top_p, min_p, seed."""
+        from .sampling import sampler_of
 
-            return Llama2cSampler(temperature, top_k, top_p, seed)
-        from .sampling import Sampler
-
-        return Sampler(temperature, top_k, top_p, min_p, seed)
+        return sampler_of(self.source, temperature, **settings)
 
     def session(self, ctx: int) -> Session:
         """A new, empty timeline with room for ``ctx`` tokens. BackendError if its memory cannot be had."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import os
+from typing import Any
 
 import numpy as np
 
@@ -145,6 +146,17 @@ class Sampler:
         rest = np.subtract.accumulate(start)[1:]
         hit = np.flatnonzero(rest <= 0)
         return int(ids[hit[0]]) if len(hit) else fallback
+
+
+def sampler_of(source: Any, temperature: float, **settings: Any) -> Sampler:
+    """What picks tokens of a model file: ``Sampler``, or, for a checkpoint of llama2.c, that program's, which has no
+    top-k (UsageError) and no min-p."""
+    if getattr(source, "sampling", "") == "llama2.c":
+        from .sampling_llama2c import Llama2cSampler
+
+        settings.pop("min_p", None)
+        return Llama2cSampler(temperature, **settings)
+    return Sampler(temperature, **settings)
 
 
 def argmax(logits: np.ndarray, exclude: int | None = None) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ds4ref.cli.model import warm
-from ds4ref.costs import prefill_chunk
+from ds4ref.costs import costs_of_engine, prefill_chunk
 from ds4ref.environment import memory_bytes
 from ds4ref.errors import DataError, UsageError
 from ds4ref.targets import Cancellation
@@ -60,7 +60,7 @@ class LocalSource(Source):
             warm(PROG, engine.source)
         opening.sha256(path)  # with progress; the facts find it in the store
         facts = engine_facts(engine, opening.store)
-        costs, peaks = engine.costs(), None
+        costs, peaks = costs_of_engine(engine), None
         if plan.roofline:
             facts["peaks"] = machine_peaks(opening.store, facts["threads"])
             peaks = as_peaks(facts["peaks"], costs.weight_bytes())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..errors import Cancelled
 from ..generate import Generation, Timing, check_fits, prefill
 from ..runs.provenance import identity, stamp
-from ..sampling import fresh_seed
+from ..sampling import fresh_seed, sampler_of
 from .common import CYAN, EXIT_INTERRUPTED, Interrupt, Progress, atomic_output, say, tint
 from .model import open_engine
 from .printer import Printer
@@ -79,7 +79,7 @@ def report(timing: Timing) -> None:
 
 def make_sampler(engine: Engine, args: Namespace, seed: int) -> Sampler:
     """The sampler that the flags describe, of the model's kind."""
-    return engine.sampler(temperature=args.temp, top_k=args.top_k, top_p=args.top_p, min_p=args.min_p, seed=seed)
+    return sampler_of(engine.source, args.temp, top_k=args.top_k, top_p=args.top_p, min_p=args.min_p, seed=seed)
 
 
 def write_stats(path: str, engine: Engine, args: Namespace, timing: Timing, generation: Generation, seed: int) -> None:

@@ -25,6 +25,7 @@ from ..cancellation import Cancellation
 from ..engine import Engine
 from ..errors import Cancelled, ContextError, Ds4Error, TokenError
 from ..generate import Generation, Piece, Timing
+from ..sampling import sampler_of
 from ..targets.answer import Delta, Finish, Step, Token, Usage
 from ..targets.reader import AnswerReader
 from ..text.chat import Message, ends_in_thinking, live_tail
@@ -287,8 +288,13 @@ class Worker:
         turn, session, tokenizer = job.turn, self._session, self.engine.tokenizer
         reader = AnswerReader(bool(turn.callable), turn.stop, recover=turn.recover)
         drawn = turn.sampling
-        sampler = self.engine.sampler(
-            drawn.temperature, top_k=drawn.top_k, top_p=drawn.top_p, min_p=drawn.min_p, seed=drawn.seed
+        sampler = sampler_of(
+            self.engine.source,
+            drawn.temperature,
+            top_k=drawn.top_k,
+            top_p=drawn.top_p,
+            min_p=drawn.min_p,
+            seed=drawn.seed,
         )
         room = self.ctx - session.pos
         limit = room if turn.max_tokens is None else min(turn.max_tokens, room)

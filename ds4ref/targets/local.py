@@ -14,7 +14,7 @@ from ..engine import Engine
 from ..errors import Cancelled, TargetError, UsageError
 from ..files import file_digest
 from ..generate import Generation, Timing, prefill
-from ..sampling import Sampler, token_logprob, top_logprobs
+from ..sampling import Sampler, sampler_of, token_logprob, top_logprobs
 from ..text.chat import MODES, ends_in_thinking, render
 from ..text.protocol import EOS
 from .answer import Delta, Finish, Step, Token, Usage
@@ -223,4 +223,4 @@ class LocalTarget(Target):
 
 
 def _sampler(engine: Engine, request: Request) -> Sampler:
-    return engine.sampler(request.temperature, top_p=request.top_p, min_p=request.min_p, seed=request.seed)
+    return sampler_of(engine.source, request.temperature, top_p=request.top_p, min_p=request.min_p, seed=request.seed)

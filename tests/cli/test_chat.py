@@ -232,7 +232,7 @@ def test_regen_draws_with_another_seed(ds4, monkeypatch):
             seeds.append(options["seed"])
             super().__init__(*args, **options)
 
-    monkeypatch.setattr("ds4ref.cli.oneshot.Sampler", Spy)
+    monkeypatch.setattr("ds4ref.sampling.Sampler", Spy)
     chat(ds4, b"Hi\n/regen\n/regen\n", "--seed", "7", "--temp", "1")
     assert seeds[0] == 7 and len(set(seeds)) == 3
 

@@ -10,6 +10,7 @@ import pytest
 
 from ds4ref.archs.dense.shape import Scaling
 from ds4ref.cli import ds4
+from ds4ref.costs import costs_of_engine
 from ds4ref.engine import Engine
 from ds4ref.errors import ContextError, ModelFileError, PayloadError, PayloadMismatch, ShapeError
 
@@ -236,7 +237,7 @@ def test_costs_and_the_report(family: str, tmp_path: Path, capsys: pytest.Captur
     for tied in (False, True):
         path, shape, tensors = drawn(tmp_path, family, 12 + tied, "BF16", tied=tied)
         with Engine.open(path) as engine:
-            costs = engine.costs()
+            costs = costs_of_engine(engine)
             bound = sum(2 * v.size if v.ndim == 2 else 4 * v.size for v in tensors.values())
             table = 2 * tensors["token_embd.weight"].size
             wanted = bound - (0 if tied else table) + table // shape.vocab

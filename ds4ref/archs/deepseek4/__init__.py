@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .costs import Costs  # first: importing a module of that name later would hide the function ``costs``
 from .shape import ModelShape, check_flash
 from .weights import bind
 
 if TYPE_CHECKING:
     from ...numerics import Numerics
     from ...weights.source import TensorSource
-    from .costs import Costs
     from .forward import Model
     from .importance import Collector
     from .weights import Weights
@@ -39,8 +39,6 @@ def model(shape: ModelShape, weights: Weights, ops: Any, numerics: Numerics, adv
 
 def costs(source: TensorSource, shape: ModelShape, act_quant: bool = True) -> Costs:
     """See ``archs.Arch``."""
-    from .costs import Costs
-
     return Costs.of_file(source, shape, act_quant)
 
 

@@ -174,7 +174,7 @@ def build_parser() -> Parser:
 
     g = parser.add_argument_group("results")
     g.add_argument("--csv", metavar="FILE", help="CSV file (stdout, where that is no terminal)")
-    g.add_argument("--plot", metavar="FILE", action="append", default=[], help="draw the sweep too: .svg, .png or "
+    add(g, "--plot", action="append", default=[], help="draw the sweep too: .svg, .png or "
                    ".pdf; may be repeated; needs --csv")  # fmt: skip
     add(
         g,

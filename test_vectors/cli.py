@@ -35,6 +35,7 @@ COMMANDS = {
     "nll": "likelihood of given continuations under two engines, with paired statistics",
     "recall": "recall of facts hidden in a long story, by depth",
     "many": "one of these for every combination of a matrix, here or on a Dask cluster",
+    "damage": "what quantization did, op by op, and whether it was quantization",
     "doctor": "is my engine right? all of it in one command, with a page",
 }
 
@@ -67,6 +68,8 @@ def _command(name: str) -> Callable[[Sequence[str]], int]:
         return partial(many, Tool(PROG, "test_vectors.cli", ("output", "o", "out", "junit"), ("--json",)))
     elif name == "doctor":
         from . import cli_doctor as module  # type: ignore[no-redef]
+    elif name == "damage":
+        from . import cli_damage as module  # type: ignore[no-redef]
     elif name == "trace":
         from .trace import cli_trace as module  # type: ignore[no-redef]
     else:

@@ -134,13 +134,16 @@ LOADED = "import sys; print(sorted({'numba', 'llvmlite', 'pandas', 'matplotlib',
         "import ds4ref.runs.evals, ds4ref.cli.tables",
         "import ds4ref.engine",
         "import ds4ref.cli.kv, ds4ref.session.store",
+        "import ds4ref.cli.quantize, ds4ref.weights.quantize.run, ds4ref.weights.quantize.splice",
     ],
 )
 def test_light_modules_stay_light(statement):
     assert fresh(f"{statement}\n{LOADED}") == "[]"
 
 
-@pytest.mark.parametrize("module", ["ds4ref.cli.ds4", "ds4ref.cli.server", "ds4ref.cli.kv", "speed_bench.cli"])
+@pytest.mark.parametrize(
+    "module", ["ds4ref.cli.ds4", "ds4ref.cli.server", "ds4ref.cli.kv", "ds4ref.cli.quantize", "speed_bench.cli"]
+)
 def test_help_imports_neither_numba_nor_pandas(module):
     code = (
         f"import contextlib, io, {module} as m\nwith contextlib.redirect_stdout(io.StringIO()):\n"

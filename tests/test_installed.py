@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 ROOMS = ("ds4ref", "kernels", "speed_bench", "test_vectors", "reports", "eval")
 TOOLS = (
-    *("ds4ref.cli.ds4", "ds4ref.cli.server", "ds4ref.cli.kv"),
+    *("ds4ref.cli.ds4", "ds4ref.cli.server", "ds4ref.cli.kv", "ds4ref.cli.quantize"),
     *("speed_bench.cli", "test_vectors.cli", "reports.cli", "eval.cli"),
 )
 

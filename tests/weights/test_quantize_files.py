@@ -1,4 +1,4 @@
-"""Model files made by the quantizer: plans, bytes, resuming, what ends a run, splicing, and who else reads them."""
+"""Model files made by the quantizer: plans, bytes, resuming, what ends a run, splicing, who else reads the result."""
 
 from __future__ import annotations
 
@@ -456,14 +456,21 @@ def test_a_published_model_quantized_runs_and_is_near(recipe, nano_path, tmp_pat
         found = engine.logits(ids)
         assert engine.tokenizer.decode(engine.tokenizer.encode("a b")) == b"a b"
     apart = np.sqrt(np.mean((found - wanted) ** 2)) / wanted.std()
-    assert apart < {"q2": 0.8, "q4": 0.25, "q8": 0.05, "bf16": 0.02}[recipe]
+    assert apart < {"q2": 0.8, "q4": 0.25, "q8": 0.12, "bf16": 0.02}[recipe]
 
 
 @pytest.mark.peers
-def test_llama_cpp_runs_it_and_logits_agree(nano_path, tmp_path):
+@pytest.mark.parametrize("published", [False, True])
+def test_llama_cpp_runs_it_and_logits_agree(nano_path, tmp_path, published):
+    from ds4ref.nano.checkpoint import write_checkpoint
+
     cpp = pytest.importorskip("llama_cpp")
-    out = tmp_path / "q4.gguf"
-    assert main([nano_path, "-o", str(out), "--recipe", "q4"]) == 0
+    out, source = tmp_path / "q4.gguf", nano_path
+    if published:
+        source = str(tmp_path / "published")
+        with open_source(nano_path) as model:
+            write_checkpoint(model, source)
+    assert main([source, "-o", str(out), "--recipe", "q4"]) == 0
     ids = list(range(20, 120))
     with Engine.open(out, numerics="exact") as engine:
         ours = engine.logits(ids)

@@ -8,9 +8,11 @@ config.json or of the one that Hugging Face's ``DeepseekV4Config`` writes. The l
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ...errors import ModelFileError
+from ...text.protocol import ASSISTANT, BOS, DSML, EOS, THINK_CLOSE, THINK_OPEN, USER
 from ...text.published import TOKENIZER, vocabulary
 from ...weights.published import Part
 from .shape import ARCHITECTURE, CSA, HCA, MERGES_KEY, PLAIN, PREFIX, TOKENS_KEY
@@ -65,6 +67,12 @@ LAYER_NAMES = {
 EXPERT_NAMES = {"ffn_gate_exps.weight": "w1", "ffn_down_exps.weight": "w2", "ffn_up_exps.weight": "w3"}
 
 LAYER_TYPES = {"sliding_attention": PLAIN, "compressed_sparse_attention": CSA, "heavily_compressed_attention": HCA}
+SQRT_SOFTPLUS = 4
+"""How llama.cpp calls the router's function (``expert_gating_func``)."""
+
+NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
+"""GGUF token types."""
+
 MAX_LAYERS, MAX_EXPERTS = 1024, 1 << 14
 
 # key of the GGUF, of config.json
@@ -115,6 +123,9 @@ def metadata(config: Config, checkpoint: Checkpoint) -> list[Entry]:
         (PREFIX + "attention.compress_ratios", "i32[]", _ratios(config, layers)),
         (PREFIX + "swiglu_clamp_exp", "f64[]", [config.number("swiglu_limit")] * layers),
         (PREFIX + "expert_weights_norm", "bool", config.flag("norm_topk_prob", True)),
+        (PREFIX + "expert_gating_func", "u32", SQRT_SOFTPLUS),  # llama.cpp's
+        (PREFIX + "context_length", "u32", config.integer("max_position_embeddings", 1 << 20)),
+        ("general.quantization_version", "u32", 2),
         *_rope(config),
     ]
     if checkpoint.has(TOKENIZER):
@@ -123,8 +134,27 @@ def metadata(config: Config, checkpoint: Checkpoint) -> list[Entry]:
             ("tokenizer.ggml.model", "string", "gpt2"),
             (TOKENS_KEY, "string[]", lambda: read()[0]),
             (MERGES_KEY, "string[]", lambda: read()[1]),
+            *_for_llama(read),
         ]
     return entries
+
+
+_TYPES = {BOS: CONTROL, EOS: CONTROL, USER: CONTROL, ASSISTANT: CONTROL} | dict.fromkeys(
+    (THINK_OPEN, THINK_CLOSE, DSML), USER_DEFINED
+)
+
+
+def _for_llama(read: _Vocabulary) -> Iterator[Entry]:
+    """What llama.cpp asks of a vocabulary on top; this engine knows it without."""
+    at = "tokenizer.ggml."
+    yield at + "pre", "string", "joyai-llm"
+    yield at + "token_type", "i32[]", lambda: [_TYPES.get(token, NORMAL) for token in read()[0]]
+    for name, token in (("bos", BOS), ("eos", EOS)):
+        yield f"{at}{name}_token_id", "u32", partial(_index, read, token)
+
+
+def _index(read: _Vocabulary, token: str) -> int:
+    return read()[0].index(token) if token in read()[0] else 0
 
 
 class _Vocabulary:

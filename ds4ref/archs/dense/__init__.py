@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ...weights.source import TensorSource
     from .costs import Costs
     from .forward import Model
+    from .importance import Collector
     from .weights import Weights
 
 
@@ -42,6 +43,12 @@ class Dense:
         from .forward import Model
 
         return Model(shape, weights, ops, numerics)
+
+    def collector(self, shape: DenseShape) -> Collector:
+        """See ``archs.Collector``."""
+        from .importance import Collector
+
+        return Collector(shape)
 
     def costs(self, source: TensorSource, shape: DenseShape, act_quant: bool = True) -> Costs:
         """See ``archs.Arch``."""

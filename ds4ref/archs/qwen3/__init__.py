@@ -8,5 +8,6 @@ from ..dense import Dense, Family
 FAMILY = Family("qwen3", halves=True, qk_norm=True)
 _ARCH = Dense(FAMILY)
 read_shape, bind, model, costs = _ARCH.read_shape, _ARCH.bind, _ARCH.model, _ARCH.costs
+collector = _ARCH.collector
 
-__all__ = ["FAMILY", "bind", "costs", "model", "read_shape"]
+__all__ = ["FAMILY", "bind", "collector", "costs", "model", "read_shape"]

@@ -21,6 +21,7 @@ from kernels.formats import FORMATS
 
 from ...errors import DataError, UsageError
 from ..container import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, TensorSpec
+from ..gguf import Metadata as GGUFMetadata
 from ..source import Metadata, TensorInfo, TensorSource
 from .families import FAMILIES, RECIPES, family_of, layer_of
 from .imatrix import Imatrix
@@ -118,8 +119,10 @@ class Plan:
 
 
 def identity(path: str | os.PathLike[str]) -> list[str]:
-    """Files at or below ``path`` by name, size and time of change."""
+    """Files at or below ``path`` by name, size and time of change; of an index all beside it."""
     path = os.fspath(path)
+    if path.endswith(".json"):
+        path = os.path.dirname(os.path.abspath(path))
     files = [path]
     if os.path.isdir(path):
         files = sorted(entry.path for entry in os.scandir(path) if entry.is_file())
@@ -216,7 +219,7 @@ def entries(given: Metadata, without: str = _DROPPED) -> Iterator[tuple[str, str
         kind = given.type_of(key)
         if kind is not None and not key.startswith(without) and key != ALIGNMENT_KEY:
             # numbers of a config.json are f64; what reads GGUF files wants f32
-            yield key, kind.replace("f64", "f32"), given[key]
+            yield key, kind if isinstance(given, GGUFMetadata) else kind.replace("f64", "f32"), given[key]
 
 
 def alignment(given: Metadata) -> int:

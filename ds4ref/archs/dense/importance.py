@@ -1,0 +1,32 @@
+"""Which intermediates of the dense pass are the inputs of which matrices (``archs.Collector``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..sums import Sums
+
+READERS = {
+    "attn_norm": ("attn_q", "attn_k", "attn_v"),
+    "kqv_out": ("attn_output",),
+    "ffn_norm": ("ffn_gate", "ffn_up"),
+    "ffn_swiglu": ("ffn_down",),
+}
+"""Intermediate -> matrices that multiply it."""
+
+
+class Collector(Sums):
+    """Hooks that add up squares of what the matrices of every layer read."""
+
+    def __init__(self, shape: Any):
+        super().__init__()
+        self.shape = shape
+
+    def begin(self, chunk: Any) -> None:
+        """Nothing to prepare."""
+
+    def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
+        """Add up what passes; nothing is changed."""
+        for role in READERS.get(name, ()):
+            self.add(f"blk.{layer}.{role}.weight", value.reshape(len(value), -1))
+        return value

@@ -1,0 +1,21 @@
+"""Sums of squares by tensor: what a family's collector of importance adds up (``archs.Collector``)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+class Sums:
+    """``sums`` by tensor name: float64 (vectors, cols) and counts (vectors,); see ``archs.Collector``."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self.routes = 0
+
+    def add(self, name: str, rows: np.ndarray, vectors: int = 1, which: int = 0) -> None:
+        """Inputs ``rows`` (n, cols) of tensor ``name``, or of matrix ``which`` of its ``vectors``."""
+        if name not in self.sums:
+            self.sums[name] = np.zeros((vectors, rows.shape[-1])), np.zeros(vectors)
+        squares, counts = self.sums[name]
+        squares[which] += np.square(rows.astype(np.float64)).sum(axis=0)
+        counts[which] += len(rows)

@@ -1,0 +1,215 @@
+"""What quantization did to a model, op by op: the same tokens through two files of it, the second held to the first.
+
+Every op of the second model works on the values that the first one had at that point, so errors do not add up: what
+comes out wrong there comes from the tensors of that op alone. Beside it stands how far those tensors are from the first
+model's. An op that errs much more than its weights differ does something else than its weights say: a bug of an engine
+or kernel. Weights that differ more than their format explains are not what they should be: a bug of a conversion.
+
+The first model goes layer by layer, so that memory holds the intermediates of one layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kernels.formats import Matrix
+
+from ..errors import DataError
+from ..weights.quantize.families import family_of
+from .damage import attribute, tensor_name
+from .forced import HEAD, LayerWeights, Model, Weights, run_layers
+
+LOSS = {
+    "F32": 0.0, "F16": 3e-4, "BF16": 2e-3, "I32": 0.0, "Q8_0": 0.007, "F8_E4M3": 0.03, "Q6_K": 0.02, "Q4_K": 0.085,
+    "Q4_0": 0.1, "MXFP4": 0.15, "Q2_K": 0.33, "IQ2_XXS": 0.45,
+}  # fmt: skip
+"""Relative rms error that storing normally distributed weights in a format costs, a little above what is measured
+(tests/kernels/test_quantize.py)."""
+
+HEAVY = 2.0
+"""So many times the loss may come of weights with heavy tails, or of importance that was minded."""
+
+SLACK = 3.0
+"""So many times the relative error of its weights an op may err: inputs may lie where the weights err most."""
+
+FLOOR = 3e-4
+"""Relative error of an op whose weights are the same: float sums in another order."""
+
+_UNCOMPARED = ("indexer_scores", "indexer_topk", "ffn_moe_topk", "indexer_rows")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One op of the second model on the first one's values.
+
+    error    |ours - theirs| / |theirs| over all tokens       cosine  of the two
+    weights  relative error of the tensors it multiplies with  formats  of them, in the second model
+    allowed  what ``error`` may be                             loss     what ``weights`` may be
+    family   of its tensors, "" where it has none
+    """
+
+    layer: int
+    point: str
+    tensors: tuple[str, ...]
+    formats: tuple[str, ...]
+    family: str
+    error: float
+    cosine: float
+    weights: float
+    allowed: float
+    loss: float
+
+    @property
+    def verdict(self) -> str:
+        """ "engine" or "weights" for a bug of either, "quantization" for what the format costs, "same" for nothing."""
+        if not self.weights <= self.loss:
+            return "weights"
+        if not self.error <= self.allowed:
+            return "engine"
+        return "quantization" if self.error > FLOOR else "same"
+
+
+class _Keep:
+    """Hooks that keep what passes, and put in the streams that a layer starts from."""
+
+    def __init__(self, streams: np.ndarray | None):
+        self.streams = streams
+        self.values: dict[tuple[str, int], Any] = {}
+
+    def begin(self, chunk: Any) -> None:
+        """Nothing to prepare."""
+
+    def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
+        if name == "hc_attn_in" and self.streams is not None:
+            value = self.streams
+        self.values[name, layer] = tuple(v.copy() for v in value) if isinstance(value, tuple) else _copied(value)
+        return value
+
+
+class _Hold(_Keep):
+    """Hooks that keep what the ops make of the values of ``held``, and go on with those."""
+
+    def __init__(self, held: Mapping[tuple[str, int], Any]):
+        super().__init__(None)
+        self.held = held
+
+    def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
+        super().tap(name, layer, value, chunk)
+        return self.held.get((name, layer), value)
+
+
+def _copied(value: Any) -> Any:
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def compare(
+    a: Model, b: Model, ids: Sequence[int], points: Mapping[str, Sequence[str]], progress: Callable[[int], None]
+) -> Iterator[Reading]:
+    """Readings in the order of the pass. ``points``: tensors of each point, as names without "blk.N." and ".weight".
+
+    DataError if the two are not the same model in other formats.
+    """
+    different = [name for name in vars(a.shape) if name != "name" and getattr(a.shape, name) != getattr(b.shape, name)]
+    if different:
+        raise DataError(f"the two are not the same model: {different[0]} differs")
+    streams: np.ndarray | None = None
+    last = a.shape.n_layers - 1
+    for layer in range(a.shape.n_layers):
+        progress(layer)
+        layers = [layer, HEAD] if layer == last else [layer]
+        keep = _Keep(streams)
+        run_layers(a, ids, keep, layers)
+        hold = _Hold(keep.values)
+        run_layers(b, ids, hold, layers)
+        for (name, at), ours in hold.values.items():
+            theirs = keep.values.get((name, at))
+            if name == "hc_attn_in" and at > 0:
+                continue  # put in, nobody's result
+            if name not in _UNCOMPARED and _comparable(ours, theirs):
+                yield _reading(a, b, at, name, ours, theirs, points.get(name, ()))
+        streams = keep.values["hc_ffn_post", layer]
+
+
+def _comparable(ours: Any, theirs: Any) -> bool:
+    return (
+        isinstance(ours, np.ndarray) and isinstance(theirs, np.ndarray) and ours.dtype.kind == "f" and theirs.size > 0
+        and ours.shape == theirs.shape
+    )  # fmt: skip
+
+
+def _reading(a: Model, b: Model, layer: int, name: str, ours: Any, theirs: Any, tensors: Sequence[str]) -> Reading:
+    error, cosine = distance(ours, theirs)
+    found, formats, square, loss, family = [], [], 0.0, 0.0, ""
+    for tensor in tensors:
+        attr = attribute(tensor)
+        place = -1 if not hasattr(a.weights.layers[0], attr) else layer
+        one, other = _held(a, place, attr), _held(b, place, attr)
+        if one is None or other is None:
+            continue
+        full = tensor_name(attr, place)
+        found.append(full)
+        fmt = other.fmt if isinstance(other, Matrix) else "F32"
+        formats.append(fmt)
+        square += weight_error(one, other) ** 2
+        kept = one.fmt if isinstance(one, Matrix) else "F32"
+        loss += (HEAVY * (LOSS.get(fmt, 1.0) + LOSS.get(kept, 1.0)) + FLOOR) ** 2
+        family = family or family_of(
+            full, 3 if isinstance(one, Matrix) and one.experts else 1 + isinstance(one, Matrix)
+        )
+    weights = square**0.5
+    return Reading(layer, name, tuple(found), tuple(formats), family, error, cosine, weights,
+                   FLOOR + SLACK * weights, loss**0.5 if found else FLOOR)  # fmt: skip
+
+
+def _held(model: Model, layer: int, attr: str) -> Any:
+    held: LayerWeights | Weights = model.weights if layer < 0 else model.weights.layers[layer]
+    return getattr(held, attr, None)
+
+
+def distance(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
+    """Relative error and cosine of two arrays; 0 and 1 where both are zero, infinite and NaN where that is so."""
+    x, y = ours.astype(np.float64).ravel(), theirs.astype(np.float64).ravel()
+    with np.errstate(invalid="ignore", over="ignore"):
+        miss, size, own = np.sqrt(np.square(x - y).sum()), np.sqrt(np.square(y).sum()), np.sqrt(np.square(x).sum())
+        if size == 0 or own == 0:
+            return (0.0 if miss == 0 else float("inf")), (1.0 if miss == 0 else 0.0)
+        return float(miss / size), float(x @ y / (size * own))
+
+
+def weight_error(one: Any, other: Any, rows: int = 64) -> float:
+    """Relative rms error of ``other``, a Matrix or float array, against ``one``, on at most so many rows."""
+    if not isinstance(one, Matrix):
+        return distance(np.asarray(other), np.asarray(one))[0]
+    if one.fmt == other.fmt and np.array_equal(_sample(one, rows).data, _sample(other, rows).data):
+        return 0.0
+    return distance(_sample(other, rows).dequantize(), _sample(one, rows).dequantize())[0]
+
+
+def _sample(w: Matrix, rows: int) -> Matrix:
+    """Rows spread over the matrix, or over some matrices of a stack."""
+    if not w.experts:
+        chosen = np.unique(np.linspace(0, w.rows - 1, min(rows, w.rows)).astype(int))
+        return Matrix(w.fmt, np.ascontiguousarray(w.data[chosen]), len(chosen), w.cols)
+    experts = np.unique(np.linspace(0, w.experts - 1, min(8, w.experts)).astype(int))
+    inner = np.unique(np.linspace(0, w.rows - 1, min(max(1, rows // 4), w.rows)).astype(int))
+    data = np.ascontiguousarray(w.data[experts][:, inner])
+    return Matrix(w.fmt, data.reshape(-1, data.shape[-1]), data.shape[0] * data.shape[1], w.cols)
+
+
+def divergence(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
+    """Logits (T, V) of both, each going its own way: KL(a || b) in nats by position, and how often the best agrees."""
+    p, q = (_log_softmax(x.astype(np.float64)) for x in (a, b))
+    kl = (np.exp(p) * (p - q)).sum(axis=1)
+    return {
+        "kl_mean": float(kl.mean()), "kl_median": float(np.median(kl)), "kl_p99": float(np.quantile(kl, 0.99)),
+        "kl_max": float(kl.max()), "same_top1": float((a.argmax(axis=1) == b.argmax(axis=1)).mean()),
+    }  # fmt: skip
+
+
+def _log_softmax(x: np.ndarray) -> np.ndarray:
+    x = x - x.max(axis=1, keepdims=True)
+    return x - np.log(np.exp(x).sum(axis=1, keepdims=True))

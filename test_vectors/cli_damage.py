@@ -1,0 +1,155 @@
+"""``ds4-vectors damage A B``: what quantization cost, layer by layer, and whether it was quantization."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ds4ref.cli.common import Progress, atomic_output, check_output
+from ds4ref.cli.flags import add
+from ds4ref.cli.options import integer
+from ds4ref.cli.tool import add_engine, finish, parsed, parser, rows
+from ds4ref.errors import DataError, UsageError
+
+from .observation import read_ids
+from .trace.ops import OPS
+
+if TYPE_CHECKING:
+    from ds4ref.variants.quantized import Reading
+
+BUGS = {
+    "engine": "errs more than its weights do: the op does not do what its weights say (a bug of the engine)",
+    "weights": "differ more than the format costs: these are not the same weights (a bug of the conversion)",
+}
+
+
+def damage(argv: Sequence[str]) -> int:
+    """``ds4-vectors damage A B``"""
+    made = parser("ds4-vectors damage",
+                  "What quantization did: the same tokens through A, the unquantized model, and B, the quantized one, "
+                  "every op of B on A's values. Exits 1 where it is not quantization.",
+                  "A B [options]",
+                  "model/ model-q2.gguf", "bf16.gguf q4.gguf --token-ids ids.json --plot damage.svg")  # fmt: skip
+    made.add_argument("models", nargs="*", metavar="A B", help="two model files or folders")
+    add(made, "--token-ids", help="JSON list of token ids (drawn at random)")
+    add(made, "--tokens", type=integer(2, 4096), default=64, help="how many are drawn (64)")
+    add(made, "--seed", default=0, help="of those drawn (0)")
+    add(made, "--plot", help="error by layer and family as a picture (.svg, .png, .pdf)")
+    made.add_argument("--all", action="store_true", help="every op of every layer, not one line a family")
+    add(made, "--json")
+    add_engine(made, "exact")
+    args = parsed(made, argv)
+    if args is None:
+        return 0
+    if len(args.models) != 2:
+        raise UsageError(f"two models are needed, A and B, not {len(args.models)}")
+    if args.plot is not None:
+        check_output(args.plot)
+    from ds4ref.engine import Engine
+    from ds4ref.variants.forced import model_of
+    from ds4ref.variants.quantized import compare, divergence
+
+    options = {"backend": args.backend, "numerics": args.numerics, "threads": args.threads}
+    with Engine.open(args.models[0], **options) as a, Engine.open(args.models[1], **options) as b:
+        ids = _ids(args, a.shape.vocab)
+        points = {name: op.tensors for name, op in OPS.items()}
+        with Progress("layer") as progress:
+            found = list(compare(model_of(a), model_of(b), ids, points, lambda n: progress(n, a.shape.n_layers)))
+        logits = divergence(a.logits(ids), b.logits(ids))
+    bugs = [reading for reading in found if reading.verdict in BUGS]
+    if args.plot is not None:
+        _plot(args.plot, found)
+    result = {
+        "a": args.models[0], "b": args.models[1], "tokens": len(ids), "numerics": args.numerics, "logits": logits,
+        "verdict": bugs[0].verdict if bugs else "quantization",
+        "ops": [{**vars(r), "verdict": r.verdict} for r in found],
+    }  # fmt: skip
+    finish(result, args.json, _page(found, bugs, logits, args.all))
+    return 1 if bugs else 0
+
+
+def _ids(args: Any, vocab: int) -> list[int]:
+    if args.token_ids is None:
+        import numpy as np
+
+        return np.random.default_rng(args.seed).integers(0, vocab, args.tokens).tolist()
+    ids = read_ids(args.token_ids)
+    if not ids:
+        raise DataError(f"{args.token_ids}: holds no token ids")
+    if max(ids) >= vocab:
+        raise DataError(f"token id {max(ids)} is outside the vocabulary of {vocab}")
+    return ids
+
+
+def _page(found: list[Reading], bugs: list[Reading], logits: dict[str, float], every: bool) -> str:
+    quantized = [reading for reading in found if reading.family]
+    lines = []
+    if every:
+        head = ["op", "layer", "formats", "error", "cosine", "of its weights", "verdict"]
+        lines.append(rows(head, [
+            [r.point, _layer(r.layer), " ".join(r.formats), f"{r.error:.3g}", f"{r.cosine:.6f}", f"{r.weights:.3g}",
+             r.verdict] for r in found
+        ]))  # fmt: skip
+    else:
+        groups: dict[tuple[str, str], list[Reading]] = defaultdict(list)
+        for reading in quantized:
+            groups[reading.family, " ".join(dict.fromkeys(reading.formats))].append(reading)
+        body = []
+        for (family, formats), members in groups.items():
+            worst = max(members, key=lambda r: r.error)
+            body.append([family, formats, str(len(members)), f"{statistics.median(r.error for r in members):.3g}",
+                         f"{worst.error:.3g}", f"{worst.point}, {_layer(worst.layer)}",
+                         f"{min(r.cosine for r in members):.5f}", f"{max(r.weights for r in members):.3g}",
+                         f"{max(r.loss for r in members):.3g}"])  # fmt: skip
+        lines.append(rows(["family", "format", "ops", "error", "worst", "where", "cosine", "weights", "may be"], body))
+    lines.append(f"logits: KL {logits['kl_mean']:.4g} nats a token (99 % below {logits['kl_p99']:.4g}), "
+                 f"same best token {100 * logits['same_top1']:.1f} %")  # fmt: skip
+    if not bugs:
+        lines.append("verdict: quantization. Every op errs as much as its weights, and these as their format costs")
+    for bug in bugs[:8]:
+        what = ", ".join(bug.tensors) if bug.verdict == "weights" else f"{bug.point} of {_layer(bug.layer)}"
+        lines.append(f"verdict: {what} {BUGS[bug.verdict]}; error {bug.error:.3g}, allowed {bug.allowed:.3g}, "
+                     f"weights {bug.weights:.3g}, may be {bug.loss:.3g}")  # fmt: skip
+    if len(bugs) > 8:
+        lines.append(f"and {len(bugs) - 8} more")
+    return "\n".join(lines)
+
+
+def _layer(layer: int) -> str:
+    return "head" if layer < 0 else f"layer {layer}"
+
+
+def _plot(path: str, found: list[Reading]) -> None:
+    """Largest error of each family by layer, on a logarithmic axis; wrong ones ringed."""
+    from matplotlib.figure import Figure
+
+    from ds4ref.cli.plots import GRID, INK
+
+    last = 1 + max(r.layer for r in found)
+    curves: dict[str, dict[int, Any]] = defaultdict(dict)
+    for reading in found:
+        if reading.family and reading.error > 0:
+            at = last if reading.layer < 0 else reading.layer
+            held = curves[reading.family].get(at)
+            if held is None or reading.error > held.error:
+                curves[reading.family][at] = reading
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for family, by_layer in curves.items():
+        places = sorted(by_layer)
+        (line,) = axes.plot(places, [by_layer[p].error for p in places], marker="o", markersize=3, label=family)
+        wrong = [p for p in places if by_layer[p].verdict in BUGS]
+        axes.plot(
+            wrong, [by_layer[p].error for p in wrong], "o", markersize=11, fillstyle="none", color=line.get_color()
+        )
+    axes.set_yscale("log")
+    axes.set_xlabel("layer (the last one is the head)", color=INK)
+    axes.set_ylabel("relative error on the unquantized model's values", color=INK)
+    axes.grid(color=GRID)
+    if curves:
+        axes.legend(fontsize="small")
+    kind = path.rpartition(".")[2].lower()
+    with atomic_output(path) as out:
+        figure.savefig(out, format=kind if kind in ("svg", "png", "pdf") else "svg")

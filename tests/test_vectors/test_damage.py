@@ -1,0 +1,145 @@
+"""ds4-vectors damage: real quantization passes, a wrong conversion and a wrong kernel are named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ds4ref.cli.quantize import main as quantize
+from ds4ref.engine import Engine
+from ds4ref.nano.checkpoint import write_checkpoint
+from ds4ref.variants.forced import model_of
+from ds4ref.variants.quantized import compare, distance, divergence
+from ds4ref.weights import open_source
+from test_vectors.cli import main
+from test_vectors.trace.ops import OPS
+from tests.badfiles import Draft
+
+POINTS = {name: op.tensors for name, op in OPS.items()}
+IDS = np.random.default_rng(3).integers(0, 2048, 40).tolist()
+
+
+@pytest.fixture(scope="module")
+def files(nano_path, tmp_path_factory) -> dict[str, Path]:
+    """The embedded model as a published one, and quantized from there."""
+    folder = tmp_path_factory.mktemp("damage")
+    with open_source(nano_path) as source:
+        write_checkpoint(source, folder / "published")
+    found = {"published": folder / "published"}
+    for recipe in ("q2", "q4", "q8", "bf16"):
+        found[recipe] = folder / f"{recipe}.gguf"
+        assert quantize([str(folder / "published"), "-o", str(found[recipe]), "--recipe", recipe]) == 0
+    (folder / "ids.json").write_text(json.dumps(IDS))
+    found["ids"] = folder / "ids.json"
+    return found
+
+
+def damage(files, a: str | Path, b: str | Path, capsys, *more: str) -> tuple[int, dict]:
+    code = main(["damage", str(a), str(b), "--token-ids", str(files["ids"]), "--json", *more])
+    out = capsys.readouterr()
+    assert out.err == "" or code == 0 or code == 1
+    return code, json.loads(out.out)
+
+
+@pytest.mark.parametrize("recipe", ["q2", "q4", "q8", "bf16"])
+def test_quantization_is_called_that(files, recipe, capsys):
+    code, found = damage(files, files["published"], files[recipe], capsys)
+    assert (code, found["verdict"]) == (0, "quantization"), [op for op in found["ops"] if op["verdict"] not in
+                                                             ("same", "quantization")]  # fmt: skip
+    assert found["logits"]["kl_mean"] > 0
+    routed = [op for op in found["ops"] if op["family"] == "down"]
+    assert len(routed) == 6 and all(op["verdict"] == "quantization" for op in routed)
+    # an op errs about as much as its weights
+    for op in found["ops"]:
+        if op["weights"] > 0.01:
+            assert 0.3 * op["weights"] < op["error"] < 2 * op["weights"], op
+
+
+def test_errors_do_not_add_up(files, capsys):
+    """The last layers of q2 err no more than the first ones, op by op."""
+    _, found = damage(files, files["published"], files["q2"], capsys)
+    gates = [op["error"] for op in found["ops"] if op["point"] == "ffn_moe_gate"]
+    assert max(gates) < 1.5 * min(gates)
+
+
+def test_a_model_against_itself(files, capsys):
+    code, found = damage(files, files["q4"], files["q4"], capsys)
+    assert code == 0 and {op["verdict"] for op in found["ops"]} == {"same"}
+    assert max(op["error"] for op in found["ops"]) == 0 and found["logits"]["kl_max"] == 0
+    assert found["logits"]["same_top1"] == 1
+
+
+def test_a_wrong_conversion_is_named(files, tmp_path, capsys):
+    draft = Draft(files["q4"])
+    rows = draft.tensors["blk.3.attn_kv.weight"].rows
+    rows[:] = np.roll(rows, len(rows) // 2, axis=0)
+    draft.write(tmp_path / "bad.gguf")
+    code, found = damage(files, files["published"], tmp_path / "bad.gguf", capsys)
+    wrong = [op for op in found["ops"] if op["verdict"] not in ("same", "quantization")]
+    assert code == 1 and found["verdict"] == "weights"
+    assert [(op["point"], op["tensors"]) for op in wrong] == [("KVraw", ["blk.3.attn_kv.weight"])]
+    assert main(["damage", str(files["published"]), str(tmp_path / "bad.gguf"), "--token-ids", str(files["ids"])]) == 1
+    assert "blk.3.attn_kv.weight differ more than the format costs" in capsys.readouterr().out
+
+
+class _Wrong:
+    """Ops of which one is off for one format: the kernel of a format that has a mistake."""
+
+    def __init__(self, ops, fmt: str):
+        self._ops, self._fmt = ops, fmt
+
+    def __getattr__(self, name):
+        return getattr(self._ops, name)
+
+    def expert_sum(self, x, ids, w, act):
+        y = self._ops.expert_sum(x, ids, w, act)
+        return y * np.float32(1.4) if w.fmt == self._fmt else y
+
+
+def test_a_wrong_kernel_is_named(files):
+    with Engine.open(files["published"], numerics="exact") as a, Engine.open(files["q4"], numerics="exact") as b:
+        model = model_of(b)
+        model.ops = _Wrong(model.ops, "Q4_K")
+        found = list(compare(model_of(a), model, IDS, POINTS, lambda layer: None))
+    assert {op.point for op in found if op.verdict == "engine"} == {"ffn_moe_out"}
+    assert not [op for op in found if op.verdict == "weights"]
+
+
+def test_models_of_different_shapes_are_refused(files, capsys):
+    from ds4ref.nano.diagnostic import diagnostic_path
+
+    assert main(["damage", str(files["q4"]), diagnostic_path()]) == 1
+    assert "not the same model" in capsys.readouterr().err
+
+
+def test_the_table_and_the_picture(files, tmp_path, capsys):
+    command = ["damage", str(files["published"]), str(files["q2"]), "--token-ids", str(files["ids"])]
+    assert main([*command, "--plot", str(tmp_path / "d.svg")]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in ("gate", "IQ2_XXS", "shared", "attention-proj", "logits: KL", "verdict: quant"))
+    assert (tmp_path / "d.svg").read_text().count("<path") > 20
+    assert main([*command, "--all"]) == 0
+    assert "ffn_moe_weighted_swiglu" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "says"),
+    [(["a"], 2, "two models"), (["x.gguf", "y.gguf"], 1, "x.gguf"), (["a", "b", "--tokens", "1"], 2, "--tokens")],
+)
+def test_wrong_usage(argv, code, says, capsys):
+    assert main(["damage", *argv]) == code
+    assert says in capsys.readouterr().err
+
+
+def test_distance_and_divergence():
+    assert distance(np.zeros(3), np.zeros(3)) == (0.0, 1.0)
+    assert distance(np.ones(3), np.zeros(3)) == (float("inf"), 0.0)
+    assert distance(np.array([3.0, 0]), np.array([3.0, 4.0])) == pytest.approx((0.8, 0.6))
+    a = np.log(np.array([[0.5, 0.5], [0.25, 0.75]]))
+    b = np.log(np.array([[0.25, 0.75], [0.25, 0.75]]))
+    found = divergence(a + 3, b - 1)
+    assert found["kl_max"] == pytest.approx(0.5 * np.log(2) + 0.5 * np.log(2 / 3))
+    assert found["kl_mean"] == pytest.approx(found["kl_max"] / 2) and found["same_top1"] == 0.5

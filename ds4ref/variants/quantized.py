@@ -107,9 +107,11 @@ def _copied(value: Any) -> Any:
 
 
 def compare(
-    a: Model, b: Model, ids: Sequence[int], points: Mapping[str, Sequence[str]], progress: Callable[[int], None]
-) -> Iterator[Reading]:
+    a: Model, b: Model, ids: Sequence[int], points: Mapping[str, Sequence[str]], progress: Callable[[int], None],
+    stored: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
+) -> Iterator[Reading]:  # fmt: skip
     """Readings in the order of the pass. ``points``: tensors of each point, as names without "blk.N." and ".weight".
+    ``stored``: the formats of both files' tensors by name, for those that a model holds as floats whatever they were.
 
     DataError if the two are not the same model in other formats.
     """
@@ -130,7 +132,7 @@ def compare(
             if name == "hc_attn_in" and at > 0:
                 continue  # put in, nobody's result
             if name not in _UNCOMPARED and _comparable(ours, theirs):
-                yield _reading(a, b, at, name, ours, theirs, points.get(name, ()))
+                yield _reading((a, b), stored, at, name, (ours, theirs), points.get(name, ()))
         streams = keep.values["hc_ffn_post", layer]
 
 
@@ -141,8 +143,11 @@ def _comparable(ours: Any, theirs: Any) -> bool:
     )  # fmt: skip
 
 
-def _reading(a: Model, b: Model, layer: int, name: str, ours: Any, theirs: Any, tensors: Sequence[str]) -> Reading:
-    error, cosine = distance(ours, theirs)
+def _reading(
+    models: tuple[Model, Model], stored: tuple[Mapping[str, str], Mapping[str, str]], layer: int, name: str,
+    values: tuple[Any, Any], tensors: Sequence[str],
+) -> Reading:  # fmt: skip
+    (a, b), (error, cosine) = models, distance(*values)
     found, formats, square, loss, family = [], [], 0.0, 0.0, ""
     for tensor in tensors:
         attr = attribute(tensor)
@@ -152,10 +157,12 @@ def _reading(a: Model, b: Model, layer: int, name: str, ours: Any, theirs: Any, 
             continue
         full = tensor_name(attr, place)
         found.append(full)
-        fmt = other.fmt if isinstance(other, Matrix) else "F32"
+        kept, fmt = (
+            held.fmt if isinstance(held, Matrix) else of.get(full, "F32")
+            for held, of in zip((one, other), stored, strict=True)
+        )
         formats.append(fmt)
         square += weight_error(one, other) ** 2
-        kept = one.fmt if isinstance(one, Matrix) else "F32"
         loss += (HEAVY * (LOSS.get(fmt, 1.0) + LOSS.get(kept, 1.0)) + FLOOR) ** 2
         family = family or family_of(
             full, 3 if isinstance(one, Matrix) and one.experts else 1 + isinstance(one, Matrix)

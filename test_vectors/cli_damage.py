@@ -48,7 +48,6 @@ def damage(argv: Sequence[str]) -> int:
     if args.plot is not None:
         check_output(args.plot)
     from ds4ref.engine import Engine
-    from ds4ref.variants.forced import model_of
     from ds4ref.variants.quantized import compare, divergence
 
     options = {"backend": args.backend, "numerics": args.numerics, "threads": args.threads}
@@ -56,7 +55,7 @@ def damage(argv: Sequence[str]) -> int:
         ids = _ids(args, a.shape.vocab)
         points = {name: op.tensors for name, op in OPS.items()}
         with Progress("layer") as progress:
-            found = list(compare(model_of(a), model_of(b), ids, points, lambda n: progress(n, a.shape.n_layers)))
+            found = list(compare(a, b, ids, points, lambda n: progress(n, a.shape.n_layers)))
         logits = divergence(a.logits(ids), b.logits(ids))
     bugs = [reading for reading in found if reading.verdict in BUGS]
     if args.plot is not None:

@@ -48,18 +48,14 @@ def damage(argv: Sequence[str]) -> int:
     if args.plot is not None:
         check_output(args.plot)
     from ds4ref.engine import Engine
-    from ds4ref.variants.forced import model_of
     from ds4ref.variants.quantized import compare, divergence
 
     options = {"backend": args.backend, "numerics": args.numerics, "threads": args.threads}
     with Engine.open(args.models[0], **options) as a, Engine.open(args.models[1], **options) as b:
         ids = _ids(args, a.shape.vocab)
         points = {name: op.tensors for name, op in OPS.items()}
-        first, second = ({name: t.fmt.name for name, t in one.source.tensors.items()} for one in (a, b))
         with Progress("layer") as progress:
-            found = list(
-                compare(model_of(a), model_of(b), ids, points, lambda n: progress(n, a.shape.n_layers), (first, second))
-            )
+            found = list(compare(a, b, ids, points, lambda n: progress(n, a.shape.n_layers)))
         logits = divergence(a.logits(ids), b.logits(ids))
     bugs = [reading for reading in found if reading.verdict in BUGS]
     if args.plot is not None:

@@ -18,10 +18,11 @@ import numpy as np
 
 from kernels.formats import Matrix
 
+from ..engine import Engine
 from ..errors import DataError
 from ..weights.quantize.families import family_of
 from .damage import attribute, tensor_name
-from .forced import HEAD, LayerWeights, Model, Weights, run_layers
+from .forced import HEAD, LayerWeights, Model, Weights, model_of, run_layers
 
 LOSS = {
     "F32": 0.0, "F16": 3e-4, "BF16": 2e-3, "I32": 0.0, "Q8_0": 0.007, "F8_E4M3": 0.03, "Q6_K": 0.02, "Q4_K": 0.085,
@@ -107,14 +108,14 @@ def _copied(value: Any) -> Any:
 
 
 def compare(
-    a: Model, b: Model, ids: Sequence[int], points: Mapping[str, Sequence[str]], progress: Callable[[int], None],
-    stored: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
-) -> Iterator[Reading]:  # fmt: skip
+    one: Engine, other: Engine, ids: Sequence[int], points: Mapping[str, Sequence[str]], progress: Callable[[int], None]
+) -> Iterator[Reading]:
     """Readings in the order of the pass. ``points``: tensors of each point, as names without "blk.N." and ".weight".
-    ``stored``: the formats of both files' tensors by name, for those that a model holds as floats whatever they were.
 
     DataError if the two are not the same model in other formats.
     """
+    a, b = model_of(one), model_of(other)
+    formats = [{name: info.fmt.name for name, info in engine.source.tensors.items()} for engine in (one, other)]
     different = [name for name in vars(a.shape) if name != "name" and getattr(a.shape, name) != getattr(b.shape, name)]
     if different:
         raise DataError(f"the two are not the same model: {different[0]} differs")
@@ -132,7 +133,7 @@ def compare(
             if name == "hc_attn_in" and at > 0:
                 continue  # put in, nobody's result
             if name not in _UNCOMPARED and _comparable(ours, theirs):
-                yield _reading((a, b), stored, at, name, (ours, theirs), points.get(name, ()))
+                yield _reading(a, b, formats, at, name, ours, theirs, points.get(name, ()))
         streams = keep.values["hc_ffn_post", layer]
 
 
@@ -144,11 +145,11 @@ def _comparable(ours: Any, theirs: Any) -> bool:
 
 
 def _reading(
-    models: tuple[Model, Model], stored: tuple[Mapping[str, str], Mapping[str, str]], layer: int, name: str,
-    values: tuple[Any, Any], tensors: Sequence[str],
+    a: Model, b: Model, formats: Sequence[Mapping[str, str]], layer: int, name: str, ours: Any, theirs: Any,
+    tensors: Sequence[str],
 ) -> Reading:  # fmt: skip
-    (a, b), (error, cosine) = models, distance(*values)
-    found, formats, square, loss, family = [], [], 0.0, 0.0, ""
+    error, cosine = distance(ours, theirs)
+    found, stored, square, loss, family = [], [], 0.0, 0.0, ""
     for tensor in tensors:
         attr = attribute(tensor)
         place = -1 if not hasattr(a.weights.layers[0], attr) else layer
@@ -156,19 +157,16 @@ def _reading(
         if one is None or other is None:
             continue
         full = tensor_name(attr, place)
+        kept, fmt = (by_name.get(full, "F32") for by_name in formats)  # small ones are held as float32
         found.append(full)
-        kept, fmt = (
-            held.fmt if isinstance(held, Matrix) else of.get(full, "F32")
-            for held, of in zip((one, other), stored, strict=True)
-        )
-        formats.append(fmt)
+        stored.append(fmt)
         square += weight_error(one, other) ** 2
         loss += (HEAVY * (LOSS.get(fmt, 1.0) + LOSS.get(kept, 1.0)) + FLOOR) ** 2
         family = family or family_of(
             full, 3 if isinstance(one, Matrix) and one.experts else 1 + isinstance(one, Matrix)
         )
     weights = square**0.5
-    return Reading(layer, name, tuple(found), tuple(formats), family, error, cosine, weights,
+    return Reading(layer, name, tuple(found), tuple(stored), family, error, cosine, weights,
                    FLOOR + SLACK * weights, loss**0.5 if found else FLOOR)  # fmt: skip
 
 

@@ -51,8 +51,8 @@ def test_quantization_is_called_that(files, recipe, capsys):
                                                              ("same", "quantization")]  # fmt: skip
     assert found["logits"]["kl_mean"] > 0
     routed = [op for op in found["ops"] if op["family"] == "down"]
-    costs = "same" if recipe == "bf16" else "quantization"  # four bits and a power of two fit into a bfloat16
-    assert len(routed) == 6 and all(op["verdict"] == costs for op in routed)
+    verdict = "same" if recipe == "bf16" else "quantization"  # FP4 with a power of two as scale fits into BF16
+    assert len(routed) == 6 and {op["verdict"] for op in routed} == {verdict}
     # an op errs about as much as its weights
     for op in found["ops"]:
         if op["weights"] > 0.01:
@@ -104,7 +104,7 @@ def test_a_wrong_kernel_is_named(files):
     with Engine.open(files["published"], numerics="exact") as a, Engine.open(files["q4"], numerics="exact") as b:
         model = model_of(b)
         model.ops = _Wrong(model.ops, "Q4_K")
-        found = list(compare(model_of(a), model, IDS, POINTS, lambda layer: None))
+        found = list(compare(a, b, IDS, POINTS, lambda layer: None))
     assert {op.point for op in found if op.verdict == "engine"} == {"ffn_moe_out"}
     assert not [op for op in found if op.verdict == "weights"]
 

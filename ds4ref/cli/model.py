@@ -40,7 +40,8 @@ class ModelChoice:
 def choose_model(prog: str, given: str | None) -> ModelChoice:
     """The file of ``-m``, else ./ds4flash.gguf, else the embedded model, which is built on its first use.
 
-    Says on stderr which one unless the user named it. Raises ModelFileError if the file cannot be opened, or the folder holds no model.
+    Says on stderr which one unless the user named it. Raises ModelFileError if the file cannot be opened, or the
+    folder holds no model.
     """
     if given is not None:
         choice = ModelChoice(Path(given), "given")

@@ -29,6 +29,7 @@ from .ops_products import ProductOps
 from .ops_rows import RowOps
 from .recording import Recording
 from .steps import F32, I32, Launch
+from .widening import placed_bytes, widened
 
 GIB = 1 << 30
 WORKING = 2 << 30
@@ -131,7 +132,8 @@ class CUDA(Ops):
         return array
 
     def place(self, w: Matrix) -> Matrix:
-        """The matrix, or the stack, with its raw rows on the device."""
+        """The matrix, or the stack, with its raw rows on the device; as bfloat16 where there are no kernels for it."""
+        w = widened(w)
         source = np.ascontiguousarray(w.data)
         if w.experts and self.share is not None:
             slots = max(1, min(w.experts, int(w.experts * self.share)))
@@ -139,6 +141,10 @@ class CUDA(Ops):
         else:
             data = self.moved(source)
         return Matrix(w.fmt, data, w.rows, w.cols)
+
+    def placed_bytes(self, w: Matrix) -> int:
+        """Bytes that ``place`` will take for it, or for all of a stack."""
+        return placed_bytes(w)
 
     def fill(self, array: Any, values: Any) -> None:
         """Overwrite ``array`` (or a part of it, by basic indexing) with values of the host, or of another array."""

@@ -15,6 +15,7 @@ import pytest
 from kernels.cuda import grouping, matmat, matvec, packing, plain, products
 from kernels.cuda import simulated_intrinsics as meaning
 from kernels.cuda.units import UNITS
+from kernels.cuda.widening import WIDE, placed_bytes, widened
 from kernels.formats import FORMATS, Matrix
 from kernels.reference import Reference
 
@@ -285,3 +286,30 @@ def test_both_bodies_of_the_intrinsics_have_the_same_names() -> None:
         names.append(ast.literal_eval(lists[0].value))
     assert names[0] == names[1]
     assert names[0] == sorted(names[0])
+
+
+@pytest.mark.parametrize("fmt", WIDE)
+def test_formats_without_kernels_are_widened_exactly(fmt: str) -> None:
+    """Every weight of a stack as bfloat16, and the products with it."""
+    w = drawn_bytes(fmt, 6, 256, 3)
+    wide = widened(w)
+    assert (wide.fmt, wide.rows, wide.cols, wide.experts) == ("BF16", 6, 256, 3)
+    np.testing.assert_array_equal(wide.dequantize(), w.dequantize())
+    assert placed_bytes(w) == wide.nbytes and placed_bytes(wide) == wide.nbytes and widened(wide) is wide
+    x, ids = normal(2, 256), np.array([[2, 0], [1, 1]], np.int32)
+    np.testing.assert_allclose(
+        cuda.expert_linear(x, ids, w, "float"), REFERENCE.expert_linear(x, ids, w, "float"), rtol=1e-4, atol=1e-4
+    )
+    one = w.expert(1)
+    np.testing.assert_allclose(cuda.linear(x, one, "float"), REFERENCE.linear(x, one, "float"), rtol=1e-4, atol=1e-4)
+
+
+def drawn_bytes(fmt: str, rows: int, n: int, experts: int) -> Matrix:
+    """Random codes under exponents of a size that real weights have, no NaN."""
+    f, rng = FORMATS[fmt], np.random.default_rng(5)
+    raw = rng.integers(0, 256, (experts, rows, f.row_bytes(n)), dtype=np.uint8)
+    blocks = raw.reshape(-1).view(f.layout)
+    blocks["e"] = rng.integers(112, 122, blocks.shape)
+    if fmt == "F8_E4M3":
+        blocks["codes"][blocks["codes"] % 128 == 127] = 3
+    return Matrix(fmt, raw, rows, n)

@@ -125,7 +125,8 @@ def placed(weights: Weights, ops: Backend) -> Weights:
         value for part in (weights, *weights.layers) for value in vars(part).values() if isinstance(value, Matrix)
     ]
     if hasattr(ops, "prepare"):
-        ops.prepare(sum(w.nbytes for w in matrices), sum(w.nbytes for w in matrices if w.experts))
+        sizes = [(getattr(ops, "placed_bytes", lambda w: w.nbytes)(w), bool(w.experts)) for w in matrices]
+        ops.prepare(sum(size for size, _ in sizes), sum(size for size, routed in sizes if routed))
 
     def there(value: Any) -> Any:
         if isinstance(value, Matrix):

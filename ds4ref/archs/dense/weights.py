@@ -175,7 +175,8 @@ def placed(weights: Weights, ops: Backend) -> Weights:
     parts: list[Any] = [weights, *weights.layers]
     matrices = {id(w): w for part in parts for w in vars(part).values() if isinstance(w, Matrix)}
     if hasattr(ops, "prepare"):
-        ops.prepare(sum(w.nbytes for w in matrices.values()), 0)
+        size = getattr(ops, "placed_bytes", lambda w: w.nbytes)
+        ops.prepare(sum(map(size, matrices.values())), 0)
     there = {key: ops.place(w) for key, w in matrices.items()}
 
     def moved(name: str, value: Any) -> Any:

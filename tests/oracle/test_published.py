@@ -164,7 +164,7 @@ def test_a_config_that_hugging_face_saves(tmp_path: Path, seed: int | None) -> N
 @pytest.mark.slow
 def test_a_slice_of_flash_dimensions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Flash's own widths, every layer kind, few experts: 1 GB of FP8 and FP4."""
-    with open_source(slice_path(layers=4, experts=6, vocab=4096, recipe="q4")) as source:
+    with open_source(slice_path(layers=4, experts=8, vocab=4096, recipe="q2")) as source:
         write_checkpoint(source, tmp_path / "slice", shard_bytes=1 << 28)
     found = Published(tmp_path / "slice", load(tmp_path / "slice", monkeypatch))
     with Engine.open(found.folder, numerics="exact", strict=False, threads=2) as engine:

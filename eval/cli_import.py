@@ -50,7 +50,7 @@ def import_pack(argv: Sequence[str]) -> int:
                       help=f"shape of all files: {', '.join(NAMES)} ({AUTO}: by what is in each)")  # fmt: skip
     made.add_argument("--name", metavar="NAME", type=_name, help="name of the pack (that of its file)")
     made.add_argument("--licence", metavar="TEXT", help="licence of the questions (what the file says, or its kind)")
-    made.add_argument("--force", action="store_true", help="replace the pack if it is there")
+    add(made, "--force", help="replace the pack if it is there")
     add(made, "--json")
     args = parsed(made, argv)
     if args is None:

@@ -107,7 +107,6 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "--workers": ((), {"metavar": "N", "type": integer(1, 1024), "help": "processes of this machine (1)"}),
     "--resume": ((), {"metavar": "RUN", "help": "go on with a stopped run"}),
     # targets
-    "--force": ((), {"action": "store_true", "help": "replace what is made if it is there"}),
     "--target": ((), {"metavar": "SPEC", "help": "local[:MODEL.gguf], http(s)://HOST/v1 or command:BINARY ARGS"}),
     "--model-name": ((), {"metavar": "NAME", "help": "HTTP: model to ask for (the server's only one)"}),
     "--key-env": (

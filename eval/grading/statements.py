@@ -254,7 +254,9 @@ def by_verdict(output: Output) -> Iterator[Statement]:
             given = tuple(one.upper() for one in m.groups() if one)
             value = Value(given, m.end(), "several choices" if len(given) > 1 else "")
             yield Statement(m.start(), IMPLIED, value, "a verdict")
-    for m in deque(_IS_THE_ANSWER.finditer(output.low), maxlen=RECENT) if output.kind != "choice" else ():
+    if output.kind == "choice" or not ("answer" in output.low or "line" in output.low):
+        return  # looked for at every digit, which a text of nothing else has many of
+    for m in deque(_IS_THE_ANSWER.finditer(output.low), maxlen=RECENT):
         if (number := output.read(m.end())) and not _hedged(output, m.start()):
             yield Statement(m.start(), SAID, number, "a verdict")
 

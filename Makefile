@@ -12,6 +12,9 @@ SPREAD ?= -n auto --maxprocesses 4 --dist loadfile
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.14 python3 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
+# Hundreds of tests start a process of ours: without compiled modules each would compile them again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help run test lint oracle smoke cuda bench mutants clean gpu-check
 .DEFAULT_GOAL := help
 

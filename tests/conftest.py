@@ -7,11 +7,19 @@ The CUDA backend runs in numba's simulator unless DS4_TEST_CUDA says otherwise: 
 "compiled" for kernels compiled for one that is not there, run on this processor (tests/kernels/lowering; extra 'cuda').
 """
 
+import itertools
 import os
 import signal
 
 import hypothesis
 import pytest
+
+# Each process of a run keeps to its share of the cores: threads waiting for each other beside those of another process
+# cost a third more time than one core alone.
+if (worker := os.environ.get("PYTEST_XDIST_WORKER", "")).startswith("gw") and hasattr(os, "sched_setaffinity"):
+    cores, workers = sorted(os.sched_getaffinity(0)), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    share = [core for place, core in enumerate(cores) if place % workers == int(worker[2:]) % len(cores) % workers]
+    os.sched_setaffinity(0, share or cores)
 
 if os.environ.get("DS4_TEST_CUDA", "simulated") == "simulated":
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # before anything imports numba
@@ -49,9 +57,12 @@ def _compiled_kernels():
 
 @pytest.fixture(scope="session", autouse=True)
 def _model_cache(tmp_path_factory):
-    """The model cache of this run. DS4_TEST_CACHE_DIR keeps it between runs, for work on the slow tests."""
+    """The cache of this run (embedded model, compiled kernels), one for all its processes: what one makes the others
+    wait for. DS4_TEST_CACHE_DIR keeps it between runs, for work on the slow tests."""
     before = os.environ.get("DS4_CACHE_DIR")
-    os.environ["DS4_CACHE_DIR"] = os.environ.get("DS4_TEST_CACHE_DIR") or str(tmp_path_factory.mktemp("cache"))
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
+    os.environ["DS4_CACHE_DIR"] = os.environ.get("DS4_TEST_CACHE_DIR") or str(shared)
     yield
     if before is None:
         del os.environ["DS4_CACHE_DIR"]
@@ -59,10 +70,18 @@ def _model_cache(tmp_path_factory):
         os.environ["DS4_CACHE_DIR"] = before
 
 
+@pytest.fixture(scope="session")
+def _data(tmp_path_factory):
+    """Names for ``private_data``: ``mktemp`` would read a folder of thousands of names for each test."""
+    base = tmp_path_factory.mktemp("data")
+    return (base / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def private_data(tmp_path_factory, monkeypatch):
+def private_data(_data, monkeypatch):
     """The user's data directory, where the run store is."""
-    folder = tmp_path_factory.mktemp("data")
+    folder = next(_data)
+    folder.mkdir()
     monkeypatch.setenv("DS4_DATA_DIR", str(folder))
     return folder
 

@@ -40,7 +40,8 @@ class ModelChoice:
 def choose_model(prog: str, given: str | None) -> ModelChoice:
     """The file of ``-m``, else ./ds4flash.gguf, else the embedded model, which is built on its first use.
 
-    Says on stderr which one unless the user named it. Raises ModelFileError if the file cannot be opened.
+    Says on stderr which one unless the user named it. Raises ModelFileError if the file cannot be opened, or the
+    folder holds no model.
     """
     if given is not None:
         choice = ModelChoice(Path(given), "given")
@@ -52,7 +53,8 @@ def choose_model(prog: str, given: str | None) -> ModelChoice:
         choice = ModelChoice(Path(embedded_path()), "embedded")
     try:
         if choice.path.is_dir():
-            os.scandir(choice.path).close()
+            if not (choice.path / "config.json").is_file():
+                raise ModelFileError(str(choice.path), "cannot open the model: a folder without config.json")
         else:
             with open(choice.path, "rb"):
                 pass

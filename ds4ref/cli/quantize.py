@@ -187,7 +187,7 @@ def splice(argv: Sequence[str]) -> int:
     made.add_argument("--donor", metavar="FILE", help="the file that gives the routed experts of --layers")
     add(made, "--layers", help="layers to take: 37-42 or 0-2,40")
     add(made, "--output", "--out", metavar="FILE", help="the new file")
-    add(made, "--force", help="replace it if it is there")
+    add(made, "--force")
     add(made, "--dry-run", help="say what would be done and stop")
     add(made, "--json")
     add(made, "--help")

@@ -118,10 +118,10 @@ def engine_facts(
     once; ``progress`` gets bytes."""
     facts = {**identity(engine), "threads": engine.threads}
     path = Path(engine.path)
-    if path.is_dir():
-        facts["model"]["sha256"] = file_digest(path).partition(":")[2]  # of a folder, a digest of digests
-    elif store is not None:
+    if store is not None:
         facts["model"]["sha256"] = store.sha256(path, progress)
+    elif path.is_dir():
+        facts["model"]["sha256"] = file_digest(path).partition(":")[2]  # of a folder, a digest of digests
     elif path.stat().st_size <= HASH_LIMIT:
         with open(path, "rb") as file:
             facts["model"]["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()

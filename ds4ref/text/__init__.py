@@ -3,6 +3,9 @@
     byte_level  the printable alphabet that stands for raw bytes in the vocabulary
     splits      the two pre-tokenizers: the Unicode form (default) and ds4's own rules
     tokenizer   vocabulary and merges -> encode, decode
+    published   tokenizer.json of a checkpoint -> vocabulary and merges
+    library     tokenizer.json of other families, through the `tokenizers` library
+    template    chat templates that come with a model, rendered in a process of their own (template_worker)
     stream      text as it is generated: whole characters only, stop strings
     protocol    the seven control strings and the DSML tags
     prompt      rendered text that knows which control strings are real

@@ -139,7 +139,8 @@ class PublishedSource:
 
     def __init__(self, checkpoint: Checkpoint):
         """Use ``open``. Takes over ``checkpoint``."""
-        self.checkpoint, self.path, self.size = checkpoint, checkpoint.path, checkpoint.size
+        # The folder, however it was opened: what tells models apart (runs, saved sessions) looks at all of it.
+        self.checkpoint, self.path, self.size = checkpoint, os.fspath(checkpoint.folder), checkpoint.size
         config = Config(checkpoint.folder / CONFIG, checkpoint.config)
         family = _family(config)
         self.metadata = Metadata(family.metadata(config, checkpoint))

@@ -66,6 +66,9 @@ class GGUFWriter:
         self._tensors = list(tensors)
         if len({spec.name for spec in self._tensors}) != len(self._tensors):
             raise ValueError("two tensors have the same name")
+        own = next((spec for spec in self._tensors if FORMATS[spec.fmt].ggml_id < 0), None)
+        if own is not None:
+            raise ValueError(f"{own.name}: GGUF has no type {own.fmt}")
         entries = [entry for entry in metadata if entry[0] != ALIGNMENT_KEY]  # that of a file they were copied from
         if alignment != DEFAULT_ALIGNMENT:
             entries.append((ALIGNMENT_KEY, "u32", alignment))

@@ -34,6 +34,7 @@ class Finder:
             for phrase in alone:
                 self._phrases.setdefault(re.split("[ ']", phrase, maxsplit=1)[0], []).append((phrase, kind))
             self._touching |= dict.fromkeys(touching, kind)
+        self._any = {first: tuple(phrase for phrase, _ in them) for first, them in self._phrases.items()}
         longest_first = sorted(self._touching, key=len, reverse=True)
         shortest = min(map(len, self._phrases))
         self._word = re.compile(rf"[^\W\d_]{{{shortest},}}+")
@@ -54,7 +55,10 @@ class Finder:
         found = []
         for word in self._word.finditer(low, start, stop + BEYOND):
             at = word.start()
-            for phrase, kind in self._phrases.get(word[0], ()):
+            first = word[0]
+            if first not in self._any or not low.startswith(self._any[first], at):
+                continue
+            for phrase, kind in self._phrases[first]:
                 end = at + len(phrase)
                 if low.startswith(phrase, at) and not (
                     low[end : end + 1].isalnum() or low[max(0, at - 1) : at].isalpha()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from . import plain, values, words
-from .cues import Finder
+from .cues import Cue, Finder
 from .values import Value
 
 RECENT, LAST = 20, 5
@@ -128,10 +128,18 @@ def _read_behind(output: Output, start: int, at: int) -> Value | None:
     return output.read(at)
 
 
+def _last_of_lines(low: str, cues: list[Cue]) -> list[Cue]:
+    """The last ``LAST`` of each line: each of them may be followed by as many values."""
+    of_line: dict[int, list[Cue]] = {}
+    for cue in cues:
+        of_line.setdefault(low.rfind("\n", 0, cue.start), []).append(cue)
+    return [cue for line in of_line.values() for cue in line[-LAST:]]
+
+
 def by_word(output: Output) -> Iterator[Statement]:
     """A word for an answer, what separates or equates, a value."""
     finder = _LETTERS if output.kind == "choice" else _NUMBERS
-    for start, end, kind in finder.last(output.low, RECENT):
+    for start, end, kind in _last_of_lines(output.low, finder.last(output.low, RECENT)):
         gap = _GAP.match(output.low, end, end + values.REACH)
         at = gap.end() if gap else end
         between, opens = output.low[end:at], _opens_line(output, start)

@@ -8,7 +8,7 @@ line, and at ``REACH`` characters of it at most.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from . import words
@@ -17,6 +17,10 @@ REACH = 300
 """Characters in which a value has to end."""
 LONGEST = 40
 """Digits of a number; no key is longer, and a longer one is told as it stands."""
+MOST = 8
+"""Numbers of an enumeration that are read; more are several in any case."""
+TOLD = 80
+"""Characters of an expression that are told."""
 
 
 class Value(NamedTuple):
@@ -160,6 +164,8 @@ _NUMBER = re.compile(
     r"(?: ?/ ?(?P<under>[0-9]{1,18})(?![0-9.]))?",
     re.IGNORECASE,
 )
+_DIGIT = re.compile(r"[0-9]")
+"""Every number has one: looked for first, since a line of nothing but signs has as many parts as signs."""
 _MORE_DIGITS = re.compile(r" ?[,.'_]? ?[0-9]")
 _OPERATES = re.compile(
     r" ?(?:[+×·÷√\\^]|/(?= ?[0-9A-Za-z(]))|:[0-9]|-[0-9A-Za-z]| - [0-9]"
@@ -168,6 +174,7 @@ _OPERATES = re.compile(
     re.IGNORECASE,
 )
 """Behind a number: it is part of an expression, or of a word."""
+_SIGN = re.compile(r" ?([+×/·÷√^-]) ?")
 _NOTE = re.compile(r"(?<=[0-9]) ?(?:\([^()]*+\)|\(?mod [0-9]++\)?(?! ?=))")
 _REASON = re.compile(rf"[.?](?![0-9])|,? (?:{words.alternatives(words.BECAUSE)})| - (?=[A-Za-z])|[\x03\"]")
 _LONGER = tuple(word for word in words.AND + words.OR if len(word) > 1 or not word.isascii())  # y may be a number
@@ -205,11 +212,16 @@ def _spans(pattern: re.Pattern[str], line: str, start: int, stop: int) -> list[t
     return [*found, (start, stop)]
 
 
+def _numbered(line: str, spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Those with a digit, the last one first."""
+    return (span for span in reversed(spans) if _DIGIT.search(line, *span))
+
+
 def _item(line: str, start: int, stop: int, first: bool) -> Value | None:
     """The number in one part of an enumeration: the last term of an equation that is a number and nothing else. The
     first part may go on behind its number."""
     terms = _spans(_EQUATES, line, start, stop)
-    for low, high in reversed(terms):
+    for low, high in _numbered(line, terms):
         m = _NUMBER.match(line, low, high)
         if m and _UNIT.fullmatch(line, m.end(), high) and not _OPERATES.match(line, m.end(), high):
             return _valued(m, stop)
@@ -221,7 +233,7 @@ def _item(line: str, start: int, stop: int, first: bool) -> Value | None:
         return Value((line[low:high].strip(" .("),), high, "several numbers, or a decimal comma")
     if _OPERATES.match(line, m.end(), high):
         return Value(
-            (re.sub(r" ?([+×/·÷√^-]) ?", r"\1", line[low:high].strip(" .,:")),), high, "not worked out to a number"
+            (_SIGN.sub(r"\1", line[low : min(high, low + TOLD)].strip(" .,:")),), high, "not worked out to a number"
         )
     return _valued(m, m.end()) if len(terms) == 1 else None
 
@@ -237,14 +249,17 @@ def _valued(m: re.Match[str], end: int) -> Value:
 
 def integer(text: str, at: int, shown: Sequence[str] = ()) -> Value | None:
     """A number, or the last one of an equation. ``shown`` is not used."""
-    line = _NOTE.sub(lambda m: " " * len(m[0]), rest_of_line(text, at))
+    line = rest_of_line(text, at)
+    if not _DIGIT.search(line):
+        return None
+    line = _NOTE.sub(lambda m: " " * len(m[0]), line)
     alone = _NUMBER.match(line)
     if alone and untenable(line[alone.end() :]):
         return None
     if not alone and not _EQUATES.search(line):
         return None
     reason = _REASON.search(line)
-    for start, stop in reversed(_spans(_THUS, line, 0, reason.start() if reason else len(line))):
+    for start, stop in _numbered(line, _spans(_THUS, line, 0, reason.start() if reason else len(line))):
         items: list[Value] = []
         for low, high in _spans(_ITEM, line, start, stop):
             high = low + len(line[low:high].rstrip())
@@ -253,6 +268,8 @@ def integer(text: str, at: int, shown: Sequence[str] = ()) -> Value | None:
             if item is None:
                 break
             items.append(item)
+            if len(items) > MOST:
+                return Value((items[0].given[0], "..."), at + item.end, "several numbers")
         if items:
             given = tuple(dict.fromkeys(one for item in items for one in item.given))
             unclear = next((item.unclear for item in items if item.unclear), "")

@@ -373,3 +373,8 @@ class EvalApp(App[None]):
         self.crash = self.crash or error
         super()._handle_exception(error)
         self._exit_renderables.clear()
+
+    def _fatal_error(self) -> None:
+        """Leave at once: Textual would first draw a traceback with all local values, 13 s on a slow processor, while
+        the terminal is still the screen's."""
+        self._close_messages_no_wait()

@@ -192,7 +192,9 @@ def test_what_runs_is_answered_first(nano_path, number):
 
 def test_a_second_signal_does_not_wait(nano_path):
     with process(nano_path) as one:
+        long = {"type": "json_schema", "json_schema": {"name": "l", "schema": {"type": "string", "minLength": 9000}}}
         body = {"messages": [{"role": "user", "content": "hi"}], "thinking": False, "stream": True}
+        body |= {"response_format": long, "max_tokens": 3000}
         with httpx2.stream("POST", f"{one.url}/v1/chat/completions", json=body, timeout=60, trust_env=False) as answer:
             next(answer.iter_lines())
             one.process.send_signal(signal.SIGINT)

@@ -118,7 +118,7 @@ def main() -> int:
         if args.crash == "widget":
             from eval.tui.header import Header
 
-            scored = Failing(Header._scored, 30)
+            scored = Failing(Header._scored, 4)
             Header._scored = lambda header: scored(header)  # type: ignore[method-assign]
         try:
             show(make, questions, args.epochs, log, title="a play on scripted", signals=signals, stay=not args.leave)

@@ -799,6 +799,27 @@ def test_any_text_has_a_grade(kind, text, finish, order):
     assert (found.given == "") == (found.outcome == "missing")
 
 
+@pytest.mark.parametrize("lead", ["is ", "= ", "=> ", "7 is ", "=1x=> "])
+@pytest.mark.parametrize("tail", ["5 and ", "1 = ", "1/", "+ 1 "])
+def test_a_text_of_nothing_but_cues_is_read_in_few_places(monkeypatch, lead, tail):
+    read = []
+
+    def reader(text, at, shown=()):
+        read.append(at)
+        return values.integer(text, at, shown)
+
+    monkeypatch.setitem(values.READERS, "integer", reader)
+    grade(question("integer", "7"), "ответ " * 700 + lead * 150 + tail * 700 + "7", finish="stop", order=())
+    assert 0 < len(read) < 80
+
+
+def test_an_enumeration_is_read_to_its_first_numbers():
+    found = values.integer("1, 2" + ", 3" * 90, 0)
+    assert found is not None and found.unclear == "several numbers" and found.end < 40
+    found = values.integer("1" + "+1" * 140, 0)
+    assert found is not None and "not worked out" in found.unclear and len(found.given[0]) <= values.TOLD
+
+
 INVISIBLE = st.text("\u200b\u200c\u200d\ufeff\u2060\u00ad\u200e\u200f\u202a\u202e\x00", max_size=5)
 
 

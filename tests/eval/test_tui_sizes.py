@@ -276,6 +276,7 @@ def test_no_attribute_of_ours_hides_one_of_textual_s(module):
     meant = {
         "BINDINGS", "COMPONENT_CLASSES", "CSS_PATH", "ENABLE_COMMAND_PALETTE", "TITLE", "can_focus", "compose",
         "can_focus_children", "get_default_screen", "notify_style_update", "render_line", "theme", "_handle_exception",
+        "_fatal_error",
     }  # fmt: skip
     assigned = re.compile(r"^ +self\.(\w+)(?:: [^=\n]+)?(?:, self\.\w+)* = ", re.MULTILINE)
     for name, made in vars(module).items():

@@ -12,7 +12,7 @@ import pytest
 
 from tests.kernels import cpu, cuda, reference
 
-from .test_cpu_ops import matrix, normal
+from .test_cpu_ops import assert_close, matrix, normal
 
 
 @pytest.fixture(params=[reference, cpu, cuda], ids=["reference", "cpu", "cuda"])
@@ -391,3 +391,74 @@ def test_a_query_that_is_not_a_number_scores_nothing_else(ops):
     iq[1, 2, 5] = np.nan
     scores = ops.index_scores(iq, normal(2, 6, 8), normal(3, 2, 3), one(6))
     assert np.isfinite(scores[0]).all() and np.isnan(scores[1]).all()
+
+
+# ---- grouped-query attention
+
+each_backend = pytest.mark.parametrize("ops", [reference, cpu, cuda], ids=["reference", "cpu", "cuda"])
+
+
+def grouped(heads: int, shared: int, rows: int, dim: int, kind: type = np.float32, seed: int = 0):
+    rng = np.random.default_rng(seed)
+    q = rng.standard_normal((2, heads, dim)).astype(np.float32)
+    keys, values = (rng.standard_normal((rows, shared, dim)).astype(kind) for _ in range(2))
+    return q, keys, values
+
+
+@each_backend
+def test_heads_read_their_own_keys_and_values(ops: Any) -> None:
+    """Six heads on three: 0, 0, 1, 1, 2, 2, and not 0, 1, 2, 0, 1, 2."""
+    q, keys, values = grouped(6, 3, 1, 4)
+    values[0] = np.arange(3)[:, None]
+    out = ops.attend(q, keys, values, np.zeros(2, np.int32), np.ones(2, np.int32), 0.5)
+    assert out[0, :, 0].tolist() == [0, 0, 1, 1, 2, 2]
+
+
+@each_backend
+@pytest.mark.parametrize(("key_kind", "value_kind"), [(np.float32, np.float16), (np.float16, np.float32)])
+def test_rings_of_either_kind_past_several_blocks(ops: Any, key_kind: type, value_kind: type) -> None:
+    """150 rows of a ring of 160 that begin near its end; every head of a group of 11 apart."""
+    q, keys, values = grouped(22, 2, 160, 20, seed=2)
+    keys, values = (3 * keys).astype(key_kind), values.astype(value_kind)
+    first, seen = np.array([135, 3], np.int32), np.array([150, 65], np.int32)
+    got = ops.attend(q, keys, values, first, seen, 0.3)
+    for token in range(2):
+        rows = (first[token] + np.arange(seen[token])) % 160
+        for head in range(22):
+            k, v = (part[rows, head // 11].astype(np.float64) for part in (keys, values))
+            scores = k @ q[token, head].astype(np.float64) * np.float32(0.3)
+            weight = np.exp(scores - scores.max())
+            assert_close(got[token, head], ((weight / weight.sum()) @ v).astype(np.float32), 2e-5)
+
+
+@each_backend
+def test_no_rows_are_no_number(ops: Any) -> None:
+    q, keys, values = grouped(2, 1, 3, 4)
+    out = ops.attend(q, keys, values, np.zeros(2, np.int32), np.array([0, 3], np.int32), 1.0)
+    assert np.isnan(out[0]).all() and np.isfinite(out[1]).all()
+
+
+@each_backend
+def test_scores_far_apart_do_not_overflow(ops: Any) -> None:
+    q, keys, values = grouped(4, 2, 5, 8)
+    keys *= 1e4
+    out = ops.attend(q, keys, values, np.zeros(2, np.int32), np.full(2, 5, np.int32), 1.0)
+    wanted = np.array([[values[(keys[:, h // 2] @ q[t, h]).argmax(), h // 2] for h in range(4)] for t in range(2)])
+    assert_close(out, wanted, 1e-4)
+
+
+@each_backend
+@pytest.mark.parametrize("halves", [False, True])
+def test_rope_gives_relative_positions_in_either_pairing(ops: Any, halves: bool) -> None:
+    rng = np.random.default_rng(4)
+    q, k = rng.standard_normal((2, 1, 1, 16)).astype(np.float32)
+    freqs = 10000.0 ** (-np.arange(8) / 8)
+
+    def turned(x: np.ndarray, pos: int) -> np.ndarray:
+        cos, sin = (part(pos * freqs)[None].astype(np.float32) for part in (np.cos, np.sin))
+        return ops.rope(x, cos, sin, False, halves).reshape(-1)
+
+    dots = [turned(q, m) @ turned(k, n) for m, n in ((7, 2), (105, 100), (5, 0))]
+    assert np.ptp(dots) < 1e-5 * np.abs(q).sum() and np.array_equal(turned(q, 0), q.reshape(-1))
+    moved = turned(np.eye(16, dtype=np.float32)[:1, None], 1)  # channel 0 goes to its partner
+    assert np.flatnonzero(moved).tolist() == [0, 8 if halves else 1]

@@ -182,3 +182,13 @@ def test_building_and_encoding_are_quick(tables):
     start = time.perf_counter()
     tok.encode(text)
     assert time.perf_counter() - start < 3
+
+
+def test_a_published_folder_gives_the_same_tables(definition, tables, tmp_path):
+    """DeepSeek's own tokenizer.json, read as a part of a checkpoint."""
+    from ds4ref.text.published import TOKENIZER, vocabulary
+    from ds4ref.weights.safetensors import Checkpoint
+
+    (tmp_path / TOKENIZER).write_text(json.dumps(definition))
+    tokens, merges = vocabulary(Checkpoint(str(tmp_path), tmp_path))
+    assert (tokens, merges) == tables

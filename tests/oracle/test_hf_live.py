@@ -89,7 +89,11 @@ def drawn(request: pytest.FixtureRequest, draw: Callable[[int], Drawn]) -> Drawn
     return draw(request.param)
 
 
-@pytest.fixture(scope="module", params=list(BACKENDS))
+COMPUTED = [name for name in BACKENDS if name != "cuda" or os.environ.get("DS4_TEST_CUDA") == "device"]
+"""A whole model of drawn size takes the CUDA simulator hours; its ops are tested one by one."""
+
+
+@pytest.fixture(scope="module", params=COMPUTED)
 def engine(request: pytest.FixtureRequest, drawn: Drawn) -> Iterator[Engine]:
     """Mode exact on every backend; optional ones may be absent."""
     try:

@@ -7,22 +7,29 @@ lists are those of ``test_hf_live``.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ds4ref.archs.deepseek4.published import metadata
+from ds4ref.archs.deepseek4.shape import FLASH, ModelShape
 from ds4ref.engine import Engine
 from ds4ref.nano import embedded_path
 from ds4ref.nano.cache import slice_path
-from ds4ref.nano.checkpoint import write_checkpoint
+from ds4ref.nano.checkpoint import config, write_checkpoint
 from ds4ref.weights import open_source
-from ds4ref.weights.safetensors import INDEX
+from ds4ref.weights.config import Config
+from ds4ref.weights.published import Metadata
+from ds4ref.weights.safetensors import CONFIG, INDEX, Checkpoint
 from kernels.formats import FORMATS
 from kernels.formats.f8_e4m3 import E4M3_VALUES, E8M0_VALUES
 
@@ -138,10 +145,26 @@ def test_tensors_are_what_hugging_face_makes_of_them(small: Published) -> None:
             np.testing.assert_array_equal(values, state[theirs].to(torch.float32).numpy(), err_msg=ours)
 
 
+@pytest.mark.parametrize("seed", [None, 3, 4, 5])
+def test_a_config_that_hugging_face_saves(tmp_path: Path, seed: int | None) -> None:
+    """What it makes of DeepSeek's config.json and writes again, in its own words, is the same shape."""
+    transformers = pytest.importorskip("transformers")
+    from .modelgen import draw_shape
+
+    shape = FLASH if seed is None else draw_shape(seed)
+    saved = tmp_path / "saved"
+    transformers.DeepseekV4Config(**config(shape)).save_pretrained(saved)
+    values = json.loads((saved / CONFIG).read_text())
+    assert "compress_ratios" not in values and "layer_types" in values, "this is another form"
+    entries = Metadata(metadata(Config(saved / CONFIG, values), Checkpoint(str(saved), saved)))
+    found = ModelShape.from_metadata(SimpleNamespace(path=saved, metadata=entries))
+    assert replace(found, name="") == replace(shape, name="")
+
+
 @pytest.mark.slow
 def test_a_slice_of_flash_dimensions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Flash's own widths, every layer kind, few experts: 1 GB of FP8 and FP4."""
-    with open_source(slice_path(layers=4, experts=6, vocab=4096, recipe="q4")) as source:
+    with open_source(slice_path(layers=4, experts=8, vocab=4096, recipe="q2")) as source:
         write_checkpoint(source, tmp_path / "slice", shard_bytes=1 << 28)
     found = Published(tmp_path / "slice", load(tmp_path / "slice", monkeypatch))
     with Engine.open(found.folder, numerics="exact", strict=False, threads=2) as engine:

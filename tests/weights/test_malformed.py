@@ -258,10 +258,10 @@ def test_there_are_enough_cases_and_the_model_they_spoil_is_fine(tmp_path):
 def test_one_clear_line(case, tmp_path):
     path = tmp_path / "bad.gguf"
     reason = build(case, path)
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(ModelFileError) as caught:
         load(path)
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
     assert re.search(reason, caught.value.reason)  # not in the whole message: the path names the case, too
     text = str(caught.value)
     assert "\n" not in text and len(text) < 600
@@ -275,14 +275,14 @@ from ds4ref.archs.deepseek4.shape import ModelShape
 from ds4ref.weights.gguf import GGUFFile
 from ds4ref.archs.deepseek4.weights import bind
 for path in sys.stdin.read().splitlines():
-    started = time.perf_counter()
+    started = time.process_time()
     try:
         with GGUFFile.open(path) as file:
             bind(file, ModelShape.from_metadata(file))
         print("loaded", path)
     except ModelFileError:
         pass
-    if time.perf_counter() - started > 2:
+    if time.process_time() - started > 2:
         print("slow", path)
 # Not ru_maxrss: that one starts at the size of the process which called us.
 print(next(int(line.split()[1]) // 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")))
@@ -396,7 +396,7 @@ def test_random_damage(tmp_path):
     rng = random.Random(20240607)
     extremes = [0, 1, 7, 2**16, 2**31, U32_MAX, 2**32, 2**40, 2**62, 2**63, U64_MAX]
     refused = 0
-    started = time.perf_counter()
+    started = time.process_time()
     with path.open("r+b", buffering=0) as handle:
         clean = handle.read(directory)
         for _ in range(2000):
@@ -416,7 +416,7 @@ def test_random_damage(tmp_path):
                 assert "\n" not in str(error)
             handle.seek(0)
             handle.write(clean)
-    assert time.perf_counter() - started < 30
+    assert time.process_time() - started < 30
     assert refused > 1500
     load(path)
 

@@ -238,6 +238,8 @@ CONFIGS = {
     "true layers": ({"num_hidden_layers": True}, "whole number"),
     "2^31 experts": ({"n_routed_experts": 2**31}, "n_routed_experts is"),
     "more experts than there are": ({"n_routed_experts": 9}, "'layers.0.ffn.experts.5.w1.weight' is missing"),
+    "more of everything than there is": (
+        {"num_hidden_layers": 1024, "n_routed_experts": 1 << 14, "compress_ratios": [0] * 1024}, "experts.5.w1"),
     "negative width": ({"hidden_size": -256}, "hidden_size is -256"),
     "no ratios": ({"compress_ratios": None}, "layer_types is missing"),
     "ratios of text": ({"compress_ratios": ["0"]}, "whole numbers"),

@@ -246,3 +246,9 @@ def test_nonsense_is_refused_before_a_file_exists(tmp_path, entries, specs, alig
     with pytest.raises(ValueError):
         GGUFWriter(tmp_path / "m.gguf", entries, specs, alignment=alignment)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_format_of_our_own_cannot_be_written(tmp_path):
+    with pytest.raises(ValueError, match="a: GGUF has no type F8_E4M3"):
+        GGUFWriter(tmp_path / "m.gguf", [], [TensorSpec("a", "F8_E4M3", (128, 2))])
+    assert not list(tmp_path.iterdir())

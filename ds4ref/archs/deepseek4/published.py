@@ -244,10 +244,11 @@ def parts(config: Config, checkpoint: Checkpoint) -> list[Part]:
         ours, theirs = f"blk.{layer}.", f"layers.{layer}."
         found += [Part(ours + a, (theirs + b,)) for a, b in LAYER_NAMES.items() if theirs + b in there]
         for a, b in EXPERT_NAMES.items():
+            if f"{theirs}ffn.experts.0.{b}.weight" not in there:
+                continue
             names = tuple(f"{theirs}ffn.experts.{expert}.{b}.weight" for expert in range(experts))
-            lost = [name for name in names if name not in there]
-            if lost and len(lost) < experts:
-                raise ModelFileError(checkpoint.path, f"tensor {lost[0]!r} is missing, others of its layer are not")
-            if not lost:
-                found.append(Part(ours + a, names, stack=True))
+            lost = next((name for name in names if name not in there), None)
+            if lost is not None:
+                raise ModelFileError(checkpoint.path, f"tensor {lost!r} is missing, others of its layer are not")
+            found.append(Part(ours + a, names, stack=True))
     return found

@@ -1,4 +1,4 @@
-"""Rope angles of one frequency set, stretched in one of four ways (Su et al. 2021; docs/weights.md)."""
+"""Rope angles of one frequency set, stretched in one of four ways (Su et al. 2021; docs/dense.md)."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Family:
 
 
 class Scaling(NamedTuple):
-    """How rope's frequencies were stretched for longer contexts (docs/weights.md).
+    """How rope's frequencies were stretched for longer contexts (docs/dense.md).
 
     kind       "none", "linear", "yarn" (Peng et al. 2023) or "llama3"
     factor     by which low frequencies are divided

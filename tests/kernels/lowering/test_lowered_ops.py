@@ -110,6 +110,9 @@ def larger(name: str) -> list[list[Any]]:
             [q, raw, *window, comp, counts, picks, sinks, 0.3],
             [q, raw, *window, None, ints(0, 0), None, sinks, 0.3],
         ]
+    if name == "attend":
+        keys, values = normal(200, 2, 40), normal(200, 2, 40).astype(np.float16)
+        return [[3 * normal(2, 22, 40), keys, values, ints(5, 190), ints(200, 150), 0.3]]
     if name == "index_scores":
         return [[normal(2, 70, 48), normal(150, 48), normal(2, 70), ints(130)]]
     if name == "select_rows":
@@ -135,7 +138,7 @@ def larger(name: str) -> list[list[Any]]:
     return found
 
 
-LARGER = ("attention", "expert_sum", "index_scores", "linear", "pool", "rms_norm", "route", "select_rows")
+LARGER = ("attend", "attention", "expert_sum", "index_scores", "linear", "pool", "rms_norm", "route", "select_rows")
 
 
 @pytest.mark.parametrize("name", LARGER)

@@ -8,6 +8,7 @@ from contextlib import closing
 
 import pytest
 
+from ds4ref.cli import server
 from ds4ref.sampling import Sampler
 from ds4ref.server import worker
 from ds4ref.server.smoke.checks import groups
@@ -310,3 +311,40 @@ def test_faults_of_what_belongs_to_no_api(good, path, fault, wanted):
     url, known = good
     with faulty(url, path, fault, known) as spoiled:
         assert wanted in failed(spoiled, "server")
+
+
+# --- the command, which asks what was asked above and gets the same answers
+
+
+@pytest.fixture
+def found(capsys):
+    """What the command prints, and its exit code."""
+
+    def run(*argv):
+        code = server.main(["smoke", "--json", "--tokens", "160", *argv])
+        return code, json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def test_another_server_that_is_right(good, found):
+    url, known = good
+    with faulty(url, known=known) as through:
+        code, told = found("--url", through + "/v1", "--client", "http")
+    assert code == 0 and told["failed"] == 0 and told["server"]["url"] == through
+    assert [one["name"] for one in told["clients"]] == [
+        "http server", "http chat", "http completions", "http responses", "http messages",
+    ]  # fmt: skip
+    assert told["commit"] is None or len(told["commit"]) >= 7
+    assert told["command"][:2] == ["ds4-server", "smoke"]
+
+
+def test_another_server_that_is_wrong(good, found):
+    url, known = good
+    fault = document(lambda document: document.pop("usage", None))
+    with faulty(url, "/v1/messages", fault, known) as spoiled:
+        code, told = found("--url", spoiled, "--client", "http", "--label", "theirs")
+    assert code == 1 and told["failed"] == 2 and told["server"]["label"] == "theirs"
+    bad = [check for one in told["clients"] for check in one["checks"] if check["state"] == "fail"]
+    assert {check["name"] for check in bad} == {"messages.usage", "messages.limit"}
+    assert all(check["expected"] and check["got"] for check in bad)

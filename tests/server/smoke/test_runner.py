@@ -17,7 +17,7 @@ from ds4ref.server.smoke.servers import Own
 from ds4ref.server.worker import Worker
 
 from ..conftest import running
-from .faults import FORMED, document, faulty
+from .faults import FORMED
 
 
 @pytest.fixture(scope="module")
@@ -35,29 +35,6 @@ def found(capsys):
         return code, json.loads(capsys.readouterr().out)
 
     return run
-
-
-def test_another_server_that_is_right(good, found):
-    url, known = good
-    with faulty(url, known=known) as through:
-        code, told = found("--url", through + "/v1", "--client", "http")
-    assert code == 0 and told["failed"] == 0 and told["server"]["url"] == through
-    assert [one["name"] for one in told["clients"]] == [
-        "http server", "http chat", "http completions", "http responses", "http messages",
-    ]  # fmt: skip
-    assert told["commit"] is None or len(told["commit"]) >= 7
-    assert told["command"][:2] == ["ds4-server", "smoke"]
-
-
-def test_another_server_that_is_wrong(good, found):
-    url, known = good
-    fault = document(lambda document: document.pop("usage", None))
-    with faulty(url, "/v1/messages", fault, known) as spoiled:
-        code, told = found("--url", spoiled, "--client", "http", "--label", "theirs")
-    assert code == 1 and told["failed"] == 2 and told["server"]["label"] == "theirs"
-    bad = [check for one in told["clients"] for check in one["checks"] if check["state"] == "fail"]
-    assert {check["name"] for check in bad} == {"messages.usage", "messages.limit"}
-    assert all(check["expected"] and check["got"] for check in bad)
 
 
 def test_who_is_asked_for_by_name_has_to_run(found, monkeypatch, tmp_path):

@@ -1,0 +1,76 @@
+"""Scored pieces in GGUF files: the same vocabulary as a tokenizer.bin, spelled and typed as llama.cpp has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ds4ref.errors import TextError
+from ds4ref.text.pieces import PieceTokenizer, from_source
+from ds4ref.weights.gguf import GGUFFile
+
+from ..weights import llama2c
+from ..weights.modelfile import open_metadata
+
+TOKENS = llama2c.vocabulary(llama2c.Config(vocab=340))
+PIECES = [
+    piece.decode().replace("\n<s>\n", "<s>").replace("\n</s>\n", "</s>").replace(" ", "\u2581") for _, piece in TOKENS
+]
+KINDS = [2, 3, 3, *[6] * 256, *[1] * (len(TOKENS) - 259)]
+
+
+def entries(**changes: Any) -> list[tuple[str, str, Any]]:
+    found: dict[str, tuple[str, Any]] = {
+        "model": ("string", "llama"), "tokens": ("string[]", PIECES), "token_type": ("i32[]", KINDS),
+        "scores": ("f32[]", [score for score, _ in TOKENS]), "bos_token_id": ("u32", 1), "eos_token_id": ("u32", 2),
+    } | changes  # fmt: skip
+    return [(f"tokenizer.ggml.{key}", *value) for key, value in found.items() if value is not None]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> PieceTokenizer:
+    return from_source(open_metadata(tmp_path_factory.mktemp("v"), entries()))
+
+
+@given(text=st.text(alphabet="etaoinshrdlu Oc,T.é€\n<0x4>s/", max_size=50))
+def test_it_encodes_as_run_c_does(tokenizer: PieceTokenizer, text: str) -> None:
+    wanted = llama2c.encode(TOKENS, text)
+    assert [1, *tokenizer.encode(text)] == wanted and tokenizer.decode(wanted) == text.encode()
+
+
+def test_control_tokens_do_not_come_from_text(tokenizer: PieceTokenizer) -> None:
+    assert not {1, 2} & set(tokenizer.encode("<s>a</s><unk>"))
+    assert tokenizer.decode([1, *tokenizer.encode("<s>")]) == b"<s>"
+    assert (tokenizer.bos, tokenizer.eos, tokenizer.token_string(2)) == (1, 2, "</s>")
+
+
+def test_no_space_in_front_where_the_file_says_so(tmp_path: Path) -> None:
+    tokenizer = from_source(open_metadata(tmp_path, entries(add_space_prefix=("bool", False))))
+    assert tokenizer.decode([1, *tokenizer.encode(" a")]) == b" a"
+    assert tokenizer.encode("a") != tokenizer.encode(" a")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"tokens": None}, "tokens is missing"),
+        ({"tokens": ("u32[]", [1])}, "tokens has type u32[]"),
+        ({"scores": None}, "scores is missing"),
+        ({"scores": ("f32[]", [0.0])}, "scores has 1 entries for 340 tokens"),
+        ({"scores": ("f32[]", [float("nan")] * 340)}, "not finite"),
+        ({"token_type": ("i32[]", [1])}, "token_type has 1 entries"),
+        ({"token_type": ("string", "x")}, "token_type has type string"),
+        ({"bos_token_id": ("string", "x")}, "bos_token_id is 'x', not a token id"),
+        ({"eos_token_id": ("u32", 340)}, "the end is token 340, there are 340"),
+        ({"bos_token_id": ("i32", -7)}, "the beginning is token -7"),
+    ],
+)
+def test_tables_that_do_not_work(changes: dict[str, Any], says: str, tmp_path: Path) -> None:
+    file: GGUFFile = open_metadata(tmp_path, entries(**changes))
+    with pytest.raises(TextError) as found:
+        from_source(file)
+    assert says in str(found.value) and "\n" not in str(found.value)

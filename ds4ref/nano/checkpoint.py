@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernels.formats.f8_e4m3 import E4M3_VALUES
-
 from ..archs.deepseek4.published import EXPERT_NAMES, LAYER_NAMES, MODEL_NAMES
 from ..archs.deepseek4.shape import MERGES_KEY, TOKENS_KEY, ModelShape
 from ..errors import DataError, UsageError
@@ -39,8 +37,7 @@ BF16 = ("token_embd", "output", "output_norm", "attn_norm", "ffn_norm", "attn_q_
 """By name without "blk.N." and ".weight". What is in neither is F32; routed experts are FP4, hash routing I64."""
 
 BLOCK, GROUP = 128, 32
-_E4M3 = E4M3_VALUES[:127]
-_E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+LARGEST_E4M3, LARGEST_E2M1 = 448.0, 6.0
 
 
 def write_checkpoint(source: TensorSource, folder: str | os.PathLike[str], shard_bytes: int = SHARD_BYTES) -> None:
@@ -207,8 +204,8 @@ def to_fp8(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     padded = np.zeros((high * BLOCK, wide * BLOCK), np.float32)
     padded[:rows, :cols] = values
     blocks = padded.reshape(high, BLOCK, wide, BLOCK)
-    exponent = _exponent(np.abs(blocks).max(axis=(1, 3)), float(_E4M3[-1]))
-    codes = _nearest(np.ldexp(blocks, -exponent[:, None, :, None]), _E4M3, 7)
+    exponent = _exponent(np.abs(blocks).max(axis=(1, 3)), LARGEST_E4M3)
+    codes = _nearest(np.ldexp(blocks, -exponent[:, None, :, None]), 3, -9, 7)
     return codes.reshape(high * BLOCK, wide * BLOCK)[:rows, :cols], (exponent + 127).astype(np.uint8)
 
 
@@ -216,8 +213,8 @@ def to_fp4(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Codes, two a byte and the earlier one low, and E8M0 scales (rows, cols / 32), of float32 (rows, cols)."""
     rows, cols = values.shape
     groups = values.reshape(rows, cols // GROUP, GROUP)
-    exponent = _exponent(np.abs(groups).max(axis=2), float(_E2M1[-1]))
-    codes = _nearest(np.ldexp(groups, -exponent[:, :, None]), _E2M1, 3).reshape(rows, cols)
+    exponent = _exponent(np.abs(groups).max(axis=2), LARGEST_E2M1)
+    codes = _nearest(np.ldexp(groups, -exponent[:, :, None]), 1, -1, 3).reshape(rows, cols)
     return codes[:, ::2] | codes[:, 1::2] << 4, (exponent + 127).astype(np.uint8)
 
 
@@ -228,10 +225,11 @@ def _exponent(largest: np.ndarray, most: float) -> np.ndarray:
     return np.where(largest == 0, 0, found).clip(-127, 127).astype(np.int32)
 
 
-def _nearest(values: np.ndarray, table: np.ndarray, sign_bit: int) -> np.ndarray:
-    """Codes of the nearest values of ``table``, ascending from 0; a tie goes to the even code."""
+def _nearest(values: np.ndarray, fraction: int, least: int, sign_bit: int) -> np.ndarray:
+    """Codes of the nearest floats of ``fraction`` bits behind the leading one and steps of at least 2^``least``; ties
+    go to the even code. Codes of one exponent follow those of the one below, so that rounding up may carry into it."""
     size = np.abs(values).astype(np.float32)
-    middle = (table[1:] + table[:-1]) / 2
-    low, high = np.searchsorted(middle, size, "left"), np.searchsorted(middle, size, "right")
-    code = np.where(low % 2 == 0, low, high)
-    return (code | (np.signbit(values).astype(np.int64) << sign_bit)).astype(np.uint8)
+    exponent = (size.view(np.uint32) >> 23).astype(np.int32) - 127 - fraction
+    np.maximum(exponent, least, out=exponent)
+    code = np.rint(np.ldexp(size, -exponent)).astype(np.int32) + ((exponent - least) << fraction)
+    return (code | np.signbit(values).astype(np.int32) << sign_bit).astype(np.uint8)

@@ -26,6 +26,9 @@ CHUNK = 64
 class ScriptedEngine:
     """``chunk`` tokens are one step of a prefill. ``fail`` is raised at the next step."""
 
+    source = None
+    """No file behind it."""
+
     def __init__(self, tokenizer, chunk=CHUNK):
         self.tokenizer, self.chunk = tokenizer, chunk
         self.fail: Exception | None = None

@@ -189,6 +189,7 @@ def _control(tokenizer: Tokenizer, data: list[bytes]) -> list[int]:
     """The tokens that no text becomes: the protocol's, and what else the vocabulary has between brackets and bars."""
     found = [tokenizer.bos, tokenizer.eos, tokenizer.user, tokenizer.assistant, tokenizer.think_open,
              tokenizer.think_close, tokenizer.dsml]  # fmt: skip
+    found = [i for i in found if i >= 0]  # other families have not all of them
     for i, raw in enumerate(data):
         bars = "\uff5c" in tokenizer.token_string(i)
         if bars or (raw.startswith(b"<") and raw.endswith(b">") and len(raw) > 2 and tokenizer.encode(raw) != [i]):
@@ -200,8 +201,8 @@ def _library(tokenizer: Tokenizer, data: list[bytes], control: frozenset[int]) -
     from llguidance import LLTokenizer, TokenizerWrapper
 
     class Tokens:
-        eos_token_id = tokenizer.eos
-        bos_token_id = tokenizer.bos
+        eos_token_id = tokenizer.eos if tokenizer.eos >= 0 else min(control, default=0)  # the library wants one
+        bos_token_id = tokenizer.bos if tokenizer.bos >= 0 else None
         tokens = data
         special_token_ids = sorted(control)
 

@@ -103,7 +103,9 @@ class Servers:
             return {"name": "ds4-server", "model": "embedded", **label}
         talk = self.talk(False)
         name = talk.models.headers.get("server", "")
-        return {"name": name, "url": self.options.url, "model": talk.model, **label}
+        # some servers call a model by its file: where that lies is nobody's business
+        model = os.path.basename(talk.model) if os.path.isabs(talk.model) else talk.model
+        return {"name": name, "url": self.options.url, "model": model, **label}
 
 
 def _run(kind: Kind, o: Options, servers: Servers, tell: Callable[[str], None]) -> Iterator[Client]:

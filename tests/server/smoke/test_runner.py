@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -270,3 +271,12 @@ def test_the_sdks_come_through(capsys):
     pytest.importorskip("openai", reason="the openai package is not installed")
     code = server.main(["smoke", "--client", "requests,openai,anthropic", "--threads", "1"])
     assert code == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("called", "told"), [("/home/me/models/a.gguf", "a.gguf"), ("org/a", "org/a")])
+def test_where_a_model_lies_is_not_told(called, told):
+    class Asked:
+        model, models = called, SimpleNamespace(headers={"server": "s"})
+
+    one = SimpleNamespace(options=SimpleNamespace(label="", url="http://x"), talk=lambda _: Asked)
+    assert runner.Servers.facts(one) == {"name": "s", "url": "http://x", "model": told}

@@ -44,7 +44,7 @@ lint: $(VENV)/.test ## ruff and mypy
 	@$(PY) -m mypy
 
 oracle: $(VENV)/.oracle ## compare with Hugging Face transformers (installs torch)
-	@$(PY) -m pytest -q -m oracle $(SPREAD)
+	@$(PY) -m pytest -q -m "oracle and not slow" $(SPREAD)
 
 smoke: $(VENV)/.oracle ## real clients (SDKs, plain HTTP) against ds4-server; agents: ds4-server smoke --install
 	@$(VENV)/bin/ds4-server smoke --client quick --install

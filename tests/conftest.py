@@ -26,7 +26,7 @@ if os.environ.get("DS4_TEST_CUDA", "simulated") == "simulated":
 
 # A busy machine must not turn a slow example into a failure.
 hypothesis.settings.register_profile("random", deadline=None)
-hypothesis.settings.register_profile("patient", deadline=None, derandomize=True, database=None)
+hypothesis.settings.register_profile("patient", deadline=None, derandomize=True, database=None, max_examples=50)
 hypothesis.settings.load_profile("random" if os.environ.get("DS4_TEST_RANDOM", "0") != "0" else "patient")
 
 

@@ -205,10 +205,10 @@ class _Judge:
         return float(parts.max() - parts.min()) < 4 * float(usual) + 1.0
 
     def agreement(self, result: Diagnosis) -> None:
-        """What explains the beginning, and until where."""
-        ways = [(self.search.prefix(c), c) for c in self.search.found]
-        (value, until), best = max(ways, key=lambda item: item[0][0])
-        if value > 0 and until is not None:
+        """What explains the beginning, and until where. What nothing is beyond, being so wide, explains no beginning."""
+        ways = [(found, c) for c in self.search.found if (found := self.search.prefix(c))[1] is not None]
+        (value, until), best = max(ways, key=lambda item: item[0][0], default=((0.0, None), None))
+        if value > 0 and best is not None:
             result.agrees_with, result.agrees_until = best.label, until
             result.mode = best.mode
             if best.clean:

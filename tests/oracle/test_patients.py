@@ -15,7 +15,7 @@ from ds4ref.engine import Engine
 from ds4ref.nano.diagnostic import PROMPTS, diagnostic_path
 from ds4ref.variants import LIBRARY, Runner
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
 IDS = PROMPTS["text"]()[:144]
 """Past the first window of 128. In this text no top-k choice is closer than 1e-4 to a tie."""

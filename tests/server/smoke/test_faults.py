@@ -42,7 +42,7 @@ def good(nano_engine):
     """Our server on the embedded model, and what it said so far."""
     drawn = {"seed": 1}  # random weights may begin to think by themselves; the same draws each time
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "Sampler", lambda *args, **given: Sampler(*args, **{**given, **drawn}))
+        patch.setattr(worker, "sampler_of", lambda _, *args, **given: Sampler(*args, **{**given, **drawn}))
         with running(Worker(nano_engine, ctx=3000, constrain=FORMED)) as server:
             yield server.url, {}
 

@@ -205,7 +205,7 @@ class _Judge:
         return float(parts.max() - parts.min()) < 4 * float(usual) + 1.0
 
     def agreement(self, result: Diagnosis) -> None:
-        """What explains the beginning, and until where. What nothing is beyond, being so wide, explains no beginning."""
+        """What explains the beginning, and until where. What is so wide that nothing is beyond it explains none."""
         ways = [(found, c) for c in self.search.found if (found := self.search.prefix(c))[1] is not None]
         (value, until), best = max(ways, key=lambda item: item[0][0], default=((0.0, None), None))
         if value > 0 and best is not None:

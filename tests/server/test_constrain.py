@@ -22,7 +22,7 @@ from ds4ref.server.grammar import schema as limits_of
 from ds4ref.server.grammar.follow import Patience
 from ds4ref.server.grammar.schema import read
 from ds4ref.server.grammar.vocabulary import vocabulary
-from ds4ref.server.turn import Choice, Turn
+from ds4ref.server.turn import Choice, Sampling, Turn
 from ds4ref.server.worker import Worker
 from ds4ref.targets.answer import Delta, Finish
 from ds4ref.text.chat import Message
@@ -910,9 +910,9 @@ def test_the_embedded_model_answers_in_form(worker) -> None:
         "required": ["n"],
     }
     schema["additionalProperties"] = False
-    got, text = events(worker, json_turn(schema, max_tokens=60))
+    got, text = events(worker, json_turn(schema, max_tokens=300, sampling=Sampling(seed=1)))
     assert got[-1].finish == Finish.STOP and not list(validator(schema).iter_errors(json.loads(text)))
-    turn = tool_turn(function(**STRICT), choice=Choice("named", "f"), max_tokens=150)
+    turn = tool_turn(function(**STRICT), choice=Choice("named", "f"), max_tokens=300, sampling=Sampling(seed=1))
     got, text = events(worker, turn)
     assert got[-1].finish == Finish.TOOL_CALLS and text == ""
     arguments = "".join(call.arguments for event in got if isinstance(event, Delta) for call in event.calls)

@@ -321,6 +321,7 @@ def printed(table: dict[str, Any]) -> None:
 
 
 def main() -> int:
+    """Run it from the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cuda_code", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--write", action="store_true", help="compile for all architectures and keep the table")
     parser.add_argument("--arch", choices=list(DEVICES), help="compile for this one")

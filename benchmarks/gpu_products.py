@@ -294,6 +294,7 @@ def figures(bench: Bench, floats: bool) -> Iterator[Figure]:
 
 
 def main() -> None:
+    """Run it from the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_products", description=__doc__.split("\n")[0])
     parser.add_argument("-o", "--output", help="write figures as JSON")
     parser.add_argument("--floats", action="store_true", help="float inputs, too")

@@ -1,7 +1,7 @@
 """How long a model may think: the limits that keep room for an answer, on token ids.
 
 ds4 ends thinking by feeding the text ``</think>``, which its tokenizer splits into ordinary tokens that mean nothing to
-the model (tools.md 3.6). Here it is the control token, through the generation loop's steering hook.
+the model. Here it is the control token, through the generation loop's steering hook.
 """
 
 from __future__ import annotations

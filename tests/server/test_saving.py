@@ -108,7 +108,7 @@ def test_an_empty_set_of_timelines_is_the_one_that_was_given(nano: Engine) -> No
 
 
 def test_a_cold_prompt_is_kept_up_to_its_last_user_message(nano: Engine) -> None:
-    """session_kv.md 6, 7.1; the rest of it is evaluated afterwards, and is the same as in one go."""
+    """ds4 KV 6, 7.1; the rest of it is evaluated afterwards, and is the same as in one go."""
     disk, one = Recorded(SMALL), turn("What is it that walks on four legs in the morning?")
     with Running(nano, disk) as with_disk, Running(nano) as without:
         job, tokens, events = with_disk.ask(one)
@@ -123,7 +123,7 @@ def test_a_cold_prompt_is_kept_up_to_its_last_user_message(nano: Engine) -> None
 
 
 def test_a_cold_prompt_without_an_anchor_is_trimmed_and_aligned(nano: Engine) -> None:
-    """session_kv.md 7.2."""
+    """ds4 KV 7.2."""
     disk, one = Recorded(SMALL), turn("What is it? " * 30, system="")
     with Running(nano, disk) as running:
         job, *_ = running.ask(one)
@@ -149,7 +149,7 @@ def test_what_goes_on_from_memory_is_not_cold(nano: Engine) -> None:
 
 
 def test_continued_while_a_prompt_is_evaluated(nano: Engine) -> None:
-    """session_kv.md 7.3, at the ends of chunks, beyond what was there already."""
+    """ds4 KV 7.3, at the ends of chunks, beyond what was there already."""
     policy = Policy(32, cold_max=0, interval=500, align=512)
     disk = Recorded(policy)
     long = "One more thing that has to be said before the question is asked. "
@@ -174,7 +174,7 @@ def test_continued_while_an_answer_is_generated(nano: Engine) -> None:
 
 
 def test_none_inside_a_call_and_one_right_after_it(nano: Engine) -> None:
-    """session_kv.md 6; 15, K10."""
+    """ds4 KV 6; 15, K10."""
     disk = Recorded(Policy(32, cold_max=0, interval=32, align=32))
     timelines = Timelines(nano.tokenizer, disk=disk)
     session = nano.session(CTX)
@@ -226,7 +226,7 @@ def test_a_prefill_that_is_cancelled_on_the_way(nano: Engine) -> None:
 
 
 def test_timelines_that_leave_memory_are_written(nano: Engine) -> None:
-    """session_kv.md 6, "evict": under what clients will send; not those that another one goes on from."""
+    """ds4 KV 6, "evict": under what clients will send; not those that another one goes on from."""
     disk = Recorded(Policy(32, cold_max=0, interval=0))
     with Running(nano, disk, budget=0) as running:
         first, *_ = running.ask(turn("What is it?"))
@@ -331,7 +331,7 @@ def kept(nano: Engine, tmp_path: Path) -> Store:
 
 
 def test_two_conversations_in_turns(nano: Engine, kept: Store) -> None:
-    """session_kv.md 14.1, scenario 5: memory for one, and the other one comes back from disk."""
+    """ds4 KV 14.1, scenario 5: memory for one, and the other one comes back from disk."""
     here, there = "Where were we?", "Something else entirely."
     with Running(nano, kept, budget=0) as running:
         first, said, _ = running.ask(turn(here))
@@ -356,7 +356,7 @@ def _text(engine: Engine, tokens: list[int]) -> str:
 
 
 def test_thoughts_that_no_client_sends_back_stay(nano: Engine, kept: Store) -> None:
-    """A file that is named after what clients send, with the thoughts in its payload (session_kv.md 11.3)."""
+    """A file that is named after what clients send, with the thoughts in its payload (ds4 KV 11.3)."""
     session = nano.session(CTX)
     asked = turn("What is it?", thinking="high")
     tokenizer = nano.tokenizer

@@ -16,7 +16,7 @@ def anchor(ids: str, least: int) -> int:
 
 
 def test_kv_cache_store_len_uses_configured_boundary() -> None:
-    """server.md 13, 78; session_kv.md 7.2."""
+    """server check 78; ds4 KV 7.2."""
     default = {11011: 10240, 1695: 1695, 2079: 2079, 2080: 2048, 4128: 4096, 30000: 28672}
     assert {n: Policy().stable(n) for n in default} == default
     assert Policy(trim=0, align=1000).stable(3500) == 3000
@@ -29,7 +29,7 @@ def test_kv_cache_store_len_uses_configured_boundary() -> None:
     [("1 2 U 3 4 U 5 A", 4, 5), ("1 2 3 4 U 5 A", 4, 4), ("1 2 3 4 U 5 A", 5, -1)],
 )
 def test_kv_cache_chat_anchor_uses_last_user_before_assistant(ids: str, least: int, wanted: int) -> None:
-    """server.md 13, 79; session_kv.md 7.1."""
+    """server check 79; ds4 KV 7.1."""
     assert anchor(ids, least) == wanted
 
 
@@ -43,7 +43,7 @@ def test_kv_cache_chat_anchor_ignores_multiturn_tail(ids: str, least: int, wante
 
 
 def test_kv_cache_continued_uses_aligned_frontiers() -> None:
-    """server.md 13, 81; session_kv.md 7.3."""
+    """server check 81; ds4 KV 7.3."""
     policy = Policy()
     assert policy.step == 10240
     due = {(10239, 0): False, (10240, 0): True, (10240, 4096): True, (30720, 24576): True, (18432, 10240): False,
@@ -57,7 +57,7 @@ def test_kv_cache_continued_uses_aligned_frontiers() -> None:
 
 
 def test_a_frontier_that_was_missed_is_caught_up_with() -> None:
-    """K10 of session_kv.md 15: inside a call there is no checkpoint; the next one is not 10,000 tokens later."""
+    """K10 of ds4 KV 15: inside a call there is no checkpoint; the next one is not 10,000 tokens later."""
     frontiers = Frontiers(Policy())
     assert frontiers.due(10_300)
     frontiers.saved(10_300)

@@ -178,7 +178,7 @@ def test_only_regular_files_count(folder: Directory, tmp_path: Path) -> None:
     [(4, 0, 0.01024), (4, 6, 0.006144), (4, 60, 0.002048), (0, 0, 0.002048), (4, -1, 0.01024)],
 )
 def test_scores_of_the_worked_examples(hits: int, age: int, wanted: float) -> None:
-    """session_kv.md 9. After 60 h less than a hundredth of the hits is left: nothing."""
+    """ds4 KV 9. After 60 h less than a hundredth of the hits is left: nothing."""
     assert score(hits, 2048, 1_000_000, NOW - age * HOUR, 0, NOW) == pytest.approx(
         wanted, rel=1e-2 if age == 60 else 1e-12
     )
@@ -193,7 +193,7 @@ def test_kv_cache_eviction_score_decays_stale_hits() -> None:
 
 
 def test_kv_cache_file_size_must_fit_budget() -> None:
-    """server.md 13, 83; session_kv.md 9: file and a hundredth of it."""
+    """server check 83; ds4 KV 9: file and a hundredth of it."""
     text, payload = b"t" * 100, 930
     assert kvc.size_of(text, payload) == 1082 and fits(1082, 1100)
     assert not fits(kvc.size_of(text, 938), 1100) and fits(kvc.size_of(text, 937), 1100)

@@ -106,7 +106,7 @@ def test_what_is_written_in_the_header(tmp_path: Path) -> None:
 
 
 def test_a_hit_is_counted_and_the_file_stays(tmp_path: Path) -> None:
-    """session_kv.md 15, K7: large ones are not deleted either."""
+    """ds4 KV 15, K7: large ones are not deleted either."""
     now = [1_800_000_000.0]
     kept = store(tmp_path, clock=lambda: now[0], policy=Policy(min_tokens=4, cold_max=10))
     name = saved(kept)
@@ -195,7 +195,7 @@ def test_the_same_again_only_counts_as_used(tmp_path: Path) -> None:
 
 
 def test_the_same_text_with_other_thoughts_behind_it_is_replaced(tmp_path: Path) -> None:
-    """session_kv.md 15, K11."""
+    """ds4 KV 15, K11."""
     kept = store(tmp_path)
     saved(kept, b"visible" + b"one", "evict", (b"visible",))
     name = saved(kept, b"visible" + b"two", "evict", (b"visible",))
@@ -212,7 +212,7 @@ def test_further_keys_are_added_to_those_there_are(tmp_path: Path) -> None:
 
 
 def test_files_of_a_larger_context_are_left_alone_and_replaced(tmp_path: Path) -> None:
-    """session_kv.md 14.1, scenario 9; 8.1."""
+    """ds4 KV 14.1, scenario 9; 8.1."""
     kept = store(tmp_path)
     name = saved(kept, ctx=4096)
     assert loaded(kept, TALK, ctx=2048) is None and here(tmp_path) == {name}
@@ -266,7 +266,7 @@ def test_ds4s_own_file_whose_tokens_are_not_its_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("different", "found"), [(True, TALK), (False, None)])
 def test_ds4s_own_files_of_other_quants(tmp_path: Path, different: bool, found: bytes | None) -> None:
-    """``--kv-cache-reject-different-quant``; session_kv.md 8.1."""
+    """``--kv-cache-reject-different-quant``; ds4 KV 8.1."""
     kept = store(tmp_path, different_quant=different)
     plain(tmp_path, TALK, quant=4)
     assert loaded(kept, TALK) == found and len(here(tmp_path)) == 1
@@ -299,7 +299,7 @@ def test_one_more_fact_is_a_difference(tmp_path: Path) -> None:
 
 
 def test_what_is_damaged_is_put_aside_and_the_next_best_tried(tmp_path: Path) -> None:
-    """session_kv.md 15, K2."""
+    """ds4 KV 15, K2."""
     kept = store(tmp_path)
     short, long = saved(kept, TALK[:20]), saved(kept, TALK)
     change(tmp_path / long, flip(200))
@@ -489,7 +489,7 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
 
 
 def test_a_store_that_cannot_be(tmp_path: Path, nano: Engine, caplog) -> None:
-    """session_kv.md 10: no folder, no checkpoints, and no request fails of it."""
+    """ds4 KV 10: no folder, no checkpoints, and no request fails of it."""
     (tmp_path / "file").write_text("")
     with caplog.at_level(logging.WARNING):
         kept = Store.open(nano, tmp_path / "file")
@@ -549,7 +549,7 @@ def test_the_latest_block_of_an_id_counts(tmp_path: Path) -> None:
 
 
 def test_maps_are_read_once_and_files_only_for_ids_that_they_have(tmp_path: Path, monkeypatch) -> None:
-    """session_kv.md 15, K5."""
+    """ds4 KV 15, K5."""
     calls = Remembered()
     calls.blocks = {"call_x": BLOCK, "call_y": OTHER}
     kept = store(tmp_path, calls=calls)
@@ -683,7 +683,7 @@ def test_other_engines_leave_each_others_files_alone(
 
 
 def test_a_small_context_has_another_payload(nano: Engine, kept: Store, ids: list[int]) -> None:
-    """session_kv.md 3: the writer's prefill cap is min(ctx, 2048), and must be the reader's."""
+    """ds4 KV 3: the writer's prefill cap is min(ctx, 2048), and must be the reader's."""
     kept.save(at(nano, ids[:60]), (), "cold")
     session = nano.session(4096)
     assert kept.load(session, nano.tokenizer.decode(ids)) is None and not session.tokens

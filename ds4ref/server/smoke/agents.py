@@ -106,6 +106,7 @@ def run(setting: Setting, how: Run, name: str) -> Done:
 
 
 def codex(s: Setting, api: str, prompt: str) -> Run:
+    """Codex CLI over responses."""
     folder = s.home / ".codex"
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(
@@ -118,6 +119,7 @@ def codex(s: Setting, api: str, prompt: str) -> Run:
 
 
 def claude(s: Setting, api: str, prompt: str) -> Run:
+    """Claude Code over messages."""
     sizes = (f"ANTHROPIC_DEFAULT_{size}_MODEL" for size in ("OPUS", "SONNET", "HAIKU"))
     names = ("ANTHROPIC_MODEL", "CLAUDE_CODE_SUBAGENT_MODEL", *sizes)
     env = {
@@ -129,6 +131,7 @@ def claude(s: Setting, api: str, prompt: str) -> Run:
 
 
 def opencode(s: Setting, api: str, prompt: str) -> Run:
+    """opencode over chat completions."""
     limit = {"context": s.ctx, "output": min(8192, s.ctx // 4)}
     provider = {
         "npm": "@ai-sdk/openai-compatible", "name": "smoke",
@@ -151,6 +154,7 @@ PI = {"chat": "openai-completions", "responses": "openai-responses", "messages":
 
 
 def pi(s: Setting, api: str, prompt: str) -> Run:
+    """pi over one of the APIs."""
     folder = s.home / ".pi" / "agent"
     folder.mkdir(parents=True)
     model: dict[str, Any] = {

@@ -1,31 +1,38 @@
 """What the compiler makes of the CUDA kernels, and what speed that allows: no GPU is needed.
 
     python -m benchmarks.cuda_code                     the kept table, and what it predicts
-    python -m benchmarks.cuda_code --write             compile everything anew (minutes) and keep the result
+    python -m benchmarks.cuda_code --write             compile everything and keep the result: minutes
     python -m benchmarks.cuda_code --arch sm_90 --json one architecture, to stdout
 
 Every kernel that a decoded token of DeepSeek V4 Flash launches (``cuda_launches``) is compiled for three architectures:
 registers, spills, shared memory, occupancy, SASS. Products with weights are also run here for one block of their real
 grid, on the emitted PTX, which tells how many instructions a warp executes; docs/cuda.md has the formula that makes a
-share of bandwidth of that. Kept in ``cuda_code.json``, which tests/benchmarks/test_cuda_code.py guards.
+share of bandwidth of that. Kept in ``cuda_code.json``, which tests/benchmarks/test_cuda_code.py guards. A row carries a
+digest of what was compiled and launched: where it is that of the kept row, by the same versions, only NVVM has run, and
+``--write`` that was broken off goes on with the next architecture.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import inspect
 import json
 import re
 import subprocess
 import sys
 from collections import Counter
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .cuda_compile import assembled, missing, ptx_of
+from ds4ref.files import atomic_write
+
+from .cuda_compile import Built, assembled, missing, ptx_of
 
 TABLE = Path(__file__).with_name("cuda_code.json")
 PACKAGES = ("numba-cuda", "nvidia-nvvm", "nvidia-cuda-nvcc", "nvidia-cuda-nvdisasm")
@@ -96,42 +103,50 @@ def kind_of(line: str) -> tuple[str, float]:
     return "", 0.0
 
 
-def sass_loop(lines: tuple[str, ...]) -> tuple[int, int]:
-    """First and last line of the widest loop; (0, 0) without one."""
-    labels = {line[:-1]: number for number, line in enumerate(lines) if line.endswith(":")}
-    spans = []
-    for number, line in enumerate(lines):
-        target = re.search(r"\bBRA.*?\(?`?\(?(\.L_x_\w+)", line)
-        if target and labels.get(target[1], number) < number:
-            spans.append((labels[target[1]], number))
-    return max(spans, key=lambda span: span[1] - span[0], default=(0, 0))
-
-
-def code_of(lines: tuple[str, ...]) -> list[str]:
+def code_of(lines: Sequence[str]) -> list[str]:
     """Instructions alone, without padding."""
-    return [line for line in lines if not line.endswith(":") and not re.match(r"(@\S+ )?NOP|BRA \S*$", line)]
+    return [line for line, counts in zip(lines, are_code(lines), strict=True) if counts]
 
 
-def ptx_loop(body: list[Any]) -> tuple[int, int]:
-    """The same for the kernel's PTX."""
+def are_code(lines: Sequence[str]) -> list[bool]:
+    """Which lines are instructions: not labels, not padding, whose end is a branch to itself."""
+    found = []
+    for line, before in zip(lines, ("", *lines), strict=False):
+        itself = line.startswith("BRA ") and before.endswith(":") and f"({before[:-1]})" in line
+        found.append(not (line.endswith(":") or itself or re.match(r"(@\S+ )?NOP", line)))
+    return found
+
+
+def ptx_loops(body: list[Any]) -> list[tuple[int, int]]:
+    """First and last instruction of the loops of a kernel's PTX, the smaller ones first."""
     from tests.kernels.lowering.ptx import Label
 
     labels = {item.name: number for number, item in enumerate(body) if isinstance(item, Label)}
-    spans = [
+    spans = {
         (labels[item.operands[0]], number)
         for number, item in enumerate(body)
         if not isinstance(item, Label) and item.op[0] == "bra" and labels[item.operands[0]] < number
-    ]
-    return max(spans, key=lambda span: span[1] - span[0], default=(0, 0))
+    }
+    return sorted(spans, key=lambda span: span[1] - span[0])
 
 
-_MARKS = r"IDP|LDGSTS|HMMA|IMMA"
-_PTX_MARKS = ("dp4a", "dp2a", "mma")
+MARKS = (
+    (r"IDP", ("dp4a", "dp2a"), ()),
+    (r"HMMA|IMMA", ("mma",), ()),
+    (r"LDGSTS", ("cp",), ("shared",)),
+    (r"LDG\b", ("ld",), ("global",)),
+)
+"""Instructions that the compiler neither adds nor saves, of SASS and of PTX (name, and what else it says): where a loop
+has more of them in SASS, it was written out several times. The first kind that a loop has counts."""
 
 
-def marks(lines: list[str]) -> int:
-    """Instructions that the compiler neither adds nor saves."""
-    return sum(bool(re.match(rf"(@\S+ )?({_MARKS})", line)) for line in lines)
+def unrolled(sass: Sequence[str], ptx: Sequence[Any]) -> float:
+    """How often ptxas wrote out a loop, by what it has of both."""
+    for pattern, names, parts in MARKS:
+        there = sum(item.op[0] in names and all(part in item.op for part in parts) for item in ptx)
+        if there:
+            return max(1.0, sum(bool(re.match(rf"(@\S+ )?({pattern})", line)) for line in sass) / there)
+    return 1.0
 
 
 class Executed(NamedTuple):
@@ -142,11 +157,26 @@ class Executed(NamedTuple):
 
 
 class Compiled:
-    """A kernel for one signature: its PTX, its machine code, and, once it is needed, a translation that counts."""
+    """A kernel for one signature: its PTX, and, once needed, its machine code and a translation that counts."""
 
     def __init__(self, launch: Any, cc: tuple[int, int]):
         self.text = ptx_of(launch.kernel, launch.signature, cc)
-        self.built = assembled(self.text, cc, launch.kernel.targetoptions.get("max_registers"))
+        self.cc, self.limit = cc, launch.kernel.targetoptions.get("max_registers")
+
+    @cached_property
+    def built(self) -> Built:
+        return assembled(self.text, self.cc, self.limit)
+
+    def digest(self, launch: Any) -> str:
+        """Of the code, without places in source files and with functions numbered, as Numba's names for them depend on
+        what was compiled before; and of what decides how often its instructions run."""
+        lines = (line.strip() for line in self.text.partition("\n\t.section")[0].splitlines())
+        code = "\n".join(line for line in lines if line and not line.startswith((".loc", ".file", "//")))
+        names: dict[str, str] = {}
+        code = re.sub(r"_Z\w+", lambda found: names.setdefault(found[0], f"_{len(names)}"), code)
+        sizes = launch.grid, launch.block, launch.dynamic, launch.numbers, launch.arrays, launch.weights
+        about = method(), self.limit, sizes
+        return hashlib.sha256(f"{code}{about}".encode()).hexdigest()[:16]
 
     @cached_property
     def lowered(self) -> Any:
@@ -155,17 +185,55 @@ class Compiled:
         return Lowered(self.text, counting=True)
 
 
-def executed(launch: Any, compiled: Compiled) -> Executed:
-    """Run a few blocks of ``launch`` on their PTX, evenly from its grid, with zeros for weights, and carry what their
-    warps executed over to SASS.
+@cache
+def method() -> str:
+    """How rows are made: their digests change with it."""
+    functions: tuple[Any, ...] = (kind_of, are_code, ptx_loops, unrolled, often, executed, occupancy, described)
+    return "".join(inspect.getsource(function) for function in functions) + repr((_KINDS, MARKS, SAMPLED, RESERVED))
 
-    Inside the widest loop an instruction of PTX stands for as many of SASS as the loop has more of them, a loop that
-    ptxas unrolled counted by dp4a, mma and copies; outside, for as many as there are on the whole.
+
+def often(body: list[Any], ran: Sequence[int], built: Built) -> list[float]:
+    """How often each line of ``built.sass`` is executed, given how often each instruction of the PTX was.
+
+    Both know the line of the kernel's source that they are from. An instruction of SASS runs as often as those of PTX
+    from its line do on average, over the number of copies of the smallest loop around them that ptxas wrote out; one
+    whose line PTX does not have, as often as the one before it; shuffles of warps whose lanes are not together (behind
+    BRA.DIV), never.
     """
-    from tests.kernels.lowering.lowered import flattened
     from tests.kernels.lowering.ptx import Label
 
-    lowered, built = compiled.lowered, compiled.built
+    by_line: dict[int, list[int]] = {}
+    for number, item in enumerate(body):
+        if not isinstance(item, Label):
+            by_line.setdefault(item.line, []).append(number)
+    rate = {line: sum(ran[n] for n in numbers) / len(numbers) for line, numbers in by_line.items()}
+    around: dict[int, tuple[int, int]] = {}
+    loops = ptx_loops(body)
+    for line, numbers in by_line.items():
+        middle = numbers[len(numbers) // 2]
+        around[line] = next((span for span in loops if span[0] <= middle <= span[1]), (0, 0))
+    for span in set(around.values()) - {(0, 0)}:
+        lines = {line for line, its in around.items() if its == span}
+        sass = [text for text, line in zip(built.sass, built.lines, strict=True) if line in lines]
+        copies = unrolled(sass, [body[n] for line in lines for n in by_line[line]])
+        for line in lines:
+            rate[line] /= copies
+    found, last, apart = [], 0.0, False
+    parted = {match[1] for text in built.sass if (match := re.search(r"BRA\.DIV.*?(\.L_x_\w+)", text))}
+    for text, line, counts in zip(built.sass, built.lines, are_code(built.sass), strict=True):
+        apart = apart or text[:-1] in parted
+        last = rate.get(line, last)
+        found.append(last if counts and not apart else 0.0)
+        apart = apart and not text.startswith("BRA")
+    return found
+
+
+def executed(launch: Any, compiled: Compiled) -> Executed:
+    """Run a few blocks of ``launch`` on their PTX, evenly from its grid, with zeros for weights, and carry what their
+    warps executed over to SASS (``often``)."""
+    from tests.kernels.lowering.lowered import flattened
+
+    lowered = compiled.lowered
     lowered.counts.passed[:] = 0
     arrays: list[np.ndarray] = []
     numbers: list[bytes] = []
@@ -177,28 +245,14 @@ def executed(launch: Any, compiled: Compiled) -> Executed:
     blocks = int(np.prod(grid))
     apart = max(1, blocks // SAMPLED)
     lowered.run(grid, block, numbers, arrays, launch.dynamic, "forward", slack=256, apart=apart)
-    blocks_ran = -(-blocks // apart)
-    body = lowered.module.entry.body
-    ran = lowered.executed(int(np.prod(block)))
-    first, last = ptx_loop(body)
-    begin, end = sass_loop(built.sass)
-    inside, everything = code_of(built.sass[begin : end + 1]), code_of(built.sass)
-    in_loop = [n for n, item in enumerate(body) if first <= n <= last and not isinstance(item, Label)]
-    ptx_size = sum(not isinstance(item, Label) for item in body)
-    ptx_marks = sum(
-        body[n].op[0] in _PTX_MARKS or body[n].op[:2] == ("cp", "async") and "shared" in body[n].op for n in in_loop
-    )
-    unrolled = max(1.0, marks(inside) / ptx_marks) if ptx_marks and inside else 1.0
-    ratio = len(inside) / unrolled / len(in_loop) if in_loop and inside else 1.0
-    hot = sum(ran[n] for n in in_loop) * ratio
-    cold = (sum(ran) - sum(ran[n] for n in in_loop)) * len(everything) / ptx_size
-    found: Counter[str] = Counter()
-    for line in inside or everything:
-        kind, turns = kind_of(line)
-        found[kind] += turns  # type: ignore[assignment]
-    size = len(inside or everything)
-    total = (hot + cold) * blocks / blocks_ran
-    return Executed(total, {kind: total * found[kind] / size for kind in UNITS})
+    share = blocks / -(-blocks // apart)
+    rates = often(lowered.module.entry.body, lowered.executed(int(np.prod(block))), compiled.built)
+    turns: Counter[str] = Counter()
+    for text, rate in zip(compiled.built.sass, rates, strict=True):
+        if rate:
+            kind, each = kind_of(text)
+            turns[kind] += each * rate * share  # type: ignore[assignment]
+    return Executed(sum(rates) * share, {kind: turns[kind] for kind in UNITS})
 
 
 def occupancy(device: Device, threads: int, registers: int, shared: int) -> int:
@@ -218,9 +272,12 @@ def predicted(device: Device, traffic: float, ran: dict[str, Any]) -> dict[str, 
     return {"issue": min(1.0, moving / issue), "units": min(1.0, moving / busiest)}
 
 
-def survey(arch: str, case: str, built: dict[Any, Compiled], only: str = "") -> list[dict[str, Any]]:
+def survey(
+    arch: str, case: str, built: dict[Any, Compiled], kept: Mapping[str, dict[str, Any]], only: str = ""
+) -> list[dict[str, Any]]:
     """A row for every kernel and matrix that a token launches; this process then compiles for ``arch`` alone. ``built``
-    keeps what was compiled. Kernels whose names do not match ``only`` are listed without their code."""
+    keeps what was compiled, ``kept`` are rows by digest that need no more than that, and by what they are. Kernels
+    whose names do not match ``only`` are listed with the code that is kept, or without."""
     from .cuda_launches import token_launches
 
     device = DEVICES[arch]
@@ -244,9 +301,22 @@ def survey(arch: str, case: str, built: dict[Any, Compiled], only: str = "") -> 
             if key not in built:
                 print(f"{arch}: {launch.name}", file=sys.stderr, flush=True)
                 built[key] = Compiled(launch, device.cc)
-            row |= described(device, launch, built[key])
+            row["code"] = built[key].digest(launch)
+            before = kept.get(row["code"])
+            if before is None:
+                row |= described(device, launch, built[key])
+            else:
+                row |= {name: before[name] for name in COLUMNS if name in before}
+        else:
+            row |= kept.get(identity(row), {})
         rows.append(row)
     return rows
+
+
+COLUMNS = (
+    "registers", "stack", "spills", "shared", "sass", "blocks_held", "occupancy", "instructions", "units", "per_byte",
+)  # fmt: skip
+"""What ``described`` finds out."""
 
 
 def described(device: Device, launch: Any, compiled: Compiled) -> dict[str, Any]:
@@ -276,6 +346,41 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[name] = "none"
     return found
+
+
+def kept_kernels() -> dict[str, list[dict[str, Any]]]:
+    """Rows by architecture as they are kept; none by other versions than are here."""
+    if not TABLE.exists():
+        return {}
+    table: dict[str, Any] = json.loads(TABLE.read_text())
+    found: dict[str, list[dict[str, Any]]] = table["kernels"]
+    return found if table["versions"] == versions() else {}
+
+
+def keep(arch: str, rows: list[dict[str, Any]]) -> None:
+    """Write the table with these rows for ``arch``."""
+    kernels = kept_kernels() | {arch: rows}
+    lines = [
+        f'  "{name}": [\n' + ",\n".join("    " + json.dumps(row) for row in kernels[name]) + "\n  ]"
+        for name in DEVICES
+        if name in kernels
+    ]
+    text = '{"versions": ' + json.dumps(versions()) + ',\n "kernels": {\n' + ",\n".join(lines) + "\n}}\n"
+    with atomic_write(TABLE) as file:
+        file.write(text.encode())
+
+
+def identity(row: Mapping[str, Any]) -> str:
+    """Which launch of which token a row is."""
+    return json.dumps([row.get(name) for name in ("case", "kernel", "grid", "block", "bytes", "weights")])
+
+
+def surveyed(arch: str, cases: Sequence[str], only: str = "") -> list[dict[str, Any]]:
+    """``survey`` of several tokens, with what is kept."""
+    before = [row for row in kept_kernels().get(arch, ()) if "code" in row]
+    kept = {row["code"]: row for row in before} | {identity(row): row for row in before}
+    built: dict[Any, Compiled] = {}
+    return [row for case in cases for row in survey(arch, case, built, kept, only)]
 
 
 def token(arch: str, rows: list[dict[str, Any]]) -> dict[str, float]:
@@ -326,7 +431,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="compile for all architectures and keep the table")
     parser.add_argument("--arch", choices=list(DEVICES), help="compile for this one")
     parser.add_argument("--cases", default=",".join(CASES), help="recipe/mode of tokens (%(default)s)")
-    parser.add_argument("--only", default="", help="with --arch: compile kernels whose names match this expression")
+    parser.add_argument("--only", default="", help="compile kernels whose names match this; others are as kept")
     parser.add_argument("--json", action="store_true", help="with --arch: rows to stdout, nothing else")
     args = parser.parse_args()
     if args.arch or args.write:
@@ -335,25 +440,21 @@ def main() -> int:
             print(f"cuda_code: {reason}", file=sys.stderr)
             return 1
     if args.arch:
-        built: dict[Any, Compiled] = {}
-        rows = [row for case in args.cases.split(",") for row in survey(args.arch, case, built, args.only)]
+        rows = surveyed(args.arch, args.cases.split(","), args.only)
         if args.json:
             json.dump(rows, sys.stdout)
         else:
             printed({"kernels": {args.arch: rows}})
         return 0
     if args.write:
-        kernels: dict[str, list[Any]] = {}
         for arch in DEVICES:  # a process each: Numba keeps device functions for one architecture
             command = [sys.executable, "-m", "benchmarks.cuda_code", "--arch", arch, "--cases", args.cases, "--json"]
+            command += ["--only", args.only]
             done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-            kernels[arch] = json.loads(done.stdout)
-        lines = [
-            f'  "{arch}": [\n' + ",\n".join("    " + json.dumps(row) for row in rows) + "\n  ]"
-            for arch, rows in kernels.items()
-        ]
-        head = json.dumps(versions())
-        TABLE.write_text('{"versions": ' + head + ',\n "kernels": {\n' + ",\n".join(lines) + "\n}}\n")
+            keep(arch, json.loads(done.stdout))
+    elif not TABLE.exists():
+        print("cuda_code: no table is kept: --write makes it", file=sys.stderr)
+        return 1
     printed(json.loads(TABLE.read_text()))
     return 0
 

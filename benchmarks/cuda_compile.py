@@ -71,7 +71,8 @@ def tool(name: str) -> str:
 
 class Built(NamedTuple):
     """What ptxas made: registers a thread, bytes of stack and of spill stores and loads a thread, static shared bytes a
-    block, and the machine code as nvdisasm prints it, one instruction a line."""
+    block, and the machine code as nvdisasm prints it, one instruction a line, with the line of the kernel's source that
+    each is from, 0 for labels and where none is known."""
 
     registers: int
     stack: int
@@ -79,6 +80,7 @@ class Built(NamedTuple):
     spill_loads: int
     shared: int
     sass: tuple[str, ...]
+    lines: tuple[int, ...]
 
 
 def assembled(ptx: str, cc: tuple[int, int], registers: int | None = None) -> Built:
@@ -87,12 +89,13 @@ def assembled(ptx: str, cc: tuple[int, int], registers: int | None = None) -> Bu
         source, binary = Path(folder, "k.ptx"), Path(folder, "k.cubin")
         source.write_text(ptx)
         limit = [f"-maxrregcount={registers}"] if registers else []
-        command = [tool("ptxas"), "-v", "-O3", f"-arch=sm_{cc[0]}{cc[1]}", *limit, str(source), "-o", str(binary)]
+        asked = ["-v", "-O3", "-lineinfo", f"-arch=sm_{cc[0]}{cc[1]}", *limit]
+        command = [tool("ptxas"), *asked, str(source), "-o", str(binary)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"ptxas: {done.stderr.strip()[:2000]}")
         listing = subprocess.run(
-            [tool("nvdisasm"), "-c", str(binary)], capture_output=True, text=True, check=True
+            [tool("nvdisasm"), "-c", "-g", str(binary)], capture_output=True, text=True, check=True
         ).stdout
     said = done.stderr
 
@@ -106,17 +109,20 @@ def assembled(ptx: str, cc: tuple[int, int], registers: int | None = None) -> Bu
         number(r"(\d+) bytes spill stores"),
         number(r"(\d+) bytes spill loads"),
         number(r"(\d+) bytes smem"),
-        sass_lines(listing),
+        *sass_lines(listing),
     )
 
 
-def sass_lines(listing: str) -> tuple[str, ...]:
-    """Instructions and labels (ending with ":") of nvdisasm's text."""
-    found = []
+def sass_lines(listing: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Instructions and labels (ending with ":") of nvdisasm's text, and the source line of each."""
+    found: list[tuple[str, int]] = []
+    source = 0
     for line in listing.splitlines():
         line = line.strip()
-        if match := re.match(r"(\.L_x_\w+):", line):
-            found.append(match[1] + ":")
+        if match := re.match(r"//## File .*?, line (\d+)", line):
+            source = int(match[1])
+        elif match := re.match(r"(\.L_x_\w+):", line):
+            found.append((match[1] + ":", 0))
         elif match := re.match(r"/\*[0-9a-f]{4,}\*/\s+(.*?);", line):
-            found.append(" ".join(match[1].split()))
-    return tuple(found)
+            found.append((" ".join(match[1].split()), source))
+    return tuple(text for text, _ in found), tuple(number for _, number in found)

@@ -30,7 +30,8 @@ class Asked(NamedTuple):
     numbers    arguments that are no arrays, None where one is
     arrays     (shape, dtype) of the arguments that are
     dynamic    bytes of shared memory asked for at launch
-    weights    (format, matrices a token reads, rows, columns) of the weights that it multiplies with, "" if none
+    weights    (format, matrices a token reads, rows, columns) of the weights that it multiplies with, "" if none; rows
+               of all matrices that share a launch, like gate and up
     traffic    bytes: weights that are read, once each, and all other arrays of the call, except caches (see ``rows``)
     """
 
@@ -169,23 +170,25 @@ def _place(ops: Any, w: Matrix) -> Matrix:
 
 def _read(launch: Any, args: Sequence[Any]) -> tuple[tuple[str, int, int, int], int]:
     """Format, matrices, rows and columns of the weights of a launch, if this kernel is given them, and its traffic."""
-    weights, nbytes, others = ("", 0, 0, 0), 0, 0
+    weights, nbytes, others, height = ("", 0, 0, 0), 0, 0, 0
     pointers = {}
     for w in launch.matrices:
         data: Any = w.data
         pointers[data.flat().pointer] = w
+    known = set(pointers)
     for arg in args:
         if not isinstance(arg, _Place):
             continue
-        w = pointers.get(arg.pointer)
+        w = pointers.pop(arg.pointer, None)
         if w is None:
-            others += arg.nbytes
+            others += arg.nbytes if arg.pointer not in known else 0
             continue
         chosen = 1
         if w.experts:  # ids (tokens, K), the last array that is read
             chosen = launch.reads[-1].size
         read_rows = min(chosen * w.rows, w.data.shape[0]) if launch.function.__name__ == "embed" else chosen * w.rows
-        weights, nbytes = (w.fmt, chosen, w.rows, w.cols), read_rows * w.row_bytes
+        height += w.rows
+        weights, nbytes = (w.fmt, chosen, height, w.cols), nbytes + read_rows * w.row_bytes
         if launch.function.__name__ == "embed":
             nbytes = launch.reads[0].size * w.row_bytes
     return weights, nbytes + others

@@ -20,11 +20,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from kernels.formats import FORMATS, Matrix
+
+if TYPE_CHECKING:
+    from .gpu_check import Check
 
 BUFFER_BYTES = 1 << 30
 GRAPH_BYTES = 3 << 30
@@ -79,6 +82,12 @@ class Bench:
         self.driver.to_device(self.buffer, 0, rng.integers(0, 256, self.size, dtype=np.uint8))
         self.rng = rng
         self._kept: list[Any] = []
+
+    def close(self) -> None:
+        """Give the memory back."""
+        for block in (self.buffer, *self._kept):
+            self.driver.free(block)
+        self._kept.clear()
 
     def machine(self) -> str:
         """The device's name."""
@@ -293,6 +302,71 @@ def figures(bench: Bench, floats: bool) -> Iterator[Figure]:
     yield packing(bench, "Q2_K", "q8k", 4096)
 
 
+def prefills(bench: Bench) -> Iterator[Prefill]:
+    """A product of many inputs for each block format."""
+    for fmt in ("Q8_0", "Q4_K", "Q2_K", "IQ2_XXS"):
+        yield prefill(bench, fmt, *((64, 256, 16) if bench.small else (8192, 4096, 2048)))
+
+
+def kept(f: Figure, copy: float) -> dict[str, Any]:
+    """A figure for the JSON."""
+    return {**f._asdict(), "bandwidth": round(f.bandwidth, 1), "of_copy": round(f.bandwidth / copy, 3)}
+
+
+def predicted(f: Figure, capability: Sequence[int]) -> float | None:
+    """GB/s that the machine code allows for this product (docs/cuda.md); None where no such launch is in the table."""
+    from . import cuda_code
+
+    arch = next((name for name, device in cuda_code.DEVICES.items() if device.cc == tuple(capability)), None)
+    if arch is None or not cuda_code.TABLE.exists():
+        return None
+    device, chosen = cuda_code.DEVICES[arch], USED if f.name.startswith("expert") else 1
+    for row in json.loads(cuda_code.TABLE.read_text())["kernels"].get(arch, []):
+        same = row.get("weights") == [f.fmt, chosen, f.rows, f.n] and "instructions" in row
+        if same and row["case"].endswith("/exact" if f.act == "float" and f.fmt not in plain_formats() else "/ds4"):
+            return device.bandwidth * cuda_code.predicted(device, row["bytes"], row)["units"]
+    return None
+
+
+def plain_formats() -> Sequence[str]:
+    """Formats whose inputs are float32 in every mode."""
+    from kernels.cuda.plain import VALUE_BYTES
+
+    return tuple(VALUE_BYTES)
+
+
+LARGE = 30_000_000
+"""Bytes of weights from which a product is held to ``BAR``: below, starting counts as much as reading."""
+BAR = 0.7
+
+
+def measure(check: Check) -> None:
+    """The part of ``gpu_check``: every figure, beside the copy and the prediction."""
+    bench = Bench()
+    copy = bench.copy()
+    check.add("copy", copy, "GB/s", note="bytes read and written", timed=True)
+    for f in figures(bench, True):
+        check.need(2)
+        item = f"{f.name} {f.fmt} {f.act} {f.rows} x {f.n}"
+        expected = predicted(f, check.facts.get("capability", ()))
+        note = f"{f.microseconds:.1f} us, {f.bandwidth:.0f} GB/s"
+        if expected is not None:
+            note += f"; predicted {expected:.0f}, measured {f.bandwidth / expected:.2f} of it"
+        bar = BAR if f.nbytes >= LARGE and f.act != "float" else None
+        check.add(f"{item} / copy", f.bandwidth / copy, "", bar, note=note, timed=True)
+        check.keep({**kept(f, copy), "predicted_gb_s": expected} if not check.simulated else {"ran": item})
+    for p in prefills(bench):
+        check.need(5)
+        note = (
+            "no torch beside it" if p.torch is None else f"torch bfloat16 {p.torch:.0f} us, ours {p.microseconds:.0f}"
+        )
+        item = f"{p.tokens} inputs, {p.fmt} {p.rows} x {p.n}"
+        check.add(item, p.teraflops, "T/s", note=note, timed=True)
+        if p.torch is not None:
+            check.add(f"{item}, torch's time / ours", p.torch / p.microseconds, timed=True)
+    bench.close()
+
+
 def main() -> None:
     """Run it from the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_products", description=__doc__.split("\n")[0])
@@ -313,13 +387,12 @@ def main() -> None:
             f"{f.microseconds:8.2f} us {f.bandwidth:7.0f} GB/s {share:5.2f}",
             flush=True,
         )
-        rows.append({**f._asdict(), "bandwidth": round(f.bandwidth, 1), "of_copy": round(share, 3)})
+        rows.append(kept(f, copy))
     many = []
-    for fmt in ("Q8_0", "Q4_K", "Q2_K", "IQ2_XXS"):
-        p = prefill(bench, fmt, *((64, 256, 16) if bench.small else (8192, 4096, 2048)))
+    for p in prefills(bench):
         beside = "" if p.torch is None else f", torch bfloat16 {p.torch:.0f} us"
         shape = f"{p.rows} x {p.n}, {p.tokens} tokens"
-        print(f"prefill {fmt:8s} {shape}: {p.microseconds:.0f} us, {p.teraflops:.1f} T/s{beside}", flush=True)
+        print(f"prefill {p.fmt:8s} {shape}: {p.microseconds:.0f} us, {p.teraflops:.1f} T/s{beside}", flush=True)
         many.append(p._asdict())
     if args.output:
         report: dict[str, Any] = {"machine": bench.machine(), "commit": commit()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 
 from ds4ref.cli import ds4
 from ds4ref.engine import Engine
+from ds4ref.generate import Generation
+from ds4ref.sampling import Sampler
 from kernels.cuda import backend, driver
 from speed_bench import cli as bench
 
@@ -52,6 +55,60 @@ def test_no_round_trip_and_no_allocation_inside_a_token(engine: Engine) -> None:
         else:
             recorded += 1
     assert 1 < recorded < 9
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["greedy", "sampled"])
+def test_choosing_the_next_token_asks_the_device_nothing(engine: Engine, temperature: float) -> None:
+    """Logits come with the replay; choosing among them, or among the best of them, is the host's."""
+    session, ops = engine.session(200), engine.model.ops
+    session.extend([1, 2, 3])
+    for token in range(8):  # one of every kind
+        session.eval(token)
+    counts: Counter[str] = ops.driver.watch()
+    sampler = Sampler(temperature, top_k=40, min_p=0.0, seed=3)
+    before = session.pos
+    list(Generation(session, engine.tokenizer, sampler, limit=50))  # the sampler may draw the end of the text
+    session.top_logprobs(5)
+    counts.pop("kernels")
+    made = session.pos - before
+    assert made > 10 and counts == {"launch": made, "sync": made}
+
+
+@pytest.fixture
+def crowded(nano_path: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """An engine half of whose experts are resident at a time; whatever the host asks for is 0."""
+
+    class Zeros(Idle):
+        def to_host(self, values: np.ndarray, block: driver.Block, offset: int) -> None:
+            self._count("to_host")
+            values[...] = 0
+
+    def prepare(self: Any, nbytes: int, of_experts: int) -> None:
+        self.share = 0.5
+
+    monkeypatch.setattr(backend, "open_driver", lambda number: Zeros())
+    monkeypatch.setattr(backend.CUDA, "prepare", prepare)
+    with Engine.open(nano_path, backend="cuda", numerics="ds4") as engine:
+        yield engine
+
+
+def test_where_experts_come_and_go_a_token_waits_once_a_layer(crowded: Engine) -> None:
+    """The exception: the host looks at the ids of every layer, and at the logits, each with the error flag; nothing is
+    recorded. Once the experts are there nothing is fetched, and memory that one token gave back serves the next."""
+    session, ops = crowded.session(200), crowded.model.ops
+    session.extend([1, 2, 3])
+    counts: Counter[str] = ops.driver.watch()
+    for token in range(8):
+        session.eval(token)
+    gc.disable()  # nothing may be left to the garbage collector
+    try:
+        for token in range(24):
+            counts.clear()
+            session.eval(token % 5)
+            assert counts["to_host"] <= 2 * crowded.shape.n_layers + 2 + 2 * crowded.shape.n_hash_layers
+            assert not counts.keys() & {"launch", "begin_copy", "sync", "alloc"}, (token, counts)
+    finally:
+        gc.enable()
 
 
 def test_a_token_is_one_graph_with_one_copy_in_and_two_out(engine: Engine) -> None:

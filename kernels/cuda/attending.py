@@ -1,10 +1,11 @@
-"""Attention of all heads over shared rows, split over the context (docs/model.md 4).
+"""Attention over cached rows, split over the context (docs/model.md 4): of all heads over the same rows, which are
+keys and values, or of heads in groups over keys and values of their own (docs/dense.md).
 
-A block has a token, a group of heads and a run of rows: window rows first, then compressed ones. It goes through them
-TILE rows at a time with an online softmax: scores as a small matrix product staged in shared memory, then what the rows
-add to each channel. Where a token alone must fill the GPU, the rows are cut into several runs and ``join`` brings their
-parts together; the sink's weight enters there, into the denominator only. Row numbers out of range are told through
-``error`` and never read.
+A block has a token, a head of the cache, a group of the query's heads that read it, and a run of rows: window rows
+first, then compressed ones. It goes through them TILE rows at a time with an online softmax: scores as a small matrix
+product staged in shared memory, then what the rows add to each channel. Where a token alone must fill the GPU, the rows
+are cut into several runs and ``join`` brings their parts together; the sink's weight enters there, into the denominator
+only. Row numbers out of range are told through ``error`` and never read.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ FILLED = 512
 def row_value(raw, comp, number, dim, channel):
     """A channel of a window row (numbers from 0 on) or of compressed row -2 - number; -1 is no row."""
     if number >= 0:
-        return raw[number * dim + channel]
+        return F32(raw[number * dim + channel])
     if number < -1:
         return F32(comp[(-2 - number) * dim + channel])
     return F32(0)
@@ -41,11 +42,12 @@ def row_value(raw, comp, number, dim, channel):
 
 @cuda.jit
 def attention_kernel(
-    parts, tops, totals, error, q, raw, first_of, count_of, comp, comp_count, selected,
-    heads, dim, groups, runs, raw_rows, comp_rows, picks, picked, scale, code,
+    parts, tops, totals, error, q, keys, values, first_of, count_of, comp, comp_count, selected,
+    shared, sharing, dim, groups, runs, raw_rows, comp_rows, picks, picked, scale, code,
 ):  # fmt: skip
-    """Block: a token, a group of heads, a run of rows. Sums of weighted rows (tokens, runs, heads, dim), and the
-    maximum and the sum of weights they stand for, (tokens, runs, heads)."""
+    """Block: a token, one of ``shared`` heads of the rings, a group of the ``sharing`` heads of the query that read it,
+    a run of rows. Sums of weighted rows (tokens, runs, heads, dim), and the maximum and the sum of weights they stand
+    for, (tokens, runs, heads). Compressed rows are for rings of one head, whose keys are its values."""
     rows = cuda.shared.array(TILE, i32)
     left = cuda.shared.array(STAGED_ROWS, f32)
     right = cuda.shared.array(STAGED_HEADS, f32)
@@ -54,10 +56,12 @@ def attention_kernel(
     total = cuda.shared.array(GROUP, f32)
     factor = cuda.shared.array(GROUP, f32)
     t, step = cuda.threadIdx.x, cuda.blockDim.x
-    run, group = cuda.blockIdx.x % runs, cuda.blockIdx.x // runs % groups
-    token = cuda.blockIdx.x // (runs * groups)
-    h0 = group * GROUP
-    here = min(GROUP, heads - h0)
+    run, rest = cuda.blockIdx.x % runs, cuda.blockIdx.x // runs
+    group, rest = rest % groups, rest // groups
+    head, token = rest % shared, rest // shared
+    heads = shared * sharing
+    h0 = head * sharing + group * GROUP
+    here = min(GROUP, sharing - group * GROUP)
     begin, window = int(first_of[token]), int(count_of[token])
     others = picks if picked else int(comp_count[token])
     if begin < 0 or window < 0 or window > raw_rows or others < 0 or (not picked and others > comp_rows):
@@ -79,7 +83,7 @@ def attention_kernel(
             seen, number = at + r, -1
             if seen < end:
                 if seen < window:
-                    number = (begin + seen) % raw_rows
+                    number = (begin + seen) % raw_rows * shared + head
                 elif picked:
                     pick = selected[token * picks + seen - window]
                     if pick >= comp_rows:
@@ -96,7 +100,7 @@ def attention_kernel(
         for d0 in range(0, dim, CHUNK):
             for i in range(t, TILE * CHUNK, step):
                 r, d = i // CHUNK, d0 + i % CHUNK
-                left[r * PITCH + d - d0] = row_value(raw, comp, rows[r], dim, d) if d < dim else F32(0)
+                left[r * PITCH + d - d0] = row_value(keys, comp, rows[r], dim, d) if d < dim else F32(0)
             for i in range(t, GROUP * CHUNK, step):
                 h, d = i // CHUNK, d0 + i % CHUNK
                 inside = d < dim and h < here
@@ -140,7 +144,7 @@ def attention_kernel(
             total[h] = F32(total[h] * factor[h]) + weight
         live = min(TILE, end - at)
         for c in range(t, dim, step):
-            add_rows(parts, raw, comp, rows, scores, factor, into, here, dim, c, live)
+            add_rows(parts, values, comp, rows, scores, factor, into, here, dim, c, live)
         cuda.syncthreads()
         at += TILE
     for h in range(t, here, step):
@@ -148,14 +152,14 @@ def attention_kernel(
 
 
 @cuda.jit(device=True)
-def add_rows(parts, raw, comp, rows, scores, factor, into, here, dim, c, live):
+def add_rows(parts, values, comp, rows, scores, factor, into, here, dim, c, live):
     """One channel of 4 heads at a time: what is there times the factor, plus the weighted rows of a tile."""
     for h in range(0, here, 4):
         o0 = o1 = o2 = o3 = F32(0)
         for r in range(live):
             number = rows[r]
             if number != -1:
-                x = row_value(raw, comp, number, dim, c)
+                x = row_value(values, comp, number, dim, c)
                 o0 += scores[h * TILE + r] * x
                 o1 += scores[(h + 1) * TILE + r] * x
                 o2 += scores[(h + 2) * TILE + r] * x
@@ -171,6 +175,7 @@ def add_rows(parts, raw, comp, rows, scores, factor, into, here, dim, c, live):
 
 @cuda.jit(device=True)
 def add_scaled(parts, at, factor, value):
+    """parts[at] = parts[at] factor + value, the product rounded first."""
     parts[at] = F32(parts[at] * factor) + value
 
 
@@ -197,9 +202,10 @@ def join_kernel(out, parts, tops, totals, sinks, sunk, heads, dim, runs):
         out[(token * heads + h) * dim + c] = F32(value / total)
 
 
-def runs_for(tokens: int, heads: int, rows: int) -> int:
-    """Runs that the rows of a token, at most ``rows``, are cut into."""
-    blocks = tokens * -(-heads // GROUP)
+def runs_for(tokens: int, shared: int, sharing: int, rows: int) -> int:
+    """Runs that the rows of a token, at most ``rows``, are cut into, where each of ``shared`` heads of the cache is
+    read by ``sharing`` of the query."""
+    blocks = tokens * shared * -(-sharing // GROUP)
     return max(1, min(MOST_RUNS, -(-rows // TILE), -(-FILLED // blocks)))
 
 
@@ -210,9 +216,27 @@ def attention(
     """q (tokens, heads, dim) over rows of a ring and compressed ones, with room for the parts of ``runs`` runs."""
     groups = -(-heads // GROUP)
     attention_kernel[tokens * groups * runs, THREADS, stream](
-        parts, tops, totals, error, q, raw, first_of, count_of, comp, comp_count, selected,
-        heads, dim, groups, runs, raw_rows, comp_rows, picks, picked, F32(scale), code,
+        parts, tops, totals, error, q, raw, raw, first_of, count_of, comp, comp_count, selected,
+        1, heads, dim, groups, runs, raw_rows, comp_rows, picks, picked, F32(scale), code,
     )  # fmt: skip
     join_kernel[tokens * heads, threads_for(dim, 128, 4), stream](
         out, parts, tops, totals, sinks, True, heads, dim, runs
+    )
+
+
+def attend(
+    stream, out, parts, tops, totals, error, q, keys, values, first_of, seen_of, nothing, none,
+    tokens, shared, sharing, dim, runs, ring, scale, code,
+):  # fmt: skip
+    """q (tokens, shared * sharing, dim) over the rows of two rings, with room for the parts of ``runs`` runs. What is
+    read as ``nothing`` and ``none`` stands for sinks and compressed rows, and for the choice of these: no rows are
+    picked."""
+    groups = -(-sharing // GROUP)
+    attention_kernel[tokens * shared * groups * runs, THREADS, stream](
+        parts, tops, totals, error, q, keys, values, first_of, seen_of, nothing, none, none,
+        shared, sharing, dim, groups, runs, ring, 0, 0, True, F32(scale), code,
+    )  # fmt: skip
+    heads = shared * sharing
+    join_kernel[tokens * heads, threads_for(dim, 128, 4), stream](
+        out, parts, tops, totals, nothing, False, heads, dim, runs
     )

@@ -35,6 +35,8 @@ GIB = 1 << 30
 WORKING = 2 << 30
 """Bytes left for caches and results where weights have to be cut short."""
 
+LANES = 3
+
 SMALL = 1024
 """Uploads of at most this many bytes, while a recording is made, become its inputs."""
 
@@ -56,6 +58,8 @@ class CUDA(Ops):
 
     name = "cuda"
     threads = 1
+    lanes = LANES
+    """Launches of a recording that may run at a time; of recordings that are made after it is assigned."""
 
     def __init__(self, number: int = 0, limit: int | None = None):
         self.driver: Any = open_driver(number)

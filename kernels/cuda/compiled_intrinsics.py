@@ -18,8 +18,10 @@ __all__ = [
     "copy_wait1",
     "copy_wait2",
     "divide",
+    "dp2a_codes",
     "dp2a_low",
     "dp4a",
+    "dp4a_codes",
     "element",
     "float_bits",
     "float_to_half",
@@ -37,6 +39,7 @@ __all__ = [
     "shift_left",
     "shift_right",
     "shuffle_xor",
+    "store4",
     "stream4",
     "sync_warp",
     "warp_any",
@@ -120,7 +123,9 @@ def _order(name: str) -> Callable[..., Any]:
 
 
 dp4a = _numbers("dp4a", (I32,) * 3, I32)
+dp4a_codes = _numbers("dp4a_codes", (I32,) * 3, I32)
 dp2a_low = _numbers("dp2a_low", (I32,) * 3, I32)
+dp2a_codes = _numbers("dp2a_codes", (I32,) * 3, I32)
 permute_bytes = _numbers("permute_bytes", (I32,) * 3, I32)
 funnel_right = _numbers("funnel_right", (I32,) * 3, I32)
 half_to_float = _numbers("half_to_float", (I32,), F32)
@@ -194,6 +199,20 @@ def load4(typingctx: Any, words: Any, index: Any) -> Any:
         return _four(builder, _element(context, builder, sig.args[0], *args))
 
     return signature(types.UniTuple(I32, 4), words, I64), generate
+
+
+@intrinsic
+def store4(typingctx: Any, words: Any, index: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        pointer = _element(context, builder, sig.args[0], args[0], args[1])
+        four = ir.VectorType(LL[I32], 4)
+        values = ir.Constant(four, ir.Undefined)
+        for i in range(4):
+            values = builder.insert_element(values, args[2], LL[I32](i))
+        builder.store(values, builder.bitcast(pointer, four.as_pointer()), align=16)
+        return context.get_dummy_value()
+
+    return signature(types.none, words, I64, I32), generate
 
 
 def _binary(name: str) -> Callable[..., Any]:

@@ -17,11 +17,14 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from .shim import SIMULATED, _cuda
+
+if TYPE_CHECKING:
+    from .lanes import Order
 
 GIB = 1 << 30
 STAGED = 16 << 20
@@ -54,6 +57,10 @@ class Driver:
 
     def __init__(self) -> None:
         self.watched: Counter[str] | None = None
+
+    def lane(self, number: int) -> Any:
+        """The stream of a lane of captured launches; that of lane 0 is ``stream``."""
+        return self.stream
 
     def watch(self) -> Counter[str]:
         """From now on count calls by name: alloc, free, to_device, to_host, copy, sync, launch (of graphs)."""
@@ -123,6 +130,14 @@ class Simulated(Driver):
         """A graph: copy all of each host array to its block, make the calls, copy blocks to host arrays."""
         return _Replayed(self, list(refresh), list(calls), list(fetch))
 
+    def capture_lanes(
+        self, refresh: Sequence[tuple[Block, np.ndarray]], calls: Sequence[Callable[[], None]],
+        fetch: Sequence[tuple[np.ndarray, Block]], order: Order,
+    ) -> Graph:  # fmt: skip
+        """The same with calls in lanes, each of which launches into the stream of its own. Here they come in another
+        order than that of the list, which must not matter."""
+        return self.capture(refresh, [calls[number] for number in order.sequence()], fetch)
+
 
 class _Replayed:
     """A simulated graph: the calls themselves."""
@@ -157,6 +172,7 @@ class Device(Driver):
         self.stream = _cuda.stream()
         self._handle = ctypes.c_void_p(int(self.stream))
         self._beside = ctypes.c_void_p()
+        self._lanes: list[Any] = []
         self._staging: list[tuple[np.ndarray, ctypes.c_void_p]] = []
 
     def _call(self, name: str, *args: Any) -> None:
@@ -254,7 +270,14 @@ class Device(Driver):
         self, refresh: Sequence[tuple[Block, np.ndarray]], calls: Sequence[Callable[[], None]],
         fetch: Sequence[tuple[np.ndarray, Block]],
     ) -> Graph:  # fmt: skip
+        return self.capture_lanes(refresh, calls, fetch, None)
+
+    def capture_lanes(
+        self, refresh: Sequence[tuple[Block, np.ndarray]], calls: Sequence[Callable[[], None]],
+        fetch: Sequence[tuple[np.ndarray, Block]], order: Order | None,
+    ) -> Graph:  # fmt: skip
         graph, ready = ctypes.c_void_p(), ctypes.c_void_p()
+        made: list[ctypes.c_void_p] = []
         # relaxed: the first launch of a kernel loads its code, which stricter modes forbid
         self._call("cuStreamBeginCapture_v2", self._handle, ctypes.c_int(2))
         try:
@@ -262,18 +285,62 @@ class Device(Driver):
                 self._copy_node(
                     "cuMemcpyHtoDAsync_v2", ctypes.c_uint64(block.pointer), values.ctypes.data, values.nbytes
                 )
-            for call in calls:
-                call()
+            if order is None:
+                for call in calls:
+                    call()
+            else:
+                self._in_lanes(calls, order, made)
             for values, block in fetch:
                 to = ctypes.c_void_p(values.ctypes.data)
                 self._copy_node("cuMemcpyDtoHAsync_v2", to, block.pointer, values.nbytes)
         finally:
             self._call("cuStreamEndCapture", self._handle, ctypes.byref(graph))
+            for event in made:
+                self._call("cuEventDestroy_v2", event)
         nodes = ctypes.c_size_t()
         self._call("cuGraphGetNodes", graph, None, ctypes.byref(nodes))
         self._call("cuGraphInstantiateWithFlags", ctypes.byref(ready), graph, ctypes.c_uint64(0))
         self._call("cuGraphDestroy", graph)
         return _Captured(self, ready, nodes.value)
+
+    def _in_lanes(self, calls: Sequence[Callable[[], None]], order: Order, made: list[ctypes.c_void_p]) -> None:
+        """Make the calls in the streams that they know. A lane begins after what was captured before, a call after the
+        end of those that its turn waits for, and what is captured next after the end of all. ``made``: events."""
+
+        def event_after(lane: int) -> ctypes.c_void_p:
+            event = ctypes.c_void_p()
+            self._call("cuEventCreate", ctypes.byref(event), ctypes.c_uint(2))
+            made.append(event)
+            self._call("cuEventRecord", event, self._lane_handle(lane))
+            return event
+
+        def wait(lane: int, event: ctypes.c_void_p) -> None:
+            self._call("cuStreamWaitEvent", self._lane_handle(lane), event, ctypes.c_uint(0))
+
+        others = {turn.lane for turn in order.turns} - {0}
+        if others:
+            begin = event_after(0)
+            for lane in sorted(others):
+                wait(lane, begin)
+        awaited = {number for turn in order.turns for number in turn.waits} | set(order.ends)
+        ended: dict[int, ctypes.c_void_p] = {}
+        for number, (call, turn) in enumerate(zip(calls, order.turns, strict=True)):
+            for earlier in turn.waits:
+                wait(turn.lane, ended[earlier])
+            call()
+            if others and number in awaited:
+                ended[number] = event_after(turn.lane)
+        for number in order.ends:
+            if order.turns[number].lane:
+                wait(0, ended[number])
+
+    def lane(self, number: int) -> Any:
+        while len(self._lanes) < number:
+            self._lanes.append(_cuda.stream())
+        return self._lanes[number - 1] if number else self.stream
+
+    def _lane_handle(self, number: int) -> ctypes.c_void_p:
+        return ctypes.c_void_p(int(self.lane(number)))
 
     def _copy_node(self, name: str, to: Any, source: int, nbytes: int) -> None:
         start = ctypes.c_uint64(source) if "DtoH" in name else ctypes.c_void_p(source)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from . import rows, streams
 from .arrays import DeviceArray
 from .rows import NORM
-from .steps import Launch
+from .steps import Launch, same_values, written_between
 
 
 def joined(launches: list[Launch], kept: set[int], absent: DeviceArray) -> list[Launch]:
@@ -32,10 +32,10 @@ def joined(launches: list[Launch], kept: set[int], absent: DeviceArray) -> list[
         if id(result.buffer) in kept or len(after) != 1 or after[0] <= number:
             continue
         later = out[after[0]]
-        if later is None or later.chain is None or not _same(later.chain.x, result):
+        if later is None or later.chain is None or not same_values(later.chain.x, result):
             continue
         both = now.chain.then(later.chain)
-        if both is not None and not _written(launches[number + 1 : after[0]], now):
+        if both is not None and not written_between(launches[number + 1 : after[0]], now):
             out[after[0]], out[number] = both.launch(absent), None
     return _around_blocks([launch for launch in out if launch is not None], kept)
 
@@ -52,7 +52,7 @@ def _around_blocks(launches: list[Launch], kept: set[int]) -> list[Launch]:
         """Where ``function`` alone reads ``array``, as this operand."""
         found = readers.get(id(array.buffer), [])
         fits = len(found) == 1 and id(array.buffer) not in kept and launches[found[0]].function is function
-        return found[0] if fits and _same(launches[found[0]].reads[operand], array) else None
+        return found[0] if fits and same_values(launches[found[0]].reads[operand], array) else None
 
     out: list[Launch | None] = list(launches)
     for number, launch in enumerate(launches):
@@ -64,7 +64,7 @@ def _around_blocks(launches: list[Launch], kept: set[int]) -> list[Launch]:
                 continue
             norm = launches[to].chain
             between = launches[number + 1 : to]
-            if norm.stages != NORM or _written(between, launch) or _written(between, launches[at]):
+            if norm.stages != NORM or written_between(between, launch) or written_between(between, launches[at]):
                 continue
             tokens, C, iters, eps = launch.numbers
             numbers = tokens, C, norm.n, iters, eps, norm.weight is not None, norm.eps
@@ -73,21 +73,10 @@ def _around_blocks(launches: list[Launch], kept: set[int]) -> list[Launch]:
             out[number] = out[at] = None
         elif launch.function is streams.add:
             to = reader(launch.writes[0], streams.hc_expand, 1)
-            if to is not None and not _written(launches[number + 1 : to], launch):
+            if to is not None and not written_between(launches[number + 1 : to], launch):
                 X, _, post, comb = launches[to].reads
                 out[to] = Launch(
                     streams.hc_leave, launches[to].writes, [X, *launch.reads, post, comb], launches[to].numbers
                 )
                 out[number] = None
     return [launch for launch in out if launch is not None]
-
-
-def _same(x: DeviceArray, y: DeviceArray) -> bool:
-    """Whether two arrays without gaps are the same values, in whatever dimensions."""
-    return x.buffer is y.buffer and x.offset == y.offset and x.size == y.size
-
-
-def _written(between: list[Launch], now: Launch) -> bool:
-    """Whether something that ``now`` reads is written by one of the launches ``between``."""
-    read = {id(array.buffer) for array in now.reads}
-    return any(id(array.buffer) in read for launch in between for array in launch.writes)

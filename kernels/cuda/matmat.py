@@ -111,9 +111,9 @@ def kernel(fmt: str, by_expert: bool) -> Any:
                 if first_row + row < rows and number < units:
                     at = matrix + (first_row + row) * row_bytes + (number >> block_bits) * block_bytes
                     if table_words > 0:
-                        q0, q1, q2, q3, q4, q5, q6, q7, f, g, m = decode(raw, at, j, tables)
+                        q0, q1, q2, q3, q4, q5, q6, q7, f, g, m = decode(raw, at & ~3, at & 2, j, tables)
                     else:
-                        q0, q1, q2, q3, q4, q5, q6, q7, f, g, m = decode(raw, at, j, raw)
+                        q0, q1, q2, q3, q4, q5, q6, q7, f, g, m = decode(raw, at & ~3, at & 2, j, raw)
                 # where the unit's words belong among those of the step, which is half a block of 256
                 to = row * PITCH
                 before = 32 * (number - j)

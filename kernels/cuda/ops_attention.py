@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from . import attending, grouped, indexing, streams
+from . import attending, indexing, streams
 from .steps import F32, I32, Steps, expect
 
 
@@ -102,7 +102,7 @@ class AttentionOps(Steps):
         out = self.empty(*q.shape)
         if not out.size:
             return out
-        runs = attending.runs_for(tokens, heads, len(raw) + (picks if picked else comp_rows))
+        runs = attending.runs_for(tokens, 1, heads, len(raw) + (picks if picked else comp_rows))
         parts = self.empty(tokens, runs, heads, dim)
         tops, totals = self.empty(tokens, runs, heads), self.empty(tokens, runs, heads)
         code = self.failure(f"attention: a row number lies outside {len(raw)} raw or {comp_rows} compressed rows")
@@ -125,13 +125,13 @@ class AttentionOps(Steps):
         out, sharing = self.empty(*q.shape), heads // shared
         if not out.size:
             return out
-        runs = grouped.runs_for(tokens, shared * -(-sharing // attending.GROUP) * attending.GROUP, ring)
+        runs = attending.runs_for(tokens, shared, sharing, ring)
         parts = self.empty(tokens, runs, heads, dim)
         tops, totals = self.empty(tokens, runs, heads), self.empty(tokens, runs, heads)
         code = self.failure(f"attend: a row number lies outside {ring} rows")
         self.go(
-            grouped.attend, [out, parts, tops, totals, self.error],
-            [q, keys, values, first, seen, self.absent(F32)],
+            attending.attend, [out, parts, tops, totals, self.error],
+            [q, keys, values, first, seen, self.absent(F32), self.absent(I32)],
             tokens, shared, sharing, dim, runs, ring, scale, code,
         )  # fmt: skip
         return out

@@ -2,6 +2,7 @@
 
 A warp takes 256 values of a row, a lane eight that follow each other. The numbers are those of ``quantize_a8`` and
 ``quantize_q8k`` (docs/model.md 10.2), bit for bit; products with float inputs and formats with minima want sums of 16.
+Values of SwiGLU may be computed on the way (``sharing``), with the bits of ``routing.swiglu``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .intrinsics import bits_to_float, divide, float_bits, read4, shuffle_xor, warp_max
+from .intrinsics import bits_to_float, divide, float_bits, lane_value, read4, shuffle_xor, warp_max
+from .routing import gated
 from .shim import SIMULATED, cuda
 
 F32, I32 = np.float32, np.int32
@@ -98,8 +100,29 @@ def _first(x, y, peak):
     return at
 
 
+@cuda.jit(device=True)
+def _gated(x, y, factor, limit):
+    """SwiGLU of four values each, given and returned as words, times ``factor``."""
+    return (
+        float_bits(F32(gated(bits_to_float(x[0]), bits_to_float(y[0]), limit) * factor)),
+        float_bits(F32(gated(bits_to_float(x[1]), bits_to_float(y[1]), limit) * factor)),
+        float_bits(F32(gated(bits_to_float(x[2]), bits_to_float(y[2]), limit) * factor)),
+        float_bits(F32(gated(bits_to_float(x[3]), bits_to_float(y[3]), limit) * factor)),
+    )
+
+
+@cuda.jit(device=True)
+def _eight(x, up, weight, at, row, limit, gates, weighted):
+    """Eight values from ``at`` on as words: those of x, or, if ``gates``, SwiGLU of them and of ``up``."""
+    a, b = read4(x, at), read4(x, at + 4)
+    if gates:
+        factor = weight[row] if weighted else ONE  # times one changes no bit
+        a, b = _gated(a, read4(up, at), factor, limit), _gated(b, read4(up, at + 4), factor, limit)
+    return a, b
+
+
 @cuda.jit
-def _a8(codes, scales, x, n, count):
+def _a8(codes, scales, x, up, weight, n, count, limit, gates, weighted):
     """Blocks of 32 are four lanes'."""
     lane = cuda.threadIdx.x
     number = cuda.blockIdx.x * WARPS + cuda.threadIdx.y
@@ -108,7 +131,7 @@ def _a8(codes, scales, x, n, count):
     column = (number - row * parts) * WARP_VALUES + LANE_VALUES * lane
     inside = row < count and column < n
     at = row * n + column if inside else 0
-    a, b = read4(x, at), read4(x, at + 4)
+    a, b = _eight(x, up, weight, at, row if inside else 0, limit, gates, weighted)
     peak = _peak(a, b)
     peak = _larger(peak, shuffle_xor(peak, 1))
     peak = _larger(peak, shuffle_xor(peak, 2))
@@ -125,20 +148,33 @@ def _a8(codes, scales, x, n, count):
             scales[at >> 5] = scale if good else NOT_A_NUMBER
 
 
+@cuda.jit(device=True)
+def _pick(x, y, i):
+    """Word i of eight."""
+    p = x[1] if i & 1 else x[0]
+    q = x[3] if i & 1 else x[2]
+    r = y[1] if i & 1 else y[0]
+    s = y[3] if i & 1 else y[2]
+    p, r = q if i & 2 else p, s if i & 2 else r
+    return r if i & 4 else p
+
+
 @cuda.jit
-def _q8k(codes, scales, sums, x, n, count):
+def _q8k(codes, scales, sums, x, up, weight, n, count, limit, gates, weighted):
     """A warp is a block. Sums of 16 codes are two lanes', two of them a word."""
     lane = cuda.threadIdx.x
     number = cuda.blockIdx.x * WARPS + cuda.threadIdx.y
     inside = number * WARP_VALUES < n * count
     at = number * WARP_VALUES + LANE_VALUES * lane if inside else 0
-    a, b = read4(x, at), read4(x, at + 4)
+    row = divide(at, n)
+    a, b = _eight(x, up, weight, at, row, limit, gates, weighted)
     peak = warp_max(_peak(a, b))
     first = -warp_max(I32(-I32(LANE_VALUES * lane + _first(a, b, peak))))
+    largest = bits_to_float(lane_value(_pick(a, b, first & 7), (first >> 3) & 31))
     good = peak < EXPONENT
     inverse = ZERO
     if good and peak > 0 and inside:
-        inverse = F32(PEAK_Q8K / x[number * WARP_VALUES + first])
+        inverse = F32(PEAK_Q8K / largest)
         inverse = inverse if float_bits(inverse) & MAGNITUDE < EXPONENT else ZERO
     low, high = _word(a, inverse) if good else I32(0), _word(b, inverse) if good else I32(0)
     total = I32(_byte_sum(low) + _byte_sum(high))
@@ -166,17 +202,37 @@ def _float_sums(sums, x, groups):
         sums[i] = total
 
 
+def _grid(count: int, n: int) -> int:
+    return -(-(count * -(-n // WARP_VALUES)) // WARPS)
+
+
 def pack_a8(stream: Any, codes: Any, scales: Any, x: Any, count: int, n: int) -> None:
     """x (count, n) float32, n in 32s, to codes (count, n / 4) int32 and scales (count, n / 32) float32."""
-    warps = count * -(-n // WARP_VALUES)
-    _a8[-(-warps // WARPS), (32, WARPS), stream](codes, scales, x, n, count)
+    _a8[_grid(count, n), (32, WARPS), stream](codes, scales, x, x, x, n, count, ZERO, False, False)
 
 
 def pack_q8k(stream: Any, codes: Any, scales: Any, sums: Any, x: Any, count: int, n: int) -> None:
     """x (count, n) float32, n in 256s, to codes (count, n / 4) int32, scales (count, n / 256) float32 and sums of 16
     codes, (count, n / 32) int32, each two int16."""
-    warps = count * n // WARP_VALUES
-    _q8k[-(-warps // WARPS), (32, WARPS), stream](codes, scales, sums, x, n, count)
+    _q8k[_grid(count, n), (32, WARPS), stream](codes, scales, sums, x, x, x, n, count, ZERO, False, False)
+
+
+def pack_swiglu_a8(
+    stream: Any, codes: Any, scales: Any, gate: Any, up: Any, weight: Any, count: int, n: int, limit: float,
+    weighted: bool,
+) -> None:  # fmt: skip
+    """``pack_a8`` of SwiGLU of gate and up (count, n), times the row's weight."""
+    _a8[_grid(count, n), (32, WARPS), stream](codes, scales, gate, up, weight, n, count, F32(limit), True, weighted)
+
+
+def pack_swiglu_q8k(
+    stream: Any, codes: Any, scales: Any, sums: Any, gate: Any, up: Any, weight: Any, count: int, n: int, limit: float,
+    weighted: bool,
+) -> None:  # fmt: skip
+    """``pack_q8k`` of SwiGLU of gate and up (count, n), times the row's weight."""
+    _q8k[_grid(count, n), (32, WARPS), stream](
+        codes, scales, sums, gate, up, weight, n, count, F32(limit), True, weighted
+    )
 
 
 def pack_sums(stream: Any, sums: Any, x: Any, count: int, n: int) -> None:

@@ -7,6 +7,7 @@ value by value. What each product computes: ``kernels.ops``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from .intrinsics import (
     bits_to_float,
     divide,
+    element,
     half_to_float,
     read4,
     remainder,
@@ -24,6 +26,7 @@ from .intrinsics import (
     warp_sum,
 )
 from .maths import sqrt32
+from .matvec import Weights
 from .shim import SIMULATED, cuda, f32, f64, multiprocessors
 
 F32, F64, I32 = np.float32, np.float64, np.int32
@@ -98,52 +101,67 @@ def _reader(fmt: str) -> tuple[Any, Any]:
 
 @cache
 def _rows(fmt: str, aligned: bool) -> Any:
-    """The kernel of a format. Warps of a block: ``WARPS / split`` rows, ``split`` warps each."""
+    """The kernel of a format. Warps of a block: rows of ``2^split_bits`` warps each. It divides only where there is
+    something to divide: a division costs as much as several weights of a lane."""
     dot, one = _reader(fmt)
     size = VALUE_BYTES[fmt]
     step = 16 // size
 
     @cuda.jit
-    def multiply(out, x, raw, ids, experts, groups, slots, share, split, rows, n, pairs, error, failure):
+    def multiply(
+        out, out2, x, raw, raw2, ids, experts, groups, slots, share, split_bits, rows, rows2, n, pairs, error, failure
+    ):  # fmt: skip
         lane, warp = cuda.threadIdx.x, cuda.threadIdx.y
         parts = cuda.shared.array(WARPS, f32)
-        per_block = divide(WARPS, split)
-        number = cuda.blockIdx.x * per_block + divide(warp, split)
-        part = remainder(warp, split)
+        split = I32(1 << split_bits)
+        number = I32(cuda.blockIdx.x * (WARPS >> split_bits) + (warp >> split_bits))
+        part = I32(warp & (split - 1))
         total = ZERO
-        pair = divide(number, rows)
-        row = number - pair * rows
+        height, source, second = I32(rows), raw, number >= pairs * rows
+        if second:
+            number = I32(number - pairs * rows)
+            height, source = I32(rows2), raw2
+        pair, row = I32(0), number
+        if number >= pairs * height:
+            pair = I32(pairs)  # nothing is left for this warp
+        elif pairs > 1:
+            pair = divide(number, height)
+            row = I32(number - pair * height)
         if pair < pairs:
             for slot in range(slots):
-                which = remainder(pair, groups)
+                which, vector = I32(0), I32(pair * slots + slot)
+                if groups > 1:
+                    which = remainder(pair, groups)
                 if experts > 0:
-                    which = I32(ids[pair * slots + slot])
+                    which = I32(element(ids, vector))
                     if which < 0 or which >= experts:
                         error[0] = I32(failure)
                         which = I32(0)
-                start = (np.int64(which) * rows + row) * (n * size)
-                vector = divide(pair * slots + slot, share) * n
+                start = (np.int64(which) * height + row) * (n * size)
+                if share > 1:
+                    vector = divide(vector, share)
+                vector = I32(vector * n)
                 if aligned:
                     span = 32 * step
                     end = n // step * step
                     i = part * span + lane * step
                     while i + 3 * split * span < end:
-                        w0 = stream4(raw, start + i * size)
-                        w1 = stream4(raw, start + (i + split * span) * size)
-                        w2 = stream4(raw, start + (i + 2 * split * span) * size)
-                        w3 = stream4(raw, start + (i + 3 * split * span) * size)
+                        w0 = stream4(source, start + i * size)
+                        w1 = stream4(source, start + (i + split * span) * size)
+                        w2 = stream4(source, start + (i + 2 * split * span) * size)
+                        w3 = stream4(source, start + (i + 3 * split * span) * size)
                         total = dot(w0, x, vector + i, total)
                         total = dot(w1, x, vector + i + split * span, total)
                         total = dot(w2, x, vector + i + 2 * split * span, total)
                         total = dot(w3, x, vector + i + 3 * split * span, total)
                         i += 4 * split * span
                     while i < end:
-                        total = dot(stream4(raw, start + i * size), x, vector + i, total)
+                        total = dot(stream4(source, start + i * size), x, vector + i, total)
                         i += split * span
                 else:
                     i = part * 32 + lane
                     while i < n:
-                        total += one(raw, start + i * size) * x[vector + i]
+                        total += one(source, start + i * size) * x[vector + i]
                         i += split * 32
         total = warp_sum(total)
         if lane == 0:
@@ -152,23 +170,35 @@ def _rows(fmt: str, aligned: bool) -> Any:
         if lane == 0 and part == 0 and pair < pairs:
             for k in range(1, split):
                 total += parts[warp + k]
-            out[pair * rows + row] = total
+            if second:
+                out2[pair * height + row] = total
+            else:
+                out[pair * height + row] = total
 
     return multiply
 
 
+def warps_a_row(rows: int, pairs: int) -> int:
+    """How many warps share a row, as a logarithm, which decides the order of its sum."""
+    bits = 0
+    while 1 << bits < WARPS and rows * pairs << bits < BUSY_WARPS * multiprocessors():
+        bits += 1
+    return bits
+
+
 def rows(
-    stream: Any, out: Any, x: Any, raw: Any, fmt: str, operands: tuple[Any, ...], rows: int, n: int, pairs: int,
+    stream: Any, weights: Sequence[Weights], x: Any, fmt: str, operands: tuple[Any, ...], n: int, pairs: int,
     error: Any, failure: int,
 ) -> None:  # fmt: skip
-    """``operands``: ids, experts, groups, slots, share, as in ``matvec.launch``."""
-    split = 1
-    while split < WARPS and rows * pairs * split < BUSY_WARPS * multiprocessors():
-        split *= 2
+    """One or two ``weights`` for whose rows ``warps_a_row`` is the same, and ``operands`` (ids, experts, groups, slots,
+    share), as in ``matvec.launch``."""
+    first, second = weights[0], weights[1] if len(weights) > 1 else weights[0]._replace(rows=0)
+    split_bits = warps_a_row(first.rows, pairs)
     aligned = n * VALUE_BYTES[fmt] % 16 == 0 and n % 4 == 0
-    grid = -(-(rows * pairs) // (WARPS // split))
+    grid = -(-((first.rows + second.rows) * pairs) // (WARPS >> split_bits))
     _rows(fmt, aligned)[grid, (32, WARPS), stream](
-        out, x, raw, *operands, split, rows, n, pairs, error, failure
+        first.out, second.out, x, first.raw, second.raw, *operands, split_bits, first.rows, second.rows, n, pairs,
+        error, failure,
     )  # fmt: skip
 
 

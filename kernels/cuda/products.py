@@ -66,10 +66,9 @@ def pack(stream: Any, x: Any, count: int, n: int, fmt: str, act: str, scratch: S
 def multiply(stream: Any, out: Any, inputs: Inputs, w: Matrix, tokens: int, groups: int, act: str) -> None:
     """``linear`` of inputs that are packed, for block formats."""
     unused = inputs.codes  # integers, like ids and errors, where inputs are: then one compiled kernel serves both
-    operands = unused, 0, groups, 1, 1, *inputs, out
-    row_bytes, rows = FORMATS[w.fmt].row_bytes(w.cols), w.rows // groups
-    made = matvec.choose(w.fmt, act, rows, tokens * groups)
-    matvec.launch(stream, made, w.data, row_bytes, operands, rows, w.cols, tokens * groups, unused, NO_FAILURE)
+    operands = unused, 0, groups, 1, 1, *inputs
+    parts = [matvec.Weights(w.data, w.rows // groups, out)]
+    _launch(stream, parts, operands, w, act, tokens * groups, 1, unused, NO_FAILURE)
 
 
 def multiply_experts(
@@ -78,10 +77,17 @@ def multiply_experts(
 ) -> None:  # fmt: skip
     """``expert_linear`` (results = tokens slots, slots 1, ``share`` results in turn with one input) and ``expert_sum``
     (results = tokens, each the sum over ``slots``) of inputs that are packed, for block formats."""
-    operands = ids, experts, 1, slots, share, *inputs, out
-    row_bytes = FORMATS[w.fmt].row_bytes(w.cols)
-    made = matvec.choose(w.fmt, act, w.rows, results)
-    matvec.launch(stream, made, w.data, row_bytes, operands, w.rows, w.cols, results, error, failure)
+    operands = ids, experts, 1, slots, share, *inputs
+    _launch(stream, [matvec.Weights(w.data, w.rows, out)], operands, w, act, results, slots, error, failure)
+
+
+def _launch(
+    stream: Any, parts: list[matvec.Weights], operands: tuple[Any, ...], w: Matrix, act: str, pairs: int, slots: int,
+    error: Any, failure: int,
+) -> None:  # fmt: skip
+    """``parts`` are of the format and row length of ``w``."""
+    made = matvec.choose(w.fmt, act, [part.rows for part in parts], w.cols, pairs, slots)
+    matvec.launch(stream, made, parts, operands, FORMATS[w.fmt].row_bytes(w.cols), w.cols, pairs, error, failure)
 
 
 def linear(
@@ -91,17 +97,43 @@ def linear(
     check_act(w.fmt, act)
     if not tokens:
         return
-    rows = w.rows // groups
     if w.fmt in plain.VALUE_BYTES:
-        operands = out, 0, groups, 1, 1
-        plain.rows(stream, out, x, w.data, w.fmt, operands, rows, w.cols, tokens * groups, out, NO_FAILURE)
+        parts = [matvec.Weights(w.data, w.rows // groups, out)]
+        plain.rows(stream, parts, x, w.fmt, (out, 0, groups, 1, 1), w.cols, tokens * groups, out, NO_FAILURE)
         return
     inputs = pack(stream, x, tokens * groups, w.cols, w.fmt, act, scratch)
+    linear_packed(stream, out, *inputs, w, tokens, groups, act, scratch=scratch)
+
+
+def linear_packed(
+    stream: Any, out: Any, codes: Any, scales: Any, sums: Any, w: Matrix, tokens: int, groups: int, act: str, *,
+    scratch: Scratch,
+) -> None:  # fmt: skip
+    """``linear`` of inputs that are packed, for block formats."""
+    inputs = Inputs(codes, scales, sums)
     if tokens >= MANY_TOKENS and matmat.has(w.fmt, act):
         row_bytes = FORMATS[w.fmt].row_bytes(w.cols)
-        matmat.in_order(stream, out, inputs, w.data, row_bytes, w.fmt, tokens, groups, rows, w.cols)
+        matmat.in_order(stream, out, inputs, w.data, row_bytes, w.fmt, tokens, groups, w.rows // groups, w.cols)
     else:
         multiply(stream, out, inputs, w, tokens, groups, act)
+
+
+def linear_both(
+    stream: Any, out: Any, out2: Any, codes: Any, scales: Any, sums: Any, w: Matrix, w2: Matrix, tokens: int,
+    act: str, *, scratch: Scratch,
+) -> None:  # fmt: skip
+    """``linear_packed`` with two matrices of one format, few tokens, no groups, in one launch (``sharing``)."""
+    operands = codes, 0, 1, 1, 1, codes, scales, sums
+    parts = [matvec.Weights(w.data, w.rows, out), matvec.Weights(w2.data, w2.rows, out2)]
+    _launch(stream, parts, operands, w, act, tokens, 1, codes, NO_FAILURE)
+
+
+def linear_both_plain(
+    stream: Any, out: Any, out2: Any, x: Any, w: Matrix, w2: Matrix, tokens: int, *, scratch: Scratch
+) -> None:  # fmt: skip
+    """``linear`` with two matrices of plain numbers, without groups, in one launch (``sharing``)."""
+    parts = [matvec.Weights(w.data, w.rows, out), matvec.Weights(w2.data, w2.rows, out2)]
+    plain.rows(stream, parts, x, w.fmt, (out, 0, 1, 1, 1), w.cols, tokens, out, NO_FAILURE)
 
 
 def expert_linear(
@@ -114,16 +146,37 @@ def expert_linear(
     if not tokens * slots:
         return
     if w.fmt in plain.VALUE_BYTES:
-        operands = ids, experts, 1, 1, slots
-        plain.rows(stream, out, x, w.data, w.fmt, operands, w.rows, w.cols, tokens * slots, error, failure)
+        operands, parts = (ids, experts, 1, 1, slots), [matvec.Weights(w.data, w.rows, out)]
+        plain.rows(stream, parts, x, w.fmt, operands, w.cols, tokens * slots, error, failure)
         return
     inputs = pack(stream, x, tokens, w.cols, w.fmt, act, scratch)
+    expert_linear_packed(
+        stream, out, error, *inputs, ids, w, tokens, slots, experts, act, failure, scratch=scratch
+    )  # fmt: skip
+
+
+def expert_linear_packed(
+    stream: Any, out: Any, error: Any, codes: Any, scales: Any, sums: Any, ids: Any, w: Matrix, tokens: int,
+    slots: int, experts: int, act: str, failure: int, *, scratch: Scratch,
+) -> None:  # fmt: skip
+    """``expert_linear`` of inputs that are packed, for block formats."""
+    inputs = Inputs(codes, scales, sums)
     if many(tokens * slots, experts) and matmat.has(w.fmt, act):
         tiles = grouping.tiles(stream, ids, tokens * slots, experts, error, failure, scratch)
         row_bytes = FORMATS[w.fmt].row_bytes(w.cols)
         matmat.by_expert(stream, out, inputs, w.data, row_bytes, w.fmt, tiles, slots, w.rows, w.cols)
         return
     multiply_experts(stream, out, error, inputs, ids, w, tokens * slots, 1, slots, experts, act, failure)
+
+
+def expert_linear_both(
+    stream: Any, out: Any, out2: Any, error: Any, codes: Any, scales: Any, sums: Any, ids: Any, w: Matrix, w2: Matrix,
+    tokens: int, slots: int, experts: int, act: str, failure: int, *, scratch: Scratch,
+) -> None:  # fmt: skip
+    """``expert_linear_packed`` with two stacks of one format, few tokens, in one launch (``sharing``)."""
+    operands = ids, experts, 1, 1, slots, codes, scales, sums
+    parts = [matvec.Weights(w.data, w.rows, out), matvec.Weights(w2.data, w2.rows, out2)]
+    _launch(stream, parts, operands, w, act, tokens * slots, 1, error, failure)
 
 
 def expert_sum(
@@ -135,10 +188,19 @@ def expert_sum(
     if not tokens:
         return
     if w.fmt in plain.VALUE_BYTES:
-        operands = ids, experts, 1, slots, 1
-        plain.rows(stream, out, mid, w.data, w.fmt, operands, w.rows, w.cols, tokens, error, failure)
+        operands, parts = (ids, experts, 1, slots, 1), [matvec.Weights(w.data, w.rows, out)]
+        plain.rows(stream, parts, mid, w.fmt, operands, w.cols, tokens, error, failure)
         return
     inputs = pack(stream, mid, tokens * slots, w.cols, w.fmt, act, scratch)
+    expert_sum_packed(stream, out, error, *inputs, ids, w, tokens, slots, experts, act, failure, scratch=scratch)
+
+
+def expert_sum_packed(
+    stream: Any, out: Any, error: Any, codes: Any, scales: Any, sums: Any, ids: Any, w: Matrix, tokens: int,
+    slots: int, experts: int, act: str, failure: int, *, scratch: Scratch,
+) -> None:  # fmt: skip
+    """``expert_sum`` of inputs that are packed, for block formats."""
+    inputs = Inputs(codes, scales, sums)
     if many(tokens * slots, experts) and matmat.has(w.fmt, act):
         tiles = grouping.tiles(stream, ids, tokens * slots, experts, error, failure, scratch)
         row_bytes = FORMATS[w.fmt].row_bytes(w.cols)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 PTX = {
     "dp4a": ("dp4a.s32.s32 $0, $1, $2, $3;", "=r,r,r,r"),
+    "dp4a_codes": ("dp4a.u32.s32 $0, $1, $2, $3;", "=r,r,r,r"),
     "dp2a_low": ("dp2a.lo.s32.s32 $0, $1, $2, $3;", "=r,r,r,r"),
+    "dp2a_codes": ("dp2a.lo.s32.u32 $0, $1, $2, $3;", "=r,r,r,r"),
     "permute_bytes": ("prmt.b32 $0, $1, $2, $3;", "=r,r,r,r"),
     "funnel_right": ("shf.r.clamp.b32 $0, $1, $2, $3;", "=r,r,r,r"),
     "half_to_float": ("{ .reg .b16 h; cvt.u16.u32 h, $1; cvt.f32.f16 $0, h; }", "=f,r"),

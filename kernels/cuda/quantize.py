@@ -18,6 +18,7 @@ NOT_A_NUMBER = F32(np.nan)
 
 @cuda.jit(device=True)
 def finite_or_zero(x):
+    """x, or 0 for a value that is none."""
     return x if float_bits(x) & MAGNITUDE_MASK < EXPONENT_MASK else F32(0)
 
 

@@ -2,8 +2,9 @@
 
 An op called from Python costs tens of microseconds and memory for its result; a decoded token has hundreds. While a
 pass is recorded its ops launch nothing: they append their launches, and the arrays they return stand for places.
-``seal`` joins chains of row stages (``joining``), gives places that are not in use at a time the same memory, and
-captures all launches in order. ``replay`` launches the graph, which
+``seal`` packs inputs once for all that read them (``sharing``), joins chains of row stages (``joining``), puts launches
+that do not need one another side by side (``lanes``), gives places that are not in use at a time the same memory, and
+captures everything. ``replay`` launches the graph, which
 
     copies the inputs, all of them side by side, from host memory    one copy node
     runs the kernels
@@ -24,7 +25,9 @@ from numpy.typing import DTypeLike
 
 from .arrays import DeviceArray
 from .joining import joined
+from .lanes import Order, needs
 from .memory import ALIGNMENT, Buffer, Slab
+from .sharing import shared
 from .steps import F32, Launch, Steps
 
 if TYPE_CHECKING:
@@ -43,7 +46,7 @@ class Recording(Steps):
         self.launches: list[Launch] = []
         self.outputs: list[Any] = []
         self._graph: Any = None
-        self._scratch: list[DeviceArray] = []
+        self._scratch: dict[int, list[DeviceArray]] = {}
 
     # --- recording
 
@@ -75,7 +78,9 @@ class Recording(Steps):
         kept = [out.buffer for out in outputs]
         if any(buffer.block is not None or buffer.slab is not None for buffer in kept):
             raise ValueError("an output of a recording must be a result of its ops")
-        self.launches = joined(self.launches, {id(buffer) for buffer in kept}, self.absent(F32))
+        ids = {id(buffer) for buffer in kept}
+        self.launches = joined(shared(self.launches, ids, self.empty), ids, self.absent(F32))
+        self.order = Order(needs(self.launches, {id(self.error.buffer)}), owner.lanes)
         with owner.lock:
             self._results = self._placed(kept)
             self._arena = owner.memory.buffer(self._planned({id(buffer) for buffer in kept}))
@@ -85,12 +90,14 @@ class Recording(Steps):
             self._told = owner.memory.pinned(4)
             self._flag = self._told.values[:4]
             self.outputs = [self._output(out) for out in outputs]
-            calls = [self._call(launch) for launch in self.launches]
+            calls = [
+                self._call(launch, turn.lane) for launch, turn in zip(self.launches, self.order.turns, strict=True)
+            ]
             refresh = [(self.slab.block, self.slab.host[: self.slab.used])] if self.slab.used else []
             fetch = [(self._flag, self.error.buffer.block)]
             if outputs:
                 fetch.insert(0, (self._fetched.values[: self._results.nbytes], self._results.block))
-            self._graph = owner.driver.capture(refresh, calls, fetch)
+            self._graph = owner.driver.capture_lanes(refresh, calls, fetch, self.order)
 
     def _placed(self, kept: list[Buffer]) -> Buffer:
         """Memory of their own, side by side, for the outputs."""
@@ -106,17 +113,16 @@ class Recording(Steps):
 
     def _planned(self, kept: set[int]) -> int:
         """Choose the offset of every place; returns the bytes they take together."""
-        spans: dict[int, tuple[int, int]] = {}
+        uses: dict[int, list[int]] = {}
         buffers: dict[int, Buffer] = {}
         for number, launch in enumerate(self.launches):
             for array in (*launch.writes, *launch.reads):
                 buffer = array.buffer
                 if buffer.block is None and id(buffer) not in kept:
-                    first, _ = spans.get(id(buffer), (number, number))
-                    spans[id(buffer)] = first, number
+                    uses.setdefault(id(buffer), []).append(number)
                     buffers[id(buffer)] = buffer
         sizes = {key: buffer.nbytes for key, buffer in buffers.items()}
-        offsets, total = share(spans, sizes)
+        offsets, total = share(self.order.spans(uses), sizes)
         self._offsets = [(buffers[key], offset) for key, offset in offsets.items()]
         return total
 
@@ -130,26 +136,28 @@ class Recording(Steps):
         )
         return DeviceArray(buffer, out.shape, out.dtype, out.offset, out.strides)
 
-    def _call(self, launch: Launch) -> Callable[[], None]:
-        stream = self.owner.driver.stream
+    def _call(self, launch: Launch, lane: int) -> Callable[[], None]:
+        stream = self.owner.driver.lane(lane)
 
         def call() -> None:
-            self._used = 0
+            self._used, self._lane = 0, lane
             launch.call(stream, self._room)
 
         return call
 
     def _room(self, shape: Any, dtype: DTypeLike = F32) -> Any:
-        """Room for a launch's own use, which the next launch may have: flat arrays out of a few that are kept."""
+        """Room for a launch's own use, which the next launch of its lane may have: flat arrays out of a few that are
+        kept."""
+        scratch = self._scratch.setdefault(self._lane, [])
         kind = np.dtype(dtype)
         size = int(np.prod(shape, dtype=np.int64))
         nbytes = -(-size * kind.itemsize // ALIGNMENT) * ALIGNMENT
-        if self._used == len(self._scratch):
-            self._scratch.append(self.owner.array(nbytes, dtype=np.uint8))
-        elif self._scratch[self._used].nbytes < nbytes:
-            self._old = [*getattr(self, "_old", []), self._scratch[self._used]]  # captured launches go on using it
-            self._scratch[self._used] = self.owner.array(nbytes, dtype=np.uint8)
-        array = self._scratch[self._used]
+        if self._used == len(scratch):
+            scratch.append(self.owner.array(nbytes, dtype=np.uint8))
+        elif scratch[self._used].nbytes < nbytes:
+            self._old = [*getattr(self, "_old", []), scratch[self._used]]  # captured launches go on using it
+            scratch[self._used] = self.owner.array(nbytes, dtype=np.uint8)
+        array = scratch[self._used]
         self._used += 1
         return DeviceArray(array.buffer, (size,), kind).flat()
 

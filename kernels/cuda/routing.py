@@ -112,15 +112,20 @@ def check_ids(stream, error, ids, size, E, code):
     check_kernel[blocks_for(size, threads), threads, stream](error, ids, size, E, code)
 
 
+@cuda.jit(device=True)
+def gated(g, u, limit):
+    """silu(min(g, limit)) clip(u, -limit, limit)."""
+    g = limit if g > limit else g
+    u = limit if u > limit else u
+    u = -limit if u < -limit else u
+    return F32(F32(g * sigmoid32(g)) * u)
+
+
 @cuda.jit
 def swiglu_kernel(out, gate, up, weight, size, n, limit, weighted):
     """Thread: a value, and others a grid further."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
-        g, u = gate[i], up[i]
-        g = limit if g > limit else g
-        u = limit if u > limit else u
-        u = -limit if u < -limit else u
-        mid = F32(F32(g * sigmoid32(g)) * u)
+        mid = gated(gate[i], up[i], limit)
         if weighted:
             mid = F32(mid * weight[i // n])
         out[i] = mid

@@ -20,8 +20,10 @@ __all__ = [
     "copy_wait1",
     "copy_wait2",
     "divide",
+    "dp2a_codes",
     "dp2a_low",
     "dp4a",
+    "dp4a_codes",
     "element",
     "float_bits",
     "float_to_half",
@@ -39,6 +41,7 @@ __all__ = [
     "shift_left",
     "shift_right",
     "shuffle_xor",
+    "store4",
     "stream4",
     "sync_warp",
     "warp_any",
@@ -69,6 +72,11 @@ def _bytes(word: Any) -> list[int]:
     return [((int(word) >> (8 * i) & 255) ^ 128) - 128 for i in range(4)]
 
 
+def _codes(word: Any) -> list[int]:
+    """The four unsigned bytes of a word."""
+    return [int(word) >> (8 * i) & 255 for i in range(4)]
+
+
 # --- words
 
 
@@ -77,10 +85,21 @@ def dp4a(a: Any, b: Any, c: Any) -> np.int32:
     return _word(int(c) + sum(x * y for x, y in zip(_bytes(a), _bytes(b), strict=True)))
 
 
+def dp4a_codes(a: Any, b: Any, c: Any) -> np.int32:
+    """c + the dot product of the four unsigned bytes of a and the signed ones of b."""
+    return _word(int(c) + sum(x * y for x, y in zip(_codes(a), _bytes(b), strict=True)))
+
+
 def dp2a_low(a: Any, b: Any, c: Any) -> np.int32:
     """c + the dot product of the two int16 of a and the two low signed bytes of b."""
     halves = [((int(a) >> (16 * i) & 0xFFFF) ^ 0x8000) - 0x8000 for i in range(2)]
     return _word(int(c) + sum(x * y for x, y in zip(halves, _bytes(b)[:2], strict=True)))
+
+
+def dp2a_codes(a: Any, b: Any, c: Any) -> np.int32:
+    """c + the dot product of the two int16 of a and the two low unsigned bytes of b."""
+    halves = [((int(a) >> (16 * i) & 0xFFFF) ^ 0x8000) - 0x8000 for i in range(2)]
+    return _word(int(c) + sum(x * y for x, y in zip(halves, _codes(b)[:2], strict=True)))
 
 
 def permute_bytes(a: Any, b: Any, selector: Any) -> np.int32:
@@ -150,7 +169,7 @@ def float_bits(value: Any) -> np.int32:
 # --- memory
 
 
-def element(array: Any, index: int) -> Any:
+def element(array: Any, index: Any) -> Any:
     """``array[index]``, a 4-byte value. A plain subscript would have the compiled code ask whether it counts from the
     end."""
     assert index >= 0
@@ -183,6 +202,12 @@ def _bytes_at(array: Any, at: int, count: int) -> np.ndarray:
 def load4(words: Any, index: int) -> tuple[np.int32, ...]:
     """Four words of a shared or global int32 array."""
     return tuple(_plain(words)[index : index + 4])
+
+
+def store4(words: Any, index: int, value: Any) -> None:
+    """Four times a word into a shared int32 array, at a multiple of 4."""
+    assert index % 4 == 0
+    _plain(words)[index : index + 4] = value
 
 
 def stream4(raw: Any, index: int) -> tuple[np.int32, ...]:

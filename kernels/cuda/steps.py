@@ -44,6 +44,17 @@ class Launch:
             self.function(stream, *arrays, *self.numbers)
 
 
+def same_values(x: DeviceArray, y: DeviceArray) -> bool:
+    """Whether two arrays without gaps are the same values, in whatever dimensions."""
+    return x.buffer is y.buffer and x.offset == y.offset and x.size == y.size
+
+
+def written_between(between: Sequence[Launch], now: Launch) -> bool:
+    """Whether something that ``now`` reads is written by one of the launches ``between``."""
+    read = {id(array.buffer) for array in now.reads}
+    return any(id(array.buffer) in read for launch in between for array in launch.writes)
+
+
 def _kernel_matrix(w: Matrix) -> Any:
     data: Any = w.data
     return data.flat()

@@ -1,7 +1,8 @@
 """Units of the block formats: 32 weights as one lane of a warp decodes them from raw bytes in shared memory.
 
-A format is a ``Unit``: how a block lies in bytes, and a device function ``decode(words, at, j, tables)`` that gives
-unit j of the block whose first byte is byte ``at`` (even) of the shared words:
+A format is a ``Unit``: how a block lies in bytes, and a device function ``decode(words, at, odd, j, tables)`` that
+gives unit j of the block whose first byte is byte ``at`` (a multiple of 4) of the words, or, if ``odd`` is 2 and not 0,
+the second byte after it:
 
     (q0, ..., q7, f, g, m)     w = f q          weight by weight, q the signed bytes of the words
                                w = f q - g m_h  if ``minima``: m_h byte h of m, for half h of the unit
@@ -59,37 +60,36 @@ def straight(j, i):
 
 
 @cuda.jit(device=True)
-def _word(words, at):
-    """Four bytes from any even place."""
-    i = at & ~3
-    return funnel_right(word_at(words, i), word_at(words, i + 4), (at & 2) << 3)
+def _word(words, at, odd):
+    """Four bytes from any even place, and no word that has none of them."""
+    return funnel_right(word_at(words, at), word_at(words, at + (odd << 1)), odd << 3)
 
 
 @cuda.jit(device=True)
-def _half(words, at):
+def half_at(words, at, odd):
     """A binary16 from an even place."""
-    return half_to_float(shift_right(word_at(words, at & ~3), (at & 2) << 3))
+    return half_to_float(shift_right(word_at(words, at), odd << 3))
 
 
 @cuda.jit(device=True)
-def _byte(words, at):
-    return shift_right(word_at(words, at & ~3), (at & 3) << 3) & 255
+def _byte(words, at, odd, k):
+    """Byte k of a block."""
+    i = at + odd + k
+    return shift_right(word_at(words, i & ~3), (i & 3) << 3) & 255
 
 
 @cuda.jit(device=True)
-def _q8_0(words, at, j, tables):
-    i = at & ~3
+def _q8_0(words, at, odd, j, tables):
     w0, w1, w2, w3, w4 = (
-        word_at(words, i),
-        word_at(words, i + 4),
-        word_at(words, i + 8),
-        word_at(words, i + 12),
-        word_at(words, i + 16),
+        word_at(words, at),
+        word_at(words, at + 4),
+        word_at(words, at + 8),
+        word_at(words, at + 12),
+        word_at(words, at + 16),
     )
-    w5, w6, w7, w8 = word_at(words, i + 20), word_at(words, i + 24), word_at(words, i + 28), word_at(words, i + 32)
-    odd = (at & 2) << 3
+    w5, w6, w7, w8 = word_at(words, at + 20), word_at(words, at + 24), word_at(words, at + 28), word_at(words, at + 32)
     # the codes begin 2 bytes behind the scale: 16 bits on in a block at a multiple of 4, a whole word in the others
-    n = odd + 16
+    n = (odd << 3) + 16
     return (
         funnel_right(w0, w1, n),
         funnel_right(w1, w2, n),
@@ -99,7 +99,7 @@ def _q8_0(words, at, j, tables):
         funnel_right(w5, w6, n),
         funnel_right(w6, w7, n),
         funnel_right(w7, w8, n),
-        half_to_float(shift_right(w0, odd)),
+        half_to_float(shift_right(w0, odd << 3)),
         NONE,
         np.int32(0),
     )
@@ -112,8 +112,11 @@ def _below_8(word):
 
 
 @cuda.jit(device=True)
-def _q4_0(words, at, j, tables):
-    v0, v1, v2, v3 = _word(words, at + 2), _word(words, at + 6), _word(words, at + 10), _word(words, at + 14)
+def _q4_0(words, at, odd, j, tables):
+    # two bytes on: in the same word, or at the start of the next one
+    code, late = at + (odd << 1), 2 - odd
+    v0, v1 = _word(words, code, late), _word(words, code + 4, late)
+    v2, v3 = _word(words, code + 8, late), _word(words, code + 12, late)
     return (
         np.int32(_below_8(v0)),
         np.int32(_below_8(v1)),
@@ -123,7 +126,7 @@ def _q4_0(words, at, j, tables):
         np.int32(_below_8(shift_right(v1, 4))),
         np.int32(_below_8(shift_right(v2, 4))),
         np.int32(_below_8(shift_right(v3, 4))),
-        _half(words, at),
+        half_at(words, at, odd),
         NONE,
         np.int32(0),
     )
@@ -136,19 +139,18 @@ def _q2_k_column(j, i):
 
 
 @cuda.jit(device=True)
-def _q2_k(words, at, j, tables):
-    i = at & ~3
+def _q2_k(words, at, odd, j, tables):
     half, m = j >> 2, j & 3
-    code = i + 32 * half + 8 * m
+    code = at + 32 * half + 8 * m
     v0, v1 = word_at(words, code + 16), word_at(words, code + 20)
     # scales of the groups 8 half + 2 k + m // 2: every second byte of two words
     even = (m >> 1) << 3
-    s0 = shift_right(word_at(words, i + 8 * half), even)
-    s1 = shift_right(word_at(words, i + 8 * half + 4), even)
+    s0 = shift_right(word_at(words, at + 8 * half), even)
+    s1 = shift_right(word_at(words, at + 8 * half + 4), even)
     a, b, c, d = s0 & 15, shift_right(s0, 16) & 15, s1 & 15, shift_right(s1, 16) & 15
     # a code times its scale is at most 45, so the products of a word stay in their bytes
-    minima = shift_right(word_at(words, i + 4 * (j >> 1)), (j & 1) << 4)
-    scale = word_at(words, i + 80)
+    minima = shift_right(word_at(words, at + 4 * (j >> 1)), (j & 1) << 4)
+    scale = word_at(words, at + 80)
     return (
         np.int32((v0 & LOW2) * a),
         np.int32((v1 & LOW2) * a),
@@ -165,13 +167,12 @@ def _q2_k(words, at, j, tables):
 
 
 @cuda.jit(device=True)
-def _q4_k(words, at, j, tables):
-    i = at & ~3
+def _q4_k(words, at, odd, j, tables):
     high = (j & 1) << 2
-    code = i + 16 + 32 * (j >> 1)
+    code = at + 16 + 32 * (j >> 1)
     v0, v1, v2, v3 = words_at(words, code)
     v4, v5, v6, v7 = words_at(words, code + 16)
-    first, second, third = word_at(words, i + 4), word_at(words, i + 8), word_at(words, i + 12)
+    first, second, third = word_at(words, at + 4), word_at(words, at + 8), word_at(words, at + 12)
     # both ways, then one of them: lanes of a warp differ in j, and a branch would take both with more ado
     late_scales = I32((third & LOW4) | (shift_right(first, 2) & HIGH2_OF_6))
     late_minima = I32((shift_right(third, 4) & LOW4) | (shift_right(second, 2) & HIGH2_OF_6))
@@ -179,7 +180,7 @@ def _q4_k(words, at, j, tables):
     minima = I32(second & LOW6) if j < 4 else late_minima
     place = (j & 3) << 3
     m = shift_right(minima, place) & 63
-    head = word_at(words, i)
+    head = word_at(words, at)
     return (
         np.int32(shift_right(v0, high) & LOW4),
         np.int32(shift_right(v1, high) & LOW4),
@@ -196,10 +197,10 @@ def _q4_k(words, at, j, tables):
 
 
 @cuda.jit(device=True)
-def _six(words, low, high, shift4, shift2):
+def _six(words, low, high, odd, shift4, shift2):
     """Four 6-bit codes less 32 from their low nibbles and their upper two bits."""
-    code = (shift_right(_word(words, low), shift4) & LOW4) | shift_left(
-        shift_right(_word(words, high), shift2) & LOW2, 4
+    code = (shift_right(_word(words, low, odd), shift4) & LOW4) | shift_left(
+        shift_right(_word(words, high, odd), shift2) & LOW2, 4
     )
     return np.int32((code + MINUS_32) ^ TOP_BITS)
 
@@ -210,22 +211,22 @@ def _signed(byte):
 
 
 @cuda.jit(device=True)
-def _q6_k(words, at, j, tables):
+def _q6_k(words, at, odd, j, tables):
     run = j & 3
     low, high = at + 64 * (j >> 2) + 32 * (run & 1), at + 128 + 32 * (j >> 2)
     four, two = (run >> 1) << 2, run << 1
-    d = _half(words, at + 208)
+    d = half_at(words, at + 208, odd)
     return (
-        _six(words, low, high, four, two),
-        _six(words, low + 4, high + 4, four, two),
-        _six(words, low + 8, high + 8, four, two),
-        _six(words, low + 12, high + 12, four, two),
-        _six(words, low + 16, high + 16, four, two),
-        _six(words, low + 20, high + 20, four, two),
-        _six(words, low + 24, high + 24, four, two),
-        _six(words, low + 28, high + 28, four, two),
-        d * _signed(_byte(words, at + 192 + 2 * j)),
-        d * _signed(_byte(words, at + 193 + 2 * j)),
+        _six(words, low, high, odd, four, two),
+        _six(words, low + 4, high + 4, odd, four, two),
+        _six(words, low + 8, high + 8, odd, four, two),
+        _six(words, low + 12, high + 12, odd, four, two),
+        _six(words, low + 16, high + 16, odd, four, two),
+        _six(words, low + 20, high + 20, odd, four, two),
+        _six(words, low + 24, high + 24, odd, four, two),
+        _six(words, low + 28, high + 28, odd, four, two),
+        d * _signed(_byte(words, at, odd, 192 + 2 * j)),
+        d * _signed(_byte(words, at, odd, 193 + 2 * j)),
         np.int32(0),
     )
 
@@ -253,27 +254,43 @@ def _octet(index, signs, own, tables):
 
 
 @cuda.jit(device=True)
-def _iq2_xxs(words, at, j, tables):
-    i = (at + 8 * j) & ~3
+def iq2_xxs_selectors(words, at, odd, j, tables):
+    """Four octets and the word of signs of unit j; above the signs, four bits of scale."""
+    i = at + 8 * j
     w0, w1, w2 = word_at(words, i), word_at(words, i + 4), word_at(words, i + 8)
-    n = ((at & 2) << 3) + 16
+    n = (odd << 3) + 16
     index, signs = funnel_right(w0, w1, n), funnel_right(w1, w2, n)
     own = cuda.threadIdx.x << 2
-    a = _octet(shift_left(index, 7), shift_left(signs, 7), own, tables)
-    b = _octet(shift_right(index, 1), signs, own, tables)
-    c = _octet(shift_right(index, 9), shift_right(signs, 7), own, tables)
-    d = _octet(shift_right(index, 17), shift_right(signs, 14), own, tables)
-    odd = np.float32(2 * shift_right(signs, 28) + 1)
     return (
-        permute_bytes(POSITIVE, NEGATIVE, a),
-        permute_bytes(POSITIVE, NEGATIVE, shift_right(a, 16)),
-        permute_bytes(POSITIVE, NEGATIVE, b),
-        permute_bytes(POSITIVE, NEGATIVE, shift_right(b, 16)),
-        permute_bytes(POSITIVE, NEGATIVE, c),
-        permute_bytes(POSITIVE, NEGATIVE, shift_right(c, 16)),
-        permute_bytes(POSITIVE, NEGATIVE, d),
-        permute_bytes(POSITIVE, NEGATIVE, shift_right(d, 16)),
-        _half(words, at) * (odd * EIGHTH),
+        _octet(shift_left(index, 7), shift_left(signs, 7), own, tables),
+        _octet(shift_right(index, 1), signs, own, tables),
+        _octet(shift_right(index, 9), shift_right(signs, 7), own, tables),
+        _octet(shift_right(index, 17), shift_right(signs, 14), own, tables),
+        signs,
+    )
+
+
+@cuda.jit(device=True)
+def selected(octet):
+    """The four signed bytes that the lower half of an octet selects. An instruction takes one constant: the other is
+    made unknown to the compiler, which would otherwise load it anew for each."""
+    return np.int32(permute_bytes(np.int32(POSITIVE ^ (cuda.threadIdx.x >> 5)), NEGATIVE, octet))
+
+
+@cuda.jit(device=True)
+def _iq2_xxs(words, at, odd, j, tables):
+    a, b, c, d, signs = iq2_xxs_selectors(words, at, odd, j, tables)
+    scale = np.float32(2 * shift_right(signs, 28) + 1)
+    return (
+        selected(a),
+        selected(shift_right(a, 16)),
+        selected(b),
+        selected(shift_right(b, 16)),
+        selected(c),
+        selected(shift_right(c, 16)),
+        selected(d),
+        selected(shift_right(d, 16)),
+        half_at(words, at, odd) * (scale * EIGHTH),
         NONE,
         np.int32(0),
     )

@@ -89,6 +89,19 @@ def test_what_was_wanted_least_of_late_goes() -> None:
     assert {1, 2} <= set(held(there)), "what is wanted now stays"
 
 
+def test_use_fades_and_what_is_wanted_now_stays() -> None:
+    """Five times long ago count less than three times of late; the least used of all stays if it is wanted now."""
+    ops, _, there = cached(3)
+    data: Any = there.data
+    for expert in (*[0] * 5, *[2] * 60, *[1] * 3, 3):
+        ops.make_resident(data, np.array([expert]), wait=False)
+    assert held(there) == [1, 2, 3]
+    ops, _, there = cached(2)
+    for experts in ([0], *[[1]] * 5, [0, 2]):
+        ops.make_resident(there.data, np.array(experts), wait=False)
+    assert held(there) == [0, 2]
+
+
 @pytest.mark.skipif(os.environ.get("DS4_TEST_CUDA") == "device", reason="looks into simulated memory")
 def test_slots_hold_the_bytes_of_their_experts() -> None:
     ops, up, there = cached(2)

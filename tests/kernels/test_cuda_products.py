@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernels.cuda import grouping, matmat, matvec, packing, plain, products
+from kernels.cuda import grouping, matmat, matvec, packing, plain, products, widening
 from kernels.cuda import simulated_intrinsics as meaning
 from kernels.cuda.units import UNITS
 from kernels.cuda.widening import WIDE, placed_bytes, widened
@@ -93,18 +93,41 @@ def close(got: Any, want: np.ndarray) -> None:
 
 @pytest.mark.parametrize(("fmt", "act"), BOTH)
 def test_every_layout_of_a_format_multiplies_the_same(fmt: str, act: str) -> None:
-    n = FORMATS[fmt].block_elems * (3 if UNITS[fmt].per_block > 1 else 35)
-    w, x = drawn(fmt, 5, n), normal(1, n)
-    want, here, vector = REFERENCE.linear(x, w, act), placed(w), there(x)
-    inputs = products.pack(stream(), vector, 1, n, fmt, act, scratch)
+    """Rows that start anywhere, and rows of whole chunks at multiples of 16 bytes, for which kernels are special; two
+    matrices at once, neither of which has full groups of rows; warps that share rows."""
+    unit, block = UNITS[fmt], FORMATS[fmt].block_elems
     for layout in matvec.LAYOUTS[fmt]:
         if act == "float" and layout.rows > matvec.FLOAT_ROWS:
             continue
-        out = unwritten(5)
-        made = matvec.kernel(fmt, act, layout)
-        operands = inputs.codes, 0, 1, 1, 1, *inputs, out
-        matvec.launch(stream(), made, here.data, w.row_bytes, operands, 5, n, 1, inputs.codes, 0)
-        close(out, want)
+        chunk = 1024 * layout.passes
+        for n, split_bits in ((block * (3 if unit.per_block > 1 else 35), 0), (chunk, 0), (2 * chunk, 1)):
+            whole = matvec.is_whole(unit, layout, n)
+            assert whole or n % chunk
+            w, more, x = drawn(fmt, 5, n), drawn(fmt, 3, n, seed=1), normal(1, n)
+            here = [placed(w), placed(more)]
+            inputs = products.pack(stream(), there(x), 1, n, fmt, act, scratch)
+            outs = unwritten(5), unwritten(3)
+            made = matvec.kernel(fmt, act, layout, whole, split_bits)
+            operands = inputs.codes, 0, 1, 1, 1, *inputs
+            parts = [matvec.Weights(m.data, m.rows, out) for m, out in zip(here, outs, strict=True)]
+            matvec.launch(stream(), made, parts, operands, w.row_bytes, n, 1, inputs.codes, 0)
+            for m, out in zip((w, more), outs, strict=True):
+                close(out, REFERENCE.linear(x, m, act))
+
+
+def test_a_split_is_taken_where_rows_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU of 132 multiprocessors: all warps of a large product take rows of their own, those of the sum over few
+    experts' rows share them, and never more warps than there are turns."""
+    monkeypatch.setattr(matvec, "multiprocessors", lambda: 132)
+    monkeypatch.setattr(matvec, "kernel", lambda *asked: asked)
+    head = matvec.choose("Q8_0", "a8", [129280], 4096, 1)
+    assert head[-1] == 0 and head[2] == matvec.LAYOUTS["Q8_0"][0]
+    summed = matvec.choose("Q2_K", "q8k", [4096], 2048, 1, slots=6)
+    assert summed[-1] > 0 and summed[2].rows == 4
+    for rows in (1, 7, 100, 1000, 5000):
+        for slots in (1, 3):
+            _, _, layout, _, split_bits = matvec.choose("Q2_K", "q8k", [rows], 2048, 1, slots)
+            assert 1 << split_bits <= max(1, slots * -(-2048 // (1024 * layout.passes)))
 
 
 def test_every_format_has_a_layout_for_every_gpu() -> None:
@@ -263,6 +286,8 @@ def test_words() -> None:
         assert meaning.dp4a(a, b, 5) == signed[:4] @ signed[4:8] + 5
         halves = raw[:4].view(np.int16).astype(np.int64)
         assert meaning.dp2a_low(a, b, 5) == halves @ signed[4:6] + 5
+        assert meaning.dp4a_codes(a, b, 5) == raw[:4].astype(np.int64) @ signed[4:8] + 5
+        assert meaning.dp2a_codes(a, b, 5) == halves @ raw[4:6].astype(np.int64) + 5
         nibbles = [c >> (4 * i) & 7 for i in range(4)]
         selector = sum(n << (4 * i) for i, n in enumerate(nibbles))
         assert meaning.permute_bytes(a, b, selector) == raw[nibbles].view(np.int32)[0]
@@ -302,6 +327,13 @@ def test_formats_without_kernels_are_widened_exactly(fmt: str) -> None:
     )
     one = w.expert(1)
     np.testing.assert_allclose(cuda.linear(x, one, "float"), REFERENCE.linear(x, one, "float"), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("fmt", WIDE)
+def test_widened_piece_by_piece(fmt: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(widening, "_STEP", 2 * 256)
+    w = drawn_bytes(fmt, 5, 256, 3)
+    np.testing.assert_array_equal(widened(w).dequantize(), w.dequantize())
 
 
 def drawn_bytes(fmt: str, rows: int, n: int, experts: int) -> Matrix:

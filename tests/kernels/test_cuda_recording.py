@@ -293,3 +293,47 @@ def test_weights_of_streams_that_another_op_reads_are_kept(ops: Any) -> None:
     assert sorted(names(recording)) == ["chain", "hc_reduce", "hc_split", "scale"]
     recording.replay()
     assert_close(ops.host(recording.outputs[1]), 2 * ops.host(ops.hc_split(*operands[1:], 20, 1e-6)[0]), 1e-6)
+
+
+def test_a_norm_that_more_follows_stays_apart(ops: Any) -> None:
+    """The launch before a block ends with a norm: what a chain does after it would be lost."""
+    operands = [ops.upload(each) for each in (normal(1, 2, 4, 40), normal(2, 2, 24), normal(3, 3), normal(4, 24))]
+
+    def rounded(to: Any, X: Any, mix: Any, scale: Any, base: Any) -> Any:
+        pre, _, _ = to.hc_split(mix, scale, base, 20, 1e-6)
+        return to.round_f16(to.rms_norm(to.hc_reduce(X, pre), None, 1e-6))
+
+    wanted = ops.host(rounded(ops, *operands))
+    recording = ops.record()
+    recording.seal(rounded(recording, *operands))
+    recording.replay()
+    assert np.array_equal(ops.host(recording.outputs[0]), wanted)
+
+
+@pytest.mark.parametrize("part", ["before", "after"])
+def test_steps_around_a_block_do_not_read_what_was_overwritten_meanwhile(ops: Any, part: str) -> None:
+    """Streams before a block, or an addend after it, that are stored anew between the ops that would be one launch."""
+    X, fresh, at = normal(1, 2, 4, 40), normal(9, 2, 160), np.array([0])
+    mixing = [ops.upload(each) for each in (normal(2, 2, 24), normal(3, 3), normal(4, 24))]
+    b, post, comb = (ops.upload(each) for each in (normal(5, 2, 40), normal(6, 2, 4), normal(7, 2, 4, 4)))
+    streams, a = ops.upload(X), ops.upload(X[:, 0])
+    given, start = ops.upload(fresh if part == "before" else fresh[:, :40]), ops.upload(at)
+
+    def steps(to: Any) -> Any:
+        if part == "before":
+            pre, _, _ = to.hc_split(*mixing, 20, 1e-6)
+            y = to.hc_reduce(streams, pre)
+            to.store_rows(given, streams.reshape(2, 160), start)
+            return to.rms_norm(y, None, 1e-6)
+        y = to.add(a, b)
+        to.store_rows(given, a, start)
+        return to.hc_expand(streams, y, post, comb)
+
+    wanted = ops.host(steps(ops))
+    ops.fill(streams, X)
+    ops.fill(a, X[:, 0])
+    recording = ops.record()
+    recording.seal(steps(recording))
+    recording.replay()
+    assert np.array_equal(ops.host(recording.outputs[0]), wanted)
+    assert not np.array_equal(ops.host(streams if part == "before" else a), X if part == "before" else X[:, 0])

@@ -72,10 +72,12 @@ def _fault(s, error, address, what):
 def _ordered(s, other, when):
     """Whether what fiber ``other`` did at ``when`` comes before what the running one does now."""
     mine, its = RECORDS + s[FIBER] * RECORD + SEEN, RECORDS + other * RECORD + SEEN
+    if other // WARP == s[FIBER] // WARP and s[mine + 16] > when and s[its + 16] > when:
+        return True
     for barrier in range(16):
         if s[mine + barrier] > when and s[its + barrier] > when:
             return True
-    return other // WARP == s[FIBER] // WARP and s[mine + 16] > when and s[its + 16] > when
+    return False
 
 
 @numba.njit
@@ -83,13 +85,16 @@ def _shared(s, offset, what):
     size, use, me, now = what & 255, (what >> 8) & 3, s[FIBER], s[SEQUENCE]
     if offset < 0 or offset + size > s[SHARED_SIZE]:
         return OUTSIDE
+    known, then = -1, -1  # a write that is known to come before this access: that of the byte before, mostly
     for byte in range(SHADOW + 4 * offset, SHADOW + 4 * (offset + size), 4):
         writer, reader = abs(s[byte]) - 1, s[byte + 2] - 1
         if writer < 0 and use != WRITE:
             return UNINITIALISED
         among_atomics = use == ATOMIC and s[byte] < 0  # their order is of no matter
-        if writer >= 0 and writer != me and not among_atomics and not _ordered(s, writer, s[byte + 1]):
-            return RACE
+        if writer >= 0 and writer != me and not among_atomics and (writer != known or s[byte + 1] != then):
+            if not _ordered(s, writer, s[byte + 1]):
+                return RACE
+            known, then = writer, s[byte + 1]
         if use == READ:
             # Of several readers since the last write the latest counts for all: they are between the same barriers
             s[byte + 2] = me + 1 if reader in (-1, me) or s[byte + 3] < now else SEVERAL

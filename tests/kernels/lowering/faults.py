@@ -3,16 +3,20 @@
     python -m tests.kernels.lowering.faults            all of them (needs numba-cuda); exit 1 if one lives
     python -m tests.kernels.lowering.faults rows amax  those whose file or line contains one of these
 
-Each is tried by ``test_lowered_ops.py`` on compiled kernels: wrong numbers, but also a barrier that is missing, an
-index too far, shared memory nobody wrote, which no comparison of numbers has to show. Chosen by hand, so that every
-kind of kernel has some; ``tests.mutants`` draws at random. All run in one process, on a copy of the tree.
+Those of kernels are tried by ``test_lowered_ops.py`` on compiled kernels: wrong numbers, but also a barrier that is
+missing, an index too far, shared memory nobody wrote, which no comparison of numbers has to show. They run in one
+process. Those of what surrounds kernels (joining, recordings, experts that come and go) are tried by the tests of that,
+in the simulator, in a process each. Chosen by hand, so that every kind has some; ``tests.mutants`` draws at random. All
+on a copy of the tree.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -25,15 +29,17 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 class Fault(NamedTuple):
-    """``old``, once in ``file`` below kernels/cuda, becomes ``new``; the tests of ``op`` should fail."""
+    """``old``, once in ``file`` below kernels/cuda, becomes ``new``; the tests of ``by`` should fail: an op, or, below
+    tests/kernels, a file and what its tests are chosen by."""
 
     file: str
     old: str
     new: str
-    op: str
+    by: str
 
 
-SYNC = "cuda.syncthreads()"
+RECORDING, EXPERTS, PRODUCTS = "test_cuda_recording.py", "test_cuda_experts.py", "test_cuda_products.py"
+LANES = "test_cuda_lanes.py"
 
 FAULTS = [
     Fault("rows.py", "total += value * value", "total += value", "rms_norm"),
@@ -65,9 +71,60 @@ FAULTS = [
     Fault("attending.py", "total[h] = F32(total[h] * factor[h]) + weight", "total[h] = total[h] + weight", "attention"),
     Fault("attending.py", "            rows[r] = number\n        cuda.syncthreads()\n",
           "            rows[r] = number\n        pass\n", "attention"),
-    Fault("grouped.py", "% ring) * shared + head", "% ring) * shared", "attend"),
-    Fault("grouped.py", "h0 = head * sharing + group * GROUP", "h0 = head * sharing", "attend"),
-    Fault("grouped.py", "here = min(GROUP, sharing - group * GROUP)", "here = min(GROUP, sharing)", "attend"),
+    Fault("attending.py", "% raw_rows * shared + head", "% raw_rows * shared", "attend"),
+    Fault("attending.py", "h0 = head * sharing + group * GROUP", "h0 = head * sharing", "attend"),
+    Fault("attending.py", "here = min(GROUP, sharing - group * GROUP)", "here = min(GROUP, sharing)", "attend"),
+    Fault("attending.py", "   add_rows(parts, values, comp, rows,", "   add_rows(parts, keys, comp, rows,", "attend"),
+    Fault("attending.py", "number = -2 - (seen - window)", "number = -3 - (seen - window)", "attention"),
+    Fault("attending.py", "total = exp32(F32(sink - top)) if sunk else F32(0)", "total = F32(0)", "attention"),
+    Fault("attending.py", "start, end = run * each, min((run + 1) * each, window + others)",
+          "start, end = run * each, min((run + 1) * each, window)", "attention"),
+    Fault("attending.py", "window > raw_rows or others < 0", "others < 0", "test_ops.py out_of_range and attention"),
+    Fault("indexing.py", "return F32(0) if x < F32(0) else x", "return x", "index_scores"),
+    Fault("indexing.py", "w[token * heads + h] if h < heads else F32(0)", "w[token * heads + h]", "index_scores"),
+    Fault("indexing.py", "F32(x + F32(0))", "F32(x)", "select_rows"),
+    Fault("indexing.py", "key == prefix and equal_before < wanted", "key == prefix and equal_before <= wanted",
+          "select_rows"),
+    Fault("indexing.py", "+ min(equal_before, wanted)", "+ equal_before", "select_rows"),
+    Fault("indexing.py", "wanted -= found[1]", "wanted -= 0", "select_rows"),
+    Fault("indexing.py", "cuda.atomic.add(bins, (key >> shift) & (DIGITS - 1), 1)",
+          "bins[(key >> shift) & (DIGITS - 1)] += 1", "select_rows"),
+    Fault("routing.py", "total = FLOOR if total < FLOOR else total", "total = total", "route"),
+    Fault("routing.py", "total += TINY", "total += FLOOR", "route"),
+    Fault("routing.py", "                if not value == value:\n                    value = -INFINITY\n", "", "route"),
+    Fault("routing.py", "g = limit if g > limit else g", "g = g", "swiglu"),
+    Fault("routing.py", "ids[token * k + i] = min(before, E - 1)", "ids[token * k + i] = min(before, E - 2)", "route"),
+    Fault("joining.py", "or len(after) != 1 or", "or len(after) < 1 or", RECORDING),
+    Fault("joining.py", "if id(result.buffer) in kept or len", "if len", RECORDING),
+    Fault("joining.py", "both is not None and not _written(launches[number + 1 : after[0]], now)", "both is not None",
+          RECORDING),
+    Fault("joining.py", "_written(between, launch) or _written(between, launches[at])", "False", RECORDING),
+    Fault("joining.py", "norm.stages != NORM or ", "", RECORDING),
+    Fault("joining.py", "if to is not None and not _written(launches[number + 1 : to], launch):", "if to is not None:",
+          RECORDING),
+    Fault("recording.py", "setdefault(id(buffer), []).append(number)", "setdefault(id(buffer), [number])", RECORDING),
+    Fault("recording.py", "            if offset - at >= size:", "            if offset >= size:", RECORDING),
+    Fault("recording.py", "if each[2] >= first", "if each[2] > first", RECORDING),
+    Fault("recording.py", "end += -(-buffer.nbytes // ALIGNMENT) * ALIGNMENT", "end += 0", RECORDING),
+    Fault("recording.py", "                owner.tell(code)", "                pass", RECORDING),
+    Fault("recording.py", "        self._used += 1\n", "        pass\n", RECORDING),
+    Fault("lanes.py", "mine.update(readers.pop(key, ()))", "readers.pop(key, ())", LANES),
+    Fault("lanes.py", "for key in read | written if key in writer", "for key in read if key in writer", LANES),
+    Fault("lanes.py", "over |= self.before[m] | 1 << m", "over |= self.before[m] | 2 << m", LANES),
+    Fault("lanes.py", "if self.before[number] & mask != mask:", "if not self.before[number] & mask:", LANES),
+    Fault("driver.py", "wait(0, ended[number])", "pass", LANES),
+    Fault("driver.py", "                wait(turn.lane, ended[earlier])", "                pass", LANES),
+    Fault("recording.py", "setdefault(self._lane, [])", "setdefault(0, [])", LANES),
+    Fault("experts.py", "self.slot_of[old] = -1", "pass", EXPERTS),
+    Fault("experts.py", "self.hot *= FADING", "pass", EXPERTS),
+    Fault("experts.py", "= np.inf  # wanted now", "+= 0  # wanted now", EXPERTS),
+    Fault("experts.py", "out[i] = x[rows[i // n] * n + i % n]", "out[i] = x[rows[0] * n + i % n]", EXPERTS),
+    Fault("experts.py", "parts[(i // n * slots + k) * n + i % n]", "parts[(i // n * slots) * n + i % n]", EXPERTS),
+    Fault("experts.py", "for i in range(0, len(used), slots)", "for i in range(0, slots, slots)", EXPERTS),
+    Fault("widening.py", ".view(np.uint32) >> 16", ".view(np.uint32) >> 15", PRODUCTS + " widened"),
+    Fault("widening.py", "return 2 * w.nbytes // w.row_bytes", "return w.nbytes // w.row_bytes", PRODUCTS + " widened"),
+    Fault("widening.py", "out[at : at + step] = decode(rows[at : at + step])",
+          "out[at : at + step] = decode(rows[:step])", PRODUCTS + " widened"),
     Fault("rows.py", "a, b = src[at], src[at + gap]", "a, b = src[at], src[at + 1]", "rope"),
     Fault("streams.py", "post[token * C + i] = TWO * sigmoid32(", "post[token * C + i] = sigmoid32(", "hc_split"),
     Fault("streams.py", "total += F32(w[token * C + c] * X[(token * C + c) * D + i])",
@@ -76,6 +133,12 @@ FAULTS = [
     Fault("packing.py", "peak = _larger(peak, shuffle_xor(peak, 2))", "peak = peak", "linear"),
     Fault("units.py", "np.int32(shift_right(minima, 4) & 0x0F0F)",
           "np.int32(shift_right(minima, 4) & 0x0F07)", "linear"),
+    Fault("dots.py", "I32(shift_left(t, 2) & NO_CARRY)", "I32(shift_left(t, 2))", "linear"),
+    Fault("dots.py", "bits, more, place = I32(63 - 48 * late), I32(48 * late), j & 3",
+          "bits, more, place = I32(63 - 48 * late), I32(16 * late), j & 3", "linear"),
+    Fault("dots.py", "I32(shift_right(signs, 27) | 1)", "I32(shift_right(signs, 27))", "linear"),
+    Fault("matvec.py", "offsets[r] = I32(min(r, here - 1) * row_bytes)", "offsets[r] = I32(r * row_bytes)", "linear"),
+    Fault("matvec.py", "                sync_warp()  # all lanes have read the last chunk\n", "", "linear"),
 ]  # fmt: skip
 
 
@@ -86,6 +149,29 @@ def noticed(tree: Path, fault: Fault) -> str:
     if before.count(fault.old) != 1:
         raise LookupError(f"{fault.old!r} is {before.count(fault.old)} times in {fault.file}")
     path.write_text(before.replace(fault.old, fault.new))
+    try:
+        return _by_tests(tree, fault.by) if ".py" in fault.by else _by_op(fault.by)
+    finally:
+        path.write_text(before)
+
+
+def _by_tests(tree: Path, by: str) -> str:
+    """What the tests of a file say in a process of their own; RuntimeError if none of them ran."""
+    file, _, chosen = by.partition(" ")
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=line"]
+    command += [f"tests/kernels/{file}", *(["-k", chosen] if chosen else [])]
+    environment = {name: value for name, value in os.environ.items() if name != "DS4_TEST_CUDA"}
+    done = subprocess.run(
+        command, cwd=tree, env=environment | {"PYTHONPATH": str(tree)}, capture_output=True, text=True, check=False
+    )
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"{by}: {done.stdout[-300:]} {done.stderr[-300:]}")
+    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
+    return " ".join(failed[0].split())[:180] if done.returncode and failed else ""
+
+
+def _by_op(op: str) -> str:
+    """What the tests of an op say of the kernels as they are now."""
     for name in [name for name in sys.modules if name.startswith("kernels.cuda")]:
         del sys.modules[name]
     importlib.invalidate_caches()
@@ -96,15 +182,13 @@ def noticed(tree: Path, fault: Fault) -> str:
         with hosted() as driver:
             backend: Any = importlib.import_module("kernels.cuda.backend")
             ops = backend.CUDA()
-            if fault.op in tests.EDGES:
-                tests.test_rows_at_the_edges(fault.op, ops)
-            if fault.op in tests.LARGER:
-                tests.test_several_rounds_of_a_kernel(fault.op, ops)
-            tests.test_op_against_the_reference(fault.op, ops, driver)
+            if op in tests.EDGES:
+                tests.test_rows_at_the_edges(op, ops)
+            if op in tests.LARGER:
+                tests.test_several_rounds_of_a_kernel(op, ops)
+            tests.test_op_against_the_reference(op, ops, driver)
     except (Exception, pytest.fail.Exception) as error:
         return f"{type(error).__name__}: {' '.join(str(error).split())[:140]}"
-    finally:
-        path.write_text(before)
     return ""
 
 
@@ -112,15 +196,23 @@ def main() -> int:
     asked = sys.argv[1:] or [""]
     wanted = [fault for fault in FAULTS if any(word in fault.file + fault.old for word in asked)]
     lived = 0
+    sound: set[str] = set()
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         tree = Path(folder, "tree")
         skipped = shutil.ignore_patterns(".*", "__pycache__", "out", "build", "*.egg-info")
-        shutil.copytree(ROOT / "kernels", tree / "kernels", ignore=skipped)
+        for room in ("kernels", "tests", "benchmarks", "ds4ref"):
+            shutil.copytree(ROOT / room, tree / room, ignore=skipped)
+        shutil.copy(ROOT / "pyproject.toml", tree)
         sys.dont_write_bytecode = True
         import kernels
 
         kernels.__path__ = [str(tree / "kernels"), *kernels.__path__]
         for fault in wanted:
+            if ".py" in fault.by and fault.by not in sound:
+                said = _by_tests(tree, fault.by)
+                if said:
+                    raise RuntimeError(f"without any fault: {said}")
+                sound.add(fault.by)
             start = time.monotonic()
             with contextlib.suppress(KeyError):
                 del sys.modules["kernels.cuda"]

@@ -105,28 +105,45 @@ def larger(name: str) -> list[list[Any]]:
         picks = rng.permuted(np.tile(np.arange(-10, 150), (2, 1)), axis=1)[:, :90].astype(np.int32)
         picks[picks < 0] = -1
         counts = ints(150, 100)
+        # More rows than all runs together take at a time: a block goes on from tile to tile
+        many = normal(100, 8), ints(7), ints(100), normal(4300, 8).astype(np.float16), ints(4290)
         return [
+            [3 * normal(1, 5, 8), *many, None, normal(5), 0.3],
             [q, raw, *window, comp, counts, None, sinks, 0.3],
             [q, raw, *window, comp, counts, picks, sinks, 0.3],
             [q, raw, *window, None, ints(0, 0), None, sinks, 0.3],
         ]
     if name == "attend":
         keys, values = normal(200, 2, 40), normal(200, 2, 40).astype(np.float16)
-        return [[3 * normal(2, 22, 40), keys, values, ints(5, 190), ints(200, 150), 0.3]]
+        many = normal(4300, 1, 8), normal(4300, 1, 8), ints(77), ints(4290)
+        return [
+            [3 * normal(2, 22, 40), keys, values, ints(5, 190), ints(200, 150), 0.3],
+            [3 * normal(1, 5, 8), *many, 0.3],
+        ]
     if name == "index_scores":
         return [[normal(2, 70, 48), normal(150, 48), normal(2, 70), ints(130)]]
     if name == "select_rows":
         scores = rng.integers(0, 400, (2, 3000)).astype(np.float32) / 7
-        return [[scores, ints(3000, 700), 512]]
+        zeros = np.where(rng.integers(0, 2, (2, 600)), -0.0, 0.0).astype(np.float32)  # which are the same number
+        return [[scores, ints(3000, 700), 512], [zeros, ints(600, 500), 100]]
     if name == "route":
         tied = np.round(2 * normal(3, 300)) / 2
-        return [[normal(3, 300), normal(300), None, 6, 1.5, False], [tied, None, None, 9, 1.0, True]]
+        least, odd = normal(2, 40) - 60, normal(2, 9)  # a sum that is below its floor; fewer numbers than are chosen
+        odd[:, 1:8:2], odd[1, 2] = np.nan, np.nan
+        return [
+            [normal(3, 300), normal(300), None, 6, 1.5, False], [tied, None, None, 9, 1.0, True],
+            [least, None, None, 3, 1.5, True], [odd, None, None, 7, 1.5, False],
+        ]  # fmt: skip
     if name == "rms_norm":
         return [[normal(3, 5000), normal(5000), 1e-6]]
+    if name == "rope":
+        x, angles = normal(3, 2, 23), normal(3, 8)
+        return [[x, np.cos(angles), np.sin(angles), inverse, halves] for inverse in (0, 1) for halves in (0, 1)]
     if name == "pool":
         return [[normal(3, 128, 200), normal(3, 128, 200)]]
     formats = [("Q8_0", "a8", 80), ("Q8_0", "float", 80), ("Q4_K", "q8k", 20), ("Q2_K", "q8k", 20)]
     formats += [("IQ2_XXS", "q8k", 20), ("IQ2_XXS", "float", 20), ("F16", "float", 2000), ("F16", "float", 2001)]
+    formats += [("Q2_K", "q8k", 16), ("Q2_K", "float", 16), ("IQ2_XXS", "q8k", 32)]  # rows of whole chunks
     found = []
     for fmt, act, blocks in formats:
         n = blocks * {"Q8_0": 32, "F16": 1}.get(fmt, 256)
@@ -138,7 +155,18 @@ def larger(name: str) -> list[list[Any]]:
     return found
 
 
-LARGER = ("attend", "attention", "expert_sum", "index_scores", "linear", "pool", "rms_norm", "route", "select_rows")
+LARGER = (
+    "attend",
+    "attention",
+    "expert_sum",
+    "index_scores",
+    "linear",
+    "pool",
+    "rms_norm",
+    "rope",
+    "route",
+    "select_rows",
+)
 
 
 @pytest.mark.parametrize("name", LARGER)
@@ -151,6 +179,7 @@ def test_several_rounds_of_a_kernel(name: str, cuda: Any) -> None:
             if name == "index_scores":
                 values, w = values[:, : int(args[3][0])], w[:, : int(args[3][0])]
             if w.dtype.kind == "f":
-                assert_close(values, w, 2e-5)
+                assert np.array_equal(np.isnan(values), np.isnan(w))
+                assert_close(np.nan_to_num(values), np.nan_to_num(w), 2e-5)
             else:
                 np.testing.assert_array_equal(values, w)

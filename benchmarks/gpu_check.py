@@ -1,0 +1,221 @@
+"""Everything there is to check on an NVIDIA GPU, in one command: is it right, how fast is it, as fast as predicted?
+
+    python -m benchmarks.gpu_check                    all parts, eight minutes at most: a table, and out/gpu_check.json
+    python -m benchmarks.gpu_check --only models      one part
+    NUMBA_ENABLE_CUDASIM=1 python -m benchmarks.gpu_check     a rehearsal in numba's simulator: tiny sizes, no speeds
+
+Parts, each with its share of the time (``gpu_models``, ``gpu_products``, ``gpu_speed``):
+
+    models     golden models where they are, the embedded model, and a slice of Flash's dimensions: logits in every mode
+    products   GB/s of every format against a measured copy, and against what its machine code predicts; torch beside it
+    speed      decode and prefill on slices of 4 and 6 layers, carried to 43 layers, against the bound
+    ops        the tests of the op table and of the products, on the device
+
+Nothing is fetched: models are generated, in the model cache. The JSON is written anew whenever there is another figure,
+so a part that fails, takes too long or is stopped by Ctrl-C costs what it would still have found. Exit code: 0 if all
+bars are met, 1 if one is missed, a part failed or there is no device, 2 for wrong arguments, 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ds4ref.files import atomic_write
+from ds4ref.runs.provenance import stamp
+
+from . import gpu_models, gpu_products, gpu_speed
+from .report import Row, print_table
+from .timing import Budget, OutOfTime
+
+ROOT = Path(__file__).resolve().parents[1]
+SECONDS = 470.0
+"""For everything: eight minutes, less what it takes to start and to stop."""
+
+
+@dataclass
+class Check:
+    """Figures of one run, and where they go.
+
+    simulated: nothing that is timed means anything, so it gets no value
+    details: what a part keeps besides its rows, by part
+    """
+
+    out: Path | None
+    simulated: bool
+    facts: dict[str, Any] = field(default_factory=dict)
+    rows: list[tuple[str, Row]] = field(default_factory=list)
+    parts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    details: dict[str, list[Any]] = field(default_factory=dict)
+    part: str = ""
+    budget: Budget = field(default_factory=lambda: Budget(None))
+
+    def add(
+        self, item: str, value: float | None, unit: str = "", bar: float | None = None, better: str = "higher",
+        note: str = "", timed: bool = False,
+    ) -> None:  # fmt: skip
+        """A row of the table. ``timed``: the clock said so."""
+        if timed and self.simulated:
+            value, bar, note = None, None, "the simulator has no speed"
+        number = None if value is None else float(value)
+        self.rows.append((self.part, Row(item, number, bar, None, unit, better, n=1, note=note)))
+        self.save()
+
+    def keep(self, entry: Any) -> None:
+        """A detail of this part for the JSON."""
+        self.details.setdefault(self.part, []).append(entry)
+
+    def need(self, seconds: float) -> None:
+        """OutOfTime unless this part has so much left."""
+        self.budget.need(seconds)
+
+    def document(self) -> dict[str, Any]:
+        """What the JSON has."""
+        rows = [{"part": part, **{k: sayable(v) for k, v in asdict(row).items()}, "met": row.met}
+                for part, row in self.rows]  # fmt: skip
+        return {**self.facts, "simulated": self.simulated, "parts": self.parts, "rows": rows, "details": self.details}
+
+    def save(self) -> None:
+        """Write what there is so far."""
+        if self.out is not None:
+            text = json.dumps(self.document(), indent=1, allow_nan=False)
+            with atomic_write(self.out) as file:
+                file.write(text.encode() + b"\n")
+
+
+def sayable(value: Any) -> Any:
+    """JSON has no NaN and no infinities: their names."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def ops(check: Check) -> None:
+    """Tests that compare every op and product with the reference, in a process of their own."""
+    files = ["tests/kernels/test_ops.py", "tests/kernels/test_cuda_products.py", "tests/kernels/test_cuda_recording.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
+    if check.simulated:
+        command += ["-k", "cuda and rms_norm"]
+    elif find_workers() > 1:
+        command += ["-n", str(find_workers())]
+    environment = os.environ | ({} if check.simulated else {"DS4_TEST_CUDA": "device"})
+    check.need(20)
+    left = None if check.budget.seconds is None else check.budget.seconds - check.budget.spent
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=left, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise OutOfTime(f"the tests were not through after {left:.0f} s") from None
+    said = done.stdout.strip().splitlines() or [done.stderr.strip()[-200:]]
+    counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|error|skipped)", said[-1])}
+    for line in said:
+        if line.startswith(("FAILED", "ERROR")):
+            check.keep(line[:300])
+    passed, bad = counts.get("passed", 0), counts.get("failed", 0) + counts.get("error", 0)
+    if not passed and not bad:
+        raise RuntimeError(f"pytest said: {said[-1][:200]}")
+    check.add("tests that passed", passed, "", note=said[-1].strip("= "))
+    check.add("tests that failed", bad, "", bar=0, better="lower")
+
+
+def find_workers() -> int:
+    """Processes for the tests: compiling kernels takes most of their time."""
+    from importlib.util import find_spec
+
+    return min(8, os.cpu_count() or 1) if find_spec("xdist") else 1
+
+
+PARTS: dict[str, tuple[Callable[[Check], None], float]] = {
+    "models": (gpu_models.measure, 0.27),
+    "products": (gpu_products.measure, 0.23),
+    "speed": (gpu_speed.measure, 0.25),
+    "ops": (ops, 0.25),
+}
+"""Each part and its share of the time; what one leaves goes to those after it."""
+
+
+def run(check: Check, chosen: Sequence[str], seconds: float | None, parts: Any = None) -> int:
+    """Run the chosen parts; the exit code. KeyboardInterrupt ends it, with what there is kept."""
+    parts = parts or PARTS
+    start, code = time.monotonic(), 0
+    shares = sum(parts[name][1] for name in chosen)
+    for name in parts:
+        if name not in chosen:
+            check.parts[name] = {"state": "not asked for"}
+    for name in chosen:
+        work, share = parts[name]
+        left = None if seconds is None else (seconds - (time.monotonic() - start)) * share / shares
+        shares -= share
+        check.part, check.budget, state = name, Budget(left), "done"
+        say(f"{name}{'' if left is None else f', {left:.0f} s at most'}")
+        try:
+            check.need(0)
+            work(check)
+        except OutOfTime as late:
+            state = f"cut short: {late}"
+        except KeyboardInterrupt:
+            state, code = "stopped", 130
+        except Exception as error:  # one part that fails must not take the others along
+            state, code = f"failed: {type(error).__name__}: {' '.join(str(error).split())}", 1
+        check.parts[name] = {"state": state, "seconds": round(check.budget.spent, 1)}
+        check.save()
+        if code == 130:
+            break
+    missed = any(row.met is False for _, row in check.rows)
+    return code or int(missed)
+
+
+def say(text: str) -> None:
+    """Progress, on stderr."""
+    print(f"gpu_check: {text}", file=sys.stderr, flush=True)
+
+
+def printed(check: Check) -> None:
+    """The table for people, and how each part ended."""
+    print_table([row for _, row in check.rows], title="GPU")
+    for name, how in check.parts.items():
+        if how["state"] != "done":
+            print(f"{name}: {how['state']}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run it from the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu_check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", default="out/gpu_check.json", help="figures (%(default)s)")
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help="for everything (%(default)s)")
+    args = parser.parse_args(argv)
+    try:
+        from kernels.cuda.devices import devices, refusal
+        from kernels.cuda.shim import SIMULATED
+
+        why = refusal()
+    except (ImportError, OSError, RuntimeError) as error:
+        why = f"numba.cuda cannot be loaded: {' '.join(str(error).split())}"
+    if why is not None:
+        print(f"gpu_check: {why}", file=sys.stderr)
+        return 1
+    out = Path(args.output)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    device = devices()[0]
+    facts = {"device": device.name, "capability": list(device.capability), **stamp()}
+    check = Check(out, SIMULATED, facts)
+    code = run(check, args.only or list(PARTS), args.seconds)
+    printed(check)
+    print(f"written: {out}")
+    return code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

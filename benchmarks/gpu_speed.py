@@ -1,0 +1,186 @@
+"""Decode and prefill on slices of Flash's dimensions, and what they say of all 43 layers.
+
+A slice of 4 layers has every kind of layer, one of 6 has two more: one with an indexer and one without, as all that
+follow. So with d seconds on the short one and D on the long one
+
+    43 layers = d + (43 - 4) / 2 * (D - d) + head
+
+where ``head`` is what the product with 129280 rows takes beside the one with the slice's rows, both measured. The bound
+is the bytes that a token of the whole model reads, over a copy's GB/s, measured too. Slices have 8 experts of 256: a
+token reads six either way, and what a chunk of prefill would read besides is added to it, over the same copy.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ds4ref.archs.deepseek4.costs import Costs
+from ds4ref.archs.deepseek4.shape import FLASH
+from ds4ref.engine import Engine
+
+from .depth import session_at
+from .gpu_models import SLICE
+
+if TYPE_CHECKING:
+    from .gpu_check import Check
+
+SHORT, LONG = 4, 6
+DEPTHS = (2048, 16384)
+TOKENS = 40
+WARM = 9
+"""Tokens until every kind has been recorded: where windows of 4 close, and where not."""
+PREFILL = 2048
+DECODE_BAR = 0.5
+HEAD = "Q8_0", "a8"
+
+
+@dataclass(frozen=True)
+class Carried:
+    """Seconds on two slices, carried to all layers of Flash; see the module.
+
+    short, long  seconds on the slices
+    head         seconds that the output head takes more than a slice's
+    more         seconds for what slices do not read
+    """
+
+    short: float
+    long: float
+    head: float
+    more: float = 0.0
+    layers: int = FLASH.n_layers
+
+    @property
+    def steps(self) -> float:
+        """Pairs of layers that are added to the short slice."""
+        return (self.layers - SHORT) / (LONG - SHORT)
+
+    @property
+    def seconds(self) -> float:
+        return self.short + self.steps * (self.long - self.short) + self.head + self.more
+
+    def arithmetic(self) -> str:
+        """In words of numbers, ms."""
+        short, long, head, more = (f"{1e3 * value:.3f}" for value in (self.short, self.long, self.head, self.more))
+        added = f" + {more}" if self.more else ""
+        return f"{short} + {self.steps:g} x ({long} - {short}) + {head}{added} = {1e3 * self.seconds:.2f} ms"
+
+
+def per_token(
+    engine: Engine, depth: int, tokens: int, warm: int = WARM, clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """Seconds a decoded token takes, the median after ``warm`` that do not count: sessions have rows of noise for the
+    past (``depth``)."""
+    session = session_at(engine, depth, depth + tokens + warm + 64)
+    taken = []
+    for number in range(tokens + warm):
+        start = clock()
+        session.eval((5 + 17 * number) % engine.shape.vocab)
+        taken.append(clock() - start)
+    return statistics.median(taken[warm:])
+
+
+def chunk_seconds(
+    engine: Engine, tokens: int, rounds: int, warm: int = 1, clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """Seconds to prefill so many tokens, the median after ``warm`` rounds, which compile."""
+    ids = np.random.default_rng(4).integers(0, engine.shape.vocab, tokens).tolist()
+    taken = []
+    for _ in range(rounds + warm):
+        session = engine.session(tokens + 1)
+        start = clock()
+        session.sync(ids)
+        taken.append(clock() - start)
+    return statistics.median(taken[warm:])
+
+
+def predicted_token(capability: tuple[int, int]) -> dict[str, Any] | None:
+    """What the machine code predicts of a token of recipe q2 in mode ds4 on this architecture; None if not kept."""
+    import json
+
+    from . import cuda_code
+
+    arch = next((name for name, device in cuda_code.DEVICES.items() if device.cc == capability), None)
+    if arch is None or not cuda_code.TABLE.exists():
+        return None
+    rows = json.loads(cuda_code.TABLE.read_text())["kernels"].get(arch, [])
+    rows = [row for row in rows if row["case"] == "q2/ds4"]
+    return {"device": cuda_code.DEVICES[arch].name, **cuda_code.token(arch, rows)} if rows else None
+
+
+def measure(check: Check) -> None:
+    """The part."""
+    from ds4ref.nano import embedded_path
+    from ds4ref.nano.cache import slice_path
+
+    if check.simulated:
+        paths = {SHORT: embedded_path(), LONG: embedded_path()}
+        depths, tokens, prefill, warm, rounds = (64,), 1, 2, 0, 1
+    else:
+        paths = {layers: slice_path(layers, **SLICE) for layers in (SHORT, LONG)}
+        depths, tokens, prefill, warm, rounds = DEPTHS, TOKENS, PREFILL, WARM, 3
+    copy, head = heads(check)
+    decoded: dict[int, dict[int, float]] = {}
+    chunks: dict[int, float] = {}
+    for layers, path in paths.items():
+        check.need(10)
+        with Engine.open(path, backend="cuda", numerics="ds4") as engine:
+            decoded[layers] = {depth: per_token(engine, depth, tokens, warm) for depth in depths}
+            for depth, seconds in decoded[layers].items():
+                item = f"slice of {layers} layers, decode at {depth}"
+                share = Costs.of_file(engine.source, engine.shape).decode(depth).bytes / copy / seconds
+                bar = DECODE_BAR if layers == SHORT and depth == depths[0] else None
+                check.add(item, 1e3 * seconds, "ms", timed=True)
+                check.add(f"{item} / bound", share, "", bar, note="bytes over the copy's GB/s", timed=True)
+            if layers == SHORT:
+                engine.model.ops.lanes = 1  # recordings that sessions make from now on
+                alone = per_token(engine, depths[0], tokens, warm)
+                note = f"{1e3 * decoded[layers][depths[0]]:.3f} ms with what is independent side by side"
+                check.add(
+                    f"the same at {depths[0]}, one launch after the other", 1e3 * alone, "ms", note=note, timed=True
+                )
+            check.need(10)
+            chunks[layers] = chunk_seconds(engine, prefill, rounds, min(1, warm))
+            check.add(f"slice of {layers} layers, prefill of {prefill}", prefill / chunks[layers], "tok/s", timed=True)
+    carry(check, decoded, chunks, copy, head, prefill)
+
+
+def heads(check: Check) -> tuple[float, float]:
+    """Bytes a second of a copy, and seconds that the whole head takes more than a slice's."""
+    from .gpu_products import Bench, dense
+
+    bench = Bench()
+    copy = 1e9 * bench.copy()
+    check.add("copy", copy / 1e9, "GB/s", timed=True)
+    rows = (512, 256) if check.simulated else (FLASH.vocab, SLICE["vocab"])
+    times = [dense(bench, *HEAD, count, 256 if check.simulated else FLASH.dim).microseconds for count in rows]
+    bench.close()
+    return copy, 1e-6 * (times[0] - times[1])
+
+
+def carry(
+    check: Check, decoded: dict[int, dict[int, float]], chunks: dict[int, float], copy: float, head: float, prefill: int
+) -> None:
+    """Rows of all 43 layers."""
+    costs = Costs.of_recipe(FLASH, SLICE["recipe"])
+    for depth in decoded[SHORT]:
+        whole = Carried(decoded[SHORT][depth], decoded[LONG][depth], head)
+        bound = costs.decode(depth).bytes / copy
+        check.add(f"43 layers, decode at {depth}", 1 / whole.seconds, "tok/s", note=whole.arithmetic(), timed=True)
+        note = f"{costs.decode(depth).bytes / 1e9:.2f} GB a token, {1e3 * bound:.2f} ms"
+        check.add(f"43 layers, decode at {depth} / bound", bound / whole.seconds, note=note, timed=True)
+    found = predicted_token(tuple(check.facts.get("capability", ())))  # type: ignore[arg-type]
+    if found is None:
+        check.add("43 layers, decode, predicted", None, note="no prediction for this architecture")
+    else:
+        note = f"{found['launches']:.0f} launches on {found['device']}, from cuda_code.json"
+        check.add("43 layers, decode, predicted", 1 / found["predicted"], "tok/s", note=note)
+    few = Costs.of_recipe(replace(FLASH, n_experts=SLICE["experts"]), SLICE["recipe"])
+    more = (costs.prefill(0, prefill).bytes - few.prefill(0, prefill).bytes) / copy
+    whole = Carried(chunks[SHORT], chunks[LONG], head, more)
+    check.add(f"43 layers, prefill of {prefill}", prefill / whole.seconds, "tok/s", note=whole.arithmetic(), timed=True)

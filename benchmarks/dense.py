@@ -2,6 +2,7 @@
 
     python -m benchmarks.dense                       Q8_0 and BF16, all cores; about 2 GB in a temporary folder
     python -m benchmarks.dense --formats Q8_0 --threads 1 --rounds 5 --json
+    python -m benchmarks.dense --formats Q8_0 --prefill 512,2048        prefill as well, llama.cpp in turns with us
 
 Reading the same weights and decoding take turns, each the best of three in a row, as tens of milliseconds are either
 undisturbed or interrupted for long; a share is one over the other within a round. What the weights say
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +30,13 @@ from ds4ref.engine import Engine
 from ds4ref.runs.provenance import stamp
 from ds4ref.weights.container import TensorSpec
 from ds4ref.weights.writer import GGUFWriter
+from kernels.cpu.library import available_cores
 from kernels.formats import FORMATS, Matrix
 
 from .matvec import REPEAT, reading
 from .report import Goal, Row, document, print_table, row
 from .timing import Arm, interleave, ratios
+from .worker import Worker
 
 QWEN3_06B = DenseShape(
     FAMILY, n_layers=28, dim=1024, ff=3072, n_heads=16, n_kv_heads=8, head_dim=128, vocab=151936, trained_ctx=40960,
@@ -66,7 +70,8 @@ def write(path: Path, shape: DenseShape, fmt: str) -> Path:
         for slot in slots(shape)
         if not slot.optional
     ]
-    with GGUFWriter(path, shape.metadata(), specs) as out:
+    no_words = ("tokenizer.ggml.model", "string", "none")  # llama.cpp opens nothing without
+    with GGUFWriter(path, [*shape.metadata(), no_words], specs) as out:
         for spec in specs:
             ones = np.ones(spec.elements, np.float32)
             out.write(spec.name, ones if len(spec.dims) == 1 else pieces(fmt, spec.elements))
@@ -118,6 +123,22 @@ def measure(path: Path, numerics: str, threads: int | None, rounds: int, tokens:
         ]
 
 
+def against_llama(path: Path, name: str, threads: int, rounds: int, tokens: list[int]) -> list[Row]:
+    """Rows of prefill: llama.cpp's time over ours on the same file and threads, each in a process of its own."""
+    with Worker("ours", str(path), threads) as ours, Worker("llama", str(path), threads) as theirs:
+        found = []
+        for count in tokens:
+            arms = {"ours": partial(ours.ask, "prefill", tokens=count),
+                    "theirs": partial(theirs.ask, "prefill", tokens=count)}  # fmt: skip
+            samples = interleave(arms, rounds)
+            speeds = [count / seconds for seconds in samples["ours"]]
+            found += [
+                row(Goal(f"{name}: prefill of {count} / llama.cpp's", ""), ratios(samples["theirs"], samples["ours"])),
+                row(Goal(f"{name}: prefill of {count}", "tok/s"), speeds),
+            ]
+        return found
+
+
 def main(argv: list[str] | None = None) -> int:
     """Exit 1 if a bar is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dense", description=(__doc__ or "").partition("\n")[0])
@@ -126,8 +147,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, help="threads (all cores)")
     parser.add_argument("--rounds", type=int, default=9, help="rounds of reading and decoding (%(default)s)")
     parser.add_argument(
-        "--tokens", type=int, default=REPEAT, help="tokens a round, of which the best counts (%(default)s)"
+        "--tokens",
+        type=int,
+        default=REPEAT,
+        help="tokens a round, of which the best counts; 0: no decoding (%(default)s)",
     )
+    parser.add_argument("--prefill", default="", help="also prefill of so many tokens, by comma, against llama.cpp")
     parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
     args = parser.parse_args(argv)
     rows: list[Row] = []
@@ -136,7 +161,12 @@ def main(argv: list[str] | None = None) -> int:
             parser.error(f"no format {fmt!r} here")
         with tempfile.TemporaryDirectory() as folder:
             path = write(Path(folder) / f"{fmt}.gguf", QWEN3_06B, fmt)
-            rows += measure(path, args.numerics, args.threads, args.rounds, args.tokens)
+            if args.tokens > 0:
+                rows += measure(path, args.numerics, args.threads, args.rounds, args.tokens)
+            if args.prefill:
+                name, threads = f"Qwen3-0.6B's shape, {fmt}", args.threads or available_cores()
+                counts = [int(count) for count in args.prefill.split(",")]
+                rows += against_llama(path, name, threads, max(2, args.rounds // 3), counts)
     facts: dict[str, Any] = {**stamp(), "command": ["python", "-m", "benchmarks.dense", *(argv or sys.argv[1:])]}
     if args.json:
         print(document(rows, facts))

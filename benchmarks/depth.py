@@ -7,13 +7,17 @@ kernel takes its usual way. What such a session predicts means nothing.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ds4ref.archs.deepseek4.cache import Projections
 from ds4ref.engine import Engine
 from ds4ref.session.session import Session
+from kernels.reference import Reference
 
 PIECE = 4096
+reference = Reference()
 
 
 def session_at(engine: Engine, pos: int, ctx: int | None = None) -> Session:
@@ -23,13 +27,13 @@ def session_at(engine: Engine, pos: int, ctx: int | None = None) -> Session:
         return session
     rng = np.random.default_rng(pos)
     ops, shape, cache = engine.model.ops, engine.shape, session._cache
-    kv = ops.round_e4m3(rng.standard_normal((PIECE, shape.head_dim), np.float32))
-    index = ops.round_e2m1(ops.hadamard(rng.standard_normal((PIECE, shape.index_dim), np.float32)))
+    kv = reference.round_e4m3(rng.standard_normal((PIECE, shape.head_dim), np.float32))
+    index = reference.round_e2m1(reference.hadamard(rng.standard_normal((PIECE, shape.index_dim), np.float32)))
     cache.restart(pos)
     for layer, (rows, ratio) in enumerate(zip(cache.layers, shape.ratios, strict=True)):
         projections = {}
         for kind, ring in rows.projections.items():
-            _fill(rows.rows(kind), kv if kind == "attn" else index, pos // ratio, rng)
+            _fill(ops, rows.rows(kind), kv if kind == "attn" else index, pos // ratio, rng)
             size = min(pos, shape.state_rows(layer)), ring.kv.shape[1]
             projections[kind] = Projections(*rng.standard_normal((2, *size)).astype(np.float32))
         cache.put(layer, kv[: min(pos, shape.window)], projections)
@@ -38,8 +42,8 @@ def session_at(engine: Engine, pos: int, ctx: int | None = None) -> Session:
     return session
 
 
-def _fill(rows: np.ndarray, source: np.ndarray, count: int, rng: np.random.Generator) -> None:
+def _fill(ops: Any, rows: np.ndarray, source: np.ndarray, count: int, rng: np.random.Generator) -> None:
     """``count`` rows in a shuffled order that differs from piece to piece."""
     for start in range(0, count, PIECE):
         end = min(start + PIECE, count)
-        rows[start:end] = np.roll(source, int(rng.integers(PIECE)), axis=0)[: end - start]
+        ops.fill(rows[start:end], np.roll(source, int(rng.integers(PIECE)), axis=0)[: end - start])

@@ -59,12 +59,12 @@ def document(rows: Sequence[Row], facts: dict[str, Any]) -> str:
     return json.dumps([{**asdict(r), "met": r.met, "run": facts} for r in rows], allow_nan=False)
 
 
-def print_table(rows: Sequence[Row]) -> None:
+def print_table(rows: Sequence[Row], title: str = "CPU speed") -> None:
     """The human form, on stdout."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="CPU speed", title_justify="left")
+    table = Table(title=title, title_justify="left")
     for name, justify in (("item", "left"), ("value", "right"), ("range", "right"), ("bar", "right")):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
     for name, justify in (("stretch", "right"), ("", "left"), ("note", "left")):

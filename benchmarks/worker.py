@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-PAST = 64
+PAST, BATCH = 64, 512
 
 
 class Ours:
@@ -75,7 +75,7 @@ class LlamaCpp:
             raise ValueError(f"llama.cpp does not load {model}")
         self.vocab = api.llama_vocab_n_tokens(api.llama_model_get_vocab(loaded))
         context = api.llama_context_default_params()
-        context.n_ctx, context.n_batch, context.n_ubatch = 4096, 512, 512
+        context.n_ctx, context.n_batch, context.n_ubatch = 4096, BATCH, BATCH
         context.n_threads = context.n_threads_batch = threads
         context.no_perf = True
         self.context = api.llama_init_from_model(loaded, context)
@@ -117,7 +117,8 @@ class LlamaCpp:
         self._restart()
         ids = token_ids(tokens, self.vocab)
         started = time.perf_counter()
-        self._evaluate(ids)
+        for at in range(0, tokens, BATCH):
+            self._evaluate(ids[at : at + BATCH])
         return time.perf_counter() - started
 
 

@@ -45,6 +45,7 @@ def build_parser() -> Parser:
     made.add_argument("--max-prompts", metavar="N", type=integer(), help="read at most so many prompts")
     made.add_argument("--max-tokens", metavar="N", type=integer(), help="read at most so many tokens")
     add(made, "--backend", default=DEFAULT_BACKEND)
+    add(made, "--gpu-memory")
     add(made, "--numerics", default=DEFAULT_MODE, help=f"what is rounded: {', '.join(MODES)} ({DEFAULT_MODE})")
     add(made, "--threads")
     add(made, "--help")

@@ -19,11 +19,10 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from .. import __version__
 from ..errors import DataError, UsageError
 from .common import Interrupt, Progress, check_output, run, say
 from .flags import add
-from .options import Parser, number
+from .options import Parser, number, parsed
 
 if TYPE_CHECKING:
     from ..weights.quantize.plan import Item, Plan
@@ -135,13 +134,8 @@ def build_parser() -> Parser:
 
 def quantize(argv: Sequence[str]) -> int:
     """``ds4-quantize SOURCE``."""
-    made = build_parser()
-    args = made.parse(argv)
-    if args.help:
-        sys.stdout.write(made.format_help())
-        return 0
-    if args.version:
-        print(f"{PROG} {__version__} (ds4ref)")
+    args = parsed(build_parser(), argv)
+    if args is None:
         return 0
     path = _source(args)
     if args.compare_gguf is not None and args.compare_tensor is None:
@@ -151,6 +145,7 @@ def quantize(argv: Sequence[str]) -> int:
     writes = not (args.dry_run or args.compare_tensor)
     if writes:
         _check_target(args.output, args.overwrite, path, args.template, args.imatrix)
+    from ..text.export import vocabulary_entries
     from ..weights import open_source
     from ..weights.quantize.imatrix import read_imatrix
     from ..weights.quantize.plan import about_imatrix, check_imatrix, make_plan
@@ -159,6 +154,10 @@ def quantize(argv: Sequence[str]) -> int:
         source = _opened(stack, open_source(path))
         template = _opened(stack, open_source(args.template)) if args.template else None
         plan = make_plan(source, _choices(args), template)
+        if template is None:
+            found, left_out = vocabulary_entries(source)
+            plan.metadata += found
+            plan.notes += [left_out] if left_out else []
         table = None
         if args.imatrix is not None:
             table = read_imatrix(args.imatrix)
@@ -167,7 +166,7 @@ def quantize(argv: Sequence[str]) -> int:
         if args.compare_tensor is not None:
             return _compare(args, plan, source, template, table)
         if args.dry_run or not args.json:
-            _show(plan, args.json)
+            _show(plan, args.json, each=args.dry_run)
         for note in plan.notes if args.json else ():
             say(PROG, note)
         if not args.dry_run:
@@ -191,9 +190,8 @@ def splice(argv: Sequence[str]) -> int:
     add(made, "--dry-run", help="say what would be done and stop")
     add(made, "--json")
     add(made, "--help")
-    args = made.parse(argv)
-    if args.help:
-        sys.stdout.write(made.format_help())
+    args = parsed(made, argv)
+    if args is None:
         return 0
     for name in ("base", "donor", "layers"):
         if getattr(args, name) is None:
@@ -306,20 +304,19 @@ def _layers(text: str) -> list[int]:
     return found
 
 
-def _show(plan: Plan, as_json: bool) -> None:
+def _show(plan: Plan, as_json: bool, each: bool) -> None:
+    """Print the plan, with every tensor that changes if ``each``."""
     from ..weights.quantize.plan import to_json
 
     if as_json:
         print(to_json(plan))
         return
-    changes = 0
-    for item in plan.items:
-        if not item.copied:
-            changes += 1
-            print(f"{item.spec.name}: {item.source.fmt.name} -> {item.spec.fmt}")
+    changed = [item for item in plan.items if not item.copied]
+    for item in changed if each else ():
+        print(f"{item.spec.name}: {item.source.fmt.name} -> {item.spec.fmt}")
     for fmt, count, size in plan.totals():
         print(f"{fmt:<8} {count:>6} tensors {size / 2**20:>12.1f} MiB")
-    print(f"{len(plan.items)} tensors, {plan.nbytes / 2**30:.2f} GiB, {changes} in another format than before")
+    print(f"{len(plan.items)} tensors, {plan.nbytes / 2**30:.2f} GiB, {len(changed)} in another format than before")
     for note in plan.notes:
         print(f"note: {note}")
     sys.stdout.flush()

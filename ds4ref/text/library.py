@@ -21,6 +21,7 @@ from . import protocol
 from .byte_level import to_bytes
 from .published import MAX_TOKENS, TOKENIZER, definition
 from .template import MAX_SOURCE, ChatTemplate
+from .vocabulary import MOST_ENDS, more_ends
 
 if TYPE_CHECKING:
     from ..weights.safetensors import Checkpoint
@@ -53,6 +54,7 @@ class LibraryTokenizer:
 
     found      tokenizer.json
     bos, eos   ids, -1 for none
+    ends       what ends an answer besides ``eos``
     template   the chat template, None if there is none: prompts are then the beginning of a text
     """
 
@@ -60,7 +62,7 @@ class LibraryTokenizer:
     user = assistant = dsml = -1
 
     def __init__(self, found: Mapping[str, Any], where: str, *, bos: int = -1, eos: int = -1,
-                 template: ChatTemplate | None = None):  # fmt: skip
+                 ends: Iterable[int] = (), template: ChatTemplate | None = None):  # fmt: skip
         added = found.get("added_tokens") or []
         if not isinstance(added, list) or not all(_is_token(token) for token in added):
             raise TextError(f"{where}: added_tokens is not a list of tokens")
@@ -78,6 +80,7 @@ class LibraryTokenizer:
         for name, token in (("bos", bos), ("eos", eos)):
             if not -1 <= token < len(self._strings):
                 raise TextError(f"{where}: {name} is token {token}, there are {len(self._strings)}")
+        self.ends = frozenset(token for token in (eos, *ends) if 0 <= token < len(self._strings))
 
     @property
     def chats(self) -> bool:
@@ -176,10 +179,11 @@ def of_checkpoint(checkpoint: Checkpoint) -> LibraryTokenizer:
     ends = {}
     for name in ("bos_token", "eos_token"):
         own = ids.get(names[name]) if name in names else None
-        ends[name] = own if own is not None else _configured(checkpoint, name + "_id")
+        ends[name] = own if own is not None else next(iter(_configured(checkpoint, name + "_id")), -1)
     source = _template(checkpoint, settings)
     template = None if source is None else ChatTemplate(source, {"bos_token": "", "eos_token": "", **names})
-    return LibraryTokenizer(found, where, bos=ends["bos_token"], eos=ends["eos_token"], template=template)
+    also = _configured(checkpoint, "eos_token_id")
+    return LibraryTokenizer(found, where, bos=ends["bos_token"], eos=ends["eos_token"], ends=also, template=template)
 
 
 def of_gguf(source: TensorSource) -> LibraryTokenizer:
@@ -212,7 +216,7 @@ def of_gguf(source: TensorSource) -> LibraryTokenizer:
         "decoder": bytes_first,
         "added_tokens": [{"id": i, "content": tokens[i]} for i in sorted(control) if tokens[i]],
         "model": {"type": "BPE", "vocab": {token: i for i, token in enumerate(tokens) if i not in control},
-                  "merges": merges},
+                  "merges": merges, "ignore_merges": pre == "llama-bpe"},
     }  # fmt: skip
     ends, names = {}, {}
     for end in ("bos", "eos"):
@@ -221,20 +225,20 @@ def of_gguf(source: TensorSource) -> LibraryTokenizer:
         names[f"{end}_token"] = tokens[ends[end]] if 0 <= ends[end] < len(tokens) else ""
     text = metadata["tokenizer.chat_template"] if metadata.type_of("tokenizer.chat_template") == "string" else None
     template = None if text is None else ChatTemplate(text, names)
-    return LibraryTokenizer(found, where, bos=ends["bos"], eos=ends["eos"], template=template)
+    also = more_ends(metadata)
+    return LibraryTokenizer(found, where, bos=ends["bos"], eos=ends["eos"], ends=also, template=template)
 
 
-def _configured(checkpoint: Checkpoint, key: str) -> int:
-    """A token id of generation_config.json or config.json, the first of several; -1 if there is none."""
+def _configured(checkpoint: Checkpoint, key: str) -> list[int]:
+    """Token ids of generation_config.json, or else of config.json, where they may be one or a list."""
     for name in (GENERATION, None):
         if name is not None and not checkpoint.has(name):
             continue
         value = (checkpoint.config if name is None else checkpoint.json(name, MAX_CONFIG_BYTES)).get(key)
-        if isinstance(value, list) and value:
-            value = value[0]
-        if type(value) is int and 0 <= value < MAX_TOKENS:
-            return value
-    return -1
+        values = value[:MOST_ENDS] if isinstance(value, list) else [value]
+        if found := [token for token in values if type(token) is int and 0 <= token < MAX_TOKENS]:
+            return found
+    return []
 
 
 def _template(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> str | None:

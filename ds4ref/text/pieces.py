@@ -24,6 +24,7 @@ from ..errors import TextError
 from ..weights.cursor import shown
 from . import protocol
 from .tokenizer import raw_bytes
+from .vocabulary import more_ends
 
 if TYPE_CHECKING:
     from ..weights.source import TensorSource
@@ -49,6 +50,7 @@ class PieceTokenizer:
     pieces   bytes of each token
     scores   one each; of equal pieces the first counts
     bytes_at   token of each of the 256 bytes, -1 where there is none
+    ends     what ends an answer besides ``eos``
     control  ids that no text encodes to and that stand for no text
     """
 
@@ -65,6 +67,7 @@ class PieceTokenizer:
         *,
         bos: int,
         eos: int,
+        ends: Iterable[int] = (),
         unknown: int = 0,
         control: Iterable[int] = (),
         hidden: Iterable[int] = (),
@@ -76,6 +79,7 @@ class PieceTokenizer:
             if not -1 <= token < len(pieces):
                 raise TextError(f"the {name} is token {token}, there are {len(pieces)}")
         self.bos, self.eos, self.unknown, self.space_first = bos, eos, unknown, space_first
+        self.ends = frozenset(token for token in (eos, *ends) if 0 <= token < len(pieces))
         self._pieces, self._scores, self._bytes_at = list(pieces), list(scores), list(bytes_at)
         self._control = frozenset(control)
         unmade = self._control | frozenset(hidden)
@@ -87,6 +91,10 @@ class PieceTokenizer:
 
     def __len__(self) -> int:
         return len(self._pieces)
+
+    def tables(self) -> tuple[list[bytes], list[float], list[int]]:
+        """Pieces, scores and the tokens of the 256 bytes, as given."""
+        return self._pieces, self._scores, self._bytes_at
 
     # --- text to ids
 
@@ -270,5 +278,5 @@ def from_source(source: TensorSource) -> PieceTokenizer:
     return PieceTokenizer(
         pieces, scores, bytes_at, bos=number("bos_token_id", 1), eos=number("eos_token_id", 2),
         unknown=number("unknown_token_id", 0), control=[i for i, kind in enumerate(kinds) if kind == CONTROL],
-        hidden=hidden, space_first=bool(first),
+        hidden=hidden, space_first=bool(first), ends=more_ends(metadata),
     )  # fmt: skip

@@ -9,6 +9,7 @@ files and attributes; memory is limited here by the system, output by counting, 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import resource
 import sys
@@ -71,7 +72,9 @@ def render(template: str, variables: dict[str, Any], limit: int) -> dict[str, st
 
 
 def main() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    """Render one template for each line of JSON on standard input, within the limits of this process."""
+    with contextlib.suppress(ValueError, OSError):  # macOS reserves more address space than this for every process
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for line in sys.stdin.buffer:
         asked = json.loads(line)

@@ -77,6 +77,11 @@ class Tokenizer:
         """The tokenizer of a model file. Reads only the token and merge arrays (docs/text.md 1)."""
         return cls(_strings(source, TOKENS_KEY), _strings(source, MERGES_KEY), split)
 
+    @property
+    def ends(self) -> frozenset[int]:
+        """Every token that ends an answer."""
+        return frozenset((self.eos,))
+
     def __len__(self) -> int:
         """Number of token strings; the model's logits may be wider."""
         return len(self._tokens)

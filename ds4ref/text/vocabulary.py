@@ -13,11 +13,15 @@ from ..archs import architecture
 from ..errors import TextError
 
 if TYPE_CHECKING:
-    from ..weights.source import TensorSource
+    from ..weights.source import Metadata, TensorSource
     from .tokenizer import Tokenizer
 
 DEEPSEEK = "deepseek4"
-MODEL_KEY, EMBEDDING = "tokenizer.ggml.model", "token_embd.weight"
+GGML = "tokenizer.ggml."
+MODEL_KEY, EMBEDDING = GGML + "model", "token_embd.weight"
+ENDS_KEY = GGML + "eos_token_ids"
+MOST_ENDS = 64
+"""Of more tokens that end an answer, the first."""
 
 
 def open_tokenizer(source: TensorSource, split: str = "unicode") -> Tokenizer:
@@ -41,3 +45,15 @@ def open_tokenizer(source: TensorSource, split: str = "unicode") -> Tokenizer:
     from .tokenizer import Tokenizer
 
     return Tokenizer.from_source(source, split)
+
+
+def more_ends(metadata: Metadata) -> list[int]:
+    """What a GGUF says ends an answer besides its ``eos_token_id``: a turn's end, a message's, or one of a list."""
+    found: list[int] = []
+    for key in (ENDS_KEY, GGML + "eot_token_id", GGML + "eom_token_id"):
+        kind = metadata.type_of(key)
+        if kind in ("u32[]", "i32[]", "u64[]", "i64[]"):
+            found += metadata.first(key, MOST_ENDS)
+        elif kind in ("u32", "i32", "u64", "i64"):
+            found.append(metadata[key])
+    return [int(token) for token in found]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -37,6 +37,7 @@ from .container import (
 )
 from .cursor import Cursor, read_at, shown
 from .mapped import MappedFile, touch
+from .source import Entries
 
 Value = Any  # int, float, bool, str, or a list of one of them
 
@@ -86,7 +87,7 @@ class _Array:
     nbytes: int
 
 
-class Metadata(Mapping[str, Value]):
+class Metadata(Entries):
     """Key -> value. Arrays are read and decoded at every access, so keep what you look up.
 
     Booleans come as bool, strings as str, arrays as lists. ModelFileError if an array holds invalid UTF-8 or booleans
@@ -94,24 +95,11 @@ class Metadata(Mapping[str, Value]):
     """
 
     def __init__(self, path: str, fd: int):
+        super().__init__({})
         self._path, self._fd = path, fd
-        self._entries: dict[str, tuple[str, Value]] = {}
 
     def __getitem__(self, key: str) -> Value:
         return self.first(key, None)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._entries
-
-    def type_of(self, key: str) -> str | None:
-        """Stored type: "u32", "string", "f32[]", ...; None if there is no such key."""
-        return self._entries[key][0] if key in self._entries else None
 
     def count(self, key: str) -> int:
         """Items of an array, without decoding it; KeyError if there is no such key, 1 for a scalar."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
@@ -30,6 +30,7 @@ from .config import Config
 from .cursor import shown
 from .layout import Layout, layout_of
 from .safetensors import CONFIG, Checkpoint
+from .source import Entries
 
 if TYPE_CHECKING:
     from .safetensors import Stored
@@ -85,11 +86,11 @@ class Info(NamedTuple):
         return self.dims[::-1]
 
 
-class Metadata(Mapping[str, Any]):
+class Metadata(Entries):
     """Key -> value, see ``source.Metadata``. Values given as functions are computed at their first use."""
 
     def __init__(self, entries: Sequence[Entry]):
-        self._entries = {key: (kind, value) for key, kind, value in entries}
+        super().__init__({key: (kind, value) for key, kind, value in entries})
 
     def __getitem__(self, key: str) -> Any:
         kind, value = self._entries[key]
@@ -97,19 +98,6 @@ class Metadata(Mapping[str, Any]):
             value = value()
             self._entries[key] = kind, value
         return value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._entries
-
-    def type_of(self, key: str) -> str | None:
-        """Type of a key; None if there is no such key."""
-        return self._entries[key][0] if key in self._entries else None
 
     def count(self, key: str) -> int:
         """Items of an array, 1 for a scalar; KeyError if there is no such key."""

@@ -45,6 +45,26 @@ class Metadata(Protocol):
     def first(self, key: str, count: int) -> list[Any]: ...
 
 
+class Entries(Mapping[str, Any]):
+    """What every ``Metadata`` is: (type, value) by key. A kind of its own says what a stored value is to the reader."""
+
+    def __init__(self, entries: Mapping[str, tuple[str, Any]]):
+        self._entries = dict(entries)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
+    def type_of(self, key: str) -> str | None:
+        """Type: "u32", "string", "f32[]", ...; None if there is no such key."""
+        return self._entries[key][0] if key in self._entries else None
+
+
 class TensorSource(Protocol):
     """An open model: a file, or a folder."""
 

@@ -69,17 +69,7 @@ class GGUFWriter:
         own = next((spec for spec in self._tensors if FORMATS[spec.fmt].ggml_id < 0), None)
         if own is not None:
             raise ValueError(f"{own.name}: GGUF has no type {own.fmt}")
-        entries = [entry for entry in metadata if entry[0] != ALIGNMENT_KEY]  # that of a file they were copied from
-        if alignment != DEFAULT_ALIGNMENT:
-            entries.append((ALIGNMENT_KEY, "u32", alignment))
-        offsets, position = [], 0
-        for spec in self._tensors:
-            offsets.append(position)
-            position = align_up(position + spec.nbytes, alignment)
-        directory = encode_directory(entries, self._tensors, offsets)
-        data_start = align_up(len(directory), alignment)
-        self._starts = [data_start + offset for offset in offsets]
-        self.size = data_start + position
+        directory, self._starts, self.size = laid_out(metadata, self._tensors, alignment)
         self._next = 0
         self._temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.{os.urandom(4).hex()}.part")
         self._fd: int | None = None
@@ -169,6 +159,20 @@ class GGUFWriter:
         with suppress(OSError):  # the descriptor may be gone already, or never have been
             self._temporary.unlink()
         return ModelFileError(self.path, f"cannot write: {error.strerror or error}")
+
+
+def laid_out(metadata: Metadata, tensors: Sequence[TensorSpec], alignment: int) -> tuple[bytes, list[int], int]:
+    """A whole file: the bytes before its data, where each tensor begins, and its size."""
+    entries = [entry for entry in metadata if entry[0] != ALIGNMENT_KEY]  # that of a file they were copied from
+    if alignment != DEFAULT_ALIGNMENT:
+        entries.append((ALIGNMENT_KEY, "u32", alignment))
+    offsets, position = [], 0
+    for spec in tensors:
+        offsets.append(position)
+        position = align_up(position + spec.nbytes, alignment)
+    directory = encode_directory(entries, tensors, offsets)
+    start = align_up(len(directory), alignment)
+    return directory, [start + offset for offset in offsets], start + position
 
 
 def encode_directory(metadata: Metadata, tensors: Sequence[TensorSpec], offsets: Sequence[int]) -> bytes:

@@ -6,7 +6,7 @@ import numpy as np
 
 from . import tasktable as t
 from .abi import Step
-from .sizes import HEAD_GROUP, INDEX_BLOCK, attention_bytes, index_bytes, index_query_floats
+from .sizes import HEAD_GROUP, INDEX_BLOCK, attend_bytes, attention_bytes, index_bytes, index_query_floats
 from .steps import Steps, expect
 
 
@@ -59,11 +59,12 @@ class AttentionOps(Steps):
         out, sharing = self.empty(*q.shape), heads // shared
         group = max(1, min(HEAD_GROUP, sharing))
         groups = -(-sharing // group)
+        tile = max(1, min(tokens, HEAD_GROUP // group))  # tokens that meet rows together
         numbers = (
             *map(self.at, (q, keys, values, first, seen, out)), key_half, value_half,
-            rows, shared, sharing, group, groups, dim, scale,
+            rows, tokens, shared, sharing, group, groups, tile, dim, scale,
         )  # fmt: skip
-        steps = [Step(t.ATTEND, tokens * shared * groups, 1, numbers, attention_bytes(dim))]
+        steps = [Step(t.ATTEND, -(-tokens // tile) * shared * groups, 1, numbers, attend_bytes(dim))]
         self.run(steps, f"attend: a row number lies outside {rows} rows")
         return out
 

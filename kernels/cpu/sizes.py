@@ -16,7 +16,7 @@ POOL_CHANNELS = 64
 """Channels of a compressor window per item: their running maxima and sums stay in the first-level cache."""
 
 HEAD_GROUP = 8
-"""Attention heads per item at most."""
+"""Attention heads per item at most; of keys and values of their own, heads times tokens."""
 
 ROW_BLOCK = 64
 """Rows an attention item visits at a time: 128 KB of 512-wide rows, which stay in the second-level cache."""
@@ -37,6 +37,11 @@ WIDENED = 4 * HEAD_GROUP * (ROW_BLOCK + 2)
 def attention_bytes(dim: int) -> int:
     """Work area of a thread in attention over rows of ``dim`` values."""
     return WIDENED + 4 * ROW_BLOCK * dim
+
+
+def attend_bytes(dim: int) -> int:
+    """The same over keys and values of their own: queries and sums of several tokens lie behind the widened rows."""
+    return attention_bytes(dim) + 2 * 4 * HEAD_GROUP * dim
 
 
 def index_bytes(dim: int) -> int:

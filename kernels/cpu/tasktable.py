@@ -61,7 +61,8 @@ ATTENTION = Task(
 
 ATTEND = Task(
     "attend",
-    "<q <keys <values <first <seen >out key_half value_half rows shared sharing group groups dim scale:f *work !error",
+    "<q <keys <values <first <seen >out key_half value_half rows tokens shared sharing group groups tile dim scale:f"
+    " *work !error",
 )
 
 READ = Task("read_lines", "<address >out")

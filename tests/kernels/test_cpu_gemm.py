@@ -9,8 +9,9 @@ from kernels.cpu import gemm
 from tests.kernels import cpu, reference
 from tests.kernels.test_cpu_ops import matrix
 
-PAIRS = [(f, a) for f in ("Q8_0", "Q4_K", "Q2_K", "IQ2_XXS", "F16") for a in ("float", "a8", "q8k")]
-PAIRS = [p for p in PAIRS if p[1] == "float" or p[1] == ("a8" if p[0] == "Q8_0" else "q8k") and p[0] != "F16"]
+FLOATS = ("F16", "BF16", "F8_E4M3", "MXFP4")
+PAIRS = [(f, a) for f in ("Q8_0", "Q4_K", "Q2_K", "IQ2_XXS", *FLOATS) for a in ("float", "a8", "q8k")]
+PAIRS = [p for p in PAIRS if p[1] == "float" or p[1] == ("a8" if p[0] == "Q8_0" else "q8k") and p[0] not in FLOATS]
 
 
 def assert_close(got: np.ndarray, wanted: np.ndarray) -> None:
@@ -38,7 +39,9 @@ def test_grouped_linear(fmt: str, act: str) -> None:
     assert_close(cpu.grouped_linear(x, w, act), reference.grouped_linear(x, w, act))
 
 
-@pytest.mark.parametrize(("fmt", "act"), [("IQ2_XXS", "q8k"), ("Q2_K", "q8k"), ("Q4_K", "q8k"), ("IQ2_XXS", "float")])
+@pytest.mark.parametrize(
+    ("fmt", "act"), [("IQ2_XXS", "q8k"), ("Q2_K", "q8k"), ("Q4_K", "q8k"), ("IQ2_XXS", "float"), ("MXFP4", "float")]
+)
 @pytest.mark.parametrize("ids", ["spread", "one expert", "twice the same"])
 def test_experts(fmt: str, act: str, ids: str) -> None:
     rng = np.random.default_rng(2)

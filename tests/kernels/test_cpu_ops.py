@@ -310,3 +310,37 @@ def test_swiglu(tokens: int):
     gate, up, weight = normal(1, tokens, 6, 300) * 8, normal(2, tokens, 6, 300) * 8, normal(3, tokens, 6)
     assert_close(cpu.swiglu(gate, up, 10.0, weight), reference.swiglu(gate, up, 10.0, weight), 1e-6)
     assert_close(cpu.swiglu(gate[0], up[0], 10.0), reference.swiglu(gate[0], up[0], 10.0), 1e-6)
+
+
+# ---- attention over keys and values of their own ----
+
+
+@pytest.mark.parametrize("half", [np.float32, np.float16])
+@pytest.mark.parametrize(("shared", "sharing", "dim"), [(3, 1, 64), (2, 2, 128), (1, 3, 70), (2, 8, 16), (1, 11, 33)])
+def test_tokens_that_share_rows_get_what_each_gets_alone(half, shared, sharing, dim):
+    """Tiles of tokens meet blocks of rows together: the sums are those of a token by itself, to the bit."""
+    tokens, rows = 21, 300
+    q = normal(1, tokens, shared * sharing, dim)
+    keys, values = normal(2, rows, shared, dim).astype(half), normal(3, rows, shared, dim).astype(half)
+    rng = np.random.default_rng(4)
+    for seen in (np.arange(140, 140 + tokens), np.arange(tokens) + 1, rng.integers(1, rows + 1, tokens)):
+        for first in (np.zeros(tokens), np.full(tokens, 290), rng.integers(0, 3, tokens), np.arange(tokens)):
+            first, seen = first.astype(np.int32), seen.astype(np.int32)
+            found = cpu.attend(q, keys, values, first, seen, 0.11)
+            assert_close(found, reference.attend(q, keys, values, first, seen, 0.11), 3e-6)
+            alone = [
+                cpu.attend(q[i : i + 1], keys, values, first[i : i + 1], seen[i : i + 1], 0.11) for i in range(tokens)
+            ]
+            np.testing.assert_array_equal(found, np.concatenate(alone))
+
+
+def test_a_token_sees_nothing_of_rows_that_only_its_neighbours_see():
+    """A later token's key or value may be anything: those before it do not meet it, not even with weight 0."""
+    q = normal(1, 8, 2, 64)
+    keys, values = normal(2, 80, 2, 64), normal(3, 80, 2, 64)
+    first, seen = np.zeros(8, np.int32), np.arange(60, 68, dtype=np.int32)
+    clean = cpu.attend(q, keys, values, first, seen, 0.1)
+    keys[65:], values[64:] = np.inf, np.nan
+    found = cpu.attend(q, keys, values, first, seen, 0.1)
+    np.testing.assert_array_equal(found[:5], clean[:5])
+    assert np.isnan(found[5:]).all()

@@ -31,7 +31,8 @@ DRAWS = range(6)
 KINDS = {"f32": np.float32, "i32": np.int32, "i64": np.int64, "i8": np.int8, "i16": np.int16}
 PLAIN = [("F32", "float"), ("F16", "float"), ("BF16", "float")]
 BLOCKED = [*PLAIN, ("Q8_0", "a8"), ("Q8_0", "float"), ("Q4_K", "q8k"), ("Q2_K", "q8k"), ("IQ2_XXS", "q8k")]
-COLUMNS = {"Q8_0": 32, "Q4_K": 256, "Q2_K": 256, "IQ2_XXS": 256}
+BLOCKED += [("F8_E4M3", "float"), ("MXFP4", "float")]
+COLUMNS = {"Q8_0": 32, "Q4_K": 256, "Q2_K": 256, "IQ2_XXS": 256, "F8_E4M3": 128, "MXFP4": 32}
 EXACT = {"round_e4m3", "round_e2m1", "round_f16", "quantize_a8", "quantize_q8k", "streams", "windows", "embed"}
 
 

@@ -45,12 +45,13 @@ def inputs(tokens, n, rng):
 SHAPES = [(1, 1, 1), (2, 2, 3), (3, 5, 7), (8, 4, 8), (16, 133, 5)]
 
 
+@pytest.mark.thorough
 @needs_tiles
 @pytest.mark.parametrize("blocks, tokens, rows", SHAPES)
 @pytest.mark.parametrize("fmt, act", GEMMS)
 def test_product(fmt, act, blocks, tokens, rows):
     rng = np.random.default_rng(blocks)
-    n = blocks * {1: 37, 32: 96, 256: 256}[FORMATS[fmt].block_elems]
+    n = blocks * {1: 37, 32: 96, 128: 128, 256: 256}[FORMATS[fmt].block_elems]
     raw, x = np.ascontiguousarray(random_rows(fmt, rows, n, rng)), inputs(tokens, n, rng)
     weights = FORMATS[fmt].dequantize(raw).astype(np.float64)
     exact_inputs = np.stack([rounded(act, row) for row in x])
@@ -94,9 +95,51 @@ def test_extreme_codes(fmt, act):
         assert (np.abs(product(GEMMS[fmt, act], raw, x) - x @ weights.T) <= bound).all()
 
 
+def small_floats(fmt):
+    """Rows that have every code of a format at every scale, (256 or 512, a chunk); no code is NaN."""
+    layout, count = FORMATS[fmt].layout, 128 // FORMATS[fmt].block_elems
+    rows = []
+    for first in (0, 128) if fmt == "F8_E4M3" else (0,):
+        blocks = np.zeros((256, count), layout)
+        blocks["e"] = np.arange(256)[:, None]
+        if fmt == "F8_E4M3":
+            codes = first + np.arange(128)
+            blocks["codes"] = np.where(codes % 128 == 127, 0, codes)
+        else:
+            blocks["qs"] = 17 * np.arange(16)
+        rows.append(blocks.view(np.uint8).reshape(256, -1))
+    return np.ascontiguousarray(np.concatenate(rows))
+
+
+@needs_tiles
+@pytest.mark.parametrize("fmt", ["F8_E4M3", "MXFP4"])
+def test_small_floats_are_decoded_to_the_bit(fmt):
+    raw = small_floats(fmt)
+    weights = FORMATS[fmt].dequantize(raw)
+    finite = np.isfinite(weights).all(axis=1)
+    assert 2 * finite.sum() > len(raw)
+    for i in range(0, 128, 4):
+        x = np.zeros((4, 128), np.float32)
+        x[np.arange(4), np.arange(i, i + 4)] = 1
+        out = product(GEMMS[fmt, "float"], raw, x)
+        np.testing.assert_array_equal(out[:, finite], weights[finite, i : i + 4].T)
+        assert not np.isfinite(out[:, ~finite]).any()
+
+
+@needs_tiles
+def test_a_code_that_is_no_number_spoils_its_row_alone():
+    raw = np.ascontiguousarray(random_rows("F8_E4M3", 7, 256, np.random.default_rng(1)))
+    raw[4, 129 + 77] = 0xFF
+    out = product(GEMMS["F8_E4M3", "float"], raw, np.ones((3, 256), np.float32))
+    assert np.isnan(out[:, 4]).all() and np.isfinite(np.delete(out, 4, axis=1)).all()
+
+
 def test_pairs():
     """Tier A has tiles for every pair the model's tables allow; elsewhere the row kernels do the work."""
-    wanted = {("F32", "float"), ("F16", "float"), ("BF16", "float"), ("Q8_0", "a8"), ("Q8_0", "float")}
+    wanted = {(fmt, "float") for fmt in ("F32", "F16", "BF16", "F8_E4M3", "MXFP4")} | {
+        ("Q8_0", "a8"),
+        ("Q8_0", "float"),
+    }
     wanted |= {(fmt, act) for fmt in ("Q4_K", "Q2_K", "IQ2_XXS") for act in ("q8k", "float")}
     assert set(GEMMS) == (wanted if TIER == "A" else set())
 

@@ -172,6 +172,7 @@ GUARDED = """
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform == "win32", reason="needs mprotect")
 def test_nothing_outside_the_arrays_is_touched():
     """Weights, inputs, buffer and result between unreadable pages: a stray access kills the child."""

@@ -5,7 +5,7 @@ activations to the partner type of the weights:
 
     Q8_0            int8 per 32 values with a scale rounded to f16 (ds4 keeps the scale in f32)
     K and IQ types  Q8_K per 256, as ds4
-    F16             f16 (ds4 keeps f32)
+    F16, BF16       f16, bf16 (ds4 keeps f32)
 
 With ``flash=False, f32_cache=True`` nothing else is rounded, and rope angles are iterated f32 products, as ds4's.
 """
@@ -42,29 +42,34 @@ def q8_k(x: np.ndarray) -> np.ndarray:
 
 def converted(x: np.ndarray, w: Matrix) -> np.ndarray:
     """x as ggml's product with ``w`` sees it."""
+    if w.fmt == "F32":
+        return x
     if w.fmt == "F16":
         return x.astype(np.float16).astype(np.float32)
+    if w.fmt == "BF16":
+        bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
     return q8_0(x) if w.fmt == "Q8_0" else q8_k(x)
 
 
-def ops() -> Any:
-    """The reference ops with llama.cpp's conversions before every matrix."""
+def ops(base: Any = reference) -> Any:
+    """The ops of a backend with llama.cpp's conversions before every matrix."""
 
     def linear(x: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:
-        return reference.linear(converted(x, w), w)
+        return base.linear(converted(x, w), w)
 
     def grouped_linear(x: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:
-        return reference.grouped_linear(converted(x, w), w)
+        return base.grouped_linear(converted(x, w), w)
 
     def expert_linear(x: np.ndarray, ids: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:
-        return reference.expert_linear(converted(x, w), ids, w)
+        return base.expert_linear(converted(x, w), ids, w)
 
     def expert_sum(mid: np.ndarray, ids: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:
-        return reference.expert_sum(converted(mid, w), ids, w)
+        return base.expert_sum(converted(mid, w), ids, w)
 
     def hc_mix(X: np.ndarray, fn: Matrix, eps: float) -> np.ndarray:
-        flat = reference.rms_norm(np.ascontiguousarray(X.reshape(len(X), -1)), None, eps)
+        flat = base.rms_norm(np.ascontiguousarray(X.reshape(len(X), -1)), None, eps)
         return linear(flat, fn)
 
     own = {f.__name__: f for f in (linear, grouped_linear, expert_linear, expert_sum, hc_mix)}
-    return Changed(reference, **own)
+    return Changed(base, **own)

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,8 @@ from ds4ref.weights.quantize.run import BYTES_A_WEIGHT, Rows, make, piece_weight
 from ds4ref.weights.writer import GGUFWriter, TensorSpec
 from kernels.cpu.quantize import quantize
 from kernels.formats import FORMATS
+
+from .checkpointfile import write_small
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERTS, FF, DIM = 3, 256, 512
@@ -166,6 +169,7 @@ def quantized(unquantized) -> Path:
     return out
 
 
+@pytest.mark.thorough
 def test_every_tensor_is_what_the_quantizer_makes_of_its_rows(unquantized, quantized):
     for spec in SPECS:
         fmt, raw = tensor(quantized, spec.name)
@@ -314,24 +318,117 @@ sys.exit(main(sys.argv[3:]))
 """
 
 
-@pytest.mark.parametrize(("writes", "number"), [(1, signal.SIGKILL), (7, signal.SIGKILL), (9, signal.SIGTERM),
-                                                (5, signal.SIGINT)])  # fmt: skip
-def test_a_killed_run_goes_on_and_gives_the_same_bytes(unquantized, quantized, tmp_path, writes, number):
-    out = tmp_path / "q.gguf"
-    command = [str(unquantized), "-o", str(out), "--recipe", "q2", "--memory", "0.01", "--threads", "1"]
+@dataclass
+class Way:
+    """A command without its output, what it reads, and the bytes of a run that nothing stopped."""
+
+    argv: list[str]
+    wanted: bytes
+    writes: int
+
+
+@pytest.fixture(scope="module")
+def ways(unquantized, quantized, tmp_path_factory) -> dict[str, Way]:
+    """Every kind of run: from a GGUF, with importance, from a folder of safetensors, and a splice."""
+    folder = tmp_path_factory.mktemp("ways")
+    rng = np.random.default_rng(5)
+    cols = {"gate": DIM, "up": DIM, "down": FF}
+    entries = {
+        f"blk.{layer}.ffn_{part}_exps.weight": Entry(rng.random((EXPERTS, n), np.float32) + 0.1, np.ones(EXPERTS))
+        for layer in range(2)
+        for part, n in cols.items()
+    }
+    write_imatrix(folder / "i.gguf", Imatrix(entries))
+    published = str(write_small(folder / "published", shard_bytes=1 << 19))
+    donor = str(folder / "donor.gguf")
+    assert main([str(unquantized), "-o", donor, "--recipe", "q4"]) == 0
+    rest = ["--recipe", "q2", "--memory", "0.01", "--threads", "1"]
+    commands = {
+        "gguf": [str(unquantized), *rest],
+        "importance": [str(unquantized), *rest, "--imatrix", str(folder / "i.gguf")],
+        "published": [published, *rest],
+        "splice": ["splice", "--base", str(quantized), "--donor", donor, "--layers", "0-1"],
+    }
+    found = {}
+    for name, argv in commands.items():
+        count = 0
+        real = PartFile.write
+
+        def counted(self, rows, data, real=real):
+            nonlocal count
+            count += 1
+            real(self, rows, data)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(PartFile, "write", counted)
+            assert main([*argv, "-o", str(folder / f"made-{name}.gguf")]) == 0
+        found[name] = Way(argv, (folder / f"made-{name}.gguf").read_bytes(), count)
+    assert found["gguf"].wanted == quantized.read_bytes() != found["importance"].wanted
+    return found
+
+
+def gone_on(way: Way, out: Path, capsys) -> None:
+    """The same command again: it goes on, and gives the bytes of a run that nothing stopped."""
+    capsys.readouterr()
+    assert main([*way.argv, "-o", str(out)]) == 0
+    assert "goes on at tensor" in capsys.readouterr().err
+    assert out.read_bytes() == way.wanted
+    assert [path.name for path in out.parent.iterdir()] == [out.name]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("name", "share", "number"),
+    [("gguf", 0.05, signal.SIGKILL), ("gguf", 0.6, signal.SIGKILL), ("gguf", 0.8, signal.SIGTERM),
+     ("gguf", 0.4, signal.SIGINT), ("importance", 0.5, signal.SIGKILL), ("published", 0.3, signal.SIGKILL),
+     ("published", 0.9, signal.SIGINT), ("splice", 0.5, signal.SIGKILL), ("splice", 0.95, signal.SIGTERM)],
+)  # fmt: skip
+def test_a_killed_run_goes_on_and_gives_the_same_bytes(ways, tmp_path, capsys, name, share, number):
+    way, out = ways[name], tmp_path / "q.gguf"
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", KILLED, str(writes), str(int(number)), *command],
+    stop = str(max(1, int(share * way.writes)))
+    done = subprocess.run([sys.executable, "-c", KILLED, stop, str(int(number)), *way.argv, "-o", str(out)],
                           env=env, cwd=ROOT, capture_output=True, text=True, timeout=120)  # fmt: skip
     assert done.returncode == {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}[number], done.stderr
     assert not out.exists() and (tmp_path / "q.gguf.part").exists()
-    with open_source(unquantized) as source:
-        plan = make_plan(source, Choices("q2"))
-        specs = [item.spec for item in plan.items]
-        with PartFile(out, plan.metadata, specs, plan.alignment, plan.digest([unquantized])) as going:
-            assert going.resumed and (going.tensor, going.row) != (0, 0)
-            run(plan, source, going)
-    assert out.read_bytes() == quantized.read_bytes()
-    assert [path.name for path in tmp_path.iterdir()] == ["q.gguf"]
+    gone_on(way, out, capsys)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.7, 0.97])
+@pytest.mark.parametrize("name", ["gguf", "importance", "published", "splice"])
+def test_a_full_disk_in_the_midst_of_every_kind_of_run(ways, tmp_path, monkeypatch, capsys, name, share):
+    """From some write on the disk is full, as long as the run lasts; then there is room again."""
+    way, out, count, real = ways[name], tmp_path / "q.gguf", itertools.count(), os.pwrite
+
+    def full(fd, data, offset):
+        if next(count) > max(1, int(share * way.writes)):  # the first one is the directory
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(fd, data, offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(part, "SYNC_SECONDS", 0)
+        patch.setattr(os, "pwrite", full)
+        assert main([*way.argv, "-o", str(out)]) == 1
+    err = capsys.readouterr().err.splitlines()
+    assert "No space left on device" in err[-1] and "run again to go on" in err[-1] and not out.exists()
+    gone_on(way, out, capsys)
+
+
+@pytest.mark.parametrize("name", ["gguf", "importance", "published", "splice"])
+def test_a_folder_that_cannot_be_written(ways, tmp_path, monkeypatch, capsys, name):
+    """As on a file system that is mounted for reading: whoever asks for a file to write gets EROFS."""
+    way, real = ways[name], os.open
+
+    def refused(path, flags, *more, **options):
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) and os.fspath(path).startswith(str(tmp_path)):
+            raise OSError(errno.EROFS, "Read-only file system", path)
+        return real(path, flags, *more, **options)
+
+    monkeypatch.setattr(os, "open", refused)
+    assert main([*way.argv, "-o", str(tmp_path / "q.gguf")]) == 1
+    err = capsys.readouterr().err
+    assert "Read-only file system" in err.splitlines()[-1] and not list(tmp_path.iterdir())
 
 
 def test_a_part_of_another_plan_is_not_gone_on_with(unquantized, tmp_path, capsys):
@@ -441,6 +538,7 @@ def test_splice_refuses_layers_that_are_not_there(quantized, tmp_path, capsys, l
 # --- whole models
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("recipe", ["q2", "q4", "q8", "bf16"])
 def test_a_published_model_quantized_runs_and_is_near(recipe, nano_path, tmp_path):
     from ds4ref.nano.checkpoint import write_checkpoint

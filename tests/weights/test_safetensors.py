@@ -23,6 +23,7 @@ from ds4ref.weights.safetensors import BITS, INDEX, MAX_HEADER_BYTES, SINGLE, Ch
 from ds4ref.weights.safetensors_writer import Plan, write_file, write_folder
 
 from .checkpointfile import container, edit_json, entry, write_small
+from .mutate import mutated
 
 library = pytest.importorskip("safetensors.numpy")
 
@@ -432,31 +433,3 @@ def test_mutations(published, tmp_path, total):
             target.write_bytes(clean)
     assert total > refused > total // 3
     bind(folder)
-
-
-def mutated(rng: random.Random, clean: bytes) -> bytes:
-    """A text with a few bytes replaced, a piece gone, doubled or moved, a number made extreme, or its end cut off."""
-    text = bytearray(clean)
-    for _ in range(rng.choice((1, 1, 2, 5))):
-        at, other = sorted(rng.randrange(len(text) + 1) for _ in range(2))
-        match rng.randrange(6):
-            case 0:
-                text[at : at + 1] = bytes([rng.randrange(256)])
-            case 1:
-                del text[at : min(other, at + 40)]
-            case 2:
-                text[at:at] = text[at : min(other, at + 40)]
-            case 3:
-                text[at : at + 1] = rng.choice([b"[", b"]", b"{", b"}", b'"', b",", b":", b"\\", b"\x00", b"\xc3"])
-            case 4:
-                digits = [i for i, byte in enumerate(text) if chr(byte).isdigit()]
-                if digits:
-                    text[rng.choice(digits) : rng.choice(digits) + 1] = rng.choice(
-                        [b"-1", b"0", b"18446744073709551615", b"9" * 40, b"1e308", b"0.5", b"null", b"true"]
-                    )
-            case _:
-                if rng.randrange(8) == 0:
-                    del text[at:]
-        if not text:
-            break
-    return bytes(text)

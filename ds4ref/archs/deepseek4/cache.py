@@ -6,20 +6,18 @@
 
 Row ``position`` of a ring is at ``position % length``, so nothing ever moves, and going back a few tokens is free.
 
-Append-only rows live in a ``Store`` that timelines with a common past share: sessions, and snapshots of them. Everyone
-has a claim on the rows of its past; who would overwrite what another one claims goes on in a copy.
+Append-only rows live in a ``Store`` that timelines with a common past share (``archs.claims``).
 """
 
 from __future__ import annotations
 
-import threading
-import weakref
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...errors import ContextError, SessionError
+from ..claims import Claim, Claims
 from .shape import CSA, PLAIN, ModelShape
 
 EMPTY_SCORE = np.float32(-1e30)
@@ -29,44 +27,18 @@ REACH = 32
 """Tokens that a timeline can at least go back without computing anything again."""
 
 
-class Claim:
-    """A timeline or a snapshot counts on the rows of the first ``pos`` tokens."""
-
-    __slots__ = ("__weakref__", "pos")
-
-    def __init__(self, pos: int):
-        self.pos = pos
-
-
-class Store:
+class Store(Claims):
     """Append-only rows of all layers with room for ``ctx`` tokens; see the module.
 
     Memory is asked for once, in full: untouched pages cost nothing.
     """
 
     def __init__(self, shape: ModelShape, ctx: int, ops: Any, half: bool):
+        super().__init__(min((r for r in shape.ratios if r), default=ctx + 1))
         self.shape, self.ctx, self.ops, self.half = shape, ctx, ops, half
         kind = np.float16 if half else np.float32
         self.comp = [ops.array(ctx // r + 2, shape.head_dim, dtype=kind) if r else None for r in shape.ratios]
         self.index = [ops.array(ctx // r + 2, shape.index_dim, dtype=kind) if r == CSA else None for r in shape.ratios]
-        self.finest = min((r for r in shape.ratios if r), default=ctx + 1)
-        self._claims: weakref.WeakSet[Claim] = weakref.WeakSet()
-        self._lock = threading.Lock()
-
-    def claim(self, pos: int) -> Claim:
-        """A new claim on the rows of the first ``pos`` tokens."""
-        claim = Claim(pos)
-        with self._lock:
-            self._claims.add(claim)
-        return claim
-
-    def extend(self, claim: Claim, end: int) -> bool:
-        """Move a claim up to ``end`` if no other one counts on the rows that would then be written; else False."""
-        with self._lock:
-            if any(c.pos // self.finest > claim.pos // self.finest for c in self._claims if c is not claim):
-                return False
-            claim.pos = end
-            return True
 
     def copy(self, pos: int, ctx: int, half: bool) -> Store:
         """A store of one's own with the rows of the first ``pos`` tokens."""

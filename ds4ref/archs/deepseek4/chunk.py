@@ -1,19 +1,19 @@
 """What every block needs to know about the tokens under way: who and where they are, which layer, how to round.
 
-Everything that depends on the position reaches the ops in small arrays, the *inputs* of the chunk, so that a recorded
-pass serves another token once they are refilled (``move``). Decisions that Python takes from the position are in the
+What depends on the position reaches the ops as ``Inputs``. Decisions that Python takes from the position are in the
 chunk's ``plan``: a recording serves every token that has the same one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from kernels.formats.matrix import Matrix
 
+from ..inputs import Inputs
 from .cache import LayerCache
 from .hooks import Hooks
 from .shape import CSA, HCA, ModelShape
@@ -73,7 +73,7 @@ def plan(shape: ModelShape, pos0: int, count: int, most: int = 0) -> Plan:
     return Plan({ratio: end // ratio - pos0 // ratio for ratio in (CSA, HCA)}, rows)
 
 
-class Chunk:
+class Chunk(Inputs):
     """Tokens ids (T,) at positions pos0 .. pos0 + T - 1 on their way through the model.
 
     ``at_layer`` says where they are: ``layer``, ``ratio``, ``w`` and ``cache`` are then those of the layer.
@@ -93,30 +93,12 @@ class Chunk:
         hooks: Hooks | None = None,
         ops: Any = None,
     ):
-        self.ops: Any = model.ops if ops is None else ops
+        super().__init__(model, ids, pos0, hooks, ops)
         self.shape, self.numerics, self.rope, self.experts = model.shape, model.numerics, model.rope, model.experts
-        self.plan, self.hooks = plan, hooks
-        self._inputs: dict[Hashable, tuple[tuple[np.ndarray, ...], Callable[[], tuple[np.ndarray, ...]]]] = {}
-        self._fill = model.ops.fill
-        self._upload = model.ops.upload
-        self.ids = self._upload(np.array(ids, np.int32))
-        self._stand(pos0)
+        self.plan = plan
         self.given: dict[int, np.ndarray] = {}
         if hooks is not None:
             hooks.begin(self)
-
-    def _stand(self, pos0: int) -> None:
-        self.pos0 = pos0
-        self.positions = np.arange(pos0, pos0 + len(self.ids))
-
-    def move(self, ids: np.ndarray | int, pos0: int) -> None:
-        """The chunk's inputs, in place, for other tokens with the same plan."""
-        self._fill(self.ids, ids)
-        self._stand(pos0)
-        fill = self._fill
-        for arrays, compute in self._inputs.values():
-            for array, values in zip(arrays, compute(), strict=True):
-                fill(array, values)
 
     def at_layer(self, layer: int, w: LayerWeights, cache: LayerCache) -> None:
         """The tokens enter a layer."""
@@ -127,21 +109,11 @@ class Chunk:
         size = len(self.ids) if self.hooks is not None else max(1, most // width)
         return [slice(i, i + size) for i in range(0, len(self.ids), size)]
 
-    def tap(self, name: str, value: Any) -> Any:
-        """Show an intermediate to the hooks and go on with what they return."""
-        return value if self.hooks is None else self.hooks.tap(name, self.layer, value, self)
-
     # --- inputs
-
-    def _input(self, key: Hashable, compute: Callable[[], tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
-        if key not in self._inputs:
-            # copies: uploaded arrays may be the very ones, and these will be overwritten
-            self._inputs[key] = tuple(self._upload(values.copy()) for values in compute()), compute
-        return self._inputs[key][0]
 
     def at(self, ratio: int = 1) -> np.ndarray:
         """Position of the first token, counted in windows of ``ratio``: int64 (1,)."""
-        return self._input(("at", ratio), lambda: (np.array([self.pos0 // ratio]),))[0]
+        return self.input(("at", ratio), lambda c: (np.array([c.pos0 // ratio]),))[0]
 
     def rope_tables(
         self, compress: bool | None = None, positions: np.ndarray | None = None
@@ -150,38 +122,38 @@ class Chunk:
         compress = self.ratio != 0 if compress is None else compress
         if positions is not None:
             return self.rope[compress](positions)
-        cos, sin = self._input(("rope", compress), lambda: self.rope[compress](self.positions))
+        cos, sin = self.input(("rope", compress), lambda c: c.rope[compress](c.positions))
         return cos, sin
 
     def row_tables(self) -> tuple[np.ndarray, np.ndarray]:
         """cos, sin (n, R/2) of the compressed rows that the chunk closes: the positions where their windows begin."""
         ratio, n = self.ratio, self.plan.closing[self.ratio]
-        cos, sin = self._input(
-            ("rows", ratio), lambda: self.rope[True]((self.pos0 // ratio + np.arange(n)) * ratio)
+        cos, sin = self.input(
+            ("rows", ratio), lambda c: c.rope[True]((c.pos0 // ratio + np.arange(n)) * ratio)
         )  # fmt: skip
         return cos, sin
 
     def raw_window(self) -> tuple[np.ndarray, np.ndarray]:
         """First position each token sees uncompressed and how many, int32 (T,) each."""
 
-        def compute() -> tuple[np.ndarray, np.ndarray]:
-            first = np.maximum(self.positions - (self.shape.window - 1), 0)
-            return first.astype(np.int32), (self.positions - first + 1).astype(np.int32)
+        def compute(c: Chunk) -> tuple[np.ndarray, np.ndarray]:
+            first = np.maximum(c.positions - (c.shape.window - 1), 0)
+            return first.astype(np.int32), (c.positions - first + 1).astype(np.int32)
 
-        first, count = self._input("window", compute)
+        first, count = self.input("window", compute)
         return first, count
 
     def visible(self, ratio: int) -> np.ndarray:
         """Compressed rows each token may see, int32 (T,): a row is visible to the token that completes it."""
-        return self._input(("visible", ratio), lambda: (((self.positions + 1) // ratio).astype(np.int32),))[0]
+        return self.input(("visible", ratio), lambda c: (((c.positions + 1) // ratio).astype(np.int32),))[0]
 
     def no_rows(self) -> np.ndarray:
         """What ``visible`` is in layers without compression."""
-        return self._input("none", lambda: (np.zeros(len(self.ids), np.int32),))[0]
+        return self.input("none", lambda c: (np.zeros(len(c.ids), np.int32),))[0]
 
     def rows(self, ratio: int) -> np.ndarray:
         """Compressed rows there are after the chunk, int32 (1,)."""
-        return self._input(("count", ratio), lambda: (np.array([(self.pos0 + len(self.ids)) // ratio], np.int32),))[0]
+        return self.input(("count", ratio), lambda c: (np.array([(c.pos0 + len(c.ids)) // ratio], np.int32),))[0]
 
     # --- rounding
 
@@ -196,7 +168,3 @@ class Chunk:
     def index_rounding(self, v: np.ndarray) -> np.ndarray:
         """Hadamard then E2M1 on indexer vectors (..., index_dim), if the mode has it."""
         return self.ops.round_e2m1(self.ops.hadamard(v)) if self.numerics.indexer_qat else v
-
-    def store(self, rows: np.ndarray) -> np.ndarray:
-        """binary16 rounding of rows about to be cached, if the mode has it."""
-        return self.ops.round_f16(rows) if self.numerics.kv_f16 else rows

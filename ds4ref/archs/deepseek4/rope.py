@@ -6,13 +6,11 @@ import math
 
 import numpy as np
 
+from ..angles import Angles
 from .shape import ModelShape
 
-PAGE = 64
-"""Positions whose angles are computed together when they are asked for one by one."""
 
-
-class RopeTables:
+class RopeTables(Angles):
     """cos and sin for one frequency set.
 
     compress=False: theta 10000, no scaling (layers without compression).
@@ -21,6 +19,7 @@ class RopeTables:
     """
 
     def __init__(self, shape: ModelShape, compress: bool, recipe: str):
+        super().__init__()
         half = shape.rope_dim // 2
         theta = shape.compress_theta if compress else shape.rope_theta
         self.recipe = recipe
@@ -31,20 +30,8 @@ class RopeTables:
         self.freqs = base / self.factor * (1 - self.ramp) + base * self.ramp
         self.freqs32 = float32_freqs(theta, self.factor, self.ramp)
         self.step = np.float32(theta) ** np.float32(-1 / half)
-        self._page: tuple[int, np.ndarray, np.ndarray] = (-1, np.empty(0), np.empty(0))
 
-    def __call__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """positions int (T,) -> cos, sin float32 (T, R/2)."""
-        if len(positions) != 1:
-            return self._angles(positions)
-        number, at = divmod(int(positions[0]), PAGE)
-        known, cos, sin = self._page
-        if known != number:  # neighbours are kept, because the next token asks for one
-            cos, sin = self._angles(np.arange(number * PAGE, (number + 1) * PAGE))
-            self._page = number, cos, sin
-        return cos[at : at + 1], sin[at : at + 1]
-
-    def _angles(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def compute(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if self.recipe == "f64":
             angle = positions.astype(np.float64)[:, None] * self.freqs
         elif self.recipe == "f32":

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 def attention(c: Chunk, w: LayerWeights, rows: LayerRows, x: np.ndarray) -> np.ndarray:
     """x + attention(norm(x)); the chunk's keys and values enter the layer's rows."""
     ops, s, tokens = c.ops, c.shape, len(x)
+    x = c.tap("l_in", x)
     h = c.tap("attn_norm", ops.rms_norm(x, w.attn_norm, s.rms_eps))
     tables, first_seen = c.rope_tables(), c.seen()
-    q = ops.linear(h, w.attn_q, c.act(w.attn_q)).reshape(tokens, s.n_heads, s.head_dim)
-    k = ops.linear(h, w.attn_k, c.act(w.attn_k)).reshape(tokens, s.n_kv_heads, s.head_dim)
+    q = c.tap("Qraw", ops.linear(h, w.attn_q, c.act(w.attn_q))).reshape(tokens, s.n_heads, s.head_dim)
+    k = c.tap("Kraw", ops.linear(h, w.attn_k, c.act(w.attn_k))).reshape(tokens, s.n_kv_heads, s.head_dim)
     v = ops.linear(h, w.attn_v, c.act(w.attn_v)).reshape(tokens, s.n_kv_heads, s.head_dim)
     if w.attn_q_norm is not None:
         q = ops.rms_norm(q, w.attn_q_norm, s.rms_eps)
@@ -44,8 +45,10 @@ def feed_forward(c: Chunk, w: LayerWeights, x: np.ndarray) -> np.ndarray:
     """x + down(silu(gate(h)) up(h)) of h = norm(x)."""
     ops, s, tokens = c.ops, c.shape, len(x)
     h = c.tap("ffn_norm", ops.rms_norm(x, w.ffn_norm, s.rms_eps))
-    gate, up = (ops.linear(h, part, c.act(part)).reshape(tokens, 1, s.ff) for part in (w.ffn_gate, w.ffn_up))
-    mid = c.tap("ffn_swiglu", ops.swiglu(gate, up, math.inf).reshape(tokens, s.ff))
+    gate = c.tap("ffn_gate", ops.linear(h, w.ffn_gate, c.act(w.ffn_gate)))
+    up = c.tap("ffn_up", ops.linear(h, w.ffn_up, c.act(w.ffn_up)))
+    mid = ops.swiglu(gate.reshape(tokens, 1, s.ff), up.reshape(tokens, 1, s.ff), math.inf)
+    mid = c.tap("ffn_swiglu", mid.reshape(tokens, s.ff))
     out = c.tap("ffn_out", ops.linear(mid, w.ffn_down, c.act(w.ffn_down)))
     return c.tap("l_out", ops.add(x, out))
 

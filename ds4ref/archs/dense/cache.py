@@ -1,30 +1,19 @@
 """The caches of one timeline: keys and values of every token, per layer, append-only.
 
 Row ``position`` holds that token's keys (or values) of all shared heads, so any earlier position can be gone back to.
-Rows live in a ``Store`` that timelines with a common past share: sessions, and snapshots of them. Everyone has a claim
-on the rows of its past; who would overwrite what another one claims goes on in a copy.
+Rows live in a ``Store`` that timelines with a common past share (``archs.claims``).
 """
 
 from __future__ import annotations
 
-import threading
-import weakref
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...errors import ContextError, SessionError
+from ..claims import Claim, Claims
 from .shape import DenseShape
-
-
-class Claim:
-    """A timeline or a snapshot counts on the rows of the first ``pos`` tokens."""
-
-    __slots__ = ("__weakref__", "pos")
-
-    def __init__(self, pos: int):
-        self.pos = pos
 
 
 @dataclass(frozen=True)
@@ -40,10 +29,11 @@ class LayerRows:
         return keys, values
 
 
-class Store:
+class Store(Claims):
     """Rows of all layers with room for ``ctx`` tokens. Memory is asked for once: untouched pages cost nothing."""
 
     def __init__(self, shape: DenseShape, ctx: int, ops: Any, half: bool):
+        super().__init__()
         self.shape, self.ctx, self.ops, self.half = shape, ctx, ops, half
         kind = np.float16 if half else np.float32
 
@@ -51,23 +41,6 @@ class Store:
             return ops.array(ctx, shape.kv_width, dtype=kind)
 
         self.layers = [LayerRows(rows(), rows()) for _ in range(shape.n_layers)]
-        self._claims: weakref.WeakSet[Claim] = weakref.WeakSet()
-        self._lock = threading.Lock()
-
-    def claim(self, pos: int) -> Claim:
-        """A new claim on the rows of the first ``pos`` tokens."""
-        claim = Claim(pos)
-        with self._lock:
-            self._claims.add(claim)
-        return claim
-
-    def extend(self, claim: Claim, end: int) -> bool:
-        """Move a claim up to ``end`` if no other one counts on the rows that would then be written; else False."""
-        with self._lock:
-            if any(other.pos > claim.pos for other in self._claims if other is not claim):
-                return False
-            claim.pos = end
-            return True
 
     def copy(self, pos: int, ctx: int, half: bool) -> Store:
         """A store of one's own with the rows of the first ``pos`` tokens."""

@@ -1,14 +1,15 @@
-"""The tokens under way: who and where they are, as small arrays that a recorded pass reads and that are refilled for
-the next token (``move``)."""
+"""The tokens under way through a dense decoder: what of ``Inputs`` its blocks read, and what they show to hooks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from kernels.formats.matrix import Matrix
+
+from ..inputs import Inputs
 
 if TYPE_CHECKING:
     from .forward import Model
@@ -21,7 +22,10 @@ ACTIVATION = {"Q8_0": "a8", "Q4_K": "q8k", "Q2_K": "q8k", "IQ2_XXS": "q8k"}
 
 NAMES = {
     "inp_embd": "embeddings (T, D), layer -1",
+    "l_in": "entering the layer (T, D)",
     "attn_norm": "input of attention (T, D)",
+    "Qraw": "queries as projected (T, H hd)",
+    "Kraw": "keys as projected (T, K hd)",
     "Qcur": "queries after norm and rope (T, H, hd)",
     "Kcur": "keys as they are stored (T, K, hd)",
     "Vcur": "values as they are stored (T, K, hd)",
@@ -29,6 +33,8 @@ NAMES = {
     "attn_out": "after the output projection (T, D)",
     "ffn_inp": "after the attention residual (T, D)",
     "ffn_norm": "input of the feed-forward (T, D)",
+    "ffn_gate": "gate before the activation (T, ff)",
+    "ffn_up": "what is gated (T, ff)",
     "ffn_swiglu": "gated (T, ff)",
     "ffn_out": "after the down projection (T, D)",
     "l_out": "leaving the layer (T, D)",
@@ -36,6 +42,24 @@ NAMES = {
     "result_output": "logits (T, V), layer -1",
 }
 """Every intermediate that hooks see, named as llama.cpp names it."""
+
+TENSORS = {
+    "l_in": ("token_embd",),  # of the first layer
+    "attn_norm": ("attn_norm",),
+    "Qraw": ("attn_q",),
+    "Kraw": ("attn_k",),
+    "Qcur": ("attn_q_norm",),
+    "Kcur": ("attn_k_norm",),
+    "Vcur": ("attn_v",),
+    "attn_out": ("attn_output",),
+    "ffn_norm": ("ffn_norm",),
+    "ffn_gate": ("ffn_gate",),
+    "ffn_up": ("ffn_up",),
+    "ffn_out": ("ffn_down",),
+    "result_norm": ("output_norm",),
+    "result_output": ("output",),
+}
+"""Weights that an intermediate is computed with, as the file names them without "blk.N." and ".weight"."""
 
 
 class Hooks(Protocol):
@@ -48,64 +72,34 @@ class Hooks(Protocol):
         """Return the value to go on with."""
 
 
-class Chunk:
-    """Tokens ids (T,) at positions pos0 .. pos0 + T - 1."""
+class Chunk(Inputs):
+    """Tokens ids (T,) at positions pos0 .. pos0 + T - 1 on their way through a dense decoder."""
 
     def __init__(
         self, model: Model, ids: Sequence[int] | np.ndarray, pos0: int, hooks: Hooks | None = None, ops: Any = None
     ):
-        self.ops: Any = model.ops if ops is None else ops
-        self.shape, self.numerics, self.rope, self.hooks = model.shape, model.numerics, model.rope, hooks
+        super().__init__(model, ids, pos0, hooks, ops)
+        self.shape, self.numerics, self.rope = model.shape, model.numerics, model.rope
         self.layer = HEAD
-        self._inputs: dict[Hashable, tuple[tuple[np.ndarray, ...], Callable[[], tuple[np.ndarray, ...]]]] = {}
-        self._fill, self._upload = model.ops.fill, model.ops.upload
-        self.ids = self._upload(np.array(ids, np.int32))
-        self._stand(pos0)
         if hooks is not None:
             hooks.begin(self)
 
-    def _stand(self, pos0: int) -> None:
-        self.pos0 = pos0
-        self.positions = np.arange(pos0, pos0 + len(self.ids))
-
-    def move(self, ids: np.ndarray | int, pos0: int) -> None:
-        """The chunk's inputs, in place, for as many other tokens."""
-        self._fill(self.ids, ids)
-        self._stand(pos0)
-        for arrays, compute in self._inputs.values():
-            for array, values in zip(arrays, compute(), strict=True):
-                self._fill(array, values)
-
-    def tap(self, name: str, value: Any) -> Any:
-        """Show an intermediate to the hooks and go on with what they return."""
-        return value if self.hooks is None else self.hooks.tap(name, self.layer, value, self)
-
-    def _input(self, key: Hashable, compute: Callable[[], tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
-        if key not in self._inputs:
-            # copies: uploaded arrays may be the very ones, and these will be overwritten
-            self._inputs[key] = tuple(self._upload(values.copy()) for values in compute()), compute
-        return self._inputs[key][0]
-
     def at(self) -> np.ndarray:
         """Position of the first token: int64 (1,)."""
-        return self._input("at", lambda: (np.array([self.pos0]),))[0]
+        return self.input("at", lambda c: (np.array([c.pos0]),))[0]
 
     def rope_tables(self) -> tuple[np.ndarray, np.ndarray]:
         """cos, sin (T, head_dim / 2)."""
-        cos, sin = self._input("rope", lambda: self.rope(self.positions))
+        cos, sin = self.input("rope", lambda c: c.rope(c.positions))
         return cos, sin
 
     def seen(self) -> tuple[np.ndarray, np.ndarray]:
         """First position each token attends to and how many, itself included: int32 (T,) each."""
-        first, count = self._input(
-            "seen", lambda: (np.zeros(len(self.positions), np.int32), (self.positions + 1).astype(np.int32))
+        first, count = self.input(
+            "seen", lambda c: (np.zeros(len(c.positions), np.int32), (c.positions + 1).astype(np.int32))
         )
         return first, count
 
     def act(self, w: Matrix) -> str:
         """Rounding of the inputs of ``w`` in this mode."""
         return ACTIVATION.get(w.fmt, "float") if self.numerics.act_quant else "float"
-
-    def store(self, rows: np.ndarray) -> np.ndarray:
-        """binary16 rounding of rows about to be cached, if the mode has it."""
-        return self.ops.round_f16(rows) if self.numerics.kv_f16 else rows

@@ -6,13 +6,11 @@ import math
 
 import numpy as np
 
+from ..angles import Angles
 from .shape import DenseShape
 
-PAGE = 64
-"""Positions whose angles are computed together when they are asked for one by one."""
 
-
-class RopeTables:
+class RopeTables(Angles):
     """cos and sin of a model's angles. ``recipe`` is Numerics.rope: "f32" makes frequency and angle in float32 steps,
     as Hugging Face does; everything else is float64 up to the result.
 
@@ -20,6 +18,7 @@ class RopeTables:
     """
 
     def __init__(self, shape: DenseShape, recipe: str, divisors: np.ndarray | None = None):
+        super().__init__()
         half = shape.head_dim // 2
         self.recipe = recipe
         period = shape.rope_theta ** (np.arange(half) / half)
@@ -30,20 +29,8 @@ class RopeTables:
         if divisors is not None:
             freqs = freqs / divisors.astype(freqs.dtype)
         self.freqs, self.magnitude = stretched(freqs, shape)
-        self._page: tuple[int, np.ndarray, np.ndarray] = (-1, np.empty(0), np.empty(0))
 
-    def __call__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """positions int (T,) -> cos, sin float32 (T, head_dim / 2)."""
-        if len(positions) != 1:
-            return self._angles(positions)
-        number, at = divmod(int(positions[0]), PAGE)
-        known, cos, sin = self._page
-        if known != number:  # neighbours are kept, because the next token asks for one
-            cos, sin = self._angles(np.arange(number * PAGE, (number + 1) * PAGE))
-            self._page = number, cos, sin
-        return cos[at : at + 1], sin[at : at + 1]
-
-    def _angles(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def compute(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         angle = positions.astype(self.freqs.dtype)[:, None] * self.freqs
         cos, sin = (self.magnitude * part for part in (np.cos(angle), np.sin(angle)))
         return cos.astype(np.float32), sin.astype(np.float32)

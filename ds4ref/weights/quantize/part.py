@@ -18,8 +18,8 @@ from typing import Any, Self
 
 from ...errors import DataError, ModelFileError
 from ...files import atomic_write
-from ..container import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, TensorSpec, align_up, require_posix
-from ..writer import encode_directory
+from ..container import TensorSpec, require_posix
+from ..writer import laid_out
 
 SYNC_SECONDS = 20.0
 
@@ -46,17 +46,7 @@ class PartFile:
         self.part = self.path.with_name(self.path.name + ".part")
         self.journal = self.path.with_name(self.path.name + ".part.json")
         self._specs, self._digest = list(specs), digest
-        entries = [entry for entry in metadata if entry[0] != ALIGNMENT_KEY]
-        if alignment != DEFAULT_ALIGNMENT:
-            entries.append((ALIGNMENT_KEY, "u32", alignment))
-        offsets, position = [], 0
-        for spec in self._specs:
-            offsets.append(position)
-            position = align_up(position + spec.nbytes, alignment)
-        directory = encode_directory(entries, self._specs, offsets)
-        start = align_up(len(directory), alignment)
-        self._starts = [start + offset for offset in offsets]
-        self.size = start + position
+        directory, self._starts, self.size = laid_out(metadata, self._specs, alignment)
         self.tensor = self.row = 0
         self.resumed = False
         self._fd: int | None = None

@@ -223,6 +223,7 @@ def entries(given: Metadata, without: str = _DROPPED) -> Iterator[tuple[str, str
 
 
 def alignment(given: Metadata) -> int:
+    """The alignment of tensor data in bytes that a file's metadata say, else GGUF's own."""
     return int(given[ALIGNMENT_KEY]) if given.type_of(ALIGNMENT_KEY) == "u32" else DEFAULT_ALIGNMENT
 
 

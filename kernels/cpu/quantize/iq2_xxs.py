@@ -23,7 +23,7 @@ from kernels.formats.iq2_xxs import GRID
 from ..simd.helpers import load_float, store_int
 from ..simd.vec import F32x32, Float, I32x32, Int, inline
 from ..tasks.lang import JIT, f32p, local, round_f16, store_f16
-from ..tasks.registry import export
+from .blocks import export_rows
 from .lanes import importance_weights, load_byte, mean_square, store_byte
 
 BLOCK_BYTES = 66
@@ -106,6 +106,7 @@ def _clear(k, values):
 
 @inline(types.int64, Int)
 def load_int(k, address):
+    """The int32 at ``address``."""
     return k.load(types.int32, address).sext(types.int64)
 
 
@@ -211,11 +212,13 @@ def refitted(x, w, a, b, d, codes, values, places):
 
 @njit(**JIT)
 def half(d):
+    """d as the nearest binary16, 0 to the largest finite one."""
     return round_f16(min(max(d, ZERO), LARGEST_F16))
 
 
 @njit(**JIT)
 def copy_codes(source, target):
+    """Copy the code words of a block."""
     for group in range(GROUPS):
         store_int(target + 4 * group, np.int32(load_int(source + 4 * group)))
 
@@ -240,6 +243,7 @@ def pack(block, d, codes, wx, a, b, signs, values, places):
 
 @inline(Float, Int, Int)
 def magnitude(k, entry, i):
+    """Weight i of codebook entry ``entry``, without its sign."""
     return k.load(Float, k.table("ds4_iq2_grid", "f32", _TABLE) + (i * _ROW + entry * 4))
 
 
@@ -302,11 +306,4 @@ def quantize_block(x, importance, block):
     pack(block, best, best_codes, wx, a, b, signs, values, places)
 
 
-@export("quantize.IQ2_XXS", 5)
-def quantize(x, rows, cols, importance, out):
-    """``rows`` rows of ``cols`` floats; ``importance`` is the address of a row of floats, or 0."""
-    for r in range(rows):
-        for b in range(cols // 256):
-            given = importance + 1024 * b if importance else 0
-            quantize_block(x + 4 * (r * cols + 256 * b), given, out)
-            out += BLOCK_BYTES
+export_rows("IQ2_XXS", BLOCK_BYTES, quantize_block)

@@ -131,11 +131,13 @@ def put_byte(k, address, value):
 
 @inline(types.none, Int, types.int64)
 def store_byte(k, address, value):
+    """Store the low byte of ``value`` at ``address``."""
     k.store(address, value.trunc(types.int8))
 
 
 @inline(types.int64, Int)
 def load_byte(k, address):
+    """The byte at ``address``, 0 to 255."""
     return k.load(types.int8, address).zext(types.int64)
 
 
@@ -173,12 +175,12 @@ def importance_weights(x, importance, out, n, factor):
 
 
 @njit(**FAST)
-def plain_weights(x, out, n):
-    """The cost where no importance is known: rms of the group of n plus |x|."""
+def plain_weights(x, out, n, floor):
+    """The cost where no importance is known: |x| plus ``floor`` times the rms of the group of n."""
     x, out = f32p(x), f32p(out)
     total = np.float32(0)
     for i in range(n):
         total += x[i] * x[i]
-    rms = math.sqrt(total / np.float32(n))
+    rms = floor * math.sqrt(total / np.float32(n))
     for i in range(n):
         out[i] = rms + abs(x[i])

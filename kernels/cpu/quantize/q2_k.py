@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
 from numba import njit
 
 from ..simd.helpers import load_float
-from ..tasks.lang import JIT, local, store_f16
-from ..tasks.registry import export
-from .affine import Affine, fitter
-from .lanes import codes_of, importance_weights, load_byte, plain_weights, store_byte, transpose
+from ..tasks.lang import JIT, store_f16
+from .affine import Affine
+from .blocks import affine_block, export_rows
+from .lanes import load_byte, store_byte
 
 SEARCH = Affine(lanes=16, n=16, top=3, most=15, starts=(1.8, 4.2, 9), passes=2, turns=4)
 BLOCK_BYTES = 84
-
-fit = fitter(SEARCH)
-_values, _costs, _across, _codes = local(1024), local(1024), local(1024), local(1024)
-_bytes, _scales, _minima, _ds = local(256), local(64), local(64), local(8)
 
 
 @njit(**JIT)
@@ -34,28 +29,4 @@ def pack(block, codes, scales, minima, ds):
     store_f16(block + 82, load_float(ds + 4))
 
 
-@njit(**JIT)
-def quantize_block(x, importance, block):
-    """256 floats."""
-    costs, values, across, codes = _costs(), _values(), _across(), _codes()
-    if importance:
-        importance_weights(x, importance, costs, 256, np.float32(1))
-    else:
-        for g in range(16):
-            plain_weights(x + 64 * g, costs + 64 * g, 16)
-    transpose(x, values, 16, 16)
-    transpose(costs, across, 16, 16)
-    scales, minima, ds, flat = _scales(), _minima(), _ds(), _bytes()
-    fit(values, across, codes, scales, minima, ds)
-    codes_of(codes, flat, 16, 16, np.float32(0))
-    pack(block, flat, scales, minima, ds)
-
-
-@export("quantize.Q2_K", 5)
-def quantize(x, rows, cols, importance, out):
-    """``rows`` rows of ``cols`` floats; ``importance`` is the address of a row of floats, or 0."""
-    for r in range(rows):
-        for b in range(cols // 256):
-            given = importance + 1024 * b if importance else 0
-            quantize_block(x + 4 * (r * cols + 256 * b), given, out)
-            out += BLOCK_BYTES
+export_rows("Q2_K", BLOCK_BYTES, affine_block(SEARCH, 1, pack))

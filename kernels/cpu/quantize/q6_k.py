@@ -8,15 +8,13 @@ from numba import njit
 from ..simd.helpers import load_float
 from ..simd.vec import Float, inline
 from ..tasks.lang import JIT, local, round_f16, store_f16
-from ..tasks.registry import export
+from .blocks import export_rows, weigher
 from .lanes import (
     TINY,
     clamped,
     codes_of,
-    importance_weights,
     load_byte,
     nearest,
-    plain_weights,
     store_byte,
     transpose,
 )
@@ -24,10 +22,13 @@ from .symmetric import Symmetric, fitter
 
 SEARCH = Symmetric(lanes=16, n=16, reach=32, spread=0.8, starts=7, passes=1)
 TURNS = 3
+FLOOR = 0.5
+"""Codes are fine enough that large weights may count for more than in the other formats."""
 BLOCK_BYTES = 210
 LARGEST_F16 = np.float32(65504)
 
 _fit = fitter(SEARCH)
+_weigh = weigher(16, 16, 1, FLOOR)
 _alone, _sums, _error, _codes, _reciprocal = _fit.alone, _fit.sums, _fit.error, _fit.codes, _fit.reciprocal
 _words = _fit.words
 F = _words.vec
@@ -115,11 +116,7 @@ def pack(block, codes, scales, d):
 def quantize_block(x, importance, block):
     """256 floats."""
     costs, values, across, coded, flat, scales = _costs(), _values(), _across(), _coded(), _bytes(), _lanes()
-    if importance:
-        importance_weights(x, importance, costs, 256, np.float32(1))
-    else:
-        for g in range(16):
-            plain_weights(x + 64 * g, costs + 64 * g, 16)
+    _weigh(x, importance, costs)
     transpose(x, values, 16, 16)
     transpose(costs, across, 16, 16)
     d = fit_block(values, across, scales)
@@ -128,11 +125,4 @@ def quantize_block(x, importance, block):
     pack(block, flat, scales, d)
 
 
-@export("quantize.Q6_K", 5)
-def quantize(x, rows, cols, importance, out):
-    """``rows`` rows of ``cols`` floats; ``importance`` is the address of a row of floats, or 0."""
-    for r in range(rows):
-        for b in range(cols // 256):
-            given = importance + 1024 * b if importance else 0
-            quantize_block(x + 4 * (r * cols + 256 * b), given, out)
-            out += BLOCK_BYTES
+export_rows("Q6_K", BLOCK_BYTES, quantize_block)

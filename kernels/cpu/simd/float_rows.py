@@ -113,7 +113,7 @@ def _add_q4_0(k, total, weights, x):
     return k.fma(values * k.load(F32x32, x), broadcast_half(k, weights, F32x32), total)
 
 
-def _power_of_two(k, address: Val, least: int, kind: types.Type) -> Val:
+def power_of_two(k, address: Val, least: int, kind: types.Type) -> Val:
     """The E8M0 byte e at ``address`` as 2^(e - least) in every lane, ``least`` 127 or 128; with 127, 255 is NaN."""
     e = k.load(types.int8, address).zext(types.int32)
     if least == 127:
@@ -132,7 +132,7 @@ def _add_mxfp4(k, total, weights, x):
     nibbles = (codes & 0x0F).cat(codes >> 4).zext(I16x32)
     values = k.half_to_float(((nibbles << 9) & 0x0E00) | ((nibbles & 8) << 12))
     part = values * k.load(F32x32, x) * 2.0**15
-    return k.fma(part, _power_of_two(k, weights, 128, F32x32), total)
+    return k.fma(part, power_of_two(k, weights, 128, F32x32), total)
 
 
 @inline(F32x32, F32x32, Int, Int)
@@ -144,7 +144,7 @@ def _add_f8_e4m3(k, total, weights, x):
         nan = (codes & 0x7F).compare("==", 0x7F)
         values = k.half_to_float(k.select(nan, k.const(I16x32, 0x7E00), halves))
         part = k.fma(values, k.load(F32x32, x + 128 * group), part)
-    return k.fma(part * 2.0**8, _power_of_two(k, weights, 127, F32x32), total)
+    return k.fma(part * 2.0**8, power_of_two(k, weights, 127, F32x32), total)
 
 
 @inline(F32x32, F32x32, Int, Int)

@@ -1,8 +1,9 @@
 """Matrix products for many tokens (tier A): raw rows of a weight matrix times a panel of packed inputs.
 
 ``GEMMS[fmt, act]`` holds the parts for a weight format: block formats run int8 tiles of 3 rows x 4 tokens
-(``gemm_tile``), F16, BF16 and F32 run float tiles of 6 x 4 (``gemm_float``). A pair that is missing, and every pair in
-the other tiers, is best served by the row kernel, token by token on rows that stay in the second-level cache.
+(``gemm_tile``), F16, BF16, F32, F8_E4M3 and MXFP4 run float tiles of 6 x 4 (``gemm_float``). A pair that is missing,
+and every pair in the other tiers, is best served by the row kernel, token by token on rows that stay in the
+second-level cache.
 
 One call of ``gemm_rows`` decodes each block of rows once and multiplies it with all tokens, so threads share the work
 by rows (multiples of ``ROWS_AT_ONCE`` are best), each with its own scratch. A token's result does not depend on the
@@ -266,18 +267,19 @@ def _pack_floats(target, token, x, count):
 
 
 def _plain_gemm(fmt: str, pack: Any) -> Gemm:
-    size, chunk, record = gemm_float.SIZES[fmt], gemm_float.CHUNK, gemm_float.WEIGHT_RECORD
-    decode = gemm_float.SPREAD[fmt]
+    chunk, record, decode = gemm_float.CHUNK, gemm_float.WEIGHT_RECORD, gemm_float.SPREAD[fmt]
+    block, block_bytes = gemm_float.BLOCKS[fmt]
+    size = chunk // block * block_bytes
 
     @njit(**JIT)
     def decode_row(weights, n, target, place, spare):
         for _ in range(n // chunk):
             prefetch(weights + 2048)
             decode(weights, target, place)
-            weights += chunk * size
+            weights += size
             target += record
         if n % chunk:
-            copy_with_zeros(spare, weights, n % chunk * size)
+            copy_with_zeros(spare, weights, n % chunk // block * block_bytes)
             decode(spare, target, place)
 
     return Gemm(pack, decode_row, _multiply_floats, chunk, gemm_float.INPUT_RECORD, record, gemm_float.ROWS, 4, 128)
@@ -285,7 +287,7 @@ def _plain_gemm(fmt: str, pack: Any) -> Gemm:
 
 def _all() -> dict[tuple[str, str], Gemm]:
     pack = _pack(gemm_float.CHUNK, gemm_float.INPUT_RECORD, _clear_floats, _pack_floats)
-    found = {(fmt, "float"): _plain_gemm(fmt, pack) for fmt in gemm_float.SIZES}
+    found = {(fmt, "float"): _plain_gemm(fmt, pack) for fmt in gemm_float.BLOCKS}
     for fmt in _BLOCKS:
         for act in ("float", "a8" if fmt == "Q8_0" else "q8k"):
             found[fmt, act] = _tile_gemm(fmt, act)

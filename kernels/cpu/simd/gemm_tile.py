@@ -153,9 +153,11 @@ def reduce_lanes(k, sums: list[Val], out: Val, stride: Val) -> None:
 
 @inline(types.none, TOTALS.kind, Int, Int)
 def reduce_sums(k, sums, out, stride):
+    """``reduce_lanes`` of the totals that ``sums`` are."""
     reduce_lanes(k, k.members(sums), out, stride)
 
 
 @inline(types.none, Int, Int)
 def copy_float(k, target, source):
+    """Copy one float."""
     k.store(target, k.load(Float, source))

@@ -30,6 +30,7 @@ AHEAD = 8192
 
 @inline(types.none, Int)
 def prefetch(k, address):
+    """Ask for the cache line at ``address``."""
     k.prefetch(address)
 
 
@@ -41,31 +42,37 @@ def fetch_near(k, address):
 
 @inline(Float, Int)
 def load_float(k, address):
+    """The float at ``address``."""
     return k.load(Float, address)
 
 
 @inline(types.none, Int, Float)
 def store_float(k, address, value):
+    """Store a float at ``address``."""
     k.store(address, value)
 
 
 @inline(types.none, Int, types.int32)
 def store_int(k, address, value):
+    """Store an int32 at ``address``."""
     k.store(address, value)
 
 
 @inline(F32x32)
 def zero32(k):
+    """Thirty-two zeros."""
     return k.zero(F32x32)
 
 
 @inline(Float, F32x32)
 def sum32(k, a):
+    """The sum of all lanes."""
     return k.hsum(a)
 
 
 @inline(F32x32, F32x32, F32x32)
 def add32(k, a, b):
+    """a + b, lane by lane."""
     return a + b
 
 

@@ -6,7 +6,8 @@ matrix product; so is its contribution to the output. The running maximum starts
 denominator only. There is no limit on the number of rows. Compressed rows stored as binary16 are widened a block at a
 time into the thread's work area.
 
-``attend`` is the same over keys and values of their own, which the heads of a group share, without sinks.
+``attend`` is the same over keys and values of their own, which the heads of a group and neighbouring tokens share,
+without sinks.
 """
 
 from __future__ import annotations
@@ -97,6 +98,16 @@ def add_block(out, heads, dim, rows, count, weights, factors):
             o[c] = total
 
 
+@njit(**FAST)
+def meet(q, heads, dim, rows, count, scale, scores, maxima, totals, factors):
+    """Queries meet the keys at ``rows``: scores become weights, and factors what the sums so far are multiplied by."""
+    score_block(q, heads, dim, rows, count, scale, scores)
+    for h in range(heads):
+        maxima[h], totals[h], f32p(factors)[h] = soften(scores + 4 * BLOCK * h, count, maxima[h], totals[h])
+    for h in range(heads, GROUP):  # places past the last head repeat it
+        f32p(factors)[h] = f32p(factors)[heads - 1]
+
+
 @body(t.ATTENTION)
 def attention(args, first, last, thread):
     """Items are (token, group of heads). Row numbers out of range set ``error`` instead of being read."""
@@ -152,11 +163,7 @@ def attention(args, first, last, thread):
                     count += 1
             if count == 0:
                 break
-            score_block(q, heads, dim, rows, count, scale, scores)
-            for h in range(heads):
-                maxima[h], totals[h], f32p(factors)[h] = soften(scores + 4 * BLOCK * h, count, maxima[h], totals[h])
-            for h in range(heads, GROUP):  # places past the last head repeat it
-                f32p(factors)[h] = f32p(factors)[heads - 1]
+            meet(q, heads, dim, rows, count, scale, scores, maxima, totals, factors)
             add_block(out, heads, dim, rows, count, scores, factors)
         for h in range(heads):
             o = f32p(out + 4 * dim * h)
@@ -176,44 +183,71 @@ def row_addresses(rows, start, at, count, ring, stride, half, dim, wide):
         i64p(rows)[i] = row
 
 
+@njit(**FAST)
+def copy_floats(target, source, count):
+    """Copy ``count`` floats."""
+    for i in range(count):
+        f32p(target)[i] = f32p(source)[i]
+
+
 @body(t.ATTEND)
 def attend(args, first, last, thread):
-    """Items are (token, shared head, group of the heads that read it). Row numbers out of range set ``error``."""
+    """Items are (some tokens, shared head, group of the heads that read it). Row numbers out of range set ``error``.
+
+    Tokens that begin at the same row meet the blocks that all of them see in full together, as if they were more
+    heads; what is left of each one's rows it meets alone. The sums are those of a token by itself, to the bit."""
     dim, shared, sharing = args.dim, args.shared, args.sharing
     scale = np.float32(args.scale)
     scores = args.work + args.work_bytes * thread
-    maxima, totals = f32p(scores + 4 * BLOCK * GROUP), f32p(scores + 4 * (BLOCK + 1) * GROUP)
+    top, bottom = scores + 4 * BLOCK * GROUP, scores + 4 * (BLOCK + 1) * GROUP
     rows, factors = ADDRESSES(), FACTORS()
     wide = scores + WIDENED
+    queries = wide + 4 * BLOCK * dim
+    made = queries + 4 * GROUP * dim
     key_bytes = 2 * dim if args.key_half != 0 else 4 * dim
     value_bytes = 2 * dim if args.value_half != 0 else 4 * dim
+    begins, counts = i32p(args.first), i32p(args.seen)
     for item in range(first, last):
-        token, rest = item // (shared * args.groups), item % (shared * args.groups)
+        token, rest = item // (shared * args.groups) * args.tile, item % (shared * args.groups)
         head, h0 = rest // args.groups, rest % args.groups * args.group
-        heads = min(args.group, sharing - h0)
+        heads, tokens = min(args.group, sharing - h0), min(args.tile, args.tokens - token)
         place = 4 * dim * (sharing * (shared * token + head) + h0)
-        q, out = args.q + place, args.out + place
-        for i in range(heads * dim):
-            f32p(out)[i] = np.float32(0)
-        for h in range(heads):
-            maxima[h] = LOWEST
-            totals[h] = np.float32(0)
-        begin, seen = np.int64(i32p(args.first)[token]), np.int64(i32p(args.seen)[token])
-        if begin < 0 or seen < 0 or seen > args.rows:
-            i64p(args.error)[0] = 1
-            return
+        step, some = 4 * dim * sharing * shared, heads * dim
+        begin, least = np.int64(begins[token]), np.int64(counts[token])
+        for j in range(tokens):
+            at, seen = np.int64(begins[token + j]), np.int64(counts[token + j])
+            if at < 0 or seen < 0 or seen > args.rows:
+                i64p(args.error)[0] = 1
+                return
+            least = min(least, seen) if at == begin else np.int64(0)
+            copy_floats(queries + 4 * some * j, args.q + place + step * j, some)
+        for i in range(tokens * some):
+            f32p(made)[i] = np.float32(0)
+        for h in range(tokens * heads):
+            f32p(top)[h] = LOWEST
+            f32p(bottom)[h] = np.float32(0)
+        common = least // BLOCK * BLOCK if tokens > 1 else np.int64(0)
         keys, values = args.keys + key_bytes * head, args.values + value_bytes * head
-        for at in range(0, seen, BLOCK):
-            count = min(BLOCK, seen - at)
-            row_addresses(rows, keys, begin + at, count, args.rows, shared * key_bytes, args.key_half, dim, wide)
-            score_block(q, heads, dim, rows, count, scale, scores)
+        for j in range(-1, tokens):  # -1: all of them, the rows that they have in common
+            at = np.int64(0) if j < 0 else common
+            end = common if j < 0 else np.int64(counts[token + j])
+            start = begin if j < 0 else np.int64(begins[token + j])
+            first_one, together = max(j, 0), tokens * heads if j < 0 else heads
+            x, y = queries + 4 * some * first_one, made + 4 * some * first_one
+            maxima, totals = f32p(top + 4 * heads * first_one), f32p(bottom + 4 * heads * first_one)
+            while at < end:
+                count = min(BLOCK, end - at)
+                row_addresses(rows, keys, start + at, count, args.rows, shared * key_bytes, args.key_half, dim, wide)
+                meet(x, together, dim, rows, count, scale, scores, maxima, totals, factors)
+                row_addresses(
+                    rows, values, start + at, count, args.rows, shared * value_bytes, args.value_half, dim, wide
+                )
+                add_block(y, together, dim, rows, count, scores, factors)
+                at += BLOCK
+        for j in range(tokens):
+            out = args.out + place + step * j
             for h in range(heads):
-                maxima[h], totals[h], f32p(factors)[h] = soften(scores + 4 * BLOCK * h, count, maxima[h], totals[h])
-            for h in range(heads, GROUP):  # places past the last head repeat it
-                f32p(factors)[h] = f32p(factors)[heads - 1]
-            row_addresses(rows, values, begin + at, count, args.rows, shared * value_bytes, args.value_half, dim, wide)
-            add_block(out, heads, dim, rows, count, scores, factors)
-        for h in range(heads):
-            o = f32p(out + 4 * dim * h)
-            for c in range(dim):
-                o[c] /= totals[h]
+                o, found = f32p(out + 4 * dim * h), f32p(made + 4 * dim * (heads * j + h))
+                total = f32p(bottom)[heads * j + h]
+                for c in range(dim):
+                    o[c] = found[c] / total

@@ -78,6 +78,7 @@ def sums(k, acc):
 
 @inline(types.none, Int, F32x16)
 def put(k, address, value):
+    """Store 16 floats at ``address``."""
     k.store(address, value)
 
 

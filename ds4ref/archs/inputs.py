@@ -1,0 +1,63 @@
+"""The tokens under way in any family: who and where they are.
+
+Everything that depends on the position reaches the ops in small arrays, the *inputs* of the chunk, so that a recorded
+pass serves another token once they are refilled (``move``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+Values = tuple[np.ndarray, ...]
+Compute = Callable[[Any], Values]
+"""Values of an input of a chunk, which it is given. It must not hold the chunk: arrays of a chunk that holds itself
+wait for the garbage collector, and memory of a GPU is nothing that it would hurry for."""
+
+
+class Inputs:
+    """Tokens ids (T,) at positions pos0 .. pos0 + T - 1, and hooks that see what becomes of them.
+
+    ``ops`` may be a recording; the inputs belong to the model's own backend.
+    """
+
+    layer: int
+    numerics: Any
+
+    def __init__(self, model: Any, ids: Sequence[int] | np.ndarray, pos0: int, hooks: Any, ops: Any):
+        self.ops: Any = model.ops if ops is None else ops
+        self.hooks: Any = hooks
+        self._inputs: dict[Hashable, tuple[Values, Compute]] = {}
+        self._fill, self._upload = model.ops.fill, model.ops.upload
+        self.ids = self._upload(np.array(ids, np.int32))
+        self._stand(pos0)
+
+    def _stand(self, pos0: int) -> None:
+        self.pos0 = pos0
+        self.positions = np.arange(pos0, pos0 + len(self.ids))
+
+    def move(self, ids: np.ndarray | int, pos0: int) -> None:
+        """The chunk's inputs, in place, for as many other tokens."""
+        fill = self._fill
+        fill(self.ids, ids)
+        self._stand(pos0)
+        for arrays, compute in self._inputs.values():
+            for array, values in zip(arrays, compute(self), strict=True):
+                fill(array, values)
+
+    def input(self, key: Hashable, compute: Compute) -> Values:
+        """What ``compute`` makes of the positions, in arrays that ``move`` refills."""
+        if key not in self._inputs:
+            # copies: uploaded arrays may be the very ones, and these will be overwritten
+            self._inputs[key] = tuple(self._upload(values.copy()) for values in compute(self)), compute
+        return self._inputs[key][0]
+
+    def tap(self, name: str, value: Any) -> Any:
+        """Show an intermediate to the hooks and go on with what they return."""
+        return value if self.hooks is None else self.hooks.tap(name, self.layer, value, self)
+
+    def store(self, rows: np.ndarray) -> np.ndarray:
+        """binary16 rounding of rows about to be cached, if the mode has it."""
+        return self.ops.round_f16(rows) if self.numerics.kv_f16 else rows

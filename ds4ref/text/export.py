@@ -1,0 +1,119 @@
+"""The vocabulary of a published model as entries of a GGUF file: what is made of the model can then be talked to.
+
+    entries, why = vocabulary_entries(source)          why says what could not be expressed, "" if nothing
+
+Byte-level vocabularies (tokenizer.json) become ggml's "gpt2" with the name of the pattern that cuts text, scored pieces
+(tokenizer.bin of llama2.c) its "llama". Chat template and every token that ends an answer go with them. A tokenizer
+that a GGUF cannot express is left out and said, not approximated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..errors import Ds4Error, TextError
+from .library import MAX_CONFIG_BYTES, PATTERNS, TOKENIZER_CONFIG, of_checkpoint
+from .pieces import BYTE, CONTROL, NORMAL, SPACE, UNKNOWN, UNUSED, USER, PieceTokenizer
+from .published import TOKENIZER, definition, vocabulary
+from .vocabulary import EMBEDDING, ENDS_KEY, GGML, MODEL_KEY, open_tokenizer
+
+if TYPE_CHECKING:
+    from ..weights.safetensors import Checkpoint
+    from ..weights.source import TensorSource
+
+Entry = tuple[str, str, Any]
+LLAMA2C_END = 2
+"""A control token of tokenizer.bin that nothing uses."""
+
+
+def vocabulary_entries(source: TensorSource) -> tuple[list[Entry], str]:
+    """Entries to add to the metadata of ``source``, and why there are none although it has a tokenizer."""
+    if MODEL_KEY in source.metadata or EMBEDDING not in source.tensors:
+        return [], ""
+    checkpoint, beside = getattr(source, "checkpoint", None), getattr(source, "vocabulary", None)
+    try:
+        if checkpoint is not None and checkpoint.has(TOKENIZER):
+            return _byte_level(checkpoint, source.tensors[EMBEDDING].dims[1]), ""
+        if beside is not None and beside.exists():
+            return _pieces(open_tokenizer(source)), ""  # type: ignore[arg-type]
+    except Ds4Error as error:
+        return [], f"the tokenizer is left out: {error}"
+    return [], ""
+
+
+def _byte_level(checkpoint: Checkpoint, rows: int) -> list[Entry]:
+    """tokenizer.json; ids that no token has, up to the rows of the embedding, are unused ones."""
+    found, where = definition(checkpoint), checkpoint.folder / TOKENIZER
+    tokenizer = of_checkpoint(checkpoint)
+    pre = _pattern(found, str(where))
+    tokens, merges = vocabulary(checkpoint)
+    if len(tokens) > rows:
+        raise TextError(f"{where}: {len(tokens)} tokens, the embedding has {rows} rows")
+    known = {token["id"]: CONTROL if token.get("special") else USER for token in found.get("added_tokens") or []}
+    held = set(found["model"]["vocab"].values()) | known.keys()
+    tokens += [f"[unused {i}]" for i in range(len(tokens), rows)]
+    kinds = [known.get(i, NORMAL if i in held else UNUSED) for i in range(rows)]
+    settings = checkpoint.json(TOKENIZER_CONFIG, MAX_CONFIG_BYTES) if checkpoint.has(TOKENIZER_CONFIG) else {}
+    entries: list[Entry] = [
+        (MODEL_KEY, "string", "gpt2"), (GGML + "pre", "string", pre), (GGML + "tokens", "string[]", tokens),
+        (GGML + "token_type", "i32[]", kinds), (GGML + "merges", "string[]", merges), *_ends(tokenizer),
+    ]  # fmt: skip
+    if isinstance(settings.get("add_bos_token"), bool):
+        entries.append((GGML + "add_bos_token", "bool", settings["add_bos_token"]))
+    if tokenizer.template is not None:
+        entries.append(("tokenizer.chat_template", "string", tokenizer.template.source))
+    return entries
+
+
+def _pattern(found: Mapping[str, Any], where: str) -> str:
+    """The name of what cuts text before it is merged. TextError if it has none that is known here."""
+    before = found.get("pre_tokenizer")
+    steps = (before.get("pretokenizers") if before.get("type") == "Sequence" else [before]) if before else []
+    match steps:
+        case [
+            {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False},
+            {"type": "ByteLevel"} as last,
+        ]:
+            plain = not (last.get("use_regex", True) or last.get("add_prefix_space", True))
+            names = [name for name, own in PATTERNS.items() if own == pattern and plain]
+        case [{"type": "ByteLevel", "add_prefix_space": False} as last] if last.get("use_regex", True):
+            names = ["gpt-2"]
+        case _:
+            names = []
+    normalizer = (found.get("normalizer") or {}).get("type")
+    model = found.get("model") or {}
+    whole = bool(model.get("ignore_merges"))  # a piece that is a token is not taken apart: what "llama-bpe" implies
+    names = [name for name in names if normalizer == ("NFC" if name == "qwen2" else None)]
+    names = [name for name in names if whole == (name == "llama-bpe")]
+    if not names or model.get("byte_fallback"):
+        raise TextError(f"{where}: a GGUF has no name for how it cuts and merges text that is known here")
+    return names[0]
+
+
+def _pieces(tokenizer: PieceTokenizer) -> list[Entry]:
+    """Scored pieces. Byte tokens are spelled as their kind demands."""
+    names, kinds = [], []
+    pieces, scores, bytes_at = tokenizer.tables()
+    at = {token: byte for byte, token in enumerate(bytes_at) if token >= 0}
+    for i, piece in enumerate(pieces):
+        kind = UNKNOWN if i == tokenizer.unknown else CONTROL if i in (tokenizer.bos, LLAMA2C_END) else NORMAL
+        spelled = piece.strip(b"\n") if kind == CONTROL else piece  # "\n<s>\n"
+        names.append(f"<0x{at[i]:02X}>" if i in at else spelled.decode("utf-8", "replace").replace(" ", SPACE))
+        kinds.append(BYTE if i in at else kind)
+    return [
+        (MODEL_KEY, "string", "llama"), (GGML + "tokens", "string[]", names),
+        (GGML + "scores", "f32[]", scores), (GGML + "token_type", "i32[]", kinds),
+        (GGML + "unknown_token_id", "u32", tokenizer.unknown), *_ends(tokenizer),
+    ]  # fmt: skip
+
+
+def _ends(tokenizer: Any) -> list[Entry]:
+    found: list[Entry] = [
+        (f"{GGML}{name}_token_id", "u32", token)
+        for name, token in (("bos", tokenizer.bos), ("eos", tokenizer.eos))
+        if token >= 0
+    ]
+    if len(tokenizer.ends) > 1:
+        found.append((ENDS_KEY, "u32[]", sorted(tokenizer.ends)))
+    return found

@@ -1,0 +1,64 @@
+"""From a quantizer of one block of 256 weights to the entry point that does rows of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from ..tasks.lang import JIT, local
+from ..tasks.registry import export
+from .affine import Affine, fitter
+from .lanes import codes_of, importance_weights, plain_weights, transpose
+
+
+def export_rows(fmt: str, block_bytes: int, quantize_block: Any) -> None:
+    """The entry point ``quantize.FMT`` from ``quantize_block(x, importance, block)``: addresses of 256 floats, of their
+    importance or 0, and of the bytes to write."""
+
+    @export(f"quantize.{fmt}", 5)
+    def quantize(x, rows, cols, importance, out):
+        """``rows`` rows of ``cols`` floats; ``importance`` is the address of a row of floats, or 0."""
+        for r in range(rows):
+            for b in range(cols // 256):
+                given = importance + 1024 * b if importance else 0
+                quantize_block(x + 4 * (r * cols + 256 * b), given, out)
+                out += block_bytes
+
+
+def weigher(lanes: int, n: int, spread: int, floor: float = 1.0) -> Any:
+    """``weigh(x, importance, costs)``: what an error in each of 256 weights costs, without importance abs(x) +
+    ``floor`` times the rms of its group of ``n``, else a sqrt(spread mean(x^2) + x^2) (docs/quantize.md)."""
+
+    @njit(**JIT)
+    def weigh(x, importance, costs):
+        if importance:
+            importance_weights(x, importance, costs, 256, np.float32(spread))
+        else:
+            for g in range(lanes):
+                plain_weights(x + 4 * n * g, costs + 4 * n * g, n, np.float32(floor))
+
+    return weigh
+
+
+def affine_block(search: Affine, spread: int, pack: Any) -> Any:
+    """``quantize_block`` of a format with scales and minima: the search, then ``pack(block, codes, scales, minima,
+    ds)`` writes byte codes and float scales, minima and (d, dmin)."""
+    lanes, n = search.lanes, search.n
+    fit, weigh = fitter(search), weigher(lanes, n, spread)
+    new_values, new_costs, new_across, new_codes = local(1024), local(1024), local(1024), local(1024)
+    new_bytes, new_scales, new_minima, new_ds = local(256), local(4 * lanes), local(4 * lanes), local(8)
+
+    @njit(**JIT)
+    def quantize_block(x, importance, block):
+        costs, values, across, codes = new_costs(), new_values(), new_across(), new_codes()
+        weigh(x, importance, costs)
+        transpose(x, values, lanes, n)
+        transpose(costs, across, lanes, n)
+        scales, minima, ds, flat = new_scales(), new_minima(), new_ds(), new_bytes()
+        fit(values, across, codes, scales, minima, ds)
+        codes_of(codes, flat, lanes, n, np.float32(0))
+        pack(block, flat, scales, minima, ds)
+
+    return quantize_block

@@ -7,6 +7,9 @@ PIP := $(PY) -m pip --disable-pip-version-check -qq
 OUT ?= out
 # A file of tests is one process's: its fixtures are made once.
 SPREAD ?= -n auto --maxprocesses 4 --dist loadfile
+# What runs on compiled CUDA kernels: ops, golden models, recordings, experts that come and go, the table of their code.
+COMPILED := tests/kernels/lowering tests/kernels/test_cuda_recording.py tests/kernels/test_cuda_sharing.py \
+	tests/kernels/test_cuda_lanes.py tests/kernels/test_cuda_experts.py tests/benchmarks/test_cuda_code.py
 
 # Asked, not only found: a version manager may leave a python3.13 that refuses to start.
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.14 python3 python; do \
@@ -15,7 +18,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.14 python3 p
 # Hundreds of tests start a process of ours: without compiled modules each would compile them again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test lint oracle smoke cuda bench mutants clean gpu-check
+.PHONY: help run test thorough lint oracle smoke cuda bench mutants clean gpu-check
 .DEFAULT_GOAL := help
 
 help: ## show this
@@ -35,8 +38,11 @@ run: $(VENV)/.run ## measure the embedded model: context sweep, self-check of ou
 	@$(VENV)/bin/ds4-report build $(OUT)/embedded_model.csv $(OUT)/vectors.json \
 		--title "The embedded model on this machine" -o $(OUT)/report.html
 
-test: $(VENV)/.test ## run the test suite (without the oracle, peer, GPU and slow tests)
+test: $(VENV)/.test ## run the test suite (without the thorough, oracle, peer, GPU and slow tests)
 	@$(PY) -m pytest -q $(SPREAD)
+
+thorough: $(VENV)/.test ## the tests that take longest and whose subjects make test samples
+	@$(PY) -m pytest -q -m thorough $(SPREAD)
 
 lint: $(VENV)/.test ## ruff and mypy
 	@$(PY) -m ruff check .
@@ -50,14 +56,11 @@ smoke: $(VENV)/.oracle ## real clients (SDKs, plain HTTP) against ds4-server; ag
 	@$(VENV)/bin/ds4-server smoke --client quick --install
 
 cuda: $(VENV)/.cuda ## CUDA kernels, compiled and run without a GPU (installs numba-cuda and NVIDIA's compiler, 0.5 GB)
-	@DS4_TEST_CUDA=compiled $(PY) -m pytest -q -m cuda $(SPREAD)
-	@DS4_TEST_CUDA=compiled $(PY) -m pytest -q tests/kernels/test_cuda_recording.py
+	@DS4_TEST_CUDA=compiled $(PY) -m pytest -q -m "not slow" $(SPREAD) $(COMPILED)
 
-# Figures first: without a device this says so in one line, and nothing else is tried.
-gpu-check: $(VENV)/.cuda ## on an NVIDIA GPU: bandwidth of products, prefill, the op tests on the device; out/gpu_check.json
-	@mkdir -p $(OUT)
-	@$(PY) -m benchmarks.gpu_products --floats -o $(OUT)/gpu_check.json
-	@DS4_TEST_CUDA=device $(PY) -m pytest -q tests/kernels/test_ops.py tests/kernels/test_cuda_products.py
+# Without a device this says so in one line, and nothing is tried.
+gpu-check: $(VENV)/.cuda ## on an NVIDIA GPU, in 8 minutes: right, how fast, as predicted? A table and out/gpu_check.json
+	@$(PY) -m benchmarks.gpu_check -o $(OUT)/gpu_check.json
 
 bench: $(VENV)/.run ## measure this CPU: kernels, and a slice of Flash with real dimensions (0.9 GB in the cache)
 	@$(PY) -m benchmarks.cpu --quick

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -124,22 +124,22 @@ def decode(
     session: Any,
     pick: Callable[[Any], int],
     limit: int,
-    stop: int | None = None,
+    stop: Collection[int] = (),
     *,
     last: bool = True,
     eager: bool = False,
 ) -> Iterator[int]:
     """The decode loop: up to ``limit`` tokens, each yielded as soon as it is picked and evaluated when the next one is
-    asked for, or, if ``eager``, evaluated first. ``stop`` (usually EOS) is the last one to be yielded and never
-    evaluated; after the others the session has advanced by all of them or, without ``last``, by all but the last.
-    SessionError if a picked logit is NaN or infinite."""
+    asked for, or, if ``eager``, evaluated first. One of ``stop`` (the tokens that end a text) is the last one to be
+    yielded and never evaluated; after the others the session has advanced by all of them or, without ``last``, by all
+    but the last. SessionError if a picked logit is NaN or infinite."""
     for made in range(1, limit + 1):
         token = pick(session)
         check_finite(session, token)
         if eager:
             session.eval(token)
         yield token
-        if token == stop:
+        if token in stop:
             return
         if not eager and (made < limit or last):
             session.eval(token)
@@ -156,9 +156,9 @@ class Generation:
     reaches the user one decode step earlier. After exhaustion the session holds exactly prompt + ``tokens``; if the
     consumer stopped early it may lag by the last token, which the next ``sync`` supplies.
 
-    ``finish``: "stop" (EOS was picked; it is neither evaluated nor part of the text, docs/text.md 6), "length",
-    "cancelled", or "" while running. ``limit`` is clipped so that one context slot stays free (docs/text.md 6).
-    Without ``last`` the last token of a full answer is not evaluated, and may take that slot.
+    ``finish``: "stop" (a token that ends texts was picked, ``end``; it is neither evaluated nor part of the text,
+    docs/text.md 6), "length", "cancelled", or "" while running. ``limit`` is clipped so that one context slot stays
+    free (docs/text.md 6). Without ``last`` the last token of a full answer is not evaluated, and may take that slot.
     ``thinking`` says whether the prompt ended inside ``<think>``; the state then follows the two think-tag ids,
     never text that looks like them.
     """
@@ -184,6 +184,7 @@ class Generation:
         self.timing = timing or Timing()
         self.tokens: list[int] = []
         self.finish = ""
+        self.end: int | None = None
 
     def __iter__(self) -> Iterator[Piece]:
         from .text.stream import StreamDecoder
@@ -214,7 +215,7 @@ class Generation:
                 return int(wanted)
             return self.sampler.pick(logits if wanted is None else wanted)
 
-        steps = decode(self.session, pick, self.limit, tok.eos, last=self.last)
+        steps = decode(self.session, pick, self.limit, tok.ends, last=self.last)
         while True:
             start = time.perf_counter()
             try:
@@ -227,8 +228,8 @@ class Generation:
             if token is None:
                 self.finish = "cancelled" if self.cancel() else "length"
                 return
-            if token == tok.eos:
-                self.finish = "stop"
+            if token in tok.ends:
+                self.finish, self.end = "stop", token
                 return
             start = time.perf_counter()
             self.tokens.append(token)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from ds4ref import __version__
 from ds4ref.cli.common import Progress, columns, is_tty, run, say
+from ds4ref.cli.options import parsed
 
 from .log import Log, Sample, Writer, header_of
 from .options import PROG, Job, build_parser, read_job
@@ -34,13 +34,8 @@ def body(argv: Sequence[str]) -> int:
     """Dispatch."""
     if argv and argv[0] in COMMANDS:
         return _command(argv[0])(argv[1:])
-    parser = build_parser()
-    args = parser.parse(argv)
-    if args.help:
-        sys.stdout.write(parser.format_help())
-        return 0
-    if args.version:
-        print(f"{PROG} {__version__} (ds4ref)")
+    args = parsed(build_parser(), argv)
+    if args is None:
         return 0
     if args.self_test_extractors:
         return _self_test()
@@ -92,12 +87,12 @@ def evaluate(job: Job, args: Namespace, command: Sequence[str]) -> int:
 
 
 def _open(job: Job, args: Namespace) -> Target:
-    from ds4ref.cli.tool import target_of
+    from ds4ref.cli.tool import engine_options, target_of
 
     if job.spec.partition(":")[0].partition("?")[0] == "local" and args.concurrency > 1:
         from ds4ref.targets import open_target
 
-        options = {"backend": args.backend, "threads": args.threads, "sessions": args.concurrency}
+        options = {**engine_options(args), "sessions": args.concurrency}
         options |= {k: v for k, v in (("numerics", args.numerics), ("ctx", args.ctx)) if v is not None}
         return open_target(job.spec, **options)
     return target_of(args, job.spec)

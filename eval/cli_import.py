@@ -19,8 +19,8 @@ from typing import Any
 
 from ds4ref.cli.common import check_output, say
 from ds4ref.cli.flags import add
-from ds4ref.cli.options import choice, printable
-from ds4ref.cli.tool import finish, parsed, parser, rows
+from ds4ref.cli.options import choice, parsed, printable
+from ds4ref.cli.tool import finish, parser, rows
 from ds4ref.errors import DataError, UsageError
 
 from . import packs

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from ds4ref.cli.common import columns, is_tty, say
 from ds4ref.cli.flags import add
-from ds4ref.cli.tool import parsed, parser
+from ds4ref.cli.options import parsed
+from ds4ref.cli.tool import parser
 from ds4ref.errors import UsageError
 
 from .log import read

@@ -14,10 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ds4ref import __version__
 from ds4ref.cli.common import run, say
 from ds4ref.cli.flags import add
-from ds4ref.cli.options import Parser, choice, integer, number
+from ds4ref.cli.options import Parser, choice, chosen, integer, number
 from ds4ref.errors import UsageError
 
 if TYPE_CHECKING:
@@ -293,23 +292,8 @@ def _plain(entry: Run) -> dict[str, object]:
 
 def body(argv: Sequence[str]) -> int:
     """Dispatch; the exit code."""
-    command = argv[0] if argv and argv[0] in COMMANDS else ""
-    parser = build_parser(command)
-    args = parser.parse(argv[1:] if command else argv)
-    if args.help or (not command and not argv):
-        sys.stdout.write(parser.format_help())
-        return 0
-    if not command:
-        if args.version:
-            print(f"{PROG} {__version__} (ds4ref)")
-            return 0
-        from difflib import get_close_matches
-
-        name = args.names[0] if args.names else ""
-        near = get_close_matches(name, COMMANDS, 1)
-        raise UsageError((f"unknown command {name!r}" if name else "a command is needed")
-                         + (f" (did you mean {near[0]}?)" if near else f": {', '.join(COMMANDS)}"))  # fmt: skip
-    return BODIES[command](args)
+    found = chosen(build_parser, COMMANDS, argv)
+    return 0 if found is None else BODIES[found[0]](found[1])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

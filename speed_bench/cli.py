@@ -21,11 +21,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ds4ref import __version__
 from ds4ref.cli.common import Interrupt, Progress, check_output, run, say
 from ds4ref.cli.flags import add
 from ds4ref.cli.model import single_instance
-from ds4ref.cli.options import Parser, integer
+from ds4ref.cli.options import Parser, integer, parsed
 from ds4ref.errors import DataError, UsageError
 
 from .options import PROG, build_parser, choose_lanes, read_plan
@@ -216,15 +215,10 @@ def body(argv: Sequence[str]) -> int:
     """Dispatch; the exit code."""
     if argv and argv[0] in COMMANDS:
         return COMMANDS[argv[0]](argv[1:])
-    parser = build_parser()
-    args = parser.parse(argv)
+    args = parsed(build_parser(), argv)
+    if args is None:
+        return 0
     args.argv = list(argv)
-    if args.help:
-        sys.stdout.write(parser.format_help())
-        return 0
-    if args.version:
-        print(f"{PROG} {__version__} (ds4ref)")
-        return 0
     return bench(args)
 
 

@@ -167,6 +167,7 @@ def build_parser() -> Parser:
     add(g, "--backend", type=choices(*BACKENDS), help=f"{' or '.join(BACKENDS)} ({DEFAULT_BACKEND})")
     add(g, "--cpu", const=["cpu"])
     add(g, "--cuda", const=["cuda"])
+    add(g, "--gpu-memory")
     add(g, "--numerics", type=choices(*MODES), help=f"{', '.join(MODES)} ({DEFAULT_MODE})")
     add(g, "--threads", type=integers())
     add(g, "--warm-weights", help="read the whole file before starting")
@@ -328,7 +329,7 @@ def _load(args: Namespace, remote: bool) -> Load | None:
     return Load(args.requests, args.request_rate or (), streams, args.mix or Load.mix, args.goodput or {}, args.seed)
 
 
-LOCAL_ONLY = ("model", "backend", "numerics", "threads", "warm_weights", "strict")
+LOCAL_ONLY = ("model", "backend", "gpu_memory", "numerics", "threads", "warm_weights", "strict")
 
 
 def _remote_lanes(args: Namespace) -> tuple[Lane, ...]:
@@ -371,17 +372,23 @@ def _local_lanes(args: Namespace) -> tuple[Lane, ...]:
         arms = [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
         names = [",".join(f"{name}={value}" for name, value in options.items()) for options in arms]
     common = {name: values[0] if isinstance(values, list) else values for name, values in given.items()}
+    chosen = [common | options for options in arms or [{}]]
+    if args.gpu_memory is not None and not any(options["backend"] == "cuda" for options in chosen):
+        raise UsageError("--gpu-memory is for --backend cuda")
     return tuple(
-        _local_lane(common | options, name, args.strict)
-        for name, options in zip(names or [""], arms or [{}], strict=True)
+        _local_lane(options, name, args.strict, args.gpu_memory if options["backend"] == "cuda" else None)
+        for name, options in zip(names or [""], chosen, strict=True)
     )
 
 
-def _local_lane(options: dict[str, Any], name: str, strict: bool) -> Lane:
+def _local_lane(options: dict[str, Any], name: str, strict: bool, gpu_memory: float | None) -> Lane:
     defaults = {"backend": DEFAULT_BACKEND, "numerics": DEFAULT_MODE}
     chosen = {key: options[key] or default for key, default in defaults.items()}
     model = f":{options['model']}" if options["model"] else ""
-    return Lane(f"local{model}", name, options={**chosen, "threads": threads(options["threads"]), "strict": strict})
+    chosen |= {"threads": threads(options["threads"]), "strict": strict}
+    if gpu_memory is not None:
+        chosen["gpu_memory"] = gpu_memory
+    return Lane(f"local{model}", name, options=chosen)
 
 
 def choose_lanes(plan: Plan) -> Plan:

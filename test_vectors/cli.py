@@ -16,7 +16,7 @@ from functools import partial
 
 from ds4ref import __version__
 from ds4ref.cli.common import run
-from ds4ref.errors import UsageError
+from ds4ref.cli.options import unknown_command
 
 PROG = "ds4-vectors"
 
@@ -87,11 +87,7 @@ def body(argv: Sequence[str]) -> int:
         return 0
     argv = [RENAMED.get(argv[0], argv[0]), *argv[1:]]
     if argv[0] not in COMMANDS:
-        from difflib import get_close_matches
-
-        near = get_close_matches(argv[0], COMMANDS, 1)
-        hint = f" (did you mean {near[0]}?)" if near else f": choose from {', '.join(COMMANDS)}"
-        raise UsageError(f"unknown command {argv[0][:40]!r}{hint}")
+        raise unknown_command(argv[0], COMMANDS)
     return _command(argv[0])(argv[1:])
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ds4ref.cli.common import Progress, atomic_output, check_output
 from ds4ref.cli.flags import add
-from ds4ref.cli.options import integer
-from ds4ref.cli.tool import add_engine, finish, parsed, parser, rows
+from ds4ref.cli.options import integer, parsed
+from ds4ref.cli.tool import add_engine, engine_options, finish, parser, rows
 from ds4ref.errors import DataError, UsageError
 
 from .observation import read_ids
@@ -23,6 +23,7 @@ BUGS = {
     "engine": "errs more than its weights do: the op does not do what its weights say (a bug of the engine)",
     "weights": "differ more than the format costs: these are not the same weights (a bug of the conversion)",
 }
+MISREAD = "is misread: kernel, dequantizer and quantizer do not agree about its format (a bug of the engine)"
 
 
 def damage(argv: Sequence[str]) -> int:
@@ -50,7 +51,7 @@ def damage(argv: Sequence[str]) -> int:
     from ds4ref.engine import Engine
     from ds4ref.variants.quantized import compare, divergence
 
-    options = {"backend": args.backend, "numerics": args.numerics, "threads": args.threads}
+    options = {**engine_options(args), "numerics": args.numerics}
     with Engine.open(args.models[0], **options) as a, Engine.open(args.models[1], **options) as b:
         ids = _ids(args, a.shape.vocab)
         points = {name: op.tensors for name, op in OPS.items()}
@@ -108,6 +109,9 @@ def _page(found: list[Reading], bugs: list[Reading], logits: dict[str, float], e
     if not bugs:
         lines.append("verdict: quantization. Every op errs as much as its weights, and these as their format costs")
     for bug in bugs[:8]:
+        if bug.misread:
+            lines.append(f"verdict: {', '.join(bug.misread)} {MISREAD}")
+            continue
         what = ", ".join(bug.tensors) if bug.verdict == "weights" else f"{bug.point} of {_layer(bug.layer)}"
         lines.append(f"verdict: {what} {BUGS[bug.verdict]}; error {bug.error:.3g}, allowed {bug.allowed:.3g}, "
                      f"weights {bug.weights:.3g}, may be {bug.loss:.3g}")  # fmt: skip

@@ -12,8 +12,8 @@ import numpy as np
 
 from ds4ref.cli.common import Progress, check_output, read_text
 from ds4ref.cli.flags import add
-from ds4ref.cli.options import choice, integer
-from ds4ref.cli.tool import add_target, finish, parsed, parser, rows, target_of, told
+from ds4ref.cli.options import choice, integer, parsed
+from ds4ref.cli.tool import add_target, engine_options, finish, parser, rows, target_of, told
 from ds4ref.errors import DataError, UsageError
 
 from .observation import Observation, OtherModel, read, read_ids
@@ -79,7 +79,7 @@ def diagnose(argv: Sequence[str]) -> int:
     from ds4ref.engine import Engine
     from ds4ref.nano.diagnostic import diagnostic_path
 
-    with Engine.open(args.model or diagnostic_path(), backend=args.backend, threads=args.threads) as engine:
+    with Engine.open(args.model or diagnostic_path(), **engine_options(args)) as engine:
         if args.logits is not None:
             seen = read_given(args, engine, given)
         else:

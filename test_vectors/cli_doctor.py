@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from ds4ref.cli.common import EXIT_INTERRUPTED
 from ds4ref.cli.flags import add
-from ds4ref.cli.options import number
-from ds4ref.cli.tool import add_target, finish, parsed, parser, target_of
+from ds4ref.cli.options import number, parsed
+from ds4ref.cli.tool import add_target, engine_options, finish, parser, target_of
 from ds4ref.errors import UsageError
 from ds4ref.targets.local import LocalTarget
 
@@ -100,7 +100,7 @@ def _examine(args: Namespace, spec: str, command: str) -> int:
     secret = os.environ.get(args.key_env, "").strip()
     with target_of(args, spec) as target:
         own = target.engine.path if isinstance(target, LocalTarget) else diagnostic_path()
-        with Engine.open(args.model or own, backend=args.backend, threads=args.threads) as engine:
+        with Engine.open(args.model or own, **engine_options(args)) as engine:
             case = Case(target, engine, quick=args.quick, long=args.long, budget=args.budget, spec=spec)
             found = examine(case, args.only, args.skip, command)
     written = write(found, args.out, secret) if args.out else []

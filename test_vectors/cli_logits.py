@@ -12,8 +12,8 @@ import numpy as np
 
 from ds4ref.cli.common import check_output
 from ds4ref.cli.flags import add
-from ds4ref.cli.options import integer, number
-from ds4ref.cli.tool import add_target, finish, parsed, parser, required, rows, target_of
+from ds4ref.cli.options import integer, number, parsed
+from ds4ref.cli.tool import add_target, finish, parser, required, rows, target_of
 from ds4ref.errors import DataError, UsageError
 from ds4ref.targets import Ability
 

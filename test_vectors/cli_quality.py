@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from ds4ref.cli.common import EXIT_INTERRUPTED, Progress, atomic_output, check_output, read_text, say
 from ds4ref.cli.flags import add
-from ds4ref.cli.options import integer, number
-from ds4ref.cli.tool import add_target, finish, parsed, parser, required, rows, target_of, told
+from ds4ref.cli.options import integer, number, parsed
+from ds4ref.cli.tool import add_target, finish, parser, required, rows, target_of, told
 from ds4ref.errors import DataError, UsageError
 from ds4ref.targets import Prompt
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from ds4ref.cli.common import Progress, atomic_output, check_output, read_text
 from ds4ref.cli.flags import add
-from ds4ref.cli.options import choice, integer, number
-from ds4ref.cli.tool import add_target, finish, parsed, parser, rows, target_of, told
+from ds4ref.cli.options import choice, integer, number, parsed
+from ds4ref.cli.tool import add_target, finish, parser, rows, target_of, told
 from ds4ref.errors import DataError, UsageError
 from ds4ref.runs.store.rows import vector_row
 from ds4ref.targets import Prompt

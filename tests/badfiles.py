@@ -19,8 +19,6 @@ from ds4ref.weights.gguf import GGUFFile
 from ds4ref.weights.writer import GGUFWriter, TensorSpec
 from kernels.formats import FORMATS
 
-PREFIX = "deepseek4."
-
 
 @dataclass
 class Stored:
@@ -52,15 +50,16 @@ class Draft:
                 t.name: Stored(t.fmt.name, t.dims, file.raw(t.name).reshape(-1, t.fmt.row_bytes(t.dims[0])).copy())
                 for t in file.tensors.values()
             }
+        self.prefix = next(value for key, _, value in self.metadata if key == "general.architecture") + "."
         self.layers: int = self["block_count"]
 
     def __getitem__(self, key: str) -> Any:
-        """The value of a ``deepseek4.`` key."""
-        return next(value for name, _, value in self.metadata if name == PREFIX + key)
+        """The value of a key of the file's family."""
+        return next(value for name, _, value in self.metadata if name == self.prefix + key)
 
     def set(self, key: str, value: Any) -> None:
-        """Another value under a ``deepseek4.`` key."""
-        entry = next(entry for entry in self.metadata if entry[0] == PREFIX + key)
+        """Another value under a key of the file's family."""
+        entry = next(entry for entry in self.metadata if entry[0] == self.prefix + key)
         entry[2] = value
 
     def where(self, role: str, layer: int | None = None) -> list[str]:

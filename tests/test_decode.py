@@ -117,6 +117,7 @@ def test_same_bits_after_prefill_snapshot_restore_and_load(engine: Engine, tmp_p
         step(fast, slow, token)
 
 
+@pytest.mark.thorough
 def test_same_bits_when_the_ring_grows(engine: Engine) -> None:
     """A chunk larger than the ring of raw rows moves it, while the indexer already selects."""
     ids = tokens(engine, 1500)
@@ -151,6 +152,7 @@ def test_another_engine_keeps_its_threads(nano_path: str) -> None:
         assert (one.threads, three.threads) == (2, 3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("seed", "mode"), [(seed, MODES[seed % 3]) for seed in range(6)])
 def test_same_bits_on_drawn_shapes(mode: str, seed: int, tmp_path: Path) -> None:
     """Shapes as the oracle tests draw them: other widths, heads, ratios and formats than the embedded model's."""

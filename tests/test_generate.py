@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -38,6 +40,23 @@ def test_text_until_eos_which_is_neither_text_nor_evaluated():
     assert run.timing.tokens == 6
     assert run.timing.first_token_s is not None
     assert run.timing.first_token_s <= run.timing.decode_s
+
+
+class Ending(type(TOK)):
+    """The same vocabulary with more tokens that end an answer."""
+
+    ends = property(lambda self: frozenset((self.eos, ord("!"), ord("?"))))  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("end", ["!", "?", None])
+def test_every_token_for_the_end_ends_it(end):
+    tok = copy.copy(TOK)
+    tok.__class__ = Ending
+    session = start(b"Hello" + (end or "").encode() + b" more" * bool(end))
+    run = Generation(session, tok, greedy(), limit=1000)
+    assert "".join(piece.text for piece in run) == "Hello"
+    assert (run.finish, run.end) == ("stop", TOK.eos if end is None else ord(end))
+    assert bytes(run.tokens) == b"Hello" and session.tokens == [1, 2, 3, *b"Hello"]
 
 
 def test_limit():

@@ -12,6 +12,7 @@ import pytest
 import ds4ref
 
 ROOT = Path(__file__).resolve().parents[1]
+MARK = "pytest.mark." + "cuda"
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="no make here")
 
@@ -45,6 +46,15 @@ def test_help_lists_every_target():
 def test_readme_names_the_two_commands():
     blocks = re.findall(r"^    make (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert blocks == ["run", "test"]
+
+
+def test_make_cuda_runs_every_test_of_compiled_kernels():
+    text = (ROOT / "Makefile").read_text()
+    compiled = re.search(r"^COMPILED := ((?:.*\\\n)*.*)$", text, re.MULTILINE).group(1).replace("\\", "").split()
+    assert all((ROOT / place).exists() for place in compiled)
+    marked = [path for path in (ROOT / "tests").rglob("test_*.py") if MARK in path.read_text()]
+    inside = [path for path in marked if any(path.is_relative_to(ROOT / place) for place in compiled)]
+    assert marked == inside and len(marked) >= 3
 
 
 def test_an_old_python_is_refused_in_one_line(copy):

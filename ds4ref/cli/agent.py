@@ -23,17 +23,17 @@ from ..agent.permit import GROUPS, TOOLS, Permit, tools_of
 from ..agent.shell import Shell, scrubbed
 from ..agent.tools import Toolbox
 from ..agent.workspace import Workspace
-from ..backends import DEFAULT_BACKEND
-from ..errors import Ds4Error, UsageError
+from ..backends import BACKENDS, DEFAULT_BACKEND
+from ..errors import UsageError
 from ..numerics import DEFAULT_MODE
 from ..targets import Ability, Target, open_target
 from .agent_view import AgentView
-from .common import EXIT_INTERRUPTED, Interrupt, is_tty, read_text, say
+from .common import EXIT_INTERRUPTED, Interrupt, read_text, say
 from .flags import add
-from .lineedit import line_reader
 from .model import open_engine, threads
 from .options import SEED_MAX, Parser, integer, printable
 from .prompt import think_mode
+from .talk import Talk
 
 PROG = "ds4 agent"
 PROMPT = "ds4-agent> "
@@ -78,12 +78,10 @@ HELP = """\
 Enter sends, Alt-Enter starts a new line. Ctrl-C stops an answer or a command;
 what was said and done so far stays."""
 
-COMMANDS = ("/help", "/allow", "/think", "/think-max", "/nothink", "/clear", "/read", "/stats", "/quit", "/exit")
-
 _UNAVAILABLE = {
     **dict.fromkeys(("--mtp", "--mtp-draft", "--mtp-margin"), "no speculative decoding in this engine"),
     **dict.fromkeys(("--dir-steering-file", "--dir-steering-ffn", "--dir-steering-attn"), "no steering"),
-    **dict.fromkeys(("--metal", "--cuda"), "the local engine runs on the CPU; --target asks a server"),
+    "--metal": f"no Metal backend (there are: {', '.join(BACKENDS)}); --target asks a server",
     "--quality": "choose the arithmetic with --numerics",
     "--trace": "the transcript is --log FILE",
 }
@@ -119,8 +117,10 @@ def build_parser() -> Parser:
     add(g, "--target", default="local", help="local[:MODEL.gguf] or http(s)://HOST/v1 (local)")
     add(g, "--model", help="GGUF file of the local engine (./ds4flash.gguf if there, else the embedded one)")
     add(g, "--ctx", help=f"local: context, tokens ({CTX})")
-    add(g, "--backend", default=DEFAULT_BACKEND, help="local: cpu or reference (cpu)")
+    add(g, "--backend", default=DEFAULT_BACKEND, help=f"local: {', '.join(BACKENDS)} ({DEFAULT_BACKEND})")
     add(g, "--cpu")
+    add(g, "--cuda")
+    add(g, "--gpu-memory")
     add(g, "--numerics", default=DEFAULT_MODE, help=f"local: what is rounded ({DEFAULT_MODE})")
     add(g, "--threads", help="local: CPU threads (all cores)")
     add(g, "--warm-weights")
@@ -157,7 +157,7 @@ def body(argv: Sequence[str]) -> int:
         log = stack.enter_context(Log(args.log))
         target = stack.enter_context(_target(args))
         session = Session(_agent(args, target, workspace, permit, view, log), permit, view, args)
-        code = session.task(task) if task is not None else session.talk(args.first)
+        code = session.task(task) if task is not None else session.read_lines(PROMPT, HISTORY, args.first)
         if log.failure:
             say(PROG, log.failure)
             return code or 1
@@ -205,6 +205,7 @@ def _target(args: Namespace) -> Iterator[Target]:
             if args.model is not None:
                 raise UsageError("the model is named twice: -m and --target")
             options |= {"backend": args.backend, "numerics": args.numerics, "strict": args.strict}
+            options["gpu_memory"] = args.gpu_memory
             options["threads"] = threads(args.threads)
         opened = open_target(args.target, **options)
     with opened:
@@ -238,48 +239,20 @@ def _thinking(args: Namespace, target: Target) -> str:
     return think_mode(PROG, Namespace(think=args.think, ctx=args.ctx or CTX))
 
 
-class Session:
+class Session(Talk):
     """What the user types, and how it ends."""
 
     def __init__(self, agent: Agent, permit: Permit, view: AgentView, args: Namespace):
+        super().__init__(PROG, HELP)
         self.agent, self.permit, self.view, self.args = agent, permit, view, args
-        self.done, self.code = False, 0
 
     def task(self, text: str) -> int:
         """One message; the exit code."""
         outcome = self.turn(text)
         return EXIT_INTERRUPTED if outcome is None or outcome.ending is Ending.INTERRUPTED else self.code
 
-    def talk(self, first: str | None) -> int:
-        """Messages and commands until the end of the input; the exit code is the last message's."""
-        read = line_reader(PROMPT, COMMANDS, HISTORY)
-        if is_tty(sys.stdin):
-            print(HELP, file=sys.stderr)
-        if first is not None:
-            self.turn(first)
-        while not self.done:
-            try:
-                line = read()
-            except KeyboardInterrupt:
-                if not sys.stdin.isatty():
-                    raise
-                continue  # Ctrl-C while typing only clears the line
-            if line is None:
-                break
-            self.line(line)
-        return self.code
-
-    def line(self, line: str) -> None:
-        """Obey a command or do what a message says."""
-        text = line.strip()
-        if not text:
-            return
-        if not text.startswith("/"):
-            self.turn(line)
-            return
-        name, _, rest = text.partition(" ")
-        commands: dict[str, Callable[[str], None]] = {
-            "/help": lambda rest: print(HELP, file=sys.stderr),
+    def commands(self) -> dict[str, Callable[[str], None]]:
+        return {
             "/allow": self.allow,
             "/think": lambda rest: self.think("high"),
             "/think-max": lambda rest: self.think("max"),
@@ -287,16 +260,7 @@ class Session:
             "/clear": self.clear,
             "/read": self.read,
             "/stats": self.stats,
-            "/quit": self.leave,
-            "/exit": self.leave,
         }
-        if name not in commands:
-            say(PROG, f"unknown command: {printable(name)} (/help lists them)")
-            return
-        try:
-            commands[name](rest.strip())
-        except Ds4Error as error:
-            say(PROG, f"{name}: {error}")
 
     def turn(self, text: str) -> Outcome | None:
         """One message, and everything that follows from it; None if a second Ctrl-C cut it off."""
@@ -314,9 +278,6 @@ class Session:
         return outcome
 
     # --- commands
-
-    def leave(self, _: str) -> None:
-        self.done = True
 
     def allow(self, names: str) -> None:
         """/allow NAMES, for this session."""

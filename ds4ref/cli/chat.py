@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 from ..errors import Cancelled, ContextError, Ds4Error, SessionError, UsageError
 from ..generate import Generation, Timing, check_fits, prefill
 from ..sampling import fresh_seed
-from .common import Interrupt, Progress, atomic_output, is_tty, read_text, say
-from .lineedit import line_reader
+from .common import Interrupt, Progress, atomic_output, read_text, say
 from .model import open_engine
 from .oneshot import make_sampler, report
 from .options import integer, printable
 from .printer import Printer
 from .prompt import think_mode
+from .talk import Talk
 from .transcript import Transcript
 
 if TYPE_CHECKING:
@@ -50,53 +50,25 @@ HELP = """\
 Enter sends, Alt-Enter starts a new line. Ctrl-C stops an answer; what it said
 so far stays."""
 
-COMMANDS = (
-    "/help", "/think", "/think-max", "/nothink", "/system", "/regen", "/undo", "/clear", "/save", "/load", "/stats",
-    "/ctx", "/read", "/quit", "/exit",
-)  # fmt: skip
-
 
 def chat(args: Namespace) -> int:
     """Run the chat; the exit code is the last turn's: 0, or 1 if it failed."""
     with open_engine(PROG, args) as engine:
-        talk = Chat(engine, args)
-        read = line_reader(PROMPT, COMMANDS)
-        if is_tty(sys.stdin):
-            print(HELP, file=sys.stderr)
-        while not talk.done:
-            try:
-                line = read()
-            except KeyboardInterrupt:
-                if not sys.stdin.isatty():
-                    raise
-                continue  # Ctrl-C while typing only clears the line
-            if line is None:
-                break
-            talk.line(line)
-        return talk.code
+        return Chat(engine, args).read_lines(PROMPT)
 
 
-class Chat:
+class Chat(Talk):
     """The conversation and what the user may do to it."""
 
     def __init__(self, engine: Engine, args: Namespace):
+        super().__init__(PROG, HELP)
         self.engine, self.args = engine, args
         self.transcript = Transcript(engine.tokenizer, args.system, think_mode(PROG, args))
         self.session = engine.session(args.ctx)
-        self.done, self.code = False, 0
         self.total = Timing()
 
-    def line(self, line: str) -> None:
-        """Obey a command or answer a message."""
-        text = line.strip()
-        if not text:
-            return
-        if not text.startswith("/"):
-            self.turn(line)
-            return
-        name, _, rest = text.partition(" ")
-        commands: dict[str, Callable[[str], None]] = {
-            "/help": lambda rest: print(HELP, file=sys.stderr),
+    def commands(self) -> dict[str, Callable[[str], None]]:
+        return {
             "/think": lambda rest: self.think("high"),
             "/think-max": lambda rest: self.think("max"),
             "/nothink": lambda rest: self.think("none"),
@@ -109,19 +81,7 @@ class Chat:
             "/stats": self.stats,
             "/ctx": self.resize,
             "/read": self.read,
-            "/quit": self.leave,
-            "/exit": self.leave,
         }
-        if name not in commands:
-            say(PROG, f"unknown command: {printable(name)} (/help lists them)")
-            return
-        try:
-            commands[name](rest.strip())
-        except (Ds4Error, MemoryError) as error:
-            say(PROG, f"{name}: {error or 'not enough memory'}")
-
-    def leave(self, _: str) -> None:
-        self.done = True
 
     def think(self, mode: str) -> None:
         """Thinking mode of the turns to come; "max" falls back to "high" in a small context."""

@@ -13,14 +13,13 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 
-from .. import __version__
 from ..backends import BACKENDS, DEFAULT_BACKEND
 from ..errors import UsageError
 from ..numerics import DEFAULT_MODE, MODES
 from ..text.protocol import DEFAULT_SYSTEM
 from .common import check_output, run
 from .flags import add
-from .options import MAX_TOP_K, SEED_MAX, Parser, choice, integer
+from .options import MAX_TOP_K, SEED_MAX, Parser, choice, integer, parsed
 
 PROG = "ds4"
 
@@ -198,13 +197,8 @@ def pick_mode(args: Namespace) -> str:
 
 def body(argv: Sequence[str]) -> int:
     """Read the command line and run the mode it asks for; the exit code."""
-    parser = build_parser()
-    args = parser.parse(argv)
-    if args.help:
-        sys.stdout.write(parser.format_help())  # print_help would swallow a full disk
-        return 0
-    if args.version:
-        print(f"{PROG} {__version__} (ds4ref)")
+    args = parsed(build_parser(), argv)
+    if args is None:
         return 0
     if args.devices:
         from .devices import devices

@@ -80,9 +80,9 @@ def dump_logprobs(args: Namespace) -> int:
 
 
 def _write_steps(out: IO[bytes], session: Session, tok: Tokenizer, limit: int, top_k: int) -> str:
-    """Write the steps, joined by commas; returns "stop" if EOS ended them, else "length"."""
+    """Write the steps, joined by commas; returns "stop" if a token for the end came, else "length"."""
     with Progress("decoding") as progress:
-        for step, token in enumerate(decode(session, lambda s: s.argmax(), limit, tok.eos, last=False)):
+        for step, token in enumerate(decode(session, lambda s: s.argmax(), limit, tok.ends, last=False)):
             best = session.top_logprobs(top_k)
             alternatives = ",".join(
                 f'{{"token":{token_json(tok, other)},"logit":{number_json(logit)},"logprob":{number_json(logprob)}}}'
@@ -91,7 +91,7 @@ def _write_steps(out: IO[bytes], session: Session, tok: Tokenizer, limit: int, t
             line = f'{{"step":{step},"selected":{token_json(tok, token)},"top_logprobs":[{alternatives}]}}'
             out.write((",\n" if step else "").encode() + b"    " + line.encode())
             progress(step + 1, limit)
-            if token == tok.eos:
+            if token in tok.ends:
                 return "stop"
     return "length"
 

@@ -20,13 +20,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import __version__
 from ..backends import BACKENDS, DEFAULT_BACKEND
 from ..errors import DataError, PayloadError, PayloadMismatch, UsageError
 from ..numerics import DEFAULT_MODE, MODES
 from .common import columns, duration, run, say
 from .flags import add
-from .options import Parser, integer, number
+from .options import Parser, chosen, integer, number
 
 if TYPE_CHECKING:
     from ..session.directory import Directory, Entry
@@ -68,6 +67,7 @@ def build_parser(command: str) -> Parser:
     if command == "verify":
         add(parser, "--model", help="GGUF file: load every checkpoint of it, too")
         add(parser, "--backend", default=DEFAULT_BACKEND, help=f"with -m: {', '.join(BACKENDS)} ({DEFAULT_BACKEND})")
+        add(parser, "--gpu-memory")
         add(parser, "--numerics", default=DEFAULT_MODE, help=f"with -m: {', '.join(MODES)} ({DEFAULT_MODE})")
     if command == "prune":
         parser.add_argument("--space-mb", metavar="N", type=integer(0), help="delete, worth least first, down to N MiB")
@@ -228,7 +228,7 @@ def _judge(args: Namespace) -> Callable[[Path], tuple[str, str]]:
         from ..engine import Engine
         from ..session.identity import Identity
 
-        engine = Engine.open(args.model, backend=args.backend, numerics=args.numerics)
+        engine = Engine.open(args.model, backend=args.backend, numerics=args.numerics, gpu_memory=args.gpu_memory)
         identity = Identity.of(engine)
 
     def judge(path: Path) -> tuple[str, str]:
@@ -323,18 +323,8 @@ BODIES: dict[str, Callable[[Namespace], int]] = {"list": listing, "show": show, 
 
 def body(argv: Sequence[str]) -> int:
     """Dispatch; the exit code."""
-    command = argv[0] if argv and argv[0] in COMMANDS else ""
-    parser = build_parser(command)
-    args = parser.parse(argv[1:] if command else argv)
-    if args.help or (not command and not argv):
-        sys.stdout.write(parser.format_help())
-        return 0
-    if not command:
-        if args.version:
-            print(f"{PROG} {__version__} (ds4ref)")
-            return 0
-        raise UsageError(f"a command is needed: {', '.join(COMMANDS)}")
-    return BODIES[command](args)
+    found = chosen(build_parser, COMMANDS, argv)
+    return 0 if found is None else BODIES[found[0]](found[1])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

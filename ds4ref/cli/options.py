@@ -13,8 +13,10 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 
+from .. import __version__
 from ..errors import UsageError
 
 INT_MAX = 2**31 - 1
@@ -159,6 +161,45 @@ class Parser(argparse.ArgumentParser):
             return f"unexpected argument: {printable(arg)}"
         near = get_close_matches(name, self._option_string_actions, 1, 0.7)
         return f"unknown option: {printable(name)}" + (f" (did you mean {near[0]}?)" if near else "")
+
+
+def parsed(made: Parser, argv: Sequence[str]) -> argparse.Namespace | None:
+    """The options, or None after the help or the version was printed."""
+    args = made.parse(argv)
+    if args.help:
+        sys.stdout.write(made.format_help())  # print_help would swallow a full disk
+        return None
+    if getattr(args, "version", False):
+        print(f"{made.prog} {__version__} (ds4ref)")
+        return None
+    return args
+
+
+def chosen(
+    build: Callable[[str], Parser], commands: Iterable[str], argv: Sequence[str]
+) -> tuple[str, argparse.Namespace] | None:
+    """The command that ``argv`` begins with and its options, or None after the help or the version was printed.
+
+    ``build`` makes the parser of a command, for "" that of the overview. UsageError if there is no such command.
+    """
+    commands = list(commands)
+    if argv and argv[0] in commands:
+        args = parsed(build(argv[0]), argv[1:])
+        return None if args is None else (argv[0], args)
+    args = parsed(build(""), argv or ["--help"])
+    if args is None:
+        return None
+    raise unknown_command(args.names[0] if args.names else "", commands)
+
+
+def unknown_command(name: str, commands: Iterable[str]) -> UsageError:
+    """What to tell somebody who asks for a command that there is none of."""
+    from difflib import get_close_matches
+
+    commands = list(commands)
+    near = get_close_matches(name, commands, 1)
+    hint = f" (did you mean {near[0]}?)" if near else f": choose from {', '.join(commands)}"
+    return UsageError((f"unknown command {printable(name, 40)!r}" if name else "a command is needed") + hint)
 
 
 def printable(text: str, limit: int = 80) -> str:

@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import __version__
 from ..backends import BACKENDS, DEFAULT_BACKEND
 from ..errors import DataError, Ds4Error, UsageError
 from ..numerics import DEFAULT_MODE, MODES
@@ -26,7 +25,7 @@ from .common import has_colour, run
 from .ds4 import UNAVAILABLE as DS4_UNAVAILABLE
 from .flags import add
 from .model import open_engine
-from .options import Parser, choice, choices, integer, number, printable
+from .options import Parser, choice, choices, integer, number, parsed, printable
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -271,13 +270,8 @@ def body(argv: Sequence[str], constrain: Steering | None = None) -> int:
         from .smoke import body as smoke
 
         return smoke(argv[1:])
-    parser = build_parser()
-    args = parser.parse(argv)
-    if args.help:
-        sys.stdout.write(parser.format_help())
-        return 0
-    if args.version:
-        print(f"{PROG} {__version__} (ds4ref)")
+    args = parsed(build_parser(), argv)
+    if args is None:
         return 0
     key = key_of(args)
     policy_of(args)

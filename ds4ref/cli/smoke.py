@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 from ..errors import UsageError
 from .common import EXIT_INTERRUPTED, columns, is_tty, say
 from .flags import add
-from .options import Parser, printable
+from .options import Parser, parsed, printable
 from .tables import Column, fitted
-from .tool import UNBOUNDED, parsed, parser
+from .tool import UNBOUNDED, parser
 
 if TYPE_CHECKING:
     from ..server.smoke.clients import Kind

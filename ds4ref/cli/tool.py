@@ -30,15 +30,6 @@ def parser(prog: str, description: str, usage: str, *examples: str) -> Parser:
     return made
 
 
-def parsed(made: Parser, argv: Sequence[str]) -> Namespace | None:
-    """The options, or None after help was printed."""
-    args = made.parse(argv)
-    if args.help:
-        sys.stdout.write(made.format_help())
-        return None
-    return args
-
-
 def required(args: Namespace, *names: str) -> None:
     """UsageError for the first option that is missing."""
     for name in names:
@@ -51,8 +42,14 @@ def add_engine(made: Parser, numerics: str | None = None) -> None:
     add(
         made, "--backend", default=DEFAULT_BACKEND, help=f"of a local engine: {', '.join(BACKENDS)} ({DEFAULT_BACKEND})"
     )
+    add(made, "--gpu-memory")
     add(made, "--numerics", default=numerics, help=f"of a local engine: {', '.join(MODES)}")
     add(made, "--threads", help="of a local engine (all cores)")
+
+
+def engine_options(args: Namespace) -> dict[str, Any]:
+    """What ``Engine.open`` is told of where to compute: the options of ``add_engine`` but the numerics mode."""
+    return {"backend": args.backend, "threads": args.threads, "gpu_memory": args.gpu_memory}
 
 
 def add_target(made: Parser, default: str | None = "local") -> None:
@@ -94,7 +91,7 @@ def target_of(args: Namespace, spec: str) -> Target:
     elif kind == "command":
         options = {k: v for k, v in (("timeout", args.timeout), ("ctx", args.ctx)) if v is not None}
     elif kind == "local":
-        options = {"backend": args.backend, "threads": args.threads}
+        options = engine_options(args)
         options |= {k: v for k, v in (("numerics", args.numerics), ("ctx", args.ctx)) if v is not None}
     return open_target(spec, **options)
 

@@ -204,8 +204,9 @@ class Steer:
         if self._close and (forced := self._on_the_way(generation)) is not None:
             return forced
         allowed = self._follower.allowed()
-        if self._follower.complete and not self.shortest:
-            allowed[self._words.eos] = True
+        eos = self._words.eos
+        if (self._follower.complete and not self.shortest) or (eos >= 0 and allowed[eos]):
+            allowed[self._words.ends] = True  # the library knows one end, a vocabulary may have several
         count = int(np.count_nonzero(allowed))
         if count == 1:
             return int(allowed.argmax())
@@ -219,7 +220,7 @@ class Steer:
         """Free, until there is only room left for a short answer; its end is never the answer's."""
         if not self.shortest or self._from is not None:
             return None
-        close, eos = int(self._words.think_close), int(self._words.eos)
+        close, ends = int(self._words.think_close), self._words.ends
         made, left = len(generation.tokens), generation.limit - len(generation.tokens)
         if self.limits.reasoning is not None and made >= self.limits.reasoning:
             return close
@@ -228,7 +229,7 @@ class Steer:
         if self._close and needed < left <= reserve:
             return close
         thinking = np.array(logits, np.float32)
-        thinking[close], thinking[eos] = max(logits[close], logits[eos]), -np.inf
+        thinking[close], thinking[ends] = max(logits[close], logits[ends].max(initial=-np.inf)), -np.inf
         return thinking
 
     def _take(self, token: int) -> None:

@@ -319,9 +319,9 @@ class Worker:
         if job.demanded is not None and job.demanded.cut and finish in (Finish.STOP, Finish.TOOL_CALLS):
             finish = Finish.LENGTH  # whole and valid, but not what the model would have said with more room
         job.finish = finish
-        if turn.echo and generation.finish == Finish.STOP:
+        if turn.echo and generation.end is not None:
             # Whoever scores counts on one entry for what came after the prompt.
-            rest = replace(rest, steps=(self._step(turn, session, self.engine.tokenizer.eos, begun),))
+            rest = replace(rest, steps=(self._step(turn, session, generation.end, begun),))
         job.listen(replace(rest, time=time.perf_counter() - begun, finish=finish, usage=usage,
                            error=reader.generated.error or "", markup=reader.generated.raw_block))  # fmt: skip
 

@@ -93,7 +93,7 @@ class LocalTarget(Target):
             while not reader.done:
                 with self._turn:
                     piece = next(pieces, None)
-                    end = self.tokenizer.eos if generation.finish == Finish.STOP else None
+                    end = generation.end
                     token = end if piece is None else piece.token
                     step = None if token is None else self._step(session.logits, token, request.top_logprobs, None)
                 now = time.perf_counter() - start

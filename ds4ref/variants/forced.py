@@ -2,12 +2,13 @@
 
 A hook's ``tap`` returns the value to go on with. One that returns another engine's value at every point that engine
 dumped makes each op of ours work on that engine's inputs: ``run_layers`` goes through the layers asked for, whatever
-the layers between them would have given.
+the layers between them would have given. ``pass_of`` says how that goes in each family.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,19 @@ from ..archs.deepseek4.chunk import HEAD
 from ..archs.deepseek4.forward import Model
 from ..archs.deepseek4.hooks import NAMES
 from ..archs.deepseek4.weights import LayerWeights, Weights
+from ..archs.dense import blocks
+from ..archs.dense.chunk import TENSORS
+from ..archs.dense.chunk import Chunk as DenseChunk
+from ..archs.dense.forward import Model as DenseModel
 from ..engine import Engine
 from ..errors import DataError
 from ..numerics import Numerics
 from .library import applicable
 
-__all__ = ["HEAD", "NAMES", "LayerWeights", "Model", "Weights", "applicable", "model_in", "model_of", "run_layers"]
+__all__ = [
+    "HEAD", "NAMES", "LayerWeights", "Model", "Pass", "Weights", "applicable", "model_in", "model_of", "pass_of",
+    "run_layers",
+]  # fmt: skip
 
 
 def model_of(engine: Engine) -> Model:
@@ -74,3 +82,46 @@ def run_layers(
 
 def _layer(given: LayerWeights | Weights | None, own: LayerWeights) -> LayerWeights:
     return given if isinstance(given, LayerWeights) else own
+
+
+def _dense_layers(model: Any, ids: Sequence[int], hooks: Any, layers: Collection[int]) -> None:
+    """``run_layers`` of a dense decoder: streams are put in at ``l_in``."""
+    cache = model.cache(len(ids) + 1, exact=True)
+    cache.reserve(len(ids))
+    c = DenseChunk(model, np.asarray(ids, np.int32), 0, hooks)
+    x = c.ops.embed(model.weights.token_embd, c.ids)
+    for layer, (w, rows) in enumerate(zip(model.weights.layers, cache.layers, strict=True)):
+        if layer in layers:
+            c.layer = layer
+            x = blocks.feed_forward(c, w, blocks.attention(c, w, rows, x))
+    if HEAD in layers:
+        blocks.logits(c, model.weights, x)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A family's pass, as something to force.
+
+    run(model, ids, hooks, layers)   all tokens through some layers, HEAD among them for the output head
+    entering, leaving                points at which a layer's streams can be put in and taken out
+    tensors                          weights that each point is computed with; None: the caller knows (``trace.ops``)
+    """
+
+    run: Callable[[Any, Sequence[int], Any, Collection[int]], None]
+    entering: str
+    leaving: str
+    tensors: Mapping[str, Sequence[str]] | None = None
+
+
+_PASSES = {
+    Model: Pass(run_layers, "hc_attn_in", "hc_ffn_post"),
+    DenseModel: Pass(_dense_layers, "l_in", "l_out", TENSORS),
+}
+
+
+def pass_of(engine: Engine) -> Pass:
+    """How to force the pass of an engine's family; DataError if it has no points."""
+    found = next((one for kind, one in _PASSES.items() if isinstance(engine.model, kind)), None)
+    if found is None:
+        raise DataError(f"{engine.path}: the pass of this family has no points")
+    return found

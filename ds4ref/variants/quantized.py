@@ -5,6 +5,10 @@ comes out wrong there comes from the tensors of that op alone. Beside it stands 
 model's. An op that errs much more than its weights differ does something else than its weights say: a bug of an engine
 or kernel. Weights that differ more than their format explains are not what they should be: a bug of a conversion.
 
+How far weights are apart is what the dequantizers say. So these are asked, too: rows of every matrix are multiplied by
+the backend's own kernel and compared with what the dequantizer makes of them, and normal weights go through quantizer
+and dequantizer. Where either is off, it is the engine that misreads.
+
 The first model goes layer by layer, so that memory holds the intermediates of one layer.
 """
 
@@ -16,13 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from kernels.formats import Matrix
+from kernels.cpu.quantize import QUANTIZERS, quantize
+from kernels.formats import FORMATS, Matrix
 
 from ..engine import Engine
 from ..errors import DataError
 from ..weights.quantize.families import family_of
 from .damage import attribute, tensor_name
-from .forced import HEAD, LayerWeights, Model, Weights, model_of, run_layers
+from .forced import HEAD, pass_of
 
 LOSS = {
     "F32": 0.0, "F16": 3e-4, "BF16": 2e-3, "I32": 0.0, "Q8_0": 0.007, "F8_E4M3": 0.03, "Q6_K": 0.02, "Q4_K": 0.085,
@@ -40,6 +45,9 @@ SLACK = 3.0
 FLOOR = 3e-4
 """Relative error of an op whose weights are the same: float sums in another order."""
 
+PROBES = 12
+"""Inputs that a matrix is asked with: enough that the kernels for many of them take part."""
+
 _UNCOMPARED = ("indexer_scores", "indexer_topk", "ffn_moe_topk", "indexer_rows")
 
 
@@ -51,6 +59,7 @@ class Reading:
     weights  relative error of the tensors it multiplies with  formats  of them, in the second model
     allowed  what ``error`` may be                             loss     what ``weights`` may be
     family   of its tensors, "" where it has none
+    misread  what of them kernel and dequantizer, or dequantizer and quantizer, understand differently
     """
 
     layer: int
@@ -63,10 +72,13 @@ class Reading:
     weights: float
     allowed: float
     loss: float
+    misread: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
         """ "engine" or "weights" for a bug of either, "quantization" for what the format costs, "same" for nothing."""
+        if self.misread:
+            return "engine"
         if not self.weights <= self.loss:
             return "weights"
         if not self.error <= self.allowed:
@@ -77,15 +89,15 @@ class Reading:
 class _Keep:
     """Hooks that keep what passes, and put in the streams that a layer starts from."""
 
-    def __init__(self, streams: np.ndarray | None):
-        self.streams = streams
+    def __init__(self, entering: str, streams: np.ndarray | None):
+        self.entering, self.streams = entering, streams
         self.values: dict[tuple[str, int], Any] = {}
 
     def begin(self, chunk: Any) -> None:
         """Nothing to prepare."""
 
     def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
-        if name == "hc_attn_in" and self.streams is not None:
+        if name == self.entering and self.streams is not None:
             value = self.streams
         self.values[name, layer] = tuple(v.copy() for v in value) if isinstance(value, tuple) else _copied(value)
         return value
@@ -94,8 +106,8 @@ class _Keep:
 class _Hold(_Keep):
     """Hooks that keep what the ops make of the values of ``held``, and go on with those."""
 
-    def __init__(self, held: Mapping[tuple[str, int], Any]):
-        super().__init__(None)
+    def __init__(self, entering: str, held: Mapping[tuple[str, int], Any]):
+        super().__init__(entering, None)
         self.held = held
 
     def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
@@ -110,12 +122,17 @@ def _copied(value: Any) -> Any:
 def compare(
     one: Engine, other: Engine, ids: Sequence[int], points: Mapping[str, Sequence[str]], progress: Callable[[int], None]
 ) -> Iterator[Reading]:
-    """Readings in the order of the pass. ``points``: tensors of each point, as names without "blk.N." and ".weight".
+    """Readings in the order of the pass. ``points``: tensors of each point, as names without "blk.N." and ".weight",
+    for a family that does not say them itself.
 
     DataError if the two are not the same model in other formats.
     """
-    a, b = model_of(one), model_of(other)
-    formats = [{name: info.fmt.name for name, info in engine.source.tensors.items()} for engine in (one, other)]
+    way = pass_of(one)
+    if pass_of(other) is not way:
+        raise DataError("the two are not the same model: they are of different families")
+    a, b = one.model, other.model
+    points = points if way.tensors is None else way.tensors
+    held = _Tensors(one), _Tensors(other)
     different = [name for name in vars(a.shape) if name != "name" and getattr(a.shape, name) != getattr(b.shape, name)]
     if different:
         raise DataError(f"the two are not the same model: {different[0]} differs")
@@ -124,17 +141,17 @@ def compare(
     for layer in range(a.shape.n_layers):
         progress(layer)
         layers = [layer, HEAD] if layer == last else [layer]
-        keep = _Keep(streams)
-        run_layers(a, ids, keep, layers)
-        hold = _Hold(keep.values)
-        run_layers(b, ids, hold, layers)
+        keep = _Keep(way.entering, streams)
+        way.run(a, ids, keep, layers)
+        hold = _Hold(way.entering, keep.values)
+        way.run(b, ids, hold, layers)
         for (name, at), ours in hold.values.items():
             theirs = keep.values.get((name, at))
-            if name == "hc_attn_in" and at > 0:
+            if name == way.entering and at > 0:
                 continue  # put in, nobody's result
             if name not in _UNCOMPARED and _comparable(ours, theirs):
-                yield _reading(a, b, formats, at, name, ours, theirs, points.get(name, ()))
-        streams = keep.values["hc_ffn_post", layer]
+                yield _reading(held, at, name, ours, theirs, points.get(name, ()))
+        streams = keep.values[way.leaving, layer]
 
 
 def _comparable(ours: Any, theirs: Any) -> bool:
@@ -144,22 +161,70 @@ def _comparable(ours: Any, theirs: Any) -> bool:
     )  # fmt: skip
 
 
+class _Tensors:
+    """The weights of an engine by name, their formats, and whether it reads them as their dequantizers do."""
+
+    def __init__(self, engine: Engine):
+        self.weights, self.ops = engine.model.weights, engine.model.ops
+        self._formats = {name: info.fmt.name for name, info in engine.source.tensors.items()}
+        self._sound: dict[str, bool] = {}
+
+    def held(self, layer: int, attr: str) -> Any:
+        """A Matrix, an array or None."""
+        return getattr(self.weights if layer < 0 else self.weights.layers[layer], attr, None)
+
+    def fmt(self, name: str, held: Any) -> str:
+        """The format in the file; a head that is the embedding has that one's, and small ones are held as float32."""
+        return self._formats.get(name, held.fmt if isinstance(held, Matrix) else "F32")
+
+    def misread(self, held: Any) -> bool:
+        """Whether the kernel makes something else of a matrix than the dequantizer, or the dequantizer of what the
+        quantizer made than was put in."""
+        if not isinstance(held, Matrix):
+            return False
+        rows = _sample(held, 16)
+        x = np.random.default_rng(0).standard_normal((PROBES, held.cols)).astype(np.float32)
+        wanted = x.astype(np.float64) @ rows.dequantize().astype(np.float64).T
+        if not np.isfinite(wanted).all():
+            return False  # what is wrong there is the weights
+        placed = self.ops.place(rows)
+        for some in (x, x[:1]):
+            made = self.ops.host(self.ops.linear(self.ops.upload(some), placed, "float"))
+            if not distance(made, wanted[: len(some)])[0] <= FLOOR:
+                return True
+        if held.fmt not in self._sound:
+            self._sound[held.fmt] = _sound(held.fmt)
+        return not self._sound[held.fmt]
+
+
+def _sound(fmt: str) -> bool:
+    """Whether normal weights come back from quantizer and dequantizer as the format allows; True if there is no
+    quantizer to ask."""
+    if fmt not in QUANTIZERS:
+        return True
+    x = np.random.default_rng(1).standard_normal((8, 1024)).astype(np.float32)
+    decode = FORMATS[fmt].dequantize
+    assert decode is not None
+    return distance(decode(quantize(fmt, x)), x)[0] <= HEAVY * LOSS.get(fmt, 1.0) + FLOOR
+
+
 def _reading(
-    a: Model, b: Model, formats: Sequence[Mapping[str, str]], layer: int, name: str, ours: Any, theirs: Any,
-    tensors: Sequence[str],
-) -> Reading:  # fmt: skip
+    models: tuple[_Tensors, _Tensors], layer: int, name: str, ours: Any, theirs: Any, tensors: Sequence[str]
+) -> Reading:
+    a, b = models
     error, cosine = distance(ours, theirs)
-    found, stored, square, loss, family = [], [], 0.0, 0.0, ""
+    found, stored, misread, square, loss, family = [], [], [], 0.0, 0.0, ""
     for tensor in tensors:
         attr = attribute(tensor)
         place = -1 if not hasattr(a.weights.layers[0], attr) else layer
-        one, other = _held(a, place, attr), _held(b, place, attr)
+        one, other = a.held(place, attr), b.held(place, attr)
         if one is None or other is None:
             continue
         full = tensor_name(attr, place)
-        kept, fmt = (by_name.get(full, "F32") for by_name in formats)  # small ones are held as float32
+        kept, fmt = a.fmt(full, one), b.fmt(full, other)
         found.append(full)
         stored.append(fmt)
+        misread += [full] if a.misread(one) or b.misread(other) else []
         square += weight_error(one, other) ** 2
         loss += (HEAVY * (LOSS.get(fmt, 1.0) + LOSS.get(kept, 1.0)) + FLOOR) ** 2
         family = family or family_of(
@@ -167,12 +232,7 @@ def _reading(
         )
     weights = square**0.5
     return Reading(layer, name, tuple(found), tuple(stored), family, error, cosine, weights,
-                   FLOOR + SLACK * weights, loss**0.5 if found else FLOOR)  # fmt: skip
-
-
-def _held(model: Model, layer: int, attr: str) -> Any:
-    held: LayerWeights | Weights = model.weights if layer < 0 else model.weights.layers[layer]
-    return getattr(held, attr, None)
+                   FLOOR + SLACK * weights, loss**0.5 if found else FLOOR, tuple(misread))  # fmt: skip
 
 
 def distance(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:

@@ -2,9 +2,9 @@
 
     ds4-eval verify
 
-A module a source. For multiple choice a function takes the choices and returns the index of the right one, for integers
-it returns the integer; a security item is compiled and run under sanitizers, as it is shown and with the lines of its
-answer mended.
+A module a source, or one for each of its subjects. For multiple choice a function takes the choices and returns the
+index of the right one, for integers it returns the integer; a security item is compiled and run under sanitizers, as it
+is shown and with the lines of its answer mended.
 """
 
 from __future__ import annotations
@@ -16,18 +16,24 @@ from .unverified import Unverified
 
 __all__ = ["SOURCES", "Unverified", "verify"]
 
-SOURCES = ("science", "scholar", "maths", "security")
+SOURCES = {
+    "science": ("physics", "chemistry", "biology"),
+    "scholar": ("scholar",),
+    "maths": ("maths",),
+    "security": ("security",),
+}
+"""Where the verifiers of a source are."""
 
 
 def verify(question: Question) -> None:
     """Unverified if the answer is not what its verifier finds; LookupError if it has none."""
     if not question.verifier or question.source not in SOURCES:
         raise LookupError(f"{question.id} has no verifier")
-    module = import_module(f"{__name__}.{question.source}")
+    modules = [import_module(f"{__name__}.{name}") for name in SOURCES[question.source]]
     if question.kind == "lines":
-        module.check(question)
+        modules[0].check(question)
         return
-    function = getattr(module, question.verifier)
+    function = next(getattr(module, question.verifier) for module in modules if hasattr(module, question.verifier))
     try:
         found = LETTERS[function(question.choices)] if question.kind == "choice" else str(function())
     except ValueError as error:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from ds4ref.cli.common import Progress, say
 from ds4ref.cli.flags import add
-from ds4ref.cli.tool import finish, parsed, parser
+from ds4ref.cli.options import parsed
+from ds4ref.cli.tool import finish, parser
 
 from .. import packs
 from ..plan import chosen

@@ -8,7 +8,8 @@ from typing import Any
 
 from ds4ref.cli.common import Progress, check_output
 from ds4ref.cli.flags import add
-from ds4ref.cli.tool import add_engine, finish, parsed, parser, required
+from ds4ref.cli.options import parsed
+from ds4ref.cli.tool import add_engine, engine_options, finish, parser, required
 from ds4ref.errors import DataError, UsageError
 
 from ..observation import read_ids
@@ -141,7 +142,7 @@ def _engine(args: Any, numerics: str) -> Any:
     from ds4ref.engine import Engine
     from ds4ref.nano.diagnostic import diagnostic_path
 
-    return Engine.open(args.model or diagnostic_path(), backend=args.backend, numerics=numerics, threads=args.threads)
+    return Engine.open(args.model or diagnostic_path(), numerics=numerics, **engine_options(args))
 
 
 def numbers(text: str, option: str) -> list[int]:

@@ -19,7 +19,7 @@ from ds4ref.agent.permit import Answer, Question
 from ds4ref.agent.tools import Result
 from ds4ref.cancellation import Cancellation
 from ds4ref.cli import agent_view
-from ds4ref.cli.agent import COMMANDS, HELP, build_parser
+from ds4ref.cli.agent import HELP, Session, build_parser
 from ds4ref.cli.agent_view import AgentView, visible
 from ds4ref.cli.ds4 import main
 from ds4ref.targets import Delta
@@ -231,7 +231,7 @@ def test_a_session_reads_lines(run, folder) -> None:
 
 def test_commands_are_those_of_the_help() -> None:
     words = [word for line in HELP.splitlines() for word in line.replace(",", "").split()[:2]]
-    assert sorted(COMMANDS) == sorted(word for word in words if word.startswith("/"))
+    assert sorted(Session.__new__(Session).all_commands()) == sorted(word for word in words if word.startswith("/"))
 
 
 def test_a_session_without_a_terminal_asks_nobody(run) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from ds4ref.agent import search, shell, tools, workspace
 from ds4ref.agent.loop import Ending, Outcome
 from ds4ref.agent.permit import group_of
-from ds4ref.cli.agent import COMMANDS, TURNS, build_parser
+from ds4ref.cli.agent import TURNS, Session, build_parser
 from tests.agent.scripted import Scripted, Watched, calls, says
 
 PAGE = (Path(__file__).parents[2] / "docs" / "agent.md").read_text()
@@ -43,4 +43,4 @@ def test_limits_and_flags() -> None:
     )  # fmt: skip
     assert [limit for limit in limits if limit not in PAGE] == []
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", PAGE)) <= set(build_parser()._option_string_actions)
-    assert set(re.findall(r"`(/\w+)`", PAGE)) - {"/proc", "/sys"} <= set(COMMANDS)
+    assert set(re.findall(r"`(/\w+)`", PAGE)) - {"/proc", "/sys"} <= set(Session.__new__(Session).all_commands())

@@ -10,7 +10,7 @@ import signal
 import pytest
 
 from ds4ref.cli import lineedit
-from ds4ref.cli.chat import COMMANDS, HELP
+from ds4ref.cli.chat import HELP, Chat
 from ds4ref.cli.lineedit import HISTORY_ENTRIES, load_history, open_history, save_history
 from ds4ref.errors import BackendError
 from ds4ref.sampling import Sampler
@@ -341,7 +341,7 @@ def test_stats(ds4):
 
 
 def test_every_command_is_in_the_help_and_completed():
-    assert all(re.search(rf"(^|, ){name}\b", HELP, re.M) for name in COMMANDS)
+    assert all(re.search(rf"(^|, ){name}\b", HELP, re.M) for name in Chat.__new__(Chat).all_commands())
     assert max(map(len, HELP.splitlines())) < 80
 
 

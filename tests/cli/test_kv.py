@@ -188,7 +188,7 @@ def test_prune_leaves_what_is_being_written(capsys, folder: Path) -> None:
         (["show", "{}", "zz"], 2, "no checkpoints in"),
         (["show", "{}", ""], 2, "4 checkpoints in"),
         (["prune", "{}", "--space-mb", "-1"], 2, "invalid value for --space-mb"),
-        (["lst", "{}"], 2, "a command is needed: list, show, verify, prune"),
+        (["lst", "{}"], 2, "did you mean list?"),
     ],
 )
 def test_mistakes(capsys, folder: Path, argv: list[str], code: int, says: str) -> None:

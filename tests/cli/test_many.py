@@ -91,6 +91,7 @@ def test_a_unit_brings_back_files_and_its_verdict(echo):
             run_unit(echo("{out}", code))
 
 
+@pytest.mark.thorough
 def test_a_unit_leaves_runs_but_nothing_in_the_store_of_its_machine(nano_path, store_path):
     argv = ["-m", nano_path, "--frontiers", "8", "-n", "1", "-r", "1", "-t", "1,2", "--backend", "reference"]
     argv += ["--no-roofline"]
@@ -162,6 +163,7 @@ def test_folders_of_units(tmp_path, store_path):
         assert len(set(same.names.values())) == 2
 
 
+@pytest.mark.thorough
 def test_a_job_runs_fails_in_part_and_resumes(tmp_path, nano_path, store_path, capsys):
     pytest.importorskip("distributed", reason="extra 'fanout' is not installed")
     job, missing = tmp_path / "job.toml", tmp_path / "missing.gguf"

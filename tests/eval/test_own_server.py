@@ -15,6 +15,7 @@ def url(nano_path):
         yield f"{server.url}/v1"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("temperature", ["0", "1"])
 def test_the_same_questions_locally_and_there(url, nano_path, tmp_path, capsys, temperature):
     """On the same engine: the same text, token for token, and so the same grades; drawn texts, too, of one seed."""

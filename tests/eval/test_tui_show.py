@@ -119,6 +119,7 @@ def test_keys_that_end_it(terminal, keys):
     assert b"0 of 0 right, 1 samples; signal 0" in one.out
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_signals_that_end_it(terminal, name):
     number = getattr(signal, name)
@@ -127,6 +128,7 @@ def test_signals_that_end_it(terminal, name):
     assert f"0 of 0 right, 1 samples; signal {number:d}".encode() in one.out
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("what", "said"),
     [("runner", b"RuntimeError: failed on purpose"), ("widget", b"RuntimeError: failed on purpose"),

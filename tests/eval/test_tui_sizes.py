@@ -19,6 +19,7 @@ from .staged import check_widths, resized, staged, until
 SIZES = [(80, 24), (90, 18), (60, 15), (59, 24), (80, 14), (40, 10), (24, 6), (8, 3), (1, 1), (200, 50), (300, 90)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_every_size_works_with_every_dialog(tmp_path, size):
     @staged(size=size, before=lambda stage: stage.play.shut("answer"))

@@ -6,15 +6,18 @@ Llama and Qwen3 are compared with where no other implementation is installed.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ds4ref.archs import llama, qwen3
+from ds4ref.archs.dense.published import HEAD, LAYER_NAMES, MODEL_NAMES
 from ds4ref.archs.dense.shape import DenseShape, Family
 from ds4ref.archs.dense.weights import slots
 from ds4ref.weights.container import TensorSpec
+from ds4ref.weights.safetensors_writer import Plan, write_folder
 from ds4ref.weights.writer import GGUFWriter
 from kernels.formats import FORMATS
 
@@ -100,6 +103,28 @@ def write(
         for name, values in tensors.items():
             out.write(name, stored(values, kinds[name]))
     return path
+
+
+def published(folder: Path, shape: DenseShape, tensors: Tensors, shard_bytes: int = 1 << 30, **config: Any) -> Path:
+    """A folder as Hugging Face has it, in F32. Rows of Llama's queries and keys stay in the order they are in."""
+    names = MODEL_NAMES | {"output.weight": HEAD}
+    names |= {
+        f"blk.{layer}.{ours}.weight": f"model.layers.{layer}.{theirs}.weight"
+        for layer in range(shape.n_layers)
+        for ours, theirs in LAYER_NAMES.items()
+    }
+    plans = [Plan(names[n], "F32", values.shape, lambda values=values: values) for n, values in tensors.items()]
+    folder.mkdir()
+    write_folder(folder, plans, shard_bytes)
+    about = {
+        "model_type": shape.family.name, "hidden_size": shape.dim, "intermediate_size": shape.ff,
+        "num_hidden_layers": shape.n_layers, "num_attention_heads": shape.n_heads,
+        "num_key_value_heads": shape.n_kv_heads, "head_dim": shape.head_dim, "vocab_size": shape.vocab,
+        "rms_norm_eps": shape.rms_eps, "rope_theta": shape.rope_theta, "max_position_embeddings": shape.trained_ctx,
+        "tie_word_embeddings": "output.weight" not in tensors, **config,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(about))
+    return folder
 
 
 def logits_of(shape: DenseShape, tensors: Tensors, ids: list[int]) -> np.ndarray:

@@ -62,6 +62,7 @@ def test_large_chunks(cpu: Engine, ids: np.ndarray, whole: np.ndarray, chunk: in
     np.testing.assert_array_equal(cpu.session(CTX).extend(ids, chunk=chunk), whole)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("rows_only")
 def test_all_chunks_without_gemm(cpu: Engine, ids: np.ndarray) -> None:
     wanted = cpu.session(CTX).extend(ids, chunk=10_000)

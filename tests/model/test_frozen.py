@@ -58,6 +58,7 @@ def test_token_program_equals_hugging_face() -> None:
     assert np.abs(got - wanted).max() <= BAR
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [f.name for f in FAULTS.values() if not f.quiet])
 def test_every_known_mistake_is_noticed(name: str) -> None:
     assert np.abs(difference("reference", name)).max() > 100 * BAR

@@ -180,7 +180,7 @@ def test_the_sound_and_the_unsound(store, capsys):
     ("argv", "code", "message"),
     [
         (["lst"], 2, "unknown command 'lst' (did you mean list?)"),
-        (["frobnicate"], 2, "unknown command 'frobnicate': list, show"),
+        (["frobnicate"], 2, "unknown command 'frobnicate': choose from list, show"),
         (["--store", "x"], 2, "a command is needed"),
         (["show"], 2, "1 name(s) needed, 0 given"),
         (["compare", "1", "2", "3"], 2, "unexpected argument: 3"),

@@ -163,6 +163,7 @@ def kill_one(tmp_path, after: int, killed: list[str]) -> threading.Thread:
     return thread
 
 
+@pytest.mark.thorough
 def test_eight_units_three_workers_one_killed(store, tmp_path):
     """Every unit is in the store once, none is lost, and the dashboard's address was told."""
     killed, told = [], []

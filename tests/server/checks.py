@@ -6,10 +6,12 @@ tests that show it. ``test_checks.py`` looks whether the tests are there.
 
 CHECKS = {
     # defaults and thinking controls
-    "request_defaults_use_min_p_filtering": "server.test_chat.test_defaults",
-    "reasoning_effort_mapping": "server.test_chat.test_thinking, server.test_chat.test_most_thinking_takes_room",
+    "request_defaults_use_min_p_filtering": "server.test_chat_requests.test_defaults",
+    "reasoning_effort_mapping": (
+        "server.test_chat_requests.test_thinking, server.test_chat_requests.test_most_thinking_takes_room"
+    ),
     "api_thinking_controls_parse": (
-        "server.test_chat.test_thinking, server.test_messages.test_thinking_as_the_reference_has_it"
+        "server.test_chat_requests.test_thinking, server.test_messages.test_thinking_as_the_reference_has_it"
     ),
     # prompt rendering
     "render_think_max_prompt_prefix": "text.test_chat.test_worked_examples",
@@ -23,9 +25,11 @@ CHECKS = {
     "tool_schema_order_from_responses_tool_search": "text.test_messages.test_rebuilt_schemas",
     "responses_function_named_tool_search_stays_function_call": "server.test_responses.test_tool_searches",
     "responses_namespace_tool_schemas_restore_wire_namespace": "server.test_responses.test_tools_of_a_namespace",
-    "responses_input_tool_search_output_loads_tools": "server.test_responses.test_a_search_loads_tools",
-    "responses_input_tool_search_output_rejects_bad_tools": "server.test_responses.test_what_is_refused",
-    "responses_input_function_call_namespace_round_trips_to_dsml": "server.test_responses.test_a_search_loads_tools",
+    "responses_input_tool_search_output_loads_tools": "server.test_responses_requests.test_a_search_loads_tools",
+    "responses_input_tool_search_output_rejects_bad_tools": "server.test_responses_requests.test_what_is_refused",
+    "responses_input_function_call_namespace_round_trips_to_dsml": (
+        "server.test_responses_requests.test_a_search_loads_tools"
+    ),
     "responses_output_sends_tool_search_call_item": "server.test_responses.test_tool_searches",
     "dsml_tool_args_preserve_call_order": "text.test_dsml.test_order_duplicates_and_what_follows",
     "openai_tool_args_preserve_call_order": "server.test_chat.test_arguments_keep_the_order_of_the_call",
@@ -92,7 +96,7 @@ CHECKS = {
         "no: nothing is rewritten after a turn; a timeline is known by every text that its history may be rendered as"
     ),
     "responses_live_tail_renders_tool_outputs_only": "text.test_chat.test_29_live_tail",
-    "responses_tool_output_id_validation": "server.test_responses.test_results_without_their_call",
+    "responses_tool_output_id_validation": "server.test_responses_requests.test_results_without_their_call",
     "responses_stateless_tool_replay_requires_reasoning": (
         "no: the reference only logs it; a replay without its reasoning is rendered without"
     ),
@@ -127,7 +131,7 @@ CHECKS = {
     ),
     "thinking_state_tracks_prompt_and_generated_tags": (
         "text.test_dsml_parser.test_whether_reasoning_is_still_open, "
-        "server.test_responses.test_the_end_of_thinking_is_seen_by_tokens"
+        "server.test_responses_requests.test_the_end_of_thinking_is_seen_by_tokens"
     ),
     "thinking_checkpoint_remember_gate": "server.test_continuation.test_what_was_cut_off_is_not_gone_on_from",
     "tool_marker_state_ignores_orphan_end": "text.test_dsml_parser.test_lookalikes_are_text",

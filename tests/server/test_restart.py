@@ -48,6 +48,7 @@ def cold(nano_path: str) -> dict[str, str]:
     return found
 
 
+@pytest.mark.thorough
 def test_a_shared_prefix_is_evaluated_once(nano_path: str, tmp_path: Path, cold: dict[str, str]) -> None:
     """In memory, after a restart, and in turns with another conversation."""
     folder = str(tmp_path / "kv")

@@ -25,6 +25,7 @@ def case(engine, family: str, value: float) -> Case:
     return Case(library, from_logits(library.ids, logits), 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family, value", [("attention_scale", 1.02), ("routed_scale", 0.98), ("swiglu_limit", 9.6),
                                            ("sink_offset", 0.05), ("compress_rope_base", 165000.0)])  # fmt: skip
 def test_a_small_error_is_found_along_its_slope(engine, family, value) -> None:

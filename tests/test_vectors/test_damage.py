@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -14,9 +15,11 @@ from ds4ref.nano.checkpoint import write_checkpoint
 from ds4ref.variants.forced import model_of
 from ds4ref.variants.quantized import compare, distance, divergence
 from ds4ref.weights import open_source
+from kernels.formats import FORMATS
 from test_vectors.cli import main
 from test_vectors.trace.ops import OPS
 from tests.badfiles import Draft
+from tests.model import dense
 
 POINTS = {name: op.tensors for name, op in OPS.items()}
 IDS = np.random.default_rng(3).integers(0, 2048, 40).tolist()
@@ -107,6 +110,93 @@ def test_a_wrong_kernel_is_named(files):
         found = list(compare(a, b, IDS, POINTS, lambda layer: None))
     assert {op.point for op in found if op.verdict == "engine"} == {"ffn_moe_out"}
     assert not [op for op in found if op.verdict == "weights"]
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen3"])
+def decoder(request, tmp_path_factory) -> dict[str, Path]:
+    """A dense decoder in BF16, and quantized from there."""
+    folder = tmp_path_factory.mktemp(request.param)
+    shape = dense.draw_shape(3, dense.FAMILIES[request.param], block=256, sharing=2)
+    found = {"bf16": folder / "bf16.gguf"}
+    dense.write(found["bf16"], shape, dense.draw_tensors(shape, 3, tied=request.param == "qwen3"), "BF16")
+    for recipe in ("q2", "q4", "q8"):
+        found[recipe] = folder / f"{recipe}.gguf"
+        assert quantize([str(found["bf16"]), "-o", str(found[recipe]), "--recipe", recipe]) == 0
+    (folder / "ids.json").write_text(json.dumps([id % shape.vocab for id in IDS]))
+    found["ids"] = folder / "ids.json"
+    return found
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("recipe", ["q2", "q4", "q8"])
+def test_quantization_of_a_dense_model(decoder, recipe, backend, capsys):
+    code, found = damage(decoder, decoder["bf16"], decoder[recipe], capsys, "--backend", backend)
+    assert (code, found["verdict"]) == (0, "quantization"), found["ops"]
+    layers = 1 + max(op["layer"] for op in found["ops"])
+    points = {"Qraw", "Kraw", "Vcur", "attn_out", "ffn_gate", "ffn_up", "ffn_out"}
+    quantized = [op for op in found["ops"] if op["point"] in points]
+    assert len(quantized) == layers * len(points)
+    assert {op["family"] for op in quantized} == {"attention-proj", "ffn"}
+    for op in quantized:
+        assert op["verdict"] == "quantization" and 0.3 * op["weights"] < op["error"] < 2 * op["weights"], op
+    others = [op for op in found["ops"] if op["point"] not in (*points, "result_output", "l_in")]
+    assert {op["verdict"] for op in others} == {"same"}, others  # everything works on the first model's values
+    assert [op["layer"] for op in found["ops"] if op["point"] == "l_in"] == [0]
+
+
+def test_a_wrong_conversion_of_a_dense_model_is_named(decoder, tmp_path, capsys):
+    draft = Draft(decoder["q4"])
+    rows = draft.tensors["blk.0.attn_k.weight"].rows
+    rows[:] = np.roll(rows, len(rows) // 2, axis=0)
+    draft.write(tmp_path / "bad.gguf")
+    code, found = damage(decoder, decoder["bf16"], tmp_path / "bad.gguf", capsys)
+    wrong = [(op["point"], op["tensors"]) for op in found["ops"] if op["verdict"] not in ("same", "quantization")]
+    assert (code, found["verdict"], wrong) == (1, "weights", [("Kraw", ["blk.0.attn_k.weight"])])
+
+
+def without_minima(raw: np.ndarray) -> np.ndarray:
+    """Q4_K as somebody might decode it who forgot the minima."""
+    raw = np.array(raw)
+    raw.reshape(-1).view(FORMATS["Q4_K"].layout)["dmin"] = 0
+    return RIGHT(raw)
+
+
+RIGHT = FORMATS["Q4_K"].dequantize
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_a_wrong_dequantizer_is_the_engine(decoder, monkeypatch, backend, capsys):
+    """The dequantizer alone (the compiled kernels are right), or, in the reference, all that reads the format."""
+    wrong = dataclasses.replace(FORMATS["Q4_K"], dequantize=without_minima)
+    monkeypatch.setitem(FORMATS, "Q4_K", wrong)
+    code, found = damage(decoder, decoder["bf16"], decoder["q4"], capsys, "--backend", backend)
+    assert (code, found["verdict"]) == (1, "engine")
+    for op in found["ops"]:
+        assert (op["verdict"] == "engine") == ("Q4_K" in op["formats"]), op
+        assert op["misread"] == (op["tensors"] if "Q4_K" in op["formats"] else [])
+    command = ["damage", str(decoder["bf16"]), str(decoder["q4"]), "--token-ids", str(decoder["ids"])]
+    assert main([*command, "--backend", backend]) == 1
+    assert "verdict: blk.0.ffn_gate.weight is misread: kernel, dequ" in capsys.readouterr().out
+
+
+def test_a_wrong_kernel_of_a_dense_model_is_the_engine(decoder, monkeypatch):
+    ids = json.loads(decoder["ids"].read_text())
+    with Engine.open(decoder["bf16"], numerics="exact") as a, Engine.open(decoder["q4"], numerics="exact") as b:
+        real = b.model.ops.linear
+
+        def linear(x, w, act="float"):
+            y = real(x, w, act)
+            return y * np.float32(1.4) if w.fmt == "Q4_K" else y
+
+        monkeypatch.setattr(b.model.ops, "linear", linear)
+        found = list(compare(a, b, ids, {}, lambda layer: None))
+    for op in found:
+        assert (op.verdict == "engine") == ("Q4_K" in op.formats), op
+
+
+def test_models_of_different_families_are_refused(decoder, files, capsys):
+    assert main(["damage", str(decoder["q4"]), str(files["q4"])]) == 1
+    assert "different families" in capsys.readouterr().err
 
 
 def test_models_of_different_shapes_are_refused(files, capsys):

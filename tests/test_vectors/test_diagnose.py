@@ -128,6 +128,7 @@ def test_a_mistake_has_a_size(library) -> None:
     assert found.parameter["low"] <= 0.9 <= found.parameter["high"] and found.parameter["right"] == 1
 
 
+@pytest.mark.thorough
 def test_a_mistake_in_a_part_of_the_model(library) -> None:
     part = "compressed layers"
     fault = ScopedFault(LIBRARY["no_sink"], part, scopes(library.engine.shape)[part])
@@ -167,6 +168,7 @@ def test_one_wrong_id(library) -> None:
     assert found.first_position == 10
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pair", [("no_sink", "hash_previous_token"), ("indexer_recent", "row_late"),
                                   ("head_mean", "chunk_32_window_cut")], ids="+".join)  # fmt: skip
 def test_two_faults_are_both_named_or_none(library, pair) -> None:
@@ -201,6 +203,7 @@ def test_hugging_face_is_exact(capsys, without_families, top) -> None:
     assert found["first_position"] is None and found["ranking"][0]["distance"] < 1e-4
 
 
+@pytest.mark.thorough
 def test_a_tie_that_falls_the_other_way_is_no_mistake(engine, without_families) -> None:
     """Hugging Face takes the later of two equal rows, from position 118 of this prompt on."""
     whole = Two(engine, PROMPTS["mixed"]())
@@ -288,6 +291,7 @@ def test_the_gate(tmp_path, capsys, engine, library) -> None:
             assert "at position" in text and "next" in text
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["freq_base", pytest.param("gate_up_swapped", marks=pytest.mark.slow)])
 def test_a_wrong_file_is_told_from_a_wrong_engine(tmp_path, capsys, without_families, name) -> None:
     path, ids = tmp_path / "theirs.gguf", PROMPTS["short"]()

@@ -451,6 +451,7 @@ def test_a_key_that_was_sent_back_is_taken_out(tmp_path) -> None:
     assert page.without("text", "") == "text"
 
 
+@pytest.mark.thorough
 def test_a_target_of_logits_alone_is_examined(engine, without_families) -> None:
     """One that takes no prompts of any kind, as a file of somebody's own functions would."""
 

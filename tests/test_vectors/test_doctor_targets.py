@@ -162,6 +162,7 @@ def doctor(capsys, *argv: str) -> tuple[int, dict, str]:
     return code, json.loads(out.out.splitlines()[-1]), out.out + out.err
 
 
+@pytest.mark.thorough
 def test_a_right_server(engine, tmp_path, capsys) -> None:
     with Endpoint(engine, echo=True) as server:
         code, line, _ = doctor(capsys, server.url, "--quick", "-o", str(tmp_path))

@@ -100,6 +100,7 @@ def test_a_tokenizer_with_a_mistake(engine, mistake, echo) -> None:
     assert (found.verdict, found.fault) == ("fault", mistake) and found.confidence > 0.8
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mistake", ["markers_as_text", "think_open", "think_missing", "newline_added"])
 def test_a_template_with_a_mistake(engine, mistake) -> None:
     found = asked(engine, Served(engine, mistake), chat=True, prompt="short")

@@ -30,6 +30,7 @@ def rms(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.sqrt(np.mean((a - b) ** 2)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(FAMILIES))
 def test_the_right_value_is_no_mistake_and_others_are(library, engine, name) -> None:
     family = FAMILIES[name]

@@ -85,6 +85,7 @@ OFTEN = {"window_short", "no_sink", "rope_half_split", "no_kv_norm", "no_ape", "
 """Faults of all parts of a layer; the others are tried with -m slow."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", some(FAULTS, OFTEN))
 def test_faults_of_the_library(fault):
     point, layers = FAULTS[fault]
@@ -120,6 +121,7 @@ FEW = {"hc_attn_in", "attn_norm", "q_lora_norm", "KVcur", "KVcompress", "kqv_bac
        "ffn_moe_topk", "ffn_shexp", "ffn_out", "hc_ffn_post"}  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("fault", "point"),
     [

@@ -95,23 +95,31 @@ def test_nothing_that_is_said_becomes_a_control_token(tok):
 
 
 @pytest.mark.parametrize(
-    ("files", "bos", "eos"),
+    ("files", "bos", "eos", "ends"),
     [
-        ({}, -1, -1),
-        ({"config__json": {"bos_token_id": 3, "eos_token_id": 4}}, 3, 4),
-        ({"config__json": {"eos_token_id": [7, 8]}}, -1, 7),
-        ({"generation_config__json": {"eos_token_id": [9]}, "config__json": {"eos_token_id": 4}}, -1, 9),
-        ({"tokenizer_config__json": {"bos_token": "<|im_start|>"}, "config__json": {"bos_token_id": 1}}, 400, -1),
-        ({"tokenizer_config__json": {"eos_token": "nobody"}, "config__json": {"eos_token_id": 4}}, -1, 4),
-        ({"config__json": {"eos_token_id": "4"}}, -1, -1),
-        ({"config__json": {"eos_token_id": -4}}, -1, -1),
+        ({}, -1, -1, set()),
+        ({"config__json": {"bos_token_id": 3, "eos_token_id": 4}}, 3, 4, {4}),
+        ({"config__json": {"eos_token_id": [7, 8]}}, -1, 7, {7, 8}),
+        ({"generation_config__json": {"eos_token_id": [9]}, "config__json": {"eos_token_id": 4}}, -1, 9, {9}),
+        ({"tokenizer_config__json": {"bos_token": "<|im_start|>"}, "config__json": {"bos_token_id": 1}}, 400, -1,
+         set()),
+        ({"tokenizer_config__json": {"eos_token": "nobody"}, "config__json": {"eos_token_id": 4}}, -1, 4, {4}),
+        ({"tokenizer_config__json": {"eos_token": "<think>"}, "config__json": {"eos_token_id": [4, 5]}}, -1, 402,
+         {402, 4, 5}),
+        ({"tokenizer_config__json": {"eos_token": "<think>"},
+          "generation_config__json": {"eos_token_id": [6, "x", -1, 10**9, True, 3.5]}}, -1, 402, {402, 6}),
+        ({"config__json": {"eos_token_id": "4"}}, -1, -1, set()),
+        ({"config__json": {"eos_token_id": -4}}, -1, -1, set()),
     ],
-)
-def test_where_the_ends_come_from(tmp_path, definition, files, bos, eos):
+)  # fmt: skip
+def test_where_the_ends_come_from(tmp_path, definition, files, bos, eos, ends):
     found = of_checkpoint(folder_of(tmp_path / "m", definition, **{"config__json": {}, **files}))
     if bos == 400:
         bos = found._control["<|im_start|>"]
-    assert (found.bos, found.eos) == (bos, eos)
+    if eos == 402:
+        own = found._control["<think>"]
+        eos, ends = own, (ends - {402}) | {own}
+    assert (found.bos, found.eos, found.ends) == (bos, eos, ends)
     assert found.special_id("<｜end▁of▁sentence｜>") == eos and found.special_id("<｜User｜>") == -1
 
 

@@ -75,6 +75,24 @@ def test_a_gguf_and_a_folder_have_the_same_tokenizer(model, definition, tmp_path
         assert ours.decode(ours.encode(text)) == text.encode()
 
 
+@pytest.mark.parametrize(
+    ("more", "ends"),
+    [
+        ([], set()),
+        ([("eot_token_id", "u32", 5)], {5}),
+        ([("eot_token_id", "u32", 5), ("eom_token_id", "i32", 6), ("eos_token_ids", "i32[]", [7, -1, 10**6])],
+         {5, 6, 7}),
+        ([("eos_token_ids", "u64[]", [9]), ("eot_token_id", "string", "x")], {9}),
+        ([("eos_token_ids", "string[]", ["9"])], set()),
+    ],
+)  # fmt: skip
+def test_every_end_that_a_gguf_names(entries, tmp_path, more, ends):
+    found = [*entries, *((G + key, kind, value) for key, kind, value in more)]
+    with open_source(write(tmp_path / "m.gguf", found)) as source:
+        tok = open_tokenizer(source)
+    assert tok.ends == {tok.eos, *ends} and tok.eos not in ends
+
+
 def test_the_engine_asks_by_the_template(model):
     with Engine.open(model, backend="reference", numerics="exact") as engine:
         tok = engine.tokenizer

@@ -95,6 +95,7 @@ def test_a_hostile_template_is_one_line(case):
     template.close()
 
 
+@pytest.mark.thorough
 def test_after_a_failure_the_next_one_works():
     template = ChatTemplate("{% if messages[0].role == 'loop' %}{% for a in range(99999) %}{% for b in range(99999) %}"
                             "{% endfor %}{% endfor %}{% endif %}ok", seconds=8.0)  # fmt: skip

@@ -75,6 +75,7 @@ def branches_of(schema: Schema, node: dict[str, Any]) -> tuple[list[list[Node]],
 
 
 def limited(found: list[Any]) -> list[Any]:
+    """The alternatives ``found``; TooLarge if they are too many to be written into a grammar."""
     if len(found) > MOST_ALTERNATIVES:
         raise TooLarge(f"a schema that stands for more than {MOST_ALTERNATIVES} alternatives at one place")
     return found
@@ -148,6 +149,7 @@ def _kinds(value: Any) -> tuple[str, ...]:
 
 
 def some(found: Strings) -> bool:
+    """Whether the set has a string at all."""
     return bool(found.texts) if found.literals is not None else found.most is None or found.least <= found.most
 
 

@@ -72,6 +72,7 @@ class Vocabulary:
         self.size = len(tokenizer)
         self.bytes = [tokenizer.token_bytes(i) for i in range(self.size)]
         self.eos, self.dsml, self.think_close = tokenizer.eos, tokenizer.dsml, tokenizer.think_close
+        self.ends = sorted(tokenizer.ends)
         self.control = frozenset(_control(tokenizer, self.bytes))
         self._library = _library(tokenizer, self.bytes, self.control)
         self._kept: OrderedDict[str, Any] = OrderedDict()
@@ -188,7 +189,7 @@ def _compile(library: LLTokenizer, grammar: str) -> LLMatcher:
 def _control(tokenizer: Tokenizer, data: list[bytes]) -> list[int]:
     """The tokens that no text becomes: the protocol's, and what else the vocabulary has between brackets and bars."""
     found = [tokenizer.bos, tokenizer.eos, tokenizer.user, tokenizer.assistant, tokenizer.think_open,
-             tokenizer.think_close, tokenizer.dsml]  # fmt: skip
+             tokenizer.think_close, tokenizer.dsml, *tokenizer.ends]  # fmt: skip
     found = [i for i in found if i >= 0]  # other families have not all of them
     for i, raw in enumerate(data):
         bars = "\uff5c" in tokenizer.token_string(i)

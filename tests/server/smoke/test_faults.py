@@ -56,6 +56,7 @@ def failed(url, name):
     return {check.name.partition(".")[2]: check.got for check in row.checks if check.state == "fail"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [group.name for group in groups()])
 def test_a_right_server_has_no_fault(good, name):
     url, known = good

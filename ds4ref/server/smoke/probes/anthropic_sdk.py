@@ -20,10 +20,12 @@ state = {}
 
 
 def usual(**more):
+    """A message's usual fields, and ``more``."""
     return {"model": MODEL, "max_tokens": TOKENS, **more}
 
 
 def kinds(message):
+    """The types of a message's blocks, in order."""
     return [block.type for block in message.content]
 
 

@@ -23,10 +23,12 @@ class Weather(pydantic.BaseModel):
 
 
 def usual(**more):
+    """A chat completion's usual fields, and ``more``."""
     return {"model": MODEL, "max_completion_tokens": TOKENS, "temperature": 0, **more}
 
 
 def answer(**more):
+    """A response's usual fields, and ``more``."""
     return {"model": MODEL, "max_output_tokens": TOKENS, "temperature": 0, "store": False, **more}
 
 

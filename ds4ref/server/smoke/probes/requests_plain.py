@@ -14,6 +14,7 @@ state = {}
 
 
 def post(stream=False, **more):
+    """POST a chat completion with the usual fields, and ``more``."""
     body = {"model": MODEL, "messages": [USER], "max_tokens": TOKENS, "temperature": 0, "stream": stream, **more}
     return session.post(f"{URL}/v1/chat/completions", json=body, stream=stream, timeout=SECONDS)
 

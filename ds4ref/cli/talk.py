@@ -1,0 +1,81 @@
+"""What every conversation at a terminal has: lines are read until the input ends, and "/name" is a command."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+
+from ..errors import Ds4Error
+from .common import is_tty, say
+from .lineedit import HISTORY, line_reader
+from .options import printable
+
+
+class Talk(ABC):
+    """A conversation. Subclasses say what a message does (``turn``) and which commands there are (``commands``).
+
+    ``done``: the user wants to leave. ``code``: the exit code of the last message.
+    """
+
+    def __init__(self, prog: str, help: str):
+        self.prog, self.help = prog, help
+        self.done, self.code = False, 0
+
+    @abstractmethod
+    def commands(self) -> Mapping[str, Callable[[str], None]]:
+        """Besides ``/help``, ``/quit`` and ``/exit``; each gets what stands behind its name."""
+
+    @abstractmethod
+    def turn(self, text: str) -> object:
+        """Answer a message."""
+
+    def read_lines(self, prompt: str, history: str = HISTORY, first: str | None = None) -> int:
+        """Obey and answer until the input ends; the exit code is the last message's."""
+        read = line_reader(prompt, self.all_commands(), history)
+        if is_tty(sys.stdin):
+            print(self.help, file=sys.stderr)
+        if first is not None:
+            self.turn(first)
+        while not self.done:
+            try:
+                line = read()
+            except KeyboardInterrupt:
+                if not sys.stdin.isatty():
+                    raise
+                continue  # Ctrl-C while typing only clears the line
+            if line is None:
+                break
+            self.line(line)
+        return self.code
+
+    def line(self, line: str) -> None:
+        """Obey a command or answer a message."""
+        text = line.strip()
+        if not text:
+            return
+        if not text.startswith("/"):
+            self.turn(line)
+            return
+        name, _, rest = text.partition(" ")
+        commands = self.all_commands()
+        if name not in commands:
+            say(self.prog, f"unknown command: {printable(name)} (/help lists them)")
+            return
+        try:
+            commands[name](rest.strip())
+        except (Ds4Error, MemoryError) as error:
+            say(self.prog, f"{name}: {error or 'not enough memory'}")
+
+    def leave(self, _: str) -> None:
+        """/quit."""
+        self.done = True
+
+    def all_commands(self) -> dict[str, Callable[[str], None]]:
+        """What may be typed."""
+        return {
+            "/help": lambda _: print(self.help, file=sys.stderr),
+            **self.commands(),
+            "/quit": self.leave,
+            "/exit": self.leave,
+        }

@@ -1,0 +1,211 @@
+"""Sessions on disk that were damaged, and disks that fail: nothing wrong is ever loaded."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ds4ref.session import kvc
+from ds4ref.session.directory import Directory
+
+from .fake_kv import FakeSession, FakeTokenizer, store
+from .storing import TALK, change, flip, here, loaded, plain, put, saved
+
+# --- damage
+
+
+def test_what_is_damaged_is_put_aside_and_the_next_best_tried(tmp_path: Path) -> None:
+    """ds4 KV 15, K2."""
+    kept = store(tmp_path)
+    short, long = saved(kept, TALK[:20]), saved(kept, TALK)
+    change(tmp_path / long, flip(200))
+    assert loaded(kept, TALK) == TALK[:20]
+    assert here(tmp_path) == {short, f"{long}.bad"}
+    saved(kept, TALK)
+    assert loaded(kept, TALK) == TALK
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_cut_anywhere(tmp_path: Path, ours: bool) -> None:
+    """Never a wrong session, and what cannot be used is put aside."""
+    kept = store(tmp_path)
+    path = tmp_path / saved(kept, TALK[:12]) if ours else plain(tmp_path, TALK[:12])
+    data, whole = path.read_bytes(), 0
+    for length in range(len(data)):
+        put(path, data[:length])
+        assert loaded(store(tmp_path), TALK) is None and here(tmp_path) == {f"{path.name}.bad"}
+        os.unlink(f"{path}.bad")
+        whole += 1
+    assert whole == len(data) > 400
+
+
+def test_any_bit_of_it(tmp_path: Path) -> None:
+    kept = store(tmp_path)
+    path = tmp_path / saved(kept, TALK[:12])
+    data, fine = path.read_bytes(), set()
+    for at in range(len(data)):
+        put(path, data[:at] + bytes([data[at] ^ (1 << at % 8)]) + data[at + 1 :])
+        if loaded(kept, TALK) is not None:
+            fine.add(at)
+        else:
+            for name in here(tmp_path):
+                os.unlink(tmp_path / name)
+    assert fine <= {7, *range(12, 16), *range(20, 24), *range(32, 40)}, "nothing depends on these"
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 10**6), st.binary(min_size=1, max_size=60), st.integers(0, 3))
+def test_overwritten_cut_out_or_put_in(tmp_path: Path, at: int, new: bytes, how: int) -> None:
+    kept = store(tmp_path / "kv")
+    path = tmp_path / "kv" / kvc.key_name(TALK[:12])
+    if not (tmp_path / "good").exists():
+        saved(kept, TALK[:12])
+        path.rename(tmp_path / "good")
+    data = (tmp_path / "good").read_bytes()
+    at %= len(data)
+    changed = (
+        data[:at] + new + data[at + len(new) :],
+        data[:at] + data[at + len(new) :],
+        data[:at] + new + data[at:],
+        data + new,
+    )[how]
+    put(path, changed)
+    assert loaded(kept, TALK) in (None, TALK[:12])
+    for name in here(tmp_path / "kv"):
+        (tmp_path / "kv" / name).unlink()
+
+
+@pytest.mark.parametrize("size", [2**31, 2**40, 2**63, 2**64 - 1])
+def test_huge_claims(tmp_path: Path, size: int) -> None:
+    kept = store(tmp_path)
+    path = plain(tmp_path, TALK)
+    data = bytearray(path.read_bytes())
+    data[40:48] = size.to_bytes(8, "little")
+    path.write_bytes(data)
+    assert loaded(kept, TALK) is None
+
+
+def test_a_sparse_file_that_is_as_long_as_it_claims(tmp_path: Path) -> None:
+    kept = store(tmp_path)
+    path = plain(tmp_path, TALK)
+    data = bytearray(path.read_bytes())
+    data[40:48] = (1 << 40).to_bytes(8, "little")
+    path.write_bytes(data)
+    try:
+        os.truncate(path, 52 + len(TALK) + (1 << 40))
+    except OSError:
+        pytest.skip("no such large files on this file system")
+    assert loaded(kept, TALK) is None
+
+
+def test_payloads_that_make_no_sense_although_nothing_was_damaged(tmp_path: Path) -> None:
+    """What ds4 does not notice: a payload of other tokens, and one that is no payload."""
+    kept = store(tmp_path)
+    path = plain(tmp_path, TALK)
+    start = 52 + len(TALK)
+    change(path, lambda data: data.__setitem__(slice(start, start + 4), b"JUNK"))
+    assert loaded(kept, TALK) is None and here(tmp_path) == {f"{path.name}.bad"}
+
+
+def test_what_vanishes_or_cannot_be_read_meanwhile(tmp_path: Path, monkeypatch) -> None:
+    kept = store(tmp_path)
+    short, long = saved(kept, TALK[:20]), saved(kept, TALK)
+    opened = kvc.open_file
+
+    def gone(path: Path) -> Any:
+        if Path(path).name == long:
+            raise FileNotFoundError(errno.ENOENT, "gone")
+        return opened(path)
+
+    kept.directory.entries()
+    monkeypatch.setattr(kvc, "open_file", gone)
+    assert loaded(kept, TALK) == TALK[:20]
+    assert here(tmp_path) == {short, long}
+
+
+def test_what_takes_a_files_place_meanwhile_is_looked_at_again(tmp_path: Path, monkeypatch) -> None:
+    kept = store(tmp_path)
+    name = saved(kept, b"tokens one", "evict", (b"visible", b"a way to say it"))
+    matching = Directory.matching
+
+    def slow(self: Directory, *args: Any) -> Any:
+        found = matching(self, *args)
+        saved(store(tmp_path), b"tokens two", "evict", (b"visible",))
+        return found
+
+    monkeypatch.setattr(Directory, "matching", slow)
+    assert loaded(kept, b"a way to say it, and more") is None, "nobody says it that way any more"
+    assert loaded(kept, b"visible, and more") == b"tokens two" and here(tmp_path) == {name}
+
+
+def test_bugs_are_told_and_do_no_harm(tmp_path: Path, monkeypatch, caplog) -> None:
+    kept = store(tmp_path)
+    saved(kept)
+
+    def broken(*args: Any, **options: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(FakeTokenizer, "decode", broken)
+    with caplog.at_level(logging.ERROR):
+        assert loaded(kept, TALK) is None
+        assert not kept.save(FakeSession(TALK), (), "cold")  # type: ignore[arg-type]
+    assert [record.message for record in caplog.records] == ["kv cache: loading", "kv cache: saving"]
+
+
+# --- disks that fail
+
+
+def test_every_call_that_can_fail_while_saving(tmp_path: Path, monkeypatch) -> None:
+    """Disk full, or worse, at the first, second, ... call: nothing is raised, nothing is left, what was there is."""
+    kept = store(tmp_path)
+    old = saved(kept, TALK[:20])
+    before = (tmp_path / old).read_bytes()
+    calls = ("write", "fsync", "replace", "open")
+    counts = dict.fromkeys(calls, 0)
+    for call in calls:
+        for failing in range(10_000):
+            seen = 0
+            really = getattr(os, call)
+
+            def maybe(*args: Any, really: Any = really, failing: int = failing, **options: Any) -> Any:
+                nonlocal seen
+                seen += 1
+                if seen == failing + 1:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                return really(*args, **options)
+
+            with monkeypatch.context() as patched:
+                patched.setattr(os, call, maybe)
+                done = kept.save(FakeSession(TALK), (), "cold")  # type: ignore[arg-type]
+            left = here(tmp_path)
+            assert not any(".tmp." in name for name in left), (call, failing)
+            assert (tmp_path / old).read_bytes() == before
+            if done:
+                assert loaded(kept, TALK) == TALK
+            (tmp_path / kvc.key_name(TALK)).unlink(missing_ok=True)
+            if seen <= failing:
+                break
+            counts[call] += 1
+    assert counts["write"] > len(TALK) and counts["fsync"] == 2 and counts["replace"] == 1 and counts["open"] >= 4
+
+
+def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
+    """The system's own error, at a size that it enforces."""
+    resource = pytest.importorskip("resource", reason="needs limits on the size of files")
+    kept = store(tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for limit in (0, 51, 52, 100, 300, 900):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+        try:
+            done = kept.save(FakeSession(TALK), (), "cold")  # type: ignore[arg-type]
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert not done and here(tmp_path) == set()
+    assert kept.save(FakeSession(TALK), (), "cold")  # type: ignore[arg-type]

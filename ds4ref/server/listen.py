@@ -131,8 +131,8 @@ class Server(uvicorn.Server):
         """A signal came."""
         if self.should_exit:
             os._exit(130)
+        self.end()  # before anybody can read that it was heard: a second signal may follow at once
         log.info("shutdown requested, draining requests")
-        self.end()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen no more, answer what is in flight."""

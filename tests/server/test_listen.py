@@ -1,9 +1,13 @@
 """The socket a server listens on."""
 
 import asyncio
+import signal
 import socket
+import sys
 
-from ds4ref.server.listen import bind
+import pytest
+
+from ds4ref.server.listen import Server, bind
 
 
 def test_small_pieces_are_sent_at_once():
@@ -26,3 +30,14 @@ def test_small_pieces_are_sent_at_once():
                 writer.close()
 
     assert asyncio.run(option()) != 0
+
+
+def test_a_second_signal_counts_as_soon_as_the_first_was_told(monkeypatch):
+    """Whoever reads that a shutdown was asked for may signal again at once, also from within that line."""
+    monkeypatch.setattr("os._exit", sys.exit)
+    server = Server.__new__(Server)
+    server.should_exit, server._loop = False, None
+    monkeypatch.setattr("ds4ref.server.listen.log.info", lambda *_: server.handle_exit(signal.SIGINT, None))
+    with pytest.raises(SystemExit) as ended:
+        server.handle_exit(signal.SIGINT, None)
+    assert ended.value.code == 130

@@ -6,6 +6,8 @@ ints; results are ``np.int32`` or ``np.float32``, as compiled.
 
 from __future__ import annotations
 
+import struct
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -53,6 +55,8 @@ __all__ = [
 ]
 
 I32, F32 = np.int32, np.float32
+LOW, SIGN = 0xFFFFFFFF, 0x80000000
+SIGNED = struct.Struct("4b")
 
 
 def _plain(array: Any) -> np.ndarray:
@@ -63,18 +67,17 @@ def _plain(array: Any) -> np.ndarray:
 
 def _word(value: int) -> np.int32:
     """The low 32 bits."""
-    value = int(value) & 0xFFFFFFFF
-    return I32(value - (1 << 32) if value >> 31 else value)
+    return I32(((int(value) & LOW) ^ SIGN) - SIGN)
 
 
-def _bytes(word: Any) -> list[int]:
+def _bytes(word: Any) -> tuple[int, ...]:
     """The four signed bytes of a word."""
-    return [((int(word) >> (8 * i) & 255) ^ 128) - 128 for i in range(4)]
+    return SIGNED.unpack((int(word) & LOW).to_bytes(4, "little"))
 
 
-def _codes(word: Any) -> list[int]:
+def _codes(word: Any) -> bytes:
     """The four unsigned bytes of a word."""
-    return [int(word) >> (8 * i) & 255 for i in range(4)]
+    return (int(word) & LOW).to_bytes(4, "little")
 
 
 # --- words
@@ -82,35 +85,36 @@ def _codes(word: Any) -> list[int]:
 
 def dp4a(a: Any, b: Any, c: Any) -> np.int32:
     """c + the dot product of four signed bytes each."""
-    return _word(int(c) + sum(x * y for x, y in zip(_bytes(a), _bytes(b), strict=True)))
+    return _word(int(c) + sum(map(mul, _bytes(a), _bytes(b))))
 
 
 def dp4a_codes(a: Any, b: Any, c: Any) -> np.int32:
     """c + the dot product of the four unsigned bytes of a and the signed ones of b."""
-    return _word(int(c) + sum(x * y for x, y in zip(_codes(a), _bytes(b), strict=True)))
+    return _word(int(c) + sum(map(mul, _codes(a), _bytes(b))))
 
 
 def dp2a_low(a: Any, b: Any, c: Any) -> np.int32:
     """c + the dot product of the two int16 of a and the two low signed bytes of b."""
     halves = [((int(a) >> (16 * i) & 0xFFFF) ^ 0x8000) - 0x8000 for i in range(2)]
-    return _word(int(c) + sum(x * y for x, y in zip(halves, _bytes(b)[:2], strict=True)))
+    return _word(int(c) + sum(map(mul, halves, _bytes(b))))
 
 
 def dp2a_codes(a: Any, b: Any, c: Any) -> np.int32:
     """c + the dot product of the two int16 of a and the two low unsigned bytes of b."""
     halves = [((int(a) >> (16 * i) & 0xFFFF) ^ 0x8000) - 0x8000 for i in range(2)]
-    return _word(int(c) + sum(x * y for x, y in zip(halves, _codes(b)[:2], strict=True)))
+    return _word(int(c) + sum(map(mul, halves, _codes(b))))
 
 
 def permute_bytes(a: Any, b: Any, selector: Any) -> np.int32:
     """Four bytes out of the eight of a (0 to 3) and b (4 to 7), chosen by the low four nibbles of ``selector``; a
     nibble's highest bit asks for the byte's sign in all bits instead."""
-    pool = [int(word) >> (8 * i) & 255 for word in (a, b) for i in range(4)]
-    out = 0
-    for i in range(4):
-        nibble = int(selector) >> (4 * i) & 15
-        byte = pool[nibble & 7]
-        out |= (byte if nibble < 8 else (255 if byte & 128 else 0)) << (8 * i)
+    pool, chosen, out = (int(b) & LOW) << 32 | int(a) & LOW, int(selector), 0
+    for to in (0, 8, 16, 24):
+        byte = pool >> (8 * (chosen & 7)) & 255
+        if chosen & 8:
+            byte = 255 if byte & 128 else 0
+        out |= byte << to
+        chosen >>= 4
     return _word(out)
 
 
@@ -158,7 +162,7 @@ def float_to_half(value: Any) -> np.int32:
 
 def bits_to_float(word: Any) -> np.float32:
     """A word's bits as a float32."""
-    return _word(word).view(F32)
+    return (word if isinstance(word, I32) else _word(word)).view(F32)
 
 
 def float_bits(value: Any) -> np.int32:

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import ContextError, SessionError
-from ..claims import Claim, Claims
+from ..claims import Claim, Claims, Timeline
 from .shape import CSA, PLAIN, ModelShape
 
 EMPTY_SCORE = np.float32(-1e30)
@@ -99,22 +98,22 @@ class CacheSnapshot(NamedTuple):
         return id(self.store), used
 
 
-class Cache:
+class Cache(Timeline):
     """The caches of all layers at position ``pos``.
 
     half: compressed and indexer rows are stored as float16, which loses nothing in modes that round them to it.
     """
 
+    _store: Store
+
     def __init__(self, shape: ModelShape, ctx: int, ops: Any, half: bool = False):
-        self.shape, self.ctx, self.ops, self.half = shape, ctx, ops, half
-        self.pos = 0
+        self.shape, self.ops = shape, ops
         # positions from here on are in the rings, as far as they reach
         self._since = 0
         self._newest = 0
         self._raw = [ops.array(4 * shape.window, shape.head_dim) for _ in shape.ratios]
         self._rings = [self._new_rings(layer) for layer in range(shape.n_layers)]
-        self.moves = 0
-        self._adopt(Store(shape, ctx, ops, half), 0)
+        super().__init__(Store(shape, ctx, ops, half))
 
     def _new_rings(self, layer: int) -> dict[str, Projections]:
         ratio = self.shape.ratios[layer]
@@ -132,14 +131,7 @@ class Cache:
         self.ops.fill(ring.kv, 0)
         self.ops.fill(ring.score, EMPTY_SCORE)
 
-    def _adopt(self, store: Store, pos: int) -> None:
-        """Go on in ``store`` from ``pos`` on."""
-        self._store, self._claim = store, store.claim(pos)
-        self._moved()
-
-    def _moved(self) -> None:
-        """Some buffer is another one now: ``moves`` tells those who remember addresses."""
-        self.moves += 1
+    def _lay_out(self) -> None:
         self.layers = [
             LayerCache(*fields)
             for fields in zip(self._raw, self._store.comp, self._store.index, self._rings, strict=True)
@@ -154,11 +146,7 @@ class Cache:
 
     def reserve(self, count: int) -> None:
         """Make room for ``count`` tokens after ``pos``, which ops may then write. ContextError beyond the context."""
-        end = self.pos + count
-        if end > self.ctx:
-            raise ContextError(f"{end} tokens do not fit the context of {self.ctx}")
-        if not self._store.extend(self._claim, end):
-            self._adopt(self._store.copy(self.pos, self.ctx, self._store.half), end)
+        super().reserve(count)
         if self.shape.window + count > len(self._raw[0]):
             rows = [self._newest_rows(ring, self.shape.window) for ring in self._raw]
             self._raw = [self.ops.array(self.shape.window + count, self.shape.head_dim) for _ in rows]
@@ -169,7 +157,7 @@ class Cache:
 
     def advance(self, count: int) -> None:
         """``count`` tokens after ``pos`` were written."""
-        self.pos += count
+        super().advance(count)
         self._newest = max(self._newest, self.pos)
 
     # --- rings
@@ -211,12 +199,6 @@ class Cache:
                 oldest.append((pos // ratio * ratio - (ratio if ratio == CSA else 0), len(ring.kv)))
         return all(position + length >= self._newest for position, length in oldest)
 
-    def rewind(self, pos: int) -> None:
-        """Back to ``pos``, which must be ``rewindable``: nothing is copied or computed."""
-        if not self.rewindable(pos):
-            raise SessionError(f"position {pos} is out of reach from {self.pos}")
-        self.pos = self._claim.pos = pos
-
     def snapshot(self) -> CacheSnapshot:
         """Remember this frontier."""
         layers = range(self.shape.n_layers)
@@ -227,15 +209,7 @@ class Cache:
     def reset(self, snapshot: CacheSnapshot) -> None:
         """To a frontier taken from any cache of the same model; the snapshot stays usable. ContextError, with nothing
         changed, if it does not fit."""
-        if snapshot.pos > self.ctx:
-            raise ContextError(f"a snapshot of {snapshot.pos} tokens does not fit the context of {self.ctx}")
-        store = snapshot.store
-        if store.ctx < self.ctx or (store.half and not self.half):
-            store = store.copy(snapshot.pos, self.ctx, store.half and self.half)
-        if store is self._store:
-            self._claim.pos = snapshot.pos
-        else:
-            self._adopt(store, snapshot.pos)
+        self._reset(snapshot.store, snapshot.pos)
         self.restart(snapshot.pos)
         for layer, (raw, rings) in enumerate(zip(snapshot.raw, snapshot.projections, strict=True)):
             self.put(layer, raw, rings)

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import ContextError, SessionError
-from ..claims import Claim, Claims
+from ..claims import Claim, Claims, Timeline
 from .shape import DenseShape
 
 
@@ -69,40 +68,21 @@ class CacheSnapshot(NamedTuple):
         return id(self.store), self.store.shape.kv_bytes(self.pos, 2 if self.store.half else 4)
 
 
-class Cache:
+class Cache(Timeline):
     """The caches of all layers at position ``pos``. half: rows are stored as float16."""
 
+    _store: Store
+
     def __init__(self, shape: DenseShape, ctx: int, ops: Any, half: bool = False):
-        self.shape, self.ctx, self.ops, self.half = shape, ctx, ops, half
-        self.pos = self.moves = 0
-        self._adopt(Store(shape, ctx, ops, half), 0)
+        self.shape, self.ops = shape, ops
+        super().__init__(Store(shape, ctx, ops, half))
 
-    def _adopt(self, store: Store, pos: int) -> None:
-        """Go on in ``store`` from ``pos`` on: buffers are other ones now."""
-        self._store, self._claim, self.layers = store, store.claim(pos), store.layers
-        self.moves += 1
-
-    def reserve(self, count: int) -> None:
-        """Make room for ``count`` tokens after ``pos``, which ops may then write. ContextError beyond the context."""
-        end = self.pos + count
-        if end > self.ctx:
-            raise ContextError(f"{end} tokens do not fit the context of {self.ctx}")
-        if not self._store.extend(self._claim, end):
-            self._adopt(self._store.copy(self.pos, self.ctx, self._store.half), end)
-
-    def advance(self, count: int) -> None:
-        """``count`` tokens after ``pos`` were written."""
-        self.pos += count
+    def _lay_out(self) -> None:
+        self.layers = self._store.layers
 
     def rewindable(self, pos: int) -> bool:
         """Always, back to any position: every row is kept."""
         return 0 <= pos <= self.pos
-
-    def rewind(self, pos: int) -> None:
-        """Back to ``pos``: nothing is copied or computed."""
-        if not self.rewindable(pos):
-            raise SessionError(f"position {pos} is out of reach from {self.pos}")
-        self.pos = self._claim.pos = pos
 
     def snapshot(self) -> CacheSnapshot:
         """Remember this frontier."""
@@ -111,16 +91,7 @@ class Cache:
     def reset(self, snapshot: CacheSnapshot) -> None:
         """To a frontier taken from any cache of the same model; the snapshot stays usable. ContextError, with nothing
         changed, if it does not fit."""
-        if snapshot.pos > self.ctx:
-            raise ContextError(f"a snapshot of {snapshot.pos} tokens does not fit the context of {self.ctx}")
-        store = snapshot.store
-        if store.ctx < self.ctx or (store.half and not self.half):
-            store = store.copy(snapshot.pos, self.ctx, store.half and self.half)
-        if store is self._store:
-            self._claim.pos = snapshot.pos
-        else:
-            self._adopt(store, snapshot.pos)
-        self.pos = snapshot.pos
+        self._reset(snapshot.store, snapshot.pos)
 
     def rows(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
         """Keys and values so far, (pos, kv_width) each, as the host sees them."""

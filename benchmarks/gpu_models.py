@@ -5,7 +5,9 @@ model and a slice with the dimensions of Flash are generated, and compared with 
 goes through in one piece, and tokens behind it one by one, as recordings are replayed.
 
 Bars: of golden models those of the CPU backend. CPU and GPU add in different orders, which rounding to integers
-amplifies in modes qat and ds4, so there the distributions are held to the bars that golden models have in that mode.
+amplifies in modes qat and ds4. How much, the CPU shows by itself, which adds in another order where it decodes: the
+median divergence of CPU and GPU may be twice that of the CPU from itself. The mean belongs to a few tokens whose
+experts fall the other way.
 """
 
 from __future__ import annotations
@@ -24,9 +26,11 @@ SLICE: dict[str, Any] = {"experts": 8, "vocab": 4096, "recipe": "q2"}
 """Of slices in all parts: what a token reads does not depend on the number of experts, what a file takes does."""
 EXACT_SHARE = 2e-4
 """Largest difference of logits in mode exact, as a share of their standard deviation, that orders of adding explain."""
-KL = {"exact": 1e-6, "qat": 1e-3, "ds4": 5e-3}
-"""Mean divergence of CPU and GPU at most."""
-
+TIMES, FLOOR = 2.0, {"exact": 1e-7, "qat": 1e-4, "ds4": 0.0}
+"""Median divergence of CPU and GPU: at most so many times that of the CPU from itself, or the floor. In mode qat
+roundings that fall the other way are so rare that the CPU may have none (docs/LOG.md)."""
+ENOUGH = 16
+"""Tokens from which on a median says something."""
 
 REHEARSED = 2
 """Tokens in the simulator, each of which takes it half a minute."""
@@ -73,20 +77,22 @@ def golden(check: Check) -> None:
 
 def beside_the_cpu(check: Check, name: str, path: str, length: Length) -> None:
     """Rows of one model file on both backends."""
-    from tests.golden import kl
+    from tests.golden import divergences
 
     for mode in MODES[-1:] if check.simulated else MODES:
         check.need(15)
         with Engine.open(path, backend="cpu", numerics=mode) as engine:
             ids = np.random.default_rng(7).integers(0, engine.shape.vocab, length.prompt + length.decoded)
-            wanted = logits(engine, ids, length)
+            wanted, again = logits(engine, ids, length), logits(engine, ids, Length(1, len(ids) - 1))
         with Engine.open(path, backend="cuda", numerics=mode) as engine:
             got = logits(engine, ids, length)
         item = f"{name} {mode}"
         if mode == "exact":
             share = float(np.abs(got - wanted).max() / wanted.std())
             check.add(f"{item}: largest difference / std", share, "", EXACT_SHARE, "lower")
-        check.add(f"{item}: mean KL", kl(wanted, got), "", KL[mode], "lower")
+        own, theirs = (float(np.median(divergences(wanted, other))) for other in (again, got))
+        bar = max(TIMES * own, FLOOR[mode]) if len(ids) >= ENOUGH else None
+        check.add(f"{item}: median KL", theirs, "", bar, "lower", note=f"the CPU from itself: {own:.2g}")
         check.add(f"{item}: same first choice", float((got.argmax(1) == wanted.argmax(1)).mean()))
 
 

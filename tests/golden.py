@@ -82,8 +82,8 @@ def decoded(made: Engine, ids: np.ndarray) -> np.ndarray:
     return np.stack([session.eval(int(token)) for token in ids])
 
 
-def kl(wanted: np.ndarray, got: np.ndarray) -> float:
-    """Mean KL divergence of next-token distributions given logits (T, V)."""
+def divergences(wanted: np.ndarray, got: np.ndarray) -> np.ndarray:
+    """KL divergence of next-token distributions given logits (T, V): float64 (T,)."""
 
     def logsoftmax(x: np.ndarray) -> np.ndarray:
         x = x.astype(np.float64)
@@ -91,4 +91,10 @@ def kl(wanted: np.ndarray, got: np.ndarray) -> float:
         return x - np.log(np.exp(x).sum(axis=1, keepdims=True))
 
     p, q = logsoftmax(wanted), logsoftmax(got)
-    return float((np.exp(p) * (p - q)).sum(axis=1).mean())
+    each: np.ndarray = (np.exp(p) * (p - q)).sum(axis=1)
+    return each
+
+
+def kl(wanted: np.ndarray, got: np.ndarray) -> float:
+    """Their mean."""
+    return float(divergences(wanted, got).mean())

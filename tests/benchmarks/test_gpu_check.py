@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks import cuda_code, gpu_check, gpu_products, gpu_speed
+from benchmarks import cuda_code, gpu_check, gpu_models, gpu_products, gpu_speed
 from benchmarks.gpu_check import Check
 from benchmarks.timing import OutOfTime
+from ds4ref.engine import Engine
 from kernels.cuda import backend, driver
 from tests.test_cuda_decode import Idle
 
@@ -212,3 +213,25 @@ def test_a_short_rehearsal_measures_nothing_and_says_so(tmp_path: Path) -> None:
     passed, failed = found["rows"]
     assert passed["value"] >= 2 and failed["value"] == 0
     assert "tests that passed" in done.stdout and "written: " in done.stdout
+
+
+SAME = [("exact", "exact", True), ("qat", "qat", True), ("ds4", "ds4", True)]
+OTHERS = [("exact", "qat", False), ("qat", "ds4", False), ("ds4", "exact", False)]
+
+
+@pytest.mark.parametrize(("mode", "theirs", "right"), SAME + OTHERS)
+def test_bars_between_backends_hold_for_what_only_adds_in_another_order(
+    mode: str, theirs: str, right: bool, check: Check, nano_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reference backend stands for the GPU: it is as right as the CPU, and here also with other roundings."""
+    real = Engine.open
+
+    def opened(path: str, backend: str, numerics: str) -> Engine:
+        cuda = backend == "cuda"
+        return real(path, backend="reference" if cuda else backend, numerics=theirs if cuda else numerics)
+
+    monkeypatch.setattr(gpu_models, "MODES", (mode,))
+    monkeypatch.setattr(gpu_models.Engine, "open", opened)
+    gpu_models.beside_the_cpu(check, "model", nano_path, gpu_models.Length(60, 20))
+    judged = [row for _, row in check.rows if row.bar is not None]
+    assert judged and all(row.value <= row.bar for row in judged) == right

@@ -76,6 +76,10 @@ class Sampler:
         self.min_p = np.float32(max(min_p, 0))
         self.rng = Rng(fresh_seed() if seed is None else seed)
 
+    def choose(self, session: Any) -> int:
+        """The next token id of a session, which tells its most likely one without its logits. Else ``pick``."""
+        return session.argmax() if self.temperature <= 0 else self.pick(session.logits)
+
     def pick(self, logits: np.ndarray, greedy: bool = False) -> int:
         """The next token id. ``greedy`` forces temperature 0 for this one pick (structural DSML, docs/text.md 5)."""
         logits = _checked(logits)

@@ -26,8 +26,9 @@ MOST = 8
 """Recordings kept for one cache: three or four kinds of token are current at any depth."""
 
 
-RANKS = 2
-"""Of how many tokens a replay tells: the most likely one, and who takes its place if it is excluded."""
+RANKS, MOST_RANKS = 2, 64
+"""Of how many tokens a replay tells: the most likely one, and who takes its place if it is excluded; more, once
+somebody has asked for more. Beyond ``MOST_RANKS`` a CPU is quicker to bring logits to the host and partition them."""
 
 
 class Left(NamedTuple):
@@ -59,7 +60,9 @@ class Decoder:
 
     def __init__(self, model: Model, cache: Cache):
         self.model, self.cache = model, cache
-        self._made_for: tuple[int, int] = (-1, -1)
+        self.ranks = RANKS
+        """Ranks that later tokens tell; recordings are made anew when it changes."""
+        self._made_for: tuple[int, int, int] = (-1, -1, -1)
         self._recordings: dict[Hashable, tuple[Any, Callable[[int, int], None]]] = {}
         self.last: Any = None
         """The recording that ran last."""
@@ -74,17 +77,18 @@ class Decoder:
         model, cache = self.model, self.cache
         cache.reserve(1)
         plan, key = model.plan_token(cache)
-        made_for = cache.moves, model.ops.threads
+        made_for = cache.moves, model.ops.threads, self.ranks
         if made_for != self._made_for:
             self._recordings.clear()
             self._made_for = made_for
         if key not in self._recordings:
             if len(self._recordings) == MOST:
                 del self._recordings[next(iter(self._recordings))]
-            self._recordings[key] = record(model, cache, plan)
+            self._recordings[key] = record(model, cache, plan, self.ranks)
         self.last, move = self._recordings[key]
         move(token, cache.pos)
         self.last.replay()
         cache.advance(1)
         values, best = (model.ops.host(out)[0].copy() for out in self.last.outputs)
-        return Left(*self.last.kept, best, values)
+        streams, logits = self.last.kept
+        return Left(streams, logits, best, values)

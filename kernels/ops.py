@@ -90,9 +90,9 @@ class Backend(Protocol):
         """Make everything ready that would otherwise make the first op slow."""
 
     def record(self) -> Any:
-        """A backend of the same kind whose ops are kept and run together: it has ``seal(*outputs, kept=())``, ``replay()``
-        and then ``outputs``, which come to the host with a replay, and ``kept``, which stay where they are until
-        ``host`` is asked for them; they hold until the next replay. None if this one cannot."""
+        """A backend of the same kind whose ops are kept and run together: it has ``seal(*outputs, kept=())`` and
+        ``replay()``. A replay brings ``outputs`` to the host; ``kept`` stays where it is until ``host`` is asked for
+        it. Both hold until the next replay. None if this backend cannot."""
 
     # --- memory
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import sampling
 from ..archs import Model
-from ..decode import Decoder, Left
+from ..decode import MOST_RANKS, Decoder, Left
 from ..errors import Cancelled, ContextError, SessionError, TokenError
 
 Progress = Callable[[int, int], None]
@@ -278,6 +278,18 @@ class Session:
             first, second = self._left.best[:2]
             return int(first if first != exclude else second)
         return sampling.argmax(self.logits, exclude)
+
+    def ranked(self, k: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Ids (k,) int32 and logits (k,) float32 of the k most likely next tokens, falling, as the op ``top`` has them,
+        fewer in a smaller vocabulary; None where only ``logits`` tell. Once asked for, they come with every decoded
+        token."""
+        k = min(k, self.model.shape.vocab)
+        if self._decoder is None or k > MOST_RANKS:
+            return None
+        self._decoder.ranks = max(self._decoder.ranks, k)
+        if self._left is None or len(self._left.best) < k:
+            return None
+        return self._left.best[:k], self._left.values[:k]
 
     def logit(self, token: int) -> float:
         """The logit of one next token."""

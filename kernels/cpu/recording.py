@@ -144,8 +144,8 @@ class Recording(Steps):
             if places[number] is None:
                 raise ValueError("an output of a recording must be a result of its ops")
             start = moved(address(out)) - base
-            found = self._memory[start : start + out.nbytes].view(out.dtype).reshape(out.shape)
-            (self.outputs if number < len(outputs) else self.kept).append(found)
+            result = self._memory[start : start + out.nbytes].view(out.dtype).reshape(out.shape)
+            (self.outputs if number < len(outputs) else self.kept).append(result)
         self._made.clear()
         self._shared.clear()
         self._owner.clear()

@@ -100,6 +100,9 @@ class FakeSession:
         self.calls = [*getattr(self, "calls", []), (len(tokens), chunk, one_by_one)]
         return np.stack(rows)
 
+    def ranked(self, k: int) -> None:
+        return None
+
     def logit(self, token: int) -> float:
         return float(self.logits[token])
 

@@ -167,6 +167,9 @@ class ScriptedSession:
     def argmax(self, exclude=None):
         return sampling.argmax(self.logits, exclude)
 
+    def ranked(self, k):
+        return None
+
     def logit(self, token):
         return float(self.logits[token])
 

@@ -70,11 +70,12 @@ def top(args, first, last, thread):
         peaks, starts = i32p(args.peaks + 4 * blocks * token), i32p(args.starts + 4 * blocks * token)
         values, ids = f32p(args.values + 4 * k * token), i32p(args.ids + 4 * k * token)
         for rank in range(k):
-            block = 0
-            for b in range(1, blocks):
-                if peaks[b] > peaks[block]:
-                    block = b
-            peak, end = peaks[block], min((block + 1) * RANK_BLOCK, n)
+            peak, block = NONE, 0
+            for b in range(blocks):
+                peak = peaks[b] if peaks[b] > peak else peak
+            while peaks[block] != peak:
+                block += 1
+            end = min((block + 1) * RANK_BLOCK, n)
             at = place_of(x, np.int64(starts[block]), end, peak)
             values[rank], ids[rank] = x[at], at
             if rank + 1 < k:

@@ -18,8 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from .archs import Cache, Model
 
 MOST = 8
@@ -36,14 +34,14 @@ class Left(NamedTuple):
 
     streams   final streams (1, ...), an array of the backend
     logits    (1, V) float32, an array of the backend; both hold until the recording is replayed again
-    best      ids of the most likely next tokens (k,) int32, in the order of the op ``top``, on the host
-    values    their logits (k,) float32, on the host
+    best      ids of the most likely next tokens, in the order of the op ``top``
+    values    their logits
     """
 
     streams: Any
     logits: Any
-    best: np.ndarray
-    values: np.ndarray
+    best: list[int]
+    values: list[float]
 
 
 def record(model: Model, cache: Cache, plan: Any, ranks: int = RANKS) -> tuple[Any, Callable[[int, int], None]]:
@@ -89,6 +87,5 @@ class Decoder:
         move(token, cache.pos)
         self.last.replay()
         cache.advance(1)
-        values, best = (model.ops.host(out)[0].copy() for out in self.last.outputs)
-        streams, logits = self.last.kept
-        return Left(streams, logits, best, values)
+        host, (values, best), (streams, logits) = model.ops.host, self.last.outputs, self.last.kept
+        return Left(streams, logits, host(best).tolist()[0], host(values).tolist()[0])

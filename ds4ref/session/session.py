@@ -274,9 +274,9 @@ class Session:
 
     def argmax(self, exclude: int | None = None) -> int:
         """Most likely next token, lowest id on ties, never ``exclude``. TokenError if no id is left."""
-        if self._left is not None and len(self._left.best) > 1:
-            first, second = self._left.best[:2]
-            return int(first if first != exclude else second)
+        left = self._left
+        if left is not None and len(left.best) > 1:
+            return left.best[0] if left.best[0] != exclude else left.best[1]
         return sampling.argmax(self.logits, exclude)
 
     def ranked(self, k: int) -> tuple[np.ndarray, np.ndarray] | None:
@@ -289,14 +289,13 @@ class Session:
         self._decoder.ranks = max(self._decoder.ranks, k)
         if self._left is None or len(self._left.best) < k:
             return None
-        return self._left.best[:k], self._left.values[:k]
+        return np.array(self._left.best[:k], np.int32), np.array(self._left.values[:k], np.float32)
 
     def logit(self, token: int) -> float:
         """The logit of one next token."""
-        if self._left is not None:
-            for known, value in zip(self._left.best, self._left.values, strict=True):
-                if known == token:
-                    return float(value)
+        left = self._left
+        if left is not None and token in left.best:
+            return left.values[left.best.index(token)]
         return float(self.logits[token])
 
     def top_logprobs(self, k: int) -> list[tuple[int, float, float]]:

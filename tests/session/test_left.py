@@ -3,6 +3,9 @@ and never those of another token."""
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ from ds4ref.errors import Cancelled, SessionError, TokenError
 from ds4ref.generate import Generation, check_finite
 from ds4ref.sampling import Sampler
 from ds4ref.session.session import Session
+from tests.model import dense
 
 
 @pytest.fixture(scope="module", params=["exact", "qat", "ds4"])
@@ -89,6 +93,45 @@ def test_a_greedy_token_brings_one_choice_and_no_logits(one: Engine, monkeypatch
     best = session.argmax()
     assert session.logit(best) == session.logits[best] and (1, one.shape.vocab) in seen
     assert session.argmax(exclude=best) == sampling.argmax(session.logits, best) != best
+
+
+def test_the_logits_of_both_that_came_with_a_token_are_known(one: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = one.session(30)
+    session.append(3)
+    seen = counted(session, monkeypatch)
+    first = session.argmax()
+    second = session.argmax(exclude=first)
+    told = session.logit(first), session.logit(second)
+    assert not seen
+    assert told == (session.logits[first], session.logits[second]) and told[0] > told[1]
+
+
+def test_later_tokens_tell_as_many_as_anybody_asked_for(one: Engine) -> None:
+    session = one.session(30)
+    session.append(3)
+    assert len(session.ranked(2)[0]) == 2 and session.ranked(30) is None
+    for asked, told in ((30, 30), (3, 30), (30, 30), (50, None), (50, 50)):
+        session.append(4)
+        best = session.ranked(asked)
+        assert (None if best is None else len(session._left.best)) == told
+
+
+@pytest.mark.parametrize("vocab", [1, 2, 10])
+def test_a_small_vocabulary(vocab: int, tmp_path: Path) -> None:
+    shape = replace(dense.draw_shape(1, dense.FAMILIES["llama"]), n_layers=1, vocab=vocab)
+    path = dense.write(tmp_path / "small.gguf", shape, dense.draw_tensors(shape, 1, True))
+    with Engine.open(path) as engine:
+        session = engine.session(20)
+        for _ in range(2):  # the second one after all of them were asked for
+            session.append(0)
+            assert session.argmax() == sampling.argmax(session.logits)
+            if vocab > 1:
+                assert session.argmax(exclude=1) == sampling.argmax(session.logits, 1)
+            best = session.ranked(40)
+        assert best[0].tolist() == sampling._best_ids(session.logits, vocab).tolist()
+        assert Sampler(1.0, top_k=40, seed=1).choose(session) == Sampler(1.0, top_k=40, seed=1).pick(session.logits)
+        with pytest.raises(TokenError) if vocab == 1 else contextlib.nullcontext():
+            session.argmax(exclude=0)
 
 
 def test_best_tokens_come_with_the_token_once_asked_for(one: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ OUT ?= out
 # A file of tests is one process's: its fixtures are made once.
 SPREAD ?= -n auto --maxprocesses 4 --dist loadfile
 # What runs on compiled CUDA kernels: ops, golden models, recordings, experts that come and go, the table of their code.
-COMPILED := tests/kernels/lowering tests/kernels/test_cuda_recording.py tests/kernels/test_cuda_sharing.py \
+COMPILED := tests/kernels/lowering tests/kernels/test_top.py tests/kernels/test_cuda_recording.py tests/kernels/test_cuda_sharing.py \
 	tests/kernels/test_cuda_lanes.py tests/kernels/test_cuda_experts.py tests/benchmarks/test_cuda_code.py
 
 # Asked, not only found: a version manager may leave a python3.13 that refuses to start.

@@ -56,9 +56,9 @@ class Slowed:
         """As the session's."""
         self._waiting(self.session.sync, *args, **options)
 
-    def eval(self, token: int) -> Any:
+    def append(self, token: int) -> None:
         """As the session's."""
-        return self._waiting(self.session.eval, token)
+        self._waiting(self.session.append, token)
 
     def _waiting(self, work: Callable[..., Any], *args: Any, **options: Any) -> Any:
         clock = sweep.time.perf_counter
@@ -122,7 +122,7 @@ def overhead(engine: Engine, tokens: Sequence[int], eos: int, pairs: int) -> lis
     def bare() -> float:
         start = clock()
         for _ in range(STEPS):
-            session.eval(session.argmax(exclude=eos))
+            session.append(session.argmax(exclude=eos))
         return clock() - start
 
     def harness() -> float:

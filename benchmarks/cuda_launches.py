@@ -229,6 +229,7 @@ def token_launches(
 ) -> list[Asked]:
     """The launches of one decoded token after ``depth`` tokens, in order."""
     from ds4ref.archs.deepseek4.forward import Model
+    from ds4ref.decode import record
 
     with planning(multiprocessors, shared_limit) as asked:
         from kernels.cuda import CUDA
@@ -239,5 +240,5 @@ def token_launches(
         cache.reserve(1)
         plan, _ = model.plan_token(cache)
         del asked[:]
-        model.record_token(model.ops.record(), cache, plan)
+        record(model, cache, plan)
         return list(asked)

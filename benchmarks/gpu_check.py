@@ -100,7 +100,7 @@ def sayable(value: Any) -> Any:
 
 def ops(check: Check) -> None:
     """Tests that compare every op and product with the reference, in a process of their own."""
-    files = ["tests/kernels/test_ops.py", "tests/kernels/test_cuda_products.py", "tests/kernels/test_cuda_recording.py"]
+    files = [f"tests/kernels/test_{name}.py" for name in ("ops", "top", "cuda_products", "cuda_recording")]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
     if check.simulated:
         command += ["-k", "cuda and rms_norm"]

@@ -91,7 +91,7 @@ def check_fits(n_tokens: int, ctx: int, room: int = 1) -> None:
 
 def check_finite(session: Any, token: int) -> None:
     """SessionError if the logit of a picked token is NaN or infinite: picking then only pretended to choose."""
-    if not math.isfinite(session.logits[token]):
+    if not math.isfinite(session.logit(token)):
         raise SessionError(f"the logits at position {session.pos} are not finite: damaged weights or a broken backend")
 
 
@@ -137,12 +137,12 @@ def decode(
         token = pick(session)
         check_finite(session, token)
         if eager:
-            session.eval(token)
+            session.append(token)
         yield token
         if token in stop:
             return
         if not eager and (made < limit or last):
-            session.eval(token)
+            session.append(token)
 
 
 class _Cancelled(Exception):
@@ -207,13 +207,15 @@ class Generation:
         def pick(session: Session) -> int:
             if self.cancel():
                 raise _Cancelled
+            if self.steer is None:
+                return self.sampler.choose(session)
             logits = session.logits
-            wanted = None if self.steer is None else self.steer(self, logits)
+            wanted = self.steer(self, logits)
             if isinstance(wanted, (int, np.integer)):
                 if not 0 <= wanted < len(logits):
                     raise TokenError(f"steered to token {wanted}, outside the vocabulary (0..{len(logits) - 1})")
                 return int(wanted)
-            return self.sampler.pick(logits if wanted is None else wanted)
+            return self.sampler.choose(session) if wanted is None else self.sampler.pick(wanted)
 
         steps = decode(self.session, pick, self.limit, tok.ends, last=self.last)
         while True:

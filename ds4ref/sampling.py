@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,18 @@ class Sampler:
         self.min_p = np.float32(max(min_p, 0))
         self.rng = Rng(fresh_seed() if seed is None else seed)
 
+    def choose(self, session: Any) -> int:
+        """The next token id of a session: what ``pick`` says of its logits. They are not asked for where the session
+        tells its most likely tokens without them and nothing else matters: greedy, and with top-k."""
+        if self.temperature <= 0:
+            return session.argmax()
+        best = session.ranked(self.top_k) if self.top_k else None
+        if best is not None:
+            ids, values = best
+            if np.isfinite(values).all() and values[-1] > np.float32(FLOOR):
+                return self._draw_among(values, lambda count: ids[:count])
+        return self.pick(session.logits)
+
     def pick(self, logits: np.ndarray, greedy: bool = False) -> int:
         """The next token id. ``greedy`` forces temperature 0 for this one pick (structural DSML, docs/text.md 5)."""
         logits = _checked(logits)
@@ -121,11 +134,15 @@ class Sampler:
         else:
             ranked = logits.copy()
         ranked.sort()  # values first: only the few that survive the cuts need their ids
-        weights = self._weights(ranked[::-1], ranked[-1])
+        return self._draw_among(ranked[::-1], lambda count: _best_ids(logits, count))
+
+    def _draw_among(self, values: np.ndarray, best_ids: Callable[[int], np.ndarray]) -> int:
+        """Of candidates with falling ``values``, of which ``best_ids`` gives the first so many ids."""
+        weights = self._weights(values, values[0])
         cumulative = np.cumsum(weights, dtype=np.float32)
         total = cumulative[-1]
         if not (np.isfinite(total) and total > 0):
-            return int(_best_ids(logits, 1)[0])
+            return int(best_ids(1)[0])
         probs = weights / total
         count = max(1, int(np.count_nonzero(weights)))  # zero weights come last, and are never drawn
         low = np.flatnonzero(probs[1:] < probs[0] * self.min_p)
@@ -134,7 +151,7 @@ class Sampler:
             count = min(count, int(low[0]) + 1)
         if len(reached):
             count = min(count, int(reached[0]) + 1)
-        ids = _best_ids(logits, count)
+        ids = best_ids(count)
         return self._walk(ids, weights[:count], fallback=int(ids[-1]))
 
     def _walk(self, ids: np.ndarray, weights: np.ndarray, fallback: int) -> int:

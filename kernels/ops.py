@@ -50,6 +50,12 @@ class Op(NamedTuple):
 
 OPS: dict[str, Op] = {}
 
+LEAST = -1.0e30
+"""``top`` takes values at or below this, and NaN, to be all the same."""
+
+MOST_RANKED = 1024
+"""``top`` gives at most so many of a row."""
+
 
 def _operand(text: str) -> Operand:
     head, _, dims = text.strip().partition("[")
@@ -84,8 +90,9 @@ class Backend(Protocol):
         """Make everything ready that would otherwise make the first op slow."""
 
     def record(self) -> Any:
-        """A backend of the same kind whose ops are kept and run together: it has ``seal(*outputs)``, ``outputs`` and
-        ``replay()``. None if this one cannot."""
+        """A backend of the same kind whose ops are kept and run together: it has ``seal(*outputs, kept=())`` and
+        ``replay()``. A replay brings ``outputs`` to the host; ``kept`` stays where it is until ``host`` is asked for
+        it. Both hold until the next replay. None if this backend cannot."""
 
     # --- memory
 
@@ -139,6 +146,14 @@ class Backend(Protocol):
     @op("ids i32[T,K]; =counts i64[E] ->")
     def count(self, ids: Array, counts: Array) -> None:
         """counts[e] grows by the number of times e is among ids; ids out of range are passed over."""
+
+    # --- choosing the next token
+
+    @op("x f32[T,n]; k -> values f32[T,k]; ids i32[T,k]")
+    def top(self, x: Array, k: int) -> tuple[Array, Array]:
+        """The k greatest values of each row, as they are there, and where: falling, ties to the lower id. Infinity is
+        the greatest; NaN, and what is not above ``LEAST``, count as equal to it. k is 1 .. n, ``MOST_RANKED`` at
+        most."""
 
     # --- streams and norms
 

@@ -44,11 +44,6 @@ class Timeline(Protocol):
         """Tokens it holds."""
         ...
 
-    @property
-    def logits(self) -> Any:
-        """(vocab,) float32 after the last token."""
-        ...
-
     def sync(
         self,
         tokens: Sequence[int],
@@ -58,12 +53,16 @@ class Timeline(Protocol):
         """Prefill what ``tokens`` has beyond those it holds."""
         ...
 
-    def eval(self, token: int) -> Any:
+    def append(self, token: int) -> None:
         """One decode step."""
         ...
 
     def argmax(self, exclude: int | None = None) -> int:
         """The best token but ``exclude``."""
+        ...
+
+    def logit(self, token: int) -> float:
+        """The logit of a token."""
         ...
 
     def snapshot(self) -> Any:
@@ -259,19 +258,20 @@ def decode(
     """
     if session.pos + count >= session.ctx:
         raise SweepError(f"generation would exceed allocated context at frontier {depth}")
-    clock, argmax, evaluate, low, high = time.perf_counter, session.argmax, session.eval, _FLOOR, math.inf
+    clock, argmax, logit, append, low, high = (
+        time.perf_counter, session.argmax, session.logit, session.append, _FLOOR, math.inf,
+    )  # fmt: skip
     ids: list[int] = []
     seconds: list[float] = []
     with _failing(f"decode at frontier {depth} failed"):
-        logits = session.logits
         for _ in range(count):
             if cancel():
                 raise Cancelled(f"stopped while decoding at {depth}")
             start = clock()
             token = argmax(exclude=eos)
-            if not low < logits.item(token) < high:
+            if not low < logit(token) < high:
                 raise SweepError(f"failed to choose non-EOS token at frontier {depth}")
-            logits = evaluate(token)
+            append(token)
             seconds.append(clock() - start)
             ids.append(token)
     return ids, seconds

@@ -16,6 +16,7 @@ from ds4ref.engine import Engine
 from ds4ref.generate import Generation
 from ds4ref.sampling import Sampler
 from kernels.cuda import backend, driver
+from kernels.cuda.memory import ALIGNMENT
 from speed_bench import cli as bench
 
 
@@ -48,7 +49,7 @@ def test_no_round_trip_and_no_allocation_inside_a_token(engine: Engine) -> None:
     for position in range(100, 300):
         counts.clear()
         before = len(session._decoder._recordings)
-        session.eval(position % 7)
+        session.append(position % 7)
         counts.pop("kernels")
         if len(session._decoder._recordings) == before:
             assert counts == {"launch": 1, "sync": 1}, position
@@ -57,21 +58,42 @@ def test_no_round_trip_and_no_allocation_inside_a_token(engine: Engine) -> None:
     assert 1 < recorded < 9
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["greedy", "sampled"])
-def test_choosing_the_next_token_asks_the_device_nothing(engine: Engine, temperature: float) -> None:
-    """Logits come with the replay; choosing among them, or among the best of them, is the host's."""
+def generated(engine: Engine, temperature: float, top_k: int, limit: int = 50) -> tuple[int, Counter[str], Any]:
+    """Tokens that were made, what was asked of the driver meanwhile, and the session."""
     session, ops = engine.session(200), engine.model.ops
     session.extend([1, 2, 3])
+    session.ranked(max(1, top_k))
     for token in range(8):  # one of every kind
-        session.eval(token)
+        session.append(token)
     counts: Counter[str] = ops.driver.watch()
-    sampler = Sampler(temperature, top_k=40, min_p=0.0, seed=3)
+    sampler = Sampler(temperature, top_k=top_k, min_p=0.0, seed=3)
     before = session.pos
-    list(Generation(session, engine.tokenizer, sampler, limit=50))  # the sampler may draw the end of the text
-    session.top_logprobs(5)
+    list(Generation(session, engine.tokenizer, sampler, limit=limit))  # the sampler may draw the end of the text
     counts.pop("kernels")
-    made = session.pos - before
+    return session.pos - before, counts, session
+
+
+@pytest.mark.parametrize(("temperature", "top_k"), [(0.0, 0), (1.0, 40)], ids=["greedy", "top-k"])
+def test_choosing_the_next_token_asks_the_device_nothing(engine: Engine, temperature: float, top_k: int) -> None:
+    """The best come with the replay, nothing else: no logits, no streams, no allocation."""
+    made, counts, session = generated(engine, temperature, top_k)
     assert made > 10 and counts == {"launch": made, "sync": made}
+    brought = {sum(values.nbytes for values, _ in r._graph._fetch) for r, _ in session._decoder._recordings.values()}
+    ranks = max(top_k, 2)
+    assert brought == {ALIGNMENT * -(-4 * ranks // ALIGNMENT) + 4 * ranks + 4}  # values, ids, error flag
+    assert max(brought) < 4 * engine.shape.vocab / 16
+    session.top_logprobs(5)
+    _ = session.logits, session.streams, session.streams
+    assert counts["to_host"] == 2, "logits once and streams once, because somebody asked"
+
+
+def test_a_token_drawn_from_all_brings_its_logits_once(engine: Engine) -> None:
+    made, counts, session = generated(engine, 1.0, 0)
+    # those of the last token, which nobody looked at, stay where they are
+    assert made > 10 and counts == {"launch": made, "sync": made, "to_host": made}
+    session.append(1)
+    session.top_logprobs(5)
+    assert counts["to_host"] == made + 1
 
 
 @pytest.fixture

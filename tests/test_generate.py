@@ -165,8 +165,8 @@ def test_whose_time_is_counted(monkeypatch):
     monkeypatch.setattr("time.perf_counter", clock)
     session, sampler, timing = FakeSession(100, TOK.eos, b"abc"), greedy(), Timing()
     session.sync = clock.after(8.0, session.sync)
-    session.eval = clock.after(1.0, session.eval)
-    sampler.pick = clock.after(0.25, sampler.pick)
+    session.append = clock.after(1.0, session.append)
+    sampler.choose = clock.after(0.25, sampler.choose)
     prefill(session, list(range(20)), timing)
     assert (timing.prefill_s, timing.prefill_tokens, timing.prefill_tps) == (8.0, 20, 2.5)
     for _ in Generation(session, TOK, sampler, limit=50, timing=timing):

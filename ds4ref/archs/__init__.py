@@ -94,8 +94,9 @@ class Model(Protocol):
     def plan_token(self, cache: Any) -> tuple[Any, Hashable]:
         """What the pass of the next token decides from its position, and a key equal for equal decisions."""
 
-    def record_token(self, recording: Any, cache: Any, plan: Any) -> Callable[[int, int], None]:
-        """Record that pass; outputs streams (1, ...) and logits (1, vocab). Returns ``move(token, pos)``."""
+    def record_token(self, recording: Any, cache: Any, plan: Any) -> tuple[Any, Any, Callable[[int, int], None]]:
+        """Record that pass: its streams (1, ...) and logits (1, vocab), which are results of ops other than ``embed``,
+        and ``move(token, pos)``. ``ds4ref.decode`` seals the recording."""
 
     def save(self, file: BinaryIO | str | os.PathLike[str], tokens: Sequence[int], logits: np.ndarray, cache: Any):
         """Write a session."""

@@ -354,7 +354,7 @@ class Worker:
         made = [*generation.tokens]
         session.sync([*job.start.tokens, *made]) if job.start is not None else None
         if session.pos < self.ctx:
-            session.eval(self.engine.tokenizer.eos)
+            session.append(self.engine.tokenizer.eos)
         answer = job.remember(self._message(reader, generation))
         self.timelines.keep(session, self._texts(turn, answer), [call.id for call in answer.calls if call.id])
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import sampling
 from ..archs import Model
-from ..decode import Decoder
+from ..decode import MOST_RANKS, Decoder, Left
 from ..errors import Cancelled, ContextError, SessionError, TokenError
 
 Progress = Callable[[int, int], None]
@@ -59,6 +59,7 @@ class Session:
         self._tokens: list[int]
         self._streams: Any
         self._logits: np.ndarray | None
+        self._left: Left | None
         self.invalidate()
 
     # --- state
@@ -92,11 +93,15 @@ class Session:
 
     @property
     def logits(self) -> np.ndarray:
-        """Logits (V,) float32 for the token at position ``pos``; SessionError if the session is empty or invalid."""
+        """Logits (V,) float32 for the token at position ``pos``; SessionError if the session is empty or invalid.
+        Those of a decoded token are brought to the host when they are first asked for."""
         if self._logits is None:
-            if self._streams is None:
+            if self._left is not None:
+                self._logits = self.model.ops.host(self._left.logits)[0].copy()
+            elif self._streams is not None:
+                self._logits = self._head(self._streams[-1:], self.pos - 1)[0]
+            else:
                 raise SessionError("the session holds no tokens: sync or load first")
-            self._logits = self._head(self._streams[-1:], self.pos - 1)[0]
         return self._logits
 
     @property
@@ -105,7 +110,8 @@ class Session:
         not known: an empty or restored session has only logits."""
         if self._streams is None:
             raise SessionError("the session knows no streams: evaluate a token first")
-        return self.model.ops.host(self._streams[-1:])
+        found = self.model.ops.host(self._streams[-1:])
+        return found if self._left is None else found.copy()
 
     def _last(self, X: Any) -> Any:
         """The last token's streams without the memory of the others."""
@@ -126,7 +132,12 @@ class Session:
     def _start(self, cache: Any, tokens: list[int], logits: np.ndarray | None = None) -> None:
         """Go on from another cache; recordings of the old one go with it."""
         self._cache, self._decoder = cache, Decoder.of(self.model, cache)
-        self._tokens, self._streams, self._logits = tokens, None, logits
+        self._tokens = tokens
+        self._know(None, logits)
+
+    def _know(self, streams: Any, logits: np.ndarray | None, left: Left | None = None) -> None:
+        """What is known of the last token: of one that was replayed what it ``left``, which holds until the next."""
+        self._streams, self._logits, self._left = streams, logits, left
 
     # --- evaluation
 
@@ -162,17 +173,24 @@ class Session:
 
     def eval(self, token: int) -> np.ndarray:
         """Append one token; returns the new logits (V,)."""
+        self.append(token)
+        return self.logits
+
+    def append(self, token: int) -> None:
+        """Append one token. Its logits are computed, but stay on the device until somebody asks for them: ``argmax``
+        and ``logit`` of what it finds do not."""
         self._check((token,), self.pos)
         if self.hooks is not None or self._decoder is None:
             self._advance((token,), None)
-            return self.logits
+            _ = self.logits
+            return
         try:
-            self._streams, self._logits = self._decoder.run(token)
+            left = self._decoder.run(token)
         except BaseException:
             self.invalidate()
             raise
         self._tokens.append(int(token))
-        return self._logits
+        self._know(left.streams, None, left)
 
     def extend(
         self,
@@ -219,9 +237,9 @@ class Session:
             raise SessionError(f"cannot go back to {pos} of {self.pos} tokens: it is out of reach")
         self._cache.rewind(target)
         again, self._tokens = self._tokens[target:pos], self._tokens[:target]
-        self._logits, self._streams = None, self._streams[:known] if known > 0 else None
+        self._know(self._streams[:known] if known > 0 else None, None)
         for token in again:
-            self.eval(token)
+            self.append(token)
 
     def _advance(self, tokens: Sequence[int], cancel: Cancel | None) -> Any:
         """Run one chunk; returns its final streams (T, C, D)."""
@@ -236,7 +254,7 @@ class Session:
             self.invalidate()
             raise
         self._tokens.extend(int(t) for t in tokens)
-        self._streams, self._logits = X if len(X) <= STREAMS_KEPT else self._last(X), None
+        self._know(X if len(X) <= STREAMS_KEPT else self._last(X), None)
         return X
 
     def _check(self, tokens: Sequence[int], start: int) -> None:
@@ -255,8 +273,30 @@ class Session:
     # --- reading the logits
 
     def argmax(self, exclude: int | None = None) -> int:
-        """Most likely next token, lowest id on ties, never ``exclude``."""
+        """Most likely next token, lowest id on ties, never ``exclude``. TokenError if no id is left."""
+        left = self._left
+        if left is not None and len(left.best) > 1:
+            return left.best[0] if left.best[0] != exclude else left.best[1]
         return sampling.argmax(self.logits, exclude)
+
+    def ranked(self, k: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Ids (k,) int32 and logits (k,) float32 of the k most likely next tokens, falling, as the op ``top`` has them,
+        fewer in a smaller vocabulary; None where only ``logits`` tell. Once asked for, they come with every decoded
+        token."""
+        k = min(k, self.model.shape.vocab)
+        if self._decoder is None or k > MOST_RANKS:
+            return None
+        self._decoder.ranks = max(self._decoder.ranks, k)
+        if self._left is None or len(self._left.best) < k:
+            return None
+        return np.array(self._left.best[:k], np.int32), np.array(self._left.values[:k], np.float32)
+
+    def logit(self, token: int) -> float:
+        """The logit of one next token."""
+        left = self._left
+        if left is not None and token in left.best:
+            return left.values[left.best.index(token)]
+        return float(self.logits[token])
 
     def top_logprobs(self, k: int) -> list[tuple[int, float, float]]:
         """The k most likely next tokens: (id, logit, logprob), best first."""
@@ -281,7 +321,7 @@ class Session:
             raise ContextError(f"a snapshot of {len(snapshot.tokens)} tokens does not fit the context of {self.ctx}")
         self._cache.reset(snapshot.cache)
         self._tokens = list(snapshot.tokens)
-        self._streams, self._logits = None, snapshot.logits.copy()
+        self._know(None, snapshot.logits.copy())
 
     def payload_bytes(self) -> int:
         """Size of ``save``'s output in bytes (docs/model.md 12)."""

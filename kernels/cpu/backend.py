@@ -15,6 +15,7 @@ from .caches import CacheOps
 from .moe import RoutingOps
 from .norm import NormOps
 from .products import ProductOps
+from .ranking import RankingOps
 from .recording import Recording
 from .rounding import RoundingOps
 from .steps import F32
@@ -23,7 +24,7 @@ from .workers import Workers, address, aligned, shared
 ALIGNMENT = 128
 
 
-class Ops(ProductOps, NormOps, RoundingOps, CacheOps, AttentionOps, RoutingOps):
+class Ops(ProductOps, NormOps, RoundingOps, CacheOps, AttentionOps, RoutingOps, RankingOps):
     """All ops, without saying when their steps run."""
 
 

@@ -28,6 +28,7 @@ TASK_MODULES = (
     "linear",
     "moe",
     "norm",
+    "ranking",
     "read",
     "rope",
     "rounding",

@@ -48,6 +48,7 @@ class Recording(Steps):
         self._first: list[Callable[[], None]] = []
         self._keep: list[Any] = []
         self.outputs: list[np.ndarray] = []
+        self.kept: list[np.ndarray] = []
 
     # --- recording
 
@@ -101,8 +102,10 @@ class Recording(Steps):
 
     # --- laying out
 
-    def seal(self, *outputs: np.ndarray) -> None:
-        """Lay everything out; ``outputs`` stay readable after a run, as ``self.outputs``."""
+    def seal(self, *outputs: np.ndarray, kept: Sequence[np.ndarray] = ()) -> None:
+        """Lay everything out; ``outputs`` and ``kept``, which are no different here, stay readable after a run until
+        the next one, as ``self.outputs`` and ``self.kept``."""
+        results = (*outputs, *kept)
         made = sorted((start, size) for start, size, _ in self._made)
         starts = [start for start, _ in made]
 
@@ -124,8 +127,8 @@ class Recording(Steps):
         levels = _levels(owners)
         order = sorted(range(len(self._steps)), key=lambda i: levels[i])
 
-        kept = {number: place(address(out)) for number, out in enumerate(outputs)}
-        spans = _spans(owners, levels, {n for n in kept.values() if n is not None})
+        places = {number: place(address(out)) for number, out in enumerate(results)}
+        spans = _spans(owners, levels, {n for n in places.values() if n is not None})
         resting = {number: (first, last + REST) for number, (first, last) in spans.items()}
         offsets, total = _share(resting, [size for _, size in made])
         work = -(-max((step.work for step in self._steps), default=0) // ALIGNMENT) * ALIGNMENT
@@ -137,11 +140,12 @@ class Recording(Steps):
             return value if number is None else base + offsets[number] + value - starts[number]
 
         self._write(order, levels, moved, base + total, work)
-        for number, out in enumerate(outputs):
-            if kept[number] is None:
+        for number, out in enumerate(results):
+            if places[number] is None:
                 raise ValueError("an output of a recording must be a result of its ops")
             start = moved(address(out)) - base
-            self.outputs.append(self._memory[start : start + out.nbytes].view(out.dtype).reshape(out.shape))
+            result = self._memory[start : start + out.nbytes].view(out.dtype).reshape(out.shape)
+            (self.outputs if number < len(outputs) else self.kept).append(result)
         self._made.clear()
         self._shared.clear()
         self._owner.clear()

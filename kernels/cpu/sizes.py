@@ -30,6 +30,10 @@ INDEX_BLOCK = 256
 INDEX_ROWS = 4
 """Index rows scored together."""
 
+RANK_BLOCK = 512
+"""Values of a row of which ``top`` keeps the greatest. A block is read again for each of the chosen that is in it, and
+the greatest of all blocks are compared for each (docs/LOG.md)."""
+
 WIDENED = 4 * HEAD_GROUP * (ROW_BLOCK + 2)
 """Where in an attention work area the widened rows begin: behind the scores and two numbers for each head."""
 

@@ -53,6 +53,9 @@ INDEX_PACK = Task("index_pack", "<iq <w >out heads dim")
 INDEX_SCORES = Task("index_scores", "<packed <rows half <count >out tokens n heads dim *work")
 SELECT_ROWS = Task("select_rows", "<scores <visible >out n k")
 
+RANK_PEAKS = Task("rank_peaks", "<x >peaks >starts n blocks")
+TOP = Task("top", "<x =peaks =starts >values >ids n blocks k")
+
 ATTENTION = Task(
     "attention",
     "<q <raw <raw_first <raw_count <comp comp_half <comp_count <selected <sinks >out"

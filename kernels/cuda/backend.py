@@ -26,6 +26,7 @@ from .experts import CachedStack
 from .memory import Buffer, Memory
 from .ops_attention import AttentionOps
 from .ops_products import ProductOps
+from .ops_ranking import RankingOps
 from .ops_rows import RowOps
 from .recording import Recording
 from .steps import F32, I32, Launch
@@ -41,7 +42,7 @@ SMALL = 1024
 """Uploads of at most this many bytes, while a recording is made, become its inputs."""
 
 
-class Ops(RowOps, AttentionOps, ProductOps):
+class Ops(RowOps, AttentionOps, ProductOps, RankingOps):
     """All ops, without saying when they are launched."""
 
 
@@ -190,6 +191,9 @@ class CUDA(Ops):
         met a number out of range since the last time."""
         fetched = array.buffer.mirror
         if fetched is not None and array.contiguous:
+            if array.buffer.fetch is not None:
+                with self.lock:
+                    array.buffer.fetch()
             return fetched[array.offset : array.offset + array.nbytes].view(array.dtype).reshape(array.shape)
         with self.lock:
             whole = array if array.contiguous else self.whole(array, "array")

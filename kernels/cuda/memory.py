@@ -7,6 +7,7 @@ work of a backend is in one stream. Large blocks (weights, caches) go straight b
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,16 +27,18 @@ class Buffer:
     """A piece of device memory: ``block`` from byte ``start`` on. A place of a recording has none until it is sealed.
 
     mirror: the same bytes in host memory: of inputs, which are refilled there and copied with all others of their slab,
-    and of a recording's outputs, which come back there. keep: what must live as long.
+    and of a recording's results, which come back there. fetch: what has to be called first, where they come back only
+    when they are asked for. keep: what must live as long.
     """
 
-    __slots__ = ("block", "keep", "mirror", "nbytes", "owner", "slab", "start")
+    __slots__ = ("block", "fetch", "keep", "mirror", "nbytes", "owner", "slab", "start")
 
     def __init__(
         self, block: Block | None, nbytes: int, start: int = 0, owner: Memory | None = None, slab: Slab | None = None
     ):
         self.block, self.nbytes, self.start, self.owner, self.slab = block, nbytes, start, owner, slab
         self.mirror = None if slab is None else slab.host[start : start + nbytes]
+        self.fetch: Callable[[], None] | None = None
         self.keep: Any = None
 
     def __del__(self) -> None:

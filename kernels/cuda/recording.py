@@ -10,14 +10,14 @@ captures everything. ``replay`` launches the graph, which
     runs the kernels
     copies the outputs, side by side, and the error flag, to host memory    two copy nodes
 
-and waits for its end, which is the only time that a token waits for the device. It allocates nothing. What changes from
-token to token is read from memory when kernels run: arrays that did not come from the recording (caches, inputs) are
-taken by address.
+and waits for its end, which is the only time that a token waits for the device. It allocates nothing. Results that are
+``kept`` stay on the device; who asks the backend's ``host`` for them waits for a copy. What changes from token to token
+is read from memory when kernels run: arrays that did not come from the recording (caches, inputs) are taken by address.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,6 +45,9 @@ class Recording(Steps):
         self.slab = Slab(owner.memory)
         self.launches: list[Launch] = []
         self.outputs: list[Any] = []
+        self.kept: list[Any] = []
+        self._there: set[int] = set()
+        """Which of the results that are kept were fetched since the last replay."""
         self._graph: Any = None
         self._scratch: dict[int, list[DeviceArray]] = {}
 
@@ -71,43 +74,46 @@ class Recording(Steps):
 
     # --- laying out
 
-    def seal(self, *outputs: Any) -> None:
-        """Lay everything out and capture it; ``outputs`` are read by ``host`` after a replay, as ``self.outputs``."""
+    def seal(self, *outputs: Any, kept: Sequence[Any] = ()) -> None:
+        """Lay everything out and capture it. After a replay ``host`` has the values of ``outputs`` at once, as
+        ``self.outputs``, and fetches those of ``kept`` when it is asked for them, as ``self.kept``."""
         owner = self.owner
         owner.recorded()
-        kept = [out.buffer for out in outputs]
-        if any(buffer.block is not None or buffer.slab is not None for buffer in kept):
+        results = [out.buffer for out in (*outputs, *kept)]
+        if any(buffer.block is not None or buffer.slab is not None for buffer in results):
             raise ValueError("an output of a recording must be a result of its ops")
-        ids = {id(buffer) for buffer in kept}
+        ids = {id(buffer) for buffer in results}
         self.launches = joined(shared(self.launches, ids, self.empty), ids, self.absent(F32))
         self.order = Order(needs(self.launches, {id(self.error.buffer)}), owner.lanes)
         with owner.lock:
-            self._results = self._placed(kept)
-            self._arena = owner.memory.buffer(self._planned({id(buffer) for buffer in kept}))
+            self._results = self._placed(results)
+            self._arena = owner.memory.buffer(self._planned(ids))
             for buffer, offset in self._offsets:
                 buffer.block, buffer.start = self._arena.block, self._arena.start + offset
             self._fetched = owner.memory.pinned(self._results.nbytes)
             self._told = owner.memory.pinned(4)
             self._flag = self._told.values[:4]
-            self.outputs = [self._output(out) for out in outputs]
+            end = max((out.buffer.start - self._results.start + out.buffer.nbytes for out in outputs), default=0)
+            self.outputs = [self._output(out, end) for out in outputs]
+            self.kept = [self._output(out, end) for out in kept]
             calls = [
                 self._call(launch, turn.lane) for launch, turn in zip(self.launches, self.order.turns, strict=True)
             ]
             refresh = [(self.slab.block, self.slab.host[: self.slab.used])] if self.slab.used else []
             fetch = [(self._flag, self.error.buffer.block)]
             if outputs:
-                fetch.insert(0, (self._fetched.values[: self._results.nbytes], self._results.block))
+                fetch.insert(0, (self._fetched.values[:end], self._results.block))
             self._graph = owner.driver.capture_lanes(refresh, calls, fetch, self.order)
 
-    def _placed(self, kept: list[Buffer]) -> Buffer:
-        """Memory of their own, side by side, for the outputs."""
+    def _placed(self, buffers: list[Buffer]) -> Buffer:
+        """Memory of their own, side by side, for the results that are read."""
         starts, end = {}, 0
-        for buffer in kept:
+        for buffer in buffers:
             if id(buffer) not in starts:
                 starts[id(buffer)] = end
                 end += -(-buffer.nbytes // ALIGNMENT) * ALIGNMENT
         results = self.owner.memory.buffer(end)
-        for buffer in kept:
+        for buffer in buffers:
             buffer.block, buffer.start = results.block, results.start + starts[id(buffer)]
         return results
 
@@ -126,14 +132,22 @@ class Recording(Steps):
         self._offsets = [(buffers[key], offset) for key, offset in offsets.items()]
         return total
 
-    def _output(self, out: DeviceArray) -> DeviceArray:
-        """An output whose values are in host memory after a replay."""
+    def _output(self, out: DeviceArray, end: int) -> DeviceArray:
+        """A result whose values are in host memory after a replay, or, from byte ``end`` on, once ``host`` was asked
+        for them."""
         start = out.buffer.start - self._results.start
         buffer = Buffer(out.buffer.block, out.buffer.nbytes, out.buffer.start)
-        buffer.mirror, buffer.keep = (
-            self._fetched.values[start : start + out.buffer.nbytes],
-            (self._fetched, self._results),
-        )
+        mirror = self._fetched.values[start : start + out.buffer.nbytes]
+        buffer.mirror, buffer.keep = mirror, (self._fetched, self._results)
+        if start >= end:
+            there, driver, block, at = self._there, self.owner.driver, buffer.block, buffer.start
+
+            def fetch() -> None:
+                if start not in there:
+                    driver.to_host(mirror, block, at)
+                    there.add(start)
+
+            buffer.fetch = fetch
         return DeviceArray(buffer, out.shape, out.dtype, out.offset, out.strides)
 
     def _call(self, launch: Launch, lane: int) -> Callable[[], None]:
@@ -168,6 +182,7 @@ class Recording(Steps):
         owner = self.owner
         with owner.lock:
             self.slab.busy = True
+            self._there.clear()
             self._graph.launch()
             owner.driver.sync()
             self.slab.busy = self.slab.dirty = False

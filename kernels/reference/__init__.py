@@ -18,6 +18,7 @@ from .indexer import index_scores, select_rows
 from .linear import advise, embed, expert_linear, expert_sum, grouped_linear, linear, take_rows
 from .moe import count, route, swiglu
 from .norm import add, rms_norm, scale
+from .ranking import top
 from .rope import rope
 from .rounding import hadamard, round_e2m1, round_e4m3, round_f16
 
@@ -63,6 +64,7 @@ class Reference:
     streams = staticmethod(streams)
     swiglu = staticmethod(swiglu)
     take_rows = staticmethod(take_rows)
+    top = staticmethod(top)
     windows = staticmethod(windows)
 
     def load(self) -> None:

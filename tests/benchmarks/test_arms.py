@@ -22,12 +22,15 @@ def clock(monkeypatch):
 
 
 def test_a_slowed_session_takes_longer_by_its_share(clock):
+    done = []
+
     def work(*args):
         clock.now += 10.0
-        return "logits"
+        done.append(args)
 
-    session = arms.Slowed(SimpleNamespace(eval=work, sync=work, pos=7), 0.05)
-    assert session.eval(3) == "logits" and session.pos == 7
+    session = arms.Slowed(SimpleNamespace(append=work, sync=work, pos=7), 0.05)
+    session.append(3)
+    assert done == [(3,)] and session.pos == 7
     assert clock.now == pytest.approx(10.5, abs=0.01)
     session.sync([1, 2])
     assert clock.now == pytest.approx(21.0, abs=0.02)

@@ -86,13 +86,12 @@ class FakeSession:
                 progress(self.pos, len(tokens))
         self.prompt_len = self.pos
 
-    def eval(self, token: int) -> np.ndarray:
+    def append(self, token: int) -> None:
         self.before_eval(self.pos - self.prompt_len + 1)
         if self.pos >= self.ctx:
             raise ContextError("full")
         self.tokens.append(int(token))
         self.evaluated += 1
-        return self.logits
 
     def extend(self, tokens, chunk=None, one_by_one=False, cancel=None) -> np.ndarray:
         rows = [row_logits(self.pos + i, t) for i, t in enumerate(tokens)]
@@ -100,6 +99,12 @@ class FakeSession:
         self.valid = True
         self.calls = [*getattr(self, "calls", []), (len(tokens), chunk, one_by_one)]
         return np.stack(rows)
+
+    def ranked(self, k: int) -> None:
+        return None
+
+    def logit(self, token: int) -> float:
+        return float(self.logits[token])
 
     def argmax(self, exclude=None) -> int:
         return sampling.argmax(self.logits, exclude)

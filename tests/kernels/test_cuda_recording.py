@@ -337,3 +337,26 @@ def test_steps_around_a_block_do_not_read_what_was_overwritten_meanwhile(ops: An
     recording.replay()
     assert np.array_equal(ops.host(recording.outputs[0]), wanted)
     assert not np.array_equal(ops.host(streams if part == "before" else a), X if part == "before" else X[:, 0])
+
+
+def test_what_is_kept_is_fetched_once_a_replay_when_it_is_asked_for(ops: Any) -> None:
+    """And an output that shares its place with nothing kept comes with the replay."""
+    x = ops.upload(normal(1, 2, 64))
+    recording = ops.record()
+    doubled, tripled, more = (recording.scale(x, factor) for factor in (2.0, 3.0, 4.0))
+    recording.seal(doubled, kept=(tripled, more, doubled))
+    counts = ops.driver.watch()
+    for seed in (2, 3, 4):
+        new = normal(seed, 2, 64)
+        ops.fill(x, new)
+        recording.replay()
+        counts.clear()
+        (out,) = (ops.host(each) for each in recording.outputs)
+        assert np.array_equal(out, 2 * new) and not counts
+        three, four, two = recording.kept
+        for _ in range(2):
+            assert np.array_equal(ops.host(two), 2 * new) and counts["to_host"] == 0
+        for number, (kept, factor) in enumerate(((four, 4), (three, 3)), 1):
+            for _ in range(2):
+                assert np.array_equal(ops.host(kept), factor * new) and counts["to_host"] == number
+    ops.driver.watched = None

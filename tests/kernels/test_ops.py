@@ -33,7 +33,7 @@ PLAIN = [("F32", "float"), ("F16", "float"), ("BF16", "float")]
 BLOCKED = [*PLAIN, ("Q8_0", "a8"), ("Q8_0", "float"), ("Q4_K", "q8k"), ("Q2_K", "q8k"), ("IQ2_XXS", "q8k")]
 BLOCKED += [("F8_E4M3", "float"), ("MXFP4", "float")]
 COLUMNS = {"Q8_0": 32, "Q4_K": 256, "Q2_K": 256, "IQ2_XXS": 256, "F8_E4M3": 128, "MXFP4": 32}
-EXACT = {"round_e4m3", "round_e2m1", "round_f16", "quantize_a8", "quantize_q8k", "streams", "windows", "embed"}
+EXACT = {"round_e4m3", "round_e2m1", "round_f16", "quantize_a8", "quantize_q8k", "streams", "windows", "embed", "top"}
 
 
 class Case:
@@ -69,8 +69,8 @@ class Case:
             return COLUMNS.get(self.format, 1) * drawn
         if name == "b":
             return self._pick((1, 2, 3))
-        if name == "k" and self.op.name == "route":
-            return int(self.rng.integers(1, self.size("E") + 1))
+        if name == "k" and self.op.name in ("route", "top"):
+            return int(self.rng.integers(1, self.size("E" if self.op.name == "route" else "n") + 1))
         if name == "N" and self.op.name == "windows":  # holds the window under way and the one before
             return 2 * self.size("ratio") + drawn
         if name in ("N", "M", "n", "E", "R", "r"):

@@ -16,6 +16,7 @@ from collections import deque
 
 import numpy as np
 
+from ds4ref import sampling
 from ds4ref.errors import Cancelled, ContextError, SessionError
 from ds4ref.server.worker import Worker
 
@@ -163,12 +164,20 @@ class ScriptedSession:
             if progress is not None:
                 progress(self.pos, len(tokens))
 
-    def eval(self, token):
+    def argmax(self, exclude=None):
+        return sampling.argmax(self.logits, exclude)
+
+    def ranked(self, k):
+        return None
+
+    def logit(self, token):
+        return float(self.logits[token])
+
+    def append(self, token):
         self.engine.tick()
         self.engine.evaluated += 1
         self._tokens.append(token)
         self.at += 1
-        return self.logits
 
     def snapshot(self):
         return Snapshot(self._tokens)

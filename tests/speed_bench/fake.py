@@ -67,10 +67,12 @@ class FakeSession:
         self.clock.now += PICK_S
         return sampling.argmax(self.logits, exclude)
 
-    def eval(self, token: int) -> np.ndarray:
-        self._called("eval", token, seconds=EVAL_S)
+    def logit(self, token: int) -> float:
+        return float(self.logits[token])
+
+    def append(self, token: int) -> None:
+        self._called("append", token, seconds=EVAL_S)
         self.tokens.append(token)
-        return self.logits
 
     def snapshot(self):
         self._called("snapshot", seconds=SNAPSHOT_S)

@@ -175,12 +175,12 @@ def badgers(monkeypatch):
     """Decode behind so many tokens fails the n-th time it is asked for; -1 for Ctrl-C instead of a failure."""
     from .fake import FakeSession
 
-    real = FakeSession.eval
+    real = FakeSession.append
 
     def at(depth, turn=1, interrupt=False):
         met = []
 
-        def eval(self, token):
+        def append(self, token):
             if self.pos == depth:
                 met.append(token)
                 if len(met) == turn and interrupt:
@@ -190,7 +190,7 @@ def badgers(monkeypatch):
                     raise SessionError("the cache is full of badgers")
             return real(self, token)
 
-        monkeypatch.setattr(FakeSession, "eval", eval)
+        monkeypatch.setattr(FakeSession, "append", append)
 
     return at
 
@@ -248,7 +248,7 @@ def test_a_stopped_walk_goes_on(engines, capsys, tmp_path, badgers, private_stor
     assert cli.main(["--resume", str(run.id)]) == 0
     (session,) = engines[1].sessions
     assert [entry[1:] for entry in session.log if entry[0] == "sync"] == [(0, 8), (8, 16), (16, 24)]
-    evals = [entry for entry in session.log if entry[0] == "eval"]
+    evals = [entry for entry in session.log if entry[0] == "append"]
     assert len(evals) == 4, "the depth that was measured is only walked through"
     with Store.open(private_store) as store:
         found = store.run(run.id)

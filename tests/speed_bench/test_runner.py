@@ -338,14 +338,14 @@ def test_two_arms_are_two_runs_of_one_group(engines, private_store, capsys):
 
 
 def test_a_failure_keeps_the_run_as_failed(engines, private_store, monkeypatch):
-    real = FakeSession.eval
+    real = FakeSession.append
 
-    def eval(self, token):
+    def append(self, token):
         if self.pos > 16:
             raise SessionError("badgers")
         return real(self, token)
 
-    monkeypatch.setattr(FakeSession, "eval", eval)
+    monkeypatch.setattr(FakeSession, "append", append)
     assert cli.main([*SMALL, "--no-warmup", "-r", "2", "--csv", "r.csv"]) == 1
     with Store.open(private_store) as store:
         run = store.find("r")

@@ -46,7 +46,7 @@ def test_order_of_operations(clock):
     session = FakeSession(clock, ctx=44)
     run(session, depths=(10, 25), gen=2)
     names = [entry[0] for entry in session.log]
-    assert names == ["sync", "snapshot", "eval", "eval", "restore"] * 2
+    assert names == ["sync", "snapshot", "append", "append", "restore"] * 2
     assert [entry[1:] for entry in session.log if entry[0] == "sync"] == [(0, 10), (10, 25)]
     assert session.tokens == TOKENS[:25]
 
@@ -83,7 +83,7 @@ def test_progress_counts_towards_the_last_depth(clock):
     [
         ("sync", "prefill to 10 failed: broken"),
         ("snapshot", "snapshot at 10 failed: broken"),
-        ("eval", "decode at frontier 10 failed: broken"),
+        ("append", "decode at frontier 10 failed: broken"),
         ("restore", "restore at 10 failed: broken"),
     ],
 )
@@ -104,7 +104,7 @@ def test_out_of_memory_is_a_failure_not_a_bug(clock):
 
 def test_bugs_are_not_dressed_up(clock):
     session = FakeSession(clock, ctx=44)
-    session.fail["eval"] = ZeroDivisionError("a bug")
+    session.fail["append"] = ZeroDivisionError("a bug")
     with pytest.raises(ZeroDivisionError):
         run(session)
 
@@ -133,7 +133,7 @@ def test_warm_up_fits_any_context(clock, ctx):
     session = FakeSession(clock, ctx)
     warm_up(session, TOKENS, EOS)
     names = [entry[0] for entry in session.log]
-    assert names[0] == "sync" and names.count("eval") == 4 and names[-1] == "restore"
+    assert names[0] == "sync" and names.count("append") == 4 and names[-1] == "restore"
 
 
 def test_warm_up_is_a_whole_chunk_and_says_what_it_took(clock):
@@ -169,7 +169,7 @@ def test_depths_that_are_known_are_walked_and_not_measured(clock):
     (row,) = run(session, done=2)
     assert (row.ctx_tokens, row.prefill_tokens, row.prefill_s) == (40, 15, PREFILL_S * 15)
     assert [entry[1:] for entry in session.log if entry[0] == "sync"] == [(0, 25), (25, 40)]
-    assert sum(entry[0] == "eval" for entry in session.log) == 3
+    assert sum(entry[0] == "append" for entry in session.log) == 3
 
 
 def test_on_the_real_engine(nano_path):

@@ -74,7 +74,7 @@ def scripted(monkeypatch, local, text: str, end: bool) -> list[int]:
     """What the sampler of ``local`` picks from now on."""
     ids = local.tokenize(text) + [local.tokenizer.eos] * end
     picks = iter(ids)
-    monkeypatch.setattr("ds4ref.targets.local.Sampler.pick", lambda self, logits: next(picks))
+    monkeypatch.setattr("ds4ref.targets.local.Sampler.choose", lambda self, session: next(picks))
     return ids
 
 

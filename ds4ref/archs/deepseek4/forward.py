@@ -92,10 +92,9 @@ class Model:
         found = plan(self.shape, cache.pos, 1, cache.index_rows)
         return found, found.key
 
-    def record_token(self, recording: Any, cache: Cache, found: Plan) -> Callable[[int, int], None]:
-        """The pass of one token into ``recording``, whose outputs are then streams (1, C, D) and logits (1, V).
-        Returns what sets token and position before a replay."""
+    def record_token(self, recording: Any, cache: Cache, found: Plan) -> tuple[Any, Any, Callable[[int, int], None]]:
+        """The pass of one token into ``recording``: streams (1, C, D), logits (1, V), and what sets token and position
+        before a replay."""
         c = Chunk(self, [0], cache.pos, found, None, recording)
         X = self._layers(c, cache)
-        recording.seal(X, head.logits(c, self.weights, X))
-        return c.move
+        return X, head.logits(c, self.weights, X), c.move

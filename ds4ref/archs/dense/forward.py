@@ -94,10 +94,9 @@ class Model:
         """Nothing is decided from the position, so one recording serves every token."""
         return None, ()
 
-    def record_token(self, recording: Any, cache: Cache, plan: None) -> Callable[[int, int], None]:
-        """The pass of one token into ``recording``, whose outputs are then the residual stream (1, D) and logits
-        (1, V). Returns what sets token and position before a replay."""
+    def record_token(self, recording: Any, cache: Cache, plan: None) -> tuple[Any, Any, Callable[[int, int], None]]:
+        """The pass of one token into ``recording``: the residual stream (1, D), logits (1, V), and what sets token and
+        position before a replay."""
         c = Chunk(self, [0], cache.pos, None, recording)
         x = self._layers(c, cache)
-        recording.seal(x, blocks.logits(c, self.weights, x))
-        return c.move
+        return x, blocks.logits(c, self.weights, x), c.move

@@ -154,6 +154,17 @@ def _order_key(builder: ir.IRBuilder, values: list[ir.Value]) -> ir.Value:
 order_key = op(types.int64, [types.int64], _order_key)
 """The float at an address as a number in 0 .. 2^32 - 1 of the same order; both zeros are equal, NaN is lowest."""
 
+
+def _signed_order(builder: ir.IRBuilder, values: list[ir.Value]) -> ir.Value:
+    bits, low = builder.bitcast(values[0], I32), ir.Constant(I32, 0x7FFFFFFF)
+    key = builder.xor(bits, builder.and_(builder.ashr(bits, ir.Constant(I32, 31)), low))
+    zero = builder.icmp_unsigned("==", builder.and_(bits, low), ir.Constant(I32, 0))
+    return builder.select(zero, ir.Constant(I32, 0), key)
+
+
+signed_order = op(types.int32, [types.float32], _signed_order)
+"""A number as an int32 of the same order; both zeros are equal. int32, so that loops over it vectorize."""
+
 LOG2_E = np.float32(1.4426950408889634)
 LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 C0, C1, C2, C3, C4, C5 = (

@@ -19,7 +19,7 @@ from .linear import advise, embed, expert_linear, expert_sum, grouped_linear, li
 from .moe import count, route, swiglu
 from .norm import add, rms_norm, scale
 from .rope import rope
-from .rounding import hadamard, round_e2m1, round_e4m3, round_f16
+from .rounding import hadamard, round_e2m1, round_e4m3, round_f16, round_i8
 
 __all__ = ["Reference"]
 
@@ -56,6 +56,7 @@ class Reference:
     round_e2m1 = staticmethod(round_e2m1)
     round_e4m3 = staticmethod(round_e4m3)
     round_f16 = staticmethod(round_f16)
+    round_i8 = staticmethod(round_i8)
     route = staticmethod(route)
     scale = staticmethod(scale)
     select_rows = staticmethod(select_rows)

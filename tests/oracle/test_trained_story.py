@@ -73,7 +73,7 @@ def beginning() -> str:
 def test_what_was_learned_is_told(trained: dict[str, np.ndarray], layout: str, tmp_path: Path) -> None:
     w = trained
     if layout == "version 2":
-        data, w = llama2c.version_2(C, trained)
+        data, _, w = llama2c.version_2(C, trained)
     else:
         data = (llama2c.legacy if layout == "legacy" else llama2c.version_1)(C, trained)
     path = llama2c.write(tmp_path, data, TOKENS)

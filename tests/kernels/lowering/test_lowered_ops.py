@@ -65,7 +65,7 @@ def test_op_against_the_reference(name: str, cuda: Any, driver: Any) -> None:
                 assert_close(forward, w, 6e-6)
 
 
-EDGES = ("hadamard", "quantize_a8", "quantize_q8k", "round_e2m1", "round_e4m3", "round_f16")
+EDGES = ("hadamard", "quantize_a8", "quantize_q8k", "round_e2m1", "round_e4m3", "round_f16", "round_i8")
 
 
 @pytest.mark.parametrize("name", EDGES)

@@ -24,6 +24,7 @@ class Numerics(NamedTuple):
     route_floor  the routing normaliser is max(sum, 2^-14) instead of sum + 1e-20
     rope         angle recipe: "f32" (position x f32 frequency, as Hugging Face), "iterated" (f32 products, as ds4),
                  "f64" (the accurate one)
+    own_inputs   inputs of matrices are rounded as the program does whose file it is (llama2.c's version 2: runq.c)
     """
 
     name: str
@@ -33,12 +34,13 @@ class Numerics(NamedTuple):
     indexer_qat: bool
     route_floor: bool
     rope: str
+    own_inputs: bool = False
 
 
 MODES: dict[str, Numerics] = {
     "exact": Numerics("exact", False, False, False, False, False, "f32"),
-    "qat": Numerics("qat", False, True, True, True, True, "f64"),
-    "ds4": Numerics("ds4", True, True, True, True, True, "iterated"),
+    "qat": Numerics("qat", False, True, True, True, True, "f64", True),
+    "ds4": Numerics("ds4", True, True, True, True, True, "iterated", True),
 }
 
 DEFAULT_MODE = "qat"

@@ -215,6 +215,11 @@ class Backend(Protocol):
     def round_f16(self, x: Array) -> Array:
         """binary16, half to even, overflow to infinity; any shape."""
 
+    @op("x f32[T,group*b]; group -> out f32[T,group*b]")
+    def round_i8(self, x: Array, group: int = 64) -> Array:
+        """Integers of -127 to 127 times the largest magnitude / 127, by ``group`` values of the last axis; halves away
+        from zero. A group with a NaN or an infinity becomes NaN."""
+
     @op("x f32[T,128] -> out f32[T,128]")
     def hadamard(self, x: Array) -> Array:
         """Sylvester butterfly over the last axis (a power of two), times n^-1/2."""

@@ -274,15 +274,32 @@ def _vocab(found: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _load(found: Mapping[str, Any], where: str) -> Any:
-    """The library's tokenizer. It panics over some files, which is no Exception."""
+    """The library's tokenizer. It panics over some files, which is no Exception; over merges that make no token it also
+    writes to stderr, so these are looked for before."""
     import tokenizers
 
+    _check_merges(found.get("model"), where)
     try:
         return tokenizers.Tokenizer.from_str(json.dumps(found))
     except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except BaseException as error:
         raise TextError(f"{where}: the tokenizers library refuses it: {' '.join(str(error).split())[:200]}") from None
+
+
+def _check_merges(model: Any, where: str) -> None:
+    """TextError for a merge of two tokens that together are none. What is no list of pairs is left to the library."""
+    vocab, merges = (model.get("vocab"), model.get("merges")) if isinstance(model, dict) else (None, None)
+    if not isinstance(vocab, dict) or not isinstance(merges, list):
+        return
+    prefix = model.get("continuing_subword_prefix")
+    prefix = prefix if isinstance(prefix, str) else ""
+    for merge in merges:
+        pair = merge.split(" ") if isinstance(merge, str) else merge
+        if isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair):
+            left, right = pair
+            if left in vocab and right in vocab and left + right[len(prefix) :] not in vocab:
+                raise TextError(f"{where}: tokens {left[:40]!r} and {right[:40]!r} are merged, but make no token")
 
 
 def _strings(library: Any, control: Mapping[str, int], where: str) -> list[str]:

@@ -29,11 +29,15 @@ def round_f16(x: np.ndarray) -> np.ndarray:
 
 
 def round_q8_0(x: np.ndarray) -> np.ndarray:
-    """ggml's activations before Q8_0 weights: int8 per 32 values, scale amax/127 kept in binary16."""
-    blocks = x.reshape(*x.shape[:-1], -1, 32)
-    d = np.abs(blocks).max(axis=-1, keepdims=True) / np.float32(127)
-    codes = np.rint(np.divide(blocks, d, out=np.zeros_like(blocks), where=d > 0))
-    return (codes * d.astype(np.float16).astype(np.float32)).reshape(x.shape)
+    """ggml's activations before Q8_0 weights: int8 per 32 values, scale amax / 127 kept in binary16.
+
+    Codes are x times 127 / amax, as on x86. ggml's portable code has 1 / (amax / 127), a unit in the last place apart:
+    now and then another code, which is enough to part two passes visibly (docs/quantize.md).
+    """
+    blocks = x.reshape(*x.shape[:-1], -1, 32).astype(np.float32)
+    amax, most = np.abs(blocks).max(axis=-1, keepdims=True), np.float32(127)
+    codes = np.rint(blocks * np.divide(most, amax, out=np.zeros_like(amax), where=amax > 0))
+    return (codes * round_f16(amax / most)).reshape(x.shape)
 
 
 def _llama(chunk: Chunk) -> None:

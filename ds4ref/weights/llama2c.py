@@ -94,7 +94,8 @@ class Stored(NamedTuple):
 
 
 class Llama2cFile:
-    """An open checkpoint; a ``source.TensorSource``. ``sampling`` names who defines how its tokens are picked."""
+    """An open checkpoint; a ``source.TensorSource``. ``sampling`` names who defines how its tokens are picked,
+    ``input_group`` says in groups of how many inputs are rounded to int8 before a product (0: not at all)."""
 
     sampling = "llama2.c"
 
@@ -102,6 +103,7 @@ class Llama2cFile:
         """Use ``open``. Takes over ``file``."""
         self.path, self.size, self._file = file.path, file.size, file
         self.header = h = read_header(file)
+        self.input_group = h.group
         end, self._stored = laid_out(h)
         if end != file.size:
             reason = f"{file.size} bytes, but a llama2.c checkpoint of these dimensions takes {end}"

@@ -38,6 +38,13 @@ class RoundingOps(Steps):
         self.run([Step(t.ROUND_F16, x.size, self.chunk(x.size, 1), (self.at(x), self.at(out)))])
         return out
 
+    def round_i8(self, x: np.ndarray, group: int = 64) -> np.ndarray:
+        x = self.f32(x, "x")
+        expect(group > 0 and x.shape[-1] % group == 0, f"round_i8 in groups of {group}", x.shape)
+        out, items = self.empty(*x.shape), x.size // group
+        self.run([Step(t.ROUND_I8, items, self.chunk(items, 4 * group), (self.at(x), self.at(out), group))])
+        return out
+
     def hadamard(self, x: np.ndarray) -> np.ndarray:
         x = self.f32(x, "x")
         n = x.shape[-1]

@@ -18,6 +18,7 @@ ROPE = Task("rope", "<x <cos <sin >out heads width half inverse halves")
 ROUND_E4M3 = Task("round_e4m3", "<x >out width blocks")
 ROUND_E2M1 = Task("round_e2m1", "<x >out")
 ROUND_F16 = Task("round_f16", "<x >out")
+ROUND_I8 = Task("round_i8", "<x >out group")
 HADAMARD = Task("hadamard", "<x >out n factor:f")
 
 QUANTIZE_A8 = Task("quantize_a8", "<x >codes >scales")

@@ -114,6 +114,14 @@ class RowOps(Steps):
         x = self.f32(x, "x")
         return self._chain(x, x.shape[-1] if x.ndim else 1, F16)
 
+    def round_i8(self, x: Any, group: int = 64) -> Any:
+        x = self.f32(x, "x")
+        expect(group > 0 and x.shape[-1] % group == 0, f"round_i8 in groups of {group}", x.shape)
+        out = self.empty(*x.shape)
+        if x.size:
+            self.go(quantize.round_i8, [out], [x], x.size // group, group)
+        return out
+
     def hadamard(self, x: Any) -> Any:
         x = self.f32(x, "x")
         n = x.shape[-1]

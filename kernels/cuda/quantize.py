@@ -1,5 +1,5 @@
-"""Integer activations of mode ds4: A8 per 32 values, Q8_K per 256 (docs/model.md 10.2). Exact: the codes are the
-definition."""
+"""Integer activations: A8 per 32 values and Q8_K per 256 of mode ds4 (docs/model.md 10.2), int8 by groups and back
+(docs/dense.md). Exact: the codes are the definition."""
 
 from __future__ import annotations
 
@@ -50,6 +50,33 @@ def quantize_a8(stream, codes, scales, x, blocks):
     """int8 codes of blocks of 32, scale amax / 127."""
     threads = threads_for(blocks, 64, 1)
     a8_kernel[blocks_for(blocks, threads), threads, stream](codes, scales, x, blocks)
+
+
+@cuda.jit
+def i8_kernel(out, x, groups, size):
+    """Thread: one group of values."""
+    for g in range(cuda.grid(1), groups, cuda.gridsize(1)):
+        base, peak = g * size, np.int32(0)
+        for i in range(base, base + size):
+            bits = float_bits(x[i]) & MAGNITUDE_MASK
+            peak = bits if bits > peak else peak
+        scale = NOT_A_NUMBER if peak >= EXPONENT_MASK else F32(bits_to_float(peak) / F32(127))
+        divisor = scale if scale > F32(0) else F32(1)
+        for i in range(base, base + size):
+            v = F32(finite_or_zero(x[i]) / divisor)
+            v = max(F32(-127), min(F32(127), v))
+            code = F32(rint32(v))
+            if F32(v - code) == F32(0.5) and v > F32(0):
+                code = F32(code + F32(1))
+            if F32(v - code) == F32(-0.5) and v < F32(0):
+                code = F32(code - F32(1))
+            out[i] = F32(F32(code + F32(0)) * scale)
+
+
+def round_i8(stream, out, x, groups, size):
+    """int8 and back by groups with a scale of their own, amax / 127; halves away from zero."""
+    threads = threads_for(groups, 64, 1)
+    i8_kernel[blocks_for(groups, threads), threads, stream](out, x, groups, size)
 
 
 @cuda.jit

@@ -20,7 +20,7 @@ from .moe import count, route, swiglu
 from .norm import add, rms_norm, scale
 from .ranking import top
 from .rope import rope
-from .rounding import hadamard, round_e2m1, round_e4m3, round_f16
+from .rounding import hadamard, round_e2m1, round_e4m3, round_f16, round_i8
 
 __all__ = ["Reference"]
 
@@ -57,6 +57,7 @@ class Reference:
     round_e2m1 = staticmethod(round_e2m1)
     round_e4m3 = staticmethod(round_e4m3)
     round_f16 = staticmethod(round_f16)
+    round_i8 = staticmethod(round_i8)
     route = staticmethod(route)
     scale = staticmethod(scale)
     select_rows = staticmethod(select_rows)

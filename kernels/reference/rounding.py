@@ -1,4 +1,5 @@
-"""Simulated low-precision formats of the caches (docs/model.md 10.3): E4M3, E2M1, binary16, Hadamard rotation."""
+"""Simulated low-precision formats of the caches (docs/model.md 10.3): E4M3, E2M1, binary16, Hadamard rotation; int8 in
+groups."""
 
 from __future__ import annotations
 
@@ -60,6 +61,19 @@ def round_f16(x: np.ndarray) -> np.ndarray:
     """To binary16 and back: half to even, subnormals kept, overflow to infinity."""
     with np.errstate(over="ignore"):
         return x.astype(np.float16).astype(np.float32)
+
+
+def round_i8(x: np.ndarray, group: int = 64) -> np.ndarray:
+    """int8 round trip of x (..., n) by ``group`` values with the float32 scale amax / 127, halves away from zero: what
+    llama2.c's runq.c makes of the inputs of a matrix."""
+    blocks = x.reshape(*x.shape[:-1], -1, group)
+    amax = np.abs(blocks).max(axis=-1, keepdims=True)
+    amax[np.isinf(amax)] = np.nan
+    scale = amax / np.float32(127)
+    value = np.clip(blocks / np.where(scale > 0, scale, np.float32(1)), -127, 127)
+    whole = np.trunc(value)
+    codes = whole + np.where(np.abs(value - whole) >= 0.5, np.sign(value), np.float32(0)) + np.float32(0)  # no minus 0
+    return (codes * scale).reshape(x.shape)
 
 
 def hadamard(x: np.ndarray) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -207,7 +209,7 @@ def test_rope(heads: int, width: int, half: int, tokens: int, inverse: bool):
     assert_close(cpu.rope(x, cos, sin, inverse), reference.rope(x, cos, sin, inverse), 1e-6)
 
 
-@pytest.mark.parametrize("name", ["round_e4m3", "round_e2m1", "round_f16", "hadamard"])
+@pytest.mark.parametrize("name", ["round_e4m3", "round_e2m1", "round_f16", "round_i8", "hadamard"])
 @pytest.mark.parametrize("spread", [1e-6, 1.0, 1e4])
 def test_rounding_is_exact(name: str, spread: float):
     x = normal(3, 50, 3, 128) * np.float32(spread) * np.exp(normal(4, 50, 3, 1) * 3)
@@ -217,6 +219,26 @@ def test_rounding_is_exact(name: str, spread: float):
         assert np.array_equal(cpu.round_e4m3(x, 64), reference.round_e4m3(x, 64))
         assert np.array_equal(cpu.round_e4m3(x, 64)[..., 64:], x[..., 64:])
     assert np.array_equal(getattr(cpu, name)(x), getattr(reference, name)(x))
+
+
+@pytest.mark.parametrize("ops", [cpu, reference], ids=["cpu", "reference"])
+def test_int8_in_groups_is_that_of_runq(ops: Any):
+    """Its quantize(): the scale is amax / 127, C's round takes halves away from zero; a group of zeros stays."""
+    x = np.zeros((1, 24), np.float32)
+    x[0, :8] = [127, 0.5, -0.5, 1.5, -2.5, 2.49, -126.5, 0.49999997]
+    x[0, 16:20] = [-254, 1, 3, -1]
+    wanted = [127, 1, -1, 2, -3, 2, -127, 0, *[0] * 8, -254, 2, 4, -2, *[0] * 4]
+    assert ops.round_i8(x, 8).tolist() == [wanted]
+    assert not np.signbit(ops.round_i8(x, 8)[0, 7:16]).any()
+    for group in (1, 3, 4, 24):
+        groups = normal(5, 2, 24).reshape(2, -1, group)
+        scale = np.abs(groups).max(axis=2, keepdims=True) / np.float32(127)
+        got = ops.round_i8(groups.reshape(2, 24), group).reshape(groups.shape)
+        assert np.abs(got - groups).max() <= 0.5001 * scale.max() and np.abs(got / scale).max() < 127.001
+    for bad in (0, 5, -8):
+        if ops is cpu:
+            with pytest.raises(ValueError, match="round_i8 in groups"):
+                ops.round_i8(x, bad)
 
 
 def test_activation_codes_are_exact():

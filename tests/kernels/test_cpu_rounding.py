@@ -43,7 +43,7 @@ def rows(values: list[float]) -> np.ndarray:
     return x
 
 
-@pytest.mark.parametrize("name", ["round_e4m3", "round_e2m1", "round_f16", "hadamard"])
+@pytest.mark.parametrize("name", ["round_e4m3", "round_e2m1", "round_f16", "round_i8", "hadamard"])
 @pytest.mark.parametrize("kind", SPECIAL | FINITE)
 def test_parity(name: str, kind: str):
     x = rows((SPECIAL | FINITE)[kind])
@@ -53,7 +53,7 @@ def test_parity(name: str, kind: str):
 
 
 @pytest.mark.parametrize("ops", [cpu, reference], ids=["cpu", "reference"])
-@pytest.mark.parametrize(("name", "block"), [("round_e4m3", 64), ("round_e2m1", 32)])
+@pytest.mark.parametrize(("name", "block"), [("round_e4m3", 64), ("round_e2m1", 32), ("round_i8", 64)])
 @pytest.mark.parametrize("kind", SPECIAL)
 def test_a_block_that_is_not_finite_becomes_nan_and_its_neighbours_do_not(ops, name: str, block: int, kind: str):
     x = rows(SPECIAL[kind])

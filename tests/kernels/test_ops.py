@@ -33,7 +33,18 @@ PLAIN = [("F32", "float"), ("F16", "float"), ("BF16", "float")]
 BLOCKED = [*PLAIN, ("Q8_0", "a8"), ("Q8_0", "float"), ("Q4_K", "q8k"), ("Q2_K", "q8k"), ("IQ2_XXS", "q8k")]
 BLOCKED += [("F8_E4M3", "float"), ("MXFP4", "float")]
 COLUMNS = {"Q8_0": 32, "Q4_K": 256, "Q2_K": 256, "IQ2_XXS": 256, "F8_E4M3": 128, "MXFP4": 32}
-EXACT = {"round_e4m3", "round_e2m1", "round_f16", "quantize_a8", "quantize_q8k", "streams", "windows", "embed", "top"}
+EXACT = {
+    "round_e4m3",
+    "round_e2m1",
+    "round_f16",
+    "round_i8",
+    "quantize_a8",
+    "quantize_q8k",
+    "streams",
+    "windows",
+    "embed",
+    "top",
+}
 
 
 class Case:
@@ -114,7 +125,7 @@ class Case:
     def _argument(self, name: str) -> Any:
         if name == "overlap":
             return self.overlap
-        if name in ("count", "ratio", "k"):
+        if name in ("count", "ratio", "k", "group"):
             return self.size(name)
         if name == "channels":
             return self._pick((None, *range(64, 64 * self.size("b") + 1, 64)))

@@ -3,11 +3,16 @@
 Established stage by stage on its graph (docs/validation-oracles.md). Before every matrix product ggml converts the
 activations to the partner type of the weights:
 
-    Q8_0            int8 per 32 values with a scale rounded to f16 (ds4 keeps the scale in f32)
+    Q8_0            int8 per 32 values with a scale rounded to f16 (ds4 keeps the scale in f32); on x86 codes are
+                    x times 127 / amax
     K and IQ types  Q8_K per 256, as ds4
     F16, BF16       f16, bf16 (ds4 keeps f32)
 
 With ``flash=False, f32_cache=True`` nothing else is rounded, and rope angles are iterated f32 products, as ds4's.
+
+What goes into the first product of a half layer is made equal to the bit: the weights of the streams and their sum are
+float32 steps there. One unit in the last place is enough for another code, a code for visibly other rows, and rows that
+all later tokens attend to for many more codes: at 4,096 channels that happens somewhere in every prompt.
 """
 
 from __future__ import annotations
@@ -18,19 +23,11 @@ import numpy as np
 
 from ds4ref.numerics import Numerics
 from ds4ref.variants.faults import Changed
+from ds4ref.variants.rounding import round_bf16, round_f16, round_q8_0
 from kernels.formats import Matrix
 from tests.kernels import reference
 
 NUMERICS = Numerics("llama.cpp", False, False, False, False, True, "iterated")
-
-
-def q8_0(x: np.ndarray) -> np.ndarray:
-    """x (..., n) through int8 blocks of 32: codes from the unrounded scale, products with the f16 one."""
-    blocks = x.reshape(*x.shape[:-1], -1, 32).astype(np.float32)
-    d = np.abs(blocks).max(axis=-1, keepdims=True) / np.float32(127)
-    inverse = np.divide(np.float32(1), d, out=np.zeros_like(d), where=d > 0)
-    codes = np.rint(blocks * inverse)
-    return (codes * d.astype(np.float16).astype(np.float32)).reshape(x.shape)
 
 
 def q8_k(x: np.ndarray) -> np.ndarray:
@@ -45,11 +42,10 @@ def converted(x: np.ndarray, w: Matrix) -> np.ndarray:
     if w.fmt == "F32":
         return x
     if w.fmt == "F16":
-        return x.astype(np.float16).astype(np.float32)
+        return round_f16(x)
     if w.fmt == "BF16":
-        bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
-        return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
-    return q8_0(x) if w.fmt == "Q8_0" else q8_k(x)
+        return round_bf16(x)
+    return round_q8_0(x) if w.fmt == "Q8_0" else q8_k(x)
 
 
 def ops(base: Any = reference) -> Any:
@@ -71,5 +67,17 @@ def ops(base: Any = reference) -> Any:
         flat = base.rms_norm(np.ascontiguousarray(X.reshape(len(X), -1)), None, eps)
         return linear(flat, fn)
 
-    own = {f.__name__: f for f in (linear, grouped_linear, expert_linear, expert_sum, hc_mix)}
+    def hc_split(mix: np.ndarray, scale: np.ndarray, bias: np.ndarray, iters: int, eps: float) -> Any:
+        streams = int(np.sqrt(mix.shape[1] + 1)) - 1
+        one, z = np.float32(1), mix[:, :streams] * scale[0] + bias[:streams]
+        pre = one / (one + np.exp(-z.astype(np.float64)).astype(np.float32)) + np.float32(eps)
+        return pre, *base.hc_split(mix, scale, bias, iters, eps)[1:]
+
+    def hc_reduce(X: np.ndarray, w: np.ndarray) -> np.ndarray:
+        total = X[:, 0] * w[:, 0, None]  # stream after stream, every step rounded
+        for stream in range(1, X.shape[1]):
+            total = total + X[:, stream] * w[:, stream, None]
+        return total
+
+    own = {f.__name__: f for f in (linear, grouped_linear, expert_linear, expert_sum, hc_mix, hc_split, hc_reduce)}
     return Changed(base, **own)

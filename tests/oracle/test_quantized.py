@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ds4ref.archs.deepseek4.chunk import Chunk
 from ds4ref.archs.deepseek4.forward import Model
 from ds4ref.cli.ds4 import main as ds4
 from ds4ref.cli.quantize import main as quantize
@@ -20,12 +21,19 @@ from ds4ref.engine import Engine
 from ds4ref.nano.__main__ import main as nano
 from ds4ref.nano.prose import prose
 from ds4ref.session.session import Session
+from ds4ref.variants import RoundingSet
 from ds4ref.weights import open_source
 from kernels.formats import FORMATS
+from test_vectors.trace.forcing import Forcing, run
+from test_vectors.trace.names import load
+from test_vectors.trace.ops import Key
+from test_vectors.trace.theirs import Theirs
+from tests.test_vectors.tracing import as_dump
 
 from . import trained
 from .compare import difference
 from .conftest import missing
+from .llama_numerics import NUMERICS, ops
 from .test_llama import forced_errors
 
 pytestmark = pytest.mark.peers
@@ -79,9 +87,7 @@ def same_in_gguf_py(path: Path) -> dict[str, int]:
 
 def emulated(engine: Engine, ids: list[int]) -> np.ndarray:
     """Our pass with llama.cpp's roundings before every matrix."""
-    from .llama_numerics import NUMERICS, ops
-
-    model = type(engine.model)(engine.shape, engine.model.weights, ops(), NUMERICS)
+    model = type(engine.model)(engine.shape, engine.model.weights, ops(engine.model.ops), NUMERICS)
     return Session(model, len(ids) + 1).extend(ids, chunk=len(ids))
 
 
@@ -159,54 +165,92 @@ def deepseek(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {"published": folder / "published", **made}
 
 
-def agree(
-    path: Path, ids: list[int], llama: Any, bar: float, backend: str = "reference", attention: float = 2e-5
-) -> None:
-    """gguf-py and llama.cpp read it, and logits are near. Each half layer on llama.cpp's own streams and with its
-    roundings is the same to float noise: end to end, flips of the router hide that. But for the inputs of the experts'
-    down projections in Q8_0, whose scale llama.cpp rounds to f16 before they get the routing weight, and we after.
-    ``attention`` is what its half may be off by."""
-    from .llama_numerics import NUMERICS, ops
+def named(name: str) -> bool:
+    """Tensors of llama.cpp's graph that have a name of their own."""
+    return "(" not in name and not name.startswith(("node", "leaf", "cache"))
 
+
+def apart_by(logits: np.ndarray, theirs: np.ndarray) -> float:
+    """Rms of the difference over the spread, median over positions."""
+    return float(np.median(np.sqrt(np.mean((logits - theirs) ** 2, axis=1)) / theirs.std(axis=1)))
+
+
+def _turned(chunk: Chunk) -> None:
+    chunk.index_rounding = chunk.ops.hadamard  # type: ignore[method-assign]
+
+
+TURNED = RoundingSet("turned", "indexer vectors turned by a Hadamard matrix, which changes no score", NUMERICS, _turned)
+
+
+def by_op(model: Model, ids: list[int], taken: dict[str, np.ndarray]) -> dict[Key, float]:
+    """Every op of the pass on llama.cpp's own inputs, values put in at every point that its graph names: the worst
+    row's rms error over that row's rms. Choices of experts and rows: how far the exchanged ones' scores were apart."""
+    dump = as_dump(taken)
+    theirs = Theirs(dump, load("llama.cpp").find(dump.tensors, model.shape.n_layers), model.shape, len(ids))
+    reading = run(model, ids, Forcing(theirs, TURNED))
+    assert not theirs.unfit, theirs.unfit
+    return {key: float(np.max(apart / reading.size[key])) for key, apart in reading.apart.items()}
+
+
+def agree(path: Path, ids: list[int], llama: Any, bar: float, attention: float, backend: str = "reference") -> None:
+    """gguf-py and llama.cpp read it, and logits are near.
+
+    What is left of the distance with llama.cpp's roundings: every op on its own inputs is the same to float noise, and
+    so is each half layer on its own streams, in the median (``attention``: what that half may be off by); end to end,
+    flips hide that. But for the inputs of the experts' down projections: llama.cpp rounds them before they get the
+    routing weight, and we after. In Q8_0 the scale is then another f16, in Q2_K and Q4_K a code flips now and then."""
     with open_source(path) as source:
         blocks = source.tensors["blk.3.ffn_down_exps.weight"].fmt.name != "Q8_0"
     same_in_gguf_py(path)
-    wanted = ("hc_init", "hc_attn_post-", "l_last-")
     with llama.Llama(path, f32_cache=True, flash=False) as other:
-        theirs, taken = other.record(ids, lambda name: name.startswith(wanted) and "(" not in name)
+        theirs, taken = other.record(ids, named)
+        alone = other.logits(ids, one_by_one=True)
     with Engine.open(path, backend=backend, numerics="exact", strict=False) as engine:
         streams = [taken["hc_init"]]
         for layer in range(engine.shape.n_layers):
             streams += [taken[f"hc_attn_post-{layer}"], taken[f"l_last-{layer}"]]
         graph = {"ids": ids, "streams": [stream.reshape(len(ids), -1) for stream in streams]}
-        rounded, _ = forced_errors(graph, Model(engine.shape, engine.model.weights, ops(engine.model.ops), NUMERICS))
+        theirs_rounded = Model(engine.shape, engine.model.weights, ops(engine.model.ops), NUMERICS)
+        rounded, _ = forced_errors(graph, theirs_rounded)
         plain, _ = forced_errors(graph, engine.model)
+        layers = engine.shape.n_layers
+        near = emulated(engine, ids)
+        apart, without = by_op(theirs_rounded, ids, taken), by_op(engine.model, ids, taken)
     with Engine.open(path, numerics="exact", strict=False) as engine:
         ours = engine.session(len(ids) + 1).extend(ids)
-    far = np.median(np.sqrt(np.mean((ours - theirs) ** 2, axis=1)) / theirs.std(axis=1))
-    halves = {name: (np.median(rounded[name], axis=1).max(), np.median(plain[name], axis=1).min()) for name in plain}
-    print(f"{path.name}: median distance to llama.cpp in spreads {far:.3g}; half layers with its roundings, "
-          + ", ".join(f"{name} {a:.2g} (without {b:.2g})" for name, (a, b) in halves.items()))  # fmt: skip
-    assert far < bar
-    # what is left of the distance: next to nothing, but in attention where a looser bar is asked for
-    share = {"hc_attn_post": 0.05 if attention < 1e-3 else 0.6, "hc_ffn_post": 0.05}
+    far, close, own = apart_by(ours, theirs), apart_by(near, theirs), apart_by(alone, theirs)
+    halves = {name: (np.median(rounded[name], axis=1), np.median(plain[name], axis=1)) for name in plain}
+    print(f"{path.name}: median distance to llama.cpp in spreads {far:.3g}, with its roundings {close:.3g}, of its own "
+          f"pass one by one {own:.3g}; half layers, "
+          + ", ".join(f"{name} {a.max():.2g} (without {b.min():.2g} to {b.max():.2g})"
+                      for name, (a, b) in halves.items()))  # fmt: skip
+    worst = sorted(apart, key=lambda key: -apart[key])[:6]
+    print(f"{len(apart)} ops on its inputs, the worst: "
+          + ", ".join(f"{name} of layer {layer} {apart[name, layer]:.2g} (without {without[name, layer]:.2g})"
+                      for name, layer in worst))  # fmt: skip
+    assert far < bar and close < 3 * own
     exact = {"hc_attn_post": attention, "hc_ffn_post": 2e-5 if blocks else 2e-3}
-    assert all(a < exact[name] and a < share[name] * b for name, (a, b) in halves.items())
+    assert all(a.max() < exact[name] and a.max() < 0.05 * b.min() for name, (a, b) in halves.items())
+    assert len(apart) > 35 * layers
+    assert all(error < (2e-3 if name == "ffn_moe_out" else 5e-5) for (name, _), error in apart.items())
+    assert np.median(list(apart.values())) < 1e-6
+    products = [without[name, layer] for name, layer in without if name in ("q_lora", "KVnorm", "attn_low", "attn_out")]
+    assert min(products) > 1e-3
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_the_embedded_model_published_and_quantized(deepseek: dict[str, Any], llama: Any, recipe: str) -> None:
     with Engine.open(deepseek[recipe]) as engine:
         ids = engine.tokenizer.encode(prose(3000, 4))[:150]
-    agree(deepseek[recipe], ids, llama, 0.1)
+    agree(deepseek[recipe], ids, llama, 0.1, 2e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_slice_of_flash_dimensions_quantized(tmp_path: Path, llama: Any, recipe: str) -> None:
-    """Flash's own widths, every kind of layer, few experts: 1 GB of FP8 and FP4 in. One layer's attention keeps a part
-    of the distance that is not explained (docs/quantize.md)."""
+    """Flash's own widths, every kind of layer, few experts: 1 GB of FP8 and FP4 in. With 4,096 inputs and more a code
+    or two of a token fall on the other side of a rounding, so half layers are farther apart; single ops are not."""
     published = tmp_path / "published"
     assert nano(["checkpoint", str(published), "--layers", "4", "--experts", "8"]) == 0
     out = make(tmp_path, published, prose(2000, 5), recipe, "64")
-    agree(out, list(range(20, 60)), llama, 0.1, "cpu", attention=0.02)
+    agree(out, list(range(20, 60)), llama, 0.1, 2e-3, "cpu")

@@ -1,7 +1,7 @@
-"""llama2.c in plain NumPy, for tests: its files written, its vocabulary, its pass, its sampler, its loop.
+"""llama2.c in plain NumPy, for tests: its files written, its vocabulary, its passes, its sampler, its loop.
 
-Written from the formats and the order of operations that its run.c and export.py document, one token at a time, float32
-where it has float32. Nothing of the engine is used.
+Written from the formats and the order of operations that its run.c, runq.c and export.py document, one token at a time,
+float32 where it has float32. Nothing of the engine is used.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import struct
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -72,21 +73,45 @@ def version_1(c: Config, w: dict[str, np.ndarray]) -> bytes:
     return _head(c, 1) + b"".join(part.tobytes() for part in parts)
 
 
-def version_2(c: Config, w: dict[str, np.ndarray], group: int = 16) -> tuple[bytes, dict[str, np.ndarray]]:
-    """int8 in groups; and the weights that these stand for."""
+class Int8:
+    """A matrix of version 2: codes (rows, groups, group), scales (rows, groups)."""
+
+    def __init__(self, codes: np.ndarray, scales: np.ndarray, shape: tuple[int, ...]):
+        self.codes = codes.reshape(shape[0], -1, codes.shape[-1]).astype(np.int64)
+        self.scales = scales.reshape(shape[0], -1)
+
+    def __matmul__(self, x: np.ndarray) -> np.ndarray:
+        """runq.c's product: the input in the same groups, each group's integers added exactly."""
+        groups = x.reshape(self.codes.shape[1:])
+        scales = np.abs(groups).max(axis=1) / F32(127)
+        value = (groups / np.where(scales == 0, F32(1), scales)[:, None]).astype(np.float64)
+        codes = np.copysign(np.floor(np.abs(value) + 0.5), value).astype(np.int64)  # C's round, on a double
+        out = np.zeros(len(self.scales), F32)
+        for g, scale in enumerate(scales):
+            out += (self.codes[:, g] @ codes[g]).astype(F32) * self.scales[:, g] * scale
+        return out
+
+
+def version_2(c: Config, w: dict[str, np.ndarray], group: int = 16) -> tuple[bytes, dict[str, Any], dict[str, Any]]:
+    """int8 in groups; the weights that these stand for; and the same for runq.c, matrices as ``Int8``."""
     parts = [w["att"], w["ffn"], w["last"]]
-    kept = {name: w[name] for name in ("att", "ffn", "last")}
+    kept: dict[str, Any] = {name: w[name] for name in ("att", "ffn", "last")}
+    held: dict[str, Any] = dict(kept)
     for name in ("tok", *ORDER, *([] if c.tied else ["out"])):
         stack = w[name] if name in ORDER else w[name][None]
-        made = []
+        made, integers = [], []
         for one in stack:
             groups = one.reshape(-1, group)
             scale = (np.abs(groups).max(axis=1) / F32(127)).astype(F32)
             codes = np.rint(groups / scale[:, None]).astype(np.int8)
             parts += [codes, scale]
             made.append((codes.astype(F32) * scale[:, None]).reshape(one.shape))
+            integers.append(Int8(codes, scale, one.shape))
         kept[name] = np.array(made) if name in ORDER else made[0]
-    return _head(c, 2, struct.pack("<i", group)) + b"".join(part.tobytes() for part in parts), kept
+        held[name] = integers if name in ORDER else integers[0]
+    held.setdefault("out", held["tok"])
+    held["tok"] = kept["tok"]  # rows of the embedding are multiplied out
+    return _head(c, 2, struct.pack("<i", group)) + b"".join(part.tobytes() for part in parts), kept, held
 
 
 def _head(c: Config, version: int, more: bytes = b"") -> bytes:
@@ -154,9 +179,9 @@ def decode(tokens: list[tuple[float, bytes]], before: int, token: int) -> bytes:
 
 
 class Run:
-    """The pass: one token after the other."""
+    """The pass, one token after the other: run.c's, or on weights held as ``Int8`` runq.c's."""
 
-    def __init__(self, c: Config, w: dict[str, np.ndarray]):
+    def __init__(self, c: Config, w: dict[str, Any]):
         self.c, self.w = c, w
         self.keys = np.zeros((c.layers, c.context, c.shared, c.size), F32)
         self.values = np.zeros_like(self.keys)
@@ -238,7 +263,7 @@ class Sampler:
 
 
 def generate(
-    c: Config, w: dict[str, np.ndarray], tokens: list[tuple[float, bytes]], sampler: Sampler, prompt: str, steps: int
+    c: Config, w: dict[str, Any], tokens: list[tuple[float, bytes]], sampler: Sampler, prompt: str, steps: int
 ) -> tuple[list[int], bytes]:
     """Tokens and bytes after the prompt, up to ``steps`` positions or where the next text would begin."""
     run, ids = Run(c, w), encode(tokens, prompt)

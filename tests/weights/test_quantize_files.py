@@ -238,6 +238,11 @@ def test_strict_importance_asks_only_for_what_uses_it(unquantized, tmp_path, cap
     write_imatrix(tmp_path / "less.gguf", Imatrix(entries))
     assert main([*command, str(tmp_path / "less.gguf")]) == 1
     assert "no importance for blk.1.ffn_up_exps.weight" in capsys.readouterr().err
+    entries["blk.1.ffn_up_exps.weight"] = Entry(np.ones((EXPERTS, DIM), np.float32), np.zeros(EXPERTS))
+    write_imatrix(tmp_path / "unmet.gguf", Imatrix(entries))  # it is there, but nothing was measured
+    assert main([*command, str(tmp_path / "unmet.gguf")]) == 1
+    assert "no importance for blk.1.ffn_up_exps.weight" in capsys.readouterr().err
+    assert main([*command[:4], "--imatrix", str(tmp_path / "unmet.gguf")]) == 0
 
 
 def test_templates_give_names_order_metadata_and_formats(unquantized, quantized, tmp_path):

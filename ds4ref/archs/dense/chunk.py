@@ -81,6 +81,7 @@ class Chunk(Inputs):
         super().__init__(model, ids, pos0, hooks, ops)
         self.shape, self.numerics, self.rope = model.shape, model.numerics, model.rope
         self.layer = HEAD
+        self.input_group = model.weights.input_group if self.numerics.own_inputs else 0
         if hooks is not None:
             hooks.begin(self)
 
@@ -100,6 +101,12 @@ class Chunk(Inputs):
         )
         return first, count
 
+    def inputs(self, x: np.ndarray) -> np.ndarray:
+        """x (T, n) as every matrix that multiplies it sees it."""
+        return self.ops.round_i8(x, self.input_group) if self.input_group else x
+
     def act(self, w: Matrix) -> str:
-        """Rounding of the inputs of ``w`` in this mode."""
+        """Rounding of the inputs of ``w`` in this mode, within the product."""
+        if self.input_group:
+            return "float"
         return ACTIVATION.get(w.fmt, "float") if self.numerics.act_quant else "float"

@@ -119,6 +119,9 @@ def _refuse_what_differs(config: Config) -> None:
     for key in ("attention_bias", "mlp_bias", "use_sliding_window"):
         if config.flag(key, False):
             raise config.fail(key, "is true, which is not supported here")
+    for part in (config, _rope_values(config)):
+        if part.number("partial_rotary_factor", 1.0) != 1.0:
+            raise part.fail("partial_rotary_factor", "is not 1, which is not supported here")
     kinds = set(config.texts("layer_types", MAX_LAYERS)) if config.has("layer_types") else set()
     if kinds - {"full_attention"}:
         raise config.fail("layer_types", f"has {shown(min(kinds - {'full_attention'}), 40)}, wanted 'full_attention'")

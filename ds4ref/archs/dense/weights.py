@@ -68,6 +68,7 @@ class Weights:
     output_norm: np.ndarray  # (dim,)
     output: Matrix
     rope_freqs: np.ndarray | None  # (head_dim / 2,), on the host
+    input_group: int  # inputs of matrices are rounded to int8 in groups of so many; 0: they are not
     layers: list[LayerWeights]
 
 
@@ -151,6 +152,7 @@ def bind(source: TensorSource, shape: DenseShape, verify: bool | None = None) ->
     if freqs is not None and not (freqs > 0).all():
         raise ModelFileError(source.path, "rope_freqs.weight holds a divisor that is not above 0")
     model.setdefault("output", model["token_embd"])
+    model["input_group"] = getattr(source, "input_group", 0)
     names = [field.name for field in fields(LayerWeights)]
     return Weights(**model, layers=[LayerWeights(**{name: some.get(name) for name in names}) for some in layers])  # type: ignore[arg-type]
 

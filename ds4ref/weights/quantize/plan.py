@@ -260,7 +260,8 @@ def check_imatrix(plan: Plan, table: Imatrix, strict: bool) -> list[str]:
     """Lines about what ``table`` does not cover; DataError for entries of wrong lengths, and for what is missing if
     ``strict``. Only tensors that importance makes a difference to are asked about."""
     wanted = [item for item in plan.items if item.weighed]
-    missing = [item.spec.name for item in wanted if not covered(item, table)]
+    empty = {name for name, entry in table.entries.items() if entry.unmet == len(entry.means)}
+    missing = [item.spec.name for item in wanted if item.spec.name in empty or not covered(item, table)]
     if missing and strict:
         raise DataError(f"{table.path}: has no importance for {missing[0]}" + _more(len(missing) - 1))
     lines = []

@@ -10,7 +10,8 @@ from ..sizes import E2M1_BLOCK, E4M3_BLOCK
 from .lang import JIT, bits_float, f32p, float_bits, log2, power_of_two, rint, round_f16
 from .registry import body
 
-ZERO, TWO = np.float32(0), np.float32(2)
+ZERO, ONE, TWO, HALF = np.float32(0), np.float32(1), np.float32(2), np.float32(0.5)
+I8_MAX = np.float32(127)
 E4M3_MAX, E4M3_FLOOR = np.float32(448), np.float32(1e-4)
 E2M1_MAX, E2M1_FLOOR = np.float32(6), np.float32(6 * 2.0**-126)
 NOT_A_NUMBER = np.float32(np.nan)
@@ -72,6 +73,27 @@ def f16(args, first, last, thread):
     x, out = f32p(args.x), f32p(args.out)
     for i in range(first, last):
         out[i] = round_f16(x[i])
+
+
+@body(t.ROUND_I8, exact=True)
+def round_i8(args, first, last, thread):
+    """Items are groups of values with a scale of their own, amax / 127; halves away from zero."""
+    n = args.group
+    for item in range(first, last):
+        x, out = f32p(args.x + 4 * n * item), f32p(args.out + 4 * n * item)
+        largest = np.int32(0)
+        for i in range(n):
+            largest = max(largest, float_bits(x[i]) & MAGNITUDE_MASK)
+        scale = NOT_A_NUMBER if largest >= EXPONENT_MASK else bits_float(largest) / I8_MAX
+        divisor = scale if scale > ZERO else ONE
+        for i in range(n):
+            v = min(max(x[i] / divisor, -I8_MAX), I8_MAX)
+            code = rint(v)
+            if v - code == HALF and v > ZERO:
+                code += ONE
+            if v - code == -HALF and v < ZERO:
+                code -= ONE
+            out[i] = (code + ZERO) * scale
 
 
 @body(t.HADAMARD, exact=True)

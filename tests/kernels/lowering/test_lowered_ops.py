@@ -65,7 +65,7 @@ def test_op_against_the_reference(name: str, cuda: Any, driver: Any) -> None:
                 assert_close(forward, w, 6e-6)
 
 
-EDGES = ("hadamard", "quantize_a8", "quantize_q8k", "round_e2m1", "round_e4m3", "round_f16")
+EDGES = ("hadamard", "quantize_a8", "quantize_q8k", "round_e2m1", "round_e4m3", "round_f16", "round_i8")
 
 
 @pytest.mark.parametrize("name", EDGES)
@@ -139,6 +139,10 @@ def larger(name: str) -> list[list[Any]]:
             [normal(3, 300), normal(300), None, 6, 1.5, False], [tied, None, None, 9, 1.0, True],
             [least, None, None, 3, 1.5, True], [odd, None, None, 7, 1.5, False],
         ]  # fmt: skip
+    if name == "round_i8":
+        ties = np.zeros((3, 128), np.float32)
+        ties[:, ::64], ties[:, 1:64] = 127, np.arange(-31, 32) / 2
+        return [[ties, 64], [ties, 128], [normal(5, 300), 1]]
     if name == "rms_norm":
         return [[normal(3, 5000), normal(5000), 1e-6]]
     if name == "rope":
@@ -169,6 +173,7 @@ LARGER = (
     "pool",
     "rms_norm",
     "rope",
+    "round_i8",
     "route",
     "select_rows",
     "top",

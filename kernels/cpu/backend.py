@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..formats.matrix import Matrix
+from ..hostmemory import HostMemory
 from .abi import Step
 from .attention import AttentionOps
 from .caches import CacheOps
@@ -50,7 +50,7 @@ class _Desk(threading.local):
         self.full.clear()
 
 
-class CPU(Ops):
+class CPU(Ops, HostMemory):
     """Ops on ``threads`` threads (None: the cores of this process). ValueError unless 1 .. 256.
 
     Backends with the same number of threads share their workers. Ops may be called from several Python threads at
@@ -79,28 +79,6 @@ class CPU(Ops):
     def record(self) -> Recording:
         """A backend whose ops are kept as steps, to be run together later."""
         return Recorded(self.workers)
-
-    # --- memory
-
-    def array(self, *shape: int, dtype: DTypeLike = F32) -> np.ndarray:
-        """A new array that lives here. Untouched pages take no memory; values are undefined."""
-        return np.empty(shape, dtype)
-
-    def upload(self, values: np.ndarray) -> np.ndarray:
-        """``values`` where ops can read them: the array itself."""
-        return np.ascontiguousarray(values)
-
-    def place(self, w: Matrix) -> Matrix:
-        """``w`` itself: rows are read where the file is mapped."""
-        return w
-
-    def fill(self, array: np.ndarray, values: np.ndarray | float) -> None:
-        """Overwrite ``array`` (or a part of it, by basic indexing) with values of the host."""
-        array[...] = values
-
-    def host(self, array: np.ndarray) -> np.ndarray:
-        """``array`` as NumPy sees it: itself, not a copy."""
-        return array
 
     # --- steps
 

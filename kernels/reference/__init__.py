@@ -6,10 +6,7 @@ is the formula. What each one computes is declared in ``kernels.ops``.
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import DTypeLike
-
-from ..formats.matrix import Matrix
+from ..hostmemory import HostMemory
 from .activations import quantize_a8, quantize_q8k
 from .attention import attend, attention
 from .caches import pool, position_bias, store_rows, windows
@@ -25,7 +22,7 @@ from .rounding import hadamard, round_e2m1, round_e4m3, round_f16, round_i8
 __all__ = ["Reference"]
 
 
-class Reference:
+class Reference(HostMemory):
     """NumPy decides for itself how many threads it uses, so ``threads`` may be assigned and means nothing."""
 
     name = "reference"
@@ -73,18 +70,3 @@ class Reference:
 
     def record(self) -> None:
         """Not this one: it is what recordings are compared with."""
-
-    def array(self, *shape: int, dtype: DTypeLike = np.float32) -> np.ndarray:
-        return np.empty(shape, dtype)
-
-    def upload(self, values: np.ndarray) -> np.ndarray:
-        return np.ascontiguousarray(values)
-
-    def place(self, w: Matrix) -> Matrix:
-        return w
-
-    def fill(self, array: np.ndarray, values: np.ndarray | float) -> None:
-        array[...] = values
-
-    def host(self, array: np.ndarray) -> np.ndarray:
-        return array

@@ -12,9 +12,11 @@ A block multiplies ROWS rows with TILE inputs and walks along them two units at 
 a time, all inputs. Every sum of 32 products begins at zero on the tensor cores, least limbs first, and joins float32
 sums, because adding there cuts off what a float32 addition rounds.
 
-Words lie in shared memory so that nothing meets in a bank: a row is eight pieces of 16 bytes, four a unit, each at its
-number exclusive-or ``_key`` of the row. Lane c of the four that share a row takes piece c of a unit: the order in
-which products of a sum are taken is free, as long as weights and inputs agree.
+Shared memory holds what a lane gives to an instruction in pieces of 16 bytes, which are loaded as they are used. Lane
+c of the four that share a row multiplies word c of a unit (``units``), then word c + 4: the order of the products of a
+sum is free, as long as weights and inputs agree. A piece of weights has four weights of row r and four of row r + 8, a
+piece of inputs those of words c and c + 4. Each lies at its number exclusive-or ``_key`` of its row, so that those read
+or written together meet in no bank.
 """
 
 from __future__ import annotations
@@ -57,6 +59,8 @@ ZERO = F32(0)
 WARPS = 4
 THREADS = 32 * WARPS
 ROWS = 32 * WARPS
+LIMB = 32 * ROWS
+"""Words of a limb of a block's weights: two units of each row."""
 ROW_UNITS, ROW_MINIMA = 2 * ROWS, 4 * ROWS
 TILE_SUMS = 4 * TILE
 PART = 64
@@ -85,7 +89,13 @@ CODES = PLAIN["F16"]
 @cuda.jit(device=True)
 def _key(row):
     """Rows that are read or written together differ in it."""
-    return (row & 3) | ((row & 1) << 2)
+    return I32((row & 3) | ((row & 1) << 2))
+
+
+@cuda.jit(device=True)
+def _place(to, key, step, u, c):
+    """Piece c of half ``step`` of unit u of two rows, whose pieces begin at ``to``."""
+    return I32(to + 4 * ((8 * step + 4 * u + c) ^ key))
 
 
 @cuda.jit(device=True)
@@ -100,45 +110,61 @@ def _high(codes):
 
 
 @cuda.jit(device=True)
-def _put_codes(words, to, key, u, c, first, second):
-    """Piece c of unit u: words c and c + 4 of a row's codes."""
-    p, q = I32(first ^ TOP_BITS), I32(second ^ TOP_BITS)
-    put4(words, to + 4 * ((4 * u + c) ^ key), _low(p), _high(p), _low(q), _high(q))
+def _put_codes(words, at, upper, lower):
+    """A piece of four codes of two rows each."""
+    p, q = I32(upper ^ TOP_BITS), I32(lower ^ TOP_BITS)
+    put4(words, at, _low(p), _low(q), _high(p), _high(q))
 
 
 @cache
 def _blocks(fmt: str) -> Callable[..., Any]:
-    """``fill`` of a block format (``_filler``)."""
+    """``fill`` of a block format: unit ``number``, the block's ``u``, of two rows that begin at bytes ``upper`` and
+    ``lower``, into pieces from word ``to`` on; gives the units' f, g and m. A row of n = 0 weights is zeros."""
     unit = UNITS[fmt]
     decode, per_block, block_bytes, looks_up = unit.decode, unit.per_block, unit.block_bytes, unit.table is not None
     block_bits = per_block.bit_length() - 1
 
     @cuda.jit(device=True)
-    def fill(raw, start, number, n, words, to, key, u):
-        at = start + (number >> block_bits) * block_bytes
-        j = number & (per_block - 1)
-        if looks_up:
-            q0, q1, q2, q3, q4, q5, q6, q7, f, g, m = decode(raw, at & ~3, at & 2, j, words)
-        else:
-            q0, q1, q2, q3, q4, q5, q6, q7, f, g, m = decode(raw, at & ~3, at & 2, j, raw)
-        _put_codes(words, to, key, u, 0, q0, q4)
-        _put_codes(words, to, key, u, 1, q1, q5)
-        _put_codes(words, to, key, u, 2, q2, q6)
-        _put_codes(words, to, key, u, 3, q3, q7)
-        return f, g, m
+    def read(raw, start, number, n, words):
+        if n == 0:
+            return I32(0), I32(0), I32(0), I32(0), I32(0), I32(0), I32(0), I32(0), ZERO, ZERO, I32(0)
+        at, j = start + (number >> block_bits) * block_bytes, number & (per_block - 1)
+        return decode(raw, at & ~3, at & 2, j, words if looks_up else raw)
+
+    @cuda.jit(device=True)
+    def fill(raw, upper, lower, number, n, n2, words, to, key, u):
+        a0, a1, a2, a3, a4, a5, a6, a7, f, g, m = read(raw, upper, number, n, words)
+        b0, b1, b2, b3, b4, b5, b6, b7, f2, g2, m2 = read(raw, lower, number, n2, words)
+        _put_codes(words, _place(to, key, 0, u, 0), a0, b0)
+        _put_codes(words, _place(to, key, 0, u, 1), a1, b1)
+        _put_codes(words, _place(to, key, 0, u, 2), a2, b2)
+        _put_codes(words, _place(to, key, 0, u, 3), a3, b3)
+        _put_codes(words, _place(to, key, 1, u, 0), a4, b4)
+        _put_codes(words, _place(to, key, 1, u, 1), a5, b5)
+        _put_codes(words, _place(to, key, 1, u, 2), a6, b6)
+        _put_codes(words, _place(to, key, 1, u, 3), a7, b7)
+        return f, g, m, f2, g2, m2
 
     return fill
 
 
 @cuda.jit(device=True)
 def _pair16(raw, start, i, n):
-    """Two weights of 16 bits from any place."""
+    """Two weights of 16 bits from any place, zeros from n on."""
     at, word = start + 2 * i, I32(0)
     if i < n:
         word = I32(I32(raw[at]) | I32(raw[at + 1]) << 8)
     if i + 1 < n:
         word = I32(word | I32(raw[at + 2]) << 16 | shift_left(I32(raw[at + 3]), 24))
     return word
+
+
+@cuda.jit(device=True)
+def _eight16(raw, start, i, n):
+    """Weights i to i + 7 as four words; i and n are multiples of 8, ``start`` one of 16 bytes."""
+    if i < n:
+        return stream4(raw, start + 2 * i)
+    return I32(0), I32(0), I32(0), I32(0)
 
 
 @cuda.jit(device=True)
@@ -153,20 +179,8 @@ def _one32(raw, start, i, n):
 
 @cache
 def _values(fmt: str, aligned: bool) -> Callable[..., Any]:
-    """``fill`` of plain numbers (``_filler``)."""
+    """``fill`` (``_blocks``) of plain numbers."""
     wide = fmt == "F32"
-
-    @cuda.jit(device=True)
-    def four16(raw, start, i, n):
-        """Weights i to i + 3 as two words."""
-        return _pair16(raw, start, i, n), _pair16(raw, start, i + 2, n)
-
-    @cuda.jit(device=True)
-    def eight16(raw, start, i, n):
-        """Weights i to i + 7 as four words, i a multiple of 8 and n as well."""
-        if i < n:
-            return stream4(raw, start + 2 * i)
-        return I32(0), I32(0), I32(0), I32(0)
 
     @cuda.jit(device=True)
     def four32(raw, start, i, n):
@@ -182,51 +196,58 @@ def _values(fmt: str, aligned: bool) -> Callable[..., Any]:
         )  # fmt: skip
 
     @cuda.jit(device=True)
-    def fill(raw, start, number, n, words, to, key, u):
-        first = 32 * number
-        if wide:
-            for c in range(4):
-                a, b = four32(raw, start, first + 4 * c, n), four32(raw, start, first + 16 + 4 * c, n)
-                p, q = three_brains(a[0], a[1]), three_brains(a[2], a[3])
-                r, s = three_brains(b[0], b[1]), three_brains(b[2], b[3])
-                place = to + 4 * ((4 * u + c) ^ key)
-                put4(words, place, p[0], q[0], r[0], s[0])
-                put4(words, place + 32 * ROWS, p[1], q[1], r[1], s[1])
-                put4(words, place + 64 * ROWS, p[2], q[2], r[2], s[2])
-        elif aligned:
-            for c in range(0, 4, 2):
-                a, b = eight16(raw, start, first + 4 * c, n), eight16(raw, start, first + 16 + 4 * c, n)
-                put4(words, to + 4 * ((4 * u + c) ^ key), a[0], a[1], b[0], b[1])
-                put4(words, to + 4 * ((4 * u + c + 1) ^ key), a[2], a[3], b[2], b[3])
-        else:
-            for c in range(4):
-                p, q = four16(raw, start, first + 4 * c, n)
-                r, s = four16(raw, start, first + 16 + 4 * c, n)
-                put4(words, to + 4 * ((4 * u + c) ^ key), p, q, r, s)
-        return ZERO, ZERO, I32(0)
+    def fill(raw, upper, lower, number, n, n2, words, to, key, u):
+        for step in range(2):
+            first = 32 * number + 16 * step
+            if wide:
+                for c in range(4):
+                    a, b = four32(raw, upper, first + 4 * c, n), four32(raw, lower, first + 4 * c, n2)
+                    p, q = three_brains(a[0], a[1]), three_brains(a[2], a[3])
+                    r, s = three_brains(b[0], b[1]), three_brains(b[2], b[3])
+                    at = _place(to, key, step, u, c)
+                    put4(words, at, p[0], r[0], q[0], s[0])
+                    put4(words, at + LIMB, p[1], r[1], q[1], s[1])
+                    put4(words, at + 2 * LIMB, p[2], r[2], q[2], s[2])
+            elif aligned:
+                for c in range(0, 4, 2):
+                    x, y = _eight16(raw, upper, first + 4 * c, n), _eight16(raw, lower, first + 4 * c, n2)
+                    put4(words, _place(to, key, step, u, c), x[0], y[0], x[1], y[1])
+                    put4(words, _place(to, key, step, u, c + 1), x[2], y[2], x[3], y[3])
+            else:
+                for c in range(4):
+                    i = first + 4 * c
+                    k, l = _pair16(raw, upper, i, n), _pair16(raw, upper, i + 2, n)
+                    v, w = _pair16(raw, lower, i, n2), _pair16(raw, lower, i + 2, n2)
+                    put4(words, _place(to, key, step, u, c), k, v, l, w)
+        return ZERO, ZERO, I32(0), ZERO, ZERO, I32(0)
 
     return fill
 
 
 def _chain(kind: Kind, pairs: Sequence[tuple[int, int]], steps: Sequence[int]) -> Callable[..., Any]:
-    """A device function (a, z, b, p0, p1, p2, p3): p plus the products of 16 rows with 8 inputs over ``steps`` of a
-    unit, 0 and 1 for its halves. ``a`` and ``z`` are pieces of rows r and r + 8, ``b`` of an input: tuples of limbs,
-    each four words."""
+    """A device function (rows, more, b, p, q): p plus the products of 16 rows with 8 inputs over ``steps`` of a unit, 0
+    and 1 for its halves, and q plus those of 16 more rows; in turn, so that one need not wait for the other. ``rows``
+    and ``more`` are the weights' pieces of both halves, ``b`` is that of the inputs: tuples of limbs of four words."""
     mma = kind.mma
-    order = [(i, j, step) for i, j in pairs for step in steps]
 
-    def plus(before: Callable[..., Any] | None, i: int, j: int, low: int, high: int) -> Callable[..., Any]:
+    def plus(before: Callable[..., Any] | None, i: int, j: int, step: int) -> Callable[..., Any]:
+        low, high = 2 * step, 2 * step + 1
+
         @cuda.jit(device=True)
-        def run(a, z, b, p0, p1, p2, p3):
+        def run(rows, more, b, p, q):
             if before is not None:
-                p0, p1, p2, p3 = before(a, z, b, p0, p1, p2, p3)
-            return mma(a[i][low], z[i][low], a[i][high], z[i][high], b[j][low], b[j][high], p0, p1, p2, p3)
+                p, q = before(rows, more, b, p, q)
+            w, v = rows[step][i], more[step][i]
+            p = mma(w[0], w[1], w[2], w[3], b[j][low], b[j][high], p[0], p[1], p[2], p[3])
+            q = mma(v[0], v[1], v[2], v[3], b[j][low], b[j][high], q[0], q[1], q[2], q[3])
+            return p, q
 
         return run
 
     made: Callable[..., Any] | None = None
-    for i, j, step in order:
-        made = plus(made, i, j, 2 * step, 2 * step + 1)
+    for i, j in pairs:
+        for step in steps:
+            made = plus(made, i, j, step)
     assert made is not None
     return made
 
@@ -274,24 +295,30 @@ def kernel(fmt: str, by_expert: bool, aligned: bool) -> Any:
     table_words = 0 if unit is None or unit.table is None else 32 * len(table)
     input_limbs, scaled, weight_limbs = kind.limbs, kind.scaled, made.limbs
     pieces = 8 * input_limbs
+    at_once = 32 // pieces
     inputs_at = table_words + 32 * ROWS * weight_limbs
     whole, first_half, second_half = (_chain(kind, made.pairs, steps) for steps in ((0, 1), (0,), (1,)))
-    of_rows, of_inputs = _taker(weight_limbs, 32 * ROWS), _taker(input_limbs, 32 * TILE)
+    of_rows, of_inputs = _taker(weight_limbs, LIMB), _taker(input_limbs, 32 * TILE)
     find = finder(by_expert)
 
     @cuda.jit(device=True)
-    def sums_of(a, z, b, upper, lower, upper2, lower2):
-        """Of 16 rows and 8 inputs over a unit, times the scales of its two rows here."""
+    def sums_of(rows, more, b, f, g):
+        """Of 32 rows and 8 inputs over a unit, times the scales of the four rows that are this lane's."""
+        zeros = ZERO, ZERO, ZERO, ZERO
         if halves:
-            p0, p1, p2, p3 = first_half(a, z, b, ZERO, ZERO, ZERO, ZERO)
-            q0, q1, q2, q3 = second_half(a, z, b, ZERO, ZERO, ZERO, ZERO)
+            p, q = first_half(rows, more, b, zeros, zeros)
+            v, w = second_half(rows, more, b, zeros, zeros)
             return (
-                p0 * upper + q0 * upper2, p1 * upper + q1 * upper2, p2 * lower + q2 * lower2, p3 * lower + q3 * lower2,
+                (p[0] * f[0] + v[0] * g[0], p[1] * f[0] + v[1] * g[0], p[2] * f[1] + v[2] * g[1],
+                 p[3] * f[1] + v[3] * g[1]),
+                (q[0] * f[2] + w[0] * g[2], q[1] * f[2] + w[1] * g[2], q[2] * f[3] + w[2] * g[3],
+                 q[3] * f[3] + w[3] * g[3]),
             )  # fmt: skip
-        p0, p1, p2, p3 = whole(a, z, b, ZERO, ZERO, ZERO, ZERO)
+        p, q = whole(rows, more, b, zeros, zeros)
         if has_scales:
-            return p0 * upper, p1 * upper, p2 * lower, p3 * lower
-        return p0, p1, p2, p3
+            p = p[0] * f[0], p[1] * f[0], p[2] * f[1], p[3] * f[1]
+            q = q[0] * f[2], q[1] * f[2], q[2] * f[3], q[3] * f[3]
+        return p, q
 
     @cuda.jit
     def multiply(
@@ -328,35 +355,44 @@ def kernel(fmt: str, by_expert: bool, aligned: bool) -> Any:
         first_row = I32(cuda.blockIdx.x * ROWS)
         matrix = I64(which) * rows * row_bytes
         r, c = lane >> 2, lane & 3
-        key = _key(r)
         there = (n + 31) >> 5
+        # this lane's piece of the inputs of every ``8 at_once``-th vector, which have one key
+        own = divide(lane, pieces)
+        number = I32(lane - own * pieces)
+        token_0 = I32(warp * at_once + own) if own < at_once else I32(TILE)
+        u_copied = divide(number, 4 * input_limbs)
+        limb = I32((number >> 2) - u_copied * input_limbs)
+        copied = I32(inputs_at + 32 * (limb * TILE) + 4 * ((4 * u_copied + (number & 3)) ^ _key(token_0)))
         for base in range(0, units, 2):
-            for i in range(t, size * pieces, THREADS):
-                token = divide(i, pieces)
-                number = i - token * pieces
-                u = divide(number, 4 * input_limbs)
-                limb = (number >> 2) - u * input_limbs
-                to = inputs_at + 32 * (limb * TILE + token) + 4 * ((4 * u + (number & 3)) ^ _key(token))
-                copy16(words, to, limbs, (I64(vectors_of[token]) * units + base) * (16 * input_limbs) + 4 * number)
+            token = token_0
+            while token < size:
+                piece = I32(vectors_of[token] * (units * (4 * input_limbs)) + (base * (4 * input_limbs) + number))
+                copy16(words, I32(copied + 32 * token), limbs, I64(piece) * 4)
+                token = I32(token + WARPS * at_once)
             copy_commit()
-            for i in range(t, ROW_UNITS, THREADS):
-                row, u = i >> 1, i & 1
-                to = table_words + 32 * row
-                f, g, m = ZERO, ZERO, I32(0)
-                if first_row + row < rows and base + u < there:
-                    start = matrix + I64(first_row + row) * row_bytes
-                    f, g, m = fill(raw, start, base + u, n, words, to, _key(row), u)
-                else:
-                    for q in range(4 * u, 4 * u + 4):
-                        for k in range(weight_limbs):
-                            store4(words, to + 32 * ROWS * k + 4 * (q ^ _key(row)), I32(0))
-                if has_scales:
-                    factors[i] = f
-                if halves:
-                    seconds[i] = g
-                if minima:
-                    lows[2 * i] = g * F32(m & 255)
-                    lows[2 * i + 1] = g * F32(shift_right(m, 8))
+            # rows r and r + 8 of 16 are one thread's
+            number_2, u_filled = I32(base + (t & 1)), t & 1
+            pair = t >> 1
+            row_2 = I32(2 * pair - (pair & 7))
+            start = matrix + I64(first_row + row_2) * row_bytes
+            length = n if number_2 < there and first_row + row_2 < rows else 0
+            length_2 = n if number_2 < there and first_row + row_2 + 8 < rows else 0
+            to = I32(table_words + 64 * pair)
+            fa, ga, ma, fb, gb, mb = fill(
+                raw, start, start + 8 * row_bytes, number_2, length, length_2, words, to, _key(pair), u_filled
+            )
+            at = 2 * row_2 + u_filled
+            if has_scales:
+                factors[at] = fa
+                factors[at + 16] = fb
+            if halves:
+                seconds[at] = ga
+                seconds[at + 16] = gb
+            if minima:
+                lows[2 * at] = ga * F32(ma & 255)
+                lows[2 * at + 1] = ga * F32(shift_right(ma, 8))
+                lows[2 * at + 32] = gb * F32(mb & 255)
+                lows[2 * at + 33] = gb * F32(shift_right(mb, 8))
             if minima:
                 for i in range(t, 2 * TILE, THREADS):
                     token = i >> 1
@@ -370,25 +406,30 @@ def kernel(fmt: str, by_expert: bool, aligned: bool) -> Any:
                     totals_of[2 * i + 1] = second_sum
             copy_wait0()
             cuda.syncthreads()
-            top = 32 * warp + r
+            top = I32(32 * warp + r)
             for u in range(2):
-                piece = 4 * ((4 * u + c) ^ key)
-                at = table_words + 32 * top + piece
-                a0, a1 = of_rows(words, at), of_rows(words, at + 256)
-                a2, a3 = of_rows(words, at + 512), of_rows(words, at + 768)
-                f0, f1, f2, f3, g0, g1, g2, g3 = ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO
-                scale = 2 * top + u
+                key, from_rows = _key(r), I32(table_words + 64 * (16 * warp + r))
+                a0 = of_rows(words, _place(from_rows, key, 0, u, c))
+                a1 = of_rows(words, _place(from_rows, key, 1, u, c))
+                a2 = of_rows(words, _place(from_rows, key, 0, u, c) + 512)
+                a3 = of_rows(words, _place(from_rows, key, 1, u, c) + 512)
+                from_inputs = I32(inputs_at + 32 * r + 4 * ((4 * u + c) ^ key))
+                f, g = (ZERO, ZERO, ZERO, ZERO), (ZERO, ZERO, ZERO, ZERO)
+                scale = I32(2 * top + u)
                 if has_scales:
-                    f0, f1 = element(factors, scale), element(factors, scale + 16)
-                    f2, f3 = element(factors, scale + 32), element(factors, scale + 48)
+                    f = (
+                        element(factors, scale), element(factors, scale + 16), element(factors, scale + 32),
+                        element(factors, scale + 48),
+                    )  # fmt: skip
                 if halves:
-                    g0, g1 = element(seconds, scale), element(seconds, scale + 16)
-                    g2, g3 = element(seconds, scale + 32), element(seconds, scale + 48)
+                    g = (
+                        element(seconds, scale), element(seconds, scale + 16), element(seconds, scale + 32),
+                        element(seconds, scale + 48),
+                    )  # fmt: skip
                 for k in range(8):
                     if 8 * k < size:
-                        b = of_inputs(words, inputs_at + 32 * (8 * k + r) + piece)
-                        p0, p1, p2, p3 = sums_of(a0, a1, b, f0, f1, g0, g1)
-                        q0, q1, q2, q3 = sums_of(a2, a3, b, f2, f3, g2, g3)
+                        b = of_inputs(words, from_inputs + 256 * k)
+                        (p0, p1, p2, p3), (q0, q1, q2, q3) = sums_of((a0, a1), (a2, a3), b, f, g)
                         if minima:
                             left = 4 * (8 * k + 2 * c) + 2 * u
                             xa, ya = element(totals_of, left), element(totals_of, left + 1)

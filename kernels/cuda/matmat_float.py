@@ -34,8 +34,8 @@ from .intrinsics import (
     add_halves,
     bits_to_float,
     copy16,
-    copy_wait0,
     copy_commit,
+    copy_wait0,
     divide,
     element,
     load4,
@@ -216,9 +216,9 @@ def _values(fmt: str, aligned: bool) -> Callable[..., Any]:
             else:
                 for c in range(4):
                     i = first + 4 * c
-                    k, l = _pair16(raw, upper, i, n), _pair16(raw, upper, i + 2, n)
-                    v, w = _pair16(raw, lower, i, n2), _pair16(raw, lower, i + 2, n2)
-                    put4(words, _place(to, key, step, u, c), k, v, l, w)
+                    low, high = _pair16(raw, upper, i, n), _pair16(raw, upper, i + 2, n)
+                    low2, high2 = _pair16(raw, lower, i, n2), _pair16(raw, lower, i + 2, n2)
+                    put4(words, _place(to, key, step, u, c), low, low2, high, high2)
         return ZERO, ZERO, I32(0), ZERO, ZERO, I32(0)
 
     return fill
@@ -273,6 +273,11 @@ def _taker(limbs: int, apart: int) -> Callable[..., Any]:
 def _format(fmt: str) -> tuple[Weights, Any]:
     """``Weights`` of a format, and its ``Unit`` if it has one."""
     return PLAIN.get(fmt, CODES), UNITS.get(fmt)
+
+
+def multiplied_limbs(fmt: str) -> int:
+    """Products on the tensor cores that one of a weight with an input takes."""
+    return len(_format(fmt)[0].pairs)
 
 
 def dynamic_bytes(fmt: str) -> int:
@@ -426,6 +431,16 @@ def kernel(fmt: str, by_expert: bool, aligned: bool) -> Any:
                         element(seconds, scale), element(seconds, scale + 16), element(seconds, scale + 32),
                         element(seconds, scale + 48),
                     )  # fmt: skip
+                la, lb = (ZERO, ZERO, ZERO, ZERO), (ZERO, ZERO, ZERO, ZERO)
+                if minima:
+                    low = I32(2 * scale)
+                    la = (
+                        element(lows, low), element(lows, low + 32), element(lows, low + 64), element(lows, low + 96),
+                    )  # fmt: skip
+                    lb = (
+                        element(lows, low + 1), element(lows, low + 33), element(lows, low + 65),
+                        element(lows, low + 97),
+                    )  # fmt: skip
                 for k in range(8):
                     if 8 * k < size:
                         b = of_inputs(words, from_inputs + 256 * k)
@@ -434,18 +449,14 @@ def kernel(fmt: str, by_expert: bool, aligned: bool) -> Any:
                             left = 4 * (8 * k + 2 * c) + 2 * u
                             xa, ya = element(totals_of, left), element(totals_of, left + 1)
                             xb, yb = element(totals_of, left + 4), element(totals_of, left + 5)
-                            la, lb = element(lows, 2 * scale), element(lows, 2 * scale + 1)
-                            p0 -= la * xa + lb * ya
-                            p1 -= la * xb + lb * yb
-                            la, lb = element(lows, 2 * scale + 32), element(lows, 2 * scale + 33)
-                            p2 -= la * xa + lb * ya
-                            p3 -= la * xb + lb * yb
-                            la, lb = element(lows, 2 * scale + 64), element(lows, 2 * scale + 65)
-                            q0 -= la * xa + lb * ya
-                            q1 -= la * xb + lb * yb
-                            la, lb = element(lows, 2 * scale + 96), element(lows, 2 * scale + 97)
-                            q2 -= la * xa + lb * ya
-                            q3 -= la * xb + lb * yb
+                            p0 -= la[0] * xa + lb[0] * ya
+                            p1 -= la[0] * xb + lb[0] * yb
+                            p2 -= la[1] * xa + lb[1] * ya
+                            p3 -= la[1] * xb + lb[1] * yb
+                            q0 -= la[2] * xa + lb[2] * ya
+                            q1 -= la[2] * xb + lb[2] * yb
+                            q2 -= la[3] * xa + lb[3] * ya
+                            q3 -= la[3] * xb + lb[3] * yb
                         parts[8 * k] += p0
                         parts[8 * k + 1] += p1
                         parts[8 * k + 2] += p2
@@ -462,9 +473,7 @@ def kernel(fmt: str, by_expert: bool, aligned: bool) -> Any:
                 if i < size:
                     down = element(scales, 2 * vectors_of[i] + 1) if scaled else F32(1)
                     put_rows(out, pairs_of[i], rows, row, parts[8 * k + h] * down, parts[8 * k + 2 + h] * down)
-                    put_rows(
-                        out, pairs_of[i], rows, row + 16, parts[8 * k + 4 + h] * down, parts[8 * k + 6 + h] * down
-                    )
+                    put_rows(out, pairs_of[i], rows, row + 16, parts[8 * k + 4 + h] * down, parts[8 * k + 6 + h] * down)
 
     return multiply
 
@@ -481,8 +490,9 @@ def _launch(
     if column is straight:
         per_block = 1  # one packing kernel serves all of them
     limbs, scales = pack(stream, x, vectors, n, kind, column, per_block, scratch)
-    row_bytes = FORMATS[w.fmt].row_bytes(n)
-    args = w.data, row_bytes, *(tiles or (limbs,) * 4), groups, share, limbs, scales, sums, out, rows, n, even_units(n), count
+    weights = w.data, FORMATS[w.fmt].row_bytes(n)
+    where = *(tiles or (limbs,) * 4), groups, share  # any integers, where there are no tiles
+    args = *weights, *where, limbs, scales, sums, out, rows, n, even_units(n), count
     shared = dynamic_bytes(w.fmt)
     allow_shared(made, shared, args, FIXED_BYTES)
     made[grid, (32, WARPS), stream, shared](*args)

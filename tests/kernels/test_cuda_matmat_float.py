@@ -1,4 +1,4 @@
-"""Products of many float inputs on tensor cores: tiles that are not full, every format, what is no number, how exact."""
+"""Products of many float inputs on tensor cores: every format, tiles that are not full, what is no number, errors."""
 
 from __future__ import annotations
 

@@ -160,7 +160,8 @@ def larger(name: str) -> list[list[Any]]:
 
 
 def many_inputs(by_expert: bool) -> list[list[Any]]:
-    """Tiles of tensor cores: more inputs than one has, more rows than a block, groups, an expert without any."""
+    """Tiles of tensor cores: more inputs than one has, one of which is far larger than the others of its vector; more
+    rows than a block; groups; an expert without any."""
     rng = np.random.default_rng(9)
     found: list[list[Any]] = []
     cases = [("Q8_0", 96), ("Q2_K", 512), ("Q4_K", 256), ("Q6_K", 256), ("IQ2_XXS", 256), ("F16", 104), ("BF16", 75)]
@@ -170,6 +171,7 @@ def many_inputs(by_expert: bool) -> list[list[Any]]:
             found.append([rng.standard_normal((40, n)).astype(np.float32), ids, matrix(fmt, 20, n, 4), "float"])
         else:
             x = rng.standard_normal((70, 2, n)).astype(np.float32)
+            x[3, 1, 41] = 1000
             found.append([x, matrix(fmt, 2 * 141, n), "float"])
     return found
 

@@ -347,6 +347,8 @@ def survey(
                 row |= {name: before[name] for name in COLUMNS if name in before}
         else:
             row |= kept.get(identity(row), {})
+        if "tensor" in row:
+            row.pop("per_byte", None)  # of weights that one token reads
         rows.append(row)
     return rows
 

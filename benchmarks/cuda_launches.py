@@ -264,4 +264,15 @@ def prefill_launches(multiprocessors: int = 132, shared_limit: int = 227 << 10) 
             w = ops.place(Matrix(fmt, data, rows, n))
             for act in ("float", *([UNITS[fmt].activation] if fmt in UNITS else [])):
                 ops.linear(ops.array(PREFILL_TOKENS, n), w, act)
-        return list(asked)
+        return [launch._replace(traffic=_prefill_traffic(launch)) for launch in asked]
+
+
+def _prefill_traffic(launch: Asked) -> int:
+    """Bytes of weights, results and packed inputs, once each: arguments name some arrays twice."""
+    from kernels.cuda.matmat_float import CODES, PLAIN
+
+    fmt, _, rows, n = launch.weights
+    if not fmt:
+        return launch.traffic
+    value_bytes = 1 if launch.name.startswith("matmat.") else 2 * PLAIN.get(fmt, CODES).kind.limbs
+    return rows * FORMATS[fmt].row_bytes(n) + PREFILL_TOKENS * (4 * rows + value_bytes * n)

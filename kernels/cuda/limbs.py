@@ -1,7 +1,7 @@
 """Float inputs as tensor cores multiply them: cut into limbs, numbers of 16 bits whose sum is the number.
 
     halves   x 2^k = h + l, binary16. k puts the largest magnitude of a vector between 2^14 and 2^15, so what is above
-             2^-16 of it keeps 23 bits and what is below is off by 2^-40 of it at most
+             2^-16 of it keeps 23 bits and what is below is off by 2^-39 of it at most
     brains   x = a + b + c, bfloat16: each is what is left, cut off behind 8 bits. Exact above 2^-110
 
 An infinity or a NaN makes a limb that is none, of that vector alone. Limbs lie as products read them, by units of 32

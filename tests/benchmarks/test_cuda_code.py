@@ -200,7 +200,11 @@ def test_nothing_spills_in_products() -> None:
 
 
 def test_stacks_and_spills_elsewhere_are_known() -> None:
-    assert {(row["kernel"]) for _, row in ROWS if row["spills"] or row["stack"]} == set()
+    """For sm_120 NVVM does not write out the loop in which tiles of float inputs write their results, once at the end:
+    their 64 sums go by way of the stack there."""
+    known = {("sm_120", f"matmat_float.multiply {row['weights'][0]}", 256) for _, row in ROWS if "weights" in row}
+    found = {(arch, row["kernel"], row["stack"]) for arch, row in ROWS if row["spills"] or row["stack"]}
+    assert not {key for key in found if key not in known}
 
 
 @pytest.mark.cuda

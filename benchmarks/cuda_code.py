@@ -67,7 +67,7 @@ DEVICES = {
 
 TENSOR = {"sm_80": (0.5, 0.5), "sm_90": (1.0, 1.0), "sm_120": (0.125, 0.25)}
 """``mma`` that a multiprocessor does a cycle, as the data sheets' dense rates say: m16n8k16 of 16 bits, added in
-float32, and m16n8k32 of int8. On Hopper that is what ``wgmma`` reaches; ``mma.sync`` reaches less."""
+float32, and m16n8k32 of int8. On Hopper they are said of ``wgmma``."""
 
 # Warp instructions that one multiprocessor starts per cycle, by kind ("Throughput of native arithmetic instructions" of
 # the programming guide, over 32): all together, and what shares a unit. sm_120's integer rate counts as sm_90's.

@@ -157,8 +157,8 @@ def test_limbs_are_the_number(kind: limbs.Kind) -> None:
 
 
 def cutting_off(operands: tuple[Any, ...], kind: str) -> tuple[np.float32, ...]:
-    """``mma`` as tensor cores may add: terms of a sum lose what lies 2^-24 below the largest one, and the sum is cut off
-    and not rounded."""
+    """``mma`` as tensor cores may add: terms of a sum lose what lies 2^-24 below the largest one, and the sum is cut
+    off and not rounded."""
     a, b, c = operands[:4], operands[4:6], operands[6:]
 
     def terms(values: list[Any]) -> np.ndarray:

@@ -38,6 +38,8 @@ TABLE = Path(__file__).with_name("cuda_code.json")
 PACKAGES = ("numba-cuda", "nvidia-nvvm", "nvidia-cuda-nvcc", "nvidia-cuda-nvdisasm")
 CASES = ("q2/ds4", "mixed/ds4", "q2/exact")
 """Recipe of a file and numerics mode of a token."""
+PREFILL = "prefill"
+"""The case of products of many tokens (``cuda_launches.PREFILL``)."""
 
 
 class Device(NamedTuple):
@@ -62,6 +64,10 @@ DEVICES = {
     "sm_90": Device("H100 SXM", (9, 0), 132, 1.755, 3350, 2048, 32, 228 << 10),
     "sm_120": Device("RTX 5090", (12, 0), 170, 2.41, 1792, 1536, 24, 100 << 10),
 }
+
+TENSOR = {"sm_80": (0.5, 0.5), "sm_90": (1.0, 1.0), "sm_120": (0.125, 0.25)}
+"""``mma`` that a multiprocessor does a cycle, as the data sheets' dense rates say: m16n8k16 of 16 bits, added in
+float32, and m16n8k32 of int8. On Hopper they are said of ``wgmma``."""
 
 # Warp instructions that one multiprocessor starts per cycle, by kind ("Throughput of native arithmetic instructions" of
 # the programming guide, over 32): all together, and what shares a unit. sm_120's integer rate counts as sm_90's.
@@ -272,18 +278,48 @@ def predicted(device: Device, traffic: float, ran: dict[str, Any]) -> dict[str, 
     return {"issue": min(1.0, moving / issue), "units": min(1.0, moving / busiest)}
 
 
+def tensor_products(launch: Any) -> tuple[float, bool]:
+    """``mma`` instructions that a product of PREFILL_TOKENS inputs needs, and whether they are of int8."""
+    from kernels.cuda.matmat_float import multiplied_limbs
+
+    from .cuda_launches import PREFILL_TOKENS
+
+    fmt, count, rows, n = launch.weights
+    work = float(count) * rows * n * PREFILL_TOKENS
+    if launch.name.startswith("matmat."):
+        return work / (16 * 8 * 32), True
+    return work * multiplied_limbs(fmt) / (16 * 8 * 16), False
+
+
+def prefill_shares(arch: str, row: Mapping[str, Any]) -> dict[str, float]:
+    """Of a row of a product of many tokens: by what part of the time that each resource alone would need the slowest of
+    them takes; ``tensor`` 1.0 is a product bound by the tensor cores."""
+    device = DEVICES[arch]
+    cycles = device.multiprocessors * device.clock * 1e9
+    needs = {
+        "tensor": row["tensor"] / (cycles * TENSOR[arch][row["int8"]]),
+        "issue": row["instructions"] / (cycles * ISSUE),
+        "units": max(turns / (cycles * UNITS[kind]) for kind, turns in row["units"].items()),
+        "memory": row["bytes"] / (device.bandwidth * 1e9),
+    }
+    return {name: need / max(needs.values()) for name, need in needs.items()} | {"seconds": max(needs.values())}
+
+
 def survey(
     arch: str, case: str, built: dict[Any, Compiled], kept: Mapping[str, dict[str, Any]], only: str = ""
 ) -> list[dict[str, Any]]:
     """A row for every kernel and matrix that a token launches; this process then compiles for ``arch`` alone. ``built``
     keeps what was compiled, ``kept`` are rows by digest that need no more than that, and by what they are. Kernels
     whose names do not match ``only`` are listed with the code that is kept, or without."""
-    from .cuda_launches import token_launches
+    from .cuda_launches import prefill_launches, token_launches
 
     device = DEVICES[arch]
-    recipe, mode = case.split("/")
-    limit = device.shared - RESERVED
-    found = token_launches(recipe=recipe, mode=mode, multiprocessors=device.multiprocessors, shared_limit=limit)
+    limits = {"multiprocessors": device.multiprocessors, "shared_limit": device.shared - RESERVED}
+    if case == PREFILL:
+        found = [launch for launch in prefill_launches(**limits) if launch.name.startswith(("matmat", "limbs"))]
+    else:
+        recipe, mode = case.split("/")
+        found = token_launches(recipe=recipe, mode=mode, **limits)
     launches: dict[Any, list[Any]] = {}
     for launch in found:
         shape = launch.kernel, launch.signature, launch.grid, launch.block, launch.dynamic, launch.weights
@@ -296,6 +332,8 @@ def survey(
         }  # fmt: skip
         if launch.weights[0]:
             row["weights"] = launch.weights
+        if launch.weights[0] and case == PREFILL:
+            row["tensor"], row["int8"] = tensor_products(launch)
         if re.search(only, launch.name):
             key = launch.kernel, launch.signature
             if key not in built:
@@ -309,6 +347,8 @@ def survey(
                 row |= {name: before[name] for name in COLUMNS if name in before}
         else:
             row |= kept.get(identity(row), {})
+        if "tensor" in row:
+            row.pop("per_byte", None)  # of weights that one token reads
         rows.append(row)
     return rows
 
@@ -408,7 +448,7 @@ def printed(table: dict[str, Any]) -> None:
             fmt, count, height, width = row.get("weights", ("", 0, 0, 0))
             what = f"{fmt} {count}x{height}x{width}" if fmt else ""
             shares = ("", "")
-            if "instructions" in row:
+            if "instructions" in row and "tensor" not in row:
                 found = predicted(device, row["bytes"], row)
                 shares = f"{found['issue']:.2f}", f"{found['units']:.2f}"
             print(
@@ -416,7 +456,12 @@ def printed(table: dict[str, Any]) -> None:
                 f"{row['blocks_held']:4} {row['occupancy']:5.2f} {row.get('per_byte', ''):>6} {shares[0]:>5} "
                 f"{shares[1]:>5} {row['launches']:9}  {row['case']}"
             )
-        for case in dict.fromkeys(row["case"] for row in rows):
+        for row in (row for row in rows if "tensor" in row and "instructions" in row):
+            shares = prefill_shares(arch, row)
+            told = ", ".join(f"{name} {shares[name]:.2f}" for name in ("tensor", "issue", "units", "memory"))
+            fmt, _, height, width = row["weights"]
+            print(f"prefill, {row['kernel']}, {height} x {width}: {1e6 * shares['seconds']:.0f} us: {told}")
+        for case in dict.fromkeys(row["case"] for row in rows if row["case"] != PREFILL):
             found = token(arch, [row for row in rows if row["case"] == case])
             print(
                 f"a token, {case}: {found['launches']:.0f} launches, "
@@ -430,7 +475,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cuda_code", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--write", action="store_true", help="compile for all architectures and keep the table")
     parser.add_argument("--arch", choices=list(DEVICES), help="compile for this one")
-    parser.add_argument("--cases", default=",".join(CASES), help="recipe/mode of tokens (%(default)s)")
+    parser.add_argument("--cases", default=",".join((*CASES, PREFILL)), help="recipe/mode of tokens (%(default)s)")
     parser.add_argument("--only", default="", help="compile kernels whose names match this; others are as kept")
     parser.add_argument("--json", action="store_true", help="with --arch: rows to stdout, nothing else")
     args = parser.parse_args()

@@ -1,6 +1,7 @@
 """Which kernels a decoded token launches, and with what: found without a GPU and without weights.
 
     launches = token_launches()              # DeepSeek V4 Flash, recipe q2, mode ds4, 8192 tokens deep
+    launches = prefill_launches()            # products of many tokens, format by format
 
 The CUDA backend records a token's pass on arrays that are addresses of nothing, and what it would launch is written
 down instead. So the list is the one that a GPU gets, whatever the backend fuses.
@@ -20,7 +21,7 @@ from ds4ref.archs.deepseek4.shape import FLASH, ModelShape
 from ds4ref.archs.deepseek4.tensors import expected_tensors, slots
 from ds4ref.archs.deepseek4.weights import LayerWeights, Weights
 from ds4ref.numerics import numerics
-from kernels.formats import Matrix
+from kernels.formats import FORMATS, Matrix
 
 
 class Asked(NamedTuple):
@@ -50,7 +51,7 @@ class Asked(NamedTuple):
         """Module and function, as short as they tell which kernel this is."""
         function = self.kernel.py_func
         made_for = f" {self.weights[0]}" if "<locals>" in function.__qualname__ else ""
-        return f"{function.__module__.rsplit('.', 1)[-1]}.{function.__name__}{made_for}"
+        return f"{function.__module__.rsplit('.', 1)[-1]}.{function.__name__}{made_for}".rstrip()
 
 
 class _Place(NamedTuple):
@@ -242,3 +243,37 @@ def token_launches(
         del asked[:]
         record(model, cache, plan)
         return list(asked)
+
+
+PREFILL_TOKENS = 512
+PREFILL = (
+    ("Q8_0", 4096, 4096), ("Q4_K", 2048, 4096), ("Q2_K", 4096, 2048), ("IQ2_XXS", 2048, 4096), ("F16", 1024, 4096),
+    ("BF16", 1024, 4096), ("F32", 256, 4096),
+)  # fmt: skip
+"""Products of a prefill: format, rows, columns. Experts' matrices as if all tokens had chosen this one."""
+
+
+def prefill_launches(multiprocessors: int = 132, shared_limit: int = 227 << 10) -> list[Asked]:
+    """The launches of one product of PREFILL_TOKENS inputs each, with float and with integer inputs, in order."""
+    with planning(multiprocessors, shared_limit) as asked:
+        from kernels.cuda import CUDA
+        from kernels.cuda.units import UNITS
+
+        ops = CUDA()
+        for fmt, rows, n in PREFILL:
+            data = np.broadcast_to(np.zeros((), np.uint8), (rows, FORMATS[fmt].row_bytes(n)))
+            w = ops.place(Matrix(fmt, data, rows, n))
+            for act in ("float", *([UNITS[fmt].activation] if fmt in UNITS else [])):
+                ops.linear(ops.array(PREFILL_TOKENS, n), w, act)
+        return [launch._replace(traffic=_prefill_traffic(launch)) for launch in asked]
+
+
+def _prefill_traffic(launch: Asked) -> int:
+    """Bytes of weights, results and packed inputs, once each: arguments name some arrays twice."""
+    from kernels.cuda.matmat_float import CODES, PLAIN
+
+    fmt, _, rows, n = launch.weights
+    if not fmt:
+        return launch.traffic
+    value_bytes = 1 if launch.name.startswith("matmat.") else 2 * PLAIN.get(fmt, CODES).kind.limbs
+    return rows * FORMATS[fmt].row_bytes(n) + PREFILL_TOKENS * (4 * rows + value_bytes * n)

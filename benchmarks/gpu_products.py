@@ -222,6 +222,7 @@ class Prefill(NamedTuple):
     """One measured product of many inputs; ``torch`` is the time of the same product of bfloat16, where torch is."""
 
     fmt: str
+    act: str
     rows: int
     n: int
     tokens: int
@@ -234,12 +235,11 @@ class Prefill(NamedTuple):
         return 2 * self.rows * self.n * self.tokens / self.microseconds / 1e6
 
 
-def prefill(bench: Bench, fmt: str, rows: int, n: int, tokens: int) -> Prefill:
-    """One product of ``tokens`` inputs with integer codes, packing included."""
+def prefill(bench: Bench, fmt: str, act: str, rows: int, n: int, tokens: int) -> Prefill:
+    """One product of ``tokens`` inputs, packing included."""
     from kernels.cuda import products
-    from kernels.cuda.units import UNITS
 
-    act, nbytes = UNITS[fmt].activation, rows * FORMATS[fmt].row_bytes(n)
+    nbytes = rows * FORMATS[fmt].row_bytes(n)
     x = bench.array(bench.rng.standard_normal((tokens, n)).astype(np.float32))
     out, source = bench.array(np.zeros(tokens * rows, np.float32)), bench.weights(nbytes)
     kept: dict[tuple, Any] = {}
@@ -255,7 +255,7 @@ def prefill(bench: Bench, fmt: str, rows: int, n: int, tokens: int) -> Prefill:
         products.linear(bench.driver.stream, out, x, w, tokens, 1, act, scratch=scratch)
 
     calls = [partial(call, next(source)) for _ in range(1 if bench.small else 8)]
-    return Prefill(fmt, rows, n, tokens, bench.time(calls), None if bench.small else torch_time(rows, n, tokens))
+    return Prefill(fmt, act, rows, n, tokens, bench.time(calls), None if bench.small else torch_time(rows, n, tokens))
 
 
 def torch_time(rows: int, n: int, tokens: int) -> float | None:
@@ -303,9 +303,14 @@ def figures(bench: Bench, floats: bool) -> Iterator[Figure]:
 
 
 def prefills(bench: Bench) -> Iterator[Prefill]:
-    """A product of many inputs for each block format."""
-    for fmt in ("Q8_0", "Q4_K", "Q2_K", "IQ2_XXS"):
-        yield prefill(bench, fmt, *((64, 256, 16) if bench.small else (8192, 4096, 2048)))
+    """A product of many inputs for each format, with integer inputs where there are such, and with float ones."""
+    from kernels.cuda.units import UNITS
+
+    shape = (64, 256, 16) if bench.small else (8192, 4096, 2048)
+    for fmt in ("Q8_0", "Q4_K", "Q2_K", "IQ2_XXS", *plain_formats()):
+        if fmt in UNITS:
+            yield prefill(bench, fmt, UNITS[fmt].activation, *shape)
+        yield prefill(bench, fmt, "float", *shape)
 
 
 def kept(f: Figure, copy: float) -> dict[str, Any]:
@@ -360,7 +365,7 @@ def measure(check: Check) -> None:
         note = (
             "no torch beside it" if p.torch is None else f"torch bfloat16 {p.torch:.0f} us, ours {p.microseconds:.0f}"
         )
-        item = f"{p.tokens} inputs, {p.fmt} {p.rows} x {p.n}"
+        item = f"{p.tokens} inputs, {p.fmt} {p.act} {p.rows} x {p.n}"
         check.add(item, p.teraflops, "T/s", note=note, timed=True)
         if p.torch is not None:
             check.add(f"{item}, torch's time / ours", p.torch / p.microseconds, timed=True)
@@ -391,8 +396,8 @@ def main() -> None:
     many = []
     for p in prefills(bench):
         beside = "" if p.torch is None else f", torch bfloat16 {p.torch:.0f} us"
-        shape = f"{p.rows} x {p.n}, {p.tokens} tokens"
-        print(f"prefill {p.fmt:8s} {shape}: {p.microseconds:.0f} us, {p.teraflops:.1f} T/s{beside}", flush=True)
+        item = f"{p.fmt:8s} {p.act:6s} {p.rows} x {p.n}, {p.tokens} tokens"
+        print(f"prefill {item}: {p.microseconds:.0f} us, {p.teraflops:.1f} T/s{beside}", flush=True)
         many.append(p._asdict())
     if args.output:
         report: dict[str, Any] = {"machine": bench.machine(), "commit": commit()}

@@ -11,6 +11,7 @@ from .ptx import PTX
 from .shim import cuda, extending
 
 __all__ = [
+    "add_halves",
     "bits_to_float",
     "copy16",
     "copy_commit",
@@ -33,6 +34,7 @@ __all__ = [
     "mma_f16",
     "mma_s8",
     "permute_bytes",
+    "put4",
     "read2",
     "read4",
     "remainder",
@@ -80,6 +82,8 @@ def _numbers(name: str, operands: tuple[Any, ...], result: Any, count: int = 1) 
 
     if len(operands) == 1:
         return intrinsic(lambda typingctx, a: define(typingctx, a))
+    if len(operands) == 2:
+        return intrinsic(lambda typingctx, a, b: define(typingctx, a, b))
     if len(operands) == 3:
         return intrinsic(lambda typingctx, a, b, c: define(typingctx, a, b, c))
     assert len(operands) == 10
@@ -128,6 +132,7 @@ dp2a_low = _numbers("dp2a_low", (I32,) * 3, I32)
 dp2a_codes = _numbers("dp2a_codes", (I32,) * 3, I32)
 permute_bytes = _numbers("permute_bytes", (I32,) * 3, I32)
 funnel_right = _numbers("funnel_right", (I32,) * 3, I32)
+add_halves = _numbers("add_halves", (I32,) * 2, I32)
 half_to_float = _numbers("half_to_float", (I32,), F32)
 float_to_half = _numbers("float_to_half", (F32,), I32)
 mma_s8 = _numbers("mma_s8", (I32,) * 10, I32, 4)
@@ -201,18 +206,31 @@ def load4(typingctx: Any, words: Any, index: Any) -> Any:
     return signature(types.UniTuple(I32, 4), words, I64), generate
 
 
+def _put(context: Any, builder: Any, kind: Any, array: Any, index: Any, words: list[Any]) -> Any:
+    """Store four words at a multiple of 4."""
+    pointer = _element(context, builder, kind, array, index)
+    four = ir.VectorType(LL[I32], 4)
+    values = ir.Constant(four, ir.Undefined)
+    for i, word in enumerate(words):
+        values = builder.insert_element(values, word, LL[I32](i))
+    builder.store(values, builder.bitcast(pointer, four.as_pointer()), align=16)
+    return context.get_dummy_value()
+
+
 @intrinsic
 def store4(typingctx: Any, words: Any, index: Any, value: Any) -> Any:
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        pointer = _element(context, builder, sig.args[0], args[0], args[1])
-        four = ir.VectorType(LL[I32], 4)
-        values = ir.Constant(four, ir.Undefined)
-        for i in range(4):
-            values = builder.insert_element(values, args[2], LL[I32](i))
-        builder.store(values, builder.bitcast(pointer, four.as_pointer()), align=16)
-        return context.get_dummy_value()
+        return _put(context, builder, sig.args[0], *args[:2], [args[2]] * 4)
 
     return signature(types.none, words, I64, I32), generate
+
+
+@intrinsic
+def put4(typingctx: Any, words: Any, index: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _put(context, builder, sig.args[0], *args[:2], list(args[2:]))
+
+    return signature(types.none, words, I64, I32, I32, I32, I32), generate
 
 
 def _binary(name: str) -> Callable[..., Any]:

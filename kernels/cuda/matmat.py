@@ -6,7 +6,7 @@ weights with 32 x 8 of inputs at a time (mma.sync, int8 to int32: exact), and ev
 those of the row's unit and of the input's block, before it joins float32 sums. So the numbers are those of the mat-vec
 kernels up to the order in which the sums over units are added.
 
-Formats with two scales in a unit (Q6_K) and float inputs stay with the mat-vecs.
+Formats with two scales in a unit (Q6_K) stay with the mat-vecs. Float inputs: ``matmat_float``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from .grouping import TILE, Tiles
 from .intrinsics import divide, element, mma_s8, read4, shift_right
 from .shim import allow_shared, cuda, f32, i32
+from .tiling import finder, put_rows
 from .units import UNITS
 
 F32, I32 = np.float32, np.int32
@@ -59,6 +60,7 @@ def kernel(fmt: str, by_expert: bool) -> Any:
     block_bits = per_block.bit_length() - 1
     table = np.zeros(1, np.int32) if unit.table is None else unit.table
     table_words = 0 if unit.table is None else 32 * len(table)
+    find = finder(by_expert)
 
     @cuda.jit
     def multiply(
@@ -75,25 +77,13 @@ def kernel(fmt: str, by_expert: bool) -> Any:
         totals_of = cuda.shared.array(TILE_SUMS, f32)
         pairs_of = cuda.shared.array(TILE, i32)
         first_row = cuda.blockIdx.x * ROWS
-        tile, group = cuda.blockIdx.y, cuda.blockIdx.z
-        which = I32(group)
-        if by_expert:
-            which = tile_experts[tile]
-            begin, size = starts[tile], sizes[tile]
-        else:
-            begin = I32(tile * TILE)
-            size = I32(min(TILE, count - begin))
+        which, size = find(order, tile_experts, starts, sizes, groups, count, pairs_of, t, THREADS)
         if size == 0:
             return
         if table_words > 0:
             looked_up = cuda.const.array_like(table)
             for i in range(t, table_words, THREADS):
                 tables[i] = looked_up[i >> 5]
-        for i in range(t, TILE, THREADS):
-            pair = I32(-1)
-            if i < size:
-                pair = order[begin + i] if by_expert else I32((begin + i) * groups + group)
-            pairs_of[i] = pair
         cuda.syncthreads()
 
         units = n >> 5
@@ -182,13 +172,7 @@ def kernel(fmt: str, by_expert: bool) -> Any:
         row = first_row + 16 * warp + r
         for k in range(8):
             for h in range(2):
-                pair = pairs_of[8 * k + 2 * c + h]
-                if pair >= 0:
-                    to = np.int64(pair) * rows + row
-                    if row < rows:
-                        out[to] = parts[4 * k + h]
-                    if row + 8 < rows:
-                        out[to + 8] = parts[4 * k + 2 + h]
+                put_rows(out, pairs_of[8 * k + 2 * c + h], rows, row, parts[4 * k + h], parts[4 * k + 2 + h])
 
     return multiply, 4 * table_words
 
@@ -219,21 +203,3 @@ def by_expert(
     args = raw, row_bytes, *tiles[:4], 1, share, *inputs, out, rows, n, 0
     allow_shared(run, shared, args, FIXED_BYTES)
     run[(-(-rows // ROWS), tiles.most), (32, WARPS), stream, shared](*args)
-
-
-@cuda.jit
-def _add_slots(out, parts, slots, rows, size):
-    """Thread: one result, the sum over slots in their order."""
-    i = cuda.grid(1)
-    if i < size:
-        token = i // rows
-        total = ZERO
-        for s in range(slots):
-            total += parts[(token * slots + s) * rows + (i - token * rows)]
-        out[i] = total
-
-
-def add_slots(stream: Any, out: Any, parts: Any, tokens: int, slots: int, rows: int) -> None:
-    """parts (tokens, slots, rows) -> out (tokens, rows), added in the order of the slots."""
-    size = tokens * rows
-    _add_slots[-(-size // 128), 128, stream](out, parts, slots, rows, size)

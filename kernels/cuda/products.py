@@ -14,7 +14,7 @@ import numpy as np
 
 from ..formats import FORMATS
 from ..formats.matrix import Matrix
-from . import embedding, grouping, matmat, matvec, packing, plain
+from . import embedding, grouping, matmat, matmat_float, matvec, packing, plain, tiling
 from .units import UNITS
 
 Scratch = Callable[[tuple[int, ...], Any], Any]
@@ -98,6 +98,9 @@ def linear(
     if not tokens:
         return
     if w.fmt in plain.VALUE_BYTES:
+        if tokens >= MANY_TOKENS:
+            matmat_float.in_order(stream, out, x, x, w, tokens, groups, scratch=scratch)
+            return
         parts = [matvec.Weights(w.data, w.rows // groups, out)]
         plain.rows(stream, parts, x, w.fmt, (out, 0, groups, 1, 1), w.cols, tokens * groups, out, NO_FAILURE)
         return
@@ -114,6 +117,8 @@ def linear_packed(
     if tokens >= MANY_TOKENS and matmat.has(w.fmt, act):
         row_bytes = FORMATS[w.fmt].row_bytes(w.cols)
         matmat.in_order(stream, out, inputs, w.data, row_bytes, w.fmt, tokens, groups, w.rows // groups, w.cols)
+    elif tokens >= MANY_TOKENS and act == "float":
+        matmat_float.in_order(stream, out, codes, sums, w, tokens, groups, scratch=scratch)
     else:
         multiply(stream, out, inputs, w, tokens, groups, act)
 
@@ -136,6 +141,35 @@ def linear_both_plain(
     plain.rows(stream, parts, x, w.fmt, (out, 0, 1, 1, 1), w.cols, tokens, out, NO_FAILURE)
 
 
+def _in_tiles(fmt: str, act: str, pairs: int, experts: int) -> bool:
+    """Whether pairs of token and slot are sorted by expert and go to the tensor cores."""
+    return many(pairs, experts) and (act == "float" or matmat.has(fmt, act))
+
+
+def _by_tiles(
+    stream: Any, out: Any, error: Any, inputs: Inputs, ids: Any, w: Matrix, pairs: int, share: int, experts: int,
+    act: str, failure: int, scratch: Scratch,
+) -> None:  # fmt: skip
+    """Every pair of ids (pairs,) through its expert -> out (pairs, rows); ``share`` pairs in turn have one input."""
+    tiles = grouping.tiles(stream, ids, pairs, experts, error, failure, scratch)
+    if act == "float":
+        x, sums = inputs.codes, inputs.sums
+        matmat_float.by_expert(stream, out, x, sums, w, tiles, pairs // share, share, scratch=scratch)
+    else:
+        row_bytes = FORMATS[w.fmt].row_bytes(w.cols)
+        matmat.by_expert(stream, out, inputs, w.data, row_bytes, w.fmt, tiles, share, w.rows, w.cols)
+
+
+def _sum_by_tiles(
+    stream: Any, out: Any, error: Any, inputs: Inputs, ids: Any, w: Matrix, tokens: int, slots: int, experts: int,
+    act: str, failure: int, scratch: Scratch,
+) -> None:  # fmt: skip
+    """``expert_sum``: the results of all pairs, then their sums."""
+    parts = scratch((tokens * slots * w.rows,), np.float32)
+    _by_tiles(stream, parts, error, inputs, ids, w, tokens * slots, 1, experts, act, failure, scratch)
+    tiling.add_slots(stream, out, parts, tokens, slots, w.rows)
+
+
 def expert_linear(
     stream: Any, out: Any, error: Any, x: Any, ids: Any, w: Matrix, tokens: int, slots: int, experts: int, act: str,
     failure: int, *, scratch: Scratch,
@@ -146,6 +180,10 @@ def expert_linear(
     if not tokens * slots:
         return
     if w.fmt in plain.VALUE_BYTES:
+        if _in_tiles(w.fmt, act, tokens * slots, experts):
+            inputs, pairs = Inputs(x, x, x), tokens * slots
+            _by_tiles(stream, out, error, inputs, ids, w, pairs, slots, experts, act, failure, scratch)
+            return
         operands, parts = (ids, experts, 1, 1, slots), [matvec.Weights(w.data, w.rows, out)]
         plain.rows(stream, parts, x, w.fmt, operands, w.cols, tokens * slots, error, failure)
         return
@@ -161,10 +199,8 @@ def expert_linear_packed(
 ) -> None:  # fmt: skip
     """``expert_linear`` of inputs that are packed, for block formats."""
     inputs = Inputs(codes, scales, sums)
-    if many(tokens * slots, experts) and matmat.has(w.fmt, act):
-        tiles = grouping.tiles(stream, ids, tokens * slots, experts, error, failure, scratch)
-        row_bytes = FORMATS[w.fmt].row_bytes(w.cols)
-        matmat.by_expert(stream, out, inputs, w.data, row_bytes, w.fmt, tiles, slots, w.rows, w.cols)
+    if _in_tiles(w.fmt, act, tokens * slots, experts):
+        _by_tiles(stream, out, error, inputs, ids, w, tokens * slots, slots, experts, act, failure, scratch)
         return
     multiply_experts(stream, out, error, inputs, ids, w, tokens * slots, 1, slots, experts, act, failure)
 
@@ -188,6 +224,10 @@ def expert_sum(
     if not tokens:
         return
     if w.fmt in plain.VALUE_BYTES:
+        if _in_tiles(w.fmt, act, tokens * slots, experts):
+            inputs = Inputs(mid, mid, mid)
+            _sum_by_tiles(stream, out, error, inputs, ids, w, tokens, slots, experts, act, failure, scratch)
+            return
         operands, parts = (ids, experts, 1, slots, 1), [matvec.Weights(w.data, w.rows, out)]
         plain.rows(stream, parts, mid, w.fmt, operands, w.cols, tokens, error, failure)
         return
@@ -201,12 +241,8 @@ def expert_sum_packed(
 ) -> None:  # fmt: skip
     """``expert_sum`` of inputs that are packed, for block formats."""
     inputs = Inputs(codes, scales, sums)
-    if many(tokens * slots, experts) and matmat.has(w.fmt, act):
-        tiles = grouping.tiles(stream, ids, tokens * slots, experts, error, failure, scratch)
-        row_bytes = FORMATS[w.fmt].row_bytes(w.cols)
-        parts = scratch((tokens * slots * w.rows,), np.float32)
-        matmat.by_expert(stream, parts, inputs, w.data, row_bytes, w.fmt, tiles, 1, w.rows, w.cols)
-        matmat.add_slots(stream, out, parts, tokens, slots, w.rows)
+    if _in_tiles(w.fmt, act, tokens * slots, experts):
+        _sum_by_tiles(stream, out, error, inputs, ids, w, tokens, slots, experts, act, failure, scratch)
         return
     multiply_experts(stream, out, error, inputs, ids, w, tokens, slots, 1, experts, act, failure)
 

@@ -11,6 +11,7 @@ PTX = {
     "funnel_right": ("shf.r.clamp.b32 $0, $1, $2, $3;", "=r,r,r,r"),
     "half_to_float": ("{ .reg .b16 h; cvt.u16.u32 h, $1; cvt.f32.f16 $0, h; }", "=f,r"),
     "float_to_half": ("{ .reg .b16 h; cvt.rn.f16.f32 h, $1; cvt.u32.u16 $0, h; }", "=r,f"),
+    "add_halves": ("add.rn.f16x2 $0, $1, $2;", "=r,r,r"),
     "stream4": ("ld.global.nc.L1::no_allocate.v4.b32 {$0,$1,$2,$3}, [$4];", "=r,=r,=r,=r,l"),
     "read4": ("ld.global.nc.v4.b32 {$0,$1,$2,$3}, [$4];", "=r,=r,=r,=r,l"),
     "read2": ("ld.global.nc.v2.b32 {$0,$1}, [$2];", "=r,=r,l"),

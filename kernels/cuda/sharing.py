@@ -91,11 +91,9 @@ def _paired(launches: list[Launch]) -> list[Launch]:
 
 def _few(launch: Launch) -> bool:
     """Whether this is a product with few tokens, whose kernel may have two matrices."""
-    if launch.function is products.linear_packed:
+    if launch.function in (products.linear_packed, products.linear):  # the latter with plain numbers
         tokens, groups, _ = launch.numbers
         return tokens < products.MANY_TOKENS and groups == 1
-    if launch.function is products.linear:  # plain numbers: others are packed
-        return launch.numbers[1] == 1
     if launch.function is products.expert_linear_packed:
         tokens, slots, experts = launch.numbers[:3]
         return not products.many(tokens * slots, experts)

@@ -15,6 +15,7 @@ import numpy as np
 from .simulation import WARP, this_lane, warp_together, warp_values
 
 __all__ = [
+    "add_halves",
     "bits_to_float",
     "copy16",
     "copy_commit",
@@ -37,6 +38,7 @@ __all__ = [
     "mma_f16",
     "mma_s8",
     "permute_bytes",
+    "put4",
     "read2",
     "read4",
     "remainder",
@@ -160,6 +162,13 @@ def float_to_half(value: Any) -> np.int32:
         return I32(F32(value).astype(np.float16).view(np.uint16))
 
 
+def add_halves(a: Any, b: Any) -> np.int32:
+    """The sums of the low and of the high binary16 of two words, each rounded to the nearest one."""
+    pairs = [np.array([int(word) & 0xFFFFFFFF], np.uint32).view(np.float16) for word in (a, b)]
+    with np.errstate(all="ignore"):
+        return I32((pairs[0] + pairs[1]).view(I32)[0])
+
+
 def bits_to_float(word: Any) -> np.float32:
     """A word's bits as a float32."""
     return (word if isinstance(word, I32) else _word(word)).view(F32)
@@ -214,6 +223,12 @@ def store4(words: Any, index: int, value: Any) -> None:
     _plain(words)[index : index + 4] = value
 
 
+def put4(words: Any, index: int, a: Any, b: Any, c: Any, d: Any) -> None:
+    """Four words into a shared or global int32 array, at a multiple of 4."""
+    assert index % 4 == 0
+    _plain(words)[index : index + 4] = a, b, c, d
+
+
 def stream4(raw: Any, index: int) -> tuple[np.int32, ...]:
     """Four words at byte ``index`` of a global uint8 array that no kernel writes meanwhile; not kept in the cache."""
     assert index % 16 == 0
@@ -233,10 +248,11 @@ def read2(words: Any, index: int) -> tuple[np.int32, ...]:
 
 
 def copy16(target: Any, word: int, raw: Any, index: int) -> None:
-    """Begin to copy 16 bytes from ``index`` of a global uint8 array to a shared int32 array. They are there once this
-    thread has waited for the group they were committed with; for others of the warp, after ``sync_warp`` then."""
-    assert index % 16 == 0 and word % 4 == 0
-    source = _plain(raw)[index : index + 16]
+    """Begin to copy 16 bytes from ``index`` of a global array of bytes or words to a shared int32 array. They are there
+    once this thread has waited for the group they were committed with; for others of the warp, after ``sync_warp``
+    then."""
+    assert index * _plain(raw).itemsize % 16 == 0 and word % 4 == 0
+    source = _plain(raw)[index : index + 16 // _plain(raw).itemsize].view(np.uint8)
     # an allocation is a multiple of 256 bytes, so reading on behind the last row is harmless; its bytes are not used
     _plain(target)[word : word + 4] = np.concatenate((source, np.zeros(16 - len(source), np.uint8))).view(I32)
 

@@ -140,3 +140,5 @@ def test_many_tokens_go_to_tiles_one_by_one(ops: Any) -> None:
     placed = [ops.place(matrix("Q8_0", 5, 64, seed=seed)) for seed in (1, 2)]
     names = same_bits(ops, lambda to: [to.linear(x, w, "a8") for w in placed])
     assert names == ["pack_a8", "linear_packed", "linear_packed"]
+    placed = [ops.place(matrix("F16", 5, 64, seed=seed)) for seed in (1, 2)]
+    assert same_bits(ops, lambda to: [to.linear(x, w, "float") for w in placed]) == ["linear", "linear"]

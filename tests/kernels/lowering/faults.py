@@ -39,7 +39,7 @@ class Fault(NamedTuple):
 
 
 RECORDING, EXPERTS, PRODUCTS = "test_cuda_recording.py", "test_cuda_experts.py", "test_cuda_products.py"
-LANES = "test_cuda_lanes.py"
+LANES, SHARING = "test_cuda_lanes.py", "test_cuda_sharing.py"
 
 FAULTS = [
     Fault("rows.py", "total += value * value", "total += value", "rms_norm"),
@@ -162,6 +162,25 @@ FAULTS = [
     Fault("dots.py", "I32(shift_right(signs, 27) | 1)", "I32(shift_right(signs, 27))", "linear"),
     Fault("matvec.py", "offsets[r] = I32(min(r, here - 1) * row_bytes)", "offsets[r] = I32(r * row_bytes)", "linear"),
     Fault("matvec.py", "                sync_warp()  # all lanes have read the last chunk\n", "", "linear"),
+    Fault("limbs.py", "peak = peaks[i] if peaks[i] > peak else peak", "peak = peaks[0]", "grouped_linear"),
+    Fault("limbs.py", "k = I32(TOP - ", "k = I32(TOP + 3 - ", "grouped_linear"),
+    Fault("limbs.py", "float_to_half(F32(b - half_to_float(q)))", "float_to_half(F32(b - half_to_float(p)))",
+          "grouped_linear"),
+    Fault("limbs.py", "r, s = _rest(p), _rest(q)", "r, s = _rest(p), _rest(p)", "grouped_linear"),
+    Fault("matmat_float.py", "parts[8 * k + 7] += q3\n            cuda.syncthreads()\n",
+          "parts[8 * k + 7] += q3\n            pass\n", "grouped_linear"),
+    Fault("matmat_float.py", "            copy_wait0()\n", "", "grouped_linear"),
+    Fault("matmat_float.py", "EXPONENT_10, 0x4342", "EXPONENT_10, 0x4341", "grouped_linear"),
+    Fault("matmat_float.py", "(1, 1), (0, 1)", "(0, 1), (0, 1)", "grouped_linear"),
+    Fault("matmat_float.py", "gb * F32(shift_right(mb, 8))", "gb * F32(mb & 255)", "grouped_linear"),
+    Fault("matmat_float.py", "seconds[at + 16] = gb", "seconds[at + 16] = ga", "grouped_linear"),
+    Fault("matmat_float.py", "if 8 * k < size:", "if 8 * k + 7 < size:", "grouped_linear"),
+    Fault("matmat_float.py", "vectors_of[i] = divide(pairs_of[i], share)", "vectors_of[i] = pairs_of[i]",
+          "expert_linear"),
+    Fault("tiling.py", "begin = I32(tile * TILE)", "begin = I32(0)", "grouped_linear"),
+    Fault("products.py", "tiles, pairs // share, share", "tiles, pairs, share", "expert_linear"),
+    Fault("sharing.py", "return tokens < products.MANY_TOKENS and groups == 1", "return groups == 1",
+          SHARING + " many"),
 ]  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from kernels.cuda.products import MANY_TOKENS
 from tests.golden import AGAINST, BARS, case, decoded, engine, missed, needs_golden
 
 from .hosted import LAUNCHED, available, hosted
@@ -42,17 +43,17 @@ def _logits(model: str, numerics: str, ids: np.ndarray, way: str) -> np.ndarray:
     return found
 
 
-def _later(model: str, numerics: str, ids: np.ndarray, way: str) -> np.ndarray:
-    """Logits after tokens ``BEGIN`` to ``END`` - 1, behind those that the reference backend saw."""
+def _later(model: str, numerics: str, ids: np.ndarray, way: str, begin: int = BEGIN) -> np.ndarray:
+    """Logits after tokens ``begin`` to ``END`` - 1, behind those that the reference backend saw."""
     before = engine(model, numerics, "reference").session(END + 1)
-    before.sync(ids[:BEGIN].tolist())
+    before.sync(ids[:begin].tolist())
     saved = io.BytesIO()
     before.save(saved)
     session = engine(model, numerics, "cuda").session(END + 1)
     session.load(io.BytesIO(saved.getvalue()))
     if way == "decode":
-        return np.stack([session.eval(int(token)) for token in ids[BEGIN:END]])
-    return session.extend(ids[BEGIN:END])
+        return np.stack([session.eval(int(token)) for token in ids[begin:END]])
+    return session.extend(ids[begin:END])
 
 
 def _judge(numerics: str, name: str, way: str) -> None:
@@ -73,6 +74,16 @@ def test_where_windows_close_and_rows_are_chosen(numerics: str, way: str) -> Non
     if numerics == "ds4":
         wanted = engine(model, numerics, "reference").logits(ids[:END])[BEGIN:]
     assert not missed(numerics, wanted, _later(model, numerics, ids, way), BARS["t200"])
+
+
+@pytest.mark.parametrize("numerics", ["exact", "qat"])
+def test_as_many_tokens_as_tensor_cores_take(numerics: str) -> None:
+    """The last MANY_TOKENS of those behind which windows close: products with float inputs go by tiles."""
+    model, key = AGAINST[numerics]
+    known = case(model, "t200")
+    got = _later(model, numerics, known["ids"], "prefill", END - MANY_TOKENS)
+    assert any(kernel.py_func.__module__.endswith("matmat_float") for kernel in LAUNCHED)
+    assert not missed(numerics, known[key][END - MANY_TOKENS : END], got, BARS["t200"])
 
 
 @pytest.mark.slow

@@ -1,9 +1,9 @@
 """Golden models end to end on compiled CUDA kernels: prefill, and token by token as recordings are replayed.
 
-The bars are those of every backend (``tests/golden.py``). A token takes some seconds here, so ``make cuda`` runs the
-fewest in which everything happens: tokens 126 to 129. The window of 16 slides, windows of 4 and of 128 are compressed
-at the end of 127, the indexer chooses 8 of 31 rows and of 32. The reference backend saw the tokens before and saved its
-session. Prompts from the beginning are slow.
+The bars are those of every backend (``tests/golden.py``). ``make cuda`` runs the fewest tokens in which everything
+happens, 126 to 129: the window of 16 slides, windows of 4 and of 128 are compressed at the end of 127, the indexer
+chooses 8 of 31 rows and of 32. The reference backend saw the tokens before and saved its session. Prompts from the
+beginning take minutes.
 """
 
 from __future__ import annotations
@@ -88,6 +88,8 @@ def test_as_many_tokens_as_tensor_cores_take(numerics: str) -> None:
 
 @pytest.mark.slow
 @each_way
-@pytest.mark.parametrize(("numerics", "name"), [("exact", "t5"), ("exact", "t40"), ("qat", "t40"), ("ds4", "t40")])
+@pytest.mark.parametrize(
+    ("numerics", "name"), [("exact", "t5"), *((mode, name) for name in ("t40", "t200") for mode in AGAINST)]
+)
 def test_whole_prompts(numerics: str, name: str, way: str) -> None:
     _judge(numerics, name, way)

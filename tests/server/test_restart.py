@@ -92,7 +92,10 @@ def killed(model: str, path: Path, cold: dict[str, str], times: int) -> None:
                                      {"role": "user", "content": "Which one?"}], "max_tokens": 500, "stream": True,
                         "thinking": False}  # fmt: skip
                 with client.stream("POST", CHAT, json=body) as answer:
-                    next(answer.iter_lines())
+                    lines = answer.iter_lines()
+                    next(lines)
+                    if draw.random() < 0.5:
+                        lines.close()  # the client is gone, so the answer ends and its session is saved
                     time.sleep(draw.random() * 0.2)
                     one.process.kill()
                     one.process.wait(60)

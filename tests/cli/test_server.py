@@ -196,7 +196,7 @@ def test_a_second_signal_does_not_wait(nano_path):
         body = {"messages": [{"role": "user", "content": "hi"}], "thinking": False, "stream": True}
         body |= {"response_format": long, "max_tokens": 3000}
         with httpx2.stream("POST", f"{one.url}/v1/chat/completions", json=body, timeout=60, trust_env=False) as answer:
-            lines = answer.iter_lines()  # kept: with this iterator the connection would go, and nothing be left to drain
+            lines = answer.iter_lines()  # kept: without this iterator the connection goes, and nothing is left to drain
             next(lines)
             one.process.send_signal(signal.SIGINT)
             while not any("shutdown requested" in line for line in one.lines):

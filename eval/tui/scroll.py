@@ -6,6 +6,7 @@ are another, and the bar if its thumb is somewhere else.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import ClassVar
 
 from textual import events
@@ -32,13 +33,13 @@ class Scroller(Drawn, can_focus=True):
         """The user did it."""
 
     @property
+    @abstractmethod
     def count(self) -> int:
         """How many lines there are."""
-        raise NotImplementedError
 
+    @abstractmethod
     def strip_of(self, i: int) -> Strip:
         """Line ``i``, as wide as the widget."""
-        raise NotImplementedError
 
     # --- where it is
 

@@ -44,3 +44,15 @@ def load_oracle() -> Callable[[Path], Any]:
     from .hf import Oracle
 
     return lru_cache(maxsize=8)(Oracle.load)
+
+
+@pytest.fixture(scope="module")
+def llama() -> Any:
+    """The module that drives llama.cpp."""
+    try:
+        import llama_cpp  # noqa: F401
+    except ImportError:
+        missing("llama-cpp-python is not installed (pip install 'ds4ref[peers]')")
+    from . import llama as driver
+
+    return driver

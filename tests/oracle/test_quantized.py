@@ -32,24 +32,12 @@ from tests.test_vectors.tracing import as_dump
 
 from . import trained
 from .compare import difference
-from .conftest import missing
 from .llama_numerics import NUMERICS, ops
 from .test_llama import forced_errors
 
 pytestmark = pytest.mark.peers
 
 RECIPES = ("q8", "q4", "q2")
-
-
-@pytest.fixture(scope="module")
-def llama() -> Any:
-    try:
-        import llama_cpp  # noqa: F401
-    except ImportError:
-        missing("llama-cpp-python is not installed (pip install 'ds4ref[peers]')")
-    from . import llama
-
-    return llama
 
 
 def make(folder: Path, published: Path, text: str, recipe: str, tokens: str = "600") -> Path:

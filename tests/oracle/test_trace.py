@@ -22,8 +22,6 @@ from test_vectors.trace.ops import OPS
 from tests.test_vectors.test_trace_dumps import example
 from tests.test_vectors.tracing import IDS, as_dump, examined, names
 
-from .conftest import missing
-
 SHORT = IDS[:72]
 
 
@@ -132,18 +130,6 @@ def test_its_values_stored_coarsely(hf: Any, tmp_path: Path, stored: Any) -> Non
 
 
 # --- llama.cpp
-
-
-@pytest.fixture(scope="module")
-def llama() -> Any:
-    """The module that drives llama.cpp."""
-    try:
-        import llama_cpp  # noqa: F401
-    except ImportError:
-        missing("llama-cpp-python is not installed (pip install 'ds4ref[peers]')")
-    from . import llama
-
-    return llama
 
 
 def graph(llama: Any, path: Any, flash: bool, f32: bool) -> Dump:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import itertools
 import json
 import secrets
@@ -269,13 +270,13 @@ class Base(Reply):
                 self.over, out = True, self.late_error(event)
         return out
 
+    @abc.abstractmethod
     def delta(self, delta: Delta) -> bytes:
         """A piece of the stream."""
-        raise NotImplementedError
 
     def answered(self, delta: Delta) -> bytes:
-        """One of several prompts is answered."""
-        raise NotImplementedError
+        """One of several prompts is answered; only completions take several, and say so."""
+        return b""
 
     def whole(self) -> None:
         """Refused if the answer was cut off, by the server itself: a client that left reads nothing."""

@@ -37,12 +37,14 @@ class Checks:
         self.name, self.path = name, path
         self.specs: list[Spec] = []
 
-    def __call__(self, feature: str, expected: str, *, required: bool = True, how: str = "") -> Callable[[Run], Run]:
+    def __call__(self, feature: str, *, required: bool = True, how: str = "") -> Callable[[Run], Run]:
+        """Decorator: enter a check, whose docstring says what is expected."""
         assert feature in FEATURES, feature
 
         def add(run: Run) -> Run:
             name = f"{self.name}.{run.__name__}"
             assert all(spec.name != name for spec in self.specs), name
+            expected = " ".join((run.__doc__ or "").split()).removesuffix(".")
             self.specs.append(Spec(name, feature, expected, run, required, how))
             return run
 

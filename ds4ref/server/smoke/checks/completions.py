@@ -24,8 +24,9 @@ def choices(answer: Answer) -> list[dict[str, Any]]:
     return list(found or ())
 
 
-@check("turn", "a text_completion with the text of one choice")
+@check("turn")
 def document(talk: Talk) -> None:
+    """a text_completion with the text of one choice."""
     found = talk.ask(PATH, body(talk)).document()
     expect(found.get("object") == "text_completion", f"object {shown(found.get('object'))}")
     (one,) = choices(talk.ask(PATH, body(talk)))
@@ -33,31 +34,36 @@ def document(talk: Talk) -> None:
     expect(one.get("finish_reason") in ("stop", "length"), f"finish_reason {shown(one.get('finish_reason'))}")
 
 
-@check("usage", "usage: prompt, completion and their total")
+@check("usage")
 def usage(talk: Talk) -> None:
+    """usage: prompt, completion and their total."""
     counts(talk.ask(PATH, body(talk)).document().get("usage"), ("prompt_tokens", "completion_tokens"), "total_tokens")
 
 
-@check("turn", "a list of prompts gets a choice each, with its index", required=False)
+@check("turn", required=False)
 def several(talk: Talk) -> None:
+    """a list of prompts gets a choice each, with its index."""
     found = choices(talk.ask(PATH, body(talk, prompt=[TEXT, "Twice"], max_tokens=4)))
     expect([one.get("index") for one in found] == [0, 1], f"indices {shown([one.get('index') for one in found])}")
 
 
-@check("stream", "content type text/event-stream")
+@check("stream")
 def stream_type(talk: Talk) -> None:
+    """content type text/event-stream."""
     event_stream(talk.ask(PATH, body(talk, stream=True)))
 
 
-@check("stream", "chunks of one id, then [DONE]")
+@check("stream")
 def stream_done(talk: Talk) -> None:
+    """chunks of one id, then [DONE]."""
     found = talk.ask(PATH, body(talk, stream=True)).events()
     expect(found and found[-1].data == "[DONE]", f"the last event is {shown(found[-1].data if found else 'none')}")
     one_id([event.json for event in found[:-1]])
 
 
-@check("stream", "a stream says what the document says", required=False)
+@check("stream", required=False)
 def stream_same(talk: Talk) -> None:
+    """a stream says what the document says."""
     found = [event.json for event in talk.ask(PATH, body(talk, stream=True)).events() if event.data != "[DONE]"]
     text = "".join(one.get("text") or "" for chunk in found for one in chunk.get("choices") or ())
     whole = choices(talk.ask(PATH, body(talk)))[0]["text"]
@@ -89,13 +95,15 @@ def _scored(one: dict[str, Any], text: str, tokens: int | None = None) -> None:
     expect(str(one.get("text")).startswith(text), f"text {shown(one.get('text'))}")
 
 
-@check("score", "echo and logprobs: an entry a token of the prompt, and one for what comes next", required=False)
+@check("score", required=False)
 def score(talk: Talk) -> None:
+    """echo and logprobs: an entry a token of the prompt, and one for what comes next."""
     _scored(_score(talk, TEXT)[0], TEXT)
 
 
-@check("score", "the same of token ids, several at once", required=False)
+@check("score", required=False)
 def score_ids(talk: Talk) -> None:
+    """the same of token ids, several at once."""
     if not talk.offers("/tokenize"):
         raise Skip("there is no /tokenize")
     ids = talk.ask("/tokenize", {"prompt": TEXT, "add_special_tokens": False}).document()["tokens"]
@@ -105,13 +113,15 @@ def score_ids(talk: Talk) -> None:
     _scored(found[1], "", len(ids) - 1)
 
 
-@check("limits", "a prompt that does not fit is refused in words that clients know", required=False)
+@check("limits", required=False)
 def overflow(talk: Talk) -> None:
+    """a prompt that does not fit is refused in words that clients know."""
     answer = talk.ask(PATH, body(talk, prompt=too_long(talk)))
     openai_error(answer, 400, 413)
     overflow_known(answer.text)
 
 
-@check("errors", "an error object for what is no JSON")
+@check("errors")
 def bad_json(talk: Talk) -> None:
+    """an error object for what is no JSON."""
     openai_error(talk.raw(PATH, b'{"prompt": '))

@@ -12,8 +12,9 @@ PATH = "/v1/models"
 check = Checks("server", "")
 
 
-@check("start", "a list of models, each with an id")
+@check("start")
 def models(talk: Talk) -> None:
+    """a list of models, each with an id."""
     found = talk.models.document()
     expect(found.get("object") == "list", f"object {shown(found.get('object'))}")
     data = found.get("data")
@@ -21,24 +22,28 @@ def models(talk: Talk) -> None:
     expect(all(isinstance(one.get("id"), str) and one["id"] for one in found["data"]), f"data {shown(data)}")
 
 
-@check("start", "one model by its id", required=False)
+@check("start", required=False)
 def model(talk: Talk) -> None:
+    """one model by its id."""
     found = talk.ask(f"/v1/models/{quote(talk.model, safe='')}").document()
     expect(found.get("id") == talk.model, f"id {shown(found.get('id'))}")
 
 
-@check("start", "the list tells the context, which agents need to know when to compact", required=False)
+@check("start", required=False)
 def context(talk: Talk) -> None:
+    """the list tells the context, which agents need to know when to compact."""
     expect(talk.ctx, "no context_length or max_model_len")
 
 
-@check("errors", "404 and JSON for a path that is not there")
+@check("errors")
 def unknown_path(talk: Talk) -> None:
+    """404 and JSON for a path that is not there."""
     refused(talk.ask("/v1/nothing/here", {}), 404)
 
 
-@check("score", "a tokenizer for lm-evaluation-harness: /tokenizer_info, /tokenize, /detokenize", required=False)
+@check("score", required=False)
 def tokenizer(talk: Talk) -> None:
+    """a tokenizer for lm-evaluation-harness: /tokenizer_info, /tokenize, /detokenize."""
     if not talk.offers("/tokenize"):
         raise Skip("there is no /tokenize")
     info = talk.ask("/tokenizer_info").document()

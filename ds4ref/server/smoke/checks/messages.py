@@ -72,8 +72,9 @@ def text(answer: Answer) -> str:
     return "".join(block["text"] for block in blocks(answer, "text"))
 
 
-@check("turn", "a message of the assistant with an id and a text")
+@check("turn")
 def document(talk: Talk) -> None:
+    """a message of the assistant with an id and a text."""
     found = plain(talk).document()
     expect(found.get("type") == "message" and found.get("role") == "assistant", f"a document {shown(found)}")
     expect(isinstance(found.get("id"), str) and found["id"], f"id {shown(found.get('id'))}")
@@ -81,8 +82,9 @@ def document(talk: Talk) -> None:
     expect(found.get("stop_reason") in REASONS, f"stop_reason {shown(found.get('stop_reason'))}")
 
 
-@check("turn", "what Claude Code sends is taken: ?beta=true, system in blocks and among the messages, betas, edits")
+@check("turn")
 def as_claude_code(talk: Talk) -> None:
+    """what Claude Code sends is taken: ?beta=true, system in blocks and among the messages, betas, edits."""
     hidden = {"type": "ephemeral"}
     said = [
         {"role": "user", "content": [{"type": "text", "text": "Say hello.", "cache_control": hidden}]},
@@ -99,26 +101,31 @@ def as_claude_code(talk: Talk) -> None:
     talk.ask(f"{PATH}?beta=true", body(talk, said, **more)).document()
 
 
-@check("turn", "an image among the content or in a result is no error", required=False)
+@check("turn", required=False)
 def image(talk: Talk) -> None:
+    """an image among the content or in a result is no error."""
     source = {"type": "base64", "media_type": "image/png", "data": PIXEL}
     said = [{"type": "text", "text": "What is it?"}, {"type": "image", "source": source}]
     not_the_servers(talk.ask(PATH, body(talk, said)))
 
 
-@check("turn", "who leaves in the middle of a stream holds up nobody")
+@check("turn")
 def left(talk: Talk) -> None:
+    """who leaves in the middle of a stream holds up nobody."""
     talk.leave(PATH, body(talk, "Count to a thousand.", stream=True, max_tokens=4 * talk.tokens))
     text(talk.ask(PATH, body(talk, "Say hello after somebody left.")))
 
 
-@check("usage", "usage: input and output")
+@check("usage")
 def usage(talk: Talk) -> None:
+    """usage: input and output."""
     counts(plain(talk).document().get("usage"), ("input_tokens", "output_tokens"))
 
 
-@check("usage", "count_tokens counts the prompt, more of them with tools", required=False)
+@check("usage", required=False)
 def count_tokens(talk: Talk) -> None:
+    """count_tokens counts the prompt, more of them with tools."""
+
     def counted(**more: Any) -> int:
         asked = {"model": talk.model, "messages": [{"role": "user", "content": "Say hello."}], **more}
         found = talk.ask(COUNT, asked).document().get("input_tokens")
@@ -129,28 +136,32 @@ def count_tokens(talk: Talk) -> None:
     expect(few < many, f"{few} without tools, {many} with them")
 
 
-@check("stream", "content type text/event-stream")
+@check("stream")
 def stream_type(talk: Talk) -> None:
+    """content type text/event-stream."""
     event_stream(streamed(talk))
 
 
-@check("stream", "every event is named by its type: who goes by names sees none otherwise")
+@check("stream")
 def stream_names(talk: Talk) -> None:
+    """every event is named by its type: who goes by names sees none otherwise."""
     named = [(event.name, event.json.get("type")) for event in streamed(talk).events()]
     wrong = [pair for pair in named if pair[0] != pair[1]]
     expect(named and not wrong, f"event {shown(wrong[0][0])} of type {shown(wrong[0][1])}" if wrong else "no events")
 
 
-@check("stream", "message_start, blocks, message_delta, message_stop, in this order")
+@check("stream")
 def stream_order(talk: Talk) -> None:
+    """message_start, blocks, message_delta, message_stop, in this order."""
     found = [name for name in names_of(streamed(talk).events()) if name != "ping"]
     steps = ("start", "delta", "stop")
     in_order(found, ["message_start", *(f"content_block_{step}" for step in steps), "message_delta", "message_stop"])
     expect(found[0] == "message_start" and found[-1] == "message_stop", f"{found[0]} first, {found[-1]} last")
 
 
-@check("stream", "blocks numbered from 0, each opened once and closed before the next")
+@check("stream")
 def stream_blocks(talk: Talk) -> None:
+    """blocks numbered from 0, each opened once and closed before the next."""
     _blocks(events(streamed(talk)))
 
 
@@ -176,20 +187,23 @@ def _blocks(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return made
 
 
-@check("stream", "one stop_reason that clients know, in message_delta")
+@check("stream")
 def stream_finish(talk: Talk) -> None:
+    """one stop_reason that clients know, in message_delta."""
     told = [event["delta"].get("stop_reason") for event in events(streamed(talk)) if event["type"] == "message_delta"]
     expect(len(told) == 1 and told[0] in REASONS, f"stop reasons {shown(told)}")
 
 
-@check("stream", "a stream says what the document says", required=False)
+@check("stream", required=False)
 def stream_same(talk: Talk) -> None:
+    """a stream says what the document says."""
     made = "".join(block["made"] for block in _blocks(events(streamed(talk))) if block["type"] == "text")
     expect(made == text(plain(talk)), f"{shown(made)[:60]} and {shown(text(plain(talk)))[:60]}")
 
 
-@check("usage", "usage in message_start, without which pi crashes, and in message_delta")
+@check("usage")
 def stream_usage(talk: Talk) -> None:
+    """usage in message_start, without which pi crashes, and in message_delta."""
     found = events(streamed(talk))
     start: dict[str, Any] = next((event["message"] for event in found if event["type"] == "message_start"), {})
     counts(start.get("usage"), ("input_tokens",))
@@ -197,8 +211,9 @@ def stream_usage(talk: Talk) -> None:
     counts(last.get("usage"), ("output_tokens",))
 
 
-@check("tools", 'tool_choice with a name: a tool_use with an id, stop_reason "tool_use"', how="forced")
+@check("tools", how="forced")
 def tool_call(talk: Talk) -> None:
+    """tool_choice with a name: a tool_use with an id, stop_reason "tool_use"."""
     (call, *more) = blocks(forced(talk), "tool_use")
     expect(not more, f"{1 + len(more)} calls")
     expect(isinstance(call.get("id"), str) and call["id"], f"id {shown(call.get('id'))}")
@@ -207,27 +222,31 @@ def tool_call(talk: Talk) -> None:
     expect(reason == "tool_use", f"stop_reason {shown(reason)}")
 
 
-@check("tools", "its input is an object that fits the schema", how="forced")
+@check("tools", how="forced")
 def tool_arguments(talk: Talk) -> None:
+    """its input is an object that fits the schema."""
     object_fits(blocks(forced(talk), "tool_use")[0].get("input"))
 
 
-@check("tools", "streamed: a block whose pieces make JSON that fits the schema", how="forced")
+@check("tools", how="forced")
 def stream_tool(talk: Talk) -> None:
+    """streamed: a block whose pieces make JSON that fits the schema."""
     found = [block for block in _blocks(events(forced(talk, stream=True))) if block["type"] == "tool_use"]
     expect(len(found) == 1 and found[0].get("name") == "weather" and found[0].get("id"), f"blocks {shown(found)}")
     object_fits(parsed(found[0]["made"]))
 
 
-@check("tools", 'tool_choice "any": a call of one of the tools', how="forced")
+@check("tools", how="forced")
 def tool_any(talk: Talk) -> None:
+    """tool_choice "any": a call of one of the tools."""
     choice = {"type": "any", "disable_parallel_tool_use": True}
     found = blocks(talk.ask(PATH, body(talk, ASK, tools=TOOLS, tool_choice=choice)), "tool_use")
     expect({call["name"] for call in found} <= {"weather", "clock"}, f"calls {shown(found)}")
 
 
-@check("tools", "deferred tools are no error", required=False)
+@check("tools", required=False)
 def tool_deferred(talk: Talk) -> None:
+    """deferred tools are no error."""
     tools = [*TOOLS, {"name": "later", "description": "d", "input_schema": OTHER, "defer_loading": True}]
     talk.ask(PATH, body(talk, tools=tools, tool_choice={"type": "none"})).document()
 
@@ -241,21 +260,24 @@ def _history(talk: Talk, content: object) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-@check("answer", "the history with call and result is answered in text")
+@check("answer")
 def answer(talk: Talk) -> None:
+    """the history with call and result is answered in text."""
     said = _history(talk, [{"type": "text", "text": RESULT, "cache_control": {"type": "ephemeral"}}])
     text(talk.ask(PATH, body(talk, said, tools=TOOLS, tool_choice={"type": "none"})))
 
 
-@check("answer", "results with an image or a reference to a tool are taken")
+@check("answer")
 def answer_parts(talk: Talk) -> None:
+    """results with an image or a reference to a tool are taken."""
     source = {"type": "base64", "media_type": "image/png", "data": PIXEL}
     for part in ({"type": "image", "source": source}, {"type": "tool_reference", "tool_name": "clock"}):
         talk.ask(PATH, body(talk, _history(talk, [part]), tools=TOOLS, tool_choice={"type": "none"})).document()
 
 
-@check("thinking", "thinking that is enabled: the first block has thinking and a signature", required=False)
+@check("thinking", required=False)
 def thinking_on(talk: Talk) -> None:
+    """thinking that is enabled: the first block has thinking and a signature."""
     tokens = max(talk.tokens, 1200)
     asked = body(talk, thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=tokens, temperature=1)
     answer = talk.ask(PATH, asked)
@@ -266,8 +288,9 @@ def thinking_on(talk: Talk) -> None:
     expect(isinstance(found.get("signature"), str) and found["signature"], f"signature {shown(found.get('signature'))}")
 
 
-@check("thinking", "thinking that is not mentioned, or disabled, is off", required=False)
+@check("thinking", required=False)
 def thinking_off(talk: Talk) -> None:
+    """thinking that is not mentioned, or disabled, is off."""
     for answer in (plain(talk), talk.ask(PATH, body(talk, thinking={"type": "disabled"}))):
         kinds = [block.get("type") for block in answer.document()["content"]]
         expect("thinking" not in kinds, f"blocks {shown(kinds)}")
@@ -278,26 +301,30 @@ def _formatted(talk: Talk, **more: Any) -> Answer:
     return talk.ask(PATH, body(talk, "Is water wet? Answer in JSON.", output_config=form, **more))
 
 
-@check("format", "output_config.format with a schema: text that fits it", how="forced")
+@check("format", how="forced")
 def format_schema(talk: Talk) -> None:
+    """output_config.format with a schema: text that fits it."""
     form_fits(text(_formatted(talk)))
 
 
-@check("format", "the same as a stream", how="forced")
+@check("format", how="forced")
 def format_stream(talk: Talk) -> None:
+    """the same as a stream."""
     found = _blocks(events(_formatted(talk, stream=True)))
     form_fits("".join(block["made"] for block in found if block["type"] == "text"))
 
 
-@check("limits", 'max_tokens is kept, and told as stop_reason "max_tokens"')
+@check("limits")
 def limit(talk: Talk) -> None:
+    """max_tokens is kept, and told as stop_reason "max_tokens"."""
     found = talk.ask(PATH, body(talk, "Count to a thousand.", max_tokens=3)).document()
     expect(found.get("stop_reason") == "max_tokens", f"stop_reason {shown(found.get('stop_reason'))}")
     expect(found["usage"]["output_tokens"] <= 3, f"{found['usage']['output_tokens']} tokens")
 
 
-@check("limits", '"prompt is too long: N tokens > M maximum", by which Claude Code knows to compact')
+@check("limits")
 def overflow(talk: Talk) -> None:
+    """ "prompt is too long: N tokens > M maximum", by which Claude Code knows to compact."""
     answer = talk.ask(PATH, body(talk, too_long(talk)))
     message = _error(answer, 400, 413)
     expect(TOO_LONG.search(message), shown(message))
@@ -313,11 +340,13 @@ def _error(answer: Answer, *statuses: int) -> str:
     return str(error["message"])
 
 
-@check("errors", "an error of Anthropic's shape for what is no JSON")
+@check("errors")
 def bad_json(talk: Talk) -> None:
+    """an error of Anthropic's shape for what is no JSON."""
     _error(talk.raw(PATH, b'{"messages": ['))
 
 
-@check("errors", "an error of Anthropic's shape for messages of the wrong type")
+@check("errors")
 def bad_field(talk: Talk) -> None:
+    """an error of Anthropic's shape for messages of the wrong type."""
     _error(talk.ask(PATH, {"model": talk.model, "max_tokens": 5, "messages": 5}))

@@ -95,8 +95,9 @@ def text(answer: Answer) -> str:
     return "".join(part["text"] for part in parts)
 
 
-@check("turn", 'a response with an id, a status and one message of "output_text"')
+@check("turn")
 def document(talk: Talk) -> None:
+    """a response with an id, a status and one message of "output_text"."""
     found = response(plain(talk))
     expect(found.get("object") == "response", f"object {shown(found.get('object'))}")
     expect(isinstance(found.get("id"), str) and found["id"], f"id {shown(found.get('id'))}")
@@ -104,10 +105,9 @@ def document(talk: Talk) -> None:
     expect(isinstance(text(plain(talk)), str), "no text")
 
 
-@check(
-    "turn", "what Codex sends is taken: no instructions, developer items, an environment, reasoning items with nulls"
-)
+@check("turn")
 def as_codex(talk: Talk) -> None:
+    """what Codex sends is taken: no instructions, developer items, an environment, reasoning items with nulls."""
     said = [
         {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "You are an agent."}]},
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "<environment_context/>"}]},
@@ -127,31 +127,36 @@ def as_codex(talk: Talk) -> None:
     response(talk.ask(PATH, body(talk, said, **more)))
 
 
-@check("turn", "an image among the input or a result is no error", required=False)
+@check("turn", required=False)
 def image(talk: Talk) -> None:
+    """an image among the input or a result is no error."""
     pixel = {"type": "input_image", "image_url": f"data:image/png;base64,{PIXEL}", "detail": "high"}
     said = [{"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, pixel]}]
     not_the_servers(talk.ask(PATH, body(talk, said)))
 
 
-@check("turn", "who leaves in the middle of a stream holds up nobody")
+@check("turn")
 def left(talk: Talk) -> None:
+    """who leaves in the middle of a stream holds up nobody."""
     talk.leave(PATH, body(talk, "Count to a thousand.", stream=True, max_output_tokens=4 * talk.tokens))
     response(talk.ask(PATH, body(talk, "Say hello after somebody left.")))
 
 
-@check("usage", "usage: input, output and their total")
+@check("usage")
 def usage(talk: Talk) -> None:
+    """usage: input, output and their total."""
     counts(response(plain(talk)).get("usage"), ("input_tokens", "output_tokens"), "total_tokens")
 
 
-@check("stream", "content type text/event-stream")
+@check("stream")
 def stream_type(talk: Talk) -> None:
+    """content type text/event-stream."""
     event_stream(streamed(talk))
 
 
-@check("stream", "created, an item, its text, its end, and response.completed, in this order")
+@check("stream")
 def stream_order(talk: Talk) -> None:
+    """created, an item, its text, its end, and response.completed, in this order."""
     found = names_of(events(streamed(talk)))
     steps = ("created", "output_item.added", "output_text.delta", "output_text.done", "output_item.done")
     in_order(found, [f"response.{step}" for step in steps])
@@ -160,45 +165,52 @@ def stream_order(talk: Talk) -> None:
     expect(found[-1] in ENDS, f"a stream that ends in {found[-1]}")
 
 
-@check("stream", "response.output_item.done for every item, which is where Codex takes them from")
+@check("stream")
 def stream_items(talk: Talk) -> None:
+    """response.output_item.done for every item, which is where Codex takes them from."""
     done = [event.json["item"] for event in events(streamed(talk)) if event.json["type"] == "response.output_item.done"]
     expect(done and done == response(streamed(talk)).get("output"), f"{len(done)} items done")
 
 
-@check("stream", "deltas that make up the text of the item")
+@check("stream")
 def stream_deltas(talk: Talk) -> None:
+    """deltas that make up the text of the item."""
     found = [event.json for event in events(streamed(talk))]
     made = "".join(one["delta"] for one in found if one["type"] == "response.output_text.delta")
     expect(made == text(streamed(talk)), f"deltas {shown(made)}")
 
 
-@check("stream", "sequence numbers that count up", required=False)
+@check("stream", required=False)
 def stream_numbers(talk: Talk) -> None:
+    """sequence numbers that count up."""
     found = [event.json.get("sequence_number") for event in events(streamed(talk))]
     expect(found == sorted({n for n in found if isinstance(n, int)}), f"sequence numbers {shown(found)}")
 
 
-@check("usage", "usage in the event that ends the stream, or Codex never compacts")
+@check("usage")
 def stream_usage(talk: Talk) -> None:
+    """usage in the event that ends the stream, or Codex never compacts."""
     counts(response(streamed(talk)).get("usage"), ("input_tokens", "output_tokens"), "total_tokens")
 
 
-@check("tools", "tool_choice with a name: a function_call with call_id and name", how="forced")
+@check("tools", how="forced")
 def tool_call(talk: Talk) -> None:
+    """tool_choice with a name: a function_call with call_id and name."""
     (call, *more) = items(forced(talk), "function_call")
     expect(not more, f"{1 + len(more)} calls")
     expect(isinstance(call.get("call_id"), str) and call["call_id"], f"call_id {shown(call.get('call_id'))}")
     expect(call.get("name") == "weather", f"name {shown(call.get('name'))}")
 
 
-@check("tools", "its arguments are JSON text that fits the schema", how="forced")
+@check("tools", how="forced")
 def tool_arguments(talk: Talk) -> None:
+    """its arguments are JSON text that fits the schema."""
     arguments_fit(items(forced(talk), "function_call")[0].get("arguments"))
 
 
-@check("tools", "the same as a stream", how="forced")
+@check("tools", how="forced")
 def stream_tool(talk: Talk) -> None:
+    """the same as a stream."""
     found = [event.json for event in events(forced(talk, stream=True))]
     done = [one["item"] for one in found if one["type"] == "response.output_item.done"]
     calls = [item for item in done if item.get("type") == "function_call"]
@@ -208,30 +220,34 @@ def stream_tool(talk: Talk) -> None:
     expect(not pieces or "".join(pieces) == calls[0]["arguments"], f"pieces {shown(''.join(pieces))}")
 
 
-@check("tools", "a custom tool: a custom_tool_call whose input is plain text", how="forced")
+@check("tools", how="forced")
 def tool_custom(talk: Talk) -> None:
+    """a custom tool: a custom_tool_call whose input is plain text."""
     choice = {"type": "custom", "name": "note"}
     call = items(talk.ask(PATH, body(talk, "Note it.", tools=[PATCH], tool_choice=choice)), "custom_tool_call")[0]
     expect(isinstance(call.get("input"), str), f"input {shown(call.get('input'))}")
     expect(call.get("name") == "note" and call.get("call_id"), f"a call {shown(call)}")
 
 
-@check("tools", "hosted tools without a name are no error")
+@check("tools")
 def tool_hosted(talk: Talk) -> None:
+    """hosted tools without a name are no error."""
     tools = [{"type": "web_search", "external_web_access": True}, *TOOLS]
     response(talk.ask(PATH, body(talk, tools=tools, tool_choice="none")))
 
 
-@check("answer", "the history with all items and the result is answered in text")
+@check("answer")
 def answer(talk: Talk) -> None:
+    """the history with all items and the result is answered in text."""
     call = items(forced(talk), "function_call")[0]
     result = {"type": "function_call_output", "call_id": call["call_id"], "output": RESULT}
     said = [{"role": "user", "content": ASK}, *response(forced(talk))["output"], result]
     text(talk.ask(PATH, body(talk, said, tools=TOOLS, tool_choice="none")))
 
 
-@check("answer", "results in parts, an image among them, are taken")
+@check("answer")
 def answer_parts(talk: Talk) -> None:
+    """results in parts, an image among them, are taken."""
     call = items(forced(talk), "function_call")[0]
     pixel = {"type": "input_image", "image_url": f"data:image/png;base64,{PIXEL}", "detail": "high"}
     result = {"type": "function_call_output", "call_id": call["call_id"], "output": [pixel]}
@@ -239,8 +255,9 @@ def answer_parts(talk: Talk) -> None:
     response(talk.ask(PATH, body(talk, said, tools=TOOLS, tool_choice="none")))
 
 
-@check("thinking", "a reasoning item with a summary, where that is asked for", required=False)
+@check("thinking", required=False)
 def thinking(talk: Talk) -> None:
+    """a reasoning item with a summary, where that is asked for."""
     reasoning = {"effort": "high", "summary": "auto"}
     found = items(talk.ask(PATH, body(talk, reasoning=reasoning)), "reasoning")[0]
     parts = found.get("summary")
@@ -252,26 +269,30 @@ def _formatted(talk: Talk, **more: Any) -> Answer:
     return talk.ask(PATH, body(talk, "Is water wet? Answer in JSON.", text=form, **more))
 
 
-@check("format", "text.format with a schema: text that fits it", how="forced")
+@check("format", how="forced")
 def format_schema(talk: Talk) -> None:
+    """text.format with a schema: text that fits it."""
     form_fits(text(_formatted(talk)))
 
 
-@check("format", "the same as a stream", how="forced")
+@check("format", how="forced")
 def format_stream(talk: Talk) -> None:
+    """the same as a stream."""
     form_fits(text(_formatted(talk, stream=True)))
 
 
-@check("limits", 'max_output_tokens is kept, and told as "incomplete"')
+@check("limits")
 def limit(talk: Talk) -> None:
+    """max_output_tokens is kept, and told as "incomplete"."""
     found = response(talk.ask(PATH, body(talk, "Count to a thousand.", max_output_tokens=16)))
     expect(found.get("status") == "incomplete", f"status {shown(found.get('status'))}")
     reason = (found.get("incomplete_details") or {}).get("reason")
     expect(reason == "max_output_tokens", f"reason {shown(reason)}")
 
 
-@check("limits", 'a prompt that does not fit: 400 with the code "context_length_exceeded", by which Codex knows it')
+@check("limits")
 def overflow(talk: Talk) -> None:
+    """a prompt that does not fit: 400 with the code "context_length_exceeded", by which Codex knows it."""
     answer = talk.ask(PATH, body(talk, too_long(talk)))
     openai_error(answer, 400)
     overflow_known(answer.text)
@@ -279,11 +300,13 @@ def overflow(talk: Talk) -> None:
     expect(code == "context_length_exceeded", f"code {shown(code)}")
 
 
-@check("errors", "an error object for what is no JSON")
+@check("errors")
 def bad_json(talk: Talk) -> None:
+    """an error object for what is no JSON."""
     openai_error(talk.raw(PATH, b'{"input": ['))
 
 
-@check("errors", "an error object for input of the wrong type")
+@check("errors")
 def bad_field(talk: Talk) -> None:
+    """an error object for input of the wrong type."""
     openai_error(talk.ask(PATH, {"model": talk.model, "input": 5}))

@@ -95,7 +95,7 @@ $(VENV)/.test: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.cuda: $(VENV)/.test
 	@echo "installing numba-cuda and NVIDIA's compiler into $(VENV) (once)" >&2
-	@$(PIP) install -e '.[test,cuda]' nvidia-cuda-nvdisasm
+	@$(PIP) install -e '.[test,cuda]' nvidia-cuda-nvcc nvidia-cuda-nvdisasm
 	@touch $@
 
 $(VENV)/.oracle: $(VENV)/.test

@@ -7,9 +7,9 @@ PIP := $(PY) -m pip --disable-pip-version-check -qq
 OUT ?= out
 # A file of tests is one process's: its fixtures are made once.
 SPREAD ?= -n auto --maxprocesses 4 --dist loadfile
-# What runs on compiled CUDA kernels: ops, golden models, recordings, experts that come and go, the table of their code.
-COMPILED := tests/kernels/lowering tests/kernels/test_top.py tests/kernels/test_cuda_recording.py tests/kernels/test_cuda_sharing.py \
-	tests/kernels/test_cuda_lanes.py tests/kernels/test_cuda_experts.py tests/benchmarks/test_cuda_code.py
+# Where tests marked cuda are: to collect all others takes longer.
+COMPILED := tests/kernels/cuda tests/kernels/test_ops.py tests/kernels/test_top.py tests/kernels/test_pitfalls.py \
+	tests/benchmarks/test_cuda_code.py tests/benchmarks/test_gpu_check.py
 
 # Asked, not only found: a version manager may leave a python3.13 that refuses to start.
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.14 python3 python; do \
@@ -27,10 +27,10 @@ help: ## show this
 # Every command's own output would bury the report: it goes to files in $(OUT).
 run: $(VENV)/.run ## measure the embedded model: context sweep, self-check of our kernels, one HTML report in ./out
 	@mkdir -p $(OUT)
-	@$(VENV)/bin/ds4-bench -m "$$($(PY) -m ds4ref.nano path)" \
+	@$(VENV)/bin/ds4-bench -m "$$($(VENV)/bin/ds4 nano path)" \
 		--ctx-start 256 --ctx-max 4096 --step-incr 256 --gen-tokens 64 -r 3 --store $(OUT)/runs.sqlite \
 		--csv $(OUT)/embedded_model.csv --plot $(OUT)/embedded_model.svg --plot $(OUT)/embedded_model.png
-	@echo "self-check: our compiled kernels against our own plain NumPy (other engines: --target, docs/vectors.md)"
+	@echo "self-check: our compiled kernels against our own plain NumPy (other engines: --target, docs/reference/vectors.md)"
 	@rm -rf $(OUT)/vectors
 	@$(VENV)/bin/ds4-vectors capture $(OUT)/vectors \
 		--backend reference -n 16 --repeat 1 > $(OUT)/capture.txt
@@ -44,10 +44,11 @@ test: $(VENV)/.test ## run the test suite (without the thorough, oracle, peer, G
 thorough: $(VENV)/.test ## the tests that take longest and whose subjects make test samples
 	@$(PY) -m pytest -q -m thorough $(SPREAD)
 
-lint: $(VENV)/.test ## ruff and mypy
+lint: $(VENV)/.test ## ruff, mypy, and who may import whom
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
+	@$(VENV)/bin/lint-imports --no-logo
 
 oracle: $(VENV)/.oracle ## compare with Hugging Face transformers (installs torch)
 	@$(PY) -m pytest -q -m "oracle and not slow" $(SPREAD)
@@ -56,7 +57,7 @@ smoke: $(VENV)/.oracle ## real clients (SDKs, plain HTTP) against ds4-server; ag
 	@$(VENV)/bin/ds4-server smoke --client quick --install
 
 cuda: $(VENV)/.cuda ## CUDA kernels, compiled and run without a GPU (installs numba-cuda and NVIDIA's compiler, 0.5 GB)
-	@DS4_TEST_CUDA=compiled $(PY) -m pytest -q -m "not slow" $(SPREAD) $(COMPILED)
+	@DS4_TEST_CUDA=compiled $(PY) -m pytest -q -m "cuda and not slow" $(SPREAD) $(COMPILED)
 
 # Without a device this says so in one line, and nothing is tried.
 gpu-check: $(VENV)/.cuda ## on an NVIDIA GPU, in 8 minutes: right, how fast, as predicted? A table and out/gpu_check.json

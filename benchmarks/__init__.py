@@ -1,10 +1,9 @@
 """Speed of kernels and engine against what the machine can do, and against other programs.
 
-python -m benchmarks.cpu     every figure of the table in docs/perf.md, with its bar
+python -m benchmarks.cpu     every figure of the table in docs/evidence/perf.md, with its bar
 python -m benchmarks.rows    row kernels alone, all formats and roundings
 python -m benchmarks.profile where the time of a decoded token goes, step by step
 python -m benchmarks.arms    whether ds4-bench can be believed: its overhead, false and missed verdicts
-pytest benchmarks            kernels under pytest-benchmark, to compare two versions of the code
 
 report, timing     rows with bars; rounds in which all arms take turns
 costs, depth       operations a token needs; sessions with a long past that was never computed

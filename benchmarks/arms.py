@@ -28,16 +28,16 @@ from typing import Any
 from ds4ref.engine import Engine
 from ds4ref.environment import machine
 from ds4ref.errors import DataError
+from ds4ref.reports.compare import overall
 from ds4ref.runs.provenance import stamp
 from ds4ref.runs.speed import in_turn, judge, per_cent
 from ds4ref.runs.stats import centre_interval, wilson
-from reports.compare import overall
-from speed_bench import Lane, Measurement, Plan, sweep
-from speed_bench.local import LocalSource
-from speed_bench.prompt import Walked
-from speed_bench.repetitions import PILOT, SURE, pilot, shrinks
-from speed_bench.samples import seconds
-from speed_bench.sources import Source
+from ds4ref.speed_bench import Lane, Measurement, Plan, sweep
+from ds4ref.speed_bench.local import LocalSource
+from ds4ref.speed_bench.prompt import PromptText
+from ds4ref.speed_bench.repetitions import PILOT, SURE, pilot, shrinks
+from ds4ref.speed_bench.samples import seconds
+from ds4ref.speed_bench.source import Source
 
 DEPTHS = [24, 48, 72, 96]
 STEPS = 16
@@ -85,20 +85,20 @@ class SlowedEngine:
 class Trial(Measurement):
     """A run of ``engine`` against itself, slowed."""
 
-    def __init__(self, engine: Engine, walked: Walked, plan: Plan, slower: float):
+    def __init__(self, engine: Engine, prompt: PromptText, plan: Plan, slower: float):
         super().__init__(plan, say=lambda line: None)
         self.engines = [SlowedEngine(engine, 0.0), SlowedEngine(engine, 1 / (1 - slower) - 1)]
-        self.walked = walked
+        self.prompt = prompt
 
     def open(self, stack: ExitStack) -> list[Source]:
         """Nothing to open, warm or tell: it is one engine."""
-        return [LocalSource(engine, self.plan, self.walked, {}) for engine in self.engines]  # type: ignore[arg-type]
+        return [LocalSource(engine, self.plan, self.prompt, {}) for engine in self.engines]  # type: ignore[arg-type]
 
 
-def trial(engine: Engine, walked: Walked, plan: Plan, slower: float) -> tuple[dict[str, str], float, int]:
+def trial(engine: Engine, prompt: PromptText, plan: Plan, slower: float) -> tuple[dict[str, str], float, int]:
     """Verdicts of one comparison by metric (and "overall"; all "refused" if the budget is too small), the least
     difference in per cent that it can find, and its rounds. ``slower`` is the share of speed that B lacks."""
-    run = Trial(engine, walked, plan, slower)
+    run = Trial(engine, prompt, plan, slower)
     try:
         run.execute()
     except DataError:
@@ -168,9 +168,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         budget=args.budget, warmup=False,
     )  # fmt: skip
     with Engine.open(embedded_path(), numerics="ds4", threads=args.threads) as engine:
-        walked = Walked(plan)
-        walked.use(embedded_path())
-        tokens, eos = walked.tokens(plan.deepest), walked.eos
+        prompt = PromptText(plan)
+        prompt.use(embedded_path())
+        tokens, eos = prompt.tokens(plan.deepest), prompt.eos
         sweep.warm_up(engine.session(plan.context), tokens, eos)
         ratios = overhead(engine, tokens, eos, args.pairs)
         equal: list[dict[str, str]] = []
@@ -178,7 +178,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         least, rounds = [], []
         while len(slowed) < args.trials and time.monotonic() - begun < 60 * args.minutes:
             for into, slower in ((equal, 0.0), (slowed, args.slower / 100)):
-                verdicts, found, made = trial(engine, walked, plan, slower)
+                verdicts, found, made = trial(engine, prompt, plan, slower)
                 into.append(verdicts)
                 least.append(found)
                 rounds.append(made)

@@ -1,4 +1,4 @@
-"""Questions that were never asked: how hard each one is, and what a worse engine makes of them.
+"""Simulated questions: the difficulty of each, and how a worse engine answers them.
 
 A question has a probability of being answered rightly, drawn from a distribution with two ends: most questions are
 nearly always right or nearly always wrong, as with real packs and real models. A loss takes one of two forms:
@@ -21,22 +21,22 @@ Loss = Callable[[Rng, np.ndarray, float], np.ndarray]
 ENDS = 0.7, 0.3
 """Of the beta distribution of difficulties: mean 0.7, standard deviation 0.32."""
 LEFT = 0.1
-"""What is left of the probability of a question that was lost."""
+"""Factor on the probability of a lost question."""
 
 
 def questions(rng: Rng, n: int) -> np.ndarray:
-    """Probabilities (n,) of a right answer."""
+    """Draw probabilities (n,) of a right answer."""
     return rng.beta(*ENDS, n)
 
 
 def everywhere(rng: Rng, p: np.ndarray, size: float) -> np.ndarray:
-    """Log odds lowered by ``size`` on average, exponentially distributed."""
+    """Lower the log odds by an exponentially distributed amount with mean ``size``."""
     log_odds = special.logit(np.clip(p, 1e-6, 1 - 1e-6))
     return special.expit(log_odds - size * rng.exponential(1.0, len(p)))
 
 
 def some(rng: Rng, p: np.ndarray, size: float) -> np.ndarray:
-    """A share ``size`` of the questions lost but for ``LEFT``."""
+    """Multiply the probabilities of a share ``size`` of the questions by ``LEFT``."""
     return np.where(rng.random(len(p)) < size, LEFT * p, p)
 
 
@@ -44,12 +44,12 @@ LOSSES: dict[str, Loss] = {"everywhere": everywhere, "some": some}
 
 
 def scores(rng: Rng, p: np.ndarray, epochs: int) -> np.ndarray:
-    """Mean scores (n,) over the epochs of each question."""
+    """Draw the mean scores (n,) over the epochs of each question."""
     return rng.binomial(epochs, p) / epochs
 
 
 def mean_loss(loss: Loss, size: float) -> float:
-    """The loss of score over all questions that there might be."""
+    """Return the expected loss of score, by simulation."""
     rng = np.random.default_rng(1)
     p = questions(rng, 400_000)
     return float((p - loss(rng, p, size)).mean())

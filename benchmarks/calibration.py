@@ -1,10 +1,11 @@
-"""Confidence of a diagnosis: fitted on simulated engines, checked on others.
+"""Priors and confidence of a diagnosis: derived from, fitted on and checked on simulated engines.
 
-    python -m benchmarks.calibration collect OUT.jsonl --trials 600      diagnose patients, append what came of each
+    python -m benchmarks.calibration collect OUT.jsonl --trials 600      diagnose patients, append one record for each
     python -m benchmarks.calibration fit OUT.jsonl                       fit on even trials, check on odd ones
+    python -m benchmarks.calibration priors                              shares of each kind of explanation
 
-``collect`` goes on where it was stopped. ``fit`` prints the reliability table and the acquittals, and with ``--write``
-replaces test_vectors/diagnosis/calibration.json.
+``collect`` goes on where it was stopped. ``fit`` prints the reliability table and the acquittals. With ``--write``,
+``fit`` and ``priors`` replace their part of test_vectors/diagnosis/calibration.json.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ import numpy as np
 
 from ds4ref.engine import Engine
 from ds4ref.nano.diagnostic import diagnostic_path
-from test_vectors.diagnosis import Diagnosis, diagnose
-from test_vectors.diagnosis.calibration import FEATURES, PATH, kind_of, vector
+from ds4ref.test_vectors.diagnosis import Diagnosis, diagnose
+from ds4ref.test_vectors.diagnosis.calibration import FEATURES, PATH, kind_of, probability, vector
+from ds4ref.test_vectors.diagnosis.outside import slips
+from ds4ref.variants import LIBRARY, MODE_NAMES, ROUNDING
 
-from .patients import Patient, draw
+from .patients import KINDS, LENGTHS, MODES_ALONE, Patient, draw, library_of
 
 BINS = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0001)
 RIDGE = 1.0
@@ -69,6 +72,29 @@ def collect(path: Path, trials: range) -> None:
             print(f"{patient}: {found.fault or found.verdict}", file=sys.stderr)
 
 
+# ------------------------------------------------------------------------------------------------------------ priors
+
+
+def priors(engine: Engine) -> dict[str, Any]:
+    """Shares of rounding sets and of kinds of explanation in the mix of ``draw``, with their derivation.
+
+    Mistakes around the model (slips) are as likely each as one of the library. Of the mistakes that have no name, as
+    many are a part, a late onset or a pair of known ones as are none of these.
+    """
+    each = 1 / len(KINDS)
+    modes = MODES_ALONE + (1 - MODES_ALONE) * len(MODE_NAMES) / len(ROUNDING)
+    outside = len(slips(library_of(engine, LENGTHS[0], 0), engine.tokenizer.bos))
+    inside = len(LIBRARY) / (len(LIBRARY) + outside)
+    kinds = {"clean": each, "fault": each * inside, "slip": each * (1 - inside), "family": each}
+    kinds |= dict.fromkeys(("part", "late", "pair", "none"), each / 4)
+    return {
+        "sets": {"mode": round(modes, 4), "rounding": round(1 - modes, 4)},
+        "kinds": {kind: round(share, 4) for kind, share in kinds.items()},
+        "from": f"python -m benchmarks.calibration priors: kinds {', '.join(KINDS)} equally often, "
+                f"{MODES_ALONE:.0%} of the engines in a mode",
+    }  # fmt: skip
+
+
 # --------------------------------------------------------------------------------------------------------------- fit
 
 
@@ -105,8 +131,6 @@ def fit(records: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
 
 def reliability(records: Sequence[dict[str, Any]], coefficients: dict[str, list[float]]) -> list[dict[str, Any]]:
     """Share right by bin of confidence."""
-    from test_vectors.diagnosis.calibration import probability
-
     p = np.array([probability(kind_of(r["verdict"]), r["features"], coefficients) for r in records])
     y = np.array([float(r["right"]) for r in records])
     rows = []
@@ -135,34 +159,42 @@ def acquittals(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Parse, collect or fit."""
+    """Parse, collect, fit or derive."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.calibration", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("what", choices=("collect", "fit"))
-    parser.add_argument("file", type=Path)
+    parser.add_argument("what", choices=("collect", "fit", "priors"))
+    parser.add_argument("file", type=Path, nargs="?", help="records of collect and fit")
     parser.add_argument("--trials", type=int, default=600)
     parser.add_argument("--first", type=int, default=0, help="number of the first trial")
-    parser.add_argument("--write", action="store_true", help="keep the coefficients")
+    parser.add_argument("--write", action="store_true", help="store the result")
     args = parser.parse_args()
-    if args.what == "collect":
+    if args.what == "priors":
+        with Engine.open(diagnostic_path(), backend="cpu", numerics="exact") as engine:
+            part: dict[str, Any] = {"priors": priors(engine)}
+        print(json.dumps(part))
+    elif args.file is None:
+        parser.error(f"{args.what} needs a file of records")
+    elif args.what == "collect":
         collect(args.file, range(args.first, args.first + args.trials))
         return 0
-    records = [json.loads(line) for line in args.file.read_text().splitlines()]
+    else:
+        part = fitted([json.loads(line) for line in args.file.read_text().splitlines()])
+    if args.write:
+        PATH.write_text(json.dumps(json.loads(PATH.read_text()) | part, indent=1) + "\n")
+    return 0
+
+
+def fitted(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """Fit on even trials, check on odd ones, print both."""
     apart = [r for r in records if r["trial"] % 2]
     coefficients = fit([r for r in records if r["trial"] % 2 == 0])
-    for row in reliability(apart, coefficients):
+    checked = reliability(apart, coefficients)
+    for row in checked:
         span = f"{row['from']:.2f} to {row['to']:.2f}"
         print(f"{span}: {row['trials']:4} trials, said {row['said']:.3f}, right {row['right']:.3f}")
     print(json.dumps(acquittals(records)))
-    if args.write:
-        kept = {
-            "coefficients": coefficients,
-            "trials": len(records) - len(apart),
-            "checked": reliability(apart, coefficients),
-        }
-        PATH.write_text(json.dumps(kept, indent=1) + "\n")
-    return 0
+    return {"coefficients": coefficients, "trials": len(records) - len(apart), "checked": checked}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What every section of ``benchmarks.cpu`` is given."""
+"""Settings and results shared by the sections of ``benchmarks.cpu``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Context:
 
     @property
     def rounds(self) -> int:
-        """Rounds of a figure."""
+        """Number of rounds per figure."""
         return 3 if self.quick else 9
 
     @cached_property

@@ -83,9 +83,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", metavar="FILE", help="measure this model instead of the slice")
     parser.add_argument("--only", nargs="+", choices=list(SECTIONS), metavar="SECTION", help=", ".join(SECTIONS))
     args = parser.parse_args(argv)
+    from ds4ref.kernels.cpu import CPU
+    from ds4ref.kernels.cpu.library import available_cores
     from ds4ref.nano.cache import slice_path
-    from kernels.cpu import CPU
-    from kernels.cpu.library import available_cores
 
     budget = Budget(QUICK_SECONDS if args.quick else None)
     model = args.model or slice_path(4, 8 if args.quick else 256, 4096, "q2")

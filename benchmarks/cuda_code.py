@@ -6,7 +6,7 @@
 
 Every kernel that a decoded token of DeepSeek V4 Flash launches (``cuda_launches``) is compiled for three architectures:
 registers, spills, shared memory, occupancy, SASS. Products with weights are also run here for one block of their real
-grid, on the emitted PTX, which tells how many instructions a warp executes; docs/cuda.md has the formula that makes a
+grid, on the emitted PTX, which tells how many instructions a warp executes; cuda.md has the formula that makes a
 share of bandwidth of that. Kept in ``cuda_code.json``, which tests/benchmarks/test_cuda_code.py guards. A row carries a
 digest of what was compiled and launched: where it is that of the kept row, by the same versions, only NVVM has run, and
 ``--write`` that was broken off goes on with the next architecture.
@@ -22,7 +22,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -125,7 +125,7 @@ def are_code(lines: Sequence[str]) -> list[bool]:
 
 def ptx_loops(body: list[Any]) -> list[tuple[int, int]]:
     """First and last instruction of the loops of a kernel's PTX, the smaller ones first."""
-    from tests.kernels.lowering.ptx import Label
+    from tests.kernels.cuda.lowering.ptx import Label
 
     labels = {item.name: number for number, item in enumerate(body) if isinstance(item, Label)}
     spans = {
@@ -186,7 +186,7 @@ class Compiled:
 
     @cached_property
     def lowered(self) -> Any:
-        from tests.kernels.lowering.lowered import Lowered
+        from tests.kernels.cuda.lowering.lowered import Lowered
 
         return Lowered(self.text, counting=True)
 
@@ -206,7 +206,7 @@ def often(body: list[Any], ran: Sequence[int], built: Built) -> list[float]:
     whose line PTX does not have, as often as the one before it; shuffles of warps whose lanes are not together (behind
     BRA.DIV), never.
     """
-    from tests.kernels.lowering.ptx import Label
+    from tests.kernels.cuda.lowering.ptx import Label
 
     by_line: dict[int, list[int]] = {}
     for number, item in enumerate(body):
@@ -234,16 +234,21 @@ def often(body: list[Any], ran: Sequence[int], built: Built) -> list[float]:
     return found
 
 
+def _leaf_kinds(kinds: Iterable[Any]) -> list[Any]:
+    """Types of arguments, of tuples those of their items."""
+    return [leaf for kind in kinds for leaf in (_leaf_kinds(kind) if hasattr(kind, "types") else [kind])]
+
+
 def executed(launch: Any, compiled: Compiled) -> Executed:
     """Run a few blocks of ``launch`` on their PTX, evenly from its grid, with zeros for weights, and carry what their
     warps executed over to SASS (``often``)."""
-    from tests.kernels.lowering.lowered import flattened
+    from tests.kernels.cuda.lowering.lowered import flattened
 
     lowered = compiled.lowered
     lowered.counts.passed[:] = 0
     arrays: list[np.ndarray] = []
     numbers: list[bytes] = []
-    for number, array, kind in zip(launch.numbers, launch.arrays, launch.signature.args, strict=True):
+    for number, array, kind in zip(launch.numbers, launch.arrays, _leaf_kinds(launch.signature.args), strict=True):
         value = number if array is None else np.zeros(*array)
         arrays += [] if array is None else [value]
         numbers += flattened(value, kind)
@@ -270,7 +275,7 @@ def occupancy(device: Device, threads: int, registers: int, shared: int) -> int:
 
 
 def predicted(device: Device, traffic: float, ran: dict[str, Any]) -> dict[str, float]:
-    """Shares of bandwidth that a launch can reach, by issue alone and by its busiest unit (docs/cuda.md)."""
+    """Shares of bandwidth that a launch can reach, by issue alone and by its busiest unit (cuda.md)."""
     moving = traffic / (device.bandwidth * 1e9)
     cycles = device.multiprocessors * device.clock * 1e9
     issue = ran["instructions"] / (cycles * ISSUE)
@@ -280,7 +285,7 @@ def predicted(device: Device, traffic: float, ran: dict[str, Any]) -> dict[str, 
 
 def tensor_products(launch: Any) -> tuple[float, bool]:
     """``mma`` instructions that a product of PREFILL_TOKENS inputs needs, and whether they are of int8."""
-    from kernels.cuda.matmat_float import multiplied_limbs
+    from ds4ref.kernels.cuda.products.matmat_float import multiplied_limbs
 
     from .cuda_launches import PREFILL_TOKENS
 

@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,7 +36,7 @@ def missing() -> str | None:
         return str(error)
     if getattr(cuda, "implementation", "") != "NVIDIA":
         return "needs numba-cuda and its compiler: pip install 'ds4ref[cuda]'"
-    return "the simulator is on (NUMBA_ENABLE_CUDASIM)" if "simulator" in cuda.jit.__module__ else None
+    return None
 
 
 def ptx_of(kernel: Any, signature: Any, cc: tuple[int, int], lineinfo: bool = True) -> str:
@@ -51,11 +51,37 @@ def ptx_of(kernel: Any, signature: Any, cc: tuple[int, int], lineinfo: bool = Tr
         name: value for name, value in getattr(kernel, "targetoptions", {}).items() if name in ("fastmath", "opt")
     }
     function: Callable[..., Any] = getattr(kernel, "py_func", kernel)
-    with mock.patch.object(dispatcher, "get_current_device", lambda: _NoDevice(cc)):
+    compiled_device = dispatcher.CUDADispatcher.compile_device
+
+    def with_lines(self: Any, *asked: Any) -> Any:
+        self.targetoptions["lineinfo"] = lineinfo
+        return compiled_device(self, *asked)
+
+    with (
+        mock.patch.object(dispatcher, "get_current_device", lambda: _NoDevice(cc)),
+        mock.patch.object(dispatcher.CUDADispatcher, "compile_device", with_lines),
+    ):
         text, _ = cuda.compile(
             function, signature, cc=cc, output="ptx", device=False, abi="numba", lineinfo=lineinfo, **options
         )
     return text if isinstance(text, str) else text.decode()
+
+
+def leaves(args: Iterable[Any]) -> list[Any]:
+    """Arguments of a kernel without the tuples around them: Numba passes each one by itself."""
+    return [leaf for arg in args for leaf in (leaves(arg) if isinstance(arg, tuple) else [arg])]
+
+
+def kind_of_argument(value: Any, kind_of_array: Callable[[Any], Any | None]) -> Any:
+    """Numba's type of an argument; ``kind_of_array`` gives that of an array, None for other values."""
+    from numba import typeof, types
+
+    kind = kind_of_array(value)
+    if kind is not None:
+        return kind
+    if not isinstance(value, tuple) or not hasattr(value, "_fields"):
+        return typeof(value)
+    return types.NamedTuple([kind_of_argument(item, kind_of_array) for item in value], type(value))
 
 
 def tool(name: str) -> str:
@@ -69,10 +95,23 @@ def tool(name: str) -> str:
     raise FileNotFoundError(f"no {name}: pip install nvidia-cuda-{'nvcc' if name == 'ptxas' else name}")
 
 
+FILE = 1 << 20
+
+
+def place(file: int, line: int) -> int:
+    """A line of the file of this number (``.file`` of PTX) as one number: the kernel's own file is 1."""
+    return (file - 1) * FILE + line
+
+
+def files_of(ptx: str) -> dict[str, int]:
+    """Source files by path."""
+    return {path: int(number) for number, path in re.findall(r'\.file\s+(\d+)\s+"([^"]*)"', ptx)}
+
+
 class Built(NamedTuple):
     """What ptxas made: registers a thread, bytes of stack and of spill stores and loads a thread, static shared bytes a
-    block, and the machine code as nvdisasm prints it, one instruction a line, with the line of the kernel's source that
-    each is from, 0 for labels and where none is known."""
+    block, and the machine code as nvdisasm prints it, one instruction a line, with the ``place`` in the source
+    that each is from, 0 for labels and where none is known."""
 
     registers: int
     stack: int
@@ -109,18 +148,18 @@ def assembled(ptx: str, cc: tuple[int, int], registers: int | None = None) -> Bu
         number(r"(\d+) bytes spill stores"),
         number(r"(\d+) bytes spill loads"),
         number(r"(\d+) bytes smem"),
-        *sass_lines(listing),
+        *sass_lines(listing, files_of(ptx)),
     )
 
 
-def sass_lines(listing: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Instructions and labels (ending with ":") of nvdisasm's text, and the source line of each."""
+def sass_lines(listing: str, files: Mapping[str, int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Instructions and labels (ending with ":") of nvdisasm's text, and the ``place`` of each."""
     found: list[tuple[str, int]] = []
     source = 0
     for line in listing.splitlines():
         line = line.strip()
-        if match := re.match(r"//## File .*?, line (\d+)", line):
-            source = int(match[1])
+        if match := re.match(r'//## File "(.*?)", line (\d+)', line):
+            source = place(files.get(match[1], 1), int(match[2]))
         elif match := re.match(r"(\.L_x_\w+):", line):
             found.append((match[1] + ":", 0))
         elif match := re.match(r"/\*[0-9a-f]{4,}\*/\s+(.*?);", line):

@@ -10,8 +10,8 @@ down instead. So the list is the one that a GPU gets, whatever the backend fuses
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -20,15 +20,17 @@ import numpy as np
 from ds4ref.archs.deepseek4.shape import FLASH, ModelShape
 from ds4ref.archs.deepseek4.tensors import expected_tensors, slots
 from ds4ref.archs.deepseek4.weights import LayerWeights, Weights
+from ds4ref.kernels.formats import FORMATS, Matrix
 from ds4ref.numerics import numerics
-from kernels.formats import FORMATS, Matrix
+
+from .cuda_compile import kind_of_argument, leaves
 
 
 class Asked(NamedTuple):
     """One launch.
 
     signature  Numba's types of the arguments
-    numbers    arguments that are no arrays, None where one is
+    numbers    arguments (of tuples, their items) that are no arrays, None where one is
     arrays     (shape, dtype) of the arguments that are
     dynamic    bytes of shared memory asked for at launch
     weights    (format, matrices a token reads, rows, columns) of the weights that it multiplies with, "" if none; rows
@@ -54,13 +56,13 @@ class Asked(NamedTuple):
         return f"{function.__module__.rsplit('.', 1)[-1]}.{function.__name__}{made_for}".rstrip()
 
 
-class _Place(NamedTuple):
+@dataclass(frozen=True)
+class _Place:
     """What a kernel is given for an array."""
 
     pointer: int
     shape: tuple[int, ...]
     dtype: np.dtype
-    memory: None
 
     @property
     def size(self) -> int:
@@ -76,40 +78,43 @@ class _Place(NamedTuple):
 
     def view(self, dtype: Any) -> _Place:
         kind = np.dtype(dtype)
-        return _Place(self.pointer, (self.nbytes // kind.itemsize,), kind, None)
+        return _Place(self.pointer, (self.nbytes // kind.itemsize,), kind)
 
     def __getitem__(self, at: Any) -> _Place:
         found = np.lib.stride_tricks.as_strided(np.zeros(1, self.dtype), self.shape, (0,) * self.ndim)[at]
-        return _Place(self.pointer, found.shape, self.dtype, None)
+        return _Place(self.pointer, found.shape, self.dtype)
 
     def __len__(self) -> int:
         return self.shape[0]
 
 
-def _type_of(value: Any) -> Any:
-    from numba import from_dtype, typeof, types
+def _kind_of_array(value: Any) -> Any | None:
+    from numba import from_dtype, types
 
-    return types.Array(from_dtype(value.dtype), value.ndim, "C") if isinstance(value, _Place) else typeof(value)
+    return types.Array(from_dtype(value.dtype), value.ndim, "C") if isinstance(value, _Place) else None
 
 
 @contextlib.contextmanager
 def planning(multiprocessors: int = 132, shared_limit: int = 227 << 10) -> Iterator[list[Asked]]:
-    """Launches of ``kernels.cuda`` are noted, not made."""
+    """Launches of ``ds4ref.kernels.cuda`` are noted, not made."""
     from numba.cuda.dispatcher import CUDADispatcher
 
-    from kernels.cuda import backend, driver, steps
+    from ds4ref.kernels.cuda import backend
+    from ds4ref.kernels.cuda.driver import gpu
+    from ds4ref.kernels.cuda.driver.launch import Launch
+    from tests.kernels.cuda.host_driver import HostDriver, HostGraph, instead_of_a_device
 
     asked: list[Asked] = []
-    current: list[steps.Launch] = []
+    current: list[Launch] = []
 
-    class Nowhere(driver.Simulated):
+    class Nowhere(HostDriver):
         """Addresses of nothing."""
 
         used = 1 << 40
 
         def alloc(self, nbytes: int) -> Any:
             Nowhere.used += -(-nbytes // 256) * 256
-            return driver.Block(Nowhere.used, nbytes)
+            return gpu.Block(Nowhere.used, nbytes)
 
         def to_device(self, *ignored: Any) -> None:
             pass
@@ -120,10 +125,10 @@ def planning(multiprocessors: int = 132, shared_limit: int = 227 << 10) -> Itera
         def copy(self, *ignored: Any) -> None:
             pass
 
-        def capture(self, refresh: Any, calls: Any, fetch: Any) -> Any:
+        def capture(self, refresh: Any, calls: Any, fetch: Any, order: Any = None) -> Any:
             for call in calls:
                 call()
-            return driver._Replayed(self, list(refresh), list(calls), list(fetch))
+            return HostGraph(self, list(refresh), list(calls), list(fetch))
 
     class Launcher:
         def __init__(self, kernel: Any, grid: Any, block: Any, stream: Any = 0, shared: int = 0):
@@ -133,35 +138,31 @@ def planning(multiprocessors: int = 132, shared_limit: int = 227 << 10) -> Itera
         def __call__(self, *args: Any) -> None:
             from numba import types
 
+            signature = types.void(*(kind_of_argument(arg, _kind_of_array) for arg in args))
+            args = tuple(leaves(args))
             weights, traffic = _read(current[-1], args)
-            signature = types.void(*map(_type_of, args))
             numbers = tuple(None if isinstance(arg, _Place) else arg for arg in args)
             arrays = tuple((arg.shape, arg.dtype) if isinstance(arg, _Place) else None for arg in args)
             where = self.grid, self.block, self.shared
             asked.append(Asked(self.kernel, signature, numbers, arrays, *where, weights, traffic))
 
-    def call(launch: steps.Launch, stream: Any, scratch: Any) -> None:
+    def call(launch: Launch, stream: Any, scratch: Any) -> None:
         current.append(launch)
-        steps_call(launch, stream, scratch)
+        launch_call(launch, stream, scratch)
         current.pop()
 
-    opened, steps_call = Nowhere(), steps.Launch.call
-    instead = {
-        "as_kernel_array": lambda pointer, shape, dtype, memory: _Place(pointer, tuple(shape), np.dtype(dtype), None),
-        "open_driver": lambda *number: opened,
-        "multiprocessors": lambda: multiprocessors,
-        "shared_limit": lambda: shared_limit,
-        "allow_shared": lambda *ignored: None,
-    }
-    with contextlib.ExitStack() as patches:
-        configure = mock.patch.object(CUDADispatcher, "configure", lambda self, *sizes: Launcher(self, *sizes))
-        patches.enter_context(configure)
-        patches.enter_context(mock.patch.object(steps.Launch, "call", call))
-        patches.enter_context(mock.patch.object(backend.CUDA, "place", _place))
-        for module in [module for name, module in sys.modules.items() if name.startswith("kernels.cuda")]:
-            for name in instead.keys() & vars(module).keys():
-                patches.enter_context(mock.patch.object(module, name, instead[name]))
+    launch_call = Launch.call
+    with (
+        mock.patch.object(CUDADispatcher, "configure", lambda self, *sizes: Launcher(self, *sizes)),
+        mock.patch.object(Launch, "call", call),
+        mock.patch.object(backend.CUDA, "place", _place),
+        instead_of_a_device(Nowhere(), _at, multiprocessors, shared_limit),
+    ):
         yield asked
+
+
+def _at(pointer: int, shape: Sequence[int], dtype: Any) -> _Place:
+    return _Place(pointer, tuple(shape), np.dtype(dtype))
 
 
 def _place(ops: Any, w: Matrix) -> Matrix:
@@ -233,7 +234,7 @@ def token_launches(
     from ds4ref.decode import record
 
     with planning(multiprocessors, shared_limit) as asked:
-        from kernels.cuda import CUDA
+        from ds4ref.kernels.cuda import CUDA
 
         model = Model(shape, hollow_weights(shape, recipe), CUDA(), numerics(mode))
         cache = model.cache(depth + 256)
@@ -256,8 +257,8 @@ PREFILL = (
 def prefill_launches(multiprocessors: int = 132, shared_limit: int = 227 << 10) -> list[Asked]:
     """The launches of one product of PREFILL_TOKENS inputs each, with float and with integer inputs, in order."""
     with planning(multiprocessors, shared_limit) as asked:
-        from kernels.cuda import CUDA
-        from kernels.cuda.units import UNITS
+        from ds4ref.kernels.cuda import CUDA
+        from ds4ref.kernels.cuda.products.units import UNITS
 
         ops = CUDA()
         for fmt, rows, n in PREFILL:
@@ -270,7 +271,7 @@ def prefill_launches(multiprocessors: int = 132, shared_limit: int = 227 << 10) 
 
 def _prefill_traffic(launch: Asked) -> int:
     """Bytes of weights, results and packed inputs, once each: arguments name some arrays twice."""
-    from kernels.cuda.matmat_float import CODES, PLAIN
+    from ds4ref.kernels.cuda.products.matmat_float import CODES, PLAIN
 
     fmt, _, rows, n = launch.weights
     if not fmt:

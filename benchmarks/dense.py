@@ -27,11 +27,11 @@ from ds4ref.archs.dense.shape import DenseShape
 from ds4ref.archs.dense.weights import slots
 from ds4ref.archs.qwen3 import FAMILY
 from ds4ref.engine import Engine
+from ds4ref.kernels.cpu.library import available_cores
+from ds4ref.kernels.formats import FORMATS, Matrix
 from ds4ref.runs.provenance import stamp
 from ds4ref.weights.container import TensorSpec
 from ds4ref.weights.writer import GGUFWriter
-from kernels.cpu.library import available_cores
-from kernels.formats import FORMATS, Matrix
 
 from .matvec import REPEAT, reading
 from .report import Goal, Row, document, print_table, row

@@ -1,4 +1,4 @@
-"""Sessions with a long past that was never computed: caches filled with plausible rows, for timing only.
+"""Sessions at a given depth for timing: KV caches filled with plausible rows instead of computed ones.
 
 A token costs what it costs because of how many rows there are, not because of what is in them. The rows drawn here
 have the spread and the rounding of real ones (attention rows E4M3 in binary16, indexer rows E2M1), so that every
@@ -13,15 +13,15 @@ import numpy as np
 
 from ds4ref.archs.deepseek4.cache import Projections
 from ds4ref.engine import Engine
+from ds4ref.kernels.reference import Reference
 from ds4ref.session.session import Session
-from kernels.reference import Reference
 
 PIECE = 4096
 reference = Reference()
 
 
 def session_at(engine: Engine, pos: int, ctx: int | None = None) -> Session:
-    """A session that believes to have evaluated ``pos`` tokens, with room for ``ctx`` (default: 4096 more)."""
+    """Return a session at position ``pos`` with context ``ctx`` (default: 4096 more) and made-up cache rows."""
     session = engine.session(ctx or pos + 4096)
     if pos < 1:
         return session
@@ -43,7 +43,7 @@ def session_at(engine: Engine, pos: int, ctx: int | None = None) -> Session:
 
 
 def _fill(ops: Any, rows: np.ndarray, source: np.ndarray, count: int, rng: np.random.Generator) -> None:
-    """``count`` rows in a shuffled order that differs from piece to piece."""
+    """Draw ``count`` rows in a shuffled order that differs between pieces."""
     for start in range(0, count, PIECE):
         end = min(start + PIECE, count)
         ops.fill(rows[start:end], np.roll(source, int(rng.integers(PIECE)), axis=0)[: end - start])

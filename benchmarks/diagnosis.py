@@ -33,13 +33,13 @@ from ds4ref.nano import embedded_path
 from ds4ref.nano.diagnostic import DIAGNOSTIC, PROMPTS, diagnostic_path
 from ds4ref.nano.prose import prose
 from ds4ref.numerics import MODES
+from ds4ref.test_vectors.diagnosis import Diagnosis, Signatures, diagnose
+from ds4ref.test_vectors.diagnosis.prompts import MISTAKES
+from ds4ref.test_vectors.diagnosis.search import NO_MISTAKE
+from ds4ref.test_vectors.diagnosis.signatures import Signature
+from ds4ref.test_vectors.observation import Observation, from_logits, log_softmax
 from ds4ref.text.chat import encode_chat_prompt
 from ds4ref.variants import LIBRARY, ROUNDING, Runner
-from test_vectors.diagnosis import Diagnosis, Signatures, diagnose
-from test_vectors.diagnosis.prompts import MISTAKES
-from test_vectors.diagnosis.search import NO_MISTAKE
-from test_vectors.diagnosis.signatures import Signature
-from test_vectors.observation import Observation, from_logits, log_softmax
 
 from .calibration import right
 from .patients import draw

@@ -10,9 +10,9 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 
-from kernels.cpu.simd import KERNELS
-from kernels.cpu.tasks.lang import JIT, op
-from kernels.formats import FORMATS
+from ds4ref.kernels.cpu.simd import KERNELS
+from ds4ref.kernels.cpu.tasks.lang import JIT, op
+from ds4ref.kernels.formats import FORMATS
 
 from .rows import PIECE, Case, in_threads, split
 from .timing import interleave, ratios

@@ -48,7 +48,7 @@ GOALS = {
         f"decode {name}": Goal(f"slice, decode at {name}", "ms", None, None, "lower")
         for name in ("32k", "128k", "512k", "1M")
     },
-    "memory 32k": Goal("RSS at 32k above the mapped file and the caches of docs/model.md 11", "MB", 300, 100, "lower"),
+    "memory 32k": Goal("RSS at 32k above the mapped file and the caches of model.md 11", "MB", 300, 100, "lower"),
     **{
         f"memory {name}": Goal(f"RSS above the mapped file at {name} / caches in float32", "", None, None, "lower")
         for name in ("128k", "1M")

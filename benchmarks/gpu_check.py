@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu_check                    all parts, eight minutes at most: a table, and out/gpu_check.json
     python -m benchmarks.gpu_check --only models      one part
-    NUMBA_ENABLE_CUDASIM=1 python -m benchmarks.gpu_check     a rehearsal in numba's simulator: tiny sizes, no speeds
+    python -m benchmarks.gpu_check --rehearse         without a GPU: compiled kernels on this processor, tiny sizes
 
 Parts, each with its share of the time (``gpu_models``, ``gpu_products``, ``gpu_speed``):
 
@@ -19,6 +19,7 @@ bars are met, 1 if one is missed, a part failed or there is no device, 2 for wro
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -47,12 +48,12 @@ SECONDS = 470.0
 class Check:
     """Figures of one run, and where they go.
 
-    simulated: nothing that is timed means anything, so it gets no value
+    rehearsal: without a GPU; timed figures mean nothing and get no value
     details: what a part keeps besides its rows, by part
     """
 
     out: Path | None
-    simulated: bool
+    rehearsal: bool
     facts: dict[str, Any] = field(default_factory=dict)
     rows: list[tuple[str, Row]] = field(default_factory=list)
     parts: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -65,8 +66,8 @@ class Check:
         note: str = "", timed: bool = False,
     ) -> None:  # fmt: skip
         """A row of the table. ``timed``: the clock said so."""
-        if timed and self.simulated:
-            value, bar, note = None, None, "the simulator has no speed"
+        if timed and self.rehearsal:
+            value, bar, note = None, None, "a rehearsal has no speed"
         number = None if value is None else float(value)
         self.rows.append((self.part, Row(item, number, bar, None, unit, better, n=1, note=note)))
         self.save()
@@ -83,7 +84,7 @@ class Check:
         """What the JSON has."""
         rows = [{"part": part, **{k: sayable(v) for k, v in asdict(row).items()}, "met": row.met}
                 for part, row in self.rows]  # fmt: skip
-        return {**self.facts, "simulated": self.simulated, "parts": self.parts, "rows": rows, "details": self.details}
+        return {**self.facts, "rehearsal": self.rehearsal, "parts": self.parts, "rows": rows, "details": self.details}
 
     def save(self) -> None:
         """Write what there is so far."""
@@ -100,13 +101,15 @@ def sayable(value: Any) -> Any:
 
 def ops(check: Check) -> None:
     """Tests that compare every op and product with the reference, in a process of their own."""
-    files = [f"tests/kernels/test_{name}.py" for name in ("ops", "top", "cuda_products", "cuda_recording")]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
-    if check.simulated:
-        command += ["-k", "cuda and rms_norm"]
+    files = [
+        f"tests/kernels/{name}.py" for name in ("test_ops", "test_top", "cuda/test_products", "cuda/test_recording")
+    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "-p", "no:cacheprovider", *files]
+    if check.rehearsal:
+        command += ["-k", "rms_norm"]
     elif find_workers() > 1:
         command += ["-n", str(find_workers())]
-    environment = os.environ | ({} if check.simulated else {"DS4_TEST_CUDA": "device"})
+    environment = os.environ | ({} if check.rehearsal else {"DS4_TEST_CUDA": "device"})
     check.need(20)
     left = None if check.budget.seconds is None else check.budget.seconds - check.budget.spent
     try:
@@ -187,6 +190,25 @@ def printed(check: Check) -> None:
             print(f"{name}: {how['state']}")
 
 
+def first_device() -> dict[str, Any]:
+    """Name and compute capability of the GPU. RuntimeError if none can be used."""
+    from ds4ref.kernels.cuda.driver.devices import devices, refusal
+
+    if reason := refusal():
+        raise RuntimeError(reason)
+    device = devices()[0]
+    return {"device": device.name, "capability": list(device.capability)}
+
+
+def compiled_kernels() -> Any:
+    """A context in which compiled kernels run on this processor. RuntimeError if they cannot."""
+    from tests.kernels.cuda.lowering.hosted import hosted, missing
+
+    if reason := missing():
+        raise RuntimeError(f"CUDA kernels cannot be compiled and run here: {reason}")
+    return hosted()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run it from the command line."""
     parser = argparse.ArgumentParser(
@@ -195,23 +217,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", "--output", metavar="FILE", default="out/gpu_check.json", help="figures (%(default)s)")
     parser.add_argument("--only", nargs="+", choices=list(PARTS), metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help="for everything (%(default)s)")
+    parser.add_argument("--rehearse", action="store_true", help="without a GPU, tiny sizes, no speeds")
     args = parser.parse_args(argv)
     try:
-        from kernels.cuda.devices import devices, refusal
-        from kernels.cuda.shim import SIMULATED
-
-        why = refusal()
+        device = {"device": "none", "capability": [9, 0]} if args.rehearse else first_device()
+        kernels = compiled_kernels() if args.rehearse else contextlib.nullcontext()
     except (ImportError, OSError, RuntimeError) as error:
-        why = f"numba.cuda cannot be loaded: {' '.join(str(error).split())}"
-    if why is not None:
-        print(f"gpu_check: {why}", file=sys.stderr)
+        print(f"gpu_check: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
     out = Path(args.output)
     out.parent.mkdir(parents=True, exist_ok=True)
-    device = devices()[0]
-    facts = {"device": device.name, "capability": list(device.capability), **stamp()}
-    check = Check(out, SIMULATED, facts)
-    code = run(check, args.only or list(PARTS), args.seconds)
+    check = Check(out, args.rehearse, device | stamp())
+    with kernels:
+        code = run(check, args.only or list(PARTS), args.seconds)
     printed(check)
     print(f"written: {out}")
     return code

@@ -26,14 +26,15 @@ SLICE: dict[str, Any] = {"experts": 8, "vocab": 4096, "recipe": "q2"}
 """Of slices in all parts: what a token reads does not depend on the number of experts, what a file takes does."""
 EXACT_SHARE = 2e-4
 """Largest difference of logits in mode exact, as a share of their standard deviation, that orders of adding explain."""
-TIMES, FLOOR = 2.0, {"exact": 1e-7, "qat": 1e-4, "ds4": 0.0}
+TIMES, FLOOR = 2.0, {"exact": 1e-7, "qat": 1e-4, "ds4": 0.0068}
 """Median divergence of CPU and GPU: at most so many times that of the CPU from itself, or the floor. In mode qat
-roundings that fall the other way are so rare that the CPU may have none (docs/LOG.md)."""
+roundings that fall the other way are so rare that the CPU may have none; in ds4 a CPU without AVX-512 adds in one order
+whether tokens come at once or not, and its floor is twice what one with it differs from itself (docs/LOG.md)."""
 ENOUGH = 16
 """Tokens from which on a median says something."""
 
 REHEARSED = 2
-"""Tokens in the simulator, each of which takes it half a minute."""
+"""Tokens of a prompt in a rehearsal."""
 
 
 class Length(NamedTuple):
@@ -58,15 +59,15 @@ def golden(check: Check) -> None:
     if not (stored.ROOT / "tiny.gguf").exists():
         check.add("golden models", None, note="not present (DS4_GOLDEN names their folder)")
         return
-    names = ["t5"] if check.simulated else ["t5", "t40", "t200"]
-    for mode in MODES[:1] if check.simulated else MODES:
+    names = ["t5"] if check.rehearsal else ["t5", "t40", "t200"]
+    for mode in MODES[:1] if check.rehearsal else MODES:
         check.need(10)
         model, key = stored.AGAINST[mode]
-        for how in ("prefill",) if check.simulated else ("prefill", "decode"):
+        for how in ("prefill",) if check.rehearsal else ("prefill", "decode"):
             wanted, got = [], []
             for name in names:
                 ids, rows = (stored.case(model, name)[part] for part in ("ids", "rows"))
-                ids = ids[: REHEARSED if check.simulated else None]
+                ids = ids[: REHEARSED if check.rehearsal else None]
                 rows = rows[rows < len(ids)]
                 length = Length(len(ids), 0) if how == "prefill" else Length(1, len(ids) - 1)
                 got.append(logits(stored.engine(model, mode, "cuda"), ids, length)[rows])
@@ -79,7 +80,7 @@ def beside_the_cpu(check: Check, name: str, path: str, length: Length) -> None:
     """Rows of one model file on both backends."""
     from tests.golden import divergences
 
-    for mode in MODES[-1:] if check.simulated else MODES:
+    for mode in MODES[-1:] if check.rehearsal else MODES:
         check.need(15)
         with Engine.open(path, backend="cpu", numerics=mode) as engine:
             ids = np.random.default_rng(7).integers(0, engine.shape.vocab, length.prompt + length.decoded)
@@ -102,8 +103,8 @@ def measure(check: Check) -> None:
     from ds4ref.nano.cache import slice_path
 
     golden(check)
-    beside_the_cpu(check, "embedded model", embedded_path(), Length(1, 1) if check.simulated else Length(150, 20))
-    if check.simulated:
-        check.add("slice of Flash", None, note="real dimensions are too much for the simulator")
+    beside_the_cpu(check, "embedded model", embedded_path(), Length(1, 1) if check.rehearsal else Length(150, 20))
+    if check.rehearsal:
+        check.add("slice of Flash", None, note="real dimensions are too much for a rehearsal")
         return
     beside_the_cpu(check, "slice of Flash", slice_path(4, **SLICE), Length(136, 8))

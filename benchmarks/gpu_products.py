@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from kernels.formats import FORMATS, Matrix
+from ds4ref.kernels.formats import FORMATS, Matrix
 
 if TYPE_CHECKING:
     from .gpu_check import Check
@@ -70,13 +70,12 @@ class Figure(NamedTuple):
 class Bench:
     """Device memory, and time of launches in it."""
 
-    def __init__(self) -> None:
-        from kernels.cuda.driver import open_driver
-        from kernels.cuda.shim import SIMULATED, as_kernel_array
+    def __init__(self, small: bool = False) -> None:
+        from ds4ref.kernels.cuda.driver import gpu, shim
 
-        self.small, self._array = SIMULATED, as_kernel_array
-        self.driver: Any = open_driver()
-        self.size = (1 << 22) if SIMULATED else BUFFER_BYTES
+        self.small, self._array = small, shim.as_kernel_array
+        self.driver: Any = gpu.open_driver()
+        self.size = (1 << 22) if small else BUFFER_BYTES
         self.buffer = self.driver.alloc(self.size)
         rng = np.random.default_rng(0)
         self.driver.to_device(self.buffer, 0, rng.integers(0, 256, self.size, dtype=np.uint8))
@@ -89,19 +88,13 @@ class Bench:
             self.driver.free(block)
         self._kept.clear()
 
-    def machine(self) -> str:
-        """The device's name."""
-        from kernels.cuda.devices import devices
-
-        return devices()[0].name
-
     def array(self, values: np.ndarray) -> Any:
         """A copy on the device, flat."""
         values = np.ascontiguousarray(values)
         block = self.driver.alloc(values.nbytes)
         self._kept.append(block)
         self.driver.to_device(block, 0, values)
-        return self._array(block.pointer, (values.size,), values.dtype, block.memory)
+        return self._array(block.pointer, (values.size,), values.dtype)
 
     def scratch(self, shape: tuple[int, ...], dtype: Any) -> Any:
         return self.array(np.zeros(shape, dtype))
@@ -113,7 +106,7 @@ class Bench:
             raise ValueError(f"{nbytes} bytes are more than the buffer")
         while True:
             for start in range(0, self.size - step + 1, step):
-                yield self._array(self.buffer.pointer + start, (nbytes,), np.dtype(np.uint8), self.buffer.memory)
+                yield self._array(self.buffer.pointer + start, (nbytes,), np.dtype(np.uint8))
 
     def time(self, calls: Sequence[Callable[[], Any]]) -> float:
         """Microseconds a call takes when all are one graph: the median of a few replays."""
@@ -146,20 +139,20 @@ class Bench:
 
 def dense(bench: Bench, fmt: str, act: str, rows: int, n: int) -> Figure:
     """One product with packed inputs: the packing is another launch, which several products share."""
-    from kernels.cuda import products
+    from ds4ref.kernels.cuda.products import dispatch
 
     nbytes = rows * FORMATS[fmt].row_bytes(n)
     x, out = bench.array(bench.rng.standard_normal(n).astype(np.float32)), bench.array(np.zeros(rows, np.float32))
     source = bench.weights(nbytes)
-    if fmt in products.UNITS:
-        inputs = products.pack(bench.driver.stream, x, 1, n, fmt, act, bench.scratch)
+    if fmt in dispatch.UNITS:
+        inputs = dispatch.pack(bench.driver.stream, x, 1, n, fmt, act, bench.scratch)
 
         def call(data: Any) -> None:
-            products.multiply(bench.driver.stream, out, inputs, Matrix(fmt, data, rows, n), 1, 1, act)
+            dispatch.multiply(bench.driver.stream, out, inputs, Matrix(fmt, data, rows, n), 1, 1, act)
     else:
 
         def call(data: Any) -> None:
-            products.linear(bench.driver.stream, out, x, Matrix(fmt, data, rows, n), 1, 1, act, scratch=bench.scratch)
+            dispatch.linear(bench.driver.stream, out, x, Matrix(fmt, data, rows, n), 1, 1, act, scratch=bench.scratch)
 
     calls = [partial(call, next(source)) for _ in range(bench.count(nbytes))]
     return Figure("linear", fmt, act, rows, n, nbytes, bench.time(calls))
@@ -167,19 +160,19 @@ def dense(bench: Bench, fmt: str, act: str, rows: int, n: int) -> Figure:
 
 def experts(bench: Bench, fmt: str, act: str, rows: int, n: int, summed: bool) -> Figure:
     """USED of EXPERTS, others for each launch."""
-    from kernels.cuda import products
+    from ds4ref.kernels.cuda.products import dispatch
 
     one = rows * FORMATS[fmt].row_bytes(n)
     stack = min(EXPERTS, bench.size // one)
     x = bench.array(bench.rng.standard_normal((USED, n)).astype(np.float32))
     out, error = bench.array(np.zeros(USED * rows, np.float32)), bench.array(np.zeros(1, np.int32))
-    inputs = products.pack(bench.driver.stream, x, USED, n, fmt, act, bench.scratch)
+    inputs = dispatch.pack(bench.driver.stream, x, USED, n, fmt, act, bench.scratch)
     w = Matrix(fmt, next(bench.weights(stack * one)), rows, n)
     results, slots, share = (1, USED, 1) if summed else (USED, 1, USED)
 
     def call(ids: Any) -> None:
         stream = bench.driver.stream
-        products.multiply_experts(stream, out, error, inputs, ids, w, results, slots, share, stack, act, 1)
+        dispatch.multiply_experts(stream, out, error, inputs, ids, w, results, slots, share, stack, act, 1)
 
     draws = [bench.rng.permutation(stack)[:USED].astype(np.int32) for _ in range(bench.count(USED * one))]
     calls = [partial(call, bench.array(ids)) for ids in draws]
@@ -188,14 +181,14 @@ def experts(bench: Bench, fmt: str, act: str, rows: int, n: int, summed: bool) -
 
 def mix(bench: Bench, rows: int = 24, n: int = 16384) -> Figure:
     """Mixing logits of hyper-connections."""
-    from kernels.cuda import products
+    from ds4ref.kernels.cuda.products import dispatch
 
     nbytes = rows * n * 2
     x, out = bench.array(bench.rng.standard_normal(n).astype(np.float32)), bench.array(np.zeros(rows, np.float32))
     source = bench.weights(nbytes)
 
     def call(data: Any) -> None:
-        products.hc_mix(bench.driver.stream, out, x, Matrix("F16", data, rows, n), 1, 1e-6, scratch=bench.scratch)
+        dispatch.hc_mix(bench.driver.stream, out, x, Matrix("F16", data, rows, n), 1, 1e-6, scratch=bench.scratch)
 
     calls = [partial(call, next(source)) for _ in range(bench.count(nbytes))]
     return Figure("hc_mix", "F16", "float", rows, n, nbytes, bench.time(calls))
@@ -203,7 +196,7 @@ def mix(bench: Bench, rows: int = 24, n: int = 16384) -> Figure:
 
 def packing(bench: Bench, fmt: str, act: str, n: int) -> Figure:
     """Packing one input; bytes are those of the input."""
-    from kernels.cuda import products
+    from ds4ref.kernels.cuda.products import dispatch
 
     x = bench.array(bench.rng.standard_normal(n).astype(np.float32))
     kept: dict[tuple, Any] = {}
@@ -212,7 +205,7 @@ def packing(bench: Bench, fmt: str, act: str, n: int) -> Figure:
         return kept.setdefault((shape, np.dtype(dtype)), bench.scratch(shape, dtype))
 
     def call() -> None:
-        products.pack(bench.driver.stream, x, 1, n, fmt, act, scratch)
+        dispatch.pack(bench.driver.stream, x, 1, n, fmt, act, scratch)
 
     call()
     return Figure("pack", fmt, act, 1, n, 4 * n, bench.time([call] * (1 if bench.small else 500)))
@@ -237,7 +230,7 @@ class Prefill(NamedTuple):
 
 def prefill(bench: Bench, fmt: str, act: str, rows: int, n: int, tokens: int) -> Prefill:
     """One product of ``tokens`` inputs, packing included."""
-    from kernels.cuda import products
+    from ds4ref.kernels.cuda.products import dispatch
 
     nbytes = rows * FORMATS[fmt].row_bytes(n)
     x = bench.array(bench.rng.standard_normal((tokens, n)).astype(np.float32))
@@ -252,7 +245,7 @@ def prefill(bench: Bench, fmt: str, act: str, rows: int, n: int, tokens: int) ->
 
     def call(data: Any) -> None:
         w = Matrix(fmt, data, rows, n)
-        products.linear(bench.driver.stream, out, x, w, tokens, 1, act, scratch=scratch)
+        dispatch.linear(bench.driver.stream, out, x, w, tokens, 1, act, scratch=scratch)
 
     calls = [partial(call, next(source)) for _ in range(1 if bench.small else 8)]
     return Prefill(fmt, act, rows, n, tokens, bench.time(calls), None if bench.small else torch_time(rows, n, tokens))
@@ -283,7 +276,7 @@ def torch_time(rows: int, n: int, tokens: int) -> float | None:
 
 def figures(bench: Bench, floats: bool) -> Iterator[Figure]:
     """All of them; ``floats``: with float inputs, too."""
-    from kernels.cuda.units import UNITS
+    from ds4ref.kernels.cuda.products.units import UNITS
 
     for fmt, shapes in SHAPES.items():
         act = UNITS[fmt].activation if fmt in UNITS else "float"
@@ -304,7 +297,7 @@ def figures(bench: Bench, floats: bool) -> Iterator[Figure]:
 
 def prefills(bench: Bench) -> Iterator[Prefill]:
     """A product of many inputs for each format, with integer inputs where there are such, and with float ones."""
-    from kernels.cuda.units import UNITS
+    from ds4ref.kernels.cuda.products.units import UNITS
 
     shape = (64, 256, 16) if bench.small else (8192, 4096, 2048)
     for fmt in ("Q8_0", "Q4_K", "Q2_K", "IQ2_XXS", *plain_formats()):
@@ -319,7 +312,7 @@ def kept(f: Figure, copy: float) -> dict[str, Any]:
 
 
 def predicted(f: Figure, capability: Sequence[int]) -> float | None:
-    """GB/s that the machine code allows for this product (docs/cuda.md); None where no such launch is in the table."""
+    """GB/s that the machine code allows for this product (cuda.md); None where no such launch is in the table."""
     from . import cuda_code
 
     arch = next((name for name, device in cuda_code.DEVICES.items() if device.cc == tuple(capability)), None)
@@ -335,7 +328,7 @@ def predicted(f: Figure, capability: Sequence[int]) -> float | None:
 
 def plain_formats() -> Sequence[str]:
     """Formats whose inputs are float32 in every mode."""
-    from kernels.cuda.plain import VALUE_BYTES
+    from ds4ref.kernels.cuda.products.plain import VALUE_BYTES
 
     return tuple(VALUE_BYTES)
 
@@ -347,7 +340,7 @@ BAR = 0.7
 
 def measure(check: Check) -> None:
     """The part of ``gpu_check``: every figure, beside the copy and the prediction."""
-    bench = Bench()
+    bench = Bench(check.rehearsal)
     copy = bench.copy()
     check.add("copy", copy, "GB/s", note="bytes read and written", timed=True)
     for f in figures(bench, True):
@@ -359,7 +352,7 @@ def measure(check: Check) -> None:
             note += f"; predicted {expected:.0f}, measured {f.bandwidth / expected:.2f} of it"
         bar = BAR if f.nbytes >= LARGE and f.act != "float" else None
         check.add(f"{item} / copy", f.bandwidth / copy, "", bar, note=note, timed=True)
-        check.keep({**kept(f, copy), "predicted_gb_s": expected} if not check.simulated else {"ran": item})
+        check.keep({**kept(f, copy), "predicted_gb_s": expected} if not check.rehearsal else {"ran": item})
     for p in prefills(bench):
         check.need(5)
         note = (
@@ -378,6 +371,8 @@ def main() -> None:
     parser.add_argument("-o", "--output", help="write figures as JSON")
     parser.add_argument("--floats", action="store_true", help="float inputs, too")
     args = parser.parse_args()
+    from ds4ref.kernels.cuda.driver.devices import devices
+
     try:
         bench = Bench()
     except RuntimeError as e:
@@ -400,7 +395,7 @@ def main() -> None:
         print(f"prefill {item}: {p.microseconds:.0f} us, {p.teraflops:.1f} T/s{beside}", flush=True)
         many.append(p._asdict())
     if args.output:
-        report: dict[str, Any] = {"machine": bench.machine(), "commit": commit()}
+        report: dict[str, Any] = {"machine": devices()[0].name, "commit": commit()}
         report["command"] = " ".join(["python -m benchmarks.gpu_products", *sys.argv[1:]])
         report |= {"copy_gb_s": round(copy, 1), "figures": rows, "prefill": many}
         with open(args.output, "w") as file:

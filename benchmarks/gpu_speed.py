@@ -118,7 +118,7 @@ def measure(check: Check) -> None:
     from ds4ref.nano import embedded_path
     from ds4ref.nano.cache import slice_path
 
-    if check.simulated:
+    if check.rehearsal:
         paths = {SHORT: embedded_path(), LONG: embedded_path()}
         depths, tokens, prefill, warm, rounds = (64,), 1, 2, 0, 1
     else:
@@ -138,7 +138,7 @@ def measure(check: Check) -> None:
                 check.add(item, 1e3 * seconds, "ms", timed=True)
                 check.add(f"{item} / bound", share, "", bar, note="bytes over the copy's GB/s", timed=True)
             if layers == SHORT:
-                engine.model.ops.lanes = 1  # recordings that sessions make from now on
+                engine.model.ops.branches = 1  # recordings that sessions make from now on
                 alone = per_token(engine, depths[0], tokens, warm)
                 note = f"{1e3 * decoded[layers][depths[0]]:.3f} ms with what is independent side by side"
                 check.add(
@@ -154,11 +154,11 @@ def heads(check: Check) -> tuple[float, float]:
     """Bytes a second of a copy, and seconds that the whole head takes more than a slice's."""
     from .gpu_products import Bench, dense
 
-    bench = Bench()
+    bench = Bench(check.rehearsal)
     copy = 1e9 * bench.copy()
     check.add("copy", copy / 1e9, "GB/s", timed=True)
-    rows = (512, 256) if check.simulated else (FLASH.vocab, SLICE["vocab"])
-    times = [dense(bench, *HEAD, count, 256 if check.simulated else FLASH.dim).microseconds for count in rows]
+    rows = (512, 256) if check.rehearsal else (FLASH.vocab, SLICE["vocab"])
+    times = [dense(bench, *HEAD, count, 256 if check.rehearsal else FLASH.dim).microseconds for count in rows]
     bench.close()
     return copy, 1e-6 * (times[0] - times[1])
 

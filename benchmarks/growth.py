@@ -82,7 +82,7 @@ def _memory(context: Context, pos: int) -> dict[str, int]:
 
 
 def _measure_memory(model: str, pos: int, threads: int) -> dict[str, int]:
-    """Decode and prefill at ``pos``; anonymous memory, allocated caches, and what docs/model.md 11.4 says."""
+    """Decode and prefill at ``pos``; anonymous memory, allocated caches, and what model.md 11.4 says."""
     from ds4ref.engine import Engine
 
     with Engine.open(model, numerics="ds4", threads=threads) as engine:

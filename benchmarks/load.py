@@ -34,11 +34,12 @@ from ds4ref.engine import Engine
 from ds4ref.nano import embedded_path
 from ds4ref.runs.provenance import stamp
 from ds4ref.server.app import apis
+from ds4ref.server.job import Job
 from ds4ref.server.listen import Background
 from ds4ref.server.service import Service
 from ds4ref.server.timelines import Timelines
 from ds4ref.server.turn import Delta, Prefill
-from ds4ref.server.worker import Job, Worker
+from ds4ref.server.worker import Worker
 
 CTX = 8192
 PROMPTS = 12

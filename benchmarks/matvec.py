@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from kernels.cpu import CPU
-from kernels.cpu import tasktable as t
-from kernels.cpu.abi import Step
-from kernels.cpu.products import CHUNK_BYTES
-from kernels.cpu.sizes import READ_LINE
-from kernels.formats.matrix import Matrix
+from ds4ref.kernels.cpu import CPU
+from ds4ref.kernels.cpu import tasktable as t
+from ds4ref.kernels.cpu.abi import Step
+from ds4ref.kernels.cpu.products import CHUNK_BYTES
+from ds4ref.kernels.cpu.sizes import READ_LINE
+from ds4ref.kernels.formats.matrix import Matrix
 
 from .context import Context
 from .goals import FORMATS

@@ -19,16 +19,20 @@ import numpy as np
 from ds4ref.archs.deepseek4.chunk import Chunk
 from ds4ref.engine import Engine
 from ds4ref.nano.diagnostic import DIAGNOSTIC
-from ds4ref.variants import LIBRARY, ROUNDING
+from ds4ref.test_vectors.diagnosis import Pass, Signatures
+from ds4ref.test_vectors.diagnosis.search import NO_MISTAKE
+from ds4ref.test_vectors.observation import Observation, from_logits, log_softmax
+from ds4ref.variants import LIBRARY, MODE_NAMES, ROUNDING
 from ds4ref.variants.families import FAMILIES
 from ds4ref.variants.faults import Fault, _op, _value
-from test_vectors.diagnosis import Pass, Signatures
-from test_vectors.diagnosis.search import NO_MISTAKE
-from test_vectors.observation import Observation, from_logits, log_softmax
 
 LENGTHS = (48, 120)
 TOPS = (None, 20)
 STORED = ("", "", "float16", "4 decimals")
+KINDS = ("clean", "library", "family", "outside")
+"""Drawn equally often; the priors of the diagnosis follow (``benchmarks.calibration priors``)."""
+MODES_ALONE = 0.6
+"""Share of engines in one of the three modes; the others are in any of the rounding sets."""
 LOUDNESS = (0.5, 1.0, 2.0)
 """Factors on the usual float noise."""
 SAME = 1e-3
@@ -178,7 +182,7 @@ def library_of(engine: Engine, length: int, seed: int) -> Signatures:
     return _LIBRARIES[key]
 
 
-def draw(engine: Engine, trial: int, kinds: Sequence[str] = ("clean", "library", "family", "outside")) -> Patient:
+def draw(engine: Engine, trial: int, kinds: Sequence[str] = KINDS) -> Patient:
     """Patient number ``trial``: rounding set, mistake, strength, prompt, noise, storage and how much of it is seen."""
     rng = np.random.default_rng([trial, 6])
 
@@ -187,7 +191,7 @@ def draw(engine: Engine, trial: int, kinds: Sequence[str] = ("clean", "library",
 
     library = library_of(engine, one(LENGTHS), one(range(PROMPT_SEEDS)))
     kind, top, stored, loud = one(kinds), one(TOPS), one(STORED), one(LOUDNESS)
-    mode = one(("exact", "qat", "ds4")) if rng.random() < 0.6 else one(tuple(ROUNDING))
+    mode = one(MODE_NAMES) if rng.random() < MODES_ALONE else one(tuple(ROUNDING))
     faults, truth, size = _mistake(engine, library, kind, mode, rng)
     noise = np.random.default_rng([trial, 7])
     logits = library.runner.run(library.ids.tolist(), mode, faults, noise, louder=loud)[0]

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from ds4ref.engine import Engine
+from ds4ref.kernels.cpu.workers import Workers
 from ds4ref.session.session import Session
-from kernels.cpu.workers import Workers
 
 from .depth import session_at
 

@@ -4,7 +4,7 @@
     python -m benchmarks.quantizers --formats Q4_K --rows 2048 --cols 4096 --threads 2 --json
 
 Errors are sums over all weights, ours over ggml's: of squares, of squares times the importance of the column, and of
-squares times what each quantizer weighs them with while it searches (docs/quantize.md). Speed is weights a second on as
+squares times what each quantizer weighs them with while it searches (quantize.md). Speed is weights a second on as
 many threads as asked for, in turns; CPU time counts, so what else runs on the machine does not.
 """
 
@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from kernels.cpu.quantize import BLOCKED, quantize
-from kernels.formats import FORMATS
+from ds4ref.kernels.cpu.quantize import BLOCKED, quantize
+from ds4ref.kernels.formats import FORMATS
 
 from .rows import in_threads, split
 from .timing import interleave, ratios
@@ -76,9 +76,7 @@ def drawn(kind: str, rows: int, cols: int, seed: int = 0) -> tuple[np.ndarray, n
 
 def errors(fmt: str, x: np.ndarray, raw: np.ndarray, importance: np.ndarray | None) -> dict[str, float]:
     """Sums of squared errors: plain, by importance, and as the searches weigh them."""
-    decode = FORMATS[fmt].dequantize
-    assert decode is not None
-    miss = np.square(decode(raw).astype(np.float64) - x)
+    miss = np.square(FORMATS[fmt].dequantize(raw).astype(np.float64) - x)
     found = {"plain": float(miss.sum())}
     if importance is not None:
         found["importance"] = float((miss * importance).sum())

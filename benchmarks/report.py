@@ -1,4 +1,4 @@
-"""Rows of the table: what was measured, what it has to be, and whether it is."""
+"""Rows of the table of figures: value, range, goal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Goal:
-    """What a figure has to reach. ``better`` says in which direction."""
+    """Goal of a figure; ``better`` is the direction."""
 
     item: str
     unit: str
@@ -21,7 +21,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Row:
-    """One figure: median over ``n`` rounds and range. ``value`` is None if it was not measured: see ``note``."""
+    """One figure: median and range over ``n`` rounds; ``value`` is None if not measured, and ``note`` says why."""
 
     item: str
     value: float | None
@@ -43,7 +43,7 @@ class Row:
 
 
 def row(goal: Goal, samples: Sequence[float], note: str = "") -> Row:
-    """The row of a figure measured once in every round."""
+    """Return the row of a figure that was measured once per round."""
     ordered = sorted(float(sample) for sample in samples)  # NumPy's own floats are no JSON
     if not ordered:
         return Row(goal.item, None, goal.bar, goal.stretch, goal.unit, goal.better, note=note or "not measured")
@@ -55,12 +55,12 @@ def row(goal: Goal, samples: Sequence[float], note: str = "") -> Row:
 
 
 def document(rows: Sequence[Row], facts: dict[str, Any]) -> str:
-    """The one JSON document: a list of rows, each with the facts about the run as ``run``."""
+    """Return the rows as a JSON document; ``run`` is added to each of them."""
     return json.dumps([{**asdict(r), "met": r.met, "run": facts} for r in rows], allow_nan=False)
 
 
 def print_table(rows: Sequence[Row], title: str = "CPU speed") -> None:
-    """The human form, on stdout."""
+    """Print the rows as a table."""
     from rich.console import Console
     from rich.table import Table
 

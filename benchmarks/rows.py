@@ -22,14 +22,12 @@ from collections.abc import Callable
 import numpy as np
 from numba import int64
 
-from kernels.cpu.simd import KERNELS, TIER, RowKernel
-from kernels.cpu.tasks.read import read
-from kernels.formats import FORMATS
+from ds4ref.kernels.cpu.simd import KERNELS, TIER, RowKernel
+from ds4ref.kernels.cpu.tasks.read import read
+from ds4ref.kernels.formats import FORMATS
+from ds4ref.kernels.formats.format import PowerOfTwo
 
 PIECE = 1 << 20
-SCALE_FIELDS = {"Q8_0": (0,), "Q4_0": (0,), "IQ2_XXS": (0,), "Q4_K": (0, 2), "Q2_K": (80, 82), "Q6_K": (208,)}
-BYTE_SCALES = ("MXFP4", "F8_E4M3")
-"""Formats whose first byte is an exponent."""
 
 
 def random_rows(fmt: str, rows: int, n: int, rng: np.random.Generator) -> np.ndarray:
@@ -41,11 +39,12 @@ def random_rows(fmt: str, rows: int, n: int, rng: np.random.Generator) -> np.nda
             return (values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
         return values.astype(np.float16 if fmt == "F16" else np.float32).view(np.uint8)
     blocks = rng.integers(0, 256, (rows, n // layout.block_elems, layout.block_bytes), np.uint8)
-    if fmt in BYTE_SCALES:
-        blocks[:, :, 0] = rng.integers(112, 122, blocks.shape[:2])
-    for field in SCALE_FIELDS.get(fmt, ()):
-        scale = rng.uniform(0.001, 0.01, blocks.shape[:2]).astype(np.float16)
-        blocks[:, :, field : field + 2] = scale[..., None].view(np.uint8)
+    for scale in (layout.scale, layout.minimum):
+        if isinstance(scale, PowerOfTwo):
+            blocks[:, :, scale.byte] = rng.integers(112, 122, blocks.shape[:2])
+        elif scale is not None:
+            values = rng.uniform(0.001, 0.01, blocks.shape[:2]).astype(np.float16)
+            blocks[:, :, scale.byte : scale.byte + 2] = values[..., None].view(np.uint8)
     return blocks.reshape(rows, -1)
 
 

@@ -1,4 +1,4 @@
-"""Start-up: processes timed from outside, as a user meets them."""
+"""Start-up time of commands, measured from outside the process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DS4 = [sys.executable, "-m", "ds4ref.cli.ds4"]
 
 
 def process_seconds(command: list[str], until_output: bool = False) -> float:
-    """Wall time of a process, to its end or to its first byte on stdout."""
+    """Return the wall time of a process, to its end or to its first byte on stdout."""
     started = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
@@ -31,7 +31,7 @@ def process_seconds(command: list[str], until_output: bool = False) -> float:
 
 
 def measure(context: Context) -> None:
-    """Rows "help", "start"."""
+    """Measure the rows "help" and "start"."""
     first_token = [*DS4, "-p", "The", "-n", "1", "--ctx", "64", "-t", str(context.threads)]
     arms = {
         "python": lambda: process_seconds([sys.executable, "-c", "pass"]),
@@ -45,11 +45,11 @@ def measure(context: Context) -> None:
 
 
 def cold_compile(context: Context) -> None:
-    """Row "compile": with an empty kernel cache."""
+    """Measure the row "compile": start with an empty kernel cache."""
     if context.quick:
         context.skip("compile", "not in a quick run")
         return
-    command = [sys.executable, "-c", "from kernels.cpu import CPU; CPU().load()"]
+    command = [sys.executable, "-c", "from ds4ref.kernels.cpu import CPU; CPU().load()"]
     samples = []
     for _ in range(3):
         with tempfile.TemporaryDirectory(prefix="ds4ref-cold-") as home:
@@ -61,10 +61,10 @@ def cold_compile(context: Context) -> None:
 
 
 def tiers(context: Context) -> None:
-    """Rows "tier B", "tier C": the row kernel in a process that is told to use less than the processor has."""
+    """Measure the rows "tier B" and "tier C": the row kernel in a process with DS4_SIMD_TIER set."""
     import json
 
-    from kernels.cpu.simd.tiers import TIER
+    from ds4ref.kernels.cpu.simd.tiers import TIER
 
     for tier in "BC":
         if tier < TIER:

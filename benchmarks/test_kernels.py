@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernels.cpu import CPU
+from ds4ref.kernels.cpu import CPU
 
 from .goals import FORMATS
 from .matvec import random_matrix

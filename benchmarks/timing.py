@@ -1,4 +1,4 @@
-"""Timing on a machine that others use, too: arms take turns, and only ratios within a round are believed."""
+"""Timing on a shared machine: arms take turns, and only ratios within a round count."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable, Mapping
 
 Arm = Callable[[], float]
-"""Does its work once; returns seconds, or any other figure."""
+"""Do the work once; return seconds, or another figure."""
 
 
 class OutOfTime(Exception):
-    """The time allowed for the whole run is used up."""
+    """Raised when the time budget of the run is used up."""
 
 
 class Budget:
-    """How much of the time allowed is left. ``seconds`` None: as long as it takes."""
+    """Time budget of a run in ``seconds``; None is unlimited."""
 
     def __init__(self, seconds: float | None):
         self.seconds, self._start = seconds, time.monotonic()
@@ -24,13 +24,13 @@ class Budget:
         return time.monotonic() - self._start
 
     def need(self, seconds: float) -> None:
-        """OutOfTime unless that much is left."""
+        """Raise OutOfTime unless that much is left."""
         if self.seconds is not None and self.spent + seconds > self.seconds:
             raise OutOfTime(f"skipped: {self.spent:.0f} of {self.seconds:.0f} s were used")
 
 
 def clocked(work: Callable[[], object], repeat: int = 1) -> Arm:
-    """An arm that returns the wall time of ``work``, the best of ``repeat`` in a row.
+    """Return an arm that measures the wall time of ``work``, the best of ``repeat`` in a row.
 
     Milliseconds of work are either undisturbed or interrupted for longer than they take; the best of a few is the
     former. Longer work is taken once.
@@ -45,7 +45,7 @@ def clocked(work: Callable[[], object], repeat: int = 1) -> Arm:
 
 
 def interleave(arms: Mapping[str, Arm], rounds: int, warm: bool = True) -> dict[str, list[float]]:
-    """``rounds`` rounds of all arms; the order turns round every time (AB BA). One round before is dropped."""
+    """Run all arms for ``rounds`` rounds in alternating order (AB BA), after one warm-up round."""
     names = list(arms)
     if warm:
         for name in names:
@@ -58,5 +58,5 @@ def interleave(arms: Mapping[str, Arm], rounds: int, warm: bool = True) -> dict[
 
 
 def ratios(above: list[float], below: list[float], factor: float = 1.0) -> list[float]:
-    """factor * above / below, round by round."""
+    """Return factor * above / below for each round."""
     return [factor * a / b for a, b in zip(above, below, strict=True)]

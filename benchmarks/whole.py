@@ -9,8 +9,8 @@ import numpy as np
 from ds4ref.archs.deepseek4.costs import Costs
 from ds4ref.costs import Work
 from ds4ref.engine import Engine
-from kernels.cpu import CPU
-from kernels.formats.matrix import Matrix
+from ds4ref.kernels.cpu import CPU
+from ds4ref.kernels.formats.matrix import Matrix
 
 from .context import Context
 from .depth import session_at
@@ -23,7 +23,7 @@ PREFILL = 512
 
 
 def weights(engine: Engine) -> list[np.ndarray]:
-    """The dense matrices of all layers as they lie in the file: most of what a token reads."""
+    """Return the dense matrices of all layers as stored in the file; a token reads most of its bytes from them."""
     found = []
     for layer in engine.model.weights.layers:
         for value in vars(layer).values():
@@ -33,12 +33,12 @@ def weights(engine: Engine) -> list[np.ndarray]:
 
 
 def operations_of(work: Work) -> float:
-    """All operations, whatever their kind."""
+    """Return the number of operations of all kinds."""
     return work.ops
 
 
 def decoding(engine: Engine, pos: int, tokens: int) -> Arm:
-    """Seconds a token of a session that is ``pos`` tokens deep."""
+    """Return an arm that measures seconds per token at position ``pos``."""
     session = session_at(engine, pos, pos + 100_000)
     vocab = engine.shape.vocab
     state = {"next": 5}
@@ -54,7 +54,7 @@ def decoding(engine: Engine, pos: int, tokens: int) -> Arm:
 
 
 def decode(context: Context) -> None:
-    """Rows "decode", "decode ms", "besides ..."."""
+    """Measure the rows "decode", "decode ms" and "besides ..."."""
     engine, rounds = context.engine, context.rounds
     arrays = weights(engine)
     size = sum(array.nbytes for array in arrays)
@@ -73,8 +73,9 @@ def decode(context: Context) -> None:
 
 
 def gemm_arm(cpu: CPU, fmt: str, tokens: int, matrices: int = 4) -> tuple[Arm, float]:
-    """An arm that multiplies ``tokens`` inputs with 4096 x 2048 weights, another matrix each time so that they come
-    from memory; and the operations of one call."""
+    """Return an arm that multiplies ``tokens`` inputs with 4096 x 2048 weights, and the operations of one call.
+
+    It takes another matrix each time, so that weights come from memory."""
     ws = [random_matrix(fmt, 0, 2048) for _ in range(matrices)]
     ws = [Matrix(fmt, np.tile(w.data, (4096 // w.rows, 1)), 4096, 2048) for w in ws]
     x = np.random.default_rng(3).standard_normal((tokens, 2048), np.float32)
@@ -87,7 +88,7 @@ def gemm_arm(cpu: CPU, fmt: str, tokens: int, matrices: int = 4) -> tuple[Arm, f
 
 
 def prefill(context: Context) -> None:
-    """Rows "gemm peak", "prefill", "prefill tps"."""
+    """Measure the rows "gemm peak", "prefill" and "prefill tps"."""
     engine = context.engine
     ids = [int(i) for i in np.random.default_rng(4).integers(0, engine.shape.vocab, PREFILL)]
     arms, operations = {}, {}
@@ -104,7 +105,7 @@ def prefill(context: Context) -> None:
 
 
 def nano(context: Context) -> None:
-    """Row "nano"."""
+    """Measure the row "nano"."""
     from ds4ref.nano import embedded_path
 
     with Engine.open(embedded_path(), numerics="ds4", threads=context.threads) as engine:

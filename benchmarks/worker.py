@@ -149,7 +149,7 @@ class Gemm:
     """Our products for many tokens, with the arguments of ``Torch.gemm`` and a format."""
 
     def __init__(self, model: str, threads: int):
-        from kernels.cpu import CPU
+        from ds4ref.kernels.cpu import CPU
 
         self.cpu = CPU(threads)
         self.arms: dict[tuple[str, int], Callable[[], float]] = {}

@@ -4,7 +4,7 @@
     model = ds4ref.open("model.gguf")
     print(model.ask("Why is the sky blue?"))
 
-docs/api.md shows the rest. Importing the package is free of heavy work on purpose: command line help and file
+docs/reference/api.md shows the rest. Importing the package is free of heavy work on purpose: command line help and file
 inspection must start in a fraction of a second. The names below are fetched when they are first asked for.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from .version import __version__
 
 __all__ = ["Ds4Error", "Engine", "Session", "__version__", "open"]
 
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Engine", "Session", "open"):
-        from .backends import check_kernels
-
-        check_kernels()
     if name in ("Engine", "open"):
         from .engine import Engine
 

@@ -1,48 +1,32 @@
-"""Backends by name: a backend is an object that offers what ``kernels.ops`` declares."""
+"""Backends by name: objects that implement ``ds4ref.kernels.ops``."""
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .errors import BackendError, UsageError
 
 if TYPE_CHECKING:
-    from kernels.ops import Backend
+    from ds4ref.kernels.ops import Backend
 
 BACKENDS = {
-    "cpu": ("kernels.cpu", "CPU"),
-    "reference": ("kernels.reference", "Reference"),
-    "cuda": ("kernels.cuda", "CUDA"),
+    "cpu": ("ds4ref.kernels.cpu", "CPU"),
+    "reference": ("ds4ref.kernels.reference", "Reference"),
+    "cuda": ("ds4ref.kernels.cuda", "CUDA"),
 }
-"""Module and class of each."""
+"""Module and class of each backend."""
 
 DEFAULT_BACKEND = "cpu"
 
 
-def check_kernels() -> None:
-    """BackendError if ``kernels`` is not ours: another project has a package of that name, which comes first in some
-    folders, or was installed over it."""
-    ours = Path(__file__).parents[1] / "kernels" / "__init__.py"
-    spec = importlib.util.find_spec("kernels")
-    found = spec.origin if spec is not None else None
-    # One that lies elsewhere is not imported to be asked: it may be heavy, and does what it likes.
-    same = found is not None and os.path.realpath(found) == os.path.realpath(ours)
-    if same and getattr(importlib.import_module("kernels"), "DISTRIBUTION", "") == "ds4ref":
-        return
-    where = "missing" if spec is None else f"another project's: {found or list(spec.submodule_search_locations or ())}"
-    raise BackendError(f"the package kernels is {where}; run ds4ref from another folder, or install it by itself")
-
-
 GPU_MEMORY = "DS4_GPU_MEMORY"
-"""Environment variable: most GPU memory to use, GiB."""
+"""Environment variable with the maximum GPU memory in GiB."""
 
 
 def load_backend(name: str, threads: int | None = None, gpu_memory: float | None = None) -> Backend:
-    """A new backend ``name`` on ``threads`` threads (None: its own choice). Heavy: imports and compiles kernels.
+    """Return a new backend on ``threads`` threads (default: its own choice). Slow: imports and compiles kernels.
 
     gpu_memory: GiB of device memory that it may use (None: what DS4_GPU_MEMORY says, else all there is).
     """
@@ -65,23 +49,23 @@ def load_backend(name: str, threads: int | None = None, gpu_memory: float | None
     return backend
 
 
-def _gpu_memory(given: float | None) -> float | None:
-    """GiB, or None for all there is."""
+def _gpu_memory(requested: float | None) -> float | None:
+    """Return the limit in GiB, None for all memory."""
     text = os.environ.get(GPU_MEMORY)
-    if given is None and text:
+    if requested is None and text:
         try:
-            given = float(text)
+            requested = float(text)
         except ValueError:
             raise UsageError(f"invalid value for {GPU_MEMORY}: {text}: a number of GiB is needed") from None
-    if given is not None and not 0 < given < float("inf"):
-        raise UsageError(f"GPU memory must be a positive number of GiB, got {given:g}")
-    return given
+    if requested is not None and not 0 < requested < float("inf"):
+        raise UsageError(f"GPU memory must be a positive number of GiB, got {requested:g}")
+    return requested
 
 
 def private_backend(name: str) -> Backend:
-    """A backend of one thread that waits for no other: those of ``load_backend`` share their threads."""
+    """Return a single-threaded backend independent of others: those of ``load_backend`` share their threads."""
     backend = load_backend(name)
     if name == "cpu":
-        workers = importlib.import_module("kernels.cpu.workers").Workers
+        workers = importlib.import_module("ds4ref.kernels.cpu.workers").Workers
         backend.workers = workers(1)  # type: ignore[attr-defined]
     return backend

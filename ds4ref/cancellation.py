@@ -1,12 +1,12 @@
-"""Stopping work from outside: from another thread, or from a signal handler.
+"""Cancelling work from another thread or from a signal handler.
 
     cancel = Cancellation()
     threading.Timer(5, cancel.press).start()
     done = target.complete(Request(prompt, cancel=cancel))    # after 5 s: what came so far, finish "cancelled"
 
-Loops that compute ask it (``cancel()``), which is what prefill and decode take. What waits for somebody else, for a
-server above all, cannot ask: it says with ``does`` how it is woken up. There is no lock in here on purpose: a signal
-handler interrupts its own thread anywhere, also while that thread holds one.
+Computing loops, such as prefill and decode, poll it (``cancel()``). Code that waits for a server cannot poll: it
+registers with ``does`` how to wake it. There is no lock here on purpose: a signal handler interrupts its own thread
+anywhere, also while that thread holds one.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ _NAP = 0.02
 
 
 class Cancellation:
-    """A button that is pressed once. Any number of requests may hang on one."""
+    """A button that is pressed once; any number of requests may share one."""
 
     def __init__(self) -> None:
         self.requested = False
         self._actions: list[Callable[[], None]] = []
 
     def __call__(self) -> bool:
-        """Whether it was pressed."""
+        """Return whether it was pressed."""
         return self.requested
 
     def press(self) -> None:
-        """Stop what hangs on it, now. Pressing again does no harm."""
+        """Cancel the work that depends on this, now. Pressing again is harmless."""
         self.requested = True
         for action in list(self._actions):
             action()
 
     @contextmanager
     def does(self, action: Callable[[], None]) -> Iterator[None]:
-        """While inside, pressing runs ``action``: at once if it was pressed already, perhaps twice, in any thread."""
+        """Run ``action`` when pressed inside the block: at once if already pressed, perhaps twice, in any thread."""
         self._actions.append(action)
         try:
             if self.requested:
@@ -47,7 +47,7 @@ class Cancellation:
             self._actions.remove(action)
 
     def wait(self, seconds: float) -> bool:
-        """Sleep so long or until it is pressed; whether it was."""
+        """Sleep for ``seconds`` or until pressed; return whether it was pressed."""
         end = time.monotonic() + seconds
         while not self.requested and (rest := end - time.monotonic()) > 0:
             time.sleep(min(_NAP, rest))

@@ -1,4 +1,4 @@
-"""Decode: the pass of one token, recorded once and replayed for every further one.
+"""Decode of single tokens: the pass of one token is recorded once and replayed for the next ones.
 
 The first token of a kind runs through the model's own pass with a backend that records: the ops compute nothing, they
 note steps that wait for what they read. For the next tokens only the inputs are set (token, position, rope angles) and
@@ -6,11 +6,11 @@ the steps run as one job. Which recording fits is the model's ``plan_token``: wh
 such as whether a compression window closes. There is no second copy of the pass, so nothing can differ but the
 schedule; tests assert equality to the bit.
 
-A recording ends with the choice: the most likely tokens and their logits come to the host, everything else stays where
-the backend keeps it until it is asked for (``Left``), and is gone with the next token.
+A recording ends with the ranking: the most likely tokens and their logits are copied to the host; the other outputs
+(``TokenOutputs``) stay on the device and are valid until the next token.
 
-A recording holds addresses of one cache's buffers, so it goes when one of them moves. Hooks see no recorded token: with
-hooks a session runs op by op.
+A recording holds addresses of one cache's buffers, so it is discarded when one of them moves. Hooks cannot observe a
+recorded token: with hooks a session runs op by op.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from typing import Any, NamedTuple
 from .archs import Cache, Model
 
 MOST = 8
-"""Recordings kept for one cache: three or four kinds of token are current at any depth."""
+"""Recordings cached per cache: three or four kinds of token occur at any depth."""
 
 
 RANKS, MOST_RANKS = 2, 64
-"""Of how many tokens a replay tells: the most likely one, and who takes its place if it is excluded; more, once
-somebody has asked for more. Beyond ``MOST_RANKS`` a CPU is quicker to bring logits to the host and partition them."""
+"""Number of top-ranked tokens that a replay brings to the host: by default the best and its runner-up, more on request.
+Beyond ``MOST_RANKS`` a CPU is quicker to copy the logits and partition them."""
 
 
-class Left(NamedTuple):
-    """What a replayed token left.
+class TokenOutputs(NamedTuple):
+    """Outputs of a replayed token.
 
     streams   final streams (1, ...), an array of the backend
     logits    (1, V) float32, an array of the backend; both hold until the recording is replayed again
@@ -45,8 +45,12 @@ class Left(NamedTuple):
 
 
 def record(model: Model, cache: Cache, plan: Any, ranks: int = RANKS) -> tuple[Any, Callable[[int, int], None]]:
-    """The pass of a token and the choice of the next one as a recording, whose outputs are values and ids of ``top``
-    and which keeps streams and logits; and what sets token and position before a replay."""
+    """Record the pass of a token and the ranking of the next one; return the recording and a function that sets its
+    inputs.
+
+    The recording's outputs are values and ids of the op ``top``; it keeps streams and logits. The function takes token
+    and position and is called before each replay.
+    """
     recording: Any = model.ops.record()
     streams, logits, move = model.record_token(recording, cache, plan)
     recording.seal(*recording.top(logits, min(ranks, model.shape.vocab)), kept=(streams, logits))
@@ -54,31 +58,31 @@ def record(model: Model, cache: Cache, plan: Any, ranks: int = RANKS) -> tuple[A
 
 
 class Decoder:
-    """Recordings of one cache. Use ``of``: not every backend records."""
+    """The recordings of one cache. Use ``of``, since not every backend can record."""
 
     def __init__(self, model: Model, cache: Cache):
         self.model, self.cache = model, cache
         self.ranks = RANKS
-        """Ranks that later tokens tell; recordings are made anew when it changes."""
-        self._made_for: tuple[int, int, int] = (-1, -1, -1)
+        """Top-ranked tokens per replay; a change discards the recordings."""
+        self._recorded_for: tuple[int, int, int] = (-1, -1, -1)
         self._recordings: dict[Hashable, tuple[Any, Callable[[int, int], None]]] = {}
         self.last: Any = None
-        """The recording that ran last."""
+        """The recording replayed last."""
 
     @classmethod
     def of(cls, model: Model, cache: Cache) -> Decoder | None:
-        """A decoder, or None if the backend cannot record."""
+        """Return a decoder, or None if the backend cannot record."""
         return cls(model, cache) if model.ops.record() is not None else None
 
-    def run(self, token: int) -> Left:
-        """Advance the cache by one token."""
+    def run(self, token: int) -> TokenOutputs:
+        """Advance the cache by one token and return its outputs."""
         model, cache = self.model, self.cache
         cache.reserve(1)
         plan, key = model.plan_token(cache)
-        made_for = cache.moves, model.ops.threads, self.ranks
-        if made_for != self._made_for:
+        recorded_for = cache.moves, model.ops.threads, self.ranks
+        if recorded_for != self._recorded_for:
             self._recordings.clear()
-            self._made_for = made_for
+            self._recorded_for = recorded_for
         if key not in self._recordings:
             if len(self._recordings) == MOST:
                 del self._recordings[next(iter(self._recordings))]
@@ -88,4 +92,4 @@ class Decoder:
         self.last.replay()
         cache.advance(1)
         host, (values, best), (streams, logits) = model.ops.host, self.last.outputs, self.last.kept
-        return Left(streams, logits, host(best).tolist()[0], host(values).tolist()[0])
+        return TokenOutputs(streams, logits, host(best).tolist()[0], host(values).tolist()[0])

@@ -1,11 +1,11 @@
-"""The engine: a model file, a backend and a numerics mode. Immutable and shared; sessions are its timelines.
+"""An engine: a model file, a backend and a numerics mode. Immutable and shared; sessions are its timelines.
 
     model = Engine.open("model.gguf", numerics="exact")
     print(model.ask("Why?"))
     logits = model.logits("Hello")
 
-The last two are for notebooks: each makes a session of its own. Whoever wants to keep one asks for ``session``, and
-decodes with ``generate``. docs/api.md has examples.
+The last two are for notebooks: each makes a session of its own. To keep a session, call ``session`` and decode with
+``generate``. docs/reference/api.md has examples.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from .archs import Model, arch_of
+from .archs import Model, arch_of, costs_of
 from .backends import DEFAULT_BACKEND, load_backend
 from .environment import memory_bytes
 from .errors import BackendError, UsageError
@@ -28,6 +28,7 @@ from .weights import open_source
 if TYPE_CHECKING:
     import numpy as np
 
+    from .costs import Costs
     from .generate import Generation
     from .sampling import Sampler
     from .text.tokenizer import Tokenizer
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Engine:
-    """A loaded model. Use ``Engine.open``."""
+    """A loaded model, opened with ``Engine.open``."""
 
     def __init__(self, source: TensorSource, model: Model, backend: str, split: str = "unicode"):
         self.source, self.model, self.backend, self._split = source, model, backend, split
@@ -53,9 +54,9 @@ class Engine:
         advise: bool | None = None,
         gpu_memory: float | None = None,
     ) -> Engine:
-        """Map and check a model file (None: the embedded model), load a backend.
+        """Map and check a model file (default: the embedded model) and load a backend.
 
-        strict: also demand the exact dimensions of DeepSeek V4 Flash (docs/model.md 2.1).
+        strict: also demand the exact dimensions of DeepSeek V4 Flash (docs/explanation/model.md 2.1).
         split: how the tokenizer cuts text before merging: "unicode" as the model was trained, or "ds4".
         advise: ask the system for routed experts as soon as they are chosen, which pays when the model does not fit
         into memory (None: do so if the file is larger than the memory this process may use).
@@ -73,9 +74,9 @@ class Engine:
         try:
             arch = arch_of(source)
             shape = arch.read_shape(source, strict)
-            memory, made = memory_bytes(), getattr(source, "made_bytes", 0)
-            if memory is not None and made > memory:
-                need = f"{made / 2**30:.1f} GiB of memory to lay out its weights, {memory / 2**30:.1f} are there"
+            memory, unpacked = memory_bytes(), getattr(source, "made_bytes", 0)
+            if memory is not None and unpacked > memory:
+                need = f"{unpacked / 2**30:.1f} GiB of memory to lay out its weights, {memory / 2**30:.1f} are there"
                 raise BackendError(f"{source.path}: it takes {need}; a GGUF made of it (ds4-quantize) is read in place")
             weights = arch.bind(source, shape)
             ops = load_backend(backend, threads, gpu_memory)
@@ -92,17 +93,17 @@ class Engine:
 
     @property
     def path(self) -> str:
-        """The model file."""
+        """Path of the model file."""
         return os.fspath(self.source.path)
 
     @property
     def shape(self) -> Any:
-        """Every dimension of the model, as its architecture names them (``archs``)."""
+        """Dimensions of the model, as its architecture names them (``archs``)."""
         return self.model.shape
 
     @property
     def threads(self) -> int:
-        """Threads this engine computes with; assign to change them. Other engines keep theirs."""
+        """Number of threads this engine computes with; assign to change it. Other engines keep theirs."""
         return self.model.ops.threads
 
     @threads.setter
@@ -112,33 +113,39 @@ class Engine:
         self.model.ops.threads = count
 
     def expert_use(self, most: int = 16) -> dict[str, Any]:
-        """How often which routed experts were chosen so far, in all sessions."""
+        """Return how often each routed expert was chosen so far, in all sessions."""
         return self.model.experts.summary(most)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """Built from the file's vocabulary on first use."""
+        """The tokenizer, built from the file's vocabulary on first use."""
         from .text.vocabulary import open_tokenizer
 
         return open_tokenizer(self.source, self._split)
 
     def sampler(self, temperature: float = 0.0, **settings: Any) -> Sampler:
-        """What picks tokens of this model (``sampling.sampler_of``); settings are top_k, top_p, min_p, seed."""
+        """Return a sampler for this model (``sampling.sampler_of``); settings are top_k, top_p, min_p, seed."""
         from .sampling import sampler_of
 
         return sampler_of(self.source, temperature, **settings)
 
+    def costs(self) -> Costs:
+        """Return the bytes and operations that this model's tokens cost in this numerics mode."""
+        return costs_of(self.source, self.model.numerics.act_quant)
+
     def session(self, ctx: int) -> Session:
-        """A new, empty timeline with room for ``ctx`` tokens. BackendError if its memory cannot be had."""
+        """Return a new, empty session for ``ctx`` tokens. BackendError if there is no memory for it."""
         try:
             return Session(self.model, ctx)
         except MemoryError as e:
             raise BackendError(f"no memory for a context of {ctx} tokens: {e}") from e
 
-    # --- without a session of one's own
+    # --- without an explicit session
 
     def prompt(self, text: str, system: str = DEFAULT_SYSTEM, thinking: str = "none") -> list[int]:
-        """Token ids of a chat with one question, up to where its answer starts. No control token comes from ``text``.
+        """Return the token ids of a chat with one question, up to where its answer starts.
+
+        ``text`` is encoded without control tokens.
 
         thinking: "none", "high" or "max". UsageError for another one; TextError if the file has no tokenizer.
         """
@@ -158,9 +165,9 @@ class Engine:
         temperature: float = 0.0,
         **sampling: Any,
     ) -> Generation:
-        """Evaluate a prompt; iterating over what is returned decodes the answer, as pieces with ``text``.
+        """Evaluate a prompt and return a Generation; iterating over it decodes the answer as pieces with ``text``.
 
-        prompt: a question, put into a chat by ``prompt``, or token ids, taken as they stand.
+        prompt: a question, put into a chat by ``prompt``, or token ids, used unchanged.
         temperature: 0 picks the most likely token; ``sampling`` is top_k, top_p, min_p, seed of ``sampling.Sampler``.
         """
         from .generate import Generation, Timing, prefill
@@ -174,11 +181,11 @@ class Engine:
         return Generation(session, self.tokenizer, sampler, limit=max_tokens, thinking=inside, timing=timing)
 
     def ask(self, prompt: str | Sequence[int], **options: Any) -> str:
-        """The answer to a prompt as text, without the thinking before it. Options are those of ``stream``."""
+        """Return the answer to a prompt as text, without its reasoning. Options are those of ``stream``."""
         return "".join(piece.text for piece in self.stream(prompt, **options) if not piece.thinking)
 
     def logits(self, text: str | Sequence[int]) -> np.ndarray:
-        """Logits (T, vocab) float32 after each token of a plain text or of token ids."""
+        """Return the logits (T, vocab) float32 after each token of a plain text or of token ids."""
         ids = self.tokenizer.encode(text) if isinstance(text, str) else text
         return self.session(len(ids) + 1).extend(ids)
 

@@ -1,4 +1,4 @@
-"""The machine: processor, cores, memory, clocks, where its user keeps things.
+"""Facts about the machine: processor, cores, memory, clocks, user folders.
 
 Nothing here is measured; it is what a reader needs to judge whether two results may be compared.
 Facts a platform does not tell are None.
@@ -19,7 +19,7 @@ from .errors import DataError
 
 
 def machine() -> dict[str, Any]:
-    """Processor, usable cores, memory, clock policy, system, and how busy it is right now."""
+    """Return processor, usable cores, memory, clock policy, system and current load."""
     allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     return {
         "cpu": cpu_name(),
@@ -36,11 +36,13 @@ def machine() -> dict[str, Any]:
 
 
 def data_dir() -> Path:
-    """The folder for what users want to keep: $DS4_DATA_DIR, else $XDG_DATA_HOME/ds4ref, else ~/.local/share/ds4ref
-    (macOS: ~/Library/Application Support/ds4ref). It may not exist yet."""
-    given = os.environ.get("DS4_DATA_DIR")
-    if given:
-        return Path(given)
+    """Return the folder for users' data; it may not exist yet.
+
+    $DS4_DATA_DIR, else $XDG_DATA_HOME/ds4ref, else ~/.local/share/ds4ref (macOS: ~/Library/Application Support/ds4ref).
+    """
+    configured = os.environ.get("DS4_DATA_DIR")
+    if configured:
+        return Path(configured)
     home = os.environ.get("XDG_DATA_HOME", "")
     if os.path.isabs(home):  # the XDG rules: a relative path counts as unset
         return Path(home) / "ds4ref"
@@ -52,13 +54,13 @@ def data_dir() -> Path:
 
 
 def resident_bytes() -> int | None:
-    """Memory of this process that is resident now, mapped model pages included."""
+    """Return the resident memory of this process in bytes, mapped model pages included."""
     text = _line("/proc/self/statm")
     return None if text is None else int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def cpu_name() -> str:
-    """The processor's name as its maker writes it."""
+    """Return the processor's name."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -69,7 +71,7 @@ def cpu_name() -> str:
 
 
 def _sysctl(name: str) -> str:
-    """What macOS says; empty elsewhere."""
+    """Return a value of macOS's sysctl; empty elsewhere."""
     if sys.platform != "darwin":
         return ""
     try:
@@ -80,7 +82,7 @@ def _sysctl(name: str) -> str:
 
 
 def memory_bytes() -> int | None:
-    """Memory this process may use: what the machine has, or less where a control group says so."""
+    """Return the memory that this process may use in bytes: the machine's, or less within a control group."""
     try:
         physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
@@ -89,30 +91,30 @@ def memory_bytes() -> int | None:
 
 
 def cache_bytes(root: Path = Path("/sys/devices/system/cpu")) -> int | None:
-    """The last-level cache of the cores this process may use; of several that cores share in groups, their sum."""
+    """Return the bytes of last-level cache of the cores this process may use, summed over groups of cores."""
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
-    found: dict[tuple[int, str], int] = {}
+    sizes_by_group: dict[tuple[int, str], int] = {}
     for core in cores:
         for folder in root.glob(f"cpu{core}/cache/index*"):
             level, size, shared = (_line(str(folder / name)) for name in ("level", "size", "shared_cpu_list"))
             match = re.fullmatch(r"([0-9]+)([KMG]?)", size or "")
             if match is not None and (level or "").isdigit():
                 scale = 1 << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
-                found[int(level or 0), shared or str(core)] = int(match[1]) * scale
-    if found:
-        last = max(level for level, _ in found)
-        return sum(size for (level, _), size in found.items() if level == last)
+                sizes_by_group[int(level or 0), shared or str(core)] = int(match[1]) * scale
+    if sizes_by_group:
+        last = max(level for level, _ in sizes_by_group)
+        return sum(size for (level, _), size in sizes_by_group.items() if level == last)
     sizes = [_sysctl(f"hw.{name}") for name in ("l3cachesize", "perflevel0.l2cachesize", "l2cachesize")]
     return next((int(size) for size in sizes if size.isdigit() and int(size)), None)
 
 
 def host() -> str:
-    """This machine, told from others of its kind without giving its name away."""
+    """Return a pseudonym of this machine, a digest of its name."""
     return hashlib.sha256(platform.node().encode()).hexdigest()[:12]
 
 
 def _cgroup_limits(root: Path = Path("/sys/fs/cgroup")) -> list[int]:
-    """Memory limits of this process's control groups and of those around them (Linux, versions 1 and 2)."""
+    """Return the memory limits of this process's control groups and their parents (Linux, versions 1 and 2)."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -132,7 +134,7 @@ def _cgroup_limits(root: Path = Path("/sys/fs/cgroup")) -> list[int]:
 
 
 def ranges(numbers: list[int]) -> str:
-    """``[0, 1, 2, 5]`` as ``0-2,5``."""
+    """Format ``[0, 1, 2, 5]`` as ``0-2,5``."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and number == spans[-1][1] + 1:
@@ -150,5 +152,5 @@ def _line(path: str) -> str | None:
 
 
 def _chosen(text: str | None) -> str | None:
-    """The word in brackets of ``always [madvise] never``."""
+    """Return the word in brackets of ``always [madvise] never``."""
     return None if text is None else text.partition("[")[2].partition("]")[0] or text

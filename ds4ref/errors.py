@@ -1,4 +1,4 @@
-"""Every error a user can meet, in one tree.
+"""All errors a user can meet, in one hierarchy.
 
 A command prints ``prog: what failed: why`` for any ``Ds4Error`` and exits with its ``exit_code``: 2 for wrong usage,
 1 for everything else. Anything that is not a ``Ds4Error`` is a bug and shows as such under ``DS4_DEBUG=1``.
@@ -25,7 +25,7 @@ from typing import Any
 
 
 class Ds4Error(Exception):
-    """Base of all expected failures; ``str(error)`` is one line, fit to be shown."""
+    """Base of all expected failures; ``str(error)`` is one line for the user."""
 
     exit_code = 1
 
@@ -37,7 +37,7 @@ class UsageError(Ds4Error):
 
 
 class ModelFileError(Ds4Error):
-    """A model file that cannot be trusted: where it went wrong and why.
+    """A model file that cannot be used, with path, reason and byte offset.
 
     ``offset`` is the byte position of the field at fault, None where no single place is to blame.
     """
@@ -49,7 +49,7 @@ class ModelFileError(Ds4Error):
 
 
 class ShapeError(ModelFileError):
-    """Well-formed file, but not a model this engine can run: the first mismatches, named."""
+    """A well-formed file that is not a model this engine can run; names the first mismatches."""
 
 
 class TextError(Ds4Error):
@@ -57,7 +57,7 @@ class TextError(Ds4Error):
 
 
 class SessionError(Ds4Error):
-    """The session was asked for something impossible."""
+    """An impossible request to a session."""
 
 
 class ContextError(SessionError):
@@ -69,15 +69,15 @@ class TokenError(SessionError):
 
 
 class PayloadError(SessionError):
-    """A saved session that cannot be loaded here; the session it was meant for is unchanged or invalid, never mixed."""
+    """A saved session that cannot be loaded here; the target session is unchanged or invalid, never mixed."""
 
 
 class PayloadMismatch(PayloadError):
-    """A saved session that another model or a larger context could load: nothing says that it is damaged."""
+    """A saved session for another model or a larger context; nothing suggests that it is damaged."""
 
 
 class Cancelled(Ds4Error):
-    """Work stopped because the caller asked; what was finished before stays usable."""
+    """Work stopped by the caller; results finished before stay usable."""
 
     exit_code = 130
 
@@ -87,7 +87,7 @@ class BackendError(Ds4Error):
 
 
 class TargetError(Ds4Error):
-    """An engine behind HTTP or a command did not answer as it should.
+    """An engine behind HTTP or a command did not answer properly.
 
     ``partial`` is what had arrived of the answer (``targets.Completion``), None if nothing can be said about that.
     """

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: write beside, sync, rename. And which file it was: a digest."""
+"""Atomic file writes, and digests of files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A binary stream that becomes ``path`` when the block ends well and vanishes when it does not."""
+    """Open a binary stream that becomes ``path`` when the block succeeds and is discarded when it fails."""
     import tempfile  # not needed to start
 
     path = os.path.abspath(os.fspath(path))
@@ -35,7 +35,7 @@ WHOLE, ENDS = 1 << 30, 16 << 20
 
 
 def file_digest(path: str | os.PathLike[str]) -> str:
-    """ "sha256:..." of a file; of one larger than 1 GiB "ends:...", the SHA-256 of its size, first and last 16 MiB.
+    """Return "sha256:..." of a file; above 1 GiB "ends:...", the SHA-256 of its size, first and last 16 MiB.
 
     Of a folder "folder:...", the SHA-256 of the names and digests of its JSON files and safetensors."""
     if os.path.isdir(path):

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 Cancel = Callable[[], bool]
 Progress = Callable[[int, int], None]
 Steer = Callable[["Generation", "np.ndarray"], "int | np.ndarray | None"]
-"""Asked before every token, with the generation so far (``tokens``, ``thinking``) and the logits (V,) float32, which it
-must not change. An id is taken as it is; logits are sampled from instead of the model's (-inf forbids); None leaves the
-choice alone. Budgets, grammars and greedy stretches are written with it: a sampler has no use for any of them."""
+"""Called before every token with the generation so far (``tokens``, ``thinking``) and the logits (V,) float32,
+read-only. Returns a token id to take, logits to sample from instead (-inf forbids), or None to leave the choice to the
+sampler. Budgets, grammars and greedy stretches are written with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Piece:
 
 @dataclass
 class Timing:
-    """Seconds of engine work, without the time the consumer spent printing or sending.
+    """Seconds of engine work, without the time the consumer spends printing or sending.
 
     ``reused_tokens`` were in the session already; ``prefill_tokens`` were evaluated. ``first_token_s`` runs from the
     start of prefill to the first picked token.
@@ -65,16 +65,16 @@ class Timing:
 
     @property
     def prefill_tps(self) -> float:
-        """Prefill throughput in tokens per second, 0.0 when nothing was measured."""
+        """Prefill throughput in tokens per second, 0.0 if nothing was measured."""
         return self.prefill_tokens / self.prefill_s if self.prefill_s > 0 else 0.0
 
     @property
     def decode_tps(self) -> float:
-        """Decode throughput in tokens per second, 0.0 when nothing was measured."""
+        """Decode throughput in tokens per second, 0.0 if nothing was measured."""
         return self.tokens / self.decode_s if self.decode_s > 0 else 0.0
 
     def add(self, other: Timing) -> None:
-        """Sum up the work of several answers; the time to the first token belongs to one and is left alone."""
+        """Add the work of another answer; ``first_token_s`` belongs to one answer and is left alone."""
         self.reused_tokens += other.reused_tokens
         self.prefill_tokens += other.prefill_tokens
         self.prefill_s += other.prefill_s
@@ -83,14 +83,16 @@ class Timing:
 
 
 def check_fits(n_tokens: int, ctx: int, room: int = 1) -> None:
-    """Raise ContextError unless a prompt of ``n_tokens`` leaves ``room`` slots free (docs/text.md 6: at least one; two
-    where an answer is to follow)."""
+    """Raise ContextError unless a prompt of ``n_tokens`` leaves ``room`` slots free.
+
+    At least one (docs/explanation/text.md 6); two if an answer is to follow.
+    """
     if n_tokens + room > ctx:
         raise ContextError(f"the prompt has {n_tokens} tokens, a context of {ctx} takes at most {max(ctx - room, 0)}")
 
 
 def check_finite(session: Any, token: int) -> None:
-    """SessionError if the logit of a picked token is NaN or infinite: picking then only pretended to choose."""
+    """Raise SessionError if the logit of a picked token is NaN or infinite: the pick was then no choice."""
     if not math.isfinite(session.logit(token)):
         raise SessionError(f"the logits at position {session.pos} are not finite: damaged weights or a broken backend")
 
@@ -104,7 +106,7 @@ def prefill(
     cancel: Cancel | None = None,
     chunk: int | None = None,
 ) -> None:
-    """Bring ``session`` to exactly ``tokens`` and account for it in ``timing``.
+    """Bring ``session`` to exactly ``tokens`` and record the work in ``timing``.
 
     Raises Cancelled when ``cancel`` said so (checked between chunks), ContextError when the tokens do not fit.
     """
@@ -129,11 +131,13 @@ def decode(
     last: bool = True,
     eager: bool = False,
 ) -> Iterator[int]:
-    """The decode loop: up to ``limit`` tokens, each yielded as soon as it is picked and evaluated when the next one is
-    asked for, or, if ``eager``, evaluated first. One of ``stop`` (the tokens that end a text) is the last one to be
-    yielded and never evaluated; after the others the session has advanced by all of them or, without ``last``, by all
-    but the last. SessionError if a picked logit is NaN or infinite."""
-    for made in range(1, limit + 1):
+    """Yield up to ``limit`` tokens, each as soon as it is picked.
+
+    A token is evaluated when the next one is requested, or before it is yielded if ``eager``. One of ``stop`` ends the
+    loop and is never evaluated. Otherwise the session advances by all tokens, or without ``last`` by all but the last.
+    Raises SessionError if a picked logit is NaN or infinite.
+    """
+    for count in range(1, limit + 1):
         token = pick(session)
         check_finite(session, token)
         if eager:
@@ -141,24 +145,24 @@ def decode(
         yield token
         if token in stop:
             return
-        if not eager and (made < limit or last):
+        if not eager and (count < limit or last):
             session.append(token)
 
 
 class _Cancelled(Exception):
-    """The consumer wants no more."""
+    """The consumer has cancelled the generation."""
 
 
 class Generation:
-    """Iterate to decode; afterwards ``tokens``, ``finish`` and ``timing`` tell what happened.
+    """Decodes while iterated over; ``tokens``, ``finish`` and ``timing`` hold the result.
 
     Every picked token except EOS is yielded first and evaluated when the consumer asks for the next one, so text
     reaches the user one decode step earlier. After exhaustion the session holds exactly prompt + ``tokens``; if the
     consumer stopped early it may lag by the last token, which the next ``sync`` supplies.
 
     ``finish``: "stop" (a token that ends texts was picked, ``end``; it is neither evaluated nor part of the text,
-    docs/text.md 6), "length", "cancelled", or "" while running. ``limit`` is clipped so that one context slot stays
-    free (docs/text.md 6). Without ``last`` the last token of a full answer is not evaluated, and may take that slot.
+    text.md 6), "length", "cancelled", or "" while running. ``limit`` is clipped so that one context slot stays
+    free (text.md 6). Without ``last`` the last token of a full answer is not evaluated, and may take that slot.
     ``thinking`` says whether the prompt ended inside ``<think>``; the state then follows the two think-tag ids,
     never text that looks like them.
     """

@@ -1,4 +1,4 @@
-"""Collecting importance: prompts through the pass, squares of what every matrix reads added up on the way.
+"""Collects importance: runs prompts through the pass and sums the squares of every matrix's inputs.
 
 A prompt file is text. Lines that start with ``===== DS4_IMATRIX_PROMPT`` part it into prompts, as in ds4's data sets; a
 file without one is a single text. A prompt longer than the context is read in pieces of that length, each from an
@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .archs import ARCHS, architecture
+from .archs import ARCHS
 from .errors import BackendError, DataError
-from .weights.quantize.imatrix import Entry, Imatrix
+from .weights.quantize.imatrix import Imatrix, TensorImportance
+from .weights.source import architecture
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -30,29 +31,29 @@ BACKENDS = ("cpu", "reference")
 
 
 def split(text: str) -> list[str]:
-    """The prompts of a file, trimmed, without empty ones."""
+    """Return the prompts of a file, trimmed, without empty ones."""
     parts = re.split(rf"^{re.escape(MARKER)}.*$", text, flags=re.MULTILINE)
     return [part.strip() for part in parts if part.strip()]
 
 
 def prompts(engine: Engine, text: str, ctx: int, most_prompts: int | None, most_tokens: int | None) -> list[list[int]]:
-    """Token ids of pieces of at most ``ctx`` tokens, of at most so many prompts and tokens in all.
+    """Return the token ids of pieces of at most ``ctx`` tokens, within limits on prompts and tokens in total.
 
     DataError if there is nothing to read.
     """
-    found: list[list[int]] = []
-    left = most_tokens
+    pieces: list[list[int]] = []
+    budget = most_tokens
     for prompt in split(text)[:most_prompts]:
         ids = engine.tokenizer.encode_rendered(prompt)
-        if left is not None:
-            ids = ids[:left]
-            left -= len(ids)
-        found += [ids[at : at + ctx] for at in range(0, len(ids), ctx)]
-        if left == 0:
+        if budget is not None:
+            ids = ids[:budget]
+            budget -= len(ids)
+        pieces += [ids[at : at + ctx] for at in range(0, len(ids), ctx)]
+        if budget == 0:
             break
-    if not found:
+    if not pieces:
         raise DataError("the prompt file has no text")
-    return found
+    return pieces
 
 
 def collect(
@@ -61,7 +62,7 @@ def collect(
     progress: Callable[[int], None] | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> Imatrix:
-    """Mean squares over all tokens of ``pieces``; ``progress`` is told how many are done.
+    """Return mean squares over all tokens of ``pieces``; ``progress`` gets the number of tokens done.
 
     After ``cancel()`` turned true, what was measured until then is returned. BackendError for a backend or a family
     whose pass cannot be listened to.
@@ -87,16 +88,16 @@ def collect(
 
 
 def table(sums: dict[str, tuple[np.ndarray, np.ndarray]], tokens: int) -> Imatrix:
-    """Sums and counts as an importance table."""
+    """Convert sums and counts to an importance table."""
     entries = {}
     for name, (squares, counts) in sums.items():
         means = squares / np.where(counts > 0, counts, 1)[:, None]
-        entries[name] = Entry(means.astype(np.float32), counts)
+        entries[name] = TensorImportance(means.astype(np.float32), counts)
     return Imatrix(entries, chunks=tokens)
 
 
-def unmet(found: Imatrix) -> Iterator[tuple[str, int, int]]:
-    """(tensor, experts never met, experts) where there are some."""
-    for name, entry in found.entries.items():
+def unmet(importance: Imatrix) -> Iterator[tuple[str, int, int]]:
+    """Yield (tensor, experts never used, experts) for tensors with such experts."""
+    for name, entry in importance.entries.items():
         if entry.unmet:
             yield name, entry.unmet, len(entry.means)

@@ -1,6 +1,6 @@
-"""The numerics modes: what each one rounds, and nothing else.
+"""The numerics modes: which values each one rounds.
 
-One forward pass serves all modes; a mode only switches roundings on or off at fixed points (docs/model.md 10.1):
+One forward pass serves all modes; a mode only switches roundings on or off at fixed points (model.md 10.1):
 
     exact   no rounding: agrees with Hugging Face's float32 modelling code to float noise
     qat     the cache roundings the model was trained with (E4M3 rows, Hadamard + FP4 indexer, f16 storage)
@@ -15,7 +15,7 @@ from .errors import UsageError
 
 
 class Numerics(NamedTuple):
-    """One named set of roundings.
+    """A named set of roundings.
 
     act_quant    int8 activations before every quantized matrix (per 32 for Q8_0, Q8_K per 256 for K and IQ formats)
     kv_fp8       E4M3 round trip of raw and compressed attention rows, non-rotary channels
@@ -24,7 +24,7 @@ class Numerics(NamedTuple):
     route_floor  the routing normaliser is max(sum, 2^-14) instead of sum + 1e-20
     rope         angle recipe: "f32" (position x f32 frequency, as Hugging Face), "iterated" (f32 products, as ds4),
                  "f64" (the accurate one)
-    own_inputs   inputs of matrices are rounded as the program does whose file it is (llama2.c's version 2: runq.c)
+    own_inputs   use the checkpoint's own activation rounding (llama2.c's version 2: runq.c groups)
     """
 
     name: str
@@ -47,7 +47,7 @@ DEFAULT_MODE = "qat"
 
 
 def numerics(name: str) -> Numerics:
-    """The mode called ``name``; UsageError lists the valid ones."""
+    """Return the mode ``name``; UsageError lists the valid ones."""
     try:
         return MODES[name]
     except KeyError:

@@ -1,4 +1,4 @@
-"""The machine's peaks as the engine's bounds need them. Measuring compiles a few loops; import is cheap."""
+"""Peak rates of this machine for the engine's bounds. Measuring compiles a few loops; import is cheap."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from .errors import BackendError
 
 
 def peaks_key(threads: int) -> dict[str, str | int]:
-    """What a measurement holds for: this machine, so many threads, and the kernels, whose key changes with processor,
-    tier of instructions, sources and versions of the compiler."""
+    """Return what a measurement is valid for: this machine, the thread count and the kernels.
+
+    The kernels' key changes with processor, instruction tier, sources and compiler version.
+    """
     try:
-        from kernels.cpu.library import cache_key
+        from ds4ref.kernels.cpu.library import cache_key
 
         kernels = cache_key()
     except (ImportError, OSError, RuntimeError) as error:
@@ -22,10 +24,10 @@ def peaks_key(threads: int) -> dict[str, str | int]:
 
 
 def measure_peaks(threads: int) -> Peaks:
-    """Best rates of ``threads`` threads on this machine; BackendError where that cannot be measured."""
+    """Measure the peak rates of ``threads`` threads; BackendError if that is impossible here."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
-        from kernels.cpu.peaks import measure
+        from ds4ref.kernels.cpu.peaks import measure
     except (ImportError, OSError, RuntimeError) as error:
         raise BackendError(f"cannot measure this machine's peaks: {error}") from error
     return Peaks(**measure(max(1, min(threads, usable))))

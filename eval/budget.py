@@ -1,7 +1,7 @@
-"""How long a model may think: the limits that keep room for an answer, on token ids.
+"""Close a model's thinking while there are tokens left for an answer.
 
-ds4 ends thinking by feeding the text ``</think>``, which its tokenizer splits into ordinary tokens that mean nothing to
-the model. Here it is the control token, through the generation loop's steering hook.
+ds4 feeds the text ``</think>``, which its tokenizer splits into ordinary tokens. Here the control token is forced,
+through the generation loop's steering hook.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 class Budget:
-    """A ``generate.Steer`` for one answer. ``closed`` is how it ended the thinking: "soft", "hard" or "".
+    """Steer one answer (``generate.Steer``). ``closed`` is how the thinking was ended: "soft", "hard" or "".
 
     With R tokens left, before each token while the model thinks: R <= hard limit closes; R <= soft limit closes if
-    </think> is among the ``close_rank`` most likely tokens. At temperature 0 and in between the model decides.
+    </think> is among the ``close_rank`` most likely tokens; otherwise the model decides.
     """
 
     def __init__(self, settings: Settings):
         self.settings, self.closed = settings, ""
 
     def __call__(self, generation: Any, logits: np.ndarray) -> int | None:
-        """The id of </think>, or None where the choice is the model's."""
+        """Return the id of </think>, or None to let the model choose."""
         if not generation.thinking:
             return None
         left = generation.limit - len(generation.tokens)

@@ -1,4 +1,4 @@
-"""``ds4-eval``: what a command line starts, and how it ends.
+"""Entry point of ``ds4-eval``: run, report, exit code.
 
 ds4-eval -m MODEL.gguf -o run.jsonl
 ds4-eval compare before.jsonl after.jsonl
@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from ds4ref.cli.common import Progress, columns, is_tty, run, say
-from ds4ref.cli.options import parsed
+from ds4ref.console.common import Progress, columns, is_tty, run, say
+from ds4ref.console.options import parsed
 
 from .log import Log, Sample, Writer, header_of
 from .options import PROG, Job, build_parser, read_job
@@ -31,7 +31,7 @@ COMMANDS = ("compare", "import", "regrade", "verify", "view")
 
 
 def body(argv: Sequence[str]) -> int:
-    """Dispatch."""
+    """Dispatch to a subcommand or a run."""
     if argv and argv[0] in COMMANDS:
         return _command(argv[0])(argv[1:])
     args = parsed(build_parser(), argv)
@@ -46,7 +46,7 @@ def body(argv: Sequence[str]) -> int:
 
 
 def _command(name: str) -> Callable[[Sequence[str]], int]:
-    """The body of a command; its module is imported only now."""
+    """Import the module of a subcommand and return its body."""
     if name == "compare":
         from .cli_compare import compare as found
     elif name == "import":
@@ -64,7 +64,7 @@ def _command(name: str) -> Callable[[Sequence[str]], int]:
 
 
 def evaluate(job: Job, args: Namespace, command: Sequence[str]) -> int:
-    """Ask what is missing, report, keep the run."""
+    """Ask the missing samples, report, add the run to the store."""
     from .runner import missing
 
     error: BaseException | None = None
@@ -81,13 +81,13 @@ def evaluate(job: Job, args: Namespace, command: Sequence[str]) -> int:
                 _fanned(job, args, log, todo, len(wanted), ctx, signals)
             else:
                 _alone(job, args, target, log, todo, len(wanted), ctx, signals)
-        except BaseException as failure:  # what there is gets its report whatever happened
+        except BaseException as failure:  # report the samples so far in any case
             error = failure
         return _conclude(job, args, log, wanted, signals, error)
 
 
 def _open(job: Job, args: Namespace) -> Target:
-    from ds4ref.cli.tool import engine_options, target_of
+    from ds4ref.console.tool import engine_options, target_of
 
     if job.spec.partition(":")[0].partition("?")[0] == "local" and args.concurrency > 1:
         from ds4ref.targets import open_target
@@ -107,7 +107,7 @@ def _log(job: Job, target: Target, command: Sequence[str]) -> Writer:
 
 
 def _ctx(target: Target, job: Job) -> int | None:
-    """The context that the longest prompt and its answer need; None where the target minds it."""
+    """Context that the longest prompt and its answer need; None unless the target is local."""
     from ds4ref.targets.local import LocalTarget
 
     if not isinstance(target, LocalTarget):
@@ -137,7 +137,7 @@ def _alone(
     job: Job, args: Namespace, target: Target, log: Writer, todo: list[Key], total: int, ctx: int | None,
     signals: Signals,
 ) -> None:  # fmt: skip
-    """In this process, with the screen or without."""
+    """Run in this process, with or without the screen."""
     from .runner import Runner
 
     def make(listen: Callable[[Event], Any]) -> Runner:
@@ -168,7 +168,7 @@ def _plain(job: Job, args: Namespace, total: int, done: int, progress: Progress)
 def _fanned(
     job: Job, args: Namespace, log: Writer, todo: list[Key], total: int, ctx: int | None, signals: Signals
 ) -> None:
-    """Over the workers of a Dask cluster, a sample a unit; only this process writes the log."""
+    """Run over the workers of a Dask cluster."""
     from .fanned import fan
 
     with Progress("samples") as progress:
@@ -187,7 +187,7 @@ def _fanned(
 def _conclude(
     job: Job, args: Namespace, log: Writer, wanted: Sequence[Key], signals: Signals, error: BaseException | None
 ) -> int:
-    """Report and keep; the exit code. What ended the run early is raised again after that."""
+    """Report, add the run to the store, return the exit code; raise again what ended the run early."""
     from .report import report_text
     from .runner import missing
 
@@ -229,7 +229,7 @@ def _as_ds4(sample: Sample) -> Sample:
 
 
 def _keep(args: Namespace, log: Writer, samples: list[Sample], status: str) -> int | None:
-    """The run's number in the store, None without one."""
+    """Add the run to the store; return its number, None without a store."""
     if args.no_store or not samples:
         return None
     from ds4ref.runs.store import Store
@@ -253,7 +253,7 @@ def _document(job: Job, found: Summary, left: int, number: int | None) -> Mappin
 
 
 def _list(job: Job) -> int:
-    from ds4ref.cli.tool import rows
+    from ds4ref.console.tool import rows
 
     body = [[q.id, q.source, q.kind, q.difficulty, q.domain, q.title[:60]] for q in job.asked]
     print(rows(("id", "source", "kind", "difficulty", "domain", "question"), body))
@@ -261,9 +261,9 @@ def _list(job: Job) -> int:
 
 
 def _self_test() -> int:
-    from .grading import self_test
+    from .corpus import failures
 
-    total, wrong = self_test()
+    total, wrong = failures()
     for line in wrong:
         say(PROG, line)
     print(f"{total - len(wrong)} of {total} answers graded as they should be")
@@ -271,7 +271,7 @@ def _self_test() -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of the console script."""
+    """Run the console script."""
     return run(PROG, body, argv)
 
 

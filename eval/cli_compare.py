@@ -1,4 +1,4 @@
-"""``ds4-eval compare A B``: is B better, and could one have seen it?"""
+"""``ds4-eval compare A B``: test whether B is better or worse than A."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 import sys
 from collections.abc import Sequence
 
-from ds4ref.cli.common import columns, is_tty
-from ds4ref.cli.flags import add
-from ds4ref.cli.options import parsed
-from ds4ref.cli.tool import parser
+from ds4ref.console.common import columns, is_tty
+from ds4ref.console.flags import add
+from ds4ref.console.options import parsed
+from ds4ref.console.tool import parser
 from ds4ref.errors import UsageError
 
 from .compare import INCOMPARABLE, compare_logs, document, text
@@ -21,7 +21,7 @@ PIPE_WIDTH = 160
 
 
 def compare(argv: Sequence[str]) -> int:
-    """The command; its exit code."""
+    """Run the command; return its exit code."""
     made = parser(
         "ds4-eval compare", "Two logs, question by question: scores, the difference and what one could have found.",
         "A B [--fail] [--json]", "before.jsonl after.jsonl", "before.jsonl latest --fail || exit 1",

@@ -1,4 +1,4 @@
-"""``ds4-eval import``: a pack of the user's own from questions that were made elsewhere.
+"""``ds4-eval import``: make a pack of questions from other sources.
 
     ds4-eval import ds4_eval.c                                  ds4's questions, from a copy of its source
     ds4-eval import gpqa_diamond.csv supergpqa.jsonl -o mine.jsonl
@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ds4ref.cli.common import check_output, say
-from ds4ref.cli.flags import add
-from ds4ref.cli.options import choice, parsed, printable
-from ds4ref.cli.tool import finish, parser, rows
+from ds4ref.console.common import check_output, say
+from ds4ref.console.flags import add
+from ds4ref.console.options import choice, parsed, printable
+from ds4ref.console.tool import finish, parser, rows
 from ds4ref.errors import DataError, UsageError
 
 from . import packs
@@ -30,14 +30,14 @@ from .imports.shapes import NAMES
 PROG = "ds4-eval import"
 AUTO = "auto"
 SUFFIX = ".pack.jsonl"
-"""Of packs that were not given a name; .gitignore knows it."""
+"""Suffix of packs without an explicit name; .gitignore lists it."""
 SHOWN = 10
-"""Reasons printed for a file; --json has all."""
+"""Maximum reasons printed for a file; --json has all."""
 NOTE = "imported questions stay yours, under their own licence: they do not belong in the repository of ds4ref"
 
 
 def import_pack(argv: Sequence[str]) -> int:
-    """``ds4-eval import FILE...``"""
+    """Run ``ds4-eval import FILE...``."""
     made = parser(PROG, "Make a pack of questions that you have: ds4's own C source, GPQA, SuperGPQA and AIME as CSV "
                   "or JSON Lines, samples of lm-evaluation-harness. What is not clear is left out and counted.",
                   "FILE... [-o PACK.jsonl] [options]",
@@ -78,13 +78,13 @@ def _name(text: str) -> str:
 
 
 def _name_of(out: Path) -> str:
-    """The name of a pack by its file; never that of a pack that comes with the program."""
+    """Name a pack after its file, but never as one that comes with the program."""
     name = re.sub(r"[^\w.+-]+", "-", out.name.removesuffix(".jsonl").removesuffix(".pack"))[:100] or "imported"
     return name if name not in (packs.DEFAULT, packs.NANO) else f"imported-{name}"
 
 
 def _check(out: Path, files: Sequence[Path], force: bool) -> None:
-    """Refuse files and output before any work. Files are read several times, so that a pipe is none."""
+    """Check files and output before any work; files are read several times, so pipes are refused."""
     for file in files:
         if not file.is_file():
             raise DataError(f"{file}: {'not a plain file' if file.exists() else os.strerror(errno.ENOENT)}")
@@ -110,7 +110,7 @@ def _tell(told: Told) -> None:
 
 
 def _counts(pack: packs.Pack) -> dict[str, dict[str, int]]:
-    """source -> kind -> questions"""
+    """Count questions by source and kind."""
     found: dict[str, Counter[str]] = {}
     for question in pack.questions:
         found.setdefault(question.source, Counter())[question.kind] += 1

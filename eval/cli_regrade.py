@@ -1,4 +1,4 @@
-"""``ds4-eval regrade LOG``: the same answers under the present grader, or under ds4's."""
+"""``ds4-eval regrade LOG``: grade old answers again, by our rule or by ds4's."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 import sys
 from collections.abc import Sequence
 
-from ds4ref.cli.common import columns, is_tty
-from ds4ref.cli.flags import add
-from ds4ref.cli.options import parsed
-from ds4ref.cli.tool import parser
+from ds4ref.console.common import columns, is_tty
+from ds4ref.console.flags import add
+from ds4ref.console.options import parsed
+from ds4ref.console.tool import parser
 from ds4ref.errors import UsageError
 
 from .log import read
@@ -20,7 +20,7 @@ PIPE_WIDTH = 160
 
 
 def regrade(argv: Sequence[str]) -> int:
-    """The command; its exit code."""
+    """Run the command; return its exit code."""
     made = parser(
         "ds4-eval regrade", "Grade all answers of a log again and say what changed; the log stays as it is.",
         "LOG [-o NEW.jsonl] [--grader NAME] [--json]", "run.jsonl", "run.jsonl --grader ds4",

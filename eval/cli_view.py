@@ -1,4 +1,4 @@
-"""``ds4-eval view LOG [QUESTION]``: what was answered, and what it was worth."""
+"""``ds4-eval view LOG [QUESTION]``: show the answers of a log and their grades."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 import sys
 from collections.abc import Sequence
 
-from ds4ref.cli.common import columns, is_tty, say
-from ds4ref.cli.flags import add
-from ds4ref.cli.options import parsed
-from ds4ref.cli.tool import parser
+from ds4ref.console.common import columns, is_tty, say
+from ds4ref.console.flags import add
+from ds4ref.console.options import parsed
+from ds4ref.console.tool import parser
 from ds4ref.errors import UsageError
 
 from .log import read
@@ -21,7 +21,7 @@ PIPE_WIDTH = 160
 
 
 def view(argv: Sequence[str]) -> int:
-    """The command; its exit code."""
+    """Run the command; return its exit code."""
     made = parser(
         PROG, "The report of a log, or all there is about one question.", "LOG [QUESTION] [options]",
         "run.jsonl", "latest --outcome wrong,ambiguous", "run.jsonl 17", "run.jsonl maths-1f0c2a9e --json",

@@ -1,7 +1,7 @@
-"""Two logs of the same questions: what B made of them that A did not, and whether that means anything.
+"""Compare two logs of the same questions: which answers changed, and whether the difference is significant.
 
-How questions are paired and judged is ``ds4ref.runs.scored``, which ``ds4-report compare`` uses, too. Here is what only
-logs know: which answers were given, and the words for people.
+Pairing and statistics are ``ds4ref.runs.scored``'s, as for ``ds4-report compare``; this module adds the answers and the
+text.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ds4ref.cli.options import printable
-from ds4ref.cli.tables import Column, fitted
+from ds4ref.console.options import printable
+from ds4ref.console.tables import Column, fitted
 from ds4ref.errors import UsageError
 from ds4ref.runs import scored
 from ds4ref.runs.scored import Contrast, Cost, Pairing
@@ -29,8 +29,11 @@ CHANGES = ("right -> wrong", "wrong -> right")
 
 @dataclass(frozen=True)
 class Comparison:
-    """What ``compare_logs`` found: verdict (better, worse, same, unclear, incomparable) and the sentence that says so,
-    what the runs did not have in common, notes."""
+    """Result of ``compare_logs``.
+
+    verdict   "better", "worse", "same", "unclear" or "incomparable"; ``says``: the sentence that states it
+    differs   (name, A's value, B's value) of settings and provenance in which the runs differ
+    """
 
     a: Log
     b: Log
@@ -42,7 +45,7 @@ class Comparison:
 
 
 def compare_logs(a: Log, b: Log) -> Comparison:
-    """Pair and judge. UsageError if no question was put to both."""
+    """Pair the questions and judge the difference; UsageError if no question is in both logs."""
     pairs, facts = scored.pair(rows_of(a), rows_of(b)), (about(a), about(b))
     if not pairs.shared:
         raise UsageError(f"{a.path} and {b.path} have no question in common ({a.header.pack.get('pack')} and "
@@ -63,7 +66,7 @@ def compare_logs(a: Log, b: Log) -> Comparison:
 
 
 def text(found: Comparison, width: int) -> str:
-    """All of it in lines of at most ``width`` characters, but for the paths."""
+    """Format the comparison in lines of at most ``width`` characters, except for the paths."""
     parts = [f"A = {found.a.path}\nB = {found.b.path}", _filled(found.says, width)]
     pairs = found.pairs
     if pairs.whole is not None:
@@ -108,7 +111,7 @@ def _span(i: Interval) -> str:
 
 
 def _tally(found: Comparison) -> str:
-    """How many questions went which way."""
+    """Count the questions that changed in each direction."""
     pairs = found.pairs
     lost, gained = len(pairs.lost), len(pairs.gained)
     assert pairs.whole is not None
@@ -144,7 +147,7 @@ def _changes(found: Comparison, width: int) -> list[str]:
 
 
 def _given(samples: Sequence[Sample]) -> str:
-    """What was answered; of several how many were right."""
+    """The answer given; of several samples how many were right."""
     if len(samples) > 1:
         return f"{sum(sample.right for sample in samples)} of {len(samples)}"
     grade = samples[0].grade if samples else None
@@ -171,7 +174,7 @@ def _figure(value: float) -> str:
 
 
 def document(found: Comparison) -> dict[str, Any]:
-    """Everything, as plain data. Scores are shares, differences percentage points."""
+    """Everything as plain data: scores are shares, differences are percentage points."""
     return {
         "a": found.a.path, "b": found.b.path, "verdict": found.verdict, "says": found.says, **found.pairs.as_json(),
         "differs": {name: [one, other] for name, one, other in found.differs}, "notes": list(found.notes),

@@ -1,9 +1,9 @@
-"""How ds4's own evaluation grades an output, for ``--grader ds4`` and for comparison; its defects are on purpose.
+"""Grade as ds4's own evaluation does, defects included, for ``--grader ds4`` and for comparison.
 
-It works on bytes, as C does. What is behind the first ``</think>`` counts, all of it where there is none; the first
-"answer" in that, in any case and in the midst of any word, opens a window, and the first thing in the window that has
-the right form is the answer: a letter between two bytes that are no ASCII letters, a run of digits, a line of them.
-Where the window holds none, the last one of the whole text is taken. docs/eval.md shows what that costs.
+It works on bytes. What counts is the text behind the first ``</think>``, or all of it. The first "answer" in it, in
+any case and inside any word, opens a window; the first match in the window is the answer: a letter without an ASCII
+letter on either side, a run of digits, or a line of these. Without a match in the window the last match of the whole
+text is taken. docs/reference/eval.md shows what that costs.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from .packs import LETTERS, Question
 from .prompt import key
 
 LETTER_WINDOW, NUMBER_WINDOW = 96, 160
-"""Bytes behind "answer" that are searched."""
+"""Bytes of the window behind "answer"."""
 _SET = 256
-"""Lines that its set holds; larger numbers are in no set."""
+"""Size of ds4's set of lines; larger numbers are in no set."""
 
 
 def ds4_grade(question: Question, text: str, *, order: Sequence[int] = ()) -> Grade:
-    """Grade all that was put out: reasoning, ``</think>`` and answer. Never "ambiguous"; "missing" is what ds4 prints
-    as "?" and counts as failed."""
+    """Grade a whole output: reasoning, ``</think>`` and answer. Never "ambiguous"; "missing" is ds4's "?"."""
     raw = text.encode("utf-8", "surrogatepass").partition(b"\0")[0]  # a C string ends there
     _, close, behind = raw.partition(b"</think>")
     visible = behind if close else raw
@@ -57,7 +56,7 @@ def _letter(visible: bytes, start: int | None, last: str) -> str:
 
 
 def _digits(text: str) -> str:
-    """The first run of digits, leading zeros stripped: what ds4 compares keys by."""
+    """First run of digits, without leading zeros: how ds4 compares keys."""
     found = re.search("[0-9]+", text)
     return (found[0].lstrip("0") or "0") if found else ""
 
@@ -74,7 +73,7 @@ def _lines(visible: bytes, start: int | None) -> str:
 
 
 def _expanded(spec: str) -> set[int]:
-    """The lines of a specification; a reversed range is swapped."""
+    """Expand a specification of lines; a reversed range is swapped."""
     found: set[int] = set()
     for part in filter(None, spec.split(",")):
         low, _, high = part.partition("-")

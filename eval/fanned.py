@@ -1,7 +1,7 @@
-"""A run over the workers of a Dask cluster: a sample is a unit, and only the asking process writes the log.
+"""Spread a run over the workers of a Dask cluster; only this process writes the log.
 
-A worker opens the target once and keeps it. What is already in the log is no unit: a run resumes by its log, as one in
-a single process does.
+A unit of work is one sample. A worker opens the target once and keeps it. Samples that are already in the log are not
+repeated.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ OPTIONS = (
     "backend", "gpu_memory", "numerics", "threads", "ctx", "model_name", "accept_model", "prefill", "id_prompts",
     "dialect", "key_env", "per_minute", "attempts", "timeout",
 )  # fmt: skip
-"""Of the command line, for opening the target."""
+"""Command-line options that opening the target needs."""
 
 _open: dict[str, Target] = {}
 
 
 def work(unit: Mapping[str, Any]) -> dict[str, Any]:
-    """One sample, in a worker."""
-    from ds4ref.cli.tool import target_of
+    """Ask one sample, in a worker."""
+    from ds4ref.console.tool import target_of
 
     from .runner import ask
 
@@ -62,7 +62,7 @@ def fan(
     cancel: Cancellation,
     ctx: int | None,
 ) -> None:
-    """Do ``todo``. TargetError if units failed outside of the target's own errors, which are failed samples."""
+    """Ask all of ``todo``; TargetError if units failed for another reason than an error of the target."""
     from ds4ref.runs.fanout import fan_out
     from ds4ref.runs.store import Store
 

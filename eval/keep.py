@@ -1,6 +1,6 @@
-"""A run of ds4-eval in the run store: a run like any other, of kind "eval", with a row a sample (docs/reports.md).
+"""Put a run of ds4-eval into the run store: kind "eval", a row a sample (docs/reference/reports.md).
 
-Prompts and answers stay in the log. A log that went on (``--resume``) stays the run it was.
+Prompts and answers stay in the log. A resumed log replaces its run.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ def keep(
     tags: Sequence[str] = (),
     grader: str | None = None,
 ) -> int:
-    """The run's number. ``label`` "" names it by pack and model; ``grader`` made the grades (None: the one that the
-    log's header names, else ours)."""
+    """Add the log to the store, or replace its run; return the run's number.
+
+    ``label``: name of the run (default: pack and model). ``grader``: who made the grades (default: the log's header,
+    else ours).
+    """
     facts, rows = {**about(log), "summary": summary(log).to_json()}, rows_of(log)
     if grader is not None:
         facts["grader"] = grader
@@ -46,13 +49,13 @@ def keep(
 
 
 def rows_of(log: Log) -> list[dict[str, Any]]:
-    """A row for each sample that counts."""
+    """Build a row for each sample."""
     questions = {q.id: msgspec.to_builtins(q) for q in log.header.questions}
     return [eval_row(msgspec.to_builtins(sample), questions[sample.id]) for sample in log.samples]
 
 
 def about(log: Log) -> dict[str, Any]:
-    """Where a log comes from, in the words of all runs."""
+    """Provenance of a log, in the fields that all runs have."""
     header = msgspec.to_builtins(log.header)
     facts = eval_facts(header, log.path, msgspec.json.encode(log.header))
     epochs = max([log.header.epochs, *(sample.epoch for sample in log.samples)])

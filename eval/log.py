@@ -1,8 +1,8 @@
-"""Every sample on disk as soon as it is finished: JSON Lines, one header and then one line a sample.
+"""Write every sample to disk as soon as it is finished: JSON Lines, a header and a line a sample.
 
-A line is written, flushed and synced before the next sample begins, so that a kill or a crash costs what was being
-generated and nothing else. A torn last line is what such an end leaves; it is cut off when the log goes on. A sample
-that is done again (``--retry-incomplete``, the screen's r) is another line, and the last one counts.
+A line is synced before the next sample begins, so that a crash loses only the sample that was being generated. A torn
+last line is cut off when the log is resumed. A sample that is repeated (``--retry-incomplete``, the screen's r) is
+another line, and the last one counts.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Outcome = Literal["right", "wrong", "ambiguous", "missing"]
 
 
 class Grade(msgspec.Struct, frozen=True):
-    """What an answer is worth. ``given`` is what was found in it ("" if nothing), ``why`` says how it was found or why
-    it counts as ambiguous or missing."""
+    """Verdict on an answer. ``given``: the answer that was read ("" if missing); ``why``: where it was read, or why it
+    is ambiguous or missing."""
 
     outcome: Outcome
     given: str = ""
@@ -38,15 +38,14 @@ class Sample(msgspec.Struct, omit_defaults=True):
     """One answer to one question.
 
     digest       of question and settings (``plan.Settings.digest``)
-    status       "done" with a grade; "failed" with an error and none: it says nothing about the model; "stopped" by
-                 the user
-    order        which choice stood at each letter, empty where they stood as they are
-    expected     the right answer as it was to be given
-    tokens       generated, ``reasoning_tokens`` of them thought; None where the target does not count
-    ttft         seconds to the first token, ``seconds`` to the last
-    finish       why it ended: "stop", "length" ...
+    status       "done" (graded), "failed" (engine error, no grade) or "stopped" (by the user)
+    order        index of the choice shown at each letter, empty for the pack's order
+    expected     the right answer in the order shown
+    tokens       generated tokens, ``reasoning_tokens`` of them thinking; None if the target does not count
+    ttft         seconds to the first token; ``seconds`` to the last
+    finish       why generation ended: "stop", "length" ...
     close        how thinking ended: "natural", "soft", "hard", "open" (it did not), "" without thinking
-    ds4          how ds4's own extractor grades it
+    ds4          grade by ds4's own extractor
     """
 
     id: str
@@ -75,19 +74,18 @@ class Sample(msgspec.Struct, omit_defaults=True):
 
     @property
     def key(self) -> Key:
-        """Which sample it is."""
+        """Epoch and question."""
         return Key(self.epoch, self.id)
 
     @property
     def right(self) -> bool:
-        """Whether it was graded so."""
+        """Whether its grade is "right"."""
         return self.grade is not None and self.grade.outcome == "right"
 
 
 class LogHeader(msgspec.Struct):
-    """What all samples of a log have in common. ``questions`` are those of the whole pack, asked or not, so that a log
-    can go on, be graded again and be looked at without it; ``target`` is the engine's identity, ``facts`` where the run
-    comes from."""
+    """First line of a log. ``questions``: the whole pack, so that a log can be resumed, graded again and viewed without
+    it; ``target``: the engine's identity; ``facts``: provenance of the run."""
 
     schema: str
     pack: dict[str, Any]
@@ -99,7 +97,7 @@ class LogHeader(msgspec.Struct):
 
     @property
     def plan(self) -> Settings:
-        """The settings; DataError if they are none of this version's."""
+        """The settings; DataError if this version does not know them."""
         try:
             return Settings(**self.settings)
         except TypeError as error:
@@ -107,7 +105,7 @@ class LogHeader(msgspec.Struct):
 
 
 class Log(msgspec.Struct):
-    """A log that was read: the samples that count, in the order in which they were made."""
+    """A log that was read: the samples that count, in the order in which they were finished."""
 
     path: str
     header: LogHeader
@@ -116,23 +114,23 @@ class Log(msgspec.Struct):
 
     @property
     def questions(self) -> dict[str, Question]:
-        """By id."""
+        """Questions by id."""
         return {q.id: q for q in self.header.questions}
 
     @property
     def done(self) -> list[Sample]:
-        """The graded ones."""
+        """Graded samples."""
         return [sample for sample in self.samples if sample.status == "done"]
 
 
 def read(path: str | os.PathLike[str]) -> Log:
-    """The log in a file, a torn last line left out. DataError says what is wrong with another one."""
+    """Read a log without a torn last line; DataError for a damaged one."""
     header, found, torn, _ = _scan(Path(path))
     return Log(os.fspath(path), header, list(found.values()), torn)
 
 
 def _scan(path: Path) -> tuple[LogHeader, dict[Key, Sample], bool, int]:
-    """Header, samples by key, whether the last line is torn, bytes up to its beginning."""
+    """Read header, samples by key, whether the last line is torn, and the offset of its beginning."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -164,14 +162,14 @@ def _decode(path: Path, number: int, line: bytes, kind: Any) -> Any:
 
 
 class Writer:
-    """A log that grows. ``samples`` are those it holds already."""
+    """Append samples to a log. ``samples``: those it already holds."""
 
     def __init__(self, path: Path, file: IO[bytes], header: LogHeader, samples: dict[Key, Sample]):
         self.path, self.header, self.samples, self._file = path, header, samples, file
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], header: LogHeader) -> Writer:
-        """A new log; UsageError if the file exists."""
+        """Create a log; UsageError if the file exists."""
         goal = Path(path)
         try:
             file = open(goal, "xb", buffering=0)
@@ -191,8 +189,7 @@ class Writer:
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str], header: LogHeader) -> Writer:
-        """Go on with a log; UsageError if it was made with other settings, another pack or another engine than
-        ``header`` says. Epochs may be more than there were."""
+        """Resume a log; UsageError if its settings, pack or engine differ from ``header``'s, or it has more epochs."""
         goal = Path(path)
         old, found, _, end = _scan(goal)
         _refuse_others(goal, old, header)
@@ -211,7 +208,7 @@ class Writer:
         return writer
 
     def add(self, sample: Sample) -> None:
-        """One more; it is on disk when this returns. DataError if it cannot be, and then none of it is."""
+        """Append a sample and sync; DataError if it cannot be written, and then the log is unchanged."""
         self._line(sample)
         self.samples.pop(sample.key, None)
         self.samples[sample.key] = sample
@@ -228,7 +225,7 @@ class Writer:
             raise DataError(f"cannot write {self.path}: {error.strerror or error}") from None
 
     def _lock(self) -> None:
-        """Two runs into one log would tear each other's lines."""
+        """Lock the file, so that two runs do not write into one log."""
         try:
             import fcntl
         except ImportError:  # Windows
@@ -250,13 +247,13 @@ class Writer:
 
 
 def header_of(pack: Pack, settings: Settings, epochs: int, target: dict[str, Any], facts: dict[str, Any]) -> LogHeader:
-    """The header of a run."""
+    """Build the header of a run."""
     about = {"pack": pack.name, "version": pack.header.version, "digest": pack.digest, "canary": pack.header.canary}
     return LogHeader(SCHEMA, about, asdict(settings), epochs, target, facts, list(pack.questions))
 
 
 VOLATILE = ("name", "threads", "url", "file")
-"""What may differ in the identity of the engine that goes on: where it is and how many threads it has."""
+"""Parts of an engine's identity that may differ when a log is resumed."""
 
 
 def _refuse_others(path: Path, old: LogHeader, new: LogHeader) -> None:

@@ -9,7 +9,7 @@ examination, down to what different orders of summation change.
 So a score of 100 % says that an engine decodes like ours, and nothing about knowledge. Of a trained model's items most
 are won by a wide margin; these are not, so that a broken engine loses more of them.
 
-    python -m eval.nano_pack eval/questions/nano.jsonl      an hour; the same file every time
+    python -m ds4ref.eval.nano_pack eval/questions/nano.jsonl      an hour; the same file every time
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The command line of a run, and what it means: a pack, settings, a target, a place for the log.
+"""Parse the command line of a run into pack, settings, target and log.
 
-Everything that can be wrong with it is a UsageError or DataError here, before a model is loaded.
+Whatever is wrong with it is a UsageError or DataError here, before a model is loaded.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ds4ref.cli.flags import add
-from ds4ref.cli.options import Parser, integer, number
-from ds4ref.cli.tool import add_target
+from ds4ref.console.flags import add
+from ds4ref.console.options import Parser, integer, number
+from ds4ref.console.tool import add_target
 from ds4ref.environment import data_dir
 from ds4ref.errors import DataError, UsageError
 
@@ -65,7 +65,7 @@ UNAVAILABLE = {
 
 
 def build_parser() -> Parser:
-    """Options of a run."""
+    """Build the parser of a run's options."""
     made = Parser(PROG, usage=USAGE, description="Hard questions to an engine, graded, with error bars.",
                   epilog=EPILOG, unavailable=UNAVAILABLE)  # fmt: skip
     g = made.add_argument_group("questions")
@@ -121,10 +121,11 @@ def build_parser() -> Parser:
 
 @dataclass(frozen=True)
 class Job:
-    """What a command line asks for.
+    """A parsed command line.
 
-    pack      all its questions; ``asked`` those that are
-    spec      of the target; ``path`` of the log, ``goes_on`` whether it exists
+    pack, asked     the whole pack, and the questions to ask
+    spec            target specification
+    path, goes_on   path of the log, and whether it is resumed
     """
 
     pack: packs.Pack
@@ -138,7 +139,7 @@ class Job:
 
 
 def read_job(args: Namespace) -> Job:
-    """What ``args`` mean; a log that goes on supplies what they leave out."""
+    """Interpret ``args``; a resumed log supplies what they leave out."""
     given = _given(args)
     if args.retry_incomplete and args.resume is None:
         raise UsageError("--retry-incomplete is for --resume LOG")
@@ -156,7 +157,7 @@ def read_job(args: Namespace) -> Job:
 
 
 def _given(args: Namespace) -> dict[str, Any]:
-    """The settings that were spelled out."""
+    """Collect the settings that were given explicitly."""
     named = {
         "think": args.think, "tokens": args.tokens, "soft_limit": args.soft_limit, "hard_limit": args.hard_limit,
         "close_rank": args.close_rank, "temperature": args.temp, "top_p": args.top_p, "min_p": args.min_p,
@@ -168,7 +169,7 @@ def _given(args: Namespace) -> dict[str, Any]:
 def _resumed(args: Namespace, given: dict[str, Any]) -> Job:
     if args.output is not None:
         raise UsageError("--resume goes on with its log: --output is not for it")
-    path = _latest() if args.resume == "latest" else Path(args.resume)
+    path = latest() if args.resume == "latest" else Path(args.resume)
     header = logs.read(path).header
     if args.pack is not None:
         pack = packs.load(args.pack)
@@ -186,7 +187,7 @@ def _resumed(args: Namespace, given: dict[str, Any]) -> Job:
 
 
 def folder() -> Path:
-    """Where logs lie that were given no place."""
+    """Folder of logs without an explicit path."""
     return data_dir() / "evals"
 
 
@@ -202,8 +203,9 @@ def _new_path(pack: str) -> Path:
     return next(path for path in paths if not path.exists())
 
 
-def _latest() -> Path:
-    found = sorted(folder().glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
-    if not found:
+def latest() -> Path:
+    """Find the newest log in the data folder; DataError if there is none."""
+    paths = sorted(folder().glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
+    if not paths:
         raise DataError(f"no log in {folder()}")
-    return found[-1]
+    return paths[-1]

@@ -1,12 +1,12 @@
-"""Questions and the packs they come in: JSON Lines, checked against a schema when they are read.
+"""Read and write packs of questions: JSON Lines, checked against a schema.
 
 The first line describes the pack, every other one is a question:
 
     {"pack": "ds4ref", "version": 1, "canary": "...", "licence": "MIT", "about": "..."}
     {"id": "maths-1f0c2a9e", "source": "maths", "domain": "number theory", "difficulty": "hard", "kind": "integer", ...}
 
-The id of a question of ours ends with a digest of what is asked and what is right, so that a changed item is another
-item. Packs made elsewhere keep the ids they had (``imports``).
+The id of a question of ours ends with a digest of question and answer, so that a changed item has another id.
+Imported questions keep their ids (``imports``).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from ds4ref.runs.store.rows import question_digest
 DEFAULT, NANO = "ds4ref", "nano"
 LETTERS = "ABCDEFGHIJ"
 LONGEST_LINE = 4 << 20
-"""Bytes of a line in a pack; more is no question."""
+"""Maximum bytes of a line in a pack."""
 
 Kind = Literal["choice", "integer", "lines"]
 T = TypeVar("T")
 
 
 class Header(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """What a pack is. ``settings`` are those a run with it has unless the user says otherwise (``plan.Settings``)."""
+    """First line of a pack. ``settings``: default settings of a run with it (``plan.Settings``)."""
 
     pack: str
     version: int
@@ -45,14 +45,14 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class Question(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True):
-    """One item.
+    """One question of a pack.
 
     kind         "choice" (a letter), "integer", "lines" (numbers of lines, "0" for none)
     choices      texts in the order of their letters; empty for the other kinds
     answer       "C"; "204"; "7", "4-6" or "3,9-10"
     distractors  for each wrong choice the mistake that leads to it
     explanation  why the answer is right
-    verifier     name of the function (``eval.verify``) that computes it, "" where nothing can be computed
+    verifier     name of the function (``ds4ref.eval.verify``) that computes it, "" where nothing can be computed
     """
 
     id: str
@@ -70,17 +70,17 @@ class Question(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, f
 
     @property
     def title(self) -> str:
-        """The beginning of the question, on one line."""
+        """The question on one line."""
         return " ".join(self.question.split())
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what is asked and what is right, in hexadecimal."""
+        """SHA-256 of kind, question, choices and answer, in hexadecimal."""
         return question_digest(self.kind, self.question, self.choices, self.answer)
 
     @property
     def letters(self) -> str:
-        """Of its choices."""
+        """Letters of its choices."""
         return LETTERS[: len(self.choices)]
 
 
@@ -92,7 +92,7 @@ class Pack(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What the header calls it."""
+        """Name in the header."""
         return self.header.pack
 
     @property
@@ -101,7 +101,7 @@ class Pack(msgspec.Struct, frozen=True):
         return hashlib.sha256("".join(q.digest for q in self.questions).encode()).hexdigest()
 
     def sources(self) -> list[str]:
-        """In the order in which they come first."""
+        """List the sources in order of first appearance."""
         return list(dict.fromkeys(q.source for q in self.questions))
 
 
@@ -109,15 +109,15 @@ class Pack(msgspec.Struct, frozen=True):
 
 
 def names() -> list[str]:
-    """Packs that come with the program."""
-    folder = resources.files("eval") / "questions"
+    """List the packs that come with the program."""
+    folder = resources.files("ds4ref.eval") / "questions"
     return sorted(entry.name.removesuffix(".jsonl") for entry in folder.iterdir() if entry.name.endswith(".jsonl"))
 
 
 def load(name: str) -> Pack:
-    """A pack by its name, or by the path of its file. UsageError if there is none, DataError if it is damaged."""
+    """Read a pack by its name or path; UsageError if there is none, DataError if it is damaged."""
     if name in names():
-        return read(Path(str(resources.files("eval") / "questions" / f"{name}.jsonl")))
+        return read(Path(str(resources.files("ds4ref.eval") / "questions" / f"{name}.jsonl")))
     path = Path(name)
     if not path.is_file():
         raise UsageError(f"no pack {name}: choose from {', '.join(names())}, or name a .jsonl file")
@@ -125,7 +125,7 @@ def load(name: str) -> Pack:
 
 
 def read(path: Path) -> Pack:
-    """The pack in a file; DataError names the line that is wrong."""
+    """Read the pack in a file; DataError names the damaged line."""
     try:
         with open(path, "rb") as file:
             lines = [(i, line) for i, line in enumerate(_lines(path, file), 1) if line.strip()]
@@ -149,8 +149,8 @@ def read(path: Path) -> Pack:
 
 
 def write(pack: Pack, path: Path) -> None:
-    """The file that ``read`` reads; it appears whole or not at all."""
-    from ds4ref.cli.common import atomic_output
+    """Write the file that ``read`` reads, atomically."""
+    from ds4ref.console.common import atomic_output
 
     with atomic_output(str(path)) as out:
         for entry in (pack.header, *pack.questions):
@@ -175,7 +175,7 @@ def _decode(path: Path, number: int, line: bytes, kind: type[T]) -> T:
 
 
 def problem(q: Question) -> str | None:
-    """What makes ``q`` unusable, None if nothing does."""
+    """Say what makes ``q`` unusable; None if it is valid."""
     if not re.fullmatch(r"[\w.:+-]{1,100}", q.id):
         return "an id is up to 100 letters, digits and . : + - _"
     if not q.question.strip() or not q.source.strip():
@@ -198,7 +198,7 @@ def problem(q: Question) -> str | None:
 
 
 def line_set(spec: str) -> frozenset[int] | None:
-    """The lines of ``7``, ``4-6`` or ``3,9-10``; None if it says none, or 0 beside others."""
+    """Expand ``7``, ``4-6`` or ``3,9-10`` to line numbers; None for anything else, and for 0 beside others."""
     found: set[int] = set()
     for part in spec.replace(" ", "").split(","):
         match = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part)
@@ -210,7 +210,7 @@ def line_set(spec: str) -> frozenset[int] | None:
 
 
 def stamped(q: Question) -> str:
-    """The id that a question of ours has to have."""
+    """Build the id that a question of ours must have."""
     return f"{q.source}-{q.digest[:8]}"
 
 
@@ -218,8 +218,8 @@ SHINGLE = 5
 
 
 def near_duplicates(questions: Sequence[Question], limit: float = 0.25) -> list[tuple[str, str, float]]:
-    """Pairs of ids whose texts share more than ``limit`` of their runs of five words (Jaccard index), most alike first.
-    Numbers count as one word, so that the same exercise with other numbers is found."""
+    """Find pairs of questions whose sets of five-word runs have a Jaccard index above ``limit``: (id, id, index),
+    most similar first. All numbers count as the same word, so that the same exercise with other numbers is found."""
     sets = {q.id: _shingles(" ".join((q.question, *q.choices))) for q in questions}
     found = []
     for (one, a), (other, b) in itertools.combinations(sets.items(), 2):

@@ -1,4 +1,4 @@
-"""A line a sample, for logs, pipes and CI."""
+"""Print a line a sample, for logs, pipes and CI."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import threading
 from collections.abc import Mapping
 from typing import IO
 
-from ds4ref.cli.common import Progress
+from ds4ref.console.common import Progress
 
 from .log import Sample
 from .packs import Question
+from .report import WORDS
 from .runner import Event, Finished
-
-WORDS = {"right": "right", "wrong": "wrong", "ambiguous": "ambiguous", "missing": "no answer"}
 
 
 class Plain:
-    """Listens to a runner: every finished sample is a line on ``out``, and stderr shows how far it is."""
+    """Listen to a runner: print every finished sample to ``out`` and progress to stderr."""
 
     def __init__(self, questions: Mapping[str, Question], total: int, done: int, progress: Progress, out: IO[str]):
         self.questions, self.total, self.done, self.progress, self.out = questions, total, done, progress, out
@@ -24,7 +23,7 @@ class Plain:
         progress(done, total)
 
     def __call__(self, event: Event) -> None:
-        """Take one event."""
+        """Handle one event."""
         with self._lock:
             if isinstance(event, Finished):
                 self.done += 1
@@ -34,7 +33,7 @@ class Plain:
 
 
 def line(sample: Sample, number: int, total: int) -> str:
-    """``[12/93] right      204  204  maths-1f0c2a9e (812 tokens, 31.2 s)``"""
+    """Format ``[12/93] right      204  204  maths-1f0c2a9e (812 tokens, 31.2 s)``."""
     if sample.grade is None:
         word = f"{sample.status}: {sample.error}" if sample.error else sample.status
     else:

@@ -1,4 +1,4 @@
-"""What is asked, how often and how: everything that decides what a sample is worth, fixed before the first one."""
+"""Fix what is asked, how often, and with which settings, before the first sample."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .prompt import SYSTEM
 
 @dataclass(frozen=True)
 class Settings:
-    """Of every sample alike.
+    """Settings that all samples of a run share.
 
     think        "none", "high" or "max"
-    tokens       most tokens of an answer, reasoning included
-    soft_limit   tokens left at which reasoning is closed if </think> is among the best ``close_rank`` tokens anyway
-    hard_limit   tokens left at which it is closed whatever the model would say
-    temperature, top_p, min_p, seed   of sampling; 0 is greedy
-    shuffle      choices in an order drawn for each question and epoch
+    tokens       maximum tokens of an answer, reasoning included
+    soft_limit   tokens left at which reasoning is closed if </think> is among the best ``close_rank`` tokens
+    hard_limit   tokens left at which reasoning is closed in any case
+    temperature, top_p, min_p, seed   sampling; temperature 0 is greedy
+    shuffle      draw the order of the choices for each question and epoch
     """
 
     think: str = "high"
@@ -54,18 +54,18 @@ class Settings:
                 )
 
     def digest(self, question: Question) -> str:
-        """Of one question under these settings: samples of one digest may stand for each other."""
-        said = msgspec.json.encode([question.digest, asdict(self)])
-        return hashlib.sha256(said).hexdigest()[:32]
+        """Digest of a question and these settings: samples with the same digest are interchangeable."""
+        encoded = msgspec.json.encode([question.digest, asdict(self)])
+        return hashlib.sha256(encoded).hexdigest()[:32]
 
     def sample_seed(self, question: Question, epoch: int) -> int:
-        """Of one sample, whatever was drawn before it."""
-        said = f"{self.seed} {epoch} {question.digest}".encode()
-        return int.from_bytes(hashlib.sha256(said).digest()[:7], "little")
+        """Seed of one sample, independent of the order of the run."""
+        encoded = f"{self.seed} {epoch} {question.digest}".encode()
+        return int.from_bytes(hashlib.sha256(encoded).digest()[:7], "little")
 
 
 def settings_of(header: Header, given: dict[str, object]) -> Settings:
-    """A pack's own settings, under what the user gave."""
+    """Override a pack's own settings with those that the user gave."""
     known = {field.name for field in fields(Settings)}
     own = {name: value for name, value in header.settings.items() if name in known}
     return Settings(**{**own, **given})  # type: ignore[arg-type]
@@ -73,20 +73,20 @@ def settings_of(header: Header, given: dict[str, object]) -> Settings:
 
 @dataclass(frozen=True, order=True)
 class Key:
-    """One sample: the epoch (from 1) of a question."""
+    """Identify a sample: the epoch (from 1) and the question's id."""
 
     epoch: int
     question: str
 
 
 def keys(questions: Sequence[Question], epochs: int) -> list[Key]:
-    """All samples: every question once before any comes again."""
+    """List all samples, epoch by epoch."""
     return [Key(epoch, q.id) for epoch, q in itertools.product(range(1, epochs + 1), questions)]
 
 
 def chosen(questions: Sequence[Question], only: str | None = None, limit: int | None = None) -> list[Question]:
-    """The questions that are asked: those whose id, source or domain holds one of the words in ``only`` (separated by
-    commas), the first ``limit`` of them. UsageError if none is left."""
+    """Select the first ``limit`` questions whose id, source or domain contains one of the comma-separated words in
+    ``only``; UsageError if there is none."""
     words = [word.strip().lower() for word in (only or "").split(",") if word.strip()]
     found = [q for q in questions if not words or any(w in f"{q.id} {q.source} {q.domain}".lower() for w in words)]
     if not found:

@@ -1,6 +1,6 @@
-"""What a model is asked: the question, its choices, and the form that the last line of the answer has to have.
+"""Write the prompt: the question, its choices, and the required form of the last line.
 
-The forms are those of ds4's own evaluation (docs/eval.md), so that scores of the two can be put side by side; the words
+The forms are those of ds4's own evaluation (eval.md), so that scores of the two can be put side by side; the words
 are ours.
 """
 
@@ -27,7 +27,7 @@ FORMS = {
 
 
 def user_text(question: Question, order: Sequence[int] = ()) -> str:
-    """The user's message. ``order``: which of the question's choices stands at each letter (as they are)."""
+    """Write the user's message. ``order``: index of the choice shown at each letter (default: unchanged)."""
     parts = [question.question, ""]
     if question.choices:
         shown = [question.choices[i] for i in order or range(len(question.choices))]
@@ -36,19 +36,19 @@ def user_text(question: Question, order: Sequence[int] = ()) -> str:
 
 
 def prompt(question: Question, think: str, order: Sequence[int] = (), system: str = SYSTEM) -> Prompt:
-    """The whole of it, for a target."""
+    """Write the whole prompt, for a target."""
     return Prompt.chat(user_text(question, order), system, think)
 
 
 def shuffled(question: Question, seed: int, epoch: int) -> tuple[int, ...]:
-    """An order of the choices that depends on question, seed and epoch, and on nothing else; empty without choices."""
+    """Draw an order of the choices from question, seed and epoch alone; empty without choices."""
     order = list(range(len(question.choices)))
     random.Random(f"{seed} {epoch} {question.digest}").shuffle(order)
     return tuple(order)
 
 
 def key(question: Question, order: Sequence[int] = ()) -> str:
-    """The right answer where the choices stand in ``order``."""
+    """Return the right answer for choices shown in ``order``."""
     if not order:
         return question.answer
     return LETTERS[list(order).index(LETTERS.index(question.answer))]

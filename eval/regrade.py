@@ -1,4 +1,4 @@
-"""A log graded again by the present graders: what changed, and what that does to the score."""
+"""Grade a log again with the present graders; report which grades and scores changed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from ds4ref.cli.common import check_output
-from ds4ref.cli.options import printable
-from ds4ref.cli.tables import Column, fitted
+from ds4ref.console.common import check_output
+from ds4ref.console.options import printable
+from ds4ref.console.tables import Column, fitted
 from ds4ref.errors import UsageError
 from ds4ref.files import atomic_write
 from ds4ref.runs.provenance import now
@@ -25,8 +25,8 @@ from .scores import Score, summarize
 
 @dataclass(frozen=True)
 class Regraded:
-    """``log`` as it was, the samples as they are graded now, and those that are graded otherwise (before, after): with
-    another outcome, or with something else found in the answer. Another reason alone is no change."""
+    """A log and its samples with new grades. ``changed``: pairs (before, after) with another outcome or another given
+    answer; another reason alone is no change."""
 
     log: Log
     grader: str
@@ -37,7 +37,7 @@ class Regraded:
 
 
 def regrade_log(log: Log, grader: str = "ours") -> Regraded:
-    """Grade every finished sample again. ``grader`` "ds4": by ds4's rules instead of ours."""
+    """Grade every finished sample again; ``grader`` "ds4": by ds4's rule instead of ours."""
     questions = log.questions
     samples: list[Sample] = []
     changed = []
@@ -47,19 +47,19 @@ def regrade_log(log: Log, grader: str = "ours") -> Regraded:
             runner.regrade(new, questions[new.id])
             if grader == "ds4":
                 new.grade = new.ds4
-            if _found(new.grade) != _found(old.grade):
+            if _verdict(new.grade) != _verdict(old.grade):
                 changed.append((old, new))
         samples.append(new)
     before, after = (summarize(questions, side).whole for side in (log.samples, samples))
     return Regraded(log, grader, tuple(samples), tuple(changed), before, after)
 
 
-def _found(grade: Grade | None) -> tuple[str, str] | None:
+def _verdict(grade: Grade | None) -> tuple[str, str] | None:
     return None if grade is None else (grade.outcome, grade.given)
 
 
 def write(found: Regraded, path: str) -> None:
-    """A new log, whole or not at all. UsageError if the file is there already, the log itself above all."""
+    """Write a new log atomically; UsageError if the file exists."""
     goal = Path(path)
     if goal.exists():
         same = os.path.samefile(goal, found.log.path)
@@ -71,7 +71,7 @@ def write(found: Regraded, path: str) -> None:
 
 
 def header_of(found: Regraded) -> LogHeader:
-    """The header, with what was done to the log."""
+    """Note in the header which grader was used and when."""
     facts = {**found.log.header.facts, "grader": found.grader, "regraded": now()}
     return msgspec.structs.replace(found.log.header, facts=facts)
 
@@ -80,7 +80,7 @@ def header_of(found: Regraded) -> LogHeader:
 
 
 def text(found: Regraded, width: int) -> str:
-    """What changed, then the scores."""
+    """Format the changes, then the scores."""
     graded = sum(sample.status == "done" for sample in found.samples)
     outcomes = Counter((_word(old.grade), _word(new.grade)) for old, new in found.changed)
     moved = {pair: count for pair, count in outcomes.items() if pair[0] != pair[1]}
@@ -94,9 +94,9 @@ def text(found: Regraded, width: int) -> str:
     ways = ", ".join(f"{count} {one} -> {other}" for (one, other), count in sorted(moved.items()))
     other = len(found.changed) - sum(moved.values())
     kept = f"{other} of the same outcome" if other else ""
-    said = "; ".join(part for part in (ways, kept) if part)
+    details = "; ".join(part for part in (ways, kept) if part)
     parts.append(
-        f"{len(found.changed)} of {graded} answers are graded otherwise{': ' + said if said else ''}\n"
+        f"{len(found.changed)} of {graded} answers are graded otherwise{': ' + details if details else ''}\n"
         f"before: {found.before.said()}\nnow:    {found.after.said()}"
     )
     return "\n\n".join(parts)
@@ -118,7 +118,7 @@ def _word(grade: Grade | None) -> str:
 
 
 def document(found: Regraded, written: str | None) -> dict[str, Any]:
-    """Plain data."""
+    """Everything as plain data."""
     return {
         "log": found.log.path, "grader": found.grader, "written": written,
         "before": found.before.to_json(), "after": found.after.to_json(),

@@ -1,6 +1,6 @@
-"""What a run says at its end, and ``ds4-eval view`` at any time: a line a sample, then what they add up to.
+"""Format a run's report: a line a sample, then scores and costs.
 
-Tables fit the width they are given; nothing in them wraps.
+Tables fit the given width without wrapping.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from ds4ref.cli.common import duration
-from ds4ref.cli.options import printable
-from ds4ref.cli.tables import Column, fitted
+from ds4ref.console.common import duration
+from ds4ref.console.options import printable
+from ds4ref.console.tables import Column, fitted
 
 from .log import Log, Sample
 from .packs import Question
@@ -18,23 +18,23 @@ from .scores import Score, Summary, is_exhausted, summarize, summary
 
 WORDS = {"right": "right", "wrong": "wrong", "ambiguous": "ambiguous", "missing": "no answer"}
 LONGEST = 400
-"""Characters of a title that a table may show."""
+"""Maximum characters of a title in a table."""
 
 
 def report(log: Log, width: int) -> str:
-    """Of a log that was read."""
+    """Format the report of a log."""
     return report_text(log.questions, log.samples, width)
 
 
 def report_text(questions: Mapping[str, Question], samples: Sequence[Sample], width: int) -> str:
-    """The table of ``samples`` (one for each question and epoch), then the summary. ``questions`` by id: those of the
-    whole pack, in its order, which gives them their numbers."""
+    """Format the table of ``samples`` and the summary. ``questions``: the whole pack by id, in its order, which gives
+    them their numbers."""
     parts = [sample_table(questions, samples, width)] if samples else []
     return "\n\n".join([*parts, summary_text(summarize(questions, samples), questions, samples, width)])
 
 
 def log_report(log: Log, samples: Sequence[Sample], shown: Sequence[Sample], width: int) -> str:
-    """The table of ``shown``, the summary of ``samples``."""
+    """Format the table of ``shown`` and the summary of ``samples``."""
     questions = log.questions
     parts = [sample_table(questions, shown, width)] if shown else ["no such sample"]
     found = summary(log) if samples is log.samples else summarize(questions, samples)
@@ -42,7 +42,7 @@ def log_report(log: Log, samples: Sequence[Sample], shown: Sequence[Sample], wid
 
 
 def sample_table(questions: Mapping[str, Question], samples: Sequence[Sample], width: int) -> str:
-    """A line a sample, by number of the question and epoch."""
+    """Format a line a sample, by number of the question and epoch."""
     numbers = {name: number for number, name in enumerate(questions, 1)}
     columns = (
         Column("#", right=True), Column("epoch", 3, right=True), Column("outcome"), Column("end", 4),
@@ -63,12 +63,12 @@ def sample_table(questions: Mapping[str, Question], samples: Sequence[Sample], w
 
 
 def outcome(sample: Sample) -> str:
-    """The grade in a word or two; what became of a sample that has none."""
+    """The grade in a word or two; the status of a sample without a grade."""
     return sample.status if sample.grade is None else WORDS[sample.grade.outcome]
 
 
 def ending(sample: Sample) -> str:
-    """How an answer ran out of tokens, nothing if it did not."""
+    """How an answer ran out of tokens: "cut off", "closed", or "" if it did not."""
     if sample.status != "done" or not is_exhausted(sample):
         return ""
     return "cut off" if sample.finish == "length" else "closed"
@@ -77,7 +77,7 @@ def ending(sample: Sample) -> str:
 def summary_text(
     found: Summary, questions: Mapping[str, Question], samples: Sequence[Sample], width: int
 ) -> str:  # fmt: skip
-    """Scores with intervals, then everything that says how they came about."""
+    """Format scores with intervals, then token budget, failures and costs."""
     outcomes = ", ".join(f"{found.whole.outcomes.get(name, 0)} {word}" for name, word in WORDS.items())
     parts = [_filled(f"score: {found.whole.said()}" + (f": {outcomes}" if found.whole.samples else ""), width)]
     every = [*(found.sources if len(found.sources) > 1 else ()), *([found.ds4] if found.ds4.samples else ())]
@@ -139,7 +139,7 @@ def _lines(found: Summary, questions: Mapping[str, Question], samples: Sequence[
 
 
 def disagreements(samples: Sequence[Sample]) -> int:
-    """Graded answers that ds4's grader and ours do not both hold right, or wrong."""
+    """Count answers that are right by only one of our grader and ds4's."""
     return sum(
         sample.grade is not None and sample.ds4 is not None and sample.right != (sample.ds4.outcome == "right")
         for sample in samples

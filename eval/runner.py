@@ -1,11 +1,11 @@
-"""Asks a target all questions, one after the other or several at once, and keeps every sample.
+"""Ask a target all questions, one after the other or several at once, and log every sample.
 
     with open_target(spec) as target, Writer.create(path, header) as log:
         runner = Runner(target, log, keys(questions, epochs))
         runner.run()
 
-Whoever shows what happens listens to events, which come from the threads that do the work; ``pause``, ``stop``,
-``run_now`` and ``again`` may be called from any thread.
+Progress is reported as events, from the threads that ask; ``pause``, ``stop``, ``run_now`` and ``again`` may be called
+from any thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .packs import Question
 from .plan import Key, Settings
 
 IN_A_ROW = 5
-"""Samples that fail one after the other before the run gives up: by then it is not the questions."""
+"""Failed samples in a row after which the run gives up: the engine is broken, not a question."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Streamed:
-    """More of an answer: ``text`` that was thought or said, ``tokens`` so far."""
+    """A piece of thinking or of an answer: its text, and tokens so far."""
 
     key: Key
     text: str
@@ -53,15 +53,15 @@ class Streamed:
 
 @dataclass(frozen=True)
 class Finished:
-    """A sample that is in the log now."""
+    """A sample was written to the log."""
 
     sample: Sample
 
 
 @dataclass(frozen=True)
 class Abandoned:
-    """A sample of which nothing is kept: another one was preferred to it, and it waits again, or it was stopped and an
-    earlier answer stands."""
+    """A sample was discarded: it made room for another and waits again, or it was stopped and an earlier answer
+    stands."""
 
     key: Key
 
@@ -70,36 +70,36 @@ Event = Started | Streamed | Finished | Abandoned
 
 
 class Schedule:
-    """What waits, in order; safe to use from any thread."""
+    """Thread-safe queue of samples."""
 
     def __init__(self, waiting: Sequence[Key]):
         self._waiting = list(waiting)
         self._lock = threading.Lock()
 
     def take(self) -> Key | None:
-        """The next one, None if there is none."""
+        """Remove and return the next sample; None if the queue is empty."""
         with self._lock:
             return self._waiting.pop(0) if self._waiting else None
 
     def first(self, key: Key) -> None:
-        """Put ``key`` before all others, whether it waits or not."""
+        """Move ``key`` to the front, or put it there."""
         with self._lock:
             self._waiting = [key, *(k for k in self._waiting if k != key)]
 
     def back(self, key: Key) -> None:
-        """One that was taken waits again, after the one that is next."""
+        """Put back a sample that was taken, behind the next one."""
         with self._lock:
             if key not in self._waiting:
                 self._waiting.insert(1, key)
 
     def waiting(self) -> list[Key]:
-        """All of them."""
+        """List the samples that wait."""
         with self._lock:
             return list(self._waiting)
 
 
 class Runner:
-    """``run`` does what is on the schedule and returns when it is empty or somebody stopped it.
+    """Work through a schedule until it is empty or the run is stopped.
 
     at_once   answers at the same time; a local engine needs as many sessions
     """
@@ -129,24 +129,23 @@ class Runner:
         self._failed = 0
         self.left = False  # by ``leave``
 
-    # --- what a user may do meanwhile
+    # --- control, from any thread
 
     def pause(self) -> None:
-        """No further token is taken until ``go``. An endpoint may generate on until its connection is full."""
+        """Take no further token until ``go``; an endpoint may generate on until its connection is full."""
         self._going.clear()
 
     def go(self) -> None:
-        """The end of a pause."""
+        """End a pause."""
         self._going.set()
 
     @property
     def paused(self) -> bool:
-        """Whether it is."""
+        """Whether the run is paused."""
         return not self._going.is_set()
 
     def stop(self) -> None:
-        """End what runs: what there is of it is kept as "stopped", and nothing else is begun. May be called from a
-        signal handler."""
+        """Stop the run: log partial answers as "stopped", begin nothing else. May be called from a signal handler."""
         self.stopped = True
         if self.paused:  # an event has a lock, too
             self._going.set()
@@ -154,13 +153,13 @@ class Runner:
             cancel.press()
 
     def leave(self) -> None:
-        """``stop`` for somebody who cannot wait until what runs has ended: nothing of it is kept."""
+        """Stop without waiting for running answers; they are discarded."""
         with self._lock:
             self.left = True
         self.stop()
 
     def again(self, key: Key) -> None:
-        """``key`` comes next, done or not. What runs goes on, unless it is ``key`` itself: that begins anew."""
+        """Ask ``key`` next, even if it is done; restart it if it is running."""
         cancel = self.running().get(key)
         if cancel is None:
             self.schedule.first(key)
@@ -170,7 +169,7 @@ class Runner:
         self._going.set()
 
     def run_now(self, key: Key) -> None:
-        """``key`` comes next, and what runs makes room for it if nothing else can; it waits again then."""
+        """Ask ``key`` now; if all places are taken, abort one running sample and put it back."""
         running = self.running()
         if key in running:
             return
@@ -182,15 +181,15 @@ class Runner:
         self._going.set()
 
     def running(self) -> dict[Key, Cancellation]:
-        """What is being answered."""
+        """Samples that are being answered, with their cancellations."""
         with self._lock:
             return dict(self._running)
 
     # --- work
 
     def run(self) -> None:
-        """Until nothing waits or ``stop``. Raises what makes going on senseless: a log that cannot be written, a target
-        that failed ``IN_A_ROW`` times in a row."""
+        """Ask until nothing waits or ``stop`` is called; raise if the log cannot be written, or if ``IN_A_ROW``
+        samples in a row failed."""
         if self.at_once == 1:
             self._work()
         else:
@@ -249,7 +248,7 @@ class Runner:
             raise TargetError(f"{failed} samples in a row failed, the last one with: {sample.error}")
 
     def _streamed(self, event: Streamed) -> float:
-        """Tell it, and wait while the run is paused; the seconds of that."""
+        """Report an event and wait while the run is paused; return the seconds waited."""
         self.listen(event)
         if self._going.is_set():
             return 0.0
@@ -268,8 +267,10 @@ def ask(
     ctx: int | None = None,
     streamed: Callable[[Streamed], float] = lambda event: 0.0,
 ) -> Sample:
-    """One sample, graded. An error of the target is a failed sample; other errors are raised. ``streamed`` may hold the
-    answer up, and says for how many seconds it did: they are nobody's time."""
+    """Ask one sample and grade it; an error of the target makes a failed sample, other errors are raised.
+
+    ``streamed`` is called with each piece and returns the seconds that it waited, which are not counted.
+    """
     order = prompts.shuffled(question, settings.seed, epoch) if settings.shuffle else ()
     asked = prompts.prompt(question, settings.think, order, settings.system)
     budget = Budget(settings) if settings.think != "none" and target.can(Ability.STEER) else None
@@ -310,24 +311,24 @@ def ask(
 
 
 def _storable(text: str) -> str:
-    """Halves of surrogate pairs, which servers escape and cut apart, are in no UTF-8 file."""
+    """Replace lone surrogates, which servers may send and UTF-8 cannot hold."""
     return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
 def regrade(sample: Sample, question: Question) -> None:
-    """Grade what was answered, by our rules and by ds4's."""
+    """Grade a finished sample by our rule and by ds4's."""
     sample.grade = grade(question, sample.output, order=sample.order, reasoning=sample.reasoning, finish=sample.finish)
-    said = sample.output
+    raw = sample.output
     if sample.reasoning:
-        said = sample.reasoning + ("" if sample.close == "open" else "</think>" + sample.output)
-    sample.ds4 = ds4_grade(question, said, order=sample.order)
+        raw = sample.reasoning + ("" if sample.close == "open" else "</think>" + sample.output)
+    sample.ds4 = ds4_grade(question, raw, order=sample.order)
 
 
 def _collected(
     target: Target, request: Request, key: Key, start: float, shown: Callable[[Streamed], None]
 ) -> Completion:
-    """The answer, told piece by piece where the target streams."""
-    target.require(*request.needs, what="ds4-eval")
+    """Get the answer, reporting each piece if the target streams."""
+    target.require(*request.needs, needed_for="ds4-eval")
     if not target.can(Ability.STREAM):
         return target.complete(request)
     tokens = 0
@@ -352,8 +353,8 @@ def _close(settings: Settings, budget: Budget | None, done: Completion) -> str:
 
 
 def missing(log: Writer, wanted: Sequence[Key], incomplete: bool = False) -> list[Key]:
-    """Of ``wanted`` those that the log does not have: never done, or stopped. ``incomplete``: also those that failed
-    and those that were cut off by the limit. DataError for a sample of other settings, which is no sample of these."""
+    """List samples of ``wanted`` that were never done or were stopped; with ``incomplete`` also those that failed or
+    were cut off by the limit. DataError for a sample that was made with other settings."""
     plan, questions = log.header.plan, {q.id: q for q in log.header.questions}
     left = []
     for key in wanted:

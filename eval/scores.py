@@ -1,10 +1,10 @@
-"""What samples add up to: scores with intervals, per source and domain, and what they cost.
+"""Compute scores with intervals, per source and domain, and costs.
 
-The question is the independent unit, not the sample: epochs of one question are averaged first, so that asking the
-same ninety-three questions ten times does not pretend to be nine hundred and thirty. With one epoch the interval is
+The question is the independent unit, not the sample: epochs of one question are averaged first, so that asking 93
+questions ten times still counts as 93. With one epoch the interval is
 Wilson's; with several, scores between 0 and 1 count by how much they spread (``runs.stats.share_interval``). A
-bootstrap over questions covers too little at these sizes (docs/reports.md).
-Failed and stopped samples are in no score: they say nothing about the model.
+bootstrap over questions covers too little at these sizes (docs/reference/reports.md).
+Failed and stopped samples count in no score.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from .packs import Question
 
 @dataclass(frozen=True)
 class Score:
-    """Of some questions. ``interval`` None without a graded question; ``samples`` graded, ``outcomes`` counts them by
-    outcome."""
+    """Score of some questions. ``interval``: None without a graded question; ``samples``: number graded;
+    ``outcomes``: counts by outcome."""
 
     name: str
     interval: Interval | None
@@ -36,18 +36,18 @@ class Score:
 
     @property
     def share(self) -> float:
-        """Mean over questions, NaN without any."""
+        """Mean over questions; NaN without any."""
         return math.nan if self.interval is None else self.interval.estimate
 
     def said(self) -> str:
-        """``71.0 % (61.0 to 79.2, n = 93)``."""
+        """Format as ``71.0 % (61.0 to 79.2, n = 93)``."""
         found = self.interval
         if found is None:
             return "no answer graded"
         return f"{100 * found.estimate:.1f} % ({100 * found.low:.1f} to {100 * found.high:.1f}, n = {found.n})"
 
     def to_json(self) -> dict[str, Any]:
-        """With the 95 % interval as two numbers."""
+        """Plain data; the 95 % interval as two numbers."""
         found = self.interval
         return {
             "score": None if found is None else found.estimate,
@@ -60,10 +60,10 @@ class Score:
 
 @dataclass(frozen=True)
 class Summary:
-    """Of a whole log.
+    """Scores and costs of a log.
 
     whole, sources, domains, ds4   scores; ``ds4`` as ds4's own extractor would have graded the same answers
-    failed, stopped                samples that count for nothing
+    failed, stopped                samples in no score
     exhausted                      graded samples that used up their tokens, or whose thinking had to be closed
     passes, majority               by k: share of questions with a right one among k samples, and with a right majority
                                    of the first k; empty with one epoch
@@ -85,7 +85,7 @@ class Summary:
     rate: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Numbers only."""
+        """Plain data."""
         return {
             **self.whole.to_json(), "per_source": {s.name: s.to_json() for s in self.sources},
             "per_domain": {s.name: s.to_json() for s in self.domains}, "ds4_grader": self.ds4.to_json(),
@@ -98,12 +98,12 @@ class Summary:
 
 
 def summary(log: Log) -> Summary:
-    """Of a log that was read, or of one that is being written."""
+    """Summarize a log."""
     return summarize(log.questions, log.samples)
 
 
 def summarize(questions: Mapping[str, Question], samples: Iterable[Sample]) -> Summary:
-    """``samples`` that count, one for each key; ``questions`` by id."""
+    """Summarize ``samples``, one for each key; ``questions`` by id."""
     every = list(samples)
     done = [sample for sample in every if sample.status == "done" and sample.grade is not None]
     epochs = max((sample.epoch for sample in done), default=1)
@@ -125,7 +125,7 @@ def summarize(questions: Mapping[str, Question], samples: Iterable[Sample]) -> S
 
 
 def score(name: str, done: Sequence[Sample], ds4: bool = False) -> Score:
-    """The share of right answers; every question counts once, however often it was asked."""
+    """Compute the share of right answers; every question counts once, however often it was asked."""
     outcomes: Counter[str] = Counter()
     right: dict[str, list[float]] = defaultdict(list)
     for sample in done:
@@ -138,12 +138,12 @@ def score(name: str, done: Sequence[Sample], ds4: bool = False) -> Score:
 
 
 def is_exhausted(sample: Sample) -> bool:
-    """Whether the answer needed more tokens than it had."""
+    """Whether the answer used up its tokens or had its thinking closed."""
     return sample.finish == "length" or sample.close in ("soft", "hard", "open")
 
 
 def by_question(done: Iterable[Sample]) -> dict[str, list[Sample]]:
-    """The samples of each question, in the order of their epochs."""
+    """Group samples by question, in the order of their epochs."""
     found: dict[str, list[Sample]] = defaultdict(list)
     for sample in sorted(done, key=lambda sample: sample.epoch):
         found[sample.id].append(sample)
@@ -151,8 +151,8 @@ def by_question(done: Iterable[Sample]) -> dict[str, list[Sample]]:
 
 
 def pass_at(done: Iterable[Sample], k: int) -> float | None:
-    """Share of questions with at least one right answer among k, without bias: averaged over all choices of k of the n
-    samples there are, 1 - C(n - right, k) / C(n, k). None unless every question has k."""
+    """Compute pass@k without bias: the mean of 1 - C(n - right, k) / C(n, k) over questions with n samples each; None
+    unless every question has k."""
     shares = []
     for samples in by_question(done).values():
         n, right = len(samples), sum(sample.right for sample in samples)
@@ -163,8 +163,8 @@ def pass_at(done: Iterable[Sample], k: int) -> float | None:
 
 
 def majority_of(done: Iterable[Sample], k: int) -> float | None:
-    """Share of questions whose most frequent answer among the first k is right; ties count by their share, and answers
-    that were not found vote for nothing. None unless every question has k."""
+    """Compute the share of questions whose most frequent answer among the first k is right; ties count by their share,
+    ambiguous and missing answers have no vote. None unless every question has k."""
     shares = []
     for samples in by_question(done).values():
         if len(samples) < k:
@@ -172,7 +172,7 @@ def majority_of(done: Iterable[Sample], k: int) -> float | None:
         votes: Counter[tuple[bool, str]] = Counter()
         for sample in samples[:k]:
             if sample.grade is not None and sample.grade.outcome in ("right", "wrong"):
-                # All right answers are one, however they were written; a letter means the choice it stood for.
+                # All right answers are the same vote; a letter stands for the choice that was shown at it.
                 right = sample.right
                 votes[right, "" if right else _meant(sample)] += 1
         most = max(votes.values(), default=0)
@@ -190,7 +190,7 @@ def _meant(sample: Sample) -> str:
 
 
 def _ladder(epochs: int) -> list[int]:
-    """1, 2, 4 ... and the number of epochs."""
+    """List 1, 2, 4 ... and the number of epochs."""
     return sorted({2**i for i in range(20) if 2**i <= epochs} | {epochs})
 
 
@@ -207,5 +207,5 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def rate_of(done: Iterable[Sample]) -> float | None:
-    """Tokens per second of one answer, over samples."""
+    """Compute tokens per second of one answer, over samples."""
     return scored.rate_of((sample.tokens, sample.ttft, sample.seconds) for sample in done)

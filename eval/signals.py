@@ -1,4 +1,4 @@
-"""Signals and a run: the first one ends it in order, the second one does not wait."""
+"""Stop a run in order at the first signal, at once at the second."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ds4ref.cancellation import Cancellation
-from ds4ref.cli.common import EXIT_INTERRUPTED
+from ds4ref.console.common import EXIT_INTERRUPTED
 
 
 class Signals(Cancellation):
-    """Signals that end a run in order, for the length of a ``with`` block: the report is printed and the log is whole.
+    """Handle SIGINT, SIGTERM, SIGHUP and SIGQUIT inside a ``with`` block.
 
-    The second one does not wait: KeyboardInterrupt. ``number`` is the first.
+    The first signal requests cancellation, so that the log stays whole and the report is printed; the second raises
+    KeyboardInterrupt. ``number`` is the first signal, 0 before it.
     """
 
     def __init__(self) -> None:
@@ -23,8 +24,8 @@ class Signals(Cancellation):
 
     @contextmanager
     def second(self, action: Callable[[], None]) -> Iterator[None]:
-        """While inside, the second signal runs ``action`` instead, and the third one raises: for what an exception out
-        of nowhere would break, such as an event loop."""
+        """Run ``action`` at the second signal and raise only at the third; for an event loop, which an exception out
+        of a signal handler would break."""
         self._second = action
         try:
             yield
@@ -42,7 +43,7 @@ class Signals(Cancellation):
 
     @property
     def code(self) -> int:
-        """What the process exits with because of it; 0 if none came."""
+        """Exit code of the process: 130 or 128 + number, 0 without a signal."""
         if not self.number:
             return 0
         return EXIT_INTERRUPTED if self.number == signal.SIGINT else 128 + self.number

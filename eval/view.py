@@ -1,16 +1,16 @@
-"""Logs for people: which samples are meant, and everything that is known of one."""
+"""Select samples of a log and show one question in full."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ds4ref.errors import DataError, UsageError
+from ds4ref.errors import UsageError
 
 from .log import Log, Sample
 from .packs import LETTERS, Question
@@ -22,19 +22,16 @@ OUTCOMES = ("right", "wrong", "ambiguous", "missing", "failed", "stopped", "exha
 
 
 def newest(name: str) -> str:
-    """The path of a log: ``latest`` is the newest one in the data folder."""
+    """Resolve the path of a log; ``latest`` is the newest one in the data folder."""
     if name != "latest" or Path(name).exists():
         return name
-    from .options import folder
+    from .options import latest
 
-    found = sorted(folder().glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        raise DataError(f"no log in {folder()}")
-    return str(found[-1])
+    return str(latest())
 
 
 def about(log: Log, only: str | None) -> list[Sample]:
-    """The samples of the questions that ``only`` names (words as those of a run's --only)."""
+    """Select the samples of the questions that ``only`` names, as a run's --only does."""
     if not only:
         return log.samples
     ids = {q.id for q in chosen(log.header.questions, only)}
@@ -42,7 +39,7 @@ def about(log: Log, only: str | None) -> list[Sample]:
 
 
 def of_outcome(samples: Sequence[Sample], spec: str | None) -> Sequence[Sample]:
-    """Those of the outcomes in ``spec``, separated by commas; UsageError for an unknown one."""
+    """Select samples by comma-separated outcomes; UsageError for an unknown one."""
     if not spec:
         return samples
     wanted = [word.strip().lower() for word in spec.split(",") if word.strip()]
@@ -59,8 +56,7 @@ def _is(sample: Sample, word: str) -> bool:
 
 
 def find(log: Log, name: str) -> Question:
-    """A question by its id, its number in the table, or the beginning of its id; UsageError if that is none, or
-    several."""
+    """Find a question by its id, a unique prefix of it, or its number in the table; UsageError otherwise."""
     questions = log.questions
     if name in questions:
         return questions[name]
@@ -80,48 +76,56 @@ def find(log: Log, name: str) -> Question:
 
 
 def detail(log: Log, question: Question, samples: Sequence[Sample], width: int | None = None) -> str:
-    """The question, then every one of ``samples`` in full, then why the right answer is right; lines longer than
-    ``width`` (None: any) are broken between words."""
-    head = " · ".join(part for part in (question.id, question.source, question.domain, question.difficulty) if part)
-    parts = [f"{head}\nexpected: {question.answer}"]
-    prompts = {sample.prompt for sample in samples}
-    if log.header.settings.get("system"):
-        parts.append(_block("system", str(log.header.settings["system"])))
-    if len(prompts) == 1:
-        parts.append(_block("prompt", prompts.pop()))
+    """Return the ``sections`` of a question as one text, its lines broken at ``width`` (None: not at all)."""
+    system = str(log.header.settings.get("system") or "")
+    text = "\n\n".join(f"--- {title}\n{body}" if title else body for title, body in sections(question, samples, system))
+    return text if width is None else "\n".join(_broken(line, width) for line in text.split("\n"))
+
+
+def sections(
+    question: Question, samples: Sequence[Sample], system: str = "", prompt: str = ""
+) -> Iterator[tuple[str, str]]:
+    """Yield (title, text) of the question, of each sample in full, and of the explanation; headings have no title.
+
+    ``prompt`` is shown where there is no sample to take it from. All texts are safe to print."""
+    facts = (question.id, question.source, question.domain, question.difficulty)
+    yield "", f"{safe(' · '.join(fact for fact in facts if fact))}\nexpected: {question.answer}"
+    if system:
+        yield "system", _block(system)
+    prompts = {sample.prompt for sample in samples} or {prompt}
+    if len(prompts) == 1 and (text := prompts.pop()):
+        yield "prompt", _block(text)
     for sample in samples:
-        parts.append(_heading(sample))
-        if prompts:  # not the same for all: choices were shuffled
-            parts.append(_block("prompt", sample.prompt))
-        parts += [
-            _block(name, text) for name, text in (("reasoning", sample.reasoning), ("output", sample.output)) if text
-        ]
+        yield "", heading(sample)
+        if prompts:  # they differ, because choices were shuffled
+            yield "prompt", _block(sample.prompt)
+        for title, text in (("reasoning", sample.reasoning), ("output", sample.output)):
+            if text:
+                yield title, _block(text)
     why = [question.explanation] if question.explanation else []
     why += [f"{letter}: {text}" for letter, text in zip(LETTERS, question.distractors, strict=False) if text]
     if why and any(sample.order for sample in samples):
         why.insert(0, "(letters here are those of the pack)")
     if why:
-        parts.append(_block(f"why it is {question.answer}", "\n".join(why)))
-    text = "\n\n".join(parts)
-    return text if width is None else "\n".join(_broken(line, width) for line in text.split("\n"))
+        yield f"why it is {question.answer}", _block("\n".join(why))
 
 
 def _broken(line: str, width: int) -> str:
-    """One line as several; what a line of code is indented by stays."""
+    """Break a long line, keeping its indentation."""
     if len(line) <= width:
         return line
     indent = line[: len(line) - len(line.lstrip())][: width // 2]
     return textwrap.fill(line, width, subsequent_indent=indent, replace_whitespace=False, break_on_hyphens=False)
 
 
-def _heading(sample: Sample) -> str:
-    """Grade and figures of one sample."""
-    said = f"epoch {sample.epoch}: {outcome(sample)}"
+def heading(sample: Sample) -> str:
+    """Describe the grade of a sample in one line, its error and figures in the next ones."""
+    grade = f"epoch {sample.epoch}: {outcome(sample)}"
     if sample.grade is not None:
         given = safe(" ".join(sample.grade.given.split())) or "nothing"
-        said += f" (given {given}, expected {sample.expected}"
-        said += f"; {safe(sample.grade.why)})" if sample.grade.why else ")"
-    lines = [said]
+        grade += f" (given {given}, expected {sample.expected}"
+        grade += f"; {safe(sample.grade.why)})" if sample.grade.why else ")"
+    lines = [grade]
     if sample.ds4 is not None:
         lines.append(f"ds4's grader: {sample.ds4.outcome}, given {safe(sample.ds4.given) or 'nothing'}")
     if sample.error:
@@ -145,12 +149,12 @@ def _heading(sample: Sample) -> str:
     return "\n".join(lines)
 
 
-def _block(name: str, text: str) -> str:
-    return f"--- {name}\n{safe(text).rstrip()}"
+def _block(text: str) -> str:
+    return safe(text).rstrip()
 
 
 def safe(text: str) -> str:
-    """Without what could command a terminal; lines and tabs stay."""
+    """Escape what could control a terminal; keep line feeds and tabs."""
     return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
 
 
@@ -158,8 +162,7 @@ def safe(text: str) -> str:
 
 
 def document(log: Log, samples: Sequence[Sample], shown: Sequence[Sample], whole: bool) -> dict[str, Any]:
-    """Pack, settings, the summary of ``samples``, and ``shown`` one by one: all of them (``whole``), or without their
-    texts."""
+    """Plain data: pack, settings, the summary of ``samples``, and each of ``shown``, with its texts if ``whole``."""
     entries = [msgspec.to_builtins(sample) for sample in shown]
     if not whole:
         entries = [{k: v for k, v in entry.items() if k not in ("prompt", "output", "reasoning")} for entry in entries]

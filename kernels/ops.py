@@ -5,19 +5,26 @@ of a model is written with ops alone, so that arrays may live anywhere and a pas
 ``OPS`` has every op by name with its operands as ``op`` declares them:
 
     name kind[dims]    kind is f32, i32, i64, i8, i16 or any (of f32, f16); dims are names, which mean the same size
-                       throughout one op, numbers, or sums and products of both
-    name matrix[R,n]   weights as they lie in the file (``kernels.formats.Matrix``), [E,R,n] a stack
-    name?              may be None
+                       throughout one op, numbers, or sums, products and powers of both. ``...`` in front stands for
+                       any number of axes, the same ones throughout one op. The name of another argument is its value
+    name matrix[R,n]   weights as they lie in the file (``ds4ref.kernels.formats.Matrix``), [E,R,n] a stack
+    name i32[T] 0..V-1 the values lie in this range, either end of which may be missing
+    name?              may be None; a size that only it has is then 0
     =name              written in place; all other operands are only read
     name               any other argument
 
-No result shares memory with an operand. Float results are float32 whatever the backend computes with inside; every
-array is C-contiguous. A NaN or an infinity that enters an op comes out as NaN or as what the formula makes of it, never
-as a plausible number. Wrong shapes raise ValueError, wrong types TypeError, an index out of range IndexError.
+``where`` adds what else must hold of sizes and arguments. ``binding`` makes the checks of every backend from this.
+
+No result shares memory with an operand, nor does what is written in place with another operand. Float results are
+float32 whatever the backend computes with inside; every array is C-contiguous: gaps between the values of an operand
+are closed by a copy, unless it is written or the op is recorded. A NaN or an infinity that enters an op comes out as
+NaN or as what the formula makes of it, never as a plausible number. Wrong shapes and sizes raise ValueError, wrong
+types TypeError, a value out of its range IndexError, when the op runs.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -38,6 +45,8 @@ class Operand(NamedTuple):
     dims: tuple[str, ...] | None = None
     optional: bool = False
     written: bool = False
+    limits: tuple[str, str] | None = None
+    """Least and greatest value, as expressions; an empty one is no limit."""
 
 
 class Op(NamedTuple):
@@ -46,6 +55,8 @@ class Op(NamedTuple):
     name: str
     operands: tuple[Operand, ...]
     results: tuple[Operand, ...]
+    where: str = ""
+    """What must hold of sizes and arguments, as an expression of Python."""
 
 
 OPS: dict[str, Op] = {}
@@ -56,16 +67,19 @@ LEAST = -1.0e30
 MOST_RANKED = 1024
 """``top`` gives at most so many of a row."""
 
+_OPERAND = re.compile(r"(=?)(\w+)(\??)(?: (\w+)\[([^]]*)])?(?: (\S*)\.\.(\S*))?")
+
 
 def _operand(text: str) -> Operand:
-    head, _, dims = text.strip().partition("[")
-    *names, last = head.split()
-    name, kind = (names[0], last) if names else (last, "")
-    sizes = tuple(dims.rstrip("]").split(",")) if dims else None
-    return Operand(name.strip("=?"), kind, sizes, "?" in name, name.startswith("="))
+    match = _OPERAND.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"not an operand: {text!r}")
+    written, name, optional, kind, dims, least, greatest = match.groups()
+    sizes = tuple(dims.split(",")) if dims is not None else None
+    return Operand(name, kind or "", sizes, bool(optional), bool(written), None if least is None else (least, greatest))
 
 
-def op(declared: str) -> Callable[[F], F]:
+def op(declared: str, where: str = "") -> Callable[[F], F]:
     """Decorator: enter a method into ``OPS``. Operands and results are parted by ``->``, each by ``;``."""
 
     def enter(method: F) -> F:
@@ -73,7 +87,7 @@ def op(declared: str) -> Callable[[F], F]:
         operands, results = (
             tuple(_operand(part) for part in side.split(";") if part.strip()) for side in (before, after)
         )
-        OPS[method.__name__] = Op(method.__name__, operands, results)
+        OPS[method.__name__] = Op(method.__name__, operands, results, where)
         return method
 
     return enter
@@ -113,11 +127,11 @@ class Backend(Protocol):
 
     # --- looking up
 
-    @op("table matrix[V,D]; ids i32[T] -> out f32[T,D]")
+    @op("table matrix[V,D]; ids i32[T] 0..V-1 -> out f32[T,D]")
     def embed(self, table: Matrix, ids: Array) -> Array:
         """Rows of the embedding table."""
 
-    @op("table i32[V,K]; ids i32[T] -> out i32[T,K]")
+    @op("table i32[V,K]; ids i32[T] 0..V-1 -> out i32[T,K]")
     def take_rows(self, table: Array, ids: Array) -> Array:
         """Rows of an integer table."""
 
@@ -131,15 +145,15 @@ class Backend(Protocol):
     def grouped_linear(self, x: Array, w: Matrix, act: str = "float") -> Array:
         """Group g multiplies rows g r .. (g+1) r - 1 with x[:, g]."""
 
-    @op("x f32[T,n]; ids i32[T,K]; w matrix[E,R,n]; act -> out f32[T,K,R]")
+    @op("x f32[T,n]; ids i32[T,K] 0..E-1; w matrix[E,R,n]; act -> out f32[T,K,R]")
     def expert_linear(self, x: Array, ids: Array, w: Matrix, act: str = "float") -> Array:
         """The same input through each chosen expert."""
 
-    @op("mid f32[T,K,n]; ids i32[T,K]; w matrix[E,R,n]; act -> out f32[T,R]")
+    @op("mid f32[T,K,n]; ids i32[T,K] 0..E-1; w matrix[E,R,n]; act -> out f32[T,R]")
     def expert_sum(self, mid: Array, ids: Array, w: Matrix, act: str = "float") -> Array:
         """Each expert's own input, results added in slot order."""
 
-    @op("ids i32[T,K]; w matrix[E,R,n] ->")
+    @op("ids i32[T,K] 0..E-1; w matrix[E,R,n] ->")
     def advise(self, ids: Array, w: Matrix) -> None:
         """A hint that these experts' weights will be read soon. Changes no number."""
 
@@ -149,11 +163,10 @@ class Backend(Protocol):
 
     # --- choosing the next token
 
-    @op("x f32[T,n]; k -> values f32[T,k]; ids i32[T,k]")
+    @op("x f32[T,n]; k -> values f32[T,k]; ids i32[T,k]", where=f"1 <= k <= min(n, {MOST_RANKED})")
     def top(self, x: Array, k: int) -> tuple[Array, Array]:
         """The k greatest values of each row, as they are there, and where: falling, ties to the lower id. Infinity is
-        the greatest; NaN, and what is not above ``LEAST``, count as equal to it. k is 1 .. n, ``MOST_RANKED`` at
-        most."""
+        the greatest; NaN, and what is not above ``LEAST``, count as equal to it."""
 
     # --- streams and norms
 
@@ -161,9 +174,9 @@ class Backend(Protocol):
     def streams(self, x: Array, count: int) -> Array:
         """``count`` copies of every token's vector."""
 
-    @op("x f32[T,H,n]; weight? f32[n]; eps -> out f32[T,H,n]")
+    @op("x f32[...,n]; weight? f32[n]; eps -> out f32[...,n]")
     def rms_norm(self, x: Array, weight: Array | None, eps: float) -> Array:
-        """x / sqrt(mean(x^2) + eps) * weight over the last axis, any number of axes; sum of squares in float64."""
+        """x / sqrt(mean(x^2) + eps) * weight over the last axis; sum of squares in float64."""
 
     @op("X f32[T,C,D]; fn matrix[R,C*D]; eps -> out f32[T,R]")
     def hc_mix(self, X: Array, fn: Matrix, eps: float) -> Array:
@@ -188,13 +201,13 @@ class Backend(Protocol):
     def hc_expand(self, X: Array, y: Array, post: Array, comb: Array) -> Array:
         """X'_k = post_k y + sum_j comb[j, k] X_j."""
 
-    @op("a f32[T,D]; b f32[T,D] -> out f32[T,D]")
+    @op("a f32[...]; b f32[...] -> out f32[...]")
     def add(self, a: Array, b: Array) -> Array:
-        """a + b, any shape."""
+        """a + b."""
 
-    @op("x f32[T,D]; factor -> out f32[T,D]")
+    @op("x f32[...]; factor -> out f32[...]")
     def scale(self, x: Array, factor: float) -> Array:
-        """x times ``factor`` as float32, any shape."""
+        """x times ``factor`` as float32."""
 
     @op("x f32[T,H,2*r+p]; cos f32[T,r]; sin f32[T,r]; inverse; halves -> out f32[T,H,2*r+p]")
     def rope(self, x: Array, cos: Array, sin: Array, inverse: bool = False, halves: bool = False) -> Array:
@@ -203,26 +216,29 @@ class Backend(Protocol):
 
     # --- rounding: to a small format and back
 
-    @op("x f32[T,64*b]; channels -> out f32[T,64*b]")
+    @op(
+        "x f32[...,n]; channels -> out f32[...,n]",
+        where="n % 64 == 0 if channels is None else 0 < channels <= n and channels % 64 == 0",
+    )
     def round_e4m3(self, x: Array, channels: int | None = None) -> Array:
         """E4M3 in blocks of 64 with a power-of-two scale, the first ``channels`` of the last axis (None: all)."""
 
-    @op("x f32[T,32*b] -> out f32[T,32*b]")
+    @op("x f32[...,32*b] -> out f32[...,32*b]")
     def round_e2m1(self, x: Array) -> Array:
         """E2M1 (FP4) in blocks of 32 of the last axis with a power-of-two scale."""
 
-    @op("x f32[T,n] -> out f32[T,n]")
+    @op("x f32[...] -> out f32[...]")
     def round_f16(self, x: Array) -> Array:
-        """binary16, half to even, overflow to infinity; any shape."""
+        """binary16, half to even, overflow to infinity."""
 
-    @op("x f32[T,group*b]; group -> out f32[T,group*b]")
+    @op("x f32[...,group*b]; group -> out f32[...,group*b]")
     def round_i8(self, x: Array, group: int = 64) -> Array:
         """Integers of -127 to 127 times the largest magnitude / 127, by ``group`` values of the last axis; halves away
         from zero. A group with a NaN or an infinity becomes NaN."""
 
-    @op("x f32[T,128] -> out f32[T,128]")
+    @op("x f32[...,2**b] -> out f32[...,2**b]")
     def hadamard(self, x: Array) -> Array:
-        """Sylvester butterfly over the last axis (a power of two), times n^-1/2."""
+        """Sylvester butterfly over the last axis, n values, times n^-1/2."""
 
     @op("x f32[T,32*b] -> codes i8[T,32*b]; scales f32[T,b]")
     def quantize_a8(self, x: Array) -> tuple[Array, Array]:
@@ -234,19 +250,24 @@ class Backend(Protocol):
 
     # --- caches. ``at`` is the position of the first token, read when the op runs
 
-    @op("x f32[T,w]; =rows any[N,w]; at i64[1] ->")
+    @op("x f32[T,w]; =rows any[N,w]; at i64[1] ->", where="N >= 1")
     def store_rows(self, x: Array, rows: Array, at: Array) -> None:
         """Row at + i of a ring of N rows becomes x[i]; only the last N rows are stored. Rows may be float16."""
 
-    @op("gate f32[T,c]; ape f32[r,c]; at i64[1] -> out f32[T,c]")
+    @op("gate f32[T,c]; ape f32[r,c]; at i64[1] -> out f32[T,c]", where="r >= 1")
     def position_bias(self, gate: Array, ape: Array, at: Array) -> Array:
         """gate[i] + ape[(at + i) mod r]."""
 
-    @op("ring f32[N,2*c]; new f32[T,2*c]; at i64[1]; count; ratio; overlap -> out f32[count,2*ratio,c]")
+    @op(
+        "ring f32[N,c+overlap*c]; new f32[T,c+overlap*c]; at i64[1]; count; ratio; overlap"
+        " -> out f32[count,ratio+overlap*ratio,c]",
+        where="N >= ratio + overlap * ratio and T >= 1 and ratio >= 1 and 1 <= count <= T // ratio + 1",
+    )
     def windows(self, ring: Array, new: Array, at: Array, count: int, ratio: int, overlap: bool) -> Array:
         """Rows of the ``count`` windows of ``ratio`` positions from at // ratio on. A position before ``at`` is in the
         ring, a later one among the new rows. With ``overlap``: the first half of the channels of the window before,
-        then the second half of its own, (count, 2 ratio, c); without: all channels, (count, ratio, 2 c)."""
+        then the second half of its own; without: all channels of its own. Positions beyond the new rows get the last
+        of them."""
 
     @op("kv f32[n,m,c]; score f32[n,m,c] -> out f32[n,c]")
     def pool(self, kv: Array, score: Array) -> Array:
@@ -256,8 +277,8 @@ class Backend(Protocol):
     # --- attention
 
     @op(
-        "q f32[T,H,d]; raw f32[N,d]; raw_first i32[T]; raw_count i32[T]; comp? any[M,d]; comp_count i32[T];"
-        " selected? i32[T,k]; sinks f32[H]; scale -> out f32[T,H,d]"
+        "q f32[T,H,d]; raw f32[N,d]; raw_first i32[T] 0..; raw_count i32[T] 0..N; comp? any[M,d];"
+        " comp_count i32[T] 0..M; selected? i32[T,k] ..M-1; sinks f32[H]; scale -> out f32[T,H,d]"
     )
     def attention(
         self, q: Array, raw: Array, raw_first: Array, raw_count: Array, comp: Array | None, comp_count: Array,
@@ -267,7 +288,10 @@ class Backend(Protocol):
         raw_count - 1 of the ring ``raw``, then compressed rows 0 .. comp_count - 1, or those of ``selected`` that are
         >= 0. A head's sink joins the maximum and the denominator, never the values."""
 
-    @op("q f32[T,K*g,d]; keys any[N,K,d]; values any[N,K,d]; first i32[T]; seen i32[T]; scale -> out f32[T,K*g,d]")
+    @op(
+        "q f32[T,K*g,d]; keys any[N,K,d]; values any[N,K,d]; first i32[T] 0..; seen i32[T] 0..N; scale"
+        " -> out f32[T,K*g,d]"
+    )
     def attend(self, q: Array, keys: Array, values: Array, first: Array, seen: Array, scale: float) -> Array:
         """Grouped-query attention: head h reads keys and values h // g of the rows at positions first .. first + seen
         - 1 of the rings ``keys`` and ``values``, in one softmax. A token that sees no row gets NaN."""
@@ -284,8 +308,9 @@ class Backend(Protocol):
     # --- experts
 
     @op(
-        "logits f32[T,E]; bias? f32[E]; hash_ids? i32[T,k]; k; scale; floor"
-        " -> probs f32[T,E]; ids i32[T,k]; weights f32[T,k]"
+        "logits f32[T,E]; bias? f32[E]; hash_ids? i32[T,k] 0..E-1; k; scale; floor"
+        " -> probs f32[T,E]; ids i32[T,k]; weights f32[T,k]",
+        where="1 <= k <= E",
     )
     def route(
         self, logits: Array, bias: Array | None, hash_ids: Array | None, k: int, scale: float, floor: bool
@@ -293,7 +318,7 @@ class Backend(Protocol):
         """probs = sqrt(softplus(logits)); the k largest of probs + bias, ties to the lower id, or ``hash_ids``; their
         probs over the sum of them (at least 2^-14 if ``floor``, else plus 1e-20), times scale."""
 
-    @op("gate f32[T,K,n]; up f32[T,K,n]; limit; weight? f32[T,K] -> out f32[T,K,n]")
+    @op("gate f32[...,n]; up f32[...,n]; limit; weight? f32[...] -> out f32[...,n]")
     def swiglu(self, gate: Array, up: Array, limit: float, weight: Array | None = None) -> Array:
         """silu(min(gate, limit)) clip(up, -limit, limit) over the last axis, times weight. ``limit`` may be
         infinite."""

@@ -1,7 +1,7 @@
-"""ds4-report: what was measured, kept, compared and shown.
+"""ds4-report: store, compare and show measured runs.
 
-sources     runs of the store, and results files as runs
-compare     two runs, one verdict, an exit code
+sources     runs from the store and from results files
+compare     compare two runs: verdict and exit code
 figures     the plots of a report
 build       one HTML file and its Markdown twin
 cli         the command

@@ -1,7 +1,6 @@
-"""``ds4-report build``: runs to one HTML file that needs nothing else, and the same as Markdown.
+"""``ds4-report build``: write runs as one self-contained HTML file, and the same as Markdown.
 
-What a run does not say is left out, not invented. The first bench run is the baseline; every other one is compared
-with it.
+Facts that a run lacks are omitted. The first bench run is the baseline that every other one is compared with.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ds4ref import __version__
-from ds4ref.cli.common import atomic_output, check_output, duration
+from ds4ref.console.common import atomic_output, check_output, duration
 from ds4ref.errors import DataError
 from ds4ref.runs.provenance import age
 from ds4ref.runs.spread import band_name, median_band
+from ds4ref.version import __version__
 
 from . import figures
 from .compare import Comparison, compare, signed, spanned
@@ -31,7 +30,7 @@ SPEEDS = (("prefill", "prefill_tps"), ("decode", "gen_tps"))
 
 @dataclass
 class Report:
-    """Everything the templates show."""
+    """All data that the templates show."""
 
     title: str
     headline: list[str] = field(default_factory=list)
@@ -48,8 +47,8 @@ class Report:
     version: str = __version__
 
 
-class Built(NamedTuple):
-    """The files of a report, the page first, and what stands at its top."""
+class WrittenReport(NamedTuple):
+    """The files of a report, the HTML page first, and its headline."""
 
     files: list[Path]
     headline: list[str]
@@ -61,15 +60,17 @@ def build_report(
     title: str | None = None,
     thresholds: Thresholds | None = None,
     earlier: Sequence[Measured] = (),
-) -> Built:
-    """Write OUTPUT.html, OUTPUT.md and the Markdown's figure. ``earlier``: graded runs that the scores of ``runs`` are
-    held against over time."""
+) -> WrittenReport:
+    """Write OUTPUT.html, OUTPUT.md and the Markdown's figure.
+
+    ``earlier``: graded runs that the scores of ``runs`` are compared with over time.
+    """
     path = Path(output)
     twin, figure = path.with_suffix(".md"), path.with_suffix(".svg")
     for file in (path, twin, figure):
         check_output(str(file))
     report = assemble(runs, title, thresholds or Thresholds(), earlier)
-    curves = speed_curves([part for m in _told_apart(runs) for part in series(m)])
+    curves = speed_curves([part for m in _numbered(runs) for part in series(m)])
     written = [path, twin]
     if curves["decode"] or curves["prefill"]:
         _write(figure, figures.standalone(curves["prefill"], curves["decode"]))
@@ -77,14 +78,14 @@ def build_report(
     _write(path, render("report.html.j2", report).encode("utf-8", "replace"))
     svg = figure.name if figure in written else None
     _write(twin, render("report.md.j2", report, figure=svg).encode("utf-8", "replace"))
-    return Built(written, report.headline)
+    return WrittenReport(written, report.headline)
 
 
 def assemble(
     runs: Sequence[Measured], title: str | None, thresholds: Thresholds, earlier: Sequence[Measured] = ()
 ) -> Report:
-    """All figures and tables of a report about ``runs``."""
-    runs = _told_apart(runs)
+    """Compute all figures and tables of a report on ``runs``; DataError if there is nothing to report."""
+    runs = _numbered(runs)
     whole = [m for m in runs if m.run.kind == "bench"]
     bench = [part for m in whole for part in series(m)]
     report = Report(printable(title or _default_title(runs)))
@@ -115,24 +116,24 @@ def assemble(
     return report
 
 
-def _told_apart(runs: Sequence[Measured]) -> list[Measured]:
-    """Runs of one name are numbered: a name stands for a line, a colour and a column."""
-    seen: Counter[str] = Counter()
-    found = []
+def _numbered(runs: Sequence[Measured]) -> list[Measured]:
+    """Number runs of the same name, as a name identifies a line, a colour and a column."""
+    counts: Counter[str] = Counter()
+    numbered = []
     for measured in runs:
-        seen[measured.name] += 1
-        number = seen[measured.name]
+        counts[measured.name] += 1
+        number = counts[measured.name]
         label = measured.name if number == 1 else f"{measured.name} ({number})"
-        found.append(Measured(replace(measured.run, label=label), measured.rows))
-    return found
+        numbered.append(Measured(replace(measured.run, label=label), measured.rows))
+    return numbered
 
 
 def render(template: str, report: Report, **more: Any) -> str:
-    """A template of this package, filled."""
+    """Render a template of this package for the report."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     env = Environment(
-        loader=PackageLoader("reports"),
+        loader=PackageLoader("ds4ref.reports"),
         autoescape=template.endswith(".html.j2"),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -151,8 +152,10 @@ def render(template: str, report: Report, **more: Any) -> str:
 
 
 def series(measured: Measured) -> list[Measured]:
-    """A run as one curve or, if it holds single tests, as one for each kind of test: tests that end at one depth are
-    no repetitions of each other."""
+    """Split a run into one series per kind of single test, as tests at the same depth are no repetitions.
+
+    A sweep remains one series.
+    """
     kinds: dict[str, list[dict[str, Any]]] = {}
     for row in measured.rows:
         kinds.setdefault(str(row.get("test") or "").partition(" @")[0], []).append(row)
@@ -163,8 +166,8 @@ def series(measured: Measured) -> list[Measured]:
 
 
 def speed_curves(bench: Sequence[Measured]) -> dict[str, list[Curve]]:
-    """Median and band at each depth, by metric. A band from an aggregated CSV is the one it states."""
-    found: dict[str, list[Curve]] = {name: [] for name, _ in SPEEDS}
+    """Return curves of median and band at each depth, by metric; an aggregated CSV's own bands are used."""
+    curves: dict[str, list[Curve]] = {name: [] for name, _ in SPEEDS}
     for measured in bench:
         if measured.run.kind != "bench":
             continue
@@ -183,8 +186,8 @@ def speed_curves(bench: Sequence[Measured]) -> dict[str, list[Curve]]:
                 middle, low, high = median_band(values)
                 points.append((depth, middle, *(stated.get(depth, (low, high)) if len(values) == 1 else (low, high))))
             if points:
-                found[name].append(Curve(printable(measured.name), tuple(points)))
-    return found
+                curves[name].append(Curve(printable(measured.name), tuple(points)))
+    return curves
 
 
 # --- parts
@@ -195,7 +198,7 @@ def _add_speed(report: Report, bench: Sequence[Measured]) -> None:
     if curves["prefill"] or curves["decode"]:
         report.pictures["speed"] = figures.speed_picture(curves["prefill"], curves["decode"])
     for measured in bench:
-        own = speed_curves([measured])  # not found by name: two runs may have the same
+        own = speed_curves([measured])  # not looked up by name: two runs may have the same
         by_metric = {name: {point[0]: point for curve in own[name] for point in curve.points} for name, _ in SPEEDS}
         depths = sorted({row["ctx_tokens"] for row in measured.rows})
         reps = max((int(row.get("rep") or 0) + 1 for row in measured.rows), default=0)
@@ -209,25 +212,25 @@ def _add_speed(report: Report, bench: Sequence[Measured]) -> None:
 def _add_pairs(report: Report, runs: Sequence[Measured], thresholds: Thresholds) -> None:
     firsts: dict[Any, Measured] = {}
     for other in runs:
-        # Arms measured in turn say most about each other; the first of them stands for both against other runs.
+        # arms measured in turn are compared with each other, and the first of them with the baseline
         group = other.run.fact("arms", "group") or other
         base = firsts.get(group, runs[0]) if isinstance(group, str) else runs[0]
         if isinstance(group, str):
             firsts.setdefault(group, other)
         if other is runs[0]:
             continue
-        found = compare(base, other, thresholds)
-        report.comparisons.append(found)
-        if found.depths:
-            metrics = list(dict.fromkeys(metric for _, metric, _ in found.depths))
-            curves = [(m, [(d, ratio) for d, metric, ratio in found.depths if metric == m]) for m in metrics]
+        comparison = compare(base, other, thresholds)
+        report.comparisons.append(comparison)
+        if comparison.depths:
+            metrics = list(dict.fromkeys(metric for _, metric, _ in comparison.depths))
+            curves = [(m, [(d, ratio) for d, metric, ratio in comparison.depths if metric == m]) for m in metrics]
             key = f"ratio{len(report.comparisons)}"
-            name = f"{printable(found.b)} against {printable(found.a)}"
+            name = f"{printable(comparison.b)} against {printable(comparison.a)}"
             report.pictures[key] = figures.ratio_picture(name, curves, thresholds.speed.margin)
 
 
 def _add_roofline(report: Report, bench: Sequence[Measured]) -> None:
-    """Shares of the bound at the first and the last depth, median over repetitions."""
+    """Add shares of the bound at the first and the last depth, median over repetitions."""
     bars = []
     for measured in bench:
         for metric in ("prefill", "decode"):
@@ -249,7 +252,7 @@ def _add_roofline(report: Report, bench: Sequence[Measured]) -> None:
 
 
 def _served_table(measured: Measured) -> dict[str, Any] | None:
-    """What the clients of an endpoint saw at each depth, medians over repetitions; None for any other run."""
+    """Return the client-side times of an endpoint at each depth, medians over repetitions; None for other runs."""
     depths: dict[int, list[dict[str, Any]]] = {}
     for row in measured.rows:
         if figures.finite(row.get("ttft_ms")):
@@ -314,8 +317,8 @@ def _environment(measured: Measured) -> dict[str, Any]:
         "source": run.fact("source", "file"),
         "run": f"{run.id}, {run.uid[:12]}" if run.id else None,
     }
-    shown = [(name, printable(str(value))) for name, value in facts.items() if value is not None]
-    return {"name": printable(measured.name), "facts": shown}
+    pairs = [(name, printable(str(value))) for name, value in facts.items() if value is not None]
+    return {"name": printable(measured.name), "facts": pairs}
 
 
 def _pack(pack: Any) -> str | None:
@@ -334,10 +337,10 @@ def _command(measured: Measured) -> str:
 
 
 def _headline(report: Report) -> list[str]:
-    """The few sentences one reads first."""
+    """Return the sentences at the top of the report."""
     lines = []
     for table in report.speeds:
-        said = []
+        phrases = []
         for name, _ in SPEEDS:
             known = [row for row in table["rows"] if row[name]]
             if known:
@@ -346,13 +349,13 @@ def _headline(report: Report) -> list[str]:
                 if last is not first:
                     change = 100 * (last[name][1] / first[name][1] - 1)
                     text += f", {_tps(last[name][1])} at {last['depth']:,} ({change:+.0f} %)"
-                said.append(text)
-        if said:
-            lines.append(f"{table['name']}: {'; '.join(said)}.")
-    for found in report.comparisons:
-        reason = f" ({found.notes[0]})" if found.verdict == "incomparable" else ""
-        verdicts = "; ".join(f.sentence() for f in found.findings) or found.verdict + printable(reason)
-        lines.append(f"{printable(found.b)} against {printable(found.a)}: {verdicts}.")
+                phrases.append(text)
+        if phrases:
+            lines.append(f"{table['name']}: {'; '.join(phrases)}.")
+    for comparison in report.comparisons:
+        reason = f" ({comparison.notes[0]})" if comparison.verdict == "incomparable" else ""
+        verdicts = "; ".join(f.sentence() for f in comparison.findings) or comparison.verdict + printable(reason)
+        lines.append(f"{printable(comparison.b)} against {printable(comparison.a)}: {verdicts}.")
     for vectors in report.vectors:
         lines.append(f"{vectors['name']}: {vectors['passed']} of {vectors['total']} vectors pass.")
     for graded in report.graded:
@@ -365,8 +368,8 @@ def _headline(report: Report) -> list[str]:
 
 def _default_title(runs: Sequence[Measured]) -> str:
     names = list(dict.fromkeys(m.name for m in runs))
-    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return f"Measured: {shown}"
+    listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"Measured: {listed}"
 
 
 def _tps(value: float) -> str:

@@ -1,4 +1,4 @@
-"""``ds4-report``: runs kept, compared and shown.
+"""``ds4-report``: store, compare and show measured runs.
 
 ds4-report import m2_ultra.csv m4_max.csv           ds4's own results, as they are
 ds4-report compare before after --fail-on 3         exit code 1 if ``after`` is worse by 3 % or more
@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ds4ref.cli.common import run, say
-from ds4ref.cli.flags import add
-from ds4ref.cli.options import Parser, choice, chosen, integer, number
+from ds4ref.console.common import run, say
+from ds4ref.console.flags import add
+from ds4ref.console.options import Parser, choice, chosen, integer, number
 from ds4ref.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,12 +48,12 @@ COMMANDS = {
 }
 
 USAGE = "ds4-report COMMAND [RUN...] [options]\n\ncommands:\n" + "\n".join(
-    f"  {name:<10}{what}" for name, what in COMMANDS.items()
+    f"  {name:<10}{summary}" for name, summary in COMMANDS.items()
 )
 
 
 def build_parser(command: str) -> Parser:
-    """Options of one command; "" for the overview."""
+    """Build the parser of one command, "" for the overview."""
     usage = f"{PROG} {command} " + {
         "": "", "show": "RUN", "tag": "RUN TAG...", "rm": "RUN...", "import": "FILE...", "compare": "A B",
         "export": "RUN... -o FILE", "build": "[RUN...] [-o FILE.html]",
@@ -103,7 +103,7 @@ def build_parser(command: str) -> Parser:
 
 
 def listing(args: Namespace) -> int:
-    """``ds4-report list``."""
+    """Run ``ds4-report list``; return the exit code."""
     from .tables import print_runs
 
     _names(args, 0, 0)
@@ -119,44 +119,44 @@ def listing(args: Namespace) -> int:
 
 
 def show(args: Namespace) -> int:
-    """``ds4-report show``."""
+    """Run ``ds4-report show``; return the exit code."""
     from .tables import print_run
 
-    (found,) = _load(args, 1, 1)
+    (measured,) = _load(args, 1, 1)
     if args.json:
-        print(json.dumps({**_plain(found.run), "rows": found.rows}))
+        print(json.dumps({**_plain(measured.run), "rows": measured.rows}))
     else:
-        print_run(found.run, found.rows)
+        print_run(measured.run, measured.rows)
     return 0
 
 
 def tag(args: Namespace) -> int:
-    """``ds4-report tag``."""
+    """Run ``ds4-report tag``; return the exit code."""
     _names(args, 1, None)
     name, *tags = args.names
     if not tags and args.label is None:
         raise UsageError("tag needs at least one tag, or --label")
     with _open(args) as store:
-        found = store.find(name)
-        (store.untag if args.remove else store.tag)(found.id, *tags)
+        entry = store.find(name)
+        (store.untag if args.remove else store.tag)(entry.id, *tags)
         if args.label is not None:
-            store.rename(found.id, args.label)
-        print(f"run {found.id}: {' '.join(store.run(found.id).tags)}")
+            store.rename(entry.id, args.label)
+        print(f"run {entry.id}: {' '.join(store.run(entry.id).tags)}")
     return 0
 
 
 def remove(args: Namespace) -> int:
-    """``ds4-report rm``."""
+    """Run ``ds4-report rm``; return the exit code."""
     _names(args, 1, None)
     with _open(args) as store:
-        found = {store.find(name).id for name in args.names}
-        store.remove(*found)
-    print("removed " + ", ".join(f"run {number}" for number in sorted(found)))
+        numbers = {store.find(name).id for name in args.names}
+        store.remove(*numbers)
+    print("removed " + ", ".join(f"run {number}" for number in sorted(numbers)))
     return 0
 
 
 def import_(args: Namespace) -> int:
-    """``ds4-report import``; rows that only partly fit Flash are said."""
+    """Run ``ds4-report import``, warning of rows that only partly fit Flash; return the exit code."""
     from ds4ref.runs.store import Store
 
     from .sources import import_file
@@ -167,17 +167,17 @@ def import_(args: Namespace) -> int:
     with Store.open(args.store) as store:
         for name in args.names:
             number, new = import_file(name, store, args.label or "", tuple(args.tag))
-            found = store.run(number)
-            checked = found.facts.get("kvcache_check")
+            stored = store.run(number)
+            checked = stored.facts.get("kvcache_check")
             if checked is not None and 0 < checked["flash"] < checked["rows"]:
                 say(PROG, f"{name}: kvcache_bytes fits Flash at {checked['flash']} of {checked['rows']} depths only: "
                     "torn, or pooled from two models")  # fmt: skip
-            print(f"run {number}: {found.name}, {found.rows} rows" + ("" if new else " (was there already)"))
+            print(f"run {number}: {stored.name}, {stored.rows} rows" + ("" if new else " (was there already)"))
     return 0
 
 
 def export_(args: Namespace) -> int:
-    """``ds4-report export``."""
+    """Run ``ds4-report export``; return the exit code."""
     from .export import check_suffix, export
 
     if args.output is None:
@@ -189,32 +189,32 @@ def export_(args: Namespace) -> int:
 
 
 def compare_(args: Namespace) -> int:
-    """``ds4-report compare``: 0, 1 if the gate fails, 4 if not comparable."""
+    """Run ``ds4-report compare``; return 0, 1 if the gate fails, or 4 if the runs are not comparable."""
     from .compare import INCOMPARABLE, compare
     from .tables import print_comparison
     from .thresholds import read_thresholds
 
     thresholds = read_thresholds(args.thresholds)
     limits = {"margin": args.margin, "fail": args.fail_on}
-    given = {name: value for name, value in limits.items() if value is not None}
+    overrides = {name: value for name, value in limits.items() if value is not None}
     for kind in ("speed", "graded", "vectors"):
-        thresholds = replace(thresholds, **{kind: replace(getattr(thresholds, kind), **given)})
+        thresholds = replace(thresholds, **{kind: replace(getattr(thresholds, kind), **overrides)})
     if args.differ:
         gate = replace(thresholds.gate, differ=(*thresholds.gate.differ, *args.differ))
         thresholds = replace(thresholds, gate=gate)
     a, b = _load(args, 2, 2)
-    found = compare(a, b, thresholds)
+    comparison = compare(a, b, thresholds)
     if args.json:
-        print(json.dumps(found.as_json()))
+        print(json.dumps(comparison.as_json()))
     else:
-        print_comparison(found)
-    if found.verdict == INCOMPARABLE:
+        print_comparison(comparison)
+    if comparison.verdict == INCOMPARABLE:
         return EXIT_INCOMPARABLE
-    return 0 if found.passes else EXIT_WORSE
+    return 0 if comparison.passes else EXIT_WORSE
 
 
 def build(args: Namespace) -> int:
-    """``ds4-report build``."""
+    """Run ``ds4-report build``; return the exit code."""
     from .build import build_report
     from .thresholds import read_thresholds
 
@@ -233,7 +233,7 @@ def build(args: Namespace) -> int:
 
 
 def check(args: Namespace) -> int:
-    """``ds4-report check``: reads everything there is."""
+    """Run ``ds4-report check``, which reads the whole store; return the exit code."""
     _names(args, 0, 0)
     with _open(args) as store:
         store.check()
@@ -265,7 +265,7 @@ def _names(args: Namespace, least: int, most: int | None) -> None:
 
 
 def _load(args: Namespace, least: int, most: int | None) -> list[Measured]:
-    """The runs that were named; the store is opened only if one of them lies in it."""
+    """Load the named runs; open the store only if one of them is in it."""
     from .sources import is_file, load
 
     _names(args, least, most)
@@ -276,7 +276,7 @@ def _load(args: Namespace, least: int, most: int | None) -> list[Measured]:
 
 
 def _earlier(args: Namespace, runs: Sequence[Measured]) -> list[Measured]:
-    """Runs of the same packs that the store holds; none if no graded run came from it."""
+    """Return earlier runs of the same packs in the store; none if no graded run came from it."""
     from .sources import earlier
 
     graded = [measured for measured in runs if measured.run.kind == "eval"]
@@ -291,13 +291,13 @@ def _plain(entry: Run) -> dict[str, object]:
 
 
 def body(argv: Sequence[str]) -> int:
-    """Dispatch; the exit code."""
-    found = chosen(build_parser, COMMANDS, argv)
-    return 0 if found is None else BODIES[found[0]](found[1])
+    """Run the command that ``argv`` names; return the exit code."""
+    command = chosen(build_parser, COMMANDS, argv)
+    return 0 if command is None else BODIES[command[0]](command[1])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of the console script."""
+    """Run the console script; return the exit code."""
     return run(PROG, body, argv)
 
 

@@ -1,18 +1,18 @@
-"""Two runs, one verdict: is B better than A, worse, the same within a margin, or not comparable at all?
+"""Compare two runs: B is better than A, worse, the same within a margin, or not comparable.
 
-Speed is compared by log ratios at equal depths. What their spread means depends on how the runs were made:
+Speed is compared by log ratios at equal depths. The statistics depend on how the runs were made:
 
-    in turn     both arms of one ``ds4-bench --arm`` run: A and B alternate, ratios within a round, rounds are
-                independent values
-    separate    two runs with repetitions: rounds of each are independent values; what drifted between the two runs
-                looks like a difference, so that a small one is no verdict (``separate`` in the thresholds)
-    single      fewer than three walks of one of them: nothing is known about the next one, so there is no interval
+    in turn     both arms of one ``ds4-bench --arm`` run: A and B alternate; the ratios of rounds are independent
+                samples
+    separate    two runs with repetitions: the rounds of each are independent samples; drift between the runs looks
+                like a difference, so a small one gives no verdict (``separate`` in the thresholds)
+    single      fewer than three repetitions of one of them: the spread is unknown, so there is no interval
 
-Where there is no interval, a verdict needs four fifths of the depths beyond a declared limit (``single``) on one side.
+Without an interval, a verdict needs four fifths of the depths beyond a fixed limit (``single``) on one side.
 
-Graded runs are paired by question (``ds4ref.runs.scored``, as by ``ds4-eval compare``), vectors by text. What engine,
-model or settings graded runs have is no obstacle: that is what they are compared for. All statements of a comparison
-share one error rate (Bonferroni).
+Graded runs are paired by question (``ds4ref.runs.scored``, as by ``ds4-eval compare``), vectors by text. Graded runs
+may differ in engine, model and settings, which is what they are compared for. All statements of a comparison share one
+error rate (Bonferroni).
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from ds4ref.runs.speed import (
 from ds4ref.runs.stats import Interval
 
 from .sources import Measured
-from .thresholds import Limits, Thresholds
+from .thresholds import Margins, Thresholds
 
 MIXED, INCOMPARABLE = "mixed", "incomparable"
 SAME_FIGURES = 1e-12
-"""Logarithms nearer than that are of the same figure: a file and its copy."""
+"""Largest difference of logarithms of the same figure, as in a file and its copy."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One statement: the difference of B from A in ``unit``, positive where B is better."""
+    """One statement: the difference of B from A in ``unit``, positive if B is better."""
 
     metric: str
     unit: str
@@ -64,16 +64,20 @@ class Finding:
     b: float | None = None
 
     def sentence(self) -> str:
-        """For people."""
-        said = f"same within {self.margin:g} {self.unit}" if self.verdict == SAME else self.verdict
+        """Return the finding as a sentence."""
+        wording = f"same within {self.margin:g} {self.unit}" if self.verdict == SAME else self.verdict
         span = f"interval {spanned(self.interval)}" if self.interval.known else f"no interval: {self.interval.method}"
-        return f"{self.metric}: {said} ({signed(self.interval.estimate)} {self.unit}, {span})"
+        return f"{self.metric}: {wording} ({signed(self.interval.estimate)} {self.unit}, {span})"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What ``compare`` found. ``depths`` holds (depth, metric, ratio) of speed comparisons, ``pairs`` the questions of
-    graded runs."""
+    """Result of ``compare``.
+
+    depths  (depth, metric, ratio B/A) of speed comparisons
+    pairs   paired questions of graded runs
+    fails   reasons why the gate fails
+    """
 
     a: str
     b: str
@@ -88,11 +92,11 @@ class Comparison:
 
     @property
     def passes(self) -> bool:
-        """Whether a gate lets it through."""
+        """Whether the gate passes."""
         return not self.fails
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return the comparison in JSON types."""
         return {
             "a": self.a, "b": self.b, "kind": self.kind, "verdict": self.verdict, "design": self.design,
             "passes": self.passes, "fails": list(self.fails), "notes": list(self.notes),
@@ -111,9 +115,9 @@ class Comparison:
 
 @dataclass
 class _Draft:
-    """Findings in the making."""
+    """Findings and notes collected so far."""
 
-    limits: Limits
+    limits: Margins
     confidence: float
     notes: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -123,7 +127,7 @@ class _Draft:
 
 
 def compare(a: Measured, b: Measured, thresholds: Thresholds | None = None) -> Comparison:
-    """Judge B against A."""
+    """Compare B with A."""
     thresholds = thresholds or Thresholds()
     obstacles = mismatches(a, b, thresholds.gate.differ)
     if obstacles:
@@ -135,17 +139,17 @@ def compare(a: Measured, b: Measured, thresholds: Thresholds | None = None) -> C
 
 
 def signed(value: float) -> str:
-    """A difference in a few characters, however large."""
+    """Format a signed difference in a few characters."""
     return f"{value:+.2f}" if abs(value) < 1000 else f"{value:+.1e}"
 
 
 def spanned(i: Interval) -> str:
-    """From where to where, nothing if that is not known."""
+    """Format an interval, "" if it is unknown."""
     return f"{signed(i.low)} to {signed(i.high)}" if i.known else ""
 
 
 def overall(verdicts: Sequence[str]) -> str:
-    """One word for several findings."""
+    """Combine the verdicts of several findings."""
     if WORSE in verdicts and BETTER in verdicts:
         return MIXED
     for verdict in (WORSE, BETTER, UNCLEAR):
@@ -155,20 +159,20 @@ def overall(verdicts: Sequence[str]) -> str:
 
 
 def mismatches(a: Measured, b: Measured, differ: Sequence[str] = ()) -> list[str]:
-    """Why A and B cannot be compared, in words. What one of them does not tell is no mismatch, only a note."""
+    """Return why A and B cannot be compared; a fact that one of them lacks is no mismatch."""
     if a.run.kind != b.run.kind:
         return [f"{a.name} is a {a.run.kind} run, {b.name} a {b.run.kind} run"]
-    found = [f"{one.name} has no rows" for one in (a, b) if not one.rows]
+    reasons = [f"{one.name} has no rows" for one in (a, b) if not one.rows]
     if a.run.kind == "eval":
-        return found
-    found += [f"{one.name} is {one.run.status}" for one in (a, b) if one.run.status != "complete"]
+        return reasons
+    reasons += [f"{one.name} is {one.run.status}" for one in (a, b) if one.run.status != "complete"]
     for name, keys in _IDENTITY.items():
         if name in differ:
             continue
         one, other = a.run.fact(*keys), b.run.fact(*keys)
         if one is not None and other is not None and one != other:
-            found.append(f"different {name}: {_short(one)} and {_short(other)}")
-    return found
+            reasons.append(f"different {name}: {_short(one)} and {_short(other)}")
+    return reasons
 
 
 _IDENTITY = {
@@ -204,29 +208,29 @@ def _speed(a: Measured, b: Measured, thresholds: Thresholds) -> Comparison:
     return _conclude(a, b, draft, thresholds, design, tuple(depths))
 
 
-def _judged(one: Cells, other: Cells, in_turn: bool, confidence: float, limits: Limits) -> tuple[Interval, str, str]:
-    """Change from A to B in per cent, how it was found, and the verdict."""
+def _judged(one: Cells, other: Cells, in_turn: bool, confidence: float, limits: Margins) -> tuple[Interval, str, str]:
+    """Return (change from A to B in per cent, design, verdict)."""
     depths, reps = list(one), (repetitions(one), repetitions(other))
     enough = min(map(len, reps)) >= stats.LEAST
     if enough and in_turn:
         ratios = matrix(other, depths, reps[0]) - matrix(one, depths, reps[0])
-        found, design, floor = stats.rounds_interval(ratios, confidence), "in turn", 0.0
+        interval, design, floor = stats.rounds_interval(ratios, confidence), "in turn", 0.0
     elif enough:
         base = np.array([_log_mean(one[d].values()) for d in depths])
         means = [_centres(matrix(side, depths, r) - base) for side, r in zip((one, other), reps, strict=True)]
-        found, design, floor = stats.welch_interval(means[0], means[1], confidence), "separate", limits.separate
+        interval, design, floor = stats.welch_interval(means[0], means[1], confidence), "separate", limits.separate
     else:
-        found, design, floor = stats.unknown(0.0, min(map(len, reps))), "single", 0.0
-    if found.known:
-        found = per_cent(found)
-        return found, design, judge(found, limits.margin, floor)
+        interval, design, floor = stats.unknown(0.0, min(map(len, reps))), "single", 0.0
+    if interval.known:
+        interval = per_cent(interval)
+        return interval, design, judge(interval, limits.margin, floor)
     ratios = np.array([_log_mean(other[d].values()) - _log_mean(one[d].values()) for d in depths])
     if np.abs(ratios).max() <= SAME_FIGURES:
-        return replace(found, estimate=0.0, low=0.0, high=0.0, method="identical"), design, SAME
-    found = per_cent(replace(found, estimate=stats.trimmed(ratios)))
+        return replace(interval, estimate=0.0, low=0.0, high=0.0, method="identical"), design, SAME
+    interval = per_cent(replace(interval, estimate=stats.trimmed(ratios)))
     low, high = 100 * np.expm1(np.quantile(ratios, (stats.TRIM, 1 - stats.TRIM)))
     bar = max(limits.single, limits.margin)
-    return found, design, BETTER if low > bar else WORSE if high < -bar else UNCLEAR
+    return interval, design, BETTER if low > bar else WORSE if high < -bar else UNCLEAR
 
 
 def _centres(rows: np.ndarray) -> np.ndarray:
@@ -238,7 +242,7 @@ def _log_mean(values: Any) -> float:
 
 
 def _speed_notes(
-    a: Measured, b: Measured, pairs: list[tuple[str, Cells, Cells]], design: str, limits: Limits
+    a: Measured, b: Measured, pairs: list[tuple[str, Cells, Cells]], design: str, limits: Margins
 ) -> list[str]:
     notes = []
     if design == "separate":
@@ -256,12 +260,12 @@ def _speed_notes(
     unlike = sum(digests[0][d] != digests[1][d] for d in common)
     if unlike:
         notes.append(f"other tokens were decoded at {unlike} of {len(common)} depths: decode did not do the same work")
-    left = set()
+    omitted = set()
     for name, column, work in SPEEDS:
         compared: Collection[Place] = next((one for metric, one, _ in pairs if metric == name), {})
-        left |= {at for side in (a, b) for at in cells(side.rows, column, work) if at not in compared}
-    if left:
-        notes.append(f"{len(left)} depth(s) left out: not in both, or with other intervals")
+        omitted |= {at for side in (a, b) for at in cells(side.rows, column, work) if at not in compared}
+    if omitted:
+        notes.append(f"{len(omitted)} depth(s) left out: not in both, or with other intervals")
     return notes
 
 
@@ -285,8 +289,8 @@ def _graded(a: Measured, b: Measured, thresholds: Thresholds) -> Comparison:
     draft.notes += [call] if call else []
     for name, one, other in scored.differences(a.run.facts, b.run.facts):
         draft.notes.append(f"{name}: {one} in A, {other} in B")
-    found = _conclude(a, b, draft, thresholds, "paired by question")
-    return replace(found, pairs=pairs)
+    comparison = _conclude(a, b, draft, thresholds, "paired by question")
+    return replace(comparison, pairs=pairs)
 
 
 def _vectors(a: Measured, b: Measured, thresholds: Thresholds) -> Comparison:

@@ -1,5 +1,7 @@
-"""Runs as one flat table, through pandas: CSV, JSON, JSON lines, Parquet. One line a row, what is known about its run
-in columns before it."""
+"""Export runs as one flat table, through pandas: CSV, JSON, JSON lines, Parquet.
+
+It has one line per row of a run, with the facts about the run in its first columns.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ds4ref.cli.common import atomic_output
+from ds4ref.console.common import atomic_output
 from ds4ref.errors import DataError, UsageError
 
 from .sources import Measured, model_name
@@ -21,7 +23,7 @@ SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 
 
 def check_suffix(path: str) -> str:
-    """The suffix of an export; UsageError for one that is none."""
+    """Return the suffix of an export; UsageError for an unknown one."""
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise UsageError(f"cannot export to {path}: the name must end in {', '.join(SUFFIXES)}")
@@ -29,7 +31,7 @@ def check_suffix(path: str) -> str:
 
 
 def frame(runs: Sequence[Measured]) -> pd.DataFrame:
-    """The table. Columns of a run are named ``run_...``; a run without rows has one line."""
+    """Return the table; columns about a run are named ``run_...``, and a run without rows has one line."""
     import pandas as pd
 
     lines: list[dict[str, Any]] = []
@@ -40,7 +42,7 @@ def frame(runs: Sequence[Measured]) -> pd.DataFrame:
 
 
 def export(runs: Sequence[Measured], path: str) -> int:
-    """Write ``path`` whole or not at all; how many lines it has."""
+    """Write the table to ``path`` atomically; return its number of lines."""
     suffix = check_suffix(path)
     table = frame(runs)
     with atomic_output(path) as out:

@@ -1,8 +1,7 @@
-"""The plots of a report, as SVG that becomes part of the page: it follows the page's light or dark colours, and comes
-in two widths, so that text stays readable on a telephone.
+"""Plots of a report as inline SVG, which follows the page's light or dark colours, in two widths for readable text.
 
-Same habits as ``speed_bench.plot``: axes from zero, direct labels, no frame, colours that colour-blind readers can tell
-apart (Okabe and Ito), and a line style for those who see none.
+As in ``speed_bench.plot``: axes from zero, direct labels, no frame, colours that colour-blind readers can tell apart
+(Okabe and Ito), and line styles that need no colour.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ds4ref.cli.plots import GRID, INK, STYLES, tick
+from ds4ref.console.plots import GRID, INK, STYLES, tick
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +28,7 @@ SERIES = ("#0072b2", "#c44601", "#00795a", "#8f4a78", "#806000", "#3d7fa8")
 PAPER = "#fdfdfc"
 WIDE, NARROW = (940, 340), (380, 560)
 
-# Colours of the drawing and the style sheet's names for them.
+# colours of the drawing -> variables of the style sheet
 _VARIABLES = {
     **{colour: f"var(--series-{index})" for index, colour in enumerate(SERIES)},
     INK.lower(): "var(--ink)",
@@ -41,7 +40,7 @@ _VARIABLES = {
 
 @dataclass(frozen=True)
 class Curve:
-    """One run's speeds: depth, value, and the band around it (equal to the value where nothing is known)."""
+    """Speeds of one run: points (depth, value, low, high); the band equals the value if it is unknown."""
 
     name: str
     points: tuple[tuple[int, float, float, float], ...]
@@ -49,7 +48,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Bar:
-    """A share of a bound, 0 to 1 (or above, if the bound was wrong), and what binds."""
+    """A share of a bound, 0 to 1 (above 1 if the bound is wrong), with the resource that binds."""
 
     name: str
     share: float
@@ -58,7 +57,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure in two widths, with the words for those who do not see it."""
+    """A figure as SVG in two widths, with its alternative text."""
 
     wide: str
     narrow: str
@@ -66,14 +65,14 @@ class Picture:
 
 
 def speed_picture(prefill: Sequence[Curve], decode: Sequence[Curve]) -> Picture:
-    """Tokens per second against depth: two panels, one scale each; one panel if only one was measured."""
+    """Draw tokens per second against depth: a panel with its own scale each for prefill and decode, if measured."""
     names = ", ".join(dict.fromkeys(curve.name for curve in (*prefill, *decode)))
     draw = partial(_speeds, prefill, decode)
     return _picture(draw, f"Prefill and decode speed against context depth of {names}", "speed")
 
 
 def ratio_picture(name: str, curves: Sequence[tuple[str, Sequence[tuple[int, float]]]], margin: float) -> Picture:
-    """Speed of B over speed of A at each depth, in per cent of change, with the margin that counts as the same."""
+    """Draw the change of speed from A to B in per cent at each depth, with the margin of "same"."""
 
     def draw(size: tuple[int, int], rows: int, columns: int) -> Figure:
         figure, (axes,) = _figure((size[0], 260), 1, 1)
@@ -95,7 +94,7 @@ def ratio_picture(name: str, curves: Sequence[tuple[str, Sequence[tuple[int, flo
 
 
 def roofline_picture(bars: Sequence[Bar]) -> Picture:
-    """Shares of the bound as bars, largest possible at the right edge."""
+    """Draw shares of the bound as bars; the bound itself is at the right edge."""
 
     def draw(size: tuple[int, int], rows: int, columns: int) -> Figure:
         height = 46 + (26 if columns > 1 else 40) * len(bars)
@@ -107,7 +106,7 @@ def roofline_picture(bars: Sequence[Bar]) -> Picture:
             axes.barh(y, bar.share, height=0.55 if columns > 1 else 0.34, color=colour)
             label = f"{bar.share:.0%}  {bar.detail}"
             if columns > 1:
-                # Inside the bar there is no contrast to rely on, so the figure stands behind it.
+                # contrast inside the bar is uncertain, so put the text after its end
                 axes.text(bar.share + 0.008 * top, y, label, va="center", ha="left", color=INK)
             else:
                 axes.text(0, y + 0.24, f"{bar.name}  {label}", va="bottom", ha="left", color=INK)
@@ -127,7 +126,7 @@ def roofline_picture(bars: Sequence[Bar]) -> Picture:
 
 
 def standalone(prefill: Sequence[Curve], decode: Sequence[Curve]) -> bytes:
-    """The speed figure as a file of its own, on white, for the Markdown twin."""
+    """Return the speed figure as an SVG file on white, for the Markdown version."""
     with _style():
         figure = _speeds(prefill, decode, WIDE, 1, 2)
         buffer = io.BytesIO()
@@ -141,16 +140,16 @@ def standalone(prefill: Sequence[Curve], decode: Sequence[Curve]) -> bytes:
 def _speeds(
     prefill: Sequence[Curve], decode: Sequence[Curve], size: tuple[int, int], rows: int, columns: int
 ) -> Figure:
-    shown = [(title, curves) for title, curves in (("prefill", prefill), ("decode", decode)) if curves]
-    if len(shown) < 2:
+    titled_curves = [(title, curves) for title, curves in (("prefill", prefill), ("decode", decode)) if curves]
+    if len(titled_curves) < 2:
         rows = columns = 1
     figure, panels = _figure(size, rows, columns)
-    # A run looks the same in both panels, although it may be missing in one.
+    # a run has the same style in both panels, even if one lacks another run
     styles = {name: index for index, name in enumerate(dict.fromkeys(curve.name for curve in (*prefill, *decode)))}
-    for axes, (title, curves) in zip(panels, shown, strict=True):
+    for axes, (title, curves) in zip(panels, titled_curves, strict=True):
         _panel(axes, f"{title}, tokens/s", curves, styles)
-    figure.draw_without_rendering()  # axes have their size only now
-    for axes, (_, curves) in zip(panels, shown, strict=True):
+    figure.draw_without_rendering()  # sets the size of the axes
+    for axes, (_, curves) in zip(panels, titled_curves, strict=True):
         _spread_labels(axes, curves, styles)
     return figure
 
@@ -173,7 +172,7 @@ def _panel(axes: Axes, title: str, curves: Sequence[Curve], styles: dict[str, in
 
 
 def _spread_labels(axes: Axes, curves: Sequence[Curve], styles: dict[str, int]) -> None:
-    """A name at each curve, where it covers no other name and as little of the curves as can be."""
+    """Label each curve where the label covers no other label and as little of the curves as possible."""
     if len(curves) == 1:
         return
     room, dense = axes.bbox, []
@@ -201,7 +200,7 @@ def _spread_labels(axes: Axes, curves: Sequence[Curve], styles: dict[str, int]) 
 
 
 def _put(label: Annotation, point: tuple[int, float, float, float], offset: int) -> Bbox:
-    """The box of a label so many points above (below) a point of its curve, or of the band around it if next to it."""
+    """Move a label to ``offset`` points above a point of its curve (of its band, if closest); return its box."""
     _, value, low, high = point
     label.xy = point[0], {8: high, -8: low}.get(offset, value)
     label.set_position((0, offset))
@@ -221,7 +220,7 @@ def _line(axes: Axes, x: Sequence[float], y: Sequence[float], index: int) -> Non
 
 
 def _end_labels(axes: Axes, ends: Sequence[tuple[str, float, float]]) -> None:
-    """A name behind the end of each curve (name, x, y); those that would touch move apart."""
+    """Label the end of each curve (name, x, y), moving labels apart that would overlap."""
     low, high = axes.get_ylim()
     least = 0.09 * (high - low)
     at, below = {}, -math.inf
@@ -275,7 +274,7 @@ def _picture(draw: Callable[[tuple[int, int], int, int], Figure], alt: str, salt
 
 
 def _inline(figure: Figure, prefix: str) -> str:
-    """The figure as an <svg> element: no prologue, no metadata, colours as variables, ids that are its own."""
+    """Return the figure as an <svg> element without prologue and metadata, with colour variables and unique ids."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     text = buffer.getvalue()
@@ -289,10 +288,10 @@ def _inline(figure: Figure, prefix: str) -> str:
 
 
 def shorten(text: str, most: int) -> str:
-    """``text`` in at most ``most`` characters."""
+    """Shorten ``text`` to at most ``most`` characters."""
     return text if len(text) <= most else text[: most - 1] + "\u2026"
 
 
 def finite(value: Any) -> bool:
-    """A number one can draw."""
+    """Whether ``value`` is a finite number."""
     return isinstance(value, (int, float)) and math.isfinite(value)

@@ -1,5 +1,8 @@
-"""Graded runs in a report: scores with intervals, whole, per source and per domain; what they cost; how they stand
-against earlier runs of the same pack, and against speed."""
+"""Graded runs in a report.
+
+Scores with intervals, in all, by source and by domain; tokens and seconds; comparison with earlier runs of the same
+pack, and with speed.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from ds4ref.runs.stats import Interval
 
 from . import scoreplots
 from .figures import Picture, finite
-from .scoreplots import Dot
+from .scoreplots import ScoreInterval
 from .sources import Measured, model_name
 from .tables import printable
 
@@ -24,19 +27,25 @@ OUTCOMES = ("right", "wrong", "ambiguous", "missing")
 
 
 @dataclass
-class Graded:
-    """Tables of all graded runs of a report, their pictures ("graded", "time", "speed_score") and the history: lines of
-    every run of their packs, in the order of time."""
+class GradedPart:
+    """Part of a report on graded runs.
+
+    tables    one for each run
+    pictures  "graded", "time", "speed_score"
+    history   a line for each run of their pack, in order of time
+    """
 
     tables: list[dict[str, Any]] = field(default_factory=list)
     pictures: dict[str, Picture] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
 
 
-def graded_part(runs: Sequence[Measured], bench: Sequence[Measured], earlier: Sequence[Measured]) -> Graded:
-    """``runs`` of kind eval; ``bench`` runs say how fast a model is elsewhere; ``earlier`` runs of the same packs are
-    only in the history. DataError for a run without a question."""
-    part = Graded([_table(measured, bench) for measured in runs])
+def graded_part(runs: Sequence[Measured], bench: Sequence[Measured], earlier: Sequence[Measured]) -> GradedPart:
+    """Build the part on ``runs`` of kind eval; DataError for a run without graded questions.
+
+    ``bench``: runs that may give a model's speed; ``earlier``: runs of the same packs, only for the history.
+    """
+    part = GradedPart([_table(measured, bench) for measured in runs])
     if not runs:
         return part
     part.pictures["graded"] = scoreplots.score_picture(_groups(part.tables))
@@ -79,9 +88,9 @@ def _line(name: str, i: Interval) -> dict[str, Any]:
 
 
 def _lines(questions: Sequence[Answered], name: Any) -> list[dict[str, Any]]:
-    """A line for each group; none if there is only one."""
-    found = scored.shares(questions, name)
-    return [_line(printable(key), i) for key, i in found.items()] if len(found) > 1 else []
+    """Return a line for each group; none if there is only one."""
+    intervals = scored.shares(questions, name)
+    return [_line(printable(key), i) for key, i in intervals.items()] if len(intervals) > 1 else []
 
 
 def _mean(questions: Sequence[Answered], name: str) -> float | None:
@@ -94,7 +103,7 @@ def _exhausted(row: dict[str, Any]) -> bool:
 
 
 def _ds4(rows: Sequence[dict[str, Any]]) -> float | None:
-    """The score as ds4's own extractor would have it; None if it is the same, or not known."""
+    """Return the score by ds4's own answer extractor; None if it is the same, or unknown."""
     known = [row for row in rows if scored.score_of(row) is not None and row.get("ds4")]
     if not known or len(known) < sum(scored.score_of(row) is not None for row in rows):
         return None
@@ -104,7 +113,7 @@ def _ds4(rows: Sequence[dict[str, Any]]) -> float | None:
 
 
 def _bench_rate(measured: Measured, bench: Sequence[Measured]) -> float | None:
-    """Median decode speed of the same model in the bench runs of the report."""
+    """Return the median decode speed of the same model in the bench runs of the report."""
     speeds = [
         float(row["gen_tps"])
         for other in bench
@@ -116,7 +125,7 @@ def _bench_rate(measured: Measured, bench: Sequence[Measured]) -> float | None:
 
 
 def same_model(one: Any, other: Any) -> bool:
-    """By digest; where one of them has none, by name and size."""
+    """Whether two models are the same, by digest, or by name and size if one has none."""
     if not isinstance(one, dict) or not isinstance(other, dict):
         return False
     if one.get("sha256") and other.get("sha256"):
@@ -127,10 +136,10 @@ def same_model(one: Any, other: Any) -> bool:
 # -------------------------------------------------------------------------------------------------- against others
 
 
-def _groups(tables: Sequence[dict[str, Any]]) -> list[tuple[str, list[tuple[str, Dot | None]]]]:
-    """The whole and every source, with a dot for each run that has it."""
+def _groups(tables: Sequence[dict[str, Any]]) -> list[tuple[str, list[tuple[str, ScoreInterval | None]]]]:
+    """Return (name, dots of the runs) for all questions and for every source."""
     names = list(dict.fromkeys(group["name"] for table in tables for group in table["groups"]))
-    groups: list[tuple[str, list[tuple[str, Dot | None]]]] = [("all", [(t["name"], _dot(t)) for t in tables])]
+    groups: list[tuple[str, list[tuple[str, ScoreInterval | None]]]] = [("all", [(t["name"], _dot(t)) for t in tables])]
     for name in names:
         dots = []
         for table in tables:
@@ -140,8 +149,8 @@ def _groups(tables: Sequence[dict[str, Any]]) -> list[tuple[str, list[tuple[str,
     return groups
 
 
-def _dot(line: dict[str, Any]) -> Dot:
-    return Dot(100 * line["score"], 100 * line["low"], 100 * line["high"])
+def _dot(line: dict[str, Any]) -> ScoreInterval:
+    return ScoreInterval(100 * line["score"], 100 * line["low"], 100 * line["high"])
 
 
 def _pack_of(measured: Measured) -> str | None:
@@ -149,8 +158,8 @@ def _pack_of(measured: Measured) -> str | None:
     return str(digest) if digest else None
 
 
-def _add_history(part: Graded, runs: Sequence[Measured], earlier: Sequence[Measured]) -> None:
-    """Runs of one pack in the order of time, if there are several; the pack that most runs are of."""
+def _add_history(part: GradedPart, runs: Sequence[Measured], earlier: Sequence[Measured]) -> None:
+    """Add the runs of the most frequent pack in order of time, if there are several."""
     packs = Counter(pack for measured in runs if (pack := _pack_of(measured)))
     if not packs:
         return
@@ -174,7 +183,7 @@ def _add_history(part: Graded, runs: Sequence[Measured], earlier: Sequence[Measu
 
 
 def _series(measured: Measured, among: Sequence[Measured]) -> str:
-    """Model, and how it thought if not all runs of it did alike."""
+    """Return the model's name, with the thinking mode if its runs differ in that."""
     model = printable(str(model_name(measured.run.facts) or measured.run.fact("engine") or "unknown"))
     alike = [m for m in among if model_name(m.run.facts) == model_name(measured.run.facts)]
     modes = {m.run.fact("settings", "think") for m in alike}

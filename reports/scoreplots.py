@@ -1,7 +1,7 @@
-"""The plots of graded runs: scores with their intervals by source, over time, and against speed.
+"""Plots of graded runs: scores with their intervals by source, over time, and against speed.
 
-As in ``figures``: no frame, direct labels, colours and shapes that everybody can tell apart. Scores by source are on
-a scale from 0 to 100 %, where differences that look large are.
+As in ``figures``: no frame, direct labels, colours and shapes that everybody can tell apart. Scores by source are on a
+scale from 0 to 100 %, so that small differences look small.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ds4ref.cli.plots import GRID, INK
+from ds4ref.console.plots import GRID, INK
 from ds4ref.runs.provenance import FORM
 
 from .figures import SERIES, Picture, _figure, _picture, _title, shorten
@@ -26,7 +26,7 @@ LINE, GAP = 19, 22
 """Points from run to run, and from group to group."""
 
 
-class Dot(NamedTuple):
+class ScoreInterval(NamedTuple):
     """A score with its interval, in per cent."""
 
     value: float
@@ -34,9 +34,11 @@ class Dot(NamedTuple):
     high: float
 
 
-def score_picture(groups: Sequence[tuple[str, Sequence[tuple[str, Dot | None]]]]) -> Picture:
-    """Groups of questions, in each a dot and a whisker for every run: (group, [(run, dot)]). The same runs in all of
-    them, in the same order."""
+def score_picture(groups: Sequence[tuple[str, Sequence[tuple[str, ScoreInterval | None]]]]) -> Picture:
+    """Draw a dot and a whisker for every run in each group of questions: (group, [(run, dot)]).
+
+    All groups have the same runs in the same order.
+    """
 
     def draw(size: tuple[int, int], rows: int, columns: int) -> Figure:
         wide, several = columns > 1, len(groups[0][1]) > 1
@@ -54,7 +56,7 @@ def score_picture(groups: Sequence[tuple[str, Sequence[tuple[str, Dot | None]]]]
             for index, (run, dot) in enumerate(dots):
                 if dot is not None:
                     _whisker(axes, y, dot, index)
-                    # The name of a run stands once: beside its score over all questions, or above where that is narrow.
+                    # a run is named once: beside its score over all questions, or in the legend if narrow
                     named = several and name == groups[0][0]
                     text = f"{dot.value:.1f}" + (f"  {shorten(run, 30)}" if named and wide else "")
                     colour = SERIES[index % len(SERIES)] if several else INK
@@ -77,9 +79,11 @@ def score_picture(groups: Sequence[tuple[str, Sequence[tuple[str, Dot | None]]]]
     return _picture(draw, f"Right answers with 95 % intervals by source; over all: {first}", "scores")
 
 
-def time_picture(points: Sequence[tuple[str, str, Dot, bool]]) -> Picture:
-    """Scores over time: (series, time, dot, whether the report is about it). Runs of one series are joined; those that
-    a report is not about are hollow."""
+def time_picture(points: Sequence[tuple[str, str, ScoreInterval, bool]]) -> Picture:
+    """Draw scores over time: (series, time, dot, whether the run is in the report).
+
+    Runs of one series are joined; those not in the report are hollow.
+    """
 
     def draw(size: tuple[int, int], rows: int, columns: int) -> Figure:
         figure, (axes,) = _figure((size[0], 300), 1, 1)
@@ -88,13 +92,13 @@ def time_picture(points: Sequence[tuple[str, str, Dot, bool]]) -> Picture:
         first = min(days.values())
         ends = []
         for index, name in enumerate(names):
-            own = [(days[at] - first, dot, here) for series, at, dot, here in points if series == name]
+            own = [(days[at] - first, dot, highlighted) for series, at, dot, highlighted in points if series == name]
             colour, shape = SERIES[index % len(SERIES)], SHAPES[index % len(SHAPES)]
             axes.plot([x for x, _, _ in own], [dot.value for _, dot, _ in own], color=colour, linewidth=1.2, alpha=0.6)
-            for x, dot, here in own:
+            for x, dot, highlighted in own:
                 _upright(axes, x, dot, colour)
                 axes.plot([x], [dot.value], shape, color=colour, markersize=7, markeredgewidth=1.6,
-                          markerfacecolor=colour if here else "#fdfdfc")  # fmt: skip
+                          markerfacecolor=colour if highlighted else "#fdfdfc")  # fmt: skip
             ends.append((name, own[-1][0], own[-1][1].value, colour))
         span = max(days.values()) - first
         axes.set_xlim(-0.04 * span, 1.04 * span)
@@ -106,12 +110,12 @@ def time_picture(points: Sequence[tuple[str, str, Dot, bool]]) -> Picture:
         return figure
 
     latest = points[-1]
-    said = f"Score over time, {len(points)} runs of one pack; the last one {latest[2].value:.1f} %"
-    return _picture(draw, said, "time")
+    text = f"Score over time, {len(points)} runs of one pack; the last one {latest[2].value:.1f} %"
+    return _picture(draw, text, "time")
 
 
-def speed_score_picture(points: Sequence[tuple[str, float, Dot]]) -> Picture:
-    """Score against tokens per second: (run, tokens/s, dot)."""
+def speed_score_picture(points: Sequence[tuple[str, float, ScoreInterval]]) -> Picture:
+    """Draw scores against tokens per second: (run, tokens/s, dot)."""
 
     def draw(size: tuple[int, int], rows: int, columns: int) -> Figure:
         figure, (axes,) = _figure((size[0], 320), 1, 1)
@@ -128,21 +132,21 @@ def speed_score_picture(points: Sequence[tuple[str, float, Dot]]) -> Picture:
         _title(axes, "score against speed, %")
         return figure
 
-    told = "; ".join(f"{name}: {dot.value:.1f} % at {speed:.3g} tokens/s" for name, speed, dot in points)
-    return _picture(draw, f"Score against speed. {told}", "speedscore")
+    scores = "; ".join(f"{name}: {dot.value:.1f} % at {speed:.3g} tokens/s" for name, speed, dot in points)
+    return _picture(draw, f"Score against speed. {scores}", "speedscore")
 
 
 # --- inside
 
 
-def _whisker(axes: Axes, y: float, dot: Dot, index: int) -> None:
+def _whisker(axes: Axes, y: float, dot: ScoreInterval, index: int) -> None:
     colour = SERIES[index % len(SERIES)]
     axes.plot([dot.low, dot.high], [y, y], color=colour, linewidth=2.2, solid_capstyle="butt")
     axes.plot([dot.value], [y], SHAPES[index % len(SHAPES)], color=colour, markersize=6)
 
 
 def _legend(figure: Figure, names: Sequence[str]) -> None:
-    """Names above the figure, a line each."""
+    """Put the names above the figure, a line each."""
     from matplotlib.lines import Line2D
 
     handles = [
@@ -156,12 +160,12 @@ def _legend(figure: Figure, names: Sequence[str]) -> None:
         text.set_color(SERIES[index % len(SERIES)])
 
 
-def _upright(axes: Axes, x: float, dot: Dot, colour: str) -> None:
+def _upright(axes: Axes, x: float, dot: ScoreInterval, colour: str) -> None:
     axes.plot([x, x], [dot.low, dot.high], color=colour, linewidth=1.6, solid_capstyle="butt")
 
 
 def _names(axes: Axes, ends: Sequence[tuple[str, float, float, str]], most: int) -> None:
-    """A name right of the axes for each point (name, x, y, colour), in the order of heights, none on another one."""
+    """Label each point (name, x, y, colour) right of the axes, in order of height and without overlaps."""
     low, high = axes.get_ylim()
     least, right = 0.075 * (high - low), axes.get_xlim()[1]
     below, at = -math.inf, {}
@@ -174,8 +178,8 @@ def _names(axes: Axes, ends: Sequence[tuple[str, float, float, str]], most: int)
                       color=colour, fontweight="bold", annotation_clip=False)  # fmt: skip
 
 
-def _scores_axis(axes: Axes, dots: Sequence[Dot]) -> None:
-    """From ten points below the lowest interval to ten above the highest, at most 0 to 100."""
+def _scores_axis(axes: Axes, dots: Sequence[ScoreInterval]) -> None:
+    """Set the y axis to the tens around all intervals, within 0 to 100."""
     low = max(0.0, 10 * math.floor((min(dot.low for dot in dots) - 2) / 10))
     high = min(100.0, 10 * math.ceil((max(dot.high for dot in dots) + 2) / 10))
     axes.set_ylim(low, high)
@@ -191,14 +195,14 @@ def _bare(axes: Axes, grid: str) -> None:
 
 
 def _dates(axes: Axes, first: float, span: float, count: int) -> None:
-    """Days, or minutes where a day has several runs."""
+    """Label the x axis with days, or with minutes if the span is short."""
     form = "%Y-%m-%d" if span >= count - 1 else "%m-%d %H:%M"
     places = [span * i / (count - 1) for i in range(count)]
     axes.set_xticks(places, [time.strftime(form, time.gmtime(86400 * (first + at))) for at in places])
 
 
 def _days(created: str) -> float:
-    """A time of the run store, in days; 0 for what is none."""
+    """Convert a time of the run store to days; 0 if it is malformed."""
     try:
         return calendar.timegm(time.strptime(created, FORM)) / 86400
     except ValueError:

@@ -1,8 +1,8 @@
-"""Where runs come from: the store, or files. A CSV of ds4's own bench is a run without facts.
+"""Load runs from the store or from files; a CSV of ds4's own bench is a run without facts.
 
 name                     what it is
-m3_max.csv               a results CSV, ours or ds4's; NAME.json beside it tells the rest
-check.json               what ds4-vectors check --out wrote
+m3_max.csv               a results CSV, ours or ds4's; NAME.json beside it has the facts
+check.json               output of ds4-vectors check --out
 run.jsonl                a log of ds4-eval
 17, latest, good, ...    a run of the store (Store.find)
 """
@@ -34,12 +34,12 @@ class Measured:
 
     @property
     def name(self) -> str:
-        """Its label."""
+        """The run's name for people."""
         return self.run.name
 
 
 def load(name: str, store: Store | None) -> Measured:
-    """The run that ``name`` means; DataError if there is none."""
+    """Load the run or file that ``name`` means; DataError if there is none."""
     if is_file(name):
         return read_file(name)
     if store is None:
@@ -49,12 +49,12 @@ def load(name: str, store: Store | None) -> Measured:
 
 
 def is_file(name: str) -> bool:
-    """Whether a run is named by a file."""
+    """Whether ``name`` is a file rather than a run of the store."""
     return name.lower().endswith((".csv", ".json", ".jsonl")) or os.sep in name
 
 
 def read_file(path: str | os.PathLike[str]) -> Measured:
-    """A results file by its suffix."""
+    """Read a results file by its suffix."""
     name = os.fspath(path).lower()
     return (
         read_check(path) if name.endswith(".json") else read_eval(path) if name.endswith(".jsonl") else read_csv(path)
@@ -62,7 +62,7 @@ def read_file(path: str | os.PathLike[str]) -> Measured:
 
 
 def read_csv(path: str | os.PathLike[str]) -> Measured:
-    """A results CSV as a run; rows of single repetitions come from NAME.json beside it, where that has them."""
+    """Read a results CSV as a run; rows of single repetitions come from NAME.json beside it, if it has them."""
     path = Path(path)
     rows = read_rows(path)
     facts = _facts_beside(path)
@@ -77,8 +77,11 @@ def read_csv(path: str | os.PathLike[str]) -> Measured:
 
 
 def read_check(path: str | os.PathLike[str]) -> Measured:
-    """The result of a vector check as a run: one row a case (verdict, passed, steps, share of matching steps, largest
-    difference of log probabilities, largest KL divergence)."""
+    """Read the result of a vector check as a run with one row per case.
+
+    A row has verdict, passed, steps, share of matching steps, largest difference of log probabilities and largest KL
+    divergence. DataError if the file is no such result.
+    """
     path = Path(path)
     facts = _json_object(path, "not a JSON object")
     cases: Any = facts.pop("results", None)
@@ -91,13 +94,13 @@ def read_check(path: str | os.PathLike[str]) -> Measured:
 
 
 def read_eval(path: str | os.PathLike[str]) -> Measured:
-    """A log of ds4-eval as a run: one row a sample."""
+    """Read a log of ds4-eval as a run with one row per sample."""
     from ds4ref.runs import evals, scored
 
     facts, rows = evals.read_log(path)
-    found = scored.share(scored.answered(rows).values())
-    if found is not None:
-        facts["summary"] = {"score": found.estimate, "ci95": [found.low, found.high], "n": found.n}
+    interval = scored.share(scored.answered(rows).values())
+    if interval is not None:
+        facts["summary"] = {"score": interval.estimate, "ci95": [interval.low, interval.high], "n": interval.n}
     return _from_file(Path(path), "eval", facts, rows, evals.status_of(facts, rows))
 
 
@@ -117,55 +120,62 @@ def _from_file(
 def import_file(
     path: str | os.PathLike[str], store: Store, label: str = "", tags: tuple[str, ...] = ()
 ) -> tuple[int, bool]:
-    """Keep a results file in the store: its run, and whether it is new. The same bytes again make no second run, and a
-    log that grew, or that ds4-eval has kept already, stays the run it was."""
-    found = read_file(path)
-    digest = found.run.fact("source", "sha256")
-    if found.run.kind == "eval":
+    """Add a results file to the store; return (number of its run, whether the run is new).
+
+    A file that is already stored adds no second run; a log that grew, or that ds4-eval stored, updates its run.
+    """
+    measured = read_file(path)
+    digest = measured.run.fact("source", "sha256")
+    if measured.run.kind == "eval":
         from ds4ref.runs.evals import same_log
 
-        known = same_log(store, found.run.facts)
-        if known is not None:
-            if known.rows != found.run.rows:
-                store.replace(known.id, found.run.facts, found.rows, found.run.status)
-            return known.id, False
-    for run in store.runs(kind=found.run.kind):
+        existing = same_log(store, measured.run.facts)
+        if existing is not None:
+            if existing.rows != measured.run.rows:
+                store.replace(existing.id, measured.run.facts, measured.rows, measured.run.status)
+            return existing.id, False
+    for run in store.runs(kind=measured.run.kind):
         if run.fact("source", "sha256") == digest:
             return run.id, False
     number = store.add(
-        found.run.kind, found.run.facts, found.rows, label=label or found.run.label, status=found.run.status, tags=tags
+        measured.run.kind,
+        measured.run.facts,
+        measured.rows,
+        label=label or measured.run.label,
+        status=measured.run.status,
+        tags=tags,
     )
     return number, True
 
 
 def earlier(store: Store, runs: Sequence[Measured], most: int) -> list[Measured]:
-    """The newest ``most`` graded runs of the packs of ``runs`` that are older than one of them and none of them."""
+    """Return the newest ``most`` other graded runs of the packs of ``runs`` that are not newer than these."""
     newest: dict[Any, str] = {}
     for measured in runs:
         pack = measured.run.fact("pack", "digest")
         newest[pack] = max(newest.get(pack, ""), measured.run.created)
     newest.pop(None, None)
     named = {measured.run.uid for measured in runs} | {measured.run.fact("log_id") for measured in runs}
-    found = [
+    older = [
         run
         for run in store.runs(kind="eval")
         if run.created <= newest.get(run.fact("pack", "digest"), "")
         and not {run.uid, run.fact("log_id")} & (named - {None})
     ]
-    found.sort(key=lambda run: (run.created, run.id))
-    return [Measured(run, store.rows(run.id)) for run in found[-most:]]
+    older.sort(key=lambda run: (run.created, run.id))
+    return [Measured(run, store.rows(run.id)) for run in older[-most:]]
 
 
 def check_kvcache(rows: list[dict[str, Any]]) -> dict[str, int] | None:
-    """How many rows' ``kvcache_bytes`` are those of a saved session of Flash at that depth (docs/model.md 12).
+    """Count the rows whose ``kvcache_bytes`` are those of a saved session of Flash at that depth (model.md 12).
 
-    None if no row has the column. Anything but all or none means that rows were torn, or pooled from two models.
+    None if no row has the column. Some but not all means that rows are damaged, or from two models.
     """
-    given = [(row["ctx_tokens"], row["kvcache_bytes"]) for row in rows if row.get("kvcache_bytes")]
-    if not given:
+    sizes = [(row["ctx_tokens"], row["kvcache_bytes"]) for row in rows if row.get("kvcache_bytes")]
+    if not sizes:
         return None
-    flash = sum(FLASH.payload_bytes(int(depth)) == size for depth, size in given)
-    return {"rows": len(given), "flash": flash}
+    flash = sum(FLASH.payload_bytes(int(depth)) == size for depth, size in sizes)
+    return {"rows": len(sizes), "flash": flash}
 
 
 def _facts_beside(path: Path) -> dict[str, Any]:
@@ -182,16 +192,16 @@ def _json_object(path: Path, otherwise: str) -> dict[str, Any]:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise DataError(f"{path}: {reason}") from None
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        value = None
+    if not isinstance(value, dict):
         raise DataError(f"{path}: {otherwise}")
-    return found
+    return value
 
 
 def model_name(facts: Mapping[str, Any]) -> str | None:
-    """What to call the model of a run."""
+    """Return the name of a run's model, else its file, None if unknown."""
     model = facts.get("model")
     if not isinstance(model, dict):
         return None

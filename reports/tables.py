@@ -1,4 +1,4 @@
-"""Runs and comparisons as text for people."""
+"""Print runs and comparisons as text for people."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ds4ref.cli.common import columns as terminal_columns
-from ds4ref.cli.tables import Column, fitted
+from ds4ref.console.common import columns as terminal_columns
+from ds4ref.console.tables import Column, fitted
 from ds4ref.runs import scored
 from ds4ref.runs.store import Run
 
@@ -16,11 +16,11 @@ from .compare import Comparison, signed, spanned
 from .sources import model_name
 
 PIPE_WIDTH = 400
-"""A pipe has no width: nothing is to be cut or wrapped there."""
+"""Width for pipes, where nothing should be cut or wrapped."""
 
 
 def print_runs(runs: Sequence[Run]) -> None:
-    """One line a run."""
+    """Print one line per run."""
     body = [
         (
             str(run.id),
@@ -47,7 +47,7 @@ RUNS = (
 
 
 def result(run: Run) -> str:
-    """What a graded run came to, in a few characters; nothing for other runs."""
+    """Return a graded run's score with its interval, "" for other runs."""
     score, ends = run.fact("summary", "score"), run.fact("summary", "ci95")
     if run.kind != "eval" or not isinstance(score, (int, float)):
         return ""
@@ -56,13 +56,13 @@ def result(run: Run) -> str:
 
 
 def print_run(run: Run, rows: Sequence[dict[str, Any]]) -> None:
-    """Facts, then rows."""
+    """Print the facts of a run, then its rows."""
     print(f"run {run.id}  {run.uid}")
     for name in ("kind", "created", "label", "status"):
         print(f"  {name:<22}{printable(str(getattr(run, name)))}")
     print(f"  {'tags':<22}{' '.join(run.tags)}")
     facts = run.facts
-    if run.kind == "eval" and isinstance(facts.get("summary"), dict):  # the tables below say the rest of it
+    if run.kind == "eval" and isinstance(facts.get("summary"), dict):  # the tables below have the rest
         facts = {**facts, "summary": {k: v for k, v in facts["summary"].items() if not k.startswith("per_")}}
     for name, value in _flat(facts):
         print(f"  {name:<22}{printable(value)}")
@@ -73,8 +73,8 @@ def print_run(run: Run, rows: Sequence[dict[str, Any]]) -> None:
     if not columns:
         return
     print()
-    shown = [Column(name, rank, right=True) for rank, name in enumerate(columns)]
-    print(fitted(shown, [[_cell(row.get(name)) for name in columns] for row in rows], _width()))
+    table_columns = [Column(name, rank, right=True) for rank, name in enumerate(columns)]
+    print(fitted(table_columns, [[_cell(row.get(name)) for name in columns] for row in rows], _width()))
 
 
 GRADED = (
@@ -85,7 +85,7 @@ GRADED = (
 
 
 def _print_graded(rows: Sequence[dict[str, Any]]) -> None:
-    """Scores, then a line a sample."""
+    """Print the scores, then one line per sample."""
     questions = list(scored.answered(rows).values())
     whole = scored.share(questions)
     if whole is not None:
@@ -108,10 +108,10 @@ FINDINGS = (
 )  # fmt: skip
 
 
-def print_comparison(found: Comparison) -> None:
-    """Verdict, findings, notes."""
-    print(f"B = {printable(found.b)} against A = {printable(found.a)}: {found.verdict}")
-    if found.findings:
+def print_comparison(comparison: Comparison) -> None:
+    """Print the verdict, findings and notes."""
+    print(f"B = {printable(comparison.b)} against A = {printable(comparison.a)}: {comparison.verdict}")
+    if comparison.findings:
         body = [
             (
                 f.metric,
@@ -124,30 +124,33 @@ def print_comparison(found: Comparison) -> None:
                 f.interval.method,
                 "" if f.interval.detectable is None else f"{f.interval.detectable:.2g} {f.unit}",
             )
-            for f in found.findings
+            for f in comparison.findings
         ]
         print(fitted(FINDINGS, body, _width()))
-    if found.depths:
-        metrics = list(dict.fromkeys(metric for _, metric, _ in found.depths))
+    if comparison.depths:
+        metrics = list(dict.fromkeys(metric for _, metric, _ in comparison.depths))
         by_depth: dict[int, dict[str, float]] = {}
-        for depth, metric, ratio in found.depths:
+        for depth, metric, ratio in comparison.depths:
             by_depth.setdefault(depth, {})[metric] = ratio
-        shown = [Column("context", right=True), *(Column(f"{m} B/A", i, right=True) for i, m in enumerate(metrics))]
+        depth_columns = [
+            Column("context", right=True),
+            *(Column(f"{m} B/A", i, right=True) for i, m in enumerate(metrics)),
+        ]
         lines = [
             (f"{depth:,}", *(f"{ratios[m]:.4f}" if m in ratios else "" for m in metrics))
             for depth, ratios in by_depth.items()
         ]
-        print(fitted(shown, lines, _width()))
-    if found.pairs is not None:
-        _print_pairs(found.pairs)
-    for note in found.notes:
+        print(fitted(depth_columns, lines, _width()))
+    if comparison.pairs is not None:
+        _print_pairs(comparison.pairs)
+    for note in comparison.notes:
         print(f"note: {printable(note)}")
-    for fail in found.fails:
+    for fail in comparison.fails:
         print(f"gate: {printable(fail)}")
 
 
 def _print_pairs(pairs: scored.Pairing) -> None:
-    """Sources, and the questions that changed."""
+    """Print the comparison by source, and the questions whose outcome changed."""
     if len(pairs.sources) > 1:
         columns = (
             Column("source", least=8), Column("n", 2, right=True), Column("A", right=True), Column("B", right=True),
@@ -159,14 +162,14 @@ def _print_pairs(pairs: scored.Pairing) -> None:
             for c in pairs.sources
         ]  # fmt: skip
         print(fitted(columns, lines, _width()))
-    for what, changes in (("worse", pairs.lost), ("better", pairs.gained)):
+    for direction, changes in (("worse", pairs.lost), ("better", pairs.gained)):
         if changes:
             names = ", ".join(printable(change.label) for change in changes)
-            print(f"{len(changes)} answered {what} by B: {names}")
+            print(f"{len(changes)} answered {direction} by B: {names}")
 
 
 def printable(text: str) -> str:
-    """Without control characters: labels and facts may come from anywhere."""
+    """Escape unprintable characters, as labels and facts are untrusted."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 

@@ -1,13 +1,13 @@
-"""What counts as the same and what fails a gate: defaults, and a TOML file that changes them.
+"""Margins of "same" and limits of the gate: defaults, and a TOML file that overrides them.
 
 [speed]                 per cent of tokens per second
-margin = 1.0            a difference smaller than this is no difference: "same within 1 %"
-fail = 3.0              a gate fails if B is worse by this much or more, and certainly worse
-separate = 3.0          two runs not measured in turn must differ by more than this: drift between them
-single = 5.0            the same with one repetition only: nothing is known about the spread between runs
+margin = 1.0            a smaller difference is "same within 1 %"
+fail = 3.0              the gate fails if B is worse by at least this, and the verdict is "worse"
+separate = 3.0          runs that were not measured in turn must differ by more than this, for drift between them
+single = 5.0            the same for runs without repetitions, whose spread is unknown
 
 [graded]                percentage points of score
-confidence = 0.95       of its one statement; [gate] has that of the others
+confidence = 0.95       of its only statement; [gate] has that of the other kinds
 [vectors]               per cent of perplexity
 
 [gate]
@@ -30,8 +30,8 @@ DIFFER = ("model", "prompt", "numerics")
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Margins of one kind of comparison, in per cent or points. ``confidence`` 0 is that of the gate."""
+class Margins:
+    """Thresholds of one kind of comparison, in per cent or points; ``confidence`` 0: that of the gate."""
 
     margin: float = 1.0
     fail: float = 3.0
@@ -42,7 +42,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Gate:
-    """How sure, and what to do when not."""
+    """Confidence of a comparison, effect of an unclear verdict, and facts that may differ."""
 
     confidence: float = 0.98
     unclear: str = "pass"
@@ -51,16 +51,16 @@ class Gate:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """All limits of a comparison."""
+    """All thresholds of a comparison."""
 
-    speed: Limits = Limits(separate=3.0, single=5.0)
-    graded: Limits = Limits(fail=2.0, confidence=CONFIDENCE)
-    vectors: Limits = Limits(margin=0.5, fail=1.0)
+    speed: Margins = Margins(separate=3.0, single=5.0)
+    graded: Margins = Margins(fail=2.0, confidence=CONFIDENCE)
+    vectors: Margins = Margins(margin=0.5, fail=1.0)
     gate: Gate = field(default_factory=Gate)
 
 
 def read_thresholds(path: str | os.PathLike[str] | None) -> Thresholds:
-    """The file's settings over the defaults; DataError names the first entry that cannot be."""
+    """Read a file's settings over the defaults; DataError names the first invalid entry."""
     if path is None:
         return Thresholds()
     try:
@@ -70,18 +70,18 @@ def read_thresholds(path: str | os.PathLike[str] | None) -> Thresholds:
         raise DataError(f"{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: not TOML: {' '.join(str(error).split())}") from None
-    found = Thresholds()
+    thresholds = Thresholds()
     for name, table in tables.items():
         if name not in {entry.name for entry in fields(Thresholds)} or not isinstance(table, dict):
             raise DataError(f"{path}: unknown table [{name}]: there are [speed], [graded], [vectors], [gate]")
-        part = getattr(found, name)
+        part = getattr(thresholds, name)
         for key, value in table.items():
             part = replace(part, **{key: _checked(f"{path}: {name}.{key}", part, key, value)})
-        found = replace(found, **{name: part})
-    return found
+        thresholds = replace(thresholds, **{name: part})
+    return thresholds
 
 
-def _checked(where: str, part: Limits | Gate, key: str, value: Any) -> Any:
+def _checked(where: str, part: Margins | Gate, key: str, value: Any) -> Any:
     names = [entry.name for entry in fields(part)]
     if key not in names:
         raise DataError(f"{where} is unknown: choose from {', '.join(names)}")

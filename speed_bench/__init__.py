@@ -1,33 +1,33 @@
 """ds4-bench: throughput against context depth, and under load.
 
-    from speed_bench import Plan, run
+    from ds4ref.speed_bench import Plan, run
 
-plan          what is to be measured: lanes, depths, tests, load, repetitions
-runner        one run over sources in turn, kept row by row
-sources       lanes opened as something that walks: local, remote (endpoint, load), binary
+plan          what to measure: lanes, depths, tests, load, repetitions
+runner        one run over all lanes in turn, stored row by row
+sources       open lanes as sources of samples: local, remote (endpoint, load), binary
 sweep, probes the timed windows of a session
-repetitions   how many there are to be
-prompt        the text that is walked
-columns       every column of a result, and what repetitions make of it
+repetitions   how many repetitions to run
+prompt        the text that is prefilled
+columns       every column of a result, and how repetitions are combined
 samples       a measured row as plain data
-output        files, tables, what is said at the end; formats, table, verdict, results, plot, loadplot
-model, peaks  what a machine could do at best; published
+output        files, tables, final messages; formats, table, verdict, results, plot, loadplot
+model, peaks  best speeds that a machine allows; published
 options, cli  the command
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .plan import Lane, Load, Plan, Shape
+    from .plan import Lane, Load, Plan, RequestShape
     from .probes import Probe
     from .runner import Measurement, run
 
-__all__ = ["Lane", "Load", "Plan", "Probe", "Measurement", "Shape", "run"]
+__all__ = ["Lane", "Load", "Plan", "Probe", "Measurement", "RequestShape", "run"]
 _WHERE = {"Probe": "probes", "Measurement": "runner", "run": "runner"}
 
 
 def __getattr__(name: str) -> Any:
-    """What is exported, loaded when it is used: a command that prints its help needs none of it."""
+    """Import an exported name on first use, so that a command that prints its help loads none of them."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -1,8 +1,8 @@
-"""A ds4-bench binary as target: it sweeps, we read its CSV as it comes and keep, repeat, compare and plot.
+"""A ds4-bench binary as a source: it sweeps; we read its CSV row by row and store, repeat, compare and plot it.
 
     ds4-bench --target "command:./ds4-bench -m ds4flash.gguf" --prompt-file book.txt -r 5
 
-The command line is the binary's own; flags of the walk are added to it. Its rows keep whatever columns they have.
+The command line is the binary's own; flags of the sweep are appended. Its rows keep all their columns.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from ds4ref.targets.command import CommandTarget
 
 from .columns import Sample
 from .plan import Lane, Plan
-from .sources import Opening, Progress, Source, foreign
+from .source import Opening, Progress, Source, foreign
 
 
 class BinarySource(Source):
-    """``target`` holds the binary with its own flags."""
+    """A binary and the flags of its sweep; ``target`` holds its command line."""
 
-    pausable = False  # what it does between its rows is out of reach
+    pausable = False  # it cannot be paused between its rows
 
     def __init__(self, target: CommandTarget, plan: Plan, options: Sequence[str], facts: dict[str, Any]):
         self.target, self.plan, self.options, self._facts = target, plan, options, facts
 
     @classmethod
     def open(cls, opening: Opening, lane: Lane) -> BinarySource:
-        """The text in a file if it is none yet; the digest of the model that the command names."""
+        """Write the text to a file unless it is in one, and hash the model that the command names."""
         plan = opening.plan
         if plan.walk is None:
             raise UsageError("a binary takes --ctx-start, --ctx-max and steps: no --frontiers, no tests, no load")
@@ -42,25 +42,25 @@ class BinarySource(Source):
         assert isinstance(target, CommandTarget)
         model = named_model(target.command)
         facts: dict[str, Any] = {"name": None, "file": model.name if model else target.name}
-        if model is not None and model.is_file() and (found := opening.sha256(model)):
-            facts["sha256"] = found
+        if model is not None and model.is_file() and (checksum := opening.sha256(model)):
+            facts["sha256"] = checksum
         file = plan.prompt_file
         if file in (None, "-"):
             folder = opening.stack.enter_context(tempfile.TemporaryDirectory(prefix="ds4-bench-"))
             file = str(Path(folder, "prompt.txt"))
-            Path(file).write_bytes(opening.walked.text().encode("utf-8", "surrogateescape"))
+            Path(file).write_bytes(opening.prompt.text().encode("utf-8", "surrogateescape"))
         assert file is not None
         about = {"target": target.identity(), "backend": "binary", "model": facts, **foreign()}
         return cls(target, plan, flags(plan, file), about)
 
     def facts(self) -> dict[str, Any]:
-        """Of the command line; the rest is up to the binary."""
+        """Return the facts known from the command line."""
         return self._facts
 
     def walk(
         self, rep: int, done: int, *, start: float, progress: Progress | None, cancel: Cancellation
     ) -> Iterator[Sample]:
-        """It always walks from the beginning; rows that are known already are passed over."""
+        """Yield the samples of one sweep, which always starts at the beginning, without the first ``done``."""
         rows = walk(self.target, self.options, self.plan.rows, rep=rep, start=start, progress=progress, cancel=cancel)
         for number, entry in enumerate(rows):
             if number >= done:
@@ -68,7 +68,7 @@ class BinarySource(Source):
 
 
 def named_model(command: Sequence[str]) -> Path | None:
-    """The file that a command line names with -m."""
+    """Return the file that a command line names with -m, None if there is none."""
     for flag, value in zip(command, command[1:], strict=False):
         if flag in ("-m", "--model"):
             return Path(value)
@@ -76,16 +76,16 @@ def named_model(command: Sequence[str]) -> Path | None:
 
 
 def flags(plan: Plan, file: str) -> list[str]:
-    """The walk in ds4-bench's flags; ``file`` holds the text."""
+    """Return the plan's sweep as ds4-bench flags; ``file`` holds the text."""
     assert plan.walk is not None
     start, last, step, factor = plan.walk
-    found = ["--chat-prompt-file" if plan.chat else "--prompt-file", file, "--ctx-start", start, "--ctx-max", last,
-             "--ctx-alloc", plan.context, "--step-incr", step, "--gen-tokens", plan.gen_tokens]  # fmt: skip
+    options = ["--chat-prompt-file" if plan.chat else "--prompt-file", file, "--ctx-start", start, "--ctx-max", last,
+               "--ctx-alloc", plan.context, "--step-incr", step, "--gen-tokens", plan.gen_tokens]  # fmt: skip
     if factor != 1:
-        found += ["--step-mul", f"{factor:g}"]
+        options += ["--step-mul", f"{factor:g}"]
     if plan.chat:
-        found += ["--system", plan.system]
-    return [str(part) for part in found]
+        options += ["--system", plan.system]
+    return [str(part) for part in options]
 
 
 def walk(
@@ -98,8 +98,10 @@ def walk(
     progress: Callable[[int, int], None] | None = None,
     cancel: Callable[[], bool] = lambda: False,
 ) -> Iterator[Sample]:
-    """One sample for every row that the binary writes, as it writes it; ``count`` are expected. TargetError with the
-    last line of its stderr if it fails."""
+    """Yield a sample for every row that the binary writes, as soon as it is written.
+
+    TargetError with the last line of its stderr if it fails or does not write ``count`` rows.
+    """
     with tempfile.TemporaryFile() as stderr:
         try:
             process = subprocess.Popen(
@@ -121,7 +123,7 @@ def walk(
                         break
             except DataError as error:
                 problem = error
-            except GeneratorExit:  # nobody wants the rest
+            except GeneratorExit:  # the caller stopped reading
                 process.terminate()
                 raise
             finally:
@@ -132,13 +134,15 @@ def walk(
         if process.returncode > 0 or (done != count and not problem):
             stderr.seek(0)
             lines = [line for line in stderr.read().decode("utf-8", "replace").splitlines() if line.strip()]
-            what = f"exited with {process.returncode}" if process.returncode else f"wrote {done} of {count} rows"
-            raise TargetError(f"{binary.name} {what}" + (f": {lines[-1][:200]}" if lines else ""))
+            problem_text = (
+                f"exited with {process.returncode}" if process.returncode else f"wrote {done} of {count} rows"
+            )
+            raise TargetError(f"{binary.name} {problem_text}" + (f": {lines[-1][:200]}" if lines else ""))
         if problem is not None:
             raise problem
 
 
 def _sample(row: dict[str, Any], rep: int, at: float) -> Sample:
-    known = {name: value for name, value in row.items() if value is not None}
-    counts = dict.fromkeys(COLUMNS, 0) | {"kvcache_bytes": None}  # a size that is not told is not 0
-    return {**counts, **known, "rep": rep, "at": round(at, 6)}
+    measured = {name: value for name, value in row.items() if value is not None}
+    counts = dict.fromkeys(COLUMNS, 0) | {"kvcache_bytes": None}  # an unknown size is not 0
+    return {**counts, **measured, "rep": rep, "at": round(at, 6)}

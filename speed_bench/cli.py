@@ -1,7 +1,7 @@
-"""``ds4-bench``: throughput against context depth, as CSV; ``ds4-bench plot``, the picture of it; ``ds4-bench model``
-and ``ds4-bench peaks``, what a machine could do at best.
+"""``ds4-bench``: throughput against context depth, as CSV; ``ds4-bench plot`` draws it; ``ds4-bench model`` and
+``ds4-bench peaks`` give the best speeds that a machine allows.
 
-``options`` reads the command line of a sweep, ``runner`` runs what it says, ``output`` writes what comes of it.
+``options`` parses the command line of a sweep, ``runner`` runs it, ``output`` writes the results.
 
     ds4-bench -m model.gguf --prompt-file book.txt --ctx-start 2048 --ctx-max 65536 --csv m3.csv
     ds4-bench --arm threads=1 --arm threads=2 --csv threads.csv
@@ -21,10 +21,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ds4ref.cli.common import Interrupt, Progress, check_output, run, say
-from ds4ref.cli.flags import add
-from ds4ref.cli.model import single_instance
-from ds4ref.cli.options import Parser, integer, parsed
+from ds4ref.console.common import Interrupt, Progress, check_output, run, say
+from ds4ref.console.flags import add
+from ds4ref.console.model import single_instance
+from ds4ref.console.options import Parser, integer, parsed
 from ds4ref.errors import DataError, UsageError
 
 from .options import PROG, build_parser, choose_lanes, read_plan
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def bench(args: Namespace) -> int:
-    """Run the sweep that ``args`` describes, or what is left of an earlier one."""
+    """Run the sweep that ``args`` describe, or resume an earlier one; return the exit code."""
     from .output import Output
     from .runner import Measurement
 
@@ -53,16 +53,16 @@ def bench(args: Namespace) -> int:
         if store is None and not args.no_store:
             store = open_store(stack, places.store)
         stack.enter_context(single_instance(PROG))
-        output, shown = Output(places, plan.lanes, arms=bool(args.arm)), Shown()
-        found = Measurement(
-            plan, store, label=output.label, say=shown.say, progress=shown.start, stopping=Interrupt,
-            on_row=shown.aside(output.row), command=[PROG, *args.argv],
+        output, progress_line = Output(places, plan.lanes, arms=bool(args.arm)), ProgressLine()
+        measurement = Measurement(
+            plan, store, label=output.label, say=progress_line.say, progress=progress_line.start, stopping=Interrupt,
+            on_row=progress_line.aside(output.row), command=[PROG, *args.argv],
         )  # fmt: skip
         if first is not None:
-            found.resume(first.id)
-        output.begin(found)
+            measurement.resume(first.id)
+        output.begin(measurement)
         try:
-            found.execute()
+            measurement.execute()
         except BaseException:
             output.stopped()
             raise
@@ -71,44 +71,44 @@ def bench(args: Namespace) -> int:
 
 
 def open_store(stack: ExitStack, path: str | None) -> Store:
-    """The run store, closed with ``stack``."""
+    """Open the run store, closed with ``stack``."""
     from ds4ref.runs.store import Store
 
     return stack.enter_context(Store.open(path))
 
 
 def unfinished(store: Store, name: str) -> Run:
-    """A run that can go on: the one of that name, or with "latest" the newest. DataError if there is none."""
+    """Find a run that can be resumed, by name or "latest"; DataError if there is none."""
     if name == "latest":
-        found = next((run for run in store.runs(kind="bench") if run.status != "complete"), None)
-        if found is None:
+        candidate = next((run for run in store.runs(kind="bench") if run.status != "complete"), None)
+        if candidate is None:
             raise DataError("no run is unfinished: nothing to resume")
     else:
-        found = store.find(name)
-    if found.status == "complete":
-        raise DataError(f"run {found.id} is complete: nothing to resume")
-    if (found.fact("command") or [""])[0] != PROG:
-        raise DataError(f"run {found.id} was not started by {PROG}: it cannot go on")
-    return found
+        candidate = store.find(name)
+    if candidate.status == "complete":
+        raise DataError(f"run {candidate.id} is complete: nothing to resume")
+    if (candidate.fact("command") or [""])[0] != PROG:
+        raise DataError(f"run {candidate.id} was not started by {PROG}: it cannot go on")
+    return candidate
 
 
-class Shown:
-    """The progress line of a run, which makes room for everything else that is written."""
+class ProgressLine:
+    """The progress line of a run, cleared while anything else is printed."""
 
     def __init__(self) -> None:
         self.line: Progress | None = None
 
-    def start(self, what: str) -> Progress:
-        """A new line."""
-        self.line = Progress(what)
+    def start(self, activity: str) -> Progress:
+        """Start a new progress line."""
+        self.line = Progress(activity)
         return self.line
 
     def say(self, message: str) -> None:
-        """A line on stderr."""
+        """Print a line on stderr."""
         self.aside(say)(PROG, message)
 
     def aside(self, write: Callable[..., None]) -> Callable[..., None]:
-        """``write``, with the line out of the way."""
+        """Wrap ``write`` so that the progress line is cleared first."""
 
         def clear(*args: Any) -> None:
             if self.line is not None:
@@ -119,7 +119,7 @@ class Shown:
 
 
 def plot_parser() -> Parser:
-    """Options of ``ds4-bench plot``."""
+    """Build the parser of ``ds4-bench plot``."""
     parser = Parser(
         f"{PROG} plot",
         usage="ds4-bench plot CSV... [--load] [-o FILE]... [--title TEXT]",
@@ -139,7 +139,7 @@ def plot_parser() -> Parser:
 
 
 def draw(argv: Sequence[str]) -> int:
-    """``ds4-bench plot``."""
+    """Run ``ds4-bench plot``; return the exit code."""
     parser = plot_parser()
     args = parser.parse(argv)
     if args.help:
@@ -159,7 +159,7 @@ def draw(argv: Sequence[str]) -> int:
 
 
 def peaks_parser() -> Parser:
-    """Options of ``ds4-bench peaks``."""
+    """Build the parser of ``ds4-bench peaks``."""
     parser = Parser(
         f"{PROG} peaks",
         usage="ds4-bench peaks [-t N] [options]",
@@ -173,7 +173,7 @@ def peaks_parser() -> Parser:
 
 
 def peaks(argv: Sequence[str]) -> int:
-    """``ds4-bench peaks``."""
+    """Run ``ds4-bench peaks``; return the exit code."""
     parser = peaks_parser()
     args = parser.parse(argv)
     if args.help:
@@ -186,33 +186,33 @@ def peaks(argv: Sequence[str]) -> int:
 
     cores = machine()["cores"]
     with Store.open(args.store) as store:
-        found = machine_peaks(store, args.threads or cores, again=True)
-    print(f"read {found['read_gbs']:.1f} GB/s, int8 {found['int8_gops']:.0f} GOP/s, float32 "
-          f"{found['f32_gflops']:.0f} GFLOP/s with {found['threads']} thread(s)")  # fmt: skip
-    print(json.dumps(found))
+        measured = machine_peaks(store, args.threads or cores, again=True)
+    print(f"read {measured['read_gbs']:.1f} GB/s, int8 {measured['int8_gops']:.0f} GOP/s, float32 "
+          f"{measured['f32_gflops']:.0f} GFLOP/s with {measured['threads']} thread(s)")  # fmt: skip
+    print(json.dumps(measured))
     return 0
 
 
 def model(argv: Sequence[str]) -> int:
-    """``ds4-bench model``."""
+    """Run ``ds4-bench model``; return the exit code."""
     from .model import model_command
 
     return model_command(argv)
 
 
 def many(argv: Sequence[str]) -> int:
-    """``ds4-bench many``."""
-    from ds4ref.cli.many import Tool
-    from ds4ref.cli.many import many as run_many
+    """Run ``ds4-bench many``; return the exit code."""
+    from ds4ref.console.many import Tool
+    from ds4ref.console.many import many as run_many
 
-    return run_many(Tool(PROG, "speed_bench.cli", ("csv", "plot")), argv)
+    return run_many(Tool(PROG, "ds4ref.speed_bench.cli", ("csv", "plot")), argv)
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"plot": draw, "peaks": peaks, "model": model, "many": many}
 
 
 def body(argv: Sequence[str]) -> int:
-    """Dispatch; the exit code."""
+    """Run the command that ``argv`` names; return the exit code."""
     if argv and argv[0] in COMMANDS:
         return COMMANDS[argv[0]](argv[1:])
     args = parsed(build_parser(), argv)
@@ -223,7 +223,7 @@ def body(argv: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of the console script."""
+    """Run the console script; return the exit code."""
     return run(PROG, body, argv)
 
 

@@ -1,9 +1,9 @@
-"""Every column of a result: its name, unit, type, what repetitions make of it, and how people see it.
+"""Every column of a result: its name, unit, type, how repetitions are combined, and how tables show it.
 
-A new column is one entry here. A property of ``sweep.Row`` that has its name fills it in local runs; other sources put
-it into their samples under its name. CSV, SQL, summaries, tables and docs/bench.md follow from the entry.
+A new column is one entry here. A property of ``sweep.SweepRow`` with its name fills it in local runs; other sources
+put it into their samples under its name. CSV, SQL, summaries, tables and docs/reference/bench.md follow from the entry.
 
-    python -m speed_bench.columns        the table of docs/bench.md
+    python -m ds4ref.speed_bench.columns        the table of docs/reference/bench.md
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 Sample = dict[str, Any]
 Combine = Callable[[str, Sequence[Sample]], Any]
 P95_FROM, P99_FROM = 20, 100
-"""Values below which a percentile is a guess."""
+"""Fewest values that the 95th and the 99th percentile need."""
 
 
 def _numbers(name: str, group: Sequence[Sample]) -> list[float]:
@@ -24,46 +24,46 @@ def _numbers(name: str, group: Sequence[Sample]) -> list[float]:
 
 
 def median(name: str, group: Sequence[Sample]) -> Any:
-    """Of the repetitions that measured it; text is the last one's."""
+    """Return the median of the repetitions that measured it; for text, the last one's."""
     values = _numbers(name, group)
     return statistics.median(values) if values else group[-1].get(name)
 
 
 def last(name: str, group: Sequence[Sample]) -> Any:
-    """What is the same in all repetitions."""
+    """Return the last repetition's value, for what is the same in all of them."""
     return group[-1].get(name)
 
 
 def largest(name: str, group: Sequence[Sample]) -> Any:
-    """The most that any repetition needed."""
+    """Return the largest value of any repetition."""
     return max(_numbers(name, group), default=None)
 
 
 def alike(name: str, group: Sequence[Sample]) -> Any:
-    """What all repetitions agree on, else "differs"."""
+    """Return the value that all repetitions share, else "differs"."""
     return group[-1].get(name) if len({entry.get(name) for entry in group}) == 1 else "differs"
 
 
 def count(name: str, group: Sequence[Sample]) -> int:
-    """How many repetitions there are."""
+    """Return the number of repetitions."""
     return len(group)
 
 
 def band(of: str, end: int) -> Combine:
-    """The lower (1) or upper (2) end of where the middle half of ``of`` lies (all, below five)."""
+    """Return a combiner for the lower (1) or upper (2) end of the middle half of ``of`` (of all, below five)."""
 
     def combine(name: str, group: Sequence[Sample]) -> float | None:
         from ds4ref.runs.spread import median_band
 
         values = _numbers(of, group)
-        found = median_band(values) if len(values) > 1 else (0.0, 0.0, 0.0)
-        return found[end] if found[2] > 0 else None
+        quartiles = median_band(values) if len(values) > 1 else (0.0, 0.0, 0.0)
+        return quartiles[end] if quartiles[2] > 0 else None
 
     return combine
 
 
 def percentile(of: str, q: float) -> Combine:
-    """A percentile in milliseconds of the single times (seconds) that samples keep under ``of``."""
+    """Return a combiner for a percentile, in milliseconds, of the single times in seconds under ``of``."""
     least = 1 if q <= 0.5 else P95_FROM if q <= 0.95 else P99_FROM
 
     def combine(name: str, group: Sequence[Sample]) -> float | None:
@@ -77,8 +77,13 @@ def percentile(of: str, q: float) -> Combine:
 
 @dataclass(frozen=True)
 class Column:
-    """``form`` writes a CSV cell. ``heading`` and ``shown`` are for tables (none: not shown there), where the columns
-    of the highest ``rank`` are left out first; a cell is the value times ``factor``, and a 0 was not measured."""
+    """A column of CSVs, and of tables if it has a ``heading``.
+
+    form, display_form  formats of a CSV cell and of a table cell
+    combine             how the values of repetitions become one
+    rank                in a narrow table, columns of the highest rank are omitted first
+    factor              a table cell is the value times this; 0 means not measured
+    """
 
     name: str
     meaning: str
@@ -87,31 +92,31 @@ class Column:
     form: str = ""
     combine: Combine = median
     heading: str = ""
-    shown: str = ""
+    display_form: str = ""
     rank: int = 0
     factor: float = 1.0
 
     def cell(self, entry: Mapping[str, Any]) -> str:
-        """As the CSV has it; empty for what was not measured."""
+        """Return the CSV cell, empty if the value was not measured."""
         value = entry.get(self.name)
         if value is None or (isinstance(value, str) and self.type is not str):
             return ""
         return format(int(value) if self.type is int else value, self.form)
 
     def display(self, entry: Mapping[str, Any]) -> str:
-        """As a table has it."""
+        """Return the table cell."""
         value = entry.get(self.name)
         if not value or isinstance(value, str):
             return value or ""
-        return format(value * self.factor, self.shown)
+        return format(value * self.factor, self.display_form)
 
 
 def _speed(name: str, meaning: str, heading: str = "", rank: int = 0, form: str = ".2f") -> Column:
-    return Column(name, meaning, "tokens/s", form=form, heading=heading, shown=",.1f", rank=rank)
+    return Column(name, meaning, "tokens/s", form=form, heading=heading, display_form=",.1f", rank=rank)
 
 
 def _ms(name: str, meaning: str, combine: Combine = median, heading: str = "", rank: int = 0) -> Column:
-    return Column(name, meaning, "ms", form=".3f", combine=combine, heading=heading, shown=",.2f", rank=rank)
+    return Column(name, meaning, "ms", form=".3f", combine=combine, heading=heading, display_form=",.2f", rank=rank)
 
 
 COLUMNS = (
@@ -140,21 +145,21 @@ COLUMNS = (
     Column("cache_bytes_per_token", "cache of the session, divided by the depth", "bytes", form=".1f"),
     Column("decode_bytes", "what one token must read: weights and cache", "bytes", int, "d"),
     Column("decode_gbs", "the rate that the decode speed amounts to", "GB/s", form=".3f", heading="GB/s",
-           shown=".2f", rank=10),
-    Column("decode_share", "share of the bound", form=".4f", heading="decode share", shown=".0%", rank=8),
+           display_form=".2f", rank=10),
+    Column("decode_share", "share of the bound", form=".4f", heading="decode share", display_form=".0%", rank=8),
     Column("decode_binds", "what binds: bytes or arithmetic", type=str, combine=last),
-    Column("prefill_share", "share of the bound", form=".4f", heading="prefill share", shown=".0%", rank=8),
+    Column("prefill_share", "share of the bound", form=".4f", heading="prefill share", display_form=".0%", rank=8),
     Column("prefill_binds", "what binds", type=str, combine=last),
     Column("test", "name of a single test or of a load; empty in a walk", type=str, combine=last, heading="test"),
     _ms("ttft_ms", "endpoints: time to first token", heading="TTFT ms", rank=3),
     _ms("e2e_ms", "endpoints: to the end of the stream", heading="end to end ms", rank=5),
     Column("prompt_tokens", "endpoints: as the server counts them", "tokens", int, "d"),
     Column("cached_tokens", "endpoints: those that the server took from a cache", "tokens", int, "d"),
-    Column("streams", "endpoints: streams at once", type=int, form="d", combine=last, heading="streams", shown=",.0f",
-           rank=1),
+    Column("streams", "endpoints: streams at once", type=int, form="d", combine=last, heading="streams",
+           display_form=",.0f", rank=1),
     _speed("total_tps", "endpoints: all streams together", "all t/s", 3),
-    Column("fairness", "endpoints: Jain's index of the streams' rates", form=".4f", heading="fairness", shown=".3f",
-           rank=8),
+    Column("fairness", "endpoints: Jain's index of the streams' rates", form=".4f", heading="fairness",
+           display_form=".3f", rank=8),
     _ms("itl_p99_ms", f"the 99th percentile, from {P99_FROM} on", percentile("steps_s", 0.99)),
     _ms("ttft_p95_ms", "under load: time to first token", percentile("ttfts_s", 0.95), "TTFT p95", 4),
     _ms("ttft_p99_ms", "under load", percentile("ttfts_s", 0.99)),
@@ -165,60 +170,61 @@ COLUMNS = (
     _ms("e2e_p95_ms", "under load: to the end of the stream", percentile("e2es_s", 0.95)),
     _ms("e2e_p99_ms", "under load", percentile("e2es_s", 0.99)),
     Column("offered_rps", "under load: requests sent on average; empty where a next one waits for an answer",
-           "requests/s", form=".4f", combine=last, heading="sent /s", shown=".2f", rank=5),
+           "requests/s", form=".4f", combine=last, heading="sent /s", display_form=".2f", rank=5),
     Column("request_rps", "under load: requests answered", "requests/s", form=".4f", heading="answered /s",
-           shown=".2f", rank=3),
+           display_form=".2f", rank=3),
     Column("goodput_rps", "under load: requests answered within --goodput", "requests/s", form=".4f",
-           heading="goodput /s", shown=".2f", rank=2),
+           heading="goodput /s", display_form=".2f", rank=2),
     Column("requests", "under load: how many were sent", type=int, form="d", combine=last, heading="requests",
-           shown=",.0f", rank=6),
-    Column("failed", "under load: how many of them failed", type=int, form="d", heading="failed", shown=".0f", rank=2),
+           display_form=",.0f", rank=6),
+    Column("failed", "under load: how many of them failed", type=int, form="d", heading="failed",
+           display_form=".0f", rank=2),
 )  # fmt: skip
 NAMES = tuple(column.name for column in COLUMNS)
 HEADER = ",".join(NAMES)
 _MOMENT = ("rep", "at")
-"""What a sample says of itself and a summary cannot."""
+"""Fields of a single sample that a summary lacks."""
 
 
 def summary(group: Sequence[Sample]) -> Sample:
-    """Samples of one place as one. Columns of other people's engines are medians."""
-    found: Sample = {}
+    """Combine the samples of one depth or test; unknown columns of other engines become medians."""
+    entry: Sample = {}
     for column in COLUMNS:
         value = column.combine(column.name, group)
         if value is not None or column.name in group[-1]:
-            found[column.name] = value
+            entry[column.name] = value
     for name, value in group[-1].items():
-        if name not in found and name not in _MOMENT and not isinstance(value, (list, tuple)):
-            found[name] = median(name, group)
-    return found
+        if name not in entry and name not in _MOMENT and not isinstance(value, (list, tuple)):
+            entry[name] = median(name, group)
+    return entry
 
 
-def place(entry: Mapping[str, Any]) -> tuple[int, str]:
-    """What makes two samples repetitions of each other: the depth, and the test where it is none of a walk."""
+def repetition_key(entry: Mapping[str, Any]) -> tuple[int, str]:
+    """Return the key that repetitions of a sample share: its depth, and the name of its test if it has one."""
     return int(entry["ctx_tokens"]), str(entry.get("test") or "")
 
 
 def summaries(samples: Sequence[Sample]) -> list[Sample]:
-    """One entry a depth, in order of depth; tests, of which several may end at one depth, in their own order."""
+    """Return one summary per depth, in order of depth; tests, which may share depths, in their own order."""
     groups: dict[tuple[int, str], list[Sample]] = {}
     for entry in samples:
-        groups.setdefault(place(entry), []).append(entry)
+        groups.setdefault(repetition_key(entry), []).append(entry)
     ordered = sorted(groups, key=lambda key: 0 if key[1] else key[0])
     return [summary(groups[key]) for key in ordered]
 
 
 def format_row(entry: Mapping[str, Any]) -> str:
-    """One CSV line without its newline, from a summary."""
+    """Return one CSV line of a summary, without newline."""
     return ",".join(column.cell(entry) for column in COLUMNS)
 
 
 def csv_text(samples: Sequence[Sample]) -> str:
-    """A whole CSV."""
+    """Return the samples' summaries as a whole CSV."""
     return "\n".join([HEADER, *map(format_row, summaries(samples))]) + "\n"
 
 
 def documentation() -> str:
-    """The columns as the table of docs/bench.md."""
+    """Return the columns as the table of docs/reference/bench.md."""
     lines = ["| column | unit | meaning |", "|---|---|---|"]
     lines += [f"| `{column.name}` | {column.unit} | {column.meaning} |" for column in COLUMNS]
     return "\n".join(lines) + "\n"

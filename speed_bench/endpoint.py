@@ -1,19 +1,19 @@
-"""The sweep on an OpenAI-compatible endpoint: what a client sees of it.
+"""The sweep on an OpenAI-compatible endpoint, as its client sees it.
 
-Every request is a prompt of its own, prefilled from nothing: it begins with a nonce, so that no prefix cache can answer
-for the engine, and the server's count of cached tokens is checked where it tells one. Windows are those of the client:
+Every request is a new prompt, prefilled from nothing: it begins with a nonce, so that no prefix cache can serve it, and
+the server's count of cached tokens is checked if it gives one. Windows are those of the client:
 
     ttft     request sent to the first piece of the answer: prefill, the first token, queue and network
     itl      from one piece to the next (``steps_s``); servers may put several tokens into one piece
     e2e      request sent to the end of the stream
 
-A piece is text, reasoning or a part of a tool call, whatever the server calls them. Rates go by the server's own count
-of tokens. A count that its own pieces contradict, because some tokens were never streamed, is refused: with those left
-out neither the time to the first token nor the rate would be what it says.
+A piece is text, reasoning or a part of a tool call, under any name. Rates use the server's own count of tokens. A count
+that its pieces contradict, because some tokens were never streamed, is an error: the time to first token and the rate
+would both be wrong.
 
-With several streams all begin at once, each with a nonce of its own; ``fairness`` is Jain's index of their rates: 1 if
-all were served alike, 1/n if one got everything. How many characters make a depth is learnt from the server's own
-count of prompt tokens, so that depths are met within a per cent or two; ``prompt_tokens`` says how many they were.
+Several streams begin at once, each with its own nonce; ``fairness`` is Jain's index of their rates: 1 if all were
+served alike, 1/n if one got everything. The number of characters of a depth is calibrated with the server's own count
+of prompt tokens, so that depths are met within a per cent or two; ``prompt_tokens`` has the actual number.
 """
 
 from __future__ import annotations
@@ -33,41 +33,47 @@ from ds4ref.targets import Ability, Cancellation, Completion, Finish, Prompt, Re
 from .columns import Sample
 
 CALIBRATION = 2000
-"""Characters of the longer of the two requests that tell how long a token is."""
+"""Characters of the longer of the two calibration requests."""
 FEW, MANY = 3, 1.5
-"""Gaps from which on a rate is held against them, and how many tokens a quick piece may seem to hold."""
+"""Fewest gaps by which a rate is checked, and the most tokens that a quick piece may seem to hold."""
 CACHED_SLACK, CACHED_SHARE = 64, 0.05
-"""Cached prompt tokens that a nonce cannot prevent: a template before it, and blocks that are counted whole."""
+"""Cached prompt tokens that a nonce cannot prevent: those of the template before it, and of whole blocks."""
 
 
 @dataclass(frozen=True)
-class Answer:
-    """One finished stream, when it began (seconds of the process clock), how many tokens its prompt had, and how many
-    were ``asked`` for."""
+class StreamedAnswer:
+    """One finished stream.
+
+    begin      its start, seconds of the process clock
+    prompt     tokens of its prompt
+    requested  tokens that were requested
+    """
 
     begin: float
-    done: Completion
+    completion: Completion
     prompt: int
-    asked: int = 0
+    requested: int = 0
 
     @property
     def tokens(self) -> int:
-        """Generated tokens. Where the server does not count: all that were asked for if that is where it ended, else
-        the pieces."""
-        count, pieces = self.done.usage.completion, len(self.done.arrivals)
+        """Number of generated tokens.
+
+        If the server does not count: those requested if it stopped at that length, else the number of pieces.
+        """
+        count, pieces = self.completion.usage.completion, len(self.completion.arrivals)
         if count is None:
-            count = max(self.asked, pieces) if self.done.finish == Finish.LENGTH else pieces
+            count = max(self.requested, pieces) if self.completion.finish == Finish.LENGTH else pieces
         return count
 
     @property
     def ttft(self) -> float:
-        """Seconds to the first text."""
-        return self.done.arrivals[0]
+        """Seconds to the first piece."""
+        return self.completion.arrivals[0]
 
     @property
     def first(self) -> float:
-        """Tokens of the first piece: where pieces hold several, its share of all by its length."""
-        pieces, sizes = len(self.done.arrivals), self.done.sizes
+        """Tokens of the first piece; if pieces hold several, its share by length."""
+        pieces, sizes = len(self.completion.arrivals), self.completion.sizes
         if self.tokens <= pieces:
             return 1.0
         share = sizes[0] / sum(sizes) if sum(sizes) else 1 / pieces
@@ -76,24 +82,23 @@ class Answer:
     @property
     def decode_tps(self) -> float:
         """Tokens per second after the first piece; 0 if there was only one."""
-        seconds = self.done.arrivals[-1] - self.done.arrivals[0]
+        seconds = self.completion.arrivals[-1] - self.completion.arrivals[0]
         return (self.tokens - self.first) / seconds if seconds > 0 else 0.0
 
     def contradiction(self, characters: float) -> str:
-        """What is wrong with the server's count of tokens, "" if nothing is seen. A token of the prompt has so many
-        ``characters``."""
-        done, gaps = self.done, sorted(self.done.gaps)
-        thought = done.usage.reasoning or 0
-        if thought and not done.reasoning:
+        """Return what is wrong with the server's count of tokens, "" if nothing; ``characters``: per prompt token."""
+        completion, gaps = self.completion, sorted(self.completion.gaps)
+        thought = completion.usage.reasoning or 0
+        if thought and not completion.reasoning:
             return f"counts {thought} tokens of reasoning that it does not stream"
-        if len(gaps) < FEW or not sum(done.sizes):
+        if len(gaps) < FEW or not sum(completion.sizes):
             return ""
-        # Tokens without text make gaps longer, several in a piece make it longer. Where even quick pieces come too
-        # seldom for the rate, and are too short for so many tokens (one has a byte at least), some never came.
+        # Tokens without text lengthen gaps, several tokens in a piece lengthen the piece. If even quick pieces are too
+        # rare for the rate, and too short for so many tokens (each has at least a byte), some were never streamed.
         times = self.decode_tps * quantile(gaps, 0.1)
-        each = sum(done.sizes) / self.tokens
-        unseen = self.tokens - len(done.arrivals)
-        fits = self.ttft >= 0.75 * unseen * statistics.median(gaps)  # they would have had the time before the first
+        each = sum(completion.sizes) / self.tokens
+        unseen = self.tokens - len(completion.arrivals)
+        fits = self.ttft >= 0.75 * unseen * statistics.median(gaps)  # there was time for them before the first piece
         if times < MANY or not (each < 1 or (each < characters / 2 and fits)):
             return ""
         return (
@@ -103,16 +108,18 @@ class Answer:
 
 
 class Endpoint:
-    """A target and the text that is walked. ``chat``: the text is one user turn under ``system``."""
+    """A target and the text for its prompts; ``chat``: the text is one user turn under ``system``."""
 
     def __init__(self, target: Target, text: str, *, chat: bool = False, system: str = ""):
-        target.require(Ability.CHAT if chat else Ability.TEXT, Ability.STREAM, what="the sweep")
+        target.require(Ability.CHAT if chat else Ability.TEXT, Ability.STREAM, needed_for="the sweep")
         self.target, self.text, self.chat, self.system = target, text, chat, system
-        self._points: dict[int, int] = {}  # characters of a prompt and its tokens
+        self._points: dict[int, int] = {}  # characters of a prompt -> its tokens
 
     def calibrate(self) -> None:
-        """Two short requests without streaming, in whose answers every server counts tokens: they warm it up and tell
-        how many characters make one. TargetError if it does not count."""
+        """Calibrate characters per token with two short requests, which also warm the server up.
+
+        They are not streamed, as every server counts tokens then. TargetError if it does not.
+        """
         longest = min(len(self.text), CALIBRATION)
         for characters in (longest // 5, longest):
             usage = self.target.complete(self._request(characters, 1)).usage
@@ -120,28 +127,30 @@ class Endpoint:
                 raise TargetError(f"{self.target.name} does not say how many prompt tokens it took (usage)")
             self._points[characters] = usage.prompt
 
-    def ask(self, depth: int, tokens: int, streams: int, cancel: Cancellation | None = None) -> list[Answer]:
-        """``streams`` prompts of about ``depth`` tokens at once. TargetError if one fails or cannot be believed,
-        Cancelled as soon as ``cancel`` is pressed."""
+    def ask(self, depth: int, tokens: int, streams: int, cancel: Cancellation | None = None) -> list[StreamedAnswer]:
+        """Send ``streams`` prompts of about ``depth`` tokens at once and return the answers.
+
+        TargetError if one fails or its counts are contradictory, Cancelled as soon as ``cancel`` is pressed.
+        """
         characters = self._characters(depth)
         answers = together(streams, lambda stop: self._ask(characters, depth, tokens, stop), cancel or Cancellation())
-        counted = answers[0].done.usage.prompt
+        counted = answers[0].completion.usage.prompt
         if counted:
             self._points[characters] = counted
         for answer in answers:
             self._check(answer, characters)
         return answers
 
-    def request(self, depth: int, tokens: int, cancel: Cancellation) -> Answer:
-        """One prompt of about ``depth`` tokens, as ``ask`` has several."""
+    def request(self, depth: int, tokens: int, cancel: Cancellation) -> StreamedAnswer:
+        """Send one prompt of about ``depth`` tokens; errors as ``ask``."""
         characters = self._characters(depth)
         answer = self._ask(characters, depth, tokens, cancel)
         self._check(answer, characters)
         return answer
 
-    def _check(self, answer: Answer, characters: int) -> None:
-        """TargetError for an answer that cannot be believed."""
-        cached, wrong = answer.done.usage.cached or 0, answer.contradiction(characters / answer.prompt)
+    def _check(self, answer: StreamedAnswer, characters: int) -> None:
+        """Raise TargetError if an answer came from a cache or contradicts its count."""
+        cached, wrong = answer.completion.usage.cached or 0, answer.contradiction(characters / answer.prompt)
         if cached > CACHED_SLACK + CACHED_SHARE * answer.prompt:
             wrong = f"took {cached} of {answer.prompt} prompt tokens from a cache although every prompt is new"
         if wrong:
@@ -152,7 +161,7 @@ class Endpoint:
         prompt = Prompt.chat(text, self.system) if self.chat else Prompt.plain(text)
         return Request(prompt, tokens, cancel=cancel)
 
-    def _ask(self, characters: int, depth: int, tokens: int, cancel: Cancellation) -> Answer:
+    def _ask(self, characters: int, depth: int, tokens: int, cancel: Cancellation) -> StreamedAnswer:
         request = self._request(characters, tokens, cancel)
         begin = time.perf_counter()
         done = collect(self.target.stream(request))
@@ -162,11 +171,11 @@ class Endpoint:
             raise TargetError(f"{self.target.name}: {done.error}")
         if not done.arrivals:
             raise TargetError(f"{self.target.name} answered nothing")
-        # Some servers do not count in streams; then the depth is what was aimed at.
-        return Answer(begin, done, done.usage.prompt or depth, tokens)
+        # some servers do not count in streams: then use the intended depth
+        return StreamedAnswer(begin, done, done.usage.prompt or depth, tokens)
 
     def _characters(self, depth: int) -> int:
-        """Characters of a prompt of ``depth`` tokens: the line through the two nearest known prompts."""
+        """Return the characters of a prompt of ``depth`` tokens, by the line through the two nearest known prompts."""
         (c0, t0), (c1, t1) = sorted(sorted(self._points.items(), key=lambda point: abs(point[1] - depth))[:2])
         if t1 <= t0:
             raise TargetError(f"{self.target.name} counts {t0} and {t1} tokens for {c0} and {c1} characters")
@@ -187,20 +196,20 @@ def walk(
     progress: Callable[[int, int], None] | None = None,
     cancel: Cancellation | None = None,
 ) -> Iterator[Sample]:
-    """One sample a depth. ``start`` is the process clock at the beginning of the run."""
+    """Yield one sample per depth; ``start``: process clock at the beginning of the run."""
     for done, depth in enumerate(depths):
         if progress is not None:
             progress(done, len(depths))
         yield {"rep": rep, **sample(endpoint.ask(depth, gen_tokens, streams, cancel), depth, start)}
 
 
-def sample(answers: Sequence[Answer], depth: int, start: float = 0.0) -> Sample:
-    """Medians over streams of what each one saw, and what all together got."""
-    rates = [answer.tokens / answer.done.seconds for answer in answers]
+def sample(answers: Sequence[StreamedAnswer], depth: int, start: float = 0.0) -> Sample:
+    """Return a sample with medians over streams, and the rate of all streams together."""
+    rates = [answer.tokens / answer.completion.seconds for answer in answers]
     begin = min(answer.begin for answer in answers)
-    end = max(answer.begin + answer.done.seconds for answer in answers)
-    cached = [answer.done.usage.cached for answer in answers]
-    gaps = [gap for answer in answers for gap in answer.done.gaps]
+    end = max(answer.begin + answer.completion.seconds for answer in answers)
+    cached = [answer.completion.usage.cached for answer in answers]
+    gaps = [gap for answer in answers for gap in answer.completion.gaps]
 
     def middle(values: Sequence[float]) -> float:
         return float(statistics.median(values))
@@ -209,14 +218,14 @@ def sample(answers: Sequence[Answer], depth: int, start: float = 0.0) -> Sample:
         "at": round(begin - start, 6),
         "ctx_tokens": depth,
         "prefill_tokens": depth,
-        "prefill_tps": middle([(a.prompt - (a.done.usage.cached or 0)) / a.ttft for a in answers]),
+        "prefill_tps": middle([(a.prompt - (a.completion.usage.cached or 0)) / a.ttft for a in answers]),
         "gen_tokens": round(middle([a.tokens for a in answers])),
         "gen_tps": middle([a.decode_tps for a in answers]),
         "kvcache_bytes": None,
-        "gen_first_ms": 1e3 * middle([a.done.gaps[0] for a in answers if a.done.gaps] or [0.0]),
+        "gen_first_ms": 1e3 * middle([a.completion.gaps[0] for a in answers if a.completion.gaps] or [0.0]),
         "steps_s": [round(gap, 9) for gap in gaps],
         "ttft_ms": 1e3 * middle([a.ttft for a in answers]),
-        "e2e_ms": 1e3 * middle([a.done.seconds for a in answers]),
+        "e2e_ms": 1e3 * middle([a.completion.seconds for a in answers]),
         "prompt_tokens": middle([a.prompt for a in answers]),
         "cached_tokens": None if None in cached else middle([count or 0 for count in cached]),
         "streams": len(answers),
@@ -226,16 +235,18 @@ def sample(answers: Sequence[Answer], depth: int, start: float = 0.0) -> Sample:
 
 
 def jain(rates: Sequence[float]) -> float:
-    """Jain's fairness index of ``rates``: (sum x)^2 / (n sum x^2)."""
+    """Return Jain's fairness index of ``rates``: (sum x)^2 / (n sum x^2)."""
     squares = sum(rate * rate for rate in rates)
     return sum(rates) ** 2 / (len(rates) * squares) if squares else 1.0
 
 
-def together(count: int, ask: Callable[[Cancellation], Answer], cancel: Cancellation) -> list[Answer]:
-    """``ask`` so many times at once. The first failure, and pressing ``cancel``, stop the others; whoever does not
-    stop, because it waits for a connection, is not waited for."""
+def together(count: int, ask: Callable[[Cancellation], StreamedAnswer], cancel: Cancellation) -> list[StreamedAnswer]:
+    """Call ``ask`` ``count`` times at once and return the answers.
+
+    The first failure, or pressing ``cancel``, stops the others without waiting for streams that still connect.
+    """
     stop, barrier = Cancellation(), threading.Barrier(count)
-    ended: queue.SimpleQueue[tuple[int, Answer | BaseException]] = queue.SimpleQueue()
+    ended: queue.SimpleQueue[tuple[int, StreamedAnswer | BaseException]] = queue.SimpleQueue()
 
     def one(number: int) -> None:
         barrier.wait()
@@ -244,21 +255,21 @@ def together(count: int, ask: Callable[[Cancellation], Answer], cancel: Cancella
         except BaseException as error:
             ended.put((number, error))
 
-    answers: dict[int, Answer] = {}
+    answers: dict[int, StreamedAnswer] = {}
     with cancel.does(stop.press):
         for number in range(count):
             threading.Thread(target=one, args=(number,), name=f"stream {number}", daemon=True).start()
         while len(answers) < count:
             try:
-                number, found = ended.get(timeout=0.2)
+                number, result = ended.get(timeout=0.2)
             except queue.Empty:
                 if cancel():
                     raise Cancelled("stopped while streams were running") from None
                 continue
-            if isinstance(found, BaseException):
+            if isinstance(result, BaseException):
                 stop.press()
-                if isinstance(found, TargetError) and count > 1:
-                    raise TargetError(f"{found} (with {count} streams at once)") from found
-                raise found
-            answers[number] = found
+                if isinstance(result, TargetError) and count > 1:
+                    raise TargetError(f"{result} (with {count} streams at once)") from result
+                raise result
+            answers[number] = result
     return [answers[number] for number in range(count)]

@@ -1,8 +1,8 @@
-"""Results for other programs: Markdown, JSON, JSON lines and SQL, as llama-bench prints them, beside ds4's CSV.
+"""Format results as Markdown, JSON, JSON lines and SQL, as llama-bench prints them, and as ds4's CSV.
 
-Markdown has a line a test: ``pp2048 @ d4096`` is the prefill of 2048 tokens behind 4096, ``tg128 @ d6144`` the decode
-of 128 behind 6144, both as mean and standard deviation over repetitions. JSON holds a summary a depth, JSON lines a
-sample a depth and repetition, SQL the summaries as one table.
+Markdown has one line per test: ``pp2048 @ d4096`` is the prefill of 2048 tokens after 4096, ``tg128 @ d6144`` the
+decode of 128 tokens after 6144, both as mean and standard deviation over repetitions. JSON has one summary per depth,
+JSON lines one sample per depth and repetition, SQL the summaries as one table.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .columns import COLUMNS, NAMES, Column, Sample, csv_text, place
+from .columns import COLUMNS, NAMES, Column, Sample, csv_text, repetition_key
 
 if TYPE_CHECKING:
     from .runner import MeasuredLane
@@ -22,11 +22,11 @@ _ABOUT = ("model", "backend", "numerics", "threads", "created", "lane")
 _SQL = {str: "TEXT", int: "INTEGER", float: "REAL"}
 _SERVED = ("streams", "ttft_ms", "ttft_p95_ms", "tpot_p50_ms", "total_tps", "request_rps", "goodput_rps", "failed")
 SERVED = sorted((column for column in COLUMNS if column.name in _SERVED), key=lambda column: column.rank)
-"""What Markdown says of endpoints beside llama-bench's columns."""
+"""Columns of endpoints in Markdown, besides llama-bench's."""
 
 
 def render(kind: str, lanes: Sequence[MeasuredLane]) -> str:
-    """The whole text, newline included."""
+    """Return the results in format ``kind`` as text with a final newline."""
     if kind == "csv":
         return "".join(csv_text(lane.samples) for lane in lanes)
     if kind == "md":
@@ -39,19 +39,19 @@ def render(kind: str, lanes: Sequence[MeasuredLane]) -> str:
 
 def _about(lane: MeasuredLane) -> dict[str, Any]:
     facts = lane.facts
-    found = {name: facts[name] for name in ("backend", "numerics", "threads", "created")}
+    engine_facts = {name: facts[name] for name in ("backend", "numerics", "threads", "created")}
     model = {"model": facts["model"]["name"] or facts["model"]["file"]}
-    return {**model, **found, **({"lane": lane.name} if lane.name else {})}
+    return {**model, **engine_facts, **({"lane": lane.name} if lane.name else {})}
 
 
 def markdown(lanes: Sequence[MeasuredLane]) -> str:
-    """llama-bench's table; a column for the lane where there are several, and more for endpoints."""
+    """Return llama-bench's table, with a column for the lane if there are several, and more for endpoints."""
     served = [c for c in SERVED if any(c.display(entry) for lane in lanes for entry in lane.samples)]
     named = len(lanes) > 1 and any(lane.name for lane in lanes)
     heads = ["model", "backend", "threads", *(["lane"] if named else []), "test", *(c.heading for c in served), "t/s"]
-    left = 4 if named else 2
+    left_columns = 4 if named else 2
     lines = ["| " + " | ".join(heads) + " |"]
-    lines.append("|" + "|".join("---" if i < left and i != 2 else "---:" for i in range(len(heads))) + "|")
+    lines.append("|" + "|".join("---" if i < left_columns and i != 2 else "---:" for i in range(len(heads))) + "|")
     for lane in lanes:
         about = _about(lane)
         first = [str(about["model"]), str(about["backend"]), "" if about["threads"] is None else str(about["threads"])]
@@ -63,21 +63,21 @@ def markdown(lanes: Sequence[MeasuredLane]) -> str:
 
 
 def _tests(samples: Sequence[Sample]) -> list[tuple[str, str, list[Sample]]]:
-    """Name of each test, the column that is its speed, and its samples."""
+    """Return (name, column of its speed, samples) for each test."""
     groups: dict[tuple[int, str], list[Sample]] = {}
     for entry in samples:
-        groups.setdefault(place(entry), []).append(entry)
-    found = []
+        groups.setdefault(repetition_key(entry), []).append(entry)
+    tests_found = []
     for (depth, name), group in groups.items():
         if "requests" in group[0]:
-            found.append((name, "total_tps", group))
+            tests_found.append((name, "total_tps", group))
             continue
         done = group[0]["prefill_tokens"]
         tests = ((f"pp{done}", depth - done, "prefill_tps"), (f"tg{group[0]['gen_tokens']}", depth, "gen_tps"))
         for test, behind, column in tests:
             if group[0][column] > 0 or not name:
-                found.append((name or (f"{test} @ d{behind}" if behind else test), column, group))
-    return found
+                tests_found.append((name or (f"{test} @ d{behind}" if behind else test), column, group))
+    return tests_found
 
 
 def _mean(group: Sequence[Sample], column: Column) -> str:
@@ -93,7 +93,7 @@ def _spread(group: Sequence[Sample], column: str) -> str:
 
 
 def sql(entries: Sequence[Mapping[str, Any]]) -> str:
-    """A table and its lines."""
+    """Return SQL that creates the table and inserts the entries."""
     names = (*_ABOUT, *NAMES)
     kinds = dict.fromkeys(_ABOUT, "TEXT") | {"threads": "INTEGER"} | {c.name: _SQL[c.type] for c in COLUMNS}
     columns = ",\n".join(f"  {name} {kinds[name]}" for name in names)

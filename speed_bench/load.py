@@ -1,11 +1,11 @@
-"""An endpoint under load, as vLLM's serving benchmark sees it: requests at a rate, or streams that always have one.
+"""An endpoint under load, as in vLLM's serving benchmark: requests at a rate, or streams that always have one.
 
-    rates      requests are sent at Poisson times, whether or not earlier ones were answered (an open loop): what users
-               do who know nothing of each other
-    streams    each sends its next request when it has its answer (a closed loop): what a number of agents does
+    rates      requests are sent at Poisson times, whether or not earlier ones were answered (an open loop), like
+               independent users
+    streams    each sends its next request when it has its answer (a closed loop), like a number of agents
 
 Which requests are sent, and when in units of the mean gap, follows from a seed alone: the same for every level and
-every engine. A request that fails is counted and costs nothing but itself. Times begin when a request is sent, and are
+every engine. A request that fails is counted and affects no other. Times begin when a request is sent, and are
 those of ``endpoint``; time per output token (TPOT) is that between first and last text over the tokens in between.
 """
 
@@ -24,23 +24,23 @@ from ds4ref.errors import Cancelled, TargetError
 from ds4ref.targets import Cancellation
 
 from .columns import Sample
-from .endpoint import Answer, Endpoint
-from .plan import Load, Shape
+from .endpoint import Endpoint, StreamedAnswer
+from .plan import Load, RequestShape
 
 NAP = 0.05
-"""Seconds after which a wish to stop is heard at the latest."""
+"""Longest sleep in seconds, after which cancellation is checked."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The requests of one repetition, and when each is sent, in units of the mean gap between two."""
+    """The requests of one repetition, and their times in units of the mean gap between two."""
 
-    shapes: tuple[Shape, ...]
+    shapes: tuple[RequestShape, ...]
     moments: tuple[float, ...]
 
     @classmethod
     def of(cls, load: Load, rep: int = 0) -> Schedule:
-        """Drawn by the load's seed; the first request is sent at once."""
+        """Draw a schedule from the load's seed; the first request is sent at once."""
         chance = random.Random(f"{load.seed}/{rep}")
         shapes = tuple(chance.choices(load.mix, [shape.weight for shape in load.mix], k=load.requests))
         moments, at = [], 0.0
@@ -60,35 +60,37 @@ def walk(
     progress: Callable[[int, int], None] | None = None,
     cancel: Cancellation | None = None,
 ) -> Iterator[Sample]:
-    """A sample for every level but the first ``done``: rates, then numbers of streams. Cancelled when ``cancel`` is
-    pressed; TargetError if every request of a level fails."""
+    """Yield a sample for every level but the first ``done``: rates, then numbers of streams.
+
+    Raises Cancelled when ``cancel`` is pressed, TargetError if every request of a level fails.
+    """
     plan = Schedule.of(load, rep)
 
-    def ask(shape: Shape, stop: Cancellation) -> Answer:
+    def ask(shape: RequestShape, stop: Cancellation) -> StreamedAnswer:
         return endpoint.request(shape.prompt, shape.answer, stop)
 
     levels: list[tuple[float | None, int]] = [(rate, load.requests) for rate in load.rates]
     levels += [(None, streams) for streams in load.streams]
     for number, (rate, streams) in enumerate(levels[done:], done):
 
-        def told(finished: int, before: int = number) -> None:
+        def report(finished: int, before: int = number) -> None:
             if progress is not None:
                 progress(before * load.requests + finished, len(levels) * load.requests)
 
-        answers, failures = _send(plan, rate, streams, ask, told, cancel or Cancellation())
+        answers, failures = _send(plan, rate, streams, ask, report, cancel or Cancellation())
         if not answers:
             raise failures[0]
-        found = sample(answers, load, start)
-        found |= {"rep": rep, "test": level_name(rate, streams), "requests": load.requests, "failed": len(failures)}
+        row = sample(answers, load, start)
+        row |= {"rep": rep, "test": level_name(rate, streams), "requests": load.requests, "failed": len(failures)}
         yield (
-            found
+            row
             | ({"offered_rps": rate} if rate is not None and math.isfinite(rate) else {})
             | ({"streams": streams} if rate is None else {})
         )
 
 
 def level_name(rate: float | None, streams: int) -> str:
-    """What the test of a level is called."""
+    """Return the test name of a level."""
     if rate is None:
         return f"{streams} stream{'s' if streams > 1 else ''}"
     return f"{rate:g} req/s" if math.isfinite(rate) else "all at once"
@@ -98,17 +100,19 @@ def _send(
     plan: Schedule,
     rate: float | None,
     streams: int,
-    ask: Callable[[Shape, Cancellation], Answer],
-    told: Callable[[int], None],
+    ask: Callable[[RequestShape, Cancellation], StreamedAnswer],
+    report: Callable[[int], None],
     cancel: Cancellation,
-) -> tuple[list[Answer], list[TargetError]]:
-    """The answers, and why the other requests failed. Pressing ``cancel`` stops all of them; whoever does not stop,
-    because it waits for a connection, is not waited for."""
+) -> tuple[list[StreamedAnswer], list[TargetError]]:
+    """Send the requests of one level; return the answers and the errors of the others.
+
+    Pressing ``cancel`` stops all of them, without waiting for those that still connect.
+    """
     stop, waiting = Cancellation(), iter(list(zip(plan.shapes, plan.moments, strict=True)))
-    ended: queue.SimpleQueue[Answer | BaseException] = queue.SimpleQueue()
+    ended: queue.SimpleQueue[StreamedAnswer | BaseException] = queue.SimpleQueue()
     lock, begin = threading.Lock(), time.perf_counter()
 
-    def one(shape: Shape) -> None:
+    def one(shape: RequestShape) -> None:
         try:
             ended.put(ask(shape, stop))
         except BaseException as error:
@@ -123,59 +127,59 @@ def _send(
             one(shape)
 
     def send() -> None:
-        """Open loop: a thread a request, each at its time."""
+        """Start a thread per request, each at its time (open loop)."""
         assert rate is not None
         for shape, moment in waiting:
             due = begin + moment / rate
-            while not stop() and (left := due - time.perf_counter()) > 0:
-                time.sleep(min(left, NAP))
+            while not stop() and (seconds_left := due - time.perf_counter()) > 0:
+                time.sleep(min(seconds_left, NAP))
             if stop():
                 return
             threading.Thread(target=one, args=(shape,), name="request", daemon=True).start()
 
-    answers: list[Answer] = []
+    answers: list[StreamedAnswer] = []
     failures: list[TargetError] = []
     with cancel.does(stop.press):
         for _ in range(1 if rate is not None else streams):
             threading.Thread(target=stream if rate is None else send, name="sender", daemon=True).start()
         while len(answers) + len(failures) < len(plan.shapes):
             try:
-                found = ended.get(timeout=0.2)
+                result = ended.get(timeout=0.2)
             except queue.Empty:
                 if cancel():
                     raise Cancelled("stopped while requests were running") from None
                 continue
-            if isinstance(found, TargetError):
-                failures.append(found)
-            elif isinstance(found, BaseException):
+            if isinstance(result, TargetError):
+                failures.append(result)
+            elif isinstance(result, BaseException):
                 stop.press()
-                raise found
+                raise result
             else:
-                answers.append(found)
-            told(len(answers) + len(failures))
+                answers.append(result)
+            report(len(answers) + len(failures))
     return sorted(answers, key=lambda answer: answer.begin), failures
 
 
-def sample(answers: Sequence[Answer], load: Load, start: float = 0.0) -> Sample:
-    """What the answers of one level say; ``*_s`` are seconds a request, for percentiles."""
+def sample(answers: Sequence[StreamedAnswer], load: Load, start: float = 0.0) -> Sample:
+    """Return the sample of one level; ``*_s`` are seconds per request, for percentiles."""
     begin = min(answer.begin for answer in answers)
-    span = max(answer.begin + answer.done.seconds for answer in answers) - begin
+    span = max(answer.begin + answer.completion.seconds for answer in answers) - begin
     prompt = round(sum(s.prompt * s.weight for s in load.mix) / sum(s.weight for s in load.mix))
-    cached = [answer.done.usage.cached for answer in answers]
+    cached = [answer.completion.usage.cached for answer in answers]
     good = sum(within(answer, load) for answer in answers)
-    ttfts, ends = [a.ttft for a in answers], [a.done.seconds for a in answers]
+    ttfts, ends = [a.ttft for a in answers], [a.completion.seconds for a in answers]
     return {
         "at": round(begin - start, 6),
         "seconds": span,
         "ctx_tokens": prompt,
         "prefill_tokens": prompt,
-        "prefill_tps": statistics.median((a.prompt - (a.done.usage.cached or 0)) / a.ttft for a in answers),
+        "prefill_tps": statistics.median((a.prompt - (a.completion.usage.cached or 0)) / a.ttft for a in answers),
         "gen_tokens": round(statistics.median(a.tokens for a in answers)),
         "gen_tps": statistics.median(a.decode_tps for a in answers),
         "kvcache_bytes": None,
         "ttft_ms": 1e3 * statistics.median(ttfts),
         "e2e_ms": 1e3 * statistics.median(ends),
-        "steps_s": [round(gap, 9) for answer in answers for gap in answer.done.gaps],
+        "steps_s": [round(gap, 9) for answer in answers for gap in answer.completion.gaps],
         "ttfts_s": [round(value, 9) for value in ttfts],
         "tpots_s": [round(value, 9) for value in map(tpot, answers) if value is not None],
         "e2es_s": [round(value, 9) for value in ends],
@@ -187,12 +191,12 @@ def sample(answers: Sequence[Answer], load: Load, start: float = 0.0) -> Sample:
     }
 
 
-def tpot(answer: Answer) -> float | None:
-    """Seconds per token behind the first; None where there was only one."""
+def tpot(answer: StreamedAnswer) -> float | None:
+    """Return seconds per output token after the first; None if there was only one."""
     return 1 / answer.decode_tps if answer.decode_tps > 0 else None
 
 
-def within(answer: Answer, load: Load) -> bool:
-    """Whether every bound is kept."""
-    seconds = {"ttft": answer.ttft, "tpot": tpot(answer) or 0.0, "e2e": answer.done.seconds}
+def within(answer: StreamedAnswer, load: Load) -> bool:
+    """Whether the answer meets every bound of the load."""
+    seconds = {"ttft": answer.ttft, "tpot": tpot(answer) or 0.0, "e2e": answer.completion.seconds}
     return all(1e3 * seconds[name] <= most for name, most in load.bounds.items())

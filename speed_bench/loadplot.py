@@ -1,7 +1,7 @@
-"""What an endpoint does under load, as a picture: throughput above, latency below, over streams or request rate.
+"""Plot an endpoint under load: throughput above, latency below, over streams or request rate.
 
 One or several CSVs, as ``--concurrency LIST`` and ``--requests`` write them. Rows of equal depth make a curve. Both
-panels share the x axis and start at zero; the answer that users wait for (TTFT) is drawn with its 95th percentile.
+panels share the x axis and start at zero; the time to first token (TTFT) is drawn with its 95th percentile.
 
     ds4-bench plot --load served-*.csv -o load.svg
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ds4ref.cli.plots import GRID, INK, STYLES, tick
+from ds4ref.console.plots import GRID, INK, STYLES, tick
 from ds4ref.errors import DataError
 from ds4ref.runs.results import read_rows
 
@@ -35,7 +35,7 @@ def plot_load(
     title: str | None = None,
     size: tuple[int, int] = (960, 720),
 ) -> list[Path]:
-    """Draw ``sources`` into every one of ``outputs``, as ``plot.plot``. DataError where fewer than two levels are."""
+    """Draw ``sources`` into every one of ``outputs``, as ``plot.plot``; DataError with fewer than two levels."""
     files = [Path(output) for output in outputs] or [default_output(sources[0])]
     for file in files:
         check_suffix(file)
@@ -47,26 +47,26 @@ def plot_load(
 
 
 def _title(sources: Sequence[str | os.PathLike[str]]) -> str:
-    """What the names of the files have in common."""
+    """Return a title from the common prefix of the files' names."""
     common = os.path.commonprefix([Path(source).stem for source in sources]).strip(" _-.")
     return f"{words(common)} under load" if common else "Under load"
 
 
 def levels(rows: Sequence[Row]) -> tuple[str, dict[str, list[Row]]]:
-    """The x column, and the curves by name, each in order of x. DataError if there is no curve."""
+    """Return (x column, rows of each curve by name in order of x); DataError if there is no curve."""
     column = "offered_rps" if all(row.get("offered_rps") for row in rows) else "streams"
-    known = [row for row in rows if isinstance(row.get(column), (int, float)) and row.get("ttft_ms")]
-    found: dict[str, list[Row]] = {}
-    for row in sorted(known, key=lambda row: row[column]):
-        found.setdefault(f"{row['ctx_tokens']:,} tokens", []).append(row)
-    found = {name: curve for name, curve in found.items() if len({row[column] for row in curve}) > 1}
-    if not found:
+    answered = [row for row in rows if isinstance(row.get(column), (int, float)) and row.get("ttft_ms")]
+    curves: dict[str, list[Row]] = {}
+    for row in sorted(answered, key=lambda row: row[column]):
+        curves.setdefault(f"{row['ctx_tokens']:,} tokens", []).append(row)
+    curves = {name: curve for name, curve in curves.items() if len({row[column] for row in curve}) > 1}
+    if not curves:
         raise DataError("a load plot needs two levels (streams or request rates) of an endpoint")
-    return column, found
+    return column, curves
 
 
 def draw(rows: Sequence[Row], title: str, size: tuple[int, int]) -> Figure:
-    """The figure."""
+    """Return the figure."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -109,7 +109,7 @@ def _line(axes: Axes, x: str, curve: Sequence[Row], y: str, colour: str, style: 
 
 
 def _labels(axes: Axes) -> None:
-    """A name behind the end of every curve, moved apart where two would lie on each other."""
+    """Label the end of every curve, moving labels apart that would overlap."""
     top = axes.get_ylim()[1]
     ends = []
     for line in axes.lines:

@@ -1,4 +1,4 @@
-"""The local engine as a source: walks and single tests on sessions of its own, with shares of the bound."""
+"""The local engine as a source: sweeps and single tests on fresh sessions, with shares of the bound."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ds4ref.cli.model import warm
-from ds4ref.costs import costs_of_engine, prefill_chunk
+from ds4ref.console.model import warm
+from ds4ref.costs import PREFILL_CHUNK
 from ds4ref.environment import memory_bytes
 from ds4ref.errors import DataError, UsageError
 from ds4ref.targets import Cancellation
 
 from .columns import Sample
 from .plan import Lane, Plan
-from .prompt import Walked
+from .prompt import PromptText
 from .samples import sample
-from .sources import Opening, Progress, Source
-from .sweep import Warmth, run_probes, sweep, warm_up
+from .source import Opening, Progress, Source
+from .sweep import WarmUpSpeed, run_probes, sweep, warm_up
 
 if TYPE_CHECKING:
     from ds4ref.costs import Costs, Peaks
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 PROG = "ds4-bench"
 GIB = 2.0**30
 PROMPT_BYTES = 100
-"""Of memory for a token of prompt: its text, its id, and what the tokenizer needs meanwhile."""
+"""Memory for a token of prompt: its text, its id, and what the tokenizer needs meanwhile."""
 
 
 class LocalSource(Source):
     """An engine in this process."""
 
     def __init__(
-        self, engine: Engine, plan: Plan, walked: Walked, facts: dict[str, Any], costs: Costs | None = None,
+        self, engine: Engine, plan: Plan, prompt: PromptText, facts: dict[str, Any], costs: Costs | None = None,
         peaks: Peaks | None = None,
     ):  # fmt: skip
-        self.engine, self.plan, self.walked, self._facts = engine, plan, walked, facts
+        self.engine, self.plan, self.prompt, self._facts = engine, plan, prompt, facts
         self.costs, self.peaks = costs, peaks
 
     @classmethod
     def open(cls, opening: Opening, lane: Lane) -> LocalSource:
-        """Vocabulary first, since a prompt may be too short; then the weights."""
+        """Open the vocabulary first, as the prompt may be too short, then the weights."""
         from ds4ref.nano import embedded_path
         from ds4ref.runs.provenance import engine_facts
         from ds4ref.targets.local import LocalTarget
@@ -52,7 +52,7 @@ class LocalSource(Source):
         if plan.load is not None:
             raise UsageError("a load is for endpoints: the local engine has one stream")
         path = lane.target.partition(":")[2].partition("?")[0] or embedded_path()
-        opening.walked.use(path)
+        opening.prompt.use(path)
         target = opening.target(replace(lane, target=f"local:{path}"))
         assert isinstance(target, LocalTarget)
         engine = target.engine
@@ -60,20 +60,20 @@ class LocalSource(Source):
             warm(PROG, engine.source)
         opening.sha256(path)  # with progress; the facts find it in the store
         facts = engine_facts(engine, opening.store)
-        costs, peaks = costs_of_engine(engine), None
+        costs, peaks = engine.costs(), None
         if plan.roofline:
             facts["peaks"] = machine_peaks(opening.store, facts["threads"])
             peaks = as_peaks(facts["peaks"], costs.weight_bytes())
             if note := remark(facts["peaks"], peaks is not None):
                 opening.once(("peaks", note), lambda: opening.say(note))
-        return cls(engine, plan, opening.walked, facts, costs, peaks)
+        return cls(engine, plan, opening.prompt, facts, costs, peaks)
 
     def facts(self) -> dict[str, Any]:
-        """Of the engine, its model, and this machine's peaks."""
+        """Return the facts about the engine, its model, and this machine's peaks."""
         return self._facts
 
     def check(self, lanes: int) -> None:
-        """DataError if contexts and prompt need more memory than this process may use."""
+        """Raise DataError if contexts and prompt need more memory than this process may use."""
         plan, room = self.plan, memory_bytes()
         need = lanes * self.engine.shape.kv_bytes(plan.context) + PROMPT_BYTES * plan.deepest
         if room is not None and need > room:
@@ -82,17 +82,17 @@ class LocalSource(Source):
                 f"of memory (--ctx-max, --ctx-alloc)"
             )
 
-    def warm_up(self) -> Warmth:
-        """One full chunk and some steps."""
-        tokens = self.walked.tokens(min(self.plan.deepest, prefill_chunk()))
-        return warm_up(self.engine.session(self.plan.context), tokens, self.walked.eos)
+    def warm_up(self) -> WarmUpSpeed:
+        """Run one full prefill chunk and a few decode steps."""
+        tokens = self.prompt.tokens(min(self.plan.deepest, PREFILL_CHUNK))
+        return warm_up(self.engine.session(self.plan.context), tokens, self.prompt.eos)
 
     def walk(
         self, rep: int, done: int, *, start: float, progress: Progress | None, cancel: Cancellation
     ) -> Iterator[Sample]:
-        """A walk on a fresh session, or every test on a session of its own."""
-        plan, engine, eos = self.plan, self.engine, self.walked.eos
-        tokens = self.walked.tokens(plan.deepest)
+        """Sweep on a fresh session, or run every test on its own session."""
+        plan, engine, eos = self.plan, self.engine, self.prompt.eos
+        tokens = self.prompt.tokens(plan.deepest)
         if plan.probes:
             rows = run_probes(
                 lambda: engine.session(plan.context), tokens, plan.probes, eos, rep=rep, done=done, progress=progress,
@@ -107,11 +107,11 @@ class LocalSource(Source):
             yield sample(row, self.costs, self.peaks, start)
 
     def buffers(self) -> str:
-        """ds4's line about the memory of a context."""
+        """Return ds4's line about the memory of a context."""
         shape, ctx = self.engine.shape, self.plan.context
         plain, compressed = shape.cache_rows(ctx)
         return (
             f"context buffers {shape.kv_bytes(ctx) / 2**20:.2f} MiB (ctx={ctx}, backend={self.engine.backend}, "
-            f"prefill_chunk={min(prefill_chunk(), ctx)}, raw_kv_rows={plain}, "
+            f"prefill_chunk={min(PREFILL_CHUNK, ctx)}, raw_kv_rows={plain}, "
             f"compressed_kv_rows={compressed})"
         )

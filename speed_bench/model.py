@@ -1,8 +1,8 @@
-"""``ds4-bench model``: how fast could it be at best, and how far from that is what was published?
+"""``ds4-bench model``: bounds of speed on a machine, and published speeds as shares of them.
 
 The bound is that of ``ds4ref.costs``: bytes at the read bandwidth or operations at the arithmetic peaks, whichever
-takes longer. Of published machines only the bandwidth is known, so their prefill, which arithmetic binds, is shown as
-the arithmetic it amounts to.
+takes longer. Only the bandwidth of published machines is known, so their prefill, which arithmetic binds, is shown as
+the arithmetic rate it amounts to.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from ds4ref.cli.flags import add
-from ds4ref.cli.options import INT_MAX, Parser, choice, integer, number
+from ds4ref.console.flags import add
+from ds4ref.console.options import INT_MAX, Parser, choice, integer, number
 from ds4ref.errors import UsageError
 
 from .published import MACHINES, ROWS
@@ -34,36 +34,36 @@ examples:
 
 
 def parser() -> Parser:
-    """Options of ``ds4-bench model``."""
-    found = Parser(
+    """Build the parser of ``ds4-bench model``."""
+    options = Parser(
         PROG,
         usage="ds4-bench model [options]",
         description="Tokens per second that a machine could reach at best with a full model.",
         epilog=EPILOG,
         unavailable={},
     )
-    found.add_argument("--machine", metavar="NAME", type=choice(*MACHINES, "here"), help="a known machine")
-    found.add_argument("--gbs", metavar="X", type=number(1e-3, 1e9), help="read bandwidth, GB/s")
-    found.add_argument("--int8", metavar="X", type=number(1e-3, 1e12), help="int8 peak, GOP/s (not limiting)")
-    found.add_argument("--f32", metavar="X", type=number(1e-3, 1e12), help="float32 peak, GFLOP/s (not limiting)")
+    options.add_argument("--machine", metavar="NAME", type=choice(*MACHINES, "here"), help="a known machine")
+    options.add_argument("--gbs", metavar="X", type=number(1e-3, 1e9), help="read bandwidth, GB/s")
+    options.add_argument("--int8", metavar="X", type=number(1e-3, 1e12), help="int8 peak, GOP/s (not limiting)")
+    options.add_argument("--f32", metavar="X", type=number(1e-3, 1e12), help="float32 peak, GFLOP/s (not limiting)")
     add(
-        found,
+        options,
         "--recipe",
         type=choice("q2", "q4", "mixed"),
         default="q2",
         help="DeepSeek V4 Flash with these experts: q2, q4, mixed (q2)",
     )
-    add(found, "--model", help="a model file instead")
-    found.add_argument("--float", action="store_true", help="float32 activations (numerics exact and qat)")
-    add(found, "--depths", default=DEPTHS, help=f"comma list ({DEPTHS})")
-    add(found, "--store", help="run store that knows this machine's peaks (the user's own)")
-    add(found, "--json")
-    add(found, "--help")
-    return found
+    add(options, "--model", help="a model file instead")
+    options.add_argument("--float", action="store_true", help="float32 activations (numerics exact and qat)")
+    add(options, "--depths", default=DEPTHS, help=f"comma list ({DEPTHS})")
+    add(options, "--store", help="run store that knows this machine's peaks (the user's own)")
+    add(options, "--json")
+    add(options, "--help")
+    return options
 
 
 def model_command(argv: Sequence[str]) -> int:
-    """Entry."""
+    """Run ``ds4-bench model``; return the exit code."""
     options = parser()
     args = options.parse(argv)
     if args.help:
@@ -85,11 +85,12 @@ def model_command(argv: Sequence[str]) -> int:
 
 
 def predict(args: Namespace, depths: Sequence[int]) -> list[dict[str, Any]]:
-    """Bounds at each depth: decode after it, prefill of the 2048 tokens before it."""
+    """Return the bounds at each depth: decode after it, prefill of the 2048 tokens before it."""
+    from ds4ref.archs import costs_of
     from ds4ref.archs.deepseek4.costs import Costs
     from ds4ref.archs.deepseek4.shape import FLASH
     from ds4ref.costs import Costs as AnyCosts
-    from ds4ref.costs import Peaks, costs_of
+    from ds4ref.costs import Peaks
 
     peaks = _peaks(args)
     costs: AnyCosts
@@ -100,11 +101,11 @@ def predict(args: Namespace, depths: Sequence[int]) -> list[dict[str, Any]]:
             costs = costs_of(source, not args.float)
     else:
         costs = Costs.of_recipe(FLASH, args.recipe, not args.float)
-    given = Peaks(peaks["read_gbs"], peaks["int8_gops"] or UNLIMITED, peaks["f32_gflops"] or UNLIMITED)
+    limits = Peaks(peaks["read_gbs"], peaks["int8_gops"] or UNLIMITED, peaks["f32_gflops"] or UNLIMITED)
     rows = []
     for depth in depths:
         work, first = costs.decode(depth), max(0, depth - 2048)
-        decode, prefill = work.bound(given), costs.prefill(first, depth, 2048).bound(given)
+        decode, prefill = work.bound(limits), costs.prefill(first, depth, 2048).bound(limits)
         rows.append(
             {
                 "machine": peaks["name"], "depth": depth, "decode_bytes": round(work.bytes),
@@ -116,13 +117,13 @@ def predict(args: Namespace, depths: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def published() -> list[dict[str, Any]]:
-    """Published rows with the share of the bandwidth bound that their decode reached."""
+    """Return the published rows with the share of the bandwidth bound that their decode reached."""
     from ds4ref.archs.deepseek4.costs import Costs
     from ds4ref.archs.deepseek4.shape import FLASH
     from ds4ref.costs import Peaks
 
     costs = {recipe: Costs.of_recipe(FLASH, recipe) for recipe in {row.recipe for row in ROWS}}
-    found = []
+    rows = []
     for row in ROWS:
         machine = MACHINES[row.machine]
         work = costs[row.recipe].decode(row.depth)
@@ -131,7 +132,7 @@ def published() -> list[dict[str, Any]]:
         tops = None
         if row.prefill_tps is not None:
             tops = chunk.ops / min(2048, row.depth) * row.prefill_tps / 1e12
-        found.append(
+        rows.append(
             {
                 "machine": machine.name, "read_gbs": machine.read_gbs, "recipe": row.recipe, "depth": row.depth,
                 "decode_bytes": round(work.bytes), "bound_tps": 1 / bound.seconds, "decode_tps": row.decode_tps,
@@ -139,7 +140,7 @@ def published() -> list[dict[str, Any]]:
                 "source": row.source,
             }
         )  # fmt: skip
-    return found
+    return rows
 
 
 def _peaks(args: Namespace) -> dict[str, Any]:
@@ -152,10 +153,10 @@ def _peaks(args: Namespace) -> dict[str, Any]:
         from .peaks import machine_peaks
 
         with Store.open(args.store) as store:
-            found = machine_peaks(store, machine()["cores"])
-        return {"name": machine()["cpu"], **found}
-    known = MACHINES.get(args.machine or "")
-    name, read_gbs = (known.name, known.read_gbs) if known else ("described", args.gbs)
+            measured = machine_peaks(store, machine()["cores"])
+        return {"name": machine()["cpu"], **measured}
+    machine_known = MACHINES.get(args.machine or "")
+    name, read_gbs = (machine_known.name, machine_known.read_gbs) if machine_known else ("described", args.gbs)
     return {"name": name, "read_gbs": read_gbs, "int8_gops": args.int8, "f32_gflops": args.f32}
 
 

@@ -1,6 +1,6 @@
-"""The command line of a sweep, and the plan and places it means.
+"""Parse the command line of a sweep into a plan and output options.
 
-Everything that can be wrong with it is a UsageError or DataError here, before anything is loaded.
+Every mistake in it raises UsageError or DataError here, before anything is loaded.
 """
 
 from __future__ import annotations
@@ -15,15 +15,26 @@ from dataclasses import replace
 from typing import Any
 
 from ds4ref.backends import BACKENDS, DEFAULT_BACKEND
-from ds4ref.cli.common import check_output, read_text
-from ds4ref.cli.flags import add
-from ds4ref.cli.model import choose_model, threads
-from ds4ref.cli.options import Parser, choice, choices, integer, integers, number
+from ds4ref.console.common import check_output, read_text
+from ds4ref.console.flags import add
+from ds4ref.console.model import choose_model, threads
+from ds4ref.console.options import Parser, choice, choices, integer, integers, number
 from ds4ref.errors import UsageError
 from ds4ref.numerics import DEFAULT_MODE, MODES
 from ds4ref.targets.dialects import KINDS
 
-from .plan import DEFAULT_BUDGET, DEFAULT_SYSTEM, MOST_REPS, Lane, Load, Places, Plan, Shape, frontiers, kind_of
+from .plan import (
+    DEFAULT_BUDGET,
+    DEFAULT_SYSTEM,
+    MOST_REPS,
+    Lane,
+    Load,
+    OutputOptions,
+    Plan,
+    RequestShape,
+    frontiers,
+    kind_of,
+)
 from .probes import Probe, grid, parse_probes
 
 PROG = "ds4-bench"
@@ -51,7 +62,7 @@ greedy decode steps that never pick the end of the text. Snapshot and restore ar
 columns: ctx_tokens,prefill_tokens,prefill_tps,gen_tokens,gen_tps,kvcache_bytes as in ds4-bench
 (kvcache_bytes is the size of a saved session), then gen_first_ms (first decode step),
 gen_steady_tps (the others), gen_digest (equal digests: the same tokens were decoded), and
-repetitions, spread, inter-token times, memory, shares of the bound: docs/bench.md
+repetitions, spread, inter-token times, memory, shares of the bound: docs/reference/bench.md
 
 The walk is repeated five times, or as often as --budget allows; speeds in the CSV are medians.
 With two --arm both walk in turn (A B, B A, ...): the only way to prove a small difference, and the
@@ -82,7 +93,7 @@ UNAVAILABLE = {
 
 
 def build_parser() -> Parser:
-    """Options of the sweep."""
+    """Build the parser of the sweep."""
     parser = Parser(
         PROG, usage=USAGE, description="Throughput against context depth.", epilog=EPILOG, unavailable=UNAVAILABLE
     )
@@ -176,7 +187,7 @@ def build_parser() -> Parser:
     g = parser.add_argument_group("results")
     g.add_argument("--csv", metavar="FILE", help="CSV file (stdout, where that is no terminal)")
     add(g, "--plot", action="append", default=[], help="draw the sweep too: .svg, .png or "
-                   ".pdf; may be repeated; needs --csv")  # fmt: skip
+        ".pdf; may be repeated; needs --csv")  # fmt: skip
     add(
         g,
         "--output",
@@ -197,50 +208,50 @@ def build_parser() -> Parser:
     return parser
 
 
-def mix(text: str) -> tuple[Shape, ...]:
-    """``512:128,4096:256*0.5`` as kinds of requests: tokens of prompt and answer, and their weight."""
-    found = []
+def mix(text: str) -> tuple[RequestShape, ...]:
+    """Parse ``512:128,4096:256*0.5`` into request shapes: tokens of prompt and answer, and weight."""
+    shapes = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*([1-9][0-9]{0,8}):([1-9][0-9]{0,8})(?:\*([0-9]*\.?[0-9]+))?\s*", part)
         if match is None or not float(match[3] or 1):
             raise ArgumentTypeError("PROMPT:ANSWER[*WEIGHT],... is needed, in tokens")
-        found.append(Shape(int(match[1]), int(match[2]), float(match[3] or 1)))
-    return tuple(found)
+        shapes.append(RequestShape(int(match[1]), int(match[2]), float(match[3] or 1)))
+    return tuple(shapes)
 
 
 def rates(text: str) -> tuple[float, ...]:
-    """A comma list of requests per second; ``inf`` sends all at once."""
+    """Parse a comma-separated list of requests per second; ``inf`` sends all at once."""
     one = number(1e-6, 1e6)
     return tuple(math.inf if part.strip() == "inf" else one(part.strip()) for part in text.split(","))
 
 
 def bounds(text: str) -> dict[str, float]:
-    """``ttft:500,tpot:50`` as milliseconds."""
-    found: dict[str, float] = {}
+    """Parse ``ttft:500,tpot:50`` into milliseconds by name."""
+    limits: dict[str, float] = {}
     for part in text.split(","):
         name, colon, value = part.strip().partition(":")
-        if name not in BOUNDS or not colon or name in found:
+        if name not in BOUNDS or not colon or name in limits:
             raise ArgumentTypeError(f"NAME:MILLISECONDS,... is needed, of {', '.join(BOUNDS)}")
-        found[name] = number(1e-3, 1e9)(value)
-    return found
+        limits[name] = number(1e-3, 1e9)(value)
+    return limits
 
 
 def parse_arm(text: str) -> dict[str, Any]:
-    """``backend=cpu,threads=1`` as options; UsageError says which part is wrong."""
-    found: dict[str, Any] = {}
+    """Parse ``backend=cpu,threads=1`` into options; UsageError names the invalid part."""
+    options: dict[str, Any] = {}
     for part in text.split(","):
         name, equals, value = part.partition("=")
-        if name not in ARM_OPTIONS or not equals or name in found:
+        if name not in ARM_OPTIONS or not equals or name in options:
             raise UsageError(f"invalid --arm {text}: NAME=VALUE[,...] with {', '.join(ARM_OPTIONS)}")
         try:
-            found[name] = ARM_OPTIONS[name](value)
+            options[name] = ARM_OPTIONS[name](value)
         except ArgumentTypeError as error:
             raise UsageError(f"invalid --arm {text}: {name}: {error}") from None
-    return found
+    return options
 
 
-def read_plan(args: Namespace) -> tuple[Plan, Places]:
-    """What ``args`` ask for. The text is read; model files are only chosen by ``choose_lanes``."""
+def read_plan(args: Namespace) -> tuple[Plan, OutputOptions]:
+    """Return the plan and output options of ``args``; the text is read, model files are left to ``choose_lanes``."""
     if args.prompt_file is not None and args.chat_prompt_file is not None:
         raise UsageError("choose one of --prompt-file and --chat-prompt-file")
     kinds = {kind_of(spec) for spec in args.target} or {"local"}
@@ -264,7 +275,7 @@ def read_plan(args: Namespace) -> tuple[Plan, Places]:
 
 
 def _walk(args: Namespace, remote: bool) -> dict[str, Any]:
-    """The part of a plan that says what is walked."""
+    """Return the fields of the plan that say what to measure: depths, probes or load."""
     load = _load(args, remote)
     probes = _probes(args)
     if remote and probes:
@@ -299,18 +310,18 @@ def _context(args: Namespace, needed: int) -> int | None:
 
 
 def _probes(args: Namespace) -> list[Probe]:
-    """Tests that were asked for, by name or as a grid."""
-    found = [probe for text in args.test for probe in parse_probes(text)]
+    """Return the requested tests, given by name or as a grid."""
+    probes = [probe for text in args.test for probe in parse_probes(text)]
     gridded = args.n_prompt is not None or args.n_depth is not None
     if gridded:
-        found += grid(args.n_prompt or [], args.gen_tokens or [], args.n_depth or [0])
-    elif found and args.gen_tokens:
+        probes += grid(args.n_prompt or [], args.gen_tokens or [], args.n_depth or [0])
+    elif probes and args.gen_tokens:
         raise UsageError("-n goes with -p or -d; the names of --test say how many tokens")
-    if (gridded or args.test) and not found:
+    if (gridded or args.test) and not probes:
         raise UsageError("no test is left: -p or -n must be above 0")
-    if len({probe.name for probe in found}) < len(found):
+    if len({probe.name for probe in probes}) < len(probes):
         raise UsageError("the same test is named twice")
-    return found
+    return probes
 
 
 def _load(args: Namespace, remote: bool) -> Load | None:
@@ -356,22 +367,22 @@ def _remote_lanes(args: Namespace) -> tuple[Lane, ...]:
 
 
 def _local_lanes(args: Namespace) -> tuple[Lane, ...]:
-    """A lane for each arm, or for each combination of lists. Their models are still names."""
+    """Return a lane for each arm, or for each combination of lists; models are still names."""
     if args.concurrency not in (None, [1]):
         raise UsageError("--concurrency is for endpoints: the local engine has one stream")
     if args.arm and len(args.arm) != 2:
         raise UsageError(f"--arm must be given twice, for A and for B, not {len(args.arm)} time(s)")
     arms = [parse_arm(text) for text in args.arm]
     models = args.model if args.model is None or os.path.exists(args.model) else args.model.split(",")
-    given = {"model": models, "backend": args.backend, "numerics": args.numerics, "threads": args.threads}
-    lists = {name: values for name, values in given.items() if isinstance(values, list) and len(values) > 1}
+    values_of = {"model": models, "backend": args.backend, "numerics": args.numerics, "threads": args.threads}
+    lists = {name: values for name, values in values_of.items() if isinstance(values, list) and len(values) > 1}
     if lists and arms:
         raise UsageError(f"choose one of --arm and a list of --{next(iter(lists))}")
     names = list(args.arm)
     if lists:
         arms = [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
         names = [",".join(f"{name}={value}" for name, value in options.items()) for options in arms]
-    common = {name: values[0] if isinstance(values, list) else values for name, values in given.items()}
+    common = {name: values[0] if isinstance(values, list) else values for name, values in values_of.items()}
     chosen = [common | options for options in arms or [{}]]
     if args.gpu_memory is not None and not any(options["backend"] == "cuda" for options in chosen):
         raise UsageError("--gpu-memory is for --backend cuda")
@@ -392,19 +403,19 @@ def _local_lane(options: dict[str, Any], name: str, strict: bool, gpu_memory: fl
 
 
 def choose_lanes(plan: Plan) -> Plan:
-    """The plan with model files that are there: of local lanes that name none, the default one is taken and told."""
-    lanes, known = [], {}
+    """Return the plan with existing model files; local lanes without one get the default, which is announced."""
+    lanes, paths = [], {}
     for lane in plan.lanes:
         if kind_of(lane.target) == "local":
             name = lane.target.partition(":")[2]
-            if name not in known:
-                known[name] = choose_model(PROG, name or None).path
-            lane = replace(lane, target=f"local:{known[name]}")
+            if name not in paths:
+                paths[name] = choose_model(PROG, name or None).path
+            lane = replace(lane, target=f"local:{paths[name]}")
         lanes.append(lane)
     return replace(plan, lanes=tuple(lanes))
 
 
-def _places(args: Namespace, lanes: int, tests: bool) -> Places:
+def _places(args: Namespace, lanes: int, tests: bool) -> OutputOptions:
     from .plot import check_suffix
 
     if args.plot and args.csv is None:
@@ -425,4 +436,4 @@ def _places(args: Namespace, lanes: int, tests: bool) -> Places:
         form = "md"
     if args.arm and args.csv is None and form is None and not args.json and args.no_store:
         raise UsageError("--arm needs a place for two results: --csv, -o or the store")
-    return Places(args.csv, tuple(args.plot), form, args.json, args.label or "", args.store)
+    return OutputOptions(args.csv, tuple(args.plot), form, args.json, args.label or "", args.store)

@@ -1,7 +1,7 @@
-"""Where the rows of a run go: standard output, files, pictures, tables.
+"""Write the rows of a run to standard output, files, plots and tables.
 
-A CSV that is there is replaced only by a complete walk, together with the JSON beside it. Until then, and if the walk
-is stopped or fails, rows are in ``NAME.partial.csv`` (medians of the repetitions so far) and in the run store.
+An existing CSV is replaced only after a complete run, together with the JSON beside it. Until then, and if the run is
+stopped or fails, rows are in ``NAME.partial.csv`` (medians of the repetitions so far) and in the run store.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from ds4ref.cli.common import atomic_output, is_tty, say
+from ds4ref.console.common import atomic_output, is_tty, say
 from ds4ref.errors import DataError
 
-from .columns import HEADER, Sample, csv_text, format_row, place, summary
+from .columns import HEADER, Sample, csv_text, format_row, repetition_key, summary
 from .formats import render
-from .plan import Lane, Places
+from .plan import Lane, OutputOptions
 from .runner import MeasuredLane, Measurement
 from .verdict import verdict
 
@@ -28,9 +28,9 @@ PROG = "ds4-bench"
 
 
 class Output:
-    """The results of one run."""
+    """Writer of the results of one run."""
 
-    def __init__(self, places: Places, lanes: Sequence[Lane], arms: bool = False):
+    def __init__(self, places: OutputOptions, lanes: Sequence[Lane], arms: bool = False):
         self.places, self.several = places, len(lanes) > 1
         names = ["a", "b"] if arms else [re.sub(r"[^A-Za-z0-9._]+", "-", lane.name).strip("-.") for lane in lanes]
         unique = names if len(set(names)) == len(names) else [f"{i + 1}-{part}" for i, part in enumerate(names)]
@@ -41,14 +41,14 @@ class Output:
         self._headed = False
 
     def label(self, lane: Lane) -> str:
-        """What the run of a lane is called."""
+        """Return the label of a lane's run."""
         label = self.places.label or (Path(self.places.csv).stem if self.places.csv else "")
         return f"{label}: {lane.name}" if label and lane.name else label or lane.name
 
     # --- meanwhile
 
     def begin(self, run: Measurement) -> None:
-        """Open what is written row by row: standard output if nothing else is wanted, or a CSV that is no file."""
+        """Open the stream written row by row: stdout if no other output is requested, or a CSV that is a device."""
         self.run = run
         places = self.places
         if places.csv is not None and _is_device(places.csv):
@@ -60,7 +60,7 @@ class Output:
             self._stream = sys.stdout
 
     def row(self, lane: MeasuredLane) -> None:
-        """A new sample: into the stream when its place has all repetitions, and into the partial CSV."""
+        """Write a new sample to the partial CSV, and to the stream once its depth has all repetitions."""
         assert self.run is not None
         if lane is self.run.lanes[0]:
             self._emit(lane, least=self.run.reps or sys.maxsize)
@@ -74,7 +74,7 @@ class Output:
             self._headed = True
         groups: dict[tuple[int, str], list[Sample]] = {}
         for entry in lane.samples if self._stream is not None else ():
-            groups.setdefault(place(entry), []).append(entry)
+            groups.setdefault(repetition_key(entry), []).append(entry)
         for at, group in groups.items():
             if len(group) >= least and at not in self._written:
                 self._written.add(at)
@@ -88,7 +88,7 @@ class Output:
     # --- at the end
 
     def stopped(self) -> None:
-        """After a failure or Ctrl-C: what there is stays, and where it is, is said."""
+        """After a failure or Ctrl-C, keep the partial results and print where they are."""
         run = self.run
         if run is None:
             return
@@ -107,11 +107,11 @@ class Output:
         )
         verb = "stopped" if run.status == "stopped" else "failed"
         of = f" of {run.wanted}" if run.reps else ""
-        kept = f" {', '.join(where)}" if where else ""
-        say(PROG, f"{verb}; {run.done}{of} rows were measured and kept{kept}")
+        places_text = f" {', '.join(where)}" if where else ""
+        say(PROG, f"{verb}; {run.done}{of} rows were measured and kept{places_text}")
 
     def conclude(self) -> None:
-        """A complete run: files, tables, one line for each thing that a reader should know."""
+        """Write the files and tables of a complete run, and its notes."""
         run, places = self.run, self.places
         assert run is not None
         files = self._files(run)
@@ -147,7 +147,7 @@ class Output:
             print_table(lane.summary(), lane.facts, self.label(lane.lane))
 
     def _document(self, run: Measurement, files: dict[str, list[str]], verdicts: Any) -> dict[str, Any]:
-        """What is common to all lanes, and what each has of its own."""
+        """Return the JSON document: facts common to all lanes, and each lane with its own."""
         described = [lane.facts for lane in run.lanes]
         shared = {k: v for k, v in described[0].items() if all(k in facts and facts[k] == v for facts in described)}
         lanes = [
@@ -157,11 +157,11 @@ class Output:
             }
             for lane, facts in zip(run.lanes, described, strict=True)
         ]  # fmt: skip
-        found = {**shared, "files": files, "lanes": lanes, "notes": run.notes()}
-        return found | ({"verdict": verdicts.document} if verdicts.document else {})
+        document = {**shared, "files": files, "lanes": lanes, "notes": run.notes()}
+        return document | ({"verdict": verdicts.document} if verdicts.document else {})
 
     def _files(self, run: Measurement) -> dict[str, list[str]]:
-        """CSVs with their JSON, and the plots."""
+        """Write the CSVs with their JSON and the plots; return the paths by kind."""
         places = self.places
         if places.csv is None or _is_device(places.csv):
             return {}
@@ -191,7 +191,7 @@ class Output:
         return [str(path) for path in draw(csvs, self.places.plots)]
 
     def _write_facts(self, lane: MeasuredLane, path: Path, status: str) -> None:
-        # Times of single steps stay in the store: here they would outweigh everything else.
+        # times of single steps are only in the store, as they would dominate the file
         samples = [{k: v for k, v in entry.items() if not isinstance(v, (list, tuple))} for entry in lane.samples]
         content = {"columns": HEADER.split(","), "status": status, **lane.facts, "samples": samples}
         with atomic_output(str(path)) as out:
@@ -210,5 +210,5 @@ class Output:
 
 
 def _is_device(path: str) -> bool:
-    """Whether it is something that cannot be replaced as a whole: a terminal, a pipe."""
+    """Whether the path is no regular file and cannot be replaced atomically: a terminal, a pipe."""
     return os.path.exists(path) and not os.path.isfile(path)

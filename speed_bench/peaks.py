@@ -1,13 +1,11 @@
-"""This machine's peaks: measured once for a machine, its kernels and a number of threads, then remembered in the run
-store; and whether they bound a model at all.
-"""
+"""This machine's peaks, measured once per machine, kernels and number of threads and then read from the run store."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ds4ref.cli.common import duration
+from ds4ref.console.common import duration
 from ds4ref.costs import Peaks
 from ds4ref.environment import cache_bytes
 from ds4ref.peaks import peaks_key
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def known_peaks(store: Store, threads: int) -> dict[str, Any] | None:
-    """The newest measurement on this machine with these kernels and so many threads."""
+    """Return the newest stored peaks of this machine, its kernels and this number of threads, if there are any."""
     key = peaks_key(threads)
     for run in store.runs(kind="peaks"):
         if all(run.fact(name) == value for name, value in key.items()):
@@ -29,11 +27,13 @@ def known_peaks(store: Store, threads: int) -> dict[str, Any] | None:
 
 
 def machine_peaks(store: Store | None, threads: int, again: bool = False) -> dict[str, Any]:
-    """``read_gbs``, ``int8_gops``, ``f32_gflops``, ``threads``, ``run`` and when they were ``measured`` (UTC): now, if
-    they are not known."""
-    found = known_peaks(store, threads) if store is not None and not again else None
-    if found is not None:
-        return found
+    """Return this machine's peaks; measure them if they are not in the store, or ``again``.
+
+    Keys: read_gbs, int8_gops, f32_gflops, threads, run, measured (UTC).
+    """
+    stored = known_peaks(store, threads) if store is not None and not again else None
+    if stored is not None:
+        return stored
     from ds4ref.peaks import measure_peaks
 
     measured = {name: round(value, 3) for name, value in asdict(measure_peaks(threads)).items()}
@@ -42,19 +42,21 @@ def machine_peaks(store: Store | None, threads: int, again: bool = False) -> dic
     return {**measured, "threads": threads, "run": number, "measured": facts["created"]}
 
 
-def as_peaks(found: dict[str, Any], weight_bytes: float = float("inf")) -> Peaks | None:
-    """For the cost model; None for weights that stay in the last-level cache, which no peak of the memory bounds."""
+def as_peaks(measured: dict[str, Any], weight_bytes: float = float("inf")) -> Peaks | None:
+    """Convert to the cost model's peaks; None if the weights fit the last-level cache, where memory does not bind."""
     cache = cache_bytes()
     if cache is not None and weight_bytes <= cache:
         return None
-    return Peaks(**{name: float(found[name]) for name in Peaks.__dataclass_fields__})
+    return Peaks(**{name: float(measured[name]) for name in Peaks.__dataclass_fields__})
 
 
-def remark(found: dict[str, Any], bounded: bool) -> str | None:
-    """What a user must know of the shares that follow from these peaks."""
+def remark(measured: dict[str, Any], bounded: bool) -> str | None:
+    """Return a warning about shares of the bound computed from these peaks, None if there is none."""
     if not bounded:
         return "no shares of the bound: the weights of a token fit the last-level cache, so memory does not bind"
-    seconds = age(found["measured"], now())
+    seconds = age(measured["measured"], now())
     if seconds is None or seconds < 3600:
         return None
-    return f"peaks of this machine are {duration(seconds)} old (run {found['run']}): ds4-bench peaks measures them anew"
+    return (
+        f"peaks of this machine are {duration(seconds)} old (run {measured['run']}): ds4-bench peaks measures them anew"
+    )

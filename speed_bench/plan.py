@@ -1,4 +1,4 @@
-"""What is to be measured, complete and unchangeable: everything a run needs to know but where its results go.
+"""The plan of a measurement, immutable and complete but for where its results go.
 
 Plan((Lane("local:model.gguf"),), depths=(2048, 4096), gen_tokens=128, reps=5)
 Plan((Lane("http://127.0.0.1:8000/v1", streams=4),), depths=(2048,))
@@ -18,19 +18,19 @@ from .probes import Probe
 
 DEFAULT_SYSTEM = "You are a helpful assistant."  # with the period, unlike ds4's
 DEFAULT_BUDGET = 300.0
-"""Seconds that all repetitions of a run should take together if nobody says how many there are to be."""
+"""Seconds for all repetitions of a run if their number is not given."""
 MOST_REPS = 5
-"""How many there are if time allows: llama-bench's default."""
+"""Repetitions of a run if the budget allows them: llama-bench's default."""
 
 
 @dataclass(frozen=True)
 class Lane:
-    """One thing that is measured, in turn with the others.
+    """One target to measure, in turn with the others.
 
     target    a spec of ``ds4ref.targets.open_target``
-    name      what tells it from the other lanes; "" if there are none
-    streams   requests at once (endpoints)
-    options   of ``open_target``
+    name      distinguishes it from the other lanes; "" if there are none
+    streams   concurrent requests (endpoints)
+    options   options of ``open_target``
     """
 
     target: str = "local"
@@ -40,8 +40,8 @@ class Lane:
 
 
 @dataclass(frozen=True)
-class Shape:
-    """A kind of request: tokens of its prompt, tokens of its answer, and how often it comes."""
+class RequestShape:
+    """A kind of request: tokens of its prompt, tokens of its answer, and its relative frequency."""
 
     prompt: int
     answer: int
@@ -50,14 +50,20 @@ class Shape:
 
 @dataclass(frozen=True)
 class Load:
-    """Requests as users send them: ``requests`` of them for each entry of ``rates`` (requests/s, Poisson arrivals;
-    inf: all at once) or of ``streams`` (each sends its next request when it has its answer). ``bounds`` says what is
-    still good: milliseconds of ttft, tpot, e2e."""
+    """Requests as users send them.
+
+    requests  number of requests for each level, that is, for each entry of ``rates`` or ``streams``
+    rates     requests/s with Poisson arrivals; inf: all at once
+    streams   numbers of streams; each sends its next request when it has its answer
+    mix       kinds of requests
+    bounds    limits of a good answer: milliseconds of ttft, tpot, e2e
+    seed      of arrivals and mix
+    """
 
     requests: int
     rates: tuple[float, ...] = ()
     streams: tuple[int, ...] = ()
-    mix: tuple[Shape, ...] = (Shape(512, 128),)
+    mix: tuple[RequestShape, ...] = (RequestShape(512, 128),)
     bounds: Mapping[str, float] = field(default_factory=dict)
     seed: int = 1
 
@@ -67,7 +73,7 @@ class Load:
 
     @property
     def levels(self) -> int:
-        """How many loads there are."""
+        """Number of load levels."""
         return len(self.rates) + len(self.streams)
 
     @property
@@ -78,17 +84,17 @@ class Load:
 
 @dataclass(frozen=True)
 class Plan:
-    """Lanes, and what each of them walks: ``depths``, else ``probes``, else a ``load``.
+    """Lanes, and what to measure on each: ``depths``, else ``probes``, else a ``load``.
 
-    walk         (start, last, step, factor) that made ``depths``, for a binary that walks by itself
+    walk         (start, last, step, factor) that gave ``depths``, for a binary that sweeps by itself
     gen_tokens   decode steps at each depth
     ctx          tokens of context to allocate (None: as many as needed)
     reps         repetitions (None: ``MOST_REPS``, or as many as fit into ``budget``)
     budget       seconds for all repetitions, unless their number is given
-    detect       two lanes: per cent of difference that shall be found in 80 of 100 such runs; decides the repetitions
+    detect       two lanes: difference in per cent to find in 80 of 100 such runs; sets the number of repetitions
     delay        seconds of rest before each repetition but the first
     warm_weights local lanes: read the whole file before anything else
-    prompt       the text that is walked (None: prose of our own); ``prompt_file`` where it came from
+    prompt       the text to prefill (None: generated prose); ``prompt_file``: where it came from
     chat         the text is one user turn under ``system``
     api          of endpoints: "completions" or "chat"
     """
@@ -132,7 +138,7 @@ class Plan:
 
     @property
     def deepest(self) -> int:
-        """Prompt tokens that are needed."""
+        """Number of prompt tokens needed."""
         if self.load is not None:
             return self.load.longest
         return max(self.depths or (probe.needed for probe in self.probes))
@@ -148,13 +154,13 @@ class Plan:
         return len(self.depths) or len(self.probes) or (self.load.levels if self.load else 0)
 
     def facts(self) -> dict[str, Any]:
-        """What was asked for, for the facts of a run."""
-        found: dict[str, Any] = {"reps": self.reps, "delay": self.delay, "warmup": self.warmup}
+        """Return what was requested, for the facts of a run."""
+        common: dict[str, Any] = {"reps": self.reps, "delay": self.delay, "warmup": self.warmup}
         if self.probes:
-            return {"tests": [probe.name for probe in self.probes], **found}
+            return {"tests": [probe.name for probe in self.probes], **common}
         if self.load is not None:
-            return {"load": dataclasses.asdict(self.load), **found}
-        return {"depths": [self.depths[0], self.depths[-1], len(self.depths)], "gen_tokens": self.gen_tokens, **found}
+            return {"load": dataclasses.asdict(self.load), **common}
+        return {"depths": [self.depths[0], self.depths[-1], len(self.depths)], "gen_tokens": self.gen_tokens, **common}
 
     @classmethod
     def sweep(
@@ -169,14 +175,14 @@ class Plan:
         options: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> Plan:
-        """A walk of one target: ``depths``, or from ``start`` to ``last``. ``more`` are fields of ``Plan``."""
+        """Make a sweep of one target at ``depths``, or from ``start`` to ``last``; ``more``: other fields of Plan."""
         walk = None if depths else (start, last, step, factor)
-        found = tuple(depths) or tuple(frontiers(start, last, step, factor))
-        return cls((Lane(target, options=options or {}),), depths=found, walk=walk, **more)
+        chosen_depths = tuple(depths) or tuple(frontiers(start, last, step, factor))
+        return cls((Lane(target, options=options or {}),), depths=chosen_depths, walk=walk, **more)
 
 
 def kind_of(spec: str) -> str:
-    """The kind of target that a spec means; UsageError for none."""
+    """Return the kind of target of a spec: local, http or command; UsageError for any other."""
     kind = spec.partition(":")[0].partition("?")[0]
     if kind in ("http", "https"):
         return "http"
@@ -186,8 +192,8 @@ def kind_of(spec: str) -> str:
 
 
 @dataclass(frozen=True)
-class Places:
-    """What the command line says about results. ``form``: one of ``formats.FORMATS`` on stdout."""
+class OutputOptions:
+    """Where results go; ``form``: one of ``formats.FORMATS`` on stdout."""
 
     csv: str | None = None
     plots: tuple[str, ...] = ()
@@ -198,10 +204,10 @@ class Places:
 
 
 def frontiers(start: int, last: int, step: int = 2048, factor: float = 1.0) -> Iterator[int]:
-    """Depths from ``start`` to ``last``, both included; the last interval may be short (docs/bench.md).
+    """Yield depths from ``start`` to ``last``, both included; the last interval may be short (docs/reference/bench.md).
 
-    factor 1 adds ``step`` each time; a larger one multiplies, and rounds up. ValueError for a walk that would not
-    advance or has no room.
+    Factor 1 adds ``step`` each time; a larger one multiplies, and rounds up. ValueError for a range that is empty or
+    steps that do not advance.
     """
     if not 1 <= start <= last:
         raise ValueError(f"the first frontier must be 1 to {last}, not {start}")

@@ -1,9 +1,9 @@
 """Speed curves: one or several CSVs to one figure, as SVG, PNG or PDF by the output's suffix.
 
-Prefill belongs to the left axis, decode to the right one; both start at zero, and each axis wears the colour of its
-curves (blue and vermilion, which colour-blind readers can tell apart). The left axis leaves more room above, so that
-two curves of like shape do not lie on each other. Every curve carries its name, and a band for the middle half of its
-repetitions. The same input gives the same bytes.
+Prefill is on the left axis, decode on the right one; both start at zero, and each axis has the colour of its curves
+(blue and vermilion, which colour-blind readers can tell apart). The left axis has more room above, so that two curves
+of similar shape do not overlap. Every curve has its name, and a band for the middle half of its repetitions. The same
+input gives the same bytes.
 
     ds4-bench plot results/m3.csv -o m3.svg --title "M3 Max"
 """
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ds4ref.cli.plots import GRID, INK, STYLES, tick
+from ds4ref.console.plots import GRID, INK, STYLES, tick
 from ds4ref.errors import DataError, UsageError
 
 from .results import Point, read_points
@@ -30,24 +30,24 @@ SUFFIXES = (".svg", ".png", ".pdf")
 
 
 def default_output(path: str | os.PathLike[str]) -> Path:
-    """``dir/name.csv`` -> ``dir/name_ts.svg``."""
+    """Return the default output of a CSV: ``dir/name.csv`` -> ``dir/name_ts.svg``."""
     path = Path(path)
     return path.with_name(path.stem + "_ts.svg")
 
 
 def check_suffix(path: str | os.PathLike[str]) -> None:
-    """UsageError unless a plot can be written to a file of this name."""
+    """Raise UsageError unless the file's suffix is that of a plot."""
     if Path(path).suffix.lower() not in SUFFIXES:
         raise UsageError(f"cannot plot to {path}: the name must end in {', '.join(SUFFIXES)}")
 
 
 def default_title(*paths: str | os.PathLike[str]) -> str:
-    """``m3_max.csv`` -> ``M3 Max t/s``; several are joined by commas."""
+    """Return a title from file names: ``m3_max.csv`` -> ``M3 Max t/s``; several are joined by commas."""
     return ", ".join(words(Path(path).stem) for path in paths) + " t/s"
 
 
 def words(stem: str) -> str:
-    """The name of a file for a title."""
+    """Return a file's stem as words for a title."""
     words = re.split(r"[ _-]+", stem)
     return " ".join(word.upper() if re.fullmatch(r"m[0-9]+", word) else word.capitalize() for word in words)
 
@@ -58,7 +58,7 @@ def plot(
     title: str | None = None,
     size: tuple[int, int] = (960, 540),
 ) -> list[Path]:
-    """Draw ``sources`` into every one of ``outputs`` (default: an SVG beside the first source); returns the files.
+    """Draw ``sources`` into every one of ``outputs`` (default: an SVG beside the first source); return the files.
 
     ``size`` in pixels (PNGs get twice as many, for sharp screens). Raises DataError for bad data or a file that
     cannot be written, UsageError for an output whose suffix is unknown.
@@ -74,37 +74,40 @@ def plot(
 
 
 def draw(curves: Sequence[tuple[str, list[Point]]], title: str, size: tuple[int, int]) -> Figure:
-    """The figure for named curves. Imports matplotlib, which takes half a second."""
+    """Return the figure of named curves (imports matplotlib, which takes half a second)."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     with matplotlib.rc_context({"font.size": 11, "font.family": "sans-serif", "axes.edgecolor": INK}):
         figure = Figure(figsize=(size[0] / 96, size[1] / 96), dpi=96, layout="constrained")
-        left = figure.add_subplot()
-        right = left.twinx()
-        left.set_title(title, fontsize=15, fontweight="bold", loc="left", color=INK, pad=12)
-        left.set_xlabel("context (tokens)", color=INK)
-        left.set_ylabel("prefill (tokens/s)", color=PREFILL)
-        right.set_ylabel("decode (tokens/s)", color=DECODE)
+        prefill_axes = figure.add_subplot()
+        decode_axes = prefill_axes.twinx()
+        prefill_axes.set_title(title, fontsize=15, fontweight="bold", loc="left", color=INK, pad=12)
+        prefill_axes.set_xlabel("context (tokens)", color=INK)
+        prefill_axes.set_ylabel("prefill (tokens/s)", color=PREFILL)
+        decode_axes.set_ylabel("decode (tokens/s)", color=DECODE)
         for index, (_, points) in enumerate(curves):
-            _line(left, points, "prefill_tps", PREFILL, index)
-            _line(right, points, "gen_tps", DECODE, index)
-            _fill(left, [(point.ctx, point.prefill_band) for point in points], PREFILL)
-            _fill(right, [(point.ctx, point.gen_band) for point in points], DECODE)
-        left.set_xlim(0, 1.02 * max(point.ctx for _, points in curves for point in points))
-        for axes, name, colour, room in ((left, "prefill_tps", PREFILL, 1.5), (right, "gen_tps", DECODE, 1.1)):
+            _line(prefill_axes, points, "prefill_tps", PREFILL, index)
+            _line(decode_axes, points, "gen_tps", DECODE, index)
+            _fill(prefill_axes, [(point.ctx, point.prefill_band) for point in points], PREFILL)
+            _fill(decode_axes, [(point.ctx, point.gen_band) for point in points], DECODE)
+        prefill_axes.set_xlim(0, 1.02 * max(point.ctx for _, points in curves for point in points))
+        for axes, name, colour, room in (
+            (prefill_axes, "prefill_tps", PREFILL, 1.5),
+            (decode_axes, "gen_tps", DECODE, 1.1),
+        ):
             axes.set_ylim(0, room * max(getattr(p, name) for _, points in curves for p in points) or 1.0)
             axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
             axes.tick_params(axis="y", colors=colour, length=0)
             axes.spines[["top", "left", "right"]].set_visible(False)
-        left.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
-        left.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
-        left.tick_params(axis="x", colors=INK)
-        left.grid(axis="y", color=GRID, linewidth=0.8)
-        left.set_axisbelow(True)
-        _labels(left, right, curves)
+        prefill_axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
+        prefill_axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
+        prefill_axes.tick_params(axis="x", colors=INK)
+        prefill_axes.grid(axis="y", color=GRID, linewidth=0.8)
+        prefill_axes.set_axisbelow(True)
+        _labels(prefill_axes, decode_axes, curves)
     return figure
 
 
@@ -130,19 +133,19 @@ def _fill(axes: Axes, bands: Sequence[tuple[int, tuple[float, float] | None]], c
         axes.fill_between(ctx, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
-def _labels(left: Axes, right: Axes, curves: Sequence[tuple[str, list[Point]]]) -> None:
-    """A name on every curve, on the side of it that faces away from the other kind, so that none is crossed."""
+def _labels(prefill_axes: Axes, decode_axes: Axes, curves: Sequence[tuple[str, list[Point]]]) -> None:
+    """Label every curve on the side that faces away from the other kind, so that no label is crossed."""
     several = len(curves) > 1
     for name, points in curves:
         at = min(points, key=lambda point: abs(point.ctx - points[-1].ctx / 2))
         heights = {
-            "prefill": at.prefill_tps / left.get_ylim()[1],
-            "decode": at.gen_tps / right.get_ylim()[1],
+            "prefill": at.prefill_tps / prefill_axes.get_ylim()[1],
+            "decode": at.gen_tps / decode_axes.get_ylim()[1],
         }
         above = max(heights, key=lambda kind: heights[kind])
         for kind, axes, value, colour in (
-            ("prefill", left, at.prefill_tps, PREFILL),
-            ("decode", right, at.gen_tps, DECODE),
+            ("prefill", prefill_axes, at.prefill_tps, PREFILL),
+            ("decode", decode_axes, at.gen_tps, DECODE),
         ):
             up = kind == above
             axes.annotate(
@@ -159,13 +162,13 @@ def _labels(left: Axes, right: Axes, curves: Sequence[tuple[str, list[Point]]]) 
 
 
 def save(figure: Figure, file: Path) -> None:
-    """The figure as a file, the same bytes for the same data; DataError if it cannot be written."""
+    """Write the figure to a file, the same bytes for the same data; DataError if it cannot be written."""
     import matplotlib
 
-    from ds4ref.cli.common import atomic_output
+    from ds4ref.console.common import atomic_output
 
     kind = file.suffix[1:].lower()
-    # No date and a fixed salt for the ids inside: the same data gives the same file.
+    # no date, and a fixed salt for element ids: the same data gives the same file
     stamp = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[kind]
     with matplotlib.rc_context({"svg.hashsalt": "ds4-bench", "svg.fonttype": "none"}):
         try:

@@ -1,4 +1,4 @@
-"""The text that is walked: a file, a file as one chat turn, or prose of our own (docs/bench.md)."""
+"""The text that is prefilled: a file, a file as one chat turn, or generated prose (docs/reference/bench.md)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 PROSE_SEED = 20260521
 CHARACTERS = 8
-"""Of prose for every token that an endpoint may be asked to read: more than any tokenizer makes of one."""
+"""Characters of prose per token requested from an endpoint: more than any tokenizer needs."""
 
 
-class Walked:
-    """What a plan walks, for one tokenizer: that of the first local lane."""
+class PromptText:
+    """The text of a plan, tokenized by the first local lane's tokenizer."""
 
     def __init__(self, plan: Plan):
         self.plan = plan
@@ -28,8 +28,10 @@ class Walked:
         self._ids: list[int] = []
 
     def use(self, path: str) -> None:
-        """The vocabulary of a model file, unless there is one already. A text of somebody's own is tokenized at once,
-        so that one that is too short is a DataError before the weights are loaded."""
+        """Load the vocabulary of a model file, unless one is loaded.
+
+        A user's text is tokenized at once, so that one that is too short is a DataError before the weights are loaded.
+        """
         from ds4ref.text.vocabulary import open_tokenizer
         from ds4ref.weights import open_source
 
@@ -41,12 +43,12 @@ class Walked:
 
     @property
     def eos(self) -> int:
-        """The token that ends a text."""
+        """Id of the end-of-sequence token."""
         assert self._tokenizer is not None
         return self._tokenizer.eos
 
     def tokens(self, count: int) -> list[int]:
-        """The first ``count`` tokens, at least one."""
+        """Return the first ``count`` tokens, at least one; DataError if the text is too short."""
         assert self._tokenizer is not None
         count = max(1, count)
         if len(self._ids) < count:
@@ -60,7 +62,7 @@ class Walked:
         return self._ids[:count]
 
     def text(self) -> str:
-        """For an engine that tokenizes by itself; prose is long enough for any tokenizer."""
+        """Return the text for an engine with its own tokenizer; prose is long enough for any tokenizer."""
         from ds4ref.nano.prose import prose
 
         if self.plan.prompt is not None:
@@ -68,40 +70,40 @@ class Walked:
         return prose(CHARACTERS * self.plan.deepest + 4000, PROSE_SEED)
 
     def facts(self) -> dict[str, Any]:
-        """The digest of what is walked, as tokens where they are ours."""
+        """Return the SHA-256 of the text, of its tokens if our tokenizer is used, and the seed of prose."""
         if self._tokenizer is not None:
-            found = digest(self.tokens(self.plan.deepest))
+            checksum = digest(self.tokens(self.plan.deepest))
         else:
-            found = hashlib.sha256(self.text().encode("utf-8", "surrogateescape")).hexdigest()
-        return {"prompt_sha256": found} | ({"seed": PROSE_SEED} if self.plan.prompt is None else {})
+            checksum = hashlib.sha256(self.text().encode("utf-8", "surrogateescape")).hexdigest()
+        return {"prompt_sha256": checksum} | ({"seed": PROSE_SEED} if self.plan.prompt is None else {})
 
 
 def prose_tokens(tokenizer: Tokenizer, needed: int) -> list[int]:
-    """At least ``needed`` tokens of generated prose; longer requests begin with the shorter ones."""
+    """Return ``needed`` tokens of generated prose; more tokens begin with the same ones."""
     from ds4ref.nano.prose import prose
 
     characters = 6 * needed + 100
     while True:
         tokens = tokenizer.encode(prose(characters, PROSE_SEED))
-        if len(tokens) > needed:  # the last token of a shorter text might merge with what follows
+        if len(tokens) > needed:  # the last token of a shorter text might merge with the next
             return tokens[:needed]
         characters *= 2
 
 
 def chat_tokens(tokenizer: Tokenizer, text: str, system: str) -> list[int]:
-    """``text`` as one user turn without thinking, up to where the answer begins."""
+    """Encode ``text`` as one user turn without thinking, up to the start of the answer."""
     from ds4ref.text.chat import encode_chat_prompt
 
     return encode_chat_prompt(tokenizer, system, text, "none")
 
 
 def check_length(tokens: Sequence[int], needed: int) -> None:
-    """DataError unless there are ``needed`` tokens."""
+    """Raise DataError unless there are ``needed`` tokens."""
     if len(tokens) < needed:
         raise DataError(f"prompt has {len(tokens)} tokens, need at least --ctx-max={needed}")
 
 
 def digest(tokens: Sequence[int]) -> str:
-    """SHA-256 of token ids as little-endian 32-bit numbers: the same for the same work."""
+    """Return the SHA-256 of token ids as little-endian 32-bit numbers."""
     ids = array("I", tokens)
     return hashlib.sha256(ids.tobytes()).hexdigest()

@@ -1,7 +1,7 @@
 """Published speeds of ds4 and the machines they were measured on: facts, with their sources.
 
-Bandwidths are the makers' peak figures. Rows are tokens per second; decode at a depth of context. Where a source
-gives a range of context, both ends are rows. Nothing here was measured by us.
+Bandwidths are the makers' peak figures. Speeds are tokens per second, decode at a depth of context. Where a source
+gives a range of contexts, both ends are rows. Nothing here was measured by us.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Machine:
-    """``read_gbs`` as the maker states it."""
+    """A machine and its read bandwidth in GB/s, as stated by its maker."""
 
     name: str
     read_gbs: float
 
 
 @dataclass(frozen=True)
-class Published:
-    """One row. ``prefill_tps`` None: not given."""
+class PublishedRow:
+    """One published measurement; ``prefill_tps`` None: not published."""
 
     machine: str
     depth: int
@@ -44,23 +44,23 @@ _README = "ds4 README, May 2026, one run of the CLI"
 _LATER = "later revisions of ds4's speed-bench"
 
 ROWS = (
-    Published("m2-ultra", 2048, 410.62, 23.22, _MAY),
-    Published("m2-ultra", 8192, 382.57, 22.72, _MAY),
-    Published("m2-ultra", 32768, 325.77, 21.92, _MAY),
-    Published("m2-ultra", 65536, 269.75, 20.43, _MAY),
-    Published("m4-max", 2048, 343.76, 26.76, _MAY),
-    Published("m4-max", 8192, 294.60, 26.12, _MAY),
-    Published("m4-max", 32768, 247.91, 24.52, _MAY),
-    Published("m4-max", 65536, 204.96, 22.92, _MAY),
-    Published("m3-max", 11709, 250.11, 21.47, _README),
-    Published("m3-ultra", 11709, 468.03, 27.39, _README),
-    Published("m3-ultra", 12018, 448.82, 26.62, _README, "q4"),
-    Published("gb10", 7047, 343.81, 13.75, _README),
-    Published("gb10", 2048, 832.86, 20.58, _LATER),
-    Published("gb10", 65536, 833.44, 15.27, _LATER),
-    Published("m3-ultra", 2048, 640.09, 44.28, _LATER),
-    Published("m3-ultra", 65536, 410.75, 34.48, _LATER),
-    Published("rtx-pro-6000", 2048, 313, 35.7, "ds4 issue 107"),
-    Published("rtx-pro-6000", 65536, 274, 29.6, "ds4 issue 107"),
-    Published("h200", 2048, None, 70, "ds4 issue 564, tuned, depth not given"),
+    PublishedRow("m2-ultra", 2048, 410.62, 23.22, _MAY),
+    PublishedRow("m2-ultra", 8192, 382.57, 22.72, _MAY),
+    PublishedRow("m2-ultra", 32768, 325.77, 21.92, _MAY),
+    PublishedRow("m2-ultra", 65536, 269.75, 20.43, _MAY),
+    PublishedRow("m4-max", 2048, 343.76, 26.76, _MAY),
+    PublishedRow("m4-max", 8192, 294.60, 26.12, _MAY),
+    PublishedRow("m4-max", 32768, 247.91, 24.52, _MAY),
+    PublishedRow("m4-max", 65536, 204.96, 22.92, _MAY),
+    PublishedRow("m3-max", 11709, 250.11, 21.47, _README),
+    PublishedRow("m3-ultra", 11709, 468.03, 27.39, _README),
+    PublishedRow("m3-ultra", 12018, 448.82, 26.62, _README, "q4"),
+    PublishedRow("gb10", 7047, 343.81, 13.75, _README),
+    PublishedRow("gb10", 2048, 832.86, 20.58, _LATER),
+    PublishedRow("gb10", 65536, 833.44, 15.27, _LATER),
+    PublishedRow("m3-ultra", 2048, 640.09, 44.28, _LATER),
+    PublishedRow("m3-ultra", 65536, 410.75, 34.48, _LATER),
+    PublishedRow("rtx-pro-6000", 2048, 313, 35.7, "ds4 issue 107"),
+    PublishedRow("rtx-pro-6000", 65536, 274, 29.6, "ds4 issue 107"),
+    PublishedRow("h200", 2048, None, 70, "ds4 issue 564, tuned, depth not given"),
 )

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible endpoint as a source: the walk of ``endpoint``, or the load of ``load``."""
+"""An OpenAI-compatible endpoint as a source: the sweep of ``endpoint``, or the load of ``load``."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from . import endpoint
 from .columns import Sample
 from .endpoint import Endpoint
 from .plan import Lane, Plan
-from .sources import Opening, Progress, Source, foreign
+from .source import Opening, Progress, Source, foreign
 
 
 class EndpointSource(Source):
-    """A number of streams on an endpoint, which several lanes may share."""
+    """Concurrent streams on an endpoint, which several lanes may share."""
 
-    def __init__(self, made: Endpoint, plan: Plan, streams: int, facts: dict[str, Any]):
-        self.endpoint, self.plan, self.streams, self._facts = made, plan, streams, facts
+    def __init__(self, opened: Endpoint, plan: Plan, streams: int, facts: dict[str, Any]):
+        self.endpoint, self.plan, self.streams, self._facts = opened, plan, streams, facts
 
     @classmethod
     def open(cls, opening: Opening, lane: Lane) -> EndpointSource:
-        """Asks for the model's name and how long a token is; that warms the endpoint up, too."""
+        """Open the endpoint once for all its lanes and calibrate its token length, which also warms it up."""
         plan = opening.plan
         chat = plan.chat or plan.api == "chat"
 
         def make() -> tuple[Endpoint, dict[str, Any]]:
-            # A retry inside a window would be measured as the server's time.
+            # no retries: their time would be measured as the server's
             target = opening.target(lane, attempts=1)
             assert isinstance(target, HttpTarget)
-            made = Endpoint(target, opening.walked.text(), chat=chat, system=plan.system if chat else "")
-            made.calibrate()
-            return made, {"target": target.identity(), "backend": "http",
-                          "model": {"name": target.model, "file": lane.target},
-                          "prompt_style": "chat" if chat else "completions", **foreign()}  # fmt: skip
+            opened = Endpoint(target, opening.prompt.text(), chat=chat, system=plan.system if chat else "")
+            opened.calibrate()
+            return opened, {"target": target.identity(), "backend": "http",
+                            "model": {"name": target.model, "file": lane.target},
+                            "prompt_style": "chat" if chat else "completions", **foreign()}  # fmt: skip
 
-        made, facts = opening.once((lane.target, str(lane.options)), make)
-        return cls(made, plan, lane.streams, facts)
+        opened, facts = opening.once((lane.target, str(lane.options)), make)
+        return cls(opened, plan, lane.streams, facts)
 
     def facts(self) -> dict[str, Any]:
-        """Of the endpoint; nothing is known of its machine."""
+        """Return the facts about the endpoint; its machine is unknown."""
         return dict(self._facts)
 
     def walk(
         self, rep: int, done: int, *, start: float, progress: Progress | None, cancel: Cancellation
     ) -> Iterator[Sample]:
-        """A row a depth, or a row a load."""
+        """Yield a sample per depth, or per level of the load."""
         if self.plan.load is not None:
             from .load import walk
 

@@ -1,8 +1,9 @@
-"""How many repetitions a run gets.
+"""Decide how many repetitions a run gets.
 
-As many as it was told; else five, llama-bench's number, or as many as fit into the budget, which the first repetition
-shows. Two lanes that shall find a difference of so many per cent (``detect``) run a pilot: its noise says how many
-rounds find that in 80 of 100 runs. Only the noise decides, never the difference, so that no verdict is made likelier.
+As many as requested; else five, llama-bench's number, or as many as fit into the budget, estimated from the first
+repetition. Two lanes that are to find a difference of some per cent (``detect``) run a pilot, whose noise gives the
+number of rounds that finds it in 80 of 100 runs. Only the noise decides, never the measured difference, so that no
+verdict becomes more likely.
 """
 
 from __future__ import annotations
@@ -17,21 +18,23 @@ from .plan import MOST_REPS, Plan
 from .samples import seconds
 
 PILOT = 6
-"""Rounds that tell the noise; with fewer the answer is itself noise."""
+"""Rounds that the noise is estimated from."""
 SURE = 1.25
-"""Rounds are counted for noise larger by this than the pilot's, which is an estimate from few."""
+"""Safety factor on the pilot's noise, which is an estimate from few rounds."""
 
 
 class Repetitions:
-    """``wanted`` is asked before every repetition; it tells ``say`` what it decided."""
+    """Number of repetitions of a plan: the runner asks ``wanted`` before each one; ``say`` gets its decisions."""
 
     def __init__(self, plan: Plan, say: Callable[[str], None] = lambda message: None):
         self.plan, self.say = plan, say
         self.fixed = plan.reps or (MOST_REPS if len(plan.lanes) > 1 and plan.detect is None else None)
 
     def wanted(self, lanes: Sequence[Sequence[Sample]]) -> int:
-        """Repetitions there are to be, as far as it is known now. DataError if the budget cannot find what it should;
-        the message says what it could."""
+        """Return the number of repetitions to run, as far as it is known now.
+
+        DataError if the budget cannot find the difference of ``detect``; the message says which one it can.
+        """
         reps = 1 + max((entry["rep"] for samples in lanes for entry in samples), default=-1)
         if self.fixed is None and reps >= (1 if self.plan.detect is None else PILOT):
             self.fixed = self._affordable(lanes) if self.plan.detect is None else self._needed(lanes)
@@ -49,12 +52,12 @@ class Repetitions:
         assert self.plan.detect is not None
         spent = sum(seconds(entry) for samples in lanes for entry in samples) / PILOT
         most = max(PILOT, int(self.plan.budget / spent)) if spent > 0 else PILOT
-        found = [SURE * share for share in pilot(*lanes).values()]
-        rounds = max((rounds_for(share, self.plan.detect) or most + 1 for share in found), default=PILOT)
+        detectable = [SURE * share for share in pilot(*lanes).values()]
+        rounds = max((rounds_for(share, self.plan.detect) or most + 1 for share in detectable), default=PILOT)
         if rounds <= most:
             self.say(f"{rounds} rounds, {duration(rounds * spent)}: they find {self.plan.detect:g} % in 80 of 100 runs")
             return rounds
-        least = max(share * shrinks(most) for share in found)
+        least = max(share * shrinks(most) for share in detectable)
         need = f"{rounds} rounds ({duration(rounds * spent)})" if rounds > most + 1 else "more rounds than there can be"
         raise DataError(
             f"refused: on this machine, as busy as it is, {self.plan.detect:g} % needs {need}; --budget "
@@ -63,15 +66,15 @@ class Repetitions:
 
 
 def pilot(a: Sequence[Sample], b: Sequence[Sample]) -> dict[str, float]:
-    """The log ratio that ``PILOT`` rounds like these find in 80 of 100 runs, by metric."""
+    """Return the log ratio that ``PILOT`` rounds like these find in 80 of 100 runs, by metric."""
     from ds4ref.runs.speed import in_turn
 
-    found = {name: interval.detectable for name, interval in in_turn(a, b).items()}
-    return {name: share for name, share in found.items() if share is not None}
+    detectable = {name: interval.detectable for name, interval in in_turn(a, b).items()}
+    return {name: share for name, share in detectable.items() if share is not None}
 
 
 def shrinks(rounds: int) -> float:
-    """What is detectable with so many rounds, over what it is with ``PILOT``."""
+    """Return the detectable difference with ``rounds`` rounds over that with ``PILOT``."""
     from scipy.stats import t
 
     from ds4ref.runs.speed import CONFIDENCE, SPEEDS
@@ -85,8 +88,10 @@ def shrinks(rounds: int) -> float:
 
 
 def rounds_for(share: float, per_cent: float, most: int = 10_000) -> int | None:
-    """The least number of rounds that finds ``per_cent`` where ``PILOT`` find ``share`` (a log ratio); None if
-    ``most`` do not."""
+    """Return the least number of rounds that finds ``per_cent`` if ``PILOT`` rounds find ``share`` (a log ratio).
+
+    None if ``most`` rounds do not.
+    """
     limit = math.log1p(per_cent / 100)
     if share * shrinks(most) > limit:
         return None
@@ -98,7 +103,7 @@ def rounds_for(share: float, per_cent: float, most: int = 10_000) -> int | None:
 
 
 def duration(span: float) -> str:
-    """Seconds for people."""
+    """Format seconds for people."""
     if span < 120:
         return f"{span:.3g} s"
     return f"{span / 60:.0f} min" if span < 7200 else f"{span / 3600:,.0f} h"

@@ -1,4 +1,4 @@
-"""Rows of a results CSV as points of a curve. ``columns`` writes such files, ``ds4ref.runs.results`` reads them."""
+"""Rows of a results CSV as points of a curve (``columns`` writes such files, ``ds4ref.runs.results`` reads them)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ds4ref.runs.results import read_rows
 
 @dataclass(frozen=True)
 class Point:
-    """What a curve needs of a row. Bands are (low, high) where repetitions gave one."""
+    """One point of a speed curve; bands are (low, high), or None without repetitions."""
 
     ctx: int
     prefill_tps: float
@@ -23,7 +23,7 @@ class Point:
 
 
 def read_points(path: str | os.PathLike[str], least: int = 2) -> list[Point]:
-    """The rows of a CSV as points of a curve, sorted by depth. DataError as ``read_rows``."""
+    """Read a CSV as points of a curve, sorted by depth; DataError as ``read_rows``, or for two rows of one depth."""
     rows = read_rows(path, least)
     if any(one["ctx_tokens"] == other["ctx_tokens"] for one, other in zip(rows, rows[1:], strict=False)):
         raise DataError(f"{path}: several tests at one depth make no curve")

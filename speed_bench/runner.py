@@ -1,13 +1,13 @@
-"""One run: lanes opened, warmed up, measured in turn, kept row by row.
+"""Run a plan: open its lanes, warm them up, measure them in turn, store every row.
 
-    from speed_bench import Plan, run
+    from ds4ref.speed_bench import Plan, run
     result = run(Plan.sweep("local", depths=(512, 1024), gen_tokens=16, reps=3))
     for row in result.lanes[0].summary():
         print(row["ctx_tokens"], row["gen_tps"])
 
-A repetition is a whole walk. Several lanes take turns row by row, A B, then B A, and so on, with the order swapped
-from repetition to repetition (ABBA), so that whatever the machine does slowly happens to all alike; a binary walks by
-itself, so where one takes part, whole walks take turns. Every row is in the store as soon as it is measured.
+A repetition is a whole sweep. Several lanes take turns row by row, A B, then B A, and so on, with the order swapped
+from repetition to repetition (ABBA), so that slow changes of the machine affect all alike. A binary sweeps by itself,
+so with one of them whole sweeps take turns. Every row is in the store as soon as it is measured.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from .columns import Sample, summaries
 from .plan import Lane, Plan, kind_of
 from .repetitions import Repetitions, duration
 from .samples import notes
-from .sources import Opening, Progress, Say, Source, open_source
+from .source import Opening, Progress, Say, Source
+from .sources import open_source
 
 if TYPE_CHECKING:
     from ds4ref.runs.store import Store
 
-SHOWN_FROM = 60.0
-"""Seconds from which on it is said how long a walk will take at least."""
+ANNOUNCED_FROM = 60.0
+"""Seconds of a repetition from which its expected duration is announced."""
 
 
 @dataclass
 class MeasuredLane:
-    """What a lane gave: its samples, the facts about it, its run in the store."""
+    """A lane with its samples, the facts about it, and the number of its run in the store."""
 
     lane: Lane
     facts: dict[str, Any] = field(default_factory=dict)
@@ -48,23 +49,23 @@ class MeasuredLane:
 
     @property
     def name(self) -> str:
-        """What tells it from the other lanes."""
+        """Name that distinguishes it from the other lanes."""
         return self.lane.name
 
     def summary(self) -> list[Sample]:
-        """A row for each depth or test: medians over the repetitions (``columns``)."""
+        """Return a row for each depth or test, combined over the repetitions (``columns``)."""
         return summaries(self.samples)
 
 
 class Measurement:
-    """Everything of one run; ``execute`` does it, and ``lanes`` hold what was measured, whatever happens meanwhile.
+    """One run of a plan: ``execute`` measures it, and ``lanes`` hold all samples so far, also after an error.
 
-    store      where it is kept (None: nowhere), labelled by ``label``
-    say        told what a user should know, a line at a time
-    progress   makes a context manager from a word, that takes (done, of)
-    on_row     told the lane after each new sample
-    stopping   makes a context manager, in whose block what it gives says whether the user wants to stop
-    command    of the process, for the facts
+    store      run store (None: none), with the label that ``label`` gives a lane
+    say        called with messages for the user, a line each
+    progress   makes a context manager from a title, whose value is called with (done, of)
+    on_row     called with the lane after each new sample
+    stopping   makes a context manager whose value tells whether the user wants to stop
+    command    command line of the process, for the facts
     """
 
     def __init__(
@@ -89,28 +90,31 @@ class Measurement:
 
     @property
     def reps(self) -> int:
-        """Repetitions there are to be, as far as it is known now; each lane has so many samples of a place then."""
+        """Number of repetitions to run, as far as it is known now, else 0."""
         return self.repetitions.fixed or 0
 
     @property
     def wanted(self) -> int:
-        """Rows there are to be; 0 while that is unknown."""
+        """Number of rows to measure; 0 while that is unknown."""
         return self.reps * self.plan.rows * len(self.lanes)
 
     @property
     def done(self) -> int:
-        """Rows there are."""
+        """Number of rows measured so far."""
         return sum(len(lane.samples) for lane in self.lanes)
 
     def execute(self) -> None:
-        """Measure. Cancelled after a wish to stop, errors as sources raise them; the store knows how it ended."""
+        """Measure everything and record the final status in the store.
+
+        Raises Cancelled after Ctrl-C, and the errors of the sources.
+        """
         with ExitStack() as stack:
             self.status = "failed"
             try:
                 sources = self.open(stack)
-                shown = stack.enter_context(self.progress("measuring")) if self.progress is not None else None
+                progress = stack.enter_context(self.progress("measuring")) if self.progress is not None else None
                 cancel = stack.enter_context(self.stopping())
-                for index, entry in self._measure(sources, shown, cancel):
+                for index, entry in self._measure(sources, progress, cancel):
                     self._keep(self.lanes[index], entry)
                 for note in dict.fromkeys(note for source in sources for note in source.notes()):
                     self.say(note)
@@ -122,8 +126,7 @@ class Measurement:
                 self._finish()
 
     def resume(self, first: int) -> None:
-        """Go on with run ``first`` of the store, and those that were measured in turn with it. DataError if that
-        cannot be."""
+        """Resume run ``first`` of the store and those that were measured in turn with it."""
         assert self.store is not None
         run = self.store.run(first)
         group = run.fact("arms", "group")
@@ -140,14 +143,14 @@ class Measurement:
     # --- before
 
     def open(self, stack: ExitStack) -> list[Source]:
-        """Sources of the lanes, warm and described; what they hold is released with ``stack``."""
+        """Open, warm up and describe the sources of the lanes, which are released with ``stack``."""
         opening = Opening(self.plan, stack, self.store, self.progress, self.say)
         sources = [open_source(opening, lane.lane) for lane in self.lanes]
         self._describe(opening, sources)
         return sources
 
     def _describe(self, opening: Opening, sources: Sequence[Source]) -> None:
-        """Refuse what cannot work, warm up, say how long it will take; then the text, and the facts."""
+        """Check the sources, warm them up, announce the duration, and collect the facts."""
         for source in sources:
             source.check(len(sources))
         say = getattr(sources[0], "buffers", None)
@@ -155,26 +158,26 @@ class Measurement:
             self.say(say())
         if self.plan.warmup:
             warm = [source.warm_up() for source in sources]
-            least = sum(found.walk(*self._work()) for found in warm if found is not None)
-            if least >= SHOWN_FROM:
+            least = sum(speed.walk(*self._work()) for speed in warm if speed is not None)
+            if least >= ANNOUNCED_FROM:
                 self.say(f"one repetition ({self.plan.rows * len(sources)} rows) takes at least {duration(least)}, by "
                          "the speed of the warm-up; Ctrl-C keeps what is measured")  # fmt: skip
-        text = opening.walked.facts()
+        text = opening.prompt.facts()
         shared = {**text, **stamp(self.command)}
         for lane, source in zip(self.lanes, sources, strict=True):
             facts = source.facts()
-            _refuse_others(lane, {**facts, **shared})
+            _require_same_setup(lane, {**facts, **shared})
             lane.facts = {**facts, **shared, **{k: v for k, v in lane.facts.items() if k in ("created", "command")}}
-        self._tie()
+        self._record_group()
 
     def _work(self) -> tuple[int, int]:
-        """Tokens of prefill and steps of decode of one repetition of one lane."""
+        """Return the tokens of prefill and the steps of decode of one repetition of one lane."""
         if self.plan.probes:
             probes = self.plan.probes
             return sum(p.depth + p.prefill for p in probes), sum(p.decode for p in probes)
         return self.plan.deepest, self.plan.gen_tokens * self.plan.rows
 
-    def _tie(self) -> None:
+    def _record_group(self) -> None:
         for index, lane in enumerate(self.lanes):
             lane.facts["walk"] = {**self.plan.facts(), "reps": self.reps or None}
             if kind_of(lane.lane.target) == "http" and self.plan.load is None:
@@ -185,32 +188,32 @@ class Measurement:
     # --- meanwhile
 
     def _measure(
-        self, sources: Sequence[Source], shown: Progress | None, cancel: Cancellation
+        self, sources: Sequence[Source], progress: Progress | None, cancel: Cancellation
     ) -> Iterator[tuple[int, Sample]]:
-        """(lane, sample) as soon as it is measured."""
+        """Yield (index of the lane, sample) as soon as it is measured."""
         start, rep = time.perf_counter() - self._before, 0
         while rep < self.repetitions.wanted([lane.samples for lane in self.lanes]):
-            have = [sum(entry["rep"] == rep for entry in lane.samples) for lane in self.lanes]
-            if rep and self.plan.delay and not all(have):
-                rest(self.plan.delay, cancel)
+            measured = [sum(entry["rep"] == rep for entry in lane.samples) for lane in self.lanes]
+            if rep and self.plan.delay and not all(measured):
+                sleep_between(self.plan.delay, cancel)
             walks = []
-            for number, (source, done) in enumerate(zip(sources, have, strict=True)):
-                told = None if shown is None else _Share(shown, rep * len(sources) + number, self)
-                walks.append(source.walk(rep, done, start=start, progress=told, cancel=cancel))
-            yield from self._turns(rep, walks, have, all(source.pausable for source in sources))
+            for number, (source, done) in enumerate(zip(sources, measured, strict=True)):
+                walk_progress = None if progress is None else _WalkProgress(progress, rep * len(sources) + number, self)
+                walks.append(source.walk(rep, done, start=start, progress=walk_progress, cancel=cancel))
+            yield from self._turns(rep, walks, measured, all(source.pausable for source in sources))
             rep += 1
 
     def _turns(
-        self, rep: int, walks: Sequence[Iterator[Sample]], have: Sequence[int], pausable: bool
+        self, rep: int, walks: Sequence[Iterator[Sample]], measured: Sequence[int], pausable: bool
     ) -> Iterator[tuple[int, Sample]]:
         if not pausable:
             for index in turn_order(len(walks), rep):
-                if have[index] < self.plan.rows:
+                if measured[index] < self.plan.rows:
                     yield from ((index, entry) for entry in walks[index])
             return
         for row in range(self.plan.rows):
             for index in turn_order(len(walks), rep + row):
-                if row >= have[index]:
+                if row >= measured[index]:
                     yield index, next(walks[index])
 
     def _keep(self, lane: MeasuredLane, entry: Sample) -> None:
@@ -223,7 +226,7 @@ class Measurement:
 
     def _finish(self) -> None:
         if any(lane.facts for lane in self.lanes):
-            self._tie()
+            self._record_group()
         for lane in self.lanes:
             if self.store is not None and lane.run is not None:
                 self.store.finish(lane.run, self.status, lane.facts)
@@ -231,36 +234,36 @@ class Measurement:
     # --- afterwards
 
     def notes(self) -> list[str]:
-        """What a reader of the samples should know, a line each."""
+        """Return warnings about the samples, a line each."""
         return [f"{lane.name}: {note}" if lane.name else note for lane in self.lanes for note in notes(lane.samples)]
 
 
 def run(plan: Plan, store: Store | None = None, **options: Any) -> Measurement:
-    """Measure ``plan`` and return what was found; ``options`` as ``Measurement``."""
-    found = Measurement(plan, store, **options)
-    found.execute()
-    return found
+    """Measure ``plan`` and return the measurement; ``options`` as for ``Measurement``."""
+    measurement = Measurement(plan, store, **options)
+    measurement.execute()
+    return measurement
 
 
-def _refuse_others(lane: MeasuredLane, facts: dict[str, Any]) -> None:
-    """DataError if a run that goes on was begun with something else."""
-    for what, keys in (("model", ("model", "sha256")), ("text", ("prompt_sha256",)), ("processor", ("machine", "cpu")),
+def _require_same_setup(lane: MeasuredLane, facts: dict[str, Any]) -> None:
+    """Raise DataError if a resumed run was begun with another model, text, processor, numerics or threads."""
+    for name, keys in (("model", ("model", "sha256")), ("text", ("prompt_sha256",)), ("processor", ("machine", "cpu")),
                        ("numerics", ("numerics",)), ("number of threads", ("threads",))):  # fmt: skip
         old, new = lane.facts, facts
         for key in keys:
             old, new = (old or {}).get(key), (new or {}).get(key)  # type: ignore[assignment]
         if lane.samples and old != new:
-            raise DataError(f"run {lane.run} cannot be resumed: it was measured with another {what}")
+            raise DataError(f"run {lane.run} cannot be resumed: it was measured with another {name}")
 
 
 def turn_order(lanes: int, turn: int) -> list[int]:
-    """Forwards in even turns, backwards in odd ones."""
+    """Return the order of lanes: forwards in even turns, backwards in odd ones."""
     order = list(range(lanes))
     return order if turn % 2 == 0 else order[::-1]
 
 
-class _Share:
-    """Progress of one walk as part of all, in the units of the walk."""
+class _WalkProgress:
+    """Progress of one sweep as part of all, in units of that sweep."""
 
     def __init__(self, progress: Callable[[int, int], None], before: int, run: Measurement):
         self.progress, self.before, self.run = progress, before, run
@@ -270,8 +273,8 @@ class _Share:
         self.progress(self.before * of + done, of * walks)
 
 
-def rest(seconds: float, cancel: Callable[[], bool]) -> None:
-    """Sleep, unless the user wants to stop."""
+def sleep_between(seconds: float, cancel: Callable[[], bool]) -> None:
+    """Sleep, but return at once when the user wants to stop."""
     end = time.monotonic() + seconds
-    while not cancel() and (left := end - time.monotonic()) > 0:
-        time.sleep(min(left, 0.1))
+    while not cancel() and (seconds_left := end - time.monotonic()) > 0:
+        time.sleep(min(seconds_left, 0.1))

@@ -1,5 +1,7 @@
-"""A measured row as plain data, which is what the run store keeps: raw times, and the shares of the bound if one is
-known. ``columns`` says what becomes of several of them."""
+"""A measured row as plain data for the run store: raw times, and shares of the bound if that is known.
+
+``columns`` defines how several samples are combined.
+"""
 
 from __future__ import annotations
 
@@ -10,46 +12,46 @@ from typing import TYPE_CHECKING
 
 from ds4ref.runs import drift
 
-from .columns import COLUMNS, Sample, place
-from .sweep import Row
+from .columns import COLUMNS, Sample, repetition_key
+from .sweep import SweepRow
 
 if TYPE_CHECKING:
     from ds4ref.costs import Costs, Peaks
 
 SLOW_START = 0.05
-"""Share by which a first repetition must lack speed to be worth a word."""
+"""Least share of speed that a first repetition must lack to be reported."""
 
 
-def sample(row: Row, costs: Costs | None = None, peaks: Peaks | None = None, start: float = 0.0) -> Sample:
-    """One row: every column that it has a value for. ``start`` is the process clock at the beginning of the run."""
-    found: Sample = {"rep": row.rep, "at": round(row.at - start, 6)}
+def sample(row: SweepRow, costs: Costs | None = None, peaks: Peaks | None = None, start: float = 0.0) -> Sample:
+    """Convert a row to a sample of all columns it has values for; ``start``: process clock at the run's start."""
+    entry: Sample = {"rep": row.rep, "at": round(row.at - start, 6)}
     for column in COLUMNS:
         value = getattr(row, column.name, None)
         if value is not None and value != "":
-            found[column.name] = value
-    found["steps_s"] = [round(seconds, 9) for seconds in row.steps_s]
+            entry[column.name] = value
+    entry["steps_s"] = [round(seconds, 9) for seconds in row.steps_s]
     if costs is not None:
-        found |= _bounds(row, costs, peaks)
-    return found
+        entry |= _bounds(row, costs, peaks)
+    return entry
 
 
-def _bounds(row: Row, costs: Costs, peaks: Peaks | None) -> Sample:
+def _bounds(row: SweepRow, costs: Costs, peaks: Peaks | None) -> Sample:
     work = costs.decode(row.ctx_tokens + row.gen_tokens // 2)
-    found: Sample = {"cache_bytes_per_token": costs.shape.kv_bytes(row.ctx_tokens) / row.ctx_tokens}
+    entry: Sample = {"cache_bytes_per_token": costs.shape.kv_bytes(row.ctx_tokens) / row.ctx_tokens}
     if row.gen_tokens:
-        found |= {"decode_bytes": round(work.bytes), "decode_gbs": work.bytes * row.gen_tps / 1e9}
+        entry |= {"decode_bytes": round(work.bytes), "decode_gbs": work.bytes * row.gen_tps / 1e9}
     if peaks is not None and row.gen_tokens:
         decode = work.bound(peaks)
-        found |= {"decode_share": decode.seconds * row.gen_tps, "decode_binds": decode.binds}
+        entry |= {"decode_share": decode.seconds * row.gen_tps, "decode_binds": decode.binds}
     if peaks is not None and row.prefill_tokens:
         prefill = costs.prefill(row.ctx_tokens - row.prefill_tokens, row.ctx_tokens).bound(peaks)
         share = prefill.seconds * row.prefill_tps / row.prefill_tokens
-        found |= {"prefill_share": share, "prefill_binds": prefill.binds}
-    return found
+        entry |= {"prefill_share": share, "prefill_binds": prefill.binds}
+    return entry
 
 
 def seconds(entry: Sample) -> float:
-    """What the windows of a sample took."""
+    """Return the seconds that the windows of a sample took."""
     if entry.get("seconds"):
         return float(entry["seconds"])
     if entry.get("e2e_ms"):
@@ -59,22 +61,26 @@ def seconds(entry: Sample) -> float:
 
 
 def notes(samples: Sequence[Sample]) -> list[str]:
-    """What a reader of these samples should know: speeds that drifted, a first repetition that was slow."""
-    found = drift.notes(samples)
+    """Return warnings about samples: speeds that drifted, a slow first repetition."""
+    remarks = drift.notes(samples)
     for name, column in drift.SPEEDS:
         lack = slow_start(samples, column)
         if lack >= SLOW_START:
-            found.append(f"the first repetition's {name} was {100 * lack:.0f} % slower than the others': not warm yet")
-    return found
+            remarks.append(
+                f"the first repetition's {name} was {100 * lack:.0f} % slower than the others': not warm yet"
+            )
+    return remarks
 
 
 def slow_start(samples: Sequence[Sample], column: str) -> float:
-    """The share of speed that repetition 0 lacks against the median of the others, place by place (median); 0 unless
-    that is far outside of what the others, three at least, differ by."""
+    """Return the share of speed that repetition 0 lacks against the others: the median over depths and tests.
+
+    0 unless it is far outside the range of the others, of which there must be at least three.
+    """
     reps: dict[int, dict[tuple[int, str], float]] = {}
     for entry in samples:
         if (entry.get(column) or 0) > 0:
-            reps.setdefault(int(entry.get("rep") or 0), {})[place(entry)] = math.log(entry[column])
+            reps.setdefault(int(entry.get("rep") or 0), {})[repetition_key(entry)] = math.log(entry[column])
     first = reps.pop(0, {})
     if not first or len(reps) < 3:
         return 0.0

@@ -1,11 +1,11 @@
-"""The measurement: one fixed token sequence, walked to deeper and deeper frontiers (docs/bench.md).
+"""The measurement: one fixed token sequence, prefilled to deeper and deeper frontiers (docs/reference/bench.md).
 
 At each frontier two windows are timed on a monotonic clock. Prefill: from the previous frontier to this one, output
-head included. Decode: ``gen_tokens`` greedy steps that may not pick EOS, choice of the token included. Between them
-the session is remembered in a snapshot and afterwards restored, both outside the windows, so every row measures its
-own depth and nothing else. Text processing, printing and warm-up are outside, too: while progress is drawn between
-chunks of a prefill, its window stands still, and a wish to stop is asked for there, since a session that could be
-stopped inside a chunk would have to remember every chunk's beginning first.
+head included. Decode: ``gen_tokens`` greedy steps that may not pick EOS, choice of the token included. A snapshot is
+taken between them and restored afterwards, both outside the windows, so that every row measures only its own depth.
+Text processing, printing and warm-up are outside, too: the clock is paused while progress is drawn between chunks of a
+prefill. Cancellation is checked there as well, because a session that can be cancelled inside a chunk would have to
+save its state before every chunk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ds4ref.costs import prefill_chunk
+from ds4ref.costs import PREFILL_CHUNK
 from ds4ref.environment import resident_bytes
 from ds4ref.errors import Cancelled, Ds4Error, SessionError
 
@@ -26,7 +26,7 @@ from .probes import Probe
 
 WARMUP_DECODE = 4
 
-# The lowest logit a token may be chosen for: below it lie masked and broken ones.
+# tokens with lower logits are masked or broken, and never chosen
 _FLOOR = -1e30
 
 
@@ -35,13 +35,13 @@ class SweepError(SessionError):
 
 
 class Timeline(Protocol):
-    """What a sweep needs of a session."""
+    """The part of a session that a sweep uses."""
 
     ctx: int
 
     @property
     def pos(self) -> int:
-        """Tokens it holds."""
+        """Number of tokens it holds."""
         ...
 
     def sync(
@@ -50,38 +50,44 @@ class Timeline(Protocol):
         progress: Callable[[int, int], None] | None = None,
         cancel: Callable[[], bool] | None = None,
     ) -> None:
-        """Prefill what ``tokens`` has beyond those it holds."""
+        """Prefill the part of ``tokens`` beyond those it holds."""
         ...
 
     def append(self, token: int) -> None:
-        """One decode step."""
+        """Run one decode step."""
         ...
 
     def argmax(self, exclude: int | None = None) -> int:
-        """The best token but ``exclude``."""
+        """Return the best token other than ``exclude``."""
         ...
 
     def logit(self, token: int) -> float:
-        """The logit of a token."""
+        """Return the logit of a token."""
         ...
 
     def snapshot(self) -> Any:
-        """Its state."""
+        """Return a snapshot of its state."""
         ...
 
     def restore(self, snapshot: Any) -> None:
-        """Back to a state."""
+        """Restore a snapshot."""
         ...
 
     def payload_bytes(self) -> int:
-        """Size of the session as a file."""
+        """Return the size of the session as a payload file."""
         ...
 
 
 @dataclass(frozen=True)
-class Row:
-    """One frontier. Times in seconds; ``steps_s`` has one entry for every generated token, ``at`` is when it began on
-    the clock of the process, ``rss_bytes`` the memory resident after it, ``test`` its name if it is none of a walk."""
+class SweepRow:
+    """One measured frontier or test; times in seconds.
+
+    steps_s    time of every decode step
+    ids        decoded tokens
+    at         its start on the process clock
+    rss_bytes  resident memory after it
+    test       name of a single test, "" for a sweep
+    """
 
     ctx_tokens: int
     prefill_tokens: int
@@ -96,7 +102,7 @@ class Row:
 
     @property
     def gen_tokens(self) -> int:
-        """Generated tokens."""
+        """Number of generated tokens."""
         return len(self.steps_s)
 
     @property
@@ -111,7 +117,7 @@ class Row:
 
     @property
     def gen_first_ms(self) -> float:
-        """The first decode step: it finds the caches cold."""
+        """Milliseconds of the first decode step, which finds the caches cold."""
         return 1e3 * self.steps_s[0] if self.steps_s else 0.0
 
     @property
@@ -121,7 +127,7 @@ class Row:
 
     @property
     def gen_digest(self) -> str:
-        """Twelve hexadecimal digits that tell whether two runs decoded the same tokens."""
+        """Twelve hexadecimal digits, equal if two runs decoded the same tokens."""
         ids = array("I", self.ids)
         return hashlib.sha256(ids.tobytes()).hexdigest()[:12]
 
@@ -141,11 +147,11 @@ def sweep(
     done: int = 0,
     progress: Callable[[int, int], None] | None = None,
     cancel: Callable[[], bool] = lambda: False,
-) -> Iterator[Row]:
-    """One row for every depth, as soon as it is measured; the first ``done`` depths are walked, not measured.
+) -> Iterator[SweepRow]:
+    """Yield a row for every depth as soon as it is measured; the first ``done`` depths are prefilled, not measured.
 
-    ``progress`` gets (tokens done, tokens in all) between windows and prefill chunks. When ``cancel`` turns true,
-    Cancelled is raised; rows that came out before are complete. Any failure of the engine is a SweepError.
+    ``progress`` gets (tokens done, tokens in all) between windows and prefill chunks. Raises
+    Cancelled when ``cancel`` turns true; earlier rows are complete. Raises SweepError for any failure of the engine.
     """
     tokens, depths = list(tokens), list(depths)
     last, previous = depths[-1] if depths else 0, 0
@@ -154,14 +160,14 @@ def sweep(
         timed_prefill(session, tokens[:previous], last, progress, cancel)
     for depth in depths[done:]:
         start, prefill_s = timed_prefill(session, tokens[:depth], last, progress, cancel)
-        with _failing(f"snapshot at {depth} failed"):
+        with _sweep_errors(f"snapshot at {depth} failed"):
             snapshot = session.snapshot()
             payload = session.payload_bytes()
         ids, steps = decode(session, depth, gen_tokens, eos, cancel)
-        with _failing(f"restore at {depth} failed"):
+        with _sweep_errors(f"restore at {depth} failed"):
             session.restore(snapshot)
         rss = resident_bytes()
-        yield Row(depth, depth - previous, prefill_s, tuple(steps), payload, tuple(ids), rep, start, rss)
+        yield SweepRow(depth, depth - previous, prefill_s, tuple(steps), payload, tuple(ids), rep, start, rss)
         previous = depth
 
 
@@ -172,8 +178,10 @@ def timed_prefill(
     progress: Callable[[int, int], None] | None = None,
     cancel: Callable[[], bool] = lambda: False,
 ) -> tuple[float, float]:
-    """Bring ``session`` to ``tokens``: when that began, and the seconds it took, without those between its chunks in
-    which ``progress`` was told (of ``last`` tokens) and ``cancel`` asked. Errors as ``sweep``."""
+    """Prefill ``session`` to ``tokens``; return (start on the process clock, seconds).
+
+    The seconds exclude ``progress`` (tokens done, ``last``) and ``cancel`` between chunks; errors as ``sweep``.
+    """
     clock, between = time.perf_counter, 0.0
 
     def pause(done: int, total: int) -> None:
@@ -185,7 +193,7 @@ def timed_prefill(
             progress(done, last)
         between += clock() - stopped
 
-    with _failing(f"prefill to {len(tokens)} failed"):
+    with _sweep_errors(f"prefill to {len(tokens)} failed"):
         start = clock()
         session.sync(tokens, progress=pause)
         return start, clock() - start - between
@@ -201,9 +209,11 @@ def run_probes(
     done: int = 0,
     progress: Callable[[int, int], None] | None = None,
     cancel: Callable[[], bool] = lambda: False,
-) -> Iterator[Row]:
-    """One row for every test but the first ``done``, as soon as it is measured. Errors as ``sweep``; ``progress`` gets
-    (tests, tests)."""
+) -> Iterator[SweepRow]:
+    """Yield a row for every test but the first ``done``, as soon as it is measured.
+
+    Errors as ``sweep``; ``progress`` gets (tests done, tests).
+    """
     for number, probe in enumerate(probes[done:], done):
         if progress is not None:
             progress(number, len(probes))
@@ -226,10 +236,10 @@ def prefill_row(
     rep: int = 0,
     test: str = "",
     cancel: Callable[[], bool] = lambda: False,
-) -> Row:
-    """Prefill of ``first`` to ``last`` alone, on a session that holds ``first`` tokens. Errors as ``sweep``."""
+) -> SweepRow:
+    """Measure the prefill from ``first`` to ``last`` tokens on a session that holds ``first``; errors as ``sweep``."""
     start, seconds = timed_prefill(session, list(tokens[:last]), last, None, cancel)
-    return Row(last, last - first, seconds, (), session.payload_bytes(), (), rep, start, resident_bytes(), test)
+    return SweepRow(last, last - first, seconds, (), session.payload_bytes(), (), rep, start, resident_bytes(), test)
 
 
 def timed_decode(
@@ -241,20 +251,20 @@ def timed_decode(
     rep: int = 0,
     test: str = "",
     cancel: Callable[[], bool] = lambda: False,
-) -> Row:
-    """Decode of ``count`` tokens alone. Errors as ``sweep``."""
+) -> SweepRow:
+    """Measure the decode of ``count`` tokens; errors as ``sweep``."""
     payload, start = session.payload_bytes(), time.perf_counter()
     ids, steps = decode(session, depth, count, eos, cancel)
-    return Row(depth, 0, 0.0, tuple(steps), payload, tuple(ids), rep, start, resident_bytes(), test)
+    return SweepRow(depth, 0, 0.0, tuple(steps), payload, tuple(ids), rep, start, resident_bytes(), test)
 
 
 def decode(
     session: Timeline, depth: int, count: int, eos: int, cancel: Callable[[], bool] = lambda: False
 ) -> tuple[list[int], list[float]]:
-    """``count`` greedy steps that never pick EOS: the tokens, and the seconds each step took.
+    """Decode ``count`` greedy tokens, never EOS; return (tokens, seconds of each step).
 
-    Not ``generate.decode``: a step of a small model leaves the cores' caches cold, so that every line of Python around
-    it costs, and only what is needed to measure it is here.
+    This is not ``generate.decode``: with a small model every line of Python around a step costs measurable time, so
+    the loop has only what the measurement needs.
     """
     if session.pos + count >= session.ctx:
         raise SweepError(f"generation would exceed allocated context at frontier {depth}")
@@ -263,7 +273,7 @@ def decode(
     )  # fmt: skip
     ids: list[int] = []
     seconds: list[float] = []
-    with _failing(f"decode at frontier {depth} failed"):
+    with _sweep_errors(f"decode at frontier {depth} failed"):
         for _ in range(count):
             if cancel():
                 raise Cancelled(f"stopped while decoding at {depth}")
@@ -278,38 +288,40 @@ def decode(
 
 
 @dataclass(frozen=True)
-class Warmth:
-    """What a warm-up took: seconds a token of prefill, and of the quickest decode step."""
+class WarmUpSpeed:
+    """Speed of a warm-up: seconds per token of prefill, and seconds of the fastest decode step."""
 
     prefill_s: float
     step_s: float
 
     def walk(self, tokens: int, steps: int) -> float:
-        """Seconds that so many tokens and steps take at least: both grow slower with depth."""
+        """Return the least seconds that a sweep of ``tokens`` and ``steps`` takes (both get slower with depth)."""
         return tokens * self.prefill_s + steps * self.step_s
 
 
-def warm_up(session: Timeline, tokens: Sequence[int], eos: int) -> Warmth:
-    """Touch code, weights and buffers once, on a session that is thrown away: the first row is to measure, not to load.
-    A whole chunk, since one of another size runs other code on buffers of other sizes."""
-    with _failing("warm-up failed"):
-        count = max(1, min(len(tokens), prefill_chunk(), session.ctx - WARMUP_DECODE - 1))
+def warm_up(session: Timeline, tokens: Sequence[int], eos: int) -> WarmUpSpeed:
+    """Run code, weights and buffers once on a session that is discarded, so that the first row measures no loading.
+
+    It prefills a whole chunk, as a chunk of another size would use other code and buffers.
+    """
+    with _sweep_errors("warm-up failed"):
+        count = max(1, min(len(tokens), PREFILL_CHUNK, session.ctx - WARMUP_DECODE - 1))
         _, spent = timed_prefill(session, list(tokens[:count]), count)
         snapshot = session.snapshot()
         _, steps = decode(session, session.pos, WARMUP_DECODE, eos)
         session.restore(snapshot)
-    return Warmth(spent / count, min(steps))
+    return WarmUpSpeed(spent / count, min(steps))
 
 
-class _failing:
-    """Name what was going on in whatever goes wrong inside; a wish to stop passes through."""
+class _sweep_errors:
+    """Context manager that turns errors into a SweepError naming ``action``; Cancelled passes through."""
 
-    def __init__(self, what: str):
-        self.what = what
+    def __init__(self, action: str):
+        self.action = action
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: object) -> None:
         if isinstance(error, (Ds4Error, MemoryError)) and not isinstance(error, (Cancelled, SweepError)):
-            raise SweepError(f"{self.what}: {str(error) or 'not enough memory'}") from error
+            raise SweepError(f"{self.action}: {str(error) or 'not enough memory'}") from error

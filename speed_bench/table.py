@@ -1,4 +1,4 @@
-"""Rows as a table for people, as wide as their terminal is."""
+"""Print rows as a table that fits the terminal."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import IO, Any
 from .columns import COLUMNS, Column
 
 PIPE_WIDTH = 120
-"""A pipe has no width, so that nothing is to be wrapped there."""
+"""Width for pipes, which have none."""
 LEAST = 7
+"""Least width of a column."""
 
 
 def print_table(
@@ -21,40 +22,47 @@ def print_table(
     file: IO[str] | None = None,
     width: int | None = None,
 ) -> None:
-    """Summaries on ``file`` (stdout), headed by what was measured on what. Columns of which no entry has a value are
-    left out, and those that the terminal has no room for are named below."""
+    """Print summaries on ``file`` (stdout) under a title of model and engine.
+
+    Columns without values are omitted; those that do not fit the terminal are named below the table.
+    """
     from rich.console import Console
     from rich.table import Table
 
     if width is None:
         width = shutil.get_terminal_size().columns if file is None and sys.stdout.isatty() else PIPE_WIDTH
-    known = [column for column in COLUMNS if column.heading and any(column.display(entry) for entry in entries)]
-    known.sort(key=lambda column: column.rank)
-    shown = fitting(known, entries, width)
-    left = [column.heading for column in known if column not in shown]
+    candidates = [column for column in COLUMNS if column.heading and any(column.display(entry) for entry in entries)]
+    candidates.sort(key=lambda column: column.rank)
+    columns = fitting(candidates, entries, width)
+    omitted = [column.heading for column in candidates if column not in columns]
     table = Table(
-        title=_title(facts, name), caption=_caption(entries, facts, left), title_justify="left", caption_justify="left"
+        title=_title(facts, name),
+        caption=_caption(entries, facts, omitted),
+        title_justify="left",
+        caption_justify="left",
     )
-    for column in shown:
+    for column in columns:
         table.add_column(column.heading, justify="right", min_width=LEAST, no_wrap=False)
     for entry in entries:
-        table.add_row(*(column.display(entry) for column in shown))
+        table.add_row(*(column.display(entry) for column in columns))
     Console(file=file, highlight=False, width=width).print(table)
 
 
 def fitting(columns: Sequence[Column], entries: Sequence[Mapping[str, Any]], width: int) -> list[Column]:
-    """Those of ``columns``, most important first, that fit a terminal ``width`` wide; at least one. Headings may break
-    between words, numbers may not."""
-    found: list[Column] = []
+    """Return the first of ``columns`` (most important first) that fit into ``width`` characters, at least one.
+
+    Headings may break between words, numbers may not.
+    """
+    chosen: list[Column] = []
     used = 1
     for column in columns:
         cells = [len(column.display(entry)) for entry in entries]
         words = [len(word) for word in column.heading.split()]
         used += max([LEAST, *cells, *words]) + 3
-        if found and used > width:
+        if chosen and used > width:
             break
-        found.append(column)
-    return found
+        chosen.append(column)
+    return chosen
 
 
 def _title(facts: Mapping[str, Any], name: str) -> str:
@@ -64,11 +72,11 @@ def _title(facts: Mapping[str, Any], name: str) -> str:
     return f"{name} · {title}" if name else title
 
 
-def _caption(entries: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], left: Sequence[str]) -> str:
+def _caption(entries: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], omitted: Sequence[str]) -> str:
     machine = facts["machine"]
     reps = max((entry["reps"] for entry in entries), default=1)
     threads = f"{facts['threads']} thread(s) on " if facts["threads"] else "from "
     caption = f"{threads}{machine['cpu']}, {machine['cores']} cores"
     if reps > 1:
         caption += f"; medians of {reps} repetitions"
-    return caption + (f"; no room for {', '.join(left)}" if left else "")
+    return caption + (f"; no room for {', '.join(omitted)}" if omitted else "")

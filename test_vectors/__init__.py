@@ -1,1 +1,1 @@
-"""Log probability vectors: capture, check, compare, diagnose, for any engine.  ``ds4-vectors``, docs/vectors.md."""
+"""Log probability vectors: capture, check, compare and diagnose any engine (``ds4-vectors``, vectors.md)."""

@@ -1,4 +1,4 @@
-"""``ds4-vectors``: log probability vectors: capture, check, compare, diagnose.
+"""``ds4-vectors``: capture, check, compare and diagnose log probability vectors.
 
     ds4-vectors diagnose -m MODEL.gguf --token-ids IDS.json --logits FILE.npz
     ds4-vectors diff A.npz B.npz
@@ -14,9 +14,9 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ds4ref import __version__
-from ds4ref.cli.common import run
-from ds4ref.cli.options import unknown_command
+from ds4ref.console.common import run
+from ds4ref.console.options import unknown_command
+from ds4ref.version import __version__
 
 PROG = "ds4-vectors"
 
@@ -40,11 +40,11 @@ COMMANDS = {
 }
 
 RENAMED = {"facts": "recall"}
-"""Commands by the names they had."""
+"""Former names of commands."""
 
 
 def usage() -> str:
-    """The help text."""
+    """Return the help text."""
     width = max(map(len, COMMANDS))
     lines = "\n".join(f"  {name:<{width}}  {says}" for name, says in COMMANDS.items())
     return (
@@ -55,7 +55,7 @@ def usage() -> str:
 
 
 def _command(name: str) -> Callable[[Sequence[str]], int]:
-    """The body of a command; its module is imported only now."""
+    """Import the command's module and return its function."""
     if name in ("capture", "check", "list", "convert"):
         from . import cli_vectors as module
     elif name == "diagnose":
@@ -63,9 +63,9 @@ def _command(name: str) -> Callable[[Sequence[str]], int]:
     elif name in ("diff", "freeze", "golden", "model"):
         from . import cli_logits as module  # type: ignore[no-redef]
     elif name == "many":
-        from ds4ref.cli.many import Tool, many
+        from ds4ref.console.many import Tool, many
 
-        return partial(many, Tool(PROG, "test_vectors.cli", ("output", "o", "out", "junit"), ("--json",)))
+        return partial(many, Tool(PROG, "ds4ref.test_vectors.cli", ("output", "o", "out", "junit"), ("--json",)))
     elif name == "doctor":
         from . import cli_doctor as module  # type: ignore[no-redef]
     elif name == "damage":
@@ -78,7 +78,7 @@ def _command(name: str) -> Callable[[Sequence[str]], int]:
 
 
 def body(argv: Sequence[str]) -> int:
-    """Dispatch."""
+    """Run the command that ``argv`` names; return the exit code."""
     if not argv or argv[0] in ("-h", "--help"):
         sys.stdout.write(usage() + "\n")
         return 0 if argv else 2
@@ -92,7 +92,7 @@ def body(argv: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of the console script."""
+    """Run the console script; return the exit code."""
     return run(PROG, body, argv)
 
 

@@ -1,4 +1,4 @@
-"""``ds4-vectors damage A B``: what quantization cost, layer by layer, and whether it was quantization."""
+"""``ds4-vectors damage A B``: the error of quantization by layer, and whether it is due to quantization alone."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ds4ref.cli.common import Progress, atomic_output, check_output
-from ds4ref.cli.flags import add
-from ds4ref.cli.options import integer, parsed
-from ds4ref.cli.tool import add_engine, engine_options, finish, parser, rows
+from ds4ref.console.common import Progress, atomic_output, check_output
+from ds4ref.console.flags import add
+from ds4ref.console.options import integer, parsed
+from ds4ref.console.tool import add_engine, engine_options, finish, parser, rows
 from ds4ref.errors import DataError, UsageError
 
-from .observation import read_ids
+from .reading import read_ids
 from .trace.ops import OPS
 
 if TYPE_CHECKING:
@@ -27,21 +27,21 @@ MISREAD = "is misread: kernel, dequantizer and quantizer do not agree about its 
 
 
 def damage(argv: Sequence[str]) -> int:
-    """``ds4-vectors damage A B``"""
-    made = parser("ds4-vectors damage",
-                  "What quantization did: the same tokens through A, the unquantized model, and B, the quantized one, "
-                  "every op of B on A's values. Exits 1 where it is not quantization.",
-                  "A B [options]",
-                  "model/ model-q2.gguf", "bf16.gguf q4.gguf --token-ids ids.json --plot damage.svg")  # fmt: skip
-    made.add_argument("models", nargs="*", metavar="A B", help="two model files or folders")
-    add(made, "--token-ids", help="JSON list of token ids (drawn at random)")
-    add(made, "--tokens", type=integer(2, 4096), default=64, help="how many are drawn (64)")
-    add(made, "--seed", default=0, help="of those drawn (0)")
-    add(made, "--plot", help="error by layer and family as a picture (.svg, .png, .pdf)")
-    made.add_argument("--all", action="store_true", help="every op of every layer, not one line a family")
-    add(made, "--json")
-    add_engine(made, "exact")
-    args = parsed(made, argv)
+    """Run ``ds4-vectors damage A B``; return the exit code."""
+    flags = parser("ds4-vectors damage",
+                   "What quantization did: the same tokens through A, the unquantized model, and B, the quantized one, "
+                   "every op of B on A's values. Exits 1 where it is not quantization.",
+                   "A B [options]",
+                   "model/ model-q2.gguf", "bf16.gguf q4.gguf --token-ids ids.json --plot damage.svg")  # fmt: skip
+    flags.add_argument("models", nargs="*", metavar="A B", help="two model files or folders")
+    add(flags, "--token-ids", help="JSON list of token ids (drawn at random)")
+    add(flags, "--tokens", type=integer(2, 4096), default=64, help="how many are drawn (64)")
+    add(flags, "--seed", default=0, help="of those drawn (0)")
+    add(flags, "--plot", help="error by layer and family as a picture (.svg, .png, .pdf)")
+    flags.add_argument("--all", action="store_true", help="every op of every layer, not one line a family")
+    add(flags, "--json")
+    add_engine(flags, "exact")
+    args = parsed(flags, argv)
     if args is None:
         return 0
     if len(args.models) != 2:
@@ -56,17 +56,17 @@ def damage(argv: Sequence[str]) -> int:
         ids = _ids(args, a.shape.vocab)
         points = {name: op.tensors for name, op in OPS.items()}
         with Progress("layer") as progress:
-            found = list(compare(a, b, ids, points, lambda n: progress(n, a.shape.n_layers)))
+            readings = list(compare(a, b, ids, points, lambda n: progress(n, a.shape.n_layers)))
         logits = divergence(a.logits(ids), b.logits(ids))
-    bugs = [reading for reading in found if reading.verdict in BUGS]
+    bugs = [reading for reading in readings if reading.verdict in BUGS]
     if args.plot is not None:
-        _plot(args.plot, found)
+        _plot(args.plot, readings)
     result = {
         "a": args.models[0], "b": args.models[1], "tokens": len(ids), "numerics": args.numerics, "logits": logits,
         "verdict": bugs[0].verdict if bugs else "quantization",
-        "ops": [{**vars(r), "verdict": r.verdict} for r in found],
+        "ops": [{**vars(r), "verdict": r.verdict} for r in readings],
     }  # fmt: skip
-    finish(result, args.json, _page(found, bugs, logits, args.all))
+    finish(result, args.json, _page(readings, bugs, logits, args.all))
     return 1 if bugs else 0
 
 
@@ -83,14 +83,14 @@ def _ids(args: Any, vocab: int) -> list[int]:
     return ids
 
 
-def _page(found: list[Reading], bugs: list[Reading], logits: dict[str, float], every: bool) -> str:
-    quantized = [reading for reading in found if reading.family]
+def _page(readings: list[Reading], bugs: list[Reading], logits: dict[str, float], every: bool) -> str:
+    quantized = [reading for reading in readings if reading.family]
     lines = []
     if every:
         head = ["op", "layer", "formats", "error", "cosine", "of its weights", "verdict"]
         lines.append(rows(head, [
             [r.point, _layer(r.layer), " ".join(r.formats), f"{r.error:.3g}", f"{r.cosine:.6f}", f"{r.weights:.3g}",
-             r.verdict] for r in found
+             r.verdict] for r in readings
         ]))  # fmt: skip
     else:
         groups: dict[tuple[str, str], list[Reading]] = defaultdict(list)
@@ -112,8 +112,8 @@ def _page(found: list[Reading], bugs: list[Reading], logits: dict[str, float], e
         if bug.misread:
             lines.append(f"verdict: {', '.join(bug.misread)} {MISREAD}")
             continue
-        what = ", ".join(bug.tensors) if bug.verdict == "weights" else f"{bug.point} of {_layer(bug.layer)}"
-        lines.append(f"verdict: {what} {BUGS[bug.verdict]}; error {bug.error:.3g}, allowed {bug.allowed:.3g}, "
+        subject = ", ".join(bug.tensors) if bug.verdict == "weights" else f"{bug.point} of {_layer(bug.layer)}"
+        lines.append(f"verdict: {subject} {BUGS[bug.verdict]}; error {bug.error:.3g}, allowed {bug.allowed:.3g}, "
                      f"weights {bug.weights:.3g}, may be {bug.loss:.3g}")  # fmt: skip
     if len(bugs) > 8:
         lines.append(f"and {len(bugs) - 8} more")
@@ -124,19 +124,19 @@ def _layer(layer: int) -> str:
     return "head" if layer < 0 else f"layer {layer}"
 
 
-def _plot(path: str, found: list[Reading]) -> None:
-    """Largest error of each family by layer, on a logarithmic axis; wrong ones ringed."""
+def _plot(path: str, readings: list[Reading]) -> None:
+    """Plot the largest error of each family by layer, on a logarithmic axis, with rings around wrong ones."""
     from matplotlib.figure import Figure
 
-    from ds4ref.cli.plots import GRID, INK
+    from ds4ref.console.plots import GRID, INK
 
-    last = 1 + max(r.layer for r in found)
+    last = 1 + max(r.layer for r in readings)
     curves: dict[str, dict[int, Any]] = defaultdict(dict)
-    for reading in found:
+    for reading in readings:
         if reading.family and reading.error > 0:
             at = last if reading.layer < 0 else reading.layer
-            held = curves[reading.family].get(at)
-            if held is None or reading.error > held.error:
+            worst = curves[reading.family].get(at)
+            if worst is None or reading.error > worst.error:
                 curves[reading.family][at] = reading
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()

@@ -1,4 +1,4 @@
-"""``ds4-vectors diagnose``: the command around ``test_vectors.diagnosis``."""
+"""``ds4-vectors diagnose``: the command around ``ds4ref.test_vectors.diagnosis``."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ds4ref.cli.common import Progress, check_output, read_text
-from ds4ref.cli.flags import add
-from ds4ref.cli.options import choice, integer, parsed
-from ds4ref.cli.tool import add_target, engine_options, finish, parser, rows, target_of, told
+from ds4ref.console.common import Progress, check_output, read_text
+from ds4ref.console.flags import add
+from ds4ref.console.options import choice, integer, parsed
+from ds4ref.console.tool import add_target, engine_options, finish, parser, report_notes, rows, target_of
 from ds4ref.errors import DataError, UsageError
 
-from .observation import Observation, OtherModel, read, read_ids
-from .preflight import BROKEN, Finding, preflight, refused
+from .observation import Observation, OtherModel
+from .preflight import preflight
+from .reading import read, read_ids
+from .tables import BROKEN, Finding, refused
 
 if TYPE_CHECKING:
     from ds4ref.engine import Engine
@@ -32,12 +34,12 @@ writes. .bin, .raw and .f32 are rows of float32.
 
 The verdict is a rounding set (exact, qat, ds4, llama.cpp, ...): nothing wrong was seen, and what could not be
 seen is said; "fault" with its name; "file": their model file is wrong; "unknown": none of these;
-"undecided": a rounding of its own and a small mistake cannot be told apart; "broken": the numbers are none.
+"undecided": a rounding of its own and a small mistake cannot be report_notes apart; "broken": the numbers are none.
 Exit code 0 only for a rounding set (--allow-undecided: for "undecided", too)."""
 
 
 def diagnose(argv: Sequence[str]) -> int:
-    """``ds4-vectors diagnose``"""
+    """Run ``ds4-vectors diagnose``; return the exit code."""
     made = parser("ds4-vectors diagnose", DIAGNOSE, "[-m MODEL.gguf] --logits FILE [--token-ids IDS.json] [options]",
                   "-m model.gguf --token-ids ids.json --logits theirs.npz",
                   "-m model.gguf --token-ids ids.json --logits top20.json --json",
@@ -87,12 +89,12 @@ def diagnose(argv: Sequence[str]) -> int:
 
             with target_of(args, args.target) as target:
                 seen = elicit(target, engine, given, args.prompt, args.chat)
-                told("ds4-vectors", target)
+                report_notes("ds4-vectors", target)
         result = run_diagnosis(engine, seen if args.top is None else seen.top(args.top), args.thorough,
                                args.their_model)  # fmt: skip
     whole = result.to_json()
     if args.details:
-        from ds4ref.cli.common import atomic_output
+        from ds4ref.console.common import atomic_output
 
         with atomic_output(args.details) as out:
             out.write((json.dumps(whole, indent=1) + "\n").encode())
@@ -101,8 +103,10 @@ def diagnose(argv: Sequence[str]) -> int:
 
 
 def read_given(args: Namespace, engine: Engine, ids: Sequence[int] | None) -> Observation:
-    """The observation in the file that ``--logits`` names, held against the model: DataError in one line for what is no
-    logits, or none of this model, with the hint at ``-m`` where none was named."""
+    """Read the observation in the file that ``--logits`` names.
+
+    DataError if it holds no logits, or those of another model, with a hint at ``-m`` if that was not given.
+    """
     from ds4ref.errors import TextError
 
     try:
@@ -124,8 +128,10 @@ def read_given(args: Namespace, engine: Engine, ids: Sequence[int] | None) -> Ob
 def run_diagnosis(
     engine: Engine, seen: Observation, thorough: bool = False, their_model: str | None = None
 ) -> Diagnosis:
-    """Check that the observation is one, and of this model, then explain it. ``their_model`` is the file that the
-    other engine reads, if it is not ours."""
+    """Check that the observation is valid and of this model, then diagnose it.
+
+    ``their_model``: the file that the other engine reads, if it is not ours. DataError for an invalid observation.
+    """
     from .diagnosis import Signatures
     from .diagnosis import diagnose as explain
 
@@ -157,7 +163,7 @@ def run_diagnosis(
 
 
 def bos_of(engine: Engine) -> int | None:
-    """Id of the beginning-of-sentence token; None if the file has no tokenizer."""
+    """Return the id of the beginning-of-sentence token; None if the file has no tokenizer."""
     from ds4ref.errors import TextError
 
     try:
@@ -167,7 +173,7 @@ def bos_of(engine: Engine) -> int | None:
 
 
 def _broken(findings: list[Finding], seen: Observation, explained: object) -> Diagnosis:
-    """What is no output of an engine is reported as such; the other positions are diagnosed on their own."""
+    """Report positions that are no output of an engine, and diagnose the other positions on their own."""
     from .diagnosis import Diagnosis
 
     bad = sorted({position for finding in findings for position in finding.positions})
@@ -178,7 +184,7 @@ def _broken(findings: list[Finding], seen: Observation, explained: object) -> Di
     if bad and keep.sum() >= 8:
         support, storage = seen.support, seen.storage
         rest = replace(
-            seen, rows=seen.rows[keep], logprobs=seen.logprobs[keep], given=None,
+            seen, rows=seen.rows[keep], logprobs=seen.logprobs[keep], table=None,
             support=None if support is None else support[keep], storage=None if storage is None else storage[keep],
             shared=None if seen.shared is None else seen.shared[keep],
         )  # fmt: skip
@@ -192,7 +198,7 @@ def _broken(findings: list[Finding], seen: Observation, explained: object) -> Di
 
 
 def _of_their_file(engine: Engine, path: str, seen: Observation, result: Diagnosis) -> Diagnosis:
-    """Whether our engine on their file gives their numbers: then the file is wrong and not the engine."""
+    """Check whether our engine on their file gives their numbers: then the file is wrong, not the engine."""
     from ds4ref.engine import Engine as Opened
 
     from .diagnosis import Signatures
@@ -221,7 +227,7 @@ def _of_their_file(engine: Engine, path: str, seen: Observation, result: Diagnos
 
 
 def _show_tokens(engine: Engine, library: object, seen: Observation, result: Diagnosis) -> None:
-    """The tokens at the first position that is off: what was read, what each engine expects next."""
+    """Note the tokens at the first deviating position: the one read, and the one that each engine expects next."""
     from ds4ref.errors import TextError
 
     first = result.first_position

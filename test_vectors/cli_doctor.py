@@ -1,4 +1,4 @@
-"""``ds4-vectors doctor``: one command for "is my engine right?"."""
+"""``ds4-vectors doctor``: examine an engine with one command."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import shlex
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 
-from ds4ref.cli.common import EXIT_INTERRUPTED
-from ds4ref.cli.flags import add
-from ds4ref.cli.options import number, parsed
-from ds4ref.cli.tool import add_target, engine_options, finish, parser, target_of
+from ds4ref.console.common import EXIT_INTERRUPTED
+from ds4ref.console.flags import add
+from ds4ref.console.options import number, parsed
+from ds4ref.console.tool import add_target, engine_options, finish, parser, target_of
 from ds4ref.errors import UsageError
 from ds4ref.targets.local import LocalTarget
 
@@ -26,43 +26,50 @@ the numbers could not be looked at. 2: usage. 130: Ctrl-C; the page of what was 
 
 
 def stages(text: str) -> list[str]:
-    """An option's list of stages."""
+    """Parse an option's list of stages; ArgumentTypeError for an unknown one."""
     from .doctor.run import NAMES
 
-    found = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in found if name not in NAMES]
-    if unknown or not found:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in NAMES]
+    if unknown or not names:
         raise ArgumentTypeError(f"unknown stage {unknown[0] if unknown else text!r}: choose from {', '.join(NAMES)}")
-    return found
+    return names
 
 
 def doctor(argv: Sequence[str]) -> int:
-    """``ds4-vectors doctor TARGET``"""
-    made = parser(PROG, SAYS, "TARGET [-m MODEL.gguf] [-o DIR] [options]",
-                  "http://127.0.0.1:8080/v1 -o report      (a server that has loaded the diagnostic model)",
-                  "http://127.0.0.1:8080/v1 -m model.gguf --id-prompts",
-                  "local:model.gguf --quick",
-                  "'command:./ds4 -m model.gguf' -m model.gguf",
-                  "local --only numbers,ways --long")  # fmt: skip
-    made.add_argument("spec", nargs="*", metavar="TARGET",
-                      help="local[:MODEL.gguf], http(s)://HOST/v1 or command:BINARY ARGS")  # fmt: skip
-    add(made, "--model", help=("model the target has (a local target's own, else the diagnostic model)"))
-    add(made, "--output", "--out", metavar="DIR", dest="out", help="write doctor.html, doctor.md and doctor.json there")
-    add(made, "--only", metavar="A,B", type=stages, default=[], help="only these stages, after pre-flight")
-    made.add_argument("--skip", metavar="A,B", type=stages, default=[], help="all stages but these")
-    made.add_argument("--quick", action="store_true", help="fewer and shorter requests, no long context")
-    made.add_argument("--long", action="store_true", help="long prompts too: chunk edges at 2048, facts in 110 KB")
+    """Run ``ds4-vectors doctor TARGET``; return the exit code."""
+    flags = parser(PROG, SAYS, "TARGET [-m MODEL.gguf] [-o DIR] [options]",
+                   "http://127.0.0.1:8080/v1 -o report      (a server that has loaded the diagnostic model)",
+                   "http://127.0.0.1:8080/v1 -m model.gguf --id-prompts",
+                   "local:model.gguf --quick",
+                   "'command:./ds4 -m model.gguf' -m model.gguf",
+                   "local --only numbers,ways --long")  # fmt: skip
+    flags.add_argument("spec", nargs="*", metavar="TARGET",
+                       help="local[:MODEL.gguf], http(s)://HOST/v1 or command:BINARY ARGS")  # fmt: skip
+    add(flags, "--model", help=("model the target has (a local target's own, else the diagnostic model)"))
     add(
-        made,
+        flags,
+        "--output",
+        "--out",
+        metavar="DIR",
+        dest="out",
+        help="write doctor.html, doctor.md and doctor.json there",
+    )
+    add(flags, "--only", metavar="A,B", type=stages, default=[], help="only these stages, after pre-flight")
+    flags.add_argument("--skip", metavar="A,B", type=stages, default=[], help="all stages but these")
+    flags.add_argument("--quick", action="store_true", help="fewer and shorter requests, no long context")
+    flags.add_argument("--long", action="store_true", help="long prompts too: chunk edges at 2048, facts in 110 KB")
+    add(
+        flags,
         "--budget",
         type=number(1, 1000000.0),
         default=300.0,
         help=("seconds for each stage; what is left over is reported as not done (300)"),
     )
-    add(made, "--json")
-    add_target(made, default=None)
-    made.set_defaults(attempts=3)
-    args = parsed(made, argv)
+    add(flags, "--json")
+    add_target(flags, default=None)
+    flags.set_defaults(attempts=3)
+    args = parsed(flags, argv)
     if args is None:
         return 0
     spec = _spec(args)
@@ -76,23 +83,23 @@ def doctor(argv: Sequence[str]) -> int:
 
 
 def _spec(args: Namespace) -> str:
-    given = [*args.spec, *([args.target] if args.target else [])]
-    if not given:
+    specs = [*args.spec, *([args.target] if args.target else [])]
+    if not specs:
         raise UsageError(
             "which engine? Name one: http://HOST:PORT/v1 for a server (give it the file that `ds4-vectors model` "
             "prints), local:MODEL.gguf for this engine, 'command:./ds4 -m MODEL.gguf' for a ds4 binary"
         )
-    if len(given) > 1:
-        raise UsageError(f"one target is needed, not {len(given)}; a command with arguments is one word: "
+    if len(specs) > 1:
+        raise UsageError(f"one target is needed, not {len(specs)}; a command with arguments is one word: "
                          f"'command:./ds4 -m MODEL.gguf'")  # fmt: skip
-    return str(given[0])
+    return str(specs[0])
 
 
 def _examine(args: Namespace, spec: str, command: str) -> int:
     from ds4ref.engine import Engine
     from ds4ref.nano.diagnostic import diagnostic_path
 
-    from .doctor.case import Case
+    from .doctor.case import ExamContext
     from .doctor.findings import plain
     from .doctor.page import line, without, write
     from .doctor.run import examine
@@ -101,23 +108,26 @@ def _examine(args: Namespace, spec: str, command: str) -> int:
     with target_of(args, spec) as target:
         own = target.engine.path if isinstance(target, LocalTarget) else diagnostic_path()
         with Engine.open(args.model or own, **engine_options(args)) as engine:
-            case = Case(target, engine, quick=args.quick, long=args.long, budget=args.budget, spec=spec)
-            found = examine(case, args.only, args.skip, command)
-    written = write(found, args.out, secret) if args.out else []
-    table = [(stage.title, stage.outcome.words, line(stage.says)) for stage in found.stages]
-    lines = [found.verdict, "", _left(("stage", "result", "what was found"), table)]
-    lines += ["", *(f"not seen     {title}: {line(check.name)}: {line(check.says)}" for title, check in found.unseen)]
-    lines += [f"next         {line(step)}" for step in found.steps[:5]]
+            case = ExamContext(target, engine, quick=args.quick, long=args.long, budget=args.budget, spec=spec)
+            examination = examine(case, args.only, args.skip, command)
+    written = write(examination, args.out, secret) if args.out else []
+    table = [(stage.title, stage.outcome.words, line(stage.says)) for stage in examination.stages]
+    lines = [examination.verdict, "", _left_aligned(("stage", "result", "what was found"), table)]
+    lines += [
+        "",
+        *(f"not seen     {title}: {line(check.name)}: {line(check.says)}" for title, check in examination.unseen),
+    ]
+    lines += [f"next         {line(step)}" for step in examination.steps[:5]]
     lines += [f"page         {path}" for path in written]
-    whole = json.dumps(plain({**found.summary(), "files": written}), ensure_ascii=False)
+    whole = json.dumps(plain({**examination.summary(), "files": written}), ensure_ascii=False)
     finish(json.loads(without(whole, secret)), args.json, without("\n".join(lines), secret))
-    if found.interrupted:
+    if examination.interrupted:
         return EXIT_INTERRUPTED
-    return 0 if found.passed else 1
+    return 0 if examination.passed else 1
 
 
-def _left(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """A table whose columns all begin on the left."""
+def _left_aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """Return a table with left-aligned columns."""
     widths = [max(len(row[i]) for row in (head, *body)) for i in range(len(head) - 1)]
     out = []
     for row in (head, ["-" * w for w in (*widths, len(head[-1]))], *body):

@@ -6,44 +6,41 @@ import json
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ds4ref.cli.common import check_output
-from ds4ref.cli.flags import add
-from ds4ref.cli.options import integer, number, parsed
-from ds4ref.cli.tool import add_target, finish, parser, required, rows, target_of
+from ds4ref.console.common import check_output
+from ds4ref.console.flags import add
+from ds4ref.console.options import integer, number, parsed
+from ds4ref.console.tool import add_target, finish, parser, required, rows, target_of
 from ds4ref.errors import DataError, UsageError
 from ds4ref.targets import Ability
 
 from .logits import Differences, check, differences, load
 from .logits import freeze as freeze_logits
-from .observation import FILES, RAW, read_ids, read_table, to_logprobs
-from .preflight import BROKEN, of_table, padding, refused
-
-if TYPE_CHECKING:
-    pass
-
+from .observation import to_logprobs
+from .reading import FILES, RAW, read_ids, read_table
+from .tables import BROKEN, of_table, padding, refused
 
 # ------------------------------------------------------------------------------------------------- diff, golden
 
 
 def diff(argv: Sequence[str]) -> int:
-    """``ds4-vectors diff A B``"""
-    made = parser("ds4-vectors diff", "Compare logits at all positions: files (.npz with ids and logits, .npy, .csv) "
-                  "or targets; targets need --token-ids.", "A B [options]",
-                  "mine.npz theirs.npz --fail",
-                  "local:m.gguf?numerics=exact local:m.gguf?numerics=qat --token-ids ids.json",
-                  "golden.npz theirs.npz --key hf --key-b logits")  # fmt: skip
-    made.add_argument("sides", nargs="*", metavar="A B", help="a file of logits or a target")
-    add(made, "--token-ids")
-    add(made, "--key", help="array of A's .npz (logits)")
-    made.add_argument("--key-b", metavar="NAME", help="array of B's .npz (as --key)")
-    add(made, "--atol", type=number(0, 1000000.0), default=0.001, help="differences above are bad (0.001)")
-    add(made, "--fail", help="exit 1 if any position is bad")
-    _common(made)
-    args = parsed(made, argv)
+    """Run ``ds4-vectors diff A B``; return the exit code."""
+    flags = parser("ds4-vectors diff", "Compare logits at all positions: files (.npz with ids and logits, .npy, .csv) "
+                   "or targets; targets need --token-ids.", "A B [options]",
+                   "mine.npz theirs.npz --fail",
+                   "local:m.gguf?numerics=exact local:m.gguf?numerics=qat --token-ids ids.json",
+                   "golden.npz theirs.npz --key hf --key-b logits")  # fmt: skip
+    flags.add_argument("sides", nargs="*", metavar="A B", help="a file of logits or a target")
+    add(flags, "--token-ids")
+    add(flags, "--key", help="array of A's .npz (logits)")
+    flags.add_argument("--key-b", metavar="NAME", help="array of B's .npz (as --key)")
+    add(flags, "--atol", type=number(0, 1000000.0), default=0.001, help="differences above are bad (0.001)")
+    add(flags, "--fail", help="exit 1 if any position is bad")
+    _add_json_and_target(flags)
+    args = parsed(flags, argv)
     if args is None:
         return 0
     if len(args.sides) != 2:
@@ -55,26 +52,26 @@ def diff(argv: Sequence[str]) -> int:
         raise DataError("A and B were computed on different token ids")
     notes, broken = [], False
     for name, side, spec in (("A", a, args.sides[0]), ("B", b, args.sides[1])):
-        found = of_table(side.logits, side.rows, None if side.ids is None else np.asarray(side.ids, np.int32))
-        useless = refused(found)
+        findings = of_table(side.logits, side.rows, None if side.ids is None else np.asarray(side.ids, np.int32))
+        useless = refused(findings)
         if useless is not None:
             raise DataError(f"{spec}: {useless.says}")
-        notes += [f"{name}: {finding.says}" for finding in found]
-        broken |= any(finding.severity == BROKEN for finding in found)
-    both, in_a, in_b = np.intersect1d(a.rows, b.rows, return_indices=True)
-    if not len(both):
+        notes += [f"{name}: {finding.says}" for finding in findings]
+        broken |= any(finding.severity == BROKEN for finding in findings)
+    shared, in_a, in_b = np.intersect1d(a.rows, b.rows, return_indices=True)
+    if not len(shared):
         raise DataError("A and B have no position in common")
-    only = {"only_a": len(a.rows) - len(both), "only_b": len(b.rows) - len(both)}
+    only = {"only_a": len(a.rows) - len(shared), "only_b": len(b.rows) - len(shared)}
     if any(only.values()):
-        notes.append(f"A has {len(a.rows)} positions, B {len(b.rows)}: only the {len(both)} they share were compared")
-    left, right, more = _alike(a.logits[in_a], b.logits[in_b])
+        notes.append(f"A has {len(a.rows)} positions, B {len(b.rows)}: only the {len(shared)} they share were compared")
+    logits_a, logits_b, more = _same_scale(a.logits[in_a], b.logits[in_b])
     names = {"a": args.sides[0], "b": args.sides[1], **only}
-    return _report(args, differences(left, right, both), names, args.fail, [*notes, *more],
+    return _report(args, differences(logits_a, logits_b, shared), names, args.fail, [*notes, *more],
                    whole=not broken and not any(only.values()))  # fmt: skip
 
 
-def _alike(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Both tables on one scale and without padding, and what had to be done for it."""
+def _same_scale(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Return both tables on one scale and without padding, and notes on the conversions."""
     notes = []
     width = min(a.shape[1], b.shape[1])
     for name, table in (("A", a), ("B", b)):
@@ -85,49 +82,49 @@ def _alike(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[s
     if kind_a == kind_b and kind_a in ("logits", "log"):
         return a, b, notes
     names = {"log": "log probabilities", "log10": "logarithms to base 10", "log2": "logarithms to base 2"}
-    what = f"A holds {names.get(kind_a, kind_a)}, B {names.get(kind_b, kind_b)}"
-    return logs_a, logs_b, [*notes, f"{what}: compared as natural log probabilities"]
+    scales = f"A holds {names.get(kind_a, kind_a)}, B {names.get(kind_b, kind_b)}"
+    return logs_a, logs_b, [*notes, f"{scales}: compared as natural log probabilities"]
 
 
 def golden(argv: Sequence[str]) -> int:
-    """``ds4-vectors golden FILE``"""
-    made = parser("ds4-vectors golden", "Compare an engine, or a file of logits, with a golden file.",
-                  "FILE [LOGITS] [options]",
-                  "golden.npz --target local:m.gguf", "golden.npz theirs.npz --atol 0.01")  # fmt: skip
-    made.add_argument("files", nargs="*", metavar="FILE [LOGITS]", help="the golden file; logits instead of a target")
-    add(made, "--atol", type=number(0, 1000000.0), default=0.001, help="largest difference allowed (0.001)")
-    _common(made)
-    add_target(made)
-    args = parsed(made, argv)
+    """Run ``ds4-vectors golden FILE``; return the exit code."""
+    flags = parser("ds4-vectors golden", "Compare an engine, or a file of logits, with a golden file.",
+                   "FILE [LOGITS] [options]",
+                   "golden.npz --target local:m.gguf", "golden.npz theirs.npz --atol 0.01")  # fmt: skip
+    flags.add_argument("files", nargs="*", metavar="FILE [LOGITS]", help="the golden file; logits instead of a target")
+    add(flags, "--atol", type=number(0, 1000000.0), default=0.001, help="largest difference allowed (0.001)")
+    _add_json_and_target(flags)
+    add_target(flags)
+    args = parsed(flags, argv)
     if args is None:
         return 0
     if len(args.files) not in (1, 2):
         raise UsageError("a golden file is needed")
-    kept = load(args.files[0])
+    frozen = load(args.files[0])
     if len(args.files) == 2:
-        side, name = _logits_file(args.files[1], kept.ids.tolist(), "logits"), args.files[1]
-        if not np.array_equal(side.rows, np.arange(len(kept.ids))):
-            raise DataError(f"{name} does not hold the {len(kept.ids)} positions of the golden file")
+        side, name = _logits_file(args.files[1], frozen.ids.tolist(), "logits"), args.files[1]
+        if not np.array_equal(side.rows, np.arange(len(frozen.ids))):
+            raise DataError(f"{name} does not hold the {len(frozen.ids)} positions of the golden file")
         logits = side.logits
     else:
         with target_of(args, args.target) as target:
-            target.require(Ability.FULL_LOGITS, what="golden")
-            logits, name = target.logits(kept.ids.tolist()), target.name
-    return _report(args, check(kept, logits), {"golden": args.files[0], "against": name}, True)
+            target.require(Ability.FULL_LOGITS, needed_for="golden")
+            logits, name = target.logits(frozen.ids.tolist()), target.name
+    return _report(args, check(frozen, logits), {"golden": args.files[0], "against": name}, True)
 
 
 def freeze(argv: Sequence[str]) -> int:
-    """``ds4-vectors freeze OUT --token-ids IDS``"""
-    made = parser("ds4-vectors freeze", "Keep an engine's logits as golden file. Existing files are never replaced.",
-                  "OUT.npz --token-ids IDS.json [options]",
-                  "golden.npz --token-ids ids.json --target local:m.gguf?numerics=exact",
-                  "small.npz --token-ids ids.json --target local:m.gguf --top 20")  # fmt: skip
-    made.add_argument("out", nargs="*", metavar="OUT.npz", help="file to write")
-    add(made, "--token-ids")
-    add(made, "--top", type=integer(0), default=0, help="keep only the K best of each position")
-    add(made, "--json")
-    add_target(made)
-    args = parsed(made, argv)
+    """Run ``ds4-vectors freeze OUT --token-ids IDS``; return the exit code."""
+    flags = parser("ds4-vectors freeze", "Keep an engine's logits as golden file. Existing files are never replaced.",
+                   "OUT.npz --token-ids IDS.json [options]",
+                   "golden.npz --token-ids ids.json --target local:m.gguf?numerics=exact",
+                   "small.npz --token-ids ids.json --target local:m.gguf --top 20")  # fmt: skip
+    flags.add_argument("out", nargs="*", metavar="OUT.npz", help="file to write")
+    add(flags, "--token-ids")
+    add(flags, "--top", type=integer(0), default=0, help="keep only the K best of each position")
+    add(flags, "--json")
+    add_target(flags)
+    args = parsed(flags, argv)
     if args is None:
         return 0
     if len(args.out) != 1:
@@ -136,7 +133,7 @@ def freeze(argv: Sequence[str]) -> int:
     check_output(args.out[0])
     ids = read_ids(args.token_ids)
     with target_of(args, args.target) as target:
-        target.require(Ability.FULL_LOGITS, what="freeze")
+        target.require(Ability.FULL_LOGITS, needed_for="freeze")
         identity = target.identity()
         freeze_logits(args.out[0], ids, target.logits(ids), {"target": identity}, args.top)
     finish({"file": args.out[0], "tokens": len(ids), "top": args.top, "target": identity}, args.json,
@@ -144,23 +141,23 @@ def freeze(argv: Sequence[str]) -> int:
     return 0
 
 
-def _common(made: Any) -> None:
-    add(made, "--json")
-    if made.prog.endswith("diff"):
-        add_target(made)
+def _add_json_and_target(flags: Any) -> None:
+    add(flags, "--json")
+    if flags.prog.endswith("diff"):
+        add_target(flags)
 
 
 @dataclass(frozen=True)
-class Side:
-    """Logits (R, V) of the positions ``rows`` (R,) of ``ids``; None if the source does not tell those."""
+class LogitsTable:
+    """Logits (R, V) at positions ``rows`` (R,) of ``ids`` (None: unknown)."""
 
     logits: np.ndarray
     rows: np.ndarray
     ids: Sequence[int] | None
 
 
-def _logits_file(path: str, ids: Sequence[int] | None, key: str) -> Side:
-    """Logits of a file as they are."""
+def _logits_file(path: str, ids: Sequence[int] | None, key: str) -> LogitsTable:
+    """Read the logits of a file without conversion; DataError unless they are a table that fits the ids."""
     suffix = "." + path.rpartition(".")[2].lower()
     if suffix in RAW:
         from .dumps import raw
@@ -179,31 +176,31 @@ def _logits_file(path: str, ids: Sequence[int] | None, key: str) -> Side:
         raise DataError(f"{path}: {positions.size} positions for {len(logits)} rows of logits")
     if len(np.unique(positions)) != len(positions):
         raise DataError(f"{path}: a position is listed twice")
-    return Side(logits, positions.astype(np.int64), ids if own is None else own.tolist())
+    return LogitsTable(logits, positions.astype(np.int64), ids if own is None else own.tolist())
 
 
-def _side(args: Namespace, spec: str, ids: Sequence[int] | None, key: str) -> Side:
+def _side(args: Namespace, spec: str, ids: Sequence[int] | None, key: str) -> LogitsTable:
     kind = spec.partition(":")[0].partition("?")[0]
     if spec.lower().endswith(FILES) and kind not in ("local", "http", "https", "command"):
         return _logits_file(spec, ids, key)
     with target_of(args, spec) as target:
-        target.require(Ability.FULL_LOGITS, what="diff")
+        target.require(Ability.FULL_LOGITS, needed_for="diff")
         if ids is None:
             raise UsageError(f"target {spec} needs --token-ids, or a file with ids as side A")
         logits = target.logits(ids)
-    return Side(logits, np.arange(len(logits)), ids)
+    return LogitsTable(logits, np.arange(len(logits)), ids)
 
 
 def _report(
-    args: Namespace, found: Differences, names: dict[str, Any], strict: bool, notes: Sequence[str] = (),
+    args: Namespace, comparison: Differences, names: dict[str, Any], strict: bool, notes: Sequence[str] = (),
     whole: bool = True,
 ) -> int:  # fmt: skip
-    """Table and line of JSON. ``whole`` is False if the data was incomplete or broken: then nothing has been passed."""
-    result = {**names, **found.summary(args.atol)}
+    """Print the comparison and return the exit code; without ``whole`` (incomplete or broken data) it cannot pass."""
+    result = {**names, **comparison.summary(args.atol)}
     if result["non_finite"]:
         places = f"{result['non_finite']} of {result['positions']} positions"
         notes = [*notes, f"the difference is not a number at {places}: {result['worst_position']} is the first"]
-    show = [(k, _shown(result[k], bool(result["non_finite"]) and k in ("max", "rms", "kl"))) for k in
+    show = [(k, _formatted(result[k], bool(result["non_finite"]) and k in ("max", "rms", "kl"))) for k in
             ("positions", "max", "rms", "kl", "top1", "overlap", "worst_position", "first_bad")]  # fmt: skip
     ok = result["first_bad"] is None and whole
     result["passed"], result["notes"] = ok, list(notes)
@@ -211,19 +208,19 @@ def _report(
     return 0 if ok or not strict else 1
 
 
-def _shown(value: Any, lost: bool) -> str:
+def _formatted(value: Any, lost: bool) -> str:
     if value is None:
         return "not a number" if lost else "-"
     return f"{value:.3e}" if isinstance(value, float) else str(value)
 
 
 def model(argv: Sequence[str]) -> int:
-    """``ds4-vectors model``"""
-    made = parser("ds4-vectors model", "Print the file of the diagnostic model, building it first if need be.",
-                  "[--write-prompts DIR]", "--write-prompts prompts")  # fmt: skip
-    made.add_argument("--write-prompts", metavar="DIR", help="also write the prompt set there, as NAME.ids.json")
-    add(made, "--json")
-    args = parsed(made, argv)
+    """Run ``ds4-vectors model``; return the exit code."""
+    flags = parser("ds4-vectors model", "Print the file of the diagnostic model, building it first if need be.",
+                   "[--write-prompts DIR]", "--write-prompts prompts")  # fmt: skip
+    flags.add_argument("--write-prompts", metavar="DIR", help="also write the prompt set there, as NAME.ids.json")
+    add(flags, "--json")
+    args = parsed(flags, argv)
     if args is None:
         return 0
     from ds4ref.files import atomic_write

@@ -1,45 +1,45 @@
-"""The commands on quality: ppl, nll, recall."""
+"""Commands that measure quality: ppl, nll, recall."""
 
 from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
 
-from ds4ref.cli.common import EXIT_INTERRUPTED, Progress, atomic_output, check_output, read_text, say
-from ds4ref.cli.flags import add
-from ds4ref.cli.options import integer, number, parsed
-from ds4ref.cli.tool import add_target, finish, parser, required, rows, target_of, told
+from ds4ref.console.common import EXIT_INTERRUPTED, Progress, atomic_output, check_output, read_text, say
+from ds4ref.console.flags import add
+from ds4ref.console.options import integer, number, parsed
+from ds4ref.console.tool import add_target, finish, parser, report_notes, required, rows, target_of
 from ds4ref.errors import DataError, UsageError
 from ds4ref.targets import Prompt
 
-from .cli_vectors import Item, items
+from .cli_vectors import VectorCase, items
 from .record import PROG, add_store, describe, keep, opened, text_digest
 
 DEPTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 
 ECHO_NOTE = (
     "\nnot to be trusted: the log probabilities that this server echoes are not the ones it gives for the same "
-    "prefixes (docs/vectors.md)"
+    "prefixes (docs/reference/vectors.md)"
 )
 
 
 def ppl(argv: Sequence[str]) -> int:
-    """``ds4-vectors ppl``"""
-    made = parser("ds4-vectors ppl", "Perplexity of a text at several depths.", "[--text FILE] [options]",
-                  "--target local:model.gguf --depths all",
-                  "--text book.txt --depths 512,8192 --target http://127.0.0.1:8080/v1")  # fmt: skip
-    made.add_argument("--text", metavar="FILE", help="text to score (generated prose)")
+    """Run ``ds4-vectors ppl``; return the exit code."""
+    flags = parser("ds4-vectors ppl", "Perplexity of a text at several depths.", "[--text FILE] [options]",
+                   "--target local:model.gguf --depths all",
+                   "--text book.txt --depths 512,8192 --target http://127.0.0.1:8080/v1")  # fmt: skip
+    flags.add_argument("--text", metavar="FILE", help="text to score (generated prose)")
     add(
-        made,
+        flags,
         "--depths",
         default="512,1024,2048,4096",
         help=("comma-separated depths in tokens, or all: 512 to 64k (512,1024,2048,4096)"),
     )
-    made.add_argument("--window", metavar="N", type=integer(8), default=256, help="tokens scored at each depth (256)")
-    add(made, "--json")
-    add_store(made)
-    add_target(made)
-    args = parsed(made, argv)
+    flags.add_argument("--window", metavar="N", type=integer(8), default=256, help="tokens scored at each depth (256)")
+    add(flags, "--json")
+    add_store(flags)
+    add_target(flags)
+    args = parsed(flags, argv)
     if args is None:
         return 0
     depths = read_depths(args.depths)
@@ -51,8 +51,8 @@ def ppl(argv: Sequence[str]) -> int:
         scored = score(target, text, room, progress)
         progress.clear()
         identity = target.identity()
-        told("ds4-vectors", target)
-        found = by_depth(scored.nll, depths, args.window)
+        report_notes("ds4-vectors", target)
+        scores = by_depth(scored.nll, depths, args.window)
         reached = len(scored.nll) + 1
         missing = [depth for depth in depths if depth > reached]
         why = (
@@ -60,23 +60,23 @@ def ppl(argv: Sequence[str]) -> int:
         )
         if missing:
             say(PROG, f"{why}: depths not reached: {', '.join(map(str, missing))}")
-        if not found and not scored.stopped:
+        if not scores and not scored.stopped:
             raise UsageError(f"{why}, fewer than the smallest depth {depths[0]}")
-        kept = [{"id": f"depth {d.depth}", "verdict": f"ppl {d.ppl:.4f}", "passed": True, "tokens": d.tokens,
-                 "nll": d.nll * d.tokens} for d in found]  # fmt: skip
-        if found:
-            keep(store, ["ppl", *argv], describe(target, store), kept, prompt_sha256=text_digest([text]),
+        store_rows = [{"id": f"depth {d.depth}", "verdict": f"ppl {d.ppl:.4f}", "passed": True, "tokens": d.tokens,
+                       "nll": d.nll * d.tokens} for d in scores]  # fmt: skip
+        if scores:
+            keep(store, ["ppl", *argv], describe(target, store), store_rows, prompt_sha256=text_digest([text]),
                  label=args.label or "ppl", status="stopped" if scored.stopped else "complete")  # fmt: skip
-    table = [(str(d.depth), str(d.tokens), f"{d.nll:.4f}", f"{d.stderr:.4f}", f"{d.ppl:.4f}") for d in found]
+    table = [(str(d.depth), str(d.tokens), f"{d.nll:.4f}", f"{d.stderr:.4f}", f"{d.ppl:.4f}") for d in scores]
     note = ECHO_NOTE if scored.echo_agrees is False else ""
-    finish({"target": identity, "depths": [d.to_json() for d in found], "tokens": reached, "not_reached": missing,
+    finish({"target": identity, "depths": [d.to_json() for d in scores], "tokens": reached, "not_reached": missing,
             "stopped": scored.stopped, "echo_agrees": scored.echo_agrees},
            args.json, rows(("depth", "tokens", "nll", "+-", "ppl"), table) + note)  # fmt: skip
     return EXIT_INTERRUPTED if scored.stopped else 0
 
 
 def read_depths(text: str) -> list[int]:
-    """Ascending distinct depths; UsageError for anything else."""
+    """Parse depths into ascending distinct numbers; UsageError if they are malformed."""
     if text == "all":
         return [*DEPTHS]
     try:
@@ -97,23 +97,23 @@ def _text(path: str | None, depth: int) -> str:
 
 
 def nll(argv: Sequence[str]) -> int:
-    """``ds4-vectors nll VECTORS``"""
-    made = parser("ds4-vectors nll", "Likelihood of recorded continuations under two engines, with paired statistics.",
-                  "VECTORS --target A --other B [options]",
-                  "vectors/official --target local:a.gguf --other local:b.gguf --fail-above 0.01")  # fmt: skip
-    made.add_argument("path", nargs="*", metavar="VECTORS", help="a directory of vectors, official.vec, JSON captures")
-    made.add_argument("--other", metavar="SPEC", help="the second engine, B")
+    """Run ``ds4-vectors nll VECTORS``; return the exit code."""
+    flags = parser("ds4-vectors nll", "Likelihood of recorded continuations under two engines, with paired statistics.",
+                   "VECTORS --target A --other B [options]",
+                   "vectors/official --target local:a.gguf --other local:b.gguf --fail-above 0.01")  # fmt: skip
+    flags.add_argument("path", nargs="*", metavar="VECTORS", help="a directory of vectors, official.vec, JSON captures")
+    flags.add_argument("--other", metavar="SPEC", help="the second engine, B")
     add(
-        made,
+        flags,
         "--fail-above",
         metavar="NATS",
         type=number(-100, 100),
         help="exit 1 if B is worse than A by more than this, with 95 %% certainty",
     )
-    add(made, "--json")
-    add_store(made)
-    add_target(made)
-    args = parsed(made, argv)
+    add(flags, "--json")
+    add_store(flags)
+    add_target(flags)
+    args = parsed(flags, argv)
     if args is None:
         return 0
     if len(args.path) != 1:
@@ -123,26 +123,26 @@ def nll(argv: Sequence[str]) -> int:
 
     from .ppl import paired
 
-    found = items(args.path[0])
-    if args.fail_above is not None and len(found) < LEAST:
-        raise UsageError(f"--fail-above needs {LEAST} cases, or nothing is certain: {args.path[0]} has {len(found)}")
-    for item in found:
+    cases = items(args.path[0])
+    if args.fail_above is not None and len(cases) < LEAST:
+        raise UsageError(f"--fail-above needs {LEAST} cases, or nothing is certain: {args.path[0]} has {len(cases)}")
+    for item in cases:
         if not all(step.token.raw for step in item.case.repetitions[0].steps):
             raise DataError(f"case {item.case.id} holds a token whose bytes its source did not give")
     sides: list[list[tuple[float, int]]] = []
     for name, spec in (("A", args.target), ("B", args.other)):
         side: list[tuple[float, int]] = []
         sides.append(side)
-        if not _scored(args, argv, name, spec, found, side):
+        if not _scored(args, argv, name, spec, cases, side):
             break
     a, b = sides[0], sides[1] if len(sides) > 1 else []
-    both = min(len(a), len(b))
-    stopped = both < len(found)
+    scored = min(len(a), len(b))
+    stopped = scored < len(cases)
     if stopped:
-        say(PROG, f"stopped: {len(a)} cases of A, {len(b)} of B, of {len(found)}")
-    if not both:
+        say(PROG, f"stopped: {len(a)} cases of A, {len(b)} of B, of {len(cases)}")
+    if not scored:
         return EXIT_INTERRUPTED
-    result = paired(a[:both], b[:both])
+    result = paired(a[:scored], b[:scored])
     worse = args.fail_above is not None and result.interval.low > args.fail_above
     i = result.interval
     lines = [("cases", str(result.cases)), ("tokens", str(result.tokens)), ("avg nll A", f"{result.a:.6f}"),
@@ -156,20 +156,27 @@ def nll(argv: Sequence[str]) -> int:
 
 
 def _scored(
-    args: Namespace, argv: Sequence[str], name: str, spec: str, found: Sequence[Item], side: list[tuple[float, int]]
+    args: Namespace,
+    argv: Sequence[str],
+    name: str,
+    spec: str,
+    cases: Sequence[VectorCase],
+    side: list[tuple[float, int]],
 ) -> bool:
-    """Append nats and tokens of every case to ``side``, and keep them in the store, also those before a failure;
-    whether Ctrl-C did not come in between."""
+    """Append (nats, tokens) of every case to ``side`` and record them in the store, also those before a failure.
+
+    Return False if Ctrl-C interrupted the scoring.
+    """
     from .ppl import continuation_nll
 
-    texts = text_digest(text for item in found for text in (item.case.id, item.system, item.prompt))
+    texts = text_digest(text for item in cases for text in (item.case.id, item.system, item.prompt))
     with opened(args) as store, target_of(args, spec) as target, Progress(f"scoring {spec}") as progress:
         if store is not None:
-            describe(target, store)  # A large file is hashed now and not after Ctrl-C.
+            describe(target, store)  # hash a large file now, not after Ctrl-C
         status = "failed"
         try:
-            for item in found:
-                progress(len(side), len(found))
+            for item in cases:
+                progress(len(side), len(cases))
                 prompt = Prompt.chat(item.prompt, item.system)
                 side.append(continuation_nll(target, prompt, [s.token.raw for s in item.case.repetitions[0].steps]))
             status = "complete"
@@ -177,31 +184,33 @@ def _scored(
             status = "stopped"
         finally:
             progress.clear()
-            told("ds4-vectors", target)
-            kept = [{"id": item.case.id, "verdict": "scored", "passed": True, "tokens": tokens, "nll": nats}
-                    for item, (nats, tokens) in zip(found, side, strict=False)]  # fmt: skip
-            if kept:
-                keep(store, ["nll", *argv], describe(target, store), kept, prompt_sha256=texts,
+            report_notes("ds4-vectors", target)
+            store_rows = [{"id": item.case.id, "verdict": "scored", "passed": True, "tokens": tokens, "nll": nats}
+                          for item, (nats, tokens) in zip(cases, side, strict=False)]  # fmt: skip
+            if store_rows:
+                keep(store, ["nll", *argv], describe(target, store), store_rows, prompt_sha256=texts,
                      label=f"{args.label or 'nll'}, {name}", status=status)  # fmt: skip
     return status == "complete"
 
 
 def recall(argv: Sequence[str]) -> int:
-    """``ds4-vectors recall``"""
-    made = parser("ds4-vectors recall", "Ask for facts hidden in a long story; score by depth.", "[options]",
-                  "--target http://127.0.0.1:8000/v1 --fail-below 0.9",
-                  "--scenes 1000 --facts 64 --seed 3 --target local:model.gguf -c 200000",
-                  "--write-story story.txt", "--answer answer.txt")  # fmt: skip
-    made.add_argument("--scenes", metavar="N", type=integer(1, 20000), default=190, help="length, 600 bytes each (190)")
-    made.add_argument("--facts", metavar="N", type=integer(1, 200), default=16, help="facts to hide (16)")
-    add(made, "--seed", type=integer(0), default=0, help="which story (0)")
-    add(made, "--fail-below", "--min-score", type=number(0, 1), help="exit 1 below this share of right answers")
-    add(made, "--tokens", "--max-tokens", default=350, help="longest answer (350)")
-    made.add_argument("--answer", metavar="FILE", help="grade this answer instead of asking an engine")
-    made.add_argument("--write-story", metavar="FILE", help="only write the story")
-    add(made, "--json")
-    add_target(made)
-    args = parsed(made, argv)
+    """Run ``ds4-vectors recall``; return the exit code."""
+    flags = parser("ds4-vectors recall", "Ask for facts hidden in a long story; score by depth.", "[options]",
+                   "--target http://127.0.0.1:8000/v1 --fail-below 0.9",
+                   "--scenes 1000 --facts 64 --seed 3 --target local:model.gguf -c 200000",
+                   "--write-story story.txt", "--answer answer.txt")  # fmt: skip
+    flags.add_argument(
+        "--scenes", metavar="N", type=integer(1, 20000), default=190, help="length, 600 bytes each (190)"
+    )
+    flags.add_argument("--facts", metavar="N", type=integer(1, 200), default=16, help="facts to hide (16)")
+    add(flags, "--seed", type=integer(0), default=0, help="which story (0)")
+    add(flags, "--fail-below", "--min-score", type=number(0, 1), help="exit 1 below this share of right answers")
+    add(flags, "--tokens", "--max-tokens", default=350, help="longest answer (350)")
+    flags.add_argument("--answer", metavar="FILE", help="grade this answer instead of asking an engine")
+    flags.add_argument("--write-story", metavar="FILE", help="only write the story")
+    add(flags, "--json")
+    add_target(flags)
+    args = parsed(flags, argv)
     if args is None:
         return 0
     from .recall import ask, grade, make
@@ -218,7 +227,7 @@ def recall(argv: Sequence[str]) -> int:
     else:
         with target_of(args, args.target) as target:
             result = ask(target, story, args.tokens, args.ctx)
-            told("ds4-vectors", target)
+            report_notes("ds4-vectors", target)
     passed = None if args.fail_below is None else result.score >= args.fail_below
     table = [(f"{i}/{len(result.by_depth)}", f"{right}/{n}") for i, (n, right) in enumerate(result.by_depth)]
     table.append(("all", f"{result.right}/{result.facts}"))

@@ -1,4 +1,4 @@
-"""The commands on recorded vectors: capture, check, list, convert."""
+"""Commands on recorded vectors: capture, check, list, convert."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ds4ref.cli.common import Progress, atomic_output, check_output, read_text
-from ds4ref.cli.flags import add
-from ds4ref.cli.options import choice, integer, number, parsed
-from ds4ref.cli.tool import add_target, finish, parser, rows, target_of, told
+from ds4ref.console.common import Progress, atomic_output, check_output, read_text
+from ds4ref.console.flags import add
+from ds4ref.console.options import choice, integer, number, parsed
+from ds4ref.console.tool import add_target, finish, parser, report_notes, rows, target_of
 from ds4ref.errors import DataError, UsageError
 from ds4ref.runs.store.rows import vector_row
 from ds4ref.targets import Prompt
@@ -26,7 +26,7 @@ from ds4ref.targets import Prompt
 from . import dumps, legacy
 from .capture import PromptCase, forks, record_missing, spread, start
 from .record import add_store, describe, keep, opened, text_digest
-from .schema import CASE_SCHEMA, Case, Expected, Repetition, Vectors, record, sha256
+from .schema import CASE_SCHEMA, ExpectedDivergence, RecordedCase, Repetition, Vectors, record, sha256
 from .verdicts import PROFILES, CaseResult, check_case
 
 if TYPE_CHECKING:
@@ -34,67 +34,71 @@ if TYPE_CHECKING:
 
 
 STANDARD = "standard.jsonl"
-"""Prompts for whoever brings none, in this package."""
+"""The default prompts, a file of this package."""
 
 
 @dataclass(frozen=True)
-class Item:
-    """One case ready to be checked, wherever it came from. ``known`` is an expected divergence, ``asked`` how many
-    tokens and alternatives were asked for (None: as many as there are), ``about`` the capture it was read from."""
+class VectorCase:
+    """One case ready to be checked, from any source.
 
-    case: Case
+    divergence  the divergence expected of correct engines, if there is one
+    requested   numbers of tokens and alternatives that were requested (None: as many as there are)
+    about       fields of the capture it was read from, without its steps
+    """
+
+    case: RecordedCase
     prompt: str
     system: str
     ctx: int
-    known: Expected | None = None
-    asked: tuple[int, int] | None = None
+    divergence: ExpectedDivergence | None = None
+    requested: tuple[int, int] | None = None
     about: dict[str, Any] = field(default_factory=dict)
 
-    def request(self) -> legacy.Asked:
-        """As a capture tells it."""
+    def request(self) -> legacy.RequestParameters:
+        """Return the parameters of the request, for a capture."""
         steps = self.case.repetitions[0].steps
-        found = max((len(s.top) + len(s.rest) for s in steps), default=0)
-        tokens, alternatives = self.asked or (len(steps), found)
-        return legacy.Asked(tokens, alternatives, self.system, self.ctx)
+        most_alternatives = max((len(s.top) + len(s.rest) for s in steps), default=0)
+        tokens, alternatives = self.requested or (len(steps), most_alternatives)
+        return legacy.RequestParameters(tokens, alternatives, self.system, self.ctx)
 
 
 # ---------------------------------------------------------------------------------------------------------- capture
 
 
 def capture(argv: Sequence[str]) -> int:
-    """``ds4-vectors capture DIR``"""
-    made = parser("ds4-vectors capture", "Record greedy continuations, thinking off. Resumable: run it again after an "
-                  "interruption. A complete directory is never changed.", "DIR [--prompts FILE] [options]",
-                  "vectors/mine --prompts prompts.jsonl --target local:model.gguf -n 16",
-                  "vectors/served --prompts prompts.jsonl --target http://127.0.0.1:8080/v1 --repeat 5",
-                  "vectors/official --prompts prompts.jsonl --target https://api.deepseek.com \\\n"
-                  "      --model-name deepseek-v4-flash --key-env DEEPSEEK_API_KEY")  # fmt: skip
-    made.add_argument("folder", nargs="*", metavar="DIR", help="directory to record into")
-    made.add_argument("--prompts", metavar="FILE",
-                      help='JSON lines {"id": ..., "prompt": ..., "ctx": ...} (four of our own)')  # fmt: skip
-    add(made, "--tokens", type=integer(1, 4096), default=4, help="steps a prompt (4)")
-    made.add_argument("--top-logprobs", metavar="K", type=integer(1, 128), default=20, help="alternatives (20)")
+    """Run ``ds4-vectors capture DIR``; return the exit code."""
+    flags = parser("ds4-vectors capture", "Record greedy continuations, thinking off. Resumable: run it again after an "
+                   "interruption. A complete directory is never changed.", "DIR [--prompts FILE] [options]",
+                   "vectors/mine --prompts prompts.jsonl --target local:model.gguf -n 16",
+                   "vectors/served --prompts prompts.jsonl --target http://127.0.0.1:8080/v1 --repeat 5",
+                   "vectors/official --prompts prompts.jsonl --target https://api.deepseek.com \\\n"
+                   "      --model-name deepseek-v4-flash --key-env DEEPSEEK_API_KEY")  # fmt: skip
+    flags.add_argument("folder", nargs="*", metavar="DIR", help="directory to record into")
+    flags.add_argument("--prompts", metavar="FILE",
+                       help='JSON lines {"id": ..., "prompt": ..., "ctx": ...} (four of our own)')  # fmt: skip
+    add(flags, "--tokens", type=integer(1, 4096), default=4, help="steps a prompt (4)")
+    flags.add_argument("--top-logprobs", metavar="K", type=integer(1, 128), default=20, help="alternatives (20)")
     add(
-        made,
+        flags,
         "--repeat",
         type=integer(1, 100),
         default=3,
         help="answers a prompt: their spread later is the acceptance line (3)",
     )
-    add(made, "--system", default="", help="system text (none)")
-    add(made, "--json")
-    add_target(made)
-    args = parsed(made, argv)
+    add(flags, "--system", default="", help="system text (none)")
+    add(flags, "--json")
+    add_target(flags)
+    args = parsed(flags, argv)
     if args is None:
         return 0
-    folder = _one(args.folder, "a directory to record into")
+    folder = _single_path(args.folder, "a directory to record into")
     prompts = read_prompts(args.prompts)
     with target_of(args, args.target) as target:
         vectors = start(folder, target, prompts, max_tokens=args.tokens, top_logprobs=args.top_logprobs,
                         repetitions=args.repeat, system=args.system)  # fmt: skip
         with Progress("recording") as progress:
             done = record_missing(vectors, target, progress)
-        notes = told("ds4-vectors", target)
+        notes = report_notes("ds4-vectors", target)
     table, lost = [], 0
     for item in items(folder):
         fork, steps = forks(item.case), item.case.repetitions[0].steps
@@ -108,12 +112,12 @@ def capture(argv: Sequence[str]) -> int:
 
 
 def read_prompts(path: str | None) -> list[PromptCase]:
-    """JSON lines, of this package if no file is named; UsageError names the line at fault."""
+    """Read prompts from JSON lines, by default those of this package; UsageError names an invalid line."""
     if path is None:
         path, text = STANDARD, resources.files(__package__).joinpath("prompts", STANDARD).read_text("utf-8")
     else:
         text = read_text(path, "prompts")
-    found = []
+    prompts = []
     for number_, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
@@ -124,19 +128,21 @@ def read_prompts(path: str | None) -> list[PromptCase]:
             raise UsageError(f'{path}: line {number_} is not {{"id": ..., "prompt": ...}}') from None
         if not (isinstance(case.id, str) and isinstance(case.text, str) and type(case.ctx) is int and case.text):
             raise UsageError(f"{path}: line {number_}: id and prompt must be text, ctx an integer")
-        found.append(case)
-    if not found:
+        prompts.append(case)
+    if not prompts:
         raise UsageError(f"{path}: no prompt")
-    return found
+    return prompts
 
 
 # ------------------------------------------------------------------------------------------------------ check, list
 
 
-def items(path: str, partial: bool = False, promptless: bool = False) -> list[Item]:
-    """Cases of a directory, of an official.vec, of official JSON captures (one, a folder of them, or the folder of
-    ds4's fetcher with its manifest), or of logprob dumps. DataError for a partial capture unless ``partial``, and for a
-    dump, which holds no prompt, unless ``promptless``."""
+def items(path: str, partial: bool = False, promptless: bool = False) -> list[VectorCase]:
+    """Read the cases of a directory of vectors, an official.vec, official JSON captures, or logprob dumps.
+
+    Captures may be one file, a folder of them, or the folder of ds4's fetcher with its manifest. DataError for a
+    partial capture unless ``partial``, and for a dump, which holds no prompt, unless ``promptless``.
+    """
     if Vectors.exists(path):
         if legacy.is_manifest(path):
             return _from_captures(legacy.read_manifest(path), path, promptless)
@@ -144,9 +150,9 @@ def items(path: str, partial: bool = False, promptless: bool = False) -> list[It
         if not vectors.manifest.complete and not partial:
             raise DataError(f"{path} is a partial capture: finish it with capture")
         manifest = vectors.manifest
-        asked = manifest.max_tokens, manifest.top_logprobs
+        requested = manifest.max_tokens, manifest.top_logprobs
         return [
-            Item(vectors.case(e), vectors.prompt(e), manifest.system, e.ctx, e.expected_divergence, asked)
+            VectorCase(vectors.case(e), vectors.prompt(e), manifest.system, e.ctx, e.expected_divergence, requested)
             for e in manifest.cases
             if e.case_file is not None or manifest.complete
         ]
@@ -160,74 +166,76 @@ def items(path: str, partial: bool = False, promptless: bool = False) -> list[It
     return _from_captures([path], path, promptless)
 
 
-def _known(name: str) -> Expected | None:
+def _divergence_of(name: str) -> ExpectedDivergence | None:
     reason = legacy.KNOWN_DIVERGENCE.get(name)
-    return None if reason is None else Expected(reason)
+    return None if reason is None else ExpectedDivergence(reason)
 
 
-def _from_vec(case: legacy.VecCase, path: str) -> Item:
-    """Prompt paths are relative to ds4's working directory: looked for there, and beside and above the .vec file."""
+def _from_vec(case: legacy.VecCase, path: str) -> VectorCase:
+    """Find a case's prompt, whose path is relative to ds4's working directory, also beside and above the .vec file."""
     base = Path(path).resolve().parent
-    tried = [Path(case.prompt_path), *(folder / case.prompt_path for folder in (base, *base.parents)),
-             base / "prompts" / Path(case.prompt_path).name]  # fmt: skip
-    file = next((f for f in tried if f.is_file()), None)
+    candidates = [Path(case.prompt_path), *(folder / case.prompt_path for folder in (base, *base.parents)),
+                  base / "prompts" / Path(case.prompt_path).name]  # fmt: skip
+    file = next((f for f in candidates if f.is_file()), None)
     if file is None:
         raise DataError(f"{path}: prompt {case.prompt_path} of case {case.id} was not found")
     data = file.read_bytes()
-    made = Case(CASE_SCHEMA, case.id, sha256(data), [case.repetition()])
-    return Item(made, data.decode("utf-8", "surrogateescape"), "", case.ctx, _known(case.id))
+    record = RecordedCase(CASE_SCHEMA, case.id, sha256(data), [case.repetition()])
+    return VectorCase(record, data.decode("utf-8", "surrogateescape"), "", case.ctx, _divergence_of(case.id))
 
 
-def _from_captures(files: Sequence[str], path: str, promptless: bool) -> list[Item]:
+def _from_captures(files: Sequence[str], path: str, promptless: bool) -> list[VectorCase]:
     beside = legacy.contexts(path)
     return [_from_dump(f, promptless) if _is_dump(f) else _from_capture(f, beside) for f in files]
 
 
-def _from_capture(path: str, beside: dict[str, int]) -> Item:
-    found = legacy.read_capture(path)
-    data = found.prompt.encode("utf-8", "surrogateescape")
-    case = Case(CASE_SCHEMA, found.id, sha256(data), [found.repetition])
-    ctx = legacy.ctx_of(found, beside)
-    return Item(case, found.prompt, found.system, ctx, _known(found.id), None, found.about)
+def _from_capture(path: str, beside: dict[str, int]) -> VectorCase:
+    recording = legacy.read_capture(path)
+    data = recording.prompt.encode("utf-8", "surrogateescape")
+    case = RecordedCase(CASE_SCHEMA, recording.id, sha256(data), [recording.repetition])
+    ctx = legacy.ctx_of(recording, beside)
+    return VectorCase(
+        case, recording.prompt, recording.system, ctx, _divergence_of(recording.id), None, recording.about
+    )
 
 
 def _is_dump(path: str) -> bool:
     try:
         return dumps.is_dump(json.loads(Path(path).read_bytes()))
     except (OSError, ValueError, RecursionError):
-        return False  # said by whoever reads it
+        return False  # reported by the reader
 
 
-def _from_dump(path: str, promptless: bool) -> Item:
+def _from_dump(path: str, promptless: bool) -> VectorCase:
     if not promptless:
         raise DataError(f"{path} is a dump without its prompt: it can be listed and diagnosed, and nothing else")
     dump = dumps.load(path)
     answer = Repetition([record(step) for step in dump.steps], dump.finish, dump.model, "", dump.prompt_tokens)
-    return Item(Case(CASE_SCHEMA, Path(path).stem, "", [answer]), "", "", dump.ctx or legacy.CTX)
+    return VectorCase(RecordedCase(CASE_SCHEMA, Path(path).stem, "", [answer]), "", "", dump.ctx or legacy.CTX)
 
 
 def show(argv: Sequence[str]) -> int:
-    """``ds4-vectors list PATH``"""
-    made = parser("ds4-vectors list", "Show what a directory, an official.vec, a JSON capture or a logprob "
-                  "dump holds.", "PATH", "official.vec", "vectors/mine --json", "dump.json")  # fmt: skip
-    made.add_argument("path", nargs="*", metavar="PATH", help="a directory, .vec or .json")
-    add(made, "--json")
-    args = parsed(made, argv)
+    """Run ``ds4-vectors list PATH``; return the exit code."""
+    flags = parser("ds4-vectors list", "Show what a directory, an official.vec, a JSON capture or a logprob "
+                   "dump holds.", "PATH", "official.vec", "vectors/mine --json", "dump.json")  # fmt: skip
+    flags.add_argument("path", nargs="*", metavar="PATH", help="a directory, .vec or .json")
+    add(flags, "--json")
+    args = parsed(flags, argv)
     if args is None:
         return 0
-    path = _one(args.path, "a path")
-    found = items(path, partial=True, promptless=True)
+    path = _single_path(args.path, "a path")
+    cases_read = items(path, partial=True, promptless=True)
     partial = Vectors.exists(path) and not legacy.is_manifest(path) and not Vectors.open(path).manifest.complete
     table, cases = [], []
-    for item in found:
+    for item in cases_read:
         steps = item.case.repetitions[0].steps
         graded = sum(len(s.top) > 1 for s in steps)
         text = b"".join(s.token.raw for s in steps).decode("utf-8", "replace")
         cases.append({"id": item.case.id, "ctx": item.ctx, "steps": len(steps), "steps_with_distribution": graded,
                       "repetitions": len(item.case.repetitions), "spread": spread(item.case), "text": text,
-                      "expected_divergence": item.known.reason if item.known else None})  # fmt: skip
+                      "expected_divergence": item.divergence.reason if item.divergence else None})  # fmt: skip
         table.append((item.case.id, str(item.ctx), str(len(steps)), str(graded), str(len(item.case.repetitions)),
-                      "yes" if item.known else ""))  # fmt: skip
+                      "yes" if item.divergence else ""))  # fmt: skip
     head = ("case", "ctx", "steps", "with distribution", "repetitions", "divergence expected")
     note = "\npartial capture: not every case is there" if partial else ""
     finish({"path": path, "partial": partial, "cases": cases}, args.json, rows(head, table) + note)
@@ -235,29 +243,33 @@ def show(argv: Sequence[str]) -> int:
 
 
 def check(argv: Sequence[str]) -> int:
-    """``ds4-vectors check PATH``"""
-    made = parser("ds4-vectors check", "Compare an engine with recorded vectors, step by step. Exit 1 if a case fails.",
-                  "PATH [options]", "vectors/mine --target local:model.gguf --junit report.xml",
-                  "tests/test-vectors/official.vec --profile ds4 --target command:\"./ds4 -m model.gguf\"")  # fmt: skip
-    made.add_argument("path", nargs="*", metavar="PATH", help="a directory of vectors, official.vec, or JSON captures")
-    made.add_argument("--profile", metavar="NAME", type=choice(*PROFILES), default="margin",
-                      help="margin: verdicts know margins; ds4: that project's own rule (margin)")  # fmt: skip
-    made.add_argument("--floor", metavar="NATS", type=number(0, 100), help="rounding floor of the engine (by mode)")
-    add(made, "--only", metavar="ID", action="append", default=[], help="only this case; repeatable")
-    made.add_argument("--allow-partial", action="store_true", help="accept a partial capture")
-    made.add_argument("--junit", metavar="FILE", help="also write JUnit XML")
-    add(made, "--output", "--out", dest="out", help="also write every step as JSON")
-    add(made, "--json")
-    add_store(made)
-    add_target(made)
-    args = parsed(made, argv)
+    """Run ``ds4-vectors check PATH``; return the exit code."""
+    flags = parser(
+        "ds4-vectors check",
+        "Compare an engine with recorded vectors, step by step. Exit 1 if a case fails.",
+        "PATH [options]",
+        "vectors/mine --target local:model.gguf --junit report.xml",
+        'tests/test-vectors/official.vec --profile ds4 --target command:"./ds4 -m model.gguf"',
+    )
+    flags.add_argument("path", nargs="*", metavar="PATH", help="a directory of vectors, official.vec, or JSON captures")
+    flags.add_argument("--profile", metavar="NAME", type=choice(*PROFILES), default="margin",
+                       help="margin: verdicts know margins; ds4: that project's own rule (margin)")  # fmt: skip
+    flags.add_argument("--floor", metavar="NATS", type=number(0, 100), help="rounding floor of the engine (by mode)")
+    add(flags, "--only", metavar="ID", action="append", default=[], help="only this case; repeatable")
+    flags.add_argument("--allow-partial", action="store_true", help="accept a partial capture")
+    flags.add_argument("--junit", metavar="FILE", help="also write JUnit XML")
+    add(flags, "--output", "--out", dest="out", help="also write every step as JSON")
+    add(flags, "--json")
+    add_store(flags)
+    add_target(flags)
+    args = parsed(flags, argv)
     if args is None:
         return 0
-    path = _one(args.path, "vectors to check against")
+    path = _single_path(args.path, "vectors to check against")
     for file in (args.junit, args.out):
         if file:
             check_output(file)
-    chosen = _chosen(items(path, args.allow_partial), args.only)
+    chosen = _selected(items(path, args.allow_partial), args.only)
     with opened(args) as store:
         results, facts = _check_all(args, chosen, store)
         rows_ = [vector_row(r.to_json(), [r.id] if r.failed else []) for r in results]
@@ -284,7 +296,7 @@ def check(argv: Sequence[str]) -> int:
 
 
 def _check_all(
-    args: Namespace, chosen: Sequence[Item], store: Store | None
+    args: Namespace, chosen: Sequence[VectorCase], store: Store | None
 ) -> tuple[Sequence[CaseResult], dict[str, Any]]:
     results = []
     with target_of(args, args.target) as target, Progress("checking") as progress:
@@ -293,18 +305,18 @@ def _check_all(
             begun = time.monotonic()
             results.append(
                 check_case(target, Prompt.chat(item.prompt, item.system), item.case, ctx=item.ctx,
-                           profile=args.profile, floor=args.floor, known=item.known)
+                           profile=args.profile, floor=args.floor, divergence=item.divergence)
             )  # fmt: skip
             results[-1].seconds = time.monotonic() - begun
-        told("ds4-vectors", target)
+        report_notes("ds4-vectors", target)
         return results, {**describe(target, store), "profile": args.profile, "floor": args.floor}
 
 
-def _chosen(found: Sequence[Item], only: Sequence[str]) -> Sequence[Item]:
-    unknown = set(only) - {item.case.id for item in found}
+def _selected(cases: Sequence[VectorCase], only: Sequence[str]) -> Sequence[VectorCase]:
+    unknown = set(only) - {item.case.id for item in cases}
     if unknown:
-        raise UsageError(f"no case {', '.join(sorted(unknown))}: there are {', '.join(i.case.id for i in found)}")
-    return [item for item in found if not only or item.case.id in only]
+        raise UsageError(f"no case {', '.join(sorted(unknown))}: there are {', '.join(i.case.id for i in cases)}")
+    return [item for item in cases if not only or item.case.id in only]
 
 
 def _table(results: Sequence[CaseResult]) -> str:
@@ -327,14 +339,18 @@ def _table(results: Sequence[CaseResult]) -> str:
 
 
 def convert(argv: Sequence[str]) -> int:
-    """``ds4-vectors convert FROM TO``"""
-    made = parser("ds4-vectors convert", "Write vectors in ds4's formats: TO.vec is one official.vec, any other name a "
-                  "folder of JSON captures.", "FROM TO [options]",
-                  "vectors/mine official.vec", "official.vec captures")  # fmt: skip
-    made.add_argument("paths", nargs="*", metavar="FROM TO", help="vectors of any form; the result")
-    made.add_argument("--prompt-dir", metavar="DIR", help="folder written into TO.vec for the prompts (beside it)")
-    add(made, "--json")
-    args = parsed(made, argv)
+    """Run ``ds4-vectors convert FROM TO``; return the exit code."""
+    flags = parser(
+        "ds4-vectors convert",
+        "Write vectors in ds4's formats: TO.vec is one official.vec, any other name a folder of JSON captures.",
+        "FROM TO [options]",
+        "vectors/mine official.vec",
+        "official.vec captures",
+    )
+    flags.add_argument("paths", nargs="*", metavar="FROM TO", help="vectors of any form; the result")
+    flags.add_argument("--prompt-dir", metavar="DIR", help="folder written into TO.vec for the prompts (beside it)")
+    add(flags, "--json")
+    args = parsed(flags, argv)
     if args is None:
         return 0
     if len(args.paths) != 2:
@@ -342,31 +358,33 @@ def convert(argv: Sequence[str]) -> int:
     source, goal = args.paths
     if os.path.lexists(goal):
         raise UsageError(f"{goal} exists: vectors are never refreshed in place")
-    found = items(source)
+    cases_read = items(source)
     if goal.endswith(".vec"):
         folder = args.prompt_dir or os.path.join(os.path.dirname(goal), "prompts")
-        cases = [legacy.from_case(i.case, i.ctx, os.path.join(folder, f"{i.case.id}.txt")) for i in found]
+        cases = [legacy.from_case(i.case, i.ctx, os.path.join(folder, f"{i.case.id}.txt")) for i in cases_read]
         data = legacy.write_vec(cases)
         os.makedirs(folder, exist_ok=True)
-        for item, case in zip(found, cases, strict=True):
+        for item, case in zip(cases_read, cases, strict=True):
             with atomic_output(case.prompt_path) as out:
                 out.write(item.prompt.encode("utf-8", "surrogateescape"))
         with atomic_output(goal) as out:
             out.write(data)
     else:
         with atomic_folder(goal) as folder:
-            for item in found:
+            for item in cases_read:
                 model = item.case.repetitions[0].model or "unknown"
                 endpoint = str(item.about.get("endpoint") or source)
                 data = legacy.write_capture(item.case, item.prompt, model, endpoint, item.request(), item.about)
                 Path(folder, f"{item.case.id}.json").write_bytes(data)
-    finish({"from": source, "to": goal, "cases": len(found)}, args.json, f"{len(found)} cases written to {goal}")
+    finish(
+        {"from": source, "to": goal, "cases": len(cases_read)}, args.json, f"{len(cases_read)} cases written to {goal}"
+    )
     return 0
 
 
 @contextmanager
 def atomic_folder(goal: str) -> Iterator[str]:
-    """A folder that becomes ``goal`` when the block ends well: files of a killed run must not look like a whole set."""
+    """Yield a temporary folder that is renamed to ``goal`` when the block succeeds, and removed otherwise."""
     parent, name = os.path.split(os.path.abspath(goal))
     try:
         folder = tempfile.mkdtemp(prefix=f".{name}.", dir=parent)
@@ -383,9 +401,9 @@ def atomic_folder(goal: str) -> Iterator[str]:
         raise
 
 
-def _one(values: Sequence[str], what: str) -> str:
+def _single_path(values: Sequence[str], wanted: str) -> str:
     if len(values) != 1:
-        raise UsageError(f"{what} is needed" if not values else f"only one path, not {len(values)}")
+        raise UsageError(f"{wanted} is needed" if not values else f"only one path, not {len(values)}")
     return values[0]
 
 

@@ -1,13 +1,13 @@
-"""What an engine's author writes first: ds4's JSON dumps, and a raw array of float32.
+"""Read the simplest dumps of an engine: ds4's JSON dumps, and raw arrays of float32.
 
     {"source": "ds4", "prompt_tokens": n, "steps": [{"selected": {...}, "top_logprobs": [...]}]}    --dump-logprobs
     {"schema": "ds4-official-logprobs-v1", "prompt": "...", "steps": [...]}           a capture of ds4's fetcher
     {"prompt_tokens": n, "logits": [...]}      one row of logits, or a list of rows; ids or rows if it has them
     .bin .raw .f32                             rows of float32, little-endian, nothing else
 
-Only the first is ours too (``ds4 --dump-logprobs``, with "prompt_ids"). ds4's own holds no prompt: ids come from the
-caller, or from its text through the tokenizer, as ``ds4 --nothink`` renders it. Greedy steps follow the prompt: step i
-is the distribution after the prompt and the i tokens chosen before.
+Our own engine writes only the first (``ds4 --dump-logprobs``, with "prompt_ids"). ds4's holds no prompt: its ids come
+from the caller, or from its text through the tokenizer, as ``ds4 --nothink`` renders it. The steps are greedy: step i
+holds the distribution after the prompt and the i tokens chosen before.
 """
 
 from __future__ import annotations
@@ -31,40 +31,40 @@ if TYPE_CHECKING:
 Ids = Sequence[int] | None
 
 
-def is_dump(found: Any) -> bool:
-    """Whether JSON is what ``--dump-logprobs`` writes."""
-    steps = found.get("steps") if isinstance(found, dict) else None
-    return isinstance(steps, list) and "schema" not in found and all(isinstance(s, dict) for s in steps)
+def is_dump(data: Any) -> bool:
+    """Whether JSON data is an output of ``--dump-logprobs``."""
+    steps = data.get("steps") if isinstance(data, dict) else None
+    return isinstance(steps, list) and "schema" not in data and all(isinstance(s, dict) for s in steps)
 
 
-def is_capture(found: Any) -> bool:
-    """Whether JSON is a capture of ds4's fetcher."""
-    return isinstance(found, dict) and found.get("schema") == JSON_SCHEMA
+def is_capture(data: Any) -> bool:
+    """Whether JSON data is a capture of ds4's fetcher."""
+    return isinstance(data, dict) and data.get("schema") == JSON_SCHEMA
 
 
-def is_logits(found: Any) -> bool:
-    """Whether JSON holds rows of logits."""
-    return isinstance(found, dict) and isinstance(found.get("logits"), list)
+def is_logits(data: Any) -> bool:
+    """Whether JSON data holds rows of logits."""
+    return isinstance(data, dict) and isinstance(data.get("logits"), list)
 
 
 def read_json(
-    path: str, found: Any, ids: Ids, tokenizer: Tokenizer | None, prompt: tuple[str, str] | None, vocab: int | None
+    path: str, data: Any, ids: Ids, tokenizer: Tokenizer | None, prompt: tuple[str, str] | None, vocab: int | None
 ) -> Observation:
-    """The observation in a dump of one of the forms above. ``prompt`` is (system, user) text for one that has none."""
-    if is_capture(found):
-        return _capture(read_capture(path), path, ids, tokenizer, vocab)
-    if is_logits(found):
-        return _logits(path, found, ids, tokenizer, prompt, vocab)
+    """Convert a dump of one of the forms above; ``prompt``: (system, user) text of a dump that holds none."""
+    if is_capture(data):
+        return _from_capture(read_capture(path), path, ids, tokenizer, vocab)
+    if is_logits(data):
+        return _from_logit_rows(path, data, ids, tokenizer, prompt, vocab)
     dump = load(path)
     steps = [step for step in dump.steps if step.token.id is not None]
     chosen = [step.token.id for step in steps if step.token.id is not None]
-    before = _prompt_ids(path, found, ids, chosen, tokenizer, prompt)
+    before = _prompt_ids(path, data, ids, chosen, tokenizer, prompt)
     tops = [[(t.id, t.logprob) for t in step.top if t.id is not None] for step in steps]
-    return _greedy(path, before, chosen, tops, vocab)
+    return _from_greedy(path, before, chosen, tops, vocab)
 
 
 def load(path: str) -> Dump:
-    """A ``--dump-logprobs`` file. DataError if it is malformed or empty."""
+    """Read an output of ``--dump-logprobs``; DataError if it is malformed or empty."""
     try:
         with open(path, "rb") as file:
             dump = read_dump(file.read(), path)
@@ -78,27 +78,27 @@ def load(path: str) -> Dump:
 
 
 def _prompt_ids(
-    path: str, found: dict[str, Any], ids: Ids, chosen: Sequence[int], tokenizer: Tokenizer | None,
+    path: str, data: dict[str, Any], ids: Ids, chosen: Sequence[int], tokenizer: Tokenizer | None,
     prompt: tuple[str, str] | None,
 ) -> list[int]:  # fmt: skip
-    """Ids of the prompt: the file's, the given ones (with or without the continuation), or those of its text."""
-    own = found.get("prompt_ids")
+    """Return the prompt's ids: those in the file, the given ones without the continuation, or those of its text."""
+    own = data.get("prompt_ids")
     if own is not None:
         if not isinstance(own, list) or not own or not all(type(i) is int and 0 <= i <= MAX_ID for i in own):
             raise DataError(f"{path}: prompt_ids must be a list of token ids")
         if ids is not None and list(ids) not in (own, own + list(chosen), own + list(chosen[:-1])):
             raise DataError(f"{path} was computed on other token ids than the ones given")
         return list(own)
-    count = found.get("prompt_tokens")
+    count = data.get("prompt_tokens")
     count = count if type(count) is int else None
-    text = (str(found.get("system") or ""), found["prompt"]) if isinstance(found.get("prompt"), str) else prompt
+    text = (str(data.get("system") or ""), data["prompt"]) if isinstance(data.get("prompt"), str) else prompt
     if ids is not None:
         before = list(ids)
-        for more in (list(chosen), list(chosen[:-1])):  # of the prompt alone, or of everything the engine was fed
+        for more in (list(chosen), list(chosen[:-1])):  # the given ids are of the prompt, or of all that was fed
             if count is not None and len(before) == count + len(more) and before[count:] == more:
                 before = before[:count]
     elif text is not None:
-        before = _rendered(path, tokenizer, text)
+        before = _encode_prompt(path, tokenizer, text)
     else:
         raise UsageError(f"{path} holds no prompt: give its ids with --token-ids, or its text with --prompt-file")
     if count is not None and len(before) != count:
@@ -107,7 +107,7 @@ def _prompt_ids(
     return before
 
 
-def _rendered(path: str, tokenizer: Tokenizer | None, text: tuple[str, str]) -> list[int]:
+def _encode_prompt(path: str, tokenizer: Tokenizer | None, text: tuple[str, str]) -> list[int]:
     from ds4ref.text.chat import encode_chat_prompt
 
     if tokenizer is None:
@@ -115,55 +115,55 @@ def _rendered(path: str, tokenizer: Tokenizer | None, text: tuple[str, str]) -> 
     return encode_chat_prompt(tokenizer, text[0], text[1], "none")
 
 
-def _greedy(
+def _from_greedy(
     path: str, before: list[int], chosen: Sequence[int],
     tops: Sequence[Sequence[tuple[int, float | None]]], vocab: int | None,
 ) -> Observation:  # fmt: skip
-    """The last token chosen was not fed to the engine, so it is no input."""
+    """Make an observation of greedy steps; the last token chosen was not fed to the engine, so it is no input."""
     if not before:
         raise DataError(f"{path}: the prompt is empty")
     start = len(before) - 1
     return from_top([*before, *chosen[:-1]], [(start + i, top) for i, top in enumerate(tops)], vocab)
 
 
-def _capture(
-    found: Capture, path: str, ids: Ids, tokenizer: Tokenizer | None, vocab: int | None
+def _from_capture(
+    recording: Capture, path: str, ids: Ids, tokenizer: Tokenizer | None, vocab: int | None
 ) -> Observation:  # fmt: skip
-    """Tokens of a capture have bytes and no ids: the tokenizer turns them back, up to the first that it lacks."""
-    if found.degenerate:
+    """Convert a capture, mapping its tokens' bytes to ids up to the first that the tokenizer lacks."""
+    if recording.degenerate:
         raise DataError(f"{path} holds no probabilities: 0 for the token chosen and -9999 for the others")
     if tokenizer is None:
         raise UsageError(f"{path} holds bytes and no token ids: it needs a model with a tokenizer")
-    known = {tokenizer.token_bytes(i): i for i in reversed(range(len(tokenizer))) if tokenizer.token_bytes(i)}
-    before = list(ids) if ids is not None else _rendered(path, tokenizer, (found.system, found.prompt))
-    count = found.repetition.prompt_tokens
+    ids_by_bytes = {tokenizer.token_bytes(i): i for i in reversed(range(len(tokenizer))) if tokenizer.token_bytes(i)}
+    before = list(ids) if ids is not None else _encode_prompt(path, tokenizer, (recording.system, recording.prompt))
+    count = recording.repetition.prompt_tokens
     if ids is None and count is not None and count != len(before):
         raise DataError(f"{path}: the prompt had {count} tokens, its text makes {len(before)}")
     chosen, tops = [], []
-    for step in found.repetition.steps:
-        tops.append([(known[t.raw], t.logprob) for t in step.top if t.raw in known])
-        number = known.get(step.token.raw)
+    for step in recording.repetition.steps:
+        tops.append([(ids_by_bytes[t.raw], t.logprob) for t in step.top if t.raw in ids_by_bytes])
+        number = ids_by_bytes.get(step.token.raw)
         chosen.append(-1 if number is None else number)
         if number is None:
             break
-    return _greedy(path, before, chosen, tops, vocab)
+    return _from_greedy(path, before, chosen, tops, vocab)
 
 
-def _logits(
-    path: str, found: dict[str, Any], ids: Ids, tokenizer: Tokenizer | None, prompt: tuple[str, str] | None,
+def _from_logit_rows(
+    path: str, data: dict[str, Any], ids: Ids, tokenizer: Tokenizer | None, prompt: tuple[str, str] | None,
     vocab: int | None,
 ) -> Observation:  # fmt: skip
-    """One row is the last token's, as a dump after prefill holds it."""
-    rows = found["logits"]
+    """Convert rows of logits; a single row is that of the last token, as in a dump after prefill."""
+    rows = data["logits"]
     try:
         nested = bool(rows) and isinstance(rows[0], list)
         table = np.array([[np.nan if v is None else float(v) for v in row] for row in (rows if nested else [rows])])
     except (TypeError, ValueError, OverflowError):
         raise DataError(f"{path}: logits must be a list of numbers, or a list of rows of one length") from None
-    if ids is None and found.get("prompt_ids") is None and isinstance(found.get("ids"), list):
-        found = {**found, "prompt_ids": found["ids"]}
-    tokens = _prompt_ids(path, found, ids, [], tokenizer, prompt)
-    at = found.get("rows")
+    if ids is None and data.get("prompt_ids") is None and isinstance(data.get("ids"), list):
+        data = {**data, "prompt_ids": data["ids"]}
+    tokens = _prompt_ids(path, data, ids, [], tokenizer, prompt)
+    at = data.get("rows")
     if at is None and len(table) == 1:
         at = [len(tokens) - 1]
     try:
@@ -177,8 +177,10 @@ def _logits(
 
 
 def raw(path: str, count: int | None, vocab: int | None) -> np.ndarray:
-    """Rows of float32 as they lie in the file: (rows, vocab). ``count`` is that of the token ids, from which the width
-    follows where there is no model. DataError unless the size fits."""
+    """Read a file of float32 as (rows, vocab); DataError unless its size fits.
+
+    ``count``: number of token ids, which sets the width if ``vocab`` is None.
+    """
     try:
         size = os.stat(path).st_size
         if vocab is None:
@@ -189,26 +191,26 @@ def raw(path: str, count: int | None, vocab: int | None) -> np.ndarray:
                 raise DataError(f"{path}: {size} bytes are no {count} rows of float32, one for every token id")
         if not size or size % (4 * vocab):
             raise DataError(f"{path}: {size} bytes are no rows of {vocab} float32 ({4 * vocab} bytes each)"
-                            + _guess(size, count, vocab))  # fmt: skip
-        guess = _guess(size, count, vocab)
-        if "-bit" in guess:  # halves and doubles fill whole rows of float32, too
+                            + _size_hint(size, count, vocab))  # fmt: skip
+        guess = _size_hint(size, count, vocab)
+        if "-bit" in guess:  # 16-bit and 64-bit values may fill whole rows of float32, too
             raise DataError(f"{path}: {size} bytes are no {count} rows of {vocab} float32{guess}")
         return np.fromfile(path, "<f4").reshape(-1, vocab)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
 
 
-def _guess(size: int, count: int | None, vocab: int) -> str:
-    for width, what in ((2, "16-bit"), (8, "64-bit")):
+def _size_hint(size: int, count: int | None, vocab: int) -> str:
+    for width, width_name in ((2, "16-bit"), (8, "64-bit")):
         if count and size == width * vocab * count:
-            return f"; {count} rows of {what} numbers fit: write float32"
+            return f"; {count} rows of {width_name} numbers fit: write float32"
     if count and size % (4 * count) == 0:
         return f"; {count} rows of {size // (4 * count)} fit: another vocabulary, or padding?"
     return ""
 
 
 def raw_observation(path: str, ids: Ids, vocab: int | None) -> Observation:
-    """All positions, or the last one alone, as DS4_*_DUMP_PREFILL_LOGITS and the like write it."""
+    """Read raw float32 logits of all positions, or of the last only, as DS4_*_DUMP_PREFILL_LOGITS writes them."""
     if ids is None:
         raise UsageError(f"{path} holds no token ids: give them with --token-ids")
     table = raw(path, len(ids), vocab)
@@ -217,7 +219,7 @@ def raw_observation(path: str, ids: Ids, vocab: int | None) -> Observation:
 
 
 def first_line_ids(text: str) -> list[int] | None:
-    """The ids that ``ds4 --dump-tokens`` prints: a JSON list, then a line for each. None for any other text."""
+    """Parse the output of ``ds4 --dump-tokens``: a JSON list, then one line per id; None for any other text."""
     head, _, rest = text.partition("\n")
     try:
         ids = json.loads(head)

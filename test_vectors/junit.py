@@ -10,7 +10,10 @@ from .verdicts import CaseResult
 
 
 def report(results: Sequence[CaseResult], name: str) -> bytes:
-    """One test case per vector. Expected divergences and incomparable cases count as skipped, with their reason."""
+    """Return JUnit XML with one test case per vector.
+
+    Expected divergences and incomparable cases count as skipped, with their reason.
+    """
     suite = TestSuite(name)
     for result in results:
         case = TestCase(result.id, classname=name, time=result.seconds)
@@ -28,5 +31,5 @@ def report(results: Sequence[CaseResult], name: str) -> bytes:
 
 
 def _legal(text: str) -> str:
-    """Without the control characters that XML forbids."""
+    """Replace the control characters that XML forbids."""
     return "".join(c if c >= " " or c in "\n\t" else "\ufffd" for c in text)

@@ -1,6 +1,6 @@
-"""ds4's own vector files: ``official.vec`` and the JSON captures of its fetcher (docs/vectors.md). Read and written.
+"""Read and write ds4's own vector files: ``official.vec`` and the JSON captures of its fetcher (vectors.md).
 
-The API behind them reported 0 for the chosen token and -9999 for the others: identity of tokens, no distribution.
+The API behind them reported 0 for the chosen token and -9999 for the others: they hold tokens, but no distribution.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from ds4ref.errors import DataError
 from ds4ref.text.protocol import EOS
 
-from .schema import NAME, Case, Repetition, StepRecord, TokenRecord
+from .schema import NAME, RecordedCase, Repetition, StepRecord, TokenRecord
 
 HEADER = (
     "# ds4-official-logprob-vectors-v1",
@@ -28,16 +28,16 @@ JSON_SCHEMA = "ds4-official-logprobs-v1"
 MANIFEST_SCHEMA = "ds4-test-vector-manifest-v1"
 MAX_ID, MAX_PATH, MAX_STEPS, MAX_TOP, MAX_TOKEN, MAX_LINE = 95, 511, 16, 32, 128, 2048
 DEGENERATE, NOTHING = -1000.0, -9999.0
-"""A value at or below the first says nothing; the second is how the API writes that."""
+"""A value at or below the first means "none"; the second is the API's own value for it."""
 
 KNOWN_DIVERGENCE = {
     "long_memory_archive": "the public API and ds4's graph disagree after the FP4 indexer change (ds4's own note)",
 }
-"""Cases of ds4's set on which a correct engine is expected to differ."""
+"""Cases of ds4's set on which correct engines are expected to differ."""
 
 CTX = 16384
 SET_CTX = {"short_code_completion": 4096, "short_reasoning_plain": 4096}
-"""Contexts of ds4's set, which its captures do not tell: all others have CTX."""
+"""Contexts of ds4's set, which its captures do not contain; all others have CTX."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class VecCase:
     steps: tuple[tuple[bytes, tuple[tuple[bytes, float], ...]], ...]
 
     def repetition(self) -> Repetition:
-        """As a record."""
+        """Convert to a recorded answer."""
         steps = []
         for chosen, top in self.steps:
             alternatives = [TokenRecord(list(raw), logprob) for raw, logprob in top]
@@ -60,19 +60,19 @@ class VecCase:
 
     @property
     def prompt_file(self) -> Path:
-        """The prompt's path as written."""
+        """The prompt's path as in the file."""
         return Path(self.prompt_path)
 
 
 class _Lines:
-    """Lines of a .vec that mean something, with their numbers."""
+    """Lines of a .vec without comments and blank lines, with their numbers."""
 
     def __init__(self, data: bytes, where: str):
         self.where, self.number = where, 0
         self._lines = data.split(b"\n")
 
     def next(self) -> list[str] | None:
-        """The words of the next line, None at the end."""
+        """Return the words of the next line, None at the end."""
         while self.number < len(self._lines):
             line = self._lines[self.number]
             self.number += 1
@@ -91,7 +91,7 @@ class _Lines:
 
 
 def read_vec(path: str) -> list[VecCase]:
-    """Every case of the file. DataError names the line at fault."""
+    """Read every case of the file; DataError names an invalid line."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:
@@ -131,15 +131,15 @@ def _case(lines: _Lines, words: list[str]) -> VecCase:
 
 
 def _tops(lines: _Lines, count: int) -> tuple[tuple[bytes, float], ...]:
-    found = []
+    alternatives = []
     for _ in range(count):
         words = lines.next()
         if words is None or words[0] != "top" or len(words) != 3:
             raise lines.error('expected "top HEX LOGPROB"')
         if not re.fullmatch(r"-?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?", words[2]):
             raise lines.error(f"{words[2][:40]!r} is not a log probability")
-        found.append((_hex(lines, words[1]), float(words[2])))
-    return tuple(found)
+        alternatives.append((_hex(lines, words[1]), float(words[2])))
+    return tuple(alternatives)
 
 
 def _hex(lines: _Lines, text: str) -> bytes:
@@ -148,14 +148,14 @@ def _hex(lines: _Lines, text: str) -> bytes:
     return bytes.fromhex(text)
 
 
-def _number(lines: _Lines, text: str, lo: int, hi: int, what: str) -> int:
+def _number(lines: _Lines, text: str, lo: int, hi: int, name: str) -> int:
     if not re.fullmatch(r"[0-9]{1,10}", text) or not lo <= int(text) <= hi:
-        raise lines.error(f"{what} must be {lo} to {hi}, not {text[:40]!r}")
+        raise lines.error(f"{name} must be {lo} to {hi}, not {text[:40]!r}")
     return int(text)
 
 
 def write_vec(cases: Sequence[VecCase]) -> bytes:
-    """The file's bytes. Alternatives that say nothing are dropped, as ds4's generator does."""
+    """Return the file's bytes; alternatives without a value are dropped, as ds4's generator does."""
     out = list(HEADER)
     for case in cases:
         if len(case.steps) > MAX_STEPS or not case.steps:
@@ -164,15 +164,15 @@ def write_vec(cases: Sequence[VecCase]) -> bytes:
             raise DataError(f"case {case.id}: the prompt path cannot be written: {case.prompt_path[:60]!r}")
         out += ["", f"case {case.id} {case.ctx} {len(case.steps)} {case.prompt_path}"]
         for index, (chosen, top) in enumerate(case.steps):
-            kept = [(raw, lp) for raw, lp in top if lp > DEGENERATE and raw][:MAX_TOP]
-            out.append(f"step {index} {chosen.hex()} {len(kept)}")
-            out += [f"top {raw.hex()} {logprob:.9g}" for raw, logprob in kept]
+            usable = [(raw, lp) for raw, lp in top if lp > DEGENERATE and raw][:MAX_TOP]
+            out.append(f"step {index} {chosen.hex()} {len(usable)}")
+            out += [f"top {raw.hex()} {logprob:.9g}" for raw, logprob in usable]
         out.append("end")
     return ("\n".join(out) + "\n").encode()
 
 
-def from_case(case: Case, ctx: int, prompt_path: str) -> VecCase:
-    """The first repetition, for writing."""
+def from_case(case: RecordedCase, ctx: int, prompt_path: str) -> VecCase:
+    """Convert a case's first repetition for writing."""
     steps = tuple(
         (step.token.raw, tuple((t.raw, t.logprob) for t in step.top if t.logprob is not None))
         for step in case.repetitions[0].steps
@@ -185,7 +185,7 @@ def from_case(case: Case, ctx: int, prompt_path: str) -> VecCase:
 
 @dataclass(frozen=True)
 class Capture:
-    """One official JSON capture. ``about`` is everything in it but the steps, as it stands; ``ctx`` None if unknown."""
+    """One official JSON capture; ``about``: all of its fields but the steps, unchanged; ``ctx`` None: unknown."""
 
     id: str
     prompt: str
@@ -198,16 +198,16 @@ class Capture:
 
 
 def is_manifest(folder: str) -> bool:
-    """Whether the folder's manifest.json is that of ds4's fetcher."""
+    """Whether the folder's manifest.json was written by ds4's fetcher."""
     try:
-        found = json.loads(Path(folder, "manifest.json").read_bytes())
+        manifest = json.loads(Path(folder, "manifest.json").read_bytes())
     except (OSError, ValueError, RecursionError):
         return False
-    return isinstance(found, dict) and found.get("schema") == MANIFEST_SCHEMA
+    return isinstance(manifest, dict) and manifest.get("schema") == MANIFEST_SCHEMA
 
 
 def read_manifest(folder: str) -> list[str]:
-    """The JSON captures that the manifest of ds4's fetcher lists. Files it does not name are leftovers."""
+    """Return the JSON captures listed in the manifest of ds4's fetcher; files that it does not list are ignored."""
     path = Path(folder, "manifest.json")
     try:
         names = [entry["official_file"] for entry in json.loads(path.read_bytes())["prompts"]]
@@ -220,42 +220,44 @@ def read_manifest(folder: str) -> list[str]:
 
 
 def read_capture(path: str) -> Capture:
-    """Read ``ds4-official-logprobs-v1``. ``degenerate`` says that it holds no probabilities."""
+    """Read a file of schema ``ds4-official-logprobs-v1``; DataError if it is malformed."""
     try:
-        found = json.loads(Path(path).read_bytes())
+        data = json.loads(Path(path).read_bytes())
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not JSON: {error}") from None
     try:
-        if found["schema"] != JSON_SCHEMA:
-            raise DataError(f"{path}: schema is {found['schema']!r}, expected {JSON_SCHEMA!r}")
+        if data["schema"] != JSON_SCHEMA:
+            raise DataError(f"{path}: schema is {data['schema']!r}, expected {JSON_SCHEMA!r}")
         steps, values = [], []
-        for step in found["steps"]:
+        for step in data["steps"]:
             top = [(_bytes(t["token"]), float(t["logprob"])) for t in step["top_logprobs"]]
             values += [logprob for _, logprob in top[1:]]
-            kept = [TokenRecord(list(raw), logprob) for raw, logprob in top if logprob > DEGENERATE and raw]
+            usable = [TokenRecord(list(raw), logprob) for raw, logprob in top if logprob > DEGENERATE and raw]
             rest = [TokenRecord(list(raw), logprob) for raw, logprob in top if not (logprob > DEGENERATE and raw)]
-            steps.append(StepRecord(TokenRecord(list(_bytes(step["token"])), float(step["logprob"])), kept, rest))
-        usage = found.get("usage") or {}
+            steps.append(StepRecord(TokenRecord(list(_bytes(step["token"])), float(step["logprob"])), usable, rest))
+        usage = data.get("usage") or {}
         repetition = Repetition(
-            steps, str(found.get("finish_reason") or ""), str(found["model"]), str(found.get("created_at") or ""),
+            steps, str(data.get("finish_reason") or ""), str(data["model"]), str(data.get("created_at") or ""),
             usage.get("prompt_tokens"), usage.get("completion_tokens"), usage.get("prompt_cache_hit_tokens"),
         )  # fmt: skip
         degenerate = bool(values) and all(value <= DEGENERATE for value in values)
-        messages = (found.get("request") or {}).get("messages") or []
+        messages = (data.get("request") or {}).get("messages") or []
         system = next((str(m["content"]) for m in messages if m.get("role") == "system"), "")
-        ctx = found.get("ctx")
-        about = {key: value for key, value in found.items() if key != "steps"}
-        return Capture(str(found["id"]), str(found["prompt"]), str(found["model"]), repetition, degenerate, system,
+        ctx = data.get("ctx")
+        about = {key: value for key, value in data.items() if key != "steps"}
+        return Capture(str(data["id"]), str(data["prompt"]), str(data["model"]), repetition, degenerate, system,
                        ctx if type(ctx) is int and ctx > 0 else None, about)  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise DataError(f"{path}: malformed capture: {type(error).__name__}: {error}") from None
 
 
 def contexts(path: str) -> dict[str, int]:
-    """Contexts by case, from the official.vec that ds4's fetcher leaves in its folder: looked for beside ``path`` (a
-    folder or a capture) and one folder up. Empty if there is none that can be read."""
+    """Return contexts by case from the official.vec of ds4's fetcher; empty if none can be read.
+
+    It is searched in ``path`` (a folder or a capture) and the two folders above.
+    """
     start = Path(path).resolve()
     for folder in (start, start.parent, start.parent.parent):
         file = folder / "official.vec"
@@ -267,14 +269,14 @@ def contexts(path: str) -> dict[str, int]:
     return {}
 
 
-def ctx_of(found: Capture, beside: dict[str, int]) -> int:
-    """The context of a captured case: its own, that of the official.vec beside it, or that of ds4's set."""
-    return found.ctx or beside.get(found.id) or SET_CTX.get(found.id, CTX)
+def ctx_of(recording: Capture, beside: dict[str, int]) -> int:
+    """Return the context of a captured case: its own, that of the official.vec beside it, or that of ds4's set."""
+    return recording.ctx or beside.get(recording.id) or SET_CTX.get(recording.id, CTX)
 
 
 @dataclass(frozen=True)
-class Asked:
-    """How the answers of a case were asked for, where no capture tells it."""
+class RequestParameters:
+    """Request parameters of a case, for records that were not read from a capture."""
 
     max_tokens: int
     top_logprobs: int
@@ -283,10 +285,17 @@ class Asked:
 
 
 def write_capture(
-    case: Case, prompt: str, model: str, endpoint: str, asked: Asked, about: dict[str, Any] | None = None
+    case: RecordedCase,
+    prompt: str,
+    model: str,
+    endpoint: str,
+    parameters: RequestParameters,
+    about: dict[str, Any] | None = None,
 ) -> bytes:
-    """The same format from a record, its first repetition. ``about`` is a capture that it was read from: what that says
-    of request, usage and message stays as it is."""
+    """Return a capture of a case's first repetition as JSON bytes.
+
+    ``about``: fields of the capture it was read from; its request, usage and message stay unchanged.
+    """
     repetition = case.repetitions[0]
 
     def token(t: TokenRecord) -> dict[str, Any]:
@@ -303,9 +312,9 @@ def write_capture(
         }
         for i, step in enumerate(repetition.steps)
     ]  # fmt: skip
-    system = [{"role": "system", "content": asked.system}] if asked.system else []
-    request = {"model": model, "temperature": 0, "max_tokens": asked.max_tokens, "logprobs": True,
-               "top_logprobs": asked.top_logprobs, "thinking": {"type": "disabled"},
+    system = [{"role": "system", "content": parameters.system}] if parameters.system else []
+    request = {"model": model, "temperature": 0, "max_tokens": parameters.max_tokens, "logprobs": True,
+               "top_logprobs": parameters.top_logprobs, "thinking": {"type": "disabled"},
                "messages": [*system, {"role": "user", "content": prompt}]}  # fmt: skip
     completion = repetition.completion_tokens
     usage = {"prompt_tokens": repetition.prompt_tokens,
@@ -314,19 +323,19 @@ def write_capture(
         usage["total_tokens"] = repetition.prompt_tokens + (usage["completion_tokens"] or 0)
     if repetition.cached_tokens is not None:
         usage["prompt_cache_hit_tokens"] = repetition.cached_tokens
-    ends = {EOS.encode(), EOS.replace("\uff5c", "\uff5c\uff5c").encode()}  # the API's message ends before it
+    ends = {EOS.encode(), EOS.replace("\uff5c", "\uff5c\uff5c").encode()}  # the API's message ends before the end token
     content = b"".join(s.token.raw for s in repetition.steps if s.token.raw not in ends).decode("utf-8", "replace")
-    found: dict[str, Any] = {
+    header: dict[str, Any] = {
         "schema": JSON_SCHEMA, "source": "ds4ref", "model": model, "endpoint": endpoint,
         "created_at": repetition.created or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "id": case.id,
         "kind": "short" if len(prompt) < 1000 else "long", "prompt": prompt, "request": request, "usage": usage,
         "finish_reason": repetition.finish, "message": {"role": "assistant", "content": content},
-        "logits_available": False, "ctx": asked.ctx,
+        "logits_available": False, "ctx": parameters.ctx,
     }  # fmt: skip
-    whole = {**found, **(about or {}), "ctx": asked.ctx, "steps": steps}
+    whole = {**header, **(about or {}), "ctx": parameters.ctx, "steps": steps}
     try:
         return (json.dumps(whole, indent=2, ensure_ascii=False) + "\n").encode()
-    except UnicodeEncodeError:  # bytes of a prompt that are no UTF-8: lone surrogates survive as escapes only
+    except UnicodeEncodeError:  # lone surrogates, from bytes of a prompt that are no UTF-8, survive only as escapes
         return (json.dumps(whole, indent=2) + "\n").encode()
 
 

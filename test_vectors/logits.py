@@ -21,7 +21,7 @@ from ds4ref.errors import DataError, UsageError
 from ds4ref.files import atomic_write
 
 from .observation import Ids, log_softmax
-from .preflight import of_table, refused
+from .tables import of_table, refused
 
 VERSION = 1
 TOP_K = 5
@@ -33,7 +33,7 @@ class Differences:
 
     max, rms    of logit differences, or of log probability differences where only those are known
     kl          KL(A || B) in nats over the known support
-    same_top    whether the best token agrees; no where either row holds something that is no number
+    same_top    whether the best token agrees; False where either row holds a NaN
     overlap     share of A's TOP_K best tokens that are among B's TOP_K
     """
 
@@ -45,13 +45,15 @@ class Differences:
     overlap: np.ndarray
 
     def first_bad(self, atol: float) -> int | None:
-        """First position whose largest difference exceeds ``atol`` or is not a number."""
+        """Return the first position whose largest difference exceeds ``atol`` or is NaN; None if there is none."""
         bad = np.flatnonzero(~(self.max <= atol))
         return int(self.rows[bad[0]]) if len(bad) else None
 
     def summary(self, atol: float) -> dict[str, Any]:
-        """One line's worth of numbers; None where nothing was compared or the result is no number. ``non_finite``
-        counts the positions at which it is none."""
+        """Return the summary as a dict; None where nothing was compared or the result is not finite.
+
+        ``non_finite``: number of positions whose difference is not finite.
+        """
         if not len(self.rows):
             return {"positions": 0, "non_finite": 0, "max": None, "rms": None, "kl": None, "top1": None,
                     "overlap": None, "worst_position": None, "first_bad": None, "atol": atol}  # fmt: skip
@@ -71,13 +73,13 @@ class Differences:
 
 
 def differences(a: np.ndarray, b: np.ndarray, rows: Ids | None = None) -> Differences:
-    """Logits a and b (R, V). DataError unless the shapes agree."""
+    """Compare logits a and b (R, V); DataError unless the shapes agree."""
     if a.shape != b.shape or a.ndim != 2:
         raise DataError(f"logits of shapes {a.shape} and {b.shape} cannot be compared")
     a, b = a.astype(np.float64), b.astype(np.float64)
     at = np.arange(len(a)) if rows is None else np.asarray(rows)
     with np.errstate(invalid="ignore", divide="ignore"):
-        # equal infinities (a masked token on both sides) are no difference
+        # equal infinities (a token masked on both sides) are no difference
         difference = np.where(a == b, 0.0, np.abs(a - b))
         p, q = log_softmax(a), log_softmax(b)
         weight = np.exp(p)
@@ -94,7 +96,7 @@ def differences(a: np.ndarray, b: np.ndarray, rows: Ids | None = None) -> Differ
 
 
 def _best(x: np.ndarray, k: int) -> np.ndarray:
-    """Ids of the k best per row, ties to the lower id; NaN counts as worst."""
+    """Return the ids of the k best tokens of each row, ties to the lower id; NaN counts as worst."""
     return np.argsort(-np.where(np.isnan(x), -np.inf, x), axis=1, kind="stable")[:, :k]
 
 
@@ -127,22 +129,22 @@ def freeze(path: str, ids: Ids, logits: np.ndarray, identity: dict[str, Any], to
 
 @dataclass(frozen=True)
 class Golden:
-    """A frozen file: ``logits`` (T, V), or ``top_ids``, ``top_logits`` (T, K) and ``log_sum`` (T,)."""
+    """A golden file: ``logits`` (T, V), or ``top_ids``, ``top_logits`` (T, K) and ``log_sum`` (T,)."""
 
     about: dict[str, Any]
     arrays: dict[str, np.ndarray]
 
     @property
     def ids(self) -> np.ndarray:
-        """The tokens."""
+        """Token ids (T,)."""
         return self.arrays["ids"]
 
 
 def load(path: str) -> Golden:
-    """Read and verify a frozen file. DataError if it is no golden file or was altered."""
-    from .observation import _npz
+    """Read and verify a golden file; DataError if it is none or was altered."""
+    from .reading import read_npz
 
-    arrays = _npz(path)
+    arrays = read_npz(path)
     try:
         about = json.loads(arrays.pop("about").tobytes())
         if about["schema"] != "ds4-golden-logits" or about["version"] != VERSION:
@@ -155,22 +157,22 @@ def load(path: str) -> Golden:
 
 
 def check(golden: Golden, logits: np.ndarray) -> Differences:
-    """Compare logits (T, V) with a frozen file; for a top-k file on its tokens, as log probabilities."""
+    """Compare logits (T, V) with a golden file; with a top-k file, only its tokens, as log probabilities."""
     arrays = golden.arrays
     if len(logits) != len(golden.ids) or logits.ndim != 2 or logits.shape[1] != golden.about["vocab"]:
         raise DataError(f"golden logits are ({len(golden.ids)}, {golden.about['vocab']}), these are {logits.shape}")
     if "logits" in arrays:
         return differences(arrays["logits"], logits)
     top = arrays["top_ids"].astype(np.int64)
-    wanted = arrays["top_logits"].astype(np.float64) - arrays["log_sum"][:, None]
-    got_all = log_softmax(logits)
-    got = np.take_along_axis(got_all, top, axis=1)
-    difference = np.abs(wanted - got)
+    expected = arrays["top_logits"].astype(np.float64) - arrays["log_sum"][:, None]
+    logprobs = log_softmax(logits)
+    logprobs_of_top = np.take_along_axis(logprobs, top, axis=1)
+    difference = np.abs(expected - logprobs_of_top)
     k = min(TOP_K, top.shape[1])
-    best = _best(got_all, k)
+    best = _best(logprobs, k)
     return Differences(
         np.arange(len(top)), difference.max(axis=1), np.sqrt((difference**2).mean(axis=1)),
-        np.maximum((np.exp(wanted) * (wanted - got)).sum(axis=1), 0.0), best[:, 0] == top[:, 0],
+        np.maximum((np.exp(expected) * (expected - logprobs_of_top)).sum(axis=1), 0.0), best[:, 0] == top[:, 0],
         (best[:, :, None] == top[:, None, :k]).any(axis=2).mean(axis=1),
     )  # fmt: skip
 

@@ -1,8 +1,8 @@
 """Perplexity by depth, and likelihood of given continuations, with standard errors.
 
-Short vectors never reach the places where long-context faults live, so a text is scored in windows that end at several
-depths: the tokens of a window are predicted from everything before them. Errors of neighbouring tokens are correlated;
-standard errors come from blocks of 64 tokens.
+Short vectors cannot reveal long-context faults, so a text is scored in windows that end at several depths: the tokens
+of a window are predicted from everything before them. Errors of neighbouring tokens are correlated, so standard errors
+are computed from blocks of 64 tokens.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 
 BLOCK = 64
 TIE = 1e-9
-"""Nats; nearer to each other than that, two cases are tied."""
+"""Largest difference of two tied cases, in nats."""
 ECHO_TOP, PROBES = 5, 5
+"""Alternatives, and places of the text, by which an echo is verified."""
 WARM = 32
-"""Tokens at the start that are context only, as in ds4's perplexity (docs/ds4.md)."""
+"""Tokens at the start that are context only, as in ds4's perplexity (docs/reference/ds4.md)."""
 
 
 @dataclass(frozen=True)
-class Depth:
+class DepthScore:
     """Scores of the tokens in (depth - window, depth]."""
 
     depth: int
@@ -44,13 +45,13 @@ class Depth:
         return math.exp(self.nll) if self.nll < 700 else math.inf
 
     def to_json(self) -> dict[str, Any]:
-        """For the report; the error of ppl follows from that of nll."""
+        """Return the JSON object for the report; the error of ppl follows from that of nll."""
         return {"depth": self.depth, "tokens": self.tokens, "nll": self.nll, "nll_stderr": self.stderr,
                 "ppl": self.ppl, "ppl_stderr": self.ppl * self.stderr}  # fmt: skip
 
 
 def block_error(values: np.ndarray, block: int = BLOCK) -> float:
-    """Standard error of the mean of a correlated series: from the means of blocks; NaN with fewer than two blocks."""
+    """Return the standard error of the mean of a correlated series, from means of blocks; NaN with fewer than two."""
     count = len(values) // block
     if count < 2:
         block = max(1, len(values) // 8)
@@ -61,11 +62,12 @@ def block_error(values: np.ndarray, block: int = BLOCK) -> float:
     return float(means.std(ddof=1) / math.sqrt(count))
 
 
-def by_depth(nll: np.ndarray, depths: Sequence[int], window: int) -> list[Depth]:
-    """nll (n,): nats of token i + 1 given the tokens up to i. One entry for every depth that the text reaches.
+def by_depth(nll: np.ndarray, depths: Sequence[int], window: int) -> list[DepthScore]:
+    """Average ``nll`` (n,), nats of token i + 1 given the tokens up to i, before every depth that the text reaches.
 
-    TargetError if one of the tokens to be averaged has no finite value: leaving it out would flatter the engine."""
-    found = []
+    TargetError if a token to be averaged has no finite value, as omitting it would flatter the engine.
+    """
+    scores = []
     for depth in depths:
         if depth > len(nll) + 1:
             continue
@@ -74,13 +76,18 @@ def by_depth(nll: np.ndarray, depths: Sequence[int], window: int) -> list[Depth]
         if lost:
             raise TargetError(f"{lost} of the {len(part)} tokens before depth {depth} have no log probability")
         if len(part):
-            found.append(Depth(depth, len(part), float(part.mean()), block_error(part)))
-    return found
+            scores.append(DepthScore(depth, len(part), float(part.mean()), block_error(part)))
+    return scores
 
 
-class Scored(NamedTuple):
-    """``nll`` (n,): nats of every token but the first, NaN where the target does not know. ``length`` in tokens is the
-    text's, up to the limit; fewer are scored if it was ``stopped``."""
+class ScoredText(NamedTuple):
+    """A scored text.
+
+    nll          nats of every token but the first (n,), NaN where the target gave none
+    echo_agrees  result of ``echo_agrees`` for an endpoint, None for a local engine
+    length       tokens of the text, up to the limit; fewer are scored if it was stopped
+    stopped      whether Ctrl-C ended the scoring
+    """
 
     nll: np.ndarray
     echo_agrees: bool | None
@@ -88,10 +95,14 @@ class Scored(NamedTuple):
     stopped: bool = False
 
 
-def score(target: Target, text: str, limit: int | None, progress: Callable[[int, int], None] | None = None) -> Scored:
-    """The tokens of ``text``, at most ``limit``. Ctrl-C keeps what a local engine has scored; an endpoint, which
-    answers at once or not at all, has nothing to keep."""
-    target.require(Ability.SCORE, what="ppl")
+def score(
+    target: Target, text: str, limit: int | None, progress: Callable[[int, int], None] | None = None
+) -> ScoredText:
+    """Score the first ``limit`` tokens of ``text``.
+
+    After Ctrl-C the tokens that a local engine has scored are returned; an endpoint gives all at once or nothing.
+    """
+    target.require(Ability.SCORE, needed_for="ppl")
     agrees, stopped = None, False
     if isinstance(target, LocalTarget):
         ids = target.tokenizer.encode(text)[:limit]
@@ -110,14 +121,15 @@ def score(target: Target, text: str, limit: int | None, progress: Callable[[int,
         steps = target.score_text(text, ECHO_TOP)[:limit]
         agrees, length = echo_agrees(target, steps), len(steps)
     values = [step.token.logprob for step in steps[1:]]
-    return Scored(np.array([math.nan if v is None else -v for v in values]), agrees, length, stopped)
+    return ScoredText(np.array([math.nan if v is None else -v for v in values]), agrees, length, stopped)
 
 
 def echo_agrees(target: Target, steps: Sequence[Step]) -> bool | None:
-    """Whether echoed alternatives are the ones that the target gives when asked to go on from the same prefix.
+    """Whether echoed alternatives are those that the target gives after the same prefix; None if unknown.
 
-    There are servers that list each token with the distribution after it (docs/vectors.md): every figure made from
-    such an echo is wrong. None where nothing can be compared."""
+    Some servers list each token with the distribution after it (vectors.md), so that every figure computed from their
+    echo is wrong.
+    """
     shares = []
     for at in np.linspace(1, len(steps) - 1, PROBES).astype(int).tolist() if len(steps) > PROBES else []:
         try:
@@ -125,17 +137,18 @@ def echo_agrees(target: Target, steps: Sequence[Step]) -> bool | None:
         except UnicodeDecodeError:
             continue
         listed = {t.raw for t in steps[at].top}
-        found = target.complete(Request(Prompt.plain(prefix), 1, top_logprobs=ECHO_TOP)).steps
-        if len(listed) > 1 and found and len(found[0].top) > 1:
-            shares.append(len(listed & {t.raw for t in found[0].top}) / len(listed))
+        steps_again = target.complete(Request(Prompt.plain(prefix), 1, top_logprobs=ECHO_TOP)).steps
+        if len(listed) > 1 and steps_again and len(steps_again[0].top) > 1:
+            shares.append(len(listed & {t.raw for t in steps_again[0].top}) / len(listed))
     return float(np.median(shares)) >= 0.5 if shares else None
 
 
 @dataclass(frozen=True)
-class Paired:
-    """Two targets on the same continuations, B minus A: negative means B is better.
+class PairedScores:
+    """Paired NLL of two targets on the same continuations, B minus A: negative means B is better.
 
-    Cases are the independent values: tokens of one answer are not. ``interval`` is that of ``delta``, of 95 %.
+    Cases are the independent samples (tokens of one answer are not). ``interval``: 95 % interval of ``delta``;
+    ``wins``: numbers of cases that B wins, A wins, and ties.
     """
 
     cases: int
@@ -148,19 +161,19 @@ class Paired:
 
     @property
     def delta(self) -> float:
-        """Nats a token."""
+        """Mean difference B - A, in nats per token."""
         return self.interval.estimate
 
     def to_json(self) -> dict[str, Any]:
-        """For the report; an interval that is not known is null."""
+        """Return the JSON object for the report; an unknown interval is null."""
         ci95 = [self.interval.low, self.interval.high] if self.interval.known else None
         return {"cases": self.cases, "tokens": self.tokens, "avg_nll_a": self.a, "avg_nll_b": self.b,
                 "delta": self.delta, "ci95": ci95, "method": self.interval.method, "wins_b_a_ties": list(self.wins),
                 "sign_p": self.sign_p}  # fmt: skip
 
 
-def paired(a: Sequence[tuple[float, int]], b: Sequence[tuple[float, int]]) -> Paired:
-    """(summed nll, tokens) of each case under A and B. UsageError unless they line up."""
+def paired(a: Sequence[tuple[float, int]], b: Sequence[tuple[float, int]]) -> PairedScores:
+    """Compare (summed nll, tokens) of each case under A and B; UsageError unless cases and token counts agree."""
     if len(a) != len(b) or not a or any(x[1] != y[1] for x, y in zip(a, b, strict=True)):
         raise UsageError("the two sides must score the same tokens of the same cases")
     from ds4ref.runs.stats import sign_test, weighted_interval
@@ -168,16 +181,21 @@ def paired(a: Sequence[tuple[float, int]], b: Sequence[tuple[float, int]]) -> Pa
     counts = np.array([n for _, n in a], float)
     sums = np.array([[x for x, _ in a], [y for y, _ in b]])
     difference = sums[1] - sums[0]
-    better, worse = int((difference < -TIE).sum()), int((difference > TIE).sum())
+    b_better, b_worse = int((difference < -TIE).sum()), int((difference > TIE).sum())
     total = counts.sum()
-    return Paired(
-        len(a), int(total), float(sums[0].sum() / total), float(sums[1].sum() / total),
-        weighted_interval(difference, counts), (better, worse, len(a) - better - worse), sign_test(difference, TIE),
-    )  # fmt: skip
+    return PairedScores(
+        len(a),
+        int(total),
+        float(sums[0].sum() / total),
+        float(sums[1].sum() / total),
+        weighted_interval(difference, counts),
+        (b_better, b_worse, len(a) - b_better - b_worse),
+        sign_test(difference, TIE),
+    )
 
 
 def continuation_nll(target: Target, prompt: Prompt, continuation: Sequence[bytes]) -> tuple[float, int]:
-    """Summed nats and tokens of an answer. TargetError if the target does not know one of its tokens."""
+    """Return (summed nll, tokens) of a continuation; TargetError if the target does not give a token's probability."""
     steps = target.score(prompt, continuation, 20)
     values = [step.token.logprob for step in steps]
     if any(value is None for value in values):

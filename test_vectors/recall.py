@@ -1,6 +1,6 @@
-"""Recall of facts hidden in a long story, graded and by depth.
+"""Recall of facts hidden in a long story, graded by depth.
 
-ds4's own test asks all 16 facts or nothing at one length; here every fact counts and says how deep it lay.
+ds4's own test passes only if all 16 facts are right, at one length; here every fact counts at its own depth.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from ds4ref.nano.prose import Story, tell
 from ds4ref.targets import Ability, Prompt, Request, Target
 
 BINS = 4
+"""Stretches of equal length that depth is reported by."""
 MAX_TOKENS = 350
 
 
 @dataclass(frozen=True)
 class Recall:
-    """One story's outcome. ``by_depth`` is (facts, right) for equal stretches of the story, first quarter first."""
+    """Graded answer to one story; ``by_depth``: (facts, right) for each quarter of the story, in order."""
 
     facts: int
     right: int
@@ -34,40 +35,42 @@ class Recall:
         return self.right / self.facts if self.facts else 0.0
 
     def interval(self) -> tuple[float, float]:
-        """95 % Wilson interval of the score; all there is if no fact was asked for."""
+        """Return the 95 % Wilson interval of the score; (0, 1) without facts."""
         from ds4ref.runs.stats import wilson
 
-        found = wilson(self.right, self.facts) if self.facts else None
-        return (found.low, found.high) if found else (0.0, 1.0)
+        bounds = wilson(self.right, self.facts) if self.facts else None
+        return (bounds.low, bounds.high) if bounds else (0.0, 1.0)
 
     def to_json(self) -> dict[str, Any]:
-        """For the report."""
+        """Return the JSON object for the report."""
         return {"facts": self.facts, "right": self.right, "score": self.score, "ci95": list(self.interval()),
                 "wrong": self.wrong, "missing": self.missing, "by_depth": [list(x) for x in self.by_depth],
                 "finish": self.finish, "prompt_tokens": self.prompt_tokens}  # fmt: skip
 
 
 def ask(target: Target, story: Story, max_tokens: int = MAX_TOKENS, ctx: int | None = None) -> Recall:
-    """Give the story to ``target`` as one user message, greedy, thinking off, and grade the answer."""
-    target.require(Ability.CHAT, what="recall")
-    done = target.complete(Request(Prompt.chat(story.text), max_tokens, ctx=ctx))
-    return grade(story, done.text, done.finish, done.usage.prompt)
+    """Send the story to ``target`` as one user message, greedy, thinking off, and grade the answer."""
+    target.require(Ability.CHAT, needed_for="recall")
+    answer = target.complete(Request(Prompt.chat(story.text), max_tokens, ctx=ctx))
+    return grade(story, answer.text, answer.finish, answer.usage.prompt)
 
 
 def grade(story: Story, answer: str, finish: str = "", prompt_tokens: int | None = None) -> Recall:
-    """Grade an answer; a fact's depth is where its sentence stands in the text."""
-    found = story.grade(answer)
+    """Grade an answer; a fact's depth is the position of its sentence in the text."""
+    graded = story.grade(answer)
     counts = [[0, 0] for _ in range(BINS)]
     for fact in story.facts:
         at = min(BINS - 1, fact.position * BINS // max(1, len(story.text)))
         counts[at][0] += 1
-        counts[at][1] += fact.name in found.right
+        counts[at][1] += fact.name in graded.right
     bins = [(n, right) for n, right in counts]
-    return Recall(len(story.facts), len(found.right), found.wrong, found.missing, bins, answer, finish, prompt_tokens)
+    return Recall(
+        len(story.facts), len(graded.right), graded.wrong, graded.missing, bins, answer, finish, prompt_tokens
+    )
 
 
 def make(seed: int, scenes: int, facts: int) -> Story:
-    """A story; UsageError for impossible sizes."""
+    """Make a story from a seed; UsageError for impossible sizes."""
     from ds4ref.errors import UsageError
 
     try:

@@ -1,7 +1,7 @@
-"""Runs of ``ds4-vectors`` in the run store: what was checked or scored, on what, by which command.
+"""Record runs of ``ds4-vectors`` in the run store.
 
-A row is a case: verdict and tokens and, where the engine told every log probability, the summed NLL, by which
-``ds4-report compare`` judges two runs.
+A row is a case: verdict, tokens and, where the engine gave every log probability, the summed NLL that
+``ds4-report compare`` compares two runs by.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ds4ref.cli.common import Progress, say
-from ds4ref.cli.flags import add
-from ds4ref.cli.options import Parser
+from ds4ref.console.common import Progress, say
+from ds4ref.console.flags import add
+from ds4ref.console.options import Parser
 from ds4ref.errors import UsageError
 from ds4ref.runs.provenance import engine_facts, stamp
 from ds4ref.targets import Target
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 PROG = "ds4-vectors"
 
 
-def add_store(made: Parser) -> None:
-    """Options of commands whose runs are kept."""
-    add(made, "--store")
-    add(made, "--no-store")
-    add(made, "--label", help="name of the run in the store (that of the vectors)")
+def add_store(flags: Parser) -> None:
+    """Add the options of commands whose runs are stored."""
+    add(flags, "--store")
+    add(flags, "--no-store")
+    add(flags, "--label", help="name of the run in the store (that of the vectors)")
 
 
 @contextmanager
 def opened(args: Namespace) -> Iterator[Store | None]:
-    """The store that ``args`` name, opened before hours of work and not after."""
+    """Open the store that ``args`` name, before the work starts; None with --no-store."""
     if args.store is not None and args.no_store:
         raise UsageError("choose one of --store and --no-store")
     if args.no_store:
@@ -47,7 +47,7 @@ def opened(args: Namespace) -> Iterator[Store | None]:
 
 
 def describe(target: Target, store: Store | None) -> dict[str, Any]:
-    """What is known about an engine; a local model's file is hashed, once, if there is a store to remember it."""
+    """Return the facts about an engine for a run; a local model's file is hashed once if a store can cache it."""
     from ds4ref.targets.local import LocalTarget
 
     about = target.identity()
@@ -59,7 +59,7 @@ def describe(target: Target, store: Store | None) -> dict[str, Any]:
 
 
 def text_digest(texts: Iterable[str]) -> str:
-    """SHA-256 of all texts that were scored, in order."""
+    """Return the SHA-256 of all scored texts, in order."""
     digest = hashlib.sha256()
     for text in texts:
         data = text.encode("utf-8", "surrogateescape")
@@ -77,7 +77,10 @@ def keep(
     label: str,
     status: str = "complete",
 ) -> None:
-    """A run with its environment, of which ``status`` says whether it is all of it; says its number on stderr."""
+    """Add a run to the store with its environment, and print its number on stderr; do nothing without a store.
+
+    ``status``: complete, stopped or failed.
+    """
     if store is None:
         return
     everything = {**stamp([PROG, *argv]), **facts, "prompt_sha256": prompt_sha256}

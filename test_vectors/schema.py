@@ -1,11 +1,11 @@
-"""Vectors on disk: one directory a checkpoint, versioned, schema-checked, hashed.
+"""Vectors on disk: one directory per checkpoint, versioned, schema-checked, hashed.
 
     vectors/<name>/manifest.json        source, model, request parameters, the cases with their hashes and state
     vectors/<name>/prompts/<id>.txt     the user's text, exactly
     vectors/<name>/cases/<id>.json      what the source answered, every repetition of it
 
-A case file is written whole or not at all, and the manifest names its SHA-256, so a file that is not in the manifest or
-does not match it is never read as a vector. A finished directory is never changed: a new checkpoint is a new one.
+Case files are written atomically, and the manifest holds their SHA-256, so a file that is not in the manifest or does
+not match it is never read. A complete directory is never changed: a new checkpoint gets a new directory.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ds4ref.targets import Step, Token
 MANIFEST_SCHEMA = "ds4-vectors-manifest-v1"
 CASE_SCHEMA = "ds4-vectors-case-v1"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,94}")
-"""What a case may be called: also what ds4's official.vec can hold."""
+"""Valid case ids, limited by what ds4's official.vec can hold."""
 
 
 class TokenRecord(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """A token by its bytes; ``logprob`` None where the source gave none (or a degenerate one)."""
+    """A token by its bytes; ``logprob`` is None if the source gave none, or a degenerate one."""
 
     data: list[int] = msgspec.field(name="bytes")
     logprob: float | None = None
@@ -37,13 +37,16 @@ class TokenRecord(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True
 
     @property
     def raw(self) -> bytes:
-        """The bytes."""
+        """The token's bytes."""
         return bytes(self.data)
 
 
 class StepRecord(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """The token chosen, and the best alternatives (the chosen one among them), best first. ``rest`` are alternatives
-    that were listed without a usable probability (-9999) or without bytes: nothing is compared with them."""
+    """The chosen token and its alternatives.
+
+    top   best alternatives with the chosen one among them, best first
+    rest  alternatives without a usable probability (-9999) or without bytes, which are not compared
+    """
 
     token: TokenRecord
     top: list[TokenRecord] = []
@@ -51,7 +54,7 @@ class StepRecord(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True)
 
 
 class Repetition(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """One answer of the source, with the tokens it counted."""
+    """One answer of the source, with the token counts it reported."""
 
     steps: list[StepRecord]
     finish: str
@@ -62,8 +65,8 @@ class Repetition(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True)
     cached_tokens: int | None = None
 
 
-class Case(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """One prompt with every answer that was recorded; the first is the expectation, the others show the spread."""
+class RecordedCase(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """One prompt with all recorded answers: the first is the expected one, the others show the spread."""
 
     schema: str
     id: str
@@ -71,15 +74,15 @@ class Case(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     repetitions: list[Repetition]
 
 
-class Expected(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """A known divergence: data with a reason. ``step`` None means anywhere in the case."""
+class ExpectedDivergence(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """A known divergence of correct engines and its reason; ``step`` None: anywhere in the case."""
 
     reason: str
     step: int | None = None
 
 
-class Entry(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """A case as the manifest lists it. ``sha256`` is of the case file, None while it has not been captured."""
+class CaseEntry(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """A case as listed in the manifest; ``sha256``: of the case file, None until it is captured."""
 
     id: str
     prompt_file: str
@@ -88,7 +91,7 @@ class Entry(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     case_file: str | None = None
     sha256: str | None = None
     repetitions: int = 0
-    expected_divergence: Expected | None = None
+    expected_divergence: ExpectedDivergence | None = None
 
 
 class Manifest(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
@@ -103,30 +106,30 @@ class Manifest(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     system: str
     created: str
     complete: bool
-    cases: list[Entry]
+    cases: list[CaseEntry]
 
 
 T = TypeVar("T")
 
 
 def sha256(data: bytes) -> str:
-    """Hexadecimal."""
+    """Return the SHA-256 as hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
 
 
 def decode(data: bytes, kind: type[T], schema: str, where: str) -> T:
-    """Check and decode; DataError names the field at fault."""
+    """Decode and validate JSON of a schema; DataError names the invalid field."""
     try:
-        found = msgspec.json.decode(data, type=kind)
+        value = msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(f"{where}: {error}") from None
-    if getattr(found, "schema", schema) != schema:
-        raise DataError(f"{where}: schema is {getattr(found, 'schema', None)!r}, this version reads {schema!r}")
-    return found
+    if getattr(value, "schema", schema) != schema:
+        raise DataError(f"{where}: schema is {getattr(value, 'schema', None)!r}, this version reads {schema!r}")
+    return value
 
 
 def encode(value: msgspec.Struct) -> bytes:
-    """Indented JSON with a final newline."""
+    """Encode as indented JSON with a final newline."""
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 
 
@@ -138,14 +141,14 @@ class Vectors:
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Vectors:
-        """Read and check the manifest. DataError if there is none, or a name in it leads out of the directory."""
+        """Read and check the manifest; DataError if there is none, or if a path in it leaves the directory."""
         path = Path(folder, "manifest.json")
         manifest = decode(_read(path), Manifest, MANIFEST_SCHEMA, str(path))
-        seen: set[str] = set()
+        ids: set[str] = set()
         for entry in manifest.cases:
-            if not NAME.fullmatch(entry.id) or entry.id in seen:
+            if not NAME.fullmatch(entry.id) or entry.id in ids:
                 raise DataError(f"{path}: case id {entry.id!r} is malformed or listed twice")
-            seen.add(entry.id)
+            ids.add(entry.id)
             for file in (entry.prompt_file, entry.case_file):
                 if file is not None and (os.path.isabs(file) or ".." in Path(file).parts):
                     raise DataError(f"{path}: {file!r} leads out of the directory")
@@ -153,44 +156,44 @@ class Vectors:
 
     @staticmethod
     def exists(folder: str | os.PathLike[str]) -> bool:
-        """Whether there is a manifest."""
+        """Whether the folder has a manifest."""
         return Path(folder, "manifest.json").is_file()
 
     def save(self) -> None:
-        """Write the manifest, whole or not at all."""
+        """Write the manifest atomically."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with atomic_write(self.folder / "manifest.json") as out:
             out.write(encode(self.manifest))
 
-    def prompt(self, entry: Entry) -> str:
-        """The user's text; DataError if the file is not the one that was recorded."""
+    def prompt(self, entry: CaseEntry) -> str:
+        """Read the user's text of a case; DataError if it was changed after it was recorded."""
         data = _read(self.folder / entry.prompt_file)
         if sha256(data) != entry.prompt_sha256:
             raise DataError(f"{self.folder / entry.prompt_file}: the prompt was changed after it was recorded")
         return data.decode("utf-8", "surrogateescape")
 
-    def case(self, entry: Entry) -> Case:
-        """A recorded case. DataError if it is absent, altered or malformed."""
+    def case(self, entry: CaseEntry) -> RecordedCase:
+        """Read a recorded case; DataError if it is missing, altered or malformed."""
         if entry.case_file is None or entry.sha256 is None:
             raise DataError(f"{self.folder}: case {entry.id} has not been captured (partial capture)")
         path = self.folder / entry.case_file
         data = _read(path)
         if sha256(data) != entry.sha256:
             raise DataError(f"{path}: the file is not the one the manifest describes")
-        case = decode(data, Case, CASE_SCHEMA, str(path))
+        case = decode(data, RecordedCase, CASE_SCHEMA, str(path))
         if case.id != entry.id or case.prompt_sha256 != entry.prompt_sha256 or not case.repetitions:
             raise DataError(f"{path}: this is not case {entry.id} of the manifest")
         return case
 
-    def add_prompt(self, entry: Entry, text: bytes) -> None:
+    def add_prompt(self, entry: CaseEntry, text: bytes) -> None:
         """Write a prompt file."""
         path = self.folder / entry.prompt_file
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as out:
             out.write(text)
 
-    def add_case(self, entry: Entry, case: Case) -> None:
-        """Write a case file, then the manifest that vouches for it."""
+    def add_case(self, entry: CaseEntry, case: RecordedCase) -> None:
+        """Write a case file, then the manifest with its SHA-256."""
         data = encode(case)
         path = self.folder / "cases" / f"{entry.id}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -202,7 +205,7 @@ class Vectors:
 
 
 def record(step: Step, degenerate: float = -1000.0) -> StepRecord:
-    """A target's step as it is stored. Degenerate alternatives are set apart; official.vec drops them."""
+    """Convert a target's step for storage; alternatives at or below ``degenerate`` go to ``rest``."""
 
     def useful(t: Token) -> bool:
         return t.logprob is not None and t.logprob > degenerate

@@ -1,10 +1,10 @@
-"""How precisely foreign numbers were stored, found from the values themselves.
+"""Infer from the values themselves how precisely another engine's numbers were stored.
 
 Logits saved as float16 differ from the engine's by up to half a unit of their last place, which is hundreds of times
-the float noise of two right engines. That is no mistake, and its size is known: a unit's square over 12.
+the float noise of two right engines. That is no mistake, and its variance is known: the square of a unit over 12.
 
     written(values)             ("float16", 2^-11), ("4 decimals", 1e-4), ... or ("", 0.0)
-    variance(values)            mean square of that rounding for every value; None where nothing can be told
+    variance(values)            mean square of that rounding by value; None if values are not rounded
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ from __future__ import annotations
 import numpy as np
 
 SILENT = -1000.0
-"""A log probability at or below this is no number an engine computes (float32 softmax ends at -104): it is a mask."""
+"""A log probability at or below this is a mask: no engine computes it (float32 softmax ends at -104)."""
 SAMPLE = 20000
-"""Values looked at."""
+"""Most values to inspect."""
 TELLING = 5
-"""So many different values have to agree with a precision before it is believed."""
+"""Fewest different values that must fit a precision before it is inferred."""
 
 
 def written(values: np.ndarray) -> tuple[str, float]:
-    """How finely values were written: its name, and the largest relative (floats) or absolute (decimals) rounding step.
-    ("", 0.0) where nothing but their own type can be told."""
+    """Infer the precision of stored values: (name, largest relative (floats) or absolute (decimals) rounding step).
+
+    ("", 0.0) if they are not rounded beyond their own type.
+    """
     x = _sample(values)
     if len(np.unique(x)) < TELLING:
         return "", 0.0
@@ -30,7 +32,7 @@ def written(values: np.ndarray) -> tuple[str, float]:
         return f"{places} decimals" if places else "whole numbers", 10.0**-places
     with np.errstate(over="ignore"):
         half, single = x.astype(np.float16).astype(np.float64), x.astype(np.float32)
-    # bfloat16 first: of the usual sizes its values are float16 values, too
+    # bfloat16 first: in the usual range its values are float16 values, too
     if np.array_equal(single.astype(np.float64), x) and not (single.view(np.uint32) & 0xFFFF).any():
         return "bfloat16", 2.0**-8
     if np.array_equal(half, x):
@@ -39,22 +41,24 @@ def written(values: np.ndarray) -> tuple[str, float]:
 
 
 def decimals(values: np.ndarray) -> int | None:
-    """Decimals after the point (0 to 6) that values were rounded to, None if they were not, or if so finely that the
-    rounding of their own type hides it."""
+    """Return the number of decimals (0 to 6) that values were rounded to.
+
+    None if they were not rounded, or so finely that the rounding of their own type hides it.
+    """
     x = _sample(values)
     kind = np.asarray(values).dtype
     if not len(x) or kind == np.float16:
         return None
     error = 0.5 * float(np.finfo(kind).eps if kind.kind == "f" else 0.0) * np.abs(x) + 1e-12
     for places in range(7):
-        # 20 times finer than the grid, or float32 would be on any grid
+        # the grid must be 20 times coarser than the type's error, or any float32 would lie on it
         if 20 * error.max() <= 10.0**-places and (np.abs(x - np.round(x, places)) <= error).all():
             return places
     return None
 
 
 def variance(values: np.ndarray) -> np.ndarray | None:
-    """Mean square of the rounding of each value, float64 and of the same shape; None for full precision."""
+    """Return the mean square of each value's rounding, float64 of the same shape; None for full precision."""
     name, step = written(values)
     if not name:
         return None
@@ -68,7 +72,7 @@ def variance(values: np.ndarray) -> np.ndarray | None:
 
 
 def _sample(values: np.ndarray) -> np.ndarray:
-    """Some of the values that are neither 0 nor a mask, as float64."""
+    """Return up to SAMPLE of the values that are neither 0 nor a mask, as float64."""
     x = np.asarray(values).reshape(-1)
     x = x[:: max(1, x.size // SAMPLE)].astype(np.float64)
     return x[np.isfinite(x) & (x != 0) & (np.abs(x) < -SILENT)]

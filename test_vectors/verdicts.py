@@ -1,16 +1,16 @@
-"""An engine against recorded vectors, step by step.
+"""Compare an engine with recorded vectors, step by step.
 
-The engine is forced along the expected tokens (teacher forcing), so one fork does not spoil what follows; where a
-target cannot be forced, its own greedy continuation is compared until the first fork and the rest is incomparable.
+The engine is forced along the expected tokens (teacher forcing), so one fork does not spoil later steps; if a target
+cannot be forced, its own greedy continuation is compared up to the first fork, and the rest is incomparable.
 
     match         the expected token is the engine's best
     flip          it is not, but the engine's margin over it is below the noise: the source's own run-to-run spread,
                   or the rounding floor of the engine's numerics mode
     mismatch      it is not, by more than the noise
-    incomparable  nothing can be said: no probabilities, or a prefix that cannot be forced
+    incomparable  no conclusion: no probabilities, or a prefix that cannot be forced
 
-The profile "ds4" is that project's own rule instead: same bytes, every official token among the 20 best, log
-probabilities within 4 nats (docs/vectors.md).
+The profile "ds4" uses that project's own rule instead: same bytes, every official token among the 20 best, log
+probabilities within 4 nats (docs/reference/vectors.md).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ds4ref.errors import TargetError, UsageError
 from ds4ref.targets import Ability, Prompt, Request, Step, Target, Token
 
 from .capture import spread
-from .schema import Case, Expected, StepRecord, TokenRecord
+from .schema import ExpectedDivergence, RecordedCase, StepRecord, TokenRecord
 
 S = TypeVar("S", Step, StepRecord)
 
 FLOORS = {"exact": 1e-3, "qat": 0.05, "ds4": 0.3}
-"""Margins (nats) below which a mode's roundings are taken to decide the order of two tokens. Chosen; what noise does to
-a random model is larger, see docs/vectors.md."""
+"""Margins in nats below which a mode's rounding may decide the order of two tokens. Set by hand; noise of a random
+model is larger, see docs/reference/vectors.md."""
 
 DEFAULT_FLOOR = 0.3
 _API_EOS, _EOS = (f"<{bar}end\u2581of\u2581sentence{bar}>".encode() for bar in ("\uff5c\uff5c", "\uff5c"))
@@ -41,9 +41,15 @@ DS4_NATS = 4.0
 
 @dataclass(frozen=True)
 class StepResult:
-    """One step. ``rank`` of the expected token (1 is best, None: not among the known ones), ``margin`` by which the
-    engine prefers another (0 on a match), ``delta`` of the log probability, ``overlap`` of the known alternatives,
-    KL(expected || engine) on their shared support, and the engine's own ``logprob`` of the expected token."""
+    """Comparison of one step.
+
+    rank     rank of the expected token in the engine's list (1 is best; None: not listed)
+    margin   nats by which the engine prefers another token (0 on a match)
+    delta    engine's log probability of the expected token minus the recorded one
+    overlap  share of the recorded alternatives that the engine lists
+    kl       KL(expected || engine) on the shared alternatives, nats
+    logprob  engine's log probability of the expected token
+    """
 
     index: int
     verdict: str
@@ -60,8 +66,13 @@ class StepResult:
 
 @dataclass
 class CaseResult:
-    """One case. ``verdict`` is the worst of its steps; where a divergence is expected, "expected" or, if there is none,
-    "unexpected match", which is worth knowing and no failure: not every engine diverges."""
+    """Comparison of one case.
+
+    verdict  worst verdict of its steps; for an expected divergence "expected", or "unexpected match" if there is none,
+             which is no failure, as not every engine diverges
+    noise    margin in nats up to which a flip is allowed
+    forced   whether the engine was forced along the expected tokens
+    """
 
     id: str
     verdict: str
@@ -73,11 +84,11 @@ class CaseResult:
 
     @property
     def failed(self) -> bool:
-        """Whether this fails a check."""
+        """Whether it makes a check fail."""
         return self.verdict in ("mismatch", "error")
 
     def to_json(self) -> dict[str, Any]:
-        """For the report."""
+        """Return the JSON object for the report."""
         return {
             "id": self.id, "verdict": self.verdict, "noise": self.noise, "forced": self.forced, "reason": self.reason,
             "steps": [
@@ -90,42 +101,44 @@ class CaseResult:
 
 
 def floor_of(target: Target) -> float:
-    """The rounding floor of a target's mode; the largest one where the mode is not known."""
+    """Return the rounding floor of a target's mode in nats; the largest one if the mode is unknown."""
     return FLOORS.get(str(target.identity().get("numerics")), DEFAULT_FLOOR)
 
 
 def check_case(
-    target: Target, prompt: Prompt, case: Case, *, ctx: int | None = None, profile: str = "margin",
-    floor: float | None = None, top: int = 20, known: Expected | None = None,
+    target: Target, prompt: Prompt, case: RecordedCase, *, ctx: int | None = None, profile: str = "margin",
+    floor: float | None = None, top: int = 20, divergence: ExpectedDivergence | None = None,
 ) -> CaseResult:  # fmt: skip
-    """Compare one case. Errors of the target become the verdict "error", so that one case does not end a check."""
+    """Compare one case; errors of the target become the verdict "error", so that the check goes on."""
     if profile not in PROFILES:
         raise UsageError(f"unknown profile {profile!r}: choose from {', '.join(PROFILES)}")
-    wanted = [_plain_eos(step) for step in case.repetitions[0].steps]
+    expected_steps = [_plain_eos(step) for step in case.repetitions[0].steps]
     noise = max(spread(case) or 0.0, floor_of(target) if floor is None else floor)
     result = CaseResult(case.id, "match", noise=noise)
     top = min(top, target.max_top_logprobs)
-    # a server that gives text instead of bytes loses the bytes of tokens that end inside a character
-    told = next((i for i, step in enumerate(wanted) if not step.token.raw), len(wanted))
+    # a server that gives text loses the bytes of tokens that end inside a character
+    with_bytes = next((i for i, step in enumerate(expected_steps) if not step.token.raw), len(expected_steps))
     try:
-        got, result.forced = _answers(target, prompt, wanted[:told], ctx, top) if told else ([], True)
+        steps, result.forced = (
+            _answers(target, prompt, expected_steps[:with_bytes], ctx, top) if with_bytes else ([], True)
+        )
     except TargetError as error:
         result.verdict, result.reason = "error", str(error)
         return result
-    got = [_plain_eos(step) for step in got]
-    for index, expected in enumerate(wanted):
-        if index < len(got):
+    steps = [_plain_eos(step) for step in steps]
+    for index, expected in enumerate(expected_steps):
+        if index < len(steps):
             judge = _ds4_step if profile == "ds4" else _margin_step
-            result.steps.append(judge(index, expected, got[index], noise, result.forced))
+            result.steps.append(judge(index, expected, steps[index], noise, result.forced))
         else:
-            why = "after a fork" if index < told else "from a token on whose bytes the source did not give"
+            why = "after a fork" if index < with_bytes else "from a token on whose bytes the source did not give"
             result.steps.append(StepResult(index, "incomparable", expected.token.raw, None, why=why))
     order = ("mismatch", "incomparable", "flip", "match")
     verdicts = {step.verdict for step in result.steps}
     result.verdict = next(v for v in order if v in verdicts) if verdicts else "incomparable"
-    if known is not None:
-        result.reason = known.reason
-        at = [s for s in result.steps if known.step is None or s.index == known.step]
+    if divergence is not None:
+        result.reason = divergence.reason
+        at = [s for s in result.steps if divergence.step is None or s.index == divergence.step]
         if any(s.verdict == "mismatch" for s in at):
             others = [s for s in result.steps if s.verdict == "mismatch" and s not in at]
             result.verdict = "mismatch" if others else "expected"
@@ -135,27 +148,27 @@ def check_case(
 
 
 def _answers(
-    target: Target, prompt: Prompt, wanted: list[StepRecord], ctx: int | None, top: int
+    target: Target, prompt: Prompt, expected_steps: list[StepRecord], ctx: int | None, top: int
 ) -> tuple[list[Step], bool]:
-    """The engine's view of every step, and whether it could be forced; unforced ends with the first fork."""
+    """Return the engine's steps, and whether it could be forced; unforced steps end with the first fork."""
     if target.can(Ability.SCORE):
         try:
-            return target.score(prompt, [step.token.raw for step in wanted], top), True
+            return target.score(prompt, [step.token.raw for step in expected_steps], top), True
         except TargetError as error:
             if not any(text in str(error) for text in ("go on with", "is not a token")):
                 raise
-    target.require(Ability.TOP_LOGPROBS, what="check")
-    free = target.complete(Request(prompt, len(wanted), top_logprobs=top, ctx=ctx)).steps
-    got: list[Step] = []
-    for expected, step in zip(wanted, free, strict=False):
-        got.append(step)
+    target.require(Ability.TOP_LOGPROBS, needed_for="check")
+    free = target.complete(Request(prompt, len(expected_steps), top_logprobs=top, ctx=ctx)).steps
+    steps: list[Step] = []
+    for expected, step in zip(expected_steps, free, strict=False):
+        steps.append(step)
         if _plain_eos(step).token.raw != expected.token.raw:
             break
-    return got, False
+    return steps, False
 
 
 def _plain_eos(step: S) -> S:
-    """The step with the end token spelled as vocabularies spell it."""
+    """Return the step with the API's end token replaced by the vocabulary's."""
     if not any(t.raw == _API_EOS for t in (step.token, *step.top)):
         return step
 
@@ -180,26 +193,26 @@ def _margin_step(index: int, expected: StepRecord, step: Step, noise: float, for
     ordered = sorted(values.items(), key=lambda item: -item[1])
     best, best_logprob = ordered[0]
     rank = next((i + 1 for i, (token, _) in enumerate(ordered) if token == raw), None)
-    own = values.get(raw, step.token.logprob if forced else None)
+    logprob = values.get(raw, step.token.logprob if forced else None)
     kl, overlap = _distribution(expected, values)
-    delta = None if own is None or expected.token.logprob is None else own - expected.token.logprob
-    fields: dict[str, Any] = {"rank": rank, "delta": delta, "overlap": overlap, "kl": kl, "logprob": own}
-    if best == raw or (own is not None and own >= best_logprob):
+    delta = None if logprob is None or expected.token.logprob is None else logprob - expected.token.logprob
+    fields: dict[str, Any] = {"rank": rank, "delta": delta, "overlap": overlap, "kl": kl, "logprob": logprob}
+    if best == raw or (logprob is not None and logprob >= best_logprob):
         return StepResult(index, "match", raw, best, margin=0.0, **fields)
-    if own is None:
+    if logprob is None:
         least = best_logprob - ordered[-1][1]
         why = f"not among the {len(ordered)} best (margin above {least:.3g})"
         return StepResult(index, "mismatch", raw, best, margin=None, why=why, **fields)
-    margin = best_logprob - own
+    margin = best_logprob - logprob
     verdict = "flip" if margin <= noise else "mismatch"
     return StepResult(index, verdict, raw, best, margin=margin, why=f"margin {margin:.3g}, noise {noise:.3g}", **fields)
 
 
 def _distribution(expected: StepRecord, values: dict[bytes, float]) -> tuple[float | None, float | None]:
-    """KL on the shared support (renormalised on it) and the share of expected alternatives that are known here."""
+    """Return (KL on the shared support, renormalised on it; share of expected alternatives that the engine lists)."""
     known = {t.raw: t.logprob for t in expected.top if t.logprob is not None}
     if len(known) < 2:
-        return None, None  # a lone entry at 0 is the degenerate form: it holds no distribution
+        return None, None  # a single entry at 0 is the degenerate form, which holds no distribution
     shared = [raw for raw in known if raw in values]
     if len(shared) < 2:
         return None, len(shared) / len(known)
@@ -210,7 +223,7 @@ def _distribution(expected: StepRecord, values: dict[bytes, float]) -> tuple[flo
 
 
 def _ds4_step(index: int, expected: StepRecord, step: Step, noise: float, forced: bool) -> StepResult:
-    """ds4's rule. ``got`` is the local argmax."""
+    """Judge a step by ds4's rule, where ``got`` is the engine's best token."""
     raw = expected.token.raw
     values = {t.raw: t.logprob for t in step.top if t.logprob is not None}
     best = max(values, key=lambda token: values[token]) if values else step.token.raw
@@ -222,7 +235,7 @@ def _ds4_step(index: int, expected: StepRecord, step: Step, noise: float, forced
             reasons.append(f"{token.raw!r} is not among the {len(values)} best")
         elif token.logprob is not None and abs(values[token.raw] - token.logprob) > DS4_NATS:
             reasons.append(f"{token.raw!r} differs by {abs(values[token.raw] - token.logprob):.3g} nats")
-    own = values.get(raw)
-    delta = None if own is None or expected.token.logprob is None else own - expected.token.logprob
+    logprob = values.get(raw)
+    delta = None if logprob is None or expected.token.logprob is None else logprob - expected.token.logprob
     verdict = "mismatch" if reasons else "match"
-    return StepResult(index, verdict, raw, best, delta=delta, why="; ".join(reasons), logprob=own)
+    return StepResult(index, verdict, raw, best, delta=delta, why="; ".join(reasons), logprob=logprob)

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from ds4ref.kernels.formats import FORMATS
 from ds4ref.weights.gguf import GGUFFile
 from ds4ref.weights.writer import GGUFWriter, TensorSpec
-from kernels.formats import FORMATS
 
 
 @dataclass

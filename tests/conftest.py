@@ -3,8 +3,9 @@
 Hypothesis draws the same examples in every run, so that a test fails on every machine or on none. DS4_TEST_RANDOM=1
 draws new ones and remembers what failed: worth a run now and then.
 
-The CUDA backend runs in numba's simulator unless DS4_TEST_CUDA says otherwise: "device" for the GPU that is there,
-"compiled" for kernels compiled for one that is not there, run on this processor (tests/kernels/lowering; extra 'cuda').
+Tests marked ``cuda`` run kernels that are compiled for a GPU on this processor (tests/kernels/cuda/lowering); without
+numba-cuda they are skipped, or with DS4_TEST_CUDA=compiled (``make cuda``) an error. DS4_TEST_CUDA=device runs them on
+the GPU.
 """
 
 import itertools
@@ -20,9 +21,6 @@ if (worker := os.environ.get("PYTEST_XDIST_WORKER", "")).startswith("gw") and ha
     cores, workers = sorted(os.sched_getaffinity(0)), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     share = [core for place, core in enumerate(cores) if place % workers == int(worker[2:]) % len(cores) % workers]
     os.sched_setaffinity(0, share or cores)
-
-if os.environ.get("DS4_TEST_CUDA", "simulated") == "simulated":
-    os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # before anything imports numba
 
 # A busy machine must not turn a slow example into a failure.
 hypothesis.settings.register_profile("random", deadline=None)
@@ -41,18 +39,25 @@ def _ctrl_c_works():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _compiled_kernels():
-    """DS4_TEST_CUDA=compiled: the CUDA backend of every test runs what the compiler emitted."""
-    if os.environ.get("DS4_TEST_CUDA") != "compiled":
-        yield
+@pytest.fixture(scope="session")
+def cuda_driver():
+    """The driver of CUDA backends in tests marked ``cuda``; None on a GPU."""
+    where = os.environ.get("DS4_TEST_CUDA")
+    if where == "device":
+        yield None
         return
-    from tests.kernels.lowering.hosted import available, hosted
+    from tests.kernels.cuda.lowering.hosted import hosted, missing
 
-    if available() is not None:
-        pytest.exit(f"DS4_TEST_CUDA=compiled: {available()}", returncode=2)
-    with hosted():
-        yield
+    if reason := missing():
+        (pytest.skip if where is None else pytest.exit)(f"CUDA kernels cannot be compiled and run: {reason}")
+    with hosted() as driver:
+        yield driver
+
+
+@pytest.fixture(autouse=True)
+def _cuda_kernels(request):
+    if request.node.get_closest_marker("cuda"):
+        request.getfixturevalue("cuda_driver")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -92,3 +97,12 @@ def nano_path(_model_cache):
     from ds4ref.nano import embedded_path
 
     return embedded_path()
+
+
+@pytest.fixture(scope="session")
+def nano_engine(nano_path):
+    """The embedded model, opened once."""
+    from ds4ref.engine import Engine
+
+    with Engine.open(nano_path, threads=1) as engine:
+        yield engine

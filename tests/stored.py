@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from test_vectors import observation
-from test_vectors.observation import Observation, log_softmax
+from ds4ref.test_vectors import reading
+from ds4ref.test_vectors.observation import Observation, log_softmax
 
 
 def _npz(path: Path, ids: np.ndarray, logits: np.ndarray) -> Path:
@@ -70,4 +70,4 @@ WAYS: dict[str, Callable[[Path, np.ndarray, np.ndarray], Path]] = {
 def stored(folder: Path, way: str, ids: np.ndarray, logits: np.ndarray, name: str = "theirs") -> Observation:
     """What ``ds4-vectors`` sees of logits (T, V) float32 after tokens ids (T,), kept in one of ``WAYS``."""
     path = WAYS[way](folder / f"{name}.{way}", np.asarray(ids, np.int32), logits)
-    return observation.read(str(path), np.asarray(ids).tolist() if path.suffix == ".csv" else None)
+    return reading.read(str(path), np.asarray(ids).tolist() if path.suffix == ".csv" else None)

@@ -1,4 +1,4 @@
-"""The Python API: the examples of docs/api.md run as they stand, and say what the command says."""
+"""The Python API: the examples of docs/reference/api.md run as they stand, and say what the command says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ds4ref.errors import UsageError
 from ds4ref.targets import Prompt
 from ds4ref.targets.local import LocalTarget
 
-PAGE = Path(__file__).parents[1] / "docs" / "api.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "api.md"
 
 
 def examples() -> list[tuple[int, str]]:

@@ -1,4 +1,4 @@
-"""docs/architecture.md: one token's way is what the page says, for prefill and decode."""
+"""docs/explanation/architecture.md: one token's way is what the page says, for prefill and decode."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from ds4ref.engine import Engine
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE = ROOT / "docs" / "explanation" / "architecture.md"
 PROMPT = 300
 """Tokens; so many that the indexer has to choose."""
 
@@ -45,7 +45,8 @@ def entered(work: Callable[[], Any]) -> list[str]:
         sys.setprofile(before)
         gc.enable()
     rooms = (ROOT / "ds4ref", ROOT / "kernels")
-    return [str(Path(f).relative_to(ROOT)) for f in found if any(Path(f).is_relative_to(room) for room in rooms)]
+    files = dict.fromkeys(Path(f).resolve() for f in found)  # rooms are links inside ds4ref
+    return [str(f.relative_to(ROOT)) for f in files if any(f.is_relative_to(room) for room in rooms)]
 
 
 def of_the_engine(files: list[str]) -> list[str]:

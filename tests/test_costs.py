@@ -76,7 +76,7 @@ def weights(tokens: int, depth: int, experts: float) -> float:
 def test_a_file_costs_what_its_recipe_says(nano_path):
     """Formats differ from matrix to matrix in the embedded model; what is counted is what the file holds."""
     with Engine.open(nano_path, backend="reference", numerics="exact") as engine:
-        found = Costs.of_engine(engine)
+        found = engine.costs()
         assert Costs.of_file(engine.source, engine.shape).prefill(0, 9) == COSTS.prefill(0, 9)
     exact = Costs.of_recipe(NANO, "q2", act_quant=False)
     assert found.decode(300) == exact.decode(300) and found.decode(300).int8_ops == 0 < found.decode(300).mixed_ops
@@ -118,7 +118,7 @@ def test_a_prefill_is_the_sum_of_its_chunks(first: int, last: int, size: int):
 
 
 def test_a_prefill_is_cut_as_a_session_cuts_it():
-    from ds4ref.session.session import PREFILL_CHUNK
+    from ds4ref.costs import PREFILL_CHUNK
 
     assert COSTS.prefill(0, PREFILL_CHUNK + 9) == COSTS.prefill(0, PREFILL_CHUNK + 9, PREFILL_CHUNK)
 
@@ -146,7 +146,7 @@ def test_modes_that_keep_floats_are_bounded_so(nano_path):
     peaks = Peaks(read_gbs=1e6, int8_gops=600, f32_gflops=100)
     for numerics, rate in (("exact", 200e9), ("qat", 200e9), ("ds4", 600e9)):
         with Engine.open(nano_path, backend="reference", numerics=numerics) as engine:
-            found = Costs.of_engine(engine).decode(300)
+            found = engine.costs().decode(300)
         quantized, floats = matrices(300, NANO.n_used)
         expected = quantized / rate + (floats + attention(300)) / 100e9
         assert found.bound(peaks).seconds == pytest.approx(expected)
@@ -159,7 +159,7 @@ def test_peaks_are_measured_with_the_threads_there_are(monkeypatch):
         asked.append(threads)
         return {"read_gbs": 1.0, "int8_gops": 2.0, "f32_gflops": 3.0}
 
-    monkeypatch.setattr("kernels.cpu.peaks.measure", measure)
+    monkeypatch.setattr("ds4ref.kernels.cpu.peaks.measure", measure)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 5}, raising=False)
     assert measure_peaks(2) == Peaks(1.0, 2.0, 3.0)
     for threads in (64, 0):

@@ -12,13 +12,13 @@ from ds4ref.archs.deepseek4.hooks import Recorder
 from ds4ref.archs.deepseek4.shape import ModelShape
 from ds4ref.engine import Engine
 from ds4ref.errors import ModelFileError, SessionError, ShapeError, UsageError
+from ds4ref.kernels.cpu import CPU
+from ds4ref.kernels.formats import Matrix
 from ds4ref.sampling import Sampler
 from ds4ref.targets.base import Prompt, Request
 from ds4ref.targets.local import LocalTarget
 from ds4ref.weights.gguf import GGUFFile
 from ds4ref.weights.writer import GGUFWriter
-from kernels.cpu import CPU
-from kernels.formats import Matrix
 from tests.weights.modelfile import SMALL, write_model
 
 

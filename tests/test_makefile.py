@@ -89,7 +89,7 @@ def test_a_broken_shim_is_skipped(copy, monkeypatch):
 
 def test_version_and_scripts_agree():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert project["tool"]["setuptools"]["dynamic"]["version"]["attr"] == "ds4ref.__version__"
+    assert project["tool"]["setuptools"]["dynamic"]["version"]["attr"] == "ds4ref.version.__version__"
     assert re.fullmatch(r"\d+\.\d+\.\d+", ds4ref.__version__)
     for target in project["project"]["scripts"].values():
         module, function = target.split(":")

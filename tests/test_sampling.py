@@ -139,7 +139,7 @@ def test_argmax_with_nothing_left():
     assert argmax(LOGITS, exclude=1) == 3 and (before == LOGITS).all()
 
 
-# --- the sampler against a plain transcription of docs/text.md 6
+# --- the sampler against a plain transcription of docs/explanation/text.md 6
 
 
 def naive_pick(logits, temperature, top_k, top_p, min_p, rng):

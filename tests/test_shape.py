@@ -13,7 +13,7 @@ from tests.weights.modelfile import SMALL, open_metadata, with_metadata
 WORDS = [("tokenizer.ggml.tokens", "string[]", ["a", "b"]), ("tokenizer.ggml.merges", "string[]", ["a b"])]
 META = FLASH.metadata() + WORDS
 
-# Everything that ds4 reads and demands (docs/model.md 2.1).
+# Everything that ds4 reads and demands (docs/explanation/model.md 2.1).
 UINTS = """block_count embedding_length vocab_size attention.head_count attention.head_count_kv attention.key_length
     attention.value_length rope.dimension_count attention.q_lora_rank attention.output_lora_rank
     attention.output_group_count expert_count expert_used_count expert_feed_forward_length expert_shared_count
@@ -201,7 +201,7 @@ def test_more_consistency_rules():
     ("tokens", "size"), [(2048, 52_184_460), (4096, 80_373_132), (65536, 926_033_292), (1 << 20, 14_456_595_852)]
 )
 def test_payload_sizes_at_flash_dimensions(tokens, size):
-    """Golden values, and the closed form of docs/model.md 12: 23,995,788 + 13,764 n."""
+    """Golden values, and the closed form of docs/explanation/model.md 12: 23,995,788 + 13,764 n."""
     assert FLASH.payload_bytes(tokens) == size == 23_995_788 + 13_764 * tokens
 
 
@@ -215,7 +215,7 @@ def test_payload_size_term_by_term(tokens):
 
 
 def test_cache_arithmetic():
-    """The figures of docs/model.md 11 and 13."""
+    """The figures of docs/explanation/model.md 11 and 13."""
     assert FLASH.state_bytes() == 12_206_080
     assert FLASH.kv_values_per_token() * 4 == 13_760
     assert [FLASH.comp_width(layer) for layer in (0, 2, 3)] == [0, 1024, 512]

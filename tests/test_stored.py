@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from test_vectors.observation import log_softmax
+from ds4ref.test_vectors.observation import log_softmax
 
 from .stored import WAYS, stored
 

@@ -10,5 +10,5 @@
     permit.py      what may be done, and who is asked
     log.py         the transcript
 
-Left out on purpose: background commands, compaction of long conversations, saved sessions (docs/agent.md).
+Left out on purpose: background commands, compaction of long conversations, saved sessions (docs/reference/agent.md).
 """

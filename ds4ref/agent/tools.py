@@ -1,7 +1,7 @@
 """The tools: what the model is told of them, and what a call does.
 
 Whatever goes wrong in a call is its result, a text that starts with ``Tool error:`` and says what to do instead; a call
-never ends the session. Names, parameters and texts are those of ds4's agent where it has them (docs/agent.md).
+never ends the session. Names, parameters and texts are those of ds4's agent where it has them (agent.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rope tables by position: what every family's ``RopeTables`` are asked for."""
+"""Rope tables by position: the base of every family's ``RopeTables``."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 PAGE = 64
-"""Positions whose angles are computed together when they are asked for one by one."""
+"""Number of positions whose angles are computed together when they are requested one by one."""
 
 
 class Angles(ABC):
-    """cos and sin of positions; a family says how they are computed."""
+    """cos and sin of positions; a family defines how they are computed."""
 
     def __init__(self) -> None:
         self._page: tuple[int, np.ndarray, np.ndarray] = (-1, np.empty(0), np.empty(0))
 
     def __call__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """positions int (T,) -> cos, sin float32 (T, pairs)."""
+        """Return cos and sin, float32 (T, pairs), of positions int (T,)."""
         if len(positions) != 1:
             return self.compute(positions)
         number, at = divmod(int(positions[0]), PAGE)
@@ -29,4 +29,4 @@ class Angles(ABC):
 
     @abstractmethod
     def compute(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The same for any number of positions."""
+        """Compute cos and sin, float32 (T, pairs), of positions int (T,)."""

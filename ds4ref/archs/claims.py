@@ -1,8 +1,7 @@
-"""Append-only rows that timelines with a common past share: who counts on how many of them, and how one
-goes on, back, or elsewhere.
+"""Append-only rows shared by timelines with a common past: who relies on which rows, and when to copy.
 
-Everyone has a claim on the rows of its past, sessions and snapshots of them alike; who would overwrite what another one
-claims goes on in a copy (``archs.NAME.cache``).
+Sessions and snapshots alike hold a claim on the rows of their past; a timeline that would overwrite rows claimed by
+another one continues in a copy (``archs.NAME.cache``).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from ..errors import ContextError, SessionError
 
 
 class Claim:
-    """A timeline or a snapshot counts on the rows of the first ``pos`` tokens."""
+    """A timeline's or snapshot's claim on the rows of the first ``pos`` tokens."""
 
     __slots__ = ("__weakref__", "pos")
 
@@ -25,7 +24,7 @@ class Claim:
 
 
 class Claims:
-    """All claims on one store. Some row is written for every ``unit`` tokens, and none for fewer. From any thread."""
+    """All claims on one store, which writes a row every ``unit`` tokens at most. Thread-safe."""
 
     def __init__(self, unit: int = 1):
         self._unit = unit
@@ -33,14 +32,14 @@ class Claims:
         self._lock = threading.Lock()
 
     def claim(self, pos: int) -> Claim:
-        """A new claim on the rows of the first ``pos`` tokens."""
+        """Return a new claim on the rows of the first ``pos`` tokens."""
         claim = Claim(pos)
         with self._lock:
             self._claims.add(claim)
         return claim
 
     def extend(self, claim: Claim, end: int) -> bool:
-        """Move a claim up to ``end`` if no other one counts on the rows that would then be written; else False."""
+        """Move a claim up to ``end``; return False if another claim relies on rows that would then be overwritten."""
         with self._lock:
             if any(c.pos // self._unit > claim.pos // self._unit for c in self._claims if c is not claim):
                 return False
@@ -49,8 +48,10 @@ class Claims:
 
 
 class Timeline(ABC):
-    """A cache's place on shared rows: ``pos`` tokens of a store that has room for ``ctx``. ``moves`` counts how often
-    some buffer became another one, for those who remember addresses. half: rows are stored as float16."""
+    """A cache's position on shared rows: ``pos`` tokens of a store for ``ctx``.
+
+    ``moves`` counts replaced buffers, for recordings that hold addresses. half: rows are stored as float16.
+    """
 
     _store: Any
     _claim: Claim
@@ -62,18 +63,18 @@ class Timeline(ABC):
 
     @abstractmethod
     def rewindable(self, pos: int) -> bool:
-        """Whether everything that a token at ``pos`` needs is still there."""
+        """Return whether everything that a token at ``pos`` needs is still cached."""
 
     @abstractmethod
     def _lay_out(self) -> None:
-        """Buffers, as ops get them, are those of ``_store`` now."""
+        """Set the buffers for ops from ``_store``."""
 
     def _moved(self) -> None:
         self.moves += 1
         self._lay_out()
 
     def _adopt(self, store: Any, pos: int) -> None:
-        """Go on in ``store`` from ``pos`` on."""
+        """Continue in ``store`` from ``pos`` on."""
         self._store, self._claim = store, store.claim(pos)
         self._moved()
 
@@ -86,18 +87,20 @@ class Timeline(ABC):
             self._adopt(self._store.copy(self.pos, self.ctx, self._store.half), end)
 
     def advance(self, count: int) -> None:
-        """``count`` tokens after ``pos`` were written."""
+        """Record that ``count`` tokens after ``pos`` were written."""
         self.pos += count
 
     def rewind(self, pos: int) -> None:
-        """Back to ``pos``, which must be ``rewindable``: nothing is copied or computed."""
+        """Return to ``pos``, which must be ``rewindable``, without copying or computing anything."""
         if not self.rewindable(pos):
             raise SessionError(f"position {pos} is out of reach from {self.pos}")
         self.pos = self._claim.pos = pos
 
     def _reset(self, store: Any, pos: int) -> None:
-        """To ``pos`` on rows of a snapshot's store, or on a copy where it has too little room or too few bits.
-        ContextError, with nothing changed, if it does not fit."""
+        """Restore ``pos`` on the rows of a snapshot's store, or on a copy if it is too small or of lower precision.
+
+        ContextError, with nothing changed, if it does not fit.
+        """
         if pos > self.ctx:
             raise ContextError(f"a snapshot of {pos} tokens does not fit the context of {self.ctx}")
         if store.ctx < self.ctx or (store.half and not self.half):

@@ -1,4 +1,4 @@
-"""The tokens under way in any family: who and where they are.
+"""Inputs of a chunk of tokens, for every family: token ids and everything that depends on their positions.
 
 Everything that depends on the position reaches the ops in small arrays, the *inputs* of the chunk, so that a recorded
 pass serves another token once they are refilled (``move``).
@@ -13,12 +13,14 @@ import numpy as np
 
 Values = tuple[np.ndarray, ...]
 Compute = Callable[[Any], Values]
-"""Values of an input of a chunk, which it is given. It must not hold the chunk: arrays of a chunk that holds itself
-wait for the garbage collector, and memory of a GPU is nothing that it would hurry for."""
+"""Computes the values of an input from the chunk passed to it.
+
+It must not hold a reference to the chunk: the cycle would keep the chunk's GPU arrays until the garbage collector runs.
+"""
 
 
 class Inputs:
-    """Tokens ids (T,) at positions pos0 .. pos0 + T - 1, and hooks that see what becomes of them.
+    """Tokens ids (T,) at positions pos0 .. pos0 + T - 1, with hooks on their intermediates.
 
     ``ops`` may be a recording; the inputs belong to the model's own backend.
     """
@@ -39,7 +41,7 @@ class Inputs:
         self.positions = np.arange(pos0, pos0 + len(self.ids))
 
     def move(self, ids: np.ndarray | int, pos0: int) -> None:
-        """The chunk's inputs, in place, for as many other tokens."""
+        """Refill the inputs in place for equally many other tokens."""
         fill = self._fill
         fill(self.ids, ids)
         self._stand(pos0)
@@ -48,16 +50,16 @@ class Inputs:
                 fill(array, values)
 
     def input(self, key: Hashable, compute: Compute) -> Values:
-        """What ``compute`` makes of the positions, in arrays that ``move`` refills."""
+        """Return the values that ``compute`` derives from the positions, in arrays that ``move`` refills."""
         if key not in self._inputs:
             # copies: uploaded arrays may be the very ones, and these will be overwritten
             self._inputs[key] = tuple(self._upload(values.copy()) for values in compute(self)), compute
         return self._inputs[key][0]
 
     def tap(self, name: str, value: Any) -> Any:
-        """Show an intermediate to the hooks and go on with what they return."""
+        """Pass an intermediate to the hooks and return their result."""
         return value if self.hooks is None else self.hooks.tap(name, self.layer, value, self)
 
     def store(self, rows: np.ndarray) -> np.ndarray:
-        """binary16 rounding of rows about to be cached, if the mode has it."""
+        """Round rows to binary16 before caching, if the mode does."""
         return self.ops.round_f16(rows) if self.numerics.kv_f16 else rows

@@ -1,4 +1,4 @@
-"""Sums of squares by tensor: what a family's collector of importance adds up (``archs.Collector``)."""
+"""Sums of squares by tensor, the base of every family's importance collector (``archs.Collector``)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class Sums:
         self.sums: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self.routes = 0
 
-    def add(self, name: str, rows: np.ndarray, vectors: int = 1, which: int = 0) -> None:
-        """Inputs ``rows`` (n, cols) of tensor ``name``, or of matrix ``which`` of its ``vectors``."""
+    def add(self, name: str, rows: np.ndarray, vectors: int = 1, index: int = 0) -> None:
+        """Add inputs ``rows`` (n, cols) of tensor ``name``, or of matrix ``index`` of its ``vectors`` matrices."""
         if name not in self.sums:
             self.sums[name] = np.zeros((vectors, rows.shape[-1])), np.zeros(vectors)
         squares, counts = self.sums[name]
-        squares[which] += np.square(rows.astype(np.float64)).sum(axis=0)
-        counts[which] += len(rows)
+        squares[index] += np.square(rows.astype(np.float64)).sum(axis=0)
+        counts[index] += len(rows)

@@ -1,1 +1,1 @@
-"""The commands: one module a command, thin: parse, call, print."""
+"""The commands, one thin module each: parse, call, print."""

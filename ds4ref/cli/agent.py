@@ -1,4 +1,4 @@
-"""``ds4 agent``: a model that works in a folder through tools (docs/agent.md).
+"""``ds4 agent``: a model that works in a folder through tools (docs/reference/agent.md).
 
 This module reads the command line and puts the parts together: target, workspace, permission, transcript. What the user
 sees is agent_view.py, what is done is ``ds4ref.agent``.
@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-from .. import __version__
 from ..agent.log import Log
 from ..agent.loop import DEFAULT_SYSTEM, Agent, Ending, Outcome, Settings
 from ..agent.permit import GROUPS, TOOLS, Permit, tools_of
@@ -24,14 +23,15 @@ from ..agent.shell import Shell, scrubbed
 from ..agent.tools import Toolbox
 from ..agent.workspace import Workspace
 from ..backends import BACKENDS, DEFAULT_BACKEND
+from ..console.common import EXIT_INTERRUPTED, Interrupt, read_text, say
+from ..console.flags import add
+from ..console.model import open_engine, threads
+from ..console.options import SEED_MAX, Parser, integer, printable
 from ..errors import UsageError
 from ..numerics import DEFAULT_MODE
 from ..targets import Ability, Target, open_target
+from ..version import __version__
 from .agent_view import AgentView
-from .common import EXIT_INTERRUPTED, Interrupt, read_text, say
-from .flags import add
-from .model import open_engine, threads
-from .options import SEED_MAX, Parser, integer, printable
 from .prompt import think_mode
 from .talk import Talk
 
@@ -209,7 +209,7 @@ def _target(args: Namespace) -> Iterator[Target]:
             options["threads"] = threads(args.threads)
         opened = open_target(args.target, **options)
     with opened:
-        opened.require(Ability.CHAT, Ability.TOOLS, Ability.STREAM, what="an agent")
+        opened.require(Ability.CHAT, Ability.TOOLS, Ability.STREAM, needed_for="an agent")
         yield opened
 
 

@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from ..agent.permit import Answer, Question
 from ..agent.tools import Result
 from ..cancellation import Cancellation
+from ..console.common import CYAN, GREY, tint
 from ..generate import Piece
 from ..targets import Delta
-from .common import CYAN, GREY, tint
 from .printer import Printer
 
 RED, GREEN = "\x1b[31m", "\x1b[32m"

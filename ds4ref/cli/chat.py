@@ -1,4 +1,4 @@
-"""Interactive chat: a growing conversation in one session (docs/ds4.md).
+"""Interactive chat: a growing conversation in one session (docs/reference/ds4.md).
 
 Reasoning stays in the conversation, and so does a partial answer after Ctrl-C. Ctrl-C before the first token takes
 the turn back and invalidates the session. A bad /command is answered with a line, never with the end of the chat.
@@ -14,13 +14,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from ..console.common import Interrupt, Progress, atomic_output, read_text, say
+from ..console.model import open_engine
+from ..console.options import integer, printable
 from ..errors import Cancelled, ContextError, Ds4Error, SessionError, UsageError
 from ..generate import Generation, Timing, check_fits, prefill
 from ..sampling import fresh_seed
-from .common import Interrupt, Progress, atomic_output, read_text, say
-from .model import open_engine
 from .oneshot import make_sampler, report
-from .options import integer, printable
 from .printer import Printer
 from .prompt import think_mode
 from .talk import Talk
@@ -52,13 +52,13 @@ so far stays."""
 
 
 def chat(args: Namespace) -> int:
-    """Run the chat; the exit code is the last turn's: 0, or 1 if it failed."""
+    """Run the chat and return the exit code of the last turn: 0, or 1 if it failed."""
     with open_engine(PROG, args) as engine:
         return Chat(engine, args).read_lines(PROMPT)
 
 
 class Chat(Talk):
-    """The conversation and what the user may do to it."""
+    """The conversation and its commands."""
 
     def __init__(self, engine: Engine, args: Namespace):
         super().__init__(PROG, HELP)
@@ -68,6 +68,7 @@ class Chat(Talk):
         self.total = Timing()
 
     def commands(self) -> dict[str, Callable[[str], None]]:
+        """Return the chat's commands by name."""
         return {
             "/think": lambda rest: self.think("high"),
             "/think-max": lambda rest: self.think("max"),
@@ -84,18 +85,18 @@ class Chat(Talk):
         }
 
     def think(self, mode: str) -> None:
-        """Thinking mode of the turns to come; "max" falls back to "high" in a small context."""
+        """Set the thinking mode of later turns; "max" becomes "high" in a small context."""
         self.args.think = mode
         self.transcript.mode = think_mode(PROG, self.args)
 
     def system(self, text: str) -> None:
-        """/system TEXT: it counts from the beginning, so that everything is evaluated again with the next turn."""
+        """Run /system TEXT. It changes the start of the conversation, which the next turn evaluates again."""
         if text:
             self.transcript.system = "" if text == '""' else text
         say(PROG, f"system: {printable(self.transcript.system, 200)}" if self.transcript.system else "no system text")
 
     def regenerate(self, _: str) -> None:
-        """/regen: the last message once more, drawn anew. Without a new answer the old one stays."""
+        """Run /regen: draw another answer to the last message. Without a new answer the old one stays."""
         before = self.transcript.take_back()
         if self.args.temp <= 0:
             say(PROG, "temperature 0 gives the same answer again")
@@ -109,39 +110,39 @@ class Chat(Talk):
             say(PROG, "the answer before stays")
 
     def undo(self, _: str) -> None:
-        """/undo: the last message and its answer are as if they had not been."""
+        """Run /undo: remove the last message and its answer."""
         turn = self.transcript.take_back()
         say(PROG, f"taken back: {printable(turn.user, 60)} ({_turns(len(self.transcript.turns))} left)")
 
     def clear(self, _: str) -> None:
-        """/clear: system text and settings stay."""
+        """Run /clear; system text and settings stay."""
         self.transcript.turns.clear()
         say(PROG, "the conversation is forgotten")
 
     def save(self, path: str) -> None:
-        """/save FILE."""
+        """Run /save FILE."""
         if not path:
             raise UsageError("a file name is needed")
-        found = self.transcript.to_json(str(self.engine.source.metadata.get("general.name") or self.engine.path))
+        conversation = self.transcript.to_json(str(self.engine.source.metadata.get("general.name") or self.engine.path))
         with atomic_output(os.path.expanduser(path)) as out:
-            out.write(json.dumps(found, indent=1).encode() + b"\n")
+            out.write(json.dumps(conversation, indent=1).encode() + b"\n")
         say(PROG, f"{_turns(len(self.transcript.turns))} saved to {path}")
 
     def load(self, path: str) -> None:
-        """/load FILE: in place of the conversation so far."""
+        """Run /load FILE, which replaces the conversation."""
         if not path:
             raise UsageError("a file name is needed")
         try:
-            found = self.transcript.loaded(read_text(os.path.expanduser(path), "file"))
+            transcript = self.transcript.loaded(read_text(os.path.expanduser(path), "file"))
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from None
-        if (needed := len(found.ids)) >= self.args.ctx:
+        if (needed := len(transcript.ids)) >= self.args.ctx:
             raise UsageError(f"{path}: {needed} tokens do not fit the context of {self.args.ctx}; /ctx N makes room")
-        self.transcript = found
-        say(PROG, f"{_turns(len(found.turns))} loaded, {needed} tokens")
+        self.transcript = transcript
+        say(PROG, f"{_turns(len(transcript.turns))} loaded, {needed} tokens")
 
     def stats(self, _: str) -> None:
-        """/stats: engine time only, as in the line after each answer."""
+        """Run /stats: engine time only, as in the line after each answer."""
         total, used = self.total, len(self.transcript.ids)
         print(
             f"{_turns(len(self.transcript.turns))}, {used} of {self.args.ctx} tokens, think {self.transcript.mode}\n"
@@ -154,7 +155,7 @@ class Chat(Talk):
         )
 
     def resize(self, text: str) -> None:
-        """/ctx N: a new session; the conversation is evaluated again with the next turn."""
+        """Run /ctx N: a new session; the next turn evaluates the conversation again."""
         try:
             ctx = integer()(text)
         except Exception:
@@ -167,7 +168,7 @@ class Chat(Talk):
         say(PROG, f"context {ctx}")
 
     def read(self, path: str) -> None:
-        """/read FILE: the file's text as a message."""
+        """Run /read FILE: send the file's text as a message."""
         if not path:
             raise UsageError("a file name is needed")
         text = read_text(path, "file")
@@ -176,10 +177,10 @@ class Chat(Talk):
         self.turn(text)
 
     def turn(self, text: str, seed: int | None = None) -> bool:
-        """One message and its answer, until EOS, the limit, Ctrl-C or a failure, which sets the exit code; whether
-        there is an answer.
+        """Answer one message, until EOS, the limit, Ctrl-C or a failure, which sets the exit code; return whether there
+        is an answer.
 
-        What was said stays and is closed with EOS. Without a single token the turn is taken back.
+        A partial answer stays and is closed with EOS. Without a single token the turn is taken back.
         """
         transcript = self.transcript
         transcript.open_turn(text)
@@ -224,7 +225,7 @@ class Chat(Talk):
         return answered
 
     def prefill(self, timing: Timing, interrupt: Interrupt) -> None:
-        """Bring the session to the whole conversation."""
+        """Evaluate the conversation up to its end."""
         ids, session = self.transcript.ids, self.session
         check_fits(len(ids), session.ctx, room=2)
         known = session.common_prefix(ids)

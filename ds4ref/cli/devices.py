@@ -1,4 +1,4 @@
-"""``ds4 --devices``: what a backend would find on this machine, and why something cannot be used."""
+"""``ds4 --devices``: the devices that each backend finds on this machine, and why one cannot be used."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from ..environment import machine
 
 
 def devices() -> int:
-    """Print one line a device; exit code 0, whatever is there."""
+    """Print one line per device and return exit code 0."""
     about = machine()
     print(f"cpu: {about['cpu'] or 'unknown processor'}, {about['cores']} cores")
     try:
-        from kernels.cuda.devices import report
+        from ds4ref.kernels.cuda.driver.devices import report
 
         lines = report()
     except (ImportError, OSError, RuntimeError) as error:

@@ -12,14 +12,15 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from importlib import import_module
 
 from ..backends import BACKENDS, DEFAULT_BACKEND
+from ..console.common import check_output, run
+from ..console.flags import add
+from ..console.options import MAX_TOP_K, SEED_MAX, Parser, choice, integer, parsed
 from ..errors import UsageError
 from ..numerics import DEFAULT_MODE, MODES
 from ..text.protocol import DEFAULT_SYSTEM
-from .common import check_output, run
-from .flags import add
-from .options import MAX_TOP_K, SEED_MAX, Parser, choice, integer, parsed
 
 PROG = "ds4"
 
@@ -27,6 +28,7 @@ USAGE = """ds4 -p TEXT | --prompt-file FILE [options]     one answer on stdout
        ds4 [options]                                  chat (one line per turn if stdin is not a terminal)
        ds4 agent [options] [PROMPT]                   a model that works in a folder through tools
        ds4 imatrix FILE -o OUT [options]              importance of weights, for ds4-quantize
+       ds4 nano path | slice | checkpoint             the embedded model, and slices of Flash's dimensions
        ds4 --inspect [FILE]                           what is in a model file
        ds4 --dump-... | --perplexity-file FILE        numbers instead of text"""
 
@@ -75,7 +77,7 @@ UNAVAILABLE = {
 
 
 def build_parser() -> Parser:
-    """Every flag of the command."""
+    """Return the parser with every flag of the command."""
     parser = Parser(
         PROG,
         usage=USAGE,
@@ -118,7 +120,7 @@ def build_parser() -> Parser:
 
     g = parser.add_argument_group("prompt")
     add(g, "--prompt", "-p", help="the user's message")
-    add(g, "--prompt-file", help="the same from a file, exactly as it stands (- is stdin)")
+    add(g, "--prompt-file", help="the same from a file, unchanged (- is stdin)")
     add(g, "--token-ids", help="a JSON list of token ids instead of text; no chat markup")
     add(g, "--system", default=DEFAULT_SYSTEM, help=f'system text, "" for none ("{DEFAULT_SYSTEM}")')
     add(g, "--think", default="high")
@@ -154,7 +156,7 @@ def build_parser() -> Parser:
 
 
 def pick_mode(args: Namespace) -> str:
-    """The mode the flags ask for; UsageError for flags that contradict each other. Loads nothing."""
+    """Return the mode that the flags select; UsageError for flags that contradict each other. Loads nothing."""
     sources = [
         flag
         for flag, value in (
@@ -196,7 +198,7 @@ def pick_mode(args: Namespace) -> str:
 
 
 def body(argv: Sequence[str]) -> int:
-    """Read the command line and run the mode it asks for; the exit code."""
+    """Run the selected mode and return the exit code."""
     args = parsed(build_parser(), argv)
     if args is None:
         return 0
@@ -231,16 +233,11 @@ def body(argv: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of the console script."""
+    """Run the command as a console script."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    if argv[:1] == ["agent"]:
-        from . import agent
-
-        return run(agent.PROG, agent.body, argv[1:])
-    if argv[:1] == ["imatrix"]:
-        from . import imatrix
-
-        return run(imatrix.PROG, imatrix.body, argv[1:])
+    if argv[:1] in (["agent"], ["imatrix"], ["nano"]):
+        command = import_module(f".{argv[0]}", __package__)
+        return run(command.PROG, command.body, argv[1:])
     return run(PROG, body, argv)
 
 

@@ -1,4 +1,4 @@
-"""Modes of ``ds4`` that print or write numbers instead of text (docs/ds4.md).
+"""Modes of ``ds4`` that print or write numbers instead of text (docs/reference/ds4.md).
 
 Files appear complete or not at all. Weights are touched only after everything cheap has been checked.
 """
@@ -15,12 +15,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from ..console.common import EXIT_INTERRUPTED, Progress, atomic_output, read_text, say
+from ..console.model import choose_model, open_engine
+from ..console.options import MAX_TOP_K
 from ..errors import ContextError, DataError, TextError
 from ..generate import Timing, check_fits, decode, prefill
 from ..runs.provenance import identity, now
-from .common import EXIT_INTERRUPTED, Progress, atomic_output, read_text, say
-from .model import choose_model, open_engine
-from .options import MAX_TOP_K
 from .prompt import check_ids, encode, read_source, think_mode
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ DECODE_ROWS = 64
 
 
 def dump_tokens(args: Namespace) -> int:
-    """``[id, id, ...]``, then one line ``%6d  piece`` per token; special tokens recognised, nothing added."""
+    """Print ``[id, id, ...]``, then a line ``%6d  piece`` per token; special tokens are recognised, nothing is
+    added."""
     from ..text.vocabulary import open_tokenizer
     from ..weights import open_source
 
@@ -57,7 +58,7 @@ def dump_tokens(args: Namespace) -> int:
 
 
 def dump_logprobs(args: Namespace) -> int:
-    """Greedy continuation with the best alternatives of every step, as JSON (docs/ds4.md)."""
+    """Write a greedy continuation with the best alternatives of every step as JSON (docs/reference/ds4.md)."""
     source = read_source(args)
     mode = think_mode(PROG, args)
     top_k = min(args.logprobs_top_k, MAX_TOP_K)
@@ -80,7 +81,7 @@ def dump_logprobs(args: Namespace) -> int:
 
 
 def _write_steps(out: IO[bytes], session: Session, tok: Tokenizer, limit: int, top_k: int) -> str:
-    """Write the steps, joined by commas; returns "stop" if a token for the end came, else "length"."""
+    """Write the steps, joined by commas; return "stop" if a token ended the answer, else "length"."""
     with Progress("decoding") as progress:
         for step, token in enumerate(decode(session, lambda s: s.argmax(), limit, tok.ends, last=False)):
             best = session.top_logprobs(top_k)
@@ -97,14 +98,13 @@ def _write_steps(out: IO[bytes], session: Session, tok: Tokenizer, limit: int, t
 
 
 def token_json(tok: Tokenizer, token: int) -> str:
-    """``{"id":..,"text":"..","bytes":[..]}``; ``bytes`` is authoritative."""
+    """Return ``{"id":..,"text":"..","bytes":[..]}``; ``bytes`` is authoritative."""
     raw = tok.token_bytes(token)
     return f'{{"id":{token},"text":"{escape(raw)}","bytes":[{",".join(map(str, raw))}]}}'
 
 
 def escape(raw: bytes) -> str:
-    """``raw`` as the inside of a JSON string: UTF-8 stays readable, in anything else every byte >= 0x80 becomes
-    ``\\u00xx``."""
+    """Escape ``raw`` for a JSON string: UTF-8 stays readable, other data becomes ``\\u00xx`` for every byte >= 0x80."""
     try:
         text, broken = raw.decode("utf-8"), False
     except UnicodeDecodeError:
@@ -116,7 +116,7 @@ _SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def number_json(value: float) -> str:
-    """``%.9g``, which float32 survives; null for what JSON cannot say."""
+    """Format as ``%.9g``, which preserves float32; null for NaN and infinity."""
     return f"{value:.9g}" if math.isfinite(value) else "null"
 
 
@@ -124,7 +124,7 @@ def number_json(value: float) -> str:
 
 
 def dump_logits(args: Namespace) -> int:
-    """An .npz with ``ids`` (T,) int32 and ``logits`` (T, vocab) float32, streamed: memory stays bounded."""
+    """Write an .npz with ``ids`` (T,) int32 and ``logits`` (T, vocab) float32, streamed in bounded memory."""
     import numpy as np
 
     source = read_source(args)
@@ -152,7 +152,7 @@ def dump_logits(args: Namespace) -> int:
 
 
 def walk(session: Session, ids: Sequence[int], args: Namespace) -> Iterator[tuple[int, np.ndarray]]:
-    """Evaluate ``ids`` from an empty session; yields (first position, logits (n, vocab)) chunk by chunk."""
+    """Evaluate ``ids`` from an empty session; yield (first position, logits (n, vocab)) chunk by chunk."""
     size = DECODE_ROWS if args.one_by_one else args.prefill_chunk or LOGIT_ROWS
     for start in range(0, len(ids), size):
         part = ids[start : start + size]
@@ -160,7 +160,7 @@ def walk(session: Session, ids: Sequence[int], args: Namespace) -> Iterator[tupl
 
 
 def check_space(path: str, needed: int) -> None:
-    """DataError when the disk clearly cannot hold ``needed`` bytes."""
+    """Raise DataError if the disk clearly cannot hold ``needed`` bytes."""
     target = Path(path).resolve()
     if not target.is_file() and target.exists():
         return  # a device or a pipe
@@ -173,8 +173,10 @@ def check_space(path: str, needed: int) -> None:
 
 
 def perplexity(args: Namespace) -> int:
-    """Teacher-forced likelihood of a text after its first 32 tokens; one line on stdout (docs/ds4.md), after Ctrl-C of
-    what was scored until then."""
+    """Print the teacher-forced likelihood of a text after its first 32 tokens in one line (ds4.md).
+
+    After Ctrl-C, the likelihood of the tokens scored so far.
+    """
     from ..sampling import token_logprob
 
     text = read_text(args.perplexity_file, "text")

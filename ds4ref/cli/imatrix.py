@@ -1,4 +1,4 @@
-"""``ds4 imatrix``: how much every input of every matrix matters on a text, for ``ds4-quantize --imatrix``.
+"""``ds4 imatrix``: collects the importance of every matrix's inputs on a text, for ``ds4-quantize --imatrix``.
 
 ds4 imatrix prompts.txt -m model.gguf -o importance.gguf     with counts, as llama.cpp's format has them
 ds4 imatrix prompts.txt -m model.gguf -o importance.dat      the older format
@@ -13,11 +13,11 @@ import sys
 from collections.abc import Sequence
 
 from ..backends import DEFAULT_BACKEND
+from ..console.common import Interrupt, Progress, check_output, read_text, run, say
+from ..console.flags import add
+from ..console.options import Parser, integer
 from ..errors import UsageError
 from ..numerics import DEFAULT_MODE, MODES
-from .common import Interrupt, Progress, check_output, read_text, run, say
-from .flags import add
-from .options import Parser, integer
 
 PROG = "ds4 imatrix"
 
@@ -30,34 +30,34 @@ exit codes: 0 done; 1 failure; 2 usage; 130 Ctrl-C (what was measured is written
 
 
 def build_parser() -> Parser:
-    """Every flag."""
-    made = Parser(
+    """Return the parser with every flag."""
+    parser = Parser(
         PROG,
         usage="ds4 imatrix FILE -o OUT [-m MODEL] [options]",
         description="Collect the importance of weights from a text.",
         epilog=EPILOG,
         unavailable={},
     )
-    made.add_argument("file", metavar="FILE", nargs="*", help="the prompts (- is stdin)")
-    add(made, "--output", "--imatrix-out", help="where importance goes: .gguf keeps counts, anything else is .dat")
-    add(made, "--model", help="model file (default: ./ds4flash.gguf if there, else the small embedded model)")
-    add(made, "--ctx", default=2048, help="tokens read in one piece (2048)")
-    made.add_argument("--max-prompts", metavar="N", type=integer(), help="read at most so many prompts")
-    made.add_argument("--max-tokens", metavar="N", type=integer(), help="read at most so many tokens")
-    add(made, "--backend", default=DEFAULT_BACKEND)
-    add(made, "--gpu-memory")
-    add(made, "--numerics", default=DEFAULT_MODE, help=f"what is rounded: {', '.join(MODES)} ({DEFAULT_MODE})")
-    add(made, "--threads")
-    add(made, "--help")
-    return made
+    parser.add_argument("file", metavar="FILE", nargs="*", help="the prompts (- is stdin)")
+    add(parser, "--output", "--imatrix-out", help="where importance goes: .gguf keeps counts, anything else is .dat")
+    add(parser, "--model", help="model file (default: ./ds4flash.gguf if there, else the small embedded model)")
+    add(parser, "--ctx", default=2048, help="tokens read in one piece (2048)")
+    parser.add_argument("--max-prompts", metavar="N", type=integer(), help="read at most N prompts")
+    parser.add_argument("--max-tokens", metavar="N", type=integer(), help="read at most N tokens")
+    add(parser, "--backend", default=DEFAULT_BACKEND)
+    add(parser, "--gpu-memory")
+    add(parser, "--numerics", default=DEFAULT_MODE, help=f"what is rounded: {', '.join(MODES)} ({DEFAULT_MODE})")
+    add(parser, "--threads")
+    add(parser, "--help")
+    return parser
 
 
 def body(argv: Sequence[str]) -> int:
-    """Read the prompts, run them, write what was measured."""
-    made = build_parser()
-    args = made.parse(argv)
+    """Read the prompts, run them and write the measured importance."""
+    parser = build_parser()
+    args = parser.parse(argv)
     if args.help:
-        sys.stdout.write(made.format_help())
+        sys.stdout.write(parser.format_help())
         return 0
     if len(args.file) != 1:
         raise UsageError("one file of prompts is needed")
@@ -65,23 +65,23 @@ def body(argv: Sequence[str]) -> int:
         raise UsageError("--output is needed")
     check_output(args.output)
     text = read_text(args.file[0], "prompts")
+    from ..console.model import open_engine
     from ..importance import collect, prompts, unmet
     from ..weights.quantize.imatrix import write_imatrix
-    from .model import open_engine
 
     args.strict = args.warm_weights = False
     with open_engine(PROG, args) as engine:
         pieces = prompts(engine, text, args.ctx, args.max_prompts, args.max_tokens)
         total = sum(map(len, pieces))
         with Interrupt() as interrupt, Progress("tokens") as progress:
-            found = collect(engine, pieces, lambda done: progress(done, total), lambda: interrupt.requested)
+            importance = collect(engine, pieces, lambda done: progress(done, total), lambda: interrupt.requested)
             stopped = interrupt.requested
-    found.datasets = ["stdin" if args.file[0] == "-" else os.path.basename(args.file[0])]
-    if stopped and not found.chunks:
+    importance.datasets = ["stdin" if args.file[0] == "-" else os.path.basename(args.file[0])]
+    if stopped and not importance.chunks:
         raise KeyboardInterrupt
-    write_imatrix(args.output, found)
-    say(PROG, f"wrote {args.output}: {len(found.entries)} tensors, {found.chunks} tokens")
-    missing = list(unmet(found))
+    write_imatrix(args.output, importance)
+    say(PROG, f"wrote {args.output}: {len(importance.entries)} tensors, {importance.chunks} tokens")
+    missing = list(unmet(importance))
     if missing:
         name, count, experts = max(missing, key=lambda row: row[1])
         say(PROG, f"{len(missing)} tensors have experts that were never met, up to {count} of {experts} ({name})")
@@ -89,5 +89,5 @@ def body(argv: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point."""
+    """Run the command."""
     return run(PROG, body, argv)

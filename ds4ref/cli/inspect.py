@@ -1,20 +1,20 @@
-"""``ds4 --inspect``: what is in a model file, from its header alone."""
+"""``ds4 --inspect``: describes a model file from its header alone."""
 
 from __future__ import annotations
 
 from argparse import Namespace
 
-from ..archs import architecture
+from ..console.model import choose_model
 from ..weights import open_source
-from .model import choose_model
+from ..weights.source import architecture
 
 PROG = "ds4"
 DENSE = ("llama", "qwen3")
-"""Families whose files are reported on as dense decoders."""
+"""Families whose files are described as dense decoders."""
 
 
 def inspect(args: Namespace) -> int:
-    """Print the report of the file named after --inspect or -m; no tensor byte is read."""
+    """Print the report on the file named after --inspect or -m; no tensor data is read."""
     path = choose_model(PROG, args.inspect or args.model).path
     with open_source(path) as opened:
         if architecture(opened) in DENSE:

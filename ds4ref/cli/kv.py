@@ -1,9 +1,9 @@
-"""``ds4-kv``: what is in a folder of checkpoints, whether it is sound, and what may go.
+"""``ds4-kv``: lists, shows, verifies and prunes a folder of checkpoints.
 
 ds4-kv list DIR                    what there is, worth most first
 ds4-kv show DIR 6144               one checkpoint, by the beginning of its name
 ds4-kv verify DIR                  every byte that has a digest; exit 1 if something is damaged
-ds4-kv verify DIR -m model.gguf    and whether this model can go on from it
+ds4-kv verify DIR -m model.gguf    and whether this model can continue from it
 ds4-kv prune DIR --space-mb 1024   delete down to a size; left-over and damaged files always go
 
 Safe beside servers that use the folder. ds4's own files are shown, checked as far as they can be, and pruned alike.
@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..backends import BACKENDS, DEFAULT_BACKEND
+from ..console.common import columns, duration, run, say
+from ..console.flags import add
+from ..console.options import Parser, chosen, integer, number
 from ..errors import DataError, PayloadError, PayloadMismatch, UsageError
 from ..numerics import DEFAULT_MODE, MODES
-from .common import columns, duration, run, say
-from .flags import add
-from .options import Parser, chosen, integer, number
 
 if TYPE_CHECKING:
-    from ..session.directory import Directory, Entry
+    from ..session.directory import Directory, StoredCheckpoint
 
 PROG = "ds4-kv"
 
@@ -40,7 +40,7 @@ COMMANDS = {
 }
 
 USAGE = f"{PROG} COMMAND DIR [NAME...] [options]\n\ncommands:\n" + "\n".join(
-    f"  {name:<10}{what}" for name, what in COMMANDS.items()
+    f"  {name:<10}{purpose}" for name, purpose in COMMANDS.items()
 )
 
 EPILOG = """\
@@ -50,7 +50,7 @@ exit codes: 0 done; 1 failure, or something is damaged; 2 usage"""
 
 
 def build_parser(command: str) -> Parser:
-    """Options of one command; "" for the overview."""
+    """Return the parser of one command, "" for the overview."""
     usage = f"{PROG} {command} DIR{ {'show': ' NAME', 'verify': ' [NAME...]'}.get(command, '') } [options]"
     parser = Parser(
         f"{PROG} {command}".strip(),
@@ -85,7 +85,7 @@ def build_parser(command: str) -> Parser:
 
 
 def listing(args: Namespace) -> int:
-    """``ds4-kv list``."""
+    """Run ``ds4-kv list``."""
     directory = _open(args, 1)
     now = time.time()
     entries = sorted(directory.entries(), key=lambda entry: -entry.score(now))
@@ -108,7 +108,7 @@ def listing(args: Namespace) -> int:
     return 0
 
 
-def _row(directory: Directory, entry: Entry, now: float) -> tuple[str, ...]:
+def _row(directory: Directory, entry: StoredCheckpoint, now: float) -> tuple[str, ...]:
     size = f"{entry.size / 2**20:.1f}"
     if entry.checkpoint is None:
         return entry.name[:12], "", size, "", "", "", "damaged" if entry.damaged else "unknown", entry.why
@@ -118,8 +118,8 @@ def _row(directory: Directory, entry: Entry, now: float) -> tuple[str, ...]:
     return entry.name[:12], str(h.tokens), size, h.reason_name, str(h.hits), ago, writer, _title(directory, entry)
 
 
-def _title(directory: Directory, entry: Entry) -> str:
-    """The first thing that a user says in the text, or how it begins, in one line."""
+def _title(directory: Directory, entry: StoredCheckpoint) -> str:
+    """Return the first user message in the text, or the text's start, in one line."""
     from ..session.kvc import HEAD_BYTES
     from ..text.protocol import SPECIALS, USER
 
@@ -130,37 +130,37 @@ def _title(directory: Directory, entry: Entry) -> str:
             text = file.read(min(entry.checkpoint.header.text, 1 << 20)).decode("utf-8", "replace")
     except OSError:
         return ""
-    said = text.partition(USER)[2] or text
+    message = text.partition(USER)[2] or text
     for special in SPECIALS:
-        said = said.partition(special)[0] or said.removeprefix(special)
-    shown = " ".join("".join(c if c.isprintable() else " " for c in said[:400]).split())
-    return shown[:80]
+        message = message.partition(special)[0] or message.removeprefix(special)
+    line = " ".join("".join(c if c.isprintable() else " " for c in message[:400]).split())
+    return line[:80]
 
 
-def _facts(directory: Directory, entry: Entry) -> dict[str, Any]:
-    """All that header and section say, for --json and for ``show``."""
-    found: dict[str, Any] = {"file": entry.name, "bytes": entry.size}
+def _facts(directory: Directory, entry: StoredCheckpoint) -> dict[str, Any]:
+    """Return everything in header and integrity section, for --json and ``show``."""
+    facts: dict[str, Any] = {"file": entry.name, "bytes": entry.size}
     if entry.checkpoint is None:
-        return found | {"state": "damaged" if entry.damaged else "unknown", "why": entry.why}
+        return facts | {"state": "damaged" if entry.damaged else "unknown", "why": entry.why}
     h, section = entry.checkpoint.header, entry.checkpoint.integrity
-    found |= {
+    facts |= {
         "state": "ds4" if section is None else "ds4ref", "tokens": h.tokens, "context": h.ctx,
         "reason": h.reason_name, "key": h.kind, "text_bytes": h.text, "payload_bytes": h.payload,
         "quant_bits": h.quant, "hits": h.hits, "created": h.created, "used": h.used,
         "score": entry.score(time.time()),
     }  # fmt: skip
     if section is not None:
-        found |= {"computed_with": dict(section.identity), "about": dict(section.about),
+        facts |= {"computed_with": dict(section.identity), "about": dict(section.about),
                   "further_keys": [list(key) for key in section.keys],
                   "sha256": {"text": section.text, "payload": section.payload, "tools": section.tools}}  # fmt: skip
-    return found
+    return facts
 
 
 # --- show
 
 
 def show(args: Namespace) -> int:
-    """``ds4-kv show``."""
+    """Run ``ds4-kv show``."""
     from ..session import kvc
 
     directory = _open(args, 2)
@@ -178,10 +178,10 @@ def show(args: Namespace) -> int:
         print(json.dumps(facts))
         return 0
     for name, value in facts.items():
-        for line, (label, shown) in enumerate(_lines(name, value)):
-            print(f"{label if not line or label != name else '':<16}{shown}")
-    shown = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text.decode("utf-8", "replace"))
-    print(f"\n{shown}" if len(shown) <= 2000 else f"\n{shown[:1000]}\n[...]\n{shown[-1000:]}")
+        for line, (label, visible) in enumerate(_lines(name, value)):
+            print(f"{label if not line or label != name else '':<16}{visible}")
+    visible = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text.decode("utf-8", "replace"))
+    print(f"\n{visible}" if len(visible) <= 2000 else f"\n{visible[:1000]}\n[...]\n{visible[-1000:]}")
     return 0
 
 
@@ -201,26 +201,29 @@ def _lines(name: str, value: Any) -> list[tuple[str, str]]:
 
 
 def verify(args: Namespace) -> int:
-    """``ds4-kv verify``: 1 if something is damaged."""
+    """Run ``ds4-kv verify``; return 1 if a checkpoint is damaged."""
     directory = _open(args, None)
     entries = _named(directory, args.names[1:]) if args.names[1:] else directory.entries()
     judge = _judge(args)
-    found = []
+    verdicts = []
     for entry in sorted(entries, key=lambda entry: entry.name):
         verdict, why = judge(directory.path / entry.name)
-        found.append({"file": entry.name, "verdict": verdict, "why": why})
+        verdicts.append({"file": entry.name, "verdict": verdict, "why": why})
         if not args.json:
             print(f"{entry.name}  {verdict}" + (f": {why}" if why else ""))
     if args.json:
-        print(json.dumps(found))
-    bad = sum(one["verdict"] == "damaged" for one in found)
-    say(PROG, f"{len(found)} checkpoint(s), {bad} damaged")
+        print(json.dumps(verdicts))
+    bad = sum(one["verdict"] == "damaged" for one in verdicts)
+    say(PROG, f"{len(verdicts)} checkpoint(s), {bad} damaged")
     return 1 if bad else 0
 
 
 def _judge(args: Namespace) -> Callable[[Path], tuple[str, str]]:
-    """What reads a file through and says what it found: "sound", "plausible" (ds4's own, without digests), "other" (of
-    another model or version), "damaged", or "unread"."""
+    """Return a function that reads a file through and returns its verdict and the reason.
+
+    Verdicts: "sound", "plausible" (ds4's own, without digests), "other" (of another model or version), "damaged",
+    "unread".
+    """
     from ..session import kvc
 
     engine = identity = None
@@ -234,24 +237,24 @@ def _judge(args: Namespace) -> Callable[[Path], tuple[str, str]]:
     def judge(path: Path) -> tuple[str, str]:
         try:
             with kvc.open_file(path) as file:
-                found = kvc.read_through(file, path.name)
+                checkpoint = kvc.read_through(file, path.name)
                 if engine is not None and identity is not None:
-                    differs = identity.differs(found.identity)
+                    differs = identity.differs(checkpoint.identity)
                     if differs:
                         return "other", f"computed with another {differs}"
-                    if found.header.payload != engine.model.saved_bytes(found.header.tokens):
+                    if checkpoint.header.payload != engine.model.saved_bytes(checkpoint.header.tokens):
                         return "other", "the payload has not the size of this model's"
-                    session = engine.session(found.header.ctx)
-                    session.load(found.payload(file))  # type: ignore[arg-type]
-                    if session.pos != found.header.tokens:
-                        return "damaged", f"{session.pos} tokens in a checkpoint of {found.header.tokens}"
+                    session = engine.session(checkpoint.header.ctx)
+                    session.load(checkpoint.payload(file))  # type: ignore[arg-type]
+                    if session.pos != checkpoint.header.tokens:
+                        return "damaged", f"{session.pos} tokens in a checkpoint of {checkpoint.header.tokens}"
         except (PayloadMismatch, kvc.Unknown) as error:
             return "other", str(error)
         except PayloadError as error:
             return "damaged", str(error)
         except OSError as error:
             return "unread", error.strerror or str(error)
-        if found.integrity is None:
+        if checkpoint.integrity is None:
             return "plausible", "written by ds4, which keeps no digests"
         return "sound", ""
 
@@ -262,7 +265,7 @@ def _judge(args: Namespace) -> Callable[[Path], tuple[str, str]]:
 
 
 def prune(args: Namespace) -> int:
-    """``ds4-kv prune``."""
+    """Run ``ds4-kv prune``."""
     directory = _open(args, 1)
     if args.space_mb is not None:
         directory.budget = args.space_mb << 20
@@ -290,7 +293,7 @@ def prune(args: Namespace) -> int:
 
 
 def _open(args: Namespace, count: int | None) -> Directory:
-    """The folder that was named, which must be there; ``count``: how many names there must be."""
+    """Open the named folder, which must exist; ``count``: how many names are required."""
     from ..session.directory import Directory
 
     if not args.names:
@@ -305,30 +308,30 @@ def _open(args: Namespace, count: int | None) -> Directory:
     return Directory(path)
 
 
-def _named(directory: Directory, names: Sequence[str]) -> list[Entry]:
-    """The checkpoints with these names, each of which may be cut short."""
-    entries, found = directory.entries(), []
+def _named(directory: Directory, names: Sequence[str]) -> list[StoredCheckpoint]:
+    """Return the checkpoints with these names, each of which may be abbreviated."""
+    entries, matches = directory.entries(), []
     for name in names:
         fitting = [entry for entry in entries if entry.name.lower().startswith(Path(name).name.lower())]
         if len(fitting) != 1:
             raise UsageError(
                 f"{len(fitting) or 'no'} checkpoints in {directory.path} have names that begin with {name}"
             )
-        found += fitting
-    return found
+        matches += fitting
+    return matches
 
 
 BODIES: dict[str, Callable[[Namespace], int]] = {"list": listing, "show": show, "verify": verify, "prune": prune}
 
 
 def body(argv: Sequence[str]) -> int:
-    """Dispatch; the exit code."""
-    found = chosen(build_parser, COMMANDS, argv)
-    return 0 if found is None else BODIES[found[0]](found[1])
+    """Run the named command and return the exit code."""
+    command = chosen(build_parser, COMMANDS, argv)
+    return 0 if command is None else BODIES[command[0]](command[1])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of the console script."""
+    """Run the command as a console script."""
     return run(PROG, body, argv)
 
 

@@ -1,4 +1,4 @@
-"""Reading what the user types: a real line editor on a terminal, plain lines otherwise.
+"""Reads lines from the user: a line editor on a terminal, plain lines otherwise.
 
 On a terminal Enter sends, Alt-Enter starts a new line, pasted text keeps its lines, the arrow keys walk the history,
 and Ctrl-Z suspends. Lines come from stdin as they are when it is not a terminal: no prompt, one turn each.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .common import is_tty
+from ..console.common import is_tty
 
 if TYPE_CHECKING:
     from prompt_toolkit.history import History
@@ -25,12 +25,12 @@ ReadLine = Callable[[], str | None]
 
 
 def history_path(name: str = HISTORY) -> Path:
-    """Where a history lives: in the home folder."""
+    """Return the path of a history file in the home folder."""
     return Path(os.environ.get("HOME") or Path.home()) / name
 
 
 def line_reader(prompt: str, commands: Iterable[str], history: str = HISTORY) -> ReadLine:
-    """The way to read lines from this stdin. ``commands`` are completed with Tab."""
+    """Return a function that reads lines from this stdin. ``commands`` are completed with Tab."""
     if is_tty(sys.stdin) and is_tty(sys.stdout):
         return _editor(prompt, commands, history)
     return _plain(prompt if sys.stdin.isatty() else "")
@@ -78,7 +78,8 @@ def _editor(prompt: str, commands: Iterable[str], history: str = HISTORY) -> Rea
 
 
 def open_history(path: Path) -> History:
-    """The last 512 entries, oldest first in the file, one per line (line breaks inside an entry are ``\\\\n``).
+    """Open the last 512 entries, oldest first in the file, one per line (line breaks inside an entry are ``\\\
+    ``).
 
     Saved after each entry. A history that cannot be read or written is no reason to fail: it is then empty or lost.
     """
@@ -95,7 +96,7 @@ def open_history(path: Path) -> History:
 
 
 def load_history(path: Path) -> list[str]:
-    """Entries, oldest first; [] if there are none."""
+    """Return the entries, oldest first; [] if there are none."""
     try:
         lines = path.read_text("utf-8", "replace").split("\n")
     except OSError:

@@ -1,4 +1,4 @@
-"""One prompt, one answer on stdout, the timing on stderr."""
+"""``ds4 -p``: one prompt, one answer on stdout, the timing on stderr."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
+from ..console.common import CYAN, EXIT_INTERRUPTED, Interrupt, Progress, atomic_output, say, tint
+from ..console.model import open_engine
 from ..errors import Cancelled
 from ..generate import Generation, Timing, check_fits, prefill
 from ..runs.provenance import identity, stamp
 from ..sampling import fresh_seed, sampler_of
-from .common import CYAN, EXIT_INTERRUPTED, Interrupt, Progress, atomic_output, say, tint
-from .model import open_engine
 from .printer import Printer
 from .prompt import encode, read_source, think_mode
 
@@ -24,7 +24,7 @@ PROG = "ds4"
 
 
 def oneshot(args: Namespace) -> int:
-    """Run ``ds4 -p``; returns the exit code."""
+    """Run ``ds4 -p`` and return the exit code."""
     source = read_source(args)
     mode = think_mode(PROG, args)
     with open_engine(PROG, args) as engine:
@@ -34,7 +34,7 @@ def oneshot(args: Namespace) -> int:
 
 
 def answer(engine: Engine, args: Namespace, ids: list[int], thinking: bool) -> int:
-    """Prefill ``ids``, stream the answer, report the timing. Ctrl-C keeps what is there and exits 130."""
+    """Prefill ``ids``, stream the answer, report the timing. Ctrl-C keeps the partial answer and returns 130."""
     session = engine.session(args.ctx)
     timing = Timing()
     seed = args.seed or fresh_seed()
@@ -67,7 +67,7 @@ def answer(engine: Engine, args: Namespace, ids: list[int], thinking: bool) -> i
 
 
 def report(timing: Timing) -> None:
-    """The timing line (docs/ds4.md): engine time only, printing excluded. Nothing where nothing was computed."""
+    """Print the timing line (ds4.md): engine time only, printing excluded; nothing if nothing was computed."""
     if not (timing.prefill_tokens or timing.tokens):
         return
     line = f"{PROG}: prefill: {timing.prefill_tps:.2f} t/s, generation: {timing.decode_tps:.2f} t/s"
@@ -78,12 +78,12 @@ def report(timing: Timing) -> None:
 
 
 def make_sampler(engine: Engine, args: Namespace, seed: int) -> Sampler:
-    """The sampler that the flags describe, of the model's kind."""
+    """Return the sampler of the model's kind with the flags' settings."""
     return sampler_of(engine.source, args.temp, top_k=args.top_k, top_p=args.top_p, min_p=args.min_p, seed=seed)
 
 
 def write_stats(path: str, engine: Engine, args: Namespace, timing: Timing, generation: Generation, seed: int) -> None:
-    """``--stats``: the run as one JSON object; times in seconds, without the time spent printing."""
+    """Write the run as one JSON object (``--stats``); times in seconds, without printing."""
     stats = {
         **identity(engine),
         **stamp(),

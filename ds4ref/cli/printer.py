@@ -1,4 +1,4 @@
-"""Generated text on its way to the user (docs/ds4.md).
+"""Prints generated text (docs/reference/ds4.md).
 
 On a terminal with colours thinking is grey and its tags are hidden; everywhere else it stands between a line
 ``<think>`` and a line ``</think>``, so that a reader of the pipe can tell it from the answer. The second line is
@@ -11,16 +11,16 @@ from __future__ import annotations
 import sys
 from typing import IO
 
+from ..console.common import GREY, RESET, has_colour
 from ..generate import Piece
 from ..text.protocol import THINK_CLOSE, THINK_OPEN
-from .common import GREY, RESET, has_colour
 
 _CONTROLS = {c: 0x2400 + c for c in range(32) if chr(c) not in "\n\t"} | {0x7F: 0x2421}
 _CONTROLS |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
 class Printer:
-    """Prints the pieces of one answer; use it as a context manager, so that colours and lines are closed."""
+    """Prints the pieces of one answer; a context manager, so that colours and lines are closed."""
 
     def __init__(self, out: IO[str] | None = None):
         self.out = out or sys.stdout

@@ -1,4 +1,4 @@
-"""``ds4-quantize``: weights of any container that this engine reads to a GGUF file in the formats asked for.
+"""``ds4-quantize``: converts a model of any known container to a GGUF file in the chosen formats.
 
 ds4-quantize model/ -o model-q4.gguf --recipe q4                      a published model, quantized
 ds4-quantize model.gguf -o q2.gguf --recipe q2 --imatrix imatrix.dat  with importance
@@ -6,7 +6,7 @@ ds4-quantize model/ -o out.gguf --template old.gguf                   names, ord
 ds4-quantize model/ --template old.gguf --compare-tensor output.weight
 ds4-quantize splice --base q2.gguf --donor q4.gguf --layers 37-42 -o mixed.gguf
 
-The plan goes to stdout, progress to stderr. A run that was interrupted goes on where it stopped, with the same command.
+The plan goes to stdout, progress to stderr. The same command resumes an interrupted run.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from ..console.common import Interrupt, Progress, check_output, run, say
+from ..console.flags import add
+from ..console.options import Parser, number, parsed
 from ..errors import DataError, UsageError
-from .common import Interrupt, Progress, check_output, run, say
-from .flags import add
-from .options import Parser, number, parsed
 
 if TYPE_CHECKING:
     from ..weights.quantize.plan import Item, Plan
@@ -60,7 +60,7 @@ FLAGS: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 def _type(text: str) -> str:
-    """A format's own name, or "copy"."""
+    """Parse a format's name, or "copy"."""
     from ..weights.quantize.plan import QUANTIZERS
 
     plain = text.lower().replace("-", "").replace("_", "")
@@ -73,7 +73,7 @@ def _type(text: str) -> str:
 
 
 def _override(text: str) -> tuple[str, str]:
-    """``PREFIX=TYPE``"""
+    """Parse ``PREFIX=TYPE``."""
     prefix, equals, kind = text.rpartition("=")
     if not equals or not prefix:
         raise ArgumentTypeError("NAME=TYPE is needed, such as blk.0.ffn_down_exps.weight=q6_k")
@@ -81,19 +81,19 @@ def _override(text: str) -> tuple[str, str]:
 
 
 def build_parser() -> Parser:
-    """Every flag."""
+    """Return the parser with every flag."""
     from ..weights.quantize.families import RECIPES
 
     lines = "\n".join(f"  {name:<8}{recipe.says}" for name, recipe in RECIPES.items())
-    made = Parser(
+    parser = Parser(
         PROG,
         usage=USAGE,
         description="Quantize a model: safetensors or GGUF in, GGUF out.",
         epilog=EPILOG.format(recipes=lines),
         unavailable={"--n-experts": "the number of experts is read from the model"},
     )
-    made.add_argument("source", metavar="SOURCE", nargs="*", help="model file or folder")
-    g = made.add_argument_group("files")
+    parser.add_argument("source", metavar="SOURCE", nargs="*", help="model file or folder")
+    g = parser.add_argument_group("files")
     g.add_argument("--hf", metavar="DIR", help="the same as SOURCE")
     add(g, "--output", "--out", metavar="FILE", help="the new file")
     g.add_argument("--overwrite", action="store_true", help="replace it if it is there")
@@ -101,11 +101,11 @@ def build_parser() -> Parser:
         "--template", metavar="FILE", help="GGUF file whose metadata, names, order and formats the new one takes over"
     )
     g.add_argument("--restart", action="store_true", help="throw away what an interrupted run left")
-    g = made.add_argument_group("formats")
+    g = parser.add_argument_group("formats")
     add(g, "--recipe", help=f"formats of everything: {', '.join(RECIPES)}")
     g.add_argument("--experts", "--routed", metavar="TYPE", type=_type, help="routed experts, all three matrices")
-    for family, (names, says) in FLAGS.items():
-        g.add_argument(*names, metavar="TYPE", type=_type, dest=f"family_{family}", help=says)
+    for family, (names, description) in FLAGS.items():
+        g.add_argument(*names, metavar="TYPE", type=_type, dest=f"family_{family}", help=description)
     g.add_argument(
         "--tensor-type",
         metavar="NAME=TYPE",
@@ -114,12 +114,12 @@ def build_parser() -> Parser:
         default=[],
         help="a tensor, or all whose names begin so; repeatable, the first that fits counts",
     )
-    g = made.add_argument_group("importance")
+    g = parser.add_argument_group("importance")
     g.add_argument(
         "--imatrix", metavar="FILE", help="importance: .dat, or llama.cpp's GGUF (`ds4 imatrix` collects it)"
     )
     g.add_argument("--imatrix-strict", action="store_true", help="fail where a tensor that uses importance has none")
-    g = made.add_argument_group("running")
+    g = parser.add_argument_group("running")
     add(g, "--dry-run", help="print the plan and stop")
     g.add_argument("--compare-tensor", metavar="NAME", help="make one tensor and compare it with the template's bytes")
     g.add_argument("--compare-gguf", metavar="FILE", help="compare with this file's instead")
@@ -127,13 +127,13 @@ def build_parser() -> Parser:
     g.add_argument("--memory", metavar="GIB", type=number(0.01, 1e5), default=1.0,
                    help="memory to work in at most, besides the program and mapped files (1)")  # fmt: skip
     add(g, "--json", help="the plan, or the comparison, as one line of JSON")
-    add(made, "--help")
-    add(made, "--version")
-    return made
+    add(parser, "--help")
+    add(parser, "--version")
+    return parser
 
 
 def quantize(argv: Sequence[str]) -> int:
-    """``ds4-quantize SOURCE``."""
+    """Run ``ds4-quantize SOURCE``."""
     args = parsed(build_parser(), argv)
     if args is None:
         return 0
@@ -155,8 +155,8 @@ def quantize(argv: Sequence[str]) -> int:
         template = _opened(stack, open_source(args.template)) if args.template else None
         plan = make_plan(source, _choices(args), template)
         if template is None:
-            found, left_out = vocabulary_entries(source)
-            plan.metadata += found
+            vocabulary, left_out = vocabulary_entries(source)
+            plan.metadata += vocabulary
             plan.notes += [left_out] if left_out else []
         table = None
         if args.imatrix is not None:
@@ -170,27 +170,27 @@ def quantize(argv: Sequence[str]) -> int:
         for note in plan.notes if args.json else ():
             say(PROG, note)
         if not args.dry_run:
-            _run(args, plan, source, table, plan.digest([path, *_given(args.imatrix)]))
+            _run(args, plan, source, table, plan.digest([path, *_present_paths(args.imatrix)]))
     return 0
 
 
 def splice(argv: Sequence[str]) -> int:
-    """``ds4-quantize splice``."""
-    made = Parser(
+    """Run ``ds4-quantize splice``."""
+    parser = Parser(
         f"{PROG} splice",
         usage=f"{PROG} splice --base FILE --donor FILE --layers LIST -o OUT.gguf",
         description="Expert layers of one model file in another, byte by byte.",
         unavailable={},
     )
-    made.add_argument("--base", metavar="FILE", help="the file that gives everything else")
-    made.add_argument("--donor", metavar="FILE", help="the file that gives the routed experts of --layers")
-    add(made, "--layers", help="layers to take: 37-42 or 0-2,40")
-    add(made, "--output", "--out", metavar="FILE", help="the new file")
-    add(made, "--force")
-    add(made, "--dry-run", help="say what would be done and stop")
-    add(made, "--json")
-    add(made, "--help")
-    args = parsed(made, argv)
+    parser.add_argument("--base", metavar="FILE", help="the file that gives everything else")
+    parser.add_argument("--donor", metavar="FILE", help="the file that gives the routed experts of --layers")
+    add(parser, "--layers", help="layers to take: 37-42 or 0-2,40")
+    add(parser, "--output", "--out", metavar="FILE", help="the new file")
+    add(parser, "--force")
+    add(parser, "--dry-run", help="say what would be done and stop")
+    add(parser, "--json")
+    add(parser, "--help")
+    args = parsed(parser, argv)
     if args is None:
         return 0
     for name in ("base", "donor", "layers"):
@@ -227,7 +227,7 @@ def splice(argv: Sequence[str]) -> int:
 
 
 def _run(args: Namespace, plan: Plan, source: Any, table: Any, digest: str) -> None:
-    from kernels.cpu.library import available_cores
+    from ds4ref.kernels.cpu.library import available_cores
 
     from ..weights.quantize import run as runner
     from ..weights.quantize.part import PartFile
@@ -254,16 +254,16 @@ def _opened(stack: ExitStack, source: TensorSource) -> TensorSource:
     return source
 
 
-def _given(*paths: str | None) -> list[str]:
+def _present_paths(*paths: str | None) -> list[str]:
     return [path for path in paths if path is not None]
 
 
 def _source(args: Namespace) -> str:
-    given = [*args.source, *_given(args.hf)]
-    if len(given) != 1:
-        raise UsageError("one model is needed: a GGUF file, or a folder of safetensors" if not given
-                         else f"one model at a time: {given[1]} is one too many")  # fmt: skip
-    return given[0]
+    models = [*args.source, *_present_paths(args.hf)]
+    if len(models) != 1:
+        raise UsageError("one model is needed: a GGUF file, or a folder of safetensors" if not models
+                         else f"one model at a time: {models[1]} is one too many")  # fmt: skip
+    return models[0]
 
 
 def _check_target(path: str | None, overwrite: bool, *sources: str | None) -> None:
@@ -286,13 +286,13 @@ def _choices(args: Namespace) -> Any:
     from ..weights.quantize.plan import Choices
 
     families = dict.fromkeys(EXPERTS, args.experts) if args.experts else {}
-    families |= {family: found for family in FLAGS if (found := getattr(args, f"family_{family}")) is not None}
+    families |= {family: fmt for family in FLAGS if (fmt := getattr(args, f"family_{family}")) is not None}
     return Choices(args.recipe, families, [_override(text) if isinstance(text, str) else text
                                            for text in args.tensor_type])  # fmt: skip
 
 
 def _layers(text: str) -> list[int]:
-    found: list[int] = []
+    layers: list[int] = []
     for part in text.split(","):
         low, dash, high = part.strip().partition("-")
         if not low.isdecimal() or (dash and not high.isdecimal()) or max(len(low), len(high)) > 6:
@@ -300,8 +300,8 @@ def _layers(text: str) -> list[int]:
         last = int(high) if dash else int(low)
         if last < int(low):
             raise UsageError(f"--layers: {part.strip()} descends")
-        found += range(int(low), last + 1)
-    return found
+        layers += range(int(low), last + 1)
+    return layers
 
 
 def _show(plan: Plan, as_json: bool, each: bool) -> None:
@@ -326,8 +326,8 @@ def _compare(args: Namespace, plan: Plan, source: Any, template: Any, table: Any
     from ..weights import open_source
     from ..weights.quantize.run import compare, piece_weights
 
-    found: list[Item] = [item for item in plan.items if item.spec.name == args.compare_tensor]
-    if not found:
+    matches: list[Item] = [item for item in plan.items if item.spec.name == args.compare_tensor]
+    if not matches:
         raise UsageError(f"--compare-tensor: no tensor is called {args.compare_tensor[:60]}")
     with ExitStack() as stack:
         reference = template
@@ -335,7 +335,7 @@ def _compare(args: Namespace, plan: Plan, source: Any, template: Any, table: Any
             reference = _opened(stack, open_source(args.compare_gguf))
         if reference is None:
             raise UsageError("--compare-tensor needs --compare-gguf or --template")
-        result = compare(found[0], source, reference, table, piece_weights(plan, 1, int(args.memory * 2**30)))
+        result = compare(matches[0], source, reference, table, piece_weights(plan, 1, int(args.memory * 2**30)))
     same = not result["differing"]
     if args.json:
         print(json.dumps(result))
@@ -350,14 +350,14 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"splice": splice}
 
 
 def body(argv: Sequence[str]) -> int:
-    """Dispatch."""
+    """Run the command."""
     if argv and argv[0] in COMMANDS:
         return COMMANDS[argv[0]](argv[1:])
     return quantize(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of the console script."""
+    """Run the command as a console script."""
     return run(PROG, body, argv)
 
 

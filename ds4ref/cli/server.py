@@ -1,7 +1,7 @@
-"""``ds4-server``: one model behind OpenAI's and Anthropic's APIs, for agents on this machine (docs/server.md).
+"""``ds4-server``: one model behind OpenAI's and Anthropic's APIs, for agents on this machine (server.md).
 
-This module reads the command line and puts the server together; what is served is in ``ds4ref.server``. What can be
-found wrong without the model is found before it is loaded: flags, port, trace file.
+This module reads the command line and assembles the server of ``ds4ref.server``. Flags, port and trace file are checked
+before the model is loaded.
 
     ds4-server -m model.gguf -c 65536
     ds4-server --host 0.0.0.0 --key-env DS4_SERVER_KEY --trace trace.txt
@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..backends import BACKENDS, DEFAULT_BACKEND
+from ..console.common import has_colour, run
+from ..console.flags import add
+from ..console.model import open_engine
+from ..console.options import Parser, choice, choices, integer, number, parsed, printable
 from ..errors import DataError, Ds4Error, UsageError
 from ..numerics import DEFAULT_MODE, MODES
-from .common import has_colour, run
 from .ds4 import UNAVAILABLE as DS4_UNAVAILABLE
-from .flags import add
-from .model import open_engine
-from .options import Parser, choice, choices, integer, number, parsed, printable
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -75,7 +75,7 @@ UNAVAILABLE = {
 
 
 def build_parser() -> Parser:
-    """Every flag of the command."""
+    """Declare every flag of the command."""
     from ..server.deviations import DEVIATIONS
     from ..session.boundaries import Policy
 
@@ -118,11 +118,8 @@ def build_parser() -> Parser:
                    "to come back (256)")  # fmt: skip
     g.add_argument("--memory-mb", metavar="N", type=integer(0, 1 << 24), default=1024, help="memory for conversations "
                    "that can be gone on with, MiB (1024)")  # fmt: skip
-    g.add_argument("--form-tokens", metavar="N", type=integer(), help="tokens after which an answer that has to have a "
-                   "form (a JSON schema, a call that was demanded) is brought to its end; random weights never end one "
-                   "(none)")  # fmt: skip
-    g.add_argument("--form-thinking", metavar="N", type=integer(0), help="most tokens of thinking in front of such an "
-                   "answer (none)")  # fmt: skip
+    g.add_argument("--form-thinking", metavar="N", type=integer(0), help="most tokens of reasoning before a demanded "
+                   "call or JSON answer; random weights never end it by themselves (no limit)")  # fmt: skip
     g.add_argument("--connections", metavar="N", type=integer(), default=512, help="connections at once (512)")
     g.add_argument("--body-mb", metavar="N", type=integer(1, 1024), default=64, help="largest request, MiB, also after "
                    "inflation (64)")  # fmt: skip
@@ -132,7 +129,7 @@ def build_parser() -> Parser:
                    "take at shutdown (30)")  # fmt: skip
     g.add_argument("--like-ds4", metavar="LIST", type=choices("all", *DEVIATIONS), default=[], help="what to do as "
                    f"ds4's own server does, separated by commas: all, {', '.join(DEVIATIONS)} "
-                   "(docs/server.md)")  # fmt: skip
+                   "(docs/reference/server.md)")  # fmt: skip
 
     policy = Policy()
     g = parser.add_argument_group("conversations on disk")
@@ -170,7 +167,7 @@ def build_parser() -> Parser:
 
 
 def settings(args: Namespace, key: str) -> Settings:
-    """What the server is told about itself."""
+    """Return the server's settings from the command line."""
     from ..server.auth import Access, host_name
     from ..server.deviations import DEVIATIONS
     from ..server.limits import Limits
@@ -198,7 +195,7 @@ def settings(args: Namespace, key: str) -> Settings:
 
 
 def key_of(args: Namespace) -> str:
-    """The key that requests need; UsageError for one that cannot be, or two."""
+    """Return the API key, "" for none; UsageError for an invalid one, or two."""
     if args.api_key is not None and args.key_env is not None:
         raise UsageError("choose one of --api-key and --key-env")
     key = args.api_key
@@ -216,19 +213,19 @@ def key_of(args: Namespace) -> str:
 def make_service(
     engine: Engine, args: Namespace, how: Settings, trace: Trace | None = None, constrain: Steering | None = None
 ) -> Service:
-    """The server over an open engine. ``constrain``: what steers answers, if not what they are asked to be."""
+    """Assemble the server over an open engine. ``constrain`` replaces ``constrain.steering``."""
     from ..server.app import apis
-    from ..server.constrain import Limits, steering
-    from ..server.grammar.vocabulary import vocabulary
+    from ..server.constrain import steering
     from ..server.recall import Recall
     from ..server.service import Service
     from ..server.timelines import Timelines
     from ..server.tools import Memory
+    from ..server.vocabulary import vocabulary
     from ..server.worker import Worker
 
     vocabulary(engine.tokenizer)  # a second or two: now, and not in front of the first answer that needs it
     if constrain is None:
-        constrain = partial(steering, limits=Limits(answer=args.form_tokens, reasoning=args.form_thinking))
+        constrain = partial(steering, max_reasoning=args.form_thinking)
     disk = checkpoints(engine, args)
     calls = Recall(Memory(args.tool_memory_max_ids, enabled=not args.disable_exact_dsml_tool_replay), disk)
     timelines = Timelines(engine.tokenizer, args.memory_mb << 20, disk)
@@ -237,7 +234,7 @@ def make_service(
 
 
 def policy_of(args: Namespace) -> Policy:
-    """Which conversations are worth a checkpoint. UsageError if the flags contradict each other."""
+    """Return the checkpoint policy; UsageError if the flags contradict each other."""
     from ..session.boundaries import Policy
 
     return Policy(
@@ -250,7 +247,7 @@ def policy_of(args: Namespace) -> Policy:
 
 
 def checkpoints(engine: Engine, args: Namespace) -> Store | None:
-    """Conversations on disk, if there are to be any."""
+    """Open the store of conversations on disk, None without --kv-disk-dir."""
     if args.kv_disk_dir is None:
         return None
     from ..session.store import Store
@@ -265,7 +262,7 @@ def checkpoints(engine: Engine, args: Namespace) -> Store | None:
 
 
 def body(argv: Sequence[str], constrain: Steering | None = None) -> int:
-    """Read the command line and serve; the exit code."""
+    """Read the command line and serve; return the exit code."""
     if argv and argv[0] == "smoke":
         from .smoke import body as smoke
 
@@ -297,7 +294,7 @@ def body(argv: Sequence[str], constrain: Steering | None = None) -> int:
 def serve(
     args: Namespace, how: Settings, sock: socket.socket, trace: Trace | None, constrain: Steering | None = None
 ) -> int:
-    """Load the model, answer requests until a signal comes."""
+    """Load the model and serve requests until a signal arrives."""
     from ..server import listen, logs
 
     with open_engine(PROG, args) as engine:
@@ -313,14 +310,14 @@ def serve(
 
 
 def facts(how: Settings, engine: Engine) -> Settings:
-    """With the model file's name for the status page."""
+    """Add the model file's name, for the status page."""
     from dataclasses import replace
 
     return replace(how, facts={"file": Path(engine.path).name, **how.facts})
 
 
 def check_packages() -> None:
-    """Ds4Error names the first package that is missing."""
+    """Raise Ds4Error if a package is missing."""
     from importlib.util import find_spec
 
     for name in PACKAGES:

@@ -17,15 +17,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..console.common import EXIT_INTERRUPTED, columns, is_tty, say
+from ..console.flags import add
+from ..console.options import Parser, parsed, printable
+from ..console.tables import Column, fitted
+from ..console.tool import UNBOUNDED, parser
 from ..errors import UsageError
-from .common import EXIT_INTERRUPTED, columns, is_tty, say
-from .flags import add
-from .options import Parser, parsed, printable
-from .tables import Column, fitted
-from .tool import UNBOUNDED, parser
 
 if TYPE_CHECKING:
-    from ..server.smoke.clients import Kind
+    from ..conformance.clients import Kind
 
 PROG = "ds4-server smoke"
 TOKENS, THEIR_TOKENS = 200, 1024
@@ -33,8 +33,8 @@ TOKENS, THEIR_TOKENS = 200, 1024
 
 
 def build_parser() -> Parser:
-    """Every flag of the command."""
-    made = parser(
+    """Declare every flag of the command."""
+    result = parser(
         PROG,
         "Try real clients against a server: start, a question, a tool call, its result, an answer.",
         "[options]",
@@ -43,25 +43,25 @@ def build_parser() -> Parser:
         "--url http://127.0.0.1:8080 --client http",
         "--json > found.json; ds4-server smoke page found.json > clients.md",
     )
-    made.add_argument("--url", metavar="URL", help="the server to try (default: ours, on the embedded model)")
-    made.add_argument("--client", metavar="LIST", help="only these, separated by commas; quick is those that need no "
+    result.add_argument("--url", metavar="URL", help="the server to try (default: ours, on the embedded model)")
+    result.add_argument("--client", metavar="LIST", help="only these, separated by commas; quick is those that need no "
                       "agent; NAME@VERSION another version, NAME@latest the newest (all)")  # fmt: skip
-    add(made, "--list", dest="listed", help="list the clients, and whether they are here")
-    made.add_argument("--install", action="store_true", help="take what is missing from PyPI and npm, into the cache")
-    made.add_argument("--keep", action="store_true", help="keep the folder with what clients and servers wrote")
-    add(made, "--json")
-    add(made, "--model-name", help="model to ask for (the first that the server lists)")
-    add(made, "--key-env", default=None, help="environment variable with the server's key")
-    add(made, "--tokens", help=f"most tokens of an answer ({TOKENS}; with --url {THEIR_TOKENS})")
-    add(made, "--timeout", default=300.0, help="seconds that one client may take (300)")
-    add(made, "--label", help="what the report calls the server")
-    add(made, "--threads", help="CPU threads of our server (all cores)")
-    return made
+    add(result, "--list", dest="listed", help="list the clients, and whether they are here")
+    result.add_argument("--install", action="store_true", help="take what is missing from PyPI and npm, into the cache")
+    result.add_argument("--keep", action="store_true", help="keep the folder with what clients and servers wrote")
+    add(result, "--json")
+    add(result, "--model-name", help="model to ask for (the first that the server lists)")
+    add(result, "--key-env", default=None, help="environment variable with the server's key")
+    add(result, "--tokens", help=f"most tokens of an answer ({TOKENS}; with --url {THEIR_TOKENS})")
+    add(result, "--timeout", default=300.0, help="seconds that one client may take (300)")
+    add(result, "--label", help="what the report calls the server")
+    add(result, "--threads", help="CPU threads of our server (all cores)")
+    return result
 
 
 def body(argv: Sequence[str]) -> int:
-    """Run it; 0 if everything that is required was found."""
-    from ..server.smoke import clients
+    """Run the command; return 0 if all required checks passed."""
+    from ..conformance import clients
 
     if argv and argv[0] == "page":
         return page(argv[1:])
@@ -79,8 +79,8 @@ def body(argv: Sequence[str]) -> int:
 
 
 def tried(args: Namespace, kinds: Sequence[Kind], command: Sequence[str]) -> int:
-    """Run the clients and print what they found."""
-    from ..server.smoke import results, runner
+    """Run the clients, print the report, return the exit code."""
+    from ..conformance import results, runner
 
     url = address(args.url)
     work = Path(tempfile.mkdtemp(prefix="ds4-smoke-"))
@@ -103,22 +103,22 @@ def tried(args: Namespace, kinds: Sequence[Kind], command: Sequence[str]) -> int
 
 
 def listing(kinds: Sequence[Kind]) -> str:
-    """Which clients there are, and where."""
-    from ..server.smoke.install import installed
+    """Return a table of the clients and whether they are installed."""
+    from ..conformance.install import installed
 
     head = [Column("client"), Column("version"), Column("from", 2), Column("MB", 3, right=True), Column("here"),
             Column("what it is", 1, least=12)]  # fmt: skip
     rows = []
     for kind in kinds:
         place = installed(kind)
-        here = "no" if place is None else "yes"
+        installed_here = "no" if place is None else "yes"
         source = f"{kind.registry} {kind.package}".strip() or "ds4ref"
-        rows.append([kind.name, kind.version, source, str(kind.size or ""), here, kind.about])
+        rows.append([kind.name, kind.version, source, str(kind.size or ""), installed_here, kind.about])
     return fitted(head, rows, columns(sys.stdout) if is_tty(sys.stdout) else UNBOUNDED)
 
 
 def address(url: str | None) -> str:
-    """The server's root; "" for ours. UsageError for what is no address."""
+    """Return the server's root URL, "" for ours; UsageError for an invalid one."""
     if url is None:
         return ""
     from urllib.parse import urlsplit
@@ -130,7 +130,7 @@ def address(url: str | None) -> str:
 
 
 def key_of(args: Namespace) -> str:
-    """The key of the server."""
+    """Return the server's API key."""
     if args.key_env is None:
         return ""
     key = os.environ.get(args.key_env, "").strip()
@@ -140,9 +140,9 @@ def key_of(args: Namespace) -> str:
 
 
 def page(argv: Sequence[str]) -> int:
-    """``smoke page FOUND.json...``: results as a page of the documentation, on stdout."""
-    from ..server.smoke.page import page as made
-    from ..server.smoke.results import read
+    """``smoke page FILE.json...``: print results as a page of the documentation."""
+    from ..conformance.page import page as made
+    from ..conformance.results import read
 
     if not argv or argv[0].startswith("-"):
         raise UsageError("smoke page needs the files that --json wrote")

@@ -1,4 +1,4 @@
-"""What every conversation at a terminal has: lines are read until the input ends, and "/name" is a command."""
+"""A conversation at a terminal: reads lines until the input ends; "/name" is a command."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
+from ..console.common import is_tty, say
+from ..console.options import printable
 from ..errors import Ds4Error
-from .common import is_tty, say
 from .lineedit import HISTORY, line_reader
-from .options import printable
 
 
 class Talk(ABC):
-    """A conversation. Subclasses say what a message does (``turn``) and which commands there are (``commands``).
+    """A conversation. Subclasses define the answer to a message (``turn``) and their commands (``commands``).
 
     ``done``: the user wants to leave. ``code``: the exit code of the last message.
     """
@@ -24,14 +24,14 @@ class Talk(ABC):
 
     @abstractmethod
     def commands(self) -> Mapping[str, Callable[[str], None]]:
-        """Besides ``/help``, ``/quit`` and ``/exit``; each gets what stands behind its name."""
+        """Return the commands besides ``/help``, ``/quit`` and ``/exit``; each receives the text after its name."""
 
     @abstractmethod
     def turn(self, text: str) -> object:
         """Answer a message."""
 
     def read_lines(self, prompt: str, history: str = HISTORY, first: str | None = None) -> int:
-        """Obey and answer until the input ends; the exit code is the last message's."""
+        """Run commands and answer messages until the input ends; return the exit code of the last message."""
         read = line_reader(prompt, self.all_commands(), history)
         if is_tty(sys.stdin):
             print(self.help, file=sys.stderr)
@@ -50,7 +50,7 @@ class Talk(ABC):
         return self.code
 
     def line(self, line: str) -> None:
-        """Obey a command or answer a message."""
+        """Run a command or answer a message."""
         text = line.strip()
         if not text:
             return
@@ -68,11 +68,11 @@ class Talk(ABC):
             say(self.prog, f"{name}: {error or 'not enough memory'}")
 
     def leave(self, _: str) -> None:
-        """/quit."""
+        """Run /quit."""
         self.done = True
 
     def all_commands(self) -> dict[str, Callable[[str], None]]:
-        """What may be typed."""
+        """Return all commands by name."""
         return {
             "/help": lambda _: print(self.help, file=sys.stderr),
             **self.commands(),

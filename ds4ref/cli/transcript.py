@@ -1,4 +1,4 @@
-"""A conversation of the chat: turns as token ids, and as a file.
+"""A chat's conversation: turns as token ids, saved to and loaded from a file.
 
 A saved one is JSON with ``messages`` as the OpenAI protocol has them, so that other tools can read it, and with the
 tokens of each answer, so that loading it into the same model gives back exactly what was there. A list of messages
@@ -23,7 +23,7 @@ FORMAT = "ds4-chat-1"
 
 @dataclass
 class Turn:
-    """A message, the thinking mode of its answer, and the answer's ids, EOS left out; None while there is none."""
+    """A message, the thinking mode of its answer, and the answer's ids without EOS; None while there is none."""
 
     user: str
     mode: str
@@ -31,7 +31,7 @@ class Turn:
 
 
 class Transcript:
-    """BOS, Think-Max prefix if any, system text, then turns. ``mode`` is that of the turns to come."""
+    """BOS, Think-Max prefix if any, system text, then turns. ``mode`` is that of later turns."""
 
     def __init__(self, tok: Tokenizer, system: str, mode: str):
         self.tok, self.system, self.mode = tok, system, mode
@@ -45,36 +45,37 @@ class Transcript:
 
     @property
     def ids(self) -> list[int]:
-        """All of it. Entering or leaving "max" changes the beginning, so that everything is evaluated again.
+        """Token ids of the conversation. Entering or leaving "max" changes the beginning, so that everything is
+        evaluated again.
 
         By the model's own template if there is one; what that leaves out of past turns is evaluated again, too."""
         if self.tok.template is not None:
             return render(self._messages(), (), self.mode).encode(self.tok)
-        found = chat_start(self.tok)
+        ids = chat_start(self.tok)
         if self.mode == "max" and self.tok.chats:
-            found += self._encode("plain", MAX_PREFIX)
-        found += self._encode("system", self.system)
+            ids += self._encode("plain", MAX_PREFIX)
+        ids += self._encode("system", self.system)
         for turn in self.turns:
-            found += [*self._encode("user", turn.user), *answer_start(self.tok, turn.mode)]
+            ids += [*self._encode("user", turn.user), *answer_start(self.tok, turn.mode)]
             if turn.answer is not None:
-                found += [*turn.answer, self.tok.eos]
-        return found
+                ids += [*turn.answer, self.tok.eos]
+        return ids
 
     def _messages(self) -> list[Message]:
-        found = [Message("system", self.system)] * bool(self.system)
+        messages = [Message("system", self.system)] * bool(self.system)
         for turn in self.turns:
-            found.append(Message("user", turn.user))
+            messages.append(Message("user", turn.user))
             if turn.answer is not None:
-                reasoning, content = self._said(turn)
-                found.append(Message("assistant", content, reasoning))
-        return found
+                reasoning, content = self._split_answer(turn)
+                messages.append(Message("assistant", content, reasoning))
+        return messages
 
     def _encode(self, role: str, text: str) -> list[int]:
-        """Ids of a text, kept: a conversation is put together anew with every turn."""
+        """Return the token ids of a text, cached, since every turn renders the conversation again."""
         key = role, text
         if key not in self._encoded:
-            made = self.tok.encode(text) if role == "plain" else encode_message(self.tok, role, text)
-            self._encoded[key] = made
+            ids = self.tok.encode(text) if role == "plain" else encode_message(self.tok, role, text)
+            self._encoded[key] = ids
         return self._encoded[key]
 
     def open_turn(self, text: str) -> None:
@@ -82,11 +83,11 @@ class Transcript:
         self.turns.append(Turn(text, self.mode))
 
     def close_turn(self, answer: Sequence[int]) -> None:
-        """The answer's tokens; reasoning stays (docs/text.md 3)."""
+        """Set the answer of the last turn; reasoning stays (docs/explanation/text.md 3)."""
         self.turns[-1].answer = list(answer)
 
     def take_back(self) -> Turn:
-        """Forget the last turn. UsageError if there is none."""
+        """Remove and return the last turn. UsageError if there is none."""
         if not self.turns:
             raise UsageError("nothing has been said yet")
         return self.turns.pop()
@@ -94,17 +95,17 @@ class Transcript:
     # --- files
 
     def to_json(self, model: str) -> dict[str, Any]:
-        """What is saved; ``model`` is the name of the one that answered."""
+        """Return the conversation for saving; ``model`` is the name of the model."""
         messages: list[dict[str, Any]] = [{"role": "system", "content": self.system}] if self.system else []
         for turn in self.turns:
             messages.append({"role": "user", "content": turn.user, "think": turn.mode})
-            reasoning, content = self._said(turn)
+            reasoning, content = self._split_answer(turn)
             answer = {"role": "assistant", "content": content, "tokens": turn.answer}
             messages.append(answer | ({"reasoning_content": reasoning} if reasoning else {}))
         return {"format": FORMAT, "model": model, "vocab": len(self.tok), "messages": messages}
 
-    def _said(self, turn: Turn) -> tuple[str, str]:
-        """An answer's reasoning and its text."""
+    def _split_answer(self, turn: Turn) -> tuple[str, str]:
+        """Split an answer into reasoning and text."""
         ids, reasoning = turn.answer or [], []
         if self.tok.template is not None and ids[:1] != [self.tok.think_open]:
             return "", self._text(ids)  # such models say themselves when they think
@@ -119,7 +120,7 @@ class Transcript:
         return self.tok.decode(ids).decode("utf-8", "replace")
 
     def loaded(self, text: str) -> Transcript:
-        """The conversation that a file's ``text`` holds. UsageError says what is wrong with it."""
+        """Return the conversation in a file's ``text``. UsageError says what is wrong with it."""
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -128,25 +129,25 @@ class Transcript:
         if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
             raise UsageError("no conversation: a list of messages is needed")
         same = isinstance(data, dict) and data.get("format") == FORMAT and data.get("vocab") == len(self.tok)
-        made, systems = Transcript(self.tok, "", self.mode), []
+        transcript, systems = Transcript(self.tok, "", self.mode), []
         for at, message in enumerate(messages):
             role, content = message.get("role"), message.get("content") or ""
-            waiting = bool(made.turns) and made.turns[-1].answer is None
+            waiting = bool(transcript.turns) and transcript.turns[-1].answer is None
             if not isinstance(content, str):
                 raise UsageError(f"message {at} is not plain text")
-            if role in ("system", "developer") and not made.turns:
+            if role in ("system", "developer") and not transcript.turns:
                 systems.append(content)
             elif role == "user" and not waiting:
                 think = message.get("think")
-                made.turns.append(Turn(content, think if think in MODES else self.mode))
+                transcript.turns.append(Turn(content, think if think in MODES else self.mode))
             elif role == "assistant" and waiting:
-                made.close_turn(self._answer(message, content, made.turns[-1].mode, same))
+                transcript.close_turn(self._answer(message, content, transcript.turns[-1].mode, same))
             else:
                 raise UsageError(f"message {at} is out of turn: system text, then user and assistant one by one")
-        if made.turns and made.turns[-1].answer is None:
+        if transcript.turns and transcript.turns[-1].answer is None:
             raise UsageError("the last message has no answer")
-        made.system = "\n\n".join(systems)
-        return made
+        transcript.system = "\n\n".join(systems)
+        return transcript
 
     def _answer(self, message: dict[str, Any], content: str, mode: str, same: bool) -> list[int]:
         tokens = message.get("tokens")

@@ -1,7 +1,7 @@
 """Generated models: the embedded one that runs everywhere, and slices of Flash's real dimensions.
 
-    python -m ds4ref.nano path                                  prints the embedded model's file, built if need be
-    python -m ds4ref.nano slice [OUT] --layers 4 --experts 256  writes a slice (8.5 GB; 0.9 GB with --experts 8)
+    ds4 nano path                                  prints the embedded model's file, built if need be
+    ds4 nano slice [OUT] --layers 4 --n-experts 256  writes a slice (8.5 GB; 0.9 GB with --n-experts 8)
 
 ``prose`` makes the text for benchmarks and recall tests, ``vocab`` the tokenizer tables, ``recipe`` the model files,
 ``cache`` keeps them.
@@ -13,7 +13,7 @@ __all__ = ["embedded_path"]
 
 
 def embedded_path() -> str:
-    """Path of the embedded model in the user's cache, built or repaired first if necessary.
+    """Return the path of the embedded model in the user's cache, built or repaired first if necessary.
 
     Raises DataError or ModelFileError with one line that says what to do when the cache cannot be written.
     """

@@ -1,4 +1,4 @@
-"""Where generated models live, and how they get there: built once, by one process, whole or not at all.
+"""Cache of generated models: each is built once, by one process, atomically.
 
     $DS4_CACHE_DIR, else $XDG_CACHE_HOME/ds4ref, else ~/.cache/ds4ref        (macOS: ~/Library/Caches/ds4ref)
 
@@ -31,10 +31,10 @@ LOCK_SECONDS = 60.0
 
 
 def cache_dir() -> Path:
-    """The folder for generated files; it may not exist yet."""
-    given = os.environ.get("DS4_CACHE_DIR")
-    if given:
-        return Path(given)
+    """Return the folder for generated files; it may not exist yet."""
+    configured = os.environ.get("DS4_CACHE_DIR")
+    if configured:
+        return Path(configured)
     home = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(home):  # the XDG rules: a relative path counts as unset
         return Path(home) / "ds4ref"
@@ -46,7 +46,7 @@ def cache_dir() -> Path:
 
 
 def embedded_path() -> str:
-    """The embedded model's file, built first if it is absent or damaged. DataError if that cannot be done."""
+    """Return the embedded model's file, built first if it is absent or damaged. DataError if that fails."""
     path = cache_dir() / f"nano-{NANO_SHA256[:12]}.gguf"
     if file_sha256(path) == NANO_SHA256:
         return str(path)
@@ -56,17 +56,17 @@ def embedded_path() -> str:
         from .recipe import NANO, write_model
 
         write_model(path, NANO)
-        found = file_sha256(path)
-        if found != NANO_SHA256:
+        digest = file_sha256(path)
+        if digest != NANO_SHA256:
             path.unlink(missing_ok=True)
-            raise DataError(f"the embedded model came out as {found}, expected {NANO_SHA256}: please report this")
+            raise DataError(f"the embedded model came out as {digest}, expected {NANO_SHA256}: please report this")
     return str(path)
 
 
 def slice_path(
     layers: int, experts: int, vocab: int, recipe: str, progress: Callable[[int, int], None] | None = None
 ) -> str:
-    """The file of a real-shape slice in the cache, built first if it is absent or incomplete."""
+    """Return the file of a real-shape slice in the cache, built first if it is absent or incomplete."""
     from .recipe import check_recipe, slice_shape, write_model
 
     shape = slice_shape(layers, experts, vocab)
@@ -79,7 +79,7 @@ def slice_path(
 
 
 def is_complete(path: Path) -> bool:
-    """True if ``path`` is a model file that is long enough for its tensors."""
+    """Return whether ``path`` is a model file long enough for its tensors."""
     from ..weights.gguf import GGUFFile
 
     try:
@@ -90,7 +90,7 @@ def is_complete(path: Path) -> bool:
 
 
 def file_sha256(path: Path) -> str | None:
-    """SHA-256 of a file in hexadecimal; None if it cannot be read."""
+    """Return the SHA-256 of a file in hexadecimal; None if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -100,10 +100,10 @@ def file_sha256(path: Path) -> str | None:
 
 @contextmanager
 def building(path: Path, wait: float = LOCK_SECONDS) -> Iterator[None]:
-    """Hold the right to build ``path``: one process at a time, for at most ``wait`` seconds in line.
+    """Hold the lock to build ``path``, waiting at most ``wait`` seconds for another process.
 
     The lock belongs to an open file and vanishes with its process, so a crash never leaves it behind. DataError if
-    the folder cannot be written or the wait was in vain.
+    the folder cannot be written or the wait times out.
     """
     lock = path.with_name(f".{path.name}.lock")
     try:
@@ -126,7 +126,7 @@ def building(path: Path, wait: float = LOCK_SECONDS) -> Iterator[None]:
 def _lock(file: IO[str], path: Path, wait: float) -> None:
     if fcntl is None:
         return
-    deadline, said = time.monotonic() + wait, False
+    deadline, announced = time.monotonic() + wait, False
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -137,14 +137,14 @@ def _lock(file: IO[str], path: Path, wait: float) -> None:
             return
         if time.monotonic() > deadline:
             raise DataError(f"another process has been building {path} for {wait:.0f} s: try again later")
-        if not said:
+        if not announced:
             print(f"ds4ref: another process is building {path.name}; waiting for it", file=sys.stderr)
-            said = True
+            announced = True
         time.sleep(0.05)
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Temporary files of builds that were killed. Only the lock's holder builds, so none of them is in use."""
+    """Delete temporary files of killed builds. Only the lock's holder builds, so none of them is in use."""
     for leftover in path.parent.glob(f".{path.name}.*.part"):
         with suppress(OSError):
             leftover.unlink()

@@ -1,9 +1,9 @@
-"""A model in DeepSeek's own layout: safetensors in FP8 and FP4 with config.json and tokenizer.json, made from a GGUF.
+"""Writes a model in DeepSeek's published layout, from a GGUF: safetensors in FP8 and FP4 with its JSON files.
 
 The weights are those of the GGUF, rounded to what DeepSeek publishes: E4M3 with an E8M0 scale for every 128 x 128 in
 attention and shared experts, E2M1 with an E8M0 scale for every 32 inputs in routed experts, BF16 and F32 in the rest
-(docs/weights.md). So a folder of any size can be had to try what reads such folders; it is as much that model as the
-rounding leaves.
+(weights.md). It makes test folders of any size for readers of such checkpoints; the model is the GGUF's up to the
+rounding.
 
     with open_source("nano.gguf") as source:
         write_checkpoint(source, "folder")
@@ -25,7 +25,7 @@ from ..errors import DataError, UsageError
 from ..text.protocol import SPECIALS
 from ..text.published import TOKENIZER
 from ..weights.safetensors import CONFIG
-from ..weights.safetensors_writer import SHARD_BYTES, Plan, write_folder, write_json
+from ..weights.safetensors_writer import SHARD_BYTES, PlannedTensor, write_folder, write_json
 
 if TYPE_CHECKING:
     from ..weights.source import TensorInfo, TensorSource
@@ -34,14 +34,14 @@ FP8 = ("attn_q_a", "attn_q_b", "attn_kv", "attn_output_a", "attn_output_b", "ind
        "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")  # fmt: skip
 BF16 = ("token_embd", "output", "output_norm", "attn_norm", "ffn_norm", "attn_q_a_norm", "attn_kv_a_norm",
         "attn_compressor_norm", "indexer_compressor_norm", "indexer.proj", "ffn_gate_inp")  # fmt: skip
-"""By name without "blk.N." and ".weight". What is in neither is F32; routed experts are FP4, hash routing I64."""
+"""Roles without "blk.N." and ".weight". Roles in neither list are F32; routed experts are FP4, hash routing is I64."""
 
 BLOCK, GROUP = 128, 32
 LARGEST_E4M3, LARGEST_E2M1 = 448.0, 6.0
 
 
 def write_checkpoint(source: TensorSource, folder: str | os.PathLike[str], shard_bytes: int = SHARD_BYTES) -> None:
-    """The model of ``source`` as a folder. Weights come first and config.json last: without it, it is no model.
+    """Write the model of ``source`` as a folder, config.json last: without it, the folder is no model.
 
     UsageError if the model cannot be published so, DataError if the folder cannot be written.
     """
@@ -59,7 +59,7 @@ def write_checkpoint(source: TensorSource, folder: str | os.PathLike[str], shard
 
 
 def config(shape: ModelShape) -> dict[str, Any]:
-    """config.json as DeepSeek writes it."""
+    """Return config.json as DeepSeek writes it."""
     return {
         "architectures": ["DeepseekV4ForCausalLM"],
         "model_type": "deepseek_v4",
@@ -119,7 +119,7 @@ def config(shape: ModelShape) -> dict[str, Any]:
 
 
 def tokenizer(tokens: list[str], merges: list[str]) -> dict[str, Any]:
-    """tokenizer.json of a byte-level vocabulary."""
+    """Return tokenizer.json of a byte-level vocabulary."""
     split = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     added = [
         {"id": i, "content": token, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
@@ -135,8 +135,8 @@ def tokenizer(tokens: list[str], merges: list[str]) -> dict[str, Any]:
     }
 
 
-def plans(source: TensorSource, shape: ModelShape) -> Iterator[Plan]:
-    """Every published tensor, in the order of the layers."""
+def plans(source: TensorSource, shape: ModelShape) -> Iterator[PlannedTensor]:
+    """Yield every published tensor, in the order of the layers."""
     names = [(ours, theirs) for ours, theirs in MODEL_NAMES.items()]
     for layer in range(shape.n_layers):
         names += [(f"blk.{layer}.{ours}", f"layers.{layer}.{theirs}") for ours, theirs in LAYER_NAMES.items()]
@@ -151,54 +151,53 @@ def plans(source: TensorSource, shape: ModelShape) -> Iterator[Plan]:
                 yield from _scaled(name, info.shape[1:], "I8", partial(_values, source, info, expert))
 
 
-def _plain(source: TensorSource, info: TensorInfo, name: str) -> Iterator[Plan]:
+def _plain(source: TensorSource, info: TensorInfo, name: str) -> Iterator[PlannedTensor]:
     role = info.name.removesuffix(".weight")
     role = role.split(".", 2)[2] if role.startswith("blk.") else role
     values = partial(_values, source, info)
     if info.fmt.name == "I32":
-        yield Plan(name, "I64", info.shape, lambda: source.raw(info.name).view("<i4").astype("<i8"))
+        yield PlannedTensor(name, "I64", info.shape, lambda: source.raw(info.name).view("<i4").astype("<i8"))
     elif role in FP8:
         yield from _scaled(name.removesuffix(".weight"), info.shape, "F8_E4M3", values)
     elif role in BF16:
-        yield Plan(name, "BF16", info.shape, lambda: to_bf16(values()))
+        yield PlannedTensor(name, "BF16", info.shape, lambda: to_bf16(values()))
     else:
-        yield Plan(name, "F32", info.shape, values)
+        yield PlannedTensor(name, "F32", info.shape, values)
 
 
 def _values(source: TensorSource, info: TensorInfo, expert: int | None = None) -> np.ndarray:
-    """A tensor, or one expert of it, as float32."""
+    """Return a tensor, or one expert of it, as float32."""
     raw = source.raw(info.name).reshape(*info.shape[:-1], -1)
-    assert info.fmt.dequantize is not None
     return info.fmt.dequantize(raw if expert is None else raw[expert])
 
 
-def _scaled(name: str, shape: tuple[int, ...], dtype: str, values: Callable[[], np.ndarray]) -> Iterator[Plan]:
-    """Codes and scales of a matrix; they are made together once, and forgotten when the second of them was given."""
+def _scaled(name: str, shape: tuple[int, ...], dtype: str, values: Callable[[], np.ndarray]) -> Iterator[PlannedTensor]:
+    """Yield codes and scales of a matrix, computed together once and released after the second is written."""
     rows, cols = shape
-    found: list[tuple[np.ndarray, np.ndarray]] = []
+    results: list[tuple[np.ndarray, np.ndarray]] = []
 
-    def make(which: int) -> np.ndarray:
-        if not found:
-            found.append(to_fp8(values()) if dtype == "F8_E4M3" else to_fp4(values()))
-        return found[0][which] if which == 0 else found.pop()[which]
+    def make(index: int) -> np.ndarray:
+        if not results:
+            results.append(to_fp8(values()) if dtype == "F8_E4M3" else to_fp4(values()))
+        return results[0][index] if index == 0 else results.pop()[index]
 
     if dtype == "F8_E4M3":
         codes, scales = (rows, cols), (-(-rows // BLOCK), -(-cols // BLOCK))
     else:
         codes, scales = (rows, cols // 2), (rows, cols // GROUP)
-    yield Plan(f"{name}.weight", dtype, codes, lambda: make(0))
-    yield Plan(f"{name}.scale", "F8_E8M0", scales, lambda: make(1))
+    yield PlannedTensor(f"{name}.weight", dtype, codes, lambda: make(0))
+    yield PlannedTensor(f"{name}.scale", "F8_E8M0", scales, lambda: make(1))
 
 
 def to_bf16(values: np.ndarray) -> np.ndarray:
-    """The nearest bfloat16, ties to even, as uint16; NaN stays NaN."""
+    """Round to bfloat16, ties to even, as uint16; NaN stays NaN."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(values), (bits >> 16) | 0x40, rounded).astype("<u2")
 
 
 def to_fp8(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Codes (rows, cols) and E8M0 scales (rows / 128, cols / 128), rounded up, of float32 (rows, cols)."""
+    """Quantize float32 (rows, cols) to codes (rows, cols) and E8M0 scales (rows / 128, cols / 128), rounded up."""
     rows, cols = values.shape
     high, wide = -(-rows // BLOCK), -(-cols // BLOCK)
     padded = np.zeros((high * BLOCK, wide * BLOCK), np.float32)
@@ -210,7 +209,8 @@ def to_fp8(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def to_fp4(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Codes, two a byte and the earlier one low, and E8M0 scales (rows, cols / 32), of float32 (rows, cols)."""
+    """Quantize float32 (rows, cols) to codes, two a byte with the earlier one low, and E8M0 scales (rows, cols /
+    32)."""
     rows, cols = values.shape
     groups = values.reshape(rows, cols // GROUP, GROUP)
     exponent = _exponent(np.abs(groups).max(axis=2), LARGEST_E2M1)
@@ -219,15 +219,17 @@ def to_fp4(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _exponent(largest: np.ndarray, most: float) -> np.ndarray:
-    """The least power of two that brings ``largest`` down to ``most``, within what E8M0 has."""
+    """Return the smallest power of two that brings ``largest`` down to ``most``, within the range of E8M0."""
     fraction, exponent = np.frexp(largest / np.float32(most))
-    found = np.where(fraction == 0.5, exponent - 1, exponent)
-    return np.where(largest == 0, 0, found).clip(-127, 127).astype(np.int32)
+    power = np.where(fraction == 0.5, exponent - 1, exponent)
+    return np.where(largest == 0, 0, power).clip(-127, 127).astype(np.int32)
 
 
 def _nearest(values: np.ndarray, fraction: int, least: int, sign_bit: int) -> np.ndarray:
-    """Codes of the nearest floats of ``fraction`` bits behind the leading one and steps of at least 2^``least``; ties
-    go to the even code. Codes of one exponent follow those of the one below, so that rounding up may carry into it."""
+    """Return the codes of the nearest floats with ``fraction`` mantissa bits and steps of at least 2^``least``.
+
+    Ties go to the even code. Codes of one exponent follow those of the one below, so rounding up may carry into it.
+    """
     size = np.abs(values).astype(np.float32)
     exponent = (size.view(np.uint32) >> 23).astype(np.int32) - 127 - fraction
     np.maximum(exponent, least, out=exponent)

@@ -68,7 +68,7 @@ _VECTORS = {
 
 
 def diagnostic_path() -> str:
-    """The file in the model cache, built first if it is absent or damaged. DataError if that cannot be done."""
+    """Return the file in the model cache, built first if it is absent or damaged. DataError if that fails."""
     path = cache_dir() / f"diagnostic-{DIAGNOSTIC_SHA256[:12]}.gguf"
     if file_sha256(path) == DIAGNOSTIC_SHA256:
         return str(path)
@@ -79,7 +79,7 @@ def diagnostic_path() -> str:
 
 
 def write_diagnostic(path: str | os.PathLike[str]) -> None:
-    """Write the model file atomically; the same bytes on every machine."""
+    """Write the model file atomically; the bytes are the same on every machine."""
     specs = expected_tensors(DIAGNOSTIC, Recipe("diagnostic", "IQ2_XXS", "Q2_K", upgraded=2))
     vocabulary = build_vocabulary(DIAGNOSTIC.vocab, prose(*_CORPUS))
     with GGUFWriter(path, metadata(DIAGNOSTIC, vocabulary), specs) as out:
@@ -100,7 +100,7 @@ def _contents(spec: TensorSpec) -> Iterator[np.ndarray]:
 
 
 def _spread(role: str, layer: int, columns: int) -> tuple[float, float]:
-    """Standard deviation and mean of a tensor's values."""
+    """Return the standard deviation and mean of a tensor's values."""
     if role in _VECTORS:
         return _VECTORS[role]
     if role.endswith("_exps"):
@@ -120,7 +120,7 @@ def _random(seed: int, count: int) -> list[int]:
 
 
 def _text() -> list[int]:
-    """Prose after BOS, as a served prompt would be."""
+    """Return prose after BOS, as a served prompt would be."""
     from ..text.tokenizer import Tokenizer
 
     vocabulary = build_vocabulary(DIAGNOSTIC.vocab, prose(*_CORPUS))
@@ -134,4 +134,4 @@ PROMPTS: dict[str, Callable[[], list[int]]] = {
     "text": _text,
     "long": lambda: _random(3, 700),
 }
-"""The prompt set: token ids by name. "mixed" is the one to start with."""
+"""The prompt set: token ids by name. Start with "mixed"."""

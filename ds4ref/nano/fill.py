@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kernels.formats import FORMATS
+from ds4ref.kernels.formats import FORMATS
 
 from ..weights.container import TensorSpec
 
@@ -32,28 +32,29 @@ _SUM_MEAN, _SUM_STD = 510, 147.79
 
 
 class Noise:
-    """The stream of random words of one tensor, independent of which other tensors exist."""
+    """The random stream of one tensor, independent of the other tensors."""
 
     def __init__(self, seed: int, name: str):
         self._generator = np.random.PCG64([seed, zlib.crc32(name.encode())])
 
     def words(self, count: int) -> np.ndarray:
-        """uint64 (count,)."""
+        """Return random words, uint64 (count,)."""
         return self._generator.random_raw(count)
 
     def bytes(self, count: int) -> np.ndarray:
-        """uint8 (count,)."""
+        """Return random bytes, uint8 (count,)."""
         return self.words(-(-count // 8)).astype("<u8", copy=False).view(np.uint8)[:count]
 
     def bell(self, count: int) -> np.ndarray:
-        """float32 (count,), bell-shaped with mean 0 and standard deviation 1, within 3.5."""
+        """Return bell-shaped values, float32 (count,), with mean 0 and standard deviation 1, within 3.5."""
         x = self.bytes(4 * count).view("<u4")
         total = (x & 0xFF) + (x >> 8 & 0xFF) + (x >> 16 & 0xFF) + (x >> 24)
         return (total.astype(np.int32) - _SUM_MEAN).astype(np.float32) * np.float32(1 / _SUM_STD)
 
 
 def random_tensor(spec: TensorSpec, noise: Noise, std: float, mean: float = 0.0) -> Iterator[np.ndarray]:
-    """The bytes of ``spec`` in pieces. Quantized formats have mean 0; ValueError for a format without a recipe."""
+    """Yield the bytes of ``spec`` in pieces. Quantized formats have mean 0; ValueError for a format without a
+    recipe."""
     fmt = FORMATS[spec.fmt]
     step = max(1, PIECE_BYTES // fmt.block_bytes)
     blocks = spec.nbytes // fmt.block_bytes
@@ -83,7 +84,7 @@ def _random_blocks(fmt: str, noise: Noise, count: int, std: float) -> np.ndarray
 
 
 def random_experts(tokens: int, used: int, experts: int, noise: Noise) -> Iterator[np.ndarray]:
-    """A hash-routing table: for every token ``used`` different experts, int32 (tokens, used) in pieces."""
+    """Yield a hash-routing table in pieces, int32 (tokens, used): ``used`` distinct experts for every token."""
     step = max(1, PIECE_BYTES // (8 * experts))
     for start in range(0, tokens, step):
         count = min(step, tokens - start)

@@ -1,4 +1,4 @@
-"""English-looking prose of any length, deterministic, and all our own: text for benchmarks and recall tests.
+"""English-looking prose of any length, deterministic and all our own: text for benchmarks and recall tests.
 
 Natural text matters to a mixture of experts: routing, sparse attention and cache reuse depend on content, and random
 token ids measure something else. One grammar serves two uses:
@@ -31,7 +31,7 @@ _ARTICLE = re.compile(r"\b([Aa])(?= (?:[aeiou]|honest)) ")
 
 
 def spell(number: int) -> str:
-    """``number`` in words, 0 to 999,999."""
+    """Spell ``number``, 0 to 999,999, in words."""
     if not 0 <= number < 1_000_000:
         raise ValueError(f"only 0 to 999999 can be spelled, not {number}")
     if number < 20:
@@ -54,23 +54,23 @@ class Writer:
         self._words = {symbol: tuple(words.split()) for symbol, words in WORDS.items()} | {"name": tuple(NAMES)}
 
     def below(self, n: int) -> int:
-        """A number in 0..n-1."""
+        """Return a random number in 0..n-1."""
         return int(self._random.random() * n)
 
-    def expand(self, template: str, **given: str) -> str:
-        """``template`` with every ``{symbol}`` expanded; ``given`` symbols keep their value."""
+    def expand(self, template: str, **fixed: str) -> str:
+        """Expand every ``{symbol}`` of ``template``; ``fixed`` symbols keep their value."""
 
         def replace(match: re.Match[str]) -> str:
             symbol = match.group(1)
-            if symbol in given:
-                return given[symbol]
+            if symbol in fixed:
+                return fixed[symbol]
             lower = symbol.lower()
-            text = self._one(lower, given)
+            text = self._one(lower, fixed)
             return text if symbol == lower else text[0].upper() + text[1:]
 
         return _ARTICLE.sub(r"\1n ", _SYMBOL.sub(replace, template))
 
-    def _one(self, symbol: str, given: Mapping[str, str]) -> str:
+    def _one(self, symbol: str, fixed: Mapping[str, str]) -> str:
         if symbol in self._words:
             words = self._words[symbol]
             # The lesser of two draws: a few words are common, most are rare, as in any text.
@@ -85,10 +85,10 @@ class Writer:
             case "ordinal":
                 return _ORDINALS[self.below(len(_ORDINALS))]
         options = GRAMMAR[symbol]
-        return self.expand(options[self.below(len(options))], **given)
+        return self.expand(options[self.below(len(options))], **fixed)
 
     def paragraph(self) -> str:
-        """Three to seven sentences, sometimes with somebody speaking."""
+        """Return three to seven sentences, sometimes with direct speech."""
         parts = []
         for _ in range(3 + self.below(5)):
             parts.append(self.expand("{speech}" if self.below(6) == 0 else "{sentence}"))
@@ -96,14 +96,14 @@ class Writer:
 
 
 def paragraphs(seed: int = 0) -> Iterator[str]:
-    """Paragraphs without end."""
+    """Yield paragraphs without end."""
     writer = Writer(seed)
     while True:
         yield writer.paragraph()
 
 
 def prose(characters: int, seed: int = 0) -> str:
-    """Whole paragraphs, separated by blank lines, of at least ``characters`` characters in total."""
+    """Return whole paragraphs, separated by blank lines, of at least ``characters`` characters in total."""
     parts, length = [], 0
     for paragraph in paragraphs(seed):
         if length >= characters:
@@ -115,7 +115,7 @@ def prose(characters: int, seed: int = 0) -> str:
 
 @dataclass(frozen=True)
 class Fact:
-    """``name`` has ``number``; ``position`` is the character offset of the sentence in the story's text."""
+    """A fact of a story: ``name`` has ``number``; ``position`` is the character offset of its sentence."""
 
     name: str
     number: int
@@ -124,7 +124,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Grade:
-    """What an answer says about the facts: names by outcome, and for wrong ones the numbers that were given."""
+    """An answer's result: names by outcome, for wrong ones with the numbers it stated."""
 
     right: list[str] = field(default_factory=list)
     wrong: dict[str, list[int]] = field(default_factory=dict)
@@ -133,27 +133,27 @@ class Grade:
 
 @dataclass(frozen=True)
 class Story:
-    """A long text that hides facts among distractors, and ends with the question for them."""
+    """A long text with facts hidden among distractors, ending in the question for them."""
 
     text: str
     facts: tuple[Fact, ...]
 
     def grade(self, answer: str) -> Grade:
-        """Right if any statement about the name is right, wrong if there are only others, else missing."""
+        """Grade an answer: a name is right if any statement about it is, wrong if all are wrong, else missing."""
         grade = Grade()
         for fact in self.facts:
-            found = statements(answer, fact.name)
-            if fact.number in found:
+            numbers = statements(answer, fact.name)
+            if fact.number in numbers:
                 grade.right.append(fact.name)
-            elif found:
-                grade.wrong[fact.name] = found
+            elif numbers:
+                grade.wrong[fact.name] = numbers
             else:
                 grade.missing.append(fact.name)
         return grade
 
 
 def statements(answer: str, name: str) -> list[int]:
-    """The numbers in every ``name = number`` of ``answer``; the name must stand alone as an identifier."""
+    """Return the numbers in every ``name = number`` of ``answer``; the name must stand alone as an identifier."""
     pattern = rf"(?<![A-Za-z0-9_]){re.escape(name)}(?![A-Za-z0-9_])[ \t]*=[ \t]*([0-9]{{1,18}})"
     return [int(digits) for digits in re.findall(pattern, answer)]
 
@@ -171,7 +171,7 @@ _TASK = (
 
 
 def tell(seed: int = 0, *, scenes: int = 190, facts: int | Mapping[str, int] = 16) -> Story:
-    """A story of ``scenes`` scenes (about 600 characters each) with facts spread evenly over it.
+    """Write a story of ``scenes`` scenes (about 600 characters each) with facts spread evenly over it.
 
     ``facts`` is how many to draw, or the facts themselves as {name: number}. Names are distinct; every drawn
     number has two digits. Rumours and prices that name other numbers stand between them. ValueError when there are
@@ -189,7 +189,7 @@ def tell(seed: int = 0, *, scenes: int = 190, facts: int | Mapping[str, int] = 1
         raise ValueError(f"{len(drawn)} facts need at least as many scenes, not {scenes}")
     # The middle of equal stretches: no fact in the first or last sentence of a long story.
     at = {(2 * i + 1) * scenes // (2 * len(drawn)): name for i, name in enumerate(drawn)}
-    parts, length, told = [writer.expand(_OPENING) + "\n\n"], 0, []
+    parts, length, placed = [writer.expand(_OPENING) + "\n\n"], 0, []
     length = len(parts[0])
     for scene in range(scenes):
         lead = NAMES[writer.below(len(NAMES))]
@@ -198,7 +198,7 @@ def tell(seed: int = 0, *, scenes: int = 190, facts: int | Mapping[str, int] = 1
         if scene in at:
             text += writer.expand("{bridge}") + " "
             who = at[scene]
-            told.append(Fact(who, drawn[who], length + len(text)))
+            placed.append(Fact(who, drawn[who], length + len(text)))
             text += _FACT.format(who=who, words=spell(drawn[who])) + " "
         elif scene % 9 == 3:
             text += writer.expand("{rumour}") + " "
@@ -208,4 +208,4 @@ def tell(seed: int = 0, *, scenes: int = 190, facts: int | Mapping[str, int] = 1
         parts.append(text)
         length += len(text)
     parts.append(_TASK)
-    return Story("".join(parts), tuple(told))
+    return Story("".join(parts), tuple(placed))

@@ -1,4 +1,4 @@
-"""Generated model files: which dimensions, which formats, which spreads.
+"""Generated model files: their dimensions, formats and value spreads.
 
 Two kinds of model come out of one recipe. ``NANO`` is the embedded model: every layer kind and every mechanism of
 DeepSeek V4 Flash, small enough to be built in a second and to run anywhere. A slice (``slice_shape``) has Flash's own
@@ -52,7 +52,8 @@ Progress = Callable[[int, int], None]
 
 
 def slice_shape(layers: int = 4, experts: int = 256, vocab: int = 4096) -> ModelShape:
-    """Flash at reduced depth. Four layers hold every kind: hash routing in 0 to 2, ratio 4 in 2, ratio 128 in 3.
+    """Return Flash's shape at reduced depth. Four layers cover every kind: hash routing in 0 to 2, ratio 4 in 2, ratio
+    128 in 3.
 
     UsageError names a value that cannot be.
     """
@@ -78,7 +79,7 @@ def slice_shape(layers: int = 4, experts: int = 256, vocab: int = 4096) -> Model
 
 @dataclass(frozen=True)
 class Spread:
-    """How the values of a tensor are spread: ``std`` absolute, or times 1/sqrt(row length) if ``per_input``."""
+    """Spread of a tensor's values: ``std`` absolute, or times 1/sqrt(row length) if ``per_input``."""
 
     std: float
     mean: float = 0.0
@@ -125,7 +126,7 @@ def write_model(
     seed: int = _SEED,
     progress: Progress | None = None,
 ) -> None:
-    """Write the model file, atomically and with bounded memory. ``progress`` gets (bytes done, bytes total).
+    """Write the model file atomically in bounded memory. ``progress`` gets (bytes done, bytes total).
 
     Same arguments, same bytes, on every machine. Raises UsageError for an unknown recipe or an impossible shape,
     ModelFileError if the file cannot be written.
@@ -143,7 +144,7 @@ def write_model(
 
 
 def tensors(shape: ModelShape, recipe: str) -> list[TensorSpec]:
-    """Every tensor of such a file, in file order; UsageError for an unknown recipe or an impossible shape."""
+    """Return every tensor in file order; UsageError for an unknown recipe or an impossible shape."""
     check_recipe(recipe)
     problems = shape.problems()
     if problems:
@@ -152,13 +153,13 @@ def tensors(shape: ModelShape, recipe: str) -> list[TensorSpec]:
 
 
 def check_recipe(recipe: str) -> None:
-    """UsageError that lists the known recipes unless ``recipe`` is one."""
+    """Raise UsageError with the known recipes unless ``recipe`` is one."""
     if recipe not in RECIPES:
         raise UsageError(f"unknown recipe {recipe!r}: choose from {', '.join(RECIPES)}")
 
 
 def metadata(shape: ModelShape, vocabulary: Vocabulary) -> list[tuple[str, str, Any]]:
-    """All metadata: what this engine and ds4 read, and what llama.cpp wants on top."""
+    """Return all metadata: what this engine and ds4 read, and what llama.cpp needs in addition."""
     tokens = vocabulary.tokens
     return [
         *shape.metadata(),
@@ -177,7 +178,7 @@ def metadata(shape: ModelShape, vocabulary: Vocabulary) -> list[tuple[str, str, 
 
 
 def contents(spec: TensorSpec, shape: ModelShape, seed: int) -> Iterator[np.ndarray]:
-    """The bytes of one tensor, in pieces."""
+    """Return the bytes of one tensor, in pieces."""
     noise = Noise(seed, spec.name)
     role = spec.name.removesuffix(".weight")
     if role.startswith("blk."):

@@ -1,4 +1,4 @@
-"""The vocabulary of a generated model: byte-level BPE learned from our own prose, in DeepSeek's layout.
+"""Vocabulary of a generated model: byte-level BPE learned from our own prose, in DeepSeek's layout.
 
 Ids, in order: begin and end of sentence, padding, the 256 bytes, the merges, unused fill, and the five other protocol
 tokens. Learning is exact integer counting with ties resolved by spelling, so every machine learns the same.
@@ -27,7 +27,7 @@ _PIECES = re.compile(r"[0-9]{1,3}|[!-/:-@\[-`{-~][A-Za-z]+| ?[A-Za-z]+| ?[!-/:-@
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What the three tokenizer arrays of a GGUF hold."""
+    """Contents of the three tokenizer arrays of a GGUF."""
 
     tokens: list[str]
     types: list[int]
@@ -35,22 +35,24 @@ class Vocabulary:
 
 
 def build_vocabulary(size: int, corpus: str) -> Vocabulary:
-    """A vocabulary of exactly ``size`` tokens with merges from ``corpus``; ValueError below 264 tokens."""
+    """Build a vocabulary of exactly ``size`` tokens with merges from ``corpus``; ValueError below 264 tokens."""
     if size < MINIMUM:
         raise ValueError(f"a vocabulary needs at least {MINIMUM} tokens, not {size}")
     merges = learn_merges(corpus, size - MINIMUM)
     # Two merges may give the same string ("ab" + "c", "a" + "bc"): one token.
-    learned = list(dict.fromkeys(left + right for left, right in merges))
+    learned = list(dict.fromkeys(first + second for first, second in merges))
     unused = [f"<|unused_{i}|>" for i in range(size - MINIMUM - len(learned))]
     tokens = [*FIRST, *ALPHABET, *learned, *unused, *LAST]
     types = [CONTROL] * len(FIRST) + [NORMAL] * (256 + len(learned)) + [UNUSED] * len(unused)
     types += [CONTROL if token in (USER, ASSISTANT) else USER_DEFINED for token in LAST]
-    return Vocabulary(tokens, types, [f"{left} {right}" for left, right in merges])
+    return Vocabulary(tokens, types, [f"{first} {second}" for first, second in merges])
 
 
 def learn_merges(corpus: str, count: int) -> list[tuple[str, str]]:
-    """Merges of adjacent symbols, the most frequent pair first, until they make ``count`` new symbols; fewer if no
-    pair occurs twice any more."""
+    """Learn merges of adjacent symbols, the most frequent pair first, until they make ``count`` new symbols.
+
+    Fewer if no remaining pair occurs twice.
+    """
     pieces = Counter(_PIECES.findall(corpus))
     words = [(list(to_chars(piece.encode())), n) for piece, n in sorted(pieces.items())]
     counts: Counter[tuple[str, str]] = Counter()
@@ -58,13 +60,13 @@ def learn_merges(corpus: str, count: int) -> list[tuple[str, str]]:
     for index, (symbols, n) in enumerate(words):
         _count(symbols, n, index, counts, users)
     merges: list[tuple[str, str]] = []
-    made: set[str] = set()
-    while len(made) < count and counts:
+    new_symbols: set[str] = set()
+    while len(new_symbols) < count and counts:
         best = min(counts.items(), key=lambda item: (-item[1], item[0]))[0]
         if counts[best] < 2:
             break
         joined = best[0] + best[1]
-        made.add(joined)
+        new_symbols.add(joined)
         merges.append(best)
         for index in sorted(users[best]):
             symbols, n = words[index]

@@ -1,4 +1,4 @@
-"""What every tool needs to say what a figure is worth: where it came from, how sure it is, and a place to keep it.
+"""The record of measurements: where a figure came from, how certain it is, and a store for it.
 
 provenance   command, commit, machine, versions, engine, model: the facts of a run
 store        every run of every tool in one SQLite file

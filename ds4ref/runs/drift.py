@@ -1,7 +1,7 @@
-"""Did the machine change its speed while it was measured? Cox and Stuart's sign test over the repetitions of a run.
+"""Detects drift of the machine's speed during a measurement: Cox and Stuart's sign test over the repetitions of a run.
 
-Each speed is taken against the mean of its own depth, so that what is left is how the machine felt at that moment. A
-single walk cannot tell: there depth and time are the same.
+Each speed is taken relative to the mean of its depth, so that only the machine's changes over time remain. A single
+walk cannot show drift: there depth and time are the same.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Any
 SPEEDS = (("prefill", "prefill_tps"), ("decode", "gen_tps"))
 DRIFT_P = 0.01
 TIE = 1e-12
-"""Below it lies the rounding of logarithms."""
+"""Differences of logarithms below this are rounding."""
 
 
 def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A sentence for each speed that drifted."""
-    found = []
+    """Return a sentence for each speed that drifted."""
+    sentences = []
     for name, column in SPEEDS:
         p, change = drift(rows, column)
         if p < DRIFT_P:
-            found.append(f"{name} drifted {change:+.1f} % from first to second half (p = {p:.2g})")
-    return found
+            sentences.append(f"{name} drifted {change:+.1f} % from first to second half (p = {p:.2g})")
+    return sentences
 
 
 def drift(rows: Sequence[Mapping[str, Any]], column: str) -> tuple[float, float]:
-    """p of no trend in time, and the change from the first half to the second in per cent."""
+    """Return the p-value of "no trend in time", and the change from the first half to the second in per cent."""
     measured = [row for row in rows if isinstance(row.get(column), (int, float)) and row[column] > 0]
     if len({int(row.get("rep") or 0) for row in measured}) < 2:
         return 1.0, 0.0
@@ -43,7 +43,7 @@ def drift(rows: Sequence[Mapping[str, Any]], column: str) -> tuple[float, float]
 
 
 def trend(series: Sequence[float]) -> float:
-    """p that the second half of a time series lies as one-sidedly above or below the first as it does."""
+    """Return the two-sided p-value of the sign test between the halves of a time series."""
     from .stats import sign_test  # scipy takes its time to load
 
     half = len(series) // 2

@@ -1,7 +1,7 @@
-"""Logs of ds4-eval as runs: facts and rows, for whoever is not ds4-eval.
+"""Logs of ds4-eval as runs: facts and rows for other tools.
 
-A log is JSON Lines: a header, then a line a sample. Of two lines for one sample the last one counts, and a last line
-that was torn counts for nothing. Prompts and answers stay in the log.
+A log is JSON Lines: a header, then a line a sample. Of two lines for one sample the last one wins, and a torn last
+line is ignored. Prompts and answers stay in the log.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ SCHEMA = "ds4-eval-log-v1"
 
 
 def read_log(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Facts and rows of a log, in the order in which its samples were made. DataError if it is none, or damaged."""
+    """Read facts and rows of a log, in the order of its samples. DataError if it is no log, or damaged."""
     path = Path(path)
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
-    lines.pop()  # what is behind the last line feed
+    lines.pop()  # the torn or empty rest after the last line feed
     line = lines[0] if lines else b""
     header = _object(path, 1, line)
     if header.get("schema") != SCHEMA:
         raise DataError(f"{path}: not a log of ds4-eval, or of another version")
-    found: dict[tuple[str, int], dict[str, Any]] = {}
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
     try:
         facts = eval_facts(header, os.fspath(path), line)
         questions = {question["id"]: question for question in header["questions"]}
@@ -47,15 +47,17 @@ def read_log(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list[dict[st
             key = str(row["id"]), int(row["epoch"])
         except (KeyError, TypeError, ValueError, AttributeError):
             raise DataError(f"{path}:{number}: not a sample of ds4-eval") from None
-        found.pop(key, None)
-        found[key] = row
-    facts["epochs"] = max([facts["epochs"], *(epoch for _, epoch in found)])
-    return facts, list(found.values())
+        rows.pop(key, None)
+        rows[key] = row
+    facts["epochs"] = max([facts["epochs"], *(epoch for _, epoch in rows)])
+    return facts, list(rows.values())
 
 
 def eval_facts(header: Mapping[str, Any], path: str, line: bytes) -> dict[str, Any]:
-    """What a log's header says of the run, in the words of all runs; ``line`` is the header as it stands there, by
-    which a log is known when it has grown. KeyError if it is none."""
+    """Return the facts of a log's header in the form of all runs; KeyError if it is malformed.
+
+    ``line`` is the header's raw bytes, whose digest identifies a log that has grown.
+    """
     target = header["target"]
     digest = str(target.get("digest") or "")
     model = {
@@ -79,8 +81,10 @@ def eval_facts(header: Mapping[str, Any], path: str, line: bytes) -> dict[str, A
 
 
 def status_of(facts: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
-    """ "complete" if nothing is missing that a run was to do, as far as its log tells: "stopped" if a sample was, if an
-    epoch is not whole, or if the whole pack was asked and is not there."""
+    """Return "complete" if the log has everything the run was to do, else "stopped".
+
+    Stopped: a sample was stopped, an epoch is not whole, or the whole pack was asked and is not there.
+    """
     chosen = facts.get("selection") or {}
     asked = {row["id"] for row in rows}
     whole = bool(chosen.get("only") or chosen.get("limit")) or len(asked) == facts["pack"]["questions"]
@@ -89,16 +93,16 @@ def status_of(facts: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> st
 
 
 def same_log(store: Store, facts: Mapping[str, Any]) -> Run | None:
-    """The run of the same log in ``store``, made when the log was shorter."""
+    """Return the run of the same log in ``store``, imported when the log was shorter; None if there is none."""
     runs = store.runs(kind="eval")
     return next((run for run in runs if facts.get("log_id") and run.fact("log_id") == facts["log_id"]), None)
 
 
 def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        value = json.loads(line)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        value = None
+    if not isinstance(value, dict):
         raise DataError(f"{path}:{number}: " + ("not a log of ds4-eval" if number == 1 else "a damaged line"))
-    return found
+    return value

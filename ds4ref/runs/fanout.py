@@ -1,13 +1,13 @@
-"""Jobs that outgrow one process or one machine: units of work over the workers of a Dask cluster, resumable.
+"""Large jobs as resumable units over the workers of a Dask cluster.
 
 A unit is a name and arguments; ``work`` is an importable function of the arguments that returns plain data. Only this
-process writes to the store, and a unit is written when it is done, so that an interrupted job goes on where it stopped
-and a lost worker costs no more than the units it was busy with, which Dask gives to other ones.
+process writes to the store, and each unit is written when done, so that an interrupted job resumes where it stopped and
+a lost worker costs only the units it was busy with, which Dask reassigns.
 
     fan_out("quants", {"q2": {...}, "q4": {...}}, measure, store, scheduler="tcp://10.0.0.1:8786")
 
-Everything that schedules is Dask's; here is what a job adds to it: which units are missing, results in the store once
-each, and who is to blame when workers die. Needs the extra ``fanout``.
+Dask does the scheduling; this module adds which units are missing, results stored once each, and which unit killed its
+worker. Needs the extra ``fanout``.
 """
 
 from __future__ import annotations
@@ -28,21 +28,20 @@ from .store.units import Job
 
 Work = Callable[[Any], dict[str, Any]]
 POLL = 0.1
-"""Seconds between looks at what has finished."""
+"""Seconds between polls of finished units."""
 PATIENCE = 3.0
-"""Seconds without a worker before the user hears of it."""
+"""Seconds without a worker before the user is told."""
 KILLED = "its worker died each time it was tried"
 
 
 @dataclass
 class Outcome:
-    """Names of the units: done now, done before, failed (with the reason), left over after a stop. ``results`` of all
-    that are done, as they are kept."""
+    """Unit names by state: done now, done before, failed (with the reason), remaining after a stop; and all results."""
 
     done: list[str] = field(default_factory=list)
     before: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    left: list[str] = field(default_factory=list)
+    remaining: list[str] = field(default_factory=list)
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
@@ -59,13 +58,13 @@ def fan_out(
     tell: Callable[[str], None] | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> Outcome:
-    """Do what is not done yet on the cluster at ``scheduler`` (``cluster`` says which there are).
+    """Run the missing units of a job on the cluster at ``scheduler`` (see ``cluster``).
 
-    A result may hold runs (a list of arguments of ``Store.add``) under "runs": they are kept, once, and what is left
-    there is their numbers. ``receive`` may take more out of it before it is kept, as files. A unit that fails is
-    recorded and the others go on; failed units are tried again by the next call. ``progress`` gets (done, all) again
-    and again, ``tell`` lines for the user. Once ``cancel`` says so, units that have not begun are left
-    and those that run are waited for. UsageError or DataError for a scheduler that cannot be used or reached.
+    A result may hold runs (a list of arguments of ``Store.add``) under "runs": they are stored, once, and replaced by
+    their ids. ``receive`` may take more out of a result before it is stored, such as files. A failed unit is recorded
+    and the others continue; the next call tries it again. ``progress`` repeatedly gets (done, all), ``tell`` lines for
+    the user. Once ``cancel()`` is true, units that have not begun are dropped and running ones are waited for.
+    UsageError or DataError for a scheduler that cannot be used or reached.
     """
     table = Job(store, job)
     table.declare(units)
@@ -89,20 +88,21 @@ def fan_out(
                 outcome.failed[name] = error
                 table.fail(name, error)
             else:
-                kept = dict(result or {})
-                kept = kept if receive is None else receive(name, kept)
-                outcome.results[name] = table.finish(name, kept, kept.pop("runs", ()))
+                stored = dict(result or {})
+                stored = stored if receive is None else receive(name, stored)
+                outcome.results[name] = table.finish(name, stored, stored.pop("runs", ()))
                 outcome.done.append(name)
             advance()
-    outcome.left = list(waiting)
+    outcome.remaining = list(waiting)
     return outcome
 
 
 @contextmanager
 def cluster(scheduler: str | None = None, workers: int = 1) -> Iterator[Any]:
-    """A Dask client of the cluster at an address (``tcp://HOST:PORT``, ``tls://...``, whatever Dask knows) or of the
-    one that a scheduler file describes. None is Dask's own setting (DASK_SCHEDULER_ADDRESS) or else ``workers``
-    processes here, which end with it.
+    """Connect to a Dask cluster; UsageError or DataError if it cannot be used or reached.
+
+    ``scheduler`` is an address (``tcp://HOST:PORT``, ``tls://...``, any that Dask supports) or a scheduler file. None
+    is Dask's own setting (DASK_SCHEDULER_ADDRESS), or else ``workers`` local processes that end with the block.
     """
     try:
         import dask
@@ -111,14 +111,14 @@ def cluster(scheduler: str | None = None, workers: int = 1) -> Iterator[Any]:
         raise UsageError("many units need Dask: pip install 'ds4ref[fanout]'") from None
     where = scheduler or dask.config.get("scheduler-address", None)
     if where is None:
-        # One unit a worker: what waits in a worker's queue would be blamed for its death.
+        # One unit per worker: Dask would blame units in a worker's queue for its death.
         with (
             dask.config.set({"distributed.scheduler.worker-saturation": 1.0}),
             LocalCluster(
                 n_workers=workers, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0",
                 memory_limit=0, silence_logs=logging.CRITICAL, preload=DEAF,
-            ) as here,
-            Client(here) as client,
+            ) as local_cluster,
+            Client(local_cluster) as client,
         ):  # fmt: skip
             yield client
             # A cluster that closes while a dead worker is being replaced may never end.
@@ -135,7 +135,7 @@ def cluster(scheduler: str | None = None, workers: int = 1) -> Iterator[Any]:
 
 
 def _address(where: str) -> str:
-    """Of a scheduler, given as such or by its file; UsageError if it can be none. Dask would only assert."""
+    """Return the address of a scheduler, given directly or by its file; UsageError if it is none."""
     from distributed.comm import parse_address, parse_host_port
     from distributed.comm.registry import get_backend
 
@@ -154,7 +154,7 @@ def _address(where: str) -> str:
 
 
 DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
-"""For workers of our own: Ctrl-C in the terminal is for the process that asked for them, which lets them finish."""
+"""Preload of our own workers, which ignore Ctrl-C in the terminal: this process lets them finish."""
 
 Result = tuple[str, str | None, dict[str, Any] | None]
 
@@ -167,8 +167,10 @@ def _results(
     tell: Callable[[str], None],
     cancel: Callable[[], bool] | None,
 ) -> Iterator[Result]:
-    """Name, error and result of each unit, as they finish. Units whose worker died too often are tried again alone:
-    one of them may have shared a worker with the culprit."""
+    """Yield name, error and result of each unit as it finishes.
+
+    Units whose worker died too often are retried alone: one of them may have shared a worker with the culprit.
+    """
     killed: list[str] = []
     stop = _Stop(cancel)
     for name, error, result in _finished(client, work, units, idle, tell, stop):
@@ -181,10 +183,10 @@ def _results(
 
 
 class _Stop:
-    """Whether the user asked to stop, said once."""
+    """The user's request to stop, and whether it was reported."""
 
     def __init__(self, cancel: Callable[[], bool] | None):
-        self.cancel, self.said = cancel, False
+        self.cancel, self.reported = cancel, False
 
     def __bool__(self) -> bool:
         return self.cancel is not None and self.cancel()
@@ -193,7 +195,7 @@ class _Stop:
 def _finished(
     client: Any, work: Work, units: dict[str, Any], idle: Callable[[], None], tell: Callable[[str], None], stop: _Stop
 ) -> Iterator[Result]:
-    """Name, error and result of every unit but those that had not begun when ``stop`` came true."""
+    """Yield name, error and result of every unit, except those not begun when ``stop`` became true."""
     from distributed import CancelledError, as_completed
 
     if stop:
@@ -212,8 +214,8 @@ def _finished(
                     yield name, _why(future.exception()), None
                 else:
                     yield name, None, future.result()
-            if stop and not stop.said:
-                stop.said = True
+            if stop and not stop.reported:
+                stop.reported = True
                 # Not client.processing(), which counts what waits in the queue of a worker.
                 begun = {key for keys in client.call_stack(list(futures)).values() for key in keys}
                 unborn = [future for future in futures if future.key not in begun]
@@ -245,4 +247,4 @@ def _why(error: BaseException) -> str:
 
 
 def _silent(line: str) -> None:
-    """Nobody listens."""
+    """Drop a line for the user."""

@@ -1,8 +1,8 @@
-"""Where a figure comes from, in the same words everywhere: command, commit, machine, versions, engine, model.
+"""Where a figure comes from, in the same terms everywhere: command, commit, machine, versions, engine, model.
 
     facts = {**engine_facts(engine, store, progress), **stamp(["ds4-bench", *argv])}
 
-``environment`` knows the machine; here is what a result says of it, and of the code that made it.
+``environment`` describes the machine; this module adds the code and the model of a result.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 PACKAGES = ("numpy", "numba", "llvmlite", "tokenizers", "scipy")
 FORM = "%Y-%m-%dT%H:%M:%SZ"
 HASH_LIMIT = 2 << 30
-"""Bytes; without a store to remember the digest, larger model files are known by size and header only."""
+"""Bytes; without a store that caches the digest, larger model files are identified by size and header only."""
 
 
 def stamp(command: Sequence[str] | None = None) -> dict[str, Any]:
-    """Time (UTC), command (None: that of this process), commit, machine, versions."""
+    """Return time (UTC), command (default: that of this process), commit, machine and versions."""
     return {
         "created": now(),
         "command": list(own_command() if command is None else command),
@@ -44,12 +44,12 @@ def stamp(command: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def now() -> str:
-    """The time in the form of the run store."""
+    """Return the current time in the form of the run store."""
     return time.strftime(FORM, time.gmtime())
 
 
 def age(then: str | None, now: str) -> float | None:
-    """Seconds between two times in the form of the run store; None if one is none."""
+    """Return the seconds between two times in the form of the run store; None if either is malformed."""
     try:
         return float(calendar.timegm(time.strptime(now, FORM)) - calendar.timegm(time.strptime(then or "", FORM)))
     except ValueError:
@@ -57,7 +57,7 @@ def age(then: str | None, now: str) -> float | None:
 
 
 def own_command() -> list[str]:
-    """The command line of this process, without the folders of this machine before its name."""
+    """Return the command line of this process, without the folder of its program."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is not None:
         return ["python", "-m", spec.name.removesuffix(".__main__"), *sys.argv[1:]]
@@ -65,18 +65,18 @@ def own_command() -> list[str]:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and everything that computes."""
-    found = {"python": platform.python_version()}
+    """Return the versions of Python and of the packages that compute."""
+    versions_by_name = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            versions_by_name[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             pass
-    return found
+    return versions_by_name
 
 
 def commit() -> str | None:
-    """The git commit of this source tree, with ``+`` if it has changes; None for an installed copy."""
+    """Return the git commit of this source tree, with ``+`` if it has changes; None for an installed copy."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
@@ -93,9 +93,11 @@ def commit() -> str | None:
 
 
 def identity(engine: Engine) -> dict[str, Any]:
-    """Engine, model file, backend, numerics. The digest covers metadata and tensor directory, not the weights: hashing
-    80 GB would take longer than most uses of it."""
-    from .. import __version__
+    """Return engine, model file, backend and numerics.
+
+    The digest covers metadata and tensor directory, not the weights: hashing 80 GB would take longer than most uses.
+    """
+    from ..version import __version__
 
     source = engine.source
     return {
@@ -114,8 +116,10 @@ def identity(engine: Engine) -> dict[str, Any]:
 def engine_facts(
     engine: Engine, store: Store | None = None, progress: Callable[[int, int], None] | None = None
 ) -> dict[str, Any]:
-    """``identity``, threads, and the digest of the weights. A store remembers it, so that with one any model is hashed
-    once; ``progress`` gets bytes."""
+    """Return ``identity``, threads, and the digest of the weights.
+
+    With a store, which caches it, any model is hashed, once; ``progress`` gets (bytes read, bytes in all).
+    """
     facts = {**identity(engine), "threads": engine.threads}
     path = Path(engine.path)
     if store is not None:
@@ -129,16 +133,16 @@ def engine_facts(
 
 
 def header_digest(source: TensorSource) -> str:
-    """SHA-256 of everything before the first tensor's data; of a folder, of its config.json."""
+    """Return the SHA-256 of everything before the first tensor's data, or of a folder's config.json."""
     path = Path(source.path)
     if path.is_dir():
         path = path / "config.json"
-        left = path.stat().st_size
+        remaining = path.stat().st_size
     else:
-        left = min((t.offset for t in source.tensors.values()), default=source.size)
+        remaining = min((t.offset for t in source.tensors.values()), default=source.size)
     digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while left > 0 and (block := file.read(min(left, 1 << 20))):
+        while remaining > 0 and (block := file.read(min(remaining, 1 << 20))):
             digest.update(block)
-            left -= len(block)
+            remaining -= len(block)
     return digest.hexdigest()

@@ -15,13 +15,14 @@ from typing import Any
 from ..errors import DataError
 
 COLUMNS = ("ctx_tokens", "prefill_tokens", "prefill_tps", "gen_tokens", "gen_tps", "kvcache_bytes")
-"""What every ds4-bench writes, first."""
+"""The columns that every ds4-bench writes, first."""
 _NEEDED = ("ctx_tokens", "prefill_tps", "gen_tps")
 _COUNTS = ("ctx_tokens", "prefill_tokens", "gen_tokens", "kvcache_bytes")
 
 
 def read_rows(path: str | os.PathLike[str], least: int = 1) -> list[dict[str, Any]]:
-    """The rows of a CSV sorted by depth, with every column: numbers where the cell is one, else text, None if empty.
+    """Read the rows of a CSV sorted by depth, with all columns: numbers where the cell is one, else text, None if
+    empty.
 
     DataError says what is wrong: unreadable, missing columns, torn lines, a cell of a known column that is no number,
     fewer than ``least`` rows, or the same depth twice.
@@ -41,7 +42,7 @@ def read_rows(path: str | os.PathLike[str], least: int = 1) -> list[dict[str, An
 
 
 def parse_rows(lines: Iterable[str], path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    """Rows of a results CSV as its lines come; ``path`` names it in a DataError."""
+    """Yield the rows of a results CSV as its lines come; ``path`` names it in a DataError."""
     try:
         reader = csv.DictReader(lines, strict=True)
         names = reader.fieldnames or []
@@ -59,7 +60,7 @@ def parse_rows(lines: Iterable[str], path: str | os.PathLike[str]) -> Iterator[d
 
 
 def _row(path: str | os.PathLike[str], line: int, cells: dict[Any, Any], width: int) -> dict[str, Any]:
-    """One line; a spreadsheet's decimal commas show as too many cells, a torn line as too few."""
+    """Parse one line; decimal commas of a spreadsheet show as too many cells, a torn line as too few."""
     count = width + len(cells.get(None) or ()) - sum(value is None for value in cells.values())
     if count != width:
         raise DataError(f"{path}:{line}: {count} cells instead of {width}: a torn line, or decimal commas")

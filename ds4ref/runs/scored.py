@@ -1,6 +1,6 @@
-"""Graded runs, question by question: what a run is worth, and what changed from one run to another.
+"""Graded runs, question by question: the score of a run, and the changes between two runs.
 
-    pairs = pair(rows_a, rows_b)              rows of kind "eval" (docs/reports.md), of the store or of a log
+    pairs = pair(rows_a, rows_b)              rows of kind "eval" (docs/reference/reports.md), of the store or of a log
     verdict(pairs.whole, margin=1.0)          better, worse, same, unclear
 
 The question is the independent unit, not the sample: the epochs of one are averaged first. Samples without a grade
@@ -25,17 +25,19 @@ from .stats import Interval
 
 CONFIDENCE = 0.95
 MARGIN = 1.0
-"""Points below which a difference of scores is none."""
+"""Points below which a difference of scores counts as none."""
 VOLATILE = ("name", "url", "file", "served")
-"""In the identity of an engine: where it was, not what it is."""
+"""Fields of an engine's identity that tell where it was, not what it is."""
 
 Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Answered:
-    """One question in one run. ``score`` is the mean over its ``graded`` samples, None without one; ``tokens`` and
-    ``seconds`` are means, too, None where they are unknown."""
+    """One question in one run.
+
+    ``score``: mean over its ``graded`` samples, None without one; ``tokens`` and ``seconds``: means, None if unknown.
+    """
 
     name: str
     source: str
@@ -49,9 +51,11 @@ class Answered:
 
 @dataclass(frozen=True)
 class Contrast:
-    """Scores of two runs over the same questions (shares, not points), and the difference B - A. Its interval is
-    unknown for fewer than ``stats.LEAST_GRADED`` questions; ``p`` is there for any number. ``averaged``: some scores
-    lie between right and wrong."""
+    """Scores of two runs over the same questions (shares, not points), and the difference B - A.
+
+    Its interval is unknown for fewer than ``stats.LEAST_GRADED`` questions; ``p`` exists for any number. ``averaged``:
+    some scores lie between right and wrong.
+    """
 
     name: str
     a: Interval
@@ -66,7 +70,7 @@ class Contrast:
         return self.difference.scaled(100)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data: scores as shares, the difference in points."""
+        """Return plain data: scores as shares, the difference in points."""
         i = self.points
         return {
             "name": self.name, "n": i.n, "a": self.a.estimate, "a_ci95": [self.a.low, self.a.high],
@@ -77,8 +81,8 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Change:
-    """A question that B answered better or worse than A did, with its scores. ``name`` is its id in A, ``other`` that
-    in B."""
+    """A question that B answered better or worse than A, with both scores; ``name`` is its id in A, ``other`` that in
+    B."""
 
     name: str
     other: str
@@ -88,31 +92,31 @@ class Change:
 
     @property
     def label(self) -> str:
-        """The id; both where they are not the same."""
+        """The id, or both ids if they differ."""
         return self.name if self.name == self.other else f"{self.name} ({self.other})"
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {"id": self.name, "id_b": self.other, "source": self.source, "a": self.a, "b": self.b}
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Tokens or seconds of a question: means of both runs, and the change from A to B in per cent over questions."""
+    """Tokens or seconds per question: means of both runs, and the change from A to B in per cent over questions."""
 
     a: float
     b: float
     change: Interval
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         ends = [self.change.low, self.change.high] if self.change.known else None
         return {"a": self.a, "b": self.b, "change_percent": self.change.estimate, "ci95": ends}
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """Two runs of the same questions.
+    """The comparison of two runs over the same questions.
 
     whole      None if no question was graded in both
     changes    questions whose score is another one, losses first
@@ -133,11 +137,11 @@ class Pairing:
 
     @property
     def shared(self) -> int:
-        """Questions that both were asked."""
+        """Number of questions that both were asked."""
         return self.ungraded + (self.whole.difference.n if self.whole else 0)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {
             "whole": None if self.whole is None else self.whole.as_json(),
             "per_source": [contrast.as_json() for contrast in self.sources],
@@ -152,12 +156,12 @@ class Pairing:
 
     @property
     def lost(self) -> list[Change]:
-        """What B answered worse."""
+        """Questions that B answered worse."""
         return [change for change in self.changes if change.b < change.a]
 
     @property
     def gained(self) -> list[Change]:
-        """What B answered better."""
+        """Questions that B answered better."""
         return [change for change in self.changes if change.b > change.a]
 
 
@@ -165,7 +169,7 @@ class Pairing:
 
 
 def score_of(row: Mapping[str, Any]) -> float | None:
-    """What one sample is worth, 0 to 1; None for one that says nothing about the model."""
+    """Return the score of one sample, 0 to 1; None if it says nothing about the model."""
     if row.get("status", "done") != "done":
         return None
     if row.get("outcome") is not None:
@@ -175,11 +179,11 @@ def score_of(row: Mapping[str, Any]) -> float | None:
 
 
 def answered(rows: Rows, by: str = "id") -> dict[str, Answered]:
-    """The questions of a run by ``by`` ("id" or "question"), in the order in which they come first."""
-    found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    """Group the rows of a run into questions by ``by`` ("id" or "question"), in order of first appearance."""
+    groups: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
-        found[str(row.get(by))].append(row)
-    return {key: _answered(entries) for key, entries in found.items()}
+        groups[str(row.get(by))].append(row)
+    return {key: _answered(entries) for key, entries in groups.items()}
 
 
 def _answered(rows: Rows) -> Answered:
@@ -199,29 +203,31 @@ def _answered(rows: Rows) -> Answered:
 
 
 def share(questions: Iterable[Answered]) -> Interval | None:
-    """The score over ``questions`` with its 95 % interval, None if none is graded."""
+    """Return the score over ``questions`` with its 95 % interval, None if none is graded."""
     scores = [q.score for q in questions if q.score is not None]
     return stats.share_interval(scores) if scores else None
 
 
 def shares(questions: Iterable[Answered], name: Callable[[Answered], str]) -> dict[str, Interval]:
-    """``share`` of each group of questions, in the order in which groups come first."""
+    """Return ``share`` of each group of questions, in order of first appearance."""
     groups: dict[str, list[Answered]] = defaultdict(list)
     for question in questions:
         groups[name(question)].append(question)
-    return {key: found for key, group in groups.items() if (found := share(group)) is not None}
+    return {key: interval for key, group in groups.items() if (interval := share(group)) is not None}
 
 
 def rate(rows: Rows) -> float | None:
-    """``rate_of`` the graded samples of a run."""
+    """Return ``rate_of`` the graded samples of a run."""
     return rate_of(
         (row.get("tokens"), row.get("ttft"), row.get("seconds")) for row in rows if score_of(row) is not None
     )
 
 
 def rate_of(samples: Iterable[tuple[float | None, float | None, float | None]]) -> float | None:
-    """Tokens per second of one answer, from count, seconds to the first and seconds to the last of each: those after
-    the first over the time after the first, summed over samples; None where neither is known."""
+    """Return the decode rate in tokens per second, from (tokens, seconds to first, seconds to last) of each sample.
+
+    Tokens after the first over the time after the first, summed over samples; None if none is known.
+    """
     tokens = seconds = 0.0
     for count, first, last in samples:
         if count and count > 1 and first is not None and last and last > first:
@@ -233,7 +239,7 @@ def rate_of(samples: Iterable[tuple[float | None, float | None, float | None]]) 
 
 
 def pair(a: Rows, b: Rows, confidence: float = CONFIDENCE) -> Pairing:
-    """What B made of the questions that A was asked, too."""
+    """Compare B with A over the questions that both were asked."""
     by = "question" if all(row.get("question") for row in (*a, *b)) else "id"
     one, other = answered(a, by), answered(b, by)
     both = [(one[key], other[key]) for key in one if key in other]
@@ -280,32 +286,37 @@ def _cost(pairs: Iterable[tuple[float | None, float | None]]) -> Cost | None:
 
 
 def verdict(contrast: Contrast, margin: float = MARGIN) -> str:
-    """Better or worse needs an interval on one side of zero and a difference of at least ``margin`` points; the same,
-    the whole interval within it."""
+    """Return the verdict on a difference.
+
+    Better or worse: the interval lies on one side of zero and the difference is at least ``margin`` points; same: the
+    whole interval lies within the margin.
+    """
     return speed.judge(contrast.points, margin)
 
 
 def sentence(contrast: Contrast, margin: float = MARGIN) -> str:
-    """The verdict for people: "B is worse by 11 points (3.4 to 19)"."""
-    i, found = contrast.points, verdict(contrast, margin)
+    """Return the verdict in words: "B is worse by 11 points (3.4 to 19)"."""
+    i, judged = contrast.points, verdict(contrast, margin)
     if not i.known:
         return f"no verdict: {counted(i.n, 'question')}, and an interval needs {stats.LEAST_GRADED}"
-    if found == SAME:
+    if judged == SAME:
         return f"the same within {margin:g} {_unit(margin)}"
     size, ends = abs(i.estimate), (i.low, i.high) if i.estimate > 0 else (-i.high, -i.low)
     span = f"{brief(size)} {_unit(size)} ({brief(ends[0])} to {brief(ends[1])})"
-    if found in (BETTER, WORSE):
-        return f"B is {found} by {span}"
+    if judged in (BETTER, WORSE):
+        return f"B is {judged} by {span}"
     if ends[0] > 0:
         word = "higher" if i.estimate > 0 else "lower"
         return f"B is {word} by {span}, less than the {margin:g} {_unit(margin)} that counts"
-    borne = ", if many questions bore it" if contrast.averaged else ""  # twice as large if few do (docs/eval.md)
+    borne = ", if many questions bore it" if contrast.averaged else ""  # twice as large if few do (eval.md)
     return f"no difference found; one of {brief(i.detectable or math.nan)} points would have been{borne}"
 
 
 def close_call(contrast: Contrast, confidence: float = CONFIDENCE) -> str | None:
-    """What there is to add where interval and exact test disagree: the test is the more careful one, and finds a third
-    less than it might."""
+    """Return a remark if interval and exact test disagree, else None.
+
+    The exact test is the more conservative one: it detects a third less than it might.
+    """
     i = contrast.difference
     if i.known and (i.low > 0 or i.high < 0) and contrast.p >= 1 - confidence:
         return f"a close call: the interval leaves zero out, the exact test (p = {contrast.p:.2g}) would not decide"
@@ -313,7 +324,7 @@ def close_call(contrast: Contrast, confidence: float = CONFIDENCE) -> str | None
 
 
 def brief(points: float) -> str:
-    """Points with a digit behind the point below ten, without one above."""
+    """Format points with one decimal below ten and none above."""
     if abs(points) < 0.095:
         return f"{points:.1g}"
     return f"{points:.0f}" if abs(points) >= 9.95 else f"{points:.1f}".removesuffix(".0")
@@ -324,34 +335,34 @@ def _unit(points: float) -> str:
 
 
 def remarks(pairs: Pairing, facts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What was left out of a comparison, and what else a reader should know; a sentence each."""
-    found = []
+    """Return sentences on what a comparison left out and what else a reader should know."""
+    sentences = []
     if len({(one.get("pack") or {}).get("digest") for one in facts}) > 1:
-        found.append(f"different packs: {counted(pairs.shared, 'question')} in both")
+        sentences.append(f"different packs: {counted(pairs.shared, 'question')} in both")
     if any(pairs.alone):
-        found.append(f"{sum(pairs.alone)} question(s) left out: not put to both ({pairs.alone[0]} only to A, "
+        sentences.append(f"{sum(pairs.alone)} question(s) left out: not put to both ({pairs.alone[0]} only to A, "
                      f"{pairs.alone[1]} only to B)")  # fmt: skip
     if any(pairs.failed):
-        said = f"samples without a grade (failed, stopped): {pairs.failed[0]} of A, {pairs.failed[1]} of B"
+        ungraded = f"samples without a grade (failed, stopped): {pairs.failed[0]} of A, {pairs.failed[1]} of B"
         left_out = f"; {counted(pairs.ungraded, 'question')} left out for it" if pairs.ungraded else ""
-        found.append(said + left_out)
-    return found
+        sentences.append(ungraded + left_out)
+    return sentences
 
 
-def counted(number: int, what: str) -> str:
-    """``1 question``, ``2 questions``."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def counted(number: int, noun: str) -> str:
+    """Return "1 question", "2 questions"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """What two runs did not have in common, from their facts: pack, model, settings, epochs, engine, machine."""
+    """Return the facts in which two runs differ: pack, model, settings, epochs, engine, machine."""
     one, other = _facts(a), _facts(b)
     names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
-    return [(name, _said(one.get(name)), _said(other.get(name))) for name in names]
+    return [(name, _short(one.get(name)), _short(other.get(name))) for name in names]
 
 
 def _facts(run: Mapping[str, Any]) -> dict[str, Any]:
-    """What decides what a score means, by the name it has for people."""
+    """Return the facts that give a score its meaning, by their names for people."""
     pack, target = run.get("pack") or {}, run.get("target") or {}
     return {
         "pack": f"{pack.get('pack', '')} {pack.get('version', '')}".strip() or None,
@@ -366,7 +377,7 @@ def _facts(run: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _said(value: Any) -> str:
+def _short(value: Any) -> str:
     if value is None:
         return "-"
     text = " ".join(str(value).split())

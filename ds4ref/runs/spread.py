@@ -1,4 +1,4 @@
-"""What was seen: medians, bands and quantiles. They show spread and prove nothing; ``stats`` has the intervals."""
+"""Descriptive spread: medians, bands and quantiles. They prove nothing; ``stats`` has the intervals."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 FEW = 5
-"""Values below which quartiles would be two of them: a band is then all of it."""
+"""Fewer values than this have no quartiles of their own: the band is then the range."""
 
 
 def median_band(values: ArrayLike) -> tuple[float, float, float]:
-    """Median and quartiles; below five values median and range."""
+    """Return median and quartiles; below five values, median and range."""
     d = np.asarray(values, np.float64)
     low, high = (0.25, 0.75) if len(d) >= FEW else (0.0, 1.0)
     return float(np.median(d)), float(np.quantile(d, low)), float(np.quantile(d, high))
 
 
 def band_name(count: int) -> str:
-    """What the band of ``median_band`` is, of so many values."""
+    """Return the name of ``median_band``'s band for this many values."""
     return "middle half" if count >= FEW else "least to most"
 
 
 def quantile(values: ArrayLike, q: float) -> float:
-    """Linear between neighbours; ``q`` from 0 to 1."""
+    """Return the quantile ``q`` (0 to 1), linear between neighbours."""
     return float(np.quantile(np.asarray(values, np.float64), q))

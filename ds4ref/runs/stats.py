@@ -1,7 +1,7 @@
-"""Intervals and tests: numbers in, numbers out. What is compared with what, its caller decides.
+"""Confidence intervals and tests on plain numbers.
 
 Every interval here was simulated on the data it is used for, at 3 to 100 values: ``python -m benchmarks.coverage`` has
-the table, docs/reports.md what it says. Where one cannot keep its word, it is not given: ``unknown``. None is given for
+the table, reports.md what it says. Where one cannot keep its word, it is not given: ``unknown``. None is given for
 fewer than ``LEAST`` values (``LEAST_GRADED`` questions), and none for values without spread, which tell the resolution
 of a clock and not how sure a figure is. There is no bootstrap: at 20 to 50 values percentile and BCa cover 87 to 94 %
 where 95 % are claimed.
@@ -46,23 +46,23 @@ class Interval:
 
     @property
     def known(self) -> bool:
-        """Whether there is one at all."""
+        """Whether the interval is known."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
     def scaled(self, factor: float) -> Interval:
-        """In other units."""
+        """Return the interval in other units."""
         detectable = None if self.detectable is None else self.detectable * factor
         values = (self.estimate * factor, self.low * factor, self.high * factor)
         return Interval(*values, self.n, self.method, self.p, detectable)
 
 
 def unknown(estimate: float, n: int, why: str = "too few values") -> Interval:
-    """An estimate whose spread cannot be known."""
+    """Return an estimate without an interval; ``why`` says why its spread is unknown."""
     return Interval(estimate, -math.inf, math.inf, n, why)
 
 
 def centre_interval(values: ArrayLike, confidence: float = 0.95) -> Interval:
-    """Where independent values (n,) lie.
+    """Return the interval of the centre of independent values (n,).
 
     Few: their mean, with Student's t. From 6 values (at 95 %; 8 at 99 %) on Hodges and Lehmann's centre, the median of
     all means of two, with Wilcoxon's exact interval: as narrow as t where errors are normal, narrower where some
@@ -90,15 +90,14 @@ def centre_interval(values: ArrayLike, confidence: float = 0.95) -> Interval:
 
 
 def _rank_at(n: int, a: float) -> float:
-    """Which of the sorted means of two is below the centre with probability 1 - ``a``, between two of them where
-    neither is right."""
+    """Return the (fractional) rank of the sorted pairwise means that is below the centre with probability 1 - ``a``."""
     below = _signed_ranks(n)
     return float(np.interp(a, below, np.arange(len(below))))
 
 
 @cache
 def _signed_ranks(n: int) -> np.ndarray:
-    """Distribution function of Wilcoxon's sum of positive ranks: exact up to ``EXACT_TO`` values, normal above."""
+    """Return the distribution function of Wilcoxon's rank sum: exact up to ``EXACT_TO`` values, normal above."""
     size = n * (n + 1) // 2 + 1
     if n > EXACT_TO:
         return special.ndtr((np.arange(size) + 0.5 - n * (n + 1) / 4) / math.sqrt(n * (n + 1) * (2 * n + 1) / 24))
@@ -109,7 +108,8 @@ def _signed_ranks(n: int) -> np.ndarray:
 
 
 def rounds_interval(ratios: np.ndarray, confidence: float = 0.95) -> Interval:
-    """The centre of ``ratios`` (rounds, depths), NaN where a cell is missing; rounds are the independent values.
+    """Return the interval of the centre of ``ratios`` (rounds, depths), NaN where a cell is missing; rounds are
+    independent.
 
     Within a round depths count as one: the mean without the 20 % farthest out on either side, since a busy moment of
     the machine is to cost a cell and not the comparison.
@@ -119,13 +119,13 @@ def rounds_interval(ratios: np.ndarray, confidence: float = 0.95) -> Interval:
 
 
 def trimmed(values: np.ndarray) -> float:
-    """The mean without the 20 % farthest out on either side."""
+    """Return the mean without the 20 % farthest out on either side."""
     cut = int(TRIM * len(values))
     return float(np.sort(values)[cut : len(values) - cut].mean())
 
 
 def welch_interval(a: ArrayLike, b: ArrayLike, confidence: float = 0.95) -> Interval:
-    """mean(b) - mean(a) of two independent samples with variances of their own."""
+    """Return the interval of mean(b) - mean(a) of two independent samples with unequal variances."""
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     difference, n = float(b.mean() - a.mean()), min(len(a), len(b))
     if n < LEAST:
@@ -139,7 +139,8 @@ def welch_interval(a: ArrayLike, b: ArrayLike, confidence: float = 0.95) -> Inte
 
 
 def weighted_interval(totals: ArrayLike, weights: ArrayLike, confidence: float = 0.95) -> Interval:
-    """sum(totals) / sum(weights) over independent clusters, as NLL differences per token over texts.
+    """Return the interval of sum(totals) / sum(weights) over independent clusters, as NLL differences per token over
+    texts.
 
     The error is the jackknife's, each text left out once. Texts of unlike length are fewer than they look: n counts as
     the mean of n and of sum(w)^2 / sum(w^2). ``low`` and ``high`` are the estimate where every total is zero: engines
@@ -161,17 +162,17 @@ def weighted_interval(totals: ArrayLike, weights: ArrayLike, confidence: float =
 
 
 def graded_interval(a: ArrayLike, b: ArrayLike, confidence: float = 0.95) -> Interval:
-    """mean(b) - mean(a) for the same questions (n,), scores 0 to 1; one score a question (epochs averaged before).
+    """Return the interval of mean(b) - mean(a) for the same questions (n,); one score of 0 to 1 per question.
 
     ``change_interval``, and the p-value: McNemar's exact one for right-or-wrong scores, a sign-flip permutation test
     for others.
     """
-    found = change_interval(np.asarray(b, np.float64) - np.asarray(a, np.float64), confidence)
-    return replace(found, p=graded_p(a, b)) if found.known else found
+    interval = change_interval(np.asarray(b, np.float64) - np.asarray(a, np.float64), confidence)
+    return replace(interval, p=graded_p(a, b)) if interval.known else interval
 
 
 def change_interval(d: ArrayLike, confidence: float = 0.95) -> Interval:
-    """The mean of the changes (n,) of as many questions, -1 to 1.
+    """Return the interval of the mean of the changes (n,) of as many questions, -1 to 1.
 
     Agresti and Min's interval (2005): Wald with half a question added to each cell of the table, so that it knows of
     changes that might have happened. The two halves that are added change by as much as the question that changed
@@ -192,15 +193,18 @@ def change_interval(d: ArrayLike, confidence: float = 0.95) -> Interval:
 
 
 def graded_p(a: ArrayLike, b: ArrayLike) -> float:
-    """Two-sided p of no difference between two scores for each question, of any number of questions."""
+    """Return the two-sided p-value of "no difference" between paired scores, for any number of questions."""
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     binary = bool(np.isin(a, (0, 1)).all() and np.isin(b, (0, 1)).all())
     return mcnemar(a, b) if binary else sign_flip(b - a)
 
 
 def share_interval(scores: ArrayLike, confidence: float = 0.95) -> Interval:
-    """The mean of scores (n,) from 0 to 1, after Wilson. Scores between right and wrong spread less than right and
-    wrong do: they count as so many more questions (one that spreads in full is taken along, against luck)."""
+    """Return Wilson's interval of the mean of scores (n,) from 0 to 1.
+
+    Scores between right and wrong vary less than right and wrong do, so they count as correspondingly more questions
+    (one full-variance question is added, against luck).
+    """
     d = np.asarray(scores, np.float64)
     n, share = len(d), float(d.mean())
     between = share * (1 - share)
@@ -209,7 +213,7 @@ def share_interval(scores: ArrayLike, confidence: float = 0.95) -> Interval:
 
 
 def wilson(right: float, n: float, confidence: float = 0.95) -> Interval:
-    """A share of n with Wilson's interval."""
+    """Return Wilson's interval of ``right`` out of ``n``."""
     z = float(special.ndtri((1 + confidence) / 2))
     share = right / n
     centre, spread = share + z * z / (2 * n), z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
@@ -218,20 +222,20 @@ def wilson(right: float, n: float, confidence: float = 0.95) -> Interval:
 
 
 def mcnemar(a: ArrayLike, b: ArrayLike) -> float:
-    """Exact two-sided p of as many changes one way among all changes (binomial with 1/2)."""
+    """Return McNemar's exact two-sided p-value (binomial with 1/2 over the changes)."""
     return sign_test(np.asarray(b, np.float64) - np.asarray(a, np.float64))
 
 
 def sign_test(differences: ArrayLike, tie: float = 0.0) -> float:
-    """Exact two-sided p of as many differences above zero among those that differ by more than ``tie``."""
+    """Return the exact two-sided p-value of the sign test over differences larger than ``tie``."""
     d = np.asarray(differences, np.float64)
     ups, downs = int(np.count_nonzero(d > tie)), int(np.count_nonzero(d < -tie))
     return float(stats.binomtest(ups, ups + downs, 0.5).pvalue) if ups + downs else 1.0
 
 
 def sign_flip(differences: ArrayLike) -> float:
-    """Permutation p of a mean this far from zero if signs were chance; of more than ``FLIPS`` differences by the normal
-    distribution, which their sum has then."""
+    """Return the permutation p-value of the mean under random signs, for more than ``FLIPS`` differences the normal
+    one."""
     d = np.asarray(differences, np.float64)
     d = d[d != 0]
     if len(d) < 2:
@@ -251,17 +255,17 @@ def _t(estimate: float, error: float, freedom: float, confidence: float, n: int,
 
 
 def _flat(values: np.ndarray) -> bool:
-    """Whether all are the same but for rounding."""
+    """Return whether all values are equal up to rounding."""
     return float(np.ptp(values)) <= 1e-14 * max(1.0, float(np.abs(values).max()))
 
 
 def _detectable(error: float, freedom: float, confidence: float) -> float:
-    """The difference found with probability ``POWER``, given the standard error."""
+    """Return the difference detected with probability ``POWER``, given the standard error."""
     return error * sum(float(special.stdtrit(freedom, q)) for q in ((1 + confidence) / 2, POWER))
 
 
 def _detectable_change(d: np.ndarray, confidence: float) -> float:
-    """The difference x of scores found with probability ``POWER``: n x^2 = z^2 (v + w x - x^2).
+    """Return the difference x of scores detected with probability ``POWER``: n x^2 = z^2 (v + w x - x^2).
 
     v is the variance of the changes that cancel each other out, which are there without a difference. A difference is
     made of changes, too, and has to be seen through those that it brings itself; they are taken to be as large as the

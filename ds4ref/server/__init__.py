@@ -8,7 +8,7 @@ app         routes; who is let in (auth), in which words errors are said (refusa
 endpoint    the one handler: body (limits), turn, events (mailbox), answer, slow and vanished clients
 plain       what is answered at once: models, tokens, health, figures, the page (status.html, board)
 apis/       one module an API: its requests as turns, a turn's events as its answers (api says what a module is)
-worker      the inference thread: a fair queue, cancellation, events (turn)
+worker      the inference thread: a fair queue, jobs, cancellation, events (turn)
 timelines   what was evaluated before and can be gone on with
 exchange    one request's life, and who watches it: logs, metrics, board, trace
 service     what all of them share

@@ -1,12 +1,12 @@
-"""What an API module is: requests in its shape become turns, and events become answers in its shape.
+"""The interface of an API module: JSON requests become turns, events become JSON answers.
 
     class Chat(Api):
         path = "/v1/chat/completions"
         def read(self, body, about): ...          -> Turn, Reply
 
-``app`` does all that is HTTP; a module knows JSON alone and never waits. A ``Reply`` belongs to one request: it sees
-every event of its turn in order, and says what goes out, as server-sent events or, where nothing is to be streamed, as
-one document at the end.
+HTTP is handled elsewhere (``app``, ``endpoint``); a module only converts JSON and never blocks. A ``Reply`` belongs to
+one request: it receives every event of the turn in order and returns server-sent events or, without streaming, one
+document at the end.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
 
 class Refused(Exception):
-    """A request that is answered with an error. ``extra`` are further members of the error object, ``headers`` of the
-    response."""
+    """A request is answered with an error.
+
+    ``extra``: further members of the error object; ``headers``: of the response.
+    """
 
     def __init__(
         self,
@@ -41,28 +43,28 @@ class Refused(Exception):
 
 
 class Calls(Protocol):
-    """The memory of calls by id, as far as an API needs it (``tools.Memory``)."""
+    """The memory of tool calls by id, as an API uses it (``tools.Memory``)."""
 
     enabled: bool
 
     def remember(self, answer: Message) -> None:
-        """A finished answer, its calls with their ids and its block as the model wrote it."""
+        """Store the calls of a finished answer: their ids and the block as the model wrote it."""
 
     def attach(self, messages: Iterable[Message]) -> list[Message]:
-        """The messages of a request, those with calls as the model wrote them where the ids tell."""
+        """Return the messages with known calls replaced by what the model wrote."""
 
     def __contains__(self, call_id: str) -> bool:
-        """Whether a call of this id is known."""
+        """Return whether a call of this id is known."""
 
 
 @dataclass(frozen=True)
 class About:
-    """What a module may need to know beyond a request's body.
+    """The context of a request beyond its body.
 
-    model    the served model's id, ctx its context, max_tokens the server's own limit on an answer (None: the context)
-    headers  of the request, names in lower case
-    created  now, in seconds since 1970
-    tools    the memory of calls by id, None where there is none
+    model    id of the served model; ctx: context length in tokens; max_tokens: the server's limit on an answer or None
+    headers  request headers, names in lower case
+    created  current Unix time
+    tools    the memory of calls by id, or None
     options  deviations from the reference server, by name (``deviations``)
     """
 
@@ -76,67 +78,69 @@ class About:
 
 
 class Reply(abc.ABC):
-    """The answer to one request. ``stream``: it wants server-sent events."""
+    """The answer to one request. ``stream``: the client wants server-sent events."""
 
     stream = False
 
     @abc.abstractmethod
     def feed(self, event: Event) -> bytes:
-        """What goes out because of ``event``: complete server-sent events, b"" for none. Deltas come as they are
-        generated; the last one has a finish. Without ``stream`` nothing goes out before the end."""
+        """Return the complete server-sent events that ``event`` causes, b"" for none.
+
+        Deltas arrive as they are generated; the last one has ``finish``. Without ``stream`` nothing is sent here.
+        """
 
     @abc.abstractmethod
     def document(self) -> bytes:
-        """The whole answer as one JSON document, after the last event (``stream`` False)."""
+        """Return the whole answer as one JSON document, after the last event (``stream`` False)."""
 
     @abc.abstractmethod
     def error(self, refused: Refused) -> bytes:
-        """The error document of this API."""
+        """Return the error document of this API."""
 
     @abc.abstractmethod
     def late_error(self, failed: Failed) -> bytes:
-        """What ends a stream that has begun: the protocol's own end with an error, never a cut."""
+        """Return the protocol's own error ending of a stream that has begun."""
 
     def alive(self) -> bytes:
-        """What keeps an idle client waiting: a comment, or an event where the client's timer ignores comments."""
+        """Return a keep-alive: a comment, or an event where the client's timer ignores comments."""
         return b": keep-alive\n\n"
 
     def remember(self, answer: Message) -> Message:
-        """The answer as the client will send it back, with the ids that its calls were given."""
+        """Return the answer as the client will send it back, with the ids of its calls."""
         return answer
 
 
 class Api(abc.ABC):
-    """One endpoint."""
+    """A generating endpoint."""
 
     path = ""
     name = ""
 
     @abc.abstractmethod
     def read(self, body: bytes, about: About) -> tuple[Turn, Reply]:
-        """A request's turn and the reply to it. Refused for what cannot be, with the field that is wrong."""
+        """Return the turn of a request and the reply to it; Refused names the field that is wrong."""
 
     @abc.abstractmethod
     def error(self, refused: Refused) -> bytes:
-        """The error document where there is no reply yet."""
+        """Return the error document where there is no reply yet."""
 
 
 class Question(abc.ABC):
-    """An endpoint that is answered at once and off the queue: nothing is generated (count_tokens)."""
+    """An endpoint that is answered without the queue, since nothing is generated (count_tokens)."""
 
     path = ""
     name = ""
 
     @abc.abstractmethod
     def answer(self, body: bytes, about: About, tokenizer: Tokenizer) -> bytes:
-        """The document. Refused for what cannot be."""
+        """Return the JSON document; Refused if the request is invalid."""
 
     @abc.abstractmethod
     def error(self, refused: Refused) -> bytes:
-        """The error document of this API."""
+        """Return the error document of this API."""
 
 
 def sse(data: str, event: str = "") -> bytes:
-    """One server-sent event."""
+    """Format one server-sent event."""
     head = f"event: {event}\n" if event else ""
     return f"{head}data: {data}\n\n".encode("utf-8", "replace")

@@ -1,10 +1,10 @@
-"""The server as an ASGI application: who is let in, what is where, and in which words errors are said.
+"""The server as an ASGI application: access control, routes, error documents.
 
     service = Service(Worker(engine), apis())
     app = create_app(service)
 
-Paths are matched as they are sent: no percent-decoding, no trailing slashes, no other case. It runs on ``protocol``
-alone, which hands over what it knows of a connection as ``scope["state"]["link"]``.
+Paths are matched as sent: no percent-decoding, no trailing slashes, no case folding. It needs ``protocol``, which
+passes the connection as ``scope["state"]["link"]``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .api import Api, Question, Refused
 from .auth import CORS, OPEN
 from .endpoint import Generate, respond, whole
 from .exchange import LEFT, Exchange
-from .limits import Left
+from .limits import Disconnected
 from .openapi import document as openapi
 from .plain import Asked, Plain, answer
 from .service import Service
@@ -34,22 +34,22 @@ log = logging.getLogger("ds4-server")
 
 
 def apis() -> list[Api | Question]:
-    """One of each endpoint that a module of ``apis`` defines."""
+    """Return an instance of every endpoint class in the modules of ``apis``."""
     from . import apis as package
 
-    found: list[Api | Question] = []
+    endpoints: list[Api | Question] = []
     for info in pkgutil.iter_modules(package.__path__):
         module = importlib.import_module(f"{package.__name__}.{info.name}")
         classes = [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
-        found += [one() for one in classes if issubclass(one, (Api, Question)) and one.path]
-    return found
+        endpoints += [one() for one in classes if issubclass(one, (Api, Question)) and one.path]
+    return endpoints
 
 
 UNKNOWN = "unknown endpoint"
 
 
 def create_app(service: Service) -> Front:
-    """The application of one server."""
+    """Build the ASGI application of ``service``."""
     plain = Plain(service)
 
     async def description(request: Request) -> Response:
@@ -77,11 +77,11 @@ def create_app(service: Service) -> Front:
 
     async def unknown(request: Request, error: Exception) -> Response:
         allow = getattr(error, "headers", None) or {}
-        found = refusals.refused("", 404, UNKNOWN, headers=allow)
-        return _response(found, service, request)
+        refused = refusals.refused("", 404, UNKNOWN, headers=allow)
+        return _response(refused, service, request)
 
     async def left(request: Request, error: Exception) -> Response:
-        return Response(status_code=LEFT)  # to nobody
+        return Response(status_code=LEFT)  # the client disconnected: nobody reads it
 
     async def broken(request: Request, error: Exception) -> Response:
         log.error("%s %s", request.method, request.url.path, exc_info=error)
@@ -89,20 +89,20 @@ def create_app(service: Service) -> Front:
 
     inner = Starlette(
         routes=routes,
-        exception_handlers={Refused: refuse, HTTPException: unknown, Left: left, Exception: broken},
+        exception_handlers={Refused: refuse, HTTPException: unknown, Disconnected: left, Exception: broken},
     )
     inner.router.redirect_slashes = False
     return Front(inner, service)
 
 
 class Front:
-    """What every request passes: it gets an id, is let in or not, and is counted."""
+    """Middleware of every request: assigns an id, checks access, counts and logs."""
 
     def __init__(self, app: Any, service: Service):
         self.app, self.service = app, service
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """One request."""
+        """Handle one request."""
         if scope["type"] != "http":
             return
         service, access = self.service, self.service.access
@@ -139,7 +139,7 @@ class Front:
             else:
                 await self.app(scope, receive, answer)
         except Exception:
-            log.debug("%s ended with an exception that was told", x.id, exc_info=True)
+            log.debug("%s ended with an exception that was answered", x.id, exc_info=True)
         finally:
             x.end(status)
             service.metrics.answered(name or "plain", x.status)
@@ -162,7 +162,7 @@ class Front:
 
 
 def error_body(refused: Refused, service: Service, path: str) -> bytes:
-    """An error in the words of the API that the path belongs to."""
+    """Return the error document in the shape of the API at ``path``."""
     api = service.api_at(path)
     if api is not None:
         return refusals.body(api, refused, service.settings.options)

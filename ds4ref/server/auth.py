@@ -1,4 +1,4 @@
-"""Who may ask: the key, the name by which the server is called, and pages of other sites.
+"""Access control: API key, Host header, and requests from other sites' pages.
 
 A server on the loopback interface is reached by every page that the user's browser shows: a page can have its own
 name resolve to 127.0.0.1 (DNS rebinding), and can send simple requests anywhere. The first is seen by the Host header,
@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from ..errors import UsageError
 
 OPEN = ("/", "/health")
-"""Paths without a key: a page without data, and whether the server lives."""
+"""Paths that need no key: the page without data, and health."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """Whom the server answers.
+    """Access rules.
 
     key     what requests must carry, as ``Authorization: Bearer`` or ``x-api-key``; "" for no key
     hosts   names, besides loopback's and addresses, by which it may be called
@@ -33,18 +33,17 @@ class Access:
     cors: bool = False
 
     def has_key(self, headers: Mapping[str, str]) -> bool:
-        """Whether the request carries the key. Takes as long for a wrong key as for the right one."""
+        """Return whether the request carries the key, compared in constant time."""
         if not self.key:
             return True
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        offered = [headers.get("x-api-key", ""), given.strip() if scheme.lower() == "bearer" else ""]
+        scheme, _, credentials = headers.get("authorization", "").partition(" ")
+        offered = [headers.get("x-api-key", ""), credentials.strip() if scheme.lower() == "bearer" else ""]
         wanted = self.key.encode()
-        found = [hmac.compare_digest(one.encode("latin-1", "replace"), wanted) for one in offered]
-        return any(found)
+        matches = [hmac.compare_digest(one.encode("latin-1", "replace"), wanted) for one in offered]
+        return any(matches)
 
     def knows_host(self, headers: Mapping[str, str]) -> bool:
-        """Whether the Host header can be ours. Addresses always can: a page that rebinds has a name. So can none at
-        all, which is HTTP/1.0, and no browser's."""
+        """Return whether the Host header is acceptable: an address, a known name, or absent (HTTP/1.0, no browser)."""
         host = headers.get("host")
         if host is None:
             return True
@@ -52,12 +51,14 @@ class Access:
         return name == "localhost" or name.endswith(".localhost") or name in self.hosts or is_address(name)
 
     def knows_site(self, headers: Mapping[str, str]) -> bool:
-        """Whether a browser says nothing against it: a page of another site may only ask with ``cors``. Not all say
-        whose page it is that asks something of an address in the network, but all say where it is from."""
+        """Return whether the request is not from another site's page, or ``cors`` allows those.
+
+        Not every browser sends Sec-Fetch-Site to addresses in the network, but all send Origin.
+        """
         if self.cors:
             return True
-        scheme, found, host = headers.get("origin", "").partition("://")
-        foreign = bool(found) and scheme in ("http", "https") and not self.knows_host({"host": host})
+        scheme, separator, host = headers.get("origin", "").partition("://")
+        foreign = bool(separator) and scheme in ("http", "https") and not self.knows_host({"host": host})
         return not foreign and headers.get("sec-fetch-site") != "cross-site"
 
 
@@ -69,7 +70,7 @@ CORS = {
 
 
 def host_name(host: str) -> str:
-    """The name in a Host header, without its port, brackets or final dot."""
+    """Return the name in a Host header without port, brackets or final dot."""
     host = host.strip().lower()
     if host.startswith("["):
         return host[1:].partition("]")[0]
@@ -78,7 +79,7 @@ def host_name(host: str) -> str:
 
 
 def is_address(name: str) -> bool:
-    """Whether it is an IP address."""
+    """Return whether ``name`` is an IP address."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -87,18 +88,18 @@ def is_address(name: str) -> bool:
 
 
 def resolve(host: str) -> tuple[socket.AddressFamily, str]:
-    """The address that ``host`` is listened on at; IPv4 if it has both. UsageError if it has none."""
+    """Resolve ``host`` to the address to listen on, IPv4 if it has both; UsageError if it has none."""
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or "not a host name"
         raise UsageError(f"--host {host}: {why}") from None
-    family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+    family, _, _, _, address = min(addresses, key=lambda one: one[0] != socket.AF_INET)
     return family, str(address[0])
 
 
 def check_binding(host: str, key: str, insecure: bool) -> None:
-    """UsageError for a server that everybody in the network could use."""
+    """Raise UsageError if the server would be open to the network without a key."""
     _, address = resolve(host)
     if not ipaddress.ip_address(address.partition("%")[0]).is_loopback and not key and not insecure:
         raise UsageError(f"--host {host} is open to the network: give it an --api-key, or say --insecure")

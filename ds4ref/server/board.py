@@ -1,41 +1,37 @@
-"""What the status page shows: what waits and runs, what was answered lately, which conversations are remembered."""
+"""Live and recent turns for the status page (``plain`` adds the queue and the cached timelines)."""
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from .. import __version__
 from .turn import Event
 
 if TYPE_CHECKING:
     from .exchange import Exchange
-    from .service import Service
 
 RECENT = 50
-TIMELINES = 100
+"""Finished turns that are kept."""
 
 
 class Board:
-    """Keeps the turns that are under way and the last of those that are over."""
+    """Watch turns: those in progress, the last finished ones, and totals."""
 
-    def __init__(self, service: Service):
-        self.service = service
+    def __init__(self) -> None:
         self._live: dict[int, Exchange] = {}
         self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
         self.totals = {"requests": 0, "prompt": 0, "cached": 0, "evaluated": 0, "generated": 0}
         self.sources: dict[str, int] = {}
 
     def began(self, x: Exchange) -> None:
-        """It waits, or runs already."""
+        """Add a turn that was queued."""
         self._live[id(x)] = x
 
     def event(self, x: Exchange, event: Event) -> None:
-        """The exchange knows it."""
+        """Ignore: the exchange itself holds the progress."""
 
     def ended(self, x: Exchange) -> None:
-        """It is history."""
+        """Move a turn to the finished ones and add it to the totals."""
         self._live.pop(id(x), None)
         self._recent.appendleft(row(x))
         totals = self.totals
@@ -48,51 +44,24 @@ class Board:
             self.sources[x.source] = self.sources.get(x.source, 0) + 1
 
     def state(self) -> dict[str, Any]:
-        """Everything, as JSON wants it."""
-        service, worker, now = self.service, self.service.worker, time.monotonic()
-        timelines = worker.timelines
+        """Return totals, live and recent turns as JSON values."""
         live = sorted(self._live.values(), key=lambda x: (x.prefill is None, x.ahead, x.started))
         running = [x for x in live if x.prefill is not None]
         return {
-            "server": {
-                "model": service.settings.model,
-                "version": __version__,
-                "ctx": service.ctx,
-                "max_tokens": service.max_tokens,
-                "uptime_s": now - service.since,
-                "draining": service.draining,
-                **service.settings.facts,
-            },
-            # Totals that grow while a turn runs, so that their differences are the speed.
+            # These grow while a turn runs, so that their differences are the speed.
             "totals": {
                 **self.totals,
                 "evaluated_now": sum(x.prefill.done - x.prefill.cached for x in running if x.prefill is not None),
                 "generated_now": sum(x.tokens for x in running),
             },
             "sources": self.sources,
-            "queue": {"waiting": len(worker.queue), "limit": worker.queue.limit},
             "live": [row(x) for x in live],
             "recent": list(self._recent),
-            "timelines": {
-                "count": len(timelines),
-                "bytes": timelines.nbytes,
-                "budget": timelines.budget,
-                "kept": [
-                    {
-                        "tokens": len(timeline.tokens),
-                        "bytes": timeline.snapshot.own_bytes,
-                        "hits": timeline.hits,
-                        "calls": len(timeline.calls),
-                        "idle_s": max(0.0, timelines.clock() - timeline.used),
-                    }
-                    for timeline in reversed(timelines.kept()[-TIMELINES:])
-                ],
-            },
         }
 
 
 def row(x: Exchange) -> dict[str, Any]:
-    """A turn in figures."""
+    """Return one turn as JSON values, times in seconds."""
     prefill = x.prefill
     if x.ended is not None:
         state = "done" if x.status == 200 else "failed"

@@ -24,7 +24,7 @@ DEVIATIONS = {
 
 
 def on(options: Mapping[str, bool], name: str) -> bool:
-    """Whether this departure is made."""
+    """Return whether this deviation is on."""
     if name not in DEVIATIONS:
         raise KeyError(name)
     return options.get(name, True)

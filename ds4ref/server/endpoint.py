@@ -1,10 +1,10 @@
-"""The one handler of all generating endpoints: from a request's bytes to a turn, from a turn's events to an answer.
+"""The handler of all generating endpoints: request body to turn, events to response.
 
     receive the body within limits -> Api.read and Worker.submit in a thread -> events -> Reply.feed -> the client
 
-Status and headers go out with the first event of the prefill, or, where a turn waits long for its turn, with the first
-sign of life; what goes wrong before has a status of its own. What goes wrong after that ends the stream as its
-protocol ends one (``Reply.late_error``): clients take a stream that is cut for a lost connection and ask again.
+Status and headers are sent with the first prefill event or, for a turn that queues for long, with the first keep-alive;
+errors before that have their own status. Later errors end the stream in the way of its protocol
+(``Reply.late_error``): clients take a truncated stream for a lost connection and retry.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from ..errors import Ds4Error
 from ..targets.answer import Delta, Finish
 from . import refusals
 from .api import Api, Refused, Reply
-from .limits import Left, check_json, inflate, receive_body
+from .job import Job
+from .limits import Disconnected, check_json, inflate, receive_body
 from .mailbox import Mailbox
 from .turn import Event, Failed, Prefill, Turn
-from .worker import Busy, Job, Overflow
+from .worker import Busy, Overflow
 
 if TYPE_CHECKING:
     from .exchange import Exchange
@@ -34,7 +35,7 @@ log = logging.getLogger("ds4-server")
 JSON = "application/json"
 
 PACE = 0.01
-"""Seconds between two pieces of a stream; faster tokens share one."""
+"""Seconds between two writes of a stream; tokens generated faster share one."""
 
 
 class Slow(Exception):
@@ -42,7 +43,7 @@ class Slow(Exception):
 
 
 class Generate:
-    """POST of one API, an ASGI application."""
+    """The ASGI application of one generating endpoint (POST)."""
 
     def __init__(self, api: Api, service: Service):
         self.api, self.service = api, service
@@ -56,7 +57,7 @@ class Generate:
         try:
             try:
                 body = await body_of(scope, receive, self.service, x)
-                turn, reply, job = await self._taken_on(body, scope["state"]["headers"], mail, x)
+                turn, reply, job = await self._submitted(body, scope["state"]["headers"], mail, x)
             except Refused as refused:
                 x.error = refused.message
                 await respond(send, refused, refusals.body(self.api, refused, self.service.settings.options))
@@ -67,23 +68,23 @@ class Generate:
             finally:
                 if job.ended is None:
                     self.service.worker.abandon(job)
-        except (Left, Slow) as why:
-            x.end(499, "client left" if isinstance(why, Left) else "client does not read")
+        except (Disconnected, Slow) as why:
+            x.end(499, "client left" if isinstance(why, Disconnected) else "client does not read")
             await link.cut()
         finally:
             link.watch(None)
 
-    async def _taken_on(
+    async def _submitted(
         self, body: bytes, headers: Mapping[str, str], mail: Mailbox, x: Exchange
     ) -> tuple[Turn, Reply, Job]:
-        """The turn, its reply and its job. Refused."""
+        """Parse the body and submit the turn in a thread; Refused if either fails."""
         try:
-            return await self.service.aside(self._take_on, body, headers, mail, x)
+            return await self.service.aside(self._submit, body, headers, mail, x)
         finally:
-            self.service.held.give(len(body))
+            self.service.body_budget.give(len(body))
 
-    def _take_on(self, body: bytes, headers: Mapping[str, str], mail: Mailbox, x: Exchange) -> tuple[Turn, Reply, Job]:
-        """The same, in a thread of its own."""
+    def _submit(self, body: bytes, headers: Mapping[str, str], mail: Mailbox, x: Exchange) -> tuple[Turn, Reply, Job]:
+        """Inflate and parse ``body``, then submit its turn to the worker; Refused if any of it fails."""
         service, name = self.service, self.api.name
         options = service.settings.options
         body = inflate(body, headers.get("content-encoding", ""), service.limits)
@@ -105,7 +106,7 @@ class Generate:
 
 
 class _Answer:
-    """What goes out for one turn."""
+    """Send the answer to one turn."""
 
     def __init__(self, service: Service, x: Exchange, turn: Turn, reply: Reply, link: Link, mail: Mailbox, send: Any):
         self.service, self.limits = service, service.limits
@@ -116,11 +117,11 @@ class _Answer:
         self.rest = 0.0
 
     async def run(self) -> None:
-        """Until the last event, or until nobody listens any more (Left, Slow)."""
+        """Send events until the last one; Disconnected or Slow if the client disconnected or does not read."""
         while not self.over:
             events = await self.mail.take(self.spoke + self.limits.alive_seconds, self.rest)
             if self.link.gone:
-                raise Left
+                raise Disconnected
             if self.mail.full:
                 raise Slow
             if self.reply.stream:
@@ -132,7 +133,7 @@ class _Answer:
         out = bytearray()
         ready = self.begun
         for event in events:
-            event = _seen(event)
+            event = _or_shutdown(event)
             self.x.note(event)
             if isinstance(event, Failed):
                 if not ready:
@@ -144,7 +145,7 @@ class _Answer:
             try:
                 out += self.reply.feed(event)
             except Exception:
-                log.exception("%s: an event could not be told", self.x.id)
+                log.exception("%s: an event could not be sent", self.x.id)
                 self.service.worker.abandon(self._job)
                 out += self._late(Failed("engine", "internal error"))
                 break
@@ -166,7 +167,7 @@ class _Answer:
         if self.x.first is not None:
             self.rest = self.spoke + 10 * PACE
         for event in events:
-            event = _seen(event)
+            event = _or_shutdown(event)
             self.x.note(event)
             if isinstance(event, Failed):
                 await self._refuse(self._failed(event))
@@ -180,7 +181,7 @@ class _Answer:
                 await self._refuse(refused)
                 return
             except Exception:
-                log.exception("%s: an answer could not be told", self.x.id)
+                log.exception("%s: an answer could not be sent", self.x.id)
                 self.service.worker.abandon(self._job)
                 await self._refuse(refusals.internal(self.turn.api))
                 return
@@ -190,11 +191,11 @@ class _Answer:
             self.x.end(200)
 
     async def _write(self, message: dict[str, Any]) -> None:
-        """Send; Slow if the client takes nothing for too long, Left if it is gone."""
+        """Send an ASGI message; Slow if the client reads nothing for too long, Disconnected if it disconnected."""
         if not await self.link.drained(self.limits.write_seconds):
             raise Slow
         if self.link.gone:
-            raise Left
+            raise Disconnected
         await self.send(message)
         self.spoke = self.mail.loop.time()
 
@@ -220,8 +221,8 @@ class _Answer:
         return {"server-timing": self.x.timing}
 
 
-def _seen(event: Event) -> Event:
-    """Who sees that its answer was stopped did not stop it: the server is being shut down."""
+def _or_shutdown(event: Event) -> Event:
+    """Turn a cancelled end into a shutdown failure: a client that is still connected did not cancel."""
     if isinstance(event, Delta) and event.finish == Finish.CANCELLED:
         return Failed("shutdown", "server shutting down")
     return event
@@ -231,20 +232,25 @@ def _seen(event: Event) -> Event:
 
 
 async def body_of(scope: Any, receive: Any, service: Service, x: Exchange) -> bytes:
-    """A request's body, held in ``service.held`` until the caller gives it back. Refused, Left."""
+    """Receive a request's body; its bytes stay reserved in ``service.body_budget`` until the caller releases them.
+
+    Refused while draining or beyond a limit, Disconnected if the client disconnected.
+    """
     if service.draining:
         raise refusals.ending(x.api, service.settings.options)
     try:
-        return await receive_body(receive, scope["state"]["headers"], service.limits, service.held)
+        return await receive_body(receive, scope["state"]["headers"], service.limits, service.body_budget)
     except Refused as refused:
-        # What is still being sent is nobody's: the connection cannot go on.
+        # The rest of the body is still arriving: the connection cannot be reused.
         refused.headers["connection"] = "close"
         raise
 
 
 class translated:
-    """What an API module raises, as what the client is told: bad JSON and bad text are the client's, and any other
-    exception is a bug, which is logged and is not."""
+    """Context manager that turns exceptions of an API module into Refused.
+
+    Ds4Error and ValueError are the client's mistakes (400); anything else is a bug, logged and answered with 500.
+    """
 
     def __init__(self, api: str):
         self.api = api
@@ -264,14 +270,14 @@ class translated:
 
 
 def start(status: int, kind: str, headers: Mapping[str, str]) -> dict[str, Any]:
-    """ASGI's beginning of a response."""
-    found = [(b"content-type", kind.encode())] if kind else []
-    found += [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
-    return {"type": "http.response.start", "status": status, "headers": found}
+    """Return the ASGI message that starts a response."""
+    fields = [(b"content-type", kind.encode())] if kind else []
+    fields += [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
+    return {"type": "http.response.start", "status": status, "headers": fields}
 
 
 def whole(status: int, kind: str, body: bytes, headers: Mapping[str, str]) -> list[dict[str, Any]]:
-    """A response that is all there."""
+    """Return the ASGI messages of a complete response."""
     return [
         start(status, kind, {"content-length": str(len(body)), **headers}),
         {"type": "http.response.body", "body": body},
@@ -279,6 +285,6 @@ def whole(status: int, kind: str, body: bytes, headers: Mapping[str, str]) -> li
 
 
 async def respond(send: Any, refused: Refused, body: bytes) -> None:
-    """Say no, in the words of ``body``."""
+    """Send the error ``refused`` with the document ``body``."""
     for message in whole(refused.status, JSON, body, refused.headers):
         await send(message)

@@ -1,6 +1,6 @@
-"""One request's life: what logs, metrics, trace and status page know of it.
+"""The record of one request, from which log, metrics, trace and status page are made.
 
-The handler tells it what happens; those who watch are told in turn. Times are of ``time.monotonic``.
+The handler updates it; it notifies its watchers. Times are of ``time.monotonic``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..targets.answer import Delta, Usage
 from .turn import Event, Failed, Prefill, Queued, Turn
 
 if TYPE_CHECKING:
-    from .worker import Job
+    from .job import Job
 
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
@@ -23,28 +23,28 @@ SESSIONS = ("x-claude-code-session-id", "session-id", "x-session-id", "x-session
 """Headers by which clients name a conversation (clients.md 2, 3, 4)."""
 
 LEFT = 499
-"""The status of a request whose client did not wait for the answer, as nginx counts them."""
+"""Status of a request whose client disconnected before the answer, as nginx has it."""
 
 
 class Watcher(Protocol):
-    """Who wants to know."""
+    """An observer of exchanges."""
 
     def began(self, x: Exchange) -> None:
-        """Its turn was taken on."""
+        """Handle a turn that was submitted."""
 
     def event(self, x: Exchange, event: Event) -> None:
-        """The worker said something."""
+        """Handle an event of the worker."""
 
     def ended(self, x: Exchange) -> None:
-        """It was answered, or not."""
+        """Handle the end of the exchange."""
 
 
 class Exchange:
-    """A request and what became of it so far."""
+    """A request and its progress so far."""
 
     def __init__(self, api: str, headers: Mapping[str, str], peer: str, watchers: tuple[Watcher, ...] = ()):
-        given = headers.get("x-request-id", "")
-        self.id = given if _ID.fullmatch(given) else "req_" + secrets.token_hex(12)
+        sent_id = headers.get("x-request-id", "")
+        self.id = sent_id if _ID.fullmatch(sent_id) else "req_" + secrets.token_hex(12)
         self.api, self.watchers = api, watchers
         self.client = client(headers, peer)
         self.started = time.monotonic()
@@ -65,14 +65,14 @@ class Exchange:
         self.ended: float | None = None
 
     def take_on(self, turn: Turn, job: Job, stream: bool) -> None:
-        """A worker has it."""
+        """Record the submitted job and notify watchers."""
         self.turn, self.job, self.stream = turn, job, stream
         self.thinking = turn.thinking != "none"
         for watcher in self.watchers:
             watcher.began(self)
 
     def note(self, event: Event) -> None:
-        """The worker said something."""
+        """Record an event of the worker and notify watchers."""
         match event:
             case Queued(ahead):
                 self.ahead = ahead
@@ -92,7 +92,7 @@ class Exchange:
             watcher.event(self, event)
 
     def end(self, status: int, error: str = "") -> None:
-        """It was answered with ``status``; only the first word counts."""
+        """Record the end with ``status`` and notify watchers; later calls are ignored."""
         if self.ended is not None:
             return
         self.ended, self.status, self.error = time.monotonic(), status, error or self.error
@@ -100,7 +100,7 @@ class Exchange:
             for watcher in self.watchers:
                 watcher.ended(self)
 
-    # --- how long
+    # --- durations
 
     @property
     def queued(self) -> float:
@@ -158,7 +158,7 @@ class Exchange:
 
 
 def client(headers: Mapping[str, str], peer: str) -> str:
-    """Whose request it is, for the queue's fairness: a conversation that the client names, else its program."""
+    """Return the client's name for the fair queue: the conversation it names, else its address and program."""
     for name in SESSIONS:
         if headers.get(name):
             return f"{name}:{headers[name][:128]}"

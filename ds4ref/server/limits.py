@@ -1,8 +1,8 @@
-"""How much a client may ask of the server, and for how long: the figures, and the body that is received within them.
+"""Limits on requests, and receiving, inflating and measuring a body within them.
 
-uvicorn and Starlette bound none of this (a body of any size, sent as slowly as one likes); what concerns connections is
-in ``protocol``, what concerns a body is here. A body is refused as early as its length is known, inflated only as far
-as it may grow, and measured before it is parsed: a parser that meets a million brackets has already lost.
+uvicorn and Starlette bound none of this: a body may have any size and arrive at any speed. Connections are bounded in
+``protocol``, bodies here. A body is refused as soon as its length is known, inflated no further than its limit, and
+measured before it is parsed, since a million brackets already exhaust a parser.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class Limits:
 
     header_seconds   from a connection's start, or a later request's first byte, to the end of its headers
     body_seconds     from there to the end of its body
-    idle_seconds     a connection that is kept without a request
-    write_seconds    without any progress of an answer; progress starts it anew
-    alive_seconds    without an event, until a stream says that it is alive
-    linger_seconds   a closed connection's other side may go on sending, unread
-    drain_seconds    what runs at shutdown may go on for so long
+    idle_seconds     a keep-alive connection without a request
+    write_seconds    an answer without any progress; restarts with progress
+    alive_seconds    silence in a stream until a keep-alive is sent
+    linger_seconds   after closing, while the client's bytes are still read and discarded
+    drain_seconds    the running turn at shutdown
     header_bytes     request line and headers together; ``headers`` is how many, ``target_bytes`` the longest path
     body_bytes       of a body, before and after inflation
-    held_bytes       of all bodies that are being received or parsed
+    held_bytes       all bodies that are being received or parsed
     pipelined_bytes  of requests sent before the answer to the one before them
-    connections      at once; beyond that, the one that has been slowest to ask for something makes room
-    depth            of JSON: arrays and objects in each other, the document and 256 in it
-    values           of JSON, in all; ``containers`` of them may be arrays and objects, which cost more to read
+    connections      at once; beyond that, the one idle for longest is closed
+    depth            nesting of JSON, the document included
+    values           values of a JSON document; ``containers``: arrays and objects among them, which cost more
     """
 
     header_seconds: float = 10.0
@@ -60,31 +60,31 @@ class Limits:
     containers: int = 200_000
 
 
-class Held:
-    """Bytes of bodies in memory. Not thread-safe: the event loop's."""
+class BodyBudget:
+    """Bytes of request bodies in memory. Not thread-safe: used by the event loop only."""
 
     def __init__(self, limit: int):
         self.limit, self.bytes = limit, 0
 
     def take(self, nbytes: int) -> None:
-        """Refused (503) if there is no room."""
+        """Reserve ``nbytes``; Refused (503) if there is no room."""
         if self.bytes + nbytes > self.limit:
             raise Refused(503, "too much is being received at once", "server_error", headers={"retry-after": "1"})
         self.bytes += nbytes
 
     def give(self, nbytes: int) -> None:
-        """What was taken is free again."""
+        """Release ``nbytes``."""
         self.bytes -= nbytes
 
 
-class Left(Exception):
-    """The client has gone."""
+class Disconnected(Exception):
+    """The client disconnected."""
 
 
-async def receive_body(receive: Receive, headers: Mapping[str, str], limits: Limits, held: Held) -> bytes:
-    """A request's body as it is sent, and as much of ``held`` taken as it is long. Refused, Left; nothing is held then.
+async def receive_body(receive: Receive, headers: Mapping[str, str], limits: Limits, budget: BodyBudget) -> bytes:
+    """Receive a request's body and reserve its length in ``budget``, released if Refused or Disconnected is raised.
 
-    A length that is too large is refused before a byte is read, and before 100-continue is answered.
+    A Content-Length that is too large is refused before a byte is read, and before 100-continue is answered.
     """
     length = headers.get("content-length", "")
     if length.isdigit() and int(length) > limits.body_bytes:
@@ -94,22 +94,22 @@ async def receive_body(receive: Receive, headers: Mapping[str, str], limits: Lim
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
-                raise Left
+                raise Disconnected
             more = message.get("body", b"")
             if len(body) + len(more) > limits.body_bytes:
                 raise too_large(limits)
-            held.take(len(more))
+            budget.take(len(more))
             taken += len(more)
             body += more
             if not message.get("more_body", False):
                 return bytes(body)
-    except (Refused, Left, asyncio.CancelledError):
-        held.give(taken)
+    except (Refused, Disconnected, asyncio.CancelledError):
+        budget.give(taken)
         raise
 
 
 def too_large(limits: Limits) -> Refused:
-    """The body is more than a body may be."""
+    """Return the error for a body beyond ``limits.body_bytes``."""
     return Refused(413, f"the request body is larger than {limits.body_bytes} bytes", "request_too_large")
 
 
@@ -142,8 +142,11 @@ if (_found := _zstd()) is not None:
 
 
 def inflate(data: bytes, coding: str, limits: Limits) -> bytes:
-    """``data`` without its content coding. Refused: 415 for one that is not known (or several), 413 for what grows too
-    large, of which no more than the limit is ever made, 400 for what is damaged."""
+    """Undo the content coding of ``data``.
+
+    Refused: 415 for an unknown coding (or several), 413 beyond the size limit (no more than that is ever inflated),
+    400 for damaged data.
+    """
     name = coding.strip().lower()
     if name in ("", "identity"):
         return data
@@ -171,11 +174,11 @@ _QUOTE, _BACKSLASH, _COMMA, _OPEN, _CLOSE, _CASE = b'"\\,{} '  # [ and ] are { a
 
 
 def measure(data: bytes) -> tuple[int, int, int]:
-    """(depth, values, containers) of JSON text, without parsing it: how deep arrays and objects are nested, about how
-    many values there are (commas and openers), and how many arrays and objects. Of text that is not JSON it says
-    anything, and its parser will object.
+    """Return (depth, values, containers) of JSON text without parsing it.
 
-    In chunks, so that other threads have their turn; linear in time, constant in memory.
+    depth: nesting of arrays and objects; values: about how many (commas and openers); containers: arrays and objects.
+    Text that is not JSON gives arbitrary numbers; its parser will refuse it. Works in chunks, so that other threads can
+    run; linear in time, constant in memory.
     """
     level = deepest = commas = containers = 0
     inside, slashes_before = False, 0
@@ -199,16 +202,18 @@ def measure(data: bytes) -> tuple[int, int, int]:
 
 
 def _drop_escaped(quotes: np.ndarray, slashes: np.ndarray, before: int) -> int:
-    """Take out of ``quotes`` those behind an odd run of backslashes, of which ``before`` end the text so far; how many
-    end it now."""
-    found = np.flatnonzero(slashes)
-    if not len(found) or found[0] != 0:
+    """Clear the ``quotes`` that follow an odd run of backslashes; return the length of the run that ends this chunk.
+
+    ``before``: backslashes at the end of the chunk before.
+    """
+    places = np.flatnonzero(slashes)
+    if not len(places) or places[0] != 0:
         quotes[0] &= before % 2 == 0
         before = 0
-    if not len(found):
+    if not len(places):
         return 0
-    breaks = np.flatnonzero(np.diff(found) != 1)
-    starts, ends = found[np.append(0, breaks + 1)], found[np.append(breaks, len(found) - 1)]
+    breaks = np.flatnonzero(np.diff(places) != 1)
+    starts, ends = places[np.append(0, breaks + 1)], places[np.append(breaks, len(places) - 1)]
     runs = ends - starts + 1
     runs[0] += before
     escaped = ends[runs % 2 == 1] + 1
@@ -217,10 +222,10 @@ def _drop_escaped(quotes: np.ndarray, slashes: np.ndarray, before: int) -> int:
 
 
 def check_json(data: bytes, limits: Limits) -> None:
-    """Refused (400) if JSON text is nested deeper, or has more values, than a parser should meet."""
+    """Raise Refused (400) if JSON text is nested too deeply or has too many values."""
     openers = data.count(b"[") + data.count(b"{")
     if openers <= limits.depth and openers + data.count(b",") < limits.values:
-        return  # wherever they stand
+        return  # even if none of them is inside a string
     depth, values, containers = measure(data)
     if depth > limits.depth:
         raise Refused(400, f"JSON nested more than {limits.depth - 1} deep")

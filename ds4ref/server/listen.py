@@ -1,7 +1,6 @@
-"""The server as a process: sockets, signals, and an end that leaves no question unanswered.
+"""The server process: sockets, signals, graceful shutdown.
 
-uvicorn is used as a library, in our own process and thread: one process holds one model, so there is nothing that a
-process manager or several workers could do for it.
+uvicorn is used as a library in this process: one process holds one model, so several workers would not help.
 """
 
 from __future__ import annotations
@@ -31,15 +30,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("ds4-server")
 
 GRACE = 5.0
-"""Seconds, beyond all limits, after which what still runs at shutdown is cancelled."""
+"""Seconds beyond all limits after which remaining tasks are cancelled at shutdown."""
 
 SPARE_FILES = 64
-"""File descriptors that are not for connections."""
+"""File descriptors reserved for other uses than connections."""
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that has its address and does not listen yet: until it does, nobody can connect, which is how scripts
-    find out that a server is ready. Port 0 takes a free one. Ds4Error if that cannot be."""
+    """Bind a socket without listening: scripts take a successful connect for a ready server.
+
+    Port 0 takes a free one. Raises Ds4Error if the address cannot be bound.
+    """
     family, address = resolve(host)
     # asyncio sends small pieces at once (TCP_NODELAY) only on sockets that name their protocol: without it the first
     # event of a stream waits 40 ms for the acknowledgement of its headers
@@ -54,12 +55,12 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def url(host: str, port: int) -> str:
-    """How the server is called."""
+    """Return the URL of ``host`` and ``port``."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def name_of(sock: socket.socket) -> str:
-    """The URL of a listening socket; one that listens everywhere is named by loopback."""
+    """Return the URL of a socket; the unspecified address becomes loopback."""
     host, port = sock.getsockname()[:2]
     if ipaddress.ip_address(host.partition("%")[0]).is_unspecified:
         host = "::1" if ":" in host else "127.0.0.1"
@@ -67,7 +68,7 @@ def name_of(sock: socket.socket) -> str:
 
 
 def most_connections(wanted: int) -> int:
-    """As many as ``wanted``, or as this process may open files."""
+    """Return ``wanted``, bounded by the files that this process may open."""
     try:
         import resource
 
@@ -96,13 +97,13 @@ class Server(uvicorn.Server):
         self._asked = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen."""
+        """Start listening."""
         await super().startup(sockets)
         log.info("listening on %s", self.name)
         self.ready.set()
 
     async def main_loop(self) -> None:
-        """Until ``end``: there is nothing to look after in between."""
+        """Wait for ``end``; nothing is polled."""
         self._loop = asyncio.get_running_loop()
         if not self.should_exit:
             await self._asked.wait()
@@ -128,14 +129,14 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """A signal came."""
+        """Handle SIGINT or SIGTERM."""
         if self.should_exit:
             os._exit(130)
-        self.end()  # before anybody can read that it was heard: a second signal may follow at once
+        self.end()  # before the log line: a second signal may follow it at once
         log.info("shutdown requested, draining requests")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen no more, answer what is in flight."""
+        """Stop listening and answer requests in flight."""
         service, limits, state = self.service, self.service.limits, self.server_state
         service.draining = True
         for server in self.servers:
@@ -145,7 +146,7 @@ class Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         end = loop.time() + limits.drain_seconds + limits.write_seconds + limits.linger_seconds + GRACE
         while (state.connections or state.tasks) and loop.time() < end:
-            for connection in list(state.connections):  # also those that were only just accepted
+            for connection in list(state.connections):  # including those just accepted
                 connection.shutdown()
             await asyncio.sleep(0.005)
         for task in state.tasks:
@@ -155,7 +156,7 @@ class Server(uvicorn.Server):
 
 
 def serve(service: Service, sock: socket.socket) -> None:
-    """Answer requests on ``sock`` until a signal comes and everything is answered."""
+    """Serve requests on ``sock`` until a signal arrives and all are answered."""
     asyncio.run(Server(service, name_of(sock)).serve([sock]))
 
 

@@ -1,4 +1,4 @@
-"""What the server says on stderr: lines for people (server.md 12.1), or JSON, one object a line.
+"""The log on stderr: lines for people (server.md 12.1), or JSON, one object a line.
 
 1122 13:44:05 ds4-server: chat ctx=1204..1329:125 TOOLS THINKING prompt start
 {"time":"2026-11-22T13:44:05.112+00:00","level":"info","message":"chat ctx=...","request":"req_...","cached":1204}
@@ -34,7 +34,7 @@ class Plain(logging.Formatter):
         self.colour = colour
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, and a traceback below it if there is one."""
+        """Format one line, followed by the traceback if there is one."""
         text = one_line(record.getMessage())
         when = time.strftime("%m%d %H:%M:%S", time.localtime(record.created))
         line = f"{when} ds4-server: {text}"
@@ -44,20 +44,20 @@ class Plain(logging.Formatter):
 
 
 class Json(logging.Formatter):
-    """One object a line: time, level, message, and what else is known."""
+    """One JSON object a line: time, level, message, and further fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """Format one line."""
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        found = {"time": when, "level": record.levelname.lower(), "message": record.getMessage()}
-        found.update(getattr(record, "fields", {}))
+        entry = {"time": when, "level": record.levelname.lower(), "message": record.getMessage()}
+        entry.update(getattr(record, "fields", {}))
         if record.exc_info:
-            found["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(found, separators=(",", ":"), ensure_ascii=False)
+            entry["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(entry, separators=(",", ":"), ensure_ascii=False)
 
 
 def kind(record: logging.LogRecord) -> str:
-    """Which colour a record has."""
+    """Return the colour name of a record."""
     if record.levelno >= logging.ERROR:
         return "error"
     if record.levelno >= logging.WARNING:
@@ -66,12 +66,12 @@ def kind(record: logging.LogRecord) -> str:
 
 
 def one_line(text: str) -> str:
-    """Text without what would start another line or talk to a terminal."""
+    """Escape characters that would break the line or control a terminal."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def listen(stream: TextIO, form: str, colour: bool) -> logging.Handler:
-    """Write what the server and what it is built on have to say to ``stream``; "text" or "json"."""
+    """Log the server and its libraries to ``stream``, as "text" or "json"."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(Json() if form == "json" else Plain(colour))
     for own in (log, logging.getLogger("ds4-kv")):
@@ -80,23 +80,23 @@ def listen(stream: TextIO, form: str, colour: bool) -> logging.Handler:
         own.propagate = False
     web = logging.getLogger("uvicorn")
     web.addHandler(handler)
-    web.setLevel(logging.ERROR)  # of bad requests we say more ourselves
+    web.setLevel(logging.ERROR)  # bad requests are logged here, with more detail
     web.propagate = False
     return handler
 
 
 class Lines:
-    """Tells how each turn fares."""
+    """Watcher that logs the progress of turns."""
 
     def __init__(self) -> None:
         self._states: dict[Exchange, _State] = {}
 
     def began(self, x: Exchange) -> None:
-        """Nothing is known yet but that it waits."""
+        """Start the state of a turn."""
         self._states[x] = _State()
 
     def event(self, x: Exchange, event: Event) -> None:
-        """Waiting, prefill and decoding, now and then."""
+        """Log queueing, prefill and decoding, at most once a second."""
         state = self._states[x]
         match event:
             case Queued(ahead) if ahead and ahead != state.ahead:
@@ -108,7 +108,7 @@ class Lines:
                 self._delta(x, event, state)
 
     def ended(self, x: Exchange) -> None:
-        """How it went."""
+        """Log the end of a turn with its counts and times."""
         del self._states[x]
         text = f"{x.api} ctx={span(x)} gen={x.tokens}{flags(x)} finish={x.finish or 'none'}"
         text += f' error="{x.error}"' if x.error else ""
@@ -156,7 +156,7 @@ class Lines:
 
 
 class _State:
-    """What was said about a turn so far."""
+    """What was logged about a turn so far."""
 
     def __init__(self) -> None:
         self.ahead = self.done = 0
@@ -165,19 +165,19 @@ class _State:
 
 
 def say(x: Exchange, text: str, colour: str, bad: bool = False, **fields: Any) -> None:
-    """One line about a turn."""
+    """Log one line about a turn."""
     extra = {"kind": colour, "fields": {"request": x.id, "api": x.api, **fields}}
     log.log(logging.ERROR if bad else logging.INFO, "%s", text, extra=extra)
 
 
 def span(x: Exchange) -> str:
-    """``A..B:N``: A tokens were cached, B are the prompt, N were to be evaluated."""
+    """Return ``A..B:N``: A cached tokens, B tokens of the prompt, N to evaluate."""
     return f"{x.cached}..{x.prompt}:{x.prompt - x.cached}"
 
 
 def flags(x: Exchange) -> str:
-    """What kind of turn it is."""
+    """Return the flags of a turn for its log line."""
     if x.turn is None:
         return ""
-    found = [("RESPPROTO", x.api == "responses"), ("TOOLS", bool(x.turn.offered)), ("THINKING", x.thinking)]
-    return "".join(f" {name}" for name, on in found if on)
+    known = [("RESPPROTO", x.api == "responses"), ("TOOLS", bool(x.turn.offered)), ("THINKING", x.thinking)]
+    return "".join(f" {name}" for name, on in known if on)

@@ -1,10 +1,10 @@
-"""Events on their way from the inference thread to the event loop.
+"""A queue of events from the inference thread to the event loop.
 
-The worker never waits for a client: what it says is put here, and taken out in bunches as fast as the client reads.
-Who lags so far behind that the box is full has lost the connection.
+The worker never waits for a client: it puts events here, and the handler takes them in batches. A client that lags
+until the queue is full loses its connection.
 
-Waking another thread, and writing to a socket, cost as much as a small model's token. So who takes may rest a little
-between two bunches: then only an event that ends the answer wakes it.
+Waking the event loop and writing to a socket cost as much as a token of a small model. So the reader may pause between
+batches; meanwhile only the last event wakes it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from contextlib import suppress
 from .turn import Delta, Event, Failed
 
 SIZE = 8192
-"""Events; several seconds of any model's speed."""
+"""Capacity in events: several seconds at any model's speed."""
 
 
 def is_last(event: Event) -> bool:
-    """Whether the answer ends with it."""
+    """Return whether ``event`` ends the answer."""
     return isinstance(event, Failed) or (isinstance(event, Delta) and bool(event.finish))
 
 
@@ -37,7 +37,7 @@ class Mailbox:
         self._waiter: asyncio.Future[None] | None = None
 
     def put(self, event: Event) -> None:
-        """Say what happened. After the loop has ended nobody listens, and that is no error."""
+        """Append an event; ignored if the event loop has ended."""
         if len(self._events) >= self.size:
             self.full = True
         else:
@@ -49,26 +49,28 @@ class Mailbox:
                 self.loop.call_soon_threadsafe(self._arrived)
 
     def wake(self) -> None:
-        """Let ``take`` return, whether there is something or not."""
+        """Make ``take`` return, even without events."""
         self._woken = True
         self._wake()
 
     async def take(self, until: float, rest: float = 0.0) -> list[Event]:
-        """What has come, waiting for it until loop time ``until``; empty then, or if woken. Until ``rest`` there is no
-        hurry, except with the last event."""
+        """Return the queued events, waiting until loop time ``until`` for the first one; [] then, or if woken.
+
+        Collects until loop time ``rest``, unless the last event arrives.
+        """
         if rest > self.loop.time() and not self._woken and not self._hurry:
             self._resting = True
             try:
                 await self._wait(rest)
             finally:
-                self._resting = False  # before anything is looked for: what comes now wakes again
+                self._resting = False  # before the queue is read: later events wake again
         while not self._events and not self._woken and self.loop.time() < until:
             await self._wait(until)
         self._woken = False
-        found = []
+        events = []
         while self._events:
-            found.append(self._events.popleft())
-        return found
+            events.append(self._events.popleft())
+        return events
 
     async def _wait(self, until: float) -> None:
         self._waiter = self.loop.create_future()
@@ -80,7 +82,7 @@ class Mailbox:
             self._waiter = None
 
     def _arrived(self) -> None:
-        self._scheduled = False  # before anything is taken, so that nothing is overlooked
+        self._scheduled = False  # before events are taken, so that none is missed
         self._wake()
 
     def _wake(self) -> None:

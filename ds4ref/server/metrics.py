@@ -1,8 +1,8 @@
-"""Counters for Prometheus. Each server has a registry of its own, so that several live in one process."""
+"""Prometheus metrics. Each server has its own registry, so that several can run in one process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -15,18 +15,31 @@ from .turn import Event
 
 if TYPE_CHECKING:
     from .exchange import Exchange
-    from .service import Service
 
 SECONDS = (0.005, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
+"""Buckets of the histograms."""
+GAUGES = {
+    "ds4_queue_length": "Turns that wait",
+    "ds4_running": "Turns that are evaluated or generated",
+    "ds4_timelines": "Conversations that can be gone on with, in memory",
+    "ds4_timelines_bytes": "Memory that they take",
+    "ds4_bodies_bytes": "Memory of request bodies that are being received",
+    "ds4_draining": "Whether the server is being shut down",
+}
+TURNS = "ds4_turns"
+"""Counter of finished turns."""
+
+State = Callable[[], Mapping[str, float]]
+"""Returns the current value of every gauge and of TURNS."""
 
 
 class Metrics:
-    """What is counted, and the page that says it."""
+    """Watch turns and count them."""
 
-    def __init__(self, service: Service):
+    def __init__(self, state: State):
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        registry.register(_State(service))
+        registry.register(_Gauges(state))
         self.requests = Counter("ds4_requests", "Requests by what they asked for and how they ended",
                                 ["api", "status"], registry=registry)  # fmt: skip
         self.finished = Counter("ds4_answers", "Answers by the reason of their end", ["api", "finish"],
@@ -50,13 +63,13 @@ class Metrics:
         }
 
     def began(self, x: Exchange) -> None:
-        """Nothing to count."""
+        """Ignore: turns are counted at their end."""
 
     def event(self, x: Exchange, event: Event) -> None:
-        """Nothing to count before the end."""
+        """Ignore: turns are counted at their end."""
 
     def ended(self, x: Exchange) -> None:
-        """A turn is over."""
+        """Count a finished turn."""
         api = x.api
         self.finished.labels(api, x.finish or "none").inc()
         self.prompt.labels(api).inc(x.prompt if x.prefill is not None else 0)
@@ -71,32 +84,24 @@ class Metrics:
             self.seconds["first_token"].labels(api).observe(x.ttft)
 
     def answered(self, api: str, status: int) -> None:
-        """A request is over, whatever it asked for."""
+        """Count a finished request of any endpoint."""
         self.requests.labels(api, str(status)).inc()
 
     def page(self, accept: str) -> tuple[bytes, str]:
-        """The figures in the format that is asked for, and its content type."""
+        """Return the metrics in the format that ``accept`` asks for, and its content type."""
         encode, kind = choose_encoder(accept)
         return encode(self.registry), kind
 
 
-class _State(Collector):
-    """What is so at the moment it is asked for."""
+class _Gauges(Collector):
+    """Values that are read when Prometheus asks."""
 
-    def __init__(self, service: Service):
-        self.service = service
+    def __init__(self, state: State):
+        self.state = state
 
     def collect(self) -> Iterable[Metric]:
-        """The queue, what runs, what is remembered."""
-        service, worker = self.service, self.service.worker
-        timelines = worker.timelines
-        for name, text, value in (
-            ("ds4_queue_length", "Turns that wait", len(worker.queue)),
-            ("ds4_running", "Turns that are evaluated or generated", int(worker.running is not None)),
-            ("ds4_timelines", "Conversations that can be gone on with, in memory", len(timelines)),
-            ("ds4_timelines_bytes", "Memory that they take", timelines.nbytes),
-            ("ds4_bodies_bytes", "Memory of request bodies that are being received", service.held.bytes),
-            ("ds4_draining", "Whether the server is being shut down", int(service.draining)),
-        ):
-            yield GaugeMetricFamily(name, text, value=value)
-        yield CounterMetricFamily("ds4_turns", "Turns that are over", value=worker.finished)
+        """Yield the gauges and the number of finished turns."""
+        values = self.state()
+        for name, text in GAUGES.items():
+            yield GaugeMetricFamily(name, text, value=values[name])
+        yield CounterMetricFamily(TURNS, "Turns that are over", value=values[TURNS])

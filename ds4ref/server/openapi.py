@@ -1,14 +1,14 @@
-"""The server's description in OpenAPI 3.1: what may be asked, and what is answered.
+"""The server's OpenAPI 3.1 description.
 
-Requests are described as far as fields are honoured; others are allowed and ignored, which is what clients need
-(clients.md 10). Streams are one media type: their events are described in docs/server.md.
+Only fields that are honoured are described; others are allowed and ignored, as clients need (clients.md 10). Streams
+are one media type; docs/reference/server.md describes their events.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .. import __version__
+from ..version import __version__
 
 if TYPE_CHECKING:
     from .service import Service
@@ -23,28 +23,28 @@ THING: Schema = {"type": "object"}
 
 
 def ref(name: str) -> Schema:
-    """A schema by its name."""
+    """Refer to a schema by name."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
 def thing(required: str = "", **properties: Schema) -> Schema:
-    """An object; other members are allowed."""
-    found: Schema = {"type": "object", "properties": properties}
-    return found | ({"required": required.split()} if required else {})
+    """Return the schema of an object; other members are allowed."""
+    schema: Schema = {"type": "object", "properties": properties}
+    return schema | ({"required": required.split()} if required else {})
 
 
 def many(items: Schema, **more: Any) -> Schema:
-    """An array."""
+    """Return the schema of an array."""
     return {"type": "array", "items": items, **more}
 
 
 def one_of(*values: str) -> Schema:
-    """One of these strings."""
+    """Return the schema of an enum of strings."""
     return {"type": "string", "enum": list(values)}
 
 
 def nullable(schema: Schema) -> Schema:
-    """That, or null."""
+    """Allow null, too."""
     return {"anyOf": [schema, {"type": "null"}]}
 
 
@@ -158,7 +158,7 @@ GENERATES = {
 
 
 def document(service: Service) -> dict[str, Any]:
-    """The description of this server."""
+    """Return the description of this server."""
     bad = {"default": {"description": "what was wrong", "content": json_body(ref("Error"))}}
     ids = {"X-Request-Id": {"schema": TEXT}, "Server-Timing": {"schema": TEXT}}
 
@@ -194,20 +194,20 @@ def document(service: Service) -> dict[str, Any]:
             paths[api.path] = post(summary, ref(asked), ref(answered), streams=True)
         elif api.name == "count_tokens":
             paths[api.path] = post("Tokens of a message request", ref("MessagesRequest"), ref("TokenCount"))
-    found: dict[str, Any] = {
+    description: dict[str, Any] = {
         "openapi": "3.1.0",
-        "info": {"title": "ds4-server", "version": __version__, "description": "docs/server.md"},
+        "info": {"title": "ds4-server", "version": __version__, "description": "docs/reference/server.md"},
         "paths": paths,
         "components": {"schemas": SCHEMAS},
     }
     if service.access.key:
         schemes = {"bearer": {"type": "http", "scheme": "bearer"},
                    "header": {"type": "apiKey", "in": "header", "name": "x-api-key"}}  # fmt: skip
-        found["components"] = {"schemas": SCHEMAS, "securitySchemes": schemes}
-        found["security"] = [{"bearer": []}, {"header": []}]
-    return found
+        description["components"] = {"schemas": SCHEMAS, "securitySchemes": schemes}
+        description["security"] = [{"bearer": []}, {"header": []}]
+    return description
 
 
 def json_body(schema: Schema) -> dict[str, Any]:
-    """A JSON body."""
+    """Return the content of a JSON body."""
     return {"application/json": {"schema": schema}}

@@ -1,8 +1,9 @@
-"""Endpoints that answer at once: models, tokens, health, figures, the page that shows them."""
+"""Endpoints without the queue: models, tokens, health, metrics, status page."""
 
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,11 @@ from urllib.parse import unquote
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..version import __version__
 from . import refusals
 from .api import Question, Refused
 from .endpoint import JSON, body_of, respond, translated, whole
-from .limits import Left, check_json, inflate
+from .limits import Disconnected, check_json, inflate
 
 if TYPE_CHECKING:
     from .exchange import Exchange
@@ -39,8 +41,12 @@ CSP = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'
       "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"  # fmt: skip
 
 
+MAX_TIMELINES = 100
+"""Cached timelines in the status document, the most recently used ones."""
+
+
 class Plain:
-    """The routes' functions, over one service."""
+    """Handlers of these routes."""
 
     def __init__(self, service: Service):
         self.service = service
@@ -49,7 +55,7 @@ class Plain:
     # --- models
 
     async def models(self, request: Request) -> Response:
-        """The list: OpenAI's, Anthropic's, and with ``models`` the catalogue that Codex reads."""
+        """List the model for OpenAI's and Anthropic's clients, with the catalogue that Codex reads."""
         one = self._model()
         return answer(
             {
@@ -63,7 +69,7 @@ class Plain:
         )
 
     async def model(self, request: Request) -> Response:
-        """The one that there is."""
+        """Describe the model."""
         if unquote(request.path_params["id"]) != self.service.settings.model:
             raise refusals.refused("", 404, "unknown endpoint")
         return answer(self._model())
@@ -88,7 +94,7 @@ class Plain:
         }
 
     def _catalogue(self) -> dict[str, Any]:
-        """What Codex wants to know of a model (clients.md 2)."""
+        """Return Codex's catalogue entry of the model (clients.md 2)."""
         s = self.service.settings
         return {
             "slug": s.model,
@@ -115,7 +121,7 @@ class Plain:
     # --- tokens
 
     async def tokenizer_info(self, request: Request) -> Response:
-        """What lm-evaluation-harness asks before it scores."""
+        """Describe the tokenizer for lm-evaluation-harness."""
         tokenizer = self.service.worker.engine.tokenizer
         bos, eos = tokenizer.token_string(tokenizer.bos), tokenizer.token_string(tokenizer.eos)
         return answer(
@@ -133,9 +139,9 @@ class Plain:
         )
 
     async def tokenize(self, request: Request) -> Response:
-        """``prompt`` as token ids; strings of control tokens in it become those."""
-        found = await self._object(request)
-        text, bos = found.get("prompt"), found.get("add_special_tokens", False)
+        """Tokenize ``prompt``; strings of control tokens become control tokens."""
+        request_body = await self._object(request)
+        text, bos = request_body.get("prompt"), request_body.get("add_special_tokens", False)
         if not isinstance(text, str):
             raise Refused(400, "prompt must be a string")
         if not isinstance(bos, bool):
@@ -146,7 +152,7 @@ class Plain:
         return answer({"tokens": tokens, "count": len(tokens), "max_model_len": self.service.ctx})
 
     async def detokenize(self, request: Request) -> Response:
-        """``tokens`` as text; bytes that are no UTF-8 become U+FFFD."""
+        """Decode ``tokens``; bytes that are not UTF-8 become U+FFFD."""
         ids = (await self._object(request)).get("tokens")
         tokenizer = self.service.worker.engine.tokenizer
         if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < len(tokenizer) for i in ids):
@@ -154,26 +160,26 @@ class Plain:
         return answer({"prompt": tokenizer.decode(ids).decode("utf-8", "replace")})
 
     async def _object(self, request: Request) -> dict[str, Any]:
-        """A request's body as a JSON object."""
+        """Receive a request's body and parse it as a JSON object."""
         body = await body_of(request.scope, request.receive, self.service, request.scope["state"]["exchange"])
         try:
             return await self.service.aside(self._parse, body, request.headers.get("content-encoding", ""))
         finally:
-            self.service.held.give(len(body))
+            self.service.body_budget.give(len(body))
 
     def _parse(self, body: bytes, coding: str) -> dict[str, Any]:
         body = inflate(body, coding, self.service.limits)
         check_json(body, self.service.limits)
         with translated(""):
-            found = json.loads(body)
-        if not isinstance(found, dict):
+            value = json.loads(body)
+        if not isinstance(value, dict):
             raise Refused(400, "invalid JSON request")
-        return found
+        return value
 
-    # --- how it goes
+    # --- monitoring
 
     async def health(self, request: Request) -> Response:
-        """Whether requests are taken on."""
+        """Report whether requests are accepted."""
         if self.service.draining:
             return answer({"status": "draining"}, 503)
         if not self.service.worker.alive:
@@ -181,22 +187,54 @@ class Plain:
         return answer({"status": "ok"})
 
     async def metrics(self, request: Request) -> Response:
-        """For Prometheus."""
+        """Return the metrics for Prometheus."""
         body, kind = self.service.metrics.page(request.headers.get("accept", ""))
         return Response(body, headers={"content-type": kind})
 
     async def status(self, request: Request) -> Response:
-        """For the page below."""
-        return answer(self.service.board.state(), headers={"cache-control": "no-store"})
+        """Return the status document of the page."""
+        return answer(self._state(), headers={"cache-control": "no-store"})
+
+    def _state(self) -> dict[str, Any]:
+        """Return the status document."""
+        service, queue, timelines = self.service, self.service.worker.queue, self.service.worker.timelines
+        return {
+            "server": {
+                "model": service.settings.model,
+                "version": __version__,
+                "ctx": service.ctx,
+                "max_tokens": service.max_tokens,
+                "uptime_s": time.monotonic() - service.since,
+                "draining": service.draining,
+                **service.settings.facts,
+            },
+            **service.board.state(),
+            "queue": {"waiting": len(queue), "limit": queue.limit},
+            "timelines": {
+                "count": len(timelines),
+                "bytes": timelines.nbytes,
+                "budget": timelines.budget,
+                "kept": [
+                    {
+                        "tokens": len(timeline.tokens),
+                        "bytes": timeline.snapshot.own_bytes,
+                        "hits": timeline.hits,
+                        "calls": len(timeline.calls),
+                        "idle_s": max(0.0, timelines.clock() - timeline.used),
+                    }
+                    for timeline in reversed(timelines.kept()[-MAX_TIMELINES:])
+                ],
+            },
+        }
 
     async def page(self, request: Request) -> Response:
-        """The status page, which asks /status again and again."""
+        """Return the status page, which polls /status."""
         headers = {"content-type": "text/html; charset=utf-8", "content-security-policy": CSP}
         return Response(self._page, headers={**headers, "x-content-type-options": "nosniff"})
 
 
 class Asked:
-    """POST of an endpoint that is answered at once by an API module, an ASGI application."""
+    """The ASGI application of an API module's endpoint without generation (POST)."""
 
     def __init__(self, question: Question, service: Service):
         self.question, self.service = question, service
@@ -208,17 +246,17 @@ class Asked:
         try:
             body = await body_of(scope, receive, self.service, x)
             try:
-                found = await self.service.aside(self._answer, body, scope["state"]["headers"])
+                answer_body = await self.service.aside(self._answer, body, scope["state"]["headers"])
             finally:
-                self.service.held.give(len(body))
+                self.service.body_budget.give(len(body))
         except Refused as refused:
             x.error = refused.message
             body = refusals.body(self.question, refused, self.service.settings.options)
             await respond(send, refused, body)
-        except Left:
+        except Disconnected:
             await link.cut()
         else:
-            for message in whole(200, JSON, found, {}):
+            for message in whole(200, JSON, answer_body, {}):
                 await send(message)
 
     def _answer(self, body: bytes, headers: dict[str, str]) -> bytes:
@@ -228,7 +266,7 @@ class Asked:
             return self.question.answer(body, self.service.about(headers), self.service.worker.engine.tokenizer)
 
 
-def answer(found: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A JSON document in the server's style: compact, raw UTF-8, a newline at the end."""
-    body = json.dumps(found, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Return a JSON response: compact, raw UTF-8, a newline at the end."""
+    body = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
     return Response(body, status, headers={"content-type": JSON, **(headers or {})})

@@ -1,4 +1,4 @@
-"""The HTTP/1.1 connection: uvicorn's, on h11, with the limits that neither has.
+"""HTTP/1.1 connections: uvicorn's protocol on h11, with limits that both lack.
 
 h11 and not httptools: it is strict (no bare line feeds inside headers, no conflicting lengths), it bounds a header
 block, and being Python it can be asked what state a request is in. It costs some tens of microseconds a request, and
@@ -31,13 +31,13 @@ from .refusals import document
 log = logging.getLogger("ds4-server")
 
 CRUMBS, CRUMB = 4096, 64
-"""A body in more than so many pieces has to have pieces of so many bytes on average."""
+"""A body in more than CRUMBS pieces must have CRUMB bytes a piece on average."""
 
 BAD = "bad HTTP request"
 
 
 class Connection(h11.Connection):
-    """h11's state machine with bounds on what it accepts; ``problem`` is what it refused last."""
+    """h11's state machine with limits; ``problem``: the last protocol error."""
 
     def __init__(self, limits: Limits, saw: Callable[[Any], None]):
         super().__init__(h11.SERVER, limits.header_bytes)
@@ -46,7 +46,7 @@ class Connection(h11.Connection):
         self._pieces = self._bytes = 0
 
     def next_event(self) -> Any:
-        """The next event. RemoteProtocolError where the client breaks the protocol or a limit."""
+        """Return the next event; RemoteProtocolError if the client violates the protocol or a limit."""
         try:
             event = super().next_event()
             if isinstance(event, h11.Request):
@@ -81,7 +81,7 @@ class Connection(h11.Connection):
 
 
 class Link:
-    """What the application may know of a connection and do to it, beyond what ASGI offers."""
+    """The application's view of a connection, beyond ASGI."""
 
     def __init__(self, protocol: Protocol):
         self._protocol = protocol
@@ -90,20 +90,20 @@ class Link:
         self._tell: Callable[[], None] | None = None
 
     def leave(self) -> None:
-        """The client has gone, or at least says nothing more."""
+        """Mark the client as disconnected."""
         self.gone = True
         if self._tell is not None:
             self._tell()
 
     def watch(self, tell: Callable[[], None] | None) -> None:
-        """Call ``tell`` when the client has gone, at once if it has already; None ends that."""
+        """Call ``tell`` when the client disconnects (at once if it has); None stops watching."""
         self._tell = tell
         if self.gone and tell is not None:
             tell()
 
     @property
     def unsent(self) -> int:
-        """Bytes that wait for the client to read."""
+        """Bytes in the write buffer."""
         return self._protocol.raw.get_write_buffer_size()
 
     async def drained(self, seconds: float) -> bool:
@@ -119,7 +119,7 @@ class Link:
         return True
 
     async def cut(self) -> None:
-        """End the connection without a word, unless it is ending with one."""
+        """Abort the connection, unless it is already closing after an answer."""
         if self._protocol.lingering:
             return
         self._protocol.raw.abort()
@@ -127,7 +127,7 @@ class Link:
 
 
 class _Courteous:
-    """A transport that hears the other side out before it closes."""
+    """A transport that reads and discards the client's remaining bytes before it closes."""
 
     def __init__(self, protocol: Protocol):
         self._protocol = protocol
@@ -136,17 +136,16 @@ class _Courteous:
         return getattr(self._protocol.raw, name)
 
     def is_closing(self) -> bool:
-        """Whether nothing more can be said."""
+        """Return whether the connection is closing."""
         return self._protocol.lingering or self._protocol.raw.is_closing()
 
     def close(self) -> None:
-        """Say what is left to say, and listen a little."""
+        """Flush, then close after a short linger."""
         self._protocol.linger()
 
 
 class _Flow(FlowControl):
-    """A request that waits for the answer to the one before it must not hide that its client leaves: reading goes on
-    until too much lies there."""
+    """Flow control that keeps reading while a pipelined request waits, so that a disconnect is noticed."""
 
     def __init__(self, transport: Any, protocol: Protocol):
         super().__init__(transport)
@@ -177,10 +176,10 @@ class Protocol(H11Protocol):
         self._unsent = 0
         self._ended = False
 
-    # --- what asyncio tells
+    # --- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client connects."""
+        """Handle a new connection."""
         assert isinstance(transport, asyncio.Transport)
         super().connection_made(transport)
         self.raw = transport
@@ -192,7 +191,7 @@ class Protocol(H11Protocol):
             self.refuse(503, "too many connections")
 
     def data_received(self, data: bytes) -> None:
-        """It says something."""
+        """Handle received bytes."""
         if self.lingering:
             return
         if self._timer is None and self.conn.their_state is h11.IDLE:
@@ -200,7 +199,7 @@ class Protocol(H11Protocol):
         super().data_received(data)
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """It has no more to say. Whether the connection stays half open, for an answer to come."""
+        """Handle a half-close; return whether the connection stays open for a pending answer."""
         self._ended = True
         self.link.leave()
         if self.lingering:
@@ -214,7 +213,7 @@ class Protocol(H11Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is over."""
+        """Handle the end of the connection."""
         self.lingering = True
         self._disarm()
         self._unset_keepalive_if_required()
@@ -222,10 +221,10 @@ class Protocol(H11Protocol):
         self.link.leave()
         self.link.lost.set()
 
-    # --- what uvicorn asks
+    # --- called by uvicorn
 
     def send_400_response(self, msg: str) -> None:
-        """The client broke the protocol."""
+        """Answer a protocol error."""
         problem = self.conn.problem
         status = 400 if problem is None else problem.error_status_hint
         if status not in (414, 431, 501):
@@ -234,10 +233,10 @@ class Protocol(H11Protocol):
         self.refuse(status, BAD if status == 400 else str(problem))
 
     def _should_upgrade(self) -> bool:
-        return False  # there are no websockets here: whoever asks is answered in HTTP
+        return False  # no websockets: an upgrade request is answered in HTTP
 
     def shutdown(self) -> None:
-        """The server ends: what was asked is answered, what is still being asked is not waited for."""
+        """Shut down: answer complete requests, refuse ones whose body is still arriving."""
         if self.lingering:
             return
         if self.cycle is not None and not self.cycle.response_complete and self.cycle.more_body:
@@ -254,7 +253,7 @@ class Protocol(H11Protocol):
             self._disarm()
 
     def refuse(self, status: int, message: str) -> None:
-        """Answer with an error, if that is still possible, and hang up."""
+        """Send an error if that is still possible, then close."""
         if self.lingering or self.raw.is_closing():
             return
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
@@ -279,7 +278,7 @@ class Protocol(H11Protocol):
         self.linger()
 
     def linger(self) -> None:
-        """Close: what was written goes out, what comes in is thrown away for a moment."""
+        """Close: flush what was written, discard what arrives for ``linger_seconds``."""
         if self.lingering or self.raw.is_closing():
             return
         self.lingering = True
@@ -303,7 +302,7 @@ class Protocol(H11Protocol):
             self._timer = None
 
     def _late(self) -> None:
-        """A deadline has passed."""
+        """Handle an expired deadline."""
         self._timer = None
         if self.lingering:
             unsent = self.raw.get_write_buffer_size()
@@ -318,8 +317,7 @@ class Protocol(H11Protocol):
             self.refuse(408, "the request did not arrive in time")
 
     def _has_room(self) -> bool:
-        """Whether there may be this connection, too. If there are too many, the one that has asked for nothing for
-        longest ends."""
+        """Return whether this connection fits the limit, after aborting the one idle for longest if necessary."""
         if len(self.connections) <= self.limits.connections:
             return True
         others = [other for other in self.connections if isinstance(other, Protocol) and other is not self]

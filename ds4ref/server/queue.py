@@ -1,4 +1,4 @@
-"""A fair queue: clients take turns, and the requests of one client wait for each other.
+"""A fair queue: round robin over clients, first in first out within a client.
 
 An agent that sends twenty-four requests at once delays another client's by one of them, not by twenty-four.
 """
@@ -14,15 +14,18 @@ T = TypeVar("T")
 
 
 class Full(Exception):
-    """There are as many waiting as may wait."""
+    """The queue is at its limit."""
 
 
 class Closed(Exception):
-    """Nothing is taken on any more."""
+    """The queue accepts no more entries."""
 
 
 class FairQueue(Generic[T]):
-    """Entries with a client's name each; at most ``limit`` wait. Safe to use from any thread."""
+    """At most ``limit`` entries, each of a named client. Thread-safe.
+
+    ``moved`` is called with an entry and the number of entries ahead of it whenever that may have changed.
+    """
 
     def __init__(self, limit: int, moved: Callable[[T, int], None] = lambda entry, ahead: None):
         self.limit, self.moved = limit, moved
@@ -31,18 +34,18 @@ class FairQueue(Generic[T]):
         self._closed = False
 
     def put(self, client: str, entry: T) -> None:
-        """Wait in line. Full or Closed if that cannot be."""
+        """Append an entry of ``client``; Full or Closed if it is not accepted."""
         with self._changed:
             if self._closed:
                 raise Closed
             if self._size() >= self.limit:
                 raise Full
             self._waiting.setdefault(client, deque()).append(entry)
-            self._tell()
+            self._notify_positions()
             self._changed.notify()
 
     def take(self, timeout: float | None = None) -> T | None:
-        """The next one; None after ``timeout`` seconds, or once the queue is closed and empty."""
+        """Return the next entry; None after ``timeout`` seconds, or once the queue is closed and empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed, timeout)
             if not self._waiting:
@@ -51,30 +54,30 @@ class FairQueue(Generic[T]):
             entry = line.popleft()
             del self._waiting[client]
             if line:
-                self._waiting[client] = line  # its next one comes after one of everybody else
-            self._tell()
+                self._waiting[client] = line  # last, so that every other client comes first
+            self._notify_positions()
             return entry
 
     def drop(self, entry: T) -> bool:
-        """Take ``entry`` out of the line; whether it was still in it."""
+        """Remove ``entry``; return whether it was still queued."""
         with self._changed:
             for client, line in self._waiting.items():
                 if entry in line:
                     line.remove(entry)
                     if not line:
                         del self._waiting[client]
-                    self._tell()
+                    self._notify_positions()
                     return True
             return False
 
     def close(self) -> list[T]:
-        """No more entries; those that waited."""
+        """Close the queue and return the entries that waited."""
         with self._changed:
             self._closed = True
-            left = self._order()
+            waiting = self._order()
             self._waiting.clear()
             self._changed.notify_all()
-            return left
+            return waiting
 
     def __len__(self) -> int:
         with self._changed:
@@ -84,14 +87,14 @@ class FairQueue(Generic[T]):
         return sum(map(len, self._waiting.values()))
 
     def _order(self) -> list[T]:
-        """In the order in which they will be taken."""
+        """Return the entries in the order in which they will be taken."""
         lines = [deque(line) for line in self._waiting.values()]
-        found = []
+        order = []
         while lines:
-            found += [line.popleft() for line in lines]
+            order += [line.popleft() for line in lines]
             lines = [line for line in lines if line]
-        return found
+        return order
 
-    def _tell(self) -> None:
+    def _notify_positions(self) -> None:
         for ahead, entry in enumerate(self._order()):
             self.moved(entry, ahead)

@@ -1,8 +1,8 @@
-"""Calls by their id, wherever they are known from: the memory of this process, and the maps of checkpoints on disk.
+"""Tool calls by id, from the memory of this process and from checkpoints on disk.
 
-What was made in another process, or was forgotten, is looked for on disk before a prompt is rendered, so that the
-prompt has the same bytes as then and goes on from the same checkpoint. And checkpoints take along the calls of their
-text. ``tools.Memory`` knows nothing of folders, ``session.store`` nothing of memories; this knows both.
+Calls of another process, or evicted ones, are looked up on disk before a prompt is rendered, so that the prompt has the
+same bytes as before and continues from the same checkpoint. Checkpoints store the calls of their text. This module
+connects ``tools.Memory``, which knows no files, and ``session.store``, which knows no memory.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 
 class Recall:
-    """What APIs ask of a memory of calls (``api.Calls``), and what checkpoints do (``session.store.Calls``). Safe to
-    use from any thread."""
+    """The memory of calls for APIs (``api.Calls``) and for checkpoints (``session.store.Calls``). Thread-safe."""
 
     def __init__(self, memory: Memory, store: Store | None = None):
         self.memory, self.store = memory, store
@@ -28,17 +27,17 @@ class Recall:
 
     @property
     def enabled(self) -> bool:
-        """Whether anything is kept."""
+        """Whether calls are remembered."""
         return self.memory.enabled
 
     # --- for a conversation
 
     def remember(self, answer: Message) -> None:
-        """A finished answer."""
+        """Store the calls of a finished answer."""
         self.memory.remember(answer)
 
     def attach(self, messages: Iterable[Message]) -> list[Message]:
-        """The messages, those with calls as the model wrote them where the ids tell."""
+        """Return the messages with known calls replaced by what the model wrote."""
         messages = list(messages)
         self._look_up(self.memory.missing(messages))
         return self.memory.attach(messages)
@@ -55,9 +54,9 @@ class Recall:
     # --- for a checkpoint
 
     def ids_of(self, block: str) -> Sequence[str]:
-        """The ids of the calls in a block, the latest first."""
+        """Return the ids of the calls in a block, the latest first."""
         return [call for call, known in self.memory.entries(block) if known == block]
 
     def restore(self, call: str, block: str) -> None:
-        """An id with its block, from a checkpoint."""
+        """Store an id with its block, read from a checkpoint."""
         self.memory.load([(call, block)])

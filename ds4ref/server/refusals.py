@@ -1,6 +1,6 @@
-"""What can go wrong with a request, as a status and in the words that clients look for (docs/server.md).
+"""Errors of requests: status, and the wording that clients look for (docs/reference/server.md).
 
-``options`` are the departures from the server that this one is modelled on (``deviations``).
+``options``: deviations from ds4's server (``deviations``).
 """
 
 from __future__ import annotations
@@ -41,14 +41,13 @@ TOO_LONG_MESSAGES = "prompt is too long: {tokens} tokens > {ctx} maximum"
 
 
 def refused(api: str, status: int, message: str, **more: Any) -> Refused:
-    """An error of ``api``; ``more`` is what Refused takes."""
+    """Return an error of ``api``; ``more``: further arguments of Refused."""
     kinds = KINDS.get(api, KINDS[""])
     return Refused(status, message, kinds.get(status, "invalid_request_error"), **more)
 
 
 def overflow(api: str, tokens: int, ctx: int, options: Options) -> Refused:
-    """The prompt does not fit. The words are those by which pi, Qwen Code and Claude Code know that they should compact
-    their history."""
+    """Return the error for a prompt that does not fit, worded so that pi, Qwen Code and Claude Code compact it."""
     counts = {"n_prompt_tokens": tokens, "n_ctx": ctx}
     if api == "messages":
         words = TOO_LONG_MESSAGES if on(options, "prompt-too-long") else TOO_LONG
@@ -58,31 +57,31 @@ def overflow(api: str, tokens: int, ctx: int, options: Options) -> Refused:
 
 
 def busy(api: str, error: Busy, options: Options) -> Refused:
-    """The queue is full, or closed."""
+    """Return the error for a full or closed queue."""
     if error.retry_after is None:
         return ending(api, options)
     return refused(api, 503, str(error), headers={"retry-after": str(error.retry_after)})
 
 
 def ending(api: str, options: Options) -> Refused:
-    """The server is being shut down."""
-    return refused(api, 503, "server shutting down", headers=_in_vain(options))
+    """Return the error while shutting down."""
+    return refused(api, 503, "server shutting down", headers=_no_retry(options))
 
 
-def _in_vain(options: Options) -> dict[str, str]:
-    """SDKs ask again after 409 and 503 unless they are told that it is of no use."""
+def _no_retry(options: Options) -> dict[str, str]:
+    """Return the header that stops SDKs from retrying after 409 and 503."""
     return {"x-should-retry": "false"} if on(options, "no-retry") else {}
 
 
 def failed(api: str, event: Failed, ctx: int, options: Options) -> Refused:
-    """What the worker says before anything of an answer went out."""
+    """Return the error for a turn that failed before anything was sent."""
     match event.code:
         case "context":
             return overflow(api, event.tokens, ctx, options) if event.tokens else refused(api, 400, event.message)
         case "continuation":
-            who, what = HISTORY.get(api, ("Its", "messages"))
-            message = f"{who} continuation state is not available; retry by replaying the full {what} history"
-            return refused(api, 409, message, headers=_in_vain(options))
+            who, field = HISTORY.get(api, ("Its", "messages"))
+            message = f"{who} continuation state is not available; retry by replaying the full {field} history"
+            return refused(api, 409, message, headers=_no_retry(options))
         case "form":
             return refused(api, 400, event.message)
         case "shutdown":
@@ -91,18 +90,18 @@ def failed(api: str, event: Failed, ctx: int, options: Options) -> Refused:
 
 
 def internal(api: str) -> Refused:
-    """A bug of ours."""
+    """Return the error for a bug in the server."""
     return refused(api, 500, "internal error")
 
 
 def document(message: str, kind: str = "invalid_request_error", **extra: Any) -> bytes:
-    """The error document where no API has one of its own."""
+    """Return an error document in OpenAI's shape, for paths without an API."""
     error = {"message": message, "type": kind, **extra}
     return json.dumps({"error": error}, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
 
 def body(api: Api | Question, refused: Refused, options: Options) -> bytes:
-    """The document of an error, in the shape of its API. ds4 says all but one thing on /v1/messages in OpenAI's."""
+    """Return the error document of ``api``; ds4 uses OpenAI's shape for most errors of /v1/messages."""
     anthropic = api.name in ("messages", "count_tokens") and "n_prompt_tokens" not in refused.extra
     if anthropic and not on(options, "anthropic-errors"):
         return document(refused.message, refused.kind, **refused.extra)

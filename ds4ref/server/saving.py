@@ -1,9 +1,9 @@
-"""What is kept of the timeline that is being evaluated, on the way: in memory, and on disk if there is one.
+"""Snapshots and checkpoints taken during prefill and decode.
 
-A session can be kept only where it stands. So a prompt that begins like no other is evaluated up to where the next
-conversation may differ, kept, and then evaluated further, with a disk and without: so both give the same numbers, down
-to the bit. Where a position is passed inside a call, or between two reports of progress, the next one possible takes
-its place.
+A session can be saved only at its current position. So a prompt without a cached prefix is evaluated up to where the
+next conversation may differ, saved, and then evaluated further, with or without a disk: both give bit-identical
+logits. If a position due for a checkpoint lies inside a tool call, or between two progress reports, the next possible
+position is used.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ def prefill(
     progress: Progress,
     cancel: Callable[[], bool],
 ) -> None:
-    """``generate.prefill`` of a prompt, with what is kept of it: its beginning ("cold") if it went on from nothing, and
-    continued checkpoints on the way. ``timing`` is that of all of it, without the writing."""
+    """Prefill a prompt and save checkpoints: its beginning ("cold") if nothing was cached, and "continued" ones.
+
+    ``timing`` covers the whole prefill, without the writing.
+    """
     total, tokenizer, cold = len(start.tokens), timelines.tokenizer, 0
     if start.source == "none":
         cold = timelines.policy.cold(start.tokens, tokenizer.user, tokenizer.assistant)
     before = timelines.frontiers.cold_begins(cold) if cold else 0
 
-    def told(done: int, _: int) -> None:
+    def report(done: int, _: int) -> None:
         progress(done, total)
         if done > start.cached:
             _continued(timelines, session)
@@ -44,7 +46,7 @@ def prefill(
     for length in [cold, total] if 0 < cold < total else [total]:
         part = Timing()
         try:
-            generate.prefill(session, start.tokens[:length], part, progress=told, cancel=cancel)
+            generate.prefill(session, start.tokens[:length], part, progress=report, cancel=cancel)
         finally:
             timing.prefill_s += part.prefill_s
             timing.prefill_tokens += part.prefill_tokens
@@ -63,7 +65,7 @@ def _cold(timelines: Timelines, session: Session, before: int) -> None:
 
 
 def decoded(timelines: Timelines, session: Session, in_block: bool) -> None:
-    """A token was generated; ``in_block``: inside a block of calls, where no checkpoint is made."""
+    """Save a checkpoint after a generated token if one is due and it is not ``in_block`` (inside a block of calls)."""
     if not in_block:
         _continued(timelines, session)
 

@@ -1,7 +1,7 @@
-"""Prompts that are scored: a completion with ``echo`` says every token of its prompt, with its log probability.
+"""Scoring: a completion with ``echo`` returns every token of its prompt with its log probability (teacher forcing).
 
-That is what lm-evaluation-harness and ds4-vectors measure a model by. The first token has no log probability, since
-nothing precedes it: no BOS is put before a prompt that has none.
+Used by lm-evaluation-harness and ds4-vectors. The first token has no log probability, since nothing precedes it: no BOS
+is added.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from .turn import Prefill
 if TYPE_CHECKING:
     from ..session.session import Session
     from ..text.tokenizer import Tokenizer
-    from .worker import Job
+    from .job import Job
 
 ROWS = 128
-"""Positions whose logits are held at once."""
+"""Positions whose logits are in memory at once."""
 
 
 def echo(session: Session, tokenizer: Tokenizer, job: Job) -> None:
-    """Bring ``session`` to the job's prompt, and say the prompt on the way. Cancelled if nobody wants it any more."""
+    """Prefill the job's prompt and send its tokens as deltas; Cancelled if the job was cancelled."""
     ids, top, total = job.ids, job.turn.top_logprobs, len(job.ids)
     decoder = StreamDecoder(tokenizer)
 
@@ -59,7 +59,7 @@ def echo(session: Session, tokenizer: Tokenizer, job: Job) -> None:
 
 
 def step(tokenizer: Tokenizer, logits: np.ndarray, token: int, top: int, at: float | None = None) -> Step:
-    """A token with the log probabilities that ``logits`` give to it and to the ``top`` best ones."""
+    """Return ``token`` with its log probability under ``logits`` (V,) and those of the ``top`` likeliest tokens."""
     raw = tokenizer.token_bytes
     best = top_logprobs(logits, top) if top else []
     alternatives = tuple(Token(raw(i), lp, i, logit) for i, logit, lp in best)

@@ -1,4 +1,4 @@
-"""What the routes of one server share: the worker, the limits, who watches, whether it is being shut down."""
+"""State that the routes of one server share: worker, limits, watchers, draining."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from .api import About, Api, Question
 from .auth import Access
 from .board import Board
-from .limits import Held, Limits
+from .limits import BodyBudget, Limits
 from .logs import Lines
-from .metrics import Metrics
+from .metrics import TURNS, Metrics
 
 if TYPE_CHECKING:
     from .exchange import Watcher
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("ds4-server")
 
 THREADS = 4
-"""That read requests: parse, render, tokenize."""
+"""Threads that parse, render and tokenize requests."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the server says about itself, and what it allows.
+    """Identity and policy of the server.
 
-    model        the id under which the model is served; ``title`` is its name for people, ``created`` a Unix time
-    max_tokens   most tokens of an answer unless a request says less; None: as many as the context holds
-    options      deviations from the reference server, by name (docs/server.md)
+    model        id of the served model; ``title``: its display name; ``created``: a Unix time
+    max_tokens   default and upper limit of an answer in tokens; None: the context
+    options      deviations from the reference server, by name (docs/reference/server.md)
     facts        shown on the status page: file, backend, numerics
     """
 
@@ -50,7 +50,7 @@ class Settings:
 
 
 class Service:
-    """One server. ``tools`` is the memory of calls by their id."""
+    """One server. ``tools``: the memory of tool calls by id."""
 
     def __init__(
         self,
@@ -64,8 +64,8 @@ class Service:
         self.worker, self.apis, self.tools = worker, list(apis), tools
         self.settings = settings or Settings()
         self.limits, self.access = self.settings.limits, self.settings.access
-        self.held = Held(self.limits.held_bytes)
-        self.board, self.metrics = Board(self), Metrics(self)
+        self.body_budget = BodyBudget(self.limits.held_bytes)
+        self.board, self.metrics = Board(), Metrics(self._gauges)
         watchers: list[Watcher] = [self.board, self.metrics, Lines()]
         self.watchers = tuple([*watchers, trace] if trace is not None else watchers)
         self.trace = trace
@@ -75,30 +75,43 @@ class Service:
 
     @property
     def ctx(self) -> int:
-        """Tokens of context."""
+        """Context length in tokens."""
         return self.worker.ctx
 
     @property
     def max_tokens(self) -> int:
-        """Most tokens of an answer."""
+        """Largest number of tokens of an answer."""
         return min(self.settings.max_tokens or self.ctx, self.ctx)
 
+    def _gauges(self) -> dict[str, float]:
+        """Return the values of ``metrics.GAUGES`` and ``metrics.TURNS``."""
+        worker = self.worker
+        return {
+            "ds4_queue_length": len(worker.queue),
+            "ds4_running": worker.running is not None,
+            "ds4_timelines": len(worker.timelines),
+            "ds4_timelines_bytes": worker.timelines.nbytes,
+            "ds4_bodies_bytes": self.body_budget.bytes,
+            "ds4_draining": self.draining,
+            TURNS: worker.finished,
+        }
+
     def about(self, headers: Mapping[str, str]) -> About:
-        """What an API module is told of a request."""
+        """Return the context of a request for its API module."""
         s = self.settings
         return About(s.model, self.ctx, s.max_tokens, int(time.time()), headers, self.tools, s.options)
 
     def api_at(self, path: str) -> Api | Question | None:
-        """The API that ``path`` belongs to, or lies below; None if there is none."""
-        found = [api for api in self.apis if path == api.path or path.startswith(api.path + "/")]
-        return max(found, key=lambda api: len(api.path), default=None)
+        """Return the API at ``path`` or above it, None if there is none."""
+        matches = [api for api in self.apis if path == api.path or path.startswith(api.path + "/")]
+        return max(matches, key=lambda api: len(api.path), default=None)
 
-    async def aside(self, what: Any, *args: Any) -> Any:
-        """Do in another thread what takes longer than the event loop has."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, what, *args)
+    async def aside(self, work: Any, *args: Any) -> Any:
+        """Run ``work(*args)`` in a thread, so as not to block the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
 
     async def drain(self) -> None:
-        """Take nothing on any more, and see what was taken on answered, or told that it will not be."""
+        """Stop accepting turns; wait until the running one is answered and the queued ones have failed."""
         self.draining = True
         done = asyncio.get_running_loop().create_future()
 
@@ -110,7 +123,7 @@ class Service:
         await done
 
     def close(self) -> None:
-        """The reading threads end, and so does the trace."""
+        """Stop the threads and close the trace."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         if self.trace is not None:
             self.trace.close()

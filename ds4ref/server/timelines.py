@@ -1,16 +1,14 @@
-"""What was evaluated before and can be gone on with: snapshots in memory, checkpoints on disk.
+"""Reuse of evaluated prompts: snapshots in memory, checkpoints on disk.
 
-Agents send a whole conversation again with every turn, and other requests between its turns (titles, summaries,
-sub-agents). So every finished turn leaves two snapshots, one at the end of its prompt and one at the end of its answer,
-a prompt that begins like no other a third one (``saving``), and a new prompt goes on from the one that holds its
-longest beginning.
+Agents send the whole conversation again with every turn, and other requests in between (titles, summaries, sub-agents).
+So every finished turn leaves two snapshots, at the end of its prompt and at the end of its answer; a prompt without a
+cached prefix leaves a third one (``saving``). A new prompt continues from the snapshot of its longest prefix.
 
-What a client sends back is not what the model wrote: reasoning is left out, calls are written anew, text is cut into
-other tokens. A snapshot is therefore known by texts: that of its tokens, and those that the conversation so far would
-be rendered as with this turn in its history. Tokens are kept as they were evaluated, and only what follows the text
-that was recognised is made into tokens.
+Clients do not send back exactly what the model wrote: reasoning is dropped, calls are serialised again, text tokenizes
+differently. So a snapshot is looked up by texts: that of its tokens, and those that the conversation would be rendered
+as with this turn in its history. Its tokens stay as they were evaluated; only the text after the match is tokenized.
 
-Snapshots of one conversation share their rows: what they take together is counted once (``Timelines.nbytes``).
+Snapshots of one conversation share KV rows, which ``Timelines.nbytes`` counts once.
 """
 
 from __future__ import annotations
@@ -24,18 +22,18 @@ from typing import TYPE_CHECKING, Protocol
 from ..session.boundaries import Frontiers, Policy
 from ..session.session import Session, Snapshot
 from ..text import protocol
-from ..text.rendered import Part, Rendered
+from ..text.rendered import Rendered, TextPart
 
 if TYPE_CHECKING:
     from ..text.tokenizer import Tokenizer
 
 LEAST = 16
-"""Tokens below which a snapshot is not worth keeping."""
+"""Shortest timeline in tokens that is cached."""
 
 
 @dataclass
 class Timeline:
-    """A snapshot with the texts that it is known by and the ids of the calls that its last turn made."""
+    """A snapshot, the texts it is looked up by, and the ids of the calls of its last turn."""
 
     snapshot: Snapshot
     texts: tuple[bytes, ...]
@@ -45,13 +43,13 @@ class Timeline:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """What was evaluated."""
+        """Evaluated tokens."""
         return self.snapshot.tokens
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where a prompt begins to be evaluated: all its ``tokens``, the first ``cached`` of which the session holds."""
+    """Where prefill starts: all ``tokens`` of the prompt, of which the session already holds the first ``cached``."""
 
     tokens: list[int]
     cached: int
@@ -62,23 +60,27 @@ Fit = Callable[[Sequence[int], int], bool]
 
 
 class Checkpoints(Protocol):
-    """Timelines that outlive the process (``session.store``). Neither of these ever raises."""
+    """Checkpoints on disk (``session.store``). Neither method ever raises."""
 
     policy: Policy
 
     def load(self, session: Session, text: bytes, fit: Fit, beyond: int = 0) -> tuple[int, str] | None:
-        """Bring ``session`` to the longest checkpoint whose text begins ``text`` and has more than ``beyond`` bytes;
-        the bytes of its text, and a word on where it came from. None leaves the session as it was. ``fit``: whether
-        tokens may stand for so many bytes."""
+        """Load the longest checkpoint whose text is a prefix of ``text`` with more than ``beyond`` bytes.
+
+        Returns the length of that text in bytes and the name of the source; None leaves the session unchanged.
+        ``fit(tokens, length)``: whether tokens may represent that many bytes of the prompt.
+        """
 
     def save(self, session: Session, texts: Sequence[bytes], reason: str) -> bool:
-        """Keep what the session holds, known best by the first of ``texts`` (none: that of its tokens). Whether it is
-        kept: a cache that cannot be written is only a slow one."""
+        """Save the session under ``texts``, named after the first one (none: the text of its tokens).
+
+        Returns whether it was saved; a failure only costs time later.
+        """
 
 
 @dataclass
 class Timelines:
-    """The snapshots of one engine, most recently used last, in ``budget`` bytes."""
+    """The cached timelines of one engine, most recently used last, within ``budget`` bytes."""
 
     tokenizer: Tokenizer
     budget: int = 1 << 30
@@ -90,19 +92,19 @@ class Timelines:
     _ctx: int = 0
 
     def __post_init__(self) -> None:
-        self._goes_on_from(0)
+        self._restart_frontiers(0)
 
-    def _goes_on_from(self, tokens: int) -> None:
-        """The session was brought to so many tokens."""
+    def _restart_frontiers(self, tokens: int) -> None:
+        """Restart the schedule of checkpoints at this number of tokens."""
         self.frontiers = Frontiers(self.policy, tokens)
 
     @property
     def policy(self) -> Policy:
-        """What is kept, by its length."""
+        """Which positions are saved."""
         return Policy() if self.disk is None else self.disk.policy
 
     def begin(self, session: Session, prompt: Rendered, ids: Sequence[int]) -> Start:
-        """Bring ``session`` to the longest known beginning of ``prompt`` (whose own tokens are ``ids``)."""
+        """Bring ``session`` to the longest cached prefix of ``prompt``, whose tokens are ``ids``."""
         text = self.tokenizer.text_bytes(prompt.text) if prompt.parts else self.tokenizer.decode(ids)
         best: Timeline | None = None
         rest, known, source = list(ids), 0, "none"
@@ -111,55 +113,55 @@ class Timelines:
             if _begins(ids, timeline.tokens) and (best is None or n >= len(best.tokens)):
                 best, rest, source = timeline, list(ids[n:]), "memory-token"
                 known = len(self.tokenizer.decode(timeline.tokens))
-        found = self._by_text(text, prompt)
-        if found is not None and (best is None or len(found[0].tokens) > len(best.tokens)):
-            best, rest, source, known = found[0], self._tail(prompt, found[1]), "memory-text", found[1]
+        match = self._by_text(text, prompt)
+        if match is not None and (best is None or len(match[0].tokens) > len(best.tokens)):
+            best, rest, source, known = match[0], self._tail(prompt, match[1]), "memory-text", match[1]
         start = self._from_disk(session, prompt, ids, text, known)
         if start is not None:
             return start
         if best is not None:
             self.resume(session, best)
             return Start([*best.tokens, *rest], len(best.tokens), source)
-        self._goes_on_from(0)
+        self._restart_frontiers(0)
         session.invalidate()
         return Start(rest, 0, source)
 
     def _from_disk(
         self, session: Session, prompt: Rendered, ids: Sequence[int], text: bytes, known: int
     ) -> Start | None:
-        """From a checkpoint that knows more than ``known`` bytes of the prompt, if there is one."""
+        """Start from a checkpoint on disk with more than ``known`` bytes of the prompt, None if there is none."""
 
-        def fit(held: Sequence[int], length: int) -> bool:
-            return _begins(ids, held) or self._may_be(prompt, length, held)
+        def fit(stored: Sequence[int], length: int) -> bool:
+            return _begins(ids, stored) or self._may_be(prompt, length, stored)
 
         loaded = None if self.disk is None else self.disk.load(session, text, fit, known)
         if loaded is None:
             return None
-        held = session.tokens
-        self._goes_on_from(len(held))
-        # Tokens of one's own are those of a cold start; cut in the text, some may be others.
-        rest = list(ids[len(held) :]) if _begins(ids, held) else self._tail(prompt, loaded[0])
-        return Start(held + rest, len(held), loaded[1])
+        tokens = session.tokens
+        self._restart_frontiers(len(tokens))
+        # If the tokens match, the rest is as in a cold start; a match of text may tokenize differently at the cut.
+        rest = list(ids[len(tokens) :]) if _begins(ids, tokens) else self._tail(prompt, loaded[0])
+        return Start(tokens + rest, len(tokens), loaded[1])
 
     def resume(self, session: Session, timeline: Timeline) -> None:
-        """Bring ``session`` to a timeline."""
+        """Restore ``session`` to a timeline and mark that as used."""
         session.restore(timeline.snapshot)
         timeline.used, timeline.hits = self.clock(), timeline.hits + 1
         self._touch(timeline)
-        self._goes_on_from(len(timeline.tokens))
+        self._restart_frontiers(len(timeline.tokens))
 
     def answering(self, calls: Iterable[str]) -> Timeline | None:
-        """The timeline whose last turn made exactly these calls."""
+        """Return the latest timeline whose last turn made exactly these calls, None if there is none."""
         wanted = frozenset(calls)
-        found = [t for t in self._kept.values() if t.calls and t.calls == wanted]
-        return max(found, key=lambda t: t.used, default=None)
+        matches = [t for t in self._kept.values() if t.calls and t.calls == wanted]
+        return max(matches, key=lambda t: t.used, default=None)
 
     def keep(self, session: Session, texts: Iterable[str], calls: Iterable[str] = ()) -> None:
-        """Remember where ``session`` is, under the text of its tokens and ``texts``."""
+        """Cache the current state of ``session`` under the text of its tokens and ``texts``."""
         if not session.valid or session.pos < LEAST:
             return
         own, sent = self.tokenizer.decode(session.tokens), tuple(map(self.tokenizer.text_bytes, texts))
-        # What clients send back comes first: a checkpoint is named after that.
+        # First the text that clients will send back: a checkpoint is named after it.
         known = (own, *sent) if own in sent else (*sent, own)
         for key in [k for k, t in self._kept.items() if t.tokens == tuple(session.tokens)]:
             known = (*known, *self._kept.pop(key).texts)
@@ -173,17 +175,17 @@ class Timelines:
         self._fit()
 
     def write_out(self) -> None:
-        """Put on disk what only memory holds: the process is about to end."""
+        """Save all cached timelines to disk at shutdown."""
         for timeline in self._kept.values():
             self._write(timeline, "shutdown")
 
     def kept(self) -> list[Timeline]:
-        """Those that are remembered, least recently used first. Safe to call from any thread."""
+        """Return the cached timelines, least recently used first. Thread-safe."""
         return list(self._kept.values())
 
     @property
     def nbytes(self) -> int:
-        """Memory that all of them take."""
+        """Bytes of all cached timelines; shared rows count once."""
         own, shared = 0, dict[int, int]()
         for timeline in self.kept():
             own += timeline.snapshot.own_bytes
@@ -195,7 +197,7 @@ class Timelines:
         return len(self._kept)
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Drop all cached timelines."""
         self._kept.clear()
 
     # --- inside
@@ -210,8 +212,10 @@ class Timelines:
         return best
 
     def _may_be(self, prompt: Rendered, known: int, tokens: Sequence[int]) -> bool:
-        """Whether ``tokens`` may stand for the first ``known`` bytes of ``prompt``: what looks like the end of a turn
-        in a text that somebody wrote must not have been one."""
+        """Return whether ``tokens`` may represent the first ``known`` bytes of ``prompt``.
+
+        Control tokens must match: a marker that a user spelled as text must not be taken for the token.
+        """
         names = protocol.BOS, protocol.EOS, protocol.USER, protocol.ASSISTANT
         counts, at = Counter[str](), 0
         for text, control in prompt.parts:
@@ -223,18 +227,20 @@ class Timelines:
                     break
                 counts[match.group()] += 1
             at += len(self.tokenizer.text_bytes(text[done:]))
-        held = Counter(tokens)
-        return bool(prompt.parts) and all(counts[name] == held[self.tokenizer.special_id(name)] for name in names)
+        occurrences = Counter(tokens)
+        return bool(prompt.parts) and all(
+            counts[name] == occurrences[self.tokenizer.special_id(name)] for name in names
+        )
 
     def _tail(self, prompt: Rendered, known: int) -> list[int]:
-        """Tokens of ``prompt`` after its first ``known`` bytes."""
+        """Return the tokens of ``prompt`` after its first ``known`` bytes."""
         tail, at = Rendered(), 0
         for part in prompt.parts:
             data = self.tokenizer.text_bytes(part.text)
             if at + len(data) > known:
                 # A token may end inside a character: its other bytes become lone surrogates, as the tokenizer has them.
                 text = data[max(0, known - at) :].decode("utf-8", "surrogateescape")
-                tail.extend([Part(text, part.control)])
+                tail.extend([TextPart(text, part.control)])
             at += len(data)
         return tail.encode(self.tokenizer)
 
@@ -243,13 +249,13 @@ class Timelines:
         self._kept.move_to_end(key)
 
     def _fit(self) -> None:
-        """Forget what was not used for longest; the newest stays."""
+        """Evict the least recently used timelines until the rest fits the budget; the newest stays."""
         while len(self._kept) > 1 and self.nbytes > self.budget:
             _, timeline = self._kept.popitem(last=False)
             self._write(timeline, "evict")
 
     def _write(self, timeline: Timeline, reason: str) -> None:
-        """Put a timeline on disk, unless a longer one in memory goes on from it."""
+        """Save a timeline to disk unless a longer one in memory extends it."""
         if self.disk is None or len(timeline.tokens) < self.disk.policy.min_tokens:
             return
         if any(len(t.tokens) > len(timeline.tokens) and _begins(t.tokens, timeline.tokens) for t in self.kept()):
@@ -260,6 +266,6 @@ class Timelines:
 
 
 def _begins(ids: Sequence[int], tokens: Sequence[int]) -> bool:
-    """Whether ``ids`` begin with ``tokens``."""
+    """Return whether ``ids`` begin with ``tokens``."""
     n = len(tokens)
     return n <= len(ids) and (n == 0 or ids[n - 1] == tokens[-1]) and tuple(ids[:n]) == tuple(tokens)

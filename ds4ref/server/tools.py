@@ -1,4 +1,4 @@
-"""The calls that were made: what the model wrote, by the ids that clients know them by.
+"""Memory of tool calls as the model wrote them, by call id.
 
     memory.remember(answer)             after a turn: its block of markup, under the id of each of its calls
     messages = memory.attach(messages)  before the next one is rendered: the same bytes again
@@ -37,7 +37,7 @@ _MAGIC = b"KTM\x01"
 
 @dataclass
 class Stats:
-    """What became of assistant messages with calls, one count each, and of the ids that nobody knew."""
+    """Counts of assistant messages with calls by how they were rendered, and of unknown ids."""
 
     mem: int = 0
     disk: int = 0
@@ -45,13 +45,13 @@ class Stats:
     missing: int = 0
 
     def add(self, other: Stats) -> None:
-        """Count another request's."""
+        """Add the counts of another request."""
         for name in (field.name for field in fields(self)):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class _Block:
-    """A block as it was written, with the ids that mean it (oldest first) and what its calls are named."""
+    """A block of calls as written, its ids (oldest first) and the names of its calls."""
 
     def __init__(self, text: str):
         self.text = text
@@ -65,7 +65,7 @@ class _Block:
 
 @dataclass
 class _Entry:
-    """One id: its block, which of its calls it is (None: not known), and whether it came from disk."""
+    """An id: its block, the index of its call in it (None: unknown), and whether it came from disk."""
 
     block: _Block
     place: int | None
@@ -73,9 +73,9 @@ class _Entry:
 
 
 class Memory:
-    """Bounded by ids and by bytes; what was not used for longest goes first. Safe to use from any thread.
+    """Least-recently-used memory of calls, bounded by ids and bytes. Thread-safe.
 
-    ``enabled`` False: nothing is kept, and every call is rendered canonically.
+    ``enabled`` False: nothing is stored, and every call is rendered canonically.
     """
 
     def __init__(self, ids: int = MOST_IDS, nbytes: int = MOST_BYTES, enabled: bool = True):
@@ -92,7 +92,7 @@ class Memory:
 
     @property
     def nbytes(self) -> int:
-        """What is kept, ids, blocks and bookkeeping."""
+        """Bytes of ids, blocks and bookkeeping."""
         with self._lock:
             return self._nbytes
 
@@ -103,26 +103,28 @@ class Memory:
     # --- a conversation
 
     def remember(self, answer: Message) -> None:
-        """Keep the block of a finished answer, if it has one and its calls have ids."""
+        """Store the block of a finished answer if its calls have ids."""
         if answer.raw_dsml and answer.calls and all(call.id for call in answer.calls):
             self._keep([(call.id, i) for i, call in enumerate(answer.calls)], answer.raw_dsml, False)
 
     def attach(self, messages: Iterable[Message], stats: Stats | None = None) -> list[Message]:
-        """The messages, those of the assistant with the block that they once were where all their ids mean the same
-        one. ``stats`` is added to."""
-        found, counted = [], Stats()
+        """Return the messages, the assistant's with their original block where all ids belong to the same one.
+
+        Adds to ``stats``.
+        """
+        result, counted = [], Stats()
         with self._lock:
             for message in messages:
                 if message.role == "assistant" and message.calls and message.raw_dsml is None:
                     message = self._attached(message, counted)
-                found.append(message)
+                result.append(message)
             self.stats.add(counted)
         if stats is not None:
             stats.add(counted)
-        return found
+        return result
 
     def missing(self, messages: Iterable[Message]) -> set[str]:
-        """The ids of calls in a history that are not known: what is to be looked for on disk."""
+        """Return the ids of calls in a history that are not in memory, to be looked up on disk."""
         wanted = {call.id for message in messages if message.role == "assistant" for call in message.calls if call.id}
         with self._lock:
             return {call_id for call_id in wanted if call_id not in self._entries} if self.enabled else set()
@@ -130,19 +132,21 @@ class Memory:
     # --- on disk
 
     def entries(self, text: str) -> list[tuple[str, str]]:
-        """(id, block) for every block that occurs in ``text`` and is known, the latest ids of each first."""
+        """Return (id, block) for every known block in ``text``, the latest ids of each first."""
         with self._lock:
             lengths = set(map(len, self._blocks))
-            found: dict[str, _Block] = {}
+            blocks: dict[str, _Block] = {}
             for start, end in _places(text, lengths):
                 block = self._blocks.get(text[start:end])
                 if block is not None:
-                    found.setdefault(block.text, block)
-            return [(call_id, block.text) for block in found.values() for call_id in reversed(block.ids)]
+                    blocks.setdefault(block.text, block)
+            return [(call_id, block.text) for block in blocks.values() for call_id in reversed(block.ids)]
 
     def load(self, entries: Iterable[tuple[str, str]], wanted: Collection[str] | None = None) -> int:
-        """Take over what ``entries`` once gave, only the ids in ``wanted`` if given; how many were new. What is known
-        from this process stays as it is."""
+        """Add (id, block) pairs, only of the ids in ``wanted`` if given; return how many were new.
+
+        Ids already in memory stay unchanged.
+        """
         new = 0
         for call_id, text in entries:
             if (wanted is None or call_id in wanted) and call_id not in self:
@@ -151,16 +155,16 @@ class Memory:
         return new if self.enabled else 0
 
     def map_of(self, text: str) -> bytes:
-        """``entries`` as a section of a checkpoint file ("KTM", session store); b"" if there are none."""
-        found = [(a.encode(), b.encode("utf-8", "surrogatepass")) for a, b in self.entries(text)]
-        found = [(call_id, block) for call_id, block in found if len(call_id) <= MOST_ID]
-        if not found:
+        """Return ``entries`` as a section of a checkpoint file ("KTM", session store); b"" if there are none."""
+        pairs = [(a.encode(), b.encode("utf-8", "surrogatepass")) for a, b in self.entries(text)]
+        pairs = [(call_id, block) for call_id, block in pairs if len(call_id) <= MOST_ID]
+        if not pairs:
             return b""
-        body = b"".join(struct.pack("<II", len(a), len(b)) + a + b for a, b in found)
-        return _MAGIC + struct.pack("<I", len(found)) + body
+        body = b"".join(struct.pack("<II", len(a), len(b)) + a + b for a, b in pairs)
+        return _MAGIC + struct.pack("<I", len(pairs)) + body
 
     def load_map(self, data: bytes, wanted: Collection[str] | None = None) -> int:
-        """``load`` such a section. A damaged one is read up to the damage; one that promises too much not at all."""
+        """Load a section; a damaged one up to the damage, one with too many entries not at all."""
         return self.load(read_map(data, 4 * self.most_ids), wanted)
 
     # --- inside
@@ -183,7 +187,7 @@ class Memory:
 
     @staticmethod
     def _same(message: Message, ids: Sequence[str], known: Sequence[_Entry]) -> bool:
-        """Whether the client's calls are those of one block: all of them, in their order."""
+        """Return whether the client's calls are all those of one block, in order."""
         block = known[0].block
         return (
             len(known) == len(ids) == len(set(ids)) == len(block.names)
@@ -218,10 +222,10 @@ class Memory:
 
 
 def read_map(data: bytes, most: int = 4 * MOST_IDS) -> list[tuple[str, str]]:
-    """(id, block) pairs of a checkpoint's section, as far as they can be read."""
+    """Return the (id, block) pairs of a checkpoint's section, up to the first damaged one."""
     if data[:4] != _MAGIC or len(data) < 8 or (count := struct.unpack_from("<I", data, 4)[0]) > most:
         return []
-    found, at = [], 8
+    pairs, at = [], 8
     for _ in range(count):
         if at + 8 > len(data):
             break
@@ -234,14 +238,17 @@ def read_map(data: bytes, most: int = 4 * MOST_IDS) -> list[tuple[str, str]]:
             block = data[at + id_length : at + id_length + length].decode("utf-8", "surrogatepass")
         except UnicodeDecodeError:
             break
-        found.append((call_id, block))
+        pairs.append((call_id, block))
         at += id_length + length
-    return found
+    return pairs
 
 
 def _places(text: str, lengths: Collection[int]) -> Iterable[tuple[int, int]]:
-    """Where in ``text`` a block of one of ``lengths`` may stand: from an opener, or from any of the white space before
-    it, to one of the next end tags (a string in between may spell one)."""
+    """Yield (start, end) of possible blocks in ``text`` with one of ``lengths``.
+
+    A block starts at an opener or in the white space before it, and ends at one of the next end tags (a string may
+    contain one, too).
+    """
     for tags in DIALECTS:
         closers = list(_finds(text, tags.block_close))
         for opened in _finds(text, tags.block_open):
@@ -254,7 +261,7 @@ def _places(text: str, lengths: Collection[int]) -> Iterable[tuple[int, int]]:
 
 
 def _finds(text: str, word: str) -> Iterable[int]:
-    """Where ``word`` ends."""
+    """Yield the ends of the occurrences of ``word``."""
     at = text.find(word)
     while at >= 0:
         yield at + len(word)

@@ -1,7 +1,7 @@
-"""A file that tells every turn from its request to its answer (server.md 12.2), for the day when a client misbehaves.
+"""A trace file with every turn from request to answer (server.md 12.2), for debugging clients.
 
-It holds whole prompts, secrets included: it is made for its owner alone, and the server says so when it starts. Records
-do not mix: one turn is generated at a time, and what begins before the last one is written waits for it.
+It holds whole prompts, secrets included: it is readable by its owner alone, and the server warns at start. Records are
+not interleaved: a turn that begins before the previous record is complete is buffered.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Trace:
             raise DataError(f"cannot write {path}: {error.strerror}") from None
         self._records: dict[Exchange, _Record] = {}
         self._line: deque[Exchange] = deque()
-        """Those that have had their turn, in that order; the first one's record is being written."""
+        """Started exchanges in order; the first one's record is being written."""
 
     def began(self, x: Exchange) -> None:
-        """A record is kept from now on."""
+        """Start a record."""
         self._records[x] = _Record()
 
     def event(self, x: Exchange, event: Event) -> None:
-        """More of the record; it is written from the beginning of the prefill on."""
+        """Extend the record; it is written from the beginning of the prefill on."""
         record = self._records[x]
         record.event(x, event)
         if record.begun and x not in self._line:
@@ -51,10 +51,10 @@ class Trace:
         self._write()
 
     def ended(self, x: Exchange) -> None:
-        """The end of the record; the next one may begin."""
+        """Finish the record, so that the next one may begin."""
         record = self._records[x]
         if not record.begun:
-            del self._records[x]  # it never had its turn
+            del self._records[x]  # it never started
             return
         record.end(x)
         self._write()
@@ -141,12 +141,12 @@ class _Record:
             self.text.append(f"\n--- trace: entered tool-call block after {self._generated} generated tokens ---\n")
 
     def _call(self, call: CallDelta) -> None:
-        found = self._calls.setdefault(call.index, ["", ""])
-        found[0] += call.name
-        found[1] += call.arguments
+        parts = self._calls.setdefault(call.index, ["", ""])
+        parts[0] += call.name
+        parts[1] += call.arguments
 
     def end(self, x: Exchange) -> None:
-        """How it ended."""
+        """Append how the turn ended."""
         self.over = True
         assert x.job is not None
         out = ["\n--- parsed message ---\n", f"finish: {x.finish or 'none'}\n", f"status: {x.status}\n"]

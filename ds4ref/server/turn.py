@@ -1,6 +1,6 @@
-"""A request, whatever API it came through, and what happens to it: turns in, events out.
+"""Turns (requests of any API) and the events of answering them.
 
-An API module makes a ``Turn`` of a request's body and answers with what the worker's events say. Nothing in here knows
+An API module parses a request's body into a ``Turn`` and builds its answer from the worker's events. Nothing here knows
 HTTP, JSON shapes of a protocol, or sessions.
 """
 
@@ -19,7 +19,7 @@ Api = Literal["chat", "completions", "messages", "responses"]
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn; temperature 0 is greedy. ``seed`` None: from the operating system."""
+    """Sampling parameters; temperature 0 is greedy. ``seed`` None: from the operating system."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -40,23 +40,23 @@ class Choice:
 
 @dataclass(frozen=True)
 class Turn:
-    """One answer that is wanted.
+    """A request for one answer.
 
-    messages, tools   the conversation, and what may be called
+    messages, tools   the conversation, and the declared tools
     thinking          "none", "high" or "max"
     text, ids         completions only: a plain prompt instead of messages
-    max_tokens        None: as much as the context holds
-    stop              texts that end the answer and are no part of it
-    format            JSON schema (as text) that the visible answer has to fit; "" for none, "{}" for any JSON object
-    top_logprobs      alternatives per token, None for no log probabilities at all
-    echo              completions: the prompt's own tokens come first, with their log probabilities
-    raw               completions: the text is all that was generated, thinking and its tags too
+    max_tokens        None: the rest of the context
+    stop              strings that end the answer and are not part of it
+    format            JSON schema (as text) of the visible answer; "" for none, "{}" for any JSON object
+    top_logprobs      alternatives per token; None: no log probabilities
+    echo              completions: the answer starts with the prompt's tokens and their log probabilities
+    raw               completions: the text includes reasoning and its tags
     more              completions: further prompts of the same request, answered one after the other
-    client            whose request it is, for fairness: requests of one client wait for each other
-    affinity          what the client says about which conversation this is; "" if nothing
-    results_only      tool results without the calls they answer: only a live timeline can go on with them
-    hoist             which system messages are put at the head of the prompt (``text.chat.HOISTS``)
-    recover           a whole block of calls in reasoning that never ended counts (``AnswerReader``)
+    client            name of the client, for the fair queue
+    affinity          the client's name of the conversation, "" for none
+    results_only      tool results without their calls: only a timeline in memory can continue
+    hoist             which system messages move to the head of the prompt (``text.chat.HOISTS``)
+    recover           accept a complete block of calls in unfinished reasoning (``AnswerReader``)
     """
 
     api: Api
@@ -84,15 +84,15 @@ class Turn:
     @property
     def offered(self) -> tuple[Schema, ...]:
         """The tools that the prompt shows to the model."""
-        return () if self.choice.kind == "none" else tuple(tool for tool in self.tools if tool.shown)
+        return () if self.choice.kind == "none" else tuple(tool for tool in self.tools if tool.in_prompt)
 
     @property
     def callable(self) -> tuple[Schema, ...]:
-        """The tools that the model may call: a search may have brought some that the prompt does not show."""
+        """Tools that the model may call, those included that a search added and the prompt does not show."""
         return () if self.choice.kind == "none" else tuple(tool for tool in self.tools if tool.callable)
 
     def rendered(self, *more: Message) -> Rendered:
-        """The prompt of the conversation, with ``more`` behind it."""
+        """Render the prompt of the conversation followed by ``more``."""
         from ..text.chat import render
 
         return render([*self.messages, *more], [tool.text for tool in self.offered], self.thinking, self.hoist)
@@ -103,14 +103,14 @@ class Turn:
 
 @dataclass(frozen=True)
 class Queued:
-    """It waits, with so many turns before it. Said again when that changes."""
+    """Waiting, with ``ahead`` turns before it; repeated whenever that changes."""
 
     ahead: int
 
 
 @dataclass(frozen=True)
 class Prefill:
-    """The prompt is being evaluated: ``done`` of ``total`` tokens, ``cached`` of which needed none, from ``source``."""
+    """Prefill progress: ``done`` of ``total`` tokens, of which ``cached`` were reused from ``source``."""
 
     done: int
     total: int
@@ -120,10 +120,9 @@ class Prefill:
 
 @dataclass(frozen=True)
 class Failed:
-    """It cannot be answered, or not to the end. ``code`` is "context", "continuation", "form" (that the answer has to
-    have), "shutdown" or "engine".
+    """The turn failed. ``code`` is "context", "continuation", "form" (a demanded one), "shutdown" or "engine".
 
-    ``tokens``: with "context", how many the prompt has.
+    ``tokens``: with "context", the length of the prompt.
     """
 
     code: str
@@ -133,10 +132,10 @@ class Failed:
 
 @dataclass(frozen=True)
 class Answered:
-    """One of several prompts is answered: its last delta. What follows belongs to the next one of ``Turn.more``."""
+    """The last delta of one of several prompts; the following events belong to the next one of ``Turn.more``."""
 
     delta: Delta
 
 
 Event = Queued | Prefill | Delta | Answered | Failed
-"""``Delta``s are the answer; the last one has a finish reason and usage."""
+"""``Delta``s carry the answer; the last one has a finish reason and usage."""

@@ -1,12 +1,12 @@
-"""The inference thread: takes turns from the queue, evaluates, generates, tells what happens, remembers.
+"""The inference thread: takes turns from the queue, prefills, decodes, reports events, caches timelines.
 
     worker = Worker(engine, ctx=32768)
     job = worker.submit(turn, events.append)      # from any thread; events come from the worker's
-    job.cancel.press()                            # it ends at the next token, or layer of a prefill
+    job.cancel.press()                            # ends at the next token, or layer of a prefill
     worker.shut_down(seconds=10)
 
-One turn is generated at a time: on one CPU or GPU two at once would only be half as fast each. What makes several
-conversations cheap is that none of them is evaluated again (``timelines``).
+One turn runs at a time: two at once on one CPU or GPU would each be half as fast. Several conversations are cheap since
+cached prefixes are not evaluated again (``timelines``).
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..cancellation import Cancellation
 from ..engine import Engine
 from ..errors import Cancelled, ContextError, Ds4Error, TokenError
-from ..generate import Generation, Piece, Timing
+from ..generate import Generation, Piece
 from ..sampling import sampler_of
 from ..targets.answer import Delta, Finish, Step, Token, Usage
 from ..targets.reader import AnswerReader
 from ..text.chat import Message, ends_in_thinking, live_tail
 from ..text.rendered import Rendered
 from . import saving
-from .grammar import Lost
+from .constrain import GrammarError
+from .job import Job
 from .queue import Closed, FairQueue, Full
 from .scoring import echo, step
 from .timelines import Start, Timelines
-from .turn import Answered, Event, Failed, Prefill, Queued, Turn
+from .turn import Event, Failed, Prefill, Queued, Turn
 
 if TYPE_CHECKING:
     from ..session.session import Session
@@ -48,11 +48,11 @@ QUEUE_LIMIT = 256
 
 
 CERTAIN = 1 << 20
-"""Characters of a prompt up to which its tokens are always counted."""
+"""Longest prompt in characters that is always tokenized; longer ones are refused by an estimate."""
 
 
 class Busy(Exception):
-    """The queue is full, or the server is being shut down. ``retry_after`` in seconds, None if that is in vain."""
+    """The queue is full, or the server is shutting down. ``retry_after``: seconds, None if retrying is useless."""
 
     def __init__(self, message: str, retry_after: int | None):
         super().__init__(message)
@@ -60,45 +60,18 @@ class Busy(Exception):
 
 
 class Overflow(Exception):
-    """The prompt does not fit: ``tokens`` of it, or more, into a context of ``ctx``."""
+    """The prompt has at least ``tokens`` tokens and does not fit into a context of ``ctx``."""
 
     def __init__(self, tokens: int, ctx: int):
         super().__init__(f"Prompt has {tokens} tokens, but the configured context size is {ctx} tokens")
         self.tokens, self.ctx = tokens, ctx
 
 
-@dataclass(eq=False)
-class Job:
-    """A turn that was taken on. Times are of ``time.monotonic``; None until they come.
-
-    remember   what an API adds to the history it will see again: from the finished answer to the message it returns
-    more       further prompts of the same request, with their turns
-    demanded   what keeps the answer to the form that the turn demands
-    """
-
-    number: int
-    turn: Turn
-    prompt: Rendered
-    ids: list[int]
-    listen: Callable[[Event], None]
-    remember: Callable[[Message], Message] = lambda message: message
-    more: tuple[tuple[Turn, Rendered, list[int]], ...] = ()
-    demanded: Steer | None = None
-    cancel: Cancellation = field(default_factory=Cancellation)
-    submitted: float = 0.0
-    began: float | None = None
-    decoding: float | None = None
-    ended: float | None = None
-    start: Start | None = None
-    timing: Timing = field(default_factory=Timing)
-    finish: str = ""
-
-
 class Worker:
     """Owns the sessions of ``engine``; nobody else evaluates while it runs.
 
-    constrain   makes the steering of a turn's answer (``constrain.steering``); None where a turn asks for nothing. It
-                is asked in the thread that submits a turn
+    constrain   returns the constraint on a turn's answer (``constrain.steering``) or None; called in the thread that
+                submits the turn
     """
 
     def __init__(
@@ -129,9 +102,12 @@ class Worker:
         listen: Callable[[Event], None],
         remember: Callable[[Message], Message] = lambda message: message,
     ) -> Job:
-        """Take a turn on. Overflow if its prompt does not fit, TokenError if it is of ids that do not exist, Busy if it
-        cannot wait; rendering and tokenizing are done here, in the caller's thread, and so is what compiles the form of
-        the answer (its TextErrors included)."""
+        """Queue a turn.
+
+        Renders, tokenizes and compiles the constraint in the caller's thread. Raises Overflow if the prompt does not
+        fit, TokenError for ids outside the vocabulary, TextError for a constraint that is not supported, Busy if the
+        queue is full or closed.
+        """
         prompts = [self._prompt(one) for one in (turn, *turn.more)]
         longest = max(len(ids) for _, ids in prompts)
         if longest >= self.ctx:
@@ -150,13 +126,13 @@ class Worker:
         return job
 
     def abandon(self, job: Job) -> None:
-        """Nobody waits for it any more."""
+        """Cancel a job whose client disconnected."""
         job.cancel.press()
         if self.queue.drop(job):
             self._end(job, Finish.CANCELLED)
 
     def shut_down(self, seconds: float = 30.0) -> None:
-        """Take nothing on, answer what runs, for so many seconds; what waits is told that it waited in vain."""
+        """Stop accepting turns; finish the running one within ``seconds``; fail queued ones with "shutting down"."""
         for job in self.queue.close():
             job.listen(Failed("shutdown", "server shutting down"))
             self._end(job, Finish.ERROR)
@@ -169,12 +145,12 @@ class Worker:
 
     @property
     def ident(self) -> int:
-        """Of the inference thread, as ``threading`` knows it."""
+        """Thread identifier of the inference thread."""
         return self._thread.ident or 0
 
     @property
     def alive(self) -> bool:
-        """Whether the inference thread is there."""
+        """Whether the inference thread is running."""
         return self._thread.is_alive()
 
     # --- the thread
@@ -184,14 +160,14 @@ class Worker:
             self.running = job
             job.began = time.monotonic()
             try:
-                for part in _parts(job):
+                for part in job.per_prompt():
                     self._answer(part)
                     job.start, job.decoding, job.finish = part.start, part.decoding, part.finish
             except Overflow as error:
                 job.listen(Failed("context", str(error), error.tokens))
             except ContextError as error:
                 job.listen(Failed("context", str(error)))
-            except Lost as error:
+            except GrammarError as error:
                 job.listen(Failed("form", str(error)))
             except Ds4Error as error:
                 job.listen(Failed("engine", str(error)))
@@ -257,7 +233,7 @@ class Worker:
         self._generate(job, start)
 
     def _echo(self, job: Job) -> None:
-        """The prompt is part of the answer. Nobody goes on from such a one: it takes no conversation's place."""
+        """Answer a turn whose prompt is part of the answer; its timeline is not cached."""
         job.start = Start(job.ids, 0, "none")
         try:
             echo(self._session, self.engine.tokenizer, job)
@@ -269,7 +245,7 @@ class Worker:
         self._generate(job, job.start)
 
     def _begin(self, job: Job) -> Start | None:
-        """Where the prompt starts to be evaluated; None if only a live timeline could tell, and there is none."""
+        """Bring the session to the longest cached prefix; None if the turn needs a cached timeline that is gone."""
         turn = job.turn
         if not turn.results_only:
             return self.timelines.begin(self._session, job.prompt, job.ids)
@@ -279,10 +255,10 @@ class Worker:
         self.timelines.resume(self._session, timeline)
         first = next(i for i, message in enumerate(turn.messages) if message.result_ids)
         tail = live_tail(turn.messages, first, turn.thinking, turn.hoist).encode(self.engine.tokenizer)
-        held = list(timeline.tokens)
-        if held and held[-1] == self.engine.tokenizer.eos:
+        tokens = list(timeline.tokens)
+        if tokens and tokens[-1] == self.engine.tokenizer.eos:
             tail = tail[1:]
-        return Start(held + tail, len(held), f"{turn.api}-tool-output")
+        return Start(tokens + tail, len(tokens), f"{turn.api}-tool-output")
 
     def _generate(self, job: Job, start: Start) -> None:
         turn, session, tokenizer = job.turn, self._session, self.engine.tokenizer
@@ -302,11 +278,11 @@ class Worker:
             session, tokenizer, sampler, limit=limit, thinking=ends_in_thinking(start.tokens, tokenizer),
             cancel=job.cancel, timing=job.timing, steer=_steering(job, reader), last=True,
         )  # fmt: skip
-        begun, made = time.perf_counter(), 0
+        begun, generated = time.perf_counter(), 0
         for piece in generation:
             saving.decoded(self.timelines, session, reader.in_block)
             steps = () if piece.token is None else (self._step(turn, session, piece.token, begun),)
-            made += len(steps)
+            generated += len(steps)
             delta = reader.feed(self._raw(piece) if turn.raw else piece)
             job.listen(replace(delta, steps=steps, time=time.perf_counter() - begun))
             if reader.done:
@@ -314,19 +290,17 @@ class Worker:
         ended = "" if reader.done else generation.finish
         rest = reader.finish(ended, generation.thinking)
         finish = reader.reason(ended)
-        usage = Usage(len(start.tokens), made, start.cached, reader.reasoning_tokens)
+        usage = Usage(len(start.tokens), generated, start.cached, reader.reasoning_tokens)
         self._remember(job, generation, reader, finish)
-        if job.demanded is not None and job.demanded.cut and finish in (Finish.STOP, Finish.TOOL_CALLS):
-            finish = Finish.LENGTH  # whole and valid, but not what the model would have said with more room
         job.finish = finish
         if turn.echo and generation.end is not None:
-            # Whoever scores counts on one entry for what came after the prompt.
+            # Harnesses that score expect one entry after the prompt.
             rest = replace(rest, steps=(self._step(turn, session, generation.end, begun),))
         job.listen(replace(rest, time=time.perf_counter() - begun, finish=finish, usage=usage,
                            error=reader.generated.error or "", markup=reader.generated.raw_block))  # fmt: skip
 
     def _raw(self, piece: Piece) -> Piece:
-        """Thinking as text, with its tags, which are tokens without one."""
+        """Return the piece with reasoning as plain text, its tags included."""
         tokenizer = self.engine.tokenizer
         tag = piece.token in (tokenizer.think_open, tokenizer.think_close)
         text = piece.text + (tokenizer.token_bytes(piece.token).decode() if tag and piece.token is not None else "")
@@ -340,19 +314,19 @@ class Worker:
         return step(self.engine.tokenizer, session.logits, token, turn.top_logprobs, now)
 
     def _remember(self, job: Job, generation: Generation, reader: AnswerReader, finish: str) -> None:
-        """Keep the timeline, its end-of-sequence included, under every text that its history may be rendered as."""
+        """Cache the timeline, end-of-sequence token included, under every text its history may be rendered as."""
         session, turn = self._session, job.turn
         if turn.echo:
             return
         plain = turn.raw or turn.text is not None or turn.ids is not None
-        # What a stop string cut off was evaluated all the same: no text that anybody will send stands for that.
+        # The text behind a stop string was evaluated too, and no client will send it back.
         if finish not in (Finish.STOP, Finish.TOOL_CALLS) or plain or reader.stopped:
             if session.valid:
                 self.timelines.keep(session, ())
             return
-        # A picked token is evaluated when the next one is asked for: one that ended the answer is not yet.
-        made = [*generation.tokens]
-        session.sync([*job.start.tokens, *made]) if job.start is not None else None
+        # A token is evaluated when the next one is requested: the last one is not yet.
+        tokens = [*generation.tokens]
+        session.sync([*job.start.tokens, *tokens]) if job.start is not None else None
         if session.pos < self.ctx:
             session.append(self.engine.tokenizer.eos)
         answer = job.remember(self._message(reader, generation))
@@ -364,16 +338,16 @@ class Worker:
         return Message("assistant", reader.text, reader.reasoning, calls, generated.raw_block or None)
 
     def _texts(self, turn: Turn, answer: Message) -> list[str]:
-        """What later prompts begin with if this turn is in their history: with its reasoning and without."""
-        found = []
+        """Return the prefixes of later prompts with this turn in their history: with its reasoning and without."""
+        texts = []
         for message in (answer, replace(answer, reasoning="")):
             text = turn.rendered(message, Message("user", "")).text
-            found.append(text[: text.rindex("<\uff5cUser\uff5c>")])
-        return found
+            texts.append(text[: text.rindex("<\uff5cUser\uff5c>")])
+        return texts
 
 
 def _steering(job: Job, reader: AnswerReader) -> Any:
-    """Markup is picked greedily; what the request demands of its answer comes before that."""
+    """Return the steering hook of a job: its constraint, and greedy decoding of tool-call markup."""
     demanded, tools = job.demanded, bool(job.turn.callable)
     if demanded is None and not tools:
         return None
@@ -387,21 +361,3 @@ def _steering(job: Job, reader: AnswerReader) -> Any:
         return wanted
 
     return steer
-
-
-def _parts(job: Job) -> Iterator[Job]:
-    """The job once for each of its prompts. Only with the last one's end it is at its end."""
-
-    def listen(event: Event) -> None:
-        ended = isinstance(event, Delta) and event.finish and event.finish != Finish.CANCELLED
-        job.listen(Answered(event) if ended and isinstance(event, Delta) else event)
-
-    turns = ((job.turn, job.prompt, job.ids), *job.more)
-    for number, (turn, prompt, ids) in enumerate(turns, 1):
-        if number == len(turns):
-            yield job if number == 1 else replace(job, turn=turn, prompt=prompt, ids=ids)
-            return
-        part = replace(job, turn=turn, prompt=prompt, ids=ids, listen=listen)
-        yield part
-        if part.finish == Finish.CANCELLED:
-            return

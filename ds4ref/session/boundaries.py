@@ -1,8 +1,8 @@
-"""Where a timeline is worth a checkpoint: ds4's rules, as plain functions of positions.
+"""When to save a checkpoint of a timeline: ds4's rules, as plain functions of token positions.
 
 cold        the beginning of a prompt that was new, for other conversations that share it: up to its last user message
             before the first answer, or else nearly all of it, cut where chunks end
-continued   every so many tokens of a long one, so that a lost process costs no more than those
+continued   at regular intervals of a long timeline, which bounds the loss if the process dies
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..errors import UsageError
 
 @dataclass(frozen=True)
 class Policy:
-    """All in tokens.
+    """When checkpoints are made; all values are in tokens. Raises UsageError if they contradict each other.
 
     min_tokens   shorter timelines are neither saved nor loaded
     cold_max     longer prompts get no cold checkpoint; 0: no prompt gets one
@@ -40,11 +40,12 @@ class Policy:
 
     @property
     def step(self) -> int:
-        """Tokens from one continued checkpoint to the next; 0: none."""
+        """Tokens between continued checkpoints, 0 for none."""
         return -(-self.interval // self.align) * self.align if self.align else self.interval
 
     def stable(self, tokens: int) -> int:
-        """The length to keep of a prompt of ``tokens``: trimmed and aligned, or all of it if too little were left."""
+        """Return how many tokens of a prompt of ``tokens`` to save: trimmed and aligned, or all if that leaves too
+        few."""
         if tokens > self.min_tokens + self.trim:
             length = tokens - self.trim
             length -= length % self.align if self.align else 0
@@ -53,51 +54,54 @@ class Policy:
         return tokens
 
     def anchor(self, ids: Sequence[int], user: int, assistant: int) -> int:
-        """Tokens before the last user marker that precedes the first assistant marker; -1 if they are too few."""
-        found = -1
+        """Return the position of the last user marker before the first assistant marker, or -1 if it is below
+        ``min_tokens``."""
+        position = -1
         for at, token in enumerate(ids):
             if token == assistant:
                 break
             if token == user:
-                found = at
-        return found if found >= self.min_tokens else -1
+                position = at
+        return position if position >= self.min_tokens else -1
 
     def cold(self, ids: Sequence[int], user: int, assistant: int) -> int:
-        """How much of a new prompt gets a checkpoint; 0 for none."""
+        """Return how many tokens of a new prompt a cold checkpoint covers; 0 for none."""
         if not self.min_tokens <= len(ids) <= self.cold_max:
             return 0
         length = self.anchor(ids, user, assistant)
         return length if length > 0 else self.stable(len(ids))
 
     def due(self, live: int, last: int) -> bool:
-        """Whether a timeline of ``live`` tokens, ``last`` of which are kept, has come to a continued checkpoint, or
-        has passed one where it could not be made."""
+        """Return whether a timeline of ``live`` tokens, of which ``last`` are saved, has reached or passed the position
+        of a continued checkpoint."""
         return bool(self.step) and live >= self.min_tokens and live // self.step > last // self.step
 
 
 class Frontiers:
-    """The continued checkpoints of one timeline: how many of its tokens are kept already."""
+    """Tracks how many tokens of one timeline its checkpoints cover."""
 
-    def __init__(self, policy: Policy, kept: int = 0):
-        self.policy, self.kept = policy, kept
+    def __init__(self, policy: Policy, saved_tokens: int = 0):
+        self.policy, self.saved_tokens = policy, saved_tokens
 
     def due(self, live: int) -> bool:
-        """Whether to make one at ``live`` tokens."""
-        return self.policy.due(live, self.kept)
+        """Return whether a continued checkpoint is due at ``live`` tokens."""
+        return self.policy.due(live, self.saved_tokens)
 
     def cold_begins(self, length: int) -> int:
-        """A cold checkpoint of ``length`` tokens will be made. Where a continued one were due there as well, none is
-        needed on the way. What to give to ``cold_failed`` if it was not made."""
-        before = self.kept
+        """Announce a cold checkpoint of ``length`` tokens and return the previous count, for ``cold_failed``.
+
+        It also stands for a continued checkpoint that would be due at the same position.
+        """
+        before = self.saved_tokens
         if self.policy.step and length % self.policy.step == 0:
             self.saved(length)
         return before
 
     def cold_failed(self, length: int, before: int) -> None:
-        """There is none of ``length`` tokens after all; what else happened meanwhile counts."""
-        if self.kept == length:
-            self.kept = before
+        """Take back ``cold_begins`` if the checkpoint was not written and no longer one was saved since."""
+        if self.saved_tokens == length:
+            self.saved_tokens = before
 
     def saved(self, length: int) -> None:
-        """There is one of ``length`` tokens."""
-        self.kept = max(self.kept, length)
+        """Record that a checkpoint of ``length`` tokens was written."""
+        self.saved_tokens = max(self.saved_tokens, length)

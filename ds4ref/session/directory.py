@@ -1,13 +1,13 @@
-"""A folder of checkpoints that several processes share: found by their keys, written whole, kept within a budget.
+"""A folder of checkpoints shared by several processes: found by key, written atomically, evicted to a byte budget.
 
     NAME.kv                    a checkpoint (``kvc``)
     NAME.kv.bad                one that turned out to be damaged: the first to go when space is needed
-    NAME.kv.tmp.PID.RANDOM     one that is being written, locked by whoever writes it; unlocked, it was left behind
+    NAME.kv.tmp.PID.RANDOM     one being written, locked by its writer; an unlocked one is abandoned
     .lock                      locked while files appear, vanish or change names
 
-Nothing is read but headers and sections until somebody asks for a session, and those are remembered until the folder
-changes. Locks are advisory, belong to open files and vanish with their process; nobody waits for one longer than
-``LOCK_SECONDS``. Whoever may not write in the folder still reads.
+Only headers and integrity sections are read, and cached until the folder changes, before a session is loaded. Locks are
+advisory, belong to open files and vanish with their process; waiting for one is limited to ``LOCK_SECONDS``. A process
+without write permission can still read.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ log = logging.getLogger("ds4-kv")
 
 LOCK_SECONDS = 5.0
 SETTLED_SECONDS = 2.0
-"""A folder that changed so recently may change again without its time showing it."""
+"""Seconds after a change during which the folder's modification time may not yet show a second one."""
 
 FOREIGN_SECONDS = 3600.0
-"""Age from which the unfinished file of a program that takes no locks was left behind."""
+"""Age in seconds after which an unfinished file without a lock counts as abandoned."""
 
 YOUNG_SECONDS = 10.0
-"""Age up to which a file that is no checkpoint may become one."""
+"""Age in seconds below which a malformed file may still be in the middle of being copied here."""
 
 HALF_LIFE = 6 * 3600.0
-"""Seconds after which a hit counts half."""
+"""Seconds after which a hit counts half in the score."""
 
 NAME = re.compile(r"[0-9a-fA-F]{40}\.kv")
 BAD = re.compile(r"[0-9a-fA-F]{40}\.kv\.bad")
@@ -59,8 +59,8 @@ Files = dict[str, os.stat_result]
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A checkpoint of the folder. What cannot be used has no ``checkpoint``, but a reason in ``why``.
+class StoredCheckpoint:
+    """A checkpoint file of the folder; one that cannot be used has no ``checkpoint`` but a reason in ``why``.
 
     state   inode, size in bytes and time of the last change in ns: what tells one state of a file from another
     """
@@ -74,19 +74,19 @@ class Entry:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size of the file in bytes."""
         return self.state[1]
 
     @property
     def keys(self) -> list[tuple[int, str]]:
-        """What a prompt must begin with: lengths with SHA-1 (40 digits) or SHA-256 (64)."""
+        """Lengths and digests (SHA-1 of 40 digits or SHA-256 of 64) of the texts that a matching prompt begins with."""
         if self.checkpoint is None:
             return []
         own = self.checkpoint.header.text, self.name[:40].lower()
         return [own, *(self.checkpoint.integrity.keys if self.checkpoint.integrity else ())]
 
     def score(self, now: float) -> float:
-        """What it is worth keeping for."""
+        """Return the eviction score at time ``now``: the lowest goes first."""
         if self.checkpoint is None:
             return 0.0
         h = self.checkpoint.header
@@ -94,42 +94,42 @@ class Entry:
 
     @property
     def used(self) -> float:
-        """When it was used, Unix seconds."""
+        """Last use (or creation), Unix seconds."""
         if self.checkpoint is None:
             return self.state[2] / 1e9
         return self.checkpoint.header.used or self.checkpoint.header.created
 
 
 def score(hits: int, tokens: int, size: int, used: int, created: int, now: float) -> float:
-    """Tokens a byte, times one more than the hits, half of which are forgotten every six hours."""
+    """Return tokens per byte times (1 + hits), with hits decayed by half every six hours."""
     since = used or created
-    left = hits * 2.0 ** (-max(0.0, now - since) / HALF_LIFE) if since else 0.0
-    return ((left if left >= 0.01 else 0.0) + 1) * tokens / size
+    hits_now = hits * 2.0 ** (-max(0.0, now - since) / HALF_LIFE) if since else 0.0
+    return ((hits_now if hits_now >= 0.01 else 0.0) + 1) * tokens / size
 
 
 def fits(size: int, budget: int) -> bool:
-    """Whether a file of ``size`` bytes can be kept in ``budget``, a hundredth to spare."""
+    """Return whether a file of ``size`` bytes fits ``budget`` with 1% to spare."""
     return size + -(-size // 100) <= budget
 
 
 class Directory:
-    """The checkpoints under ``path``, in at most ``budget`` bytes. Safe to use from any thread, and beside others.
+    """The checkpoints under ``path``, in at most ``budget`` bytes; safe for several threads and processes.
 
     clock   Unix seconds
     """
 
     def __init__(self, path: str | os.PathLike[str], budget: int = 4096 << 20, clock: Callable[[], float] = time.time):
         self.path, self.budget, self.clock = Path(path), budget, clock
-        self._entries: dict[str, Entry] = {}
-        self._keys: dict[int, dict[str, list[Entry]]] = {}
+        self._entries: dict[str, StoredCheckpoint] = {}
+        self._keys: dict[int, dict[str, list[StoredCheckpoint]]] = {}
         self._damaged: dict[str, tuple[int, int]] = {}
-        self._seen: tuple[int, float] | None = None
+        self._scanned: tuple[int, float] | None = None
         self._guard = threading.RLock()
         self._depth = 0
 
     def open(self) -> None:
-        """Make the folder if it is missing, remove what crashes left behind, delete down to the budget. OSError if
-        there can be no such folder."""
+        """Create the folder, remove abandoned files and evict down to the budget. Raises OSError if it cannot be
+        created."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.suppress(OSError):  # one that cannot be written can still be read
             self.sweep()
@@ -137,56 +137,56 @@ class Directory:
 
     # --- looking
 
-    def entries(self) -> list[Entry]:
-        """All checkpoints as they are now, those that cannot be used among them."""
+    def entries(self) -> list[StoredCheckpoint]:
+        """Return all checkpoints with fresh metadata, unusable ones included."""
         with self._guard:
             self._scan()
             return list(self._entries.values())
 
-    def known(self) -> list[Entry]:
-        """The same; the files are looked at only if the folder changed, so their counts may be old."""
+    def known(self) -> list[StoredCheckpoint]:
+        """Return all checkpoints, rereading files only if the folder changed: hit counts may be stale."""
         with self._guard:
             self._refresh()
             return list(self._entries.values())
 
-    def get(self, name: str) -> Entry | None:
-        """The checkpoint of that name as it is now; None if there is none."""
+    def get(self, name: str) -> StoredCheckpoint | None:
+        """Return the checkpoint ``name`` with fresh metadata, or None if there is none."""
         with self._guard:
             try:
-                found = os.stat(self.path / name, follow_symlinks=False)
+                status = os.stat(self.path / name, follow_symlinks=False)
             except OSError:
                 return None
-            return self._look(name, found) if stat.S_ISREG(found.st_mode) else None
+            return self._look(name, status) if stat.S_ISREG(status.st_mode) else None
 
-    def matching(self, text: bytes, usable: Callable[[Checkpoint], bool]) -> list[tuple[int, Entry]]:
-        """Checkpoints that a prompt of ``text`` can go on from, with the length of the key that says so: longest keys
-        first, then most tokens. The text is hashed once, however many there are."""
+    def matching(self, text: bytes, usable: Callable[[Checkpoint], bool]) -> list[tuple[int, StoredCheckpoint]]:
+        """Return usable checkpoints whose key is a prefix of ``text``, with the key's length in bytes: longest key
+        first, then most tokens. The text is hashed once, however many checkpoints there are."""
         with self._guard:
             self._refresh()
             sha1, sha256, at = hashlib.sha1(usedforsecurity=False), hashlib.sha256(), 0
-            found = []
+            matches = []
             for length in sorted(length for length in self._keys if length <= len(text)):
                 sha1.update(text[at:length])
                 sha256.update(text[at:length])
                 at, keys = length, self._keys[length]
                 for digest in (sha1.hexdigest(), sha256.hexdigest()):
-                    found += [(length, entry) for entry in keys.get(digest, ()) if self._sound(entry)]
-        ranked = [(n, e.checkpoint.header.tokens, e) for n, e in found if e.checkpoint and usable(e.checkpoint)]
+                    matches += [(length, entry) for entry in keys.get(digest, ()) if self._sound(entry)]
+        ranked = [(n, e.checkpoint.header.tokens, e) for n, e in matches if e.checkpoint and usable(e.checkpoint)]
         return [(n, entry) for n, _, entry in sorted(ranked, key=lambda one: one[:2], reverse=True)]
 
     def files(self) -> Files:
-        """Every file of the folder; none if it cannot be read."""
-        found = {}
+        """Return the status of every regular file of the folder; empty if it cannot be read."""
+        statuses = {}
         with contextlib.suppress(OSError), os.scandir(self.path) as items:
             for item in items:
                 with contextlib.suppress(FileNotFoundError):
                     about = item.stat(follow_symlinks=False)
                     if stat.S_ISREG(about.st_mode):
-                        found[item.name] = about
-        return found
+                        statuses[item.name] = about
+        return statuses
 
-    def _sound(self, entry: Entry) -> bool:
-        """Whether it was not found damaged, for one that could not be put aside."""
+    def _sound(self, entry: StoredCheckpoint) -> bool:
+        """Return whether no damage is known: for a damaged file that could not be renamed."""
         return self._damaged.get(entry.name) != entry.state[:2]
 
     def _refresh(self) -> None:
@@ -195,7 +195,9 @@ class Directory:
         except OSError:
             changed = -1
         unread = any(entry.unread for entry in self._entries.values())
-        young = self._seen is None or self._seen[0] != changed or self._seen[1] - changed / 1e9 < SETTLED_SECONDS
+        young = (
+            self._scanned is None or self._scanned[0] != changed or self._scanned[1] - changed / 1e9 < SETTLED_SECONDS
+        )
         if young or unread:
             self._scan()
             self._put_aside()
@@ -212,30 +214,31 @@ class Directory:
             for length, digest in entry.keys:
                 if length:  # every prompt begins with nothing
                     self._keys.setdefault(length, {}).setdefault(digest, []).append(entry)
-        self._seen = changed, looked
+        self._scanned = changed, looked
         return files
 
-    def _look(self, name: str, about: os.stat_result) -> Entry | None:
-        """What is in a file, remembered while it stays as it is; None if it is gone."""
+    def _look(self, name: str, about: os.stat_result) -> StoredCheckpoint | None:
+        """Return the entry of a file, cached while the file is unchanged; None if it is gone."""
         state = about.st_ino, about.st_size, about.st_mtime_ns
         old = self._entries.get(name)
         if old is not None and old.state == state and not old.unread:
             return old
         try:
             with kvc.open_file(self.path / name) as file:
-                return Entry(name, state, kvc.examine(file))
+                return StoredCheckpoint(name, state, kvc.examine(file))
         except FileNotFoundError:
             return None
         except (Damaged, Unknown) as error:
-            return Entry(name, state, None, str(error), isinstance(error, Damaged))
+            return StoredCheckpoint(name, state, None, str(error), isinstance(error, Damaged))
         except OSError as error:
-            return Entry(name, state, None, error.strerror or str(error), unread=True)
+            return StoredCheckpoint(name, state, None, error.strerror or str(error), unread=True)
 
     # --- locks
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else lets files appear, vanish or change names meanwhile. OSError if that cannot be had."""
+        """Hold the folder's lock: no other process adds, deletes or renames files. Raises OSError if it cannot be
+        had."""
         with self._guard:
             if self._depth:
                 yield
@@ -253,8 +256,10 @@ class Directory:
 
     @contextlib.contextmanager
     def writing(self, name: str, size: int) -> Iterator[Output]:
-        """What is written becomes the file ``name`` of ``size`` bytes when the block ends well, and nothing when it
-        does not. OSError if that cannot be."""
+        """Write the file ``name`` of ``size`` bytes: renamed into place when the block succeeds, deleted when it fails.
+
+        Raises OSError if it cannot be written.
+        """
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.make_room(size, replaced=name)
         with self.locked():
@@ -282,7 +287,7 @@ class Directory:
             self.make_room(protected=name)
 
     def _sync(self) -> None:
-        """Names reach the disk."""
+        """Flush the folder's entries to disk."""
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -290,8 +295,7 @@ class Directory:
             os.close(fd)
 
     def touch(self, name: str, hit: bool) -> None:
-        """It was used just now. Only the counts are written, in place: what is cut off in the middle harms nothing
-        else. Failing is no matter."""
+        """Record a use (and a hit) in the header, in place, best effort: an interrupted write damages nothing else."""
         with contextlib.suppress(OSError, struct.error):
             fd = os.open(self.path / name, os.O_RDWR | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
             try:
@@ -306,23 +310,25 @@ class Directory:
     # --- what goes
 
     def quarantine(self, name: str, state: tuple[int, int], why: str) -> None:
-        """It is damaged: nobody shall find it any more. ``state``: inode and size of the file that this was found out
-        of."""
+        """Rename a damaged checkpoint to NAME.bad. ``state``: inode and size of the file in which damage was
+        detected."""
         log.warning("kv cache: %s is damaged: %s", name, why)
         self._damaged[name] = state
         with contextlib.suppress(OSError), self.locked():
             now = os.stat(self.path / name, follow_symlinks=False)
-            if (now.st_ino, now.st_size) == state:  # else somebody has put a new one there
+            if (now.st_ino, now.st_size) == state:  # else another process has replaced it
                 os.replace(self.path / name, self.path / f"{name}.bad")
 
     def remove(self, name: str) -> None:
-        """Delete a file. OSError if that cannot be, but not if it is gone already."""
+        """Delete a checkpoint. Raises OSError if that fails; a missing file is fine."""
         with self.locked():
             (self.path / name).unlink(missing_ok=True)
 
     def sweep(self) -> list[str]:
-        """Remove what writers left behind, and put damaged checkpoints aside. The names of both; OSError if the folder
-        cannot be written."""
+        """Remove abandoned temporary files and rename damaged checkpoints; return their names.
+
+        Raises OSError if the folder cannot be written.
+        """
         gone = []
         with self.locked():
             for name, about in self._scan().items():
@@ -334,12 +340,12 @@ class Directory:
         return gone
 
     def _put_aside(self) -> list[str]:
-        """Damaged files that nobody is writing: whoever copies one here by hand does not rename it into its place."""
+        """Rename damaged files that no one is still writing: a copy made by hand is not renamed into place."""
         damaged = [entry for entry in self._entries.values() if entry.damaged and self._sound(entry)]
-        found = [entry for entry in damaged if time.time() - entry.state[2] / 1e9 > YOUNG_SECONDS]
-        for entry in found:
+        settled = [entry for entry in damaged if time.time() - entry.state[2] / 1e9 > YOUNG_SECONDS]
+        for entry in settled:
             self.quarantine(entry.name, entry.state[:2], entry.why)
-        return [entry.name for entry in found]
+        return [entry.name for entry in settled]
 
     def _left_behind(self, name: str, about: os.stat_result, ours: bool) -> bool:
         old = time.time() - about.st_mtime > FOREIGN_SECONDS
@@ -357,10 +363,12 @@ class Directory:
             os.close(fd)
 
     def make_room(self, size: int = 0, protected: str = "", replaced: str = "") -> list[str]:
-        """Delete what is worth least until ``size`` more bytes fit. Every byte of the folder counts. First go damaged
-        files, then those of unknown versions, then the rest by score, of equal ones the one not used for longest;
-        ``protected`` stays unless it is too large by itself, ``replaced`` counts as gone. The names of what went;
-        OSError if nothing may be written."""
+        """Evict files until ``size`` more bytes fit the budget and return their names. Raises OSError if nothing may be
+        written.
+
+        Damaged files go first, then unknown versions, then the lowest score, then the least recently used.
+        ``protected`` stays unless it alone exceeds the budget; ``replaced`` counts as already deleted.
+        """
         gone: list[str] = []
         with self.locked():
             files = self._scan()
@@ -382,22 +390,25 @@ class Directory:
         return gone
 
     def _ranked(self, files: Files, protected: str = "", replaced: str = "") -> list[tuple[str, int]]:
-        """Names and sizes of what may be deleted, worth least first."""
+        """Return names and sizes of the files that may be deleted, lowest value first."""
         now = self.clock()
         ranked: list[tuple[int, float, float, str, int]] = []
         for name, about in files.items():
             entry = self._entries.get(name)
-            kept = name == protected and about.st_size <= self.budget
+            is_protected = name == protected and about.st_size <= self.budget
             if BAD.fullmatch(name):
                 ranked.append((0, 0.0, about.st_mtime, name, about.st_size))
-            elif entry is not None and not kept and name != replaced:
+            elif entry is not None and not is_protected and name != replaced:
                 order = 0 if entry.damaged else 1 if entry.checkpoint is None else 2
                 ranked.append((order, entry.score(now), entry.used, name, entry.size))
         return [(name, size) for *_, name, size in sorted(ranked)]
 
     def expendable(self, unused_days: float | None = None, to_budget: bool = False) -> list[tuple[str, str]]:
-        """What may go, and why: what was left behind and what is damaged; what was not used for so many days; and, if
-        wanted, what does not fit the budget then. Deletes nothing."""
+        """Return names that a cleanup would delete, each with its reason; delete nothing.
+
+        Abandoned and damaged files, checkpoints unused for ``unused_days``, and with ``to_budget`` whatever then
+        exceeds it.
+        """
         with self._guard:
             files, gone = self._scan(), dict[str, str]()
             for name, about in files.items():
@@ -416,13 +427,13 @@ class Directory:
 
 
 class Output:
-    """Writes to a descriptor, all that it is given or an OSError. Nothing is held back, so nothing fails later."""
+    """An unbuffered writer to a file descriptor: writes all bytes or raises OSError."""
 
     def __init__(self, fd: int):
         self._fd = fd
 
     def write(self, data: Any) -> int:
-        """Bytes written: all of them."""
+        """Write all of ``data`` and return its size in bytes."""
         view = memoryview(data)
         if not view.nbytes:
             return 0
@@ -434,8 +445,10 @@ class Output:
 
 
 def _lock(fd: int, seconds: float) -> bool:
-    """Lock an open file for oneself, waiting so long at most. TimeoutError. False on a file system without locks, where
-    one goes without: renames still keep files whole."""
+    """Lock an open file, waiting at most ``seconds``; TimeoutError if another process holds it.
+
+    Returns False on a file system without locks: renames still keep files whole.
+    """
     if fcntl is None:
         return False
     until = time.monotonic() + seconds

@@ -1,70 +1,89 @@
-"""What a checkpoint was computed with, and may be gone on with by.
+"""Which engine a checkpoint belongs to: model, rounding, tokenizer and chat template.
 
-A payload says how large its arrays are and nothing about what filled them: other weights of the same shape, another
-rounding, another cut of text into tokens would go on from it without a word, and answer wrongly. Everything that a
-token's numbers depend on is therefore written beside it, and only where all of it is the same is it loaded. Backend
-and number of threads are not among it: what differs between those is float noise.
+A payload holds the sizes of its arrays and nothing about the weights that filled them: other weights of the same shape,
+another rounding or another tokenizer would continue from it silently and wrongly. So everything that a token's numbers
+depend on is saved beside it, and it is loaded only if all of it is equal. Backend and thread count are left out: they
+differ by float noise only.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from .. import __version__
 from ..files import file_digest
 from ..text.chat import MODES, Message, render
 from ..text.dsml import ToolCall
+from ..version import __version__
 
 if TYPE_CHECKING:
-    from ..engine import Engine
+    from ..archs import Model
     from ..text.tokenizer import Tokenizer
+    from ..weights.source import TensorSource
 
 ROUTED = "blk.0.ffn_gate_exps.weight"
-"""Whose format ds4 calls that of a file."""
+"""The tensor whose format ds4 calls the format of a file."""
+
+
+class OpenModel(Protocol):
+    """The part of an engine that checkpoints depend on."""
+
+    source: TensorSource
+    model: Model
+    backend: str
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
 
 
 @dataclass(frozen=True)
 class Identity:
-    """facts   compared as a whole; quant   the header's bits; about   for people."""
+    """What a checkpoint was computed with.
+
+    facts   compared as a whole
+    quant   bits of the routed experts, as in the header
+    about   for people, not compared
+    """
 
     facts: Mapping[str, str]
     quant: int
     about: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, engine: Engine) -> Identity:
-        """Of an engine. Reads its model file, or the ends of a large one."""
+    def of(cls, engine: OpenModel) -> Identity:
+        """Return the identity of an engine. Reads its model file, or both ends of a large one."""
         routed = engine.source.tensors.get(ROUTED)
         modes = engine.model.numerics._asdict()
         facts = {
-            "model": file_digest(engine.path),
+            "model": file_digest(os.fspath(engine.source.path)),
             "numerics": " ".join(f"{name}={value}" for name, value in modes.items()),
             "tokenizer": tokenizer_digest(engine.tokenizer),
             "template": template_digest(),
             "engine": f"ds4ref {__version__}",
         }
         fmt = routed.fmt if routed is not None else None
-        about = {"name": engine.shape.name, "experts": fmt.name if fmt else "none", "backend": engine.backend}
+        about = {"name": engine.model.shape.name, "experts": fmt.name if fmt else "none", "backend": engine.backend}
         return cls(facts, 32 if fmt is None else max(1, min(255, 8 * fmt.block_bytes // fmt.block_elems)), about)
 
     def differs(self, other: Mapping[str, str]) -> str:
-        """What is not the same in another one, "" if nothing. An empty one says nothing and differs in nothing."""
+        """Return the names of differing facts joined by ", ", or "" if none differ. An empty ``other`` (ds4's own file)
+        matches."""
         names = sorted(self.facts.keys() | other.keys()) if other else ()
         return ", ".join(name for name in names if self.facts.get(name) != other.get(name))
 
 
 def tokenizer_digest(tokenizer: Tokenizer) -> str:
-    """How text is cut: the rule before merging, and every token's string."""
+    """Return the pre-tokenizer's name and a digest of all token strings."""
     strings = (tokenizer.token_string(i).encode("utf-8", "surrogatepass") for i in range(len(tokenizer)))
-    found = hashlib.sha256(b"\0".join(strings)).hexdigest()
-    return f"{tokenizer.split} sha256:{found}"
+    digest = hashlib.sha256(b"\0".join(strings)).hexdigest()
+    return f"{tokenizer.split} sha256:{digest}"
 
 
 def template_digest() -> str:
-    """How conversations are rendered: the digest of one that has everything, in all modes."""
+    """Return a digest of the chat template: of a conversation with every kind of turn, rendered in all modes."""
     call = ToolCall("look", '{"at":"</｜DSML｜parameter>","n":[1,null]}', "call_1")
     talk = [
         Message("system", "S"),

@@ -1,8 +1,8 @@
-"""Checkpoint files in ds4's own format "KVC": a header, the text a session is found by, its payload, what follows it.
+"""Checkpoint files in ds4's format "KVC": a header, the key text, the session's payload, and what follows it.
 
     48 bytes   header (``Header``)           4 bytes   length of the key text
     key text   bytes that a prompt must begin with for the payload to be of use
-    payload    the session (docs/model.md 12)
+    payload    the session (docs/explanation/model.md 12)
     "KTM"      tool map: call ids and the markup of the calls as it was generated (if flag TOOLS is set)
     "KVI"      integrity section: ours (flag OURS)
 
@@ -54,16 +54,16 @@ BLOCK = 1 << 20
 
 
 class Damaged(PayloadError):
-    """A checkpoint that is not as it was written. Nobody can use it any more."""
+    """A checkpoint whose bytes are not what was written; no reader can use it."""
 
 
 class Unknown(PayloadError):
-    """A checkpoint of a version that this reader does not know. Somebody else may."""
+    """A checkpoint of a version that this reader does not know; another reader may."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """What the first 52 bytes say.
+    """The first 52 bytes of a checkpoint.
 
     quant     bits of the routed experts' weights: 2 and 4 in ds4, other numbers for formats that it has not
     reason    index into REASONS            flags    TOOLS, RESPONSES_VISIBLE, THINKING_VISIBLE, OURS
@@ -84,7 +84,7 @@ class Header:
     used: int = 0
 
     def pack(self) -> bytes:
-        """The 52 bytes."""
+        """Return the 52 bytes."""
         head = _HEADER.pack(
             MAGIC, VERSION, self.quant, self.reason, self.flags, self.tokens, self.hits, self.ctx,
             self.created, self.used, self.payload,
@@ -93,7 +93,7 @@ class Header:
 
     @classmethod
     def unpack(cls, data: bytes) -> Header:
-        """From 52 bytes. Damaged or Unknown."""
+        """Parse 52 bytes. Raises Damaged or Unknown."""
         if len(data) < HEAD_BYTES:
             raise Damaged(f"a checkpoint of {len(data)} bytes has no header")
         magic, version, quant, reason, flags, tokens, hits, ctx, created, used, payload = _HEADER.unpack_from(data)
@@ -108,39 +108,39 @@ class Header:
 
     @property
     def reason_name(self) -> str:
-        """Why it was saved, in a word."""
+        """Why the checkpoint was saved, a word of REASONS."""
         return REASONS[self.reason] if self.reason < len(REASONS) else REASONS[0]
 
     @property
     def kind(self) -> str:
-        """What the key text is: that of the tokens, or what a client will send back in its place."""
+        """Origin of the key text: the decoded tokens, or the text that clients send back instead."""
         if self.flags & RESPONSES_VISIBLE:
             return "responses-visible"
         return "thinking-visible" if self.flags & THINKING_VISIBLE else "token-text"
 
     @property
     def end(self) -> int:
-        """Where the payload ends."""
+        """Offset of the byte after the payload."""
         return HEAD_BYTES + self.text + self.payload
 
     @property
     def lasting(self) -> bytes:
-        """What stays as it is while the file is used: the header without hits, last use and flag OURS."""
+        """The header without what changes in place: hits, last use, flag OURS."""
         return replace(self, hits=0, used=0, flags=self.flags & ~OURS).pack()
 
 
 def key_name(text: bytes) -> str:
-    """The name of the file with this key text."""
+    """Return the file name for a key text."""
     return hashlib.sha1(text, usedforsecurity=False).hexdigest() + ".kv"
 
 
 def key(text: bytes) -> tuple[int, str]:
-    """A further key text, as the integrity section has it."""
+    """Return a further key text's length and digest, as in the integrity section."""
     return len(text), digest(text)
 
 
 def digest(data: bytes) -> str:
-    """SHA-256 in hexadecimal."""
+    """Return the SHA-256 in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -149,14 +149,14 @@ def digest(data: bytes) -> str:
 
 @dataclass(frozen=True)
 class Integrity:
-    """What makes a checkpoint trustworthy. Digests are SHA-256 in hexadecimal.
+    """The integrity section; digests are SHA-256 in hexadecimal.
 
     identity               what the payload was computed with (``identity``); loaded only where all of it is the same
-    keys                   further texts that it is known by (``key``): a prompt that begins with one of them can go on
-                           from the payload
-    tokens                 of the token ids as u32: whether two payloads are the same
+    keys                   further key texts (``key``): a prompt that begins with one of them can continue from the
+                           payload
+    tokens                 digest of the token ids as u32, to compare payloads
     about                  for people
-    text, payload, tools   of these parts, "" where there is none; ``write`` fills them in
+    text, payload, tools   digests of these parts, "" for an absent one; filled in by ``write``
     """
 
     identity: Mapping[str, str] = field(default_factory=dict)
@@ -168,7 +168,7 @@ class Integrity:
     tools: str = ""
 
     def pack(self, header: Header) -> bytes:
-        """The section of a file with this header."""
+        """Return the bytes of the section for a file with this header."""
         body = json.dumps(vars(self), default=dict, sort_keys=True, separators=(",", ":")).encode()
         head = _SECTION.pack(b"KVI", VERSION, len(body)) + body
         seal = hashlib.sha256(header.lasting + head).digest()
@@ -176,7 +176,7 @@ class Integrity:
 
     @classmethod
     def unpack(cls, data: bytes, header: Header) -> Integrity:
-        """From all bytes of a section. Damaged, or Unknown of another version."""
+        """Parse a section. Raises Damaged, or Unknown for another version."""
         magic, version, size = _SECTION.unpack_from(data)
         if magic == b"KVI" and version != VERSION:
             raise Unknown(f"integrity section of version {version}; this reader knows {VERSION}")
@@ -184,17 +184,17 @@ class Integrity:
         if magic != b"KVI" or seal != hashlib.sha256(header.lasting + head).digest():
             raise Damaged("header and integrity section do not belong together")
         try:
-            found = json.loads(head[_SECTION.size :])
-            keys = tuple((int(length), str(sha)) for length, sha in found["keys"])
-            identity, about = ({str(k): str(v) for k, v in found[name].items()} for name in ("identity", "about"))
-            tokens, text, payload, tools = (str(found[name]) for name in ("tokens", "text", "payload", "tools"))
+            fields = json.loads(head[_SECTION.size :])
+            keys = tuple((int(length), str(sha)) for length, sha in fields["keys"])
+            identity, about = ({str(k): str(v) for k, v in fields[name].items()} for name in ("identity", "about"))
+            tokens, text, payload, tools = (str(fields[name]) for name in ("tokens", "text", "payload", "tools"))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise Damaged(f"integrity section: {type(error).__name__}: {error}") from None
         return cls(identity, keys, tokens, about, text, payload, tools)
 
 
 def _read_integrity(file: BinaryIO, header: Header, size: int) -> tuple[Integrity | None, int]:
-    """The section and where it begins; without one, None and the file's size."""
+    """Return the section and its offset, or None and the file's size if there is none."""
     room = size - header.end
     if room >= _SECTION.size + _DIGEST + _TAIL.size:
         length, magic, version = _TAIL.unpack(_read_at(file, size - _TAIL.size, _TAIL.size))
@@ -222,7 +222,7 @@ def _read_at(file: BinaryIO, at: int, size: int) -> bytes:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A file that was looked at, not read through: sizes fit, header and section belong together."""
+    """The metadata of a file: sizes fit and header and section belong together; the payload has not been read."""
 
     header: Header
     integrity: Integrity | None
@@ -231,23 +231,24 @@ class Checkpoint:
 
     @property
     def identity(self) -> Mapping[str, str]:
-        """What it was computed with; empty for ds4's own files, which do not tell."""
+        """What the session was computed with; empty for ds4's own files, which do not record it."""
         return {} if self.integrity is None else self.integrity.identity
 
     def text(self, file: BinaryIO) -> bytes:
-        """The key text, checked against its digest where there is one."""
+        """Read the key text. Raises Damaged if its digest differs."""
         text = _read_at(file, HEAD_BYTES, self.header.text)
         if self.integrity is not None and digest(text) != self.integrity.text:
             raise Damaged("the key text is not what was written")
         return text
 
     def payload(self, file: BinaryIO) -> Payload:
-        """A stream of the payload alone, which ends in Damaged if it is not what was written."""
+        """Return a stream of the payload, which raises Damaged at its end if the digest differs."""
         file.seek(HEAD_BYTES + self.header.text)
         return Payload(file, self.header.payload, None if self.integrity is None else self.integrity.payload)
 
     def tools(self, file: BinaryIO, max_ids: int = MAX_IDS) -> list[tuple[bytes, bytes]]:
-        """Call ids with their blocks; of a damaged map those before the damage, in our own files none."""
+        """Return call ids with their blocks. A damaged map gives the entries before the damage, or none in our own
+        files."""
         if not self.header.flags & TOOLS:
             return []
         span = self.tools_end - self.header.end
@@ -263,7 +264,7 @@ class Checkpoint:
 
 
 def examine(file: BinaryIO) -> Checkpoint:
-    """Look at an open file without reading it through. Damaged, Unknown."""
+    """Read the metadata of an open file, not its payload. Raises Damaged or Unknown."""
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
     header = Header.unpack(file.read(HEAD_BYTES))
@@ -276,13 +277,13 @@ def examine(file: BinaryIO) -> Checkpoint:
 
 
 class Output(Protocol):
-    """Where a checkpoint is written to."""
+    """A file-like object that a checkpoint is written to."""
 
     def write(self, data: Any, /) -> Any: ...
 
 
 class _Hashed:
-    """Passes on what is written, and knows its digest."""
+    """Passes written bytes on while hashing and counting them."""
 
     def __init__(self, output: Output):
         self._output, self.digest, self.count = output, hashlib.sha256(), 0
@@ -305,8 +306,11 @@ def write(
     tools: bytes = b"",
     integrity: Integrity | None = None,
 ) -> None:
-    """Write a checkpoint; ``save`` writes the payload into what it is given. Lengths, flags and digests of the parts
-    are filled in; with ``integrity`` None there is no such section, as in ds4's own files."""
+    """Write a checkpoint; ``save`` writes the payload to the object it receives.
+
+    Lengths, flags and digests are filled in. With ``integrity`` None that section is left out, as in ds4's own files.
+    Raises PayloadError if the payload's size is not the announced one.
+    """
     flags = header.flags & ~(TOOLS | OURS) | (TOOLS if tools else 0) | (0 if integrity is None else OURS)
     header = replace(header, text=len(text), flags=flags)
     output.write(header.pack())
@@ -325,7 +329,7 @@ def _filled(integrity: Integrity, text: bytes, tools: bytes, payload: str) -> In
 
 
 def size_of(text: bytes, payload: int, tools: bytes = b"", integrity: Integrity | None = None) -> int:
-    """Bytes of the file that ``write`` would write."""
+    """Return the size in bytes of the file that ``write`` would write."""
     size = HEAD_BYTES + len(text) + payload + len(tools)
     if integrity is None:
         return size
@@ -333,21 +337,23 @@ def size_of(text: bytes, payload: int, tools: bytes = b"", integrity: Integrity 
 
 
 class Payload(io.RawIOBase):
-    """``size`` bytes of ``file`` from where it stands. Whoever reads to the end gets Damaged there if the bytes are not
-    those of ``digest``: a reader that looks for the end before it trusts what it read, as sessions do, never sees a
-    wrong one as whole."""
+    """A stream of the next ``size`` bytes of ``file``.
+
+    Reading to the end raises Damaged if the bytes do not have the SHA-256 ``digest``, so a reader that checks for the
+    end before it trusts its input, as sessions do, never accepts damaged bytes.
+    """
 
     def __init__(self, file: BinaryIO, size: int, digest: str | None):
-        self._file, self._left, self._wanted, self._sha = file, size, digest, hashlib.sha256()
+        self._file, self._remaining, self._wanted, self._sha = file, size, digest, hashlib.sha256()
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Bytes that were read; 0 at the end."""
-        view = memoryview(buffer).cast("B")[: self._left]
-        if not self._left and self._wanted is not None and self._sha.hexdigest() != self._wanted:
+        """Fill ``buffer`` and return the number of bytes read, 0 at the end."""
+        view = memoryview(buffer).cast("B")[: self._remaining]
+        if not self._remaining and self._wanted is not None and self._sha.hexdigest() != self._wanted:
             raise Damaged("the payload is not what was written")
         if not view:
             return 0
@@ -356,11 +362,11 @@ class Payload(io.RawIOBase):
             raise Damaged("the file ends inside its payload")
         if self._wanted is not None:
             self._sha.update(view[:count])
-        self._left -= count
+        self._remaining -= count
         return count
 
     def finish(self) -> None:
-        """Read what is left. Damaged if all of it is not what was written."""
+        """Read the rest. Raises Damaged if the payload is not what was written."""
         while self.read(BLOCK):
             pass
 
@@ -369,27 +375,27 @@ class Payload(io.RawIOBase):
 
 
 def tool_map(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The section for call ids with the blocks they were made in; b"" for none."""
+    """Return the tool map section for pairs of call id and block, b"" for none."""
     parts = [_WORD.pack(len(call)) + _WORD.pack(len(block)) + call + block for call, block in entries]
     return b"".join([b"KTM\x01", _WORD.pack(len(parts)), *parts]) if parts else b""
 
 
-def _tool_entries(file: BinaryIO, max_ids: int, left: int) -> Iterator[tuple[bytes, bytes]]:
-    """Entries up to the first that cannot be one, in ``left`` bytes."""
+def _tool_entries(file: BinaryIO, max_ids: int, size: int) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the well-formed entries at the start of a tool map of ``size`` bytes."""
     head = file.read(8)
     if len(head) < 8 or head[:4] != b"KTM\x01":
         return
-    count, left = _WORD.unpack_from(head, 4)[0], left - 8
+    count, size = _WORD.unpack_from(head, 4)[0], size - 8
     if count > 4 * max_ids:
         return
     for _ in range(count):
         sizes = file.read(8)
         if len(sizes) < 8:
             return
-        (call, block), left = struct.unpack("<II", sizes), left - 8
-        if not 0 < call <= MAX_ID or not 0 < block <= MAX_BLOCK or call + block > left:
+        (call, block), size = struct.unpack("<II", sizes), size - 8
+        if not 0 < call <= MAX_ID or not 0 < block <= MAX_BLOCK or call + block > size:
             return
-        data, left = file.read(call + block), left - call - block
+        data, size = file.read(call + block), size - call - block
         if len(data) < call + block:
             return
         yield data[:call], data[call:]
@@ -401,8 +407,8 @@ _SPACE = WHITESPACE.encode()
 
 
 def blocks(text: bytes) -> Iterator[tuple[bytes, ...]]:
-    """Blocks of calls in a text, each as it may have been remembered: with the white space before it, with no more of
-    that than the two line ends which belong to it, and without any."""
+    """Yield the tool-call blocks in a text, each in the spellings under which it may be remembered: with all leading
+    white space, with two line ends at most, with none."""
     at = 0
     while (match := _OPENERS.search(text, at)) is not None:
         close = _CLOSERS[match.group()]
@@ -419,20 +425,20 @@ def blocks(text: bytes) -> Iterator[tuple[bytes, ...]]:
 
 
 def read_through(file: BinaryIO, name: str = "") -> Checkpoint:
-    """Check all of an open file that can be checked without a model, its name included. Damaged, Unknown."""
-    found = examine(file)
-    text = found.text(file)
+    """Check everything in a file that can be checked without a model, its name included. Raises Damaged or Unknown."""
+    checkpoint = examine(file)
+    text = checkpoint.text(file)
     if name and key_name(text) != name.lower():
         raise Damaged("the key text does not give the name")
-    found.payload(file).finish()
-    if found.integrity is not None:
-        tools = _read_at(file, found.header.end, found.tools_end - found.header.end)
-        if (digest(tools) if tools else "") != found.integrity.tools:
+    checkpoint.payload(file).finish()
+    if checkpoint.integrity is not None:
+        tools = _read_at(file, checkpoint.header.end, checkpoint.tools_end - checkpoint.header.end)
+        if (digest(tools) if tools else "") != checkpoint.integrity.tools:
             raise Damaged("the tool map is not what was written")
-    return found
+    return checkpoint
 
 
 def open_file(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a checkpoint for reading: a regular file, not what a link leads to."""
+    """Open a checkpoint for reading; only a regular file, no symbolic link."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     return open(fd, "rb", buffering=0)

@@ -1,4 +1,4 @@
-"""A session: one timeline of tokens with its caches and the logits that predict the next one.
+"""A session: one timeline of tokens with its caches and the logits of the next token.
 
 Not thread-safe. Valid means: caches and logits correspond exactly to ``tokens``. Whatever goes wrong inside an
 evaluation leaves the session either at the last finished chunk (cancelled) or invalid (any other failure).
@@ -15,22 +15,21 @@ import numpy as np
 
 from .. import sampling
 from ..archs import Model
-from ..decode import MOST_RANKS, Decoder, Left
+from ..costs import PREFILL_CHUNK
+from ..decode import MOST_RANKS, Decoder, TokenOutputs
 from ..errors import Cancelled, ContextError, SessionError, TokenError
 
 Progress = Callable[[int, int], None]
 Cancel = Callable[[], bool]
 
-PREFILL_CHUNK = 512
-"""Tokens per prefill chunk unless the caller says otherwise; boundaries fall on absolute multiples of it."""
-
 STREAMS_KEPT = 32
-"""Chunks of up to so many tokens keep the streams of all of them, so that ``rewind`` finds its logits."""
+"""Chunks up to this many tokens keep the streams of every token, so that ``rewind`` need not recompute logits."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A frontier, held in memory; restoring it, in any session of the model, is exact and leaves it usable."""
+    """The state at one frontier, held in memory; any session of the same model can be restored to it, exactly and
+    repeatedly."""
 
     model: Model
     tokens: tuple[int, ...]
@@ -39,17 +38,17 @@ class Snapshot:
 
     @property
     def own_bytes(self) -> int:
-        """Memory that only this snapshot needs."""
+        """Bytes of memory that only this snapshot uses."""
         return self.cache.own_bytes + self.logits.nbytes + 8 * len(self.tokens)
 
     @property
     def shared(self) -> tuple[int, int]:
-        """Rows that other snapshots may count on as well: whose they are, and bytes of them."""
+        """Cache rows that other snapshots may share: an identity of the rows and their size in bytes."""
         return self.cache.shared
 
 
 class Session:
-    """One timeline of a model. Made by ``Engine.session``."""
+    """One timeline of a model, made by ``Engine.session``."""
 
     def __init__(self, model: Model, ctx: int):
         if ctx < 1:
@@ -59,15 +58,18 @@ class Session:
         self._tokens: list[int]
         self._streams: Any
         self._logits: np.ndarray | None
-        self._left: Left | None
+        self._replayed: TokenOutputs | None
         self.invalidate()
 
     # --- state
 
     @property
     def hooks(self) -> Any:
-        """What records or edits intermediates (the architecture's ``hooks.Hooks``); attach it before the first token.
-        With hooks every op runs on its own, and caches keep float32."""
+        """Hooks that record or edit intermediates (the architecture's ``hooks.Hooks``); attach them before the first
+        token.
+
+        With hooks every op runs on its own, and caches keep float32.
+        """
         return self._hooks
 
     @hooks.setter
@@ -78,7 +80,7 @@ class Session:
 
     @property
     def tokens(self) -> list[int]:
-        """The tokens evaluated so far (a copy)."""
+        """A copy of the tokens evaluated so far."""
         return list(self._tokens)
 
     @property
@@ -94,10 +96,12 @@ class Session:
     @property
     def logits(self) -> np.ndarray:
         """Logits (V,) float32 for the token at position ``pos``; SessionError if the session is empty or invalid.
-        Those of a decoded token are brought to the host when they are first asked for."""
+
+        Those of a decoded token are copied to the host on first access.
+        """
         if self._logits is None:
-            if self._left is not None:
-                self._logits = self.model.ops.host(self._left.logits)[0].copy()
+            if self._replayed is not None:
+                self._logits = self.model.ops.host(self._replayed.logits)[0].copy()
             elif self._streams is not None:
                 self._logits = self._head(self._streams[-1:], self.pos - 1)[0]
             else:
@@ -106,15 +110,17 @@ class Session:
 
     @property
     def streams(self) -> np.ndarray:
-        """What the layers left of the last token, before the output head, float32 (1, C, D); SessionError if that is
-        not known: an empty or restored session has only logits."""
+        """Final hyper-connection streams of the last token, before the output head, float32 (1, C, D).
+
+        Raises SessionError if they are unknown: an empty or restored session has only logits.
+        """
         if self._streams is None:
             raise SessionError("the session knows no streams: evaluate a token first")
-        found = self.model.ops.host(self._streams[-1:])
-        return found if self._left is None else found.copy()
+        streams = self.model.ops.host(self._streams[-1:])
+        return streams if self._replayed is None else streams.copy()
 
     def _last(self, X: Any) -> Any:
-        """The last token's streams without the memory of the others."""
+        """Copy the last token's streams, releasing the memory of the others."""
         ops = self.model.ops
         return ops.upload(ops.host(X[-1:]).copy())
 
@@ -122,7 +128,7 @@ class Session:
         return self.model.ops.host(self.model.logits(X, pos0, self.hooks))
 
     def invalidate(self) -> None:
-        """Forget everything."""
+        """Drop all tokens and caches."""
         self._start(self._new_cache(), [])
 
     def _new_cache(self) -> Any:
@@ -130,14 +136,14 @@ class Session:
         return self.model.cache(self.ctx, exact=self._hooks is not None)
 
     def _start(self, cache: Any, tokens: list[int], logits: np.ndarray | None = None) -> None:
-        """Go on from another cache; recordings of the old one go with it."""
+        """Continue from another cache; recordings of the old one are dropped."""
         self._cache, self._decoder = cache, Decoder.of(self.model, cache)
         self._tokens = tokens
-        self._know(None, logits)
+        self._set_outputs(None, logits)
 
-    def _know(self, streams: Any, logits: np.ndarray | None, left: Left | None = None) -> None:
-        """What is known of the last token: of one that was replayed what it ``left``, which holds until the next."""
-        self._streams, self._logits, self._left = streams, logits, left
+    def _set_outputs(self, streams: Any, logits: np.ndarray | None, replayed: TokenOutputs | None = None) -> None:
+        """Set the outputs of the last token; ``replayed`` ones are valid until the next token."""
+        self._streams, self._logits, self._replayed = streams, logits, replayed
 
     # --- evaluation
 
@@ -150,7 +156,7 @@ class Session:
     ) -> None:
         """Bring the session to exactly ``tokens``.
 
-        If they extend what is there, only the rest is evaluated; otherwise everything is. progress(current, total) is
+        If they extend the evaluated tokens, only the rest is evaluated, else everything. progress(current, total) is
         called with absolute positions before the first and after every chunk; at that moment the session is valid at
         ``current``. cancel() is asked between layers; when it turns true Cancelled is raised and the session stays at
         the last finished chunk. ContextError, TokenError and SessionError leave the session as it was.
@@ -172,25 +178,25 @@ class Session:
         _ = self.logits
 
     def eval(self, token: int) -> np.ndarray:
-        """Append one token; returns the new logits (V,)."""
+        """Append one token and return the new logits (V,)."""
         self.append(token)
         return self.logits
 
     def append(self, token: int) -> None:
-        """Append one token. Its logits are computed, but stay on the device until somebody asks for them: ``argmax``
-        and ``logit`` of what it finds do not."""
+        """Append one token. Its logits stay on the device until read: ``argmax`` and ``logit`` of its result do not
+        copy them."""
         self._check((token,), self.pos)
         if self.hooks is not None or self._decoder is None:
             self._advance((token,), None)
             _ = self.logits
             return
         try:
-            left = self._decoder.run(token)
+            replayed = self._decoder.run(token)
         except BaseException:
             self.invalidate()
             raise
         self._tokens.append(int(token))
-        self._know(left.streams, None, left)
+        self._set_outputs(replayed.streams, None, replayed)
 
     def extend(
         self,
@@ -200,7 +206,7 @@ class Session:
         cancel: Cancel | None = None,
         streams: list[np.ndarray] | None = None,
     ) -> np.ndarray:
-        """Append tokens; returns the logits (T, V) after each of them. one_by_one evaluates each on its own.
+        """Append tokens and return the logits (T, V) after each of them; ``one_by_one`` evaluates each on its own.
 
         Fewer than 8 tokens at a time get exactly what ``eval`` would give them. ``streams`` is appended to: what the
         layers left of each chunk, float32 (T, C, D), which is what a draft model starts from.
@@ -218,7 +224,7 @@ class Session:
         return out
 
     def common_prefix(self, tokens: Sequence[int]) -> int:
-        """Number of leading tokens shared with what is evaluated; 0 if invalid."""
+        """Return the number of leading tokens shared with the evaluated ones; 0 if invalid."""
         if not self.valid:
             return 0
         n = min(self.pos, len(tokens))
@@ -226,9 +232,12 @@ class Session:
         return int(differ[0]) if len(differ) else n
 
     def rewind(self, pos: int) -> None:
-        """Drop the tokens from ``pos`` on, 1 .. the present position. Nothing is computed unless the logits there are
-        lost, which costs one token. SessionError, with nothing changed, if caches do not reach back so far: they do
-        for some tens of tokens evaluated since the session began, was restored or loaded."""
+        """Drop the tokens from ``pos`` on, with 1 <= pos <= the current position.
+
+        Computes nothing unless the logits there are lost, which costs one token. Raises SessionError, with nothing
+        changed, if the caches do not reach back so far; they do for some tens of tokens evaluated since the session
+        began or was loaded.
+        """
         if pos == self.pos and self.valid:
             return
         known = 0 if self._streams is None else len(self._streams) - (self.pos - pos)
@@ -237,12 +246,12 @@ class Session:
             raise SessionError(f"cannot go back to {pos} of {self.pos} tokens: it is out of reach")
         self._cache.rewind(target)
         again, self._tokens = self._tokens[target:pos], self._tokens[:target]
-        self._know(self._streams[:known] if known > 0 else None, None)
+        self._set_outputs(self._streams[:known] if known > 0 else None, None)
         for token in again:
             self.append(token)
 
     def _advance(self, tokens: Sequence[int], cancel: Cancel | None) -> Any:
-        """Run one chunk; returns its final streams (T, C, D)."""
+        """Run one chunk and return its final streams (T, C, D)."""
         frontier = self._cache.snapshot() if cancel else None
         try:
             X = self.model.forward(np.asarray(tokens, np.int32), self._cache, self.hooks, cancel)
@@ -254,7 +263,7 @@ class Session:
             self.invalidate()
             raise
         self._tokens.extend(int(t) for t in tokens)
-        self._know(X if len(X) <= STREAMS_KEPT else self._last(X), None)
+        self._set_outputs(X if len(X) <= STREAMS_KEPT else self._last(X), None)
         return X
 
     def _check(self, tokens: Sequence[int], start: int) -> None:
@@ -273,67 +282,75 @@ class Session:
     # --- reading the logits
 
     def argmax(self, exclude: int | None = None) -> int:
-        """Most likely next token, lowest id on ties, never ``exclude``. TokenError if no id is left."""
-        left = self._left
-        if left is not None and len(left.best) > 1:
-            return left.best[0] if left.best[0] != exclude else left.best[1]
+        """Return the most likely next token, lowest id on ties, never ``exclude``. TokenError if no id is left."""
+        replayed = self._replayed
+        if replayed is not None and len(replayed.best) > 1:
+            return replayed.best[0] if replayed.best[0] != exclude else replayed.best[1]
         return sampling.argmax(self.logits, exclude)
 
     def ranked(self, k: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Ids (k,) int32 and logits (k,) float32 of the k most likely next tokens, falling, as the op ``top`` has them,
-        fewer in a smaller vocabulary; None where only ``logits`` tell. Once asked for, they come with every decoded
-        token."""
+        """Return ids (k,) int32 and logits (k,) float32 of the k most likely next tokens, descending, fewer for a
+        smaller vocabulary.
+
+        None where the decoder did not rank them and ``logits`` must be read. Once requested, later decoded tokens have
+        them.
+        """
         k = min(k, self.model.shape.vocab)
         if self._decoder is None or k > MOST_RANKS:
             return None
         self._decoder.ranks = max(self._decoder.ranks, k)
-        if self._left is None or len(self._left.best) < k:
+        if self._replayed is None or len(self._replayed.best) < k:
             return None
-        return np.array(self._left.best[:k], np.int32), np.array(self._left.values[:k], np.float32)
+        return np.array(self._replayed.best[:k], np.int32), np.array(self._replayed.values[:k], np.float32)
 
     def logit(self, token: int) -> float:
-        """The logit of one next token."""
-        left = self._left
-        if left is not None and token in left.best:
-            return left.values[left.best.index(token)]
+        """Return the logit of one next token."""
+        replayed = self._replayed
+        if replayed is not None and token in replayed.best:
+            return replayed.values[replayed.best.index(token)]
         return float(self.logits[token])
 
     def top_logprobs(self, k: int) -> list[tuple[int, float, float]]:
-        """The k most likely next tokens: (id, logit, logprob), best first."""
+        """Return the k most likely next tokens as (id, logit, logprob), best first."""
         return sampling.top_logprobs(self.logits, k)
 
     def token_logprob(self, token: int) -> float:
-        """Natural log probability of one next token."""
+        """Return the natural log probability of one next token."""
         return sampling.token_logprob(self.logits, token)
 
     # --- remembering
 
     def snapshot(self) -> Snapshot:
-        """Remember this frontier in memory. Cheap: long caches are shared until they would diverge."""
+        """Return a snapshot of this frontier. Cheap: long caches are shared until they diverge."""
         return Snapshot(self.model, tuple(self._tokens), self._cache.snapshot(), self.logits.copy())
 
     def restore(self, snapshot: Snapshot) -> None:
-        """To a snapshot taken from this session or from another one of the same engine, which go their own ways from
-        there. SessionError for another engine's, ContextError for one that does not fit: nothing has changed then."""
+        """Return to a snapshot taken from this or another session of the same engine; both continue independently.
+
+        Raises SessionError for another engine's and ContextError for one that does not fit, with nothing changed.
+        """
         if snapshot.model is not self.model:
             raise SessionError("a snapshot can be restored only in the engine it was taken from")
         if len(snapshot.tokens) > self.ctx:
             raise ContextError(f"a snapshot of {len(snapshot.tokens)} tokens does not fit the context of {self.ctx}")
         self._cache.reset(snapshot.cache)
         self._tokens = list(snapshot.tokens)
-        self._know(None, snapshot.logits.copy())
+        self._set_outputs(None, snapshot.logits.copy())
 
     def payload_bytes(self) -> int:
-        """Size of ``save``'s output in bytes (docs/model.md 12)."""
+        """Return the size of ``save``'s output in bytes (docs/explanation/model.md 12)."""
         return self.model.saved_bytes(self.pos)
 
     def save(self, file: str | os.PathLike[str] | BinaryIO) -> None:
-        """Write the session as a DSV4 payload; a path is written beside and renamed when complete."""
+        """Write the session as a DSV4 payload; a path is written to a temporary file and renamed when complete."""
         self.model.save(file, self._tokens, self.logits, self._cache)
 
     def load(self, file: str | os.PathLike[str] | BinaryIO, check: Callable[[list[int]], None] | None = None) -> None:
-        """Replace this session by a saved one. PayloadError leaves it unchanged, and so does whatever ``check`` raises
-        when it is given the tokens."""
+        """Replace this session by a saved one.
+
+        ``check`` receives the loaded tokens. PayloadError, or anything that ``check`` raises, leaves the session
+        unchanged.
+        """
         cache = self._new_cache()
         tokens, logits = self.model.load(file, cache)
         if check is not None:
@@ -342,7 +359,7 @@ class Session:
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes that the caches take."""
+        """Size of the caches in bytes."""
         return self._cache.nbytes
 
 

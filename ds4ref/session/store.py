@@ -1,17 +1,16 @@
-"""Sessions that outlive their process: checkpoints in a folder, found by what a prompt begins with.
+"""Checkpoints of sessions in a folder, found by the beginning of a prompt; they outlive the process.
 
     store = Store.open(engine, "checkpoints", budget=4 << 30)
     store.save(session, (), "cold")
     found = store.load(other_session, prompt)       # (bytes of the prompt that it stands for, "disk-text"), or None
 
-The text of a timeline is that of its tokens. Where clients send back something else (reasoning left out), further
-texts are given with it: the first of them names the file, which is what ds4 looks for, and the others stand in the
-integrity section, so that one payload is found by all of them.
+A timeline is found by the text of its tokens. If clients send back another text (without reasoning), it is saved under
+further texts: the first names the file, which is what ds4 looks for, and the others are listed in the integrity
+section, so that one payload is found by all of them.
 
-A checkpoint never fails a request and never gives a wrong answer. What was computed with another model, rounding,
-tokenizer or template is passed over; what is damaged is put aside, and the next best one tried; what cannot be written
-is not kept. ds4's own files do not say what they were computed with: of them, sizes, names and the text of the tokens
-are checked, and that is all that can be.
+A checkpoint never fails a request and never gives a wrong answer. One from another model, rounding, tokenizer or
+template is skipped; a damaged one is renamed and the next best one tried; one that cannot be written is dropped. ds4's
+own files do not record what they were computed with: only their sizes, names and token texts can be checked.
 """
 
 from __future__ import annotations
@@ -29,12 +28,11 @@ import numpy as np
 from ..errors import PayloadError, PayloadMismatch
 from . import kvc
 from .boundaries import Policy
-from .directory import Directory, Entry, fits
-from .identity import Identity
+from .directory import Directory, StoredCheckpoint, fits
+from .identity import Identity, OpenModel
 from .kvc import Checkpoint, Damaged, Header, Integrity, Unknown
 
 if TYPE_CHECKING:
-    from ..engine import Engine
     from ..text.tokenizer import Tokenizer
     from .session import Session
 
@@ -48,20 +46,20 @@ Fit = Callable[[Sequence[int], int], bool]
 
 
 class Calls(Protocol):
-    """The memory of calls by their id, as far as checkpoints need it. Blocks are markup as it was generated."""
+    """Remembered tool calls by id; blocks are markup as it was generated."""
 
     def ids_of(self, block: str) -> Sequence[str]:
-        """The ids of the calls in a block, the latest first; none if the block is not known."""
+        """Return the ids of the calls in a block, latest first; empty if the block is unknown."""
 
     def restore(self, call: str, block: str) -> None:
-        """An id with its block, from a checkpoint."""
+        """Remember the block of a call id read from a checkpoint."""
 
 
 class Store:
-    """Checkpoints of one engine. Sessions are for one thread at a time, ``find_calls`` for any.
+    """The checkpoints of one engine. Use a session from one thread at a time; ``find_calls`` may be called from any.
 
-    calls             tool maps are made from it, and read into it
-    different_quant   whether ds4's files of other weight formats may be loaded, which ds4 does unless told not to
+    calls             source and destination of tool maps
+    different_quant   whether ds4's files of other weight formats may be loaded, as ds4 does by default
     """
 
     def __init__(
@@ -83,13 +81,13 @@ class Store:
     @classmethod
     def open(
         cls,
-        engine: Engine,
+        engine: OpenModel,
         path: str | os.PathLike[str],
         budget: int = BUDGET,
         policy: Policy | None = None,
         **options: Any,
     ) -> Store:
-        """The store under ``path``, which is made if it is missing. If that cannot be, nothing will be found in it."""
+        """Open the store under ``path``, created if missing. If it cannot be created, the store stays empty."""
         directory = Directory(path, budget)
         try:
             directory.open()
@@ -102,11 +100,14 @@ class Store:
     def load(
         self, session: Session, text: bytes, fit: Fit = lambda tokens, known: True, beyond: int = 0
     ) -> tuple[int, str] | None:
-        """Bring ``session`` to the longest checkpoint whose key begins ``text`` and has more than ``beyond`` bytes: the
-        bytes of that key, and a word on where it came from. None leaves the session as it was. ``fit``: whether tokens
-        may stand for so many bytes of the text. Never raises."""
+        """Load the longest checkpoint whose key is a prefix of ``text`` and longer than ``beyond`` bytes into
+        ``session``.
+
+        Returns the key's length in bytes and the source's name, or None with the session unchanged. ``fit(tokens,
+        length)`` tells whether tokens may stand for that many bytes of the text. Never raises.
+        """
         try:
-            for known, entry in self.directory.matching(text, lambda found: self._usable(found, session.ctx)):
+            for known, entry in self.directory.matching(text, lambda checkpoint: self._usable(checkpoint, session.ctx)):
                 if known <= beyond:
                     break
                 if (entry.name, entry.state[:2], session.ctx) in self._passed:
@@ -117,24 +118,26 @@ class Store:
             log.exception("kv cache: loading")
         return None
 
-    def _usable(self, found: Checkpoint, ctx: int) -> bool:
-        """Whether it is for this engine, as far as header and section tell."""
-        h = found.header
-        quant = found.integrity is not None or self.different_quant or h.quant == self.identity.quant
+    def _usable(self, checkpoint: Checkpoint, ctx: int) -> bool:
+        """Return whether header and integrity section fit this engine and a context of ``ctx`` tokens."""
+        h = checkpoint.header
+        quant = checkpoint.integrity is not None or self.different_quant or h.quant == self.identity.quant
         size = self.policy.min_tokens <= h.tokens < ctx and h.ctx <= ctx
-        return size and quant and not self.identity.differs(found.identity)
+        return size and quant and not self.identity.differs(checkpoint.identity)
 
-    def _restore(self, session: Session, entry: Entry, key: bytes, fit: Fit) -> bool:
-        """Whether ``session`` is at the checkpoint now, else it is where it was."""
+    def _restore(self, session: Session, entry: StoredCheckpoint, key: bytes, fit: Fit) -> bool:
+        """Load an entry; return False, with ``session`` unchanged, if it cannot be used."""
         state = entry.state[:2]
         try:
             with kvc.open_file(self.directory.path / entry.name) as file:
                 about = os.fstat(file.fileno())
                 state = about.st_ino, about.st_size
-                found = kvc.examine(file)
-                if not self._usable(found, session.ctx) or not self._load(session, found, file, entry, key, fit):
+                checkpoint = kvc.examine(file)
+                if not self._usable(checkpoint, session.ctx) or not self._load(
+                    session, checkpoint, file, entry, key, fit
+                ):
                     return False
-                calls = self._read_calls(found, file)
+                calls = self._read_calls(checkpoint, file)
         except (PayloadMismatch, Unknown) as error:
             log.info("kv cache: %s passed over: %s", entry.name, error)
             self._passed.add((entry.name, state, session.ctx))
@@ -149,28 +152,31 @@ class Store:
         if self.calls is not None:
             for call, block in calls.items():
                 self.calls.restore(call, block)
-        log.info("kv cache: hit, %d tokens from %s", found.header.tokens, entry.name)
+        log.info("kv cache: hit, %d tokens from %s", checkpoint.header.tokens, entry.name)
         return True
 
-    def _load(self, session: Session, found: Checkpoint, file: BinaryIO, entry: Entry, key: bytes, fit: Fit) -> bool:
-        """False if the file is not for ``key`` or its tokens do not fit; PayloadMismatch, PayloadError."""
-        text = found.text(file)
+    def _load(
+        self, session: Session, checkpoint: Checkpoint, file: BinaryIO, entry: StoredCheckpoint, key: bytes, fit: Fit
+    ) -> bool:
+        """Load an open checkpoint; False if it is not for ``key`` or its tokens do not fit. Raises PayloadMismatch or
+        PayloadError."""
+        text = checkpoint.text(file)
         if kvc.key_name(text) != entry.name.lower():
             raise Damaged("the key text does not give the name")
-        if text != key and (found.integrity is None or kvc.key(key) not in found.integrity.keys):
-            return False  # somebody has put another one there
-        if found.header.payload != session.model.saved_bytes(found.header.tokens):
+        if text != key and (checkpoint.integrity is None or kvc.key(key) not in checkpoint.integrity.keys):
+            return False  # another process has replaced the file
+        if checkpoint.header.payload != session.model.saved_bytes(checkpoint.header.tokens):
             raise PayloadMismatch("the payload has not the size of this model's")
 
         def check(tokens: Sequence[int]) -> None:
-            if len(tokens) != found.header.tokens:
-                raise Damaged(f"{len(tokens)} tokens in a checkpoint of {found.header.tokens}")
-            if found.header.kind == "token-text" and self.tokenizer.decode(tokens) != text:
+            if len(tokens) != checkpoint.header.tokens:
+                raise Damaged(f"{len(tokens)} tokens in a checkpoint of {checkpoint.header.tokens}")
+            if checkpoint.header.kind == "token-text" and self.tokenizer.decode(tokens) != text:
                 raise PayloadMismatch("the key is not the text of the tokens")
             if not fit(tokens, len(key)):
                 raise _Unfit
 
-        payload = found.payload(file)
+        payload = checkpoint.payload(file)
         try:
             session.load(payload, check)  # type: ignore[arg-type]
         except PayloadMismatch:
@@ -183,8 +189,10 @@ class Store:
     # --- saving
 
     def save(self, session: Session, texts: Iterable[bytes], reason: str) -> bool:
-        """Keep what ``session`` holds, under ``texts``, or without any under that of its tokens. Whether it is kept;
-        never raises: a cache that cannot be written is only a slow one."""
+        """Save ``session`` under ``texts`` and the text of its tokens; return whether it is saved.
+
+        Never raises: a checkpoint that cannot be written only costs a prefill later.
+        """
         try:
             return self._save(session, list(texts), reason)
         except (OSError, PayloadError) as error:
@@ -230,7 +238,7 @@ class Store:
         return True
 
     def _same(self, old: Checkpoint, header: Header, integrity: Integrity) -> bool:
-        """Whether a file holds what would be written: the same tokens, for the same engine, found the same way."""
+        """Return whether a file already holds the same tokens, for the same engine, under the same kind of key."""
         h = old.header
         if old.integrity is None or self.identity.differs(old.identity) or h.ctx > header.ctx or h.kind != header.kind:
             return False
@@ -239,17 +247,17 @@ class Store:
     # --- calls
 
     def _tool_map(self, text: bytes) -> bytes:
-        """Ids and blocks of the calls in a text that are remembered, each block once."""
+        """Return the tool map of the remembered calls in a text, each block once."""
         if self.calls is None:
             return b""
-        found: dict[bytes, list[tuple[bytes, bytes]]] = {}
+        calls: dict[bytes, list[tuple[bytes, bytes]]] = {}
         for spellings in kvc.blocks(text):
             for block in spellings:
                 ids = self.calls.ids_of(block.decode("utf-8", "replace"))
                 if ids:
-                    found.setdefault(block, [(call.encode(), block) for call in ids])
+                    calls.setdefault(block, [(call.encode(), block) for call in ids])
                     break
-        return kvc.tool_map(entry for entries in found.values() for entry in entries)
+        return kvc.tool_map(entry for entries in calls.values() for entry in entries)
 
     def _old_tools(self, name: str) -> bytes:
         try:
@@ -258,35 +266,37 @@ class Store:
         except (OSError, PayloadError):
             return b""
 
-    def _read_calls(self, found: Checkpoint, file: BinaryIO) -> dict[str, str]:
-        """A tool map; what of it is no text, or cannot be read, is left out."""
+    def _read_calls(self, checkpoint: Checkpoint, file: BinaryIO) -> dict[str, str]:
+        """Return the tool map as text; entries that are not UTF-8 or cannot be read are skipped."""
         calls = {}
         with suppress(OSError, PayloadError):
-            for call, block in found.tools(file):
+            for call, block in checkpoint.tools(file):
                 with suppress(UnicodeDecodeError):
                     calls[call.decode()] = block.decode()
         return calls
 
     def find_calls(self, ids: Collection[str]) -> dict[str, str]:
-        """Blocks of these calls, from the maps of all checkpoints; of several the latest. For prompts that name calls
-        which are not remembered any more."""
+        """Return the blocks of these call ids from the tool maps of all checkpoints, the latest one of each.
+
+        For prompts that name calls which are no longer remembered.
+        """
         blocks: dict[str, str] = {}
         if not ids:
             return blocks
         with self._guard:
-            here = [e for e in self.directory.known() if e.checkpoint and e.checkpoint.header.flags & kvc.TOOLS]
-            states = {(e.name, e.state) for e in here}
-            self._ids = {state: found for state, found in self._ids.items() if state in states}
-            for entry in sorted(here, key=lambda e: -e.checkpoint.header.created):  # type: ignore[union-attr]
-                held = self._ids.get((entry.name, entry.state))
-                if held is not None and not held & (set(ids) - blocks.keys()):
+            entries = [e for e in self.directory.known() if e.checkpoint and e.checkpoint.header.flags & kvc.TOOLS]
+            states = {(e.name, e.state) for e in entries}
+            self._ids = {state: call_ids for state, call_ids in self._ids.items() if state in states}
+            for entry in sorted(entries, key=lambda e: -e.checkpoint.header.created):  # type: ignore[union-attr]
+                known = self._ids.get((entry.name, entry.state))
+                if known is not None and not known & (set(ids) - blocks.keys()):
                     continue
                 calls = self._calls_in(entry)
                 self._ids[entry.name, entry.state] = frozenset(calls)
                 blocks = {call: calls[call] for call in ids if call in calls} | blocks
         return blocks
 
-    def _calls_in(self, entry: Entry) -> dict[str, str]:
+    def _calls_in(self, entry: StoredCheckpoint) -> dict[str, str]:
         try:
             with kvc.open_file(self.directory.path / entry.name) as file:
                 return self._read_calls(kvc.examine(file), file)
@@ -295,4 +305,4 @@ class Store:
 
 
 class _Unfit(Exception):
-    """Not for this prompt."""
+    """The tokens do not fit this prompt."""

@@ -30,8 +30,8 @@ _OPTIONS = ("backend", "numerics", *_NUMBERS)
 
 
 def _query(text: str) -> dict[str, Any]:
-    """Options inside a spec."""
-    found: dict[str, Any] = {}
+    """Parse the options inside a spec; UsageError for an unknown or malformed one."""
+    options: dict[str, Any] = {}
     for part in filter(None, text.split("&")):
         name, equals, value = part.partition("=")
         if name not in _OPTIONS or not equals:
@@ -40,14 +40,14 @@ def _query(text: str) -> dict[str, Any]:
         if name in _NUMBERS:
             if not value.isdecimal() or not 0 < int(value) < 1 << 31:
                 raise UsageError(f"target option {name} must be a number above 0, not {value[:20]!r}")
-            found[name] = int(value)
+            options[name] = int(value)
         else:
-            found[name] = value
-    return found
+            options[name] = value
+    return options
 
 
 def open_target(spec: str, **options: Any) -> Target:
-    """The target that ``spec`` names; UsageError for a spec or an option that cannot be."""
+    """Open the target that ``spec`` names; UsageError for an invalid spec or option."""
     kind, _, rest = spec.partition(":")
     if spec.startswith("local?"):
         kind, rest = "local", spec.removeprefix("local")

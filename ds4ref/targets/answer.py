@@ -1,4 +1,4 @@
-"""What a target answers: tokens, pieces of a stream, and the whole that they add up to."""
+"""What a target returns: tokens, stream deltas, and the completion they add up to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..text.dsml import ToolCall
 
 
 class Finish(enum.StrEnum):
-    """Why an answer ended."""
+    """Why generation of an answer ended."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -22,7 +22,8 @@ class Finish(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Token:
-    """A token by its bytes, which is what engines can be compared by; ``id`` and ``logprob`` where they are known."""
+    """A token by its bytes, by which engines are compared; ``id``, ``logprob`` and ``logit`` where the target reports
+    them."""
 
     raw: bytes
     logprob: float | None = None
@@ -44,8 +45,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens as the target counts them, None where it does not. ``cached`` are those of ``prompt`` that needed no
-    prefill, ``reasoning`` those of ``completion`` that were thought and not said."""
+    """Token counts as the target reports them, None where it does not.
+
+    ``cached``: prompt tokens that needed no prefill; ``reasoning``: completion tokens spent on reasoning.
+    """
 
     prompt: int | None = None
     completion: int | None = None
@@ -55,7 +58,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class CallDelta:
-    """More of the tool call number ``index``: its name and id come once, ``arguments`` in pieces of JSON text."""
+    """A part of tool call number ``index``: name and id come once, ``arguments`` in fragments of JSON text."""
 
     index: int
     name: str = ""
@@ -65,10 +68,10 @@ class CallDelta:
 
 @dataclass(frozen=True)
 class Delta:
-    """A piece of a stream. The last one carries ``finish``, usage and model, and in ``error`` why that is ERROR or what
-    was wrong with calls that are void.
+    """A piece of a stream. The last one has ``finish``, usage and model; ``error`` tells what went wrong, malformed
+    calls included.
 
-    ``void``: the calls begun so far were malformed markup; they do not count, and what they were comes as text.
+    ``void``: the calls so far were malformed markup and are void; their markup follows as text.
     ``markup``: with the last one, the block of calls as a local model wrote it (``text.chat.Message.raw_dsml``).
     ``stopped``: with the last one, the stop string that ended the answer.
     """
@@ -88,14 +91,16 @@ class Delta:
 
     @property
     def brings(self) -> bool:
-        """Whether it holds something that was generated: such a piece counts as an arrival."""
+        """Whether the delta holds generated output; such a delta counts as an arrival."""
         return bool(self.text or self.reasoning or self.calls or self.steps)
 
 
 @dataclass(frozen=True)
 class Completion:
-    """A finished answer. ``arrivals`` are the times of the deltas that brought something, in seconds, ``sizes`` how
-    many bytes of UTF-8 each of them brought."""
+    """A finished answer.
+
+    ``arrivals``: seconds at which each delta with output arrived; ``sizes``: bytes of UTF-8 that each brought.
+    """
 
     text: str
     steps: tuple[Step, ...] = ()
@@ -122,7 +127,7 @@ class Completion:
 
 
 class _Sum:
-    """Deltas added up."""
+    """Accumulates deltas into a completion."""
 
     def __init__(self) -> None:
         self.text: list[str] = []
@@ -162,8 +167,11 @@ class _Sum:
 
 
 def collect(deltas: Iterable[Delta]) -> Completion:
-    """The completion that a stream adds up to. TargetError if it broke off or ended without saying why; its
-    ``partial`` is then the completion so far, with ERROR as its end."""
+    """Collect a stream into its completion.
+
+    Raises TargetError if the stream broke off or ended without a finish reason; ``partial`` is then the completion so
+    far, with finish ERROR.
+    """
     total = _Sum()
     try:
         for delta in deltas:

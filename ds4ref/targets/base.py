@@ -1,7 +1,7 @@
-"""What a tool may ask of an engine, whoever runs it: the local one, an HTTP endpoint, an external binary.
+"""The interface of a target: a local engine, an HTTP endpoint or an external binary.
 
-A target declares what it can do; a tool calls ``require`` first, so that a missing ability is one line before any work
-and never a surprise in the middle.
+A target declares its abilities; a tool calls ``require`` first, so that a missing ability is reported in one line
+before any work.
 
     with open_target("http://127.0.0.1:8000/v1") as target:
         target.require(Ability.TOP_LOGPROBS, "capture")
@@ -64,23 +64,23 @@ class Prompt:
 
     @classmethod
     def chat(cls, user: str, system: str = "", thinking: str = "none") -> Prompt:
-        """One user message."""
+        """Return a prompt of one user message."""
         before = (Message("system", system),) if system else ()
         return cls((*before, Message("user", user)), thinking=thinking)
 
     @classmethod
     def conversation(cls, messages: Sequence[Message], tools: Sequence[str] = (), thinking: str = "none") -> Prompt:
-        """Any number of turns, with calls and their results."""
+        """Return a prompt of any number of turns, tool calls and their results included."""
         return cls(tuple(messages), tuple(tools), thinking=thinking)
 
     @classmethod
     def plain(cls, text: str) -> Prompt:
-        """Text without any chat markup."""
+        """Return a prompt of text without chat markup."""
         return cls(text=text)
 
     @classmethod
     def tokens(cls, ids: Sequence[int]) -> Prompt:
-        """Token ids as they stand."""
+        """Return a prompt of token ids."""
         return cls(ids=tuple(int(i) for i in ids))
 
     @property
@@ -90,12 +90,12 @@ class Prompt:
 
     @property
     def system(self) -> str:
-        """The system text of a chat with one."""
+        """The system text of a chat, "" if there is none."""
         return next((m.content for m in self.messages if m.role == "system"), "")
 
     @property
     def needs(self) -> tuple[Ability, ...]:
-        """What a target must be able to do to take it."""
+        """Abilities that a target needs for this prompt."""
         if self.ids is not None:
             return (Ability.TOKEN_IDS,)
         if self.text is not None:
@@ -127,12 +127,12 @@ class Request:
 
     @property
     def needs(self) -> tuple[Ability, ...]:
-        """What a target must be able to do to answer it."""
+        """Abilities that a target needs for this request."""
         return self.prompt.needs + ((Ability.STEER,) if self.steer is not None else ())
 
 
 class Target(abc.ABC):
-    """One engine. ``abilities`` is what it declares; a method outside them raises TargetError."""
+    """One engine; ``abilities`` is what it declares, and methods beyond them raise TargetError."""
 
     kind = ""
     name = ""
@@ -140,27 +140,29 @@ class Target(abc.ABC):
     max_top_logprobs = 0
 
     def can(self, ability: Ability) -> bool:
-        """Whether it declares ``ability``."""
+        """Return whether the target declares ``ability``."""
         return ability in self.abilities
 
-    def require(self, *abilities: Ability, what: str = "this") -> None:
-        """UsageError with one line if something is missing."""
+    def require(self, *abilities: Ability, needed_for: str = "this") -> None:
+        """Raise UsageError, in one line, if an ability is missing."""
         missing = [a.value for a in abilities if a not in self.abilities]
         if missing:
             raise UsageError(
-                f"{what} needs {' and '.join(missing)}, which {self.kind} target {self.name} does not offer"
+                f"{needed_for} needs {' and '.join(missing)}, which {self.kind} target {self.name} does not offer"
             )
 
     @abc.abstractmethod
     def stream(self, request: Request) -> Iterator[Delta]:
-        """Generate, piece by piece as it comes; the last delta has a ``finish``. TargetError where it breaks off."""
+        """Generate, yielding deltas as they arrive; the last has a ``finish``. Raises TargetError if the stream breaks
+        off."""
 
     def complete(self, request: Request) -> Completion:
-        """Generate and collect: a TargetError has what came before it as ``partial``."""
+        """Generate and collect; a TargetError has the output before it as ``partial``."""
         return collect(self.stream(request))
 
     def score(self, prompt: Prompt, continuation: Sequence[bytes], top_logprobs: int = 0) -> list[Step]:
-        """Teacher forcing: the log probability of each token of ``continuation`` given everything before it.
+        """Score a given continuation by teacher forcing: one step per token, with its log probability given all before
+        it.
 
         ``continuation`` is the bytes of successive tokens. A step's ``token.logprob`` is None where the target cannot
         know it (the token was not among its best), and its ``token.raw`` are the expected bytes.
@@ -168,27 +170,27 @@ class Target(abc.ABC):
         raise self._cannot(Ability.SCORE)
 
     def score_text(self, text: str, top_logprobs: int = 0) -> list[Step]:
-        """Every token of a plain text, tokenized by the target; the first has no logprob."""
+        """Score every token of a plain text, tokenized by the target; the first has no logprob."""
         raise self._cannot(Ability.SCORE)
 
     def logits(self, ids: Sequence[int]) -> np.ndarray:
-        """(T, vocab) float32: the logits after each token."""
+        """Return the logits after each token, (T, vocab) float32."""
         raise self._cannot(Ability.FULL_LOGITS)
 
     def tokenize(self, text: str, control: bool = False) -> list[int]:
-        """Token ids of a text; ``control``: protocol strings in it are control tokens."""
+        """Return the token ids of a text; with ``control`` protocol strings in it become control tokens."""
         raise self._cannot(Ability.TOKENIZE)
 
     def identity(self) -> dict[str, Any]:
-        """What a stored result says about where it came from. Never contains a secret."""
+        """Return the origin of results, as stored with them. Never contains a secret."""
         return {"kind": self.kind, "name": self.name}
 
     def notes(self) -> list[str]:
-        """What a user should know about the answers so far, a line each."""
+        """Return notes for the user on the answers so far, one line each."""
         return []
 
     def close(self) -> None:  # noqa: B027  nothing to release is a fine implementation
-        """Release what it holds."""
+        """Release resources."""
 
     def _cannot(self, ability: Ability) -> TargetError:
         return TargetError(f"{self.kind} target {self.name} does not offer {ability.value}")

@@ -1,4 +1,4 @@
-"""An external ``ds4`` binary as a target, through its dump files (docs/ds4.md).
+"""An external ``ds4`` binary as a target, through its dump files (docs/reference/ds4.md).
 
     ds4 --dump-logprobs OUT -n N --logprobs-top-k K --temp 0 -c CTX (-p TEXT | --prompt-file F) [--nothink] -sys TEXT
     ds4 --dump-tokens --prompt-file F
@@ -30,7 +30,7 @@ DEFAULT_CTX = 16384
 
 
 class CommandTarget(Target):
-    """``command`` is the binary with fixed arguments ("./ds4 -m model.gguf"); ``timeout`` seconds for each run."""
+    """An external binary: ``command`` with its fixed arguments ("./ds4 -m model.gguf"), ``timeout`` seconds per run."""
 
     kind = "command"
     abilities = frozenset({Ability.CHAT, Ability.TOP_LOGPROBS, Ability.TOKENIZE})
@@ -44,8 +44,8 @@ class CommandTarget(Target):
         self.name = Path(self.command[0]).name
 
     def stream(self, request: Request) -> Iterator[Delta]:
-        """All steps at once, when the dump is complete."""
-        self.require(*request.needs, what="this prompt")
+        """Yield all steps at once, when the dump is complete."""
+        self.require(*request.needs, needed_for="this prompt")
         prompt = request.prompt
         if request.temperature > 0:
             raise UsageError(f"{self.name}: dumps are greedy, temperature {request.temperature:g} is not available")
@@ -76,7 +76,7 @@ class CommandTarget(Target):
         yield Delta(text.decode("utf-8", "replace"), dump.steps, now, finish, usage, dump.model, error=why)
 
     def tokenize(self, text: str, control: bool = False) -> list[int]:
-        """``--dump-tokens`` always recognises control strings, so only ``control`` = True is honest."""
+        """Return token ids. Requires ``control``, because ``--dump-tokens`` always recognises control strings."""
         if not control:
             raise TargetError(
                 f"{self.name} --dump-tokens recognises control strings: plain tokenization is not available"
@@ -91,12 +91,14 @@ class CommandTarget(Target):
         return [int(number) for number in match.group(1).split(b",") if number.strip()]
 
     def identity(self) -> dict[str, Any]:
-        """Kind and command line."""
+        """Return kind, name and command line."""
         return {"kind": self.kind, "name": self.name, "command": shlex.join(self.command)}
 
     def _run(self, *args: str, cancel: Cancellation | None = None) -> bytes:
-        """Standard output of one run; TargetError with the last line of standard error if it fails. What is cancelled
-        is killed, and nothing is wrong with that."""
+        """Return standard output of one run; TargetError with the last line of standard error if it fails.
+
+        A cancelled run is killed, which is no error.
+        """
         cancel = cancel or Cancellation()
         try:
             with subprocess.Popen(
@@ -104,7 +106,7 @@ class CommandTarget(Target):
             ) as process:
                 try:
                     with cancel.does(process.kill):
-                        out, said = process.communicate(timeout=self.timeout)
+                        out, errors = process.communicate(timeout=self.timeout)
                 except BaseException:
                     process.kill()
                     raise
@@ -113,14 +115,14 @@ class CommandTarget(Target):
         except OSError as error:
             raise TargetError(f"cannot run {self.command[0]}: {error.strerror}") from None
         if process.returncode and not cancel():
-            lines = [line for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
+            lines = [line for line in errors.decode("utf-8", "replace").splitlines() if line.strip()]
             why = f": {lines[-1][:200]}" if lines else ""
             raise TargetError(f"{self.name} exited with {process.returncode}{why}")
         return out
 
 
 class Dump:
-    """What a ``--dump-logprobs`` file holds."""
+    """The contents of a ``--dump-logprobs`` file."""
 
     def __init__(
         self, steps: tuple[Step, ...], prompt_tokens: int | None, finish: str, model: str, ctx: int | None = None
@@ -129,14 +131,14 @@ class Dump:
 
 
 def read_dump(data: bytes, where: str) -> Dump:
-    """Parse a dump; ``bytes`` is authoritative, ``text`` is not looked at. TargetError says what is malformed."""
+    """Parse a dump by its ``bytes`` fields; ``text`` is ignored. TargetError says what is malformed."""
     try:
-        found = json.loads(data)
-        steps = tuple(_step(entry) for entry in found["steps"])
-        prompt_tokens, ctx = (n if type(n := found.get(key)) is int else None for key in ("prompt_tokens", "ctx"))
-        model = found.get("model")
+        fields = json.loads(data)
+        steps = tuple(_step(entry) for entry in fields["steps"])
+        prompt_tokens, ctx = (n if type(n := fields.get(key)) is int else None for key in ("prompt_tokens", "ctx"))
+        model = fields.get("model")
         name = str(model.get("name") or "") if isinstance(model, dict) else ""
-        finish = found.get("finish") or ("stop" if steps and _is_eos(steps[-1].token.raw) else "length")
+        finish = fields.get("finish") or ("stop" if steps and _is_eos(steps[-1].token.raw) else "length")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise TargetError(f"{where}: malformed logprob dump: {type(error).__name__}: {error}") from None
     return Dump(steps, prompt_tokens, str(finish), name, ctx)

@@ -1,14 +1,14 @@
-"""How servers differ behind the one protocol: names of fields, what they take, what they refuse.
+"""How servers differ behind the OpenAI protocol: names of fields, which they accept, which they refuse.
 
     deepseek   the hosted API: ``thinking`` is an object, an answer is continued with ``prefix``
     ds4        ds4's server and ours: the same, and an effort for "max"
-    vllm       templates are told with ``chat_template_kwargs``; token ids as prompts
+    vllm       templates get ``chat_template_kwargs``; token ids as prompts
     llama.cpp  llama-server: the same, and nothing continued
     openai     the hosted API: ``reasoning_effort`` and ``max_completion_tokens``
-    plain      nothing beyond the protocol (llama-cpp-python, and whoever answers 400 to more)
-    probe      as deepseek; what a server refuses by name is left out from then on. The default
+    plain      nothing beyond the protocol (llama-cpp-python, and servers that answer 400 to more)
+    probe      as deepseek, without fields that the server has refused by name; the default
 
-Read is what any of them sends: reasoning under either of its names, token counts under theirs.
+Answers of any kind are understood: reasoning and token counts under all of their names.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TEMPLATE: dict[str, Json] = {
 _OPENAI: dict[str, Json] = {"none": {}, "high": {"reasoning_effort": "high"}, "max": {"reasoning_effort": "xhigh"}}
 
 REASONING = ("reasoning_content", "reasoning")
-"""Names of thinking apart from text. Servers that send both send the same twice."""
+"""Field names of reasoning in answers. Servers that send both send the same text twice."""
 
 _FINISH = {
     "stop": Finish.STOP, "eos": Finish.STOP, "eos_token": Finish.STOP, "stop_sequence": Finish.STOP,
@@ -47,7 +47,7 @@ _FINISH = {
 }  # fmt: skip
 
 _OPTIONAL = ("thinking", "reasoning_effort", "chat_template_kwargs", "stream_options", *REASONING)
-"""Fields that a request means the same without, or nearly so. Where others are refused, the request has failed."""
+"""Fields that may be dropped with little change of meaning. If any other field is refused, the request fails."""
 _ALWAYS = {"model", "messages", "prompt", "stream"}
 _STRICT = re.compile(
     r"(unknown|unexpected|unrecognized|unsupported|extra)\W+(\w+\W+)?(fields?|parameters?|arguments?|inputs?|keys?|propert)",
@@ -56,14 +56,14 @@ _STRICT = re.compile(
 
 
 @dataclass(frozen=True)
-class Kind:
+class ServerKind:
     """One kind of server.
 
     thinking   request fields that switch it, by mode
-    prefill    how an assistant's message is gone on with: fields of the message, fields of the request
+    prefill    how an assistant's message is continued: fields of the message, fields of the request
     limit      the name of ``max_tokens``
     ids        its completions endpoint takes token ids as prompt
-    probe      refusals are learnt from
+    probe      learn from refusals
     """
 
     name: str
@@ -78,20 +78,20 @@ _PREFIX: tuple[Json, Json] = ({"prefix": True}, {})
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("probe", _SWITCH, probe=True),
-        Kind("plain"),
-        Kind("deepseek", _SWITCH, _PREFIX),
-        Kind("ds4", _EFFORT),
-        Kind("vllm", _TEMPLATE, ({}, {"continue_final_message": True, "add_generation_prompt": False}), ids=True),
-        Kind("llama.cpp", _TEMPLATE, ids=True),
-        Kind("openai", _OPENAI, limit="max_completion_tokens"),
+        ServerKind("probe", _SWITCH, probe=True),
+        ServerKind("plain"),
+        ServerKind("deepseek", _SWITCH, _PREFIX),
+        ServerKind("ds4", _EFFORT),
+        ServerKind("vllm", _TEMPLATE, ({}, {"continue_final_message": True, "add_generation_prompt": False}), ids=True),
+        ServerKind("llama.cpp", _TEMPLATE, ids=True),
+        ServerKind("openai", _OPENAI, limit="max_completion_tokens"),
     )
 }
 PREFILLS = {kind.name: kind.prefill for kind in KINDS.values() if kind.prefill is not None}
 
 
 class Dialect:
-    """What one server is spoken to in; ``refused`` is what it was found not to take."""
+    """The request format of one server; ``refused`` are the fields it has rejected so far."""
 
     def __init__(self, kind: str = "probe", prefill: str | None = None):
         if kind not in KINDS:
@@ -106,50 +106,50 @@ class Dialect:
     # --- requests
 
     def fitted(self, body: Json) -> Json:
-        """``body`` without what the server refused, and with its name of the limit."""
-        made = {name: value for name, value in body.items() if name not in self.refused}
-        if self.limit != "max_tokens" and "messages" in made and "max_tokens" in made:
-            made[self.limit] = made.pop("max_tokens")
-        return made
+        """Return ``body`` without refused fields and with the server's name for ``max_tokens``."""
+        fields = {name: value for name, value in body.items() if name not in self.refused}
+        if self.limit != "max_tokens" and "messages" in fields and "max_tokens" in fields:
+            fields[self.limit] = fields.pop("max_tokens")
+        return fields
 
-    def learns(self, body: Json, status: int, said: str) -> bool:
-        """A request ended with an error: whether it is worth another try, with what this one taught."""
+    def learns(self, body: Json, status: int, reply: str) -> bool:
+        """Learn from an error reply and return whether the request is worth repeating."""
         if not self.kind.probe or status not in (400, 422):
             return False
-        if "max_completion_tokens" in said and "max_tokens" in body:
+        if "max_completion_tokens" in reply and "max_tokens" in body:
             self.limit = "max_completion_tokens"
             return True
         sent = {name for name in _OPTIONAL if name in body}
         sent |= {name for message in body.get("messages", ()) for name in REASONING if name in message}
-        named = {name for name in {*sent, *body} - _ALWAYS if re.search(rf"\b{name}\b", said)}
-        found = named & sent if named else sent if _STRICT.search(said) else set()
-        self.refused |= found
-        return bool(found)
+        named = {name for name in {*sent, *body} - _ALWAYS if re.search(rf"\b{name}\b", reply)}
+        newly_refused = named & sent if named else sent if _STRICT.search(reply) else set()
+        self.refused |= newly_refused
+        return bool(newly_refused)
 
     def switch(self, mode: str) -> Json:
-        """Request fields for a thinking mode. UsageError for one that is none."""
+        """Return the request fields of a thinking mode; UsageError for an unknown mode."""
         if mode not in ("none", "high", "max"):
             raise UsageError(f"unknown thinking mode {mode!r}: choose from none, high, max")
         return self.kind.thinking.get(mode, {})
 
     def message(self, message: Message) -> Json:
-        """One turn as the protocol has it."""
+        """Return one turn in the protocol's form."""
         if message.role in ("tool", "function"):
             return {"role": "tool", "tool_call_id": next(iter(message.result_ids), ""), "content": message.content}
-        made: Json = {"role": message.role, "content": message.content}
+        fields: Json = {"role": message.role, "content": message.content}
         if message.calls:
-            made["tool_calls"] = [
+            fields["tool_calls"] = [
                 {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
                 for call in message.calls
             ]
             # an engine that thinks between its calls needs what it thought; of other turns it may be dropped
             if message.reasoning and REASONING[0] not in self.refused:
-                made[REASONING[0]] = message.reasoning
-        return made
+                fields[REASONING[0]] = message.reasoning
+        return fields
 
     def tools(self, schemas: Iterable[str]) -> list[Json]:
-        """Tools as the protocol has them. UsageError for a schema that is no JSON object."""
-        made = []
+        """Return tools in the protocol's form; UsageError for a schema that is no JSON object."""
+        entries = []
         for schema in schemas:
             try:
                 function = json.loads(schema)
@@ -157,29 +157,29 @@ class Dialect:
                 function = None
             if not isinstance(function, dict):
                 raise UsageError(f"a tool is not a JSON object: {schema[:60]}")
-            made.append({"type": "function", "function": function})
-        return made
+            entries.append({"type": "function", "function": function})
+        return entries
 
 
 # --- answers
 
 
 def finish_of(reason: str) -> tuple[Finish, str]:
-    """A server's reason as one of ours, and the words for an error."""
-    found = _FINISH.get(reason, Finish.ERROR)
-    return found, f"it ended for the reason {reason!r}" if found is Finish.ERROR else ""
+    """Map a server's finish reason to Finish and, for an unknown one, an error text."""
+    finish = _FINISH.get(reason, Finish.ERROR)
+    return finish, f"it ended for the reason {reason!r}" if finish is Finish.ERROR else ""
 
 
 def reasoning_of(message: Json) -> bytes:
-    """Thinking apart from text, of a message or of a piece of one: under either name, and under one like them."""
+    """Return the reasoning of a message or delta as bytes, under any of the usual field names."""
     names = [*REASONING, *(name for name in message if "reason" in name or "think" in name)]
     texts = (message.get(name) for name in names)
     return next((raw_bytes(text) for text in texts if isinstance(text, str) and text), b"")
 
 
 def calls_of(message: Json) -> tuple[CallDelta, ...]:
-    """Tool calls of a message or of a piece of one."""
-    found = []
+    """Return the tool calls of a message or delta."""
+    deltas = []
     listed = message.get("tool_calls")
     old = message.get("function_call")
     entries = listed if isinstance(listed, list) else [{"function": old}] if isinstance(old, dict) else []
@@ -191,17 +191,17 @@ def calls_of(message: Json) -> tuple[CallDelta, ...]:
         if isinstance(arguments, dict):
             arguments = json.dumps(arguments, ensure_ascii=False)
         texts = (x if isinstance(x, str) else "" for x in (function.get("name"), arguments, entry.get("id")))
-        found.append(CallDelta(index if isinstance(index, int) else at, *texts))
-    return tuple(found)
+        deltas.append(CallDelta(index if isinstance(index, int) else at, *texts))
+    return tuple(deltas)
 
 
 def called(message: Json) -> tuple[ToolCall, ...]:
-    """The whole tool calls of a finished message."""
+    """Return the complete tool calls of a finished message."""
     return tuple(ToolCall(call.name, call.arguments, call.id) for call in calls_of(message))
 
 
 def usage_of(answer: Json) -> Usage:
-    """Token counts under the names that servers use."""
+    """Return the token counts under any of the names that servers use."""
     usage = answer.get("usage")
     if not isinstance(usage, dict):
         return Usage()

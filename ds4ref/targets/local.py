@@ -1,4 +1,4 @@
-"""The local engine as a target: everything, including full logits."""
+"""The local engine as a target, with every ability."""
 
 from __future__ import annotations
 
@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 DEFAULT_CTX = 32768
 SCORE_ROWS = 128
 EOS_SPELLINGS = (EOS, "<\uff5c\uff5cend\u2581of\u2581sentence\uff5c\uff5c>")
-"""Ours, and the one of the hosted API."""
+"""The EOS string of the model and that of the hosted API."""
 
 
 class LocalTarget(Target):
-    """An Engine in this process. It keeps the last ``sessions`` timelines, so that prompts which extend one of them,
-    the next turns of so many conversations, share its prefill."""
+    """An engine in this process.
+
+    Keeps the last ``sessions`` timelines, so that prompts which extend one of them share its prefill.
+    """
 
     kind = "local"
     abilities = frozenset(Ability)
@@ -51,7 +53,7 @@ class LocalTarget(Target):
 
     @classmethod
     def open(cls, path: str | None = None, *, ctx: int = DEFAULT_CTX, sessions: int = 1, **options: Any) -> LocalTarget:
-        """``options`` are those of Engine.open (backend, numerics, threads, strict)."""
+        """Open a model; ``options`` are those of Engine.open (backend, numerics, threads, strict)."""
         return cls(Engine.open(path, **options), ctx, sessions)
 
     @property
@@ -60,7 +62,7 @@ class LocalTarget(Target):
         return self.engine.tokenizer
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Token ids of a prompt. UsageError for an unknown thinking mode."""
+        """Return the token ids of a prompt; UsageError for an unknown thinking mode."""
         if prompt.ids is not None:
             return list(prompt.ids)
         if prompt.text is not None:
@@ -71,7 +73,7 @@ class LocalTarget(Target):
         return ids + self.tokenizer.encode(prompt.answer)
 
     def stream(self, request: Request) -> Iterator[Delta]:
-        """Decode on this process's clock; EOS is reported as a last step without text, as dumps do.
+        """Generate with times on this process's clock; EOS is reported as a last step without text, as in dumps.
 
         Streams may run at the same time, in one thread or in several: each has a session of its own, and they take
         turns token by token.
@@ -80,7 +82,7 @@ class LocalTarget(Target):
         ids, sampler = self.encode(request.prompt), _sampler(self.engine, request)
         reader, timing = AnswerReader(bool(request.prompt.tools), request.stop), Timing()
         session = self._take(ids, request.ctx or self.ctx)
-        made, finish, thinking = 0, "", False
+        generated, finish, thinking = 0, "", False
         try:
             with self._turn:
                 prefill(session, ids, timing, cancel=request.cancel)
@@ -98,7 +100,7 @@ class LocalTarget(Target):
                     step = None if token is None else self._step(session.logits, token, request.top_logprobs, None)
                 now = time.perf_counter() - start
                 steps = () if step is None else (replace(step, time=now),)
-                made += len(steps)
+                generated += len(steps)
                 if piece is not None or steps:
                     yield replace(Delta() if piece is None else reader.feed(piece), steps=steps, time=now)
                 if piece is None:
@@ -109,44 +111,44 @@ class LocalTarget(Target):
         finally:
             self._give_back(session)
         rest = reader.finish("" if reader.done else finish, thinking)
-        usage = Usage(len(ids), made, timing.reused_tokens, reader.reasoning_tokens)
+        usage = Usage(len(ids), generated, timing.reused_tokens, reader.reasoning_tokens)
         yield replace(
             rest, time=time.perf_counter() - start, finish=reader.reason(finish), usage=usage, model=self.name,
             error=reader.generated.error or "", markup=reader.generated.raw_block,
         )  # fmt: skip
 
     def score(self, prompt: Prompt, continuation: Sequence[bytes], top_logprobs: int = 0) -> list[Step]:
-        """One prefill over prompt and continuation. Bytes that are no single token are tokenized as text."""
+        """Score with one prefill over prompt and continuation. Bytes that are no single token are tokenized as text."""
         ids, forced = self.encode(prompt), [self._token_id(raw) for raw in continuation]
         if not ids:
             raise TargetError("nothing precedes the first token: an empty prompt gives no distribution")
         return [step for piece in self._pieces(ids, forced, top_logprobs) for step in piece]
 
     def score_text(self, text: str, top_logprobs: int = 0) -> list[Step]:
-        """The text is tokenized plainly, without BOS, as ds4's perplexity does (docs/ds4.md)."""
+        """Score a text tokenized plainly, without BOS, as ds4's perplexity does (docs/reference/ds4.md)."""
         return self.score_ids(self.tokenizer.encode(text), top_logprobs)
 
     def score_ids(self, ids: Sequence[int], top_logprobs: int = 0) -> list[Step]:
-        """Every token of ``ids`` given those before it; the first has no logprob."""
+        """Score every token of ``ids`` given those before it; the first has no logprob."""
         return [step for piece in self.score_pieces(ids, top_logprobs) for step in piece]
 
     def score_pieces(self, ids: Sequence[int], top_logprobs: int = 0) -> Iterator[list[Step]]:
-        """The same, some at a time as they are known, for whoever wants to stop in between."""
+        """Yield the steps of ``score_ids`` in batches as they are computed, so that callers can stop in between."""
         if ids:
             yield [Step(Token(self.tokenizer.token_bytes(ids[0]), None, int(ids[0])))]
             yield from self._pieces(list(ids[:1]), list(ids[1:]), top_logprobs)
 
     def logits(self, ids: Sequence[int]) -> np.ndarray:
-        """(T, vocab) float32 from an empty session."""
+        """Return logits (T, vocab) float32 from an empty session."""
         return self.engine.logits(ids)
 
     def tokenize(self, text: str, control: bool = False) -> list[int]:
-        """Token ids of a text."""
+        """Return the token ids of a text."""
         return self.tokenizer.encode_rendered(text) if control else self.tokenizer.encode(text)
 
     def identity(self) -> dict[str, Any]:
-        """Kind, model and how it was computed."""
-        from .. import __version__
+        """Return kind, model, backend, numerics and the model file's size and digest."""
+        from ..version import __version__
 
         if not self._digest:
             self._digest = file_digest(self.engine.path)
@@ -161,13 +163,16 @@ class LocalTarget(Target):
         }
 
     def close(self) -> None:
-        """Unmap the model."""
+        """Close the engine, which unmaps the model."""
         self._idle.clear()
         self.engine.close()
 
     def _take(self, ids: Sequence[int], ctx: int) -> Session:
-        """A session for ``ids``, nobody else's until it is given back: the one that holds their longest beginning, a
-        new one while there may be more, else the one that was not used for longest."""
+        """Take a session for ``ids`` out of the pool until ``_give_back``.
+
+        The one that holds their longest prefix, else a new one while fewer than ``sessions`` exist, else the least
+        recently used.
+        """
         with self._turn:
             known = [s for s in self._idle if s.ctx >= ctx and s.valid and s.common_prefix(ids) == s.pos]
             session = max(known, key=lambda s: s.pos, default=None)
@@ -183,7 +188,8 @@ class LocalTarget(Target):
             del self._idle[: -self.sessions]
 
     def _pieces(self, before: list[int], forced: list[int], top: int) -> Iterator[list[Step]]:
-        """Steps of ``forced`` after ``before``, a few rows of logits at a time: a long text's logits fill no memory."""
+        """Yield the steps of ``forced`` after ``before`` in batches of SCORE_ROWS, to bound the memory of the
+        logits."""
         if not forced:
             return
         session = self.engine.session(len(before) + len(forced) + 1)
@@ -201,10 +207,10 @@ class LocalTarget(Target):
         for ids in (self.tokenizer.encode(raw), self.tokenizer.encode_rendered(raw)):
             if len(ids) == 1:
                 return ids[0]
-        found = self._by_bytes().get(raw)
-        if found is None:
+        token = self._by_bytes().get(raw)
+        if token is None:
             raise TargetError(f"{raw!r} is not a token of {self.name}")
-        return found
+        return token
 
     def _by_bytes(self) -> dict[bytes, int]:
         if not self._index:

@@ -20,7 +20,7 @@ from .answer import Completion, Delta, Finish, Step, Token
 from .base import Ability, Prompt, Request, Target
 from .dialects import Dialect, called, calls_of, finish_of, reasoning_of, usage_of
 from .transport import Refused, Transport
-from .wire import raw_bytes, shown
+from .wire import printable, raw_bytes
 
 MAX_TOP = 20
 _SPELLED = re.compile(r"bytes:(\\x[0-9a-f]{2})+")
@@ -65,7 +65,7 @@ class HttpTarget(Target):
 
     @property
     def model(self) -> str:
-        """The name asked for."""
+        """The model name to request; asks a server with exactly one model for it."""
         if self._model is None:
             names = [str(entry.get("id")) for entry in _list(_dict(self.transport.get("/models")).get("data"))]
             if len(names) != 1:
@@ -74,8 +74,10 @@ class HttpTarget(Target):
         return self._model
 
     def complete(self, request: Request) -> Completion:
-        """One request without streaming: the form in which every server gives log probabilities. Of what is cancelled
-        nothing is left, since nothing has come."""
+        """Send one request without streaming, the form in which every server returns log probabilities.
+
+        A cancelled request returns an empty completion.
+        """
         try:
             start, answer = self._asked(request)
         except Cancelled:
@@ -99,7 +101,7 @@ class HttpTarget(Target):
         )  # fmt: skip
 
     def stream(self, request: Request) -> Iterator[Delta]:
-        """Server-sent events, each with the time it arrived."""
+        """Yield deltas from server-sent events, each with its arrival time."""
         start, reason, usage, model = time.perf_counter(), "", None, ""
         # a character cut in two comes in two events: each half alone would be shown as a hole
         whole = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(2)]
@@ -136,7 +138,7 @@ class HttpTarget(Target):
     # --- teacher forcing
 
     def score(self, prompt: Prompt, continuation: Sequence[bytes], top_logprobs: int = 0) -> list[Step]:
-        """Token by token, each with everything before it as a forced prefix: one request a step."""
+        """Score token by token, each with everything before it as a forced prefix: one request per step."""
         top = max(1, top_logprobs)
         steps = []
         for i, raw in enumerate(continuation):
@@ -153,14 +155,15 @@ class HttpTarget(Target):
                 longer = replace(prompt, answer=prompt.answer + forced)
             done = self.complete(Request(longer, 1, top_logprobs=top))
             best = done.steps[0].top if done.steps else ()
-            found = next((t for t in best if t.raw == raw), None)
-            if found is None and done.steps and done.steps[0].token.raw == raw:
-                found = done.steps[0].token
-            steps.append(Step(Token(raw, found.logprob if found else None, found.id if found else None), best))
+            token = next((t for t in best if t.raw == raw), None)
+            if token is None and done.steps and done.steps[0].token.raw == raw:
+                token = done.steps[0].token
+            steps.append(Step(Token(raw, token.logprob if token else None, token.id if token else None), best))
         return steps
 
     def score_text(self, text: str, top_logprobs: int = 0) -> list[Step]:
-        """Completions with echo. TargetError if the server does not return the prompt's own log probabilities."""
+        """Score a text through completions with echo; TargetError if the server does not return the prompt's log
+        probabilities."""
         body = {
             "model": self.model, "prompt": text, "max_tokens": 1, "temperature": 0, "echo": True,
             "logprobs": max(1, top_logprobs), **self.extra,
@@ -173,22 +176,22 @@ class HttpTarget(Target):
         wanted, skip = text.encode("utf-8", "surrogateescape"), 0
         if steps and not wanted.startswith(steps[0].token.raw):
             skip = 1
-        seen = b""
+        prefix = b""
         for count, step in enumerate(steps[skip:], skip + 1):
-            seen += step.token.raw
-            if seen == wanted:
+            prefix += step.token.raw
+            if prefix == wanted:
                 return steps[skip:count]
         raise TargetError(f"{self.name} does not return log probabilities of the prompt (echo)")
 
     def identity(self) -> dict[str, Any]:
-        """Kind, address, model asked for and names that answered."""
+        """Return kind, address, the model requested and the names that answered."""
         return {"kind": self.kind, "name": self.name, "model": self.model, "served": sorted(self.served)}
 
     def notes(self) -> list[str]:
-        """Bytes that were no text, and fields that it was asked without."""
+        """Return notes on bytes that were not UTF-8 and on request fields dropped after refusals."""
         lost, refused = self.transport.undecodable, sorted(self.dialect.refused)
-        found = [f"{self.name}: {lost} bytes were no UTF-8 (characters cut in two)"] if lost else []
-        return found + ([f"{self.name} refuses {', '.join(refused)}: it was asked without"] if refused else [])
+        notes = [f"{self.name}: {lost} bytes were no UTF-8 (characters cut in two)"] if lost else []
+        return notes + ([f"{self.name} refuses {', '.join(refused)}: it was asked without"] if refused else [])
 
     def close(self) -> None:
         """Close connections."""
@@ -197,29 +200,29 @@ class HttpTarget(Target):
     # --- inside
 
     def _asked(self, request: Request) -> tuple[float, dict[str, Any]]:
-        """When it was sent, and the answer. What the server refuses is left out in another try."""
+        """Send a request, retrying without refused fields; return the time it was sent and the answer."""
         while True:
             path, body = self._call(request, stream=False)
             start = time.perf_counter()
             try:
                 return start, _dict(self.transport.post(path, body, request.cancel))
             except Refused as refused:
-                if not self.dialect.learns(body, refused.status, refused.said):
+                if not self.dialect.learns(body, refused.status, refused.reply):
                     raise
 
     def _opened(self, request: Request, stack: ExitStack) -> tuple[float, Iterator[Any]]:
-        """The same for a stream, which ``stack`` closes."""
+        """Open a stream, retrying without refused fields; ``stack`` closes it."""
         while True:
             path, body = self._call(request, stream=True)
             start = time.perf_counter()
             try:
                 return start, stack.enter_context(self.transport.events(path, body, request.cancel))
             except Refused as refused:
-                if not self.dialect.learns(body, refused.status, refused.said):
+                if not self.dialect.learns(body, refused.status, refused.reply):
                     raise
 
     def _call(self, request: Request, stream: bool) -> tuple[str, dict[str, Any]]:
-        self.require(*request.needs, what="this prompt")
+        self.require(*request.needs, needed_for="this prompt")
         if request.top_logprobs > self.max_top_logprobs:
             raise UsageError(f"at most {self.max_top_logprobs} alternatives per step over HTTP")
         prompt = request.prompt
@@ -251,7 +254,7 @@ class HttpTarget(Target):
         return path, self.dialect.fitted(body | self.extra)
 
     def _chat(self, prompt: Prompt) -> dict[str, Any]:
-        """What is a conversation's own in a request."""
+        """Return the request fields of a conversation."""
         body: dict[str, Any] = {"messages": [self.dialect.message(message) for message in prompt.messages]}
         if prompt.tools:
             body["tools"] = self.dialect.tools(prompt.tools)
@@ -285,33 +288,38 @@ class HttpTarget(Target):
         return self.transport.clean(raw_bytes(str(message)))
 
     def _steps(self, choice: dict[str, Any], top: int, at: float | None) -> list[Step]:
-        found = choice.get("logprobs")
-        if not top or not isinstance(found, dict):
+        logprobs = choice.get("logprobs")
+        if not top or not isinstance(logprobs, dict):
             return []
         try:
-            if isinstance(found.get("content"), list):
-                return [Step(_token(e), tuple(map(_token, e.get("top_logprobs") or ())), at) for e in found["content"]]
-            if isinstance(found.get("tokens"), list):
-                return _legacy_steps(found, at)
+            if isinstance(logprobs.get("content"), list):
+                return [
+                    Step(_token(e), tuple(map(_token, e.get("top_logprobs") or ())), at) for e in logprobs["content"]
+                ]
+            if isinstance(logprobs.get("tokens"), list):
+                return _legacy_steps(logprobs, at)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise TargetError(f"{self.name}: malformed log probabilities") from None
         return []
 
 
 def _token(entry: dict[str, Any]) -> Token:
-    """A token of chat logprobs; without ``bytes`` its text in UTF-8."""
+    """Return a token of chat logprobs; without ``bytes``, the UTF-8 of its text."""
     raw = entry.get("bytes")
     data = bytes(raw) if raw is not None else raw_bytes(entry["token"])
     number = entry.get("id")
     return Token(data, float(entry["logprob"]), number if isinstance(number, int) else None)
 
 
-def _legacy_steps(found: dict[str, Any], at: float | None) -> list[Step]:
-    """Steps of the completions format: parallel lists, alternatives as {text: logprob}. Our own server also lists the
-    bytes of each token; what is no text is spelled there as OpenAI spelled it."""
-    tokens, values = found["tokens"], found.get("token_logprobs") or [None] * len(found["tokens"])
-    tops = found.get("top_logprobs") or [None] * len(tokens)
-    listed = found.get("bytes")
+def _legacy_steps(logprobs: dict[str, Any], at: float | None) -> list[Step]:
+    """Return the steps of the completions format: parallel lists, alternatives as {text: logprob}.
+
+    Our own server also lists the bytes of each token, and then spells tokens that are not UTF-8 as OpenAI did
+    ("bytes:\\xe2").
+    """
+    tokens, values = logprobs["tokens"], logprobs.get("token_logprobs") or [None] * len(logprobs["tokens"])
+    tops = logprobs.get("top_logprobs") or [None] * len(tokens)
+    listed = logprobs.get("bytes")
     exact = listed is not None
     raws = [bytes(raw) for raw in listed] if listed is not None else [raw_bytes(text) for text in tokens]
     steps = []
@@ -323,16 +331,16 @@ def _legacy_steps(found: dict[str, Any], at: float | None) -> list[Step]:
 
 
 def _spelled(text: str, spelled: bool) -> bytes:
-    """The bytes of a token's text; \"bytes:\\xe2\\x82\" where they are ``spelled``."""
+    """Return the bytes of a token's text; \"bytes:\\xe2\\x82\" is parsed where ``spelled``."""
     if spelled and _SPELLED.fullmatch(text):
         return bytes.fromhex(text.removeprefix("bytes:").replace("\\x", ""))
     return raw_bytes(text)
 
 
 def _message(choice: dict[str, Any], name: str) -> dict[str, Any]:
-    """A choice's message, whole or a piece of it; of the completions endpoint its text."""
-    found = choice.get(name)
-    return found if isinstance(found, dict) else {"content": choice.get("text")}
+    """Return a choice's message or delta; for the completions endpoint its text as one."""
+    message = choice.get(name)
+    return message if isinstance(message, dict) else {"content": choice.get("text")}
 
 
 def _dict(value: Any) -> dict[str, Any]:
@@ -346,7 +354,7 @@ def _list(value: Any) -> list[dict[str, Any]]:
 
 
 def _text(value: Any) -> str:
-    return shown(value) if isinstance(value, str) else ""
+    return printable(value) if isinstance(value, str) else ""
 
 
 def _bytes(value: Any) -> bytes:

@@ -1,5 +1,7 @@
-"""From what a generation emits to what a client sees: reasoning apart, tool calls taken out of their markup, stop
-strings cut. One piece in, one delta out, each as early as it is certain."""
+"""From generated pieces to what a client sees: reasoning apart, tool calls parsed, stop strings cut.
+
+One piece in, one delta out, each part as soon as it is certain.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,15 @@ from .answer import CallDelta, Delta, Finish
 
 
 class AnswerReader:
-    """``tools``: markup is looked for at all (docs/text.md 5). ``stop`` is looked for in the visible text alone.
+    """Splits an answer into text, reasoning and tool calls as it is generated.
+
+    ``tools``: look for tool-call markup (docs/explanation/text.md 5). ``stop`` strings are searched in the visible text
+    only. Whether a piece is reasoning is decided by the generation, from token ids.
+
+    recover   accept a complete block of calls at the very end of unclosed reasoning: the model forgot ``</think>``.
+              Only white space may follow; otherwise the block was part of the reasoning. The block is held back until
+              the answer ends and does not end decoding (``done``).
+    repair    accept a block that lacks only closing tags when the model ends its answer
 
     Whether a piece is reasoning the generation knows better than the text: it goes by token ids.
 
@@ -32,79 +42,82 @@ class AnswerReader:
         self._repair = repair
         self._recovered: Generated | None = None
         self._stop = StopHolder(stop)
-        self._said: list[Delta] = []
+        self._deltas: list[Delta] = []
         self._thinking = False
         self.reasoning_tokens = 0
 
     def feed(self, piece: Piece) -> Delta:
-        """What this piece makes certain; empty if nothing."""
-        self._said.append(self._fed(piece))
-        return self._said[-1]
+        """Feed a piece and return what it makes certain, possibly nothing."""
+        self._deltas.append(self._fed(piece))
+        return self._deltas[-1]
 
     def _fed(self, piece: Piece) -> Delta:
         self.reasoning_tokens += piece.thinking and piece.token is not None
         if piece.thinking:
             self._thinking = True
             return Delta(reasoning=self._thought(piece.text))
-        held = self._no_call()
+        reasoning = self._no_call()
         if self._parser is None:
             return Delta(self._stop.feed(piece.text))
-        return replace(self._delta(self._parser.feed(piece.text)), reasoning=held)
+        return replace(self._delta(self._parser.feed(piece.text)), reasoning=reasoning)
 
     def finish(self, ended: str = "", thinking: bool = False) -> Delta:
-        """What was held back to the end. ``ended`` is how decoding did ("stop", "length", ...; "" where it goes without
-        saying), ``thinking`` whether it did inside of reasoning."""
+        """Return what was held back to the end.
+
+        ``ended``: how decoding ended ("stop", "length", ...; "" if ``done`` ended it); ``thinking``: whether it ended
+        inside reasoning.
+        """
         inside = self._inside
         if thinking and inside is not None and inside.done and ended != Finish.CANCELLED:
             self._recovered = inside.result
             calls = tuple(CallDelta(i, call.name, call.arguments) for i, call in enumerate(inside.result.calls))
-            self._said.append(Delta(calls=calls))
-            return self._said[-1]
+            self._deltas.append(Delta(calls=calls))
+            return self._deltas[-1]
         rest = Delta(reasoning=self._no_call())
         if self._parser is not None:
             missing = self._parser.missing if self._repair and ended == Finish.STOP else None
             events = [*(self._parser.feed(missing) if missing else ()), *self._parser.finish()]
             rest = replace(self._delta(events), reasoning=rest.reasoning)
-        self._said.append(replace(rest, text=rest.text + self._stop.finish(), stopped=self.stopped))
-        return self._said[-1]
+        self._deltas.append(replace(rest, text=rest.text + self._stop.finish(), stopped=self.stopped))
+        return self._deltas[-1]
 
     def _thought(self, text: str) -> str:
-        """The reasoning that is certain: a block in it may turn out to be a call."""
+        """Return the reasoning that is certain: a block in it may turn out to be a call."""
         if self._inside is None:
             return text
-        found = _text(self._inside.feed(text))
+        certain = _text(self._inside.feed(text))
         outcome = self._inside.result
         if outcome.complete and outcome.trailing.strip(WHITESPACE):
             self._inside = DsmlParser(False, tags=False)
-            return found + outcome.raw_block + self._thought(outcome.trailing)
+            return certain + outcome.raw_block + self._thought(outcome.trailing)
         if outcome.error is not None:
-            rest = found + _text(self._inside.finish())
+            rest = certain + _text(self._inside.finish())
             self._inside = DsmlParser(False, tags=False)
             return rest
-        return found
+        return certain
 
     def _no_call(self) -> str:
-        """What was held back of the reasoning, which is over."""
+        """End the reasoning and return what was held back of it as a possible call."""
         if self._inside is None or not self._thinking:
             return ""
         self._thinking = False
-        found, outcome = _text(self._inside.finish()), self._inside.result
+        rest, outcome = _text(self._inside.finish()), self._inside.result
         self._inside = DsmlParser(False, tags=False)
-        return outcome.raw_block + outcome.trailing if outcome.complete else found
+        return outcome.raw_block + outcome.trailing if outcome.complete else rest
 
     @property
     def text(self) -> str:
         """The visible answer so far."""
-        return "".join(delta.text for delta in self._said)
+        return "".join(delta.text for delta in self._deltas)
 
     @property
     def reasoning(self) -> str:
-        """What was thought so far."""
-        return "".join(delta.reasoning for delta in self._said)
+        """The reasoning so far."""
+        return "".join(delta.reasoning for delta in self._deltas)
 
     @property
     def greedy(self) -> bool:
-        """Whether the next token is markup of a call, which nobody wants to be drawn."""
+        """Whether the next token is markup of a call, which is decoded greedily."""
         return self._parser is not None and self._parser.state.greedy
 
     @property
@@ -114,23 +127,24 @@ class AnswerReader:
 
     @property
     def done(self) -> bool:
-        """Whatever follows counts for nothing: a block of calls is closed, or a stop string was found."""
+        """Whether further output is ignored: a block of calls is closed, or a stop string matched."""
         return self._stop.stopped is not None or (self._parser is not None and self._parser.done)
 
     @property
     def stopped(self) -> str:
-        """The stop string that was found."""
+        """The stop string that matched, "" if none."""
         return self._stop.stopped or ""
 
     @property
     def generated(self) -> Generated:
-        """The parsed answer (empty where no tools were offered); final after ``finish``."""
+        """The parsed answer (empty if no tools were offered); final after ``finish``."""
         if self._recovered is not None:
             return self._recovered
         return Generated() if self._parser is None else self._parser.result
 
     def reason(self, engine: str) -> Finish:
-        """How the answer ended, given how decoding did: "stop", "length", "cancelled"; "" where ``done`` ended it."""
+        """Return why the answer ended, given how decoding did: "stop", "length", "cancelled", "" where ``done`` ended
+        it."""
         if engine == Finish.CANCELLED:
             return Finish.CANCELLED  # what was cut off is no mistake of the model's
         return Finish(self.generated.finish_reason(engine or Finish.STOP))
@@ -139,10 +153,10 @@ class AnswerReader:
         text, reasoning, calls, void = "", "", [], False
         for event in events:
             match event:
-                case TextDelta(found):
-                    text += self._stop.feed(found)
-                case ReasoningDelta(found):
-                    reasoning += found
+                case TextDelta(fragment):
+                    text += self._stop.feed(fragment)
+                case ReasoningDelta(fragment):
+                    reasoning += fragment
                 case CallStart(index, name):
                     calls.append(CallDelta(index, name))
                 case ArgumentsDelta(index, fragment):

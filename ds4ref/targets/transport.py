@@ -32,23 +32,25 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 class Refused(TargetError):
-    """The server answered with an error: its ``status``, and what it ``said``, longer than the message has it."""
+    """An error reply of the server: its ``status`` and its ``reply``, longer than in the message."""
 
-    def __init__(self, message: str, status: int, said: str):
+    def __init__(self, message: str, status: int, reply: str):
         super().__init__(message)
-        self.status, self.said = status, said
+        self.status, self.reply = status, reply
 
 
-class Line:
-    """One client with at most one connection, whose socket is known, so that whoever waits on it can be woken up."""
+class Connection:
+    """A client with at most one connection, whose socket can be shut down to wake a waiting reader."""
 
     def __init__(self, client: httpx2.Client):
         self.client = client
         self._socket: socket.socket | None = None
 
     def trace(self, event: str, info: Mapping[str, Any], cancel: Cancellation) -> None:
-        """The HTTP library tells what it does; a new connection and its TLS are of interest. One that came about after
-        ``cancel`` was pressed is not waited on."""
+        """Remember the socket of a new connection, from the HTTP library's trace events.
+
+        A connection opened after ``cancel`` was pressed is closed at once.
+        """
         if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
             stream = info["return_value"]
             self._socket = stream.get_extra_info("socket")
@@ -57,7 +59,7 @@ class Line:
                 _stop_if(cancel)
 
     def cut(self) -> None:
-        """End the connection under the feet of whoever reads from it. Callable from a signal handler."""
+        """Shut the connection down under a waiting reader. Safe in a signal handler."""
         if self._socket is not None:
             with suppress(OSError, ValueError):
                 # past the TLS layer, which would first want to say goodbye
@@ -65,7 +67,8 @@ class Line:
 
 
 class Transport:
-    """POST and GET JSON below ``base``. Any number of threads may ask at once, each over a connection of its own.
+    """JSON over GET and POST below ``base``; any number of threads may use it, each request with a connection of its
+    own.
 
     attempts      tries per request; only failures that another try can mend are repeated
     timeout       seconds to connect, and to wait for the next byte
@@ -104,23 +107,24 @@ class Transport:
         self._random = random.Random()
         self.retries = 0
         self.undecodable = 0
-        """Bytes of all answers that were no UTF-8: characters cut in two."""
+        """Bytes of all answers that were not UTF-8: characters cut in two."""
         self.timeout = httpx2.Timeout(timeout, connect=min(timeout, 20.0))
-        self._given = client
+        self._client = client
         self._context: ssl.SSLContext | None = None
-        self._free: list[Line] = []
+        self._free: list[Connection] = []
 
     def get(self, path: str) -> Any:
-        """The JSON behind ``path``."""
+        """Return the JSON at ``path``."""
         return self._json("GET", path, None, None)
 
     def post(self, path: str, body: dict[str, Any], cancel: Cancellation | None = None) -> Any:
-        """The JSON answer to ``body``. Cancelled as soon as ``cancel`` is pressed; Refused if the server says no."""
+        """Return the JSON answer to ``body``. Raises Cancelled when ``cancel`` is pressed, Refused for an error
+        reply."""
         return self._json("POST", path, body, cancel)
 
     @contextmanager
     def events(self, path: str, body: dict[str, Any], cancel: Cancellation | None = None) -> Iterator[Iterator[Any]]:
-        """The data of server-sent events, decoded; ends at ``[DONE]``. Only the opening of the stream is retried."""
+        """Open a stream of server-sent events, decoded, up to ``[DONE]``. Only opening the stream is retried."""
         with self._answered("POST", path, body, cancel) as response:
             yield self._decoded(response, cancel)
 
@@ -137,22 +141,22 @@ class Transport:
     def _headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self._secret}"} if self._secret else {}
 
-    def _line(self) -> Line:
-        """A connection that nobody uses."""
+    def _line(self) -> Connection:
+        """Return an idle connection or a new one."""
         with suppress(IndexError):
             return self._free.pop()
-        if self._given is not None:
-            return Line(self._given)
+        if self._client is not None:
+            return Connection(self._client)
         if self._context is None:
             self._context = httpx2.create_ssl_context()
         limits = httpx2.Limits(max_connections=1, max_keepalive_connections=1)
-        return Line(httpx2.Client(timeout=self.timeout, verify=self._context, limits=limits))
+        return Connection(httpx2.Client(timeout=self.timeout, verify=self._context, limits=limits))
 
     @contextmanager
     def _answered(
         self, method: str, path: str, body: dict[str, Any] | None, cancel: Cancellation | None
     ) -> Iterator[httpx2.Response]:
-        """An open response with status 200. Pressing ``cancel`` ends whatever goes on inside with Cancelled."""
+        """Open a response with status 200; pressing ``cancel`` ends the block with Cancelled."""
         cancel, line = cancel or Cancellation(), self._line()
         try:
             with cancel.does(line.cut):
@@ -168,7 +172,7 @@ class Transport:
             _stop_if(cancel)
             raise TargetError(f"{self.base}: the answer broke off: {self._reason(error)}") from None
         finally:
-            if cancel.requested and self._given is None:
+            if cancel.requested and self._client is None:
                 line.client.close()
             else:
                 self._free.append(line)
@@ -205,19 +209,19 @@ class Transport:
             raise TargetError(f"{self.base}: the stream broke off: {self._reason(error)}") from None
 
     def _parsed(self, data: bytes) -> Any:
-        """JSON; bytes that are no UTF-8 come as lone surrogates (``wire``) and are counted."""
+        """Parse JSON; bytes that are not UTF-8 become lone surrogates (``wire``) and are counted."""
         try:
             return json.loads(data)
         except UnicodeDecodeError:
             text, lost = decoded(data)
-            found = json.loads(text)
+            value = json.loads(text)
             self.undecodable += lost
-            return found
+            return value
 
     def _send(
-        self, line: Line, method: str, path: str, body: dict[str, Any] | None, cancel: Cancellation
+        self, line: Connection, method: str, path: str, body: dict[str, Any] | None, cancel: Cancellation
     ) -> httpx2.Response:
-        """An open response with status 200; TargetError when ``attempts`` tries did not bring one."""
+        """Return an open response with status 200; TargetError after ``attempts`` failed tries."""
         for attempt in range(1, self.attempts + 1):
             self._pace(cancel)
             _stop_if(cancel)
@@ -232,10 +236,10 @@ class Transport:
             else:
                 if response.status_code == 200:
                     return response
-                said, wait = self._said(response), _retry_after(response)
-                why = f"HTTP {response.status_code}" + (f": {self.clean(said)}" if said.strip() else "")
+                reply, wait = self._error_text(response), _retry_after(response)
+                why = f"HTTP {response.status_code}" + (f": {self.clean(reply)}" if reply.strip() else "")
                 if response.status_code not in RETRY_STATUS:
-                    raise Refused(f"{self.base}: {why}", response.status_code, self.clean(said, 4096))
+                    raise Refused(f"{self.base}: {why}", response.status_code, self.clean(reply, 4096))
             _stop_if(cancel)
             if attempt < self.attempts:
                 self.retries += 1
@@ -257,8 +261,8 @@ class Transport:
             cancel.wait(seconds)
         _stop_if(cancel)
 
-    def _said(self, response: httpx2.Response) -> bytes:
-        """What an answer with an error says: its message, or the whole of it."""
+    def _error_text(self, response: httpx2.Response) -> bytes:
+        """Return the message of an error reply, or all of it."""
         try:
             data = b"".join(response.iter_bytes())[:4096]
         except httpx2.TransportError:
@@ -278,7 +282,8 @@ class Transport:
         return self.clean(str(error).encode()) or type(error).__name__
 
     def clean(self, data: bytes, limit: int = 200) -> str:
-        """Foreign text fit for one line of an error: printable, short, and without the key even if it was echoed."""
+        """Make foreign text fit for one line of an error: printable, short, with the key masked even if it was
+        echoed."""
         text = data.decode("utf-8", "replace")
         if self._secret:
             text = text.replace(self._secret, "***")
@@ -292,7 +297,7 @@ def _stop_if(cancel: Cancellation | None) -> None:
 
 
 def _retry_after(response: httpx2.Response) -> float | None:
-    """Seconds that a Retry-After header asks for (a number or a date)."""
+    """Return the seconds that a Retry-After header asks for (a number or a date)."""
     value = response.headers.get("retry-after", "").strip()
     if not value:
         return None

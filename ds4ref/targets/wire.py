@@ -1,8 +1,7 @@
 """Bytes as servers send them: server-sent events, and text that is cut inside a character.
 
-A token may end inside a UTF-8 character, and there are servers that put its bytes into the answer as they are. Such
-bytes travel as lone surrogates (``surrogateescape``) until it is known what they are for: ``raw_bytes`` gives a token
-its own bytes back, and ``shown`` is for people.
+A token may end inside a UTF-8 character, and some servers put its raw bytes into the answer. Such bytes travel as lone
+surrogates (``surrogateescape``): ``raw_bytes`` restores a token's bytes, and ``printable`` replaces them for display.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from ..errors import TargetError
 
 
 def decoded(data: bytes) -> tuple[str, int]:
-    """Text of ``data`` with every undecodable byte as a lone surrogate, and how many there are."""
+    """Decode UTF-8 with every undecodable byte as a lone surrogate; return the text and their count."""
     text = data.decode("utf-8", "surrogateescape")
     return text, sum("\udc80" <= c <= "\udcff" for c in text)
 
 
 def raw_bytes(text: str) -> bytes:
-    """The bytes behind ``text``. Halves of a surrogate pair, which JSON can hold and UTF-8 cannot, become U+FFFD."""
+    """Return the bytes behind ``text``; halves of surrogate pairs, legal in JSON but not in UTF-8, become U+FFFD."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -27,14 +26,17 @@ def raw_bytes(text: str) -> bytes:
         return whole.encode("utf-8", "surrogateescape")
 
 
-def shown(text: str) -> str:
-    """``text`` fit for people: U+FFFD in place of what is no character."""
+def printable(text: str) -> str:
+    """Return ``text`` for display: U+FFFD in place of undecodable bytes."""
     return raw_bytes(text).decode("utf-8", "replace")
 
 
 def events(chunks: Iterable[bytes], limit: int) -> Iterator[bytes]:
-    """The data of server-sent events from the bytes of a response, as bytes. An event without its final empty line is
-    dropped, as the standard has it. TargetError for one larger than ``limit``."""
+    """Yield the data of server-sent events from the chunks of a response.
+
+    An event without its final empty line is dropped, as the standard says. TargetError for one larger than ``limit``
+    bytes.
+    """
     data: list[bytes] = []
     for line in _lines(chunks, limit):
         if not line:
@@ -50,14 +52,14 @@ def events(chunks: Iterable[bytes], limit: int) -> Iterator[bytes]:
 
 
 def _lines(chunks: Iterable[bytes], limit: int) -> Iterator[bytes]:
-    """Lines that end with CR LF, LF or CR, without their ends. A CR at the end of a chunk may be half of a CR LF."""
+    """Yield lines without their ends (CR LF, LF or CR). A CR at the end of a chunk may be half of a CR LF."""
     rest = b""
     for chunk in chunks:
         rest += chunk
-        held = rest.endswith(b"\r")
-        text = (rest[:-1] if held else rest).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        ends_in_cr = rest.endswith(b"\r")
+        text = (rest[:-1] if ends_in_cr else rest).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         *whole, rest = text.split(b"\n")
-        rest += b"\r" if held else b""
+        rest += b"\r" if ends_in_cr else b""
         if len(rest) > limit:
             raise TargetError(f"a line of the stream is larger than {limit >> 20} MiB")
         yield from whole

@@ -1,4 +1,4 @@
-"""The byte-level alphabet (docs/text.md 2): every byte has one printable character that stands for it.
+"""The byte-level alphabet (docs/explanation/text.md 2): one printable character for every byte.
 
 Bytes 33-126, 161-172 and 174-255 stand for themselves; the other 68, in increasing order, are U+0100 ... U+0143.
 """
@@ -7,23 +7,23 @@ from __future__ import annotations
 
 
 def _alphabet() -> str:
-    kept = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    spare = iter(range(0x100, 0x100 + 256 - len(kept)))
-    return "".join(chr(byte if byte in kept else next(spare)) for byte in range(256))
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    spare = iter(range(0x100, 0x100 + 256 - len(printable)))
+    return "".join(chr(byte if byte in printable else next(spare)) for byte in range(256))
 
 
 ALPHABET = _alphabet()
-"""ALPHABET[byte] is the character that stands for it."""
+"""ALPHABET[byte] is the character of that byte."""
 
 _TO_CHAR = dict(enumerate(ALPHABET))
 _TO_BYTE = {ord(char): byte for byte, char in enumerate(ALPHABET)}
 
 
 def to_chars(data: bytes) -> str:
-    """Bytes as the vocabulary spells them."""
+    """Spell bytes in the alphabet."""
     return data.decode("latin-1").translate(_TO_CHAR)
 
 
 def to_bytes(chars: str) -> bytes:
-    """Inverse of ``to_chars``; characters outside the alphabet are dropped, as ds4 does (docs/text.md 2)."""
+    """Return the bytes of ``chars``; characters outside the alphabet are dropped, as ds4 does (text.md 2)."""
     return bytes(_TO_BYTE[code] for code in map(ord, chars) if code in _TO_BYTE)

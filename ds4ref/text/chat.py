@@ -1,6 +1,6 @@
-"""Conversations as prompts: thinking modes, the tool prompt, and the rendering of messages (docs/text.md 3).
+"""Conversations as prompts: thinking modes, the tool prompt, and the rendering of messages (text.md 3).
 
-    render(messages, schemas, mode)     what a chat request becomes
+    render(messages, schemas, mode)     the prompt of a chat request
     live_tail(messages, start, mode)    what is appended to a live session when tool results come back
     leading_system(messages)            how many system messages stand in front
     completion(prompt, mode)            the text completions endpoint
@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any
 from ..errors import TextError
 from . import protocol
 from .dsml import ToolCall, render_calls, render_result
-from .rendered import Conversation, Part, Rendered
+from .rendered import Conversation, Rendered, TextPart
 
 if TYPE_CHECKING:
     from .tokenizer import Tokenizer
 
 MODES = ("none", "high", "max")
 HOISTS = ("all", "leading")
-"""Which system messages go to the head of a prompt: all of them, as ds4 does it, or only those that stand there."""
+"""Which system messages go to the head of a prompt: all, as in ds4, or only the leading ones."""
 THINK_MAX_MIN_CTX = 384 * 1024
-"""Below this context size "max" is "high"."""
+"""Context size in tokens below which "max" becomes "high"."""
 
 
 MAX_PREFIX = (
@@ -80,7 +80,7 @@ _SYSTEM_ROLES, _TOOL_ROLES = ("system", "developer"), ("tool", "function")
 
 @dataclass(frozen=True)
 class Message:
-    """One turn. ``raw_dsml`` is the block of ``calls`` exactly as the model wrote it, white space before it included.
+    """One turn. ``raw_dsml`` is the block of ``calls`` exactly as the model wrote it, with the white space before it.
 
     ``result_ids`` names the calls whose results a user message carries in its content (Anthropic).
     """
@@ -97,12 +97,12 @@ class Message:
 
 
 def mode_for_context(mode: str, ctx: int) -> str:
-    """The mode in force in a context of ``ctx`` tokens: "max" needs 393216 of them and is "high" below."""
+    """Return the mode in force in a context of ``ctx`` tokens: "max" becomes "high" below THINK_MAX_MIN_CTX."""
     return "high" if mode == "max" and ctx < THINK_MAX_MIN_CTX else mode
 
 
 def effort_mode(effort: str) -> str:
-    """The thinking mode that a reasoning effort asks for. TextError lists the valid ones."""
+    """Map a reasoning effort to its thinking mode; TextError lists the valid efforts."""
     try:
         return _EFFORTS[effort]
     except (KeyError, TypeError):
@@ -116,7 +116,7 @@ def resolve_mode(
     model: str = "",
     explicit: bool = False,
 ) -> str:
-    """The thinking mode of a request (docs/text.md 3).
+    """Return the thinking mode of a request (docs/explanation/text.md 3).
 
     ``effort`` and ``thinking`` are the request's fields, None where absent or null. ``explicit`` says that the
     request controls thinking even if ``thinking`` is None (a null ``thinking``; for Responses a non-null effort).
@@ -132,21 +132,21 @@ def resolve_mode(
 # --- rendering
 
 
-def tool_prompt(schemas: Sequence[str]) -> list[Part]:
-    """The tools section of the system text; ``schemas`` are JSON objects, shown verbatim."""
+def tool_prompt(schemas: Sequence[str]) -> list[TextPart]:
+    """Return the tools section of the system text; ``schemas`` are JSON objects, inserted verbatim."""
     return Rendered().protocol(_TOOL_PROMPT).plain("\n".join(schemas)).protocol(_TOOL_PROMPT_END).parts
 
 
 def leading_system(messages: Sequence[Message]) -> int:
-    """How many system and developer messages stand in front of all others."""
+    """Return the number of system and developer messages before all others."""
     return next((i for i, message in enumerate(messages) if message.role not in _SYSTEM_ROLES), len(messages))
 
 
 def render(
     messages: Sequence[Message], schemas: Sequence[str] = (), mode: str = "high", hoist: str = "all"
 ) -> Rendered:
-    """The prompt of a conversation. Tools come before the client's system text; ends with the start of an answer
-    unless the last message is the assistant's own.
+    """Render a conversation as a prompt; it ends with the start of an answer unless the last message is the
+    assistant's.
 
     Reasoning of past turns is kept everywhere once tools are involved, else only after the last user message. With
     ``hoist`` "leading", later system messages stay where they are, as what a user says: the head of the prompt is then
@@ -159,13 +159,13 @@ def render(
     prompt.conversation = Conversation([_as_json(message) for message in messages], [*schemas], mode)
     if mode == "max":
         prompt.plain(MAX_PREFIX)
-    system: list[Part] = tool_prompt(schemas) if schemas else []
+    system: list[TextPart] = tool_prompt(schemas) if schemas else []
     for message in messages[:in_place]:
         if message.role in _SYSTEM_ROLES:
             if system:
-                system.append(Part("\n\n", None))
+                system.append(TextPart("\n\n", None))
             if message.content:
-                system.append(Part(message.content, None))
+                system.append(TextPart(message.content, None))
     prompt.extend(system)
 
     placed = {i for i in range(in_place, len(messages)) if messages[i].role in _SYSTEM_ROLES}
@@ -176,13 +176,13 @@ def render(
 
 
 def live_tail(messages: Sequence[Message], start: int, mode: str = "high", hoist: str = "all") -> Rendered:
-    """What follows a live session that ends in a tool turn: its EOS, then ``messages[start:]``."""
+    """Render what follows a live session that ends in a tool turn: its EOS, then ``messages[start:]``."""
     in_place = len(messages) if hoist == "all" else start
     return _render_turns(Rendered().protocol(protocol.EOS), messages, start, mode, 0, in_place)
 
 
 def completion(text: str, mode: str = "high") -> Rendered:
-    """The prompt of the text completions endpoint."""
+    """Render the prompt of the text completions endpoint."""
     messages = (Message("system", protocol.DEFAULT_SYSTEM), Message("user", text))
     return render(messages, (), mode)
 
@@ -190,8 +190,11 @@ def completion(text: str, mode: str = "high") -> Rendered:
 def _render_turns(
     prompt: Rendered, messages: Sequence[Message], start: int, mode: str, keep_from: int, in_place: int
 ) -> Rendered:
-    """Append ``messages[start:]``; assistant turns from index ``keep_from`` on keep their reasoning, system messages
-    from index ``in_place`` on are part of the user's turn before them, or one of their own."""
+    """Append ``messages[start:]`` to ``prompt``.
+
+    Assistant turns from index ``keep_from`` on keep their reasoning; system messages from index ``in_place`` on join
+    the user's turn before them, or form one of their own.
+    """
     thinking = mode != "none"
     pending = in_results = False
     for index in range(start, len(messages)):
@@ -228,18 +231,18 @@ def _render_turns(
 
 
 def _as_json(message: Message) -> dict[str, Any]:
-    """A message as chat templates of other models expect it: in the form of the OpenAI protocol."""
-    found: dict[str, Any] = {"role": message.role, "content": message.content}
+    """Return a message in the OpenAI protocol's form, as other models' chat templates expect it."""
+    fields: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.reasoning:
-        found["reasoning_content"] = message.reasoning
+        fields["reasoning_content"] = message.reasoning
     if message.calls:
         calls = [{"name": call.name, "arguments": _arguments(call)} for call in message.calls]
-        found["tool_calls"] = [{"type": "function", "function": call} for call in calls]
-    return found
+        fields["tool_calls"] = [{"type": "function", "function": call} for call in calls]
+    return fields
 
 
 def _arguments(call: ToolCall) -> Any:
-    """Arguments as an object where they are one, else as the text they are."""
+    """Return arguments as an object if they are one, else as text."""
     try:
         value = json.loads(call.arguments)
     except (ValueError, RecursionError):
@@ -255,10 +258,11 @@ def _has_calls(message: Message) -> bool:
 
 
 def encode_chat_prompt(tokenizer: Tokenizer, system: str, prompt: str, mode: str = "high") -> list[int]:
-    """The ids of a first turn. Each text is encoded on its own and as plain text; an empty system text adds nothing.
+    """Return the token ids of a first turn; each text is encoded on its own as plain text, an empty system text adds
+    nothing.
 
-    By the model's own template if there is one. For a tokenizer that has no protocol for chats: the beginning and the
-    prompt alone, which the model goes on with.
+    Uses the model's own template if there is one. For a tokenizer without a chat protocol: BOS and the prompt alone,
+    which the model continues.
     """
     if tokenizer.template is not None:
         messages = [Message("system", system)] * bool(system) + [Message("user", prompt)]
@@ -273,19 +277,19 @@ def encode_chat_prompt(tokenizer: Tokenizer, system: str, prompt: str, mode: str
 
 
 def chat_start(tokenizer: Tokenizer) -> list[int]:
-    """The token that begins a text, if there is one."""
+    """Return the BOS token, if the tokenizer has one."""
     return [tokenizer.bos] if tokenizer.bos >= 0 else []
 
 
 def answer_start(tokenizer: Tokenizer, mode: str = "high") -> list[int]:
-    """The ids that open the assistant's turn."""
+    """Return the ids that open the assistant's turn."""
     if not tokenizer.chats:
         return []
     return [tokenizer.assistant, tokenizer.think_close if mode == "none" else tokenizer.think_open]
 
 
 def ends_in_thinking(ids: Sequence[int], tokenizer: Tokenizer) -> bool:
-    """True if the last control token of ``ids`` is ``<think>``."""
+    """Return True if the last control token of ``ids`` is ``<think>``."""
     for token in reversed(ids):
         if token == tokenizer.think_open:
             return True
@@ -295,7 +299,7 @@ def ends_in_thinking(ids: Sequence[int], tokenizer: Tokenizer) -> bool:
 
 
 def encode_message(tokenizer: Tokenizer, role: str, content: str) -> list[int]:
-    """The ids of one more message of a running conversation.
+    """Return the ids of one more message of a running conversation.
 
     An assistant's text that does not itself start with a think tag is preceded by ``</think>``; a leading think tag,
     and the closing tag of the thinking it opens, are control tokens. Unknown roles are a TextError.

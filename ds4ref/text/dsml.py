@@ -1,4 +1,4 @@
-"""Tool calls as DSML markup, and tool results (docs/text.md 4). The inverse is dsml_parser.py.
+"""Tool calls as DSML markup, and tool results (docs/explanation/text.md 4). The inverse is dsml_parser.py.
 
 Inside a string value everything is verbatim but the closing tag of the parameter, whose ``<`` becomes ``&lt;``. So that
 parsing gives back exactly what was rendered, text that already looks like such an escape gets one more ``amp;``; ds4
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from . import rawjson
 from .protocol import CANONICAL, TOOL_RESULT_CLOSE, TOOL_RESULT_OPEN
-from .rendered import Part, Rendered
+from .rendered import Rendered, TextPart
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call of a tool: its name, its arguments as JSON text (normally an object), and the id clients know it by."""
+    """A tool call: name, arguments as JSON text (normally an object), and the client's id of the call."""
 
     name: str
     arguments: str
@@ -26,33 +26,33 @@ class ToolCall:
 
 
 def escape_attribute(text: str) -> str:
-    """Text as an attribute value."""
+    """Escape text for an attribute value."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
 
 
 def escape_string(text: str) -> str:
-    """Text as the body of a ``string="true"`` parameter."""
+    """Escape text for the body of a ``string="true"`` parameter."""
     rest = re.escape(CANONICAL.param_close[1:])
     text = re.sub(rf"&(?=(?:amp;)*lt;{rest})", "&amp;", text)
     return text.replace(CANONICAL.param_close, "&lt;" + CANONICAL.param_close[1:])
 
 
 def parameters(arguments: str) -> list[tuple[str, str, bool]]:
-    """(name, body, is string) of each parameter of a call. Arguments that are no JSON object become one string."""
+    """Return (name, body, is_string) of each parameter; arguments that are no JSON object become one string."""
     try:
-        found = rawjson.members(arguments)
+        pairs = rawjson.members(arguments)
     except ValueError:
         return [("arguments", escape_string(arguments), True)]
     return [
         (name, escape_string(rawjson.string(raw)), True)
         if rawjson.is_string(raw)
         else (name, rawjson.minify(raw).replace(CANONICAL.param_close, "\\u003c" + CANONICAL.param_close[1:]), False)
-        for name, raw in found
+        for name, raw in pairs
     ]
 
 
-def render_calls(calls: Iterable[ToolCall]) -> list[Part]:
-    """The canonical block of some calls, with its two leading newlines."""
+def render_calls(calls: Iterable[ToolCall]) -> list[TextPart]:
+    """Render calls as a canonical block, with its two leading newlines."""
     tag, block = CANONICAL, Rendered()
     block.protocol(f"\n\n{tag.block_open}\n")
     for call in calls:
@@ -64,7 +64,7 @@ def render_calls(calls: Iterable[ToolCall]) -> list[Part]:
     return block.protocol(tag.block_close).parts
 
 
-def render_result(content: str) -> list[Part]:
-    """A tool's output. Only the closing tag is escaped."""
+def render_result(content: str) -> list[TextPart]:
+    """Render a tool's output; only the closing tag is escaped."""
     body = content.replace(TOOL_RESULT_CLOSE, "&lt;" + TOOL_RESULT_CLOSE[1:])
     return Rendered().protocol(TOOL_RESULT_OPEN).plain(body).protocol(TOOL_RESULT_CLOSE).parts

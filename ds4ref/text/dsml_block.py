@@ -1,4 +1,4 @@
-"""One tool call block while it is being generated, from its opener to its end tag (docs/text.md 4, 5).
+"""Parser of one tool call block during generation, from its opener to its end tag (docs/explanation/text.md 4, 5).
 
 ``Block.step`` consumes what can be decided from a cursor that the message parser shares with it, and says what came
 out. It ends in one of three ways: closed, a quotation (an opener in the middle of prose), or malformed.
@@ -25,48 +25,49 @@ _QUOTE_OR_BACKSLASH = re.compile(r'["\\]')
 
 
 class NeedMore(Exception):
-    """The next step cannot be decided on the text that is there."""
+    """The next step needs more input."""
 
 
 class Malformed(Exception):
-    """The block breaks the grammar; the message says how."""
+    """The block violates the grammar; the message says how."""
 
 
 class Cursor:
-    """Input as it arrives. Everything before ``at`` is consumed; up to ``scan`` the open search found nothing."""
+    """Buffered input. Text before ``at`` is consumed; the pending search has covered text up to ``scan`` without a
+    match."""
 
     def __init__(self) -> None:
         self.text, self.at, self.scan = "", 0, 0
 
     def append(self, chunk: str) -> None:
-        """More input."""
+        """Append input, dropping consumed text."""
         self.text = self.text[self.at :] + chunk
         self.scan, self.at = max(0, self.scan - self.at), 0
 
     def take(self, end: int) -> str:
-        """Consume up to ``end``."""
+        """Consume and return the text up to index ``end``."""
         taken, self.at, self.scan = self.text[self.at : end], end, end
         return taken
 
     def spaces(self, start: int) -> int:
-        """Index of the first character from ``start`` on that is no white space."""
+        """Return the index of the first character at or after ``start`` that is not white space."""
         match = _SPACES.match(self.text, start)
         assert match is not None  # it matches the empty string
         return match.end()
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         """Characters not yet consumed."""
         return len(self.text) - self.at
 
-    def held(self, *words: str) -> int:
-        """Index from which the rest of the text may become one of ``words``, or its end."""
+    def possible_start(self, *words: str) -> int:
+        """Return the index from which the rest of the text may become one of ``words``, or the end of the text."""
         tail = self.text[max(self.at, len(self.text) - max(map(len, words))) :]
         return len(self.text) - max(partial_suffix(tail, word) for word in words)
 
 
 class Status(Enum):
-    """How far a block is."""
+    """State of a block."""
 
     OPEN = "open"
     CLOSED = "closed"
@@ -74,7 +75,7 @@ class Status(Enum):
 
 
 class Block:
-    """The machine. ``lead`` is what has been consumed already: white space and the opener.
+    """The state machine of one block. ``lead`` is the text consumed before: white space and the opener.
 
     ``raw`` joins to everything consumed. ``calls`` are the finished calls; ``void()`` adds the one being read.
     """
@@ -94,19 +95,19 @@ class Block:
         self._quoted = self._escaped = False  # inside a JSON string; after its backslash
 
     def step(self, events: list[Event]) -> None:
-        """Take one step. NeedMore if the input does not suffice, Malformed if it cannot be a block."""
+        """Take one step. Raises NeedMore if the input does not suffice, Malformed if it cannot be a block."""
         self._step(events)
 
     @property
     def state(self) -> Syntax:
-        """Where the text so far ends."""
-        held, step = self._cursor.left, self._step
+        """The syntax state at the end of the input so far."""
+        pending, step = self._cursor.remaining, self._step
         if self.status is not Status.OPEN:
             return Syntax.OUTSIDE
         if step == self._json_body:
             if self._quoted:
                 return Syntax.JSON_STRING
-            return Syntax.STRUCTURAL if held >= 2 else Syntax.JSON_STRUCTURAL
+            return Syntax.STRUCTURAL if pending >= 2 else Syntax.JSON_STRUCTURAL
         if step in (self._string_body, self._string_or_nested):
             rest = self._cursor.text[self._cursor.at :].lstrip(WHITESPACE)
             return Syntax.STRUCTURAL if len(rest) >= 2 and rest[0] == "<" else Syntax.STRING_BODY
@@ -114,7 +115,7 @@ class Block:
 
     @property
     def missing(self) -> str | None:
-        """The closing tags, or what is left of them, without which this is no whole block; None if a value is open."""
+        """The closing tags still missing for a complete block; None if a value is open or no tag can complete it."""
         tags = self._tags
         if self._step == self._between_parameters:
             wanted = f"{tags.invoke_close}\n{tags.block_close}"
@@ -122,15 +123,15 @@ class Block:
             wanted = tags.block_close
         else:
             return None
-        held = self._cursor.text[self._cursor.at :].lstrip(WHITESPACE)
-        return wanted[len(held) :] if wanted.startswith(held) else None
+        pending = self._cursor.text[self._cursor.at :].lstrip(WHITESPACE)
+        return wanted[len(pending) :] if wanted.startswith(pending) else None
 
     def void(self) -> tuple[ToolCall, ...]:
-        """All calls, the unfinished one included."""
+        """Return all calls, the unfinished one included."""
         open_call = [ToolCall(self._name, "".join(self._fragments))] if self._fragments else []
         return (*self.calls, *open_call)
 
-    # --- tools of the steps
+    # --- helpers of the steps
 
     def _take(self, end: int) -> str:
         taken = self._cursor.take(end)
@@ -143,7 +144,8 @@ class Block:
             events.append(ArgumentsDelta(len(self.calls), fragment))
 
     def _next(self, *tags: str) -> str:
-        """Skip white space and say which of ``tags`` follows; "" if none does. Tags without ``>`` end as a word."""
+        """Skip white space and return which of ``tags`` follows, "" if none. Tags without ``>`` must end at a word
+        boundary."""
         cursor = self._cursor
         self._take(cursor.spaces(cursor.at))
         for tag in tags:
@@ -152,7 +154,7 @@ class Block:
                     return tag
         longest = max(map(len, tags))
         rest = cursor.text[cursor.at : cursor.at + longest]
-        if any(tag.startswith(rest) for tag in tags) and len(rest) == cursor.left:
+        if any(tag.startswith(rest) for tag in tags) and len(rest) == cursor.remaining:
             raise NeedMore
         return ""
 
@@ -163,7 +165,7 @@ class Block:
         return after in WHITESPACE + ">"
 
     def _attributes(self) -> dict[str, str]:
-        """Consume a tag through its first ``>`` and read its attributes; of duplicates the first counts."""
+        """Consume a tag through its first ``>`` and return its attributes; the first of duplicates wins."""
         cursor = self._cursor
         end = cursor.text.find(">", max(cursor.at, cursor.scan))
         if (end if end >= 0 else len(cursor.text)) - cursor.at > _MAX_TAG:
@@ -171,20 +173,20 @@ class Block:
         if end < 0:
             cursor.scan = len(cursor.text)
             raise NeedMore
-        found: dict[str, str] = {}
+        attributes: dict[str, str] = {}
         for name, value in _ATTRIBUTE.findall(self._take(end + 1)):
-            found.setdefault(name, _ENTITY.sub(lambda match: _ENTITIES[match[1]], value))
-        return found
+            attributes.setdefault(name, _ENTITY.sub(lambda match: _ENTITIES[match[1]], value))
+        return attributes
 
     # --- structure
 
     def _between_invokes(self, events: list[Event]) -> None:
         tags = self._tags
-        found = self._next(tags.block_close, tags.invoke_open)
-        if found == tags.block_close:
-            self._take(self._cursor.at + len(found))
+        tag = self._next(tags.block_close, tags.invoke_open)
+        if tag == tags.block_close:
+            self._take(self._cursor.at + len(tag))
             self.status = Status.CLOSED
-        elif found:
+        elif tag:
             name = self._attributes().get("name")
             if not name:
                 raise Malformed("an invoke tag without a name")
@@ -199,15 +201,15 @@ class Block:
 
     def _between_parameters(self, events: list[Event]) -> None:
         tags = self._tags
-        found = self._next(tags.invoke_close, tags.param_open)
-        if found == tags.invoke_close:
-            self._take(self._cursor.at + len(found))
+        tag = self._next(tags.invoke_close, tags.param_open)
+        if tag == tags.invoke_close:
+            self._take(self._cursor.at + len(tag))
             self._emit(events, "}")
             events.append(CallEnd(len(self.calls)))
             self.calls.append(ToolCall(self._name, "".join(self._fragments)))
             self._fragments = []
             self._step = self._between_invokes
-        elif found:
+        elif tag:
             self._open_parameter(events, nested=False)
         else:
             raise Malformed("text between two parameters")
@@ -232,7 +234,7 @@ class Block:
         self._step = self._between_leaves if self._nested else self._between_parameters
 
     def _string_or_nested(self, events: list[Event]) -> None:
-        """A value without ``string`` attribute: an object if it consists of parameters, else a string."""
+        """Read a value without ``string`` attribute: an object if it consists of parameters, else a string."""
         cursor, tag = self._cursor, self._tags.param_open
         start = cursor.scan = cursor.spaces(max(cursor.at, cursor.scan))
         if cursor.text.startswith(tag, start):
@@ -249,12 +251,12 @@ class Block:
 
     def _between_leaves(self, events: list[Event]) -> None:
         tags = self._tags
-        found = self._next(tags.param_open, tags.param_close, tags.invoke_close)
-        if found == tags.param_open:
+        tag = self._next(tags.param_open, tags.param_close, tags.invoke_close)
+        if tag == tags.param_open:
             self._open_parameter(events, nested=True)
-        elif found:
-            if found == tags.param_close:  # welcome, but not required
-                self._take(self._cursor.at + len(found))
+        elif tag:
+            if tag == tags.param_close:  # optional
+                self._take(self._cursor.at + len(tag))
             self._emit(events, "}")
             self._first = False
             self._step = self._between_parameters
@@ -268,13 +270,13 @@ class Block:
         self._step = self._string_body
 
     def _string_body(self, events: list[Event]) -> None:
-        """Everything up to the closing tag is verbatim, but an escaped closing tag."""
+        """Emit text verbatim up to the closing tag; only an escaped closing tag is unescaped."""
         cursor = self._cursor
         pattern, partial = _STRING_ENDS[self._tags]
         match = pattern.search(cursor.text, cursor.at)
         if match is None:
-            held = partial.search(cursor.text, cursor.at)
-            self._emit(events, _inside_quotes(self._take(held.start() if held else len(cursor.text))))
+            partial_match = partial.search(cursor.text, cursor.at)
+            self._emit(events, _inside_quotes(self._take(partial_match.start() if partial_match else len(cursor.text))))
             raise NeedMore
         self._emit(events, _inside_quotes(self._take(match.start())))
         if match["close"]:
@@ -286,18 +288,18 @@ class Block:
             self._emit(events, _inside_quotes(("&" + again[4:] + "lt;" if again else "<") + match["rest"]))
 
     def _json_body(self, events: list[Event]) -> None:
-        """Held back until the closing tag: only then is it known whether it is JSON."""
+        """Buffer a value until its closing tag: only then is it known whether it is JSON."""
         cursor, tag = self._cursor, self._tags.param_close
         end = cursor.text.find(tag, cursor.at)
         if end < 0:
-            self._follow_json(self._take(cursor.held(tag)))
+            self._follow_json(self._take(cursor.possible_start(tag)))
             raise NeedMore
         self._follow_json(self._take(end))
         self._emit(events, self._member + json_value("".join(self._value)))
         self._close_parameter()
 
     def _follow_json(self, text: str) -> None:
-        """Keep ``text`` and know whether it ends inside a JSON string."""
+        """Buffer ``text``, tracking whether it ends inside a JSON string."""
         self._value.append(text)
         at = 0
         while at < len(text):
@@ -315,7 +317,7 @@ class Block:
 
 
 def _string_ends(tags: Dialect) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """What ends or interrupts a string body, and what may become that at the end of the text."""
+    """Return patterns for the end (or escaped end) of a string body, and for a prefix of one at the end of the text."""
     close = tags.param_close
 
     def prefixes(word: str) -> str:
@@ -334,9 +336,9 @@ def _inside_quotes(text: str) -> str:
 
 
 def json_value(body: str) -> str:
-    """The body of a ``string="false"`` parameter as compact JSON.
+    """Return the body of a ``string="false"`` parameter as compact JSON.
 
-    Nothing is null; what follows an object or array is ignored; what is no JSON becomes a string.
+    An empty body is null; what follows an object or array is ignored; what is no JSON becomes a string.
     """
     stripped = body.strip(WHITESPACE)
     if not stripped:

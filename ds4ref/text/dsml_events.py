@@ -1,4 +1,4 @@
-"""What the DSML parser says: events while the text arrives, and the result (docs/text.md 5)."""
+"""Events and result of the DSML parser (docs/explanation/text.md 5)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from .dsml import ToolCall
 
 
 class Syntax(Enum):
-    """Where generated text ends. Only tags and JSON punctuation are worth greedy decoding; what fills them is not."""
+    """Syntax state at the end of generated text. Tags and JSON punctuation are decoded greedily, their contents are
+    not."""
 
     OUTSIDE = "outside"
     STRUCTURAL = "structural"
@@ -25,21 +26,21 @@ class Syntax(Enum):
 
 @dataclass(frozen=True)
 class ReasoningDelta:
-    """More reasoning."""
+    """A further piece of reasoning."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class TextDelta:
-    """More of the visible answer."""
+    """A further piece of the visible answer."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class CallStart:
-    """A tool call begins."""
+    """The start of a tool call."""
 
     index: int
     name: str
@@ -47,7 +48,7 @@ class CallStart:
 
 @dataclass(frozen=True)
 class ArgumentsDelta:
-    """More of a call's arguments; the fragments of a call join to compact JSON."""
+    """A fragment of a call's arguments; the fragments of a call join to compact JSON."""
 
     index: int
     fragment: str
@@ -55,19 +56,19 @@ class ArgumentsDelta:
 
 @dataclass(frozen=True)
 class CallEnd:
-    """A call's arguments are complete."""
+    """The end of a call's arguments."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class Done:
-    """The block is closed: its calls stand, and decoding can stop."""
+    """The end of the block: its calls are final, and decoding can stop."""
 
 
 @dataclass(frozen=True)
 class Failed:
-    """The block is malformed or unterminated: calls started in it are void, its markup follows as text."""
+    """The end of a malformed or unterminated block: calls started in it are void, its markup follows as text."""
 
     reason: str
 
@@ -86,7 +87,7 @@ class Generated:
     thinking_closed      False while reasoning is open
     error                why a block was given up; ``unterminated`` if only its end was missing
     void_calls           calls of a block that was given up, the last one perhaps cut
-    trailing             what came after the block, and counts for nothing
+    trailing             text after the block, which is ignored
     """
 
     reasoning: str = ""
@@ -101,7 +102,7 @@ class Generated:
     trailing: str = ""
 
     def finish_reason(self, engine: str) -> str:
-        """How the turn ended for a client, given how decoding ended ("stop", "length", ...).
+        """Return the finish reason for a client, given how decoding ended ("stop", "length", ...).
 
         "tool_calls" once a block was closed. A malformed block is "stop", an unterminated one "error", unless decoding
         ran into a limit: that stays "length".

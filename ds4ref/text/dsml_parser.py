@@ -1,4 +1,4 @@
-"""What a model generated, taken apart while it is still being generated: reasoning, text, tool calls (docs/text.md 5).
+"""Streaming parser of generated text: reasoning, visible text and tool calls (text.md 5).
 
 One state machine serves every consumer. Feed it pieces of any size; it returns events, and at the end one result.
 Neither the result nor the events, once neighbouring deltas are joined, depend on how the input was cut. Parsing a
@@ -16,7 +16,7 @@ follow from deciding on the spot):
   * Attributes are whole words; a missing ``string`` attribute means "true" everywhere.
   * ``raw_block`` starts with the exact white space between text and block.
   * The earliest opener counts, whatever its dialect.
-  * An opener followed by anything but markup was a quotation: it is text, and the search goes on.
+  * An opener followed by anything but markup is a quotation: it is text, and the search continues.
   * A malformed or unterminated block is text, its leading white space included; reasoning before it stays reasoning.
 """
 
@@ -37,8 +37,10 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class DsmlParser:
-    """``thinking``: the prompt ended in ``<think>``. ``tools``: calls are possible at all. Without ``tags`` think tags
-    spelled in the text are text like any other.
+    """A parser of one answer.
+
+    ``thinking``: the prompt ended in ``<think>``. ``tools``: look for calls. Without ``tags`` think tags are plain
+    text.
 
     Text is str, or UTF-8 bytes cut anywhere (what is invalid becomes U+FFFD).
     """
@@ -59,13 +61,13 @@ class DsmlParser:
     # --- outside view
 
     def feed(self, chunk: str | bytes) -> list[Event]:
-        """The events that this piece of text makes certain."""
+        """Feed text and return the events that it makes certain."""
         if isinstance(chunk, bytes):
             return self._run(self._decoder.decode(chunk))
         return self._run(self._decoder.decode(b"", True) + _SURROGATE.sub("\ufffd", chunk))
 
     def finish(self) -> list[Event]:
-        """The rest. After that ``result`` is complete."""
+        """End the input and return the remaining events; then ``result`` is complete."""
         events = self._run(self._decoder.decode(b"", True))
         if self._block is not None:
             self._outcome.unterminated = True
@@ -79,22 +81,22 @@ class DsmlParser:
 
     @property
     def done(self) -> bool:
-        """A block has been closed: whatever follows is ignored, so decoding can stop."""
+        """Whether a block is closed: further text is ignored, so decoding can stop."""
         return self._outcome.complete
 
     @property
     def state(self) -> Syntax:
-        """Where the text so far ends, in ds4's five states (docs/text.md 5)."""
+        """The syntax state at the end of the text so far, one of ds4's five (docs/explanation/text.md 5)."""
         return Syntax.OUTSIDE if self._block is None else self._block.state
 
     @property
     def missing(self) -> str | None:
-        """The closing tags that a block lacks if it ends here; None if it lacks more than those, or there is none."""
+        """The closing tags that an open block lacks; None if it lacks more than those, or no block is open."""
         return None if self._block is None else self._block.missing
 
     @property
     def result(self) -> Generated:
-        """Everything, put together. Final after ``finish``."""
+        """The parsed answer; final after ``finish``."""
         out = self._outcome
         out.reasoning, out.content = "".join(self._reasoning), "".join(self._content)
         out.trailing = "".join(self._trailing)
@@ -106,14 +108,14 @@ class DsmlParser:
         self._cursor.append(chunk)
         self._events = []
         try:
-            while self._cursor.left:
+            while self._cursor.remaining:
                 self._step()
         except NeedMore:
             pass
         return self._events
 
     def _emit_text(self, text: str) -> None:
-        """Text, after the white space that was held."""
+        """Emit text after the white space that was held back."""
         text = "".join(self._space) + text
         self._space.clear()
         if text:
@@ -126,7 +128,7 @@ class DsmlParser:
             self._events.append(ReasoningDelta(text))
 
     def _begin(self) -> None:
-        """One leading think tag is skipped; it also opens reasoning that was not asked for."""
+        """Skip one leading think tag, which also opens reasoning."""
         cursor = self._cursor
         if cursor.text.startswith(THINK_OPEN):
             cursor.take(len(THINK_OPEN))
@@ -140,7 +142,7 @@ class DsmlParser:
     def _in_reasoning(self) -> None:
         cursor = self._cursor
         end = cursor.text.find(THINK_CLOSE, cursor.at)
-        self._emit_reasoning(cursor.take(end if end >= 0 else cursor.held(THINK_CLOSE)))
+        self._emit_reasoning(cursor.take(end if end >= 0 else cursor.possible_start(THINK_CLOSE)))
         if end < 0:
             raise NeedMore
         cursor.take(end + len(THINK_CLOSE))
@@ -153,12 +155,12 @@ class DsmlParser:
             self._emit_text(cursor.take(len(cursor.text)))
             return
         match = _TURN[self._tags].search(cursor.text, cursor.at)
-        text = cursor.take(match.start() if match else cursor.held(*_TURNS[self._tags]))
-        kept = text.rstrip(WHITESPACE)
-        if kept:
-            self._emit_text(kept)
-        if len(kept) < len(text):
-            self._space.append(text[len(kept) :])
+        text = cursor.take(match.start() if match else cursor.possible_start(*_TURNS[self._tags]))
+        visible = text.rstrip(WHITESPACE)
+        if visible:
+            self._emit_text(visible)
+        if len(visible) < len(text):
+            self._space.append(text[len(visible) :])
         if match is None:
             raise NeedMore
         tag = cursor.take(match.end())
@@ -171,10 +173,10 @@ class DsmlParser:
             self._step = self._in_block
 
     def _in_quoted_thinking(self) -> None:
-        """After ``<think>`` in text: all of it is text, but no calls are in there."""
+        """After ``<think>`` in visible text: everything up to ``</think>`` is text, without calls."""
         cursor = self._cursor
         end = cursor.text.find(THINK_CLOSE, cursor.at)
-        self._emit_text(cursor.take(end + len(THINK_CLOSE) if end >= 0 else cursor.held(THINK_CLOSE)))
+        self._emit_text(cursor.take(end + len(THINK_CLOSE) if end >= 0 else cursor.possible_start(THINK_CLOSE)))
         if end < 0:
             raise NeedMore
         self._step = self._in_text
@@ -193,16 +195,16 @@ class DsmlParser:
             self._block, self._step = None, self._after_block
         elif block.status is Status.QUOTATION:
             raw = "".join(block.raw)
-            kept = raw.rstrip(WHITESPACE)
-            self._emit_text(kept)
-            self._space.append(raw[len(kept) :])
+            visible = raw.rstrip(WHITESPACE)
+            self._emit_text(visible)
+            self._space.append(raw[len(visible) :])
             self._block, self._step = None, self._in_text
 
     def _after_block(self) -> None:
         self._trailing.append(self._cursor.take(len(self._cursor.text)))
 
     def _fail(self, reason: str) -> None:
-        """Give the block up: it becomes text, its calls are void, and no other block is looked for."""
+        """Give up the block: it becomes text, its calls are void, and no further block is looked for."""
         assert self._block is not None
         self._outcome.error, self._outcome.void_calls = reason, self._block.void()
         self._events.append(Failed(reason))
@@ -211,7 +213,7 @@ class DsmlParser:
 
 
 def parse(text: str | bytes, thinking: bool, tools: bool = True) -> Generated:
-    """Take a finished text apart."""
+    """Parse a finished text."""
     parser = DsmlParser(thinking, tools)
     parser.feed(text)
     parser.finish()

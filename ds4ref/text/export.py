@@ -1,4 +1,4 @@
-"""The vocabulary of a published model as entries of a GGUF file: what is made of the model can then be talked to.
+"""The tokenizer of a published model as GGUF metadata, for GGUF files made from the model.
 
     entries, why = vocabulary_entries(source)          why says what could not be expressed, "" if nothing
 
@@ -13,22 +13,24 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Ds4Error, TextError
+from .keys import EMBEDDING, ENDS_KEY, GGML, MODEL_KEY
 from .library import MAX_CONFIG_BYTES, PATTERNS, TOKENIZER_CONFIG, of_checkpoint
 from .pieces import BYTE, CONTROL, NORMAL, SPACE, UNKNOWN, UNUSED, USER, PieceTokenizer
 from .published import TOKENIZER, definition, vocabulary
-from .vocabulary import EMBEDDING, ENDS_KEY, GGML, MODEL_KEY, open_tokenizer
+from .vocabulary import open_tokenizer
 
 if TYPE_CHECKING:
     from ..weights.safetensors import Checkpoint
     from ..weights.source import TensorSource
 
-Entry = tuple[str, str, Any]
+MetadataEntry = tuple[str, str, Any]
 LLAMA2C_END = 2
 """A control token of tokenizer.bin that nothing uses."""
 
 
-def vocabulary_entries(source: TensorSource) -> tuple[list[Entry], str]:
-    """Entries to add to the metadata of ``source``, and why there are none although it has a tokenizer."""
+def vocabulary_entries(source: TensorSource) -> tuple[list[MetadataEntry], str]:
+    """Return metadata entries for the tokenizer of ``source``, and why there are none although it has one (""
+    otherwise)."""
     if MODEL_KEY in source.metadata or EMBEDDING not in source.tensors:
         return [], ""
     checkpoint, beside = getattr(source, "checkpoint", None), getattr(source, "vocabulary", None)
@@ -42,20 +44,21 @@ def vocabulary_entries(source: TensorSource) -> tuple[list[Entry], str]:
     return [], ""
 
 
-def _byte_level(checkpoint: Checkpoint, rows: int) -> list[Entry]:
-    """tokenizer.json; ids that no token has, up to the rows of the embedding, are unused ones."""
-    found, where = definition(checkpoint), checkpoint.folder / TOKENIZER
+def _byte_level(checkpoint: Checkpoint, rows: int) -> list[MetadataEntry]:
+    """Return the entries of a tokenizer.json; ids without a token, up to the rows of the embedding, become unused
+    tokens."""
+    table, where = definition(checkpoint), checkpoint.folder / TOKENIZER
     tokenizer = of_checkpoint(checkpoint)
-    pre = _pattern(found, str(where))
+    pre = _pattern(table, str(where))
     tokens, merges = vocabulary(checkpoint)
     if len(tokens) > rows:
         raise TextError(f"{where}: {len(tokens)} tokens, the embedding has {rows} rows")
-    known = {token["id"]: CONTROL if token.get("special") else USER for token in found.get("added_tokens") or []}
-    held = set(found["model"]["vocab"].values()) | known.keys()
+    known = {token["id"]: CONTROL if token.get("special") else USER for token in table.get("added_tokens") or []}
+    used_ids = set(table["model"]["vocab"].values()) | known.keys()
     tokens += [f"[unused {i}]" for i in range(len(tokens), rows)]
-    kinds = [known.get(i, NORMAL if i in held else UNUSED) for i in range(rows)]
+    kinds = [known.get(i, NORMAL if i in used_ids else UNUSED) for i in range(rows)]
     settings = checkpoint.json(TOKENIZER_CONFIG, MAX_CONFIG_BYTES) if checkpoint.has(TOKENIZER_CONFIG) else {}
-    entries: list[Entry] = [
+    entries: list[MetadataEntry] = [
         (MODEL_KEY, "string", "gpt2"), (GGML + "pre", "string", pre), (GGML + "tokens", "string[]", tokens),
         (GGML + "token_type", "i32[]", kinds), (GGML + "merges", "string[]", merges), *_ends(tokenizer),
     ]  # fmt: skip
@@ -66,9 +69,9 @@ def _byte_level(checkpoint: Checkpoint, rows: int) -> list[Entry]:
     return entries
 
 
-def _pattern(found: Mapping[str, Any], where: str) -> str:
-    """The name of what cuts text before it is merged. TextError if it has none that is known here."""
-    before = found.get("pre_tokenizer")
+def _pattern(table: Mapping[str, Any], where: str) -> str:
+    """Return the GGUF name of the pre-tokenizer's pattern; TextError if it has none that is known here."""
+    before = table.get("pre_tokenizer")
     steps = (before.get("pretokenizers") if before.get("type") == "Sequence" else [before]) if before else []
     match steps:
         case [
@@ -81,8 +84,8 @@ def _pattern(found: Mapping[str, Any], where: str) -> str:
             names = ["gpt-2"]
         case _:
             names = []
-    normalizer = (found.get("normalizer") or {}).get("type")
-    model = found.get("model") or {}
+    normalizer = (table.get("normalizer") or {}).get("type")
+    model = table.get("model") or {}
     whole = bool(model.get("ignore_merges"))  # a piece that is a token is not taken apart: what "llama-bpe" implies
     names = [name for name in names if normalizer == ("NFC" if name == "qwen2" else None)]
     names = [name for name in names if whole == (name == "llama-bpe")]
@@ -91,8 +94,8 @@ def _pattern(found: Mapping[str, Any], where: str) -> str:
     return names[0]
 
 
-def _pieces(tokenizer: PieceTokenizer) -> list[Entry]:
-    """Scored pieces. Byte tokens are spelled as their kind demands."""
+def _pieces(tokenizer: PieceTokenizer) -> list[MetadataEntry]:
+    """Return the entries of scored pieces. Byte tokens are spelled as their kind demands."""
     names, kinds = [], []
     pieces, scores, bytes_at = tokenizer.tables()
     at = {token: byte for byte, token in enumerate(bytes_at) if token >= 0}
@@ -108,12 +111,12 @@ def _pieces(tokenizer: PieceTokenizer) -> list[Entry]:
     ]  # fmt: skip
 
 
-def _ends(tokenizer: Any) -> list[Entry]:
-    found: list[Entry] = [
+def _ends(tokenizer: Any) -> list[MetadataEntry]:
+    entries: list[MetadataEntry] = [
         (f"{GGML}{name}_token_id", "u32", token)
         for name, token in (("bos", tokenizer.bos), ("eos", tokenizer.eos))
         if token >= 0
     ]
     if len(tokenizer.ends) > 1:
-        found.append((ENDS_KEY, "u32[]", sorted(tokenizer.ends)))
-    return found
+        entries.append((ENDS_KEY, "u32[]", sorted(tokenizer.ends)))
+    return entries

@@ -1,8 +1,8 @@
-"""tokenizer.json of any family, through the `tokenizers` library, and the chat template beside it.
+"""tokenizer.json of any family, through the `tokenizers` library, with the chat template beside it.
 
-``LibraryTokenizer`` has the interface of ``tokenizer.Tokenizer``. What is in plain text never becomes a control token:
-control strings are told from text before the library sees either, and text goes to a copy of the tokenizer that knows
-none of them.
+``LibraryTokenizer`` has the interface of ``tokenizer.Tokenizer``. Plain text never yields control tokens:
+control strings are separated from text before the library sees either, and text goes to a copy of the tokenizer without
+them.
 
     tokenizer = of_checkpoint(checkpoint)
     ids = tokenizer.chat([{"role": "user", "content": "Hello"}])
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from ..errors import TextError
 from . import protocol
 from .byte_level import to_bytes
+from .keys import MOST_ENDS, more_ends
 from .published import MAX_TOKENS, TOKENIZER, definition
 from .template import MAX_SOURCE, ChatTemplate
-from .vocabulary import MOST_ENDS, more_ends
 
 if TYPE_CHECKING:
     from ..weights.safetensors import Checkpoint
@@ -32,7 +32,7 @@ MAX_CONFIG_BYTES = 16 << 20
 SPACE = "\u2581"
 _GGML = "tokenizer.ggml."
 _CONTROL_KINDS = (3, 4)
-"""Token types of GGUF that are whole in a text: control, and defined by the user."""
+"""GGUF token types that are matched whole in rendered text: control and user-defined."""
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -42,15 +42,19 @@ PATTERNS = {
     "gpt-2": _GPT2,
     "default": _GPT2,
 }
-"""What is merged separately, by the name that GGUF files have for it; as in the families' own tokenizer.json."""
+"""Pre-tokenizer patterns by their name in GGUF files, as in the families' own tokenizer.json."""
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _MARK = "\ufdd0"
-"""A noncharacter that keeps a control string of somebody's text from being one while a template handles it."""
+"""A noncharacter that keeps a control string in a message from being recognised while a template handles it."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class LibraryTokenizer:
-    """Text <-> token ids.
+    """Text <-> token ids, for the ``table`` of a tokenizer.json.
+
+    bos, eos   ids, -1 for none
+    ends       further tokens that end an answer
+    template   the chat template, None if there is none: prompts are then the beginning of a text
 
     found      tokenizer.json
     bos, eos   ids, -1 for none
@@ -61,18 +65,18 @@ class LibraryTokenizer:
     split = "library"
     user = assistant = dsml = -1
 
-    def __init__(self, found: Mapping[str, Any], where: str, *, bos: int = -1, eos: int = -1,
+    def __init__(self, table: Mapping[str, Any], where: str, *, bos: int = -1, eos: int = -1,
                  ends: Iterable[int] = (), template: ChatTemplate | None = None):  # fmt: skip
-        added = found.get("added_tokens") or []
+        added = table.get("added_tokens") or []
         if not isinstance(added, list) or not all(_is_token(token) for token in added):
             raise TextError(f"{where}: added_tokens is not a list of tokens")
         self.where, self.bos, self.eos, self.template = where, bos, eos, template
         self._control: dict[str, int] = {token["content"]: token["id"] for token in added}
         # The library trims what stands before or after some control tokens and adds others: only text goes there.
-        bare = {**found, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
+        bare = {**table, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
         self._library = _load(bare, where)
         self._strings = _strings(self._library, self._control, where)
-        self._byte_level = '"ByteLevel"' in json.dumps(found.get("decoder"))
+        self._byte_level = '"ByteLevel"' in json.dumps(table.get("decoder"))
         self._pattern = re.compile("|".join(map(re.escape, sorted(self._control, key=len, reverse=True))) or r"(?!)")
         self._marked = re.compile(f"(?:{self._pattern.pattern})") if self._control else None
         self.think_open = self._control.get(protocol.THINK_OPEN, -1)
@@ -84,7 +88,7 @@ class LibraryTokenizer:
 
     @property
     def chats(self) -> bool:
-        """Whether there is a protocol for conversations."""
+        """Whether there is a chat template."""
         return self.template is not None
 
     def __len__(self) -> int:
@@ -93,12 +97,12 @@ class LibraryTokenizer:
     # --- text to ids
 
     def encode(self, text: str | bytes) -> list[int]:
-        """Plain text: control strings in it are ordinary characters. No token for its beginning."""
+        """Encode plain text: control strings in it are ordinary characters. Adds no BOS."""
         text = _clean(text)
         return list(self._library.encode(text, add_special_tokens=False).ids) if text else []
 
     def encode_rendered(self, text: str | bytes) -> list[int]:
-        """A rendered chat: each control string is its token, the spans between them are plain text."""
+        """Encode a rendered chat: each control string is its token, the spans between them are plain text."""
         text, at = _clean(text), 0
         ids: list[int] = []
         for match in self._pattern.finditer(text):
@@ -111,7 +115,7 @@ class LibraryTokenizer:
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] | None = None, answer: bool = True,
         thinking: str = "none",
     ) -> list[int]:  # fmt: skip
-        """Ids of a conversation by the model's own template. No control token comes from what the messages say.
+        """Encode a conversation by the model's own template; messages cannot inject control tokens.
 
         messages: role, content and what else the template knows. TextError if there is no template or it fails.
         """
@@ -122,7 +126,7 @@ class LibraryTokenizer:
         return self.encode_rendered(text)
 
     def _guarded(self, value: Any) -> Any:
-        """Text in which no control string stands: each is broken up by a mark, which ``encode_rendered`` removes."""
+        """Break up each control string in text by a mark, which ``encode_rendered`` removes."""
         if isinstance(value, str):
             value = _clean(value).replace(_MARK, "\ufffd")
             return self._marked.sub(lambda m: m[0][0] + _MARK + m[0][1:], value) if self._marked else value
@@ -131,22 +135,22 @@ class LibraryTokenizer:
         return [self._guarded(item) for item in value] if isinstance(value, (list, tuple)) else value
 
     def text_bytes(self, text: str | bytes) -> bytes:
-        """The bytes of a text as its tokens have them."""
+        """Return the bytes of a text as its tokens represent them."""
         return _clean(text).encode()
 
     def pieces(self, text: str | bytes) -> list[bytes]:
-        """What is encoded separately: the whole text, as far as is known here."""
+        """Return the separately encoded pieces of a text: the whole text, since the library splits inside."""
         data = self.text_bytes(text)
         return [data] if data else []
 
     # --- ids to text
 
     def token_string(self, token: int) -> str:
-        """The token as the vocabulary spells it; empty outside the vocabulary."""
+        """Return the token's string in the vocabulary; empty outside it."""
         return self._strings[token] if 0 <= token < len(self._strings) else ""
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes a token stands for; empty outside the vocabulary."""
+        """Return the bytes of a token; empty outside the vocabulary."""
         string = self.token_string(token)
         if string in self._control:
             return string.encode()
@@ -156,25 +160,27 @@ class LibraryTokenizer:
         return bytes([int(match[1], 16)]) if match else string.replace(SPACE, " ").encode()
 
     def decode(self, ids: Iterable[int]) -> bytes:
-        """The bytes of a token sequence, control tokens included."""
+        """Return the bytes of a token sequence, control tokens included."""
         return b"".join(map(self.token_bytes, ids))
 
     def special_id(self, string: str) -> int:
-        """Id of one of DeepSeek's protocol strings, -1 where this vocabulary has none; KeyError for any other."""
+        """Return the id of one of DeepSeek's protocol strings, -1 if this vocabulary lacks it; KeyError for any
+        other."""
         known = dict.fromkeys(protocol.SPECIALS, -1) | {protocol.BOS: self.bos, protocol.EOS: self.eos}
         known |= {protocol.THINK_OPEN: self.think_open, protocol.THINK_CLOSE: self.think_close}
         return known[string]
 
     def with_split(self, split: Any) -> LibraryTokenizer:
-        """TextError: what this tokenizer cuts is its library's affair."""
+        """Raise TextError: the library's pre-tokenizer cannot be replaced."""
         raise TextError("the pre-tokenizer of a tokenizer.json cannot be replaced")
 
 
 def of_checkpoint(checkpoint: Checkpoint) -> LibraryTokenizer:
-    """The tokenizer of a published model, with the chat template of its folder. ModelFileError, TextError."""
-    found, where = definition(checkpoint), str(checkpoint.folder / TOKENIZER)
+    """Open the tokenizer of a published model, with the chat template of its folder. Raises ModelFileError or
+    TextError."""
+    table, where = definition(checkpoint), str(checkpoint.folder / TOKENIZER)
     settings = checkpoint.json(TOKENIZER_CONFIG, MAX_CONFIG_BYTES) if checkpoint.has(TOKENIZER_CONFIG) else {}
-    ids = {**_vocab(found), **{t["content"]: t["id"] for t in found.get("added_tokens") or [] if _is_token(t)}}
+    ids = {**_vocab(table), **{t["content"]: t["id"] for t in table.get("added_tokens") or [] if _is_token(t)}}
     names = {name: text for name in ("bos_token", "eos_token") if (text := _content(settings.get(name))) is not None}
     ends = {}
     for name in ("bos_token", "eos_token"):
@@ -183,12 +189,14 @@ def of_checkpoint(checkpoint: Checkpoint) -> LibraryTokenizer:
     source = _template(checkpoint, settings)
     template = None if source is None else ChatTemplate(source, {"bos_token": "", "eos_token": "", **names})
     also = _configured(checkpoint, "eos_token_id")
-    return LibraryTokenizer(found, where, bos=ends["bos_token"], eos=ends["eos_token"], ends=also, template=template)
+    return LibraryTokenizer(table, where, bos=ends["bos_token"], eos=ends["eos_token"], ends=also, template=template)
 
 
 def of_gguf(source: TensorSource) -> LibraryTokenizer:
-    """The byte-level vocabulary of a GGUF file, with its template. What cuts text before merging is known by the name
-    of ``tokenizer.ggml.pre``. TextError."""
+    """Open the byte-level tokenizer of a GGUF file, with its template; ``tokenizer.ggml.pre`` names the pre-tokenizer.
+
+    Raises TextError.
+    """
     metadata, where = source.metadata, f"{source.path}: its tokenizer"
 
     def listed(key: str, kind: str) -> list[Any]:
@@ -209,7 +217,7 @@ def of_gguf(source: TensorSource) -> LibraryTokenizer:
     merges = listed("merges", "string[]")
     bytes_first = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     cut = {"type": "Split", "pattern": {"Regex": PATTERNS[pre]}, "behavior": "Isolated", "invert": False}
-    found = {
+    table = {
         "version": "1.0",
         "normalizer": {"type": "NFC"} if pre == "qwen2" else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [cut, bytes_first]},
@@ -226,23 +234,24 @@ def of_gguf(source: TensorSource) -> LibraryTokenizer:
     text = metadata["tokenizer.chat_template"] if metadata.type_of("tokenizer.chat_template") == "string" else None
     template = None if text is None else ChatTemplate(text, names)
     also = more_ends(metadata)
-    return LibraryTokenizer(found, where, bos=ends["bos"], eos=ends["eos"], ends=also, template=template)
+    return LibraryTokenizer(table, where, bos=ends["bos"], eos=ends["eos"], ends=also, template=template)
 
 
 def _configured(checkpoint: Checkpoint, key: str) -> list[int]:
-    """Token ids of generation_config.json, or else of config.json, where they may be one or a list."""
+    """Return the token ids under ``key`` in generation_config.json, else in config.json: one or a list."""
     for name in (GENERATION, None):
         if name is not None and not checkpoint.has(name):
             continue
         value = (checkpoint.config if name is None else checkpoint.json(name, MAX_CONFIG_BYTES)).get(key)
         values = value[:MOST_ENDS] if isinstance(value, list) else [value]
-        if found := [token for token in values if type(token) is int and 0 <= token < MAX_TOKENS]:
-            return found
+        if ids := [token for token in values if type(token) is int and 0 <= token < MAX_TOKENS]:
+            return ids
     return []
 
 
 def _template(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> str | None:
-    """chat_template.jinja, else ``chat_template`` of tokenizer_config.json: a text, or the one named "default"."""
+    """Return chat_template.jinja, else ``chat_template`` of tokenizer_config.json: a text, or the one named
+    "default"."""
     path = Path(checkpoint.folder / TEMPLATE)
     if path.is_file():
         with open(path, "rb") as file:
@@ -255,7 +264,7 @@ def _template(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> str | None
 
 
 def _content(token: Any) -> str | None:
-    """A control token's text, given as such or as an object."""
+    """Return the text of a control token, stored as a string or as an object."""
     value = token.get("content") if isinstance(token, dict) else token
     return value if isinstance(value, str) and value else None
 
@@ -267,20 +276,22 @@ def _is_token(token: Any) -> bool:
     )  # fmt: skip
 
 
-def _vocab(found: Mapping[str, Any]) -> dict[str, int]:
-    model = found.get("model")
+def _vocab(table: Mapping[str, Any]) -> dict[str, int]:
+    model = table.get("model")
     vocab = model.get("vocab") if isinstance(model, dict) else None
     return vocab if isinstance(vocab, dict) else {}
 
 
-def _load(found: Mapping[str, Any], where: str) -> Any:
-    """The library's tokenizer. It panics over some files, which is no Exception; over merges that make no token it also
-    writes to stderr, so these are looked for before."""
+def _load(table: Mapping[str, Any], where: str) -> Any:
+    """Build the library's tokenizer, turning its panics (no Exception) into TextError.
+
+    Merges that make no token are checked first, because the library also writes to stderr about them.
+    """
     import tokenizers
 
-    _check_merges(found.get("model"), where)
+    _check_merges(table.get("model"), where)
     try:
-        return tokenizers.Tokenizer.from_str(json.dumps(found))
+        return tokenizers.Tokenizer.from_str(json.dumps(table))
     except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except BaseException as error:
@@ -288,7 +299,8 @@ def _load(found: Mapping[str, Any], where: str) -> Any:
 
 
 def _check_merges(model: Any, where: str) -> None:
-    """TextError for a merge of two tokens that together are none. What is no list of pairs is left to the library."""
+    """Raise TextError for a merge of two tokens whose concatenation is no token. Anything but a list of pairs is left
+    to the library."""
     vocab, merges = (model.get("vocab"), model.get("merges")) if isinstance(model, dict) else (None, None)
     if not isinstance(vocab, dict) or not isinstance(merges, list):
         return
@@ -297,13 +309,13 @@ def _check_merges(model: Any, where: str) -> None:
     for merge in merges:
         pair = merge.split(" ") if isinstance(merge, str) else merge
         if isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair):
-            left, right = pair
-            if left in vocab and right in vocab and left + right[len(prefix) :] not in vocab:
-                raise TextError(f"{where}: tokens {left[:40]!r} and {right[:40]!r} are merged, but make no token")
+            first, second = pair
+            if first in vocab and second in vocab and first + second[len(prefix) :] not in vocab:
+                raise TextError(f"{where}: tokens {first[:40]!r} and {second[:40]!r} are merged, but make no token")
 
 
 def _strings(library: Any, control: Mapping[str, int], where: str) -> list[str]:
-    """Tokens by id; ids that nobody has are empty."""
+    """Return the token strings by id; empty for unused ids."""
     ids = {**library.get_vocab(with_added_tokens=False), **control}
     if not ids or max(ids.values()) >= MAX_TOKENS:
         raise TextError(f"{where}: no tokens, or one whose id is {MAX_TOKENS} or more")
@@ -314,7 +326,7 @@ def _strings(library: Any, control: Mapping[str, int], where: str) -> list[str]:
 
 
 def _clean(text: str | bytes) -> str:
-    """Text that the library takes: what is not UTF-8 is U+FFFD."""
+    """Return text for the library: invalid UTF-8 and surrogates become U+FFFD."""
     if isinstance(text, bytes):
         return text.decode("utf-8", "replace")
     return _SURROGATE.sub("\ufffd", text)

@@ -1,9 +1,9 @@
-"""The message lists of three APIs, as one (docs/text.md 3).
+"""The message lists of three chat APIs in one form (docs/explanation/text.md 3).
 
 Input is raw JSON text, because arguments are kept as the client wrote them. TextError says which field is wrong and
 how; whether the request as a whole makes sense is for the server to decide.
 
-What ds4 does with histories of today's clients is the default; a server that talks to them asks for more:
+The default is what ds4 does; a server for today's clients asks for more:
 
   placeholders   a part that is no text (an image, a document) becomes a few words instead of nothing or an error:
                  histories are sent again and again, and one error would end the conversation
@@ -20,9 +20,8 @@ from ..errors import TextError
 from . import rawjson
 from .chat import Message
 from .dsml import ToolCall, render_result
-
-Fields = dict[str, str]
-"""Raw values of an object by name; of duplicates the last."""
+from .fields import Fields, array, fields, text
+from .schemas import read_schemas
 
 _HOSTED_CALLS = {
     "local_shell_call": "local_shell",
@@ -35,59 +34,28 @@ _OUTPUT_ITEMS = tuple(f"{name}_output" for name in _CALL_ITEMS) + tuple(f"{n}_ou
 _RESPONSES_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 
 
-# --- reading JSON
-
-
-def array(raw: str, what: str) -> list[str]:
-    """Raw items of an array."""
-    try:
-        return rawjson.items(raw)
-    except ValueError as error:
-        raise TextError(f"{what} is not a JSON array: {error}") from None
-
-
-def fields(raw: str, what: str, needed: Iterable[str] = ()) -> Fields:
-    """Raw members of an object, of duplicates the last; null values are left out, but an error in ``needed`` ones."""
-    try:
-        found = dict(rawjson.members(raw))
-    except ValueError as error:
-        raise TextError(f"{what} is not a JSON object: {error}") from None
-    for name in needed:
-        if found.get(name) == "null":
-            raise TextError(f"{name} is null")
-    return {name: value for name, value in found.items() if value != "null"}
-
-
-def text(raw: str | None, what: str, default: str = "") -> str:
-    """A string, or ``default`` where it is absent."""
-    if raw is None:
-        return default
-    if not rawjson.is_string(raw):
-        raise TextError(f"{what} is not a string")
-    return rawjson.string(raw)
-
-
-def _parts(raw: str | None, what: str) -> Iterable[tuple[Fields, str]]:
-    """(members, text) of each part of a content field; a bare string is a text part."""
+def _parts(raw: str | None, label: str) -> Iterable[tuple[Fields, str]]:
+    """Yield (members, text) of each part of a content field; a bare string is a text part."""
     if raw is None or raw == "null":
         return
     if rawjson.is_string(raw):
         yield {"type": '"text"'}, rawjson.string(raw)
         return
-    for item in array(raw, what):
+    for item in array(raw, label):
         if rawjson.is_string(item):
             yield {"type": '"text"'}, rawjson.string(item)
         elif item != "null":
-            part = fields(item, f"a part of {what}")
-            yield part, text(part.get("text"), f"text of {what}")
+            part = fields(item, f"a part of {label}")
+            yield part, text(part.get("text"), f"text of {label}")
 
 
-def _all_text(raw: str | None, what: str, placeholders: bool = False) -> str:
-    return "".join(found or (_placeholder(part) if placeholders else "") for part, found in _parts(raw, what))
+def _all_text(raw: str | None, label: str, placeholders: bool = False) -> str:
+    return "".join(content or (_placeholder(part) if placeholders else "") for part, content in _parts(raw, label))
 
 
 def _placeholder(part: Fields) -> str:
-    """A few words for a part without text, "" for an empty one that has it. Some have their text elsewhere."""
+    """Return a short placeholder for a part without text, its text if it stands elsewhere, "" for an empty text
+    part."""
     kind = text(part.get("type"), "type of a content part").removeprefix("input_").removesuffix("_url")
     if kind == "refusal" and "refusal" in part:
         return text(part["refusal"], "refusal")
@@ -103,7 +71,7 @@ def _arguments(raw: str) -> str:
 
 
 def _input(raw: str) -> str:
-    """The arguments of a custom tool's call: the model knows its text as a parameter."""
+    """Wrap the text of a custom tool's call as the parameter that the model sees."""
     return f'{{"input":{raw}}}' if rawjson.is_string(raw) else raw
 
 
@@ -111,7 +79,7 @@ def _input(raw: str) -> str:
 
 
 def from_openai(raw: str, *, placeholders: bool = False) -> list[Message]:
-    """``messages`` of a chat completions request. A call without name or arguments is dropped."""
+    """Read ``messages`` of a chat completions request. A call without name or arguments is dropped."""
     return [_openai_message(fields(item, "a message", ("role",)), placeholders) for item in array(raw, "messages")]
 
 
@@ -148,8 +116,10 @@ def from_anthropic(
     leading: bool = False,
     references: Mapping[str, str] | None = None,
 ) -> list[Message]:
-    """``messages`` and the raw ``system`` of a messages request; the system text comes last in the list, or first if
-    ``leading``."""
+    """Read ``messages`` and the raw ``system`` of a messages request.
+
+    The system text comes last in the list, or first if ``leading``.
+    """
     named = references or {}
     messages = [_anthropic_message(fields(item, "a message"), placeholders, named) for item in array(raw, "messages")]
     joined = ""
@@ -162,22 +132,22 @@ def from_anthropic(
 
 
 def tool_references(raw: str) -> list[str]:
-    """Names of the tools that search results in ``messages`` of a messages request refer to, in order."""
-    found = []
+    """Return the tool names that search results in a messages request refer to, in order."""
+    names = []
     for item in array(raw, "messages"):
         for block, _ in _parts(fields(item, "a message").get("content"), "content"):
             if text(block.get("type"), "type of a content block") == "tool_result":
                 for part, _ in _parts(block.get("content"), "content of a tool_result"):
-                    found += [text(part["tool_name"], "tool_name")] if "tool_name" in part else []
-    return list(dict.fromkeys(found))
+                    names += [text(part["tool_name"], "tool_name")] if "tool_name" in part else []
+    return list(dict.fromkeys(names))
 
 
 def _anthropic_message(message: Fields, placeholders: bool, references: Mapping[str, str]) -> Message:
     content, reasoning, calls, results = "", "", [], []
-    for block, found in _parts(message.get("content"), "content"):
+    for block, block_text in _parts(message.get("content"), "content"):
         kind = text(block.get("type"), "type of a content block")
         if kind == "text":
-            content += found
+            content += block_text
         elif kind == "thinking":
             reasoning += text(block.get("thinking"), "thinking")
         elif kind == "tool_use":
@@ -194,14 +164,14 @@ def _anthropic_message(message: Fields, placeholders: bool, references: Mapping[
 
 
 def _anthropic_result(raw: str | None, placeholders: bool, references: Mapping[str, str]) -> str:
-    """The text of a tool's result. A reference to a tool is that tool's line, on a line of its own."""
+    """Return the text of a tool's result; a reference to a tool becomes that tool's schema line."""
     content = ""
-    for part, found in _parts(raw, "content of a tool_result"):
+    for part, part_text in _parts(raw, "content of a tool_result"):
         if "tool_name" in part:
             name = text(part["tool_name"], "tool_name")
             content += "\n" * bool(content) + references.get(name, f"[tool {name}]")
         else:
-            content += found or (_placeholder(part) if placeholders else "")
+            content += part_text or (_placeholder(part) if placeholders else "")
     return content
 
 
@@ -211,8 +181,11 @@ def _anthropic_result(raw: str | None, placeholders: bool, references: Mapping[s
 def from_responses(
     raw: str, instructions: str = "", *, placeholders: bool = False, in_place: bool = False
 ) -> tuple[list[Message], list[str]]:
-    """``input`` of a responses request, and the raw tools that its tool_search outputs bring along. With ``in_place``
-    these outputs show the lines of their tools: then the tool prompt need not (``schemas.brought``)."""
+    """Read ``input`` of a responses request; return the messages and the raw tools of its tool_search outputs.
+
+    With ``in_place`` these outputs show the schema lines of their tools, so the tool prompt need not
+    (``schemas.brought``).
+    """
     conversation = _Responses(instructions, placeholders, in_place)
     if rawjson.is_string(raw):
         conversation.messages.append(Message("user", rawjson.string(raw)))
@@ -224,7 +197,8 @@ def from_responses(
 
 
 class _Responses:
-    """Items become messages: reasoning waits for the assistant's next item, calls join the message before them."""
+    """Converts input items to messages: reasoning joins the assistant's next item, calls join the message before
+    them."""
 
     def __init__(self, instructions: str, placeholders: bool, in_place: bool):
         self._placeholders, self._in_place = placeholders, in_place
@@ -242,7 +216,7 @@ class _Responses:
         if kind == "message":
             self._message(item)
         elif kind == "reasoning":
-            self._reasoning += [found for key in ("summary", "content") for found in self._texts(item.get(key))]
+            self._reasoning += [part for key in ("summary", "content") for part in self._texts(item.get(key))]
         elif kind in _CALL_ITEMS:
             self._call(kind, item)
         elif kind in _OUTPUT_ITEMS:
@@ -251,7 +225,7 @@ class _Responses:
             raise TextError(f"unknown input item type {kind!r}")
 
     def flush(self) -> None:
-        """Reasoning that nothing followed is an assistant message of its own."""
+        """Turn reasoning without a following item into an assistant message of its own."""
         if self._reasoning:
             self.messages.append(Message("assistant", "", self._take_reasoning()))
 
@@ -279,21 +253,21 @@ class _Responses:
         self.messages[-1] = replace(last, reasoning=reasoning, calls=calls)
 
     def _texts(self, raw: str | None) -> list[str]:
-        found = []
+        texts = []
         for part, content in _parts(raw, "content"):
             kind = text(part.get("type"), "type of a content part")
             if kind not in _RESPONSES_PARTS and not self._placeholders:
                 raise TextError(f"unknown content part type {kind!r}: choose from {', '.join(_RESPONSES_PARTS)}")
-            found.append(content or (_placeholder(part) if self._placeholders else ""))
-        return found
+            texts.append(content or (_placeholder(part) if self._placeholders else ""))
+        return texts
 
     def _output(self, kind: str, item: Fields) -> None:
         self.flush()
         lines = ""
         if kind.startswith("tool_search"):
-            found = array(item.get("tools", "[]"), "tools of a tool_search_output")
-            self.tools += found
-            lines = _lines(found) if self._in_place else ""
+            tools = array(item.get("tools", "[]"), "tools of a tool_search_output")
+            self.tools += tools
+            lines = _lines(tools) if self._in_place else ""
         raw = item.get("output")
         if raw is None or rawjson.is_string(raw) or raw.startswith("["):
             content = "".join(self._texts(raw)) or lines
@@ -304,6 +278,4 @@ class _Responses:
 
 
 def _lines(tools: list[str]) -> str:
-    from .schemas import read_schemas
-
     return "\n".join(schema.text for schema in read_schemas(f"[{','.join(tools)}]") if schema.kind != "hosted")

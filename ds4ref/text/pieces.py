@@ -1,10 +1,10 @@
-"""Vocabularies of scored pieces: SentencePiece's byte-pair encoding, as llama2.c and GGUF files of Llama have it.
+"""Vocabularies of scored pieces: SentencePiece's byte-pair encoding, as in llama2.c and Llama's GGUF files.
 
 A text, with a space in front, is cut into characters; a character that is no piece becomes its bytes. Then the pair of
 neighbours whose joined piece scores highest is joined, the leftmost of equals first, until no pair is a piece.
 
-These models have no protocol for chats: a prompt is the beginning of a text, and an answer is how it goes on. Where a
-prompt is rendered for a chat, its control strings but those of beginning and end are left out (``chats`` is False).
+These models have no chat protocol: a prompt is the beginning of a text, and an answer its continuation. If a prompt is
+rendered as a chat, all control strings except BOS and EOS are left out (``chats`` is False).
 
     tokenizer = read_tokenizer_bin("tokenizer.bin", vocab=32000)
     tokenizer.decode(tokenizer.encode("Once upon a time"))
@@ -21,25 +21,25 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TextError
-from ..weights.cursor import shown
+from ..weights.cursor import quote
 from . import protocol
+from .keys import more_ends
 from .tokenizer import raw_bytes
-from .vocabulary import more_ends
 
 if TYPE_CHECKING:
     from ..weights.source import TensorSource
 
 SPACE = "\u2581"
-"""What stands for a space in GGUF files."""
+"""The character that stands for a space in GGUF files."""
 LOWEST = -1e10
-"""Pieces that score this or less are never made."""
+"""Pieces with this score or a lower one are never merged."""
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
-"""Kinds of tokens in GGUF files."""
+"""Token types of GGUF files."""
 
 MAX_FILE_BYTES = 64 << 20
 MAX_PIECE_BYTES = 1 << 12
 _LEGACY_BYTES = 3
-"""Token of byte 0 in a tokenizer.bin: three control tokens come first."""
+"""Token of byte 0 in a tokenizer.bin, after three control tokens."""
 _ENTRY = struct.Struct("<fi")
 _BYTE_PIECE = re.compile(rb"<0x([0-9A-Fa-f]{2})>")
 
@@ -93,34 +93,34 @@ class PieceTokenizer:
         return len(self._pieces)
 
     def tables(self) -> tuple[list[bytes], list[float], list[int]]:
-        """Pieces, scores and the tokens of the 256 bytes, as given."""
+        """Return pieces, scores and the tokens of the 256 bytes, as passed in."""
         return self._pieces, self._scores, self._bytes_at
 
     # --- text to ids
 
     def encode(self, text: str | bytes) -> list[int]:
-        """Plain text, without a token for its beginning. O(n log n) in its length."""
+        """Encode plain text without BOS, in O(n log n)."""
         data = raw_bytes(text)
         if not data:
             return []
         return self._joined(self._characters(b" " + data if self.space_first else data))
 
     def encode_rendered(self, text: str | bytes) -> list[int]:
-        """The same: there are no control strings here."""
+        """Encode like ``encode``: this vocabulary has no control strings."""
         return self.encode(text)
 
     def text_bytes(self, text: str | bytes) -> bytes:
-        """The bytes of a text as its tokens have them."""
+        """Return the bytes of a text as its tokens represent them."""
         return raw_bytes(text)
 
     def pieces(self, text: str | bytes) -> list[bytes]:
-        """What is encoded separately: nothing is cut up before."""
+        """Return the separately encoded pieces: the whole text, since there is no pre-tokenizer."""
         data = raw_bytes(text)
         return [data] if data else []
 
     def _characters(self, data: bytes) -> list[int]:
-        """Tokens of characters, or of the bytes of those that are no piece."""
-        found: list[int] = []
+        """Return the tokens of characters, or of the bytes of characters that are no piece."""
+        tokens: list[int] = []
         at, end = 0, len(data)
         while at < end:
             stop = at + 1
@@ -128,62 +128,64 @@ class PieceTokenizer:
                 stop += 1
             token = self._ids.get(data[at:stop], -1)
             if token >= 0:
-                found.append(token)
+                tokens.append(token)
             else:
-                found += [self.unknown if self._bytes_at[b] < 0 else self._bytes_at[b] for b in data[at:stop]]
+                tokens += [self.unknown if self._bytes_at[b] < 0 else self._bytes_at[b] for b in data[at:stop]]
             at = stop
-        return found
+        return tokens
 
     def _joined(self, tokens: list[int]) -> list[int]:
-        """Pairs joined, best score first."""
+        """Merge neighbouring pairs, best score first."""
         count = len(tokens)
         after, before = [*range(1, count), -1], [*range(-1, count - 1)]
         queue: list[tuple[float, int, int, int, int, int]] = []
 
-        def offer(left: int, right: int) -> None:
-            if left < 0 or right < 0:
+        def offer(index: int, following: int) -> None:
+            if index < 0 or following < 0:
                 return
-            joined = self._ids.get(self._pieces[tokens[left]] + self._pieces[tokens[right]], -1)
+            joined = self._ids.get(self._pieces[tokens[index]] + self._pieces[tokens[following]], -1)
             if joined >= 0 and self._scores[joined] > LOWEST:
-                heapq.heappush(queue, (-self._scores[joined], left, right, tokens[left], tokens[right], joined))
+                heapq.heappush(
+                    queue, (-self._scores[joined], index, following, tokens[index], tokens[following], joined)
+                )
 
-        for left in range(count - 1):
-            offer(left, left + 1)
+        for index in range(count - 1):
+            offer(index, index + 1)
         while queue:
-            _, left, right, first, second, joined = heapq.heappop(queue)
-            if tokens[left] != first or tokens[right] != second or after[left] != right:
-                continue  # one of the two was joined with another one meanwhile
-            tokens[left], tokens[right] = joined, -1
-            after[left] = after[right]
-            if after[right] >= 0:
-                before[after[right]] = left
-            offer(before[left], left)
-            offer(left, after[left])
+            _, index, following, first, second, joined = heapq.heappop(queue)
+            if tokens[index] != first or tokens[following] != second or after[index] != following:
+                continue  # one of the two has been merged with another piece
+            tokens[index], tokens[following] = joined, -1
+            after[index] = after[following]
+            if after[following] >= 0:
+                before[after[following]] = index
+            offer(before[index], index)
+            offer(index, after[index])
         return [token for token in tokens if token >= 0]
 
     # --- ids to text
 
     def token_string(self, token: int) -> str:
-        """The piece as the vocabulary spells it; empty outside the vocabulary."""
+        """Return the piece's string in the vocabulary; empty outside it."""
         return self._pieces[token].decode("utf-8", "replace") if 0 <= token < len(self._pieces) else ""
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes a token stands for; empty for control tokens and outside the vocabulary."""
+        """Return the bytes of a token; empty for control tokens and outside the vocabulary."""
         return self._shown[token] if 0 <= token < len(self._shown) else b""
 
     def decode(self, ids: Iterable[int]) -> bytes:
-        """The bytes of a token sequence; the space that every text begins with is left out after the beginning."""
+        """Return the bytes of a token sequence, without the leading space after BOS."""
         ids = list(ids)
-        found = b"".join(map(self.token_bytes, ids))
-        return found.removeprefix(b" ") if self.space_first and ids[:1] == [self.bos] else found
+        data = b"".join(map(self.token_bytes, ids))
+        return data.removeprefix(b" ") if self.space_first and ids[:1] == [self.bos] else data
 
     def special_id(self, string: str) -> int:
-        """Id of a protocol string: beginning and end have one, the others -1; KeyError for any other string."""
+        """Return the id of a protocol string, -1 for all but BOS and EOS; KeyError for any other string."""
         known = dict.fromkeys(protocol.SPECIALS, -1) | {protocol.BOS: self.bos, protocol.EOS: self.eos}
         return known[string]
 
     def with_split(self, split: Any) -> PieceTokenizer:
-        """TextError: there is nothing to split."""
+        """Raise TextError: there is no pre-tokenizer."""
         raise TextError("a vocabulary of pieces has no pre-tokenizer")
 
 
@@ -193,8 +195,10 @@ def _shown_bytes(piece: bytes) -> bytes:
 
 
 def read_tokenizer_bin(path: str | os.PathLike[str], vocab: int) -> PieceTokenizer:
-    """llama2.c's tokenizer.bin with ``vocab`` tokens. As there, token 1 begins a text and ends what is generated: the
-    next text would begin. TextError, one line, for a file that is anything else."""
+    """Read llama2.c's tokenizer.bin with ``vocab`` tokens. Raises TextError, in one line, for any other file.
+
+    As in llama2.c, token 1 begins a text and also ends generation: the next text would begin.
+    """
     data = _contents(path)
 
     def wrong(reason: str, at: int) -> TextError:
@@ -242,7 +246,7 @@ def _contents(path: str | os.PathLike[str]) -> bytes:
 
 
 def from_source(source: TensorSource) -> PieceTokenizer:
-    """The vocabulary of a GGUF file whose ``tokenizer.ggml.model`` is "llama". TextError."""
+    """Read the vocabulary of a GGUF file whose ``tokenizer.ggml.model`` is "llama". Raises TextError."""
     at, metadata = "tokenizer.ggml.", source.metadata
 
     def listed(key: str, kinds: tuple[str, ...], count: int | None) -> list[Any]:
@@ -258,7 +262,7 @@ def from_source(source: TensorSource) -> PieceTokenizer:
     def number(key: str, otherwise: int) -> int:
         value = metadata[at + key] if at + key in metadata else otherwise
         if type(value) is not int:
-            raise TextError(f"{source.path}: {at}{key} is {shown(str(value), 20)}, not a token id")
+            raise TextError(f"{source.path}: {at}{key} is {quote(str(value), 20)}, not a token id")
         return value
 
     tokens = listed("tokens", ("string[]",), None)

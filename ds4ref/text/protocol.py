@@ -1,4 +1,4 @@
-"""The control strings of the DeepSeek V4 chat format (docs/text.md 1, 3, 4). Protocol data, not prose.
+"""The control strings of the DeepSeek V4 chat format (docs/explanation/text.md 1, 3, 4). Protocol data, not prose.
 
 ``｜`` is U+FF5C and ``▁`` is U+2581. The DSML marker is a token without angle brackets: a tag starts as ``<`` or
 ``</`` followed by the marker.
@@ -20,17 +20,17 @@ SPECIALS = (BOS, EOS, USER, ASSISTANT, THINK_OPEN, THINK_CLOSE, DSML)
 """All strings that encode to one control token. None is a prefix of another."""
 
 DEFAULT_SYSTEM = "You are a helpful assistant"
-"""ds4's own, where the user gives none. Without a period."""
+"""ds4's default system text, without a period."""
 
 TOOL_RESULT_OPEN = "<tool_result>"
 TOOL_RESULT_CLOSE = "</tool_result>"
 
 WHITESPACE = " \t\n\v\f\r"
-"""What counts as white space in this protocol: ASCII only."""
+"""White space in this protocol: ASCII only."""
 
 
 class Dialect(NamedTuple):
-    """One spelling of the DSML tags. Openers of invoke and parameter lack their ``>``: attributes follow."""
+    """One spelling of the DSML tags. Openers of invoke and parameter lack their ``>``, because attributes follow."""
 
     block_open: str
     block_close: str
@@ -49,4 +49,4 @@ def _dialect(prefix: str) -> Dialect:
 
 CANONICAL = _dialect(DSML)
 DIALECTS = (CANONICAL, _dialect("DSML｜"), _dialect(""))
-"""The canonical spelling, the one with the first bar missing, and plain XML: what models write (docs/text.md 5)."""
+"""The canonical spelling, the one with the first bar missing, and plain XML: what models write (text.md 5)."""

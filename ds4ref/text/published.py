@@ -21,21 +21,21 @@ MAX_VALUES = 3 << 20
 
 
 def definition(checkpoint: Checkpoint) -> dict[str, Any]:
-    """tokenizer.json as it is. ModelFileError."""
+    """Read tokenizer.json. Raises ModelFileError."""
     return checkpoint.json(TOKENIZER, MAX_TOKENIZER_BYTES, values=MAX_VALUES)
 
 
 def vocabulary(checkpoint: Checkpoint) -> tuple[list[str], list[str]]:
-    """Tokens by id and merges by rank, "left right". Ids that nobody has are tokens that cannot be typed.
+    """Return tokens by id and merges by rank ("left right"); unused ids get tokens that no text encodes to.
 
     ModelFileError if there is no such file or it is no JSON, TextError if it is no vocabulary of this kind.
     """
-    found, where = definition(checkpoint), checkpoint.folder / TOKENIZER
-    model = found.get("model")
+    table, where = definition(checkpoint), checkpoint.folder / TOKENIZER
+    model = table.get("model")
     if not isinstance(model, dict) or model.get("type", "BPE") != "BPE" or not isinstance(model.get("vocab"), dict):
         raise TextError(f"{where}: its model is not byte-pair encoding")
     ids = dict(model["vocab"])
-    added = found.get("added_tokens") or []
+    added = table.get("added_tokens") or []
     if not isinstance(added, list) or not all(isinstance(t, dict) and isinstance(t.get("content"), str) for t in added):
         raise TextError(f"{where}: added_tokens is not a list of tokens")
     ids |= {token["content"]: token.get("id") for token in added}
@@ -48,7 +48,7 @@ def vocabulary(checkpoint: Checkpoint) -> tuple[list[str], list[str]]:
 
 
 def _merge(where: Any, merge: Any) -> str:
-    """Both spellings of a merge, "left right" and ["left", "right"], as the first."""
+    """Normalise a merge, "left right" or ["left", "right"], to the first form."""
     if isinstance(merge, str):
         return merge
     if isinstance(merge, list) and len(merge) == 2 and all(isinstance(part, str) for part in merge):

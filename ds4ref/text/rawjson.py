@@ -1,8 +1,8 @@
 """JSON text that keeps its exact bytes.
 
-Tool schemas and arguments are replayed verbatim (docs/text.md 3, 4): key order, number spelling and duplicate keys must
+Tool schemas and arguments are replayed verbatim (text.md 3, 4): key order, number spelling and duplicate keys must
 survive, so they cannot pass through dicts. These functions walk JSON text and return slices of it. They are strict
-about values, iterative (nesting is bounded, never the call stack) and linear.
+about values, iterative (with bounded nesting) and take linear time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def value_end(text: str, start: int = 0) -> int:
-    """Index just after the JSON value that starts at ``start`` (white space first). ValueError if there is none."""
+    """Return the index after the JSON value at ``start`` (white space skipped). ValueError if there is none."""
     at, stack = start, ""
     want = "value"  # value, value-or-end, key, key-or-end, colon, comma-or-end
     while True:
@@ -57,56 +57,57 @@ def value_end(text: str, start: int = 0) -> int:
 
 
 def members(text: str) -> list[tuple[str, str]]:
-    """(name, raw value) of an object, in order, duplicates kept. Commas are optional and text after it is ignored.
+    """Return (name, raw value) of an object's members in order, duplicates included; commas are optional, text after it
+    is ignored.
 
     ValueError if there is no object.
     """
     at = _space(text, 0)
     if text[at : at + 1] != "{":
         raise ValueError("not a JSON object")
-    at, found = _space(text, at + 1), []
+    at, pairs = _space(text, at + 1), []
     while text[at : at + 1] != "}":
         end = value_end(text, at)
         if text[at] != '"' or text[(colon := _space(text, end)) : colon + 1] != ":":
             raise ValueError(f"no member name at character {at}")
         start = _space(text, colon + 1)
         stop = value_end(text, start)
-        found.append((string(text[at:end]), text[start:stop]))
+        pairs.append((string(text[at:end]), text[start:stop]))
         at = _next(text, stop)
-    return found
+    return pairs
 
 
 def items(text: str) -> list[str]:
-    """Raw values of an array, in order. ValueError if there is no array."""
+    """Return the raw values of an array in order. ValueError if there is no array."""
     start = _space(text, 0)
     value_end(text, start)
     if text[start : start + 1] != "[":
         raise ValueError("not a JSON array")
-    at, found = _space(text, start + 1), []
+    at, values = _space(text, start + 1), []
     while text[at] != "]":
         end = value_end(text, at)
-        found.append(text[at:end])
+        values.append(text[at:end])
         at = _next(text, end)
-    return found
+    return values
 
 
 def minify(text: str) -> str:
-    """Valid JSON without white space outside strings; nothing else changes."""
+    """Remove white space outside strings from valid JSON; nothing else changes."""
     return _OUTSIDE_STRINGS.sub(lambda match: match[1] or "", text)
 
 
 def string(raw: str) -> str:
-    """The text of a raw JSON string; a lone surrogate escape becomes U+FFFD."""
+    """Return the text of a raw JSON string; a lone surrogate escape becomes U+FFFD."""
     return _LONE_SURROGATE.sub("\ufffd", json.loads(raw))
 
 
 def quote(text: str) -> str:
-    """``text`` as a JSON string; only quotes, backslashes and control characters are escaped."""
+    """Return ``text`` as a JSON string, escaping only quotes, backslashes and control characters."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def is_string(raw: str) -> bool:
-    """Whether a raw value is a string."""
+    """Return whether a raw value is a string."""
     return raw.startswith('"')
 
 

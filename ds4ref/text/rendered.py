@@ -1,8 +1,8 @@
-"""A rendered prompt that remembers where its text came from.
+"""A rendered prompt that remembers the origin of its text.
 
 ds4's server renders one string and then recognises control strings anywhere in it, also in what a user, a file or a
 tool wrote. Here a prompt is a list of parts, and a part says which control strings may become tokens in it: those that
-the protocol put there. The bytes are the same; only injected control strings stay text (docs/text.md 2).
+the protocol put there. The bytes are the same; only injected control strings stay text (docs/explanation/text.md 2).
 
     prompt.text                                 what ds4 would render
     prompt.encode(tokenizer)                    safe
@@ -24,16 +24,18 @@ ALL = re.compile("|".join(map(re.escape, protocol.SPECIALS)))
 MARKER = re.compile(re.escape(protocol.DSML))
 
 
-class Part(NamedTuple):
-    """A stretch of text, and the control strings that count in it: None, only the DSML marker, or all."""
+class TextPart(NamedTuple):
+    """A span of text, and the control strings recognised in it: none, only the DSML marker, or all."""
 
     text: str
     control: re.Pattern[str] | None
 
 
 class Conversation(NamedTuple):
-    """What a prompt was rendered from, for models that come with a template of their own: messages and tools in the
-    form of the OpenAI protocol (a tool as the JSON text of its function), and the thinking mode."""
+    """The source of a prompt, for models with a chat template of their own.
+
+    Messages and tools in the OpenAI protocol's form (a tool as the JSON text of its function), and the thinking mode.
+    """
 
     messages: list[dict[str, Any]]
     tools: list[str]
@@ -41,42 +43,43 @@ class Conversation(NamedTuple):
 
 
 class Rendered:
-    """Parts in order. Text between two control tokens is one span for the tokenizer, however many parts it has."""
+    """A prompt as a list of parts. Text between two control tokens is encoded as one span, however many parts it
+    has."""
 
     conversation: Conversation | None = None
 
     def __init__(self) -> None:
-        self.parts: list[Part] = []
+        self.parts: list[TextPart] = []
 
     def plain(self, text: str) -> Rendered:
-        """Append text that somebody wrote: nothing in it is control."""
+        """Append text of a user, file or tool: control strings in it stay text."""
         return self._add(text, None)
 
     def protocol(self, text: str) -> Rendered:
-        """Append text of the protocol itself: control strings in it are tokens."""
+        """Append text of the protocol: control strings in it become tokens."""
         return self._add(text, ALL)
 
     def markup(self, text: str) -> Rendered:
-        """Append a DSML block as the model wrote it: only the DSML marker is a token."""
+        """Append a DSML block as the model wrote it: only the DSML marker becomes a token."""
         return self._add(text, MARKER)
 
-    def extend(self, parts: list[Part]) -> Rendered:
-        """Append finished parts."""
+    def extend(self, parts: list[TextPart]) -> Rendered:
+        """Append rendered parts."""
         self.parts += parts
         return self
 
     def _add(self, text: str, control: re.Pattern[str] | None) -> Rendered:
         if text:
-            self.parts.append(Part(text, control))
+            self.parts.append(TextPart(text, control))
         return self
 
     @property
     def text(self) -> str:
-        """The rendered bytes, as text."""
+        """The rendered text."""
         return "".join(part.text for part in self.parts)
 
     def encode(self, tokenizer: Tokenizer) -> list[int]:
-        """Token ids; by the tokenizer's own template if it has one and this is a whole conversation."""
+        """Return token ids, by the tokenizer's own template if it has one and this is a whole conversation."""
         if tokenizer.template is not None and self.conversation is not None:
             return _by_template(self.conversation, tokenizer)
         ids: list[int] = []
@@ -94,11 +97,12 @@ class Rendered:
         return ids + tokenizer.encode("".join(pending))
 
 
-def _by_template(found: Conversation, tokenizer: Tokenizer) -> list[int]:
-    """Ids of a conversation as the model itself renders it; an answer begins unless the last message is one."""
-    tools = [{"type": "function", "function": json.loads(text)} for text in found.tools]
-    answer = not found.messages or found.messages[-1]["role"] != "assistant"
+def _by_template(conversation: Conversation, tokenizer: Tokenizer) -> list[int]:
+    """Encode a conversation by the model's own template; an answer is begun unless the last message is the
+    assistant's."""
+    tools = [{"type": "function", "function": json.loads(text)} for text in conversation.tools]
+    answer = not conversation.messages or conversation.messages[-1]["role"] != "assistant"
     ids: list[int] = tokenizer.chat(  # type: ignore[attr-defined]
-        found.messages, tools=tools or None, answer=answer, thinking=found.mode
+        conversation.messages, tools=tools or None, answer=answer, thinking=conversation.mode
     )
     return ids

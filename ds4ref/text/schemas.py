@@ -1,7 +1,7 @@
-"""The ``tools`` of a request as the schema lines of the tool prompt (docs/text.md 3): verbatim wherever possible.
+"""The ``tools`` of a request as schema lines of the tool prompt (text.md 3): verbatim wherever possible.
 
-What is said to the server alone (``cache_control``, which moves from request to request, and ``defer_loading``) is left
-out of the line. A custom tool is shown as a function with one string parameter ``input``.
+Members for the server only (``cache_control``, which moves from request to request, and ``defer_loading``) are left out
+of the line. A custom tool is shown as a function with one string parameter ``input``.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 
 from ..errors import TextError
 from . import rawjson
-from .messages import Fields, array, fields, text
+from .fields import Fields, array, fields, text
 from .rawjson import quote
 
 _NO_PARAMETERS = '{"type":"object","properties":{}}'
 _FOR_THE_SERVER = ("cache_control", "defer_loading")
 INPUT = "input"
-"""The parameter of a custom tool, as the model sees it."""
+"""The name of a custom tool's parameter, as the model sees it."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Schema:
                for what a server of another kind would run: hidden from the model
     strict     the client wants arguments that fit the schema, always
     deferred   not shown in the tool prompt: a result of a tool search brings the line (``messages``)
-    found      such a result is in the conversation
+    in_results such a result is in the conversation
     grammar    (syntax, definition) of a custom tool's text, None where it is free
     """
 
@@ -39,60 +39,59 @@ class Schema:
     kind: str = "function"
     strict: bool = False
     deferred: bool = False
-    found: bool = False
+    in_results: bool = False
     grammar: tuple[str, str] | None = None
 
     @property
-    def shown(self) -> bool:
-        """Whether the tool prompt has it."""
+    def in_prompt(self) -> bool:
+        """Whether the tool prompt contains the schema."""
         return self.kind != "hosted" and not self.deferred
 
     @property
     def callable(self) -> bool:
-        """Whether the model knows of it, from the tool prompt or from a result."""
-        return self.kind != "hosted" and (self.found or not self.deferred)
+        """Whether the model knows of it, from the tool prompt or from a search result."""
+        return self.kind != "hosted" and (self.in_results or not self.deferred)
 
     @property
     def bare(self) -> str:
-        """The name that the client knows, without its namespace."""
+        """The client's name of the tool, without its namespace."""
         return self.name.removeprefix(self.namespace)
 
     @property
     def parameters(self) -> str:
-        """The JSON schema of its arguments; of a tool without one, an object without members."""
+        """The JSON schema of the arguments; an object without members if the tool has none."""
         tool = fields(self.text, "a tool")
         return tool.get("parameters") or tool.get("input_schema") or _NO_PARAMETERS
 
 
 def read_schemas(raw: str | None) -> list[Schema]:
-    """Tools in order; none for null or an empty array. TextError for anything that is not an array of objects."""
+    """Read tools in order; empty for null or an empty array. TextError for anything that is not an array of objects."""
     if raw is None or raw == "null":
         return []
-    found: list[Schema] = []
+    schemas: list[Schema] = []
     for item in array(raw, "tools"):
-        found += _tool(item)
-    return found
+        schemas += _tool(item)
+    return schemas
 
 
 def found_in(schemas: Iterable[Schema], names: Iterable[str]) -> list[Schema]:
-    """``schemas``, those that results of a search named (``messages.tool_references``) marked as found."""
+    """Mark the ``schemas`` that search results named (``messages.tool_references``) as callable."""
     wanted = set(names)
-    return [replace(schema, found=True) if schema.name in wanted else schema for schema in schemas]
+    return [replace(schema, in_results=True) if schema.name in wanted else schema for schema in schemas]
 
 
 def brought(raw_tools: Sequence[str]) -> list[Schema]:
-    """The tools of search results that show their lines in place (``messages.from_responses``): callable, but not in
-    the tool prompt."""
-    return [replace(schema, deferred=True, found=True) for schema in read_schemas(f"[{','.join(raw_tools)}]")]
+    """Return the tools of search results that show their lines in place: callable, but not in the tool prompt."""
+    return [replace(schema, deferred=True, in_results=True) for schema in read_schemas(f"[{','.join(raw_tools)}]")]
 
 
 def by_name(schemas: Iterable[Schema]) -> dict[str, Schema]:
-    """The tools that may be called, by the names that the model calls; of two with one name the first."""
-    found: dict[str, Schema] = {}
+    """Return the callable tools by the model's names; the first of two with one name."""
+    tools: dict[str, Schema] = {}
     for schema in schemas:
         if schema.callable:
-            found.setdefault(schema.name, schema)
-    return found
+            tools.setdefault(schema.name, schema)
+    return tools
 
 
 def _tool(raw: str) -> list[Schema]:
@@ -119,17 +118,20 @@ def _tool(raw: str) -> list[Schema]:
 
 
 def _without(raw: str) -> str:
-    """A tool's JSON, verbatim unless a member is for the server alone."""
+    """Return a tool's JSON without members meant for the server, verbatim if it has none."""
     members = rawjson.members(raw)
     if not any(name in _FOR_THE_SERVER for name, _ in members):
         return raw
-    kept = (f"{quote(name)}:{value}" for name, value in members if name not in _FOR_THE_SERVER)
-    return f"{{{','.join(kept)}}}"
+    entries = (f"{quote(name)}:{value}" for name, value in members if name not in _FOR_THE_SERVER)
+    return f"{{{','.join(entries)}}}"
 
 
 def _custom(tool: Fields) -> Schema:
-    """A tool that takes text, of a form perhaps: {"format": {"type": "grammar", "syntax", "definition"}}; the chat
-    API puts all of it under "custom", and the grammar's members under "grammar"."""
+    """Return the schema of a custom tool, which takes text, perhaps of a given format.
+
+    The format is {"format": {"type": "grammar", "syntax", "definition"}}; the chat API puts everything under "custom",
+    and the grammar's members under "grammar".
+    """
     inner = fields(tool["custom"], "custom of a tool") if "custom" in tool else tool
     name = text(inner.get("name"), "name of a tool")
     if not name:
@@ -137,9 +139,9 @@ def _custom(tool: Fields) -> Schema:
     form = fields(inner["format"], "format of a tool") if "format" in inner else {}
     grammar, about = None, "Plain text."
     if text(form.get("type"), "format of a tool", "text") == "grammar":
-        told = fields(form["grammar"], "grammar of a tool") if "grammar" in form else form
-        syntax = text(told.get("syntax"), "syntax of a grammar")
-        grammar = syntax, text(told.get("definition"), "definition of a grammar")
+        definition = fields(form["grammar"], "grammar of a tool") if "grammar" in form else form
+        syntax = text(definition.get("syntax"), "syntax of a grammar")
+        grammar = syntax, text(definition.get("definition"), "definition of a grammar")
         about = f"Plain text that fits this grammar ({syntax}):\n{grammar[1]}"
     parameters = (
         f'{{"type":"object","properties":{{"{INPUT}":{{"type":"string","description":{quote(about)}}}}},'
@@ -151,16 +153,18 @@ def _custom(tool: Fields) -> Schema:
 
 
 def _within(tool: Fields, namespace: str) -> Schema:
-    """A tool of a namespace in the plain form, under its full name."""
+    """Return the schema of a tool in a namespace, in the plain form under its full name."""
     kind = text(tool.get("type"), "type of a tool")
     if kind == "custom" and "input_schema" not in tool:
         plain = _custom(tool)
-        made = replace(_rebuilt(fields(plain.text, "a tool"), namespace + plain.name), kind=kind, grammar=plain.grammar)
+        schema = replace(
+            _rebuilt(fields(plain.text, "a tool"), namespace + plain.name), kind=kind, grammar=plain.grammar
+        )
     else:
         inner = fields(tool["function"], "function of a tool") if "function" in tool else tool
-        made = _rebuilt(inner, namespace + text(inner.get("name"), "name of a tool"))
-        made = replace(made, strict=inner.get("strict", tool.get("strict")) == "true")
-    return replace(made, namespace=namespace, deferred=tool.get("defer_loading") == "true")
+        schema = _rebuilt(inner, namespace + text(inner.get("name"), "name of a tool"))
+        schema = replace(schema, strict=inner.get("strict", tool.get("strict")) == "true")
+    return replace(schema, namespace=namespace, deferred=tool.get("defer_loading") == "true")
 
 
 def _rebuilt(tool: Fields, name: str, kind: str = "function") -> Schema:

@@ -1,4 +1,4 @@
-"""Pre-tokenizers: cut text into the pieces that byte-pair merges never cross (docs/text.md 2).
+"""Pre-tokenizers: cut text into the pieces that byte-pair merges never cross (docs/explanation/text.md 2).
 
 ``split_unicode`` is what the model was trained with: digits in groups of up to three, then runs of Chinese and
 Japanese kana, then words, punctuation and white space by Unicode category. The public tokenizer makes three passes,
@@ -51,7 +51,7 @@ def _unicode_pattern() -> Any:
 
 
 def split_unicode(text: str) -> list[str]:
-    """Pieces of ``text``, in order; their concatenation is ``text``. Lone surrogates count as unassigned characters."""
+    """Split ``text`` into pieces whose concatenation is ``text``. Lone surrogates count as unassigned characters."""
     return _unicode_pattern().findall(text)
 
 
@@ -80,5 +80,5 @@ def _ds4_pattern() -> re.Pattern[bytes]:
 
 
 def split_ds4(data: bytes) -> list[bytes]:
-    """Pieces of ``data`` by ds4's rules, in order; their concatenation is ``data``."""
+    """Split ``data`` by ds4's rules into pieces whose concatenation is ``data``."""
     return _ds4_pattern().findall(data)

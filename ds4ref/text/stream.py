@@ -1,16 +1,19 @@
-"""Text while it is being generated: only whole characters leave, and nothing of a stop string (docs/text.md 2)."""
+"""Streaming text: emits only whole characters, and nothing that may become a stop string (text.md 2)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from .tokenizer import Tokenizer
+
+class Bytes(Protocol):
+    """A vocabulary that gives the bytes of each token."""
+
+    def token_bytes(self, token: int) -> bytes: ...
 
 
 def utf8_safe_len(data: bytes) -> int:
-    """How many bytes of ``data`` can be shown now: all of them but the beginning of a character at the end."""
+    """Return how many bytes of ``data`` can be decoded now: all but an incomplete character at the end."""
     at = len(data)
     while at > 0 and len(data) - at < 4 and 0x80 <= data[at - 1] <= 0xBF:
         at -= 1
@@ -31,17 +34,17 @@ def _char_len(lead: int) -> int:
 
 
 class StreamDecoder:
-    """Token ids in, text out, never half a character. What is not UTF-8 in the end becomes U+FFFD.
+    """Decodes token ids to text, never half a character; invalid UTF-8 becomes U+FFFD.
 
     The concatenation of everything returned equals ``tokenizer.decode(ids).decode("utf-8", "replace")``.
     """
 
-    def __init__(self, tokenizer: Tokenizer):
+    def __init__(self, tokenizer: Bytes):
         self._tokenizer = tokenizer
         self._held = b""
 
     def feed(self, token: int) -> str:
-        """The text that this token completes; may be empty."""
+        """Return the text that this token completes, possibly empty."""
         data = self._held + self._tokenizer.token_bytes(token)
         safe = utf8_safe_len(data)
         if safe == 0 and data and 0x80 <= data[0] <= 0xBF:
@@ -50,12 +53,12 @@ class StreamDecoder:
         return data[:safe].decode("utf-8", "replace")
 
     def finish(self) -> str:
-        """What is still held; the decoder is then as new."""
-        held, self._held = self._held, b""
-        return held.decode("utf-8", "replace")
+        """Return the pending bytes as text and reset the decoder."""
+        pending, self._held = self._held, b""
+        return pending.decode("utf-8", "replace")
 
     def reset(self) -> None:
-        """Forget what is held."""
+        """Drop pending bytes."""
         self._held = b""
 
 
@@ -73,11 +76,11 @@ class StopHolder:
         self.stopped: str | None = None
 
     def feed(self, text: str) -> str:
-        """The part of the text so far that can be shown."""
+        """Return the part of the text so far that cannot belong to a stop string."""
         return self._advance(text, final=False)
 
     def finish(self) -> str:
-        """What was held for nothing."""
+        """Return the text still held back."""
         return self._advance("", final=True)
 
     def _advance(self, text: str, final: bool) -> str:
@@ -106,7 +109,7 @@ class StopHolder:
 
 
 def partial_suffix(text: str, word: str) -> int:
-    """Length of the longest proper, non-empty prefix of ``word`` that ``text`` ends with; 0 if there is none."""
+    """Return the length of the longest proper, non-empty prefix of ``word`` that ``text`` ends with, else 0."""
     for length in range(min(len(word) - 1, len(text)), 0, -1):
         if text.endswith(word[:length]):
             return length

@@ -1,11 +1,11 @@
-"""Chat templates that come with a model: Jinja, rendered where it can do no harm.
+"""Chat templates of models: Jinja in a sandboxed process with limits.
 
     template = ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"})
     template.render([{"role": "user", "content": "Hello"}])
 
-A template is part of a file that nobody vouches for. It runs in Jinja's sandbox, in a process of its own
+A template is part of an untrusted file. It runs in Jinja's sandbox, in a process of its own
 (``template_worker``) that has 1 GiB of memory and ``SECONDS`` of time, and renders at most ``MAX_CHARACTERS``; one that
-wants more is a ``TextError``, and its process is ended.
+exceeds a limit is a ``TextError``, and its process is killed.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _WORKER = Path(__file__).with_name("template_worker.py")
 
 
 class ChatTemplate:
-    """A template and the names of control tokens it may use. Threads take turns."""
+    """A template and the control token names that it may use. Threads take turns."""
 
     def __init__(self, source: str, tokens: Mapping[str, str] | None = None, seconds: float = SECONDS):
-        """TextError for a template of more than a million characters."""
+        """Raise TextError for a template of more than a million characters."""
         if len(source) > MAX_SOURCE:
             raise TextError(f"a chat template of {len(source)} characters, at most {MAX_SOURCE} are allowed")
         self.source, self._tokens, self._seconds = source, dict(tokens or {}), seconds
@@ -44,16 +44,17 @@ class ChatTemplate:
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] | None = None, answer: bool = True,
         **variables: Any,
     ) -> str:  # fmt: skip
-        """The conversation as text; ``answer``: with what begins the assistant's turn. TextError, one line."""
-        given = {
+        """Render a conversation; with ``answer`` it ends in the start of the assistant's turn. Raises TextError in one
+        line."""
+        values = {
             **self._tokens, **variables, "messages": list(messages), "tools": tools, "add_generation_prompt": answer,
         }  # fmt: skip
-        ask = {"template": self.source, "variables": given, "limit": MAX_CHARACTERS}
+        ask = {"template": self.source, "variables": values, "limit": MAX_CHARACTERS}
         with self._lock:
-            found = self._ask(json.dumps(ask).encode() + b"\n")
-        if "error" in found:
-            raise TextError(f"the chat template failed: {' '.join(str(found['error']).split())}")
-        return str(found["text"])
+            reply = self._ask(json.dumps(ask).encode() + b"\n")
+        if "error" in reply:
+            raise TextError(f"the chat template failed: {' '.join(str(reply['error']).split())}")
+        return str(reply["text"])
 
     def _ask(self, line: bytes) -> dict[str, Any]:
         process = self._started()
@@ -65,15 +66,15 @@ class ChatTemplate:
             process.stdin.flush()
             answer = bytearray()
             while not answer.endswith(b"\n"):
-                left = end - time.monotonic()
-                if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
+                remaining = end - time.monotonic()
+                if remaining <= 0 or not select.select([process.stdout], [], [], remaining)[0]:
                     raise TextError(f"the chat template failed: not done after {self._seconds:g} seconds")
                 piece = process.stdout.read1(1 << 16)  # type: ignore[attr-defined]
                 if not piece:
                     raise TextError("the chat template failed: its process ended, out of memory perhaps")
                 answer += piece
-            found: dict[str, Any] = json.loads(answer)
-            return found
+            reply: dict[str, Any] = json.loads(answer)
+            return reply
         except OSError as error:
             self.close()
             raise TextError(f"the chat template failed: {error.strerror or error}") from None
@@ -91,7 +92,7 @@ class ChatTemplate:
         return self._process
 
     def close(self) -> None:
-        """End the process; the next ``render`` starts another one."""
+        """Kill the process; the next ``render`` starts a new one."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()

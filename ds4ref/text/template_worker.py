@@ -24,7 +24,7 @@ MEMORY_BYTES = 1 << 30
 
 
 class _Generation(Extension):
-    """``{% generation %}`` marks what an assistant wrote, for training; it is shown as it stands."""
+    """``{% generation %}``, which marks the assistant's text for training; rendered as its body."""
 
     tags = {"generation"}
 
@@ -43,18 +43,18 @@ def _json(value: Any, indent: int | None = None, **_: Any) -> str:
 
 
 def environment() -> ImmutableSandboxedEnvironment:
-    """What templates of Hugging Face's folders expect to find."""
-    found = ImmutableSandboxedEnvironment(
+    """Return the Jinja environment that templates of Hugging Face models expect."""
+    jinja = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
     )
-    found.filters["tojson"] = _json
-    found.globals["raise_exception"] = _refuse
-    found.globals["strftime_now"] = lambda form: datetime.now().strftime(str(form)[:100])
-    return found
+    jinja.filters["tojson"] = _json
+    jinja.globals["raise_exception"] = _refuse
+    jinja.globals["strftime_now"] = lambda form: datetime.now().strftime(str(form)[:100])
+    return jinja
 
 
 def render(template: str, variables: dict[str, Any], limit: int) -> dict[str, str]:
-    """The text, or why there is none."""
+    """Render a template to {"text": ...}, or {"error": ...} with the reason."""
     try:
         pieces, size = [], 0
         for piece in environment().from_string(template).generate(**variables):

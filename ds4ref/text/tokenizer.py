@@ -1,4 +1,4 @@
-"""Byte-level BPE from a vocabulary and its merges (docs/text.md 1, 2), on the `tokenizers` library.
+"""Byte-level BPE from a vocabulary and its merges (docs/explanation/text.md 1, 2), on the `tokenizers` library.
 
 ``encode`` takes text as text: whatever it contains, no control token comes out. ``encode_rendered`` takes a rendered
 chat, where the seven protocol strings are control tokens. Neither adds BOS or EOS.
@@ -74,21 +74,23 @@ class Tokenizer:
 
     @classmethod
     def from_source(cls, source: TensorSource, split: str = "unicode") -> Tokenizer:
-        """The tokenizer of a model file. Reads only the token and merge arrays (docs/text.md 1)."""
+        """Open the tokenizer of a model file, reading only its token and merge arrays (docs/explanation/text.md 1)."""
         return cls(_strings(source, TOKENS_KEY), _strings(source, MERGES_KEY), split)
 
     @property
     def ends(self) -> frozenset[int]:
-        """Every token that ends an answer."""
+        """All tokens that end an answer."""
         return frozenset((self.eos,))
 
     def __len__(self) -> int:
-        """Number of token strings; the model's logits may be wider."""
+        """Return the number of token strings; the model's logits may be wider."""
         return len(self._tokens)
 
     def with_split(self, split: Callable[[bytes], Sequence[bytes]]) -> Tokenizer:
-        """The same vocabulary and merges behind another pre-tokenizer: ``split`` gives the pieces of a plain text that
-        are merged separately. For asking what a tokenizer with a mistake would make of a text."""
+        """Return the same vocabulary behind another pre-tokenizer, to see what a faulty one would do.
+
+        ``split`` returns the pieces of a plain text that are merged separately.
+        """
         other = copy.copy(self)
         other._pieces = {}
         other._split = lambda text: list(split(_raw(text)))  # type: ignore[method-assign]
@@ -97,11 +99,11 @@ class Tokenizer:
     # --- text to ids
 
     def encode(self, text: str | bytes) -> list[int]:
-        """Plain text: protocol strings in it are ordinary characters. Linear-ish in the length of the text."""
+        """Encode plain text: protocol strings in it are ordinary characters. Nearly linear in its length."""
         return self._encode_span(_normal(text))
 
     def encode_rendered(self, text: str | bytes) -> list[int]:
-        """A rendered chat: each protocol string is its control token, the spans between them are plain text."""
+        """Encode a rendered chat: each protocol string is its control token, the spans between them are plain text."""
         ids: list[int] = []
         text, at = _normal(text), 0
         for match in _SPECIAL.finditer(text):
@@ -111,11 +113,11 @@ class Tokenizer:
         return ids + self._encode_span(text[at:])
 
     def text_bytes(self, text: str | bytes) -> bytes:
-        """The bytes of a text as its tokens have them: ``decode(encode(text))`` without either."""
+        """Return the bytes that ``decode(encode(text))`` would give, without encoding."""
         return _raw(_normal(text))
 
     def pieces(self, text: str | bytes) -> list[bytes]:
-        """What the pre-tokenizer makes of a plain text: the pieces that are merged separately."""
+        """Return the pieces of a plain text that the pre-tokenizer separates."""
         return [_raw(piece) for piece in self._split(_normal(text))]
 
     def _split(self, text: str) -> Sequence[str | bytes]:
@@ -125,24 +127,24 @@ class Tokenizer:
         ids: list[int] = []
         cache = self._pieces
         for piece in self._split(text):
-            found = cache.get(piece)
-            if found is None:
-                found = [token.id for token in self._bpe.tokenize(to_chars(_raw(piece)))]
+            piece_ids = cache.get(piece)
+            if piece_ids is None:
+                piece_ids = [token.id for token in self._bpe.tokenize(to_chars(_raw(piece)))]
                 if len(piece) <= _CACHE_LENGTH:
                     if len(cache) >= _CACHE_PIECES:
                         cache.clear()
-                    cache[piece] = found
-            ids += found
+                    cache[piece] = piece_ids
+            ids += piece_ids
         return ids
 
     # --- ids to text
 
     def token_string(self, token: int) -> str:
-        """The token as the vocabulary spells it; empty outside the vocabulary."""
+        """Return the token's string in the vocabulary; empty outside it."""
         return self._tokens[token] if 0 <= token < len(self._tokens) else ""
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes a token stands for, perhaps a fragment of a character; empty outside the vocabulary."""
+        """Return the bytes of a token, perhaps a fragment of a character; empty outside the vocabulary."""
         if not 0 <= token < len(self._tokens):
             return b""
         data = self._bytes[token]
@@ -152,16 +154,16 @@ class Tokenizer:
         return data
 
     def decode(self, ids: Iterable[int]) -> bytes:
-        """The bytes of a token sequence, control tokens included."""
+        """Return the bytes of a token sequence, control tokens included."""
         return b"".join(map(self.token_bytes, ids))
 
     def special_id(self, string: str) -> int:
-        """Id of one of the seven protocol strings; KeyError for any other."""
+        """Return the id of one of the seven protocol strings; KeyError for any other."""
         return self._special_ids[string]
 
 
 def _normal(text: str | bytes) -> str:
-    """Text in which exactly the invalid bytes are lone surrogates U+DC80..U+DCFF."""
+    """Return text in which exactly the invalid bytes are lone surrogates U+DC80..U+DCFF."""
     if isinstance(text, str):
         try:
             text.encode()
@@ -172,7 +174,7 @@ def _normal(text: str | bytes) -> str:
 
 
 def raw_bytes(text: str | bytes) -> bytes:
-    """What a text means in bytes, by the rules of this module."""
+    """Return the bytes of a text by the rules of this module."""
     return _raw(_normal(text))
 
 
@@ -181,18 +183,18 @@ def _raw(piece: str | bytes) -> bytes:
 
 
 def _byte_pair_model(ids: dict[str, int], merges: Sequence[str]) -> Any:
-    """The library's merge engine; every merge is checked first, because the library panics or lies about some."""
+    """Build the library's merge engine, checking every merge first: the library panics on some and misreads others."""
     pairs = []
     for rank, merge in enumerate(merges):
-        left, space, right = merge.partition(" ")
-        if not (left and space and right) or " " in right:
+        first, space, second = merge.partition(" ")
+        if not (first and space and second) or " " in second:
             raise TextError(f"merge {rank} is {merge!r}, not two tokens separated by one space")
-        for part in (left, right, left + right):
+        for part in (first, second, first + second):
             if part not in ids:
                 raise TextError(f"merge {rank} ({merge!r}) needs {part!r}, which is not a token")
-        if left + right in protocol.SPECIALS:
+        if first + second in protocol.SPECIALS:
             raise TextError(f"merge {rank} ({merge!r}) would make a control token out of plain text")
-        pairs.append((left, right))
+        pairs.append((first, second))
 
     from tokenizers.models import BPE
 
@@ -200,7 +202,7 @@ def _byte_pair_model(ids: dict[str, int], merges: Sequence[str]) -> Any:
 
 
 def _strings(source: TensorSource, key: str) -> list[str]:
-    """A string array of the metadata; TextError names the key if it is absent or something else."""
+    """Return a string array of the metadata; TextError names the key if it is absent or malformed."""
     values = source.metadata.get(key)
     if values is None:
         raise TextError(f"{source.path}: no {key}: this file has no tokenizer")

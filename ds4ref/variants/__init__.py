@@ -1,4 +1,4 @@
-"""The model with mistakes and roundings put in on purpose: what a diagnosis compares other engines with.
+"""The model with deliberate mistakes and roundings, for comparison with other engines in a diagnosis.
 
 rounding   named rounding sets: the three modes, and what other engines round
 runner     logits of any combination of rounding set, faults and float noise

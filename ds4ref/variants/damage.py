@@ -1,4 +1,4 @@
-"""Tensors gone wrong: rearranged or rescaled as bad conversions leave them, in place of the right ones.
+"""Damaged tensors: rearranged or rescaled as faulty conversions leave them.
 
 for says, other in rearranged(w.attn_q_b): ...          "halves of its rows swapped", the matrix
 """
@@ -11,33 +11,33 @@ from typing import Any
 
 import numpy as np
 
-from kernels.formats import FORMATS
-from kernels.formats.matrix import Matrix
+from ds4ref.kernels.formats import FORMATS
+from ds4ref.kernels.formats.matrix import Matrix
 
 from ..archs.deepseek4.weights import LayerWeights, Weights
 from .faults import Fault, _op
 
 
 def attribute(tensor: str) -> str:
-    """Field of Weights or LayerWeights of a tensor's name without "blk.N." and ".weight"."""
+    """Return the field of Weights or LayerWeights for a tensor's role (without "blk.N." and ".weight")."""
     return tensor.replace(".", "_")
 
 
 def tensor_name(attr: str, layer: int) -> str:
-    """The file's name of a field; ``layer`` is negative for tensors of the whole model."""
+    """Return the tensor name of a field; ``layer`` is negative for tensors of the whole model."""
     if layer < 0:
         return f"{attr}.weight"
     stem = attr.replace("indexer_attn_q_b", "indexer.attn_q_b").replace("indexer_proj", "indexer.proj")
     return f"blk.{layer}.{stem}.{'bias' if attr == 'exp_probs_b' else 'weight'}"
 
 
-def with_tensor(held: LayerWeights | Weights, attr: str, value: Any) -> LayerWeights | Weights:
-    """The same weights but for one tensor."""
-    return dataclasses.replace(held, **{attr: value})
+def with_tensor(weights: LayerWeights | Weights, attr: str, value: Any) -> LayerWeights | Weights:
+    """Return the same weights with one tensor replaced."""
+    return dataclasses.replace(weights, **{attr: value})
 
 
 def alike(own: Any, other: Any) -> bool:
-    """Whether one tensor could stand in the other's place unnoticed: same kind, shape and format."""
+    """Return whether one tensor could replace the other unnoticed: same kind, shape and format."""
     if type(own) is not type(other):
         return False
     if isinstance(own, np.ndarray):
@@ -46,7 +46,7 @@ def alike(own: Any, other: Any) -> bool:
 
 
 def rearranged(own: Any) -> Iterator[tuple[str, Any]]:
-    """(in words, the tensor) for the ways in which conversions go wrong: a Matrix or a float32 array."""
+    """Yield (description, tensor) for typical conversion errors of a Matrix or a float32 array."""
     if isinstance(own, np.ndarray):
         if own.dtype.kind == "f":
             yield from ((says, np.ascontiguousarray(other)) for says, other in _moved(own, -1, "values"))
@@ -76,22 +76,22 @@ def _matrix(own: Matrix, data: np.ndarray) -> Matrix:
     return Matrix(own.fmt, np.ascontiguousarray(data).reshape(own.data.shape), own.rows, own.cols)
 
 
-def _moved(data: np.ndarray, axis: int, what: str) -> Iterator[tuple[str, np.ndarray]]:
+def _moved(data: np.ndarray, axis: int, plural: str) -> Iterator[tuple[str, np.ndarray]]:
     n = data.shape[axis]
     if n < 2:
         return
     if n % 2 == 0:
-        yield f"halves of its {what} swapped", np.roll(data, n // 2, axis=axis)
+        yield f"halves of its {plural} swapped", np.roll(data, n // 2, axis=axis)
         even = np.arange(n).reshape(n // 2, 2).T.ravel()
-        yield f"even {what} first, then odd ones", np.take(data, even, axis=axis)
-        yield f"first and second half of its {what} interleaved", np.take(data, np.argsort(even), axis=axis)
-    yield f"{what} in reverse order", np.flip(data, axis)
-    yield f"{what} moved by one", np.roll(data, 1, axis=axis)
-    yield f"{what} moved back by one", np.roll(data, -1, axis=axis)
+        yield f"even {plural} first, then odd ones", np.take(data, even, axis=axis)
+        yield f"first and second half of its {plural} interleaved", np.take(data, np.argsort(even), axis=axis)
+    yield f"{plural} in reverse order", np.flip(data, axis)
+    yield f"{plural} moved by one", np.roll(data, 1, axis=axis)
+    yield f"{plural} moved back by one", np.roll(data, -1, axis=axis)
 
 
 def only_expert(expert: int) -> Fault:
-    """Not a mistake but a way to look: the routed experts' sum has the part of one expert alone."""
+    """Return hooks that keep only one expert's part of the routed sum: an observation, not a mistake."""
 
     def make(total: Any) -> Any:
         def part(mid: np.ndarray, ids: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Mistakes with a size: a constant that is not the model's, each as a family of faults with one parameter.
+"""Parametrised mistakes: a wrong constant of the model, each as a family of faults with one parameter.
 
     family = FAMILIES["sinkhorn_rounds"]
     family.fault(3)                   the fault "Sinkhorn runs 3 rounds"
@@ -28,7 +28,7 @@ NEAR = (-8, -4, -2, -1, 1, 2, 4, 8)
 
 @dataclass(frozen=True)
 class Family:
-    """One constant. ``says`` is a format with {value} and {right}; ``whole`` parameters are integers."""
+    """A constant of the model. ``says`` is a format with {value} and {right}; ``whole`` parameters are integers."""
 
     name: str
     says: str
@@ -40,25 +40,25 @@ class Family:
     most: Callable[[ModelShape], float] | None = None
 
     def fault(self, value: float) -> Fault:
-        """The member with this parameter."""
+        """Return the fault with this parameter."""
         begin, edits = self.make(value)
         return Fault(self.label(value), self.name, begin, edits)
 
     def label(self, value: float) -> str:
-        """A name that tells members apart."""
+        """Return a unique name for the fault with this parameter."""
         return f"{self.name}={int(value) if self.whole else float(f'{value:.7g}')}"
 
     def describe(self, value: float, shape: ModelShape) -> str:
-        """One line for people."""
-        shown = str(int(value)) if self.whole else f"{value:.4g}"
-        return self.says.format(value=shown, right=f"{self.neutral(shape):g}")
+        """Return a one-line description."""
+        text = str(int(value)) if self.whole else f"{value:.4g}"
+        return self.says.format(value=text, right=f"{self.neutral(shape):g}")
 
     def neutral(self, shape: ModelShape) -> float:
-        """The value that is no mistake."""
+        """Return the value that is no mistake."""
         return self.right(shape)
 
     def limits(self, shape: ModelShape) -> tuple[float, float]:
-        """Least and greatest value of a whole parameter that makes sense."""
+        """Return the smallest and largest sensible value of a whole parameter."""
         grid = self.grid(shape)
         right = self.neutral(shape)
         low = 1.0 if right > 0 else min(8 * min(grid), right)
@@ -67,7 +67,7 @@ class Family:
         return low, 4 * max(*grid, right) if self.most is None else self.most(shape)
 
     def grid(self, shape: ModelShape) -> tuple[float, ...]:
-        """Values to begin a search with, the right one not among them."""
+        """Return values to start a search with, without the right one."""
         right = self.neutral(shape)
         return tuple(value for value in self.values(shape) if value != right)
 
@@ -82,10 +82,10 @@ def _field(name: str, whole: bool = False) -> Callable[[float], Made]:
 
 
 def _scaled(*names: str) -> Callable[[float], Made]:
-    """Intermediates times a factor."""
+    """Multiply intermediates by a factor."""
 
     def make(factor: float) -> Made:
-        def edit(value: Any, layer: int, chunk: Chunk, seen: dict) -> Any:
+        def edit(value: Any, layer: int, chunk: Chunk, taps: dict) -> Any:
             return value * np.float32(factor)
 
         return None, dict.fromkeys(names, edit)
@@ -98,7 +98,7 @@ def _changed(op: str, change: Callable[[Callable, float], Callable]) -> Callable
 
 
 def _window(extra: float) -> Made:
-    def edit(value: tuple, layer: int, chunk: Chunk, seen: dict) -> tuple:
+    def edit(value: tuple, layer: int, chunk: Chunk, taps: dict) -> tuple:
         first = np.maximum(chunk.positions - (chunk.shape.window + int(extra) - 1), 0)
         return first.astype(np.int32), (chunk.positions - first + 1).astype(np.int32)
 
@@ -106,7 +106,7 @@ def _window(extra: float) -> Made:
 
 
 def _rope(compress: bool, field: str) -> Callable[[float], Made]:
-    """Rope tables of one kind with another constant."""
+    """Replace a constant in the rope tables of one kind of layer."""
 
     def make(value: float) -> Made:
         def begin(chunk: Chunk) -> None:
@@ -120,16 +120,16 @@ def _rope(compress: bool, field: str) -> Callable[[float], Made]:
 
 
 def _position(rows: bool) -> Callable[[float], Made]:
-    """Queries, or cached rows, rotated at another position."""
+    """Rotate queries, or cached rows, at a shifted position."""
 
     def make(shift: float) -> Made:
-        def key(value: Any, layer: int, chunk: Chunk, seen: dict) -> Any:
+        def key(value: Any, layer: int, chunk: Chunk, taps: dict) -> Any:
             tables = chunk.rope_tables(chunk.shape.ratios[layer] != 0, chunk.positions + int(shift))
-            return chunk.ops.rope(seen["KVnorm"][:, None, :], *tables)[:, 0]
+            return chunk.ops.rope(taps["KVnorm"][:, None, :], *tables)[:, 0]
 
-        def query(value: Any, layer: int, chunk: Chunk, seen: dict) -> Any:
+        def query(value: Any, layer: int, chunk: Chunk, taps: dict) -> Any:
             tables = chunk.rope_tables(chunk.shape.ratios[layer] != 0, chunk.positions + int(shift))
-            return chunk.ops.rope(seen["Qnorm"], *tables)
+            return chunk.ops.rope(taps["Qnorm"], *tables)
 
         return None, {"KVrope": key} if rows else {"Qcur": query}
 
@@ -137,17 +137,17 @@ def _position(rows: bool) -> Callable[[float], Made]:
 
 
 def _back(shift: float) -> Made:
-    def edit(value: Any, layer: int, chunk: Chunk, seen: dict) -> Any:
+    def edit(value: Any, layer: int, chunk: Chunk, taps: dict) -> Any:
         tables = chunk.rope_tables(chunk.shape.ratios[layer] != 0, chunk.positions + int(shift))
-        return chunk.ops.rope(seen["kqv_out"], *tables, inverse=True)
+        return chunk.ops.rope(taps["kqv_out"], *tables, inverse=True)
 
     return None, {"kqv_back": edit}
 
 
 def _ape(factor: float) -> Made:
     def edit(prefix: str) -> Edit:
-        def scaled(value: Any, layer: int, chunk: Chunk, seen: dict) -> Any:
-            gate = seen[f"{prefix}_comp_gate_raw"]
+        def scaled(value: Any, layer: int, chunk: Chunk, taps: dict) -> Any:
+            gate = taps[f"{prefix}_comp_gate_raw"]
             return gate + (value - gate) * np.float32(factor)
 
         return scaled
@@ -207,7 +207,7 @@ def _hc_scale(split: Callable, factor: float) -> Callable:
 def _sink(change: Callable[[np.ndarray, float], np.ndarray]) -> Callable[[float], Made]:
     return lambda value: (
         None,
-        {"attn_sinks": lambda s, layer, chunk, seen: change(s, value).astype(np.float32)},
+        {"attn_sinks": lambda s, layer, chunk, taps: change(s, value).astype(np.float32)},
     )
 
 

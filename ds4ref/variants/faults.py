@@ -1,4 +1,4 @@
-"""Single-fault variants of the model: the mistakes engines make, each as a small hook.
+"""Single-fault variants of the model: typical mistakes of engines, each as a small hook.
 
 A fault replaces ops, shape or rope tables when a chunk begins, or edits named intermediates on the way. Tests inject
 them to prove that the test suite would notice; the vector diagnosis holds foreign logits against them.
@@ -23,32 +23,32 @@ Edit = Callable[[Any, int, Chunk, dict[str, Any]], Any]
 
 
 class FaultHooks:
-    """Applies one fault. ``seen`` gives an edit the intermediates tapped earlier in the same half layer, by name."""
+    """Applies one fault. ``taps`` gives an edit the intermediates of the same half layer so far, by name."""
 
     def __init__(self, begin: Begin | None, edits: dict[str, Edit]):
         self._begin, self._edits = begin, edits
-        self._seen: dict[str, Any] = {}
+        self._taps: dict[str, Any] = {}
 
     def begin(self, chunk: Chunk) -> None:
-        """Swap what the fault swaps."""
-        self._seen.clear()
+        """Replace what the fault replaces when a chunk begins."""
+        self._taps.clear()
         if self._begin is not None:
             self._begin(chunk)
 
     def tap(self, name: str, layer: int, value: Any, chunk: Chunk) -> Any:
-        """Edit what the fault edits."""
-        self._seen[name] = value
+        """Apply the fault's edit to an intermediate, if it has one."""
+        self._taps[name] = value
         edit = self._edits.get(name)
-        return value if edit is None else edit(value, layer, chunk, self._seen)
+        return value if edit is None else edit(value, layer, chunk, self._taps)
 
     def goes_on(self, name: str, value: Any) -> None:
-        """Another hook made the pass go on with ``value``: later edits start from that."""
-        self._seen[name] = value
+        """Record that another hook replaced an intermediate by ``value``, for later edits."""
+        self._taps[name] = value
 
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """One mistake: a short name, and one line that a user understands."""
+    """One mistake: a short name and a one-line description."""
 
     name: str
     says: str
@@ -61,12 +61,12 @@ class Fault:
     ahead: bool = False  # later tokens reach earlier ones
 
     def hooks(self) -> FaultHooks:
-        """Fresh hooks for one session."""
+        """Return fresh hooks for one session."""
         return FaultHooks(self.begin, self.edits)
 
 
 class Changed:
-    """A backend some of whose ops are others."""
+    """A backend with some ops replaced."""
 
     def __init__(self, ops: Any, **changes: Callable):
         self.__dict__.update(changes)
@@ -95,14 +95,14 @@ def _shape(**changes: Any) -> Begin:
 
 
 def _value(compute: Callable[[Any], Any]) -> Edit:
-    return lambda value, layer, chunk, seen: compute(value)
+    return lambda value, layer, chunk, taps: compute(value)
 
 
 # --- window, sinks, norms
 
 
 def _window(extra: int) -> Edit:
-    def edit(value: tuple, layer: int, chunk: Chunk, seen: dict) -> tuple:
+    def edit(value: tuple, layer: int, chunk: Chunk, taps: dict) -> tuple:
         first, count = value
         full = count == chunk.shape.window
         if extra > 0:
@@ -150,7 +150,7 @@ def _swap_rope(kind: bool) -> Begin:
     return begin
 
 
-def _magnitude(value: tuple, layer: int, chunk: Chunk, seen: dict) -> tuple:
+def _magnitude(value: tuple, layer: int, chunk: Chunk, taps: dict) -> tuple:
     if not chunk.shape.ratios[layer]:
         return value
     gain = np.float32(1 + 0.1 * np.log(chunk.shape.yarn_factor))
@@ -160,7 +160,7 @@ def _magnitude(value: tuple, layer: int, chunk: Chunk, seen: dict) -> tuple:
 def _row_shift(shift: Callable[[int], int]) -> dict[str, Edit]:
     """Rotate compressed rows at a position other than their window's first token."""
 
-    def edit(value: tuple, layer: int, chunk: Chunk, seen: dict) -> tuple:
+    def edit(value: tuple, layer: int, chunk: Chunk, taps: dict) -> tuple:
         ratio = chunk.shape.ratios[layer]
         first = chunk.pos0 // ratio
         return chunk.rope_tables(True, np.arange(first, first + len(value[0])) * ratio + shift(ratio))
@@ -175,7 +175,7 @@ def _both(name: str, edit: Edit) -> dict[str, Edit]:
     return {f"attn_comp_{name}": edit, f"indexer_comp_{name}": edit}
 
 
-def _ignore_previous(value: tuple, layer: int, chunk: Chunk, seen: dict) -> tuple:
+def _ignore_previous(value: tuple, layer: int, chunk: Chunk, taps: dict) -> tuple:
     kv, score = value
     if chunk.shape.ratios[layer] == 4:
         score = score.copy()
@@ -183,31 +183,31 @@ def _ignore_previous(value: tuple, layer: int, chunk: Chunk, seen: dict) -> tupl
     return kv, score
 
 
-def _zero_scored(value: tuple, layer: int, chunk: Chunk, seen: dict) -> tuple:
+def _zero_scored(value: tuple, layer: int, chunk: Chunk, taps: dict) -> tuple:
     kv, score = value
     return kv, np.where(score <= EMPTY_SCORE / 2, np.float32(0), score)
 
 
-def _swap_halves(value: np.ndarray, layer: int, chunk: Chunk, seen: dict) -> np.ndarray:
+def _swap_halves(value: np.ndarray, layer: int, chunk: Chunk, taps: dict) -> np.ndarray:
     return np.roll(value, value.shape[1] // 2, axis=1) if chunk.shape.ratios[layer] == 4 else value
 
 
 def _no_ape(prefix: str) -> dict[str, Edit]:
-    return {f"{prefix}_comp_score_raw": lambda value, layer, chunk, seen: seen[f"{prefix}_comp_gate_raw"]}
+    return {f"{prefix}_comp_score_raw": lambda value, layer, chunk, taps: taps[f"{prefix}_comp_gate_raw"]}
 
 
 def _late(chunk: Chunk) -> None:
     chunk.visible = lambda ratio: (chunk.positions // ratio).astype(np.int32)  # type: ignore[method-assign]
 
 
-def _acausal(value: np.ndarray, layer: int, chunk: Chunk, seen: dict) -> np.ndarray:
+def _acausal(value: np.ndarray, layer: int, chunk: Chunk, taps: dict) -> np.ndarray:
     return np.full_like(value, value[-1]) if chunk.shape.ratios[layer] == 128 else value
 
 
 # --- indexer
 
 
-def _recent(value: np.ndarray | None, layer: int, chunk: Chunk, seen: dict) -> np.ndarray | None:
+def _recent(value: np.ndarray | None, layer: int, chunk: Chunk, taps: dict) -> np.ndarray | None:
     if value is None:
         return None
     k = value.shape[1]
@@ -224,7 +224,7 @@ def _no_relu(scores: Callable) -> Callable:
 
 
 def _router(change: Callable[..., tuple], hashed: bool) -> Begin:
-    """change(probs, ids, weights, logits, bias, k, scale) for layers whose routing is (not) hashed."""
+    """Apply change(probs, ids, weights, logits, bias, k, scale) in layers whose routing is (not) hashed."""
 
     def make(route: Callable) -> Callable:
         def wrong(logits, bias, hash_ids, k, scale, floor):
@@ -297,7 +297,7 @@ _LIST = [
     Fault("sink_zero", "attention sink logit 0 instead of the learned one",
           edits={"attn_sinks": _value(np.zeros_like)}),
     Fault("no_inverse_rope", "attention output not rotated back",
-          edits={"kqv_back": lambda value, layer, chunk, seen: seen["kqv_out"]}),
+          edits={"kqv_back": lambda value, layer, chunk, taps: taps["kqv_out"]}),
     Fault("rope_half_split", "rope pairs half-split (NeoX) instead of adjacent", _op("rope", _half_split)),
     Fault("rope_first_dims", "rope on the first channels instead of the last", _op("rope", _rope_head)),
     Fault("yarn_magnitude", "YaRN magnitude applied to cos and sin",
@@ -341,7 +341,7 @@ _LIST = [
     Fault("sinkhorn_short", "hyper-connections: one Sinkhorn iteration too few", quiet=True,
           begin=lambda chunk: _shape(sinkhorn_iters=chunk.shape.sinkhorn_iters - 1)(chunk)),
     Fault("hc_eps_0", "hyper-connections: eps 0", _shape(hc_eps=0.0), quiet=True),
-    Fault("no_q_head_norm", "query head norm missing", edits={"Qnorm": lambda value, layer, chunk, seen: seen["Qraw"]}),
+    Fault("no_q_head_norm", "query head norm missing", edits={"Qnorm": lambda value, layer, chunk, taps: taps["Qraw"]}),
     Fault("rms_eps_1e5", "RMS norm eps 1e-5", _shape(rms_eps=1e-5), quiet=True),
 ]  # fmt: skip
 

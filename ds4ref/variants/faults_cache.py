@@ -1,4 +1,4 @@
-"""Mistakes in keeping and cutting: cache slots off by one, ring buffers, chunk edges, positions."""
+"""Mistakes in caching and chunking: cache slots off by one, ring buffers, chunk edges, positions."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from ..archs.deepseek4.chunk import Chunk
 from .faults import Begin, Edit, Fault, _op
 
 EDGES = (32, 64, 128, 256, 512)
-"""Prefill chunk sizes that the chunk-edge mistakes are tried at; larger than the prompt means invisible."""
+"""Prefill chunk sizes at which the chunk-edge mistakes are tried; those larger than the prompt cannot show."""
 
 
-def _self_missing(value: tuple, layer: int, chunk: Chunk, seen: dict) -> tuple:
+def _self_missing(value: tuple, layer: int, chunk: Chunk, taps: dict) -> tuple:
     return value[0], value[1] - 1
 
 
-def _key_late(value: np.ndarray, layer: int, chunk: Chunk, seen: dict) -> np.ndarray:
+def _key_late(value: np.ndarray, layer: int, chunk: Chunk, taps: dict) -> np.ndarray:
     tables = chunk.rope_tables(chunk.shape.ratios[layer] != 0, chunk.positions + 1)
-    return chunk.ops.rope(seen["KVnorm"][:, None, :], *tables)[:, 0]
+    return chunk.ops.rope(taps["KVnorm"][:, None, :], *tables)[:, 0]
 
 
 def _ring(chunk: Chunk) -> None:
-    """A full window holds its newest row twice and its oldest not at all: the slot was overwritten too early."""
+    """Overwrite a ring slot too early: a full window holds its newest row twice and its oldest not at all."""
     window = chunk.shape.window
 
     def make(attention: Any) -> Any:
@@ -47,7 +47,7 @@ def _early(chunk: Chunk) -> None:
 
 
 def _window_cut(size: int) -> Edit:
-    def edit(value: tuple, layer: int, chunk: Chunk, seen: dict) -> tuple:
+    def edit(value: tuple, layer: int, chunk: Chunk, taps: dict) -> tuple:
         first, count = value
         lost = np.maximum(count - 1 - chunk.positions % size, 0).astype(np.int32)
         return first + lost, count - lost
@@ -56,9 +56,9 @@ def _window_cut(size: int) -> Edit:
 
 
 def _state_lost(size: int) -> dict[str, Edit]:
-    """Projections from before the last chunk edge are gone when a window closes."""
+    """Lose projections from before the last chunk edge when a window closes."""
 
-    def edit(value: tuple, layer: int, chunk: Chunk, seen: dict) -> tuple:
+    def edit(value: tuple, layer: int, chunk: Chunk, taps: dict) -> tuple:
         kv, score = value
         ratio, slots = chunk.shape.ratios[layer], score.shape[1]
         ends = (chunk.pos0 // ratio + 1 + np.arange(len(score))) * ratio

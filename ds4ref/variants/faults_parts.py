@@ -12,11 +12,11 @@ from .faults import Fault, _op, _router, _value
 # --- indexer
 
 
-def _positive_only(value: np.ndarray | None, layer: int, chunk: Chunk, seen: dict) -> np.ndarray | None:
-    """A top-k that starts from 0 never takes a row with a negative score."""
+def _positive_only(value: np.ndarray | None, layer: int, chunk: Chunk, taps: dict) -> np.ndarray | None:
+    """Drop rows with a negative score, like a top-k that starts from 0."""
     if value is None:
         return None
-    scores = np.take_along_axis(seen["indexer_scores"], np.maximum(value, 0), axis=1)
+    scores = np.take_along_axis(taps["indexer_scores"], np.maximum(value, 0), axis=1)
     every = chunk.visible(4) <= chunk.shape.index_topk
     return np.where((scores > 0) | every[:, None], value, -1).astype(np.int32)
 
@@ -26,7 +26,7 @@ def _topk_short(select: Any) -> Any:
 
 
 def _ties_high(select: Any) -> Any:
-    """Ties to the higher row: select among the rows in reverse order."""
+    """Resolve ties to the higher row by selecting in reverse order."""
 
     def wrong(scores, visible, k):
         out = np.full((len(scores), k), -1, np.int32)
@@ -48,7 +48,7 @@ def _index_no_rope(chunk: Chunk) -> None:
 
 
 def _rows_not_rotated(chunk: Chunk) -> None:
-    """Hadamard on the queries only: the scores of rotated and plain vectors mean nothing."""
+    """Apply Hadamard to the queries only, which makes scores of rotated and plain vectors meaningless."""
     right = chunk.index_rounding
     chunk.index_rounding = lambda v: right(v) if v.ndim == 3 else chunk.ops.round_e2m1(v)  # type: ignore[method-assign]
 
@@ -74,9 +74,9 @@ def _gelu_for_silu(swiglu: Any) -> Any:
 
 
 def _one_fewer(p, ids, weights, logits, bias, k, scale):
-    kept = weights.copy()
-    kept[:, -1] = 0
-    return p, ids, (kept / kept.sum(axis=1, keepdims=True) * scale).astype(np.float32)
+    reduced = weights.copy()
+    reduced[:, -1] = 0
+    return p, ids, (reduced / reduced.sum(axis=1, keepdims=True) * scale).astype(np.float32)
 
 
 def _previous_token(route: Any) -> Any:
@@ -91,7 +91,7 @@ def _previous_token(route: Any) -> Any:
 # --- attention output, streams, norms
 
 
-def _interleaved(value: np.ndarray, layer: int, chunk: Chunk, seen: dict) -> np.ndarray:
+def _interleaved(value: np.ndarray, layer: int, chunk: Chunk, taps: dict) -> np.ndarray:
     heads, groups = value.shape[1], chunk.shape.o_groups
     return np.ascontiguousarray(value[:, np.arange(heads).reshape(-1, groups).T.ravel()])
 
@@ -110,7 +110,7 @@ def _no_norm(chunk: Chunk) -> None:
 
 
 def _overflow(mix: Any) -> Any:
-    """The sum of squares of a stream norm kept in binary16: above 65504 it is infinite and the norm gives 0."""
+    """Compute the sum of squares of a stream norm in binary16: above 65504 it overflows and the norm gives 0."""
 
     def wrong(X, fn, eps):
         squares = np.square(X, dtype=np.float64).sum(axis=(1, 2))
@@ -128,9 +128,9 @@ LIST = [
     Fault("indexer_rows_no_hadamard", "Hadamard on indexer queries but not on rows", _rows_not_rotated,
           needs="indexer_qat"),
     Fault("fp8_whole_row", "E4M3 on the rotary channels too", _fp8_whole, needs="kv_fp8"),
-    Fault("no_kv_norm", "key-value norm missing", edits={"KVnorm": lambda value, layer, chunk, seen: seen["KVraw"]}),
+    Fault("no_kv_norm", "key-value norm missing", edits={"KVnorm": lambda value, layer, chunk, taps: taps["KVraw"]}),
     Fault("no_q_lora_norm", "query low-rank norm missing",
-          edits={"q_lora_norm": lambda value, layer, chunk, seen: seen["q_lora"]}),
+          edits={"q_lora_norm": lambda value, layer, chunk, taps: taps["q_lora"]}),
     Fault("o_groups_interleaved", "output projection groups take every n-th head", edits={"kqv_back": _interleaved}),
     Fault("gate_up_swapped", "expert gate and up exchanged",
           _op("swiglu", lambda op: lambda gate, up, *rest: op(up, gate, *rest))),
@@ -138,7 +138,7 @@ LIST = [
     Fault("no_shared_expert", "shared expert missing", edits={"ffn_shexp": _value(np.zeros_like)}),
     Fault("router_one_fewer", "router: the last chosen expert left out", _router(_one_fewer, False)),
     Fault("expert_off_by_one", "routed experts off by one",
-          edits={"ffn_moe_topk": lambda ids, layer, chunk, seen: (ids + 1) % np.int32(chunk.shape.n_experts)}),
+          edits={"ffn_moe_topk": lambda ids, layer, chunk, taps: (ids + 1) % np.int32(chunk.shape.n_experts)}),
     Fault("hash_previous_token", "hash layers: experts of the previous token", _op("route", _previous_token)),
     Fault("hc_identity", "hyper-connections: streams not mixed", _op("hc_split", _identity_comb)),
     Fault("hc_no_norm", "hyper-connections: norm before the mixing logits missing", _no_norm),
@@ -146,5 +146,5 @@ LIST = [
     Fault("head_mean", "output head: streams averaged",
           edits={"result_hc_weights": _value(lambda w: np.full_like(w, 1 / w.shape[1]))}),
     Fault("no_output_norm", "output norm missing",
-          edits={"result_norm": lambda value, layer, chunk, seen: seen["result_hc"]}),
+          edits={"result_norm": lambda value, layer, chunk, taps: taps["result_hc"]}),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Mistakes in reading stored weights: transposed nibbles, swapped fields, wrong bit orders, one format each.
+"""Mistakes in decoding stored weights: transposed nibbles, swapped fields, wrong bit orders, per format.
 
 Every product reads its weights through a copy of the blocks, rearranged so that a correct dequantizer gives what the
 wrong one would.
@@ -10,20 +10,21 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kernels.formats import FORMATS
-from kernels.formats.matrix import Matrix
+from ds4ref.kernels.formats import FORMATS
+from ds4ref.kernels.formats.matrix import Matrix
 
 from ..archs.deepseek4.chunk import Chunk
 from .faults import Begin, Changed, Fault
 
 PRODUCTS = {"linear": 1, "grouped_linear": 1, "expert_linear": 2, "expert_sum": 2}
-"""Ops that read weights, and the place of the Matrix among their arguments."""
+"""Ops that read weights, and the index of the Matrix among their arguments."""
 
 Rewrite = Callable[[np.ndarray], None]
 
 
 def _misread(fmt: str, rewrite: Rewrite) -> Begin:
-    """``rewrite`` changes blocks (n,) of the format's layout in place."""
+    """Let every product read weights of ``fmt`` through ``rewrite``, which changes blocks (n,) of the layout in
+    place."""
     layout = FORMATS[fmt].layout
     assert layout is not None
 
@@ -66,7 +67,7 @@ def _q2_bit_order(blocks: np.ndarray) -> None:
 
 
 def _q2_code_order(blocks: np.ndarray) -> None:
-    """Codes of a byte taken as neighbours instead of 32 weights apart."""
+    """Read the codes of a byte as neighbours instead of 32 weights apart."""
     shifts = np.array([0, 2, 4, 6], np.uint8)
     codes = (blocks["qs"][..., None] >> shifts) & 3  # (n, half, byte, k): weight 4 byte + k
     codes = codes.reshape(len(blocks), 2, 4, 32)  # (n, half, k, i): weight 32 k + i

@@ -1,6 +1,6 @@
-"""The pass, some layers of it, with hooks that put other values in: what teacher forcing is made of.
+"""Teacher forcing of the pass: runs some of its layers, with hooks that replace values.
 
-A hook's ``tap`` returns the value to go on with. One that returns another engine's value at every point that engine
+A hook's ``tap`` returns the value to continue with. One that returns another engine's value at every point that engine
 dumped makes each op of ours work on that engine's inputs: ``run_layers`` goes through the layers asked for, whatever
 the layers between them would have given. ``pass_of`` says how that goes in each family.
 """
@@ -34,14 +34,14 @@ __all__ = [
 
 
 def model_of(engine: Engine) -> Model:
-    """The engine's model; DataError if it is of a family whose pass has other points than these."""
+    """Return the engine's model; DataError for a family whose pass has other points than these."""
     if not isinstance(engine.model, Model):
         raise DataError(f"{engine.path}: the points of this pass are not those of {engine.shape.name}")
     return engine.model
 
 
 def model_in(engine: Engine, numerics: Numerics) -> Model:
-    """The engine's model in another numerics mode, the weights shared."""
+    """Return the engine's model in another numerics mode, sharing its weights."""
     model = model_of(engine)
     return Model(model.shape, model.weights, model.ops, numerics)
 
@@ -54,7 +54,7 @@ def run_layers(
     weights: Mapping[int, LayerWeights | Weights] | None = None,
     cancel: Callable[[int], None] | None = None,
 ) -> None:
-    """All tokens in one chunk through ``layers`` (None: all), HEAD among them for the output head.
+    """Run all tokens in one chunk through ``layers`` (default: all), HEAD among them for the output head.
 
     A layer whose predecessor is left out starts from whatever streams there are: its hooks must put some in at
     ``hc_attn_in``. ``weights`` replaces those of single layers. ``cancel`` is called with each layer's number before it
@@ -62,11 +62,11 @@ def run_layers(
     """
     cache = model.cache(len(ids) + 1, exact=True)
     c = model.chunk(np.asarray(ids, np.int32), cache, hooks)
-    given = weights or {}
+    replaced = weights or {}
     for layer, w in enumerate(model.weights.layers):
         if layers is None or layer in layers:
-            moe.given_experts(c, layer, _layer(given.get(layer), w))
-    whole = given.get(HEAD)
+            moe.hashed_experts(c, layer, _layer(replaced.get(layer), w))
+    whole = replaced.get(HEAD)
     whole = whole if isinstance(whole, Weights) else model.weights
     X = c.ops.streams(c.ops.embed(whole.token_embd, c.ids), model.shape.hc)
     for layer, (w, rows) in enumerate(zip(model.weights.layers, cache.layers, strict=True)):
@@ -74,18 +74,18 @@ def run_layers(
             continue
         if cancel is not None:
             cancel(layer)
-        c.at_layer(layer, _layer(given.get(layer), w), rows)
+        c.at_layer(layer, _layer(replaced.get(layer), w), rows)
         X = moe.half_layer(c, attention.half_layer(c, X))
     if layers is None or HEAD in layers:
         head.logits(c, whole, X)
 
 
-def _layer(given: LayerWeights | Weights | None, own: LayerWeights) -> LayerWeights:
-    return given if isinstance(given, LayerWeights) else own
+def _layer(replacement: LayerWeights | Weights | None, own: LayerWeights) -> LayerWeights:
+    return replacement if isinstance(replacement, LayerWeights) else own
 
 
 def _dense_layers(model: Any, ids: Sequence[int], hooks: Any, layers: Collection[int]) -> None:
-    """``run_layers`` of a dense decoder: streams are put in at ``l_in``."""
+    """Run ``layers`` of a dense decoder; streams are put in at ``l_in``."""
     cache = model.cache(len(ids) + 1, exact=True)
     cache.reserve(len(ids))
     c = DenseChunk(model, np.asarray(ids, np.int32), 0, hooks)
@@ -100,7 +100,7 @@ def _dense_layers(model: Any, ids: Sequence[int], hooks: Any, layers: Collection
 
 @dataclass(frozen=True)
 class Pass:
-    """A family's pass, as something to force.
+    """A family's forward pass, prepared for teacher forcing.
 
     run(model, ids, hooks, layers)   all tokens through some layers, HEAD among them for the output head
     entering, leaving                points at which a layer's streams can be put in and taken out
@@ -120,8 +120,8 @@ _PASSES = {
 
 
 def pass_of(engine: Engine) -> Pass:
-    """How to force the pass of an engine's family; DataError if it has no points."""
-    found = next((one for kind, one in _PASSES.items() if isinstance(engine.model, kind)), None)
-    if found is None:
+    """Return the pass of an engine's family; DataError if it has no points."""
+    forced = next((one for kind, one in _PASSES.items() if isinstance(engine.model, kind)), None)
+    if forced is None:
         raise DataError(f"{engine.path}: the pass of this family has no points")
-    return found
+    return forced

@@ -1,4 +1,4 @@
-"""All single-fault variants of the model, by name: what a diagnosis can name."""
+"""All single-fault variants of the model, by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ LIBRARY: dict[str, Fault] = {
 
 
 def applicable(numerics: Numerics, formats: set[str], tokens: int) -> list[Fault]:
-    """The faults that can show in a numerics mode, on a file with these storage formats, on a prompt of ``tokens``."""
+    """Return the faults that can show in a numerics mode, with these storage formats, on a prompt of ``tokens``
+    tokens."""
     return [
         fault
         for fault in LIBRARY.values()

@@ -20,21 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from kernels.cpu.quantize import QUANTIZERS, quantize
-from kernels.formats import FORMATS, Matrix
+from ds4ref.kernels.cpu.quantize import QUANTIZERS, quantize
+from ds4ref.kernels.formats import FORMATS, Matrix
 
 from ..engine import Engine
 from ..errors import DataError
 from ..weights.quantize.families import family_of
 from .damage import attribute, tensor_name
 from .forced import HEAD, pass_of
-
-LOSS = {
-    "F32": 0.0, "F16": 3e-4, "BF16": 2e-3, "I32": 0.0, "Q8_0": 0.007, "F8_E4M3": 0.03, "Q6_K": 0.02, "Q4_K": 0.085,
-    "Q4_0": 0.1, "MXFP4": 0.15, "Q2_K": 0.33, "IQ2_XXS": 0.45,
-}  # fmt: skip
-"""Relative rms error that storing normally distributed weights in a format costs, a little above what is measured
-(tests/kernels/test_quantize.py)."""
 
 HEAVY = 2.0
 """So many times the loss may come of weights with heavy tails, or of importance that was minded."""
@@ -203,9 +196,7 @@ def _sound(fmt: str) -> bool:
     if fmt not in QUANTIZERS:
         return True
     x = np.random.default_rng(1).standard_normal((8, 1024)).astype(np.float32)
-    decode = FORMATS[fmt].dequantize
-    assert decode is not None
-    return distance(decode(quantize(fmt, x)), x)[0] <= HEAVY * LOSS.get(fmt, 1.0) + FLOOR
+    return distance(FORMATS[fmt].dequantize(quantize(fmt, x)), x)[0] <= HEAVY * FORMATS[fmt].loss + FLOOR
 
 
 def _reading(
@@ -226,7 +217,7 @@ def _reading(
         stored.append(fmt)
         misread += [full] if a.misread(one) or b.misread(other) else []
         square += weight_error(one, other) ** 2
-        loss += (HEAVY * (LOSS.get(fmt, 1.0) + LOSS.get(kept, 1.0)) + FLOOR) ** 2
+        loss += (HEAVY * (FORMATS[fmt].loss + FORMATS[kept].loss) + FLOOR) ** 2
         family = family or family_of(
             full, 3 if isinstance(one, Matrix) and one.experts else 1 + isinstance(one, Matrix)
         )

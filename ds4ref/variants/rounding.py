@@ -1,4 +1,4 @@
-"""Rounding sets besides the three modes: what other engines round, each with a name that a verdict can use."""
+"""Rounding sets besides the three modes: roundings of other engines, named for verdicts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ds4ref.kernels.formats import FORMATS
+
 from ..archs.deepseek4.chunk import Chunk
 from ..numerics import MODES, Numerics
 from .faults import Changed
@@ -16,23 +18,23 @@ INPUTS = ("linear", "grouped_linear", "expert_linear", "expert_sum")
 
 
 def round_bf16(x: np.ndarray) -> np.ndarray:
-    """float32 -> nearest bfloat16, ties to even, as float32."""
+    """Round float32 to bfloat16, ties to even, returned as float32."""
     bits = x.astype(np.float32).view(np.uint32).astype(np.uint64)
     bits += 0x7FFF + ((bits >> 16) & 1)
     return (bits & 0xFFFF0000).astype(np.uint32).view(np.float32)
 
 
 def round_f16(x: np.ndarray) -> np.ndarray:
-    """float32 -> nearest binary16 as float32; overflow becomes infinite, as hardware does."""
+    """Round float32 to binary16, returned as float32; overflow becomes infinite, as in hardware."""
     with np.errstate(over="ignore"):
         return x.astype(np.float16).astype(np.float32)
 
 
 def round_q8_0(x: np.ndarray) -> np.ndarray:
-    """ggml's activations before Q8_0 weights: int8 per 32 values, scale amax / 127 kept in binary16.
+    """Round activations as ggml does before Q8_0 weights: int8 per 32 values, scale amax / 127 in binary16.
 
     Codes are x times 127 / amax, as on x86. ggml's portable code has 1 / (amax / 127), a unit in the last place apart:
-    now and then another code, which is enough to part two passes visibly (docs/quantize.md).
+    now and then another code, which is enough to part two passes visibly (docs/reference/quantize.md).
     """
     blocks = x.reshape(*x.shape[:-1], -1, 32).astype(np.float32)
     amax, most = np.abs(blocks).max(axis=-1, keepdims=True), np.float32(127)
@@ -41,10 +43,10 @@ def round_q8_0(x: np.ndarray) -> np.ndarray:
 
 
 def _llama(chunk: Chunk) -> None:
-    """Conversions of llama.cpp's CPU backend before every product: the partner type of the weights."""
+    """Convert inputs before every product as llama.cpp's CPU backend does, to the partner type of the weights."""
     # indexer vectors are turned by a Hadamard matrix, and go into the cache so
     chunk.index_rounding = chunk.ops.hadamard  # type: ignore[method-assign]
-    _products(chunk, {"Q8_0"}, round_q8_0, None)
+    _products(chunk, _rounded_as("a8"), round_q8_0, None)
     _products(chunk, {"F16"}, round_f16, None)
     quantize = chunk.ops.quantize_q8k
 
@@ -52,18 +54,23 @@ def _llama(chunk: Chunk) -> None:
         codes, d, _ = quantize(np.ascontiguousarray(x.reshape(-1, x.shape[-1])))
         return (codes.reshape(*d.shape, 256).astype(np.float32) * d[..., None]).reshape(x.shape)
 
-    _products(chunk, {"Q2_K", "Q4_K", "Q6_K", "IQ2_XXS"}, q8_k, None)
+    _products(chunk, _rounded_as("q8k"), q8_k, None)
     ops = chunk.ops
 
     def hc_mix(X: np.ndarray, fn: Any, eps: float) -> np.ndarray:
-        """Norm and product are two steps there, so the product converts its input as any other."""
+        """Compute norm and product as two steps, so that the product converts its input like any other."""
         return ops.linear(ops.rms_norm(np.ascontiguousarray(X.reshape(len(X), -1)), None, eps), fn, "float")
 
     chunk.ops = Changed(ops, hc_mix=hc_mix)
 
 
+def _rounded_as(activation: str) -> set[str]:
+    """Return the formats whose products quantize their inputs to ``activation``."""
+    return {fmt.name for fmt in FORMATS.values() if fmt.activation == activation}
+
+
 def _products(chunk: Chunk, fmts: set[str] | None, round_in: Callable, round_out: Callable | None) -> None:
-    """Round what enters (and leaves) matrix products with weights of ``fmts`` (None: all)."""
+    """Round inputs (and outputs) of matrix products with weights of ``fmts`` (None: all)."""
 
     def wrapped(op: Callable) -> Callable:
         def product(x: np.ndarray, *args: Any) -> np.ndarray:
@@ -80,7 +87,7 @@ def _products(chunk: Chunk, fmts: set[str] | None, round_in: Callable, round_out
 
 @dataclass(frozen=True)
 class RoundingSet:
-    """A named set of roundings: flags of the model plus, where those do not reach, a hook.
+    """A named set of roundings: flags of the model, and a hook where those do not suffice.
 
     coarse  its roundings are steps that float noise can flip, so that two correct engines differ visibly
     """

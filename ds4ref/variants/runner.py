@@ -1,4 +1,4 @@
-"""Runs of the model that are wrong, noisy or rounded on purpose, on a whole prompt at once.
+"""Runs the model with deliberate faults, noise or roundings on a whole prompt at once.
 
 runner = Runner(engine)
 logits, margin = runner.run(ids, "exact", [LIBRARY["no_sink"]], noise=np.random.default_rng(1))
@@ -29,17 +29,17 @@ AnyFault = Fault | ScopedFault
 
 NOISE = 2 * 2.0**-23
 """Relative noise put on block inputs: two units in the last place. Measured on ds4's C code in mode ds4, whose clean
-builds lie from our clean run where runs with 1 to 2 units lie from it (docs/vectors.md): 16 make steps flip that no
+builds lie from our clean run where runs with 1 to 2 units lie from it (vectors.md): 16 make steps flip that no
 build flips, and mistakes of that size would pass as noise."""
 
 SMALL = 256 << 20
-"""Bytes of weights up to which a pass is too short for threads to share, so that several passes run side by side."""
+"""Bytes of weights below which a pass is too short to share among threads, so several passes run side by side."""
 
 _NOISY = frozenset({"attn_norm", "ffn_norm", "KVnorm", "q_lora_norm", "result_norm"})
 
 
 class _Hooks:
-    """A rounding set, faults, noise if asked for, and the record of margins."""
+    """Hooks for a rounding set, faults and optional noise, which record decision margins."""
 
     def __init__(
         self, rounding: RoundingSet, faults: Sequence[AnyFault], noise: np.random.Generator | None, model: Model,
@@ -78,7 +78,7 @@ class _Hooks:
         self._closest(np.where(hidden, -np.inf, scores), k, scores.std() + 1e-30)
 
     def _closest(self, scores: np.ndarray, k: int, unit: float = 1.0) -> None:
-        """Gap between the k-th and the next best, in units of the scores' spread."""
+        """Record the gap between the k-th and the next best score, in units of the scores' spread."""
         if scores.shape[1] <= k:
             return
         best = -np.partition(-scores, k, axis=1)[:, : k + 1]
@@ -90,7 +90,7 @@ class _Hooks:
 
 
 class Runner:
-    """One model in every rounding set."""
+    """Runs one model in any rounding set."""
 
     def __init__(self, engine: Engine):
         self.engine = engine
@@ -101,7 +101,7 @@ class Runner:
         self._own = threading.local()
 
     def faults(self, mode: str, tokens: int) -> list[Fault]:
-        """The faults that can show in a rounding set on a prompt of so many tokens."""
+        """Return the faults that can show in a rounding set on a prompt of ``tokens`` tokens."""
         return applicable(ROUNDING[mode].numerics, self.formats, tokens)
 
     def run(
@@ -114,9 +114,11 @@ class Runner:
         louder: float = 1.0,
         beside: bool = False,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Logits (T, V) float32, and per token how close its closest top-k decision is to a tie (T,). ``faults`` are
-        those of the library, members of families or scoped ones, in force from position ``since`` on; ``louder`` is
-        a factor on the noise; ``beside`` computes on this thread alone, beside runs of other threads."""
+        """Return logits (T, V) float32, and per token the smallest margin of its top-k decisions (T,).
+
+        ``faults`` are those of the library, members of families or scoped ones, in force from position ``since`` on;
+        ``louder`` is a factor on the noise; ``beside`` computes on this thread alone, beside runs of other threads.
+        """
         model = self._model(mode, beside)
         session = Session(model, len(ids) + 1)
         hooks = _Hooks(ROUNDING[mode], faults, noise, model, since, louder)
@@ -138,8 +140,8 @@ class Runner:
 
 
 def code_files() -> list[Path]:
-    """Every module that what a run computes depends on."""
-    import kernels
+    """Return every module that the results of a run depend on."""
+    from ds4ref import kernels
 
     house = Path(__file__).parents[1]
     rooms = [house / name for name in ("archs", "session", "variants", "weights")] + [
@@ -151,7 +153,7 @@ def code_files() -> list[Path]:
 
 @cache
 def code_digest() -> str:
-    """SHA-256 of ``code_files`` and of the libraries that compute."""
+    """Return the SHA-256 of ``code_files`` and of the numeric libraries' versions."""
     digest = hashlib.sha256(f"{np.__version__} {version('numba')}".encode())
     for path in code_files():
         digest.update(path.read_bytes())

@@ -1,4 +1,4 @@
-"""A fault in a part of the model only: some layers, one half of a layer, or the tokens from some position on.
+"""A fault limited to part of the model: some layers, one half of a layer, or the tokens from a position on.
 
 where = scopes(engine.shape)                      every part that is tried, by name
 session.hooks = Scoped(LIBRARY["no_inverse_rope"], where["layers with ratio 4"])
@@ -16,14 +16,14 @@ from ..archs.deepseek4.shape import ModelShape
 from .faults import Fault
 
 Where = Callable[[int, str], bool]
-"""Whether (layer, half) belongs to the part; halves are "attn" and "ffn"."""
+"""Whether (layer, half) is in the part; halves are "attn" and "ffn"."""
 
 _OWN = ("ops", "shape", "rope", "visible", "kv_rounding", "index_rounding")
-"""What a fault's ``begin`` may replace on a chunk."""
+"""Fields of a chunk that a fault's ``begin`` may replace."""
 
 
 class Scoped:
-    """Hooks of one fault that are in force only where ``where`` says so; the head belongs to the layer before."""
+    """Hooks of one fault, in force only where ``where`` is true; the head belongs to the layer before."""
 
     def __init__(self, fault: Fault, where: Where):
         self.inner, self.where = fault.hooks(), where
@@ -32,7 +32,7 @@ class Scoped:
         self._on = False
 
     def begin(self, chunk: Chunk) -> None:
-        """Let the fault change a copy; its changes go onto the chunk when it enters the part."""
+        """Apply the fault to a copy; its changes are set on the chunk when it enters the part."""
         shadow = copy.copy(chunk)
         before = {name: getattr(shadow, name) for name in _OWN}
         self.inner.begin(shadow)
@@ -44,7 +44,7 @@ class Scoped:
         self._enter(chunk, self.where(0, "attn"))
 
     def tap(self, name: str, layer: int, value: Any, chunk: Chunk) -> Any:
-        """Edit inside the part."""
+        """Apply the fault's edit inside the part."""
         changed = self.inner.tap(name, layer, value, chunk)
         if self._on:
             value = changed
@@ -62,7 +62,7 @@ class Scoped:
 
 @dataclass(frozen=True)
 class ScopedFault:
-    """A fault in one part, for ``Runner``."""
+    """A fault in one part of the model, for ``Runner``."""
 
     fault: Fault
     part: str
@@ -70,21 +70,21 @@ class ScopedFault:
 
     @property
     def name(self) -> str:
-        """Told apart from the whole fault by its part."""
+        """Name of the fault with its part."""
         return f"{self.fault.name} [{self.part}]"
 
     @property
     def ahead(self) -> bool:
-        """Whether later tokens reach earlier ones."""
+        """Whether later tokens influence earlier ones."""
         return self.fault.ahead
 
     def hooks(self) -> Scoped:
-        """Fresh hooks for one session."""
+        """Return fresh hooks for one session."""
         return Scoped(self.fault, self.where)
 
 
 def scopes(shape: ModelShape) -> dict[str, Where]:
-    """Parts of a model, by the words that a verdict uses."""
+    """Return the parts of a model by the names that verdicts use."""
     hashed = shape.n_hash_layers
     kinds = {
         "layers without compression": lambda layer: shape.ratios[layer] == 0,
@@ -94,9 +94,9 @@ def scopes(shape: ModelShape) -> dict[str, Where]:
         "hash-routed layers": lambda layer: layer < hashed,
         "layers that are not hash-routed": lambda layer: layer >= hashed,
     }
-    found: dict[str, Where] = {says: lambda layer, half, test=test: test(layer) for says, test in kinds.items()}  # type: ignore[misc]
+    parts: dict[str, Where] = {says: lambda layer, half, test=test: test(layer) for says, test in kinds.items()}  # type: ignore[misc]
     for half, says in (("attn", "attention halves"), ("ffn", "FFN halves")):
-        found[says] = lambda layer, part, half=half: part == half  # type: ignore[misc]
+        parts[says] = lambda layer, part, half=half: part == half  # type: ignore[misc]
     for number in range(len(shape.ratios)):
-        found[f"layer {number}"] = lambda layer, half, number=number: layer == number  # type: ignore[misc]
-    return found
+        parts[f"layer {number}"] = lambda layer, half, number=number: layer == number  # type: ignore[misc]
+    return parts

@@ -1,10 +1,10 @@
-"""Weights, wherever they lie: ``open_source`` opens a model of any container that is known here.
+"""Model files of all known formats; ``open_source`` opens any of them.
 
     GGUF                      gguf.GGUFFile
     llama2.c                  llama2c.Llama2cFile: a legacy checkpoint, or one of version 1 or 2
     safetensors               published.PublishedSource: a folder with config.json and shards, its index, or one file
 
-docs/weights.md says what each may hold.
+docs/reference/weights.md says what each may hold.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def open_source(path: str | os.PathLike[str]) -> TensorSource:
-    """The model at ``path``, told by what it is and not by its name. ModelFileError if it is none that is known."""
-    given = Path(path)
-    if given.is_dir() or given.suffix == ".json":
+    """Open the model at ``path``, recognised by its contents. Raises ModelFileError for an unknown format."""
+    location = Path(path)
+    if location.is_dir() or location.suffix == ".json":
         from .published import PublishedSource
 
         return PublishedSource.open(path)
@@ -35,7 +35,7 @@ def open_source(path: str | os.PathLike[str]) -> TensorSource:
             return Llama2cFile.open(path)
     finally:
         file.close()
-    if not head.startswith(b"GGUF") and (given.suffix == ".safetensors" or head[8:] == b"{"):
+    if not head.startswith(b"GGUF") and (location.suffix == ".safetensors" or head[8:] == b"{"):
         from .published import PublishedSource
 
         return PublishedSource.open(path)

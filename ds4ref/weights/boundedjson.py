@@ -1,8 +1,7 @@
-"""JSON from files that nobody vouches for: bounded size, depth and number of values, and every key only once.
+"""JSON from untrusted files: bounded size, depth and number of values, every key only once.
 
-The standard parser is fast and exact, but builds whatever it is given: a few megabytes of brackets become gigabytes of
-lists, or a RecursionError. So the brackets and commas are counted first, outside strings, and refused if there are too
-many of them.
+The standard parser is fast and exact, but unbounded: a few megabytes of brackets become gigabytes of lists, or a
+RecursionError. So brackets and commas outside strings are counted first, and the file is refused if there are too many.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from ..errors import ModelFileError
-from .cursor import shown
+from .cursor import quote
 from .mapped import MappedFile
 
 MAX_DEPTH = 64
 MAX_VALUES = 1 << 20
-"""Each may cost some 200 bytes of objects."""
+"""Each value may take some 200 bytes of objects."""
 
 _BLOCK = 1 << 20
 _STRUCTURE = np.isin(np.arange(256), np.frombuffer(b"[]{},", np.uint8))
@@ -32,15 +31,15 @@ _STEP[[ord("]"), ord("}")]] = -1
 def parse(
     path: str | os.PathLike[str], data: bytes, depth: int = MAX_DEPTH, values: int = MAX_VALUES, offset: int = 0
 ) -> Any:
-    """The value that ``data`` spells: UTF-8, no NaN or Infinity, no key twice in an object.
+    """Parse ``data``: UTF-8, no NaN or Infinity, no key twice in an object.
 
     path    for messages; ``offset`` is where in that file ``data`` begins
     depth   how deep arrays and objects may be nested, ``values`` how many of anything there may be
     Raises ModelFileError.
     """
     count = 0
-    for found, deepest in _measure(np.frombuffer(data, np.uint8)):
-        count += found
+    for commas, deepest in _measure(np.frombuffer(data, np.uint8)):
+        count += commas
         if deepest > depth:
             raise ModelFileError(path, f"JSON nested more than {depth} deep", offset)
         if count > values:
@@ -53,12 +52,12 @@ def parse(
         raise ModelFileError(path, "JSON that begins with a byte order mark", offset)
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            seen: set[str] = set()
-            twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-            raise ModelFileError(path, f"JSON key {shown(twice)} appears twice", offset)
-        return found
+        members = dict(pairs)
+        if len(members) != len(pairs):
+            names: set[str] = set()
+            twice = next(key for key, _ in pairs if key in names or names.add(key))  # type: ignore[func-returns-value]
+            raise ModelFileError(path, f"JSON key {quote(twice)} appears twice", offset)
+        return members
 
     def never(name: str) -> None:
         raise ModelFileError(path, f"JSON with {name} for a number", offset)
@@ -73,7 +72,7 @@ def parse(
 
 
 def _measure(data: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Of each block of the text: brackets and commas outside strings, and how deep it gets."""
+    """Yield, for each block of the text, its brackets and commas outside strings, and the deepest nesting."""
     inside, backslashes, depth = 0, 0, 0
     for start in range(0, data.size, _BLOCK):
         block = data[start : start + _BLOCK]
@@ -93,14 +92,14 @@ def _measure(data: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def read(path: str | os.PathLike[str], limit: int, **bounds: int) -> dict[str, Any]:
-    """The object in the file ``path`` of at most ``limit`` bytes. ModelFileError."""
+    """Read the JSON object in the file ``path`` of at most ``limit`` bytes. Raises ModelFileError."""
     file = MappedFile(path)
     try:
         if file.size > limit:
             raise ModelFileError(path, f"{file.size} bytes of JSON, at most {limit} are read")
-        found = parse(path, file.read(0, file.size), **bounds)
+        value = parse(path, file.read(0, file.size), **bounds)
     finally:
         file.close()
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ModelFileError(path, "JSON, but not an object")
-    return found
+    return value

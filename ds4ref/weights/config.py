@@ -1,4 +1,4 @@
-"""Typed values of a config.json; what is missing, mistyped or out of bounds is a ModelFileError that names the key."""
+"""Typed values of a config.json; a missing, mistyped or out-of-range value is a ModelFileError that names the key."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ModelFileError
-from .cursor import shown
+from .cursor import quote
 
 _ABSENT: Any = object()
 MAX_INTEGER = (1 << 32) - 1
@@ -21,14 +21,15 @@ class Config:
         self.path, self.values, self._where = path, values, where
 
     def fail(self, key: str, reason: str) -> ModelFileError:
-        """To be raised: ``key`` and what is wrong with it."""
+        """Return the error to raise for ``key``."""
         return ModelFileError(self.path, f"{self._where}{key} {reason}")
 
     def has(self, key: str) -> bool:
-        """Whether there is such a key and it is not null."""
+        """Return whether the key exists and is not null."""
         return self.values.get(key) is not None
 
     def integer(self, key: str, default: int = _ABSENT, low: int = 0, high: int = MAX_INTEGER) -> int:
+        """Return a whole number from ``low`` to ``high``; a float like 4.0 counts as one."""
         value = self._value(key, default)
         if type(value) is float and value.is_integer():
             value = int(value)
@@ -37,39 +38,42 @@ class Config:
         return value
 
     def number(self, key: str, default: float = _ABSENT) -> float:
+        """Return a finite number."""
         value = self._value(key, default)
         if type(value) not in (int, float) or not math.isfinite(_float(value)):
             raise self.fail(key, f"is {_brief(value)}, wanted a number")
         return float(value)
 
     def flag(self, key: str, default: bool = _ABSENT) -> bool:
+        """Return a boolean."""
         value = self._value(key, default)
         if type(value) is not bool:
             raise self.fail(key, f"is {_brief(value)}, wanted true or false")
         return value
 
     def text(self, key: str, default: str = _ABSENT) -> str:
+        """Return a text."""
         value = self._value(key, default)
         if not isinstance(value, str):
             raise self.fail(key, f"is {_brief(value)}, wanted a text")
         return value
 
     def integers(self, key: str, most: int, default: list[int] = _ABSENT) -> list[int]:
-        """A list of at most ``most`` whole numbers."""
+        """Return a list of at most ``most`` whole numbers."""
         value = self._value(key, default)
         if not isinstance(value, list) or len(value) > most or not all(type(item) is int for item in value):
             raise self.fail(key, f"is {_brief(value)}, wanted a list of at most {most} whole numbers")
         return value
 
     def texts(self, key: str, most: int, default: list[str] = _ABSENT) -> list[str]:
-        """A list of at most ``most`` texts."""
+        """Return a list of at most ``most`` texts."""
         value = self._value(key, default)
         if not isinstance(value, list) or len(value) > most or not all(isinstance(item, str) for item in value):
             raise self.fail(key, f"is {_brief(value)}, wanted a list of at most {most} texts")
         return value
 
     def part(self, key: str) -> Config:
-        """An object within; empty if there is none."""
+        """Return the object under ``key``; empty if there is none."""
         value = self.values.get(key)
         if value is None:
             value = {}
@@ -96,4 +100,4 @@ def _float(value: int | float) -> float:
 def _brief(value: Any) -> str:
     if isinstance(value, (list, dict)):
         return f"a list of {len(value)}" if isinstance(value, list) else "an object"
-    return shown(str(value), 40) if isinstance(value, str) else str(value)[:40]
+    return quote(str(value), 40) if isinstance(value, str) else str(value)[:40]

@@ -1,4 +1,4 @@
-"""What a GGUF v3 container is made of: constants shared by the reader and the writer (docs/model.md 2.1).
+"""Constants of the GGUF v3 container, shared by reader and writer (docs/explanation/model.md 2.1).
 
 Metadata types are written as short names: ``u32``, ``f32``, ``bool``, ``string``, and ``u32[]`` for an array of them.
 """
@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from math import prod
 
-from kernels.formats import FORMATS
+from ds4ref.kernels.formats import FORMATS
 
 from ..errors import BackendError
 
@@ -38,19 +38,19 @@ TYPE_IDS: dict[str, int] = {name: type_id for type_id, (name, _) in SCALARS.item
 
 
 def require_posix() -> None:
-    """BackendError where the calls that read and write model files are missing, as on Windows."""
+    """Raise BackendError if the calls that read and write model files are missing, as on Windows."""
     if not (hasattr(os, "pread") and hasattr(os, "O_CLOEXEC")):
         raise BackendError("model files need a POSIX system to be read and written: on Windows, use WSL")
 
 
 def align_up(position: int, alignment: int) -> int:
-    """The first multiple of ``alignment`` at or after ``position``."""
+    """Return the first multiple of ``alignment`` at or after ``position``."""
     return -(-position // alignment) * alignment
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor to be: ``dims`` in ggml order, the fastest-varying (row length) first."""
+    """A tensor to be written: ``dims`` in ggml order, row length first."""
 
     name: str
     fmt: str
@@ -58,11 +58,12 @@ class TensorSpec:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """NumPy order, slowest first."""
+        """Dimensions in NumPy order, slowest first."""
         return self.dims[::-1]
 
     @property
     def elements(self) -> int:
+        """Number of weights."""
         return prod(self.dims)
 
     @property

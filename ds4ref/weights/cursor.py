@@ -1,4 +1,4 @@
-"""Reads little-endian fields of a file front to back, never past a limit, holding one window of it in memory.
+"""Reads little-endian fields of a file front to back, never past a limit, through one window in memory.
 
 The directory of a model file is read through here and not through the memory map: a file that shrinks while it is
 being parsed then gives a short read, which is an error, instead of a fault that kills the process.
@@ -17,8 +17,8 @@ _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 
 
-def shown(text: str | bytes, limit: int = 60) -> str:
-    """``text`` quoted for a one-line message, shortened."""
+def quote(text: str | bytes, limit: int = 60) -> str:
+    """Return ``text`` quoted and shortened for a one-line message."""
     head = repr(text[:limit]).removeprefix("b")
     return head if len(text) <= limit else head + "..."
 
@@ -36,56 +36,60 @@ class Cursor:
         self._base, self._window = 0, b""
 
     def fail(self, reason: str, offset: int | None = None) -> ModelFileError:
-        """An error at ``offset``, by default the current position. To be raised by the caller."""
+        """Return the error to raise for ``offset``, by default the current position."""
         return ModelFileError(self.path, reason, self.position if offset is None else offset)
 
     def remaining(self) -> int:
+        """Return the bytes between the position and the limit."""
         return self.limit - self.position
 
-    def take(self, count: int, what: str) -> bytes:
-        """The next ``count`` bytes, which are ``what``."""
-        start = self._require(count, what)
+    def take(self, count: int, label: str) -> bytes:
+        """Return the next ``count`` bytes; ``label`` names them in errors."""
+        start = self._require(count, label)
         self.position += count
         return self._window[start : start + count]
 
-    def u32(self, what: str) -> int:
-        start = self._require(4, what)
+    def u32(self, label: str) -> int:
+        """Read a little-endian u32; ``label`` names it in errors."""
+        start = self._require(4, label)
         self.position += 4
         return _U32.unpack_from(self._window, start)[0]
 
-    def u64(self, what: str) -> int:
-        start = self._require(8, what)
+    def u64(self, label: str) -> int:
+        """Read a little-endian u64; ``label`` names it in errors."""
+        start = self._require(8, label)
         self.position += 8
         return _U64.unpack_from(self._window, start)[0]
 
-    def unpack(self, layout: struct.Struct, what: str) -> tuple[Any, ...]:
-        start = self._require(layout.size, what)
+    def unpack(self, layout: struct.Struct, label: str) -> tuple[Any, ...]:
+        """Read the fields of ``layout``; ``label`` names them in errors."""
+        start = self._require(layout.size, label)
         self.position += layout.size
         return layout.unpack_from(self._window, start)
 
-    def string(self, what: str, longest: int) -> str:
-        """Length and UTF-8 bytes."""
+    def string(self, label: str, longest: int) -> str:
+        """Read a string: length and UTF-8 bytes."""
         at = self.position
-        length = self.u64(f"length of {what}")
+        length = self.u64(f"length of {label}")
         if length > longest:
-            raise self.fail(f"{what} is {length} bytes long, at most {longest} are allowed", at)
-        data = self.take(length, what)
+            raise self.fail(f"{label} is {length} bytes long, at most {longest} are allowed", at)
+        data = self.take(length, label)
         try:
             return data.decode()
         except UnicodeDecodeError:
-            raise self.fail(f"{what} is not valid UTF-8: {shown(data)}", at) from None
+            raise self.fail(f"{label} is not valid UTF-8: {quote(data)}", at) from None
 
-    def skip(self, count: int, what: str) -> None:
-        """Steps over ``count`` bytes without reading them."""
+    def skip(self, count: int, label: str) -> None:
+        """Skip ``count`` bytes without reading them."""
         if count > self.remaining():
-            raise self.fail(f"{what} needs {count} bytes {self._why}")
+            raise self.fail(f"{label} needs {count} bytes {self._why}")
         self.position += count
 
-    def skip_strings(self, count: int, what: str) -> None:
-        """Steps over ``count`` strings; only their lengths are looked at."""
+    def skip_strings(self, count: int, label: str) -> None:
+        """Skip ``count`` strings, reading only their lengths."""
         unpack = _U64.unpack_from
         while count:
-            at = self._require(8, f"length of an item of {what}")
+            at = self._require(8, f"length of an item of {label}")
             base, window = self._base, self._window
             last = len(window) - 8
             while count and at <= last:
@@ -94,15 +98,15 @@ class Cursor:
                 count -= 1
             if base + at > self.limit:
                 length = at - start - 8
-                raise self.fail(f"an item of {what} is {length} bytes long, {self._why}", base + start)
+                raise self.fail(f"an item of {label} is {length} bytes long, {self._why}", base + start)
             self.position = base + at
 
-    def _require(self, count: int, what: str) -> int:
-        """Makes the next ``count`` bytes available; their index in the window."""
+    def _require(self, count: int, label: str) -> int:
+        """Load the next ``count`` bytes into the window and return their index in it."""
         start = self.position - self._base
         if start + count > len(self._window):
             if count > self.remaining():
-                raise self.fail(f"{what} needs {count} bytes {self._why}")
+                raise self.fail(f"{label} needs {count} bytes {self._why}")
             self._window = self._read(self.position, min(max(count, _WINDOW), self.remaining()))
             self._base, start = self.position, 0
         return start
@@ -112,7 +116,7 @@ class Cursor:
 
 
 def read_at(path: str, fd: int, offset: int, count: int) -> bytes:
-    """``count`` bytes at ``offset``; ModelFileError if the file no longer has them."""
+    """Read ``count`` bytes at ``offset``; ModelFileError if the file no longer has them."""
     parts = []
     while count:
         try:

@@ -1,4 +1,4 @@
-"""A hardened, memory-mapped reader for GGUF v3 files (docs/model.md 2.1).
+"""A hardened, memory-mapped reader for GGUF v3 files (docs/explanation/model.md 2.1).
 
 Nothing in the file is trusted: every count, length, offset, alignment and product is bounded before it is used, so any
 input costs a bounded amount of time and memory and ends in a valid directory or in one ``ModelFileError`` with file,
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from kernels.formats import BY_ID, Format
+from ds4ref.kernels.formats import BY_ID, Format
 
 from ..errors import ModelFileError
 from .container import (
@@ -35,7 +35,7 @@ from .container import (
     VERSION,
     align_up,
 )
-from .cursor import Cursor, read_at, shown
+from .cursor import Cursor, quote, read_at
 from .mapped import MappedFile, touch
 from .source import Entries
 
@@ -63,7 +63,7 @@ _DIMS = [struct.Struct(f"<{rank}Q") for rank in range(MAX_RANK + 1)]
 
 
 class TensorInfo(NamedTuple):
-    """Where a tensor lies. ``dims`` are in ggml order (row length first), ``offset`` is absolute."""
+    """Location of a tensor. ``dims`` are in ggml order (row length first), ``offset`` is absolute."""
 
     name: str
     fmt: Format
@@ -73,13 +73,13 @@ class TensorInfo(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """NumPy order: slowest-varying dimension first."""
+        """Dimensions in NumPy order, slowest first."""
         return self.dims[::-1]
 
 
 @dataclass(frozen=True, slots=True)
 class _Array:
-    """An array that still lies in the file."""
+    """An array not yet read from the file."""
 
     item_id: int
     count: int
@@ -88,7 +88,7 @@ class _Array:
 
 
 class Metadata(Entries):
-    """Key -> value. Arrays are read and decoded at every access, so keep what you look up.
+    """Values by key. Arrays are read and decoded at every access, so keep the result.
 
     Booleans come as bool, strings as str, arrays as lists. ModelFileError if an array holds invalid UTF-8 or booleans
     other than 0 and 1, or can no longer be read.
@@ -102,12 +102,12 @@ class Metadata(Entries):
         return self.first(key, None)
 
     def count(self, key: str) -> int:
-        """Items of an array, without decoding it; KeyError if there is no such key, 1 for a scalar."""
+        """Return the number of items of an array without decoding it, 1 for a scalar; KeyError for an unknown key."""
         value = self._entries[key][1]
         return value.count if isinstance(value, _Array) else 1
 
     def first(self, key: str, count: int | None) -> Value:
-        """The value, of an array only the first ``count`` items: a bound for arrays whose length is not trusted."""
+        """Return a value, of an array only the first ``count`` items: a bound for arrays of untrusted length."""
         value = self._entries[key][1]
         if not isinstance(value, _Array):
             return value
@@ -124,7 +124,7 @@ class Metadata(Entries):
         if name != "bool":
             return values
         if any(value > 1 for value in values):
-            raise ModelFileError(self._path, f"{shown(key)} has a boolean that is neither 0 nor 1", array.offset)
+            raise ModelFileError(self._path, f"{quote(key)} has a boolean that is neither 0 nor 1", array.offset)
         return [bool(value) for value in values]
 
     def _decode_strings(self, key: str, array: _Array, data: bytes, count: int) -> list[str]:
@@ -135,7 +135,7 @@ class Metadata(Entries):
                 position = start + unpack(data, position)[0]
                 out.append(data[start:position].decode())
         except (UnicodeDecodeError, struct.error):
-            reason = f"item {len(out)} of {shown(key)} is not valid UTF-8"
+            reason = f"item {len(out)} of {quote(key)} is not valid UTF-8"
             raise ModelFileError(self._path, reason, array.offset + start - 8) from None
         return out
 
@@ -144,7 +144,7 @@ class GGUFFile:
     """An open model file: ``metadata``, ``tensors`` by name in file order, and their bytes through ``raw``."""
 
     def __init__(self, file: MappedFile):
-        """Use ``open``. Takes over ``file``."""
+        """Take over ``file``; use ``open`` instead."""
         self.path, self.size = file.path, file.size
         self.alignment = DEFAULT_ALIGNMENT
         self.tensors: dict[str, TensorInfo] = {}
@@ -153,7 +153,7 @@ class GGUFFile:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Reads and checks the directory of ``path``.
+        """Open ``path`` and check its directory.
 
         ModelFileError if it is not a well-formed GGUF v3 file; BackendError on Windows.
         """
@@ -166,19 +166,21 @@ class GGUFFile:
         return file
 
     def raw(self, name: str) -> np.ndarray:
-        """The stored bytes of tensor ``name``: a read-only uint8 view of the map, (nbytes,). KeyError if unknown,
-        ModelFileError if the file has shrunk since it was opened."""
+        """Return the stored bytes of tensor ``name``, a read-only uint8 view of the map, (nbytes,).
+
+        KeyError for an unknown name, ModelFileError if the file has shrunk since it was opened.
+        """
         info = self.tensors[name]
         return self._file.view(info.offset, info.nbytes)
 
     def touch(self) -> Iterator[tuple[int, int]]:
-        """Read a byte of every page of the weights through the map that ``raw`` hands out, so that no product waits
-        for the disk or for a page fault. Yields (bytes touched, their sum) piece by piece."""
+        """Read one byte of every page of the weights, so that later reads wait for no disk; yields (bytes touched,
+        their sum)."""
         for name in self.tensors:
             yield from touch(self.raw(name))
 
     def close(self) -> None:
-        """Gives the descriptor back. Views handed out by ``raw`` stay valid; the map goes with the last of them."""
+        """Close the descriptor. Views from ``raw`` stay valid; the map goes with the last of them."""
         self._file.close()
         self.metadata._fd = -1
 
@@ -190,7 +192,7 @@ class GGUFFile:
 
 
 class _Parser:
-    """Fills a ``GGUFFile`` from its directory."""
+    """Parses the directory of a ``GGUFFile``."""
 
     def __init__(self, file: GGUFFile, fd: int):
         self.file = file
@@ -206,8 +208,8 @@ class _Parser:
         for _ in range(n_keys):
             self._entry()
         self.file.alignment = self._alignment()
-        found = [self._tensor() for _ in range(n_tensors)]
-        self._place(found)
+        infos = [self._tensor() for _ in range(n_tensors)]
+        self._place(infos)
 
     def _header(self) -> tuple[int, int]:
         at, size = self.at, self.file.size
@@ -215,20 +217,20 @@ class _Parser:
             raise at.fail(f"only {size} bytes, too short for a GGUF file")
         magic = at.take(4, "magic")
         if magic != MAGIC:
-            raise at.fail(f"not a GGUF file: it starts with {shown(magic)}", 0)
+            raise at.fail(f"not a GGUF file: it starts with {quote(magic)}", 0)
         version = at.u32("version")
         if version != VERSION:
             hint = " (big-endian files are not supported)" if version == VERSION << 24 else ""
             raise at.fail(f"GGUF version {version}, only {VERSION} is supported{hint}", 4)
         n_tensors, n_keys = at.u64("tensor count"), at.u64("key count")
-        for count, least, most, what, where in (
+        for count, least, most, plural, where in (
             (n_tensors, _LEAST_TENSOR_BYTES, MAX_TENSORS, "tensors", 8),
             (n_keys, _LEAST_KEY_BYTES, MAX_KEYS, "metadata keys", 16),
         ):
             if count > most:
-                raise at.fail(f"{count} {what} declared, at most {most} are allowed", where)
+                raise at.fail(f"{count} {plural} declared, at most {most} are allowed", where)
             if count * least > at.remaining():
-                raise at.fail(f"{count} {what} declared, more than fit into the file", where)
+                raise at.fail(f"{count} {plural} declared, more than fit into the file", where)
         return n_keys, n_tensors
 
     def _entry(self) -> None:
@@ -238,44 +240,44 @@ class _Parser:
         if not key:
             raise at.fail("empty metadata key", start)
         if key in entries:
-            raise at.fail(f"metadata key {shown(key)} appears twice", start)
+            raise at.fail(f"metadata key {quote(key)} appears twice", start)
         type_at = at.position
-        type_id = at.u32(f"type of {shown(key)}")
+        type_id = at.u32(f"type of {quote(key)}")
         if type_id == ARRAY_ID:
             entries[key] = self._array(key)
         elif type_id == STRING_ID:
-            entries[key] = "string", at.string(f"value of {shown(key)}", MAX_STRING_BYTES)
+            entries[key] = "string", at.string(f"value of {quote(key)}", MAX_STRING_BYTES)
         elif type_id in SCALARS:
             name = SCALARS[type_id][0]
-            (value,) = at.unpack(_LAYOUTS[type_id], f"value of {shown(key)}")
+            (value,) = at.unpack(_LAYOUTS[type_id], f"value of {quote(key)}")
             if name == "bool":
                 if value > 1:
-                    raise at.fail(f"{shown(key)} is a boolean of value {value}", at.position - 1)
+                    raise at.fail(f"{quote(key)} is a boolean of value {value}", at.position - 1)
                 value = bool(value)
             entries[key] = name, value
         else:
-            raise at.fail(f"{shown(key)} has unknown metadata type {type_id}", type_at)
+            raise at.fail(f"{quote(key)} has unknown metadata type {type_id}", type_at)
 
     def _array(self, key: str) -> tuple[str, _Array]:
         at = self.at
         start = at.position
-        item_id, count = at.u32(f"item type of {shown(key)}"), at.u64(f"item count of {shown(key)}")
-        offset, what = at.position, f"array {shown(key)}"
+        item_id, count = at.u32(f"item type of {quote(key)}"), at.u64(f"item count of {quote(key)}")
+        offset, label = at.position, f"array {quote(key)}"
         if item_id == STRING_ID:
             if count * 8 > at.remaining():
-                raise at.fail(f"{what} declares {count} strings, more than fit into the file", start)
+                raise at.fail(f"{label} declares {count} strings, more than fit into the file", start)
             self.strings += count
             if self.strings > MAX_STRINGS:
                 raise at.fail(f"more than {MAX_STRINGS} strings in metadata arrays", start)
-            at.skip_strings(count, what)
+            at.skip_strings(count, label)
             name = "string"
         elif item_id in SCALARS:
-            at.skip(count * _LAYOUTS[item_id].size, what)
+            at.skip(count * _LAYOUTS[item_id].size, label)
             name = SCALARS[item_id][0]
         elif item_id == ARRAY_ID:
-            raise at.fail(f"{what} holds arrays: nested arrays are not supported", start)
+            raise at.fail(f"{label} holds arrays: nested arrays are not supported", start)
         else:
-            raise at.fail(f"{what} has unknown item type {item_id}", start)
+            raise at.fail(f"{label} has unknown item type {item_id}", start)
         return f"{name}[]", _Array(item_id, count, offset, at.position - offset)
 
     def _alignment(self) -> int:
@@ -291,52 +293,52 @@ class _Parser:
         return value
 
     def _tensor(self) -> TensorInfo:
-        """One directory entry, with its offset still relative to the data section."""
+        """Read one directory entry; its offset is still relative to the data section."""
         at = self.at
         start = at.position
         name = at.string("tensor name", MAX_NAME_BYTES)
         if not name:
             raise at.fail("empty tensor name", start)
-        rank = at.u32(f"rank of {shown(name)}")
+        rank = at.u32(f"rank of {quote(name)}")
         if not 1 <= rank <= MAX_RANK:
-            raise at.fail(f"tensor {shown(name)} has rank {rank}, wanted 1 to {MAX_RANK}", at.position - 4)
+            raise at.fail(f"tensor {quote(name)} has rank {rank}, wanted 1 to {MAX_RANK}", at.position - 4)
         dims_at = at.position
-        dims = at.unpack(_DIMS[rank], f"dimensions of {shown(name)}")
+        dims = at.unpack(_DIMS[rank], f"dimensions of {quote(name)}")
         elements = 1
         for dim in dims:
             if dim == 0:
-                raise at.fail(f"tensor {shown(name)} has a dimension of 0", dims_at)
+                raise at.fail(f"tensor {quote(name)} has a dimension of 0", dims_at)
             elements *= dim
             if elements > MAX_ELEMENTS:
-                raise at.fail(f"tensor {shown(name)} has more than 2^63 elements", dims_at)
+                raise at.fail(f"tensor {quote(name)} has more than 2^63 elements", dims_at)
         type_at = at.position
-        type_id, offset = at.unpack(_TENSOR_TAIL, f"type and offset of {shown(name)}")
+        type_id, offset = at.unpack(_TENSOR_TAIL, f"type and offset of {quote(name)}")
         fmt = BY_ID.get(type_id)
         if fmt is None:
-            raise at.fail(f"tensor {shown(name)} has unknown type {type_id}", type_at)
+            raise at.fail(f"tensor {quote(name)} has unknown type {type_id}", type_at)
         if dims[0] % fmt.block_elems:
             reason = f"rows of {dims[0]} {fmt.name} weights are not whole blocks of {fmt.block_elems}"
-            raise at.fail(f"tensor {shown(name)}: {reason}", dims_at)
+            raise at.fail(f"tensor {quote(name)}: {reason}", dims_at)
         if offset % self.file.alignment:
             reason = f"offset {offset} is not a multiple of {self.file.alignment}"
-            raise at.fail(f"tensor {shown(name)}: {reason}", type_at + 4)
+            raise at.fail(f"tensor {quote(name)}: {reason}", type_at + 4)
         return TensorInfo(name, fmt, dims, offset, elements // fmt.block_elems * fmt.block_bytes)
 
-    def _place(self, found: list[TensorInfo]) -> None:
-        """Makes offsets absolute; every tensor must lie in the file, apart from all others, under its own name."""
+    def _place(self, infos: list[TensorInfo]) -> None:
+        """Make offsets absolute and check that tensors lie in the file, do not overlap and have unique names."""
         file = self.file
         data_start = align_up(self.at.position, file.alignment)
         tensors = file.tensors
-        for info in found:
+        for info in infos:
             offset = data_start + info.offset
             if offset + info.nbytes > file.size:
                 reason = f"{info.nbytes} bytes at {offset} reach past the end of the file"
-                raise ModelFileError(file.path, f"tensor {shown(info.name)}: {reason}", file.size)
+                raise ModelFileError(file.path, f"tensor {quote(info.name)}: {reason}", file.size)
             if info.name in tensors:
-                raise ModelFileError(file.path, f"tensor {shown(info.name)} appears twice")
+                raise ModelFileError(file.path, f"tensor {quote(info.name)} appears twice")
             tensors[info.name] = info._replace(offset=offset)
         end, last = data_start, ""
         for info in sorted(tensors.values(), key=lambda info: info.offset):
             if info.offset < end:
-                raise ModelFileError(file.path, f"tensors {shown(last)} and {shown(info.name)} overlap", info.offset)
+                raise ModelFileError(file.path, f"tensors {quote(last)} and {quote(info.name)} overlap", info.offset)
             end, last = info.offset + info.nbytes, info.name

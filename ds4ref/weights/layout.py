@@ -1,4 +1,4 @@
-"""From a published tensor, and its scales where it has some, to rows of a storage format of ``kernels.formats``.
+"""Converts a published tensor, with its scales if any, to rows of a storage format of ``ds4ref.kernels.formats``.
 
     published                          rows of      how
     F32, F16, BF16, I32                the same     a view of the file
@@ -19,25 +19,25 @@ from math import prod
 
 import numpy as np
 
-from kernels.formats import FORMATS, Format
-from kernels.formats.f8_e4m3 import BLOCK_WEIGHTS, e4m3_to_float, e8m0_to_float
+from ds4ref.kernels.formats import FORMATS, Format
+from ds4ref.kernels.formats.f8_e4m3 import BLOCK_WEIGHTS, E4M3, E8M0
 
 from ..errors import ModelFileError
-from .cursor import shown
+from .cursor import quote
 from .safetensors import Checkpoint, Stored
 
 PLAIN = ("F32", "F16", "BF16", "I32")
 SCALE_DTYPES = ("F8_E8M0", "U8")
-"""E8M0 bytes; files made before the dtype had a name call them U8."""
+"""Dtypes of E8M0 scales; files older than the dtype's name call them U8."""
 PACKED_DTYPES = ("I8", "U8", "F4")
 MX_WEIGHTS = 32
 _STEP_BYTES = 16 << 20
-"""Published bytes laid out at once, which bounds the temporaries."""
+"""Published bytes converted at once, which bounds the temporaries."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A published tensor as rows of ``fmt``: ``shape`` outermost first, in weights; ``bytes`` lays it out."""
+    """A published tensor as rows of ``fmt``: ``shape`` outermost first, in weights; ``bytes`` converts it."""
 
     stored: Stored
     fmt: Format
@@ -47,16 +47,17 @@ class Layout:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the rows."""
         return prod(self.shape) // self.fmt.block_elems * self.fmt.block_bytes
 
     def bytes(self) -> np.ndarray:
-        """uint8 (nbytes,). ModelFileError for values that the format does not have."""
+        """Return the rows, uint8 (nbytes,). ModelFileError for values that the format cannot hold."""
         return self._bytes()
 
 
 def layout_of(checkpoint: Checkpoint, stored: Stored, scale: Stored | None) -> Layout:
-    """How ``stored`` becomes rows. ModelFileError if it is of a dtype, or has scales, that are not known here."""
-    path, name = checkpoint.files[stored.shard].path, shown(stored.name)
+    """Return the conversion of ``stored``. ModelFileError for an unknown dtype or kind of scales."""
+    path, name = checkpoint.files[stored.shard].path, quote(stored.name)
     if 0 in stored.shape:
         raise ModelFileError(path, f"tensor {name} is empty", stored.offset)
     shape = stored.shape or (1,)
@@ -71,53 +72,55 @@ def layout_of(checkpoint: Checkpoint, stored: Stored, scale: Stored | None) -> L
         return _fp8(checkpoint, path, stored, scale)
     if stored.dtype in PACKED_DTYPES and scale is not None:
         return _fp4(checkpoint, path, stored, scale)
-    what = f"{stored.dtype} with scales" if scale is not None else stored.dtype
-    raise ModelFileError(path, f"tensor {name} is {what}, which no format here holds", stored.offset)
+    dtype = f"{stored.dtype} with scales" if scale is not None else stored.dtype
+    raise ModelFileError(path, f"tensor {name} is {dtype}, which no format here holds", stored.offset)
 
 
 def _narrowed(path: str, stored: Stored, raw: np.ndarray) -> np.ndarray:
-    """64-bit integers as 32-bit ones, checked."""
+    """Convert 64-bit integers to 32-bit ones; ModelFileError for one that does not fit."""
     values = raw.view("<i8")
     limits = np.iinfo(np.int32)
     bad = np.flatnonzero((values < limits.min) | (values > limits.max))
     if bad.size:
-        reason = f"tensor {shown(stored.name)} holds {values[bad[0]]}, more than 32 bits"
+        reason = f"tensor {quote(stored.name)} holds {values[bad[0]]}, more than 32 bits"
         raise ModelFileError(path, reason, stored.offset + 8 * int(bad[0]))
     return values.astype("<i4").view(np.uint8)
 
 
 def _shared(size: int, count: int) -> int | None:
-    """How many of ``size`` rows or columns share one of ``count`` scales: 128, of which the last may have fewer, or
-    an equal share."""
+    """Return how many of ``size`` rows or columns share one of ``count`` scales, None if the count does not fit.
+
+    128, of which the last group may have fewer, or an equal share.
+    """
     if -(-size // BLOCK_WEIGHTS) == count:
         return BLOCK_WEIGHTS
     return None if count == 0 or size % count else size // count
 
 
 def _grid(stored: Stored, scale: Stored, path: str) -> tuple[int, int]:
-    """Rows and columns that share a scale. ModelFileError if the scales do not cover the matrix."""
+    """Return the rows and columns that share a scale. ModelFileError if the scales do not cover the matrix."""
     if len(scale.shape) == 2:
         high, wide = (_shared(size, count) for size, count in zip(stored.shape, scale.shape, strict=True))
         if high is not None and wide is not None:
             return high, wide
-    reason = f"scales of shape {list(scale.shape)} do not fit {shown(stored.name)} of {list(stored.shape)}"
+    reason = f"scales of shape {list(scale.shape)} do not fit {quote(stored.name)} of {list(stored.shape)}"
     raise ModelFileError(path, reason, scale.offset)
 
 
 def _checked_scales(checkpoint: Checkpoint, path: str, scale: Stored) -> np.ndarray:
-    """E8M0 bytes, (rows, cols); 255 is NaN and refused."""
-    found = checkpoint.raw(scale.name).reshape(scale.shape)
-    if (found == 255).any():
-        where = scale.offset + int(np.flatnonzero(found == 255)[0])
-        raise ModelFileError(checkpoint.files[scale.shard].path, f"tensor {shown(scale.name)} holds a NaN scale", where)
-    return found
+    """Return E8M0 bytes (rows, cols); ModelFileError for 255, which is NaN."""
+    scales = checkpoint.raw(scale.name).reshape(scale.shape)
+    if (scales == 255).any():
+        where = scale.offset + int(np.flatnonzero(scales == 255)[0])
+        raise ModelFileError(checkpoint.files[scale.shard].path, f"tensor {quote(scale.name)} holds a NaN scale", where)
+    return scales
 
 
 def _fp8(checkpoint: Checkpoint, path: str, stored: Stored, scale: Stored | None) -> Layout:
     rows, cols = stored.shape
     high, wide = (rows, cols) if scale is None else _grid(stored, scale, path)
     if scale is not None and scale.dtype not in (*SCALE_DTYPES, "F32", "BF16"):
-        raise ModelFileError(path, f"tensor {shown(scale.name)}: scales are not {scale.dtype}", scale.offset)
+        raise ModelFileError(path, f"tensor {quote(scale.name)}: scales are not {scale.dtype}", scale.offset)
     raw = lambda: checkpoint.raw(stored.name).reshape(rows, cols)  # noqa: E731
     step = max(1, _STEP_BYTES // cols)
     if cols % BLOCK_WEIGHTS or wide % BLOCK_WEIGHTS or (scale is not None and scale.dtype not in SCALE_DTYPES):
@@ -127,7 +130,7 @@ def _fp8(checkpoint: Checkpoint, path: str, stored: Stored, scale: Stored | None
             out = np.empty((rows, cols), np.float32)
             codes = raw()
             for at in range(0, rows, step):
-                part = e4m3_to_float(codes[at : at + step])
+                part = E4M3.table[codes[at : at + step]]
                 mine = factors[np.arange(at, at + len(part)) // high]
                 with np.errstate(over="ignore", invalid="ignore"):
                     out[at : at + step] = part * np.repeat(mine, wide, axis=1)[:, :cols]
@@ -149,17 +152,17 @@ def _fp8(checkpoint: Checkpoint, path: str, stored: Stored, scale: Stored | None
 
 
 def _factors(checkpoint: Checkpoint, path: str, scale: Stored) -> np.ndarray:
-    """Scales of any dtype as float32, (rows, cols)."""
+    """Return scales of any dtype as float32 (rows, cols)."""
     if scale.dtype in SCALE_DTYPES:
-        return e8m0_to_float(_checked_scales(checkpoint, path, scale))
-    return FORMATS[scale.dtype].dequantize(checkpoint.raw(scale.name)).reshape(scale.shape)  # type: ignore[misc]
+        return E8M0.table[_checked_scales(checkpoint, path, scale)]
+    return FORMATS[scale.dtype].dequantize(checkpoint.raw(scale.name)).reshape(scale.shape)
 
 
 def _fp4(checkpoint: Checkpoint, path: str, stored: Stored, scale: Stored) -> Layout:
     rows, packed = stored.shape
     cols = packed if stored.dtype == "F4" else 2 * packed
     if scale.dtype not in SCALE_DTYPES or scale.shape != (rows, cols // MX_WEIGHTS) or cols % MX_WEIGHTS:
-        reason = f"scales {scale.dtype} {list(scale.shape)} do not fit FP4 {shown(stored.name)} of {rows} x {cols}"
+        reason = f"scales {scale.dtype} {list(scale.shape)} do not fit FP4 {quote(stored.name)} of {rows} x {cols}"
         raise ModelFileError(path, reason, scale.offset)
 
     def blocks() -> np.ndarray:

@@ -1,7 +1,7 @@
 """Checkpoints of llama2.c, presented as the GGUF of a Llama: same tensor names, same metadata keys.
 
     legacy      seven int32 (dim, hidden, layers, heads, key-value heads, vocabulary, context; a vocabulary below 0 says
-                that the head is a matrix of its own), then float32 tensors, then tables of angles that nobody needs
+                that the head is a matrix of its own), then float32 tensors, then unused tables of angles
     version 1   magic "ak42", the same numbers, one byte for a shared head, float32 tensors from byte 256 on
     version 2   the same with int8 codes in groups, each group's float32 scale behind the tensor's codes
 
@@ -26,17 +26,17 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from kernels.formats import FORMATS, Format
+from ds4ref.kernels.formats import FORMATS, Format
 
 from ..errors import ModelFileError
 from .mapped import MappedFile, touch
-from .published import Info, Metadata
+from .published import Metadata, PublishedInfo
 
 MAGIC = 0x616B3432
 HEADER_BYTES = 256
 TOKENIZER = "tokenizer.bin"
 RMS_EPS, ROPE_THETA = 1e-5, 10000.0
-"""What llama2.c computes with; its files do not say."""
+"""Constants of llama2.c, which its files do not hold."""
 
 _LEGACY = struct.Struct("<7i")
 _VERSIONED = struct.Struct("<Ii7iB")
@@ -61,8 +61,9 @@ Tensors = list[tuple[str, tuple[int, ...]]]
 """Names and ``dims``, in file order."""
 
 
-class Header(NamedTuple):
-    """What the first bytes say; ``version`` 0 is the legacy layout, ``group`` the weights that share a scale."""
+class Llama2cHeader(NamedTuple):
+    """The numbers of a header; ``version`` 0 is the legacy layout, ``group`` the number of weights that share a
+    scale."""
 
     dim: int
     hidden: int
@@ -77,16 +78,17 @@ class Header(NamedTuple):
 
     @property
     def head_dim(self) -> int:
+        """Channels of a head."""
         return self.dim // self.heads
 
     @property
     def start(self) -> int:
-        """Where data begins."""
+        """Offset of the first tensor."""
         return HEADER_BYTES if self.version else _LEGACY.size
 
 
-class Stored(NamedTuple):
-    """Where a tensor lies: int8 codes at ``offset`` and scales at ``scales``, or float32 values and no scales (0)."""
+class TensorPlace(NamedTuple):
+    """Location of a tensor: int8 codes at ``offset`` with scales at ``scales``, or float32 values (``scales`` 0)."""
 
     dims: tuple[int, ...]
     offset: int
@@ -94,13 +96,16 @@ class Stored(NamedTuple):
 
 
 class Llama2cFile:
-    """An open checkpoint; a ``source.TensorSource``. ``sampling`` names who defines how its tokens are picked,
-    ``input_group`` says in groups of how many inputs are rounded to int8 before a product (0: not at all)."""
+    """An open checkpoint; a ``source.TensorSource``.
+
+    ``sampling`` names the sampler's rules, ``input_group`` the number of inputs quantized together to int8 before a
+    product (0: none).
+    """
 
     sampling = "llama2.c"
 
     def __init__(self, file: MappedFile):
-        """Use ``open``. Takes over ``file``."""
+        """Take over ``file``; use ``open`` instead."""
         self.path, self.size, self._file = file.path, file.size, file
         self.header = h = read_header(file)
         self.input_group = h.group
@@ -109,7 +114,7 @@ class Llama2cFile:
             reason = f"{file.size} bytes, but a llama2.c checkpoint of these dimensions takes {end}"
             raise ModelFileError(self.path, reason)
         self._exact: dict[str, bool] = {}
-        self.tensors: dict[str, Info] = {name: self._info(name, where) for name, where in self._stored.items()}
+        self.tensors: dict[str, PublishedInfo] = {name: self._info(name, where) for name, where in self._stored.items()}
         self.metadata = Metadata(
             [
                 ("general.architecture", "string", "llama"),
@@ -129,7 +134,7 @@ class Llama2cFile:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Reads the header; of version 2 also the scales, which decide what tensors become. ModelFileError."""
+        """Read the header, and in version 2 the scales, which decide the tensors' formats. Raises ModelFileError."""
         file = MappedFile(path)
         try:
             return cls(file)
@@ -139,25 +144,25 @@ class Llama2cFile:
 
     @property
     def vocabulary(self) -> Path:
-        """The file that its tokens are in, if it is there: beside the checkpoint."""
+        """Path of the tokenizer file beside the checkpoint; it may not exist."""
         return Path(self.path).with_name(TOKENIZER)
 
     @property
     def made_bytes(self) -> int:
-        """Memory that all tensors take which are not views of the file."""
+        """Bytes of memory of all tensors that are not views of the file."""
         return sum(self.tensors[name].nbytes for name, where in self._stored.items() if where.scales)
 
-    def _info(self, name: str, where: Stored) -> Info:
+    def _info(self, name: str, where: TensorPlace) -> PublishedInfo:
         fmt: Format = FORMATS["F32"]
         if where.scales and self._exactly_q8_0(where):
             fmt = FORMATS["Q8_0"]
         nbytes = fmt.row_bytes(where.dims[0]) * prod(where.dims[1:])
-        return Info(name, fmt, where.dims, where.offset, nbytes)
+        return PublishedInfo(name, fmt, where.dims, where.offset, nbytes)
 
-    def _scales(self, where: Stored) -> np.ndarray:
+    def _scales(self, where: TensorPlace) -> np.ndarray:
         return self._file.view(where.scales, 4 * (prod(where.dims) // self.header.group)).view("<f4")
 
-    def _exactly_q8_0(self, where: Stored) -> bool:
+    def _exactly_q8_0(self, where: TensorPlace) -> bool:
         if self.header.group % Q8_BLOCK or where.dims[0] % Q8_BLOCK:
             return False
         scales = self._scales(where)
@@ -169,7 +174,7 @@ class Llama2cFile:
         return True
 
     def raw(self, name: str) -> np.ndarray:
-        """The bytes of a tensor, uint8 (nbytes,): a view of the file for float ones, else made now."""
+        """Return the bytes of a tensor, uint8 (nbytes,): a view of the file for float ones, else converted now."""
         where, info = self._stored[name], self.tensors[name]
         if not where.scales:
             return self._file.view(where.offset, info.nbytes)
@@ -193,11 +198,11 @@ class Llama2cFile:
         return values.view(np.uint8)
 
     def touch(self) -> Iterator[tuple[int, int]]:
-        """Read a byte of every page, as ``gguf.GGUFFile.touch``."""
+        """Read one byte of every page, as ``gguf.GGUFFile.touch``."""
         return touch(self._file.view(0, self.size))
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -208,7 +213,7 @@ class Llama2cFile:
 
 
 def is_llama2c(file: MappedFile) -> bool:
-    """Whether a file begins, and is as long, as a checkpoint of llama2.c."""
+    """Return whether a file has the header and the size of a llama2.c checkpoint."""
     try:
         head = file.read(0, min(file.size, 4))
         return head == struct.pack("<I", MAGIC) or laid_out(read_header(file))[0] == file.size
@@ -216,15 +221,15 @@ def is_llama2c(file: MappedFile) -> bool:
         return False
 
 
-def read_header(file: MappedFile) -> Header:
-    """The header; ModelFileError names the first number that is not sane."""
+def read_header(file: MappedFile) -> Llama2cHeader:
+    """Read the header; ModelFileError names the first implausible number."""
     head = file.read(0, min(file.size, HEADER_BYTES))
     if len(head) < _LEGACY.size:
         raise ModelFileError(file.path, f"{file.size} bytes, too short for a llama2.c checkpoint")
     if struct.unpack_from("<I", head)[0] != MAGIC:
         numbers = _LEGACY.unpack_from(head)
         dim, hidden, layers, heads, shared, vocab, context = numbers
-        return _checked(file.path, Header(dim, hidden, layers, heads, shared, abs(vocab), context, vocab > 0), 0)
+        return _checked(file.path, Llama2cHeader(dim, hidden, layers, heads, shared, abs(vocab), context, vocab > 0), 0)
     if len(head) < HEADER_BYTES:
         raise ModelFileError(file.path, f"{file.size} bytes, too short for a llama2.c header")
     _, version, dim, hidden, layers, heads, shared, vocab, context, tied = _VERSIONED.unpack_from(head)
@@ -234,14 +239,14 @@ def read_header(file: MappedFile) -> Header:
         raise ModelFileError(file.path, f"the flag of a shared head is {tied}", _VERSIONED.size - 1)
     group = _GROUP.unpack_from(head, _VERSIONED.size)[0] if version == 2 else 0
     return _checked(
-        file.path, Header(dim, hidden, layers, heads, shared, vocab, context, bool(tied), version, group), 8
+        file.path, Llama2cHeader(dim, hidden, layers, heads, shared, vocab, context, bool(tied), version, group), 8
     )
 
 
-def _checked(path: str, h: Header, start: int) -> Header:
-    for number, (what, low, high) in enumerate(_BOUNDS):
+def _checked(path: str, h: Llama2cHeader, start: int) -> Llama2cHeader:
+    for number, (label, low, high) in enumerate(_BOUNDS):
         if not low <= h[number] <= high:
-            raise ModelFileError(path, f"llama2.c checkpoint with {what} {h[number]}, wanted {low} to {high}",
+            raise ModelFileError(path, f"llama2.c checkpoint with {label} {h[number]}, wanted {low} to {high}",
                                  start + 4 * number)  # fmt: skip
     if h.dim % h.heads or h.head_dim % 2 or h.heads % h.shared:
         raise ModelFileError(
@@ -253,8 +258,8 @@ def _checked(path: str, h: Header, start: int) -> Header:
     return h
 
 
-def laid_out(h: Header) -> tuple[int, dict[str, Stored]]:
-    """Where a checkpoint ends, and where every tensor lies, by its GGUF name. ``dims`` innermost first."""
+def laid_out(h: Llama2cHeader) -> tuple[int, dict[str, TensorPlace]]:
+    """Return the end of the checkpoint and the location of every tensor by its GGUF name; ``dims`` innermost first."""
     kv = h.shared * h.head_dim
     norms = [[f"blk.{i}.{name}.weight" for i in range(h.layers)] for name in ("attn_norm", "ffn_norm")]
     matrices = {
@@ -275,27 +280,27 @@ def laid_out(h: Header) -> tuple[int, dict[str, Stored]]:
     if h.version:
         place.floats(first + second + last)
         place.quantized(table + attention + feed + head) if h.group else place.floats(table + attention + feed + head)
-        return place.at, place.found
+        return place.at, place.tensors
     place.floats(table + first + attention + second + feed + last)
     place.at += 4 * h.context * h.head_dim  # angles
     place.floats(head)
-    return place.at, place.found
+    return place.at, place.tensors
 
 
 class _Places:
-    """Tensors one after the other."""
+    """Assigns consecutive locations to tensors."""
 
-    def __init__(self, h: Header):
+    def __init__(self, h: Llama2cHeader):
         self.at, self.group = h.start, h.group
-        self.found: dict[str, Stored] = {}
+        self.tensors: dict[str, TensorPlace] = {}
 
     def floats(self, tensors: Tensors) -> None:
         for name, dims in tensors:
-            self.found[name] = Stored(dims, self.at)
+            self.tensors[name] = TensorPlace(dims, self.at)
             self.at += 4 * prod(dims)
 
     def quantized(self, tensors: Tensors) -> None:
         for name, dims in tensors:
             count = prod(dims)
-            self.found[name] = Stored(dims, self.at, self.at + count)
+            self.tensors[name] = TensorPlace(dims, self.at, self.at + count)
             self.at += count + 4 * (count // self.group)

@@ -1,4 +1,4 @@
-"""A file of weights, open for reading: a regular file, read at offsets, and mapped when its bytes are asked for.
+"""A regular file of weights, read at offsets and mapped when its bytes are needed.
 
 What readers of all containers share: no waiting for the other end of a pipe, and no fault that kills the process when
 a file has shrunk since it was opened.
@@ -21,10 +21,10 @@ TOUCH_BYTES = 64 << 20  # between two signs of progress
 
 
 class MappedFile:
-    """``path``, its ``size`` in bytes when it was opened, and its descriptor ``fd`` (-1 once closed)."""
+    """An open file: ``path``, ``size`` in bytes when opened, and descriptor ``fd`` (-1 once closed)."""
 
     def __init__(self, path: str | os.PathLike[str]):
-        """ModelFileError if ``path`` is not a regular file that can be read; BackendError on Windows."""
+        """Open ``path``; ModelFileError if it is not a readable regular file, BackendError on Windows."""
         self.path, self.fd = os.fspath(path), -1
         self._map: mmap.mmap | None = None
         require_posix()
@@ -40,11 +40,11 @@ class MappedFile:
             raise ModelFileError(self.path, "not a regular file")
 
     def read(self, offset: int, count: int) -> bytes:
-        """``count`` bytes at ``offset``, not through the map; ModelFileError if they are not there (any more)."""
+        """Read ``count`` bytes at ``offset``, not through the map; ModelFileError if the file no longer has them."""
         return read_at(self.path, self.fd, offset, count)
 
     def view(self, offset: int, count: int) -> np.ndarray:
-        """Bytes of the map, read-only uint8 (count,), valid for as long as anything refers to them.
+        """Return bytes of the map, read-only uint8 (count,), valid as long as they are referenced.
 
         ModelFileError if the file has shrunk since it was opened, as reading the map would kill the process. (A file
         that shrinks later still does: never truncate a model in place.)
@@ -62,7 +62,7 @@ class MappedFile:
         return np.frombuffer(self._map, np.uint8, count, offset)
 
     def close(self) -> None:
-        """Gives the descriptor back. Views stay valid; the map goes with the last of them."""
+        """Close the descriptor. Views stay valid; the map goes with the last of them."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd, self._map = -1, None
@@ -72,7 +72,7 @@ class MappedFile:
 
 
 def touch(data: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Read a byte of every page of ``data``, uint8 (n,): (bytes touched, their sum), piece by piece."""
+    """Read one byte of every page of ``data``, uint8 (n,); yields (bytes touched, their sum)."""
     for start in range(0, data.size, TOUCH_BYTES):
         piece = data[start : start + TOUCH_BYTES]
         yield piece.nbytes, int(piece[:: mmap.PAGESIZE].sum(dtype=np.uint64))

@@ -1,10 +1,10 @@
-"""A model as it was published, presented as the GGUF of its family: same tensor names, same metadata keys.
+"""A published model, presented as the GGUF of its family: same tensor names, same metadata keys.
 
 ``config.json`` names the family (``model_type``); the family's own module ``archs/NAME/published.py`` says which
 metadata its config means and which published tensors each of its tensors is made of. So everything that reads a GGUF
 reads a checkpoint, and there is no second path through the engine.
 
-Tensors whose bytes are a storage format as they stand (F32, F16, BF16, I32) are views of the mapped files. All others
+Tensors already in a storage format (F32, F16, BF16, I32) are views of the mapped files. All others
 are laid out by ``raw`` anew at every call, and belong to the caller: FP8 and FP4 get their scales into their rows,
 64-bit integers become 32-bit ones, experts are stacked. ``made_bytes`` says how much memory it takes to hold all of
 them; ``piece`` makes one matrix of a stack at a time.
@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from kernels.formats import Format
+from ds4ref.kernels.formats import Format
 
 from ..errors import ModelFileError
 from .config import Config
-from .cursor import shown
+from .cursor import quote
 from .layout import Layout, layout_of
 from .safetensors import CONFIG, Checkpoint
 from .source import Entries
@@ -42,16 +42,16 @@ FAMILIES = {
 }
 """Module of each family, by the ``model_type`` of its config.json."""
 
-Entry = tuple[str, str, Any]
-"""Metadata key, type ("u32", "f32[]", "string", ...) and value, or a function that gives the value when asked for."""
+MetadataEntry = tuple[str, str, Any]
+"""Metadata key, type ("u32", "f32[]", "string", ...) and value, or a function that computes the value on first use."""
 
 
-class Part(NamedTuple):
-    """A tensor of the engine.
+class TensorParts(NamedTuple):
+    """The published tensors that make up a tensor of the engine.
 
     name   as in the family's GGUF
     of     the published tensors it is made of; several are stacked along a new outermost axis
-    order  for every row, which published row it is; None: as they stand
+    order  index of the published row for every row; None: unchanged
     stack  stacked even if there is only one of them
     """
 
@@ -62,17 +62,17 @@ class Part(NamedTuple):
 
 
 class Family(Protocol):
-    """What ``archs/NAME/published.py`` offers."""
+    """Interface of ``archs/NAME/published.py``."""
 
-    def metadata(self, config: Config, checkpoint: Checkpoint) -> list[Entry]:
-        """The keys that the family's GGUF would have. ModelFileError."""
+    def metadata(self, config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:
+        """Return the metadata entries of the family's GGUF. Raises ModelFileError."""
 
-    def parts(self, config: Config, checkpoint: Checkpoint) -> list[Part]:
-        """The tensors that the family's GGUF would have, as far as the checkpoint has them."""
+    def parts(self, config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
+        """Return the tensors of the family's GGUF, as far as the checkpoint has them."""
 
 
-class Info(NamedTuple):
-    """See ``source.TensorInfo``; ``offset`` is where the data lies in its file, or what it is made of begins."""
+class PublishedInfo(NamedTuple):
+    """A tensor, see ``source.TensorInfo``; ``offset`` is that of its first published tensor."""
 
     name: str
     fmt: Format
@@ -82,14 +82,14 @@ class Info(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """NumPy order: slowest-varying dimension first."""
+        """Dimensions in NumPy order, slowest first."""
         return self.dims[::-1]
 
 
 class Metadata(Entries):
-    """Key -> value, see ``source.Metadata``. Values given as functions are computed at their first use."""
+    """Values by key, see ``source.Metadata``. Values given as functions are computed on first use."""
 
-    def __init__(self, entries: Sequence[Entry]):
+    def __init__(self, entries: Sequence[MetadataEntry]):
         super().__init__({key: (kind, value) for key, kind, value in entries})
 
     def __getitem__(self, key: str) -> Any:
@@ -100,19 +100,19 @@ class Metadata(Entries):
         return value
 
     def count(self, key: str) -> int:
-        """Items of an array, 1 for a scalar; KeyError if there is no such key."""
+        """Return the number of items of an array, 1 for a scalar; KeyError for an unknown key."""
         value = self[key]
         return len(value) if isinstance(value, list) else 1
 
     def first(self, key: str, count: int) -> Any:
-        """The value, of an array only the first ``count`` items."""
+        """Return a value, of an array only the first ``count`` items."""
         value = self[key]
         return value[:count] if isinstance(value, list) else value
 
 
 @dataclass(frozen=True)
-class _Made:
-    """How one tensor is made: its pieces, all alike."""
+class _Conversion:
+    """The conversion of one tensor: its equally shaped pieces."""
 
     pieces: tuple[Layout, ...]
     order: np.ndarray | None
@@ -126,21 +126,21 @@ class PublishedSource:
     """An open checkpoint of a known family; a ``source.TensorSource``."""
 
     def __init__(self, checkpoint: Checkpoint):
-        """Use ``open``. Takes over ``checkpoint``."""
+        """Take over ``checkpoint``; use ``open`` instead."""
         # The folder, however it was opened: what tells models apart (runs, saved sessions) looks at all of it.
         self.checkpoint, self.path, self.size = checkpoint, os.fspath(checkpoint.folder), checkpoint.size
         config = Config(checkpoint.folder / CONFIG, checkpoint.config)
         family = _family(config)
         self.metadata = Metadata(family.metadata(config, checkpoint))
-        self.tensors: dict[str, Info] = {}
-        self._made: dict[str, _Made] = {}
+        self.tensors: dict[str, PublishedInfo] = {}
+        self._conversions: dict[str, _Conversion] = {}
         self.used: set[str] = set()
         for part in family.parts(config, checkpoint):
             self._add(part)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Reads config and headers, no weights. ModelFileError if this is no checkpoint of a known family."""
+        """Read config and headers, no weights. ModelFileError if this is no checkpoint of a known family."""
         checkpoint = Checkpoint.open(path)
         try:
             return cls(checkpoint)
@@ -148,26 +148,26 @@ class PublishedSource:
             checkpoint.close()
             raise
 
-    def _add(self, part: Part) -> None:
+    def _add(self, part: TensorParts) -> None:
         pieces = tuple(self._layout(name) for name in part.of)
         first = pieces[0]
         for name, piece in zip(part.of, pieces, strict=True):
             if (piece.fmt.name, piece.shape) != (first.fmt.name, first.shape):
-                what = f"{piece.fmt.name} {list(piece.shape)}, unlike {shown(part.of[0])}"
-                raise ModelFileError(self.path, f"tensor {shown(name)} is {what}: they cannot be stacked")
+                layout = f"{piece.fmt.name} {list(piece.shape)}, unlike {quote(part.of[0])}"
+                raise ModelFileError(self.path, f"tensor {quote(name)} is {layout}: they cannot be stacked")
         if part.order is not None and (len(first.shape) != 2 or sorted(part.order) != list(range(first.shape[0]))):
-            raise ModelFileError(self.path, f"tensor {shown(part.of[0])} has rows {list(first.shape)}, another order of"
+            raise ModelFileError(self.path, f"tensor {quote(part.of[0])} has rows {list(first.shape)}, another order of"
                                             f" {len(part.order)} is wanted")  # fmt: skip
-        self._made[part.name] = _Made(pieces, part.order)
+        self._conversions[part.name] = _Conversion(pieces, part.order)
         stacked = (len(pieces),) if len(pieces) > 1 or part.stack else ()
         shape = (*stacked, *first.shape)
         nbytes = len(pieces) * first.nbytes
-        self.tensors[part.name] = Info(part.name, first.fmt, shape[::-1], first.stored.offset, nbytes)
+        self.tensors[part.name] = PublishedInfo(part.name, first.fmt, shape[::-1], first.stored.offset, nbytes)
 
     def _layout(self, name: str) -> Layout:
         stored = self.checkpoint.tensors.get(name)
         if stored is None:
-            raise ModelFileError(self.path, f"tensor {shown(name)} is missing")
+            raise ModelFileError(self.path, f"tensor {quote(name)} is missing")
         scale = self._scale(name)
         self.used.add(name)
         if scale is not None:
@@ -183,41 +183,45 @@ class PublishedSource:
 
     @property
     def made_bytes(self) -> int:
-        """Memory that all tensors take which are not views of the files."""
-        return sum(self.tensors[name].nbytes for name, made in self._made.items() if not made.is_view)
+        """Bytes of memory of all tensors that are not views of the files."""
+        return sum(
+            self.tensors[name].nbytes for name, conversion in self._conversions.items() if not conversion.is_view
+        )
 
     def unused(self) -> list[str]:
-        """Published tensors that no tensor of the engine is made of."""
+        """Return the published tensors that no tensor of the engine uses."""
         return [name for name in self.checkpoint.tensors if name not in self.used]
 
     def pieces(self, name: str) -> int:
-        """Of how many matrices a tensor is made: the length of its outermost axis if it is a stack, else 1."""
-        return len(self._made[name].pieces)
+        """Return the number of matrices that make up a tensor: the length of its outermost axis if it is a stack, else
+        1."""
+        return len(self._conversions[name].pieces)
 
     def piece(self, name: str, index: int) -> np.ndarray:
-        """The bytes of matrix ``index`` of a tensor, uint8 (nbytes / pieces,). KeyError, IndexError, ModelFileError."""
-        made = self._made[name]
-        data = made.pieces[index].bytes()
-        if made.order is not None:
-            data = data.reshape(len(made.order), -1)[made.order].reshape(-1)
+        """Return the bytes of matrix ``index`` of a tensor, uint8 (nbytes / pieces,). KeyError, IndexError,
+        ModelFileError."""
+        conversion = self._conversions[name]
+        data = conversion.pieces[index].bytes()
+        if conversion.order is not None:
+            data = data.reshape(len(conversion.order), -1)[conversion.order].reshape(-1)
         return data
 
     def raw(self, name: str) -> np.ndarray:
-        """The bytes of a tensor, uint8 (nbytes,): a view of the file where it has them, else made now."""
-        made = self._made[name]
-        if len(made.pieces) == 1:
+        """Return the bytes of a tensor, uint8 (nbytes,): a view of the file if it holds them, else converted now."""
+        conversion = self._conversions[name]
+        if len(conversion.pieces) == 1:
             return self.piece(name, 0)
-        out = np.empty((len(made.pieces), made.pieces[0].nbytes), np.uint8)
-        for index in range(len(made.pieces)):
+        out = np.empty((len(conversion.pieces), conversion.pieces[0].nbytes), np.uint8)
+        for index in range(len(conversion.pieces)):
             out[index] = self.piece(name, index)
         return out.reshape(-1)
 
     def touch(self) -> Iterator[tuple[int, int]]:
-        """Read a byte of every page of the files, as ``gguf.GGUFFile.touch``."""
+        """Read one byte of every page of the files, as ``gguf.GGUFFile.touch``."""
         return self.checkpoint.touch()
 
     def close(self) -> None:
-        """Give the files back; what ``raw`` returned stays valid."""
+        """Close the files; arrays from ``raw`` stay valid."""
         self.checkpoint.close()
 
     def __enter__(self) -> Self:
@@ -230,5 +234,5 @@ class PublishedSource:
 def _family(config: Config) -> Family:
     kind = config.text("model_type")
     if kind not in FAMILIES:
-        raise config.fail("model_type", f"is {shown(kind, 40)}, not one of {', '.join(FAMILIES)}")
+        raise config.fail("model_type", f"is {quote(kind, 40)}, not one of {', '.join(FAMILIES)}")
     return importlib.import_module(FAMILIES[kind])

@@ -1,4 +1,4 @@
-"""A hardened, memory-mapped reader for safetensors files, alone or sharded with an index (docs/weights.md).
+"""A hardened, memory-mapped reader for safetensors files, alone or sharded with an index (docs/reference/weights.md).
 
 A file is a little-endian u64 length, a JSON header of that length, and the data. The header maps names to dtype, shape
 and ``data_offsets`` [begin, end) into the data. Nothing in it is trusted: length, depth, number of values, products and
@@ -25,7 +25,7 @@ import numpy as np
 
 from ..errors import ModelFileError
 from .boundedjson import parse, read
-from .cursor import shown
+from .cursor import quote
 from .mapped import MappedFile, touch
 
 MAX_HEADER_BYTES = 32 << 20
@@ -45,14 +45,14 @@ BITS = {
     "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32,
     "I64": 64, "U64": 64, "F64": 64, "C64": 64,
 }  # fmt: skip
-"""Bits of an element, by dtype."""
+"""Bits per element, by dtype."""
 
 # <name>.safetensors, in the folder itself: no separator and no leading dot.
 _SHARD_NAME = re.compile(r"[\w-][\w.\-]*\.safetensors", re.ASCII)
 
 
 class Stored(NamedTuple):
-    """A tensor as it was published: ``dtype`` is a key of ``BITS``, ``offset`` absolute in file number ``shard``."""
+    """A published tensor: ``dtype`` is a key of ``BITS``, ``offset`` absolute in file number ``shard``."""
 
     name: str
     dtype: str
@@ -63,7 +63,7 @@ class Stored(NamedTuple):
 
 
 def read_header(file: MappedFile, shard: int = 0) -> dict[str, Stored]:
-    """The directory of one file, in the order of the data. ModelFileError."""
+    """Read the directory of one file, in the order of the data. Raises ModelFileError."""
     path = file.path
     if file.size < 10:
         raise ModelFileError(path, f"only {file.size} bytes, too short for a safetensors file")
@@ -76,48 +76,48 @@ def read_header(file: MappedFile, shard: int = 0) -> dict[str, Stored]:
         raise ModelFileError(path, f"a header of {length} bytes is declared, but the file ends at {file.size}", 0)
     data = file.read(8, length)
     if data[:1] != b"{":
-        raise ModelFileError(path, f"not a safetensors file: its header starts with {shown(data[:8])}", 8)
+        raise ModelFileError(path, f"not a safetensors file: its header starts with {quote(data[:8])}", 8)
     header = parse(path, data, HEADER_DEPTH, values=12 * MAX_TENSORS, offset=8)
     notes = header.pop("__metadata__", {})
     if not isinstance(notes, dict) or not all(isinstance(value, str) for value in notes.values()):
         raise ModelFileError(path, "__metadata__ is not an object of strings", 8)
     if len(header) > MAX_TENSORS:
         raise ModelFileError(path, f"{len(header)} tensors, at most {MAX_TENSORS} are allowed", 8)
-    found = [_entry(path, name, entry, shard, start) for name, entry in header.items()]
+    tensors = [_entry(path, name, entry, shard, start) for name, entry in header.items()]
     end = start
-    for tensor in sorted(found, key=lambda tensor: (tensor.offset, tensor.nbytes)):
+    for tensor in sorted(tensors, key=lambda tensor: (tensor.offset, tensor.nbytes)):
         if tensor.offset != end:
-            what = "overlaps the one before it" if tensor.offset < end else "leaves a hole before it"
-            raise ModelFileError(path, f"tensor {shown(tensor.name)} {what}", tensor.offset)
+            problem = "overlaps the one before it" if tensor.offset < end else "leaves a hole before it"
+            raise ModelFileError(path, f"tensor {quote(tensor.name)} {problem}", tensor.offset)
         end += tensor.nbytes
     if end != file.size:
         how = "reach past the end of the file" if end > file.size else "do not fill the file"
         raise ModelFileError(path, f"the tensors end at {end} and {how} of {file.size} bytes")
-    return {tensor.name: tensor for tensor in sorted(found, key=lambda tensor: tensor.offset)}
+    return {tensor.name: tensor for tensor in sorted(tensors, key=lambda tensor: tensor.offset)}
 
 
 def _entry(path: str, name: str, entry: Any, shard: int, start: int) -> Stored:
-    """One tensor of the header, checked by itself; ``start`` is where the data begins."""
-    what = f"tensor {shown(name)}"
+    """Check one tensor of the header by itself; ``start`` is the offset of the data."""
+    label = f"tensor {quote(name)}"
     if not name or len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES or not name.isprintable():
-        raise ModelFileError(path, f"{what} has an unusable name", 8)
+        raise ModelFileError(path, f"{label} has an unusable name", 8)
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise ModelFileError(path, f"{what} has other fields than dtype, shape and data_offsets", 8)
+        raise ModelFileError(path, f"{label} has other fields than dtype, shape and data_offsets", 8)
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in BITS:
-        raise ModelFileError(path, f"{what} has unknown dtype {str(dtype)[:40]!r}", 8)
+        raise ModelFileError(path, f"{label} has unknown dtype {str(dtype)[:40]!r}", 8)
     if not isinstance(shape, list) or len(shape) > MAX_RANK or not all(map(_count, shape)):
-        raise ModelFileError(path, f"{what}: a shape is a list of at most {MAX_RANK} sizes", 8)
+        raise ModelFileError(path, f"{label}: a shape is a list of at most {MAX_RANK} sizes", 8)
     elements = 1
     for size in shape:
         elements *= size
         if elements > MAX_ELEMENTS:
-            raise ModelFileError(path, f"{what} has more than 2^63 elements", 8)
+            raise ModelFileError(path, f"{label} has more than 2^63 elements", 8)
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_count, offsets)) or offsets[0] > offsets[1]:
-        raise ModelFileError(path, f"{what}: data_offsets are not two ascending byte positions", 8)
+        raise ModelFileError(path, f"{label}: data_offsets are not two ascending byte positions", 8)
     bits, nbytes = elements * BITS[dtype], offsets[1] - offsets[0]
     if bits % 8 or bits // 8 != nbytes:
-        raise ModelFileError(path, f"{what}: {elements} of {dtype} do not fit into {nbytes} bytes exactly", 8)
+        raise ModelFileError(path, f"{label}: {elements} of {dtype} do not fit into {nbytes} bytes exactly", 8)
     return Stored(name, dtype, tuple(shape), shard, start + offsets[0], nbytes)
 
 
@@ -133,30 +133,30 @@ class Checkpoint:
     """
 
     def __init__(self, path: str, folder: Path):
-        """Use ``open``."""
+        """Use ``open`` instead."""
         self.path, self.folder = path, folder
         self.files: list[MappedFile] = []
         self.tensors: dict[str, Stored] = {}
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Reads and checks all headers of ``path``: a folder, its index, or a file of weights beside its config.json.
+        """Open ``path`` and check all headers: a folder, its index, or a weight file beside its config.json.
 
         A folder is read through its index if it has one, else it holds model.safetensors. ModelFileError.
         """
-        given = Path(path)
-        folder = given if given.is_dir() else given.parent
+        location = Path(path)
+        folder = location if location.is_dir() else location.parent
         checkpoint = cls(os.fspath(path), folder)
         try:
-            if given.is_dir():
+            if location.is_dir():
                 index = folder / INDEX
-                given = index if index.exists() else folder / SINGLE
-                if not given.exists():
+                location = index if index.exists() else folder / SINGLE
+                if not location.exists():
                     raise ModelFileError(path, f"neither {INDEX} nor {SINGLE} is in this folder")
-            if given.name.endswith(".json"):
-                checkpoint._open_index(given)
+            if location.name.endswith(".json"):
+                checkpoint._open_index(location)
             else:
-                checkpoint._open_shard(given)
+                checkpoint._open_shard(location)
         except BaseException:
             checkpoint.close()
             raise
@@ -165,17 +165,17 @@ class Checkpoint:
     def _open_shard(self, path: Path) -> dict[str, Stored]:
         file = MappedFile(path)
         self.files.append(file)
-        found = read_header(file, len(self.files) - 1)
-        twice = next((name for name in found if name in self.tensors), None)
+        tensors = read_header(file, len(self.files) - 1)
+        twice = next((name for name in tensors if name in self.tensors), None)
         if twice is not None:
-            raise ModelFileError(path, f"tensor {shown(twice)} is also in {self.files[self.tensors[twice].shard].path}")
-        self.tensors |= found
+            raise ModelFileError(path, f"tensor {quote(twice)} is also in {self.files[self.tensors[twice].shard].path}")
+        self.tensors |= tensors
         if len(self.tensors) > MAX_ALL_TENSORS:
             raise ModelFileError(path, f"more than {MAX_ALL_TENSORS} tensors in all files together")
-        return found
+        return tensors
 
     def _open_index(self, path: Path) -> None:
-        """Every file that the index names; each tensor must be where the index says, and no other one anywhere."""
+        """Open every file of the index; each tensor must be where the index says, with no others anywhere."""
         index = read(path, MAX_HEADER_BYTES, depth=HEADER_DEPTH, values=2 * MAX_ALL_TENSORS)
         places = index.get("weight_map")
         if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
@@ -185,14 +185,14 @@ class Checkpoint:
             raise ModelFileError(path, f"{len(names)} files, at most {MAX_SHARDS} are allowed")
         bad = next((name for name in names if not _SHARD_NAME.fullmatch(name)), None)
         if bad is not None:
-            raise ModelFileError(path, f"{shown(bad)} is not the name of a safetensors file in this folder")
+            raise ModelFileError(path, f"{quote(bad)} is not the name of a safetensors file in this folder")
         for name in names:
             for tensor in self._open_shard(path.parent / name):
                 if places.get(tensor) != name:
-                    raise ModelFileError(path, f"does not say that {shown(tensor)} is in {name}")
+                    raise ModelFileError(path, f"does not say that {quote(tensor)} is in {name}")
         lost = next((tensor for tensor in places if tensor not in self.tensors), None)
         if lost is not None:
-            raise ModelFileError(path, f"tensor {shown(lost)} is not in {places[lost]}")
+            raise ModelFileError(path, f"tensor {quote(lost)} is not in {places[lost]}")
 
     @property
     def size(self) -> int:
@@ -200,30 +200,32 @@ class Checkpoint:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """config.json. ModelFileError."""
+        """The contents of config.json. Raises ModelFileError."""
         return self.json(CONFIG, MAX_CONFIG_BYTES)
 
     def json(self, name: str, limit: int, **bounds: int) -> dict[str, Any]:
-        """A JSON object beside the weights, of at most ``limit`` bytes and the ``bounds`` of ``boundedjson.parse``.
-        ModelFileError if it is not there."""
+        """Read a JSON object beside the weights, within ``limit`` bytes and the ``bounds`` of ``boundedjson.parse``.
+
+        ModelFileError if it is missing.
+        """
         return read(self.folder / name, limit, **bounds)
 
     def has(self, name: str) -> bool:
-        """Whether the folder has such a file."""
+        """Return whether the folder has such a file."""
         return (self.folder / name).is_file()
 
     def raw(self, name: str) -> np.ndarray:
-        """The bytes of a tensor: a read-only uint8 view of the map, (nbytes,). KeyError, ModelFileError."""
+        """Return the bytes of a tensor, a read-only uint8 view of the map, (nbytes,). KeyError, ModelFileError."""
         tensor = self.tensors[name]
         return self.files[tensor.shard].view(tensor.offset, tensor.nbytes)
 
     def touch(self) -> Iterator[tuple[int, int]]:
-        """Read a byte of every page of the weights, as ``gguf.GGUFFile.touch``."""
+        """Read one byte of every page of the weights, as ``gguf.GGUFFile.touch``."""
         for name in self.tensors:
             yield from touch(self.raw(name))
 
     def close(self) -> None:
-        """Gives the descriptors back; views stay valid."""
+        """Close the descriptors; views stay valid."""
         for file in self.files:
             file.close()
 

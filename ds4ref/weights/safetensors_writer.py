@@ -1,4 +1,4 @@
-"""Writes safetensors: a folder of shards with its index, each file whole or not there at all.
+"""Writes safetensors: a folder of shards with its index, each file atomically.
 
 Tensors are made one at a time, when their turn comes, so that memory holds one of them and not a model.
 """
@@ -21,8 +21,8 @@ from .safetensors import BITS, INDEX, SINGLE
 SHARD_BYTES = 4 << 30
 
 
-class Plan(NamedTuple):
-    """A tensor to be: ``make`` gives its bytes as any contiguous array."""
+class PlannedTensor(NamedTuple):
+    """A tensor to be written: ``make`` returns its bytes as any contiguous array."""
 
     name: str
     dtype: str
@@ -31,11 +31,12 @@ class Plan(NamedTuple):
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the tensor."""
         return prod(self.shape) * BITS[self.dtype] // 8
 
 
-def write_file(path: str | os.PathLike[str], tensors: Sequence[Plan]) -> None:
-    """One file. ValueError for bytes that do not fit their plan, DataError if it cannot be written."""
+def write_file(path: str | os.PathLike[str], tensors: Sequence[PlannedTensor]) -> None:
+    """Write one file. ValueError for bytes that do not fit their plan, DataError if it cannot be written."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for plan in tensors:
@@ -55,8 +56,10 @@ def write_file(path: str | os.PathLike[str], tensors: Sequence[Plan]) -> None:
         raise DataError(f"cannot write {path}: {error.strerror or error}") from None
 
 
-def write_folder(folder: str | os.PathLike[str], tensors: Sequence[Plan], shard_bytes: int = SHARD_BYTES) -> None:
-    """Shards of at most ``shard_bytes`` (one tensor may have more) and their index; one file needs none."""
+def write_folder(
+    folder: str | os.PathLike[str], tensors: Sequence[PlannedTensor], shard_bytes: int = SHARD_BYTES
+) -> None:
+    """Write shards of at most ``shard_bytes`` (unless one tensor has more), with an index if there are several."""
     shards = list(_shards(tensors, shard_bytes))
     if len(shards) == 1:
         write_file(Path(folder) / SINGLE, shards[0])
@@ -71,7 +74,7 @@ def write_folder(folder: str | os.PathLike[str], tensors: Sequence[Plan], shard_
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """A JSON file, whole or not at all. DataError if it cannot be written."""
+    """Write a JSON file atomically. DataError if it cannot be written."""
     try:
         with atomic_write(path) as out:
             out.write(json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n")
@@ -79,13 +82,13 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
         raise DataError(f"cannot write {path}: {error.strerror or error}") from None
 
 
-def _shards(tensors: Sequence[Plan], shard_bytes: int) -> Iterator[list[Plan]]:
-    shard: list[Plan] = []
-    held = 0
+def _shards(tensors: Sequence[PlannedTensor], shard_bytes: int) -> Iterator[list[PlannedTensor]]:
+    shard: list[PlannedTensor] = []
+    size = 0
     for plan in tensors:
-        if shard and held + plan.nbytes > shard_bytes:
+        if shard and size + plan.nbytes > shard_bytes:
             yield shard
-            shard, held = [], 0
+            shard, size = [], 0
         shard.append(plan)
-        held += plan.nbytes
+        size += plan.nbytes
     yield shard

@@ -1,7 +1,7 @@
-"""Where weights come from: what an architecture needs of a model file, whatever its format.
+"""The interface of a model file to an architecture, for every format.
 
 ``gguf.GGUFFile`` is one, ``published.PublishedSource`` another. All offer the same attributes, with tensors described
-and laid out in ggml's terms: ``dims`` innermost first, raw bytes of a storage format of ``kernels.formats``.
+and laid out in ggml's terms: ``dims`` innermost first, raw bytes of a storage format of ``ds4ref.kernels.formats``.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from kernels.formats import Format
+from ds4ref.kernels.formats import Format
+
+DEEPSEEK = "deepseek4"
+"""Architecture of files that name none."""
 
 
 class TensorInfo(Protocol):
-    """One tensor: its name, dimensions (``dims`` innermost first, ``shape`` outermost first), format and place."""
+    """One tensor: name, dimensions (``dims`` innermost first, ``shape`` outermost first), format and location."""
 
     @property
     def name(self) -> str: ...
@@ -33,7 +36,7 @@ class TensorInfo(Protocol):
 
 
 class Metadata(Protocol):
-    """Typed entries by key; ``type_of`` gives "u32", "f32[]", "string" ... or None for a key that is not there."""
+    """Typed values by key; ``type_of`` gives "u32", "f32[]", "string" ..., None for an unknown key."""
 
     def __contains__(self, key: object) -> bool: ...
     def __getitem__(self, key: str) -> Any: ...
@@ -46,7 +49,7 @@ class Metadata(Protocol):
 
 
 class Entries(Mapping[str, Any]):
-    """What every ``Metadata`` is: (type, value) by key. A kind of its own says what a stored value is to the reader."""
+    """Base of every ``Metadata``: (type, value) by key; subclasses interpret the stored value."""
 
     def __init__(self, entries: Mapping[str, tuple[str, Any]]):
         self._entries = dict(entries)
@@ -61,7 +64,7 @@ class Entries(Mapping[str, Any]):
         return key in self._entries
 
     def type_of(self, key: str) -> str | None:
-        """Type: "u32", "string", "f32[]", ...; None if there is no such key."""
+        """Return the type, "u32", "string", "f32[]", ..., or None for an unknown key."""
         return self._entries[key][0] if key in self._entries else None
 
 
@@ -78,13 +81,19 @@ class TensorSource(Protocol):
     def tensors(self) -> Mapping[str, TensorInfo]: ...
 
     def raw(self, name: str) -> np.ndarray:
-        """The bytes of a tensor, uint8 (nbytes,), valid for as long as anything refers to them."""
+        """Return the bytes of a tensor, uint8 (nbytes,), valid as long as they are referenced."""
 
     def touch(self) -> Iterator[tuple[int, int]]:
-        """Read a byte of every page of the weights: (bytes touched, their sum), piece by piece."""
+        """Read one byte of every page of the weights; yields (bytes touched, their sum)."""
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *_: object) -> None: ...
+
+
+def architecture(source: TensorSource) -> str:
+    """Return the architecture of a model file (``general.architecture``), ``DEEPSEEK`` if it names none."""
+    key = "general.architecture"
+    return source.metadata[key] if source.metadata.type_of(key) == "string" else DEEPSEEK

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from kernels.formats import FORMATS
+from ds4ref.kernels.formats import FORMATS
 
 from ..errors import ModelFileError
 from .container import (
@@ -80,7 +80,7 @@ class GGUFWriter:
             raise self._failed(error) from error
 
     def write(self, name: str, data: Piece | Iterable[Piece]) -> None:
-        """The bytes of the next tensor, ``name``: one array or buffer, or an iterable of pieces."""
+        """Write the bytes of the next tensor, ``name``: one array or buffer, or an iterable of pieces."""
         spec = self._advance(name)
         pieces = [data] if isinstance(data, (bytes, bytearray, memoryview, np.ndarray)) else data
         fd, written = self._descriptor(), 0
@@ -101,12 +101,12 @@ class GGUFWriter:
         self._next += 1
 
     def hole(self, name: str) -> None:
-        """Leaves the next tensor, ``name``, as zeros that occupy no space on file systems with sparse files."""
+        """Leave the next tensor, ``name``, as zeros that occupy no space on file systems with sparse files."""
         self._advance(name)
         self._next += 1
 
     def close(self) -> None:
-        """Completes the file and puts it in place. Does nothing if already closed or aborted."""
+        """Complete the file and put it in place. Does nothing if already closed or aborted."""
         if self._fd is None:
             return
         if self._next < len(self._tensors):
@@ -124,7 +124,7 @@ class GGUFWriter:
             raise self._failed(error) from error
 
     def abort(self) -> None:
-        """Removes whatever was written. Does nothing after ``close``."""
+        """Remove what was written. Does nothing after ``close``."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -162,7 +162,7 @@ class GGUFWriter:
 
 
 def laid_out(metadata: Metadata, tensors: Sequence[TensorSpec], alignment: int) -> tuple[bytes, list[int], int]:
-    """A whole file: the bytes before its data, where each tensor begins, and its size."""
+    """Return the layout of a file: the bytes before its data, each tensor's offset, and its size."""
     entries = [entry for entry in metadata if entry[0] != ALIGNMENT_KEY]  # that of a file they were copied from
     if alignment != DEFAULT_ALIGNMENT:
         entries.append((ALIGNMENT_KEY, "u32", alignment))
@@ -176,7 +176,7 @@ def laid_out(metadata: Metadata, tensors: Sequence[TensorSpec], alignment: int) 
 
 
 def encode_directory(metadata: Metadata, tensors: Sequence[TensorSpec], offsets: Sequence[int]) -> bytes:
-    """Header, metadata and tensor directory; ``offsets`` are relative to the start of the data section."""
+    """Encode header, metadata and tensor directory; ``offsets`` are relative to the start of the data section."""
     keys = [key for key, _, _ in metadata]
     if len(set(keys)) != len(keys):
         raise ValueError(f"metadata key {next(key for key in keys if keys.count(key) > 1)} is given twice")
@@ -191,13 +191,13 @@ def encode_directory(metadata: Metadata, tensors: Sequence[TensorSpec], offsets:
 
 
 def encode_string(text: str | bytes) -> bytes:
-    """Length and UTF-8 bytes, no terminator."""
+    """Encode a string: length and UTF-8 bytes, no terminator."""
     data = text if isinstance(text, bytes) else text.encode()
     return struct.pack("<Q", len(data)) + data
 
 
 def encode_value(kind: str, value: Any) -> bytes:
-    """Type id and value of one metadata entry; ValueError for an unknown type or a value out of its range."""
+    """Encode type id and value of one metadata entry; ValueError for an unknown type or a value out of range."""
     item = kind.removesuffix("[]")
     if item not in TYPE_IDS:
         raise ValueError(f"unknown metadata type {kind!r}: choose from {', '.join(TYPE_IDS)}, with [] for an array")
@@ -218,7 +218,7 @@ def _encode_items(item_id: int, values: Sequence[Any]) -> bytes:
 
 
 def _sync_directory(folder: Path) -> None:
-    """Makes the rename durable; file systems that cannot sync a directory are left to their own promises."""
+    """Make the rename durable, if the file system can sync a directory."""
     try:
         fd = os.open(folder, os.O_RDONLY)
     except OSError:

@@ -1,4 +1,4 @@
-"""AIME, and whatever else is a problem with a whole number as its answer.
+"""Read AIME and other problems with an integer as the answer.
 
 Files of contests name their columns in several ways; the source of the questions is the name of the file.
 """
@@ -14,7 +14,7 @@ PART = ("part", "exam", "contest", "competition")
 
 
 def question(record: Record) -> Question:
-    """One problem. Its id is the file's, or made of year, part and number, whichever are there."""
+    """Read one problem; its id is the file's, or made of year, part and number."""
     name = record.stem
     return Question(
         id=identity(record.note("id", "problem id", "unique id") or _numbered(record, name)),

@@ -1,4 +1,4 @@
-"""One pack of several files, and what was left out of it."""
+"""Make one pack of several files and count the records that were left out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ds4ref.cli.options import printable
+from ds4ref.console.options import printable
 from ds4ref.errors import DataError
 from ds4ref.files import file_digest
 
@@ -20,14 +20,14 @@ from .records import LONGEST_ID, NOT_STATED, Found, Skip, identity
 
 VERSION = 1
 PLACES = 3
-"""Records of a reason that are named; the others are counted."""
+"""Records shown for each reason; the others are only counted."""
 LICENCES = 10
-"""Licences named in a header."""
+"""Maximum licences named in a header."""
 
 
 @dataclass
 class Reason:
-    """Records that were left out for the same reason: how many, and the first of them."""
+    """Count of records left out for one reason, and the first of them."""
 
     count: int = 0
     where: list[str] = field(default_factory=list)
@@ -35,7 +35,7 @@ class Reason:
 
 @dataclass
 class Told:
-    """What became of a file."""
+    """Result of importing a file."""
 
     path: Path
     shape: str
@@ -53,17 +53,18 @@ class Told:
             reason.where.append(f"line {found.line}{label}{detail}")
 
     def record(self) -> dict[str, Any]:
-        """For JSON."""
+        """Plain data."""
         skipped = [{"reason": why, "count": r.count, "where": r.where} for why, r in self.skipped.items()]
         return {"file": str(self.path), "shape": self.shape, "questions": self.taken, "skipped": skipped,
                 "renamed": self.renamed}  # fmt: skip
 
 
 def collect(paths: Sequence[Path], shape: str | None, name: str, licence: str = "") -> tuple[Pack, list[Told]]:
-    """The questions of all files as pack ``name``, and what became of each file. ``shape`` None: each file's own.
+    """Read all files into the pack ``name``; return it and the result of each file. ``shape`` None: detect it.
 
-    Of two questions with one id the second is left out if it is the same, and gets the beginning of its digest behind
-    its id if it is not. DataError for a damaged file, or if there is no question at all."""
+    Of two questions with the same id the second is left out if it is equal, otherwise the beginning of its digest is
+    appended to its id. DataError for a damaged file, or if there is no question at all.
+    """
     taken: dict[str, Question] = {}
     told: list[Told] = []
     canaries: set[str] = set()
@@ -92,7 +93,7 @@ def collect(paths: Sequence[Path], shape: str | None, name: str, licence: str = 
 
 
 def _named(item: Question | Skip, licence: str) -> Question:
-    """A question with id and licence, fit for a pack."""
+    """Complete id, domain and licence and check the question; Skip if it does not fit a pack."""
     if isinstance(item, Skip):
         raise item
     question = msgspec.structs.replace(
@@ -113,7 +114,7 @@ def _named(item: Question | Skip, licence: str) -> Question:
 
 
 def _licences(questions: Iterable[Question]) -> str:
-    """All of them, or the first ones where each question has its own."""
+    """Join the licences, at most ``LICENCES`` of them."""
     found = list(dict.fromkeys(question.licence for question in questions))
     return "; ".join(found[:LICENCES]) + (f"; and {len(found) - LICENCES} more" if len(found) > LICENCES else "")
 

@@ -1,8 +1,8 @@
-"""ds4's own questions, out of a user's copy of its C source.
+"""Read ds4's own questions from a copy of its C source.
 
-A record has the texts source, id, domain, title, question and answer, and up to ten choices; which kind it is follows
-from them: with choices it is "choice", without them "lines" for the source COMPSEC and "integer" for every other one.
-The title is the beginning of the question, and is not kept.
+A record has the texts source, id, domain, title, question and answer, and up to ten choices. With choices its kind is
+"choice", without them "lines" for the source COMPSEC and "integer" for every other source. The title is the beginning
+of the question and is not kept.
 """
 
 from __future__ import annotations
@@ -13,70 +13,77 @@ from pathlib import Path
 from ds4ref.errors import DataError
 
 from ..packs import LETTERS, Kind, Question, line_set
-from .clexer import CError, read
-from .ctable import Element, Field, tables
+from .literals import Node, Value, groups, items, struct
 from .records import NOT_STATED, Found, Skip, choices_of, identity, integer_of, letter_of
 
 NAME, TITLE = "ds4", "the question table of ds4's C source"
 SUFFIXES = (".c", ".h", ".inc", ".cc", ".cpp")
-LARGEST = 64 << 20
+LARGEST = 16 << 20
 """Bytes of a C file."""
-
-FIELDS = (Field("source"), Field("id"), Field("domain"), Field("title"), Field("question"),
-          Field("choice", 2, len(LETTERS)), Field("answer"))  # fmt: skip
+FIELDS = ("source", "id", "domain", "title", "question", "choice", "answer")
 LICENCES = {"GPQA": "CC BY 4.0", "SuperGPQA": "ODC-BY", "AIME": "MIT (of the mirror)"}
 """As ds4 states where its questions come from, by the beginning of their source."""
 
 
 def questions(path: Path) -> Iterator[Found]:
-    """Every element of the tables of questions in the file. DataError if there is none, or the file is no C."""
+    """Read every element of the question tables in the file; DataError if there is none."""
     try:
-        with open(path, "rb") as file:
-            data = file.read(LARGEST + 1)
+        if path.stat().st_size > LARGEST:
+            raise DataError(f"{path}: larger than {LARGEST >> 20} MiB")
+        data = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
-    if not data:
-        raise DataError(f"{path}: empty")
-    if len(data) > LARGEST:
-        raise DataError(f"{path}: larger than {LARGEST >> 20} MiB")
-    if b"\0" in data:
-        raise DataError(f"{path}:{data.count(10, 0, data.index(0)) + 1}: a zero byte: this is no C source")
-    try:
-        found = list(tables(read(data), FIELDS, ("question", "answer")))
-    except CError as error:
-        raise DataError(f"{path}:{error.line}: {error.reason}") from None
-    if not found:
-        fields = ", ".join(field.name for field in FIELDS)
-        raise DataError(f"{path}: no table of questions: an array of structs with the fields {fields}")
-    for table in found:
-        for element in table:
-            if not element.blank:
-                yield _found(element)
+    empty = True
+    for group in groups(data):
+        elements = [_element(item) for item in items(group.children)]
+        if any(isinstance(fields, dict) and fields.get("question") and fields.get("answer") for _, fields in elements):
+            empty = False
+            yield from (_found(line, fields) for line, fields in elements if fields)
+    if empty:
+        raise DataError(f"{path}: no table of questions: an array of structs with the fields {', '.join(FIELDS)}")
 
 
-def _found(element: Element) -> Found:
-    label = str(element.fields.get("id", ""))
+def _element(item: list[Node]) -> tuple[int, dict[str, Value] | Skip]:
+    """Read one element: the line it begins on, and the fields that are not NULL, or why they cannot be read."""
+    line = item[0].line if item else 0
     try:
-        return Found(element.line, element.wrong or _question(element), label)
+        return line, {name: value for name, value in struct(item, FIELDS).items() if value and value != [None]}
     except Skip as wrong:
-        return Found(element.line, wrong, label)
+        return line, wrong
 
 
-def _question(element: Element) -> Question:
+def _found(line: int, fields: dict[str, Value] | Skip) -> Found:
+    if isinstance(fields, Skip):
+        return Found(line, fields)
+    label = str(fields.get("id", ""))
+    try:
+        return Found(line, _question(fields), label)
+    except Skip as wrong:
+        return Found(line, wrong, label)
+
+
+def _question(fields: dict[str, Value]) -> Question:
     def text(name: str) -> str:
-        return str(element.fields.get(name, ""))
+        value = fields.get(name) or ""
+        if not isinstance(value, str):
+            raise Skip(f"{name} is a list")
+        return value
 
     for name in ("source", "question", "answer"):
         if not text(name).strip():
             raise Skip(f"no {name}")
     source, answer = text("source"), text("answer").strip()
-    held = element.fields.get("choice", {})
+    listed = fields.get("choice") or []
+    if isinstance(listed, str):
+        raise Skip("choice is one text, not a list")
+    while listed and listed[-1] is None:
+        listed = listed[:-1]
     choices: tuple[str, ...] = ()
     kind: Kind
-    if isinstance(held, dict) and held:
-        if sorted(held) != list(range(len(held))):
+    if listed:
+        if None in listed:
             raise Skip("a choice is missing before others")
-        kind, choices = "choice", choices_of([held[i] for i in range(len(held))])
+        kind, choices = "choice", choices_of(listed)
         right = letter_of(answer, choices)
         if right is None:
             raise Skip("the answer is no letter of the choices", answer)

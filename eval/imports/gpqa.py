@@ -1,4 +1,4 @@
-"""GPQA: a question with one correct and three incorrect answers, which have no order of their own.
+"""Read GPQA: a question with one correct and three incorrect answers, without an order of their own.
 
 They are put in the order of the SHA-256 digests of ``SEED``, question and answer, with a line feed between them, in
 UTF-8. So the order depends on the texts alone: importing again, or a file with its rows or columns in another order,
@@ -14,12 +14,12 @@ from ..packs import LETTERS, Question
 from .records import Record, Shape, choices_of, identity
 
 SEED = "ds4-eval import gpqa 1"
-"""The 1 counts orders: another one makes other items, and would have to be asked for."""
+"""The 1 is the version of the order; another version would make other items."""
 WRONG = ("incorrect answer 1", "incorrect answer 2", "incorrect answer 3")
 
 
 def ordered(question: str, answers: list[str]) -> list[str]:
-    """``answers`` in the order that they are asked in."""
+    """Sort ``answers`` into the order in which they are shown."""
 
     def digest(answer: str) -> bytes:
         return hashlib.sha256(f"{SEED}\n{question}\n{answer}".encode("utf-8", "surrogatepass")).digest()
@@ -34,7 +34,7 @@ def source(stem: str) -> str:
 
 
 def question(record: Record) -> Question:
-    """One row."""
+    """Read one row."""
     asked, right = record.text("question"), record.text("correct answer")
     choices = choices_of(ordered(asked, [right, *(record.text(name) for name in WRONG)]))
     name = source(record.stem)

@@ -1,4 +1,4 @@
-"""Outputs of lm-evaluation-harness with ``--log_samples``: ``samples_TASK_DATE.jsonl``, one asked document a line.
+"""Read lm-evaluation-harness's logged samples: ``samples_TASK_DATE.jsonl``, one document a line.
 
 ``doc`` is the document as the task had it, ``arguments`` are the requests made of it, ``target`` is what was right, as
 text. Tasks are free to choose their forms, so every reading needs a witness:
@@ -31,13 +31,13 @@ _FILE = re.compile(r"samples_(.+?)(?:_[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9.:-]+)?")
 
 
 def task(stem: str) -> str:
-    """The task in the name of a file."""
+    """Extract the task from the name of a file."""
     match = _FILE.fullmatch(stem)
     return match[1] if match else stem
 
 
 def question(record: Record) -> Question:
-    """One sample."""
+    """Read one sample."""
     doc = record.value("doc")
     if not isinstance(doc, dict):
         raise Skip("no document")
@@ -66,7 +66,7 @@ def question(record: Record) -> Question:
 
 
 def _requests(arguments: Any) -> list[tuple[str, Any]]:
-    """(prompt, continuation or settings) of each request; those without a prompt, which only scale others, left out."""
+    """List (prompt, continuation or settings) of each request that has a prompt."""
     if isinstance(arguments, dict):
         arguments = [arguments[name] for name in sorted(arguments, key=_number)]
     found = []
@@ -86,7 +86,7 @@ def _number(name: str) -> int:
 
 
 def _spoken(prompt: str) -> str:
-    """A prompt; one that is a list of chat messages as JSON becomes their texts."""
+    """Return the prompt; join the texts of one that is a JSON list of chat messages."""
     if prompt.startswith("[{"):
         try:
             messages = json.loads(prompt)
@@ -97,7 +97,7 @@ def _spoken(prompt: str) -> str:
 
 
 def _continuations(requests: Sequence[tuple[str, Any]]) -> list[str]:
-    """The texts whose probabilities were compared; none where the model wrote freely."""
+    """List the texts whose probabilities were compared; empty for free generation."""
     found = [more for _, more in requests if isinstance(more, str)]
     if len(found) < 2 or len(found) < len(requests):
         return []
@@ -131,7 +131,7 @@ def _question(doc: Record, requests: Sequence[tuple[str, Any]]) -> str:
 
 
 def _choices(doc: Record, continuations: Sequence[str]) -> tuple[list[Any], list[str]]:
-    """Texts of the choices in the order that a position counts, and their labels where the document has some."""
+    """Texts of the choices in the order of positions, and their labels if the document has any."""
     written = next((doc.cells[name] for name in CHOICES if doc.cells.get(name)), None)
     texts, labels = _documented(written)
     if not continuations:
@@ -155,7 +155,7 @@ def _choices(doc: Record, continuations: Sequence[str]) -> tuple[list[Any], list
 
 
 def _documented(found: Any) -> tuple[list[Any], list[str]]:
-    """A list of texts; ``{"text": [...], "label": [...]}``; a list of such pairs; ``{"A": ..., "B": ...}``."""
+    """Read a list of choices, ``{"text": [...], "label": [...]}``, a list of such pairs, or ``{"A": ...}``."""
     if isinstance(found, list):
         if found and all(isinstance(entry, dict) and "text" in entry for entry in found):
             return [entry["text"] for entry in found], _labels([entry.get("label") for entry in found])
@@ -171,13 +171,13 @@ def _documented(found: Any) -> tuple[list[Any], list[str]]:
 
 
 def _labels(found: Sequence[Any]) -> list[str]:
-    """Labels, if every choice has one of its own."""
+    """Return the labels if they are distinct texts, else none."""
     good = all(isinstance(label, str) for label in found) and len(set(found)) == len(found)
     return [str(label) for label in found] if good else []
 
 
 def _is_label(text: str, position: int, labels: Sequence[str]) -> bool:
-    """Whether a continuation is not the choice but what stands before it."""
+    """Whether a continuation is a choice's label instead of its text."""
     bare = text.strip("(). ")
     return bare in {LETTERS[position : position + 1], str(position + 1)} or (
         position < len(labels) and bare == labels[position]
@@ -188,7 +188,7 @@ def _is_label(text: str, position: int, labels: Sequence[str]) -> bool:
 
 
 def _right(target: Any, choices: Sequence[str], labels: Sequence[str], doc: Record, scored: bool) -> int:
-    """The position of the right choice."""
+    """Find the position of the right choice."""
     readings = _readings(target, choices, labels, scored)
     if not readings:
         raise Skip("the target is none of the choices", target)
@@ -205,7 +205,7 @@ def _right(target: Any, choices: Sequence[str], labels: Sequence[str], doc: Reco
 
 
 def _readings(target: Any, choices: Sequence[str], labels: Sequence[str], scored: bool) -> set[int]:
-    """All positions that a target may mean. A number is a position only where continuations were compared."""
+    """List all positions that a target may mean; a number is a position only if continuations were compared."""
     if isinstance(target, bool):
         return set()
     if isinstance(target, int):
@@ -224,7 +224,7 @@ def _readings(target: Any, choices: Sequence[str], labels: Sequence[str], scored
 
 
 def _integer(record: Record, target: Any, requests: Sequence[tuple[str, Any]]) -> str:
-    """The whole number that was right."""
+    """Read the integer that was right."""
     if isinstance(target, (list, dict)):
         raise Skip("several targets", target)
     if isinstance(target, str) and "####" in target:

@@ -1,7 +1,7 @@
-"""What the shapes have in common: records with named cells, what becomes of them, and why one is no question.
+"""What all shapes share: records with named cells, and the reasons for leaving one out.
 
-Nothing is guessed: a record that does not say beyond doubt what is asked and what is right raises ``Skip``, and is
-counted by its reason. Texts are kept to the byte, spaces at their ends included.
+Nothing is guessed: a record whose question or answer is unclear raises ``Skip`` and is counted by its reason. Texts are
+kept to the byte, spaces at their ends included.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ds4ref.cli.options import printable
+from ds4ref.console.options import printable
 
 from ..packs import LETTERS, Question
 
@@ -22,7 +22,7 @@ LONGEST_ID = 100
 
 
 class Skip(Exception):
-    """A record that is not taken. ``reason`` is the same for all of its kind, ``detail`` is what stood there."""
+    """A record is left out. ``reason``: counted; ``detail``: the offending text."""
 
     def __init__(self, reason: str, detail: object = ""):
         super().__init__(reason)
@@ -30,7 +30,7 @@ class Skip(Exception):
 
 
 class Found(NamedTuple):
-    """One record of a file: where it begins (line from 1), and what it is."""
+    """One record of a file: the line it begins on (from 1), and its question or the reason for leaving it out."""
 
     line: int
     item: Question | Skip
@@ -40,8 +40,8 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """One row of a CSV file or one object of a JSON Lines file; names of cells are folded (``fold``). ``torn`` says
-    what is wrong with a row whose cells cannot be told apart."""
+    """One row of a CSV file or one object of a JSON Lines file; names of cells are folded (``fold``). ``torn``: what is
+    wrong with a row of another length than the header."""
 
     path: Path
     line: int
@@ -54,11 +54,11 @@ class Record:
         return printable(self.path.stem)
 
     def value(self, *names: str) -> Any:
-        """The first of these cells that is there and not null; None if none is."""
+        """Return the first of these cells that is not null; None if there is none."""
         return next((self.cells[name] for name in names if self.cells.get(name) is not None), None)
 
     def text(self, *names: str) -> str:
-        """A cell that has to be there, as it stands; Skip if it is missing, blank or no text."""
+        """Return a required cell unchanged; Skip if it is missing, blank or no text."""
         found = self.value(*names)
         if found is None or found == "":
             raise Skip(f"no {names[0]}")
@@ -69,12 +69,12 @@ class Record:
         return found
 
     def kept(self, *names: str) -> str:
-        """A cell that may be missing, as it stands; "" for one that is no text."""
+        """Return an optional cell unchanged; "" if it is missing or no text."""
         found = self.value(*names)
         return found if isinstance(found, str) else ""
 
     def note(self, *names: str) -> str:
-        """A cell that may be missing: its text or whole number, without spaces around; else ""."""
+        """Return an optional cell as stripped text or integer; "" for anything else."""
         found = self.value(*names)
         if isinstance(found, str):
             return found.strip()
@@ -105,12 +105,12 @@ class Shape:
 
 
 def fold(name: str) -> str:
-    """The name of a column or key without case, and with one space for spaces, hyphens and underscores."""
+    """Fold the name of a column: lower case, one space for spaces, hyphens and underscores."""
     return re.sub(r"[\s_-]+", " ", name).strip().lower()
 
 
 def identity(own: str) -> str:
-    """The id of a question that its file calls ``own``: the same, as far as a pack can have it. "" stays ""."""
+    """Make a valid id of the file's own one; "" stays ""."""
     plain = re.sub(r"[^\w.:+-]+", "-", own)
     if len(plain) <= LONGEST_ID:
         return plain
@@ -118,7 +118,7 @@ def identity(own: str) -> str:
 
 
 def choices_of(texts: Any) -> tuple[str, ...]:
-    """Choices that can be told apart and have a letter each; Skip for others."""
+    """Check that choices are distinct and have a letter each; Skip otherwise."""
     if not isinstance(texts, Sequence) or isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
         raise Skip("the choices are no list of texts", texts)
     if not 2 <= len(texts) <= len(LETTERS):
@@ -131,7 +131,7 @@ def choices_of(texts: Any) -> tuple[str, ...]:
 
 
 def letter_of(text: str, choices: Sequence[str]) -> int | None:
-    """Which choice ``C``, ``c`` or ``(C)`` names; None if the text is no letter of these choices."""
+    """Return the index of the choice that ``C``, ``c`` or ``(C)`` names; None for anything else."""
     match = re.fullmatch(r"\(([A-Za-z])\)|([A-Za-z])", text.strip())
     at = LETTERS.find((match[1] or match[2]).upper()) if match else -1
     return at if 0 <= at < len(choices) else None
@@ -142,8 +142,8 @@ _INTEGER = re.compile(r"([+-]?)([0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)(?:\.0*)?")
 
 
 def integer_of(value: object) -> str:
-    r"""The integer that is meant by 70, 70.0, ``070``, `` 204 ``, ``$204$``, ``\boxed{1,024}``, without zeros or plus
-    in front; Skip if it is none, or has more than 18 digits."""
+    r"""Normalize an integer written as 70, 70.0, ``070``, `` 204 ``, ``$204$`` or ``\boxed{1,024}``; Skip if it is
+    none, or has more than 18 digits."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Which shape a file has, by its name and its beginning, and its records read as that shape."""
+"""Detect the shape of a file and read its records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from ds4ref.cli.options import printable
+from ds4ref.console.options import printable
 from ds4ref.errors import DataError
 
 from ..packs import Question
@@ -15,12 +15,12 @@ from . import aime, ds4, gpqa, lm_eval, supergpqa, tables
 from .records import Found, Record, Shape, Skip
 
 SHAPES = (lm_eval.SHAPE, gpqa.SHAPE, supergpqa.SHAPE, aime.SHAPE)
-"""In the order in which they are tried: the last one asks for the least."""
+"""In the order in which they are tried: the last one needs the fewest columns."""
 NAMES = (ds4.NAME, *sorted(shape.name for shape in SHAPES))
 
 
 def detect(path: Path) -> str:
-    """The name of the shape; DataError if none fits, with what the file has instead."""
+    """Return the name of the shape; DataError with the file's columns if none fits."""
     if path.suffix.lower() in ds4.SUFFIXES or _begins_as_c(path):
         return ds4.NAME
     cells = tables.columns(path)
@@ -40,7 +40,7 @@ def _begins_as_c(path: Path) -> bool:
 
 
 def read(path: Path, name: str) -> Iterator[Found]:
-    """The records of a file of shape ``name``. DataError for a file that is damaged, or lacks a column."""
+    """Read the records of a file of shape ``name``; DataError if it is damaged or lacks a column."""
     if name == ds4.NAME:
         yield from ds4.questions(path)
         return
@@ -63,5 +63,5 @@ def _question(shape: Shape, record: Record) -> Question:
 
 
 def title(name: str) -> str:
-    """What people call a shape."""
+    """Return the title of a shape."""
     return next((shape.title for shape in SHAPES if shape.name == name), ds4.TITLE)

@@ -15,7 +15,7 @@ LONGEST_LIST = 100_000
 
 
 def question(record: Record) -> Question:
-    """One record. Letter and text of the answer have to agree."""
+    """Read one record; letter and text of the answer must agree."""
     asked = record.text("question")
     choices = choices_of(_listed(record.value("options", "choices")))
     return Question(
@@ -48,7 +48,7 @@ def _right(record: Record, choices: tuple[str, ...]) -> int:
 
 
 def _listed(options: Any) -> Any:
-    """A list as it is; one that was written into a cell of a CSV file, as JSON or as Python shows it, read again."""
+    """Parse a list that was written into a CSV cell as JSON or as a Python literal; return lists unchanged."""
     if not isinstance(options, str):
         return options
     if len(options) > LONGEST_LIST:

@@ -1,7 +1,7 @@
-"""Records out of text files that may be anything: CSV with a header, or JSON Lines.
+"""Read records from CSV with a header or from JSON Lines.
 
-A file that is damaged is refused as a whole, with the line; a cell that is missing or odd is the business of who reads
-the record. Files are read line by line, so that neither a long file nor a long line fills the memory.
+A damaged file is refused, with its line; missing or odd cells are left to the shapes. Files are read line by line, so
+that neither a long file nor a long line fills the memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ds4ref.cli.options import printable
+from ds4ref.console.options import printable
 from ds4ref.errors import DataError
 
 from .records import Record, fold
@@ -21,11 +21,11 @@ from .records import Record, fold
 LONGEST_LINE = 16 << 20
 """Bytes. Outputs of lm-evaluation-harness hold a prompt with its examples once for each choice."""
 LOOKED_AT = 20
-"""Objects from which the shape is told."""
+"""Number of objects from which the shape is detected."""
 
 
 def lines(path: Path, longest: int = LONGEST_LINE) -> Iterator[tuple[int, str]]:
-    """(number from 1, line with its end) of a UTF-8 file, with or without byte order mark."""
+    """Yield (number from 1, line with its end) of a UTF-8 file, with or without byte order mark."""
     number = 0
     try:
         with open(path, "rb") as file:
@@ -54,7 +54,7 @@ def _decoded(path: Path, number: int, raw: bytes, longest: int) -> str:
 
 
 def is_json(path: Path) -> bool:
-    """Whether JSON comes, going by the first line with anything in it."""
+    """Whether the first line that is not blank begins a JSON object."""
     for number, line in lines(path):
         if line.startswith("["):
             raise DataError(f"{path}:{number}: a JSON array: JSON Lines are needed (jq -c '.[]' makes them)")
@@ -64,13 +64,12 @@ def is_json(path: Path) -> bool:
 
 
 def records(path: Path, needs: Sequence[Sequence[str]] = ()) -> Iterator[Record]:
-    """All records; DataError for a damaged file, or a CSV file without one of the columns that are needed, each with
-    its other names."""
+    """Yield all records; DataError for a damaged file, or a CSV file without a needed column (or its aliases)."""
     return json_records(path) if is_json(path) else csv_records(path, needs)
 
 
 def json_records(path: Path) -> Iterator[Record]:
-    """One object a line."""
+    """Yield one record a line."""
     for number, line in lines(path):
         if not line.strip():
             continue
@@ -86,7 +85,7 @@ def json_records(path: Path) -> Iterator[Record]:
 
 
 def csv_records(path: Path, needs: Sequence[Sequence[str]] = ()) -> Iterator[Record]:
-    """One row after the header each; cells are texts, line feeds and spaces in them included."""
+    """Yield one record a row below the header; cells are kept unchanged."""
     rows = _rows(path)
     start, header = next(rows)
     _check_header(path, start, header, needs)
@@ -98,7 +97,7 @@ def csv_records(path: Path, needs: Sequence[Sequence[str]] = ()) -> Iterator[Rec
 
 
 def columns(path: Path) -> frozenset[str]:
-    """Folded names of the columns, or of the cells of the first objects, each of which may lack some."""
+    """Folded names of the columns, or of all cells of the first objects."""
     if is_json(path):
         first = itertools.islice(json_records(path), LOOKED_AT)
         return frozenset(name for record in first for name in record.cells)
@@ -106,7 +105,7 @@ def columns(path: Path) -> frozenset[str]:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """(line it begins on, cells) of each row with anything in it, the header first; at least that."""
+    """Yield (line it begins on, cells) of each row that is not blank, at least the header."""
     reader = csv.reader((line for _, line in lines(path)), strict=True)
     found = False
     while True:
@@ -137,7 +136,7 @@ def _check_header(path: Path, line: int, header: list[str], needs: Sequence[Sequ
 
 
 def _folded(cells: dict[str, Any]) -> dict[str, Any]:
-    """The first of names that fold to one; nameless columns are left out."""
+    """Fold the names; of equal ones keep the first, drop columns without a name."""
     found: dict[str, Any] = {}
     for name, value in cells.items():
         if folded := fold(name):

@@ -1,11 +1,11 @@
-"""The live screen of ``ds4-eval``.
+"""The live screen of ``ds4-eval``, made of Textual's widgets.
 
-    from eval.tui import show
+    from ds4ref.eval.tui import show
 
-    show(make, questions, epochs, log, title="ds4ref on local", signals=signals)
+    show(make_runner, questions, epochs, log, title="ds4ref on local", signals=signals)
 
-``work`` runs, ``board`` knows, ``app`` shows: ``header``, ``questions`` (the list), ``pane`` (the answer) and
-``dialogs``. ``text`` makes foreign text harmless, ``document`` says what there is about a sample.
+``show`` owns the terminal, ``app`` the loop, ``screen`` the layout and the keys: ``header``, ``table`` (the questions),
+``pane`` (the answer) and ``dialogs``. ``board`` is the state that they draw, ``work`` the thread that asks.
 """
 
 from .show import show

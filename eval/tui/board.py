@@ -1,29 +1,30 @@
-"""What the screen knows: the state of every sample, the answers that are under way, the score.
-
-Fed with the runner's events by one thread, ``apply``; no widget in here, and nothing that blocks.
-"""
+"""State of the run that the screen draws: samples, answers in progress, counts, score. Nothing here draws or blocks."""
 
 from __future__ import annotations
 
 import enum
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..log import Sample
 from ..packs import Question
 from ..plan import Key
 from ..runner import Abandoned, Event, Finished, Started, Streamed
-from .pace import Pace
-from .text import Transcript
+from .text import split_thinking
 
-if TYPE_CHECKING:  # SciPy takes a second; the screen comes first
+if TYPE_CHECKING:  # importing SciPy takes a second; the screen comes first
     from ds4ref.runs.stats import Interval
 
 
+WINDOW = 3.0
+"""Seconds over which the current speed is taken."""
+
+
 class State(enum.StrEnum):
-    """Of a sample. The value is what the screen says."""
+    """State of a sample; the value is the word on the screen."""
 
     PEND = "PEND"
     FILL = "FILL"
@@ -38,22 +39,20 @@ class State(enum.StrEnum):
 
     @property
     def running(self) -> bool:
-        """Whether it is being answered."""
+        """Whether the sample is being answered."""
         return self in (State.FILL, State.THINK, State.ANS)
 
     @property
     def graded(self) -> bool:
-        """Whether it counts."""
-        return self in (State.PASS, State.FAIL, State.AMBIG, State.MISS)
+        """Whether the sample counts in the score."""
+        return self in _GRADES.values()
 
 
 _GRADES = {"right": State.PASS, "wrong": State.FAIL, "ambiguous": State.AMBIG, "missing": State.MISS}
-MARKS = {State.PASS: "✓", State.FAIL: "✗", State.AMBIG: "?", State.MISS: "–", State.ERR: "!", State.STOP: "■"}
-"""Of a sample among its question's epochs; ``·`` waits, ``»`` runs."""
 
 
 def state_of(sample: Sample) -> State:
-    """Of one that is over."""
+    """State of a finished sample."""
     if sample.status == "failed":
         return State.ERR
     if sample.status == "stopped" or sample.grade is None:
@@ -63,24 +62,70 @@ def state_of(sample: Sample) -> State:
 
 @dataclass(eq=False)
 class Live:
-    """An answer under way."""
+    """An answer in progress; ``started`` is the running time in seconds at which it was sent."""
 
+    started: float = 0.0
     state: State = State.FILL
-    transcript: Transcript = field(default_factory=Transcript)
     tokens: int = 0
-    begun: float = 0.0  # seconds of running when it was sent
+    reasoning: str = ""
+    output: str = ""
+
+    def parts(self) -> list[tuple[bool, str]]:
+        """The answer so far as (is_thought, text)."""
+        return split_thinking(self.reasoning, self.output)
 
 
-@dataclass(frozen=True)
-class Changes:
-    """What ``apply`` changed: questions (numbers from 0) whose state is another one, samples whose answers grew."""
+class Pace:
+    """Speed, elapsed time and time left, on a clock that stops while the run is paused or idle.
 
-    questions: frozenset[int] = frozenset()
-    grew: frozenset[Key] = frozenset()
+    ``tick`` is called at every look at the run; ``going`` says whether time counts until the next one."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self._clock, self._last = clock, clock()
+        self.going = False
+        self.seconds = 0.0  # of running
+        self.tokens = 0
+        self.samples = 0  # finished
+        self._history: deque[tuple[float, int]] = deque([(0.0, 0)])  # (seconds, tokens)
+
+    def tick(self) -> None:
+        """Count the time since the last call, if the run was going."""
+        now = self._clock()
+        if self.going:
+            self.seconds += now - self._last
+        self._last = now
+        while len(self._history) > 1 and self._history[1][0] <= self.seconds - WINDOW:
+            self._history.popleft()
+
+    def add_tokens(self, tokens: int) -> None:
+        """Count tokens that were streamed."""
+        self.tokens += tokens
+        self._history.append((self.seconds, self.tokens))
+
+    def add_unstreamed(self, tokens: int) -> None:
+        """Count tokens known only at the end of an answer; they enter the mean, but not the current speed."""
+        self.tokens += tokens
+        self._history = deque((at, total + tokens) for at, total in self._history)
+
+    @property
+    def speed(self) -> float | None:
+        """Tokens per second within ``WINDOW``; None while unknown."""
+        begun, before = self._history[0]
+        span = self.seconds - begun
+        return (self.tokens - before) / span if self.tokens and span >= 0.5 else None
+
+    @property
+    def mean(self) -> float | None:
+        """Tokens per second of the whole run, prefill included; None while unknown."""
+        return self.tokens / self.seconds if self.tokens and self.seconds >= 0.5 else None
+
+    def seconds_left(self, samples: int) -> float | None:
+        """Estimate the seconds for ``samples`` more; None before one has finished."""
+        return samples * self.seconds / self.samples if self.samples else None
 
 
 class Board:
-    """All samples of ``questions`` times ``epochs``; ``samples`` are those that were there before."""
+    """All samples of ``questions`` times ``epochs``, starting with the ``samples`` of an earlier run."""
 
     def __init__(
         self, questions: Sequence[Question], epochs: int, samples: Mapping[Key, Sample], pace: Pace | None = None
@@ -89,27 +134,23 @@ class Board:
         self.number = {q.id: i for i, q in enumerate(questions)}
         self.samples: dict[Key, Sample] = {}
         self.live: dict[Key, Live] = {}
-        self.latest: Key | None = None  # the last one that was sent
-        self.queued: set[Key] = set()  # wanted again by the user
-        self.counts: Counter[State] = Counter({State.PEND: len(questions) * epochs})
+        self.latest: Key | None = None  # the last one sent
+        self.queued: set[Key] = set()  # requested again by the user
+        self.counts: Counter[State] = Counter({State.PEND: self.total})
         self.interval: Callable[[list[float]], Interval] | None = None
-        self._right = [0] * len(questions)
-        self._graded = [0] * len(questions)
         self._score: Interval | None = None
         for sample in samples.values():
             if self.knows(sample.key):
-                self._keep(sample)
+                self._store(sample)
 
     def knows(self, key: Key) -> bool:
-        """Whether it is one of the samples wanted here."""
+        """Whether ``key`` is a sample of this run."""
         return key.question in self.number and 1 <= key.epoch <= self.epochs
 
-    # --- what happens
-
-    def apply(self, events: Iterable[Event]) -> Changes:
-        """Take in what the runner said."""
-        questions: set[int] = set()
-        grew: set[Key] = set()
+    def apply(self, events: Iterable[Event]) -> set[int]:
+        """Apply the runner's events; indexes of the questions whose state changed."""
+        changed: set[int] = set()
+        grown: set[Key] = set()
         for event in events:
             key = event.sample.key if isinstance(event, Finished) else event.key
             if not self.knows(key):
@@ -118,85 +159,86 @@ class Board:
                 case Started():
                     self.queued.discard(key)
                     self.latest = key
-                    self.live[key] = Live(begun=self.pace.seconds)
+                    self.live[key] = Live(self.pace.seconds)
                 case Streamed():
-                    grew.add(key)
-                    if not self._streamed(self.live.setdefault(key, Live(begun=self.pace.seconds)), event):
-                        continue
+                    self._stream(key, event)
+                    grown.add(key)
+                    continue
                 case Finished(sample):
                     live = self.live.pop(key, Live())
-                    self.pace.counted(max(0, (sample.tokens or 0) - live.tokens))
-                    if sample.status != "stopped":
-                        self.pace.done()
-                    self._keep(sample)
+                    self.pace.add_unstreamed(max(0, (sample.tokens or 0) - live.tokens))
+                    self.pace.samples += sample.status != "stopped"
+                    self._store(sample)
                 case Abandoned():
                     self.live.pop(key, None)
-            questions.add(self.number[key.question])
-        return Changes(frozenset(questions), frozenset(grew))
+            changed.add(self.number[key.question])
+        for key in grown & self.live.keys():
+            live = self.live[key]
+            parts = live.parts()
+            state = (State.THINK if parts[-1][0] else State.ANS) if parts else live.state
+            if state is not live.state:
+                live.state = state
+                changed.add(self.number[key.question])
+        return changed
 
-    def _streamed(self, live: Live, event: Streamed) -> bool:
-        """Whether its state is another one now."""
-        live.transcript.add(event.text, event.thinking)
-        self.pace.came(max(0, event.tokens - live.tokens))
+    def _stream(self, key: Key, event: Streamed) -> None:
+        live = self.live.setdefault(key, Live(self.pace.seconds))
+        if event.thinking:
+            live.reasoning += event.text
+        else:
+            live.output += event.text
+        self.pace.add_tokens(max(0, event.tokens - live.tokens))
         live.tokens = max(live.tokens, event.tokens)
-        before = live.state
-        if live.transcript.pieces:
-            live.state = State.THINK if live.transcript.pieces[-1][0] else State.ANS
-        elif event.thinking:
-            live.state = State.THINK
-        return live.state is not before
 
-    def _keep(self, sample: Sample) -> None:
-        old = self.samples.get(sample.key)
-        i = self.number[sample.id]
-        for there, change in ((old, -1), (sample, 1)):
-            state = State.PEND if there is None else state_of(there)
-            self.counts[state] += change
-            self._right[i] += change * (state is State.PASS)
-            self._graded[i] += change * state.graded
+    def _store(self, sample: Sample) -> None:
+        before = self.samples.get(sample.key)
+        self.counts[State.PEND if before is None else state_of(before)] -= 1
+        self.counts[state_of(sample)] += 1
         self.samples[sample.key] = sample
         self._score = None
 
-    # --- what there is
-
     def state(self, key: Key) -> State:
-        """Of one sample."""
+        """State of one sample."""
         if key in self.live:
             return self.live[key].state
         sample = self.samples.get(key)
         return State.PEND if sample is None else state_of(sample)
 
     def states(self, i: int) -> list[State]:
-        """Of the epochs of question ``i``."""
+        """States of all epochs of question ``i``."""
         return [self.state(Key(epoch, self.questions[i].id)) for epoch in range(1, self.epochs + 1)]
 
     def epoch(self, i: int) -> int:
-        """The one that is worth looking at: the one that runs, else the last one that is over, else the first."""
+        """Epoch of question ``i`` to show by default: the running one, else the last finished one, else the first."""
         states = self.states(i)
         running = [epoch for epoch, state in enumerate(states, 1) if state.running]
-        over = [epoch for epoch, state in enumerate(states, 1) if state is not State.PEND]
-        return running[0] if running else over[-1] if over else 1
+        finished = [epoch for epoch, state in enumerate(states, 1) if state is not State.PEND]
+        return running[0] if running else finished[-1] if finished else 1
 
     @property
     def graded(self) -> int:
-        """Samples that count."""
-        return sum(self._graded)
-
-    @property
-    def right(self) -> int:
-        """Of those."""
-        return sum(self._right)
+        """Number of graded samples."""
+        return sum(self.counts[state] for state in _GRADES.values())
 
     @property
     def total(self) -> int:
-        """Samples wanted."""
+        """Number of samples of the run."""
         return len(self.questions) * self.epochs
 
+    @property
+    def finished(self) -> int:
+        """Number of samples that are in the log."""
+        return self.total - self.counts[State.PEND]
+
     def score(self) -> Interval | None:
-        """The share of right answers with its interval, epochs of a question averaged; None before there is one, or
-        before ``interval`` is known."""
+        """Share of right answers with its interval, epochs of a question averaged; None while there is none, or while
+        ``interval`` is not loaded."""
         if self.interval is None or not self.graded:
             return None
         if self._score is None:
-            self._score = self.interval([right / n for right, n in zip(self._right, self._graded, strict=True) if n])
+            grades: dict[str, list[bool]] = {}
+            for sample in self.samples.values():
+                if sample.grade is not None and state_of(sample).graded:
+                    grades.setdefault(sample.id, []).append(sample.right)
+            self._score = self.interval([sum(right) / len(right) for right in grades.values()])
         return self._score

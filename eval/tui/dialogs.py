@@ -1,180 +1,103 @@
-"""What lies over the screen for a while: help, the details of a sample, the choice of a filter."""
+"""Dialogs over the screen: a text (help, details of a sample) and the choice of a filter."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
-from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Vertical
 from textual.content import Content
-from textual.message import Message
 from textual.screen import ModalScreen
-from textual.strip import Strip
-from textual.widgets import Static
+from textual.widgets import OptionList
+from textual.widgets.option_list import Option
 
-from .draw import Part, line
+from .board import Board
 from .find import Filter
-from .scroll import Scroller
-from .text import one_line
-from .textview import Piece, TextView
+from .text import Piece, TextView, one_line
 
-KEYS = (
-    ("↑ ↓  j k", "the question above, below"),
-    ("PgUp PgDn Home End", "a screen up or down, the first, the last"),
-    ("← →", "another epoch of the question"),
-    ("Enter", "ask it now; what runs waits again"),
-    ("r", "ask it again, next"),
-    ("o", "all about it: prompt, answer, grade, timings"),
-    ("l", "along with the answer that is coming in"),
-    ("p", "pause, go on"),
-    ("f", "filter: unanswered, wrong, failed, a source"),
-    ("/  n N", "search id, source, text; next, previous"),
-    ("Tab", "between the list and the answer"),
-    ("q  Ctrl-C", "stop and report; twice: without waiting"),
-)
-STATES = (
-    ("PEND", "waits"), ("FILL", "sent, no token yet"), ("THINK", "thinks"), ("ANS", "answers"), ("PASS", "right"),
-    ("FAIL", "wrong"), ("AMBIG", "several answers"), ("MISS", "no answer found"),
-    ("ERR", "the engine failed: in no score"), ("STOP", "stopped: in no score"),
-)  # fmt: skip
-
-
-class Paper(ModalScreen[None]):
-    """Text in a frame, to be scrolled and closed. ``write`` says what; asked again whenever ``version`` changes."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,o,question_mark,enter", "close", "Close")]
-
-    def __init__(self, title: str, write: Callable[[], Iterable[Piece]], version: Callable[[], object] = lambda: None):
-        super().__init__()
-        self._heading, self._write, self._version = title, write, version
-        self._seen: object = None
-
-    def compose(self) -> ComposeResult:
-        """One view in a frame."""
-        with Vertical(id="paper") as frame:
-            frame.border_title = Content(self._heading)  # content, not markup
-            frame.border_subtitle = Content("↑ ↓ scroll · Esc closes")
-            with Horizontal():
-                view = TextView(id="paper-text")
-                yield view
-                yield view.bar
-
-    def on_mount(self) -> None:
-        """The first text, and a look now and then whether there is another."""
-        self._seen = self._version()
-        self.call_after_refresh(lambda: self.query_one(TextView).show(self._write()))
-        self.set_interval(0.5, self._look)
-
-    def _look(self) -> None:
-        now = self._version()
-        if now != self._seen:
-            self._seen = now
-            self.query_one(TextView).renew(self._write())
-
-    def action_close(self) -> None:
-        """Back."""
-        self.dismiss()
+KEYS = """\
+↑ ↓  j k             previous, next question
+PgUp PgDn Home End   a page up or down, the first, the last
+← →                  another epoch of the question
+Enter                ask it now; the running one waits
+r                    ask it again, next
+o                    details: prompt, answer, grade, timings
+l                    follow the running question again
+p                    pause, go on
+f                    filter: unanswered, wrong, failed, a source
+/  n N               search id, source, text; next, previous hit
+Tab                  switch between table and answer
+q  Ctrl-C            stop and report; twice: without waiting"""
+STATES = """\
+PEND                 waiting
+FILL                 sent, no token yet
+THINK  ANS           thinking, answering
+PASS  FAIL           right, wrong
+AMBIG  MISS          several answers, no answer found
+ERR                  the engine failed: in no score
+STOP                 stopped: in no score"""
 
 
 def help_text() -> list[Piece]:
     """Keys and states."""
-    return [
-        Piece("label", "KEYS"),
-        Piece("plain", "\n".join(f"{keys:19} {what}" for keys, what in KEYS)),
-        Piece("label", "\nSTATES"),
-        Piece("plain", "\n".join(f"{state:19} {what}" for state, what in STATES)),
-        Piece("quiet", "\nThe score is the share of right answers among the graded ones, with its 95 % interval."),
-    ]
+    score = "\nThe score is the share of right answers among the graded ones, with its 95 % interval."
+    return [Piece("label", "KEYS"), Piece("plain", KEYS), Piece("label", "\nSTATES"), Piece("plain", STATES),
+            Piece("quiet", score)]  # fmt: skip
 
 
-class Menu(Scroller):
-    """A few lines, cleaned, of which one is chosen."""
+class TextDialog(ModalScreen[None]):
+    """A scrolling text; ``pieces`` is asked for it twice a second, so that it keeps up with the run."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"menu", "menu--cursor"}
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "move(-1)", "Up", show=False),
-        Binding("down,j", "move(1)", "Down", show=False),
-        Binding("home,pageup,g", "move(-1000)", "First", show=False),
-        Binding("end,pagedown,G", "move(1000)", "Last", show=False),
-        Binding("enter,space", "choose", "Choose", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,o,question_mark,enter", "dismiss", "Close")]
 
-    class Chosen(Message):
-        """The line under the cursor."""
+    def __init__(self, title: str, pieces: Callable[[], Iterable[Piece]]):
+        super().__init__()
+        self.heading, self.pieces, self.view = title, pieces, TextView("text")
 
-    def __init__(self, lines: Sequence[str], cursor: int = 0):
-        super().__init__(id="menu")
-        self.lines, self.cursor = list(lines), cursor
+    def compose(self) -> ComposeResult:
+        """Show the text in a frame."""
+        with Vertical(id="dialog") as frame:
+            frame.border_title = Content(self.heading)  # content is not parsed as markup
+            frame.border_subtitle = "↑ ↓ scroll · Esc closes"
+            yield self.view
 
-    @property
-    def count(self) -> int:
-        """Lines."""
-        return len(self.lines)
-
-    def strip_of(self, i: int) -> Strip:
-        """Line ``i``."""
-        style = self.base + self.named("menu--cursor" if i == self.cursor else "menu")
-        mark = "▌" if i == self.cursor else " "
-        return line(self.size.width, style, [Part(f"{mark}{self.lines[i]}", style)])
-
-    def on_resize(self, event: events.Resize) -> None:
-        """The cursor stays in view."""
-        self.action_move(0)
-
-    def action_move(self, step: int) -> None:
-        """Up or down."""
-        self.cursor = max(0, min(self.count - 1, self.cursor + step))
-        self.go(self.cursor - self.rows // 2)
-        self.refresh()
-
-    def action_choose(self) -> None:
-        """That one."""
-        self.post_message(self.Chosen())
-
-    def on_click(self, event: events.Click) -> None:
-        """The one that was clicked."""
-        if event.y + self.top < self.count:
-            self.cursor = event.y + self.top
-            self.action_choose()
+    def on_mount(self) -> None:
+        """Show the text and keep it up to date."""
+        self.view.show(self.pieces())
+        self.set_interval(0.5, lambda: self.view.show(self.pieces()))
 
 
 class FilterDialog(ModalScreen[Filter | None]):
-    """Choose one."""
+    """Choice of a filter; dismissed with None if nothing was chosen."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,f", "close", "Close")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,f", "dismiss", "Close"),
+        Binding("k", "move('up')", show=False),
+        Binding("j", "move('down')", show=False),
+    ]
 
-    def __init__(self, choices: Sequence[tuple[Filter, int]], now: Filter):
+    def __init__(self, board: Board, choices: Sequence[Filter], current: Filter):
         super().__init__()
-        self.choices = [one for one, _ in choices]
-        cursor = next((i for i, one in enumerate(self.choices) if one == now), 0)
-        self.menu = Menu([f"{n:>5}  {one_line(one.name)}" for one, n in choices], cursor)
+        self.choices, self.current = choices, current
+        names = [f"{len(choice.rows(board)):>5}  {one_line(choice.name)}" for choice in choices]
+        self.options = OptionList(*(Option(Content(name)) for name in names), markup=False)
 
     def compose(self) -> ComposeResult:
-        """A short list."""
+        """Show the choices in a frame."""
         with Vertical(id="filter") as frame:
-            frame.border_title = Content("show")
-            self.menu.styles.height = len(self.choices)
-            yield self.menu
+            frame.border_title = "show"
+            yield self.options
 
-    @on(Menu.Chosen)
-    def _chosen(self) -> None:
-        self.dismiss(self.choices[self.menu.cursor])
+    def on_mount(self) -> None:
+        """Begin at the present filter."""
+        self.options.highlighted = self.choices.index(self.current) if self.current in self.choices else 0
 
-    def action_close(self) -> None:
-        """As it was."""
-        self.dismiss(None)
+    def action_move(self, direction: str) -> None:
+        """Move the highlight, for those who prefer j and k."""
+        (self.options.action_cursor_up if direction == "up" else self.options.action_cursor_down)()
 
-
-class Heading(Static):
-    """The line above the list."""
-
-    _said = ""
-
-    def say(self, text: str) -> None:
-        """Plain text."""
-        if text != self._said:
-            self._said = text
-            self.update(Content(text))
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Return the choice."""
+        self.dismiss(self.choices[event.option_index])

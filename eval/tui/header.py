@@ -1,125 +1,89 @@
-"""The head of the screen: what is measured, how far it is, what it scores so far and how sure that is."""
+"""Top of the screen: target and speed, score with its interval, progress and counts."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from datetime import timedelta
 
-from textual.strip import Strip
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.widgets import ProgressBar, Static
 
-from ds4ref.cli.common import duration
+from ds4ref.console.common import duration
 
 from .board import Board, State
-from .draw import Drawn, Part, clock, count, line, speed
 from .text import one_line
+from .theme import QUIET, STATE_STYLES
 
-BAR = (
-    (State.PASS, "right"),
-    (State.FAIL, "wrong"),
-    (State.AMBIG, "ambiguous"),
-    (State.MISS, "missing"),
-    (State.ERR, "failed"),
-    (State.STOP, "stopped"),
-)
-"""In the order of the bar: state and what the counts call it."""
+COUNTS = {
+    State.FAIL: "wrong", State.AMBIG: "ambiguous", State.MISS: "missing", State.ERR: "failed", State.STOP: "stopped",
+}  # fmt: skip
 
 
-class Header(Drawn):
-    """Three lines; one where the screen is low. ``told`` is what the run does: "", "paused", "done" ..."""
+class Line(Static):
+    """One line of text, cut with ``…`` where it is too long; drawn again only when it changes."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "head--name", "head--title", "head--told", "head--score", "head--quiet", "head--rest",
-        *(f"state--{state.lower()}" for state in State),
-    }  # fmt: skip
+    def __init__(self, id: str):
+        super().__init__(id=id, markup=False)
+        self._text = Text()
 
-    def __init__(self, board: Board, title: str, id: str | None = None):
-        super().__init__(id=id)
+    def show(self, *parts: str | tuple[str, str]) -> None:
+        """Show parts of text, each plain or (text, style)."""
+        text = Text.assemble(*parts)
+        if text != self._text:
+            self.update(text, layout=text.cell_len != self._text.cell_len)
+            self._text = text
+
+
+class Header(Vertical):
+    """Three lines; where the screen is low, only the second, with score and time."""
+
+    def __init__(self, board: Board, title: str):
+        super().__init__(id="header")
         self.board, self.title = board, one_line(title)
-        self.told = ""
-        self.waiting = 0
-        self._drawn: tuple[object, ...] = ()
+        self.target, self.speed = Line("target"), Line("speed")
+        self.score, self.status, self.clock, self.time_left = Line("score"), Line("status"), Line("clock"), Line("left")
+        self.progress = ProgressBar(board.total, show_percentage=False, show_eta=False, id="progress")
+        self.counts = Line("counts")
 
-    def renew(self) -> None:
-        """Draw again if anything in it is another."""
+    def compose(self) -> ComposeResult:
+        """Lay out the lines."""
+        yield Horizontal(self.target, self.speed, classes="line")
+        yield Horizontal(self.score, self.status, self.clock, self.time_left)
+        yield Horizontal(self.progress, self.counts, classes="line")
+
+    def renew(self, status: str, waiting: int) -> None:
+        """Show the board as it is; ``status`` is "", "paused", "stopping", "stopped" or "done"."""
         board, pace = self.board, self.board.pace
-        now = (
-            self.told, self.waiting, int(2 * pace.seconds),  # who reads a speed that changes faster?
-            tuple(board.counts.items()), len(board.live), board.score(),
-        )  # fmt: skip
-        if now != self._drawn:
-            self._drawn = now
-            self.refresh()
+        left = pace.seconds_left(waiting) if waiting else None
+        self.target.show((" ds4-eval ", "bold reverse"), f" {self.title}")
+        self.speed.show(f"{pace.tokens:,} tokens, {speed(pace.speed)} tok/s, mean {speed(pace.mean)} ")
+        self.score.show(*self._score())
+        self.status.show(f" {status.upper()} " if status else "")
+        self.clock.show(f" {clock(pace.seconds)} ")
+        self.time_left.show((f"· {duration(left)} left ", QUIET) if left is not None else "")
+        self.progress.update(progress=board.finished)
+        counts = [(f" {board.counts[state]} {name} ", STATE_STYLES[state]) for state, name in COUNTS.items()
+                  if board.counts[state]]  # fmt: skip
+        self.counts.show(f" {board.finished}/{board.total} ", *counts)
 
-    def render_line(self, y: int) -> Strip:
-        """Line ``y``."""
-        parts = [self._what, self._score, self._counts] if self.size.height >= 3 else [self._short]
-        cells = self.size.width
-        if y >= len(parts):
-            return self.blank()
-        left, right = parts[y](cells)
-        return line(cells, self.base, left, right)
-
-    def _time(self) -> list[Part]:
-        pace, quiet = self.board.pace, self.named("head--quiet")
-        left = pace.left(self.waiting)
-        parts = [Part(f"{clock(pace.seconds)} ", self.named("head--title"))]
-        if left is not None and self.waiting:
-            parts.append(Part(f"· {duration(left)} left ", quiet, 1))
-        if self.told:
-            parts.insert(0, Part(f" {self.told.upper()} ", self.named("head--told")))
-            parts.insert(1, Part(" ", quiet))
-        return parts
-
-    def _what(self, cells: int) -> tuple[list[Part], list[Part]]:
-        left = [Part(" ds4-eval ", self.named("head--name")), Part(f" {self.title} ", self.named("head--title"))]
-        return left, self._time()
-
-    def _scored(self) -> list[Part]:
-        board = self.board
+    def _score(self) -> list[tuple[str, str]]:
+        board, score = self.board, self.board.score()
         if not board.graded:
-            return [Part(" no answer graded yet", self.named("head--quiet"))]
-        parts = [Part(f" score {board.right}/{board.graded}", self.named("head--score"))]
-        found = board.score()
-        share = board.right / board.graded if found is None else found.estimate
-        parts.append(Part(f" = {100 * share:.1f} %", self.named("head--score")))
-        if found is not None:
-            parts.append(Part(f" ({100 * found.low:.1f} to {100 * found.high:.1f})", self.named("head--quiet"), 1))
+            return [(" no answer graded yet", QUIET)]
+        right = board.counts[State.PASS]
+        share = right / board.graded if score is None else score.estimate
+        parts = [(f" score {right}/{board.graded} = {100 * share:.1f} %", STATE_STYLES[State.PASS] + " bold")]
+        if score is not None:
+            parts.append((f" ({100 * score.low:.1f} to {100 * score.high:.1f})", QUIET))
         return parts
 
-    def _score(self, cells: int) -> tuple[list[Part], list[Part]]:
-        pace, quiet = self.board.pace, self.named("head--quiet")
-        right = [
-            Part(f"{speed(pace.speed)} tok/s", self.named("head--title"), 2),
-            Part(f", mean {speed(pace.mean)} ", quiet, 3),
-        ]
-        if pace.tokens:
-            right.insert(0, Part(f"{count(pace.tokens)} tokens, ", quiet, 4))
-        return self._scored(), right
 
-    def _counts(self, cells: int) -> tuple[list[Part], list[Part]]:
-        board = self.board
-        over = board.total - board.counts[State.PEND]
-        right = []
-        for rank, (state, name) in enumerate(BAR):
-            if state is State.PASS or (state is State.STOP and not board.counts[state]):
-                continue
-            colour = self.named(f"state--{state.lower()}") if board.counts[state] else self.named("head--quiet")
-            right.append(Part(f" {board.counts[state]} {name} ", colour, 9 - rank if rank > 2 else 1))
-        said = Part(f" {over}/{board.total} ", self.named("head--title"))
-        taken = sum(len(part.text) for part in [said, *right])
-        return [Part(" ", self.named("head--quiet")), *self._bar(max(10, cells - taken - 2)), said], right
+def clock(seconds: float) -> str:
+    """Format seconds as ``0:01:07``."""
+    return str(timedelta(seconds=int(seconds)))
 
-    def _bar(self, cells: int) -> list[Part]:
-        """All samples as one line, coloured by what became of them."""
-        board = self.board
-        ends, before, parts = 0, 0, []
-        for state, _ in BAR:
-            ends += board.counts[state]
-            until = round(cells * ends / max(1, board.total))
-            parts.append(Part("━" * (until - before), self.named(f"state--{state.lower()}")))
-            before = until
-        return [*parts, Part("─" * (cells - before), self.named("head--rest"))]
 
-    def _short(self, cells: int) -> tuple[list[Part], list[Part]]:
-        over = self.board.total - self.board.counts[State.PEND]
-        right = [Part(f" {over}/{self.board.total} ", self.named("head--quiet"), 2), *self._time()]
-        return self._scored(), right
+def speed(rate: float | None) -> str:
+    """Format tokens per second, ``–`` while unknown."""
+    return "–" if rate is None else f"{rate:.1f}"

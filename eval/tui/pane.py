@@ -1,179 +1,90 @@
-"""The right half: which question is selected, how its answer gets on, and the answer itself."""
+"""The pane beside the table: the selected question, its progress, its answer."""
 
 from __future__ import annotations
 
-from typing import ClassVar
-
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
-from textual.geometry import Region
-from textual.strip import Strip
+from textual.widgets import ProgressBar, Static
 
 from ..log import Sample
 from ..plan import Key, Settings
+from ..view import heading
 from . import document
 from .board import Board, Live, State
-from .draw import Drawn, Part, clock, count, line, speed
-from .text import cut, one_line, wrap
-from .textview import TextView
-
-SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-GAUGE = 10
-"""Cells of the gauge that shows how much of its tokens an answer has used."""
+from .header import Line, clock, speed
+from .text import TextView, one_line
+from .theme import QUIET, STATE_STYLES
 
 
-class About(Drawn):
-    """Above an answer: the question in brief, and in a line what goes on."""
+class AnswerPane(Vertical):
+    """Shows one sample; ``steered``: the target lets us close its thinking at the hard limit."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "about--head", "about--quiet", "about--preview", "about--rule", "about--rest",
-        *(f"state--{state.lower()}" for state in State),
-    }  # fmt: skip
-
-    def __init__(self, board: Board, settings: Settings, steered: bool, id: str | None = None):
-        super().__init__(id=id)
+    def __init__(self, board: Board, settings: Settings, steered: bool):
+        super().__init__(id="pane")
         self.board = board
         self.limits = {
             State.THINK: settings.tokens - (settings.hard_limit if steered else 0),
             State.ANS: settings.tokens,
         }
-        self.key: Key | None = None
-        self.most = 3  # lines of the question
-        self.turn = 0  # of the spinner
-        self._preview: list[str] = []
-        self._about: tuple[object, ...] = ()
-        self._wrapped: tuple[object, ...] = ()
-
-    def renew(self, key: Key, beat: int) -> None:
-        """Draw again if anything in it is another. ``beat`` turns the spinner."""
-        live, sample = self.board.live.get(key), self.board.samples.get(key)
-        self.key = key
-        self._wrap(live is not None or sample is not None)
-        if (key, live, sample) != self._about:
-            self._about = key, live, sample
-            self.refresh()
-        elif live is not None and beat != self.turn:
-            self.refresh(Region(0, 1, self.size.width, 1))
-        self.turn = beat
-
-    def _wrap(self, asked: bool) -> None:
-        assert self.key is not None
-        wanted = (self.key.question, self.size.width, self.most if asked else 0)
-        if wanted == self._wrapped or not self.size.width:
-            return
-        self._wrapped = wanted
-        question = self.board.questions[self.board.number[self.key.question]]
-        room, most = self.size.width, wanted[2]
-        rows = wrap(one_line(question.question[: (most + 1) * room * 2]), room)
-        self._preview = rows[:most]
-        if most and len(rows) > most:
-            self._preview[-1] = cut(rows[most - 1] + " " * room, room)
-        height = 3 + len(self._preview)
-        if self.styles.height is None or self.styles.height.value != height:
-            self.styles.height = height
-        self.refresh()
-
-    def render_line(self, y: int) -> Strip:
-        """Line ``y``."""
-        cells, base = self.size.width, self.base
-        if self.key is None:
-            return self.blank()
-        if y == 0:
-            return line(cells, base, *self._head(self.key))
-        if y == 1:
-            return line(cells, base, *self._status(self.key))
-        if y == self.size.height - 1:
-            return line(cells, base, [Part("─" * cells, self.named("about--rule"))])
-        rows = self._preview
-        return line(cells, base, [Part(rows[y - 2] if y - 2 < len(rows) else "", self.named("about--preview"))])
-
-    def _head(self, key: Key) -> tuple[list[Part], list[Part]]:
-        i = self.board.number[key.question]
-        q, quiet = self.board.questions[i], self.named("about--quiet")
-        left = [Part(f"{i + 1}/{len(self.board.questions)} {one_line(q.source)}", self.named("about--head"))]
-        if self.board.epochs > 1:
-            left.append(Part(f" epoch {key.epoch}/{self.board.epochs}", self.named("about--head")))
-        left += [Part(f" · {one_line(text)}", quiet, rank) for rank, text in ((3, q.domain), (4, q.difficulty)) if text]
-        return left, [Part(f" {one_line(q.id)} ", quiet, 5)]
-
-    def _status(self, key: Key) -> tuple[list[Part], list[Part]]:
-        state, quiet = self.board.state(key), self.named("about--quiet")
-        word = Part(state.value, self.named(f"state--{state.lower()}"))
-        live, sample = self.board.live.get(key), self.board.samples.get(key)
-        if live is not None:
-            return self._under_way(word, live)
-        if sample is None:
-            return [word, Part("  not asked yet", quiet)], []
-        return [word, *self._over(sample)], [Part(f" {clock(sample.seconds)} ", quiet, 1)]
-
-    def _under_way(self, word: Part, live: Live) -> tuple[list[Part], list[Part]]:
-        quiet, pace = self.named("about--quiet"), self.board.pace
-        spin = SPINNER[self.turn % len(SPINNER)] if self.app.animation_level != "none" else "»"
-        left = [Part(f"{spin} ", word.style), word]
-        limit = self.limits.get(live.state)
-        if limit:
-            full = round(GAUGE * min(1.0, live.tokens / limit))
-            left += [
-                Part("  " + "━" * full, word.style, 4),
-                Part("─" * (GAUGE - full), self.named("about--rest"), 4),
-                Part(f"  {count(live.tokens)}/{count(limit)}", self.named("about--head")),
-                Part(" tokens", quiet, 5),
-            ]
-        right = [Part(f" {clock(pace.seconds - live.begun)} ", quiet, 2)]
-        if limit and len(self.board.live) == 1:
-            right.insert(0, Part(f" {speed(pace.speed)} tok/s", quiet, 3))
-        return left, right
-
-    def _over(self, sample: Sample) -> list[Part]:
-        quiet = self.named("about--quiet")
-        if sample.grade is None:
-            why = one_line(sample.error) if sample.status == "failed" else "stopped; Enter asks it again"
-            return [Part(f"  {why}", quiet)]
-        given = one_line(sample.grade.given) or "nothing"
-        parts = [Part(f"  given {given}, expected {one_line(sample.expected)}", self.named("about--head"))]
-        if sample.tokens is not None:
-            parts.append(Part(f"  {count(sample.tokens)} tokens", quiet, 4))
-        return parts
-
-
-class Pane(Vertical):
-    """About and answer of one sample, kept up to date by ``renew``."""
-
-    def __init__(self, board: Board, settings: Settings, steered: bool, id: str | None = None):
-        super().__init__(id=id)
-        self.board = board
-        self.about = About(board, settings, steered, id="about")
-        self.view = TextView(id="answer")
-        self._of: tuple[object, ...] = ()
-        self._shown = 0
+        self.head, self.state, self.figures = Line("about"), Line("state"), Line("figures")
+        self.gauge = ProgressBar(settings.tokens, show_percentage=False, show_eta=False, id="gauge")
+        self.preview = Static(id="preview", markup=False)
+        self.view = TextView("answer")
+        self._shown: tuple[Key, Live | None, Sample | None] | None = None
 
     def compose(self) -> ComposeResult:
-        """The two of them."""
-        yield self.about
-        with Horizontal():
-            yield self.view
-            yield self.view.bar
+        """Lay out heading, progress, question and answer."""
+        yield self.head
+        yield Horizontal(self.state, self.gauge, self.figures, id="state-line")
+        yield self.preview
+        yield self.view
 
-    def renew(self, key: Key, beat: int) -> None:
+    def renew(self, key: Key) -> None:
         """Show sample ``key`` as it is now."""
-        self.about.renew(key, beat)
         live, sample = self.board.live.get(key), self.board.samples.get(key)
-        of = (key, live, live and live.transcript.turns, None if live else sample)
-        if of == self._of:
-            if live is not None and len(live.transcript.pieces) > self._shown:
-                self.view.write(document.pieces(live.transcript, self._shown))
-                self._shown = len(live.transcript.pieces)
+        self._progress(key, live, sample)
+        shown = (key, live, None if live else sample)
+        if (shown == self._shown and live is None) or not self.view.is_mounted:
             return
-        same = bool(self._of) and self._of[0] == key
-        self._of = of
+        if self._shown is None or key != self._shown[0] or (live is not None and live is not self._shown[1]):
+            self._begin(key, live is not None or sample is not None)
+        self._shown = shown
         if live is not None:
-            self._shown = len(live.transcript.pieces)
-            self.view.show(document.pieces(live.transcript), at_end=True)
-        elif sample is None:
-            self.view.show(document.waiting(self.board.questions[self.board.number[key.question]]))
+            self.view.show(document.answer(live.parts()))
+        elif sample is not None:
+            self.view.show(document.graded(sample, self.board.state(key)))
         else:
-            pieces = document.answered(sample, self.board.state(key))
-            if same:  # what the user was reading is still there when its verdict comes
-                self.view.renew(pieces)
-            else:
-                self.view.show(pieces, at_end=True)
+            self.view.show(document.unasked(self.board.questions[self.board.number[key.question]]))
+
+    def _begin(self, key: Key, asked: bool) -> None:
+        """Start on another sample: at the end of its answer, or at the beginning of its question."""
+        i = self.board.number[key.question]
+        question = self.board.questions[i]
+        epoch = f" epoch {key.epoch}/{self.board.epochs}" if self.board.epochs > 1 else ""
+        facts = "".join(f" · {one_line(fact)}" for fact in (question.domain, question.difficulty, question.id) if fact)
+        position = f"{i + 1}/{len(self.board.questions)} {one_line(question.source)}{epoch}"
+        self.head.show((position, "bold"), (facts, QUIET))
+        self.preview.display = asked
+        self.preview.update(Text(one_line(question.question[:2000])))
+        self.view.anchor(asked)
+        if not asked:
+            self.view.scroll_home(animate=False, immediate=True)  # or it would undo a later anchor
+        self.view.scrolled = False
+
+    def _progress(self, key: Key, live: Live | None, sample: Sample | None) -> None:
+        state, pace = self.board.state(key), self.board.pace
+        limit = self.limits.get(state)
+        self.state.show((state.value, STATE_STYLES[state]))
+        self.gauge.display = bool(live and limit)
+        if live is not None and limit:
+            self.gauge.update(total=limit, progress=min(live.tokens, limit))
+            rate = f", {speed(pace.speed)} tok/s" if len(self.board.live) == 1 else ""
+            figures = f"{live.tokens:,}/{limit:,} tokens, {clock(pace.seconds - live.started)}"
+            self.figures.show(f" {figures}", (rate, QUIET))
+        elif live is not None:
+            self.figures.show((f" sent {clock(pace.seconds - live.started)} ago", QUIET))
+        elif sample is None:
+            self.figures.show((" not asked yet", QUIET))
+        else:
+            self.figures.show(f" {one_line(heading(sample))}")

@@ -1,40 +1,75 @@
-"""Text of models and packs as it may be shown: nothing in it moves the cursor, and its width is known.
+"""Text of models and packs, made safe to show, and a view of it that scrolls. Logs keep the text as it came.
 
-What a terminal would act on is replaced (control characters by their pictures, so that an escape sequence is seen) or
-left out (marks that join, colour, hide or turn around their neighbours, about whose width terminals disagree). Nothing
-is read as markup. Logs keep the text as it came.
+Control characters become their pictures, so that an escape sequence is seen and not obeyed. Characters about whose
+width terminals disagree (joiners, bidirectional marks, skin tones, flags) are dropped or spelled out.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar, Literal, NamedTuple
 
 import regex
-from rich.cells import get_character_cell_size
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.widgets import Static
 
 TAB = "    "
-MARKS = 6
-"""Combining marks that one character may carry; the next ones are left out."""
+MAX_MARKS = 6
+"""Combining marks kept per character."""
+BLOCK = 2000
+"""Characters after which the next line feed begins a new block."""
+BLOCKS = 50
+"""Between this many and twice as many blocks are kept; older text is in the log."""
+Kind = Literal["plain", "thought", "label", "quiet", "good", "bad", "unclear", "broken"]
+OPEN, CLOSE = "<think>", "</think>"
 
-_FLAG = 0x1F1E6
+_FIRST_FLAG = 0x1F1E6
 _FILLERS = "\u115f\u1160\u3164\uffa0"
-_ACTING = regex.compile(
+_UNSAFE = regex.compile(
     r"[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}--\n]"  # control, format, lone surrogates, separators of lines and paragraphs
     r"|[\ufe00-\ufe0f\U000e0100-\U000e01ef\U0001f3fb-\U0001f3ff]"  # variation selectors, skin tones
-    rf"|[\U0001f1e6-\U0001f1ff{_FILLERS}]",  # flags are pairs of these; letters of Hangul that are blank
+    rf"|[\U0001f1e6-\U0001f1ff{_FILLERS}]",  # letters of flags; letters of Hangul that are blank
     regex.V1,
 )
+_MANY_MARKS = regex.compile(rf"(\p{{M}}{{{MAX_MARKS}}})\p{{M}}+")
+_BARE_MARK = regex.compile(r"(?m)^(?=\p{M})")
 
 
 def clean(text: str) -> str:
-    """``text`` as it may be shown, on as many lines as it has."""
+    """Replace what a terminal would act on; line feeds stay."""
     if text.isascii() and text.isprintable():
         return text
-    return _ACTING.sub(lambda found: _shown(found[0]), text.replace("\r\n", "\n"))
+    text = _UNSAFE.sub(lambda match: _visible(match[0]), text.replace("\r\n", "\n"))
+    return text if text.isascii() else _BARE_MARK.sub("\u25cc", _MANY_MARKS.sub(r"\1", text))
 
 
-def _shown(char: str) -> str:
+def one_line(text: str) -> str:
+    """Clean ``text`` and collapse its whitespace."""
+    return " ".join(clean(text).split())
+
+
+def split_thinking(reasoning: str, output: str) -> list[tuple[bool, str]]:
+    """Split an answer, whole or so far, into (is_thought, text) parts without think tags.
+
+    Where the target does not report reasoning, tags in ``output`` delimit it: an opening one at the beginning, or the
+    first closing one, since the prompt may have opened it."""
+    body = output.lstrip()
+    before, closed, after = body.removeprefix(OPEN).partition(CLOSE)
+    if not reasoning.strip():
+        if closed or body.startswith(OPEN):
+            reasoning, output = before, after
+    elif closed and not before.strip():  # the end of the reported reasoning
+        output = after
+    elif body.startswith(OPEN):
+        output = body.removeprefix(OPEN)
+    thought = reasoning.removeprefix(OPEN).replace(CLOSE, "").lstrip("\n")
+    parts = [(True, thought), (False, output.lstrip("\n"))]
+    return [(is_thought, text) for is_thought, text in parts if text]
+
+
+def _visible(char: str) -> str:
     code, category = ord(char), unicodedata.category(char)
     if char == "\t":
         return TAB
@@ -44,174 +79,101 @@ def _shown(char: str) -> str:
         return "\n"
     if category == "Cs":
         return "\ufffd"
-    if 0 <= code - _FLAG < 26:
-        return chr(ord("A") + code - _FLAG)
+    if 0 <= code - _FIRST_FLAG < 26:
+        return chr(ord("A") + code - _FIRST_FLAG)
     return " " if char in _FILLERS else ""
 
 
-def one_line(text: str) -> str:
-    """``text`` as it may be shown, whitespace collapsed."""
-    return _based(" ".join(clean(text).split()))
+# ---------------------------------------------------------------------------------------------------- the view
 
 
-def width(text: str) -> int:
-    """Cells of a text that was cleaned."""
-    return len(text) if text.isascii() else sum(map(get_character_cell_size, text))
+class Piece(NamedTuple):
+    """Text of one style (a class of eval.tcss), beginning on a new line."""
+
+    kind: Kind
+    text: str
 
 
-def cut(text: str, cells: int) -> str:
-    """``text``, or as much of it as fits with ``…`` behind it."""
-    if width(text) <= cells:
-        return text
-    return _head(text, cells - 1) + "…" if cells > 0 else ""
+class Block(Static):
+    """One piece of text, or a part of a long one."""
+
+    def __init__(self, piece: Piece):
+        super().__init__(clean(piece.text), markup=False, classes=piece.kind)
+        self.piece = piece
+
+    def show(self, piece: Piece) -> None:
+        """Replace the text if it differs."""
+        if piece != self.piece:
+            self.piece = piece
+            self.set_classes(piece.kind)
+            self.update(clean(piece.text))
 
 
-def _head(text: str, cells: int) -> str:
-    """The longest beginning that fits into ``cells``."""
-    if text.isascii():
-        return text[: max(0, cells)]
-    total = 0
-    for i, char in enumerate(text):
-        total += get_character_cell_size(char)
-        if total > cells:
-            return text[:i]
-    return text
+class TextView(VerticalScroll):
+    """Text in blocks, so that a text that grows wraps only its last one again.
+
+    Anchored (``anchor()``), it shows the end of its text until the user scrolls up, and again after a return to it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("k", "scroll_up", "Up", show=False),
+        Binding("j", "scroll_down", "Down", show=False),
+        Binding("b", "page_up", "Page up", show=False),
+        Binding("space", "page_down", "Page down", show=False),
+        Binding("g", "scroll_home", "Beginning", show=False),
+        Binding("G", "scroll_end", "End", show=False),
+    ]
+
+    def __init__(self, id: str):
+        self._body = Vertical()  # as tall as the view or taller: Textual would show a short text at the bottom
+        super().__init__(self._body, id=id)
+        self._blocks: list[Block] = []
+        self.scrolled = False  # by the user, in the text shown now
+
+    def release_anchor(self) -> None:
+        """Note that the user scrolls; Textual calls this."""
+        super().release_anchor()
+        self.scrolled = True
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        return "\n".join(block.piece.text for block in self._blocks)
+
+    @property
+    def reads_back(self) -> bool:
+        """Whether the user has scrolled up from the end of an anchored text."""
+        return self.is_anchored and not self.is_vertical_scroll_end
+
+    def show(self, pieces: Iterable[Piece]) -> None:
+        """Show ``pieces``; blocks that stay the same are not touched."""
+        wanted = newest(list(split(pieces)))
+        for block, piece in zip(self._blocks, wanted, strict=False):
+            block.show(piece)
+        added = [Block(piece) for piece in wanted[len(self._blocks) :]]
+        for block in self._blocks[len(wanted) :]:
+            block.remove()
+        self._blocks = self._blocks[: len(wanted)] + added
+        if added:
+            self._body.mount_all(added)
 
 
-def _based(line: str) -> str:
-    """A mark at the beginning of a line would be drawn onto what stands to the left of it."""
-    return "\u25cc" + line if line and not line[0].isascii() and not get_character_cell_size(line[0]) else line
+def split(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Split long pieces at line feeds, so that text added at the end changes only the last part."""
+    for kind, text in pieces:
+        start, limit = 0, 4 * BLOCK
+        while len(text) - start > BLOCK:
+            end = text.find("\n", start + BLOCK, start + limit)
+            if end < 0 and len(text) - start <= limit:
+                break
+            if end < 0:  # a line without end: at a space, if there is one
+                end = text.rfind(" ", start, start + limit)
+            end = end if end > start else start + limit
+            yield Piece(kind, text[start:end])
+            start = end + text[end].isspace()
+        yield Piece(kind, text[start:])
 
 
-# ---------------------------------------------------------------------------------------------------------- wrapping
-
-_WIDE = (
-    r"\u1100-\u115e\u2e80-\u303e\u3041-\ua4cf\ua960-\ua97f\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60"
-    r"\uffe0-\uffe6\U0001f300-\U0001faff\U00020000-\U0003fffd"
-)
-_UNITS = regex.compile(rf" +|[{_WIDE}]\p{{M}}*|[^ {_WIDE}]+", regex.V1)
-_MARKED = regex.compile(rf"(\p{{M}}{{{MARKS}}})\p{{M}}+")
-
-
-def wrap(line: str, cells: int) -> list[str]:
-    """One line of cleaned text on lines of at most ``cells`` (2 at least): at spaces where there are some, and between
-    wide characters. A word that is longer than a line begins on one of its own. Spaces at a break hang over.
-
-    Nothing is lost, and the last line together with text that comes later wraps to what the whole would: all but it are
-    final."""
-    cells = max(2, cells)
-    if not line.isascii():
-        line = _based(_MARKED.sub(r"\1", line))
-    if width(line) <= cells:
-        return [line]
-    done: list[str] = []
-    row: list[str] = []
-    used = 0
-    for unit in _UNITS.findall(line):
-        size = width(unit)
-        if unit[0] == " " and used:
-            row.append(unit)
-            used += size
-            continue
-        if used and used + size > cells:
-            done.append("".join(row))
-            row, used = [], 0
-        while size > cells:
-            head = _head(unit, cells)
-            done.append(head)
-            unit = unit[len(head) :]
-            size = width(unit)
-        row.append(unit)
-        used += size
-    return [*done, "".join(row)]
-
-
-# --------------------------------------------------------------------------------------------------------- the stream
-
-_OPEN, _CLOSE = "<think>", "</think>"
-
-
-class Transcript:
-    """An answer as it comes: pieces (thought, text) that are cleaned and hold no think tags.
-
-    Targets that know about thinking say which is which; where one does not, the tags in its text do: one at the very
-    beginning opens, the first other one closes. Half a tag, and a carriage return that a line feed may follow, are kept
-    back until more comes. ``turns`` counts how often what was there already turned out to be thought: then ``pieces``
-    were written anew.
-    """
-
-    def __init__(self) -> None:
-        self.pieces: list[tuple[bool, str]] = []
-        self.turns = 0
-        self._rest = {True: "", False: ""}
-        self._began: set[bool] = set()
-        self._told = False  # the target said itself that something was thought
-        self._inside = False  # it did not, and a tag opened
-        self._closed = False
-
-    @classmethod
-    def of(cls, reasoning: str, output: str) -> Transcript:
-        """A whole one."""
-        made = cls()
-        made.add(reasoning, True)
-        made.add(output, False)
-        made.finish()
-        return made
-
-    def add(self, text: str, thinking: bool) -> None:
-        """More of it."""
-        text, self._rest[thinking] = _kept_back(self._rest[thinking] + text)
-        if thinking not in self._began and text:
-            text = self._opened(text, thinking)
-        if thinking:
-            self._told = self._told or bool(text)
-            self._put(True, text.replace(_CLOSE, ""))
-        else:
-            self._say(text)
-
-    def finish(self) -> None:
-        """Nothing comes any more: what was kept back is no tag."""
-        for thinking in (True, False):
-            rest, self._rest[thinking] = self._rest[thinking], ""
-            self._put(thinking or self._inside, rest)
-
-    def _opened(self, text: str, thinking: bool) -> str:
-        """``text`` without a tag and the space before it at the beginning of the whole."""
-        said = text.lstrip()
-        if not said:
-            return ""
-        self._began.add(thinking)
-        tagged = said.startswith(_OPEN) and not self._closed
-        self._inside = self._inside or (tagged and not thinking and not self._told)
-        return said.removeprefix(_OPEN) if tagged else text
-
-    def _say(self, text: str) -> None:
-        before, tag, after = text.partition(_CLOSE)
-        leftover = self._told and not before.strip() and not any(not thought for thought, _ in self.pieces)
-        if not tag or self._closed or (self._told and not leftover):
-            self._put(self._inside, text)
-            return
-        self._closed, self._inside = True, False
-        if any(not thought for thought, _ in self.pieces):
-            self.pieces = [(True, said) for _, said in self.pieces]
-            self.turns += 1
-        self._put(True, before if before.strip() else "")
-        self._began.discard(False)
-        self._put(False, self._opened(after, False) if after else "")
-
-    def _put(self, thinking: bool, text: str) -> None:
-        if not self.pieces or self.pieces[-1][0] is not thinking:
-            text = text.lstrip("\n")
-        if text:
-            self.pieces.append((thinking, clean(text)))
-
-    def __iter__(self) -> Iterator[tuple[bool, str]]:
-        return iter(self.pieces)
-
-
-def _kept_back(text: str) -> tuple[str, str]:
-    """``text`` without the beginning of a tag, or a carriage return, at its end; that."""
-    start = text.rfind("<")
-    if start >= 0 and any(tag.startswith(text[start:]) and tag != text[start:] for tag in (_OPEN, _CLOSE)):
-        return text[:start], text[start:]
-    return (text[:-1], "\r") if text.endswith("\r") else (text, "")
+def newest(pieces: Sequence[Piece]) -> Sequence[Piece]:
+    """Drop the oldest of many pieces, ``BLOCKS`` at once, so that most growth moves none."""
+    dropped = max(0, len(pieces) // BLOCKS - 1) * BLOCKS
+    return [Piece("quiet", "(earlier text is in the log)"), *pieces[dropped:]] if dropped else pieces

@@ -1,10 +1,10 @@
-"""The right answers of our own pack, computed: from what the questions say, not from how they are solved.
+"""Compute the right answers of our own pack from the statements of the questions.
 
     ds4-eval verify
 
-A module a source, or one for each of its subjects. For multiple choice a function takes the choices and returns the
-index of the right one, for integers it returns the integer; a security item is compiled and run under sanitizers, as it
-is shown and with the lines of its answer mended.
+There is a module for each source or subject. For multiple choice a function takes the choices and returns the index of
+the right one; for integers it returns the integer. A security item is compiled and run under sanitizers, as shown and
+with the lines of its answer fixed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ SOURCES = {
     "maths": ("maths",),
     "security": ("security",),
 }
-"""Where the verifiers of a source are."""
+"""Modules with the verifiers of each source."""
 
 
 def verify(question: Question) -> None:
-    """Unverified if the answer is not what its verifier finds; LookupError if it has none."""
+    """Compute the answer and compare: Unverified if it differs, LookupError if there is no verifier."""
     if not question.verifier or question.source not in SOURCES:
         raise LookupError(f"{question.id} has no verifier")
     modules = [import_module(f"{__name__}.{name}") for name in SOURCES[question.source]]

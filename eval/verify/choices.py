@@ -1,4 +1,4 @@
-"""Which of the choices says a number, or holds some words."""
+"""Find the choice that states a number or contains some words."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""``ds4-eval verify``: compute the right answers of a pack of ours."""
+"""``ds4-eval verify``: compute the right answers of a pack."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 
-from ds4ref.cli.common import Progress, say
-from ds4ref.cli.flags import add
-from ds4ref.cli.options import parsed
-from ds4ref.cli.tool import finish, parser
+from ds4ref.console.common import Progress, say
+from ds4ref.console.flags import add
+from ds4ref.console.options import parsed
+from ds4ref.console.tool import finish, parser
 
 from .. import packs
 from ..plan import chosen
@@ -19,7 +19,7 @@ PROG = "ds4-eval verify"
 
 
 def verify_pack(argv: Sequence[str]) -> int:
-    """Entry: 0 if all that can be computed agrees, 1 if an answer does not."""
+    """Run the command; return 0 if all computed answers agree, 1 otherwise."""
     made = parser(PROG, "Compute the right answers of a pack: 0 if all agree.", "[PACK] [options]", "", "--only maths")
     made.add_argument("pack", metavar="PACK", nargs="*", help=f"name or file ({packs.DEFAULT})")
     add(made, "--only", metavar="WORDS", help="questions with one of these in id, source or domain")

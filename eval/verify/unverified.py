@@ -1,5 +1,5 @@
-"""The one way in which a verification fails."""
+"""The exception of all verifiers."""
 
 
 class Unverified(Exception):
-    """What was computed is not what the pack says."""
+    """The computed answer differs from the key, or cannot be computed."""

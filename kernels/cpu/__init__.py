@@ -1,4 +1,4 @@
-"""The CPU backend: the ops of ``kernels.ops``, compiled, multi-threaded, on raw quantized rows.
+"""The CPU backend: the ops of ``ds4ref.kernels.ops``, compiled, multi-threaded, on raw quantized rows.
 
     sizes, abi, tasktable    what Python and machine code agree on
     tasks/, simd/            the compiled code, in Numba; imported only by ``build``

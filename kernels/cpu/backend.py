@@ -88,9 +88,6 @@ class CPU(Ops, HostMemory):
     def temp(self, size: int) -> int:
         return self._desk.take(size)
 
-    def whole(self, x: np.ndarray, name: str) -> np.ndarray:
-        return np.ascontiguousarray(x)
-
     def run(self, steps: Sequence[Step], failure: str = "") -> None:
         size = max((step.work for step in steps), default=0)
         area = self.temp(size * self.workers.threads) if size else 0

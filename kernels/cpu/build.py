@@ -1,4 +1,4 @@
-"""Compiling a group of kernels to object files: ``python -m kernels.cpu.build DIRECTORY PART PARTS GROUP``.
+"""Compiling a group of kernels to object files: ``python -m ds4ref.kernels.cpu.build DIRECTORY PART PARTS GROUP``.
 
 Each process compiles one share of the entry points with Numba and writes one ``<part>.o`` and ``<part>.txt``: the
 hash of the object file, then the names of its entry points.
@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .library import target_machine
+from .library import symbol, target_machine
 
 TASK_MODULES = (
     "sync",
@@ -46,15 +45,10 @@ ALLOWED_EXTERNALS = frozenset(
 )
 
 
-def symbol(name: str) -> str:
-    """The object-file name of an entry point."""
-    return "ds4_" + re.sub(r"\W", "_", name)
-
-
 def entries(group: str = "engine") -> dict[str, Callable[[], Any]]:
     """Every entry point of a group: name -> function that compiles it."""
     for module in GROUPS[group]:
-        importlib.import_module(f"kernels.cpu.{module}")
+        importlib.import_module(f"ds4ref.kernels.cpu.{module}")
     from .tasks.registry import ENTRIES
 
     return {name: make for name, make in ENTRIES.items() if name.startswith("quantize.") == (group == "quantize")}

@@ -9,7 +9,7 @@ this path off: then everything is equal to the bit, and several times slower.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
@@ -33,7 +33,10 @@ ENABLED = os.environ.get("DS4_GEMM", "1") != "0"
 
 @dataclass(frozen=True)
 class Parts:
-    """Compiled parts of one (format, activation) pair, and the sizes they work with."""
+    """Compiled parts of one (format, activation) pair, and the sizes they work with.
+
+    rounding  how inputs are rounded before they are packed; "": the parts take them as they are
+    """
 
     pack: int
     table: np.ndarray
@@ -43,6 +46,7 @@ class Parts:
     rows: int
     chunks_at_once: int
     tokens_at_once: int
+    rounding: str = field(default="", kw_only=True)
 
     def group_bytes(self, n: int) -> int:
         """Bytes of four packed tokens."""
@@ -61,12 +65,16 @@ class Parts:
 def parts(fmt: str, act: str) -> Parts | None:
     """The compiled parts of a pair; None where rows one by one are all there is."""
     name, code = f"{fmt}.{act}", library()
-    if not ENABLED or f"gemm_pack.{name}" not in code:
+    if not ENABLED:
         return None
+    if f"gemm_decode.{name}" not in code:
+        floats = parts(fmt, "float") if act != "float" and f"rows.{name}" not in code else None
+        return floats and replace(floats, rounding=act)
+    tile = name if f"gemm_pack.{name}" in code else "floats"
     sizes = np.zeros(6, np.int64)
-    code.function(f"gemm_sizes.{name}", 1)(address(sizes))
-    addresses = [code.address(f"gemm_{part}.{name}") for part in ("decode", "multiply")]
-    return Parts(code.address(f"gemm_pack.{name}"), np.array([*addresses, *sizes], np.int64), *map(int, sizes))
+    code.function(f"gemm_sizes.{tile}", 1)(address(sizes))
+    addresses = code.address(f"gemm_decode.{name}"), code.address(f"gemm_multiply.{tile}")
+    return Parts(code.address(f"gemm_pack.{tile}"), np.array([*addresses, *sizes], np.int64), *map(int, sizes))
 
 
 def wanted(tokens: int, w: Matrix, act: str) -> Parts | None:

@@ -14,6 +14,7 @@ import ctypes
 import hashlib
 import importlib.metadata
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -106,8 +107,9 @@ def build(target: Path, group: str = "engine") -> None:
     work = Path(tempfile.mkdtemp(prefix=".build-", dir=target.parent))
     # the build optimizes all modules together at the end, so Numba need not optimize each one first
     environment = dict(os.environ, NUMBA_CACHE_DIR=str(work / "numba"), NUMBA_OPT="0")
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(KERNELS.parent), os.environ.get("PYTHONPATH"))))
-    command = [sys.executable, "-P", "-m", "kernels.cpu.build", str(work)]  # -P: not what lies in the current directory
+    house = str(Path(__file__).parents[3])  # the folder that holds the package ds4ref
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (house, os.environ.get("PYTHONPATH"))))
+    command = [sys.executable, "-P", "-m", __package__ + ".build", str(work)]  # -P: nothing from the current directory
     workers = []
     try:
         for part in range(parts):
@@ -234,13 +236,16 @@ def target_machine(triple: str, **options: Any) -> Any:
     return ll.Target.from_triple(triple).create_target_machine(opt=3, **model, **options)
 
 
+def symbol(name: str) -> str:
+    """The object-file name of an entry point."""
+    return "ds4_" + re.sub(r"\W", "_", name)
+
+
 class Library:
     """The loaded machine code. ``address(name)`` is the address of an entry point."""
 
     def __init__(self, group: str = "engine") -> None:
         import llvmlite.binding as ll
-
-        from .build import symbol
 
         ll.initialize_native_target()
         ll.initialize_native_asmprinter()

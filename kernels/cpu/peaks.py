@@ -13,8 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from numba import int64, njit, types
 
-from .simd import x86
-from .simd.helpers import signed_dots
+from .simd import helpers, x86
 from .simd.tiers import TIER
 from .simd.vec import JIT, I8x32, I8x64, Int, Vec, inline
 from .tasks.read import read
@@ -67,7 +66,7 @@ def _dot(k, total, address):
     else:
         # The weights differ from chain to chain, or one product would serve all.
         codes = k.load(I8x32, address)
-        parts = [part + signed_dots(k, part.bits(I8x32), codes) for part in parts]
+        parts = [part + helpers.dots(k, part.bits(I8x32), codes, None, signed=True) for part in parts]
     while len(parts) > 1:
         parts = [a.cat(b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
     return parts[0]

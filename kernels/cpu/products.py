@@ -1,23 +1,23 @@
-"""Matrix products on quantized rows. What each op computes: ``kernels.ops``."""
+"""Matrix products on quantized rows. What each op computes: ``ds4ref.kernels.ops``."""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 
 import numpy as np
 
-from ..formats import FORMATS
+from ..binding import bind
 from ..formats.matrix import Matrix
 from . import gemm
 from . import tasktable as t
 from .abi import Step
 from .library import library
-from .sizes import ROWS_AT_ONCE, panel_slots
-from .steps import Steps, expect
+from .sizes import A8_BLOCK, Q8K_BLOCK, Q8K_SUM, ROWS_AT_ONCE, panel_slots
+from .steps import Steps
 from .workers import address
 
 CHUNK_BYTES = 128 * 1024
@@ -32,23 +32,33 @@ ROW_STEP = 16
 ADVISED_BYTES = 512 << 20
 """Most that is asked for at once for a chunk of tokens: more would push itself out of memory before it is used."""
 
+ROUNDED_BLOCK = {"a8": A8_BLOCK, "q8k": Q8K_BLOCK}
+"""Inputs that share a scale, by activation rounding."""
+
 
 @dataclass(frozen=True)
 class RowKernel:
-    """Entry points of one (format, activation) pair."""
+    """Entry points of one (format, activation) pair.
+
+    rounding  how inputs are rounded before they are packed; "": the kernel takes them as they are
+    """
 
     pack: int
     rows: int
     packed_bytes: Callable[[int], int]
+    rounding: str = ""
 
 
 @cache
 def row_kernel(fmt: str, act: str) -> RowKernel:
-    """The compiled kernels of a pair; ValueError if there are none."""
+    """The compiled kernels of a pair, or those for float inputs and a rounding first; ValueError if there are none."""
     name = f"{fmt}.{act}"
     if f"rows.{name}" not in library():
-        raise ValueError(f"no kernel for {fmt} weights with activation rounding {act!r}")
-    size = library().function(f"size.{name}", 2)
+        if act not in ROUNDED_BLOCK:
+            raise ValueError(f"no kernel for {fmt} weights with activation rounding {act!r}")
+        return replace(row_kernel(fmt, "float"), rounding=act)
+    inputs = name if f"pack.{name}" in library() else "floats"
+    size = library().function(f"size.{inputs}", 2)
 
     @cache
     def packed_bytes(n: int) -> int:
@@ -56,15 +66,13 @@ def row_kernel(fmt: str, act: str) -> RowKernel:
         size(n, ctypes.addressof(result))
         return -(-result.value // 64) * 64
 
-    return RowKernel(library().address(f"pack.{name}"), library().address(f"rows.{name}"), packed_bytes)
+    return RowKernel(library().address(f"pack.{inputs}"), library().address(f"rows.{name}"), packed_bytes)
 
 
 def weight_address(w: Matrix) -> int:
-    """Address of the first block; checked once per matrix, then remembered on it."""
+    """Address of the first block, remembered on the matrix."""
     known = w.__dict__.get("_cpu_address")
     if known is None:
-        expect(w.data.dtype == np.uint8 and w.data.flags.c_contiguous, "weights must be contiguous bytes", w.data.dtype)
-        expect(w.data.shape[-2:] == (w.rows, FORMATS[w.fmt].row_bytes(w.cols)), "weights", w.data.shape, w.fmt, w.cols)
         known = w.__dict__["_cpu_address"] = address(w.data)
     return known
 
@@ -72,29 +80,20 @@ def weight_address(w: Matrix) -> int:
 class ProductOps(Steps):
     """Everything that multiplies with weights."""
 
-    def linear(self, x: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:
-        x = self.f32(x, "x")
-        expect(x.ndim == 2 and x.shape[1] == w.cols and not w.experts, "linear", x.shape, w.data.shape, w.cols)
-        out = self.empty(len(x), w.rows)
-        self.run(self._product(self.at(x), len(x), 1, w, act, out))
-        return out
+    @bind
+    def linear(self, x, w, act, out, T):
+        self.run(self._product(self.at(x), T, 1, w, act, out))
 
-    def grouped_linear(self, x: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:
-        x = self.f32(x, "x")
-        fits = x.ndim == 3 and x.shape[2] == w.cols and w.rows % x.shape[1] == 0 and not w.experts
-        expect(fits, "grouped_linear", x.shape, w.data.shape)
-        out = self.empty(len(x), w.rows)
-        self.run(self._product(self.at(x), len(x), x.shape[1], w, act, out))
-        return out
+    @bind
+    def grouped_linear(self, x, w, act, out, T, G):
+        self.run(self._product(self.at(x), T, G, w, act, out))
 
-    def hc_mix(self, X: np.ndarray, fn: Matrix, eps: float) -> np.ndarray:
-        X = self.f32(X, "X")
-        tokens, n = len(X), fn.cols
-        expect(X.ndim == 3 and X.shape[1] * X.shape[2] == n, "hc_mix", X.shape, n)
-        out, flat = self.empty(tokens, fn.rows), self.temp(4 * tokens * n)
-        norm = Step(t.RMS_NORM, tokens, self.chunk(tokens, n), (self.at(X), 0, flat, n, eps))
-        self.run([norm, *self._product(flat, tokens, 1, fn, "float", out)])
-        return out
+    @bind
+    def hc_mix(self, X, fn, eps, out, T):
+        n = fn.cols
+        flat = self.temp(4 * T * n)
+        norm = Step(t.RMS_NORM, T, self.chunk(T, n), (self.at(X), 0, flat, n, eps))
+        self.run([norm, *self._product(flat, T, 1, fn, "float", out)])
 
     def _product(self, x: int, tokens: int, groups: int, w: Matrix, act: str, out: np.ndarray) -> list[Step]:
         """All (tokens, groups) inputs at ``x`` times all rows, by the way that suits their number."""
@@ -109,10 +108,12 @@ class ProductOps(Steps):
         panel_bytes = parts.panel_bytes(tokens, n)
         panel = self.temp(groups * panel_bytes)
         chunk = max(1, min(5, w.rows // (4 * self.threads * ROWS_AT_ONCE))) * ROWS_AT_ONCE
+        x, steps = self._rounded(x, tokens * groups, n, parts.rounding)
         pack = parts.pack, x, n, panel, panel_bytes, groups
         table = address(parts.table)
         values = (table, weight, w.row_bytes, n, panel, panel_bytes, tokens, w.rows // groups, self.at(out), w.rows)
         return [
+            *steps,
             Step(t.GEMM_PACK, tokens * groups, max(1, 16384 // n), pack),
             Step(t.GEMM, w.rows, chunk, values, parts.work_bytes(n)),
         ]
@@ -123,11 +124,31 @@ class ProductOps(Steps):
         def make() -> tuple[tuple[int, int], list[Step]]:
             kernel, n = row_kernel(w.fmt, act), w.cols
             size = kernel.packed_bytes(n)
+            source, steps = self._rounded(x, count, n, kernel.rounding)
             packed = self.temp(count * size)
-            step = Step(t.PACK, count, max(1, 16384 // n), (kernel.pack, x, n, packed, size))
-            return (packed, size), [step]
+            step = Step(t.PACK, count, max(1, 16384 // n), (kernel.pack, source, n, packed, size))
+            return (packed, size), [*steps, step]
 
         return self.shared(("packed", x, count, w.fmt, act, w.cols), make)
+
+    def _rounded(self, x: int, count: int, n: int, act: str) -> tuple[int, list[Step]]:
+        """Address of ``count`` inputs of ``n`` floats at ``x``, rounded to the codes of ``act`` and back; the steps."""
+        if not act:
+            return x, []
+        block = ROUNDED_BLOCK[act]
+        if n % block:
+            raise ValueError(f"activation rounding {act!r} works in blocks of {block}, not on {n} inputs")
+
+        def make() -> tuple[int, list[Step]]:
+            blocks = count * n // block
+            codes, scales, out = self.temp(count * n), self.temp(4 * blocks), self.temp(4 * count * n)
+            chunk = self.chunk(blocks, 2 * block)
+            round_ = Step(t.QUANTIZE_A8, blocks, chunk, (x, codes, scales))
+            if act == "q8k":
+                round_ = Step(t.QUANTIZE_Q8K, blocks, chunk, (x, codes, scales, self.temp(2 * count * n // Q8K_SUM)))
+            return out, [round_, Step(t.SCALE_CODES, blocks, chunk, (codes, scales, out, block))]
+
+        return self.shared(("rounded", x, count, act, n), make)
 
     def _row_chunk(self, rows: int, row_bytes: int) -> int:
         """Rows a thread claims at once."""
@@ -137,21 +158,15 @@ class ProductOps(Steps):
 
     # --- experts
 
-    def expert_linear(self, x: np.ndarray, ids: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:
-        x, ids = self.f32(x, "x"), self.i32(ids, "ids")
-        expect(
-            x.ndim == 2 and x.shape[1] == w.cols and ids.shape[:1] == x.shape[:1], "expert_linear", x.shape, ids.shape
-        )
-        expect(w.experts > 0 and ids.ndim == 2, "expert_linear needs a stack", w.data.shape)
-        tokens, K = ids.shape
-        out = self.empty(tokens, K, w.rows)
-        parts = gemm.expert_wanted(tokens, K, w, act)
+    @bind
+    def expert_linear(self, x, ids, w, act, out, T, K, failure):
+        parts = gemm.expert_wanted(T, K, w, act)
         (order, starts, used), steps = self._grouped(ids, w.experts)
         if parts is not None:
             steps += self._expert_gemm(parts, self.at(x), ids, K, w, (order, starts, used), self.at(out))
         else:
             n = w.cols
-            (packed, size), pack = self._packed(self.at(x), tokens, w, act)
+            (packed, size), pack = self._packed(self.at(x), T, w, act)
             block = max(ROW_STEP, min(CHUNK_BYTES // w.row_bytes, -(-w.rows // 2)) // ROW_STEP * ROW_STEP)
             blocks = -(-w.rows // block)
             values = (
@@ -159,33 +174,26 @@ class ProductOps(Steps):
                 order, starts, used, block, blocks, self.at(out),
             )  # fmt: skip
             steps += [*pack, Step(t.EXPERT_LINEAR, min(ids.size, w.experts) * blocks, 1, values)]
-        self.run(steps, f"an expert id lies outside 0..{w.experts - 1}")
-        return out
+        self.run(steps, failure)
 
-    def expert_sum(self, mid: np.ndarray, ids: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:
-        mid, ids = self.f32(mid, "mid"), self.i32(ids, "ids")
-        fits = mid.ndim == 3 and mid.shape[2] == w.cols and mid.shape[:2] == ids.shape
-        expect(fits, "expert_sum", mid.shape, ids.shape)
-        expect(w.experts > 0, "expert_sum needs a stack", w.data.shape)
-        tokens, K = ids.shape
-        out = self.empty(tokens, w.rows)
-        parts = gemm.expert_wanted(tokens, K, w, act)
+    @bind
+    def expert_sum(self, mid, ids, w, act, out, T, K, failure):
+        parts = gemm.expert_wanted(T, K, w, act)
         (order, starts, used), steps = self._grouped(ids, w.experts)
         if parts is not None:
-            pairs = self.temp(4 * tokens * K * w.rows)
+            pairs = self.temp(4 * T * K * w.rows)
             steps += self._expert_gemm(parts, self.at(mid), ids, 1, w, (order, starts, used), pairs)
-            steps.append(Step(t.SUM_SLOTS, tokens, 1, (pairs, self.at(out), K, w.rows)))
+            steps.append(Step(t.SUM_SLOTS, T, 1, (pairs, self.at(out), K, w.rows)))
         else:
-            (packed, size), pack = self._packed(self.at(mid), tokens * K, w, act)
+            (packed, size), pack = self._packed(self.at(mid), T * K, w, act)
             share = -(-w.rows // (2 * self.threads))
             block = max(ROW_STEP, min(CHUNK_BYTES // w.row_bytes, share, 128) // ROW_STEP * ROW_STEP)
             values = (
-                row_kernel(w.fmt, act).rows, weight_address(w), w.row_bytes, w.rows, w.cols, packed, size, tokens, K,
+                row_kernel(w.fmt, act).rows, weight_address(w), w.row_bytes, w.rows, w.cols, packed, size, T, K,
                 order, starts, used, block, self.at(out),
             )  # fmt: skip
-            steps += [*pack, Step(t.EXPERT_SUM, -(-w.rows // block), 1, values, 4 * block * tokens * K)]
-        self.run(steps, f"an expert id lies outside 0..{w.experts - 1}")
-        return out
+            steps += [*pack, Step(t.EXPERT_SUM, -(-w.rows // block), 1, values, 4 * block * T * K)]
+        self.run(steps, failure)
 
     def _grouped(self, ids: np.ndarray, experts: int) -> tuple[tuple[int, int, int], list[Step]]:
         """Tables ``order``, ``starts`` and ``used`` of the task GROUP_PAIRS for ids (T, K), and the step."""
@@ -210,28 +218,26 @@ class ProductOps(Steps):
         )  # fmt: skip
         # all pairs may want the same expert
         work = own + 4 * gemm.BLOCK_ROWS * (pairs + 4)
+        x, steps = self._rounded(x, pairs // slots, n, parts.rounding)
         return [
+            *steps,
             Step(t.GEMM_PACK_PAIRS, most, 1, (parts.pack, x, n, panel, group_bytes, slots, *tables)),
             Step(t.EXPERT_GEMM, most * blocks, 1, values, -(-work // 128) * 128),
         ]
 
-    def advise(self, ids: np.ndarray, w: Matrix) -> None:
-        ids = self.i32(ids, "ids")
-        expect(w.experts > 0, "advise needs a stack", w.data.shape)
+    @bind
+    def advise(self, ids, w, failure):
         size = w.rows * w.row_bytes
         (_, _, used), steps = self._grouped(ids, w.experts)
         values = (used, weight_address(w), size, mmap.PAGESIZE, ADVISED_BYTES // size)
-        self.run([*steps, Step(t.ADVISE, 1, 1, values)], f"an expert id lies outside 0..{w.experts - 1}")
+        self.run([*steps, Step(t.ADVISE, 1, 1, values)], failure)
 
     # --- looking up
 
-    def embed(self, table: Matrix, ids: np.ndarray) -> np.ndarray:
-        return table.rows_at(self.i32(ids, "ids"))
+    @partial(bind, check_values=True)
+    def embed(self, table, ids):
+        return table.rows_at(ids)
 
-    def take_rows(self, table: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        table, ids = self.i32(table, "table"), self.i32(ids, "ids")
-        expect(table.ndim == 2 and ids.ndim == 1, "take_rows", table.shape, ids.shape)
-        out = self.empty(len(ids), table.shape[1], dtype=np.int32)
-        values = (self.at(table), self.at(ids), self.at(out), *table.shape)
-        self.run([Step(t.TAKE_ROWS, len(ids), 64, values)], f"a row lies outside 0..{len(table) - 1}")
-        return out
+    @bind
+    def take_rows(self, table, ids, out, T, V, K, failure):
+        self.run([Step(t.TAKE_ROWS, T, 64, (*map(self.at, (table, ids, out)), V, K))], failure)

@@ -20,7 +20,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..formats import FORMATS, Matrix
+from ..binding import bind
+from ..formats import FORMATS
 from .abi import BLOCK_BYTES, SLOT, STEP_BEGUN, STEP_BYTES, STEP_LEFT, STEP_WAIT, Step
 from .steps import F32, Steps
 from .workers import Workers, address, aligned
@@ -86,15 +87,14 @@ class Recording(Steps):
     def run(self, steps: Sequence[Step], failure: str = "") -> None:
         self._steps += steps
 
-    def embed(self, table: Matrix, ids: np.ndarray) -> np.ndarray:
-        """Rows of the table, looked up by Python before the steps run: ``ids`` must be an input."""
-        out, decode = np.empty((len(ids), table.cols), F32), FORMATS[table.fmt].dequantize
-        if decode is None:
-            raise ValueError(f"format {table.fmt} has no dequantizer")
+    @bind
+    def embed(self, table, ids, T, D, failure):
+        # looked up by Python before the steps run: ``ids`` must be an input
+        out, decode = np.empty((T, D), F32), FORMATS[table.fmt].dequantize
 
         def look_up() -> None:
             if ids.min(initial=0) < 0:  # ``take`` would count from the end
-                raise IndexError(f"a row lies outside 0..{table.rows - 1}")
+                raise IndexError(failure)
             np.copyto(out, decode(table.data.take(ids, axis=0)))
 
         self._first.append(look_up)

@@ -1,8 +1,9 @@
 """What the ops of this backend are written with, whether their steps run at once or are recorded for later.
 
-An op checks its arguments, takes arrays to write to (``empty``) and places for what only its own steps see (``temp``),
-describes its work as steps and hands them to ``run``. ``backend.CPU`` runs them at once; ``recording.Recording`` keeps
-them and runs all ops of a token as one job. Both compute the same bits, because there is nothing else to an op.
+An op gets checked arguments and arrays to write to (``kernels.binding``), takes places for what only its own steps see
+(``temp``), describes its work as steps and hands them to ``run``. ``backend.CPU`` runs them at once;
+``recording.Recording`` keeps them and runs all ops of a token as one job. Both compute the same bits, because there is
+nothing else to an op.
 """
 
 from __future__ import annotations
@@ -14,20 +15,19 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .abi import Step
+from ..binding import F16, F32, Binding
+from .abi import Step, Task
 from .workers import address
 
-F16, F32, I32, I64 = (np.dtype(kind) for kind in ("f2", "f4", "i4", "i8"))
 T = TypeVar("T")
 
 
-def expect(condition: bool, what: str, *shapes: object) -> None:
-    """ValueError naming the op and the shapes unless ``condition``."""
-    if not condition:
-        raise ValueError(f"{what}: shapes do not fit: {', '.join(map(str, shapes))}")
+def is_half(rows: np.ndarray | None) -> int:
+    """Whether cached rows are float16, as a task takes it."""
+    return int(rows is not None and rows.dtype == F16)
 
 
-class Steps(ABC):
+class Steps(Binding, ABC):
     """The base of the op classes."""
 
     threads: int
@@ -45,9 +45,11 @@ class Steps(ABC):
     def run(self, steps: Sequence[Step], failure: str = "") -> None:
         """The op's steps, one after the other. If one of them sets its error flag: IndexError(failure)."""
 
-    @abstractmethod
-    def whole(self, x: np.ndarray, name: str) -> np.ndarray:
-        """``x`` without gaps between its values."""
+    def go(
+        self, task: Task, items: int, cost: int, arrays: Sequence[np.ndarray | None], *numbers: float, failure: str = ""
+    ) -> None:
+        """``run`` of one step with the addresses of ``arrays``, then ``numbers``; ``cost`` is that of ``chunk``."""
+        self.run([Step(task, items, self.chunk(items, cost), (*map(self.at, arrays), *numbers))], failure)
 
     def at(self, x: np.ndarray | None) -> int:
         """Address of the first value, 0 for None. The caller keeps ``x`` until ``run`` has returned."""
@@ -57,33 +59,9 @@ class Steps(ABC):
         """A by-product, such as packed inputs, and the steps that make it (none if an earlier op made it)."""
         return make()
 
-    # --- checks at the border: compiled code trusts its addresses, so shapes and types are settled before
-
-    def _typed(self, x: np.ndarray, kind: np.dtype, name: str) -> np.ndarray:
-        if x.dtype != kind:
-            raise TypeError(f"{name} must be {kind}, not {x.dtype}")
-        return x if x.flags.c_contiguous else self.whole(x, name)
-
-    def f32(self, x: np.ndarray, name: str) -> np.ndarray:
-        """``x`` as a C-contiguous float32 array; TypeError for another type."""
-        return self._typed(x, F32, name)
-
-    def i32(self, x: np.ndarray, name: str) -> np.ndarray:
-        """``x`` as a C-contiguous int32 array; TypeError for another type."""
-        return self._typed(x, I32, name)
-
-    def cached(self, rows: np.ndarray, name: str) -> tuple[np.ndarray, int]:
-        """Cached rows, float32 or float16, and whether they are the latter."""
-        half = rows.dtype == F16
-        return self._typed(rows, F16 if half else F32, name), int(half)
-
-    def position(self, at: np.ndarray, name: str) -> np.ndarray:
-        """A position that compiled code reads when it runs: int64 (1,)."""
-        expect(at.shape == (1,), f"{name} is one number", at.shape)
-        return self._typed(at, I64, name)
-
     def chunk(self, items: int, cost: int, grain: int = 16384) -> int:
         """Items a thread claims at once. ``cost`` is the rough number of float operations per item; a chunk is worth
         ``grain`` of them (a few microseconds, so small jobs stay on the calling thread) and there are at most about 8
         chunks a thread."""
-        return max(1, grain // max(1, cost), items // (8 * self.threads))
+        least = max(1, grain // max(1, cost))
+        return least if items <= least else max(least, items // (8 * self.threads))

@@ -23,6 +23,7 @@ HADAMARD = Task("hadamard", "<x >out n factor:f")
 
 QUANTIZE_A8 = Task("quantize_a8", "<x >codes >scales")
 QUANTIZE_Q8K = Task("quantize_q8k", "<x >codes >scales >sums")
+SCALE_CODES = Task("scale_codes", "<codes <scales >out block")
 
 PACK = Task("pack_inputs", "pack <x n >packed packed_bytes")
 LINEAR = Task("linear_rows", "rows <weight row_bytes n <packed packed_bytes tokens groups group_rows >out out_rows")

@@ -1,4 +1,4 @@
-"""The CUDA backend: numba.cuda kernels for the whole op table. ``CUDA`` is the backend; docs/cuda.md has the tour.
+"""The CUDA backend: numba.cuda kernels for the whole op table. ``CUDA`` is the backend; cuda.md has the tour.
 
 Importing this package imports neither numba nor a driver: that is done by ``shim``, which ``backend`` asks for.
 """

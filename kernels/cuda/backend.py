@@ -1,11 +1,11 @@
-"""The CUDA backend: every op of ``kernels.ops`` on one GPU, or in numba's simulator.
+"""The CUDA backend: every op of ``ds4ref.kernels.ops`` on one GPU.
 
     ops = CUDA()                                # RuntimeError with one line if there is no device
     w = ops.place(matrix)                       # raw rows of the file, once
     y = ops.host(ops.linear(ops.upload(x), w))
 
-Ops return at once; the device works them off in order. Whoever asks for values (``host``) waits, and learns then of a
-number that was out of range: IndexError comes from ``host``, ``synchronize`` or ``replay``, not from the op.
+Ops return at once; the device runs them in order. An index out of range raises IndexError later, from ``host``,
+``synchronize`` or ``replay``, which wait for the device.
 """
 
 from __future__ import annotations
@@ -18,49 +18,50 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ..binding import F32, I32
 from ..formats.matrix import Matrix
-from . import copying
-from .arrays import DeviceArray
-from .driver import open_driver
-from .experts import CachedStack
-from .memory import Buffer, Memory
-from .ops_attention import AttentionOps
-from .ops_products import ProductOps
-from .ops_ranking import RankingOps
-from .ops_rows import RowOps
-from .recording import Recording
-from .steps import F32, I32, Launch
-from .widening import placed_bytes, widened
+from .driver.arrays import DeviceArray
+from .driver.experts import CachedStack
+from .driver.gpu import open_driver
+from .driver.launch import Launch
+from .driver.memory import Buffer, Memory
+from .graph.recording import Recording
+from .ops.attention import AttentionOps
+from .ops.products import ProductOps
+from .ops.ranking import RankingOps
+from .ops.rows import RowOps
+from .products.widening import placed_bytes, widened
+from .rows import copying
 
 GIB = 1 << 30
 WORKING = 2 << 30
-"""Bytes left for caches and results where weights have to be cut short."""
+"""Bytes reserved for caches and results where not all weights fit."""
 
-LANES = 3
+BRANCHES = 3
 
 SMALL = 1024
-"""Uploads of at most this many bytes, while a recording is made, become its inputs."""
+"""Uploads of at most this many bytes become inputs of the recording under construction."""
 
 
 class Ops(RowOps, AttentionOps, ProductOps, RankingOps):
-    """All ops, without saying when they are launched."""
+    """All ops, launched at once or recorded by a subclass."""
 
 
 class Recorded(Recording, Ops):
-    """The same ops, recorded."""
+    """All ops, recorded."""
 
 
 class CUDA(Ops):
-    """Ops on device ``number``. ``threads`` may be assigned and means nothing: a GPU has its own.
+    """Ops on device ``number``. ``threads`` is ignored.
 
-    limit: bytes of device memory to use at most, None for all there is. MemoryError where they do not suffice.
-    Ops may be called from several Python threads at a time; they take turns.
+    limit: most bytes of device memory to use, None for all. Raises MemoryError when they do not suffice.
+    Python threads may share a backend; their ops take turns.
     """
 
     name = "cuda"
     threads = 1
-    lanes = LANES
-    """Launches of a recording that may run at a time; of recordings that are made after it is assigned."""
+    branches = BRANCHES
+    """Most launches of a recording that run side by side; assign it before ``record``."""
 
     def __init__(self, number: int = 0, limit: int | None = None):
         self.driver: Any = open_driver(number)
@@ -75,9 +76,9 @@ class CUDA(Ops):
         self.fill(self.error, 0)
 
     def prepare(self, nbytes: int, of_experts: int) -> None:
-        """Weights of ``nbytes`` bytes will be placed, ``of_experts`` of them in stacks. If they do not fit, only part
-        of every stack is resident at a time (``experts``), and this backend does not record. MemoryError with what is
-        needed if not even that is possible."""
+        """Plan for weights of ``nbytes`` bytes, ``of_experts`` of them in expert stacks. If they do not fit, only a
+        part of every stack is resident (``driver.experts``), and nothing is recorded. Raises MemoryError if the dense
+        weights alone do not fit."""
         room = self.memory.room()
         spare = min(WORKING, room // 8)
         self.share = None
@@ -93,16 +94,15 @@ class CUDA(Ops):
 
     @property
     def fetching(self) -> bool:
-        """Whether experts come and go."""
+        """Whether experts are fetched on demand."""
         return self.share is not None
 
     def load(self) -> None:
-        """Nothing: kernels are compiled when they are first launched, and a model uses a part of them."""
+        """Do nothing: kernels compile at first launch, and a model uses only some of them."""
 
     def record(self) -> Recorded | None:
-        """A backend whose ops are kept as launches, to be run together later; None while experts come and go. Small
-        arrays that this thread uploads until it is sealed are its inputs: refilled in host memory, and copied when it
-        runs."""
+        """Begin a recording: ops called on it become launches of one graph. None while experts are fetched on demand.
+        Small arrays that this thread uploads until it is sealed are its inputs, copied at every replay."""
         if self.fetching:
             return None
         recording = Recorded(self)
@@ -110,18 +110,18 @@ class CUDA(Ops):
         return recording
 
     def recorded(self) -> None:
-        """The recording that this thread made is sealed."""
+        """End this thread's recording: later uploads are no inputs."""
         self._desk.recording = None
 
     # --- memory
 
     def array(self, *shape: int, dtype: DTypeLike = F32) -> Any:
-        """A new array on the device; values are undefined."""
+        """Allocate an array on the device, not initialised."""
         kind = np.dtype(dtype)
         return DeviceArray(self.memory.buffer(int(np.prod(shape, dtype=np.int64)) * kind.itemsize), shape, kind)
 
     def upload(self, values: np.ndarray) -> Any:
-        """A copy of ``values`` on the device."""
+        """Copy ``values`` to the device."""
         values = np.ascontiguousarray(values)
         made = getattr(self._desk, "recording", None)
         recording: Recording | None = made and made()
@@ -137,7 +137,7 @@ class CUDA(Ops):
         return array
 
     def place(self, w: Matrix) -> Matrix:
-        """The matrix, or the stack, with its raw rows on the device; as bfloat16 where there are no kernels for it."""
+        """Copy the raw rows of a matrix or stack to the device, as bfloat16 if its format has no kernels."""
         w = widened(w)
         source = np.ascontiguousarray(w.data)
         if w.experts and self.share is not None:
@@ -148,11 +148,11 @@ class CUDA(Ops):
         return Matrix(w.fmt, data, w.rows, w.cols)
 
     def placed_bytes(self, w: Matrix) -> int:
-        """Bytes that ``place`` will take for it, or for all of a stack."""
+        """Bytes of device memory that ``place`` takes for all of ``w``."""
         return placed_bytes(w)
 
     def fill(self, array: Any, values: Any) -> None:
-        """Overwrite ``array`` (or a part of it, by basic indexing) with values of the host, or of another array."""
+        """Overwrite ``array``, or a view of it, with host values or another array."""
         if not array.size:
             return
         self._seen = None
@@ -171,7 +171,7 @@ class CUDA(Ops):
                 self._copy(array, self.upload(whole))
 
     def _write(self, array: DeviceArray, values: np.ndarray) -> None:
-        """Contiguous values into a contiguous array."""
+        """Write contiguous values into a contiguous array."""
         if not values.nbytes:
             return
         buffer = array.buffer
@@ -183,12 +183,12 @@ class CUDA(Ops):
             self.driver.to_device(buffer.block, buffer.start + array.offset, values)
 
     def _copy(self, to: DeviceArray, x: DeviceArray) -> None:
-        """Values of one array into another of the same shape and type, whatever gaps they have."""
+        """Copy between arrays of the same shape and dtype with any strides."""
         self.run(copying.copy(to, x))
 
     def host(self, array: Any) -> np.ndarray:
-        """A copy of ``array``, or what a recording has fetched already. Waits for the device; IndexError if a kernel
-        met a number out of range since the last time."""
+        """Copy ``array`` to the host, or return what the last replay fetched. Waits. Raises IndexError if
+        a kernel met an index out of range since the last check."""
         fetched = array.buffer.mirror
         if fetched is not None and array.contiguous:
             if array.buffer.fetch is not None:
@@ -205,7 +205,7 @@ class CUDA(Ops):
         return values
 
     def synchronize(self) -> None:
-        """Wait for the device. IndexError if a kernel met a number out of range since the last time."""
+        """Wait for the device. Raises IndexError if a kernel met an index out of range since the last check."""
         with self.lock:
             self.driver.sync()
             self._raise()
@@ -217,7 +217,7 @@ class CUDA(Ops):
         self.tell(int(code[0]))
 
     def tell(self, code: int) -> None:
-        """IndexError if ``code`` is one; the device's is then cleared."""
+        """Raise IndexError for a failure code other than 0, and clear the device's."""
         if code:
             self.driver.to_device(self.error.buffer.block, 0, np.zeros(1, np.int32))
             raise IndexError(self.failures[code - 1])
@@ -251,7 +251,7 @@ class CUDA(Ops):
     def seen_ids(self, ids: DeviceArray, experts: int) -> np.ndarray:
         if self._seen is None or self._seen[0] is not ids.buffer or self._seen[1] != ids.offset:
             values = self.host(ids)
-            self._seen = ids.buffer, ids.offset, values  # held, so that its memory is not another one's meanwhile
+            self._seen = ids.buffer, ids.offset, values  # keeps the buffer, so that its address stays unique
         values = self._seen[2]
         if values.size and (values.min() < 0 or values.max() >= experts):
             raise IndexError(f"an expert id lies outside 0..{experts - 1}")
@@ -274,7 +274,7 @@ class CUDA(Ops):
             self.driver.run(lambda: launch.call(self.driver.stream, self.scratch(held)))
 
     def scratch(self, held: list[Buffer]) -> Callable[..., Any]:
-        """What gives kernels room of their own, as flat arrays that live as long as ``held``."""
+        """A function that allocates flat scratch arrays; their buffers are appended to ``held``."""
 
         def take(shape: Any, dtype: DTypeLike = F32) -> Any:
             kind, shape = np.dtype(dtype), (shape,) if isinstance(shape, int) else tuple(shape)

@@ -1,13 +1,23 @@
-"""What a storage format is: a name, a GGUF type id, a block size, and perhaps a dequantizer.
+"""What a storage format is: one declaration, from which every decoder comes.
 
 A row of ``cols`` weights is stored as ``cols / block_elems`` blocks of ``block_bytes`` bytes, without padding
-(docs/model.md 2.1). Formats the engine only has to *size* (to lay out or skip a tensor) have no dequantizer.
+(docs/explanation/model.md 2.1). The weights of a block are
+
+    w = d * s_g * code - dmin * m_g         g = group of ``group`` weights
+
+where code, s_g and m_g are small numbers (``Numbers``) whose bits lie in planes of the block (``Plane``), and where a
+format without sub-scales has one s_g of 1, a format without minima none. Codes are integers, or bits of a small float
+(``SmallFloat``), or indices of octets in a codebook (``Codebook``). The NumPy decoder here interprets the declaration;
+the CPU's and CUDA's kernels are generated from it. A format whose ``layout`` is None is only *sized*: to lay out or
+skip a tensor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -19,12 +29,235 @@ _EXPONENT = {"F32": np.uint32(0x7F800000), "F16": np.uint16(0x7C00), "BF16": np.
 
 
 @dataclass(frozen=True)
+class Plane:
+    """``width`` bits of each number of a sequence.
+
+    Number v belongs to run r = v // run. With (byte, shift) = places[r] its bits begin at bit ``shift`` of byte
+    ``byte + v % run`` of the block; bits beyond the eighth go on in the next byte.
+    """
+
+    width: int
+    run: int
+    places: tuple[tuple[int, int], ...]
+
+    @property
+    def count(self) -> int:
+        """Numbers in the sequence."""
+        return self.run * len(self.places)
+
+    def bits(self, blocks: np.ndarray) -> np.ndarray:
+        """uint8 (n, block_bytes) -> uint8 (n, count); perhaps a view."""
+        (byte, _), *others = self.places
+        if self.width == 8 and not others:
+            return blocks[:, byte : byte + self.run]
+        out = np.empty((len(blocks), len(self.places), self.run), np.uint8)
+        for i, (byte, shift) in enumerate(self.places):
+            np.right_shift(blocks[:, byte : byte + self.run], shift, out=out[:, i])
+            if shift + self.width > 8:
+                out[:, i] |= blocks[:, byte + 1 : byte + 1 + self.run] << 8 - shift
+        out &= (1 << self.width) - 1
+        return out.reshape(len(blocks), self.count)
+
+
+def plane(
+    layout: np.dtype,
+    field: str,
+    width: int,
+    run: int,
+    shifts: Sequence[int] = (0,),
+    places: Sequence[tuple[int, int]] | None = None,
+) -> Plane:
+    """Declare a plane within a field of the block.
+
+    By default every ``run`` bytes of the field hold one run at each of ``shifts``, one after the other; ``places`` are
+    (byte within the field, shift) of each run instead.
+    """
+    dtype, start = layout.fields[field][:2] if layout.fields else (layout, 0)
+    if places is None:
+        places = [(byte, shift) for byte in range(0, dtype.itemsize, run) for shift in shifts]
+    return Plane(width, run, tuple((start + byte, shift) for byte, shift in places))
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Small integers: the bits of all planes, the lowest ones first, as ``times * bits - zero``.
+
+    ``signed``: the bits are two's complement.
+    """
+
+    planes: tuple[Plane, ...]
+    zero: int = 0
+    times: int = 1
+    signed: bool = False
+
+    def __init__(self, *planes: Plane, zero: int = 0, times: int = 1, signed: bool = False):
+        for name, value in (("planes", planes), ("zero", zero), ("times", times), ("signed", signed)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def width(self) -> int:
+        """Bits of a number."""
+        return sum(p.width for p in self.planes)
+
+    @property
+    def count(self) -> int:
+        """Numbers in a block."""
+        return self.planes[0].count
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """The least and the greatest value."""
+        low = -(1 << self.width - 1) if self.signed else 0
+        return self.times * low - self.zero, self.times * (low + (1 << self.width) - 1) - self.zero
+
+    def bits(self, blocks: np.ndarray) -> np.ndarray:
+        """uint8 (n, block_bytes) -> the bits as uint8 (n, count)."""
+        first, *others = self.planes
+        value, above = first.bits(blocks), first.width
+        for p in others:
+            value |= p.bits(blocks) << above
+            above += p.width
+        return value
+
+    def values(self, blocks: np.ndarray) -> np.ndarray:
+        """uint8 (n, block_bytes) -> float32 (n, count), exact."""
+        bits = self.bits(blocks)
+        if self.signed:
+            bits = (bits << 8 - self.width).view(np.int8) >> 8 - self.width if self.width < 8 else bits.view(np.int8)
+        values = bits.astype(np.float32)
+        if self.times != 1:
+            values *= self.times
+        if self.zero:
+            values -= self.zero
+        return values
+
+
+@dataclass(frozen=True)
+class Half:
+    """A binary16 at a byte of the block, times ``factor`` (a power of two)."""
+
+    byte: int
+    factor: float = 1.0
+
+    def values(self, blocks: np.ndarray) -> np.ndarray:
+        """uint8 (n, block_bytes) -> float32 (n,)."""
+        bits = np.ascontiguousarray(blocks[:, self.byte : self.byte + 2])
+        return bits.view("<f2")[:, 0].astype(np.float32) * np.float32(self.factor)
+
+
+def half(layout: np.dtype, field: str, factor: float = 1.0) -> Half:
+    """The binary16 that is ``field`` of the block."""
+    assert layout.fields is not None
+    return Half(layout.fields[field][1], factor)
+
+
+@dataclass(frozen=True)
+class PowerOfTwo:
+    """A byte e of the block as 2^(e - bias); 255 is NaN if ``nan`` (E8M0, OCP Microscaling Formats 1.0)."""
+
+    byte: int
+    bias: int
+    nan: bool
+
+    @cached_property
+    def table(self) -> np.ndarray:
+        """The value of every byte, float32 (256,)."""
+        value = np.ldexp(1.0, np.arange(256) - self.bias)
+        if self.nan:
+            value[255] = np.nan
+        return value.astype(np.float32)
+
+    def values(self, blocks: np.ndarray) -> np.ndarray:
+        """uint8 (n, block_bytes) -> float32 (n,)."""
+        return self.table[blocks[:, self.byte]]
+
+
+@dataclass(frozen=True)
+class SmallFloat:
+    """A code is a float of sign, ``exponent`` and ``fraction`` bits, with subnormal numbers and no infinity.
+
+    nan            all bits below the sign set is NaN
+    negative_zero  the sign alone is -0, not 0
+    """
+
+    exponent: int
+    fraction: int
+    bias: int
+    nan: bool = False
+    negative_zero: bool = True
+
+    @cached_property
+    def table(self) -> np.ndarray:
+        """The value of every code, float32 (2^bits,)."""
+        below = 1 << self.exponent + self.fraction
+        code = np.arange(2 * below)
+        exponent, fraction = (code % below) >> self.fraction, code % (1 << self.fraction)
+        mantissa = np.where(exponent > 0, fraction + (1 << self.fraction), fraction).astype(np.float64)
+        value = np.ldexp(mantissa, np.maximum(exponent, 1) - self.bias - self.fraction)
+        if self.nan:
+            value[code % below == below - 1] = np.nan
+        value = np.copysign(value, np.where(code >= below, -1.0, 1.0)).astype(np.float32)
+        return value if self.negative_zero else value + np.float32(0)
+
+
+@dataclass(frozen=True, eq=False)
+class Codebook:
+    """A code is an index of eight magnitudes; which of them are negative, another number tells.
+
+    grid   uint8 (256, 8): magnitudes of an index
+    index  eight bits for each eight weights
+    signs  seven bits for each eight weights: bit i for weight i, and weight 7 makes the number of minuses even
+    """
+
+    grid: np.ndarray
+    index: Numbers
+    signs: Numbers
+
+    @cached_property
+    def sign_table(self) -> np.ndarray:
+        """+1 or -1 for each sign number, int8 (128, 8)."""
+        bits = (np.arange(128, dtype=np.uint8)[:, None] >> np.arange(8, dtype=np.uint8)) & 1
+        bits[:, 7] = bits[:, :7].sum(axis=1) & 1
+        return (1 - 2 * bits.astype(np.int8)).astype(np.int8)
+
+    def values(self, blocks: np.ndarray) -> np.ndarray:
+        """uint8 (n, block_bytes) -> float32 (n, weights)."""
+        magnitudes, signs = self._tables
+        return (magnitudes[self.index.bits(blocks)] * signs[self.signs.bits(blocks)]).reshape(len(blocks), -1)
+
+    @cached_property
+    def _tables(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.grid.astype(np.float32), self.sign_table.astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
 class Format:
     """One storage format.
 
-    ggml_id     type id in GGUF; negative for a format that GGUF does not have
-    layout      the block as a packed little-endian NumPy record; None for size-only formats
-    dequantize  raw uint8 (..., row_bytes) -> float32 (..., cols); None for size-only formats
+    name         as in GGUF
+    ggml_id      type id in GGUF; negative for a format that GGUF does not have
+    block_elems  weights of a block
+    block_bytes  bytes of a block
+    layout       the block as a packed little-endian NumPy record; None for size-only formats
+
+    How weights are decoded, for a format of blocks:
+
+    codes        integers, bits of a ``small`` float, or a codebook
+    small        what the bits of ``codes`` are a float of; None for integers
+    scale        d
+    group        weights that share a sub-scale and a minimum
+    scales       sub-scales s_g; None: there are none
+    minimum      dmin; None: there are no minima
+    minima       m_g
+
+    How it is used:
+
+    activation   rounding of the inputs of a matrix where the numerics mode rounds them (docs/explanation/model.md 10.2)
+    quantizer    "exact": a conversion, "blocks": ggml's own rounding, "search": fitted to the weights; "": none
+    weighed      whether importance changes what the quantizer writes
+    wider        what a recipe takes instead for rows that are no whole number of blocks
+    loss         relative rms error that storing normally distributed weights costs, a little above what is measured
+                 (tests/kernels/test_quantize.py)
     """
 
     name: str
@@ -32,23 +265,83 @@ class Format:
     block_elems: int
     block_bytes: int
     layout: np.dtype | None = None
-    dequantize: Callable[[np.ndarray], np.ndarray] | None = None
+    codes: Numbers | Codebook | None = None
+    small: SmallFloat | None = None
+    scale: Half | PowerOfTwo | None = None
+    group: int = 0
+    scales: Numbers | None = None
+    minimum: Half | None = None
+    minima: Numbers | None = None
+    activation: str = "float"
+    quantizer: str = ""
+    weighed: bool = False
+    wider: str = ""
+    loss: float = 1.0
 
     @property
+    def decodes(self) -> bool:
+        """Whether weights can be decoded, rather than only sized."""
+        return self.layout is not None
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether a matrix of this format can be a factor of a product: blocks and floating-point numbers."""
+        return self.codes is not None or self.name in _EXPONENT
+
+    @cached_property
     def scale_fields(self) -> tuple[str, ...]:
         """Names of the floating-point fields of a block: the only bytes that can make a weight NaN or infinite."""
         if self.layout is None or self.layout.fields is None:
             return ()
         return tuple(name for name in self.layout.names or () if self.layout[name].base.kind == "f")
 
+    def dequantize(self, raw: np.ndarray) -> np.ndarray:
+        """uint8 (..., row_bytes) -> float32 (..., cols). ValueError for a size-only format or other rows."""
+        if self.layout is None:
+            raise ValueError(f"format {self.name} has no dequantizer")
+        raw = np.ascontiguousarray(raw)
+        if raw.dtype != np.uint8 or raw.ndim == 0 or raw.shape[-1] % self.block_bytes:
+            unit = f"uint8 in multiples of {self.block_bytes} bytes"
+            raise ValueError(f"{self.name} rows are {unit}, not {raw.dtype} {raw.shape}")
+        cols = raw.shape[-1] // self.block_bytes * self.block_elems
+        blocks = raw.reshape(-1, self.block_bytes)
+        out = np.empty((len(blocks), self.block_elems), np.float32)
+        step = max(1, _STEP // self.block_elems)
+        # Infinite or NaN scales are data, not a reason to warn: they give infinite or NaN weights.
+        with np.errstate(invalid="ignore", over="ignore"):
+            for start in range(0, len(blocks), step):
+                out[start : start + step] = self._decode(blocks[start : start + step])
+        return out.reshape(*raw.shape[:-1], cols)
+
+    def _decode(self, blocks: np.ndarray) -> np.ndarray:
+        """uint8 (n, block_bytes) -> float32 (n, block_elems)."""
+        if self.codes is None:
+            assert self.layout is not None
+            values = blocks.view(self.layout)
+            if self.name == "BF16":  # the upper half of a float32
+                return (values.astype(np.uint32) << 16).view(np.float32)
+            return values.astype(np.float32)
+        assert self.scale is not None
+        scale = self.scale.values(blocks)[:, None]
+        if self.scales is not None:
+            scale = scale * self.scales.values(blocks)
+        if self.small is not None and isinstance(self.codes, Numbers):
+            codes = self.small.table[self.codes.bits(blocks)]
+        else:
+            codes = self.codes.values(blocks)
+        weights = scale[:, :, None] * codes.reshape(*scale.shape, -1)
+        if self.minimum is not None and self.minima is not None:
+            weights -= (self.minimum.values(blocks)[:, None] * self.minima.values(blocks))[:, :, None]
+        return weights.reshape(len(blocks), -1)
+
     def first_non_finite(self, raw: np.ndarray) -> int | None:
         """Index of the first block of ``raw``, uint8 (n,), that holds a NaN or infinite scale (or value, if the format
-        has no blocks). None if all are finite, and for formats without a dequantizer."""
-        if self.layout is None or self.dequantize is None or self.layout.base.kind == "i":
+        has no blocks). None if all are finite, and for formats that are only sized."""
+        if self.layout is None or self.layout.base.kind == "i":
             return None
         blocks = raw.view(self.layout)
         if self.layout.fields is not None and not self.scale_fields:
-            return self._first_decoded(raw.reshape(-1, self.block_bytes), self.dequantize)
+            return self._first_decoded(raw.reshape(-1, self.block_bytes))
         fields = [blocks[name] for name in self.scale_fields] or [blocks]
         mask = _EXPONENT[self.name] if not self.scale_fields else _EXPONENT["F16"]
         step = 1 << 20
@@ -61,11 +354,11 @@ class Format:
                 return start + int(bad.argmax())
         return None
 
-    def _first_decoded(self, blocks: np.ndarray, dequantize: Callable[[np.ndarray], np.ndarray]) -> int | None:
+    def _first_decoded(self, blocks: np.ndarray) -> int | None:
         """``first_non_finite`` of formats whose scales are bytes: only decoding tells."""
         step = max(1, _STEP // self.block_elems)
         for start in range(0, len(blocks), step):
-            bad = ~np.isfinite(dequantize(blocks[start : start + step])).all(axis=1)
+            bad = ~np.isfinite(self.dequantize(blocks[start : start + step])).all(axis=1)
             if bad.any():
                 return start + int(bad.argmax())
         return None
@@ -77,28 +370,11 @@ class Format:
         return cols // self.block_elems * self.block_bytes
 
 
+def block_format(name: str, ggml_id: int, block_elems: int, layout: np.dtype, **facts: Any) -> Format:
+    """A format that is decoded; ``facts`` are the other fields of ``Format``. One scale a block is one group."""
+    return Format(name, ggml_id, block_elems, layout.itemsize, layout, **{"group": block_elems, **facts})
+
+
 def size_only(name: str, ggml_id: int, block_elems: int, block_bytes: int) -> Format:
     """A format that is known by its size alone."""
     return Format(name, ggml_id, block_elems, block_bytes)
-
-
-def block_format(
-    name: str, ggml_id: int, block_elems: int, layout: np.dtype, decode: Callable[[np.ndarray], np.ndarray]
-) -> Format:
-    """A format with a dequantizer. ``decode`` maps records of ``layout``, (n,), to float32, (n, block_elems)."""
-
-    def dequantize(raw: np.ndarray) -> np.ndarray:
-        raw = np.ascontiguousarray(raw)
-        if raw.dtype != np.uint8 or raw.ndim == 0 or raw.shape[-1] % layout.itemsize:
-            unit = f"uint8 in multiples of {layout.itemsize} bytes"
-            raise ValueError(f"{name} rows are {unit}, not {raw.dtype} {raw.shape}")
-        blocks = raw.reshape(-1).view(layout)
-        out = np.empty((blocks.size, block_elems), np.float32)
-        step = max(1, _STEP // block_elems)
-        # Infinite or NaN scales are data, not a reason to warn: they give infinite or NaN weights.
-        with np.errstate(invalid="ignore", over="ignore"):
-            for start in range(0, blocks.size, step):
-                out[start : start + step] = decode(blocks[start : start + step])
-        return out.reshape(*raw.shape[:-1], raw.shape[-1] // layout.itemsize * block_elems)
-
-    return Format(name, ggml_id, block_elems, layout.itemsize, layout, dequantize)

@@ -1,4 +1,4 @@
-"""IQ2_XXS: 66 bytes for 256 weights, 2.06 bits each (docs/model.md 2.3).
+"""IQ2_XXS: 66 bytes for 256 weights, 2.06 bits each (docs/explanation/model.md 2.3).
 
 Eight groups of 32 weights. A group has four one-byte indices into a codebook of 256 octets of magnitudes
 (8, 25 or 43) and one 32-bit word: four 7-bit sign indices and, in its top four bits, the group's scale ls.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .format import block_format
+from .format import Codebook, Numbers, Plane, block_format, half
 
 BLOCK = np.dtype([("d", "<f2"), ("groups", [("index", "u1", 4), ("word", "<u4")], 8)])
 
@@ -45,27 +45,21 @@ def _grid() -> np.ndarray:
     return np.array(MAGNITUDES, np.uint8)[(words[:, None] >> np.arange(0, 16, 2, dtype=np.uint16)) & 3]
 
 
-def _signs() -> np.ndarray:
-    bits = (np.arange(128, dtype=np.uint8)[:, None] >> np.arange(8, dtype=np.uint8)) & 1
-    bits[:, 7] = bits[:, :7].sum(axis=1) & 1
-    return (1 - 2 * bits.astype(np.int8)).astype(np.int8)
+CODEBOOK = Codebook(
+    grid=_grid(),
+    index=Numbers(Plane(8, 4, tuple((2 + 8 * group, 0) for group in range(8)))),
+    signs=Numbers(
+        Plane(7, 1, tuple((6 + 8 * group + bit // 8, bit % 8) for group in range(8) for bit in (0, 7, 14, 21)))
+    ),
+)
+GRID = CODEBOOK.grid  # uint8 (256, 8): magnitudes of a codebook entry
+SIGNS = CODEBOOK.sign_table  # int8 (128, 8): +1 or -1
 
-
-GRID = _grid()  # uint8 (256, 8): magnitudes of a codebook entry
-SIGNS = _signs()  # int8 (128, 8): +1 or -1
-
-_GRID_F32 = GRID.astype(np.float32)
-_SIGNS_F32 = SIGNS.astype(np.float32)
-_SIGN_SHIFTS = np.array([0, 7, 14, 21], np.uint32)
-
-
-def _decode(blocks: np.ndarray) -> np.ndarray:
-    groups = blocks["groups"]
-    word = groups["word"]
-    scale = blocks["d"].astype(np.float32)[:, None] * (np.float32(0.5) + (word >> 28).astype(np.float32))
-    scale *= np.float32(0.25)
-    signs = _SIGNS_F32[(word[:, :, None] >> _SIGN_SHIFTS) & 127]  # (n, 8, 4, 8)
-    return (scale[:, :, None, None] * _GRID_F32[groups["index"]] * signs).reshape(len(blocks), 256)
-
-
-IQ2_XXS = block_format("IQ2_XXS", 16, 256, BLOCK, _decode)
+IQ2_XXS = block_format(
+    "IQ2_XXS", 16, 256, BLOCK,
+    codes=CODEBOOK,
+    group=32,
+    scale=half(BLOCK, "d", factor=0.125),
+    scales=Numbers(Plane(4, 1, tuple((9 + 8 * group, 4) for group in range(8))), times=2, zero=-1),
+    activation="q8k", quantizer="search", weighed=True, wider="Q8_0", loss=0.45,
+)  # fmt: skip

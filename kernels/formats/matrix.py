@@ -11,7 +11,7 @@ import numpy as np
 class Matrix:
     """A (rows, cols) matrix, or a stack of them (experts), over raw GGUF bytes.
 
-    fmt    format name, a key of ``kernels.formats.FORMATS``
+    fmt    format name, a key of ``ds4ref.kernels.formats.FORMATS``
     data   uint8, (rows, row_bytes) or (experts, rows, row_bytes), C-contiguous; usually a view of the mapped file
     """
 
@@ -40,16 +40,11 @@ class Matrix:
         return Matrix(self.fmt, self.data[index], self.rows, self.cols)
 
     def rows_at(self, ids: np.ndarray) -> np.ndarray:
-        """Rows ``ids`` (T,) of a plain matrix as float32 (T, cols). IndexError for a row that is not there."""
-        if ids.size and (ids.min() < 0 or ids.max() >= self.rows):
-            raise IndexError(f"a row lies outside 0..{self.rows - 1}")
+        """Rows ``ids`` (T,) of a plain matrix, all of them there, as float32 (T, cols)."""
         return Matrix(self.fmt, self.data[ids], len(ids), self.cols).dequantize()
 
     def dequantize(self) -> np.ndarray:
         """All values as float32, (rows, cols) or (experts, rows, cols). For tests and reference code."""
         from . import FORMATS
 
-        decode = FORMATS[self.fmt].dequantize
-        if decode is None:
-            raise ValueError(f"format {self.fmt} has no dequantizer")
-        return decode(self.data)
+        return FORMATS[self.fmt].dequantize(self.data)

@@ -1,4 +1,4 @@
-"""MXFP4: 17 bytes for 32 weights, an E8M0 scale and 4-bit floats (docs/model.md 2.3).
+"""MXFP4: 17 bytes for 32 weights, an E8M0 scale and 4-bit floats (docs/explanation/model.md 2.3).
 
     w = 2^(e - 128) * (0, 1, 2, 3, 4, 6, 8, 12 and their negatives)[code]
 
@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from .format import block_format
+from .format import Numbers, PowerOfTwo, SmallFloat, block_format, plane
 
 BLOCK = np.dtype([("e", "u1"), ("qs", "u1", 16)])
-VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
-_VALUES = np.array(VALUES, np.float32)
-_SCALES = np.ldexp(1.0, np.arange(256) - 128).astype(np.float32)
 
-
-def _decode(blocks: np.ndarray) -> np.ndarray:
-    codes = np.concatenate([blocks["qs"] & 15, blocks["qs"] >> 4], axis=1)
-    return _SCALES[blocks["e"]][:, None] * _VALUES[codes]
-
-
-MXFP4 = block_format("MXFP4", 39, 32, BLOCK, _decode)
+MXFP4 = block_format(
+    "MXFP4", 39, 32, BLOCK,
+    codes=Numbers(plane(BLOCK, "qs", 4, run=16, shifts=(0, 4))),
+    small=SmallFloat(exponent=2, fraction=1, bias=0, negative_zero=False),
+    scale=PowerOfTwo(0, bias=128, nan=False),
+    loss=0.15,
+)  # fmt: skip

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from .format import block_format
+from .format import Numbers, block_format, half, plane
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 
-
-def _decode(blocks: np.ndarray) -> np.ndarray:
-    codes = np.concatenate([blocks["qs"] & 15, blocks["qs"] >> 4], axis=1).astype(np.float32)
-    return blocks["d"].astype(np.float32)[:, None] * (codes - 8)
-
-
-Q4_0 = block_format("Q4_0", 2, 32, BLOCK, _decode)
+Q4_0 = block_format(
+    "Q4_0", 2, 32, BLOCK,
+    codes=Numbers(plane(BLOCK, "qs", 4, run=16, shifts=(0, 4)), zero=8),
+    scale=half(BLOCK, "d"),
+    activation="a8", quantizer="blocks", weighed=True, wider="F16", loss=0.1,
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Q4_K: 144 bytes for 256 weights, 4-bit codes in 8 groups with 6-bit scales and minima (docs/model.md 2.3).
+"""Q4_K: 144 bytes for 256 weights, 4-bit codes in 8 groups with 6-bit scales and minima (model.md 2.3).
 
     w = d * s_j * code - dmin * m_j        j = group of 32 weights
 
@@ -11,26 +11,32 @@ from __future__ import annotations
 
 import numpy as np
 
-from .format import block_format
+from .format import Numbers, block_format, half, plane
 
 BLOCK = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("packed", "u1", 12), ("qs", "u1", (4, 32))])
 
 
-def unpack_scales(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """uint8 (..., 12) -> scales and minima, uint8 (..., 8) each, 0..63."""
-    first, second, third = packed[..., 0:4], packed[..., 4:8], packed[..., 8:12]
-    scales = np.concatenate([first & 63, (third & 15) | ((first >> 6) << 4)], axis=-1)
-    minima = np.concatenate([second & 63, (third >> 4) | ((second >> 6) << 4)], axis=-1)
-    return scales, minima
+def packed_scales(layout: np.dtype) -> Numbers:
+    """Eight 6-bit scales in the twelve bytes of ``packed``, which Q5_K has, too."""
+    return Numbers(
+        plane(layout, "packed", 4, run=4, places=[(0, 0), (8, 0)]),
+        plane(layout, "packed", 2, run=4, places=[(0, 4), (0, 6)]),
+    )
 
 
-def _decode(blocks: np.ndarray) -> np.ndarray:
-    n = len(blocks)
-    scales, minima = unpack_scales(blocks["packed"])
-    scale = blocks["d"].astype(np.float32)[:, None] * scales.astype(np.float32)
-    low = blocks["dmin"].astype(np.float32)[:, None] * minima.astype(np.float32)
-    codes = np.stack([blocks["qs"] & 15, blocks["qs"] >> 4], axis=2).reshape(n, 8, 32)
-    return (scale[:, :, None] * codes.astype(np.float32) - low[:, :, None]).reshape(n, 256)
+def packed_minima(layout: np.dtype) -> Numbers:
+    """The minima beside them."""
+    return Numbers(
+        plane(layout, "packed", 4, run=4, places=[(4, 0), (8, 4)]),
+        plane(layout, "packed", 2, run=4, places=[(4, 4), (4, 6)]),
+    )
 
 
-Q4_K = block_format("Q4_K", 12, 256, BLOCK, _decode)
+Q4_K = block_format(
+    "Q4_K", 12, 256, BLOCK,
+    codes=Numbers(plane(BLOCK, "qs", 4, run=32, shifts=(0, 4))),
+    group=32,
+    scale=half(BLOCK, "d"), scales=packed_scales(BLOCK),
+    minimum=half(BLOCK, "dmin"), minima=packed_minima(BLOCK),
+    activation="q8k", quantizer="search", weighed=True, wider="Q8_0", loss=0.085,
+)  # fmt: skip

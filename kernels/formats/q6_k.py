@@ -11,20 +11,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from .format import block_format
+from .format import Numbers, block_format, half, plane
 
 BLOCK = np.dtype([("ql", "u1", (2, 64)), ("qh", "u1", (2, 32)), ("scales", "i1", 16), ("d", "<f2")])
 
-_SHIFTS = np.array([0, 2, 4, 6], np.uint8)[:, None]
-
-
-def _decode(blocks: np.ndarray) -> np.ndarray:
-    n = len(blocks)
-    scale = blocks["d"].astype(np.float32)[:, None] * blocks["scales"].astype(np.float32)
-    low = np.stack([blocks["ql"] & 15, blocks["ql"] >> 4], axis=2).reshape(n, 2, 4, 32)
-    high = (blocks["qh"][:, :, None, :] >> _SHIFTS) & 3
-    codes = (low | (high << 4)).astype(np.float32) - 32
-    return (scale[:, :, None] * codes.reshape(n, 16, 16)).reshape(n, 256)
-
-
-Q6_K = block_format("Q6_K", 14, 256, BLOCK, _decode)
+Q6_K = block_format(
+    "Q6_K", 14, 256, BLOCK,
+    codes=Numbers(
+        plane(BLOCK, "ql", 4, run=64, shifts=(0, 4)), plane(BLOCK, "qh", 2, run=32, shifts=(0, 2, 4, 6)), zero=32
+    ),
+    group=16,
+    scale=half(BLOCK, "d"), scales=Numbers(plane(BLOCK, "scales", 8, run=16), signed=True),
+    activation="q8k", quantizer="search", weighed=True, wider="Q8_0", loss=0.02,
+)  # fmt: skip

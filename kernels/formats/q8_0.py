@@ -1,4 +1,4 @@
-"""Q8_0: 34 bytes for 32 weights, a half-precision scale and signed bytes (docs/model.md 2.3).
+"""Q8_0: 34 bytes for 32 weights, a half-precision scale and signed bytes (docs/explanation/model.md 2.3).
 
 w = d * q
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from .format import block_format
+from .format import Numbers, block_format, half, plane
 
 BLOCK = np.dtype([("d", "<f2"), ("q", "i1", 32)])
 
-
-def _decode(blocks: np.ndarray) -> np.ndarray:
-    return blocks["d"].astype(np.float32)[:, None] * blocks["q"].astype(np.float32)
-
-
-Q8_0 = block_format("Q8_0", 8, 32, BLOCK, _decode)
+Q8_0 = block_format(
+    "Q8_0", 8, 32, BLOCK,
+    codes=Numbers(plane(BLOCK, "q", 8, run=32), signed=True),
+    scale=half(BLOCK, "d"),
+    activation="a8", quantizer="blocks", wider="F16", loss=0.007,
+)  # fmt: skip

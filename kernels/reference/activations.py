@@ -1,4 +1,4 @@
-"""Integer activations of ds4's CPU dot products (docs/model.md 10.2): A8 per 32 values, Q8_K per 256."""
+"""Integer activations of ds4's CPU dot products (docs/explanation/model.md 10.2): A8 per 32 values, Q8_K per 256."""
 
 from __future__ import annotations
 

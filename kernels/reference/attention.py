@@ -1,4 +1,4 @@
-"""Attention: of H query heads over one shared row per position, K and V being the same vector (docs/model.md 4), and of
+"""Attention: of H query heads over one shared row per position, K and V being the same vector (model.md 4), and of
 groups of heads over keys and values of their own (Ainslie et al. 2023, "GQA")."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pooling of a compressor window: one softmax per channel over the candidate rows (docs/model.md 6)."""
+"""Pooling of a compressor window: one softmax per channel over the candidate rows (docs/explanation/model.md 6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hyper-connections: C parallel residual streams, mixed before and after every block (docs/model.md 3, 9)."""
+"""Hyper-connections: C parallel residual streams, mixed before and after every block (model.md 3, 9)."""
 
 from __future__ import annotations
 

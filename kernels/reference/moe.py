@@ -1,4 +1,4 @@
-"""Routing and the expert nonlinearity (docs/model.md 8)."""
+"""Routing and the expert nonlinearity (docs/explanation/model.md 8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RMS norm: sum of squares in float64, everything after the mean in float32 (docs/model.md 10.4)."""
+"""RMS norm: sum of squares in float64, everything after the mean in float32 (docs/explanation/model.md 10.4)."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from kernels.formats import FORMATS
-from kernels.formats.iq2_xxs import GRID, SIGNS
+from ds4ref.kernels.formats import FORMATS
+from ds4ref.kernels.formats.iq2_xxs import GRID, SIGNS
 
 
 def q8_0(x: np.ndarray) -> np.ndarray:

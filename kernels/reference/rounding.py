@@ -1,4 +1,4 @@
-"""Simulated low-precision formats of the caches (docs/model.md 10.3): E4M3, E2M1, binary16, Hadamard rotation; int8 in
+"""Simulated low-precision formats of the caches (model.md 10.3): E4M3, E2M1, binary16, Hadamard rotation; int8 in
 groups."""
 
 from __future__ import annotations

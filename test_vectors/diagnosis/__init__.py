@@ -1,10 +1,13 @@
 """Explaining another engine's numbers: rounding set, mistake, or none of these.
 
-signatures   what our model computes with every rounding and every mistake, kept on disk
-evidence     how far predictions lie from an observation, and how far a right engine's would
-case         candidates for one observation;  search  which of them are tried
-fitting      mistakes with a size;  outside, prompts  mistakes outside the model
-decide       the verdict;  sight  what it could have seen;  calibration  what its confidence is worth
+signatures    predictions of our model with every rounding and every mistake, cached
+evidence      the likelihood: distance from an observation against that of right engines
+case          candidates for one observation;  search  which of them are computed
+fitting       mistakes with a size;  outside, prompts  mistakes outside the model
+calibration   priors, and the confidence of a verdict
+posterior     prior times likelihood, and the rule that decides
+decide        the verdict in words;  sight  its detection limit;  verdict  its fields
+files         differences of two model files
 """
 
 from .decide import diagnose

@@ -1,13 +1,15 @@
-"""One observation and everything it can be held against: predictions, their references, and how each one fits.
+"""One observation, its noise model, and the candidates that may explain it.
 
-A candidate is a rounding set, alone or with something wrong: a fault of the library, a member of a family, a fault in
-a part of the model or from a position on, two faults, or a mistake outside the model. All of them are predictions
-(R, K) of what was observed, made by the engine itself (``signatures``), and are judged alike (``evidence``).
+case = Case(library, observation, bos)
+case.reference("ds4")                what right engines of a rounding set look like here
+case.clean("ds4")                    a rounding set with nothing wrong, as candidate
+case.computed(ideas)                 further candidates, one after the other
+case.bayes_factor(a, b)              how much better one candidate explains the observation than another
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,63 +21,38 @@ from ds4ref.variants.runner import AnyFault
 from ds4ref.variants.scoped import ScopedFault, Where
 
 from ..observation import Observation
-from .evidence import SHORTEST, Fit, Reference, seen_through, stretches
+from .evidence import LIMIT, SHORTEST, Fit, Reference, log_student, seen_through, stretches
 from .outside import slips
-from .signatures import Pass, Signatures
+from .signatures import REPLICAS, Pass, Signatures
 
-LIMIT = 3.0
-"""A right engine's misfit (standard deviations, the largest of three) is above this in a few of a hundred cases."""
 TIE = 1e-4
-"""Gap of a top-k decision, in units of its scores' spread, below which float noise of another engine may decide it."""
-LOUD_RUNS = 12
+"""Gap of a top-k decision, in units of its scores' spread, that float noise of another engine may close: 30 times ours
+(``FOREIGN``), which is 2.4e-7 at a block's input and grows tenfold and more through the layers."""
+FIRST = 2.5
+"""Standard deviations beyond the mean largest position at which a deviation begins: 2 in 100 right engines reach it
+somewhere (Gumbel)."""
+CLIP = 20.0
+"""Log Bayes factors are clipped here: eight replicas support no larger ones."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Idea:
-    """One explanation that was not looked at yet; fields as in ``Candidate``."""
+    """An explanation that was not computed yet.
 
-    kind: str
-    mode: str
-    name: str
-    says: str
-    faults: tuple[AnyFault, ...] = ()
-    since: int = 0
-    parameter: dict[str, Any] | None = None
-
-    @property
-    def run(self) -> Pass:
-        """The run of the model that predicts it."""
-        return Pass(self.mode, self.faults, self.name, self.since)
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One explanation.
-
-    kind        mode, rounding (clean sets); fault, family, scoped, late, pair (inside the model); variant (outside)
-    mode        the rounding set it is in
+    kind        mode, rounding (clean sets); fault, family, part, late, pair (in the model); slip (around it)
+    mode        the rounding set that it is in
     name, says  of what is wrong; "" and the set's own words for clean sets
-    faults      what makes it, for replicas; ``since`` the position from which on it is in force
-    rows        (R, K) predicted log probabilities
-    parameter   of a family: {"name", "value", "low", "high", "right"}
-    flipped     position of a top-k tie that fell the other way in ``rows``, if one was looked for and found
+    faults      what makes it; ``since`` the position from which on it is in force
+    parameter   of a fitted family: {"name", "value", "low", "high", "right"}
     """
 
     kind: str
     mode: str
     name: str
     says: str
-    rows: np.ndarray
-    fit: Fit
     faults: tuple[AnyFault, ...] = ()
     since: int = 0
     parameter: dict[str, Any] | None = None
-    flipped: int | None = None
-
-    @property
-    def clean(self) -> bool:
-        """Whether nothing is wrong in it."""
-        return self.kind in ("mode", "rounding")
 
     @property
     def run(self) -> Pass:
@@ -83,111 +60,125 @@ class Candidate:
         return Pass(self.mode, self.faults, self.name or "clean", self.since)
 
     @property
+    def clean(self) -> bool:
+        """Whether nothing is wrong in it."""
+        return self.kind in ("mode", "rounding")
+
+    @property
+    def coarse(self) -> bool:
+        """Whether its rounding set has steps that float noise flips."""
+        return ROUNDING[self.mode].coarse
+
+    @property
+    def family(self) -> str:
+        """The name, without the size of a family's member."""
+        return self.name.partition("=")[0]
+
+    @property
     def label(self) -> str:
-        """How tables call it."""
+        """The name in tables."""
         return self.mode if self.clean else f"{self.name}@{self.mode}"
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Candidate(Idea):
+    """A computed explanation.
+
+    rows     (R, K) predicted log probabilities
+    flipped  position of a top-k tie that ``rows`` decide the other way, if one was found
+    """
+
+    rows: np.ndarray
+    fit: Fit
+    flipped: int | None = None
+
+
 class Case:
-    """One observation with its library. Everything is computed when it is first asked for."""
+    """One observation with its library; everything is computed on first use."""
 
     def __init__(self, library: Signatures, seen: Observation, bos: int | None):
         self.library, self.seen, self.bos = library, seen, bos
         self.values = np.where(np.isposinf(seen.logprobs), np.nan, seen.logprobs)
         self.storage = np.zeros(len(seen.rows)) if seen.storage is None else np.nanmean(seen.storage, axis=1)
-        self._references: dict[tuple[str, str], Reference] = {}
-        self._clean: dict[str, Candidate] = {}
-        self._plain: dict[str, Fit] = {}
+        self._references: dict[str, Reference] = {}
 
-    # --- references
+    # --- noise
 
-    def rows_of(self, logprobs: np.ndarray) -> np.ndarray:
-        """A prediction (T, V) where it was observed."""
-        return seen_through(self.seen, logprobs)
+    def rows_of(self, run: Pass) -> np.ndarray:
+        """Log probabilities of a run where the engine was observed, (R, K)."""
+        return seen_through(self.seen, self.library.of(run).logprobs)
 
     def reference(self, mode: str) -> Reference:
-        """What right engines of a rounding set show here."""
-        key = mode, ""
-        if key not in self._references:
-            self.library.ahead([Pass(mode)])
-            runs = [self.rows_of(each.logprobs) for each in self.library.replicas(mode)]
-            clean = self.rows_of(self.library.get(mode).logprobs)
-            self._references[key] = Reference(clean, runs, self.storage, ROUNDING[mode].coarse, self.seen.shared)
-        return self._references[key]
+        """Noise of right engines of a rounding set."""
+        return self.reference_of(Pass(mode))
 
-    def own_reference(self, c: Candidate, count: int) -> Reference:
-        """The same for engines with a candidate's mistake: its own runs with float noise."""
-        key = c.mode, c.name
-        if key not in self._references:
-            runs = [self.rows_of(each.logprobs) for each in self.library.noisy(c.run, count)]
-            rows = self.rows_of(self.library.of(c.run).logprobs)  # as it is with no tie fallen the other way
-            self._references[key] = Reference(rows, runs, self.storage, ROUNDING[c.mode].coarse, self.seen.shared)
-        return self._references[key]
+    def reference_of(self, run: Pass) -> Reference:
+        """Noise of engines that compute ``run``, from its replicas."""
+        if run.key not in self._references:
+            self.library.ahead([run])
+            self._references[run.key] = Reference(
+                self.rows_of(run), self.replicas(run), self.storage, ROUNDING[run.mode].coarse, self.seen.shared
+            )
+        return self._references[run.key]
+
+    def replicas(self, run: Pass) -> list[np.ndarray]:
+        """``run`` with float noise, (R, K) each, storage rounding left out."""
+        return [seen_through(self.seen, each.logprobs) for each in self.library.noisy(run)]
 
     # --- candidates
 
+    def candidate(self, idea: Idea, rows: np.ndarray) -> Candidate:
+        """An idea and its prediction (R, K)."""
+        return Candidate(**vars(idea), rows=rows, fit=self.reference(idea.mode).fit(self.values, rows))
+
     def clean(self, mode: str) -> Candidate:
         """A rounding set with nothing wrong."""
-        if mode not in self._clean:
-            ref = self.reference(mode)
-            kind = "mode" if mode in MODE_NAMES else "rounding"
-            self._clean[mode] = Candidate(kind, mode, "", ROUNDING[mode].says, ref.predicted, ref.fit(self.values))
-        return self._clean[mode]
+        ref = self.reference(mode)
+        idea = Idea(kind="mode" if mode in MODE_NAMES else "rounding", mode=mode, name="", says=ROUNDING[mode].says)
+        return Candidate(**vars(idea), rows=ref.predicted, fit=ref.fit(self.values))
 
-    def plain(self, c: Candidate) -> Fit:
-        """The fit of a clean set measured as other candidates' are, from one run: comparable in ``score``."""
-        if c.mode not in self._plain:
-            self._plain[c.mode] = self.reference(c.mode).fit(self.values, self.reference(c.mode).predicted)
-        return self._plain[c.mode]
-
-    def judged(self, idea: Idea, rows: np.ndarray) -> Candidate:
-        """A prediction (R, K) as candidate."""
-        found = self.reference(idea.mode).fit(self.values, rows)
-        return Candidate(
-            idea.kind, idea.mode, idea.name, idea.says, rows, found, idea.faults, idea.since, idea.parameter
-        )
-
-    def made(self, *ideas: Idea) -> Iterator[Candidate]:
+    def computed(self, ideas: Iterable[Idea]) -> Iterator[Candidate]:
         """Ideas as candidates, one after the other, computed several at a time."""
+        ideas = list(ideas)
         self.library.ahead(idea.run for idea in ideas)
         for idea in ideas:
-            yield self.judged(idea, self.rows_of(self.library.of(idea.run).logprobs))
+            yield self.candidate(idea, self.rows_of(idea.run))
 
     def fault(self, mode: str, name: str) -> Idea:
         """One fault of the library."""
-        return Idea("fault", mode, name, LIBRARY[name].says, (LIBRARY[name],))
+        return Idea(kind="fault", mode=mode, name=name, says=LIBRARY[name].says, faults=(LIBRARY[name],))
 
     def member(self, mode: str, family: Family, value: float, parameter: dict[str, Any] | None = None) -> Idea:
         """One member of a family."""
-        fault = family.fault(value)
-        shape = self.library.engine.shape
-        return Idea("family", mode, fault.name, family.describe(value, shape), (fault,), 0, parameter)
+        fault, says = family.fault(value), family.describe(value, self.library.engine.shape)
+        return Idea(kind="family", mode=mode, name=fault.name, says=says, faults=(fault,), parameter=parameter)
 
-    def scoped(self, mode: str, name: str, part: str, where: Where) -> Idea:
+    def part(self, mode: str, name: str, part: str, where: Where) -> Idea:
         """A fault of the library in a part of the model."""
-        one = ScopedFault(LIBRARY[name], part, where)
-        return Idea("scoped", mode, one.name, f"{LIBRARY[name].says}, in {part} only", (one,))
+        fault = ScopedFault(LIBRARY[name], part, where)
+        return Idea(
+            kind="part", mode=mode, name=fault.name, says=f"{LIBRARY[name].says}, in {part} only", faults=(fault,)
+        )
 
     def late(self, mode: str, name: str, since: int) -> Idea:
         """A fault of the library from a position on, as one that decode has and prefill has not."""
         says = f"{LIBRARY[name].says}, from position {since} on (a path of its own, such as decode?)"
-        return Idea("late", mode, f"{name} [from {since}]", says, (LIBRARY[name],), since)
+        return Idea(
+            kind="late", mode=mode, name=f"{name} [from {since}]", says=says, faults=(LIBRARY[name],), since=since
+        )
 
     def pair(self, mode: str, one: str, two: str) -> Idea:
         """Two faults of the library at once."""
         says = f"{LIBRARY[one].says}; and {LIBRARY[two].says}"
-        return Idea("pair", mode, f"{one} + {two}", says, (LIBRARY[one], LIBRARY[two]))
+        return Idea(kind="pair", mode=mode, name=f"{one} + {two}", says=says, faults=(LIBRARY[one], LIBRARY[two]))
 
-    def outside(self, mode: str, only: Sequence[str] | None = None) -> list[Candidate]:
-        """Mistakes outside the model that say something about what was observed."""
-        found = []
+    def slips(self, mode: str, only: Sequence[str] | None = None) -> Iterator[Candidate]:
+        """Mistakes outside the model that predict something of what was observed."""
         for slip in slips(self.library, self.bos):
-            if only is not None and slip.name not in only:
-                continue
-            rows = self.rows_of(slip.make(self.library, mode, self.seen))
-            if not np.isnan(rows).all():
-                found.append(self.judged(Idea("slip", mode, slip.name, slip.says), rows))
-        return found
+            if only is None or slip.name in only:
+                rows = seen_through(self.seen, slip.make(self.library, mode, self.seen))
+                if not np.isnan(rows).all():
+                    yield self.candidate(Idea(kind="slip", mode=mode, name=slip.name, says=slip.says), rows)
 
     # --- ties
 
@@ -195,37 +186,41 @@ class Case:
         """The candidate with a top-k tie decided the other way, if its misfit begins at one and that explains more.
 
         Which of two equal rows a top-k takes is nobody's mistake. Exact ties are tried in the other order; near ones
-        fall either way in runs with more noise than usual. Where the misfit begins is told by ``own``, if given.
+        fall either way in runs with more noise than usual. ``own`` replaces the clean set's noise in telling where the
+        misfit begins.
         """
-        first = None if self.reference(c.mode).coarse or c.kind == "slip" else self.first_beyond(c, own)
-        if first is None or c.fit.misfit < LIMIT:
+        first = None if c.coarse or c.kind == "slip" or c.fit.misfit < LIMIT else self.first_beyond(c, own)
+        if first is None:
             return c
         at = int(np.searchsorted(self.seen.rows, first))
         start, end = int(self.seen.rows[at - 1]) + 1 if at else 0, first + 1
         if any(fault.ahead for fault in c.faults):
             start, end = 0, len(self.library.ids)
-        margin = self.library.of(c.run).margin[start:end]
-        if not len(margin) or margin.min() > TIE:
+        closest = self.library.of(c.run).margin[start:end].min(initial=np.inf)
+        if closest > TIE:
             return c
-        found = [c]
-        if margin.min() == 0:
-            ties = LIBRARY["indexer_ties_high"]
-            signature = self.library.of(Pass(c.mode, (*c.faults, ties), f"{c.run.name} ties high", c.since))
-            found.append(self._again(c, signature.logprobs, first))
-        if found[-1].fit.misfit >= LIMIT:
-            for signature in self.library.noisy(c.run, LOUD_RUNS, louder=True):
-                found.append(self._again(c, signature.logprobs, first))
-        return max(found, key=lambda one: one.fit.score)
+        tried = [c]
+        if closest == 0:
+            ties = Pass(c.mode, (*c.faults, LIBRARY["indexer_ties_high"]), f"{c.run.name} ties high", c.since)
+            tried.append(self._flipped(c, self.rows_of(ties), first))
+        if tried[-1].fit.misfit >= LIMIT:
+            tried += [
+                self._flipped(c, seen_through(self.seen, run.logprobs), first)
+                for run in self.library.noisy(c.run, louder=True)
+            ]
+        return max(tried, key=lambda one: one.fit.score)
 
-    def _again(self, c: Candidate, logprobs: np.ndarray, first: int) -> Candidate:
-        rows = self.rows_of(logprobs)
+    def _flipped(self, c: Candidate, rows: np.ndarray, first: int) -> Candidate:
         return replace(c, rows=rows, fit=self.reference(c.mode).fit(self.values, rows), flipped=first)
 
     # --- two candidates against each other
 
-    def odds(self, a: Candidate, b: Candidate, count: int = 4) -> float:
-        """Log odds of ``a`` over ``b``, at most 20 either way, from the difference of their scores: held against what
-        engines that are a, and engines that are b, show of it (replicas of both)."""
+    def bayes_factor(self, a: Candidate, b: Candidate) -> float:
+        """Log Bayes factor of ``a`` over ``b``, clipped.
+
+        In float precision it is the difference of the log likelihoods. Where steps flip, that difference scatters: it
+        is held against the same difference on replicas of both candidates, with Student's density for their number.
+        """
         ref_a, ref_b = self.reference(a.mode), self.reference(b.mode)
 
         def difference(values: np.ndarray) -> float:
@@ -233,42 +228,37 @@ class Case:
 
         here = difference(self.values)
         if not (ref_a.coarse or ref_b.coarse):
-            return float(np.clip(here, -20, 20))
+            return float(np.clip(here, -CLIP, CLIP))
         densities = []
         for c in (a, b):
-            runs = self.runs(c, count)
-            usual = np.array([difference(run) for run in runs])
-            spread = max(float(usual.std(ddof=1)), 0.5) * np.sqrt(1 + 1 / len(usual))
-            z = (here - float(usual.mean())) / spread
-            # few runs: Student's tails
-            dof = len(usual) - 1
-            densities.append(-np.log(spread) - 0.5 * (dof + 1) * np.log1p(z * z / dof))
-        return float(np.clip(densities[0] - densities[1], -20, 20))
+            usual = np.array([difference(run) for run in self.runs(c)])
+            # at least half a unit: differences below that decide nothing
+            spread = max(float(usual.std(ddof=1)), 0.5) * np.sqrt(1 + 1 / REPLICAS)
+            densities.append(log_student((here - float(usual.mean())) / spread) - np.log(spread))
+        return float(np.clip(densities[0] - densities[1], -CLIP, CLIP))
 
-    def runs(self, c: Candidate, count: int) -> list[np.ndarray]:
+    def runs(self, c: Candidate) -> list[np.ndarray]:
         """What engines that are this candidate show, (R, K) each, storage rounding left out."""
-        if c.clean:
-            return [self.rows_of(each.logprobs) for each in self.library.replicas(c.mode)]
         if c.kind == "slip":
-            shift = c.rows - self.reference(c.mode).predicted
-            return [self.rows_of(each.logprobs) + shift for each in self.library.replicas(c.mode)]
-        return [self.rows_of(each.logprobs) for each in self.library.noisy(c.run, count)]
+            return [run + c.rows - self.reference(c.mode).predicted for run in self.replicas(Pass(c.mode))]
+        return self.replicas(c.run)
 
     def first_beyond(self, c: Candidate, ref: Reference | None = None) -> int | None:
-        """First observed position that the candidate does not fit; None if there is none. The bar is what the largest
-        of all positions reaches in a right engine, or of all short stretches, which begin there. ``ref`` if that is not
-        a clean engine of its set but one with its mistake."""
+        """First observed position that the candidate does not fit; None if there is none.
+
+        The bar is what the largest of all positions reaches in a right engine, or of all short stretches, which begin
+        there. ``ref`` replaces the noise of the candidate's clean set.
+        """
         own = self.reference(c.mode).own if ref is None else ref.own
-        found = c.fit.level if ref is None else ref.fit(self.values, c.rows).level
-        most = own.max(axis=1)
-        bar = float(most.mean()) + 2.5 * max(float(most.std(ddof=1)), float(own.std()) / 2)
-        with np.errstate(invalid="ignore"):
-            bad = np.flatnonzero(found > bar)
-        if len(bad) or len(found) < 2 * SHORTEST:
-            return int(self.seen.rows[bad[0]]) if len(bad) else None
-        usual = np.array([stretches(row, SHORTEST, 1) for row in own])
-        most = usual.max(axis=1)
-        bar = float(most.mean()) + 2.5 * max(float(most.std(ddof=1)), float(usual.std()) / 2)
-        level = np.where(np.isfinite(found), found, float(np.median(own)))
-        bad = np.flatnonzero(stretches(level, SHORTEST, 1) > bar)
-        return int(self.seen.rows[bad[0]]) if len(bad) else None
+        level = c.fit.level if ref is None else ref.fit(self.values, c.rows).level
+        filled = np.where(np.isfinite(level), level, float(np.median(own)))
+        for length in (1, SHORTEST):
+            if length > 1 and len(level) < 2 * length:
+                break
+            usual = np.array([stretches(row, length, 1) for row in own])
+            largest = usual.max(axis=1)
+            bar = float(largest.mean()) + FIRST * max(float(largest.std(ddof=1)), float(usual.std()) / 2)
+            beyond = np.flatnonzero(stretches(filled, length, 1) > bar)
+            if len(beyond):
+                return int(self.seen.rows[beyond[0]])
+        return None

@@ -1,14 +1,14 @@
-"""How far a prediction lies from an observation, and how far a right engine's would.
+"""The likelihood: how far a prediction lies from an observation, and how far a right engine's would.
 
     r(t)      mean square difference of log probabilities after token t between the engine and a prediction
-    e(t)      what a right engine has there: measured on replicas (clean runs with float noise), plus what storage
-              rounding adds (``storage``)
+    e(t)      the same of a right engine: measured on replicas (runs with float noise), plus what storage rounding adds
+              (``storage``)
     l(t)      ln sqrt(r / e): 0 is what a right engine shows, 1 is e times as much
 
-Roundings that flip make e large and r heavy-tailed, so statistics are of l, and what is usual for them is measured on
-replicas that are left out in turn. ``Reference`` holds one prediction with its replicas; ``misfit`` says by how many
-of a right engine's own standard deviations an l is too large: as a whole, in some stretch of the prompt, or at one
-position.
+Roundings that flip make e large and r heavy-tailed, so statistics are of l, and their distribution is measured on
+replicas, each left out in turn. ``Reference`` holds one prediction with its replicas. ``Fit.score`` is the log
+likelihood; ``Fit.misfit`` says by how many standard deviations of right engines an l is too large: as a whole, in some
+stretch of the prompt, or at one position.
 """
 
 from __future__ import annotations
@@ -19,25 +19,35 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..observation import Observation
+from .signatures import REPLICAS
 
+LIMIT = 3.0
+"""The threshold of "nothing here explains it": the misfit at which an unknown mistake (1 to 1000 standard deviations,
+log-uniform, a quarter of all engines) becomes likelier than a right engine (Student, 7 degrees of freedom): 2.9."""
 FLOAT_FLOOR = 1e-7
-"""Two float32 engines are never taken to agree better than this (nats)."""
+"""Nats: one float32 unit in the last place of a log probability near -1; no two engines agree better."""
 FOREIGN = np.log(30.0)
-"""Another engine's float noise may be larger than our replicas' by this factor (its logarithm): fast exponentials,
-float32 angles at long contexts. Hugging Face and ds4's C code, roundings off, are at 2 to 10 times ours."""
+"""Log of the largest float noise of another engine in units of ours: three times the largest measured, 10 (fast
+exponentials, float32 angles at long contexts; Hugging Face and ds4's C code, roundings off, are at 2 to 10)."""
 NOTHING = 1e3
-"""Root of r where a row is no numbers at all: it agrees with nothing."""
+"""Root of r where a row is no numbers at all: beyond every log probability, so that it agrees with nothing."""
 WEIGHT = 0.25
-"""Positions are worth this much of an independent one in a likelihood: a flipped row stays in the window and dirties
-its neighbours. Only ranks depend on it; confidence is fitted afterwards (``calibration``)."""
+"""Share of an independent observation that a position is worth in a likelihood: 1 / (1 + 2 sum of autocorrelations) of
+l on replicas, 0.04 to 1 in the 13 sets, geometric mean 0.23 (golden model tiny, 200 positions)."""
 TAIL = 4.0
-"""Degrees of freedom of the likelihood's Student tail."""
+"""Degrees of freedom of the likelihood's Student tail: r / e is above 21 once in a hundred then; replicas of the 13
+sets reach 3 to 71 that often (the same model)."""
 SHORTEST = 8
-"""Stretches of the prompt that are judged on their own have at least so many positions."""
+"""Positions of the shortest stretch that is judged on its own: below, the largest position says the same."""
+
+
+def log_student(z: float, dof: int = REPLICAS - 1) -> float:
+    """Log density, up to a constant, of a statistic whose spread comes from ``dof`` + 1 replicas."""
+    return float(-0.5 * (dof + 1) * np.log1p(z * z / dof))
 
 
 def seen_through(seen: Observation, logprobs: np.ndarray) -> np.ndarray:
-    """A prediction (T, V) where it was observed: (R, V) or (R, K) float64; NaN where it says nothing."""
+    """Select the observed numbers of a prediction (T, V): (R, V) or (R, K) float64; NaN where it says nothing."""
     rows = logprobs[seen.rows]
     if seen.support is None:
         return (
@@ -57,18 +67,17 @@ def squares(values: np.ndarray, predicted: np.ndarray) -> np.ndarray:
     usable = np.isfinite(difference)
     if usable.all():
         return np.einsum("rk,rk->r", difference, difference) / max(difference.shape[1], 1)
-    given = ~np.isnan(values) & ~np.isnan(predicted)
-    broken = np.isnan(values).all(axis=1)
+    comparable = ~np.isnan(values) & ~np.isnan(predicted)
     total = np.where(usable, difference, 0.0)
     out = np.einsum("rk,rk->r", total, total) / np.maximum(usable.sum(axis=1), 1)
-    out[usable.sum(axis=1) < 0.9 * given.sum(axis=1)] = NOTHING**2
+    out[usable.sum(axis=1) < 0.9 * comparable.sum(axis=1)] = NOTHING**2
     out[np.isnan(predicted).all(axis=1)] = np.nan
-    out[broken] = NOTHING**2
+    out[np.isnan(values).all(axis=1)] = NOTHING**2
     return np.minimum(out, NOTHING**2)
 
 
 def smooth(e: np.ndarray, reach: int = 4) -> np.ndarray:
-    """Moving average (R,), shorter at the ends."""
+    """Moving average (R,) of 2 ``reach`` + 1 positions, shorter at the ends."""
     if len(e) <= 1:
         return e
     total = np.concatenate(([0.0], np.cumsum(e)))
@@ -82,11 +91,11 @@ class Fit:
     """How one prediction fits.
 
     level    l (R,), see above, NaN where nothing is predicted; after ``shift``
-    shift    logarithm of how much larger the engine's float noise is than ours; 0 in coarse sets
+    shift    log of how much larger the engine's float noise is than ours; 0 in coarse sets
     z        by how many standard deviations the whole is too far
     local    the same for the worst stretch, beyond what the worst of that many stretches shows by chance
     worst    the same for the worst single position
-    score    log likelihood, for ranking
+    score    log likelihood
     rms      root of the mean of r, nats
     core     mean l, unshifted, of the nearer half of the positions: what a top-k decision that fell the other way
              somewhere leaves alone
@@ -121,29 +130,21 @@ class Reference:
         shared: np.ndarray | None = None,
     ):  # fmt: skip
         self.predicted, self.coarse, self.storage = predicted, coarse, storage
-        r = np.array([squares(replica, predicted) for replica in replicas])
         n = len(replicas)
         floor = storage + FLOAT_FLOOR**2
-        r = np.maximum(np.nan_to_num(r), FLOAT_FLOOR**2)
+        r = np.maximum(np.nan_to_num([squares(replica, predicted) for replica in replicas]), FLOAT_FLOOR**2)
         self.noise = smooth(r.mean(axis=0))
         self.expected = self.noise + floor
-        if storage.any():  # what is usual for stored numbers: the replicas, stored
-            rng = np.random.default_rng(11)
-            common = np.zeros_like(storage) if shared is None else np.minimum(shared, storage)
-            step, offset = np.sqrt(storage - common)[:, None], np.sqrt(common)[:, None]
-            replicas = [
-                each + step * rng.standard_normal(each.shape) + offset * rng.standard_normal((len(each), 1))
-                for each in replicas
-            ]
+        stored = r + floor
+        if storage.any():
+            replicas = _stored(replicas, storage, shared)
             stored = np.array([squares(replica, predicted) for replica in replicas])
-        else:
-            stored = r + floor
         rest = [smooth((r.sum(axis=0) - r[k]) / (n - 1)) + floor for k in range(n)]
         usual = np.median(stored, axis=1)
-        # medians of stored replicas, and how far they scatter: above, an engine has float noise of its own
-        self.stored = float(usual.mean() + 3 * usual.std(ddof=1)) if storage.any() else 0.0
+        # above what stored replicas reach, an engine has float noise of its own
+        self.stored = float(usual.mean() + LIMIT * usual.std(ddof=1)) if storage.any() else 0.0
         self.own = np.array([_half_log(np.maximum(stored[k], floor) / rest[k]) for k in range(n)])
-        self.usual = Usual(self.own)
+        self.usual = Scatter(self.own)
         self.mean: np.ndarray | None = None
         if coarse:  # the mean of many runs has no flips of its own: a sharper place to measure from
             every = np.array(replicas)
@@ -156,22 +157,20 @@ class Reference:
                 others = np.delete(every, k, axis=0)
                 centre = others.mean(axis=0)
                 scale = np.array([squares(each, centre) for each in others]).mean(axis=0)
-                usual = np.maximum(smooth(scale) * n / (n - 2), floor)
-                own.append(_half_log(np.maximum(squares(every[k], centre), floor) / usual))
-            self.usual_mean = Usual(np.array(own))
+                expected = np.maximum(smooth(scale) * n / (n - 2), floor)
+                own.append(_half_log(np.maximum(squares(every[k], centre), floor) / expected))
+            self.usual_mean = Scatter(np.array(own))
 
     def fit(self, values: np.ndarray, predicted: np.ndarray | None = None) -> Fit:
         """Hold the observed values (R, K) against the prediction, or another one in the same rounding set."""
         r = squares(values, self.predicted if predicted is None else predicted)
         level = _half_log((r + 1e-300) / self.expected)
         known = np.isfinite(level)
+        bare = np.sort(level[known])
+        core = float(bare[: max(1, len(bare) // 2)].mean()) if len(bare) else 0.0
         shift, expected = 0.0, self.expected
         if not self.coarse and known.any():
-            # float noise of another size is one factor everywhere; storage rounding, which is known, is none
-            bare = _half_log(np.maximum(r - self.storage, 1e-300) / (self.expected - self.storage))
-            shift = float(np.clip(np.median(bare[known]), 0.0, FOREIGN))
-            if np.median(r[known]) < self.stored:
-                shift = 0.0  # storage explains it
+            shift = self._shift(r, known)
             expected = np.exp(2 * shift) * (self.expected - self.storage) + self.storage
             level = _half_log((r + 1e-300) / expected)
         z, local, worst = self.usual.misfit(level)
@@ -179,15 +178,33 @@ class Reference:
             other = self.usual_mean.misfit(_half_log((squares(values, self.mean) + 1e-300) / self.around))
             z, local, worst = max(z, other[0]), max(local, other[1]), max(worst, other[2])
         q = np.exp(2 * np.clip(level[known], -20, 20))
-        width = 0.5 * np.log(expected[known])
         tail = 0.5 * (TAIL + 1) * np.log((TAIL + q) / (TAIL + 1))
-        score = -WEIGHT * float(np.sum(width + tail))
         # a row that is not predicted is neither explained nor contradicted: it counts like one of unrelated engines
-        score -= WEIGHT * float((~known).sum()) * 1.0
+        score = -WEIGHT * float(np.sum(0.5 * np.log(expected[known]) + tail) + (~known).sum())
         rms = float(np.sqrt(np.mean(r[known]))) if known.any() else float("nan")
-        bare = np.sort(_half_log((r[known] + 1e-300) / self.expected[known]))
-        core = float(bare[: max(1, len(bare) // 2)].mean()) if len(bare) else 0.0
         return Fit(level, shift, z, local, worst, score, rms, core)
+
+    def _shift(self, r: np.ndarray, known: np.ndarray) -> float:
+        """Log of the engine's float noise in units of ours: one factor everywhere. Storage rounding is known."""
+        if np.median(r[known]) < self.stored:
+            return 0.0
+        bare = _half_log(np.maximum(r - self.storage, 1e-300) / (self.expected - self.storage))
+        return float(np.clip(np.median(bare[known]), 0.0, FOREIGN))
+
+    def level(self, a: np.ndarray, b: np.ndarray) -> float:
+        """Mean l of two predictions (R, K), as engine and prediction of each other."""
+        return float(np.nanmean(_half_log((squares(a, b) + 1e-300) / self.expected)))
+
+
+def _stored(replicas: Sequence[np.ndarray], storage: np.ndarray, shared: np.ndarray | None) -> list[np.ndarray]:
+    """Replicas as they come back from storage."""
+    rng = np.random.default_rng(11)
+    common = np.zeros_like(storage) if shared is None else np.minimum(shared, storage)
+    step, offset = np.sqrt(storage - common)[:, None], np.sqrt(common)[:, None]
+    return [
+        each + step * rng.standard_normal(each.shape) + offset * rng.standard_normal((len(each), 1))
+        for each in replicas
+    ]
 
 
 def _half_log(ratio: np.ndarray) -> np.ndarray:
@@ -195,8 +212,8 @@ def _half_log(ratio: np.ndarray) -> np.ndarray:
         return 0.5 * np.log(ratio)
 
 
-class Usual:
-    """What levels of right engines look like: statistics of replicas ``own`` (n, R), made once."""
+class Scatter:
+    """Distribution of the levels of right engines, from those of replicas ``own`` (n, R)."""
 
     def __init__(self, own: np.ndarray):
         self.own = own
@@ -212,23 +229,28 @@ class Usual:
             self.lengths.append((length, usual.mean(axis=0), width))
             length *= 2
 
+    def whole(self, known: np.ndarray | None = None) -> tuple[float, float]:
+        """Mean and standard deviation of the mean level over the positions ``known``, for one more engine."""
+        own = self.own if known is None else self.own[:, known]
+        means = own.mean(axis=1)
+        # positions are not independent; with few replicas their scatter is not well known: never less than if they were
+        spread = max(float(means.std(ddof=1)), self.single / np.sqrt(own.shape[1]), 0.01)
+        return float(means.mean()), spread * self.more
+
     def misfit(self, level: np.ndarray) -> tuple[float, float, float]:
         """(whole, stretch, position): standard deviations by which ``level`` (R,) lies above what replicas show."""
         known = np.isfinite(level)
-        count = int(known.sum())
-        if not count:
+        if not known.any():
             return 0.0, 0.0, 0.0
-        own = self.own if count == len(level) else self.own[:, known]
-        means = own.mean(axis=1)
-        # positions are not independent; with few replicas their scatter is not well known: never less than if they were
-        spread = max(float(means.std(ddof=1)), self.single / np.sqrt(count), 0.01)
-        z = (float(level[known].mean()) - float(means.mean())) / (spread * self.more)
+        mean, spread = self.whole(known)
+        z = (float(level[known].mean()) - mean) / spread
         filled, local = np.where(known, level, self.median), 0.0
-        for length, mean, width in self.lengths:
-            here = (stretches(filled, length, length // 2) - mean) / (width * self.more)
+        for length, usual, width in self.lengths:
+            here = (stretches(filled, length, length // 2) - usual) / (width * self.more)
+            # the largest of n normal variables is sqrt(2 ln n)
             local = max(local, float(here.max()) - float(np.sqrt(2 * np.log(len(here)))))
-        most = own.max(axis=1)
-        # largest values scatter like a Gumbel variable: its scale from the replicas' own
+        most = self.own[:, known].max(axis=1)
+        # largest values scatter like a Gumbel variable, whose tail is one standard deviation longer
         scale = max(float(most.std(ddof=1)), self.single / 2)
         worst = (float(level[known].max()) - float(most.mean())) / (scale * self.more) - 1.0
         return float(z), float(local), float(max(worst, 0.0))
@@ -242,7 +264,7 @@ def stretches(level: np.ndarray, length: int, step: int) -> np.ndarray:
 
 
 def projection(values: np.ndarray, base: np.ndarray, target: np.ndarray, weight: np.ndarray) -> float:
-    """Where the observed values lie on the line from one prediction (0) to another (1); all (R, K), ``weight`` (R,).
+    """Place of the observed values on the line from one prediction (0) to another (1); all (R, K), ``weight`` (R,).
     NaN if the two are the same."""
     with np.errstate(invalid="ignore"):
         d, y = target - base, values - base

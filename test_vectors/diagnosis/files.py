@@ -1,6 +1,6 @@
 """Is it the engine or its file? A wrong conversion gives the same numbers as a wrong engine.
 
-    found = differences("ours.gguf", "theirs.gguf")     what the two files say otherwise
+    differences("ours.gguf", "theirs.gguf").lines     metadata and tensors that differ
 
 If our engine on *their* file gives their numbers, their engine reads that file rightly, and the file is what differs.
 """

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ds4ref.variants import ROUNDING
 from ds4ref.variants.families import Family
 
 from .case import Candidate, Case, Idea
@@ -28,13 +29,11 @@ other reach 0.3."""
 
 
 def best_of_grid(case: Case, mode: str, family: Family) -> Candidate:
-    """The nearest member among the values of the grid and the one that the slope points at."""
+    """Compute the members at the values of the grid and where the slope points; return the nearest."""
     values = list(family.grid(case.library.engine.shape))
-    pointed = None if family.whole or case.reference(mode).coarse else along(case, mode, family)
-    if pointed is not None:
+    if not (family.whole or ROUNDING[mode].coarse) and (pointed := along(case, mode, family)) is not None:
         values.append(pointed)
-    found = case.made(*(case.member(mode, family, value) for value in values))
-    return max(found, key=lambda c: closeness(case, c))
+    return max(case.computed(case.member(mode, family, value) for value in values), key=closeness)
 
 
 def tiny(case: Case, mode: str, family: Family) -> Idea:
@@ -44,10 +43,12 @@ def tiny(case: Case, mode: str, family: Family) -> Idea:
 
 
 def along(case: Case, mode: str, family: Family) -> float | None:
-    """The value that the observation lies at if effects are proportional to the parameter, None if its difference does
-    not point that way. Positions that a top-k decision spoiled point anywhere: the best eighth counts."""
+    """Extrapolate the slope of a parameter to the observation; None if its difference does not point that way.
+
+    Effects are taken as proportional to the parameter. Positions that a top-k decision spoiled point anywhere: the best
+    eighth counts."""
     base = case.reference(mode).predicted
-    (step,) = case.made(tiny(case, mode, family))
+    (step,) = case.computed([tiny(case, mode, family)])
     with np.errstate(invalid="ignore"):
         slope, apart = np.nan_to_num(step.rows - base), np.nan_to_num(case.values - base)
     dot, own, far = ((a * b).sum(axis=1) for a, b in ((slope, apart), (slope, slope), (apart, apart)))
@@ -63,10 +64,10 @@ def along(case: Case, mode: str, family: Family) -> float | None:
     return right * float(np.exp(np.clip(by, -3, 3))) if family.log else right + by
 
 
-def closeness(case: Case, c: Candidate) -> float:
-    """What members are ranked by: the score where steps flip all over, else the half of the positions that a top-k
-    decision fallen the other way leaves alone."""
-    return c.fit.score if case.reference(c.mode).coarse else -c.fit.core
+def closeness(c: Candidate) -> float:
+    """Rank of members: the log likelihood where steps flip all over, else the distance of the half of positions that
+    a top-k decision fallen the other way leaves alone."""
+    return c.fit.score if c.coarse else -c.fit.core
 
 
 def value_of(c: Candidate) -> float:
@@ -85,34 +86,34 @@ def _whole(case: Case, mode: str, family: Family, start: float) -> Candidate:
 
     def at(value: int) -> Candidate:
         if value not in tried:
-            (tried[value],) = case.made(case.member(mode, family, value))
+            (tried[value],) = case.computed([case.member(mode, family, value)])
         return tried[value]
 
     low, high = family.limits(case.library.engine.shape)
     best, step = int(start), max(1, abs(int(start)) // 2)
     while step:
         near = [v for v in (best - step, best + step) if low <= v <= high]
-        better = max([best, *near], key=lambda v: closeness(case, at(v)))
+        better = max([best, *near], key=lambda value: closeness(at(value)))
         if better == best:
             step //= 2
         best = better
-    near_to = closeness(case, at(best))
+    near_to = closeness(at(best))
     # values whose fit cannot be told from the best one's: within what noise moves it by
-    slack = 2.0 if case.reference(mode).coarse else 0.1
-    same = [v for v, c in tried.items() if closeness(case, c) > near_to - slack]
+    slack = 2.0 if ROUNDING[mode].coarse else 0.1
+    same = [v for v, c in tried.items() if closeness(c) > near_to - slack]
     return _with(case, at(best), family, best, min(same), max(same))
 
 
 def _smooth(case: Case, mode: str, family: Family, start: float) -> Candidate:
     into, back = (np.log, np.exp) if family.log else (float, float)
-    coarse = case.reference(mode).coarse
+    coarse = ROUNDING[mode].coarse
     weight = 1 / case.reference(mode).expected
 
     def idea(t: float) -> Idea:
         return case.member(mode, family, float(f"{float(back(t)):.7g}"))
 
     def at(t: float) -> tuple[float, Candidate, float]:
-        (c,) = case.made(idea(t))
+        (c,) = case.computed([idea(t)])
         r = np.sort(squares(case.values, c.rows) * weight)
         r = r[np.isfinite(r)]
         # a top-k decision that falls the other way spoils what follows, in half of the positions at the most
@@ -142,9 +143,6 @@ def _smooth(case: Case, mode: str, family: Family, start: float) -> Candidate:
             break
         centre += step
         gap = max(abs(step) / 3, gap / 4, 1e-7) if not coarse else max(gap / 2, REACH)
-    centre = min(points, key=lambda t: points[t][0]) if centre not in points else centre
-    if centre not in points:
-        points[centre] = at(centre)
     best = min(points, key=lambda t: points[t][0])
     width = _width(points, best, coarse)
     chosen = points[best][1]
@@ -155,7 +153,7 @@ def _smooth(case: Case, mode: str, family: Family, start: float) -> Candidate:
     for digits in range(1, 5):
         near = float(f"{value:.{digits}g}")
         if low <= near <= high and near != family.neutral(case.library.engine.shape):
-            (rounded,) = case.made(case.member(mode, family, near))
+            (rounded,) = case.computed([case.member(mode, family, near)])
             if rounded.fit.score > chosen.fit.score:
                 chosen, value = rounded, near
     return _with(case, chosen, family, value, low, high)
@@ -183,5 +181,5 @@ def _width(points: dict[float, tuple[float, Candidate, float]], best: float, coa
 def _with(case: Case, c: Candidate, family: Family, value: float, low: float, high: float) -> Candidate:
     right = family.neutral(case.library.engine.shape)
     parameter = {"name": family.name, "value": value, "low": low, "high": high, "right": right}
-    (sized,) = case.made(case.member(c.mode, family, value_of(c), parameter))
+    (sized,) = case.computed([case.member(c.mode, family, value_of(c), parameter)])
     return sized

@@ -1,6 +1,6 @@
-"""Mistakes outside the model: what is fed to it and what is read from it. Tokenizer, template, BOS, rows and columns.
+"""Mistakes outside the model: tokenizer, template, BOS, rows and columns.
 
-A variant turns the model's clean log probabilities into what such an engine would report for the tokens observed.
+Each turns the model's clean log probabilities into what such an engine would report for the observed tokens.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def _scaled(library: Signatures, mode: str, seen: Observation) -> np.ndarray:
 
 
 def _misread(mistake: PromptSlip) -> Callable[[Signatures, str, Observation], np.ndarray]:
-    """What an engine says that was fed other ids for the same prompt. Only if most of the rows can be found again:
-    a candidate that predicts little explains nothing."""
+    """Predict an engine that was fed other ids for the same prompt; nothing unless ``COVERED`` of the rows can be found
+    again, because a candidate that predicts little explains nothing."""
 
     def make(library: Signatures, mode: str, seen: Observation) -> np.ndarray:
         nothing = np.full((len(library.ids), 1), np.nan)
@@ -107,8 +107,8 @@ def _misread(mistake: PromptSlip) -> Callable[[Signatures, str, Observation], np
 
 
 def slips(library: Signatures, bos: int | None) -> list[OutsideSlip]:
-    """Those that apply to this model and these tokens. ``bos`` None: the file has no tokenizer."""
-    found = [
+    """List the mistakes that apply to this model and these tokens. ``bos`` None: the file has no tokenizer."""
+    every = [
         OutsideSlip("first_token_dropped", "first token of the prompt missing", _first_dropped),
         OutsideSlip("rows_late", "each row holds the distribution of the token before", _shifted(1)),
         OutsideSlip("rows_early", "each row holds the distribution of the token after", _shifted(-1)),
@@ -117,9 +117,9 @@ def slips(library: Signatures, bos: int | None) -> list[OutsideSlip]:
         OutsideSlip("scaled", "logits scaled by a constant (a temperature was applied)", _scaled),
     ]
     if bos is not None and library.ids[0] != bos:
-        found.append(OutsideSlip("bos_added", "a beginning-of-sentence token was put before the prompt",
+        every.append(OutsideSlip("bos_added", "a beginning-of-sentence token was put before the prompt",
                              _prepended(bos, "bos_added")))  # fmt: skip
     if bos is not None:
-        found += [OutsideSlip(mistake.name, mistake.says, _misread(mistake)) for mistake in MISTAKES]
-    found.append(OutsideSlip("first_token_doubled", "first token of the prompt twice (double BOS)", _doubled))
-    return found
+        every += [OutsideSlip(mistake.name, mistake.says, _misread(mistake)) for mistake in MISTAKES]
+    every.append(OutsideSlip("first_token_doubled", "first token of the prompt twice (double BOS)", _doubled))
+    return every

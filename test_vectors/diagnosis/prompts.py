@@ -34,13 +34,13 @@ def places(tokenizer: Tokenizer, ids: Sequence[int], wrong: Sequence[int]) -> np
     """(T,) int64: for each position of ``ids`` the one of ``wrong`` that the same bytes follow, -1 where there is
     none."""
     ours, theirs = (np.array([len(tokenizer.token_bytes(i)) for i in each], np.int64) for each in (ids, wrong))
-    left = {int(n): j for j, n in enumerate(theirs.sum() - np.cumsum(theirs))}
+    place = {int(n): j for j, n in enumerate(theirs.sum() - np.cumsum(theirs))}
     text, other = tokenizer.decode(ids), tokenizer.decode(wrong)
-    found = np.full(len(ours), -1, np.int64)
+    at = np.full(len(ours), -1, np.int64)
     for t, n in enumerate((ours.sum() - np.cumsum(ours)).tolist()):
-        if n in left and (not n or text[-n:] == other[-n:]):
-            found[t] = left[n]
-    return found
+        if n in place and (not n or text[-n:] == other[-n:]):
+            at[t] = place[n]
+    return at
 
 
 def _texts(change: Callable[[Tokenizer, bytes], list[int]]) -> Make:

@@ -1,19 +1,19 @@
 """Which candidates are computed, and in what order: only as far as the question is open.
 
-    search = Search(case); search.run()
-    search.found        every candidate that was tried
-    search.bases        rounding sets whose whole library was tried
+    posterior = search(case)
 
 Float precision decides at once: a candidate that agrees to 1e-5 leaves no room for another. Then come the other
 rounding sets, or before everything else if the data lies nearer to one of them than to exact; if one is the answer,
 its own library is still held against the data, since a mistake may be a better explanation than none. What is still
-open is tried with the mistakes in sets that are no modes, with families, and last with mistakes in a part of the
-model, from a position on, or two at once.
+open is tried with the mistakes in the other modes, in sets that are no modes, with families, and last with mistakes in
+a part of the model, from a position on, or two at once.
+
+The constants here bound the work; no verdict rests on them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -22,502 +22,267 @@ from ds4ref.variants.families import FAMILIES
 from ds4ref.variants.scoped import scopes
 
 from . import fitting
-from .case import LIMIT, Candidate, Case, Idea
-from .evidence import FLOAT_FLOOR, WEIGHT, Fit, Reference, projection, squares
+from .case import Candidate, Case, Idea
+from .evidence import LIMIT, squares
+from .posterior import Posterior
 from .signatures import REPLICAS, Pass
 
 Progress = Callable[[int], None]
 
-CONTENDERS = 8
-OWN_RUNS = 6
 NO_MISTAKE = frozenset({"indexer_ties_high"})
 """In the library for the sake of tests: which of two equal rows a top-k takes is nobody's mistake (``Case.untied``)."""
-REFINED = 3
-NAMED, CERTAIN = 6.0, 12.0
-"""Log odds over the best clean set from which on a mistake is named, if that set is refused, and if it is not: about a
-hundred mistakes are tried, so that some reach ln 100 by chance."""
-RIVALS, CLOSE = 5, 15.0
-"""Mistakes compared with each other by replicas, within so much of the best score."""
-MANY = 8
-RIVAL = 2.0
-"""Log odds over the next best name below which neither is given."""
-SAME = 0.5
-"""Two predictions whose mean l is below this, as engine and prediction of each other, are one."""
+LEADING, REFINED = 8, 3
+"""Names that are tried elsewhere, and candidates that are fitted, or untied, or tried layer by layer."""
+HALVES = ("attention halves", "FFN halves")
+LAYERS = ("compressed layers", "layers without compression")
 EARLY = 8
 """A deviation that begins before this position does not suggest a path of its own for later ones."""
-LAYERS = ("compressed layers", "layers without compression")
-HALVES = ("attention halves", "FFN halves")
 CLEARLY = 0.8
 """Ratio of distances from a rounding set and from exact below which that set is looked at first."""
 FAR = 10.0
 """Misfit of a clean set from which on a mistake in it is large, so that it leads in other sets too."""
 GAIN, NEARER = 5.0, 0.1
-"""What a family must gain over the clean set, in score or in how near half of the positions are, to be refined."""
+"""What a family must gain over the clean set, in log likelihood or in how near half of the positions are, to be
+fitted."""
+
+
+def search(case: Case, thorough: bool = False, progress: Progress | None = None) -> Posterior:
+    """Compute candidates until the question is answered; all stages if ``thorough``."""
+    work = Search(case, progress)
+    for _ in work.stages():
+        if work.answered() and not thorough:
+            break
+    work.similar_sets()
+    return work.posterior
 
 
 class Search:
-    """Candidates of one case."""
+    """Stages of a search over one case."""
 
     def __init__(self, case: Case, progress: Progress | None = None):
-        self.case, self._progress = case, progress
-        self.found: list[Candidate] = []
+        self.case, self.posterior, self._progress = case, Posterior(case), progress
         self.bases: list[str] = []
-        self.sets: list[str] = []
-        self.refined: set[str] = set()
-        self._own: dict[tuple[str, str, int | None], Fit] = {}
-        self._median: dict[tuple[str, str, int | None], float] = {}
-        self._over: dict[tuple[str, str, int | None], float] = {}
+        self.fitted: set[str] = set()
 
-    # --- order
-
-    def run(self, thorough: bool = False) -> None:
-        """Fill ``found``."""
-        self._set("exact")
-        near = None if thorough or self._settled() else self._nearer()
-        if near is None or not self._rounded(near):
-            self._everything(thorough)
-
-    def _nearer(self) -> str | None:
-        """A rounding set to which the data lies clearly nearer than to exact, as nothing wrong in exact does: what a
-        mistake moves has no part of a rounding's direction."""
-        library, exact = self.case.library, self.case.rows_of(self.case.library.get("exact").logprobs)
-        library.ahead(Pass(mode) for mode in ROUNDING)
-        away = squares(self.case.values, exact)
-        apart = {}
-        for mode in ROUNDING:
-            with np.errstate(all="ignore"):
-                ratio = squares(self.case.values, self.case.rows_of(library.get(mode).logprobs)) / away
-            apart[mode] = float(np.nanmedian(ratio)) if np.isfinite(ratio).any() else np.inf
-        best = min(apart, key=lambda mode: apart[mode])
-        return best if apart[best] < CLEARLY**2 else None
-
-    def _rounded(self, near: str) -> bool:
-        """Whether a rounding set, alone or with a mistake in it, answers the question; ``near`` is tried first."""
-        self._sets()
-        answer = self.answer()
-        self._library(answer or near)
-        if answer is not None:
-            self._families(answer)
-            return self.answer() == answer
-        self._elsewhere()
-        if not self.convinced():
-            self._families(near)
-        return self.convinced()
-
-    def _everything(self, thorough: bool) -> None:
-        """Exact first, whose float precision decides, then whatever the question needs."""
-        self._library("exact")
-        if not self._settled() or thorough:
+    def stages(self) -> Iterator[None]:
+        """Compute candidates, likeliest explanations first; yield after each stage."""
+        self._sets(["exact"])
+        near = self._nearest_set()
+        if near == "exact":
+            self._library("exact")
+            yield
             self._families("exact")
-        if self._settled() and not thorough:
-            if self.answer() == "exact":
-                self._families("exact")
-            self._alike()
-            return
-        self._sets()
-        answer = self.answer()
-        if answer is not None and answer != "exact":
-            self._library(answer)
-            self._families(answer)
-        if answer is None or thorough:
-            self._unexplained()
-
-    def _alike(self) -> None:
-        """Rounding sets that lie as near as the best explanation: one flip of a top-k may be a rounding's as well as a
-        mistake's."""
-        library, near = self.case.library, self.best().fit.rms
-        library.ahead(Pass(mode) for mode in ROUNDING)
-        for mode in ROUNDING:
-            r = squares(self.case.values, self.case.rows_of(library.get(mode).logprobs))
-            if mode not in self.sets and float(np.sqrt(np.nanmean(r))) < 3 * near:
-                self._set(mode)
-
-    def _unexplained(self) -> None:
-        """No set fits: mistakes in all of them, then less likely kinds of mistakes."""
-        for mode in sorted(MODE_NAMES, key=lambda mode: -self.score(self._base(mode))):
+            yield
+        self._sets(ROUNDING)
+        answer = self.posterior.answer()
+        first = near if answer is None else answer.mode
+        self._library(first)
+        yield
+        if first != "exact":
+            self._families(first)
+            yield
+        for mode in sorted(MODE_NAMES, key=lambda mode: -self.posterior.score(self.posterior.clean(mode))):
             self._library(mode)
-            if self.convinced():
-                return
+            yield
         self._elsewhere()
-        best = self.best().mode
-        if best not in self.bases and self._base(best).fit.misfit < FAR and not self.convinced():
-            self._library(best)
-        if not self.convinced():
-            for mode in dict.fromkeys((self.best().mode, self.nearest_set())):
-                self._families(mode, self._leading_families())
-        if not self.convinced():
-            self._compounds()
+        yield
+        mode = self._best().mode
+        if self.posterior.clean(mode).fit.misfit < FAR:
+            self._library(mode)
+            yield
+        for mode in dict.fromkeys((self._best().mode, self._best_clean().mode)):
+            self._families(mode, self._leading_families())
+            yield
+        yield from self._compounds()
 
-    def fits(self, c: Candidate) -> bool:
-        """Whether a candidate explains everything to within its noise, or all but a uniform residue."""
-        return c.fit.misfit < LIMIT or self.own(c).misfit < LIMIT or self.residue(c) is not None
-
-    def own(self, c: Candidate) -> Fit:
-        """The fit by the noise of engines that have the mistake: one that amplifies has more. Looked at only where it
-        could change the answer."""
-        if c.clean or c.kind == "slip":
-            return c.fit
-        key = c.mode, c.name, c.flipped
-        if key not in self._own:
-            usual = self.case.reference(c.mode)
-            near = c.fit.rms < (
-                3 * float(np.sqrt(usual.expected.mean())) if usual.coarse else 0.2 * self.nearest_clean()
-            )
-            self._own[key] = self.case.own_reference(c, OWN_RUNS).fit(self.case.values, c.rows) if near else c.fit
-        return self._own[key]
-
-    def known(self, c: Candidate) -> Fit:
-        """``own`` if it was asked for before, else the plain fit."""
-        return self._own.get((c.mode, c.name, c.flipped), c.fit)
-
-    def nearest_clean(self) -> float:
-        """Smallest root mean square distance of a clean set."""
-        return min(c.fit.rms for c in self.found if c.clean)
-
-    def _settled(self) -> bool:
-        """Whether something fits to float precision."""
-        best = self.best()
-        return not ROUNDING[best.mode].coarse and self.fits(best)
-
-    # --- what was found
-
-    def best(self) -> Candidate:
-        """The candidate of the highest score; of clean ones the score from one run counts, as for all others."""
-        return max(self.found, key=self.score)
-
-    def score(self, c: Candidate) -> float:
-        """Comparable between candidates. A mistake has to be worth its being one of many."""
-        price = {"mode": 0.0, "rounding": 0.5, "fault": 1.5, "slip": 1.5, "family": 2.0}.get(c.kind, 4.0)
-        return (self.case.plain(c).score if c.clean and c.flipped is None else c.fit.score) - price
-
-    def clean(self) -> list[Candidate]:
-        """Clean sets, best first."""
-        return sorted((c for c in self.found if c.clean), key=self.score, reverse=True)
-
-    def answer(self) -> str | None:
-        """The clean set that fits, is the best of all, and can be told from narrower ones; None if there is none."""
-        for c in self.clean():
-            if c.fit.misfit < LIMIT and self.told_apart(c):
-                return c.mode
-        return None
-
-    def nearest_set(self) -> str:
-        """The clean set of the best score."""
-        return self.clean()[0].mode
-
-    def told_apart(self, c: Candidate) -> bool:
-        """Whether the data lies at this set, not merely within its noise around a narrower one.
-
-        The data's place on the line from the narrower set's prediction (0) to this one's (1) is compared with where
-        engines of this set lie on it. A set whose own engines do not lie apart from 0 can never be told.
-        """
-        ref = self.case.reference(c.mode)
-        if not ref.coarse:
-            return True
-        for other in self.found:
-            if not other.clean or other.mode == c.mode or not self._narrower(other.mode, ref):
-                continue
-            if not self._lies_at(c, ref, self.case.reference(other.mode).predicted):
-                return False
-        return True
-
-    def _lies_at(self, c: Candidate, ref: Reference, narrower: np.ndarray) -> bool:
-        """Whether the data's place on the line from ``narrower`` to this candidate is that of its own engines."""
-        weight = 1 / ref.expected
-        runs = self.case.runs(c, OWN_RUNS)
-        usual = np.array([projection(run, narrower, c.rows, weight) for run in runs])
-        here = projection(self.case.values, narrower, c.rows, weight)
-        spread = max(float(usual.std(ddof=1)), 0.01) * np.sqrt(1 + 1 / len(usual))
-        mean = float(usual.mean())
-        # nearer to this than to the narrower one, as its own engines are, and not by more or less than they
-        return mean > 4 * spread and here > 0.5 and abs(here - mean) < 4 * spread + 0.1 * mean
-
-    def champion(self) -> tuple[Candidate | None, float]:
-        """The mistake that explains most, and its log odds over the best clean set. In sets that flip steps scores
-        scatter, so that the best few are compared by odds."""
-        wrong = sorted((c for c in self.found if not c.clean), key=self.score, reverse=True)
-        if not wrong:
-            return None, -20.0
-        best = wrong[0]
-        if not self.case.reference(best.mode).coarse:
-            return best, self.over(best)
-        near = [c for c in wrong[:RIVALS] if self.score(c) > self.score(best) - CLOSE]
-        best = max(near, key=lambda c: (self.over(c), self.score(c)))
-        return best, self.over(best)
-
-    def over(self, c: Candidate) -> float:
-        """Log odds of a mistake over the best clean set; close calls are looked at with more replicas."""
-        key = c.mode, c.name, c.flipped
-        if key not in self._over:
-            clean = self.clean()[0]
-            odds = self.case.odds(c, clean)
-            if abs(odds) < CERTAIN and self.case.reference(c.mode).coarse:
-                odds = self.case.odds(c, clean, MANY)
-            self._over[key] = odds
-        return self._over[key]
-
-    def proven(self, c: Candidate, over: float) -> bool:
-        """Whether a mistake may be named: it fits, and nothing wrong does not, or is out of the question."""
-        clean = self.clean()[0]
-        refused = clean.fit.misfit >= LIMIT
-        if not refused and self.case.reference(clean.mode).coarse:
-            # one that the set could not have shown is not seen, whichever steps it happens to share with the data
-            if self.case.reference(clean.mode).fit(c.rows).misfit < LIMIT:
-                return False
-        if over < (NAMED if refused else CERTAIN) or not self.fits(c):
+    def answered(self) -> bool:
+        """Whether something fits to float precision, a mistake may be named, or a rounding set has withstood its own
+        library and families."""
+        best = self._best()
+        if not best.coarse and self.posterior.fits(best):
+            return not best.clean or best.mode in self.fitted
+        answer = self.posterior.answer()
+        if answer is not None and answer.mode not in self.bases:
             return False
-        if self.case.reference(c.mode).coarse and self.own(c).misfit > LIMIT + 1:
-            return False
-        return self.rival(c)[1] >= RIVAL and self.told_apart_from(c)
+        return (answer is not None and answer.mode in self.fitted) or self.posterior.proven() is not None
 
-    def prefix(self, c: Candidate) -> tuple[float, int | None]:
-        """How much the rows before the first misfit say for a candidate, against numbers that agree with nothing, and
-        where that misfit is."""
-        until = self.case.first_beyond(c)
-        rows = self.case.seen.rows
-        n = len(rows) if until is None else int(np.searchsorted(rows, until))
-        if n == 0:
-            return 0.0, until
-        e = self.case.reference(c.mode).expected
-        spread = float(np.nanstd(self.case.values[:n])) + FLOAT_FLOOR
-        price = {"mode": 0.0, "rounding": 0.5}.get(c.kind, float(np.log(len(LIBRARY)))) + 0.5 * ROUNDING[c.mode].coarse
-        return float(np.sum(np.log(spread) - 0.5 * np.log(e[:n]))) * WEIGHT - price, until
+    # --- what was computed
 
-    def convinced(self) -> bool:
-        """Whether some mistake may be named."""
-        c, over = self.champion()
-        return c is not None and self.proven(c, over)
+    def _best(self) -> Candidate:
+        return self.posterior.ranked()[0]
 
-    def residue(self, c: Candidate) -> float | None:
-        """Root mean square of what a candidate leaves, if that is small and the same everywhere: what rounding on the
-        way to us does and a mistake does not. None otherwise."""
-        if ROUNDING[c.mode].coarse or not np.isfinite(c.fit.level).all():
-            return None
-        r = c.fit.level + 0.5 * np.log(self.case.reference(c.mode).expected) + c.fit.shift
-        # medians: a tie that fell the other way makes half of the positions of every candidate alike
-        others = [self.median(o) for o in self.found if family_of(o) != family_of(c)]
-        if c.clean or not others or self.median(c) > 0.1 * min(others) or float(r.std()) > 0.5:
-            return None
-        return c.fit.rms
-
-    def median(self, c: Candidate) -> float:
-        """Median over positions of the root mean square difference, nats."""
-        key = c.mode, c.name, c.flipped
-        if key not in self._median:
-            r = squares(self.case.values, c.rows)
-            r = r[np.isfinite(r)]
-            self._median[key] = float(np.sqrt(np.median(r))) if len(r) else np.inf
-        return self._median[key]
-
-    def told_apart_from(self, c: Candidate) -> bool:
-        """The same question for a mistake in a set that flips steps: does the data lie at the mistake in this set, or
-        only within the set's noise around the same mistake in a narrower one?"""
-        ref = self.case.reference(c.mode)
-        if not ref.coarse:
-            return True
-        others = [mode for mode in self.sets if self._narrower(mode, ref)]
-        same = [o for o in self.found if o.name == c.name and o.mode in others and o.kind == c.kind]
-        if c.kind == "fault":
-            known = {o.mode for o in same}
-            same += self._made(self.case.fault(m, c.name) for m in others if m not in known and c.name in self.names(m))
-        if c.mode not in MODE_NAMES and not same:
-            return False
-        return all(self._lies_at(c, ref, other.rows) for other in same)
-
-    def _narrower(self, mode: str, than: Reference) -> bool:
-        return bool(np.mean(np.log(than.expected) - np.log(self.case.reference(mode).expected)) > 0.7)
-
-    def rival(self, c: Candidate) -> tuple[Candidate | None, float]:
-        """The best explanation by another name, in any set, and the log odds over it. Names whose predictions cannot
-        be told apart are one."""
-        ref = self.case.reference(c.mode)
-        near = [
-            o for o in sorted(self.found, key=self.score, reverse=True)[: 4 * RIVALS]
-            if not o.clean and family_of(o) != family_of(c) and not self.same(ref, o, c)
-        ]  # fmt: skip
-        if not near:
-            return None, 20.0
-        best = near[0]
-        odds = self.case.odds(c, best)
-        return best, self.case.odds(c, best, MANY) if abs(odds) < NAMED and ref.coarse else odds
-
-    def same(self, ref: Reference, a: Candidate, b: Candidate) -> bool:
-        """Whether two predictions lie no further apart than right engines do."""
-        return a.mode == b.mode and float(np.nanmean(_level(ref, a.rows, b.rows))) < SAME
-
-    # --- stages
+    def _best_clean(self) -> Candidate:
+        return self.posterior.ranked(clean=True)[0]
 
     def _add(self, candidates: Iterable[Candidate]) -> list[Candidate]:
         new = []
         for c in candidates:
-            new.append(c)
-            self.found.append(c)
+            new += self.posterior.extend([c])
             if self._progress is not None:
-                self._progress(len(self.found))
+                self._progress(len(self.posterior.candidates))
         return new
 
-    def _made(self, ideas: Iterable[Idea]) -> list[Candidate]:
-        return self._add(self.case.made(*ideas))
+    def _computed(self, ideas: Iterable[Idea]) -> list[Candidate]:
+        return self._add(self.case.computed(ideas))
 
-    def _set(self, mode: str) -> None:
-        if mode not in self.sets:
-            self.sets.append(mode)
-            self._add([self.case.clean(mode)])
+    # --- rounding sets
 
-    def _sets(self) -> None:
-        """All rounding sets."""
-        self.case.library.ahead(
-            Pass(mode, noise=i) for mode in ROUNDING if mode not in self.sets for i in (None, *range(REPLICAS))
-        )
+    def _sets(self, modes: Iterable[str]) -> None:
+        """Rounding sets with nothing wrong."""
+        present = {c.mode for c in self.posterior.candidates if c.clean}
+        new = [mode for mode in modes if mode not in present]
+        self.case.library.ahead(Pass(mode, noise=i) for mode in new for i in (None, *range(REPLICAS)))
+        self._add(self.case.clean(mode) for mode in new)
+
+    def _nearest_set(self) -> str:
+        """The rounding set to which the data lies clearly nearer than to exact, else exact: what a mistake moves has no
+        part of a rounding's direction."""
+        best = self._best()
+        if best.fit.misfit < LIMIT:
+            return "exact"
+        self.case.library.ahead(Pass(mode) for mode in ROUNDING)
+        away = squares(self.case.values, best.rows)
+        ratios = {"exact": CLEARLY**2}
         for mode in ROUNDING:
-            self._set(mode)
+            with np.errstate(all="ignore"):
+                ratio = squares(self.case.values, self.case.rows_of(Pass(mode))) / away
+            if mode != "exact" and np.isfinite(ratio).any():
+                ratios[mode] = float(np.nanmedian(ratio))
+        return min(ratios, key=lambda mode: ratios[mode])
+
+    def similar_sets(self) -> None:
+        """Add rounding sets that lie as near as the best explanation: one flip of a top-k may be a rounding's as well
+        as a mistake's."""
+        self.case.library.ahead(Pass(mode) for mode in ROUNDING)
+        near = 3 * self._best().fit.rms
+        distances = {mode: squares(self.case.values, self.case.rows_of(Pass(mode))) for mode in ROUNDING}
+        self._sets(mode for mode, r in distances.items() if float(np.sqrt(np.nanmean(r))) < near)
+
+    # --- mistakes
 
     def _library(self, mode: str) -> None:
+        """Every single mistake in one rounding set."""
         if mode in self.bases:
             return
         self.bases.append(mode)
-        self._set(mode)
-        self._add(self.case.outside(mode))
-        self._made(self.case.fault(mode, name) for name in self.names(mode))
-        self._untie(mode)
+        self._add(self.case.slips(mode))
+        self._computed(self.case.fault(mode, name) for name in self._names(mode))
+        if not ROUNDING[mode].coarse:
+            self._untie_library([c for c in self.posterior.candidates if c.mode == mode])
 
-    def names(self, mode: str) -> list[str]:
+    def _names(self, mode: str) -> list[str]:
         """Faults of the library that can show here."""
         return [fault.name for fault in self.case.library.faults(mode) if fault.name not in NO_MISTAKE]
 
-    def _untie(self, mode: str) -> None:
+    def _untie_library(self, here: Sequence[Candidate]) -> None:
         """Try ties of the nearest candidates and of the clean set the other way."""
-        if self.case.reference(mode).coarse:
+        nearest = sorted(here, key=lambda c: c.fit.core)[:LEADING]
+        nearest += [c for c in here if c.clean and c not in nearest]
+        if min(c.fit.misfit for c in nearest) < LIMIT:
             return
-        here = sorted((c for c in self.found if c.mode == mode), key=lambda c: c.fit.core)[:CONTENDERS]
-        here += [c for c in self.found if c.mode == mode and c.clean and c not in here]
-        if min(c.fit.misfit for c in here) < LIMIT:
-            return
-        for c in here:
-            again = self.case.untied(c)
-            if again is c and c is here[0] and not c.clean and c.kind != "slip":
-                # of a mistake that amplifies noise, only its own noise tells where the misfit begins
-                again = self.case.untied(c, self.case.own_reference(c, OWN_RUNS))
-            if again is not c:
-                self.found[self.found.index(c)] = again
-        quiet = {fault.name for fault in LIBRARY.values() if fault.quiet}
-        base = next(c for c in self.found if c.mode == mode and c.clean)
-        if base.flipped is not None:  # then faults that hardly move anything need the same tie
-            for i, c in enumerate(self.found):
-                if c.mode == mode and c.name in quiet and c.flipped is None:
-                    self.found[i] = self.case.untied(c)
+        self._untie(nearest[1:])
+        if not self._untie(nearest[:1]) and nearest[0].faults:
+            # of a mistake that amplifies noise, only its own noise tells where the misfit begins
+            self._untie(nearest[:1], own=True)
+        if self.posterior.clean(here[0].mode).flipped is not None:
+            # then faults that hardly move anything need the same tie
+            self._untie([c for c in here if c.name in LIBRARY and LIBRARY[c.name].quiet and c not in nearest])
 
-    def _untied(self, new: list[Candidate]) -> None:
-        """Ties of the nearest of some new candidates, tried the other way."""
-        for c in sorted(new, key=lambda c: c.fit.core)[:REFINED]:
-            again = self.case.untied(c)
-            if again is not c:
-                self.found[self.found.index(c)] = again
+    def _untie(self, candidates: Sequence[Candidate], own: bool = False) -> bool:
+        """Replace candidates by versions with a tie decided the other way, where that explains more; whether any was.
+        ``own``: judge by the noise of engines that have the mistake."""
+        changed = False
+        for c in candidates:
+            better = self.case.untied(c, self.case.reference_of(c.run) if own else None)
+            changed |= better is not c
+            self.posterior.replace(c, better)
+        return changed
+
+    def _untie_nearest(self, new: Sequence[Candidate]) -> None:
+        self._untie(sorted(new, key=lambda c: c.fit.core)[:REFINED])
 
     def _elsewhere(self) -> None:
         """What explains most, once more in the rounding sets that are no modes."""
-        wrong = sorted((c for c in self.found if c.kind in ("fault", "slip")), key=lambda c: -self.score(c))
-        names = list(dict.fromkeys(c.name for c in wrong))[:CONTENDERS]
+        wrong = [c for c in self.posterior.ranked(clean=False) if c.kind in ("fault", "slip")]
+        names = list(dict.fromkeys(c.name for c in wrong))[:LEADING]
         for mode in ROUNDING:
-            if mode in self.bases:
-                continue
-            self._add(self.case.outside(mode, names))
-            self._made(self.case.fault(mode, name) for name in names if name in self.names(mode))
-
-    def _base(self, mode: str) -> Candidate:
-        """A rounding set with nothing wrong, as candidate."""
-        return next(c for c in self.found if c.clean and c.mode == mode)
-
-    def _leading_families(self) -> list[str]:
-        """The families that explain most in the sets where they were tried, best first."""
-        gains: dict[str, float] = {}
-        for c in self.found:
-            if c.kind == "family":
-                gain = c.fit.score - self.score(self._base(c.mode))
-                gains[family_of(c)] = max(gain, gains.get(family_of(c), -np.inf))
-        return sorted(gains, key=lambda name: -gains[name])[:CONTENDERS]
+            if mode not in self.bases:
+                self._add(self.case.slips(mode, names))
+                self._computed(self.case.fault(mode, name) for name in names if name in self._names(mode))
 
     def _families(self, mode: str, only: Sequence[str] | None = None) -> None:
-        if mode in self.refined:
+        """Constants of a wrong size; the best of them are fitted."""
+        if mode in self.fitted:
             return
-        only = tuple(FAMILIES) if only is None else only
-        self.refined.add(mode)
-        clean = self.case.clean(mode)
-        shape, families = self.case.library.engine.shape, [FAMILIES[name] for name in only]
-        self.case.library.ahead(
-            self.case.member(mode, family, value).run for family in families for value in family.grid(shape)
-        )
-        if not self.case.reference(mode).coarse:
+        self.fitted.add(mode)
+        clean, coarse = self.case.clean(mode), ROUNDING[mode].coarse
+        families = list(FAMILIES.values()) if only is None else [FAMILIES[name] for name in only]
+        shape = self.case.library.engine.shape
+        self.case.library.ahead(self.case.member(mode, f, value).run for f in families for value in f.grid(shape))
+        if not coarse:
             self.case.library.ahead(fitting.tiny(self.case, mode, f).run for f in families if not f.whole)
-        tried = []
-        for name in only:
-            tried += self._add([fitting.best_of_grid(self.case, mode, FAMILIES[name])])
-        tried.sort(key=lambda c: -fitting.closeness(self.case, c))
-        coarse = self.case.reference(mode).coarse
+        tried = self._add(fitting.best_of_grid(self.case, mode, family) for family in families)
+        tried.sort(key=lambda c: -fitting.closeness(c))
         for c in tried[:REFINED]:
             if c.fit.score > clean.fit.score + GAIN if coarse else c.fit.core < clean.fit.core - NEARER:
-                family = FAMILIES[c.name.partition("=")[0]]
-                better = fitting.refined(self.case, mode, family, fitting.value_of(c))
+                better = fitting.refined(self.case, mode, FAMILIES[c.family], fitting.value_of(c))
                 self._add([self.case.untied(better)])
 
-    def _compounds(self) -> None:
-        """Mistakes from a position on, in a part of the model, and pairs, made of the faults that explain most."""
-        best = self.best().mode
-        modes = [mode for mode in dict.fromkeys((best, self.nearest_set(), *MODE_NAMES)) if mode in self.bases]
-        if not modes:
-            return
-        starts = {mode: self.case.first_beyond(self.case.clean(mode)) for mode in modes}
-        for mode in sorted(modes, key=lambda mode: -(starts[mode] or 0))[:2]:
-            first = starts[mode]
-            if first is not None and first >= EARLY:
-                self._untied(self._made(self.case.late(mode, name, first) for name in self.names(mode)))
-                if self.convinced():
-                    return
-        begins = max(modes, key=lambda mode: self.prefix(self.case.clean(mode))[0])
-        # exact first: where it is the set, its float precision decides
-        names: Sequence[str] = tuple(LIBRARY)
-        for mode in dict.fromkeys(("exact", best, begins)):
-            names = self._parts(mode, names)[:CONTENDERS]
-            if self.convinced():
-                return
-        for c in self._leading(best)[:2]:
-            others = [name for name in self.names(best) if name != c.name and not LIBRARY[name].quiet]
-            self._untied(self._made(self.case.pair(best, c.name, other) for other in others))
-            if self.convinced():
-                return
+    def _leading_families(self) -> list[str]:
+        """The families that explain most over the clean set where they were tried, best first."""
+        gains: dict[str, float] = {}
+        for c in self.posterior.candidates:
+            if c.kind == "family":
+                gain = c.fit.score - self.posterior.clean(c.mode).fit.score
+                gains[c.family] = max(gain, gains.get(c.family, -np.inf))
+        return sorted(gains, key=lambda name: -gains[name])[:LEADING]
 
-    def _parts(self, mode: str, names: Sequence[str]) -> list[str]:
-        """Faults in a kind of layers or of halves, then the nearest of them in single layers; their names, best
-        first."""
+    # --- less likely kinds
+
+    def _compounds(self) -> Iterator[None]:
+        """Mistakes from a position on, in a part of the model, and pairs, made of the faults that explain most."""
+        best = self._best().mode
+        modes = [mode for mode in dict.fromkeys((best, self._best_clean().mode, *MODE_NAMES)) if mode in self.bases]
+        starts = {mode: self.case.first_beyond(self.posterior.clean(mode)) or 0 for mode in modes}
+        for mode in sorted(modes, key=lambda mode: -starts[mode])[:2]:
+            if starts[mode] >= EARLY:
+                self._untie_nearest(
+                    self._computed(self.case.late(mode, name, starts[mode]) for name in self._names(mode))
+                )
+                yield
+        begins = max(modes, key=lambda mode: self.posterior.explained(self.posterior.clean(mode))[0])
+        names = list(LIBRARY)
+        for mode in dict.fromkeys(("exact", best, begins)):  # exact first: float precision decides
+            parts = self._parts(mode, names)
+            yield
+            names = list(dict.fromkeys(c.name.partition(" [")[0] for c in parts))[:LEADING]
+            for name in names[:REFINED]:
+                self._layers(mode, name)
+            yield
+        least = self.posterior.clean(best).fit.score + 1
+        inside = [c for c in self.posterior.candidates if c.kind == "fault" and c.mode == best and c.fit.score > least]
+        for c in sorted(inside, key=lambda c: -c.fit.score)[:2]:
+            others = [name for name in self._names(best) if name != c.name and not LIBRARY[name].quiet]
+            self._untie_nearest(self._computed(self.case.pair(best, c.name, other) for other in others))
+            yield
+
+    def _parts(self, mode: str, names: Sequence[str]) -> list[Candidate]:
+        """Faults in one kind of layers or of halves, best first."""
         parts = scopes(self.case.library.engine.shape)
-        single = {part: where for part, where in parts.items() if part.startswith("layer ")}
         ideas = []
-        for name in self.names(mode):
+        for name in self._names(mode):
             fault = LIBRARY[name]
             # storage and chunk edges are not a layer's own
             if name in names and not (fault.quiet or fault.fmt or fault.tokens):
                 kinds = HALVES if name.startswith(("hc_", "sinkhorn")) else LAYERS
-                ideas += [self.case.scoped(mode, name, part, parts[part]) for part in kinds]
-        new = sorted(self._made(ideas), key=lambda c: -self.score(c))
-        self._untied(new)
-        order = list(dict.fromkeys(c.name.partition(" [")[0] for c in new))
-        if not self.convinced():
-            for name in order[:REFINED]:
-                self._untied(self._made(self.case.scoped(mode, name, part, where) for part, where in single.items()))
-        return order
+                ideas += [self.case.part(mode, name, part, parts[part]) for part in kinds]
+        new = sorted(self._computed(ideas), key=lambda c: -self.posterior.score(c))
+        self._untie_nearest(new)
+        return new
 
-    def _leading(self, mode: str) -> list[Candidate]:
-        """Faults of a set that explain more than nothing wrong does, best first."""
-        base = self.case.clean(mode).fit.score
-        inside = [c for c in self.found if c.kind == "fault" and c.mode == mode and c.fit.score > base + 1]
-        return sorted(inside, key=lambda c: -c.fit.score)
-
-
-def family_of(c: Candidate) -> str:
-    """A candidate's name without the size of a family's member."""
-    return c.name.partition("=")[0]
-
-
-def _level(ref: Reference, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    with np.errstate(divide="ignore"):
-        return 0.5 * np.log((squares(a, b) + 1e-300) / ref.expected)
+    def _layers(self, mode: str, name: str) -> None:
+        """One fault in one layer at a time."""
+        parts = scopes(self.case.library.engine.shape).items()
+        self._untie_nearest(
+            self._computed(self.case.part(mode, name, part, where) for part, where in parts if part[:6] == "layer ")
+        )

@@ -1,4 +1,4 @@
-"""What a clean verdict could have seen, and what not.
+"""Detection limit of a clean verdict: what it could have seen, and what not.
 
 A rounding set's own noise is the limit: a mistake that moves the numbers less looks like another right engine. The
 limit is stated twice. As a size: the root mean square change of log probabilities, at all positions alike, that the
@@ -13,16 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from .case import LIMIT, Candidate, Case
-from .evidence import FOREIGN
+from .case import Candidate, Case
+from .evidence import FOREIGN, LIMIT
 
 SHOWN = 12
 
 
 @dataclass(frozen=True)
 class Sight:
-    """Noise and size in nats (root mean square); names of mistakes that would have been refused, and of those that
-    would have passed, smallest effect first, with that effect."""
+    """Detection limit of a clean verdict.
+
+    noise, size  what a right engine shows, and the smallest change that is refused, nats rms
+    seen         names of mistakes that would have been refused, smallest effect first
+    hidden       mistakes that would have passed, and their effects, smallest first
+    smallest     the smallest of ``seen`` with its effect
+    wanted       positions at which the most visible of ``hidden`` would show
+    """
 
     noise: float
     size: float
@@ -33,7 +39,7 @@ class Sight:
     wanted: int | None
 
     def to_json(self) -> dict[str, Any]:
-        """For the machine."""
+        """The machine-readable form."""
         return {
             "noise": _short(self.noise), "size": _short(self.size), "seen": len(self.seen),
             "smallest_seen": None if self.smallest is None else [self.smallest[0], _short(self.smallest[1])],
@@ -42,7 +48,7 @@ class Sight:
         }  # fmt: skip
 
     def sentences(self) -> list[str]:
-        """For people."""
+        """Lines for people."""
         lines = [f"would have seen a change of {self.size:.2g} nats (rms) at all positions; noise is {self.noise:.2g}"]
         if self.smallest is not None:
             lines.append(
@@ -61,12 +67,11 @@ def _short(x: float) -> float:
 
 
 def sight(case: Case, clean: Candidate, others: list[Candidate]) -> Sight:
-    """Of the rounding set ``clean``; ``others`` are candidates with a mistake in the same set."""
+    """Measure the detection limit of a rounding set; ``others`` are candidates with a mistake in it."""
     ref = case.reference(clean.mode)
-    means = ref.own.mean(axis=1)
-    spread = max(float(means.std(ddof=1)), (float(ref.own.std()) + 1e-3) / np.sqrt(ref.own.shape[1]), 0.01)
+    mean, spread = ref.usual.whole()
     # the whole is refused from here on; where all positions are moved alike nothing else refuses earlier
-    bar = float(means.mean()) + LIMIT * spread * np.sqrt(1 + 1 / len(means))
+    bar = mean + LIMIT * spread
     noise = float(np.sqrt(ref.expected.mean()))
     if ref.coarse:
         size = noise * float(np.sqrt(max(np.exp(2 * bar) - 1, 1e-6)))
@@ -85,7 +90,7 @@ def sight(case: Case, clean: Candidate, others: list[Candidate]) -> Sight:
             seen.append((c.name, effect))
         else:
             hidden.append((c.name, effect))
-            levels.append(float(np.nanmean(moved.level)) - float(means.mean()))
+            levels.append(float(np.nanmean(moved.level)) - mean)
     seen.sort(key=lambda item: item[1])
     hidden.sort(key=lambda item: item[1])
     # flips of steps hide more than the noise's size tells: no claim below what was in fact let pass
@@ -97,7 +102,7 @@ def sight(case: Case, clean: Candidate, others: list[Candidate]) -> Sight:
 
 
 def _wanted(levels: list[float], spread: float, positions: int) -> int | None:
-    """Positions at which the most visible of the hidden would show: spreads shrink with the root of their number."""
+    """Positions at which the most visible hidden mistake would show: spreads shrink with the root of their number."""
     level = max(levels, default=0.0)
     if level < spread / 4:
         return None

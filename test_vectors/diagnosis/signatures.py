@@ -1,12 +1,12 @@
-"""What the model computes on given tokens in each rounding set, with each fault, and with how much noise.
+"""Predicted log probabilities of one model on one token list: rounding sets, faults, float noise.
 
-Results are kept on disk under a key of model, tokens and code, so that only the first diagnosis of a model is slow.
+Results are cached on disk under a key of model, tokens and code, so that only the first diagnosis of a model is slow.
 
     library = Signatures(engine, ids)
     library.get("exact")                        clean, mode exact
     library.get("ds4", "no_sink")               one fault in mode ds4
     library.replicas("ds4")                     clean runs with float noise: what another correct engine may look like
-    library.ahead(runs)                         begin on what will be asked for, several runs at a time
+    library.ahead(runs)                         start runs that will be asked for, several at a time
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from ds4ref.variants.runner import AnyFault
 from ..observation import log_softmax
 
 REPLICAS = 8
-"""Clean runs with float noise per rounding set: their spread is what a right engine may differ by."""
+"""Runs with float noise for each candidate that is judged: their scatter is what a right engine may differ by."""
 CACHE_LIMIT = 2 << 30
 LOUD = 32.0
-"""Factor on the usual noise at which near ties of top-k decisions fall either way."""
+"""Factor on the noise at which near ties of top-k decisions (``case.TIE``) fall either way: ``evidence.FOREIGN``."""
 MEMORY_LIMIT = 1 << 30
-"""Bytes of results that are kept in memory besides."""
+"""Bytes of results in memory."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,11 @@ class Signature:
 
 @dataclass(frozen=True)
 class Pass:
-    """One run of the model: what is wrong (``faults``, identified by ``name``, parameters and parts included, in force
-    from position ``since`` on), and with which noise, if any (``louder``: so much that near ties fall either way)."""
+    """One run of the model.
+
+    faults  mistakes in force from position ``since`` on; ``name`` identifies them with parameters and parts
+    noise   seed of the float noise, None for none; ``louder``: so much of it that near ties fall either way
+    """
 
     mode: str
     faults: tuple[AnyFault, ...] = ()
@@ -62,13 +65,13 @@ class Pass:
 
     @property
     def key(self) -> str:
-        """What its result is kept under."""
+        """Cache key of its result."""
         noise = "" if self.noise is None else f".{'loud' if self.louder else 'noise'}{self.noise}"
         return f"{self.mode}.{self.name}{noise}"
 
 
 class Signatures:
-    """All variants of one model on one token list."""
+    """Cached runs of one model on one token list."""
 
     def __init__(self, engine: Engine, ids: Sequence[int]):
         self.engine, self.ids = engine, np.asarray(ids, np.int32)
@@ -82,30 +85,30 @@ class Signatures:
         self._pool: ThreadPoolExecutor | None = None
 
     def faults(self, mode: str) -> list[Fault]:
-        """The faults that can show here."""
+        """Faults that can show on these tokens."""
         return self.runner.faults(mode, len(self.ids))
 
     def get(self, mode: str, fault: str | None = None) -> Signature:
-        """Clean, or with one fault."""
+        """Run clean, or with one fault."""
         return self.of(Pass(mode, (LIBRARY[fault],) if fault else (), fault or "clean"))
 
     def replicas(self, mode: str, fault: str | None = None, count: int = REPLICAS) -> list[Signature]:
-        """Runs with float noise, clean or with one fault."""
+        """Run with float noise ``count`` times, clean or with one fault."""
         return self.noisy(Pass(mode, (LIBRARY[fault],) if fault else (), fault or "clean"), count)
 
     def noisy(self, run: Pass, count: int = REPLICAS, louder: bool = False) -> list[Signature]:
-        """A run with float noise, ``count`` times over."""
+        """Repeat a run with float noise ``count`` times."""
         runs = [replace(run, noise=i, louder=louder) for i in range(count)]
         self.ahead(runs)
         return [self.of(each) for each in runs]
 
     def of(self, run: Pass) -> Signature:
-        """What one run shows."""
+        """Compute one run, or load it."""
         return self._kept(run.key, lambda: self._run(run))
 
     def ahead(self, runs: Iterable[Pass]) -> None:
-        """Begin on runs that will be asked for, as many at a time as the engine has threads: each alone is too short
-        for threads to share."""
+        """Start runs that will be asked for, as many at a time as the engine has threads: each alone is too short for
+        threads to share."""
         if not self.runner.many:
             return
         for run in runs:
@@ -114,27 +117,27 @@ class Signatures:
                 self._coming[run.key] = self._pool.submit(self._computed, run.key, partial(self._run, run, True))
 
     def close(self) -> None:
-        """Give up what was begun and is no longer wanted; the next question begins anew."""
+        """Cancel runs that were started and not asked for."""
         self._coming.clear()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
 
     def on(self, name: str, mode: str, ids: Sequence[int]) -> Signature:
-        """Clean, on other tokens; ``name`` says which, and with their digest is part of the file name."""
+        """Run clean on other tokens; ``name`` and their digest make the cache key."""
         tokens = np.asarray(ids, np.int32)
         digest = hashlib.sha256(tokens.tobytes()).hexdigest()[:12]
         return self._kept(f"{mode}.{name}.{digest}", lambda: self._run(Pass(mode), ids=tokens))
 
     def run(self, mode: str, faults: Sequence[AnyFault], seed: int | None = None, since: int = 0) -> np.ndarray:
-        """Logits (T, V) of any combination, not kept: for tests and calibration. ``seed`` adds float noise."""
+        """Compute logits (T, V) of any combination, uncached, for tests and calibration. ``seed`` adds float noise."""
         noise = None if seed is None else np.random.default_rng(seed)
         return self.runner.run(self.ids.tolist(), mode, faults, noise, since)[0]
 
     # --- inside
 
     def _run(self, run: Pass, beside: bool = False, ids: np.ndarray | None = None) -> Signature:
-        """Compute. Seeds tell noise from loud noise."""
+        """Compute one run. Noise and loud noise have seeds of their own."""
         noise = None if run.noise is None else np.random.default_rng([run.noise, 78 if run.louder else 77])
         tokens = (self.ids if ids is None else ids).tolist()
         logits, margin = self.runner.run(
@@ -153,15 +156,15 @@ class Signatures:
         if name not in self._memory:
             coming = self._coming.pop(name, None)
             try:
-                found = self._loaded(name, compute) if coming is None else coming.result()
+                signature = self._loaded(name, compute) if coming is None else coming.result()
             except BaseException:  # Ctrl-C above all: nobody waits for the rest
                 self.close()
                 raise
-            self._bytes += found.logprobs.nbytes
+            self._bytes += signature.logprobs.nbytes
             if self._bytes > MEMORY_LIMIT:
                 self._memory.clear()
-                self._bytes = found.logprobs.nbytes
-            self._memory[name] = found
+                self._bytes = signature.logprobs.nbytes
+            self._memory[name] = signature
         return self._memory[name]
 
     def _loaded(self, name: str, compute: Callable[[], Signature]) -> Signature:
@@ -175,25 +178,25 @@ class Signatures:
         return self._computed(name, compute)
 
     def _computed(self, name: str, compute: Callable[[], Signature]) -> Signature:
-        """Compute and keep."""
-        found = compute()
-        self._save(self._path(name), found)
-        return found
+        """Compute and store."""
+        signature = compute()
+        self._save(self._path(name), signature)
+        return signature
 
-    def _save(self, path: Path, found: Signature) -> None:
+    def _save(self, path: Path, signature: Signature) -> None:
         try:
             if not self._folder.exists():
                 _make_room(self._folder.parent)
                 self._folder.mkdir(parents=True, exist_ok=True)
             temporary = self._folder / f".{path.stem}.{os.getpid()}.{threading.get_ident()}.tmp.npy"
-            np.save(temporary, np.column_stack((found.logprobs, found.margin)))
+            np.save(temporary, np.column_stack((signature.logprobs, signature.margin)))
             os.replace(temporary, path)
         except OSError:
             pass  # a cache that cannot be written costs time, nothing else
 
 
 def _make_room(root: Path) -> None:
-    """Forget the oldest models while the cache is over its limit."""
+    """Delete the longest unused models while the cache is over its limit."""
     if not root.is_dir():
         return
     folders = sorted((f for f in root.iterdir() if f.is_dir()), key=lambda f: f.stat().st_mtime)
@@ -207,6 +210,6 @@ def _make_room(root: Path) -> None:
 
 
 def _model(engine: Engine) -> str:
-    """The model file; one that is too large to read whole is also known by its time of change."""
+    """Digest of the model file, with its time of change if it is too large to read whole."""
     digest = file_digest(engine.path)
     return digest if digest.startswith("sha256:") else f"{digest} {Path(engine.path).stat().st_mtime_ns}"

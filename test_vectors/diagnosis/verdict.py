@@ -1,4 +1,4 @@
-"""What a diagnosis says: its fields, and the words for people."""
+"""The outcome of a diagnosis."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Diagnosis:
                     model file is wrong, and their engine is not
     fault           name of the mistake, of both joined by " + " if there are two; None otherwise
     faults          their names as a list
-    confidence      share of such verdicts that are right, as fitted on simulated engines (docs/vectors.md)
+    confidence      share of such verdicts that are right, as fitted on simulated engines (docs/reference/vectors.md)
     first_position  where the numbers leave the noise of ``mode``, the clean set it is told against
     parameter       of a mistake with a size: name, value, low, high (90 %), right
     residue         what the named mistake leaves, nats rms, if more than float noise
@@ -57,5 +57,5 @@ class Diagnosis:
 
     @property
     def clean(self) -> bool:
-        """Whether the verdict is a rounding set: nothing wrong was seen."""
+        """Whether the verdict is a rounding set."""
         return self.verdict not in (*PROBLEMS, "undecided")

@@ -1,13 +1,13 @@
-"""``ds4-vectors doctor``: is this engine right? One command, eight stages, a page to attach to a bug report.
+"""``ds4-vectors doctor``: examine an engine in eight stages, and write a page to attach to a bug report.
 
-findings   what a check says, what a stage adds up to, what the whole examination may claim
+findings   results of checks and stages, and the verdict they allow
 case       what is known about the target so far, shared by the stages
-preflight  can it be reached, what does it do, are its log probabilities log probabilities
-prompts    tokenizer and template, by ids, echoed bytes or counts of tokens
-numbers    elicited prompts and their diagnosis
-yardstick  how far two runs of a right engine lie apart, which is what differences are held against
-repeat     the same request again, prompt against continuation, one against many, chunk edges
+preflight  is the target reachable, what can it do, are its log probabilities valid
+prompts    tokenizer and chat template, by ids, echoed bytes or token counts
+numbers    diagnosis of the target's log probabilities or logits
+yardstick  how far two runs of a right engine may differ
+repeat     repeated requests, prompt against continuation, alone against concurrent, chunk edges
 depth      recall of facts by depth
-run        order, budgets, Ctrl-C
-page       HTML, Markdown, JSON
+run        order of stages, time budgets, Ctrl-C
+page       the report as HTML, Markdown and JSON
 """

@@ -1,4 +1,4 @@
-"""What the stages share: the target, the model it is held against, what was learnt so far, the time that is left."""
+"""Context shared by the stages: the target, the model to compare it with, what is known so far, and the time left."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ from ds4ref.text.tokenizer import Tokenizer
 from ds4ref.variants import ROUNDING
 
 TOP = 20
-"""Alternatives asked for: as many as the hosted API gives."""
+"""Alternatives to request: as many as the hosted API gives."""
 
 KINDS = {"chat": Ability.CHAT, "text": Ability.TEXT, "ids": Ability.TOKEN_IDS}
 
 
 @dataclass
-class Case:
-    """One examination. ``engine`` holds the model that the target should have; stages leave here what later ones need.
+class ExamContext:
+    """Context of one examination; stages store here what later stages need.
 
+    engine      holds the model that the target should have loaded
+    budget      seconds for each stage
     kinds       kinds of prompt that were answered: "chat", "text", "ids"
     logprobs    whether answers came with log probabilities
-    echo        whether a text's own log probabilities are returned
-    same_model  whether the target's tokens are those of ``engine``; None: cannot be told
+    echo        whether the target returns the log probabilities of a given text
+    same_model  whether the target's tokens are those of ``engine``; None: unknown
     tokenizer_wrong  whether the tokenizer stage found a difference
-    mode        the rounding set that the numbers were found to be of
-    hint        one that they agree with for a while only
-    offset      how many tokens more than ours every plain prompt has
+    mode        rounding set that the numbers were diagnosed as
+    hint        rounding set that they agree with only at the first positions
+    offset      number of tokens by which the target's count of every plain prompt exceeds ours
     """
 
     target: Target
@@ -53,65 +55,64 @@ class Case:
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
-        """Of the model, None if its file has none."""
+        """The model's tokenizer, None if its file has none."""
         try:
             return self.engine.tokenizer
         except TextError:
             return None
 
     @cached_property
-    def known(self) -> dict[bytes, int]:
-        """Ids by bytes; of tokens with the same bytes the lowest id."""
+    def ids_by_bytes(self) -> dict[bytes, int]:
+        """Token ids by bytes; the lowest id of tokens with the same bytes."""
         tok = self.tokenizer
         return {} if tok is None else {tok.token_bytes(i): i for i in reversed(range(len(tok))) if tok.token_bytes(i)}
 
     @property
     def rounding(self) -> str | None:
-        """The rounding set to expect noise of: that of the numbers, else the one that the target names, else the one
-        that the numbers begin with."""
+        """Rounding set whose noise to expect: the diagnosed one, else the one the target names, else the hint."""
         declared = str(self.target.identity().get("numerics") or "")
         return self.mode or (declared if declared in ROUNDING else self.hint)
 
     @property
     def local(self) -> LocalTarget | None:
-        """The target if it runs in this process: its sessions can be driven chunk by chunk."""
+        """The target if it runs in this process, where sessions can be driven chunk by chunk."""
         return self.target if isinstance(self.target, LocalTarget) else None
 
     @property
     def can_logits(self) -> bool:
-        """Whether logits of the whole vocabulary can be had."""
+        """Whether the target returns logits of the whole vocabulary."""
         return self.target.can(Ability.FULL_LOGITS)
 
     @property
     def top(self) -> int:
-        """Alternatives to ask for."""
+        """Number of alternatives to request."""
         return min(TOP, self.target.max_top_logprobs) if self.logprobs else 0
 
     def start(self) -> None:
-        """A stage begins: its time runs from now."""
+        """Start the time budget of a stage."""
         self._deadline = time.monotonic() + self.budget
 
     @property
-    def left(self) -> float:
-        """Seconds that the stage still has."""
+    def seconds_left(self) -> float:
+        """Seconds left in the stage's budget."""
         return self._deadline - time.monotonic()
 
     @property
-    def late(self) -> bool:
-        """Whether the stage has to come to its end."""
-        return self.left <= 0
+    def out_of_time(self) -> bool:
+        """Whether the stage's budget is used up."""
+        return self.seconds_left <= 0
 
     def ask(self, prompt: Prompt, tokens: int = 1, top: int | None = None) -> Completion:
-        """A greedy answer."""
+        """Request a greedy answer of up to ``tokens`` tokens with ``top`` alternatives (None: self.top)."""
         return self.target.complete(Request(prompt, tokens, top_logprobs=self.top if top is None else top))
 
-    def tries(self, prompt: Prompt, tokens: int = 1, top: int | None = None) -> tuple[Completion | None, str]:
-        """``ask``, or None and why not."""
+    def try_ask(self, prompt: Prompt, tokens: int = 1, top: int | None = None) -> tuple[Completion | None, str]:
+        """Request an answer as ``ask`` does; return (answer, "") or (None, the error's message)."""
         try:
             return self.ask(prompt, tokens, top), ""
         except Ds4Error as error:
             return None, str(error)
 
     def token(self, number: int) -> tuple[bytes, int]:
-        """A token of the model as ``findings.row`` wants it."""
+        """Return a token of the model as (bytes, id), the form that ``findings.row`` takes."""
         return (b"?" if self.tokenizer is None else self.tokenizer.token_bytes(number)), number

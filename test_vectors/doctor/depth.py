@@ -1,7 +1,7 @@
-"""What is far back in a long prompt: recall of facts by depth, and chunk edges.
+"""Long context: recall of facts by depth, and chunk edges.
 
-Recall is a property of engine and model together. So a short story comes first: a model that finds nothing in it
-(random weights, or an engine that is wrong anyway) cannot show anything at depth, and nothing is said.
+Recall is a property of engine and model together. So a short story comes first: if the model finds no facts there
+(random weights, or an engine that is wrong anyway), long stories can show nothing, and no conclusion is drawn.
 """
 
 from __future__ import annotations
@@ -11,35 +11,38 @@ import time
 from ds4ref.errors import Ds4Error
 
 from .. import recall
-from .case import Case
+from .case import ExamContext
 from .findings import Outcome, Stage
 from .repeat import edges
 
 SHORT, USUAL, LONG = 4, 24, 190
 """Scenes of a story, 600 bytes each."""
 ABLE = 0.5
+"""Share of facts that must be found in the short story."""
 GOOD = 0.9
+"""Share of facts in the long story from which nothing is wrong."""
 RARE = 0.01
+"""Largest p-value at which a lower share in the long story counts as a loss."""
 
 
-def depth(case: Case, stage: Stage) -> None:
-    """Chunk edges first, which are exact, then recall."""
+def depth(case: ExamContext, stage: Stage) -> None:
+    """Check chunk edges first, which are exact, then recall."""
     edges(case, stage)
     if "chat" not in case.kinds:
         stage.add("facts", Outcome.IMPOSSIBLE, "the target takes no chats")
         return
-    if case.late:
+    if case.out_of_time:
         stage.add("facts", Outcome.SKIPPED, "out of time")
         return
     scenes = LONG if case.long else USUAL
-    again = f"ds4-vectors recall --scenes {scenes} --target {case.spec or case.target.name}"
+    command = f"ds4-vectors recall --scenes {scenes} --target {case.spec or case.target.name}"
     try:
-        _recall(case, stage, scenes, again)
+        _recall(case, stage, scenes, command)
     except Ds4Error as error:
-        stage.add("facts", Outcome.IMPOSSIBLE, str(error), next=[again])
+        stage.add("facts", Outcome.IMPOSSIBLE, str(error), next=[command])
 
 
-def _recall(case: Case, stage: Stage, scenes: int, again: str) -> None:
+def _recall(case: ExamContext, stage: Stage, scenes: int, command: str) -> None:
     case.progress("facts in a short story")
     start = time.monotonic()
     short = recall.ask(case.target, recall.make(1, SHORT, SHORT), 120)
@@ -52,34 +55,40 @@ def _recall(case: Case, stage: Stage, scenes: int, again: str) -> None:
         return
     if case.quick:
         stage.add("facts", Outcome.OK, f"{_score(short)} in a short story", figures=figures)
-        stage.add("facts, long", Outcome.SKIPPED, "not with --quick", next=[again])
+        stage.add("facts, long", Outcome.SKIPPED, "not with --quick", next=[command])
         return
     # prefill grows with the square of the length in the worst case, with the length in the best
-    while scenes > 2 * SHORT and took * (scenes / SHORT) > max(case.left, 0.0):
+    while scenes > 2 * SHORT and took * (scenes / SHORT) > max(case.seconds_left, 0.0):
         scenes //= 2
-    if took * (scenes / SHORT) > max(case.left, 0.0):
-        stage.add("facts, long", Outcome.SKIPPED, "out of time", figures=figures, next=[again])
+    if took * (scenes / SHORT) > max(case.seconds_left, 0.0):
+        stage.add("facts, long", Outcome.SKIPPED, "out of time", figures=figures, next=[command])
         return
     case.progress(f"facts in a story of {scenes} scenes")
-    found = recall.ask(case.target, recall.make(2, scenes, min(16, scenes)), recall.MAX_TOKENS)
-    figures |= {"long story": _score(found), "scenes": scenes}
-    figures |= {f"quarter {i + 1}": f"{right} of {n}" for i, (n, right) in enumerate(found.by_depth)}
-    notes = ["the answer was cut off: facts may be missing for that reason"] if found.finish == "length" else []
-    if found.score >= GOOD:
-        stage.add("facts", Outcome.OK, f"{_score(found)} in a long story", figures=figures, notes=notes)
+    long = recall.ask(case.target, recall.make(2, scenes, min(16, scenes)), recall.MAX_TOKENS)
+    figures |= {"long story": _score(long), "scenes": scenes}
+    figures |= {f"quarter {i + 1}": f"{right} of {n}" for i, (n, right) in enumerate(long.by_depth)}
+    notes = ["the answer was cut off: facts may be missing for that reason"] if long.finish == "length" else []
+    if long.score >= GOOD:
+        stage.add("facts", Outcome.OK, f"{_score(long)} in a long story", figures=figures, notes=notes)
         return
     from scipy.stats import fisher_exact
 
-    table = [[found.right, found.facts - found.right], [short.right, short.facts - short.right]]
+    table = [[long.right, long.facts - long.right], [short.right, short.facts - short.right]]
     p = float(fisher_exact(table, alternative="less").pvalue)
     figures["chance of such a fall"] = f"{p:.2g}"
     lost = p < RARE and not notes
-    says = f"{_score(found)} in a long story, {_score(short)} in a short one"
+    summary = f"{_score(long)} in a long story, {_score(short)} in a short one"
     more = "long prompts lose what short ones keep" if lost else "too few facts, or a weak model: no conclusion"
-    stage.add("facts", Outcome.UNEXPLAINED if lost else Outcome.UNSURE, f"{says}: {more}", figures=figures, notes=notes,
-              next=[again, "Ask a right engine with the same model: recall is a matter of the model, too"])  # fmt: skip
+    stage.add(
+        "facts",
+        Outcome.UNEXPLAINED if lost else Outcome.UNSURE,
+        f"{summary}: {more}",
+        figures=figures,
+        notes=notes,
+        next=[command, "Ask a right engine with the same model: recall is a matter of the model, too"],
+    )
 
 
-def _score(found: recall.Recall) -> str:
-    length = "" if found.prompt_tokens is None else f", {found.prompt_tokens:,} tokens"
-    return f"{found.right} of {found.facts}{length}"
+def _score(result: recall.Recall) -> str:
+    length = "" if result.prompt_tokens is None else f", {result.prompt_tokens:,} tokens"
+    return f"{result.right} of {result.facts}{length}"

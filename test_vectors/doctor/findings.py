@@ -1,7 +1,7 @@
-"""What an examination found, in a form that cannot claim more than was seen.
+"""Findings of an examination, in a form that cannot claim more than was measured.
 
-A ``Check`` is one question with its answer; a ``Stage`` is what its checks add up to; an ``Examination`` is all stages.
-There is no outcome "right": the best that a check can say is that it found nothing wrong in what it saw.
+A ``Check`` is one question with its answer, a ``Stage`` a group of checks, an ``Examination`` all stages. There is no
+outcome "right": at best, a check found nothing wrong in what it looked at.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SCHEMA = "ds4-doctor-v1"
 
 
 class Outcome(enum.Enum):
-    """The answer of a check, worst first; the value is its name in JSON."""
+    """Answer of a check, worst first; the value is its name in JSON."""
 
     WRONG = "wrong"
     UNEXPLAINED = "unexplained"
@@ -30,12 +30,12 @@ class Outcome(enum.Enum):
 
     @property
     def words(self) -> str:
-        """How a person reads it."""
+        """Its wording for people."""
         return WORDS[self]
 
     @property
     def spoils(self) -> bool:
-        """Whether the examination is not passed because of it."""
+        """Whether it makes the examination fail."""
         return self in (Outcome.WRONG, Outcome.UNEXPLAINED, Outcome.FAILED)
 
 
@@ -52,8 +52,8 @@ _ORDER = list(Outcome)
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A token as it is shown; ``marked`` is the one that matters."""
+class ShownToken:
+    """A token as displayed; ``marked``: the one that the check is about."""
 
     text: str
     id: int | None = None
@@ -62,20 +62,26 @@ class Piece:
 
 @dataclass
 class Check:
-    """One question. ``where`` are labelled rows of tokens, ``next`` commands or steps for the reader, ``sight`` what
-    this check would have seen and what it would not."""
+    """One question and its answer.
+
+    says     the answer in a sentence
+    figures  measured values by name
+    where    labelled rows of tokens that show the place
+    next     commands or steps for the reader
+    sight    which differences the check could detect and which it could not
+    """
 
     name: str
     outcome: Outcome
     says: str
     figures: dict[str, Any] = field(default_factory=dict)
-    where: list[tuple[str, list[Piece]]] = field(default_factory=list)
+    where: list[tuple[str, list[ShownToken]]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     next: list[str] = field(default_factory=list)
     sight: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """For doctor.json."""
+        """Return the JSON object for doctor.json."""
         rows = [{"row": label, "tokens": [{"text": p.text, "id": p.id, "marked": p.marked} for p in pieces]}
                 for label, pieces in self.where]  # fmt: skip
         return {"name": self.name, "outcome": self.outcome.value, "says": self.says, "figures": plain(self.figures),
@@ -84,7 +90,7 @@ class Check:
 
 @dataclass
 class Stage:
-    """The checks of one stage. They are added while it runs, so that a stage that breaks off keeps what it has."""
+    """The checks of one stage, added as it runs, so that an interrupted stage keeps what it has."""
 
     name: str
     title: str
@@ -94,36 +100,36 @@ class Stage:
     done: bool = False
 
     def add(self, name: str, outcome: Outcome, says: str, **more: Any) -> Check:
-        """A new check at the end."""
-        made = Check(name, outcome, says, **more)
-        self.checks.append(made)
-        return made
+        """Append a new check and return it; ``more``: further fields of Check."""
+        check = Check(name, outcome, says, **more)
+        self.checks.append(check)
+        return check
 
     @property
     def outcome(self) -> Outcome:
-        """The worst of its checks; a stage without any was not done."""
+        """Worst outcome of its checks; SKIPPED if it has none."""
         return min((c.outcome for c in self.checks), key=_ORDER.index, default=Outcome.SKIPPED)
 
     @property
     def says(self) -> str:
-        """The sentence of the check that decided, and how many others there are like it."""
+        """Sentence of the first check with the stage's outcome, and the number of others with the same outcome."""
         same = [c for c in self.checks if c.outcome is self.outcome]
         if not same:
             return "not done"
         first = f"{same[0].name}: {same[0].says}"
         if len(same) > 1:
-            return f"{first}; and {many(len(same) - 1, 'check')} like this"
+            return f"{first}; and {counted(len(same) - 1, 'check')} like this"
         return first
 
     def to_json(self) -> dict[str, Any]:
-        """For doctor.json."""
+        """Return the JSON object for doctor.json."""
         return {"name": self.name, "title": self.title, "outcome": self.outcome.value, "done": self.done,
                 "seconds": round(self.seconds, 2), "checks": [c.to_json() for c in self.checks]}  # fmt: skip
 
 
 @dataclass
 class Examination:
-    """All stages, and what a reader needs to judge them. ``facts`` is the provenance: (name, value) in order."""
+    """All stages and their provenance, ``facts``: (name, value) in order of display."""
 
     target: str
     facts: list[tuple[str, str]] = field(default_factory=list)
@@ -133,7 +139,7 @@ class Examination:
     interrupted: bool = False
 
     def checks(self, *outcomes: Outcome) -> Iterator[tuple[Stage, Check]]:
-        """Every check, or those with one of ``outcomes``."""
+        """Yield every check, or those with one of ``outcomes``, with its stage."""
         for stage in self.stages:
             for check in stage.checks:
                 if not outcomes or check.outcome in outcomes:
@@ -141,7 +147,7 @@ class Examination:
 
     @property
     def outcome(self) -> Outcome:
-        """The worst of all stages."""
+        """Worst outcome of all stages."""
         return min((s.outcome for s in self.stages), key=_ORDER.index, default=Outcome.SKIPPED)
 
     @property
@@ -152,7 +158,7 @@ class Examination:
 
     @property
     def diagnosed(self) -> bool | None:
-        """Whether the numbers were held against the model; None where that was not asked for."""
+        """Whether the numbers were compared with the model; None if that stage was not requested."""
         asked = [s for s in self.stages if s.name == "numbers" and s.checks]
         if not asked or all(c.outcome is Outcome.SKIPPED for c in asked[0].checks):
             return None
@@ -161,19 +167,21 @@ class Examination:
 
     @property
     def passed(self) -> bool:
-        """Nothing wrong was found, and something was seen: not one stage broke, and if the numbers were to be looked
-        at they were."""
+        """Whether at least one check found nothing wrong and none found a mistake or failed.
+
+        Also requires that the examination was not interrupted, and that the numbers, if requested, were compared.
+        """
         if any(self.checks(Outcome.WRONG, Outcome.UNEXPLAINED, Outcome.FAILED)) or self.diagnosed is False:
             return False
         return any(self.checks(Outcome.OK)) and not self.interrupted
 
     @property
     def verdict(self) -> str:
-        """The sentence at the top of the page."""
+        """Sentence at the top of the page."""
         wrong = [c for _, c in self.checks(Outcome.WRONG)]
         odd = [c for _, c in self.checks(Outcome.UNEXPLAINED)]
         broken = [c for _, c in self.checks(Outcome.FAILED)]
-        seen = [c for _, c in self.checks(Outcome.OK)]
+        clean = [c for _, c in self.checks(Outcome.OK)]
         if wrong:
             return f"Something is wrong, in {_checks(wrong)}."
         if odd:
@@ -181,37 +189,37 @@ class Examination:
         if broken:
             return f"No answer: {_checks(broken)} failed before it could say anything."
         if self.interrupted:
-            return f"No answer: interrupted. Nothing wrong was found until then ({_checks(seen)})."
+            return f"No answer: interrupted. Nothing wrong was found until then ({_checks(clean)})."
         if self.diagnosed is False:
             return "No answer: this target does not show the numbers that could be held against the model."
-        if not seen:
+        if not clean:
             return "No answer: nothing could be looked at."
         rest = "" if self.complete else " What was not seen is listed below."
-        return f"Nothing wrong was found in what could be seen ({_checks(seen)}).{rest}"
+        return f"Nothing wrong was found in what could be seen ({_checks(clean)}).{rest}"
 
     @property
     def unseen(self) -> list[tuple[str, Check]]:
-        """What this examination cannot vouch for: (stage title, check)."""
+        """Checks without an answer: (stage title, check)."""
         open_ends = (Outcome.FAILED, Outcome.UNSURE, Outcome.IMPOSSIBLE, Outcome.SKIPPED)
         return [(stage.title, check) for stage, check in self.checks(*open_ends)]
 
     @property
-    def dim(self) -> list[tuple[str, str]]:
-        """How far the checks that found nothing could see: (which ones, what they would have seen)."""
-        found: dict[str, list[str]] = {}
+    def sight_limits(self) -> list[tuple[str, str]]:
+        """Detection limits of the checks that found nothing wrong: (names of the checks, their limits)."""
+        names_by_sight: dict[str, list[str]] = {}
         for stage, check in self.checks(Outcome.OK):
             if check.sight:
-                found.setdefault(check.sight, []).append(f"{stage.title}, {check.name}")
-        return [("; ".join(names), sight) for sight, names in found.items()]
+                names_by_sight.setdefault(check.sight, []).append(f"{stage.title}, {check.name}")
+        return [("; ".join(names), sight) for sight, names in names_by_sight.items()]
 
     @property
     def steps(self) -> list[str]:
-        """What to do next, the worst findings first, each step once."""
+        """Next steps for the reader, those of the worst findings first, without duplicates."""
         ordered = sorted(self.checks(), key=lambda pair: _ORDER.index(pair[1].outcome))
         return list(dict.fromkeys(step for _, check in ordered for step in check.next))
 
     def to_json(self) -> dict[str, Any]:
-        """For doctor.json."""
+        """Return the JSON object for doctor.json."""
         return {
             "schema": SCHEMA, "target": self.target, "verdict": self.verdict, "outcome": self.outcome.value,
             "passed": self.passed, "complete": self.complete, "interrupted": self.interrupted,
@@ -221,22 +229,22 @@ class Examination:
         }  # fmt: skip
 
     def summary(self) -> dict[str, Any]:
-        """The line of JSON."""
+        """Return the summary for the command's line of JSON."""
         return {"target": self.target, "verdict": self.verdict, "outcome": self.outcome.value, "passed": self.passed,
                 "complete": self.complete, "stages": {s.name: s.outcome.value for s in self.stages}}  # fmt: skip
 
 
-def _checks(found: Sequence[Check]) -> str:
-    return many(len(found), "check")
+def _checks(checks: Sequence[Check]) -> str:
+    return counted(len(checks), "check")
 
 
-def many(count: int, what: str) -> str:
-    """A number with its noun."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: "1 check", "2 checks"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def plain(value: Any) -> Any:
-    """A value as strict JSON can hold it: no NaN or infinity, no arrays, no bytes."""
+    """Convert a value to strict JSON types: no NaN or infinity, arrays or bytes."""
     if isinstance(value, dict):
         return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, np.ndarray):
@@ -253,7 +261,7 @@ def plain(value: Any) -> Any:
 
 
 def visible(raw: bytes) -> str:
-    """Bytes of a token as one can see them: spaces and line feeds as signs, other bytes by number."""
+    """Return a token's bytes as visible text: spaces and line feeds as signs, unprintable characters escaped."""
     text = raw.decode("utf-8", "backslashreplace")
     out = []
     for c in text:
@@ -266,13 +274,13 @@ def visible(raw: bytes) -> str:
     return "".join(out)
 
 
-def row(tokens: Sequence[tuple[bytes, int | None]], at: int, around: int = 6) -> list[Piece]:
-    """The tokens around position ``at``, which is marked."""
+def row(tokens: Sequence[tuple[bytes, int | None]], at: int, around: int = 6) -> list[ShownToken]:
+    """Return the tokens around position ``at``, which is marked."""
     first = max(0, at - around)
-    shown = tokens[first : at + around + 1]
-    pieces = [Piece(visible(raw), number, first + i == at) for i, (raw, number) in enumerate(shown)]
+    excerpt = tokens[first : at + around + 1]
+    pieces = [ShownToken(visible(raw), number, first + i == at) for i, (raw, number) in enumerate(excerpt)]
     if first:
-        pieces.insert(0, Piece("\u2026"))
+        pieces.insert(0, ShownToken("\u2026"))
     if at + around + 1 < len(tokens):
-        pieces.append(Piece("\u2026"))
+        pieces.append(ShownToken("\u2026"))
     return pieces

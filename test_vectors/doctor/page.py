@@ -1,7 +1,7 @@
-"""The page of an examination: HTML that needs nothing else, the same as Markdown, and JSON.
+"""Write the report of an examination: self-contained HTML, the same as Markdown, and JSON.
 
-Everything that came from the target is foreign text: it is escaped, made printable, and the API key is taken out should
-a server have sent it back.
+Text from the target is untrusted: it is escaped, made printable, and the API key is removed in case a server sent it
+back.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ds4ref import __version__
-from ds4ref.cli.common import atomic_output, check_output
+from ds4ref.console.common import atomic_output, check_output
 from ds4ref.errors import DataError
+from ds4ref.version import __version__
 
-from .findings import Examination, Outcome, Piece, plain
+from .findings import Examination, Outcome, ShownToken, plain
 
 FILES = ("doctor.html", "doctor.md", "doctor.json")
 SIGNS = {
@@ -26,7 +26,7 @@ SIGNS = {
 
 
 def prepare(folder: str) -> None:
-    """Make the folder and fail early where nothing could be written later."""
+    """Create the folder; DataError at once if the files could not be written there later."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -35,10 +35,10 @@ def prepare(folder: str) -> None:
         check_output(str(Path(folder, name)))
 
 
-def write(found: Examination, folder: str, secret: str = "") -> list[str]:
-    """All three files, each whole or not at all; their paths."""
-    whole = json.dumps(found.to_json(), ensure_ascii=False, indent=1)
-    texts = (render("doctor.html.j2", found), render("doctor.md.j2", found), whole + "\n")
+def write(examination: Examination, folder: str, secret: str = "") -> list[str]:
+    """Write all three files, each atomically, without the API key ``secret``; return their paths."""
+    whole = json.dumps(examination.to_json(), ensure_ascii=False, indent=1)
+    texts = (render("doctor.html.j2", examination), render("doctor.md.j2", examination), whole + "\n")
     written = []
     for name, text in zip(FILES, texts, strict=True):
         path = str(Path(folder, name))
@@ -49,7 +49,7 @@ def write(found: Examination, folder: str, secret: str = "") -> list[str]:
 
 
 def without(text: str, secret: str) -> str:
-    """The text without the API key, as it stands or as HTML or JSON would write it."""
+    """Return the text with the API key replaced by ***, also in its forms escaped for HTML, JSON and Markdown."""
     from markupsafe import escape
 
     for form in {secret, str(escape(secret)), json.dumps(secret)[1:-1], cell(secret)} if secret else ():
@@ -57,47 +57,47 @@ def without(text: str, secret: str) -> str:
     return text
 
 
-def render(template: str, found: Examination) -> str:
-    """A template of this package, filled."""
+def render(template: str, examination: Examination) -> str:
+    """Render a template of this package for the examination."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     env = Environment(
-        loader=PackageLoader("test_vectors.doctor"),
+        loader=PackageLoader("ds4ref.test_vectors.doctor"),
         autoescape=template.endswith(".html.j2"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    env.filters |= {"line": line, "cell": cell, "figure": figure, "code": code, "pieces": pieces}
-    return env.get_template(template).render(e=found, signs=SIGNS, version=__version__, outcomes=list(Outcome))
+    env.filters |= {"line": line, "cell": cell, "figure": figure, "code": code, "shown_tokens": shown_tokens}
+    return env.get_template(template).render(e=examination, signs=SIGNS, version=__version__, outcomes=list(Outcome))
 
 
 def line(value: Any) -> str:
-    """Foreign text as one printable line."""
+    """Return untrusted text as one printable line."""
     return " ".join("".join(c if c.isprintable() else " " for c in str(value)).split())
 
 
 def cell(value: Any) -> str:
-    """A printable line in Markdown, also inside a table: nothing in it is markup."""
+    """Return a printable line escaped for Markdown, also inside a table."""
     return re.sub(r"([\\`*_{}\[\]<>|~#!&])", r"\\\1", line(value))
 
 
 def code(value: Any) -> str:
-    """Markdown's code span around any text: one more backtick than it holds in a row."""
+    """Return a Markdown code span, fenced by one more backtick than the longest run in the text."""
     text = line(value).replace("|", "\u2223") or " "
     fence = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 1)
     pad = " " if text.startswith("`") or text.endswith("`") else ""
     return f"{fence}{pad}{text}{pad}{fence}"
 
 
-def pieces(row: Sequence[Piece]) -> str:
-    """Tokens in Markdown; the marked one is bold."""
+def shown_tokens(row: Sequence[ShownToken]) -> str:
+    """Return tokens as Markdown code spans; the marked one is bold."""
     return " ".join(f"**{code(p.text)}**" if p.marked else code(p.text) for p in row)
 
 
 def figure(value: Any) -> str:
-    """A figure for people."""
+    """Format a figure for people."""
     value = plain(value)
     if isinstance(value, bool):
         return "yes" if value else "no"

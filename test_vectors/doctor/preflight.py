@@ -1,4 +1,4 @@
-"""Before anything is compared: does the target answer, which model is it, and are its log probabilities that at all."""
+"""Pre-flight: does the target answer, which model has it, and are its log probabilities valid."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ds4ref.nano.diagnostic import PROMPTS
 from ds4ref.targets import Ability, Completion, Prompt, Step
 
 from ..observation import DEGENERATE
-from .case import KINDS, Case
-from .findings import Outcome, Piece, Stage, visible
+from .case import KINDS, ExamContext
+from .findings import Outcome, ShownToken, Stage, visible
 
 STEPS = 8
-ABOVE_ONE = 1e-3
-"""Probabilities may add up to so much more than 1: they were rounded to a few decimals."""
-OURS, FOREIGN = 0.9, 0.5
-"""Shares of a target's tokens that are in the model's vocabulary: the same model above, another one below."""
+PROBABILITY_SLACK = 1e-3
+"""Allowed excess of a sum of probabilities over 1, as APIs round to a few decimals."""
+SAME_MODEL, OTHER_MODEL = 0.9, 0.5
+"""Share of the target's tokens in the model's vocabulary from which it is the same model, and below which another."""
 LENGTHS = ("max_model_len", "context_length", "max_context_length", "n_ctx", "n_ctx_train", "context_window")
-"""How servers call their context in /models."""
+"""Names that servers use for their context length in /models."""
 
 
-def preflight(case: Case, stage: Stage) -> None:
-    """All of it; later stages rely on ``case.kinds``, ``logprobs`` and ``same_model``."""
+def preflight(case: ExamContext, stage: Stage) -> None:
+    """Run all checks; they set ``case.kinds``, ``logprobs``, ``echo`` and ``same_model`` for later stages."""
     answers = _reach(case, stage)
     if not answers:
         if case.can_logits:
@@ -40,7 +40,7 @@ def preflight(case: Case, stage: Stage) -> None:
     _context(case, stage)
 
 
-def _prompts(case: Case) -> Iterator[tuple[str, Prompt]]:
+def _prompts(case: ExamContext) -> Iterator[tuple[str, Prompt]]:
     for kind, ability in KINDS.items():
         if case.target.can(ability):
             if kind == "ids":
@@ -49,26 +49,26 @@ def _prompts(case: Case) -> Iterator[tuple[str, Prompt]]:
                 yield kind, Prompt.chat("Name three rivers.") if kind == "chat" else Prompt.plain("The old mill by the")
 
 
-def _reach(case: Case, stage: Stage) -> dict[str, Completion]:
-    """One small request for each kind of prompt, first with log probabilities."""
+def _reach(case: ExamContext, stage: Stage) -> dict[str, Completion]:
+    """Send a small request for each kind of prompt, first with log probabilities; return the answers by kind."""
     target = case.target
     answers: dict[str, Completion] = {}
     refused: dict[str, str] = {}
-    wants = min(20, target.max_top_logprobs) if target.can(Ability.TOP_LOGPROBS) else 0
+    requested = min(20, target.max_top_logprobs) if target.can(Ability.TOP_LOGPROBS) else 0
     for kind, prompt in _prompts(case):
         case.progress(f"asking with {KINDS[kind].value}")
-        done, why = case.tries(prompt, STEPS, wants)
+        answer, why = case.try_ask(prompt, STEPS, requested)
         bare = None
-        if done is None and wants:
-            bare, _ = case.tries(prompt, STEPS, 0)
+        if answer is None and requested:
+            bare, _ = case.try_ask(prompt, STEPS, 0)
             if bare is not None:
                 stage.add(f"log probabilities, {kind}", Outcome.IMPOSSIBLE, f"the target answers but gives none: {why}",
                           next=_no_logprobs(case))  # fmt: skip
-        usable = done or bare
+        usable = answer or bare
         if usable is not None:
             answers[kind] = usable
             case.kinds.add(kind)
-            case.logprobs = case.logprobs or bool(done and done.steps and done.steps[0].top)
+            case.logprobs = case.logprobs or bool(answer and answer.steps and answer.steps[0].top)
         else:
             refused[kind] = why
     if not answers:
@@ -85,26 +85,26 @@ def _reach(case: Case, stage: Stage) -> dict[str, Completion]:
     return answers
 
 
-def _unreachable(case: Case) -> list[str]:
+def _unreachable(case: ExamContext) -> list[str]:
     if case.target.kind == "http":
         return [f"Does the server run, and is the address right? curl {case.target.name}/models shows what it serves",
                 "--model-name NAME if it serves several models; its key is in DS4_API_KEY (--key-env)"]  # fmt: skip
     return ["Run the target's command by hand and read its message"]
 
 
-def _no_logprobs(case: Case) -> list[str]:
+def _no_logprobs(case: ExamContext) -> list[str]:
     return ["Start the server so that it returns log probabilities, dump logits from the engine "
             "(ds4-vectors diagnose --logits FILE), or, of ds4, examine 'command:./ds4 -m MODEL.gguf'"]  # fmt: skip
 
 
-def _model(case: Case, stage: Stage, answers: dict[str, Completion]) -> None:
-    """What the target says it is; a name is a claim and no evidence, so this is never more than told."""
-    names = sorted({done.model for done in answers.values() if done.model})
+def _model(case: ExamContext, stage: Stage, answers: dict[str, Completion]) -> None:
+    """Report what the target calls itself; a name is no evidence, so only contradictory names are wrong."""
+    names = sorted({answer.model for answer in answers.values() if answer.model})
     figures: dict[str, Any] = {"answers as": ", ".join(names) or "no name", **case.target.identity()}
     if case.target.kind == "http":
         try:
-            said = case.ask(_any(case), 1, 0).model
-            figures["model asked for"] = getattr(case.target, "model", said)
+            model = case.ask(_any_prompt(case), 1, 0).model
+            figures["model asked for"] = getattr(case.target, "model", model)
         except Ds4Error as error:
             figures["model asked for"] = str(error)
     if len(names) > 1:
@@ -114,53 +114,62 @@ def _model(case: Case, stage: Stage, answers: dict[str, Completion]) -> None:
               figures=figures)  # fmt: skip
 
 
-def _any(case: Case) -> Prompt:
+def _any_prompt(case: ExamContext) -> Prompt:
     return next(prompt for kind, prompt in _prompts(case) if kind in case.kinds)
 
 
-def _logprobs(stage: Stage, case: Case, answers: dict[str, Completion]) -> None:
-    """Finite, sorted, as many as asked, not more than 1 together, and greedy answers take the best."""
-    wants = min(20, case.target.max_top_logprobs)
-    found: dict[str, list[str]] = {}
+def _logprobs(stage: Stage, case: ExamContext, answers: dict[str, Completion]) -> None:
+    """Check that alternatives are finite, sorted, complete, sum to at most 1, and that the best token is taken."""
+    requested = min(20, case.target.max_top_logprobs)
+    places_by_fault: dict[str, list[str]] = {}
     steps = few = silent = 0
     counts: list[int] = []
-    where: list[tuple[str, list[Piece]]] = []
-    for kind, done in answers.items():
-        for at, step in enumerate(done.steps):
+    where: list[tuple[str, list[ShownToken]]] = []
+    for kind, answer in answers.items():
+        for at, step in enumerate(answer.steps):
             steps += 1
             if not step.top:
                 silent += 1
                 continue
             counts.append(len(step.top))
-            few += len(step.top) < wants
+            few += len(step.top) < requested
             for fault in faults(step):
-                if fault not in found:
-                    where.append((f"{kind}, step {at}: {fault}", shown(step)))
-                found.setdefault(fault, []).append(f"{kind} step {at}")
+                if fault not in places_by_fault:
+                    where.append((f"{kind}, step {at}: {fault}", alternatives_row(step)))
+                places_by_fault.setdefault(fault, []).append(f"{kind} step {at}")
     if not steps or silent == steps:
         if not any(c.name.startswith("log probabilities") for c in stage.checks):
             stage.add("log probabilities", Outcome.IMPOSSIBLE, "the answers have none", next=_no_logprobs(case))
         return
-    figures = {"steps": steps, "asked for": wants, "given": f"{min(counts)} to {max(counts)}"}
-    for fault, places in found.items():
+    figures = {"steps": steps, "asked for": requested, "given": f"{min(counts)} to {max(counts)}"}
+    for fault, places in places_by_fault.items():
         figures[fault] = f"at {len(places)} of {steps} steps, first {places[0]}"
-    if found:
-        stage.add("log probabilities", Outcome.WRONG, f"{'; '.join(found)}: these are no log probabilities to rely on",
-                  figures=figures, where=where[:4],
-                  next=["Look at how the server makes them: all that follows is read from them"])  # fmt: skip
+    if places_by_fault:
+        stage.add(
+            "log probabilities",
+            Outcome.WRONG,
+            f"{'; '.join(places_by_fault)}: these are no log probabilities to rely on",
+            figures=figures,
+            where=where[:4],
+            next=["Look at how the server makes them: all that follows is read from them"],
+        )
     else:
         stage.add("log probabilities", Outcome.OK, "finite, sorted, not above 1 together, and the best token is taken",
                   figures=figures)  # fmt: skip
     if few:
-        says = f"{few} of {steps} steps have fewer than the {wants} alternatives asked for (fewest {min(counts)})"
-        stage.add("alternatives", Outcome.UNSURE, says, next=["Raise the server's limit of top_logprobs: with fewer "
-                  "alternatives small mistakes cannot be seen"])  # fmt: skip
+        says = f"{few} of {steps} steps have fewer than the {requested} alternatives asked for (fewest {min(counts)})"
+        stage.add(
+            "alternatives",
+            Outcome.UNSURE,
+            says,
+            next=["Raise the server's limit of top_logprobs: with fewer alternatives small mistakes cannot be seen"],
+        )
     if silent:
         stage.add("silent steps", Outcome.UNSURE, f"{silent} of {steps} steps have no alternatives at all")
 
 
 def faults(step: Step) -> list[str]:
-    """What is wrong with the alternatives of a step. An API's way of saying nothing (-9999) is not among it."""
+    """Return what is wrong with the alternatives of a step; an API's value for "none" (-9999) is no fault."""
     values = [t.logprob for t in step.top]
     known = [v for v in values if v is not None]
     out = []
@@ -168,9 +177,9 @@ def faults(step: Step) -> list[str]:
         out.append("not a number, or infinite")
     finite = [v for v in known if math.isfinite(v)]
     real = [v for v in finite if v > DEGENERATE]
-    if any(v > ABOVE_ONE for v in finite):
+    if any(v > PROBABILITY_SLACK for v in finite):
         out.append("a log probability above 0")
-    elif sum(math.exp(v) for v in real) > 1 + ABOVE_ONE:
+    elif sum(math.exp(v) for v in real) > 1 + PROBABILITY_SLACK:
         out.append("probabilities that add up to more than 1")
     if any(b > a + 1e-6 for a, b in zip(finite, finite[1:], strict=False)):
         out.append("alternatives not sorted")
@@ -178,40 +187,40 @@ def faults(step: Step) -> list[str]:
     if len(set(raws)) < len(raws):
         out.append("an alternative twice")
     own = step.token.logprob
-    if own is not None and finite and math.isfinite(own) and own < max(finite) - ABOVE_ONE:
+    if own is not None and finite and math.isfinite(own) and own < max(finite) - PROBABILITY_SLACK:
         out.append("the token taken is not the best, at temperature 0")
     return out
 
 
-def shown(step: Step, most: int = 8) -> list[Piece]:
-    """A step's alternatives with their values; the token taken is marked."""
+def alternatives_row(step: Step, most: int = 8) -> list[ShownToken]:
+    """Return a step's alternatives with their values; the token taken is marked."""
 
     def text(value: float | None) -> str:
         return "none" if value is None else f"{value:.4g}"
 
-    return [Piece(f"{visible(t.raw)} {text(t.logprob)}", t.id, t.raw == step.token.raw) for t in step.top[:most]]
+    return [ShownToken(f"{visible(t.raw)} {text(t.logprob)}", t.id, t.raw == step.token.raw) for t in step.top[:most]]
 
 
-def _vocabulary(case: Case, stage: Stage, answers: dict[str, Completion]) -> None:
-    """Whether the tokens seen are tokens of the model: an engine with another model cannot be diagnosed with this."""
+def _vocabulary(case: ExamContext, stage: Stage, answers: dict[str, Completion]) -> None:
+    """Check that the target's tokens are in the model's vocabulary: else it cannot be diagnosed with this model."""
     tokenizer = case.tokenizer
-    raws = {t.raw for done in answers.values() for step in done.steps for t in (step.token, *step.top)}
+    raws = {t.raw for answer in answers.values() for step in answer.steps for t in (step.token, *step.top)}
     raws = {raw for raw in raws if raw and b"\xef\xbf\xbd" not in raw}
     name = case.engine.shape.name or case.engine.path
     if tokenizer is None or not raws:
         why = "the model's file has no tokenizer" if tokenizer is None else "no tokens with bytes came back"
         stage.add("vocabulary", Outcome.IMPOSSIBLE, f"{why}: whether it is the same model cannot be told")
         return
-    known = {tokenizer.token_bytes(i) for i in range(len(tokenizer))}
-    share = len(raws & known) / len(raws)
-    odd = sorted(raws - known)[:12]
+    vocabulary = {tokenizer.token_bytes(i) for i in range(len(tokenizer))}
+    share = len(raws & vocabulary) / len(raws)
+    odd = sorted(raws - vocabulary)[:12]
     figures = {"tokens seen": len(raws), "in the vocabulary": f"{100 * share:.0f} %"}
-    where = [("not in the vocabulary", [Piece(visible(raw)) for raw in odd])] if odd else []
-    if share >= OURS:
+    where = [("not in the vocabulary", [ShownToken(visible(raw)) for raw in odd])] if odd else []
+    if share >= SAME_MODEL:
         case.same_model = True
         stage.add("vocabulary", Outcome.OK, f"the tokens are those of {name}", figures=figures, where=where)
         return
-    case.same_model = False if share < FOREIGN else None
+    case.same_model = False if share < OTHER_MODEL else None
     says = f"{100 - 100 * share:.0f} % of the tokens are not in the vocabulary of {name}: another model, or tokens " \
            "that the server garbles"  # fmt: skip
     stage.add("vocabulary", Outcome.UNSURE, says, figures=figures, where=where, next=[
@@ -219,8 +228,8 @@ def _vocabulary(case: Case, stage: Stage, answers: dict[str, Completion]) -> Non
         "ds4-vectors model prints its file"])  # fmt: skip
 
 
-def _echo(case: Case, stage: Stage) -> None:
-    """Whether a prompt's own log probabilities are returned, which shows every position at once."""
+def _echo(case: ExamContext, stage: Stage) -> None:
+    """Check whether the target returns a prompt's own log probabilities, which shows all positions at once."""
     if case.local is not None:
         return
     if not (case.target.can(Ability.SCORE) and "text" in case.kinds and case.logprobs):
@@ -241,8 +250,8 @@ def _echo(case: Case, stage: Stage) -> None:
         stage.add("echo", Outcome.IMPOSSIBLE, f"{why}: only what is generated can be looked at")
 
 
-def _full(case: Case, stage: Stage) -> None:
-    """Logits of the whole vocabulary, where there are any."""
+def _full(case: ExamContext, stage: Stage) -> None:
+    """Check logits of the whole vocabulary, if the target gives them: shape, and all finite."""
     if not case.target.can(Ability.FULL_LOGITS):
         return
     ids = PROMPTS["short"]()
@@ -257,48 +266,48 @@ def _full(case: Case, stage: Stage) -> None:
     if len(bad):
         says = f"{len(bad)} of {logits.size} are not finite, first at position {bad[0][0]}, token {bad[0][1]}"
         stage.add("full logits", Outcome.WRONG, says, figures=figures,
-                  where=[("prompt", _ids(case, ids, int(bad[0][0])))])  # fmt: skip
+                  where=[("prompt", _token_row(case, ids, int(bad[0][0])))])  # fmt: skip
     else:
         stage.add("full logits", Outcome.OK, "all finite", figures=figures)
     case.same_model = True if case.same_model is None else case.same_model
 
 
-def _ids(case: Case, ids: Sequence[int], at: int) -> list[Piece]:
+def _token_row(case: ExamContext, ids: Sequence[int], at: int) -> list[ShownToken]:
     from .findings import row
 
     return row([case.token(i) for i in ids], at)
 
 
-def _context(case: Case, stage: Stage) -> None:
-    """How long a prompt may be, where the target tells."""
+def _context(case: ExamContext, stage: Stage) -> None:
+    """Report the target's context length, if it tells."""
     if case.local is not None:
         stage.add("context", Outcome.OK, f"{case.local.ctx} tokens", figures={"tokens": case.local.ctx})
         return
-    told = _told(_models(case), str(getattr(case.target, "model", "")))
-    if told:
-        stage.add("context", Outcome.OK, ", ".join(f"{k} {v}" for k, v in told.items()), figures=dict(told))
+    lengths = _context_lengths(_model_listing(case), str(getattr(case.target, "model", "")))
+    if lengths:
+        stage.add("context", Outcome.OK, ", ".join(f"{k} {v}" for k, v in lengths.items()), figures=dict(lengths))
     else:
         stage.add("context", Outcome.IMPOSSIBLE, "the target does not tell its context length")
 
 
-def _models(case: Case) -> dict[str, Any]:
-    """What the server lists; nothing for other targets and for servers that list nothing."""
+def _model_listing(case: ExamContext) -> dict[str, Any]:
+    """Return the server's answer to /models; empty for other targets and for servers without one."""
     transport = getattr(case.target, "transport", None)
     try:
-        found = None if transport is None else transport.get("/models")
+        listing = None if transport is None else transport.get("/models")
     except Ds4Error:
-        found = None
-    return found if isinstance(found, dict) else {}
+        listing = None
+    return listing if isinstance(listing, dict) else {}
 
 
-def _told(answer: dict[str, Any], model: str) -> dict[str, int]:
-    """Context lengths in an answer of /models, of the model asked for if it is listed."""
+def _context_lengths(answer: dict[str, Any], model: str) -> dict[str, int]:
+    """Return the context lengths in an answer to /models, of the requested model if it is listed."""
     listed = answer.get("data")
     entries = [e for e in listed if isinstance(e, dict)] if isinstance(listed, list) else []
-    own = [e for e in entries if e.get("id") == model] or entries[:1]
-    found: dict[str, int] = {}
-    for entry in own:
+    listed_models = [e for e in entries if e.get("id") == model] or entries[:1]
+    lengths: dict[str, int] = {}
+    for entry in listed_models:
         for part in (entry, entry.get("meta")):
             if isinstance(part, dict):
-                found |= {k: v for k, v in part.items() if k in LENGTHS and isinstance(v, int)}
-    return found
+                lengths |= {k: v for k, v in part.items() if k in LENGTHS and isinstance(v, int)}
+    return lengths

@@ -1,7 +1,7 @@
-"""Is the prompt what it should be before the model sees it: tokenizer and chat template.
+"""Check the prompt before the model sees it: tokenizer and chat template.
 
-Four ways to look, in order of what they can tell: token ids, the bytes of echoed tokens, the number of tokens of a
-plain prompt, the number of tokens of a chat. A count can show that something is wrong and never that nothing is.
+Four ways, the most telling first: token ids, the bytes of echoed tokens, the number of tokens of a plain prompt, the
+number of tokens of a chat. A count can show that something is wrong, but never that nothing is.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from ds4ref.text.chat import encode_chat_prompt
 from ds4ref.text.tokenizer import Tokenizer
 
 from ..diagnosis.prompts import MISTAKES
-from .case import Case
-from .findings import Outcome, Piece, Stage, row, visible
+from .case import ExamContext
+from .findings import Outcome, ShownToken, Stage, row, visible
 
 TEXTS = {
     "prose": "The miller's daughter said that it hadn't rained since Tuesday, and closed the door.",
@@ -30,11 +30,11 @@ TEXTS = {
     "line feeds": "one\n\ntwo\n\n\n three\r\nfour\n",
 }  # fmt: skip
 QUICK = ("prose", "digits", "CJK and kana", "leading space")
-Theirs = Sequence[tuple[bytes, int | None]]
+Tokens = Sequence[tuple[bytes, int | None]]
 
 
-def tokenizer(case: Case, stage: Stage) -> None:
-    """Texts of many kinds, by the best way there is."""
+def tokenizer(case: ExamContext, stage: Stage) -> None:
+    """Compare the tokens of many kinds of text, in the most telling way that the target offers."""
     ours = case.tokenizer
     if ours is None:
         stage.add("tokenizer", Outcome.IMPOSSIBLE, "the model's file has no tokenizer to compare with")
@@ -52,17 +52,17 @@ def tokenizer(case: Case, stage: Stage) -> None:
     elif "text" in case.kinds and _counts(case, Prompt.plain(TEXTS["prose"])):
         _by_count(case, stage, texts, control, "plain prompts", Prompt.plain, lambda text: len(ours.encode(text)))
     elif "chat" in case.kinds and _counts(case, Prompt.chat(TEXTS["prose"])):
-        _by_count(case, stage, texts, control, "chat prompts", Prompt.chat, lambda t: len(_frame(ours, t)))
+        _by_count(case, stage, texts, control, "chat prompts", Prompt.chat, lambda t: len(_chat_ids(ours, t)))
     else:
         stage.add("tokenizer", Outcome.IMPOSSIBLE, "the target shows neither ids, nor echoed tokens, nor counts")
     case.tokenizer_wrong = stage.outcome is Outcome.WRONG
 
 
-def _frame(ours: Tokenizer, text: str, system: str = "", thinking: str = "none") -> list[int]:
+def _chat_ids(ours: Tokenizer, text: str, system: str = "", thinking: str = "none") -> list[int]:
     return encode_chat_prompt(ours, system, text, thinking)
 
 
-def _by_ids(case: Case, stage: Stage, ours: Tokenizer, texts: dict[str, str], control: str) -> None:
+def _by_ids(case: ExamContext, stage: Stage, ours: Tokenizer, texts: dict[str, str], control: str) -> None:
     local = case.local is not None
 
     def look(name: str, text: str, with_control: bool) -> None:
@@ -76,14 +76,14 @@ def _by_ids(case: Case, stage: Stage, ours: Tokenizer, texts: dict[str, str], co
         _compare(case, stage, name, [case.token(i) for i in want], theirs, "ids")
 
     for name, text in texts.items():
-        # an external binary's dump of tokens recognises control strings, which these texts do not have
+        # an external binary's token dump recognises control strings; these texts have none
         look(name, text, not local)
     look("control strings", control, not local)
 
 
-def _by_echo(case: Case, stage: Stage, ours: Tokenizer, texts: dict[str, str], control: str) -> None:
+def _by_echo(case: ExamContext, stage: Stage, ours: Tokenizer, texts: dict[str, str], control: str) -> None:
     for name, text in texts.items():
-        if case.late:
+        if case.out_of_time:
             stage.add(name, Outcome.SKIPPED, "out of time")
             continue
         case.progress(f"echo of {name}")
@@ -94,12 +94,12 @@ def _by_echo(case: Case, stage: Stage, ours: Tokenizer, texts: dict[str, str], c
     if theirs is not None:
         plain, parsed = ours.encode(control), ours.encode_rendered(control)
         if [raw for raw, _ in theirs] == [ours.token_bytes(i) for i in parsed] != [ours.token_bytes(i) for i in plain]:
-            _forgeable(stage, "a plain prompt")
+            _add_forgeable(stage, "a plain prompt")
         else:
             _compare(case, stage, "control strings", [case.token(i) for i in plain], theirs, "the echoed tokens")
 
 
-def _echo(case: Case, stage: Stage, name: str, text: str) -> Theirs | None:
+def _echo(case: ExamContext, stage: Stage, name: str, text: str) -> Tokens | None:
     try:
         return [(s.token.raw, s.token.id) for s in case.target.score_text(text, 1) if s.token.raw]
     except Ds4Error as error:
@@ -108,77 +108,80 @@ def _echo(case: Case, stage: Stage, name: str, text: str) -> Theirs | None:
         return None
 
 
-def _forgeable(stage: Stage, what: str) -> None:
-    stage.add("control strings", Outcome.UNSURE, f"control strings in {what} become control tokens",
+def _add_forgeable(stage: Stage, place: str) -> None:
+    stage.add("control strings", Outcome.UNSURE, f"control strings in {place} become control tokens",
               notes=["ds4's own server does this too: whoever writes into a prompt can end a turn or begin another"],
               next=["Encode the text of users and tools without recognising control tokens"])  # fmt: skip
 
 
-def _compare(case: Case, stage: Stage, name: str, ours: Theirs, theirs: Theirs, how: str) -> None:
-    """Equal by ids where both have them, else by bytes."""
-    same = [a[1] == b[1] if b[1] is not None else a[0] == b[0] for a, b in zip(ours, theirs, strict=False)]
-    at = same.index(False) if False in same else min(len(ours), len(theirs))
+def _compare(case: ExamContext, stage: Stage, name: str, ours: Tokens, theirs: Tokens, how: str) -> None:
+    """Add a check of two token sequences, compared by ids where both have them, else by bytes."""
+    equal = [a[1] == b[1] if b[1] is not None else a[0] == b[0] for a, b in zip(ours, theirs, strict=False)]
+    at = equal.index(False) if False in equal else min(len(ours), len(theirs))
     if at == len(ours) == len(theirs):
         stage.add(name, Outcome.OK, f"{len(ours)} tokens, the same by {how}")
         return
     got, want = (visible(side[at][0]) if at < len(side) else "the end" for side in (theirs, ours))
     stage.add(name, Outcome.WRONG, f"token {at} is {got}, not {want} ({len(theirs)} tokens, not {len(ours)})",
               where=[("theirs", row(theirs, at)), ("right", row(ours, at))],
-              next=["Compare the splitting rule and the merges with docs/text.md"])  # fmt: skip
+              next=["Compare the splitting rule and the merges with docs/explanation/text.md"])  # fmt: skip
 
 
-def _counts(case: Case, prompt: Prompt) -> bool:
-    done, _ = case.tries(prompt, 1, 0)
-    return done is not None and done.usage.prompt is not None
+def _counts(case: ExamContext, prompt: Prompt) -> bool:
+    answer, _ = case.try_ask(prompt, 1, 0)
+    return answer is not None and answer.usage.prompt is not None
 
 
 def _by_count(
-    case: Case, stage: Stage, texts: dict[str, str], control: str, what: str,
+    case: ExamContext, stage: Stage, texts: dict[str, str], control: str, subject: str,
     make: Callable[[str], Prompt], expected: Callable[[str], int],
 ) -> None:  # fmt: skip
-    """Numbers of prompt tokens. What is the same for every text belongs to the frame, and the template stage judges
-    it; here only what changes with the text counts."""
-    found: dict[str, tuple[int, int]] = {}
+    """Compare numbers of prompt tokens.
+
+    An offset that is the same for every text belongs to the frame, which the template stage judges; here only
+    differences that vary with the text count.
+    """
+    counts: dict[str, tuple[int, int]] = {}
     for name, text in texts.items():
-        if case.late:
+        if case.out_of_time:
             stage.add(name, Outcome.SKIPPED, "out of time")
             continue
         case.progress(f"tokens of {name}")
-        done, why = case.tries(make(text), 1, 0)
-        if done is None or done.usage.prompt is None:
+        answer, why = case.try_ask(make(text), 1, 0)
+        if answer is None or answer.usage.prompt is None:
             stage.add(name, Outcome.UNSURE, why or "the answer has no count of prompt tokens")
             continue
-        found[name] = done.usage.prompt, expected(text)
-    if not found:
+        counts[name] = answer.usage.prompt, expected(text)
+    if not counts:
         return
-    deltas = [got - want for got, want in found.values()]
-    base = max(set(deltas), key=lambda d: (deltas.count(d), -abs(d)))
-    bad = {name: pair for name, pair in found.items() if pair[0] - pair[1] != base}
-    figures = {name: f"{got} tokens, ours {want}" for name, (got, want) in found.items()}
-    offset = f", always {base:+d}" if base else ""
-    case.offset = base if what == "plain prompts" else 0
-    if bad:
-        worst = next(iter(bad))
-        got, want = bad[worst]
+    deltas = [got - want for got, want in counts.values()]
+    shift = max(set(deltas), key=lambda d: (deltas.count(d), -abs(d)))
+    wrong_counts = {name: pair for name, pair in counts.items() if pair[0] - pair[1] != shift}
+    figures = {name: f"{got} tokens, ours {want}" for name, (got, want) in counts.items()}
+    offset = f", always {shift:+d}" if shift else ""
+    case.offset = shift if subject == "plain prompts" else 0
+    if wrong_counts:
+        worst = next(iter(wrong_counts))
+        got, want = wrong_counts[worst]
         ours = case.tokenizer
         assert ours is not None
-        pieces = [Piece(visible(ours.token_bytes(i)), i) for i in ours.encode(texts[worst])]
-        stage.add("counts", Outcome.WRONG, f"{worst}: {got} prompt tokens, not {want + base} ({what}{offset})",
+        pieces = [ShownToken(visible(ours.token_bytes(i)), i) for i in ours.encode(texts[worst])]
+        stage.add("counts", Outcome.WRONG, f"{worst}: {got} prompt tokens, not {want + shift} ({subject}{offset})",
                   figures=figures, where=[(f"right, {worst}", pieces)],
                   next=["Let the engine print its ids of this text, to see where they part from these"])  # fmt: skip
     else:
-        stage.add("counts", Outcome.OK, f"{len(found)} texts have as many tokens as they should ({what}{offset})",
+        stage.add("counts", Outcome.OK, f"{len(counts)} texts have as many tokens as they should ({subject}{offset})",
                   figures=figures, sight="counts cannot see a token that is merely another one")  # fmt: skip
-    if abs(base) > (1 if what == "plain prompts" else 0) and what == "plain prompts":
-        stage.add("frame of a plain prompt", Outcome.UNSURE, f"{base:+d} tokens in every plain prompt")
-    done, _ = case.tries(make(control), 1, 0)
+    if abs(shift) > (1 if subject == "plain prompts" else 0) and subject == "plain prompts":
+        stage.add("frame of a plain prompt", Outcome.UNSURE, f"{shift:+d} tokens in every plain prompt")
+    answer, _ = case.try_ask(make(control), 1, 0)
     ours = case.tokenizer
-    if done is not None and done.usage.prompt is not None and ours is not None:
-        got, saved = done.usage.prompt - base, len(ours.encode(control)) - len(ours.encode_rendered(control))
+    if answer is not None and answer.usage.prompt is not None and ours is not None:
+        got, saved = answer.usage.prompt - shift, len(ours.encode(control)) - len(ours.encode_rendered(control))
         if saved and got == expected(control) - saved:
-            _forgeable(stage, "a chat" if what == "chat prompts" else "a plain prompt")
+            _add_forgeable(stage, "a chat" if subject == "chat prompts" else "a plain prompt")
         elif got == expected(control):
-            stage.add("control strings", Outcome.OK, f"stay text ({what})")
+            stage.add("control strings", Outcome.OK, f"stay text ({subject})")
         else:
             stage.add("control strings", Outcome.UNSURE, f"{got} tokens, ours {expected(control)}")
 
@@ -195,8 +198,8 @@ CHATS = {
 }
 
 
-def template(case: Case, stage: Stage) -> None:
-    """Chats of several shapes; then (``numbers.chat``) what the model says after one."""
+def template(case: ExamContext, stage: Stage) -> None:
+    """Compare chats of several shapes, then diagnose the answer to one (``numbers.chat``)."""
     ours = case.tokenizer
     if ours is None or case.same_model is False:
         why = "the model's file has no tokenizer" if ours is None else "the target has another model"
@@ -209,60 +212,62 @@ def template(case: Case, stage: Stage) -> None:
     if callable(encode):
         for name, (system, user, thinking) in CHATS.items():
             got = [int(i) for i in encode(Prompt.chat(user, system, thinking))]
-            want = _frame(ours, user, system, thinking)
+            want = _chat_ids(ours, user, system, thinking)
             _compare(case, stage, name, [case.token(i) for i in want], [case.token(i) for i in got], "ids")
     else:
-        _counted(case, stage, ours)
+        _template_counts(case, stage, ours)
     from .numbers import chat
 
     chat(case, stage)
 
 
-def _counted(case: Case, stage: Stage, ours: Tokenizer) -> None:
-    found: dict[str, tuple[int, list[int]]] = {}
+def _template_counts(case: ExamContext, stage: Stage, ours: Tokenizer) -> None:
+    counts: dict[str, tuple[int, list[int]]] = {}
     for name, (system, user, thinking) in CHATS.items():
-        if case.late:
+        if case.out_of_time:
             stage.add(name, Outcome.SKIPPED, "out of time")
             continue
         case.progress(f"chat: {name}")
-        done, why = case.tries(Prompt.chat(user, system, thinking), 1, 0)
-        if done is None or done.usage.prompt is None:
+        answer, why = case.try_ask(Prompt.chat(user, system, thinking), 1, 0)
+        if answer is None or answer.usage.prompt is None:
             stage.add(name, Outcome.IMPOSSIBLE, why or "the answer has no count of prompt tokens")
         else:
-            found[name] = done.usage.prompt, _frame(ours, user, system, thinking)
-    if not found:
+            counts[name] = answer.usage.prompt, _chat_ids(ours, user, system, thinking)
+    if not counts:
         return
-    bad = {name: pair for name, pair in found.items() if pair[0] != len(pair[1])}
-    figures = {name: f"{got} tokens, ours {len(want)}" for name, (got, want) in found.items()}
+    wrong_counts = {name: pair for name, pair in counts.items() if pair[0] != len(pair[1])}
+    figures = {name: f"{got} tokens, ours {len(want)}" for name, (got, want) in counts.items()}
     sight = "a count cannot tell <think> from </think>, nor one marker from another: the numbers after a chat can"
-    if not bad:
-        stage.add("counts", Outcome.OK, f"{len(found)} chats have as many tokens as they should", figures=figures,
+    if not wrong_counts:
+        stage.add("counts", Outcome.OK, f"{len(counts)} chats have as many tokens as they should", figures=figures,
                   sight=sight)  # fmt: skip
         return
-    name, (got, want) = next(iter(bad.items()))
-    fits = fitting(ours, found)
-    pieces = [Piece(visible(ours.token_bytes(i)), i) for i in want]
+    name, (got, want) = next(iter(wrong_counts.items()))
+    fits = fitting_mistakes(ours, counts)
+    pieces = [ShownToken(visible(ours.token_bytes(i)), i) for i in want]
     outcome = Outcome.UNSURE if case.tokenizer_wrong else Outcome.WRONG
-    says = f"{name}: {got} prompt tokens, not {len(want)} ({len(bad)} of {len(found)} chats differ)"
+    says = f"{name}: {got} prompt tokens, not {len(want)} ({len(wrong_counts)} of {len(counts)} chats differ)"
     notes = ["the tokenizer is wrong too: mend that first"] if case.tokenizer_wrong else []
-    deltas = {got - len(want) for got, want in found.values()}
+    deltas = {got - len(want) for got, want in counts.values()}
     if case.offset and deltas == {case.offset}:
         notes.append(f"plain prompts count {case.offset:+d} too: a token in front of all, or the count itself is wrong")
-    alone = {got - len(want) for name, (got, want) in found.items() if not CHATS[name][0]}
-    given = {got - len(want) for name, (got, want) in found.items() if CHATS[name][0]}
-    if given == {0} and len(alone) == 1 and min(alone) > 0:
-        notes.append(f"only chats without a system text differ: the server adds one of {min(alone)} tokens of its own")
-    notes += [f"as many tokens would come of this: {said}" for said in fits]
+    without_system = {got - len(want) for name, (got, want) in counts.items() if not CHATS[name][0]}
+    with_system = {got - len(want) for name, (got, want) in counts.items() if CHATS[name][0]}
+    if with_system == {0} and len(without_system) == 1 and min(without_system) > 0:
+        notes.append(
+            f"only chats without a system text differ: the server adds one of {min(without_system)} tokens of its own"
+        )
+    notes += [f"as many tokens would come of this: {mistake}" for mistake in fits]
     stage.add("counts", outcome, says, figures=figures, where=[(f"right, {name}", pieces)], notes=notes, sight=sight,
-              next=["Print the prompt that your server renders and compare it (docs/text.md)"])  # fmt: skip
+              next=["Print the prompt that your server renders and compare it (docs/explanation/text.md)"])  # fmt: skip
 
 
-def fitting(ours: Tokenizer, found: dict[str, tuple[int, list[int]]]) -> list[str]:
-    """Mistakes of a template that would give all these counts."""
+def fitting_mistakes(ours: Tokenizer, counts: dict[str, tuple[int, list[int]]]) -> list[str]:
+    """Return the template mistakes, in words, that would give all the counts (name -> (tokens, right ids))."""
     simple: dict[str, Callable[[list[int]], list[int]]] = {
         "no beginning-of-sentence token": lambda ids: ids[1:],
         "the beginning-of-sentence token twice": lambda ids: [ids[0], *ids],
     }
-    said = {mistake.says: (lambda ids, m=mistake: m.make(ours, ids)) for mistake in MISTAKES}
-    return [text for text, make in (simple | said).items()
-            if all(len(make(list(want))) == got for got, want in found.values())]  # fmt: skip
+    known_mistakes = {mistake.says: (lambda ids, m=mistake: m.make(ours, ids)) for mistake in MISTAKES}
+    return [text for text, make in (simple | known_mistakes).items()
+            if all(len(make(list(want))) == got for got, want in counts.values())]  # fmt: skip

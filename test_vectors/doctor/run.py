@@ -1,4 +1,4 @@
-"""The examination: stages in order, each with its own time, none of them able to stop the others."""
+"""Run an examination: the stages in order, each with its own time budget; a failed stage does not stop the others."""
 
 from __future__ import annotations
 
@@ -8,50 +8,51 @@ import traceback
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from ds4ref import __version__
-from ds4ref.cli.common import CYAN, is_tty, tint
+from ds4ref.console.common import CYAN, is_tty, tint
 from ds4ref.errors import Ds4Error
 from ds4ref.runs.provenance import stamp
+from ds4ref.version import __version__
 
 from . import depth, numbers, preflight, prompts, repeat
-from .case import Case
+from .case import ExamContext
 from .findings import Examination, Outcome, Stage
 
 
 @dataclass(frozen=True)
-class Step:
-    """A stage of the examination; ``quick`` whether --quick keeps it."""
+class StageSpec:
+    """A stage of the examination; ``quick``: --quick runs it, too."""
 
     name: str
     title: str
     asks: str
-    run: Callable[[Case, Stage], None]
+    run: Callable[[ExamContext, Stage], None]
     quick: bool = True
 
 
 STEPS = (
-    Step("preflight", "Pre-flight", "Does it answer, what can it do, are its log probabilities any?",
-         preflight.preflight),
-    Step("tokenizer", "Tokenizer", "Does it split text as the model was taught?", prompts.tokenizer),
-    Step("template", "Template", "Does it frame a chat as the model was taught?", prompts.template),
-    Step("numbers", "Numbers", "Does it compute the model, by the logits of prompts that show mistakes?",
-         numbers.numbers),
-    Step("determinism", "Run to run", "Does the same request give the same answer?", repeat.determinism),
-    Step("ways", "Prefill and decode", "Does it say the same after a prompt as token by token?", repeat.ways),
-    Step("batch", "One and many", "Does it say the same alone and among others?", repeat.batch),
-    Step("depth", "Long context", "Is what lies far back still there, and do chunks join?", depth.depth, quick=False),
+    StageSpec("preflight", "Pre-flight", "Does it answer, what can it do, are its log probabilities any?",
+              preflight.preflight),
+    StageSpec("tokenizer", "Tokenizer", "Does it split text as the model was taught?", prompts.tokenizer),
+    StageSpec("template", "Template", "Does it frame a chat as the model was taught?", prompts.template),
+    StageSpec("numbers", "Numbers", "Does it compute the model, by the logits of prompts that show mistakes?",
+              numbers.numbers),
+    StageSpec("determinism", "Run to run", "Does the same request give the same answer?", repeat.determinism),
+    StageSpec("ways", "Prefill and decode", "Does it say the same after a prompt as token by token?", repeat.ways),
+    StageSpec("batch", "One and many", "Does it say the same alone and among others?", repeat.batch),
+    StageSpec("depth", "Long context", "Is what lies far back still there, and do chunks join?", depth.depth,
+              quick=False),
 )  # fmt: skip
 NAMES = tuple(step.name for step in STEPS)
 
 
-class Teller:
-    """Progress on stderr: a line that rewrites itself on a terminal, one line a stage elsewhere."""
+class StageProgress:
+    """Progress on stderr: one updated line on a terminal, one line per stage elsewhere."""
 
     def __init__(self) -> None:
         self.live, self.stage = is_tty(sys.stderr), ""
 
-    def begin(self, number: int, total: int, step: Step) -> None:
-        """A stage begins."""
+    def begin(self, number: int, total: int, step: StageSpec) -> None:
+        """Show that a stage begins."""
         self.stage = f"{number}/{total} {step.title}"
         if self.live:
             self("")
@@ -63,24 +64,27 @@ class Teller:
             sys.stderr.flush()
 
     def end(self, stage: Stage) -> None:
-        """A stage is over."""
+        """Show that a stage has ended."""
         start = "\r\x1b[K" if self.live else ""
         sys.stderr.write(f"{start}{self.stage}: {stage.outcome.words} ({stage.seconds:.0f} s)\n")
         sys.stderr.flush()
 
 
-def examine(case: Case, only: Collection[str] = (), skip: Collection[str] = (), command: str = "",
-            teller: Teller | None = None) -> Examination:  # fmt: skip
-    """All stages chosen. Pre-flight always runs: the others need what it learns. After Ctrl-C the examination so far is
-    returned, with ``interrupted`` set."""
-    teller = teller or Teller()
-    case.progress = teller
-    found = Examination(case.spec or case.target.name, command=command)
+def examine(case: ExamContext, only: Collection[str] = (), skip: Collection[str] = (), command: str = "",
+            progress: StageProgress | None = None) -> Examination:  # fmt: skip
+    """Run the chosen stages and return their findings.
+
+    Pre-flight always runs, as the others need its results. After Ctrl-C the examination so far is returned, with
+    ``interrupted`` set.
+    """
+    progress = progress or StageProgress()
+    case.progress = progress
+    examination = Examination(case.spec or case.target.name, command=command)
     for number, step in enumerate(STEPS, 1):
         stage = Stage(step.name, step.title, step.asks)
-        found.stages.append(stage)
-        why = _left_out(step, only, skip, case.quick)
-        if found.interrupted or why:
+        examination.stages.append(stage)
+        why = _skip_reason(step, only, skip, case.quick)
+        if examination.interrupted or why:
             stage.add(step.name, Outcome.SKIPPED, why or "interrupted before it began")
             stage.done = bool(why)
             continue
@@ -88,15 +92,15 @@ def examine(case: Case, only: Collection[str] = (), skip: Collection[str] = (), 
             stage.add(step.name, Outcome.IMPOSSIBLE, "the target was not reached")
             stage.done = True
             continue
-        teller.begin(number, len(STEPS), step)
-        found.interrupted = _run(case, step, stage)
-        teller.end(stage)
-    found.identity = _identity(case)
-    found.facts = provenance(case, found)
-    return found
+        progress.begin(number, len(STEPS), step)
+        examination.interrupted = _run_stage(case, step, stage)
+        progress.end(stage)
+    examination.identity = _identity(case)
+    examination.facts = provenance(case, examination)
+    return examination
 
 
-def _left_out(step: Step, only: Collection[str], skip: Collection[str], quick: bool) -> str:
+def _skip_reason(step: StageSpec, only: Collection[str], skip: Collection[str], quick: bool) -> str:
     if step.name == "preflight":
         return ""
     if only and step.name not in only:
@@ -106,8 +110,8 @@ def _left_out(step: Step, only: Collection[str], skip: Collection[str], quick: b
     return "not with --quick" if quick and not step.quick and step.name not in only else ""
 
 
-def _run(case: Case, step: Step, stage: Stage) -> bool:
-    """One stage; whatever breaks in it becomes a check of it. True if the user stopped it."""
+def _run_stage(case: ExamContext, step: StageSpec, stage: Stage) -> bool:
+    """Run one stage, turning any error into a failed check; return True if the user interrupted it."""
     start = time.monotonic()
     case.start()
     try:
@@ -127,22 +131,24 @@ def _run(case: Case, step: Step, stage: Stage) -> bool:
     return False
 
 
-def _identity(case: Case) -> dict[str, object]:
+def _identity(case: ExamContext) -> dict[str, object]:
     try:
         return case.target.identity()
     except Ds4Error as error:
         return {"kind": case.target.kind, "name": case.target.name, "error": str(error)}
 
 
-def provenance(case: Case, found: Examination) -> list[tuple[str, str]]:
-    """What a reader needs to judge or repeat it. The machine is described by its class, not by its name."""
-    made, engine = stamp([found.command]), case.engine
-    machine, commit = made["machine"], made["commit"]
+def provenance(case: ExamContext, examination: Examination) -> list[tuple[str, str]]:
+    """Return (name, value) facts to judge or repeat the examination; the machine is described without its host name."""
+    record, engine = stamp([examination.command]), case.engine
+    machine, commit = record["machine"], record["commit"]
     memory = machine.get("memory_bytes")
-    identity = found.identity
+    size = f"{memory / 2**30:.0f} GiB" if memory else None
+    hardware = (machine.get("cpu"), f"{machine.get('cores')} cores", size, machine.get("system"))
+    identity = examination.identity
     facts = {
-        "date": made["created"][:16].replace("T", " ") + " UTC",
-        "target": found.target,
+        "date": record["created"][:16].replace("T", " ") + " UTC",
+        "target": examination.target,
         "kind": identity.get("kind"),
         "calls itself": identity.get("model") or identity.get("name"),
         "engine": identity.get("engine") or identity.get("command"),
@@ -150,9 +156,8 @@ def provenance(case: Case, found: Examination) -> list[tuple[str, str]]:
         "digest": identity.get("digest"),
         "compared with": f"{engine.shape.name or 'a model'}, {engine.source.size:,} bytes",
         "ds4ref": f"{__version__}" + (f", commit {commit[:12]}{commit[40:]}" if commit else ""),
-        "machine of ds4ref": ", ".join(str(v) for v in (machine.get("cpu"), f"{machine.get('cores')} cores",
-                                       f"{memory / 2**30:.0f} GiB" if memory else None, machine.get("system")) if v),
-        "versions": ", ".join(f"{name} {version}" for name, version in made["versions"].items()),
-        "command": found.command,
+        "machine of ds4ref": ", ".join(str(value) for value in hardware if value),
+        "versions": ", ".join(f"{name} {version}" for name, version in record["versions"].items()),
+        "command": examination.command,
     }  # fmt: skip
     return [(name, str(value)) for name, value in facts.items() if value]

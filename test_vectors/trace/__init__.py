@@ -1,14 +1,14 @@
-"""Trace: every named intermediate of a pass, written down (record) and held against another engine's (blame).
+"""Trace: record every named intermediate of a pass, and compare them op by op with another engine's (blame).
 
-ops       what each point of the pass is computed from, by which formula, from which tensors
-record    our own intermediates into a safetensors file
-dumps     other engines' files: npz, safetensors, raw folders, llama.cpp's printouts
-names     whose name is which: presets and tables of one's own
-theirs    another engine's values, in our shapes, by name and layer
-forcing   the pass with their values put in wherever there is one
-budget    what float noise, storage and flips may do to an op
-blame     which ops are beyond that
-patterns  where in an array, in words
-causes    the mistake or the tensor that reproduces it
+ops       graph of the pass: inputs, formula and weight tensors of each point
+record    write our own intermediates to a safetensors file
+dumps     read other engines' files: npz, safetensors, raw folders, llama.cpp's printouts
+names     map another engine's tensor names to our points: presets and user tables
+theirs    another engine's values, in our shapes, by point and layer
+forcing   run our pass with their values substituted at every dumped point
+budget    the error that float noise, storage and rounding flips may cause in an op
+blame     the ops whose error is beyond that budget
+patterns  describe in words where two arrays differ
+causes    the mistake or the tensor that reproduces the error
 report    tables and JSON
 """

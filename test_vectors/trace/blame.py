@@ -1,9 +1,9 @@
-"""Which op is wrong: another engine's dump against our pass on its values, op by op.
+"""Find the wrong ops of another engine: compare its dump with our pass on its values, op by op.
 
-1. one pass without roundings, and two noisy ones: what float arithmetic may do
-2. if that does not explain everything, one pass for each rounding set; the one that explains most ops is the engine's.
-   A kind of op that another set explains in all layers rounds as that one does: told, not blamed
-3. every op whose result is beyond its budget (``budget``) is wrong, whatever came before it: it had their inputs
+1. Run one pass without rounding, and two noisy ones that measure what float arithmetic may do.
+2. If that does not explain everything, run one pass per rounding set; the one that explains most ops is the engine's.
+   A kind of op that another set explains in all layers rounds as that set does: it is reported, not blamed.
+3. Every op whose result is beyond its budget (``budget``) is wrong, whatever came before it: it had their inputs.
 """
 
 from __future__ import annotations
@@ -26,13 +26,19 @@ from .ops import CHOICES, OPS, Key, ordered, span
 from .theirs import Theirs
 
 RECIPES = ("f32", "iterated", "f64")
-SUMS = 8.0
+"""Ways of computing rope angles."""
+SUM_LIMIT = 8.0
 """A printed sum is wrong beyond this many times what summing in float32 loses."""
 
 
 @dataclass
-class Wrong:
-    """An op, or a span of them, that is beyond its budget."""
+class WrongOp:
+    """An op, or a span of them, that is beyond its budget.
+
+    inputs    nearest dumped points upstream      bridged  points computed by us between them and ``key``
+    rounding  rounding set it was judged in        rows     positions of its rows
+    where     sentences on where the error is      causes   sentences on what would cause it
+    """
 
     key: Key
     judgement: Judgement
@@ -45,10 +51,10 @@ class Wrong:
 
 
 @dataclass
-class Result:
-    """What was found.
+class BlameResult:
+    """Outcome of a blame run.
 
-    wrong       in the order of the pass        clean  points within their budgets
+    wrong       in the order of the pass        clean  points share_within their budgets
     unjudged    points that could not be judged, and why
     exceptions  kinds of op that round as another set does
     coarse      kinds of op with an error like rounding that no set has, and its relative size
@@ -56,7 +62,7 @@ class Result:
     """
 
     rounding: str
-    wrong: list[Wrong] = field(default_factory=list)
+    wrong: list[WrongOp] = field(default_factory=list)
     clean: list[Key] = field(default_factory=list)
     unjudged: dict[Key, str] = field(default_factory=dict)
     exceptions: dict[str, str] = field(default_factory=dict)
@@ -66,8 +72,12 @@ class Result:
     coarse: dict[str, float] = field(default_factory=dict)
 
 
-class Case:
-    """One dump and our model: passes over it, each remembered that is needed twice."""
+class Blaming:
+    """Passes of our model over one dump, with those that are needed twice cached.
+
+    theirs  the other engine's values      ids     token ids of the pass
+    layers  layers to judge (None: all)    cancel  called with each layer's number; may raise to end the pass
+    """
 
     def __init__(
         self,
@@ -79,28 +89,28 @@ class Case:
     ):
         self.engine, self.theirs, self.ids, self.cancel = engine, theirs, list(ids), cancel
         self.n_layers: int = engine.shape.n_layers
-        dumped = {layer for _, layer in theirs.found}
+        dumped = {layer for _, layer in theirs.matches}
         self.wanted = dumped if layers is None else dumped & set(layers)
         if not self.wanted:
             raise DataError("the dump has nothing of these layers")
         self._alias()
         self.layers = self.leading(self.wanted)
         self._models: dict[tuple[str, str], Model] = {}
-        self._kept: dict[str, Reading] = {}
+        self._clean_passes: dict[str, Reading] = {}
         self._noise: dict[str, dict[Key, list[np.ndarray]]] = {}
         self._limits: dict[Key, np.ndarray] = {}
 
     def _alias(self) -> None:
-        """A layer's input is what the layer before left, where only that was dumped: then it can be run alone."""
+        """Use a layer's dumped output as the next layer's input where that was not dumped, so that it can run alone."""
         self.aliases: set[Key] = set()
         for layer in range(1, self.n_layers):
             source, target = ("hc_ffn_post", layer - 1), ("hc_attn_in", layer)
-            if source in self.theirs.found and target not in self.theirs.found:
-                self.theirs.found[target] = self.theirs.found[source]
+            if source in self.theirs.matches and target not in self.theirs.matches:
+                self.theirs.matches[target] = self.theirs.matches[source]
                 self.aliases.add(target)
 
     def leading(self, wanted: Collection[int]) -> list[int]:
-        """``wanted`` and the layers before them, as far as the dump has not their input."""
+        """Return the layers ``wanted``, and those before them from the last one whose input was dumped in full."""
         needed: set[int] = set()
         for layer in wanted:
             needed.add(layer)
@@ -108,18 +118,18 @@ class Case:
             if layer == HEAD:
                 at -= 1
                 needed.add(at)
-                if self._complete(("hc_ffn_post", at)):
+                if self._is_complete(("hc_ffn_post", at)):
                     continue
-            while at > 0 and not self._complete(("hc_attn_in", at)):
+            while at > 0 and not self._is_complete(("hc_attn_in", at)):
                 at -= 1
                 needed.add(at)
         return sorted(needed)
 
-    def _complete(self, key: Key) -> bool:
-        """Whether the dump has a point at all tokens (so far as it can be known before it is read)."""
-        if key not in self.theirs.found or key in self.theirs.unfit:
+    def _is_complete(self, key: Key) -> bool:
+        """Whether the dump has a point at all tokens (as far as is known before its values are read)."""
+        if key not in self.theirs.matches or key in self.theirs.unfit:
             return False
-        pieces = self.theirs.dump.tensors.get(self.theirs.found[key][0], [])
+        pieces = self.theirs.dump.tensors.get(self.theirs.matches[key][0], [])
         return (
             not any(p.partial or p.first or p.positions is not None for p in pieces) and not self.theirs.dump.positions
         )
@@ -127,7 +137,7 @@ class Case:
     # --- passes
 
     def model(self, rounding: RoundingSet, recipe: str = "") -> Model:
-        """Our model in a rounding set, with its recipe for angles or another one."""
+        """Return our model in a rounding set, with the set's recipe for rope angles or another one."""
         numerics = rounding.numerics._replace(rope=recipe or rounding.numerics.rope)
         key = (rounding.name, numerics.rope)
         if key not in self._models:
@@ -144,56 +154,56 @@ class Case:
         until: Key | None = None,
         late: bool = False,
     ) -> Reading:
-        """A pass in rounding set ``name``."""
+        """Run a pass in rounding set ``name``; parameters as for Forcing and ``forcing.run``."""
         rounding = ROUNDING[name]
         layers = self.layers if layers is None else layers
         hooks = Forcing(self.theirs, rounding, faults, keep=keep, layers=layers, until=until, late=late)
         return run(self.model(rounding), self.ids, hooks, layers, weights, self.cancel)
 
-    def kept(self, name: str) -> Reading:
-        """The clean pass in a rounding set, our values kept."""
-        if name not in self._kept:
-            self._kept[name] = self.reading(name, keep=True)
-        return self._kept[name]
+    def clean_pass(self, name: str) -> Reading:
+        """Return the pass without faults or noise in rounding set ``name``, with our values kept."""
+        if name not in self._clean_passes:
+            self._clean_passes[name] = self.reading(name, keep=True)
+        return self._clean_passes[name]
 
     def noise(self, name: str) -> dict[Key, list[np.ndarray]]:
-        """By point, how far two noisy passes lie from the clean one."""
+        """Return the distances of two noisy passes from the clean one, by point and row."""
         if name not in self._noise:
-            self._noise[name] = self.noise_of(name, self.kept(name), self.layers)
+            self._noise[name] = self.noise_of(name, self.clean_pass(name), self.layers)
         return self._noise[name]
 
     def noise_of(
         self, name: str, quiet: Reading, layers: Collection[int], faults: Sequence[Fault] = (), late: bool = False
     ) -> dict[Key, list[np.ndarray]]:
-        """By point, how far two noisy passes lie from ``quiet``, a pass that kept its values, with the same faults."""
+        """Return the distances of two noisy passes from ``quiet``, a pass with the same faults that kept its values."""
         rounding = ROUNDING[name]
-        others = [recipe for recipe in RECIPES if recipe != rounding.numerics.rope]
-        found: dict[Key, list[np.ndarray]] = {}
-        for seed, recipe in enumerate(others):
+        recipes = [recipe for recipe in RECIPES if recipe != rounding.numerics.rope]
+        distances: dict[Key, list[np.ndarray]] = {}
+        for seed, recipe in enumerate(recipes):
             hooks = Forcing(self.theirs, rounding, faults, np.random.default_rng([seed, 10]), against=quiet.ours,
                             layers=layers, late=late)  # fmt: skip
             noisy = run(self.model(rounding, recipe), self.ids, hooks, layers, None, self.cancel)
             for key, apart in noisy.apart.items():
-                found.setdefault(key, []).append(apart)
-        return {key: values for key, values in found.items() if len(values) == len(others)}
+                distances.setdefault(key, []).append(apart)
+        return {key: values for key, values in distances.items() if len(values) == len(recipes)}
 
     def flip(self, name: str, key: Key) -> np.ndarray | None:
-        """What rounding does to the op, by row; None in the set that rounds nothing."""
+        """Return the effect of rounding on the op, by row; None in the set that rounds nothing."""
         if name == "exact":
             return None
         from .forcing import difference, rms
 
-        mine, plain = self.kept(name).ours.get(key), self.kept("exact").ours.get(key)
-        if mine is None or plain is None or mine.shape != plain.shape:
+        rounded, plain = self.clean_pass(name).ours.get(key), self.clean_pass("exact").ours.get(key)
+        if rounded is None or plain is None or rounded.shape != plain.shape:
             return None
         if key[0] in CHOICES:
             with np.errstate(invalid="ignore"):
-                return np.nan_to_num(np.abs(mine - plain), nan=0, posinf=0).max(axis=1, initial=0)
-        return rms(difference(mine, plain))
+                return np.nan_to_num(np.abs(rounded - plain), nan=0, posinf=0).max(axis=1, initial=0)
+        return rms(difference(rounded, plain))
 
     def judge(self, name: str, key: Key, apart: np.ndarray, own: list[np.ndarray] | None = None) -> Judgement:
-        """A point's distance by row, in the budget of a rounding set; ``own``: two arrays of noise of another op."""
-        reading = self.kept(name)
+        """Judge a point's distances by row against its budget in rounding set ``name``; ``own``: other noise to use."""
+        reading = self.clean_pass(name)
         size, lost = reading.size[key], reading.lost[key]
         noise = own or self.noise(name).get(key) or [np.zeros(len(apart))] * 2
         flip = self.flip(name, key)
@@ -201,9 +211,9 @@ class Case:
             flip = None
         return judge(apart, noise, size, lost, flip)
 
-    def within(self, key: Key, apart: np.ndarray) -> float:
-        """Share of rows within float noise, measured where nothing is rounded."""
-        reading = self.kept("exact")
+    def share_within(self, key: Key, apart: np.ndarray) -> float:
+        """Return the share of rows share_within float noise, measured without rounding."""
+        reading = self.clean_pass("exact")
         if key not in self._limits:
             noise = self.noise("exact").get(key) or [np.zeros(len(apart))] * 2
             self._limits[key] = limits(noise, reading.size[key], reading.lost[key])
@@ -214,21 +224,21 @@ class Case:
     # --- what can be judged
 
     def rows_of(self, key: Key) -> np.ndarray:
-        """Positions (or numbers of compressed rows) that the rows of a reading stand for."""
+        """Return the positions of the point's rows (indices, for compressed rows)."""
         fits = self.theirs.get(key, None)
         assert fits is not None
         rows = fits[0].rows
         return np.arange(len(fits[0].values)) if rows is None else rows
 
-    def blind(self, key: Key, reached: Collection[Key]) -> str:
-        """Why a point cannot be judged although it was dumped; empty if it can."""
+    def why_unjudged(self, key: Key, reached: Collection[Key]) -> str:
+        """Return why a dumped point cannot be judged; empty if it can."""
         inputs, bridged = span(key, self.theirs.keys(), self.n_layers, reached)
-        incomplete = [k for k in (*inputs, key) if k in self.theirs.found and self._gaps(k)]
+        incomplete = [k for k in (*inputs, key) if k in self.theirs.matches and self._has_gaps(k)]
         if incomplete and any(OPS[name].carried for name, _ in bridged):
             return f"it reads earlier tokens, and {incomplete[0][0]} was not dumped at all of them"
         return ""
 
-    def _gaps(self, key: Key) -> bool:
+    def _has_gaps(self, key: Key) -> bool:
         fits = self.theirs.get(key, None)
         if fits is None or fits[0].rows is None:
             return False
@@ -236,24 +246,27 @@ class Case:
         return not np.array_equal(np.sort(rows), np.arange(len(rows)))
 
 
-def choose(case: Case, numerics: str | None) -> tuple[str, dict[str, str]]:
-    """The engine's rounding set, and kinds of ops that round as another one does."""
+def choose(case: Blaming, numerics: str | None) -> tuple[str, dict[str, str]]:
+    """Find the engine's rounding set, and the kinds of op that round as another set does.
+
+    A given ``numerics`` is taken as it is.
+    """
     if numerics is not None:
         return numerics, {}
-    plain = case.kept("exact")
+    plain = case.clean_pass("exact")
     points = [key for key in plain.apart if key[1] in case.wanted and key not in case.aliases]
-    shares = {"exact": {key: case.within(key, plain.apart[key]) for key in points}}
+    shares = {"exact": {key: case.share_within(key, plain.apart[key]) for key in points}}
     if not any(share < 0.5 or _wrong(case, key) for key, share in shares["exact"].items()):
         return "exact", {}
     open_points = [key for key, share in shares["exact"].items() if share < 0.5 or _wrong(case, key)]
-    some = _screen(open_points, case)
+    some = _sample_layers(open_points, case)
     alone = case.reading("exact", layers=some).apart
     points = [key for key in points if key in alone]
     for name in ROUNDING:
         if name != "exact":
             apart = case.reading(name, layers=some).apart
-            shares[name] = {key: case.within(key, apart[key]) if key in apart else 0.0 for key in points}
-    # by how many ops it explains, then by how many rows of them, then by the order of the list
+            shares[name] = {key: case.share_within(key, apart[key]) if key in apart else 0.0 for key in points}
+    # rank by number of ops explained, then by share of their rows, then by the order of ROUNDING
     score = {
         name: (sum(share[k] >= 0.5 for k in points), round(sum(share[k] for k in points), 3))
         for name, share in shares.items()
@@ -261,53 +274,55 @@ def choose(case: Case, numerics: str | None) -> tuple[str, dict[str, str]]:
     best = max(ROUNDING, key=lambda name: score[name])
     exceptions = {}
     for kind in dict.fromkeys(name for name, _ in points):
-        those = [key for key in points if key[0] == kind]
-        if all(shares[best][key] >= 0.5 for key in those):
+        same_kind = [key for key in points if key[0] == kind]
+        if all(shares[best][key] >= 0.5 for key in same_kind):
             continue
-        fits = [name for name in ROUNDING if all(shares[name][key] >= 0.5 for key in those)]
+        fits = [name for name in ROUNDING if all(shares[name][key] >= 0.5 for key in same_kind)]
         if fits:
-            name = max(fits, key=lambda name: sum(shares[name][key] for key in those))
-            full = case.kept(name).apart
-            if all(case.within(key, full[key]) >= 0.5 for key in full if key[0] == kind and key[1] in case.wanted):
+            name = max(fits, key=lambda name: sum(shares[name][key] for key in same_kind))
+            full = case.clean_pass(name).apart
+            if all(
+                case.share_within(key, full[key]) >= 0.5 for key in full if key[0] == kind and key[1] in case.wanted
+            ):
                 exceptions[kind] = name
     return best, exceptions
 
 
-def _wrong(case: Case, key: Key) -> bool:
-    return case.judge("exact", key, case.kept("exact").apart[key]).wrong
+def _wrong(case: Blaming, key: Key) -> bool:
+    return case.judge("exact", key, case.clean_pass("exact").apart[key]).wrong
 
 
-def _screen(points: Collection[Key], case: Case) -> list[int]:
-    """Layers that have every kind of op among ``points``, as few as come first, and what leads up to them."""
-    seen: set[str] = set()
+def _sample_layers(points: Collection[Key], case: Blaming) -> list[int]:
+    """Return the first layers that together have every kind of op among ``points``, and the layers they need."""
+    kinds_covered: set[str] = set()
     layers = []
     for layer in case.layers:
         kinds = {name for name, where in points if where == layer}
-        if kinds - seen:
+        if kinds - kinds_covered:
             layers.append(layer)
-            seen |= kinds
+            kinds_covered |= kinds
     return case.leading(layers)
 
 
-def blame(case: Case, numerics: str | None = None) -> Result:
-    """Judge every point that was dumped."""
+def blame(case: Blaming, numerics: str | None = None) -> BlameResult:
+    """Judge every dumped point; ``numerics``: name of a rounding set, or None to infer it."""
     rounding, exceptions = choose(case, numerics)
-    result = Result(rounding, exceptions=exceptions)
-    keys = [key for key in case.kept(rounding).apart if key[1] in case.wanted and key not in case.aliases]
-    passed = set(case.kept(rounding).order)
+    result = BlameResult(rounding, exceptions=exceptions)
+    keys = [key for key in case.clean_pass(rounding).apart if key[1] in case.wanted and key not in case.aliases]
+    passed = set(case.clean_pass(rounding).order)
     for key in ordered(keys, case.n_layers):
         name = exceptions.get(key[0], rounding)
-        reading = case.kept(name)
-        reason = case.blind(key, passed)
+        reading = case.clean_pass(name)
+        reason = case.why_unjudged(key, passed)
         if reason or key not in reading.apart:
             result.unjudged[key] = reason or "not reached"
             continue
-        found = case.judge(name, key, reading.apart[key])
-        if not found.wrong and reading.sums.get(key, 0.0) > SUMS:
-            found = dataclasses.replace(found, wrong=True)
-        if found.wrong:
+        judgement = case.judge(name, key, reading.apart[key])
+        if not judgement.wrong and reading.sums.get(key, 0.0) > SUM_LIMIT:
+            judgement = dataclasses.replace(judgement, wrong=True)
+        if judgement.wrong:
             inputs, bridged = span(key, case.theirs.keys(), case.n_layers, passed)
-            result.wrong.append(Wrong(key, found, inputs, bridged, name, case.rows_of(key)))
+            result.wrong.append(WrongOp(key, judgement, inputs, bridged, name, case.rows_of(key)))
         else:
             result.clean.append(key)
     for key, reason in case.theirs.unfit.items():
@@ -319,7 +334,7 @@ def blame(case: Case, numerics: str | None = None) -> Result:
         layers = [key[1] for key in ordered([k for k in reached - judged if k[0] == name], case.n_layers)]
         if layers:
             everywhere = not any(key[0] == name for key in judged)
-            shown = "" if everywhere else f" ({', '.join('head' if n < 0 else str(n) for n in layers)})"
-            result.missing.append(name + shown)
+            where = "" if everywhere else f" ({', '.join('head' if n < 0 else str(n) for n in layers)})"
+            result.missing.append(name + where)
     result.notes += case.theirs.notes
     return result

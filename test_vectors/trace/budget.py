@@ -1,16 +1,16 @@
-"""What may lie between our result and another engine's for the same op on the same inputs, and nobody be wrong.
+"""How far our result and another engine's may differ for the same op on the same inputs before one of them is wrong.
 
-Nothing here is set by hand but how many standard errors count as noise. For every op and row (a token, or a compressed
-row):
+Only the number of standard errors that count as noise is set by hand. The rest is measured, for every op and row (a
+token, or a compressed row):
 
-    noise  our own op again, twice, on inputs moved by a few units in the last place and by what storing the dump lost,
-           with other recipes for rope angles: what float arithmetic does to this very op on these very inputs
-    lost   the storage error of their result
-    flip   what the rounding set does to the op at all. Noise can push single values to the other side of a rounding
-           boundary; each moves by one step, and few of them move a row less than rounding all of it does
+    noise  change of our own result in two more runs, with inputs perturbed by a few units in the last place and by the
+           dump's storage error, and with other recipes for rope angles
+    lost   storage error of their result
+    flip   total effect of the rounding set on the op. Noise can push single values across a rounding boundary; each
+           moves by one step, and a few such steps move a row less than rounding all of it does
 
-A row beyond noise is *hard* if it is beyond the flips as well: no flip explains it. *Soft* rows are counted: as many
-as the two noisy runs show between each other are nothing.
+A row beyond its noise is *hard* if it is beyond the flips as well: no flip explains it. The other rows beyond their
+noise are *soft*: the op is wrong if it has more of them than the two noisy runs show against each other.
 """
 
 from __future__ import annotations
@@ -20,15 +20,22 @@ from dataclasses import dataclass
 import numpy as np
 
 SIGMAS = 4.0
-"""Noise counts up to this many times what the noisy runs show."""
+"""Allowed noise, as a multiple of the noise that the noisy runs show."""
 FLIPS = 1.5
-"""And flips up to this many times the whole effect of rounding on the row."""
+"""Allowed effect of flips, as a multiple of the whole effect of rounding on the row."""
 ULP = 2.0**-22
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """One op. ``ratio``: the median row's distance in units of its limit; ``hard``, ``beyond``: masks over rows."""
+    """Verdict on one op.
+
+    ratio     median distance of a row in units of its limit
+    relative  median distance in units of the median size of a row
+    limit     median limit of a row
+    hard      mask over rows: beyond noise and flips
+    beyond    mask over rows: beyond noise
+    """
 
     wrong: bool
     ratio: float
@@ -39,7 +46,10 @@ class Judgement:
 
 
 def limits(noise: list[np.ndarray], size: np.ndarray, lost: np.ndarray) -> np.ndarray:
-    """By row, how far results may lie apart."""
+    """Return the largest distance that noise and storage allow, by row (n,).
+
+    ``noise``: arrays (n,) of measured distances; ``size``, ``lost``: rms of the values and of their storage error (n,).
+    """
     joint = np.max(np.nan_to_num(np.stack(noise), nan=0.0, posinf=0.0), axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
         typical = np.nanmedian(np.where(size > 0, joint / size, np.nan)) if np.any(size > 0) else 0.0
@@ -55,14 +65,14 @@ def judge(
     lost: np.ndarray,
     flip: np.ndarray | None,
 ) -> Judgement:
-    """``apart``, ``size``, ``lost`` and ``flip`` (n,) and two arrays of noise (n,): is the op beyond its budget?"""
+    """Judge whether an op is beyond its budget; all arrays are (n,), and ``noise`` holds two of them."""
     limit = limits(noise, size, lost)
     known = ~np.isnan(apart)
     distance = np.where(known, apart, 0.0)
     beyond = known & (distance > limit)
     step = np.zeros_like(limit) if flip is None else np.nan_to_num(flip, nan=0.0, posinf=np.inf)
     hard = beyond & (distance > limit + FLIPS * step)
-    # the same question put to the two noisy runs: how often is one beyond the limit that the other one gives?
+    # the false-positive rate: how often is one noisy run beyond the limit that the other one gives?
     alone = limits(noise[1:], size, lost)
     first = np.nan_to_num(noise[0])
     share = float((known & (first > alone)).sum()) / max(1, int(known.sum()))

@@ -1,9 +1,9 @@
-"""What would make our op give their result: a mistake of the library, another tensor, a damaged one.
+"""Search for the cause of a wrong op: a fault of the library, or a swapped or damaged tensor.
 
-Faults are tried by running the layer with each of them on *their* inputs: the one that brings the op within its budget
-is the mistake. It is then tried in all layers, and named with how many of the wrong ops it explains and how many right
-ones it would spoil. Tensors are tried in the same way: in place of each that the op multiplies with, others of the same
-shape, and itself rearranged.
+Each fault is tried by running the layer with it on *their* inputs: a fault that brings the op within its budget is the
+mistake. It is then tried in all layers, and reported with the number of wrong ops it explains and the number of right
+ones it would spoil. Tensors are tried in the same way: each tensor that the op multiplies with is replaced by others of
+the same shape, and by rearrangements of itself.
 """
 
 from __future__ import annotations
@@ -18,20 +18,26 @@ from ds4ref.variants import LIBRARY, ROUNDING, Fault
 from ds4ref.variants.damage import alike, attribute, only_expert, rearranged, tensor_name, with_tensor
 from ds4ref.variants.forced import HEAD, LayerWeights, Weights, applicable
 
-from .blame import SUMS, Case, Result, Wrong
+from .blame import SUM_LIMIT, BlameResult, Blaming, WrongOp
 from .forcing import Reading
 from .ops import CHOICES, OPS, Key
 from .patterns import describe, structure
 
 ROTATED = frozenset(("Qcur", "KVrope", "KVcur", "KVcompress", "indexer_KVcompress", "indexer_q", "kqv_out", "kqv_back"))
-MOST = 4
-"""Causes looked for one after the other, each among the ops that none before explains."""
+MOST_CAUSES = 4
+"""Most causes to search for; each is searched among the ops that the previous ones do not explain."""
 TIES = 4
+"""Most names of equally good faults in one cause."""
 
 
 @dataclass(frozen=True)
 class Cause:
-    """One explanation. kind is "fault" or "tensor"; ``names`` are those that explain equally much."""
+    """One explanation.
+
+    kind      "fault" or "tensor"
+    names     faults that explain equally many ops, or the tensor
+    explains  the wrong ops that it explains
+    """
 
     kind: str
     names: tuple[str, ...]
@@ -39,72 +45,76 @@ class Cause:
     explains: tuple[Key, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """For the line of JSON."""
+        """Return the cause in JSON types."""
         return {"kind": self.kind, "names": list(self.names), "text": self.text,
                 "explains": [list(key) for key in self.explains]}  # fmt: skip
 
 
-def explain(case: Case, result: Result, search: bool = True) -> None:
-    """Fill in where and as if of the wrong ops, and the causes."""
+def explain(case: Blaming, result: BlameResult, search: bool = True) -> None:
+    """Fill in ``where`` and ``causes`` of the wrong ops, and the result's causes if ``search``."""
     for wrong in result.wrong:
-        wrong.where = _where(case, wrong)
+        wrong.where = _describe(case, wrong)
     if search:
         _search(case, result)
     settle(case, result)
 
 
-def _search(case: Case, result: Result) -> None:
-    left = list(result.wrong)
-    for _ in range(MOST):
-        if not left:
+def _search(case: Blaming, result: BlameResult) -> None:
+    unexplained = list(result.wrong)
+    for _ in range(MOST_CAUSES):
+        if not unexplained:
             break
-        cause = _fault(case, result, left) or _tensor(case, left[0])
+        cause = _find_fault(case, result, unexplained) or _find_tensor(case, unexplained[0])
         if cause is None:
-            left = left[1:]
+            unexplained = unexplained[1:]
             continue
         result.causes.append(cause)
         explained = set(cause.explains)
-        for wrong in left:
+        for wrong in unexplained:
             if wrong.key in explained:
                 wrong.causes.append(cause.text)
-        left = [wrong for wrong in left if wrong.key not in explained]
+        unexplained = [wrong for wrong in unexplained if wrong.key not in explained]
 
 
 COARSE = {"bf16": 2.0**-6, "": 2.0**-9}
-"""Relative differences above are no rounding of a float type: four times what it does to one value. bfloat16 is
-believed of an engine whose other ops use it."""
+"""Largest relative difference that rounding to a float type explains: four times its effect on one value. bfloat16 is
+considered only for an engine whose other ops use it."""
 STRUCTURE = 0.2
+"""Largest structure (``patterns.structure``) of an error that counts as rounding."""
 EVEN = 10.0
-"""Rounding errs by as much in all rows, up to this factor between the tenth and the nine tenths."""
+"""Largest ratio of the 90 % to the 10 % quantile of the rows' errors that counts as rounding."""
 
 
-def settle(case: Case, result: Result) -> None:
-    """Kinds of op that round in a way that no set has are no mistakes: off in every layer, by the same little, without
-    any structure, and nothing known explains it. They are told with the size below which a mistake cannot be seen."""
+def settle(case: Blaming, result: BlameResult) -> None:
+    """Clear kinds of op that merely round in a way that no rounding set has, and note their error in ``result.coarse``.
+
+    Such a kind is off in every layer by the same small error without structure, and no cause explains it. A mistake
+    smaller than that error cannot be seen there.
+    """
     most = COARSE["bf16" if result.rounding.startswith("bf16") else ""]
     for kind in dict.fromkeys(wrong.key[0] for wrong in result.wrong):
-        those = [wrong for wrong in result.wrong if wrong.key[0] == kind]
-        sizes = [wrong.judgement.relative for wrong in those]
+        same_kind = [wrong for wrong in result.wrong if wrong.key[0] == kind]
+        sizes = [wrong.judgement.relative for wrong in same_kind]
         spared = [key for key in result.clean if key[0] == kind]
-        if kind in CHOICES or spared or len(those) < 2 or any(wrong.causes for wrong in those):
+        if kind in CHOICES or spared or len(same_kind) < 2 or any(wrong.causes for wrong in same_kind):
             continue
         if not 0 < min(sizes) <= max(sizes) <= min(most, 4 * min(sizes)):
             continue
-        # the structure of one layer's error scatters by chance: the layers together tell
-        found = [_structure(case, wrong) for wrong in those]
-        if None not in found and np.median([value for value in found if value is not None]) <= STRUCTURE:
+        # the structure of one layer's error is noisy, so take the median over layers
+        shares = [_error_structure(case, wrong) for wrong in same_kind]
+        if None not in shares and np.median([value for value in shares if value is not None]) <= STRUCTURE:
             result.coarse[kind] = max(sizes)
-            result.clean += [wrong.key for wrong in those]
+            result.clean += [wrong.key for wrong in same_kind]
             result.wrong = [wrong for wrong in result.wrong if wrong.key[0] != kind]
 
 
-def _structure(case: Case, wrong: Wrong) -> float | None:
-    """How much structure the error of a point has; None if it cannot be told, or if rows err unevenly."""
+def _error_structure(case: Blaming, wrong: WrongOp) -> float | None:
+    """Return the structure of a point's error; None if it cannot be computed, or if the rows' errors are uneven."""
     fits = case.theirs.get(wrong.key, None)
-    ours = case.kept(wrong.rounding).ours.get(wrong.key)
+    ours = case.clean_pass(wrong.rounding).ours.get(wrong.key)
     if fits is None or ours is None or len(fits) != 1 or fits[0].partial or fits[0].values.shape[-1] < 8:
         return None
-    reading = case.kept(wrong.rounding)
+    reading = case.clean_pass(wrong.rounding)
     level = reading.apart[wrong.key] / np.maximum(reading.size[wrong.key], 1e-30)
     low, high = np.quantile(level, (0.1, 0.9))
     if not high <= EVEN * low:
@@ -112,7 +122,7 @@ def _structure(case: Case, wrong: Wrong) -> float | None:
     return float(structure(ours.reshape(fits[0].values.shape), fits[0].values))
 
 
-def _where(case: Case, wrong: Wrong) -> list[str]:
+def _describe(case: Blaming, wrong: WrongOp) -> list[str]:
     name, layer = wrong.key
     fits = case.theirs.get(wrong.key, None)
     if fits is None:
@@ -121,7 +131,7 @@ def _where(case: Case, wrong: Wrong) -> list[str]:
     if name in CHOICES:
         hit = rows[wrong.judgement.beyond]
         return [f"other {CHOICES[name]} chosen at {len(hit)} of {len(rows)} positions, {hit[0]} first"]
-    ours = case.kept(wrong.rounding).ours.get(wrong.key)
+    ours = case.clean_pass(wrong.rounding).ours.get(wrong.key)
     if ours is None:
         return []
     theirs = np.concatenate([fit.values.reshape(len(fit.values), -1) for fit in fits], axis=1)
@@ -134,42 +144,44 @@ def _where(case: Case, wrong: Wrong) -> list[str]:
     choice = case.theirs.get(("ffn_moe_topk", layer), None) if "S" in axes else None
     experts = choice[0].values if choice is not None and len(choice[0].values) == len(ours) else None
     limit = np.full(len(rows), wrong.judgement.limit)
-    told = describe(ours, theirs, limit, rows, axes, _rotary(case, name), experts, fits[0].partial)
+    sentences = describe(ours, theirs, limit, rows, axes, _rope_dim(case, name), experts, fits[0].partial)
     if name == "ffn_moe_out":
-        told += _shares(case, wrong, ours, theirs)
-    return told
+        sentences += _expert_factors(case, wrong, ours, theirs)
+    return sentences
 
 
-def _rotary(case: Case, name: str) -> int:
+def _rope_dim(case: Blaming, name: str) -> int:
     return int(case.engine.shape.rope_dim) if name in ROTATED else 0
 
 
 # ------------------------------------------------------------------------------------------------- faults
 
 
-def _fault(case: Case, result: Result, left: list[Wrong]) -> Cause | None:
-    """The fault that explains the first of ``left``, and as many of the others as any that does."""
-    first = left[0]
-    found, near = [], []
+def _find_fault(case: Blaming, result: BlameResult, unexplained: list[WrongOp]) -> Cause | None:
+    """Find the fault that explains the first of ``unexplained``, and the most of the others; None if none does."""
+    first = unexplained[0]
+    exact, near = [], []
     for fault, late in _candidates(case, first):
         reading = case.reading(first.rounding, [fault], case.leading([first.key[1]]), until=first.key, late=late)
-        if _explained(case, first, reading):
-            found.append((fault, late))
-        elif _near(case, first, reading):
+        if _is_explained(case, first, reading):
+            exact.append((fault, late))
+        elif _nearly_explained(case, first, reading):
             near.append((fault, late))
-    layers = case.leading({wrong.key[1] for wrong in left})
-    tried = [(fault, late, case.reading(first.rounding, [fault], layers, late=late), _NOTHING) for fault, late in found]
-    for fault, late in near if not found else ():
+    layers = case.leading({wrong.key[1] for wrong in unexplained})
+    candidates = [
+        (fault, late, case.reading(first.rounding, [fault], layers, late=late), _NO_NOISE) for fault, late in exact
+    ]
+    for fault, late in near if not exact else ():
         reading = case.reading(first.rounding, [fault], layers, late=late, keep=True)
         own = case.noise_of(first.rounding, reading, layers, [fault], late)
-        if _explained(case, first, reading, own):
-            tried.append((fault, late, reading, own))
-    if not tried:
+        if _is_explained(case, first, reading, own):
+            candidates.append((fault, late, reading, own))
+    if not candidates:
         return None
     scored = []
-    for fault, _, reading, own in tried:
-        explains = tuple(wrong.key for wrong in left if _explained(case, wrong, reading, own))
-        spoils = sum(_spoiled(case, key, result, reading) for key in result.clean if key in reading.apart)
+    for fault, _, reading, own in candidates:
+        explains = tuple(wrong.key for wrong in unexplained if _is_explained(case, wrong, reading, own))
+        spoils = sum(_is_spoiled(case, key, result, reading) for key in result.clean if key in reading.apart)
         scored.append((len(explains) - spoils, -spoils, explains, fault))
     best = max(score[:2] for score in scored)
     chosen = [(explains, fault) for *score, explains, fault in scored if tuple(score) == best]
@@ -177,13 +189,13 @@ def _fault(case: Case, result: Result, left: list[Wrong]) -> Cause | None:
     names = tuple(dict.fromkeys(fault.name for _, fault in chosen))[:TIES]
     says = " or ".join(f"{LIBRARY[name].says} ({name})" for name in names)
     more = f", or {len(chosen) - TIES} others that would do the same here" if len(chosen) > TIES else ""
-    many = f"; explains {len(explains)} of {len(left)} ops" if len(left) > 1 else ""
+    many = f"; explains {len(explains)} of {len(unexplained)} ops" if len(unexplained) > 1 else ""
     part = f", but not in all places: {-best[1]} other ops are right that it would spoil" if best[1] else ""
     return Cause("fault", names, f"{says}{more}{many}{part}", explains)
 
 
-def _candidates(case: Case, wrong: Wrong) -> Iterator[tuple[Fault, bool]]:
-    """Faults that can act between the op's inputs and its result, and whether on inputs after they were dumped."""
+def _candidates(case: Blaming, wrong: WrongOp) -> Iterator[tuple[Fault, bool]]:
+    """Yield (fault, late) for faults that can act in the op; ``late``: on its inputs, after they were dumped."""
     formats = {tensor.fmt.name for tensor in case.engine.source.tensors.values()}
     points, inputs = {name for name, _ in wrong.bridged}, {name for name, _ in wrong.inputs}
     multiplies = any(OPS[name].tensors for name in points)
@@ -194,35 +206,37 @@ def _candidates(case: Case, wrong: Wrong) -> Iterator[tuple[Fault, bool]]:
             yield fault, True
 
 
-_NOTHING: dict[Key, list[np.ndarray]] = {}
+_NO_NOISE: dict[Key, list[np.ndarray]] = {}
 
 NEAR = 0.1
-"""What is left of a difference that a fault all but explains. A wrong op may carry on more of its inputs' noise, such
-as what storing them lost, than the right one: then its own noise, measured with the fault in place, is its budget."""
+"""A fault nearly explains a difference if it leaves less than this share of it. A wrong op may amplify the noise of its
+inputs more than the right one; then its own noise, measured with the fault in place, is its budget."""
 
 
-def _explained(case: Case, wrong: Wrong, reading: Reading, own: dict[Key, list[np.ndarray]] = _NOTHING) -> bool:
+def _is_explained(
+    case: Blaming, wrong: WrongOp, reading: Reading, own: dict[Key, list[np.ndarray]] = _NO_NOISE
+) -> bool:
     apart = reading.apart.get(wrong.key)
     if apart is None or len(apart) != len(wrong.judgement.beyond):
         return False
     judged = case.judge(wrong.rounding, wrong.key, apart, own.get(wrong.key))
-    return not judged.wrong and reading.sums.get(wrong.key, 0.0) < SUMS
+    return not judged.wrong and reading.sums.get(wrong.key, 0.0) < SUM_LIMIT
 
 
-def _near(case: Case, wrong: Wrong, reading: Reading) -> bool:
-    """Whether a fault leaves little of the difference, by row where the op is off."""
+def _nearly_explained(case: Blaming, wrong: WrongOp, reading: Reading) -> bool:
+    """Whether a fault leaves less than NEAR of the difference in the median row beyond the budget."""
     apart, rows = reading.apart.get(wrong.key), wrong.judgement.beyond
     if apart is None or len(apart) != len(rows) or not rows.any():
         return False
-    before = case.kept(wrong.rounding).apart[wrong.key][rows]
+    before = case.clean_pass(wrong.rounding).apart[wrong.key][rows]
     return bool(np.isfinite(before).all() and np.median(apart[rows] / before) < NEAR)
 
 
-def _spoiled(case: Case, key: Key, result: Result, reading: Reading) -> bool:
+def _is_spoiled(case: Blaming, key: Key, result: BlameResult, reading: Reading) -> bool:
     name = result.exceptions.get(key[0], result.rounding)
     if name != result.rounding:
         return False
-    before = case.kept(name).apart[key]
+    before = case.clean_pass(name).apart[key]
     after = reading.apart[key]
     return not np.array_equal(before, after) and len(before) == len(after) and case.judge(name, key, after).wrong
 
@@ -230,12 +244,12 @@ def _spoiled(case: Case, key: Key, result: Result, reading: Reading) -> bool:
 # ------------------------------------------------------------------------------------------------- tensors
 
 
-def _tensor(case: Case, wrong: Wrong) -> Cause | None:
-    """A tensor whose replacement explains the op."""
+def _find_tensor(case: Blaming, wrong: WrongOp) -> Cause | None:
+    """Find a tensor whose replacement explains the op; None if there is none."""
     for tensor, says, weights in _replacements(case, wrong):
         layer = HEAD if isinstance(weights, Weights) else wrong.key[1]
         reading = case.reading(wrong.rounding, (), case.leading([wrong.key[1]]), {layer: weights}, until=wrong.key)
-        if _explained(case, wrong, reading):
+        if _is_explained(case, wrong, reading):
             return Cause("tensor", (tensor,), f"{tensor}: {says}", (wrong.key,))
     named = [_file_name(tensor, layer) for (name, layer) in wrong.bridged for tensor in OPS[name].tensors]
     present = [name for name in named if name in case.engine.source.tensors]
@@ -248,39 +262,39 @@ def _tensor(case: Case, wrong: Wrong) -> Cause | None:
     return None
 
 
-def _replacements(case: Case, wrong: Wrong) -> Iterator[tuple[str, str, LayerWeights | Weights]]:
-    """(tensor, what it would be, the weights with it)."""
+def _replacements(case: Blaming, wrong: WrongOp) -> Iterator[tuple[str, str, LayerWeights | Weights]]:
+    """Yield (tensor, what it is replaced by, the weights with the replacement)."""
     whole = case.engine.model.weights
     for name, layer in wrong.bridged:
         for tensor in OPS[name].tensors:
             attr, file = attribute(tensor), _file_name(tensor, layer)
             if hasattr(whole, attr) and (layer in (HEAD, 0)):
-                held: Any = whole
+                owner: Any = whole
             elif layer >= 0 and layer == wrong.key[1]:
-                held = whole.layers[layer]
+                owner = whole.layers[layer]
             else:
                 continue
-            own = getattr(held, attr, None)
+            own = getattr(owner, attr, None)
             if own is None:
                 continue
-            for says, other in _others(whole, held, attr, own):
-                yield file, says, with_tensor(held, attr, other)
+            for says, other in _alternatives(whole, owner, attr, own):
+                yield file, says, with_tensor(owner, attr, other)
 
 
-def _others(whole: Weights, held: Any, attr: str, own: Any) -> Iterable[tuple[str, Any]]:
+def _alternatives(whole: Weights, owner: Any, attr: str, own: Any) -> Iterable[tuple[str, Any]]:
     yield from rearranged(own)
-    if isinstance(held, LayerWeights):
-        for other, value in vars(held).items():
+    if isinstance(owner, LayerWeights):
+        for other, value in vars(owner).items():
             if other != attr and alike(own, value):
-                yield f"equals {_told(other, held, whole)} instead", value
+                yield f"equals {_layer_tensor(other, owner, whole)} instead", value
         for other_layer in whole.layers:
-            if other_layer is not held and alike(own, getattr(other_layer, attr)):
+            if other_layer is not owner and alike(own, getattr(other_layer, attr)):
                 value = getattr(other_layer, attr)
-                yield f"equals {_told(attr, other_layer, whole)} instead", value
+                yield f"equals {_layer_tensor(attr, other_layer, whole)} instead", value
 
 
-def _told(attr: str, held: LayerWeights, whole: Weights) -> str:
-    return tensor_name(attr, next(i for i, other in enumerate(whole.layers) if other is held))
+def _layer_tensor(attr: str, layer: LayerWeights, whole: Weights) -> str:
+    return tensor_name(attr, next(i for i, other in enumerate(whole.layers) if other is layer))
 
 
 def _file_name(tensor: str, layer: int) -> str:
@@ -289,14 +303,14 @@ def _file_name(tensor: str, layer: int) -> str:
 
 # ------------------------------------------------------------------------------------------------- experts
 
-LARGEST = 32
-"""Experts whose parts of the sum are looked at one by one."""
+MOST_EXPERTS = 32
+"""Most experts of a model for which each expert's part of the sum is computed."""
 
 
-def _shares(case: Case, wrong: Wrong, ours: np.ndarray, theirs: np.ndarray) -> list[str]:
-    """Of the routed experts' sum: the factor on each expert's part that makes theirs, if some experts' is not 1."""
+def _expert_factors(case: Blaming, wrong: WrongOp, ours: np.ndarray, theirs: np.ndarray) -> list[str]:
+    """Fit a factor to each routed expert's part of the sum; describe the experts whose factor is not 1."""
     count = int(case.engine.shape.n_experts)
-    if count > LARGEST or not np.isfinite(theirs).all():
+    if count > MOST_EXPERTS or not np.isfinite(theirs).all():
         return []
     layers = case.leading([wrong.key[1]])
     parts = []

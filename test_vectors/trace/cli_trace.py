@@ -6,13 +6,13 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ds4ref.cli.common import Progress, check_output
-from ds4ref.cli.flags import add
-from ds4ref.cli.options import parsed
-from ds4ref.cli.tool import add_engine, engine_options, finish, parser, required
+from ds4ref.console.common import Progress, check_output
+from ds4ref.console.flags import add
+from ds4ref.console.options import parsed
+from ds4ref.console.tool import add_engine, engine_options, finish, parser, required
 from ds4ref.errors import DataError, UsageError
 
-from ..observation import read_ids
+from ..reading import read_ids
 
 USAGE = """usage: ds4-vectors trace record --token-ids IDS.json -o OUT.safetensors [options]
        ds4-vectors trace blame THEIRS [options]
@@ -20,7 +20,7 @@ USAGE = """usage: ds4-vectors trace record --token-ids IDS.json -o OUT.safetenso
   record  write every named intermediate of our pass
   blame   find the op of another engine that is wrong, from its dumps
 
-ds4-vectors trace COMMAND --help lists options; docs/trace.md says how to dump from other engines.
+ds4-vectors trace COMMAND --help lists options; docs/reference/trace.md says how to dump from other engines.
 
 examples:
   ds4-vectors trace record --token-ids ids.json -o ours.safetensors --numerics exact
@@ -28,7 +28,7 @@ examples:
 
 
 def trace(argv: Sequence[str]) -> int:
-    """``ds4-vectors trace COMMAND``"""
+    """Run ``ds4-vectors trace COMMAND``; return the exit code."""
     if not argv or argv[0] in ("-h", "--help"):
         sys.stdout.write(USAGE + "\n")
         return 0 if argv else 2
@@ -38,16 +38,17 @@ def trace(argv: Sequence[str]) -> int:
 
 
 def record(argv: Sequence[str]) -> int:
-    """``ds4-vectors trace record``"""
-    made = parser("ds4-vectors trace record", "Write named intermediates of our pass as safetensors, with a manifest.",
-                  "--token-ids IDS.json -o OUT.safetensors [options]",
-                  "--token-ids ids.json -o ours.safetensors --numerics exact",
-                  "-m m.gguf --token-ids ids.json -o l3.safetensors --layers 3,head --names Qcur")  # fmt: skip
-    _shared(made)
-    add(made, "--output", help=".safetensors to write")
-    made.add_argument("--positions", metavar="LIST", help="keep rows of these tokens: 0,5-9 (all)")
-    made.add_argument("--points", metavar="LIST", help="keep these points, separated by commas (all)")
-    args = parsed(made, argv)
+    """Run ``ds4-vectors trace record``; return the exit code."""
+    flags = parser("ds4-vectors trace record",
+                   "Write named intermediates of our pass as safetensors, with a manifest.",
+                   "--token-ids IDS.json -o OUT.safetensors [options]",
+                   "--token-ids ids.json -o ours.safetensors --numerics exact",
+                   "-m m.gguf --token-ids ids.json -o l3.safetensors --layers 3,head --names Qcur")  # fmt: skip
+    _add_shared_options(flags)
+    add(flags, "--output", help=".safetensors to write")
+    flags.add_argument("--positions", metavar="LIST", help="keep rows of these tokens: 0,5-9 (all)")
+    flags.add_argument("--points", metavar="LIST", help="keep these points, separated by commas (all)")
+    args = parsed(flags, argv)
     if args is None:
         return 0
     required(args, "token-ids", "output")
@@ -70,23 +71,24 @@ def record(argv: Sequence[str]) -> int:
 
 
 def blame(argv: Sequence[str]) -> int:
-    """``ds4-vectors trace blame``"""
-    made = parser("ds4-vectors trace blame",
-                  "Find the wrong op of another engine: its dumped inputs are put through our op and held against its "
-                  "dumped output. .npz, .safetensors, a folder with a manifest, or llama-eval-callback's printout.",
-                  "THEIRS [options]",
-                  "theirs.npz -m m.gguf --token-ids ids.json", "dump_folder --names names.toml --layers 2",
-                  "ours.safetensors --numerics ds4")  # fmt: skip
-    made.add_argument("theirs", nargs="*", metavar="THEIRS", help="file or folder of the other engine's intermediates")
-    _shared(made)
-    made.add_argument("--names", metavar="NAME|FILE", help="whose names: ours, ds4, llama.cpp, hf or a TOML (guessed)")
-    made.add_argument("--fast", action="store_true", help="do not look for the mistake or tensor that explains it")
-    args = parsed(made, argv)
+    """Run ``ds4-vectors trace blame``; return 1 if an op is wrong, else 0."""
+    flags = parser("ds4-vectors trace blame",
+                   "Find the wrong op of another engine: its dumped inputs are put through our op and compared with "
+                   "its dumped output. .npz, .safetensors, a folder with a manifest, or a printout of "
+                   "llama-eval-callback.",
+                   "THEIRS [options]",
+                   "theirs.npz -m m.gguf --token-ids ids.json", "dump_folder --names names.toml --layers 2",
+                   "ours.safetensors --numerics ds4")  # fmt: skip
+    flags.add_argument("theirs", nargs="*", metavar="THEIRS", help="file or folder of the other engine's intermediates")
+    _add_shared_options(flags)
+    flags.add_argument("--names", metavar="NAME|FILE", help="whose names: ours, ds4, llama.cpp, hf or a TOML (guessed)")
+    flags.add_argument("--fast", action="store_true", help="do not look for the mistake or tensor that explains it")
+    args = parsed(flags, argv)
     if args is None:
         return 0
     if len(args.theirs) != 1:
         raise UsageError("one file or folder to look at is needed")
-    from .blame import Case
+    from .blame import Blaming
     from .blame import blame as find
     from .causes import explain
     from .dumps import read
@@ -95,47 +97,47 @@ def blame(argv: Sequence[str]) -> int:
     from .theirs import Theirs
 
     dump = read(args.theirs[0])
-    given = None if args.token_ids is None else read_ids(args.token_ids)
-    if given is None and dump.ids is None:
+    given_ids = None if args.token_ids is None else read_ids(args.token_ids)
+    if given_ids is None and dump.ids is None:
         raise UsageError(f"{args.theirs[0]} holds no token ids: give them with --token-ids")
-    if given is not None and dump.ids is not None and given != dump.ids:
+    if given_ids is not None and dump.ids is not None and given_ids != dump.ids:
         raise DataError(f"{args.theirs[0]} was computed on other token ids than the ones given")
-    ids = given if given is not None else dump.ids
+    ids = given_ids if given_ids is not None else dump.ids
     assert ids is not None
     with _engine(args, "exact") as engine:
         shape = engine.shape
         if max(ids) >= shape.vocab:
             raise DataError(f"token id {max(ids)} is outside the vocabulary of {shape.vocab}: another model?")
         if args.names is None:
-            table, found = guess(dump.tensors, shape.n_layers)
+            table, matches = guess(dump.tensors, shape.n_layers)
         else:
             table = load(args.names)
-            found = table.find(dump.tensors, shape.n_layers)
-            if not found:
+            matches = table.find(dump.tensors, shape.n_layers)
+            if not matches:
                 raise DataError(f"{args.theirs[0]}: none of its {len(dump.tensors)} names is in the table {args.names}")
-        theirs = Theirs(dump, found, shape, len(ids))
+        theirs = Theirs(dump, matches, shape, len(ids))
         with Progress("one pass after the other: layer") as progress:
-            case = Case(engine, theirs, ids, _layers(args.layers), lambda layer: progress(layer, shape.n_layers))
+            case = Blaming(engine, theirs, ids, _layers(args.layers), lambda layer: progress(layer, shape.n_layers))
             result = find(case, args.numerics)
             if result.wrong:
                 explain(case, result, search=not args.fast)
         _check_model(dump, engine, result.notes)
-        result.notes.insert(0, f"names read as {table.name}'s; {len(found)} of {len(dump.tensors)} tensors are points "
-                               f"that are known; values stored as {_stored(theirs)}")  # fmt: skip
-    whole = {"names": table.name, "stored": _stored(theirs), "tokens": len(ids), **to_json(result, len(found))}
-    finish(whole, args.json, page(result, len(found)))
+        result.notes.insert(0, f"names read as {table.name}'s; {len(matches)} of {len(dump.tensors)} tensors are "
+                            f"points that are known; values stored as {_storage_text(theirs)}")  # fmt: skip
+    whole = {"names": table.name, "stored": _storage_text(theirs), "tokens": len(ids), **to_json(result, len(matches))}
+    finish(whole, args.json, page(result, len(matches)))
     return 1 if result.wrong else 0
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"record": record, "blame": blame}
 
 
-def _shared(made: Any) -> None:
-    add(made, "--model", help="GGUF that both ran from (the diagnostic model)")
-    add(made, "--token-ids", help="JSON list of token ids (those in the dump)")
-    add(made, "--layers", help="0,2-5,head (all)")
-    add(made, "--json")
-    add_engine(made)
+def _add_shared_options(flags: Any) -> None:
+    add(flags, "--model", help="GGUF that both ran from (the diagnostic model)")
+    add(flags, "--token-ids", help="JSON list of token ids (those in the dump)")
+    add(flags, "--layers", help="0,2-5,head (all)")
+    add(flags, "--json")
+    add_engine(flags)
 
 
 def _engine(args: Any, numerics: str) -> Any:
@@ -146,8 +148,8 @@ def _engine(args: Any, numerics: str) -> Any:
 
 
 def numbers(text: str, option: str) -> list[int]:
-    """ "0,5-9" as a list; UsageError if it is none."""
-    found: list[int] = []
+    """Parse a list such as "0,5-9" into sorted numbers; UsageError if it is malformed."""
+    values: list[int] = []
     for part in text.split(","):
         low, dash, high = part.strip().partition("-")
         if not low.isdecimal() or (dash and not high.isdecimal()) or len(low) > 9 or len(high) > 9:
@@ -155,8 +157,8 @@ def numbers(text: str, option: str) -> list[int]:
         last = int(high) if dash else int(low)
         if last < int(low) or last - int(low) > 1 << 22:
             raise UsageError(f"{option}: {part.strip()} is no range")
-        found += range(int(low), last + 1)
-    return sorted(set(found))
+        values += range(int(low), last + 1)
+    return sorted(set(values))
 
 
 def _layers(text: str | None) -> list[int] | None:
@@ -167,12 +169,12 @@ def _layers(text: str | None) -> list[int] | None:
     return (numbers(",".join(listed), "--layers") if listed else []) + ([-1] if "head" in parts else [])
 
 
-def _stored(theirs: Any) -> str:
+def _storage_text(theirs: Any) -> str:
     return f"{theirs.decimals} decimals" if theirs.decimals is not None else theirs.stored
 
 
 def _check_model(dump: Any, engine: Any, notes: list[str]) -> None:
-    """Say so when the dump names another file."""
+    """Append a note if the dump was made from another model file."""
     model = dump.about.get("model")
     digest = model.get("digest") if isinstance(model, dict) else None
     if isinstance(digest, str):

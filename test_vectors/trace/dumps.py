@@ -1,16 +1,16 @@
-"""Other engines' intermediates from files: .npz, .safetensors, folders of raw values, llama.cpp's printouts.
+"""Read other engines' intermediates: .npz, .safetensors, folders of raw values, llama.cpp's printouts.
 
-What is read is only opened here; values come from disk when they are asked for. Names are still theirs (``names`` maps
-them). Whatever is wrong with a file ends as DataError naming it: these are foreign bytes.
+Only headers and manifests are read here; values are loaded from disk on demand. Names are still the other engine's
+(``names`` maps them). Files are untrusted: any defect raises DataError with the file's name.
 
 A folder of raw values has a manifest: manifest.json, manifest.jsonl (one tensor a line, which a C program appends as
 it goes) or manifest.toml:
 
     {"ids": [5, 7, ...], "tensors": [{"name": "Qcur", "layer": 3, "shape": [40, 8, 256], "file": "q.f32"}, ...]}
 
-dtype is float32 unless said, "offset" (bytes) 0, "order": "ggml" lists dimensions fastest first, "position" is the
-first token's where a tensor is written in pieces; pieces of one name are put together in the order of the manifest.
-Without a manifest files are taken for ds4's graph dumps, PREFIX_NAME-LAYER_posP.bin.
+"dtype" defaults to float32, "offset" (bytes) to 0; "order": "ggml" lists dimensions fastest first; "position" is the
+first token of a chunk, where a tensor is written in chunks, which are joined in the order of the manifest. Without a
+manifest the files must be ds4's graph dumps, PREFIX_NAME-LAYER_posP.bin.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ import math
 import re
 import struct
 import tomllib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,59 +28,27 @@ import numpy as np
 
 from ds4ref.errors import DataError
 
+from .dump import Dump, DumpChunk
 from .ops import OPS
+from .printed import read_printed
 
 FORMAT = "ds4ref trace 1"
-LARGEST = 1 << 36
-"""Bytes of one tensor above which a shape is taken for nonsense."""
+MOST_BYTES = 1 << 36
+"""Most bytes of one tensor; a shape that needs more is damaged."""
 
 DTYPES = {
     "float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": "<u2", "int64": "<i8", "int32": "<i4",
     "int16": "<i2", "int8": "|i1", "uint8": "|u1", "bool": "|b1",
 }  # fmt: skip
-SHORT = {
+SHORT_DTYPES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
     "i16": "int16", "i8": "int8", "u8": "uint8", "float": "float32", "half": "float16", "double": "float64",
     "int": "int32", "bool": "bool",
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A tensor as it lies in a file, or one of several that make it up along the tokens.
-
-    first     position of its first token, if the file says
-    partial   only some values are known, the others are NaN; ``total`` is then the sum of all, if the file says
-    decimals  digits after the point, of values that were printed
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    load: Callable[[], np.ndarray]
-    first: int | None = None
-    partial: bool = False
-    total: float | None = None
-    decimals: int | None = None
-    positions: tuple[int, ...] | None = None
-
-
-@dataclass
-class Dump:
-    """All tensors of a file or folder by their own names; token ids and positions where it says them."""
-
-    path: str
-    tensors: dict[str, list[Piece]] = field(default_factory=dict)
-    ids: list[int] | None = None
-    positions: list[int] | None = None
-    about: dict[str, Any] = field(default_factory=dict)
-
-    def add(self, name: str, piece: Piece) -> None:
-        """One more piece of ``name``."""
-        self.tensors.setdefault(name, []).append(piece)
-
-
 def read(path: str) -> Dump:
-    """A dump by what ``path`` is. DataError if it cannot be read."""
+    """Open the dump at ``path``, in any supported form; DataError if it cannot be read."""
     target = Path(path)
     try:
         if target.is_dir():
@@ -95,8 +62,6 @@ def read(path: str) -> Dump:
         elif target.name.startswith("manifest.") and target.suffix in (".json", ".jsonl", ".toml"):
             dump = _folder(target.parent, target)
         else:
-            from .printed import read_printed
-
             dump = read_printed(target)
     except DataError:
         raise
@@ -122,13 +87,13 @@ def _npz(path: Path) -> Dump:
         raise DataError(f"{path} is no usable .npz: {error}") from error
     for name, (shape, dtype) in heads.items():
         if name in ("ids", "positions", "rows") and len(shape) == 1:
-            found = _ints(_member(path, name), f"{path}: {name}")
+            integers = _ints(_member(path, name), f"{path}: {name}")
             if name == "ids":
-                dump.ids = found
+                dump.ids = integers
             else:
-                dump.positions = found
+                dump.positions = integers
         else:
-            dump.add(name, Piece(shape, dtype, lambda name=name: _member(path, name)))  # type: ignore[misc]
+            dump.add(name, DumpChunk(shape, dtype, lambda name=name: _member(path, name)))  # type: ignore[misc]
     return dump
 
 
@@ -139,7 +104,7 @@ def _npy_head(archive: Any, member: str, path: Path) -> tuple[tuple[int, ...], s
         shape, _, dtype = reader(file)
     if dtype.kind not in "fiub":
         raise DataError(f"{path}: {member} holds {dtype}, not numbers")
-    _sane(shape, dtype.itemsize, f"{path}: {member}")
+    _checked_count(shape, dtype.itemsize, f"{path}: {member}")
     return shape, dtype.name
 
 
@@ -163,23 +128,23 @@ def _safetensors(path: Path) -> Dump:
             metadata = file.metadata() or {}
             for name in file.keys():
                 view = file.get_slice(name)
-                kind = SHORT.get(view.get_dtype().lower())
+                kind = SHORT_DTYPES.get(view.get_dtype().lower())
                 if kind is None:
                     raise DataError(f"{path}: {name} is {view.get_dtype()}, not numbers")
                 load = lambda name=name, kind=kind: _stored_tensor(path, name, kind)  # noqa: E731
-                dump.add(name, Piece(tuple(view.get_shape()), kind, load))
+                dump.add(name, DumpChunk(tuple(view.get_shape()), kind, load))
     except SafetensorError as error:
         raise DataError(f"{path} is no usable .safetensors: {error}") from error
     if "manifest" in metadata:
         about = _json(metadata["manifest"], f"{path}: its manifest")
         if not isinstance(about, dict):
             raise DataError(f"{path}: its manifest is no JSON object")
-        _about(dump, about, str(path))
+        _apply_manifest(dump, about, str(path))
         for entry in about.get("tensors") or []:
             if isinstance(entry, dict) and entry.get("key") in dump.tensors and entry.get("positions") is not None:
                 rows = tuple(_ints(entry["positions"], f"{path}: positions"))
                 dump.tensors[entry["key"]] = [
-                    Piece(p.shape, p.dtype, p.load, positions=rows) for p in dump.tensors[entry["key"]]
+                    DumpChunk(p.shape, p.dtype, p.load, positions=rows) for p in dump.tensors[entry["key"]]
                 ]
     return dump
 
@@ -191,7 +156,7 @@ def _stored_tensor(path: Path, name: str, kind: str) -> np.ndarray:
         if kind != "bfloat16":
             with safe_open(path, "numpy") as file:
                 return np.asarray(file.get_tensor(name))
-        # NumPy has no bfloat16, so the library gives none: its 16 bits are where the (checked) header says
+        # NumPy has no bfloat16, so safetensors cannot return it: read its 16 bits where the (checked) header says
         with open(path, "rb") as raw:
             (length,) = struct.unpack("<Q", raw.read(8))
             entry = json.loads(raw.read(length))[name]
@@ -215,8 +180,8 @@ def _folder(folder: Path, manifest: Path | None = None) -> Dump:
         manifest = next((folder / name for name in names if (folder / name).is_file()), None)
     dump = Dump(str(folder))
     if manifest is None:
-        for name, piece in _graph_dumps(folder):
-            dump.add(name, piece)
+        for name, chunk in _graph_dumps(folder):
+            dump.add(name, chunk)
         if not dump.tensors:
             raise DataError(f"{folder} has neither a manifest.json nor files like PREFIX_Qcur-3_pos0.bin")
         return dump
@@ -228,19 +193,19 @@ def _folder(folder: Path, manifest: Path | None = None) -> Dump:
             about |= {} if "name" in line else line
     else:
         about = _mapping(_json(text, str(manifest)) if manifest.suffix == ".json" else tomllib.loads(text), manifest)
-    _about(dump, about, str(manifest))
+    _apply_manifest(dump, about, str(manifest))
     entries = about.get("tensors")
     if not isinstance(entries, list):
         raise DataError(f'{manifest}: a list "tensors" is needed')
     ggml = about.get("order") == "ggml"
     for n, entry in enumerate(entries):
         where = f"{manifest}: tensor {n}"
-        name, piece = _entry(folder, _mapping(entry, where), where, ggml)
-        dump.add(name, piece)
+        name, chunk = _entry(folder, _mapping(entry, where), where, ggml)
+        dump.add(name, chunk)
     return dump
 
 
-def _entry(folder: Path, entry: dict[str, Any], where: str, ggml: bool) -> tuple[str, Piece]:
+def _entry(folder: Path, entry: dict[str, Any], where: str, ggml: bool) -> tuple[str, DumpChunk]:
     name, layer, shape = entry.get("name"), entry.get("layer"), entry.get("shape")
     if not isinstance(name, str):
         raise DataError(f"{where} has no name")
@@ -249,7 +214,7 @@ def _entry(folder: Path, entry: dict[str, Any], where: str, ggml: bool) -> tuple
     if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
         raise DataError(f"{where} ({name}): shape must be a list of integers")
     kind = str(entry.get("dtype", "float32")).lower().removeprefix("torch.")
-    kind = SHORT.get(kind, kind)
+    kind = SHORT_DTYPES.get(kind, kind)
     if kind not in DTYPES:
         raise DataError(f"{where} ({name}): dtype {kind!r} is none of {', '.join(DTYPES)}")
     dims = tuple(shape[::-1] if ggml or entry.get("order") == "ggml" else shape)
@@ -257,13 +222,13 @@ def _entry(folder: Path, entry: dict[str, Any], where: str, ggml: bool) -> tuple
     offset, first = entry.get("offset", 0), entry.get("position")
     if type(offset) is not int or offset < 0 or (first is not None and type(first) is not int):
         raise DataError(f"{where} ({name}): offset and position must be integers")
-    count = _sane(dims, np.dtype(DTYPES[kind]).itemsize, f"{where} ({name})")
+    count = _checked_count(dims, np.dtype(DTYPES[kind]).itemsize, f"{where} ({name})")
     size = file.stat().st_size
     if offset + count * np.dtype(DTYPES[kind]).itemsize > size:
         raise DataError(f"{where} ({name}): {file.name} has {size} bytes, shape {list(dims)} as {kind} needs more")
     if offset == 0 and "offset" not in entry and count * np.dtype(DTYPES[kind]).itemsize != size:
         raise DataError(f"{where} ({name}): {file.name} has {size} bytes, which is not shape {list(dims)} as {kind}")
-    return name, Piece(dims, kind, lambda: _raw(file, kind, dims, offset), first)
+    return name, DumpChunk(dims, kind, lambda: _raw(file, kind, dims, offset), first)
 
 
 def _raw(file: Path, kind: str, shape: tuple[int, ...], offset: int) -> np.ndarray:
@@ -271,16 +236,16 @@ def _raw(file: Path, kind: str, shape: tuple[int, ...], offset: int) -> np.ndarr
     try:
         with open(file, "rb") as raw:
             raw.seek(offset)
-            found = np.fromfile(raw, DTYPES[kind], count)
+            values = np.fromfile(raw, DTYPES[kind], count)
     except OSError as error:
         raise DataError(f"cannot read {file}: {error.strerror or error}") from error
-    if len(found) != count:
-        raise DataError(f"{file} ends early: {len(found)} of {count} values")
-    return _widened(found.reshape(shape)) if kind == "bfloat16" else found.reshape(shape)
+    if len(values) != count:
+        raise DataError(f"{file} ends early: {len(values)} of {count} values")
+    return _widened(values.reshape(shape)) if kind == "bfloat16" else values.reshape(shape)
 
 
 def _inside(folder: Path, name: Any, where: str) -> Path:
-    """A file of the folder; a manifest must not name others."""
+    """Return the path of file ``name`` of the folder; DataError if it lies outside or does not exist."""
     if not isinstance(name, str) or not name or "\0" in name:
         raise DataError(f"{where}: no file is named")
     file = (folder / name).resolve()
@@ -294,28 +259,28 @@ def _inside(folder: Path, name: Any, where: str) -> Path:
 _GRAPH_DUMP = re.compile(r"(?P<stage>.+?)(?:-(?P<layer>\d+))?_pos(?P<pos>\d+)\.(?P<kind>bin|i32)")
 
 
-def _graph_dumps(folder: Path) -> Iterator[tuple[str, Piece]]:
-    """Files PREFIX_NAME-LAYER_posP.bin as ds4's graph writes them, flat; P is the first token's position."""
-    found = []
+def _graph_dumps(folder: Path) -> Iterator[tuple[str, DumpChunk]]:
+    """Yield the flat files PREFIX_NAME-LAYER_posP.bin that ds4's graph writes; P is the first token's position."""
+    matches = []
     known = sorted(OPS, key=len, reverse=True)
     for file in folder.iterdir():
         match = _GRAPH_DUMP.fullmatch(file.name)
         stage = match and next((n for n in known if match["stage"] == n or match["stage"].endswith("_" + n)), None)
         if match and stage:
-            found.append((stage, int(match["layer"] or -1), int(match["pos"]), match["kind"], file))
-    for stage, layer, position, kind, file in sorted(found):
+            matches.append((stage, int(match["layer"] or -1), int(match["pos"]), match["kind"], file))
+    for stage, layer, position, kind, file in sorted(matches):
         dtype = "int32" if kind == "i32" else "float32"
         count, rest = divmod(file.stat().st_size, 4)
         if rest:
             raise DataError(f"{file}: {file.stat().st_size} bytes are no {dtype} values")
         load = lambda file=file, dtype=dtype, count=count: _raw(file, dtype, (count,), 0)  # noqa: E731
-        yield (stage if layer < 0 else f"{stage}.{layer}"), Piece((count,), dtype, load, position)
+        yield (stage if layer < 0 else f"{stage}.{layer}"), DumpChunk((count,), dtype, load, position)
 
 
 # ------------------------------------------------------------------------------------------------- checks
 
 
-def _about(dump: Dump, about: dict[str, Any], where: str) -> None:
+def _apply_manifest(dump: Dump, about: dict[str, Any], where: str) -> None:
     dump.about = about
     if about.get("ids") is not None:
         dump.ids = _ints(about["ids"], f"{where}: ids")
@@ -323,8 +288,8 @@ def _about(dump: Dump, about: dict[str, Any], where: str) -> None:
         dump.positions = _ints(about["positions"], f"{where}: positions")
 
 
-def _ints(found: Any, where: str) -> list[int]:
-    values = np.asarray(found) if isinstance(found, (list, np.ndarray)) else np.zeros((0, 0))
+def _ints(value: Any, where: str) -> list[int]:
+    values = np.asarray(value) if isinstance(value, (list, np.ndarray)) else np.zeros((0, 0))
     if values.ndim != 1 or not len(values) or values.dtype.kind not in "iu":
         raise DataError(f"{where} must be a list of integers")
     if values.min() < 0 or values.max() >= 1 << 31:
@@ -332,9 +297,9 @@ def _ints(found: Any, where: str) -> list[int]:
     return values.astype(int).tolist()
 
 
-def _sane(shape: tuple[int, ...], itemsize: int, where: str) -> int:
+def _checked_count(shape: tuple[int, ...], itemsize: int, where: str) -> int:
     count = math.prod(shape)
-    if count * itemsize > LARGEST:
+    if count * itemsize > MOST_BYTES:
         raise DataError(f"{where}: shape {list(shape)} cannot be meant")
     return count
 
@@ -346,7 +311,7 @@ def _json(text: str, where: str) -> Any:
         raise DataError(f"{where} is no JSON: {error}") from error
 
 
-def _mapping(found: Any, where: Any) -> dict[str, Any]:
-    if not isinstance(found, dict):
+def _mapping(value: Any, where: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
         raise DataError(f"{where}: a table of keys and values is needed")
-    return found
+    return value

@@ -1,8 +1,9 @@
-"""The pass with another engine's values put in at every point where there are some.
+"""Run our pass with another engine's values substituted at every dumped point.
 
-At each point our value has just been computed from *their* inputs: the nearest points upstream that were dumped. It is
-noted, and the pass goes on with theirs. So one pass gives, for every op or span of ops, our result on their inputs, and
-a wrong op shows alone. What was not dumped is bridged by our own ops. Cached rows are theirs in the same way.
+At each point our value has just been computed from *their* inputs: the nearest dumped points upstream. It is compared
+with theirs, and the pass continues with theirs. So one pass gives, for every op or span of ops, our result on their
+inputs, and a wrong op shows alone. Points that were not dumped are computed by our own ops. Cached rows are substituted
+in the same way.
 """
 
 from __future__ import annotations
@@ -18,26 +19,26 @@ from ds4ref.errors import DataError
 from ds4ref.variants import Fault, RoundingSet
 from ds4ref.variants.forced import LayerWeights, Model, Weights, run_layers
 
-from .ops import CHOICES, STORED, Key, shown
+from .ops import CHOICES, STORED, Key, describe_point
 from .theirs import Theirs
 
 EMPTY = -5e29
-"""Scores below stand for "no candidate": engines write -1e30, -inf or leave out."""
+"""Scores below this mean "no candidate": engines write -1e30 or -inf, or omit them."""
 
 NOISE = 4 * 2.0**-23
-"""Relative noise of a value computed in another order of sums: a few units in the last place (ds4ref.variants)."""
+"""Relative noise of a value summed in another order: a few units in the last place (see ds4ref.variants)."""
 
 
 @dataclass
 class Reading:
     """Our pass on their values, point by point.
 
-    ours     what our op made of their inputs, as one array (rows, ...); of a choice the scores that it chose by
-    apart    how far that is from what it is held against, by row: rms over all other axes; of a choice, how much the
-             worst exchanged candidate scored below the other, infinite where counts differ. NaN: nothing to compare
-    size     rms of what it is held against, by row
-    lost     rms of the largest error that storing it made, by row
-    sums     |our sum - theirs| over what summing in float32 may lose, where a printout has a sum
+    ours     our op's result on their inputs, as one array (rows, ...); for a choice, the scores it was made by
+    apart    distance from the reference values, by row: rms over all other axes; for a choice, the largest score
+             difference of an exchanged candidate, infinite where counts differ. NaN: nothing to compare
+    size     rms of the reference values, by row
+    lost     rms of their largest storage error, by row
+    sums     |our sum - theirs| in units of the error of a float32 sum, where a printout has a sum
     order    points in the order in which the pass reached them
     """
 
@@ -49,20 +50,21 @@ class Reading:
     order: list[Key] = field(default_factory=list)
 
 
-class _Enough(Exception):
-    """The point asked for was reached."""
+class _ReachedEnd(Exception):
+    """The pass reached the point ``until``."""
 
 
 class Forcing:
-    """Hooks for one pass.
+    """Hooks of one pass that substitute their values for ours.
 
-    rounding  what the pass rounds        faults  mistakes put into it on purpose
-    jitter    noise of this kind on everything that ops read: float noise, and what storing the dump lost
-    against   hold our values against these instead of theirs (another pass's ``ours``)
-    keep      keep our values, which takes the memory of the dump
-    layers    those that are run
-    until     the pass may end when this point has been noted
-    late      the mistakes' edits of a point that was dumped happen after it was: to their value, not to ours
+    rounding  rounding set of the pass
+    faults    mistakes to inject
+    jitter    generator of noise on all inputs of ops: float noise, and the dump's storage error
+    against   compare our values with these instead of theirs (``ours`` of another pass)
+    keep      keep our values, which takes as much memory as the dump
+    layers    layers that are run
+    until     end the pass after this point
+    late      apply the faults' edits of a dumped point to their value instead of ours
     """
 
     def __init__(
@@ -86,18 +88,18 @@ class Forcing:
         self._turn = 0
 
     def begin(self, chunk: Any) -> None:
-        """The rounding set's changes, then the mistakes'."""
+        """Apply the rounding set's changes to the chunk, then the faults'."""
         if self.rounding.begin is not None:
             self.rounding.begin(chunk)
         for part in self.parts:
             part.begin(chunk)
 
     def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
-        """Note what our ops made; go on with theirs if there is something."""
+        """Compare our value with theirs; return theirs if it was dumped, else ours."""
         if name == "ffn_moe_weights_scaled":
             value = self._weights(value, chunk)
         key = (name, layer)
-        late = self.late and key in self.theirs.found
+        late = self.late and key in self.theirs.matches
         for part in () if late else self.parts:
             value = part.tap(name, layer, value, chunk)
         fits = self.theirs.get(key, value)
@@ -106,22 +108,22 @@ class Forcing:
         if fits is not None:
             if name in CHOICES:
                 used = self._choice(key, value, fits[0], chunk)
-            elif self._note(key, value, fits, chunk):
+            elif self._compare(key, value, fits, chunk):
                 arrays = value if isinstance(value, tuple) else (value,)
                 forced = tuple(
-                    self._shaken(fit.into(ours), not fit.partial) for fit, ours in zip(fits, arrays, strict=True)
+                    self._with_noise(fit.into(ours), not fit.partial) for fit, ours in zip(fits, arrays, strict=True)
                 )
                 if name == "indexer_scores":
-                    forced = (np.where(_seen_rows(forced[0], chunk), forced[0], value),)
+                    forced = (np.where(_visible_scores(forced[0], chunk), forced[0], value),)
                 used = forced if isinstance(value, tuple) else forced[0]
             if name in STORED:
-                used = self._stored(name, used, chunk)
+                used = self._round_cached(name, used, chunk)
         elif self.noise is not None and isinstance(value, np.ndarray):
-            used = self._shaken(value, False)
+            used = self._with_noise(value, False)
         for part in self.parts if late else ():
             used = part.tap(name, layer, used, chunk)
         if key == self.until:
-            raise _Enough
+            raise _ReachedEnd
         self._used[name] = used
         self._used[name + " ours"] = value
         for part in self.parts:
@@ -129,16 +131,18 @@ class Forcing:
         return used
 
     def finished(self) -> Reading:
-        """What was noted. Everything else is let go: a chunk and its hooks may refer to each other, and the arrays of a
-        pass should not wait for the garbage collector."""
+        """Return the reading and drop all other arrays.
+
+        A chunk and its hooks may refer to each other, and a pass's arrays should not wait for the garbage collector.
+        """
         reading, self.reading = self.reading, Reading()
         self._used, self.parts, self.noise = {}, [], None
         return reading
 
-    # --- what is noted
+    # --- comparison
 
-    def _note(self, key: Key, value: Any, fits: tuple, chunk: Any) -> bool:
-        """Note how far our value is from what it is held against. False if theirs does not fit after all."""
+    def _compare(self, key: Key, value: Any, fits: tuple, chunk: Any) -> bool:
+        """Record the distance of our value from its reference; return False if theirs does not fit our shape."""
         arrays = value if isinstance(value, tuple) else (value,)
         mine = [ours if fit.rows is None else ours[fit.rows] for fit, ours in zip(fits, arrays, strict=True)]
         for fit, ours in zip(fits, mine, strict=True):
@@ -148,12 +152,12 @@ class Forcing:
         if self.against is not None and key not in self.against:
             return True
         if key[0] == "hc_attn_in" and key[1] > 0 and self.layers is not None and key[1] - 1 not in self.layers:
-            return True  # the layer before was left out: what came here is nobody's result
-        flat = _joined([ours.reshape(len(ours), -1) for ours in mine])
-        theirs = _joined([fit.values.reshape(len(fit.values), -1) for fit in fits])
+            return True  # the previous layer was not run, so this input is no result of ours
+        flat = _side_by_side([ours.reshape(len(ours), -1) for ours in mine])
+        theirs = _side_by_side([fit.values.reshape(len(fit.values), -1) for fit in fits])
         gaps = fits[0].partial
         if key[0] == "indexer_scores":
-            theirs, gaps = np.where(_seen_rows(flat, chunk, fits[0].rows), theirs, np.nan), True
+            theirs, gaps = np.where(_visible_scores(flat, chunk, fits[0].rows), theirs, np.nan), True
         if key not in self.theirs.sizes:
             step = np.broadcast_to(self.theirs.half_step(theirs), theirs.shape)
             with np.errstate(invalid="ignore"):
@@ -173,12 +177,12 @@ class Forcing:
     # --- choices
 
     def _choice(self, key: Key, value: Any, fit: Any, chunk: Any) -> Any:
-        """Their ids instead of ours; noted is how far the two choices are from a tie."""
+        """Return their ids instead of ours, and record how far the two choices are from a tie."""
         scores, visible = self._scores(key[0], chunk)
         rows = np.arange(len(visible)) if fit.rows is None else fit.rows
-        theirs = _chosen(fit.values, visible[rows])
+        theirs = _id_mask(fit.values, visible[rows])
         candidates = np.arange(theirs.shape[1]) < visible[:, None]
-        ours = candidates if value is None else _chosen(value, visible, theirs.shape[1])
+        ours = candidates if value is None else _id_mask(value, visible, theirs.shape[1])
         if self.keep and scores is not None:
             self.reading.ours[key] = scores
         self.reading.size[key], self.reading.lost[key] = np.ones(len(rows)), np.zeros(len(rows))
@@ -194,10 +198,10 @@ class Forcing:
             return None
         both = ours.copy()
         both[rows] = theirs
-        return _listed(both, chunk.shape.index_topk)
+        return _mask_ids(both, chunk.shape.index_topk)
 
     def _scores(self, name: str, chunk: Any) -> tuple[np.ndarray | None, np.ndarray]:
-        """What the choice was made by (T, n), and how many candidates each token had."""
+        """Return the scores of the choice (T, n), if there are any, and each token's number of candidates (T,)."""
         if name == "indexer_topk":
             visible = chunk.visible(4)
             scores = self._used.get("indexer_scores") if chunk.plan.scored else None
@@ -211,13 +215,13 @@ class Forcing:
         return (probs if bias is None else probs + bias), visible
 
     def _weights(self, value: np.ndarray, chunk: Any) -> np.ndarray:
-        """Routing weights come out of one op with probabilities and choice: ours on *their* probabilities and ids."""
+        """Return our routing weights on *their* probabilities and ids (our op computes all three at once)."""
         probs, own_probs = self._used["ffn_moe_probs"], self._used["ffn_moe_probs ours"]
         ids, own = self._used["ffn_moe_topk"], self._used["ffn_moe_topk ours"]
         if probs is own_probs and ids is own:
             return value
         ops, s, bias = chunk.ops, chunk.shape, chunk.w.exp_probs_b
-        given = chunk.given.get(chunk.layer)
+        table_ids = chunk.given.get(chunk.layer)
         logits = self._used["ffn_moe_logits"]
         if probs is not own_probs:
             p = np.square(probs.astype(np.float64))
@@ -227,11 +231,11 @@ class Forcing:
         floor = chunk.numerics.route_floor
         k = ids.shape[1]
         _, chosen, weights = ops.route(
-            logits, None if given is not None else bias, given, s.n_used, s.route_scale, floor
+            logits, None if table_ids is not None else bias, table_ids, s.n_used, s.route_scale, floor
         )
         if ids.shape == own.shape and np.array_equal(ids, own):
-            # an edit may have changed ids after the choice; the weights stay with their slots
-            return weights if np.array_equal(np.sort(chosen), np.sort(own)) or given is not None else value
+            # a fault may have edited the ids after the choice; the weights stay with their slots
+            return weights if np.array_equal(np.sort(chosen), np.sort(own)) or table_ids is not None else value
         out = ops.route(logits, None, np.ascontiguousarray(ids, np.int32), k, s.route_scale, floor)[2]
         if ids.shape == own.shape:
             match = ids[:, :, None] == own[:, None, :]
@@ -240,15 +244,15 @@ class Forcing:
             out[same] = np.take_along_axis(source, match.argmax(axis=2), axis=1)[same]
         return out
 
-    # --- what the pass goes on with
+    # --- substituted values
 
-    def _stored(self, name: str, rows: np.ndarray, chunk: Any) -> np.ndarray:
-        """Cached rows in the format of the rounding set: it changes none that were dumped after rounding."""
+    def _round_cached(self, name: str, rows: np.ndarray, chunk: Any) -> np.ndarray:
+        """Round cached rows to the rounding set's format; rows that were dumped after rounding do not change."""
         if name == "indexer_KVcompress":
             return chunk.store(chunk.ops.round_e2m1(rows) if chunk.numerics.indexer_qat else rows)
         return chunk.store(chunk.kv_rounding(rows))
 
-    def _shaken(self, values: np.ndarray, dumped: bool) -> np.ndarray:
+    def _with_noise(self, values: np.ndarray, dumped: bool) -> np.ndarray:
         if self.noise is None or values.dtype.kind != "f":
             return values
         self._turn = (self._turn + 9973) % 400_009
@@ -261,24 +265,24 @@ class Forcing:
         return np.ascontiguousarray(np.where(np.abs(values) < -EMPTY, shaken, values), np.float32)
 
 
-def _seen_rows(scores: np.ndarray, chunk: Any, rows: np.ndarray | None = None) -> np.ndarray:
-    """Which scores a token may look at: the others are whatever memory held."""
+def _visible_scores(scores: np.ndarray, chunk: Any, rows: np.ndarray | None = None) -> np.ndarray:
+    """Return the mask of scores that each token may see; the others are uninitialised memory."""
     visible = chunk.visible(4)
     if rows is not None:
         visible = visible[rows]
     return np.arange(scores.shape[1]) < visible[:, None]
 
 
-def _chosen(ids: np.ndarray, visible: np.ndarray, width: int = 0) -> np.ndarray:
-    """Lists of ids (T, k) as a mask (T, n) over candidates; ids outside a token's candidates do not count."""
-    made = np.zeros((len(ids), max(int(visible.max(initial=0)), width) + 1), bool)
+def _id_mask(ids: np.ndarray, visible: np.ndarray, width: int = 0) -> np.ndarray:
+    """Convert ids (T, k) to a mask (T, n) over candidates; ids outside a token's candidates are ignored."""
+    mask = np.zeros((len(ids), max(int(visible.max(initial=0)), width) + 1), bool)
     inside = (ids >= 0) & (ids < visible[:, None])
-    np.put_along_axis(made, np.where(inside, ids, made.shape[1] - 1), True, axis=1)
-    return made[:, :-1]
+    np.put_along_axis(mask, np.where(inside, ids, mask.shape[1] - 1), True, axis=1)
+    return mask[:, :-1]
 
 
-def _listed(mask: np.ndarray, least: int) -> np.ndarray:
-    """A mask (T, n) as ids (T, k) int32, ascending, -1 padded."""
+def _mask_ids(mask: np.ndarray, least: int) -> np.ndarray:
+    """Convert a mask (T, n) to ids (T, k) int32, ascending, padded with -1."""
     width = max(least, int(mask.sum(axis=1).max(initial=0)))
     order = np.argsort(~mask, axis=1, kind="stable")[:, :width]
     ids = np.where(np.take_along_axis(mask, order, axis=1), order, -1)
@@ -288,27 +292,29 @@ def _listed(mask: np.ndarray, least: int) -> np.ndarray:
 
 
 def exchanged(ours: np.ndarray, theirs: np.ndarray, scores: np.ndarray | None) -> np.ndarray:
-    """By token, how much better the best candidate that only we chose scored than the worst that only they chose: 0
-    for equal choices, infinite where counts differ or nothing was to choose."""
-    left, taken = ours & ~theirs, theirs & ~ours
-    differs = left.any(axis=1) | taken.any(axis=1)
+    """Return, by token, the best score that only we chose minus the worst score that only they chose.
+
+    0 for equal choices; infinite where the counts differ, or for different choices without scores.
+    """
+    only_ours, only_theirs = ours & ~theirs, theirs & ~ours
+    differs = only_ours.any(axis=1) | only_theirs.any(axis=1)
     if scores is None:
         return np.where(differs, np.inf, 0.0)
     width = min(scores.shape[1], ours.shape[1])
     with np.errstate(invalid="ignore"):
-        best = np.where(left[:, :width], scores[:, :width], -np.inf).max(axis=1, initial=-np.inf)
-        worst = np.where(taken[:, :width], scores[:, :width], np.inf).min(axis=1, initial=np.inf)
-        gap = np.where(left.sum(axis=1) == taken.sum(axis=1), best - worst, np.inf)
+        best = np.where(only_ours[:, :width], scores[:, :width], -np.inf).max(axis=1, initial=-np.inf)
+        worst = np.where(only_theirs[:, :width], scores[:, :width], np.inf).min(axis=1, initial=np.inf)
+        gap = np.where(only_ours.sum(axis=1) == only_theirs.sum(axis=1), best - worst, np.inf)
     gap = np.where(np.isfinite(gap), np.maximum(gap, 0), np.inf)
     return np.where(differs, gap, 0.0)
 
 
-def _joined(arrays: list[np.ndarray]) -> np.ndarray:
+def _side_by_side(arrays: list[np.ndarray]) -> np.ndarray:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=1)
 
 
 def distance(ours: np.ndarray, theirs: np.ndarray, gaps: bool = False) -> np.ndarray:
-    """By row, rms of ``difference``."""
+    """Return the rms of ``difference``, by row."""
     if not gaps and ours.dtype == np.float32 and theirs.dtype == np.float32:
         with np.errstate(invalid="ignore", over="ignore"):
             apart = ours - theirs
@@ -319,8 +325,10 @@ def distance(ours: np.ndarray, theirs: np.ndarray, gaps: bool = False) -> np.nda
 
 
 def difference(ours: np.ndarray, theirs: np.ndarray, gaps: bool = False) -> np.ndarray:
-    """ours - theirs; 0 where both say "none", infinite where only one of them is a number, NaN where theirs is unknown
-    (``gaps``)."""
+    """Return ours - theirs.
+
+    0 where both are empty (EMPTY) or equal, infinite where only one is a number; with ``gaps``, NaN where theirs is.
+    """
     with np.errstate(invalid="ignore", over="ignore"):
         apart = np.subtract(ours, theirs, dtype=np.float64 if theirs.dtype == np.float64 else np.float32)
         if np.isfinite(apart).all() and np.abs(apart).max(initial=0) < -EMPTY:
@@ -334,7 +342,7 @@ def difference(ours: np.ndarray, theirs: np.ndarray, gaps: bool = False) -> np.n
 
 
 def rms(values: np.ndarray) -> np.ndarray:
-    """By row, over what is known; NaN where nothing is."""
+    """Return the rms of each row over its values that are not NaN; NaN if it has none."""
     with np.errstate(over="ignore", invalid="ignore"):
         if not np.isnan(values).any():
             return np.sqrt(np.einsum("ij,ij->i", values, values, dtype=np.float64) / max(1, values.shape[1]))
@@ -345,7 +353,7 @@ def rms(values: np.ndarray) -> np.ndarray:
 
 
 def _sum_apart(ours: np.ndarray, total: float) -> float:
-    """|our sum - theirs| in units of what a plain float32 sum loses (it is what llama.cpp prints)."""
+    """Return |our sum - theirs| in units of the error of a plain float32 sum, which llama.cpp prints."""
     exact = float(ours.sum(dtype=np.float64))
     serial = float(np.cumsum(ours.reshape(-1), dtype=np.float32)[-1]) if ours.size else 0.0
     loss = abs(serial - exact) + 1e-6 + 2.0**-23 * float(np.abs(ours).sum(dtype=np.float64)) / max(1, ours.size) ** 0.5
@@ -360,11 +368,11 @@ def run(
     weights: Mapping[int, LayerWeights | Weights] | None = None,
     cancel: Callable[[int], None] | None = None,
 ) -> Reading:
-    """One pass; what it gave."""
+    """Run one pass with ``hooks`` and return its reading; DataError if the dumped values cannot be computed with."""
     try:
-        with np.errstate(all="ignore"), suppress(_Enough):
+        with np.errstate(all="ignore"), suppress(_ReachedEnd):
             run_layers(model, ids, hooks, layers, weights, cancel)
-    except (IndexError, ValueError) as error:  # ops refuse ids, counts and positions that lie outside of their arrays
-        at = f" after {shown(hooks.reading.order[-1])}" if hooks.reading.order else ""
+    except (IndexError, ValueError) as error:  # ops reject ids, counts and positions outside their arrays
+        at = f" after {describe_point(hooks.reading.order[-1])}" if hooks.reading.order else ""
         raise DataError(f"the dumped values cannot be computed with{at}: {error}") from error
     return hooks.finished()

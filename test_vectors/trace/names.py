@@ -1,19 +1,19 @@
-"""Whose name is which: tables from other engines' tensor names to the points of our pass.
+"""Tables that map other engines' tensor names to the points of our pass.
 
-A table is TOML; presets lie in ``presets/``. One line a point (``ops.OPS``), {layer} where the number stands:
+A table is TOML (presets: ``presets/``) with one line per point (``ops.OPS``) and {layer} for the layer number:
 
     [points]
     q_lora = "qr-{layer}"
     Qnorm = { name = "model.layers.{layer}.self_attn.q_b_norm.out", axes = "1HTF" }
-    kqv_out = ["attn_raw-{layer}", "attn_hca-{layer}"]                      the first that is there
+    kqv_out = ["attn_raw-{layer}", "attn_hca-{layer}"]                      the first one present
 
     axes    letters of their axes in order: those of ``ops.Op.axes``, 1 for an axis that is dropped, G and others that
             are merged into the one after it. Without it shapes must agree, up to axes of size 1, merged axes, or one
             order of axes that fits
     slice   [from, to] of the last axis
-    first   "N": their axis is longer than ours (padding): only its beginning counts
-    scale   a factor on their values: a number, or a dimension of the model (index_scale)
-    times   a point of theirs whose values multiply, one for each leading axes
+    first   letter of an axis that is padded in theirs, so that only its first entries count
+    scale   factor on their values: a number, or the name of a model dimension (index_scale)
+    times   a point of theirs to multiply the values by, broadcast over trailing axes
     parts   2: a point of two arrays, NAME.0 and NAME.1
     layer   for a name without {layer}: a number or "last"
 """
@@ -36,8 +36,8 @@ PRESETS = ("ours", "ds4", "llama.cpp", "hf")
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where a point's values are in another engine's dump, and how to read them (see above)."""
+class NameRule:
+    """Name of a point's values in another engine's dump, and how to read them (keys as in the module's docstring)."""
 
     name: str
     axes: str = ""
@@ -50,26 +50,26 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Table:
-    """A preset or a file: sources by point, the better ones first."""
+class NameTable:
+    """A preset or a user's table: rules by point, the preferred ones first."""
 
     name: str
     says: str
-    points: dict[str, tuple[Source, ...]]
+    points: dict[str, tuple[NameRule, ...]]
 
-    def find(self, names: Iterable[str], n_layers: int) -> dict[Key, tuple[str, Source]]:
-        """(point, layer) -> (their name, how to read it), for all that are among ``names``."""
+    def find(self, names: Iterable[str], n_layers: int) -> dict[Key, tuple[str, NameRule]]:
+        """Map (point, layer) to (their name, its rule) for every rule that matches one of ``names``."""
         known = sorted(names)
-        found: dict[Key, tuple[str, Source]] = {}
+        matches: dict[Key, tuple[str, NameRule]] = {}
         for point, sources in self.points.items():
             for source in sources:
                 for name, layer in _matches(source, point, known, n_layers):
                     if (0 <= layer < n_layers) != (point in HEAD_POINTS):
-                        found.setdefault((point, layer), (name, source))
-        return found
+                        matches.setdefault((point, layer), (name, source))
+        return matches
 
 
-def _matches(source: Source, point: str, names: list[str], n_layers: int) -> Iterable[tuple[str, int]]:
+def _matches(source: NameRule, point: str, names: list[str], n_layers: int) -> Iterable[tuple[str, int]]:
     if "{layer}" in source.name:
         before, after = source.name.split("{layer}", 1)
         part = r"\.0" if source.parts > 1 else ""
@@ -85,8 +85,8 @@ def _matches(source: Source, point: str, names: list[str], n_layers: int) -> Ite
             yield source.name, n_layers - 1 if source.layer == "last" else int(source.layer)
 
 
-def load(name: str) -> Table:
-    """A preset by name, else a TOML file. UsageError if it is neither, DataError if it is not understood."""
+def load(name: str) -> NameTable:
+    """Load a preset by name, else a TOML file; UsageError if it is neither, DataError if it is malformed."""
     if name in PRESETS:
         text = resources.files(__package__).joinpath("presets", f"{name}.toml").read_text("utf-8")
         return parse(text, name)
@@ -98,31 +98,31 @@ def load(name: str) -> Table:
         raise DataError(f"cannot read {name}: {error}") from error
 
 
-def parse(text: str, where: str) -> Table:
-    """A table from its TOML."""
+def parse(text: str, where: str) -> NameTable:
+    """Parse a table from TOML text; DataError names ``where`` if it is malformed."""
     try:
-        found = tomllib.loads(text)
+        document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise DataError(f"{where} is no TOML: {error}") from error
-    points = found.get("points")
+    points = document.get("points")
     if not isinstance(points, dict) or not points:
         raise DataError(f"{where}: a table [points] is needed")
     unknown = [name for name in points if name not in OPS]
     if unknown:
         raise DataError(f"{where}: no point of the pass is called {', '.join(unknown[:3])}")
-    made = {
+    points_read = {
         point: tuple(_source(s, f"{where}: {point}") for s in (value if isinstance(value, list) else [value]))
         for point, value in points.items()
     }
-    return Table(where, str(found.get("says", "")), made)
+    return NameTable(where, str(document.get("says", "")), points_read)
 
 
-def _source(value: Any, where: str) -> Source:
+def _source(value: Any, where: str) -> NameRule:
     if isinstance(value, str):
         value = {"name": value}
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         raise DataError(f"{where}: a name, or a table with one, is needed")
-    unknown = set(value) - set(Source.__dataclass_fields__)
+    unknown = set(value) - set(NameRule.__dataclass_fields__)
     if unknown:
         raise DataError(f"{where}: unknown {', '.join(sorted(unknown))}")
     fields = dict(value)
@@ -135,16 +135,16 @@ def _source(value: Any, where: str) -> Source:
         raise DataError(f"{where}: scale must be a number or a dimension, axes a string")
     if fields.get("times", "") not in ("", *OPS):
         raise DataError(f"{where}: times must be a point of the pass")
-    return Source(**fields)
+    return NameRule(**fields)
 
 
-def guess(names: Iterable[str], n_layers: int) -> tuple[Table, dict[Key, tuple[str, Source]]]:
-    """The preset that knows most of ``names``. DataError if none knows any."""
+def guess(names: Iterable[str], n_layers: int) -> tuple[NameTable, dict[Key, tuple[str, NameRule]]]:
+    """Return the preset that matches most of ``names``, and its matches; DataError if none matches any."""
     names = list(names)
     tables = [load(preset) for preset in PRESETS]
-    found = [(table, table.find(names, n_layers)) for table in tables]
-    table, best = max(found, key=lambda pair: len(pair[1]))
+    candidates = [(table, table.find(names, n_layers)) for table in tables]
+    table, best = max(candidates, key=lambda pair: len(pair[1]))
     if not best:
-        shown = ", ".join(sorted(names)[:4])
-        raise DataError(f"no preset knows these names ({shown}, ...): give a table of names with --names FILE.toml")
+        examples = ", ".join(sorted(names)[:4])
+        raise DataError(f"no preset knows these names ({examples}, ...): give a table of names with --names FILE.toml")
     return table, best

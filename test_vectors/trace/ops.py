@@ -1,7 +1,7 @@
-"""The ops of the pass as "points by name -> point by name", with formula, tensors and the place in docs/model.md.
+"""The graph of the pass: for every point its input points, formula, weight tensors and section of model.md.
 
-A *point* is a named intermediate (``ds4ref.archs.deepseek4.hooks``). The graph says what lies between two points: if
-some were not dumped, the op to blame is a span, from the nearest points upstream that were.
+A *point* is a named intermediate (``ds4ref.archs.deepseek4.hooks``). If some points were
+not dumped, the op to blame is a span, from the nearest dumped points upstream.
 
     span(("Qcur"), {"attn_norm"})  ->  q_lora, q_lora_norm, Qraw, Qnorm, rope_tables, Qcur
 """
@@ -12,19 +12,19 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 BEFORE = "<"
-"""Prefix of an input that is the point of that name in the layer before."""
+"""Prefix of an input that is a point of the previous layer."""
 
 
 class Op(NamedTuple):
-    """How one point comes about.
+    """How one point is computed.
 
-    inputs   points it is computed from; a name after BEFORE is one of the layer before
-    formula  in the notation of docs/model.md
+    inputs   points it is computed from; a name prefixed with BEFORE is a point of the previous layer
+    formula  in the notation of docs/explanation/model.md
     section  heading there
     axes     one letter an axis: T token, N compressed row, W place in a window, H head, S slot (n-th chosen expert),
              E expert, C stream, K source stream, R row of a score, F channel
-    tensors  weights it multiplies with, as the file's names without "blk.N." and ".weight"
-    carried  inputs that are read at earlier tokens, too
+    tensors  weights it uses, as the file's names without "blk.N." and ".weight"
+    carried  inputs that are also read at earlier tokens
     """
 
     inputs: tuple[str, ...]
@@ -137,33 +137,35 @@ OPS: dict[str, Op] = {
 
 HEAD_POINTS = frozenset(name for name in OPS if name.startswith("result_"))
 CHOICES = {"ffn_moe_topk": "experts", "indexer_topk": "rows"}
-"""Points that hold ids: sets are compared, and a different choice between near ties is no mistake."""
+"""Points that hold ids: they are compared as sets, and a different choice between near ties is no mistake."""
 
 STORED = {"KVcur", "KVcompress", "indexer_KVcompress"}
-"""Points that go into a cache next: whoever dumps them may do so before or after rounding them to its format."""
+"""Points that are cached next: an engine may dump them before or after rounding them to the cache format."""
 
 Key = tuple[str, int]
 """Point and layer; the head's layer is -1."""
 
 
 def upstream(key: Key, n_layers: int) -> list[Key]:
-    """The points that ``key`` is computed from, directly."""
+    """Return the points that ``key`` is directly computed from."""
     name, layer = key
-    found = []
+    keys = []
     for source in OPS[name].inputs:
         if not source.startswith(BEFORE):
-            found.append((source, layer))
+            keys.append((source, layer))
         elif layer != 0:
-            found.append((source[len(BEFORE) :], (n_layers if name in HEAD_POINTS else layer) - 1))
-    return found
+            keys.append((source[len(BEFORE) :], (n_layers if name in HEAD_POINTS else layer) - 1))
+    return keys
 
 
 def span(
     key: Key, dumped: Collection[Key], n_layers: int, reached: Collection[Key] | None = None
 ) -> tuple[list[Key], list[Key]]:
-    """What lies between ``key`` and the nearest dumped points upstream: (those points, the points that were bridged and
-    ``key`` itself), both in the order of the pass. Of layers of different kinds none has all points: ``reached`` are
-    those that there are (None: all)."""
+    """Return (nearest dumped points upstream of ``key``, undumped points between them and ``key``, with ``key``).
+
+    Both are in the order of the pass. ``reached``: points that the pass has at all, as kinds of layers differ (None:
+    all).
+    """
     start: set[Key] = set()
     bridged: set[Key] = {key}
     waiting = [key]
@@ -180,18 +182,18 @@ def span(
 
 
 def ordered(keys: Collection[Key], n_layers: int) -> list[Key]:
-    """In the order of the pass."""
+    """Sort keys in the order of the pass."""
     rank = {name: i for i, name in enumerate(OPS)}
     return sorted(keys, key=lambda key: (n_layers if key[1] < 0 else key[1], rank[key[0]]))
 
 
 def anchor(section: str) -> str:
-    """The link of a heading of docs/model.md, as GitHub makes it."""
-    kept = "".join(c for c in section.lower() if c.isalnum() or c in " -")
-    return "docs/model.md#" + kept.replace(" ", "-")
+    """Return the link to a heading of docs/explanation/model.md, as GitHub makes it."""
+    slug = "".join(c for c in section.lower() if c.isalnum() or c in " -")
+    return "docs/explanation/model.md#" + slug.replace(" ", "-")
 
 
-def shown(key: Key) -> str:
-    """As a person reads it: "Qcur of layer 3"."""
+def describe_point(key: Key) -> str:
+    """Return a point's name for people: "Qcur of layer 3"."""
     name, layer = key
     return f"{name} of the head" if layer < 0 else f"{name} of layer {layer}"

@@ -1,4 +1,4 @@
-"""Where two arrays differ and how, in words: positions, heads, channels; a factor, a permutation, a shift."""
+"""Describe in words where and how two arrays differ: positions, heads, channels; a factor, a permutation, a shift."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ AXES = {
     "C": "stream", "K": "source stream", "R": "row", "F": "channel",
 }  # fmt: skip
 REST = 0.02
-"""A factor is one if it leaves so little of the difference: scales of blocks that were multiplied are rounded again."""
+"""A factor explains a difference if it leaves at most this share of it (multiplied block scales are rounded again)."""
 SHARE = 0.02
-"""An index counts as affected if this share of the rows that are wrong anywhere is wrong there."""
+"""An index counts as affected if at least this share of the wrong rows is wrong there."""
 
 
 def describe(
@@ -27,8 +27,11 @@ def describe(
     experts: np.ndarray | None = None,
     partial: bool = False,
 ) -> list[str]:
-    """Sentences about ``ours`` and ``theirs`` (n, ...), whose rows may differ by ``limit`` (n,) and stand for positions
-    ``rows``; ``experts`` (n, S) names what slots are. NaN in theirs is unknown if ``partial``, else wrong."""
+    """Return sentences on where and how ``theirs`` (n, ...) differs from ``ours`` by more than ``limit`` (n,).
+
+    ``rows``: positions of the rows (n,); ``axes``: a letter per axis (AXES); ``rope_dim``: rotated channels at the end
+    of the last axis; ``experts``: expert ids of the slots (n, S). NaN in theirs is unknown if ``partial``, else wrong.
+    """
     ours, theirs = ours.astype(np.float64), theirs.astype(np.float64)
     flat = (-1, *(1,) * (ours.ndim - 1))
     with np.errstate(invalid="ignore"):
@@ -37,12 +40,12 @@ def describe(
     apart[np.isnan(apart)] = np.inf
     bad = apart > 4 * np.maximum(limit, 1e-30).reshape(flat)
     hit = bad.reshape(len(bad), -1).any(axis=1)
-    told = []
+    sentences = []
     if not partial and np.isnan(theirs).any() and not np.isnan(ours).any():
-        told.append("theirs has values that are no numbers")
+        sentences.append("theirs has values that are no numbers")
     if not hit.any():
-        return [*told, "many small differences, none large"]
-    told.append(_indices(AXES[axes[0]], rows[hit], rows, 0))
+        return [*sentences, "many small differences, none large"]
+    sentences.append(_indices(AXES[axes[0]], rows[hit], rows, 0))
     for at in range(1, min(ours.ndim, len(axes))):
         name, size = AXES[axes[at]], ours.shape[at]
         if size == 1:
@@ -50,11 +53,11 @@ def describe(
         share = bad[hit].any(axis=tuple(i for i in range(1, ours.ndim) if i != at)).mean(axis=0)
         where = np.flatnonzero(share > SHARE * share.max())
         if axes[at] == "S" and experts is not None:
-            told += _experts(bad, experts, at)
+            sentences += _experts(bad, experts, at)
         else:
-            told.append(_indices(name, where, np.arange(size), rope_dim if axes[at] == "F" else 0))
-    told += list(_relation(ours[hit], theirs[hit], limit[hit]))
-    return told
+            sentences.append(_indices(name, where, np.arange(size), rope_dim if axes[at] == "F" else 0))
+    sentences += list(_relation(ours[hit], theirs[hit], limit[hit]))
+    return sentences
 
 
 def _experts(bad: np.ndarray, experts: np.ndarray, at: int) -> Iterator[str]:
@@ -69,7 +72,7 @@ def _experts(bad: np.ndarray, experts: np.ndarray, at: int) -> Iterator[str]:
 
 
 def _indices(name: str, where: np.ndarray, every: np.ndarray, rope_dim: int) -> str:
-    """Which of ``every`` index are affected."""
+    """Describe which of the indices ``every`` are affected, those in ``where``."""
     n = len(every)
     if len(where) == n:
         return f"all {n} {name}s" if n > 1 else f"{name} {where[0]}"
@@ -109,15 +112,15 @@ def _nth(n: int) -> str:
 
 
 def _listed(values: np.ndarray, most: int = 8) -> str:
-    shown = ", ".join(str(int(v)) for v in values[:most])
-    return shown + (", ..." if len(values) > most else "")
+    text = ", ".join(str(int(v)) for v in values[:most])
+    return text + (", ..." if len(values) > most else "")
 
 
 # ------------------------------------------------------------------------------------------------- relations
 
 
 def _relation(ours: np.ndarray, theirs: np.ndarray, limit: np.ndarray) -> Iterator[str]:
-    """How theirs comes from ours, for rows that are wrong."""
+    """Yield descriptions of how theirs follows from ours, for the wrong rows."""
     known = np.isfinite(ours) & np.isfinite(theirs) & (np.abs(ours) < 1e29)
     o, t = np.where(known, ours, 0), np.where(known, theirs, 0)
     if not np.any(t):
@@ -142,21 +145,23 @@ def _relation(ours: np.ndarray, theirs: np.ndarray, limit: np.ndarray) -> Iterat
 
 
 def structure(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Share of the difference that follows the values or is the same for a whole row or channel: 1 for a factor or an
-    offset, near 0 for errors that know nothing of either, as those of rounding."""
+    """Return the share of the difference that is proportional to the values, or constant over a row or channel.
+
+    1 for a factor or an offset, near 0 for independent errors such as rounding.
+    """
     o = ours.reshape(-1, ours.shape[-1]).astype(np.float64)
     apart = theirs.reshape(o.shape).astype(np.float64) - o
-    found = []
+    shares = []
     for x, d in ((o, apart), (o.T, apart.T)):
         square = np.einsum("ij,ij->i", d, d)
         with np.errstate(divide="ignore", invalid="ignore"):
-            found.append(np.nanmean(np.einsum("ij,ij->i", d, x) ** 2 / (square * np.einsum("ij,ij->i", x, x))))
-            found.append(np.nanmean(d.sum(axis=1) ** 2 / (square * d.shape[1])))
-    return float(np.max(found))
+            shares.append(np.nanmean(np.einsum("ij,ij->i", d, x) ** 2 / (square * np.einsum("ij,ij->i", x, x))))
+            shares.append(np.nanmean(d.sum(axis=1) ** 2 / (square * d.shape[1])))
+    return float(np.max(shares))
 
 
 def fit_factor(ours: np.ndarray, theirs: np.ndarray, limit: np.ndarray) -> str | None:
-    """One factor for everything, or one a row, if that explains all."""
+    """Describe the difference as one factor for everything, or one per row; None if neither explains it."""
     whole = _factor(ours, theirs)
     rest, apart = np.linalg.norm(theirs - ours * whole), np.linalg.norm(theirs - ours)
     if np.isfinite(whole) and whole != 0 and (rest < REST * apart or _close(ours * whole, theirs, limit)):
@@ -178,7 +183,7 @@ def _factor(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def _close(candidate: np.ndarray, theirs: np.ndarray, limit: np.ndarray) -> bool:
-    """Nearly all rows within the limit, and the rest no worse than a thousandth of their size."""
+    """Whether nearly all rows are within four limits, or 1e-5 of their size if that is more."""
     apart = np.sqrt(np.square(candidate - theirs).reshape(len(theirs), -1).mean(axis=1))
     size = np.sqrt(np.square(theirs).reshape(len(theirs), -1).mean(axis=1))
     return bool((apart <= np.maximum(4 * limit, 1e-5 * size)).mean() > 0.9)

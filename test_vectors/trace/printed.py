@@ -1,4 +1,4 @@
-"""What llama.cpp's llama-eval-callback prints: the corners of every tensor with four digits, and its sum.
+"""Reader of llama.cpp's llama-eval-callback printout: the corners of every tensor with four digits, and its sum.
 
     common_debug_cb_eval:              attn_norm-0 = (f32)        MUL(norm-0{256, 5, 1, 1}, ...}) = {256, 5, 1, 1}
         [
@@ -9,8 +9,8 @@
         ]
         sum = 12.345678
 
-Of a dimension longer than six the first and last three are there. A name that comes again (llama.cpp has one graph for
-both halves of a layer) gets "#2", "#3", ...; so the prompt must have gone through in one batch.
+Of a dimension longer than six only the first and last three entries are printed. A repeated name (llama.cpp has one
+graph for both halves of a layer) gets "#2", "#3", ..., so the prompt must have been run as one batch.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ import numpy as np
 
 from ds4ref.errors import DataError
 
-from .dumps import Dump, Piece
+from .dump import Dump, DumpChunk
 
 _HEAD = re.compile(r"\S+:\s+(\S.*?) = \((\w+)\)\s+\w.*\) = \{(\d+), (\d+), (\d+), (\d+)\}\s*")
 _SUM = re.compile(r"\s*sum = (\S+)\s*")
 _ROW = re.compile(r"\s*\[\s*([-+0-9.a-zA-Z].*?)\s*\],?\s*")
 _SHOWN = 3
 DECIMALS = 4
-MOST = 1 << 27
-"""Values of one tensor; more is taken for a damaged head."""
+MOST_VALUES = 1 << 27
+"""Most values of one tensor; more means that its heading is damaged."""
 
 
 def read_printed(path: Path) -> Dump:
-    """Every tensor of the printout; DataError if it is none, or cut off inside a tensor."""
+    """Read every tensor of the printout; DataError if the file is no printout, or ends inside a tensor."""
     dump = Dump(str(path))
     text = path.read_bytes().decode("utf-8", "replace")
     name = ""
     dims: tuple[int, ...] = ()
     rows: list[list[float]] = []
     total: float | None = None
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
 
     def close() -> None:
         if not name or not rows:
             return
-        seen[name] = seen.get(name, 0) + 1
-        label = name if seen[name] == 1 else f"{name}#{seen[name]}"
+        counts[name] = counts.get(name, 0) + 1
+        label = name if counts[name] == 1 else f"{name}#{counts[name]}"
         values = _corners(dims, rows, f"{path}: {label}")
         load = lambda values=values, dims=dims: _spread(values, dims)  # noqa: E731
         partial = any(n > 2 * _SHOWN for n in dims)
-        dump.add(label, Piece(dims[::-1], "float32", load, None, partial, total, DECIMALS))
+        dump.add(label, DumpChunk(dims[::-1], "float32", load, None, partial, total, DECIMALS))
 
     for number, line in enumerate(text.splitlines(), 1):
         head = _HEAD.fullmatch(line)
@@ -60,10 +60,10 @@ def read_printed(path: Path) -> Dump:
             close()
             name, rows, total = head[1].strip(), [], None
             dims = tuple(int(n) for n in head.groups()[2:])
-            if math.prod(dims) > MOST:
+            if math.prod(dims) > MOST_VALUES:
                 raise DataError(f"{path} line {number}: {name} of shape {list(dims)} cannot be meant")
-        elif name and (found := _SUM.fullmatch(line)):
-            total = _number(found[1], path, number)
+        elif name and (sum_match := _SUM.fullmatch(line)):
+            total = _number(sum_match[1], path, number)
         elif name and (row := _ROW.fullmatch(line)):
             cells = [cell.strip() for cell in row[1].split(",")]
             rows.append([_number(cell, path, number) for cell in cells if cell not in ("...", "")])
@@ -80,21 +80,21 @@ def _number(text: str, path: Path, line: int) -> float:
         raise DataError(f"{path} line {line}: {text[:30]!r} is no number") from None
 
 
-def _places(n: int) -> list[int]:
+def _printed_indices(n: int) -> list[int]:
     return list(range(n)) if n <= 2 * _SHOWN else [*range(_SHOWN), *range(n - _SHOWN, n)]
 
 
 def _corners(dims: tuple[int, ...], rows: list[list[float]], where: str) -> np.ndarray:
-    """The printed values, outermost dimension first."""
-    shape = tuple(len(_places(n)) for n in dims[::-1])
+    """Return the printed values as an array, outermost dimension first."""
+    shape = tuple(len(_printed_indices(n)) for n in dims[::-1])
     if len(rows) != math.prod(shape[:-1]) or any(len(row) != shape[-1] for row in rows):
         raise DataError(f"{where}: {len(rows)} rows are not what shape {list(dims)} prints (cut off?)")
     return np.array(rows, np.float64).reshape(shape)
 
 
 def _spread(corners: np.ndarray, dims: tuple[int, ...]) -> np.ndarray:
-    """The corners at their places, NaN elsewhere, float64."""
+    """Return the full float64 array with the corners at their places and NaN elsewhere."""
     full = np.full(dims[::-1], np.nan)
     if full.size:
-        full[np.ix_(*(_places(n) for n in dims[::-1]))] = corners
+        full[np.ix_(*(_printed_indices(n) for n in dims[::-1]))] = corners
     return full

@@ -1,6 +1,6 @@
-"""Every named intermediate of our own pass, in a safetensors file with a manifest.
+"""Record every named intermediate of our own pass in a safetensors file with a manifest.
 
-Tensors are called POINT.LAYER (the head's: POINT), points of two arrays POINT.LAYER.0 and .1. The manifest is the value
+Tensors are named POINT.LAYER (the head's: POINT), points of two arrays POINT.LAYER.0 and .1. The manifest is the entry
 "manifest" of the file's metadata, as JSON: model, digest, token ids, numerics, version, and for each tensor its point,
 layer, shape, type, meaning and the positions of its rows.
 """
@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from ds4ref import __version__
-from ds4ref.cli.common import atomic_output
+from ds4ref.console.common import atomic_output
 from ds4ref.engine import Engine
 from ds4ref.errors import DataError, UsageError
 from ds4ref.files import file_digest
 from ds4ref.variants import Fault
 from ds4ref.variants.forced import HEAD, NAMES, model_of, run_layers
+from ds4ref.version import __version__
 
 from .dumps import FORMAT
 from .ops import OPS
@@ -28,8 +28,8 @@ from .ops import OPS
 TOKENS = "T"
 
 
-class Keeper:
-    """Hooks that keep copies of the points asked for, rows of the positions asked for."""
+class Recorder:
+    """Hooks that copy the requested points, at the requested positions."""
 
     def __init__(
         self,
@@ -44,12 +44,12 @@ class Keeper:
         self.entries: list[dict[str, Any]] = []
 
     def begin(self, chunk: Any) -> None:
-        """Faults change what they change."""
+        """Let the faults make their changes to the chunk."""
         for part in self.parts:
             part.begin(chunk)
 
     def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
-        """Keep a copy; go on unchanged but for the faults."""
+        """Copy the value if its point was requested; return it, changed only by the faults."""
         for part in self.parts:
             value = part.tap(name, layer, value, chunk)
         if name in self.names and layer in self.layers and value is not None:
@@ -81,14 +81,15 @@ def record(
     faults: Sequence[Fault] = (),
     cancel: Callable[[int], None] | None = None,
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Tensors by key, and the manifest. All layers from the first on are run, as far as they are needed.
+    """Run the pass up to the last requested layer; return (tensors by key, manifest).
 
-    UsageError for a name, layer or position that does not exist.
+    Empty ``names``, and None for ``layers`` or ``positions``, mean all. UsageError for a name, layer or position that
+    does not exist, DataError for token ids outside the vocabulary.
     """
     shape = engine.shape
     unknown = [name for name in names if name not in OPS]
     if unknown:
-        raise UsageError(f"no point of the pass is called {', '.join(unknown)} (docs/trace.md lists them)")
+        raise UsageError(f"no point of the pass is called {', '.join(unknown)} (docs/reference/trace.md lists them)")
     wanted = {*range(shape.n_layers), HEAD} if layers is None else set(layers)
     outside = [n for n in wanted if not HEAD <= n < shape.n_layers]
     if outside:
@@ -97,11 +98,11 @@ def record(
         raise UsageError(f"positions must lie inside the {len(ids)} tokens")
     if not ids or max(ids) >= shape.vocab:
         raise DataError(f"token ids must be 0 to {shape.vocab - 1}, and at least one")
-    keeper = Keeper(names or OPS, wanted, positions, faults)
+    recorder = Recorder(names or OPS, wanted, positions, faults)
     last = shape.n_layers if HEAD in wanted else max(wanted) + 1
     with np.errstate(all="ignore"):
-        run_layers(model_of(engine), ids, keeper, [*range(last), *([HEAD] if HEAD in wanted else [])], cancel=cancel)
-    if not keeper.tensors:
+        run_layers(model_of(engine), ids, recorder, [*range(last), *([HEAD] if HEAD in wanted else [])], cancel=cancel)
+    if not recorder.tensors:
         raise UsageError("nothing to record: these layers have none of these points")
     manifest = {
         "format": FORMAT,
@@ -111,13 +112,13 @@ def record(
         "backend": engine.backend,
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "ids": list(map(int, ids)),
-        "tensors": keeper.entries,
+        "tensors": recorder.entries,
     }
-    return keeper.tensors, manifest
+    return recorder.tensors, manifest
 
 
 def write(path: str, tensors: dict[str, np.ndarray], manifest: dict[str, Any]) -> None:
-    """Whole or not at all."""
+    """Write tensors and manifest as safetensors, atomically."""
     from safetensors.numpy import save
 
     data = save(tensors, {"format": FORMAT, "manifest": json.dumps(manifest)})

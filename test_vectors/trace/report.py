@@ -1,16 +1,16 @@
-"""What was found, as JSON and as a page for people."""
+"""Report of a blame run, as JSON and as text."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from .blame import Result, Wrong
-from .ops import OPS, Key, anchor, shown
+from .blame import BlameResult, WrongOp
+from .ops import OPS, Key, anchor, describe_point
 
 
-def to_json(result: Result, total: int) -> dict[str, Any]:
-    """Everything, JSON types only. ``total``: points that the dump has."""
+def to_json(result: BlameResult, total: int) -> dict[str, Any]:
+    """Return the whole report in JSON types; ``total``: number of points that the dump has."""
     return {
         "verdict": "wrong" if result.wrong else "nothing beyond rounding",
         "rounding": result.rounding,
@@ -27,8 +27,8 @@ def to_json(result: Result, total: int) -> dict[str, Any]:
     }
 
 
-def entry(wrong: Wrong) -> dict[str, Any]:
-    """One op."""
+def entry(wrong: WrongOp) -> dict[str, Any]:
+    """Return one wrong op in JSON types."""
     name, layer = wrong.key
     op = OPS[name]
     return {
@@ -51,8 +51,8 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def page(result: Result, total: int) -> str:
-    """For people."""
+def page(result: BlameResult, total: int) -> str:
+    """Return the report as text for a terminal."""
     lines = []
     rounds = f"{result.rounding}" + (
         "; " + ", ".join(f"{kind} as {name}" for kind, name in result.exceptions.items()) if result.exceptions else ""
@@ -61,7 +61,7 @@ def page(result: Result, total: int) -> str:
         lines.append(f"nothing is beyond its rounding budget in {len(result.clean)} of {total} points dumped")
     else:
         first = result.wrong[0]
-        lines += [f"the first op beyond its budget makes {shown(first.key)}", *_lines(first)]
+        lines += [f"the first op beyond its budget makes {describe_point(first.key)}", *_first_op_lines(first)]
     lines.append(f"rounds       {rounds}")
     lines += [
         f"note         {kind} has an error of {size:.1g} everywhere, without structure: a rounding that is in no set; "
@@ -71,12 +71,12 @@ def page(result: Result, total: int) -> str:
     if len(result.wrong) > 1:
         lines += ["", f"all {len(result.wrong)} ops beyond their budgets, each on its own (their inputs, our op):"]
         for wrong in result.wrong:
-            told = "; ".join(wrong.causes[:1] or wrong.where[:1])
-            lines.append(f"  {shown(wrong.key):40} {wrong.judgement.relative:9.2e}  {told}".rstrip())
+            reason = "; ".join(wrong.causes[:1] or wrong.where[:1])
+            lines.append(f"  {describe_point(wrong.key):40} {wrong.judgement.relative:9.2e}  {reason}".rstrip())
     lines += [f"note         {note}" for note in result.notes]
     if result.unjudged:
         lines += ["", f"{len(result.unjudged)} points could not be judged:"]
-        lines += [f"  {shown(key):40} {why}" for key, why in list(result.unjudged.items())[:12]]
+        lines += [f"  {describe_point(key):40} {why}" for key, why in list(result.unjudged.items())[:12]]
     if result.missing:
         lines += [
             "",
@@ -86,24 +86,25 @@ def page(result: Result, total: int) -> str:
     return "\n".join(lines)
 
 
-def _lines(wrong: Wrong) -> list[str]:
-    op, found = OPS[wrong.key[0]], wrong.judgement
+def _first_op_lines(wrong: WrongOp) -> list[str]:
+    op, judgement = OPS[wrong.key[0]], wrong.judgement
     through = [name for name, _ in wrong.bridged if name != wrong.key[0]]
+    inputs = [_relative_name(key, wrong.key) for key in wrong.inputs]
     lines = [
         f"formula      {op.formula}",
         f"see          {anchor(op.section)}",
-        f"inputs       {', '.join(_short(key, wrong.key) for key in wrong.inputs) or 'token ids and weights'}, theirs",
+        f"inputs       {', '.join(inputs) or 'token ids and weights'}, theirs",
     ]
     if through:
         lines.append(f"gap          not dumped, so any of these may be it: {', '.join(through)}")
     lines.append(
-        f"off by       {found.relative:.2g} of its size (median), {found.ratio:.3g} times the limit, "
-        f"in {int(found.beyond.sum())} of {len(found.beyond)} rows"
+        f"off by       {judgement.relative:.2g} of its size (median), {judgement.ratio:.3g} times the limit, "
+        f"in {int(judgement.beyond.sum())} of {len(judgement.beyond)} rows"
     )
     lines += [f"where        {text}" for text in wrong.where]
     lines += [f"as if        {text}" for text in wrong.causes]
     return lines
 
 
-def _short(key: Key, of: Key) -> str:
-    return key[0] if key[1] == of[1] else shown(key)
+def _relative_name(key: Key, of: Key) -> str:
+    return key[0] if key[1] == of[1] else describe_point(key)

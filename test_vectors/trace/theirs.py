@@ -1,8 +1,8 @@
 """Another engine's values at the points of our pass, in our shapes and order of axes.
 
-Shapes are only known once our pass stands at a point, so values are read and fitted then, and kept. What cannot be
-fitted is remembered with the reason and treated as not dumped. How precisely the values were stored is found from the
-values themselves: all of them being representable in float16 is no accident.
+Our shape of a point is known only when our pass reaches it, so values are read, fitted and cached then. Values that
+cannot be fitted are listed with the reason and treated as not dumped. The storage precision is inferred from the values
+themselves: if all of them are representable in float16, they were stored as float16.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import numpy as np
 
 from ds4ref.errors import DataError
 
-from .dumps import Dump, Piece
-from .names import Source
+from .dump import Dump, DumpChunk
+from .names import NameRule
 from .ops import CHOICES, OPS, STORED, Key
 
 HALF_STEP = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 """Largest rounding error of a stored value, relative to the power of two below it."""
 SMALLEST = {"float16": 2.0**-14, "bfloat16": 2.0**-126}
+"""Smallest normal value of the type."""
 
 
 class Unfit(Exception):
@@ -30,9 +31,11 @@ class Unfit(Exception):
 
 @dataclass(frozen=True)
 class Fit:
-    """Their values at one point: ``values`` like ours, or for the tokens ``rows`` only.
+    """Their values at one point, in our shape.
 
-    partial  only values that are not NaN are known; ``total`` is the sum of all if that is known
+    rows     tokens that ``values`` has rows for; None: all
+    partial  NaN values are unknown
+    total    sum of all values, known ones and unknown ones; None if the dump does not say
     """
 
     values: np.ndarray
@@ -41,37 +44,42 @@ class Fit:
     total: float | None = None
 
     def into(self, ours: np.ndarray) -> np.ndarray:
-        """``ours`` with their values where they are known, in our type."""
+        """Return ``ours`` with their values substituted where they are known, in our dtype."""
         if self.partial:
             return ours
-        made = self.values.astype(ours.dtype)
+        values = self.values.astype(ours.dtype)
         if self.rows is None:
-            return made
+            return values
         out = ours.copy()
-        out[self.rows] = made
+        out[self.rows] = values
         return out
 
 
 class Theirs:
-    """Values by point and layer, fitted on demand."""
+    """Another engine's values by point and layer, fitted to our shapes on demand.
 
-    def __init__(self, dump: Dump, found: dict[Key, tuple[str, Source]], shape: Any, tokens: int):
-        self.dump, self.found, self.shape, self.tokens = dump, dict(found), shape, tokens
+    ``matches``: (point, layer) -> (name in the dump, how to read it); ``shape``: the model's; ``tokens``: their number.
+    """
+
+    def __init__(self, dump: Dump, matches: dict[Key, tuple[str, NameRule]], shape: Any, tokens: int):
+        self.dump, self.matches, self.shape, self.tokens = dump, dict(matches), shape, tokens
         self.unfit: dict[Key, str] = {}
         self.notes: list[str] = []
         self.sizes: dict[Key, tuple[np.ndarray, np.ndarray]] = {}
-        """By point, rms of their values and of what storing lost, by row."""
+        """By point: rms of their values and rms of their storage error, by row."""
         self._fits: dict[Key, tuple[Fit, ...]] = {}
         self.stored, self.decimals = self._precision()
 
     def keys(self) -> set[Key]:
-        """Everything that was dumped and could be fitted so far."""
-        return set(self.found) - set(self.unfit)
+        """Return the dumped points, without those that could not be fitted."""
+        return set(self.matches) - set(self.unfit)
 
     def get(self, key: Key, ours: Any) -> tuple[Fit, ...] | None:
-        """Their values at ``key``, one for each array that the point has; None if there are none that fit, or if
-        ``ours`` is None and the pass has not come to the point with anything to fit them to."""
-        if key not in self.found or key in self.unfit:
+        """Return their values at ``key``, one Fit for each array of the point.
+
+        None if they were not dumped or cannot be fitted, or if ``ours`` is None and they were not fitted before.
+        """
+        if key not in self.matches or key in self.unfit:
             return None
         if key not in self._fits:
             if ours is None and key[0] not in CHOICES:
@@ -84,7 +92,7 @@ class Theirs:
         return self._fits[key]
 
     def half_step(self, values: np.ndarray) -> np.ndarray | float:
-        """Largest error that storing made of each of ``values``; 0 where nothing was lost."""
+        """Return the largest storage error of each of ``values``; 0 if they were stored as float32."""
         if self.decimals is not None:
             return 0.5 * 10.0**-self.decimals
         if self.stored not in HALF_STEP:
@@ -96,14 +104,14 @@ class Theirs:
     # --- fitting
 
     def _fitted(self, key: Key, ours: Any) -> tuple[Fit, ...]:
-        name, source = self.found[key]
+        name, source = self.matches[key]
         arrays = ours if isinstance(ours, tuple) else (ours,)
         names = [f"{name}.{i}" for i in range(len(arrays))] if source.parts > 1 else [name]
         if len(names) != len(arrays) or any(n not in self.dump.tensors for n in names):
             raise Unfit(f"{name} has not the {len(arrays)} parts of {key[0]}")
-        return tuple(self._one(key, n, source, like) for n, like in zip(names, arrays, strict=True))
+        return tuple(self._fit_array(key, n, source, like) for n, like in zip(names, arrays, strict=True))
 
-    def _one(self, key: Key, name: str, source: Source, like: Any) -> Fit:
+    def _fit_array(self, key: Key, name: str, source: NameRule, like: Any) -> Fit:
         pieces = self.dump.tensors[name]
         axes = OPS[key[0]].axes
         if key[0] in CHOICES:
@@ -129,7 +137,7 @@ class Theirs:
 
     def _factor(self, key: Key, times: str, values: np.ndarray) -> np.ndarray:
         other = (times, key[1])
-        if other not in self.found:
+        if other not in self.matches:
             raise Unfit(f"{key[0]} needs {times}, which was not dumped")
         like = np.empty(values.shape[: len(OPS[times].axes)], np.float32)
         fit = self.get(other, like)
@@ -138,17 +146,17 @@ class Theirs:
         factor = fit[0].values
         return factor.reshape(factor.shape + (1,) * (values.ndim - factor.ndim))
 
-    def _ids(self, piece: Piece, point: str) -> np.ndarray:
-        found = piece.load()
+    def _ids(self, piece: DumpChunk, point: str) -> np.ndarray:
+        values = piece.load()
         if piece.partial:
             raise Unfit(f"{point}: only the corners of a list of ids are known")
-        flat = found.reshape(-1, found.shape[-1]) if found.ndim > 1 else found.reshape(1, -1)
+        flat = values.reshape(-1, values.shape[-1]) if values.ndim > 1 else values.reshape(1, -1)
         ids = np.rint(flat).astype(np.int64) if flat.dtype.kind == "f" else flat.astype(np.int64)
         if point == "ffn_moe_topk" and (ids.min(initial=0) < 0 or ids.max(initial=0) >= self.shape.n_experts):
             raise Unfit(f"there is no expert {int(ids.max())}" if ids.max() > 0 else "there is no expert -1")
         return ids
 
-    def _rows(self, pieces: list[Piece], fits: list[np.ndarray], axes: str, name: str) -> np.ndarray | None:
+    def _rows(self, pieces: list[DumpChunk], fits: list[np.ndarray], axes: str, name: str) -> np.ndarray | None:
         count = sum(len(fit) for fit in fits)
         if any(piece.first is not None for piece in pieces):
             spans = [np.arange(p.first or 0, (p.first or 0) + len(f)) for p, f in zip(pieces, fits, strict=True)]
@@ -177,13 +185,13 @@ class Theirs:
     # --- precision
 
     def _precision(self) -> tuple[str, int | None]:
-        """How the dump stores its values: a float type narrower than float32, or digits after the point."""
+        """Infer how the dump stores its values: (float type, None), or ("decimals", digits after the decimal point)."""
         decimals = {p.decimals for pieces in self.dump.tensors.values() for p in pieces if p.decimals is not None}
         if decimals:
             return "decimals", max(decimals)
-        fits = {"bfloat16": 0, "float16": 0}  # most values of the first are of the second, too
+        fits = {"bfloat16": 0, "float16": 0}  # checked in this order: most bfloat16 values are float16 values, too
         judged = 0
-        for key, (name, _) in itertools.islice(sorted(self.found.items()), 400):
+        for key, (name, _) in itertools.islice(sorted(self.matches.items()), 400):
             if key[0] in STORED or key[0] in CHOICES or judged >= 60:
                 continue
             pieces = self.dump.tensors.get(name) or self.dump.tensors.get(f"{name}.0") or []
@@ -207,14 +215,14 @@ class Theirs:
         return "float32", None
 
 
-def fitted(values: np.ndarray, source: Source, axes: str, like: tuple[int, ...], name: str) -> np.ndarray:
-    """``values`` as (n, *like[1:]); the first axis may be shorter than ours. Unfit says why not."""
+def fitted(values: np.ndarray, source: NameRule, axes: str, like: tuple[int, ...], name: str) -> np.ndarray:
+    """Bring ``values`` to shape (n, *like[1:]), where n may be less than like[0]; Unfit if that is not possible."""
     tail = like[1:]
     width = int(np.prod(tail))
     if source.slice is not None:
         values = values[..., source.slice[0] : source.slice[1]]
     if source.axes:
-        values = _ordered(values, source.axes, axes, name)
+        values = _reordered(values, source.axes, axes, name)
     if source.first and source.first in axes:
         at = axes.index(source.first)
         if values.ndim == len(like) and values.shape[at] >= like[at]:
@@ -242,8 +250,8 @@ def fitted(values: np.ndarray, source: Source, axes: str, like: tuple[int, ...],
     raise problem
 
 
-def _ordered(values: np.ndarray, theirs: str, ours: str, name: str) -> np.ndarray:
-    """Axes named by ``theirs`` brought into our order; letters we do not have stay before the one that follows."""
+def _reordered(values: np.ndarray, theirs: str, ours: str, name: str) -> np.ndarray:
+    """Transpose axes named by ``theirs`` into our order; letters that ours lacks go before the axis they merge into."""
     if len(theirs) != values.ndim:
         if values.ndim != len(theirs.replace("1", "")):
             raise Unfit(f"{name} has {values.ndim} axes, its table names {theirs}")
@@ -263,6 +271,6 @@ def _ordered(values: np.ndarray, theirs: str, ours: str, name: str) -> np.ndarra
 
 
 def _next_ours(letters: str, letter: str, ours: str) -> str:
-    """The axis of ours that an axis of theirs is merged into."""
+    """Return our axis that their axis ``letter`` is merged into."""
     later = [other for other in letters[letters.index(letter) + 1 :] if other in ours and other not in "TN"]
     return later[0] if later else ours[-1]

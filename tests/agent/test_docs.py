@@ -1,4 +1,4 @@
-"""docs/agent.md says what is there: every tool with its parameters, every limit; its example runs."""
+"""docs/reference/agent.md says what is there: every tool with its parameters, every limit; its example runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ds4ref.agent.permit import group_of
 from ds4ref.cli.agent import TURNS, Session, build_parser
 from tests.agent.scripted import Scripted, Watched, calls, says
 
-PAGE = (Path(__file__).parents[2] / "docs" / "agent.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "agent.md").read_text()
 
 
 def test_the_example_runs(tmp_path, monkeypatch) -> None:

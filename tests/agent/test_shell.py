@@ -43,7 +43,7 @@ def alive(pid: int) -> bool:
 
 def gone(pid: int) -> bool:
     """Whether it ends soon; a killed process takes a moment."""
-    for _ in range(1000):
+    for _ in range(3000):
         if not alive(pid):
             return True
         time.sleep(0.01)

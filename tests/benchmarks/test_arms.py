@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import arms
-from speed_bench import sweep
+from ds4ref.speed_bench import sweep
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ SIZES = (3, 4, 5, 8, 10, 20, 30, 50)
 
 # What cannot be both right and close, and errs wide: rounding to whole deviations, few answers that changed, and
 # differences of two skewed values at less than six of them; intervals of scores are about all questions like these, not
-# about the very ones that were asked. And those that err narrow: docs/reports.md.
+# about the very ones that were asked. And those that err narrow: docs/reference/reports.md.
 AGAIN = {case.name for case in CASES if "these very ones" in case.name}
 WIDE = AGAIN | {
     "centre, tied", "grades, a fifth new", "grades, half of the answers new", "grades, half new, in quarters",

@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks import cpu
 from benchmarks.goals import GOALS
+from ds4ref.kernels.cpu import CPU
 from ds4ref.nano import embedded_path
-from kernels.cpu import CPU
 
 ROOT = Path(__file__).resolve().parents[2]
 

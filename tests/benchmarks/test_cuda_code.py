@@ -22,7 +22,7 @@ from benchmarks.cuda_code import (
     token,
     versions,
 )
-from benchmarks.cuda_compile import Built, missing, sass_lines
+from benchmarks.cuda_compile import Built, sass_lines
 
 TABLE_NOW = json.loads(TABLE.read_text())
 ROWS = [(arch, row) for arch, rows in TABLE_NOW["kernels"].items() for row in rows if "registers" in row]
@@ -74,7 +74,7 @@ ret;
 
 
 def test_a_listing_is_read() -> None:
-    lines, places = sass_lines(LISTING)
+    lines, places = sass_lines(LISTING, {})
     assert lines[1] == ".L_x_1:" and lines[2] == "IDP.4A.S8.S8 R3, R4, R5, R3"
     assert places[:6] == (7, 0, 9, 9, 9, 8)
     assert "NOP" not in code_of(lines) and len(code_of(lines)) == 10
@@ -87,11 +87,11 @@ def test_a_listing_is_read() -> None:
 
 def test_how_often_a_line_runs() -> None:
     """A loop of 40 rounds that ptxas wrote out twice, then a shuffle whose other way nobody takes."""
-    from tests.kernels.lowering.ptx import Label, parse
+    from tests.kernels.cuda.lowering.ptx import Label, parse
 
     body = parse(PTX).entry.body
     rounds = [40 if not isinstance(item, Label) and item.line in (8, 9) else 1 for item in body]
-    lines, places = sass_lines(LISTING)
+    lines, places = sass_lines(LISTING, {})
     found = often(body, rounds, Built(0, 0, 0, 0, 0, lines, places))
     rates = {text.split()[0]: rate for text, rate in zip(lines, found, strict=True) if rate}
     assert rates == {"LDC": 1, "IDP.4A.S8.S8": 20, "@!P0": 20, "@P1": 20, "BRA.DIV": 1, "SHFL.BFLY": 1, "EXIT": 1}
@@ -208,7 +208,6 @@ def test_stacks_and_spills_elsewhere_are_known() -> None:
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def test_the_table_is_what_the_compiler_says() -> None:
     """For the products of a token, whose numbers are published, with the versions that the table was made by."""
     if versions() != TABLE_NOW["versions"]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
-from benchmarks.calibration import fit, reliability, right
+from benchmarks.calibration import fit, priors, reliability, right
 from benchmarks.diagnosis import Tally, _classify, clean, outside
 from benchmarks.patients import OUTSIDE, Patient, draw
 from ds4ref.engine import Engine
 from ds4ref.nano.diagnostic import diagnostic_path
+from ds4ref.test_vectors.diagnosis import Diagnosis
+from ds4ref.test_vectors.diagnosis.calibration import PATH, probability
+from ds4ref.test_vectors.diagnosis.outside import slips
 from ds4ref.variants import LIBRARY
 from ds4ref.variants.families import FAMILIES
-from test_vectors.diagnosis import Diagnosis
-from test_vectors.diagnosis.calibration import probability
-from test_vectors.diagnosis.outside import slips
 
 
 def said(verdict: str, fault: str | None = None, agrees: str | None = None) -> Diagnosis:
@@ -74,6 +76,10 @@ def test_confidence_is_fitted() -> None:
     assert 0.4 < low < 0.6 and high > 0.9
     for row in reliability(records, found):
         assert abs(row["said"] - row["right"]) < 0.12
+
+
+def test_the_stored_priors_are_those_of_the_mix(engine) -> None:
+    assert json.loads(PATH.read_text())["priors"] == priors(engine)
 
 
 def test_the_same_trial_is_the_same_patient(engine) -> None:

@@ -16,14 +16,13 @@ from benchmarks import cuda_code, gpu_check, gpu_models, gpu_products, gpu_speed
 from benchmarks.gpu_check import Check
 from benchmarks.timing import OutOfTime
 from ds4ref.engine import Engine
-from kernels.cuda import backend, driver
-from tests.test_cuda_decode import Idle
+from tests.kernels.cuda.test_decode import idle
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def command(*argv: Any, simulated: bool) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "NUMBA_ENABLE_CUDASIM": str(int(simulated))}
+def command(*argv: Any) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run(
         [sys.executable, "-m", "benchmarks.gpu_check", *map(str, argv)],
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=3000, check=False,
@@ -31,14 +30,14 @@ def command(*argv: Any, simulated: bool) -> subprocess.CompletedProcess[str]:
 
 
 def test_without_a_device_one_line_says_so(tmp_path: Path) -> None:
-    done = command("-o", tmp_path / "out" / "check.json", simulated=False)
+    done = command("-o", tmp_path / "out" / "check.json")
     assert (done.returncode, done.stdout) == (1, "") and not (tmp_path / "out").exists()
     assert done.stderr.startswith("gpu_check: no CUDA device: ") and done.stderr.count("\n") == 1
 
 
 @pytest.fixture
 def check(tmp_path: Path) -> Check:
-    return Check(tmp_path / "check.json", simulated=False, facts={"device": "none"})
+    return Check(tmp_path / "check.json", rehearsal=False, facts={"device": "none"})
 
 
 def kept(check: Check) -> dict[str, Any]:
@@ -115,12 +114,12 @@ def test_a_bar_that_is_missed_is_said(check: Check, value: float, better: str, c
     assert kept(check)["rows"][0]["met"] is (code == 0)
 
 
-def test_the_simulator_has_no_speed(tmp_path: Path) -> None:
-    check = Check(tmp_path / "check.json", simulated=True)
+def test_a_rehearsal_has_no_speed(tmp_path: Path) -> None:
+    check = Check(tmp_path / "check.json", rehearsal=True)
     check.add("speed", 5.0, "ms", 1.0, timed=True)
     check.add("difference", 0.25, "", 1.0, "lower")
     speed, difference = kept(check)["rows"]
-    assert (speed["value"], speed["met"]) == (None, None) and "simulator" in speed["note"]
+    assert (speed["value"], speed["met"]) == (None, None) and "rehearsal" in speed["note"]
     assert (difference["value"], difference["met"]) == (0.25, True)
 
 
@@ -181,32 +180,34 @@ def test_rows_of_all_layers_show_their_arithmetic(check: Check) -> None:
 
 
 def test_the_speed_part_runs_to_its_end(tmp_path: Path, nano_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a driver that launches nothing."""
-    monkeypatch.setattr(backend, "open_driver", lambda number: Idle())
-    monkeypatch.setattr(driver, "open_driver", lambda *number: Idle())
-    check = Check(tmp_path / "check.json", simulated=True, facts={"capability": [9, 0]})
-    assert gpu_check.run(check, ["speed"], None) == 0
+    """With a driver that launches nothing, and figures of a copy and a head."""
+    monkeypatch.setattr(gpu_speed, "heads", lambda check: (2e12, 1e-4))
+    check = Check(tmp_path / "check.json", rehearsal=True, facts={"capability": [9, 0]})
+    with idle():
+        assert gpu_check.run(check, ["speed"], None) == 0
     items = [row["item"] for row in kept(check)["rows"]]
     assert "43 layers, prefill of 2" in items and "the same at 64, one launch after the other" in items
-    assert kept(check)["parts"]["speed"]["state"] == "done" and len(items) == 12
+    assert kept(check)["parts"]["speed"]["state"] == "done" and len(items) == 11
 
 
+@pytest.mark.cuda
 @pytest.mark.slow
-def test_a_rehearsal_in_the_simulator(tmp_path: Path) -> None:
-    """Every part with the kernels' Python: all of it runs, nothing is timed, results are right."""
+def test_a_rehearsal(tmp_path: Path) -> None:
+    """Every part on compiled kernels: all of it runs, nothing is timed, results are right."""
     out = tmp_path / "check.json"
-    done = command("-o", out, "--seconds", 3000, simulated=True)
+    done = command("-o", out, "--seconds", 3000, "--rehearse")
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(out.read_text())
-    assert found["simulated"] is True and {how["state"] for how in found["parts"].values()} == {"done"}
+    assert found["rehearsal"] is True and {how["state"] for how in found["parts"].values()} == {"done"}
     rows = found["rows"]
     assert {row["part"] for row in rows} == set(gpu_check.PARTS)
     assert all(row["value"] is None for row in rows if row["unit"] in ("ms", "GB/s", "T/s"))
     assert sum(row["met"] is True for row in rows) >= 6 and not any(row["met"] is False for row in rows)
 
 
+@pytest.mark.cuda
 def test_a_short_rehearsal_measures_nothing_and_says_so(tmp_path: Path) -> None:
-    done = command("-o", tmp_path / "check.json", "--only", "ops", simulated=True)
+    done = command("-o", tmp_path / "check.json", "--only", "ops", "--rehearse")
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((tmp_path / "check.json").read_text())
     assert found["parts"]["ops"]["state"] == "done" and found["parts"]["speed"]["state"] == "not asked for"

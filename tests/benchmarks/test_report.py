@@ -76,6 +76,6 @@ def test_every_row_belongs_to_one_section() -> None:
 
 
 def test_the_formats_are_those_of_the_tensor_table() -> None:
-    from ds4ref.archs.deepseek4.chunk import ACTIVATION
+    from ds4ref.kernels import formats
 
-    assert all(ACTIVATION[fmt] == act for fmt, act in FORMATS.items())
+    assert all(formats.FORMATS[fmt].activation == act for fmt, act in FORMATS.items())

@@ -1,4 +1,4 @@
-"""The chat on the fake engine, fed through stdin (docs/ds4.md)."""
+"""The chat on the fake engine, fed through stdin (docs/reference/ds4.md)."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ds4ref.cli import common
+from ds4ref.console import common
 from ds4ref.errors import Cancelled, DataError, ModelFileError, UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -238,7 +238,7 @@ def test_closed_and_full_streams(where):
 def test_sigterm_leaves_no_temporary_file(tmp_path):
     code = (
         "import time, sys\n"
-        "from ds4ref.cli import common\n"
+        "from ds4ref.console import common\n"
         "def body(argv):\n"
         "    with common.atomic_output(argv[0]) as out:\n"
         "        out.write(b'half'); out.flush(); print('ready', flush=True); time.sleep(30)\n"

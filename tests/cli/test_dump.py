@@ -1,4 +1,4 @@
-"""The modes that print or write numbers, on the fake engine (docs/ds4.md)."""
+"""The modes that print or write numbers, on the fake engine (docs/reference/ds4.md)."""
 
 from __future__ import annotations
 

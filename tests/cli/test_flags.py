@@ -4,56 +4,28 @@ from __future__ import annotations
 
 import ast
 import collections
-import importlib
-import re
 from pathlib import Path
 
 import pytest
 
-from ds4ref.cli import options
-from ds4ref.cli.flags import FLAGS
+from ds4ref.console import options
+from ds4ref.console.flags import FLAGS
+
+from . import flags_page
 
 ROOT = Path(__file__).parents[2]
-TOOLS = {"ds4": "ds4ref.cli.ds4", "ds4-bench": "speed_bench.cli", "ds4-vectors": "test_vectors.cli",
-         "ds4-report": "reports.cli", "ds4-eval": "eval.cli", "ds4-server": "ds4ref.cli.server",
-         "ds4-kv": "ds4ref.cli.kv", "ds4-quantize": "ds4ref.cli.quantize"}  # fmt: skip
 
 
-def _commands(capsys, tool: str) -> list[list[str]]:
-    """Every command of a tool, as its own usage lists them."""
-    main = importlib.import_module(TOOLS[tool]).main
-    assert main(["--help"]) == 0
-    text = capsys.readouterr().out
-    listed = re.findall(r"^  ([a-z]+)   ", text, re.MULTILINE) + re.findall(
-        rf"^\s+{tool} ([a-z]+) ", text, re.MULTILINE
-    )
-    found = [[], *([name] for name in dict.fromkeys(listed))]
-    return found + ([["trace", "record"], ["trace", "blame"]] if tool == "ds4-vectors" else [])
-
-
-@pytest.fixture
-def parsers(monkeypatch, capsys) -> dict[str, options.Parser]:
+@pytest.fixture(scope="module")
+def parsers() -> dict[str, options.Parser]:
     """The parser behind the help of every command."""
-    made: list[options.Parser] = []
-    monkeypatch.setattr(options.Parser, "parse", _remembered(made, options.Parser.parse))
-    found = {}
-    for tool in TOOLS:
-        for command in _commands(capsys, tool):
-            made.clear()
-            importlib.import_module(TOOLS[tool]).main([*command, "--help"])
-            assert "usage:" in capsys.readouterr().out
-            if made:
-                found[" ".join([tool, *command])] = made[-1]
-    assert len(found) > 20
-    return found
+    commands = dict(flags_page.parsers())
+    assert {"ds4-vectors diagnose", "ds4-vectors trace blame", "ds4 nano"} <= set(commands)
+    return commands
 
 
-def _remembered(made, parse):
-    def remembering(self, argv):
-        made.append(self)
-        return parse(self, argv)
-
-    return remembering
+def test_the_page_of_flags_is_that_of_the_parsers() -> None:
+    assert (ROOT / "docs" / "reference" / "flags.md").read_text(encoding="utf-8") == flags_page.page()
 
 
 def test_flags_of_two_commands_are_declared_once() -> None:

@@ -10,13 +10,13 @@ import time
 
 import pytest
 
-import speed_bench.cli
-import test_vectors.cli
-from ds4ref.cli.many import Folders, Tool, read_job, run_unit
+import ds4ref.speed_bench.cli
+import ds4ref.test_vectors.cli
+from ds4ref.console.many import Folders, Tool, read_job, run_unit
 from ds4ref.errors import DataError, UsageError
 from ds4ref.runs.store import Store
 
-BENCH = Tool("ds4-bench", "speed_bench.cli", ("csv", "plot"))
+BENCH = Tool("ds4-bench", "ds4ref.speed_bench.cli", ("csv", "plot"))
 SWEEP = ["--ctx-start", "16", "--ctx-max", "32", "--step-incr", "16", "-n", "2", "-r", "1", "--no-roofline"]
 ECHO = """
 import json, os, pathlib, sys, time
@@ -95,7 +95,7 @@ def test_a_unit_brings_back_files_and_its_verdict(echo):
 def test_a_unit_leaves_runs_but_nothing_in_the_store_of_its_machine(nano_path, store_path):
     argv = ["-m", nano_path, "--frontiers", "8", "-n", "1", "-r", "1", "-t", "1,2", "--backend", "reference"]
     argv += ["--no-roofline"]
-    found = run_unit({"module": "speed_bench.cli", "prog": "ds4-bench", "argv": argv})
+    found = run_unit({"module": "ds4ref.speed_bench.cli", "prog": "ds4-bench", "argv": argv})
     assert [run["label"] for run in found["runs"]] == ["threads=1", "threads=2"]
     assert all(run["kind"] == "bench" and len(run["rows"]) == 1 for run in found["runs"])
     with Store.open(store_path) as store:
@@ -126,7 +126,7 @@ def test_a_unit_ends_with_its_worker(tmp_path, echo):
     """A killed worker must not leave its measurement behind."""
     (tmp_path / "modules" / "echoes.py").write_text(
         "import pathlib, sys, time\n"
-        "from ds4ref.cli.common import run\n"
+        "from ds4ref.console.common import run\n"
         "def body(argv):\n"
         "    path = pathlib.Path(argv[0])\n"
         "    path.write_text('begun')\n"
@@ -134,7 +134,7 @@ def test_a_unit_ends_with_its_worker(tmp_path, echo):
         "run('echoes', body)\n"
     )
     note = tmp_path / "note"
-    code = f"from ds4ref.cli.many import run_unit; run_unit({echo(str(note))!r})"
+    code = f"from ds4ref.console.many import run_unit; run_unit({echo(str(note))!r})"
     worker = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.DEVNULL)
     while not note.exists() or not note.read_text():
         time.sleep(0.02)
@@ -169,12 +169,12 @@ def test_a_job_runs_fails_in_part_and_resumes(tmp_path, nano_path, store_path, c
     job, missing = tmp_path / "job.toml", tmp_path / "missing.gguf"
     job.write_text(f"name = 'quants'\nargs = {json.dumps(SWEEP)}\n[matrix]\n"
                    f"model = [{json.dumps(nano_path)}, {json.dumps(str(missing))}]")  # fmt: skip
-    assert speed_bench.cli.main(["many", str(job)]) == 1
+    assert ds4ref.speed_bench.cli.main(["many", str(job)]) == 1
     captured = capsys.readouterr()
     assert "quants: 1 done, 0 done before, 1 failed" in captured.out
     assert "missing.gguf: cannot open the model" in captured.err and "dashboard: http://" in captured.err
     missing.symlink_to(nano_path)
-    assert speed_bench.cli.main(["many", str(job), "--json"]) == 0
+    assert ds4ref.speed_bench.cli.main(["many", str(job), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert len(found["done"]) == len(found["before"]) == 1 and not found["failed"] and not found["left"]
     with Store.open(store_path) as store:
@@ -197,7 +197,7 @@ def test_eight_sweeps_on_three_workers_of_which_one_is_killed(tmp_path, nano_pat
         while not killed:
             for process in psutil.Process().children(recursive=True):
                 try:
-                    if "ds4ref.cli.unit" in process.cmdline():
+                    if "ds4ref.console.unit" in process.cmdline():
                         process.parent().kill()
                         killed.append(process)
                         return
@@ -207,7 +207,7 @@ def test_eight_sweeps_on_three_workers_of_which_one_is_killed(tmp_path, nano_pat
 
     killer = threading.Thread(target=kill)
     killer.start()
-    assert speed_bench.cli.main(["many", str(job), "--workers", "3", "--json"]) == 0
+    assert ds4ref.speed_bench.cli.main(["many", str(job), "--workers", "3", "--json"]) == 0
     killer.join()
     captured = capsys.readouterr()
     found = json.loads(captured.out)
@@ -229,7 +229,7 @@ def test_vectors_are_captured_and_checked_by_the_same_lines(tmp_path, nano_path,
         f'args = ["capture", "{{out}}", "--prompts", "{tmp_path}/prompts.jsonl", "-n", "2", "--repeat", "1"]\n'
         f'[matrix]\ntarget = ["local:{nano_path}"]\nnumerics = ["ds4", "exact"]\n'
     )
-    assert test_vectors.cli.main(["many", "capture.toml", "--workers", "2"]) == 0
+    assert ds4ref.test_vectors.cli.main(["many", "capture.toml", "--workers", "2"]) == 0
     folders = sorted(path.parent for path in (tmp_path / "capture").glob("*/manifest.json"))
     assert len(folders) == 2
     capsys.readouterr()
@@ -237,7 +237,7 @@ def test_vectors_are_captured_and_checked_by_the_same_lines(tmp_path, nano_path,
         f'args = ["check", "{folders[0]}", "--out", "{{out}}/steps.json"]\n'
         f'[matrix]\ntarget = ["local:{nano_path}"]\nnumerics = ["exact", "qat"]\n'
     )
-    assert test_vectors.cli.main(["many", "check.toml", "--json"]) in (0, 1)
+    assert ds4ref.test_vectors.cli.main(["many", "check.toml", "--json"]) in (0, 1)
     found = json.loads(capsys.readouterr().out)
     assert len(found["done"]) == 2 and all(result["found"]["cases"] == 1 for result in found["results"].values())
     assert len(list((tmp_path / "check").glob("*/steps.json"))) == 2
@@ -268,19 +268,19 @@ def test_ctrl_c_waits_for_what_runs_and_the_next_run_resumes(tmp_path, nano_path
     said, seen, late = [], [], time.monotonic() + 120
     thread = threading.Thread(target=stop)
     thread.start()
-    code = speed_bench.cli.main(["many", str(job)])
+    code = ds4ref.speed_bench.cli.main(["many", str(job)])
     thread.join()
     assert seen and code == 130
     kept = len(store_runs())
     assert 1 <= kept < 3 and "the same command does what is missing" in capfd.readouterr().err
-    assert speed_bench.cli.main(["many", str(job)]) == 0
+    assert ds4ref.speed_bench.cli.main(["many", str(job)]) == 0
     assert sorted(store_runs()) == ["reps=1", "reps=2", "reps=3"]
 
 
 def test_mistakes(capsys, tmp_path):
-    assert speed_bench.cli.main(["many"]) == 2 and "many needs one JOB.toml" in capsys.readouterr().err
-    assert speed_bench.cli.main(["many", str(tmp_path / "absent.toml")]) == 1
+    assert ds4ref.speed_bench.cli.main(["many"]) == 2 and "many needs one JOB.toml" in capsys.readouterr().err
+    assert ds4ref.speed_bench.cli.main(["many", str(tmp_path / "absent.toml")]) == 1
     job = tmp_path / "job.toml"
     job.write_text("")
-    assert speed_bench.cli.main(["many", str(job), "--scheduler", "foo://here:1"]) == 2
+    assert ds4ref.speed_bench.cli.main(["many", str(job), "--scheduler", "foo://here:1"]) == 2
     assert "foo://here:1 is no address of a Dask scheduler" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""One-shot answers on the fake engine (docs/ds4.md, docs/text.md 3)."""
+"""One-shot answers on the fake engine (docs/reference/ds4.md, docs/explanation/text.md 3)."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_lock_only_when_asked_for(ds4, tmp_path, monkeypatch):
     assert ds4("-p", "Hi").code == 0
     assert lock.read_text() == f"{os.getpid()}\n"
     holder = subprocess.Popen(
-        [sys.executable, "-c", "from ds4ref.cli.model import single_instance\n"
+        [sys.executable, "-c", "from ds4ref.console.model import single_instance\n"
          "with single_instance('ds4'): print('held', flush=True); input()"],
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip

@@ -1,11 +1,11 @@
-"""Reading the command line (docs/ds4.md). No model is involved."""
+"""Reading the command line (docs/reference/ds4.md). No model is involved."""
 
 import argparse
 
 import pytest
 
 from ds4ref.cli.ds4 import build_parser, main, pick_mode
-from ds4ref.cli.options import integer, number
+from ds4ref.console.options import integer, number
 from ds4ref.errors import UsageError
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ds4ref.cli import common
+from ds4ref.console import common
 
 
 class Terminal(io.StringIO):

@@ -10,8 +10,10 @@ import socket
 import stat
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import httpx2
+import numpy as np
 import pytest
 
 from ds4ref.cli import server
@@ -126,15 +128,21 @@ def test_settings():
     assert server.settings(parsed("--model-name", "mine"), "").title == "mine"
 
 
-def test_demanded_answers_may_be_kept_short(nano_path):
+def test_reasoning_before_demanded_answers_may_be_kept_short(nano_path):
     turn = Turn("chat", messages=(Message("user", "Hi"),), format='{"type":"string"}')
     with Engine.open(nano_path, backend="reference", threads=1) as engine:
-        for flags, limits in (((), (None, None)), (("--form-tokens", "90", "--form-thinking", "0"), (90, 0))):
+        close = engine.tokenizer.think_close
+        for flags, allowed in (((), 1000), (("--form-thinking", "7"), 7)):
             args = parsed("-c", "512", *flags)
             service = server.make_service(engine, args, server.settings(args, ""))
             try:
                 steer = service.worker.constrain(turn, engine.tokenizer)
-                assert (steer.limits.answer, steer.limits.reasoning) == limits
+                reasoning = SimpleNamespace(thinking=True, tokens=[5] * 6)
+                logits = np.zeros(len(engine.tokenizer), np.float32)
+                assert steer(reasoning, logits) is not close
+                reasoning.tokens.append(5)
+                picked = steer(reasoning, logits)
+                assert (isinstance(picked, int) and picked == close) is (allowed == 7)
             finally:
                 service.worker.shut_down(5)
                 service.close()

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from ds4ref.cli.tables import Column, fitted
+from ds4ref.console.tables import Column, fitted
 
 COLUMNS = (Column("#", right=True), Column("name", least=4), Column("p", 2, right=True), Column("why", 1, least=6))
 ROWS = [["1", "alpha-beta-gamma", "0.0042", "it was so"], ["12", "x", "1", "nobody knows why it was not so"]]

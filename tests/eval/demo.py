@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from ds4ref.errors import TargetError
+from ds4ref.eval.packs import Question
+from ds4ref.eval.plan import Settings, keys
+from ds4ref.eval.runner import Event, Runner
+from ds4ref.eval.signals import Signals
+from ds4ref.eval.tui import show
 from ds4ref.targets import Request
 from ds4ref.targets.answer import Delta
-from eval.packs import Question
-from eval.plan import Settings, keys
-from eval.runner import Event, Runner
-from eval.signals import Signals
-from eval.tui import show
 
 from .plausible import plausible
 from .scripted import Scripted, Step, log_of, said
@@ -78,7 +78,7 @@ def script(
         kind = dice.choices(("right", "wrong", "missing", "ambiguous"), (76, 14, 5, 5))[0]
         end = {
             "right": f"Answer: {question.answer}", "wrong": f"Answer: {wrong}", "missing": "I cannot tell.",
-            "ambiguous": f"Answer: {question.answer}\n\nAnswer: {wrong}",
+            "ambiguous": f"Answer: {question.answer} or {wrong}",
         }[kind]  # fmt: skip
         yield from said(thought, f"The two cases agree, and **only one** value is left.\n\n{end}\n", 1 / rate)
 
@@ -116,10 +116,10 @@ def main() -> int:
                           listen=listen, at_once=args.at_once)  # fmt: skip
 
         if args.crash == "widget":
-            from eval.tui.header import Header
+            from ds4ref.eval.tui.header import Header
 
-            scored = Failing(Header._scored, 4)
-            Header._scored = lambda header: scored(header)  # type: ignore[method-assign]
+            score = Failing(Header._score, 4)
+            Header._score = lambda header: score(header)  # type: ignore[method-assign]
         try:
             show(make, questions, args.epochs, log, title="a play on scripted", signals=signals, stay=not args.leave)
         except BaseException as error:

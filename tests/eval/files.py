@@ -7,8 +7,8 @@ import io
 import json
 from pathlib import Path
 
-from eval import packs
-from eval.imports.collect import collect
+from ds4ref.eval import packs
+from ds4ref.eval.imports.collect import collect
 
 AIME = b'{"problem": "q", "answer": 1}\n'
 

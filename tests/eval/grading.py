@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from eval.grading import grade
-from eval.packs import Question
+from ds4ref.eval.grading import grade
+from ds4ref.eval.packs import Question
 
 CHOICES = ("It doubles", "It is halved", "It stays the same", "It vanishes")
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from eval.log import Grade, Log, Sample, Writer, header_of, read
-from eval.packs import Header, Pack, Question
-from eval.plan import Settings
+from ds4ref.eval.log import Grade, Log, Sample, Writer, header_of, read
+from ds4ref.eval.packs import Header, Pack, Question
+from ds4ref.eval.plan import Settings
 
 SOURCES = ("maths", "science", "security")
 TARGET = {"kind": "local", "name": "model q4", "engine": "ds4ref 0.1.0", "backend": "cpu", "numerics": "ds4",

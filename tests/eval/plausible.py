@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from eval.packs import Question
+from ds4ref.eval.packs import Question
 
 C_CODE = """Which line lets a caller read past the end of `table`?
 

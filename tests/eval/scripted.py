@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from ds4ref.eval.log import LogHeader, Writer, header_of
+from ds4ref.eval.packs import Header, Pack, Question
+from ds4ref.eval.plan import Settings
 from ds4ref.targets import Ability, Delta, Finish, Request, Target, Usage
-from eval.log import LogHeader, Writer, header_of
-from eval.packs import Header, Pack, Question
-from eval.plan import Settings
 
 Step = Delta | float | threading.Event | Exception
 """A piece; seconds of silence; silence until somebody sets it; the end by an error."""

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from rich.cells import cell_len
 from textual.pilot import Pilot
 
+from ds4ref.eval.log import Sample
+from ds4ref.eval.packs import Question
+from ds4ref.eval.plan import Key, Settings, keys
+from ds4ref.eval.runner import Runner
+from ds4ref.eval.tui.app import EvalApp
 from ds4ref.targets import Ability, Delta, Request
-from eval.log import Sample
-from eval.packs import Question
-from eval.plan import Key, Settings, keys
-from eval.runner import Runner
-from eval.tui.app import EvalApp
-from eval.tui.text import width
 
 from .scripted import Scripted, Step, choice, integer, log_of
 
@@ -89,8 +89,9 @@ class Stage:
     # --- looking
 
     def rows(self) -> list[str]:
-        """The list as it is drawn."""
-        return [self.main.list.strip_of(i).text for i in range(self.main.list.count)]
+        """Cells of the table, row by row."""
+        table = self.main.table
+        return [" ".join(cell.plain for cell in table.get_row_at(i)) for i in range(table.row_count)]
 
     def lines(self) -> list[str]:
         """The whole screen as it is drawn."""
@@ -122,7 +123,7 @@ async def settled(*_: float) -> None:
 
 async def until(pilot: Pilot[Any], true: Callable[[], Any]) -> None:
     """Until it is true: the run is another thread. Fails after a long time."""
-    for _ in range(1500):
+    for _ in range(6000):
         if true():
             return
         await asyncio.sleep(0.01)
@@ -171,5 +172,5 @@ def check_widths(stage: Stage) -> None:
     lines = stage.lines()
     assert len(lines) == rows
     for text in lines:
-        assert width(text) == columns, text
+        assert cell_len(text) == columns, text
         assert not [c for c in text if ord(c) < 32 or 127 <= ord(c) < 160], text

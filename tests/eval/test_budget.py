@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from eval.budget import Budget
-from eval.plan import Settings
+from ds4ref.eval.budget import Budget
+from ds4ref.eval.plan import Settings
 
 CLOSE = 5
 PLAN = Settings(tokens=100, soft_limit=20, hard_limit=10, close_rank=3)

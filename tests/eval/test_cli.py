@@ -12,11 +12,11 @@ import time
 
 import pytest
 
+from ds4ref.eval import log as logs
+from ds4ref.eval.cli import main
 from ds4ref.runs.store import Store
-from eval import log as logs
-from eval.cli import main
 
-RUN = [sys.executable, "-m", "eval.cli"]
+RUN = [sys.executable, "-m", "ds4ref.eval.cli"]
 
 
 def grades(path) -> dict[tuple[str, int], str]:

@@ -9,11 +9,11 @@ from rich.cells import cell_len
 from scipy import stats as scipy_stats
 
 from ds4ref.errors import UsageError
+from ds4ref.eval import cli
+from ds4ref.eval.compare import compare_logs, document, text
+from ds4ref.eval.packs import Header, Pack
+from ds4ref.eval.plan import Settings
 from ds4ref.runs.stats import graded_interval
-from eval import cli
-from eval.compare import compare_logs, document, text
-from eval.packs import Header, Pack
-from eval.plan import Settings
 
 from . import logs as made
 

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ds4ref.errors import DataError, UsageError
-from eval import packs
-from eval.cli_import import NOTE, import_pack
-from eval.imports import shapes, tables
-from eval.imports.collect import collect
-from eval.imports.records import Skip
+from ds4ref.eval import packs
+from ds4ref.eval.cli_import import NOTE, import_pack
+from ds4ref.eval.imports import shapes, tables
+from ds4ref.eval.imports.collect import collect
+from ds4ref.eval.imports.records import Skip
 
 from .files import AIME, csv_text, json_text, questions, reasons, write
 from .test_imports_of_packs import GPQA, gpqa_rows

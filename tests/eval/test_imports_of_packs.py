@@ -12,10 +12,10 @@ from collections import Counter
 
 import pytest
 
-from eval import packs
-from eval.imports import gpqa, lm_eval
-from eval.imports.collect import collect
-from eval.imports.records import Skip, identity, integer_of, letter_of
+from ds4ref.eval import packs
+from ds4ref.eval.imports import gpqa, lm_eval
+from ds4ref.eval.imports.collect import collect
+from ds4ref.eval.imports.records import Skip, identity, integer_of, letter_of
 
 from .files import HARD, csv_text, json_text, questions, reasons, write
 

@@ -5,12 +5,12 @@ import json
 import pytest
 
 from ds4ref.errors import DataError
+from ds4ref.eval import log as logs
+from ds4ref.eval.keep import keep, rows_of
+from ds4ref.eval.scores import summary
 from ds4ref.runs import evals, scored
 from ds4ref.runs.store import Store
 from ds4ref.runs.store.rows import question_digest
-from eval import log as logs
-from eval.keep import keep, rows_of
-from eval.scores import summary
 
 from . import logs as made
 

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from ds4ref.errors import DataError, UsageError
-from eval import log as logs
-from eval.log import Grade, Sample, Writer, header_of
-from eval.packs import Header, Pack, Question
-from eval.plan import Key, Settings
+from ds4ref.eval import log as logs
+from ds4ref.eval.log import Grade, Sample, Writer, header_of
+from ds4ref.eval.packs import Header, Pack, Question
+from ds4ref.eval.plan import Key, Settings
 
 PACK = Pack(
     Header("p", 1, "canary"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from eval import log as logs
-from eval.cli import main
+from ds4ref.eval import log as logs
+from ds4ref.eval.cli import main
 from tests.server.process import process
 
 

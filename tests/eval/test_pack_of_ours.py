@@ -4,11 +4,11 @@ from collections import Counter
 
 import pytest
 
-from eval import packs
-from eval.packs import LETTERS, load, near_duplicates, stamped
-from eval.prompt import user_text
-from eval.verify import verify
-from eval.verify.security import NoCompiler, shown_lines
+from ds4ref.eval import packs
+from ds4ref.eval.packs import LETTERS, load, near_duplicates, stamped
+from ds4ref.eval.prompt import user_text
+from ds4ref.eval.verify import verify
+from ds4ref.eval.verify.security import NoCompiler, shown_lines
 
 OURS = load(packs.DEFAULT)
 QUESTIONS = OURS.questions

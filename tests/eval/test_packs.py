@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from ds4ref.errors import DataError, UsageError
-from eval import packs
-from eval.packs import Header, Pack, Question, line_set, near_duplicates, problem, read, stamped, write
+from ds4ref.eval import packs
+from ds4ref.eval.packs import Header, Pack, Question, line_set, near_duplicates, problem, read, stamped, write
 
 
 def question(**changed) -> Question:

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 from ds4ref.errors import UsageError
-from eval import prompt
-from eval.packs import Header, Question
-from eval.plan import Key, Settings, chosen, keys, settings_of
+from ds4ref.eval import prompt
+from ds4ref.eval.packs import Header, Question
+from ds4ref.eval.plan import Key, Settings, chosen, keys, settings_of
 
 CHOICE = Question("q-1", "maths", "algebra/x", "hard", "choice", "Which?", ("one", "two", "three"), "B")
 INTEGER = Question("q-2", "science", "physics", "hard", "integer", "How many?", (), "12")

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from ds4ref.eval import log as logs
+from ds4ref.eval.cli import main
 from ds4ref.nano.diagnostic import diagnostic_path
-from eval import log as logs
-from eval.cli import main
 from tests.test_vectors.test_real_server import ABSENT, started
 
 pytestmark = [

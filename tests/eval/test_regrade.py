@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from eval import cli, runner
-from eval import log as logs
-from eval.log import Grade
-from eval.prompt import key
+from ds4ref.eval import cli, runner
+from ds4ref.eval import log as logs
+from ds4ref.eval.log import Grade
+from ds4ref.eval.prompt import key
 
 from . import logs as made
 

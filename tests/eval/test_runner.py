@@ -5,12 +5,12 @@ import threading
 import pytest
 
 from ds4ref.errors import DataError, TargetError
+from ds4ref.eval import log as logs
+from ds4ref.eval.log import Writer, header_of
+from ds4ref.eval.packs import Header, Pack, Question
+from ds4ref.eval.plan import Key, Settings, keys
+from ds4ref.eval.runner import IN_A_ROW, Abandoned, Finished, Runner, Schedule, Started, Streamed, ask, missing
 from ds4ref.targets import Finish
-from eval import log as logs
-from eval.log import Writer, header_of
-from eval.packs import Header, Pack, Question
-from eval.plan import Key, Settings, keys
-from eval.runner import IN_A_ROW, Abandoned, Finished, Runner, Schedule, Started, Streamed, ask, missing
 
 from .answering import Answer, Scripted
 
@@ -26,7 +26,7 @@ def number(request) -> int:
 def knows(request) -> Answer:
     """Everything but 3."""
     i = number(request)
-    return Answer(f"So it is. Answer: {i if i != 3 else 77}", "let me see")
+    return Answer(f"So it is so.\nAnswer: {i if i != 3 else 77}", "let me see")
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_every_question_is_asked_and_graded(log):
     assert [s.grade.outcome for s in samples] == ["right"] * 3 + ["wrong"] + ["right"] * 2
     one = samples[0]
     assert (one.output, one.reasoning, one.finish, one.close) == (
-        "So it is. Answer: 0",
+        "So it is so.\nAnswer: 0",
         "let me see",
         "stop",
         "natural",

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from eval.log import Grade, Sample
-from eval.plan import Key, Settings, keys
-from eval.runner import Abandoned, Finished, Runner, Started, Streamed
+from ds4ref.eval.log import Grade, Sample
+from ds4ref.eval.plan import Key, Settings, keys
+from ds4ref.eval.runner import Abandoned, Finished, Runner, Started, Streamed
 
 from .scripted import Scripted, integer, log_of
 from .staged import Play

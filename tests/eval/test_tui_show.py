@@ -13,11 +13,11 @@ import time
 import pytest
 
 from ds4ref.errors import TargetError
-from eval.plan import Settings, keys
-from eval.runner import Runner
-from eval.signals import Signals
-from eval.tui import app as app_module
-from eval.tui import show
+from ds4ref.eval.plan import Settings, keys
+from ds4ref.eval.runner import Runner
+from ds4ref.eval.signals import Signals
+from ds4ref.eval.tui import app as app_module
+from ds4ref.eval.tui import show
 
 from .scripted import Scripted, integer, log_of
 from .staged import Play
@@ -241,11 +241,11 @@ def test_errors_of_the_run_are_raised(tmp_path, headless):
 def test_errors_of_the_screen_are_raised_and_the_run_has_ended(tmp_path, headless, monkeypatch):
     drawn = threading.Event()
 
-    def broken(board):
+    def broken(header):
         drawn.set()
         raise ZeroDivisionError("in a widget")
 
-    monkeypatch.setattr("eval.tui.header.Header._scored", broken)
+    monkeypatch.setattr("ds4ref.eval.tui.header.Header._score", broken)
     with pytest.raises(ZeroDivisionError):
         shown(tmp_path, Signals(), lambda event: drawn.wait(60))  # the run does not end before the first frame
     assert drawn.is_set() and not [t for t in threading.enumerate() if t.name == "eval"]

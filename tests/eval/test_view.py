@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from eval import cli
-from eval import log as logs
-from eval.log import Grade, Log
-from eval.packs import Header, Pack, Question
-from eval.report import report, report_text
-from eval.scores import summary
-from eval.view import detail
+from ds4ref.eval import cli
+from ds4ref.eval import log as logs
+from ds4ref.eval.log import Grade, Log
+from ds4ref.eval.packs import Header, Pack, Question
+from ds4ref.eval.report import report, report_text
+from ds4ref.eval.scores import summary
+from ds4ref.eval.view import detail
 
 from . import logs as made
 

@@ -1,17 +1,6 @@
-"""The backends under test."""
+"""The backends under test; ``cuda.device`` has the one whose arrays live elsewhere."""
 
-from typing import Any
+from ds4ref.kernels.cpu import CPU
+from ds4ref.kernels.reference import Reference
 
-from kernels.cpu import CPU
-from kernels.reference import Reference
-
-from .device import OnDevice
-
-
-def _open_cuda() -> Any:
-    from kernels.cuda import CUDA
-
-    return CUDA()
-
-
-cpu, reference, cuda = CPU(), Reference(), OnDevice(_open_cuda)
+cpu, reference = CPU(), Reference()

@@ -2,11 +2,15 @@
 
 import numpy as np
 
-from kernels.formats import FORMATS
+from ds4ref.kernels.formats import FORMATS
 
-SCALE_FIELDS = {"Q8_0": (0,), "Q4_0": (0,), "IQ2_XXS": (0,), "Q4_K": (0, 2), "Q2_K": (80, 82), "Q6_K": (208,)}
 BYTE_SCALES = ("MXFP4", "F8_E4M3")
 """Formats whose first byte is an exponent."""
+
+
+def halves(fmt):
+    """Bytes at which a block has an f16."""
+    return [half.byte for half in (FORMATS[fmt].scale, FORMATS[fmt].minimum) if half is not None]
 
 
 def random_rows(fmt, rows, n, rng, codes=None):
@@ -24,14 +28,14 @@ def random_rows(fmt, rows, n, rng, codes=None):
         if fmt == "F8_E4M3":  # no NaN
             blocks[:, :, 1:][blocks[:, :, 1:] % 128 == 127] ^= 1
         return blocks.reshape(rows, -1)
-    for field in SCALE_FIELDS[fmt]:
+    for field in halves(fmt):
         scale = rng.uniform(-0.01, 0.01, shape[:2]).astype(np.float16)
         blocks[:, :, field : field + 2] = scale[..., None].view(np.uint8)
     return blocks.reshape(rows, -1)
 
 
 def round_a8(x):
-    """docs/model.md 10.2 literally, in float32: codes (n,) int8, scales (n/32,) float32."""
+    """docs/explanation/model.md 10.2 literally, in float32: codes (n,) int8, scales (n/32,) float32."""
     blocks = np.asarray(x, np.float32).reshape(-1, 32)
     d = np.abs(blocks).max(axis=1) / np.float32(127)
     with np.errstate(divide="ignore"):
@@ -41,7 +45,7 @@ def round_a8(x):
 
 
 def round_q8k(x):
-    """docs/model.md 10.2 literally: codes (n,) int8, d (n/256,) float32, sums (n/16,) int16."""
+    """docs/explanation/model.md 10.2 literally: codes (n,) int8, d (n/256,) float32, sums (n/16,) int16."""
     blocks = np.asarray(x, np.float32).reshape(-1, 256)
     peak = blocks[np.arange(len(blocks)), np.abs(blocks).argmax(axis=1)]
     with np.errstate(divide="ignore"):

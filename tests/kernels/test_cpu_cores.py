@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels.cpu.library import available_cores
+from ds4ref.kernels.cpu.library import available_cores
 
 GROUPS = "sys/fs/cgroup"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernels.cpu import gemm
+from ds4ref.kernels.cpu import gemm
 from tests.kernels import cpu, reference
 from tests.kernels.test_cpu_ops import matrix
 

@@ -19,9 +19,9 @@ PLAIN = {"NUMBA_CPU_NAME": "x86-64", "NUMBA_CPU_FEATURES": "+sse2", "DS4_SIMD_TI
 CONVERT = """
 import numpy as np
 from numba import njit
-from kernels.cpu.simd.tiers import FEATURES, TIER
-from kernels.cpu.tasks.lang import JIT, f32p, load_f16, round_f16, store_f16
-from kernels.cpu.tasks.tiles import widen
+from ds4ref.kernels.cpu.simd.tiers import FEATURES, TIER
+from ds4ref.kernels.cpu.tasks.lang import JIT, f32p, load_f16, round_f16, store_f16
+from ds4ref.kernels.cpu.tasks.tiles import widen
 
 @njit(**JIT)
 def narrow(x, out, n):

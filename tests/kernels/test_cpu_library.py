@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from kernels.cpu import library
+from ds4ref.kernels.cpu import library
 
 ROOT = Path(__file__).resolve().parents[2]
 USE = (
-    "import numpy as np, sys; from kernels.cpu import CPU; cpu = CPU();"
+    "import numpy as np, sys; from ds4ref.kernels.cpu import CPU; cpu = CPU();"
     "print(cpu.round_f16(np.float32([1.0001]))[0], 'numba' in sys.modules)"
 )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import llvmlite.binding as llvm
 import pytest
 
-from kernels.cpu.build import ALLOWED_EXTERNALS, symbol
+from ds4ref.kernels.cpu.build import ALLOWED_EXTERNALS, symbol
 
 ROOT = Path(__file__).resolve().parents[2]
 CALL_LIBC = ["advise_experts", "pool_run", "pool_work", "round_e4m3", "route"]
@@ -19,12 +19,12 @@ FEW = [*CALL_LIBC, "attention", "hc_split", "pack.Q2_K.q8k", "read_ticks", "roun
 
 CROSS = """
 import sys
-from kernels.cpu.build import compile_entry, entries, optimized_object, target_machine
+from ds4ref.kernels.cpu.build import compile_entry, entries, optimized_object, target_machine
 known = entries()
 import llvmlite.binding as llvm
-from kernels.cpu.simd import vec
-from kernels.cpu.simd.tiers import FEATURES, IS_AARCH64
-from kernels.cpu.tasks import lang
+from ds4ref.kernels.cpu.simd import vec
+from ds4ref.kernels.cpu.simd.tiers import FEATURES, IS_AARCH64
+from ds4ref.kernels.cpu.tasks import lang
 lang.IS_X86 = lang.IS_AARCH64 = False  # Numba compiles for this host, too: instructions of neither
 vec.Emit.native_half = IS_AARCH64 or FEATURES.get("f16c", False)
 llvm.initialize_all_targets()

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernels.cpu import tasktable as t
-from kernels.cpu.abi import Step
-from kernels.cpu.workers import Workers, address
+from ds4ref.kernels.cpu import tasktable as t
+from ds4ref.kernels.cpu.abi import Step
+from ds4ref.kernels.cpu.workers import Workers, address
 
 from . import cpu
 from .test_cpu_ops import attention_case, matrix, normal
@@ -179,7 +179,8 @@ def test_thread_count_is_checked(count: int):
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinity masks on this system")
 def test_thread_count_follows_the_affinity_mask():
     core = min(os.sched_getaffinity(0))
-    run = script(f"import os; os.sched_setaffinity(0, [{core}]); from kernels.cpu import CPU; print(CPU().threads)")
+    one = f"import os; os.sched_setaffinity(0, [{core}])"
+    run = script(f"{one}; from ds4ref.kernels.cpu import CPU; print(CPU().threads)")
     assert run.communicate(timeout=60)[0].strip() == "1"
 
 
@@ -189,7 +190,7 @@ def test_control_c_between_ops():
         import signal
         signal.signal(signal.SIGINT, signal.default_int_handler)  # behind nohup or & it is inherited as ignored
         import numpy as np
-        from kernels.cpu import CPU
+        from ds4ref.kernels.cpu import CPU
         cpu = CPU(4)
         x = np.ones((64, 4096), np.float32)
         cpu.swiglu(x, x, 10.0)
@@ -219,7 +220,7 @@ def test_fork_and_exit():
         import os, warnings
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forking with threads, rightly
         import numpy as np
-        from kernels.cpu import CPU
+        from ds4ref.kernels.cpu import CPU
         cpu = CPU(3)
         x = np.ones((64, 4096), np.float32)
         want = cpu.swiglu(x, x, 10.0)

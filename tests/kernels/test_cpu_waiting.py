@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from kernels.cpu.tasks.sync import wait_until
+from ds4ref.kernels.cpu.tasks.sync import wait_until
 
 
 def test_a_long_wait_costs_little_processor_time():

@@ -11,14 +11,13 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from kernels.formats import BY_ID, FORMATS, Matrix
-from kernels.formats.iq2_xxs import GRID, SIGNS
-from kernels.formats.q4_k import unpack_scales
+from ds4ref.kernels.formats import BY_ID, FORMATS, Matrix
+from ds4ref.kernels.formats.iq2_xxs import GRID, SIGNS
 
 gguf = pytest.importorskip("gguf")
 quants = pytest.importorskip("gguf.quants")
 
-DECODED = [name for name, fmt in FORMATS.items() if fmt.dequantize]
+DECODED = [name for name, fmt in FORMATS.items() if fmt.decodes]
 BLOCKED = [name for name in DECODED if FORMATS[name].block_elems > 1]
 SCALED = [name for name in BLOCKED if FORMATS[name].scale_fields]
 """Blocks whose scales are IEEE numbers."""
@@ -173,9 +172,11 @@ def test_q4_k_scale_packing():
     packed[:, 0:4] = scales[:, :4] | (scales[:, 4:] >> 4) << 6
     packed[:, 4:8] = minima[:, :4] | (minima[:, 4:] >> 4) << 6
     packed[:, 8:12] = scales[:, 4:] & 15 | (minima[:, 4:] & 15) << 4
-    got = unpack_scales(packed)
-    np.testing.assert_array_equal(got[0], scales)
-    np.testing.assert_array_equal(got[1], minima)
+    blocks = np.zeros(50, FORMATS["Q4_K"].layout)
+    blocks["packed"] = packed
+    raw = blocks.view(np.uint8).reshape(50, -1)
+    np.testing.assert_array_equal(FORMATS["Q4_K"].scales.values(raw), scales)
+    np.testing.assert_array_equal(FORMATS["Q4_K"].minima.values(raw), minima)
 
 
 def golden_activation() -> np.ndarray:

@@ -1,16 +1,16 @@
-"""Known mistakes of engines like this one (docs/model.md 14), tried on every backend, and golden values: what ds4's
+"""Known mistakes of engines like this one (model.md 14), tried on every backend, and golden values: what ds4's
 own functions gave."""
 
 from __future__ import annotations
 
 import math
-import os
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.kernels import cpu, cuda, reference
+from tests.kernels import cpu, reference
+from tests.kernels.cuda.device import cuda
 
 from .test_cpu_ops import assert_close, matrix, normal
 
@@ -68,7 +68,7 @@ def test_the_sink_joins_the_denominator_only(ops):
 
 
 def test_no_limit_on_the_number_of_rows(ops):
-    rows = 9000 if ops is not cuda or os.environ.get("DS4_TEST_CUDA") == "device" else 300
+    rows = 9000
     comp = normal(1, rows, 64)
     q = normal(2, 64) / 8
     scores = comp.astype(np.float64) @ q
@@ -190,7 +190,7 @@ def test_ties_go_to_the_lower_row(ops):  # rows scoring exactly 0 are common
 def test_selection_equals_a_stable_sort(seed: int, ops: Any):
     """Coarse scores, so that every boundary is a tie; all signs and magnitudes."""
     rng = np.random.default_rng(seed)
-    most = 3000 if ops is cpu else 300
+    most = 3000
     n, k = int(rng.integers(2, most)), int(rng.integers(1, most // 5))
     scores = np.round(rng.standard_normal((3, n)) * rng.choice([0.5, 3, 1e6])).astype(np.float32)
     scores[1] *= np.float32(1e-38)

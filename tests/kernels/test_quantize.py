@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernels.cpu.quantize import BLOCKED, QUANTIZERS, SEARCHED, quantize
-from kernels.formats import FORMATS
-from kernels.formats.q4_k import unpack_scales
-from kernels.reference.quantize import best_octets, nearest_codes, q4_0, q8_0
+from ds4ref.kernels.cpu.quantize import BLOCKED, QUANTIZERS, SEARCHED, quantize
+from ds4ref.kernels.formats import FORMATS, Format
+from ds4ref.kernels.reference.quantize import best_octets, nearest_codes, q4_0, q8_0
 
 quants = pytest.importorskip("gguf.quants")
 gguf = pytest.importorskip("gguf")
@@ -32,9 +31,7 @@ def importance(cols: int, seed: int = 5) -> np.ndarray:
 
 
 def decoded(fmt: str, raw: np.ndarray) -> np.ndarray:
-    decode = FORMATS[fmt].dequantize
-    assert decode is not None
-    return decode(raw)
+    return FORMATS[fmt].dequantize(raw)
 
 
 @pytest.mark.parametrize("fmt", ["F32", "F16", "BF16", "Q8_0", "Q4_0"])
@@ -123,16 +120,12 @@ def test_importance_of_nothing_is_importance_of_all(fmt):
     assert close[0] == pytest.approx(close[1], rel=1e-3)
 
 
-def _scales(fmt: str, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, int, int, int]:
-    """Scale and minimum of every group (n, groups), least and greatest code, weights of a group."""
-    d = blocks["d"].astype(np.float32)[:, None]
-    if fmt == "Q6_K":
-        return d * blocks["scales"], np.float32(0) * d, -32, 31, 16
-    dmin = blocks["dmin"].astype(np.float32)[:, None]
-    if fmt == "Q4_K":
-        s, m = unpack_scales(blocks["packed"])
-        return d * s, dmin * m, 0, 15, 32
-    return d * (blocks["scales"] & 15), dmin * (blocks["scales"] >> 4), 0, 3, 16
+def _scales(kind: Format, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Scale and minimum of every group, float32 (n, groups), of blocks uint8 (n, block_bytes)."""
+    scale = kind.scale.values(blocks)[:, None] * kind.scales.values(blocks)
+    if kind.minimum is None:
+        return scale, np.zeros_like(scale)
+    return scale, kind.minimum.values(blocks)[:, None] * kind.minima.values(blocks)
 
 
 @pytest.mark.parametrize("fmt", ["Q6_K", "Q4_K", "Q2_K"])
@@ -140,9 +133,10 @@ def _scales(fmt: str, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, int, 
 def test_every_code_is_the_nearest_at_its_scale(fmt, kind):
     x = weights(8, 1024, seed=7, kind=kind)
     raw = quantize(fmt, x, importance(1024))
-    scale, minimum, low, high, n = _scales(fmt, raw.reshape(-1).view(FORMATS[fmt].layout))
-    values = x.reshape(len(scale), -1, n)
-    wanted = nearest_codes(values, scale[..., None], np.broadcast_to(minimum, scale.shape)[..., None], low, high)
+    kind = FORMATS[fmt]
+    scale, minimum = _scales(kind, raw.reshape(-1, kind.block_bytes))
+    values = x.reshape(len(scale), -1, kind.group)
+    wanted = nearest_codes(values, scale[..., None], minimum[..., None], *kind.codes.range)
     ours, best = (np.abs(v.reshape(x.shape) - x) for v in (decoded(fmt, raw), wanted))
     assert (ours <= best + 1e-5 * np.abs(x).max()).all()
 
@@ -156,7 +150,7 @@ def test_every_octet_is_the_best_of_the_codebook_at_its_scale(given):
     scale = blocks["d"].astype(np.float64)[:, None] * (0.5 + (blocks["groups"]["word"] >> 28)) * 0.25
     wide = x.reshape(-1, 256).astype(np.float64)
     cost = np.ones_like(wide)
-    if given:  # docs/quantize.md: what the search weighs errors with
+    if given:  # docs/reference/quantize.md: what the search weighs errors with
         cost = imp.reshape(-1, 256) * np.sqrt(3 * np.square(wide).mean(axis=1, keepdims=True) + np.square(wide))
     octets, costs = wide.reshape(-1, 8), cost.reshape(-1, 8)
     best = best_octets(octets, costs, np.repeat(scale.reshape(-1), 4))
@@ -197,4 +191,4 @@ def test_what_cannot_be_is_refused(change, says):
 
 
 def test_every_quantizer_has_a_dequantizer():
-    assert all(FORMATS[fmt].dequantize is not None and FORMATS[fmt].ggml_id >= 0 for fmt in QUANTIZERS)
+    assert all(FORMATS[fmt].decodes and FORMATS[fmt].ggml_id >= 0 for fmt in QUANTIZERS)

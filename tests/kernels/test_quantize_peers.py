@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernels.cpu.quantize import SEARCHED, quantize
-from kernels.formats import FORMATS
+from ds4ref.kernels.cpu.quantize import SEARCHED, quantize
+from ds4ref.kernels.formats import FORMATS
 
 pytestmark = pytest.mark.peers
 KINDS = ("normal", "laplace", "outliers", "uniform")

@@ -7,9 +7,9 @@ import mmap
 import numpy as np
 import pytest
 
-from kernels.cpu import CPU
-from kernels.cpu import recording as recording_module
-from kernels.cpu.recording import ALIGNMENT, _levels, _share, _spans
+from ds4ref.kernels.cpu import CPU
+from ds4ref.kernels.cpu import recording as recording_module
+from ds4ref.kernels.cpu.recording import ALIGNMENT, _levels, _share, _spans
 
 from . import cpu
 from .test_cpu_ops import matrix, normal

@@ -8,8 +8,8 @@ import re
 import pytest
 from numba import int64
 
-from kernels.cpu.simd import KERNELS, TIER
-from kernels.cpu.simd.tiers import FEATURES
+from ds4ref.kernels.cpu.simd import KERNELS, TIER
+from ds4ref.kernels.cpu.simd.tiers import FEATURES
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="checks x86-64 instructions")
 

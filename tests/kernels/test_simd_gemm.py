@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from numba import int64
 
-from kernels.cpu.simd import GEMMS, KERNELS, TIER, gemm_rows
-from kernels.cpu.simd.gemm import address_of
-from kernels.formats import FORMATS
+from ds4ref.kernels.cpu.simd import GEMMS, KERNELS, TIER, gemm_rows
+from ds4ref.kernels.cpu.simd.gemm import address_of, float_gemm
+from ds4ref.kernels.formats import FORMATS
 
-from .simd_cases import random_rows, rounded, run
+from .simd_cases import BYTE_SCALES, random_rows, rounded, run
 from .test_simd_asm import loops
 
 needs_tiles = pytest.mark.skipif(TIER != "A", reason="the tiles belong to tier A")
@@ -111,17 +111,20 @@ def small_floats(fmt):
     return np.ascontiguousarray(np.concatenate(rows))
 
 
-@needs_tiles
-@pytest.mark.parametrize("fmt", ["F8_E4M3", "MXFP4"])
-def test_small_floats_are_decoded_to_the_bit(fmt):
-    raw = small_floats(fmt)
-    weights = FORMATS[fmt].dequantize(raw)
+@pytest.mark.parametrize("fmt", [fmt.name for fmt in FORMATS.values() if fmt.codes is not None])
+def test_blocks_are_decoded_to_the_bit(fmt):
+    """The generated decoders of the float tiles, which any processor can run, against the dequantizer."""
+    kind = FORMATS[fmt]
+    n = max(128, kind.block_elems)
+    rng = np.random.default_rng(9)
+    raw = small_floats(fmt) if fmt in BYTE_SCALES else np.ascontiguousarray(random_rows(fmt, 13, n, rng))
+    weights = kind.dequantize(raw)
     finite = np.isfinite(weights).all(axis=1)
     assert 2 * finite.sum() > len(raw)
-    for i in range(0, 128, 4):
-        x = np.zeros((4, 128), np.float32)
+    for i in range(0, n, 4):
+        x = np.zeros((4, n), np.float32)
         x[np.arange(4), np.arange(i, i + 4)] = 1
-        out = product(GEMMS[fmt, "float"], raw, x)
+        out = product(float_gemm(kind), raw, x)
         np.testing.assert_array_equal(out[:, finite], weights[finite, i : i + 4].T)
         assert not np.isfinite(out[:, ~finite]).any()
 
@@ -135,13 +138,8 @@ def test_a_code_that_is_no_number_spoils_its_row_alone():
 
 
 def test_pairs():
-    """Tier A has tiles for every pair the model's tables allow; elsewhere the row kernels do the work."""
-    wanted = {(fmt, "float") for fmt in ("F32", "F16", "BF16", "F8_E4M3", "MXFP4")} | {
-        ("Q8_0", "a8"),
-        ("Q8_0", "float"),
-    }
-    wanted |= {(fmt, act) for fmt in ("Q4_K", "Q2_K", "IQ2_XXS") for act in ("q8k", "float")}
-    assert set(GEMMS) == (wanted if TIER == "A" else set())
+    """Tier A has tiles for every pair that has a row kernel; elsewhere the row kernels do the work."""
+    assert set(GEMMS) == (set(KERNELS) if TIER == "A" else set())
 
 
 TILED = [("Q8_0", "a8"), ("Q4_K", "q8k"), ("Q2_K", "q8k"), ("F16", "float")]

@@ -1,9 +1,9 @@
-"""Activation rounding of the vector kernels: the same bits as the formulas of docs/model.md 10.2."""
+"""Activation rounding of the vector kernels: the same bits as the formulas of docs/explanation/model.md 10.2."""
 
 import numpy as np
 import pytest
 
-from kernels.cpu.simd import quantize_a8, quantize_q8k
+from ds4ref.kernels.cpu.simd import quantize_a8, quantize_q8k
 from tests.kernels import reference
 
 from .simd_cases import round_a8, round_q8k

@@ -15,10 +15,10 @@ import gguf
 import numpy as np
 import pytest
 
-from kernels.cpu.simd import KERNELS, TIER, kernel
-from kernels.formats import FORMATS
+from ds4ref.kernels.cpu.simd import KERNELS, OVERRIDES, TIER, generated, kernel
+from ds4ref.kernels.formats import FORMATS
 
-from .simd_cases import BYTE_SCALES, random_rows, round_q8k, rounded, run
+from .simd_cases import BYTE_SCALES, halves, random_rows, round_q8k, rounded, run
 
 SIZES = {
     1: (1, 2, 31, 32, 33, 100, 1024),
@@ -40,7 +40,7 @@ def check(fmt, act, raw, x, tolerance=3e-7):
     weights, exact_inputs = dequantize(fmt, raw), rounded(act, x)
     out = run(kernel(fmt, act), raw, x)
     size = np.abs(weights)
-    if fmt in ("Q2_K", "Q4_K", "IQ2_XXS"):
+    if FORMATS[fmt].minima is not None or fmt == "IQ2_XXS":
         size = np.broadcast_to(size.max(axis=1, keepdims=True), size.shape)
     bound = tolerance * (size @ np.abs(exact_inputs)) + 1e-37
     error = np.abs(out - weights @ exact_inputs)
@@ -87,7 +87,7 @@ def test_integer_sums_are_exact(fmt, act):
     """Codes themselves as inputs, scales powers of two: every product and sum is a float32 integer multiple."""
     rng = np.random.default_rng(4)
     raw = random_rows(fmt, 6, 768, rng).reshape(6, -1, FORMATS[fmt].block_bytes)
-    for field in {"Q8_0": (0,), "IQ2_XXS": (0,), "Q4_K": (0, 2), "Q2_K": (80, 82)}[fmt]:
+    for field in halves(fmt):
         raw[..., field : field + 2] = np.array([1.0], np.float16).view(np.uint8)
     raw = raw.reshape(6, -1)
     x = rng.integers(-126, 127, 768).astype(np.float64)
@@ -136,6 +136,25 @@ def test_every_code_and_every_scale(fmt):
     assert plain.sum() > 50_000
 
 
+@pytest.mark.skipif(TIER != "A", reason="the overrides are written for tier A")
+@pytest.mark.parametrize("fmt, act", OVERRIDES)
+def test_an_override_agrees_with_what_is_generated(fmt, act):
+    rng = np.random.default_rng(12)
+    raw, x = random_rows(fmt, 9, 1024, rng), rng.standard_normal(1024)
+    bound = 6e-7 * np.abs(rounded(act, x)).sum() * np.abs(dequantize(fmt, raw)).max(axis=1)
+    assert (np.abs(run(OVERRIDES[fmt, act], raw, x) - run(generated(fmt, act), raw, x)) <= bound).all()
+
+
+@pytest.mark.parametrize("fmt", [fmt.name for fmt in FORMATS.values() if fmt.activation != "float"])
+def test_integer_kernels_can_be_generated_for_every_format_of_integers(fmt):
+    rng = np.random.default_rng(13)
+    kind = FORMATS[fmt]
+    raw, x = random_rows(fmt, 5, 768, rng), rng.standard_normal(768)
+    weights, inputs = dequantize(fmt, raw), rounded(kind.activation, x)
+    bound = 3e-7 * np.abs(weights).max(axis=1) * np.abs(inputs).sum()
+    assert (np.abs(run(generated(fmt, kind.activation), raw, x) - weights @ inputs) <= bound).all()
+
+
 def test_unknown_kernel():
     with pytest.raises(ValueError, match="no row kernel for F16 weights with q8k activations"):
         kernel("F16", "q8k")
@@ -143,8 +162,8 @@ def test_unknown_kernel():
 
 GUARDED = """
     import ctypes, mmap, numpy as np
-    from kernels.cpu.simd import KERNELS
-    from kernels.formats import FORMATS
+    from ds4ref.kernels.cpu.simd import KERNELS
+    from ds4ref.kernels.formats import FORMATS
     libc = ctypes.CDLL(None, use_errno=True)
     page = mmap.PAGESIZE
     def guarded(size, at_end):

@@ -9,8 +9,8 @@ from pathlib import Path
 import llvmlite.binding as llvm
 import pytest
 
-from kernels.cpu.simd import tiers
-from kernels.cpu.simd.tiers import TierError, choose
+from ds4ref.kernels.cpu.simd import tiers
+from ds4ref.kernels.cpu.simd.tiers import TierError, choose
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -42,7 +42,7 @@ def test_a_missing_tier_is_refused():
 LOWER = """
 import llvmlite.binding as llvm
 from numba import int64
-from kernels.cpu.simd import KERNELS, vec
+from ds4ref.kernels.cpu.simd import KERNELS, vec
 vec.Emit.native_half = True  # as on AArch64
 llvm.initialize_all_targets()
 llvm.initialize_all_asmprinters()

@@ -16,10 +16,10 @@ from ds4ref.archs import llama, qwen3
 from ds4ref.archs.dense.published import HEAD, LAYER_NAMES, MODEL_NAMES
 from ds4ref.archs.dense.shape import DenseShape, Family
 from ds4ref.archs.dense.weights import slots
+from ds4ref.kernels.formats import FORMATS
 from ds4ref.weights.container import TensorSpec
-from ds4ref.weights.safetensors_writer import Plan, write_folder
+from ds4ref.weights.safetensors_writer import PlannedTensor, write_folder
 from ds4ref.weights.writer import GGUFWriter
-from kernels.formats import FORMATS
 
 FAMILIES = {"llama": llama.FAMILY, "qwen3": qwen3.FAMILY}
 Tensors = dict[str, np.ndarray]
@@ -86,9 +86,7 @@ def rounded(tensors: Tensors, fmt: str) -> Tensors:
     """The values that a file of this format holds."""
 
     def through(values: np.ndarray) -> np.ndarray:
-        decode = FORMATS[fmt].dequantize
-        assert decode is not None
-        return decode(stored(values, fmt).reshape(-1)).reshape(values.shape)
+        return FORMATS[fmt].dequantize(stored(values, fmt).reshape(-1)).reshape(values.shape)
 
     return {name: through(values) if values.ndim == 2 else values for name, values in tensors.items()}
 
@@ -113,7 +111,9 @@ def published(folder: Path, shape: DenseShape, tensors: Tensors, shard_bytes: in
         for layer in range(shape.n_layers)
         for ours, theirs in LAYER_NAMES.items()
     }
-    plans = [Plan(names[n], "F32", values.shape, lambda values=values: values) for n, values in tensors.items()]
+    plans = [
+        PlannedTensor(names[n], "F32", values.shape, lambda values=values: values) for n, values in tensors.items()
+    ]
     folder.mkdir()
     write_folder(folder, plans, shard_bytes)
     about = {

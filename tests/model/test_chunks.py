@@ -12,8 +12,8 @@ import pytest
 
 from ds4ref.archs.deepseek4.hooks import Recorder
 from ds4ref.engine import Engine
+from ds4ref.kernels.cpu import gemm
 from ds4ref.nano import embedded_path
-from kernels.cpu import gemm
 
 CTX = 400
 

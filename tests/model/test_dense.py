@@ -10,9 +10,8 @@ import pytest
 
 from ds4ref.archs.dense.shape import Scaling
 from ds4ref.cli import ds4
-from ds4ref.costs import costs_of_engine
 from ds4ref.engine import Engine
-from ds4ref.errors import BackendError, ContextError, ModelFileError, PayloadError, PayloadMismatch, ShapeError
+from ds4ref.errors import ContextError, ModelFileError, PayloadError, PayloadMismatch, ShapeError
 
 from . import dense
 
@@ -237,7 +236,7 @@ def test_costs_and_the_report(family: str, tmp_path: Path, capsys: pytest.Captur
     for tied in (False, True):
         path, shape, tensors = drawn(tmp_path, family, 12 + tied, "BF16", tied=tied)
         with Engine.open(path) as engine:
-            costs = costs_of_engine(engine)
+            costs = engine.costs()
             bound = sum(2 * v.size if v.ndim == 2 else 4 * v.size for v in tensors.values())
             table = 2 * tensors["token_embd.weight"].size
             wanted = bound - (0 if tied else table) + table // shape.vocab
@@ -257,29 +256,3 @@ def test_benchmark_and_server_do_not_ask_what_only_deepseek_has(tmp_path: Path) 
     with Engine.open(path) as engine:
         assert engine.shape.cache_rows(100) == (100, 0) and engine.expert_use()["experts"] == 0
         assert engine.shape.kv_bytes(3, 2) * 2 == engine.shape.kv_bytes(3)
-
-
-@each_family
-def test_cuda_in_the_simulator(family: str, tmp_path: Path) -> None:
-    """One layer: prefill, then tokens from a recording, on the kernels that a GPU runs."""
-    shape = replace(
-        dense.draw_shape(1, dense.FAMILIES[family]),
-        n_layers=1,
-        dim=12,
-        ff=8,
-        n_heads=4,
-        n_kv_heads=2,
-        head_dim=6,
-        vocab=10,
-    )
-    tensors = dense.draw_tensors(shape, 1, True)
-    path, ids = dense.write(tmp_path / "small.gguf", shape, tensors, "BF16"), ids_of(shape, 6)
-    try:
-        engine = Engine.open(path, backend="cuda", numerics="exact")
-    except BackendError as error:
-        pytest.skip(str(error))
-    with engine:
-        session = engine.session(10)
-        got = [*session.extend(ids[:3]), *(session.eval(token) for token in ids[3:])]
-    wanted = dense.logits_of(shape, dense.rounded(tensors, "BF16"), ids)
-    assert apart(np.array(got), wanted) < BAR

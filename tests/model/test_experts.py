@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ds4ref.engine import Engine
+from ds4ref.kernels.cpu import CPU
 from ds4ref.nano import embedded_path
-from kernels.cpu import CPU
 
 
 def choices(engine: Engine, tokens: int) -> int:

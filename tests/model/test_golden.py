@@ -1,10 +1,8 @@
-"""The forward pass against Hugging Face and ds4 on the golden models (docs/validation.md)."""
+"""The forward pass against Hugging Face and ds4 on the golden models (docs/evidence/validation.md)."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,16 +11,9 @@ from tests.golden import AGAINST, BARS, Figure, case, decoded, engine, missed, n
 
 pytestmark = needs_golden
 
-ON_CUDA = list(BARS) if os.environ.get("DS4_TEST_CUDA") == "device" else ["t5"]
-"""Cases for the CUDA backend: a token takes the simulator half a minute."""
-
-cuda = [] if os.environ.get("DS4_TEST_CUDA") == "device" else [pytest.mark.slow]
-
-
-def with_cuda(names: Iterable[str]) -> list[Any]:
-    """(case, backend) for the compiled backends, as far as CUDA's cases go."""
-    pairs = [pytest.param(name, backend) for name in names for backend in ("reference", "cpu")]
-    return [*pairs, *(pytest.param(name, "cuda", marks=cuda) for name in names if name in ON_CUDA)]
+BACKENDS = ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+"""``tests/kernels/cuda/lowering`` runs compiled CUDA kernels without a GPU."""
+each_backend = pytest.mark.parametrize("backend", BACKENDS)
 
 
 def _differs(numerics: str, names: Iterable[str], backend: str, recorded: bool = False) -> list[Figure]:
@@ -38,7 +29,8 @@ def _differs(numerics: str, names: Iterable[str], backend: str, recorded: bool =
     return missed(numerics, np.concatenate(wanted), np.concatenate(got), BARS[name])
 
 
-@pytest.mark.parametrize(("name", "backend"), with_cuda(BARS))
+@each_backend
+@pytest.mark.parametrize("name", BARS)
 def test_exact_equals_hugging_face(name: str, backend: str) -> None:
     assert not _differs("exact", [name], backend)
 
@@ -46,32 +38,26 @@ def test_exact_equals_hugging_face(name: str, backend: str) -> None:
 @pytest.mark.parametrize(
     ("name", "backend"),
     [("t5", "reference"), ("t40", "reference"), ("t40", "cpu"), ("t200", "cpu"), ("t700", "cpu")]
-    + [pytest.param(name, "cuda", marks=cuda) for name in ON_CUDA],
+    + [pytest.param(name, "cuda", marks=pytest.mark.gpu) for name in BARS],
 )
 def test_exact_token_by_token_equals_hugging_face(name: str, backend: str) -> None:
     assert not _differs("exact", [name], backend, recorded=True)
 
 
-@pytest.mark.parametrize(
-    ("names", "backend"),
-    [
-        pytest.param(names, backend, marks=cuda if backend == "cuda" else [])
-        for names in [("t40",), ("t200",), ("t700",), tuple(BARS)]
-        for backend in ("reference", "cpu", "cuda")
-        if backend != "cuda" or set(names) <= set(ON_CUDA)
-    ],
-)
+@each_backend
+@pytest.mark.parametrize("names", [("t40",), ("t200",), ("t700",), tuple(BARS)])
 def test_ds4_end_to_end_on_smooth(names: tuple[str, ...], backend: str) -> None:
     """Five tokens alone are too few for a mean, so t5 counts in the pool only."""
     assert not _differs("ds4", names, backend)
 
 
-@pytest.mark.parametrize(("name", "backend"), with_cuda(["t5", "t40", "t200", "t700"]))
+@each_backend
+@pytest.mark.parametrize("name", ["t5", "t40", "t200", "t700"])
 def test_qat_end_to_end_on_smooth(name: str, backend: str) -> None:
     assert not _differs("qat", [name], backend)
 
 
-@pytest.mark.slow
+@pytest.mark.gpu
 def test_ds4_on_cuda_agrees_with_the_reference_on_smooth() -> None:
     """Five tokens, as far as codes that fall on the other side of a rounding boundary let them agree."""
     ids = case("smooth", "t5")["ids"]

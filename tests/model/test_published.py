@@ -10,16 +10,16 @@ import pytest
 from ds4ref.archs.deepseek4.shape import FLASH, check_flash
 from ds4ref.engine import Engine
 from ds4ref.errors import BackendError, ModelFileError
+from ds4ref.kernels.formats import FORMATS
+from ds4ref.kernels.formats.f8_e4m3 import E4M3, E8M0
 from ds4ref.nano import checkpoint
 from ds4ref.nano.checkpoint import to_bf16, to_fp4, to_fp8, write_checkpoint
 from ds4ref.weights import open_source
 from ds4ref.weights.container import TensorSpec
-from ds4ref.weights.published import Part, PublishedSource
+from ds4ref.weights.published import PublishedSource, TensorParts
 from ds4ref.weights.safetensors import SINGLE, Checkpoint
-from ds4ref.weights.safetensors_writer import Plan, write_file, write_json
+from ds4ref.weights.safetensors_writer import PlannedTensor, write_file, write_json
 from ds4ref.weights.writer import GGUFWriter
-from kernels.formats import FORMATS
-from kernels.formats.f8_e4m3 import E4M3_VALUES, E8M0_VALUES
 
 TEXT = "The engine reads what a model was published as."
 
@@ -102,13 +102,13 @@ def test_pieces_are_what_a_stack_is_made_of(folder: Path) -> None:
 # ---- layouts, tensor by tensor
 
 
-def one(tmp_path: Path, plans: list[Plan]) -> Checkpoint:
+def one(tmp_path: Path, plans: list[PlannedTensor]) -> Checkpoint:
     write_file(tmp_path / SINGLE, plans)
     write_json(tmp_path / "config.json", {"model_type": "deepseek_v4"})
     return Checkpoint.open(tmp_path)
 
 
-def laid_out(monkeypatch: pytest.MonkeyPatch, found: Checkpoint, *parts: Part) -> PublishedSource:
+def laid_out(monkeypatch: pytest.MonkeyPatch, found: Checkpoint, *parts: TensorParts) -> PublishedSource:
     """A source of ``parts`` alone."""
     from ds4ref.archs.deepseek4 import published
 
@@ -117,8 +117,8 @@ def laid_out(monkeypatch: pytest.MonkeyPatch, found: Checkpoint, *parts: Part) -
     return PublishedSource(found)
 
 
-def plan(name: str, dtype: str, array: np.ndarray) -> Plan:
-    return Plan(name, dtype, array.shape, lambda: array)
+def plan(name: str, dtype: str, array: np.ndarray) -> PlannedTensor:
+    return PlannedTensor(name, dtype, array.shape, lambda: array)
 
 
 @pytest.mark.parametrize(("rows", "cols"), [(128, 128), (256, 384), (1, 128), (200, 256), (576, 128)])
@@ -129,10 +129,10 @@ def test_fp8(tmp_path, monkeypatch, rows: int, cols: int, suffix: str) -> None:
     codes[codes % 128 == 127] = 0
     scales = rng.integers(100, 140, (-(-rows // 128), cols // 128), dtype=np.uint8)
     found = one(tmp_path, [plan("a.weight", "F8_E4M3", codes), plan(f"a.{suffix}", "F8_E8M0", scales)])
-    source = laid_out(monkeypatch, found, Part("a", ("a.weight",)))
+    source = laid_out(monkeypatch, found, TensorParts("a", ("a.weight",)))
     assert source.tensors["a"].fmt.name == "F8_E4M3" and source.tensors["a"].shape == (rows, cols)
     want = [
-        [E4M3_VALUES[codes[r, c]] * E8M0_VALUES[scales[r // 128, c // 128]] for c in range(cols)] for r in range(rows)
+        [E4M3.table[codes[r, c]] * E8M0.table[scales[r // 128, c // 128]] for c in range(cols)] for r in range(rows)
     ]
     got = FORMATS["F8_E4M3"].dequantize(source.raw("a")).reshape(rows, cols)
     np.testing.assert_array_equal(got, want)
@@ -160,17 +160,17 @@ def test_fp8_of_other_blocks(tmp_path, monkeypatch, rows: int, cols: int, scales
             stored = rng.integers(120, 130, scales, dtype=np.uint8)
         elif dtype == "BF16":
             stored = to_bf16(stored)
-        values = {"F8_E8M0": lambda s: E8M0_VALUES[s], "F32": lambda s: s}.get(
+        values = {"F8_E8M0": lambda s: E8M0.table[s], "F32": lambda s: s}.get(
             dtype, lambda s: (s.astype(np.uint32) << 16).view(np.float32)
         )(stored)
         plans.append(plan("a.weight_scale_inv", dtype, stored))
         high = 128 if scales[0] == -(-rows // 128) else rows // scales[0]
         wide = 128 if scales[1] == -(-cols // 128) else cols // scales[1]
         factors = values[np.arange(rows)[:, None] // high, np.arange(cols) // wide]
-    source = laid_out(monkeypatch, one(tmp_path, plans), Part("a", ("a.weight",)))
+    source = laid_out(monkeypatch, one(tmp_path, plans), TensorParts("a", ("a.weight",)))
     info = source.tensors["a"]
     got = info.fmt.dequantize(source.raw("a")).reshape(rows, cols)
-    np.testing.assert_array_equal(got, (E4M3_VALUES[codes] * factors).astype(np.float32))
+    np.testing.assert_array_equal(got, (E4M3.table[codes] * factors).astype(np.float32))
     assert info.fmt.name == ("F8_E4M3" if scales is None and cols % 128 == 0 else "F32")
 
 
@@ -183,8 +183,8 @@ def test_fp4(tmp_path, monkeypatch, dtype: str, rows: int, cols: int) -> None:
     packed = codes[:, ::2] | codes[:, 1::2] << 4
     scales = rng.integers(0, 250, (rows, cols // 32), dtype=np.uint8)
     shape = (rows, cols) if dtype == "F4" else packed.shape
-    plans = [Plan("a.weight", dtype, shape, lambda: packed), plan("a.scale", "F8_E8M0", scales)]
-    source = laid_out(monkeypatch, one(tmp_path, plans), Part("a", ("a.weight",), stack=True))
+    plans = [PlannedTensor("a.weight", dtype, shape, lambda: packed), plan("a.scale", "F8_E8M0", scales)]
+    source = laid_out(monkeypatch, one(tmp_path, plans), TensorParts("a", ("a.weight",), stack=True))
     assert source.tensors["a"].fmt.name == "MXFP4" and source.tensors["a"].shape == (1, rows, cols)
     table = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
     want = np.where(codes & 8, -1, 1) * table[codes & 7] * np.repeat(2.0 ** (scales.astype(float) - 127), 32, axis=1)
@@ -197,7 +197,7 @@ def test_rows_in_another_order_and_stacks(tmp_path, monkeypatch) -> None:
     arrays = [rng.standard_normal((6, 4)).astype(np.float32) for _ in range(3)]
     found = one(tmp_path, [plan(f"t{i}", "F32", array) for i, array in enumerate(arrays)])
     order = np.array([3, 1, 0, 5, 4, 2])
-    source = laid_out(monkeypatch, found, Part("a", ("t0",), order), Part("b", ("t2", "t0", "t1"), order))
+    source = laid_out(monkeypatch, found, TensorParts("a", ("t0",), order), TensorParts("b", ("t2", "t0", "t1"), order))
     np.testing.assert_array_equal(source.raw("a").view("<f4").reshape(6, 4), arrays[0][order])
     want = np.stack([arrays[i][order] for i in (2, 0, 1)])
     np.testing.assert_array_equal(source.raw("b").view("<f4").reshape(3, 6, 4), want)
@@ -244,14 +244,14 @@ def test_what_no_layout_holds_is_one_line(tmp_path, monkeypatch, case: str) -> N
     tensors, match = REFUSED[case]
     found = one(tmp_path, [plan(*tensor) for tensor in tensors])
     with pytest.raises(ModelFileError, match=match) as caught:
-        laid_out(monkeypatch, found, Part("a", ("a.weight",))).raw("a")
+        laid_out(monkeypatch, found, TensorParts("a", ("a.weight",))).raw("a")
     assert "\n" not in str(caught.value)
 
 
 def test_experts_that_differ_are_not_stacked(tmp_path, monkeypatch) -> None:
     found = one(tmp_path, [plan("a", "F32", np.zeros((2, 4), "f4")), plan("b", "F32", np.zeros((4, 2), "f4"))])
     with pytest.raises(ModelFileError, match="cannot be stacked"):
-        laid_out(monkeypatch, found, Part("x", ("a", "b")))
+        laid_out(monkeypatch, found, TensorParts("x", ("a", "b")))
 
 
 # ---- the generator's own rounding
@@ -268,7 +268,7 @@ def test_codes_are_the_nearest(integers: bool) -> None:
         values[:, ::32] = 448
     eight, four = to_fp8(values), to_fp4(values)
     for codes, exponent, table in (
-        (eight[0], np.broadcast_to(eight[1], (128, 128)), E4M3_VALUES[:127].astype(np.float64)),
+        (eight[0], np.broadcast_to(eight[1], (128, 128)), E4M3.table[:127].astype(np.float64)),
         (unpacked(four[0]), np.repeat(four[1], 32, axis=1), np.array([*range(4), 4, 6, 8, 12]) / 2),
     ):
         scaled = np.abs(values) / 2.0 ** (exponent.astype(np.float64) - 127)

@@ -1,4 +1,4 @@
-"""Each half layer in mode ds4, fed with ds4's own streams, against ds4's next streams (docs/validation.md).
+"""Each half layer in mode ds4, fed with ds4's own streams, against ds4's next streams (docs/evidence/validation.md).
 
 The median tells whether the arithmetic is right; positions above 1e-4 must be single values that fell on the other
 side of a rounding boundary, of which the report line shows a few.

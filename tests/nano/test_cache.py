@@ -185,7 +185,7 @@ def test_slices_are_kept_and_rebuilt_if_truncated(folder, builds, monkeypatch):
 
 def command(*arguments, **env):
     return subprocess.run(
-        [sys.executable, "-m", "ds4ref.nano", *arguments],
+        [sys.executable, "-m", "ds4ref.cli.ds4", "nano", *arguments],
         cwd=ROOT,
         env={**os.environ, **env},
         capture_output=True,
@@ -205,8 +205,10 @@ def test_command_prints_the_path(nano_path):
         (["slice", "--layers", "99"], 2, "layers must be 1 to 43"),
         (["slice", "--recipe", "q3"], 2, "choose from q2, q4"),
         (["slice", "/absent/m.gguf"], 1, "cannot write /absent/m.gguf: no folder /absent"),
-        (["slice", "--layers", "many"], 2, "invalid int value"),
-        ([], 2, "required"),
+        (["slice", "--layers", "many"], 2, "invalid value for --layers: many"),
+        (["slice", "a", "b"], 2, "unexpected argument: b"),
+        (["checkpoint"], 2, "needs a folder"),
+        ([], 2, "a command is needed"),
         (["fetch"], 2, "choose from"),
     ],
 )

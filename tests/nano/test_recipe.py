@@ -66,7 +66,7 @@ def test_a_slice_has_the_dimensions_of_flash():
     assert sizes[0] < 1e9 < 7.5e9 < sizes[1] < 8.5e9
     full = replace(slice_shape(43, 256, FLASH.vocab), name=FLASH.name)
     assert full == FLASH
-    assert sum(spec.nbytes for spec in tensors(full, "q2")) == 86_714_775_900  # docs/model.md 2.2
+    assert sum(spec.nbytes for spec in tensors(full, "q2")) == 86_714_775_900  # docs/explanation/model.md 2.2
 
 
 @pytest.mark.parametrize("recipe", ["q2", "q4"])

@@ -81,7 +81,7 @@ def _metadata(reader: gguf.GGUFReader) -> dict[str, Any]:
 
 
 def config_from_metadata(meta: dict[str, Any]) -> DeepseekV4Config:
-    """The transformers config that a file's ``deepseek4.*`` metadata describes (docs/model.md 1, 2.1, 5)."""
+    """The transformers config that a file's ``deepseek4.*`` metadata describes (model.md 1, 2.1, 5)."""
     layers = meta["block_count"]
     head_dim, rotary = meta["attention.key_length"], meta["rope.dimension_count"]
     partial = rotary / head_dim

@@ -1,6 +1,6 @@
 """Hugging Face's model with the roundings of our modes qat and ds4 put in, independently of our own code.
 
-transformers has none of them. They go in from outside (docs/model.md 10.2, 10.3): the cache roundings where
+transformers has none of them. They go in from outside (docs/explanation/model.md 10.2, 10.3): the cache roundings where
 rope is applied, because every cached row and every indexer query passes there last; the integer activations as hooks
 before the linear modules. E4M3 is torch's own ``float8_e4m3fn``, the Hadamard matrix comes from scipy.
 

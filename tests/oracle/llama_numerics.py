@@ -1,6 +1,6 @@
 """llama.cpp's CPU roundings as a table of ops for our forward pass, so that the two can be compared to float noise.
 
-Established stage by stage on its graph (docs/validation-oracles.md). Before every matrix product ggml converts the
+Established stage by stage on its graph (validation-oracles.md). Before every matrix product ggml converts the
 activations to the partner type of the weights:
 
     Q8_0            int8 per 32 values with a scale rounded to f16 (ds4 keeps the scale in f32); on x86 codes are
@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from ds4ref.kernels.formats import Matrix
 from ds4ref.numerics import Numerics
 from ds4ref.variants.faults import Changed
 from ds4ref.variants.rounding import round_bf16, round_f16, round_q8_0
-from kernels.formats import Matrix
 from tests.kernels import reference
 
 NUMERICS = Numerics("llama.cpp", False, False, False, False, True, "iterated")

@@ -12,18 +12,18 @@ import pytest
 
 from ds4ref.engine import Engine
 from ds4ref.nano.diagnostic import PROMPTS, diagnostic_path
+from ds4ref.test_vectors import cli
+from ds4ref.test_vectors.diagnosis import Signatures, diagnose
+from ds4ref.test_vectors.observation import log_softmax
 from ds4ref.variants import LIBRARY
 from ds4ref.variants.families import FAMILIES
-from test_vectors import cli
-from test_vectors.diagnosis import Signatures, diagnose
-from test_vectors.observation import log_softmax
 
 from ..stored import stored
 
 IDS = PROMPTS["text"]()[:144]
 BARS = {"float32": 0.95, "float16": 0.95, "bfloat16": 0.9, "csv": 0.9, "top20": 0.8}
 EVERY = 3
-"""Of the patients, each third: all of them are in docs/vectors.md, by the archives of ``tests.oracle.patients``."""
+"""Of the patients, each third: all of them are in vectors.md, by the archives of ``tests.oracle.patients``."""
 
 
 def diagnosed(capsys: pytest.CaptureFixture[str], path: Path, *more: str) -> tuple[int, dict[str, Any]]:
@@ -107,7 +107,7 @@ def test_mistakes_that_the_library_lacks(library, load_oracle, tmp_path, way) ->
 @pytest.mark.skipif(importlib.util.find_spec("llama_cpp") is None, reason="llama-cpp-python is not installed")
 @pytest.mark.parametrize("one_by_one", [False, True], ids=["batch", "one by one"])
 def test_llama_cpp_is_not_accused(tmp_path, capsys, one_by_one) -> None:
-    """What it says exactly, and what that is worth: docs/vectors.md."""
+    """What it says exactly, and what that is worth: docs/reference/vectors.md."""
     from .llama import Llama
 
     ids = PROMPTS["mixed"]()

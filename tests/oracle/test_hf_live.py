@@ -90,7 +90,7 @@ def drawn(request: pytest.FixtureRequest, draw: Callable[[int], Drawn]) -> Drawn
 
 
 COMPUTED = [name for name in BACKENDS if name != "cuda" or os.environ.get("DS4_TEST_CUDA") == "device"]
-"""A whole model of drawn size takes the CUDA simulator hours; its ops are tested one by one."""
+"""Compiled CUDA kernels take hours for a whole model of drawn size without a GPU; their ops are tested one by one."""
 
 
 @pytest.fixture(scope="module", params=COMPUTED)

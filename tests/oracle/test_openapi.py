@@ -26,7 +26,7 @@ CHECKS = (
     "response_schema_conformance",
 )  # fmt: skip
 """Not whether every request that does not fit is refused: what is tolerated is more than what is described
-(docs/server.md), and unknown methods are a 404 as they are in ds4."""
+(docs/reference/server.md), and unknown methods are a 404 as they are in ds4."""
 
 
 def test_the_server_is_as_it_is_described(nano_path: str, tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ import pytest
 from ds4ref.archs.deepseek4.published import metadata
 from ds4ref.archs.deepseek4.shape import FLASH, ModelShape
 from ds4ref.engine import Engine
+from ds4ref.kernels.formats import FORMATS
+from ds4ref.kernels.formats.f8_e4m3 import E4M3, E8M0
 from ds4ref.nano import embedded_path
 from ds4ref.nano.cache import slice_path
 from ds4ref.nano.checkpoint import config, write_checkpoint
@@ -30,8 +32,6 @@ from ds4ref.weights import open_source
 from ds4ref.weights.config import Config
 from ds4ref.weights.published import Metadata
 from ds4ref.weights.safetensors import CONFIG, INDEX, Checkpoint
-from kernels.formats import FORMATS
-from kernels.formats.f8_e4m3 import E4M3_VALUES, E8M0_VALUES
 
 from .compare import difference
 from .conftest import missing
@@ -119,7 +119,7 @@ def test_small_floats_are_torch_s() -> None:
     """Every code of both 8-bit formats, bit for bit; a NaN is a NaN."""
     torch = pytest.importorskip("torch")
     codes = torch.arange(256, dtype=torch.uint8)
-    for ours, dtype in ((E4M3_VALUES, torch.float8_e4m3fn), (E8M0_VALUES, torch.float8_e8m0fnu)):
+    for ours, dtype in ((E4M3.table, torch.float8_e4m3fn), (E8M0.table, torch.float8_e8m0fnu)):
         theirs = codes.view(dtype).float().numpy()
         nan = np.isnan(theirs)
         np.testing.assert_array_equal(np.isnan(ours), nan)

@@ -16,18 +16,18 @@ import pytest
 from ds4ref.archs.deepseek4.chunk import Chunk
 from ds4ref.archs.deepseek4.forward import Model
 from ds4ref.cli.ds4 import main as ds4
+from ds4ref.cli.nano import main as nano
 from ds4ref.cli.quantize import main as quantize
 from ds4ref.engine import Engine
-from ds4ref.nano.__main__ import main as nano
+from ds4ref.kernels.formats import FORMATS
 from ds4ref.nano.prose import prose
 from ds4ref.session.session import Session
+from ds4ref.test_vectors.trace.forcing import Forcing, run
+from ds4ref.test_vectors.trace.names import load
+from ds4ref.test_vectors.trace.ops import Key
+from ds4ref.test_vectors.trace.theirs import Theirs
 from ds4ref.variants import RoundingSet
 from ds4ref.weights import open_source
-from kernels.formats import FORMATS
-from test_vectors.trace.forcing import Forcing, run
-from test_vectors.trace.names import load
-from test_vectors.trace.ops import Key
-from test_vectors.trace.theirs import Theirs
 from tests.test_vectors.tracing import as_dump
 
 from . import trained
@@ -239,6 +239,6 @@ def test_a_slice_of_flash_dimensions_quantized(tmp_path: Path, llama: Any, recip
     """Flash's own widths, every kind of layer, few experts: 1 GB of FP8 and FP4 in. With 4,096 inputs and more a code
     or two of a token fall on the other side of a rounding, so half layers are farther apart; single ops are not."""
     published = tmp_path / "published"
-    assert nano(["checkpoint", str(published), "--layers", "4", "--experts", "8"]) == 0
+    assert nano(["checkpoint", str(published), "--layers", "4", "--n-experts", "8"]) == 0
     out = make(tmp_path, published, prose(2000, 5), recipe, "64")
     agree(out, list(range(20, 60)), llama, 0.1, 2e-3, "cpu")

@@ -1,6 +1,6 @@
 """Blame on engines that are not ours: Hugging Face, whole and with mistakes in its source; llama.cpp and its metadata.
 
-Dumps of Hugging Face are made by the example of docs/trace.md, run as it stands there.
+Dumps of Hugging Face are made by the example of docs/reference/trace.md, run as it stands there.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 from ds4ref.nano.diagnostic import diagnostic_path
+from ds4ref.test_vectors.trace.blame import BlameResult
+from ds4ref.test_vectors.trace.dump import Dump
+from ds4ref.test_vectors.trace.dumps import read
+from ds4ref.test_vectors.trace.ops import OPS
 from ds4ref.weights.gguf import GGUFFile
 from ds4ref.weights.writer import GGUFWriter, TensorSpec
-from test_vectors.trace.blame import Result
-from test_vectors.trace.dumps import Dump, read
-from test_vectors.trace.ops import OPS
 from tests.test_vectors.test_trace_dumps import example
 from tests.test_vectors.tracing import IDS, as_dump, examined, names
 
@@ -35,7 +36,7 @@ def hf(load_oracle: Callable[[Any], Any]) -> Any:
 def page() -> dict[str, Any]:
     """What the example of the page defines."""
     found: dict[str, Any] = {}
-    exec(compile(example("python", "register_forward_hook"), "docs/trace.md", "exec"), found)
+    exec(compile(example("python", "register_forward_hook"), "docs/reference/trace.md", "exec"), found)
     return found
 
 
@@ -177,7 +178,7 @@ def with_metadata(path: Path, key: str, value: Any) -> Path:
 def test_wrong_metadata_in_llama_cpp(llama: Any, tmp_path: Path, key: str) -> None:
     value, layer, points = METADATA[key]
     dump = graph(llama, with_metadata(tmp_path / "bad.gguf", key, value), False, True)
-    result: Result = examined(dump, [layer], search=False, ids=SHORT)
+    result: BlameResult = examined(dump, [layer], search=False, ids=SHORT)
     assert result.wrong, "acquitted"
     assert points & {point for point, _ in result.wrong[0].bridged}, result.wrong[0].key
     assert result.rounding.startswith("llama.cpp")
@@ -186,7 +187,7 @@ def test_wrong_metadata_in_llama_cpp(llama: Any, tmp_path: Path, key: str) -> No
 @pytest.mark.peers
 def test_names_of_the_graph_are_points() -> None:
     """Every point that the preset knows exists, and no name stands for two."""
-    from test_vectors.trace.names import load
+    from ds4ref.test_vectors.trace.names import load
 
     table = load("llama.cpp")
     assert set(table.points) <= set(OPS)

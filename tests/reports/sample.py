@@ -1,4 +1,4 @@
-"""One of each kind of run, as a report shows them; invented figures, used to look at the page and to test it."""
+"""One of each kind of run with invented figures, to view and test the report."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ FACTS = {
 
 
 def runs():
-    """Two bench arms, a vector run, two graded runs two days apart."""
+    """Return two bench arms, a vector run, and two graded runs of different days."""
     rng = np.random.default_rng(8)
-    found = []
+    samples = []
     for side, name in zip(arms(4, slower=0.06, noise=0.012, reps=7), ("main", "int8 scores, <b>&amp;"), strict=True):
         for row in side.rows:
             row |= {
@@ -31,22 +31,24 @@ def runs():
             }  # fmt: skip
         model = {"model": {"sha256": "a" * 64, "name": "DeepSeek V4 Flash slice, 4 layers"}}
         command = {"command": ["ds4-bench", "--arm", name, "--csv", f"{name}.csv"]}
-        found.append(run(name, side.rows, facts=FACTS | side.run.facts | model | command))
+        samples.append(run(name, side.rows, facts=FACTS | side.run.facts | model | command))
     vectors = [
         {"id": f"vector {i}", "tokens": 64 * i, "nll": 80.0 * i, "top1": 1 - 0.01 * i, "max_abs": 0.01 * i,
          "verdict": "match" if i < 5 else "mismatch", "passed": i < 5}
         for i in range(1, 6)
     ]  # fmt: skip
-    found.append(run("official vectors", vectors, kind="vectors", facts=FACTS))
+    samples.append(run("official vectors", vectors, kind="vectors", facts=FACTS))
     for day, (name, p) in enumerate((("exact", 0.8), ("ds4", 0.74))):
-        found.append(evaluation(f"questions, {name}", rng, p, f"2026-11-2{day + 1}T10:00:00Z", seconds=14.0 - 6 * day))
-    return found
+        samples.append(
+            evaluation(f"questions, {name}", rng, p, f"2026-11-2{day + 1}T10:00:00Z", seconds=14.0 - 6 * day)
+        )
+    return samples
 
 
 def evaluation(
     name, rng, p, created="2026-11-21T10:00:00Z", count=93, epochs=2, model="DeepSeek V4 <Flash>", seconds=9.0
 ):  # fmt: skip
-    """A graded run of three sources and five domains, harder and easier questions among them."""
+    """Return a graded run of three sources and five domains, with harder and easier questions."""
     rows = []
     for i in range(count):
         share = rng.beta(4 * p, 4 * (1 - p))

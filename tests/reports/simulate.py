@@ -1,11 +1,11 @@
-"""Benches that never ran: speeds with the kinds of noise a shared machine has, and known differences."""
+"""Simulated benchmark runs: speeds with the noise of a shared machine and known differences."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from ds4ref.reports.sources import Measured
 from ds4ref.runs.store import Run
-from reports.sources import Measured
 
 DEPTHS = tuple(range(2048, 2048 * 9, 2048))
 
@@ -16,7 +16,7 @@ def run(name: str, rows, kind="bench", facts=None, status="complete") -> Measure
 
 
 def arms(seed, *, slower=0.0, reps=5, noise=0.02, spikes=0.05, drift=0.02, depths=DEPTHS, in_turn=True):
-    """Two runs, B slower than A by the share ``slower``.
+    """Simulate two runs, B slower than A by the share ``slower``.
 
     noise   standard deviation of every single speed
     spikes  share of cells that something else on the machine slowed down by 5 to 40 %
@@ -26,7 +26,7 @@ def arms(seed, *, slower=0.0, reps=5, noise=0.02, spikes=0.05, drift=0.02, depth
     rng = np.random.default_rng(seed)
     common = np.cumsum(rng.normal(0, drift, reps))
     group = {"arms": {"group": f"g{seed}"}} if in_turn else {}
-    found = []
+    runs = []
     for name, change in (("A", 0.0), ("B", np.log1p(-slower))):
         weather = common if in_turn else np.cumsum(rng.normal(0, drift, reps))
         rows = []
@@ -40,8 +40,8 @@ def arms(seed, *, slower=0.0, reps=5, noise=0.02, spikes=0.05, drift=0.02, depth
                         "prefill_tps": float(prefill), "gen_tps": float(decode),
                     }
                 )  # fmt: skip
-        found.append(run(name, rows, facts=group))
-    return found
+        runs.append(run(name, rows, facts=group))
+    return runs
 
 
 def _disturbance(rng, share):

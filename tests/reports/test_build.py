@@ -7,11 +7,11 @@ from html.parser import HTMLParser
 import pytest
 
 from ds4ref.errors import DataError
-from reports import figures
-from reports.build import assemble, build_report, series, speed_curves
-from reports.cli import main
-from reports.sources import read_csv
-from reports.thresholds import Thresholds
+from ds4ref.reports import figures
+from ds4ref.reports.build import assemble, build_report, series, speed_curves
+from ds4ref.reports.cli import main
+from ds4ref.reports.sources import read_csv
+from ds4ref.reports.thresholds import Thresholds
 
 from . import published, sample
 from .simulate import arms, run

@@ -8,9 +8,9 @@ import sys
 import pandas as pd
 import pytest
 
+from ds4ref.reports.cli import COMMANDS, main
 from ds4ref.runs.store import Store
-from reports.cli import COMMANDS, main
-from speed_bench.plot import plot
+from ds4ref.speed_bench.plot import plot
 
 from . import published
 from .simulate import arms
@@ -212,7 +212,7 @@ def test_help(command, capsys):
 
 def test_help_loads_nothing_heavy():
     code = (
-        "import sys, reports.cli as m\nassert m.main(['--help']) == 0\n"
+        "import sys, ds4ref.reports.cli as m\nassert m.main(['--help']) == 0\n"
         "heavy = {'numpy', 'scipy', 'pandas', 'matplotlib', 'jinja2', 'numba'} & set(sys.modules)\n"
         "print('heavy:', sorted(heavy), file=sys.stderr)"
     )

@@ -9,12 +9,12 @@ import pytest
 from scipy import stats as scipy_stats
 
 from ds4ref.errors import DataError
+from ds4ref.reports.build import build_report
+from ds4ref.reports.compare import BETTER, INCOMPARABLE, MIXED, SAME, UNCLEAR, WORSE, compare, judge, overall, signed
+from ds4ref.reports.sources import Measured
+from ds4ref.reports.tables import print_comparison
+from ds4ref.reports.thresholds import Margins, Thresholds, read_thresholds
 from ds4ref.runs.stats import Interval
-from reports.build import build_report
-from reports.compare import BETTER, INCOMPARABLE, MIXED, SAME, UNCLEAR, WORSE, compare, judge, overall, signed
-from reports.sources import Measured
-from reports.tables import print_comparison
-from reports.thresholds import Limits, Thresholds, read_thresholds
 
 from .simulate import DEPTHS, arms, run
 
@@ -56,7 +56,7 @@ def test_the_gate_fails_beyond_its_limit_only():
     assert slow.verdict == WORSE and not slow.passes and "worse by" in slow.fails[0]
     little = compare(*arms(3, slower=0.02, noise=0.005))
     assert little.verdict == WORSE and little.passes
-    strict = Thresholds(speed=Limits(fail=1.0))
+    strict = Thresholds(speed=Margins(fail=1.0))
     assert not compare(*arms(3, slower=0.02, noise=0.005), strict).passes
 
 

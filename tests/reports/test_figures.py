@@ -8,8 +8,8 @@ from itertools import combinations
 import pytest
 from matplotlib.colors import to_hex
 
-from reports import figures
-from reports.figures import SERIES, Bar, Curve
+from ds4ref.reports import figures
+from ds4ref.reports.figures import SERIES, Bar, Curve
 
 
 @pytest.fixture

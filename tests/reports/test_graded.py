@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from ds4ref.errors import DataError
+from ds4ref.reports import figures, scoreplots
+from ds4ref.reports.build import assemble, build_report
+from ds4ref.reports.cli import main
+from ds4ref.reports.graded import same_model
+from ds4ref.reports.scoreplots import ScoreInterval
+from ds4ref.reports.thresholds import Thresholds
 from ds4ref.runs import scored, stats
 from ds4ref.runs.store import Store
-from reports import figures, scoreplots
-from reports.build import assemble, build_report
-from reports.cli import main
-from reports.graded import same_model
-from reports.scoreplots import Dot
-from reports.thresholds import Thresholds
 
 from . import sample
 from .simulate import run
@@ -127,8 +127,8 @@ def spans(axes, upright=False):
 
 
 def test_dots_and_whiskers_by_source_for_several_runs(drawn):
-    groups = [("all", [("one", Dot(70, 60, 80)), ("two", Dot(50, 40, 60))]),
-              ("maths", [("one", Dot(90, 70, 100)), ("two", None)])]  # fmt: skip
+    groups = [("all", [("one", ScoreInterval(70, 60, 80)), ("two", ScoreInterval(50, 40, 60))]),
+              ("maths", [("one", ScoreInterval(90, 70, 100)), ("two", None)])]  # fmt: skip
     scoreplots.score_picture(groups)
     for figure in drawn["scores"]:
         (axes,) = figure.axes
@@ -159,14 +159,15 @@ def test_every_run_has_its_place_in_every_group(monkeypatch):
     dots = {name: [dot for _, dot in dots] for name, dots in shown}
     assert dots["science"][1] is None and None not in (*dots["all"], *dots["maths"], *dots["security"])
     (line,) = (line for line in tables[1]["groups"] if line["name"] == "security")
-    assert dots["security"][1] == Dot(100 * line["score"], 100 * line["low"], 100 * line["high"])
+    assert dots["security"][1] == ScoreInterval(100 * line["score"], 100 * line["low"], 100 * line["high"])
 
 
 def test_scores_over_time(drawn):
     points = [
-        ("q4", "2026-11-01T00:00:00Z", Dot(60, 50, 70), False), ("q2", "2026-11-03T12:00:00Z", Dot(40, 30, 50), True),
-        ("q4", "2026-11-05T00:00:00Z", Dot(65, 55, 75), True),
-    ]  # fmt: skip
+        ("q4", "2026-11-01T00:00:00Z", ScoreInterval(60, 50, 70), False),
+        ("q2", "2026-11-03T12:00:00Z", ScoreInterval(40, 30, 50), True),
+        ("q4", "2026-11-05T00:00:00Z", ScoreInterval(65, 55, 75), True),
+    ]
     scoreplots.time_picture(points)
     for figure in drawn["time"]:
         (axes,) = figure.axes
@@ -180,7 +181,9 @@ def test_scores_over_time(drawn):
 
 
 def test_scores_against_speed(drawn):
-    scoreplots.speed_score_picture([("slow and right", 5.0, Dot(80, 70, 88)), ("fast", 50.0, Dot(60, 50, 70))])
+    scoreplots.speed_score_picture(
+        [("slow and right", 5.0, ScoreInterval(80, 70, 88)), ("fast", 50.0, ScoreInterval(60, 50, 70))]
+    )
     for figure in drawn["speedscore"]:
         (axes,) = figure.axes
         assert spans(axes, upright=True) == [(70, 88), (50, 70)] and axes.get_xlim()[0] == 0
@@ -189,7 +192,7 @@ def test_scores_against_speed(drawn):
 
 
 def test_near_names_do_not_collide(drawn):
-    scoreplots.speed_score_picture([(f"run {i}", 10.0 + i, Dot(70 + i / 10, 60, 80)) for i in range(6)])
+    scoreplots.speed_score_picture([(f"run {i}", 10.0 + i, ScoreInterval(70 + i / 10, 60, 80)) for i in range(6)])
     for figure in drawn["speedscore"]:
         boxes = [text.get_window_extent() for text in figure.axes[0].texts]
         assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])

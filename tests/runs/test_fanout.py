@@ -55,7 +55,7 @@ def test_units_are_done_once_and_kept(store, tmp_path, workers):
                       progress=lambda *a: seen.append(a))  # fmt: skip
     assert sorted(outcome.done) == [f"u{x}" for x in range(6)] and not outcome.failed and not outcome.before
     assert {name: found["square"] for name, found in outcome.results.items()} == {f"u{x}": x * x for x in range(6)}
-    assert not outcome.left
+    assert not outcome.remaining
     assert seen[0] == (0, 6) and seen[-1] == (6, 6) and seen == sorted(seen)
     found = Job(store, "job").units()
     assert {name: unit.result for name, unit in found.items()} == outcome.results
@@ -171,7 +171,7 @@ def test_eight_units_three_workers_one_killed(store, tmp_path):
     todo = units(tmp_path, 8, seconds=0.4)
     outcome = fan_out("job", todo, work.square, store, workers=3, tell=told.append)
     killer.join()
-    assert sorted(outcome.done) == sorted(todo) and not outcome.failed and not outcome.left
+    assert sorted(outcome.done) == sorted(todo) and not outcome.failed and not outcome.remaining
     assert sorted(run.facts["x"] for run in store.runs()) == list(range(8))
     assert all(unit.done for unit in Job(store, "job").units().values())
     began: dict[str, list[str]] = {}
@@ -200,11 +200,11 @@ def test_a_stop_waits_for_what_runs_and_the_next_call_does_the_rest(store, tmp_p
     outcome = fan_out("job", todo, work.square, store, scheduler=workers, tell=told.append,
                       cancel=lambda: len(log(tmp_path)) >= 2)  # fmt: skip
     assert 2 <= len(outcome.done) < count and not outcome.failed
-    assert sorted([*outcome.done, *outcome.left]) == sorted(todo)
+    assert sorted([*outcome.done, *outcome.remaining]) == sorted(todo)
     assert sorted(f"u{x}" for x, _ in log(tmp_path)) == sorted(outcome.done)
     assert "unit(s) that run are waited for" in told[1]
     rest = fan_out("job", todo, work.square, store, scheduler=workers)
-    assert sorted(rest.before) == sorted(outcome.done) and sorted(rest.done) == sorted(outcome.left)
+    assert sorted(rest.before) == sorted(outcome.done) and sorted(rest.done) == sorted(outcome.remaining)
     assert len(store.runs()) == count
 
 

@@ -117,15 +117,6 @@ def post(path, body, *headers):
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-@pytest.fixture(scope="session")
-def nano_engine(nano_path):
-    """The embedded model, opened once."""
-    from ds4ref.engine import Engine
-
-    with Engine.open(nano_path, threads=1) as engine:
-        yield engine
-
-
 @contextmanager
 def running(worker, settings=None, trace=None, extra_apis=()):
     """A server over ``worker``."""

@@ -399,7 +399,7 @@ def test_a_request_that_is_still_being_sent_at_shutdown_is_refused(serving):
     server.engine.held()
     sock = server.connect()
     sock.sendall(post("/v1/echo", b'{"say":"hi"}')[:-3])
-    server.until(lambda: server.service.held.bytes == len(b'{"say":"hi"}') - 3)
+    server.until(lambda: server.service.body_budget.bytes == len(b'{"say":"hi"}') - 3)
     server.background.server.end()
     assert read_all(sock).startswith(b"HTTP/1.1 503")
     server.engine.release()

@@ -232,7 +232,7 @@ def test_created_by_the_clock_of_the_server(path):
 
 
 def test_deviations_are_documented():
-    table = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
+    table = (Path(__file__).parents[2] / "docs" / "reference" / "server.md").read_text()
     for name in DEVIATIONS:
         assert f"| `{name}` | " in table
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ds4ref.server.constrain import Limits, steering
-from ds4ref.server.grammar import Lost
+from ds4ref.server.constrain import GrammarError, steering
 from ds4ref.server.turn import Choice, Turn
 from ds4ref.text.chat import Message
 from ds4ref.text.dsml import ToolCall, render_calls
@@ -266,7 +265,10 @@ def test_any_object(scripted, path):
     for _ in range(2):
         answer = asked(scripted, path, **({"response_format": kind} if path == CHAT else {"text": {"format": kind}}))
         text, _, _, finish = told(answer, path)
-        assert isinstance(json.loads(text), dict) and finish in ("stop", "length")
+        if finish == "length":  # random weights may never end it
+            assert text.startswith("{")
+        else:
+            assert finish == "stop" and isinstance(json.loads(text), dict)
     assert text == '{"a": [1, "b"]}'
 
 
@@ -311,30 +313,21 @@ def test_text_of_a_grammar(scripted, path, stream, syntax):
 
 
 REFUSED = {
-    "not at #": {"not": {"type": "null"}},
-    "uniqueItems at #/properties/a": {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}},
-    "$ref to 'https://example.com/s.json'": {"$ref": "https://example.com/s.json"},
-    "$ref to 'file:///etc/passwd'": {"properties": {"a": {"$ref": "file:///etc/passwd"}}},
-    "refers to itself without end": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}},
-    "enum of more than": {"enum": list(range(3000))},
+    'Unimplemented keys: ["not"]': {"not": {"type": "null"}},
+    "'https://example.com/s.json'": {"$ref": "https://example.com/s.json"},
+    "'file:///etc/passwd'": {"properties": {"a": {"$ref": "file:///etc/passwd"}}},
     "look-around": {"properties": {"a": {"type": "string", "pattern": "(?=a)b"}}},
-    "written out": {"properties": {"a": {"type": "string", "pattern": "((a{1,1000}){1,1000}){1,1000}"}}},
-}
+}  # fmt: skip
 
 
 @EACH
 @pytest.mark.parametrize("words", REFUSED)
-def test_what_cannot_be_kept_is_named(serving, path, words):
-    scripted = serving(ctx=1 << 15)  # the enum is long
+def test_what_cannot_be_kept_is_named(scripted, path, words):
     schema = REFUSED[words]
     refused(asked(scripted, path, **form(path, schema)), path, words)
     inner = {"type": "object", "properties": {"p": schema}, "required": ["p"]}
-    if "$defs" in schema:
-        inner["$defs"] = schema["$defs"]
-    word = words.split(" at ")[0]
-    for how in (choice(path, "required"), choice(path, "named", "odd")):
-        refused(asked(scripted, path, tools=[tool(path, "odd", inner)], **how), path, word, "odd")
-    refused(asked(scripted, path, tools=[tool(path, "odd", inner, strict=True)]), path, word, "odd")
+    for how in (choice(path, "required"), choice(path, "named", "odd"), {}):
+        refused(asked(scripted, path, tools=[tool(path, "odd", inner, strict=True)], **how), path, words, "odd")
     # A tool that is neither demanded nor strict may be what it likes, and so may a form that is not there.
     assert asked(scripted, path, tools=[tool(path, "odd", inner)]).status_code == 200
 
@@ -348,11 +341,10 @@ def test_calls_of_tools_that_are_not_there(scripted, path):
 @pytest.mark.parametrize("path", [CHAT, RESPONSES])
 def test_grammars_that_cannot_be_kept(scripted, path):
     for definition, syntax, word in (
-        ("start: missing", "lark", "not supported"),
+        ("start: missing", "lark", "unknown name"),
         ("root ::= x", "gbnf", "gbnf"),
-        ("(" * 3000, "regex", "deep"),
-        ("a{1,100000000}", "regex", "repetition"),
-        ('start: %json {"not": {}}', "lark", "%json"),
+        ("(" * 3000, "regex", "invalid regex"),
+        ('start: %json {"not": {}}', "lark", "Unimplemented keys"),
     ):
         refused(asked(scripted, path, tools=[custom(path, "odd", definition, syntax)]), path, word)
 
@@ -380,7 +372,7 @@ def test_a_grammar_that_becomes_too_much_ends_one_answer_and_nothing_else(servin
 
         def __call__(self, generation, logits):
             if len(generation.tokens) >= 3:
-                raise Lost("no token fits the grammar of the answer", "too many states")
+                raise GrammarError("no token fits the grammar of the answer: too many states")
 
     server = serving(constrain=lambda turn, tokenizer: Broken() if turn.format else None)
     answer = asked(server, path, stream, **form(path, STRICT))
@@ -405,7 +397,7 @@ def test_tools_of_real_clients_can_be_demanded(nano_engine):
                 seen.add(known)
                 turn = Turn("chat", messages=(Message("user", "Hi"),), tools=(one,), choice=Choice("named", one.name))
                 steer = steering(turn, nano_engine.tokenizer)
-                assert steer is not None and steer.shortest > 10, one.name
+                assert steer is not None, one.name
     assert len(seen) > 40
 
 
@@ -414,28 +406,21 @@ def test_tools_of_real_clients_can_be_demanded(nano_engine):
 
 @EACH
 @BOTH
-def test_an_answer_that_its_limit_ends_is_whole_and_says_so(scripted, path, stream):
+def test_an_answer_that_its_limit_cuts_says_so(scripted, path, stream):
     words = {"type": "object", "properties": {"s": {"type": "string"}}, "required": ["s"]}
     limit = {"max_output_tokens" if path == RESPONSES else "max_tokens": 60}
     scripted.engine.say('{"s": "' + "x" * 300)
     text, _, _, finish = told(asked(scripted, path, stream, **form(path, words), **limit), path, stream)
-    assert finish == "length" and json.loads(text)["s"].startswith("xxxx")
-    limit = dict.fromkeys(limit, 300)
+    assert finish == "length" and text.startswith('{"s": "xxxx')
     scripted.engine.say(block(("f", {"s": "y" * 600})))
     answer = asked(scripted, path, stream, tools=[tool(path, "f", words)], **choice(path, "named", "f"), **limit)
-    _, _, calls, finish = told(answer, path, stream)
-    assert finish == "length" and json.loads(calls[0][1])["s"].startswith("yyyy")
-    # Where nothing valid is as short, there is nothing of it.
-    limit = dict.fromkeys(limit, 20)
-    answer = asked(scripted, path, stream, **form(path, {"type": "string", "minLength": 90}), **limit)
     assert told(answer, path, stream)[3] == "length"
 
 
-def test_a_server_may_keep_demanded_answers_short(serving):
-    """Random weights never end a string: for them there is a limit of the server's own, and that end is a good one."""
-    server = serving(constrain=partial(steering, limits=Limits(answer=90, reasoning=20)))
-    words = {"type": "object", "properties": {"s": {"type": "string"}}, "required": ["s"]}
+def test_a_server_may_keep_reasoning_short(serving):
+    """Random weights never end it."""
+    server = serving(constrain=partial(steering, max_reasoning=20))
     for path in (CHAT, MESSAGES, RESPONSES):
         server.engine.say("z" * 500)
-        text, reasoning, _, finish = told(asked(server, path, thinking=True, **form(path, words)), path)
-        assert finish == "stop" and isinstance(json.loads(text)["s"], str) and 10 < len(reasoning) < 60
+        text, reasoning, _, finish = told(asked(server, path, thinking=True, **form(path, STRICT)), path)
+        assert finish == "stop" and json.loads(text)["n"] in (7, 8, 9) and reasoning == "z" * 20

@@ -111,7 +111,7 @@ def test_who_sends_too_much_reads_why(serving):
         b"POST /v1/echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n",
         *[b"40000\r\n" + bytes(0x40000) + b"\r\n"] * 8,
     )
-    assert status(answer) == 413 and server.service.held.bytes == 0
+    assert status(answer) == 413 and server.service.body_budget.bytes == 0
 
 
 def test_chunked_bodies(scripted):
@@ -181,7 +181,7 @@ def test_json_beyond_reason(scripted, name, path):
     answer = scripted.client.post(path, content=HOSTILE_JSON[name])
     assert answer.status_code in (200, 400)
     assert (answer.status_code == 200) == ("error" not in answer.json())
-    assert scripted.service.held.bytes == 0
+    assert scripted.service.body_budget.bytes == 0
 
 
 @pytest.mark.parametrize("name", ["deep arrays", "deep objects", "deep and open", "many values"])
@@ -234,7 +234,7 @@ def test_a_body_that_does_not_come(serving):
     server = serving(limits=replace(QUICK, body_seconds=0.2))
     answer = server.raw(post("/v1/echo", OK)[:-1])
     assert status(answer) == 408
-    server.until(lambda: server.service.held.bytes == 0)
+    server.until(lambda: server.service.body_budget.bytes == 0)
 
 
 def test_an_answer_may_take_longer_than_a_request(serving):
@@ -358,7 +358,7 @@ def test_nothing_is_left_behind(scripted):
     for sock in scripted.sockets:
         sock.close()
     scripted.until(lambda: files() <= before)
-    assert scripted.service.held.bytes == 0
+    assert scripted.service.body_budget.bytes == 0
     assert not scripted.service.board.state()["live"]
 
 
@@ -367,7 +367,7 @@ def test_bodies_at_once_are_bounded(serving):
     big = post("/v1/echo", b'{"say":"' + b"x" * 8000 + b'"}', "Connection: close")
     slow = server.connect()
     slow.sendall(big[:-1])
-    server.until(lambda: server.service.held.bytes > 8000)
+    server.until(lambda: server.service.body_budget.bytes > 8000)
     answer = server.raw(big)
     assert status(answer) == 503 and b"retry-after" in answer.lower()
     assert server.ask().status_code == 200
@@ -405,7 +405,7 @@ def test_a_storm_leaves_memory_flat_and_others_served(serving):
         for thread in threads:
             thread.join()
         assert not wrong and served > 3
-        assert server.service.held.bytes == 0
+        assert server.service.body_budget.bytes == 0
         used.append(memory())
     assert min(used[2:]) - max(used[:2]) < 16 << 20
 

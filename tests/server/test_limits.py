@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ds4ref.server.api import Refused
-from ds4ref.server.limits import CODINGS, Held, Left, Limits, check_json, inflate, measure, receive_body
+from ds4ref.server.limits import CODINGS, BodyBudget, Disconnected, Limits, check_json, inflate, measure, receive_body
 
 SMALL = Limits(body_bytes=1000, held_bytes=1500)
 
@@ -34,21 +34,21 @@ def receive(*messages):
 
 
 def body(*messages, headers=None, limits=SMALL, held=None):
-    return asyncio.run(receive_body(receive(*messages), headers or {}, limits, held or Held(limits.held_bytes)))
+    return asyncio.run(receive_body(receive(*messages), headers or {}, limits, held or BodyBudget(limits.held_bytes)))
 
 
 # --- receiving
 
 
 def test_a_body_comes_in_pieces_and_is_held():
-    held = Held(1500)
+    held = BodyBudget(1500)
     assert body(b"ab", b"", b"c", held=held) == b"abc"
     assert held.bytes == 3
 
 
 def test_a_body_of_exactly_the_limit_is_taken_and_one_byte_more_is_not():
     assert len(body(b"x" * 600, b"y" * 400)) == 1000
-    held = Held(1500)
+    held = BodyBudget(1500)
     with pytest.raises(Refused) as refused:
         body(b"x" * 600, b"y" * 401, held=held)
     assert refused.value.status == 413 and held.bytes == 0
@@ -57,19 +57,19 @@ def test_a_body_of_exactly_the_limit_is_taken_and_one_byte_more_is_not():
 def test_a_length_too_large_is_refused_before_anything_is_read():
     source = receive(b"x")
     with pytest.raises(Refused) as refused:
-        asyncio.run(receive_body(source, {"content-length": "1001"}, SMALL, Held(1500)))
+        asyncio.run(receive_body(source, {"content-length": "1001"}, SMALL, BodyBudget(1500)))
     assert refused.value.status == 413 and not source.asked
 
 
 def test_a_client_that_leaves_gives_back_what_was_held():
-    held = Held(1500)
-    with pytest.raises(Left):
+    held = BodyBudget(1500)
+    with pytest.raises(Disconnected):
         body(b"abc", None, held=held)
     assert held.bytes == 0
 
 
 def test_bodies_together_are_bounded():
-    held = Held(1500)
+    held = BodyBudget(1500)
     assert len(body(b"x" * 900, held=held)) == 900
     with pytest.raises(Refused) as refused:
         body(b"x" * 500, b"x" * 300, held=held)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ds4ref.generate import Piece
-from ds4ref.server.constrain import Limits, steering
+from ds4ref.server.constrain import steering
 from ds4ref.server.turn import Turn
 from ds4ref.targets.answer import Finish
 from ds4ref.targets.reader import AnswerReader
@@ -21,7 +21,7 @@ def walk(
     tokenizer: Tokenizer,
     tokens: int = 200,
     seed: int = 0,
-    limits: Limits | None = None,
+    max_reasoning: int | None = None,
     script: bytes | str | list[int] | None = None,
     closing: float = 2.0,
     ascii_only: bool = True,
@@ -32,7 +32,7 @@ def walk(
     draws. ``closing`` is by how much it likes what ends something, so that answers of a few hundred tokens end.
     """
     rng = np.random.default_rng(seed)
-    steer = steering(turn, tokenizer, limits or Limits())
+    steer = steering(turn, tokenizer, max_reasoning)
     reader, decoder = AnswerReader(bool(turn.callable)), StreamDecoder(tokenizer)
     wanted = list(tokenizer.encode_rendered(script)) if isinstance(script, (str, bytes)) else list(script or ())
     generation: Any = SimpleNamespace(tokens=[], thinking=turn.thinking != "none", limit=tokens, cancel=lambda: False)
@@ -40,7 +40,8 @@ def walk(
     for i in range(len(tokenizer)):
         data = tokenizer.token_bytes(i)
         plain = data.isascii() or i == tokenizer.dsml
-        taste[i] = closing * (data[:1] in (b'"', b"}", b"]")) - 6 * (ascii_only and not plain)
+        ends = data[:1] in (b'"', b"}", b"]") or data == b"</" or i in (tokenizer.eos, tokenizer.dsml)
+        taste[i] = closing * ends - 6 * (ascii_only and not plain)
     finish, said = "length", 0
     for _ in range(tokens):
         logits = (taste + rng.gumbel(size=len(tokenizer))).astype(np.float32)

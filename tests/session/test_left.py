@@ -113,7 +113,7 @@ def test_later_tokens_tell_as_many_as_anybody_asked_for(one: Engine) -> None:
     for asked, told in ((30, 30), (3, 30), (30, 30), (50, None), (50, 50)):
         session.append(4)
         best = session.ranked(asked)
-        assert (None if best is None else len(session._left.best)) == told
+        assert (None if best is None else len(session._replayed.best)) == told
 
 
 @pytest.mark.parametrize("vocab", [1, 2, 10])
@@ -146,7 +146,7 @@ def test_best_tokens_come_with_the_token_once_asked_for(one: Engine, monkeypatch
     assert values.tobytes() == session.logits[best].tobytes()
     assert session.ranked(decode.MOST_RANKS + 1) is None
     session.append(2)
-    assert len(session.ranked(3)[0]) == 3 and len(session._left.best) == 40
+    assert len(session.ranked(3)[0]) == 3 and len(session._replayed.best) == 40
     list(Generation(session, one.tokenizer, Sampler(1.0, top_k=40, seed=1), limit=20))
     assert (1, one.shape.vocab) in seen  # those that were asked for above
     del seen[:]
@@ -158,7 +158,7 @@ def test_of_a_vocabulary_of_one_only_logits_tell(one: Engine) -> None:
     session = one.session(30)
     session.append(3)
     best = session.argmax()
-    session._left = session._left._replace(best=session._left.best[:1], values=session._left.values[:1])
+    session._replayed = session._replayed._replace(best=session._replayed.best[:1], values=session._replayed.values[:1])
     assert session.argmax() == best and session.argmax(exclude=best) == sampling.argmax(session.logits, best)
     session._logits = np.array([1], np.float32)
     with pytest.raises(TokenError, match="only token"):
@@ -169,7 +169,7 @@ def test_of_a_vocabulary_of_one_only_logits_tell(one: Engine) -> None:
 def test_a_choice_that_is_no_number_is_an_error(value: float, one: Engine) -> None:
     session = one.session(30)
     session.append(3)
-    session._left.values[0] = value
+    session._replayed.values[0] = value
     with pytest.raises(SessionError, match="the logits at position 1 are not finite"):
         check_finite(session, session.argmax())
 
@@ -180,7 +180,7 @@ def test_where_ranks_are_no_numbers_the_host_draws(rank: int, value: float, one:
     session = one.session(30)
     session.ranked(5)
     session.append(3)
-    session._left.values[rank] = value
+    session._replayed.values[rank] = value
     session._logits = session.logits[::-1].copy()
     drawn = [Sampler(1.0, top_k=5, seed=seed).choose(session) for seed in range(9)]
     assert drawn == [Sampler(1.0, top_k=5, seed=seed).pick(session.logits) for seed in range(9)]

@@ -1,4 +1,4 @@
-"""Session: sync, snapshot, payload, cancellation, bad input (docs/model.md 12)."""
+"""Session: sync, snapshot, payload, cancellation, bad input (docs/explanation/model.md 12)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine without weights on a clock of its own: every operation takes an exactly known time."""
+"""A fake engine without weights on a fake clock: every operation takes an exactly known time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from ds4ref import sampling
+from ds4ref.archs import costs_of
 from ds4ref.errors import Cancelled
 from ds4ref.nano.recipe import NANO
 from ds4ref.numerics import MODES
@@ -16,7 +17,7 @@ PREFILL_S, EVAL_S, PICK_S, SNAPSHOT_S, RESTORE_S = 0.25, 0.5, 0.125, 1000.0, 500
 
 
 class Clock:
-    """Seconds that pass only when somebody says so."""
+    """A clock that advances only on request."""
 
     def __init__(self):
         self.now = 0.0
@@ -26,7 +27,7 @@ class Clock:
 
 
 class FakeSession:
-    """Predicts a fixed function of the position; EOS always looks best. Keeps a log of what it was asked."""
+    """Session whose prediction is a fixed function of the position, with EOS best; it logs all calls."""
 
     def __init__(self, clock: Clock, ctx: int, eos: int = 1, vocab: int = 50):
         self.clock, self.ctx, self.eos, self.vocab = clock, ctx, eos, vocab
@@ -87,7 +88,7 @@ class FakeSession:
 
 
 class FakeEngine:
-    """What the command needs of an engine, on the embedded model's vocabulary."""
+    """The part of an engine that the command uses, with the embedded model's vocabulary."""
 
     def __init__(self, path, clock: Clock, **options):
         self.path, self.clock, self.options = path, clock, options
@@ -95,6 +96,9 @@ class FakeEngine:
         self.model = SimpleNamespace(numerics=MODES[options.get("numerics", "qat")])
         self.source = GGUFFile.open(path)
         self.sessions: list[FakeSession] = []
+
+    def costs(self):
+        return costs_of(self.source, self.model.numerics.act_quant)
 
     def session(self, ctx: int) -> FakeSession:
         self.sessions.append(FakeSession(self.clock, ctx))

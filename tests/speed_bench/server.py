@@ -1,4 +1,4 @@
-"""A completions endpoint with an engine of no intelligence: four characters are a token, answers are numbers."""
+"""A fake completions endpoint: four characters are a token, answers are numbers."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from types import SimpleNamespace
 import httpx2
 
 TEMPLATE = 3
-"""Tokens the server puts around a prompt."""
+"""Tokens that the server adds to a prompt."""
 
 
 class Endpoint:
-    """What it answers, and what it was asked.
+    """Answers of a fake endpoint, and the requests it got.
 
-    cached   the share of a prompt it claims to have known, None to claim nothing
-    usage    it counts tokens "always", "unstreamed" or "never"
-    slots    how many streams it serves at once
-    delay    seconds a token takes
+    cached   share of a prompt that it reports as cached, None to report nothing
+    usage    when it counts tokens: "always", "unstreamed" or "never"
+    slots    streams served at once
+    delay    seconds per token
     """
 
     def __init__(self, cached=0.0, usage="always", slots=64, delay=0.002):
@@ -29,36 +29,36 @@ class Endpoint:
         self.slots, self.bodies, self.lock = threading.Semaphore(slots), [], threading.Lock()
 
     def tokens(self, body):
-        """Tokens of the prompt."""
+        """Return the number of tokens of the prompt."""
         prompt = body["prompt"] if "prompt" in body else "".join(m["content"] for m in body["messages"])
         return len(prompt) // 4 + TEMPLATE
 
     def events(self, path, body, sleep=time.sleep):
-        """What it sends, one by one; ``sleep`` is called before what takes time."""
+        """Yield the events of a stream; ``sleep`` is called for the time that each takes."""
         with self.lock:
             self.bodies.append((path, body))
-        count, made = self.tokens(body), body["max_tokens"]
+        count, generated = self.tokens(body), body["max_tokens"]
         with self.slots:
             sleep(1e-6 * count)
-            for number in range(made):
+            for number in range(generated):
                 sleep(self.delay)
                 piece = {"text": f" {number}"} if "prompt" in body else {"delta": {"content": f" {number}"}}
                 yield {"model": "fake", "choices": [piece]}
         yield {"model": "fake", "choices": [{"text": "", "delta": {}, "finish_reason": "length"}]}
         if self.usage == "always":
-            yield {"model": "fake", "choices": [], "usage": self.counted(count, made)}
+            yield {"model": "fake", "choices": [], "usage": self.counted(count, generated)}
 
     def whole(self, path, body, sleep=time.sleep):
-        """The answer in one piece."""
+        """Return the answer without streaming."""
         for _ in self.events(path, body, sleep):
             pass
         choice = {"text": " 0", "message": {"content": " 0"}, "finish_reason": "length"}
         usage = {} if self.usage == "never" else {"usage": self.counted(self.tokens(body), 1)}
         return {"model": "fake", "choices": [choice], **usage}
 
-    def counted(self, count, made):
+    def counted(self, count, count_generated):
         cached = {} if self.cached is None else {"prompt_tokens_details": {"cached_tokens": int(self.cached * count)}}
-        return {"prompt_tokens": count, "completion_tokens": made, **cached}
+        return {"prompt_tokens": count, "completion_tokens": count_generated, **cached}
 
 
 DONE = b"data: [DONE]\n\n"
@@ -70,7 +70,7 @@ def sse(event):
 
 @contextmanager
 def served(endpoint):
-    """The address below which ``endpoint`` answers."""
+    """Serve ``endpoint`` and yield its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *args):
@@ -134,6 +134,6 @@ def scripted(monkeypatch, **endpoints):
     real = httpx2.Client
     monkeypatch.setattr(httpx2, "Client", lambda **_: real(transport=httpx2.MockTransport(handle)))
     still = SimpleNamespace(**vars(time) | {"perf_counter": lambda: clock.now})
-    for module in ("ds4ref.targets.openai", "speed_bench.endpoint", "speed_bench.runner", "speed_bench.load"):
-        monkeypatch.setattr(f"{module}.time", still)
+    for module in ("targets.openai", "speed_bench.endpoint", "speed_bench.runner", "speed_bench.load"):
+        monkeypatch.setattr(f"ds4ref.{module}.time", still)
     return asked

@@ -13,9 +13,9 @@ import pytest
 from ds4ref.engine import Engine
 from ds4ref.errors import SessionError
 from ds4ref.runs.store import Store
-from speed_bench import cli
-from speed_bench import sweep as sweep_module
-from speed_bench.columns import HEADER
+from ds4ref.speed_bench import cli
+from ds4ref.speed_bench import sweep as sweep_module
+from ds4ref.speed_bench.columns import HEADER
 
 from .fake import Clock, FakeEngine
 from .test_results import as_ds4
@@ -282,9 +282,9 @@ def test_what_cannot_go_on(engines, capsys, tmp_path, badgers):
 
 
 def test_a_context_beyond_memory_is_refused_before_its_text_is_written(engines, capsys, monkeypatch):
-    from speed_bench import prompt
+    from ds4ref.speed_bench import prompt
 
-    monkeypatch.setattr("speed_bench.local.memory_bytes", lambda: 8 << 30)
+    monkeypatch.setattr("ds4ref.speed_bench.local.memory_bytes", lambda: 8 << 30)
     monkeypatch.setattr(prompt, "prose_tokens", lambda *args: pytest.fail("minutes of silence"))
     assert cli.main(["--ctx-max", "99999999"]) == 1
     err = capsys.readouterr().err.splitlines()
@@ -338,7 +338,7 @@ def test_plot_command(tmp_path, monkeypatch, capsys):
 
 def test_help_starts_without_heavy_imports():
     code = (
-        "import sys; from speed_bench.cli import main; code = main(['--help']);"
+        "import sys; from ds4ref.speed_bench.cli import main; code = main(['--help']);"
         "heavy = {'numba', 'pandas', 'matplotlib', 'numpy', 'rich'} & set(sys.modules); print(code, heavy)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from ds4ref.runs.results import COLUMNS as DS4S
-from speed_bench import columns as module
-from speed_bench.columns import COLUMNS, HEADER, NAMES, Column, documentation, summary
-from speed_bench.formats import sql
-from speed_bench.samples import notes, sample, slow_start
-from speed_bench.sweep import Row
-from speed_bench.table import fitting, print_table
+from ds4ref.speed_bench import columns as module
+from ds4ref.speed_bench.columns import COLUMNS, HEADER, NAMES, Column, documentation, summary
+from ds4ref.speed_bench.formats import sql
+from ds4ref.speed_bench.samples import notes, sample, slow_start
+from ds4ref.speed_bench.sweep import SweepRow
+from ds4ref.speed_bench.table import fitting, print_table
 
 ROOT = Path(__file__).resolve().parents[2]
 FACTS = {"model": {"name": "ds4ref nano", "file": "m.gguf"}, "machine": {"cpu": "Chip", "cores": 4}, "backend": "cpu",
@@ -24,18 +24,20 @@ def test_ds4s_six_come_first_and_names_are_unique():
 
 
 def test_the_documentation_is_generated():
-    assert documentation() in (ROOT / "docs/bench.md").read_text(), "python -m speed_bench.columns"
+    assert documentation() in (ROOT / "docs/reference/bench.md").read_text(), "python -m ds4ref.speed_bench.columns"
 
 
 def test_a_new_column_touches_one_place(monkeypatch):
     extra = Column("gen_slowest_ms", "the slowest step", "ms", form=".1f", combine=module.largest, heading="slowest",
-                   shown=".0f")  # fmt: skip
+                   display_form=".0f")  # fmt: skip
     monkeypatch.setattr(module, "COLUMNS", (*COLUMNS, extra))
     for place in ("samples", "table", "formats"):
-        monkeypatch.setattr(f"speed_bench.{place}.COLUMNS", (*COLUMNS, extra))
-    monkeypatch.setattr("speed_bench.formats.NAMES", (*NAMES, extra.name))
-    monkeypatch.setattr(Row, extra.name, property(lambda row: 1e3 * max(row.steps_s)), raising=False)
-    rows = [sample(Row(96, 32, 0.5, steps, 7000, (4, 5), rep)) for rep, steps in enumerate([(0.1, 0.2), (0.3, 0.1)])]
+        monkeypatch.setattr(f"ds4ref.speed_bench.{place}.COLUMNS", (*COLUMNS, extra))
+    monkeypatch.setattr("ds4ref.speed_bench.formats.NAMES", (*NAMES, extra.name))
+    monkeypatch.setattr(SweepRow, extra.name, property(lambda row: 1e3 * max(row.steps_s)), raising=False)
+    rows = [
+        sample(SweepRow(96, 32, 0.5, steps, 7000, (4, 5), rep)) for rep, steps in enumerate([(0.1, 0.2), (0.3, 0.1)])
+    ]
     found = summary(rows)
     assert found["gen_slowest_ms"] == 300 and module.format_row(found).endswith(",300.0")
     out = io.StringIO()
@@ -57,7 +59,7 @@ def test_percentiles_pool_all_repetitions_and_need_enough_of_them():
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_a_table_is_as_wide_as_its_terminal(width):
-    entry = summary([sample(Row(1_048_576, 2048, 0.5, (0.25, 0.125), 926033292, (4, 5)))] * 2)
+    entry = summary([sample(SweepRow(1_048_576, 2048, 0.5, (0.25, 0.125), 926033292, (4, 5)))] * 2)
     entry |= {"prefill_share": 0.5, "decode_share": 0.25, "decode_gbs": 3.0, "itl_p95_ms": 12.0}
     out = io.StringIO()
     print_table([entry], FACTS, "name", out, width)

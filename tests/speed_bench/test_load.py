@@ -10,26 +10,28 @@ import pytest
 from ds4ref.cancellation import Cancellation
 from ds4ref.errors import Cancelled, DataError, TargetError
 from ds4ref.runs.results import read_rows
+from ds4ref.speed_bench import cli, loadplot
+from ds4ref.speed_bench.columns import summary
+from ds4ref.speed_bench.endpoint import StreamedAnswer
+from ds4ref.speed_bench.load import Schedule, level_name, sample, walk
+from ds4ref.speed_bench.plan import Load, RequestShape
 from ds4ref.targets import Completion, Usage
-from speed_bench import cli, loadplot
-from speed_bench.columns import summary
-from speed_bench.endpoint import Answer
-from speed_bench.load import Schedule, level_name, sample, walk
-from speed_bench.plan import Load, Shape
 
 from .server import Endpoint, served
 
 
 def answer(begin, arrivals, prompt=100):
     usage = Usage(prompt, len(arrivals), 0)
-    return Answer(begin, Completion("", usage=usage, arrivals=arrivals, seconds=arrivals[-1]), prompt)
+    return StreamedAnswer(begin, Completion("", usage=usage, arrivals=arrivals, seconds=arrivals[-1]), prompt)
 
 
 ANSWERS = [answer(10.0, (0.5, 0.6, 0.7)), answer(11.0, (0.2, 0.5, 0.8)), answer(12.0, (0.4,)), answer(13.0, (1.0, 1.5))]
 
 
 def test_what_the_answers_of_a_level_say():
-    found = sample(ANSWERS, Load(4, rates=(1.0,), mix=(Shape(90, 3), Shape(130, 2, 0.5)), bounds={"ttft": 500}), 4.0)
+    found = sample(
+        ANSWERS, Load(4, rates=(1.0,), mix=(RequestShape(90, 3), RequestShape(130, 2, 0.5)), bounds={"ttft": 500}), 4.0
+    )
     assert (found["at"], found["seconds"], found["ctx_tokens"]) == (6.0, 4.5, 103)
     assert found["ttft_ms"] == pytest.approx(450) and found["e2e_ms"] == pytest.approx(750)
     assert found["tpots_s"] == pytest.approx([0.1, 0.3, 0.5]), "a single token has no time behind the first"
@@ -56,14 +58,14 @@ def test_percentiles_over_all_requests():
 
 
 def test_arrivals_are_poisson_and_the_same_for_everyone():
-    plan = Schedule.of(Load(4000, rates=(1.0,), mix=(Shape(10, 1), Shape(20, 2, 3.0))))
+    plan = Schedule.of(Load(4000, rates=(1.0,), mix=(RequestShape(10, 1), RequestShape(20, 2, 3.0))))
     gaps = [b - a for a, b in zip(plan.moments, plan.moments[1:], strict=False)]
     mean = sum(gaps) / len(gaps)
     assert plan.moments[0] == 0 and mean == pytest.approx(1, abs=0.05)
     assert sum((gap - mean) ** 2 for gap in gaps) / len(gaps) == pytest.approx(1, abs=0.1), "exponential: sd = mean"
     assert sum(gap > 1 for gap in gaps) / len(gaps) == pytest.approx(math.exp(-1), abs=0.03)
     assert sum(shape.prompt == 20 for shape in plan.shapes) / 4000 == pytest.approx(0.75, abs=0.03)
-    assert plan == Schedule.of(Load(4000, streams=(9,), mix=(Shape(10, 1), Shape(20, 2, 3.0))))
+    assert plan == Schedule.of(Load(4000, streams=(9,), mix=(RequestShape(10, 1), RequestShape(20, 2, 3.0))))
     assert plan != Schedule.of(Load(4000, rates=(1.0,), seed=2)) and plan.moments != Schedule.of(
         Load(4000, rates=(1.0,)), 1).moments  # fmt: skip
 
@@ -93,7 +95,7 @@ class Scripted:
 
 def test_streams_always_have_one_request():
     endpoint, told = Scripted(hold=0.02), []
-    plan = Load(12, streams=(1, 4), mix=(Shape(8, 2), Shape(16, 4)))
+    plan = Load(12, streams=(1, 4), mix=(RequestShape(8, 2), RequestShape(16, 4)))
     rows = list(walk(endpoint, plan, rep=3, progress=lambda *pair: told.append(pair)))
     assert [(row["test"], row["streams"], row["rep"]) for row in rows] == [("1 stream", 1, 3), ("4 streams", 4, 3)]
     assert endpoint.most == 4 and endpoint.shapes[:12] == [(s.prompt, s.answer) for s in Schedule.of(plan, 3).shapes]

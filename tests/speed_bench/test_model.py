@@ -1,4 +1,4 @@
-"""The cost model against the figures of docs/model.md 13, and what is said about published rows."""
+"""The cost model against the figures of docs/explanation/model.md 13, and what is said about published rows."""
 
 import json
 
@@ -9,9 +9,9 @@ from ds4ref.archs.deepseek4.report import describe
 from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.costs import Peaks, Work
 from ds4ref.errors import UsageError
+from ds4ref.speed_bench import cli
+from ds4ref.speed_bench.published import MACHINES, ROWS
 from ds4ref.weights.gguf import GGUFFile
-from speed_bench import cli
-from speed_bench.published import MACHINES, ROWS
 
 Q2 = Costs.of_recipe(FLASH, "q2")
 
@@ -34,7 +34,7 @@ def test_a_file_costs_what_the_report_says(nano_path):
 
 
 def test_operations_a_token():
-    """docs/model.md 13, GFLOP a token."""
+    """docs/explanation/model.md 13, GFLOP a token."""
     for depth, attention, scoring in ((128, 0.81, 0), (2048, 2.17, 0), (8192, 2.30, 0.70), (131072, 4.82, 11.3)):
         assert Q2._attention_ops(depth) / 1e9 == pytest.approx(attention + scoring, rel=0.01)
     assert Q2._attention_ops(1 << 20) / 1e9 == pytest.approx(23.6 + 90.2, rel=0.005)
@@ -115,7 +115,7 @@ def test_mistakes(capsys, argv, message):
 
 def test_measured_peaks_are_plausible():
     """Really measured: at least one thousandth of a desktop's, and two threads at least as fast as one."""
-    from kernels.cpu.peaks import measure
+    from ds4ref.kernels.cpu.peaks import measure
 
     one, two = measure(1, megabytes=64, rounds=2), measure(2, megabytes=64, rounds=2)
     for name, least in (("read_gbs", 0.5), ("int8_gops", 1.0), ("f32_gflops", 0.5)):

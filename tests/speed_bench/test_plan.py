@@ -1,10 +1,10 @@
-"""The frontier walk against sequences that ds4-bench was run for (docs/bench.md)."""
+"""The frontier walk against sequences that ds4-bench was run for (docs/reference/bench.md)."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speed_bench.plan import frontiers
+from ds4ref.speed_bench.plan import frontiers
 
 
 @pytest.mark.parametrize(

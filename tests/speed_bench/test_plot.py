@@ -5,10 +5,10 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from ds4ref.cli.plots import tick
+from ds4ref.console.plots import tick
 from ds4ref.errors import DataError, UsageError
-from speed_bench.plot import DECODE, PREFILL, check_suffix, default_output, default_title, draw, plot
-from speed_bench.results import Point, read_points
+from ds4ref.speed_bench.plot import DECODE, PREFILL, check_suffix, default_output, default_title, draw, plot
+from ds4ref.speed_bench.results import Point, read_points
 
 from .test_results import PUBLISHED, as_ds4
 

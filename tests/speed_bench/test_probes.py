@@ -5,20 +5,20 @@ import json
 
 import pytest
 
-from ds4ref.cli.options import choices, integers
+from ds4ref.console.options import choices, integers
 from ds4ref.engine import Engine
 from ds4ref.errors import UsageError
+from ds4ref.reports.build import assemble, series
+from ds4ref.reports.compare import compare
+from ds4ref.reports.sources import Measured
+from ds4ref.reports.thresholds import Thresholds
 from ds4ref.runs.results import read_rows
 from ds4ref.runs.store import Store
-from reports.build import assemble, series
-from reports.compare import compare
-from reports.sources import Measured
-from reports.thresholds import Thresholds
-from speed_bench import cli
-from speed_bench import sweep as sweep_module
-from speed_bench.probes import Probe, grid, parse_probes
-from speed_bench.results import read_points
-from speed_bench.sweep import run_probes
+from ds4ref.speed_bench import cli
+from ds4ref.speed_bench import sweep as sweep_module
+from ds4ref.speed_bench.probes import Probe, grid, parse_probes
+from ds4ref.speed_bench.results import read_points
+from ds4ref.speed_bench.sweep import run_probes
 
 from .fake import EVAL_S, PICK_S, PREFILL_S, Clock, FakeEngine, FakeSession
 

@@ -6,9 +6,9 @@ import struct
 import pytest
 
 from ds4ref.errors import DataError
+from ds4ref.speed_bench.prompt import chat_tokens, check_length, digest, prose_tokens
 from ds4ref.text.tokenizer import Tokenizer
 from ds4ref.weights.gguf import GGUFFile
-from speed_bench.prompt import chat_tokens, check_length, digest, prose_tokens
 
 
 @pytest.fixture(scope="module")

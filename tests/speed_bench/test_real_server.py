@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ds4ref.runs.results import read_rows
-from speed_bench import cli
+from ds4ref.speed_bench import cli
 from tests.test_vectors.test_real_server import pytestmark, server, started  # noqa: F401
 
 

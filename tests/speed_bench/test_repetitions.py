@@ -5,8 +5,8 @@ import pytest
 
 from ds4ref.errors import DataError
 from ds4ref.runs.speed import in_turn, judge, per_cent
-from speed_bench.plan import Lane, Plan
-from speed_bench.repetitions import PILOT, Repetitions, duration, rounds_for, shrinks
+from ds4ref.speed_bench.plan import Lane, Plan
+from ds4ref.speed_bench.repetitions import PILOT, Repetitions, duration, rounds_for, shrinks
 
 DEPTHS = (64, 128)
 

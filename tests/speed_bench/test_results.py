@@ -4,14 +4,14 @@ import pytest
 
 from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.errors import DataError
+from ds4ref.reports.sources import check_kvcache
 from ds4ref.runs.results import COLUMNS, read_rows
-from reports.sources import check_kvcache
-from speed_bench.columns import HEADER, format_row, summary
-from speed_bench.results import Point, read_points
-from speed_bench.samples import sample
-from speed_bench.sweep import Row
+from ds4ref.speed_bench.columns import HEADER, format_row, summary
+from ds4ref.speed_bench.results import Point, read_points
+from ds4ref.speed_bench.samples import sample
+from ds4ref.speed_bench.sweep import SweepRow
 
-ROW = summary([sample(Row(4096, 2048, 5.0, (0.5, 0.25, 0.25), 80373132, (1, 2, 3)))])
+ROW = summary([sample(SweepRow(4096, 2048, 5.0, (0.5, 0.25, 0.25), 80373132, (1, 2, 3)))])
 
 # Published figures of an M2 Ultra: depth, prefill, decode, kvcache_bytes.
 PUBLISHED = [
@@ -61,7 +61,7 @@ def test_own_files_are_read(write):
         + "\n"
         + format_row(ROW)
         + "\n"
-        + format_row(summary([sample(Row(2048, 2048, 4.0, (0.5,), 1, (1,)))]))
+        + format_row(summary([sample(SweepRow(2048, 2048, 4.0, (0.5,), 1, (1,)))]))
         + "\n"
     )
     assert read_points(write(text)) == [Point(2048, 512.0, 2.0), Point(4096, 409.6, 3.0)]

@@ -10,24 +10,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import reports.cli
+import ds4ref.reports.cli
 from ds4ref.engine import Engine
 from ds4ref.errors import SessionError
 from ds4ref.nano.recipe import NANO
 from ds4ref.runs.results import read_rows
 from ds4ref.runs.store import Store
-from speed_bench import cli, runner
-from speed_bench import sources as sources_module
-from speed_bench import sweep as sweep_module
-from speed_bench.columns import HEADER, summaries, summary
-from speed_bench.formats import FORMATS, render, sql
-from speed_bench.local import LocalSource
-from speed_bench.peaks import known_peaks, machine_peaks
-from speed_bench.plan import Lane, Plan
-from speed_bench.runner import MeasuredLane, Measurement, turn_order
-from speed_bench.samples import sample
-from speed_bench.sweep import Row
-from speed_bench.verdict import verdict
+from ds4ref.speed_bench import cli, runner
+from ds4ref.speed_bench import sources as sources_module
+from ds4ref.speed_bench import sweep as sweep_module
+from ds4ref.speed_bench.columns import HEADER, summaries, summary
+from ds4ref.speed_bench.formats import FORMATS, render, sql
+from ds4ref.speed_bench.local import LocalSource
+from ds4ref.speed_bench.peaks import known_peaks, machine_peaks
+from ds4ref.speed_bench.plan import Lane, Plan
+from ds4ref.speed_bench.runner import MeasuredLane, Measurement, turn_order
+from ds4ref.speed_bench.samples import sample
+from ds4ref.speed_bench.sweep import SweepRow
+from ds4ref.speed_bench.verdict import verdict
 
 from .conftest import PEAKS
 from .fake import EVAL_S, PICK_S, Clock, FakeEngine, FakeSession
@@ -87,7 +87,7 @@ def bare(monkeypatch, clock):
         plan = Plan(tuple(Lane(name=name if len(names) > 1 else "") for name in names), warmup=False, **fields)
         sources = iter([LocalSource(Bare(name, clock, log), plan, Text(), dict(FACTS)) for name in names])
         monkeypatch.setattr(runner, "open_source", lambda opening, lane: next(sources))
-        monkeypatch.setattr(sources_module.Opening, "__post_init__", lambda self: setattr(self, "walked", Text()))
+        monkeypatch.setattr(sources_module.Opening, "__post_init__", lambda self: setattr(self, "prompt", Text()))
         return Measurement(plan, store, say=say)
 
     make.log = log
@@ -122,7 +122,7 @@ def test_every_repetition_is_a_walk_from_nothing(bare):
 
 def test_rest_before_further_repetitions(bare, monkeypatch):
     rested = []
-    monkeypatch.setattr(runner, "rest", lambda seconds, cancel: rested.append(seconds))
+    monkeypatch.setattr(runner, "sleep_between", lambda seconds, cancel: rested.append(seconds))
     bare(depths=(10,), gen_tokens=1, reps=3, delay=2.5).execute()
     assert rested == [2.5, 2.5]
 
@@ -139,7 +139,7 @@ def test_progress_counts_all_walks(bare):
 
 
 def row(rep=0, prefill_s=4.0, steps=(0.5, 0.25), ids=(1, 2), depth=2048):
-    return Row(depth, 2048, prefill_s, tuple(steps), 1000, ids, rep, 10.0 + rep, 500 + rep)
+    return SweepRow(depth, 2048, prefill_s, tuple(steps), 1000, ids, rep, 10.0 + rep, 500 + rep)
 
 
 def test_a_summary_is_the_median_with_its_middle_half():
@@ -160,7 +160,7 @@ def test_slow_machines_have_bands_and_depths_their_order():
     assert (first["prefill_tps_low"], first["prefill_tps"], first["prefill_tps_high"]) == pytest.approx(
         (0.25, 0.5, 0.75)
     )
-    tests = [sample(Row(512, 512, 1.0, (), 1, (), test=name)) for name in ("pp512", "pp256 @ d256", "pp512")]
+    tests = [sample(SweepRow(512, 512, 1.0, (), 1, (), test=name)) for name in ("pp512", "pp256 @ d256", "pp512")]
     assert [(entry["test"], entry["reps"]) for entry in summaries(tests)] == [("pp512", 2), ("pp256 @ d256", 1)]
 
 
@@ -203,7 +203,7 @@ def test_a_run_in_another_store_is_announced_with_it(engines, private_store, tmp
     with Store.open(path, create=False) as store:
         number = store.find("other").id
     assert command == f"ds4-report show {number} --store {shlex.quote(path)}"
-    assert reports.cli.main(shlex.split(command)[1:]) == 0
+    assert ds4ref.reports.cli.main(shlex.split(command)[1:]) == 0
     assert "other" in capsys.readouterr().out
     assert cli.main([*SMALL, "--csv", str(tmp_path / "r.csv"), "--store", path]) == 0
     assert f"ds4-report show {number + 1} --store {shlex.quote(path)}" in capsys.readouterr().err
@@ -266,7 +266,7 @@ def test_no_shares_of_weights_that_stay_in_the_cache(engines, monkeypatch, capsy
     from ds4ref.archs.deepseek4.costs import Costs
     from ds4ref.weights.gguf import GGUFFile
 
-    monkeypatch.setattr("speed_bench.peaks.cache_bytes", lambda: 1 << 40)
+    monkeypatch.setattr("ds4ref.speed_bench.peaks.cache_bytes", lambda: 1 << 40)
     assert cli.main([*SMALL, "--csv", "r.csv"]) == 0
     captured = capsys.readouterr()
     assert "no shares of the bound" in captured.err and "share" not in captured.out.partition("\n{")[0]
@@ -275,7 +275,7 @@ def test_no_shares_of_weights_that_stay_in_the_cache(engines, monkeypatch, capsy
     with GGUFFile.open(engines[0].path) as gguf:
         needed = Costs.of_file(gguf, engines[0].shape).weight_bytes()
     for cache, shares in ((needed, False), (needed - 1, True), (None, True)):
-        monkeypatch.setattr("speed_bench.peaks.cache_bytes", lambda cache=cache: cache)
+        monkeypatch.setattr("ds4ref.speed_bench.peaks.cache_bytes", lambda cache=cache: cache)
         assert cli.main([*SMALL, "--csv", "r.csv"]) == 0
         assert (read_rows("r.csv")[0].get("decode_share") is not None) == shares
 
@@ -329,8 +329,8 @@ def test_two_arms_are_two_runs_of_one_group(engines, private_store, capsys):
         a, b = (store.run(lane["run"]) for lane in last["lanes"])
         assert (a.label, b.label) == ("t: threads=1", "t: backend=reference,threads=2")
         assert a.fact("arms", "group") == b.fact("arms", "group") and len(store.rows(a.id)) == 15
-        from reports.compare import SAME, compare
-        from reports.sources import Measured, read_csv
+        from ds4ref.reports.compare import SAME, compare
+        from ds4ref.reports.sources import Measured, read_csv
 
         assert compare(*(Measured(run, store.rows(run.id)) for run in (a, b))).verdict == SAME
         found = compare(read_csv("t-a.csv"), read_csv("t-b.csv"))
@@ -436,8 +436,8 @@ def test_a_slower_lane_is_called_worse(bare, monkeypatch):
 
 
 def test_the_python_api(engines, nano_path, private_store):
-    """The example of docs/bench.md."""
-    text = (Path(__file__).resolve().parents[2] / "docs/bench.md").read_text()
+    """The example of docs/reference/bench.md."""
+    text = (Path(__file__).resolve().parents[2] / "docs/reference/bench.md").read_text()
     (example,) = (part.partition("```")[0] for part in text.split("```python\n")[1:])
     space = {}
     exec(example, space)

@@ -12,21 +12,21 @@ from ds4ref.archs.deepseek4.costs import Costs
 from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.costs import Peaks
 from ds4ref.nano.recipe import NANO
-from speed_bench import cli, runner
-from speed_bench import sweep as module
-from speed_bench.columns import summaries
-from speed_bench.model import published
-from speed_bench.probes import Probe
-from speed_bench.published import MACHINES, ROWS
-from speed_bench.samples import sample
-from speed_bench.sweep import Row, run_probes, sweep
-from speed_bench.table import print_table
+from ds4ref.speed_bench import cli, runner
+from ds4ref.speed_bench import sweep as module
+from ds4ref.speed_bench.columns import summaries
+from ds4ref.speed_bench.model import published
+from ds4ref.speed_bench.probes import Probe
+from ds4ref.speed_bench.published import MACHINES, ROWS
+from ds4ref.speed_bench.samples import sample
+from ds4ref.speed_bench.sweep import SweepRow, run_probes, sweep
+from ds4ref.speed_bench.table import print_table
 
 from .fake import EVAL_S, PICK_S, PREFILL_S, Clock, FakeSession
 
 COSTS = Costs.of_recipe(NANO, "q2")
 PEAKS = Peaks(read_gbs=10, int8_gops=100, f32_gflops=50)
-ROW = Row(96, 32, 0.5, (0.25, 0.125, 0.125), 7000, (4, 5, 6), rep=2, at=107.5, rss_bytes=9)
+ROW = SweepRow(96, 32, 0.5, (0.25, 0.125, 0.125), 7000, (4, 5, 6), rep=2, at=107.5, rss_bytes=9)
 
 
 def test_a_sample_keeps_what_was_measured():
@@ -35,7 +35,7 @@ def test_a_sample_keeps_what_was_measured():
     assert (found["ctx_tokens"], found["prefill_tokens"], found["gen_tokens"]) == (96, 32, 3)
     assert (found["prefill_tps"], found["gen_tps"], found["gen_steady_tps"]) == (64, 6, 8)
     assert found["gen_first_ms"] == 250 and found["rss_bytes"] == 9 and "decode_share" not in found
-    assert sample(Row(1, 1, 1.0, (), 1, ()))["at"] == 0 and sample(Row(1, 1, 1.0, (), 1, ()))["rep"] == 0
+    assert sample(SweepRow(1, 1, 1.0, (), 1, ()))["at"] == 0 and sample(SweepRow(1, 1, 1.0, (), 1, ()))["rep"] == 0
 
 
 def test_shares_are_bounds_over_what_was_measured():
@@ -49,9 +49,9 @@ def test_shares_are_bounds_over_what_was_measured():
     assert binds == (decode.bound(PEAKS).binds, prefill.bound(PEAKS).binds)
     assert found["cache_bytes_per_token"] == NANO.kv_bytes(96) / 96
     assert "decode_share" not in sample(ROW, COSTS) and sample(ROW, COSTS)["decode_gbs"] > 0
-    alone = sample(Row(96, 32, 0.5, (), 1, ()), COSTS, PEAKS)
+    alone = sample(SweepRow(96, 32, 0.5, (), 1, ()), COSTS, PEAKS)
     assert "decode_share" not in alone and "decode_bytes" not in alone and alone["prefill_share"] > 0
-    assert "prefill_share" not in sample(Row(96, 0, 0.0, (0.5,), 1, ()), COSTS, PEAKS)
+    assert "prefill_share" not in sample(SweepRow(96, 0, 0.0, (0.5,), 1, ()), COSTS, PEAKS)
 
 
 def test_rows_know_when_and_in_which_repetition(monkeypatch):
@@ -90,7 +90,7 @@ def table(entries, **facts) -> str:
 
 
 def test_a_table_for_people():
-    other = Row(192, 96, 0.5, (0.5,), 3 << 20, (1,))
+    other = SweepRow(192, 96, 0.5, (0.5,), 3 << 20, (1,))
     text = table(summaries([sample(ROW, COSTS, PEAKS)] * 2 + [sample(other)]))
     assert "A · M · backend cpu, numerics qat" in text and "3 thread(s) on Chip, 4 cores" in text
     assert "medians of 2 repetitions" in text
@@ -144,8 +144,8 @@ def test_a_rest_lasts_as_long_as_asked_unless_stopped(monkeypatch):
     slept: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: 5.0 + sum(slept), sleep=slept.append)
     monkeypatch.setattr(runner, "time", clock)
-    runner.rest(0.75, lambda: False)
+    runner.sleep_between(0.75, lambda: False)
     assert sum(slept) == pytest.approx(0.75) and max(slept) <= 0.1, "in short naps, so that Ctrl-C is heard"
     slept.clear()
-    runner.rest(10.0, lambda: sum(slept) > 0.25)
+    runner.sleep_between(10.0, lambda: sum(slept) > 0.25)
     assert sum(slept) < 0.5

@@ -6,12 +6,12 @@ import struct
 import numpy as np
 import pytest
 
+from ds4ref.costs import PREFILL_CHUNK
 from ds4ref.engine import Engine
 from ds4ref.errors import Cancelled, ContextError
-from ds4ref.session.session import PREFILL_CHUNK
-from speed_bench import sweep as module
-from speed_bench.prompt import prose_tokens
-from speed_bench.sweep import Row, SweepError, sweep, warm_up
+from ds4ref.speed_bench import sweep as module
+from ds4ref.speed_bench.prompt import prose_tokens
+from ds4ref.speed_bench.sweep import SweepError, SweepRow, sweep, warm_up
 
 from .fake import EVAL_S, PICK_S, PREFILL_S, Clock, FakeSession
 
@@ -123,9 +123,9 @@ def test_broken_logits_are_noticed(clock):
 
 
 def test_rates_of_degenerate_rows():
-    row = Row(10, 10, 0.0, (), 1, ())
+    row = SweepRow(10, 10, 0.0, (), 1, ())
     assert (row.prefill_tps, row.gen_tps, row.gen_first_ms, row.gen_steady_tps) == (0, 0, 0, 0)
-    assert Row(1, 1, 1.0, (3.0, 0.5, 0.5), 1, (7, 8, 9)).gen_steady_tps == 2.0
+    assert SweepRow(1, 1, 1.0, (3.0, 0.5, 0.5), 1, (7, 8, 9)).gen_steady_tps == 2.0
 
 
 @pytest.mark.parametrize("ctx", [6, 20, 1000])

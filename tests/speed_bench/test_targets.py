@@ -12,15 +12,15 @@ import pytest
 
 from ds4ref.cancellation import Cancellation
 from ds4ref.errors import Cancelled
+from ds4ref.reports.compare import compare
+from ds4ref.reports.sources import Measured
 from ds4ref.runs.results import COLUMNS, read_rows
 from ds4ref.runs.store import Store
+from ds4ref.speed_bench import cli
+from ds4ref.speed_bench import endpoint as module
+from ds4ref.speed_bench.endpoint import StreamedAnswer, jain, sample
 from ds4ref.targets import Completion, Usage
 from ds4ref.targets.openai import HttpTarget
-from reports.compare import compare
-from reports.sources import Measured
-from speed_bench import cli
-from speed_bench import endpoint as module
-from speed_bench.endpoint import Answer, jain, sample
 
 from .server import TEMPLATE, Endpoint, scripted, served
 
@@ -36,7 +36,7 @@ def folder(monkeypatch, tmp_path):
 
 def answer(begin, arrivals, seconds, prompt=100, cached=0, completion=None, sizes=()):
     usage = Usage(prompt, len(arrivals) if completion is None else completion, cached)
-    return Answer(begin, Completion("", usage=usage, arrivals=arrivals, seconds=seconds, sizes=sizes), prompt)
+    return StreamedAnswer(begin, Completion("", usage=usage, arrivals=arrivals, seconds=seconds, sizes=sizes), prompt)
 
 
 def test_what_one_stream_saw():
@@ -58,7 +58,7 @@ def test_a_server_that_does_not_count_has_made_what_it_was_asked_for():
     """Tokens without text bring no piece."""
     for finish, tokens in (("length", 16), ("stop", 3)):
         done = Completion("", usage=Usage(), arrivals=(0.5, 0.7, 1.0), finish=finish)
-        assert Answer(0.0, done, 64, 16).tokens == tokens
+        assert StreamedAnswer(0.0, done, 64, 16).tokens == tokens
 
 
 def test_one_piece_has_no_gaps():
@@ -237,7 +237,7 @@ def test_a_size_that_a_binary_does_not_tell_is_unknown(tmp_path, capsys, private
 
 def test_our_own_command_as_binary(capsys, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    command = f"command:{sys.executable} -m speed_bench.cli --no-store --no-roofline --backend reference -r 1"
+    command = f"command:{sys.executable} -m ds4ref.speed_bench.cli --no-store --no-roofline --backend reference -r 1"
     walk = ["--ctx-start", "4", "--ctx-max", "8", "--step-incr", "4", "-n", "1", "-r", "1"]
     assert cli.main([*walk, "--target", command]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -259,7 +259,7 @@ def test_binaries_that_fail_are_one_line(text, says, tmp_path, capsys):
 def test_ctrl_c_keeps_the_rows_of_a_binary(tmp_path, private_store):
     slow = script(tmp_path, ROWS.replace("    print(f", "    time.sleep(0.3 if depth == at else 60); print(f"))
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "speed_bench.cli", *WALK, "--target", slow, "-r", "1"]
+    command = [sys.executable, "-m", "ds4ref.speed_bench.cli", *WALK, "--target", slow, "-r", "1"]
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

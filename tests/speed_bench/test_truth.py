@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from ds4ref.runs.results import read_rows
-from speed_bench import cli
+from ds4ref.speed_bench import cli
 
 from .server import Endpoint, scripted
 

@@ -168,7 +168,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 server = ThreadingHTTPServer(("127.0.0.1", 0), Handler); server.daemon_threads = True
 threading.Thread(target=server.serve_forever, daemon=True).start()
-from speed_bench import cli
+from ds4ref.speed_bench import cli
 raise SystemExit(cli.main(["--frontiers", "64", "-n", "4", "--target", f"http://127.0.0.1:{{server.server_port}}/v1",
     "--model-name", "m", "--timeout", "{PATIENCE}", "--concurrency", "{streams}", "--no-store"]))"""
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -374,7 +374,7 @@ def test_the_only_model_is_found_and_several_must_be_named() -> None:
 def test_abilities_refuse_in_one_line() -> None:
     target: HttpTarget = Server(answer()).target()
     with pytest.raises(UsageError, match="diff needs logits of the whole vocabulary, which http target"):
-        target.require(Ability.FULL_LOGITS, what="diff")
+        target.require(Ability.FULL_LOGITS, needed_for="diff")
     with pytest.raises(UsageError, match="this prompt needs prompts of token ids"):
         target.complete(Request(Prompt.tokens([1, 2])))
     call: list[Callable[[], Any]] = [lambda: target.logits([1]), lambda: target.tokenize("x")]

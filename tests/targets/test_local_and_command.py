@@ -182,7 +182,7 @@ def test_what_a_dump_cannot_do(command) -> None:
         with pytest.raises(UsageError):
             command.complete(request)
     with pytest.raises(UsageError, match="ppl needs scoring of a given text"):
-        command.require(Ability.SCORE, what="ppl")
+        command.require(Ability.SCORE, needed_for="ppl")
 
 
 def script(tmp_path: Path, body: str) -> CommandTarget:

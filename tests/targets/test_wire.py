@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from ds4ref.errors import TargetError
 from ds4ref.targets import Prompt, Request, collect
 from ds4ref.targets.openai import HttpTarget
-from ds4ref.targets.wire import decoded, events, raw_bytes, shown
-from test_vectors import cli
+from ds4ref.targets.wire import decoded, events, printable, raw_bytes
+from ds4ref.test_vectors import cli
 
 EURO = "€".encode()
 PIECES = [b"a", EURO[:1], EURO[1:], b"b", b"\xff", EURO[:2]]
@@ -100,12 +100,12 @@ def test_a_capture_keeps_the_bytes_and_says_so(server: str, tmp_path, capsys) ->
 @given(st.binary(max_size=30))
 def test_bytes_survive(data: bytes) -> None:
     text, lost = decoded(data)
-    assert raw_bytes(text) == data and shown(text) == data.decode("utf-8", "replace")
+    assert raw_bytes(text) == data and printable(text) == data.decode("utf-8", "replace")
     assert (lost == 0) == (data == data.decode("utf-8", "ignore").encode())
 
 
 def test_half_a_surrogate_pair_is_one_hole() -> None:
-    assert raw_bytes("a\ud83db") == "a\ufffdb".encode() and shown("\udfff\udce2") == "\ufffd\ufffd"
+    assert raw_bytes("a\ud83db") == "a\ufffdb".encode() and printable("\udfff\udce2") == "\ufffd\ufffd"
 
 
 STREAM = b": hello\r\ndata: one\r\ndata:  two\r\n\r\nevent: x\rdata: three\r\rid: 7\n\ndata\n\ndata: torn"

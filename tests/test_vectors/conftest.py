@@ -1,4 +1,4 @@
-"""What several tests of the tool share."""
+"""Fixtures of the tests of ds4-vectors."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import json
 
 import pytest
 
-from ds4ref.cli import tool
-from test_vectors.diagnosis import search
+from ds4ref.console import tool
+from ds4ref.test_vectors.diagnosis import search
 
 
 @pytest.fixture
 def without_families(monkeypatch) -> None:
-    """Constants of a wrong size left out: a hundred runs a prompt, which have tests of their own."""
+    """Leave out families of wrong constants, which take a hundred runs per prompt and have their own tests."""
     monkeypatch.setattr(search, "FAMILIES", {})
 
 
 @pytest.fixture
 def both(monkeypatch):
-    """Commands print their text and, as the last line, the JSON that they print instead of it with --json."""
+    """Make commands print their text and, as the last line, the JSON that --json would print."""
 
     def shown(result, as_json, table):
         line = json.dumps(result, ensure_ascii=False)
         return line if as_json or not table else f"{table}\n{line}"
 
-    monkeypatch.setattr(tool, "shown", shown)
+    monkeypatch.setattr(tool, "output_text", shown)

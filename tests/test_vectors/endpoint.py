@@ -17,8 +17,8 @@ import numpy as np
 
 from ds4ref.engine import Engine
 from ds4ref.sampling import top_logprobs
+from ds4ref.test_vectors.diagnosis.prompts import MISTAKES
 from ds4ref.text.chat import encode_chat_prompt
-from test_vectors.diagnosis.prompts import MISTAKES
 
 MISBEHAVIOURS = {
     "": "nothing: it is right",
@@ -66,8 +66,8 @@ class Endpoint:
                 except Exception as error:
                     self.reply(400, {"error": {"message": str(error)}})
 
-            def reply(self, status: int, found: dict[str, Any]) -> None:
-                data = json.dumps(found).encode()
+            def reply(self, status: int, content: dict[str, Any]) -> None:
+                data = json.dumps(content).encode()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(data)))
@@ -147,16 +147,18 @@ class Endpoint:
             chosen = int(best[rank])
             steps.append((chosen, row))
             row = session.eval(chosen)
-        made = steps[len(ids) :] if body.get("echo") else steps
+        generated = steps[len(ids) :] if body.get("echo") else steps
         raw = self.engine.tokenizer.token_bytes
-        text = b"".join(raw(token) for token, _ in (steps if body.get("echo") else made)).decode("utf-8", "replace")
+        text = b"".join(raw(token) for token, _ in (steps if body.get("echo") else generated)).decode(
+            "utf-8", "replace"
+        )
         choice: dict[str, Any] = {"index": 0, "finish_reason": "length"}
         if top:
             content = [self.step(token, row, top) for token, row in steps]
             choice["logprobs"] = {"content": content}
         choice |= {"message": {"role": "assistant", "content": text}} if "chat" in path else {"text": text}
         count = len(ids) + (self.wrong == "counts")
-        usage = {"prompt_tokens": count, "completion_tokens": len(made)}
+        usage = {"prompt_tokens": count, "completion_tokens": len(generated)}
         return {"model": "diagnostic", "choices": [choice], "usage": usage}
 
     def step(self, token: int, row: np.ndarray | None, top: int) -> dict[str, Any]:
@@ -164,15 +166,19 @@ class Endpoint:
             return {**self.token(token), "logprob": 0.0, "top_logprobs": []}
         best = [(i, lp) for i, _, lp in top_logprobs(row, self.engine.shape.vocab)]
         own = dict(best)[token]
-        kept = best[:top]
+        listed = best[:top]
         if self.wrong == "nan":
-            kept[2] = (kept[2][0], float("nan"))
+            listed[2] = (listed[2][0], float("nan"))
         if self.wrong == "over":
-            kept = [(i, lp + 1.0) for i, lp in kept]
+            listed = [(i, lp + 1.0) for i, lp in listed]
             own += 1.0
         if self.wrong == "unsorted":
-            kept = kept[::-1]
-        return {**self.token(token), "logprob": own, "top_logprobs": [{**self.token(i), "logprob": p} for i, p in kept]}
+            listed = listed[::-1]
+        return {
+            **self.token(token),
+            "logprob": own,
+            "top_logprobs": [{**self.token(i), "logprob": p} for i, p in listed],
+        }
 
     def token(self, number: int) -> dict[str, Any]:
         raw = self.engine.tokenizer.token_bytes(number)

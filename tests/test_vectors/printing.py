@@ -1,4 +1,4 @@
-"""Printouts as llama.cpp's eval callback makes them."""
+"""Print tensors as llama.cpp's eval callback does."""
 
 import itertools
 
@@ -8,7 +8,7 @@ SHOWN = 3
 
 
 def print_tensor(name: str, values: np.ndarray, op: str = "NONE") -> str:
-    """``values`` with four digits, the corners only."""
+    """Print the corners of ``values`` with four digits."""
     full = values.reshape((1,) * (4 - values.ndim) + values.shape)
     dims = ", ".join(str(n) for n in full.shape[::-1])
     lines = [f"common_debug_cb_eval: {name:>24} = (f32) {op:>10}({name}{{{dims}}}, }}) = {{{dims}}}"]
@@ -33,5 +33,5 @@ def steps(n: int) -> list[tuple[int, bool]]:
 
 
 def places(n: int) -> list[int]:
-    """What is printed of a dimension."""
+    """Return the printed indices of a dimension."""
     return list(range(n)) if n <= 2 * SHOWN else [*range(SHOWN), *range(n - SHOWN, n)]

@@ -1,4 +1,4 @@
-"""A target that says what a script tells it to."""
+"""A target that gives scripted answers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ds4ref.targets import Ability, Delta, Prompt, Request, Step, Target, Token,
 
 
 def step(chosen: bytes, *others: tuple[bytes, float], logprob: float = -0.1) -> Step:
-    """A step whose best token is ``chosen`` unless another is better."""
+    """Make a step that chose ``chosen``, with alternatives sorted by log probability."""
     top = sorted([(chosen, logprob), *others], key=lambda t: -t[1])
     return Step(Token(chosen, logprob), tuple(Token(raw, value) for raw, value in top))
 
 
 class Scripted(Target):
-    """Answers with ``answers`` in turn; ``forced`` steps are what score returns."""
+    """Target that gives ``answers`` in turn; ``forced``: steps that ``score`` returns."""
 
     kind = "scripted"
     name = "script"

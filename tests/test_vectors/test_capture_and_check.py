@@ -17,11 +17,11 @@ import pytest
 
 from ds4ref.errors import DataError, TargetError, UsageError
 from ds4ref.targets import Prompt, Step, Token
-from test_vectors.capture import PromptCase, forks, record_missing, spread, start
-from test_vectors.cli_vectors import atomic_folder, items
-from test_vectors.junit import report
-from test_vectors.schema import CASE_SCHEMA, Case, Expected, Repetition, Vectors, record
-from test_vectors.verdicts import CaseResult, check_case
+from ds4ref.test_vectors.capture import PromptCase, forks, record_missing, spread, start
+from ds4ref.test_vectors.cli_vectors import atomic_folder, items
+from ds4ref.test_vectors.junit import report
+from ds4ref.test_vectors.schema import CASE_SCHEMA, ExpectedDivergence, RecordedCase, Repetition, Vectors, record
+from ds4ref.test_vectors.verdicts import CaseResult, check_case
 
 from .scripted import Scripted, step
 
@@ -51,7 +51,7 @@ def test_spread_and_forks_are_stored() -> None:
     def repetition(*steps: Step) -> Repetition:
         return Repetition([record(s) for s in steps], "length")
 
-    case = Case(CASE_SCHEMA, "x", "", [
+    case = RecordedCase(CASE_SCHEMA, "x", "", [
         repetition(step(b"A", (b"B", -2.5)), step(b"C", (b"D", -1.0))),
         repetition(step(b"A", (b"B", -2.2)), step(b"D", (b"C", -0.4))),
         repetition(step(b"A", (b"B", -2.4))),
@@ -64,9 +64,9 @@ def test_what_comes_after_a_fork_is_no_spread() -> None:
     """From there on the repetitions answer different questions."""
     first = [record(s) for s in (step(b"A", (b"B", -1.0)), step(b"C", (b"D", -9.0)))]
     other = [record(s) for s in (step(b"B", (b"A", -0.5)), step(b"C", (b"D", -1.0)))]
-    case = Case(CASE_SCHEMA, "x", "", [Repetition(first, "length"), Repetition(other, "length")])
+    case = RecordedCase(CASE_SCHEMA, "x", "", [Repetition(first, "length"), Repetition(other, "length")])
     assert spread(case) == pytest.approx(0.9) and forks(case) == 0
-    assert spread(Case(CASE_SCHEMA, "x", "", [Repetition(first, "length")])) is None
+    assert spread(RecordedCase(CASE_SCHEMA, "x", "", [Repetition(first, "length")])) is None
 
 
 @pytest.mark.parametrize("ids", [[], ["a", "a"], ["../a"], ["a b"], [""]])
@@ -195,7 +195,7 @@ KILLED = """
 import sys, time
 sys.path[:0] = {path!r}
 from tests.test_vectors.scripted import Scripted, step
-from test_vectors.capture import PromptCase, record_missing, start
+from ds4ref.test_vectors.capture import PromptCase, record_missing, start
 target = Scripted([step(b"A", *((bytes([66 + i]) * 40, -2.0 - i) for i in range(19)))] * 50)
 prompts = [PromptCase(f"c{{i}}", "x" * 20000) for i in range(400)]
 vectors = start({folder!r}, target, prompts, max_tokens=50, repetitions=2)
@@ -267,14 +267,14 @@ def test_a_converted_folder_is_whole_or_absent(tmp_path) -> None:
 # ----------------------------------------------------------------------------------------------------------- verdicts
 
 
-def expected(*steps: Step, more: tuple[Step, ...] = ()) -> Case:
+def expected(*steps: Step, more: tuple[Step, ...] = ()) -> RecordedCase:
     answers = [Repetition([record(s) for s in steps], "length")]
     if more:
         answers.append(Repetition([record(s) for s in more], "length"))
-    return Case(CASE_SCHEMA, "x", "", answers)
+    return RecordedCase(CASE_SCHEMA, "x", "", answers)
 
 
-def judge(case: Case, *forced: Step, **options) -> CaseResult:
+def judge(case: RecordedCase, *forced: Step, **options) -> CaseResult:
     return check_case(Scripted(GREEDY, forced=forced), Prompt.chat("?"), case, **options)
 
 
@@ -377,14 +377,14 @@ def test_a_degenerate_source_gives_identity_only() -> None:
 
 def test_an_expected_divergence_is_data_with_a_reason() -> None:
     bad = Step(Token(b"A", -3.0), (Token(b"B", -0.1), Token(b"A", -3.0)))
-    known = Expected("the graphs disagree")
-    assert judge(WANT, bad, GREEDY[1], known=known).verdict == "expected"
-    assert not judge(WANT, bad, GREEDY[1], known=known).failed
-    assert judge(WANT, bad, GREEDY[1], known=known).reason == "the graphs disagree"
-    assert judge(WANT, *GREEDY, known=known).verdict == "unexpected match"
-    elsewhere = Expected("only step 1", step=1)
-    assert judge(WANT, bad, GREEDY[1], known=elsewhere).verdict != "expected"
-    both = judge(WANT, bad, Step(Token(b"C", -9.0), bad.top), known=elsewhere)
+    known = ExpectedDivergence("the graphs disagree")
+    assert judge(WANT, bad, GREEDY[1], divergence=known).verdict == "expected"
+    assert not judge(WANT, bad, GREEDY[1], divergence=known).failed
+    assert judge(WANT, bad, GREEDY[1], divergence=known).reason == "the graphs disagree"
+    assert judge(WANT, *GREEDY, divergence=known).verdict == "unexpected match"
+    elsewhere = ExpectedDivergence("only step 1", step=1)
+    assert judge(WANT, bad, GREEDY[1], divergence=elsewhere).verdict != "expected"
+    both = judge(WANT, bad, Step(Token(b"C", -9.0), bad.top), divergence=elsewhere)
     assert both.verdict == "mismatch"
 
 
@@ -411,8 +411,8 @@ def test_a_failing_target_is_an_error_of_its_case() -> None:
 
 def test_junit() -> None:
     bad = Step(Token(b"A", -3.0), (Token(b"B", -0.1), Token(b"A", -3.0)))
-    why = Expected("why\x01")
-    results = [judge(WANT, *GREEDY), judge(WANT, bad, GREEDY[1]), judge(WANT, bad, GREEDY[1], known=why),
+    why = ExpectedDivergence("why\x01")
+    results = [judge(WANT, *GREEDY), judge(WANT, bad, GREEDY[1]), judge(WANT, bad, GREEDY[1], divergence=why),
                check_case(Scripted(TargetError("gone")), Prompt.chat("?"), WANT)]  # fmt: skip
     suite = ET.fromstring(report(results, "v")).find("testsuite")
     assert suite is not None

@@ -18,10 +18,10 @@ from ds4ref.errors import TargetError
 from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.targets import Prompt, Request, Step, Token
 from ds4ref.targets.local import LocalTarget
-from test_vectors import cli
-from test_vectors.legacy import VecCase, read_vec, write_vec
-from test_vectors.ppl import block_error, by_depth, echo_agrees, paired
-from test_vectors.recall import ask, grade, make
+from ds4ref.test_vectors import cli
+from ds4ref.test_vectors.legacy import VecCase, read_vec, write_vec
+from ds4ref.test_vectors.ppl import block_error, by_depth, echo_agrees, paired
+from ds4ref.test_vectors.recall import ask, grade, make
 
 from .scripted import Scripted
 
@@ -164,7 +164,7 @@ def test_partial_captures_are_no_vectors(nano_path, tmp_path, capsys) -> None:
 
 def test_a_check_that_compared_nothing_is_not_passed(official, tmp_path, capsys, monkeypatch) -> None:
     silent = Scripted([], forced=[Step(Token(b"?"))] * 4)
-    monkeypatch.setattr("test_vectors.cli_vectors.target_of", lambda *a: silent)
+    monkeypatch.setattr("ds4ref.test_vectors.cli_vectors.target_of", lambda *a: silent)
     code, found = run(capsys, "check", str(official / "official.vec"), "--only", "short_code_completion")
     assert code == 1 and found["verdicts"] == {"incomparable": 1} and not found["passed"]
 
@@ -366,7 +366,7 @@ def four_cases():
 def test_an_interrupted_nll_keeps_what_was_scored(tmp_path, capsys, monkeypatch, private_data, at, code, rows) -> None:
     """Of four cases under two engines; the interruption is at the ``at``-th scoring."""
     from ds4ref.runs.store import Store
-    from test_vectors import cli_quality
+    from ds4ref.test_vectors import cli_quality
 
     class Counting(Scripted):
         def score(self, prompt, continuation, top_logprobs=0):
@@ -391,7 +391,7 @@ def test_an_interrupted_nll_keeps_what_was_scored(tmp_path, capsys, monkeypatch,
 
 def test_a_failure_in_nll_keeps_what_was_scored(capsys, monkeypatch, private_data) -> None:
     from ds4ref.runs.store import Store
-    from test_vectors import cli_quality
+    from ds4ref.test_vectors import cli_quality
 
     class Failing(Scripted):
         def score(self, prompt, continuation, top_logprobs=0):
@@ -419,7 +419,7 @@ def test_help_shows_examples(command, capsys) -> None:
 
 
 def test_help_needs_no_engine() -> None:
-    code = ("import sys; from test_vectors import cli; cli.main(['diagnose', '--help']); "
+    code = ("import sys; from ds4ref.test_vectors import cli; cli.main(['diagnose', '--help']); "
             "sys.exit(bool({'numba', 'pandas', 'httpx2'} & set(sys.modules)))")  # fmt: skip
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 

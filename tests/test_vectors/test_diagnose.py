@@ -13,12 +13,13 @@ from benchmarks.patients import OUTSIDE, kept_as
 from ds4ref.engine import Engine
 from ds4ref.errors import DataError
 from ds4ref.nano.diagnostic import DIAGNOSTIC, PROMPTS, diagnostic_path
+from ds4ref.test_vectors import cli
+from ds4ref.test_vectors.diagnosis import Signatures, diagnose, search
+from ds4ref.test_vectors.observation import from_logits, from_top, log_softmax
+from ds4ref.test_vectors.reading import read
 from ds4ref.variants import LIBRARY, ROUNDING, Runner
 from ds4ref.variants.families import FAMILIES
 from ds4ref.variants.scoped import ScopedFault, scopes
-from test_vectors import cli
-from test_vectors.diagnosis import Signatures, diagnose, search
-from test_vectors.observation import from_logits, from_top, log_softmax, read
 
 from ..badfiles import BAD, write_bad
 

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from test_vectors import cli
-from test_vectors.observation import log_softmax
+from ds4ref.test_vectors import cli
+from ds4ref.test_vectors.observation import log_softmax
 
 pytestmark = pytest.mark.usefixtures("both")
 
@@ -130,7 +130,7 @@ def test_positions_that_cannot_be(diff, rows) -> None:
 
 
 def test_a_golden_file_is_not_compared_with_other_positions(tmp_path, capsys) -> None:
-    from test_vectors.logits import freeze
+    from ds4ref.test_vectors.logits import freeze
 
     freeze(str(tmp_path / "g.npz"), IDS[:15], LOGITS[:15], {})
     golden = ["golden", str(tmp_path / "g.npz"), str(tmp_path / "x.npz")]

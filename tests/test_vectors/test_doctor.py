@@ -13,11 +13,11 @@ from ds4ref.engine import Engine
 from ds4ref.errors import DataError, TargetError, UsageError
 from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.targets import Ability, Completion, Step, Token
-from test_vectors import cli, cli_doctor
-from test_vectors.doctor import numbers, page, preflight, repeat, run, yardstick
-from test_vectors.doctor.case import Case
-from test_vectors.doctor.findings import Examination, Outcome, Piece, Stage, plain, row, visible
-from test_vectors.doctor.prompts import fitting
+from ds4ref.test_vectors import cli, cli_doctor
+from ds4ref.test_vectors.doctor import numbers, page, preflight, repeat, run, yardstick
+from ds4ref.test_vectors.doctor.case import ExamContext
+from ds4ref.test_vectors.doctor.findings import Examination, Outcome, ShownToken, Stage, plain, row, visible
+from ds4ref.test_vectors.doctor.prompts import fitting_mistakes
 
 from .scripted import Scripted, step
 
@@ -91,7 +91,7 @@ def test_json_is_strict() -> None:
     odd = {"a": np.float32(1.5), "b": float("nan"), "c": [np.int64(2), b"\xff"], 3: {1}, "d": np.array([1, np.inf])}
     text = json.dumps(plain(odd), allow_nan=False)
     assert json.loads(text) == {"a": 1.5, "b": "nan", "c": [2, "\\xff"], "3": [1], "d": [1.0, "inf"]}
-    whole = examination(Outcome.WRONG, figures={"x": float("inf")}, where=[("r", [Piece("t", 3, True)])]).to_json()
+    whole = examination(Outcome.WRONG, figures={"x": float("inf")}, where=[("r", [ShownToken("t", 3, True)])]).to_json()
     assert json.loads(json.dumps(whole, allow_nan=False))["stages"][0]["checks"][0]["where"][0]["tokens"][0]["marked"]
 
 
@@ -125,26 +125,26 @@ def diagnosis(verdict: str, fault=None, notes=(), **more):
     ],
 )
 def test_verdicts_as_outcomes(engine, found, outcome, says) -> None:
-    case, stage = Case(Scripted([step(b"a")]), engine), Stage("numbers", "Numbers", "?")
+    case, stage = ExamContext(Scripted([step(b"a")]), engine), Stage("numbers", "Numbers", "?")
     seen = SimpleNamespace(ids=np.arange(9), rows=np.arange(9), full=True, logprobs=np.zeros((9, 512)))
-    check = numbers.told(case, stage, "mixed", found, seen)
+    check = numbers.add_diagnosis(case, stage, "mixed", found, seen)
     assert check.outcome is outcome and check.says.startswith(says)
     assert (check.outcome is Outcome.OK) != bool(check.next), "whatever is not clean says what to do next"
 
 
 def test_what_a_diagnosis_says_of_its_sight_is_shown(engine) -> None:
-    case, stage = Case(Scripted([step(b"a")]), engine), Stage("numbers", "Numbers", "?")
+    case, stage = ExamContext(Scripted([step(b"a")]), engine), Stage("numbers", "Numbers", "?")
     seen = SimpleNamespace(ids=np.arange(9), rows=np.arange(9), full=False, logprobs=np.zeros((9, 20)))
     found = diagnosis("undecided", first_position=4, next=["send 200 more"], notes=["n"],
                       sight={"size": 0.25, "says": ["would have seen 0.25 nats", "below sight: gelu"]})  # fmt: skip
-    check = numbers.told(case, stage, "mixed", found, seen)
+    check = numbers.add_diagnosis(case, stage, "mixed", found, seen)
     assert check.sight == "would have seen 0.25 nats; below sight: gelu" and check.next == ["send 200 more"]
     assert check.notes == ["n"] and check.figures["numbers"] == "top 20" and check.figures["first_position"] == 4
     assert [p.id for p in check.where[0][1] if p.marked] == [4]
 
 
 def test_a_fault_of_the_model_is_not_blamed_on_the_template(engine, monkeypatch) -> None:
-    case = Case(Scripted([step(b"a")]), engine, logprobs=True, kinds={"chat"})
+    case = ExamContext(Scripted([step(b"a")]), engine, logprobs=True, kinds={"chat"})
     seen = SimpleNamespace(ids=np.arange(9), rows=np.arange(9), full=False, logprobs=np.zeros((9, 20)))
     monkeypatch.setattr(numbers, "elicit", lambda *args: seen)
     for fault, outcome in (("no_sink", Outcome.UNSURE), ("think_open", Outcome.WRONG)):
@@ -155,7 +155,7 @@ def test_a_fault_of_the_model_is_not_blamed_on_the_template(engine, monkeypatch)
 
 
 def test_numbers_that_cannot_be_read_are_a_failure(engine, monkeypatch) -> None:
-    case = Case(Scripted([step(b"a")]), engine, logprobs=True, quick=True)
+    case = ExamContext(Scripted([step(b"a")]), engine, logprobs=True, quick=True)
 
     def refuse(*args):
         raise DataError("not numbers")
@@ -194,9 +194,9 @@ def test_log_probabilities_that_are_none(found, fault) -> None:
 
 def test_lengths_in_a_list_of_models() -> None:
     data = {"data": [{"id": "other", "max_model_len": 1}, {"id": "m", "max_model_len": 7, "meta": {"n_ctx_train": 9}}]}
-    assert preflight._told(data, "m") == {"max_model_len": 7, "n_ctx_train": 9}
-    assert preflight._told(data, "absent") == {"max_model_len": 1}
-    assert preflight._told({"data": "?"}, "m") == {}
+    assert preflight._context_lengths(data, "m") == {"max_model_len": 7, "n_ctx_train": 9}
+    assert preflight._context_lengths(data, "absent") == {"max_model_len": 1}
+    assert preflight._context_lengths({"data": "?"}, "m") == {}
 
 
 # -------------------------------------------------------------------------------------------------- yardsticks
@@ -253,7 +253,7 @@ def test_the_model_agrees_with_itself_within_the_yardstick(engine) -> None:
     rows = [engine.session(41).extend(ids, chunk=n) for n in (40, 7)]
     made = yardstick.measure(engine, ids, "exact")
     rms = yardstick.distance(*(yardstick.log_softmax(r) for r in rows))
-    assert 0 < rms.max() < 1e-3 and made.judge(rms)[0] is Outcome.OK
+    assert rms.max() < 1e-3 and made.judge(rms)[0] is Outcome.OK
     assert made.judge(rms + 0.01)[0] is Outcome.WRONG
     wide = yardstick.measure(engine, ids, None, top=20, last=10)
     assert wide.near(9) < wide.far(9) and wide.apart > 0.01
@@ -269,11 +269,11 @@ def done(*steps: Step) -> Completion:
 def test_where_answers_fork() -> None:
     a = done(step(b"a", (b"b", -3.0)), step(b"c", (b"d", -0.35)), step(b"e"))
     b = done(step(b"a", (b"b", -3.1)), step(b"d", (b"c", -0.2), logprob=-0.1), step(b"e"))
-    found = repeat.compared(a, b)
+    found = repeat.compare_answers(a, b)
     assert found.fork == 1 and found.margin == pytest.approx(0.25) and not found.same
     assert found.rms[0] == pytest.approx((0.01 / 2) ** 0.5) and len(found.rms) == 2
-    assert repeat.compared(a, a).same and repeat.compared(a, a).fork is None
-    assert repeat.compared(a, done(*a.steps[:2])).fork == 2
+    assert repeat.compare_answers(a, a).same and repeat.compare_answers(a, a).fork is None
+    assert repeat.compare_answers(a, done(*a.steps[:2])).fork == 2
 
 
 def test_a_fork_that_is_no_tie_is_wrong(engine) -> None:
@@ -281,7 +281,7 @@ def test_a_fork_that_is_no_tie_is_wrong(engine) -> None:
         a, b = step(b"a", (b"b", -0.1 - margin)), step(b"b", (b"a", -0.1 - margin))
         target = Scripted([a], [b])
         stage = Stage("determinism", "Run to run", "?")
-        repeat.determinism(Case(target, engine, quick=True, kinds={"chat"}, logprobs=True), stage)
+        repeat.determinism(ExamContext(target, engine, quick=True, kinds={"chat"}, logprobs=True), stage)
         assert stage.outcome is outcome, margin
         assert [[p.text for p in pieces if p.marked] for _, pieces in stage.checks[0].where[:2]] == [["a"], ["b"]]
 
@@ -291,9 +291,9 @@ def test_mistakes_that_fit_the_counts(engine) -> None:
 
     chats = {name: encode_chat_prompt(engine.tokenizer, "", name, "none") for name in ("one", "another text")}
     for delta, said in ((-1, "no beginning-of-sentence token"), (1, "the beginning-of-sentence token twice")):
-        found = fitting(engine.tokenizer, {n: (len(ids) + delta, ids) for n, ids in chats.items()})
+        found = fitting_mistakes(engine.tokenizer, {n: (len(ids) + delta, ids) for n, ids in chats.items()})
         assert said in found and len(found) < 4
-    assert not fitting(engine.tokenizer, {n: (len(ids) + 50, ids) for n, ids in chats.items()})
+    assert not fitting_mistakes(engine.tokenizer, {n: (len(ids) + 50, ids) for n, ids in chats.items()})
 
 
 # ----------------------------------------------------------------------------------------------- the whole run
@@ -327,9 +327,9 @@ def test_a_stage_that_breaks_leaves_the_others_alone(engine, quiet, monkeypatch,
         stage.add("first", Outcome.OK, "kept")
         raise ZeroDivisionError("by accident")
 
-    steps = [s if s.name != "ways" else run.Step("ways", "W", "?", broken) for s in run.STEPS]
+    steps = [s if s.name != "ways" else run.StageSpec("ways", "W", "?", broken) for s in run.STEPS]
     monkeypatch.setattr(run, "STEPS", tuple(steps))
-    found = run.examine(Case(Scripted([step(b"a", (b"b", -3.0))]), engine, quick=True))
+    found = run.examine(ExamContext(Scripted([step(b"a", (b"b", -3.0))]), engine, quick=True))
     by_name = {s.name: s for s in found.stages}
     assert by_name["ways"].outcome is Outcome.FAILED and not by_name["ways"].done
     assert by_name["ways"].checks[0].says == "kept" and "ZeroDivisionError" in by_name["ways"].checks[1].says
@@ -338,14 +338,14 @@ def test_a_stage_that_breaks_leaves_the_others_alone(engine, quiet, monkeypatch,
 
 
 def test_a_target_that_breaks_off(engine, quiet) -> None:
-    found = run.examine(Case(Stops(5, TargetError("the connection broke")), engine, quick=True))
+    found = run.examine(ExamContext(Stops(5, TargetError("the connection broke")), engine, quick=True))
     by_name = {s.name: s.outcome for s in found.stages}
     assert by_name["preflight"] is not Outcome.FAILED and by_name["determinism"] is Outcome.FAILED
     assert by_name["numbers"] is Outcome.OK and not found.passed
 
 
 def test_only_and_skip(engine, quiet) -> None:
-    case = Case(Scripted([step(b"a", (b"b", -3.0))]), engine, quick=True)
+    case = ExamContext(Scripted([step(b"a", (b"b", -3.0))]), engine, quick=True)
     found = run.examine(case, only=["determinism"])
     seen = {s.name for s in found.stages if s.outcome is not Outcome.SKIPPED}
     assert seen == {"preflight", "determinism"}
@@ -354,7 +354,7 @@ def test_only_and_skip(engine, quiet) -> None:
 
 
 def test_time_that_ran_out_is_told(engine, quiet, monkeypatch) -> None:
-    case = Case(Scripted([step(b"a", (b"b", -3.0))]), engine, budget=0.0, long=True)
+    case = ExamContext(Scripted([step(b"a", (b"b", -3.0))]), engine, budget=0.0, long=True)
     found = run.examine(case, only=["numbers", "determinism"])
     checks = {c.name: c for _, c in found.checks()}
     assert checks["mixed"].outcome is Outcome.OK, "one prompt in any case"
@@ -420,7 +420,7 @@ HOSTILE = "<script>alert(1)</script> | `x` \x1b[31m\n# head [a](http://b)"
 
 def test_the_page_needs_nothing_and_trusts_nothing(tmp_path) -> None:
     found = examination(Outcome.WRONG, figures={HOSTILE: HOSTILE}, notes=[HOSTILE], next=[HOSTILE], sight=HOSTILE,
-                        where=[(HOSTILE, [Piece(HOSTILE, 3, True), Piece("b")])])  # fmt: skip
+                        where=[(HOSTILE, [ShownToken(HOSTILE, 3, True), ShownToken("b")])])  # fmt: skip
     found.target, found.facts = HOSTILE, [("command", HOSTILE)]
     page.write(found, str(tmp_path))
     html, text = (tmp_path / "doctor.html").read_text(), (tmp_path / "doctor.md").read_text()
@@ -441,7 +441,7 @@ def test_code_spans_hold_any_text() -> None:
 
 def test_a_key_that_was_sent_back_is_taken_out(tmp_path) -> None:
     secret = 's"e<c|r&e_t'
-    found = examination(Outcome.WRONG, notes=[f"bad key: {secret}"], where=[("r", [Piece(secret)])])
+    found = examination(Outcome.WRONG, notes=[f"bad key: {secret}"], where=[("r", [ShownToken(secret)])])
     page.write(found, str(tmp_path), secret)
     for name in page.FILES:
         text = (tmp_path / name).read_text()
@@ -465,7 +465,7 @@ def test_a_target_of_logits_alone_is_examined(engine, without_families) -> None:
             out[5, 7] = np.nan
             return out
 
-    found = run.examine(Case(Bare(), engine, quick=True), only=["numbers"])
+    found = run.examine(ExamContext(Bare(), engine, quick=True), only=["numbers"])
     checks = {c.name: c for _, c in found.checks()}
     assert checks["full logits"].outcome is Outcome.WRONG and "position 5, token 7" in checks["full logits"].says
     assert not found.passed

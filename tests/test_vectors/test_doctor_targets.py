@@ -13,12 +13,12 @@ from ds4ref.errors import TargetError
 from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.targets import Ability, open_target
 from ds4ref.targets.local import LocalTarget
+from ds4ref.test_vectors import cli
+from ds4ref.test_vectors.doctor import numbers, repeat
+from ds4ref.test_vectors.doctor.case import ExamContext
+from ds4ref.test_vectors.doctor.findings import Check, Examination, Outcome, Stage
+from ds4ref.test_vectors.doctor.run import examine
 from ds4ref.variants import LIBRARY
-from test_vectors import cli
-from test_vectors.doctor import numbers, repeat
-from test_vectors.doctor.case import Case
-from test_vectors.doctor.findings import Check, Examination, Outcome, Stage
-from test_vectors.doctor.run import examine
 
 from .endpoint import Endpoint
 from .scripted import Scripted, step
@@ -66,18 +66,21 @@ class Broken:
 def test_this_engine_agrees_with_itself_in_every_mode(engine, mode) -> None:
     with open_target(f"local:{diagnostic_path()}?numerics={mode}", ctx=600) as target:
         found = examine(
-            Case(target, engine, quick=True), only=["tokenizer", "template", "determinism", "ways", "batch"]
+            ExamContext(target, engine, quick=True), only=["tokenizer", "template", "determinism", "ways", "batch"]
         )
     assert set(outcomes(found).values()) == {Outcome.OK, Outcome.SKIPPED}
     ways = check(found, "ways", "prompt against token by token")
-    # 48 tokens one by one are other kernels than 48 at once: not identical, and no further apart than noise
-    assert "no more than float noise" in ways.says and f"of the model in {mode}" in ways.sight
-    assert 0 < ways.figures["rms, nats"] < (1e-4 if mode == "exact" else 1.0)
+    # 48 tokens one by one may be other kernels than 48 at once: no further apart than noise
+    if ways.figures["rms, nats"]:  # a processor whose kernels add in one order has no noise
+        assert "no more than float noise" in ways.says and f"of the model in {mode}" in ways.sight
+    else:
+        assert "identical at" in ways.says
+    assert 0 <= ways.figures["rms, nats"] < (1e-4 if mode == "exact" else 1.0)
 
 
 def test_a_decode_that_is_not_the_prefill(engine) -> None:
     target = LocalTarget(Broken(engine, "row_early"), 600)
-    found = examine(Case(target, engine, quick=True), only=["determinism", "ways", "batch"])
+    found = examine(ExamContext(target, engine, quick=True), only=["determinism", "ways", "batch"])
     assert outcomes(found) | {"determinism": Outcome.OK, "ways": Outcome.WRONG, "batch": Outcome.WRONG} == outcomes(
         found
     )
@@ -110,31 +113,31 @@ def test_chunk_edges(engine, monkeypatch) -> None:
 
     for cls, outcome in ((Edged, Outcome.WRONG), (None, Outcome.OK)):
         target = LocalTarget(engine if cls is None else cls(engine, "no_sink"), 600)
-        case, stage = Case(target, engine, quick=True, kinds={"chat"}), Stage("depth", "Depth", "?")
+        case, stage = ExamContext(target, engine, quick=True, kinds={"chat"}), Stage("depth", "Depth", "?")
         repeat.edges(case, stage)
         assert [c.outcome for c in stage.checks] == [outcome] and stage.checks[0].name == "around 96 tokens"
-    repeat.edges(Case(LocalTarget(engine, 90), engine, quick=True), stage)
+    repeat.edges(ExamContext(LocalTarget(engine, 90), engine, quick=True), stage)
     assert stage.checks[-1].outcome is Outcome.IMPOSSIBLE, "a context that is too short is no mistake"
 
 
 def test_a_mistake_of_the_library_is_named(engine) -> None:
-    case, stage = Case(LocalTarget(Broken(engine, "no_sink"), 600), engine), Stage("numbers", "Numbers", "?")
-    found = numbers._one(case, stage, "short", chat=False)
+    case, stage = ExamContext(LocalTarget(Broken(engine, "no_sink"), 600), engine), Stage("numbers", "Numbers", "?")
+    found = numbers._diagnose_prompt(case, stage, "short", chat=False)
     assert found.outcome is Outcome.WRONG and found.figures["fault"] == "no_sink"
     assert any("--prompt short" in line for line in found.next) and found.where
 
 
 def test_numbers_of_a_right_engine_set_its_mode(engine) -> None:
     with open_target(f"local:{diagnostic_path()}?numerics=exact") as target:
-        case, stage = Case(target, engine, quick=True, same_model=True), Stage("numbers", "Numbers", "?")
+        case, stage = ExamContext(target, engine, quick=True, same_model=True), Stage("numbers", "Numbers", "?")
         numbers.numbers(case, stage)
         assert stage.outcome is Outcome.OK and case.mode == "exact" and case.rounding == "exact"
 
 
 def test_recall(engine, monkeypatch) -> None:
     """Right answers in a short story and none in the long one; right in both; right in none."""
-    from test_vectors import recall as module
-    from test_vectors.doctor import depth
+    from ds4ref.test_vectors import recall as module
+    from ds4ref.test_vectors.doctor import depth
 
     @cache
     def recall(right: int, of: int):
@@ -146,7 +149,7 @@ def test_recall(engine, monkeypatch) -> None:
         answers = [recall(short, 4), recall(long, 16)]
         monkeypatch.setattr(module, "ask", lambda *args, answers=answers: answers.pop(0))
         stage = Stage("depth", "Depth", "?")
-        case = Case(Scripted([step(b"a")]), engine, kinds={"chat"})
+        case = ExamContext(Scripted([step(b"a")]), engine, kinds={"chat"})
         case.start()
         depth._recall(case, stage, 24, "again")
         assert stage.outcome is outcome, (short, long)
@@ -207,14 +210,14 @@ def test_a_server_that_misbehaves(engine, wrong, only, stage, says, capsys) -> N
 )
 def test_answers_that_change(engine, wrong, stage, name, says) -> None:
     with Endpoint(engine, wrong) as server, open_target(server.url) as target:
-        found = examine(Case(target, engine, quick=True, mode="exact"), only=[stage])
+        found = examine(ExamContext(target, engine, quick=True, mode="exact"), only=[stage])
         assert check(found, stage, name).outcome is Outcome.WRONG and says in check(found, stage, name).says
 
 
 def test_where_the_rounding_is_not_known_less_is_claimed(engine) -> None:
     """Differences that the widest mode makes, too, prove nothing."""
     with Endpoint(engine, "fork") as server, open_target(server.url) as target:
-        found = examine(Case(target, engine, quick=True), only=["determinism"])
+        found = examine(ExamContext(target, engine, quick=True), only=["determinism"])
     assert check(found, "determinism", "run to run").outcome is Outcome.UNSURE
 
 
@@ -237,7 +240,7 @@ def test_the_first_difference_of_tokens_is_shown(engine, tmp_path, capsys) -> No
 def test_what_decoding_does_otherwise(engine, capsys) -> None:
     """The same tokens as a prompt and one by one, over HTTP with ids; the mode is known from the numbers."""
     with Endpoint(engine, "decode", ids=True) as server, open_target(server.url, ids=True) as target:
-        case = Case(target, engine, mode="exact")
+        case = ExamContext(target, engine, mode="exact")
         found = examine(case, only=["ways"])
     ways = check(found, "ways", "prompt against continuation")
     assert ways.outcome is Outcome.WRONG and "decode" in ways.next[0]
@@ -260,7 +263,7 @@ def test_an_echo_that_is_early(engine, capsys, monkeypatch) -> None:
 
     monkeypatch.setattr(Endpoint, "computed", early)
     with Endpoint(engine, echo=True) as server, open_target(server.url) as target:
-        found = examine(Case(target, engine, quick=True, mode="exact"), only=["ways"])
+        found = examine(ExamContext(target, engine, quick=True, mode="exact"), only=["ways"])
     assert check(found, "ways", "echo against shorter prompts").outcome is Outcome.WRONG
 
 
@@ -332,7 +335,7 @@ def test_an_engine_that_only_dumps(engine) -> None:
             return [*ids[:3], (ids[3] + 1) % 512, *ids[4:]] if self.wrong else ids
 
     for wrong, outcome in ((False, Outcome.OK), (True, Outcome.WRONG)):
-        found = examine(Case(Dumps(wrong), engine, quick=True), only=["tokenizer", "batch"])
+        found = examine(ExamContext(Dumps(wrong), engine, quick=True), only=["tokenizer", "batch"])
         assert outcomes(found)["tokenizer"] is outcome
         assert outcomes(found)["batch"] is Outcome.IMPOSSIBLE
     assert check(found, "tokenizer", "prose").says.startswith("token 3 is ")

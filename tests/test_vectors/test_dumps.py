@@ -11,8 +11,9 @@ import pytest
 from ds4ref.cli import ds4
 from ds4ref.errors import DataError, Ds4Error, UsageError
 from ds4ref.targets.local import LocalTarget
-from test_vectors import cli
-from test_vectors.observation import OtherModel, log_softmax, read, read_ids
+from ds4ref.test_vectors import cli
+from ds4ref.test_vectors.observation import OtherModel, log_softmax
+from ds4ref.test_vectors.reading import read, read_ids
 
 pytestmark = pytest.mark.usefixtures("both")
 

@@ -13,11 +13,11 @@ from ds4ref.errors import UsageError
 from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.sampling import top_logprobs
 from ds4ref.targets import Ability, Delta, Prompt, Request, Step, Target, Token
+from ds4ref.test_vectors import cli
+from ds4ref.test_vectors.diagnosis import Signatures, diagnose
+from ds4ref.test_vectors.diagnosis.prompts import MISTAKES, places
+from ds4ref.test_vectors.elicit import elicit
 from ds4ref.text.chat import encode_chat_prompt
-from test_vectors import cli
-from test_vectors.diagnosis import Signatures, diagnose
-from test_vectors.diagnosis.prompts import MISTAKES, places
-from test_vectors.elicit import elicit
 
 BY_NAME = {mistake.name: mistake for mistake in MISTAKES}
 
@@ -116,7 +116,7 @@ def test_digits(engine) -> None:
 
 
 def test_an_echo_that_is_early(engine) -> None:
-    """As llama-cpp-python's server does it (docs/vectors.md)."""
+    """As llama-cpp-python's server does it (docs/reference/vectors.md)."""
     assert asked(engine, Served(engine, echo=True, shift=1)).fault == "rows_early"
 
 

@@ -5,8 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from test_vectors.diagnosis.evidence import FOREIGN, NOTHING, Reference, Usual, projection, seen_through, squares
-from test_vectors.observation import from_logits, from_top
+from ds4ref.test_vectors.diagnosis.evidence import (
+    FOREIGN,
+    NOTHING,
+    Reference,
+    Scatter,
+    projection,
+    seen_through,
+    squares,
+)
+from ds4ref.test_vectors.observation import from_logits, from_top
 
 RNG = np.random.default_rng(5)
 
@@ -70,8 +78,8 @@ def test_misfit_counts_in_standard_deviations_of_the_replicas() -> None:
     means = own.mean(axis=1)
     spread = max(means.std(ddof=1), own.std() / np.sqrt(200)) * np.sqrt(1 + 1 / 8)
     level = np.full(200, means.mean() + 5 * spread)
-    assert Usual(own).misfit(level)[0] == pytest.approx(5, rel=0.05)
-    assert Usual(own).misfit(np.full(200, np.nan)) == (0.0, 0.0, 0.0)
+    assert Scatter(own).misfit(level)[0] == pytest.approx(5, rel=0.05)
+    assert Scatter(own).misfit(np.full(200, np.nan)) == (0.0, 0.0, 0.0)
 
 
 def test_squares_of_numbers_that_are_none() -> None:

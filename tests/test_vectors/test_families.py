@@ -7,12 +7,12 @@ import pytest
 
 from ds4ref.engine import Engine
 from ds4ref.nano.diagnostic import PROMPTS, diagnostic_path
+from ds4ref.test_vectors.diagnosis import Signatures, fitting
+from ds4ref.test_vectors.diagnosis.case import Case
+from ds4ref.test_vectors.observation import from_logits
 from ds4ref.variants import LIBRARY, Runner
 from ds4ref.variants.families import FAMILIES
 from ds4ref.variants.scoped import ScopedFault, scopes
-from test_vectors.diagnosis import Signatures, fitting
-from test_vectors.diagnosis.case import Case
-from test_vectors.observation import from_logits
 
 
 @pytest.fixture(scope="module")

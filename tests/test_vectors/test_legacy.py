@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from ds4ref.errors import DataError
 from ds4ref.targets import Delta, Step, Token, Usage
-from test_vectors import cli, legacy
-from test_vectors.capture import PromptCase, record_missing, start
-from test_vectors.legacy import (
+from ds4ref.test_vectors import cli, legacy
+from ds4ref.test_vectors.capture import PromptCase, record_missing, start
+from ds4ref.test_vectors.legacy import (
     VecCase,
     from_case,
     is_manifest,
@@ -22,7 +22,7 @@ from test_vectors.legacy import (
     write_capture,
     write_vec,
 )
-from test_vectors.schema import CASE_SCHEMA, Case, Repetition, StepRecord, TokenRecord
+from ds4ref.test_vectors.schema import CASE_SCHEMA, RecordedCase, Repetition, StepRecord, TokenRecord
 
 from .scripted import Scripted
 
@@ -114,7 +114,7 @@ def test_as_many_alternatives_as_ds4_reads(tmp_path) -> None:
 def test_a_case_of_ours_as_theirs() -> None:
     """The first repetition; alternatives without a value say nothing."""
     steps = [StepRecord(TokenRecord([65], -0.5), [TokenRecord([65], -0.5), TokenRecord([66], None)])]
-    ours = Case(CASE_SCHEMA, "a", "", [Repetition(steps, "stop"), Repetition([], "stop")])
+    ours = RecordedCase(CASE_SCHEMA, "a", "", [Repetition(steps, "stop"), Repetition([], "stop")])
     assert from_case(ours, 512, "prompts/a.txt") == VecCase("a", 512, "prompts/a.txt", ((b"A", ((b"A", -0.5),)),))
 
 
@@ -162,8 +162,8 @@ def test_captures_of_the_fetcher(tmp_path) -> None:
     assert found.degenerate and found.repetition.prompt_tokens == 21 and found.prompt == "Chi?"
     assert found.repetition.steps[0].token.raw == b"Ada" and len(found.repetition.steps[0].top) == 1
     again = tmp_path / "b.json"
-    case_ = Case(CASE_SCHEMA, found.id, "", [found.repetition])
-    again.write_bytes(write_capture(case_, found.prompt, found.model, "x", legacy.Asked(4, 20)))
+    case_ = RecordedCase(CASE_SCHEMA, found.id, "", [found.repetition])
+    again.write_bytes(write_capture(case_, found.prompt, found.model, "x", legacy.RequestParameters(4, 20)))
     assert read_capture(str(again)).repetition.steps == found.repetition.steps
 
 
@@ -238,7 +238,9 @@ def test_alternatives_without_a_value_are_kept_apart(tmp_path) -> None:
     path.write_text(json.dumps(fetched()))
     found = read_capture(str(path))
     assert found.degenerate and all(len(s.top) == 1 and len(s.rest) == 19 for s in found.repetition.steps)
-    assert len(from_case(Case(CASE_SCHEMA, "a", "", [found.repetition]), 1, "p").steps[0][1]) == 1, "a .vec drops them"
+    assert len(from_case(RecordedCase(CASE_SCHEMA, "a", "", [found.repetition]), 1, "p").steps[0][1]) == 1, (
+        "a .vec drops them"
+    )
 
 
 def test_contexts_of_ds4s_set(tmp_path, capsys) -> None:
@@ -296,7 +298,7 @@ def test_vectors_of_ours_as_captures(tmp_path, capsys) -> None:
 
 
 def test_a_prompt_that_is_no_utf8_survives(tmp_path) -> None:
-    ours = Case(CASE_SCHEMA, "a", "", [Repetition([StepRecord(TokenRecord([65], -0.5))], "stop")])
+    ours = RecordedCase(CASE_SCHEMA, "a", "", [Repetition([StepRecord(TokenRecord([65], -0.5))], "stop")])
     prompt = b"\xffabc\xe2".decode("utf-8", "surrogateescape")
-    (tmp_path / "a.json").write_bytes(write_capture(ours, prompt, "m", "x", legacy.Asked(1, 1)))
+    (tmp_path / "a.json").write_bytes(write_capture(ours, prompt, "m", "x", legacy.RequestParameters(1, 1)))
     assert read_capture(str(tmp_path / "a.json")).prompt == prompt

@@ -12,10 +12,10 @@ from scipy.stats import binomtest, entropy
 from ds4ref.errors import DataError, TargetError, UsageError
 from ds4ref.runs.stats import weighted_interval
 from ds4ref.targets import Ability, Prompt, Step, Token
-from test_vectors.logits import check, differences, freeze, load
-from test_vectors.observation import Observation, from_logits, from_top
-from test_vectors.ppl import by_depth, continuation_nll, echo_agrees, paired, score
-from test_vectors.recall import Recall, grade, make
+from ds4ref.test_vectors.logits import check, differences, freeze, load
+from ds4ref.test_vectors.observation import Observation, from_logits, from_top
+from ds4ref.test_vectors.ppl import by_depth, continuation_nll, echo_agrees, paired, score
+from ds4ref.test_vectors.recall import Recall, grade, make
 
 from .scripted import Scripted, step
 

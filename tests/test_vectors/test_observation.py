@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ds4ref.errors import DataError, Ds4Error
-from test_vectors import cli
-from test_vectors.observation import from_logits, from_top, log_softmax, read, read_ids
+from ds4ref.test_vectors import cli
+from ds4ref.test_vectors.observation import from_logits, from_top, log_softmax
+from ds4ref.test_vectors.reading import read, read_ids
 
 IDS = np.arange(3, dtype=np.int32)
 LOGITS = np.random.default_rng(0).standard_normal((3, 7)).astype(np.float32)

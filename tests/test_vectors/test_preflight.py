@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from ds4ref.errors import DataError
-from test_vectors import cli
-from test_vectors.logits import freeze
-from test_vectors.observation import Observation, OtherModel, from_logits, from_top, log_softmax, read
-from test_vectors.preflight import BROKEN, REFUSE, WARN, Finding, of_table, preflight, refused
-from test_vectors.storage import written
+from ds4ref.test_vectors import cli
+from ds4ref.test_vectors.logits import freeze
+from ds4ref.test_vectors.observation import Observation, OtherModel, from_logits, from_top, log_softmax
+from ds4ref.test_vectors.preflight import preflight
+from ds4ref.test_vectors.reading import read
+from ds4ref.test_vectors.storage import written
+from ds4ref.test_vectors.tables import BROKEN, REFUSE, WARN, Finding, of_table, refused
 
 T, V = 30, 64
 RNG = np.random.default_rng(3)

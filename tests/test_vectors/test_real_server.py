@@ -16,7 +16,7 @@ import pytest
 
 from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.nano.prose import prose
-from test_vectors import cli
+from ds4ref.test_vectors import cli
 
 NEEDED = ("llama_cpp", "fastapi", "uvicorn", "sse_starlette", "starlette_context", "pydantic_settings")
 ABSENT = [name for name in NEEDED if importlib.util.find_spec(name) is None]
@@ -74,7 +74,7 @@ def test_capture_then_check(server, tmp_path, capsys) -> None:
     folder = str(tmp_path / "v")
     code, done = run(capsys, "capture", folder, "--prompts", str(prompts), "--repeat", "2", "--target", server)
     assert code == 0 and done["complete"] and done["cases"] == 2
-    # the random model likes tokens that are no text; this server loses their bytes (docs/vectors.md)
+    # the random model likes tokens that are no text; this server loses their bytes (docs/reference/vectors.md)
     out = tmp_path / "steps.json"
     code, found = run(capsys, "check", folder, "--target", server, "--out", str(out))
     verdicts = [step["verdict"] for case in json.loads(out.read_text())["results"] for step in case["steps"]]
@@ -86,7 +86,7 @@ def test_checks_at_once(server, streams, tmp_path, capsys) -> None:
     prompts, folder = tmp_path / "prompts.jsonl", str(tmp_path / "v")
     prompts.write_text('{"id": "one", "prompt": "The old mill stood"}\n{"id": "two", "prompt": "A river of numbers"}\n')
     assert run(capsys, "capture", folder, "--prompts", str(prompts), "--repeat", "1", "--target", server)[0] == 0
-    command = [sys.executable, "-m", "test_vectors.cli", "check", folder, "--target", server]
+    command = [sys.executable, "-m", "ds4ref.test_vectors.cli", "check", folder, "--target", server]
     checks = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(streams)]
     for check in checks:
         out, _ = check.communicate(timeout=300)
@@ -110,6 +110,6 @@ def test_facts(server, capsys) -> None:
 
 @pytest.mark.slow
 def test_its_echo_is_off_by_one(server, capsys) -> None:
-    """docs/vectors.md: what this server lists for a prompt token is the distribution after that token."""
+    """docs/reference/vectors.md: what this server lists for a prompt token is the distribution after that token."""
     code, found = run(capsys, "diagnose", "--target", server, "--json")
     assert code == 0 and (found["verdict"], found["fault"]) == ("fault", "rows_early")

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from ds4ref.reports.cli import main as report
 from ds4ref.runs.store import Store
-from reports.cli import main as report
-from test_vectors.cli import main
+from ds4ref.test_vectors.cli import main
 
 ENGINE = ["--backend", "reference", "-t", "1"]
 

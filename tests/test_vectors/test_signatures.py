@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from test_vectors.diagnosis import signatures
+from ds4ref.test_vectors.diagnosis import signatures
 
 
 def test_the_oldest_models_are_forgotten_first(tmp_path, monkeypatch):

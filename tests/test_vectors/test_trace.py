@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from ds4ref.nano.diagnostic import diagnostic_path
+from ds4ref.test_vectors.cli import main
 from ds4ref.weights.gguf import GGUFFile
 from ds4ref.weights.writer import GGUFWriter, TensorSpec
-from test_vectors.cli import main
 
 from .printing import print_tensor
 from .tracing import IDS, as_dump, examined, names, recorded

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from test_vectors.cli import main
+from ds4ref.test_vectors.cli import main
 
 from .tracing import IDS, recorded
 
@@ -56,7 +56,7 @@ def test_an_op_is_blamed(tmp_path, ids, capsys):
     assert main(["trace", "blame", str(tmp_path / "theirs.npz")]) == 1
     text = capsys.readouterr().out
     found = json.loads(text.splitlines()[-1])
-    assert found["first"]["point"] == "attn_sinks" and found["first"]["docs"] == "docs/model.md#4-attention"
+    assert found["first"]["point"] == "attn_sinks" and found["first"]["docs"] == "docs/explanation/model.md#4-attention"
     assert found["causes"][0]["names"] == ["no_sink"]
     assert "attn_sinks of layer 0" in text and "no attention sink" in text
     assert main(["trace", "blame", str(tmp_path / "theirs.npz"), "--json", "--fast"]) == 1

@@ -11,9 +11,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from ds4ref.errors import DataError, UsageError
-from test_vectors.trace.dumps import read
-from test_vectors.trace.names import Source, guess, load, parse
-from test_vectors.trace.theirs import Theirs, Unfit, fitted
+from ds4ref.test_vectors.trace.dumps import read
+from ds4ref.test_vectors.trace.names import NameRule, guess, load, parse
+from ds4ref.test_vectors.trace.theirs import Theirs, Unfit, fitted
 
 from .printing import print_tensor
 from .tracing import as_dump, engine, recorded
@@ -191,7 +191,7 @@ def test_presets_know_only_points_of_the_pass_and_are_told_apart():
 
 def test_layers_that_the_model_has_not_are_no_points():
     assert load("ours").find(["attn_norm.5", "attn_norm.6", "attn_norm.77"], 6) == {
-        ("attn_norm", 5): ("attn_norm.5", Source("attn_norm.{layer}"))
+        ("attn_norm", 5): ("attn_norm.5", NameRule("attn_norm.{layer}"))
     }
 
 
@@ -210,19 +210,19 @@ def test_unknown_preset():
 
 
 def test_shapes_are_brought_into_ours():
-    plain = Source("q")
+    plain = NameRule("q")
     q = np.arange(5 * 2 * 3, dtype=np.float32).reshape(5, 2, 3)
     like = q.shape
     for values in (q, q[None], q.reshape(5, 6), q.reshape(-1), q.transpose(1, 0, 2)):
         assert np.array_equal(fitted(values, plain, "THF", like, "q"), q)
-    assert np.array_equal(fitted(q.transpose(1, 0, 2)[None], Source("q", axes="1HTF"), "THF", like, "q"), q)
+    assert np.array_equal(fitted(q.transpose(1, 0, 2)[None], NameRule("q", axes="1HTF"), "THF", like, "q"), q)
     assert np.array_equal(fitted(q[1:3], plain, "THF", like, "q"), q[1:3]), "fewer tokens"
     grouped = np.arange(4 * 5 * 6, dtype=np.float32).reshape(4, 5, 6)
-    merged = fitted(grouped, Source("low", axes="GTF"), "TF", (5, 24), "low")
+    merged = fitted(grouped, NameRule("low", axes="GTF"), "TF", (5, 24), "low")
     assert np.array_equal(merged, grouped.transpose(1, 0, 2).reshape(5, 24))
     padded = np.concatenate((q.reshape(5, 6), np.zeros((5, 2), np.float32)), axis=1)
-    assert np.array_equal(fitted(padded, Source("s", first="R"), "TR", (5, 6), "s"), q.reshape(5, 6))
-    assert np.array_equal(fitted(padded, Source("s", slice=(0, 6)), "TF", (5, 6), "s"), q.reshape(5, 6))
+    assert np.array_equal(fitted(padded, NameRule("s", first="R"), "TR", (5, 6), "s"), q.reshape(5, 6))
+    assert np.array_equal(fitted(padded, NameRule("s", slice=(0, 6)), "TF", (5, 6), "s"), q.reshape(5, 6))
     for values in (q[:, :, :2], np.zeros(7, np.float32), np.zeros((0, 3), np.float32)):
         with pytest.raises(Unfit):
             fitted(values, plain, "THF", like, "q")
@@ -245,11 +245,11 @@ def _as(values, stored):
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).view(np.float32)
 
 
-# --- the examples of docs/trace.md
+# --- the examples of docs/reference/trace.md
 
 
 def example(language, containing):
-    text = (ROOT / "docs" / "trace.md").read_text()
+    text = (ROOT / "docs" / "reference" / "trace.md").read_text()
     blocks = [block.split("```")[0] for block in text.split(f"```{language}\n")[1:]]
     return next(block for block in blocks if containing in block)
 
@@ -278,4 +278,4 @@ int main(int argc, char **argv) {
 
 def test_the_table_of_the_page_is_one():
     table = parse(example("toml", "block{layer}"), "page")
-    assert table.find(["block3/q"], 6) == {("Qcur", 3): ("block3/q", Source("block{layer}/q", axes="HTF"))}
+    assert table.find(["block3/q"], 6) == {("Qcur", 3): ("block3/q", NameRule("block{layer}/q", axes="HTF"))}

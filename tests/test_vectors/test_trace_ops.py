@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ds4ref.archs.deepseek4.hooks import NAMES
-from test_vectors.trace.ops import HEAD_POINTS, OPS, anchor, ordered, span, upstream
+from ds4ref.test_vectors.trace.ops import HEAD_POINTS, OPS, anchor, ordered, span, upstream
 
 from .tracing import engine, recorded
 
@@ -15,10 +15,10 @@ def test_every_point_of_the_pass_is_an_op():
 
 
 def test_every_section_exists():
-    text = (ROOT / "docs" / "model.md").read_text()
+    text = (ROOT / "docs" / "explanation" / "model.md").read_text()
     headings = {line.lstrip("#").strip() for line in text.splitlines() if line.startswith("#")}
     assert {op.section for op in OPS.values()} <= headings
-    assert anchor("3. Hyper-connections") == "docs/model.md#3-hyper-connections"
+    assert anchor("3. Hyper-connections") == "docs/explanation/model.md#3-hyper-connections"
     assert "(#3-hyper-connections)" in text, "the anchors are those the page itself uses"
 
 
@@ -71,7 +71,7 @@ def test_order_is_that_of_the_layers_with_the_head_last():
 
 
 def test_the_page_lists_every_point():
-    text = (ROOT / "docs" / "trace.md").read_text()
+    text = (ROOT / "docs" / "reference" / "trace.md").read_text()
     for name, op in OPS.items():
         line = next(line for line in text.splitlines() if line.startswith(f"| `{name}`"))
         assert op.formula in line and f"| {op.axes} |" in line

@@ -1,4 +1,4 @@
-"""Shared by the tests of trace: recordings of the diagnostic model, whole or bent, and what is found in them."""
+"""Helpers of the trace tests: recordings of the diagnostic model, with and without faults, and their blame results."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import numpy as np
 
 from ds4ref.engine import Engine
 from ds4ref.nano.diagnostic import PROMPTS, diagnostic_path
+from ds4ref.test_vectors.trace.blame import BlameResult, Blaming, blame
+from ds4ref.test_vectors.trace.causes import explain
+from ds4ref.test_vectors.trace.dump import Dump, DumpChunk
+from ds4ref.test_vectors.trace.names import guess
+from ds4ref.test_vectors.trace.record import record
+from ds4ref.test_vectors.trace.theirs import Theirs
 from ds4ref.variants import LIBRARY
-from test_vectors.trace.blame import Case, Result, blame
-from test_vectors.trace.causes import explain
-from test_vectors.trace.dumps import Dump, Piece
-from test_vectors.trace.names import guess
-from test_vectors.trace.record import record
-from test_vectors.trace.theirs import Theirs
 
 IDS = PROMPTS["mixed"]()
 
 
 @cache
 def engine(numerics: str = "exact", backend: str = "cpu", path: str = "") -> Engine:
-    """One engine each; they live as long as the test run."""
+    """Open an engine once for the whole test run."""
     return Engine.open(path or diagnostic_path(), backend=backend, numerics=numerics, threads=1)
 
 
@@ -34,17 +34,17 @@ def recorded(
     path: str = "",
     ids: Sequence[int] = IDS,
 ) -> dict[str, np.ndarray]:
-    """Tensors as ``trace record`` writes them."""
+    """Record tensors as ``trace record`` writes them."""
     bent = [LIBRARY[name] for name in faults]
     return record(engine(numerics, backend, path), ids, layers=layers, faults=bent)[0]
 
 
 def as_dump(tensors: dict[str, np.ndarray], keep: Callable[[str], bool] = lambda name: True) -> Dump:
-    """A dump in memory."""
+    """Return a dump in memory of the tensors that ``keep`` accepts."""
     dump = Dump("memory")
     for name, values in tensors.items():
         if keep(name):
-            dump.add(name, Piece(values.shape, values.dtype.name, lambda values=values: values))
+            dump.add(name, DumpChunk(values.shape, values.dtype.name, lambda values=values: values))
     return dump
 
 
@@ -54,16 +54,16 @@ def examined(
     numerics: str | None = None,
     search: bool = True,
     ids: Sequence[int] = IDS,
-) -> Result:
-    """What blame finds, with causes."""
-    mine = engine()
-    _, found = guess(dump.tensors, mine.shape.n_layers)
-    case = Case(mine, Theirs(dump, found, mine.shape, len(ids)), ids, layers)
-    result = blame(case, numerics)
-    explain(case, result, search)
+) -> BlameResult:
+    """Blame a dump and explain the wrong ops."""
+    own_engine = engine()
+    _, matches = guess(dump.tensors, own_engine.shape.n_layers)
+    blaming = Blaming(own_engine, Theirs(dump, matches, own_engine.shape, len(ids)), ids, layers)
+    result = blame(blaming, numerics)
+    explain(blaming, result, search)
     return result
 
 
-def names(result: Result) -> list[str]:
-    """Everything named as a cause, the first cause's first."""
+def names(result: BlameResult) -> list[str]:
+    """Return the names of all causes, in order."""
     return [name for cause in result.causes for name in cause.names]

@@ -1,4 +1,4 @@
-"""The byte alphabet (docs/text.md 2)."""
+"""The byte alphabet (docs/explanation/text.md 2)."""
 
 from ds4ref.text.byte_level import ALPHABET, to_bytes, to_chars
 

@@ -1,4 +1,4 @@
-"""Rendering (docs/text.md 3): worked examples, thinking modes, injection."""
+"""Rendering (docs/explanation/text.md 3): worked examples, thinking modes, injection."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Rendering of tool calls (docs/text.md 4), and that parsing is its inverse."""
+"""Rendering of tool calls (docs/explanation/text.md 4), and that parsing is its inverse."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The incremental parser (docs/text.md 5): worked examples, and independence from how the input is cut.
+"""The incremental parser (docs/explanation/text.md 5): worked examples, and independence from how the input is cut.
 
 Where ours departs from ds4 on purpose, the test says what ds4 does.
 """

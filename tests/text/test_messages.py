@@ -1,4 +1,4 @@
-"""Messages of the three APIs (docs/text.md 3) and tool schemas."""
+"""Messages of the three APIs (docs/explanation/text.md 3) and tool schemas."""
 
 import json
 
@@ -297,7 +297,7 @@ def test_many_calls_take_linear_time():
     assert lines(1024) < 10 * lines(128)
 
 
-# --- what today's clients send (docs/server.md)
+# --- what today's clients send (docs/reference/server.md)
 
 
 def test_custom_tools_are_functions_with_one_parameter():
@@ -306,7 +306,7 @@ def test_custom_tools_are_functions_with_one_parameter():
     nested = {"type": "custom", "custom": {"name": "patch", "format": {"type": "grammar", "grammar": grammar}}}
     free = {"type": "custom", "name": "note", "format": {"type": "text"}}
     shown, other, plain = read_schemas(dump([flat, nested, free]))
-    assert (shown.name, shown.kind, shown.grammar) == ("patch", "custom", ("lark", 'start: "x"')) and shown.shown
+    assert (shown.name, shown.kind, shown.grammar) == ("patch", "custom", ("lark", 'start: "x"')) and shown.in_prompt
     assert (other.kind, other.grammar) == ("custom", shown.grammar)
     assert (plain.kind, plain.grammar) == ("custom", None)
     told = json.loads(shown.text)
@@ -340,7 +340,7 @@ def test_hosted_tools_are_hidden():
         {"type": "bash_20250124", "name": "bash"},
     ]
     found = read_schemas(dump(tools))
-    assert [(s.kind, s.shown, s.callable) for s in found] == [
+    assert [(s.kind, s.in_prompt, s.callable) for s in found] == [
         ("hosted", False, False), ("hosted", False, False), ("function", True, True), ("hosted", False, False),
     ]  # fmt: skip
     assert list(by_name(found)) == ["f"] and found[2].strict
@@ -372,14 +372,14 @@ def test_deferred_tools_come_with_the_result_that_names_them():
     )
     assert tool_references(history) == ["WebFetch"] and tool_references(dump([Q])) == []
     schemas = found_in(read_schemas(dump(tools)), tool_references(history))
-    assert [(s.shown, s.callable) for s in schemas] == [(True, True), (False, True), (False, False)]
+    assert [(s.in_prompt, s.callable) for s in schemas] == [(True, True), (False, True), (False, False)]
     assert schemas[1].text == '{"name":"WebFetch","input_schema":{"type": "object"}}'
     messages = from_anthropic(history, references={s.name: s.text for s in schemas})
     assert messages[2].content == f"<tool_result>found:\n{schemas[1].text}</tool_result>"
     assert from_anthropic(history)[2].content == "<tool_result>found:\n[tool WebFetch]</tool_result>"
     # Wherever the tool stands in the list of a later request, the prompt begins as it did before it was found.
-    before = render(messages[:1], [s.text for s in read_schemas(dump(tools[:1])) if s.shown], "none").text
-    after = render(messages, [s.text for s in schemas if s.shown], "none").text
+    before = render(messages[:1], [s.text for s in read_schemas(dump(tools[:1])) if s.in_prompt], "none").text
+    after = render(messages, [s.text for s in schemas if s.in_prompt], "none").text
     assert after.startswith(before.removesuffix("<｜Assistant｜></think>"))
 
 
@@ -390,7 +390,7 @@ def test_found_tools_of_a_responses_search():
     line = '{"name":"n_f","description":"","parameters":{"type":"object","properties":{}}}'
     assert messages[0].content == line and messages[0].result_ids == ("t",)
     found = brought(tools)
-    assert [(s.name, s.shown, s.callable) for s in found] == [("n_f", False, True), ("", False, False)]
+    assert [(s.name, s.in_prompt, s.callable) for s in found] == [("n_f", False, True), ("", False, False)]
     assert responses(item)[0].content == ""
 
 

@@ -193,7 +193,7 @@ def test_a_gguf_without_a_usable_tokenizer_is_one_line(entries, tmp_path, key, e
 
 def test_the_server_s_grammars_know_such_vocabularies(model):
     """No token of DeepSeek's protocol is there, and a beginning neither."""
-    from ds4ref.server.grammar.vocabulary import vocabulary
+    from ds4ref.server.vocabulary import vocabulary
 
     with open_source(model) as source:
         tok = open_tokenizer(source)

@@ -1,4 +1,4 @@
-"""Pre-tokenizers (docs/text.md 2): worked examples, and how the two relate."""
+"""Pre-tokenizers (docs/explanation/text.md 2): worked examples, and how the two relate."""
 
 import functools
 import itertools
@@ -84,7 +84,7 @@ KINDS = (
 
 @functools.cache
 def three_passes() -> pre_tokenizers.PreTokenizer:
-    """The public definition, run by the library it was written for (docs/text.md 2)."""
+    """The public definition, run by the library it was written for (docs/explanation/text.md 2)."""
     passes = (
         r"\p{N}{1,3}",
         "[一-龥\u3040-ゟ゠-ヿ]+",
@@ -113,7 +113,7 @@ def test_unicode_form_of_all_neighbours():
 
 
 def naive_ds4(data: bytes) -> list[bytes]:
-    """The table of docs/text.md 2, rule by rule."""
+    """The table of docs/explanation/text.md 2, rule by rule."""
     punctuation, letters = string.punctuation.encode(), string.ascii_letters.encode()
     space, digits, ends = b" \t\n\v\f\r", string.digits.encode(), b"\r\n"
 

@@ -1,4 +1,4 @@
-"""Streams (docs/text.md 2): characters that are not complete yet, and stop strings."""
+"""Streams (docs/explanation/text.md 2): characters that are not complete yet, and stop strings."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Tokenizer: encoding, decoding, control tokens, bad tables (docs/text.md 1, 2)."""
+"""Tokenizer: encoding, decoding, control tokens, bad tables (docs/explanation/text.md 1, 2)."""
 
 import json
 import time

@@ -11,9 +11,9 @@ import pytest
 
 from ds4ref.archs.deepseek4.shape import FLASH, ModelShape
 from ds4ref.archs.deepseek4.weights import expected_tensors
+from ds4ref.kernels.formats import FORMATS
 from ds4ref.weights.gguf import GGUFFile
 from ds4ref.weights.writer import GGUFWriter, TensorSpec, encode_string, encode_value
-from kernels.formats import FORMATS
 from tests.golden import ROOT as GOLDEN
 
 # Every layer kind, every odd dimension different, about 1.5 MB.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ds4ref.errors import DataError
-from ds4ref.weights.quantize.imatrix import PRIOR, Entry, Imatrix, read_imatrix, write_imatrix
+from ds4ref.weights.quantize.imatrix import PRIOR, Imatrix, TensorImportance, read_imatrix, write_imatrix
 from ds4ref.weights.writer import GGUFWriter, TensorSpec
 
 NAME = "blk.0.ffn_gate_exps.weight"
@@ -18,9 +18,9 @@ NAME = "blk.0.ffn_gate_exps.weight"
 
 def table() -> Imatrix:
     rng = np.random.default_rng(1)
-    experts = Entry(rng.random((4, 8), np.float32), np.array([100.0, 0.0, 1.0, 1e6]))
+    experts = TensorImportance(rng.random((4, 8), np.float32), np.array([100.0, 0.0, 1.0, 1e6]))
     experts.means[1] = 0
-    return Imatrix({NAME: experts, "output.weight": Entry(rng.random((1, 8), np.float32), np.array([7.0]))},
+    return Imatrix({NAME: experts, "output.weight": TensorImportance(rng.random((1, 8), np.float32), np.array([7.0]))},
                    ["book.txt"], 5)  # fmt: skip
 
 
@@ -91,7 +91,7 @@ def test_vectors_of_ones_are_experts_that_ds4_never_met(tmp_path):
 
 
 def test_nothing_was_met_at_all():
-    nothing = Imatrix({NAME: Entry(np.zeros((2, 4), np.float32), np.zeros(2))})
+    nothing = Imatrix({NAME: TensorImportance(np.zeros((2, 4), np.float32), np.zeros(2))})
     np.testing.assert_array_equal(nothing.importance(NAME, 4, 2, 1), np.ones(4))
 
 

@@ -16,7 +16,7 @@ from ds4ref.cli import ds4
 from ds4ref.engine import Engine
 from ds4ref.errors import Ds4Error, ModelFileError, TextError, UsageError
 from ds4ref.generate import Generation, Timing, prefill
-from ds4ref.sampling_llama2c import Llama2cSampler
+from ds4ref.sampling.llama2c import Llama2cSampler
 from ds4ref.text.pieces import PieceTokenizer, read_tokenizer_bin
 from ds4ref.weights import open_source
 from ds4ref.weights.llama2c import Llama2cFile, laid_out, read_header

@@ -19,9 +19,9 @@ from ds4ref.archs.deepseek4.shape import ModelShape
 from ds4ref.archs.deepseek4.weights import bind, expected_tensors
 from ds4ref.engine import Engine
 from ds4ref.errors import BackendError, ModelFileError
+from ds4ref.kernels.formats import FORMATS
 from ds4ref.weights.container import TensorSpec
 from ds4ref.weights.gguf import MAX_STRINGS, GGUFFile
-from kernels.formats import FORMATS
 
 from .modelfile import SMALL, TOKENS, container, kv, sane_bytes, tensor, with_metadata, write_model
 
@@ -187,7 +187,7 @@ TENSORS = {
     "one rank more": (patched("blk.0.attn_norm.weight", dims=(256, 1)), "attn_norm"),
     "blocks where numbers belong": (patched("output_hc_fn.weight", fmt="Q8_0"), "output_hc_fn.weight is Q8_0"),
     "integers where F32 belongs": (patched("output_norm.weight", fmt="I32"), "output_norm.weight is I32"),
-    "unsupported experts": (patched("blk.3.ffn_down_exps.weight", fmt="Q5_K"), "ffn_down_exps.weight is Q5_K"),
+    "unsupported experts": (patched("blk.3.ffn_down_exps.weight", fmt="IQ3_S"), "ffn_down_exps.weight is IQ3_S"),
     "gate unlike up": (patched("blk.3.ffn_up_exps.weight", fmt="Q2_K"), "but blk.3.ffn_up_exps"),
     "float routing table": (patched("blk.0.ffn_gate_tid2eid.weight", fmt="F32"), "tid2eid.weight is F32"),
     "no compressor": ([s for s in SPECS if "compressor" not in s.name], "and 7 more"),

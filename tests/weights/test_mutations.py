@@ -18,7 +18,7 @@ from ds4ref.archs import arch_of
 from ds4ref.errors import Ds4Error
 from ds4ref.text.vocabulary import open_tokenizer
 from ds4ref.weights import open_source
-from ds4ref.weights.quantize.imatrix import Entry, Imatrix, read_imatrix, write_imatrix
+from ds4ref.weights.quantize.imatrix import Imatrix, TensorImportance, read_imatrix, write_imatrix
 from ds4ref.weights.safetensors import INDEX
 
 from ..model import dense
@@ -65,7 +65,9 @@ def usable(path: Path) -> None:
 def kinds(tmp_path_factory, definition) -> dict[str, Kind]:  # noqa: F811
     folder = tmp_path_factory.mktemp("mutations")
     found: dict[str, Kind] = {}
-    table = Imatrix({"blk.0.ffn_up.weight": Entry(np.full((3, 8), 0.5, np.float32), np.array([4.0, 0, 9]))}, ["t"], 5)
+    table = Imatrix(
+        {"blk.0.ffn_up.weight": TensorImportance(np.full((3, 8), 0.5, np.float32), np.array([4.0, 0, 9]))}, ["t"], 5
+    )
     for name in ("i.dat", "i.gguf"):
         write_imatrix(folder / name, table)
         found[name] = Kind(folder / name, damaged, lambda path=folder / name: usable(path))

@@ -18,16 +18,16 @@ import pytest
 from ds4ref.cli.quantize import main
 from ds4ref.engine import Engine
 from ds4ref.errors import DataError, ModelFileError, UsageError
+from ds4ref.kernels.cpu.quantize import quantize
+from ds4ref.kernels.formats import FORMATS
 from ds4ref.weights import open_source
 from ds4ref.weights.quantize import part
 from ds4ref.weights.quantize.families import FAMILIES, RECIPES, family_of
-from ds4ref.weights.quantize.imatrix import Entry, Imatrix, read_imatrix, write_imatrix
+from ds4ref.weights.quantize.imatrix import Imatrix, TensorImportance, read_imatrix, write_imatrix
 from ds4ref.weights.quantize.part import PartFile
 from ds4ref.weights.quantize.plan import Choices, make_plan
 from ds4ref.weights.quantize.run import BYTES_A_WEIGHT, Rows, make, piece_weights, run
 from ds4ref.weights.writer import GGUFWriter, TensorSpec
-from kernels.cpu.quantize import quantize
-from kernels.formats import FORMATS
 
 from .checkpointfile import write_small
 
@@ -213,7 +213,7 @@ def test_importance_reaches_its_expert(unquantized, tmp_path):
     name = "blk.0.ffn_gate_exps.weight"
     rng = np.random.default_rng(3)
     means = np.exp(rng.standard_normal((EXPERTS, DIM))).astype(np.float32)
-    write_imatrix(tmp_path / "i.gguf", Imatrix({name: Entry(means, np.full(EXPERTS, 1e9))}, ["text"], 12))
+    write_imatrix(tmp_path / "i.gguf", Imatrix({name: TensorImportance(means, np.full(EXPERTS, 1e9))}, ["text"], 12))
     table = read_imatrix(tmp_path / "i.gguf")
     out = tmp_path / "q.gguf"
     assert main([str(unquantized), "-o", str(out), "--recipe", "q2", "--imatrix", str(tmp_path / "i.gguf")]) == 0
@@ -230,7 +230,7 @@ def test_importance_reaches_its_expert(unquantized, tmp_path):
 def test_strict_importance_asks_only_for_what_uses_it(unquantized, tmp_path, capsys):
     cols = {"gate": DIM, "up": DIM, "down": FF}
     names = {f"blk.{layer}.ffn_{part}_exps.weight": n for layer in range(2) for part, n in cols.items()}
-    entries = {name: Entry(np.ones((EXPERTS, n), np.float32), np.ones(EXPERTS)) for name, n in names.items()}
+    entries = {name: TensorImportance(np.ones((EXPERTS, n), np.float32), np.ones(EXPERTS)) for name, n in names.items()}
     command = [str(unquantized), "--recipe", "q2", "--dry-run", "--imatrix-strict", "--imatrix"]
     write_imatrix(tmp_path / "all.gguf", Imatrix(dict(entries)))
     assert main([*command, str(tmp_path / "all.gguf")]) == 0
@@ -238,7 +238,7 @@ def test_strict_importance_asks_only_for_what_uses_it(unquantized, tmp_path, cap
     write_imatrix(tmp_path / "less.gguf", Imatrix(entries))
     assert main([*command, str(tmp_path / "less.gguf")]) == 1
     assert "no importance for blk.1.ffn_up_exps.weight" in capsys.readouterr().err
-    entries["blk.1.ffn_up_exps.weight"] = Entry(np.ones((EXPERTS, DIM), np.float32), np.zeros(EXPERTS))
+    entries["blk.1.ffn_up_exps.weight"] = TensorImportance(np.ones((EXPERTS, DIM), np.float32), np.zeros(EXPERTS))
     write_imatrix(tmp_path / "unmet.gguf", Imatrix(entries))  # it is there, but nothing was measured
     assert main([*command, str(tmp_path / "unmet.gguf")]) == 1
     assert "no importance for blk.1.ffn_up_exps.weight" in capsys.readouterr().err
@@ -339,7 +339,9 @@ def ways(unquantized, quantized, tmp_path_factory) -> dict[str, Way]:
     rng = np.random.default_rng(5)
     cols = {"gate": DIM, "up": DIM, "down": FF}
     entries = {
-        f"blk.{layer}.ffn_{part}_exps.weight": Entry(rng.random((EXPERTS, n), np.float32) + 0.1, np.ones(EXPERTS))
+        f"blk.{layer}.ffn_{part}_exps.weight": TensorImportance(
+            rng.random((EXPERTS, n), np.float32) + 0.1, np.ones(EXPERTS)
+        )
         for layer in range(2)
         for part, n in cols.items()
     }

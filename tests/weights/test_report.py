@@ -1,4 +1,4 @@
-"""Inspection: the accounting of docs/model.md 13 to the byte, from the directory alone."""
+"""Inspection: the accounting of docs/explanation/model.md 13 to the byte, from the directory alone."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_json_is_one_line_and_agrees(tmp_path):
 
 
 def test_the_cache_at_flash_dimensions(tmp_path):
-    """The figures of docs/model.md 13 for a million tokens, and that the table is the shape's own accounting."""
+    """The figures of model.md 13 for a million tokens, and that the table is the shape's own accounting."""
     path = write_model(tmp_path / "m.gguf", FLASH, recipe="q2", metadata=FLASH.metadata(), data=True)
     facts = describe(path)
     assert [row["context"] for row in facts["kv"]] == [4096, 32768, 131072, 1048576]

@@ -20,7 +20,7 @@ from ds4ref.errors import Ds4Error, ModelFileError
 from ds4ref.weights import open_source
 from ds4ref.weights.boundedjson import parse
 from ds4ref.weights.safetensors import BITS, INDEX, MAX_HEADER_BYTES, SINGLE, Checkpoint
-from ds4ref.weights.safetensors_writer import Plan, write_file, write_folder
+from ds4ref.weights.safetensors_writer import PlannedTensor, write_file, write_folder
 
 from .checkpointfile import container, edit_json, entry, write_small
 from .mutate import mutated
@@ -58,7 +58,7 @@ def test_a_file_of_the_library(tmp_path):
 @pytest.mark.parametrize("shard_bytes", [1, 100, 1 << 20])
 def test_what_we_write_the_library_reads_and_so_do_we(tmp_path, shard_bytes):
     arrays = {f"t{i}": np.arange(10 * i + 1, dtype=np.float32) for i in range(6)}
-    plans = [Plan(name, "F32", array.shape, lambda array=array: array) for name, array in arrays.items()]
+    plans = [PlannedTensor(name, "F32", array.shape, lambda array=array: array) for name, array in arrays.items()]
     write_folder(tmp_path, plans, shard_bytes)
     files = sorted(tmp_path.glob("*.safetensors"))
     assert (len(files) == 1) == (shard_bytes == 1 << 20) and (tmp_path / INDEX).exists() == (len(files) > 1)
@@ -72,7 +72,7 @@ def test_what_we_write_the_library_reads_and_so_do_we(tmp_path, shard_bytes):
 
 def test_the_writer_leaves_nothing_when_a_tensor_does_not_fit(tmp_path):
     with pytest.raises(ValueError, match="not the 8 of its plan"):
-        write_file(tmp_path / "x.safetensors", [Plan("a", "F32", (2,), lambda: np.zeros(3, np.float32))])
+        write_file(tmp_path / "x.safetensors", [PlannedTensor("a", "F32", (2,), lambda: np.zeros(3, np.float32))])
     assert not list(tmp_path.iterdir())
 
 

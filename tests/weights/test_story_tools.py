@@ -14,8 +14,8 @@ from ds4ref.engine import Engine
 from ds4ref.runs.results import read_rows
 from ds4ref.server.constrain import steering
 from ds4ref.server.worker import Worker
+from ds4ref.speed_bench import cli as bench
 from ds4ref.targets import Prompt, Request, open_target
-from speed_bench import cli as bench
 
 from ..server.conftest import running
 from . import llama2c

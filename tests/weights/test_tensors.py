@@ -12,8 +12,8 @@ from ds4ref.archs.deepseek4.shape import FLASH, ModelShape
 from ds4ref.archs.deepseek4.tensors import EXPERT_FORMATS, RECIPES, Recipe, slots
 from ds4ref.archs.deepseek4.weights import LayerWeights, bind, check_tensors, expected_tensors
 from ds4ref.errors import ModelFileError, ShapeError
+from ds4ref.kernels.formats import Matrix
 from ds4ref.weights.gguf import GGUFFile
-from kernels.formats import Matrix
 
 from .modelfile import SMALL, golden, write_model
 
@@ -87,7 +87,7 @@ def test_nothing_large_is_copied(tmp_path):
 
 @pytest.mark.parametrize(("gate_up", "down"), list(product(EXPERT_FORMATS, repeat=2)))
 def test_every_combination_of_expert_formats(tmp_path, gate_up, down):
-    """ds4's CPU kernels take one combination; the file format allows nine (docs/model.md 2.2)."""
+    """ds4's CPU kernels take one combination; the file format allows nine (docs/explanation/model.md 2.2)."""
     weights = open_model(write_model(tmp_path / "m.gguf", recipe=Recipe("any", gate_up, down)))
     layer = weights.layers[1]
     assert (layer.ffn_gate_exps.fmt, layer.ffn_up_exps.fmt, layer.ffn_down_exps.fmt) == (gate_up, gate_up, down)
@@ -115,7 +115,7 @@ def test_mixed_recipe_upgrades_the_last_layers():
 
 @pytest.mark.parametrize("spec", [s for s in SPECS if not s.name.endswith("bias")], ids=lambda s: s.name)
 def test_each_tensor_is_needed_with_its_dims_and_format(tmp_path, spec):
-    others = {"F32": "I32", "F16": "I16", "Q8_0": "Q8_1", "I32": "F32", "IQ2_XXS": "Q5_K", "Q2_K": "IQ3_S"}
+    others = {"F32": "I32", "F16": "I16", "Q8_0": "Q8_1", "I32": "F32", "IQ2_XXS": "Q5_1", "Q2_K": "IQ3_S"}
     spoiled = [
         None,
         replace(spec, dims=(spec.dims[0] * 2, *spec.dims[1:])),
@@ -163,7 +163,7 @@ def test_scales_of_large_files_are_verified_on_request_only(tmp_path, monkeypatc
 
 
 def test_inventory_of_flash():
-    """1328 tensors, 284.3 G parameters, and the published sizes to the byte (docs/model.md 2.2)."""
+    """1328 tensors, 284.3 G parameters, and the published sizes to the byte (docs/explanation/model.md 2.2)."""
     totals = {"q2": 86_714_775_900, "q4": 164_628_167_004, "mixed": 97_586_411_868}
     for recipe, total in totals.items():
         specs = expected_tensors(FLASH, recipe)

@@ -4,7 +4,7 @@ shape, hooks, chunk, rope, hyper_connections, compressor, indexer, attention, mo
 
 Written once over the op table (``kernels.ops``) and once for all numerics modes: a mode switches roundings at fixed
 points, it never forks the pass. ``tensors`` and ``weights`` bind a file's tensors, ``cache`` and ``payload`` hold and
-save what a timeline remembers, ``costs`` counts bytes and operations. docs/model.md has the formulas.
+save what a timeline remembers, ``costs`` counts bytes and operations. docs/explanation/model.md has the formulas.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 
 
 def read_shape(source: TensorSource, strict: bool = False) -> ModelShape:
-    """See ``archs.Arch``; ``strict`` means exactly DeepSeek V4 Flash."""
+    """Implement ``archs.Arch``; ``strict`` means exactly DeepSeek V4 Flash."""
     if strict:
         check_flash(source)
     return ModelShape.from_metadata(source)
 
 
 def model(shape: ModelShape, weights: Weights, ops: Any, numerics: Numerics, advise: bool = False) -> Model:
-    """See ``archs.Arch``; ``advise``: ask the system for routed experts as soon as they are chosen."""
+    """Implement ``archs.Arch``; ``advise``: prefetch routed experts as soon as they are chosen."""
     from .forward import Model
 
     return Model(shape, weights, ops, numerics, advise)
 
 
 def costs(source: TensorSource, shape: ModelShape, act_quant: bool = True) -> Costs:
-    """See ``archs.Arch``."""
+    """Implement ``archs.Arch``."""
     return Costs.of_file(source, shape, act_quant)
 
 
 def collector(shape: ModelShape) -> Collector:
-    """See ``archs.Arch``."""
+    """Implement ``archs.Arch``."""
     from .importance import Collector
 
     return Collector(shape)

@@ -1,4 +1,4 @@
-"""Attention half of a layer: window rows and compressed rows in one softmax (docs/model.md 4)."""
+"""Attention half of a layer: window rows and compressed rows in one softmax (docs/explanation/model.md 4)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def half_layer(c: Chunk, X: np.ndarray) -> np.ndarray:
-    """Streams X (T, C, D) in and out; the chunk's rows enter the layer's cache."""
+    """Apply the half layer to streams X (T, C, D); the chunk's rows enter the layer's cache."""
     ops, s, w = c.ops, c.shape, c.w
     h, mixing = hyper_connections.pre(c, "attn", X)
     x = c.tap("attn_norm", ops.rms_norm(h, w.attn_norm, s.rms_eps))
@@ -44,7 +44,7 @@ def half_layer(c: Chunk, X: np.ndarray) -> np.ndarray:
 
 
 def _query(c: Chunk, x: np.ndarray, tables: Tables) -> tuple[np.ndarray, np.ndarray]:
-    """x (T, D) -> normed low rank u (T, q_rank), rotated heads q (T, H, hd)."""
+    """Compute from x (T, D) the normed low rank u (T, q_rank) and the rotated heads q (T, H, hd)."""
     ops, s, w = c.ops, c.shape, c.w
     u = c.tap("q_lora", ops.linear(x, w.attn_q_a, c.act(w.attn_q_a)))
     u = c.tap("q_lora_norm", ops.rms_norm(u, w.attn_q_a_norm, s.rms_eps))
@@ -55,7 +55,7 @@ def _query(c: Chunk, x: np.ndarray, tables: Tables) -> tuple[np.ndarray, np.ndar
 
 
 def _row(c: Chunk, x: np.ndarray, tables: Tables) -> np.ndarray:
-    """x (T, D) -> the cached key = value rows (T, hd): norm, rope, rounding, storage."""
+    """Compute from x (T, D) the cached rows (T, hd), key and value in one: norm, rope, rounding, storage."""
     ops, w = c.ops, c.w
     kv = c.tap("KVraw", ops.linear(x, w.attn_kv, c.act(w.attn_kv)))
     kv = c.tap("KVnorm", ops.rms_norm(kv, w.attn_kv_a_norm, c.shape.rms_eps))
@@ -64,7 +64,7 @@ def _row(c: Chunk, x: np.ndarray, tables: Tables) -> np.ndarray:
 
 
 def _output(c: Chunk, o: np.ndarray) -> np.ndarray:
-    """Heads o (T, H, hd) -> (T, D) through the grouped low rank projection."""
+    """Project heads o (T, H, hd) to (T, D) through the grouped low-rank matrices."""
     ops, w = c.ops, c.w
     grouped = o.reshape(len(o), c.shape.o_groups, -1)
     low = c.tap("attn_low", ops.grouped_linear(grouped, w.attn_output_a, c.act(w.attn_output_a)))

@@ -1,4 +1,4 @@
-"""The caches of one timeline, per layer (docs/model.md 11.1).
+"""The caches of one timeline, per layer (docs/explanation/model.md 11.1).
 
     raw           a ring of the newest positions' rows; attention looks back over the sliding window
     projections   rings of what the compressors made of the newest tokens, until their windows close
@@ -20,14 +20,14 @@ from ..claims import Claim, Claims, Timeline
 from .shape import CSA, PLAIN, ModelShape
 
 EMPTY_SCORE = np.float32(-1e30)
-"""Score of a compressor slot that holds no token (docs/model.md 11.1)."""
+"""Score of an empty compressor slot (docs/explanation/model.md 11.1)."""
 
 REACH = 32
-"""Tokens that a timeline can at least go back without computing anything again."""
+"""Number of tokens that a timeline can always go back without recomputing."""
 
 
 class Store(Claims):
-    """Append-only rows of all layers with room for ``ctx`` tokens; see the module.
+    """Append-only rows of all layers for ``ctx`` tokens; see the module.
 
     Memory is asked for once, in full: untouched pages cost nothing.
     """
@@ -40,7 +40,7 @@ class Store(Claims):
         self.index = [ops.array(ctx // r + 2, shape.index_dim, dtype=kind) if r == CSA else None for r in shape.ratios]
 
     def copy(self, pos: int, ctx: int, half: bool) -> Store:
-        """A store of one's own with the rows of the first ``pos`` tokens."""
+        """Return a separate store with the rows of the first ``pos`` tokens."""
         fresh = Store(self.shape, ctx, self.ops, half)
         host, fill = self.ops.host, self.ops.fill
         for mine, theirs in ((self.comp, fresh.comp), (self.index, fresh.index)):
@@ -51,7 +51,7 @@ class Store(Claims):
 
 
 class Projections(NamedTuple):
-    """What a compressor made of the newest tokens: rings of values and of scores, (n, width) each."""
+    """Rings of a compressor's projections of the newest tokens: values and scores, (n, width) each."""
 
     kv: np.ndarray
     score: np.ndarray
@@ -59,7 +59,7 @@ class Projections(NamedTuple):
 
 @dataclass
 class LayerCache:
-    """All that one layer remembers; ``projections`` by compressor, "attn" and "indexer"."""
+    """The cache of one layer; ``projections`` by compressor, "attn" and "indexer"."""
 
     raw: np.ndarray
     comp: np.ndarray | None
@@ -67,15 +67,17 @@ class LayerCache:
     projections: dict[str, Projections]
 
     def rows(self, kind: str) -> np.ndarray:
-        """The append-only rows of a compressor, "attn" or "indexer"; the layer must have it."""
+        """Return the append-only rows of a compressor, "attn" or "indexer", which the layer must have."""
         rows = self.comp if kind == "attn" else self.index
         assert rows is not None
         return rows
 
 
 class CacheSnapshot(NamedTuple):
-    """A frontier that a cache of the same model can be reset to: a claim on shared rows and copies of the rest, which
-    are the newest rows of every ring, oldest first."""
+    """A frontier that caches of the same model can be reset to.
+
+    Holds a claim on shared rows, and copies of the newest rows of every ring, oldest first.
+    """
 
     pos: int
     store: Store
@@ -85,14 +87,13 @@ class CacheSnapshot(NamedTuple):
 
     @property
     def own_bytes(self) -> int:
-        """Bytes of the rings' copies, which nobody shares."""
+        """Bytes of the rings' copies, which are not shared."""
         rings = sum(part.nbytes for kinds in self.projections for ring in kinds.values() for part in ring)
         return rings + sum(rows.nbytes for rows in self.raw)
 
     @property
     def shared(self) -> tuple[int, int]:
-        """Which append-only rows it counts on (a number that snapshots of one store have in common), and the bytes of
-        those up to its position."""
+        """Identity of the store, equal for snapshots of one store, and the bytes of its rows up to this position."""
         parts = zip(self.store.shape.ratios * 2, [*self.store.comp, *self.store.index], strict=True)
         used = sum(rows[: self.pos // ratio].nbytes for ratio, rows in parts if rows is not None)
         return id(self.store), used
@@ -127,7 +128,7 @@ class Cache(Timeline):
         return rings
 
     def _empty(self, ring: Projections) -> None:
-        """No position: value 0 and a score that weighs nothing."""
+        """Empty a ring: value 0 and a score of weight zero."""
         self.ops.fill(ring.kv, 0)
         self.ops.fill(ring.score, EMPTY_SCORE)
 
@@ -139,7 +140,7 @@ class Cache(Timeline):
 
     @property
     def index_rows(self) -> int:
-        """Indexer rows there is room for in a layer that has them."""
+        """Capacity for indexer rows of a layer that has them."""
         return self._store.ctx // CSA + 2
 
     # --- going forward
@@ -156,33 +157,34 @@ class Cache(Timeline):
             self._moved()
 
     def advance(self, count: int) -> None:
-        """``count`` tokens after ``pos`` were written."""
+        """Record that ``count`` tokens after ``pos`` were written."""
         super().advance(count)
         self._newest = max(self._newest, self.pos)
 
     # --- rings
 
     def _newest_rows(self, ring: np.ndarray, count: int) -> np.ndarray:
-        """A copy of the rows of the last ``count`` positions (fewer at the beginning), oldest first."""
+        """Return a copy of the rows of the last ``count`` positions (fewer at the beginning), oldest first."""
         return self.ops.host(ring)[np.arange(max(0, self.pos - count), self.pos) % len(ring)]
 
     def _place(self, ring: np.ndarray, rows: np.ndarray) -> None:
-        """Rows of the last positions before ``pos``, into the ring."""
+        """Write the rows of the last positions before ``pos`` into a ring."""
         start = (self.pos - len(rows)) % len(ring)
         first = min(len(rows), len(ring) - start)
         self.ops.fill(ring[start : start + first], rows[:first])
         self.ops.fill(ring[: len(rows) - first], rows[first:])
 
     def raw_rows(self, layer: int) -> np.ndarray:
-        """The rows that later tokens may still see uncompressed, oldest first: a copy."""
+        """Return a copy of the rows in later tokens' sliding window, oldest first."""
         return self._newest_rows(self._raw[layer], self.shape.window)
 
     def compressed(self, layer: int, kind: str) -> np.ndarray:
-        """The append-only rows so far, ``kind`` "attn" or "indexer", as the host sees them."""
+        """Return the append-only rows so far, ``kind`` "attn" or "indexer", on the host."""
         return self.ops.host(self.layers[layer].rows(kind)[: self.pos // self.shape.ratios[layer]])
 
     def waiting(self, layer: int, kind: str) -> Projections:
-        """Projections of the window under way and, if windows overlap, of the one before, oldest first: copies."""
+        """Return copies of the projections of the current window and, if windows overlap, of the previous one, oldest
+        first."""
         ratio, ring = self.shape.ratios[layer], self._rings[layer][kind]
         count = self.pos % ratio + (ratio if ratio == CSA else 0)
         return Projections(*(self._newest_rows(part, count) for part in ring))
@@ -190,7 +192,7 @@ class Cache(Timeline):
     # --- going back
 
     def rewindable(self, pos: int) -> bool:
-        """Whether everything that a token at ``pos`` needs is still there."""
+        """Return whether everything that a token at ``pos`` needs is still cached."""
         if not self._since <= pos <= self.pos:
             return False
         oldest = [(pos - self.shape.window + 1, len(self._raw[0]))]
@@ -200,22 +202,24 @@ class Cache(Timeline):
         return all(position + length >= self._newest for position, length in oldest)
 
     def snapshot(self) -> CacheSnapshot:
-        """Remember this frontier."""
+        """Return a snapshot of this frontier."""
         layers = range(self.shape.n_layers)
         rings = [{kind: self.waiting(layer, kind) for kind in self._rings[layer]} for layer in layers]
         claim = self._store.claim(self.pos)
         return CacheSnapshot(self.pos, self._store, claim, [self.raw_rows(layer) for layer in layers], rings)
 
     def reset(self, snapshot: CacheSnapshot) -> None:
-        """To a frontier taken from any cache of the same model; the snapshot stays usable. ContextError, with nothing
-        changed, if it does not fit."""
+        """Restore a frontier of any cache of the same model; the snapshot stays usable.
+
+        ContextError, with nothing changed, if it does not fit.
+        """
         self._reset(snapshot.store, snapshot.pos)
         self.restart(snapshot.pos)
         for layer, (raw, rings) in enumerate(zip(snapshot.raw, snapshot.projections, strict=True)):
             self.put(layer, raw, rings)
 
     def restart(self, pos: int) -> None:
-        """Nothing but append-only rows is known of positions before ``pos``; ``put`` tells the rest."""
+        """Set the position, with only append-only rows known before it; ``put`` adds the rest."""
         self.pos = self._since = self._newest = pos
         self._claim.pos = max(self._claim.pos, pos)
         for rings in self._rings:
@@ -223,19 +227,19 @@ class Cache(Timeline):
                 self._empty(ring)
 
     def put(self, layer: int, raw: np.ndarray, projections: dict[str, Projections]) -> None:
-        """Rows of the last positions before ``pos``."""
+        """Write a layer's rows and projections of the last positions before ``pos``."""
         self._place(self._raw[layer], raw)
         for kind, rows in projections.items():
             for ring, values in zip(self._rings[layer][kind], rows, strict=True):
                 self._place(ring, values)
 
     def put_compressed(self, layer: int, kind: str, rows: np.ndarray) -> None:
-        """The first append-only rows of a layer (see ``compressed``)."""
+        """Write the first append-only rows of a layer (see ``compressed``)."""
         self.ops.fill(self.layers[layer].rows(kind)[: len(rows)], rows)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that rings and the rows so far take."""
+        """Bytes of the rings and of the rows so far."""
         total = sum(ring.nbytes for ring in self._raw)
         for layer, rings in enumerate(self._rings):
             total += sum(part.nbytes for ring in rings.values() for part in ring)

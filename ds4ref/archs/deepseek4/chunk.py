@@ -7,20 +7,21 @@ chunk's ``plan``: a recording serves every token that has the same one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from kernels.formats.matrix import Matrix
+from ds4ref.kernels.formats import FORMATS, Matrix
+from ds4ref.kernels.ops import Backend
 
+from ...numerics import Numerics
 from ..inputs import Inputs
 from .cache import LayerCache
+from .experts import ExpertUse
 from .hooks import Hooks
+from .rope import RopeTables
 from .shape import CSA, HCA, ModelShape
 from .weights import LayerWeights
-
-if TYPE_CHECKING:
-    from .forward import Model
 
 LASTING = 1 << 14
 """Indexer rows that a recording is made for at least: to pass over those that are not there yet costs nothing that can
@@ -28,21 +29,6 @@ be measured, to record anew at every power of two would be seen."""
 
 HEAD = -1
 """Layer number under which the output head's intermediates are tapped."""
-
-ACTIVATION = {
-    "Q8_0": "a8",
-    "Q4_0": "a8",
-    "Q2_K": "q8k",
-    "Q4_K": "q8k",
-    "Q6_K": "q8k",
-    "IQ2_XXS": "q8k",
-    "F16": "float",
-    "BF16": "float",
-    "F32": "float",
-    "F8_E4M3": "float",
-    "MXFP4": "float",
-}
-"""Activation rounding before a matrix of each format when Numerics.act_quant is on (docs/model.md 10.2)."""
 
 
 class Plan(NamedTuple):
@@ -73,6 +59,16 @@ def plan(shape: ModelShape, pos0: int, count: int, most: int = 0) -> Plan:
     return Plan({ratio: end // ratio - pos0 // ratio for ratio in (CSA, HCA)}, rows)
 
 
+class Parts(Protocol):
+    """The parts of a model that its blocks read."""
+
+    shape: ModelShape
+    numerics: Numerics
+    rope: dict[bool, RopeTables]
+    experts: ExpertUse
+    ops: Backend
+
+
 class Chunk(Inputs):
     """Tokens ids (T,) at positions pos0 .. pos0 + T - 1 on their way through the model.
 
@@ -86,7 +82,7 @@ class Chunk(Inputs):
 
     def __init__(
         self,
-        model: Model,
+        model: Parts,
         ids: Sequence[int] | np.ndarray,
         pos0: int,
         plan: Plan,
@@ -159,7 +155,7 @@ class Chunk(Inputs):
 
     def act(self, w: Matrix) -> str:
         """Activation rounding before ``w`` in this mode."""
-        return ACTIVATION[w.fmt] if self.numerics.act_quant else "float"
+        return FORMATS[w.fmt].activation if self.numerics.act_quant else "float"
 
     def kv_rounding(self, rows: np.ndarray) -> np.ndarray:
         """E4M3 on the non-rotary channels of attention rows (n, hd), if the mode has it."""

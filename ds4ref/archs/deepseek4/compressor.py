@@ -1,4 +1,4 @@
-"""Compressor: windows of 4 or 128 tokens become one cached row each (docs/model.md 6).
+"""Compressor: pools windows of 4 or 128 tokens into one cached row each (docs/explanation/model.md 6).
 
 One routine serves the attention rows (head_dim wide) and the indexer rows (index_dim wide). Projections wait in a ring
 until their window closes. Where windows overlap (ratio 4) a row mixes the first half of the previous window's
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def closed_rows(c: Chunk, prefix: str, x: np.ndarray) -> np.ndarray | None:
-    """Take in x (T, D); the rows of the windows that closed, (n, width), normed and rotated, or None if none did.
+    """Add x (T, D) and return the rows of closed windows, (n, width), normed and rotated; None if no window closed.
 
     ``prefix`` is "attn" or "indexer". Rounding and storing are the caller's. The first row returned belongs to window
     pos0 // ratio.

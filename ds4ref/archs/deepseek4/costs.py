@@ -1,4 +1,4 @@
-"""What a token costs: bytes that must be read and operations that must be done (docs/model.md 13).
+"""What a token costs: bytes that must be read and operations that must be done (docs/explanation/model.md 13).
 
 A bound, not a model of the engine: every weight byte is read once, every multiply-add is done once, both at the
 machine's best rates and at the same time. What is not counted (norms, softmax, Sinkhorn, sampling, thread start-up) is
@@ -14,13 +14,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...costs import Work, chunks, prefill_chunk
+from ...costs import PREFILL_CHUNK, Work, chunks
 from ...errors import UsageError
 from .shape import CSA
 from .tensors import RECIPES, Slot, expected_tensors, slots
 
 if TYPE_CHECKING:
-    from ...engine import Engine
     from ...weights.source import TensorSource
     from .shape import ModelShape
 
@@ -63,11 +62,6 @@ class Costs:
             tensors.append(_Tensor(slot, info.nbytes, info.fmt.name, elements))
         return cls(shape, tensors, act_quant)
 
-    @classmethod
-    def of_engine(cls, engine: Engine) -> Costs:
-        """A running engine: its file, its numerics mode."""
-        return cls.of_file(engine.source, engine.shape, engine.model.numerics.act_quant)
-
     def weight_bytes(self, depth: int | None = None) -> int:
         """Weights that decoding one token reads; at a ``depth`` where nothing is selected, without the indexer."""
         total = sum(t.slot.bytes_per_token(t.nbytes, self.shape) for t in self._all)
@@ -84,7 +78,7 @@ class Costs:
     def prefill(self, first: int, last: int, chunk: int | None = None) -> Work:
         """Tokens ``first`` to ``last`` in chunks (None: the session's own size): within one, a matrix is read once,
         and an expert if any token uses it (uniform routing is assumed)."""
-        chunk = chunk or prefill_chunk()
+        chunk = chunk or PREFILL_CHUNK
         nbytes = quantized = f32 = 0.0
         for start, end in chunks(first, last, chunk):
             count, middle = end - start, (start + end) // 2

@@ -1,9 +1,9 @@
-"""Routed experts as a resource: which ones are used how often, and telling the operating system before they are read.
+"""Routed experts as a resource: counts their use, and asks the system to read them ahead of time.
 
-They are nine tenths of a model file and a fifth of what a token reads. When the file does not fit into memory they
-stay on disk, and a page fault fetches a few pages at a time. As soon as routing is known all pages of the chosen
-experts can be asked for at once, while the shared expert is being computed. Where everything is in memory that costs
-a system call for each matrix and gains nothing, so it is done only for files larger than the memory there is.
+Experts are nine tenths of a model file and a fifth of what a token reads. If the file does not fit into memory they
+stay on disk, and a page fault fetches only a few pages. So once routing is known, all pages of the chosen experts are
+requested at once, while the shared expert is computed. With everything in memory that only costs a system call per
+matrix, so it is done only for files larger than memory.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from .weights import LayerWeights
 
 
 class ExpertUse:
-    """Counts, and advice if ``advise``. Counting is not exact when several threads share an engine."""
+    """Counts of expert use, with prefetch if ``advise``. Not exact when several threads share an engine."""
 
     def __init__(self, ops: Any, layers: list[LayerWeights], experts: int, advise: bool = False):
         self.counts = ops.array(len(layers), experts, dtype=np.int64)
-        """How often each expert of each layer was chosen, (layers, experts), where the ops live."""
+        """Choices of each expert in each layer, (layers, experts), an array of the backend."""
         ops.fill(self.counts, 0)
         self.advise = advise
         self._layers, self._host = layers, ops.host
 
     def chosen(self, ops: Any, layer: int, ids: np.ndarray) -> None:
-        """Routing of a layer is known: ids (T, K)."""
+        """Record the routing of a layer: ids (T, K)."""
         ops.count(ids, self.counts[layer])
         if self.advise:
             w = self._layers[layer]
@@ -34,7 +34,8 @@ class ExpertUse:
                 ops.advise(ids, matrix)
 
     def summary(self, most: int = 16) -> dict[str, Any]:
-        """For reports: choices in all, experts ever chosen, and the ``most`` used as [layer, expert, times]."""
+        """Return for reports the total of choices, the experts ever chosen, and the ``most`` used as [layer, expert,
+        count]."""
         counts = self._host(self.counts)
         order = np.argsort(-counts, axis=None, kind="stable")[:most]
         hottest = [[int(i // counts.shape[1]), int(i % counts.shape[1])] for i in order]

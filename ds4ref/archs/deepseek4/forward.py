@@ -1,8 +1,8 @@
-"""One chunk of tokens through the model, layer by layer (docs/model.md 1.3, 11.2).
+"""The forward pass of a chunk of tokens, layer by layer (docs/explanation/model.md 1.3, 11.2).
 
-Decode is a chunk of one token, recorded once and replayed (``ds4ref.decode``); prefill is a chunk of many. What a token
-gets does not depend on which others are in its chunk, only, through the order of sums in the backend, on whether they
-are many: see ``kernels.cpu``.
+Decode is a chunk of one token, recorded once and replayed (``ds4ref.decode``); prefill is a chunk of many. A
+token's result does not depend on the other tokens of its chunk, except that backends sum in another order for chunks of
+many tokens: see ``ds4ref.kernels.cpu``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Model:
-    """The immutable part: shape, weights, ops, numerics. Shared by all sessions."""
+    """The immutable part of a model: shape, weights, ops, numerics. Shared by all sessions."""
 
     def __init__(self, shape: ModelShape, weights: Weights, ops: Any, numerics: Numerics, advise: bool = False):
         self.shape, self.weights, self.ops, self.numerics = shape, placed(weights, ops), ops, numerics
@@ -35,14 +35,16 @@ class Model:
         self.rope = {c: RopeTables(shape, c, numerics.rope) for c in (False, True)}
 
     def cache(self, ctx: int, exact: bool = False) -> Cache:
-        """An empty cache for ``ctx`` tokens. Rows that the mode rounds to binary16 are stored as such unless
-        ``exact``: hooks may change what is rounded."""
+        """Return an empty cache for ``ctx`` tokens.
+
+        Rows that the mode rounds to binary16 are stored as such unless ``exact``: hooks may change the rounding.
+        """
         return Cache(self.shape, ctx, self.ops, self.numerics.kv_f16 and not exact)
 
     def forward(
         self, ids: np.ndarray, cache: Cache, hooks: Hooks | None = None, cancel: Callable[[], bool] | None = None
     ) -> np.ndarray:
-        """Advance ``cache`` by the tokens ids (T,); returns the final streams (T, C, D), which ``logits`` reads.
+        """Advance ``cache`` by the tokens ids (T,) and return the final streams (T, C, D), the input of ``logits``.
 
         Raises Cancelled between layers if ``cancel()`` turns true; the cache is then the caller's to roll back.
         """
@@ -51,13 +53,13 @@ class Model:
         return X
 
     def chunk(self, ids: np.ndarray, cache: Cache, hooks: Hooks | None = None) -> Chunk:
-        """Tokens ids (T,) at the position of ``cache``, which makes room for them."""
+        """Return a chunk of tokens ids (T,) at the position of ``cache``, which makes room for them."""
         cache.reserve(len(ids))
         return Chunk(self, ids, cache.pos, plan(self.shape, cache.pos, len(ids)), hooks)
 
     def _layers(self, c: Chunk, cache: Cache, cancel: Callable[[], bool] | None = None) -> np.ndarray:
         for layer, w in enumerate(self.weights.layers):
-            moe.given_experts(c, layer, w)
+            moe.hashed_experts(c, layer, w)
         X = c.ops.streams(c.ops.embed(self.weights.token_embd, c.ids), self.shape.hc)
         for layer, (w, rows) in enumerate(zip(self.weights.layers, cache.layers, strict=True)):
             if cancel is not None and cancel():
@@ -68,7 +70,7 @@ class Model:
         return X
 
     def logits(self, X: np.ndarray, pos0: int = 0, hooks: Hooks | None = None) -> np.ndarray:
-        """Streams X (T, C, D) of tokens from position ``pos0`` on -> logits (T, V) float32, of the backend."""
+        """Compute logits (T, V) float32, of the backend, of streams X (T, C, D) of tokens from position ``pos0`` on."""
         return head.logits(Chunk(self, [0] * len(X), pos0, Plan({}, 0), hooks), self.weights, X)
 
     # --- saved sessions
@@ -78,23 +80,24 @@ class Model:
         payload.save(file, self.shape, cache.ctx, tokens, logits, cache)
 
     def load(self, file: Any, cache: Cache) -> tuple[list[int], np.ndarray]:
-        """Read a session into an empty cache: tokens and logits (V,). PayloadError says why not."""
+        """Read a session into an empty cache and return tokens and logits (V,). PayloadError says why not."""
         return payload.load(file, self.shape, cache)
 
     def saved_bytes(self, tokens: int) -> int:
-        """Size of a saved session of ``tokens`` tokens."""
+        """Return the size of a saved session of ``tokens`` tokens in bytes."""
         return payload.size(self.shape, tokens)
 
     # --- one token, recorded (see ``ds4ref.decode``)
 
     def plan_token(self, cache: Cache) -> tuple[Plan, Hashable]:
-        """What the next token's pass decides from its position, and a key that is equal for equal decisions."""
-        found = plan(self.shape, cache.pos, 1, cache.index_rows)
-        return found, found.key
+        """Return the plan of the next token's pass, derived from its position, and a key that is equal for equal
+        plans."""
+        token_plan = plan(self.shape, cache.pos, 1, cache.index_rows)
+        return token_plan, token_plan.key
 
-    def record_token(self, recording: Any, cache: Cache, found: Plan) -> tuple[Any, Any, Callable[[int, int], None]]:
-        """The pass of one token into ``recording``: streams (1, C, D), logits (1, V), and what sets token and position
-        before a replay."""
-        c = Chunk(self, [0], cache.pos, found, None, recording)
+    def record_token(self, recording: Any, cache: Cache, plan: Plan) -> tuple[Any, Any, Callable[[int, int], None]]:
+        """Record the pass of one token: returns streams (1, C, D), logits (1, V), and the function that sets its
+        inputs."""
+        c = Chunk(self, [0], cache.pos, plan, None, recording)
         X = self._layers(c, cache)
         return X, head.logits(c, self.weights, X), c.move

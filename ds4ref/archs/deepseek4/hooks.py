@@ -1,7 +1,7 @@
-"""Named intermediates: record them, or replace them.
+"""Hooks on named intermediates: record or replace them.
 
-The pass calls ``tap(name, layer, value)`` at every point listed in ``NAMES`` and goes on with what comes back. The
-names are those of ds4's graph dumps (docs/model.md 1.4) where one exists; the rest, marked "ours", are the discrete
+The pass calls ``tap(name, layer, value)`` at every point listed in ``NAMES`` and continues with its result. The
+names are those of ds4's graph dumps (model.md 1.4) where one exists; the rest, marked "ours", are the discrete
 decisions (windows, visible rows, rope tables, pooling candidates), which makes every single-fault variant of the
 model a small hook instead of a branch in the pass.
 
@@ -91,20 +91,20 @@ NAMES = {
 
 
 class Hooks(Protocol):
-    """What the pass calls: ``begin`` once per chunk, ``tap`` at every named point.
+    """Interface of hooks: ``begin`` is called once per chunk, ``tap`` at every named point.
 
     ``begin`` may replace the chunk's ops, shape, rope or visible: that is how a variant of the model is made.
     """
 
     def begin(self, chunk: Any) -> None:
-        """A chunk (model.chunk.Chunk) starts."""
+        """Prepare for a chunk (``chunk.Chunk``)."""
 
     def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
-        """Return the value to go on with."""
+        """Return the value to continue with."""
 
 
 class Recorder:
-    """Keeps copies of the named intermediates (all of them if none are named), chunk after chunk.
+    """Copies the named intermediates (all by default), chunk after chunk.
 
     ``recorder[name, layer]`` concatenates the chunks along the token axis.
     """
@@ -118,13 +118,13 @@ class Recorder:
         self.parts: dict[tuple[str, int], list[Any]] = {}
 
     def begin(self, chunk: Any) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
-        """Record and pass on."""
+        """Record the value and return it."""
         if name in self.names and (self.layers is None or layer in self.layers):
-            kept = value.copy() if isinstance(value, np.ndarray) else value
-            self.parts.setdefault((name, layer), []).append(kept)
+            recorded = value.copy() if isinstance(value, np.ndarray) else value
+            self.parts.setdefault((name, layer), []).append(recorded)
         return value
 
     def __getitem__(self, key: tuple[str, int]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Which intermediates are the inputs of which matrices, and their mean squares: what an importance matrix is made of.
+"""Importance of the pass: which intermediates are the inputs of which matrices, and their mean squares.
 
 A matrix gets one row of sums; a stack of routed experts one an expert, over the tokens that were sent to it. The down
 projections of the experts read rows that already carry the routing weight, and so do the sums. Matrices that read the
@@ -33,7 +33,7 @@ _TENSORS = {"indexer_attn_q_b": "indexer.attn_q_b", "indexer_proj": "indexer.pro
 
 
 class Collector(Sums):
-    """Hooks that add up squares of what the matrices of every layer read."""
+    """Hooks that add up the squares of the inputs of every layer's matrices."""
 
     def __init__(self, shape: ModelShape):
         super().__init__()
@@ -42,10 +42,10 @@ class Collector(Sums):
         self._ids: np.ndarray | None = None
 
     def begin(self, chunk: Chunk) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def tap(self, name: str, layer: int, value: Any, chunk: Chunk) -> Any:
-        """Add up what passes; nothing is changed."""
+        """Add up the squares of an intermediate and return it unchanged."""
         if name in READERS:
             rows = value.reshape(-1, chunk.w.attn_output_a.cols if name == "kqv_back" else value.shape[-1])
             for attr in READERS[name]:

@@ -1,4 +1,4 @@
-"""Indexer of a ratio-4 layer: which compressed rows each token attends to (docs/model.md 7)."""
+"""Indexer of a ratio-4 layer: selects the compressed rows that each token attends to (docs/explanation/model.md 7)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     import numpy as np
 
 SCORES_AT_ONCE = 16 << 20
-"""Scores (tokens x rows) kept in memory at a time: 64 MB, which at a million tokens of context are 64 tokens' worth."""
+"""Scores (tokens x rows) computed at a time: 64 MB, which is 64 tokens at a context of a million."""
 
 
 def select(c: Chunk, x: np.ndarray, u: np.ndarray, tables: tuple[np.ndarray, np.ndarray]) -> np.ndarray | None:
-    """Update the indexer rows with x (T, D), then choose rows for every token.
+    """Update the indexer rows with x (T, D), then select rows for every token.
 
     u (T, q_rank) is the normed query low rank, ``tables`` the rope tables of the chunk. Returns int32 (T, k) row ids,
     ascending and padded with -1, or None while every visible row fits in top-k.

@@ -1,4 +1,4 @@
-"""FFN half of a layer: routed experts plus the shared one (docs/model.md 8)."""
+"""FFN half of a layer: routed experts plus the shared one (docs/explanation/model.md 8)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def half_layer(c: Chunk, X: np.ndarray) -> np.ndarray:
-    """Streams X (T, C, D) in and out."""
+    """Apply the half layer to streams X (T, C, D)."""
     ops = c.ops
     h, mixing = hyper_connections.pre(c, "ffn", X)
     x = c.tap("ffn_norm", ops.rms_norm(h, c.w.ffn_norm, c.shape.rms_eps))
@@ -24,9 +24,9 @@ def half_layer(c: Chunk, X: np.ndarray) -> np.ndarray:
     return hyper_connections.post(c, "ffn", y, mixing)
 
 
-def given_experts(c: Chunk, layer: int, w: LayerWeights) -> np.ndarray | None:
-    """The experts of a hash layer (T, K), which depend on the token alone: looked up, and asked for, before the first
-    layer runs. None for other layers."""
+def hashed_experts(c: Chunk, layer: int, w: LayerWeights) -> np.ndarray | None:
+    """Return the experts of a hash layer (T, K), looked up and prefetched before the first layer runs; None for other
+    layers."""
     if w.ffn_gate_tid2eid is not None and layer not in c.given:
         c.given[layer] = c.ops.take_rows(w.ffn_gate_tid2eid, c.ids)
         c.experts.chosen(c.ops, layer, c.given[layer])
@@ -34,21 +34,22 @@ def given_experts(c: Chunk, layer: int, w: LayerWeights) -> np.ndarray | None:
 
 
 def _route(c: Chunk, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """x (T, D) -> the chosen experts (T, K) and their weights (T, K)."""
+    """Return the chosen experts (T, K) of x (T, D) and their weights (T, K)."""
     ops, s, w = c.ops, c.shape, c.w
     logits = c.tap("ffn_moe_logits", ops.linear(x, w.ffn_gate_inp, "float"))
-    given = given_experts(c, c.layer, w)
-    bias = w.exp_probs_b if given is None else None
-    probs, ids, weights = ops.route(logits, bias, given, s.n_used, s.route_scale, c.numerics.route_floor)
+    hashed = hashed_experts(c, c.layer, w)
+    bias = w.exp_probs_b if hashed is None else None
+    probs, ids, weights = ops.route(logits, bias, hashed, s.n_used, s.route_scale, c.numerics.route_floor)
     c.tap("ffn_moe_probs", probs)
     ids = c.tap("ffn_moe_topk", ids)
-    if given is None:
+    if hashed is None:
         c.experts.chosen(ops, c.layer, ids)
     return ids, c.tap("ffn_moe_weights_scaled", weights)
 
 
 def _routed(c: Chunk, x: np.ndarray, ids: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The chosen experts' sum (T, D). Routing weights go in before the down projection, as ds4 does."""
+    """Return the sum of the chosen experts (T, D), with routing weights applied before the down projection, as in
+    ds4."""
     ops, s, w = c.ops, c.shape, c.w
     act = c.act(w.ffn_gate_exps)
     gate = c.tap("ffn_moe_gate", ops.expert_linear(x, ids, w.ffn_gate_exps, act))
@@ -58,7 +59,7 @@ def _routed(c: Chunk, x: np.ndarray, ids: np.ndarray, weights: np.ndarray) -> np
 
 
 def _shared(c: Chunk, x: np.ndarray) -> np.ndarray:
-    """The expert every token passes through (T, D): same nonlinearity, weight 1."""
+    """Return the output of the shared expert (T, D): same nonlinearity, weight 1."""
     ops, w = c.ops, c.w
     act = c.act(w.ffn_gate_shexp)
     gate = c.tap("ffn_shexp_gate", ops.linear(x, w.ffn_gate_shexp, act))

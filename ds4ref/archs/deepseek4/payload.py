@@ -1,4 +1,4 @@
-"""The saved form of a session: ds4's "DSV4" byte stream (docs/model.md 12).
+"""Saved sessions in ds4's "DSV4" format (docs/explanation/model.md 12).
 
 Little endian. 13 u32 header words; token ids u32; logits f32; compressed and indexer row counts u32 per layer; then
 per layer: raw rows oldest first, compressed rows, compressor state (values, scores), indexer rows, indexer state.
@@ -27,7 +27,7 @@ HEADER_WORDS = 13
 
 
 def header(shape: ModelShape, ctx: int, tokens: int) -> np.ndarray:
-    """The 13 words for a session of ``tokens`` tokens in a context of ``ctx``."""
+    """Return the 13 header words of a session of ``tokens`` tokens in a context of ``ctx``."""
     window = max(1, min(shape.window, ctx))
     return np.array(
         [
@@ -39,14 +39,14 @@ def header(shape: ModelShape, ctx: int, tokens: int) -> np.ndarray:
 
 
 def _counts(shape: ModelShape, tokens: int) -> tuple[list[int], list[int]]:
-    """Compressed and indexer rows per layer after ``tokens`` tokens."""
+    """Return compressed and indexer row counts per layer after ``tokens`` tokens."""
     comp = [tokens // r if r else 0 for r in shape.ratios]
     index = [tokens // r if r == CSA else 0 for r in shape.ratios]
     return comp, index
 
 
 def _kinds(shape: ModelShape, layer: int) -> tuple[tuple[str, str, int, int], ...]:
-    """The compressors of a layer in file order: (kind, its name, row width, projection width)."""
+    """Return a layer's compressors in file order: (kind, name, row width, projection width)."""
     attn = "attn", "compressor", shape.head_dim, shape.comp_width(layer)
     indexer = "indexer", "indexer", shape.index_dim, 2 * shape.index_dim
     ratio = shape.ratios[layer]
@@ -54,14 +54,16 @@ def _kinds(shape: ModelShape, layer: int) -> tuple[tuple[str, str, int, int], ..
 
 
 def _occupied(ratio: int, pos: int) -> slice:
-    """Which slots of a compressor's state hold tokens: with overlap the previous window's come first, then those of
-    the window under way; without, the latter only."""
+    """Return the slots of a compressor's state that hold tokens.
+
+    With overlap the previous window's come first, then those of the current one; without, only the latter.
+    """
     first = ratio if ratio == CSA else 0
     return slice(first - (first if pos >= ratio else 0), first + pos % ratio)
 
 
 def _slots(shape: ModelShape, layer: int, kind: str, cache: Cache) -> tuple[np.ndarray, np.ndarray]:
-    """A compressor's state as the file has it: values and scores (slots, width), empty slots 0 and -1e30."""
+    """Return a compressor's state as stored: values and scores (slots, width), empty slots 0 and -1e30."""
     rows = cache.waiting(layer, kind)
     at, size = _occupied(shape.ratios[layer], cache.pos), (shape.state_rows(layer), rows.kv.shape[1])
     kv, score = np.zeros(size, np.float32), np.full(size, EMPTY_SCORE)
@@ -70,7 +72,7 @@ def _slots(shape: ModelShape, layer: int, kind: str, cache: Cache) -> tuple[np.n
 
 
 def _sections(shape: ModelShape, cache: Cache) -> Iterator[np.ndarray]:
-    """The float arrays of the body in file order."""
+    """Yield the float arrays of the body in file order."""
     for layer in range(shape.n_layers):
         yield cache.raw_rows(layer)
         for kind, *_ in _kinds(shape, layer):
@@ -79,7 +81,7 @@ def _sections(shape: ModelShape, cache: Cache) -> Iterator[np.ndarray]:
 
 
 def size(shape: ModelShape, tokens: int) -> int:
-    """Bytes of the payload after ``tokens`` tokens (Flash: 23,995,788 + 13,764 n for n = 128, 256, ...)."""
+    """Return the bytes of the payload after ``tokens`` tokens (Flash: 23,995,788 + 13,764 n for n = 128, 256, ...)."""
     floats = shape.vocab + min(tokens, shape.window) * shape.head_dim * shape.n_layers
     for layer, ratio in enumerate(shape.ratios):
         for _, _, width, projection in _kinds(shape, layer):
@@ -95,7 +97,7 @@ def save(
     logits: np.ndarray,
     cache: Cache,
 ) -> None:
-    """Write a session; to a path: complete or not at all."""
+    """Write a session; to a path atomically."""
     if isinstance(file, str | os.PathLike):
         with atomic_write(file) as stream:
             save(stream, shape, ctx, tokens, logits, cache)
@@ -110,7 +112,7 @@ def save(
 
 
 def load(file: str | os.PathLike[str] | BinaryIO, shape: ModelShape, cache: Cache) -> tuple[list[int], np.ndarray]:
-    """Read a session into a new cache: tokens, logits (V,). PayloadError says why not."""
+    """Read a session into a new cache and return tokens and logits (V,). PayloadError says why not."""
     if isinstance(file, str | os.PathLike):
         try:
             with open(file, "rb") as stream:
@@ -152,75 +154,75 @@ def load(file: str | os.PathLike[str] | BinaryIO, shape: ModelShape, cache: Cach
     return [int(t) for t in tokens], logits
 
 
-def _check_header(words: np.ndarray, here: np.ndarray, shape: ModelShape, ctx: int) -> int:
-    """Rules of docs/model.md 12; returns the token count."""
+def _check_header(words: np.ndarray, expected: np.ndarray, shape: ModelShape, ctx: int) -> int:
+    """Check a header by the rules of docs/explanation/model.md 12 and return the token count."""
     exact = {0: "magic", 1: "version", 3: "prefill cap", 5: "window", 8: "layers", 9: "row width"}
     exact |= {10: "indexer row width", 11: "vocabulary"}
-    for at, what in exact.items():
-        if words[at] != here[at]:
-            kind = PayloadError if what == "magic" else PayloadMismatch
-            raise kind(f"saved session has {what} {words[at]}, this one {here[at]}")
+    for at, label in exact.items():
+        if words[at] != expected[at]:
+            kind = PayloadError if label == "magic" else PayloadMismatch
+            raise kind(f"saved session has {label} {words[at]}, this one {expected[at]}")
     n = int(words[7])
-    if words[2] > ctx or words[6] > here[6]:
+    if words[2] > ctx or words[6] > expected[6]:
         raise PayloadMismatch(f"saved session has a context of {words[2]}, this one {ctx}")
     if not 0 < n < ctx:
         kind = PayloadMismatch if n else PayloadError
         raise kind(f"saved session holds {n} tokens, a context of {ctx} takes 1 to {ctx - 1}")
-    live = min(n, int(here[5]))
+    live = min(n, int(expected[5]))
     if words[12] != live or words[4] < live:
         raise PayloadError(f"saved session has {words[12]} raw rows of {words[4]}, {n} tokens make {live}")
     return n
 
 
 class _Reader:
-    """Bounded reads with errors that name the section."""
+    """Bounded reads whose errors name the section."""
 
     def __init__(self, stream: BinaryIO):
         self.stream = stream
-        self.left: int | None = None
+        self.remaining: int | None = None
         if stream.seekable():
-            here = stream.tell()
-            self.left = stream.seek(0, io.SEEK_END) - here
-            stream.seek(here)
+            position = stream.tell()
+            self.remaining = stream.seek(0, io.SEEK_END) - position
+            stream.seek(position)
 
     def expect(self, total: int) -> None:
-        """Refuse a file of the wrong size before anything is allocated."""
-        if self.left is not None and self.left + 4 * HEADER_WORDS != total:
-            raise PayloadError(f"saved session is {self.left + 4 * HEADER_WORDS} bytes long, should be {total}")
+        """Raise PayloadError for a file of the wrong size before anything is allocated."""
+        if self.remaining is not None and self.remaining + 4 * HEADER_WORDS != total:
+            raise PayloadError(f"saved session is {self.remaining + 4 * HEADER_WORDS} bytes long, should be {total}")
 
-    def _read(self, what: str, array: np.ndarray) -> np.ndarray:
+    def _read(self, label: str, array: np.ndarray) -> np.ndarray:
         view = memoryview(array).cast("B") if array.size else memoryview(b"")
         done = 0
         while done < len(view):
             got = self.stream.readinto(view[done:])  # type: ignore[attr-defined]
             if not got:
-                raise PayloadError(f"saved session ends inside its {what}")
+                raise PayloadError(f"saved session ends inside its {label}")
             done += got
-        if self.left is not None:
-            self.left -= done
+        if self.remaining is not None:
+            self.remaining -= done
         return array
 
-    def words(self, what: str, count: int) -> np.ndarray:
-        """count u32."""
-        return self._read(what, np.empty(count, "<u4"))
+    def words(self, label: str, count: int) -> np.ndarray:
+        """Read ``count`` u32 words."""
+        return self._read(label, np.empty(count, "<u4"))
 
-    def floats(self, what: str, shape: tuple[int, ...], check: bool = True) -> np.ndarray:
-        """f32 array; finite unless check is False."""
-        array = self._read(what, np.empty(shape, "<f4"))
+    def floats(self, label: str, shape: tuple[int, ...], check: bool = True) -> np.ndarray:
+        """Read a float32 array, finite unless ``check`` is False."""
+        array = self._read(label, np.empty(shape, "<f4"))
         if check and not np.isfinite(array).all():
-            raise PayloadError(f"saved session has a value that is not finite in its {what}")
+            raise PayloadError(f"saved session has a value that is not finite in its {label}")
         return array
 
-    def scores(self, what: str, shape: tuple[int, ...]) -> np.ndarray:
-        """f32 array of compressor scores, finite or the mark of an empty slot, for which writers on a GPU put -inf
-        where ds4's CPU path has -1e30."""
-        array = self.floats(what, shape, check=False)
+    def scores(self, label: str, shape: tuple[int, ...]) -> np.ndarray:
+        """Read float32 compressor scores: finite, or the mark of an empty slot (-1e30, or -inf from writers on a
+        GPU)."""
+        array = self.floats(label, shape, check=False)
         array[np.isneginf(array)] = EMPTY_SCORE
         if not np.isfinite(array).all():
-            raise PayloadError(f"saved session has a value that is not finite in its {what}")
+            raise PayloadError(f"saved session has a value that is not finite in its {label}")
         return array
 
     def end(self) -> None:
-        """Nothing may follow."""
+        """Raise PayloadError if anything follows."""
         if self.stream.read(1):
             raise PayloadError("saved session has bytes after its end")

@@ -1,4 +1,4 @@
-"""DeepSeek V4 as DeepSeek publishes it: which names and config values mean which tensors and metadata of its GGUF.
+"""DeepSeek V4 in DeepSeek's published layout: maps names and config values to those of its GGUF.
 
 Tensor names are those of the checkpoint itself (``layers.0.attn.wq_a.weight``), dimensions of the config those of its
 config.json or of the one that Hugging Face's ``DeepseekV4Config`` writes. The layer for multi-token prediction
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from ...errors import ModelFileError
 from ...text.protocol import ASSISTANT, BOS, DSML, EOS, THINK_CLOSE, THINK_OPEN, USER
 from ...text.published import TOKENIZER, vocabulary
-from ...weights.published import Part
+from ...weights.published import TensorParts
 from .shape import ARCHITECTURE, CSA, HCA, MERGES_KEY, PLAIN, PREFIX, TOKENS_KEY
 
 if TYPE_CHECKING:
     from ...weights.config import Config
-    from ...weights.published import Entry
+    from ...weights.published import MetadataEntry
     from ...weights.safetensors import Checkpoint
 
 MODEL_NAMES = {
@@ -68,7 +68,7 @@ EXPERT_NAMES = {"ffn_gate_exps.weight": "w1", "ffn_down_exps.weight": "w2", "ffn
 
 LAYER_TYPES = {"sliding_attention": PLAIN, "compressed_sparse_attention": CSA, "heavily_compressed_attention": HCA}
 SQRT_SOFTPLUS = 4
-"""How llama.cpp calls the router's function (``expert_gating_func``)."""
+"""llama.cpp's id of the router's function (``expert_gating_func``)."""
 
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
 """GGUF token types."""
@@ -104,12 +104,12 @@ _FLOATS = (
 )
 
 
-def metadata(config: Config, checkpoint: Checkpoint) -> list[Entry]:
-    """See ``weights.published.Family``."""
+def metadata(config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:
+    """Implement ``weights.published.Family``."""
     layers = config.integer("num_hidden_layers", low=1, high=MAX_LAYERS)
     if config.text("scoring_func", "sqrtsoftplus") != "sqrtsoftplus":
         raise config.fail("scoring_func", f"is {config.text('scoring_func')[:40]!r}, wanted 'sqrtsoftplus'")
-    entries: list[Entry] = [
+    entries: list[MetadataEntry] = [
         ("general.architecture", "string", ARCHITECTURE),
         ("general.name", "string", config.text("_name_or_path", "") or checkpoint.folder.resolve().name),
     ]
@@ -144,8 +144,8 @@ _TYPES = {BOS: CONTROL, EOS: CONTROL, USER: CONTROL, ASSISTANT: CONTROL} | dict.
 )
 
 
-def _for_llama(read: _Vocabulary) -> Iterator[Entry]:
-    """What llama.cpp asks of a vocabulary on top; this engine knows it without."""
+def _for_llama(read: _Vocabulary) -> Iterator[MetadataEntry]:
+    """Yield the vocabulary metadata that only llama.cpp needs."""
     at = "tokenizer.ggml."
     yield at + "pre", "string", "joyai-llm"
     yield at + "token_type", "i32[]", lambda: [_TYPES.get(token, NORMAL) for token in read()[0]]
@@ -158,20 +158,20 @@ def _index(read: _Vocabulary, token: str) -> int:
 
 
 class _Vocabulary:
-    """tokenizer.json's tokens and merges, read when they are first asked for."""
+    """Tokens and merges of tokenizer.json, read on first use."""
 
     def __init__(self, checkpoint: Checkpoint):
         self._checkpoint = checkpoint
-        self._found: tuple[list[str], list[str]] | None = None
+        self._contents: tuple[list[str], list[str]] | None = None
 
     def __call__(self) -> tuple[list[str], list[str]]:
-        if self._found is None:
-            self._found = vocabulary(self._checkpoint)
-        return self._found
+        if self._contents is None:
+            self._contents = vocabulary(self._checkpoint)
+        return self._contents
 
 
 def _rotary(config: Config) -> int:
-    """Rotary channels: by name, or as a share of the head."""
+    """Return the number of rotary channels, given directly or as a share of the head."""
     if config.has("qk_rope_head_dim"):
         return config.integer("qk_rope_head_dim")
     share = config.number("partial_rotary_factor")
@@ -181,7 +181,7 @@ def _rotary(config: Config) -> int:
 
 
 def _hash_layers(config: Config, layers: int) -> int:
-    """How many layers, the first ones, choose experts by token id."""
+    """Return how many layers, the first ones, route by token id."""
     if config.has("num_hash_layers"):
         return config.integer("num_hash_layers")
     kinds = config.texts("mlp_layer_types", MAX_LAYERS)[:layers]
@@ -192,7 +192,7 @@ def _hash_layers(config: Config, layers: int) -> int:
 
 
 def _ratios(config: Config, layers: int) -> list[int]:
-    """Tokens that make one compressed row, layer by layer."""
+    """Return the tokens per compressed row for each layer."""
     if config.has("compress_ratios"):
         ratios = config.integers("compress_ratios", MAX_LAYERS + 64)
     else:
@@ -210,8 +210,9 @@ def _ratios(config: Config, layers: int) -> list[int]:
     return ratios[:layers]  # one more is for multi-token prediction
 
 
-def _rope(config: Config) -> Iterator[Entry]:
-    """Both bases, and YaRN of the compressed layers: nested by Hugging Face, flat in the published config."""
+def _rope(config: Config) -> Iterator[MetadataEntry]:
+    """Yield both rope bases, and YaRN of the compressed layers: nested by Hugging Face, flat in the published
+    config."""
     nested = config.part("rope_parameters")
     if nested.has("compress"):
         main, scaling = nested.part("main"), nested.part("compress")
@@ -234,21 +235,21 @@ def _rope(config: Config) -> Iterator[Entry]:
     yield PREFIX + "rope.scaling.original_context_length", "u32", original
 
 
-def parts(config: Config, checkpoint: Checkpoint) -> list[Part]:
-    """See ``weights.published.Family``. Missing tensors are left to binding, which names them as the GGUF does."""
+def parts(config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
+    """Implement ``weights.published.Family``. Binding reports missing tensors by their GGUF names."""
     layers = config.integer("num_hidden_layers", low=1, high=MAX_LAYERS)
     experts = config.integer("n_routed_experts", low=1, high=MAX_EXPERTS)
-    there = checkpoint.tensors
-    found = [Part(ours, (theirs,)) for ours, theirs in MODEL_NAMES.items() if theirs in there]
+    tensors = checkpoint.tensors
+    tensor_parts = [TensorParts(ours, (theirs,)) for ours, theirs in MODEL_NAMES.items() if theirs in tensors]
     for layer in range(layers):
         ours, theirs = f"blk.{layer}.", f"layers.{layer}."
-        found += [Part(ours + a, (theirs + b,)) for a, b in LAYER_NAMES.items() if theirs + b in there]
+        tensor_parts += [TensorParts(ours + a, (theirs + b,)) for a, b in LAYER_NAMES.items() if theirs + b in tensors]
         for a, b in EXPERT_NAMES.items():
-            if f"{theirs}ffn.experts.0.{b}.weight" not in there:
+            if f"{theirs}ffn.experts.0.{b}.weight" not in tensors:
                 continue
             names = tuple(f"{theirs}ffn.experts.{expert}.{b}.weight" for expert in range(experts))
-            lost = next((name for name in names if name not in there), None)
+            lost = next((name for name in names if name not in tensors), None)
             if lost is not None:
                 raise ModelFileError(checkpoint.path, f"tensor {lost!r} is missing, others of its layer are not")
-            found.append(Part(ours + a, names, stack=True))
-    return found
+            tensor_parts.append(TensorParts(ours + a, names, stack=True))
+    return tensor_parts

@@ -1,6 +1,6 @@
-"""What a model file is and what it will cost to run, from its directory alone.
+"""Report on a model file and the cost of running it, from its directory alone.
 
-No tensor byte is read, so an 81 GiB file takes as long as a small one. The accounting follows docs/model.md 13: bytes
+No tensor byte is read, so an 81 GiB file takes as long as a small one. The accounting follows model.md 13: bytes
 of weights that decoding one token reads, by component, and bytes of cache.
 
     print(inspect_text("model.source"))
@@ -24,7 +24,7 @@ CONTEXTS = (4096, 32768, 131072, 1048576)
 
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """All figures, JSON-ready; ModelFileError or ShapeError if the file is not a model this engine can run."""
+    """Return all figures, JSON-ready; ModelFileError or ShapeError if this engine cannot run the file."""
     with open_source(path) as source:
         shape = ModelShape.from_metadata(source)
         used = check_tensors(source, shape)
@@ -62,12 +62,12 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def inspect_json(path: str | os.PathLike[str]) -> str:
-    """``describe`` as one line of JSON."""
+    """Return ``describe`` as one line of JSON."""
     return json.dumps(describe(path), ensure_ascii=False)
 
 
 def inspect_text(path: str | os.PathLike[str]) -> str:
-    """``describe`` as text for people."""
+    """Return ``describe`` as text."""
     facts = describe(path)
     shape = facts["shape"]
     vocabulary = "none" if facts["tokens"] is None else f"{facts['tokens']:,} tokens, {facts['merges'] or 0:,} merges"
@@ -155,7 +155,7 @@ def _cache_lines(facts: dict[str, Any]) -> list[str]:
 
 
 def _by_type(tensors: list[Any], source: TensorSource | None = None) -> list[dict[str, Any]]:
-    """Count, parameters and bytes by storage format, largest first. Names are looked up in ``source``."""
+    """Return count, parameters and bytes by storage format, largest first. Names are looked up in ``source``."""
     infos: list[TensorInfo] = [source.tensors[item] if source else item for item in tensors]
     groups: dict[str, dict[str, Any]] = {}
     for info in infos:
@@ -167,7 +167,7 @@ def _by_type(tensors: list[Any], source: TensorSource | None = None) -> list[dic
 
 
 def _expert_formats(source: TensorSource, shape: ModelShape) -> list[str]:
-    """Runs of layers that store their routed experts alike."""
+    """Return runs of layers with the same expert formats."""
     runs: list[tuple[str, int, int]] = []
     for layer in range(shape.n_layers):
         gate, down = (source.tensors[f"blk.{layer}.ffn_{name}_exps.weight"].fmt.name for name in ("gate", "down"))
@@ -185,7 +185,7 @@ def _decode_read(used: list[tuple[Slot, TensorInfo]], shape: ModelShape) -> dict
 
 
 def _flash(source: TensorSource) -> str | None:
-    """None if this is DeepSeek V4 Flash, else how it differs."""
+    """Return None if this is DeepSeek V4 Flash, else how it differs."""
     try:
         check_flash(source)
     except ShapeError as error:
@@ -206,5 +206,5 @@ def _bytes(count: int) -> str:
 
 
 def _line(text: str) -> str:
-    """Text from a file, fit for a terminal: control characters made visible."""
+    """Return text from a file fit for a terminal: control characters made visible."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

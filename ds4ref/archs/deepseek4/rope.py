@@ -1,4 +1,4 @@
-"""Rope angles: two frequency sets, three recipes for the angle (docs/model.md 5)."""
+"""Rope angles: two frequency sets, three recipes for the angle (docs/explanation/model.md 5)."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ class RopeTables(Angles):
         self.step = np.float32(theta) ** np.float32(-1 / half)
 
     def compute(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Compute cos and sin, float32 (T, R/2), of positions int (T,)."""
         if self.recipe == "f64":
             angle = positions.astype(np.float64)[:, None] * self.freqs
         elif self.recipe == "f32":
@@ -50,7 +51,7 @@ class RopeTables(Angles):
 
 
 def float32_freqs(theta: float, factor: float, ramp: np.ndarray) -> np.ndarray:
-    """Frequencies (R/2,) by Hugging Face's own float32 steps.
+    """Return frequencies (R/2,) by Hugging Face's own float32 steps.
 
     Rounding the accurate ones instead differs by one unit in the last place for a third of them, and a float32 angle
     turns that into 3e-5 rad at position 700, 8e-3 rad at 100000.
@@ -64,7 +65,7 @@ def float32_freqs(theta: float, factor: float, ramp: np.ndarray) -> np.ndarray:
 
 
 def yarn_ramp(shape: ModelShape) -> np.ndarray:
-    """Share of the unscaled frequency per pair: 1 for fast pairs, 0 for slow ones (float64, (R/2,))."""
+    """Return the share of the unscaled frequency per pair: 1 for fast pairs, 0 for slow ones (float64, (R/2,))."""
     dim, half = shape.rope_dim, shape.rope_dim // 2
 
     def correction(beta: float) -> float:

@@ -1,8 +1,8 @@
-"""The dimensions of a DeepSeek-V4-shaped model: read from metadata, checked, and never hard-coded elsewhere.
+"""Dimensions of a DeepSeek V4 model, read from metadata and checked.
 
 ``ModelShape.from_metadata`` accepts any consistent set of dimensions, so that tiny models test the same code that runs
 the real one. ``check_flash`` is the strict check on top: is this DeepSeek V4 Flash, and if not, which key differs
-(docs/model.md 2.1)? Integer keys must have exactly the stored type u32, as in ds4.
+(docs/explanation/model.md 2.1)? Integer keys must have exactly the stored type u32, as in ds4.
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import ShapeError
+from ...weights.source import DEEPSEEK
 
 if TYPE_CHECKING:
     from ...weights.source import TensorSource
 
-ARCHITECTURE = "deepseek4"
+ARCHITECTURE = DEEPSEEK
 PREFIX = ARCHITECTURE + "."
 PLAIN, CSA, HCA = RATIOS = (0, 4, 128)
-"""What a layer does with tokens that leave its sliding window, named as in DeepSeek's report by how many of them become
-one row: nothing; compressed sparse attention, whose windows overlap and whose rows an indexer chooses from; heavily
-compressed attention."""
+"""Compression ratios of layers: tokens per compressed row, named as in DeepSeek's report.
+
+PLAIN: no compression. CSA (compressed sparse attention): overlapping windows, rows selected by an indexer. HCA: heavily
+compressed attention.
+"""
 
 TOKENS_KEY, MERGES_KEY = "tokenizer.ggml.tokens", "tokenizer.ggml.merges"
 
@@ -74,7 +77,7 @@ _U32, _FLOAT_TYPES = ("u32",), ("f32", "f64", "u32", "i32")
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Every dimension and constant of a model. ``ratios`` and ``swiglu_limit`` have one entry a layer."""
+    """All dimensions and constants of a model. ``ratios`` and ``swiglu_limit`` have one entry per layer."""
 
     n_layers: int
     dim: int
@@ -112,7 +115,7 @@ class ModelShape:
 
     @classmethod
     def from_metadata(cls, source: TensorSource) -> ModelShape:
-        """The shape a file declares; ShapeError names the first keys that are missing, mistyped or inconsistent."""
+        """Read the shape that a file declares; ShapeError names the first missing, mistyped or inconsistent keys."""
         reader = _Keys(source)
         shape = reader.shape()
         problems = list(reader.faults.values()) or shape.problems()
@@ -121,7 +124,7 @@ class ModelShape:
         return shape
 
     def metadata(self) -> list[tuple[str, str, Any]]:
-        """The (key, type, value) entries that declare this shape, as ``weights.writer.GGUFWriter`` takes them."""
+        """Return the (key, type, value) entries that declare this shape, for ``weights.writer.GGUFWriter``."""
         ints = [(PREFIX + key, "u32", getattr(self, field)) for field, key, _, _ in _INTS]
         floats = [(PREFIX + key, "f32", getattr(self, field)) for field, key, _, _ in _FLOATS]
         return [
@@ -139,21 +142,21 @@ class ModelShape:
         ]
 
     def problems(self) -> list[str]:
-        """What makes these dimensions unusable, in words; empty if they fit together."""
-        found = [
+        """Return sentences on what makes these dimensions unusable; empty if they fit together."""
+        problems = [
             f"{PREFIX}{key} is {getattr(self, field)}, wanted {low} to {high}"
             for field, key, low, high in _INTS
             if not low <= getattr(self, field) <= high
         ]
-        found += [
+        problems += [
             f"{PREFIX}{key} is {getattr(self, field)}, wanted between {low:g} and {high:g}"
             for field, key, low, high in _FLOATS
             if not low < getattr(self, field) < high
         ]
-        return found or [text for text, broken in self._rules() if broken]
+        return problems or [text for text, broken in self._rules() if broken]
 
     def _rules(self) -> Iterable[tuple[str, bool]]:
-        """What the dimensions owe each other. Run only on values within their own bounds."""
+        """Return (description, violated) for constraints between dimensions, each within its own bounds."""
         plain, group = self.plain_dim, self.n_heads * self.head_dim
         bad_ratio = next((ratio for ratio in self.ratios if ratio not in RATIOS), None)
         bad_limit = next((limit for limit in self.swiglu_limit if not 0 < limit < math.inf), None)
@@ -202,7 +205,7 @@ class ModelShape:
 
     @property
     def plain_dim(self) -> int:
-        """Channels of an attention row that rope leaves alone."""
+        """Channels of an attention row without rope."""
         return self.head_dim - self.rope_dim
 
     @property
@@ -217,27 +220,29 @@ class ModelShape:
 
     @property
     def mix(self) -> int:
-        """Numbers a hyper-connection computes per token: pre, post and the C x C matrix (docs/model.md 3)."""
+        """Values that a hyper-connection computes per token: pre, post and the C x C matrix (model.md 3)."""
         return 2 * self.hc + self.hc * self.hc
 
     def comp_width(self, layer: int) -> int:
-        """Channels of the attention compressor (docs/model.md 6): twice the head for ratio 4, the head for 128."""
+        """Return the channels of the attention compressor (model.md 6): twice the head for ratio 4, the head for
+        128."""
         return {PLAIN: 0, CSA: 2 * self.head_dim, HCA: self.head_dim}[self.ratios[layer]]
 
     def state_rows(self, layer: int) -> int:
-        """Rows of a partial compression window: previous and current one for ratio 4, the current one for 128."""
+        """Return the rows of a partial compression window: previous and current one for ratio 4, the current one for
+        128."""
         return {PLAIN: 0, CSA: 2 * CSA, HCA: HCA}[self.ratios[layer]]
 
     def row_values(self, layer: int) -> int:
-        """Values of one compressed row, index row included."""
+        """Return the values of one compressed row, index row included."""
         return {PLAIN: 0, CSA: self.head_dim + self.index_dim, HCA: self.head_dim}[self.ratios[layer]]
 
     def kv_values_per_token(self) -> float:
-        """Cached values that every further token adds once the sliding window is full (docs/model.md 11.4)."""
+        """Return the cached values added per token once the sliding window is full (model.md 11.4)."""
         return sum(self.row_values(layer) / ratio for layer, ratio in enumerate(self.ratios) if ratio)
 
     def state_bytes(self) -> int:
-        """Bytes of all partial compression windows, always float32, values and scores (docs/model.md 11.1)."""
+        """Return the bytes of all partial compression windows, always float32, values and scores (model.md 11.1)."""
         total = 0
         for layer, ratio in enumerate(self.ratios):
             index = 2 * self.index_dim if ratio == CSA else 0
@@ -245,18 +250,20 @@ class ModelShape:
         return total
 
     def cache_rows(self, ctx: int) -> tuple[int, int]:
-        """Rows that a layer keeps in a context of ``ctx`` tokens: as they are, and of the finest compression."""
+        """Return the rows a layer keeps in a context of ``ctx`` tokens: uncompressed, and of the finest compression."""
         return min(self.window, ctx), ctx // CSA + 2
 
     def kv_bytes(self, tokens: int, itemsize: int = 4) -> int:
-        """Cache bytes after ``tokens`` tokens: rows of ``itemsize``-byte values, and the partial windows."""
+        """Return the cache bytes after ``tokens`` tokens: rows of ``itemsize``-byte values, and the partial windows."""
         raw = self.n_layers * min(tokens, self.window) * self.head_dim
         compressed = sum(tokens // ratio * self.row_values(layer) for layer, ratio in enumerate(self.ratios) if ratio)
         return (raw + compressed) * itemsize + self.state_bytes()
 
     def kv_read_bytes(self, tokens: int, itemsize: int = 4) -> int:
-        """Cache bytes that decoding one token reads when ``tokens`` tokens are cached (docs/model.md 13): the window,
-        all or the selected compressed rows, and the index rows once there is something to select."""
+        """Return the cache bytes read to decode one token after ``tokens`` tokens (model.md 13).
+
+        The window, all or the selected compressed rows, and the index rows once there is something to select.
+        """
         values = self.n_layers * min(tokens, self.window) * self.head_dim
         for ratio in self.ratios:
             rows = tokens // ratio if ratio else 0
@@ -265,7 +272,8 @@ class ModelShape:
         return values * itemsize
 
     def payload_bytes(self, tokens: int) -> int:
-        """Size of a saved session of ``tokens`` tokens (docs/model.md 12): header, ids, logits, row counts, caches."""
+        """Return the size of a saved session of ``tokens`` tokens (model.md 12): header, ids, logits, row counts,
+        caches."""
         return 13 * 4 + 4 * tokens + 4 * self.vocab + 8 * self.n_layers + self.kv_bytes(tokens)
 
 
@@ -309,7 +317,8 @@ FLASH = ModelShape(
 
 
 def check_flash(source: TensorSource) -> ModelShape:
-    """The shape of ``source`` if it is exactly DeepSeek V4 Flash; else ShapeError listing key, got and wanted.
+    """Return the shape of ``source`` if it is exactly DeepSeek V4 Flash; else ShapeError listing key, value and
+    expected.
 
     Floats must match to one part in a million. (ds4 allows 1e-6 absolute, which any small epsilon passes.)
     """
@@ -335,7 +344,7 @@ def check_flash(source: TensorSource) -> ModelShape:
 
 
 def summary(problems: list[str], most: int = 5) -> str:
-    """The first few problems on one line, and how many are left."""
+    """Return the first few problems on one line, and the number of others."""
     rest = len(problems) - most
     return "; ".join(problems[:most]) + (f"; and {rest} more" if rest > 0 else "")
 
@@ -354,7 +363,7 @@ def _brief(value: Any) -> str:
 
 
 class _Keys:
-    """Reads typed keys and collects what is wrong with them; a bad key yields a harmless stand-in.
+    """Reads typed keys and collects their faults; a bad key yields a harmless default.
 
     faults  full key -> what is wrong with it
     """
@@ -388,7 +397,7 @@ class _Keys:
             self.faults[key] = f"{key} is {str(got)[:40]!r}, wanted {ARCHITECTURE!r}"
 
     def _check_vocabulary(self, vocab: int) -> None:
-        """The token list is optional here (the tokenizer insists on it), but must not outgrow the embedding."""
+        """Check that the token list, optional here, is not longer than the embedding."""
         kind = self.metadata.type_of(TOKENS_KEY)
         if kind is None:
             return
@@ -421,13 +430,13 @@ class _Keys:
     def _array(self, key: str, kinds: tuple[str, ...], count: int) -> list[Any]:
         if not self._typed(key, kinds):
             return []
-        found = self.metadata.count(PREFIX + key)
-        if found < count:
-            self.faults[PREFIX + key] = f"{PREFIX}{key} has {found} entries, wanted one for each of {count} layers"
+        length = self.metadata.count(PREFIX + key)
+        if length < count:
+            self.faults[PREFIX + key] = f"{PREFIX}{key} has {length} entries, wanted one for each of {count} layers"
         values = self.metadata.first(PREFIX + key, count)
         return [_decimal(value) for value in values] if self.metadata.type_of(PREFIX + key) == "f32[]" else values
 
 
 def _decimal(value: float) -> float:
-    """The shortest decimal that rounds to this float32: a stored 1e-6 reads as 1e-6, not 9.999999974752427e-07."""
+    """Return the shortest decimal that rounds to this float32: 1e-6, not 9.999999974752427e-07."""
     return float(str(np.float32(value)))

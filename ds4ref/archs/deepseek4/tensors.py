@@ -1,7 +1,7 @@
 """Which tensors a model of a given shape consists of: the single source for binding, writing and accounting.
 
 ``slots(shape)`` lists every tensor with its dimensions, the storage formats it may have, and the part of the model it
-belongs to (docs/model.md 2.2, 13). ``expected_tensors(shape, recipe)`` picks one format for each.
+belongs to (docs/explanation/model.md 2.2, 13). ``expected_tensors(shape, recipe)`` picks one format for each.
 """
 
 from __future__ import annotations
@@ -10,22 +10,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ds4ref.kernels.formats import FORMATS
+
 from ...weights.container import TensorSpec
 from .shape import CSA
 
 if TYPE_CHECKING:
     from .shape import ModelShape
 
-_FLOATS = ("F32", "F16", "BF16")
-_BLOCKS = ("Q8_0", "Q4_0", "Q6_K", "Q4_K", "Q2_K", "MXFP4", "F8_E4M3")
+
+def _matrix(*published: str) -> tuple[str, ...]:
+    """All formats that multiply, the ``published`` ones first."""
+    return (*published, *(fmt.name for fmt in FORMATS.values() if fmt.multiplies and fmt.name not in published))
+
 
 # Formats that a tensor may have, the one of the published GGUF files first: other files, and checkpoints as they were
 # published, store it otherwise. Vectors and mixing matrices are plain numbers.
-F32, I32 = _FLOATS, ("I32",)
+F32, I32 = ("F32", "F16", "BF16"), ("I32",)
 MIX = ("F16", "F32", "BF16")
-F16, Q8_0 = (*MIX, *_BLOCKS), (*_BLOCKS, *_FLOATS)
+F16, Q8_0 = _matrix(*MIX), _matrix("Q8_0")
 EXPERT_FORMATS = ("IQ2_XXS", "Q2_K", "Q4_K")
-EXPERTS = (*EXPERT_FORMATS, "MXFP4", "F8_E4M3", "Q8_0", "Q4_0", "Q6_K", *_FLOATS)
+EXPERTS = _matrix(*EXPERT_FORMATS)
 
 # Parts of the model, in the order in which reports show them.
 PARTS = {
@@ -65,7 +70,7 @@ class Slot:
     optional: bool = False
 
     def bytes_per_token(self, nbytes: int, shape: ModelShape) -> int:
-        """Bytes of this tensor, stored in ``nbytes``, that decoding one token reads (docs/model.md 13)."""
+        """Bytes of this tensor, stored in ``nbytes``, that decoding one token reads (docs/explanation/model.md 13)."""
         if self.part == "experts":
             return nbytes // shape.n_experts * shape.n_used
         if self.part in ("embedding", "hash"):
@@ -153,7 +158,7 @@ class Recipe:
         return ("Q4_K", "Q4_K") if layer >= n_layers - self.upgraded else (self.gate_up, self.down)
 
 
-# The published variants (docs/model.md 2.2). In "mixed" the last six layers, 37 to 42 of Flash, are Q4_K.
+# The published variants (docs/explanation/model.md 2.2). In "mixed" the last six layers, 37 to 42 of Flash, are Q4_K.
 RECIPES = {
     "q2": Recipe("q2", "IQ2_XXS", "Q2_K"),
     "q4": Recipe("q4", "Q4_K", "Q4_K"),

@@ -1,7 +1,7 @@
-"""From tensor names to the weights of a forward pass: every tensor checked, nothing copied that is large.
+"""Binds a file's tensors to the weights of the forward pass: every tensor checked, nothing large copied.
 
-``check_tensors`` compares a file's directory with ``tensors.slots`` (docs/model.md 2.2): name, rank, dimensions and
-format of every tensor, without touching data. ``bind`` goes on to the data: matrices become views of the mapped file,
+``check_tensors`` compares a file's directory with ``tensors.slots`` (model.md 2.2): name, rank, dimensions and
+format of every tensor, without touching data. ``bind`` then binds the data: matrices become views of the mapped file,
 small vectors float32 arrays.
 
 What ``bind`` verifies of the data: all vectors are finite and all hash-routing ids name an expert, always. That every
@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from kernels.formats import Matrix
+from ds4ref.kernels.formats import Matrix
 
 from ...errors import ModelFileError, ShapeError
-from ...weights.cursor import shown
+from ...weights.cursor import quote
 from .shape import summary
 from .tensors import RECIPES, Recipe, Slot, expected_tensors, slots
 
 if TYPE_CHECKING:
-    from kernels.ops import Backend
+    from ds4ref.kernels.ops import Backend
 
     from ...weights.source import TensorInfo, TensorSource
     from .shape import ModelShape
@@ -39,7 +39,7 @@ _EXPANDED = ("attn_compressor_ape", "indexer_compressor_ape")
 
 
 class MixingWeights(NamedTuple):
-    """What a hyper-connection computes its weights with (docs/model.md 3)."""
+    """Weights of one hyper-connection (docs/explanation/model.md 3)."""
 
     fn: Matrix  # (mix, hc * dim)
     scale: np.ndarray  # (3,)
@@ -47,7 +47,7 @@ class MixingWeights(NamedTuple):
 
 
 class CompressorWeights(NamedTuple):
-    """What one compressor multiplies with (docs/model.md 6)."""
+    """Weights of one compressor (docs/explanation/model.md 6)."""
 
     kv: Matrix
     gate: Matrix
@@ -57,7 +57,7 @@ class CompressorWeights(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LayerWeights:
-    """One layer. Vectors are float32 arrays; None where the layer's kind has no such tensor."""
+    """Weights of one layer. Vectors are float32 arrays; None where the layer's kind has no such tensor."""
 
     hc_attn_fn: Matrix
     hc_attn_scale: np.ndarray  # (3,)
@@ -98,17 +98,17 @@ class LayerWeights:
     indexer_compressor_norm: np.ndarray | None  # (index_dim,)
 
     def mixing(self, half: str) -> MixingWeights:
-        """The hyper-connection around half the layer, ``half`` "attn" or "ffn"."""
+        """Return the weights of the hyper-connection around one half, "attn" or "ffn"."""
         return MixingWeights(*(getattr(self, f"hc_{half}_{name}") for name in MixingWeights._fields))
 
     def compressor(self, prefix: str) -> CompressorWeights:
-        """The layer's compressor, ``prefix`` "attn" or "indexer"; the layer must have it."""
+        """Return the weights of a compressor, ``prefix`` "attn" or "indexer", which the layer must have."""
         return CompressorWeights(*(getattr(self, f"{prefix}_compressor_{name}") for name in CompressorWeights._fields))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """A whole model."""
+    """Weights of a whole model."""
 
     token_embd: Matrix
     output_hc_base: np.ndarray  # (hc,)
@@ -120,7 +120,7 @@ class Weights:
 
 
 def placed(weights: Weights, ops: Backend) -> Weights:
-    """All weights where ``ops`` can read them. A backend with a memory of its own is told first how much there is."""
+    """Return all weights placed for ``ops``; a backend with its own memory is told their total size first."""
     matrices = [
         value for part in (weights, *weights.layers) for value in vars(part).values() if isinstance(value, Matrix)
     ]
@@ -128,21 +128,21 @@ def placed(weights: Weights, ops: Backend) -> Weights:
         sizes = [(getattr(ops, "placed_bytes", lambda w: w.nbytes)(w), bool(w.experts)) for w in matrices]
         ops.prepare(sum(size for size, _ in sizes), sum(size for size, routed in sizes if routed))
 
-    def there(value: Any) -> Any:
+    def place(value: Any) -> Any:
         if isinstance(value, Matrix):
             return ops.place(value)
         return ops.upload(value) if isinstance(value, np.ndarray) else value
 
-    layers = [LayerWeights(**{name: there(value) for name, value in vars(w).items()}) for w in weights.layers]
-    return Weights(**{name: there(value) for name, value in vars(weights).items() if name != "layers"}, layers=layers)
+    layers = [LayerWeights(**{name: place(value) for name, value in vars(w).items()}) for w in weights.layers]
+    return Weights(**{name: place(value) for name, value in vars(weights).items() if name != "layers"}, layers=layers)
 
 
 def check_tensors(source: TensorSource, shape: ModelShape) -> list[tuple[Slot, TensorInfo]]:
-    """Every slot that the file fills, with its tensor; ShapeError naming the first tensors that are missing or wrong.
+    """Return every slot that the file fills, with its tensor; ShapeError names the first missing or wrong tensors.
 
     Tensors the engine does not know are ignored.
     """
-    found, problems = [], []
+    filled, problems = [], []
     for slot in slots(shape):
         info = source.tensors.get(slot.name)
         if info is None:
@@ -153,34 +153,34 @@ def check_tensors(source: TensorSource, shape: ModelShape) -> list[tuple[Slot, T
             problems.append(f"{slot.name} has dims {list(info.dims)}, wanted {list(slot.dims)}")
         elif info.fmt.name not in slot.fmts:
             problems.append(f"{slot.name} is {info.fmt.name}, wanted {' or '.join(slot.fmts)}")
-        found.append((slot, info))
+        filled.append((slot, info))
     for layer in range(shape.n_layers):
         pair = [source.tensors.get(f"blk.{layer}.ffn_{name}_exps.weight") for name in ("gate", "up")]
         if pair[0] and pair[1] and pair[0].fmt != pair[1].fmt:
             problems.append(f"{pair[0].name} is {pair[0].fmt.name}, but {pair[1].name} is {pair[1].fmt.name}")
     if problems:
         raise ShapeError(source.path, summary(problems))
-    return found
+    return filled
 
 
 def bind(source: TensorSource, shape: ModelShape, verify: bool | None = None) -> Weights:
-    """The weights of ``source``, as views of its map where it has one.
+    """Return the weights of ``source``, as views of its map if it has one.
 
     verify  scan all matrices for NaN and infinite scales; None: if there are at most ``VERIFY_BYTES`` of them.
     Raises ShapeError for a tensor that does not fit ``shape``, ModelFileError for data that cannot be computed with.
     """
-    found = check_tensors(source, shape)
-    if verify or (verify is None and sum(info.nbytes for _, info in found) <= VERIFY_BYTES):
-        verify_finite(source, [info for _, info in found])
+    filled = check_tensors(source, shape)
+    if verify or (verify is None and sum(info.nbytes for _, info in filled) <= VERIFY_BYTES):
+        verify_finite(source, [info for _, info in filled])
     model: dict[str, Any] = {}
     layers: list[dict[str, Any]] = [{} for _ in range(shape.n_layers)]
-    for slot, info in found:
+    for slot, info in filled:
         (model if slot.layer is None else layers[slot.layer])[slot.attr] = _load(source, slot, info, shape)
     return Weights(**model, layers=[_layer(fields) for fields in layers])
 
 
 def verify_finite(source: TensorSource, tensors: list[TensorInfo]) -> None:
-    """Reads all scales of ``tensors``; ModelFileError naming the first that is NaN or infinite."""
+    """Check all scales of ``tensors``; ModelFileError names the first that is NaN or infinite."""
     for info in tensors:
         bad = info.fmt.first_non_finite(source.raw(info.name))
         if bad is not None:
@@ -203,20 +203,20 @@ def _load(source: TensorSource, slot: Slot, info: TensorInfo, shape: ModelShape)
         raise _not_finite(source, info, bad)
     if info.fmt.name == "F32":
         return raw.view("<f4").reshape(info.shape)
-    return info.fmt.dequantize(raw).reshape(info.shape)  # type: ignore[misc]
+    return info.fmt.dequantize(raw).reshape(info.shape)
 
 
 def _hash_table(source: TensorSource, info: TensorInfo, table: np.ndarray, n_experts: int) -> np.ndarray:
-    """Expert ids index memory in the kernels, so none may be out of range."""
+    """Return the routing table, with all expert ids in range: they index memory in the kernels."""
     low, high = int(table.min()), int(table.max())
     if low < 0 or high >= n_experts:
         wrong = low if low < 0 else high
-        reason = f"tensor {shown(info.name)} names expert {wrong}, there are {n_experts}"
+        reason = f"tensor {quote(info.name)} names expert {wrong}, there are {n_experts}"
         raise ModelFileError(source.path, reason, info.offset + 4 * int(np.flatnonzero(table == wrong)[0]))
     return table
 
 
 def _not_finite(source: TensorSource, info: TensorInfo, block: int) -> ModelFileError:
-    what = "value" if info.fmt.block_elems == 1 else "scale"
+    kind = "value" if info.fmt.block_elems == 1 else "scale"
     offset = info.offset + block * info.fmt.block_bytes
-    return ModelFileError(source.path, f"tensor {shown(info.name)} holds a NaN or infinite {what}", offset)
+    return ModelFileError(source.path, f"tensor {quote(info.name)} holds a NaN or infinite {kind}", offset)

@@ -1,4 +1,4 @@
-"""The plain decoder that Llama and Qwen3 share. The forward pass in reading order: shape, rope, chunk, blocks, forward.
+"""The dense decoder of Llama and Qwen3. The forward pass in reading order: shape, rope, chunk, blocks, forward.
 
 Pre-norm residual blocks of grouped-query attention and a gated feed-forward (Touvron et al. 2023; Qwen team 2025). What
 families differ in is a ``Family``: how rope pairs channels, whether query and key heads are normed. ``weights`` binds a
@@ -25,33 +25,33 @@ if TYPE_CHECKING:
 
 
 class Dense:
-    """``archs.Arch`` for one family."""
+    """Implements ``archs.Arch`` for one family."""
 
     def __init__(self, family: Family):
         self.family = family
 
     def read_shape(self, source: TensorSource, strict: bool = False) -> DenseShape:
-        """See ``archs.Arch``; these families have models of many sizes, so ``strict`` demands nothing more."""
+        """Implement ``archs.Arch``; ``strict`` has no effect, since these families have models of many sizes."""
         return DenseShape.from_metadata(source, self.family)
 
     def bind(self, source: TensorSource, shape: DenseShape) -> Weights:
-        """See ``archs.Arch``."""
+        """Implement ``archs.Arch``."""
         return bind(source, shape)
 
     def model(self, shape: DenseShape, weights: Weights, ops: Any, numerics: Numerics, advise: bool = False) -> Model:
-        """See ``archs.Arch``; there are no experts to give advice on."""
+        """Implement ``archs.Arch``; ``advise`` has no effect without experts."""
         from .forward import Model
 
         return Model(shape, weights, ops, numerics)
 
     def collector(self, shape: DenseShape) -> Collector:
-        """See ``archs.Collector``."""
+        """Implement ``archs.Collector``."""
         from .importance import Collector
 
         return Collector(shape)
 
     def costs(self, source: TensorSource, shape: DenseShape, act_quant: bool = True) -> Costs:
-        """See ``archs.Arch``."""
+        """Implement ``archs.Arch``."""
         from .costs import Costs
 
         return Costs.of_file(source, shape, act_quant)

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def attention(c: Chunk, w: LayerWeights, rows: LayerRows, x: np.ndarray) -> np.ndarray:
-    """x + attention(norm(x)); the chunk's keys and values enter the layer's rows."""
+    """Return x + attention(norm(x)); the chunk's keys and values enter the layer's rows."""
     ops, s, tokens = c.ops, c.shape, len(x)
     x = c.tap("l_in", x)
     h = c.inputs(c.tap("attn_norm", ops.rms_norm(x, w.attn_norm, s.rms_eps)))
-    tables, first_seen = c.rope_tables(), c.seen()
+    tables, visible_rows = c.rope_tables(), c.seen()
     q = c.tap("Qraw", ops.linear(h, w.attn_q, c.act(w.attn_q))).reshape(tokens, s.n_heads, s.head_dim)
     k = c.tap("Kraw", ops.linear(h, w.attn_k, c.act(w.attn_k))).reshape(tokens, s.n_kv_heads, s.head_dim)
     v = ops.linear(h, w.attn_v, c.act(w.attn_v)).reshape(tokens, s.n_kv_heads, s.head_dim)
@@ -36,14 +36,14 @@ def attention(c: Chunk, w: LayerWeights, rows: LayerRows, x: np.ndarray) -> np.n
     ops.store_rows(k.reshape(tokens, s.kv_width), rows.keys, c.at())
     ops.store_rows(v.reshape(tokens, s.kv_width), rows.values, c.at())
     keys, values = rows.heads(s.n_kv_heads)
-    o = c.tap("kqv_out", ops.attend(q, keys, values, *first_seen, s.attn_scale))
+    o = c.tap("kqv_out", ops.attend(q, keys, values, *visible_rows, s.attn_scale))
     o = c.inputs(o.reshape(tokens, s.n_heads * s.head_dim))
     o = ops.linear(o, w.attn_output, c.act(w.attn_output))
     return c.tap("ffn_inp", ops.add(x, c.tap("attn_out", o)))
 
 
 def feed_forward(c: Chunk, w: LayerWeights, x: np.ndarray) -> np.ndarray:
-    """x + down(silu(gate(h)) up(h)) of h = norm(x)."""
+    """Return x + down(silu(gate(h)) up(h)) with h = norm(x)."""
     ops, s, tokens = c.ops, c.shape, len(x)
     h = c.inputs(c.tap("ffn_norm", ops.rms_norm(x, w.ffn_norm, s.rms_eps)))
     gate = c.tap("ffn_gate", ops.linear(h, w.ffn_gate, c.act(w.ffn_gate)))
@@ -55,7 +55,7 @@ def feed_forward(c: Chunk, w: LayerWeights, x: np.ndarray) -> np.ndarray:
 
 
 def logits(c: Chunk, w: Weights, x: np.ndarray) -> np.ndarray:
-    """x (T, D) -> logits (T, V). T may be fewer tokens than the chunk has (its last ones)."""
+    """Compute logits (T, V) of x (T, D); T may be fewer tokens than the chunk has (its last ones)."""
     c.layer = HEAD
     x = c.tap("result_norm", c.ops.rms_norm(x, w.output_norm, c.shape.rms_eps))
     return c.tap("result_output", c.ops.linear(c.inputs(x), w.output, c.act(w.output)))

@@ -23,13 +23,13 @@ class LayerRows:
     values: np.ndarray
 
     def heads(self, shared: int) -> tuple[np.ndarray, np.ndarray]:
-        """The same as (ctx, shared heads, head_dim)."""
+        """Return keys and values as (ctx, shared heads, head_dim)."""
         keys, values = (rows.reshape(len(rows), shared, -1) for rows in (self.keys, self.values))
         return keys, values
 
 
 class Store(Claims):
-    """Rows of all layers with room for ``ctx`` tokens. Memory is asked for once: untouched pages cost nothing."""
+    """Rows of all layers for ``ctx`` tokens. Memory is allocated once: untouched pages cost nothing."""
 
     def __init__(self, shape: DenseShape, ctx: int, ops: Any, half: bool):
         super().__init__()
@@ -42,7 +42,7 @@ class Store(Claims):
         self.layers = [LayerRows(rows(), rows()) for _ in range(shape.n_layers)]
 
     def copy(self, pos: int, ctx: int, half: bool) -> Store:
-        """A store of one's own with the rows of the first ``pos`` tokens."""
+        """Return a separate store with the rows of the first ``pos`` tokens."""
         fresh = Store(self.shape, ctx, self.ops, half)
         for mine, theirs in zip(self.layers, fresh.layers, strict=True):
             for source, target in ((mine.keys, theirs.keys), (mine.values, theirs.values)):
@@ -51,7 +51,7 @@ class Store(Claims):
 
 
 class CacheSnapshot(NamedTuple):
-    """A frontier that a cache of the same model can be reset to: nothing but a claim on shared rows."""
+    """A frontier that caches of the same model can be reset to; holds only a claim on shared rows."""
 
     pos: int
     store: Store
@@ -59,12 +59,12 @@ class CacheSnapshot(NamedTuple):
 
     @property
     def own_bytes(self) -> int:
-        """Bytes that nobody shares."""
+        """Bytes that are not shared."""
         return 0
 
     @property
     def shared(self) -> tuple[int, int]:
-        """Which rows it counts on (a number that snapshots of one store have in common), and their bytes."""
+        """Identity of the store, equal for snapshots of one store, and the bytes of its rows up to this position."""
         return id(self.store), self.store.shape.kv_bytes(self.pos, 2 if self.store.half else 4)
 
 
@@ -81,31 +81,33 @@ class Cache(Timeline):
         self.layers = self._store.layers
 
     def rewindable(self, pos: int) -> bool:
-        """Always, back to any position: every row is kept."""
+        """Return whether ``pos`` is not ahead: every row is cached."""
         return 0 <= pos <= self.pos
 
     def snapshot(self) -> CacheSnapshot:
-        """Remember this frontier."""
+        """Return a snapshot of this frontier."""
         return CacheSnapshot(self.pos, self._store, self._store.claim(self.pos))
 
     def reset(self, snapshot: CacheSnapshot) -> None:
-        """To a frontier taken from any cache of the same model; the snapshot stays usable. ContextError, with nothing
-        changed, if it does not fit."""
+        """Restore a frontier of any cache of the same model; the snapshot stays usable.
+
+        ContextError, with nothing changed, if it does not fit.
+        """
         self._reset(snapshot.store, snapshot.pos)
 
     def rows(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
-        """Keys and values so far, (pos, kv_width) each, as the host sees them."""
+        """Return keys and values so far, (pos, kv_width) each, on the host."""
         some = self.layers[layer]
         keys, values = (self.ops.host(part[: self.pos]) for part in (some.keys, some.values))
         return keys, values
 
     def put(self, layer: int, keys: np.ndarray, values: np.ndarray) -> None:
-        """The first rows of a layer, for a cache that is then ``advance``d."""
+        """Write the first rows of a layer, for a cache that is then ``advance``d."""
         some = self.layers[layer]
         for target, part in ((some.keys, keys), (some.values, values)):
             self.ops.fill(target[: len(part)], part)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the rows so far take."""
+        """Bytes of the rows so far."""
         return self.shape.kv_bytes(self.pos, 2 if self._store.half else 4)

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from kernels.formats.matrix import Matrix
+from ds4ref.kernels.formats import FORMATS, Matrix
+from ds4ref.kernels.ops import Backend
 
+from ...numerics import Numerics
 from ..inputs import Inputs
-
-if TYPE_CHECKING:
-    from .forward import Model
+from .rope import RopeTables
+from .shape import DenseShape
+from .weights import Weights
 
 HEAD = -1
 """Layer number under which the output head's intermediates are tapped."""
-
-ACTIVATION = {"Q8_0": "a8", "Q4_K": "q8k", "Q2_K": "q8k", "IQ2_XXS": "q8k"}
-"""Rounding of the inputs of a matrix of each format where Numerics.act_quant is on; all others take float ones."""
 
 NAMES = {
     "inp_embd": "embeddings (T, D), layer -1",
@@ -72,11 +71,21 @@ class Hooks(Protocol):
         """Return the value to go on with."""
 
 
+class Parts(Protocol):
+    """The parts of a model that its blocks read."""
+
+    shape: DenseShape
+    numerics: Numerics
+    rope: RopeTables
+    weights: Weights
+    ops: Backend
+
+
 class Chunk(Inputs):
     """Tokens ids (T,) at positions pos0 .. pos0 + T - 1 on their way through a dense decoder."""
 
     def __init__(
-        self, model: Model, ids: Sequence[int] | np.ndarray, pos0: int, hooks: Hooks | None = None, ops: Any = None
+        self, model: Parts, ids: Sequence[int] | np.ndarray, pos0: int, hooks: Hooks | None = None, ops: Any = None
     ):
         super().__init__(model, ids, pos0, hooks, ops)
         self.shape, self.numerics, self.rope = model.shape, model.numerics, model.rope
@@ -109,4 +118,4 @@ class Chunk(Inputs):
         """Rounding of the inputs of ``w`` in this mode, within the product."""
         if self.input_group:
             return "float"
-        return ACTIVATION.get(w.fmt, "float") if self.numerics.act_quant else "float"
+        return FORMATS[w.fmt].activation if self.numerics.act_quant else "float"

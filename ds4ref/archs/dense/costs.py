@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...costs import Work, chunks, prefill_chunk
-from .chunk import ACTIVATION
+from ds4ref.kernels.formats import FORMATS
+
+from ...costs import PREFILL_CHUNK, Work, chunks
 from .shape import DenseShape
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Costs:
     def prefill(self, first: int, last: int, chunk: int | None = None) -> Work:
         """Tokens ``first`` to ``last`` in chunks (None: the session's own size), within which a matrix is read once."""
         nbytes, ops, f32 = 0.0, [0.0, 0.0, 0.0], 0.0
-        for start, end in chunks(first, last, chunk or prefill_chunk()):
+        for start, end in chunks(first, last, chunk or PREFILL_CHUNK):
             count = end - start
             nbytes += sum(t.nbytes for t in self._read if t.attr != "output" or end == last)
             nbytes += count * self._row + self._kv(end)
@@ -87,7 +88,7 @@ class Costs:
             ops = 2.0 * t.elements * (head if t.attr == "output" else 1.0)
             if t.fmt in ("F32", "F16", "BF16"):
                 f32 += ops
-            elif self.act_quant and t.fmt in ACTIVATION:
+            elif self.act_quant and FORMATS[t.fmt].activation != "float":
                 int8 += ops
             else:
                 mixed += ops

@@ -1,5 +1,8 @@
-"""One chunk of tokens through a dense decoder, layer by layer. Decode is a chunk of one token, recorded once and
-replayed (``ds4ref.decode``): the same functions on a backend that records."""
+"""The forward pass of a chunk of tokens through a dense decoder, layer by layer.
+
+Decode is a chunk of one token, recorded once and replayed (``ds4ref.decode``): the same functions on a backend that
+records.
+"""
 
 from __future__ import annotations
 
@@ -20,24 +23,26 @@ if TYPE_CHECKING:
 
 
 class NoExperts:
-    """What ``archs.Model.experts`` is of a model that has none."""
+    """Stands for ``archs.Model.experts`` of a model without experts."""
 
     def summary(self, most: int = 16) -> dict[str, Any]:
-        """As a model with experts reports it."""
+        """Return the report of a model with experts, all zero."""
         return {"choices": 0, "experts_used": 0, "experts": 0, "hottest": [], "advised": False}
 
 
 def of_family(mode: Numerics) -> Numerics:
-    """What a numerics mode means where a model was trained without roundings of its own: only ``ds4`` rounds, inputs
-    of quantized matrices to 8 bits and cached rows to binary16 (as llama.cpp does); angles are accurate but in
-    ``exact``, where they are Hugging Face's."""
+    """Adapt a numerics mode to models trained without roundings of their own.
+
+    Only ``ds4`` rounds, inputs of quantized matrices to 8 bits and cached rows to binary16 (as llama.cpp does). Angles
+    are accurate except in ``exact``, where they are Hugging Face's.
+    """
     rounds = mode.act_quant
     rope = mode.rope if mode.rope == "f32" else "f64"
     return mode._replace(kv_fp8=False, kv_f16=rounds, indexer_qat=False, route_floor=False, rope=rope)
 
 
 class Model:
-    """The immutable part: shape, weights, ops, numerics. Shared by all sessions."""
+    """The immutable part of a model: shape, weights, ops, numerics. Shared by all sessions."""
 
     def __init__(self, shape: DenseShape, weights: Weights, ops: Any, numerics: Numerics):
         self.shape, self.weights, self.ops = shape, placed(weights, ops), ops
@@ -45,14 +50,16 @@ class Model:
         self.rope = RopeTables(shape, self.numerics.rope, weights.rope_freqs)
 
     def cache(self, ctx: int, exact: bool = False) -> Cache:
-        """An empty cache for ``ctx`` tokens. Rows that the mode rounds to binary16 are stored as such unless
-        ``exact``: hooks may change what is rounded."""
+        """Return an empty cache for ``ctx`` tokens.
+
+        Rows that the mode rounds to binary16 are stored as such unless ``exact``: hooks may change the rounding.
+        """
         return Cache(self.shape, ctx, self.ops, self.numerics.kv_f16 and not exact)
 
     def forward(
         self, ids: np.ndarray, cache: Cache, hooks: Hooks | None = None, cancel: Callable[[], bool] | None = None
     ) -> np.ndarray:
-        """Advance ``cache`` by the tokens ids (T,); returns the residual stream (T, D), which ``logits`` reads.
+        """Advance ``cache`` by the tokens ids (T,) and return the residual stream (T, D), the input of ``logits``.
 
         Raises Cancelled between layers if ``cancel()`` turns true; the cache is then the caller's to roll back.
         """
@@ -71,7 +78,7 @@ class Model:
         return x
 
     def logits(self, X: np.ndarray, pos0: int = 0, hooks: Hooks | None = None) -> np.ndarray:
-        """Residual stream (T, D) of tokens from position ``pos0`` on -> logits (T, V) float32, of the backend."""
+        """Compute logits (T, V) float32, of the backend, of the residual stream (T, D) of tokens from ``pos0`` on."""
         return blocks.logits(Chunk(self, [0] * len(X), pos0, hooks), self.weights, X)
 
     # --- saved sessions
@@ -81,22 +88,22 @@ class Model:
         payload.save(file, self.shape, self.numerics.kv_f16, tokens, logits, cache)
 
     def load(self, file: Any, cache: Cache) -> tuple[list[int], np.ndarray]:
-        """Read a session into an empty cache: tokens and logits (V,). PayloadError says why not."""
+        """Read a session into an empty cache and return tokens and logits (V,). PayloadError says why not."""
         return payload.load(file, self.shape, self.numerics.kv_f16, cache)
 
     def saved_bytes(self, tokens: int) -> int:
-        """Size of a saved session of ``tokens`` tokens."""
+        """Return the size of a saved session of ``tokens`` tokens in bytes."""
         return payload.size(self.shape, self.numerics.kv_f16, tokens)
 
     # --- one token, recorded (see ``ds4ref.decode``)
 
     def plan_token(self, cache: Cache) -> tuple[None, Hashable]:
-        """Nothing is decided from the position, so one recording serves every token."""
+        """Return no plan: the pass does not depend on the position, so one recording serves every token."""
         return None, ()
 
     def record_token(self, recording: Any, cache: Cache, plan: None) -> tuple[Any, Any, Callable[[int, int], None]]:
-        """The pass of one token into ``recording``: the residual stream (1, D), logits (1, V), and what sets token and
-        position before a replay."""
+        """Record the pass of one token: returns the residual stream (1, D), logits (1, V), and the function that sets
+        its inputs."""
         c = Chunk(self, [0], cache.pos, None, recording)
         x = self._layers(c, cache)
         return x, blocks.logits(c, self.weights, x), c.move

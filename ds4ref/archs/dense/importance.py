@@ -1,4 +1,4 @@
-"""Which intermediates of the dense pass are the inputs of which matrices (``archs.Collector``)."""
+"""Importance of the dense pass: which intermediates are the inputs of which matrices (``archs.Collector``)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ READERS = {
 
 
 class Collector(Sums):
-    """Hooks that add up squares of what the matrices of every layer read."""
+    """Hooks that add up the squares of the inputs of every layer's matrices."""
 
     def __init__(self, shape: Any):
         super().__init__()
         self.shape = shape
 
     def begin(self, chunk: Any) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
-        """Add up what passes; nothing is changed."""
+        """Add up the squares of an intermediate and return it unchanged."""
         for role in READERS.get(name, ()):
             self.add(f"blk.{layer}.{role}.weight", value.reshape(len(value), -1))
         return value

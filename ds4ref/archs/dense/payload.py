@@ -1,4 +1,4 @@
-"""The saved form of a session of a dense decoder.
+"""Saved sessions of a dense decoder.
 
 Little endian. 10 u32 header words: magic "DSKV", version, context, tokens, layers, shared heads, head size, vocabulary,
 bytes a value, 0. Then token ids u32, logits f32, and per layer the keys and the values of all tokens, (tokens, width).
@@ -27,13 +27,13 @@ _FIXED = {4: "layers", 5: "key-value heads", 6: "head size", 7: "vocabulary", 8:
 
 
 def header(shape: DenseShape, half: bool, ctx: int, tokens: int) -> np.ndarray:
-    """The header of a session of ``tokens`` tokens in a context of ``ctx``."""
+    """Return the header of a session of ``tokens`` tokens in a context of ``ctx``."""
     sizes = shape.n_layers, shape.n_kv_heads, shape.head_dim, shape.vocab, 2 if half else 4
     return np.array([MAGIC, VERSION, ctx, tokens, *sizes, 0], "<u4")
 
 
 def size(shape: DenseShape, half: bool, tokens: int) -> int:
-    """Bytes of the payload after ``tokens`` tokens."""
+    """Return the bytes of the payload after ``tokens`` tokens."""
     return 4 * (HEADER_WORDS + tokens + shape.vocab) + shape.kv_bytes(tokens, 2 if half else 4)
 
 
@@ -45,7 +45,7 @@ def save(
     logits: np.ndarray,
     cache: Cache,
 ) -> None:
-    """Write a session; to a path: complete or not at all. ``half``: values are float16."""
+    """Write a session; to a path atomically. ``half``: values are float16."""
     if isinstance(file, str | os.PathLike):
         with atomic_write(file) as stream:
             save(stream, shape, half, tokens, logits, cache)
@@ -61,7 +61,7 @@ def save(
 def load(
     file: str | os.PathLike[str] | BinaryIO, shape: DenseShape, half: bool, cache: Cache
 ) -> tuple[list[int], np.ndarray]:
-    """Read a session into a new cache: tokens, logits (V,). PayloadError says why not."""
+    """Read a session into a new cache and return tokens and logits (V,). PayloadError says why not."""
     if isinstance(file, str | os.PathLike):
         try:
             with open(file, "rb") as stream:
@@ -79,10 +79,10 @@ def load(
     logits = _read(file, "logits", (shape.vocab,), "<f4")
     for layer in range(shape.n_layers):
         rows = []
-        for what in ("keys", "values"):
-            values = _read(file, f"{what} of layer {layer}", (n, shape.kv_width), "<f2" if half else "<f4")
+        for part in ("keys", "values"):
+            values = _read(file, f"{part} of layer {layer}", (n, shape.kv_width), "<f2" if half else "<f4")
             if not np.isfinite(values).all():
-                raise PayloadError(f"saved session has a value that is not finite in its {what} of layer {layer}")
+                raise PayloadError(f"saved session has a value that is not finite in its {part} of layer {layer}")
             rows.append(values)
         cache.put(layer, *rows)
     if file.read(1):
@@ -92,15 +92,15 @@ def load(
     return [int(t) for t in tokens], logits
 
 
-def _check_header(words: np.ndarray, here: np.ndarray, ctx: int) -> int:
-    """The token count. PayloadMismatch for a session of another model or a larger context."""
+def _check_header(words: np.ndarray, expected: np.ndarray, ctx: int) -> int:
+    """Check a header and return the token count. PayloadMismatch for a session of another model or a larger context."""
     if words[0] != MAGIC:
         raise PayloadError(f"saved session has magic {words[0]:#x}, wanted {MAGIC:#x}")
     if words[1] != VERSION:
         raise PayloadMismatch(f"saved session has version {words[1]}, wanted {VERSION}")
-    for at, what in _FIXED.items():
-        if words[at] != here[at]:
-            raise PayloadMismatch(f"saved session has {words[at]} {what}, this one {here[at]}")
+    for at, label in _FIXED.items():
+        if words[at] != expected[at]:
+            raise PayloadMismatch(f"saved session has {words[at]} {label}, this one {expected[at]}")
     n = int(words[3])
     if n == 0 or words[9]:
         raise PayloadError("saved session holds no tokens" if n == 0 else f"saved session has a flag {words[9]}")
@@ -110,21 +110,21 @@ def _check_header(words: np.ndarray, here: np.ndarray, ctx: int) -> int:
 
 
 def _length(stream: BinaryIO) -> int | None:
-    """Bytes from here to the end, None for a stream that does not say."""
+    """Return the bytes from here to the end, None for a stream that is not seekable."""
     if not stream.seekable():
         return None
-    here = stream.tell()
-    total = stream.seek(0, io.SEEK_END) - here
-    stream.seek(here)
+    position = stream.tell()
+    total = stream.seek(0, io.SEEK_END) - position
+    stream.seek(position)
     return total
 
 
-def _read(stream: BinaryIO, what: str, shape: tuple[int, ...], kind: str) -> np.ndarray:
+def _read(stream: BinaryIO, label: str, shape: tuple[int, ...], kind: str) -> np.ndarray:
     array = np.empty(shape, kind)
     view, done = memoryview(array).cast("B"), 0
     while done < len(view):
         got = stream.readinto(view[done:])  # type: ignore[attr-defined]
         if not got:
-            raise PayloadError(f"saved session ends inside its {what}")
+            raise PayloadError(f"saved session ends inside its {label}")
         done += got
     return array

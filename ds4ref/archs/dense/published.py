@@ -1,4 +1,4 @@
-"""Llama and Qwen3 as Hugging Face's checkpoints have them: which names and config values mean which of their GGUF's.
+"""Llama and Qwen3 in Hugging Face's layout: maps names and config values to those of their GGUF.
 
 A config value that would change the pass and that ``archs.dense`` does not compute is refused, and so is a tensor of a
 layer that has no place. Rows of Llama's query and key matrices are put into the order of GGUF files, where the channels
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import ModelFileError
-from ...weights.cursor import shown
-from ...weights.published import Part
+from ...weights.cursor import quote
+from ...weights.published import TensorParts
 from .shape import Family, Scaling, scaling_entries
 
 if TYPE_CHECKING:
     from ...weights.config import Config
-    from ...weights.published import Entry
+    from ...weights.published import MetadataEntry
     from ...weights.safetensors import Checkpoint
 
 MODEL_NAMES = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
@@ -40,11 +40,11 @@ LAYER_NAMES = {
 }
 MAX_LAYERS, MAX_HEADS, MAX_HEAD_DIM = 1024, 1 << 12, 1 << 12
 _COMPUTED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq$")
-"""What old checkpoints keep although it follows from the config."""
+"""Tensors of old checkpoints that follow from the config."""
 
 
-def metadata(config: Config, checkpoint: Checkpoint, family: Family) -> list[Entry]:
-    """See ``weights.published.Family``."""
+def metadata(config: Config, checkpoint: Checkpoint, family: Family) -> list[MetadataEntry]:
+    """Implement ``weights.published.Family``."""
     _refuse_what_differs(config)
     layers, heads, shared, size = _sizes(config)
     rope = _rope_values(config)
@@ -69,41 +69,43 @@ def metadata(config: Config, checkpoint: Checkpoint, family: Family) -> list[Ent
     ]
 
 
-def parts(config: Config, checkpoint: Checkpoint, family: Family) -> list[Part]:
-    """See ``weights.published.Family``. Missing tensors are left to binding, which names them as the GGUF does."""
+def parts(config: Config, checkpoint: Checkpoint, family: Family) -> list[TensorParts]:
+    """Implement ``weights.published.Family``. Binding reports missing tensors by their GGUF names."""
     layers, heads, shared, size = _sizes(config)
-    there = checkpoint.tensors
-    found = [Part(ours, (theirs,)) for ours, theirs in MODEL_NAMES.items() if theirs in there]
+    tensors = checkpoint.tensors
+    tensor_parts = [TensorParts(ours, (theirs,)) for ours, theirs in MODEL_NAMES.items() if theirs in tensors]
     if not config.flag("tie_word_embeddings", False):
-        if HEAD not in there:
+        if HEAD not in tensors:
             raise ModelFileError(checkpoint.path, f"tensor {HEAD} is missing, and the config does not tie the head")
-        found.append(Part("output.weight", (HEAD,)))
-    found += _layer_parts(layers, heads, shared, size, there, family)
-    known = {name for part in found for name in part.of}
-    foreign = [name for name in there if name.startswith("model.layers.") and name not in known]
+        tensor_parts.append(TensorParts("output.weight", (HEAD,)))
+    tensor_parts += _layer_parts(layers, heads, shared, size, tensors, family)
+    known = {name for part in tensor_parts for name in part.of}
+    foreign = [name for name in tensors if name.startswith("model.layers.") and name not in known]
     foreign = [name for name in foreign if not _COMPUTED.match(name)]
     if foreign:
         more = f", and {len(foreign) - 1} more" if len(foreign) > 1 else ""
-        raise ModelFileError(checkpoint.path, f"tensor {shown(foreign[0])} has no place in this model{more}")
-    return found
+        raise ModelFileError(checkpoint.path, f"tensor {quote(foreign[0])} has no place in this model{more}")
+    return tensor_parts
 
 
-def _layer_parts(layers: int, heads: int, shared: int, size: int, there: object, family: Family) -> Iterator[Part]:
+def _layer_parts(
+    layers: int, heads: int, shared: int, size: int, tensors: object, family: Family
+) -> Iterator[TensorParts]:
     orders = {} if family.halves else {"attn_q": adjacent(heads, size), "attn_k": adjacent(shared, size)}
     for layer in range(layers):
         for ours, theirs in LAYER_NAMES.items():
             name = f"model.layers.{layer}.{theirs}.weight"
-            if name in there:  # type: ignore[operator]
-                yield Part(f"blk.{layer}.{ours}.weight", (name,), orders.get(ours))
+            if name in tensors:  # type: ignore[operator]
+                yield TensorParts(f"blk.{layer}.{ours}.weight", (name,), orders.get(ours))
 
 
 def adjacent(heads: int, size: int) -> np.ndarray:
-    """For every row, in the order where pairs are adjacent, which row it is where they are halves apart, (rows,)."""
+    """Return, for every row in the adjacent-pairs order, its index in the halves order, (rows,)."""
     return np.arange(heads * size).reshape(heads, 2, size // 2).swapaxes(1, 2).reshape(-1)
 
 
 def _sizes(config: Config) -> tuple[int, int, int, int]:
-    """Layers, heads, shared heads, channels of a head."""
+    """Return layers, heads, shared heads and channels per head."""
     layers = config.integer("num_hidden_layers", low=1, high=MAX_LAYERS)
     heads = config.integer("num_attention_heads", low=1, high=MAX_HEADS)
     shared = config.integer("num_key_value_heads", heads, low=1, high=MAX_HEADS)
@@ -115,7 +117,7 @@ def _sizes(config: Config) -> tuple[int, int, int, int]:
 
 def _refuse_what_differs(config: Config) -> None:
     if config.text("hidden_act", "silu") != "silu":
-        raise config.fail("hidden_act", f"is {shown(config.text('hidden_act'), 40)}, wanted 'silu'")
+        raise config.fail("hidden_act", f"is {quote(config.text('hidden_act'), 40)}, wanted 'silu'")
     for key in ("attention_bias", "mlp_bias", "use_sliding_window"):
         if config.flag(key, False):
             raise config.fail(key, "is true, which is not supported here")
@@ -124,11 +126,11 @@ def _refuse_what_differs(config: Config) -> None:
             raise part.fail("partial_rotary_factor", "is not 1, which is not supported here")
     kinds = set(config.texts("layer_types", MAX_LAYERS)) if config.has("layer_types") else set()
     if kinds - {"full_attention"}:
-        raise config.fail("layer_types", f"has {shown(min(kinds - {'full_attention'}), 40)}, wanted 'full_attention'")
+        raise config.fail("layer_types", f"has {quote(min(kinds - {'full_attention'}), 40)}, wanted 'full_attention'")
 
 
 def _rope_values(config: Config) -> Config:
-    """Base and stretching, together in newer configs."""
+    """Return the rope base and scaling, nested in newer configs."""
     return config.part("rope_parameters")
 
 
@@ -139,7 +141,7 @@ def _scaling(config: Config) -> Scaling:
     if kind == "default":
         return Scaling()
     if kind not in ("linear", "yarn", "llama3"):
-        raise part.fail("rope_type", f"is {shown(kind, 40)}, not one of default, linear, yarn, llama3")
+        raise part.fail("rope_type", f"is {quote(kind, 40)}, not one of default, linear, yarn, llama3")
     for key in ("attention_factor", "mscale", "mscale_all_dim"):
         if part.has(key):
             raise part.fail(key, "is given, which is not supported here")

@@ -1,4 +1,4 @@
-"""What the file of a dense decoder is and costs to run, from its directory alone: no tensor byte is read."""
+"""Report on a dense decoder's file and the cost of running it, from its directory alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ CONTEXTS = (4096, 32768, 131072)
 
 
 def inspect_text(source: TensorSource) -> str:
-    """Shape, tensors by format, bytes of a token and of caches, as text. ModelFileError, ShapeError."""
+    """Return shape, tensors by format, bytes per token and cache sizes, as text. Raises ModelFileError or
+    ShapeError."""
     arch = arch_of(source)
     shape = arch.read_shape(source)
     used = check_tensors(source, shape)
@@ -67,5 +68,5 @@ def _tensor_rows(tensors: Iterable[tuple[str, int, int]]) -> list[str]:
 
 
 def _line(text: str) -> str:
-    """Text from a file, fit for a terminal: control characters made visible."""
+    """Return text from a file fit for a terminal: control characters made visible."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

@@ -1,4 +1,4 @@
-"""Rope angles of one frequency set, stretched in one of four ways (Su et al. 2021; docs/dense.md)."""
+"""Rope angles of one frequency set, scaled in one of four ways (Su et al. 2021; docs/explanation/dense.md)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from .shape import DenseShape
 
 
 class RopeTables(Angles):
-    """cos and sin of a model's angles. ``recipe`` is Numerics.rope: "f32" makes frequency and angle in float32 steps,
-    as Hugging Face does; everything else is float64 up to the result.
+    """cos and sin of a model's angles.
+
+    ``recipe`` is Numerics.rope: "f32" computes frequency and angle in float32 steps, as Hugging Face does; otherwise
+    everything is float64 up to the result.
 
     divisors: what each frequency is divided by besides (the file's ``rope_freqs``), float32 (head_dim / 2,).
     """
@@ -31,13 +33,15 @@ class RopeTables(Angles):
         self.freqs, self.magnitude = stretched(freqs, shape)
 
     def compute(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Compute cos and sin, float32 (T, head_dim / 2), of positions int (T,)."""
         angle = positions.astype(self.freqs.dtype)[:, None] * self.freqs
         cos, sin = (self.magnitude * part for part in (np.cos(angle), np.sin(angle)))
         return cos.astype(np.float32), sin.astype(np.float32)
 
 
 def stretched(freqs: np.ndarray, shape: DenseShape) -> tuple[np.ndarray, float]:
-    """Frequencies (half,), of their own dtype, for the model's context, and a factor of cos and sin."""
+    """Return the frequencies (half,) scaled for the model's context, in their own dtype, and a factor of cos and
+    sin."""
     s, kind = shape.scaling, freqs.dtype.type
     if s.kind == "none":
         return freqs, 1.0
@@ -45,8 +49,8 @@ def stretched(freqs: np.ndarray, shape: DenseShape) -> tuple[np.ndarray, float]:
     if s.kind == "linear":
         return low, 1.0
     if s.kind == "yarn":
-        kept = kept_by_yarn(shape).astype(freqs.dtype)
-        return low * (1 - kept) + freqs * kept, 0.1 * math.log(s.factor) + 1
+        unscaled = kept_by_yarn(shape).astype(freqs.dtype)
+        return low * (1 - unscaled) + freqs * unscaled, 0.1 * math.log(s.factor) + 1
     # Llama 3: frequencies of more than ``fast`` turns within the old context stay, of fewer than ``slow`` are divided
     turns = s.trained * freqs / kind(2 * math.pi)
     share = np.clip((turns - kind(s.slow)) / kind(s.fast - s.slow), 0, 1).astype(freqs.dtype)
@@ -54,7 +58,7 @@ def stretched(freqs: np.ndarray, shape: DenseShape) -> tuple[np.ndarray, float]:
 
 
 def kept_by_yarn(shape: DenseShape) -> np.ndarray:
-    """Share of the frequency as it was per pair: 1 for fast pairs, 0 for slow ones (float64, (half,))."""
+    """Return the share of the unscaled frequency per pair: 1 for fast pairs, 0 for slow ones (float64, (half,))."""
     dim, half, s = shape.head_dim, shape.head_dim // 2, shape.scaling
 
     def correction(turns: float) -> float:

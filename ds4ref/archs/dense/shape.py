@@ -1,4 +1,4 @@
-"""The dimensions of a dense decoder: read from metadata, checked, and never hard-coded elsewhere.
+"""Dimensions of a dense decoder, read from metadata and checked.
 
 Keys are those of GGUF (llama.cpp's), below the family's name: ``llama.block_count``, ``qwen3.embedding_length`` ...
 Integers may have any integer type. What is absent has the default that llama.cpp gives it; what this engine does not
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import ShapeError
-from ...weights.cursor import shown
+from ...weights.cursor import quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,7 +46,7 @@ _FOREIGN = (
     "attention.causal",
     "leading_dense_block_count",
 )
-"""Keys that say, unless they are 0 or (``causal``) true, that a layer is something else than what is computed here."""
+"""Keys which, unless 0 or (``causal``) true, declare layers that are not computed here."""
 
 SCALINGS = ("none", "linear", "yarn", "llama3")
 MOST_NAMED = 3
@@ -54,7 +54,7 @@ MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class Family:
-    """What families differ in.
+    """Differences between families.
 
     name      in ``general.architecture``, and the prefix of its keys
     halves    rope turns channel i with channel i + half (GPT-NeoX), else adjacent channels (RoFormer)
@@ -67,7 +67,7 @@ class Family:
 
 
 class Scaling(NamedTuple):
-    """How rope's frequencies were stretched for longer contexts (docs/dense.md).
+    """Scaling of rope's frequencies for longer contexts (docs/explanation/dense.md).
 
     kind       "none", "linear", "yarn" (Peng et al. 2023) or "llama3"
     factor     by which low frequencies are divided
@@ -84,7 +84,7 @@ class Scaling(NamedTuple):
 
 @dataclass(frozen=True)
 class DenseShape:
-    """Every dimension and constant of a model."""
+    """All dimensions and constants of a model."""
 
     family: Family
     n_layers: int
@@ -102,7 +102,7 @@ class DenseShape:
 
     @classmethod
     def from_metadata(cls, source: TensorSource, family: Family) -> DenseShape:
-        """The shape a file declares; ShapeError names the first keys that are missing, mistyped or inconsistent."""
+        """Read the shape that a file declares; ShapeError names the first missing, mistyped or inconsistent keys."""
         reader = _Keys(source, family)
         shape = reader.shape()
         problems = reader.faults or shape.problems()
@@ -113,29 +113,30 @@ class DenseShape:
 
     @property
     def kv_width(self) -> int:
-        """Values of all keys, or all values, that a layer keeps of a token."""
+        """Number of values of all keys, or of all values, that a layer caches per token."""
         return self.n_kv_heads * self.head_dim
 
     @property
     def attn_scale(self) -> float:
+        """Factor of attention scores."""
         return self.head_dim**-0.5
 
     def cache_rows(self, ctx: int) -> tuple[int, int]:
-        """Rows that a layer keeps in a context of ``ctx`` tokens: as they are, and compressed."""
+        """Return the rows a layer keeps in a context of ``ctx`` tokens: uncompressed and compressed."""
         return ctx, 0
 
     def kv_bytes(self, tokens: int, width: int = 4) -> int:
-        """Bytes of the caches after ``tokens`` tokens, ``width`` bytes a value."""
+        """Return the bytes of the caches after ``tokens`` tokens, ``width`` bytes a value."""
         return 2 * self.n_layers * self.kv_width * tokens * width
 
     def kv_read_bytes(self, tokens: int, width: int = 4) -> int:
-        """Bytes of the caches that one more token reads: all there are."""
+        """Return the bytes of the caches that one more token reads: all of them."""
         return self.kv_bytes(tokens, width)
 
     def metadata(self) -> list[tuple[str, str, Any]]:
-        """The (key, type, value) entries that declare this shape, as ``weights.writer.GGUFWriter`` takes them."""
+        """Return the (key, type, value) entries that declare this shape, for ``weights.writer.GGUFWriter``."""
         prefix = self.family.name + "."
-        found: list[tuple[str, str, Any]] = [
+        entries: list[tuple[str, str, Any]] = [
             ("general.architecture", "string", self.family.name),
             ("general.name", "string", self.name),
             (prefix + "vocab_size", "u32", self.vocab),
@@ -144,33 +145,33 @@ class DenseShape:
             (prefix + "rope.dimension_count", "u32", self.head_dim),
             *((prefix + key, "f32", getattr(self, field)) for field, key, _, _ in _FLOATS),
         ]
-        return found + scaling_entries(prefix, self.scaling)
+        return entries + scaling_entries(prefix, self.scaling)
 
     def problems(self) -> list[str]:
-        """What makes these dimensions unusable, in words; empty if they fit together."""
+        """Return sentences on what makes these dimensions unusable; empty if they fit together."""
         prefix = self.family.name + "."
-        found = [
+        problems = [
             f"{prefix}{key} is {getattr(self, field)}, wanted {low} to {high}"
             for field, key, low, high in _INTS
             if not low <= getattr(self, field) <= high
         ]
-        found += [
+        problems += [
             f"{prefix}{key} is {getattr(self, field)}, wanted between {low:g} and {high:g}"
             for field, key, low, high in _FLOATS
             if not low < getattr(self, field) < high
         ]
         if not 1 <= self.vocab <= _VOCAB_MOST:
-            found.append(f"a vocabulary of {self.vocab}, wanted 1 to {_VOCAB_MOST}")
-        return found or [text for text, broken in self._rules(prefix) if broken]
+            problems.append(f"a vocabulary of {self.vocab}, wanted 1 to {_VOCAB_MOST}")
+        return problems or [text for text, broken in self._rules(prefix) if broken]
 
     def _rules(self, prefix: str) -> Iterable[tuple[str, bool]]:
-        """What the dimensions owe each other. Run only on values within their own bounds."""
+        """Return (description, violated) for constraints between dimensions, each within its own bounds."""
         heads, shared, s = self.n_heads, self.n_kv_heads, self.scaling
         fits = math.isfinite(s.factor) and s.factor >= 1 and math.isfinite(s.fast) and 0 < s.slow < s.fast
         return (
             (f"{heads} heads cannot share {shared} key-value heads evenly", heads % shared != 0),
             (f"{prefix}attention.key_length is {self.head_dim}, rope needs an even one", self.head_dim % 2 != 0),
-            (f"{prefix}rope.scaling.type is {shown(s.kind, 20)}, not one of {', '.join(SCALINGS)}",
+            (f"{prefix}rope.scaling.type is {quote(s.kind, 20)}, not one of {', '.join(SCALINGS)}",
              s.kind not in SCALINGS),
             (f"{prefix}rope.scaling has factor {s.factor}, {s.fast} fast and {s.slow} slow turns", not fits),
             (f"{prefix}rope.scaling.original_context_length is {s.trained}",
@@ -179,20 +180,20 @@ class DenseShape:
 
 
 def scaling_entries(prefix: str, s: Scaling) -> list[tuple[str, str, Any]]:
-    """The metadata entries of a scaling; none for none."""
+    """Return the metadata entries of a scaling, none for "none"."""
     if s.kind == "none":
         return []
     at = prefix + "rope.scaling."
-    found: list[tuple[str, str, Any]] = [(at + "type", "string", s.kind), (at + "factor", "f32", s.factor)]
+    entries: list[tuple[str, str, Any]] = [(at + "type", "string", s.kind), (at + "factor", "f32", s.factor)]
     if s.kind == "linear":
-        return found
-    found.append((at + "original_context_length", "u32", s.trained))
+        return entries
+    entries.append((at + "original_context_length", "u32", s.trained))
     names = ("yarn_beta_fast", "yarn_beta_slow") if s.kind == "yarn" else ("high_freq_factor", "low_freq_factor")
-    return [*found, *((at + name, "f32", value) for name, value in zip(names, (s.fast, s.slow), strict=True))]
+    return [*entries, *((at + name, "f32", value) for name, value in zip(names, (s.fast, s.slow), strict=True))]
 
 
 class _Keys:
-    """Reads typed keys and collects what is wrong with them; a bad key yields a harmless stand-in."""
+    """Reads typed keys and collects their faults; a bad key yields a harmless default."""
 
     def __init__(self, source: TensorSource, family: Family):
         self.source, self.metadata, self.family = source, source.metadata, family
@@ -218,15 +219,15 @@ class _Keys:
         return DenseShape(self.family, vocab=self._vocab(), scaling=self._scaling(), name=name[:200], **values)
 
     def _vocab(self) -> int:
-        """Rows of the embedding, which the key, where there is one, and the token list must agree with."""
+        """Return the rows of the embedding, with which the key, if any, and the token list must agree."""
         info = self.source.tensors.get(EMBEDDING)
         if info is None or len(info.dims) != 2:
             self.faults.append(f"{EMBEDDING} is missing or no matrix")
             return 0
         rows = info.dims[1]
-        said = self._int("vocab_size", rows)
-        if said != rows:
-            self.faults.append(f"{self.prefix}vocab_size is {said}, {EMBEDDING} has {rows} rows")
+        declared = self._int("vocab_size", rows)
+        if declared != rows:
+            self.faults.append(f"{self.prefix}vocab_size is {declared}, {EMBEDDING} has {rows} rows")
         kind = self.metadata.type_of(TOKENS_KEY)
         if kind is not None and kind != "string[]":
             self.faults.append(f"{TOKENS_KEY} has type {kind}, wanted string[]")
@@ -254,7 +255,7 @@ class _Keys:
                 kind = self.metadata.type_of(full) or ""
                 value = self.metadata[full] if not kind.endswith("[]") else kind
                 if value != (True if key == "attention.causal" else 0):
-                    self.faults.append(f"{full} is {shown(str(value), 20)}, which is not supported here")
+                    self.faults.append(f"{full} is {quote(str(value), 20)}, which is not supported here")
 
     def _typed(self, key: str, kinds: tuple[str, ...], otherwise: Any) -> Any:
         kind = self.metadata.type_of(self.prefix + key)
@@ -265,7 +266,7 @@ class _Keys:
         return otherwise
 
     def _int(self, key: str, otherwise: int | None = None) -> int:
-        """An integer; ``otherwise`` if it is absent, a fault if that is None."""
+        """Return an integer, or ``otherwise`` if absent; a fault if that is None."""
         if otherwise is not None and self.prefix + key not in self.metadata:
             return otherwise
         return int(self._typed(key, _INT_TYPES, 0))

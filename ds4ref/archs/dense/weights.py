@@ -1,4 +1,4 @@
-"""From tensor names to the weights of a dense decoder: every tensor checked, nothing copied that is large.
+"""Binds a file's tensors to the weights of a dense decoder: every tensor checked, nothing large copied.
 
 ``slots`` is the single list of tensors, for binding, writing and accounting. Matrices may have any storage format that
 can be computed with. A block's tensor that is not in the list (a bias, an expert) would change every answer, so a file
@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from kernels.formats import FORMATS, Matrix
+from ds4ref.kernels.formats import Matrix
 
 from ...errors import ModelFileError, ShapeError
-from ...weights.cursor import shown
+from ...weights.cursor import quote
 
 if TYPE_CHECKING:
-    from kernels.ops import Backend
+    from ds4ref.kernels.ops import Backend
 
     from ...weights.source import TensorInfo, TensorSource
     from .shape import DenseShape
 
 VERIFY_BYTES = 64 << 20
-"""Matrices of at most so many bytes together are searched for NaN and infinite scales when they are bound."""
+"""Total bytes of matrices up to which binding scans them for NaN and infinite scales."""
 
 VECTOR_FORMATS = ("F32", "F16", "BF16")
 MOST_NAMED = 3
@@ -34,7 +34,7 @@ _OF_A_BLOCK = re.compile(r"blk\.\d+\.(?!attn_rot_embd\.weight$)")
 
 
 class Slot(NamedTuple):
-    """A place for one tensor: ``dims`` in ggml order; ``layer`` None outside the layers."""
+    """A place for one tensor: ``dims`` in ggml order; ``layer`` is None outside the layers."""
 
     name: str
     attr: str
@@ -45,7 +45,7 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LayerWeights:
-    """One layer. Vectors are float32 arrays; ``*_norm`` of heads are None where the family has none."""
+    """Weights of one layer. Vectors are float32 arrays; ``*_norm`` of heads are None if the family has none."""
 
     attn_norm: np.ndarray  # (dim,)
     attn_q: Matrix
@@ -62,18 +62,18 @@ class LayerWeights:
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """A whole model. ``output`` is ``token_embd`` where the file has no head of its own."""
+    """Weights of a whole model. ``output`` is ``token_embd`` if the file has no separate head."""
 
     token_embd: Matrix
     output_norm: np.ndarray  # (dim,)
     output: Matrix
     rope_freqs: np.ndarray | None  # (head_dim / 2,), on the host
-    input_group: int  # inputs of matrices are rounded to int8 in groups of so many; 0: they are not
+    input_group: int  # matrix inputs are rounded to int8 in groups of this size; 0: not rounded
     layers: list[LayerWeights]
 
 
 def slots(shape: DenseShape) -> list[Slot]:
-    """Every tensor of a model of this shape, in file order."""
+    """Return the slots of every tensor of this shape, in file order."""
     return [*_model_slots(shape), *(slot for layer in range(shape.n_layers) for slot in _layer_slots(shape, layer))]
 
 
@@ -103,9 +103,11 @@ def _layer_slots(s: DenseShape, layer: int) -> Iterator[Slot]:
 
 
 def check_tensors(source: TensorSource, shape: DenseShape) -> list[tuple[Slot, TensorInfo]]:
-    """Every slot that the file fills, with its tensor; ShapeError naming the first tensors that are missing, wrong, or
-    belong to a block and have no place here. No data is touched."""
-    found, problems, wanted = [], [], slots(shape)
+    """Return every slot that the file fills, with its tensor, without reading data.
+
+    ShapeError names the first tensors that are missing, wrong, or belong to a block but have no place here.
+    """
+    filled, problems, wanted = [], [], slots(shape)
     for slot in wanted:
         info = source.tensors.get(slot.name)
         if info is None:
@@ -116,37 +118,37 @@ def check_tensors(source: TensorSource, shape: DenseShape) -> list[tuple[Slot, T
             problems.append(f"{slot.name} has dims {list(info.dims)}, wanted {list(slot.dims)}")
         elif not _usable(info, len(slot.dims)):
             problems.append(f"{slot.name} is {info.fmt.name}, which cannot be computed with here")
-        found.append((slot, info))
+        filled.append((slot, info))
     known = {slot.name for slot in wanted}
     problems += [
-        f"{shown(name)} has no place in a {shape.family.name} model here"
+        f"{quote(name)} has no place in a {shape.family.name} model here"
         for name in source.tensors
         if name not in known and _OF_A_BLOCK.match(name)
     ]
     if problems:
         more = f", and {len(problems) - MOST_NAMED} more" if len(problems) > MOST_NAMED else ""
         raise ShapeError(source.path, "; ".join(problems[:MOST_NAMED]) + more)
-    return found
+    return filled
 
 
 def _usable(info: TensorInfo, rank: int) -> bool:
     if rank == 1:
         return info.fmt.name in VECTOR_FORMATS
-    return FORMATS[info.fmt.name].dequantize is not None and info.fmt.name != "I32"
+    return info.fmt.decodes and info.fmt.name != "I32"
 
 
 def bind(source: TensorSource, shape: DenseShape, verify: bool | None = None) -> Weights:
-    """The weights of ``source``, as views of its map where it has one.
+    """Return the weights of ``source``, as views of its map if it has one.
 
     verify  scan all matrices for NaN and infinite scales; None: if there are at most ``VERIFY_BYTES`` of them.
     Raises ShapeError for a tensor that does not fit ``shape``, ModelFileError for data that cannot be computed with.
     """
-    found = check_tensors(source, shape)
+    filled = check_tensors(source, shape)
     if verify is None:
-        verify = sum(info.nbytes for _, info in found) <= VERIFY_BYTES
+        verify = sum(info.nbytes for _, info in filled) <= VERIFY_BYTES
     model: dict[str, Any] = {}
     layers: list[dict[str, Any]] = [{} for _ in range(shape.n_layers)]
-    for slot, info in found:
+    for slot, info in filled:
         (model if slot.layer is None else layers[slot.layer])[slot.attr] = _load(source, info, verify)
     freqs = model.setdefault("rope_freqs", None)
     if freqs is not None and not (freqs > 0).all():
@@ -161,29 +163,28 @@ def _load(source: TensorSource, info: TensorInfo, verify: bool) -> Matrix | np.n
     raw = source.raw(info.name)
     bad = info.fmt.first_non_finite(raw) if verify or len(info.dims) == 1 else None
     if bad is not None:
-        what = "value" if info.fmt.block_elems == 1 else "scale"
+        kind = "value" if info.fmt.block_elems == 1 else "scale"
         where = info.offset + bad * info.fmt.block_bytes
-        raise ModelFileError(source.path, f"tensor {shown(info.name)} holds a NaN or infinite {what}", where)
+        raise ModelFileError(source.path, f"tensor {quote(info.name)} holds a NaN or infinite {kind}", where)
     if len(info.dims) == 1:
-        assert info.fmt.dequantize is not None
         return info.fmt.dequantize(raw).reshape(info.shape)
     cols, rows = info.dims
     return Matrix(info.fmt.name, raw.reshape(rows, info.fmt.row_bytes(cols)), rows, cols)
 
 
 def placed(weights: Weights, ops: Backend) -> Weights:
-    """All weights where ``ops`` can read them, each once. A backend with a memory of its own is told first how much
-    there is."""
+    """Return all weights placed for ``ops``, each once; a backend with its own memory is told their total size
+    first."""
     parts: list[Any] = [weights, *weights.layers]
     matrices = {id(w): w for part in parts for w in vars(part).values() if isinstance(w, Matrix)}
     if hasattr(ops, "prepare"):
         size = getattr(ops, "placed_bytes", lambda w: w.nbytes)
         ops.prepare(sum(map(size, matrices.values())), 0)
-    there = {key: ops.place(w) for key, w in matrices.items()}
+    placed_matrices = {key: ops.place(w) for key, w in matrices.items()}
 
     def moved(name: str, value: Any) -> Any:
         if isinstance(value, Matrix):
-            return there[id(value)]
+            return placed_matrices[id(value)]
         return ops.upload(value) if isinstance(value, np.ndarray) and name != "rope_freqs" else value
 
     layers = [LayerWeights(**{name: moved(name, value) for name, value in vars(w).items()}) for w in weights.layers]

@@ -1,6 +1,8 @@
-"""Llama 1 to 3 and what is built alike, llama2.c's stories among it: adjacent channels turn together, heads are not
-normed. Tensors of ``q`` and ``k`` are in the order of GGUF files and llama2.c's, which Meta's own files have, too
-(Hugging Face's checkpoints have another: ``published``). The pass is ``archs.dense``."""
+"""Llama 1 to 3 and similar models, llama2.c's stories included: rope on adjacent channels, no norm of heads.
+
+Tensors ``q`` and ``k`` are in the order of GGUF files, llama2.c's and Meta's own files (Hugging Face's checkpoints use
+another: ``published``). The pass is ``archs.dense``.
+"""
 
 from __future__ import annotations
 

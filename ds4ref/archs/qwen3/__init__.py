@@ -1,5 +1,4 @@
-"""Qwen3, dense: halves of a head turn together, heads of queries and keys are normed before. The pass is
-``archs.dense``."""
+"""Dense Qwen3: rope on halves of a head, after a norm of query and key heads. The pass is ``archs.dense``."""
 
 from __future__ import annotations
 

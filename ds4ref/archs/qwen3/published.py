@@ -9,15 +9,15 @@ from . import FAMILY
 
 if TYPE_CHECKING:
     from ...weights.config import Config
-    from ...weights.published import Entry, Part
+    from ...weights.published import MetadataEntry, TensorParts
     from ...weights.safetensors import Checkpoint
 
 
-def metadata(config: Config, checkpoint: Checkpoint) -> list[Entry]:
-    """See ``weights.published.Family``."""
+def metadata(config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:
+    """Implement ``weights.published.Family``."""
     return published.metadata(config, checkpoint, FAMILY)
 
 
-def parts(config: Config, checkpoint: Checkpoint) -> list[Part]:
-    """See ``weights.published.Family``."""
+def parts(config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
+    """Implement ``weights.published.Family``."""
     return published.parts(config, checkpoint, FAMILY)

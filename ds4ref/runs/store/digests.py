@@ -1,4 +1,4 @@
-"""SHA-256 of files that take minutes to read, remembered by path, size and modification time."""
+"""SHA-256 of large files, cached by path, size and modification time."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ BLOCK = 8 << 20
 def cached_sha256(
     db: sqlite3.Connection, path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None
 ) -> str:
-    """The digest, from the cache if size and modification time are those of last time; of a folder, the digest of its
-    files' digests, made anew each time (large files count by size and ends).
+    """Return the digest of a file, from the cache if size and modification time are unchanged.
 
-    ``progress`` gets (bytes read, bytes in all). DataError if the file cannot be read or changes meanwhile.
+    Of a folder, the digest of its files' digests, computed each time (large files by size and both ends).
+
+    ``progress`` gets (bytes read, bytes in all). DataError if the file cannot be read or changes while it is read.
     """
     where = os.path.realpath(path)
     try:

@@ -1,4 +1,4 @@
-"""Rows of runs, from what tools know: one place says which fields they have (docs/reports.md)."""
+"""Rows of runs as tools produce them: one place defines their fields (docs/reference/reports.md)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from typing import Any
 
 
 def vector_row(case: Mapping[str, Any], failed: Collection[str]) -> dict[str, Any]:
-    """The row of one checked case, as ``ds4-vectors check --out`` writes it. ``nll`` (nats over all steps) only if
-    the log probability of every step is known. KeyError or TypeError if ``case`` is something else."""
+    """Return the row of one checked case, as ``ds4-vectors check --out`` writes it.
+
+    ``nll`` (nats over all steps) only if the log probability of every step is known. Raises KeyError or TypeError for a
+    malformed ``case``.
+    """
     steps = case["steps"]
     deltas = [abs(step["delta"]) for step in steps if step["delta"] is not None]
     logprobs = [step.get("logprob") for step in steps]
@@ -30,15 +33,18 @@ def vector_row(case: Mapping[str, Any], failed: Collection[str]) -> dict[str, An
 
 
 def question_digest(kind: str, question: str, choices: Sequence[str], answer: str) -> str:
-    """SHA-256 of what is asked and what is right, in hexadecimal: two questions of one digest are the same one, in
-    whatever pack and under whatever id."""
-    said = json.dumps([kind, question, list(choices), answer], ensure_ascii=False)
-    return hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()
+    """Return the SHA-256 of question and right answer in hexadecimal: equal digests are the same question in any
+    pack."""
+    text = json.dumps([kind, question, list(choices), answer], ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def eval_row(sample: Mapping[str, Any], question: Mapping[str, Any]) -> dict[str, Any]:
-    """The row of one sample of ``ds4-eval``, both as their lines in a log have them; the texts stay there. ``outcome``
-    is None where nothing was graded, ``ds4`` that of ds4's own extractor. KeyError if they are something else."""
+    """Return the row of one sample of ``ds4-eval``, from the lines of its log; texts stay there.
+
+    ``outcome`` is None if nothing was graded, ``ds4`` is that of ds4's own extractor. Raises KeyError for malformed
+    lines.
+    """
     grade, ds4 = sample.get("grade") or {}, sample.get("ds4") or {}
     digest = question_digest(*(question[name] for name in ("kind", "question", "choices", "answer")))
     return {

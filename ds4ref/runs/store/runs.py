@@ -33,7 +33,7 @@ _TAG = re.compile(r"[^\s,@#:]{1,80}")
 
 
 def default_path() -> Path:
-    """The store of this user; it may not exist yet."""
+    """Return the path of this user's store; it may not exist yet."""
     return data_dir() / "runs.sqlite"
 
 
@@ -53,11 +53,11 @@ class Run:
 
     @property
     def name(self) -> str:
-        """What to call it in a table or a plot."""
+        """The name in tables and plots."""
         return self.label or f"run {self.id}"
 
     def fact(self, *keys: str) -> Any:
-        """A nested fact, None where it is missing."""
+        """Return a nested fact, None if it is missing."""
         value: Any = self.facts
         for key in keys:
             value = value.get(key) if isinstance(value, dict) else None
@@ -72,7 +72,7 @@ class Store:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str] | None = None, create: bool = True) -> Store:
-        """The store at ``path`` (None: the user's own). DataError for anything that is not one."""
+        """Open the store at ``path`` (default: the user's own). DataError if it is no store."""
         where = Path(path) if path is not None else default_path()
         return cls(where, connect(where, create))
 
@@ -88,7 +88,7 @@ class Store:
         status: str = "complete",
         tags: Sequence[str] = (),
     ) -> int:
-        """A whole run in one transaction; its id."""
+        """Add a complete run in one transaction and return its id."""
         with self.writing():
             return self.insert(kind, facts, rows, label=label, status=status, tags=tags)
 
@@ -102,21 +102,21 @@ class Store:
         status: str = "complete",
         tags: Sequence[str] = (),
     ) -> int:
-        """``add`` within a transaction of the caller (``writing``)."""
+        """Add a run within a transaction of the caller (``writing``) and return its id."""
         run = self._insert(kind, facts, label, status)
         self._append(run, 0, [_dump(row) for row in rows])
         self._tag(run, tags)
         return run
 
     def begin(self, kind: str, facts: Mapping[str, Any], *, label: str = "", tags: Sequence[str] = ()) -> int:
-        """A run that will grow; its id."""
+        """Start a run that will grow and return its id."""
         with self.writing():
             run = self._insert(kind, facts, label, "open")
             self._tag(run, tags)
         return run
 
     def append(self, run: int, rows: Iterable[Mapping[str, Any]]) -> None:
-        """More rows; they are on disk when this returns."""
+        """Append rows, on disk when this returns."""
         entries = [_dump(row) for row in rows]
         with self.writing():
             self._need(run)
@@ -124,7 +124,7 @@ class Store:
             self._append(run, start, entries)
 
     def finish(self, run: int, status: str = "complete", facts: Mapping[str, Any] | None = None) -> None:
-        """The end of a run begun earlier; ``facts`` replaces what is known about it."""
+        """End a run begun earlier; ``facts`` replaces its facts."""
         with self.writing():
             self._need(run)
             self._db.execute("UPDATE runs SET status = ? WHERE id = ?", (_status(status), run))
@@ -132,7 +132,7 @@ class Store:
                 self._db.execute("UPDATE runs SET facts = ? WHERE id = ?", (_dump(facts), run))
 
     def replace(self, run: int, facts: Mapping[str, Any], rows: Iterable[Mapping[str, Any]], status: str) -> None:
-        """Facts and rows of a run that went on elsewhere; number, label and tags stay."""
+        """Replace facts and rows of a run that went on elsewhere; id, label and tags stay."""
         entries = [_dump(row) for row in rows]
         with self.writing():
             self._need(run)
@@ -141,19 +141,19 @@ class Store:
             self._append(run, 0, entries)
 
     def rename(self, run: int, label: str) -> None:
-        """Another label."""
+        """Change the label."""
         with self.writing():
             self._need(run)
             self._db.execute("UPDATE runs SET label = ? WHERE id = ?", (_text(label), run))
 
     def tag(self, run: int, *tags: str) -> None:
-        """Add tags; those it has stay."""
+        """Add tags to those it has."""
         with self.writing():
             self._need(run)
             self._tag(run, tags)
 
     def untag(self, run: int, *tags: str) -> None:
-        """Take tags away; DataError if it has none of that name."""
+        """Remove tags; DataError if it lacks one."""
         with self.writing():
             for tag in tags:
                 done = self._db.execute("DELETE FROM tags WHERE run = ? AND tag = ?", (run, tag))
@@ -170,7 +170,7 @@ class Store:
     # --- reading
 
     def runs(self, kind: str | None = None, tag: str | None = None, limit: int | None = None) -> list[Run]:
-        """Runs, newest first."""
+        """Return runs, newest first."""
         where, values = [], []
         if kind is not None:
             where.append("kind = ?")
@@ -184,7 +184,7 @@ class Store:
             return [self._run(line) for line in self._db.execute(sql, values).fetchall()]
 
     def run(self, number: int) -> Run:
-        """The run of this id; DataError if there is none."""
+        """Return the run with this id; DataError if there is none."""
         with explained(self.path):
             line = self._db.execute(f"SELECT {_COLUMNS} FROM runs WHERE id = ?", (number,)).fetchone()
             if line is None:
@@ -192,8 +192,11 @@ class Store:
             return self._run(line)
 
     def find(self, name: str) -> Run:
-        """A run by how a person names it: id, beginning of its uid (6 or more), label, tag, ``latest`` or
-        ``latest:KIND``. Of several with one tag or label the newest; DataError if none fits."""
+        """Return the run that ``name`` means: id, start of a uid (6 or more digits), label, tag, ``latest`` or
+        ``latest:KIND``.
+
+        The newest of several with one tag or label; DataError if none matches.
+        """
         if re.fullmatch(r"[0-9]{1,18}", name):
             return self.run(int(name))
         with explained(self.path):
@@ -201,9 +204,9 @@ class Store:
             if word in ("latest", "last"):
                 if kind and kind not in KINDS:
                     raise UsageError(f"unknown kind {kind!r}: choose from {', '.join(KINDS)}")
-                found = self.runs(kind=kind or None, limit=1)
-                if found:
-                    return found[0]
+                newest = self.runs(kind=kind or None, limit=1)
+                if newest:
+                    return newest[0]
                 raise DataError(f"run store {self.path} holds no {kind + ' ' if kind else ''}run")
             queries = [
                 ("id IN (SELECT run FROM tags WHERE tag = ?)", name),
@@ -219,45 +222,45 @@ class Store:
         raise DataError(f"run store {self.path} has no run, tag or label {name!r}; ds4-report list shows them")
 
     def rows(self, run: int) -> list[dict[str, Any]]:
-        """What was measured, in order."""
+        """Return the rows of a run in order."""
         self.run(run)
         with explained(self.path):
             lines = self._db.execute("SELECT data FROM rows WHERE run = ? ORDER BY seq", (run,)).fetchall()
             return [_load(line[0], self.path) for line in lines]
 
     def check(self) -> None:
-        """Read all of it; DataError names the first damage."""
+        """Read the whole store; DataError names the first damage."""
         with explained(self.path):
-            found = self._db.execute("PRAGMA integrity_check(1)").fetchone()[0]
-            if found != "ok":
-                raise DataError(f"run store {self.path} is damaged: {found}")
+            verdict = self._db.execute("PRAGMA integrity_check(1)").fetchone()[0]
+            if verdict != "ok":
+                raise DataError(f"run store {self.path} is damaged: {verdict}")
 
     # --- files
 
     def sha256(self, path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> str:
-        """SHA-256 of a file, read once for each (path, size, modification time)."""
+        """Return the SHA-256 of a file, read once for each (path, size, modification time)."""
         from .digests import cached_sha256
 
         with explained(self.path):
             return cached_sha256(self._db, path, progress)
 
     def digests(self) -> list[tuple[str, int, int, str]]:
-        """What ``sha256`` remembers: path, size, modification time (ns), digest."""
+        """Return the cached digests: path, size, modification time (ns), digest."""
         with self.reading() as db:
             return [(p, s, m, d) for p, s, m, d in db.execute("SELECT path, size, mtime_ns, sha256 FROM digests")]
 
     def remember(self, digests: Iterable[tuple[str, int, int, str]]) -> None:
-        """Digests that another store of this machine knows."""
+        """Add digests that another store of this machine has cached."""
         with self.writing() as db:
             db.executemany("INSERT OR REPLACE INTO digests VALUES (?, ?, ?, ?)", digests)
 
     def show(self, run: int) -> str:
-        """The command that shows a run; another store than the user's own is named."""
+        """Return the command that shows a run, with the store's path unless it is the user's own."""
         own = self.path.resolve() == default_path().resolve()
         return f"ds4-report show {run}" + ("" if own else f" --store {shlex.quote(str(self.path))}")
 
     def close(self) -> None:
-        """Release the file."""
+        """Close the file."""
         self._db.close()
 
     def __enter__(self) -> Store:
@@ -270,13 +273,13 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction: everything inside or nothing."""
+        """Run the block in one transaction: all of it or nothing."""
         with explained(self.path), transaction(self._db):
             yield self._db
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """SQLite's errors explained."""
+        """Run the block with SQLite's errors explained."""
         with explained(self.path):
             yield self._db
 
@@ -326,7 +329,7 @@ def _status(status: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Without lone surrogates, which SQLite cannot keep."""
+    """Replace lone surrogates, which SQLite cannot store."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -335,7 +338,7 @@ def _dump(value: Mapping[str, Any]) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """JSON knows no NaN and no infinity: they become null. NumPy scalars become numbers."""
+    """Return plain JSON data: NaN and infinity become null, NumPy scalars numbers."""
     if isinstance(value, Mapping):
         return {str(key): _finite(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,8 +1,8 @@
-"""The store's tables, and opening a file that claims to hold them.
+"""The tables of the run store, and the checks on opening a file.
 
 A store is an SQLite database in WAL mode with our application id and a schema version. Opening refuses, in one line,
 what is not one: another program's database, any other file, a file cut short, a version from the future. Older
-versions are migrated in one transaction, each step once, whoever comes first.
+versions are migrated in one transaction, each step once, by whichever process opens the file first.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ VERSION = len(MIGRATIONS)
 
 
 def connect(path: str | os.PathLike[str], create: bool = True) -> sqlite3.Connection:
-    """A connection to the store at ``path``, migrated to ``VERSION``; DataError with one line if it is not one."""
+    """Open the store at ``path``, migrated to ``VERSION``; DataError in one line if it is no store."""
     path = Path(path)
     fresh = _inspect(path, create)
     with explained(path):
@@ -90,7 +90,7 @@ def connect(path: str | os.PathLike[str], create: bool = True) -> sqlite3.Connec
 
 @contextmanager
 def explained(path: str | os.PathLike[str]) -> Iterator[None]:
-    """SQLite's errors as DataError, one line each."""
+    """Turn SQLite's errors into DataError, one line each."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -104,7 +104,7 @@ def explained(path: str | os.PathLike[str]) -> Iterator[None]:
 
 @contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing, and the only writer meanwhile."""
+    """Run the block in a transaction, as the only writer."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -116,7 +116,7 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def _inspect(path: Path, create: bool) -> bool:
-    """Whether a new database has to be made; DataError for a file that cannot be a store."""
+    """Return whether a new database must be created; DataError for a file that cannot be a store."""
     try:
         with open(path, "rb") as file:
             header = file.read(100)
@@ -155,7 +155,7 @@ def _version(db: sqlite3.Connection) -> int:
 
 
 def _check_owner(db: sqlite3.Connection, path: Path) -> None:
-    """DataError unless the database is ours, or empty."""
+    """Raise DataError unless the database is ours, or empty."""
     db.execute("BEGIN")  # one state of the file, although another process may be migrating it
     try:
         empty = not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
@@ -170,7 +170,7 @@ def _check_owner(db: sqlite3.Connection, path: Path) -> None:
 
 
 def _use_wal(db: sqlite3.Connection) -> None:
-    """Switching journals does not wait for its turn as other statements do, so this does."""
+    """Switch to WAL, retrying: unlike other statements this one does not wait for a lock."""
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:

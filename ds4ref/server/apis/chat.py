@@ -1,4 +1,4 @@
-"""/v1/chat/completions: OpenAI's chat completions (docs/server.md).
+"""/v1/chat/completions: OpenAI's chat completions (docs/reference/server.md).
 
 Left out on purpose: several choices (``n`` is not looked at), audio, penalties, logit bias. Reasoning goes out as
 ``reasoning_content``, as DeepSeek's API has it, and its log probabilities under the same name.
@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...targets.answer import CallDelta, Delta, Step
-from ...text.messages import Fields, array, from_openai
-from ...text.messages import fields as members
-from ...text.messages import text as string
+from ...text.fields import Fields, array
+from ...text.fields import fields as members
+from ...text.fields import text as string
+from ...text.messages import from_openai
 from ...text.rawjson import is_string
 from ...text.schemas import Schema, read_schemas
 from ..api import About, Api, Refused, sse
@@ -44,40 +45,40 @@ class Chat(Api):
     name = "chat"
 
     def read(self, body: bytes, about: About) -> tuple[Turn, ChatReply]:
-        """A request's turn and the reply to it."""
-        found = fields.Body(body)
+        """Return the turn of a request and the reply to it."""
+        request = fields.Body(body)
         with fields.reading():
-            messages = from_openai(found.needed("messages"), placeholders=True)
-            tools = read_schemas(found.raw("tools"))
-        model = fields.model(found, about)
-        thinking = fields.thinking(found, about, model)
-        choice, tools = _choice(found.raw("tool_choice"), tools, fields.parallel(found))
-        stream = found.flag("stream")
+            messages = from_openai(request.needed("messages"), placeholders=True)
+            tools = read_schemas(request.raw("tools"))
+        model = fields.model(request, about)
+        thinking = fields.thinking(request, about, model)
+        choice, tools = _choice(request.raw("tool_choice"), tools, fields.parallel(request))
+        stream = request.flag("stream")
         turn = Turn(
             "chat",
             model,
             fields.replayed(messages, about),
             tuple(tools),
             thinking,
-            max_tokens=fields.limit(found, about, "max_tokens", "max_completion_tokens"),
-            sampling=fields.sampling(found, about, thinking, SAMPLING),
-            stop=fields.stops(found, "stop"),
+            max_tokens=fields.limit(request, about, "max_tokens", "max_completion_tokens"),
+            sampling=fields.sampling(request, about, thinking, SAMPLING),
+            stop=fields.stops(request, "stop"),
             choice=choice,
-            format=fields.schema_format(found.raw("response_format"), "response_format", "json_schema"),
-            top_logprobs=_top_logprobs(found),
-            affinity=fields.affinity(found, about),
+            format=fields.schema_format(request.raw("response_format"), "response_format", "json_schema"),
+            top_logprobs=_top_logprobs(request),
+            affinity=fields.affinity(request, about),
             hoist=fields.hoist(about),
             recover=on(about.options, "recover-calls"),
         )
-        return turn, ChatReply(turn, about, stream, fields.include_usage(found))
+        return turn, ChatReply(turn, about, stream, fields.include_usage(request))
 
     def error(self, refused: Refused) -> bytes:
-        """The error document."""
+        """Return the error document."""
         return openai_error(refused)
 
 
 def _top_logprobs(body: fields.Body) -> int | None:
-    """How many alternatives; None if no log probabilities are wanted."""
+    """Return the number of alternatives per token, None for no log probabilities."""
     wanted, top = body.raw("logprobs"), body.raw("top_logprobs")
     if wanted is None or not fields.truth(wanted, "logprobs"):
         return None
@@ -88,7 +89,7 @@ def _top_logprobs(body: fields.Body) -> int | None:
 
 
 def _choice(raw: str | None, tools: list[Schema], parallel: bool) -> tuple[Choice, list[Schema]]:
-    """``tool_choice``, and the tools that it leaves."""
+    """Return the tool choice and the tools that it allows."""
     if raw is None:
         return Choice(parallel=parallel), tools
     with fields.reading():
@@ -99,19 +100,21 @@ def _choice(raw: str | None, tools: list[Schema], parallel: bool) -> tuple[Choic
         if kind == "allowed_tools":
             allowed = members(choice.get(kind, "{}"), kind)
             names = {_named(members(one, "an allowed tool")) for one in array(allowed.get("tools", "[]"), kind)}
-            left = [tool for tool in tools if tool.name in names]
-            return fields.choose(string(allowed.get("mode"), "mode of allowed_tools"), "", left, parallel), left
+            remaining = [tool for tool in tools if tool.name in names]
+            return fields.choose(
+                string(allowed.get("mode"), "mode of allowed_tools"), "", remaining, parallel
+            ), remaining
         return fields.choose("named", _named(choice), tools, parallel), tools
 
 
 def _named(tool: Fields) -> str:
-    """The name in {"type": "function", "function": {"name": ...}}."""
+    """Return the name in {"type": "function", "function": {"name": ...}}."""
     kind = string(tool.get("type"), "type of a tool")
     return string(members(tool.get(kind, "{}"), kind).get("name"), "name of a tool")
 
 
 class ChatReply(Base):
-    """Chunks, or a completion."""
+    """The reply: chunks, or a chat completion."""
 
     def __init__(self, turn: Turn, about: About, stream: bool, usage: bool):
         super().__init__(turn, about, stream)
@@ -124,12 +127,12 @@ class ChatReply(Base):
     # --- a stream
 
     def delta(self, delta: Delta) -> bytes:
-        """The chunks of a piece."""
+        """Return the chunks of ``delta``."""
         out = b"" if self.begun else self._chunk({"role": "assistant"})
         self.begun = True
         self._steps += delta.steps
         if delta.void and self._inputs:
-            # A call of which the client knows is not said again as text; it ends where it is, and will not parse.
+            # The client already has part of the call: it is not repeated as text, but left incomplete.
             self._dropping = True
         if delta.reasoning:
             out += self._chunk({"reasoning_content": delta.reasoning})
@@ -156,16 +159,16 @@ class ChatReply(Base):
 
     def _end(self) -> bytes:
         out = b""
-        if not self.said.void:
+        if not self.collected.void:
             for index, plain in self._inputs.items():
                 rest = "" if plain is None else plain.finish()[1]
                 if rest:
                     out += self._chunk({"tool_calls": [{"index": index, "custom": {"input": rest}}]})
         if self.turn.top_logprobs is not None and self._steps:
             out += self._chunk({"content": ""})
-        out += self._chunk({}, str(self.said.finish))
+        out += self._chunk({}, str(self.collected.finish))
         if self._usage:
-            out += self._event({"choices": [], "usage": openai_usage([self.said.counts])})
+            out += self._event({"choices": [], "usage": openai_usage([self.collected.counts])})
         return out + sse("[DONE]")
 
     def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
@@ -186,28 +189,27 @@ class ChatReply(Base):
         }
 
     def late_error(self, failed: Failed) -> bytes:
-        """A chunk with an error, which clients know; a finish reason that they do not know may make them try for
-        ever."""
+        """Return a chunk with an error; a finish reason that clients do not know may make them retry for ever."""
         return sse(compact({"error": {"message": failed.message, "type": "server_error"}}))
 
     # --- a document
 
     def document(self) -> bytes:
-        """The completion."""
+        """Return the completion."""
         self.whole()
-        said = self.said
-        message: dict[str, Any] = {"role": "assistant", "content": said.text}
-        if said.reasoning:
-            message["reasoning_content"] = said.reasoning
-        if said.calls:
+        answer = self.collected
+        message: dict[str, Any] = {"role": "assistant", "content": answer.text}
+        if answer.reasoning:
+            message["reasoning_content"] = answer.reasoning
+        if answer.calls:
             message["tool_calls"] = [
                 _call_entry(self.call_id(index), _full(on_the_wire(self.turn.tools, name)), arguments)
-                for index, name, arguments in said.calls
+                for index, name, arguments in answer.calls
             ]
-        choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": str(said.finish)}
+        choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": str(answer.finish)}
         if self.turn.top_logprobs is not None:
-            choice["logprobs"] = self._logprobs(said.steps)
-        usage = openai_usage([said.counts])
+            choice["logprobs"] = self._logprobs(answer.steps)
+        usage = openai_usage([answer.counts])
         return encoded(compact(self._head("chat.completion") | {"choices": [choice], "usage": usage}) + "\n")
 
     # --- log probabilities
@@ -222,7 +224,7 @@ class ChatReply(Base):
 
 
 def _full(tool: Tool) -> Tool:
-    """Chat has no namespaces: the name is what the model calls it."""
+    """Return the tool with its namespace in its name: chat has no namespaces."""
     return Tool(tool.namespace + tool.name, tool.kind)
 
 

@@ -1,4 +1,4 @@
-"""Answers, piece by piece: what the four APIs have in common."""
+"""Building answers: what the replies of the four APIs share."""
 
 from __future__ import annotations
 
@@ -25,55 +25,55 @@ token_hex: Callable[[int], str] = secrets.token_hex
 _numbers = itertools.count(1)
 
 _LINE_ENDS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"})
-"""Outside JSON strings they cannot occur. Many a client splits a stream into lines with a function that knows them."""
+"""They occur only inside JSON strings; many clients split streams into lines with a function that breaks at them."""
 
 
 def compact(value: Any) -> str:
-    """JSON as it goes out: no spaces, characters as they are."""
+    """Serialise to JSON without spaces and without ASCII escapes."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text if text.isascii() else text.translate(_LINE_ENDS)
 
 
 def encoded(text: str) -> bytes:
-    """UTF-8, whatever a request had in it."""
+    """Encode as UTF-8; lone surrogates become question marks."""
     return text.encode("utf-8", "replace")
 
 
 def new_id(prefix: str, digits: int = 32) -> str:
-    """A random id."""
+    """Return a random id of ``digits`` hex digits behind ``prefix``."""
     return prefix + token_hex(digits // 2)
 
 
 def openai_error(refused: Refused) -> bytes:
-    """An error as OpenAI's APIs have it."""
+    """Return the error document of OpenAI's APIs."""
     return encoded(compact({"error": {"message": refused.message, "type": refused.kind, **refused.extra}}) + "\n")
 
 
 class Splice:
-    """JSON text inside other JSON, as it is: what reads it into dicts would merge equal names and respell numbers."""
+    """Insert JSON text verbatim into other JSON; parsing it would merge equal names and respell numbers."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
 
     def __call__(self, text: str) -> str:
-        """What stands for ``text`` until then."""
+        """Return a placeholder for ``text``."""
         place = new_id("verbatim-")
         self._texts[place] = text
         return place
 
     def compact(self, value: Any) -> str:
-        """The whole."""
+        """Serialise ``value`` with every placeholder replaced by its text."""
         whole = compact(value)
         for place, text in self._texts.items():
             whole = whole.replace(f'"{place}"', text.translate(_LINE_ENDS), 1)
         return whole
 
 
-# --- what was generated, added up
+# --- the answer so far
 
 
-class Said:
-    """An answer so far. ``calls`` are (name, arguments), ``void`` whether calls were begun that do not count."""
+class Collected:
+    """The deltas of an answer, accumulated. ``void``: calls were begun and discarded."""
 
     def __init__(self) -> None:
         self._text: list[str] = []
@@ -84,7 +84,7 @@ class Said:
         self.void = False
 
     def add(self, delta: Delta) -> None:
-        """One more piece."""
+        """Append a delta."""
         self._text.append(delta.text)
         self._reasoning.append(delta.reasoning)
         self.steps += delta.steps
@@ -99,51 +99,51 @@ class Said:
 
     @property
     def text(self) -> str:
-        """What is visible."""
+        """Visible text."""
         return "".join(self._text)
 
     @property
     def reasoning(self) -> str:
-        """What was thought."""
+        """Reasoning text."""
         return "".join(self._reasoning)
 
     @property
     def calls(self) -> list[tuple[int, str, str]]:
-        """(index, name, arguments as JSON text)."""
+        """Calls as (index, name, arguments as JSON text)."""
         return [(index, name, "".join(parts)) for index, (name, parts) in sorted(self._calls.items())]
 
     @property
     def finish(self) -> Finish:
-        """Why it ended; STOP for what no client knows a word for: calls that are void, a block without a call."""
-        found = Finish(self.last.finish or Finish.STOP)
-        if found is Finish.ERROR or (found is Finish.TOOL_CALLS and not self._calls):
+        """Finish reason; STOP for ends that clients have no reason for: discarded calls, a block without a call."""
+        reason = Finish(self.last.finish or Finish.STOP)
+        if reason is Finish.ERROR or (reason is Finish.TOOL_CALLS and not self._calls):
             return Finish.STOP
-        return found
+        return reason
 
     @property
     def counts(self) -> tuple[int, int, int, int]:
-        """Tokens of the prompt, those of them that were cached, generated ones, and those of them that were thought."""
+        """Token counts (prompt, cached, completion, reasoning)."""
         usage = self.last.usage or Usage()
         return usage.prompt or 0, usage.cached or 0, usage.completion or 0, usage.reasoning or 0
 
 
 def openai_usage(counts: Sequence[tuple[int, int, int, int]], thought: bool = True) -> dict[str, Any]:
-    """Token counts of a chat or of completions, of several answers together. ``thought``: reasoning counts, too."""
-    prompt, cached, made, reasoning = map(sum, zip(*counts, strict=True))
+    """Return OpenAI's usage object for several answers. ``thought``: include reasoning tokens."""
+    prompt, cached, completion, reasoning = map(sum, zip(*counts, strict=True))
     return {
         "prompt_tokens": prompt,
-        "completion_tokens": made,
-        "total_tokens": prompt + made,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": cached, "cache_write_tokens": prompt - cached},
     } | ({"completion_tokens_details": {"reasoning_tokens": reasoning}} if thought else {})
 
 
-# --- tools as the client knows them
+# --- tools as the client declared them
 
 
 @dataclass(frozen=True)
 class Tool:
-    """How a call goes out: ``kind`` is "function", "custom" or "tool_search"."""
+    """A tool as its calls are sent: ``kind`` is "function", "custom" or "tool_search"."""
 
     name: str
     kind: str = "function"
@@ -151,7 +151,7 @@ class Tool:
 
 
 def on_the_wire(tools: Sequence[Schema], name: str) -> Tool:
-    """The tool that the model calls ``name``. One that nobody declared is a function."""
+    """Return the tool that the model calls ``name``; an undeclared one is a function."""
     for tool in tools:
         if tool.name == name and tool.kind != "hosted":
             return Tool(tool.name.removeprefix(tool.namespace), tool.kind, tool.namespace)
@@ -159,7 +159,7 @@ def on_the_wire(tools: Sequence[Schema], name: str) -> Tool:
 
 
 class PlainInput:
-    """The one text parameter of a custom tool, out of the JSON of its arguments, while they arrive."""
+    """Decode the text parameter of a custom tool from its JSON arguments as they arrive."""
 
     _HEAD = '{"input":"'
 
@@ -170,7 +170,7 @@ class PlainInput:
         self._inside = self._over = False
 
     def feed(self, fragment: str) -> str:
-        """The text that this piece of the arguments makes certain; none if they begin otherwise than they should."""
+        """Return the text that this fragment completes; "" if the arguments do not start as expected."""
         self._fragments.append(fragment)
         if self._over:
             return ""
@@ -188,13 +188,13 @@ class PlainInput:
         return text
 
     def finish(self) -> tuple[str, str]:
-        """(the whole text, what of it was not yet given out)."""
-        whole, given = plain_input("".join(self._fragments)), "".join(self._given)
-        return whole, whole.removeprefix(given) if whole.startswith(given) else ""
+        """Return (whole text, the part of it that ``feed`` did not return)."""
+        whole, sent = plain_input("".join(self._fragments)), "".join(self._given)
+        return whole, whole.removeprefix(sent) if whole.startswith(sent) else ""
 
 
 def _whole(body: str) -> int:
-    """How much of a JSON string's inside is whole: up to its closing quote, or to the start of half an escape."""
+    """Return the length of the complete part of a JSON string: up to its closing quote or an incomplete escape."""
     at = 0
     while at < len(body):
         if body[at] == '"':
@@ -212,12 +212,12 @@ def _whole(body: str) -> int:
 
 
 def plain_input(arguments: str) -> str:
-    """The text in a custom tool's arguments: that of ``input``, of the only parameter, or the arguments themselves."""
+    """Return a custom tool's text: the value of ``input``, of the only parameter, or the arguments themselves."""
     try:
-        found = dict(rawjson.members(arguments))
+        values = dict(rawjson.members(arguments))
     except ValueError:
         return arguments
-    raw = found.get("input", next(iter(found.values()), '""') if len(found) <= 1 else arguments)
+    raw = values.get("input", next(iter(values.values()), '""') if len(values) <= 1 else arguments)
     return rawjson.string(raw) if rawjson.is_string(raw) else raw
 
 
@@ -225,44 +225,44 @@ def plain_input(arguments: str) -> str:
 
 
 class Base(Reply):
-    """What every reply keeps: the answer so far, and the ids of its calls."""
+    """State of every reply: the answer so far, and the ids of its calls."""
 
     call_prefix = "call_"
 
     def __init__(self, turn: Turn, about: About, stream: bool):
         self.turn, self.about, self.stream = turn, about, stream
-        self.said = Said()
+        self.collected = Collected()
         self.prefill: Prefill | None = None
         self.begun = self.over = False
         self._ids: dict[int, str] = {}
 
     @cached_property
     def number(self) -> int:
-        """Of all answers of this process, counted from 1."""
+        """Number of the answer in this process, from 1."""
         return next(_numbers)
 
     def call_id(self, index: int) -> str:
-        """The id of a call. Both threads may ask: the one that generates, to remember it, and the one that sends."""
+        """Return the id of a call. Called by the inference thread (to remember it) and by the sending one."""
         return self._ids.get(index) or self._ids.setdefault(index, new_id(self.call_prefix))
 
     @property
     def counts(self) -> tuple[int, int, int, int]:
-        """Those of ``Said``; of an answer without an end what is known of it."""
-        if self.said.last.usage is None and self.prefill is not None:
-            return self.prefill.total, self.prefill.cached, len(self.said.steps), 0
-        return self.said.counts
+        """``Collected.counts``; for an unfinished answer, the counts known so far."""
+        if self.collected.last.usage is None and self.prefill is not None:
+            return self.prefill.total, self.prefill.cached, len(self.collected.steps), 0
+        return self.collected.counts
 
     def feed(self, event: Event) -> bytes:
-        """What goes out because of ``event``; after an end, nothing."""
+        """Return the server-sent events that ``event`` causes; nothing after the end."""
         out = b""
         match event:
             case Prefill():
                 self.prefill = event
             case Answered(delta):
-                self.said.add(delta)
+                self.collected.add(delta)
                 out = self.answered(delta)
             case Delta():
-                self.said.add(event)
+                self.collected.add(event)
                 if self.stream and not self.over:
                     out = self.late_error(_CUT_OFF) if event.finish == Finish.CANCELLED else self.delta(event)
                     self.over = self.over or bool(event.finish)
@@ -272,23 +272,23 @@ class Base(Reply):
 
     @abc.abstractmethod
     def delta(self, delta: Delta) -> bytes:
-        """A piece of the stream."""
+        """Return the server-sent events of ``delta``."""
 
     def answered(self, delta: Delta) -> bytes:
-        """One of several prompts is answered; only completions take several, and say so."""
+        """Return the events at the end of one of several prompts; only completions take several."""
         return b""
 
     def whole(self) -> None:
-        """Refused if the answer was cut off, by the server itself: a client that left reads nothing."""
-        if self.said.last.finish == Finish.CANCELLED:
+        """Raise Refused if the server cut the answer off (a client that disconnected reads nothing)."""
+        if self.collected.last.finish == Finish.CANCELLED:
             raise Refused(503, _CUT_OFF.message, "server_error", headers={"x-should-retry": "false"})
 
     def error(self, refused: Refused) -> bytes:
-        """The error document."""
+        """Return the error document."""
         return openai_error(refused)
 
     def remember(self, answer: Message) -> Message:
-        """The answer with the ids of its calls, under which it is kept as the model wrote it."""
+        """Return the answer with the ids of its calls, and store its calls under them."""
         calls = tuple(replace(call, id=self.call_id(index)) for index, call in enumerate(answer.calls))
         answer = replace(answer, calls=calls)
         if self.about.tools is not None:
@@ -300,19 +300,19 @@ _CUT_OFF = Failed("shutdown", "server shutting down")
 
 
 def stands_in_thinking(turn: Turn) -> bool:
-    """Whether the answer to a conversation begins inside ``<think>``."""
+    """Return whether the answer begins inside ``<think>``."""
     asked = [m.role for m in turn.messages if turn.hoist == "leading" or m.role not in ("system", "developer")]
     return turn.thinking != "none" and bool(asked) and asked[-1] != "assistant"
 
 
 class Thinking:
-    """Follows the tokens of an answer: which were thought."""
+    """Tracks which tokens of an answer are reasoning."""
 
     def __init__(self, inside: bool):
         self.inside = inside
 
     def thought(self, step: Step) -> bool:
-        """Whether this token was; the tags themselves are part of the thinking."""
+        """Return whether this token is reasoning; the tags themselves are."""
         was, raw = self.inside, step.token.raw
         if raw in (_OPEN, _CLOSE):
             self.inside = raw == _OPEN

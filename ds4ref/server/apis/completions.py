@@ -1,7 +1,7 @@
-"""/v1/completions: OpenAI's legacy completions (docs/server.md).
+"""/v1/completions: OpenAI's legacy completions (docs/reference/server.md).
 
-A text prompt is put into a chat, as ds4 does it, and the answer is everything that was generated, thinking and its tags
-too. A prompt of token ids, and one that is echoed, is taken as it stands: no template, no BOS. Left out on purpose:
+A text prompt becomes a user message, as in ds4, and the answer is all generated text, reasoning and its tags included.
+A prompt of token ids, or an echoed one, is used as it is: no template, no BOS. Left out on purpose:
 ``n``, ``best_of``, ``suffix``.
 """
 
@@ -14,13 +14,13 @@ from typing import Any
 
 from ...targets.answer import Delta, Step, Token
 from ...text.chat import Message
-from ...text.messages import array
+from ...text.fields import array
 from ...text.protocol import DEFAULT_SYSTEM
 from ...text.rawjson import is_string, string
 from ..api import About, Api, Refused, sse
 from ..turn import Failed, Turn
 from . import fields
-from .common import Base, Said, compact, encoded, openai_error, openai_usage
+from .common import Base, Collected, compact, encoded, openai_error, openai_usage
 
 MAX_TOP = 20
 PROMPTS = 256
@@ -36,35 +36,35 @@ class Completions(Api):
     name = "completions"
 
     def read(self, body: bytes, about: About) -> tuple[Turn, CompletionsReply]:
-        """A request's turn and the reply to it."""
-        found = fields.Body(body)
-        prompts = _prompts(found.needed("prompt"))
-        model = fields.model(found, about)
-        thinking = fields.thinking(found, about, model)
-        echo, stream = found.flag("echo"), found.flag("stream")
+        """Return the turn of a request and the reply to it."""
+        request = fields.Body(body)
+        prompts = _prompts(request.needed("prompt"))
+        model = fields.model(request, about)
+        thinking = fields.thinking(request, about, model)
+        echo, stream = request.flag("echo"), request.flag("stream")
         plain = Turn(
             "completions",
             model,
             thinking=thinking,
-            max_tokens=fields.limit(found, about, "max_tokens"),
-            sampling=fields.sampling(found, about, thinking, SAMPLING),
-            stop=fields.stops(found, "stop"),
-            top_logprobs=_top_logprobs(found.raw("logprobs")),
+            max_tokens=fields.limit(request, about, "max_tokens"),
+            sampling=fields.sampling(request, about, thinking, SAMPLING),
+            stop=fields.stops(request, "stop"),
+            top_logprobs=_top_logprobs(request.raw("logprobs")),
             echo=echo,
             raw=True,
-            affinity=fields.affinity(found, about),
+            affinity=fields.affinity(request, about),
         )
         first, *more = [_asked(plain, prompt) for prompt in prompts]
         turn = replace(first, more=tuple(more))
-        return turn, CompletionsReply(turn, about, stream, fields.include_usage(found))
+        return turn, CompletionsReply(turn, about, stream, fields.include_usage(request))
 
     def error(self, refused: Refused) -> bytes:
-        """The error document."""
+        """Return the error document."""
         return openai_error(refused)
 
 
 def _prompts(raw: str) -> list[Prompt]:
-    """One prompt, or several: texts or token ids. What is neither is an empty text."""
+    """Return the prompts, each a text or token ids; anything else is an empty text."""
     if is_string(raw):
         return [string(raw)]
     if not raw.startswith("["):
@@ -86,16 +86,16 @@ def _is_number(raw: str) -> bool:
 
 def _ids(entries: Sequence[str]) -> tuple[int, ...]:
     try:
-        found = tuple(int(entry) for entry in entries if len(entry) < 20)
+        ids = tuple(int(entry) for entry in entries if len(entry) < 20)
     except ValueError:
-        found = ()
-    if not found or len(found) < len(entries):
+        ids = ()
+    if not ids or len(ids) < len(entries):
         raise fields.bad("prompt is not an array of token ids")
-    return found
+    return ids
 
 
 def _asked(plain: Turn, prompt: Prompt) -> Turn:
-    """The turn of one prompt."""
+    """Return the turn of one prompt."""
     if not isinstance(prompt, str):
         return replace(plain, ids=prompt, thinking="none")
     if not plain.echo:
@@ -115,12 +115,12 @@ def _top_logprobs(raw: str | None) -> int | None:
 
 
 class CompletionsReply(Base):
-    """Chunks, or a completion. Each prompt has a choice of its own."""
+    """The reply: chunks, or a completion with one choice per prompt."""
 
     def __init__(self, turn: Turn, about: About, stream: bool, usage: bool):
         super().__init__(turn, about, stream)
         self._usage = usage
-        self._done: list[Said] = []  # the choices before the one that is being generated
+        self._done: list[Collected] = []  # the choices before the one that is being generated
         self._steps: list[Step] = []
         self._offsets = _Offsets()
 
@@ -129,22 +129,22 @@ class CompletionsReply(Base):
         return len(self._done)
 
     def answered(self, delta: Delta) -> bytes:
-        """One of several prompts is answered."""
-        out = self._pieces(delta) + self._last(self.said) if self.stream else b""
-        self._done.append(self.said)
-        self.said, self._steps, self._offsets = Said(), [], _Offsets()
+        """Finish the choice of one of several prompts."""
+        out = self._pieces(delta) + self._last(self.collected) if self.stream else b""
+        self._done.append(self.collected)
+        self.collected, self._steps, self._offsets = Collected(), [], _Offsets()
         return out
 
     # --- a stream
 
     def delta(self, delta: Delta) -> bytes:
-        """The chunks of a piece."""
+        """Return the chunks of ``delta``."""
         out = self._pieces(delta)
         if not delta.finish:
             return out
-        out += self._last(self.said)
+        out += self._last(self.collected)
         if self._usage:
-            counts = [said.counts for said in (*self._done, self.said)]
+            counts = [answer.counts for answer in (*self._done, self.collected)]
             usage = openai_usage(counts, thought=False)
             out += sse(compact(self._head() | {"choices": [], "usage": usage}))
         return out + sse("[DONE]")
@@ -154,8 +154,8 @@ class CompletionsReply(Base):
         self._steps += delta.steps
         return self._chunk(delta.text) if delta.text else b""
 
-    def _last(self, said: Said) -> bytes:
-        return self._chunk("", str(said.finish))
+    def _last(self, answer: Collected) -> bytes:
+        return self._chunk("", str(answer.finish))
 
     def _chunk(self, text: str, finish: str | None = None) -> bytes:
         choice: dict[str, Any] = {"text": text, "index": self._index}
@@ -172,41 +172,41 @@ class CompletionsReply(Base):
         }
 
     def late_error(self, failed: Failed) -> bytes:
-        """A chunk with an error."""
+        """Return a chunk with an error."""
         return sse(compact({"error": {"message": failed.message, "type": "server_error"}}))
 
     # --- a document
 
     def document(self) -> bytes:
-        """The completion."""
+        """Return the completion."""
         self.whole()
-        answers = [*self._done, self.said]
+        answers = [*self._done, self.collected]
         choices = []
-        for index, said in enumerate(answers):
-            choice: dict[str, Any] = {"text": said.text, "index": index}
+        for index, answer in enumerate(answers):
+            choice: dict[str, Any] = {"text": answer.text, "index": index}
             if self.turn.top_logprobs is not None:
-                choice["logprobs"] = _logprobs(said.steps, _Offsets())
-            choices.append(choice | {"finish_reason": str(said.finish)})
-        usage = openai_usage([said.counts for said in answers], thought=False)
+                choice["logprobs"] = _logprobs(answer.steps, _Offsets())
+            choices.append(choice | {"finish_reason": str(answer.finish)})
+        usage = openai_usage([answer.counts for answer in answers], thought=False)
         return encoded(compact(self._head() | {"choices": choices, "usage": usage}) + "\n")
 
 
 class _Offsets:
-    """Where in the text each token begins. One that ends inside a character leaves the next one where it began."""
+    """Character offsets of tokens in the text; a token that continues a character has the offset of its start."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._at = 0
 
     def next(self, raw: bytes) -> int:
-        """The offset of this token, in characters."""
+        """Return the offset of the next token in characters."""
         at = self._at
         self._at += len(self._decoder.decode(raw))
         return at
 
 
 def _logprobs(steps: Sequence[Step], offsets: _Offsets) -> dict[str, Any]:
-    """Parallel lists, as OpenAI has them. ``bytes`` is ours: a token's text does not always say what it is."""
+    """Return OpenAI's parallel lists, and ``bytes``, our addition, for tokens that are not valid UTF-8."""
     return {
         "tokens": [_text(step.token) for step in steps],
         "token_logprobs": [step.token.logprob for step in steps],
@@ -217,17 +217,17 @@ def _logprobs(steps: Sequence[Step], offsets: _Offsets) -> dict[str, Any]:
 
 
 def _top(step: Step) -> dict[str, float | None] | None:
-    """Alternatives by their text, the best of those that share one."""
+    """Return the alternatives by text; of several with the same text, the likeliest."""
     if step.token.logprob is None:
         return None
-    found: dict[str, float | None] = {}
+    logprobs: dict[str, float | None] = {}
     for token in step.top:
-        found.setdefault(_text(token), token.logprob)
-    return found
+        logprobs.setdefault(_text(token), token.logprob)
+    return logprobs
 
 
 def _text(token: Token) -> str:
-    """A token's text; its bytes where it is none, spelled as OpenAI spelled them."""
+    """Return a token's text; bytes that are not UTF-8 are spelled ``bytes:\\xe2``, as by OpenAI."""
     try:
         return token.raw.decode()
     except UnicodeDecodeError:

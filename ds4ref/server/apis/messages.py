@@ -1,6 +1,6 @@
-"""/v1/messages and /v1/messages/count_tokens: Anthropic's messages (docs/server.md).
+"""/v1/messages and /v1/messages/count_tokens: Anthropic's messages (docs/reference/server.md).
 
-Left out on purpose: server tools, citations, batches, cache control (what was evaluated is found again without it).
+Left out on purpose: server tools, citations, batches, cache control (prefixes are cached without it).
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...targets.answer import CallDelta, Delta, Finish
 from ...text.chat import Message
-from ...text.messages import fields as members
+from ...text.fields import fields as members
+from ...text.fields import text as string
 from ...text.messages import from_anthropic, tool_references
-from ...text.messages import text as string
 from ...text.schemas import Schema, found_in, read_schemas
 from ..api import About, Api, Question, Refused, sse
 from ..deviations import on
@@ -39,31 +39,31 @@ class Messages(Api):
     name = "messages"
 
     def read(self, body: bytes, about: About) -> tuple[Turn, MessagesReply]:
-        """A request's turn and the reply to it."""
-        found = fields.Body(body)
-        turn = _read(found, about)
-        return turn, MessagesReply(turn, about, found.flag("stream"))
+        """Return the turn of a request and the reply to it."""
+        request = fields.Body(body)
+        turn = _read(request, about)
+        return turn, MessagesReply(turn, about, request.flag("stream"))
 
     def error(self, refused: Refused) -> bytes:
-        """The error document."""
+        """Return the error document."""
         return _error(refused)
 
 
 class CountTokens(Question):
-    """How many tokens a request's prompt has."""
+    """Counts the tokens of a request's prompt."""
 
     path = "/v1/messages/count_tokens"
     name = "count_tokens"
 
     def answer(self, body: bytes, about: About, tokenizer: Tokenizer) -> bytes:
-        """The document."""
+        """Return the document."""
         if not on(about.options, "count-tokens"):
             raise Refused(404, "unknown endpoint", _KINDS[404])
         turn = _read(fields.Body(body), about, counted=True)
         return encoded(compact({"input_tokens": len(turn.rendered().encode(tokenizer))}) + "\n")
 
     def error(self, refused: Refused) -> bytes:
-        """The error document."""
+        """Return the error document."""
         return _error(refused)
 
 
@@ -79,7 +79,7 @@ def _error(refused: Refused) -> bytes:
 
 
 def _read(body: fields.Body, about: About, counted: bool = False) -> Turn:
-    """``counted``: the prompt is all that matters."""
+    """Parse a request; ``counted``: only its prompt is used."""
     raw = body.needed("messages")
     hoist = fields.hoist(about)
     with fields.reading():
@@ -115,8 +115,10 @@ def _read(body: fields.Body, about: About, counted: bool = False) -> Turn:
 
 
 def _thinking(body: fields.Body, about: About, model: str, config: Mapping[str, str]) -> str:
-    """The mode. An effort sets how much is thought, never whether: Claude Code asks for titles with effort "high" and
-    no thinking."""
+    """Return the thinking mode.
+
+    An effort never switches thinking on: Claude Code asks for titles with effort "high" and without thinking.
+    """
     chosen, explicit = fields.switched(body, "thinking")
     effort = fields.effort(body.raw("reasoning_effort"), "reasoning_effort")
     effort = fields.effort(config.get("effort"), "effort") or effort
@@ -137,7 +139,7 @@ def _choice(raw: str | None, tools: list[Schema]) -> Choice:
 
 
 def _results_only(messages: list[Message], about: About) -> bool:
-    """Whether there are results of calls that the conversation does not contain."""
+    """Return whether there are tool results without their calls."""
     return fields.results_only(messages, about, "Anthropic", "tool_use_id", "messages")
 
 
@@ -145,7 +147,7 @@ def _results_only(messages: list[Message], about: About) -> bool:
 
 
 class MessagesReply(Base):
-    """Events, or a message."""
+    """The reply: events, or a message."""
 
     call_prefix = "toolu_"
 
@@ -162,13 +164,13 @@ class MessagesReply(Base):
     # --- a stream
 
     def delta(self, delta: Delta) -> bytes:
-        """The events of a piece."""
+        """Return the events of ``delta``."""
         out = self._begin()
         if delta.reasoning:
             out += self._piece("thinking", {"type": "thinking_delta", "thinking": delta.reasoning})
         lost = delta.void and self._last >= 0
         if lost and delta.finish != Finish.LENGTH:
-            # A call that went out half must not be taken for a whole one.
+            # The client must not take an incomplete call for a complete one.
             self.over = True
             return out + self.late_error(Failed("engine", "the model's tool call was malformed"))
         if delta.text and not lost:
@@ -217,21 +219,21 @@ class MessagesReply(Base):
 
     def _end(self) -> bytes:
         out = b""
-        if self._open in ("", "thinking"):  # nothing that can be seen: an empty text can be shown
+        if self._open in ("", "thinking"):  # nothing visible: send an empty text block
             out += self._start("text", {"type": "text", "text": ""})
         out += self._close()
         reason, sequence = self._reason()
-        usage = {"output_tokens": self.said.counts[2]}
+        usage = {"output_tokens": self.collected.counts[2]}
         out += _event("message_delta", delta={"stop_reason": reason, "stop_sequence": sequence}, usage=usage)
         return out + _event("message_stop")
 
     def late_error(self, failed: Failed) -> bytes:
-        """An error event: SDKs raise it, and half a message is not taken for a whole one."""
+        """Return an error event, which SDKs raise."""
         kind = "overloaded_error" if failed.code == "shutdown" else "api_error"
         return _event("error", error={"type": kind, "message": failed.message})
 
     def alive(self) -> bytes:
-        """A ping. As soon as it is known how long the prompt is, the message begins, since nothing may come before."""
+        """Return a ping, behind message_start once the length of the prompt is known; before that, a comment."""
         if not self.begun and self.prefill is None:
             return super().alive()
         return self._begin() + _event("ping")
@@ -239,20 +241,20 @@ class MessagesReply(Base):
     # --- a document
 
     def document(self) -> bytes:
-        """The message."""
+        """Return the message."""
         self.whole()
-        said, splice, content = self.said, Splice(), []
-        if said.reasoning:
-            content.append({"type": "thinking", "thinking": said.reasoning, "signature": self._id})
-        if said.text or not said.calls:
-            content.append({"type": "text", "text": said.text})
-        for index, name, arguments in said.calls:
+        answer, splice, content = self.collected, Splice(), []
+        if answer.reasoning:
+            content.append({"type": "thinking", "thinking": answer.reasoning, "signature": self._id})
+        if answer.text or not answer.calls:
+            content.append({"type": "text", "text": answer.text})
+        for index, name, arguments in answer.calls:
             content.append(_tool_use(self.call_id(index), name) | {"input": splice(arguments)})
-        message = self._message(content, *self._reason(), _usage(*said.counts[:3]))
+        message = self._message(content, *self._reason(), _usage(*answer.counts[:3]))
         return encoded(splice.compact(message) + "\n")
 
     def error(self, refused: Refused) -> bytes:
-        """The error document."""
+        """Return the error document."""
         shaped = on(self.about.options, "anthropic-errors") or "n_prompt_tokens" in refused.extra
         return _error(refused) if shaped else openai_error(refused)
 
@@ -271,21 +273,21 @@ class MessagesReply(Base):
         }
 
     def _reason(self) -> tuple[str, str | None]:
-        stopped = self.said.last.stopped
+        stopped = self.collected.last.stopped
         if stopped:
             return "stop_sequence", stopped
-        return _STOPS.get(self.said.finish, "end_turn"), None
+        return _STOPS.get(self.collected.finish, "end_turn"), None
 
 
 def _tool_use(call_id: str, name: str) -> dict[str, Any]:
     return {"type": "tool_use", "id": call_id, "name": name, "input": {}}
 
 
-def _usage(prompt: int, cached: int, made: int) -> dict[str, int]:
-    """Everything that is not read from the cache goes into it, so no input is only that."""
+def _usage(prompt: int, cached: int, completion: int) -> dict[str, int]:
+    """Return the usage object: all input is read from the cache or written to it, so ``input_tokens`` is 0."""
     return {
         "input_tokens": 0,
-        "output_tokens": made,
+        "output_tokens": completion,
         "cache_read_input_tokens": cached,
         "cache_creation_input_tokens": prompt - cached,
     }

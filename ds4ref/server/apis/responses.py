@@ -1,6 +1,6 @@
-"""/v1/responses: OpenAI's responses (docs/server.md).
+"""/v1/responses: OpenAI's responses (docs/reference/server.md).
 
-Nothing is stored: a request carries its whole history. Left out on purpose: hosted tools, log probabilities, an
+Nothing is stored: every request carries its whole history. Left out on purpose: hosted tools, log probabilities, an
 endpoint for compaction.
 """
 
@@ -12,9 +12,10 @@ from typing import Any
 
 from ...targets.answer import CallDelta, Delta, Finish
 from ...text.chat import Message
-from ...text.messages import Fields, array, from_responses
-from ...text.messages import fields as members
-from ...text.messages import text as string
+from ...text.fields import Fields, array
+from ...text.fields import fields as members
+from ...text.fields import text as string
+from ...text.messages import from_responses
 from ...text.rawjson import is_string
 from ...text.schemas import Schema, brought, read_schemas
 from ..api import About, Api, Refused, sse
@@ -49,65 +50,71 @@ class Responses(Api):
     name = "responses"
 
     def read(self, body: bytes, about: About) -> tuple[Turn, ResponsesReply]:
-        """A request's turn and the reply to it."""
-        found = fields.Body(body)
+        """Return the turn of a request and the reply to it."""
+        request = fields.Body(body)
         for name in ("previous_response_id", "conversation"):
-            if found.raw(name) is not None:
+            if request.raw(name) is not None:
                 raise Refused(400, f"{name} is not supported; replay full input instead")
         with fields.reading():
-            instructions = string(found.raw("instructions"), "instructions")
+            instructions = string(request.raw("instructions"), "instructions")
             in_place = on(about.options, "tools-in-place")
-            messages, loaded = from_responses(found.needed("input"), instructions, placeholders=True, in_place=in_place)
+            messages, loaded = from_responses(
+                request.needed("input"), instructions, placeholders=True, in_place=in_place
+            )
             messages = _asked_again(messages)
             late = brought(loaded) if in_place else read_schemas("[" + ",".join(loaded) + "]")
-            tools = _merged(read_schemas(found.raw("tools")), late, in_place)
-        model = fields.model(found, about)
-        asked = found.object("reasoning")
+            tools = _merged(read_schemas(request.raw("tools")), late, in_place)
+        model = fields.model(request, about)
+        asked = request.object("reasoning")
         effort = fields.effort(asked.get("effort"), "effort")
         thinking = fields.mode(about, effort, None, model, effort is not None)
-        choice, tools = _choice(found.raw("tool_choice"), tools, fields.parallel(found))
+        choice, tools = _choice(request.raw("tool_choice"), tools, fields.parallel(request))
         turn = Turn(
             "responses",
             model,
             fields.replayed(messages, about),
             tuple(tools),
             thinking,
-            max_tokens=fields.limit(found, about, "max_output_tokens", "max_tokens"),
-            sampling=fields.sampling(found, about, thinking, SAMPLING),
+            max_tokens=fields.limit(request, about, "max_output_tokens", "max_tokens"),
+            sampling=fields.sampling(request, about, thinking, SAMPLING),
             choice=choice,
-            format=fields.schema_format(found.object("text").get("format"), "format"),
-            affinity=fields.affinity(found, about),
+            format=fields.schema_format(request.object("text").get("format"), "format"),
+            affinity=fields.affinity(request, about),
             hoist=fields.hoist(about),
             recover=on(about.options, "recover-calls"),
             results_only=fields.results_only(messages, about, "Responses", "call_id", "input"),
         )
         with fields.reading():
             summary = string(asked.get("summary"), "summary") in SUMMARIES
-        return turn, ResponsesReply(turn, about, found.flag("stream"), summary)
+        return turn, ResponsesReply(turn, about, request.flag("stream"), summary)
 
     def error(self, refused: Refused) -> bytes:
-        """The error document."""
+        """Return the error document."""
         return openai_error(refused)
 
 
 def _asked_again(messages: list[Message]) -> list[Message]:
-    """Without reasoning at the end: Codex asks so when a stream was cut before anything was said. To a history that
-    ends with the assistant's turn there is no answer."""
+    """Drop reasoning at the end of the history, which Codex sends after a stream that was cut.
+
+    A history that ends with the assistant's turn could not be answered.
+    """
     last = messages[-1] if messages else Message("user")
     alone = last.role == "assistant" and last.reasoning and not last.content and not last.calls
     return messages[:-1] if alone and len(messages) > 1 else messages
 
 
 def _merged(tools: list[Schema], late: list[Schema], in_place: bool) -> list[Schema]:
-    """The request's tools, and those that searches found and it does not show: they are shown by the search's result
-    if that is wanted, and else with the others."""
+    """Merge the request's tools with those that searches added.
+
+    ``in_place``: the search's result shows the added ones; otherwise the prompt's head shows all.
+    """
     known = {tool.name for tool in tools if not tool.deferred}
     new = {tool.name: tool if in_place else replace(tool, deferred=False) for tool in late if tool.name not in known}
     return [tool for tool in tools if tool.name not in new] + list(new.values())
 
 
 def _choice(raw: str | None, tools: list[Schema], parallel: bool) -> tuple[Choice, list[Schema]]:
-    """``tool_choice``, and the tools that it leaves."""
+    """Return the tool choice and the tools that it allows."""
     if raw is None:
         return Choice(parallel=parallel), tools
     with fields.reading():
@@ -121,15 +128,15 @@ def _choice(raw: str | None, tools: list[Schema], parallel: bool) -> tuple[Choic
         if kind == "allowed_tools":
             allowed = array(choice.get("tools", "[]"), "tools of tool_choice")
             names = {_named(members(one, "an allowed tool"), tools) for one in allowed}
-            left = [tool for tool in tools if tool.name in names]
-            return fields.choose(string(choice.get("mode"), "mode of tool_choice"), "", left, parallel), left
+            remaining = [tool for tool in tools if tool.name in names]
+            return fields.choose(string(choice.get("mode"), "mode of tool_choice"), "", remaining, parallel), remaining
         if kind not in ("function", "custom", "tool_search"):
             raise Refused(400, f"forced tool_choice not supported for {kind[:100]!r}")
         return fields.choose("named", _named(choice, tools), tools, parallel), tools
 
 
 def _named(choice: Fields, tools: Sequence[Schema]) -> str:
-    """A tool's name as the model sees it."""
+    """Return a tool's name as the model sees it."""
     name, namespace = string(choice.get("name"), "name of a tool"), string(choice.get("namespace"), "namespace")
     if not name and string(choice.get("type"), "type of a tool") == "tool_search":
         return "tool_search"
@@ -137,14 +144,14 @@ def _named(choice: Fields, tools: Sequence[Schema]) -> str:
 
 
 class ResponsesReply(Base):
-    """Events, or a response. ``summary``: the client wants to see what was thought."""
+    """The reply: events, or a response. ``summary``: the client wants the reasoning."""
 
     def __init__(self, turn: Turn, about: About, stream: bool, summary: bool):
         super().__init__(turn, about, stream)
         self.id = new_id("resp_", DIGITS)
         self._summary = summary
         self._sequence = 0
-        self._items: list[Item] = []  # those that are done
+        self._items: list[Item] = []  # finished ones
         self._opened = 0
         self._reasoning: _Open | None = None
         self._message: _Open | None = None
@@ -156,17 +163,17 @@ class ResponsesReply(Base):
     # --- a stream
 
     def delta(self, delta: Delta) -> bytes:
-        """The events of a piece."""
+        """Return the events of ``delta``."""
         out = self._begin()
         for step in delta.steps:
             self._thinking.thought(step)
         lost = delta.void and self._called
         if lost and delta.finish != Finish.LENGTH:
-            # A call that went out half must not be taken for a whole one, nor can it be taken back.
+            # The client must not take an incomplete call for a complete one, and it cannot be revoked.
             self.over = True
             return out + self.late_error(Failed("engine", "the model's tool call was malformed"))
         if lost:
-            self._call = None  # and is never done
+            self._call = None  # never closed
         if delta.reasoning and self._summary:
             out += self._think(delta.reasoning)
         if (delta.text or delta.calls) and on(self.about.options, "close-reasoning"):
@@ -264,8 +271,8 @@ class ResponsesReply(Base):
 
     def _thought(self, last: str) -> str:
         """The status of reasoning that is open at the end: completed only if something came after it."""
-        said = self.said
-        closed = bool(said.text or said.calls) or (bool(said.steps) and not self._thinking.inside)
+        answer = self.collected
+        closed = bool(answer.text or answer.calls) or (bool(answer.steps) and not self._thinking.inside)
         return "completed" if closed else "incomplete"
 
     def late_error(self, failed: Failed) -> bytes:
@@ -284,18 +291,18 @@ class ResponsesReply(Base):
     # --- a document
 
     def document(self) -> bytes:
-        """The response."""
+        """Return the response."""
         self.whole()
-        said, items = self.said, []
-        status = _status(said.last.finish)
+        answer, items = self.collected, []
+        status = _status(answer.last.finish)
         last = "completed" if status == "completed" else "incomplete"
-        if said.reasoning and self._summary:
-            for step in said.steps:
+        if answer.reasoning and self._summary:
+            for step in answer.steps:
                 self._thinking.thought(step)
-            items.append(_reasoning_item(new_id("rs_", DIGITS), said.reasoning, self._thought(last)))
-        if said.text:
-            items.append(_message_item(new_id("msg_", DIGITS), said.text, last))
-        for index, name, arguments in said.calls:
+            items.append(_reasoning_item(new_id("rs_", DIGITS), answer.reasoning, self._thought(last)))
+        if answer.text:
+            items.append(_message_item(new_id("msg_", DIGITS), answer.text, last))
+        for index, name, arguments in answer.calls:
             tool = on_the_wire(self.turn.tools, name)
             item_id = new_id("ctc_" if tool.kind == "custom" else "fc_", DIGITS)
             items.append(_call_item(item_id, self.call_id(index), tool, arguments, "completed", self._splice))
@@ -318,13 +325,13 @@ class ResponsesReply(Base):
             response["incomplete_details"] = {"reason": "max_output_tokens" if known else "max_tokens"}
         response["output"] = output
         if status != "in_progress":
-            prompt, cached, made, thought = self.counts
+            prompt, cached, completion, thought = self.counts
             response["usage"] = {
                 "input_tokens": prompt,
                 "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": prompt - cached},
-                "output_tokens": made,
+                "output_tokens": completion,
                 "output_tokens_details": {"reasoning_tokens": thought},
-                "total_tokens": prompt + made,
+                "total_tokens": prompt + completion,
             }
         return response
 
@@ -345,7 +352,7 @@ class ResponsesReply(Base):
 
 
 class _Open:
-    """An item that is being generated: its id, its index in the output, its text so far."""
+    """An unfinished output item: id, index in the output, text so far."""
 
     def __init__(self, item_id: str, at: int):
         self.id, self.at = item_id, at
@@ -353,29 +360,29 @@ class _Open:
 
     @property
     def where(self) -> Item:
-        """What its events carry."""
+        """Members that identify the item in its events."""
         return {"item_id": self.id, "output_index": self.at}
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """The text so far."""
         return "".join(self.parts)
 
 
 class _Call:
-    """A call that is being generated."""
+    """An unfinished call."""
 
     def __init__(self, index: int, tool: Tool, item: _Open):
         self.index, self.tool, self.open = index, tool, item
         self._plain = PlainInput() if tool.kind == "custom" else None
 
     def feed(self, fragment: str) -> str:
-        """What of the arguments can go out."""
+        """Append a fragment of the arguments; return what can be sent."""
         self.open.parts.append(fragment)
         return fragment if self._plain is None else self._plain.feed(fragment)
 
     def rest(self) -> str:
-        """What could not until they were complete."""
+        """Return what could not be sent before the arguments were complete."""
         return "" if self._plain is None else self._plain.finish()[1]
 
 
@@ -398,7 +405,7 @@ def _message_item(item_id: str, text: str, status: str) -> Item:
 
 
 def _call_item(item_id: str, call_id: str, tool: Tool, arguments: str, status: str, splice: Splice) -> Item:
-    """A call in the kind of item that belongs to its tool. ``arguments`` is JSON text, "" at the beginning."""
+    """Return a call as the item kind of its tool. ``arguments``: JSON text, "" at the beginning."""
     if tool.kind == "tool_search":
         head = {"id": item_id, "type": "tool_search_call", "status": status, "call_id": call_id, "execution": "client"}
         return head | {"arguments": splice(arguments or "{}")}

@@ -1,5 +1,7 @@
-"""Making model files: a plan of formats (``plan``, ``families``), importance (``imatrix``), the run that carries the
-plan out (``run``) into a file that survives interruption (``part``), and layers of one file in another (``splice``).
+"""Quantization of model files, from plan to result.
+
+A plan of formats (``plan``, ``families``), importance (``imatrix``), its execution (``run``) into a file that survives
+interruption (``part``), and layers of one file in another (``splice``).
 
     plan = make_plan(source, Choices(recipe="q4"))
     specs = [item.spec for item in plan.items]

@@ -1,4 +1,4 @@
-"""Families of tensors, and which storage format a recipe gives each of them.
+"""Families of tensors, and the storage format that a recipe gives to each.
 
 A family is read off the whole name of a tensor, never off a part of it: ``blk.3.ffn_gate_exps.weight_bias`` is no
 expert. Families are those of ds4's quantizer; where a model has no routed experts, ``ffn`` is its feed-forward part.
@@ -38,13 +38,13 @@ _PROJECTIONS = {
 
 
 def layer_of(name: str) -> int | None:
-    """The layer a tensor belongs to, None outside the layers."""
+    """Return the layer that a tensor belongs to, None outside the layers."""
     match = _LAYER.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def family_of(name: str, rank: int, integers: bool = False) -> str:
-    """Key of ``FAMILIES``."""
+    """Return the family of a tensor, a key of ``FAMILIES``."""
     if integers:
         return "table"
     if rank <= 1:
@@ -76,7 +76,7 @@ class Recipe:
     last: Mapping[str, str] = field(default_factory=dict)
 
     def wanted(self, family: str, layer: int | None, layers: int) -> str | None:
-        """The format for a tensor; None: leave it as it is."""
+        """Return the format of a tensor; None: leave it unchanged."""
         if layer is not None and layer >= layers - self.upgraded and family in self.last:
             return self.last[family]
         return self.formats.get(family)

@@ -1,4 +1,4 @@
-"""Importance of weights: the mean square of the inputs each column of a matrix meets, measured on a calibration text.
+"""Importance of weights: the mean square of each column's inputs, measured on a calibration text.
 
 Two file formats are read and written. The older ``.dat`` (little endian): i32 entries, then per entry i32 length, name,
 i32 calls, i32 values and float32 values, and perhaps a trailer i32 chunks, i32 length, data set; values are divided by
@@ -26,7 +26,7 @@ import numpy as np
 from ...errors import DataError, ModelFileError
 from ...files import atomic_write
 from ..container import MAGIC, TensorSpec
-from ..cursor import shown
+from ..cursor import quote
 from ..gguf import GGUFFile
 from ..writer import GGUFWriter
 
@@ -34,7 +34,7 @@ MAX_NAME_BYTES = 4096
 MAX_ENTRIES = 1 << 20
 MAX_FILE_BYTES = 8 << 30
 PRIOR = 4.0
-"""Tokens' worth of trust in the mean over all experts."""
+"""Weight of the mean over all experts, in tokens."""
 
 _TRAILER_MOST = 1 << 16
 _SUMS, _COUNTS = ".in_sum2", ".counts"
@@ -42,8 +42,8 @@ _I32 = struct.Struct("<i")
 
 
 @dataclass
-class Entry:
-    """One matrix, or a stack of them.
+class TensorImportance:
+    """The importance of one matrix, or of a stack of them.
 
     means   float32 (vectors, cols): mean squares of the inputs
     counts  float64 (vectors,): inputs they were taken over; 0: never met; None: the file does not say
@@ -53,7 +53,7 @@ class Entry:
     counts: np.ndarray | None = None
 
     def usable(self) -> np.ndarray:
-        """Vectors for a quantizer, float32 (vectors, cols): see the module's text."""
+        """Return vectors for a quantizer, float32 (vectors, cols), as the module describes."""
         met = np.ones(len(self.means), bool) if self.counts is None else self.counts > 0
         if self.counts is None and len(self.means) > 1:
             met = ~(self.means == 1.0).all(axis=1)
@@ -69,7 +69,7 @@ class Entry:
 
     @property
     def unmet(self) -> int:
-        """How many vectors were never measured."""
+        """Number of vectors that were never measured."""
         if self.counts is not None:
             return int((self.counts <= 0).sum())
         return int((self.means == 1.0).all(axis=1).sum()) if len(self.means) > 1 else 0
@@ -80,14 +80,14 @@ class Imatrix:
     """Entries by tensor name, and where they came from. ``flat`` entries have one row whatever they stand for: only
     the tensor says into how many experts it falls."""
 
-    entries: dict[str, Entry] = field(default_factory=dict)
+    entries: dict[str, TensorImportance] = field(default_factory=dict)
     datasets: list[str] = field(default_factory=list)
     chunks: int = 0
     path: str = ""
     _used: dict[tuple[str, int], np.ndarray] = field(default_factory=dict, repr=False)
 
     def importance(self, name: str, cols: int, experts: int = 0, expert: int | None = None) -> np.ndarray | None:
-        """float32 (cols,) for a matrix, or for one expert of a stack; None if the file has nothing for it.
+        """Return float32 (cols,) for a matrix, or for one expert of a stack; None if the file has nothing for it.
 
         ``NAME.expert.E`` and ``NAME.expert_E`` go before ``NAME``. DataError for an entry of another length.
         """
@@ -105,15 +105,15 @@ class Imatrix:
             entry = self.entries[name]
             size = entry.means.size
             if size == cols:
-                entry = Entry(entry.means.reshape(1, cols), entry.counts)
+                entry = TensorImportance(entry.means.reshape(1, cols), entry.counts)
             elif size == cols * experts:
-                entry = Entry(entry.means.reshape(experts, cols), entry.counts)
+                entry = TensorImportance(entry.means.reshape(experts, cols), entry.counts)
             else:
                 wanted = f"{cols}" if experts == 1 else f"{cols} or {cols * experts}"
-                raise DataError(f"{self.path}: {shown(name)} has {size} values, wanted {wanted}")
+                raise DataError(f"{self.path}: {quote(name)} has {size} values, wanted {wanted}")
             if entry.counts is not None and len(entry.counts) != len(entry.means):
                 raise DataError(
-                    f"{self.path}: {shown(name)} has {len(entry.counts)} counts for {len(entry.means)} rows"
+                    f"{self.path}: {quote(name)} has {len(entry.counts)} counts for {len(entry.means)} rows"
                 )
             self._used[name, cols] = entry.usable()
         return self._used[name, cols]
@@ -123,7 +123,7 @@ class Imatrix:
 
 
 def read_imatrix(path: str | os.PathLike[str]) -> Imatrix:
-    """An importance file of either format, told apart by its first bytes. DataError if it cannot be used."""
+    """Read an importance file of either format, recognised by its first bytes. DataError if it cannot be used."""
     path = os.fspath(path)
     try:
         with open(path, "rb") as file:
@@ -134,16 +134,16 @@ def read_imatrix(path: str | os.PathLike[str]) -> Imatrix:
     if size > MAX_FILE_BYTES:
         raise DataError(f"{path}: {size} bytes are more than an importance file has")
     try:
-        found = _read_gguf(path) if head == MAGIC else _read_dat(path, size)
+        table = _read_gguf(path) if head == MAGIC else _read_dat(path, size)
     except ModelFileError as error:
         raise DataError(str(error)) from None
-    if not found.entries:
+    if not table.entries:
         raise DataError(f"{path}: holds no importance")
-    return found
+    return table
 
 
 class _Bytes:
-    """What is left of a ``.dat`` file; every read is checked against it."""
+    """The unread rest of a ``.dat`` file; every read is checked against it."""
 
     def __init__(self, path: str, data: np.ndarray):
         self.path, self.data, self.at = path, data, 0
@@ -152,67 +152,67 @@ class _Bytes:
         return DataError(f"{self.path}: {why} at byte {self.at}")
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         return len(self.data) - self.at
 
-    def take(self, count: int, what: str) -> np.ndarray:
-        if count > self.left:
-            raise self.fail(f"{what} needs {count} bytes, {self.left} are left")
+    def take(self, count: int, label: str) -> np.ndarray:
+        if count > self.remaining:
+            raise self.fail(f"{label} needs {count} bytes, {self.remaining} are left")
         self.at += count
         return self.data[self.at - count : self.at]
 
-    def i32(self, what: str) -> int:
-        return _I32.unpack(self.take(4, what).tobytes())[0]
+    def i32(self, label: str) -> int:
+        return _I32.unpack(self.take(4, label).tobytes())[0]
 
 
 def _read_dat(path: str, size: int) -> Imatrix:
     if size < 4:
         raise DataError(f"{path}: {size} bytes are no importance file")
     rest = _Bytes(path, np.memmap(path, np.uint8, "r"))
-    found = Imatrix(path=path)
+    table = Imatrix(path=path)
     count = rest.i32("the number of entries")
-    if not 0 < count <= min(MAX_ENTRIES, rest.left // 13):
+    if not 0 < count <= min(MAX_ENTRIES, rest.remaining // 13):
         raise rest.fail(f"{count} entries cannot be in {size} bytes: no importance file, or a damaged one,")
     for number in range(count):
         length = rest.i32(f"the name's length of entry {number}")
         if not 0 < length <= MAX_NAME_BYTES:
             raise rest.fail(f"entry {number} has a name of {length} bytes")
         name = _text(rest, length, f"name of entry {number}")
-        calls, values = rest.i32(f"the calls of {shown(name)}"), rest.i32(f"the size of {shown(name)}")
+        calls, values = rest.i32(f"the calls of {quote(name)}"), rest.i32(f"the size of {quote(name)}")
         if calls < 0 or values <= 0:
-            raise rest.fail(f"{shown(name)} has {calls} calls and {values} values")
-        if values > rest.left // 4:
-            raise rest.fail(f"{shown(name)} has {values} values, {rest.left // 4} are left")
-        data = rest.take(4 * values, shown(name)).view("<f4") if rest.at % 4 == 0 else np.frombuffer(
-            rest.take(4 * values, shown(name)).tobytes(), "<f4")  # fmt: skip
-        if name in found.entries:
-            raise rest.fail(f"{shown(name)} appears twice")
+            raise rest.fail(f"{quote(name)} has {calls} calls and {values} values")
+        if values > rest.remaining // 4:
+            raise rest.fail(f"{quote(name)} has {values} values, {rest.remaining // 4} are left")
+        data = rest.take(4 * values, quote(name)).view("<f4") if rest.at % 4 == 0 else np.frombuffer(
+            rest.take(4 * values, quote(name)).tobytes(), "<f4")  # fmt: skip
+        if name in table.entries:
+            raise rest.fail(f"{quote(name)} appears twice")
         means = _checked(path, name, data.astype(np.float32) / np.float32(max(calls, 1)))
-        found.entries[name] = Entry(means.reshape(1, -1))
-    if rest.left >= 8:
-        found.chunks = max(0, rest.i32("the number of chunks"))
+        table.entries[name] = TensorImportance(means.reshape(1, -1))
+    if rest.remaining >= 8:
+        table.chunks = max(0, rest.i32("the number of chunks"))
         length = rest.i32("the data set's length")
         if not 0 <= length <= _TRAILER_MOST:
             raise rest.fail(f"the data set has a name of {length} bytes")
         if length:
-            found.datasets.append(_text(rest, length, "data set"))
-    if rest.left:
-        raise rest.fail(f"{rest.left} bytes follow the last entry")
-    return found
+            table.datasets.append(_text(rest, length, "data set"))
+    if rest.remaining:
+        raise rest.fail(f"{rest.remaining} bytes follow the last entry")
+    return table
 
 
-def _text(rest: _Bytes, length: int, what: str) -> str:
+def _text(rest: _Bytes, length: int, label: str) -> str:
     try:
-        return rest.take(length, what).tobytes().decode()
+        return rest.take(length, label).tobytes().decode()
     except UnicodeDecodeError:
-        raise rest.fail(f"the {what} is not valid UTF-8") from None
+        raise rest.fail(f"the {label} is not valid UTF-8") from None
 
 
 def _checked(path: str, name: str, values: np.ndarray) -> np.ndarray:
     if not np.isfinite(values).all():
-        raise DataError(f"{path}: {shown(name)} holds a value that is not finite")
+        raise DataError(f"{path}: {quote(name)} holds a value that is not finite")
     if (values < 0).any():
-        raise DataError(f"{path}: {shown(name)} holds a mean square below zero")
+        raise DataError(f"{path}: {quote(name)} holds a mean square below zero")
     return values
 
 
@@ -221,39 +221,39 @@ def _read_gguf(path: str) -> Imatrix:
         meta = file.metadata
         kind = meta["general.type"] if meta.type_of("general.type") == "string" else None
         if kind != "imatrix":
-            raise DataError(f"{path}: is a GGUF file, but holds no importance (general.type is {shown(str(kind))})")
-        found = Imatrix(path=path)
+            raise DataError(f"{path}: is a GGUF file, but holds no importance (general.type is {quote(str(kind))})")
+        table = Imatrix(path=path)
         if meta.type_of("imatrix.datasets") == "string[]":
-            found.datasets = list(meta.first("imatrix.datasets", 64))
+            table.datasets = list(meta.first("imatrix.datasets", 64))
         if meta.type_of("imatrix.chunk_count") == "u32":
-            found.chunks = meta["imatrix.chunk_count"]
+            table.chunks = meta["imatrix.chunk_count"]
         for info in file.tensors.values():
             if not info.name.endswith(_SUMS):
                 continue
             name = info.name.removesuffix(_SUMS)
             beside = file.tensors.get(name + _COUNTS)
             if beside is None:
-                raise DataError(f"{path}: {shown(name)} has sums, but no counts")
+                raise DataError(f"{path}: {quote(name)} has sums, but no counts")
             if info.fmt.name != "F32" or beside.fmt.name != "F32":
-                raise DataError(f"{path}: {shown(name)} is stored as {info.fmt.name} and {beside.fmt.name}, wanted F32")
+                raise DataError(f"{path}: {quote(name)} is stored as {info.fmt.name} and {beside.fmt.name}, wanted F32")
             sums = file.raw(info.name).view("<f4").reshape(-1, info.dims[0])
             counts = file.raw(beside.name).view("<f4").astype(np.float64)
             if len(counts) != len(sums):
-                raise DataError(f"{path}: {shown(name)} has {len(counts)} counts for {len(sums)} rows")
+                raise DataError(f"{path}: {quote(name)} has {len(counts)} counts for {len(sums)} rows")
             if not np.isfinite(counts).all() or (counts < 0).any():
-                raise DataError(f"{path}: {shown(name)} has a count that is none")
+                raise DataError(f"{path}: {quote(name)} has a count that is none")
             divisor = np.where(counts > 0, counts, 1)[:, None]
             with np.errstate(over="ignore"):
                 means = (sums.astype(np.float64) / divisor).astype(np.float32)
-            found.entries[name] = Entry(_checked(path, name, means), counts)
-        return found
+            table.entries[name] = TensorImportance(_checked(path, name, means), counts)
+        return table
 
 
 # --- writing
 
 
 def write_imatrix(path: str | os.PathLike[str], table: Imatrix) -> None:
-    """Write ``table``: as GGUF if the name ends in ``.gguf``, else as ``.dat``. DataError if it cannot be written.
+    """Write ``table``, as GGUF if the name ends in ``.gguf``, else as ``.dat``. DataError if it cannot be written.
 
     The older format has no counts: what was never met is written as the mean of what was, on the scale of the rest.
     """
@@ -284,8 +284,8 @@ def _dat(table: Imatrix) -> Iterator[bytes]:
     yield struct.pack("<ii", table.chunks, len(dataset)) + dataset
 
 
-def _filled(entry: Entry) -> np.ndarray:
-    """Means with those never met replaced by the mean of the others."""
+def _filled(entry: TensorImportance) -> np.ndarray:
+    """Return the means with those never measured replaced by the mean of the others."""
     assert entry.counts is not None
     met = entry.counts > 0
     if met.all() or not met.any():

@@ -1,7 +1,7 @@
-"""A GGUF file in the making that survives whatever ends the process: the next run with the same plan goes on with it.
+"""A GGUF file under construction that survives interruption: the next run with the same plan continues it.
 
-Bytes go to ``NAME.part`` beside the target, in order. From time to time they are synced, and ``NAME.part.json`` then
-says up to where (tensor, row) they are good and for which plan. The target appears at the end, whole, by a rename;
+Bytes go to ``NAME.part`` beside the target, in order. Periodically they are synced, and ``NAME.part.json`` records
+the safe position (tensor, row) and the plan. The target appears at the end, whole, by a rename;
 until then nothing under its name is touched. What was written after the last sync is written again, so a resumed file
 has the bytes of one that was never interrupted.
 """
@@ -25,9 +25,9 @@ SYNC_SECONDS = 20.0
 
 
 class PartFile:
-    """The file under way. ``tensor`` and ``row`` say what comes next: the first row not yet written of a tensor.
+    """The file under construction. ``tensor`` and ``row`` are the next to be written.
 
-    fresh  throw away what an earlier run left
+    fresh  discard an earlier run's part
     Raises DataError if another process is at work on it or a part of another plan lies there, ModelFileError if the
     system cannot write. Leaving the ``with`` block normally puts the file in place, by an exception keeps the part.
     """
@@ -67,7 +67,7 @@ class PartFile:
             raise
 
     def write(self, rows: int, data: Any) -> None:
-        """The next ``rows`` rows of the tensor under way, as bytes."""
+        """Write the next ``rows`` rows of the current tensor, as bytes."""
         spec = self._specs[self.tensor]
         row_bytes = spec.nbytes // self._rows(spec)
         view = memoryview(data).cast("B")
@@ -84,7 +84,7 @@ class PartFile:
             raise self._failed(error) from error
 
     def sync(self) -> None:
-        """What was written so far is safe, and known to be."""
+        """Sync what was written and record the position in the journal."""
         os.fsync(self._descriptor())
         with atomic_write(self.journal) as out:
             out.write(json.dumps({"plan": self._digest, "tensor": self.tensor, "row": self.row}).encode())
@@ -191,5 +191,5 @@ class PartFile:
             if self._fd is not None:
                 self.sync()
         self._release()
-        kept = "; what is done is kept, run again to go on" if self.part.exists() else ""
-        return ModelFileError(self.path, f"cannot write: {error.strerror or error}{kept}")
+        hint = "; what is done is kept, run again to go on" if self.part.exists() else ""
+        return ModelFileError(self.path, f"cannot write: {error.strerror or error}{hint}")

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernels.cpu.quantize import BLOCKED, QUANTIZERS
-from kernels.formats import FORMATS
+from ds4ref.kernels.cpu.quantize import BLOCKED, QUANTIZERS
+from ds4ref.kernels.formats import FORMATS
 
 from ...errors import DataError, UsageError
 from ..container import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, TensorSpec
@@ -26,11 +26,7 @@ from ..source import Metadata, TensorInfo, TensorSource
 from .families import FAMILIES, RECIPES, family_of, layer_of
 from .imatrix import Imatrix
 
-WEIGHED = ("Q4_0", "Q6_K", "Q4_K", "Q2_K", "IQ2_XXS")
-"""Formats whose quantizers make use of importance."""
-
 INTEGERS = ("I8", "I16", "I32", "I64")
-_WIDER = {"IQ2_XXS": "Q8_0", "Q2_K": "Q8_0", "Q4_K": "Q8_0", "Q6_K": "Q8_0", "Q4_0": "F16", "Q8_0": "F16"}
 _DROPPED = "quantize.imatrix."
 
 
@@ -81,7 +77,7 @@ class Item:
     @property
     def weighed(self) -> bool:
         """Whether importance makes a difference."""
-        return not self.copied and self.spec.fmt in WEIGHED
+        return not self.copied and FORMATS[self.spec.fmt].weighed
 
 
 @dataclass
@@ -112,7 +108,7 @@ class Plan:
         parts = [repr(self.metadata), repr(self.alignment), *(line for path in paths for line in identity(path))]
         parts += [f"{item.spec} {item.source.fmt.name}" for item in self.items]
         if any(not item.copied and item.spec.fmt in BLOCKED for item in self.items):
-            from kernels.cpu.library import cache_key
+            from ds4ref.kernels.cpu.library import cache_key
 
             parts.append(cache_key("quantize"))
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
@@ -202,14 +198,14 @@ def _possible(name: str, info: TensorInfo, given: TensorInfo, wanted: str, why: 
         if why in ("order", "family", "recipe"):
             raise UsageError(f"{name}: {wanted} cannot be written: choose from {', '.join(QUANTIZERS)}")
         raise UsageError(f"{name} is {wanted}, which no GGUF file holds: choose a --recipe or a format for it")
-    if given.fmt.dequantize is None:
+    if not given.fmt.decodes:
         raise DataError(f"{name} is {given.fmt.name}, which cannot be read: only copied")
     first = wanted
     while info.dims[0] % FORMATS[wanted].block_elems:
         if why in ("order", "family"):
             block = FORMATS[wanted].block_elems
             raise UsageError(f"{name} has rows of {info.dims[0]} weights, {wanted} needs a multiple of {block}")
-        wanted = _WIDER[wanted]
+        wanted = FORMATS[wanted].wider
     return wanted, "" if wanted == first else f"{wanted} instead of {first}: rows of {info.dims[0]} weights"
 
 

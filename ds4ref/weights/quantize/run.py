@@ -1,4 +1,4 @@
-"""Carrying out a plan: pieces of rows are read, decoded and quantized by all threads, and written in order.
+"""Carries out a plan: pieces of rows are read, decoded and quantized by all threads, and written in order.
 
 A piece is some rows of one matrix. It is decoded to float32 only while it is worked on, and no more pieces are under
 way than fit into the memory allowed; bytes that are only copied go in pieces as well. The result depends neither on
@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernels.cpu.quantize import BLOCKED, prepare, quantize
-from kernels.formats import FORMATS
+from ds4ref.kernels.cpu.quantize import BLOCKED, prepare, quantize
+from ds4ref.kernels.formats import FORMATS
 
 from ...errors import BackendError, DataError, ModelFileError
 from ..source import TensorSource
@@ -25,13 +25,13 @@ from .part import PartFile
 from .plan import Item, Plan
 
 MEMORY = 1 << 30
-"""Bytes that a run works in unless told otherwise, besides the program itself and the pages of mapped files."""
+"""Working memory of a run in bytes by default, besides the program and the pages of mapped files."""
 
 BYTES_A_WEIGHT = 24
-"""Memory of a weight under way: float32, what decoding takes on top, stored bytes before and after."""
+"""Memory per weight in flight: float32, temporaries of decoding, stored bytes before and after."""
 
 MOST_WEIGHTS = 4 << 20
-"""Weights of a piece, however much memory there is: enough to keep a thread busy for a second."""
+"""Maximum weights of a piece: enough to keep a thread busy for a second."""
 
 Progress = Callable[[int, int], None]
 
@@ -54,7 +54,7 @@ def run(
     progress: Progress | None = None,
     cancelled: Callable[[], None] | None = None,
 ) -> None:
-    """Write what is left of ``plan`` to ``out``. ``cancelled`` is called between pieces and may raise.
+    """Write the rest of ``plan`` to ``out``. ``cancelled`` is called between pieces and may raise.
 
     DataError for weights that cannot be stored, ModelFileError for a source that cannot be read.
     """
@@ -87,8 +87,8 @@ def run(
 
 
 def prepared() -> None:
-    """The compiled quantizers. BackendError if they cannot be had."""
-    from kernels.cpu.library import KernelError
+    """Compile the quantizers. BackendError if that fails."""
+    from ds4ref.kernels.cpu.library import KernelError
 
     try:
         prepare()
@@ -101,7 +101,8 @@ def _in_flight(threads: int) -> int:
 
 
 def piece_weights(plan: Plan, threads: int, memory: int) -> int:
-    """Weights of a piece such that all that are under way fit into ``memory`` bytes. DataError if a row does not."""
+    """Return the weights of a piece such that all pieces in flight fit ``memory`` bytes. DataError if a row does
+    not."""
     most = memory // (BYTES_A_WEIGHT * _in_flight(threads))
     longest = max((item.spec.dims[0] for item in plan.items), default=1)
     if most < longest:
@@ -111,7 +112,7 @@ def piece_weights(plan: Plan, threads: int, memory: int) -> int:
 
 
 def _pieces(plan: Plan, most: int, tensor: int, row: int) -> Iterator[Piece]:
-    """What is to be written from ``row`` of ``tensor`` on."""
+    """Yield the pieces to be written from ``row`` of ``tensor`` on."""
     for number, item in enumerate(plan.items[tensor:], tensor):
         step = max(1, most // item.spec.dims[0])
         height = item.spec.dims[1] if item.experts else item.rows
@@ -122,23 +123,21 @@ def _pieces(plan: Plan, most: int, tensor: int, row: int) -> Iterator[Piece]:
             at = last
 
 
-def _write(out: PartFile, piece: Piece, made: Future[np.ndarray]) -> int:
-    data = made.result()
+def _write(out: PartFile, piece: Piece, result: Future[np.ndarray]) -> int:
+    data = result.result()
     out.write(piece.last - piece.first, data)
     return data.nbytes
 
 
 def make(source: Rows, piece: Piece, imatrix: Imatrix | None) -> np.ndarray:
-    """The bytes of a piece, uint8 (rows, row_bytes). DataError if a weight cannot be stored."""
+    """Return the bytes of a piece, uint8 (rows, row_bytes). DataError if a weight cannot be stored."""
     item, cols = piece.item, piece.item.spec.dims[0]
     raw = source.rows(item, piece.first, piece.last)
     if item.copied:
         return raw
     if item.spec.fmt == "I32":
         return _whole_numbers(item, raw)
-    decode = item.source.fmt.dequantize
-    assert decode is not None, "the plan has checked that"
-    weights = decode(raw)
+    weights = item.source.fmt.dequantize(raw)
     expert = piece.first // item.spec.dims[1] if item.experts else None
     importance = None
     if imatrix is not None and item.weighed:
@@ -146,25 +145,28 @@ def make(source: Rows, piece: Piece, imatrix: Imatrix | None) -> np.ndarray:
     if not np.isfinite(weights).all():
         row = piece.first + int(np.argmin(np.isfinite(weights).all(axis=1)))
         raise DataError(f"{item.spec.name}: row {row} holds a weight that is not finite")
-    made = quantize(item.spec.fmt, weights, importance)
-    if FORMATS[item.spec.fmt].first_non_finite(made.reshape(-1)) is not None:
+    quantized = quantize(item.spec.fmt, weights, importance)
+    if FORMATS[item.spec.fmt].first_non_finite(quantized.reshape(-1)) is not None:
         raise DataError(f"{item.spec.name}: holds weights too large for {item.spec.fmt}")
-    return made
+    return quantized
 
 
 class Rows:
-    """Rows of a source's tensors as they are stored. A source that lays tensors out when they are asked for (published
-    weights) does so matrix by matrix; the last few are kept, since pieces that follow one another share them."""
+    """Stored rows of a source's tensors.
 
-    KEPT = 4
+    A source that converts tensors on access (published weights) does so matrix by matrix; the last few are cached,
+    since consecutive pieces share them.
+    """
+
+    CACHED = 4
 
     def __init__(self, source: TensorSource):
         self.source = source
         self._lock = threading.Lock()
-        self._made: OrderedDict[tuple[str, int], Future[np.ndarray]] = OrderedDict()
+        self._matrices: OrderedDict[tuple[str, int], Future[np.ndarray]] = OrderedDict()
 
     def rows(self, item: Item, first: int, last: int) -> np.ndarray:
-        """Rows ``first`` .. ``last`` - 1, all of one matrix: uint8 (rows, row_bytes). ModelFileError."""
+        """Return rows ``first`` .. ``last`` - 1 of one matrix, uint8 (rows, row_bytes). Raises ModelFileError."""
         name, size = item.source.name, item.source.fmt.row_bytes(item.spec.dims[0])
         if not hasattr(self.source, "piece"):
             return self._whole(self.source.raw(name), name, size, item.rows)[first:last]
@@ -179,18 +181,18 @@ class Rows:
         return raw.reshape(rows, row_bytes)
 
     def _piece(self, name: str, index: int) -> np.ndarray:
-        """Made once, whoever asks first; the others wait for it."""
+        """Return matrix ``index``, converted once by the first caller while others wait."""
         with self._lock:
-            found = self._made.get((name, index))
-            if found is not None:
-                self._made.move_to_end((name, index))
+            pending = self._matrices.get((name, index))
+            if pending is not None:
+                self._matrices.move_to_end((name, index))
             else:
                 mine: Future[np.ndarray] = Future()
-                self._made[name, index] = mine
-                while len(self._made) > self.KEPT:
-                    self._made.popitem(last=False)
-        if found is not None:
-            return found.result()
+                self._matrices[name, index] = mine
+                while len(self._matrices) > self.CACHED:
+                    self._matrices.popitem(last=False)
+        if pending is not None:
+            return pending.result()
         try:
             mine.set_result(self.source.piece(name, index))  # type: ignore[attr-defined]
         except BaseException as error:
@@ -209,7 +211,7 @@ def _whole_numbers(item: Item, raw: np.ndarray) -> np.ndarray:
 def compare(
     item: Item, source: TensorSource, reference: TensorSource, imatrix: Imatrix | None, most: int
 ) -> dict[str, Any]:
-    """One tensor made anew, against the bytes of ``reference``: sizes, digests, and how many bytes differ from where.
+    """Requantize one tensor and compare it with ``reference``: sizes, digests, how many bytes differ and from where.
 
     DataError if the reference lacks the tensor or has it in another format or size.
     """
@@ -229,15 +231,15 @@ def compare(
     at = differing = 0
     first = None
     for piece in _pieces(Plan([item], [], 32, []), max(most, item.spec.dims[0]), 0, 0):
-        made = np.ascontiguousarray(make(stored, piece, imatrix)).reshape(-1)
-        held = theirs[at : at + made.nbytes]
-        ours_digest.update(made)
-        theirs_digest.update(held)
-        apart = made != held
+        ours = np.ascontiguousarray(make(stored, piece, imatrix)).reshape(-1)
+        reference_bytes = theirs[at : at + ours.nbytes]
+        ours_digest.update(ours)
+        theirs_digest.update(reference_bytes)
+        apart = ours != reference_bytes
         if apart.any():
             differing += int(apart.sum())
             first = at + int(apart.argmax()) if first is None else first
-        at += made.nbytes
+        at += ours.nbytes
     return {
         "tensor": name, "format": item.spec.fmt, "bytes": at, "reference": str(reference.path),
         "sha256": ours_digest.hexdigest(), "reference_sha256": theirs_digest.hexdigest(),

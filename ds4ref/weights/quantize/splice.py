@@ -1,4 +1,4 @@
-"""Expert layers of one model file in another: the bytes of some layers' routed experts from a donor, all else as it is.
+"""Replaces expert layers of one model file by those of another, the donor; all other tensors stay as they are.
 
 Nothing is decoded. Formats may be any that a GGUF file has; names, dimensions and metadata are the base's. The result
 says where the layers came from (``ds4ref.splice.*``).
@@ -18,7 +18,7 @@ from .plan import Item, Plan, alignment, entries
 
 
 def splice_plan(base: TensorSource, donor: TensorSource, layers: Collection[int]) -> tuple[Plan, set[str]]:
-    """A plan that copies, and the names of the tensors that come from ``donor``.
+    """Return a plan that only copies, and the names of the tensors that come from ``donor``.
 
     DataError for layers that have no routed experts, and for tensors the donor lacks or has with other dimensions.
     """
@@ -37,17 +37,17 @@ def splice_plan(base: TensorSource, donor: TensorSource, layers: Collection[int]
     taken = {info.name for layer in layers for info in experts[layer]}
     items = []
     for info in base.tensors.values():
-        given = info
+        origin = info
         if info.name in taken:
             other = donor.tensors.get(info.name)
             if other is None:
                 raise DataError(f"{donor.path}: has no {info.name}")
             if other.dims != info.dims:
                 raise DataError(f"{donor.path}: {info.name} has dims {list(other.dims)}, the base's {list(info.dims)}")
-            given = other
+            origin = other
         family = family_of(info.name, len(info.dims))
         why = "donor" if info.name in taken else "base"
-        items.append(Item(TensorSpec(info.name, given.fmt.name, info.dims), given, family, why))
+        items.append(Item(TensorSpec(info.name, origin.fmt.name, info.dims), origin, family, why))
     about: list[tuple[str, str, Any]] = [
         ("ds4ref.splice.donor", "string", os.path.basename(os.fspath(donor.path))),
         ("ds4ref.splice.layers", "string", ranges(layers)),
@@ -57,7 +57,7 @@ def splice_plan(base: TensorSource, donor: TensorSource, layers: Collection[int]
 
 
 class Spliced:
-    """Two sources as one: tensors of ``taken`` from the donor."""
+    """Two sources as one: tensors of ``taken`` come from the donor."""
 
     def __init__(self, base: TensorSource, donor: TensorSource, taken: Collection[str]):
         self.base, self.donor, self.taken = base, donor, taken
@@ -65,17 +65,17 @@ class Spliced:
         self.tensors = {name: (donor if name in taken else base).tensors[name] for name in base.tensors}
 
     def raw(self, name: str) -> Any:
-        """The bytes of a tensor, from where it comes from."""
+        """Return the bytes of a tensor from its source."""
         return (self.donor if name in self.taken else self.base).raw(name)
 
     def close(self) -> None:
-        """Close both."""
+        """Close both sources."""
         self.base.close()
         self.donor.close()
 
 
 def ranges(numbers: Collection[int]) -> str:
-    """ "0-2,40" """
+    """Format numbers as ranges: "0-2,40"."""
     parts: list[list[int]] = []
     for number in sorted(set(numbers)):
         if parts and parts[-1][1] == number - 1:

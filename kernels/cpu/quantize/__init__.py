@@ -5,7 +5,7 @@
 
 Importance is the mean square of the inputs that a column of the matrix meets: an error there costs in proportion.
 Layouts and dequantizers are those of ``kernels.formats``. Q8_0, Q4_0 (without importance), F16, BF16 and F32 are what
-ggml makes of the same weights, bit for bit; the others search for themselves (docs/quantize.md).
+ggml makes of the same weights, bit for bit; the others search for themselves (docs/reference/quantize.md).
 
 The kernels are a library of their own (``kernels.cpu.library``), compiled when the first row is quantized.
 """
@@ -18,12 +18,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kernels.formats import FORMATS
+from ds4ref.kernels.formats import FORMATS
 
-SEARCHED = ("Q4_K", "Q2_K", "Q6_K", "IQ2_XXS")
-BLOCKED = ("Q8_0", "Q4_0", *SEARCHED)
-QUANTIZERS = ("F32", "F16", "BF16", *BLOCKED)
+QUANTIZERS = tuple(fmt.name for fmt in FORMATS.values() if fmt.quantizer)
 """Formats that can be written."""
+
+BLOCKED = tuple(fmt for fmt in QUANTIZERS if FORMATS[fmt].quantizer != "exact")
+SEARCHED = tuple(fmt for fmt in QUANTIZERS if FORMATS[fmt].quantizer == "search")
 
 _PIECE = 1 << 16
 """Weights a thread takes at a time: milliseconds of work, so that threads finish together."""

@@ -7,15 +7,17 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from ...formats import FORMATS
 from ..tasks.lang import JIT, local
 from ..tasks.registry import export
 from .affine import Affine, fitter
 from .lanes import codes_of, importance_weights, plain_weights, transpose
 
 
-def export_rows(fmt: str, block_bytes: int, quantize_block: Any) -> None:
+def export_rows(fmt: str, quantize_block: Any) -> None:
     """The entry point ``quantize.FMT`` from ``quantize_block(x, importance, block)``: addresses of 256 floats, of their
     importance or 0, and of the bytes to write."""
+    block_bytes = FORMATS[fmt].block_bytes
 
     @export(f"quantize.{fmt}", 5)
     def quantize(x, rows, cols, importance, out):
@@ -29,7 +31,7 @@ def export_rows(fmt: str, block_bytes: int, quantize_block: Any) -> None:
 
 def weigher(lanes: int, n: int, spread: int, floor: float = 1.0) -> Any:
     """``weigh(x, importance, costs)``: what an error in each of 256 weights costs, without importance abs(x) +
-    ``floor`` times the rms of its group of ``n``, else a sqrt(spread mean(x^2) + x^2) (docs/quantize.md)."""
+    ``floor`` times the rms of its group of ``n``, else a sqrt(spread mean(x^2) + x^2) (docs/reference/quantize.md)."""
 
     @njit(**JIT)
     def weigh(x, importance, costs):

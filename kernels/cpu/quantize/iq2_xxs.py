@@ -18,7 +18,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, types
 
-from kernels.formats.iq2_xxs import GRID
+from ds4ref.kernels.formats import FORMATS
+from ds4ref.kernels.formats.iq2_xxs import GRID
 
 from ..simd.helpers import load_float, store_int
 from ..simd.vec import F32x32, Float, I32x32, Int, inline
@@ -26,7 +27,7 @@ from ..tasks.lang import JIT, f32p, local, round_f16, store_f16
 from .blocks import export_rows
 from .lanes import importance_weights, load_byte, mean_square, store_byte
 
-BLOCK_BYTES = 66
+BLOCK_BYTES = FORMATS["IQ2_XXS"].block_bytes
 CODES = 15
 GROUPS, OCTETS = 8, 32
 
@@ -306,4 +307,4 @@ def quantize_block(x, importance, block):
     pack(block, best, best_codes, wx, a, b, signs, values, places)
 
 
-export_rows("IQ2_XXS", BLOCK_BYTES, quantize_block)
+export_rows("IQ2_XXS", quantize_block)

@@ -156,7 +156,7 @@ def importance_weights(x, importance, out, n, factor):
     """What an error of a weight costs where its input's importance is known: importance * sqrt(factor * mean x^2 + x^2)
 
     over a block of n. The root favours large weights a little, which generalizes better than the plain importance of
-    a calibration text (docs/quantize.md). A block without any importance counts evenly.
+    a calibration text (docs/reference/quantize.md). A block without any importance counts evenly.
     """
     x, importance, out = f32p(x), f32p(importance), f32p(out)
     total = np.float32(0)

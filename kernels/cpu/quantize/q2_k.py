@@ -11,7 +11,6 @@ from .blocks import affine_block, export_rows
 from .lanes import load_byte, store_byte
 
 SEARCH = Affine(lanes=16, n=16, top=3, most=15, starts=(1.8, 4.2, 9), passes=2, turns=4)
-BLOCK_BYTES = 84
 
 
 @njit(**JIT)
@@ -29,4 +28,4 @@ def pack(block, codes, scales, minima, ds):
     store_f16(block + 82, load_float(ds + 4))
 
 
-export_rows("Q2_K", BLOCK_BYTES, affine_block(SEARCH, 1, pack))
+export_rows("Q2_K", affine_block(SEARCH, 1, pack))

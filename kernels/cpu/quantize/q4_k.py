@@ -11,7 +11,6 @@ from .blocks import affine_block, export_rows
 from .lanes import load_byte, store_byte
 
 SEARCH = Affine(lanes=8, n=32, top=15, most=63, starts=(13.6, 16.4, 8), passes=2, turns=3)
-BLOCK_BYTES = 144
 
 
 @njit(**JIT)
@@ -31,4 +30,4 @@ def pack(block, codes, scales, minima, ds):
             store_byte(block + 16 + 32 * p + i, low | high << 4)
 
 
-export_rows("Q4_K", BLOCK_BYTES, affine_block(SEARCH, 2, pack))
+export_rows("Q4_K", affine_block(SEARCH, 2, pack))

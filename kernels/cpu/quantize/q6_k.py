@@ -24,7 +24,6 @@ SEARCH = Symmetric(lanes=16, n=16, reach=32, spread=0.8, starts=7, passes=1)
 TURNS = 3
 FLOOR = 0.5
 """Codes are fine enough that large weights may count for more than in the other formats."""
-BLOCK_BYTES = 210
 LARGEST_F16 = np.float32(65504)
 
 _fit = fitter(SEARCH)
@@ -125,4 +124,4 @@ def quantize_block(x, importance, block):
     pack(block, flat, scales, d)
 
 
-export_rows("Q6_K", BLOCK_BYTES, quantize_block)
+export_rows("Q6_K", quantize_block)

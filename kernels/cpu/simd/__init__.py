@@ -6,24 +6,44 @@ which instruction set this process uses. Importing this package imports Numba an
 
 from __future__ import annotations
 
+from ...formats import FORMATS
 from . import iq2_xxs, q2_k, q4_k, q8_0
-from .float_rows import FLOAT
+from .float_rows import PLAIN, block_kernel
 from .gemm import GEMMS, Gemm, gemm_rows
+from .integer_rows import integer_kernel
 from .quantize import quantize_a8, quantize_q8k
 from .row_kernel import RowKernel
 from .tiers import TIER, TierError
 
-_FAST_FLOAT = (q8_0, q4_k, q2_k, iq2_xxs)
-
-KERNELS: dict[tuple[str, str], RowKernel] = {
+OVERRIDES: dict[tuple[str, str], RowKernel] = {
     ("Q8_0", "a8"): q8_0.A8,
+    ("Q8_0", "float"): q8_0.FLOAT,
     ("Q4_K", "q8k"): q4_k.Q8K,
+    ("Q4_K", "float"): q4_k.FLOAT,
     ("Q2_K", "q8k"): q2_k.Q8K,
+    ("Q2_K", "float"): q2_k.FLOAT,
     ("IQ2_XXS", "q8k"): iq2_xxs.Q8K,
-    **{(fmt, "float"): kernel for fmt, kernel in FLOAT.items()},
+    ("IQ2_XXS", "float"): iq2_xxs.FLOAT,
 }
-if TIER == "A":
-    KERNELS.update(((module.__name__.rpartition(".")[2].upper(), "float"), module.FLOAT) for module in _FAST_FLOAT)
+"""Written by hand for tier A. The pairs with rounded inputs are the only ones with integer kernels in every tier: other
+formats round their inputs and multiply them as floats."""
+
+
+def generated(fmt: str, act: str) -> RowKernel:
+    """The row kernel that follows from the declaration of a format."""
+    if act != "float":
+        return integer_kernel(FORMATS[fmt])
+    return PLAIN[fmt] if fmt in PLAIN else block_kernel(FORMATS[fmt])
+
+
+def _all() -> dict[tuple[str, str], RowKernel]:
+    pairs = [(fmt.name, "float") for fmt in FORMATS.values() if fmt.multiplies]
+    pairs += [pair for pair in OVERRIDES if pair[1] != "float"]
+    written = OVERRIDES if TIER == "A" else {}
+    return {pair: written[pair] if pair in written else generated(*pair) for pair in pairs}
+
+
+KERNELS = _all()
 
 
 def kernel(fmt: str, act: str) -> RowKernel:
@@ -38,11 +58,13 @@ def kernel(fmt: str, act: str) -> RowKernel:
 __all__ = [
     "GEMMS",
     "KERNELS",
+    "OVERRIDES",
     "TIER",
     "Gemm",
     "RowKernel",
     "TierError",
     "gemm_rows",
+    "generated",
     "kernel",
     "quantize_a8",
     "quantize_q8k",

@@ -1,9 +1,8 @@
 """Matrix products for many tokens (tier A): raw rows of a weight matrix times a panel of packed inputs.
 
-``GEMMS[fmt, act]`` holds the parts for a weight format: block formats run int8 tiles of 3 rows x 4 tokens
-(``gemm_tile``), F16, BF16, F32, F8_E4M3 and MXFP4 run float tiles of 6 x 4 (``gemm_float``). A pair that is missing,
-and every pair in the other tiers, is best served by the row kernel, token by token on rows that stay in the
-second-level cache.
+``GEMMS[fmt, act]`` holds the parts for a weight format: those with a decoder in ``gemm_weights`` run int8 tiles of
+3 rows x 4 tokens (``gemm_tile``), all others float tiles of 6 x 4 (``gemm_float``), whose decoders are generated. In
+the other tiers the row kernel serves best, token by token on rows that stay in the second-level cache.
 
 One call of ``gemm_rows`` decodes each block of rows once and multiplies it with all tokens, so threads share the work
 by rows (multiples of ``ROWS_AT_ONCE`` are best), each with its own scratch. A token's result does not depend on the
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 
 from numba import cfunc, int64, njit, types
 
+from ...formats import FORMATS, Format
 from ..sizes import ROWS_AT_ONCE, SPARE_BYTES, SUMS_BYTES, gemm_bytes
 from . import gemm_float, gemm_weights
 from .gemm_inputs import ORDERS, chunk_bytes, make_clear, make_pack
@@ -169,7 +169,6 @@ _KEPT: list[Any] = []
 
 
 # -- int8 tiles
-_BLOCKS = {"Q8_0": (32, 34), "Q4_K": (256, 144), "Q2_K": (256, 84), "IQ2_XXS": (256, 66)}
 _MINS = {fmt: order.mins for fmt, order in ORDERS.items()} | {"Q2_K": 2}
 _DECODERS = {
     "Q8_0": gemm_weights.decode_q8_0,
@@ -179,22 +178,21 @@ _DECODERS = {
 }
 
 
-@cache
-def _decode_blocks(fmt: str) -> Any:
-    decode, record = _DECODERS[fmt], weight_record(_MINS[fmt])
-    block, block_bytes = _BLOCKS[fmt]
-    half_bytes = CHUNK // 2 // block * block_bytes
+def _row_decoder(chunk: int, size: int, fmt: Format, record: int, decode: Any) -> Any:
+    """``decode_row`` from ``decode(weights, target, place)``, which takes ``chunk`` weights in ``size`` bytes."""
+
+    block, block_bytes = fmt.block_elems, fmt.block_bytes
 
     @njit(**JIT)
     def decode_row(weights, n, target, place, spare):
-        for _ in range(n // CHUNK):
+        for _ in range(n // chunk):
             prefetch(weights + 2048)
-            decode(weights, weights + half_bytes, target, place)
-            weights += 2 * half_bytes
+            decode(weights, target, place)
+            weights += size
             target += record
-        if n % CHUNK:
-            copy_with_zeros(spare, weights, n % CHUNK // block * block_bytes)
-            decode(spare, spare + half_bytes, target, place)
+        if n % chunk:
+            copy_with_zeros(spare, weights, n % chunk // block * block_bytes)
+            decode(spare, target, place)
 
     return decode_row
 
@@ -238,10 +236,21 @@ def _pack(chunk: int, size: int, clear: Any, pack_chunk: Any) -> Any:
     return pack
 
 
-def _tile_gemm(fmt: str, act: str) -> Gemm:
-    mins, passes = _MINS[fmt], 3 if act == "float" else 1
+@cache
+def _decode_blocks(fmt: Format) -> Any:
+    decode, half_bytes = _DECODERS[fmt.name], CHUNK // 2 // fmt.block_elems * fmt.block_bytes
+
+    @njit(**JIT)
+    def decode_chunk(weights, target, place):
+        decode(weights, weights + half_bytes, target, place)
+
+    return _row_decoder(CHUNK, 2 * half_bytes, fmt, weight_record(_MINS[fmt.name]), decode_chunk)
+
+
+def _tile_gemm(fmt: Format, act: str) -> Gemm:
+    mins, passes = _MINS[fmt.name], 3 if act == "float" else 1
     size = chunk_bytes(mins, passes)
-    pack = _pack(CHUNK, size, make_clear(mins, passes), make_pack(fmt, act))
+    pack = _pack(CHUNK, size, make_clear(mins, passes), make_pack(fmt.name, act))
     multiply, record = _multiply_blocks(mins, passes), weight_record(mins)
     return Gemm(pack, _decode_blocks(fmt), multiply, CHUNK, size, record, ROWS, 4 if passes == 1 else 2, 128)
 
@@ -266,32 +275,28 @@ def _pack_floats(target, token, x, count):
             copy_float(target + 64 * (TOKENS * (i // 16) + token) + 4 * (i % 16), x + 4 * i)
 
 
-def _plain_gemm(fmt: str, pack: Any) -> Gemm:
-    chunk, record, decode = gemm_float.CHUNK, gemm_float.WEIGHT_RECORD, gemm_float.SPREAD[fmt]
-    block, block_bytes = gemm_float.BLOCKS[fmt]
-    size = chunk // block * block_bytes
+pack_float_panel = _pack(gemm_float.CHUNK, gemm_float.INPUT_RECORD, _clear_floats, _pack_floats)
 
-    @njit(**JIT)
-    def decode_row(weights, n, target, place, spare):
-        for _ in range(n // chunk):
-            prefetch(weights + 2048)
-            decode(weights, target, place)
-            weights += size
-            target += record
-        if n % chunk:
-            copy_with_zeros(spare, weights, n % chunk // block * block_bytes)
-            decode(spare, target, place)
 
-    return Gemm(pack, decode_row, _multiply_floats, chunk, gemm_float.INPUT_RECORD, record, gemm_float.ROWS, 4, 128)
+@cache
+def float_gemm(fmt: Format) -> Gemm:
+    """The parts of a format whose weights are decoded to floats, as its declaration says."""
+    chunk, record = gemm_float.CHUNK, gemm_float.WEIGHT_RECORD
+    unit = max(chunk, fmt.block_elems)  # a block of 256 fills two records
+    size = unit // fmt.block_elems * fmt.block_bytes
+    decode_row = _row_decoder(unit, size, fmt, unit // chunk * record, gemm_float.spread_weights(fmt))
+    size = gemm_float.INPUT_RECORD
+    return Gemm(pack_float_panel, decode_row, _multiply_floats, chunk, size, record, gemm_float.ROWS, 4, 128)
 
 
 def _all() -> dict[tuple[str, str], Gemm]:
-    pack = _pack(gemm_float.CHUNK, gemm_float.INPUT_RECORD, _clear_floats, _pack_floats)
-    found = {(fmt, "float"): _plain_gemm(fmt, pack) for fmt in gemm_float.BLOCKS}
-    for fmt in _BLOCKS:
-        for act in ("float", "a8" if fmt == "Q8_0" else "q8k"):
-            found[fmt, act] = _tile_gemm(fmt, act)
-    return found
+    gemms = {}
+    for fmt in FORMATS.values():
+        if fmt.name in _DECODERS:
+            gemms |= {(fmt.name, act): _tile_gemm(fmt, act) for act in ("float", fmt.activation)}
+        elif fmt.multiplies:
+            gemms[fmt.name, "float"] = float_gemm(fmt)
+    return gemms
 
 
 GEMMS: dict[tuple[str, str], Gemm] = _all() if TIER == "A" else {}

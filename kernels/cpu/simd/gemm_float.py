@@ -1,5 +1,4 @@
-"""Matrix product of floats (F32, F16, BF16, F8_E4M3, MXFP4) with float inputs: tiles of 6 rows x 4 tokens x 128 inputs
-(tier A).
+"""Matrix product of weights decoded to floats with float inputs: tiles of 6 rows x 4 tokens x 128 inputs (tier A).
 
 Panels as in ``gemm_tile``: a chunk of 128 inputs is 8 slices of [6 rows][16 f32] and [4 tokens][16 f32]. A tile has no
 integer sums, so twice as many float sums stay in registers: two groups of three rows, one after the other.
@@ -9,10 +8,12 @@ from __future__ import annotations
 
 from numba import types
 
-from .float_rows import power_of_two
+from ...formats import FORMATS, Format
+from .decode import block_scale, code_floats, group_lanes, number_floats, rest
 from .gemm_tile import ROWS as GROUP
 from .gemm_tile import SLICES, SUMS, TOKENS, reduce_lanes, totals
-from .vec import F32x16, I8x16, I16x16, I32x16, Int, Val, inline
+from .helpers import broadcast_half
+from .vec import F32x16, I16x16, I32x16, Int, Val, inline
 
 ROWS = 2 * GROUP
 CHUNK = 16 * SLICES
@@ -44,51 +45,48 @@ def tile(k, sums, weights, inputs):
     return tuple(sums)
 
 
-def _plain(fmt: str):
+def _plain(name: str):
     """A function that decodes 128 plain numbers to 8 vectors."""
+    step = 16 * FORMATS[name].block_bytes
 
     def decode(k, source: Val) -> list[Val]:
-        size = BLOCKS[fmt][1]
-        found = []
-        for s in range(SLICES):
-            address = source + 16 * size * s
-            if fmt == "F16":
-                found.append(k.half_to_float(k.load(I16x16, address)))
-            elif fmt == "BF16":
-                found.append((k.load(I16x16, address).zext(I32x16) << 16).bits(F32x16))
-            else:
-                found.append(k.load(F32x16, address))
-        return found
+        if name == "F32":
+            return [k.load(F32x16, source + step * s) for s in range(SLICES)]
+        halves = [k.load(I16x16, source + step * s) for s in range(SLICES)]
+        if name == "F16":
+            return [k.half_to_float(part) for part in halves]
+        return [(part.zext(I32x16) << 16).bits(F32x16) for part in halves]
 
     return decode
 
 
-# The same steps as in ``float_rows``; here the scale is multiplied in at once, which loses nothing either.
-def _decode_f8_e4m3(k, source: Val) -> list[Val]:
-    scale = power_of_two(k, source, 127, F32x16)
-    found = []
-    for s in range(SLICES):
-        codes = k.load(I8x16, source + 1 + 16 * s).sext(I16x16)
-        nan = (codes & 0x7F).compare("==", 0x7F)
-        halves = k.select(nan, k.const(I16x16, 0x7E00), (codes << 7) & -0x4001)
-        found.append(k.half_to_float(halves) * 2.0**8 * scale)
-    return found
+def _blocks(fmt: Format):
+    """A function that decodes 128 weights of blocks, or one block of 256, with the dequantizer's own roundings."""
 
+    def decode(k, source: Val) -> list[Val]:
+        weights = []
+        for start in range(0, max(CHUNK, fmt.block_elems), fmt.block_elems):
+            block = source + start // fmt.block_elems * fmt.block_bytes
+            scale = block_scale(k, fmt, block, F32x16)
+            scales = minima = None
+            if fmt.scales is not None:
+                count = fmt.scales.count
+                scales = number_floats(k, fmt.scales, block) * scale.shuffle(range(count))
+            if fmt.minima is not None:
+                dmin = broadcast_half(k, block + fmt.minimum.byte, F32x16)
+                minima = number_floats(k, fmt.minima, block) * dmin.shuffle(range(fmt.minima.count))
+            for first in range(0, fmt.block_elems, 16):
+                values, group = code_floats(k, fmt, block, first, 16), group_lanes(fmt, first, 16)
+                values = values if rest(fmt) == 1 else values * rest(fmt)
+                values = values * (scale if scales is None else scales.shuffle(group))
+                weights.append(values if minima is None else values - minima.shuffle(group))
+        return weights
 
-def _decode_mxfp4(k, source: Val) -> list[Val]:
-    found = []
-    for block in range(SLICES // 2):
-        at = source + BLOCKS["MXFP4"][1] * block
-        scale, codes = power_of_two(k, at, 128, F32x16), k.load(I8x16, at + 1)
-        for nibbles in (codes & 0x0F, (codes >> 4) & 0x0F):
-            wide = nibbles.zext(I16x16)
-            halves = ((wide << 9) & 0x0E00) | ((wide & 8) << 12)
-            found.append(k.half_to_float(halves) * 2.0**15 * scale)
-    return found
+    return decode
 
 
 def _spread(decode_chunk, places: int):
-    """An inlined function that decodes 128 numbers at ``source`` into row or token ``place`` of a record."""
+    """An inlined function that decodes numbers at ``source`` into row or token ``place`` of a record or two."""
 
     @inline(types.none, Int, Int, Int)
     def decode(k, source, target, place):
@@ -105,10 +103,9 @@ def clear_token(k, target, token):
         k.store(target + token * 64 + 64 * TOKENS * s, k.zero(F32x16))
 
 
-BLOCKS = {"F32": (1, 4), "F16": (1, 2), "BF16": (1, 2), "F8_E4M3": (128, 129), "MXFP4": (32, 17)}
-"""Weights and bytes of a block, of which a chunk holds a whole number."""
+def spread_weights(fmt: Format):
+    """The decoder of a weight row: ``max(CHUNK, fmt.block_elems)`` weights into their records."""
+    return _spread(_plain(fmt.name) if fmt.block_elems == 1 else _blocks(fmt), ROWS)
 
-SPREAD = {fmt: _spread(_plain(fmt), ROWS) for fmt in ("F32", "F16", "BF16")}
-SPREAD |= {"F8_E4M3": _spread(_decode_f8_e4m3, ROWS), "MXFP4": _spread(_decode_mxfp4, ROWS)}
-"""Decoders of weight rows."""
+
 spread_inputs = _spread(_plain("F32"), TOKENS)

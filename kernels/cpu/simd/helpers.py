@@ -11,7 +11,6 @@ from .vec import (
     Emit,
     F32x32,
     Float,
-    I8x8,
     I8x32,
     I16x8,
     I16x16,
@@ -112,10 +111,10 @@ def copy_with_zeros(target, source, size):
         _copy_byte(target + i, source + i)
 
 
-# -- int8 dot products of 32 bytes for tiers B and C
+# -- int8 dot products of 32 bytes
 def madd(k: Emit, a: Val, b: Val) -> Val:
     """i16 * i16, neighbours added into half as many i32 lanes."""
-    if TIER == "B":
+    if TIER != "C" and a.ir.type.count == 16:
         return x86.madd_256(k, a, b)
     lanes = a.ir.type.count
     wide = I32x32 if lanes == 32 else I32x16
@@ -123,42 +122,24 @@ def madd(k: Emit, a: Val, b: Val) -> Val:
     return products.shuffle(range(0, lanes, 2)) + products.shuffle(range(1, lanes, 2))
 
 
-def signed_dots(k: Emit, weights: Val, codes: Val) -> Val:
-    """s8 * s8 (I8x32 each), four products to an i32 lane; |codes| <= 127, weights any."""
-    if TIER == "B":
-        magnitude = k.select(weights.compare("<", 0), k.zero(I8x32) - weights, weights)  # -128 becomes 128 unsigned
-        pairs = x86.madd_bytes_256(k, magnitude, x86.sign_bytes_256(k, codes, weights))
-        return x86.madd_256(k, pairs, k.const(I16x16, 1))
-    return _fold_halves(madd(k, weights.sext(I16x32), codes.sext(I16x32)))
+def dots(k: Emit, weights: Val, codes: Val, scale: Val | None, signed: bool) -> Val:
+    """Weights times s8 codes (I8x32 each) times ``scale``, four products to a lane of I32x8.
 
+    signed  weights are s8, not u8
+    scale   I16x16, one for two neighbours; None: 1
 
-def scaled_dots(k: Emit, weights: Val, codes: Val, scale: Val) -> Val:
-    """u8 * s8 (I8x32 each) times ``scale`` (I16x16, one for two neighbours), four products to an i32 lane.
-
-    Which lane a product goes to differs between tiers. No overflow for weights <= 128, |codes| <= 127 and
-    weights * scale < 2^15.
+    Which lane a product goes to differs between tiers. No overflow for |codes| <= 127, u8 weights <= 128 and
+    |weights * scale| < 2^15.
     """
-    if TIER == "B":
-        return x86.madd_256(k, x86.madd_bytes_256(k, weights, codes), scale)
-    scaled = weights.zext(I16x32) * scale.shuffle([i // 2 for i in range(32)])
-    return _fold_halves(madd(k, scaled, codes.sext(I16x32)))
-
-
-def _fold_halves(lanes: Val) -> Val:
-    half = lanes.ir.type.count // 2
-    return lanes.shuffle(range(half)) + lanes.shuffle(range(half, 2 * half))
-
-
-# -- K-quant headers
-def q4_k_scales(k: Emit, block: Val) -> tuple[Val, Val]:
-    """The eight 6-bit scales and eight 6-bit mins of a Q4_K block, as bytes in an I8x8 each (docs/model.md 2.3)."""
-    first, second, third = (k.load(types.int32, block + offset).zext(Int) for offset in (4, 8, 12))
-
-    def eight(low: Val, high: Val) -> Val:
-        upper = (high & 0x0F0F0F0F) | ((low >> 2) & 0x30303030)
-        return ((low & 0x3F3F3F3F) | (upper << 32)).bits(I8x8)
-
-    return eight(first, third), eight(second, third >> 4)
+    if TIER != "C":
+        if signed:
+            codes = x86.sign_bytes_256(k, codes, weights)
+            weights = k.select(weights.compare("<", 0), k.zero(I8x32) - weights, weights)  # -128 becomes 128 unsigned
+        return x86.madd_256(k, x86.madd_bytes_256(k, weights, codes), k.const(I16x16, 1) if scale is None else scale)
+    wide = weights.sext(I16x32) if signed else weights.zext(I16x32)
+    wide = wide if scale is None else wide * scale.shuffle([i // 2 for i in range(32)])
+    lanes = madd(k, wide, codes.sext(I16x32))
+    return lanes.shuffle(range(8)) + lanes.shuffle(range(8, 16))
 
 
 def broadcast_half(k: Emit, address: Val, kind: Vec) -> Val:

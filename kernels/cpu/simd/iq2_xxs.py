@@ -1,9 +1,9 @@
-"""IQ2_XXS rows times Q8_K activations: blocks of 256 weights in 66 bytes (docs/model.md 2.3, 10.2).
+"""IQ2_XXS rows times Q8_K activations in tier A: blocks of 256 weights in 66 bytes (model.md 2.3, 10.2).
 
 A group of 32 weights is four codebook indices (one byte each, for eight magnitudes out of 8, 25, 43) and a word with
 four 7-bit sign fields and the scale ls; the dot of a block is d * d_x / 8 * sum_g (2 ls_g + 1) dot_g.
 
-Tier A decodes two blocks (512 weights, 64 octets) a step without touching memory:
+A step decodes two blocks (512 weights, 64 octets) without touching memory:
 1. A codebook entry is eight 2-bit codes, so two 256-byte tables (low and high byte), four registers each.
 2. Byte permutes and masks look 64 indices up at once.
 3. ``vpmultishiftqb`` moves the 7-bit sign fields to bytes; a bit matrix puts the signs of weights 2k, 2k+1 (the eighth
@@ -13,8 +13,6 @@ Tier A decodes two blocks (512 weights, 64 octets) a step without touching memor
    octet g, and int32 lane 2 j + b collects exactly group j of block b: no shuffles after the dots.
 Packed buffer, per 512 inputs: 8 planes of 64 codes | 16 f32 (d_x / 2^30) | 16 i32 (-43 * sum of codes).
 An odd last block is taken twice, the second time against zeros.
-
-Tiers B and C look octets and signs up in memory. Packed buffer, per 256: 256 codes | 8 f32 (d_x / 8).
 """
 
 from __future__ import annotations
@@ -22,36 +20,32 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, types
 
-from ...formats.iq2_xxs import GRID, MAGNITUDES, SIGNS
+from ...formats import FORMATS
+from ...formats.iq2_xxs import GRID, MAGNITUDES
 from . import x86
 from .fixed import limbs, scale_of_32
-from .helpers import broadcast_half, scaled_dots
-from .quantize import in_order, make_q8k_pack, q8k_scale, round_to_codes, sixteen_sums
-from .row_kernel import LANES_8, LANES_16, Part, RowKernel, make_rows, records
-from .tiers import TIER, WIDE_PERMUTES
+from .quantize import q8k_scale, round_to_codes, sixteen_sums
+from .row_kernel import LANES_16, Part, RowKernel, make_rows, records
+from .tiers import WIDE_PERMUTES
 from .vec import (
     JIT,
-    F32x8,
     F32x16,
     F32x32,
     Float,
-    I8x32,
     I8x64,
     I16x16,
     I32x8,
     I32x16,
-    I64x4,
     I64x8,
     Int,
     Val,
     inline,
 )
 
-BLOCK = 66
+BLOCK = FORMATS["IQ2_XXS"].block_bytes
 _PACKED_TWO = 640
-_PACKED_ONE = 288
 
-# -- tier A
+# -- q8k
 _BIAS = MAGNITUDES[2]
 _CODES = np.searchsorted(MAGNITUDES, GRID).astype(np.int64)
 _LOW_BYTES = (_CODES[:, :4] << np.array([0, 2, 4, 6])).sum(axis=1)
@@ -179,7 +173,7 @@ def _pack_a(x, n, buffer):
         x += 1024
 
 
-# -- tier A, float activations: see fixed.py
+# -- float activations: see fixed.py
 # Packed buffer, per 512 inputs: 8 planes of three limbs | 16 f32 (scale / 2^30) | 16 i32 offsets of the high limb,
 # taken 43 times | 16 i32 offsets of the middle and low limbs. 32 products of 86 with all 24 bits would overflow, so the
 # low limb has sums of its own.
@@ -249,51 +243,8 @@ FLOAT = RowKernel(
     records(512, _PACKED_FLOAT),
 )
 
-# -- tiers B and C, and the float kernels of every tier
-_GRID_WORDS = np.ascontiguousarray(GRID).view(np.int64)[:, 0].tolist()
-_SIGN_WORDS = np.ascontiguousarray(SIGNS >> 7).view(np.int64)[:, 0].tolist()  # byte -1 where negative
-
-
-def decode_group(k, group: Val) -> tuple[Val, Val, Val]:
-    """The 8-byte group at an address -> I8x32 magnitudes, I8x32 sign masks (0 or -1), and 2 ls + 1 as int32."""
-    grid, signs = k.table("iq2_xxs_grid", "i64", _GRID_WORDS), k.table("iq2_xxs_signs", "i64", _SIGN_WORDS)
-    indices = k.load(types.int32, group).zext(Int)
-    word = k.load(types.int32, group + 4).zext(Int)
-    octets = [k.load(Int, grid + ((indices >> (8 * i)) & 0xFF) * 8) for i in range(4)]
-    masks = [k.load(Int, signs + ((word >> (7 * i)) & 0x7F) * 8) for i in range(4)]
-    scale = ((word >> 27) | 1).trunc(types.int32)
-    return _join(k, octets), _join(k, masks), scale
-
-
-def _join(k, parts: list[Val]) -> Val:
-    """Four 64-bit words as I8x32."""
-    return k.gather(I64x4, parts).bits(I8x32)
-
-
-@inline(F32x8, F32x8, Int, Int)
-def _add_block(k, total, weights, x):
-    dots = k.zero(I32x8)
-    for group in range(8):
-        magnitudes, masks, scale = decode_group(k, weights + 2 + 8 * group)
-        signed = (k.load(I8x32, x + 32 * group) ^ masks) - masks
-        dots = dots + scaled_dots(k, magnitudes, signed, scale.trunc(types.int16).splat(I16x16))
-    return k.fma(dots.to_float(F32x8), broadcast_half(k, weights, F32x8) * k.load(F32x8, x + 256), total)
-
-
-@inline(types.none, Int, Int, Float)
-def _finish_pack_bc(k, target, half, scale):
-    k.store(target + 256, (scale * 0.125).splat(F32x8))
-
-
-if TIER == "A":
-    Q8K = RowKernel(
-        _pack_a,
-        make_rows(LANES_16, 2, Part(512, _add_two, 2 * BLOCK, _PACKED_TWO), Part(256, _add_last, BLOCK, _PACKED_TWO)),
-        records(512, _PACKED_TWO),
-    )
-else:
-    Q8K = RowKernel(
-        make_q8k_pack(_PACKED_ONE, in_order, _finish_pack_bc),
-        make_rows(LANES_8, 1, Part(256, _add_block, BLOCK, _PACKED_ONE)),
-        records(256, _PACKED_ONE),
-    )
+Q8K = RowKernel(
+    _pack_a,
+    make_rows(LANES_16, 2, Part(512, _add_two, 2 * BLOCK, _PACKED_TWO), Part(256, _add_last, BLOCK, _PACKED_TWO)),
+    records(512, _PACKED_TWO),
+)

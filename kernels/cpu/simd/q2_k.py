@@ -1,27 +1,23 @@
-"""Q2_K rows times Q8_K activations: blocks of 256 weights in 84 bytes (docs/model.md 2.3, 10.2).
+"""Q2_K rows times Q8_K activations in tier A: blocks of 256 weights in 84 bytes (docs/explanation/model.md 2.3, 10.2).
 
 Plane p (bits 2p, 2p+1 of the 64 code bytes) holds weights 32p..32p+31 of both halves of 128, as four groups of 16. The
 dot of a block is d_x * (d * sum_j s_j dot_j - dmin * sum_j m_j xsum_j), integer sums exact.
 
-Tier A takes two blocks a step: ``vpdpbusd`` per plane, two planes packed to words by ``packssdw``, one ``vpdpwssd``
-with the 4-bit scales.
-Packed buffer, per 512 inputs: 512 codes in plane order | 16 f32 (d_x, 8 lanes a block) | 32 i16
-negated sums.
+A step takes two blocks: ``vpdpbusd`` per plane, two planes packed to words by ``packssdw``, one ``vpdpwssd`` with the
+4-bit scales.
+Packed buffer, per 512 inputs: 512 codes in plane order | 16 f32 (d_x, 8 lanes a block) | 32 i16 negated sums.
 An odd last block is taken twice, the second time against zeros.
-
-Tiers B and C take one block a step. Packed buffer, per 256: 256 codes in plane order | 8 f32 d_x | 16 i16 sums.
 """
 
 from __future__ import annotations
 
 from numba import njit, types
 
+from ...formats import FORMATS
 from . import x86
 from .fixed import SMALLEST, limbs
-from .helpers import broadcast_half, madd, scaled_dots
 from .quantize import make_q8k_pack, sixteen_sums
-from .row_kernel import LANES_8, LANES_16, Part, RowKernel, make_rows, records
-from .tiers import TIER
+from .row_kernel import LANES_16, Part, RowKernel, make_rows, records
 from .vec import (
     JIT,
     F32x8,
@@ -35,19 +31,17 @@ from .vec import (
     I16x16,
     I16x32,
     I32x4,
-    I32x8,
     I32x16,
     Int,
     Val,
     inline,
 )
 
-BLOCK = 84
+BLOCK = FORMATS["Q2_K"].block_bytes
 _PACKED_TWO = 640
-_PACKED_ONE = 320
 
 
-# -- tier A
+# -- q8k
 def _scale_index(plane: int) -> list[int]:
     """Byte indices of the scales of planes ``plane`` and ``plane``+1, as words in the lanes of ``pack_words_512``."""
     index: list[int] = []
@@ -116,7 +110,7 @@ def _place(sub):
     return 64 * (sub & 3) + 32 * (sub >> 2)
 
 
-# -- tier A, float activations: see fixed.py
+# -- float activations: see fixed.py
 # A lane of 32 bits holds four weights of each plane, all in one group of 16. The codes are multiplied by their scales
 # while still bytes (3 * 15 fits), so all planes add up in the same lanes. The 16 inputs of a lane share their scale.
 _PACKED_FLOAT = 4 * 3 * 64 + 128
@@ -190,44 +184,8 @@ FLOAT = RowKernel(
     records(256, _PACKED_FLOAT),
 )
 
-
-# -- tiers B and C
-@inline(F32x8, F32x8, Int, Int)
-def _add_block(k, total, weights, x):
-    header = k.load(I8x16, weights).zext(I16x16)
-    scales, mins = header & 0x0F, header >> 4
-    dots = k.zero(I32x8)
-    for half in range(2):
-        codes = k.load(I8x32, weights + 16 + 32 * half)
-        for plane in range(4):
-            at = x + 64 * plane + 32 * half
-            code = (codes >> (2 * plane)) & 3
-            group = 8 * half + 2 * plane
-            pair_scales = scales.shuffle([group] * 8 + [group + 1] * 8)
-            dots = dots + scaled_dots(k, code, k.load(I8x32, at), pair_scales)
-    scale = k.load(F32x8, x + 256)
-    total = k.fma(dots.to_float(F32x8), broadcast_half(k, weights + 80, F32x8) * scale, total)
-    min_sums = madd(k, mins, k.load(I16x16, x + 288))
-    return k.fma(k.zero(F32x8) - min_sums.to_float(F32x8), broadcast_half(k, weights + 82, F32x8) * scale, total)
-
-
-@inline(types.none, Int, Int, Float)
-def _finish_pack_bc(k, target, half, scale):
-    k.store(target + 256, scale.splat(F32x8))
-    for sub in range(8):
-        for part, value in enumerate(sixteen_sums(k, k.load(I8x32, target + _place(sub)))):
-            k.store(target + 288 + 4 * sub + 2 * part, value)
-
-
-if TIER == "A":
-    Q8K = RowKernel(
-        make_q8k_pack(_PACKED_TWO, _place, _finish_pack_a, pair=1),
-        make_rows(LANES_16, 3, Part(512, _add_two, 2 * BLOCK, _PACKED_TWO), Part(256, _add_last, BLOCK, _PACKED_TWO)),
-        records(512, _PACKED_TWO),
-    )
-else:
-    Q8K = RowKernel(
-        make_q8k_pack(_PACKED_ONE, _place, _finish_pack_bc),
-        make_rows(LANES_8, 2, Part(256, _add_block, BLOCK, _PACKED_ONE)),
-        records(256, _PACKED_ONE),
-    )
+Q8K = RowKernel(
+    make_q8k_pack(_PACKED_TWO, _place, _finish_pack_a, pair=1),
+    make_rows(LANES_16, 3, Part(512, _add_two, 2 * BLOCK, _PACKED_TWO), Part(256, _add_last, BLOCK, _PACKED_TWO)),
+    records(512, _PACKED_TWO),
+)

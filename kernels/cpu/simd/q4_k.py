@@ -1,35 +1,31 @@
-"""Q4_K rows times Q8_K activations: blocks of 256 weights in 144 bytes (docs/model.md 2.3, 10.2).
+"""Q4_K rows times Q8_K activations in tier A: blocks of 256 weights in 144 bytes (docs/explanation/model.md 2.3, 10.2).
 
 Sub-blocks 2p and 2p+1 of 32 share 32 bytes of codes (low and high nibbles). The dot of a block is
 d_x * (d * sum_j s_j dot_j - dmin * sum_j m_j xsum_j), integer sums exact.
 
-Tier A takes two blocks a step. A 64-byte load holds sub-blocks 0|2 (low nibbles) and 1|3 (high), the next one 4|6 and
-5|7; the activations are packed in that order. ``vpdpbusd`` sums four products a lane, ``packssdw`` puts two planes into
-words, ``vpdpwssd`` multiplies by the 6-bit scales. Both headers are unpacked at once into words [s0..s7 | m0..m7]; the
-mins share the last multiply-add: their sums of x are packed negated.
+A step takes two blocks. A 64-byte load holds sub-blocks 0|2 (low nibbles) and 1|3 (high), the next one 4|6 and 5|7; the
+activations are packed in that order. ``vpdpbusd`` sums four products a lane, ``packssdw`` puts two planes into words,
+``vpdpwssd`` multiplies by the 6-bit scales. Both headers are unpacked at once into words [s0..s7 | m0..m7]; the mins
+share the last multiply-add: their sums of x are packed negated.
 Packed buffer, per 512 inputs: 512 codes | 16 f32 (d_x of each block, 8 lanes) | 32 i16 (8 zeros, 8 sums; per block).
 An odd last block is taken twice, the second time against zeros.
-
-Tiers B and C take one block a step. Packed buffer, per 256: 256 codes | 8 f32 d_x | 8 i32 negated sums.
 """
 
 from __future__ import annotations
 
 from numba import njit, types
 
+from ...formats import FORMATS
 from . import x86
 from .fixed import limbs, scale_of_32
-from .helpers import broadcast_half, q4_k_scales, scaled_dots
-from .quantize import in_order, make_q8k_pack, sixteen_sums
-from .row_kernel import LANES_8, LANES_16, LANES_PAIR, PAIR, Part, RowKernel, make_rows, records
-from .tiers import TIER
-from .vec import JIT, F32x8, F32x16, F32x32, Float, I8x16, I8x32, I8x64, I16x8, I16x32, I32x8, I32x16, Int, Val, inline
+from .quantize import make_q8k_pack, sixteen_sums
+from .row_kernel import LANES_16, LANES_PAIR, PAIR, Part, RowKernel, make_rows, records
+from .vec import JIT, F32x8, F32x16, F32x32, Float, I8x16, I8x32, I8x64, I16x8, I16x32, I32x16, Int, Val, inline
 
-BLOCK = 144
+BLOCK = FORMATS["Q4_K"].block_bytes
 _PACKED_TWO = 640
-_PACKED_ONE = 320
 
-# -- tier A
+# -- q8k
 _WORDS = range(32)
 _LOW_FOUR = [4, 5, 6, 7]  # where the bytes b[0..3] of the 12 scale bytes lie in a 16-byte header
 _SCALE_SOURCE = [h + i for h in (0, 16) for i in (4, 5, 6, 7, 12, 13, 14, 15, 8, 9, 10, 11, 12, 13, 14, 15)]
@@ -103,7 +99,7 @@ def _place(sub_block):
     return 64 * ((sub_block >> 2) * 2 + (sub_block & 1)) + 32 * ((sub_block >> 1) & 1)
 
 
-# -- tier A, float activations: see fixed.py
+# -- float activations: see fixed.py
 _PACKED_FLOAT = 4 * 3 * 64 + 64
 
 
@@ -174,41 +170,8 @@ FLOAT = RowKernel(
     records(256, _PACKED_FLOAT),
 )
 
-
-# -- tiers B and C
-@inline(F32x8, F32x8, Int, Int)
-def _add_block(k, total, weights, x):
-    scales, mins = (bytes_.zext(I16x8) for bytes_ in q4_k_scales(k, weights))
-    dots = k.zero(I32x8)
-    for part in range(4):
-        codes = k.load(I8x32, weights + 16 + 32 * part)
-        for nibble, plane in enumerate((codes & 0x0F, (codes >> 4) & 0x0F)):
-            sub_block = 2 * part + nibble
-            scale = scales.shuffle([sub_block] * 16)
-            dots = dots + scaled_dots(k, plane, k.load(I8x32, x + 32 * sub_block), scale)
-    scale = k.load(F32x8, x + 256)
-    total = k.fma(dots.to_float(F32x8), broadcast_half(k, weights, F32x8) * scale, total)
-    min_sums = mins.zext(I32x8) * k.load(I32x8, x + 288)
-    return k.fma(min_sums.to_float(F32x8), broadcast_half(k, weights + 2, F32x8) * scale, total)
-
-
-@inline(types.none, Int, Int, Float)
-def _finish_pack_bc(k, target, half, scale):
-    k.store(target + 256, scale.splat(F32x8))
-    for sub_block in range(8):
-        low, high = sixteen_sums(k, k.load(I8x32, target + 32 * sub_block))
-        k.store(target + 288 + 4 * sub_block, (k.const(types.int16, 0) - low - high).sext(types.int32))
-
-
-if TIER == "A":
-    Q8K = RowKernel(
-        make_q8k_pack(_PACKED_TWO, _place, _finish_pack_a, pair=1),
-        make_rows(LANES_16, 4, Part(512, _add_two, 2 * BLOCK, _PACKED_TWO), Part(256, _add_last, BLOCK, _PACKED_TWO)),
-        records(512, _PACKED_TWO),
-    )
-else:
-    Q8K = RowKernel(
-        make_q8k_pack(_PACKED_ONE, in_order, _finish_pack_bc),
-        make_rows(LANES_8, 2, Part(256, _add_block, BLOCK, _PACKED_ONE)),
-        records(256, _PACKED_ONE),
-    )
+Q8K = RowKernel(
+    make_q8k_pack(_PACKED_TWO, _place, _finish_pack_a, pair=1),
+    make_rows(LANES_16, 4, Part(512, _add_two, 2 * BLOCK, _PACKED_TWO), Part(256, _add_last, BLOCK, _PACKED_TWO)),
+    records(512, _PACKED_TWO),
+)

@@ -1,29 +1,26 @@
-"""Q8_0 rows times A8 activations: blocks of 32, f16 scale and 32 int8 (docs/model.md 2.3, 10.2).
+"""Q8_0 rows times A8 activations in tier A: blocks of 32, f16 scale and 32 int8 (docs/explanation/model.md 2.3, 10.2).
 
-Tier A takes two blocks (64 weights) a step. ``vpdpbusd`` wants unsigned weights: w ^ 0x80 = w + 128, and starting each
-int32 lane at -128 * (sum of its four codes) takes the offset out exactly. One 64-byte load covers both f16 scales.
+A step takes two blocks (64 weights). ``vpdpbusd`` wants unsigned weights: w ^ 0x80 = w + 128, and starting each int32
+lane at -128 * (sum of its four codes) takes the offset out exactly. One 64-byte load covers both f16 scales.
 Packed buffer, per 64 inputs: 64 codes | 16 f32 (two block scales, 8 lanes each) | 16 i32 lane offsets.
-
-Tiers B and C take one block after the other. Packed buffer, per 32: 32 codes | f32 scale.
 """
 
 from __future__ import annotations
 
 from numba import njit, types
 
+from ...formats import FORMATS
 from . import x86
-from .helpers import broadcast_half, pack_floats, signed_dots, store_float
+from .helpers import broadcast_half, pack_floats
 from .quantize import a8_scale, store_codes
-from .row_kernel import LANES_8, LANES_PAIR, PAIR, Part, RowKernel, make_rows, records
-from .tiers import TIER
+from .row_kernel import LANES_PAIR, PAIR, Part, RowKernel, make_rows, records
 from .vec import JIT, F32x8, F32x16, Float, I8x16, I8x32, I8x64, I16x32, I32x8, I32x16, Int, Val, inline
 
-BLOCK = 34
+BLOCK = FORMATS["Q8_0"].block_bytes
 _PACKED_PAIR = 192
-_PACKED_ONE = 36
 
 
-# -- tier A
+# -- a8
 def _two_blocks(k, total: Val, weights: Val, x: Val) -> Val:
     """total + the lane sums of two adjacent blocks."""
     codes = k.load(I8x32, weights + 2).cat(k.load(I8x32, weights + BLOCK + 2)) ^ -128
@@ -99,7 +96,7 @@ def _pair_rows(two_blocks, last_block, packed_pair: int):
     )
 
 
-# -- tier A, float activations
+# -- float activations
 def _products(k, weights: Val, x: Val) -> Val:
     """The 32 products code * x of a block, added to 16 lanes."""
     low, high = (k.load(I8x16, weights + at).sext(I32x16).to_float(F32x16) for at in (2, 18))
@@ -120,44 +117,4 @@ def _last_block_float(k, total: Val, weights: Val, x: Val) -> Val:
 
 FLOAT = RowKernel(pack_floats, _pair_rows(_two_blocks_float, _last_block_float, 256), records(32, 128))
 
-
-# -- tiers B and C
-def _block(k, total: Val, weights: Val, x: Val) -> Val:
-    dots = signed_dots(k, k.load(I8x32, weights + 2), k.load(I8x32, x))
-    factor = broadcast_half(k, weights, F32x8) * k.load(Float, x + 32).splat(F32x8)
-    return k.fma(dots.to_float(F32x8), factor, total)
-
-
-@inline(F32x8, F32x8, Int, Int)
-def _add_one(k, total, weights, x):
-    return _block(k, total, weights, x)
-
-
-@inline(F32x8, F32x8, Int, Int)
-def _add_two(k, total, weights, x):
-    return _block(k, _block(k, total, weights, x), weights + BLOCK, x + _PACKED_ONE)
-
-
-@njit(**JIT)
-def _pack_bc(x, n, buffer):
-    for _ in range(n // 32):
-        scale, inverse = a8_scale(x)
-        store_codes(buffer, x, inverse)
-        store_float(buffer + 32, scale)
-        buffer += _PACKED_ONE
-        x += 128
-
-
-if TIER == "A":
-    A8 = RowKernel(_pack_a, _pair_rows(_two_blocks, _last_block, _PACKED_PAIR), records(64, _PACKED_PAIR))
-else:
-    A8 = RowKernel(
-        _pack_bc,
-        make_rows(
-            LANES_8,
-            1,
-            Part(64, _add_two, 2 * BLOCK, 2 * _PACKED_ONE),
-            Part(32, _add_one, BLOCK, _PACKED_ONE),
-        ),
-        records(32, _PACKED_ONE),
-    )
+A8 = RowKernel(_pack_a, _pair_rows(_two_blocks, _last_block, _PACKED_PAIR), records(64, _PACKED_PAIR))

@@ -1,4 +1,4 @@
-"""Rounding activations to int8 as mode ds4 does (docs/model.md 10.2), vectorized, bit for bit equal to the formulas.
+"""Rounding activations to int8 as mode ds4 does (model.md 10.2), vectorized, bit for bit equal to the formulas.
 
 A8    per 32: d = max|x| / 127, codes = rint(x / d)
 Q8_K  per 256: m = the first element of largest magnitude, with its sign; codes = rint(x * (-127 / m)),
@@ -137,11 +137,6 @@ def make_q8k_pack(record: int, place: Callable[[Any], Any], finish: Any, pair: i
             _clear_second(buffer + (n >> 9) * record)
 
     return pack
-
-
-def in_order(sub):
-    """Where 32 codes go that keep their order."""
-    return 32 * sub
 
 
 @njit(**JIT)

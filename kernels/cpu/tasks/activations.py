@@ -5,6 +5,7 @@ from __future__ import annotations
 from .. import simd
 from .. import tasktable as t
 from ..sizes import A8_BLOCK, Q8K_BLOCK, Q8K_SUM
+from .lang import f32p, i8p
 from .registry import body
 
 
@@ -20,3 +21,13 @@ def quantize_q8k(args, first, last, thread):
     """Items are blocks of 256 values."""
     n, sums = Q8K_BLOCK * (last - first), args.sums + 2 * (Q8K_BLOCK // Q8K_SUM) * first
     simd.quantize_q8k(args.x + 4 * Q8K_BLOCK * first, n, args.codes + Q8K_BLOCK * first, args.scales + 4 * first, sums)
+
+
+@body(t.SCALE_CODES, exact=True)
+def scale_codes(args, first, last, thread):
+    """Items are blocks of ``block`` codes, back to floats."""
+    n, scales = args.block, f32p(args.scales)
+    for item in range(first, last):
+        codes, out = i8p(args.codes + n * item), f32p(args.out + 4 * n * item)
+        for i in range(n):
+            out[i] = codes[i] * scales[item]

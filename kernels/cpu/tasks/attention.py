@@ -1,4 +1,4 @@
-"""Attention over shared K = V rows, blocked, with an online softmax (docs/model.md 4).
+"""Attention over shared K = V rows, blocked, with an online softmax (docs/explanation/model.md 4).
 
 Raw rows lie in a ring: row ``position`` is at ``position % raw_rows``. Rows are visited in blocks of 64 in a fixed
 order, raw then compressed, whatever the batch or the thread count. A block's scores for a group of heads are a small

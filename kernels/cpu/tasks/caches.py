@@ -80,7 +80,8 @@ def position_bias(args, first, last, thread):
 @body(t.WINDOWS, exact=True)
 def windows(args, first, last, thread):
     """Items are (window, slot). With overlap the first ``ratio`` slots are the previous window's first halves, the
-    rest this one's second halves. Positions before ``at`` lie in the ring, others among the new rows."""
+    rest this one's second halves. Positions before ``at`` lie in the ring, others among the new rows, or, if ``at``
+    lets none of them be there, on the last one."""
     ratio, width, at = args.ratio, args.width, i64p(args.at)[0]
     halves = 2 if args.overlap != 0 else 1
     for item in range(first, last):
@@ -91,7 +92,7 @@ def windows(args, first, last, thread):
             half = 1 if slot >= ratio else 0
             position -= ratio
         if position >= at:
-            row = args.new + 4 * halves * width * (position - at)
+            row = args.new + 4 * halves * width * min(position - at, args.tokens - 1)
         else:
             row = args.ring + 4 * halves * width * ((position + args.slots) % args.slots)
         x, out = f32p(row + 4 * width * half), f32p(args.out + 4 * width * item)

@@ -1,4 +1,4 @@
-"""Pooling of compressor windows: one softmax per channel over the candidates (docs/model.md 6)."""
+"""Pooling of compressor windows: one softmax per channel over the candidates (docs/explanation/model.md 6)."""
 
 from __future__ import annotations
 

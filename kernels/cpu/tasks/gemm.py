@@ -7,10 +7,10 @@ from numba import njit
 
 from .. import sizes
 from .. import tasktable as t
-from ..simd.gemm import GEMMS, gemm_rows
+from ..simd.gemm import GEMMS, gemm_rows, pack_float_panel
 from ..sizes import TILE_TOKENS as TILE
 from .lang import JIT, call_address, f32p, i32p, i64p
-from .registry import body, export
+from .registry import ENTRIES, body, export
 
 call_panel_pack = call_address(4)
 first_slot = njit(**JIT)(sizes.first_slot)
@@ -115,7 +115,9 @@ def _numbers(chunk: int, chunk_bytes: int, record: int, rows: int, chunks_at_onc
 
 for (fmt, act), parts in GEMMS.items():
     name = f"{fmt}.{act}"
-    export(f"gemm_pack.{name}", 4)(parts.pack)
     export(f"gemm_decode.{name}", 5)(parts.decode_row)
-    export(f"gemm_multiply.{name}", 7)(parts.multiply)
-    export(f"gemm_sizes.{name}", 1)(_numbers(*parts[3:]))
+    name = "floats" if parts.pack is pack_float_panel else name  # these have everything else in common
+    if f"gemm_pack.{name}" not in ENTRIES:
+        export(f"gemm_pack.{name}", 4)(parts.pack)
+        export(f"gemm_multiply.{name}", 7)(parts.multiply)
+        export(f"gemm_sizes.{name}", 1)(_numbers(*parts[3:]))

@@ -1,4 +1,4 @@
-"""Indexer: scores of compressed rows, and the deterministic choice of the best (docs/model.md 7)."""
+"""Indexer: scores of compressed rows, and the deterministic choice of the best (docs/explanation/model.md 7)."""
 
 from __future__ import annotations
 

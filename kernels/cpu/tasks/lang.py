@@ -34,6 +34,7 @@ def _cast(kind: types.Type, element: ir.Type) -> Any:
 
 
 f32p = _cast(types.float32, F32)
+i8p = _cast(types.int8, I8)
 i32p = _cast(types.int32, I32)
 i64p = _cast(types.int64, I64)
 

@@ -1,4 +1,4 @@
-"""RMS norm and the hyper-connection arithmetic (docs/model.md 3, 9)."""
+"""RMS norm and the hyper-connection arithmetic (docs/explanation/model.md 3, 9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The greatest values of a row, as the next token is chosen among logits (docs/text.md 6).
+"""The greatest values of a row, as the next token is chosen among logits (docs/explanation/text.md 6).
 
 Two steps: the greatest of every block, which threads share, then one rank after the other from the block that has the
 greatest of all. For few ranks almost nothing is read twice.

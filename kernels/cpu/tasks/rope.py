@@ -1,4 +1,4 @@
-"""Rotary embedding on the trailing channels (docs/model.md 5)."""
+"""Rotary embedding on the trailing channels (docs/explanation/model.md 5)."""
 
 from __future__ import annotations
 

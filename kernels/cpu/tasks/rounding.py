@@ -1,4 +1,4 @@
-"""Simulated formats (docs/model.md 10.3). Every operation is exact or correctly rounded: no reordering."""
+"""Simulated formats (docs/explanation/model.md 10.3). Every operation is exact or correctly rounded: no reordering."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The row kernels of ``kernels.cpu.simd``, exported as ``pack.FMT.act``, ``rows.FMT.act`` and ``size.FMT.act``."""
+"""The row kernels of ``kernels.cpu.simd``, exported as ``pack.FMT.act``, ``rows.FMT.act`` and ``size.FMT.act``.
+
+Kernels that take their inputs as they are share ``pack.floats`` and ``size.floats``.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ from typing import Any
 from numba import njit
 
 from ..simd import KERNELS
+from ..simd.helpers import pack_floats
 from .lang import JIT, i64p
-from .registry import export
+from .registry import ENTRIES, export
 
 
 def _sized(packed_bytes: Any) -> Any:
@@ -23,6 +27,8 @@ def _sized(packed_bytes: Any) -> Any:
 
 
 for (fmt, act), kernel in KERNELS.items():
-    export(f"pack.{fmt}.{act}", 3)(kernel.pack)
+    name = "floats" if kernel.pack is pack_floats else f"{fmt}.{act}"
     export(f"rows.{fmt}.{act}", 7)(kernel.rows)
-    export(f"size.{fmt}.{act}", 2)(_sized(kernel.packed_bytes))
+    if f"pack.{name}" not in ENTRIES:
+        export(f"pack.{name}", 3)(kernel.pack)
+        export(f"size.{name}", 2)(_sized(kernel.packed_bytes))

@@ -1,0 +1,105 @@
+"""``ds4 nano``: the embedded model's file, and slices of Flash with its real dimensions.
+
+ds4 nano path
+ds4 nano slice /tmp/slice.gguf --layers 4 --n-experts 8 --recipe q4
+ds4 nano checkpoint folder --layers 4 --n-experts 8
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..console.common import Progress, check_output, run, say
+from ..console.flags import add
+from ..console.options import Parser, integer, parsed, unknown_command
+from ..errors import UsageError
+
+PROG = "ds4 nano"
+COMMANDS = ("path", "slice", "checkpoint")
+
+USAGE = """ds4 nano path                          print the file of the embedded model, built if need be
+       ds4 nano slice [OUT] [options]         write Flash's real dimensions at reduced depth, random weights
+       ds4 nano checkpoint FOLDER [options]   write a model as DeepSeek publishes it: safetensors in FP8 and FP4"""
+
+EPILOG = """\
+Without OUT a slice goes to the model cache and is kept. Without --layers a checkpoint is the embedded model's.
+
+exit codes: 0 done; 1 failure; 2 usage"""
+
+
+def build_parser() -> Parser:
+    """Return the parser with every flag."""
+    parser = Parser(
+        PROG, usage=USAGE, description="The embedded model, and slices of Flash.", epilog=EPILOG, unavailable={}
+    )
+    parser.add_argument("names", metavar="COMMAND", nargs="*", help=f"{', '.join(COMMANDS)}; then OUT or FOLDER")
+    add(parser, "--layers", metavar="N", type=integer(), help="depth of a slice (4, which covers every kind of layer)")
+    parser.add_argument("--n-experts", metavar="N", type=integer(), help="routed experts a layer (slice 256, folder 8)")
+    parser.add_argument(
+        "--vocab", metavar="N", type=integer(), default=4096, help="vocabulary (4096; Flash has 129280)"
+    )
+    add(parser, "--recipe", default="q2", help="formats of a slice: q2, q4 or mixed (q2)")
+    add(parser, "--help")
+    return parser
+
+
+def body(argv: Sequence[str]) -> int:
+    """Run one of the commands and return the exit code."""
+    args = parsed(build_parser(), argv)
+    if args is None:
+        return 0
+    name, *rest = args.names or [""]
+    if name not in COMMANDS:
+        raise unknown_command(name, COMMANDS)
+    if len(rest) > 1 or (rest and name == "path"):
+        raise UsageError(f"unexpected argument: {rest[-1]}")
+    if name == "path":
+        from ..nano import embedded_path
+
+        print(embedded_path())
+    elif name == "slice":
+        print(_slice(args, rest[0] if rest else None))
+    elif rest:
+        print(_checkpoint(args, rest[0]))
+    else:
+        raise UsageError("checkpoint needs a folder")
+    return 0
+
+
+def _checkpoint(args: Namespace, folder: str) -> str:
+    from ..nano import embedded_path
+    from ..nano.cache import slice_path
+    from ..nano.checkpoint import write_checkpoint
+    from ..weights import open_source
+
+    if Path(folder).exists() and (not Path(folder).is_dir() or any(Path(folder).iterdir())):
+        raise UsageError(f"{folder} is there already, and not an empty folder")
+    if args.layers is None:
+        path = embedded_path()
+    else:
+        with Progress("writing the slice, bytes") as progress:
+            path = slice_path(args.layers, args.n_experts or 8, args.vocab, "q4", progress)
+    with open_source(path) as source:
+        write_checkpoint(source, folder)
+    return folder
+
+
+def _slice(args: Namespace, out: str | None) -> str:
+    from ..nano.cache import slice_path
+    from ..nano.recipe import slice_shape, write_model
+
+    shape = args.layers or 4, args.n_experts or 256, args.vocab
+    with Progress("writing the slice, bytes") as progress:
+        if out is None:
+            return slice_path(*shape, args.recipe, progress)
+        check_output(out)
+        write_model(out, slice_shape(*shape), args.recipe, progress=progress)
+    say(PROG, f"wrote {Path(out).stat().st_size / 1e9:.2f} GB")
+    return out
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command."""
+    return run(PROG, body, argv)

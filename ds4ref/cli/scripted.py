@@ -1,0 +1,135 @@
+"""``ds4-server`` over the embedded model with scripted words, for ``ds4-server smoke``.
+
+    python -m ds4ref.cli.scripted [options of ds4-server]
+
+The embedded model has random weights and calls no tool by itself, and agents force no call. So a script picks the
+tokens of every answer that a request does not constrain (a schema, a choice of tools). Everything else is the server's:
+prompts are evaluated, snapshots kept and resumed, tokens decoded, parsed and sent.
+
+The script: read the file that the user names, with any tool that reads files or runs commands, and repeat the secret
+word in the result.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..conformance.task import FILE, SECRET
+from ..text.chat import Message
+from ..text.dsml import ToolCall, render_calls
+from ..text.schemas import Schema, by_name
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..server.turn import Turn
+    from ..text.tokenizer import Tokenizer
+
+THOUGHT = "First I look into the file."
+READERS = ("read", "read_file", "readfile", "view", "open_file")
+SHELLS = ("exec_command", "shell_command", "shell", "bash", "run_shell_command", "terminal", "execute")
+"""Names of tools, in lower case; readers of files are tried first."""
+_PATHS, _COMMANDS = ("path", "file_path", "filepath", "absolute_path", "filename"), ("command", "cmd", "script")
+
+
+def answer(turn: Turn) -> str:
+    """Return the scripted answer to ``turn`` behind the reasoning: text, or a block with one call."""
+    results = list(_results(turn.messages))
+    if results:
+        words = [word for text in results for word in SECRET.findall(text)]
+        return f"The secret word is {words[-1]}." if words else f"There is no secret word in {results[-1][:200]!r}."
+    paths = [path for m in turn.messages if m.role == "user" for path in FILE.findall(m.content)]
+    call = None if not paths else call_of(list(by_name(turn.tools).values()), paths[-1])
+    if call is None or turn.choice.kind == "none":
+        return "Hello."
+    return "I read it." + "".join(part.text for part in render_calls([call]))
+
+
+def _results(messages: Sequence[Message]) -> Iterator[str]:
+    """Yield the tool results since the last message of the assistant."""
+    last = max((i for i, m in enumerate(messages) if m.role == "assistant"), default=len(messages))
+    return (m.content for m in messages[last + 1 :] if m.role in ("tool", "function") or m.result_ids)
+
+
+def call_of(tools: Sequence[Schema], path: str) -> ToolCall | None:
+    """Return a call that shows the file ``path``; None if no tool does."""
+    functions = {tool.bare.lower(): tool for tool in tools if tool.kind == "function"}
+    for name in (*READERS, *SHELLS):
+        if name in functions:
+            arguments = arguments_for(json.loads(functions[name].parameters), path)
+            if arguments is not None:
+                return ToolCall(functions[name].name, json.dumps(arguments, ensure_ascii=False))
+    return None
+
+
+def arguments_for(schema: Mapping[str, Any], path: str) -> dict[str, Any] | None:
+    """Return arguments that fit ``schema`` and name ``path``; None if no parameter takes it."""
+    known: Mapping[str, Any] = schema.get("properties") or {}
+    arguments: dict[str, Any] = {}
+    for name, of in known.items():
+        lower = name.lower()
+        if not arguments and lower in _PATHS:
+            arguments[name] = path
+        elif not arguments and lower in _COMMANDS:
+            words = ["cat", path]
+            arguments[name] = words if of.get("type") == "array" else " ".join(words)
+    if not arguments:
+        return None
+    for name in schema.get("required") or ():
+        arguments.setdefault(name, _some(known.get(name) or {}))
+    return arguments
+
+
+def _some(of: Mapping[str, Any]) -> Any:
+    """Return some value of a required property."""
+    if of.get("enum"):
+        return of["enum"][0]
+    kind = of.get("type")
+    kind = kind[0] if isinstance(kind, list) and kind else kind
+    least = of.get("minimum", 1)
+    return {"boolean": False, "integer": least, "number": least, "array": [], "object": {}, "null": None}.get(
+        str(kind), "to read a file"
+    )
+
+
+class Script:
+    """Steer one answer (``generate.Steer``): ``text`` token by token, then the end."""
+
+    def __init__(self, text: str, tokenizer: Tokenizer):
+        self.text, self.tokenizer = text, tokenizer
+        self.ids: list[int] | None = None
+
+    def __call__(self, generation: Any, logits: np.ndarray) -> int:
+        """Return the next token; where the prompt ends in thinking, a thought comes first."""
+        if self.ids is None:
+            thought = f"{THOUGHT}</think>" if generation.thinking else ""
+            self.ids = [*self.tokenizer.encode_rendered(thought + self.text), self.tokenizer.eos]
+        at = len(generation.tokens)
+        return self.ids[min(at, len(self.ids) - 1)]
+
+
+def steering(turn: Turn, tokenizer: Tokenizer) -> Any:
+    """Return the constraint that ``turn`` demands, or else the script; plain prompts are left to the model.
+
+    Strict tools need no constraint here: the script's calls fit.
+    """
+    from ..server import constrain
+
+    if turn.text is not None or turn.ids is not None or turn.format or turn.choice.kind in ("required", "named"):
+        return constrain.steering(turn, tokenizer)
+    return Script(answer(turn), tokenizer)
+
+
+def main() -> int:
+    """Serve until a signal arrives."""
+    from ..console.common import run
+    from .server import PROG, body
+
+    return run(PROG, lambda argv: body(argv, steering))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""Checks of a server over plain HTTP.
+
+Each module has the checks of one API, at its ``PATH``. A check is a function of a ``Talk`` that returns (pass), raises
+Wrong with what came instead, or raises Skip with the reason; its docstring is the expectation in the report. A check is
+``required`` if a client in use today was seen to break without it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import ModuleType
+
+from ..results import FEATURES, Check, Client, State
+from ..talk import Skip, Talk, Wrong, shown
+
+Run = Callable[[Talk], None]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A runnable check, named API.function."""
+
+    name: str
+    feature: str
+    expected: str
+    run: Run
+    required: bool
+    how: str
+
+
+class Checks:
+    """The checks of one API, in order."""
+
+    def __init__(self, name: str, path: str):
+        self.name, self.path = name, path
+        self.specs: list[Spec] = []
+
+    def __call__(self, feature: str, *, required: bool = True, how: str = "") -> Callable[[Run], Run]:
+        """Register the decorated check; its docstring is the expectation."""
+        assert feature in FEATURES, feature
+
+        def add(run: Run) -> Run:
+            name = f"{self.name}.{run.__name__}"
+            assert all(spec.name != name for spec in self.specs), name
+            expected = " ".join((run.__doc__ or "").split()).removesuffix(".")
+            self.specs.append(Spec(name, feature, expected, run, required, how))
+            return run
+
+        return add
+
+    def client(self, talk: Talk, must: bool = False) -> Client:
+        """Run the checks of this API; skip them if the endpoint is missing, unless it ``must`` exist."""
+        row, begun = Client(f"http {self.name}", "plain"), time.monotonic()
+        if not must and self.path and not talk.offers(self.path):
+            row.skipped = f"there is no {self.path} (HTTP {talk.ask(self.path, {}).status})"
+        else:
+            row.add(*(tried(spec, talk) for spec in self.specs))
+        row.seconds = round(time.monotonic() - begun, 1)
+        return row
+
+
+def tried(spec: Spec, talk: Talk) -> Check:
+    """Run one check."""
+    begun = time.monotonic()
+    state: State = "ok"
+    got = ""
+    try:
+        spec.run(talk)
+    except Wrong as wrong:
+        state, got = "fail", str(wrong)
+    except Skip as skip:
+        state, got = "skip", str(skip)
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        # the answer has an unexpected shape, which the check did not test for
+        state, got = "fail", f"another shape ({type(error).__name__}: {shown(str(error))})"
+    seconds = round(time.monotonic() - begun, 2)
+    return Check(spec.name, spec.feature, state, spec.required, spec.expected, got, spec.how, seconds)
+
+
+def modules() -> Iterator[ModuleType]:
+    """Yield the modules of checks, in the order of the table."""
+    from . import chat, completions, general, messages, responses
+
+    yield from (general, chat, completions, responses, messages)
+
+
+def groups() -> list[Checks]:
+    """Return the checks of every API."""
+    return [module.check for module in modules()]

@@ -1,0 +1,107 @@
+"""The table of clients and their pinned versions.
+
+    find("codex"), find("pi@1.5.2"), find("pi@latest")
+
+Clients missing from this interpreter are installed into the user's cache (``install``), nowhere else. Sizes are
+those of an installation in MB, rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from ..errors import UsageError
+from ..nano.cache import cache_dir
+
+NODE = "node@22.23.3"
+"""Node.js for clients that need a recent one: npm's package ``node`` holds a binary."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One client.
+
+    package   what is installed, and from where: "pip" or "npm"; "" for what comes with ds4ref
+    more      what it needs beside it, with versions
+    runs      "checks" of plain HTTP, a "probe" in its own interpreter, or an "agent" at a terminal
+    apis      the same client over several APIs: a row each
+    scripted  of our own server the one whose words are scripted: nothing forces a call
+    """
+
+    name: str
+    registry: str
+    package: str
+    version: str
+    runs: str
+    about: str
+    apis: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
+    scripted: bool = False
+    size: int = 0
+    quick: bool = False
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder in the cache."""
+        return f"{self.name}-{self.version}"
+
+    @property
+    def requirement(self) -> str:
+        """Requirement for the registry's client."""
+        return f"{self.package}{'==' if self.registry == 'pip' else '@'}{self.version}"
+
+
+APIS = ("chat", "responses", "messages")
+
+KINDS = (
+    Kind("http", "", "", "", "checks", "every check of plain HTTP, API by API", quick=True),
+    Kind("requests", "pip", "requests", "2.34.2", "probe", "plain HTTP with a general library", size=5, quick=True),
+    Kind("openai", "pip", "openai", "3.54.0", "probe", "OpenAI's SDK: chat, responses, completions", size=70,
+         quick=True),
+    Kind("anthropic", "pip", "anthropic", "2.12.0", "probe", "Anthropic's SDK: messages", size=70, quick=True),
+    Kind("lm-eval", "pip", "lm_eval[api]", "0.4.13", "agent", "lm-evaluation-harness: local-completions, also chat",
+         size=760),
+    Kind("inspect", "pip", "inspect_ai", "0.3.285", "agent", "inspect_ai, a task with a tool",
+         apis=APIS, more=("openai==3.54.0", "anthropic==2.12.0"), scripted=True,
+         size=330),
+    Kind("codex", "npm", "@openai/codex", "0.169.0", "agent", "Codex CLI", scripted=True, size=404),
+    Kind("claude", "npm", "@anthropic-ai/claude-code", "2.1.330", "agent", "Claude Code", scripted=True, size=364),
+    Kind("opencode", "npm", "opencode-ai", "1.18.33", "agent", "opencode", scripted=True, size=354),
+    Kind("pi", "npm", "@earendil-works/pi-coding-agent", "0.87.1", "agent", "pi", apis=APIS, more=(NODE,),
+         scripted=True, size=330),
+    Kind("pi-newest", "npm", "@earendil-works/pi-coding-agent", "1.5.2", "agent", "pi, the newest", apis=APIS,
+         more=(NODE,), scripted=True, size=330),
+    Kind("pi-old", "npm", "@mariozechner/pi-coding-agent", "0.73.1", "agent", "pi, the last under its old name",
+         apis=APIS[:1], more=(NODE,), scripted=True, size=204),
+)  # fmt: skip
+"""All clients, in the order in which they run and are shown."""
+
+QUICK = tuple(kind.name for kind in KINDS if kind.quick)
+"""Clients that take a minute or two all together."""
+
+
+def find(name: str) -> Kind:
+    """Return the client ``NAME`` or ``NAME@VERSION``; UsageError lists the names."""
+    bare, _, version = name.partition("@")
+    for kind in KINDS:
+        if kind.name == bare:
+            if version and not kind.registry:
+                raise UsageError(f"{bare} has no versions")
+            return replace(kind, version=version) if version else kind
+    raise UsageError(f"--client {name}: there are quick ({', '.join(QUICK)}), {', '.join(k.name for k in KINDS)}")
+
+
+def chosen(names: Iterable[str]) -> list[Kind]:
+    """Return the clients of these names, each once, in order."""
+    kinds: dict[str, Kind] = {}
+    for name in names:
+        for one in QUICK if name == "quick" else (name,):
+            kind = find(one)
+            kinds.setdefault(f"{kind.name}@{kind.version}", kind)
+    return list(kinds.values())
+
+
+def home() -> str:
+    """Return the folder where clients are installed."""
+    return str(cache_dir() / "clients")

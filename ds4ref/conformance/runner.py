@@ -1,0 +1,196 @@
+"""One run: servers, clients, a report.
+
+    report = smoke(kinds, Options(...), tell=print)
+
+Our servers start when the first client needs them and stop after the last one, which is a check of its own. Clients run
+one after the other, so that results do not depend on load.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import Ds4Error
+from ..runs.provenance import stamp
+from . import agents, harnesses, install
+from .checks import groups
+from .clients import Kind
+from .results import INTERRUPTED, Check, Client, Report
+from .servers import Own
+from .talk import Talk, shown
+
+CTX, LONG_CTX = 8192, 65536
+"""Context of our own servers in tokens: for short questions, and for agents with their long first prompts."""
+PROBES = Path(__file__).parent / "probes"
+SCRIPTS = {"requests": "requests_plain.py", "openai": "openai_sdk.py", "anthropic": "anthropic_sdk.py"}
+DEFAULT_CTX = 131072
+"""Context in tokens assumed for a server that does not report it."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a run. ``url`` "": our own servers. ``named``: the user chose the clients, so each must run."""
+
+    work: Path
+    url: str = ""
+    model: str = ""
+    key: str = ""
+    tokens: int = 200
+    timeout: float = 300.0
+    install: bool = False
+    named: bool = False
+    threads: int | None = None
+    command: Sequence[str] = ("ds4-server", "smoke")
+    label: str = ""
+
+
+def smoke(kinds: Sequence[Kind], options: Options, tell: Callable[[str], None] = lambda line: None) -> Report:
+    """Run all of ``kinds``; ``tell`` is called with a line at the start and end of each."""
+    rows: list[Client] = []
+    begun = stamp(options.command)  # the working tree may change during the run
+    with ExitStack() as stack:
+        servers = Servers(options, stack)
+        kind = kinds[0]
+        try:
+            for kind in kinds:
+                for row in _run(kind, options, servers, tell):
+                    state = row.skipped or f"{len(row.checks) - len(row.failed)} of {len(row.checks)}"
+                    tell(f"{row.name} {row.version}: {state}")
+                    rows.append(row)
+        except KeyboardInterrupt:
+            # keep the results so far; the remaining clients count as skipped
+            for rest in kinds[kinds.index(kind) :]:
+                rows.append(Client(rest.name, rest.version, skipped=INTERRUPTED))
+    rows += [own.end for own in servers.own.values() if own.end is not None]
+    return Report(servers.facts(), begun, rows)
+
+
+class Servers:
+    """The servers under test: the given one, or ours, started on demand."""
+
+    def __init__(self, options: Options, stack: ExitStack):
+        self.options, self.stack = options, stack
+        self.own: dict[bool, Own] = {}
+        self.talks: dict[str, Talk] = {}
+
+    def talk(self, scripted: bool) -> Talk:
+        """Return the connection to the server; ``scripted``: of ours, the one with scripted tokens."""
+        o = self.options
+        url = o.url
+        if not url:
+            if scripted not in self.own:
+                ctx = LONG_CTX if scripted else CTX
+                own = Own(o.work, scripted=scripted, ctx=ctx, threads=o.threads)
+                self.own[scripted] = self.stack.enter_context(own)
+            url = self.own[scripted].url
+        if url not in self.talks:
+            talk = Talk(url, o.model, o.key, tokens=o.tokens, timeout=o.timeout)
+            self.talks[url] = talk
+            self.stack.callback(talk.close)
+        return self.talks[url]
+
+    def facts(self) -> dict[str, object]:
+        """Return the report's description of the server."""
+        label = {"label": self.options.label} if self.options.label else {}
+        if not self.options.url:
+            return {"name": "ds4-server", "model": "embedded", **label}
+        talk = self.talk(False)
+        name = talk.models.headers.get("server", "")
+        # some servers name a model by its file: drop the private folder
+        model = os.path.basename(talk.model) if os.path.isabs(talk.model) else talk.model
+        return {"name": name, "url": self.options.url, "model": model, **label}
+
+
+def _run(kind: Kind, o: Options, servers: Servers, tell: Callable[[str], None]) -> Iterator[Client]:
+    """Yield the rows of one client."""
+    place = install.installed(kind)
+    if place is None and o.install:
+        tell(f"installing {kind.name} {kind.version} (about {kind.size} MB)")
+        try:
+            with open(o.work / f"install-{kind.name}.log", "w") as log:
+                place = install.install(kind, log)
+        except Ds4Error as error:
+            yield _skipped(kind, str(error), o)
+            return
+    if place is None:
+        yield _skipped(kind, f"not installed; --install takes it from {kind.registry} ({kind.size} MB)", o)
+        return
+    tell(f"{kind.name} {place.version}".rstrip())
+    if kind.runs == "checks":
+        talk = servers.talk(False)
+        yield from (group.client(talk, must=not o.url) for group in groups())
+        return
+    for api in kind.apis or ("",):
+        row, begun = Client(f"{kind.name} {api}".rstrip(), place.version), time.monotonic()
+        work = o.work / row.name.replace(" ", "-")
+        work.mkdir()
+        talk = servers.talk(kind.scripted and not o.url)
+        missing = _missing(kind, api, talk)
+        if missing and o.url:
+            row.skipped = missing
+        elif kind.runs == "probe":
+            row.add(*probe(kind, place, work, talk, o))
+        else:
+            setting = agents.Setting(
+                place, work, talk.url, talk.model, talk.ctx or DEFAULT_CTX, o.key or agents.DUMMY,
+                led=not o.url and kind.scripted, timeout=o.timeout,
+            )  # fmt: skip
+            row.add(*harnesses.HARNESSES.get(kind.name, agents.agent)(kind, api, setting))
+        row.seconds = round(time.monotonic() - begun, 1)
+        yield row
+
+
+NEEDS = {"codex": "responses", "claude": "messages", "anthropic": "messages", "opencode": "chat", "lm-eval": "score"}
+PATHS = {
+    "chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages",
+    "score": "/tokenizer_info",
+}  # fmt: skip
+
+
+def _missing(kind: Kind, api: str, talk: Talk) -> str:
+    """Return which endpoint the client needs and the server lacks, "" if none."""
+    need = api or NEEDS.get(kind.name, "chat")
+    path = PATHS[need]
+    available = talk.ask(path).status == 200 if need == "score" else talk.offers(path)
+    return "" if available else f"it needs {path}, which is not there"
+
+
+def _skipped(kind: Kind, why: str, o: Options) -> Client:
+    """Return the row of a client that could not run: a failure if the user named it, else a skip."""
+    row = Client(kind.name, kind.version)
+    if o.named:
+        row.add(Check(f"{kind.name}.start", "start", "fail", True, "it is there", why))
+    else:
+        row.skipped = why
+    return row
+
+
+def probe(kind: Kind, place: install.Place, work: Path, talk: Talk, o: Options) -> list[Check]:
+    """Run a client's probe script in its own interpreter and return its checks."""
+    out = work / "checks.jsonl"
+    command = [place.python, str(PROBES / SCRIPTS[kind.name]), str(out), talk.url, talk.model, str(o.tokens)]
+    env = {k: v for k, v in os.environ.items() if not k.upper().endswith("_PROXY") and k != "PYTHONPATH"}
+    env |= {"SMOKE_KEY": o.key, "SMOKE_TIMEOUT": str(o.timeout), "NO_PROXY": "*"}
+    ended = ""
+    try:
+        with open(work / "probe.log", "wb") as log:
+            done = subprocess.run(
+                command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=o.timeout * 2
+            )
+        ended = f"exit code {done.returncode}" if done.returncode else ""
+    except subprocess.TimeoutExpired:
+        ended = f"no end within {o.timeout * 2:.0f} s"
+    lines = out.read_text().splitlines() if out.exists() else []
+    checks = [Check(**json.loads(line)) for line in lines]
+    if ended or not checks:
+        log_text = shown((work / "probe.log").read_text(errors="replace")[-300:])
+        got = f"{ended or 'no check was run'}: {log_text or 'nothing'}"
+        checks.append(Check(f"{kind.name}.end", "turn", "fail", True, "the script comes to its end", got))
+    return checks

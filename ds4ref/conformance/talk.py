@@ -1,0 +1,235 @@
+"""Plain HTTP requests to a server, each sent once, and strict readers of the answers.
+
+    talk = Talk("http://127.0.0.1:8000")
+    answer = talk.ask("/v1/chat/completions", {...})
+    answer.document(), answer.events()          raise Wrong if the answer is malformed
+
+Several checks look at the same answer, so equal requests are sent once. Nothing is retried: a failure is a finding.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import httpx2
+
+SHOWN = 160
+"""Characters of an answer that are shown in a line."""
+
+
+class Wrong(Exception):
+    """The answer is not as expected; the message says what came instead."""
+
+
+class Skip(Exception):
+    """The check cannot be run here; the message says why."""
+
+
+def expect(true: object, got: object) -> None:
+    """Raise Wrong with ``got`` unless ``true``."""
+    if not true:
+        raise Wrong(shown(got))
+
+
+def shown(value: object) -> str:
+    """Format ``value`` as one short line."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "\u2026"
+
+
+@dataclass(frozen=True)
+class Event:
+    """A server-sent event: its name ("" for none) and its data."""
+
+    name: str
+    data: str
+
+    @cached_property
+    def json(self) -> dict[str, Any]:
+        """The data as a JSON object."""
+        value = parsed(self.data)
+        expect(isinstance(value, dict), f"an event that is no object: {shown(self.data)}")
+        return value
+
+
+def parsed(text: str) -> Any:
+    """Parse standard JSON (no NaN); raise Wrong if it is malformed."""
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except ValueError:
+        raise Wrong(f"what is no JSON: {shown(text) or 'nothing'}") from None
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A complete response. ``cut``: why the connection broke before its end; status 0: no response."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    cut: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The content type, without its parameters."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    @property
+    def text(self) -> str:
+        """The body; Wrong if it is no UTF-8."""
+        try:
+            return self.body.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise Wrong(f"what is no UTF-8: {error}") from None
+
+    def arrived(self, status: int = 200) -> None:
+        """Wrong unless it is all there, with this status."""
+        expect(self.status, f"no answer: {self.cut}")
+        expect(self.status == status, f"HTTP {self.status}: {shown(self.body.decode('utf-8', 'replace'))}")
+        expect(not self.cut, f"an answer that breaks off: {self.cut}")
+
+    def document(self, status: int = 200) -> dict[str, Any]:
+        """A JSON object that came with this status."""
+        self.arrived(status)
+        expect(self.kind == "application/json", f"content type {self.kind or 'none'}")
+        value = parsed(self.text)
+        expect(isinstance(value, dict), value)
+        return value
+
+    def events(self) -> list[Event]:
+        """The events of a stream."""
+        self.arrived()
+        return list(_events(self.text))
+
+
+def _events(text: str) -> Iterator[Event]:
+    """Lines end as the standard has it, in LF, CRLF or CR; what stands behind the last blank line was never sent."""
+    name, data = "", list[str]()
+    rest = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    for line in rest:
+        if not line:
+            if data:
+                yield Event(name, "\n".join(data))
+            name, data = "", list[str]()
+            continue
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if field == "data":
+            data.append(value)
+        elif field == "event":
+            name = value
+        else:
+            expect(field in ("", "id", "retry"), f"a line that is no part of an event: {shown(line)}")
+    expect(not data, f"an event without the blank line behind it: {shown(' '.join(data))}")
+
+
+class Talk:
+    """The conversation with one server. ``tokens``: the limit on an answer."""
+
+    def __init__(
+        self,
+        url: str,
+        model: str = "",
+        key: str = "",
+        *,
+        tokens: int = 200,
+        timeout: float = 300.0,
+        client: httpx2.Client | None = None,
+    ):
+        self.url, self.key, self.tokens = url.rstrip("/").removesuffix("/v1"), key, tokens
+        headers = {"authorization": f"Bearer {key}", "x-api-key": key} if key else {}
+        headers["anthropic-version"] = "2023-06-01"
+        # No proxies of the environment: the server is local. One connection per request: a server may close an
+        # idle connection at any time, which would look like a fault.
+        alone = httpx2.Limits(max_keepalive_connections=0)
+        self.client = client or httpx2.Client(timeout=timeout, trust_env=False, limits=alone)
+        self.client.headers.update(headers)
+        self._model = model
+        self._asked: dict[str, Answer] = {}
+
+    def close(self) -> None:
+        """Close the connection pool."""
+        self.client.close()
+
+    @cached_property
+    def models(self) -> Answer:
+        """The answer of /v1/models."""
+        return self._send("GET", "/v1/models", None)
+
+    @cached_property
+    def model(self) -> str:
+        """Model to request: the given one, or the first that the server lists."""
+        if self._model:
+            return self._model
+        try:
+            return str(self.models.document()["data"][0]["id"])
+        except (Wrong, LookupError, TypeError):
+            return "default"
+
+    @cached_property
+    def ctx(self) -> int | None:
+        """Context length in tokens from the list of models, None if it is not there."""
+        try:
+            entry = next(one for one in self.models.document()["data"] if one["id"] == self.model)
+        except (Wrong, LookupError, TypeError, StopIteration):
+            return None
+        meta = entry.get("meta") or {}
+        known = [entry.get(name) for name in ("context_length", "max_model_len", "context_window")] + [
+            meta.get("n_ctx")
+        ]
+        return next((n for n in known if isinstance(n, int) and n > 0), None)
+
+    def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Answer:
+        """Return the answer to a request, sent at the first call. Without a body it is a GET."""
+        key = f"{path} {json.dumps(body)}"
+        if key not in self._asked:
+            self._asked[key] = self._send("GET" if body is None else "POST", path, body)
+        return self._asked[key]
+
+    def raw(self, path: str, body: bytes) -> Answer:
+        """POST raw bytes and return the answer."""
+        return self._read("POST", path, body, {"content-type": "application/json"})
+
+    def offers(self, path: str) -> bool:
+        """Return whether the server has an endpoint at ``path``: any status but 404, 405 or 501."""
+        return self.ask(path, {}).status not in (404, 405, 501)
+
+    def leave(self, path: str, body: Mapping[str, Any]) -> str:
+        """Request a stream, disconnect after its first bytes, and return these."""
+        try:
+            with self.client.stream("POST", self.url + path, json=body) as response:
+                for data in response.iter_bytes():
+                    if data:
+                        return data.decode("utf-8", "replace")
+        except httpx2.HTTPError as error:
+            raise Wrong(f"no stream: {error}") from None
+        raise Wrong("an empty stream")
+
+    def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> Answer:
+        if body is None:
+            return self._read(method, path, b"", {})
+        data = json.dumps(body, ensure_ascii=False).encode()
+        return self._read(method, path, data, {"content-type": "application/json"})
+
+    def _read(self, method: str, path: str, data: bytes, headers: Mapping[str, str]) -> Answer:
+        data_read = b""
+        try:
+            with self.client.stream(method, self.url + path, content=data or None, headers=headers) as response:
+                status, answer_headers = response.status_code, {k.lower(): v for k, v in response.headers.items()}
+                try:
+                    for more in response.iter_bytes():
+                        data_read += more
+                except httpx2.HTTPError as error:
+                    return Answer(status, answer_headers, data_read, f"{type(error).__name__}: {error}")
+                return Answer(status, answer_headers, data_read)
+        except httpx2.HTTPError as error:
+            return Answer(0, {}, b"", f"{type(error).__name__}: {error}")

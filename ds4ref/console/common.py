@@ -1,0 +1,285 @@
+"""Shared behaviour of all commands: errors and exit codes, output files, terminals.
+
+The contract with the user:
+
+    prog: what failed: why          one line on stderr; exit code 2 for usage, 1 for failure, 130 for Ctrl-C
+    DS4_DEBUG=1                     shows the traceback behind that line
+    NO_COLOR, TERM=dumb             no escape sequences
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from ..cancellation import Cancellation
+from ..errors import DataError, Ds4Error, UsageError
+from ..files import atomic_write
+
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+GREY, CYAN, RESET = "\x1b[90m", "\x1b[36m", "\x1b[0m"
+
+
+# ---------------------------------------------------------------------------------------------------- running
+
+
+def run(prog: str, body: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
+    """Run a command's ``body`` and turn whatever happens into an exit code and at most one line on stderr."""
+    prepare_streams()
+    try:
+        with _sigterm_unwinds():
+            code = body(sys.argv[1:] if argv is None else argv)
+            sys.stdout.flush()
+        return code
+    except UsageError as error:
+        return _fail(prog, error, f"{error}; see {prog} --help")
+    except Ds4Error as error:
+        return _fail(prog, error, str(error))
+    except KeyboardInterrupt as error:
+        return _fail(prog, error, "interrupted", EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        return EXIT_BROKEN_PIPE  # the reader left: nothing to say, as with `yes | head`
+    except MemoryError as error:
+        return _fail(prog, error, "not enough memory" + (f": {error}" if str(error) else ""))
+    except OSError as error:
+        return _fail(prog, error, _os_reason(error))
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        return _fail(prog, error, f"internal error: {why} (a bug; DS4_DEBUG=1 shows where)")
+    finally:
+        _flush_or_drop(sys.stdout)
+
+
+def prepare_streams() -> None:
+    """Set the standard streams to UTF-8 in any locale; a closed stream becomes the null device."""
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="surrogateescape" if name == "stdin" else "replace")
+
+
+@contextmanager
+def _sigterm_unwinds() -> Iterator[None]:
+    """Let SIGTERM end the command through its ``finally`` blocks, so that no temporary file remains."""
+
+    def stop(signum: int, frame: object) -> None:
+        raise SystemExit(128 + signum)
+
+    try:
+        before = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not the main thread: the embedding program decides
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _fail(prog: str, error: BaseException, message: str, code: int | None = None) -> int:
+    if os.environ.get("DS4_DEBUG", "") not in ("", "0"):
+        import traceback
+
+        traceback.print_exception(error)
+    say(prog, " ".join(message.split("\n")))
+    return getattr(error, "exit_code", 1) if code is None else code
+
+
+def _flush_or_drop(stream: IO[str]) -> None:
+    """Flush; on failure point the descriptor at the null device, so that the interpreter's exit stays quiet."""
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        except (OSError, ValueError):
+            pass
+
+
+def _os_reason(error: OSError) -> str:
+    source = os.fsdecode(error.filename) if error.filename is not None else "input/output"
+    return f"{source}: {error.strerror or error}"
+
+
+# ----------------------------------------------------------------------------------------------------- talking
+
+
+def say(prog: str, message: str) -> None:
+    """Write one line ``prog: message`` to stderr; a closed stderr is no error."""
+    try:
+        sys.stderr.write(f"{prog}: {message}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        pass
+
+
+def is_tty(stream: Any) -> bool:
+    """Return whether ``stream`` is a terminal that supports cursor movement."""
+    try:
+        return stream.isatty() and os.environ.get("TERM", "") != "dumb"
+    except (AttributeError, ValueError):
+        return False
+
+
+def columns(stream: Any) -> int:
+    """Return the width of the terminal behind ``stream`` in characters; 80 if unknown."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError, AttributeError):
+        return 80
+
+
+def has_colour(stream: Any) -> bool:
+    """Return whether ``stream`` is a terminal and neither NO_COLOR nor TERM=dumb forbids colours."""
+    return is_tty(stream) and not os.environ.get("NO_COLOR")
+
+
+def tint(text: str, colour: str, stream: Any) -> str:
+    """Return ``text`` in ``colour`` if ``stream`` supports colours."""
+    return f"{colour}{text}{RESET}" if has_colour(stream) else text
+
+
+class Progress:
+    """A progress line ``label: done/total (p.p%), rate, time left`` that rewrites itself and never wraps.
+
+    Silent unless stderr is a terminal.
+
+    Call it with (done, total) any number of times: it draws at most ten times a second. Work done before the first call
+    does not count in the rate. Leaving the ``with`` block wipes the line.
+    """
+
+    def __init__(self, label: str):
+        self.label, self.live = label, is_tty(sys.stderr)
+        self._drawn = 0.0
+        self._visible = False
+        self._first: tuple[float, int] | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if self._first is None or done < self._first[1]:
+            self._first = now, done
+        if not self.live or (done < total and now - self._drawn < 0.1):
+            return
+        self._drawn, self._visible = now, True
+        begun, before = self._first
+        share, how = f"{100.0 * done / max(total, 1):.1f}%", pace(done - before, total - done, now - begun)
+        line, room = f"{self.label}: {done}/{total} ({share}){how}", columns(sys.stderr) - 1
+        if len(line) > room:
+            line = f"{self.label}: {share}{how}"[:room]  # a line that wraps could not be rewritten
+        sys.stderr.write("\r" + tint(line, CYAN, sys.stderr) + "\x1b[K")
+        sys.stderr.flush()
+
+    def clear(self) -> None:
+        """Wipe the line for other output; the next call draws it again."""
+        if self._visible:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._visible, self._drawn = False, 0.0
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.clear()
+
+
+def pace(done: int, remaining: int, seconds: float) -> str:
+    """Return ``, 3.2/min, 5 min left`` after ``done`` things in ``seconds``; "" while it is too early to tell."""
+    if done < 1 or seconds < 1:
+        return ""
+    rates = [(scale * done / seconds, unit) for unit, scale in (("s", 1), ("min", 60), ("h", 3600))]
+    rate, unit = next((entry for entry in rates if entry[0] >= 1), rates[-1])
+    digits = f"{rate:.3g}" if rate < 999.5 else f"{rate:.0f}"
+    return f", {digits}/{unit}" + (f", {duration(remaining * seconds / done)} left" if remaining else "")
+
+
+def duration(seconds: float) -> str:
+    """Format a duration: ``42 s``, ``3 min``, ``2 h 5 min``, ``3 d 4 h``."""
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
+
+
+class Interrupt(Cancellation):
+    """Ctrl-C as a cancellation instead of an exception, for the length of a ``with`` block.
+
+    A second Ctrl-C does not wait until what hangs on it has stopped: it raises KeyboardInterrupt.
+    """
+
+    def _handle(self, signum: int, frame: object) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.press()
+
+    def __enter__(self) -> Interrupt:
+        self._before = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+
+# ------------------------------------------------------------------------------------------------------- files
+
+
+def read_text(path: str, label: str) -> str:
+    """Return the text in ``path`` ("-" is stdin) unchanged; UsageError if it cannot be read.
+
+    Bytes that are not UTF-8 become lone surrogates, as in command line arguments; the tokenizer knows them.
+    """
+    try:
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {label} {path}: {error.strerror}") from None
+    return data.decode("utf-8", "surrogateescape")
+
+
+def check_output(path: str) -> None:
+    """Raise DataError if ``path`` could not be written later, before minutes of computing."""
+    target = Path(path)
+    folder = target.resolve().parent
+    if target.is_dir():
+        reason = os.strerror(errno.EISDIR)
+    elif not folder.is_dir():
+        reason = f"no folder {folder}"
+    elif _is_special(target):
+        reason = "" if os.access(target, os.W_OK) else os.strerror(errno.EACCES)
+    else:
+        reason = "" if os.access(folder, os.W_OK) else f"no permission to write in {folder}"
+    if reason:
+        raise DataError(f"cannot write {path}: {reason}")
+
+
+@contextmanager
+def atomic_output(path: str) -> Iterator[IO[bytes]]:
+    """Open a binary file that appears under ``path`` complete or not at all; OSError becomes DataError.
+
+    A link stays a link: the file it points to is replaced. Devices and pipes are written directly.
+    """
+    target = Path(path)
+    try:
+        with open(target, "wb") if _is_special(target) else atomic_write(target.resolve()) as out:
+            yield out
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _is_special(path: Path) -> bool:
+    return path.exists() and not path.is_file() and not path.is_dir()

@@ -1,0 +1,144 @@
+"""Flags shared by several commands, declared once with the same name, placeholder, check and meaning everywhere.
+
+    add(group, "--store")
+    add(parser, "--timeout", default=120.0, help="seconds to wait for an answer (120)")
+
+A command may word the help for itself and choose its default; what a flag is called and takes, it may not. A test walks
+the parsers of all commands: a flag that two of them spell must stand here.
+
+What the same names mean:
+
+* ``-o``, ``--output``: where results go. A file or folder; where a command has results in several forms, the bare name
+  of a form (csv, md, json, jsonl) means that form on stdout.
+* ``--json``: one line of JSON on stdout instead of text for people.
+* ``--fail``, ``--fail-above``, ``--fail-below``, ``--fail-on``: gates. A gate that closes exits 1.
+* ``-r``, ``--repeat``: how often everything is done; ``-n``, ``--tokens``: how many tokens are generated.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ..backends import BACKENDS, DEFAULT_BACKEND
+from ..numerics import MODES
+from ..targets.dialects import KINDS
+from .options import SEED_MAX, choice, integer, number
+
+Group = argparse.ArgumentParser | argparse._ArgumentGroup
+
+FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "--help": (("-h",), {"action": "store_true", "help": "this text"}),
+    "--version": ((), {"action": "store_true", "help": "version"}),
+    # results
+    "--json": ((), {"action": "store_true", "help": "one line of JSON instead of text"}),
+    "--output": (("-o",), {"metavar": "FILE", "help": "write results there"}),
+    "--store": ((), {"metavar": "FILE", "help": "run store (the user's own)"}),
+    "--no-store": ((), {"action": "store_true", "help": "keep no record of this run"}),
+    "--label": ((), {"metavar": "TEXT", "help": "name of the run in the store"}),
+    "--title": ((), {"metavar": "TEXT", "help": "heading"}),
+    "--fail": ((), {"action": "store_true", "help": "exit 1 if anything is bad"}),
+    "--fail-above": ((), {"metavar": "X", "type": number(-1e6, 1e6), "help": "exit 1 above this"}),
+    "--fail-below": ((), {"metavar": "X", "type": number(-1e6, 1e6), "help": "exit 1 below this"}),
+    # how much
+    "--repeat": (("-r",), {"metavar": "N", "type": integer(1, 10_000), "help": "how often everything is done"}),
+    "--tokens": (("-n",), {"metavar": "N", "type": integer(), "help": "tokens to generate"}),
+    "--top": ((), {"metavar": "K", "type": integer(), "help": "use only the K best of every position"}),
+    "--atol": ((), {"metavar": "F", "type": number(0, 1e6), "help": "largest difference allowed"}),
+    "--grader": (
+        (),
+        {
+            "metavar": "NAME",
+            "type": choice("ours", "ds4"),
+            "default": "ours",
+            "help": "whose rules grade: ours, or ds4's own (ours)",
+        },
+    ),
+    "--only": ((), {"metavar": "NAME", "help": "only these"}),
+    "--force": ((), {"action": "store_true", "help": "replace what is there"}),
+    "--plot": ((), {"metavar": "FILE", "help": "draw a picture: .svg, .png or .pdf"}),
+    "--dry-run": ((), {"action": "store_true", "help": "say what would be done, and stop"}),
+    "--list": ((), {"action": "store_true", "help": "list what there is, and stop"}),
+    "--limit": ((), {"metavar": "N", "type": integer(), "help": "at most N"}),
+    "--layers": ((), {"metavar": "LIST", "help": "these layers: 0,2-5"}),
+    "--key": ((), {"metavar": "NAME", "default": "logits", "help": "array of the .npz (logits)"}),
+    "--depths": ((), {"metavar": "LIST", "help": "depths in tokens, separated by commas"}),
+    "--budget": ((), {"metavar": "S", "type": number(1, 1e7), "help": "seconds that it may take"}),
+    "--tag": ((), {"metavar": "TAG", "help": "tag of the run"}),
+    "--seed": ((), {"metavar": "N", "type": integer(0, SEED_MAX), "help": "repeatable draws"}),
+    # the model and the local engine
+    "--model": (("-m",), {"metavar": "FILE", "help": "GGUF file, or a folder of safetensors"}),
+    "--strict": ((), {"action": "store_true", "help": "insist on DeepSeek V4 Flash: every metadata key checked"}),
+    "--recipe": ((), {"metavar": "NAME", "help": "formats of the experts: q2, q4, mixed"}),
+    "--warm-weights": ((), {"action": "store_true", "help": "read the whole file before starting the clock"}),
+    "--backend": (
+        (),
+        {"metavar": "NAME", "type": choice(*BACKENDS), "help": f"{', '.join(BACKENDS)} ({DEFAULT_BACKEND})"},
+    ),
+    "--cpu": ((), {"action": "store_const", "const": "cpu", "dest": "backend", "help": "the same as --backend cpu"}),
+    "--cuda": ((), {"action": "store_const", "const": "cuda", "dest": "backend", "help": "the same as --backend cuda"}),
+    "--gpu-memory": (
+        (),
+        {"metavar": "GIB", "type": number(0.001, 1e6), "help": "GPU memory to use at most (DS4_GPU_MEMORY, else all)"},
+    ),
+    "--numerics": ((), {"metavar": "MODE", "type": choice(*MODES), "help": f"what is rounded: {', '.join(MODES)}"}),
+    "--threads": (("-t",), {"metavar": "N", "type": integer(), "help": "CPU threads (all cores)"}),
+    "--ctx": (("-c",), {"metavar": "N", "type": integer(), "help": "context, tokens"}),
+    # prompts
+    "--prompt": ((), {"metavar": "TEXT", "help": "the prompt"}),
+    "--think": (
+        (),
+        {"action": "store_const", "const": "high", "dest": "think", "help": "think before answering (default)"},
+    ),
+    "--think-max": ((), {"action": "store_const", "const": "max", "dest": "think", "help": "think without limit"}),
+    "--nothink": ((), {"action": "store_const", "const": "none", "dest": "think", "help": "answer at once"}),
+    "--temp": ((), {"metavar": "F", "type": number(0, 100), "help": "temperature; 0 is greedy"}),
+    "--top-p": ((), {"metavar": "F", "type": number(0, 1), "help": "nucleus mass (1)"}),
+    "--min-p": ((), {"metavar": "F", "type": number(0, 1), "help": "least share of the best token's probability"}),
+    "--prompt-file": ((), {"metavar": "FILE", "help": "text of the prompt (- is stdin)"}),
+    "--system": (("-sys",), {"metavar": "TEXT", "help": "system text"}),
+    "--token-ids": ((), {"metavar": "FILE", "help": "JSON list of token ids"}),
+    # many at once
+    "--concurrency": ((), {"metavar": "N", "help": "requests at once"}),
+    "--scheduler": (
+        (),
+        {"metavar": "WHERE", "help": "a Dask scheduler: its address (tcp://HOST:PORT), or its scheduler file"},
+    ),
+    "--workers": ((), {"metavar": "N", "type": integer(1, 1024), "help": "processes of this machine (1)"}),
+    "--resume": ((), {"metavar": "RUN", "help": "go on with a stopped run"}),
+    # targets
+    "--target": ((), {"metavar": "SPEC", "help": "local[:MODEL.gguf], http(s)://HOST/v1 or command:BINARY ARGS"}),
+    "--model-name": ((), {"metavar": "NAME", "help": "HTTP: model to ask for (the server's only one)"}),
+    "--key-env": (
+        (),
+        {
+            "metavar": "NAME",
+            "default": "DS4_API_KEY",
+            "help": "HTTP: environment variable with the API key (DS4_API_KEY)",
+        },
+    ),  # fmt: skip
+    "--dialect": (
+        (),
+        {
+            "metavar": "KIND",
+            "type": choice(*KINDS),
+            "default": "probe",
+            "help": f"HTTP: the kind of server decides what is sent: {', '.join(KINDS)} (probe)",
+        },
+    ),  # fmt: skip
+    "--timeout": (
+        (),
+        {"metavar": "S", "type": number(0.1, 1e6), "help": "seconds to wait for a target's next answer"},
+    ),
+}
+"""Long name: (shorter spellings, what argparse takes)."""
+
+
+def add(group: Group, name: str, *aliases: str, **own: Any) -> None:
+    """Add flag ``name``; ``own`` overrides help, default, dest or action, and narrows a check.
+
+    ``aliases`` are spellings that are usual in other tools.
+    """
+    short, settings = FLAGS[name]
+    dest = {"dest": name.removeprefix("--").replace("-", "_")}  # not an alias's
+    group.add_argument(*short, *aliases, name, **{**dest, **settings, **own})

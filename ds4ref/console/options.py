@@ -1,0 +1,212 @@
+"""Command line options, the same for every command of this project.
+
+A thin layer over argparse that fixes what a user of the ds4 tools relies on:
+
+* a flag that takes a value takes the next argument, whatever it looks like (``-p "--really?"``);
+* no abbreviations; an unknown flag gets a suggestion; one line per error, exit code 2;
+* integers, seeds and numbers are checked against the range the help states;
+* ``--help`` takes effect at once: flags after it are ignored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+
+from ..errors import UsageError
+from ..version import __version__
+
+INT_MAX = 2**31 - 1
+SEED_MAX = 2**64 - 1
+LONGEST_LIST = 10_000
+MAX_TOP_K = 128
+"""Maximum number of alternatives per step in a logprob dump."""
+
+
+def integer(lo: int = 1, hi: int = INT_MAX) -> Callable[[str], int]:
+    """Return a parser of decimal integers in lo..hi; the whole text must be digits."""
+
+    def parse(text: str) -> int:
+        if re.fullmatch(r"[+-]?[0-9]{1,20}", text) and lo <= int(text) <= hi:
+            return int(text)
+        span = f">= {lo}" if hi in (INT_MAX, SEED_MAX) else f"from {lo} to {hi}"
+        raise argparse.ArgumentTypeError(f"an integer {span} is needed")
+
+    return parse
+
+
+def integers(lo: int = 1, hi: int = INT_MAX) -> Callable[[str], list[int]]:
+    """Return a parser of comma lists of integers and ranges in lo..hi.
+
+    As in llama-bench, ``1-4`` counts by one, ``0-8192+2048`` by steps, ``1-64*2`` by factors.
+    """
+    one = integer(lo, hi)
+
+    def parse(text: str) -> list[int]:
+        values: list[int] = []
+        for part in text.split(","):
+            match = re.fullmatch(r"([0-9]{1,10})-([0-9]{1,10})(?:([+*])([0-9]{1,10}))?", part.strip())
+            if match is None:
+                values.append(one(part.strip()))
+                continue
+            at, last = one(match[1]), one(match[2])
+            factor, by = match[3] == "*", int(match[4] or 1)
+            if last < at or by < (2 if factor else 1) or (factor and not at):
+                raise argparse.ArgumentTypeError(f"the range {part.strip()} does not advance")
+            while at <= last and len(values) <= LONGEST_LIST:
+                values.append(at)
+                at = at * by if factor else at + by
+        if len(values) > LONGEST_LIST:
+            raise argparse.ArgumentTypeError(f"more than {LONGEST_LIST} values")
+        return values
+
+    return parse
+
+
+def choices(*names: str) -> Callable[[str], list[str]]:
+    """Return a parser of comma lists of ``names``."""
+    one = choice(*names)
+    return lambda text: [one(part.strip()) for part in text.split(",")]
+
+
+def number(lo: float, hi: float) -> Callable[[str], float]:
+    """Return a parser of finite decimal numbers in lo..hi."""
+
+    def parse(text: str) -> float:
+        if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?", text):
+            value = float(text)
+            if math.isfinite(value) and lo <= value <= hi:
+                return value
+        raise argparse.ArgumentTypeError(f"a number from {lo:g} to {hi:g} is needed")
+
+    return parse
+
+
+def choice(*names: str) -> Callable[[str], str]:
+    """Return a parser of one of ``names``."""
+
+    def parse(text: str) -> str:
+        if text not in names:
+            raise argparse.ArgumentTypeError(f"choose from {', '.join(names)}")
+        return text
+
+    return parse
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with the rules above.
+
+    ``unavailable`` maps flags of the original tools that this project lacks to the reason, for a helpful error.
+    """
+
+    def __init__(self, prog: str, *, usage: str, description: str, epilog: str = "", unavailable: dict[str, str]):
+        super().__init__(
+            prog=prog,
+            usage=usage,
+            description=description,
+            epilog=epilog,
+            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=27, width=100),
+            add_help=False,
+            allow_abbrev=False,
+            exit_on_error=False,
+        )
+        self.unavailable = unavailable
+
+    def error(self, message: str):  # argparse would print the usage and exit
+        raise UsageError(message)
+
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Parse ``argv``; UsageError says what is wrong with the first bad option."""
+        try:
+            args, rest = self.parse_known_args(self._bind_values(argv))
+        except argparse.ArgumentError as error:
+            raise UsageError(f"{error.argument_name}: {error.message}") from None
+        if rest:
+            raise UsageError(self._unknown(rest[0]))
+        return args
+
+    def _bind_values(self, argv: Sequence[str]) -> list[str]:
+        """Turn ``--flag value`` into a checked ``--flag=value``, so that argparse has nothing to guess."""
+        bound: list[str] = []
+        rest = iter(argv)
+        for arg in rest:
+            name, equals, value = arg.partition("=")
+            if name in self.unavailable:
+                raise UsageError(f"{name} is not available here: {self.unavailable[name]}")
+            action = self._option_string_actions.get(name)
+            if action is not None and action.dest in ("help", "version"):
+                return [arg]
+            if action is None or action.nargs is not None:
+                if name.startswith("-") and action is None:
+                    raise UsageError(self._unknown(arg))
+                bound.append(arg)
+                continue
+            if not equals:
+                try:
+                    value = next(rest)
+                except StopIteration:
+                    raise UsageError(f"missing value for {name}") from None
+            try:
+                if callable(action.type):
+                    action.type(value)
+            except argparse.ArgumentTypeError as error:
+                raise UsageError(f"invalid value for {name}: {printable(value)}: {error}") from None
+            bound.append(f"{action.option_strings[-1]}={value}")
+        return bound
+
+    def _unknown(self, arg: str) -> str:
+        from difflib import get_close_matches
+
+        name = arg.partition("=")[0]
+        if not name.startswith("-"):
+            return f"unexpected argument: {printable(arg)}"
+        near = get_close_matches(name, self._option_string_actions, 1, 0.7)
+        return f"unknown option: {printable(name)}" + (f" (did you mean {near[0]}?)" if near else "")
+
+
+def parsed(parser: Parser, argv: Sequence[str]) -> argparse.Namespace | None:
+    """Return the options, or None after printing the help or the version."""
+    args = parser.parse(argv)
+    if args.help:
+        sys.stdout.write(parser.format_help())  # print_help would swallow a full disk
+        return None
+    if getattr(args, "version", False):
+        print(f"{parser.prog} {__version__} (ds4ref)")
+        return None
+    return args
+
+
+def chosen(
+    build: Callable[[str], Parser], commands: Iterable[str], argv: Sequence[str]
+) -> tuple[str, argparse.Namespace] | None:
+    """Return the command that ``argv`` begins with and its options, or None after printing the help or the version.
+
+    ``build`` makes the parser of a command, for "" that of the overview. UsageError if there is no such command.
+    """
+    commands = list(commands)
+    if argv and argv[0] in commands:
+        args = parsed(build(argv[0]), argv[1:])
+        return None if args is None else (argv[0], args)
+    args = parsed(build(""), argv or ["--help"])
+    if args is None:
+        return None
+    raise unknown_command(args.names[0] if args.names else "", commands)
+
+
+def unknown_command(name: str, commands: Iterable[str]) -> UsageError:
+    """Return the error for an unknown command, with a suggestion."""
+    from difflib import get_close_matches
+
+    commands = list(commands)
+    near = get_close_matches(name, commands, 1)
+    hint = f" (did you mean {near[0]}?)" if near else f": choose from {', '.join(commands)}"
+    return UsageError((f"unknown command {printable(name, 40)!r}" if name else "a command is needed") + hint)
+
+
+def printable(text: str, limit: int = 80) -> str:
+    """Return ``text`` fit for one line of an error message: no control characters, not too long."""
+    escaped = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return escaped if len(escaped) <= limit else escaped[: limit - 3] + "..."

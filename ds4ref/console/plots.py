@@ -1,0 +1,11 @@
+"""Shared style of all plots: colours of text and grid, line styles, number format."""
+
+from __future__ import annotations
+
+INK, GRID = "#333333", "#DDDDDD"
+STYLES = ("-", "--", "-.", ":")
+
+
+def tick(value: float) -> str:
+    """Format a tick label, thousands with a ``k``."""
+    return f"{value / 1000:g}k" if abs(value) >= 1000 else f"{value:g}"

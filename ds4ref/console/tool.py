@@ -1,0 +1,132 @@
+"""Shared parts of the tools: a parser, options that open a target, and the printing of results."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import Any
+
+from ..backends import BACKENDS, DEFAULT_BACKEND
+from ..errors import UsageError
+from ..numerics import MODES
+from ..targets import Target, open_target
+from ..targets.dialects import KINDS, PREFILLS
+from .common import columns, is_tty, say
+from .flags import add
+from .options import Parser, choice, integer, number
+from .tables import Column, fitted
+
+UNBOUNDED = 1000
+"""Table width where no terminal limits it."""
+
+
+def parser(prog: str, description: str, usage: str, *examples: str) -> Parser:
+    """Return a parser with the project's rules; ``usage`` and ``examples`` come without the program's name."""
+    lines = "\n".join(["examples:", *(f"  {prog} {example}" for example in examples)]) if examples else ""
+    command_parser = Parser(prog, usage=f"{prog} {usage}", description=description, epilog=lines, unavailable={})
+    add(command_parser, "--help")
+    return command_parser
+
+
+def required(args: Namespace, *names: str) -> None:
+    """Raise UsageError for the first missing option."""
+    for name in names:
+        if getattr(args, name.replace("-", "_")) is None:
+            raise UsageError(f"--{name} is needed")
+
+
+def add_engine(parser: Parser, numerics: str | None = None) -> None:
+    """Add the options of a local engine."""
+    add(
+        parser,
+        "--backend",
+        default=DEFAULT_BACKEND,
+        help=f"of a local engine: {', '.join(BACKENDS)} ({DEFAULT_BACKEND})",
+    )
+    add(parser, "--gpu-memory")
+    add(parser, "--numerics", default=numerics, help=f"of a local engine: {', '.join(MODES)}")
+    add(parser, "--threads", help="of a local engine (all cores)")
+
+
+def engine_options(args: Namespace) -> dict[str, Any]:
+    """Return the arguments of ``Engine.open`` for where to compute: the options of ``add_engine`` except numerics."""
+    return {"backend": args.backend, "threads": args.threads, "gpu_memory": args.gpu_memory}
+
+
+def add_target(parser: Parser, default: str | None = "local") -> None:
+    """Add the options that open a target."""
+    help_text = f"local[:MODEL.gguf], http(s)://HOST/v1 or command:BINARY ARGS ({default or 'none'})"
+    add(parser, "--target", default=default, help=help_text)
+    add_engine(parser)
+    add(parser, "--ctx", help="context of a local or command target, tokens")
+    add(parser, "--model-name")
+    parser.add_argument("--accept-model", metavar="NAME", action="append", default=[],
+                      help="HTTP: another name under which the same model may answer")  # fmt: skip
+    parser.add_argument("--id-prompts", action="store_true",
+                      help="HTTP: the completions endpoint takes token ids (llama-server, vLLM)")  # fmt: skip
+    add(
+        parser,
+        "--dialect",
+        type=choice(*KINDS),
+        help=(f"HTTP: the kind of server decides what is sent: {', '.join(KINDS)} (probe)"),
+    )
+    parser.add_argument("--prefill", metavar="STYLE", type=choice(*PREFILLS),
+                      help=f"HTTP: how an answer is continued: {', '.join(PREFILLS)} (the dialect's)")  # fmt: skip
+    add(parser, "--key-env")
+    parser.add_argument("--per-minute", metavar="N", type=number(0.1, 1e6), help="HTTP: most requests a minute")
+    parser.add_argument("--attempts", metavar="N", type=integer(1, 100), default=6, help="HTTP: tries per request (6)")
+    add(parser, "--timeout", help="HTTP, command: seconds (120; 3600)")
+
+
+def target_of(args: Namespace, spec: str) -> Target:
+    """Open target ``spec`` with the options of its kind."""
+    kind = spec.partition(":")[0].partition("?")[0]
+    options: dict[str, Any] = {}
+    if kind in ("http", "https"):
+        options = {
+            "model": args.model_name, "accept": args.accept_model, "prefill": args.prefill, "ids": args.id_prompts,
+            "dialect": args.dialect, "key_env": args.key_env, "per_minute": args.per_minute, "attempts": args.attempts,
+        }  # fmt: skip
+        if args.timeout is not None:
+            options["timeout"] = args.timeout
+    elif kind == "command":
+        options = {k: v for k, v in (("timeout", args.timeout), ("ctx", args.ctx)) if v is not None}
+    elif kind == "local":
+        options = engine_options(args)
+        options |= {k: v for k, v in (("numerics", args.numerics), ("ctx", args.ctx)) if v is not None}
+    return open_target(spec, **options)
+
+
+def report_notes(prog: str, target: Target) -> list[str]:
+    """Return the target's notes on its answers, after printing them to stderr."""
+    notes = target.notes()
+    for note in notes:
+        say(prog, note)
+    return notes
+
+
+def finish(result: dict[str, Any], as_json: bool, table: str) -> None:
+    """Print a result: text for people, or exactly one line of JSON."""
+    text = output_text(result, as_json, table)
+    if text:
+        print(text)
+    sys.stdout.flush()
+
+
+def output_text(result: dict[str, Any], as_json: bool, table: str) -> str:
+    """Return the text for stdout."""
+    return json.dumps(result, ensure_ascii=False) if as_json else table
+
+
+def rows(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """Format a plain table with right-aligned numbers; on a terminal the last columns are dropped first if it is too
+    wide."""
+    cells = [[str(cell) for cell in row] for row in body]
+    numbers = [all(row[i][:1] in "0123456789+-." for row in cells) for i in range(len(head))]
+    specs = [
+        Column(name, max(0, i - 1), least=None if i and numbers[i] else 8, right=numbers[i])
+        for i, name in enumerate(head)
+    ]
+    return fitted(specs, cells, columns(sys.stdout) if is_tty(sys.stdout) else UNBOUNDED)

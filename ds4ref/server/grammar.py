@@ -1,0 +1,293 @@
+"""Tool calls as a Lark grammar for llguidance: the DSML block in which a model calls tools (text.md 4).
+
+    calls = call_grammar(tools, dsml, most=16)        rules ``block`` and ``begun``, without ``start``
+
+The DSML marker is a control token and all else is text. Parameters come in the order of the schema. A string without
+constraints, or of an enum, stands as plain text (``string="true"``); every other value is JSON, and llguidance keeps it
+to its schema. What llguidance does not support it refuses itself; this module refuses only what has no place in
+markup: keywords that constrain the arguments as a whole. For tools that are not strict both are ignored instead.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+from ..errors import TextError
+from ..text.dsml import escape_attribute, escape_string
+from ..text.schemas import INPUT
+from ..text.schemas import Schema as Tool
+from .vocabulary import message
+
+_ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}
+"""No escapes by number: a known member could be written a second time in another spelling."""
+COMPACT = {"item_separator": ", ?", "key_separator": ": ?", "whitespace_flexible": False, **_ESCAPES}
+"""JSON inside markup: at most one space after a comma or colon."""
+LENIENT = {**COMPACT, "lenient": True, "coerce_one_of": True}
+"""The same for tools that are not strict: llguidance ignores keywords that it does not support."""
+PRETTY = {"whitespace_pattern": r"(?: |\n[ \t]{0,24})", **_ESCAPES}
+"""JSON as an answer: a space, or a newline with some indentation, between two parts."""
+
+_FREE = r"/(?s:.*)<\//"
+"""Any text, and the ``</`` that closes it."""
+_NAME = r'/[^"<>\n]{1,200}/'
+_DEFINITIONS = ("$defs", "definitions", "$schema")
+MAX_NESTING, MAX_INTERSECTED, MAX_RULES = 600, 1000, 1000
+"""Levels of a schema with everything it refers to, schemas that hold at one place, and rules of a client's grammar.
+llguidance 1.9 overflows its stack at about three times as many levels or rules, and takes for ever over allOf."""
+_OF_STRINGS = frozenset(
+    "type enum const anyOf oneOf allOf not if then else pattern format minLength maxLength $ref $dynamicRef".split()
+)
+"""Keywords that constrain a string."""
+_WHOLE = frozenset(
+    "$ref $dynamicRef allOf anyOf oneOf not if enum const patternProperties propertyNames minProperties maxProperties "
+    "dependentRequired dependentSchemas dependencies unevaluatedProperties".split()
+)
+"""Keywords that constrain all arguments of a call together."""
+
+
+def literal(text: str) -> str:
+    """Return ``text`` as a Lark string."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def json_rule(schema: Any, options: Mapping[str, Any]) -> str:
+    """Return the expression of JSON that fits ``schema``, a parsed JSON schema."""
+    document = schema if isinstance(schema, dict) else {"allOf": [schema]}
+    return f"%json {json.dumps({**document, 'x-guidance': options}, ensure_ascii=False)}"
+
+
+def check(where: str, grammar: str) -> None:
+    """Raise TextError with ``where`` and llguidance's reason if it refuses ``grammar``."""
+    from llguidance import LLMatcher
+
+    if error := LLMatcher.validate_grammar(grammar):
+        raise TextError(f"{where}: {message(error)}")
+
+
+def check_schema(where: str, schema: dict[str, Any], options: Mapping[str, Any]) -> None:
+    """Raise TextError if ``schema`` is too large for llguidance, or if it refuses it."""
+    from llguidance import LLMatcher
+
+    targets = {ref: _target(schema, ref) for ref in references(schema)}
+    sizes: dict[str, int] = {}
+
+    def size(node: Any) -> int:
+        """Count the schemas that hold at the place of ``node``: references and allOf may multiply them."""
+        if not isinstance(node, dict):
+            return 1
+        parts = node.get("allOf")
+        total = 1 + sum(size(part) for part in (parts if isinstance(parts, list) else ()))
+        ref = node.get("$ref")
+        if isinstance(ref, str) and ref in targets:
+            if ref not in sizes:
+                sizes[ref] = 0  # it may refer to itself
+                sizes[ref] = size(targets[ref])
+            total += sizes[ref]
+        return min(total, MAX_INTERSECTED + 1)
+
+    if sum(_nesting(part) for part in (schema, *targets.values())) > MAX_NESTING:
+        raise TextError(f"{where}: nested more than {MAX_NESTING} deep, with all that it refers to")
+    if any(size({"$ref": ref}) > MAX_INTERSECTED for ref in targets) or size(schema) > MAX_INTERSECTED:
+        raise TextError(f"{where}: allOf and $ref make more than {MAX_INTERSECTED} schemas for one place")
+    check(where, LLMatcher.grammar_from_json_schema(json.dumps({**schema, "x-guidance": options})))
+
+
+def references(schema: Any) -> set[str]:
+    """Return the targets of every ``$ref`` in a schema."""
+    refs, rest = set(), [schema]
+    while rest:
+        node = rest.pop()
+        if isinstance(node, dict):
+            if isinstance(node.get("$ref"), str):
+                refs.add(node["$ref"])
+            rest += node.values()
+        elif isinstance(node, list):
+            rest += node
+    return refs
+
+
+def _nesting(node: Any) -> int:
+    """Return how deep a JSON value nests; the server's reader bounds it (``limits``)."""
+    inner = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    return 1 + max(map(_nesting, inner), default=0)
+
+
+def _target(schema: Any, reference: str) -> Any:
+    """Return the part of a document that ``#/a/b`` means, None if it means nothing here."""
+    for step in unquote(reference).split("/")[1:]:
+        step = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(schema, list) and step.isdecimal() and int(step) < len(schema):
+            schema = schema[int(step)]
+        else:
+            schema = schema.get(step) if isinstance(schema, dict) else None
+    return schema if reference.startswith("#") else None
+
+
+@dataclass
+class CallGrammar:
+    """Lark ``rules``, and the client's own grammars, which rules refer to as ``@name``."""
+
+    rules: list[str] = field(default_factory=list)
+    custom: dict[str, str] = field(default_factory=dict)
+
+
+def call_grammar(tools: Sequence[Tool], dsml: int, most: int, *, lenient: bool = False) -> CallGrammar:
+    """Write the rule ``block`` of one to ``most`` calls, and ``begun``, the rest behind the marker of the first call.
+
+    ``dsml`` is the marker's token. With ``lenient`` only strict tools and custom grammars are constrained. TextError
+    names the tool that cannot be.
+    """
+    writer = _Writer(f"<[{dsml}]>")
+    calls = [writer.tool(tool, lenient) for tool in tools]
+    more = f" (open call){{0,{most - 1}}}" if most > 1 else ""
+    end = f"{writer.tag('</')} {literal('tool_calls>')}"
+    writer.grammar.rules += [
+        f"call: {' | '.join(calls)}",
+        f"open: {writer.tag('<')}",
+        f"begun: call{more} {end}",
+        f"block: {writer.tag(chr(10) * 2 + '<')} {literal('tool_calls>' + chr(10))} open begun",
+    ]
+    return writer.grammar
+
+
+class _Writer:
+    """Writes rules; each method returns the name of the rule it wrote, or an expression."""
+
+    def __init__(self, marker: str):
+        self.marker = marker
+        self.grammar = CallGrammar()
+
+    def tag(self, opener: str) -> str:
+        """Text ``opener``, then the marker."""
+        return f"{literal(opener)} {self.marker}"
+
+    def rule(self, prefix: str, body: str) -> str:
+        """Add a rule of a new name; a capital ``prefix`` makes it a terminal."""
+        name = f"{prefix}{len(self.grammar.rules)}"
+        self.grammar.rules.append(f"{name}: {body}")
+        return name
+
+    def tool(self, tool: Tool, lenient: bool) -> str:
+        """One call, from behind the marker of its tag to the end of its closing tag."""
+        if tool.kind == "custom":
+            body = self.parameter(literal(INPUT), [self.custom(tool)])
+        elif lenient and not tool.strict:
+            body = self.arguments(tool, {})
+        else:
+            body = self.arguments(tool, json.loads(tool.parameters))
+        head = literal(f'invoke name="{escape_attribute(tool.name)}">\n')
+        return self.rule("c", f"{head} {body} {self.tag('</')} {literal('invoke>' + chr(10))}")
+
+    def custom(self, tool: Tool) -> str:
+        """The text of a custom tool."""
+        from llguidance import LLMatcher, regex_to_lark
+
+        if tool.grammar is None:
+            return self.text(_FREE)
+        syntax, definition = tool.grammar
+        if syntax == "regex":
+            check(f"tool {tool.name}", LLMatcher.grammar_from_regex(definition))
+            return self.text(f'/{regex_to_lark(definition, use_ascii="")}/ "</"')
+        if syntax != "lark":
+            raise TextError(f"tool {tool.name}: unknown grammar syntax {syntax!r}; choose lark or regex")
+        if definition.count(":") > MAX_RULES:
+            raise TextError(f"tool {tool.name}: a grammar of more than {MAX_RULES} rules")
+        check(f"tool {tool.name}", LLMatcher.grammar_from_lark(definition))
+        name = f"custom{len(self.grammar.custom)}"
+        self.grammar.custom[name] = definition
+        # The grammar's last terminal may take "</" as text; ``constrain`` lets the marker follow "</" alone.
+        return f'{literal("true" + chr(34) + ">")} @{name} "</"? {self.marker}'
+
+    def arguments(self, tool: Tool, schema: Any) -> str:
+        """All parameters of a call whose arguments fit ``schema``."""
+        where, options = f"tool {tool.name}", COMPACT if tool.strict else LENIENT
+        if isinstance(schema, dict) and isinstance(target := _target(schema, str(schema.get("$ref"))), dict):
+            schema = {key: schema[key] for key in _DEFINITIONS if key in schema} | target
+        if not isinstance(schema, dict) or "object" not in _types(schema, "object"):
+            raise TextError(f"{where}: its schema is not one of an object")
+        if tool.strict and (refused := sorted(_WHOLE & set(schema))):
+            raise TextError(f"{where}: {refused[0]} is not supported for the arguments as a whole")
+        properties, required = schema.get("properties", {}), schema.get("required", [])
+        if not isinstance(properties, dict):
+            raise TextError(f"{where}: properties is not an object")
+        if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+            raise TextError(f"{where}: required is not an array of strings")
+        others = schema.get("additionalProperties", not properties)
+        known = properties | {name: others for name in required if name not in properties}
+        parts = []
+        for name, node in known.items():
+            if node is False and name in required:
+                raise TextError(f"{where}, parameter {name}: no value fits")
+            if node is not False:
+                values = self.values(f"{where}, parameter {name}", node, schema, options)
+                one = self.parameter(literal(escape_attribute(name)), values)
+                parts.append(one if name in required else f"{one}?")
+        if others is not False:
+            taken = " | ".join(literal(escape_attribute(name)) for name in known)
+            name = self.rule("N", f"{_NAME} & ~({taken})" if taken else _NAME)
+            values = self.values(f"{where}, additionalProperties", others, schema, options)
+            parts.append(f"{self.parameter(name, values)}*")
+        return " ".join(parts) or '""'
+
+    def parameter(self, name: str, values: Sequence[str]) -> str:
+        """One parameter; ``name`` is an expression."""
+        head = (
+            f"{self.tag('<')} {literal('parameter name=' + chr(34))} {name} {literal(chr(34) + ' string=' + chr(34))}"
+        )
+        return self.rule("p", f"{head} ({' | '.join(values)}) {literal('parameter>' + chr(10))}")
+
+    def text(self, terminal: str) -> str:
+        """A value as plain text; ``terminal`` includes its ``</``."""
+        return f"{literal('true' + chr(34) + '>')} {self.rule('V', terminal)} {self.marker}"
+
+    def values(self, where: str, node: Any, root: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
+        """The spellings of a value that fits ``node``, a subschema of ``root``."""
+        terminal, complete = plain_text(node, root)
+        spellings = [self.text(terminal)] if terminal else []
+        if not complete:
+            inner = node if isinstance(node, dict) else {}
+            document = inner | {key: root[key] for key in _DEFINITIONS if key in root}
+            for ref in sorted(references(document)):
+                if ref.startswith("#") and not ref.startswith(("#/$defs/", "#/definitions/")):
+                    raise TextError(f"{where}: $ref to {ref[:80]!r} is not supported, only #/$defs and #/definitions")
+            check_schema(where, document, options)
+            value = self.rule("j", json_rule(document, options))
+            spellings.append(f"{literal('false' + chr(34) + '>')} {value} {self.tag('</')}")
+        return spellings
+
+
+def _types(schema: Mapping[str, Any], default: str = "") -> list[Any]:
+    """Return the ``type`` keyword as a list; empty if it is neither a string nor an array."""
+    types = schema.get("type", default)
+    return [types] if isinstance(types, str) else types if isinstance(types, list) else []
+
+
+def plain_text(node: Any, root: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return the terminal of strings that ``node`` allows as plain text ("" for none), and whether it allows no more.
+
+    Only unconstrained strings and those of an enum are written so.
+    """
+    if not isinstance(node, dict):
+        return _FREE, False
+    keywords = _OF_STRINGS & set(node)
+    if keywords == {"$ref"} and isinstance(target := _target(root, str(node["$ref"])), dict):
+        return plain_text(target, {})
+    if not keywords:
+        return _FREE, False
+    if keywords == {"type"}:
+        types = _types(node)
+        return (_FREE, types == ["string"]) if "string" in types else ("", False)
+    if keywords <= {"type", "enum", "const"} and node.get("type", "string") == "string":
+        values = node.get("enum", [node.get("const")])
+        texts = isinstance(values, list) and values and all(isinstance(value, str) for value in values)
+        if len(keywords & {"enum", "const"}) == 1 and texts:
+            return f'({" | ".join(literal(escape_string(value)) for value in values)}) "</"', True
+    if keywords == {"anyOf"} and isinstance(node["anyOf"], list):
+        parts = [plain_text(part, root) for part in node["anyOf"]]
+        terminals = dict.fromkeys(terminal for terminal, _ in parts if terminal)
+        return " | ".join(terminals), bool(parts) and all(complete for _, complete in parts)
+    return "", False

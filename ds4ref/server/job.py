@@ -1,0 +1,63 @@
+"""A turn in the worker's hands: its prompt as tokens, how to cancel it, and its times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from ..cancellation import Cancellation
+from ..generate import Timing
+from ..targets.answer import Delta, Finish
+from ..text.chat import Message
+from ..text.rendered import Rendered
+from .turn import Answered, Event, Turn
+
+if TYPE_CHECKING:
+    from .constrain import Steer
+    from .timelines import Start
+
+
+@dataclass(eq=False)
+class Job:
+    """A submitted turn. Times are of ``time.monotonic``, None until then.
+
+    listen     receives the events, in the inference thread
+    remember   turns the finished answer into the message that the client will send back in the history
+    more       further prompts of the same request, with their turns
+    demanded   the constraint on the answer, None for none
+    """
+
+    number: int
+    turn: Turn
+    prompt: Rendered
+    ids: list[int]
+    listen: Callable[[Event], None]
+    remember: Callable[[Message], Message] = lambda message: message
+    more: tuple[tuple[Turn, Rendered, list[int]], ...] = ()
+    demanded: Steer | None = None
+    cancel: Cancellation = field(default_factory=Cancellation)
+    submitted: float = 0.0
+    began: float | None = None
+    decoding: float | None = None
+    ended: float | None = None
+    start: Start | None = None
+    timing: Timing = field(default_factory=Timing)
+    finish: str = ""
+
+    def per_prompt(self) -> Iterator[Job]:
+        """Yield a job for each prompt; the end of every prompt but the last is told as ``Answered``."""
+
+        def listen(event: Event) -> None:
+            ended = isinstance(event, Delta) and event.finish and event.finish != Finish.CANCELLED
+            self.listen(Answered(event) if ended and isinstance(event, Delta) else event)
+
+        turns = ((self.turn, self.prompt, self.ids), *self.more)
+        for number, (turn, prompt, ids) in enumerate(turns, 1):
+            if number == len(turns):
+                yield self if number == 1 else replace(self, turn=turn, prompt=prompt, ids=ids)
+                return
+            part = replace(self, turn=turn, prompt=prompt, ids=ids, listen=listen)
+            yield part
+            if part.finish == Finish.CANCELLED:
+                return

@@ -1,0 +1,128 @@
+"""A tokenizer in the form that llguidance wants, and grammars compiled for it.
+
+    words = vocabulary(tokenizer)           made once for a tokenizer; one or two seconds for 129,280 tokens
+    matcher = words.compile(grammars)       at its start
+    words.allowed(matcher)                  (size,) bool: the tokens that may come next
+
+A control token matches only itself; all other tokens are text by their bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import weakref
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import TextError
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+    from ..text.tokenizer import Tokenizer
+
+MAX_BYTES = 1 << 20
+"""Bytes of the largest grammar."""
+MAX_MESSAGE = 400
+
+_LIMITS: dict[str, Any] = {"initial_lexer_fuel": 500_000, "max_lexer_states": 100_000, "verbose_errors": False}
+"""Half of llguidance's own budget for one grammar, since any client may send one; errors without parser state."""
+
+_SLICES = (
+    r"[\x20\x0A\x0D\x09]+",
+    r'[^"\\<\x{ff5c}\x00-\x1F\x7F]{1,10}', r'[^"\\<\x{ff5c}\x00-\x1F\x7F]{1,30}', r'[^"\\<\x{ff5c}\x00-\x1F\x7F]+',
+    r'[^"\\\x00-\x1F\x7F]+', r"[^<\x{ff5c}]+",
+)  # fmt: skip
+"""Groups of tokens that a mask takes as a whole where it can. llguidance's defaults fit JSON strings only; the text of
+a parameter ends at ``<``, and its masks would take ten times as long."""
+
+_vocabularies: weakref.WeakKeyDictionary[Any, Vocabulary] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
+    """Return the vocabulary of ``tokenizer``, made at the first call. Thread-safe."""
+    with _lock:
+        words = _vocabularies.get(tokenizer)
+        if words is None:
+            words = _vocabularies[tokenizer] = Vocabulary(tokenizer)
+        return words
+
+
+class Vocabulary:
+    """The tokens of one tokenizer by their bytes. ``size`` counts token strings; logits may be wider."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.size = len(tokenizer)
+        self.bytes = [tokenizer.token_bytes(i) for i in range(self.size)]
+        self.dsml, self.think_close = tokenizer.dsml, tokenizer.think_close
+        self.ends = sorted(tokenizer.ends)
+        self.control = control_tokens(tokenizer, self.bytes)
+        self.protocol = sorted(self.control - {self.dsml})
+        self.library = _library(tokenizer, self.bytes, self.control)
+        self.starting = cache(self._starting)
+
+    def compile(self, grammars: Mapping[str, str]) -> LLMatcher:
+        """Compile Lark ``grammars`` by name, of which the first one starts and may refer to others as ``@name``.
+
+        TextError says what llguidance refuses. Takes milliseconds; large grammars up to a second.
+        """
+        from llguidance import LLMatcher, LLParserLimits
+
+        text = json.dumps({"grammars": [{"name": name, "lark_grammar": lark} for name, lark in grammars.items()]})
+        if len(text) > MAX_BYTES:
+            raise TextError(f"the grammar of the answer is larger than {MAX_BYTES} bytes")
+        matcher = LLMatcher(self.library, text, log_level=0, limits=LLParserLimits(**_LIMITS))
+        if matcher.is_error():
+            raise TextError(message(matcher.get_error()))
+        return matcher
+
+    def allowed(self, matcher: LLMatcher) -> np.ndarray:
+        """Return the tokens that ``matcher`` takes next, (size,) bool; none if it gave up (``get_error`` says why)."""
+        bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        return np.unpackbits(bits, count=self.size, bitorder="little").astype(bool)
+
+    def _starting(self, prefix: bytes) -> np.ndarray:
+        """Return the ids of text tokens whose bytes start with ``prefix``."""
+        return np.array(
+            [i for i, data in enumerate(self.bytes) if data.startswith(prefix) and i not in self.control], int
+        )
+
+
+def message(error: str) -> str:
+    """One line of an error of llguidance, cut in its middle: the reason may stand at either end."""
+    text = " ".join(error.split())
+    half = MAX_MESSAGE // 2
+    return text if len(text) <= MAX_MESSAGE else f"{text[:half]} ... {text[-half:]}"
+
+
+def control_tokens(tokenizer: Tokenizer, data: list[bytes]) -> frozenset[int]:
+    """Return the tokens that no text is encoded to: the protocol's, and others in ``<...>`` or with its bars."""
+    ids = {tokenizer.bos, tokenizer.eos, tokenizer.user, tokenizer.assistant, tokenizer.think_open,
+           tokenizer.think_close, tokenizer.dsml, *tokenizer.ends}  # fmt: skip
+    for i, raw in enumerate(data):
+        bracketed = raw.startswith(b"<") and raw.endswith(b">") and len(raw) > 2
+        if "\uff5c" in tokenizer.token_string(i) or (bracketed and tokenizer.encode(raw) != [i]):
+            ids.add(i)
+    return frozenset(i for i in ids if i >= 0)  # other families lack some of them
+
+
+def _library(tokenizer: Tokenizer, data: list[bytes], control: frozenset[int]) -> LLTokenizer:
+    from llguidance import LLTokenizer, TokenizerWrapper
+
+    ends = sorted(tokenizer.ends) or [min(control, default=0)]  # llguidance wants at least one
+
+    class Tokens:
+        eos_token_id = ends[0]
+        bos_token_id = tokenizer.bos if tokenizer.bos >= 0 else None
+        tokens = data
+        special_token_ids = sorted(control)
+
+        def __call__(self, text: str | bytes) -> list[int]:
+            return tokenizer.encode(text)
+
+    return LLTokenizer(TokenizerWrapper(Tokens()), eos_token=ends, slices=list(_SLICES))

@@ -1,0 +1,142 @@
+r"""Grade an answer: right, wrong, ambiguous or missing.
+
+The rule. What counts is the text behind the last ``</think>``. The answer is stated by the last line that starts with
+``Answer:`` or ``Final answer:``, or by the last ``\boxed{...}``, whichever comes later; without either, by the last
+line, if that is nothing but a value and the line before it is none. No letter or digit may follow the statement, and
+what is stated must be one value of the kind that was asked for, and nothing else: a letter, a letter with the text of
+its choice, or the text of exactly one choice; a number; lines. Markdown and LaTeX around line, marker and value (bold,
+backticks, ``$...$``, ``\text{...}``, brackets) count for nothing, and neither does case. An answer for which this does
+not hold, or which the token limit may have cut off, is "ambiguous": it is shown, and nobody guesses what was meant.
+An output without a statement is "missing".
+
+A number is digits with commas between thousands, a sign, a decimal point or a fraction bar, compared exactly.
+Lines are numbers and ranges with commas between them; they are right if each of them is among the key's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+
+from .log import Grade
+from .packs import LETTERS, Question, line_set
+from .prompt import key
+
+_STATEMENT = re.compile(
+    r"^[ \t>#*_`$-]*(?:final[ \t]+)?answer[ \t*_`]*:(?P<line>.*[^\W_].*)$|\\boxed *\{(?P<box>(?:[^{}]|\{[^{}]*\})*)\}",
+    re.IGNORECASE | re.MULTILINE,
+)
+_LETTER_OR_DIGIT = re.compile(r"[^\W_]")
+_LONGEST = 100
+"""Characters of a number or of lines; no key is longer."""
+_SHOWN = 80
+"""Characters of an unclear answer that a grade shows."""
+
+
+def grade(question: Question, text: str, *, order: Sequence[int] = (), reasoning: str = "", finish: str = "") -> Grade:
+    """Grade the output ``text``, which may still contain its thinking.
+
+    ``order``: index of the choice shown at each letter. ``reasoning``: thinking that was separated from ``text``; it
+    only tells "nothing but thinking" from "empty". ``finish``: "length" if the token limit ended the output.
+    """
+    visible = text.rpartition("</think>")[2].partition("<think>")[0]
+    shown = [question.choices[i] for i in order] or question.choices
+    statement, source, follows = _last_statement(question.kind, visible, shown)
+    if not statement:
+        why = "no line 'Answer:', no box, no bare value at the end"
+        if not visible.strip():
+            why = "nothing but thinking" if (reasoning + text).strip() else "empty"
+        return Grade("missing", "", why + (", cut off" if finish == "length" else ""))
+    given = _READERS[question.kind](bare(statement), shown)
+    unclear = ""
+    if follows:
+        unclear = "text follows it"
+    elif finish == "length" and not visible.endswith("\n"):
+        unclear = "the token limit may have cut it off"
+    elif not given:
+        unclear = f"not {_EXPECTED[question.kind]} and nothing else"
+    if unclear:
+        return Grade("ambiguous", given or statement[:_SHOWN], f"{source}: {unclear}")
+    right = key(question, order)
+    good = given == right
+    if question.kind == "lines":
+        good = (line_set(given) or set()) <= (line_set(right) or set())
+    if question.kind == "choice" and given not in question.letters:
+        source += f", none of {question.letters}"
+    return Grade("right" if good else "wrong", given, source)
+
+
+def _last_statement(kind: str, text: str, shown: Sequence[str]) -> tuple[str, str, bool]:
+    """Find what is stated ("" if nothing is), where, and whether text follows it."""
+    statements = list(_STATEMENT.finditer(text))
+    if statements:
+        statement = statements[-1]
+        source = "box" if statement["line"] is None else "answer line"
+        follows = _LETTER_OR_DIGIT.search(text, statement.end()) is not None
+        return statement[statement.lastgroup or 0].strip(), source, follows
+    lines = [line.strip() for line in text.split("\n") if _LETTER_OR_DIGIT.search(line)][-2:]
+    values = [line for line in lines if _READERS[kind](bare(line), shown)]
+    if not lines or lines[-1] not in values:
+        return "", "", False
+    return "; ".join(values), "last line" if len(values) == 1 else "last lines", False
+
+
+# --------------------------------------------------------------------------------------------------------- values
+
+_AROUND = " \t\r\n*_`$()[]"
+_COMMAND = re.compile(r"\\(?:boxed|text\w*|math\w+) *\{(?P<inner>(?:[^{}]|\{[^{}]*\})*)\}")
+_DASHES = str.maketrans("\u2010\u2011\u2012\u2013\u2014\u2212", "------")
+
+
+def bare(text: str) -> str:
+    """Strip Markdown and LaTeX around a value, and one full stop behind it."""
+    text = re.sub(r"\\[()\[\]]", " ", text).strip(_AROUND)
+    text = text.removesuffix(".").strip(_AROUND)
+    while command := _COMMAND.fullmatch(text):
+        text = command["inner"].strip(_AROUND)
+    return text
+
+
+def _folded(text: str) -> str:
+    r"""Reduce a choice's text to what its spellings share: ``14.6\,\%`` and ``14.6 %`` are the same."""
+    return re.sub(r"\\[,;: ]|[\s\\$]", "", bare(text).translate(_DASHES)).casefold()
+
+
+def _choice(text: str, shown: Sequence[str]) -> str:
+    """Read a letter, a letter with the text of its choice, or the text of exactly one choice; "" for anything else."""
+    text = re.sub(r"(?i)^(?:option|choice)\s+", "", text)
+    if re.fullmatch("[A-Za-z]", bare(text)):
+        return bare(text).upper()
+    texts = [_folded(choice) for choice in shown]
+    if texts.count(_folded(text)) == 1:
+        return LETTERS[texts.index(_folded(text))]
+    lettered = re.fullmatch(r"([A-Za-z])(?!\w)[\s*_`$)\].:,]*(?:[-\u2013\u2014]\s+)?(.*)", text, re.DOTALL)
+    letter = lettered[1].upper() if lettered else ""
+    position = LETTERS.find(letter or "?")
+    own = lettered and 0 <= position < len(texts) and _folded(lettered[2]) == texts[position]
+    return letter if own else ""
+
+
+def _number(text: str, shown: Sequence[str] = ()) -> str:
+    r"""Read a number such as 1,024, -5, 204.0, 33/19 or ``1{,}024``; "" for anything else. ``shown`` is not used."""
+    text = text.translate(_DASHES).replace("{,}", ",").replace("\\,", ",")
+    pattern = r"[+-]?(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|[0-9]+/0*[1-9][0-9]*)"
+    if len(text) > _LONGEST or not re.fullmatch(pattern, text):
+        return ""
+    text = text.replace(",", "")
+    value = Fraction(text)
+    return str(value) if value.denominator == 1 else text
+
+
+def _lines(text: str, shown: Sequence[str] = ()) -> str:
+    """Read numbers and ranges of lines such as 7, 4-6 or 3, 9-10; "" for anything else. ``shown`` is not used."""
+    if len(text) > _LONGEST:
+        return ""
+    text = re.sub(r"(?i)^lines?\s+", "", text.translate(_DASHES))
+    text = re.sub(r"\s*([,-])\s*", r"\1", text)
+    return text if not re.search(r"\s", text) and line_set(text) else ""
+
+
+_READERS = {"choice": _choice, "integer": _number, "lines": _lines}
+_EXPECTED = {"choice": "one choice", "integer": "one number", "lines": "numbers of lines"}

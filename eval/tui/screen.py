@@ -1,0 +1,249 @@
+"""The main screen: layout, keys, and what is selected."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.screen import Screen
+from textual.widgets import DataTable, Footer, Input
+
+from ds4ref.targets import Ability
+
+from . import document
+from .board import Board
+from .dialogs import FilterDialog, TextDialog, help_text
+from .find import Filter, Search, filters
+from .header import Header, Line
+from .pane import AnswerPane
+from .table import QuestionTable
+from .text import one_line
+from .work import Work
+
+
+class MainScreen(Screen[None]):
+    """Table and answer; ``following`` keeps the running question selected until the user goes elsewhere."""
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (60, "-medium"), (100, "-wide")]
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (15, "-low"), (18, "-high"), (34, "-tall")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("p", "pause", "Pause"),
+        Binding("q", "leave", "Quit"),
+        Binding("enter", "run_now", "Ask now", key_display="⏎"),
+        Binding("r", "again", "Again"),
+        Binding("o", "open", "Open"),
+        Binding("f", "filter", "Filter"),
+        Binding("slash", "search", "Search", key_display="/"),
+        Binding("question_mark", "help", "Help", key_display="?"),
+        Binding("l", "live", "Live", show=False),
+        Binding("n", "hit(1)", "Next hit", show=False),
+        Binding("N", "hit(-1)", "Previous hit", show=False),
+        Binding("left", "epoch(-1)", "Earlier epoch", show=False),
+        Binding("right", "epoch(1)", "Later epoch", show=False),
+        Binding("tab,shift+tab", "switch", "Other pane", show=False),
+        Binding("escape", "close", "Close", show=False),
+    ]
+
+    def __init__(self, board: Board, work: Work, title: str):
+        super().__init__()
+        self.board, self.work = board, work
+        self.filter, self.search = Filter(), Search(board.questions)
+        self.following, self.note = True, ""
+        self.header = Header(board, title)
+        self.heading = Line("heading")
+        self.table = QuestionTable(board, id="questions")
+        self.pane = AnswerPane(board, work.runner.settings, work.runner.target.can(Ability.STEER))
+        self.prompt = Input(placeholder="id, source or text", id="search", select_on_focus=True)
+
+    def compose(self) -> ComposeResult:
+        """Lay out the widgets."""
+        yield self.header
+        with Horizontal():
+            yield Vertical(self.heading, self.table, id="list")
+            yield self.pane
+        yield self.prompt
+        footer = Footer(show_command_palette=False)
+        footer.compact = True  # no argument in Textual 6.0
+        yield footer
+
+    def on_mount(self) -> None:
+        """Give the keys to the table."""
+        self.prompt.display = False
+        self.table.focus()
+        self.look()
+
+    # --- drawing
+
+    def look(self) -> None:
+        """Apply the run's events and draw what they changed."""
+        board, work = self.board, self.work
+        alive = work.alive  # before the events: nothing comes after them from a thread that has ended
+        board.interval = work.interval
+        board.pace.tick()
+        changed = board.apply(work.events())
+        board.pace.going = bool(board.live) and not work.runner.paused
+        work.start()  # for samples that the user requested
+        if self.table.moved_by_user():
+            self.following, self.note = False, ""
+        view = self.pane.view
+        if view.scrolled and view.is_anchored:  # reading back ends following; a return to a running answer resumes it
+            self.following = not view.reads_back and (self.following or self.table.key in board.live)
+        if changed and not self.filter.by_source:
+            self.table.show(self.filter.rows(board, self.table.selected))
+        self.table.update_rows(changed)
+        if self.following:
+            self._follow()
+        self.header.renew(self._status(alive), len(work.runner.schedule.waiting()) + len(board.live))
+        self._show_heading()
+        if (key := self.table.key) is not None:
+            self.pane.renew(key)
+
+    def _status(self, alive: bool) -> str:
+        if self.work.stopping:
+            return "stopping" if alive else "stopped"
+        if self.work.runner.paused:
+            return "paused"
+        return "" if alive or self.work.alive else "done"
+
+    def _follow(self) -> None:
+        """Select a running sample, else the latest; stay while the selected one runs."""
+        if self.table.key in self.board.live:
+            return
+        latest = [self.board.latest] if self.board.latest else []
+        for key in [*self.board.live, *latest]:
+            i = self.board.number[key.question]
+            if i in self.table.shown:
+                self.table.epochs.pop(i, None)
+                self.table.place(i)
+                return
+
+    def _show_heading(self) -> None:
+        shown, total = len(self.table.shown), len(self.board.questions)
+        plain = (
+            f"{shown} of {total} · {one_line(self.filter.name)}" if self.filter != Filter() else f"{total} questions"
+        )
+        self.heading.show(f" {self.note or plain}")
+
+    # --- moving about
+
+    def on_data_table_row_highlighted(self) -> None:
+        """Show the row that the user moved to."""
+        self.look()
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        """Open a row that was clicked again."""
+        self.action_open()
+
+    def action_live(self) -> None:
+        """Follow the run again."""
+        self.following, self.note = True, ""
+        self.table.epochs.clear()
+        self.pane.view.anchor()
+        self.look()
+
+    def action_epoch(self, step: int) -> None:
+        """Show another epoch of the question."""
+        self.following = False
+        self.table.turn_epoch(step)
+        self.look()
+
+    def action_switch(self) -> None:
+        """Switch between table and answer; a small screen shows the one that has the keys."""
+        self._focus_answer(self.focused is not self.pane.view)
+
+    def _focus_answer(self, answer: bool) -> None:
+        self.set_class(answer, "-answer")
+        target = self.pane.view if answer else self.table
+        self.call_after_refresh(target.focus)  # a small screen has to show it first
+
+    def action_open(self) -> None:
+        """Show everything about the selected sample."""
+        if (key := self.table.key) is not None:
+            title = f"{self.board.number[key.question] + 1}/{len(self.board.questions)} {key.question}"
+            settings = self.work.runner.settings
+            self.app.push_screen(TextDialog(title, lambda: document.details(self.board, key, settings)))
+
+    def action_help(self) -> None:
+        """Show keys and states."""
+        self.app.push_screen(TextDialog("ds4-eval", help_text))
+
+    # --- steering the run
+
+    def action_pause(self) -> None:
+        """Pause the run, or go on."""
+        runner = self.work.runner
+        (runner.go if runner.paused else runner.pause)()
+        self.look()
+
+    def action_run_now(self) -> None:
+        """Ask the selected question now, in place of the running one."""
+        key, i = self.table.key, self.table.selected
+        if key is not None and i is not None and not self.work.stopping:
+            if key not in self.board.live:
+                self.board.queued.add(key)
+                self.work.runner.run_now(key)
+            self.following = True
+            self.table.update_rows([i])
+            self.look()
+
+    def action_again(self) -> None:
+        """Ask the selected question again, next."""
+        key, i = self.table.key, self.table.selected
+        if key is not None and i is not None and not self.work.stopping:
+            self.board.queued.add(key)
+            self.work.runner.again(key)
+            self.table.update_rows([i])
+            self.look()
+
+    def action_leave(self) -> None:
+        """Stop and report; the second time without waiting."""
+        self.work.leave() if self.work.stopping else self.work.stop()
+        self.look()
+
+    # --- filter and search
+
+    def action_filter(self) -> None:
+        """Choose which questions are shown."""
+
+        def chosen(choice: Filter | None) -> None:
+            if choice is not None:
+                self.filter, self.note = choice, ""
+                self.table.show(choice.rows(self.board))
+                self.look()
+
+        self.app.push_screen(FilterDialog(self.board, filters(self.board), self.filter), chosen)
+
+    def action_search(self) -> None:
+        """Ask for a text to search."""
+        self.prompt.display = True
+        self.prompt.focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Search from the selected question on."""
+        self.search.word = event.value
+        self.action_close()
+        self.action_hit(0)
+
+    def action_hit(self, step: int) -> None:
+        """Go to the next (1) or previous (-1) hit, or to the first one from here on (0)."""
+        if not self.search.word.strip():
+            return
+        match = self.search.next(self.table.shown, self.table.selected or 0, step)
+        if match is None:
+            self.note = f"no {self.search.word.strip()!r} here"
+        else:
+            i, rank, hits = match
+            self.following = False
+            self.table.place(i)
+            self.note = f"{rank} of {hits} with {self.search.word.strip()!r}"
+        self.look()
+
+    def action_close(self) -> None:
+        """Close the search prompt and drop its note."""
+        self.note = ""
+        if self.prompt.display:
+            self.prompt.display = False
+            self._focus_answer(False)
+        self.look()

@@ -1,0 +1,312 @@
+"""Binding: what happens to the arguments of an op before it computes, made from its declaration in ``ops``.
+
+A backend is a subclass of ``Binding`` with one *launch* for each op, a method or function of the op's name:
+
+    class NormOps(Binding):
+        @bind
+        def hc_reduce(self, X, w, out, T, C, D):
+            self.go(t.HC_REDUCE, T, C * D, (X, w, out), C, D)
+
+``bind`` makes the method that callers see: it has the parameters of the op, checks types, shapes, gaps and overlaps,
+solves the sizes that the dims name, takes memory for the results from the backend's ``empty``, calls the launch and
+returns the results. A launch gets what its parameters name: operands, results, sizes, ``self``; ``lead``, the axes that
+``...`` stands for; ``failure``, the text of the IndexError for a value out of range. One that names no result returns
+the results itself.
+
+An op is called thousands of times a second, so nothing is interpreted then: ``bind`` writes the source of the method
+once, as ``dataclasses`` does (``python -m ds4ref.kernels.binding hc_reduce`` prints it).
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import re
+import sys
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from .formats import FORMATS
+from .formats.matrix import Matrix
+from .ops import OPS, Backend, Op, Operand
+
+F16, F32, I8, I16, I32, I64 = (np.dtype(kind) for kind in ("f2", "f4", "i1", "i2", "i4", "i8"))
+KINDS = {"f32": (F32,), "i32": (I32,), "i64": (I64,), "i16": (I16,), "i8": (I8,), "any": (F32, F16)}
+
+
+class Binding:
+    """What bound ops ask of a backend; as it stands, for arrays of NumPy."""
+
+    array_type: Any = np.ndarray
+    gapless: Callable[[Any], bool] = staticmethod(attrgetter("flags.c_contiguous"))
+    """Whether an array is C-contiguous."""
+
+    def empty(self, *shape: int, dtype: DTypeLike = F32) -> Any:
+        """An array for results, not initialised."""
+        return np.empty(shape, dtype)
+
+    def whole(self, x: Any, name: str) -> Any:
+        """A C-contiguous copy of the operand ``name``; ValueError if none can be made."""
+        return np.ascontiguousarray(x)
+
+    def overlap(self, x: Any, y: Any) -> bool:
+        """Whether the bounds in memory of two arrays overlap."""
+        return np.may_share_memory(x, y)
+
+    def operand(self, x: Any, kinds: tuple[np.dtype, ...], name: str, written: bool = False) -> Any:
+        """``x`` as a C-contiguous array of one of ``kinds``, itself if it is ``written``."""
+        if not isinstance(x, self.array_type):
+            raise TypeError(f"{name} must be an array of this backend, not {type(x).__name__}")
+        if x.dtype not in kinds:
+            raise TypeError(f"{name} must be {' or '.join(map(str, kinds))}, not {x.dtype}")
+        if self.gapless(x):
+            return x
+        if written:
+            raise ValueError(f"{name} has gaps between its values, and is written in place")
+        return self.whole(x, name)
+
+    def matrix_shape(self, w: Any, name: str) -> tuple[int, ...]:
+        """(rows, cols) of a matrix, (experts, rows, cols) of a stack; checked once, then remembered on it."""
+        if not isinstance(w, Matrix):
+            raise TypeError(f"{name} must be a matrix, not {type(w).__name__}")
+        kind, shape = w.__dict__.get("_bound", (None, ()))
+        if kind is not self.array_type:
+            if not isinstance(w.data, self.array_type):
+                raise TypeError(f"{name} must be placed on this backend")
+            if w.data.dtype != np.uint8 or not self.gapless(w.data):
+                raise ValueError(f"{name}: weights must be contiguous bytes, not {w.data.dtype} {w.data.shape}")
+            if w.data.shape[-2:] != (w.rows, FORMATS[w.fmt].row_bytes(w.cols)):
+                raise ValueError(f"{name}: {w.data.shape} bytes are no {w.fmt} weights of {w.rows} x {w.cols}")
+            shape = *w.data.shape[:-2], w.rows, w.cols
+            w.__dict__["_bound"] = self.array_type, shape
+        return shape
+
+
+def bind(launch: Callable[..., Any], check_values: bool = False) -> Any:
+    """The op of the launch's name; with ``check_values`` it looks for values out of range before the launch."""
+    op, declared = OPS[launch.__name__], getattr(Backend, launch.__name__)
+    text = _Source(op, tuple(inspect.signature(launch).parameters), check_values).text()
+    filename = f"<{op.name} of {launch.__module__}>"
+    linecache.cache[filename] = len(text), None, text.splitlines(True), filename  # for tracebacks
+    names: dict[str, Any] = {
+        "_op": op, "_launch": launch, "_misfit": _misfit, "_check_values": _check_values,
+        **{f"_{kind}": kinds for kind, kinds in KINDS.items()},
+        **{f"default_{p.name}": p.default for p in _parameters(op)},
+    }  # fmt: skip
+    exec(compile(text, filename, "exec"), names)
+    method = names[op.name]
+    method.__doc__, method.__annotations__ = declared.__doc__, declared.__annotations__
+    return method
+
+
+def _parameters(op: Op) -> list[inspect.Parameter]:
+    """Parameters of an op's method as declared, without ``self``."""
+    return list(inspect.signature(getattr(Backend, op.name)).parameters.values())[1:]
+
+
+def _misfit(op: Op, args: Sequence[Any], condition: str = "") -> ValueError:
+    """The error of arguments that do not fit together."""
+    parts = []
+    for operand, value in zip(op.operands, args, strict=True):
+        if operand.dims is not None and value is not None:
+            shape = (*value.data.shape[:-2], value.rows, value.cols) if isinstance(value, Matrix) else value.shape
+            parts.append(f"{operand.name} [{','.join(operand.dims)}] is {tuple(shape)}")
+        elif isinstance(value, int | np.integer):
+            parts.append(f"{operand.name} is {value}")
+    return ValueError(f"{op.name}: shapes do not fit{condition and f' {condition}'}: {'; '.join(parts)}")
+
+
+def _check_values(values: np.ndarray | None, least: int | None, greatest: int | None, failure: str) -> None:
+    """IndexError(failure) if a value is out of range."""
+    if values is not None and values.size:
+        if (least is not None and values.min() < least) or (greatest is not None and values.max() > greatest):
+            raise IndexError(failure)
+
+
+def _names(dim: str) -> set[str]:
+    """Names in a dim."""
+    return set(re.findall(r"[A-Za-z_]\w*", dim))
+
+
+def _linear(dim: str, name: str) -> tuple[str, str] | None:
+    """Factor and rest of a dim as factor * name + rest; None if it is not linear in the name."""
+    factors, rest = [], []
+    for term in dim.split("+"):
+        parts = re.split(r"\*(?!\*)(?<!\*\*)", term)
+        if name not in _names(term):
+            rest.append(term)
+        elif parts.count(name) == 1 and sum(name in _names(part) for part in parts) == 1:
+            parts.remove(name)
+            factors.append("*".join(parts) or "1")
+        else:
+            return None
+    return "+".join(factors), "+".join(rest) or "0"
+
+
+class _Source:
+    """The source of an op's method under construction."""
+
+    def __init__(self, op: Op, wanted: tuple[str, ...], check_values: bool):
+        self.op, self.wanted, self.check_values = op, wanted, check_values
+        self.lines: list[str] = []
+        self.indent = "    "
+        dims = set().union(*(_names(dim) for each in (*op.operands, *op.results) for dim in each.dims or ()))
+        self.known = {operand.name for operand in op.operands if operand.dims is None and operand.name in dims}
+        """Names of sizes that have a value at this point of the source."""
+        self.shapes: dict[tuple[str, ...] | None, str] = {}
+        """The shape of the first operand that is always there, by dims."""
+        self.pending: list[tuple[str, str]] = []
+        """Sizes as expressions, and the dims that they must be equal to, of which too little is known yet."""
+
+    def add(self, *lines: str) -> None:
+        self.lines += [self.indent + line for line in lines]
+
+    def refuse(self, condition: str, reason: str = "") -> None:
+        """Raise the misfit if ``condition`` is true."""
+        operands = "".join(f"{operand.name}, " for operand in self.op.operands)
+        self.add(f"if {condition}:", f"    raise _misfit(_op, ({operands}){f', {reason!r}' if reason else ''})")
+
+    def text(self) -> str:
+        """All of it."""
+        op = self.op
+        listed = [p.name + f"=default_{p.name}" * (p.default is not p.empty) for p in _parameters(op)]
+        required = [operand for operand in op.operands if operand.dims is not None and not operand.optional]
+        optional = [operand for operand in op.operands if operand.optional]
+        for operand in required:
+            self.operand(operand)
+        assert not self.pending, f"{op.name}: {self.pending} cannot be solved"
+        for operand in optional:
+            own = sorted(set().union(*map(_names, operand.dims or ())) - self.known)
+            self.add(*(f"{name} = 0" for name in own), f"if {operand.name} is not None:")
+            self.indent *= 2
+            self.operand(operand)
+            self.indent = "    "
+        for name in sorted(self.known & {operand.name for operand in op.operands}):
+            self.refuse(f"{name} < 0")
+        if op.where:
+            self.refuse(f"not ({op.where})", op.where)
+        for written in (operand for operand in required if operand.written):
+            for other in (each for each in required if each is not written and each.kind != "matrix"):
+                self.add(f"if self.overlap({written.name}, {other.name}):")
+                self.add(f"    raise ValueError('{op.name}: {written.name} and {other.name} share memory')")
+        self.values()
+        self.launch()
+        return "\n".join([f"def {op.name}({', '.join(['self', *listed])}):", *self.lines, ""])
+
+    def operand(self, operand: Operand) -> None:
+        """Check type and shape of one operand; learn sizes from it."""
+        name, dims, shape = operand.name, list(operand.dims or ()), f"{operand.name}_shape"
+        if operand.kind == "matrix":
+            self.add(f"{shape} = self.matrix_shape({name}, '{name}')")
+        else:
+            written = ", True" if operand.written else ""
+            self.add(f"{name} = self.operand({name}, _{operand.kind}, '{name}'{written})", f"{shape} = {name}.shape")
+        twin = self.shapes.get(operand.dims)
+        if twin:
+            return self.refuse(f"{shape} != {twin}")
+        if not operand.optional:
+            self.shapes[operand.dims] = shape
+        misfit = f"len({shape}) != {len(dims)}"
+        if dims[0] == "...":
+            dims.pop(0)
+            misfit = f"len({shape}) < {len(dims)}"
+            self.leading(shape, len(dims))
+            shape = f"{shape}[-{len(dims)}:]"
+        if dims and set().union(*map(_names, dims)) <= self.known:
+            self.refuse(f"{shape} != ({', '.join(dims)},)")
+        elif dims:
+            self.refuse(misfit)
+            self.unpack(name, shape, dims)
+        self.settle()
+
+    def leading(self, shape: str, after: int) -> None:
+        """Take the axes that ``...`` stands for off the shape; ``after`` axes follow them."""
+        axes = f"{shape}[:-{after}]" if after else shape
+        if "lead" in self.known:
+            return self.refuse(f"{axes} != lead")
+        self.known.add("lead")
+        others = {each.dims for each in (*self.op.operands, *self.op.results) if "..." in (each.dims or ())}
+        if len(others) > 1 or "lead" in self.wanted:
+            self.add(f"lead = {axes}")
+
+    def unpack(self, operand: str, shape: str, dims: list[str]) -> None:
+        """Give a shape's sizes to new names; what else the dims say of them is pending."""
+        targets = []
+        for axis, dim in enumerate(dims):
+            if dim.isidentifier() and dim not in self.known:
+                self.known.add(dim)
+                targets.append(dim)
+            else:
+                targets.append(f"{operand}_{axis}")
+                self.pending.append((targets[-1], dim))
+        self.add(f"{', '.join(targets)}, = {shape}")
+
+    def settle(self) -> None:
+        """Check, or solve for their one unknown name, as many pending dims as can be."""
+        for pair in list(self.pending):
+            size, dim = pair
+            unknown = _names(dim) - self.known
+            if len(unknown) > 1:
+                continue
+            self.pending.remove(pair)
+            if unknown:
+                self.solve(size, dim, unknown.pop())
+                return self.settle()
+            self.refuse(f"{size} != {dim}")
+
+    def solve(self, size: str, dim: str, name: str) -> None:
+        """Learn the one unknown name of a dim."""
+        self.known.add(name)
+        parts = _linear(dim, name)
+        if parts is None:
+            self.add(f"{name} = 0", f"while {dim} < {size}:", f"    {name} += 1")
+            return self.refuse(f"{size} != {dim}")
+        factor, rest = parts
+        if not factor.isdigit():
+            self.refuse(f"{factor} < 1")
+        if rest != "0":
+            self.refuse(f"{size} < {rest}")
+            size = f"({size} - ({rest}))"
+        if factor == "1":
+            return self.add(f"{name} = {size}")
+        self.refuse(f"{size} % ({factor})")
+        self.add(f"{name} = {size} // ({factor})")
+
+    def values(self) -> None:
+        """The text of an IndexError, and the check for it where the launch makes none."""
+        limited = [operand for operand in self.op.operands if operand.limits]
+        if not limited or not (self.check_values or "failure" in self.wanted):
+            return
+        ranges = [(each.name, *(f"{{{end}}}" if _names(end) else end for end in each.limits or ())) for each in limited]
+        failure = " or ".join(f"{name} outside {least}..{greatest}" for name, least, greatest in ranges)
+        self.add(f"failure = f'{self.op.name}: {failure}'")
+        if self.check_values:
+            for operand in limited:
+                least, greatest = (limit or None for limit in operand.limits or ())
+                self.add(f"_check_values({operand.name}, {least}, {greatest}, failure)")
+
+    def launch(self) -> None:
+        """Take memory for results, call the launch, return."""
+        results = [result.name for result in self.op.results]
+        unknown = {*self.wanted} - {*results, "self", "failure", *self.known, *(each.name for each in self.op.operands)}
+        if unknown:
+            raise TypeError(f"the launch of {self.op.name} wants {sorted(unknown)}, which its declaration has not")
+        call = f"_launch({', '.join(self.wanted)})"
+        if not set(results) & set(self.wanted):
+            return self.add(f"return {call}")
+        for result in self.op.results:
+            dims = ", ".join("*lead" if dim == "..." else dim for dim in result.dims or ())
+            if result.dims in self.shapes:
+                dims = f"*{self.shapes[result.dims]}"
+            dtype = "" if result.kind == "f32" else f", dtype=_{result.kind}[0]"
+            self.add(f"{result.name} = self.empty({dims}{dtype})")
+        self.add(call, f"return {', '.join(results)}")
+
+
+if __name__ == "__main__":
+    for _op in (OPS[name] for name in sys.argv[1:]):
+        print(_Source(_op, tuple(each.name for each in (*_op.operands, *_op.results)), True).text())

@@ -1,0 +1,178 @@
+"""Weights in registers, from the declaration of their format (``kernels.formats``).
+
+These functions run at compile time and emit the loads, shifts and masks that a declaration calls for. The generated
+kernels are made of them: ``float_rows``, ``integer_rows`` and ``gemm_float``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+
+from ...formats import Format
+from ...formats.format import Codebook, Half, Numbers, Plane
+from .helpers import broadcast_half
+from .vec import Emit, Float, Int, Val, Vec
+
+
+def _bits(k: Emit, plane: Plane, block: Val, first: int, lanes: int) -> Val:
+    """Numbers ``first`` .. ``first + lanes - 1`` of a plane, as bytes: a vector, or one int64 of eight."""
+    mask, bytes_ = (1 << plane.width) - 1, Vec("i8", lanes)
+    if plane.run == 1:
+        places = plane.places[first : first + lanes]
+        start, size = places[0][0], places[-1][0] - places[0][0] + 1
+        if plane.width == 1 and size < lanes:  # bits side by side
+            spread = k.load(Vec("i8", size), block + start).shuffle([byte - start for byte, _ in places])
+            return (spread & [1 << shift for _, shift in places]).compare("!=", 0).zext(bytes_)
+        return k.gather(bytes_, [n.trunc(types.int8) for n in _scalars(k, plane, block, first, lanes)])
+    step = min(plane.run, lanes)
+    word = step == 4  # a vector of four bytes would be widened to one of words
+    pieces = []
+    for v in range(first, first + lanes, step):
+        byte, shift = plane.places[v // plane.run]
+        piece = k.load(types.int32 if word else Vec("i8", step), block + (byte + v % plane.run))
+        piece = piece >> shift if shift else piece
+        pieces.append(piece if shift + plane.width == 8 and not word else piece & (mask * 0x01010101 if word else mask))
+    if word and lanes == 8:
+        return pieces[0].zext(Int) | (pieces[1].zext(Int) << 32)
+    if word:
+        return k.gather(Vec("i32", len(pieces)), pieces).bits(bytes_)
+    while len(pieces) > 1:
+        pieces = [a.cat(b) for a, b in zip(pieces[::2], pieces[1::2], strict=True)]
+    return pieces[0]
+
+
+_WORDS = {1: types.int8, 2: types.int16, 4: types.int32}
+
+
+def _scalars(k: Emit, plane: Plane, block: Val, first: int, count: int) -> list[Val]:
+    """Numbers ``first`` .. ``first + count - 1`` of a plane as int64, of one load if they fill a word."""
+    bits = []
+    for v in range(first, first + count):
+        byte, shift = plane.places[v // plane.run]
+        bits.append(8 * (byte + v % plane.run) + shift)
+    start, size = bits[0] // 8, (bits[-1] + plane.width + 7) // 8 - bits[0] // 8
+    if size in _WORDS:
+        word = k.load(_WORDS[size], block + start).zext(Int)
+        return [(word >> bit - 8 * start) & (1 << plane.width) - 1 for bit in bits]
+    return [number for i in range(count) for number in _scalars(k, plane, block, first + i, 1)]
+
+
+def _raw(k: Emit, numbers: Numbers, block: Val, first: int, lanes: int) -> Val:
+    """The bits of all planes of some numbers, as a vector of bytes."""
+    value, above = _bits(k, numbers.planes[0], block, first, lanes), numbers.planes[0].width
+    for plane in numbers.planes[1:]:
+        value = value | (_bits(k, plane, block, first, lanes) << above)
+        above += plane.width
+    return value.bits(Vec("i8", lanes))
+
+
+def numbers(k: Emit, numbers: Numbers, block: Val, first: int, lanes: int) -> Val:
+    """Values ``first`` .. ``first + lanes - 1`` of the block at ``block``, as signed bytes."""
+    value = _raw(k, numbers, block, first, lanes)
+    value = value * numbers.times if numbers.times != 1 else value
+    return value - numbers.zero if numbers.zero else value
+
+
+def number_floats(k: Emit, of: Numbers, block: Val) -> Val:
+    """All numbers of a block as float32 lanes."""
+    return numbers(k, of, block, 0, of.count).sext(Vec("i32", of.count)).to_float(Vec("f32", of.count))
+
+
+class SubScales:
+    """The sub-scales s_g of a block, loaded once and spread over the lanes of weights."""
+
+    def __init__(self, k: Emit, fmt: Format, block: Val, element: str):
+        """``element``: "i16" or "f32"."""
+        assert fmt.scales is not None
+        self.k, self.fmt, self.block, self.element = k, fmt, block, element
+        self.single = len(fmt.scales.planes) == 1 and fmt.scales.planes[0].run == 1
+        if not self.single:
+            count = fmt.scales.count
+            wide = numbers(k, fmt.scales, block, 0, count).sext(Vec("i16" if element == "i16" else "i32", count))
+            self.all = wide if element == "i16" else wide.to_float(Vec("f32", count))
+
+    def lanes(self, groups: list[int]) -> Val:
+        """The sub-scale of ``groups[i]`` in lane i."""
+        if not self.single:
+            return self.all.shuffle(groups)
+        # bytes far from each other: cheaper one by one than collected in a vector
+        of, (group,) = self.fmt.scales, set(groups)
+        assert of is not None
+        (number,) = _scalars(self.k, of.planes[0], self.block, group, 1)
+        value = (number * of.times - of.zero).trunc(types.int16 if self.element == "i16" else types.int32)
+        value = value if self.element == "i16" else value.to_float(Float)
+        return value.splat(Vec(self.element, len(groups)))
+
+
+def octets(k: Emit, fmt: Format, block: Val, first: int, lanes: int) -> tuple[Val, Val]:
+    """``lanes`` weights of a codebook from number ``first`` on: magnitudes and sign masks (0 or -1), as bytes."""
+    book = fmt.codes
+    assert isinstance(book, Codebook)
+    tables = (
+        k.table(f"{fmt.name}_grid", "i64", np.ascontiguousarray(book.grid).view(np.int64)[:, 0].tolist()),
+        k.table(f"{fmt.name}_signs", "i64", np.ascontiguousarray(book.sign_table >> 7).view(np.int64)[:, 0].tolist()),
+    )
+    planes, words = (book.index.planes[0], book.signs.planes[0]), Vec("i64", lanes // 8)
+    magnitudes, masks = (
+        k.gather(words, [k.load(Int, table + n * 8) for n in _scalars(k, plane, block, first // 8, lanes // 8)])
+        for table, plane in zip(tables, planes, strict=True)
+    )
+    return magnitudes.bits(Vec("i8", lanes)), masks.bits(Vec("i8", lanes))
+
+
+def codes(k: Emit, fmt: Format, block: Val, first: int, lanes: int) -> Val:
+    """The integers that ``lanes`` weights from number ``first`` on are before scaling, as signed bytes."""
+    if isinstance(fmt.codes, Codebook):
+        magnitudes, masks = octets(k, fmt, block, first, lanes)
+        return (magnitudes ^ masks) - masks
+    assert fmt.codes is not None
+    return numbers(k, fmt.codes, block, first, lanes)
+
+
+def code_floats(k: Emit, fmt: Format, block: Val, first: int, lanes: int) -> Val:
+    """The same weights as float32, of a small float ``rest(fmt)`` times too small."""
+    if fmt.small is None:
+        return codes(k, fmt, block, first, lanes).sext(Vec("i32", lanes)).to_float(Vec("f32", lanes))
+    # A small float becomes a binary16 by moving its bits into its fields: that shifts the exponent's bias, which one
+    # multiplication puts right, and a conversion takes subnormal ones at full speed.
+    assert isinstance(fmt.codes, Numbers)
+    small, words = fmt.small, Vec("i16", lanes)
+    below, up = (1 << small.exponent + small.fraction) - 1, 10 - small.fraction
+    raw = _raw(k, fmt.codes, block, first, lanes)
+    if below == 127:  # the sign comes along with its copies
+        wide = raw.sext(words)
+        halves = (wide << up) & ~(0x7FFF & ~(below << up))
+    else:
+        wide = raw.zext(words)
+        halves = ((wide << up) & (below << up)) | ((wide & (below + 1)) << (15 - small.exponent - small.fraction))
+    if small.nan:
+        halves = k.select((wide & below).compare("==", below), k.const(words, 0x7E00), halves)
+    return k.half_to_float(halves)
+
+
+def rest(fmt: Format) -> float:
+    """What ``code_floats`` must be multiplied with, a power of two."""
+    return 2.0 ** (15 - fmt.small.bias) if fmt.small else 1.0
+
+
+def block_scale(k: Emit, fmt: Format, block: Val, kind: Vec) -> Val:
+    """The scale d of a block in every lane."""
+    scale = fmt.scale
+    if isinstance(scale, Half):
+        d = broadcast_half(k, block + scale.byte, kind)
+        return d * scale.factor if scale.factor != 1 else d
+    assert scale is not None
+    e = k.load(types.int8, block + scale.byte).zext(types.int32)
+    # 2^(e - bias): the exponent's bits, where they are not those of a subnormal number
+    least = scale.bias - 126
+    subnormal = k.const(types.int32, 1 << (23 - least)) << e
+    bits = k.select(e.compare("<", least), subnormal, (e - (scale.bias - 127)) << 23)
+    if scale.nan:
+        bits = k.select(e.compare("==", 255), k.const(types.int32, 0x7FC00000), bits)
+    return bits.bits(Float).splat(kind)
+
+
+def group_lanes(fmt: Format, first: int, lanes: int) -> list[int]:
+    """The group of each of ``lanes`` weights from number ``first`` on."""
+    return [(first + i) // fmt.group for i in range(lanes)]

@@ -1,0 +1,344 @@
+"""Device memory, copies, and graphs of launches: what the backend needs of the CUDA driver besides launching.
+
+``Device`` calls the driver's C interface by ctypes, so it works with any ``numba.cuda``. One stream orders all work, so
+memory that one op gave back may serve the next op at once. ``watch`` counts calls by name.
+
+Errors: MemoryError names the wanted and the free bytes; RuntimeError names the driver's error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import sys
+import threading
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from .shim import cuda
+
+GIB = 1 << 30
+STAGED = 16 << 20
+"""Bytes of one pinned staging buffer."""
+
+
+@dataclass(eq=False)
+class Block:
+    """Device memory: address and size in bytes."""
+
+    pointer: int
+    nbytes: int
+
+
+class Turn(NamedTuple):
+    """The branch a launch runs in, and the launches of other branches it waits for."""
+
+    branch: int
+    waits: tuple[int, ...]
+
+
+class Order(Protocol):
+    """Turns of captured launches (``graph.branches``); ``ends``: the last launch of every branch in use."""
+
+    turns: list[Turn]
+    ends: list[int]
+
+
+class Graph(Protocol):
+    """Captured work that can run again and again."""
+
+    nodes: int
+
+    def launch(self) -> None:
+        """Run it, without waiting for the end."""
+
+
+class Driver(ABC):
+    """Memory, copies and graphs of one device."""
+
+    stream: Any = 0
+    """The CUDA stream that kernels are launched on."""
+
+    def __init__(self) -> None:
+        self.watched: Counter[str] | None = None
+
+    def watch(self) -> Counter[str]:
+        """Count calls by name from now on: alloc, free, to_device, to_host, copy, sync, launch (of graphs)."""
+        self.watched = Counter()
+        return self.watched
+
+    def _count(self, name: str) -> None:
+        if self.watched is not None:
+            self.watched[name] += 1
+
+    def stream_of(self, branch: int) -> Any:
+        """The CUDA stream of a branch of captured launches; branch 0 has ``stream``."""
+        return self.stream
+
+    @abstractmethod
+    def alloc(self, nbytes: int) -> Block:
+        """New device memory, not initialised. MemoryError if the device has too little."""
+
+    @abstractmethod
+    def free(self, block: Block) -> None:
+        """Give a block back."""
+
+    @abstractmethod
+    def memory(self) -> tuple[int, int]:
+        """Free and total bytes."""
+
+    @abstractmethod
+    def pinned(self, nbytes: int) -> np.ndarray:
+        """Page-locked host memory (uint8), never freed."""
+
+    @abstractmethod
+    def to_device(self, block: Block, offset: int, values: np.ndarray) -> None:
+        """Copy the bytes of a contiguous array; pageable ``values`` may change afterwards."""
+
+    @abstractmethod
+    def to_host(self, values: np.ndarray, block: Block, offset: int) -> None:
+        """Wait for the stream, then copy bytes into a contiguous array."""
+
+    @abstractmethod
+    def begin_copy(self, block: Block, offset: int, values: np.ndarray) -> None:
+        """Begin ``to_device`` on a stream of its own; ``await_copies`` orders later launches behind it."""
+
+    @abstractmethod
+    def await_copies(self) -> None:
+        """Let later launches wait for the copies that were begun."""
+
+    @abstractmethod
+    def copy(self, to: Block, at: int, block: Block, offset: int, nbytes: int) -> None:
+        """Copy bytes on the device."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Wait for all work of the stream."""
+
+    @abstractmethod
+    def run(self, call: Callable[[], None]) -> None:
+        """Call a function that launches kernels."""
+
+    @abstractmethod
+    def capture(
+        self, refresh: Sequence[tuple[Block, np.ndarray]], calls: Sequence[Callable[[], None]],
+        fetch: Sequence[tuple[np.ndarray, Block]], order: Order | None = None,
+    ) -> Graph:  # fmt: skip
+        """A graph: copy all of each host array to its block, make the calls, copy blocks to host arrays. With ``order``
+        every call launches into the stream of its branch."""
+
+
+class Device(Driver):
+    """Device ``number`` of this process, in Numba's context for it."""
+
+    def __init__(self, number: int = 0) -> None:
+        super().__init__()
+        cuda.select_device(number)
+        self._context, self._entered = cuda.current_context(), threading.local()
+        self._lib = _library()
+        self.stream = cuda.stream()
+        self._handle = ctypes.c_void_p(int(self.stream))
+        self._beside = ctypes.c_void_p()
+        self._others: list[Any] = []
+        self._staging: list[tuple[np.ndarray, ctypes.c_void_p]] = []
+
+    def _call(self, name: str, *args: Any) -> None:
+        """Call a function of the driver in this thread's context."""
+        if not hasattr(self._entered, "done"):
+            cuda.current_context()
+            self._entered.done = True
+        code = getattr(self._lib, name)(*args)
+        if code:
+            text = ctypes.c_char_p()
+            self._lib.cuGetErrorName(code, ctypes.byref(text))
+            raise RuntimeError(f"the CUDA driver's {name} failed: {(text.value or b'?').decode()}")
+
+    def alloc(self, nbytes: int) -> Block:
+        self._count("alloc")
+        pointer = ctypes.c_uint64()
+        try:
+            self._call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(max(nbytes, 1)))
+        except RuntimeError as e:
+            if "OUT_OF_MEMORY" not in str(e):
+                raise
+            free, total = self.memory()
+            raise MemoryError(
+                f"the GPU has no {nbytes / GIB:.2f} GiB left: {free / GIB:.2f} of {total / GIB:.2f} GiB are free"
+            ) from e
+        return Block(pointer.value, nbytes)
+
+    def free(self, block: Block) -> None:
+        self._count("free")
+        self._call("cuMemFree_v2", ctypes.c_uint64(block.pointer))
+
+    def memory(self) -> tuple[int, int]:
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value, total.value
+
+    def pinned(self, nbytes: int) -> np.ndarray:
+        pointer = ctypes.c_void_p()
+        self._call("cuMemHostAlloc", ctypes.byref(pointer), ctypes.c_size_t(nbytes), ctypes.c_uint(0))
+        return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(pointer.value or 0))
+
+    def to_device(self, block: Block, offset: int, values: np.ndarray) -> None:
+        self._count("to_device")
+        # From pageable memory the driver has read everything when it returns; pinned memory is the caller's to keep.
+        size = ctypes.c_size_t(values.nbytes)
+        to = ctypes.c_uint64(block.pointer + offset)
+        self._call("cuMemcpyHtoDAsync_v2", to, ctypes.c_void_p(values.ctypes.data), size, self._handle)
+
+    def to_host(self, values: np.ndarray, block: Block, offset: int) -> None:
+        self._count("to_host")
+        size, start = ctypes.c_size_t(values.nbytes), ctypes.c_uint64(block.pointer + offset)
+        self._call("cuMemcpyDtoHAsync_v2", ctypes.c_void_p(values.ctypes.data), start, size, self._handle)
+        self._call("cuStreamSynchronize", self._handle)
+
+    def begin_copy(self, block: Block, offset: int, values: np.ndarray) -> None:
+        """Fill one of two pinned staging buffers while the other one is copied."""
+        self._count("begin_copy")
+        if not self._staging:
+            self._call("cuStreamCreate", ctypes.byref(self._beside), ctypes.c_uint(1))
+            for _ in range(2):
+                event = ctypes.c_void_p()
+                self._call("cuEventCreate", ctypes.byref(event), ctypes.c_uint(2))
+                self._staging.append((self.pinned(STAGED), event))
+        raw = values.reshape(-1).view(np.uint8)
+        for start in range(0, raw.size, STAGED):
+            piece = raw[start : start + STAGED]
+            self._staging.reverse()
+            pinned, event = self._staging[0]
+            self._call("cuEventSynchronize", event)
+            np.copyto(pinned[: piece.size], piece)
+            to, source = ctypes.c_uint64(block.pointer + offset + start), ctypes.c_void_p(pinned.ctypes.data)
+            self._call("cuMemcpyHtoDAsync_v2", to, source, ctypes.c_size_t(piece.size), self._beside)
+            self._call("cuEventRecord", event, self._beside)
+
+    def await_copies(self) -> None:
+        for _, event in self._staging:
+            self._call("cuStreamWaitEvent", self._handle, event, ctypes.c_uint(0))
+
+    def copy(self, to: Block, at: int, block: Block, offset: int, nbytes: int) -> None:
+        self._count("copy")
+        target, source = ctypes.c_uint64(to.pointer + at), ctypes.c_uint64(block.pointer + offset)
+        self._call("cuMemcpyDtoDAsync_v2", target, source, ctypes.c_size_t(nbytes), self._handle)
+
+    def sync(self) -> None:
+        self._count("sync")
+        self._call("cuStreamSynchronize", self._handle)
+
+    def run(self, call: Callable[[], None]) -> None:
+        call()
+
+    def capture(
+        self, refresh: Sequence[tuple[Block, np.ndarray]], calls: Sequence[Callable[[], None]],
+        fetch: Sequence[tuple[np.ndarray, Block]], order: Order | None = None,
+    ) -> Graph:  # fmt: skip
+        graph, ready = ctypes.c_void_p(), ctypes.c_void_p()
+        made: list[ctypes.c_void_p] = []
+        # relaxed: the first launch of a kernel loads its code, which stricter modes forbid
+        self._call("cuStreamBeginCapture_v2", self._handle, ctypes.c_int(2))
+        try:
+            for block, values in refresh:
+                self._copy_node(
+                    "cuMemcpyHtoDAsync_v2", ctypes.c_uint64(block.pointer), values.ctypes.data, values.nbytes
+                )
+            if order is None:
+                for call in calls:
+                    call()
+            else:
+                self._branched(calls, order, made)
+            for values, block in fetch:
+                to = ctypes.c_void_p(values.ctypes.data)
+                self._copy_node("cuMemcpyDtoHAsync_v2", to, block.pointer, values.nbytes)
+        finally:
+            self._call("cuStreamEndCapture", self._handle, ctypes.byref(graph))
+            for event in made:
+                self._call("cuEventDestroy_v2", event)
+        nodes = ctypes.c_size_t()
+        self._call("cuGraphGetNodes", graph, None, ctypes.byref(nodes))
+        self._call("cuGraphInstantiateWithFlags", ctypes.byref(ready), graph, ctypes.c_uint64(0))
+        self._call("cuGraphDestroy", graph)
+        return _Captured(self, ready, nodes.value)
+
+    def _branched(self, calls: Sequence[Callable[[], None]], order: Order, made: list[ctypes.c_void_p]) -> None:
+        """Make the calls, with events between streams: a branch begins after the work captured so far, a call after the
+        calls that its turn waits for, later work after the end of every branch. Appends the events to ``made``."""
+
+        def event_after(branch: int) -> ctypes.c_void_p:
+            event = ctypes.c_void_p()
+            self._call("cuEventCreate", ctypes.byref(event), ctypes.c_uint(2))
+            made.append(event)
+            self._call("cuEventRecord", event, self._handle_of(branch))
+            return event
+
+        def wait(branch: int, event: ctypes.c_void_p) -> None:
+            self._call("cuStreamWaitEvent", self._handle_of(branch), event, ctypes.c_uint(0))
+
+        others = {turn.branch for turn in order.turns} - {0}
+        if others:
+            begin = event_after(0)
+            for branch in sorted(others):
+                wait(branch, begin)
+        awaited = {number for turn in order.turns for number in turn.waits} | set(order.ends)
+        ended: dict[int, ctypes.c_void_p] = {}
+        for number, (call, turn) in enumerate(zip(calls, order.turns, strict=True)):
+            for earlier in turn.waits:
+                wait(turn.branch, ended[earlier])
+            call()
+            if others and number in awaited:
+                ended[number] = event_after(turn.branch)
+        for number in order.ends:
+            if order.turns[number].branch:
+                wait(0, ended[number])
+
+    def stream_of(self, branch: int) -> Any:
+        while len(self._others) < branch:
+            self._others.append(cuda.stream())
+        return self._others[branch - 1] if branch else self.stream
+
+    def _handle_of(self, branch: int) -> ctypes.c_void_p:
+        return ctypes.c_void_p(int(self.stream_of(branch)))
+
+    def _copy_node(self, name: str, to: Any, source: int, nbytes: int) -> None:
+        start = ctypes.c_uint64(source) if "DtoH" in name else ctypes.c_void_p(source)
+        self._call(name, to, start, ctypes.c_size_t(nbytes), self._handle)
+
+
+class _Captured:
+    """An instantiated CUDA graph."""
+
+    def __init__(self, driver: Device, ready: ctypes.c_void_p, nodes: int):
+        self._driver, self._ready, self.nodes = driver, ready, nodes
+
+    def launch(self) -> None:
+        self._driver._count("launch")
+        self._driver._call("cuGraphLaunch", self._ready, self._driver._handle)
+
+    def __del__(self) -> None:
+        try:
+            self._driver._call("cuGraphExecDestroy", self._ready)
+        except RuntimeError:  # the context went first
+            pass
+
+
+def _library() -> Any:
+    """The driver's library. OSError if there is none."""
+    if sys.platform == "win32":
+        return ctypes.WinDLL("nvcuda.dll")  # type: ignore[attr-defined]
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def open_driver(number: int = 0) -> Driver:
+    """The GPU. RuntimeError with one line if none can be used."""
+    from .devices import refusal
+
+    reason = refusal()
+    if reason is not None:
+        raise RuntimeError(reason)
+    return Device(number)

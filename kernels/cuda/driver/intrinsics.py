@@ -1,0 +1,332 @@
+"""Instructions that kernels need and ``numba.cuda`` lacks: warp primitives, byte arithmetic, wide loads, asynchronous
+copies, matrix products.
+
+Each is an LLVM instruction, an NVVM intrinsic or a line of inline PTX (``ptx.PTX`` lists those lines). A warp is 32
+threads that follow each other in x, then y: launch blocks of whole warps, and call functions with "warp" or "lane" in
+their names, and ``mma_*``, from all 32 lanes. Words are int32; byte 0 of a word is the lowest. Arrays are
+one-dimensional, indices count their elements, and four words read or written at once lie at a multiple of 16 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+
+from .ptx import PTX
+from .shim import cuda, extending
+
+intrinsic, types, cgutils, signature = extending()
+I32, I64, F32 = types.int32, types.int64, types.float32
+LL = {I32: ir.IntType(32), I64: ir.IntType(64), F32: ir.FloatType()}
+ALL_LANES = 0xFFFFFFFF
+
+
+def _call(builder: ir.IRBuilder, name: str, results: list[Any], operands: list[Any], moves: bool) -> Any:
+    """Emit the line ``name`` of ``PTX``: one value, or a list of them. ``moves``: it has side effects."""
+    text, constraints = PTX[name]
+    out = ir.VoidType() if not results else results[0] if len(results) == 1 else ir.LiteralStructType(results)
+    kind = ir.FunctionType(out, [value.type for value in operands])
+    value = builder.call(ir.InlineAsm(kind, text, constraints, side_effect=moves), operands)
+    return value if len(results) < 2 else [builder.extract_value(value, i) for i in range(len(results))]
+
+
+def _numbers(name: str, operands: tuple[Any, ...], result: Any, count: int = 1) -> Callable[..., Any]:
+    """Define an intrinsic from numbers to a number, or to a tuple of ``count``. Numba reads operands off a signature,
+    hence a lambda for each number of operands."""
+
+    def define(typingctx: Any, *_: Any) -> Any:
+        kind = signature(types.UniTuple(result, count) if count > 1 else result, *operands)
+
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            value = _call(builder, name, [LL[result]] * count, list(args), False)
+            return cgutils.pack_array(builder, value) if count > 1 else value
+
+        return kind, generate
+
+    if len(operands) == 1:
+        return intrinsic(lambda typingctx, a: define(typingctx, a))
+    if len(operands) == 2:
+        return intrinsic(lambda typingctx, a, b: define(typingctx, a, b))
+    if len(operands) == 3:
+        return intrinsic(lambda typingctx, a, b, c: define(typingctx, a, b, c))
+    assert len(operands) == 10
+    return intrinsic(lambda typingctx, a, b, c, d, e, f, g, h, i, j: define(typingctx, a, b, c, d, e, f, g, h, i, j))
+
+
+def _element(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
+    """Pointer to an element of a contiguous array."""
+    return builder.gep(context.make_array(kind)(context, builder, array).data, [index])
+
+
+def _reading(name: str, count: int) -> Callable[..., Any]:
+    """Define an intrinsic from an array and an index to ``count`` words."""
+
+    @intrinsic
+    def op(typingctx: Any, array: Any, index: Any) -> Any:
+        kind = signature(types.UniTuple(I32, count), array, I64)
+
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            pointer = _element(context, builder, sig.args[0], *args)
+            address = builder.ptrtoint(pointer, LL[I64])
+            return cgutils.pack_array(builder, _call(builder, name, [LL[I32]] * count, [address], False))
+
+        return kind, generate
+
+    return op
+
+
+def _order(name: str) -> Callable[..., Any]:
+    """Define an intrinsic without values that the compiler moves nothing across."""
+
+    @intrinsic
+    def op(typingctx: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            _call(builder, name, [], [], True)
+            return context.get_dummy_value()
+
+        return signature(types.none), generate
+
+    return op
+
+
+dp4a = _numbers("dp4a", (I32,) * 3, I32)
+"""c + the dot product of the four signed bytes of a and of b."""
+dp4a_codes = _numbers("dp4a_codes", (I32,) * 3, I32)
+"""c + the dot product of the four unsigned bytes of a and the signed bytes of b."""
+dp2a_low = _numbers("dp2a_low", (I32,) * 3, I32)
+"""c + the dot product of the two int16 of a and the two low signed bytes of b."""
+dp2a_codes = _numbers("dp2a_codes", (I32,) * 3, I32)
+"""c + the dot product of the two int16 of a and the two low unsigned bytes of b."""
+permute_bytes = _numbers("permute_bytes", (I32,) * 3, I32)
+"""Four of the eight bytes of a (0 to 3) and b (4 to 7), chosen by the low four nibbles of a selector; the highest bit
+of a nibble fills the byte with its sign instead."""
+funnel_right = _numbers("funnel_right", (I32,) * 3, I32)
+"""The low word of the pair (low, high) shifted right by ``count`` bits, at most 32."""
+add_halves = _numbers("add_halves", (I32,) * 2, I32)
+"""The sums of the low and of the high binary16 of two words, each rounded to nearest even."""
+half_to_float = _numbers("half_to_float", (I32,), F32)
+"""The binary16 in the low half of a word as float32."""
+float_to_half = _numbers("float_to_half", (F32,), I32)
+"""Bits of the nearest binary16, ties to even, overflow to infinity."""
+mma_s8 = _numbers("mma_s8", (I32,) * 10, I32, 4)
+"""C + A B of int8: A (16, 32), B (32, 8), C (16, 8) int32. Operands: a0 to a3, b0, b1, c0 to c3; with r = lane // 4
+and c = lane % 4, a0: row r, bytes 4c..4c+3; a1: row r + 8; a2, a3: the same 16 further. b0: column r, rows 4c..4c+3;
+b1: 16 further. c0, c1: row r, columns 2c, 2c+1; c2, c3: row r + 8."""
+mma_f16 = _numbers("mma_f16", (I32,) * 6 + (F32,) * 4, F32, 4)
+"""C + A B of binary16: A (16, 16), B (16, 8), C (16, 8) float32. a0: row r, values 2c, 2c+1; a1: row r + 8; a2, a3:
+the same 8 further. b0: column r, rows 2c, 2c+1; b1: 8 further. C as in ``mma_s8``."""
+mma_bf16 = _numbers("mma_bf16", (I32,) * 6 + (F32,) * 4, F32, 4)
+"""``mma_f16`` of bfloat16."""
+stream4 = _reading("stream4", 4)
+"""Four words at byte ``index`` of a global uint8 array that no kernel writes meanwhile; not kept in the cache."""
+read4 = _reading("read4", 4)
+"""Four words of a global array of 4-byte values that no kernel writes meanwhile."""
+read2 = _reading("read2", 2)
+"""Two words of a global array of 4-byte values that no kernel writes meanwhile, at a multiple of 8 bytes."""
+copy_commit = _order("copy_commit")
+"""Make a group of this thread's copies since the last group."""
+copy_wait0 = _order("copy_wait0")
+"""Wait for all groups of this thread."""
+copy_wait1 = _order("copy_wait1")
+"""Wait for all groups of this thread but the last one."""
+copy_wait2 = _order("copy_wait2")
+"""Wait for all groups of this thread but the last two."""
+
+
+@intrinsic
+def copy16(typingctx: Any, target: Any, word: Any, raw: Any, index: Any) -> Any:
+    """Begin to copy 16 bytes from ``index`` of a global array of bytes or words to a shared int32 array. They are there
+    once this thread has waited for the group they were committed with; for other lanes, after ``sync_warp`` then."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        to = _element(context, builder, sig.args[0], args[0], args[1])
+        source = _element(context, builder, sig.args[2], args[2], args[3])
+        # The array's pointer was made generic from a shared one; going back at once leaves the plain offset.
+        shared = builder.addrspacecast(to, ir.PointerType(LL[I32], addrspace=3))
+        _call(builder, "copy16", [], [builder.ptrtoint(p, LL[I64]) for p in (shared, source)], True)
+        return context.get_dummy_value()
+
+    return signature(types.none, target, I64, raw, I64), generate
+
+
+@intrinsic
+def element(typingctx: Any, array: Any, index: Any) -> Any:
+    """``array[index]`` of 4 bytes, index >= 0: a plain subscript would test for negative indices."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.load(_element(context, builder, sig.args[0], *args))
+
+    return signature(array.dtype, array, I64), generate
+
+
+def _byte(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
+    """Pointer to a byte of an array."""
+    start = context.make_array(kind)(context, builder, array).data
+    return builder.gep(builder.bitcast(start, ir.IntType(8).as_pointer()), [at])
+
+
+def _four(builder: Any, pointer: Any) -> Any:
+    """The four words at a pointer to a multiple of 16, as a tuple."""
+    four = ir.VectorType(LL[I32], 4)
+    value = builder.load(builder.bitcast(pointer, four.as_pointer()), align=16)
+    return cgutils.pack_array(builder, [builder.extract_element(value, LL[I32](i)) for i in range(4)])
+
+
+@intrinsic
+def word_at(typingctx: Any, words: Any, at: Any) -> Any:
+    """The word at byte ``at``, a multiple of 4, of any array; constant offsets are free. Up to the next multiple of 16
+    behind the end it may be read, but must not matter."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        pointer = _byte(context, builder, sig.args[0], *args)
+        return builder.load(builder.bitcast(pointer, LL[I32].as_pointer()), align=4)
+
+    return signature(I32, words, I64), generate
+
+
+@intrinsic
+def words_at(typingctx: Any, words: Any, at: Any) -> Any:
+    """Four words at byte ``at``, a multiple of 16, of any array."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _four(builder, _byte(context, builder, sig.args[0], *args))
+
+    return signature(types.UniTuple(I32, 4), words, I64), generate
+
+
+@intrinsic
+def load4(typingctx: Any, words: Any, index: Any) -> Any:
+    """Four words of a shared or global int32 array."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _four(builder, _element(context, builder, sig.args[0], *args))
+
+    return signature(types.UniTuple(I32, 4), words, I64), generate
+
+
+def _put(context: Any, builder: Any, kind: Any, array: Any, index: Any, words: list[Any]) -> Any:
+    """Store four words at a multiple of 4."""
+    pointer = _element(context, builder, kind, array, index)
+    four = ir.VectorType(LL[I32], 4)
+    values = ir.Constant(four, ir.Undefined)
+    for i, word in enumerate(words):
+        values = builder.insert_element(values, word, LL[I32](i))
+    builder.store(values, builder.bitcast(pointer, four.as_pointer()), align=16)
+    return context.get_dummy_value()
+
+
+@intrinsic
+def store4(typingctx: Any, words: Any, index: Any, value: Any) -> Any:
+    """Write a word four times into a shared int32 array, at a multiple of 4."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _put(context, builder, sig.args[0], *args[:2], [args[2]] * 4)
+
+    return signature(types.none, words, I64, I32), generate
+
+
+@intrinsic
+def put4(typingctx: Any, words: Any, index: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    """Write four words into a shared or global int32 array, at a multiple of 4."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _put(context, builder, sig.args[0], *args[:2], list(args[2:]))
+
+    return signature(types.none, words, I64, I32, I32, I32, I32), generate
+
+
+def _binary(name: str) -> Callable[..., Any]:
+    @intrinsic
+    def op(typingctx: Any, a: Any, b: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return getattr(builder, name)(*args)
+
+        return signature(I32, I32, I32), generate
+
+    return op
+
+
+shift_right = _binary("lshr")
+"""Shift a word right by ``count`` < 32; zeros come in."""
+shift_left = _binary("shl")
+"""Shift a word left by ``count`` < 32."""
+divide = _binary("udiv")
+"""a // b of words that are not negative: a tenth of the instructions of Numba's 64-bit floor division."""
+remainder = _binary("urem")
+"""a % b of words that are not negative."""
+
+
+def _reinterpret(source: Any, result: Any) -> Callable[..., Any]:
+    @intrinsic
+    def op(typingctx: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return builder.bitcast(args[0], LL[result])
+
+        return signature(result, source), generate
+
+    return op
+
+
+bits_to_float = _reinterpret(I32, F32)
+"""The bits of a word as float32."""
+float_bits = _reinterpret(F32, I32)
+"""The bits of a float32 as a word."""
+
+
+@cuda.jit(device=True)
+def sync_warp():  # type: ignore[no-untyped-def]
+    """Wait for all lanes; what they wrote before is visible to them afterwards."""
+    cuda.syncwarp(ALL_LANES)
+
+
+@cuda.jit(device=True)
+def shuffle_xor(value, mask):  # type: ignore[no-untyped-def]
+    """``value`` of the lane whose number differs by ``mask``; int32, float32 or float64."""
+    return cuda.shfl_xor_sync(ALL_LANES, value, mask)
+
+
+@cuda.jit(device=True)
+def lane_value(value, lane):  # type: ignore[no-untyped-def]
+    """``value`` of lane ``lane`` (mod 32)."""
+    return cuda.shfl_sync(ALL_LANES, value, lane)
+
+
+@cuda.jit(device=True)
+def warp_sum(value):  # type: ignore[no-untyped-def]
+    """The sum over all lanes, in each of them; float32, float64 or int32."""
+    value += cuda.shfl_xor_sync(ALL_LANES, value, 16)
+    value += cuda.shfl_xor_sync(ALL_LANES, value, 8)
+    value += cuda.shfl_xor_sync(ALL_LANES, value, 4)
+    value += cuda.shfl_xor_sync(ALL_LANES, value, 2)
+    value += cuda.shfl_xor_sync(ALL_LANES, value, 1)
+    return value
+
+
+@cuda.jit(device=True)
+def _larger(a, b):  # type: ignore[no-untyped-def]
+    return a if a >= b or b != b else b
+
+
+@cuda.jit(device=True)
+def warp_max(value):  # type: ignore[no-untyped-def]
+    """The maximum over all lanes, in each of them; NaN counts as nothing."""
+    value = _larger(value, cuda.shfl_xor_sync(ALL_LANES, value, 16))
+    value = _larger(value, cuda.shfl_xor_sync(ALL_LANES, value, 8))
+    value = _larger(value, cuda.shfl_xor_sync(ALL_LANES, value, 4))
+    value = _larger(value, cuda.shfl_xor_sync(ALL_LANES, value, 2))
+    value = _larger(value, cuda.shfl_xor_sync(ALL_LANES, value, 1))
+    return value
+
+
+@cuda.jit(device=True)
+def warp_ballot(condition):  # type: ignore[no-untyped-def]
+    """A word whose bit i says whether the condition holds in lane i."""
+    return cuda.ballot_sync(ALL_LANES, condition)
+
+
+@cuda.jit(device=True)
+def warp_any(condition):  # type: ignore[no-untyped-def]
+    """Whether the condition holds in any lane."""
+    return cuda.any_sync(ALL_LANES, condition)

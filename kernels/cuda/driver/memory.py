@@ -1,0 +1,174 @@
+"""A pool of device memory: ops allocate results all the time, and the driver's own allocation stops the device.
+
+A ``Buffer`` returns its block to the pool when its last array is gone. The next op may have it at once, because all
+work of a backend is in one stream. Large blocks (weights, caches) go back to the driver.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .gpu import Block
+
+KEPT = 256 << 20
+"""Bytes of the largest block that the pool keeps."""
+
+SLAB_BYTES = 1 << 16
+"""Bytes for the small inputs of one recording."""
+
+ALIGNMENT = 256
+
+
+class Buffer:
+    """``nbytes`` of device memory from byte ``start`` of ``block``; a place of a recording has no block until ``seal``.
+
+    mirror: the same bytes in host memory, of an input (written there, copied with its slab) or of a fetched result
+    fetch: fills the mirror, if the result is fetched on demand
+    keep: objects that must live as long as the buffer
+    """
+
+    __slots__ = ("block", "fetch", "keep", "mirror", "nbytes", "owner", "slab", "start")
+
+    def __init__(
+        self, block: Block | None, nbytes: int, start: int = 0, owner: Memory | None = None, slab: Slab | None = None
+    ):
+        self.block, self.nbytes, self.start, self.owner, self.slab = block, nbytes, start, owner, slab
+        self.mirror = None if slab is None else slab.host[start : start + nbytes]
+        self.fetch: Callable[[], None] | None = None
+        self.keep: Any = None
+
+    def __del__(self) -> None:
+        if self.owner is not None and self.block is not None:
+            self.owner.give_back(self.block)
+
+
+class Pinned:
+    """Page-locked host memory (``values``, uint8); it returns to its pool when it is deleted."""
+
+    def __init__(self, values: np.ndarray, pool: list[np.ndarray]):
+        self.values, self._pool = values, pool
+
+    def __del__(self) -> None:
+        self._pool.append(self.values)
+
+
+class Slab:
+    """Small inputs side by side in device memory and in host memory, copied in one piece.
+
+    dirty: host values were written since the last copy; busy: a copy may be running, so host values must not change
+    """
+
+    def __init__(self, memory: Memory):
+        self.driver, self._memory = memory.driver, memory
+        self._pinned = memory.pinned(SLAB_BYTES)
+        self.host = self._pinned.values
+        self._room = memory.buffer(SLAB_BYTES)
+        assert self._room.block is not None
+        self.block: Block = self._room.block
+        self.used, self.dirty, self.busy = 0, False, False
+
+    def take(self, values: np.ndarray) -> Buffer | None:
+        """Add an input; None if the slab is full."""
+        start, end = self.used, self.used + values.nbytes
+        if end > SLAB_BYTES:
+            return None
+        self.used = -(-end // 16) * 16
+        buffer = Buffer(self.block, values.nbytes, start, slab=self)
+        self.write(buffer, 0, values)
+        return buffer
+
+    def write(self, buffer: Buffer, offset: int, values: np.ndarray) -> None:
+        """Write host values from byte ``offset`` of a buffer; the next copy brings them to the device."""
+        assert buffer.mirror is not None
+        if self.busy:
+            self.driver.sync()
+            self.busy = False
+        buffer.mirror[offset : offset + values.nbytes] = values.reshape(-1).view(np.uint8)
+        self.dirty = True
+
+    def flush(self) -> None:
+        """Copy the inputs to the device if any was written."""
+        if self.dirty and self.used:
+            self.driver.to_device(self.block, 0, self.host[: self.used])
+            self.dirty, self.busy = False, True
+
+
+class Memory:
+    """Blocks of a driver, pooled by size; at most ``limit`` bytes of them."""
+
+    def __init__(self, driver: Any, limit: int | None = None):
+        self.driver, self.limit = driver, limit
+        self.taken = 0
+        """Bytes allocated by the driver and not freed."""
+        self._free: dict[int, list[Block]] = {}
+        self._pinned: dict[int, list[np.ndarray]] = {}
+        self._lock = threading.RLock()
+
+    def buffer(self, nbytes: int) -> Buffer:
+        """Allocate a buffer, not initialised. Raises MemoryError if the device or the limit has too little."""
+        size = _size_class(nbytes)
+        with self._lock:
+            kept = self._free.get(size)
+            block = kept.pop() if kept else self._ask(size)
+        return Buffer(block, nbytes, owner=self)
+
+    def room(self) -> int:
+        """Free bytes, within the limit; approximate."""
+        free, _ = self.driver.memory()
+        return free if self.limit is None else max(0, min(free, self.limit - self.taken))
+
+    def _ask(self, size: int) -> Block:
+        if self.limit is not None and self.taken + size > self.limit:
+            self.trim()
+            if self.taken + size > self.limit:
+                raise MemoryError(
+                    f"{size / 2**30:.2f} GiB more do not fit the limit of {self.limit / 2**30:.2f} GiB of GPU memory, "
+                    f"of which {self.taken / 2**30:.2f} GiB are in use"
+                )
+        try:
+            block: Block = self.driver.alloc(size)
+        except MemoryError:
+            self.trim()
+            block = self.driver.alloc(size)
+        self.taken += size
+        return block
+
+    def give_back(self, block: Block) -> None:
+        """Return a block to the pool, or to the driver if it is large."""
+        with self._lock:
+            if block.nbytes <= KEPT:
+                self._free.setdefault(block.nbytes, []).append(block)
+            else:
+                self._drop(block)
+
+    def trim(self) -> None:
+        """Free all pooled blocks."""
+        with self._lock:
+            for blocks in self._free.values():
+                for block in blocks:
+                    self._drop(block)
+            self._free.clear()
+
+    def _drop(self, block: Block) -> None:
+        self.taken -= block.nbytes
+        self.driver.free(block)
+
+    def pinned(self, nbytes: int) -> Pinned:
+        """Page-locked host memory of at least ``nbytes``."""
+        size = _size_class(nbytes)
+        with self._lock:
+            pool = self._pinned.setdefault(size, [])
+            return Pinned(pool.pop() if pool else self.driver.pinned(size), pool)
+
+
+def _size_class(nbytes: int) -> int:
+    """Round up to one of four sizes between powers of two, so that blocks are reused; keep large sizes as they are."""
+    size = max(ALIGNMENT, -(-nbytes // ALIGNMENT) * ALIGNMENT)
+    if size > KEPT:
+        return size
+    step = max(ALIGNMENT, 1 << max(0, (size - 1).bit_length() - 3))
+    return -(-size // step) * step

@@ -1,0 +1,95 @@
+"""The one import of ``numba.cuda``: numba-cuda where it is installed (it takes the name over), else numba's bundled
+target. Kernel modules say ``from ..driver.shim import cuda``."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # the bundled target announces its end, which is known here
+    import numba.cuda as _numba_cuda
+    from numba import types as _types
+
+cuda: Any = _numba_cuda
+
+IMPLEMENTATION = getattr(cuda, "implementation", "Built-in")
+"""Whose ``numba.cuda`` this is: "NVIDIA" for numba-cuda, which has types of its own, "Built-in" for the bundled one."""
+
+types: Any = _types
+if IMPLEMENTATION == "NVIDIA":
+    types = cuda.types
+    from numba.cuda.core import config
+else:
+    from numba.core import config
+config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # what one token does is often little, and meant to be
+
+f16, f32, f64 = types.float16, types.float32, types.float64
+i8, i16, i32, i64 = types.int8, types.int16, types.int32, types.int64
+u8, u16, u32, u64 = types.uint8, types.uint16, types.uint32, types.uint64
+
+
+def extending() -> tuple[Any, Any, Any, Any]:
+    """The decorator ``intrinsic``, types, LLVM helpers and ``signature``, wherever the target has them."""
+    from numba.cuda.extending import intrinsic
+
+    try:
+        cgutils = importlib.import_module("numba.cuda.cgutils")
+        from numba.cuda.typing import signature
+    except ImportError:
+        from numba.core import cgutils
+        from numba.core.typing import signature
+    return intrinsic, types, cgutils, signature
+
+
+def as_kernel_array(pointer: int, shape: Sequence[int], dtype: np.dtype) -> Any:
+    """Wrap the array at a device address as a kernel argument."""
+    described = {
+        "shape": tuple(shape), "strides": None, "typestr": dtype.str, "data": (pointer, False), "version": 3,
+    }  # fmt: skip
+    return cuda.from_cuda_array_interface(described, owner=None, sync=False)
+
+
+PLAIN_SHARED = 48 << 10
+"""Bytes of shared memory of a block without ``allow_shared``."""
+
+_allowed: set[tuple[Any, tuple[Any, ...]]] = set()
+
+
+def allow_shared(kernel: Any, nbytes: int, args: Sequence[Any], fixed: int = 0) -> None:
+    """Allow launches of ``kernel`` with such arguments ``nbytes`` of dynamic shared memory besides ``fixed`` bytes of
+    static arrays. RuntimeError if the device refuses."""
+    if nbytes + fixed <= PLAIN_SHARED:
+        return
+    kinds = tuple(kernel.typeof_pyval(arg) for arg in args)
+    if (kernel, kinds) in _allowed:
+        return
+    function = kernel.compile(kinds)._codelibrary.get_cufunc()
+    maximum = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    if IMPLEMENTATION == "NVIDIA":
+        from numba.cuda.cudadrv.driver import binding, driver
+
+        attribute = binding.CUfunction_attribute(maximum)
+        driver.cuKernelSetAttribute(attribute, nbytes, function.handle, cuda.current_context().device.id)
+    else:
+        import ctypes
+
+        handle = ctypes.c_void_p(getattr(function.handle, "value", function.handle))
+        code = ctypes.CDLL("libcuda.so.1").cuFuncSetAttribute(handle, maximum, nbytes)
+        if code:
+            raise RuntimeError(f"the GPU does not give a block {nbytes} bytes of shared memory (error {code})")
+    _allowed.add((kernel, kinds))
+
+
+def multiprocessors() -> int:
+    """Number of multiprocessors of the device."""
+    return int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
+
+
+def shared_limit() -> int:
+    """Bytes of shared memory that a block can have at most."""
+    return int(cuda.get_current_device().MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)

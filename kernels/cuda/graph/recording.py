@@ -1,0 +1,241 @@
+"""A recording: the launches of a token, laid out in memory once and captured as one CUDA graph.
+
+An op called from Python costs tens of microseconds and memory for its result; a decoded token has hundreds. While a
+pass is recorded its ops launch nothing: they append their launches, and the arrays they return stand for places.
+``seal`` packs inputs once for all that read them (``sharing``), joins chains of row stages (``joining``), puts launches
+that do not need one another side by side (``branches``), gives places that are not in use at a time the same memory and
+captures everything. ``replay`` launches the graph, which
+
+    copies the inputs, all of them side by side, from host memory    one copy node
+    runs the kernels
+    copies the outputs, side by side, and the error flag, to host memory    two copy nodes
+
+and waits for its end, which is the only time that a token waits for the device. It allocates nothing. Results that are
+``kept`` stay on the device; who asks the backend's ``host`` for them waits for a copy. What changes from token to token
+is read from memory when kernels run: arrays that did not come from the recording (caches, inputs) are taken by address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ...binding import F32
+from ..driver.arrays import DeviceArray
+from ..driver.gpu import Driver
+from ..driver.launch import Launch
+from ..driver.memory import ALIGNMENT, Buffer, Memory, Slab
+from ..ops.steps import Steps
+from .branches import Schedule, needs
+from .joining import joined
+from .sharing import shared
+
+
+class Owner(Protocol):
+    """The backend that a recording belongs to (``backend.CUDA``)."""
+
+    driver: Driver
+    memory: Memory
+    error: DeviceArray
+    lock: Any  # threading.RLock, which is no type
+    branches: int
+
+    def recorded(self) -> None: ...
+    def array(self, *shape: int, dtype: DTypeLike = F32) -> DeviceArray: ...
+    def absent(self, dtype: DTypeLike) -> DeviceArray: ...
+    def failure(self, text: str) -> int: ...
+    def tell(self, code: int) -> None: ...
+
+
+class Recording(Steps):
+    """Launches under construction. Ops come from the classes it is combined with (``backend.Recorded``)."""
+
+    name = "cuda"
+    threads = 1
+
+    def __init__(self, owner: Owner):
+        self.owner, self.error = owner, owner.error
+        self.slab = Slab(owner.memory)
+        self.launches: list[Launch] = []
+        self.outputs: list[Any] = []
+        self.kept: list[Any] = []
+        self._there: set[int] = set()
+        """Offsets of kept results that were fetched since the last replay."""
+        self._graph: Any = None
+        self._scratch: dict[int, list[DeviceArray]] = {}
+
+    # --- recording
+
+    def empty(self, *shape: int, dtype: DTypeLike = F32) -> DeviceArray:
+        """A place for a result; ``seal`` gives it memory."""
+        kind = np.dtype(dtype)
+        return DeviceArray(Buffer(None, int(np.prod(shape, dtype=np.int64)) * kind.itemsize), shape, kind)
+
+    def absent(self, dtype: DTypeLike) -> DeviceArray:
+        return self.owner.absent(dtype)
+
+    def failure(self, text: str) -> int:
+        return self.owner.failure(text)
+
+    def whole(self, x: DeviceArray, name: str) -> DeviceArray:
+        raise ValueError(f"{name} has gaps between its values, which a recording cannot close")
+
+    def run(self, launch: Launch) -> None:
+        if any(array.buffer.slab is self.slab for array in launch.writes):
+            raise ValueError("an input of a recording is not written by its ops: it would be refilled")
+        self.launches.append(launch)
+
+    # --- laying out
+
+    def seal(self, *outputs: Any, kept: Sequence[Any] = ()) -> None:
+        """Lay out and capture the launches. A replay fetches ``self.outputs``, and ``host`` ``self.kept`` on demand.
+        Raises ValueError for an output that is no result of the recording's ops."""
+        owner = self.owner
+        owner.recorded()
+        results = [out.buffer for out in (*outputs, *kept)]
+        if any(buffer.block is not None or buffer.slab is not None for buffer in results):
+            raise ValueError("an output of a recording must be a result of its ops")
+        ids = {id(buffer) for buffer in results}
+        self.launches = joined(shared(self.launches, ids, self.empty), ids, self.absent(F32))
+        self.order = Schedule(needs(self.launches, {id(self.error.buffer)}), owner.branches)
+        with owner.lock:
+            self._results = self._placed(results)
+            self._arena = owner.memory.buffer(self._planned(ids))
+            for buffer, offset in self._offsets:
+                buffer.block, buffer.start = self._arena.block, self._arena.start + offset
+            self._fetched = owner.memory.pinned(self._results.nbytes)
+            self._told = owner.memory.pinned(4)
+            self._flag = self._told.values[:4]
+            end = max((out.buffer.start - self._results.start + out.buffer.nbytes for out in outputs), default=0)
+            self.outputs = [self._output(out, end) for out in outputs]
+            self.kept = [self._output(out, end) for out in kept]
+            calls = [
+                self._call(launch, turn.branch) for launch, turn in zip(self.launches, self.order.turns, strict=True)
+            ]
+            refresh = [(self.slab.block, self.slab.host[: self.slab.used])] if self.slab.used else []
+            block = self.error.buffer.block
+            assert block is not None
+            fetch = [(self._flag, block)]
+            if outputs:
+                assert self._results.block is not None
+                fetch.insert(0, (self._fetched.values[:end], self._results.block))
+            self._graph = owner.driver.capture(refresh, calls, fetch, self.order)
+
+    def _placed(self, buffers: list[Buffer]) -> Buffer:
+        """Allocate outputs and kept results side by side."""
+        starts, end = {}, 0
+        for buffer in buffers:
+            if id(buffer) not in starts:
+                starts[id(buffer)] = end
+                end += -(-buffer.nbytes // ALIGNMENT) * ALIGNMENT
+        results = self.owner.memory.buffer(end)
+        for buffer in buffers:
+            buffer.block, buffer.start = results.block, results.start + starts[id(buffer)]
+        return results
+
+    def _planned(self, kept: set[int]) -> int:
+        """Choose the offset of every place; return the bytes of all."""
+        uses: dict[int, list[int]] = {}
+        buffers: dict[int, Buffer] = {}
+        for number, launch in enumerate(self.launches):
+            for array in (*launch.writes, *launch.reads):
+                buffer = array.buffer
+                if buffer.block is None and id(buffer) not in kept:
+                    uses.setdefault(id(buffer), []).append(number)
+                    buffers[id(buffer)] = buffer
+        sizes = {key: buffer.nbytes for key, buffer in buffers.items()}
+        offsets, total = share(self.order.spans(uses), sizes)
+        self._offsets = [(buffers[key], offset) for key, offset in offsets.items()]
+        return total
+
+    def _output(self, out: DeviceArray, end: int) -> DeviceArray:
+        """A result with a mirror on the host, filled by every replay, or on demand from byte ``end`` on."""
+        start = out.buffer.start - self._results.start
+        buffer = Buffer(out.buffer.block, out.buffer.nbytes, out.buffer.start)
+        mirror = self._fetched.values[start : start + out.buffer.nbytes]
+        buffer.mirror, buffer.keep = mirror, (self._fetched, self._results)
+        if start >= end:
+            there, driver, block, at = self._there, self.owner.driver, buffer.block, buffer.start
+            assert block is not None
+
+            def fetch() -> None:
+                if start not in there:
+                    driver.to_host(mirror, block, at)
+                    there.add(start)
+
+            buffer.fetch = fetch
+        return DeviceArray(buffer, out.shape, out.dtype, out.offset, out.strides)
+
+    def _call(self, launch: Launch, branch: int) -> Callable[[], None]:
+        stream = self.owner.driver.stream_of(branch)
+
+        def call() -> None:
+            self._used, self._branch = 0, branch
+            launch.call(stream, self._room)
+
+        return call
+
+    def _room(self, shape: Any, dtype: DTypeLike = F32) -> Any:
+        """A flat scratch array for one launch; the next launch of its branch reuses it."""
+        scratch = self._scratch.setdefault(self._branch, [])
+        kind = np.dtype(dtype)
+        size = int(np.prod(shape, dtype=np.int64))
+        nbytes = -(-size * kind.itemsize // ALIGNMENT) * ALIGNMENT
+        if self._used == len(scratch):
+            scratch.append(self.owner.array(nbytes, dtype=np.uint8))
+        elif scratch[self._used].nbytes < nbytes:
+            self._old = [*getattr(self, "_old", []), scratch[self._used]]  # earlier captured launches use it
+            scratch[self._used] = self.owner.array(nbytes, dtype=np.uint8)
+        array = scratch[self._used]
+        self._used += 1
+        return DeviceArray(array.buffer, (size,), kind).flat()
+
+    # --- running
+
+    def replay(self) -> None:
+        """Run the graph and wait. Raises IndexError if a kernel met an index out of range."""
+        owner = self.owner
+        with owner.lock:
+            self.slab.busy = True
+            self._there.clear()
+            self._graph.launch()
+            owner.driver.sync()
+            self.slab.busy = self.slab.dirty = False
+            code = int(self._flag.view(np.int32)[0])
+            if code:
+                owner.tell(code)
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the graph: launches of kernels, and copies of inputs and outputs."""
+        nodes: int = self._graph.nodes
+        return nodes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of device memory of places and outputs."""
+        return self._arena.nbytes + self._results.nbytes
+
+
+def share(spans: dict[int, tuple[int, int]], sizes: dict[int, int]) -> tuple[dict[int, int], int]:
+    """Offsets of places, and the bytes of all: places whose spans of launches overlap get disjoint memory. In order of
+    first use, each takes the lowest gap that is large enough."""
+    offsets: dict[int, int] = {}
+    total = 0
+    living: list[tuple[int, int, int]] = []  # offset, end, last launch
+    for key in sorted(spans, key=lambda key: spans[key]):
+        first, last = spans[key]
+        size = max(ALIGNMENT, -(-sizes[key] // ALIGNMENT) * ALIGNMENT)
+        living = sorted(each for each in living if each[2] >= first)
+        at = 0
+        for offset, end, _ in living:
+            if offset - at >= size:
+                break
+            at = max(at, end)
+        offsets[key] = at
+        living.append((at, at + size, last))
+        total = max(total, at + size)
+    return offsets, total

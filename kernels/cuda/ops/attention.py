@@ -1,0 +1,82 @@
+"""Hyper-connections, elementwise arithmetic, attention and the indexer. What each op computes: ``kernels.ops``."""
+
+from __future__ import annotations
+
+from ...binding import F32, I32, bind
+from ..rows import attending, hyper, indexing
+from .steps import Steps
+
+
+class AttentionOps(Steps):
+    """What happens to streams, and everything that reads cached rows."""
+
+    @bind
+    def streams(self, x, count, out, T, D):
+        self.go(hyper.streams, [out], [x], T, count, D)
+
+    @bind
+    def hc_split(self, mix, scale, base, iters, eps, pre, post, comb, T, C):
+        if C > hyper.MOST_STREAMS:
+            raise ValueError(f"hc_split of more than {hyper.MOST_STREAMS} streams: {C}")
+        self.go(hyper.hc_split, [pre, post, comb], [mix, scale, base], T, C, iters, eps)
+
+    @bind
+    def hc_head_weights(self, mix, scale, base, eps, out, T, C):
+        self.go(hyper.hc_head_weights, [out], [mix, scale, base], T, C, eps)
+
+    @bind
+    def hc_reduce(self, X, w, out, T, C, D):
+        self.go(hyper.hc_reduce, [out], [X, w], T, C, D)
+
+    @bind
+    def hc_expand(self, X, y, post, comb, out, T, C, D):
+        self.go(hyper.hc_expand, [out], [X, y, post, comb], T, C, D)
+
+    @bind
+    def add(self, a, b, out):
+        self.go(hyper.add, [out], [a, b], out.size)
+
+    @bind
+    def scale(self, x, factor, out):
+        self.go(hyper.scale, [out], [x], out.size, factor)
+
+    # --- rows
+
+    @bind
+    def attention(
+        self, q, raw, raw_first, raw_count, comp, comp_count, selected, sinks, scale, out, T, H, d, N, M, k, failure
+    ):
+        if not out.size:
+            return
+        picked = comp is None or selected is not None  # of no rows none is picked
+        picks = k if comp is not None else 0
+        runs = attending.runs_for(T, 1, H, N + (picks if picked else M))
+        parts, tops, totals = self.empty(T, runs, H, d), self.empty(T, runs, H), self.empty(T, runs, H)
+        self.go(
+            attending.attention, [out, parts, tops, totals, self.error],
+            [
+                q, raw, raw_first, raw_count, self.or_absent(comp), comp_count,
+                selected if picks else self.absent(I32), sinks,
+            ],
+            T, H, d, runs, N, M, picks, picked, scale, self.failure(failure),
+        )  # fmt: skip
+
+    @bind
+    def attend(self, q, keys, values, first, seen, scale, out, T, N, K, g, d, failure):
+        if not out.size:
+            return
+        runs, heads = attending.runs_for(T, K, g, N), K * g
+        parts, tops, totals = self.empty(T, runs, heads, d), self.empty(T, runs, heads), self.empty(T, runs, heads)
+        self.go(
+            attending.attend, [out, parts, tops, totals, self.error],
+            [q, keys, values, first, seen, self.absent(F32), self.absent(I32)],
+            T, K, g, d, runs, N, scale, self.failure(failure),
+        )  # fmt: skip
+
+    @bind
+    def index_scores(self, iq, rows, w, count, out, T, H, d, n):
+        self.go(indexing.index_scores, [out], [iq, rows, w, count], T, n, H, d)
+
+    @bind
+    def select_rows(self, scores, visible, k, out, T, n):
+        self.go(indexing.select_rows, [out], [scores, visible], T, n, k)

@@ -1,0 +1,152 @@
+"""Matrix products, looking up, routing. What each op computes: ``ds4ref.kernels.ops``; how: ``products``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...binding import I8, I16, I32, bind
+from ...formats.matrix import Matrix
+from ..driver import experts
+from ..driver.arrays import DeviceArray
+from ..driver.experts import CachedStack
+from ..driver.launch import Launch
+from ..products import dispatch
+from ..rows import quantize, routing, windows
+from .steps import Steps
+
+
+class ProductOps(Steps):
+    """Everything that multiplies with weights, and what chooses them."""
+
+    def _multiply(self, function: Any, out: DeviceArray, reads: list[DeviceArray], w: Matrix, *numbers: Any) -> None:
+        if out.size:
+            self.run(Launch(function, [out], reads, numbers, matrices=(w,)))
+
+    def _inputs(self, x: DeviceArray, w: Matrix, act: str) -> tuple[DeviceArray, str]:
+        """Return the inputs of a product and the rounding its kernel applies: where none does, round them here."""
+        if dispatch.rounds(w.fmt, act):
+            return x, act
+        if act not in ("a8", "q8k"):
+            raise ValueError(f"unknown activation rounding {act!r}: float, a8 or q8k")
+        block = quantize.A8_BLOCK if act == "a8" else quantize.Q8K_BLOCK
+        if w.cols % block:
+            raise ValueError(f"activation rounding {act} works in blocks of {block}, not on {w.cols} inputs")
+        out = self.empty(*x.shape)
+        if x.size:
+            codes, scales = self.empty(x.size, dtype=I8), self.empty(x.size // block)
+            if act == "a8":
+                self.go(quantize.quantize_a8, [codes, scales], [x], scales.size)
+            else:
+                sums = self.empty(x.size // quantize.Q8K_SUM, dtype=I16)
+                self.go(quantize.quantize_q8k, [codes, scales, sums], [x], scales.size)
+            self.go(quantize.restore, [out], [codes, scales], x.size, block)
+        return out, "float"
+
+    @bind
+    def linear(self, x, w, act, out, T):
+        x, act = self._inputs(x, w, act)
+        self._multiply(dispatch.linear, out, [x], w, T, 1, act)
+
+    @bind
+    def grouped_linear(self, x, w, act, out, T, G):
+        x, act = self._inputs(x, w, act)
+        self._multiply(dispatch.linear, out, [x], w, T, G, act)
+
+    @bind
+    def hc_mix(self, X, fn, eps, out, T):
+        self._multiply(dispatch.hc_mix, out, [X], fn, T, eps)
+
+    # --- experts
+
+    @bind
+    def expert_linear(self, x, ids, w, act, out, failure):
+        x, act = self._inputs(x, w, act)
+        self._choose(dispatch.expert_linear, out, x, ids, w, act, failure)
+
+    @bind
+    def expert_sum(self, mid, ids, w, act, out, failure):
+        mid, act = self._inputs(mid, w, act)
+        self._choose(dispatch.expert_sum, out, mid, ids, w, act, failure)
+
+    def _choose(
+        self, function: Any, out: DeviceArray, x: DeviceArray, ids: DeviceArray, w: Matrix, act: str, failure: str
+    ) -> None:
+        """A product with experts ``ids`` (tokens, K) of a stack."""
+        if out.size and isinstance(w.data, CachedStack):
+            self._choose_cached(function, out, x, ids, w, w.data, act)
+        elif out.size:
+            numbers = *ids.shape, w.experts, act, self.failure(failure)
+            self.run(Launch(function, [out, self.error], [x, ids], numbers, matrices=(w,)))
+
+    def _choose_cached(
+        self, function: Any, out: DeviceArray, x: DeviceArray, ids: DeviceArray, w: Matrix, stack: CachedStack, act: str
+    ) -> None:
+        """The same where not all experts are resident: by slots if those wanted are at a time, else group by group, the
+        inputs of a group's pairs gathered and its results put back."""
+        chosen = self.seen_ids(ids, w.experts)
+        parts, summed = experts.groups(chosen, stack.slots), function is dispatch.expert_sum
+        if len(parts) == 1:
+            self.make_resident(stack, parts[0], wait=False)
+            where = self.moved(stack.slot_of[chosen])
+            numbers = *ids.shape, stack.slots, act, 0
+            return self.run(Launch(function, [out, self.error], [x, where], numbers, matrices=(w,)))
+        tokens, K = ids.shape
+        n, rows = w.cols, w.rows
+        pairs = self.empty(tokens, K, rows) if summed else out
+        for part in parts:
+            self.make_resident(stack, part, wait=True)
+            some = np.flatnonzero(np.isin(chosen, part)).astype(np.int32)
+            inputs, results = self.empty(len(some), n), self.empty(len(some), 1, rows)
+            source = self.moved(some if summed else some // np.int32(K))
+            self.go(experts.gather, [inputs], [x, source], len(some), n)
+            where = self.moved(stack.slot_of[chosen.ravel()[some]][:, None])
+            numbers = len(some), 1, stack.slots, act, 0
+            reads = [inputs, where]
+            self.run(Launch(dispatch.expert_linear, [results, self.error], reads, numbers, matrices=(w,)))
+            self.go(experts.scatter, [pairs], [results, self.moved(some)], len(some), rows)
+        if summed:
+            self.go(experts.sum_slots, [out], [pairs], tokens, K, rows)
+
+    @bind
+    def advise(self, ids, w, E, failure):
+        if isinstance(w.data, CachedStack):
+            wanted = experts.groups(self.seen_ids(ids, E), w.data.slots)
+            if len(wanted) == 1:  # more than fit would push each other out
+                self.make_resident(w.data, wanted[0], wait=False)
+        elif ids.size:  # weights are on the device already, so nothing else is to be done
+            self.go(routing.check_ids, [self.error], [ids], ids.size, E, self.failure(failure))
+
+    # --- looking up
+
+    @bind
+    def embed(self, table, ids, out, T, failure):
+        if out.size:
+            numbers = T, self.failure(failure)
+            self.run(Launch(dispatch.embed, [out, self.error], [ids], numbers, matrices=(table,)))
+
+    @bind
+    def take_rows(self, table, ids, out, T, V, K, failure):
+        self.go(windows.take_rows, [out, self.error], [table, ids], T, K, V, self.failure(failure))
+
+    # --- routing
+
+    @bind
+    def route(self, logits, bias, hash_ids, k, scale, floor, probs, ids, weights, T, E, failure):
+        self.go(
+            routing.route, [probs, ids, weights, self.error],
+            [logits, self.or_absent(bias), self.or_absent(hash_ids, I32)],
+            T, E, k, scale, bool(floor), bias is not None, hash_ids is not None, self.failure(failure),
+        )  # fmt: skip
+
+    @bind
+    def count(self, ids, counts, E):
+        if ids.size:
+            self.go(routing.count, [counts], [ids], ids.size, E)
+
+    @bind
+    def swiglu(self, gate, up, limit, weight, out, n):
+        if n:
+            numbers = out.size // n, n, limit, weight is not None
+            self.go(routing.swiglu, [out], [gate, up, self.or_absent(weight)], *numbers)

@@ -1,0 +1,138 @@
+"""Norms, rope, rounding, caches: ops that are chains of row stages, or nearly. What each computes: ``kernels.ops``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...binding import F32, bind
+from ..driver.arrays import DeviceArray
+from ..driver.launch import Launch
+from ..rows import quantize, stages, windows
+from ..rows.stages import E2M1, E4M3, F16, HADAMARD, NORM, PEAKS, ROPE
+from .steps import Steps
+
+E4M3_BLOCK, E2M1_BLOCK = 64, 32
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Stages of ``rows`` and what they need; the rest as if it were absent. ``ring`` and ``at``: where rows go then."""
+
+    x: DeviceArray
+    out: DeviceArray
+    n: int
+    heads: int
+    stages: int
+    weight: DeviceArray | None = None
+    eps: float = 0.0
+    cos: DeviceArray | None = None
+    sin: DeviceArray | None = None
+    half: int = 0
+    gap: int = 1
+    sign: float = 1.0
+    channels: int = 0
+    factor: float = 1.0
+    ring: DeviceArray | None = None
+    at: DeviceArray | None = None
+
+    @property
+    def rows(self) -> int:
+        return self.x.size // self.n if self.n else 0
+
+    def launch(self, absent: DeviceArray) -> Launch:
+        """The chain as a launch; ``absent`` is what stands for a float array that is not there."""
+        shared = [self.x, *(absent if each is None else each for each in (self.weight, self.cos, self.sin))]
+        numbers = [
+            self.rows, self.n, self.heads, self.stages, self.weight is not None, self.eps, self.half, self.gap,
+            self.sign, self.channels, self.factor,
+        ]  # fmt: skip
+        if self.ring is None or self.at is None:
+            return Launch(stages.chain, [self.out], shared, numbers, self)
+        numbers.append(len(self.ring))
+        return Launch(stages.chain_store, [self.out, self.ring], [*shared, self.at], numbers, self)
+
+    def then(self, later: Chain) -> Chain | None:
+        """This chain and then ``later``, which reads its result, as one; None if they cannot be."""
+        low = later.stages & -later.stages
+        if later.n != self.n or later.rows != self.rows or self.ring is not None or (low and self.stages >= low):
+            return None
+        if self.stages & ROPE and later.heads != self.heads and later.stages & ROPE:
+            return None
+        kept = self if self.stages & ROPE else later
+        return replace(
+            later, x=self.x, stages=self.stages | later.stages, heads=kept.heads, cos=kept.cos, sin=kept.sin,
+            half=kept.half, gap=kept.gap, sign=kept.sign, weight=self.weight, eps=self.eps,
+            channels=later.channels or self.channels, factor=later.factor if later.stages & HADAMARD else self.factor,
+        )  # fmt: skip
+
+
+class RowOps(Steps):
+    """What a row goes through between products, and on its way into caches and out of them."""
+
+    def _chain(self, x: DeviceArray, out: DeviceArray, n: int, stages: int, heads: int = 1, **more: Any) -> None:
+        if x.size:
+            self.run(Chain(x, out, n, heads, stages, **more).launch(self.absent(F32)))
+
+    @bind
+    def rms_norm(self, x, weight, eps, out, n):
+        self._chain(x, out, n, NORM, weight=weight, eps=eps)
+
+    @bind
+    def rope(self, x, cos, sin, inverse, halves, out, H, r, p):
+        gap, sign = r if halves else 1, -1.0 if inverse else 1.0
+        self._chain(x, out, 2 * r + p, ROPE, H, cos=cos, sin=sin, half=r, gap=gap, sign=sign)
+
+    @bind
+    def round_e4m3(self, x, channels, out, n):
+        channels = n if channels is None else channels
+        if channels == n and n > E4M3_BLOCK * PEAKS:
+            n = channels = E4M3_BLOCK
+        if channels > E4M3_BLOCK * PEAKS:
+            raise ValueError(f"round_e4m3 of {channels} channels of longer rows: {E4M3_BLOCK * PEAKS} at most")
+        self._chain(x, out, n, E4M3, channels=channels)
+
+    @bind
+    def round_e2m1(self, x, out):
+        n = x.shape[-1]
+        self._chain(x, out, E2M1_BLOCK if n > E2M1_BLOCK * PEAKS else n, E2M1)
+
+    @bind
+    def round_f16(self, x, out):
+        self._chain(x, out, x.shape[-1] if x.ndim else 1, F16)
+
+    @bind
+    def round_i8(self, x, group, out):
+        self.go(quantize.round_i8, [out], [x], x.size // group, group)
+
+    @bind
+    def hadamard(self, x, out, b):
+        self._chain(x, out, 1 << b, HADAMARD, factor=(1 << b) ** -0.5)
+
+    @bind
+    def quantize_a8(self, x, codes, scales):
+        self.go(quantize.quantize_a8, [codes, scales], [x], scales.size)
+
+    @bind
+    def quantize_q8k(self, x, codes, scales, sums):
+        self.go(quantize.quantize_q8k, [codes, scales, sums], [x], scales.size)
+
+    # --- caches
+
+    @bind
+    def store_rows(self, x, rows, at, T, N, w):
+        if x.size:
+            chain = Chain(x, x, w, 1, 0, ring=rows, at=at) if T <= N else None
+            self.run(Launch(stages.store_rows, [rows], [x, at], (T, w, N), chain))
+
+    @bind
+    def position_bias(self, gate, ape, at, out, T, r, c):
+        self.go(windows.position_bias, [out], [gate, ape, at], T, r, c)
+
+    @bind
+    def windows(self, ring, new, at, count, ratio, overlap, out, N, T, c):
+        self.go(windows.windows, [out], [ring, new, at], count, N, T, ratio, c, bool(overlap))
+
+    @bind
+    def pool(self, kv, score, out, n, m, c):
+        self.go(windows.pool, [out], [kv, score], n, m, c)

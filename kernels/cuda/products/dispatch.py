@@ -1,0 +1,241 @@
+"""Matrix products as the backend asks for them: which kernel, packed how, launched how.
+
+All functions take flat device arrays and matrices whose ``data`` is one, launch on ``stream`` and return nothing;
+``scratch(shape, dtype)`` gives them memory that is theirs until the results are written. Raw rows are multiplied as
+they lie in the file. What each product computes: ``ds4ref.kernels.ops``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...formats import FORMATS
+from ...formats.matrix import Matrix
+from . import embedding, grouping, matmat, matmat_float, matvec, packing, plain, tiling
+from .operands import Inputs, Routing, Weights
+from .units import UNITS
+
+Scratch = Callable[[tuple[int, ...], Any], Any]
+NO_FAILURE = 0
+MANY_TOKENS = 16
+"""From here on decoding weights once for a tile of tokens beats reading them again for each."""
+PAIRS_PER_EXPERT = 4
+
+
+def many(pairs: int, experts: int) -> bool:
+    """Whether pairs are to be sorted by expert: each has several then, on average."""
+    return PAIRS_PER_EXPERT * experts <= pairs and experts <= grouping.MOST_EXPERTS
+
+
+def rounds(fmt: str, act: str) -> bool:
+    """Whether a kernel for weights of this format rounds its inputs so."""
+    return act == "float" or fmt in UNITS and act == UNITS[fmt].activation
+
+
+def pack(stream: Any, x: Any, count: int, n: int, fmt: str, act: str, scratch: Scratch) -> Inputs:
+    """``x`` (count, n) as products with weights of ``fmt`` read it."""
+    unit = UNITS[fmt]
+    size = packing.sizes(act, n, unit.minima)
+    sums = x
+    if act == "float":
+        if size.sums:
+            sums = scratch((count * size.sums,), np.float32)
+            packing.pack_sums(stream, sums, x, count, n)
+        return Inputs(x, x, sums)
+    codes, scales = scratch((count * size.words,), np.int32), scratch((count * size.scales,), np.float32)
+    if act == "a8":
+        packing.pack_a8(stream, codes, scales, x, count, n)
+        return Inputs(codes, scales, codes)
+    sums = scratch((count * size.sums,), np.int32)
+    packing.pack_q8k(stream, codes, scales, sums, x, count, n)
+    return Inputs(codes, scales, sums)
+
+
+def _launch(
+    stream: Any, parts: list[Weights], routing: Routing, inputs: Inputs, w: Matrix, act: str, pairs: int
+) -> None:  # fmt: skip
+    """Multiply packed inputs with ``parts``, which are of the format and row length of ``w``, few at a time."""
+    made = matvec.chosen(w.fmt, act, [part.rows for part in parts], w.cols, pairs, routing.slots)
+    matvec.launch(stream, made, parts, FORMATS[w.fmt].row_bytes(w.cols), w.cols, routing, inputs, pairs)
+
+
+def _in_groups(unused: Any, groups: int) -> Routing:
+    """``Routing`` without experts; ``unused`` is any array, of integers where inputs are: so ids and errors are, and
+    one compiled kernel serves both."""
+    return Routing(unused, 0, groups, 1, 1, unused, NO_FAILURE)
+
+
+def linear(
+    stream: Any, out: Any, x: Any, w: Matrix, tokens: int, groups: int, act: str, *, scratch: Scratch
+) -> None:  # fmt: skip
+    """x (tokens, groups, n) times rows -> out (tokens, rows). Group g has rows g r on, r = rows / groups of them."""
+    if not tokens:
+        return
+    if w.fmt in plain.VALUE_BYTES:
+        if tokens >= MANY_TOKENS:
+            matmat_float.in_order(stream, out, x, x, w, tokens, groups, scratch=scratch)
+            return
+        parts = [Weights(w.data, w.rows // groups, out)]
+        plain.rows(stream, parts, x, w.fmt, _in_groups(out, groups), w.cols, tokens * groups)
+        return
+    inputs = pack(stream, x, tokens * groups, w.cols, w.fmt, act, scratch)
+    linear_packed(stream, out, *inputs, w, tokens, groups, act, scratch=scratch)
+
+
+def linear_packed(
+    stream: Any, out: Any, codes: Any, scales: Any, sums: Any, w: Matrix, tokens: int, groups: int, act: str, *,
+    scratch: Scratch,
+) -> None:  # fmt: skip
+    """``linear`` of inputs that are packed, for block formats."""
+    inputs = Inputs(codes, scales, sums)
+    if tokens >= MANY_TOKENS and matmat.has(w.fmt, act):
+        row_bytes = FORMATS[w.fmt].row_bytes(w.cols)
+        matmat.in_order(stream, out, inputs, w.data, row_bytes, w.fmt, tokens, groups, w.rows // groups, w.cols)
+    elif tokens >= MANY_TOKENS and act == "float":
+        matmat_float.in_order(stream, out, codes, sums, w, tokens, groups, scratch=scratch)
+    else:
+        parts = [Weights(w.data, w.rows // groups, out)]
+        _launch(stream, parts, _in_groups(codes, groups), inputs, w, act, tokens * groups)
+
+
+def linear_both(
+    stream: Any, out: Any, out2: Any, codes: Any, scales: Any, sums: Any, w: Matrix, w2: Matrix, tokens: int,
+    act: str, *, scratch: Scratch,
+) -> None:  # fmt: skip
+    """``linear_packed`` with two matrices of one format, few tokens, no groups, in one launch (``sharing``)."""
+    parts = [Weights(w.data, w.rows, out), Weights(w2.data, w2.rows, out2)]
+    _launch(stream, parts, _in_groups(codes, 1), Inputs(codes, scales, sums), w, act, tokens)
+
+
+def linear_both_plain(
+    stream: Any, out: Any, out2: Any, x: Any, w: Matrix, w2: Matrix, tokens: int, *, scratch: Scratch
+) -> None:  # fmt: skip
+    """``linear`` with two matrices of plain numbers, without groups, in one launch (``sharing``)."""
+    parts = [Weights(w.data, w.rows, out), Weights(w2.data, w2.rows, out2)]
+    plain.rows(stream, parts, x, w.fmt, _in_groups(out, 1), w.cols, tokens)
+
+
+def _in_tiles(fmt: str, act: str, pairs: int, experts: int) -> bool:
+    """Whether pairs of token and slot are sorted by expert and go to the tensor cores."""
+    return many(pairs, experts) and (act == "float" or matmat.has(fmt, act))
+
+
+def _by_tiles(
+    stream: Any, out: Any, error: Any, inputs: Inputs, ids: Any, w: Matrix, pairs: int, share: int, experts: int,
+    act: str, failure: int, scratch: Scratch,
+) -> None:  # fmt: skip
+    """Every pair of ids (pairs,) through its expert -> out (pairs, rows); ``share`` pairs in turn have one input."""
+    tiles = grouping.tiles(stream, ids, pairs, experts, error, failure, scratch)
+    if act == "float":
+        x, sums = inputs.codes, inputs.sums
+        matmat_float.by_expert(stream, out, x, sums, w, tiles, pairs // share, share, scratch=scratch)
+    else:
+        row_bytes = FORMATS[w.fmt].row_bytes(w.cols)
+        matmat.by_expert(stream, out, inputs, w.data, row_bytes, w.fmt, tiles, share, w.rows, w.cols)
+
+
+def _sum_by_tiles(
+    stream: Any, out: Any, error: Any, inputs: Inputs, ids: Any, w: Matrix, tokens: int, slots: int, experts: int,
+    act: str, failure: int, scratch: Scratch,
+) -> None:  # fmt: skip
+    """``expert_sum``: the results of all pairs, then their sums."""
+    parts = scratch((tokens * slots * w.rows,), np.float32)
+    _by_tiles(stream, parts, error, inputs, ids, w, tokens * slots, 1, experts, act, failure, scratch)
+    tiling.add_slots(stream, out, parts, tokens, slots, w.rows)
+
+
+def expert_linear(
+    stream: Any, out: Any, error: Any, x: Any, ids: Any, w: Matrix, tokens: int, slots: int, experts: int, act: str,
+    failure: int, *, scratch: Scratch,
+) -> None:  # fmt: skip
+    """x (tokens, n) through experts ids (tokens, slots) -> out (tokens, slots, rows). ``error[0]`` becomes ``failure``
+    if an id is not below ``experts``."""
+    if not tokens * slots:
+        return
+    if w.fmt in plain.VALUE_BYTES:
+        if _in_tiles(w.fmt, act, tokens * slots, experts):
+            inputs, pairs = Inputs(x, x, x), tokens * slots
+            _by_tiles(stream, out, error, inputs, ids, w, pairs, slots, experts, act, failure, scratch)
+            return
+        routing = Routing(ids, experts, 1, 1, slots, error, failure)
+        plain.rows(stream, [Weights(w.data, w.rows, out)], x, w.fmt, routing, w.cols, tokens * slots)
+        return
+    inputs = pack(stream, x, tokens, w.cols, w.fmt, act, scratch)
+    expert_linear_packed(
+        stream, out, error, *inputs, ids, w, tokens, slots, experts, act, failure, scratch=scratch
+    )  # fmt: skip
+
+
+def expert_linear_packed(
+    stream: Any, out: Any, error: Any, codes: Any, scales: Any, sums: Any, ids: Any, w: Matrix, tokens: int,
+    slots: int, experts: int, act: str, failure: int, *, scratch: Scratch,
+) -> None:  # fmt: skip
+    """``expert_linear`` of inputs that are packed, for block formats."""
+    inputs = Inputs(codes, scales, sums)
+    if _in_tiles(w.fmt, act, tokens * slots, experts):
+        _by_tiles(stream, out, error, inputs, ids, w, tokens * slots, slots, experts, act, failure, scratch)
+        return
+    routing = Routing(ids, experts, 1, 1, slots, error, failure)
+    _launch(stream, [Weights(w.data, w.rows, out)], routing, inputs, w, act, tokens * slots)
+
+
+def expert_linear_both(
+    stream: Any, out: Any, out2: Any, error: Any, codes: Any, scales: Any, sums: Any, ids: Any, w: Matrix, w2: Matrix,
+    tokens: int, slots: int, experts: int, act: str, failure: int, *, scratch: Scratch,
+) -> None:  # fmt: skip
+    """``expert_linear_packed`` with two stacks of one format, few tokens, in one launch (``sharing``)."""
+    parts = [Weights(w.data, w.rows, out), Weights(w2.data, w2.rows, out2)]
+    routing = Routing(ids, experts, 1, 1, slots, error, failure)
+    _launch(stream, parts, routing, Inputs(codes, scales, sums), w, act, tokens * slots)
+
+
+def expert_sum(
+    stream: Any, out: Any, error: Any, mid: Any, ids: Any, w: Matrix, tokens: int, slots: int, experts: int, act: str,
+    failure: int, *, scratch: Scratch,
+) -> None:  # fmt: skip
+    """mid (tokens, slots, n), each through its own expert, results added in slot order -> out (tokens, rows)."""
+    if not tokens:
+        return
+    if w.fmt in plain.VALUE_BYTES:
+        if _in_tiles(w.fmt, act, tokens * slots, experts):
+            inputs = Inputs(mid, mid, mid)
+            _sum_by_tiles(stream, out, error, inputs, ids, w, tokens, slots, experts, act, failure, scratch)
+            return
+        routing = Routing(ids, experts, 1, slots, 1, error, failure)
+        plain.rows(stream, [Weights(w.data, w.rows, out)], mid, w.fmt, routing, w.cols, tokens)
+        return
+    inputs = pack(stream, mid, tokens * slots, w.cols, w.fmt, act, scratch)
+    expert_sum_packed(stream, out, error, *inputs, ids, w, tokens, slots, experts, act, failure, scratch=scratch)
+
+
+def expert_sum_packed(
+    stream: Any, out: Any, error: Any, codes: Any, scales: Any, sums: Any, ids: Any, w: Matrix, tokens: int,
+    slots: int, experts: int, act: str, failure: int, *, scratch: Scratch,
+) -> None:  # fmt: skip
+    """``expert_sum`` of inputs that are packed, for block formats."""
+    inputs = Inputs(codes, scales, sums)
+    if _in_tiles(w.fmt, act, tokens * slots, experts):
+        _sum_by_tiles(stream, out, error, inputs, ids, w, tokens, slots, experts, act, failure, scratch)
+        return
+    routing = Routing(ids, experts, 1, slots, 1, error, failure)
+    _launch(stream, [Weights(w.data, w.rows, out)], routing, inputs, w, act, tokens)
+
+
+def hc_mix(stream: Any, out: Any, x: Any, fn: Matrix, tokens: int, eps: float, *, scratch: Scratch) -> None:
+    """x (tokens, n) over its root mean square, times fn -> out (tokens, rows)."""
+    if not tokens:
+        return
+    if fn.fmt not in plain.VALUE_BYTES:
+        raise ValueError(f"no kernel mixes streams with {fn.fmt} weights: F16, BF16 or F32")
+    plain.hc_mix(stream, out, x, fn.data, fn.fmt, tokens, fn.rows, fn.cols, eps)
+
+
+def embed(
+    stream: Any, out: Any, error: Any, ids: Any, table: Matrix, count: int, failure: int, *, scratch: Scratch
+) -> None:  # fmt: skip
+    """Rows ids (count,) of the table -> out (count, n). ``error[0]`` becomes ``failure`` if one is not there."""
+    row_bytes = FORMATS[table.fmt].row_bytes(table.cols)
+    embedding.look_up(stream, out, error, ids, table.data, table.fmt, count, table.rows, row_bytes, table.cols, failure)

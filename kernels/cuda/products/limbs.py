@@ -1,0 +1,152 @@
+"""Float inputs as tensor cores multiply them: cut into limbs, numbers of 16 bits whose sum is the number.
+
+    halves   x 2^k = h + l, binary16. k puts the largest magnitude of a vector between 2^14 and 2^15, so what is above
+             2^-16 of it keeps 23 bits and what is below is off by 2^-39 of it at most
+    brains   x = a + b + c, bfloat16: each is what is left, cut off behind 8 bits. Exact above 2^-110
+
+An infinity or a NaN makes a limb that is none, of that vector alone. Limbs lie as products read them, by units of 32
+inputs, their number made even: (vectors, units, limbs, 4 pieces, 8 values), zeros behind the last input. Piece c has
+the inputs of words c and c + 4 of the unit (``units``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..driver.intrinsics import (
+    bits_to_float,
+    element,
+    float_bits,
+    float_to_half,
+    half_to_float,
+    mma_bf16,
+    mma_f16,
+    permute_bytes,
+    put4,
+    shift_left,
+    shift_right,
+    warp_max,
+)
+from ..driver.shim import cuda, i32
+
+F32, I32, I64 = np.float32, np.int32, np.int64
+ZERO, ONE, NOT_A_NUMBER = F32(0), F32(1), F32(np.nan)
+MAGNITUDE, INFINITE, UPPER = I32(0x7FFFFFFF), I32(0x7F800000), I32(-0x10000)
+UPPER_HALVES = 0x7632
+"""Selector for ``permute_bytes``: the upper 16 bits of each of two words."""
+TOP, HIGHEST = 127 + 14, 126
+"""Exponent that the largest input is brought to; the largest k, whose power and its inverse are normal numbers."""
+WARPS = 8
+THREADS = 32 * WARPS
+
+
+@cuda.jit(device=True)
+def two_halves(a, b):
+    """Both limbs of two numbers, the first number in the low half of each word."""
+    p, q = float_to_half(a), float_to_half(b)
+    r, s = float_to_half(F32(a - half_to_float(p))), float_to_half(F32(b - half_to_float(q)))
+    return I32(p | shift_left(q, 16)), I32(r | shift_left(s, 16))
+
+
+@cuda.jit(device=True)
+def _rest(a):
+    """What the upper 16 bits leave. Of an infinity, or of what they make one, it is no number."""
+    return F32(a - bits_to_float(I32(float_bits(a) & UPPER)))
+
+
+@cuda.jit(device=True)
+def three_brains(a, b):
+    """The three limbs of two numbers, the first number in the low half of each word."""
+    p, q = _rest(a), _rest(b)
+    r, s = _rest(p), _rest(q)
+    return (
+        permute_bytes(float_bits(a), float_bits(b), UPPER_HALVES),
+        permute_bytes(float_bits(p), float_bits(q), UPPER_HALVES),
+        permute_bytes(float_bits(r), float_bits(s), UPPER_HALVES),
+    )
+
+
+class Kind(NamedTuple):
+    """How inputs are cut: limbs of a number, ``cut`` makes words of two, ``mma`` multiplies them. ``scaled``: vectors
+    have a power of two of their own."""
+
+    limbs: int
+    cut: Callable[..., Any]
+    mma: Callable[..., Any]
+    scaled: bool
+
+
+HALVES = Kind(2, two_halves, mma_f16, True)
+BRAINS = Kind(3, three_brains, mma_bf16, False)
+
+
+def even_units(n: int) -> int:
+    """Units of 32 that n inputs take."""
+    return -(-n // 64) * 2
+
+
+@cuda.jit(device=True)
+def _at(x, start, i, n, up):
+    return F32(element(x, start + i) * up) if i < n else ZERO
+
+
+@cache
+def _packer(kind: Kind, column: Callable[..., Any], per_block: int) -> Any:
+    """The kernel for weights of ``per_block`` units a block whose words are in the order of ``column``."""
+    limbs, cut, scaled = kind.limbs, kind.cut, kind.scaled
+
+    @cuda.jit
+    def pack(out, scales, x, n, units):
+        """A block is a vector, a thread one piece after the other."""
+        t = cuda.threadIdx.y * 32 + cuda.threadIdx.x
+        vector = cuda.blockIdx.x
+        start = I64(vector) * n
+        up = ONE
+        if scaled:
+            peaks = cuda.shared.array(WARPS, i32)
+            peak = I32(0)
+            for i in range(t, n, THREADS):
+                bits = I32(float_bits(element(x, start + i)) & MAGNITUDE)
+                peak = bits if bits > peak else peak
+            peak = warp_max(peak)
+            if cuda.threadIdx.x == 0:
+                peaks[cuda.threadIdx.y] = peak
+            cuda.syncthreads()
+            for i in range(WARPS):
+                peak = peaks[i] if peaks[i] > peak else peak
+            k = I32(TOP - shift_right(peak, 23))
+            k = I32(HIGHEST) if k > HIGHEST else k
+            up = bits_to_float(shift_left(I32(127 + k), 23)) if peak < INFINITE else NOT_A_NUMBER
+            if t == 0:
+                scales[2 * vector] = up
+                scales[2 * vector + 1] = bits_to_float(shift_left(I32(127 - k), 23))
+        for i in range(t, 4 * units, THREADS):
+            number, c = i >> 2, i & 3
+            j = number & (per_block - 1)
+            a = 32 * (number - j) + column(j, c)
+            b = 32 * (number - j) + column(j, c + 4)
+            first = cut(_at(x, start, a, n, up), _at(x, start, a + 1, n, up))
+            second = cut(_at(x, start, a + 2, n, up), _at(x, start, a + 3, n, up))
+            third = cut(_at(x, start, b, n, up), _at(x, start, b + 1, n, up))
+            fourth = cut(_at(x, start, b + 2, n, up), _at(x, start, b + 3, n, up))
+            for m in range(limbs):
+                to = ((I64(vector) * units + number) * limbs + m) * 16 + 4 * c
+                put4(out, to, first[m], second[m], third[m], fourth[m])
+
+    return pack
+
+
+def pack(
+    stream: Any, x: Any, count: int, n: int, kind: Kind, column: Callable[..., Any], per_block: int, scratch: Any
+) -> tuple[Any, Any]:
+    """x (count, n) float32 -> limbs (count, units, limbs, 16) int32, and, if ``kind.scaled``, (count, 2) float32 with
+    the power of two of each vector and its inverse; else any array."""
+    units = even_units(n)
+    limbs = scratch((count * units * kind.limbs * 16,), np.int32)
+    scales = scratch((2 * count,), np.float32) if kind.scaled else x
+    _packer(kind, column, per_block)[count, (32, WARPS), stream](limbs, scales, x, n, units)
+    return limbs, scales

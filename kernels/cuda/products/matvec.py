@@ -1,0 +1,307 @@
+"""Products of one or a few input vectors with quantized matrices: decode is these, and their bound is memory.
+
+One launch multiplies ``pairs`` inputs with one matrix, or with two of one format that have the same inputs (gate and
+up), of any number of rows. ``Routing`` says which matrix of a stack and which input belong to a pair, so that plain,
+grouped and expert products are one kernel. A warp takes a few rows at a time and walks over them in chunks, in three
+steps:
+
+    fetch      start copying the raw bytes of a chunk ahead into shared memory (cp.async, 16 bytes a lane), across the
+               ends of rows and of experts: a warp always has the next bytes under way
+    consume    multiply a chunk that has arrived: a lane multiplies one unit of 32 weights of each row (``dots``) with
+               the inputs, which the rows share
+    finish     add the lanes' sums and write the results of rows that end
+
+Where there are fewer groups of rows than warps, several warps of a block share a group: each takes a part of its
+chunks, and ``merge`` adds their sums in order.
+
+Rows need not start at a multiple of 16 bytes: a chunk is copied from the multiple below. Where they do, and have whole
+chunks (``whole``), which rows of real sizes do, a kernel is made that need not look.
+
+Kernels compute in int32 wherever it is enough: Numba takes int64, which takes two registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..driver.intrinsics import (
+    bits_to_float,
+    copy_commit,
+    copy_wait0,
+    copy_wait1,
+    divide,
+    element,
+    float_bits,
+    read2,
+    read4,
+    shuffle_xor,
+    store4,
+    sync_warp,
+    warp_sum,
+)
+from ..driver.shim import allow_shared, cuda, f32, i32, multiprocessors
+from .decoding import straight
+from .dots import dot_of, float_unit_of
+from .fetching import SECOND, Chunk, Cursor, Turns, Work, fetcher
+from .layouts import FLOAT_REGISTERS, Layout, bits_of, choose, chunk_bytes, is_whole, pitch, shared_bytes, table_words
+from .operands import Inputs, Routing, Weights, matrices_of
+from .units import UNITS
+
+F32, I32, I64 = np.float32, np.int32, np.int64
+ZERO = np.float32(0)
+
+
+class Kernel(NamedTuple):
+    """A compiled kernel and what its launch needs besides operands. ``split_bits``: logarithm of the number of warps
+    that share a group of rows."""
+
+    run: Any
+    layout: Layout
+    shared_bytes: int
+    split_bits: int
+
+
+@cuda.jit(device=True)
+def _sum4(a, b, c, d):
+    """Of four values the sums over all lanes, in lanes 0 to 7 that of a, in the next eight that of b, and so on: lanes
+    part with the half that is not theirs."""
+    upper = cuda.threadIdx.x & 16
+    p = (c if upper else a) + shuffle_xor(a if upper else c, 16)
+    q = (d if upper else b) + shuffle_xor(b if upper else d, 16)
+    upper = cuda.threadIdx.x & 8
+    p = (q if upper else p) + shuffle_xor(p if upper else q, 8)
+    p += shuffle_xor(p, 4)
+    p += shuffle_xor(p, 2)
+    return p + shuffle_xor(p, 1)
+
+
+@cuda.jit(device=True)
+def _sum2(a, b):
+    """Of two values: that of a in the lower half of the lanes."""
+    upper = cuda.threadIdx.x & 16
+    p = (b if upper else a) + shuffle_xor(a if upper else b, 16)
+    p += shuffle_xor(p, 8)
+    p += shuffle_xor(p, 4)
+    p += shuffle_xor(p, 2)
+    return p + shuffle_xor(p, 1)
+
+
+@cache
+def kernel(fmt: str, act: str, layout: Layout, whole: bool = False, split_bits: int = 0) -> Kernel:
+    """The kernel of a format and a rounding of the inputs (float, or the integer one that goes with the format)."""
+    return Kernel(_kernel(fmt, act == "float", layout, whole), layout, shared_bytes(UNITS[fmt], layout), split_bits)
+
+
+def _consume(fmt: str, floats: bool, layout: Layout, whole: bool) -> Callable[..., Any]:
+    """The device function that adds the products of the chunk ``now``, from word ``first`` on, to the rows' totals."""
+    unit, at_once, passes = UNITS[fmt], layout.rows, layout.passes
+    row_bytes, pass_bytes = 4 * pitch(unit, layout), chunk_bytes(unit, layout) // layout.passes
+    column, minima, in_order = unit.column, unit.minima, unit.column is straight
+    per_block, block_bytes, block_bits = unit.per_block, unit.block_bytes, bits_of(unit.per_block)
+    block_weights = 32 * per_block
+    prepare, dot = dot_of(fmt)
+    float_unit = float_unit_of(unit)
+
+    @cuda.jit(device=True)
+    def place_of(at, r, skew, skews):
+        """Where the unit's block is in row r: a multiple of 4 and the bytes behind it."""
+        if whole:
+            return I32(at + r * row_bytes), skew
+        place = I32(at + r * row_bytes + skew + ((skews >> (4 * r)) & 15))
+        return I32(place & ~3), I32(place & 3)
+
+    @cuda.jit(device=True)
+    def with_floats(words, at, skew, skews, j, u, inputs, totals):
+        x = I32((u >> block_bits) * block_weights)
+        t0, t1 = ZERO, ZERO
+        if minima:
+            t = read2(inputs.sums, 2 * u)
+            t0, t1 = bits_to_float(t[0]), bits_to_float(t[1])
+        for r in range(at_once):
+            place, behind = place_of(at, r, skew, skews)
+            totals[r] += float_unit(words, place, behind, j, inputs.codes, x, t0, t1)
+
+    @cuda.jit(device=True)
+    def with_codes(words, at, skew, skews, j, u, inputs, totals):
+        x = I32((u >> block_bits) * (block_weights >> 2))
+        if in_order:
+            x0, x1, x2, x3 = read4(inputs.codes, x + 8 * j)
+            x4, x5, x6, x7 = read4(inputs.codes, x + 8 * j + 4)
+        else:
+            x0, x1 = read2(inputs.codes, x + (column(j, 0) >> 2))
+            x2, x3 = read2(inputs.codes, x + (column(j, 2) >> 2))
+            x4, x5 = read2(inputs.codes, x + (column(j, 4) >> 2))
+            x6, x7 = read2(inputs.codes, x + (column(j, 6) >> 2))
+        t = I32(0)
+        if minima:
+            t = element(inputs.sums, u)
+        scale, t = prepare(element(inputs.scales, u >> block_bits), t, j)
+        for r in range(at_once):
+            place, behind = place_of(at, r, skew, skews)
+            totals[r] += scale * dot(words, place, behind, j, x0, x1, x2, x3, x4, x5, x6, x7, t, words)
+
+    @cuda.jit(device=True)
+    def consume(words, first, now, lane, inputs, totals):
+        j, block = I32(lane & (per_block - 1)), I32(lane >> block_bits)
+        for k in range(I32(passes)):
+            inside = I32(k * 32 + lane)
+            if whole or inside < now.room:
+                u = I32(now.unit + inside)
+                at = I32(4 * first + k * pass_bytes + block * block_bytes)
+                skew = I32(at & 3)
+                at = I32(at & ~3)
+                if floats:
+                    with_floats(words, at, skew, now.skews, j, u, inputs, totals)
+                else:
+                    with_codes(words, at, skew, now.skews, j, u, inputs, totals)
+
+    return consume
+
+
+def _finish(layout: Layout) -> Callable[..., Any]:
+    """The device function that writes the results of rows that end with the chunk ``now``, and begins new totals."""
+    at_once, row_bits = layout.rows, bits_of(layout.rows)
+    lane_bits, lane_mask = 5 - row_bits, (32 >> row_bits) - 1
+
+    @cuda.jit(device=True)
+    def finish(now, lane, matrices, totals):
+        total = totals[0]
+        if at_once == 4:
+            total = _sum4(totals[0], totals[1], totals[2], totals[3])
+        elif at_once == 2:
+            total = _sum2(totals[0], totals[1])
+        else:
+            total = warp_sum(total)
+        row = I32(lane >> lane_bits)
+        if lane & lane_mask == 0 and row < now.ends & 7:
+            if now.ends >= SECOND:
+                matrices.out2[now.result + row] = total
+            else:
+                matrices.out[now.result + row] = total
+        for r in range(at_once):
+            totals[r] = ZERO
+
+    return finish
+
+
+def _merge(layout: Layout, stage_words: int) -> Callable[..., Any]:
+    """The device function that adds the totals of the warps that share rows, in their order, and writes the results."""
+    at_once, warp_words = layout.rows, layout.stages * stage_words
+
+    @cuda.jit(device=True)
+    def merge(words, at, own, lane, part, split_bits, matrices, totals):
+        for r in range(at_once):
+            total = warp_sum(totals[r])
+            sync_warp()  # all lanes have read the last chunk
+            if lane == 0:
+                words[own + r] = float_bits(total)
+        cuda.syncthreads()
+        if part == 0 and lane < at.rows & 7:
+            total = ZERO
+            for k in range(1 << split_bits):
+                total += bits_to_float(words[own + k * warp_words + lane])
+            if at.rows >= SECOND:
+                matrices.out2[at.result + lane] = total
+            else:
+                matrices.out[at.result + lane] = total
+
+    return merge
+
+
+@cache
+def _kernel(fmt: str, floats: bool, layout: Layout, whole: bool) -> Any:
+    unit = UNITS[fmt]
+    words_of_table, chunk_bits = table_words(unit), bits_of(32 * layout.passes)
+    chunk_units, stages, warps, at_once, row_bits = (
+        32 * layout.passes,
+        layout.stages,
+        layout.warps,
+        layout.rows,
+        bits_of(layout.rows),
+    )
+    stage_words = at_once * pitch(unit, layout)
+    assert stages in (2, 3) and at_once in (1, 2, 4)
+    wait = copy_wait1 if stages == 3 else copy_wait0
+    table = np.zeros(1, np.int32) if unit.table is None else unit.table
+    fetch, consume = fetcher(fmt, layout, whole), _consume(fmt, floats, layout, whole)
+    finish, merge = _finish(layout), _merge(layout, stage_words)
+
+    @cuda.jit(device=True)
+    def turns_of(warp, own, matrices, routing, work):
+        """This warp's first piece, how many turns it has in all, its part of a piece, and its ``Turns``."""
+        units = I32(matrices.n >> 5)
+        chunks = I32((units + chunk_units - 1) >> chunk_bits)
+        part, most = I32(warp & ((1 << work.split_bits) - 1)), I32(routing.slots * chunks)
+        low, high = I32((part * most) >> work.split_bits), I32(((part + 1) * most) >> work.split_bits)
+        item = I32(cuda.blockIdx.x * (warps >> work.split_bits) + (warp >> work.split_bits))
+        stride = I32(cuda.gridDim.x * (warps >> work.split_bits))
+        count = I32((work.rounds + (1 if item < work.extra else 0)) * (high - low))
+        firsts = I32(work.pairs * ((matrices.rows + at_once - 1) >> row_bits))
+        return item, count, part, Turns(low, high, stride, firsts, chunks, units, own, I32(own + stages * stage_words))
+
+    @cuda.jit(max_registers=max(layout.registers, FLOAT_REGISTERS) if floats else layout.registers)
+    def multiply(matrices, routing, inputs, work):
+        lane, warp = cuda.threadIdx.x, cuda.threadIdx.y
+        words = cuda.shared.array(0, i32)
+        if words_of_table > 0:
+            looked_up = cuda.const.array_like(table)
+            for i in range(warp * 32 + lane, words_of_table >> 2, warps * 32):
+                store4(words, 4 * i, looked_up[i >> 3])
+            cuda.syncthreads()
+        own = I32(words_of_table + warp * (stages * stage_words))
+        item, count, part, turns = turns_of(warp, own, matrices, routing, work)
+        slot, chunk = I32(0), turns.low
+        if work.split_bits > 0:
+            slot = divide(turns.low, turns.chunks)
+            chunk = I32(turns.low - slot * turns.chunks)
+        at = Cursor(item, turns.low, slot, chunk, I64(0), own, I32(0), I32(0), I32(0))
+        later = middle = Chunk(I32(0), I32(0), I32(0), I32(0), I32(0))
+        first = own
+        totals = cuda.local.array(at_once, f32)
+        for r in range(at_once):
+            totals[r] = ZERO
+        for step in range(I32(1 - stages), count):
+            if step >= 0:
+                wait()
+                sync_warp()
+            now = middle if stages == 3 else later
+            middle = later
+            if step + stages - 1 < count:
+                at, later = fetch(words, at, lane, matrices, routing, work, turns)
+            copy_commit()
+            if step >= 0:
+                consume(words, first, now, lane, inputs, totals)
+                first = I32(first + stage_words)
+                first = own if first == turns.end else first
+                if now.ends > 0:
+                    finish(now, lane, matrices, totals)
+        if work.split_bits > 0:
+            merge(words, at, own, lane, part, work.split_bits, matrices, totals)
+
+    return multiply
+
+
+def launch(
+    stream: Any, made: Kernel, weights: Sequence[Weights], row_bytes: int, n: int, routing: Routing, inputs: Inputs,
+    pairs: int,
+) -> None:  # fmt: skip
+    """Multiply ``pairs`` inputs with one or two ``weights``."""
+    layout, split_bits = made.layout, made.split_bits
+    pieces = sum(pairs * -(-w.rows // layout.rows) for w in weights)
+    at_once = layout.warps >> split_bits
+    grid = -(-pieces // at_once)
+    if not split_bits:
+        grid = min(grid, multiprocessors() * layout.blocks)
+    args = matrices_of(weights, row_bytes, n), routing, inputs, Work(pairs, split_bits, *divmod(pieces, grid * at_once))
+    allow_shared(made.run, made.shared_bytes, args)
+    made.run[grid, (32, layout.warps), stream, made.shared_bytes](*args)
+
+
+def chosen(fmt: str, act: str, rows: Sequence[int], n: int, pairs: int, slots: int = 1) -> Kernel:
+    """The kernel for ``pairs`` products with matrices of so many rows of n weights (``layouts.choose``)."""
+    layout, split_bits = choose(fmt, act, rows, n, pairs, slots)
+    return kernel(fmt, act, layout, is_whole(UNITS[fmt], layout, n), split_bits)

@@ -1,0 +1,241 @@
+"""Inputs of products as their kernels read them: int8 codes four to a word, their scales, and sums for minima.
+
+A warp takes 256 values of a row, a lane eight that follow each other. The numbers are those of ``quantize_a8`` and
+``quantize_q8k`` (model.md 10.2), bit for bit; products with float inputs and formats with minima want sums of 16.
+Values of SwiGLU may be computed on the way (``sharing``), with the bits of ``routing.swiglu``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..driver.intrinsics import bits_to_float, divide, float_bits, lane_value, read4, shuffle_xor, warp_max
+from ..driver.shim import cuda
+from ..rows.routing import gated
+
+F32, I32 = np.float32, np.int32
+ZERO, ONE = F32(0), F32(1)
+PEAK_A8, PEAK_Q8K = F32(127), F32(-127)
+# Adding 1.5 * 2^23 leaves no room for a fraction: the sum's last bits are the nearest integer, halves to even.
+TO_INTEGER = F32(12582912)
+EXPONENT, MAGNITUDE, BYTE = I32(0x7F800000), I32(0x7FFFFFFF), I32(255)
+LOW, HIGH = F32(-128), F32(127)
+NOT_A_NUMBER = F32(np.nan)
+FAR = I32(1 << 20)
+LANE_VALUES, WARP_VALUES = 8, 256
+WARPS = 4
+
+
+class Packed(NamedTuple):
+    """Sizes of what an input of n values becomes; 0 where nothing is needed."""
+
+    words: int
+    scales: int
+    sums: int
+
+
+def sizes(act: str, n: int, minima: bool) -> Packed:
+    """For float inputs the codes are the inputs themselves; sums are then float32, else two int16 to a word."""
+    if act == "float":
+        return Packed(0, 0, n // 16 if minima else 0)
+    return Packed(n // 4, n // 32, 0) if act == "a8" else Packed(n // 4, n // 256, n // 32)
+
+
+@cuda.jit(device=True)
+def _code(x, inverse):
+    """The nearest integer to x * inverse, between -128 and 127, in the low byte."""
+    scaled = F32(x * inverse)
+    scaled = HIGH if scaled > HIGH else (LOW if scaled < LOW else scaled)
+    return I32(float_bits(F32(scaled + TO_INTEGER)) & BYTE)
+
+
+@cuda.jit(device=True)
+def _word(x, inverse):
+    """Codes of four values, given as words."""
+    a, b = _code(bits_to_float(x[0]), inverse), _code(bits_to_float(x[1]), inverse)
+    c, d = _code(bits_to_float(x[2]), inverse), _code(bits_to_float(x[3]), inverse)
+    return I32(a | (b << 8) | (c << 16) | (d << 24))
+
+
+@cuda.jit(device=True)
+def _larger(a, b):
+    return a if a > b else b
+
+
+@cuda.jit(device=True)
+def _peak(x, y):
+    """The largest magnitude of eight words as bits, which are in the order of the numbers; NaN above infinity."""
+    p = _larger(I32(x[0] & MAGNITUDE), I32(x[1] & MAGNITUDE))
+    q = _larger(I32(x[2] & MAGNITUDE), I32(x[3] & MAGNITUDE))
+    r = _larger(I32(y[0] & MAGNITUDE), I32(y[1] & MAGNITUDE))
+    s = _larger(I32(y[2] & MAGNITUDE), I32(y[3] & MAGNITUDE))
+    return _larger(_larger(p, q), _larger(r, s))
+
+
+@cuda.jit(device=True)
+def _byte_sum(word):
+    """Of its four signed bytes."""
+    return I32(
+        (((word & 255) ^ 128) - 128)
+        + ((((word >> 8) & 255) ^ 128) - 128)
+        + ((((word >> 16) & 255) ^ 128) - 128)
+        + ((((word >> 24) & 255) ^ 128) - 128)
+    )
+
+
+@cuda.jit(device=True)
+def _first(x, y, peak):
+    """Where the first of eight values of magnitude ``peak`` is, FAR if nowhere."""
+    at = FAR
+    at = I32(7) if y[3] & MAGNITUDE == peak else at
+    at = I32(6) if y[2] & MAGNITUDE == peak else at
+    at = I32(5) if y[1] & MAGNITUDE == peak else at
+    at = I32(4) if y[0] & MAGNITUDE == peak else at
+    at = I32(3) if x[3] & MAGNITUDE == peak else at
+    at = I32(2) if x[2] & MAGNITUDE == peak else at
+    at = I32(1) if x[1] & MAGNITUDE == peak else at
+    at = I32(0) if x[0] & MAGNITUDE == peak else at
+    return at
+
+
+@cuda.jit(device=True)
+def _gated(x, y, factor, limit):
+    """SwiGLU of four values each, given and returned as words, times ``factor``."""
+    return (
+        float_bits(F32(gated(bits_to_float(x[0]), bits_to_float(y[0]), limit) * factor)),
+        float_bits(F32(gated(bits_to_float(x[1]), bits_to_float(y[1]), limit) * factor)),
+        float_bits(F32(gated(bits_to_float(x[2]), bits_to_float(y[2]), limit) * factor)),
+        float_bits(F32(gated(bits_to_float(x[3]), bits_to_float(y[3]), limit) * factor)),
+    )
+
+
+@cuda.jit(device=True)
+def _eight(x, up, weight, at, row, limit, gates, weighted):
+    """Eight values from ``at`` on as words: those of x, or, if ``gates``, SwiGLU of them and of ``up``."""
+    a, b = read4(x, at), read4(x, at + 4)
+    if gates:
+        factor = weight[row] if weighted else ONE  # times one changes no bit
+        a, b = _gated(a, read4(up, at), factor, limit), _gated(b, read4(up, at + 4), factor, limit)
+    return a, b
+
+
+@cuda.jit
+def _a8(codes, scales, x, up, weight, n, count, limit, gates, weighted):
+    """Blocks of 32 are four lanes'."""
+    lane = cuda.threadIdx.x
+    number = cuda.blockIdx.x * WARPS + cuda.threadIdx.y
+    parts = (n + WARP_VALUES - 1) // WARP_VALUES
+    row = divide(number, parts)
+    column = (number - row * parts) * WARP_VALUES + LANE_VALUES * lane
+    inside = row < count and column < n
+    at = row * n + column if inside else 0
+    a, b = _eight(x, up, weight, at, row if inside else 0, limit, gates, weighted)
+    peak = _peak(a, b)
+    peak = _larger(peak, shuffle_xor(peak, 1))
+    peak = _larger(peak, shuffle_xor(peak, 2))
+    scale, inverse = F32(bits_to_float(peak) / PEAK_A8), ZERO
+    good = float_bits(scale) < EXPONENT
+    if good and scale > ZERO:
+        inverse = F32(ONE / scale)
+        inverse = inverse if float_bits(inverse) < EXPONENT else ZERO
+    if inside:
+        word = at >> 2
+        codes[word] = _word(a, inverse) if good else I32(0)
+        codes[word + 1] = _word(b, inverse) if good else I32(0)
+        if lane & 3 == 0:
+            scales[at >> 5] = scale if good else NOT_A_NUMBER
+
+
+@cuda.jit(device=True)
+def _pick(x, y, i):
+    """Word i of eight."""
+    p = x[1] if i & 1 else x[0]
+    q = x[3] if i & 1 else x[2]
+    r = y[1] if i & 1 else y[0]
+    s = y[3] if i & 1 else y[2]
+    p, r = q if i & 2 else p, s if i & 2 else r
+    return r if i & 4 else p
+
+
+@cuda.jit
+def _q8k(codes, scales, sums, x, up, weight, n, count, limit, gates, weighted):
+    """A warp is a block. Sums of 16 codes are two lanes', two of them a word."""
+    lane = cuda.threadIdx.x
+    number = cuda.blockIdx.x * WARPS + cuda.threadIdx.y
+    inside = number * WARP_VALUES < n * count
+    at = number * WARP_VALUES + LANE_VALUES * lane if inside else 0
+    row = divide(at, n)
+    a, b = _eight(x, up, weight, at, row, limit, gates, weighted)
+    peak = warp_max(_peak(a, b))
+    first = -warp_max(I32(-I32(LANE_VALUES * lane + _first(a, b, peak))))
+    largest = bits_to_float(lane_value(_pick(a, b, first & 7), (first >> 3) & 31))
+    good = peak < EXPONENT
+    inverse = ZERO
+    if good and peak > 0 and inside:
+        inverse = F32(PEAK_Q8K / largest)
+        inverse = inverse if float_bits(inverse) & MAGNITUDE < EXPONENT else ZERO
+    low, high = _word(a, inverse) if good else I32(0), _word(b, inverse) if good else I32(0)
+    total = I32(_byte_sum(low) + _byte_sum(high))
+    total = I32(total + shuffle_xor(total, 1))
+    other = shuffle_xor(total, 2)
+    if inside:
+        codes[at >> 2] = low
+        codes[(at >> 2) + 1] = high
+        if lane & 3 == 0:
+            sums[at >> 5] = I32((total & 0xFFFF) | (other << 16))
+        if lane == 0:
+            scale = F32(ONE / inverse) if inverse != ZERO else ZERO
+            scales[number] = scale if good else NOT_A_NUMBER
+
+
+@cuda.jit
+def _float_sums(sums, x, groups):
+    """Thread: the sum of one group of 16."""
+    i = cuda.blockIdx.x * WARPS * 32 + cuda.threadIdx.y * 32 + cuda.threadIdx.x
+    if i < groups:
+        total = ZERO
+        for k in range(4):
+            a, b, c, d = read4(x, 16 * i + 4 * k)
+            total += bits_to_float(a) + bits_to_float(b) + (bits_to_float(c) + bits_to_float(d))
+        sums[i] = total
+
+
+def _grid(count: int, n: int) -> int:
+    return -(-(count * -(-n // WARP_VALUES)) // WARPS)
+
+
+def pack_a8(stream: Any, codes: Any, scales: Any, x: Any, count: int, n: int) -> None:
+    """x (count, n) float32, n in 32s, to codes (count, n / 4) int32 and scales (count, n / 32) float32."""
+    _a8[_grid(count, n), (32, WARPS), stream](codes, scales, x, x, x, n, count, ZERO, False, False)
+
+
+def pack_q8k(stream: Any, codes: Any, scales: Any, sums: Any, x: Any, count: int, n: int) -> None:
+    """x (count, n) float32, n in 256s, to codes (count, n / 4) int32, scales (count, n / 256) float32 and sums of 16
+    codes, (count, n / 32) int32, each two int16."""
+    _q8k[_grid(count, n), (32, WARPS), stream](codes, scales, sums, x, x, x, n, count, ZERO, False, False)
+
+
+def pack_swiglu_a8(
+    stream: Any, codes: Any, scales: Any, gate: Any, up: Any, weight: Any, count: int, n: int, limit: float,
+    weighted: bool,
+) -> None:  # fmt: skip
+    """``pack_a8`` of SwiGLU of gate and up (count, n), times the row's weight."""
+    _a8[_grid(count, n), (32, WARPS), stream](codes, scales, gate, up, weight, n, count, F32(limit), True, weighted)
+
+
+def pack_swiglu_q8k(
+    stream: Any, codes: Any, scales: Any, sums: Any, gate: Any, up: Any, weight: Any, count: int, n: int, limit: float,
+    weighted: bool,
+) -> None:  # fmt: skip
+    """``pack_q8k`` of SwiGLU of gate and up (count, n), times the row's weight."""
+    _q8k[_grid(count, n), (32, WARPS), stream](
+        codes, scales, sums, gate, up, weight, n, count, F32(limit), True, weighted
+    )
+
+
+def pack_sums(stream: Any, sums: Any, x: Any, count: int, n: int) -> None:
+    """Sums of 16 values of x (count, n) float32, n in 256s: (count, n / 16) float32."""
+    groups = count * n // 16
+    _float_sums[-(-groups // (32 * WARPS)), (32, WARPS), stream](sums, x, groups)

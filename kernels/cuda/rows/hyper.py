@@ -1,0 +1,216 @@
+"""Hyper-connections around a block, and elementwise arithmetic (docs/explanation/model.md 3, 9)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..driver.grids import MOST_THREADS, blocks_for, threads_for
+from ..driver.shim import cuda, f32, f64
+from .maths import ONE, exp32, sigmoid32, sqrt32
+from .stages import block_sum
+
+F32 = np.float32
+TWO, LOWEST = F32(2), F32(-np.inf)
+MOST = MOST_THREADS
+MOST_STREAMS = 16
+"""Hyper-connection streams at most."""
+TABLE = 2 * MOST_STREAMS * MOST_STREAMS
+
+
+@cuda.jit
+def copies_kernel(out, x, size, count, width):
+    """Thread: one value of the result, (tokens, count, width)."""
+    for i in range(cuda.grid(1), size, cuda.gridsize(1)):
+        out[i] = x[i // (count * width) * width + i % width]
+
+
+def streams(stream, out, x, tokens, count, width):
+    """``count`` copies of each of ``tokens`` vectors."""
+    size = tokens * count * width
+    threads = threads_for(size, 256, 1)
+    copies_kernel[blocks_for(size, threads), threads, stream](out, x, size, count, width)
+
+
+@cuda.jit(device=True)
+def split_token(pre, post, comb, mix, scale, base, token, C, iters, eps, table):
+    """All of ``hc_split`` for one token, by the threads of a block: an entry of comb each, or several. ``table`` is
+    shared, two times C C floats; a pass of Sinkhorn goes from one half of it to the other. ``pre`` is shared."""
+    t, step, n, m = cuda.threadIdx.x, cuda.blockDim.x, C * C, token * C * (C + 2)
+    for i in range(t, C, step):
+        pre[i] = sigmoid32(F32(mix[m + i] * scale[0] + base[i])) + eps
+        post[token * C + i] = TWO * sigmoid32(F32(mix[m + C + i] * scale[1] + base[C + i]))
+    for j in range(t, n, step):
+        table[j] = F32(mix[m + 2 * C + j] * scale[2] + base[2 * C + j])
+    cuda.syncthreads()
+    for j in range(t, n, step):
+        begin, top, total = j // C * C, LOWEST, F32(0)
+        for c in range(C):
+            value = table[begin + c]
+            top = top if value <= top else value
+        for c in range(C):
+            total += exp32(F32(table[begin + c] - top))
+        table[n + j] = F32(exp32(F32(table[j] - top)) / total) + eps
+    cuda.syncthreads()
+    half = n
+    row, col = t // C, t % C  # once: a division of integers is a hundred instructions
+    for turn in range(2 * iters - 1):  # columns, then rows and columns in turn
+        first, stride = (1, C) if turn % 2 == 0 else (C, 1)
+        for j in range(t, n, step):
+            line = col if first == 1 else row
+            if j != t:
+                line = j % C if first == 1 else j // C
+            total = F32(0)
+            for c in range(C):
+                total += table[half + line * first + c * stride]
+            table[n - half + j] = F32(table[half + j] / F32(total + eps))
+        cuda.syncthreads()
+        half = n - half
+    for j in range(t, n, step):
+        comb[token * n + j] = table[half + j]
+
+
+@cuda.jit
+def split_kernel(pre, post, comb, mix, scale, base, C, iters, eps):
+    """Block: one token."""
+    table = cuda.shared.array(TABLE, f32)
+    weights = cuda.shared.array(MOST_STREAMS, f32)
+    token = cuda.blockIdx.x
+    split_token(weights, post, comb, mix, scale, base, token, C, iters, eps, table)
+    for i in range(cuda.threadIdx.x, C, cuda.blockDim.x):
+        pre[token * C + i] = weights[i]
+
+
+def hc_split(stream, pre, post, comb, mix, scale, base, tokens, C, iters, eps):
+    """mix (tokens, C C + 2 C) to pre, post (tokens, C) and comb (tokens, C, C)."""
+    split_kernel[tokens, threads_for(C * C, 256, 1), stream](pre, post, comb, mix, scale, base, C, iters, F32(eps))
+
+
+@cuda.jit
+def enter_kernel(out, post, comb, mix, scale, base, X, weight, C, D, iters, eps, weighted, norm_eps):
+    """Block: one token, from mixing logits to the normed input of a block."""
+    table = cuda.shared.array(TABLE, f32)
+    pre = cuda.shared.array(MOST_STREAMS, f32)
+    sums = cuda.shared.array(MOST, f64)
+    token, t, step = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
+    split_token(pre, post, comb, mix, scale, base, token, C, iters, eps, table)
+    squares = 0.0
+    for i in range(t, D, step):
+        total = F32(0)
+        for c in range(C):
+            total += F32(pre[c] * X[(token * C + c) * D + i])
+        out[token * D + i] = total
+        squares += np.float64(total) * np.float64(total)
+    mean = F32(block_sum(squares, sums) / D)
+    rate = F32(ONE / sqrt32(F32(mean + norm_eps)))
+    for i in range(t, D, step):
+        y = F32(out[token * D + i] * rate)
+        out[token * D + i] = F32(y * weight[i]) if weighted else y
+
+
+def hc_enter(stream, out, post, comb, mix, scale, base, X, weight, tokens, C, D, iters, eps, weighted, norm_eps):
+    """``hc_split``, ``hc_reduce`` of X with its first result, and RMS norm of that, in one launch (``joining``)."""
+    enter_kernel[tokens, threads_for(D, MOST), stream](
+        out, post, comb, mix, scale, base, X, weight, C, D, iters, F32(eps), weighted, F32(norm_eps)
+    )
+
+
+@cuda.jit
+def head_weights_kernel(out, mix, scale, base, size, C, eps):
+    """Thread: one weight."""
+    for i in range(cuda.grid(1), size, cuda.gridsize(1)):
+        out[i] = sigmoid32(F32(mix[i] * scale[0] + base[i % C])) + eps
+
+
+def hc_head_weights(stream, out, mix, scale, base, tokens, C, eps):
+    """sigmoid(mix scale + base) + eps, (tokens, C)."""
+    threads = threads_for(tokens * C, 64, 1)
+    head_weights_kernel[blocks_for(tokens * C, threads), threads, stream](
+        out, mix, scale, base, tokens * C, C, F32(eps)
+    )
+
+
+@cuda.jit
+def reduce_kernel(out, X, w, C, D, parts):
+    """Block: a part of one token's channels; thread: one of them."""
+    token = cuda.blockIdx.x // parts
+    first = cuda.blockIdx.x % parts * cuda.blockDim.x + cuda.threadIdx.x
+    for i in range(first, D, parts * cuda.blockDim.x):
+        total = F32(0)
+        for c in range(C):
+            total += F32(w[token * C + c] * X[(token * C + c) * D + i])
+        out[token * D + i] = total
+
+
+def hc_reduce(stream, out, X, w, tokens, C, D):
+    """sum_c w_c X_c, (tokens, D)."""
+    threads = threads_for(D, 128, 1)
+    parts = blocks_for(D, threads)
+    reduce_kernel[tokens * parts, threads, stream](out, X, w, C, D, parts)
+
+
+@cuda.jit
+def expand_kernel(out, X, y, post, comb, C, D, parts):
+    """Block: a part of one token's channels; thread: one of them, in all streams."""
+    token = cuda.blockIdx.x // parts
+    first = cuda.blockIdx.x % parts * cuda.blockDim.x + cuda.threadIdx.x
+    for i in range(first, D, parts * cuda.blockDim.x):
+        value = y[token * D + i]
+        for k in range(C):
+            total = F32(post[token * C + k] * value)
+            for j in range(C):
+                total += F32(comb[(token * C + j) * C + k] * X[(token * C + j) * D + i])
+            out[(token * C + k) * D + i] = total
+
+
+def hc_expand(stream, out, X, y, post, comb, tokens, C, D):
+    """X'_k = post_k y + sum_j comb[j, k] X_j, (tokens, C, D)."""
+    threads = threads_for(D, 128, 1)
+    parts = blocks_for(D, threads)
+    expand_kernel[tokens * parts, threads, stream](out, X, y, post, comb, C, D, parts)
+
+
+@cuda.jit
+def leave_kernel(out, X, a, b, post, comb, C, D, parts):
+    """``expand_kernel`` of y = a + b."""
+    token = cuda.blockIdx.x // parts
+    first = cuda.blockIdx.x % parts * cuda.blockDim.x + cuda.threadIdx.x
+    for i in range(first, D, parts * cuda.blockDim.x):
+        value = F32(a[token * D + i] + b[token * D + i])
+        for k in range(C):
+            total = F32(post[token * C + k] * value)
+            for j in range(C):
+                total += F32(comb[(token * C + j) * C + k] * X[(token * C + j) * D + i])
+            out[(token * C + k) * D + i] = total
+
+
+def hc_leave(stream, out, X, a, b, post, comb, tokens, C, D):
+    """``add`` and ``hc_expand`` of the sum, in one launch (``joining``)."""
+    threads = threads_for(D, 128, 1)
+    parts = blocks_for(D, threads)
+    leave_kernel[tokens * parts, threads, stream](out, X, a, b, post, comb, C, D, parts)
+
+
+@cuda.jit
+def add_kernel(out, a, b, size):
+    """Thread: a value, and others a grid further."""
+    for i in range(cuda.grid(1), size, cuda.gridsize(1)):
+        out[i] = a[i] + b[i]
+
+
+def add(stream, out, a, b, size):
+    """a + b."""
+    threads = threads_for(size, 256, 1)
+    add_kernel[blocks_for(size, threads), threads, stream](out, a, b, size)
+
+
+@cuda.jit
+def scale_kernel(out, x, size, factor):
+    """Thread: a value, and others a grid further."""
+    for i in range(cuda.grid(1), size, cuda.gridsize(1)):
+        out[i] = x[i] * factor
+
+
+def scale(stream, out, x, size, factor):
+    """x times factor."""
+    threads = threads_for(size, 256, 1)
+    scale_kernel[blocks_for(size, threads), threads, stream](out, x, size, F32(factor))

@@ -1,0 +1,202 @@
+"""Indexer: scores of compressed rows and the deterministic choice of the best (docs/explanation/model.md 7)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..driver.grids import MOST_THREADS, tiles_for
+from ..driver.intrinsics import float_bits
+from ..driver.shim import cuda, f32, i32
+
+F32 = np.float32
+SIDE = 16
+"""Threads of a block along rows and along heads; each has 4 x 4 products."""
+TILE = 4 * SIDE
+CHUNK = 32
+PITCH = CHUNK + 1
+"""Floats from one staged row to the next: one more than a chunk, so that 32 threads meet 32 banks."""
+STAGED, PARTS = TILE * PITCH, TILE * SIDE
+"""Sizes of shared arrays: names, because compiled kernels take no products there."""
+
+MOST = MOST_THREADS
+DIGITS, DIGIT_BITS = 256, 8
+LOW31 = np.int32(0x7FFFFFFF)
+
+
+@cuda.jit
+def scores_kernel(out, iq, rows, w, count, n, heads, dim, tiles):
+    """Block: TILE rows for one token. A product of rows and heads, chunk of channels by chunk, then relu and the heads'
+    weights; further heads follow in further rounds."""
+    left = cuda.shared.array(STAGED, f32)
+    right = cuda.shared.array(STAGED, f32)
+    parts = cuda.shared.array(PARTS, f32)
+    token, first = cuda.blockIdx.x // tiles, cuda.blockIdx.x % tiles * TILE
+    limit = min(n, int(count[0]))
+    if first >= limit:
+        return
+    t = cuda.threadIdx.x
+    step, of_rows, of_heads = cuda.blockDim.x, t // SIDE, t % SIDE
+    s0 = s1 = s2 = s3 = F32(0)
+    for h0 in range(0, heads, TILE):
+        a00 = a01 = a02 = a03 = a10 = a11 = a12 = a13 = F32(0)
+        a20 = a21 = a22 = a23 = a30 = a31 = a32 = a33 = F32(0)
+        for d0 in range(0, dim, CHUNK):
+            for i in range(t, TILE * CHUNK, step):
+                r, d = i // CHUNK, d0 + i % CHUNK
+                x, y = F32(0), F32(0)
+                if d < dim and first + r < limit:
+                    x = F32(rows[(first + r) * dim + d])
+                if d < dim and h0 + r < heads:
+                    y = iq[(token * heads + h0 + r) * dim + d]
+                left[r * PITCH + d - d0] = x
+                right[r * PITCH + d - d0] = y
+            cuda.syncthreads()
+            for d in range(CHUNK):
+                at, to = of_rows * PITCH + d, of_heads * PITCH + d
+                x0, x1 = left[at], left[at + SIDE * PITCH]
+                x2, x3 = left[at + 2 * SIDE * PITCH], left[at + 3 * SIDE * PITCH]
+                y0, y1 = right[to], right[to + SIDE * PITCH]
+                y2, y3 = right[to + 2 * SIDE * PITCH], right[to + 3 * SIDE * PITCH]
+                a00 += x0 * y0
+                a01 += x0 * y1
+                a02 += x0 * y2
+                a03 += x0 * y3
+                a10 += x1 * y0
+                a11 += x1 * y1
+                a12 += x1 * y2
+                a13 += x1 * y3
+                a20 += x2 * y0
+                a21 += x2 * y1
+                a22 += x2 * y2
+                a23 += x2 * y3
+                a30 += x3 * y0
+                a31 += x3 * y1
+                a32 += x3 * y2
+                a33 += x3 * y3
+            cuda.syncthreads()
+        h = h0 + of_heads
+        w0, w1 = weight_of(w, token, h, heads), weight_of(w, token, h + SIDE, heads)
+        w2, w3 = weight_of(w, token, h + 2 * SIDE, heads), weight_of(w, token, h + 3 * SIDE, heads)
+        s0 += relu(a00) * w0 + relu(a01) * w1 + relu(a02) * w2 + relu(a03) * w3
+        s1 += relu(a10) * w0 + relu(a11) * w1 + relu(a12) * w2 + relu(a13) * w3
+        s2 += relu(a20) * w0 + relu(a21) * w1 + relu(a22) * w2 + relu(a23) * w3
+        s3 += relu(a30) * w0 + relu(a31) * w1 + relu(a32) * w2 + relu(a33) * w3
+    parts[of_rows * SIDE + of_heads] = s0
+    parts[(of_rows + SIDE) * SIDE + of_heads] = s1
+    parts[(of_rows + 2 * SIDE) * SIDE + of_heads] = s2
+    parts[(of_rows + 3 * SIDE) * SIDE + of_heads] = s3
+    cuda.syncthreads()
+    for r in range(t, TILE, step):
+        if first + r < limit:
+            total = F32(0)
+            for i in range(SIDE):
+                total += parts[r * SIDE + i]
+            out[token * n + first + r] = total
+
+
+@cuda.jit(device=True)
+def relu(x):
+    """NaN stays NaN."""
+    return F32(0) if x < F32(0) else x
+
+
+@cuda.jit(device=True)
+def weight_of(w, token, h, heads):
+    """A head's weight; 0 for heads that only fill the tile, whose products are 0."""
+    return w[token * heads + h] if h < heads else F32(0)
+
+
+def index_scores(stream, out, iq, rows, w, count, tokens, n, heads, dim):
+    """sum_h relu(iq_h . row) w_h, (tokens, n), of the first ``count`` rows. Rows are float32 or binary16."""
+    tiles = tiles_for(n, TILE)
+    scores_kernel[tokens * tiles, SIDE * SIDE, stream](out, iq, rows, w, count, n, heads, dim, tiles)
+
+
+@cuda.jit(device=True)
+def order_key(x):
+    """An integer that is in the order of floats, 0 to 2^32 - 1; both zeros have the same."""
+    bits = float_bits(F32(x + F32(0)))
+    return np.int64(bits ^ ((bits >> 31) & LOW31)) + 2147483648
+
+
+@cuda.jit(device=True)
+def sums_from_the_end(now, other, size):
+    """now[i] becomes the sum of now[i:], of ``size`` shared integers; ``other`` is as long."""
+    t, step = cuda.threadIdx.x, cuda.blockDim.x
+    distance, flip = 1, 0
+    while distance < size:
+        for i in range(t, size, step):
+            if flip == 0:
+                other[i] = now[i] + (now[i + distance] if i + distance < size else 0)
+            else:
+                now[i] = other[i] + (other[i + distance] if i + distance < size else 0)
+        cuda.syncthreads()
+        flip = 1 - flip
+        distance *= 2
+    if flip == 1:
+        for i in range(t, size, step):
+            now[i] = other[i]
+        cuda.syncthreads()
+
+
+@cuda.jit
+def select_kernel(out, scores, visible, n, k):
+    """Block: one token. Find the k-th largest key digit by digit, then take rows in ascending order: all above it, and
+    as many equal to it, lowest first, as still fit. Each thread looks through a run of rows."""
+    bins = cuda.shared.array(DIGITS, i32)
+    spare = cuda.shared.array(DIGITS, i32)
+    above_of = cuda.shared.array(MOST, i32)
+    equal_of = cuda.shared.array(MOST, i32)
+    other = cuda.shared.array(MOST, i32)
+    found = cuda.shared.array(2, i32)
+    token, t, step = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
+    count, base = min(int(visible[token]), n), token * n
+    if count <= k:
+        for i in range(t, k, step):
+            out[token * k + i] = i if i < count else -1
+        return
+    prefix, wanted, shift = np.int64(0), k, 32
+    while shift > 0:
+        shift -= DIGIT_BITS
+        for b in range(t, DIGITS, step):
+            bins[b] = 0
+        cuda.syncthreads()
+        for i in range(t, count, step):
+            key = order_key(scores[base + i])
+            if key >> (shift + DIGIT_BITS) == prefix:
+                cuda.atomic.add(bins, (key >> shift) & (DIGITS - 1), 1)
+        cuda.syncthreads()
+        sums_from_the_end(bins, spare, DIGITS)
+        for b in range(t, DIGITS, step):
+            above = bins[b + 1] if b + 1 < DIGITS else 0
+            if bins[b] >= wanted and above < wanted:
+                found[0], found[1] = b, above
+        cuda.syncthreads()
+        prefix = (prefix << DIGIT_BITS) | found[0]
+        wanted -= found[1]
+        cuda.syncthreads()
+    run = (count + step - 1) // step
+    first, last = min(count, t * run), min(count, (t + 1) * run)
+    above, equal = 0, 0
+    for i in range(first, last):
+        key = order_key(scores[base + i])
+        above += 1 if key > prefix else 0
+        equal += 1 if key == prefix else 0
+    above_of[t], equal_of[t] = above, equal
+    cuda.syncthreads()
+    sums_from_the_end(above_of, other, step)
+    sums_from_the_end(equal_of, other, step)
+    equal_before = equal_of[0] - equal_of[t]
+    place = above_of[0] - above_of[t] + min(equal_before, wanted)
+    for i in range(first, last):
+        key = order_key(scores[base + i])
+        if key > prefix or (key == prefix and equal_before < wanted):
+            out[token * k + place] = i
+            place += 1
+        if key == prefix:
+            equal_before += 1
+
+
+def select_rows(stream, out, scores, visible, tokens, n, k):
+    """The k best of the first ``visible`` rows, ascending, -1 at the end; ties to the lower row."""
+    select_kernel[tokens, MOST, stream](out, scores, visible, n, k)

@@ -1,0 +1,223 @@
+"""Chains of row stages: norm, rope, Hadamard rotation, rounding, storing.
+
+A pass applies several stages to one row, always in this order (a query head: norm, rope; a cached row: norm, rope,
+E4M3, binary16, into its ring). One kernel has all stages and an op is a chain of one, so a fused chain computes the
+same bits. A block works on one row, which stays in the block's cache between stages.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..driver.grids import MOST_THREADS, threads_for
+from ..driver.intrinsics import bits_to_float, float_bits, float_to_half, half_to_float
+from ..driver.shim import cuda, f64, i32
+from .maths import log2_64, rint32, sqrt32
+
+NORM, ROPE, HADAMARD, E4M3, E2M1, F16, STORE = (1 << i for i in range(7))
+"""Stages, in the order they run."""
+
+MOST = MOST_THREADS
+PEAKS = 1024
+"""Blocks of a small format in a row at most: 64 k channels of E4M3."""
+
+F32 = np.float32
+ONE, ZERO = np.float32(1), np.float32(0)
+NOT_A_NUMBER = np.float32(np.nan)
+EXPONENT_MASK, MAGNITUDE_MASK = np.int32(0x7F800000), np.int32(0x7FFFFFFF)
+E4M3_MAX, E4M3_FLOOR, E4M3_NORMAL, E4M3_STEP = F32(448), F32(1e-4), F32(2.0**-6), F32(2.0**-3)
+E2M1_MAX, E2M1_FLOOR, E2M1_NORMAL, E2M1_STEP = F32(6), F32(6 * 2.0**-126), F32(1), F32(0.5)
+E4M3_BITS, E2M1_BITS = 6, 5
+"""Blocks are of 64 and of 32 values."""
+
+
+@cuda.jit(device=True)
+def block_sum(value, sums):
+    """The sum of ``value`` over all threads of the block, in each of them; ``sums`` is shared, one float64 a thread."""
+    t = cuda.threadIdx.x
+    sums[t] = value
+    cuda.syncthreads()
+    width = cuda.blockDim.x >> 1
+    while width > 0:
+        if t < width:
+            sums[t] += sums[t + width]
+        cuda.syncthreads()
+        width >>= 1
+    total = sums[0]
+    cuda.syncthreads()
+    return total
+
+
+@cuda.jit(device=True)
+def nearest(v, scale, top, normal, step):
+    """``v`` through a small float format with maximum ``top``, under a power-of-two scale.
+
+    Dividing by the step of a value's binade is exact, so the nearest integer, ties to even, is the nearest code, ties
+    to the even code.
+    """
+    v = F32(v / scale)
+    v = top if v > top else v
+    v = -top if v < -top else v
+    binade = bits_to_float(float_bits(v) & EXPONENT_MASK)
+    unit = F32((normal if binade < normal else binade) * step)
+    return F32(F32(rint32(F32(v / unit)) * unit) * scale)
+
+
+@cuda.jit(device=True)
+def round_blocks(src, out, base, n, peaks, bits, top, floor, normal, step):
+    """Values base .. base + n - 1 in blocks of 2^bits, each under a scale of its own. A block with a NaN or an infinity
+    becomes NaN throughout."""
+    t, stride = cuda.threadIdx.x, cuda.blockDim.x
+    for b in range(t, n >> bits, stride):
+        peaks[b] = 0
+    cuda.syncthreads()
+    for i in range(t, n, stride):  # bit patterns of magnitudes are in the order of the magnitudes
+        cuda.atomic.max(peaks, i >> bits, float_bits(src[base + i]) & MAGNITUDE_MASK)
+    cuda.syncthreads()
+    for i in range(t, n, stride):
+        peak = peaks[i >> bits]
+        if peak >= EXPONENT_MASK:
+            out[base + i] = NOT_A_NUMBER
+        else:
+            amax = bits_to_float(peak)
+            amax = floor if amax < floor else amax
+            exponent = int(F32(log2_64(F32(amax / top))))
+            if F32(exponent) < F32(log2_64(F32(amax / top))):
+                exponent += 1
+            scale = power_of_two(exponent)
+            out[base + i] = nearest(src[base + i], scale, top, normal, step)
+
+
+@cuda.jit(device=True)
+def power_of_two(exponent):
+    """2^exponent as float32, for exponents of normal numbers."""
+    return bits_to_float(np.int32((exponent + 127) << 23))
+
+
+@cuda.jit(device=True)
+def stages_of_row(
+    x, out, weight, cos, sin, base, token, n, stages, weighted, eps, half, gap, sign, channels, factor, sums, peaks
+):  # fmt: skip
+    """Apply all stages but storing to the row from x[base] on -> out[base ..]. ``gap``: distance in channels of a rope
+    pair, 1 for adjacent pairs, ``half`` for halves."""
+    t, step = cuda.threadIdx.x, cuda.blockDim.x
+    src = x
+    if stages & NORM:
+        total = 0.0
+        for i in range(t, n, step):
+            value = np.float64(src[base + i])
+            total += value * value
+        mean = F32(block_sum(total, sums) / n)
+        rate = F32(ONE / sqrt32(F32(mean + eps)))
+        for i in range(t, n, step):
+            y = F32(src[base + i] * rate)
+            if weighted:
+                y = F32(y * weight[i])
+            out[base + i] = y
+        src = out
+        cuda.syncthreads()
+    if stages & ROPE:
+        plain = n - 2 * half
+        for i in range(t, plain, step):
+            out[base + i] = src[base + i]
+        for i in range(t, half, step):
+            at = base + plain + (2 * i if gap == 1 else i)
+            a, b = src[at], src[at + gap]
+            c, s = cos[token * half + i], F32(sin[token * half + i] * sign)
+            out[at] = F32(a * c - b * s)
+            out[at + gap] = F32(a * s + b * c)
+        src = out
+        cuda.syncthreads()
+    if stages & HADAMARD:
+        width = 1
+        while width < n:
+            for i in range(t, n >> 1, step):
+                at = base + 2 * i - (i & (width - 1))
+                a, b = src[at], src[at + width]
+                y, z = F32(a + b), F32(a - b)
+                if 2 * width == n:
+                    y, z = F32(y * factor), F32(z * factor)
+                out[at], out[at + width] = y, z
+            src = out
+            cuda.syncthreads()
+            width *= 2
+        if n == 1 and t == 0:
+            out[base] = src[base]
+        src = out
+    if stages & E4M3:
+        round_blocks(src, out, base, channels, peaks, E4M3_BITS, E4M3_MAX, E4M3_FLOOR, E4M3_NORMAL, E4M3_STEP)
+        for i in range(channels + t, n, step):
+            out[base + i] = src[base + i]
+        src = out
+        cuda.syncthreads()
+    if stages & E2M1:
+        round_blocks(src, out, base, n, peaks, E2M1_BITS, E2M1_MAX, E2M1_FLOOR, E2M1_NORMAL, E2M1_STEP)
+        src = out
+        cuda.syncthreads()
+    if stages & F16:
+        for i in range(t, n, step):
+            out[base + i] = half_to_float(float_to_half(src[base + i]))
+        cuda.syncthreads()
+
+
+@cuda.jit
+def chain_kernel(
+    out, x, weight, cos, sin, n, heads, stages, weighted, eps, half, gap, sign, channels, factor
+):  # fmt: skip
+    """Block: one row."""
+    sums = cuda.shared.array(MOST, f64)
+    peaks = cuda.shared.array(PEAKS, i32)
+    row = cuda.blockIdx.x
+    stages_of_row(
+        x, out, weight, cos, sin, row * n, row // heads, n, stages, weighted, eps, half, gap, sign, channels, factor,
+        sums, peaks,
+    )  # fmt: skip
+
+
+@cuda.jit
+def chain_store_kernel(
+    out, ring, x, weight, cos, sin, at, n, heads, stages, weighted, eps, half, gap, sign, channels, factor, slots
+):  # fmt: skip
+    """Block: one row, then stored into its slot of the ring; ``out`` is scratch."""
+    sums = cuda.shared.array(MOST, f64)
+    peaks = cuda.shared.array(PEAKS, i32)
+    row = cuda.blockIdx.x
+    stages_of_row(
+        x, out, weight, cos, sin, row * n, row // heads, n, stages, weighted, eps, half, gap, sign, channels, factor,
+        sums, peaks,
+    )  # fmt: skip
+    slot = (at[0] + row) % slots
+    for i in range(cuda.threadIdx.x, n, cuda.blockDim.x):
+        ring[slot * n + i] = out[row * n + i]
+
+
+def chain(stream, out, x, weight, cos, sin, rows, n, heads, stages, weighted, eps, half, gap, sign, channels, factor):
+    """Rows of n values; row r belongs to token r // heads, whose angles are cos, sin (tokens, half)."""
+    chain_kernel[rows, threads_for(n, MOST), stream](
+        out, x, weight, cos, sin, n, heads, stages, weighted, F32(eps), half, gap, F32(sign), channels, F32(factor)
+    )
+
+
+def chain_store(
+    stream, out, ring, x, weight, cos, sin, at, rows, n, heads, stages, weighted, eps, half, gap, sign, channels,
+    factor, slots,
+):  # fmt: skip
+    """``chain``, then store row r into ring row (at + r) % slots; at most ``slots`` rows."""
+    chain_store_kernel[rows, threads_for(n, MOST), stream](
+        out, ring, x, weight, cos, sin, at, n, heads, stages, weighted, F32(eps), half, gap, F32(sign), channels,
+        F32(factor), slots,
+    )  # fmt: skip
+
+
+@cuda.jit
+def store_kernel(ring, x, at, tokens, n, slots):
+    """Block: one of the newest min(tokens, slots) rows."""
+    token = cuda.blockIdx.x + max(tokens - slots, 0)
+    slot = (at[0] + token) % slots
+    for i in range(cuda.threadIdx.x, n, cuda.blockDim.x):
+        ring[slot * n + i] = x[token * n + i]
+
+
+def store_rows(stream, ring, x, at, tokens, n, slots):
+    """Store the newest ``slots`` rows of x (tokens, n) into ring rows (at + i) % slots; float32 or binary16."""
+    store_kernel[min(tokens, slots), threads_for(n, MOST), stream](ring, x, at, tokens, n, slots)

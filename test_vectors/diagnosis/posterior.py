@@ -1,0 +1,213 @@
+"""The posterior of the candidates of one case, and the one rule that decides.
+
+    log posterior = log prior + log likelihood, up to a constant
+
+The prior of a candidate is the share of its rounding set times that of the kind of its mistake (calibration.json), each
+divided by how many of these there are. The likelihood says how far the observed scatter is under the candidate, which
+replicas measure: ``Fit.score`` from one run, which ranks; ``Posterior.odds`` for two candidates, which decides:
+
+    fault       it fits, and its log odds are ACCUSED over every clean set and NAMED over every other name
+    clean       it fits, and no mistake that fits has better odds than the best clean set
+    otherwise   undecided or unknown (decide.py)
+
+A candidate fits if its misfit is below ``LIMIT``: the only threshold of "nothing here explains it".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+
+import numpy as np
+
+from ds4ref.variants import LIBRARY, MODE_NAMES, ROUNDING
+from ds4ref.variants.families import FAMILIES
+from ds4ref.variants.scoped import scopes
+
+from .calibration import log_prior
+from .case import CLIP, Candidate, Case
+from .evidence import FLOAT_FLOOR, LIMIT, WEIGHT, Fit, Reference, log_student, projection, squares
+from .outside import slips
+
+ACCUSED = float(np.log(1000.0))
+"""Log odds over every clean set at which a mistake is named: one right engine in a thousand may be accused."""
+NAMED = float(np.log(8.0))
+"""Log odds over every other name at which one is given: one name in nine may be wrong; the engine is, in any case."""
+CONTENDERS = 5
+"""Best mistakes that are compared on replicas: each costs eight passes."""
+SAME = 0.5
+"""Mean l below which two predictions are one: engines of one lie within e^0.5 of the other's own noise."""
+
+
+class Posterior:
+    """Candidates of one case and their odds."""
+
+    def __init__(self, case: Case):
+        self.case = case
+        self.candidates: list[Candidate] = []
+        shape = case.library.engine.shape
+        faults, around, parts = len(LIBRARY), len(slips(case.library, case.bos)), len(scopes(shape))
+        members = sum(len(family.grid(shape)) for family in FAMILIES.values())
+        self._counts = {
+            "clean": 1, "fault": faults, "slip": around, "family": members, "part": faults * parts,
+            "late": faults * len(case.library.ids), "pair": faults * (faults - 1) / 2,
+        }  # fmt: skip
+        # computed at most once for each candidate
+        self.own, self.median, self.odds = cache(self._own), cache(self._median), cache(self._odds)
+
+    # --- prior and likelihood
+
+    def log_prior(self, c: Candidate) -> float:
+        """Log prior of a candidate: its rounding set's, and that of what is wrong in it."""
+        modes = len(MODE_NAMES)
+        mode = ("mode", modes) if c.mode in MODE_NAMES else ("rounding", len(ROUNDING) - modes)
+        kind = "clean" if c.clean else c.kind
+        return log_prior("sets", *mode) + log_prior("kinds", kind, self._counts[kind])
+
+    def score(self, c: Candidate) -> float:
+        """Log posterior from one run, up to a constant: for ranking."""
+        return self.log_prior(c) + c.fit.score
+
+    def _odds(self, a: Candidate, b: Candidate) -> float:
+        """Log posterior odds of ``a`` over ``b``, clipped."""
+        prior = self.log_prior(a) - self.log_prior(b)
+        scatter = log_student(max(self.misfit(a), 0.0)) - log_student(max(self.misfit(b), 0.0))
+        return float(np.clip(prior + scatter + self.case.bayes_factor(a, b), -CLIP, CLIP))
+
+    def misfit(self, c: Candidate) -> float:
+        """Misfit by the noise of its rounding set, or of engines that have the mistake: one that amplifies has more."""
+        if c.clean or c.kind == "slip" or c.fit.misfit < LIMIT:
+            return c.fit.misfit
+        return min(c.fit.misfit, self.own(c).misfit)
+
+    def _own(self, c: Candidate) -> Fit:
+        """Fit by the candidate's own replicas, if it is near enough for them to matter."""
+        noise = float(np.sqrt(self.case.reference(c.mode).expected.mean()))
+        nearest = min(each.fit.rms for each in self.candidates if each.clean)
+        near = c.fit.rms < (3 * noise if c.coarse else nearest / 5)
+        return self.case.reference_of(c.run).fit(self.case.values, c.rows) if near else c.fit
+
+    def fits(self, c: Candidate) -> bool:
+        """Whether a candidate explains everything to within its noise, or all but a uniform residue."""
+        return self.misfit(c) < LIMIT or self.residue(c) is not None
+
+    def residue(self, c: Candidate) -> float | None:
+        """Root mean square of what a mistake leaves, if that is small and the same everywhere, as rounding on the way
+        to us is: a tenth of what any other name leaves. None otherwise."""
+        if c.clean or c.coarse or not np.isfinite(c.fit.level).all():
+            return None
+        r = c.fit.level + 0.5 * np.log(self.case.reference(c.mode).expected) + c.fit.shift
+        others = [self.median(other) for other in self.candidates if other.family != c.family]
+        small = bool(others) and self.median(c) < 0.1 * min(others)
+        return c.fit.rms if small and float(r.std()) <= 0.5 else None
+
+    def _median(self, c: Candidate) -> float:
+        """Median over positions of the root mean square difference, nats: a tie that fell the other way makes half of
+        the positions of every candidate alike."""
+        r = squares(self.case.values, c.rows)
+        r = r[np.isfinite(r)]
+        return float(np.sqrt(np.median(r))) if len(r) else np.inf
+
+    # --- the best
+
+    def ranked(self, clean: bool | None = None) -> list[Candidate]:
+        """Candidates, best first; only clean ones or only mistakes if asked for."""
+        chosen = [c for c in self.candidates if clean is None or c.clean is clean]
+        return sorted(chosen, key=self.score, reverse=True)
+
+    def clean(self, mode: str) -> Candidate:
+        """A rounding set with nothing wrong."""
+        return next(c for c in self.candidates if c.clean and c.mode == mode)
+
+    def answer(self) -> Candidate | None:
+        """The best clean set that fits and can be told from narrower ones; None if there is none."""
+        return next((c for c in self.ranked(clean=True) if c.fit.misfit < LIMIT and self.told_apart(c)), None)
+
+    def champion(self) -> Candidate | None:
+        """The best mistake that fits; None if there is none. In sets that flip steps scores scatter, so that the best
+        few are compared by odds."""
+        wrong = self.ranked(clean=False)[:CONTENDERS]
+        near = [c for c in wrong if self.score(c) > self.score(wrong[0]) - CLIP and self.fits(c)]
+        if len(near) > 1 and near[0].coarse:
+            return max(near, key=self.over)
+        return near[0] if near else None
+
+    def over(self, c: Candidate) -> float:
+        """Log odds of a mistake over the best clean set."""
+        return self.odds(c, self.ranked(clean=True)[0])
+
+    def rival(self, c: Candidate) -> tuple[Candidate | None, float]:
+        """The best mistake by another name, in any set, and the log odds over it. Names whose predictions lie no
+        further apart than right engines do are one."""
+        ref = self.case.reference(c.mode)
+        for other in self.ranked(clean=False):
+            if other.family != c.family and not (other.mode == c.mode and ref.level(other.rows, c.rows) < SAME):
+                return other, self.odds(c, other)
+        return None, CLIP
+
+    def proven(self) -> Candidate | None:
+        """The mistake that may be named, if there is one."""
+        c = self.champion()
+        certain = c is not None and self.over(c) >= ACCUSED and self.rival(c)[1] >= NAMED and self.told_apart(c)
+        return c if certain else None
+
+    # --- wide and narrow sets
+
+    def told_apart(self, c: Candidate) -> bool:
+        """Whether the data lies at this candidate, not merely within its noise around the same one in a narrower set.
+
+        The data's place on the line from the narrower prediction (0) to this one (1) is compared with where engines of
+        this candidate lie on it. A set whose own engines do not lie apart from 0 can never be told.
+        """
+        ref = self.case.reference(c.mode)
+        if not ref.coarse:
+            return True
+        modes = [each.mode for each in self.candidates if each.clean and self._narrower(each.mode, ref)]
+        same = [o for o in self.candidates if (o.kind, o.name) == (c.kind, c.name) and o.mode in modes]
+        if c.clean:
+            same = [self.clean(mode) for mode in modes]
+        elif c.kind == "fault":
+            missing = [mode for mode in modes if mode not in {o.mode for o in same}]
+            able = [m for m in missing if c.name in {fault.name for fault in self.case.library.faults(m)}]
+            same += self.case.computed(self.case.fault(mode, c.name) for mode in able)
+        if not c.clean and c.mode not in MODE_NAMES and not same:
+            return False
+        return all(self._lies_at(c, ref, other.rows) for other in same)
+
+    def _narrower(self, mode: str, ref: Reference) -> bool:
+        """Whether a set's noise is less than half of another's."""
+        return bool(np.mean(np.log(ref.expected / self.case.reference(mode).expected)) > np.log(2.0))
+
+    def _lies_at(self, c: Candidate, ref: Reference, narrower: np.ndarray) -> bool:
+        """Whether the data's place on the line from ``narrower`` to this candidate is that of its own engines."""
+        weight = 1 / ref.expected
+        usual = np.array([projection(run, narrower, c.rows, weight) for run in self.case.runs(c)])
+        here = projection(self.case.values, narrower, c.rows, weight)
+        spread = max(float(usual.std(ddof=1)), 0.01) * np.sqrt(1 + 1 / len(usual))
+        mean = float(usual.mean())
+        return mean > LIMIT * spread and here > 0.5 and abs(here - mean) < LIMIT * spread + 0.1 * mean
+
+    # --- the beginning
+
+    def explained(self, c: Candidate) -> tuple[float, int | None]:
+        """Log posterior odds over numbers that agree with nothing, from the rows before the first misfit alone, and the
+        position of that misfit."""
+        until = self.case.first_beyond(c)
+        rows = self.case.seen.rows
+        n = len(rows) if until is None else int(np.searchsorted(rows, until))
+        prior = self.log_prior(c) - log_prior("kinds", "none")
+        if n == 0:
+            return prior, until
+        e = self.case.reference(c.mode).expected
+        spread = float(np.nanstd(self.case.values[:n])) + FLOAT_FLOOR
+        return WEIGHT * float(np.sum(np.log(spread) - 0.5 * np.log(e[:n]))) + prior, until
+
+    def extend(self, candidates: Iterable[Candidate]) -> list[Candidate]:
+        """Add candidates; return them."""
+        new = list(candidates)
+        self.candidates += new
+        return new
+
+    def replace(self, old: Candidate, new: Candidate) -> None:
+        """Put a better version of a candidate in its place."""
+        self.candidates[self.candidates.index(old)] = new

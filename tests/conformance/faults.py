@@ -1,0 +1,175 @@
+"""A server with one fault: it passes everything on to a right one, and spoils what comes back.
+
+with faulty(server.url, FAULTS["no done"]) as url: ...
+
+A fault is (path it spoils, function of (request, status, content type, body) -> the same three). Bodies are whole: what
+is tested is what arrives, not when.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import httpx2
+
+from ds4ref.conformance.servers import THINKING
+from ds4ref.server.constrain import steering
+
+FORMED = partial(steering, max_reasoning=THINKING)
+"""What the harness starts our server with."""
+Reply = tuple[int, str, bytes]
+Fault = Callable[[dict[str, Any], int, str, bytes], Reply]
+
+
+def right(asked, status, kind, data):
+    """No fault."""
+    return status, kind, data
+
+
+@contextmanager
+def faulty(url, path="", fault=right, known=None, dropped=()):
+    """The URL of a server that has ``fault`` at ``path``, or acts as if it knew nothing of the fields ``dropped``.
+
+    ``known`` keeps what the right server said, for the next fault: many are tried, and it is the same every time.
+    """
+    inner = httpx2.Client(base_url=url, timeout=120.0, trust_env=False)
+    known = {} if known is None else known
+
+    def right_answer(method, target, body, kind):
+        key = method, target, body
+        if key not in known:
+            headers = {"content-type": kind} if body else {}
+            found = inner.request(method, target, content=body or None, headers=headers)
+            known[key] = found.status_code, found.headers.get("content-type", ""), found.content
+        return known[key]
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _pass(self):
+            body = self.rfile.read(int(self.headers.get("content-length") or 0))
+            try:
+                asked = json.loads(body or b"{}")
+            except ValueError:
+                asked = {}
+            here = self.path.partition("?")[0] == path
+            if here and set(dropped) & set(asked):
+                asked = {name: value for name, value in asked.items() if name not in dropped}
+                body = json.dumps(asked).encode()
+            status, kind, data = right_answer(self.command, self.path, body, self.headers.get("content-type") or "")
+            if here:
+                status, kind, data = fault(asked, status, kind, data)
+            try:
+                self.send_response(status)
+                self.send_header("content-type", kind)
+                self.send_header("content-length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+            except OSError:
+                self.close_connection = True  # who asked has left
+
+        do_GET = do_POST = _pass
+
+        def log_message(self, *args):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+        inner.close()
+
+
+# --- ways to spoil
+
+
+def stream(spoil):
+    """Spoil the events of a good stream, given as a list of blocks."""
+
+    def fault(asked, status, kind, data):
+        if status != 200 or "event-stream" not in kind:
+            return status, kind, data
+        blocks = [block for block in data.decode().split("\n\n") if block]
+        return status, kind, "".join(block + "\n\n" for block in spoil(blocks)).encode()
+
+    return fault
+
+
+def document(spoil):
+    """Spoil a good document in place."""
+
+    def fault(asked, status, kind, data):
+        if status != 200 or "json" not in kind:
+            return status, kind, data
+        found = json.loads(data)
+        spoil(found)
+        return status, kind, json.dumps(found).encode()
+
+    return fault
+
+
+def replaced(pattern, by):
+    """Every match in each event."""
+    return stream(lambda blocks: [re.sub(pattern, by, block) for block in blocks])
+
+
+def without(pattern):
+    """Events that match are never sent."""
+    return stream(lambda blocks: [block for block in blocks if not re.search(pattern, block)])
+
+
+def swapped(pattern):
+    """The first event that matches comes before the one in front of it."""
+
+    def spoil(blocks):
+        at = next((i for i, block in enumerate(blocks) if re.search(pattern, block)), 0)
+        return [*blocks[: at - 1], blocks[at], blocks[at - 1], *blocks[at + 1 :]] if at else blocks
+
+    return stream(spoil)
+
+
+def kind_of(wrong):
+    """Another content type for streams."""
+    return lambda asked, status, kind, data: (status, wrong if "event-stream" in kind else kind, data)
+
+
+def of_documents(wrong):
+    """Another content type for documents."""
+    return lambda asked, status, kind, data: (status, wrong if "json" in kind and status == 200 else kind, data)
+
+
+def always(status, body=b"{}"):
+    """The same answer to whatever is asked."""
+    return lambda *_: (status, "application/json", body)
+
+
+def errors(status=None, body=None, kind=None):
+    """Another answer where the right one is a refusal."""
+
+    def fault(asked, was, told, data):
+        return (was, told, data) if was < 400 else (status or was, kind or told, data if body is None else body)
+
+    return fault
+
+
+def calls(spoil):
+    """Spoil the calls of a chat completion."""
+
+    def change(found):
+        for choice in found.get("choices", ()):
+            for call in choice["message"].get("tool_calls") or ():
+                spoil(call)
+
+    return document(change)

@@ -1,0 +1,125 @@
+"""A driver whose device memory is this process's: what the CUDA backend runs on where there is no GPU.
+
+It copies and allocates, and calls the functions that launch kernels; what a launch does is for others to say
+(``lowering.hosted`` runs compiled kernels, ``test_decode`` runs nothing).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from ds4ref.kernels.cuda.driver.gpu import Block, Driver
+from ds4ref.kernels.cuda.graph.branches import Schedule
+
+
+class HostBlock(Block):
+    """Memory of this process at its real address; ``memory`` are its bytes. New memory is full of NaNs, so that a test
+    sees values that nothing wrote."""
+
+    def __init__(self, nbytes: int):
+        raw = np.full(nbytes + 512, 0xFF, np.uint8)
+        start = -raw.ctypes.data % 256
+        self.memory = raw[start : start + -(-nbytes // 256) * 256]
+        super().__init__(self.memory.ctypes.data, nbytes)
+
+
+class HostDriver(Driver):
+    """Does everything at once, in the order it is asked for; a graph is its calls."""
+
+    def alloc(self, nbytes: int) -> Block:
+        self._count("alloc")
+        return HostBlock(nbytes)
+
+    def free(self, block: Block) -> None:
+        self._count("free")
+
+    def memory(self) -> tuple[int, int]:
+        return 1 << 46, 1 << 46
+
+    def pinned(self, nbytes: int) -> np.ndarray:
+        return np.zeros(nbytes, np.uint8)
+
+    def to_device(self, block: Block, offset: int, values: np.ndarray) -> None:
+        self._count("to_device")
+        bytes_of(block)[offset : offset + values.nbytes] = values.reshape(-1).view(np.uint8)
+
+    def to_host(self, values: np.ndarray, block: Block, offset: int) -> None:
+        self._count("to_host")
+        values.reshape(-1).view(np.uint8)[...] = bytes_of(block)[offset : offset + values.nbytes]
+
+    def begin_copy(self, block: Block, offset: int, values: np.ndarray) -> None:
+        self._count("begin_copy")
+        bytes_of(block)[offset : offset + values.nbytes] = values.reshape(-1).view(np.uint8)
+
+    def await_copies(self) -> None:
+        pass
+
+    def copy(self, to: Block, at: int, block: Block, offset: int, nbytes: int) -> None:
+        self._count("copy")
+        bytes_of(to)[at : at + nbytes] = bytes_of(block)[offset : offset + nbytes]
+
+    def sync(self) -> None:
+        self._count("sync")
+
+    def run(self, call: Callable[[], None]) -> None:
+        call()
+
+    def capture(
+        self, refresh: Sequence[tuple[Block, np.ndarray]], calls: Sequence[Callable[[], None]],
+        fetch: Sequence[tuple[np.ndarray, Block]], order: Schedule | None = None,
+    ) -> HostGraph:  # fmt: skip
+        """Branches come in another order than that of the list, which must not matter."""
+        ordered = calls if order is None else [calls[number] for number in order.sequence()]
+        return HostGraph(self, list(refresh), list(ordered), list(fetch))
+
+
+class HostGraph:
+    """Refreshes, calls and fetches, done one after the other."""
+
+    def __init__(self, driver: HostDriver, refresh: list, calls: list, fetch: list):
+        self._driver, self._refresh, self._calls, self.fetch = driver, refresh, calls, fetch
+        self.nodes = len(refresh) + len(calls) + len(fetch)
+
+    def launch(self) -> None:
+        self._driver._count("launch")
+        for block, values in self._refresh:
+            bytes_of(block)[: values.nbytes] = values
+        for call in self._calls:
+            self._driver.run(call)
+        for values, block in self.fetch:
+            values[...] = bytes_of(block)[: values.nbytes]
+
+
+def bytes_of(block: Block) -> np.ndarray:
+    """The bytes of a block of this process."""
+    assert isinstance(block, HostBlock)
+    return block.memory
+
+
+@contextlib.contextmanager
+def instead_of_a_device(
+    driver: Driver, as_kernel_array: Callable[..., Any], multiprocessors: int = 3, shared_limit: int = 227 << 10
+) -> Iterator[None]:
+    """Backends opened meanwhile use ``driver``, and kernels get what ``as_kernel_array`` makes of an address, a shape
+    and a dtype. Few multiprocessors give each several pieces of work, also of small matrices; the shared memory of a
+    block is that of an H100."""
+    from ds4ref.kernels.cuda import backend  # noqa: F401  (imports all modules)
+
+    instead = {
+        "open_driver": lambda *number: driver,
+        "as_kernel_array": as_kernel_array,
+        "multiprocessors": lambda: multiprocessors,
+        "shared_limit": lambda: shared_limit,
+        "allow_shared": lambda *asked: None,
+    }
+    with contextlib.ExitStack() as patches:
+        for module in [module for name, module in sys.modules.items() if name.startswith("ds4ref.kernels.cuda")]:
+            for name in instead.keys() & vars(module).keys():
+                patches.enter_context(mock.patch.object(module, name, instead[name]))
+        yield

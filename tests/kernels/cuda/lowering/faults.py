@@ -1,0 +1,291 @@
+"""One-line mistakes put into CUDA kernels, one at a time: does the test of the op notice?
+
+    python -m tests.kernels.cuda.lowering.faults            all of them (needs numba-cuda); exit 1 if one lives
+    python -m tests.kernels.cuda.lowering.faults rows amax  those whose file or line contains one of these
+
+Those of kernels are tried by ``test_lowered_ops.py`` on compiled kernels: wrong numbers, but also a barrier that is
+missing, an index too far, shared memory nobody wrote, which no comparison of numbers has to show. They run in one
+process. Those of what surrounds kernels (joining, recordings, experts that come and go) are tried by the tests of that,
+in a process each. Chosen by hand, so that every kind has some; ``tests.mutants`` draws at random. All
+on a copy of the tree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+class Fault(NamedTuple):
+    """``old``, once in module ``file`` of kernels/cuda, becomes ``new``; the tests of ``by`` should fail: an op,
+    or a file of tests/kernels and what its tests are chosen by."""
+
+    file: str
+    old: str
+    new: str
+    by: str
+
+
+RECORDING, EXPERTS, PRODUCTS = "cuda/test_recording.py", "cuda/test_experts.py", "cuda/test_products.py"
+BRANCHES, SHARING = "cuda/test_branches.py", "cuda/test_sharing.py"
+
+FAULTS = [
+    Fault("rows/stages", "total += value * value", "total += value", "rms_norm"),
+    Fault("rows/stages", "    sums[t] = value\n    cuda.syncthreads()\n", "    sums[t] = value\n    pass\n",
+          "rms_norm"),
+    Fault("rows/stages", "out[at] = F32(a * c - b * s)", "out[at] = F32(a * c + b * s)", "rope"),
+    Fault("rows/stages", "c, s = cos[token * half + i]", "c, s = cos[token * half + i + 1]", "rope"),
+    Fault("rows/stages", "            src = out\n            cuda.syncthreads()\n            width *= 2",
+          "            src = out\n            pass\n            width *= 2", "hadamard"),
+    Fault("rows/stages", "at = base + 2 * i - (i & (width - 1))", "at = base + 2 * i - (i & width)", "hadamard"),
+    Fault("rows/stages", "amax = floor if amax < floor else amax", "amax = amax", "round_e4m3"),
+    Fault("rows/stages", "peaks[i >> bits]\n", "peaks[i >> (bits - 1)]\n", "round_e2m1"),
+    Fault("rows/stages", "slot = (at[0] + token) % slots", "slot = (at[0] + token + 1) % slots", "store_rows"),
+    Fault("rows/windows", "if position >= at:", "if position > at:", "windows"),
+    Fault("rows/windows", "top = top if value <= top else value", "top = top if value > top else value", "pool"),
+    Fault("rows/windows", "place = (at[0] + i // width) % ratio",
+          "place = (at[0] + i // width) % (ratio + 1)", "position_bias"),
+    Fault("rows/routing", "return a > b or (a == b and i < j)", "return a > b or (a == b and i > j)", "route"),
+    Fault("rows/routing", "            best[t], where[t] = top, at\n            cuda.syncthreads()\n",
+          "            best[t], where[t] = top, at\n            pass\n", "route"),
+    Fault("rows/routing", "u = -limit if u < -limit else u", "u = u", "swiglu"),
+    Fault("rows/routing", "cuda.atomic.add(counts, e, 1)", "counts[e] += 1", "count"),
+    Fault("rows/quantize", "if bits > peak:", "if bits >= peak:", "quantize_q8k"),
+    Fault("rows/quantize", "scale, inverse = F32(bits_to_float(peak) / F32(127))",
+          "scale, inverse = F32(bits_to_float(peak) / F32(128))", "quantize_a8"),
+    Fault("rows/quantize", "F32(v - code) == F32(0.5) and v > F32(0)", "F32(v - code) == F32(0.5) and v > F32(1)",
+          "round_i8"),
+    Fault("rows/quantize", "base, peak = g * size, np.int32(0)", "base, peak = g * size + 1, np.int32(0)", "round_i8"),
+    Fault("rows/indexing", "            cuda.syncthreads()\n            for d in range(CHUNK):",
+          "            pass\n            for d in range(CHUNK):", "index_scores"),
+    Fault("rows/indexing", "if first + r < limit:\n            total",
+          "if first + r <= limit:\n            total", "index_scores"),
+    Fault("rows/attending", "number = -2 - pick", "number = -1 - pick", "attention"),
+    Fault("rows/attending", "total[h] = F32(total[h] * factor[h]) + weight", "total[h] = total[h] + weight",
+          "attention"),
+    Fault("rows/attending", "            rows[r] = number\n        cuda.syncthreads()\n",
+          "            rows[r] = number\n        pass\n", "attention"),
+    Fault("rows/attending", "% raw_rows * shared + head", "% raw_rows * shared", "attend"),
+    Fault("rows/attending", "h0 = head * sharing + group * GROUP", "h0 = head * sharing", "attend"),
+    Fault("rows/attending", "here = min(GROUP, sharing - group * GROUP)", "here = min(GROUP, sharing)", "attend"),
+    Fault("rows/attending", "   add_rows(parts, values, comp, rows,", "   add_rows(parts, keys, comp, rows,", "attend"),
+    Fault("rows/attending", "number = -2 - (seen - window)", "number = -3 - (seen - window)", "attention"),
+    Fault("rows/attending", "total = exp32(F32(sink - top)) if sunk else F32(0)", "total = F32(0)", "attention"),
+    Fault("rows/attending", "start, end = run * each, min((run + 1) * each, window + others)",
+          "start, end = run * each, min((run + 1) * each, window)", "attention"),
+    Fault("rows/attending", "window > raw_rows or others < 0", "others < 0", "test_ops.py out_of_range and attention"),
+    Fault("rows/indexing", "return F32(0) if x < F32(0) else x", "return x", "index_scores"),
+    Fault("rows/indexing", "w[token * heads + h] if h < heads else F32(0)", "w[token * heads + h]", "index_scores"),
+    Fault("rows/indexing", "F32(x + F32(0))", "F32(x)", "select_rows"),
+    Fault("rows/indexing", "key == prefix and equal_before < wanted", "key == prefix and equal_before <= wanted",
+          "select_rows"),
+    Fault("rows/indexing", "+ min(equal_before, wanted)", "+ equal_before", "select_rows"),
+    Fault("rows/indexing", "wanted -= found[1]", "wanted -= 0", "select_rows"),
+    Fault("rows/indexing", "cuda.atomic.add(bins, (key >> shift) & (DIGITS - 1), 1)",
+          "bins[(key >> shift) & (DIGITS - 1)] += 1", "select_rows"),
+    Fault("rows/routing", "total = FLOOR if total < FLOOR else total", "total = total", "route"),
+    Fault("rows/routing", "total += TINY", "total += FLOOR", "route"),
+    Fault("rows/routing", "                if not value == value:\n                    value = -INFINITY\n", "",
+          "route"),
+    Fault("rows/routing", "g = limit if g > limit else g", "g = g", "swiglu"),
+    Fault("rows/routing", "ids[token * k + i] = min(before, E - 1)", "ids[token * k + i] = min(before, E - 2)",
+          "route"),
+    Fault("graph/joining", "or len(after) != 1 or", "or len(after) < 1 or", RECORDING),
+    Fault("graph/joining", "if id(result.buffer) in kept or len", "if len", RECORDING),
+    Fault("graph/joining", "both is not None and not written_between(launches[number + 1 : after[0]], now)",
+          "both is not None", RECORDING),
+    Fault("graph/joining", "written_between(between, launch) or written_between(between, launches[at])", "False",
+          RECORDING),
+    Fault("graph/joining", "norm.stages != NORM or ", "", RECORDING),
+    Fault("graph/joining", "if to is not None and not written_between(launches[number + 1 : to], launch):",
+          "if to is not None:", RECORDING),
+    Fault("graph/recording", "setdefault(id(buffer), []).append(number)", "setdefault(id(buffer), [number])",
+          RECORDING),
+    Fault("graph/recording", "            if offset - at >= size:", "            if offset >= size:", RECORDING),
+    Fault("graph/recording", "if each[2] >= first", "if each[2] > first", RECORDING),
+    Fault("graph/recording", "end += -(-buffer.nbytes // ALIGNMENT) * ALIGNMENT", "end += 0", RECORDING),
+    Fault("graph/recording", "                owner.tell(code)", "                pass", RECORDING),
+    Fault("graph/recording", "        self._used += 1\n", "        pass\n", RECORDING),
+    Fault("graph/branches", "earlier.update(readers.pop(key, ()))", "readers.pop(key, ())", BRANCHES),
+    Fault("graph/branches", "for key in read | written if key in writer", "for key in read if key in writer", BRANCHES),
+    Fault("graph/branches", "over |= self.before[m] | 1 << m", "over |= self.before[m] | 2 << m", BRANCHES),
+    Fault("graph/branches", "if self.before[number] & mask != mask:", "if not self.before[number] & mask:", BRANCHES),
+    Fault("driver/gpu", "wait(0, ended[number])", "pass", BRANCHES),
+    Fault("driver/gpu", "                wait(turn.branch, ended[earlier])", "                pass", BRANCHES),
+    Fault("graph/recording", "setdefault(self._branch, [])", "setdefault(0, [])", BRANCHES),
+    Fault("driver/experts", "self.slot_of[old] = -1", "pass", EXPERTS),
+    Fault("driver/experts", "self.hot *= FADING", "pass", EXPERTS),
+    Fault("driver/experts", "= np.inf  # wanted now", "+= 0  # wanted now", EXPERTS),
+    Fault("driver/experts", "out[i] = x[rows[i // n] * n + i % n]", "out[i] = x[rows[0] * n + i % n]", EXPERTS),
+    Fault("driver/experts", "parts[(i // n * slots + k) * n + i % n]", "parts[(i // n * slots) * n + i % n]", EXPERTS),
+    Fault("driver/experts", "for i in range(0, len(used), slots)", "for i in range(0, slots, slots)", EXPERTS),
+    Fault("products/matmat", "a0, a1 = element(weights, at), element(weights, at + 8 * PITCH)",
+          "a1, a0 = element(weights, at), element(weights, at + 8 * PITCH)", PRODUCTS + " not_full and Q8_0"),
+    Fault("products/plain", "                    while i < n:\n", "                    while i < n - (n & 1):\n",
+          PRODUCTS + " plain_weights and F16 and 13"),
+    Fault("products/widening", ".view(np.uint32) >> 16", ".view(np.uint32) >> 15", PRODUCTS + " widened"),
+    Fault("products/widening", "return 2 * w.nbytes // w.row_bytes", "return w.nbytes // w.row_bytes",
+          PRODUCTS + " widened"),
+    Fault("products/widening", "out[at : at + step] = decode(rows[at : at + step])",
+          "out[at : at + step] = decode(rows[:step])", PRODUCTS + " widened"),
+    Fault("rows/ranking", "x if x > FLOOR else FLOOR", "x", "top"),
+    Fault("rows/ranking", "<< 32) + (LOW - at)", "<< 32) + at", "top"),
+    Fault("rows/ranking", "(at & size) == 0)\n            cuda.syncthreads()", "(at & size) == 0)\n            pass",
+          "top"),
+    Fault("rows/ranking", "(at & size) == 0)", "True)", "top"),
+    Fault("rows/ranking", "(run & 1) == 0)", "True)", "top"),
+    Fault("rows/ranking", "                keys[at] = other\n        cuda.syncthreads()\n",
+          "                keys[at] = other\n        pass\n", "top"),
+    Fault("rows/ranking", "at = i // width * 2 * gap + i % width", "at = i // width * gap + i % width", "top"),
+    Fault("rows/ranking", "if first + i < n else NOBODY", "if first + i <= n else NOBODY", "top"),
+    Fault("rows/ranking", "if first + i < count else NOBODY", "if first + i < count else 0", "top"),
+    Fault("rows/ranking", "found[row * count + i] if i < count else NOBODY", "found[row * count + i]", "top"),
+    Fault("rows/ranking", "values[row * k + i] = x[row * n + at]", "values[row * k + i] = x[at]", "top"),
+    Fault("rows/ranking", "return 1 << (k - 1).bit_length()", "return 1 << k.bit_length() - 1", "top"),
+    Fault("ops/ranking", "while tiles * k > tile:", "while tiles > tile:", "top"),
+    Fault("graph/recording", "            self._there.clear()\n", "", RECORDING + " kept"),
+    Fault("graph/recording", "driver.to_host(mirror, block, at)", "driver.to_host(mirror, block, 0)",
+          RECORDING + " kept"),
+    Fault("graph/recording", "if start >= end:", "if start > end:", RECORDING + " kept"),
+    Fault("rows/stages", "a, b = src[at], src[at + gap]", "a, b = src[at], src[at + 1]", "rope"),
+    Fault("rows/hyper", "post[token * C + i] = TWO * sigmoid32(", "post[token * C + i] = sigmoid32(", "hc_split"),
+    Fault("rows/hyper", "total += F32(w[token * C + c] * X[(token * C + c) * D + i])",
+          "total += F32(w[token * C] * X[(token * C + c) * D + i])", "hc_reduce"),
+    Fault("products/plain", "i += 4 * split * span", "i += 3 * split * span", "linear"),
+    Fault("products/packing", "peak = _larger(peak, shuffle_xor(peak, 2))", "peak = peak", "linear"),
+    Fault("products/units", "np.int32(shift_right(minima, 4) & 0x0F0F)",
+          "np.int32(shift_right(minima, 4) & 0x0F07)", "linear"),
+    Fault("products/decoding", "behind = I32(skew << 1) if even", "behind = I32(0) if even",
+          PRODUCTS + " rows_of_a_table"),
+    Fault("products/decoding", "repeated(128 - zero)", "repeated(127 - zero)", PRODUCTS + " rows_of_a_table"),
+    Fault("products/decoding", "upper = I32(shift_right(code & bit3, 3) * all_bits)", "upper = I32(0)",
+          PRODUCTS + " rows_of_a_table"),
+    Fault("products/matvec", "I32(place & 3)", "I32(place & 2)", PRODUCTS + " only_their_declaration"),
+    Fault("rows/quantize", "F32(codes[i]) * scales[i // block]", "F32(codes[i]) * scales[0]",
+          PRODUCTS + " before_the_float_product"),
+    Fault("products/dots", "I32(shift_left(t, 2) & NO_CARRY)", "I32(shift_left(t, 2))", "linear"),
+    Fault("products/dots", "bits, more, place = I32(63 - 48 * late), I32(48 * late), j & 3",
+          "bits, more, place = I32(63 - 48 * late), I32(16 * late), j & 3", "linear"),
+    Fault("products/dots", "I32(shift_right(signs, 27) | 1)", "I32(shift_right(signs, 27))", "linear"),
+    Fault("products/fetching", "I32(min(r, last) * matrices.row_bytes)", "I32(r * matrices.row_bytes)",
+          "linear"),
+    Fault("products/matvec", "            sync_warp()  # all lanes have read the last chunk\n", "", "linear"),
+    Fault("products/limbs", "peak = peaks[i] if peaks[i] > peak else peak", "peak = peaks[0]", "grouped_linear"),
+    Fault("products/limbs", "k = I32(TOP - ", "k = I32(TOP + 3 - ", "grouped_linear"),
+    Fault("products/limbs", "float_to_half(F32(b - half_to_float(q)))", "float_to_half(F32(b - half_to_float(p)))",
+          "grouped_linear"),
+    Fault("products/limbs", "r, s = _rest(p), _rest(q)", "r, s = _rest(p), _rest(p)", "grouped_linear"),
+    Fault("products/matmat_float", "parts[8 * k + 7] += q3\n            cuda.syncthreads()\n",
+          "parts[8 * k + 7] += q3\n            pass\n", "grouped_linear"),
+    Fault("products/matmat_float", "            copy_wait0()\n", "", "grouped_linear"),
+    Fault("products/filling", "EXPONENT_10, 0x4342", "EXPONENT_10, 0x4341", "grouped_linear"),
+    Fault("products/matmat_float", "(1, 1), (0, 1)", "(0, 1), (0, 1)", "grouped_linear"),
+    Fault("products/matmat_float", "low_b * F32(shift_right(mb, 8))", "low_b * F32(mb & 255)", "grouped_linear"),
+    Fault("products/matmat_float", "seconds[at + 16] = gb", "seconds[at + 16] = ga", "grouped_linear"),
+    Fault("products/matmat_float", "if 8 * k < size:", "if 8 * k + 7 < size:", "grouped_linear"),
+    Fault("products/matmat_float", "vectors_of[i] = divide(pairs_of[i], share)", "vectors_of[i] = pairs_of[i]",
+          "expert_linear"),
+    Fault("products/tiling", "begin = I32(tile * TILE)", "begin = I32(0)", "grouped_linear"),
+    Fault("products/dispatch", "tiles, pairs // share, share", "tiles, pairs, share", "expert_linear"),
+    Fault("graph/sharing", "return tokens < dispatch.MANY_TOKENS and groups == 1", "return groups == 1",
+          SHARING + " many"),
+]  # fmt: skip
+
+
+def noticed(tree: Path, fault: Fault) -> str:
+    """What the test says of the tree with ``fault``; "" if nothing. LookupError if the fault has no place."""
+    path = tree / "kernels" / "cuda" / f"{fault.file}.py"
+    before = path.read_text()
+    if before.count(fault.old) != 1:
+        raise LookupError(f"{fault.old!r} is {before.count(fault.old)} times in {fault.file}")
+    path.write_text(before.replace(fault.old, fault.new))
+    try:
+        return _by_tests(tree, fault.by) if ".py" in fault.by else _by_op(fault.by)
+    finally:
+        path.write_text(before)
+
+
+def _by_tests(tree: Path, by: str) -> str:
+    """What the tests of a file say in a process of their own; RuntimeError if none of them ran."""
+    file, _, chosen = by.partition(" ")
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=line", "-m", "not slow"]
+    command += [f"tests/kernels/{file}", *(["-k", chosen] if chosen else [])]
+    environment = {name: value for name, value in os.environ.items() if name != "DS4_TEST_CUDA"}
+    done = subprocess.run(
+        command, cwd=tree, env=environment | {"PYTHONPATH": str(tree)}, capture_output=True, text=True, check=False
+    )
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"{by}: {done.stdout[-300:]} {done.stderr[-300:]}")
+    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
+    return " ".join(failed[0].split())[:180] if done.returncode and failed else ""
+
+
+def _by_op(op: str) -> str:
+    """What the tests of an op say of the kernels as they are now."""
+    for name in [name for name in sys.modules if name.startswith("ds4ref.kernels.cuda")]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+    try:
+        from . import test_lowered_ops as tests
+        from .hosted import hosted
+
+        with hosted() as driver:
+            backend: Any = importlib.import_module("ds4ref.kernels.cuda.backend")
+            ops = backend.CUDA()
+            if op in tests.EDGES:
+                tests.test_rows_at_the_edges(op, ops)
+            if op in tests.LARGER:
+                tests.test_several_rounds_of_a_kernel(op, ops)
+            tests.test_op_against_the_reference(op, ops, driver)
+    except (Exception, pytest.fail.Exception) as error:
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:140]}"
+    return ""
+
+
+def main() -> int:
+    asked = sys.argv[1:] or [""]
+    wanted = [fault for fault in FAULTS if any(word in fault.file + fault.old for word in asked)]
+    lived = 0
+    sound: set[str] = set()
+    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+        tree = Path(folder, "tree")
+        skipped = shutil.ignore_patterns(".*", "__pycache__", "out", "build", "*.egg-info")
+        for room in ("kernels", "tests", "benchmarks", "ds4ref"):
+            shutil.copytree(ROOT / room, tree / room, ignore=skipped, symlinks=True)
+        shutil.copy(ROOT / "pyproject.toml", tree)
+        sys.dont_write_bytecode = True
+        from ds4ref import kernels
+
+        kernels.__path__ = [str(tree / "kernels"), *kernels.__path__]
+        for fault in wanted:
+            if ".py" in fault.by and fault.by not in sound:
+                said = _by_tests(tree, fault.by)
+                if said:
+                    raise RuntimeError(f"without any fault: {said}")
+                sound.add(fault.by)
+            start = time.monotonic()
+            with contextlib.suppress(KeyError):
+                del sys.modules["ds4ref.kernels.cuda"]
+            said = noticed(tree, fault)
+            lived += not said
+            line = f"{fault.file}.py: {fault.old.strip()!r} -> {fault.new.strip()!r}"
+            print("caught  " if said else "LIVED   ", f"{time.monotonic() - start:5.1f} s", line, flush=True)
+            print("         ", said, flush=True)
+    print(f"{len(wanted) - lived} of {len(wanted)} noticed")
+    return 1 if lived else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""Small models on compiled CUDA kernels: the embedded model beside the CPU, with the bars of ``gpu-check``; a layer of
+every dense family; the commands."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import gpu_models
+from benchmarks.gpu_check import Check
+from ds4ref.cli import ds4
+from ds4ref.engine import Engine
+from ds4ref.runs.results import read_rows
+from ds4ref.speed_bench import cli as bench
+from ds4ref.test_vectors import cli as vectors
+from tests.model import dense
+from tests.model.test_dense import BAR, apart, ids_of
+from tests.weights import llama2c
+
+from .hosted import LAUNCHED
+
+pytestmark = pytest.mark.cuda
+STORY = llama2c.Config(dim=16, hidden=16, layers=1, heads=2, shared=1, vocab=300, context=48)
+
+
+@pytest.fixture(autouse=True)
+def _kernels_ran(_cuda_kernels: None) -> Any:
+    LAUNCHED.clear()
+    yield
+    assert LAUNCHED, "no kernel ran"
+
+
+@pytest.mark.parametrize("mode", gpu_models.MODES)
+def test_a_prompt_and_recorded_tokens_are_as_near_as_orders_of_adding_allow(
+    mode: str, nano_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_models, "MODES", (mode,))
+    check = Check(tmp_path / "check.json", rehearsal=False, facts={})
+    gpu_models.beside_the_cpu(check, "embedded model", nano_path, gpu_models.Length(20, 3))
+    judged = [row for _, row in check.rows if row.bar is not None]
+    assert judged and all(row.value is not None and row.value <= row.bar for row in judged), judged
+
+
+@pytest.mark.parametrize("family", list(dense.FAMILIES))
+def test_a_layer_of_a_dense_family(family: str, tmp_path: Path) -> None:
+    """Prefill, then tokens from a recording."""
+    drawn = dense.draw_shape(1, dense.FAMILIES[family])
+    shape = replace(drawn, n_layers=1, dim=12, ff=8, n_heads=4, n_kv_heads=2, head_dim=6, vocab=10)
+    tensors = dense.draw_tensors(shape, 1, True)
+    path, ids = dense.write(tmp_path / "small.gguf", shape, tensors, "BF16"), ids_of(shape, 6)
+    with Engine.open(path, backend="cuda", numerics="exact") as engine:
+        session = engine.session(10)
+        got = [*session.extend(ids[:3]), *(session.eval(token) for token in ids[3:])]
+    assert apart(np.array(got), dense.logits_of(shape, dense.rounded(tensors, "BF16"), ids)) < BAR
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of llama2.c."""
+    tokens, weights = llama2c.vocabulary(STORY), llama2c.draw(STORY)
+    return llama2c.write(tmp_path_factory.mktemp("story"), llama2c.legacy(STORY, weights), tokens)
+
+
+def answer(model: Path, backend: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What ``ds4`` prints, greedily."""
+    argv = ["-m", model, "--backend", backend, "-p", "sea", "-n", 3, "--temp", 0, "--nothink", "-sys", ""]
+    assert ds4.main(list(map(str, argv))) == 0
+    return capsys.readouterr().out
+
+
+def test_ds4_answers_as_on_the_reference(story: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer(story, "cuda", capsys) == answer(story, "reference", capsys) != "\n"
+
+
+def test_ds4_bench_decodes_the_same_tokens(story: Path, tmp_path: Path) -> None:
+    swept = []
+    for backend in ("cuda", "reference"):
+        csv = tmp_path / f"{backend}.csv"
+        argv = ["-m", story, "--backend", backend, "--frontiers", "2,4", "-n", 2, "-r", 1, "--csv", csv]
+        assert bench.main([*map(str, argv), "--no-warmup", "--no-roofline", "--no-store"]) == 0
+        swept.append(list(read_rows(csv)))
+    cuda, wanted = swept
+    assert [row["gen_digest"] for row in cuda] == [row["gen_digest"] for row in wanted] and len(cuda) == 2
+    assert all(row["gen_tps"] > 0 and row["prefill_tps"] > 0 for row in cuda)
+
+
+def test_ds4_vectors_of_the_reference_hold(story: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prompts, folder = tmp_path / "prompts.jsonl", str(tmp_path / "vectors")
+    prompts.write_text(json.dumps({"id": "one", "prompt": "sea"}) + "\n")
+    target = ["--target", f"local:{story}", "--numerics", "exact", "--ctx", "40"]
+    captured = ["--prompts", str(prompts), "-n", "2", "--repeat", "1", "--backend", "reference"]
+    assert vectors.main(["capture", folder, *target, *captured]) == 0
+    capsys.readouterr()
+    assert vectors.main(["check", folder, *target, "--backend", "cuda", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["passed"] is True

@@ -1,0 +1,140 @@
+"""Priors, odds and the rule that decides, on candidates made by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ds4ref.test_vectors.diagnosis import posterior as module
+from ds4ref.test_vectors.diagnosis.calibration import PATH, log_prior
+from ds4ref.test_vectors.diagnosis.case import CLIP, Candidate
+from ds4ref.test_vectors.diagnosis.evidence import LIMIT, Fit, log_student
+from ds4ref.test_vectors.diagnosis.posterior import ACCUSED, NAMED, Posterior
+
+PRIORS = json.loads(PATH.read_text())["priors"]
+
+
+def fit(score: float = 0.0, misfit: float = 0.0) -> Fit:
+    return Fit(np.zeros(4), 0.0, misfit, 0.0, 0.0, score, 0.1, 0.0)
+
+
+def candidate(kind: str, mode: str = "exact", name: str = "", score: float = 0.0, misfit: float = 0.0) -> Candidate:
+    return Candidate(kind=kind, mode=mode, name=name, says="", rows=np.zeros((4, 2)), fit=fit(score, misfit))
+
+
+@pytest.fixture
+def posterior(monkeypatch) -> Posterior:
+    """Of a case whose Bayes factors are differences of scores."""
+    monkeypatch.setattr(module, "slips", lambda library, bos: [None] * 15)
+    library = SimpleNamespace(engine=SimpleNamespace(shape=shape()), ids=range(200))
+    case: Any = SimpleNamespace(library=library, bos=0, values=np.zeros((4, 2)))
+    case.bayes_factor = lambda a, b: a.fit.score - b.fit.score
+    return Posterior(case)
+
+
+def shape() -> Any:
+    from ds4ref.nano.diagnostic import DIAGNOSTIC
+
+    return DIAGNOSTIC
+
+
+def test_shares_are_distributions_and_say_where_they_come_from() -> None:
+    for table in ("sets", "kinds"):
+        assert sum(PRIORS[table].values()) == pytest.approx(1, abs=1e-3)
+    assert PRIORS["from"].startswith("python -m benchmarks.calibration priors")
+
+
+def test_a_prior_is_the_share_of_its_set_and_of_its_kind(posterior) -> None:
+    assert log_prior("kinds", "fault", 4) == pytest.approx(math.log(PRIORS["kinds"]["fault"] / 4))
+    mode, other = (math.log(PRIORS["sets"][kind] / n) for kind, n in (("mode", 3), ("rounding", 10)))
+    slip = math.log(PRIORS["kinds"]["slip"] / 15)
+    assert posterior.log_prior(candidate("slip", "qat")) == pytest.approx(mode + slip)
+    assert posterior.log_prior(candidate("slip", "bf16")) == pytest.approx(other + slip)
+    order = ["mode", "fault", "family", "part", "pair", "late"]
+    priors = [posterior.log_prior(candidate(kind)) for kind in order]
+    assert priors == sorted(priors, reverse=True)
+
+
+def test_odds_are_prior_times_scatter_times_bayes_factor(posterior) -> None:
+    clean, fault = candidate("mode", misfit=2.0), candidate("fault", name="a", score=9.0, misfit=1.0)
+    prior = posterior.log_prior(fault) - posterior.log_prior(clean)
+    expected = prior + log_student(1.0) - log_student(2.0) + 9.0
+    assert posterior.odds(fault, clean) == pytest.approx(expected)
+    assert posterior.odds(clean, fault) == pytest.approx(-expected)
+    assert posterior.odds(candidate("fault", name="a", score=99.0), clean) == CLIP
+
+
+def test_the_limit_is_where_an_unknown_mistake_becomes_likelier() -> None:
+    """A quarter of the engines, log-uniform from 1 to 1000 standard deviations, against Student's density."""
+    density = math.gamma(4) / (math.sqrt(7 * math.pi) * math.gamma(3.5))
+
+    def excess(z: float) -> float:
+        return 0.75 * density * math.exp(log_student(z)) - 0.25 / (z * math.log(1000))
+
+    assert excess(LIMIT - 0.25) > 0 > excess(LIMIT)
+
+
+@dataclass
+class Decision:
+    """One case at the edge of the rule."""
+
+    over: float
+    gap: float = 20.0
+    fits: bool = True
+    apart: bool = True
+
+
+@pytest.mark.parametrize(("decision", "named"), [
+    (Decision(ACCUSED + 0.01), True), (Decision(ACCUSED - 0.01), False),
+    (Decision(20.0, gap=NAMED + 0.01), True), (Decision(20.0, gap=NAMED - 0.01), False),
+    (Decision(20.0, fits=False), False), (Decision(20.0, apart=False), False),
+])  # fmt: skip
+def test_a_name_needs_odds_over_right_engines_and_over_other_names(posterior, monkeypatch, decision, named) -> None:
+    fault = candidate("fault", name="a")
+    posterior.extend([fault])
+    monkeypatch.setattr(posterior, "over", lambda c: decision.over)
+    monkeypatch.setattr(posterior, "rival", lambda c: (None, decision.gap))
+    monkeypatch.setattr(posterior, "fits", lambda c: decision.fits)
+    monkeypatch.setattr(posterior, "told_apart", lambda c: decision.apart)
+    assert posterior.proven() is (fault if named else None)
+
+
+def test_the_champion_is_the_best_mistake_that_fits(posterior, monkeypatch) -> None:
+    """By score in float precision, by odds where steps flip."""
+    monkeypatch.setattr(posterior, "fits", lambda c: c.name != "a")
+    a, b, c = (candidate("fault", "exact", name, score) for name, score in (("a", 9.0), ("b", 8.0), ("c", 7.0)))
+    posterior.extend([c, b, a])
+    assert posterior.champion() is b
+    posterior.candidates = [candidate("fault", "ds4", x.name, x.fit.score) for x in (a, b, c)]
+    monkeypatch.setattr(posterior, "over", lambda x: {"b": 1.0, "c": 2.0}[x.name])
+    assert posterior.champion().name == "c"
+
+
+def test_the_answer_is_the_best_clean_set_that_fits(posterior, monkeypatch) -> None:
+    monkeypatch.setattr(posterior, "told_apart", lambda c: c.mode != "bf16")
+    near, wide = candidate("mode", "exact", score=5.0, misfit=LIMIT), candidate("rounding", "bf16", score=7.0)
+    right, other = candidate("mode", "qat", score=3.0), candidate("mode", "ds4", score=2.0)
+    posterior.extend([other, near, wide, right])
+    assert posterior.answer() is right
+    assert [c.mode for c in posterior.ranked(clean=True)] == ["exact", "bf16", "qat", "ds4"]
+
+
+def test_misfit_counts_by_the_nearer_noise(posterior, monkeypatch) -> None:
+    """A mistake that amplifies noise fits by its own replicas; they are computed only if its set's noise refuses it."""
+    c, asked = candidate("fault", "ds4", "a", misfit=8.0), []
+    monkeypatch.setattr(posterior, "own", lambda each: asked.append(each) or fit(misfit=2.0))
+    assert posterior.misfit(c) == 2.0 and asked == [c]
+    assert posterior.misfit(candidate("fault", "ds4", "a", misfit=2.9)) == 2.9 and asked == [c]
+    assert posterior.misfit(candidate("mode", "ds4", misfit=8.0)) == 8.0 and asked == [c]
+
+
+def test_ideas_and_candidates_have_one_name() -> None:
+    c = candidate("family", "ds4", "shared_scale=1.5")
+    assert (c.family, c.label, c.clean, c.coarse) == ("shared_scale", "shared_scale=1.5@ds4", False, True)
+    assert candidate("mode", "exact").label == "exact"

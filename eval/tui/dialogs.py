@@ -1,4 +1,4 @@
-"""Dialogs over the screen: a text (help, details of a sample) and the choice of a filter."""
+"""Dialogs over the screen: a text (help, details of a sample), the choice of a filter, a text to search."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import OptionList
+from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from .board import Board
@@ -101,3 +101,21 @@ class FilterDialog(ModalScreen[Filter | None]):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Return the choice."""
         self.dismiss(self.choices[event.option_index])
+
+
+class SearchDialog(ModalScreen[str | None]):
+    """Text to search; dismissed with None if it was left."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Close")]
+
+    def __init__(self, word: str):
+        super().__init__()
+        self.field = Input(word, placeholder="id, source or text", id="search")
+
+    def compose(self) -> ComposeResult:
+        """Show one line at the bottom; the table stays in sight."""
+        yield self.field
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Return the text."""
+        self.dismiss(event.value)

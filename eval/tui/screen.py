@@ -8,13 +8,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
-from textual.widgets import DataTable, Footer, Input
+from textual.widgets import DataTable, Footer
 
 from ds4ref.targets import Ability
 
 from . import document
 from .board import Board
-from .dialogs import FilterDialog, TextDialog, help_text
+from .dialogs import FilterDialog, SearchDialog, TextDialog, help_text
 from .find import Filter, Search, filters
 from .header import Header, Line
 from .pane import AnswerPane
@@ -55,7 +55,6 @@ class MainScreen(Screen[None]):
         self.heading = Line("heading")
         self.table = QuestionTable(board, id="questions")
         self.pane = AnswerPane(board, work.runner.settings, work.runner.target.can(Ability.STEER))
-        self.prompt = Input(placeholder="id, source or text", id="search", select_on_focus=True)
 
     def compose(self) -> ComposeResult:
         """Lay out the widgets."""
@@ -63,14 +62,12 @@ class MainScreen(Screen[None]):
         with Horizontal():
             yield Vertical(self.heading, self.table, id="list")
             yield self.pane
-        yield self.prompt
         footer = Footer(show_command_palette=False)
         footer.compact = True  # no argument in Textual 6.0
         yield footer
 
     def on_mount(self) -> None:
         """Give the keys to the table."""
-        self.prompt.display = False
         self.table.focus()
         self.look()
 
@@ -216,15 +213,16 @@ class MainScreen(Screen[None]):
         self.app.push_screen(FilterDialog(self.board, filters(self.board), self.filter), chosen)
 
     def action_search(self) -> None:
-        """Ask for a text to search."""
-        self.prompt.display = True
-        self.prompt.focus()
+        """Ask for a text and search it from the selected question on; drop the last note if none comes."""
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Search from the selected question on."""
-        self.search.word = event.value
-        self.action_close()
-        self.action_hit(0)
+        def search(word: str | None) -> None:
+            if word is None:
+                self.action_close()
+            else:
+                self.search.word = word
+                self.action_hit(0)
+
+        self.app.push_screen(SearchDialog(self.search.word), search)
 
     def action_hit(self, step: int) -> None:
         """Go to the next (1) or previous (-1) hit, or to the first one from here on (0)."""
@@ -241,9 +239,6 @@ class MainScreen(Screen[None]):
         self.look()
 
     def action_close(self) -> None:
-        """Close the search prompt and drop its note."""
+        """Drop the note of a search."""
         self.note = ""
-        if self.prompt.display:
-            self.prompt.display = False
-            self._focus_answer(False)
         self.look()

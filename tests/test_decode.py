@@ -13,6 +13,7 @@ from ds4ref.archs.deepseek4 import chunk
 from ds4ref.archs.deepseek4.hooks import Recorder
 from ds4ref.engine import Engine
 from ds4ref.session.session import Session
+from tests.marking import sampled
 from tests.oracle.modelgen import draw_shape, write_model
 
 MODES = ["exact", "qat", "ds4"]
@@ -64,6 +65,7 @@ def test_same_bits_token_by_token(engine: Engine, monkeypatch: pytest.MonkeyPatc
         assert len(seen) >= 3
 
 
+@pytest.mark.parametrize("engine", sampled(MODES, ["ds4"]), indirect=True)
 def test_same_bits_to_the_end_of_the_context(engine: Engine) -> None:
     """Recordings score rows up to a power of two, or, here, to all that a context has room for."""
     for more in (20, 23):
@@ -96,6 +98,7 @@ def test_the_oldest_recordings_make_room(nano_path: str, monkeypatch: pytest.Mon
         assert fast._decoder.last in [recording for recording, _ in fast._decoder._recordings.values()]
 
 
+@pytest.mark.parametrize("engine", sampled(MODES, ["ds4"]), indirect=True)
 def test_same_bits_after_prefill_snapshot_restore_and_load(engine: Engine, tmp_path: Path) -> None:
     ids = tokens(engine, 320)
     fast, slow = pair(engine, 400)
@@ -170,6 +173,7 @@ def test_same_bits_on_drawn_shapes(mode: str, seed: int, tmp_path: Path) -> None
             step(fast, slow, token)
 
 
+@pytest.mark.parametrize("engine", sampled(MODES, ["ds4"]), indirect=True)
 def test_two_sessions_interleaved_with_snapshots_handed_across(engine: Engine) -> None:
     """Whatever two sessions do in turn, each gives what it gives alone from the same history."""
     rng = np.random.default_rng(7)
@@ -229,6 +233,7 @@ def test_sessions_with_a_common_past_in_two_threads(engine: Engine) -> None:
         np.testing.assert_array_equal(got[number], wanted[number])
 
 
+@pytest.mark.parametrize("engine", sampled(MODES, ["ds4"]), indirect=True)
 def test_a_dropped_cache_is_given_back(engine: Engine) -> None:
     """Recordings hold a cache's buffers, so they must go with it (twice the memory otherwise)."""
     import gc

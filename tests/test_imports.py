@@ -93,6 +93,7 @@ def theirs() -> set[str]:
     return {m for m in names if m.split(".")[0] != "ds4ref"}
 
 
+@pytest.mark.thorough
 def test_every_module_can_be_imported_alone():
     """No module depends on another one having been imported before it."""
     assert len(LIGHT) > 400

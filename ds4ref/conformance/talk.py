@@ -17,6 +17,8 @@ from typing import Any
 
 import httpx2
 
+from ..targets.transport import tls_context
+
 SHOWN = 160
 """Characters of an answer that are shown in a line."""
 
@@ -38,8 +40,8 @@ def expect(true: object, got: object) -> None:
 def shown(value: object) -> str:
     """Format ``value`` as one short line."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
-    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "\u2026"
+    line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * SHOWN]).split())
+    return line if len(line) <= SHOWN and len(text) <= 4 * SHOWN else line[: SHOWN - 1] + "\u2026"
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class Talk:
         # No proxies of the environment: the server is local. One connection per request: a server may close an
         # idle connection at any time, which would look like a fault.
         alone = httpx2.Limits(max_keepalive_connections=0)
-        self.client = client or httpx2.Client(timeout=timeout, trust_env=False, limits=alone)
+        self.client = client or httpx2.Client(timeout=timeout, verify=tls_context(), trust_env=False, limits=alone)
         self.client.headers.update(headers)
         self._model = model
         self._asked: dict[str, Answer] = {}

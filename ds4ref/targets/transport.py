@@ -31,6 +31,12 @@ MAX_BODY = 64 << 20
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
+@functools.cache
+def tls_context() -> ssl.SSLContext:
+    """Return the process's TLS context: every client of its own would read all certificate authorities again."""
+    return httpx2.create_ssl_context()
+
+
 class Refused(TargetError):
     """An error reply of the server: its ``status`` and its ``reply``, longer than in the message."""
 
@@ -110,7 +116,6 @@ class Transport:
         """Bytes of all answers that were not UTF-8: characters cut in two."""
         self.timeout = httpx2.Timeout(timeout, connect=min(timeout, 20.0))
         self._client = client
-        self._context: ssl.SSLContext | None = None
         self._free: list[Connection] = []
 
     def get(self, path: str) -> Any:
@@ -147,10 +152,8 @@ class Transport:
             return self._free.pop()
         if self._client is not None:
             return Connection(self._client)
-        if self._context is None:
-            self._context = httpx2.create_ssl_context()
         limits = httpx2.Limits(max_connections=1, max_keepalive_connections=1)
-        return Connection(httpx2.Client(timeout=self.timeout, verify=self._context, limits=limits))
+        return Connection(httpx2.Client(timeout=self.timeout, verify=tls_context(), limits=limits))
 
     @contextmanager
     def _answered(

@@ -21,6 +21,7 @@ import httpx2
 
 from ds4ref.conformance.servers import THINKING
 from ds4ref.server.constrain import steering
+from ds4ref.targets.transport import tls_context
 
 FORMED = partial(steering, max_reasoning=THINKING)
 """What the harness starts our server with."""
@@ -39,7 +40,7 @@ def faulty(url, path="", fault=right, known=None, dropped=()):
 
     ``known`` keeps what the right server said, for the next fault: many are tried, and it is the same every time.
     """
-    inner = httpx2.Client(base_url=url, timeout=120.0, trust_env=False)
+    inner = httpx2.Client(base_url=url, timeout=120.0, verify=tls_context(), trust_env=False)
     known = {} if known is None else known
 
     def right_answer(method, target, body, kind):

@@ -15,6 +15,7 @@ from ds4ref.conformance.talk import Talk
 from ds4ref.sampling import Sampler
 from ds4ref.server import worker
 from ds4ref.server.worker import Worker
+from tests.marking import sampled
 from tests.server.conftest import running
 
 from .faults import (
@@ -270,7 +271,7 @@ def test_what_no_object_begins_with(text):
 CASES = [pytest.param(path, fault, wanted, id=f"{NAMES[path]}: {name}") for name, path, fault, wanted in FAULTS]
 
 
-@pytest.mark.parametrize(("path", "fault", "wanted"), CASES)
+@pytest.mark.parametrize(("path", "fault", "wanted"), sampled(CASES, 4))
 def test_a_fault_is_found_by_its_check(good, path, fault, wanted):
     url, known = good
     with faulty(url, path, fault, known) as spoiled:
@@ -287,17 +288,20 @@ PIECES = {"stream_tool_call", "stream_tool_arguments"}
 
 @pytest.mark.parametrize(
     ("path", "field", "wanted"),
-    [
-        (CHAT, "tool_choice", FORCED | PIECES | {"tool_required", "answer_rewritten"}),
-        (CHAT, "response_format", {"format_schema", "format_stream", "format_object"}),
-        (CHAT, "stream", STREAMED),
-        (CHAT, "logprobs", {"logprobs"}),
-        (RESPONSES, "tool_choice", FORCED | {"stream_tool", "tool_custom", "answer_parts"}),
-        (RESPONSES, "text", {"format_schema", "format_stream"}),
-        (MESSAGES, "tool_choice", FORCED | {"stream_tool", "tool_any", "answer_parts"}),
-        (MESSAGES, "output_config", {"format_schema", "format_stream"}),
-        (COMPLETIONS, "echo", {"score", "score_ids"}),
-    ],
+    sampled(
+        [
+            (CHAT, "tool_choice", FORCED | PIECES | {"tool_required", "answer_rewritten"}),
+            (CHAT, "response_format", {"format_schema", "format_stream", "format_object"}),
+            (CHAT, "stream", STREAMED),
+            (CHAT, "logprobs", {"logprobs"}),
+            (RESPONSES, "tool_choice", FORCED | {"stream_tool", "tool_custom", "answer_parts"}),
+            (RESPONSES, "text", {"format_schema", "format_stream"}),
+            (MESSAGES, "tool_choice", FORCED | {"stream_tool", "tool_any", "answer_parts"}),
+            (MESSAGES, "output_config", {"format_schema", "format_stream"}),
+            (COMPLETIONS, "echo", {"score", "score_ids"}),
+        ],
+        3,
+    ),
 )
 def test_a_field_that_is_not_honoured_is_found(good, path, field, wanted):
     """As with a server that ignores what it does not know: each demand has a check that notices."""

@@ -15,6 +15,7 @@ import pytest
 from ds4ref.eval import log as logs
 from ds4ref.eval.cli import main
 from ds4ref.runs.store import Store
+from tests.marking import sampled
 
 RUN = [sys.executable, "-m", "ds4ref.eval.cli"]
 
@@ -138,7 +139,7 @@ def test_samples_spread_over_processes_are_the_same(path, tmp_path, capsys):
     assert "dashboard" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", sampled([signal.SIGINT, signal.SIGTERM, signal.SIGHUP], 3))
 def test_every_signal_still_gives_the_report(path, number):
     process = subprocess.Popen([*RUN, "-o", str(path), "--plain", "--no-store"], stdout=subprocess.PIPE, text=True,
                                stderr=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"})  # fmt: skip

@@ -18,6 +18,7 @@ from ds4ref.eval.runner import Runner
 from ds4ref.eval.signals import Signals
 from ds4ref.eval.tui import app as app_module
 from ds4ref.eval.tui import show
+from tests.marking import sampled
 
 from .scripted import Scripted, integer, log_of
 from .staged import Play
@@ -108,7 +109,7 @@ def terminal():
         one.close()
 
 
-@pytest.mark.parametrize("keys", [b"q", b"o\x03", b"/x\x03", b"pq"], ids=ascii)
+@pytest.mark.parametrize("keys", sampled([b"q", b"o\x03", b"/x\x03", b"pq"], 2), ids=ascii)
 def test_keys_that_end_it(terminal, keys):
     one = terminal()
     for key in keys:

@@ -86,6 +86,7 @@ def cross_compiled(path: Path, names: list[str]) -> MachO:
     return MachO(path.read_bytes())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("names", [FEW, pytest.param([], marks=pytest.mark.slow)], ids=["few", "all"])
 def test_macos_loads_what_is_compiled(names: list[str], tmp_path: Path):
     """The loader of Mach-O objects adds no stubs: an external function must be called through an address."""

@@ -9,6 +9,7 @@ import pytest
 
 from ds4ref.variants.faults import FAULTS
 from tests.golden import ROOT, case, engine, needs_golden
+from tests.marking import sampled
 
 pytestmark = needs_golden
 
@@ -40,7 +41,7 @@ def test_no_fault_no_difference() -> None:
     assert np.abs(_difference(None)).max() <= BAR
 
 
-@pytest.mark.parametrize("name", [f.name for f in FAULTS.values() if not f.quiet])
+@pytest.mark.parametrize("name", sampled([f.name for f in FAULTS.values() if not f.quiet], 3))
 def test_fault_is_noticed(name: str) -> None:
     assert np.abs(_difference(name)).max() > 10 * BAR
 

@@ -43,7 +43,11 @@ def difference(backend: str, fault: str | None = None, **how: object) -> np.ndar
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
-@pytest.mark.parametrize("how", [{}, {"chunk": 37}, {"one_by_one": True}], ids=["whole", "chunks", "one by one"])
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"chunk": 37}, pytest.param({"one_by_one": True}, marks=pytest.mark.thorough)],
+    ids=["whole", "chunks", "one by one"],
+)
 def test_exact_equals_hugging_face(backend: str, how: dict[str, object]) -> None:
     d = difference(backend, **how)
     assert np.abs(d).max() <= BAR

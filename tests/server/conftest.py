@@ -27,6 +27,7 @@ from ds4ref.server.listen import Background
 from ds4ref.server.service import Service, Settings
 from ds4ref.server.tools import Memory
 from ds4ref.server.worker import Worker
+from ds4ref.targets.transport import tls_context
 
 from .echo import Echo
 from .scripted import ScriptedEngine, ScriptedWorker
@@ -124,7 +125,7 @@ def running(worker, settings=None, trace=None, extra_apis=()):
         worker, [*apis(), Echo(), *extra_apis], settings or Settings(limits=QUICK), tools=Memory(), trace=trace
     )
     background = Background(service)
-    with background as url, httpx2.Client(base_url=url, timeout=60.0, trust_env=False) as client:
+    with background as url, httpx2.Client(base_url=url, timeout=60.0, verify=tls_context(), trust_env=False) as client:
         made = Running(url, client, service, background, worker, worker.engine)
         try:
             yield made

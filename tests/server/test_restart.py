@@ -69,6 +69,7 @@ def test_a_shared_prefix_is_evaluated_once(nano_path: str, tmp_path: Path, cold:
         assert any("kv cache: hit" in line for line in one.lines)
 
 
+@pytest.mark.thorough
 def test_killed_while_it_saves(nano_path: str, tmp_path: Path, cold: dict[str, str]) -> None:
     killed(nano_path, tmp_path, cold, 2)
 

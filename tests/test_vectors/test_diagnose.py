@@ -20,6 +20,7 @@ from ds4ref.test_vectors.reading import read
 from ds4ref.variants import LIBRARY, ROUNDING, Runner
 from ds4ref.variants.families import FAMILIES
 from ds4ref.variants.scoped import ScopedFault, scopes
+from tests.marking import sampled
 
 from ..badfiles import BAD, write_bad
 
@@ -77,8 +78,10 @@ def verdict(library, logits, top=None):
     return diagnose(library, seen if top is None else seen.top(top), bos=0)
 
 
-@pytest.mark.parametrize("top", [None, 20])
-@pytest.mark.parametrize("mode", ["exact", "qat", "ds4"])
+@pytest.mark.parametrize(
+    ("mode", "top"),
+    sampled([(mode, top) for mode in ("exact", "qat", "ds4") for top in (None, 20)], [("exact", 20), ("ds4", None)]),
+)
 def test_a_clean_engine_is_named_by_its_mode(library, mode, top) -> None:
     found = verdict(library, library.run(mode, [], seed=99), top)
     assert (found.verdict, found.fault, found.first_position) == (mode, None, None)
@@ -113,7 +116,7 @@ def test_an_unknown_fault_gets_no_name_and_no_acquittal(library, name, mode, top
     assert found.verdict in ("unknown", "undecided") and found.fault is None
 
 
-@pytest.mark.parametrize("effect", ["route scale", "sinkhorn", "eps"])
+@pytest.mark.parametrize("effect", sampled(["route scale", "sinkhorn", "eps"], 3))
 def test_a_wide_rounding_set_acquits_nobody(library, effect) -> None:
     """Mistakes of a size that bfloat16 or binary16 products would have: they were once taken for those."""
     fault = {"route scale": FAMILIES["routed_scale"].fault(0.9), "sinkhorn": FAMILIES["sinkhorn_rounds"].fault(2),
@@ -137,6 +140,7 @@ def test_a_mistake_in_a_part_of_the_model(library) -> None:
     assert found.fault == "no_sink" and any(part in note for note in found.notes)
 
 
+@pytest.mark.thorough
 def test_a_mistake_of_decode_alone(library) -> None:
     found = verdict(library, library.run("exact", [LIBRARY["no_sink"]], seed=7, since=30))
     assert found.fault == "no_sink" and found.first_position == 30 and "position 30" in found.says
@@ -159,6 +163,7 @@ def test_a_small_uniform_residue_is_told_and_hides_no_name(library) -> None:
     assert any("leaves" in note for note in found.notes)
 
 
+@pytest.mark.thorough
 def test_one_wrong_id(library) -> None:
     """Said to agree with the nearest clean set as far as that fits, not with a mistake in a wider one for longer."""
     ids = library.ids.tolist()

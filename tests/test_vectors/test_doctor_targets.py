@@ -127,6 +127,7 @@ def test_a_mistake_of_the_library_is_named(engine) -> None:
     assert any("--prompt short" in line for line in found.next) and found.where
 
 
+@pytest.mark.thorough
 def test_numbers_of_a_right_engine_set_its_mode(engine) -> None:
     with open_target(f"local:{diagnostic_path()}?numerics=exact") as target:
         case, stage = ExamContext(target, engine, quick=True, same_model=True), Stage("numbers", "Numbers", "?")

@@ -18,6 +18,7 @@ from ds4ref.test_vectors.diagnosis import Signatures, diagnose
 from ds4ref.test_vectors.diagnosis.prompts import MISTAKES, places
 from ds4ref.test_vectors.elicit import elicit
 from ds4ref.text.chat import encode_chat_prompt
+from tests.marking import sampled
 
 BY_NAME = {mistake.name: mistake for mistake in MISTAKES}
 
@@ -85,8 +86,9 @@ def asked(engine: Engine, target: Served, chat: bool = False, prompt: str = "mix
     return diagnose(Clean(engine, seen.ids.tolist()), seen, engine.tokenizer.bos)
 
 
-@pytest.mark.parametrize("chat", [False, True])
-@pytest.mark.parametrize("echo", [False, True])
+@pytest.mark.parametrize(
+    ("echo", "chat"), sampled([(echo, chat) for echo in (False, True) for chat in (False, True)], 3)
+)
 def test_a_server_without_mistakes(engine, chat, echo) -> None:
     found = asked(engine, Served(engine, echo=echo), chat)
     assert found.verdict == "exact" and found.confidence > 0.8
@@ -94,7 +96,7 @@ def test_a_server_without_mistakes(engine, chat, echo) -> None:
 
 
 @pytest.mark.parametrize("mistake", ["space_added", "no_merges"])
-@pytest.mark.parametrize("echo", [False, True])
+@pytest.mark.parametrize("echo", sampled([False, True], [True]))
 def test_a_tokenizer_with_a_mistake(engine, mistake, echo) -> None:
     found = asked(engine, Served(engine, mistake, echo))
     assert (found.verdict, found.fault) == ("fault", mistake) and found.confidence > 0.8
@@ -145,6 +147,7 @@ def test_what_cannot_be_asked_is_one_line(engine) -> None:
         elicit(Served(engine), engine, [1, 2], "mixed", chat=True)
 
 
+@pytest.mark.thorough
 def test_the_command_asks_a_local_engine(capsys) -> None:
     target = f"local:{diagnostic_path()}?numerics=exact"
     for more in ([], ["--chat", "--prompt", "short"]):

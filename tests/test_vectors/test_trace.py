@@ -12,24 +12,17 @@ from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.test_vectors.cli import main
 from ds4ref.weights.gguf import GGUFFile
 from ds4ref.weights.writer import GGUFWriter, TensorSpec
+from tests.marking import sampled
 
 from .printing import print_tensor
 from .tracing import IDS, as_dump, examined, names, recorded
 
 
-def some(cases, fast):
-    """All cases, those that are not among ``fast`` marked slow."""
-    return [
-        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=() if case in fast else pytest.mark.slow)
-        for case in cases
-    ]
-
-
 @pytest.mark.parametrize(
     ("mode", "backend"),
-    some(
+    sampled(
         [(mode, backend) for mode in ("exact", "qat", "ds4") for backend in ("cpu", "reference")],
-        [("exact", "reference"), ("qat", "cpu"), ("ds4", "cpu")],
+        [("exact", "reference"), ("ds4", "cpu")],
     ),
 )
 def test_clean_recordings(mode, backend):
@@ -86,7 +79,7 @@ OFTEN = {"window_short", "no_sink", "rope_half_split", "no_kv_norm", "no_ape", "
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("fault", some(FAULTS, OFTEN))
+@pytest.mark.parametrize("fault", sampled(FAULTS, OFTEN))
 def test_faults_of_the_library(fault):
     point, layers = FAULTS[fault]
     result = examined(as_dump(recorded("exact", [fault], ids=SHORT)), layers, ids=SHORT)
@@ -97,7 +90,7 @@ def test_faults_of_the_library(fault):
 
 @pytest.mark.parametrize(
     "fault",
-    some(["no_sink", "router_softmax", "indexer_rows_no_hadamard", "fp8_whole_row", "no_kv_norm"], ["no_sink"]),
+    sampled(["no_sink", "router_softmax", "indexer_rows_no_hadamard", "fp8_whole_row", "no_kv_norm"], ["no_sink"]),
 )
 def test_faults_under_rounding(fault):
     result = examined(as_dump(recorded("ds4", [fault], ids=SHORT)), [2, 3], ids=SHORT)
@@ -192,7 +185,7 @@ LAYER = 4
 
 @pytest.mark.parametrize(
     ("fault", "kind"),
-    some(
+    sampled(
         [
             (fault, kind)
             for fault in ("no_kv_norm", "router_softmax", "no_ape", "gelu", "hc_post_half")
@@ -302,7 +295,7 @@ def _norm_minus_one(name, raw, other):
         (_norm_minus_one, "blk.2.ffn_norm.weight", "smaller"),
     ],
 )
-@pytest.mark.parametrize("mode", some(["exact", "ds4"], ["exact"]))
+@pytest.mark.parametrize("mode", sampled(["exact", "ds4"], ["exact"]))
 def test_a_damaged_file_is_told_by_tensor(tmp_path, change, tensor, says, mode):
     bad = _with(tmp_path, change)
     result = examined(as_dump(recorded(mode, path=bad, ids=SHORT)), [2], ids=SHORT)

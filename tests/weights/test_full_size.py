@@ -12,6 +12,7 @@ import pytest
 from ds4ref.archs.deepseek4.shape import FLASH, check_flash
 from ds4ref.archs.deepseek4.weights import bind
 from ds4ref.weights.gguf import GGUFFile
+from tests.marking import sampled
 
 from .modelfile import write_model
 
@@ -39,7 +40,7 @@ print(peak() - before)
 """
 
 
-@pytest.fixture(params=TOTALS)
+@pytest.fixture(params=sampled(TOTALS, 3))
 def full_size(request, tmp_path):
     path = tmp_path / f"{request.param}.gguf"
     try:

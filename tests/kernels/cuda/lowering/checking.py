@@ -7,6 +7,8 @@ byte, one of them writing, without a barrier between that both passed. A shuffle
 
 from __future__ import annotations
 
+from functools import cache
+
 import numba
 from numba import carray, types
 
@@ -146,7 +148,12 @@ def _wrong(s, address, what):
 _STATE_POINTER = types.CPointer(types.int64)
 
 
-@numba.cfunc(types.void(_STATE_POINTER, types.int64, types.int64))
+def _when_used(signature):
+    """Compile a callback when its address is first asked for: to import this module should cost nothing."""
+    return lambda function: cache(lambda: numba.cfunc(signature)(function))
+
+
+@_when_used(types.void(_STATE_POINTER, types.int64, types.int64))
 def check(state, address, what):
     """Does not return where the access is wrong: the scheduler ends the launch."""
     s = carray(state, SIZE)
@@ -157,14 +164,14 @@ def check(state, address, what):
         switch(s[SELF] + 8 * (RECORDS + s[FIBER] * RECORD + SP), s[SELF] + 8 * SCHEDULER)
 
 
-@numba.cfunc(types.void(_STATE_POINTER, types.int64, types.int64))
+@_when_used(types.void(_STATE_POINTER, types.int64, types.int64))
 def fault(state, error, what):
     """End the launch with ``error``."""
     s = carray(state, SIZE)
     _fault(s, error, 0, what)
 
 
-@numba.cfunc(types.void(_STATE_POINTER, types.int64, types.int64, types.int64))
+@_when_used(types.void(_STATE_POINTER, types.int64, types.int64, types.int64))
 def copy_later(state, target, source, size):
     """cp.async: keep the copy for the running fiber; it happens when that fiber waits for it, never earlier."""
     s = carray(state, SIZE)
@@ -176,14 +183,14 @@ def copy_later(state, target, source, size):
     s[record + ASYNC_USED] += 1
 
 
-@numba.cfunc(types.void(_STATE_POINTER))
+@_when_used(types.void(_STATE_POINTER))
 def copies_end_group(state):
     """cp.async.commit_group."""
     s = carray(state, SIZE)
     s[(s[RECORD_AT] - s[SELF]) // 8 + ASYNC_GROUP] += 1
 
 
-@numba.cfunc(types.void(_STATE_POINTER, types.int64))
+@_when_used(types.void(_STATE_POINTER, types.int64))
 def copies_wait(state, pending):
     """cp.async.wait_group: all but the last ``pending`` groups happen now; -1: also copies of no group yet."""
     s = carray(state, SIZE)

@@ -55,21 +55,26 @@ class LaunchError(RuntimeError):
         self.error = error
 
 
-for _name, _address in {
-    "cu_switch": fibers.SWITCH,
-    "cu_check": checking.check.address,
-    "cu_fault": checking.fault.address,
-    "cu_copy_later": checking.copy_later.address,
-    "cu_copies_end_group": checking.copies_end_group.address,
-    "cu_copies_wait": checking.copies_wait.address,
-}.items():
-    ll.add_symbol(_name, _address)
+@cache
+def link_runtime() -> None:
+    """Give compiled kernels the functions they call."""
+    callbacks = {
+        "cu_check": checking.check,
+        "cu_fault": checking.fault,
+        "cu_copy_later": checking.copy_later,
+        "cu_copies_end_group": checking.copies_end_group,
+        "cu_copies_wait": checking.copies_wait,
+    }
+    ll.add_symbol("cu_switch", fibers.SWITCH)
+    for name, callback in callbacks.items():
+        ll.add_symbol(name, callback().address)
 
 
 class Lowered:
     """One kernel, for one signature and architecture, in this process."""
 
     def __init__(self, text: str, counting: bool = False):
+        link_runtime()
         self.text = text
         self.module: Module = parse(text)
         self.files = files_of(text)

@@ -15,7 +15,7 @@ BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def run(page: str, folder: Path) -> tuple[str, list[str]]:
-    """The page, and what each of its shell blocks printed."""
+    """The page, and what each of its shell blocks printed, messages last."""
     text = (ROOT / "docs" / "tutorial" / page).read_text()
     (folder / "bin").mkdir()
     modules = {"ds4-vectors": "ds4ref.test_vectors.cli", "ds4-bench": "ds4ref.speed_bench.cli"}
@@ -31,7 +31,7 @@ def run(page: str, folder: Path) -> tuple[str, list[str]]:
         done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=600, check=False)
         assert done.stderr.count("Traceback") == 0, done.stderr
         if kind == "sh":
-            printed.append(done.stdout)
+            printed.append(done.stdout + done.stderr)
     return text, printed
 
 

@@ -109,9 +109,10 @@ def logits(path: Path, backend: str, mode: str) -> list[np.ndarray]:
 
 def check(path: Path, family: str, role: str, fmt: str, mode: str) -> None:
     file = model_file(path / "m.gguf", family, role, fmt)
+    bar = 0.995 if mode == "ds4" else 0.999  # a rounding that flips moves more there
     for got, wanted in zip(logits(file, "cpu", mode), logits(file, "reference", mode), strict=True):
         assert np.isfinite(got).all() and wanted.std() > 0
-        assert np.corrcoef(got.ravel(), wanted.ravel())[0, 1] > (0.995 if mode == "ds4" else 0.999)  # a flipped rounding
+        assert np.corrcoef(got.ravel(), wanted.ravel())[0, 1] > bar
 
 
 @pytest.mark.parametrize(("family", "role", "fmt", "mode"), drawn())

@@ -31,6 +31,10 @@ POLL = 0.1
 """Seconds between polls of finished units."""
 PATIENCE = 3.0
 """Seconds without a worker before the user is told."""
+ANSWER = 5.0
+"""Seconds that workers have to say what they run before a stop drops it."""
+CLOSING = 30.0
+"""Seconds for workers to come back, and then to close."""
 KILLED = "its worker died each time it was tried"
 
 
@@ -112,18 +116,23 @@ def cluster(scheduler: str | None = None, workers: int = 1) -> Iterator[Any]:
     where = scheduler or dask.config.get("scheduler-address", None)
     if where is None:
         # One unit per worker: Dask would blame units in a worker's queue for its death.
-        with (
-            dask.config.set({"distributed.scheduler.worker-saturation": 1.0}),
-            LocalCluster(
-                n_workers=workers, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0",
-                memory_limit=0, silence_logs=logging.CRITICAL, preload=DEAF,
-            ) as local_cluster,
-            Client(local_cluster) as client,
-        ):  # fmt: skip
-            yield client
-            # A cluster that closes while a dead worker is being replaced may never end.
-            with suppress(TimeoutError):
-                client.wait_for_workers(workers, timeout=30)
+        with dask.config.set({"distributed.scheduler.worker-saturation": 1.0}):
+            try:
+                here = LocalCluster(
+                    n_workers=workers, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0",
+                    memory_limit=0, silence_logs=logging.CRITICAL, preload=DEAF,
+                )  # fmt: skip
+            except (RuntimeError, OSError) as error:
+                raise DataError(f"{workers} worker(s) do not start: {_why(error)}") from None
+            try:
+                with Client(here) as client:
+                    yield client
+                    # A cluster that closes while a dead worker is being replaced may never end.
+                    with suppress(TimeoutError):
+                        client.wait_for_workers(workers, timeout=CLOSING)
+            finally:
+                with suppress(TimeoutError):
+                    here.close(timeout=CLOSING)
         return
     address = _address(where)
     try:
@@ -202,22 +211,24 @@ def _finished(
         return
     # Units are measurements: equal arguments do not mean equal results.
     futures = dict(zip(client.map(work, list(units.values()), pure=False), units, strict=True))
-    ready = as_completed(futures)
+    # Results too are gathered in Dask's own loop: that of a worker which died afterwards is waited for without end.
+    ready = as_completed(futures, with_results=True, raise_errors=False)
     look = lonely = time.monotonic()
     try:
         while futures:
-            for future in ready.next_batch(block=False):
+            for future, result in ready.next_batch(block=False):
                 if future not in futures:
                     continue
+                if isinstance(result, CancelledError):
+                    raise result
                 name = futures.pop(future)
                 if future.status == "error":
-                    yield name, _why(future.exception()), None
+                    yield name, _why(result[1]), None
                 else:
-                    yield name, None, future.result()
+                    yield name, None, result
             if stop and not stop.reported:
                 stop.reported = True
-                # Not client.processing(), which counts what waits in the queue of a worker.
-                begun = {key for keys in client.call_stack(list(futures)).values() for key in keys}
+                begun = _begun(client, [future.key for future in futures])
                 unborn = [future for future in futures if future.key not in begun]
                 for future in unborn:
                     del futures[future]
@@ -237,6 +248,17 @@ def _finished(
     finally:
         with suppress(OSError, TimeoutError):
             client.cancel(list(futures))
+
+
+def _begun(client: Any, keys: list[str]) -> set[str]:
+    """Return the keys that workers execute; none if the workers do not answer.
+
+    Not ``client.processing()``, which counts what waits in the queue of a worker."""
+    try:
+        stacks = client.sync(client.scheduler.call_stack, keys=keys, callback_timeout=ANSWER)
+    except TimeoutError:
+        return set()
+    return {key for running in stacks.values() for key in running}
 
 
 def _why(error: BaseException) -> str:

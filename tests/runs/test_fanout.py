@@ -2,13 +2,16 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 
 from ds4ref.errors import DataError, UsageError
+from ds4ref.runs import fanout
 from ds4ref.runs.fanout import cluster, fan_out
 from ds4ref.runs.store import Store
 from ds4ref.runs.store.units import Job
@@ -192,6 +195,65 @@ def test_a_unit_that_kills_every_worker_fails_alone_and_is_resumed(store, tmp_pa
     poison.unlink()
     outcome = fan_out("job", todo, work.deadly, store, scheduler=workers)
     assert outcome.done == ["u3"] and len(outcome.before) == 4
+
+
+@contextmanager
+def lone_workers():
+    """A scheduler without workers, and what starts one that nothing replaces."""
+    started = []
+    with distributed.LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0", silence_logs=50) as here:
+
+        def start():
+            command = [sys.executable, "-m", "distributed.cli.dask_worker", here.scheduler_address, "--no-nanny",
+                       "--no-dashboard", "--nthreads", "1"]  # fmt: skip
+            started.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+
+        try:
+            yield here.scheduler_address, start, started
+        finally:
+            for process in started:
+                process.kill()
+                process.wait()
+
+
+def test_a_result_lost_with_its_worker_is_computed_again(store, tmp_path):
+    bomb = tmp_path / "bomb"
+    bomb.touch()
+    with lone_workers() as (address, start, _):
+
+        def tell(line):
+            if line == "the cluster has no worker: waiting for one":
+                bomb.unlink()
+                start()
+
+        start()
+        outcome = fan_out(
+            "job", units(tmp_path, 1, fail=str(bomb)), work.dies_when_asked, store, scheduler=address, tell=tell
+        )
+    assert outcome.results["u0"]["square"] == 0 and outcome.done == ["u0"]
+    assert len(log(tmp_path)) == 2 and not bomb.exists()
+
+
+def test_a_stop_drops_what_frozen_workers_run(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(fanout, "ANSWER", 0.5)
+    with lone_workers() as (address, start, started):
+        start()
+
+        def cancel():
+            if not log(tmp_path):
+                return False
+            os.kill(started[0].pid, signal.SIGSTOP)
+            return True
+
+        begun = time.monotonic()
+        outcome = fan_out("job", units(tmp_path, 2, seconds=60), work.square, store, scheduler=address, cancel=cancel)
+    assert sorted(outcome.remaining) == ["u0", "u1"] and not outcome.done and time.monotonic() - begun < 60
+
+
+def test_workers_that_do_not_start_are_one_line(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(fanout, "DEAF", "import os; os._exit(1)")
+    with pytest.raises(DataError, match=r"1 worker\(s\) do not start: "):
+        fan_out("job", units(tmp_path, 1), work.square, store)
 
 
 @pytest.mark.parametrize(("count", "seconds"), [(12, 0.3), (4, 1.0)])  # of four, two wait in the workers' queues

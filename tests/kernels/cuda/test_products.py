@@ -297,7 +297,7 @@ def test_experts_of_formats_that_only_their_declaration_knows(fmt: str) -> None:
             assert np.linalg.norm(g - want) <= 1e-6 * np.linalg.norm(want)
 
 
-@pytest.mark.parametrize("fmt", BY_HAND.keys() & GENERATED.keys())
+@pytest.mark.parametrize("fmt", sorted(BY_HAND.keys() & GENERATED.keys()))
 def test_decoders_by_hand_give_what_generated_ones_do(fmt: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of a table bit for bit; products up to the order of sums."""
     n, act = 3 * FORMATS[fmt].block_elems, UNITS[fmt].activation

@@ -87,14 +87,13 @@ class Agent:
     def clear(self) -> None:
         """Forget the conversation, and what was read in it."""
         self.tools.memory = LineMemory()
-        rules, extra = _RULES.format(root=shown_name(self.tools.workspace.root)), self.settings.system
+        rules, extra = _RULES.format(root=shown_name(self.tools.workspace.root)), _sendable(self.settings.system)
         self.messages = [Message("system", f"{rules}\n\n{extra}" if extra else rules)]
 
     def turn(self, text: str, cancel: Cancellation) -> Outcome:
         """Answer ``text``. Errors of the target become the outcome; the conversation stays in order in any case."""
         before = len(self.messages)
-        text = text.encode("utf-8", "replace").decode()  # bytes of the user that are no UTF-8 are lone surrogates
-        self.messages.append(Message("user", text))
+        self.messages.append(Message("user", _sendable(text)))
         self.log("user", text=text)
         outcome = Outcome("failed", "stopped")
         try:
@@ -203,3 +202,8 @@ def _with_object(call: ToolCall) -> ToolCall:
         if text.startswith("{") and rawjson.value_end(text) == len(text):
             return call
     return replace(call, arguments=json.dumps({"arguments": call.arguments}) if text else "{}")
+
+
+def _sendable(text: str) -> str:
+    """Return text without the lone surrogates that stand for bytes that are no UTF-8."""
+    return text.encode("utf-8", "replace").decode()

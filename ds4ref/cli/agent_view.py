@@ -53,14 +53,14 @@ class AgentView:
 
     def call(self, title: str) -> None:
         """Announce a call."""
-        self._show([(CYAN, f"* {line}") for line in visible(title).split("\n")])
+        self._show([(CYAN, line) for line in visible(f"* {title}").split("\n")])
 
     def result(self, result: Result) -> None:
         """Show the note of a result and the beginning of its detail; a closed stderr is no reason to fail."""
         diff = {"+": GREEN, "-": RED} if result.detail.startswith("@@ ") else {}
-        lines = visible(result.detail.removesuffix("\n")).split("\n") if result.detail else []
-        self._show([(RED if result.failed else GREY, f"  {visible(result.note)}")])
-        self._show([(diff.get(line[:1], GREY), f"  {line}") for line in lines])
+        lines = visible(result.detail).rstrip("\n").split("\n") if result.detail else []
+        note = (RED if result.failed else GREY, f"  {visible(result.note)}")
+        self._show([note, *((diff.get(line[:1], GREY), f"  {line}") for line in lines)])
 
     def _show(self, lines: list[tuple[str, str]]) -> None:
         shown = [tint(text[:SHOWN_WIDTH], colour, sys.stderr) for colour, text in lines[:SHOWN_LINES]]

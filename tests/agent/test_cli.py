@@ -9,15 +9,13 @@ import pty
 import signal
 import subprocess
 import sys
-import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from ds4ref.agent.permit import Answer, Question
 from ds4ref.agent.tools import Result
-from ds4ref.cancellation import Cancellation
 from ds4ref.cli import agent_view
 from ds4ref.cli.agent import HELP, Session, build_parser
 from ds4ref.cli.agent_view import AgentView, visible
@@ -75,7 +73,7 @@ def test_a_task_is_done(run, folder, monkeypatch) -> None:
     assert done.err.splitlines() == [
         "* write a.py", "  Wrote 9 bytes to a.py", "* read a.py", "  a.py: lines 1-1 of 1", "* edit a.py",
         "  Edited a.py lines 1-1", "  @@ -1,1 +1,1 @@", "  -print(1)", "  +print(42)",
-        "* bash cat a.py; echo $DS4_API_KEY", "  exit status 0", "  print(42)", "  ",
+        "* bash cat a.py; echo $DS4_API_KEY", "  exit status 0", "  print(42)",
     ]  # fmt: skip
     assert all(headers["Authorization"] == "Bearer sesame" for headers in done.headers)
     names = [tool["function"]["name"] for tool in done.bodies[0]["tools"]]
@@ -134,8 +132,8 @@ def test_a_task_that_is_not_done_exits_1(run, script, flags, why) -> None:
     (["-p", "a", "--allow", "rm"], "no tool 'rm': choose from"),
     (["--root", "missing"], "cannot work in missing: No such"),
     (["--root", "/"], "/ is no folder to work in"), (["--max-turns", "0"], "invalid value for --max-turns"),
-    (["--target", "http://127.0.0.1:9/v1", "-m", "x"], "-m is for the local engine"), (["--trace", "x"], "--log FILE"),
-    (["--target", "local:a.gguf", "-m", "x"], "the model is named twice"), (["--target", "nosuch:x"], "unknown target"),
+    (["--target", "http://127.0.0.1:9/v1", "-m", "x"], "-m goes with --target local"), (["--trace", "x"], "--log FILE"),
+    (["--target", "local:a.gguf", "-m", "x"], "-m goes with --target local"), (["--target", "nosuch:x"], "unknown target"),
     (["--target", f"command:{sys.executable}"], "an agent needs tools and conversations of several turns"),
     (["--yolo"], "unknown option: --yolo"),
 ])  # fmt: skip
@@ -150,14 +148,6 @@ def test_other_failures_are_one_line_too(run) -> None:
     assert (done.code, done.err) == (1, "ds4 agent: cannot write missing/log: No such file or directory\n")
     done = run("-p", "x", "-m", "missing.gguf")
     assert done.code == 1 and done.err == "ds4 agent: missing.gguf: cannot open the model: No such file or directory\n"
-
-
-def test_a_log_that_fails_fails_the_task(run, monkeypatch) -> None:
-    if not os.path.exists("/dev/full"):
-        pytest.skip("no /dev/full to fill")
-    done = run("-p", "x", "--log", "/dev/full", script=[says("ok")])
-    assert (done.code, done.out) == (1, "ok\n")
-    assert done.err == "ds4 agent: cannot write /dev/full: No space left on device\n"
 
 
 def test_help_names_everything(capsys) -> None:
@@ -195,7 +185,9 @@ def test_a_local_model_calls_tools(run, local, folder) -> None:
     (folder / "hello").write_text("x")
     done = run("-m", local.path, "-p", "Look", "--yes", "--nothink", "--max-turns", "2", "--temp", "0")
     assert (done.code, done.out) == (1, "I look.\nI look.\n")
-    assert done.err.splitlines() == ["* list", "  1 entry"] * 2 + ["ds4 agent: stopped after 2 answers (--max-turns)"]
+    assert done.err.splitlines() == ["* list", "  .:", "  - 1 hello"] * 2 + [
+        "ds4 agent: stopped after 2 answers (--max-turns)"
+    ]
     session = local.engines[0].sessions[-1]
     text = local.engines[0].tokenizer.decode(session.tokens).decode()
     assert session.ctx == 100_000 and text.count("<tool_result>.:\n- 1 hello</tool_result>") == 1
@@ -212,21 +204,17 @@ def test_a_context_that_is_too_small_is_said(run, local) -> None:
 
 
 def test_a_session_reads_lines(run, folder) -> None:
-    (folder / "msg").write_text("From a file.")
-    lines = ["Hello", "", "/stats", "/nosuch", "/clear", "/read msg", "/read", "/read missing", "/allow read",
-             "/allow x", "/nothink", "/help", "Bye", "/quit", "never"]  # fmt: skip
+    lines = ["Hello", "", "/nosuch", "/clear", "/allow read", "/allow x", "/nothink", "/help", "Bye", "/quit", "never"]
     done = run("First", script=[says("ok")], stdin="\n".join(lines))
-    assert (done.code, done.out) == (0, "ok\n" * 4)
+    assert (done.code, done.out) == (0, "ok\n" * 3)
     asked = [[m["content"] for m in body["messages"][1:]] for body in done.bodies]
-    assert asked == [["First"], ["First", "ok", "Hello"], ["From a file."], ["From a file.", "ok", "Bye"]]
-    told = [line.removeprefix("ds4 agent: ") for line in done.err.replace(HELP, "").splitlines() if line]
-    assert told[0].startswith("4 messages, 2 answers of 2 tokens, 0 tool calls; think high; folder ")
-    assert told[1:] == [
-        "unknown command: /nosuch (/help lists them)", "the conversation is forgotten", "/read: a file name is needed",
-        "/read: cannot read file missing: No such file or directory", "allowed without asking: list, read, search",
+    assert asked == [["First"], ["First", "ok", "Hello"], ["Bye"]]
+    assert [line.removeprefix("ds4 agent: ") for line in done.err.replace(HELP, "").splitlines() if line] == [
+        "unknown command: /nosuch (/help lists them)", "the conversation is forgotten",
+        "allowed without asking: list, read, search",
         "/allow: no tool 'x': choose from read, list, search, edit, write, bash",
     ]  # fmt: skip
-    assert [body["thinking"]["type"] for body in done.bodies] == ["enabled"] * 3 + ["disabled"]
+    assert [body["thinking"]["type"] for body in done.bodies] == ["enabled"] * 2 + ["disabled"]
 
 
 def test_commands_are_those_of_the_help() -> None:
@@ -265,7 +253,7 @@ def test_long_results_are_cut_for_the_user(capsys) -> None:
     view.result(Result("", "note", "\n".join(f"{n}" for n in range(50)) + "\n"))
     view.call("bash " + "\n".join("x" * 500 for _ in range(50)))
     said = capsys.readouterr().err
-    assert said.count("\n") == 1 + 12 + 1 + 12 + 1 and "  ... 38 more lines ...\n" in said
+    assert said.count("\n") == 2 * (12 + 1) and "\n  10\n  ... 39 more lines ...\n* bash xx" in said
     assert max(map(len, said.splitlines())) < 210
 
 
@@ -309,46 +297,41 @@ def terminal(monkeypatch):
 
 
 @pytest.mark.parametrize("keys, answer", [
-    ([b"y\n"], Answer.YES), ([b"YES\n"], Answer.YES), ([b"n\n"], Answer.NO), ([b"a\n"], Answer.ALWAYS),
-    ([b"\n", b"what\n", b"\xff\n", b" always \n"], Answer.ALWAYS), ([None], Answer.NO), ([b"s\n", b"y\n"], Answer.YES),
+    ([b"y\n"], "y"), ([b"YES\n"], "y"), ([b"n\n"], "n"), ([b"a\n"], "a"), ([None], "n"),
+    ([b"\n", b"yep\n", b"\xff\n", b" always \n"], "a"),
 ])  # fmt: skip
 def test_answers(terminal, keys, answer) -> None:
-    user = terminal(*keys)
+    user = terminal(*keys, typed=b"y\ny\n")  # what was typed before is no answer
     view = AgentView("ds4 agent")
-    assert view.can_ask and view.ask(Question("bash", "run", "ls\n\x1b[2Jrm -rf /")) is answer
+    assert view.can_ask and view.ask("bash", "run", "ls\n\x1b[2Jrm -rf /") == answer
     assert user.keys == [] and user.said.startswith(
         "ds4 agent: the model wants to run:\n  ls\n  \\x1b[2Jrm -rf /\n[y]es, [n]o, [a]lways bash? "
     )
 
 
-def test_what_was_typed_before_is_no_answer(terminal) -> None:
-    terminal(b"n\n", typed=b"y\ny\n")
-    assert AgentView("p").ask(Question("bash", "run", "ls")) is Answer.NO
-
-
 def test_lines_behind_an_answer_answer_nothing_else(terminal) -> None:
     user = terminal(b"y\ny\ny\n", b"n\n")
     view = AgentView("p")
-    assert [view.ask(Question("bash", "run", "ls")) for _ in range(2)] == [Answer.YES, Answer.NO] and not user.keys
-
-
-def test_a_long_detail_can_be_seen_whole(terminal) -> None:
-    user = terminal(b"s\n", b"n\n")
+    assert [view.ask("bash", "run", "ls") for _ in range(2)] == ["y", "n"] and not user.keys
     detail = "\n".join(f"line {n}" for n in range(100))
-    assert AgentView("p").ask(Question("edit", "edit a", detail)) is Answer.NO
-    first, second = user.said.split("[s]how all? ")[:2]
-    assert "line 39\n  ... 60 more lines: s shows them ...\n" in first and "line 40" not in first
-    assert all(f"line {n}\n" in second for n in range(100))
+    user.keys.append(b"n\n")
+    assert view.ask("edit", "edit a", detail) == "n" and all(f"  line {n}\n" in user.said for n in range(100))
 
 
 def test_ctrl_c_at_a_question_is_no(terminal, monkeypatch) -> None:
     user = terminal(b"")
-    cancel, view = Cancellation(), AgentView("p")
-    monkeypatch.setattr(agent_view.os, "read", lambda *_: cancel.press())  # what the handler of the signal does
-    with view.stopped_by(cancel):
-        assert view.ask(Question("bash", "run", "ls")) is Answer.NO
-        user.keys.append(b"")
-        assert view.ask(Question("bash", "run", "ls")) is Answer.NO, "pressed already"
+    view = AgentView("p")
+    monkeypatch.setattr(agent_view.os, "read", lambda *_: view.cancel.press())  # what the handler of the signal does
+    assert view.ask("bash", "run", "ls") == "n"
+    user.keys.append(b"")
+    assert view.ask("bash", "run", "ls") == "n", "pressed already"
+
+
+def wait_for(path: Path) -> None:
+    for _ in range(6000):
+        if path.exists():
+            return
+        time.sleep(0.01)
 
 
 class Process:
@@ -424,11 +407,7 @@ def test_ctrl_c_ends_what_runs_and_the_session_goes_on(folder, where) -> None:
         if where == "question":
             agent.until("[a]lways bash? ")
         else:
-            waited = threading.Event()
-            for _ in range(6000):
-                if (folder / "begun").exists():
-                    break
-                waited.wait(0.01)
+            wait_for(folder / "begun")
         agent.process.send_signal(signal.SIGINT)
         agent.until("ds4 agent: interrupted")
         agent.types("And now?\n/quit\n")
@@ -443,11 +422,7 @@ def test_ctrl_c_ends_a_task(folder) -> None:
     with Endpoint(calls(("bash", {"command": "touch begun; echo going on >&2; sleep 1000"})), says("x")) as endpoint:
         agent = Process(folder, "--target", endpoint.url, "-p", "Go", "--yes")
         agent.until("* bash touch begun")
-        waited = threading.Event()
-        for _ in range(6000):
-            if (folder / "begun").exists():
-                break
-            waited.wait(0.01)
+        wait_for(folder / "begun")
         agent.process.send_signal(signal.SIGINT)
         agent.until("ds4 agent: interrupted")
         assert agent.ends() == (130, "")
@@ -461,11 +436,7 @@ def test_sigterm_leaves_no_command_running(folder) -> None:
 
     with Endpoint(calls(("bash", {"command": "echo $$ > pid.new; mv pid.new pid; sleep 1000"})), says("x")) as endpoint:
         agent = Process(folder, "--target", endpoint.url, "-p", "Go", "--yes")
-        waited = threading.Event()
-        for _ in range(6000):
-            if (folder / "pid").exists():
-                break
-            waited.wait(0.01)
+        wait_for(folder / "pid")
         agent.process.terminate()
         assert agent.ends()[0] == 143
     assert gone(int((folder / "pid").read_text()))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 import time
 
 import pytest
@@ -16,54 +15,25 @@ from ds4ref.cancellation import Cancellation
 
 @pytest.fixture
 def shell(tmp_path) -> Shell:
-    return Shell(str(tmp_path), os.environ)
+    """Its clock says 0, and 11 as soon as a command has made the file ``late``."""
+    return Shell(str(tmp_path), os.environ, lambda: 11.0 if (tmp_path / "late").exists() else 0.0)
 
 
-def run(shell: Shell, command: str, timeout: float = 600, cancel: Cancellation | None = None):
-    return shell.run(command, timeout, cancel or Cancellation())
-
-
-class Clock:
-    """Says 0 until it is told that time has passed."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that is dead and not yet buried does not."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
+def run(shell: Shell, command: str, cancel: Cancellation | None = None):
+    return shell.run(command, 10, cancel or Cancellation())
 
 
 def gone(pid: int) -> bool:
-    """Whether it ends soon; a killed process takes a moment."""
+    """Return whether a process ends soon; a killed one takes a moment, and is a zombie until it is buried."""
     for _ in range(3000):
-        if not alive(pid):
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                if file.read().rpartition(")")[2].split()[0] in "ZX":
+                    return True
+        except FileNotFoundError:
             return True
         time.sleep(0.01)
     return False
-
-
-def when(path, action) -> threading.Thread:
-    """Does it as soon as there is a file."""
-
-    def watch() -> None:
-        for _ in range(3000):
-            if path.exists():
-                break
-            time.sleep(0.01)
-        action()
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    return thread
 
 
 needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="no /proc to look for processes in")
@@ -72,35 +42,20 @@ needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="no /pro
 def test_output_and_status(shell, tmp_path) -> None:
     done = run(shell, "echo out; echo err >&2; pwd; exit 7")
     assert (done.status, done.output, done.why) == (7, f"out\nerr\n{tmp_path}\n", "")
-    assert run(shell, "kill -9 $$").status == 137 and run(shell, "kill -15 $$").status == 143
-    assert run(shell, "no-such-command").status == 127
-    assert run(shell, "printf 'a\\0b\\377'").output == "a\ufffdb\ufffd"
-    assert run(shell, "true").output == ""
-
-
-def test_there_is_no_input_and_no_terminal(shell) -> None:
-    assert run(shell, "cat; read x; echo end").output == "end\n"
-    assert run(shell, "echo bad > /dev/tty || echo none").output.endswith("none\n")
-
-
-def test_a_command_that_takes_too_long_is_ended(tmp_path) -> None:
-    clock = Clock()
-    shell = Shell(str(tmp_path), os.environ, clock)
-    thread = when(tmp_path / "begun", lambda: setattr(clock, "now", 11.0))
-    done = run(shell, "echo first; touch begun; sleep 1000; echo never", timeout=10)
-    thread.join()
-    assert (done.why, done.output, done.status, done.seconds) == ("timeout", "first\n", 143, 11.0)
+    assert run(shell, "kill -9 $$").status == 137 and run(shell, "no-such-command").status == 127
+    assert run(shell, "printf 'a\\0b\\377'").output == "a\ufffdb\ufffd" and run(shell, "true").output == ""
+    assert run(shell, "cat; read x; echo bad > /dev/tty || echo none").output.endswith("none\n"), (
+        "no input, no terminal"
+    )
+    done = run(shell, "echo a; exec >&- 2>&-; sleep 0.2; touch end; exit 3")
+    assert (done.output, done.status) == ("a\n", 3) and (tmp_path / "end").exists(), "it closed its output and ran on"
 
 
 @needs_proc
-def test_a_timeout_ends_the_whole_group(tmp_path) -> None:
-    clock = Clock()
-    thread = when(tmp_path / "begun", lambda: setattr(clock, "now", 11.0))
-    command = "(trap '' TERM; sleep 1000; sleep 1000) & echo $!; sleep 1000 | sleep 1000 & echo $!; touch begun; wait"
-    done = run(Shell(str(tmp_path), os.environ, clock), command, timeout=10)
-    thread.join()
+def test_a_timeout_ends_the_whole_group(shell) -> None:
+    done = run(shell, "(trap '' TERM; sleep 1000; sleep 1000) & echo $!; sleep 1000 | cat & echo $!; touch late; wait")
     pids = [int(line) for line in done.output.split()]
-    assert done.why == "timeout" and len(pids) == 2 and all(gone(pid) for pid in pids)
+    assert (done.why, done.status, done.seconds) == ("timeout", 143, 11.0) and len(pids) == 2 and all(map(gone, pids))
 
 
 @needs_proc
@@ -111,53 +66,38 @@ def test_what_runs_on_in_the_background_ends_with_the_command(shell) -> None:
 
 
 @needs_proc
-def test_what_flees_from_the_group_holds_nobody_up(shell, monkeypatch) -> None:
+def test_what_flees_from_the_group_holds_nobody_up(shell, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(module, "DRAIN", 0.05)
     done = run(shell, "setsid sh -c 'echo $$ > pid; exec sleep 1000' & until [ -s pid ]; do sleep 0.01; done; echo end")
-    with open(f"{shell.folder}/pid") as file:
-        pid = int(file.read())
-    try:
-        assert done.status == 0 and done.output == "end\n" and alive(pid)
-    finally:
-        os.kill(pid, 9)
+    os.kill(int((tmp_path / "pid").read_text()), 9)  # it runs
+    assert done.status == 0 and done.output == "end\n"
 
 
 @needs_proc
-def test_pressing_the_button_ends_it(shell, tmp_path) -> None:
-    cancel = Cancellation()
-    thread = when(tmp_path / "begun", cancel.press)
-    done = run(shell, "sleep 1000 & echo $!; touch begun; wait", cancel=cancel)
-    thread.join()
-    assert (done.why, done.status) == ("interrupt", 143) and gone(int(done.output))
-    assert run(shell, "sleep 1000", cancel=cancel).why == "interrupt"
-
-
-@needs_proc
-def test_impatience_leaves_no_process(shell, tmp_path, monkeypatch) -> None:
-    """A second Ctrl-C while the group is asked to end."""
+@pytest.mark.parametrize("patient", [True, False])
+def test_pressing_the_button_ends_it(shell, tmp_path, monkeypatch, patient) -> None:
+    """Impatient is a second Ctrl-C while the group is asked to end."""
     cancel, wait = Cancellation(), module.subprocess.Popen.wait
 
-    def impatient(self, timeout=None):
+    def struck(self, timeout=None):
         if timeout == module.GRACE:
             raise KeyboardInterrupt
         return wait(self, timeout)
 
-    monkeypatch.setattr(module.subprocess.Popen, "wait", impatient)
-    thread = when(tmp_path / "pid", cancel.press)
-    with pytest.raises(KeyboardInterrupt):
-        run(shell, "trap '' TERM; echo $$ > new; mv new pid; while :; do sleep 0.1; done", cancel=cancel)
-    thread.join()
+    shell.clock = lambda: cancel.press() or 0.0 if (tmp_path / "pid").exists() else 0.0
+    command = "echo $$ > new; mv new pid; sleep 1000"
+    if patient:
+        done = run(shell, command, cancel)
+        assert (done.why, done.status) == ("interrupt", 143)
+    else:
+        monkeypatch.setattr(module.subprocess.Popen, "wait", struck)
+        with pytest.raises(KeyboardInterrupt):
+            run(shell, f"trap '' TERM; {command}", cancel)
     assert gone(int((tmp_path / "pid").read_text()))
 
 
-def test_a_command_that_closes_its_output_is_waited_for(shell, tmp_path) -> None:
-    done = run(shell, "echo a; exec >&- 2>&-; sleep 0.2; touch end; exit 3")
-    assert (done.output, done.status) == ("a\n", 3) and (tmp_path / "end").exists()
-
-
+@needs_proc
 def test_no_descriptor_is_left(shell) -> None:
-    if not os.path.isdir("/proc/self/fd"):
-        pytest.skip("no /proc to count descriptors in")
     before = len(os.listdir("/proc/self/fd"))
     for command in ("true", "sleep 1000 & echo", "exit 3"):
         run(shell, command)
@@ -230,11 +170,7 @@ def test_the_key_in_use_is_left_out_under_any_name() -> None:
 
 def test_a_command_sees_the_given_environment_alone(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("DS4_API_KEY", "sesame")
-    shell = Shell(str(tmp_path), scrubbed({**os.environ, "PLAIN": "kept"}, "DS4_API_KEY"))
-    assert run(shell, "echo $PLAIN; env | grep -c sesame").output == "kept\n0\n"
-
-
-def test_without_bash_there_is_sh(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(module.shutil, "which", lambda name: None)
-    shell = Shell(str(tmp_path), os.environ)
-    assert shell.program == "/bin/sh" and run(shell, "echo a").output == "a\n"
+    shell = Shell(str(tmp_path), scrubbed({**os.environ, "PLAIN": "kept"}, "DS4_API_KEY"))
+    assert shell.program == "/bin/sh", "without bash"
+    assert run(shell, "echo $PLAIN; env | grep -c sesame").output == "kept\n0\n"

@@ -20,9 +20,11 @@ from ds4ref.cli import agent_view
 from ds4ref.cli.agent import HELP, Session, build_parser
 from ds4ref.cli.agent_view import AgentView, visible
 from ds4ref.cli.ds4 import main
+from ds4ref.engine import Engine
 from ds4ref.targets import Delta
 from ds4ref.text.dsml import ToolCall, render_calls
 from tests.agent.scripted import Endpoint, calls, says
+from tests.agent.test_shell import gone
 from tests.cli.fake import FakeEngine
 
 ROOT = Path(__file__).parents[2]
@@ -161,43 +163,30 @@ def test_help_names_everything(capsys) -> None:
 # --- the local engine
 
 
-@pytest.fixture
-def local(monkeypatch, tmp_path):
-    """A fake model, which always says the same; what it is told."""
-    from ds4ref.engine import Engine
-
+def test_a_local_model_calls_tools(run, folder, monkeypatch, tmp_path) -> None:
+    """A fake one, which always says the same."""
     engines = []
 
     def fake_open(path, **options):
-        engine = FakeEngine(str(path), b"", **options)
+        engines.append(engine := FakeEngine(str(path), b"", **options))
         text = "I look." + "".join(part.text for part in render_calls([ToolCall("list", "{}")]))
         engine.answer = engine.tokenizer.encode_rendered(text)
-        engines.append(engine)
         return engine
 
-    (tmp_path / "fake.gguf").write_bytes(b"fake")
     monkeypatch.setattr(Engine, "open", fake_open)
     monkeypatch.delenv("DS4_LOCK_FILE", raising=False)
-    return SimpleNamespace(path=str(tmp_path / "fake.gguf"), engines=engines)
-
-
-def test_a_local_model_calls_tools(run, local, folder) -> None:
+    model = tmp_path / "fake.gguf"
+    model.write_bytes(b"fake")
     (folder / "hello").write_text("x")
-    done = run("-m", local.path, "-p", "Look", "--yes", "--nothink", "--max-turns", "2", "--temp", "0")
+    done = run("-m", str(model), "-p", "Look", "--yes", "--nothink", "--max-turns", "2", "--temp", "0")
     assert (done.code, done.out) == (1, "I look.\nI look.\n")
-    assert done.err.splitlines() == ["* list", "  .:", "  - 1 hello"] * 2 + [
-        "ds4 agent: stopped after 2 answers (--max-turns)"
-    ]
-    session = local.engines[0].sessions[-1]
-    text = local.engines[0].tokenizer.decode(session.tokens).decode()
+    assert done.err.splitlines()[:3] == ["* list", "  .:", "  - 1 hello"]
+    session = engines[0].sessions[-1]
+    text = engines[0].tokenizer.decode(session.tokens).decode()
     assert session.ctx == 100_000 and text.count("<tool_result>.:\n- 1 hello</tool_result>") == 1
     assert text.count('invoke name="list"') == 2, "its own call went back as it was"
-
-
-def test_a_context_that_is_too_small_is_said(run, local) -> None:
-    done = run("-m", local.path, "-p", "Look", "--ctx", "500")
-    assert done.code == 1 and done.err.count("\n") == 1
-    assert "a context of 500 takes at most 499; your message is taken back" in done.err
+    done = run("-m", str(model), "-p", "Look", "--ctx", "500")
+    assert done.code == 1 and "a context of 500 takes at most 499; your message is taken back\n" in done.err
 
 
 # --- sessions
@@ -260,71 +249,50 @@ def test_long_results_are_cut_for_the_user(capsys) -> None:
 # --- questions
 
 
-class Terminal:
-    """A terminal whose user answers each question with the next of ``keys``; what was typed before is in its buffer."""
-
-    def __init__(self, monkeypatch, *keys: bytes | None, typed: bytes = b""):
-        self.master, slave = pty.openpty()
-        self.keys, self.said = list(keys), ""
-        self.stdin = open(slave)
-        monkeypatch.setattr(sys, "stdin", self.stdin)
-        monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=self.write, flush=lambda: None, isatty=lambda: True))
-        if typed:
-            os.write(self.master, typed)
-
-    def write(self, text: str) -> None:
-        self.said += text
-        if text.endswith("? "):
-            key = self.keys.pop(0)
-            os.write(self.master, b"\x04" if key is None else key)
-
-    def close(self) -> None:
-        self.stdin.close()
-        os.close(self.master)
-
-
 @pytest.fixture
 def terminal(monkeypatch):
-    made = []
+    """A terminal whose user typed something before and answers each question with the next of ``keys``."""
+    master, slave = pty.openpty()
+    stdin, said = open(slave), []
 
-    def open_(*keys, **more) -> Terminal:
-        made.append(Terminal(monkeypatch, *keys, **more))
-        return made[-1]
+    def user(*keys: bytes, typed: bytes = b"") -> list[str]:
+        replies = iter(keys)
 
-    yield open_
-    for one in made:
-        one.close()
+        def write(text: str) -> None:
+            said.append(text)
+            if text.endswith("? "):
+                os.write(master, next(replies))
+
+        monkeypatch.setattr(sys, "stdin", stdin)  # not before the test runs: pytest has one of its own
+        monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=write, flush=lambda: None, isatty=lambda: True))
+        os.write(master, typed)
+        return said
+
+    yield user
+    stdin.close()
+    os.close(master)
 
 
 @pytest.mark.parametrize("keys, answer", [
-    ([b"y\n"], "y"), ([b"YES\n"], "y"), ([b"n\n"], "n"), ([b"a\n"], "a"), ([None], "n"),
+    ([b"y\n"], "y"), ([b"YES\n"], "y"), ([b"n\ny\ny\n"], "n"), ([b"a\n"], "a"), ([b"\x04"], "n"),
     ([b"\n", b"yep\n", b"\xff\n", b" always \n"], "a"),
 ])  # fmt: skip
 def test_answers(terminal, keys, answer) -> None:
-    user = terminal(*keys, typed=b"y\ny\n")  # what was typed before is no answer
+    said = terminal(*keys, b"no\n", typed=b"y\ny\n")  # what was typed before is no answer
     view = AgentView("ds4 agent")
-    assert view.can_ask and view.ask("bash", "run", "ls\n\x1b[2Jrm -rf /") == answer
-    assert user.keys == [] and user.said.startswith(
-        "ds4 agent: the model wants to run:\n  ls\n  \\x1b[2Jrm -rf /\n[y]es, [n]o, [a]lways bash? "
-    )
-
-
-def test_lines_behind_an_answer_answer_nothing_else(terminal) -> None:
-    user = terminal(b"y\ny\ny\n", b"n\n")
-    view = AgentView("p")
-    assert [view.ask("bash", "run", "ls") for _ in range(2)] == ["y", "n"] and not user.keys
-    detail = "\n".join(f"line {n}" for n in range(100))
-    user.keys.append(b"n\n")
-    assert view.ask("edit", "edit a", detail) == "n" and all(f"  line {n}\n" in user.said for n in range(100))
+    detail = "\n".join(f"line {n}\x1b[2J" for n in range(100))
+    assert view.can_ask and view.ask("bash", "run", detail) == answer
+    shown = "".join(f"  line {n}\\x1b[2J\n" for n in range(100))
+    question = "[y]es, [n]o, [a]lways bash? "
+    assert "".join(said).startswith(f"ds4 agent: the model wants to run:\n{shown}{question}")
+    assert view.ask("bash", "run", "ls") == "n", "lines behind an answer answer nothing else"
 
 
 def test_ctrl_c_at_a_question_is_no(terminal, monkeypatch) -> None:
-    user = terminal(b"")
     view = AgentView("p")
+    terminal(b"y\n", b"y\n")
     monkeypatch.setattr(agent_view.os, "read", lambda *_: view.cancel.press())  # what the handler of the signal does
-    assert view.ask("bash", "run", "ls") == "n"
-    user.keys.append(b"")
-    assert view.ask("bash", "run", "ls") == "n", "pressed already"
+    assert view.ask("bash", "run", "ls") == "n" and view.ask("bash", "run", "ls") == "n", "pressed already"
 
 
 def wait_for(path: Path) -> None:
@@ -345,16 +313,13 @@ class Process:
         os.close(slave)
         self.said = ""
 
-    def until(self, text: str) -> None:
-        """Read what it says until ``text`` has come."""
-        while text not in self.said:
-            try:
+    def until(self, *texts: str) -> None:
+        """Read what it says until the texts have come, one after the other."""
+        for text in texts:
+            while text not in self.said:
                 part = os.read(self.master, 4096).decode("utf-8", "replace")
-            except OSError:
-                part = ""
-            assert part, f"ended without {text!r}: {self.said}"
-            self.said += part
-        self.said = self.said.partition(text)[2]
+                self.said += part
+            self.said = self.said.partition(text)[2]
 
     def types(self, text: str) -> None:
         os.write(self.master, text.encode())
@@ -374,18 +339,14 @@ def test_a_session_on_a_terminal(folder) -> None:
     ]  # fmt: skip
     with Endpoint(*script) as endpoint:
         agent = Process(folder, "--target", endpoint.url, "Go")
-        agent.until("* write b.txt")
-        agent.until("the model wants to make b.txt:")
-        agent.until("[y]es, [n]o, [a]lways write? ")
-        agent.types("n\n")
-        agent.until("the user said no")
-        agent.until("-one\r\n  +two\r\n")
-        agent.until("[a]lways edit? ")
-        agent.types("y\n")
-        agent.until("  touch c.txt\r\n")
-        agent.until("[a]lways bash? ")
-        agent.types("y\n")
-        agent.until("exit status 0")
+        for texts, key in (
+            (["* write b.txt", "the model wants to make b.txt:", "[y]es, [n]o, [a]lways write? "], "n\n"),
+            (["the user said no", "-one\r\n  +two\r\n", "[a]lways edit? "], "y\n"),
+            (["  touch c.txt\r\n", "[a]lways bash? "], "y\n"),
+            (["exit status 0"], ""),
+        ):
+            agent.until(*texts)
+            agent.types(key)
         agent.types("More\n/quit\n")
         code, out = agent.ends()
     assert code == 0 and out == "Done.\nds4-agent> Bye.\nds4-agent> "
@@ -418,25 +379,12 @@ def test_ctrl_c_ends_what_runs_and_the_session_goes_on(folder, where) -> None:
     assert second == "Tool error: interrupted by the user; this call was not run"
 
 
-def test_ctrl_c_ends_a_task(folder) -> None:
-    with Endpoint(calls(("bash", {"command": "touch begun; echo going on >&2; sleep 1000"})), says("x")) as endpoint:
-        agent = Process(folder, "--target", endpoint.url, "-p", "Go", "--yes")
-        agent.until("* bash touch begun")
-        wait_for(folder / "begun")
-        agent.process.send_signal(signal.SIGINT)
-        agent.until("ds4 agent: interrupted")
-        assert agent.ends() == (130, "")
-    assert len(endpoint.bodies) == 1
-
-
-def test_sigterm_leaves_no_command_running(folder) -> None:
-    if not os.path.isdir("/proc/self"):
-        pytest.skip("no /proc to look for processes in")
-    from tests.agent.test_shell import gone
-
-    with Endpoint(calls(("bash", {"command": "echo $$ > pid.new; mv pid.new pid; sleep 1000"})), says("x")) as endpoint:
+@pytest.mark.parametrize("how, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_task_and_its_command(folder, how, code) -> None:
+    script = [calls(("bash", {"command": "echo $$ > pid.new; mv pid.new pid; sleep 1000"})), says("x")]
+    with Endpoint(*script) as endpoint:
         agent = Process(folder, "--target", endpoint.url, "-p", "Go", "--yes")
         wait_for(folder / "pid")
-        agent.process.terminate()
-        assert agent.ends()[0] == 143
-    assert gone(int((folder / "pid").read_text()))
+        agent.process.send_signal(how)
+        assert agent.ends() == (code, "") and len(endpoint.bodies) == 1
+    assert not os.path.isdir("/proc/self") or gone(int((folder / "pid").read_text()))

@@ -48,7 +48,8 @@ class Search(msgspec.Struct):
 
 
 class Edit(msgspec.Struct):
-    """Change a file: new in place of old, which must be there exactly once; or new in place of the lines that line, start_line and end_line, or range name, which must have been read before. Refused if the file changed since it was read."""  # noqa: E501
+    """Change a file: new in place of old, which must be there exactly once; or new in place of the lines that line,
+    start_line and end_line, or range name, which must have been read before. Refused if the file changed since."""
 
     path: _File
     new: Annotated[str, Meta(description='text to put there; "" deletes')]
@@ -82,10 +83,10 @@ _Parameters = TypeVar("_Parameters", bound=msgspec.Struct)
 def schema(tool: str) -> str:
     """Return the JSON that describes a tool to a model."""
     kind = PARAMETERS[tool]
-    _, components = msgspec.json.schema_components((kind,))
-    whole = components[kind.__name__]
+    whole = msgspec.json.schema_components((kind,))[1][kind.__name__]
     parameters = {name: whole[name] for name in ("type", "properties", "required")}
-    return json.dumps({"name": tool, "description": whole["description"], "parameters": parameters})
+    about = " ".join(whole["description"].split())
+    return json.dumps({"name": tool, "description": about, "parameters": parameters})
 
 
 def members(call: ToolCall) -> dict[str, Any]:

@@ -48,10 +48,6 @@ class Toolbox:
     def __init__(self, workspace: Workspace, permit: Permit, shell: Shell):
         self.workspace, self.permit, self.shell, self.memory = workspace, permit, shell, LineMemory()
         self.schemas = tuple(map(schema, PARAMETERS))
-        self._tools: dict[str, Callable[[Any, Cancellation], Result]] = {
-            "read": self._read, "list": self._list, "search": self._search,
-            "edit": self._edit, "write": self._write, "bash": self._bash,
-        }  # fmt: skip
 
     def title(self, call: ToolCall) -> str:
         """Return a call for people: its name, and what it is about."""
@@ -59,8 +55,10 @@ class Toolbox:
             values = members(call)
         except ToolError:
             return call.name
-        about = next((str(values[name]) for name in ("command", "path", "query") if name in values), "")
-        return f"{call.name} {about}".rstrip()
+        if "command" in values:
+            return f"{call.name} {values['command']}"
+        about = values.get("path", values.get("query"))
+        return call.name if about is None else f"{call.name} {shown_name(str(about))}"
 
     def run(self, call: ToolCall, cancel: Cancellation) -> Result:
         """Return what the call gives, whatever happens."""
@@ -69,7 +67,8 @@ class Toolbox:
                 raise ToolError(f"unknown tool: {shown_name(call.name[:80])}; there are {', '.join(PARAMETERS)}")
             self.permit.check(call.name)
             args = checked(call, PARAMETERS[call.name])
-            return self._tools[call.name](args, cancel)
+            tool: Callable[[Any, Cancellation], Result] = getattr(self, f"_{call.name}")
+            return tool(args, cancel)
         except (ToolError, ValueError) as error:
             return Result.error(str(error))
         except OSError as error:

@@ -53,7 +53,7 @@ class AgentView:
 
     def call(self, title: str) -> None:
         """Announce a call."""
-        self._show([(CYAN, line) for line in visible(f"* {title}").split("\n")])
+        self._show([(CYAN, line) for line in f"* {visible(title)}".replace("\n", "\n  ").split("\n")])
 
     def result(self, result: Result) -> None:
         """Show the note of a result and the beginning of its detail; a closed stderr is no reason to fail."""

@@ -50,14 +50,6 @@ def test_an_anchor_is_replaced_as_python_does_or_refused(text, old, new) -> None
     assert edited(text, by_anchor, old, new) == (text.replace(old, new) if count(text, old) == 1 else None)
 
 
-@given(PLAIN.filter(bool), PLAIN, st.data())
-def test_a_text_that_is_there_once_is_replaced(text, new, data) -> None:
-    """The same from the other side: anchors that are taken from the text."""
-    start = data.draw(st.integers(0, len(text) - 1))
-    old = text[start : data.draw(st.integers(start + 1, len(text)))]
-    assert edited(text, by_anchor, old, new) == (text.replace(old, new) if count(text, old) == 1 else None)
-
-
 @given(PLAIN, PLAIN.filter(bool), PLAIN, st.booleans(), st.booleans())
 def test_in_a_crlf_file_line_breaks_are_the_files(text, old, new, dos_old, dos_new) -> None:
     """However the model writes them."""

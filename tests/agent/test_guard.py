@@ -112,23 +112,6 @@ def test_an_edit_hits_what_was_seen(text, steps) -> None:
             story.step(*step)
 
 
-@settings(max_examples=200)
-@given(TEXT, TEXT, st.sampled_from(["lines", "anchor", "all", "write"]), NUMBER, st.booleans())
-def test_no_change_of_another_is_lost(text, other, kind, line, peek) -> None:
-    """Read, changed by somebody else, edited: refused, unless it is what was read. That the same answer reads it again
-    first is no help: its author has not seen the result."""
-    with tempfile.TemporaryDirectory() as folder:
-        story = Story(folder, text)
-        story.step("read", 1, 100)
-        story.step("answer")
-        story.put(other)
-        if peek:
-            story.step("read", 1, 100)
-        new = "something new\n"
-        story.step(kind, *{"lines": (line, 0, new), "anchor": ("a", new), "all": (new,), "write": (new,)}[kind])
-        assert story.text == other or other == text
-
-
 def test_the_story_does_edit(tmp_path) -> None:
     """A reader that believes what it is shown gets its edits through, also several in one answer."""
     story = Story(str(tmp_path), "a\nb\n}\na\n")

@@ -74,27 +74,6 @@ def test_a_plain_answer(setting) -> None:
     assert setting(says("x"), system="").agent.messages[0].content.endswith("can open.")
 
 
-def test_create_read_edit_verify(setting, folder) -> None:
-    """The smoke test: what a model does to write a file and put it right."""
-    case = setting(
-        calls(("write", {"path": "a.py", "content": "print(1)\nprint(2)\n"}), text="I begin."),
-        calls(("read", {"path": "a.py"})),
-        calls(("edit", {"path": "a.py", "line": 2, "new": "print(40 + 2)\nprint('end')"})),
-        calls(("bash", {"command": "cat a.py | tail -n 2"}), ("list", {})),
-        says("Done: a.py."),
-    )
-    assert case.turn("Make a.py") == Outcome("done")
-    assert (folder / "a.py").read_text() == "print(1)\nprint(40 + 2)\nprint('end')\n"
-    results = case.results
-    assert results[0] == "Wrote 18 bytes to a.py" and results[1] == "a.py: lines 1-2 of 2\n1 print(1)\n2 print(2)"
-    assert results[2].startswith("Edited a.py lines 2-2\nLine shift: +1 for all lines behind old line 2\n")
-    assert results[3].endswith("exit_status=0\n<output>\nprint(40 + 2)\nprint('end')\n</output>")
-    assert results[4] == f".:\n- {(folder / 'a.py').stat().st_size} a.py"
-    assert case.roles == "su" + "at" * 3 + "atta" and case.view.text == "I begin.Done: a.py."
-    assert [len(r.prompt.messages) for r in case.target.requests] == [2, 4, 6, 8, 11]
-    assert case.view.seen[:3] == ["answered", "write a.py", "Wrote 18 bytes to a.py"]
-
-
 def test_lines_read_in_one_answer_are_known_in_the_next(setting, folder) -> None:
     (folder / "a").write_text("one\ntwo\n")
     edit = ("edit", {"path": "a", "line": 1, "new": "ONE"})

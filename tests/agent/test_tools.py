@@ -13,7 +13,6 @@ from ds4ref.agent import tools as module
 from ds4ref.agent.permit import GROUPS, TOOLS, Permit, group_of, tools_of
 from ds4ref.agent.shell import Shell
 from ds4ref.agent.tools import Toolbox
-from ds4ref.agent.workspace import ToolError
 from ds4ref.cancellation import Cancellation
 from ds4ref.errors import UsageError
 from ds4ref.text.dsml import ToolCall
@@ -266,22 +265,17 @@ def test_edits_that_are_refused(tools, folder, arguments, why) -> None:
     assert (folder / "a").read_text() == "one\ntwo\nthree\n"
 
 
-def test_files_that_cannot_be_edited(tools, folder, tmp_path) -> None:
+@pytest.mark.parametrize("arguments", [{"old": "x"}, {"line": 1}, {"range": "all"}])
+def test_files_that_cannot_be_edited(tools, folder, arguments) -> None:
     (folder / "bin").write_bytes(b"\0x\n")
     (folder / "latin").write_bytes(b"x caf\xe9\n")
     (folder / "ro").write_text("x\n")
     os.chmod(folder / "ro", 0o444)
-    os.symlink("../secret.txt", folder / "link")
     for path, why in (("bin", "not UTF-8"), ("latin", "latin is not UTF-8 text; use bash to change it"),
-                      ("ro", "read-only"), ("link", "outside"), ("missing", "No such file"), (".", "is a folder"),
-                      ("../secret.txt", "outside")):  # fmt: skip
-        for arguments in ({"old": "x"}, {"line": 1}, {"range": "all"}):
-            done = tools("edit", path=path, new="", **arguments)
-            assert done.failed is (path != "missing" or "range" not in arguments) and (
-                why in done.text or not done.failed
-            )
-        (folder / "missing").unlink(missing_ok=True)
-    assert (tmp_path / "secret.txt").read_text() == "secret\n" and (folder / "latin").read_bytes() == b"x caf\xe9\n"
+                      ("ro", "read-only"), ("no/a", "no/a: No such file"), (".", "is a folder")):  # fmt: skip
+        done = tools("edit", path=path, new="", **arguments)
+        assert done.failed and why in done.text and "\n" not in done.text
+    assert (folder / "latin").read_bytes() == b"x caf\xe9\n"
 
 
 def test_range_all_makes_files_and_keeps_endings(tools, folder) -> None:
@@ -363,18 +357,15 @@ def test_write(tools, folder) -> None:
 
 @pytest.mark.parametrize("arguments, why", [
     ({"path": "dir/a", "content": "x"}, "dir/a: No such file or directory"),
-    ({"path": "folder", "content": "x"}, "folder is a folder; list shows what is in it"),
-    ({"path": "../new", "content": "x"}, "outside the workspace"),
-    ({"path": ".git/hooks/pre-commit", "content": "x"}, ".git/hooks/pre-commit is git's own; use git to change it"),
+    ({"path": ".git/config", "content": "x"}, ".git/config is git's own; use git to change it"),
     ({"path": "a"}, "write: Object missing required field `content` (parameters: path, content)"),
     ({"path": "a", "content": {"k": 1}}, "Expected `str`, got `object` - at `$.content`"),
 ])  # fmt: skip
 def test_what_cannot_be_written(tools, folder, arguments, why) -> None:
-    (folder / "folder").mkdir()
-    (folder / ".git" / "hooks").mkdir(parents=True)
-    done = tools("write", **arguments)
-    assert done.failed and why in done.text and "\n" not in done.text
-    assert not (folder.parent / "new").exists() and not os.listdir(folder / ".git" / "hooks")
+    (folder / ".git").mkdir()
+    assert (
+        why in tools("write", **arguments).text and os.listdir(folder) == [".git"] and not os.listdir(folder / ".git")
+    )
 
 
 def test_bash(tools, folder) -> None:
@@ -425,7 +416,7 @@ def test_schemas_are_what_the_text_layer_takes(tools) -> None:
 
 def test_titles(tools) -> None:
     for arguments, title in (('{"path":"a b"}', "t a b"), ('{"command":"a\\nb"}', "t a\nb"), ("{}", "t"),
-                             ('{"query":"x","path":"y"}', "t y"), ('{"path":null,"query":"x"}', "t x")):  # fmt: skip
+                             ('{"query":"x","path":"\\n"}', 't "\\n"'), ('{"path":null,"query":"x"}', "t x")):  # fmt: skip
         assert tools.box.title(ToolCall("t", arguments)) == title
 
 
@@ -480,9 +471,6 @@ def test_a_change_while_the_user_thinks_is_noticed(workspace, folder) -> None:
 def test_names_of_tools_and_groups() -> None:
     assert tools_of("read,edit") == {"read", "list", "search", "edit", "write"}
     assert tools_of(" bash , list") == {"bash", "list"} and tools_of("") == tools_of(",") == set()
-    assert [group_of(tool) for tool in TOOLS] == ["read"] * 3 + ["edit"] * 2 + ["bash"]
     for bad in ("all", "read;edit", "Read", "read,rm"):
         with pytest.raises(UsageError, match="choose from read, list, search, edit, write, bash"):
             tools_of(bad)
-    with pytest.raises(ToolError, match="edit was not allowed"):
-        Permit({"read"})("edit", "edit a")

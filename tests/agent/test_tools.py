@@ -416,7 +416,7 @@ def test_schemas_are_what_the_text_layer_takes(tools) -> None:
 
 def test_titles(tools) -> None:
     for arguments, title in (('{"path":"a b"}', "t a b"), ('{"command":"a\\nb"}', "t a\nb"), ("{}", "t"),
-                             ('{"query":"x","path":"\\n"}', 't "\\n"'), ('{"path":null,"query":"x"}', "t x")):  # fmt: skip
+                             ('{"query":"x","path":"\\n"}', 't "\\n"'), ('{"query":"x"}', "t x")):  # fmt: skip
         assert tools.box.title(ToolCall("t", arguments)) == title
 
 

@@ -44,8 +44,8 @@ def run(capsys, monkeypatch, folder):
             bodies, headers = endpoint.bodies, endpoint.headers
         else:
             code, bodies, headers = main(["agent", *argv]), [], []
-        said = capsys.readouterr()
-        return SimpleNamespace(code=code, out=said.out, err=said.err, bodies=bodies, headers=headers)
+        screen = capsys.readouterr()
+        return SimpleNamespace(code=code, out=screen.out, err=screen.err, bodies=bodies, headers=headers)
 
     return call
 
@@ -98,10 +98,10 @@ def test_a_task_is_done(run, folder, monkeypatch) -> None:
 def test_what_is_not_allowed_is_denied(run, flags, denied) -> None:
     done = run("-p", "Make a.py", *flags, script=TASK)
     assert done.code == 0, "what the model makes of it is its answer"
-    found = dict(zip(["write", "read", "edit", "bash"], results(done.bodies[-1]), strict=True))
-    refused = [name for name, text in found.items() if text.startswith("Tool error: permission denied: ")]
+    texts = dict(zip(["write", "read", "edit", "bash"], results(done.bodies[-1]), strict=True))
+    refused = [name for name, text in texts.items() if text.startswith("Tool error: permission denied: ")]
     assert refused == denied
-    assert all(f"{name} was not allowed beforehand, and nobody is there" in found[name] for name in denied)
+    assert all(f"{name} was not allowed beforehand, and nobody is there" in texts[name] for name in denied)
 
 
 def test_a_task_from_a_file_or_from_stdin(run, folder) -> None:
@@ -211,12 +211,9 @@ def test_commands_are_those_of_the_help() -> None:
     assert sorted(Session.__new__(Session).all_commands()) == sorted(word for word in words if word.startswith("/"))
 
 
-def test_a_session_without_a_terminal_asks_nobody(run) -> None:
+def test_a_session_without_a_terminal_asks_nobody_and_ends_as_its_last_turn(run) -> None:
     done = run(script=TASK, stdin="Make a.py\n")
     assert all("permission denied" in text for text in results(done.bodies[-1]))
-
-
-def test_the_exit_code_is_the_last_turns(run) -> None:
     bad, good = says("x", finish="length"), says("ok")
     assert run(script=[bad, good], stdin="a\nb\n").code == 0 and run(script=[good, bad], stdin="a\nb\n").code == 1
 
@@ -233,17 +230,22 @@ def test_nothing_hides(hidden, capsys) -> None:
     view = AgentView("p")
     view.call(f"bash echo{hidden}")
     view.result(Result("", f"note{hidden}", f"a{hidden}\nb"))
-    said = capsys.readouterr().err
-    assert hidden not in said and said.startswith("* bash echo\\") and "\n  a\\" in said and said.endswith("\n  b\n")
+    screen = capsys.readouterr().err
+    assert (
+        hidden not in screen
+        and screen.startswith("* bash echo\\")
+        and "\n  a\\" in screen
+        and screen.endswith("\n  b\n")
+    )
 
 
 def test_long_results_are_cut_for_the_user(capsys) -> None:
     view = AgentView("p")
     view.result(Result("", "note", "\n".join(f"{n}" for n in range(50)) + "\n"))
     view.call("bash " + "\n".join("x" * 500 for _ in range(50)))
-    said = capsys.readouterr().err
-    assert said.count("\n") == 2 * (12 + 1) and "\n  10\n  ... 39 more lines ...\n* bash xx" in said
-    assert max(map(len, said.splitlines())) < 210
+    screen = capsys.readouterr().err
+    assert screen.count("\n") == 2 * (12 + 1) and "\n  10\n  ... 39 more lines ...\n* bash xx" in screen
+    assert max(map(len, screen.splitlines())) < 210
 
 
 # --- questions
@@ -253,20 +255,20 @@ def test_long_results_are_cut_for_the_user(capsys) -> None:
 def terminal(monkeypatch):
     """A terminal whose user typed something before and answers each question with the next of ``keys``."""
     master, slave = pty.openpty()
-    stdin, said = open(slave), []
+    stdin, screen = open(slave), []
 
     def user(*keys: bytes, typed: bytes = b"") -> list[str]:
         replies = iter(keys)
 
         def write(text: str) -> None:
-            said.append(text)
+            screen.append(text)
             if text.endswith("? "):
                 os.write(master, next(replies))
 
         monkeypatch.setattr(sys, "stdin", stdin)  # not before the test runs: pytest has one of its own
         monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=write, flush=lambda: None, isatty=lambda: True))
         os.write(master, typed)
-        return said
+        return screen
 
     yield user
     stdin.close()
@@ -278,13 +280,13 @@ def terminal(monkeypatch):
     ([b"\n", b"yep\n", b"\xff\n", b" always \n"], "a"),
 ])  # fmt: skip
 def test_answers(terminal, keys, answer) -> None:
-    said = terminal(*keys, b"no\n", typed=b"y\ny\n")  # what was typed before is no answer
+    screen = terminal(*keys, b"no\n", typed=b"y\ny\n")  # what was typed before is no answer
     view = AgentView("ds4 agent")
     detail = "\n".join(f"line {n}\x1b[2J" for n in range(100))
     assert view.can_ask and view.ask("bash", "run", detail) == answer
     shown = "".join(f"  line {n}\\x1b[2J\n" for n in range(100))
     question = "[y]es, [n]o, [a]lways bash? "
-    assert "".join(said).startswith(f"ds4 agent: the model wants to run:\n{shown}{question}")
+    assert "".join(screen).startswith(f"ds4 agent: the model wants to run:\n{shown}{question}")
     assert view.ask("bash", "run", "ls") == "n", "lines behind an answer answer nothing else"
 
 
@@ -311,15 +313,15 @@ class Process:
         self.process = subprocess.Popen([sys.executable, "-m", "ds4ref.cli.ds4", "agent", *argv], cwd=folder, env=env,
                                         stdin=slave, stderr=slave, stdout=subprocess.PIPE)  # fmt: skip
         os.close(slave)
-        self.said = ""
+        self.screen = ""
 
     def until(self, *texts: str) -> None:
         """Read what it says until the texts have come, one after the other."""
         for text in texts:
-            while text not in self.said:
+            while text not in self.screen:
                 part = os.read(self.master, 4096).decode("utf-8", "replace")
-                self.said += part
-            self.said = self.said.partition(text)[2]
+                self.screen += part
+            self.screen = self.screen.partition(text)[2]
 
     def types(self, text: str) -> None:
         os.write(self.master, text.encode())

@@ -23,7 +23,7 @@ def test_the_example_runs(tmp_path, monkeypatch) -> None:
              "view": Watched()}  # fmt: skip
     exec(code, names)
     assert names["outcome"] == Outcome("done") and names["view"].text == "Nothing."
-    assert names["view"].seen[1:3] == ["list", ".: empty"] and "permission denied" in names["view"].seen[4]
+    assert names["view"].events[1:3] == ["list", ".: empty"] and "permission denied" in names["view"].events[4]
 
 
 def test_the_table_of_tools() -> None:

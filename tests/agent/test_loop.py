@@ -66,7 +66,7 @@ def test_a_plain_answer(setting) -> None:
     case = setting(says("Hel", "lo."), max_tokens=7, temperature=0.5, seed=3, thinking="none", system="Be\udcff.")
     assert case.turn("Hi\udcff") == Outcome("done")
     assert [(m.role, m.content) for m in case.agent.messages[1:]] == [("user", "Hi?"), ("assistant", "Hello.")]
-    assert case.view.text == "Hello." and case.view.seen == ["answered"]
+    assert case.view.text == "Hello." and case.view.events == ["answered"]
     (request,) = case.target.requests
     assert (request.max_tokens, request.temperature, request.seed, request.prompt.thinking) == (7, 0.5, 3, "none")
     assert request.prompt.tools == case.tools.schemas and request.cancel is case.cancel
@@ -150,7 +150,7 @@ def test_broken_markup_is_answered_so_that_the_model_can_retry(setting, finish, 
         texts = [(m.role, m.content) for m in case.target.requests[1].prompt.messages[2:]]
         reason = "Tool error: invalid DSML tool call: the tool call block is not closed"
         assert texts == [("assistant", f"Let me. {block}"), ("user", reason)]
-        assert case.view.seen[1] == "!invalid DSML tool call: the tool call block is not closed"
+        assert case.view.events[1] == "!invalid DSML tool call: the tool call block is not closed"
     assert setting([Delta("x", void=True), Delta(finish="stop")], max_turns=4).turn().ending == "turns"
 
 

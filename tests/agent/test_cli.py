@@ -16,7 +16,6 @@ from types import SimpleNamespace
 import pytest
 
 from ds4ref.agent.tools import Result
-from ds4ref.cli import agent_view
 from ds4ref.cli.agent import HELP, Session, build_parser
 from ds4ref.cli.agent_view import AgentView, visible
 from ds4ref.cli.ds4 import main
@@ -251,52 +250,6 @@ def test_long_results_are_cut_for_the_user(capsys) -> None:
 # --- questions
 
 
-@pytest.fixture
-def terminal(monkeypatch):
-    """A terminal whose user typed something before and answers each question with the next of ``keys``."""
-    master, slave = pty.openpty()
-    stdin, screen = open(slave), []
-
-    def user(*keys: bytes, typed: bytes = b"") -> list[str]:
-        replies = iter(keys)
-
-        def write(text: str) -> None:
-            screen.append(text)
-            if text.endswith("? "):
-                os.write(master, next(replies))
-
-        monkeypatch.setattr(sys, "stdin", stdin)  # not before the test runs: pytest has one of its own
-        monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=write, flush=lambda: None, isatty=lambda: True))
-        os.write(master, typed)
-        return screen
-
-    yield user
-    stdin.close()
-    os.close(master)
-
-
-@pytest.mark.parametrize("keys, answer", [
-    ([b"y\n"], "y"), ([b"YES\n"], "y"), ([b"n\ny\ny\n"], "n"), ([b"a\n"], "a"), ([b"\x04"], "n"),
-    ([b"\n", b"yep\n", b"\xff\n", b" always \n"], "a"),
-])  # fmt: skip
-def test_answers(terminal, keys, answer) -> None:
-    screen = terminal(*keys, b"no\n", typed=b"y\ny\n")  # what was typed before is no answer
-    view = AgentView("ds4 agent")
-    detail = "\n".join(f"line {n}\x1b[2J" for n in range(100))
-    assert view.can_ask and view.ask("bash", "run", detail) == answer
-    shown = "".join(f"  line {n}\\x1b[2J\n" for n in range(100))
-    question = "[y]es, [n]o, [a]lways bash? "
-    assert "".join(screen).startswith(f"ds4 agent: the model wants to run:\n{shown}{question}")
-    assert view.ask("bash", "run", "ls") == "n", "lines behind an answer answer nothing else"
-
-
-def test_ctrl_c_at_a_question_is_no(terminal, monkeypatch) -> None:
-    view = AgentView("p")
-    terminal(b"y\n", b"y\n")
-    monkeypatch.setattr(agent_view.os, "read", lambda *_: view.cancel.press())  # what the handler of the signal does
-    assert view.ask("bash", "run", "ls") == "n" and view.ask("bash", "run", "ls") == "n", "pressed already"
-
-
 def wait_for(path: Path) -> None:
     for _ in range(6000):
         if path.exists():
@@ -334,29 +287,32 @@ class Process:
 
 def test_a_session_on_a_terminal(folder) -> None:
     (folder / "a.txt").write_text("one\n")
+    long = "".join(f"{n}\x1b[2J\n" for n in range(100))
     script = [
-        calls(("read", {"path": "a.txt"}), ("write", {"path": "b.txt", "content": "x\n"})),
-        calls(("edit", {"path": "a.txt", "line": 1, "new": "two"}), ("bash", {"command": "touch c.txt"})),
+        calls(("read", {"path": "a.txt"}), ("write", {"path": "b.txt", "content": long})),
+        calls(("edit", {"path": "a.txt", "line": 1, "new": "two"}), ("edit", {"path": "a.txt", "old": "o", "new": "x"}),
+              ("bash", {"command": "touch c.txt"}), ("bash", {"command": "touch d.txt"})),
         says("Done."), says("Bye."),
     ]  # fmt: skip
     with Endpoint(*script) as endpoint:
         agent = Process(folder, "--target", endpoint.url, "Go")
+        agent.types("y\ny\n")  # what was typed before is no answer
         for texts, key in (
-            (["* write b.txt", "the model wants to make b.txt:", "[y]es, [n]o, [a]lways write? "], "n\n"),
-            (["the user said no", "-one\r\n  +two\r\n", "[a]lways edit? "], "y\n"),
-            (["  touch c.txt\r\n", "[a]lways bash? "], "y\n"),
-            (["exit status 0"], ""),
-        ):
+            (["wants to make b.txt:", "+0\\x1b[2J", "+99\\x1b[2J", "lways write? "], "n\n"),
+            (["the user said no", "-one\r\n  +two\r\n", "[y]es, [n]o, [a]lways edit? "], "yep\n"),
+            (["lways edit? "], "\x04"),  # the end of input is a no
+            (["said no to this edit call", "-one\r\n  +xne", "lways edit? "], "ALWAYS\n"),
+            (["  touch c.txt\r\n", "lways bash? "], "y\ny\n"),  # of several lines one is an answer
+            (["exit status 0", "lways bash? "], "no\n"), (["said no to this bash call"], ""),
+        ):  # fmt: skip
             agent.until(*texts)
             agent.types(key)
         agent.types("More\n/quit\n")
         code, out = agent.ends()
     assert code == 0 and out == "Done.\nds4-agent> Bye.\nds4-agent> "
-    assert (folder / "a.txt").read_text() == "two\n" and (folder / "c.txt").exists() and not (folder / "b.txt").exists()
+    assert sorted(os.listdir(folder)) == ["a.txt", "c.txt"]
     read, wrote = results(endpoint.bodies[1])
-    assert read == "a.txt: lines 1-1 of 1\n1 one" and wrote.startswith(
-        "Tool error: permission denied: the user said no"
-    )
+    assert read == "a.txt: lines 1-1 of 1\n1 one" and "permission denied: the user said no" in wrote
 
 
 @pytest.mark.parametrize("where", ["command", "question"])
